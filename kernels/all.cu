@@ -1,0 +1,3 @@
+// The one translation unit of the fatbin. A new kernel file is included here.
+
+#include "world.cu"

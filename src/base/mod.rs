@@ -1,0 +1,10 @@
+//! What every layer may use: errors and status codes, logging, deadlines, random ids.
+
+pub mod deadline;
+pub mod error;
+pub mod id;
+pub mod log;
+pub mod status;
+
+pub use deadline::Deadline;
+pub use error::{Error, Result};

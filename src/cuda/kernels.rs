@@ -1,0 +1,243 @@
+//! The kernels of the library: a fatbin embedded at build time, loaded into a device on first use, and one typed launch
+//! per kernel. A launch only enqueues; it can be captured. `world` calls this.
+
+use core::ffi::{CStr, c_void};
+
+use cudarc::driver::sys::{self, CUfunction, CUmodule};
+
+use super::device::Device;
+use super::error::call;
+use crate::bail;
+use crate::base::error::Result;
+use crate::layout::device::{MAX_RANKS, PATTERN_ALIGN};
+
+/// Words that [`Kernels::world_pattern_verify`] stores: wrong words, heap offset of the lowest wrong word (`u64::MAX`
+/// when there is none), 1 + the source that did not come in time (0 when all came), 1 when finished.
+pub const VERIFY_RESULT_WORDS: usize = 4;
+
+const THREADS: u32 = 1024;
+
+/// The loader reads the image as structs, so it is aligned like them.
+#[repr(C, align(16))]
+struct Aligned<T: ?Sized>(T);
+static FATBIN: &Aligned<[u8]> = &Aligned(*include_bytes!(env!("NMC_FATBIN_PATH")));
+
+/// The module of one device.
+pub(super) struct Loaded {
+    module: CUmodule,
+    pattern_write: CUfunction,
+    pattern_verify: CUfunction,
+}
+
+impl Loaded {
+    /// Inside `with_current`.
+    pub(super) fn load() -> Result<Self> {
+        let mut module = core::ptr::null_mut();
+        // SAFETY: the image is a whole fatbin, made by the build and checked against its manifest by a test.
+        unsafe { call!(sys::cuModuleLoadData(&raw mut module, FATBIN.0.as_ptr().cast())) }
+            .map_err(|e| e.context("loading the kernels of the library"))?;
+        let functions = (|| {
+            Ok((function(module, c"nmc_k_world_pattern_write")?, function(module, c"nmc_k_world_pattern_verify")?))
+        })();
+        match functions {
+            Ok((pattern_write, pattern_verify)) => Ok(Self { module, pattern_write, pattern_verify }),
+            Err(error) => {
+                // SAFETY: loaded above and not used again.
+                unsafe { sys::cuModuleUnload(module) };
+                Err(error)
+            }
+        }
+    }
+
+    /// # Safety
+    /// Inside `with_current` of the device it was loaded into; no launch may follow.
+    pub(super) unsafe fn unload(self) {
+        // SAFETY: loaded once by `load`; the caller vouches for the rest.
+        unsafe { sys::cuModuleUnload(self.module) };
+    }
+}
+
+fn function(module: CUmodule, name: &CStr) -> Result<CUfunction> {
+    let mut function = core::ptr::null_mut();
+    // SAFETY: the module is loaded, the name is NUL-terminated and the out-pointer is a local.
+    unsafe { call!(sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr())) }
+        .map_err(|e| e.context(name.to_string_lossy()))?;
+    Ok(function)
+}
+
+/// Arguments of [`Kernels::world_pattern_write`]. Ranks are device ranks.
+#[derive(Debug, Clone, Copy)]
+pub struct PatternWrite {
+    /// Device address of `u64[n_ranks]`: the heap bases.
+    pub device_bases: u64,
+    /// Ranks in the world.
+    pub n_ranks: u32,
+    /// The rank that writes.
+    pub my_rank: u32,
+    /// Where the test area begins in every heap; a multiple of 16.
+    pub offset: u64,
+    /// Bytes from one rank to another; a multiple of 16. The area is `n_ranks * bytes` large.
+    pub bytes: u64,
+    /// Seed of the pattern.
+    pub seed: u64,
+    /// Device address of `u64[n_ranks]`: for each destination, the device address of its flag word for this source.
+    pub flag_words: u64,
+    /// What is stored into the flag words after the pattern.
+    pub flag_value: u64,
+}
+
+/// Arguments of [`Kernels::world_pattern_verify`]. Ranks are device ranks.
+#[derive(Debug, Clone, Copy)]
+pub struct PatternVerify {
+    /// Device address of the heap of the rank that verifies.
+    pub heap_base: u64,
+    /// Ranks in the world.
+    pub n_ranks: u32,
+    /// The rank that verifies.
+    pub my_rank: u32,
+    /// As for the write.
+    pub offset: u64,
+    /// As for the write.
+    pub bytes: u64,
+    /// As for the write.
+    pub seed: u64,
+    /// Device address of the flag word of source 0.
+    pub flags: u64,
+    /// Distance to the flag word of the next source.
+    pub flag_stride_bytes: u64,
+    /// Flag value to wait for.
+    pub expected: u64,
+    /// How long to wait for all sources together.
+    pub timeout_ns: u64,
+    /// Device address of `u64[VERIFY_RESULT_WORDS]`, in device memory or registered host memory.
+    pub out: u64,
+}
+
+/// The kernels of one device; see [`Device::kernels`].
+pub struct Kernels<'a> {
+    device: &'a Device,
+    loaded: &'a Loaded,
+}
+
+// SAFETY: module and function handles may be used from every thread.
+unsafe impl Send for Loaded {}
+// SAFETY: as above; nothing changes after loading.
+unsafe impl Sync for Loaded {}
+
+impl Device {
+    /// The kernels, loaded on first use.
+    pub fn kernels(&self) -> Result<Kernels<'_>> {
+        Ok(Kernels { device: self, loaded: self.loaded()? })
+    }
+}
+
+#[allow(clippy::not_unsafe_ptr_arg_deref, reason = "a stream is a handle that only the driver looks into")]
+impl Kernels<'_> {
+    /// Writes the pattern of one rank into every heap (its own too) and publishes into one flag word per destination.
+    /// Waits for nothing.
+    pub fn world_pattern_write(&self, stream: *mut c_void, a: &PatternWrite) -> Result<()> {
+        check_area(a.n_ranks, a.my_rank, a.offset, a.bytes)?;
+        let mut arguments = [
+            arg(&a.device_bases),
+            arg(&a.n_ranks),
+            arg(&a.my_rank),
+            arg(&a.offset),
+            arg(&a.bytes),
+            arg(&a.seed),
+            arg(&a.flag_words),
+            arg(&a.flag_value),
+        ];
+        // SAFETY: order and types are those of nmc_k_world_pattern_write in kernels/world.cu.
+        unsafe { self.launch(self.loaded.pattern_write, a.n_ranks, stream, &mut arguments) }
+    }
+
+    /// Waits for every source's flag word and compares what it wrote. One block spins until the sources came or
+    /// `timeout_ns` passed: write first, and on another stream when ranks of one process share a device.
+    pub fn world_pattern_verify(&self, stream: *mut c_void, a: &PatternVerify) -> Result<()> {
+        check_area(a.n_ranks, a.my_rank, a.offset, a.bytes)?;
+        let mut arguments = [
+            arg(&a.heap_base),
+            arg(&a.n_ranks),
+            arg(&a.my_rank),
+            arg(&a.offset),
+            arg(&a.bytes),
+            arg(&a.seed),
+            arg(&a.flags),
+            arg(&a.flag_stride_bytes),
+            arg(&a.expected),
+            arg(&a.timeout_ns),
+            arg(&a.out),
+        ];
+        // SAFETY: order and types are those of nmc_k_world_pattern_verify in kernels/world.cu.
+        unsafe { self.launch(self.loaded.pattern_verify, 1, stream, &mut arguments) }
+    }
+
+    /// # Safety
+    /// `arguments` must be what the kernel's signature says.
+    unsafe fn launch(
+        &self,
+        function: CUfunction,
+        blocks: u32,
+        stream: *mut c_void,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
+        let arguments = arguments.as_mut_ptr();
+        self.device.with_current(|| {
+            // SAFETY: the function is of this device's module; the driver copies the arguments before it returns.
+            unsafe {
+                call!(sys::cuLaunchKernel(
+                    function,
+                    blocks,
+                    1,
+                    1,
+                    THREADS,
+                    1,
+                    1,
+                    0,
+                    stream.cast(),
+                    arguments,
+                    core::ptr::null_mut()
+                ))
+            }
+        })
+    }
+}
+
+fn arg<T>(value: &T) -> *mut c_void {
+    core::ptr::from_ref(value).cast_mut().cast()
+}
+
+fn check_area(n_ranks: u32, my_rank: u32, offset: u64, bytes: u64) -> Result<()> {
+    if n_ranks == 0 || n_ranks > MAX_RANKS || my_rank >= n_ranks {
+        bail!(NMC_ERR_INVALID_ARG, "rank {my_rank} of {n_ranks} is not a rank of a world of 1 to {MAX_RANKS}");
+    }
+    if bytes == 0 || !bytes.is_multiple_of(PATTERN_ALIGN) || !offset.is_multiple_of(PATTERN_ALIGN) {
+        bail!(
+            NMC_ERR_INVALID_ARG,
+            "the test area begins at {offset} with {bytes} bytes a rank; both must be multiples of {PATTERN_ALIGN}"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_embedded_image_is_an_aligned_fatbin() {
+        let image = &FATBIN.0;
+        assert_eq!(image.as_ptr() as usize % 16, 0);
+        assert_eq!(image.get(..4), Some(&0xBA55_ED50_u32.to_le_bytes()[..]));
+    }
+
+    #[test]
+    fn a_test_area_that_kernels_cannot_use_is_refused() {
+        assert!(check_area(2, 1, 64, 4096).is_ok());
+        for (n, me, offset, bytes) in
+            [(0, 0, 0, 16), (65, 0, 0, 16), (2, 2, 0, 16), (2, 0, 8, 16), (2, 0, 0, 0), (2, 0, 0, 24)]
+        {
+            assert!(check_area(n, me, offset, bytes).is_err(), "{n} {me} {offset} {bytes}");
+        }
+    }
+}

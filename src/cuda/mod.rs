@@ -1,0 +1,28 @@
+//! CUDA driver access: devices, shared device memory, registered host memory, stream writes and the embedded kernels.
+//!
+//! The only module that touches cudarc. Nothing here panics on a machine without a driver: every path begins with
+//! [`require`]. A call never changes the caller's current context and is legal while the caller captures a stream.
+//! The layers above (`world`, `ep`, `kv`) may call it; it imports `base` and `layout` only.
+
+#![allow(unsafe_code, reason = "the CUDA driver is a C library; every block says what keeps it sound")]
+
+mod device;
+mod error;
+mod host;
+mod ipc;
+mod kernels;
+mod pointer;
+mod probe;
+mod stream;
+mod table;
+mod vmm;
+
+pub use device::{Device, DeviceFacts};
+pub use host::HostRegistration;
+pub use ipc::{IpcExport, IpcHeap, ipc_export};
+pub use kernels::{Kernels, PatternVerify, PatternWrite, VERIFY_RESULT_WORDS};
+pub use pointer::{PointerKind, pointer_kind};
+pub use probe::{MIN_DRIVER_CUDA, Probe, probe, require};
+pub use stream::{Stream, stream_write_value64};
+pub use table::DeviceTable;
+pub use vmm::VmmHeap;

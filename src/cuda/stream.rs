@@ -1,0 +1,86 @@
+//! Streams: what the library puts on a caller's stream besides kernels (a 64-bit store that the CPU or a peer can
+//! see), and streams of its own for work that must not queue behind other work. `world` and `store` call it.
+
+use core::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+
+use super::device::Device;
+use super::error::call;
+use crate::bail;
+use crate::base::error::Result;
+
+/// Stores `value` at `device_addr` after everything on `stream` before it, visible to the system (the default flag fences
+/// like `__threadfence_system` for this stream's writes). Does not block and can be captured; a captured value is baked
+/// into the graph. `device_addr` is a multiple of 8 in device memory or registered host memory, and stays valid until
+/// the store or the last replay has run.
+pub fn stream_write_value64(device: &Device, stream: *mut c_void, device_addr: u64, value: u64) -> Result<()> {
+    if device_addr == 0 || !device_addr.is_multiple_of(8) {
+        bail!(
+            NMC_ERR_INVALID_ARG,
+            "a stream can store 64 bits at a multiple of 8 only, and {device_addr:#x} is not one"
+        );
+    }
+    if !device.facts().stream_mem_ops_64 {
+        bail!(
+            NMC_ERR_UNSUPPORTED,
+            "device {} ({}) cannot store 64-bit words from a stream (cuStreamWriteValue64)",
+            device.ordinal(),
+            device.name()
+        );
+    }
+    let flags = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
+    device.with_current(|| {
+        // SAFETY: the caller's stream handle is checked by the driver as far as it can be; the address is the caller's.
+        unsafe { call!(sys::cuStreamWriteValue64_v2(stream.cast(), device_addr, value, flags)) }
+    })
+}
+
+/// A stream of the library's own, independent of all others.
+#[derive(Debug)]
+pub struct Stream {
+    device: Arc<Device>,
+    raw: sys::CUstream,
+}
+
+// SAFETY: stream handles may be used from every thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A new stream that does not wait for the legacy default stream.
+    pub fn new(device: &Arc<Device>) -> Result<Self> {
+        let mut raw = core::ptr::null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        device.with_current(|| {
+            // SAFETY: the out-pointer is a local; the stream is destroyed in `drop`.
+            unsafe { call!(sys::cuStreamCreate(&raw mut raw, flags)) }
+        })?;
+        Ok(Self { device: Arc::clone(device), raw })
+    }
+
+    /// The driver's handle.
+    pub fn raw(&self) -> *mut c_void {
+        self.raw.cast()
+    }
+
+    /// Waits until everything on the stream is done.
+    pub fn synchronize(&self) -> Result<()> {
+        self.device.with_current(|| {
+            // SAFETY: the stream lives as long as this value.
+            unsafe { call!(sys::cuStreamSynchronize(self.raw)) }
+        })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // A failure means that the context is gone, and the stream with it.
+        let _done = self.device.with_current(|| {
+            // SAFETY: created by `new`, destroyed once.
+            unsafe { call!(sys::cuStreamDestroy_v2(self.raw)) }
+        });
+    }
+}

@@ -1,0 +1,274 @@
+//! Opaque handles. A handle is an index, a generation and a kind packed into a pointer value that no allocator
+//! returns; looking one up never dereferences what the caller passed. While a call uses the object, its thread
+//! announces the handle in a hazard cell, and `destroy` waits for those cells (see `sync::hazard`). The lookup is
+//! two loads and a store.
+
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_BAD_HANDLE, NMC_ERR_BUSY, NMC_ERR_FORKED};
+use crate::sync::{asym, fork, hazard};
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+/// Top byte of every handle: not canonical on any 64-bit platform, so no pointer has it.
+const MARK: u64 = 0x4e << 56;
+const KIND_BITS: u32 = 4;
+const INDEX_BITS: u32 = 20;
+const GENERATION_SHIFT: u32 = KIND_BITS + INDEX_BITS;
+const CHUNK: usize = 1024;
+const CHUNKS: usize = (1 << INDEX_BITS) / CHUNK;
+/// Library calls that one thread can have open at once (a call made inside a log callback nests).
+const NESTING: usize = 4;
+
+/// An object that a handle can stand for.
+pub(crate) trait Object: Send + Sync + 'static {
+    /// Distinguishes handle types; 1 to 15.
+    const KIND: u64;
+    /// Name for messages.
+    const NAME: &'static str;
+    /// Makes calls that wait on this object return soon; `destroy` calls it before it waits for them.
+    fn cancel(&self);
+}
+
+struct Slot {
+    /// The live handle, or 0.
+    word: AtomicU64,
+    object: AtomicPtr<()>,
+}
+
+type Chunk = [Slot; CHUNK];
+
+struct Free {
+    /// Slots that can be used again, with the generation they get next.
+    reusable: Vec<(u32, u32)>,
+    /// First slot that was never used.
+    fresh: u32,
+}
+
+static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS];
+static FREE: Mutex<Free> = Mutex::new(Free { reusable: Vec::new(), fresh: 0 });
+
+/// One thread's announcements. Records are never freed, only handed to another thread.
+struct Record {
+    cells: [AtomicU64; NESTING],
+    taken: AtomicBool,
+    next: AtomicPtr<Record>,
+}
+
+static RECORDS: AtomicPtr<Record> = AtomicPtr::new(std::ptr::null_mut());
+
+struct Lease(&'static Record);
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        RECORD.set(None);
+        self.0.taken.store(false, Ordering::Release);
+    }
+}
+
+thread_local! {
+    static RECORD: Cell<Option<&'static Record>> = const { Cell::new(None) };
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    static LEASE: Cell<Option<Lease>> = const { Cell::new(None) };
+}
+
+#[cold]
+fn claim_record() -> &'static Record {
+    let mut at = RECORDS.load(Ordering::Acquire);
+    // SAFETY: records are leaked boxes, linked before they are published, and never freed.
+    while let Some(record) = unsafe { at.as_ref() } {
+        if !record.taken.load(Ordering::Relaxed) && !record.taken.swap(true, Ordering::AcqRel) {
+            return lease(record);
+        }
+        at = record.next.load(Ordering::Acquire);
+    }
+    let record: &'static Record = Box::leak(Box::new(Record {
+        cells: [const { AtomicU64::new(0) }; NESTING],
+        taken: AtomicBool::new(true),
+        next: AtomicPtr::new(std::ptr::null_mut()),
+    }));
+    let mut head = RECORDS.load(Ordering::Acquire);
+    loop {
+        record.next.store(head, Ordering::Relaxed);
+        let new = std::ptr::from_ref(record).cast_mut();
+        // SeqCst, so that a destroyer that scans after its heavy fence sees this record or the thread sees the
+        // retired word.
+        match RECORDS.compare_exchange(head, new, Ordering::SeqCst, Ordering::Acquire) {
+            Ok(_) => return lease(record),
+            Err(now) => head = now,
+        }
+    }
+}
+
+fn lease(record: &'static Record) -> &'static Record {
+    RECORD.set(Some(record));
+    // In a thread whose locals are already torn down the record stays taken: one record per such thread.
+    let _ = LEASE.try_with(|lease| lease.set(Some(Lease(record))));
+    record
+}
+
+fn slot(handle: u64) -> Option<&'static Slot> {
+    let index = (handle >> KIND_BITS) as usize & ((1 << INDEX_BITS) - 1);
+    let chunk = TABLE[index / CHUNK].load(Ordering::Acquire);
+    // SAFETY: chunks are leaked boxes that are published fully initialised and never freed.
+    unsafe { chunk.as_ref() }.map(|chunk| &chunk[index % CHUNK])
+}
+
+#[cold]
+fn bad<T: Object>(handle: *const T::C) -> Error
+where
+    T: HasC,
+{
+    let value = handle as u64;
+    let kind = value & ((1 << KIND_BITS) - 1);
+    let why = if value == 0 {
+        "is NULL"
+    } else if value >> 56 != MARK >> 56 {
+        "is not a nanomc handle"
+    } else if kind != T::KIND {
+        "is a handle of another kind"
+    } else {
+        "was destroyed, or never created"
+    };
+    Error::new(NMC_ERR_BAD_HANDLE, format!("the {} handle {handle:p} {why}", T::NAME))
+}
+
+/// Ties an object to its opaque C type.
+pub(crate) trait HasC {
+    /// The opaque C type.
+    type C;
+}
+
+/// Makes a handle for `object`.
+pub(crate) fn create<T: Object + HasC>(object: T) -> Result<*mut T::C> {
+    check_process()?;
+    fork::init()?;
+    asym::init();
+    let mut free = FREE.lock();
+    let (index, generation) = match free.reusable.pop() {
+        Some(entry) => entry,
+        None if (free.fresh as usize) < CHUNK * CHUNKS => {
+            let index = free.fresh;
+            let chunk = &TABLE[index as usize / CHUNK];
+            if chunk.load(Ordering::Relaxed).is_null() {
+                let empty: Box<Chunk> = Box::new(
+                    [const { Slot { word: AtomicU64::new(0), object: AtomicPtr::new(std::ptr::null_mut()) } }; CHUNK],
+                );
+                chunk.store(Box::into_raw(empty), Ordering::Release);
+            }
+            free.fresh += 1;
+            (index, 1)
+        }
+        None => crate::bail!(NMC_ERR_LIMIT, "all {} handles are in use", CHUNK * CHUNKS),
+    };
+    drop(free);
+    let handle = MARK | u64::from(generation) << GENERATION_SHIFT | u64::from(index) << KIND_BITS | T::KIND;
+    if let Some(slot) = slot(handle) {
+        slot.object.store(Box::into_raw(Box::new(object)).cast(), Ordering::Relaxed);
+        slot.word.store(handle, Ordering::Release);
+    }
+    Ok(handle as *mut T::C)
+}
+
+/// Refuses to work in a forked child.
+pub(crate) fn check_process() -> Result<()> {
+    if fork::is_child() {
+        return Err(Error::new(
+            NMC_ERR_FORKED,
+            "this process was forked from one that uses nanomc; exec first, or fork before the first nmc call",
+        ));
+    }
+    Ok(())
+}
+
+/// Runs `body` with the object behind `handle`, which cannot go away meanwhile.
+#[inline]
+pub(crate) fn with<T: Object + HasC, R>(handle: *const T::C, body: impl FnOnce(&T) -> Result<R>) -> Result<R> {
+    let value = handle as u64;
+    let kind = value & ((1 << KIND_BITS) - 1);
+    let Some(slot) = (kind == T::KIND && value >> 56 == MARK >> 56).then(|| slot(value)).flatten() else {
+        return Err(bad::<T>(handle));
+    };
+    if fork::is_child() {
+        check_process()?;
+    }
+    let record = RECORD.get().unwrap_or_else(claim_record);
+    let depth = DEPTH.get();
+    let Some(cell) = record.cells.get(depth) else {
+        crate::bail!(NMC_ERR_LIMIT, "{NESTING} calls of nanomc are already open on this thread");
+    };
+    if !hazard::enter(cell, &slot.word, value) {
+        return Err(bad::<T>(handle));
+    }
+    struct Leave<'a>(&'a AtomicU64, usize);
+    impl Drop for Leave<'_> {
+        fn drop(&mut self) {
+            hazard::leave(self.0);
+            DEPTH.set(self.1);
+        }
+    }
+    DEPTH.set(depth + 1);
+    let _leave = Leave(cell, depth);
+    // SAFETY: the hazard cell announces the handle and the word still held it afterwards, so the object is alive
+    // until `_leave` drops; its type follows from the kind in the handle.
+    let object = unsafe { &*slot.object.load(Ordering::Acquire).cast::<T>() };
+    body(object)
+}
+
+/// Ends the life of a handle and returns its object once no call uses it. NULL, and any handle in a forked
+/// child, give `None`. A handle that is in use by an outer call of the same thread gives `NMC_ERR_BUSY`.
+pub(crate) fn take<T: Object + HasC>(handle: *mut T::C) -> Result<Option<Box<T>>> {
+    let value = handle as u64;
+    if value == 0 || fork::is_child() {
+        return Ok(None);
+    }
+    if let Some(record) = RECORD.get()
+        && record.cells.iter().any(|cell| hazard::held(cell, value))
+    {
+        return Err(Error::new(
+            NMC_ERR_BUSY,
+            format!("the {} is in use by an outer call of this thread; destroy it after that returned", T::NAME),
+        ));
+    }
+    // Holding the object while cancelling keeps it alive against nothing but ourselves: only one caller can
+    // retire the word, and that caller is the one that frees.
+    let kind = value & ((1 << KIND_BITS) - 1);
+    let Some(slot) = (kind == T::KIND && value >> 56 == MARK >> 56).then(|| slot(value)).flatten() else {
+        return Err(bad::<T>(handle));
+    };
+    if !hazard::retire(&slot.word, value) {
+        return Err(bad::<T>(handle));
+    }
+    let raw = slot.object.load(Ordering::Acquire).cast::<T>();
+    // SAFETY: we retired the word, so we alone may free the object, and have not yet.
+    unsafe { &*raw }.cancel();
+    let mut spins = 0u32;
+    while anyone_holds(value) {
+        spins += 1;
+        if spins < 64 {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+    }
+    slot.object.store(std::ptr::null_mut(), Ordering::Relaxed);
+    let index = (value >> KIND_BITS) as u32 & ((1 << INDEX_BITS) - 1);
+    let generation = (value >> GENERATION_SHIFT) as u32;
+    if let Some(next) = generation.checked_add(1) {
+        FREE.lock().reusable.push((index, next));
+    }
+    // SAFETY: created by `Box::into_raw` in `create` for this type; nobody else holds or can obtain it.
+    Ok(Some(unsafe { Box::from_raw(raw) }))
+}
+
+fn anyone_holds(value: u64) -> bool {
+    let mut at = RECORDS.load(Ordering::SeqCst);
+    // SAFETY: records are never freed.
+    while let Some(record) = unsafe { at.as_ref() } {
+        if record.cells.iter().any(|cell| hazard::held(cell, value)) {
+            return true;
+        }
+        at = record.next.load(Ordering::Acquire);
+    }
+    false
+}

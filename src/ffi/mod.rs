@@ -1,0 +1,73 @@
+//! The C ABI. Every exported function is a thin body around [`guard`], which turns errors into a status and a
+//! thread-local message and lets no panic out. One file per noun; no other layer imports this one.
+#![allow(unsafe_code, reason = "this is the C boundary")]
+#![allow(non_camel_case_types, reason = "the names are the C names")]
+#![allow(clippy::missing_safety_doc, reason = "the contract of each export is its C documentation")]
+
+pub mod abi;
+pub mod basic;
+pub mod config;
+pub mod handle;
+pub mod log;
+pub mod master;
+pub mod text;
+pub mod world;
+pub mod world_types;
+
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_OK, nmc_status_t};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    /// NUL-terminated text of the last error of this thread.
+    static LAST_ERROR: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs the body of an export: errors become a status and a message, panics become `NMC_ERR_INTERNAL`.
+#[inline]
+pub(crate) fn guard(body: impl FnOnce() -> Result<()>) -> nmc_status_t {
+    guard_status(|| body().map(|()| NMC_OK))
+}
+
+/// Like [`guard`], for bodies with a non-error outcome other than `NMC_OK`.
+#[inline]
+pub(crate) fn guard_status(body: impl FnOnce() -> Result<nmc_status_t>) -> nmc_status_t {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(status)) => status,
+        Ok(Err(error)) => remember(&error),
+        Err(payload) => remember(&panicked(payload.as_ref())),
+    }
+}
+
+/// The error that a caught panic becomes. Threads of the library use it too.
+pub(crate) fn panicked(payload: &(dyn std::any::Any + Send)) -> Error {
+    let text = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    Error::new(NMC_ERR_INTERNAL, format!("a bug in nanomc was caught, please report it: {text}"))
+}
+
+#[cold]
+fn remember(error: &Error) -> nmc_status_t {
+    // A thread that is being torn down has no place for the message; the status still tells.
+    let _ = LAST_ERROR.try_with(|last| {
+        let mut last = last.borrow_mut();
+        last.clear();
+        last.extend(error.message.bytes().map(|b| if b == 0 { b'?' } else { b }));
+        last.push(0);
+    });
+    error.status
+}
+
+/// Checks an out-pointer before it is written.
+pub(crate) fn out<'a, T>(ptr: *mut T, name: &str) -> Result<&'a mut std::mem::MaybeUninit<T>> {
+    if ptr.is_null() || !ptr.is_aligned() {
+        crate::bail!(NMC_ERR_INVALID_ARG, "{name} must be an aligned pointer to writable memory, got {ptr:p}");
+    }
+    // SAFETY: non-null and aligned; the caller promises by the C contract that it points to writable memory
+    // for a T. MaybeUninit makes no claim about the bytes there now.
+    Ok(unsafe { &mut *ptr.cast::<std::mem::MaybeUninit<T>>() })
+}

@@ -1,0 +1,17 @@
+//! Nano Mooncake: the memory that LLM serving processes share, behind one C header.
+//!
+//! C and C++ programs use `include/nanomc.h`; the Rust modules are the layers behind it and carry no
+//! stability promise. Imports point downward only: `ffi` → `world` → `mem`, `cuda` → `layout` → `sync`, `base`.
+
+pub mod base;
+#[cfg(not(loom))]
+pub mod cuda;
+#[cfg(not(loom))]
+pub mod ffi;
+#[cfg(not(loom))]
+pub mod layout;
+#[cfg(not(loom))]
+pub mod mem;
+pub mod sync;
+#[cfg(not(loom))]
+pub mod world;

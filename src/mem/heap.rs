@@ -1,0 +1,296 @@
+//! A rank's heap: memory that every rank of the world maps. It is made by the library (sealed memfd, or CUDA VMM
+//! exported as a descriptor) or lent by the engine (its own pool). A [`HeapDesc`] and at most one descriptor are
+//! all that another process needs to open it.
+
+use super::slab::Slab;
+use crate::base::error::{Error, Result};
+use crate::base::status::NMC_ERR_UNSUPPORTED;
+use crate::cuda::{self, Device, HostRegistration, IpcExport, IpcHeap, VmmHeap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Where the bytes of a heap are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeapKind {
+    /// Host memory.
+    Host,
+    /// Memory of a CUDA device.
+    Cuda,
+}
+
+impl HeapKind {
+    /// The number of the kind in the C header.
+    #[must_use]
+    pub fn code(self) -> u32 {
+        match self {
+            HeapKind::Host => 1,
+            HeapKind::Cuda => 2,
+        }
+    }
+
+    /// The kind with this number.
+    #[must_use]
+    pub fn from_code(code: u32) -> Option<Self> {
+        match code {
+            1 => Some(HeapKind::Host),
+            2 => Some(HeapKind::Cuda),
+            _ => None,
+        }
+    }
+}
+
+/// Memory that the engine lends instead of letting the library allocate.
+#[derive(Debug)]
+pub enum Import {
+    /// Host memory by address; only ranks of the same process can use it.
+    HostPtr(u64),
+    /// A memfd sealed against shrinking and growing.
+    HostFd(OwnedFd),
+    /// Device memory by address: `cudaMalloc` memory or one VMM allocation.
+    CudaPtr(u64),
+    /// A VMM allocation that the engine exported as a POSIX descriptor.
+    CudaFd(OwnedFd),
+}
+
+/// How another process opens the heap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// Map the memfd that comes along.
+    HostFd,
+    /// Import the VMM allocation that comes along.
+    VmmFd,
+    /// Open the legacy IPC handle in the description.
+    Ipc,
+    /// Only by address, in the process that owns it.
+    Address,
+}
+
+impl Route {
+    /// Number on the wire.
+    #[must_use]
+    pub fn code(self) -> u32 {
+        match self {
+            Route::HostFd => 1,
+            Route::VmmFd => 2,
+            Route::Ipc => 3,
+            Route::Address => 4,
+        }
+    }
+
+    /// The route with this number.
+    #[must_use]
+    pub fn from_code(code: u32) -> Option<Self> {
+        [Route::HostFd, Route::VmmFd, Route::Ipc, Route::Address].into_iter().find(|r| r.code() == code)
+    }
+
+    /// Whether a descriptor travels with the description.
+    #[must_use]
+    pub fn has_fd(self) -> bool {
+        matches!(self, Route::HostFd | Route::VmmFd)
+    }
+}
+
+/// Everything about a heap but its descriptor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeapDesc {
+    /// How to open it.
+    pub route: Route,
+    /// Usable bytes.
+    pub bytes: u64,
+    /// Bytes of the allocation behind it.
+    pub allocation_bytes: u64,
+    /// Offset of the heap in that allocation.
+    pub offset: u64,
+    /// Address in the owner's process.
+    pub address: u64,
+    /// Address for the GPU in the owner's process, 0 if it has none.
+    pub device_address: u64,
+    /// Process that owns it.
+    pub pid: u32,
+    /// Legacy IPC handle, zero unless the route is [`Route::Ipc`].
+    pub ipc: [u8; 64],
+}
+
+#[derive(Debug)]
+enum Backing {
+    Host(Slab),
+    Vmm { _heap: VmmHeap, fd: OwnedFd },
+    Ipc { _heap: IpcHeap },
+    Lent,
+}
+
+/// An open heap: usable as long as the value lives.
+#[derive(Debug)]
+pub struct Heap {
+    desc: HeapDesc,
+    base: u64,
+    backing: Backing,
+    registration: Option<HostRegistration>,
+}
+
+fn need_device(device: Option<&Arc<Device>>) -> Result<&Arc<Device>> {
+    device.ok_or_else(|| {
+        Error::new(NMC_ERR_UNSUPPORTED, "this heap is CUDA memory, but the rank was configured without a device")
+    })
+}
+
+impl Heap {
+    /// Makes a heap of `bytes`, with huge pages if asked for and available.
+    pub fn create(kind: HeapKind, bytes: u64, huge: bool, device: Option<&Arc<Device>>) -> Result<Self> {
+        match kind {
+            HeapKind::Host => Self::from_slab(Slab::create(c"nanomc heap", bytes, huge)?, bytes, device),
+            HeapKind::Cuda => {
+                let heap = VmmHeap::create(need_device(device)?, bytes)?;
+                Self::from_vmm(heap, bytes)
+            }
+        }
+    }
+
+    /// Takes memory that the engine lends. It must stay valid until the world is destroyed.
+    pub fn lend(import: Import, bytes: u64, device: Option<&Arc<Device>>) -> Result<Self> {
+        match import {
+            Import::HostFd(fd) => {
+                let slab = Slab::open(fd, bytes, true)
+                    .map_err(|e| e.context("the lent descriptor must be a memfd sealed with F_SEAL_SHRINK|F_SEAL_GROW"))?;
+                Self::from_slab(slab, bytes, device)
+            }
+            Import::HostPtr(address) => {
+                let registration = device.map(|d| HostRegistration::new(d, address as *mut u8, bytes, false)).transpose()?;
+                let mut heap = Self::lent(Route::Address, address, bytes, 0, [0; 64]);
+                heap.desc.device_address = registration.as_ref().map_or(0, HostRegistration::device_ptr);
+                heap.registration = registration;
+                Ok(heap)
+            }
+            Import::CudaFd(fd) => {
+                let heap = VmmHeap::import(need_device(device)?, fd.as_fd(), bytes)?;
+                Ok(Self::with_vmm(heap, fd, bytes))
+            }
+            Import::CudaPtr(address) => {
+                let device = need_device(device)?;
+                if cuda::pointer_kind(device, address)? == cuda::PointerKind::DeviceVmm {
+                    return Self::from_vmm(VmmHeap::import_caller(device, address, bytes)?, bytes);
+                }
+                let IpcExport { handle, offset, .. } = cuda::ipc_export(device, address, bytes)?;
+                Ok(Self::lent(Route::Ipc, address, bytes, offset, handle))
+            }
+        }
+    }
+
+    /// Opens the heap of another rank.
+    pub fn open(desc: &HeapDesc, fd: Option<OwnedFd>, device: Option<&Arc<Device>>) -> Result<Self> {
+        let same_process = desc.pid == std::process::id();
+        match (desc.route, fd) {
+            (Route::HostFd, Some(fd)) => Self::from_slab(Slab::open(fd, desc.bytes, true)?, desc.bytes, device),
+            (Route::VmmFd, Some(fd)) => {
+                let heap = VmmHeap::import(need_device(device)?, fd.as_fd(), desc.allocation_bytes)?;
+                let base = heap.base() + desc.offset;
+                Ok(Self { desc: desc.clone(), base, backing: Backing::Vmm { _heap: heap, fd }, registration: None })
+            }
+            (Route::Ipc | Route::Address, None) if same_process => {
+                Ok(Self { desc: desc.clone(), base: desc.address, backing: Backing::Lent, registration: None })
+            }
+            (Route::Ipc, None) => {
+                let export = IpcExport { handle: desc.ipc, offset: desc.offset, bytes: desc.bytes };
+                let heap = IpcHeap::open(need_device(device)?, &export)?;
+                let base = heap.base();
+                Ok(Self { desc: desc.clone(), base, backing: Backing::Ipc { _heap: heap }, registration: None })
+            }
+            (Route::Address, None) => crate::bail!(
+                NMC_ERR_UNSUPPORTED,
+                "the heap is private memory of process {}; lend a memfd to share it with other processes",
+                desc.pid
+            ),
+            _ => crate::bail!(NMC_ERR_PROTOCOL, "a heap was announced with the wrong number of descriptors"),
+        }
+    }
+
+    fn from_slab(slab: Slab, bytes: u64, device: Option<&Arc<Device>>) -> Result<Self> {
+        let registration =
+            device.map(|d| HostRegistration::new(d, slab.base(), slab.bytes() as u64, false)).transpose()?;
+        let base = slab.base() as u64;
+        let desc = HeapDesc {
+            route: Route::HostFd,
+            bytes,
+            allocation_bytes: slab.bytes() as u64,
+            offset: 0,
+            address: base,
+            device_address: registration.as_ref().map_or(0, HostRegistration::device_ptr),
+            pid: std::process::id(),
+            ipc: [0; 64],
+        };
+        Ok(Self { desc, base, backing: Backing::Host(slab), registration })
+    }
+
+    fn from_vmm(heap: VmmHeap, bytes: u64) -> Result<Self> {
+        let fd = heap.export_fd()?;
+        Ok(Self::with_vmm(heap, fd, bytes))
+    }
+
+    fn with_vmm(heap: VmmHeap, fd: OwnedFd, bytes: u64) -> Self {
+        let desc = HeapDesc {
+            route: Route::VmmFd,
+            bytes,
+            allocation_bytes: heap.export_bytes(),
+            offset: heap.export_offset(),
+            address: heap.base(),
+            device_address: heap.base(),
+            pid: std::process::id(),
+            ipc: [0; 64],
+        };
+        Self { desc, base: heap.base(), backing: Backing::Vmm { _heap: heap, fd }, registration: None }
+    }
+
+    fn lent(route: Route, address: u64, bytes: u64, offset: u64, ipc: [u8; 64]) -> Self {
+        let pid = std::process::id();
+        let device_address = if route == Route::Ipc { address } else { 0 };
+        let allocation_bytes = bytes.saturating_add(offset);
+        let desc = HeapDesc { route, bytes, allocation_bytes, offset, address, device_address, pid, ipc };
+        Self { desc, base: address, backing: Backing::Lent, registration: None }
+    }
+
+    /// What another process needs to know.
+    #[must_use]
+    pub fn desc(&self) -> &HeapDesc {
+        &self.desc
+    }
+
+    /// The descriptor that travels with the description, if its route has one.
+    #[must_use]
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.backing {
+            Backing::Host(slab) => Some(slab.as_fd()),
+            Backing::Vmm { fd, .. } => Some(fd.as_fd()),
+            Backing::Ipc { .. } | Backing::Lent => None,
+        }
+    }
+
+    /// First byte, in this process. A device address for CUDA heaps.
+    #[must_use]
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// First byte as the GPU sees it: the same for CUDA heaps, the registered address for host heaps, 0 without
+    /// a device.
+    #[must_use]
+    pub fn device_base(&self) -> u64 {
+        match (&self.backing, &self.registration) {
+            (_, Some(registration)) => registration.device_ptr(),
+            (Backing::Vmm { .. } | Backing::Ipc { .. }, None) => self.base,
+            (Backing::Lent, None) => self.desc.device_address,
+            (Backing::Host(_), None) => 0,
+        }
+    }
+
+    /// Usable bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.desc.bytes
+    }
+
+    /// Whether the library got huge pages for it.
+    #[must_use]
+    pub fn huge(&self) -> bool {
+        matches!(&self.backing, Backing::Host(slab) if slab.huge())
+    }
+}

@@ -1,0 +1,10 @@
+//! Memory that processes share: sealed memfd slabs, and heaps on top of them or of CUDA memory.
+//! Everything is reserved when it is made, so that a shortage is a status and never a signal.
+#![allow(unsafe_code, reason = "mmap and friends")]
+
+pub mod heap;
+pub mod limits;
+pub mod slab;
+
+pub use heap::{Heap, HeapDesc, HeapKind, Import};
+pub use slab::Slab;

@@ -1,0 +1,183 @@
+//! A slab: anonymous shared memory of fixed size behind a file descriptor. It is reserved whole and sealed
+//! against shrinking and growing when it is made, so no access to a mapping of it can fault.
+
+use super::limits;
+use crate::base::error::{Error, Result};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+const HUGE_BYTES: u64 = 2 << 20;
+/// `fallocate` is called in steps of this size.
+const STEP_BYTES: u64 = 256 << 20;
+
+/// A mapped slab and its descriptor.
+#[derive(Debug)]
+pub struct Slab {
+    fd: OwnedFd,
+    base: *mut u8,
+    bytes: usize,
+    writable: bool,
+    huge: bool,
+}
+
+// SAFETY: the mapping belongs to this value until drop; access to the bytes goes through atomics or the program's
+// own synchronisation.
+unsafe impl Send for Slab {}
+// SAFETY: as above.
+unsafe impl Sync for Slab {}
+
+impl Slab {
+    /// Reserves `bytes` (rounded up to whole pages) of zeroed memory. Huge pages are used if asked for and there
+    /// are enough of them; [`Slab::huge`] tells.
+    pub fn create(name: &CStr, bytes: u64, huge: bool) -> Result<Self> {
+        let what = name.to_string_lossy().into_owned();
+        if bytes == 0 || bytes > i64::MAX as u64 / 2 {
+            crate::bail!(NMC_ERR_INVALID_ARG, "{what}: {bytes} bytes cannot be reserved");
+        }
+        if huge
+            && let Ok(slab) = Self::reserve(name, bytes.next_multiple_of(HUGE_BYTES), libc::MFD_HUGETLB)
+        {
+            return Ok(slab);
+        }
+        let bytes = bytes.next_multiple_of(4096);
+        limits::check_headroom(bytes, &what)?;
+        let slab = Self::reserve(name, bytes, 0).map_err(|e| e.context(format!("reserving {bytes} bytes for {what}")))?;
+        if huge {
+            // Transparent huge pages are the next best thing; a kernel without them says no, which is fine.
+            // SAFETY: advice on our own mapping.
+            unsafe { libc::madvise(slab.base.cast(), slab.bytes, libc::MADV_HUGEPAGE) };
+        }
+        Ok(slab)
+    }
+
+    fn reserve(name: &CStr, bytes: u64, extra: libc::c_uint) -> Result<Self> {
+        // SAFETY: plain system call with a NUL-terminated name.
+        let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | extra) };
+        if raw < 0 {
+            return Err(Error::last_os("memfd_create"));
+        }
+        // SAFETY: `raw` is a fresh descriptor that nobody else owns.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        let mut done = 0;
+        let started = Instant::now();
+        while done < bytes {
+            let step = STEP_BYTES.min(bytes - done);
+            // SAFETY: plain system call on our own descriptor; offsets were checked to fit i64 in `create`.
+            let rc = unsafe { libc::fallocate(fd.as_raw_fd(), 0, done.cast_signed(), step.cast_signed()) };
+            if rc != 0 {
+                let cause = std::io::Error::last_os_error();
+                if cause.kind() == std::io::ErrorKind::Interrupted && started.elapsed() < Duration::from_secs(60) {
+                    continue;
+                }
+                return Err(Error::os("fallocate", &cause));
+            }
+            done += step;
+        }
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: fcntl with an integer argument.
+        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(Error::last_os("fcntl(F_ADD_SEALS)"));
+        }
+        Self::map(fd, bytes, true, extra != 0)
+    }
+
+    /// Maps a slab that another process made. Its size and seals are checked before anything is touched.
+    pub fn open(fd: OwnedFd, bytes: u64, writable: bool) -> Result<Self> {
+        // SAFETY: an all-zero stat is a valid value to be overwritten.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: fstat fills the struct.
+        if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } != 0 {
+            return Err(Error::last_os("fstat of a shared slab"));
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        // SAFETY: fcntl without argument.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        if bytes == 0 || size < bytes {
+            crate::bail!(NMC_ERR_PROTOCOL, "a shared slab has {size} bytes where {bytes} were announced");
+        }
+        if seals < 0 || seals & (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) != libc::F_SEAL_SHRINK | libc::F_SEAL_GROW {
+            crate::bail!(NMC_ERR_PROTOCOL, "a shared slab is not sealed against resizing");
+        }
+        Self::map(fd, size, writable, false)
+    }
+
+    fn map(fd: OwnedFd, bytes: u64, writable: bool, huge: bool) -> Result<Self> {
+        let Ok(len) = usize::try_from(bytes) else {
+            crate::bail!(NMC_ERR_NO_MEMORY, "{bytes} bytes do not fit the address space");
+        };
+        let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        // SAFETY: a new shared mapping of our descriptor at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(Error::last_os("mmap"));
+        }
+        Ok(Self { fd, base: base.cast(), bytes: len, writable, huge })
+    }
+
+    /// A descriptor of the same memory through which it cannot be written.
+    pub fn read_only_fd(&self) -> Result<OwnedFd> {
+        reopen(self.fd.as_fd(), libc::O_RDONLY)
+    }
+
+    /// Another descriptor of the same memory.
+    pub fn clone_fd(&self) -> Result<OwnedFd> {
+        self.fd.try_clone().map_err(|e| Error::os("dup of a slab", &e))
+    }
+
+    /// First byte.
+    #[must_use]
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether this mapping can be written.
+    #[must_use]
+    pub fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Whether the memory is backed by huge pages.
+    #[must_use]
+    pub fn huge(&self) -> bool {
+        self.huge
+    }
+
+    /// The bytes, for views made of atomics. Other processes write to them at any time.
+    #[must_use]
+    pub fn shared_bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is live and `bytes` long. Callers only form references to atomics inside.
+        unsafe { std::slice::from_raw_parts(self.base, self.bytes) }
+    }
+}
+
+impl AsFd for Slab {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length and not unmapped since.
+        unsafe { libc::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+/// Opens the memory behind `fd` anew with other access: read-only for ranks, read-write for a new master.
+pub fn reopen(fd: BorrowedFd<'_>, flags: libc::c_int) -> Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}\0", fd.as_raw_fd());
+    // SAFETY: a NUL-terminated path.
+    let raw = unsafe { libc::open(path.as_ptr().cast(), flags | libc::O_CLOEXEC) };
+    if raw < 0 {
+        return Err(Error::last_os("reopening shared memory through /proc/self/fd"));
+    }
+    // SAFETY: `raw` is a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}

@@ -1,0 +1,18 @@
+//! Atomics that a model checker can replace, and the few primitives built straight on them.
+//! Under `--cfg loom` the same code runs on loom's types; nothing else in the crate may know about it.
+#![allow(unsafe_code, reason = "madvise, membarrier and futex are system calls")]
+
+pub mod asym;
+#[cfg(not(loom))]
+pub mod fork;
+#[cfg(not(loom))]
+pub mod futex;
+pub mod hazard;
+
+/// The atomics to use in code that is model-checked.
+pub mod atomic {
+    #[cfg(loom)]
+    pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
+    #[cfg(not(loom))]
+    pub use std::sync::atomic::{AtomicU64, Ordering, fence};
+}

@@ -1,0 +1,270 @@
+//! How a process becomes a rank: find the master (or become it), ask, map the slabs, offer a heap, receive the
+//! peers. If the master dies in between, it starts over; whatever happens, it returns by the deadline.
+
+use super::config::{Config, Hosting};
+use super::master::{Master, slots_of};
+use super::realm::Slot;
+use super::sys::{self, Packet};
+use super::wire::{Hello, Holder, Message, Offer, Params, Welcome};
+use crate::base::Deadline;
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT};
+use crate::cuda::Device;
+use crate::layout::world::{Control, Farewell, MAGIC, Words, control_bytes, words_bytes};
+use crate::mem::{Heap, Slab};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A rank that has been given to this process.
+pub struct Seat {
+    pub rank: u32,
+    pub generation: u64,
+    pub world_id: u64,
+    pub control: Slab,
+    pub words: Arc<Slab>,
+    /// Writing end of the life pipe.
+    pub life: OwnedFd,
+}
+
+/// Everything that joining yields.
+pub struct Joined {
+    pub seat: Seat,
+    pub socket: OwnedFd,
+    pub heap: Arc<Heap>,
+    pub peers: Vec<(u32, Slot)>,
+    pub master: Option<Master>,
+}
+
+/// Why one attempt did not succeed.
+enum Setback {
+    /// Nobody serves, or the master went away: try again.
+    NoMaster,
+    /// Joining failed for good.
+    Failed(Error),
+}
+
+impl From<Error> for Setback {
+    fn from(error: Error) -> Self {
+        Setback::Failed(error)
+    }
+}
+
+/// Joins the world of `config`; see the module.
+pub fn join(config: &mut Config, device: Option<&Arc<Device>>) -> Result<Joined> {
+    config.check()?;
+    let place = config.place();
+    let mut master = None;
+    let mut lent = config.import.take().map(|import| Heap::lend(import, config.heap_bytes, device)).transpose()?;
+    let holder = Holder {
+        pid: std::process::id(),
+        start_time: sys::own_start_time(),
+        device_rank: config.device_rank.map_or(-1, u32::cast_signed),
+        device: device.map_or(-1, |d| d.ordinal()),
+        device_uuid: device.map_or([0; 16], |d| d.uuid()),
+        drain_ms: if device.is_some() { config.drain_ms } else { 0 },
+        lent: lent.is_some(),
+    };
+    let may_host = config.hosting == Hosting::Rank0 && config.rank.unwrap_or(0) == 0;
+    let mut missing = Vec::new();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if may_host
+            && master.is_none()
+            && let Some(lock) = place.try_lock()?
+        {
+            master = Some(Master::start(lock, config.params(), config.service_cpu)?);
+        }
+        place.check()?;
+        let mut attempt = Attempt { config, device, holder: &holder, missing: &mut missing };
+        match attempt.run(&place.socket(), &mut lent) {
+            Ok((seat, socket, heap, peers)) => {
+                return Ok(Joined { seat, socket, heap, peers, master });
+            }
+            Err(Setback::Failed(error)) => return Err(error.context(format!("joining world {:?}", config.name))),
+            Err(Setback::NoMaster) => {}
+        }
+        if config.deadline.passed() {
+            return Err(timeout(config, &missing, master.is_some()));
+        }
+        std::thread::sleep(pause.min(config.deadline.left()));
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+fn timeout(config: &Config, missing: &[u32], hosts: bool) -> Error {
+    let why = if !missing.is_empty() {
+        format!("ranks {missing:?} of {} did not come", config.world_size)
+    } else if hosts {
+        "not all ranks completed their join".into()
+    } else {
+        let who = if config.hosting == Hosting::Rank0 { "rank 0" } else { "the master process" };
+        format!("nobody serves {}; is {who} running?", config.place().socket().display())
+    };
+    Error::new(NMC_ERR_TIMEOUT, format!("joining world {:?}: the deadline passed: {why}", config.name))
+}
+
+struct Attempt<'a> {
+    config: &'a Config,
+    device: Option<&'a Arc<Device>>,
+    holder: &'a Holder,
+    missing: &'a mut Vec<u32>,
+}
+
+type Success = (Seat, OwnedFd, Arc<Heap>, Vec<(u32, Slot)>);
+
+impl Attempt<'_> {
+    fn run(&mut self, path: &std::path::Path, lent: &mut Option<Heap>) -> std::result::Result<Success, Setback> {
+        let Some(socket) = connect(path)? else { return Err(Setback::NoMaster) };
+        let (life_end, life) = sys::life_pipe()?;
+        let pidfd = sys::own_pidfd()?;
+        let hello = Hello {
+            params: self.config.params(),
+            rank: self.config.rank.map_or(-1, u32::cast_signed),
+            holder: self.holder.clone(),
+        };
+        say(&socket, &Message::Hello(hello), &[pidfd.as_fd(), life_end.as_fd()])?;
+        drop((life_end, pidfd));
+        let (welcome, fds) = match self.next(&socket)? {
+            (Message::Welcome(welcome), fds) => (welcome, fds),
+            (other, _) => return Err(unexpected(&other).into()),
+        };
+        let mut fds = fds.into_iter();
+        let seat = self.sit(&welcome, &mut fds, life)?;
+        let taken = self.settle(&socket, &welcome, &mut fds, lent);
+        match taken {
+            Ok((heap, peers)) => Ok((seat, socket, heap, peers)),
+            Err(setback) => {
+                // Others may have been told of us already: say that nothing of ours will ever write.
+                farewell(&seat.words, &self.config.params(), (seat.rank, seat.generation), Farewell::Aborted);
+                Err(setback)
+            }
+        }
+    }
+
+    /// Maps the slabs and checks that they are those of this world.
+    fn sit(&self, welcome: &Welcome, fds: &mut impl Iterator<Item = OwnedFd>, life: OwnedFd) -> Result<Seat> {
+        let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
+            crate::bail!(NMC_ERR_PROTOCOL, "the master sent no memory");
+        };
+        let (size, words_per_rank) = (self.config.world_size, self.config.words_per_rank);
+        let control = Slab::open(control, control_bytes(size), false)?;
+        let words = Slab::open(words, words_bytes(size, words_per_rank), true)?;
+        let known = Control::new(control.shared_bytes(), size).is_some_and(|view| {
+            let header = view.header();
+            header.magic.load(Ordering::Acquire) == MAGIC
+                && header.world_id.load(Ordering::Relaxed) == welcome.world_id
+                && header.layout_version.load(Ordering::Relaxed) == crate::layout::VERSION
+        });
+        if !known || welcome.rank >= size {
+            crate::bail!(NMC_ERR_PROTOCOL, "the memory that the master sent is not that of world {:x}", welcome.world_id);
+        }
+        let Welcome { world_id, rank, generation, .. } = *welcome;
+        Ok(Seat { rank, generation, world_id, control, words: Arc::new(words), life })
+    }
+
+    fn settle(
+        &mut self,
+        socket: &OwnedFd,
+        welcome: &Welcome,
+        fds: &mut impl Iterator<Item = OwnedFd>,
+        lent: &mut Option<Heap>,
+    ) -> std::result::Result<(Arc<Heap>, Vec<(u32, Slot)>), Setback> {
+        let heap = match (lent.take(), welcome.adopt.first()) {
+            (Some(heap), _) => heap,
+            (None, Some(former)) => {
+                let heap = Heap::open(former, fds.next(), self.device)?;
+                if heap.bytes() != self.config.heap_bytes {
+                    return Err(Error::new(NMC_ERR_PROTOCOL, "the former heap has another size").into());
+                }
+                heap
+            }
+            (None, None) => {
+                let c = self.config;
+                Heap::create(c.heap_kind, c.heap_bytes, c.huge_pages, self.device)?
+            }
+        };
+        let offer = Offer { heap: heap.desc().clone() };
+        let sent = say(socket, &Message::Offer(offer), &heap.fd().into_iter().collect::<Vec<_>>());
+        let answer = sent.and_then(|()| self.next(socket));
+        let answer = match answer {
+            Err(Setback::NoMaster) if self.holder.lent => {
+                // Keep the engine's memory for the next attempt.
+                *lent = Some(heap);
+                return Err(Setback::NoMaster);
+            }
+            other => other?,
+        };
+        match answer {
+            (Message::Roster(roster), fds) => Ok((Arc::new(heap), slots_of(roster.peers, fds.into_iter())?)),
+            (other, _) => Err(unexpected(&other).into()),
+        }
+    }
+
+    /// The next message that is not just news about who is missing.
+    fn next(&mut self, socket: &OwnedFd) -> std::result::Result<(Message, Vec<OwnedFd>), Setback> {
+        loop {
+            match hear(socket, &self.config.deadline)? {
+                None => return Err(Setback::NoMaster),
+                Some((Message::Waiting(waiting), _)) => *self.missing = waiting.missing,
+                Some((Message::Reject(reject), _)) => return Err(Error::from(reject).into()),
+                Some(other) => {
+                    self.missing.clear();
+                    return Ok(other);
+                }
+            }
+        }
+    }
+}
+
+/// Connects to the master and makes sure that it runs as the same user.
+pub fn connect(path: &std::path::Path) -> Result<Option<OwnedFd>> {
+    let Some(socket) = sys::connect(path)? else { return Ok(None) };
+    let (theirs, ours) = (sys::peer_uid(socket.as_fd())?, sys::own_uid());
+    if theirs != ours {
+        crate::bail!(
+            NMC_ERR_PERMISSION,
+            "the master at {} runs as user {theirs}, this process as user {ours}",
+            path.display()
+        );
+    }
+    Ok(Some(socket))
+}
+
+fn say(socket: &OwnedFd, message: &Message, fds: &[std::os::fd::BorrowedFd<'_>]) -> std::result::Result<(), Setback> {
+    match sys::send(socket.as_fd(), &message.encode(), fds) {
+        Ok(true) => Ok(()),
+        // A master that closed, or does not read, is as good as none.
+        Ok(false) | Err(Error { status: crate::base::status::NMC_ERR_OS, .. }) => Err(Setback::NoMaster),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits for a message; `None` when the other end closed or the deadline passed.
+fn hear(socket: &OwnedFd, deadline: &Deadline) -> Result<Option<(Message, Vec<OwnedFd>)>> {
+    let mut buffer = Vec::new();
+    loop {
+        match sys::receive(socket.as_fd(), &mut buffer)? {
+            Packet::Data(bytes, fds) => return Ok(Some((Message::decode(&bytes)?, fds))),
+            Packet::End => return Ok(None),
+            Packet::Empty if deadline.passed() => return Ok(None),
+            Packet::Empty => {
+                sys::poll(&[socket.as_fd()], deadline.left());
+            }
+        }
+    }
+}
+
+fn unexpected(message: &Message) -> Error {
+    Error::new(NMC_ERR_PROTOCOL, format!("the master sent {message:?} out of turn"))
+}
+
+/// Stores the last word of `(rank, generation)`.
+pub fn farewell(words: &Slab, params: &Params, (rank, generation): (u32, u64), what: Farewell) {
+    if let Some(words) = Words::new(words.shared_bytes(), params.world_size, params.words_per_rank)
+        && let Some(lines) = words.lines(rank)
+    {
+        lines.farewell.value.store(what.encode(generation), Ordering::Release);
+    }
+}

@@ -1,0 +1,443 @@
+//! The master of a world: gives out ranks, makes the shared slabs, and passes descriptors around. It is one thread
+//! that never waits for anybody: a client that says nothing, says nonsense or reads nothing is dropped. After a
+//! restart it takes the world over from the first survivor that hands it back.
+
+use super::config::Config;
+use super::dir::Lock;
+use super::realm::{Realm, Slot};
+use super::sys::{self, BlockSignals, Event, Packet};
+use super::watch::Watch;
+use super::wire::{Hello, Message, Offer, Params, Peer, Reattach, Reject, Roster, Waiting, Welcome};
+use crate::base::error::{Error, Result};
+use crate::base::log;
+use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
+use crate::layout::MAX_RANKS;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A connection that has not said who it is by then is closed.
+const SILENCE: Duration = Duration::from_secs(5);
+const MAX_CONNECTIONS: usize = 4 * MAX_RANKS;
+/// How often a waiting join looks whether a dying rank is gone.
+const TICK_BUSY: Duration = Duration::from_millis(20);
+const TICK_IDLE: Duration = Duration::from_millis(500);
+
+/// A running master. Dropping it stops the thread and removes the socket.
+pub struct Master {
+    stop: Arc<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Master {
+    /// Becomes the master of the world of `config`; fails with `NMC_ERR_EXISTS` if somebody is.
+    pub fn open(config: &Config) -> Result<Self> {
+        config.check()?;
+        let place = config.place();
+        // A master that is just ending may still hold the lock of a directory that is about to vanish.
+        for _ in 0..20 {
+            if let Some(lock) = place.try_lock()? {
+                return Self::start(lock, config.params(), config.service_cpu);
+            }
+            std::thread::sleep(TICK_BUSY);
+        }
+        crate::bail!(NMC_ERR_EXISTS, "world {:?} already has a master at {}", config.name, place.socket().display())
+    }
+
+    /// Starts to serve the world of `lock`.
+    pub fn start(lock: Lock, params: Params, cpu: Option<u32>) -> Result<Self> {
+        let listener = lock.listen()?;
+        let stop = Arc::new(Event::new()?);
+        let stopped = Arc::clone(&stop);
+        let _quiet = BlockSignals::new();
+        let thread = std::thread::Builder::new()
+            .name("nmc-master".into())
+            .spawn(move || {
+                sys::settle_thread(c"nmc-master", cpu);
+                let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    Server::new(listener, params).serve(&stopped);
+                }));
+                if served.is_err() {
+                    log::emit(log::ERROR, || "the master thread ended by a bug in nanomc; please report it".into());
+                }
+                drop(lock);
+            })
+            .map_err(|e| Error::os("starting the master thread", &e))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        self.stop.signal();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+enum Role {
+    Silent,
+    Waiting { hello: Hello, pidfd: OwnedFd, life: OwnedFd },
+    Rank(u32),
+}
+
+struct Connection {
+    socket: OwnedFd,
+    since: Instant,
+    role: Role,
+}
+
+struct Server {
+    listener: OwnedFd,
+    params: Params,
+    connections: BTreeMap<u64, Connection>,
+    next_id: u64,
+    realm: Option<Realm>,
+    buffer: Vec<u8>,
+    missing: Vec<u32>,
+}
+
+impl Server {
+    fn new(listener: OwnedFd, params: Params) -> Self {
+        Self {
+            listener,
+            params,
+            connections: BTreeMap::new(),
+            next_id: 1,
+            realm: None,
+            buffer: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    fn serve(&mut self, stop: &Event) {
+        loop {
+            let mut fds: Vec<BorrowedFd<'_>> = vec![stop.as_fd(), self.listener.as_fd()];
+            fds.extend(self.connections.values().map(|c| c.socket.as_fd()));
+            let busy = self.connections.values().any(|c| !matches!(c.role, Role::Rank(_)));
+            let ready = sys::poll(&fds, if busy { TICK_BUSY } else { TICK_IDLE });
+            let ids: Vec<u64> = self.connections.keys().copied().collect();
+            if ready.first().copied().unwrap_or(false) {
+                return;
+            }
+            if ready.get(1).copied().unwrap_or(false) {
+                self.accept();
+            }
+            for (id, _) in ids.iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
+                self.hear(*id);
+            }
+            let late = |c: &Connection| matches!(c.role, Role::Silent) && c.since.elapsed() > SILENCE;
+            for id in self.connections.iter().filter(|(_, c)| late(c)).map(|(id, _)| *id).collect::<Vec<_>>() {
+                self.drop_connection(id, "it said nothing");
+            }
+            self.admit();
+        }
+    }
+
+    fn accept(&mut self) {
+        match sys::accept(self.listener.as_fd()) {
+            Ok(Some(socket)) => {
+                let checked = check_peer(socket.as_fd()).and_then(|()| {
+                    if self.connections.len() >= MAX_CONNECTIONS {
+                        crate::bail!(NMC_ERR_LIMIT, "the master already has {MAX_CONNECTIONS} connections");
+                    }
+                    Ok(())
+                });
+                if let Err(error) = checked {
+                    log::emit(log::WARN, || format!("master: refused a connection: {error}"));
+                    let _ = sys::send(socket.as_fd(), &Message::Reject(error.into()).encode(), &[]);
+                    return;
+                }
+                self.connections
+                    .insert(self.next_id, Connection { socket, since: Instant::now(), role: Role::Silent });
+                self.next_id += 1;
+            }
+            Ok(None) => {}
+            Err(error) => {
+                // Out of descriptors: the connection stays in the queue; do not spin on it.
+                log::emit(log::ERROR, || format!("master: {error}"));
+                std::thread::sleep(TICK_BUSY);
+            }
+        }
+    }
+
+    fn hear(&mut self, id: u64) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let heard = match sys::receive(connection.socket.as_fd(), &mut self.buffer) {
+            Ok(Packet::Empty) => return,
+            Ok(Packet::End) => return self.drop_connection(id, "it closed"),
+            Ok(Packet::Data(bytes, fds)) => Message::decode(&bytes).and_then(|m| self.handle(id, m, fds)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = heard {
+            self.reject(id, error);
+        }
+    }
+
+    fn handle(&mut self, id: u64, message: Message, fds: Vec<OwnedFd>) -> Result<()> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        match (&connection.role, message) {
+            (Role::Silent, Message::Hello(hello)) => {
+                let [pidfd, life]: [OwnedFd; 2] = exactly(fds)?;
+                self.params.check(&hello.params)?;
+                connection.role = Role::Waiting { hello, pidfd, life };
+                self.check_rivals(id)
+            }
+            (Role::Silent, Message::Reattach(reattach)) => {
+                let rank = reattach.rank;
+                self.reattach(reattach, fds)?;
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.role = Role::Rank(rank);
+                }
+                Ok(())
+            }
+            (Role::Rank(rank), Message::Offer(offer)) => {
+                let rank = *rank;
+                self.offer(rank, offer, fds)
+            }
+            (_, other) => crate::bail!(NMC_ERR_PROTOCOL, "unexpected message {other:?}"),
+        }
+    }
+
+    /// Before the world exists, two joiners that want the same rank are told apart at once.
+    fn check_rivals(&self, id: u64) -> Result<()> {
+        let asks = |c: &Connection| match &c.role {
+            Role::Waiting { hello, .. } => Some((hello.rank, hello.holder.device_rank, hello.holder.pid)),
+            _ => None,
+        };
+        let Some((rank, device_rank, _)) = self.connections.get(&id).and_then(asks) else { return Ok(()) };
+        let size = self.params.world_size;
+        for (name, value) in [("rank", rank), ("device_rank", device_rank)] {
+            if value < -1 || value >= size.cast_signed() {
+                crate::bail!(NMC_ERR_INVALID_ARG, "{name} {value} is not below the world size {size}");
+            }
+        }
+        if self.realm.is_some() {
+            return Ok(());
+        }
+        let mut others = 0;
+        for (other_rank, other_device_rank, pid) in
+            self.connections.iter().filter(|(other, _)| **other != id).filter_map(|(_, c)| asks(c))
+        {
+            others += 1;
+            if rank >= 0 && rank == other_rank {
+                return Err(taken(rank, pid));
+            }
+            if device_rank >= 0 && device_rank == other_device_rank {
+                return Err(Error::new(
+                    NMC_ERR_EXISTS,
+                    format!("device_rank {device_rank} is already taken by process {pid}"),
+                ));
+            }
+        }
+        if others >= size {
+            return Err(Error::new(NMC_ERR_EXISTS, format!("all {size} ranks are taken")));
+        }
+        Ok(())
+    }
+
+    /// Gives ranks to whoever waits, as far as that is possible now.
+    fn admit(&mut self) {
+        let waiting: Vec<u64> =
+            self.connections.iter().filter(|(_, c)| matches!(c.role, Role::Waiting { .. })).map(|(id, _)| *id).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        if self.realm.as_mut().is_some_and(Realm::is_over) {
+            log::emit(log::INFO, || "master: all ranks are gone, the next join forms a new world".into());
+            self.realm = None;
+        }
+        if self.realm.is_none() {
+            if waiting.len() < self.params.world_size as usize {
+                return self.tell_missing(&waiting);
+            }
+            match Realm::create(&self.params) {
+                Ok(realm) => self.realm = Some(realm),
+                Err(error) => {
+                    for id in waiting {
+                        self.reject(id, error.clone());
+                    }
+                    return;
+                }
+            }
+        }
+        // Explicit ranks first, so that an automatic one cannot take what another asked for.
+        let wants = |id: &u64| match self.connections.get(id).map(|c| &c.role) {
+            Some(Role::Waiting { hello, .. }) => hello.rank < 0,
+            _ => true,
+        };
+        let mut order = waiting;
+        order.sort_by_key(wants);
+        for id in order {
+            if let Err(error) = self.admit_one(id) {
+                self.reject(id, error);
+            }
+        }
+    }
+
+    fn admit_one(&mut self, id: u64) -> Result<()> {
+        let (Some(realm), Some(connection)) = (self.realm.as_mut(), self.connections.get_mut(&id)) else {
+            return Ok(());
+        };
+        let Role::Waiting { hello, .. } = &connection.role else { return Ok(()) };
+        let Some(rank) = realm.choose_rank(hello)? else { return Ok(()) };
+        let Role::Waiting { hello, pidfd, life } = std::mem::replace(&mut connection.role, Role::Rank(rank)) else {
+            return Ok(());
+        };
+        let watch = Watch::new(pidfd, life, &hello.holder);
+        let generation = realm.seat(rank, hello.holder, watch)?;
+        let mut fds = vec![realm.control_ro(), realm.words_fd()];
+        let inherited = realm.inheritance(rank);
+        fds.extend(inherited.map(|(_, fd)| fd));
+        let adopt = inherited.map(|(desc, _)| desc.clone()).into_iter().collect();
+        let welcome = Welcome { world_id: realm.id(), rank, generation, adopt };
+        let sent = sys::send(connection.socket.as_fd(), &Message::Welcome(welcome).encode(), &fds);
+        if !sent.unwrap_or(false) {
+            self.drop_connection(id, "it does not read");
+        }
+        Ok(())
+    }
+
+    fn offer(&mut self, rank: u32, offer: Offer, mut fds: Vec<OwnedFd>) -> Result<()> {
+        let Some(realm) = self.realm.as_mut() else { return Ok(()) };
+        if fds.len() != usize::from(offer.heap.route.has_fd()) || offer.heap.bytes != self.params.heap_bytes {
+            crate::bail!(NMC_ERR_PROTOCOL, "rank {rank} offers a heap that is not what it announced");
+        }
+        let was_formed = realm.formed();
+        let now_formed = realm.set_heap(rank, offer.heap, fds.pop());
+        match (was_formed, now_formed) {
+            (false, true) => self.send_roster(|_| true, |_| true),
+            (true, _) => {
+                self.send_roster(|to| to == rank, |_| true);
+                self.send_roster(|to| to != rank, |about| about == rank);
+            }
+            (false, false) => {}
+        }
+        Ok(())
+    }
+
+    fn send_roster(&mut self, to: impl Fn(u32) -> bool, about: impl Fn(u32) -> bool) {
+        let Some(realm) = self.realm.as_ref() else { return };
+        let (peers, fds) = realm.roster(about);
+        let packet = Message::Roster(Roster { peers }).encode();
+        let mut slow = Vec::new();
+        for (id, connection) in &self.connections {
+            if let Role::Rank(rank) = connection.role
+                && to(rank)
+                && !sys::send(connection.socket.as_fd(), &packet, &fds).unwrap_or(false)
+            {
+                slow.push(*id);
+            }
+        }
+        for id in slow {
+            self.drop_connection(id, "it does not read");
+        }
+    }
+
+    fn reattach(&mut self, reattach: Reattach, fds: Vec<OwnedFd>) -> Result<()> {
+        self.params.check(&reattach.params)?;
+        let mut fds = fds.into_iter();
+        let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
+            crate::bail!(NMC_ERR_PROTOCOL, "a survivor came without the world's memory");
+        };
+        let slots = slots_of(reattach.peers, fds)?;
+        match &mut self.realm {
+            Some(realm) if realm.id() != reattach.world_id => Err(Error::new(
+                NMC_ERR_EXISTS,
+                "another world was formed under this name; destroy this one and join again",
+            )),
+            Some(realm) => realm.merge(reattach.rank, reattach.generation, slots),
+            None => {
+                let realm = Realm::adopt(&self.params, reattach.world_id, control, words, slots)?;
+                log::emit(log::INFO, || format!("master: took over world {:x}", reattach.world_id));
+                self.realm = Some(realm);
+                Ok(())
+            }
+        }
+    }
+
+    /// Tells everyone who waits for the world to form which ranks it waits for.
+    fn tell_missing(&mut self, waiting: &[u64]) {
+        let mut present = vec![false; self.params.world_size as usize];
+        let mut automatic = 0;
+        for connection in waiting.iter().filter_map(|id| self.connections.get(id)) {
+            if let Role::Waiting { hello, .. } = &connection.role {
+                match present.get_mut(usize::try_from(hello.rank).unwrap_or(usize::MAX)) {
+                    Some(seat) => *seat = true,
+                    None => automatic += 1,
+                }
+            }
+        }
+        let free = present.iter().zip(0u32..).filter(|(present, _)| !**present).map(|(_, rank)| rank);
+        let missing: Vec<u32> = free.skip(automatic).collect();
+        if missing == self.missing {
+            return;
+        }
+        let packet = Message::Waiting(Waiting { missing: missing.clone() }).encode();
+        for connection in waiting.iter().filter_map(|id| self.connections.get(id)) {
+            let _ = sys::send(connection.socket.as_fd(), &packet, &[]);
+        }
+        self.missing = missing;
+    }
+
+    fn reject(&mut self, id: u64, error: Error) {
+        if let Some(connection) = self.connections.get(&id) {
+            let packet = Message::Reject(Reject::from(error.clone())).encode();
+            let _ = sys::send(connection.socket.as_fd(), &packet, &[]);
+        }
+        self.drop_connection(id, &error.to_string());
+    }
+
+    fn drop_connection(&mut self, id: u64, why: &str) {
+        if let Some(connection) = self.connections.remove(&id)
+            && let Role::Rank(rank) = connection.role
+        {
+            log::emit(log::INFO, || format!("master: connection of rank {rank} ended: {why}"));
+            if let Some(realm) = &mut self.realm {
+                realm.unseat_if_joining(rank);
+                if !realm.formed() && realm.is_empty() {
+                    self.realm = None;
+                }
+            }
+        }
+        self.missing.clear();
+    }
+}
+
+fn check_peer(socket: BorrowedFd<'_>) -> Result<()> {
+    let (theirs, ours) = (sys::peer_uid(socket)?, sys::own_uid());
+    if theirs != ours {
+        return Err(Error::new(
+            NMC_ERR_PERMISSION,
+            format!("the world belongs to user {ours}, the peer runs as user {theirs}"),
+        ));
+    }
+    Ok(())
+}
+
+/// The error for a rank that somebody holds.
+pub fn taken(rank: impl std::fmt::Display, pid: u32) -> Error {
+    Error::new(NMC_ERR_EXISTS, format!("rank {rank} is already taken by process {pid}"))
+}
+
+fn exactly<const N: usize>(fds: Vec<OwnedFd>) -> Result<[OwnedFd; N]> {
+    let got = fds.len();
+    <[OwnedFd; N]>::try_from(fds)
+        .map_err(|_| Error::new(NMC_ERR_PROTOCOL, format!("a message came with {got} descriptors, not {N}")))
+}
+
+/// Pairs the peers of a message with the descriptors that follow it.
+pub fn slots_of(peers: Vec<Peer>, mut fds: impl Iterator<Item = OwnedFd>) -> Result<Vec<(u32, Slot)>> {
+    let short = || Error::new(NMC_ERR_PROTOCOL, "a list of peers came with too few descriptors");
+    peers
+        .into_iter()
+        .map(|peer| {
+            let watch = Watch::new(fds.next().ok_or_else(short)?, fds.next().ok_or_else(short)?, &peer.holder);
+            let fd = if peer.heap.route.has_fd() { Some(fds.next().ok_or_else(short)?) } else { None };
+            Ok((peer.rank, Slot { generation: peer.generation, holder: peer.holder, watch, heap: Some((peer.heap, fd)), joining: false }))
+        })
+        .collect()
+}

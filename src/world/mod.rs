@@ -1,0 +1,22 @@
+//! Ranks of one node and the heaps they share. [`World`] is one rank's view: base addresses of all heaps, control
+//! words, who is alive. Ranks meet through a master (`master`), after which the master is needed only when somebody
+//! joins; liveness and data never go through it.
+
+mod barrier;
+pub mod config;
+pub mod dir;
+mod join;
+pub mod liveness;
+pub mod master;
+mod realm;
+mod selftest;
+mod service;
+mod sys;
+mod view;
+mod watch;
+pub mod wire;
+
+pub use config::{Config, Hosting};
+pub use liveness::RankState;
+pub use master::Master;
+pub use view::{PeerInfo, World};

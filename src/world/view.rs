@@ -1,0 +1,544 @@
+//! One rank's view of its world: what the program asks about ranks, heaps and words is answered from here, without
+//! asking anybody.
+
+use super::config::Config;
+use super::join::{self, Joined};
+use super::liveness::RankState;
+use super::master::Master;
+use super::realm::Slot;
+use super::service;
+use super::sys::Event;
+use super::watch::Watch;
+use super::wire::{Holder, Params};
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_PEER_LOST, NMC_ERR_UNSUPPORTED};
+use crate::base::{id, log};
+use crate::cuda::{self, Device, DeviceTable, HostRegistration};
+use crate::layout::world::{Farewell, Words, words_bytes};
+use crate::mem::{Heap, HeapKind, Slab};
+use parking_lot::Mutex;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+/// A peer as this rank knows it. In a local world nobody is watched.
+pub(super) struct PeerView {
+    pub generation: u64,
+    pub holder: Holder,
+    pub watch: Option<Watch>,
+    pub heap: Arc<Heap>,
+}
+
+/// What the rank's thread and the program's threads share.
+pub(super) struct Shared {
+    pub params: Params,
+    pub rank: u32,
+    pub generation: u64,
+    pub world_id: u64,
+    pub socket_path: std::path::PathBuf,
+    /// Read-only; `None` in a local world.
+    pub control: Option<Slab>,
+    pub words: Arc<Slab>,
+    pub device: Option<Arc<Device>>,
+    pub peers: Mutex<Vec<Option<PeerView>>>,
+    /// Heaps that a rejoining rank replaced; pointers to them may still be in use.
+    pub replaced: Mutex<Vec<Arc<Heap>>>,
+    pub bases: Box<[AtomicU64]>,
+    pub device_table: Mutex<Option<DeviceTable>>,
+    pub states: Box<[AtomicU32]>,
+    pub changed: Event,
+    pub stop: Event,
+    pub cancelled: AtomicBool,
+    pub master_up: AtomicBool,
+    pub failure: Mutex<Option<Error>>,
+}
+
+/// One rank of a world.
+pub struct World {
+    pub(super) shared: Arc<Shared>,
+    words_registration: Option<HostRegistration>,
+    life: Mutex<Option<OwnedFd>>,
+    departed: AtomicBool,
+    /// Barriers that this rank has passed.
+    pub(super) passed: Mutex<u64>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    master: Mutex<Option<Master>>,
+}
+
+/// Facts about a rank.
+#[derive(Debug, Clone)]
+pub struct PeerInfo {
+    /// Its state.
+    pub state: RankState,
+    /// How many processes have held it.
+    pub generation: u64,
+    /// Process id.
+    pub pid: u32,
+    /// CUDA ordinal in its process, -1 for none.
+    pub device: i32,
+    /// Number in device code.
+    pub device_rank: u32,
+    /// First byte of its heap, in this process.
+    pub heap_base: u64,
+}
+
+impl World {
+    /// Joins as one rank; returns when all ranks are there, or by the deadline.
+    pub fn join(mut config: Config) -> Result<Self> {
+        let device = open_device(&config)?;
+        let joined = join::join(&mut config, device.as_ref())?;
+        Self::assemble(&config, device, joined)
+    }
+
+    /// Joins as several ranks of one process.
+    pub fn join_many(configs: Vec<Config>) -> Result<Vec<Self>> {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = configs.into_iter().map(|config| scope.spawn(|| Self::join(config))).collect();
+            let joined: Vec<Result<Self>> = threads
+                .into_iter()
+                .map(|thread| {
+                    thread.join().unwrap_or_else(|_| {
+                        Err(Error::new(crate::base::status::NMC_ERR_INTERNAL, "a joining thread panicked"))
+                    })
+                })
+                .collect();
+            joined.into_iter().collect()
+        })
+    }
+
+    /// Makes all ranks of a world in this process, without socket or threads.
+    pub fn local(config: &Config) -> Result<Vec<Self>> {
+        config.check()?;
+        if config.import.is_some() {
+            crate::bail!(NMC_ERR_UNSUPPORTED, "a local world makes its own heaps; join ranks to lend memory");
+        }
+        let device = open_device(config)?;
+        let world_id = id::random_u64()?;
+        let bytes = words_bytes(config.world_size, config.words_per_rank);
+        let words = Arc::new(Slab::create(c"nanomc words", bytes, false)?);
+        let heaps = (0..config.world_size)
+            .map(|_| Heap::create(config.heap_kind, config.heap_bytes, config.huge_pages, device.as_ref()).map(Arc::new))
+            .collect::<Result<Vec<_>>>()?;
+        let holder = |rank: u32| Holder {
+            pid: std::process::id(),
+            start_time: 0,
+            device_rank: rank.cast_signed(),
+            device: device.as_ref().map_or(-1, |d| d.ordinal()),
+            device_uuid: device.as_ref().map_or([0; 16], |d| d.uuid()),
+            drain_ms: 0,
+            lent: false,
+        };
+        (0..config.world_size)
+            .map(|rank| {
+                let peers = heaps
+                    .iter()
+                    .zip(0u32..)
+                    .map(|(heap, peer)| {
+                        let heap = Arc::clone(heap);
+                        Some(PeerView { generation: 1, holder: holder(peer), watch: None, heap })
+                    })
+                    .collect();
+                let shared =
+                    Shared::new(config, device.clone(), (rank, 1, world_id), None, Arc::clone(&words), peers)?;
+                Self::finish(shared, None, None, None)
+            })
+            .collect()
+    }
+
+    fn assemble(config: &Config, device: Option<Arc<Device>>, joined: Joined) -> Result<Self> {
+        let Joined { seat, socket, heap, peers, master } = joined;
+        let (words, ids) = (Arc::clone(&seat.words), (seat.rank, seat.generation));
+        let built = || -> Result<Self> {
+            let mut views: Vec<Option<PeerView>> = (0..config.world_size).map(|_| None).collect();
+            for (rank, slot) in peers {
+                let Some(place) = views.get_mut(rank as usize) else {
+                    crate::bail!(NMC_ERR_PROTOCOL, "the master announced rank {rank} of {}", config.world_size);
+                };
+                let own = (rank == seat.rank).then(|| Arc::clone(&heap));
+                *place = Some(PeerView::open(rank, slot, own, device.as_ref())?);
+            }
+            let ids = (seat.rank, seat.generation, seat.world_id);
+            let shared = Shared::new(config, device, ids, Some(seat.control), seat.words, views)?;
+            Self::finish(shared, Some(seat.life), Some((socket, config.service_cpu)), master)
+        };
+        built().inspect_err(|_| join::farewell(&words, &config.params(), ids, Farewell::Aborted))
+    }
+
+    fn finish(
+        shared: Shared,
+        life: Option<OwnedFd>,
+        service: Option<(OwnedFd, Option<u32>)>,
+        master: Option<Master>,
+    ) -> Result<Self> {
+        let shared = Arc::new(shared);
+        let words_registration = shared
+            .device
+            .as_ref()
+            .map(|d| HostRegistration::new(d, shared.words.base(), shared.words.bytes() as u64, false))
+            .transpose()?;
+        let words = shared.words()?;
+        // A process that takes over a rank continues its count: it may be one barrier behind the others, never ahead.
+        let passed = words.lines(shared.rank).map_or(0, |l| l.arrived.value.load(Ordering::Acquire));
+        let thread = service.map(|(socket, cpu)| service::start(Arc::clone(&shared), socket, cpu)).transpose()?;
+        Ok(Self {
+            shared,
+            words_registration,
+            life: Mutex::new(life),
+            departed: AtomicBool::new(false),
+            passed: Mutex::new(passed),
+            thread: Mutex::new(thread),
+            master: Mutex::new(master),
+        })
+    }
+
+    /// Own rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.shared.rank
+    }
+
+    /// What all ranks agreed on.
+    #[must_use]
+    pub fn params(&self) -> &Params {
+        &self.shared.params
+    }
+
+    /// Random name of this world.
+    #[must_use]
+    pub fn world_id(&self) -> u64 {
+        self.shared.world_id
+    }
+
+    /// Whether the master can be reached. A local world needs none and says yes.
+    #[must_use]
+    pub fn master_up(&self) -> bool {
+        self.shared.master_up.load(Ordering::Relaxed)
+    }
+
+    /// Whether own heap is on huge pages.
+    #[must_use]
+    pub fn huge_pages(&self) -> bool {
+        let peers = self.shared.peers.lock();
+        peers.get(self.rank() as usize).and_then(Option::as_ref).is_some_and(|own| own.heap.huge())
+    }
+
+    /// Descriptor that becomes readable when a rank's state changes. It belongs to this value.
+    #[must_use]
+    pub fn event_fd(&self) -> RawFd {
+        self.shared.changed.as_fd().as_raw_fd()
+    }
+
+    /// Error that the world's thread ran into, if any.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.shared.failure.lock().clone()
+    }
+
+    /// State of a rank.
+    pub fn state(&self, rank: u32) -> Result<RankState> {
+        self.shared.check_rank(rank)?;
+        Ok(self.shared.state(rank))
+    }
+
+    /// Facts about a rank.
+    pub fn peer(&self, rank: u32) -> Result<PeerInfo> {
+        self.shared.check_rank(rank)?;
+        let state = self.shared.state(rank);
+        let peers = self.shared.peers.lock();
+        Ok(match peers.get(rank as usize).and_then(Option::as_ref) {
+            Some(peer) => PeerInfo {
+                state,
+                generation: peer.generation,
+                pid: peer.holder.pid,
+                device: peer.holder.device,
+                device_rank: peer.device_rank(rank),
+                heap_base: peer.heap.base(),
+            },
+            None => PeerInfo { state, generation: 0, pid: 0, device: -1, device_rank: rank, heap_base: 0 },
+        })
+    }
+
+    /// The rank that device code knows as `device_rank`.
+    pub fn rank_of_device_rank(&self, device_rank: u32) -> Result<u32> {
+        self.shared.check_rank(device_rank)?;
+        let peers = self.shared.peers.lock();
+        let found = peers.iter().zip(0u32..).find(|(p, r)| p.as_ref().is_some_and(|p| p.device_rank(*r) == device_rank));
+        match found {
+            Some((_, rank)) => Ok(rank),
+            None => crate::bail!(NMC_ERR_NOT_FOUND, "no rank has device_rank {device_rank}"),
+        }
+    }
+
+    /// Address of `bytes` bytes at `offset` in the heap of `rank`, in this process.
+    pub fn ptr(&self, rank: u32, offset: u64, bytes: u64) -> Result<u64> {
+        self.shared.check_rank(rank)?;
+        let size = self.shared.params.heap_bytes;
+        match offset.checked_add(bytes) {
+            Some(end) if end <= size => {}
+            _ => crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "offset {offset} and {bytes} bytes reach past the end of a heap of {size} bytes"
+            ),
+        }
+        match self.shared.bases[rank as usize].load(Ordering::Acquire) {
+            0 => Err(Error::new(NMC_ERR_PEER_LOST, format!("rank {rank} has no heap at the moment"))),
+            base => Ok(base + offset),
+        }
+    }
+
+    /// The rank and offset of an address in one of the heaps.
+    pub fn locate(&self, address: u64) -> Result<(u32, u64)> {
+        let size = self.shared.params.heap_bytes;
+        for (base, rank) in self.shared.bases.iter().zip(0u32..) {
+            let base = base.load(Ordering::Acquire);
+            if base != 0 && (base..base + size).contains(&address) {
+                return Ok((rank, address - base));
+            }
+        }
+        crate::bail!(NMC_ERR_NOT_FOUND, "{address:#x} is in no heap of this world")
+    }
+
+    /// Base addresses by rank, and the device address of the same table by device rank (0 without a device).
+    #[must_use]
+    pub fn base_tables(&self) -> (*const u64, u64) {
+        let device = self.shared.device_table.lock().as_ref().map_or(0, DeviceTable::ptr);
+        (self.shared.bases.as_ptr().cast(), device)
+    }
+
+    /// Program word `index` of `rank`: its address here and on the device (0 without a device).
+    pub fn word(&self, rank: u32, index: u32) -> Result<(&AtomicU64, u64)> {
+        self.shared.check_rank(rank)?;
+        let words = self.shared.words()?;
+        let (Some(word), Some(at)) = (words.word(rank, index), words.offset(rank, index)) else {
+            crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "word {index} is not below words_per_rank {}",
+                self.shared.params.words_per_rank
+            );
+        };
+        Ok((word, self.words_registration.as_ref().map_or(0, |r| r.device_ptr() + at as u64)))
+    }
+
+    /// Stores a word when the work before it in `stream` is done.
+    pub fn write_word_async(&self, rank: u32, index: u32, value: u64, stream: *mut std::ffi::c_void) -> Result<()> {
+        let (_, address) = self.word(rank, index)?;
+        cuda::stream_write_value64(self.device()?, stream, address, value)
+    }
+
+    pub(super) fn device(&self) -> Result<&Arc<Device>> {
+        self.shared.device.as_ref().ok_or_else(|| {
+            Error::new(NMC_ERR_UNSUPPORTED, "the world was joined without a CUDA device (set config.device)")
+        })
+    }
+
+    /// Leaves in order: waits for this process's GPU work, then tells the others. Idempotent.
+    pub fn finalize(&self) -> Result<()> {
+        if let Some(device) = &self.shared.device {
+            device.synchronize()?;
+        }
+        self.depart(Farewell::Left);
+        Ok(())
+    }
+
+    /// Breaks off at once, without waiting for anything: others see the rank as dying, then gone.
+    pub fn abort(&self) {
+        self.cancel();
+        self.depart(Farewell::Aborted);
+    }
+
+    /// Makes calls that wait return `NMC_ERR_CANCELLED`.
+    pub fn cancel(&self) {
+        self.shared.cancelled.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+
+    fn depart(&self, how: Farewell) {
+        if !self.departed.swap(true, Ordering::SeqCst) {
+            let ids = (self.shared.rank, self.shared.generation);
+            join::farewell(&self.shared.words, &self.shared.params, ids, how);
+            // The order matters: who sees the end of the pipe finds the word.
+            self.life.lock().take();
+            self.ring();
+        }
+    }
+
+    /// The world as text, for people.
+    #[must_use]
+    pub fn dump(&self) -> String {
+        use std::fmt::Write as _;
+        let p = self.params();
+        let kind = if p.heap_kind == HeapKind::Cuda.code() { "cuda" } else { "host" };
+        let master = if self.master_up() { "up" } else { "away" };
+        let mut text = format!(
+            "world {:016x}: rank {} of {}, {kind} heaps of {} bytes, {} words a rank, master {master}\n",
+            self.world_id(),
+            self.rank(),
+            p.world_size,
+            p.heap_bytes,
+            p.words_per_rank
+        );
+        for rank in 0..p.world_size {
+            if let Ok(peer) = self.peer(rank) {
+                let _ = writeln!(
+                    text,
+                    "  rank {rank}: {:?}, process {}, generation {}, device rank {}, heap at {:#x}",
+                    peer.state, peer.pid, peer.generation, peer.device_rank, peer.heap_base
+                );
+            }
+        }
+        text
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Err(error) = self.finalize() {
+            log::emit(log::WARN, || format!("world: leaving: {error}"));
+            self.depart(Farewell::Aborted);
+        }
+        self.shared.stop.signal();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+        self.master.lock().take();
+    }
+}
+
+impl PeerView {
+    /// Opens what the master announced about `rank`; `own` is given if it is our own heap.
+    pub fn open(rank: u32, slot: Slot, own: Option<Arc<Heap>>, device: Option<&Arc<Device>>) -> Result<Self> {
+        let heap = match (own, slot.heap) {
+            (Some(own), _) => own,
+            (None, Some((desc, fd))) => Arc::new(
+                Heap::open(&desc, fd, device).map_err(|e| e.context(format!("opening the heap of rank {rank}")))?,
+            ),
+            (None, None) => crate::bail!(NMC_ERR_PROTOCOL, "rank {rank} was announced without a heap"),
+        };
+        Ok(Self { generation: slot.generation, holder: slot.holder, watch: Some(slot.watch), heap })
+    }
+
+    pub fn device_rank(&self, rank: u32) -> u32 {
+        u32::try_from(self.holder.device_rank).unwrap_or(rank)
+    }
+}
+
+impl Shared {
+    fn new(
+        config: &Config,
+        device: Option<Arc<Device>>,
+        (rank, generation, world_id): (u32, u64, u64),
+        control: Option<Slab>,
+        words: Arc<Slab>,
+        peers: Vec<Option<PeerView>>,
+    ) -> Result<Self> {
+        let size = config.world_size as usize;
+        let shared = Self {
+            params: config.params(),
+            rank,
+            generation,
+            world_id,
+            socket_path: config.place().socket(),
+            control,
+            words,
+            device,
+            peers: Mutex::new(peers),
+            replaced: Mutex::new(Vec::new()),
+            bases: (0..size).map(|_| AtomicU64::new(0)).collect(),
+            device_table: Mutex::new(None),
+            states: (0..size).map(|_| AtomicU32::new(RankState::Absent.code())).collect(),
+            changed: Event::new()?,
+            stop: Event::new()?,
+            cancelled: AtomicBool::new(false),
+            master_up: AtomicBool::new(true),
+            failure: Mutex::new(None),
+        };
+        shared.refresh_tables()?;
+        shared.observe();
+        Ok(shared)
+    }
+
+    /// Brings the base tables up to date with the peers.
+    pub fn refresh_tables(&self) -> Result<()> {
+        let peers = self.peers.lock();
+        let mut by_device_rank = vec![0; self.bases.len()];
+        for ((peer, base), rank) in peers.iter().zip(&self.bases).zip(0u32..) {
+            if let Some(peer) = peer {
+                base.store(peer.heap.base(), Ordering::Release);
+                if let Some(entry) = by_device_rank.get_mut(peer.device_rank(rank) as usize) {
+                    *entry = peer.heap.device_base();
+                }
+            }
+        }
+        if let Some(device) = &self.device {
+            let mut table = self.device_table.lock();
+            match table.as_mut() {
+                Some(table) => table.update(&by_device_rank)?,
+                None => *table = Some(DeviceTable::new(device, &by_device_rank)?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at every peer; true if a state changed. Also the time until a drain grace ends.
+    pub fn observe(&self) -> (bool, Option<std::time::Duration>) {
+        let mut changed = false;
+        let mut grace: Option<std::time::Duration> = None;
+        let mut peers = self.peers.lock();
+        for (peer, rank) in peers.iter_mut().zip(0u32..) {
+            let Some(peer) = peer else { continue };
+            let farewell = self.farewell_of(rank, peer.generation);
+            let state = match &mut peer.watch {
+                Some(watch) => watch.observe(farewell),
+                None if farewell == Farewell::None => RankState::Alive,
+                None => RankState::Left,
+            };
+            grace = [grace, peer.watch.as_ref().and_then(Watch::grace_left)].into_iter().flatten().min();
+            let before = self.states[rank as usize].swap(state.code(), Ordering::AcqRel);
+            if before != state.code() {
+                changed = true;
+                log::emit(log::INFO, || format!("rank {}: rank {rank} is now {state:?}", self.rank));
+            }
+        }
+        (changed, grace)
+    }
+
+    fn farewell_of(&self, rank: u32, generation: u64) -> Farewell {
+        let word = self.words().ok().and_then(|w| w.lines(rank)).map_or(0, |l| l.farewell.value.load(Ordering::Acquire));
+        Farewell::decode(word, generation)
+    }
+
+    /// Own heap as the GPU sees it.
+    pub fn own_device_base(&self) -> u64 {
+        let peers = self.peers.lock();
+        peers.get(self.rank as usize).and_then(Option::as_ref).map_or(0, |own| own.heap.device_base())
+    }
+
+    pub fn state(&self, rank: u32) -> RankState {
+        if self.control.is_none() {
+            // A local world has no thread that would look.
+            self.observe();
+        }
+        RankState::from_code(self.states[rank as usize].load(Ordering::Acquire))
+    }
+
+    pub fn words(&self) -> Result<Words<'_>> {
+        Words::new(self.words.shared_bytes(), self.params.world_size, self.params.words_per_rank)
+            .ok_or_else(|| Error::new(crate::base::status::NMC_ERR_INTERNAL, "the words slab is too small"))
+    }
+
+    pub fn check_rank(&self, rank: u32) -> Result<()> {
+        if rank >= self.params.world_size {
+            crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is not below the world size {}", self.params.world_size);
+        }
+        Ok(())
+    }
+}
+
+fn open_device(config: &Config) -> Result<Option<Arc<Device>>> {
+    match (config.device, config.heap_kind) {
+        (Some(ordinal), _) => Device::open(ordinal).map(Some),
+        (None, HeapKind::Cuda) => Device::open(-1).map(Some),
+        (None, HeapKind::Host) => Ok(None),
+    }
+}

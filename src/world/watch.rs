@@ -1,0 +1,64 @@
+//! Watches one process that holds a rank: keeps its pidfd and life pipe and applies the rule of `liveness`.
+
+use super::liveness::{self, Evidence, RankState};
+use super::sys;
+use super::wire::Holder;
+use crate::layout::world::Farewell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// A holder of a rank under observation.
+#[derive(Debug)]
+pub struct Watch {
+    /// Readable when the process is dead.
+    pub pidfd: OwnedFd,
+    /// At end of file when no copy of the process's descriptors is left.
+    pub life: OwnedFd,
+    drain: Duration,
+    ended: Option<Instant>,
+    vacant: bool,
+}
+
+impl Watch {
+    /// Begins to watch `holder`.
+    #[must_use]
+    pub fn new(pidfd: OwnedFd, life: OwnedFd, holder: &Holder) -> Self {
+        Self { pidfd, life, drain: Duration::from_millis(holder.drain_ms.into()), ended: None, vacant: false }
+    }
+
+    /// The process gave the rank back before it had used it.
+    pub fn vacate(&mut self) {
+        self.vacant = true;
+    }
+
+    /// Looks at the process now. `farewell` is what its word in shared memory says.
+    pub fn observe(&mut self, farewell: Farewell) -> RankState {
+        if self.vacant {
+            return RankState::Gone;
+        }
+        let mut evidence = Evidence {
+            pid_dead: sys::ready(self.pidfd.as_fd()),
+            life_ended: sys::ready(self.life.as_fd()),
+            farewell,
+            settled: Duration::ZERO,
+            drain: self.drain,
+        };
+        if liveness::ended(&evidence) {
+            evidence.settled = self.ended.get_or_insert_with(Instant::now).elapsed();
+        }
+        liveness::judge(&evidence)
+    }
+
+    /// Descriptors whose readiness is news in `state`, so that a waiting thread wakes up for it and does not spin
+    /// on what it knows already.
+    pub fn pending(&self, state: RankState) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let open = matches!(state, RankState::Alive | RankState::Dying);
+        [self.pidfd.as_fd(), self.life.as_fd()].into_iter().filter(move |fd| open && !sys::ready(*fd))
+    }
+
+    /// How long until the drain grace is over, if it is running.
+    #[must_use]
+    pub fn grace_left(&self) -> Option<Duration> {
+        self.ended.map(|since| self.drain.saturating_sub(since.elapsed())).filter(|left| !left.is_zero())
+    }
+}

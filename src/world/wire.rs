@@ -1,0 +1,406 @@
+//! Messages between ranks and the master: one packet each, little-endian fields behind a magic number and a kind.
+//! Decoding trusts nothing: lengths, counts and codes are checked before they are used.
+
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_PROTOCOL, nmc_status_t};
+use crate::layout::MAX_RANKS;
+use crate::mem::heap::{HeapDesc, Route};
+
+const MAGIC: u32 = 0x314d_4e57;
+/// Longest text in a message.
+const MAX_TEXT: usize = 1024;
+
+/// Reads fields off a packet.
+struct Cursor<'a>(&'a [u8]);
+
+impl Cursor<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let Some((head, rest)) = self.0.split_first_chunk::<N>() else {
+            crate::bail!(NMC_ERR_PROTOCOL, "a message ends in the middle of a field");
+        };
+        self.0 = rest;
+        Ok(*head)
+    }
+}
+
+/// A value that can be put into and taken out of a packet.
+trait Field: Sized {
+    fn put(&self, to: &mut Vec<u8>);
+    fn get(from: &mut Cursor<'_>) -> Result<Self>;
+}
+
+macro_rules! integer_fields {
+    ($($t:ty),*) => {$(
+        impl Field for $t {
+            fn put(&self, to: &mut Vec<u8>) { to.extend_from_slice(&self.to_le_bytes()); }
+            fn get(from: &mut Cursor<'_>) -> Result<Self> { Ok(<$t>::from_le_bytes(from.take()?)) }
+        }
+    )*};
+}
+integer_fields!(u32, i32, u64);
+
+impl Field for bool {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.push(u8::from(*self));
+    }
+    fn get(from: &mut Cursor<'_>) -> Result<Self> {
+        match from.take()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            [other] => crate::bail!(NMC_ERR_PROTOCOL, "a flag in a message is {other}"),
+        }
+    }
+}
+
+impl<const N: usize> Field for [u8; N] {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(self);
+    }
+    fn get(from: &mut Cursor<'_>) -> Result<Self> {
+        from.take()
+    }
+}
+
+impl Field for String {
+    fn put(&self, to: &mut Vec<u8>) {
+        let mut end = self.len().min(MAX_TEXT);
+        while !self.is_char_boundary(end) {
+            end -= 1;
+        }
+        u32::try_from(end).unwrap_or(0).put(to);
+        to.extend_from_slice(&self.as_bytes()[..end]);
+    }
+    fn get(from: &mut Cursor<'_>) -> Result<Self> {
+        let len = u32::get(from)? as usize;
+        if len > MAX_TEXT || len > from.0.len() {
+            crate::bail!(NMC_ERR_PROTOCOL, "a text in a message claims {len} bytes");
+        }
+        let (text, rest) = from.0.split_at(len);
+        from.0 = rest;
+        Ok(String::from_utf8_lossy(text).into_owned())
+    }
+}
+
+impl Field for HeapDesc {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.route.code().put(to);
+        self.bytes.put(to);
+        self.allocation_bytes.put(to);
+        self.offset.put(to);
+        self.address.put(to);
+        self.device_address.put(to);
+        self.pid.put(to);
+        self.ipc.put(to);
+    }
+    fn get(from: &mut Cursor<'_>) -> Result<Self> {
+        let code = u32::get(from)?;
+        let Some(route) = Route::from_code(code) else {
+            crate::bail!(NMC_ERR_PROTOCOL, "a heap is announced with route {code}");
+        };
+        let desc = HeapDesc {
+            route,
+            bytes: Field::get(from)?,
+            allocation_bytes: Field::get(from)?,
+            offset: Field::get(from)?,
+            address: Field::get(from)?,
+            device_address: Field::get(from)?,
+            pid: Field::get(from)?,
+            ipc: Field::get(from)?,
+        };
+        let end = desc.offset.checked_add(desc.bytes);
+        if desc.bytes == 0 || end.is_none_or(|end| end > desc.allocation_bytes) {
+            crate::bail!(
+                NMC_ERR_PROTOCOL,
+                "a heap of {} bytes is announced in an allocation of {}",
+                desc.bytes,
+                desc.allocation_bytes
+            );
+        }
+        Ok(desc)
+    }
+}
+
+impl<T: Field> Field for Vec<T> {
+    fn put(&self, to: &mut Vec<u8>) {
+        u32::try_from(self.len()).unwrap_or(u32::MAX).put(to);
+        self.iter().for_each(|item| item.put(to));
+    }
+    fn get(from: &mut Cursor<'_>) -> Result<Self> {
+        let n = u32::get(from)? as usize;
+        if n > MAX_RANKS {
+            crate::bail!(NMC_ERR_PROTOCOL, "a list in a message claims {n} entries");
+        }
+        (0..n).map(|_| T::get(from)).collect()
+    }
+}
+
+macro_rules! message_structs {
+    ($($(#[$doc:meta])* pub struct $name:ident { $($(#[$fdoc:meta])* pub $field:ident: $t:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name { $($(#[$fdoc])* pub $field: $t,)* }
+        impl Field for $name {
+            fn put(&self, to: &mut Vec<u8>) { $(self.$field.put(to);)* }
+            fn get(from: &mut Cursor<'_>) -> Result<Self> { Ok(Self { $($field: Field::get(from)?,)* }) }
+        }
+    )*};
+}
+
+message_structs! {
+    /// What all ranks of a world must agree on.
+    pub struct Params {
+        /// `layout::VERSION`.
+        pub layout: u32,
+        /// Number of ranks.
+        pub world_size: u32,
+        /// Code of the heap kind.
+        pub heap_kind: u32,
+        /// Bytes of every heap.
+        pub heap_bytes: u64,
+        /// Program words per rank.
+        pub words_per_rank: u32,
+    }
+    /// Who holds, or wants to hold, a rank.
+    pub struct Holder {
+        /// Process id.
+        pub pid: u32,
+        /// Start time of the process.
+        pub start_time: u64,
+        /// Number in device code, -1 for the same as the rank.
+        pub device_rank: i32,
+        /// CUDA ordinal in that process, -1 for none.
+        pub device: i32,
+        /// Identity of the device, zero for none.
+        pub device_uuid: [u8; 16],
+        /// Time that its GPU gets to drain after its death, in ms.
+        pub drain_ms: u32,
+        /// Whether the heap is memory that the engine lends.
+        pub lent: bool,
+    }
+    /// Rank to master: may I join? Descriptors: pidfd, life pipe.
+    pub struct Hello {
+        /// Parameters of the world.
+        pub params: Params,
+        /// Wanted rank, -1 for any.
+        pub rank: i32,
+        /// Who asks.
+        pub holder: Holder,
+    }
+    /// Master to rank: no.
+    pub struct Reject {
+        /// Why, for programs.
+        pub status: nmc_status_t,
+        /// Why, for people.
+        pub message: String,
+    }
+    /// Master to rank: make your heap. Descriptors: control (read-only), words, and the rank's former heap if
+    /// `adopt` is set.
+    pub struct Welcome {
+        /// Random name of the world.
+        pub world_id: u64,
+        /// Rank that was given.
+        pub rank: u32,
+        /// How many processes have held it, this one counted.
+        pub generation: u64,
+        /// Description of the former heap, empty if the rank has to make one.
+        pub adopt: Vec<HeapDesc>,
+    }
+    /// Master to rank: these ranks have not come yet.
+    pub struct Waiting {
+        /// The ranks.
+        pub missing: Vec<u32>,
+    }
+    /// Rank to master: this is my heap. Descriptors: the heap's, if its route has one.
+    pub struct Offer {
+        /// The heap.
+        pub heap: HeapDesc,
+    }
+    /// A rank as others need to know it. Descriptors, in this order: pidfd, life pipe, heap if its route has one.
+    pub struct Peer {
+        /// Rank.
+        pub rank: u32,
+        /// Generation of its holder.
+        pub generation: u64,
+        /// Its holder.
+        pub holder: Holder,
+        /// Its heap.
+        pub heap: HeapDesc,
+    }
+    /// Master to rank: these are your peers. The first roster has all ranks and completes the join; later ones
+    /// have those that changed.
+    pub struct Roster {
+        /// The peers.
+        pub peers: Vec<Peer>,
+    }
+    /// Rank to a new master: take the world over. Descriptors: control (read-only), words, then those of `peers`.
+    pub struct Reattach {
+        /// World that the rank is in.
+        pub world_id: u64,
+        /// Parameters of the world.
+        pub params: Params,
+        /// The rank.
+        pub rank: u32,
+        /// Its generation.
+        pub generation: u64,
+        /// All ranks as it knows them, itself included.
+        pub peers: Vec<Peer>,
+    }
+}
+
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident = $kind:literal,)*) => {
+        /// Any message.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Message { $($(#[$doc])* $name($name),)* }
+
+        impl Message {
+            /// The packet of the message.
+            #[must_use]
+            pub fn encode(&self) -> Vec<u8> {
+                let mut to = Vec::with_capacity(512);
+                MAGIC.put(&mut to);
+                match self { $(Message::$name(m) => { ($kind as u32).put(&mut to); m.put(&mut to); })* }
+                to
+            }
+
+            /// The message in a packet.
+            pub fn decode(packet: &[u8]) -> Result<Self> {
+                let mut from = Cursor(packet);
+                let magic = u32::get(&mut from)?;
+                if magic != MAGIC {
+                    crate::bail!(NMC_ERR_PROTOCOL, "a packet starts with {magic:#x}: not a message of nanomc");
+                }
+                let message = match u32::get(&mut from)? {
+                    $($kind => Message::$name(Field::get(&mut from)?),)*
+                    other => crate::bail!(NMC_ERR_PROTOCOL, "there is no message of kind {other}"),
+                };
+                if !from.0.is_empty() {
+                    crate::bail!(NMC_ERR_PROTOCOL, "{} bytes follow the end of a message", from.0.len());
+                }
+                Ok(message)
+            }
+        }
+    };
+}
+
+messages! {
+    /// A rank asks to join.
+    Hello = 1,
+    /// The master refuses.
+    Reject = 2,
+    /// The master gives a rank.
+    Welcome = 3,
+    /// A rank gives its heap.
+    Offer = 4,
+    /// The master tells who is there.
+    Roster = 5,
+    /// A survivor hands the world to a new master.
+    Reattach = 6,
+    /// The master tells who is missing.
+    Waiting = 7,
+}
+
+impl From<Error> for Reject {
+    fn from(error: Error) -> Self {
+        Self { status: error.status, message: error.message }
+    }
+}
+
+impl From<Reject> for Error {
+    fn from(reject: Reject) -> Self {
+        // A status that is not an error of ours would read as success.
+        let known = reject.status < 0 && crate::base::status::TABLE.iter().any(|(s, _)| *s == reject.status);
+        Error::new(if known { reject.status } else { NMC_ERR_PROTOCOL }, reject.message)
+    }
+}
+
+impl Params {
+    /// Fails with the first field on which `theirs` differs, naming both values.
+    pub fn check(&self, theirs: &Params) -> Result<()> {
+        let fields = [
+            ("layout version", u64::from(self.layout), u64::from(theirs.layout)),
+            ("world size", self.world_size.into(), theirs.world_size.into()),
+            ("heap kind", self.heap_kind.into(), theirs.heap_kind.into()),
+            ("heap size in bytes", self.heap_bytes, theirs.heap_bytes),
+            ("words per rank", self.words_per_rank.into(), theirs.words_per_rank.into()),
+        ];
+        for (name, ours, theirs) in fields {
+            if ours != theirs {
+                crate::bail!(NMC_ERR_MISMATCH, "{name}: the world has {ours}, the joining rank has {theirs}");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Vec<Message> {
+        let params = Params { layout: 1, world_size: 4, heap_kind: 1, heap_bytes: 4096, words_per_rank: 8 };
+        let holder = Holder {
+            pid: 7,
+            start_time: 9,
+            device_rank: -1,
+            device: -1,
+            device_uuid: [3; 16],
+            drain_ms: 1000,
+            lent: false,
+        };
+        let heap = HeapDesc {
+            route: Route::HostFd,
+            bytes: 4096,
+            allocation_bytes: 8192,
+            offset: 0,
+            address: 5,
+            device_address: 6,
+            pid: 7,
+            ipc: [1; 64],
+        };
+        let peer = Peer { rank: 2, generation: 3, holder: holder.clone(), heap: heap.clone() };
+        vec![
+            Message::Hello(Hello { params: params.clone(), rank: -1, holder }),
+            Message::Reject(Reject { status: -9, message: "größer".into() }),
+            Message::Welcome(Welcome { world_id: 1, rank: 2, generation: 3, adopt: vec![heap.clone()] }),
+            Message::Offer(Offer { heap }),
+            Message::Waiting(Waiting { missing: vec![1, 3] }),
+            Message::Roster(Roster { peers: vec![peer.clone(), peer.clone()] }),
+            Message::Reattach(Reattach { world_id: 1, params, rank: 2, generation: 3, peers: vec![peer] }),
+        ]
+    }
+
+    #[test]
+    fn every_message_survives_the_wire() {
+        for message in sample() {
+            assert_eq!(Message::decode(&message.encode()), Ok(message));
+        }
+    }
+
+    #[test]
+    fn every_truncation_and_extension_is_refused() {
+        for message in sample() {
+            let packet = message.encode();
+            for cut in 0..packet.len() {
+                assert!(Message::decode(&packet[..cut]).is_err(), "{message:?} cut to {cut}");
+            }
+            let mut longer = packet;
+            longer.push(0);
+            assert!(Message::decode(&longer).is_err());
+        }
+    }
+
+    #[test]
+    fn flipped_bytes_never_panic() {
+        for message in sample() {
+            let packet = message.encode();
+            for at in 0..packet.len() {
+                for value in [0, 1, 0x7f, 0x80, 0xff] {
+                    let mut bad = packet.clone();
+                    bad[at] = value;
+                    let _ = Message::decode(&bad);
+                }
+            }
+        }
+    }
+}
