@@ -121,6 +121,8 @@ struct Rank {
     NMC_CHECK(nmc_world_barrier(world, TIMEOUT_MS));
     for (uint64_t step = first_step; step < first_step + steps; ++step) {
       send<<<n, 256, 0, stream>>>(bases, words_out, device_rank, step);
+      // Streams of one process can share a hardware queue: nobody waits before everybody's sends are in theirs.
+      NMC_CHECK(nmc_world_barrier(world, TIMEOUT_MS));
       receive<<<1, 512, 0, stream>>>(bases, words_in, device_rank, n, step, wrong);
       CUDA_OK(cudaGetLastError());
       CUDA_OK(cudaStreamSynchronize(stream));
@@ -193,8 +195,8 @@ static int as_process(uint32_t rank, uint32_t n, const std::string& name) {
 static void test_ranks(uint32_t n) {
   const std::string name = "ctest-ranks-" + std::to_string(getpid());
   const nmc_world_config_t cfg = config(name, -1, n);
-  std::vector<uint32_t> ranks(n);
-  for (uint32_t r = 0; r < n; ++r) ranks[r] = r;
+  std::vector<int32_t> ranks(n);
+  for (uint32_t r = 0; r < n; ++r) ranks[r] = static_cast<int32_t>(r);
   std::vector<nmc_world_t*> worlds(n);
   NMC_CHECK(nmc_world_join_ranks(&cfg, ranks.data(), n, worlds.data()));
   std::vector<uint64_t> wrong(n);
@@ -284,8 +286,7 @@ static nmc_memory_t lend(uint32_t kind, uint64_t address, int fd) {
   nmc_memory_t memory = {};
   memory.kind = kind;
   memory.fd = fd;
-  memory.address = address;
-  memory.bytes = HEAP_BYTES;
+  memory.ptr = reinterpret_cast<void*>(address);
   return memory;
 }
 
@@ -300,17 +301,17 @@ static int as_lender(const char* what, uint32_t rank, uint32_t n, const std::str
   if (std::strcmp(what, "lend-malloc") == 0) {
     // The heap begins inside the allocation, as a slice of an engine's pool does.
     CUDA_OK(cudaMalloc(&pool, HEAP_BYTES + (4u << 20)));
-    cfg.heap_import = lend(NMC_MEMORY_CUDA_PTR, reinterpret_cast<uint64_t>(pool) + (1u << 20), -1);
+    cfg.heap_import = lend(NMC_IMPORT_CUDA_PTR, reinterpret_cast<uint64_t>(pool) + (1u << 20), -1);
   } else if (std::strcmp(what, "lend-vmm") == 0) {
     engine_vmm(&vmm, &vmm_bytes, &fd);
-    cfg.heap_import = lend(NMC_MEMORY_CUDA_PTR, vmm, -1);
+    cfg.heap_import = lend(NMC_IMPORT_CUDA_PTR, vmm, -1);
   } else if (std::strcmp(what, "lend-vmm-fd") == 0) {
     engine_vmm(&vmm, &vmm_bytes, &fd);
-    cfg.heap_import = lend(NMC_MEMORY_CUDA_FD, 0, fd);
+    cfg.heap_import = lend(NMC_IMPORT_CUDA_FD, 0, fd);
   } else {
     cfg.heap_kind = NMC_HEAP_HOST;
     fd = sealed_memfd();
-    cfg.heap_import = lend(NMC_MEMORY_HOST_FD, 0, fd);
+    cfg.heap_import = lend(NMC_IMPORT_HOST_FD, 0, fd);
   }
   nmc_world_t* world = nullptr;
   NMC_CHECK(nmc_world_join(&cfg, &world));

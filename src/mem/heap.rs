@@ -162,7 +162,8 @@ impl Heap {
                 Ok(heap)
             }
             Import::CudaFd(fd) => {
-                let heap = VmmHeap::import(need_device(device)?, fd.as_fd(), bytes)?;
+                // The engine's allocation is whole pages of the device, at least as many as the heap needs.
+                let heap = VmmHeap::import(need_device(device)?, fd.as_fd(), bytes.next_multiple_of(2 << 20))?;
                 Ok(Self::with_vmm(heap, fd, bytes))
             }
             Import::CudaPtr(address) => {
