@@ -8,7 +8,7 @@ use super::sys::{self, Packet};
 use super::wire::{Hello, Holder, Message, Offer, Params, Welcome};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT};
+use crate::base::status::{NMC_ERR_OS, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT};
 use crate::cuda::Device;
 use crate::layout::world::{Control, Farewell, MAGIC, Words, control_bytes, words_bytes};
 use crate::mem::{Heap, Slab};
@@ -234,9 +234,9 @@ pub fn connect(path: &std::path::Path) -> Result<Option<OwnedFd>> {
 
 fn say(socket: &OwnedFd, message: &Message, fds: &[std::os::fd::BorrowedFd<'_>]) -> std::result::Result<(), Setback> {
     match sys::send(socket.as_fd(), &message.encode(), fds) {
-        Ok(true) => Ok(()),
-        // A master that closed, or does not read, is as good as none.
-        Ok(false) | Err(Error { status: crate::base::status::NMC_ERR_OS, .. }) => Err(Setback::NoMaster),
+        // What a master said before it closed is still to be read, and ends with the end of the connection.
+        Ok(true) | Err(Error { status: NMC_ERR_OS, .. }) => Ok(()),
+        Ok(false) => Err(Setback::NoMaster),
         Err(error) => Err(error.into()),
     }
 }

@@ -140,12 +140,7 @@ impl Server {
     fn accept(&mut self) {
         match sys::accept(self.listener.as_fd()) {
             Ok(Some(socket)) => {
-                let checked = check_peer(socket.as_fd()).and_then(|()| {
-                    if self.connections.len() >= MAX_CONNECTIONS {
-                        crate::bail!(NMC_ERR_LIMIT, "the master already has {MAX_CONNECTIONS} connections");
-                    }
-                    Ok(())
-                });
+                let checked = check_peer(socket.as_fd()).and_then(|()| self.make_room());
                 if let Err(error) = checked {
                     log::emit(log::WARN, || format!("master: refused a connection: {error}"));
                     let _ = sys::send(socket.as_fd(), &Message::Reject(error.into()).encode(), &[]);
@@ -162,6 +157,18 @@ impl Server {
                 std::thread::sleep(TICK_BUSY);
             }
         }
+    }
+
+    /// Whoever says nothing does not keep others out.
+    fn make_room(&mut self) -> Result<()> {
+        if self.connections.len() < MAX_CONNECTIONS {
+            return Ok(());
+        }
+        match self.connections.iter().find(|(_, c)| matches!(c.role, Role::Silent)).map(|(id, _)| *id) {
+            Some(oldest) => self.drop_connection(oldest, "others need its place"),
+            None => crate::bail!(NMC_ERR_LIMIT, "the master already has {MAX_CONNECTIONS} connections"),
+        }
+        Ok(())
     }
 
     fn hear(&mut self, id: u64) {

@@ -193,10 +193,14 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<Packet> {
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
     message.msg_controllen = CONTROL_BYTES;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: the message refers to live, writable buffers of the stated sizes.
-    let got = unsafe {
-        libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
-    };
+    let mut got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    if got < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ECONNRESET) {
+        // The kernel reports once that the peer closed without reading everything; what it sent before comes after.
+        // SAFETY: as above.
+        got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    }
     if got < 0 {
         let cause = io::Error::last_os_error();
         return match cause.raw_os_error() {

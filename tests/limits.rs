@@ -1,0 +1,150 @@
+//! Shortage is a status, never a signal: each case runs in a child with the limit set, and must come back.
+#![allow(unsafe_code, reason = "sets resource limits")]
+
+mod common;
+
+use nanomc::base::status::*;
+use nanomc::world::World;
+use std::process::{Command, Output};
+
+/// Runs the case `name` of [`child`] in a process of its own.
+fn run_case(name: &str) -> Output {
+    Command::new(std::env::current_exe().expect("exe"))
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env("NMC_CASE", name)
+        .output()
+        .expect("child")
+}
+
+fn expect_status(name: &str) {
+    let out = run_case(name);
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && text.contains("case passed"), "{name}: {:?}\n{text}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
+}
+
+fn set_limit(which: libc::__rlimit_resource_t, value: u64) {
+    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+    // SAFETY: a filled struct.
+    assert_eq!(unsafe { libc::setrlimit(which, &raw const limit) }, 0);
+}
+
+fn local(heap_bytes: u64) -> Result<Vec<World>, nanomc::base::Error> {
+    let mut c = common::config(std::path::Path::new("/unused"), None, 2);
+    c.heap_bytes = heap_bytes;
+    World::local(&c)
+}
+
+/// Not a test of its own: the other side of [`run_case`].
+#[test]
+fn child() {
+    let Ok(case) = std::env::var("NMC_CASE") else { return };
+    let mib = 1u64 << 20;
+    match case.as_str() {
+        "fsize" => {
+            set_limit(libc::RLIMIT_FSIZE, mib);
+            let error = local(8 * mib).err().expect("must fail");
+            assert!(error.status == NMC_ERR_NO_MEMORY && error.message.contains("RLIMIT_FSIZE"), "{error}");
+        }
+        "as" => {
+            set_limit(libc::RLIMIT_AS, 512 * mib);
+            assert_eq!(local(600 * mib).err().expect("must fail").status, NMC_ERR_NO_MEMORY);
+            drop(local(mib).expect("a small one still works"));
+        }
+        "nofile" => {
+            let dir = tempfile::tempdir().expect("dir");
+            let open = std::fs::read_dir("/proc/self/fd").expect("fds").count() as u64;
+            // Every number of free descriptors that is too few must fail cleanly; the first that is enough works.
+            let mut worked = None;
+            for spare in 0..60 {
+                set_soft_nofile(open + spare);
+                let joined = World::join_many((0..2).map(|r| quick(dir.path(), r)).collect());
+                match joined {
+                    Ok(worlds) => {
+                        drop(worlds);
+                        worked = Some(spare);
+                        break;
+                    }
+                    Err(e) => assert!([NMC_ERR_LIMIT, NMC_ERR_TIMEOUT, NMC_ERR_OS].contains(&e.status), "{spare}: {e}"),
+                }
+            }
+            println!("works with {worked:?} spare descriptors");
+            assert!(worked.is_some_and(|n| n > 3), "the limit was felt: {worked:?}");
+        }
+        "cgroup" => {
+            let group = std::path::PathBuf::from(std::env::var("NMC_GROUP").expect("group"));
+            std::fs::write(group.join("cgroup.procs"), std::process::id().to_string()).expect("enter the group");
+            let error = local(256 * mib).err().expect("must fail");
+            assert!(error.status == NMC_ERR_NO_MEMORY && error.message.contains("memory cgroup"), "{error}");
+            drop(local(4 * mib).expect("a small one still works"));
+        }
+        "huge" => {
+            for bytes in [1 << 45, 1 << 46] {
+                assert_eq!(local(bytes).err().expect("must fail").status, NMC_ERR_NO_MEMORY);
+            }
+            assert_eq!(local((1 << 46) + 1).err().expect("must fail").status, NMC_ERR_INVALID_ARG);
+            assert_eq!(local(0).err().expect("must fail").status, NMC_ERR_INVALID_ARG);
+        }
+        other => panic!("no case {other}"),
+    }
+    println!("case passed");
+}
+
+fn set_soft_nofile(value: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls use a struct of ours.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        limit.rlim_cur = value;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+    }
+}
+
+fn quick(dir: &std::path::Path, rank: u32) -> nanomc::world::Config {
+    let mut c = common::config(dir, Some(rank), 2);
+    c.deadline = nanomc::base::Deadline::after(std::time::Duration::from_millis(150));
+    c
+}
+
+#[test]
+fn a_file_size_limit_is_a_status() {
+    expect_status("fsize");
+}
+
+#[test]
+fn an_address_space_limit_is_a_status() {
+    expect_status("as");
+}
+
+#[test]
+fn a_descriptor_limit_is_a_status() {
+    expect_status("nofile");
+}
+
+#[test]
+fn more_than_the_machine_has_is_a_status() {
+    expect_status("huge");
+}
+
+#[test]
+fn a_memory_cgroup_is_a_status() {
+    let (parent, limit_file) = if std::path::Path::new("/sys/fs/cgroup/memory").is_dir() {
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+    } else {
+        ("/sys/fs/cgroup", "memory.max")
+    };
+    let group = std::path::Path::new(parent).join(format!("nanomc-test-{}", std::process::id()));
+    if std::fs::create_dir(&group).is_err() || std::fs::write(group.join(limit_file), (128 << 20).to_string()).is_err() {
+        let _ = std::fs::remove_dir(&group);
+        eprintln!("skipped: no memory cgroup can be made here");
+        return;
+    }
+    let out = Command::new(std::env::current_exe().expect("exe"))
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env("NMC_CASE", "cgroup")
+        .env("NMC_GROUP", &group)
+        .output()
+        .expect("child");
+    assert!(common::eventually(|| std::fs::remove_dir(&group).is_ok()), "the group is left empty");
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && text.contains("case passed"), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
+}
