@@ -19,7 +19,12 @@ fn run_case(name: &str) -> Output {
 fn expect_status(name: &str) {
     let out = run_case(name);
     let text = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success() && text.contains("case passed"), "{name}: {:?}\n{text}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
+    assert!(
+        out.status.success() && text.contains("case passed"),
+        "{name}: {:?}\n{text}\n{}",
+        out.status,
+        String::from_utf8_lossy(&out.stderr)
+    );
 }
 
 fn set_limit(which: libc::__rlimit_resource_t, value: u64) {
@@ -133,7 +138,8 @@ fn a_memory_cgroup_is_a_status() {
         ("/sys/fs/cgroup", "memory.max")
     };
     let group = std::path::Path::new(parent).join(format!("nanomc-test-{}", std::process::id()));
-    if std::fs::create_dir(&group).is_err() || std::fs::write(group.join(limit_file), (128 << 20).to_string()).is_err() {
+    if std::fs::create_dir(&group).is_err() || std::fs::write(group.join(limit_file), (128 << 20).to_string()).is_err()
+    {
         let _ = std::fs::remove_dir(&group);
         eprintln!("skipped: no memory cgroup can be made here");
         return;

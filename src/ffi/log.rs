@@ -15,7 +15,10 @@ pub const NMC_LOG_INFO: i32 = 3;
 pub const NMC_LOG_DEBUG: i32 = 4;
 
 const _: () = assert!(
-    NMC_LOG_ERROR == log::ERROR && NMC_LOG_WARN == log::WARN && NMC_LOG_INFO == log::INFO && NMC_LOG_DEBUG == log::DEBUG
+    NMC_LOG_ERROR == log::ERROR
+        && NMC_LOG_WARN == log::WARN
+        && NMC_LOG_INFO == log::INFO
+        && NMC_LOG_DEBUG == log::DEBUG
 );
 
 /// Receives a log line: level, NUL-terminated text that is valid during the call, and the caller's pointer. It is

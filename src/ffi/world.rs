@@ -267,11 +267,7 @@ pub unsafe extern "C" fn nmc_world_rank_info(
 /// millisecond. Thread-safe, does not block, graph-safe.
 /// Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_world_alive(
-    world: *const nmc_world_t,
-    rank: i32,
-    out_state: *mut u32,
-) -> nmc_status_t {
+pub unsafe extern "C" fn nmc_world_alive(world: *const nmc_world_t, rank: i32, out_state: *mut u32) -> nmc_status_t {
     guard(|| {
         with(world, |world| {
             let state = world.state(rank_u32(rank)?)?.code();

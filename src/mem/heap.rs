@@ -150,12 +150,14 @@ impl Heap {
     pub fn lend(import: Import, bytes: u64, device: Option<&Arc<Device>>) -> Result<Self> {
         match import {
             Import::HostFd(fd) => {
-                let slab = Slab::open(fd, bytes, true)
-                    .map_err(|e| e.context("the lent descriptor must be a memfd sealed with F_SEAL_SHRINK|F_SEAL_GROW"))?;
+                let slab = Slab::open(fd, bytes, true).map_err(|e| {
+                    e.context("the lent descriptor must be a memfd sealed with F_SEAL_SHRINK|F_SEAL_GROW")
+                })?;
                 Self::from_slab(slab, bytes, device)
             }
             Import::HostPtr(address) => {
-                let registration = device.map(|d| HostRegistration::new(d, address as *mut u8, bytes, false)).transpose()?;
+                let registration =
+                    device.map(|d| HostRegistration::new(d, address as *mut u8, bytes, false)).transpose()?;
                 let mut heap = Self::lent(Route::Address, address, bytes, 0, [0; 64]);
                 heap.desc.device_address = registration.as_ref().map_or(0, HostRegistration::device_ptr);
                 heap.registration = registration;

@@ -35,14 +35,13 @@ impl Slab {
         if bytes == 0 || bytes > i64::MAX as u64 / 2 {
             crate::bail!(NMC_ERR_INVALID_ARG, "{what}: {bytes} bytes cannot be reserved");
         }
-        if huge
-            && let Ok(slab) = Self::reserve(name, bytes.next_multiple_of(HUGE_BYTES), libc::MFD_HUGETLB)
-        {
+        if huge && let Ok(slab) = Self::reserve(name, bytes.next_multiple_of(HUGE_BYTES), libc::MFD_HUGETLB) {
             return Ok(slab);
         }
         let bytes = bytes.next_multiple_of(4096);
         limits::check_headroom(bytes, &what)?;
-        let slab = Self::reserve(name, bytes, 0).map_err(|e| e.context(format!("reserving {bytes} bytes for {what}")))?;
+        let slab =
+            Self::reserve(name, bytes, 0).map_err(|e| e.context(format!("reserving {bytes} bytes for {what}")))?;
         if huge {
             // Transparent huge pages are the next best thing; a kernel without them says no, which is fine.
             // SAFETY: advice on our own mapping.

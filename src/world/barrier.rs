@@ -3,6 +3,7 @@
 //! be called again, also together with a process that took the dead rank's place.
 
 use super::World;
+use super::view::Shared;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_INTERNAL, NMC_ERR_PEER_LOST, NMC_ERR_TIMEOUT};
@@ -14,38 +15,42 @@ use std::time::Duration;
 /// A death, or a ring that got lost with the process that was about to ring, is noticed after this time.
 const NAP: Duration = Duration::from_millis(20);
 
-impl World {
-    fn lines(&self, rank: u32) -> Result<&RankLines> {
-        let words = self.shared.words()?;
+impl Shared {
+    pub fn lines(&self, rank: u32) -> Result<&RankLines> {
+        let words = self.words()?;
         words.lines(rank).ok_or_else(|| Error::new(NMC_ERR_INTERNAL, format!("no lines of rank {rank}")))
     }
 
     /// Wakes everyone who waits at a barrier.
-    pub(super) fn ring(&self) {
+    pub fn ring(&self) {
         if let Ok(lines) = self.lines(0) {
             lines.bell_futex().fetch_add(1, Ordering::SeqCst);
             futex::wake_all(lines.bell_futex());
         }
     }
+}
 
+impl World {
     /// Waits until every rank has called it as often as this one. After an error the same barrier is still open:
     /// the next call continues to wait for it.
     pub fn barrier(&self, deadline: &Deadline) -> Result<()> {
         let size = self.params().world_size;
-        let bell = self.lines(0)?.bell_futex();
+        let shared = &self.shared;
+        let bell = shared.lines(0)?.bell_futex();
         let Some(mut passed) = self.passed.try_lock() else {
             crate::bail!(NMC_ERR_BUSY, "another thread waits at a barrier through this handle");
         };
         let target = *passed + 1;
-        let own = self.lines(self.rank())?;
+        let own = shared.lines(self.rank())?;
         own.arrived.value.store(target, Ordering::SeqCst);
-        self.ring();
+        shared.ring();
         loop {
             let heard = bell.load(Ordering::SeqCst);
             let mut waiting = None;
             for rank in 0..size {
-                // A rank that has gone on to the next barrier is one ahead.
-                if self.lines(rank)?.arrived.value.load(Ordering::SeqCst) < target {
+                // A rank that has gone on to the next barrier is one ahead. One that was taken by a process we have not
+                // heard of yet counts as not there: after a barrier everyone knows everyone.
+                if shared.lines(rank)?.arrived.value.load(Ordering::SeqCst) < target || shared.changing(rank) {
                     waiting = Some(rank);
                     break;
                 }
@@ -54,11 +59,10 @@ impl World {
                 *passed = target;
                 return Ok(());
             };
-            if self.shared.cancelled.load(Ordering::SeqCst) {
+            if shared.cancelled.load(Ordering::SeqCst) {
                 return Err(Error::new(NMC_ERR_CANCELLED, "the world is being destroyed or was aborted"));
             }
-            let state = self.shared.state(rank);
-            if state != super::RankState::Alive {
+            if let Some(state) = shared.lost(rank) {
                 return Err(Error::new(NMC_ERR_PEER_LOST, format!("barrier: rank {rank} is {state:?}")));
             }
             if deadline.passed() {

@@ -158,7 +158,11 @@ impl Attempt<'_> {
                 && header.layout_version.load(Ordering::Relaxed) == crate::layout::VERSION
         });
         if !known || welcome.rank >= size {
-            crate::bail!(NMC_ERR_PROTOCOL, "the memory that the master sent is not that of world {:x}", welcome.world_id);
+            crate::bail!(
+                NMC_ERR_PROTOCOL,
+                "the memory that the master sent is not that of world {:x}",
+                welcome.world_id
+            );
         }
         let Welcome { world_id, rank, generation, .. } = *welcome;
         Ok(Seat { rank, generation, world_id, control, words: Arc::new(words), life })

@@ -101,9 +101,13 @@ mod tests {
             flags.into_iter().flat_map(move |life_ended| {
                 words.into_iter().flat_map(move |farewell| {
                     times.into_iter().flat_map(move |settled| {
-                        [Duration::ZERO, Duration::from_secs(1)]
-                            .into_iter()
-                            .map(move |drain| Evidence { pid_dead, life_ended, farewell, settled, drain })
+                        [Duration::ZERO, Duration::from_secs(1)].into_iter().map(move |drain| Evidence {
+                            pid_dead,
+                            life_ended,
+                            farewell,
+                            settled,
+                            drain,
+                        })
                     })
                 })
             })

@@ -146,8 +146,7 @@ impl Server {
                     let _ = sys::send(socket.as_fd(), &Message::Reject(error.into()).encode(), &[]);
                     return;
                 }
-                self.connections
-                    .insert(self.next_id, Connection { socket, since: Instant::now(), role: Role::Silent });
+                self.connections.insert(self.next_id, Connection { socket, since: Instant::now(), role: Role::Silent });
                 self.next_id += 1;
             }
             Ok(None) => {}
@@ -195,10 +194,15 @@ impl Server {
             }
             (Role::Silent, Message::Reattach(reattach)) => {
                 let rank = reattach.rank;
+                let known: BTreeMap<u32, u64> = reattach.peers.iter().map(|p| (p.rank, p.generation)).collect();
                 self.reattach(reattach, fds)?;
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.role = Role::Rank(rank);
                 }
+                // Ranks that were taken anew while it had no master are news to it.
+                let generations = self.realm.as_ref().map(|r| r.generations().to_vec()).unwrap_or_default();
+                let news = |about: u32| generations.get(about as usize) > known.get(&about);
+                self.send_roster(|to| to == rank, news);
                 Ok(())
             }
             (Role::Rank(rank), Message::Offer(offer)) => {
@@ -248,8 +252,12 @@ impl Server {
 
     /// Gives ranks to whoever waits, as far as that is possible now.
     fn admit(&mut self) {
-        let waiting: Vec<u64> =
-            self.connections.iter().filter(|(_, c)| matches!(c.role, Role::Waiting { .. })).map(|(id, _)| *id).collect();
+        let waiting: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| matches!(c.role, Role::Waiting { .. }))
+            .map(|(id, _)| *id)
+            .collect();
         if waiting.is_empty() {
             return;
         }
@@ -329,6 +337,9 @@ impl Server {
     fn send_roster(&mut self, to: impl Fn(u32) -> bool, about: impl Fn(u32) -> bool) {
         let Some(realm) = self.realm.as_ref() else { return };
         let (peers, fds) = realm.roster(about);
+        if peers.is_empty() {
+            return;
+        }
         let packet = Message::Roster(Roster { peers }).encode();
         let mut slow = Vec::new();
         for (id, connection) in &self.connections {
@@ -444,7 +455,16 @@ pub fn slots_of(peers: Vec<Peer>, mut fds: impl Iterator<Item = OwnedFd>) -> Res
         .map(|peer| {
             let watch = Watch::new(fds.next().ok_or_else(short)?, fds.next().ok_or_else(short)?, &peer.holder);
             let fd = if peer.heap.route.has_fd() { Some(fds.next().ok_or_else(short)?) } else { None };
-            Ok((peer.rank, Slot { generation: peer.generation, holder: peer.holder, watch, heap: Some((peer.heap, fd)), joining: false }))
+            Ok((
+                peer.rank,
+                Slot {
+                    generation: peer.generation,
+                    holder: peer.holder,
+                    watch,
+                    heap: Some((peer.heap, fd)),
+                    joining: false,
+                },
+            ))
         })
         .collect()
 }

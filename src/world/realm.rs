@@ -122,6 +122,11 @@ impl Realm {
         self.id
     }
 
+    /// How many processes have held each rank.
+    pub fn generations(&self) -> &[u64] {
+        &self.generations
+    }
+
     /// Whether all ranks were there at once; only then does anybody's join complete.
     pub fn formed(&self) -> bool {
         self.formed
@@ -245,9 +250,13 @@ impl Realm {
     /// A connection ended before its join was complete: the rank is free again. Its heap, if it was adopted, stays.
     pub fn unseat_if_joining(&mut self, rank: u32) {
         let formed = self.formed;
+        let entry = Control::new(self.control.shared_bytes(), self.params.world_size).and_then(|view| view.rank(rank));
         if let Some(seat) = self.slots.get_mut(rank as usize)
             && seat.as_ref().is_some_and(|slot| slot.joining || !formed)
         {
+            if let Some(entry) = entry {
+                entry.pid.store(0, Ordering::Release);
+            }
             match seat {
                 Some(slot) if formed && slot.heap.is_some() => slot.watch.vacate(),
                 _ => *seat = None,
@@ -262,6 +271,7 @@ impl Realm {
         for (slot, rank) in self.slots.iter().zip(0u32..) {
             if let Some(slot) = slot
                 && let Some((heap, fd)) = &slot.heap
+                && !slot.joining
                 && about(rank)
             {
                 fds.extend([slot.watch.pidfd.as_fd(), slot.watch.life.as_fd()]);

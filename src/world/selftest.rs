@@ -57,8 +57,8 @@ impl World {
         for source in 0..size {
             let word = self.word(own, source)?.0;
             while word.load(Ordering::Acquire) != stamp {
-                if self.state(source)? != super::RankState::Alive {
-                    return Err(Error::new(NMC_ERR_PEER_LOST, format!("self-test: rank {source} is lost")));
+                if let Some(state) = self.shared.lost(source) {
+                    return Err(Error::new(NMC_ERR_PEER_LOST, format!("self-test: rank {source} is {state:?}")));
                 }
                 if deadline.passed() {
                     return Err(Error::new(NMC_ERR_TIMEOUT, format!("self-test: rank {source} published nothing")));

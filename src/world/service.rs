@@ -29,7 +29,10 @@ pub fn start(shared: Arc<Shared>, socket: OwnedFd, cpu: Option<u32>) -> Result<J
             sys::settle_thread(c"nmc-world", cpu);
             let service = std::panic::AssertUnwindSafe(|| Service::new(&shared, socket).run());
             if std::panic::catch_unwind(service).is_err() {
-                fail(&shared, Error::new(crate::base::status::NMC_ERR_INTERNAL, "the world's thread ended by a bug in nanomc"));
+                fail(
+                    &shared,
+                    Error::new(crate::base::status::NMC_ERR_INTERNAL, "the world's thread ended by a bug in nanomc"),
+                );
             }
         })
         .map_err(|e| Error::os("starting the world's thread", &e))
@@ -147,7 +150,10 @@ impl<'a> Service<'a> {
         shared.check_rank(rank)?;
         let former = {
             let peers = shared.peers.lock();
-            peers.get(rank as usize).and_then(Option::as_ref).map(|p| (p.generation, Arc::clone(&p.heap), p.holder.lent))
+            peers
+                .get(rank as usize)
+                .and_then(Option::as_ref)
+                .map(|p| (p.generation, Arc::clone(&p.heap), p.holder.lent))
         };
         // A heap that the library made is handed on from holder to holder: what we have mapped is it already.
         let keep = match former {
@@ -165,7 +171,9 @@ impl<'a> Service<'a> {
             *place = Some(view);
         }
         shared.refresh_tables()?;
+        shared.observe();
         shared.changed.signal();
+        shared.ring();
         Ok(())
     }
 

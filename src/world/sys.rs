@@ -103,13 +103,7 @@ pub fn peer_uid(socket: BorrowedFd<'_>) -> Result<u32> {
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `cred` and `len` describe a writable ucred.
     let rc = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut cred).cast(),
-            &raw mut len,
-        )
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &raw mut len)
     };
     if rc != 0 {
         return Err(Error::last_os("getsockopt(SO_PEERCRED)"));

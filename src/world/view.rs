@@ -14,7 +14,7 @@ use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_PEER_LOST, NMC_ERR_UNSUPPORTED};
 use crate::base::{id, log};
 use crate::cuda::{self, Device, DeviceTable, HostRegistration};
-use crate::layout::world::{Farewell, Words, words_bytes};
+use crate::layout::world::{Control, Farewell, Words, words_bytes};
 use crate::mem::{Heap, HeapKind, Slab};
 use parking_lot::Mutex;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
@@ -118,7 +118,9 @@ impl World {
         let bytes = words_bytes(config.world_size, config.words_per_rank);
         let words = Arc::new(Slab::create(c"nanomc words", bytes, false)?);
         let heaps = (0..config.world_size)
-            .map(|_| Heap::create(config.heap_kind, config.heap_bytes, config.huge_pages, device.as_ref()).map(Arc::new))
+            .map(|_| {
+                Heap::create(config.heap_kind, config.heap_bytes, config.huge_pages, device.as_ref()).map(Arc::new)
+            })
             .collect::<Result<Vec<_>>>()?;
         let holder = |rank: u32| Holder {
             pid: std::process::id(),
@@ -139,8 +141,7 @@ impl World {
                         Some(PeerView { generation: 1, holder: holder(peer), watch: None, heap })
                     })
                     .collect();
-                let shared =
-                    Shared::new(config, device.clone(), (rank, 1, world_id), None, Arc::clone(&words), peers)?;
+                let shared = Shared::new(config, device.clone(), (rank, 1, world_id), None, Arc::clone(&words), peers)?;
                 Self::finish(shared, None, None, None)
             })
             .collect()
@@ -263,7 +264,8 @@ impl World {
     pub fn rank_of_device_rank(&self, device_rank: u32) -> Result<u32> {
         self.shared.check_rank(device_rank)?;
         let peers = self.shared.peers.lock();
-        let found = peers.iter().zip(0u32..).find(|(p, r)| p.as_ref().is_some_and(|p| p.device_rank(*r) == device_rank));
+        let found =
+            peers.iter().zip(0u32..).find(|(p, r)| p.as_ref().is_some_and(|p| p.device_rank(*r) == device_rank));
         match found {
             Some((_, rank)) => Ok(rank),
             None => crate::bail!(NMC_ERR_NOT_FOUND, "no rank has device_rank {device_rank}"),
@@ -350,7 +352,7 @@ impl World {
     /// Makes calls that wait return `NMC_ERR_CANCELLED`.
     pub fn cancel(&self) {
         self.shared.cancelled.store(true, Ordering::SeqCst);
-        self.ring();
+        self.shared.ring();
     }
 
     fn depart(&self, how: Farewell) {
@@ -359,7 +361,7 @@ impl World {
             join::farewell(&self.shared.words, &self.shared.params, ids, how);
             // The order matters: who sees the end of the pipe finds the word.
             self.life.lock().take();
-            self.ring();
+            self.shared.ring();
         }
     }
 
@@ -504,7 +506,8 @@ impl Shared {
     }
 
     fn farewell_of(&self, rank: u32, generation: u64) -> Farewell {
-        let word = self.words().ok().and_then(|w| w.lines(rank)).map_or(0, |l| l.farewell.value.load(Ordering::Acquire));
+        let word =
+            self.words().ok().and_then(|w| w.lines(rank)).map_or(0, |l| l.farewell.value.load(Ordering::Acquire));
         Farewell::decode(word, generation)
     }
 
@@ -520,6 +523,19 @@ impl Shared {
             self.observe();
         }
         RankState::from_code(self.states[rank as usize].load(Ordering::Acquire))
+    }
+
+    /// Whether the master has given `rank` to a process that this rank has not been told of yet.
+    pub fn changing(&self, rank: u32) -> bool {
+        let Some(control) = &self.control else { return false };
+        let entry = Control::new(control.shared_bytes(), self.params.world_size).and_then(|c| c.rank(rank));
+        let known = self.peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |p| p.generation);
+        entry.is_some_and(|e| e.generation.load(Ordering::Acquire) > known && e.pid.load(Ordering::Acquire) != 0)
+    }
+
+    /// The state of a rank on which nobody can wait; `None` if it is alive or just being replaced.
+    pub fn lost(&self, rank: u32) -> Option<RankState> {
+        Some(self.state(rank)).filter(|state| *state != RankState::Alive && !self.changing(rank))
     }
 
     pub fn words(&self) -> Result<Words<'_>> {
