@@ -1,4 +1,5 @@
 //! Generates the C header into the build directory, sets the soname, and chooses the kernels to embed.
+#![allow(clippy::expect_used, reason = "a build script reports by failing")]
 
 #[path = "build/header.rs"]
 mod header;

@@ -3,6 +3,9 @@
 //! C and C++ programs use `include/nanomc.h`; the Rust modules are the layers behind it and carry no
 //! stability promise. Imports point downward only: `ffi` → `world` → `mem`, `cuda` → `layout` → `sync`, `base`.
 
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64", target_endian = "little")))]
+compile_error!("nanomc runs on 64-bit little-endian Linux");
+
 pub mod base;
 #[cfg(not(loom))]
 pub mod cuda;

@@ -1,4 +1,11 @@
 //! Peers that lie, stammer, stay silent or are somebody else: none of them stops ranks from joining.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test reports by failing"
+)]
 #![allow(unsafe_code, reason = "speaks to the socket below the library")]
 
 mod common;

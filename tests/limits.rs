@@ -1,4 +1,5 @@
 //! Shortage is a status, never a signal: each case runs in a child with the limit set, and must come back.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test reports by failing")]
 #![allow(unsafe_code, reason = "sets resource limits")]
 
 mod common;

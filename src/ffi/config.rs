@@ -30,7 +30,7 @@ pub(crate) unsafe fn read<C: Config>(ptr: *const C) -> Result<C> {
     // SAFETY: the caller promises at least 8 readable bytes, and the alignment was checked.
     let (size, abi) = unsafe { (ptr.cast::<u32>().read(), ptr.cast::<u32>().add(1).read()) };
     let known = size_of::<C>();
-    if size < 8 || size > MAX_STRUCT_BYTES || size % 4 != 0 || abi == 0 {
+    if !(8..=MAX_STRUCT_BYTES).contains(&size) || size % 4 != 0 || abi == 0 {
         return Err(crate::base::Error::new(
             NMC_ERR_VERSION,
             format!(

@@ -115,10 +115,7 @@ fn slot(handle: u64) -> Option<&'static Slot> {
 }
 
 #[cold]
-fn bad<T: Object>(handle: *const T::C) -> Error
-where
-    T: HasC,
-{
+fn bad<T: Object + HasC>(handle: *const T::C) -> Error {
     let value = handle as u64;
     let kind = value & ((1 << KIND_BITS) - 1);
     let why = if value == 0 {
@@ -252,9 +249,10 @@ pub(crate) fn take<T: Object + HasC>(handle: *mut T::C) -> Result<Option<Box<T>>
         }
     }
     slot.object.store(std::ptr::null_mut(), Ordering::Relaxed);
-    let index = (value >> KIND_BITS) as u32 & ((1 << INDEX_BITS) - 1);
-    let generation = (value >> GENERATION_SHIFT) as u32;
-    if let Some(next) = generation.checked_add(1) {
+    let index = (value >> KIND_BITS) & ((1 << INDEX_BITS) - 1);
+    let generation = (value >> GENERATION_SHIFT) & u64::from(u32::MAX);
+    // A slot whose generations are used up is never used again.
+    if let (Ok(index), Ok(next)) = (u32::try_from(index), u32::try_from(generation + 1)) {
         FREE.lock().reusable.push((index, next));
     }
     // SAFETY: created by `Box::into_raw` in `create` for this type; nobody else holds or can obtain it.

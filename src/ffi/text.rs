@@ -20,7 +20,8 @@ pub(crate) fn copy_out(text: &str, buffer: *mut c_char, capacity: usize, needed:
             buffer.add(fits).write(0);
         }
     }
-    if capacity <= text.len() && !(capacity == 0 && !needed.is_null()) {
+    let only_asked_for_the_size = capacity == 0 && !needed.is_null();
+    if capacity <= text.len() && !only_asked_for_the_size {
         crate::bail!(NMC_ERR_TOO_SMALL, "the text needs {} bytes, the buffer has {capacity}", text.len() + 1);
     }
     Ok(())

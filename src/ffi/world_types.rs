@@ -154,12 +154,13 @@ pub struct nmc_rank_info_t {
 
 // SAFETY: repr(C), begins with the two u32, integers and raw pointers only; ctest compares size and offsets with C,
 // where the same struct has no padding.
+#[allow(clippy::cast_possible_truncation, reason = "a struct is smaller than 4 GiB")]
 unsafe impl Versioned for nmc_world_config_t {
     const NAME: &'static str = "nmc_world_config_t";
     fn defaults() -> Self {
         let empty = nmc_slice_t { ptr: std::ptr::null(), len: 0 };
         Self {
-            struct_size: size_of::<Self>() as u32,
+            struct_size: const { size_of::<Self>() as u32 },
             abi_version: NMC_ABI_VERSION,
             name: empty,
             dir: empty,

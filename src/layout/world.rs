@@ -138,7 +138,7 @@ impl<'a> Control<'a> {
     /// A view of `base`; `None` if it is too short or misaligned for `world_size` ranks.
     #[must_use]
     pub fn new(base: &'a [u8], world_size: u32) -> Option<Self> {
-        let fits = base.len() as u64 >= control_bytes(world_size) && base.as_ptr().addr() % 128 == 0;
+        let fits = base.len() as u64 >= control_bytes(world_size) && base.as_ptr().addr().is_multiple_of(128);
         fits.then_some(Self { base })
     }
 
@@ -183,7 +183,8 @@ impl<'a> Words<'a> {
     /// A view of `base`; `None` if it is too short or misaligned.
     #[must_use]
     pub fn new(base: &'a [u8], world_size: u32, words_per_rank: u32) -> Option<Self> {
-        let fits = base.len() as u64 >= words_bytes(world_size, words_per_rank) && base.as_ptr().addr() % 64 == 0;
+        let fits =
+            base.len() as u64 >= words_bytes(world_size, words_per_rank) && base.as_ptr().addr().is_multiple_of(64);
         fits.then_some(Self { base, words_per_rank })
     }
 

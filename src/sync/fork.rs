@@ -37,7 +37,7 @@ pub fn init() -> Result<()> {
         PAGE.store(marker, Ordering::Release);
         Ok(())
     })
-    .map(|()| ())
+    .copied()
 }
 
 /// Whether this process is a forked child of one that made handles.

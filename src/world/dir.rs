@@ -122,7 +122,7 @@ impl Lock {
         let path = self.place.socket();
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != ErrorKind::NotFound => {
-                return Err(Error::os("unlink of a stale socket", &e).context(path.display()));
+                Err(Error::os("unlink of a stale socket", &e).context(path.display()))
             }
             _ => sys::listen(&path),
         }

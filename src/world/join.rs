@@ -33,7 +33,7 @@ pub struct Joined {
     pub seat: Seat,
     pub socket: OwnedFd,
     pub heap: Arc<Heap>,
-    pub peers: Vec<(u32, Slot)>,
+    pub peers: Peers,
     pub master: Option<Master>,
 }
 
@@ -112,10 +112,12 @@ struct Attempt<'a> {
     missing: &'a mut Vec<u32>,
 }
 
-type Success = (Seat, OwnedFd, Arc<Heap>, Vec<(u32, Slot)>);
+type Try<T> = std::result::Result<T, Setback>;
+type Peers = Vec<(u32, Slot)>;
+type Success = (Seat, OwnedFd, Arc<Heap>, Peers);
 
 impl Attempt<'_> {
-    fn run(&mut self, path: &std::path::Path, lent: &mut Option<Heap>) -> std::result::Result<Success, Setback> {
+    fn run(&mut self, path: &std::path::Path, lent: &mut Option<Heap>) -> Try<Success> {
         let Some(socket) = connect(path)? else { return Err(Setback::NoMaster) };
         let (life_end, life) = sys::life_pipe()?;
         let pidfd = sys::own_pidfd()?;
@@ -174,7 +176,7 @@ impl Attempt<'_> {
         welcome: &Welcome,
         fds: &mut impl Iterator<Item = OwnedFd>,
         lent: &mut Option<Heap>,
-    ) -> std::result::Result<(Arc<Heap>, Vec<(u32, Slot)>), Setback> {
+    ) -> Try<(Arc<Heap>, Peers)> {
         let heap = match (lent.take(), welcome.adopt.first()) {
             (Some(heap), _) => heap,
             (None, Some(former)) => {
@@ -207,7 +209,7 @@ impl Attempt<'_> {
     }
 
     /// The next message that is not just news about who is missing.
-    fn next(&mut self, socket: &OwnedFd) -> std::result::Result<(Message, Vec<OwnedFd>), Setback> {
+    fn next(&mut self, socket: &OwnedFd) -> Try<(Message, Vec<OwnedFd>)> {
         loop {
             match hear(socket, &self.config.deadline)? {
                 None => return Err(Setback::NoMaster),
@@ -236,7 +238,7 @@ pub fn connect(path: &std::path::Path) -> Result<Option<OwnedFd>> {
     Ok(Some(socket))
 }
 
-fn say(socket: &OwnedFd, message: &Message, fds: &[std::os::fd::BorrowedFd<'_>]) -> std::result::Result<(), Setback> {
+fn say(socket: &OwnedFd, message: &Message, fds: &[std::os::fd::BorrowedFd<'_>]) -> Try<()> {
     match sys::send(socket.as_fd(), &message.encode(), fds) {
         // What a master said before it closed is still to be read, and ends with the end of the connection.
         Ok(true) | Err(Error { status: NMC_ERR_OS, .. }) => Ok(()),

@@ -1,6 +1,7 @@
 //! The operating system as the world needs it: packets with descriptors over a Unix socket, pidfds, pipes,
 //! eventfds and `poll`. Every other file of the layer is safe code.
 #![allow(unsafe_code, reason = "system calls")]
+#![allow(clippy::cast_possible_truncation, reason = "constants and struct sizes of the kernel's interface fit")]
 
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_PROTOCOL};
@@ -292,7 +293,7 @@ pub fn poll(fds: &[BorrowedFd<'_>], limit: Duration) -> Vec<bool> {
         fds.iter().map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }).collect();
     let ms = limit.as_millis().min(60_000);
     // Round up, so that a wait of half a millisecond is not a busy loop.
-    let ms = i32::try_from(ms).unwrap_or(60_000) + i32::from(limit.subsec_nanos() % 1_000_000 != 0);
+    let ms = i32::try_from(ms).unwrap_or(60_000) + i32::from(!limit.subsec_nanos().is_multiple_of(1_000_000));
     // SAFETY: the array is live and its length is right. EINTR leaves revents 0: a spurious wake-up.
     unsafe { libc::poll(set.as_mut_ptr(), set.len() as libc::nfds_t, ms) };
     set.iter().map(|p| p.revents != 0).collect()
