@@ -3,12 +3,14 @@
 //        world_gpu ranks N     N ranks in this process, one thread each
 //        world_gpu graph       a captured nmc_world_write_word_async, replayed 3 times
 //        world_gpu import      2 processes lend cudaMalloc, VMM and host memory as heaps
+//        world_gpu rejoin      3 processes, one is killed, another takes its place and its heap
 //        world_gpu contexts    calls leave the caller's current context as it was
 //        world_gpu fork        a forked child is refused, its parent goes on
 
 #include <nanomc.h>
 #include <nanomc/device.cuh>
 
+#include <csignal>
 #include <fcntl.h>
 #include <string>
 #include <sys/wait.h>
@@ -151,25 +153,37 @@ struct Rank {
 
 static std::string own_path;
 
-// Runs this program once per rank with `arguments` + rank + n + world name; true when all of them succeed.
+static pid_t run_rank(const char* mode, uint32_t rank, uint32_t n, const std::string& name) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const std::string r = std::to_string(rank), size = std::to_string(n);
+    execl(own_path.c_str(), own_path.c_str(), mode, r.c_str(), size.c_str(), name.c_str(), static_cast<char*>(nullptr));
+    std::perror("execl");
+    std::_Exit(1);
+  }
+  return pid;
+}
+
+// Runs this program once per rank with `mode` + rank + n + world name, starts one that is killed again, and tells
+// whether all of them succeed.
 static bool run_ranks(const char* mode, uint32_t n) {
   const std::string name = std::string("ctest-") + mode + "-" + std::to_string(getpid());
   std::vector<pid_t> children;
   std::fflush(stdout);
-  for (uint32_t rank = 0; rank < n; ++rank) {
-    const pid_t pid = fork();
-    if (pid == 0) {
-      const std::string r = std::to_string(rank), size = std::to_string(n);
-      execl(own_path.c_str(), own_path.c_str(), mode, r.c_str(), size.c_str(), name.c_str(), static_cast<char*>(nullptr));
-      std::perror("execl");
-      std::_Exit(1);
-    }
-    children.push_back(pid);
-  }
+  for (uint32_t rank = 0; rank < n; ++rank) children.push_back(run_rank(mode, rank, n, name));
   bool all = true;
-  for (const pid_t pid : children) {
+  for (uint32_t left = n; left > 0;) {
     int status = 0;
-    all = waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0 && all;
+    const pid_t ended = waitpid(-1, &status, 0);
+    for (uint32_t rank = 0; rank < n; ++rank) {
+      if (children[rank] != ended) continue;
+      if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+        children[rank] = run_rank(mode, rank, n, name);
+      } else {
+        all = WIFEXITED(status) && WEXITSTATUS(status) == 0 && all;
+        --left;
+      }
+    }
   }
   return all;
 }
@@ -188,6 +202,69 @@ static int as_process(uint32_t rank, uint32_t n, const std::string& name) {
   NMC_CHECK(nmc_world_destroy(world));
   if (wrong != 0) std::printf("# rank %u: %llu wrong places\n", rank, static_cast<unsigned long long>(wrong));
   return wrong == 0 ? 0 : 1;
+}
+
+// ---- a rank dies and is replaced ----------------------------------------------------------------------------------
+
+static uint64_t first_word_of(nmc_world_t* world, int32_t rank) {
+  void* heap = nullptr;
+  uint64_t value = 0;
+  NMC_CHECK(nmc_world_ptr(world, rank, 0, 8, &heap));
+  CUDA_OK(cudaMemcpy(&value, heap, 8, cudaMemcpyDeviceToHost));
+  return value;
+}
+
+static void set_first_word(nmc_world_t* world, int32_t rank, uint64_t value) {
+  void* heap = nullptr;
+  NMC_CHECK(nmc_world_ptr(world, rank, 0, 8, &heap));
+  CUDA_OK(cudaMemcpy(heap, &value, 8, cudaMemcpyHostToDevice));
+}
+
+static uint32_t state_of(nmc_world_t* world, int32_t rank) {
+  uint32_t state = 0;
+  NMC_CHECK(nmc_world_alive(world, rank, &state));
+  return state;
+}
+
+constexpr int32_t VICTIM = 1;
+
+// Rank 1 kills itself the first time it lives; its successor must find the device memory that it left.
+static int as_mortal(int32_t rank, uint32_t n, const std::string& name) {
+  const nmc_world_config_t cfg = config(name, rank, n);
+  CUDA_OK(cudaSetDevice(0));
+  nmc_world_t* world = nullptr;
+  NMC_CHECK(nmc_world_join(&cfg, &world));
+  nmc_rank_info_t info = NMC_RANK_INFO_INIT;
+  NMC_CHECK(nmc_world_rank_info(world, VICTIM, &info));
+  const bool successor = rank == VICTIM && info.generation == 2;
+  bool fine = true;
+  if (!successor) {
+    set_first_word(world, rank, 1000 + static_cast<uint64_t>(rank));
+    NMC_CHECK(nmc_world_barrier(world, TIMEOUT_MS));
+    if (rank == VICTIM) raise(SIGKILL);
+    const auto died = std::chrono::steady_clock::now();
+    while (state_of(world, VICTIM) == NMC_RANK_ALIVE && std::chrono::steady_clock::now() - died < std::chrono::seconds(60)) usleep(1000);
+    fine = first_word_of(world, VICTIM) == 1000 + VICTIM;
+    if (!fine) std::printf("# rank %d cannot read what the dead rank left\n", rank);
+  } else {
+    fine = first_word_of(world, VICTIM) == 1000 + VICTIM;
+    if (!fine) std::printf("# the successor does not find what its predecessor left\n");
+    set_first_word(world, VICTIM, 2000);
+  }
+  nmc_status_t met = NMC_ERR_PEER_LOST;
+  for (int tries = 0; met == NMC_ERR_PEER_LOST && tries < 6000; ++tries) {
+    met = nmc_world_barrier(world, TIMEOUT_MS);
+    if (met == NMC_ERR_PEER_LOST) usleep(10000);
+  }
+  NMC_CHECK(met);
+  if (first_word_of(world, VICTIM) != 2000) {
+    std::printf("# rank %d does not see what the successor wrote\n", rank);
+    fine = false;
+  }
+  NMC_CHECK(nmc_world_barrier(world, TIMEOUT_MS));
+  NMC_CHECK(nmc_world_selftest(world, 77, TIMEOUT_MS));
+  NMC_CHECK(nmc_world_destroy(world));
+  return fine ? 0 : 1;
 }
 
 // ---- ranks in one process -----------------------------------------------------------------------------------------
@@ -419,9 +496,11 @@ int main(int argc, char** argv) {
   const uint32_t second = argc > 2 ? static_cast<uint32_t>(std::strtoul(argv[2], nullptr, 10)) : 2;
   if (argc == 5) {
     const uint32_t n = static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10));
-    return mode == "as-process" ? as_process(second, n, argv[4]) : as_lender(argv[1], second, n, argv[4]);
+    if (mode == "as-process") return as_process(second, n, argv[4]);
+    if (mode == "as-mortal") return as_mortal(static_cast<int32_t>(second), n, argv[4]);
+    return as_lender(argv[1], second, n, argv[4]);
   }
-  if (mode == "procs" || mode == "import") {
+  if (mode == "procs" || mode == "import" || mode == "rejoin") {
     // These fork before they touch CUDA; a rank without a GPU says so itself, and a child asks first here.
     std::fflush(stdout);
     const pid_t pid = fork();
@@ -438,6 +517,8 @@ int main(int argc, char** argv) {
 
   if (mode == "procs") {
     check(run_ranks("as-process", second), "ranks of several processes exchange through their heaps");
+  } else if (mode == "rejoin") {
+    check(run_ranks("as-mortal", 3), "a killed rank's device memory is there for the others and for its successor");
   } else if (mode == "ranks") {
     test_ranks(second);
   } else if (mode == "graph") {
@@ -452,7 +533,7 @@ int main(int argc, char** argv) {
   } else if (mode == "fork") {
     test_fork();
   } else {
-    std::printf("usage: world_gpu procs N | ranks N | graph | import | contexts | fork\n");
+    std::printf("usage: world_gpu procs N | ranks N | graph | import | rejoin | contexts | fork\n");
     return 2;
   }
   std::printf("%s: %d failed\n", failed_checks == 0 ? "PASS" : "FAIL", failed_checks);
