@@ -1,0 +1,76 @@
+# What one does with this repository. `make` lists it; the work is done by cargo, CMake and scripts/.
+CARGO ?= cargo
+BUILD := target/cmake
+JOBS ?= $(shell nproc)
+EXAMPLE := cpp_examples/01_hello_world
+NVCC_VENV := target/nvcc-venv
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench soak docs bless kernels package clean lib configure built loom deny
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+demo: ## build everything and run the first example
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory configure
+	@cmake --build $(BUILD) --target $(EXAMPLE)/all
+	@find $(BUILD)/$(EXAMPLE) -maxdepth 1 -type f -perm -u+x ! -name '*.asan' -exec {} \;
+
+test: ## install what is missing, then all checks and tests
+	@scripts/setup.sh test
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets --locked -- -D warnings
+	$(CARGO) test --locked
+	@$(MAKE) --no-print-directory loom deny built
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+bench: lib ## measure, and write docs/benchmarks.md
+	target/release/nmc bench all --report docs/benchmarks.md
+
+soak: lib ## run the long random test
+	scripts/soak.sh
+
+docs: ## HTML of the header and of docs/ into target/docs
+	@scripts/setup.sh docs
+	@mkdir -p target/docs
+	doxygen docs/Doxyfile
+	@echo target/docs/html/index.html
+
+bless: lib ## accept the changed C header and symbol list
+	NMC_BLESS=1 $(CARGO) test --locked --test header
+	sh ctest/abi/check.sh list target/release/libnanomc.so > ctest/abi/symbols.txt
+	git --no-pager diff --stat -- include ctest/abi
+
+kernels: ## compile the GPU kernels anew (fetches nvcc with pip)
+	@test -x $(NVCC_VENV)/bin/pip || python3 -m venv $(NVCC_VENV)
+	$(NVCC_VENV)/bin/pip install --quiet --disable-pip-version-check nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 \
+	  nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96 'nvidia-cuda-cccl==13.0.*'
+	NMC_NVCC=$$(echo $(CURDIR)/$(NVCC_VENV)/lib/python3*/site-packages/nvidia/cu13/bin/nvcc) NMC_BLESS_KERNELS=1 \
+	  $(CARGO) build --release --locked
+
+package: built ## .tar.gz and .deb into target/package
+	cpack --config $(BUILD)/CPackConfig.cmake -B target/package
+	@rm -rf target/package/_CPack_Packages
+
+clean: ## remove everything that was built, but not the tools
+	rm -rf $(BUILD) $(addprefix target/,cmake.log debug release loom package docs tmp)
+
+# ---- steps of the above ---------------------------------------------------------------------------------------------
+
+lib:
+	$(CARGO) build --release --locked
+
+configure:
+	@mkdir -p target
+	@cmake -S . -B $(BUILD) -G Ninja > target/cmake.log || { cat target/cmake.log; exit 1; }
+
+built: configure
+	cmake --build $(BUILD)
+
+loom:
+	@if ls tests/loom_*.rs > /dev/null 2>&1; then set -x; \
+	  RUSTFLAGS="--cfg loom" $(CARGO) test --locked --release --test 'loom_*' --target-dir target/loom; fi
+
+deny:
+	target/tools/bin/cargo-deny --locked check --hide-inclusion-graph licenses bans sources

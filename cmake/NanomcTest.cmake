@@ -1,0 +1,120 @@
+# Tests of the C and C++ side.
+#
+#   nmc_add_test(NAME n SOURCES a.cpp [ARGS ..] [LABELS ..] [LIBRARIES ..] [TIMEOUT s] [SERIAL] [NO_ASAN] [NO_VALGRIND])
+#       Builds a program against nanomc::nanomc and registers it three times: as `n`, as `n.asan` (compiled with
+#       AddressSanitizer and UndefinedBehaviorSanitizer) and as `n.valgrind`.
+#   nmc_add_program(NAME p SOURCES ..) and nmc_add_run(NAME n PROGRAM p ARGS ..)
+#       The two halves of it, for programs that are run several times with different arguments.
+#   nmc_add_control(NAME n EXPECT regex COMMAND ..)
+#       A check that must fail: the command has to return non-zero AND print something that matches.
+#
+# Exit code 77 means skipped. NMC_TEST_TOOL is `asan` or `valgrind` in the environment of those runs, so that a test
+# may take longer deadlines or fewer rounds. TIMEOUT is in seconds for the plain run (60); the tools get four times that.
+# NO_ASAN and NO_VALGRIND need a comment that says why. Joining a world needs pidfd_open (syscall 434), which valgrind 3.19
+# does not know and 3.24 does. With an old one the tests with the label `multiproc` are shown as disabled, and others that
+# meet it as skipped. -DVALGRIND=<path> chooses another valgrind.
+
+find_package(Threads REQUIRED)
+set(NMC_WARNINGS -Wall -Wextra -Wpedantic -Werror)
+set(NMC_SANITIZE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1)
+set(NMC_ASAN_ENV
+  "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:handle_segv=1"
+  "UBSAN_OPTIONS=print_stacktrace=1" "NMC_TEST_TOOL=asan")
+
+if(NANOMC_ASAN)
+  include(CheckCXXSourceCompiles)
+  set(CMAKE_REQUIRED_FLAGS "-fsanitize=address,undefined")
+  check_cxx_source_compiles("int main() { return 0; }" NANOMC_ASAN_WORKS)
+  unset(CMAKE_REQUIRED_FLAGS)
+  if(NOT NANOMC_ASAN_WORKS)
+    message(WARNING "The compiler cannot link with -fsanitize=address,undefined: no .asan tests")
+  endif()
+endif()
+if(NANOMC_VALGRIND)
+  find_program(VALGRIND valgrind)
+  if(NOT VALGRIND)
+    message(WARNING "valgrind is not installed: no .valgrind tests")
+  elseif(NOT DEFINED NANOMC_VALGRIND_PIDFD)
+    set(probe "${PROJECT_BINARY_DIR}/CMakeFiles/pidfd")
+    file(WRITE "${probe}.c" "#include <unistd.h>\nint main(void) { return syscall(434, getpid(), 0) < 0; }\n")
+    try_compile(compiled "${PROJECT_BINARY_DIR}" SOURCES "${probe}.c" COPY_FILE "${probe}")
+    execute_process(COMMAND "${VALGRIND}" --quiet "${probe}" RESULT_VARIABLE result OUTPUT_QUIET ERROR_QUIET)
+    if(result EQUAL 0)
+      set(NANOMC_VALGRIND_PIDFD TRUE CACHE INTERNAL "valgrind knows pidfd_open")
+    else()
+      set(NANOMC_VALGRIND_PIDFD FALSE CACHE INTERNAL "valgrind knows pidfd_open")
+      message(STATUS "This valgrind does not know pidfd_open: no .valgrind tests with several processes")
+    endif()
+  endif()
+endif()
+set(NMC_VALGRIND_RUN "${VALGRIND}" --quiet --error-exitcode=99 --leak-check=full --child-silent-after-fork=no)
+
+function(nmc_add_program)
+  cmake_parse_arguments(PARSE_ARGV 0 P "NO_ASAN" "NAME" "SOURCES;LIBRARIES")
+  set(variants ${P_NAME})
+  if(NANOMC_ASAN AND NANOMC_ASAN_WORKS AND NOT P_NO_ASAN)
+    list(APPEND variants ${P_NAME}.asan)
+  endif()
+  foreach(program ${variants})
+    add_executable(${program} ${P_SOURCES})
+    target_compile_features(${program} PRIVATE c_std_11 cxx_std_17)
+    # A test that uses assert() must not lose it in a release build.
+    target_compile_options(${program} PRIVATE ${NMC_WARNINGS} -UNDEBUG)
+    target_link_libraries(${program} PRIVATE nanomc::nanomc Threads::Threads ${P_LIBRARIES})
+    if(program MATCHES "\\.asan$")
+      target_compile_options(${program} PRIVATE ${NMC_SANITIZE})
+      target_link_options(${program} PRIVATE ${NMC_SANITIZE})
+    endif()
+  endforeach()
+endfunction()
+
+function(nmc_add_run)
+  cmake_parse_arguments(PARSE_ARGV 0 R "SERIAL;NO_ASAN;NO_VALGRIND" "NAME;PROGRAM;TIMEOUT" "ARGS;LABELS")
+  if(NOT R_TIMEOUT)
+    set(R_TIMEOUT 60)
+  endif()
+  math(EXPR slow "4 * ${R_TIMEOUT}")
+  add_test(NAME ${R_NAME} COMMAND ${R_PROGRAM} ${R_ARGS})
+  set(all ${R_NAME})
+  set_tests_properties(${R_NAME} PROPERTIES TIMEOUT ${R_TIMEOUT} LABELS "${R_LABELS}")
+  if(TARGET ${R_PROGRAM}.asan AND NOT R_NO_ASAN)
+    add_test(NAME ${R_NAME}.asan COMMAND ${R_PROGRAM}.asan ${R_ARGS})
+    set_tests_properties(${R_NAME}.asan PROPERTIES TIMEOUT ${slow} LABELS "${R_LABELS};asan" ENVIRONMENT "${NMC_ASAN_ENV}")
+    list(APPEND all ${R_NAME}.asan)
+  endif()
+  if(NANOMC_VALGRIND AND VALGRIND AND NOT R_NO_VALGRIND)
+    add_test(NAME ${R_NAME}.valgrind COMMAND ${NMC_VALGRIND_RUN} $<TARGET_FILE:${R_PROGRAM}> ${R_ARGS})
+    set_tests_properties(${R_NAME}.valgrind PROPERTIES
+      TIMEOUT ${slow} LABELS "${R_LABELS};valgrind" ENVIRONMENT "NMC_TEST_TOOL=valgrind"
+      SKIP_REGULAR_EXPRESSION "unhandled [^ ]+ syscall: 434")
+    if("multiproc" IN_LIST R_LABELS AND NOT NANOMC_VALGRIND_PIDFD)
+      set_tests_properties(${R_NAME}.valgrind PROPERTIES DISABLED TRUE)
+    endif()
+    list(APPEND all ${R_NAME}.valgrind)
+  endif()
+  set_tests_properties(${all} PROPERTIES SKIP_RETURN_CODE 77)
+  if(R_SERIAL)
+    set_tests_properties(${all} PROPERTIES RUN_SERIAL ON)
+  endif()
+endfunction()
+
+function(nmc_add_test)
+  cmake_parse_arguments(PARSE_ARGV 0 T "SERIAL;NO_ASAN;NO_VALGRIND" "NAME;TIMEOUT" "SOURCES;ARGS;LABELS;LIBRARIES")
+  set(flags)
+  foreach(flag SERIAL NO_ASAN NO_VALGRIND)
+    if(T_${flag})
+      list(APPEND flags ${flag})
+    endif()
+  endforeach()
+  set(build_flags ${flags})
+  list(FILTER build_flags INCLUDE REGEX NO_ASAN)
+  nmc_add_program(NAME ${T_NAME} SOURCES ${T_SOURCES} LIBRARIES ${T_LIBRARIES} ${build_flags})
+  nmc_add_run(NAME ${T_NAME} PROGRAM ${T_NAME} ARGS ${T_ARGS} LABELS ${T_LABELS} TIMEOUT "${T_TIMEOUT}" ${flags})
+endfunction()
+
+function(nmc_add_control)
+  cmake_parse_arguments(PARSE_ARGV 0 C "" "NAME;EXPECT" "COMMAND;LABELS;ENVIRONMENT")
+  add_test(NAME ${C_NAME} COMMAND "${CMAKE_COMMAND}" "-DEXPECT=${C_EXPECT}"
+    -P "${NANOMC_ROOT}/cmake/expect_failure.cmake" -- ${C_COMMAND})
+  set_tests_properties(${C_NAME} PROPERTIES TIMEOUT 60 LABELS "${C_LABELS};control" ENVIRONMENT "${C_ENVIRONMENT}")
+endfunction()

@@ -1,0 +1,21 @@
+# cmake -DEXPECT=<regex> -P expect_failure.cmake -- <command>...
+# Succeeds if the command returns non-zero and prints something that matches: the control of a check, which shows that
+# the check can fail, and fails for the reason it should.
+set(command)
+set(started FALSE)
+math(EXPR last "${CMAKE_ARGC} - 1")
+foreach(i RANGE ${last})
+  if(started)
+    list(APPEND command "${CMAKE_ARGV${i}}")
+  elseif(CMAKE_ARGV${i} STREQUAL "--")
+    set(started TRUE)
+  endif()
+endforeach()
+execute_process(COMMAND ${command} RESULT_VARIABLE result OUTPUT_VARIABLE text ERROR_VARIABLE text)
+if(result EQUAL 0)
+  message(FATAL_ERROR "it succeeded, and should have failed:\n${text}")
+endif()
+if(NOT text MATCHES "${EXPECT}")
+  message(FATAL_ERROR "it failed (${result}), but did not say \"${EXPECT}\":\n${text}")
+endif()
+message(STATUS "failed as it should (${result}): ${CMAKE_MATCH_0}")

@@ -1,0 +1,3 @@
+// The device header needs nothing before it, and may be included twice.
+#include "nanomc/device.cuh"
+#include "nanomc/device.cuh"

@@ -1,0 +1,61 @@
+#!/bin/sh
+# Installs the tools that are missing, and says nothing when none is.
+#   scripts/setup.sh demo    compilers and CMake
+#   scripts/setup.sh test    those, and what the tests need (default)
+#   scripts/setup.sh docs    doxygen
+set -eu
+cd "$(dirname "$0")/.."
+what=${1:-test}
+deny_version=0.20.2 # the binary on PyPI is 0.14.2, which cannot read this workspace
+
+# command:package, and the same thing from apt on Debian and Ubuntu.
+case $what in
+  demo) tools="cmake:cmake ninja:ninja-build g++:g++" ;;
+  test) tools="cmake:cmake ninja:ninja-build g++:g++ pkg-config:pkg-config clang:clang valgrind:valgrind readelf:binutils" ;;
+  docs) tools="doxygen:doxygen" ;;
+  *) echo "usage: scripts/setup.sh [demo|test|docs]" >&2; exit 2 ;;
+esac
+
+missing=
+for tool in $tools; do
+  command -v "${tool%%:*}" > /dev/null || missing="$missing ${tool#*:}"
+done
+if test -n "$missing"; then
+  sudo=
+  if ! command -v apt-get > /dev/null; then
+    echo "Missing:$missing (names of Debian packages). There is no apt-get here: please install them." >&2
+    exit 1
+  fi
+  if test "$(id -u)" != 0; then
+    if ! command -v sudo > /dev/null; then
+      echo "Missing:$missing. Neither root nor sudo here: please have them installed." >&2
+      exit 1
+    fi
+    sudo=sudo
+  fi
+  echo "Installing:$missing"
+  # shellcheck disable=SC2086 # a list of words
+  { $sudo apt-get update -qq && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    $missing > /dev/null; } || { echo "apt-get could not install:$missing" >&2; exit 1; }
+fi
+test "$what" != docs || exit 0
+
+if ! command -v cargo > /dev/null; then
+  echo "Rust is missing: install it from https://rustup.rs (1.88 or newer)." >&2
+  exit 1
+fi
+test "$what" = test || exit 0
+
+for component in fmt:rustfmt clippy:clippy; do
+  cargo "${component%%:*}" --version > /dev/null 2>&1 && continue
+  rustup component add "${component#*:}" || { echo "cargo ${component%%:*} is missing: install ${component#*:}" >&2; exit 1; }
+done
+
+# Without optimisation and debug information it is built in about a minute on two cores, and still runs in one second.
+if test "$(target/tools/bin/cargo-deny --version 2> /dev/null)" != "cargo-deny $deny_version"; then
+  echo "Installing: cargo-deny $deny_version into target/tools"
+  CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_INCREMENTAL=false \
+    cargo install cargo-deny --version "$deny_version" --locked --debug --quiet --root target/tools \
+    --target-dir target/tools/build
+  rm -rf target/tools/build
+fi
