@@ -69,8 +69,7 @@ built: configure
 	cmake --build $(BUILD)
 
 loom:
-	@if ls tests/loom_*.rs > /dev/null 2>&1; then set -x; \
-	  RUSTFLAGS="--cfg loom" $(CARGO) test --locked --release --test 'loom_*' --target-dir target/loom; fi
+	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --release --lib --target-dir target/loom
 
 deny:
 	target/tools/bin/cargo-deny --locked check --hide-inclusion-graph licenses bans sources

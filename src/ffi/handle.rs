@@ -5,10 +5,10 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_BAD_HANDLE, NMC_ERR_BUSY, NMC_ERR_FORKED};
-use crate::sync::{asym, fork, hazard};
+use crate::sync::{asym, fork, hazard, thread_slot};
 use parking_lot::Mutex;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Top byte of every handle: not canonical on any 64-bit platform, so no pointer has it.
 const MARK: u64 = 0x4e << 56;
@@ -49,8 +49,11 @@ static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(std::ptr::nul
 static FREE: Mutex<Free> = Mutex::new(Free { reusable: Vec::new(), fresh: 0 });
 
 /// One thread's announcements. Records are never freed, only handed to another thread.
+#[repr(align(64))]
 struct Record {
     cells: [AtomicU64; NESTING],
+    /// Calls that the thread has open; only it uses the number.
+    depth: AtomicUsize,
     taken: AtomicBool,
     next: AtomicPtr<Record>,
 }
@@ -61,15 +64,20 @@ struct Lease(&'static Record);
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        RECORD.set(None);
+        thread_slot::set(std::ptr::null_mut());
         self.0.taken.store(false, Ordering::Release);
     }
 }
 
 thread_local! {
-    static RECORD: Cell<Option<&'static Record>> = const { Cell::new(None) };
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
     static LEASE: Cell<Option<Lease>> = const { Cell::new(None) };
+}
+
+/// The record of the calling thread, if it has one.
+#[inline(always)]
+fn record() -> Option<&'static Record> {
+    // SAFETY: the slot is null or holds what `lease` stored: a record, which is never freed.
+    unsafe { thread_slot::get().cast::<Record>().as_ref() }
 }
 
 #[cold]
@@ -84,6 +92,7 @@ fn claim_record() -> &'static Record {
     }
     let record: &'static Record = Box::leak(Box::new(Record {
         cells: [const { AtomicU64::new(0) }; NESTING],
+        depth: AtomicUsize::new(0),
         taken: AtomicBool::new(true),
         next: AtomicPtr::new(std::ptr::null_mut()),
     }));
@@ -101,7 +110,7 @@ fn claim_record() -> &'static Record {
 }
 
 fn lease(record: &'static Record) -> &'static Record {
-    RECORD.set(Some(record));
+    thread_slot::set(std::ptr::from_ref(record).cast_mut().cast());
     // In a thread whose locals are already torn down the record stays taken: one record per such thread.
     let _ = LEASE.try_with(|lease| lease.set(Some(Lease(record))));
     record
@@ -169,13 +178,15 @@ pub(crate) fn create<T: Object + HasC>(object: T) -> Result<*mut T::C> {
 
 /// Refuses to work in a forked child.
 pub(crate) fn check_process() -> Result<()> {
-    if fork::is_child() {
-        return Err(Error::new(
-            NMC_ERR_FORKED,
-            "this process was forked from one that uses nanomc; exec first, or fork before the first nmc call",
-        ));
-    }
-    Ok(())
+    if fork::is_child() { Err(forked()) } else { Ok(()) }
+}
+
+#[cold]
+fn forked() -> Error {
+    Error::new(
+        NMC_ERR_FORKED,
+        "this process was forked from one that uses nanomc; exec first, or fork before the first nmc call",
+    )
 }
 
 /// Runs `body` with the object behind `handle`, which cannot go away meanwhile.
@@ -187,25 +198,25 @@ pub(crate) fn with<T: Object + HasC, R>(handle: *const T::C, body: impl FnOnce(&
         return Err(bad::<T>(handle));
     };
     if fork::is_child() {
-        check_process()?;
+        return Err(forked());
     }
-    let record = RECORD.get().unwrap_or_else(claim_record);
-    let depth = DEPTH.get();
+    let record = record().unwrap_or_else(claim_record);
+    let depth = record.depth.load(Ordering::Relaxed);
     let Some(cell) = record.cells.get(depth) else {
         crate::bail!(NMC_ERR_LIMIT, "{NESTING} calls of nanomc are already open on this thread");
     };
     if !hazard::enter(cell, &slot.word, value) {
         return Err(bad::<T>(handle));
     }
-    struct Leave<'a>(&'a AtomicU64, usize);
+    struct Leave<'a>(&'a Record, &'a AtomicU64, usize);
     impl Drop for Leave<'_> {
         fn drop(&mut self) {
-            hazard::leave(self.0);
-            DEPTH.set(self.1);
+            hazard::leave(self.1);
+            self.0.depth.store(self.2, Ordering::Relaxed);
         }
     }
-    DEPTH.set(depth + 1);
-    let _leave = Leave(cell, depth);
+    record.depth.store(depth + 1, Ordering::Relaxed);
+    let _leave = Leave(record, cell, depth);
     // SAFETY: the hazard cell announces the handle and the word still held it afterwards, so the object is alive
     // until `_leave` drops; its type follows from the kind in the handle.
     let object = unsafe { &*slot.object.load(Ordering::Acquire).cast::<T>() };
@@ -219,7 +230,7 @@ pub(crate) fn take<T: Object + HasC>(handle: *mut T::C) -> Result<Option<Box<T>>
     if value == 0 || fork::is_child() {
         return Ok(None);
     }
-    if let Some(record) = RECORD.get()
+    if let Some(record) = record()
         && record.cells.iter().any(|cell| hazard::held(cell, value))
     {
         return Err(Error::new(

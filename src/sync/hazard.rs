@@ -1,6 +1,5 @@
 //! The core of safe handle use: a reader announces the value it is about to use in a cell that only it writes;
-//! whoever retires the value waits until no cell holds it. Model-checked in `tests/loom_hazard.rs` on these very
-//! functions.
+//! whoever retires the value waits until no cell holds it. Model-checked in `hazard_model.rs` on these very functions.
 
 use super::asym;
 use super::atomic::{AtomicU64, Ordering};

@@ -8,6 +8,10 @@ pub mod fork;
 #[cfg(not(loom))]
 pub mod futex;
 pub mod hazard;
+#[cfg(all(loom, test))]
+mod hazard_model;
+#[cfg(not(loom))]
+pub mod thread_slot;
 
 /// The atomics to use in code that is model-checked.
 pub mod atomic {

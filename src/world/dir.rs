@@ -78,8 +78,20 @@ impl Place {
         }
     }
 
-    /// Refuses a world directory that others could have planted or could write to.
+    /// Refuses a world directory that others could have planted, could write to, or could move away.
     pub fn check(&self) -> Result<()> {
+        if let Ok(base) = std::fs::metadata(&self.base)
+            && base.uid() != sys::own_uid()
+            && base.uid() != 0
+        {
+            crate::bail!(
+                NMC_ERR_PERMISSION,
+                "{} belongs to user {}; it must belong to user {} or to root",
+                self.base.display(),
+                base.uid(),
+                sys::own_uid()
+            );
+        }
         let meta = match std::fs::symlink_metadata(&self.world) {
             Ok(meta) => meta,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),

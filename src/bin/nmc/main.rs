@@ -1,2 +1,147 @@
-//! cli
-fn main() {}
+//! `nmc`, the command line beside the library: what the machine offers (`doctor`), what the library costs (`bench`),
+//! a master of its own (`master`), and a look at a world from outside (`dump`). Exit codes: 0 done, 1 failed or "no",
+//! 2 not understood.
+
+mod args;
+mod bench;
+mod doctor;
+mod dump;
+mod facts;
+mod json;
+mod master;
+mod sys;
+mod term;
+
+use args::{Command, Failure, Opt, Parsed};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// How a command ends when it ends in order.
+type Outcome = Result<ExitCode, Failure>;
+
+const JSON: Opt = Opt::flag("--json", "machine-readable output on stdout");
+const DIR: Opt =
+    Opt::value("--dir", "DIR", "directory in which the ranks meet (default: the user's runtime directory)");
+const NAME: Opt = Opt::value("--name", "NAME", "name of the world");
+
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "doctor",
+        positional: "",
+        about: "what this machine offers, what is missing for which feature, and how to get it",
+        options: &[JSON],
+        run: doctor::run,
+    },
+    Command {
+        name: "bench",
+        positional: "<area|all>",
+        about: "measures the library against a baseline in the same run; areas: ffi, world",
+        options: &[
+            JSON,
+            Opt::flag("--quick", "fewer repetitions, under 40 s for all areas"),
+            Opt::value("--report", "FILE", "rewrite the benchmark section of this Markdown file, with plots beside it"),
+        ],
+        run: bench::run,
+    },
+    Command {
+        name: "master",
+        positional: "",
+        about: "serves a world as its external master until SIGTERM or SIGINT",
+        options: &[
+            NAME,
+            Opt::value("--world-size", "N", "number of ranks"),
+            Opt::value("--heap-bytes", "B", "bytes of every heap; KiB, MiB and GiB may follow the number"),
+            DIR,
+            Opt::value("--heap-kind", "KIND", "host (default) or cuda"),
+            Opt::value("--words", "N", "control words per rank (default 64)"),
+        ],
+        run: master::run,
+    },
+    Command {
+        name: "dump",
+        positional: "",
+        about: "what can be seen of a world without joining it; exit code 1 when no master serves it",
+        options: &[NAME, DIR],
+        run: dump::run,
+    },
+    Command {
+        name: "abi",
+        positional: "",
+        about: "sizes, offsets and defaults of the C structs",
+        options: &[],
+        run: abi,
+    },
+];
+
+fn main() -> ExitCode {
+    match dispatch(std::env::args_os().skip(1).collect()) {
+        Ok(code) => code,
+        Err(failure) => {
+            term::print_error(&format!("nmc: {}\n", failure.message));
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn dispatch(mut words: Vec<OsString>) -> Outcome {
+    if words.is_empty() {
+        return Err(Failure::usage(format!("which command? One of: {}. See nmc --help", names())));
+    }
+    let first = words.remove(0);
+    let Some(name) = first.to_str() else {
+        return Err(Failure::usage(format!("{first:?} is not a command; see nmc --help")));
+    };
+    match name {
+        "--help" | "-h" | "help" => {
+            let topic = words.first().and_then(|w| w.to_str()).and_then(find);
+            term::print(&topic.map_or_else(overview, Command::help));
+            Ok(ExitCode::SUCCESS)
+        }
+        "--version" | "-V" => {
+            term::print(concat!("nmc ", env!("CARGO_PKG_VERSION"), "\n"));
+            Ok(ExitCode::SUCCESS)
+        }
+        // Not for people: one process of a benchmark.
+        bench::rank::SUBCOMMAND => bench::rank::run(&words),
+        _ => {
+            let Some(command) = find(name) else {
+                return Err(Failure::usage(format!(
+                    "there is no command {name:?}; the commands are {}. See nmc --help",
+                    names()
+                )));
+            };
+            let parsed = command.parse(words)?;
+            if parsed.help {
+                term::print(&command.help());
+                return Ok(ExitCode::SUCCESS);
+            }
+            (command.run)(&parsed)
+        }
+    }
+}
+
+fn find(name: &str) -> Option<&'static Command> {
+    COMMANDS.iter().find(|c| c.name == name)
+}
+
+fn names() -> String {
+    COMMANDS.iter().map(|c| c.name).collect::<Vec<_>>().join(", ")
+}
+
+fn overview() -> String {
+    let mut text = String::from(concat!(
+        "nmc ",
+        env!("CARGO_PKG_VERSION"),
+        ": tools for nanomc, the memory that LLM serving processes share\n\nUsage: nmc <command> [options]\n\nCommands:\n"
+    ));
+    for command in COMMANDS {
+        text.push_str(&format!("  {:<8} {}\n", command.name, command.about));
+    }
+    text.push_str("\nnmc <command> --help explains a command. NO_COLOR=1 turns colours off.\n");
+    text
+}
+
+fn abi(_: &Parsed) -> Outcome {
+    term::print(&nanomc::ffi::abi::table());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,12 +1,11 @@
-//! Model of handle use against destruction, on the functions of `sync::hazard` themselves.
-//! Runs with `RUSTFLAGS="--cfg loom"`; each control is a broken variant that the model must catch.
-#![cfg(loom)]
-#![allow(unsafe_code, clippy::unwrap_used, reason = "the model looks into loom's cells")]
+//! Model of handle use against destruction, on the functions of `hazard` themselves.
+//! Runs with `make loom`; each control is a broken variant that the model must catch.
+#![allow(clippy::unwrap_used, reason = "a model reports by failing")]
 
+use super::hazard;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
-use nanomc::sync::hazard;
 
 const HANDLE: u64 = 7;
 

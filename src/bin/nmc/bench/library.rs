@@ -1,0 +1,184 @@
+//! `libnanomc.so` as a C program sees it: loaded at run time, its functions called through the addresses that the
+//! dynamic linker gives. The CLI itself contains the same code, but calls into it would be inlined and measure nothing.
+#![allow(unsafe_code, reason = "dlopen, and calls through the C ABI")]
+
+use crate::args::Failure;
+use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
+use nanomc::ffi::world::nmc_world_t;
+use nanomc::ffi::world_types::{NMC_HEAP_HOST, NMC_IMPORT_NONE, NMC_MASTER_RANK0, nmc_memory_t, nmc_world_config_t};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+type Status = i32;
+
+/// A loaded library. It is never unloaded, so its functions can be called at any time.
+struct Loaded(*mut c_void);
+
+impl Loaded {
+    fn open(file: &CStr) -> Result<Self, Failure> {
+        // SAFETY: runs the constructors of the library; both that are opened here have none that matter.
+        let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() { Err(Failure::new(format!("loading {file:?}: {}", why()))) } else { Ok(Self(handle)) }
+    }
+
+    fn symbol(&self, name: &CStr) -> Result<*mut c_void, Failure> {
+        // SAFETY: the handle is open and the name NUL-terminated.
+        let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        if address.is_null() { Err(Failure::new(format!("looking up {name:?}: {}", why()))) } else { Ok(address) }
+    }
+}
+
+fn why() -> String {
+    // SAFETY: dlerror returns NULL or text that is valid until the next call of this thread.
+    unsafe {
+        let text = libc::dlerror();
+        if text.is_null() { "no reason given".into() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
+    }
+}
+
+/// The functions that the benchmarks call.
+pub struct Nanomc {
+    abi_version: extern "C" fn() -> u32,
+    create_local: unsafe extern "C" fn(*const nmc_world_config_t, *mut *mut nmc_world_t) -> Status,
+    destroy: extern "C" fn(*mut nmc_world_t) -> Status,
+    event_fd: unsafe extern "C" fn(*const nmc_world_t, *mut i32) -> Status,
+    last_error: extern "C" fn() -> *const c_char,
+}
+
+/// A handle of the loaded library, alive or destroyed: the library checks it, so any value may be passed.
+#[derive(Debug, Clone, Copy)]
+pub struct Handle(*mut nmc_world_t);
+
+impl Nanomc {
+    /// Loads the library that was built together with this program.
+    pub fn load() -> Result<Self, Failure> {
+        let file = find()?;
+        let name = CString::new(file.as_os_str().as_bytes()).map_err(|_| Failure::new("a path with a NUL byte"))?;
+        let loaded = Loaded::open(&name)?;
+        // SAFETY: the names and signatures are those of include/nanomc.h, and the version is checked below before
+        // anything that could differ is called. The library is never unloaded.
+        let (nanomc, version) = unsafe {
+            let version: extern "C" fn() -> *const c_char = std::mem::transmute(loaded.symbol(c"nmc_version")?);
+            let nanomc = Self {
+                abi_version: std::mem::transmute::<*mut c_void, extern "C" fn() -> u32>(
+                    loaded.symbol(c"nmc_abi_version")?,
+                ),
+                create_local: std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn(*const nmc_world_config_t, *mut *mut nmc_world_t) -> Status,
+                >(loaded.symbol(c"nmc_world_create_local")?),
+                destroy: std::mem::transmute::<*mut c_void, extern "C" fn(*mut nmc_world_t) -> Status>(
+                    loaded.symbol(c"nmc_world_destroy")?,
+                ),
+                event_fd: std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn(*const nmc_world_t, *mut i32) -> Status,
+                >(loaded.symbol(c"nmc_world_event_fd")?),
+                last_error: std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_char>(
+                    loaded.symbol(c"nmc_last_error_message")?,
+                ),
+            };
+            (nanomc, CStr::from_ptr(version()).to_string_lossy().into_owned())
+        };
+        if version != env!("CARGO_PKG_VERSION") || nanomc.abi_version() != NMC_ABI_VERSION {
+            return Err(Failure::new(format!(
+                "{} is version {version} (ABI {}), this program {} (ABI {NMC_ABI_VERSION}); build both together",
+                file.display(),
+                nanomc.abi_version(),
+                env!("CARGO_PKG_VERSION")
+            )));
+        }
+        Ok(nanomc)
+    }
+
+    /// `nmc_abi_version()`.
+    #[inline(always)]
+    pub fn abi_version(&self) -> u32 {
+        (self.abi_version)()
+    }
+
+    /// `nmc_world_event_fd()`: the call that does least besides looking its handle up.
+    #[inline(always)]
+    pub fn event_fd(&self, handle: Handle) -> Status {
+        let mut fd = -1;
+        // SAFETY: the library checks the handle; the out-pointer is a local.
+        unsafe { (self.event_fd)(handle.0, &raw mut fd) }
+    }
+
+    /// A world of `N` ranks with heaps of one page inside this process.
+    pub fn create_local<const N: usize>(&self) -> Result<[Handle; N], Failure> {
+        let empty = nmc_slice_t { ptr: std::ptr::null(), len: 0 };
+        let number = |n: usize| u32::try_from(n).map_err(|_| Failure::new(format!("{n} is too large")));
+        let config = nmc_world_config_t {
+            struct_size: number(size_of::<nmc_world_config_t>())?,
+            abi_version: NMC_ABI_VERSION,
+            name: empty,
+            dir: empty,
+            rank: -1,
+            world_size: number(N)?,
+            heap_bytes: 4096,
+            heap_kind: NMC_HEAP_HOST,
+            heap_flags: 0,
+            heap_import: nmc_memory_t { kind: NMC_IMPORT_NONE, fd: -1, ptr: std::ptr::null_mut() },
+            device: -1,
+            device_rank: -1,
+            words_per_rank: -1,
+            master: NMC_MASTER_RANK0,
+            join_timeout_ms: -1,
+            drain_ms: -1,
+            service_cpu: -1,
+            reserved: [0; 4],
+        };
+        let mut worlds = [std::ptr::null_mut(); N];
+        // SAFETY: a complete config, and room for as many handles as it has ranks.
+        let status = unsafe { (self.create_local)(&raw const config, worlds.as_mut_ptr()) };
+        if status != 0 {
+            // SAFETY: never NULL, and valid until the next failing call of this thread.
+            let text = unsafe { CStr::from_ptr((self.last_error)()) };
+            return Err(Failure::new(format!("nmc_world_create_local: {}", text.to_string_lossy())));
+        }
+        Ok(worlds.map(Handle))
+    }
+
+    /// `nmc_world_destroy()`.
+    pub fn destroy(&self, handle: Handle) {
+        (self.destroy)(handle.0);
+    }
+}
+
+/// The library that belongs to this program: beside it, or in the lib folder beside bin. Cargo keeps a second copy in
+/// `deps`, and `cargo test` renews only that one, so the newest counts.
+fn find() -> Result<PathBuf, Failure> {
+    let program = std::env::current_exe().map_err(|e| Failure::os("finding this program", &e))?;
+    let folder = program.parent().map(PathBuf::from).unwrap_or_default();
+    let places = ["libnanomc.so", "deps/libnanomc.so", "../lib/libnanomc.so"].map(|place| folder.join(place));
+    let age = |place: &PathBuf| place.metadata().and_then(|m| m.modified()).ok();
+    match places.into_iter().filter(|p| p.is_file()).max_by_key(age) {
+        Some(place) => Ok(place),
+        None => Err(Failure::new(format!(
+            "libnanomc.so is not in {} or ../lib; build it with: cargo build --release",
+            folder.display()
+        ))),
+    }
+}
+
+/// A C function that does next to nothing, behind the same kind of address.
+pub struct PlainC {
+    abs: extern "C" fn(c_int) -> c_int,
+}
+
+impl PlainC {
+    /// `abs` of the C library.
+    pub fn load() -> Result<Self, Failure> {
+        let address = Loaded::open(c"libc.so.6")?.symbol(c"abs")?;
+        // SAFETY: `int abs(int)` is the signature in every C library.
+        Ok(Self { abs: unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(c_int) -> c_int>(address) } })
+    }
+
+    /// `abs(value)`.
+    #[inline(always)]
+    pub fn abs(&self, value: c_int) -> c_int {
+        (self.abs)(value)
+    }
+}

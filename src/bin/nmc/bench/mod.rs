@@ -1,0 +1,267 @@
+//! `nmc bench`: what the library costs, each figure beside a baseline from the same run on the same machine. An area is
+//! one file with one function; it adds its metrics to a [`Run`]. Samples of ours and of the baseline are taken in turn,
+//! so that a machine that slows down slows both down, and medians are reported.
+
+mod copy;
+mod crowd;
+mod ffi;
+mod library;
+pub mod rank;
+mod report;
+mod svg;
+mod world;
+
+use crate::args::{Failure, Parsed};
+use crate::json::Object;
+use crate::term::{self, Progress, Style, Tone};
+use crate::{Outcome, facts, sys};
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// An area that can be asked for by name.
+struct Area {
+    name: &'static str,
+    /// How many metrics it adds, for the progress line.
+    metrics: usize,
+    measure: fn(&mut Run),
+}
+
+const AREAS: &[Area] = &[
+    Area { name: "ffi", metrics: ffi::METRICS, measure: ffi::measure },
+    Area { name: "world", metrics: world::METRICS, measure: world::measure },
+];
+
+/// Which way is good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Better {
+    /// Times.
+    Lower,
+    /// Rates.
+    Higher,
+}
+
+/// One figure and what it is compared with.
+#[derive(Debug, Clone)]
+pub struct Metric {
+    /// `area.what`.
+    pub name: &'static str,
+    /// Ours.
+    pub value: f64,
+    /// Unit of both.
+    pub unit: &'static str,
+    /// Which way is good.
+    pub better: Better,
+    /// What the baseline is.
+    pub baseline_name: &'static str,
+    /// The baseline.
+    pub baseline: f64,
+}
+
+impl Metric {
+    /// Ours in units of the baseline.
+    pub fn ratio(&self) -> f64 {
+        self.value / self.baseline
+    }
+
+    /// The area it belongs to.
+    pub fn area(&self) -> &str {
+        self.name.split_once('.').map_or(self.name, |(area, _)| area)
+    }
+
+    fn to_json(&self) -> String {
+        Object::new()
+            .text("name", self.name)
+            .number("value", self.value)
+            .text("unit", self.unit)
+            .text("baseline_name", self.baseline_name)
+            .number("baseline", self.baseline)
+            .number("ratio", self.ratio())
+            .finish()
+    }
+}
+
+/// Collects what the areas measure, and shows it in the way that was asked for.
+pub struct Run {
+    quick: bool,
+    json: bool,
+    expected: usize,
+    progress: Progress,
+    metrics: Vec<Metric>,
+    failures: Vec<String>,
+}
+
+impl Run {
+    /// One of two numbers of repetitions.
+    pub fn reps(&self, quick: usize, full: usize) -> usize {
+        if self.quick { quick } else { full }
+    }
+
+    /// Measures something; what goes wrong is told at the end and does not stop the other measurements.
+    pub fn measure(&mut self, what: &str, body: impl FnOnce(&mut Self) -> Result<(), Failure>) {
+        self.progress.show(&format!("[{}/{}] {what}", self.metrics.len() + 1, self.expected));
+        if let Err(failure) = body(self) {
+            self.failures.push(format!("{what}: {}", failure.message));
+        }
+    }
+
+    /// Adds a metric.
+    pub fn add(&mut self, metric: Metric) {
+        if self.json {
+            self.progress.clear();
+            term::print(&format!("{}\n", metric.to_json()));
+        }
+        self.metrics.push(metric);
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Parsed) -> Outcome {
+    let known: Vec<&str> = AREAS.iter().map(|a| a.name).collect();
+    let wanted = args.positional.as_ref().and_then(|w| w.to_str()).unwrap_or_default();
+    let areas: Vec<&Area> = AREAS.iter().filter(|a| wanted == "all" || wanted == a.name).collect();
+    if areas.is_empty() {
+        return Err(Failure::usage(format!("which area? One of: {}, all; not {wanted:?}", known.join(", "))));
+    }
+    if let Some(file) = args.path("--report") {
+        report::check(file)?;
+    }
+    end_cleanly_on_interrupt()?;
+    let mut run = Run {
+        quick: args.has("--quick"),
+        json: args.has("--json"),
+        expected: areas.iter().map(|a| a.metrics).sum(),
+        progress: Progress::new(),
+        metrics: Vec::new(),
+        failures: Vec::new(),
+    };
+    for area in &areas {
+        (area.measure)(&mut run);
+    }
+    run.progress.clear();
+    let machine = machine_line(run.quick);
+    if !run.json {
+        term::print(&table(&run.metrics, Style::stdout()));
+        term::print(&format!("\n{machine}\n"));
+    }
+    if let Some(file) = args.path("--report") {
+        report::write(file, wanted, &run.metrics, &machine)?;
+    }
+    for failure in &run.failures {
+        term::print_error(&format!("nmc: {failure}\n"));
+    }
+    Ok(if run.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Ctrl-C leaves neither folders nor processes behind: the processes of a benchmark die with this one.
+fn end_cleanly_on_interrupt() -> Result<(), Failure> {
+    let interrupts = sys::Interrupts::hold();
+    let watch = move || {
+        let signal = interrupts.wait();
+        crowd::remove_scratch();
+        std::process::exit(128 + signal);
+    };
+    let started = std::thread::Builder::new().name("nmc-signals".into()).spawn(watch);
+    started.map(drop).map_err(|e| Failure::os("starting a thread", &e))
+}
+
+/// Where and when the figures were taken.
+fn machine_line(quick: bool) -> String {
+    format!(
+        "{}, {} cores, Linux {}, nanomc {}{}, {}, {} run",
+        facts::cpu_model(),
+        facts::cores(),
+        facts::kernel(),
+        env!("CARGO_PKG_VERSION"),
+        if cfg!(debug_assertions) { " (debug build)" } else { "" },
+        facts::today(),
+        if quick { "quick" } else { "full" }
+    )
+}
+
+/// Three significant digits.
+fn short(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        v if v >= 1.0 || v == 0.0 => 2,
+        v if v >= 0.1 => 3,
+        _ => 4,
+    };
+    format!("{value:.digits$}")
+}
+
+fn table(metrics: &[Metric], style: Style) -> String {
+    let heading = ["metric", "ours", "baseline", "unit", "ratio", "good is", "baseline is"].map(str::to_owned);
+    let row = |m: &Metric| {
+        let good = if m.better == Better::Lower { "lower" } else { "higher" };
+        let figures = [short(m.value), short(m.baseline), m.unit.to_owned(), short(m.ratio())];
+        let [ours, baseline, unit, ratio] = figures;
+        [m.name.to_owned(), ours, baseline, unit, ratio, good.to_owned(), m.baseline_name.to_owned()]
+    };
+    let rows: Vec<[String; 7]> = std::iter::once(heading).chain(metrics.iter().map(row)).collect();
+    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..7).map(width).collect();
+    let mut text = String::new();
+    for (i, row) in rows.iter().enumerate() {
+        let numeric = |column: usize| [1, 2, 4].contains(&column);
+        let cells = row.iter().enumerate().map(|(column, cell)| match numeric(column) {
+            true => term::pad_left(cell, widths[column]),
+            false => term::pad(cell, widths[column]),
+        });
+        let line = cells.collect::<Vec<_>>().join("  ");
+        let line = line.trim_end();
+        text.push_str(&if i == 0 { style.paint(Tone::Strong, line) } else { line.to_owned() });
+        text.push('\n');
+    }
+    text
+}
+
+/// The middle of the samples; 0 without any.
+pub fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    let n = samples.len();
+    match n {
+        0 => 0.0,
+        _ if n % 2 == 1 => samples[n / 2],
+        _ => f64::midpoint(samples[n / 2 - 1], samples[n / 2]),
+    }
+}
+
+/// Nanoseconds per call over `calls` calls of `body`, which gets the number of the call and whose result is dropped.
+pub fn ns_per_call<R>(calls: usize, mut body: impl FnMut(usize) -> R) -> f64 {
+    let start = Instant::now();
+    for i in 0..calls {
+        black_box(body(i));
+    }
+    start.elapsed().as_secs_f64() * 1e9 / calls.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median(&mut []), 0.0);
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
+        assert_eq!(
+            [1234.5, 12.34, 1.234, 0.1234, 0.01234, 0.0].map(short),
+            ["1234", "12.3", "1.23", "0.123", "0.0123", "0.00"]
+        );
+    }
+
+    #[test]
+    fn a_json_line_has_its_six_fields() {
+        let metric =
+            Metric { name: "ffi.x", value: 1.0, unit: "ns", better: Better::Lower, baseline_name: "y", baseline: 4.0 };
+        let expected = r#"{"name":"ffi.x","value":1,"unit":"ns","baseline_name":"y","baseline":4,"ratio":0.25}"#;
+        assert_eq!(metric.to_json(), expected);
+        assert_eq!(metric.area(), "ffi");
+    }
+}
