@@ -572,8 +572,8 @@ nmc_status_t nmc_world_create_local(const struct nmc_world_config_t *config, str
 nmc_status_t nmc_world_finalize(struct nmc_world_t *world);
 
 /**
- * Breaks off at once: calls that wait return `NMC_ERR_CANCELLED`, the other ranks see `NMC_RANK_DYING` and, after
- * the drain grace, `NMC_RANK_GONE`. The handle must still be destroyed.
+ * Breaks off at once: calls that wait return `NMC_ERR_CANCELLED` and the other ranks see `NMC_RANK_DYING`. The handle
+ * must still be destroyed; after that and the drain grace they see `NMC_RANK_GONE`.
  *
  * Never blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`.
  */
@@ -586,7 +586,7 @@ nmc_status_t nmc_world_abort(struct nmc_world_t *world);
  *
  * Blocks for the GPU if the world has a device, and until other threads are out of their calls. Thread-safe: of
  * several callers one succeeds. Not graph-safe.
- * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback of a call on this handle.
+ * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
  */
 nmc_status_t nmc_world_destroy(struct nmc_world_t *world);
 
@@ -695,11 +695,14 @@ nmc_status_t nmc_world_write_word_async(const struct nmc_world_t *world,
 /**
  * Waits until all ranks have called it. For start-up, tests and tools, not for hot paths. After an error the same
  * barrier is still open, and the next call continues to wait for it: also together with a process that has taken
- * the place of a dead rank.
+ * the place of a dead rank. Such a process continues the count of its predecessor: a barrier at which that one had
+ * arrived before it died is done, and its first call is for the next one. After a barrier all ranks know the same
+ * holders of all ranks.
  *
  * Blocks up to `timeout_ms` (-1 for 30 s). One thread per handle at a time. Not graph-safe.
  * Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`
- * (names the rank), `NMC_ERR_CANCELLED`, `NMC_ERR_BUSY` (another thread is in it).
+ * (names the rank), `NMC_ERR_CANCELLED` (the rank has left, aborted or is being destroyed), `NMC_ERR_BUSY` (another
+ * thread is in it).
  */
 nmc_status_t nmc_world_barrier(const struct nmc_world_t *world, int64_t timeout_ms);
 
@@ -752,7 +755,7 @@ nmc_status_t nmc_master_start(const struct nmc_world_config_t *config, struct nm
  * does nothing.
  *
  * Blocks until its thread has ended, which is soon. Thread-safe: of several callers one succeeds.
- * Statuses: `NMC_ERR_BAD_HANDLE`.
+ * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
  */
 nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
 

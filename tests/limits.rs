@@ -90,6 +90,16 @@ fn child() {
             assert_eq!(local((1 << 46) + 1).err().expect("must fail").status, NMC_ERR_INVALID_ARG);
             assert_eq!(local(0).err().expect("must fail").status, NMC_ERR_INVALID_ARG);
         }
+        "crowd" => {
+            set_soft_nofile(256);
+            let dir = std::path::PathBuf::from(std::env::var("NMC_DIR").expect("dir"));
+            let rank = std::env::var("NMC_RANK").expect("rank").parse().expect("a number");
+            let mut c = common::config(&dir, Some(rank), CROWD);
+            c.heap_bytes = 4096;
+            let world = World::join(c).expect("join");
+            assert!((0..CROWD).all(|r| world.ptr(r, 0, 8).is_ok()), "{}", world.dump());
+            world.barrier(&nanomc::base::Deadline::after(common::PATIENCE)).expect("barrier");
+        }
         other => panic!("no case {other}"),
     }
     println!("case passed");
@@ -154,4 +164,38 @@ fn a_memory_cgroup_is_a_status() {
     assert!(common::eventually(|| std::fs::remove_dir(&group).is_ok()), "the group is left empty");
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success() && text.contains("case passed"), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// Ranks enough that their rosters together exceed the descriptors a user may have in flight (RLIMIT_NOFILE).
+const CROWD: u32 = 24;
+
+#[test]
+fn a_crowd_with_few_descriptors_comes_together() {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+    let dir = tempfile::tempdir().expect("dir");
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    let mut ranks = Vec::new();
+    for rank in 0..CROWD {
+        let mut command = Command::new(std::env::current_exe().expect("exe"));
+        command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
+        command.env("NMC_CASE", "crowd").env("NMC_DIR", dir.path()).env("NMC_RANK", rank.to_string());
+        // SAFETY: always succeeds.
+        if unsafe { libc::geteuid() } == 0 {
+            command.uid(65534).gid(65534); // the kernel does not limit root
+        }
+        match command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn() {
+            Ok(child) => ranks.push(child),
+            Err(e) if rank == 0 && e.kind() == std::io::ErrorKind::PermissionDenied => {
+                eprintln!("skipped: another user cannot reach this program");
+                return;
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+    for (rank, child) in ranks.into_iter().enumerate() {
+        let out = child.wait_with_output().expect("rank");
+        let text = String::from_utf8_lossy(&out.stdout);
+        assert!(out.status.success(), "rank {rank}: {text}\n{}", String::from_utf8_lossy(&out.stderr));
+    }
 }

@@ -67,12 +67,14 @@ fn heap_word(world: &World, rank: u32, offset: u64) -> u64 {
 }
 
 #[test]
-fn an_aborted_rank_is_gone_and_others_go_on() {
+fn an_aborted_rank_is_dying_until_it_is_destroyed_and_then_gone() {
     let dir = tempfile::tempdir().expect("tempdir");
-    let worlds = join_all(dir.path(), 2);
+    let mut worlds = join_all(dir.path(), 2);
     worlds[1].abort();
-    assert!(eventually(|| worlds[0].state(1) == Ok(RankState::Gone)));
     assert_eq!(worlds[1].barrier(&Deadline::after(PATIENCE)).expect_err("aborted").status, NMC_ERR_CANCELLED);
+    assert!(eventually(|| worlds[0].state(1) == Ok(RankState::Dying)));
+    drop(worlds.pop());
+    assert!(eventually(|| worlds[0].state(1) == Ok(RankState::Gone)));
 }
 
 #[test]

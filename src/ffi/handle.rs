@@ -147,8 +147,7 @@ pub(crate) trait HasC {
 
 /// Makes a handle for `object`.
 pub(crate) fn create<T: Object + HasC>(object: T) -> Result<*mut T::C> {
-    check_process()?;
-    fork::init()?;
+    prepare()?;
     asym::init();
     let mut free = FREE.lock();
     let (index, generation) = match free.reusable.pop() {
@@ -176,9 +175,10 @@ pub(crate) fn create<T: Object + HasC>(object: T) -> Result<*mut T::C> {
     Ok(handle as *mut T::C)
 }
 
-/// Refuses to work in a forked child.
-pub(crate) fn check_process() -> Result<()> {
-    if fork::is_child() { Err(forked()) } else { Ok(()) }
+/// Refuses to work in a forked child, and marks this process so that its children will be refused. First thing in every
+/// call that makes something.
+pub(crate) fn prepare() -> Result<()> {
+    if fork::is_child() { Err(forked()) } else { fork::init() }
 }
 
 #[cold]
@@ -268,6 +268,14 @@ pub(crate) fn take<T: Object + HasC>(handle: *mut T::C) -> Result<Option<Box<T>>
     }
     // SAFETY: created by `Box::into_raw` in `create` for this type; nobody else holds or can obtain it.
     Ok(Some(unsafe { Box::from_raw(raw) }))
+}
+
+/// [`take`], but not inside a log callback: the thread that logs may be one that the object waits for.
+pub(crate) fn take_outside_log<T: Object + HasC>(handle: *mut T::C) -> Result<Option<Box<T>>> {
+    if crate::base::log::inside() && !handle.is_null() {
+        return Err(Error::new(NMC_ERR_BUSY, format!("a {} cannot be destroyed inside a log callback", T::NAME)));
+    }
+    take(handle)
 }
 
 fn anyone_holds(value: u64) -> bool {

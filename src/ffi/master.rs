@@ -35,7 +35,7 @@ pub unsafe extern "C" fn nmc_master_start(
     guard(|| {
         let slot = out(out_master, "out_master")?;
         slot.write(std::ptr::null_mut());
-        handle::check_process()?;
+        handle::prepare()?;
         // SAFETY: the C contract of `config`.
         let config = unsafe { parse(config) }?;
         slot.write(handle::create(Master::open(&config)?)?);
@@ -47,11 +47,11 @@ pub unsafe extern "C" fn nmc_master_start(
 /// does nothing.
 ///
 /// Blocks until its thread has ended, which is soon. Thread-safe: of several callers one succeeds.
-/// Statuses: `NMC_ERR_BAD_HANDLE`.
+/// Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_master_destroy(master: *mut nmc_master_t) -> nmc_status_t {
     guard(|| {
-        drop(handle::take::<Master>(master)?);
+        drop(handle::take_outside_log::<Master>(master)?);
         Ok(())
     })
 }

@@ -78,7 +78,7 @@ pub unsafe extern "C" fn nmc_world_join(
     guard(|| {
         let slot = out(out_world, "out_world")?;
         slot.write(std::ptr::null_mut());
-        handle::check_process()?;
+        handle::prepare()?;
         // SAFETY: the C contract of `config`.
         let config = unsafe { parse(config) }?;
         slot.write(handle::create(World::join(config)?)?);
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn nmc_world_join_ranks(
         if ranks.is_null() || !ranks.is_aligned() {
             crate::bail!(NMC_ERR_INVALID_ARG, "ranks must point to {n_ranks} numbers");
         }
-        handle::check_process()?;
+        handle::prepare()?;
         // SAFETY: the caller promises `n_ranks` numbers.
         let ranks = unsafe { std::slice::from_raw_parts(ranks, n_ranks) };
         let configs = ranks
@@ -131,10 +131,10 @@ pub unsafe extern "C" fn nmc_world_create_local(
     out_worlds: *mut *mut nmc_world_t,
 ) -> nmc_status_t {
     guard(|| {
-        handle::check_process()?;
+        handle::prepare()?;
         // SAFETY: the C contract of `config`; a name is optional here.
-        let config = unsafe { super::config::read(config) }?;
-        let mut named = config;
+        let mut named = unsafe { super::config::read(config) }?;
+        named.struct_size = super::world_types::WORLD_CONFIG_BYTES;
         if named.name.len == 0 {
             named.name = super::basic::nmc_slice_t { ptr: c"local".as_ptr().cast(), len: 5 };
         }
@@ -182,8 +182,8 @@ pub extern "C" fn nmc_world_finalize(world: *mut nmc_world_t) -> nmc_status_t {
     guard(|| with(world, World::finalize))
 }
 
-/// Breaks off at once: calls that wait return `NMC_ERR_CANCELLED`, the other ranks see `NMC_RANK_DYING` and, after
-/// the drain grace, `NMC_RANK_GONE`. The handle must still be destroyed.
+/// Breaks off at once: calls that wait return `NMC_ERR_CANCELLED` and the other ranks see `NMC_RANK_DYING`. The handle
+/// must still be destroyed; after that and the drain grace they see `NMC_RANK_GONE`.
 ///
 /// Never blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`.
 #[unsafe(no_mangle)]
@@ -202,11 +202,11 @@ pub extern "C" fn nmc_world_abort(world: *mut nmc_world_t) -> nmc_status_t {
 ///
 /// Blocks for the GPU if the world has a device, and until other threads are out of their calls. Thread-safe: of
 /// several callers one succeeds. Not graph-safe.
-/// Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback of a call on this handle.
+/// Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_world_destroy(world: *mut nmc_world_t) -> nmc_status_t {
     guard(|| {
-        drop(handle::take::<World>(world)?);
+        drop(handle::take_outside_log::<World>(world)?);
         Ok(())
     })
 }
@@ -432,11 +432,14 @@ pub extern "C" fn nmc_world_write_word_async(
 
 /// Waits until all ranks have called it. For start-up, tests and tools, not for hot paths. After an error the same
 /// barrier is still open, and the next call continues to wait for it: also together with a process that has taken
-/// the place of a dead rank.
+/// the place of a dead rank. Such a process continues the count of its predecessor: a barrier at which that one had
+/// arrived before it died is done, and its first call is for the next one. After a barrier all ranks know the same
+/// holders of all ranks.
 ///
 /// Blocks up to `timeout_ms` (-1 for 30 s). One thread per handle at a time. Not graph-safe.
 /// Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`
-/// (names the rank), `NMC_ERR_CANCELLED`, `NMC_ERR_BUSY` (another thread is in it).
+/// (names the rank), `NMC_ERR_CANCELLED` (the rank has left, aborted or is being destroyed), `NMC_ERR_BUSY` (another
+/// thread is in it).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_world_barrier(world: *const nmc_world_t, timeout_ms: i64) -> nmc_status_t {
     guard(|| with(world, |world| world.barrier(&Deadline::from_ms(timeout_ms, DEFAULT_MS)?)))

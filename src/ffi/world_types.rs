@@ -152,15 +152,18 @@ pub struct nmc_rank_info_t {
     pub reserved: u32,
 }
 
+/// Size of the config as this library knows it.
+#[allow(clippy::cast_possible_truncation, reason = "a struct is smaller than 4 GiB")]
+pub(crate) const WORLD_CONFIG_BYTES: u32 = size_of::<nmc_world_config_t>() as u32;
+
 // SAFETY: repr(C), begins with the two u32, integers and raw pointers only; ctest compares size and offsets with C,
 // where the same struct has no padding.
-#[allow(clippy::cast_possible_truncation, reason = "a struct is smaller than 4 GiB")]
 unsafe impl Versioned for nmc_world_config_t {
     const NAME: &'static str = "nmc_world_config_t";
     fn defaults() -> Self {
         let empty = nmc_slice_t { ptr: std::ptr::null(), len: 0 };
         Self {
-            struct_size: const { size_of::<Self>() as u32 },
+            struct_size: WORLD_CONFIG_BYTES,
             abi_version: NMC_ABI_VERSION,
             name: empty,
             dir: empty,
@@ -245,7 +248,7 @@ pub(crate) unsafe fn parse(ptr: *const nmc_world_config_t) -> Result<Config> {
         heap_kind,
         heap_bytes: c.heap_bytes,
         huge_pages: c.heap_flags & NMC_HEAP_HUGE_PAGES != 0,
-        import: import(&c.heap_import, heap_kind)?,
+        import: import(&c.heap_import, heap_kind, c.heap_bytes)?,
         device: device.map(|d| i32::try_from(d).unwrap_or(i32::MAX)),
         device_rank: optional(c.device_rank, "device_rank")?,
         words_per_rank: optional(c.words_per_rank, "words_per_rank")?.unwrap_or(DEFAULT_WORDS),
@@ -258,11 +261,15 @@ pub(crate) unsafe fn parse(ptr: *const nmc_world_config_t) -> Result<Config> {
     Ok(config)
 }
 
-fn import(memory: &nmc_memory_t, kind: HeapKind) -> Result<Option<Import>> {
+fn import(memory: &nmc_memory_t, kind: HeapKind, bytes: u64) -> Result<Option<Import>> {
     let address = || -> Result<u64> {
         let address = memory.ptr as u64;
-        if address == 0 || !address.is_multiple_of(16) {
-            crate::bail!(NMC_ERR_INVALID_ARG, "heap_import.ptr {:p} must be an address aligned to 16", memory.ptr);
+        if address == 0 || !address.is_multiple_of(16) || address.checked_add(bytes).is_none() {
+            crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "heap_import.ptr {:p} must be the address of {bytes} bytes, aligned to 16",
+                memory.ptr
+            );
         }
         Ok(address)
     };

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "views of mapped memory")]
 
 pub mod device;
+pub mod region;
 pub mod world;
 
 /// Version of everything that ranks share: memory layouts and socket messages. Ranks must agree on it.

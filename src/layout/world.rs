@@ -3,6 +3,7 @@
 //! bell, then the program's own words, a cache line apart.
 
 use super::CACHE_LINE;
+use super::region::{InShared, Region};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -75,6 +76,15 @@ const _: () = {
     assert!(offset_of!(RankLines, bell) == 128);
 };
 
+// SAFETY: repr(C) and all fields are atomics.
+unsafe impl InShared for WorldHeader {}
+// SAFETY: as above.
+unsafe impl InShared for RankEntry {}
+// SAFETY: as above.
+unsafe impl InShared for WordLine {}
+// SAFETY: as above.
+unsafe impl InShared for RankLines {}
+
 /// What a rank said when it went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Farewell {
@@ -98,12 +108,13 @@ impl Farewell {
             }
     }
 
-    /// What `word` says about `generation`; a word of an earlier generation says nothing.
+    /// What `word` says about `generation`. A word of an earlier generation says nothing; one of a later generation
+    /// says that this one had gone for good, since a rank is given away only then.
     #[must_use]
     pub fn decode(word: u64, generation: u64) -> Self {
-        match (word >> 2 == generation, word & 3) {
-            (true, 1) => Farewell::Left,
-            (true, 2) => Farewell::Aborted,
+        match ((word >> 2).cmp(&generation), word & 3) {
+            (std::cmp::Ordering::Greater, _) | (std::cmp::Ordering::Equal, 1) => Farewell::Left,
+            (std::cmp::Ordering::Equal, 2) => Farewell::Aborted,
             _ => Farewell::None,
         }
     }
@@ -128,34 +139,37 @@ pub fn rank_block_bytes(words_per_rank: u32) -> u64 {
     (size_of::<RankLines>() as u64 + u64::from(words_per_rank) * CACHE_LINE as u64).next_multiple_of(4096)
 }
 
-/// A control slab, seen through a mapping of at least [`control_bytes`] bytes.
+/// A control slab.
 #[derive(Clone, Copy)]
-pub struct Control<'a> {
-    base: &'a [u8],
-}
+pub struct Control<'a>(Region<'a>);
 
 impl<'a> Control<'a> {
-    /// A view of `base`; `None` if it is too short or misaligned for `world_size` ranks.
+    /// A view of a mapped control slab.
     #[must_use]
-    pub fn new(base: &'a [u8], world_size: u32) -> Option<Self> {
-        let fits = base.len() as u64 >= control_bytes(world_size) && base.as_ptr().addr().is_multiple_of(128);
-        fits.then_some(Self { base })
+    pub fn new(region: Region<'a>) -> Self {
+        Self(region)
     }
 
-    /// The header.
+    /// The header; `None` if the slab is too small for one.
     #[must_use]
-    pub fn header(&self) -> &'a WorldHeader {
-        // SAFETY: `new` checked size and alignment; the struct is all atomics, valid for any bytes.
-        unsafe { &*self.base.as_ptr().cast() }
+    pub fn header(&self) -> Option<&'a WorldHeader> {
+        self.0.at(0)
     }
 
-    /// The entry of `rank`, which must be below the `world_size` given to [`Control::new`].
+    /// The entry of `rank`; `None` if the slab has no such rank.
     #[must_use]
     pub fn rank(&self, rank: u32) -> Option<&'a RankEntry> {
-        let at = size_of::<WorldHeader>() + rank as usize * size_of::<RankEntry>();
-        let bytes = self.base.get(at..at + size_of::<RankEntry>())?;
-        // SAFETY: in bounds, 128-byte aligned since base is and both structs are 128 bytes; all atomics.
-        Some(unsafe { &*bytes.as_ptr().cast() })
+        self.0.at(size_of::<WorldHeader>() + rank as usize * size_of::<RankEntry>())
+    }
+
+    /// Whether this is the control slab of `world_id` in a layout that we know.
+    #[must_use]
+    pub fn is_of(&self, world_id: u64) -> bool {
+        self.header().is_some_and(|header| {
+            header.magic.load(Ordering::Acquire) == MAGIC
+                && header.layout_version.load(Ordering::Relaxed) == super::VERSION
+                && header.world_id.load(Ordering::Relaxed) == world_id
+        })
     }
 }
 
@@ -172,47 +186,54 @@ impl WorldHeader {
     }
 }
 
-/// A words slab, seen through a mapping of at least [`words_bytes`] bytes.
+/// A words slab.
 #[derive(Clone, Copy)]
 pub struct Words<'a> {
-    base: &'a [u8],
+    region: Region<'a>,
     words_per_rank: u32,
 }
 
 impl<'a> Words<'a> {
-    /// A view of `base`; `None` if it is too short or misaligned.
+    /// A view of a mapped words slab.
     #[must_use]
-    pub fn new(base: &'a [u8], world_size: u32, words_per_rank: u32) -> Option<Self> {
-        let fits =
-            base.len() as u64 >= words_bytes(world_size, words_per_rank) && base.as_ptr().addr().is_multiple_of(64);
-        fits.then_some(Self { base, words_per_rank })
+    pub fn new(region: Region<'a>, words_per_rank: u32) -> Self {
+        Self { region, words_per_rank }
     }
 
-    /// The library's lines of `rank`.
+    fn block(&self, rank: u32) -> Option<usize> {
+        usize::try_from(rank_block_bytes(self.words_per_rank) * u64::from(rank)).ok()
+    }
+
+    /// The library's lines of `rank`; `None` if there is no such rank.
     #[must_use]
     pub fn lines(&self, rank: u32) -> Option<&'a RankLines> {
-        let at = usize::try_from(rank_block_bytes(self.words_per_rank) * u64::from(rank)).ok()?;
-        let bytes = self.base.get(at..at + size_of::<RankLines>())?;
-        // SAFETY: in bounds, page-aligned blocks in an aligned mapping; all atomics.
-        Some(unsafe { &*bytes.as_ptr().cast() })
+        self.region.at(self.block(rank)?)
+    }
+
+    /// What the holder of `rank` in `generation` said when it went.
+    #[must_use]
+    pub fn farewell(&self, rank: u32, generation: u64) -> Farewell {
+        Farewell::decode(self.lines(rank).map_or(0, |l| l.farewell.value.load(Ordering::Acquire)), generation)
+    }
+
+    /// Stores the last word of the holder of `rank` in `generation`.
+    pub fn say_farewell(&self, rank: u32, generation: u64, what: Farewell) {
+        if let Some(lines) = self.lines(rank) {
+            lines.farewell.value.store(what.encode(generation), Ordering::Release);
+        }
     }
 
     /// Byte offset of program word `index` of `rank`; `None` if there is no such word.
     #[must_use]
     pub fn offset(&self, rank: u32, index: u32) -> Option<usize> {
-        let at = rank_block_bytes(self.words_per_rank) * u64::from(rank)
-            + size_of::<RankLines>() as u64
-            + u64::from(index) * CACHE_LINE as u64;
-        let at = usize::try_from(at).ok()?;
-        (index < self.words_per_rank && at + CACHE_LINE <= self.base.len()).then_some(at)
+        let at = self.block(rank)? + size_of::<RankLines>() + index as usize * CACHE_LINE;
+        (index < self.words_per_rank && at + CACHE_LINE <= self.region.bytes()).then_some(at)
     }
 
     /// Program word `index` of `rank`.
     #[must_use]
     pub fn word(&self, rank: u32, index: u32) -> Option<&'a AtomicU64> {
-        let at = self.offset(rank, index)?;
-        // SAFETY: in bounds and 64-byte aligned by `offset` and `new`.
-        Some(unsafe { &(*self.base.as_ptr().add(at).cast::<WordLine>()).value })
+        self.region.at::<WordLine>(self.offset(rank, index)?).map(|line| &line.value)
     }
 }
 

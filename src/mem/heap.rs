@@ -5,6 +5,7 @@
 use super::slab::Slab;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_UNSUPPORTED;
+use crate::base::{Deadline, id};
 use crate::cuda::{self, Device, HostRegistration, IpcExport, IpcHeap, VmmHeap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -105,8 +106,12 @@ pub struct HeapDesc {
     pub address: u64,
     /// Address for the GPU in the owner's process, 0 if it has none.
     pub device_address: u64,
-    /// Process that owns it.
-    pub pid: u32,
+    /// Process that owns it, see `base::id::of_process`.
+    pub process: u64,
+    /// Random name of the memory: equal names are the same memory.
+    pub id: u64,
+    /// It belongs to an engine, not to the world.
+    pub lent: bool,
     /// Legacy IPC handle, zero unless the route is [`Route::Ipc`].
     pub ipc: [u8; 64],
 }
@@ -124,8 +129,9 @@ enum Backing {
 pub struct Heap {
     desc: HeapDesc,
     base: u64,
-    backing: Backing,
+    /// Dropped before the memory that it registers.
     registration: Option<HostRegistration>,
+    backing: Backing,
 }
 
 fn need_device(device: Option<&Arc<Device>>) -> Result<&Arc<Device>> {
@@ -136,9 +142,15 @@ fn need_device(device: Option<&Arc<Device>>) -> Result<&Arc<Device>> {
 
 impl Heap {
     /// Makes a heap of `bytes`, with huge pages if asked for and available.
-    pub fn create(kind: HeapKind, bytes: u64, huge: bool, device: Option<&Arc<Device>>) -> Result<Self> {
+    pub fn create(
+        kind: HeapKind,
+        bytes: u64,
+        huge: bool,
+        device: Option<&Arc<Device>>,
+        deadline: &Deadline,
+    ) -> Result<Self> {
         match kind {
-            HeapKind::Host => Self::from_slab(Slab::create(c"nanomc heap", bytes, huge)?, bytes, device),
+            HeapKind::Host => Self::from_slab(Slab::create(c"nanomc heap", bytes, huge, deadline)?, bytes, device),
             HeapKind::Cuda => {
                 let heap = VmmHeap::create(need_device(device)?, bytes)?;
                 Self::from_vmm(heap, bytes)
@@ -148,6 +160,12 @@ impl Heap {
 
     /// Takes memory that the engine lends. It must stay valid until the world is destroyed.
     pub fn lend(import: Import, bytes: u64, device: Option<&Arc<Device>>) -> Result<Self> {
+        let mut heap = Self::wrap(import, bytes, device)?;
+        heap.desc.lent = true;
+        Ok(heap)
+    }
+
+    fn wrap(import: Import, bytes: u64, device: Option<&Arc<Device>>) -> Result<Self> {
         match import {
             Import::HostFd(fd) => {
                 let slab = Slab::open(fd, bytes, true).map_err(|e| {
@@ -158,7 +176,7 @@ impl Heap {
             Import::HostPtr(address) => {
                 let registration =
                     device.map(|d| HostRegistration::new(d, address as *mut u8, bytes, false)).transpose()?;
-                let mut heap = Self::lent(Route::Address, address, bytes, 0, [0; 64]);
+                let mut heap = Self::by_address(Route::Address, address, bytes)?;
                 heap.desc.device_address = registration.as_ref().map_or(0, HostRegistration::device_ptr);
                 heap.registration = registration;
                 Ok(heap)
@@ -166,7 +184,7 @@ impl Heap {
             Import::CudaFd(fd) => {
                 // The engine's allocation is whole pages of the device, at least as many as the heap needs.
                 let heap = VmmHeap::import(need_device(device)?, fd.as_fd(), bytes.next_multiple_of(2 << 20))?;
-                Ok(Self::with_vmm(heap, fd, bytes))
+                Self::with_vmm(heap, fd, bytes)
             }
             Import::CudaPtr(address) => {
                 let device = need_device(device)?;
@@ -174,16 +192,26 @@ impl Heap {
                     return Self::from_vmm(VmmHeap::import_caller(device, address, bytes)?, bytes);
                 }
                 let IpcExport { handle, offset, .. } = cuda::ipc_export(device, address, bytes)?;
-                Ok(Self::lent(Route::Ipc, address, bytes, offset, handle))
+                let mut heap = Self::by_address(Route::Ipc, address, bytes)?;
+                heap.desc.device_address = address;
+                heap.desc.offset = offset;
+                heap.desc.allocation_bytes = bytes.saturating_add(offset);
+                heap.desc.ipc = handle;
+                Ok(heap)
             }
         }
     }
 
     /// Opens the heap of another rank.
     pub fn open(desc: &HeapDesc, fd: Option<OwnedFd>, device: Option<&Arc<Device>>) -> Result<Self> {
-        let same_process = desc.pid == std::process::id();
+        let same_process = desc.process == id::of_process()?;
         match (desc.route, fd) {
-            (Route::HostFd, Some(fd)) => Self::from_slab(Slab::open(fd, desc.bytes, true)?, desc.bytes, device),
+            (Route::HostFd, Some(fd)) => {
+                let mut heap = Self::from_slab(Slab::open(fd, desc.bytes, true)?, desc.bytes, device)?;
+                heap.desc.id = desc.id;
+                heap.desc.lent = desc.lent;
+                Ok(heap)
+            }
             (Route::VmmFd, Some(fd)) => {
                 let heap = VmmHeap::import(need_device(device)?, fd.as_fd(), desc.allocation_bytes)?;
                 let base = heap.base() + desc.offset;
@@ -200,55 +228,54 @@ impl Heap {
             }
             (Route::Address, None) => crate::bail!(
                 NMC_ERR_UNSUPPORTED,
-                "the heap is private memory of process {}; lend a memfd to share it with other processes",
-                desc.pid
+                "the heap is private memory of another process; a memfd can be lent to other processes, an address cannot"
             ),
             _ => crate::bail!(NMC_ERR_PROTOCOL, "a heap was announced with the wrong number of descriptors"),
         }
+    }
+
+    fn describe(route: Route, address: u64, bytes: u64) -> Result<HeapDesc> {
+        Ok(HeapDesc {
+            route,
+            bytes,
+            allocation_bytes: bytes,
+            offset: 0,
+            address,
+            device_address: 0,
+            process: id::of_process()?,
+            id: id::random_u64()?,
+            lent: false,
+            ipc: [0; 64],
+        })
     }
 
     fn from_slab(slab: Slab, bytes: u64, device: Option<&Arc<Device>>) -> Result<Self> {
         let registration =
             device.map(|d| HostRegistration::new(d, slab.base(), slab.bytes() as u64, false)).transpose()?;
         let base = slab.base() as u64;
-        let desc = HeapDesc {
-            route: Route::HostFd,
-            bytes,
-            allocation_bytes: slab.bytes() as u64,
-            offset: 0,
-            address: base,
-            device_address: registration.as_ref().map_or(0, HostRegistration::device_ptr),
-            pid: std::process::id(),
-            ipc: [0; 64],
-        };
-        Ok(Self { desc, base, backing: Backing::Host(slab), registration })
+        let mut desc = Self::describe(Route::HostFd, base, bytes)?;
+        desc.allocation_bytes = slab.bytes() as u64;
+        desc.device_address = registration.as_ref().map_or(0, HostRegistration::device_ptr);
+        Ok(Self { desc, base, registration, backing: Backing::Host(slab) })
     }
 
     fn from_vmm(heap: VmmHeap, bytes: u64) -> Result<Self> {
         let fd = heap.export_fd()?;
-        Ok(Self::with_vmm(heap, fd, bytes))
+        Self::with_vmm(heap, fd, bytes)
     }
 
-    fn with_vmm(heap: VmmHeap, fd: OwnedFd, bytes: u64) -> Self {
-        let desc = HeapDesc {
-            route: Route::VmmFd,
-            bytes,
-            allocation_bytes: heap.export_bytes(),
-            offset: heap.export_offset(),
-            address: heap.base(),
-            device_address: heap.base(),
-            pid: std::process::id(),
-            ipc: [0; 64],
-        };
-        Self { desc, base: heap.base(), backing: Backing::Vmm { _heap: heap, fd }, registration: None }
+    fn with_vmm(heap: VmmHeap, fd: OwnedFd, bytes: u64) -> Result<Self> {
+        let base = heap.base();
+        let mut desc = Self::describe(Route::VmmFd, base, bytes)?;
+        desc.allocation_bytes = heap.export_bytes();
+        desc.offset = heap.export_offset();
+        desc.device_address = base;
+        Ok(Self { desc, base, registration: None, backing: Backing::Vmm { _heap: heap, fd } })
     }
 
-    fn lent(route: Route, address: u64, bytes: u64, offset: u64, ipc: [u8; 64]) -> Self {
-        let pid = std::process::id();
-        let device_address = if route == Route::Ipc { address } else { 0 };
-        let allocation_bytes = bytes.saturating_add(offset);
-        let desc = HeapDesc { route, bytes, allocation_bytes, offset, address, device_address, pid, ipc };
-        Self { desc, base: address, backing: Backing::Lent, registration: None }
+    fn by_address(route: Route, address: u64, bytes: u64) -> Result<Self> {
+        let desc = Self::describe(route, address, bytes)?;
+        Ok(Self { desc, base: address, registration: None, backing: Backing::Lent })
     }
 
     /// What another process needs to know.

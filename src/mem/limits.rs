@@ -5,13 +5,13 @@ use crate::base::error::Result;
 use std::path::{Path, PathBuf};
 
 /// Fails with `NMC_ERR_NO_MEMORY` if `bytes` of shared memory can be seen not to fit.
-pub fn check_headroom(bytes: u64, what: &str) -> Result<()> {
+pub fn check_headroom(bytes: u64) -> Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: getrlimit fills the struct it is given.
     if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0 && bytes > limit.rlim_cur {
         crate::bail!(
             NMC_ERR_NO_MEMORY,
-            "{what} needs {bytes} bytes, but RLIMIT_FSIZE (ulimit -f) allows {}",
+            "{bytes} bytes are needed, but RLIMIT_FSIZE (ulimit -f) allows {}",
             limit.rlim_cur
         );
     }
@@ -21,7 +21,7 @@ pub fn check_headroom(bytes: u64, what: &str) -> Result<()> {
         {
             crate::bail!(
                 NMC_ERR_NO_MEMORY,
-                "{what} needs {bytes} bytes, but the memory cgroup {} has {free} left",
+                "{bytes} bytes are needed, but the memory cgroup {} has {free} left",
                 group.display()
             );
         }
@@ -29,7 +29,7 @@ pub fn check_headroom(bytes: u64, what: &str) -> Result<()> {
     if let Some(free) = mem_available(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
         && bytes > free
     {
-        crate::bail!(NMC_ERR_NO_MEMORY, "{what} needs {bytes} bytes, but the machine has {free} available");
+        crate::bail!(NMC_ERR_NO_MEMORY, "{bytes} bytes are needed, but the machine has {free} available");
     }
     Ok(())
 }

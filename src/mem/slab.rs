@@ -2,10 +2,13 @@
 //! against shrinking and growing when it is made, so no access to a mapping of it can fault.
 
 use super::limits;
+use crate::base::Deadline;
 use crate::base::error::{Error, Result};
+use crate::base::status::NMC_ERR_TIMEOUT;
+use crate::layout::region::Region;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::ptr::NonNull;
 
 const HUGE_BYTES: u64 = 2 << 20;
 /// `fallocate` is called in steps of this size.
@@ -15,7 +18,7 @@ const STEP_BYTES: u64 = 256 << 20;
 #[derive(Debug)]
 pub struct Slab {
     fd: OwnedFd,
-    base: *mut u8,
+    base: NonNull<u8>,
     bytes: usize,
     writable: bool,
     huge: bool,
@@ -29,28 +32,27 @@ unsafe impl Sync for Slab {}
 
 impl Slab {
     /// Reserves `bytes` (rounded up to whole pages) of zeroed memory. Huge pages are used if asked for and there
-    /// are enough of them; [`Slab::huge`] tells.
-    pub fn create(name: &CStr, bytes: u64, huge: bool) -> Result<Self> {
+    /// are enough of them; [`Slab::huge`] tells. Large slabs take a while (about a second per 2 GiB): `deadline` bounds it.
+    pub fn create(name: &CStr, bytes: u64, huge: bool, deadline: &Deadline) -> Result<Self> {
         let what = name.to_string_lossy().into_owned();
         if bytes == 0 || bytes > i64::MAX as u64 / 2 {
             crate::bail!(NMC_ERR_INVALID_ARG, "{what}: {bytes} bytes cannot be reserved");
         }
-        if huge && let Ok(slab) = Self::reserve(name, bytes.next_multiple_of(HUGE_BYTES), libc::MFD_HUGETLB) {
+        if huge && let Ok(slab) = Self::reserve(name, bytes.next_multiple_of(HUGE_BYTES), libc::MFD_HUGETLB, deadline) {
             return Ok(slab);
         }
         let bytes = bytes.next_multiple_of(4096);
-        limits::check_headroom(bytes, &what)?;
-        let slab =
-            Self::reserve(name, bytes, 0).map_err(|e| e.context(format!("reserving {bytes} bytes for {what}")))?;
+        let slab = Self::reserve(name, bytes, 0, deadline)
+            .map_err(|e| e.context(format!("reserving {bytes} bytes for {what}")))?;
         if huge {
             // Transparent huge pages are the next best thing; a kernel without them says no, which is fine.
             // SAFETY: advice on our own mapping.
-            unsafe { libc::madvise(slab.base.cast(), slab.bytes, libc::MADV_HUGEPAGE) };
+            unsafe { libc::madvise(slab.base.as_ptr().cast(), slab.bytes, libc::MADV_HUGEPAGE) };
         }
         Ok(slab)
     }
 
-    fn reserve(name: &CStr, bytes: u64, extra: libc::c_uint) -> Result<Self> {
+    fn reserve(name: &CStr, bytes: u64, extra: libc::c_uint, deadline: &Deadline) -> Result<Self> {
         // SAFETY: plain system call with a NUL-terminated name.
         let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | extra) };
         if raw < 0 {
@@ -59,19 +61,22 @@ impl Slab {
         // SAFETY: `raw` is a fresh descriptor that nobody else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
         let mut done = 0;
-        let started = Instant::now();
         while done < bytes {
+            // Before every step, since others reserve at the same time. Huge pages come from a pool of their own.
+            if extra == 0 {
+                limits::check_headroom(bytes - done)?;
+            }
             let step = STEP_BYTES.min(bytes - done);
             // SAFETY: plain system call on our own descriptor; offsets were checked to fit i64 in `create`.
             let rc = unsafe { libc::fallocate(fd.as_raw_fd(), 0, done.cast_signed(), step.cast_signed()) };
-            if rc != 0 {
-                let cause = std::io::Error::last_os_error();
-                if cause.kind() == std::io::ErrorKind::Interrupted && started.elapsed() < Duration::from_secs(60) {
-                    continue;
-                }
-                return Err(Error::os("fallocate", &cause));
+            match (rc, std::io::Error::last_os_error()) {
+                (0, _) => done += step,
+                (_, cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+                (_, cause) => return Err(Error::os("fallocate", &cause)),
             }
-            done += step;
+            if done < bytes && deadline.passed() {
+                return Err(Error::new(NMC_ERR_TIMEOUT, format!("{done} of {bytes} bytes were reserved in time")));
+            }
         }
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: fcntl with an integer argument.
@@ -108,10 +113,10 @@ impl Slab {
         let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         // SAFETY: a new shared mapping of our descriptor at an address of the kernel's choice.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
-        if base == libc::MAP_FAILED {
-            return Err(Error::last_os("mmap"));
+        match NonNull::new(base.cast::<u8>()) {
+            Some(mapped) if base != libc::MAP_FAILED => Ok(Self { fd, base: mapped, bytes: len, writable, huge }),
+            _ => Err(Error::last_os("mmap")),
         }
-        Ok(Self { fd, base: base.cast(), bytes: len, writable, huge })
     }
 
     /// A descriptor of the same memory through which it cannot be written.
@@ -127,7 +132,7 @@ impl Slab {
     /// First byte.
     #[must_use]
     pub fn base(&self) -> *mut u8 {
-        self.base
+        self.base.as_ptr()
     }
 
     /// Size in bytes.
@@ -148,11 +153,11 @@ impl Slab {
         self.huge
     }
 
-    /// The bytes, for views made of atomics. Other processes write to them at any time.
+    /// The memory, for views made of atomics.
     #[must_use]
-    pub fn shared_bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is live and `bytes` long. Callers only form references to atomics inside.
-        unsafe { std::slice::from_raw_parts(self.base, self.bytes) }
+    pub fn region(&self) -> Region<'_> {
+        // SAFETY: mapped with this length as long as `self` lives.
+        unsafe { Region::new(self.base, self.bytes) }
     }
 }
 
@@ -165,7 +170,7 @@ impl AsFd for Slab {
 impl Drop for Slab {
     fn drop(&mut self) {
         // SAFETY: mapped by `map` with this length and not unmapped since.
-        unsafe { libc::munmap(self.base.cast(), self.bytes) };
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 

@@ -53,9 +53,10 @@ mod imp {
     pub fn heavy() {
         fence(Ordering::SeqCst);
         if MODE.load(Ordering::Relaxed) == MEMBARRIER && !membarrier(CMD_PRIVATE_EXPEDITED) {
-            // Registration succeeded, so this cannot fail in the process that registered. A forked child is
-            // never here: handles refuse it before.
-            std::thread::yield_now();
+            // Registration succeeded, so only something like a new seccomp filter makes this fail. From now on readers
+            // fence for themselves; those in flight are long done after the pause.
+            MODE.store(FENCES, Ordering::SeqCst);
+            std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }
 }

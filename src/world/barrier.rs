@@ -3,10 +3,10 @@
 //! be called again, also together with a process that took the dead rank's place.
 
 use super::World;
-use super::view::Shared;
+use super::shared::Shared;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_INTERNAL, NMC_ERR_PEER_LOST, NMC_ERR_TIMEOUT};
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_PEER_LOST, NMC_ERR_TIMEOUT};
 use crate::layout::world::RankLines;
 use crate::sync::futex;
 use std::sync::atomic::Ordering;
@@ -17,8 +17,7 @@ const NAP: Duration = Duration::from_millis(20);
 
 impl Shared {
     pub fn lines(&self, rank: u32) -> Result<&RankLines> {
-        let words = self.words()?;
-        words.lines(rank).ok_or_else(|| Error::new(NMC_ERR_INTERNAL, format!("no lines of rank {rank}")))
+        self.words().lines(rank).ok_or_else(|| Error::new(NMC_ERR_INTERNAL, format!("no lines of rank {rank}")))
     }
 
     /// Wakes everyone who waits at a barrier.
@@ -40,9 +39,10 @@ impl World {
         let Some(mut passed) = self.passed.try_lock() else {
             crate::bail!(NMC_ERR_BUSY, "another thread waits at a barrier through this handle");
         };
+        // Another process may hold the rank by now, and arrives for itself.
+        shared.check_present()?;
         let target = *passed + 1;
-        let own = shared.lines(self.rank())?;
-        own.arrived.value.store(target, Ordering::SeqCst);
+        shared.lines(self.rank())?.arrived.value.store(target, Ordering::SeqCst);
         shared.ring();
         loop {
             let heard = bell.load(Ordering::SeqCst);
@@ -50,21 +50,20 @@ impl World {
             for rank in 0..size {
                 // A rank that has gone on to the next barrier is one ahead. One that was taken by a process we have not
                 // heard of yet counts as not there: after a barrier everyone knows everyone.
-                if shared.lines(rank)?.arrived.value.load(Ordering::SeqCst) < target || shared.changing(rank) {
-                    waiting = Some(rank);
-                    break;
+                let arrived = shared.lines(rank)?.arrived.value.load(Ordering::SeqCst) >= target;
+                if arrived && !shared.changing(rank) {
+                    continue;
+                }
+                waiting = Some(rank);
+                if let Some(state) = shared.lost(rank) {
+                    return Err(Error::new(NMC_ERR_PEER_LOST, format!("barrier: rank {rank} is {state:?}")));
                 }
             }
             let Some(rank) = waiting else {
                 *passed = target;
                 return Ok(());
             };
-            if shared.cancelled.load(Ordering::SeqCst) {
-                return Err(Error::new(NMC_ERR_CANCELLED, "the world is being destroyed or was aborted"));
-            }
-            if let Some(state) = shared.lost(rank) {
-                return Err(Error::new(NMC_ERR_PEER_LOST, format!("barrier: rank {rank} is {state:?}")));
-            }
+            shared.check_present()?;
             if deadline.passed() {
                 return Err(Error::new(NMC_ERR_TIMEOUT, format!("barrier: rank {rank} did not arrive in time")));
             }

@@ -24,7 +24,7 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Lock {
     place: Place,
-    _dir: OwnedFd,
+    _dir: sys::ParentOnly,
 }
 
 /// Checks a world's name: it becomes a file name and appears in messages.
@@ -121,7 +121,7 @@ impl Place {
         let ours = ours.metadata().map_err(|e| Error::os("fstat", &e))?;
         match std::fs::symlink_metadata(&self.world) {
             Ok(now) if now.ino() == ours.ino() && now.dev() == ours.dev() => {
-                Ok(Some(Lock { place: self.clone(), _dir: dir }))
+                Ok(Some(Lock { place: self.clone(), _dir: sys::ParentOnly::new(dir) }))
             }
             _ => Ok(None),
         }
@@ -130,7 +130,7 @@ impl Place {
 
 impl Lock {
     /// Binds the socket, replacing what a dead master left.
-    pub fn listen(&self) -> Result<OwnedFd> {
+    pub fn listen(&self) -> Result<sys::ParentOnly> {
         let path = self.place.socket();
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != ErrorKind::NotFound => {

@@ -4,17 +4,16 @@
 use super::config::{Config, Hosting};
 use super::master::{Master, slots_of};
 use super::realm::Slot;
-use super::sys::{self, Packet};
-use super::wire::{Hello, Holder, Message, Offer, Params, Welcome};
+use super::sys::{self, Link, Packet, Sent};
+use super::wire::{Hello, Holder, Message, Offer, Welcome};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_OS, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT};
+use crate::base::status::{NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT};
 use crate::cuda::Device;
-use crate::layout::world::{Control, Farewell, MAGIC, Words, control_bytes, words_bytes};
+use crate::layout::world::{Control, Farewell, Words, control_bytes, words_bytes};
 use crate::mem::{Heap, Slab};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A rank that has been given to this process.
@@ -28,10 +27,17 @@ pub struct Seat {
     pub life: OwnedFd,
 }
 
+impl Seat {
+    /// Stores the rank's last word.
+    pub fn farewell(&self, words_per_rank: u32, what: Farewell) {
+        Words::new(self.words.region(), words_per_rank).say_farewell(self.rank, self.generation, what);
+    }
+}
+
 /// Everything that joining yields.
 pub struct Joined {
     pub seat: Seat,
-    pub socket: OwnedFd,
+    pub socket: Link,
     pub heap: Arc<Heap>,
     pub peers: Peers,
     pub master: Option<Master>,
@@ -59,7 +65,7 @@ pub fn join(config: &mut Config, device: Option<&Arc<Device>>) -> Result<Joined>
     let mut lent = config.import.take().map(|import| Heap::lend(import, config.heap_bytes, device)).transpose()?;
     let holder = Holder {
         pid: std::process::id(),
-        start_time: sys::own_start_time(),
+        start_time: sys::start_time(std::process::id()),
         device_rank: config.device_rank.map_or(-1, u32::cast_signed),
         device: device.map_or(-1, |d| d.ordinal()),
         device_uuid: device.map_or([0; 16], |d| d.uuid()),
@@ -114,7 +120,7 @@ struct Attempt<'a> {
 
 type Try<T> = std::result::Result<T, Setback>;
 type Peers = Vec<(u32, Slot)>;
-type Success = (Seat, OwnedFd, Arc<Heap>, Peers);
+type Success = (Seat, Link, Arc<Heap>, Peers);
 
 impl Attempt<'_> {
     fn run(&mut self, path: &std::path::Path, lent: &mut Option<Heap>) -> Try<Success> {
@@ -139,7 +145,7 @@ impl Attempt<'_> {
             Ok((heap, peers)) => Ok((seat, socket, heap, peers)),
             Err(setback) => {
                 // Others may have been told of us already: say that nothing of ours will ever write.
-                farewell(&seat.words, &self.config.params(), (seat.rank, seat.generation), Farewell::Aborted);
+                seat.farewell(self.config.words_per_rank, Farewell::Aborted);
                 Err(setback)
             }
         }
@@ -153,13 +159,7 @@ impl Attempt<'_> {
         let (size, words_per_rank) = (self.config.world_size, self.config.words_per_rank);
         let control = Slab::open(control, control_bytes(size), false)?;
         let words = Slab::open(words, words_bytes(size, words_per_rank), true)?;
-        let known = Control::new(control.shared_bytes(), size).is_some_and(|view| {
-            let header = view.header();
-            header.magic.load(Ordering::Acquire) == MAGIC
-                && header.world_id.load(Ordering::Relaxed) == welcome.world_id
-                && header.layout_version.load(Ordering::Relaxed) == crate::layout::VERSION
-        });
-        if !known || welcome.rank >= size {
+        if !Control::new(control.region()).is_of(welcome.world_id) || welcome.rank >= size {
             crate::bail!(
                 NMC_ERR_PROTOCOL,
                 "the memory that the master sent is not that of world {:x}",
@@ -172,7 +172,7 @@ impl Attempt<'_> {
 
     fn settle(
         &mut self,
-        socket: &OwnedFd,
+        socket: &Link,
         welcome: &Welcome,
         fds: &mut impl Iterator<Item = OwnedFd>,
         lent: &mut Option<Heap>,
@@ -188,13 +188,13 @@ impl Attempt<'_> {
             }
             (None, None) => {
                 let c = self.config;
-                Heap::create(c.heap_kind, c.heap_bytes, c.huge_pages, self.device)?
+                Heap::create(c.heap_kind, c.heap_bytes, c.huge_pages, self.device, &c.deadline)?
             }
         };
         let offer = Offer { heap: heap.desc().clone() };
         let sent = say(socket, &Message::Offer(offer), &heap.fd().into_iter().collect::<Vec<_>>());
-        let answer = sent.and_then(|()| self.next(socket));
-        let answer = match answer {
+        let own = (welcome.rank, welcome.generation);
+        let roster = match sent.and_then(|()| self.roster(socket, welcome.world_id, own)) {
             Err(Setback::NoMaster) if self.holder.lent => {
                 // Keep the engine's memory for the next attempt.
                 *lent = Some(heap);
@@ -202,14 +202,26 @@ impl Attempt<'_> {
             }
             other => other?,
         };
-        match answer {
-            (Message::Roster(roster), fds) => Ok((Arc::new(heap), slots_of(roster.peers, fds.into_iter())?)),
-            (other, _) => Err(unexpected(&other).into()),
+        Ok((Arc::new(heap), roster))
+    }
+
+    /// Waits for the roster that completes the join: the one that has us in it.
+    fn roster(&mut self, socket: &Link, world_id: u64, own: (u32, u64)) -> Try<Peers> {
+        loop {
+            match self.next(socket)? {
+                (Message::Roster(roster), fds) => {
+                    let complete = roster.peers.iter().any(|p| (p.rank, p.generation) == own);
+                    if complete && roster.world_id == world_id {
+                        return Ok(slots_of(roster.peers, fds.into_iter())?);
+                    }
+                }
+                (other, _) => return Err(unexpected(&other).into()),
+            }
         }
     }
 
     /// The next message that is not just news about who is missing.
-    fn next(&mut self, socket: &OwnedFd) -> Try<(Message, Vec<OwnedFd>)> {
+    fn next(&mut self, socket: &Link) -> Try<(Message, Vec<OwnedFd>)> {
         loop {
             match hear(socket, &self.config.deadline)? {
                 None => return Err(Setback::NoMaster),
@@ -225,7 +237,7 @@ impl Attempt<'_> {
 }
 
 /// Connects to the master and makes sure that it runs as the same user.
-pub fn connect(path: &std::path::Path) -> Result<Option<OwnedFd>> {
+pub fn connect(path: &std::path::Path) -> Result<Option<Link>> {
     let Some(socket) = sys::connect(path)? else { return Ok(None) };
     let (theirs, ours) = (sys::peer_uid(socket.as_fd())?, sys::own_uid());
     if theirs != ours {
@@ -238,17 +250,16 @@ pub fn connect(path: &std::path::Path) -> Result<Option<OwnedFd>> {
     Ok(Some(socket))
 }
 
-fn say(socket: &OwnedFd, message: &Message, fds: &[std::os::fd::BorrowedFd<'_>]) -> Try<()> {
-    match sys::send(socket.as_fd(), &message.encode(), fds) {
+fn say(socket: &Link, message: &Message, fds: &[std::os::fd::BorrowedFd<'_>]) -> Try<()> {
+    match sys::send(socket.as_fd(), &message.encode(), fds)? {
         // What a master said before it closed is still to be read, and ends with the end of the connection.
-        Ok(true) | Err(Error { status: NMC_ERR_OS, .. }) => Ok(()),
-        Ok(false) => Err(Setback::NoMaster),
-        Err(error) => Err(error.into()),
+        Sent::Yes | Sent::Closed => Ok(()),
+        Sent::Full => Err(Setback::NoMaster),
     }
 }
 
 /// Waits for a message; `None` when the other end closed or the deadline passed.
-fn hear(socket: &OwnedFd, deadline: &Deadline) -> Result<Option<(Message, Vec<OwnedFd>)>> {
+fn hear(socket: &Link, deadline: &Deadline) -> Result<Option<(Message, Vec<OwnedFd>)>> {
     let mut buffer = Vec::new();
     loop {
         match sys::receive(socket.as_fd(), &mut buffer)? {
@@ -264,13 +275,4 @@ fn hear(socket: &OwnedFd, deadline: &Deadline) -> Result<Option<(Message, Vec<Ow
 
 fn unexpected(message: &Message) -> Error {
     Error::new(NMC_ERR_PROTOCOL, format!("the master sent {message:?} out of turn"))
-}
-
-/// Stores the last word of `(rank, generation)`.
-pub fn farewell(words: &Slab, params: &Params, (rank, generation): (u32, u64), what: Farewell) {
-    if let Some(words) = Words::new(words.shared_bytes(), params.world_size, params.words_per_rank)
-        && let Some(lines) = words.lines(rank)
-    {
-        lines.farewell.value.store(what.encode(generation), Ordering::Release);
-    }
 }

@@ -5,14 +5,14 @@
 use super::config::Config;
 use super::dir::Lock;
 use super::realm::{Realm, Slot};
-use super::sys::{self, BlockSignals, Event, Packet};
+use super::sys::{self, BlockSignals, Event, Link, Packet, ParentOnly, Sent};
 use super::watch::Watch;
 use super::wire::{Hello, Message, Offer, Params, Peer, Reattach, Reject, Roster, Waiting, Welcome};
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
 use crate::layout::MAX_RANKS;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 /// A connection that has not said who it is by then is closed.
 const SILENCE: Duration = Duration::from_secs(5);
 const MAX_CONNECTIONS: usize = 4 * MAX_RANKS;
+/// A connection that has had no room for what it is owed by then is closed.
+const SLOWNESS: Duration = Duration::from_secs(10);
 /// How often a waiting join looks whether a dying rank is gone.
 const TICK_BUSY: Duration = Duration::from_millis(20);
 const TICK_IDLE: Duration = Duration::from_millis(500);
@@ -78,20 +80,39 @@ impl Drop for Master {
     }
 }
 
+/// A rank that was given to a connection. Another process may have taken the rank since, or another world may be
+/// there: then the connection speaks for nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seat {
+    world_id: u64,
+    rank: u32,
+    generation: u64,
+}
+
 enum Role {
     Silent,
     Waiting { hello: Hello, pidfd: OwnedFd, life: OwnedFd },
-    Rank(u32),
+    Rank(Seat),
 }
 
 struct Connection {
-    socket: OwnedFd,
+    socket: Link,
     since: Instant,
     role: Role,
+    /// What it has to be told as soon as there is room.
+    owed: Owed,
+}
+
+#[derive(Default)]
+struct Owed {
+    welcome: bool,
+    /// Ranks to tell about; `Some` and empty is an answer without news.
+    roster: Option<BTreeSet<u32>>,
+    since: Option<Instant>,
 }
 
 struct Server {
-    listener: OwnedFd,
+    listener: ParentOnly,
     params: Params,
     connections: BTreeMap<u64, Connection>,
     next_id: u64,
@@ -101,7 +122,7 @@ struct Server {
 }
 
 impl Server {
-    fn new(listener: OwnedFd, params: Params) -> Self {
+    fn new(listener: ParentOnly, params: Params) -> Self {
         Self {
             listener,
             params,
@@ -117,24 +138,41 @@ impl Server {
         loop {
             let mut fds: Vec<BorrowedFd<'_>> = vec![stop.as_fd(), self.listener.as_fd()];
             fds.extend(self.connections.values().map(|c| c.socket.as_fd()));
-            let busy = self.connections.values().any(|c| !matches!(c.role, Role::Rank(_)));
-            let ready = sys::poll(&fds, if busy { TICK_BUSY } else { TICK_IDLE });
+            let ready = sys::poll(&fds, if self.is_busy() { TICK_BUSY } else { TICK_IDLE });
             let ids: Vec<u64> = self.connections.keys().copied().collect();
             if ready.first().copied().unwrap_or(false) {
                 return;
             }
-            if ready.get(1).copied().unwrap_or(false) {
-                self.accept();
-            }
             for (id, _) in ids.iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
                 self.hear(*id);
             }
-            let late = |c: &Connection| matches!(c.role, Role::Silent) && c.since.elapsed() > SILENCE;
-            for id in self.connections.iter().filter(|(_, c)| late(c)).map(|(id, _)| *id).collect::<Vec<_>>() {
-                self.drop_connection(id, "it said nothing");
+            if ready.get(1).copied().unwrap_or(false) {
+                self.accept();
+            }
+            self.drop_dead();
+            if self.realm.as_mut().is_some_and(Realm::is_over) {
+                log::emit(log::INFO, || "master: all ranks are gone, the next join forms a new world".into());
+                self.realm = None;
             }
             self.admit();
+            self.pay();
         }
+    }
+
+    /// Whether something is to be done that no descriptor announces.
+    fn is_busy(&self) -> bool {
+        self.connections.values().any(|c| match c.role {
+            Role::Rank(seat) => c.owed.since.is_some() || self.is_joining(seat),
+            Role::Silent | Role::Waiting { .. } => true,
+        })
+    }
+
+    fn is_current(&self, seat: Seat) -> bool {
+        self.realm.as_ref().is_some_and(|r| r.id() == seat.world_id && r.is_holder(seat.rank, seat.generation))
+    }
+
+    fn is_joining(&self, seat: Seat) -> bool {
+        self.is_current(seat) && self.realm.as_ref().is_some_and(|r| r.is_joining(seat.rank))
     }
 
     fn accept(&mut self) {
@@ -146,7 +184,9 @@ impl Server {
                     let _ = sys::send(socket.as_fd(), &Message::Reject(error.into()).encode(), &[]);
                     return;
                 }
-                self.connections.insert(self.next_id, Connection { socket, since: Instant::now(), role: Role::Silent });
+                let connection =
+                    Connection { socket, since: Instant::now(), role: Role::Silent, owed: Owed::default() };
+                self.connections.insert(self.next_id, connection);
                 self.next_id += 1;
             }
             Ok(None) => {}
@@ -168,6 +208,25 @@ impl Server {
             None => crate::bail!(NMC_ERR_LIMIT, "the master already has {MAX_CONNECTIONS} connections"),
         }
         Ok(())
+    }
+
+    /// Drops who says nothing, who died while joining (a forked child may keep its socket open), and who does not read.
+    fn drop_dead(&mut self) {
+        let verdict = |c: &Connection| match &c.role {
+            Role::Silent if c.since.elapsed() > SILENCE => Some("it said nothing"),
+            Role::Waiting { pidfd, .. } if sys::ready(pidfd.as_fd()) => Some("it died"),
+            Role::Rank(seat)
+                if self.is_joining(*seat) && self.realm.as_ref().is_some_and(|r| r.joiner_died(seat.rank)) =>
+            {
+                Some("it died")
+            }
+            _ if c.owed.since.is_some_and(|since| since.elapsed() > SLOWNESS) => Some("it does not read"),
+            _ => None,
+        };
+        let dead: Vec<_> = self.connections.iter().filter_map(|(id, c)| Some((*id, verdict(c)?))).collect();
+        for (id, why) in dead {
+            self.drop_connection(id, why);
+        }
     }
 
     fn hear(&mut self, id: u64) {
@@ -192,22 +251,10 @@ impl Server {
                 connection.role = Role::Waiting { hello, pidfd, life };
                 self.check_rivals(id)
             }
-            (Role::Silent, Message::Reattach(reattach)) => {
-                let rank = reattach.rank;
-                let known: BTreeMap<u32, u64> = reattach.peers.iter().map(|p| (p.rank, p.generation)).collect();
-                self.reattach(reattach, fds)?;
-                if let Some(connection) = self.connections.get_mut(&id) {
-                    connection.role = Role::Rank(rank);
-                }
-                // Ranks that were taken anew while it had no master are news to it.
-                let generations = self.realm.as_ref().map(|r| r.generations().to_vec()).unwrap_or_default();
-                let news = |about: u32| generations.get(about as usize) > known.get(&about);
-                self.send_roster(|to| to == rank, news);
-                Ok(())
-            }
-            (Role::Rank(rank), Message::Offer(offer)) => {
-                let rank = *rank;
-                self.offer(rank, offer, fds)
+            (Role::Silent, Message::Reattach(reattach)) => self.reattach(id, reattach, fds),
+            (Role::Rank(seat), Message::Offer(offer)) => {
+                let seat = *seat;
+                self.offer(seat, offer, fds)
             }
             (_, other) => crate::bail!(NMC_ERR_PROTOCOL, "unexpected message {other:?}"),
         }
@@ -216,7 +263,9 @@ impl Server {
     /// Before the world exists, two joiners that want the same rank are told apart at once.
     fn check_rivals(&self, id: u64) -> Result<()> {
         let asks = |c: &Connection| match &c.role {
-            Role::Waiting { hello, .. } => Some((hello.rank, hello.holder.device_rank, hello.holder.pid)),
+            Role::Waiting { hello, pidfd, .. } if !sys::ready(pidfd.as_fd()) => {
+                Some((hello.rank, hello.holder.device_rank, hello.holder.pid))
+            }
             _ => None,
         };
         let Some((rank, device_rank, _)) = self.connections.get(&id).and_then(asks) else { return Ok(()) };
@@ -261,15 +310,15 @@ impl Server {
         if waiting.is_empty() {
             return;
         }
-        if self.realm.as_mut().is_some_and(Realm::is_over) {
-            log::emit(log::INFO, || "master: all ranks are gone, the next join forms a new world".into());
-            self.realm = None;
-        }
-        if self.realm.is_none() {
-            if waiting.len() < self.params.world_size as usize {
-                return self.tell_missing(&waiting);
+        let seats: Vec<Seat> = self.seats().map(|(_, seat)| seat).filter(|seat| self.is_current(*seat)).collect();
+        match &mut self.realm {
+            Some(realm) => {
+                if realm.is_settling(|rank| seats.iter().any(|seat| seat.rank == rank)) {
+                    return;
+                }
             }
-            match Realm::create(&self.params) {
+            None if waiting.len() < self.params.world_size as usize => return self.tell_missing(&waiting),
+            None => match Realm::create(&self.params) {
                 Ok(realm) => self.realm = Some(realm),
                 Err(error) => {
                     for id in waiting {
@@ -277,20 +326,27 @@ impl Server {
                     }
                     return;
                 }
-            }
+            },
         }
         // Explicit ranks first, so that an automatic one cannot take what another asked for.
-        let wants = |id: &u64| match self.connections.get(id).map(|c| &c.role) {
+        let automatic = |id: &u64| match self.connections.get(id).map(|c| &c.role) {
             Some(Role::Waiting { hello, .. }) => hello.rank < 0,
             _ => true,
         };
         let mut order = waiting;
-        order.sort_by_key(wants);
+        order.sort_by_key(automatic);
         for id in order {
             if let Err(error) = self.admit_one(id) {
                 self.reject(id, error);
             }
         }
+    }
+
+    fn seats(&self) -> impl Iterator<Item = (u64, Seat)> {
+        self.connections.iter().filter_map(|(id, c)| match c.role {
+            Role::Rank(seat) => Some((*id, seat)),
+            _ => None,
+        })
     }
 
     fn admit_one(&mut self, id: u64) -> Result<()> {
@@ -299,82 +355,126 @@ impl Server {
         };
         let Role::Waiting { hello, .. } = &connection.role else { return Ok(()) };
         let Some(rank) = realm.choose_rank(hello)? else { return Ok(()) };
-        let Role::Waiting { hello, pidfd, life } = std::mem::replace(&mut connection.role, Role::Rank(rank)) else {
+        let Role::Waiting { hello, pidfd, life } = std::mem::replace(&mut connection.role, Role::Silent) else {
             return Ok(());
         };
         let watch = Watch::new(pidfd, life, &hello.holder);
-        let generation = realm.seat(rank, hello.holder, watch)?;
-        let mut fds = vec![realm.control_ro(), realm.words_fd()];
-        let inherited = realm.inheritance(rank);
-        fds.extend(inherited.map(|(_, fd)| fd));
-        let adopt = inherited.map(|(desc, _)| desc.clone()).into_iter().collect();
-        let welcome = Welcome { world_id: realm.id(), rank, generation, adopt };
-        let sent = sys::send(connection.socket.as_fd(), &Message::Welcome(welcome).encode(), &fds);
-        if !sent.unwrap_or(false) {
-            self.drop_connection(id, "it does not read");
-        }
+        let generation = realm.seat(rank, hello.holder, watch);
+        connection.role = Role::Rank(Seat { world_id: realm.id(), rank, generation });
+        connection.owed = Owed { welcome: true, ..Owed::default() };
         Ok(())
     }
 
-    fn offer(&mut self, rank: u32, offer: Offer, mut fds: Vec<OwnedFd>) -> Result<()> {
+    fn offer(&mut self, seat: Seat, offer: Offer, mut fds: Vec<OwnedFd>) -> Result<()> {
+        if !self.is_joining(seat) {
+            crate::bail!(NMC_ERR_EXISTS, "rank {} was given to another process meanwhile", seat.rank);
+        }
         let Some(realm) = self.realm.as_mut() else { return Ok(()) };
         if fds.len() != usize::from(offer.heap.route.has_fd()) || offer.heap.bytes != self.params.heap_bytes {
-            crate::bail!(NMC_ERR_PROTOCOL, "rank {rank} offers a heap that is not what it announced");
+            crate::bail!(NMC_ERR_PROTOCOL, "rank {} offers a heap that is not what it announced", seat.rank);
         }
         let was_formed = realm.formed();
-        let now_formed = realm.set_heap(rank, offer.heap, fds.pop());
+        let now_formed = realm.set_heap(seat.rank, offer.heap, fds.pop());
+        let everyone: Vec<u32> = (0..self.params.world_size).collect();
         match (was_formed, now_formed) {
-            (false, true) => self.send_roster(|_| true, |_| true),
+            (false, true) => self.owe(|_| true, &everyone),
             (true, _) => {
-                self.send_roster(|to| to == rank, |_| true);
-                self.send_roster(|to| to != rank, |about| about == rank);
+                self.owe(|to| to == seat, &everyone);
+                self.owe(|to| to != seat, &[seat.rank]);
             }
             (false, false) => {}
         }
         Ok(())
     }
 
-    fn send_roster(&mut self, to: impl Fn(u32) -> bool, about: impl Fn(u32) -> bool) {
-        let Some(realm) = self.realm.as_ref() else { return };
-        let (peers, fds) = realm.roster(about);
-        if peers.is_empty() {
-            return;
-        }
-        let packet = Message::Roster(Roster { peers }).encode();
-        let mut slow = Vec::new();
-        for (id, connection) in &self.connections {
-            if let Role::Rank(rank) = connection.role
-                && to(rank)
-                && !sys::send(connection.socket.as_fd(), &packet, &fds).unwrap_or(false)
-            {
-                slow.push(*id);
+    /// Notes that holders are to be told about ranks. Who is still joining will be told everything when it has joined.
+    fn owe(&mut self, to: impl Fn(Seat) -> bool, about: &[u32]) {
+        let receivers: Vec<u64> = self
+            .seats()
+            .filter(|(_, seat)| to(*seat) && self.is_current(*seat) && !self.is_joining(*seat))
+            .map(|(id, _)| id)
+            .collect();
+        for id in receivers {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.owed.roster.get_or_insert_default().extend(about);
             }
-        }
-        for id in slow {
-            self.drop_connection(id, "it does not read");
         }
     }
 
-    fn reattach(&mut self, reattach: Reattach, fds: Vec<OwnedFd>) -> Result<()> {
+    /// Sends what is owed, as far as there is room.
+    fn pay(&mut self) {
+        let Some(realm) = &self.realm else { return };
+        let mut closed = Vec::new();
+        for (id, connection) in &mut self.connections {
+            let Role::Rank(seat) = connection.role else { continue };
+            if realm.id() != seat.world_id || !realm.is_holder(seat.rank, seat.generation) {
+                connection.owed = Owed::default();
+                continue;
+            }
+            let sent = if connection.owed.welcome {
+                let mut fds = vec![realm.control_ro(), realm.words_fd()];
+                let inherited = realm.inheritance(seat.rank);
+                fds.extend(inherited.map(|(_, fd)| fd));
+                let adopt = inherited.map(|(desc, _)| desc.clone()).into_iter().collect();
+                let Seat { world_id, rank, generation } = seat;
+                let welcome = Message::Welcome(Welcome { world_id, rank, generation, adopt });
+                sys::send(connection.socket.as_fd(), &welcome.encode(), &fds)
+            } else if let Some(about) = &connection.owed.roster {
+                let (peers, fds) = realm.roster(|rank| about.contains(&rank));
+                let roster = Message::Roster(Roster { world_id: seat.world_id, peers });
+                sys::send(connection.socket.as_fd(), &roster.encode(), &fds)
+            } else {
+                continue;
+            };
+            match sent {
+                Ok(Sent::Yes) => connection.owed = Owed::default(),
+                Ok(Sent::Full) => {
+                    connection.owed.since.get_or_insert_with(Instant::now);
+                }
+                Ok(Sent::Closed) => closed.push((*id, "it closed".to_owned())),
+                Err(error) => closed.push((*id, error.to_string())),
+            }
+        }
+        for (id, why) in closed {
+            self.drop_connection(id, &why);
+        }
+    }
+
+    fn reattach(&mut self, id: u64, reattach: Reattach, fds: Vec<OwnedFd>) -> Result<()> {
         self.params.check(&reattach.params)?;
+        let Reattach { world_id, rank, generation, peers, .. } = reattach;
         let mut fds = fds.into_iter();
         let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
             crate::bail!(NMC_ERR_PROTOCOL, "a survivor came without the world's memory");
         };
-        let slots = slots_of(reattach.peers, fds)?;
-        match &mut self.realm {
-            Some(realm) if realm.id() != reattach.world_id => Err(Error::new(
+        let known: BTreeMap<u32, u64> = peers.iter().map(|p| (p.rank, p.generation)).collect();
+        let slots = slots_of(peers, fds)?;
+        let realm = match &mut self.realm {
+            Some(realm) if realm.id() == world_id => realm,
+            Some(_) => crate::bail!(
                 NMC_ERR_EXISTS,
-                "another world was formed under this name; destroy this one and join again",
-            )),
-            Some(realm) => realm.merge(reattach.rank, reattach.generation, slots),
+                "another world was formed under this name; destroy this one and join again"
+            ),
             None => {
-                let realm = Realm::adopt(&self.params, reattach.world_id, control, words, slots)?;
-                log::emit(log::INFO, || format!("master: took over world {:x}", reattach.world_id));
-                self.realm = Some(realm);
-                Ok(())
+                let realm = Realm::adopt(&self.params, world_id, control, words)?;
+                log::emit(log::INFO, || format!("master: took over world {world_id:x}"));
+                self.realm.insert(realm)
             }
+        };
+        let news_from_it = realm.merge(rank, generation, slots)?;
+        let generations = realm.generations().to_vec();
+        let seat = Seat { world_id, rank, generation };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.role = Role::Rank(seat);
         }
+        // The answer: what was taken anew while it had no master. And others learn what it knew alone.
+        let news = |rank: &u32| generations.get(*rank as usize) > known.get(rank);
+        let news_for_it: Vec<u32> = (0..self.params.world_size).filter(news).collect();
+        self.owe(|to| to == seat, &news_for_it);
+        if !news_from_it.is_empty() {
+            self.owe(|to| to != seat, &news_from_it);
+        }
+        Ok(())
     }
 
     /// Tells everyone who waits for the world to form which ranks it waits for.
@@ -396,6 +496,7 @@ impl Server {
         }
         let packet = Message::Waiting(Waiting { missing: missing.clone() }).encode();
         for connection in waiting.iter().filter_map(|id| self.connections.get(id)) {
+            // Just news: who has no room for it does without.
             let _ = sys::send(connection.socket.as_fd(), &packet, &[]);
         }
         self.missing = missing;
@@ -410,18 +511,18 @@ impl Server {
     }
 
     fn drop_connection(&mut self, id: u64, why: &str) {
-        if let Some(connection) = self.connections.remove(&id)
-            && let Role::Rank(rank) = connection.role
+        self.missing.clear();
+        let Some(connection) = self.connections.remove(&id) else { return };
+        let Role::Rank(seat) = connection.role else { return };
+        log::emit(log::INFO, || format!("master: connection of rank {} ended: {why}", seat.rank));
+        if self.is_current(seat)
+            && let Some(realm) = &mut self.realm
         {
-            log::emit(log::INFO, || format!("master: connection of rank {rank} ended: {why}"));
-            if let Some(realm) = &mut self.realm {
-                realm.unseat_if_joining(rank);
-                if !realm.formed() && realm.is_empty() {
-                    self.realm = None;
-                }
+            realm.unseat_if_joining(seat.rank);
+            if !realm.formed() && realm.is_empty() {
+                self.realm = None;
             }
         }
-        self.missing.clear();
     }
 }
 

@@ -11,6 +11,7 @@ pub mod master;
 mod realm;
 mod selftest;
 mod service;
+mod shared;
 mod sys;
 mod view;
 mod watch;

@@ -3,15 +3,17 @@
 
 use super::liveness::RankState;
 use super::master::taken;
+use super::sys;
 use super::watch::Watch;
 use super::wire::{Hello, Holder, Params, Peer};
 use crate::base::error::Result;
-use crate::base::{id, log};
-use crate::layout::world::{Control, Farewell, MAGIC, Words, control_bytes, words_bytes};
+use crate::base::{Deadline, id, log};
+use crate::layout::world::{Control, Farewell, RankEntry, Words, control_bytes, words_bytes};
 use crate::mem::heap::HeapDesc;
 use crate::mem::slab::{Slab, reopen};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// A rank as the master knows it.
 pub struct Slot {
@@ -35,91 +37,106 @@ pub struct Realm {
     control_ro: OwnedFd,
     words: Slab,
     slots: Vec<Option<Slot>>,
-    /// Generations of ranks, which outlive their slots.
+    /// How many processes have held each rank. The control slab has the same numbers, and outlives masters.
     generations: Vec<u64>,
     formed: bool,
+    /// Nobody is seated before, so that survivors of a former master can report first.
+    settled_at: Instant,
 }
+
+/// How long a master that took a world over waits for survivors who have not reported.
+const SETTLING: Duration = Duration::from_secs(1);
 
 impl Realm {
     /// A new, empty world.
     pub fn create(params: &Params) -> Result<Self> {
-        let control = Slab::create(c"nanomc control", control_bytes(params.world_size), false)?;
-        let words = Slab::create(c"nanomc words", words_bytes(params.world_size, params.words_per_rank), false)?;
+        let deadline = Deadline::after(Duration::from_secs(60));
+        let control = Slab::create(c"nanomc control", control_bytes(params.world_size), false, &deadline)?;
+        let bytes = words_bytes(params.world_size, params.words_per_rank);
+        let words = Slab::create(c"nanomc words", bytes, false, &deadline)?;
         let id = id::random_u64()?;
-        if let Some(view) = Control::new(control.shared_bytes(), params.world_size) {
+        if let Some(header) = Control::new(control.region()).header() {
             let p = params;
-            view.header().fill(id, p.world_size, p.heap_kind, p.heap_bytes, p.words_per_rank);
+            header.fill(id, p.world_size, p.heap_kind, p.heap_bytes, p.words_per_rank);
         }
-        let size = params.world_size as usize;
+        Self::assemble(params, id, control, words, false)
+    }
+
+    fn assemble(params: &Params, id: u64, control: Slab, words: Slab, formed: bool) -> Result<Self> {
         Ok(Self {
             id,
             params: params.clone(),
             control_ro: control.read_only_fd()?,
+            generations: (0..params.world_size)
+                .map(|rank| {
+                    let entry = Control::new(control.region()).rank(rank);
+                    entry.map_or(0, |e| e.generation.load(Ordering::Acquire))
+                })
+                .collect(),
             control,
             words,
-            slots: (0..size).map(|_| None).collect(),
-            generations: vec![0; size],
-            formed: false,
+            slots: (0..params.world_size).map(|_| None).collect(),
+            formed,
+            settled_at: Instant::now(),
         })
     }
 
     /// A world that outlived its master, from what a survivor handed over.
-    pub fn adopt(p: &Params, id: u64, control: OwnedFd, words: OwnedFd, slots: Vec<(u32, Slot)>) -> Result<Self> {
+    pub fn adopt(p: &Params, id: u64, control: OwnedFd, words: OwnedFd) -> Result<Self> {
         let writable = reopen(control.as_fd(), libc::O_RDWR)?;
         let control = Slab::open(writable, control_bytes(p.world_size), true)?;
         let words = Slab::open(words, words_bytes(p.world_size, p.words_per_rank), true)?;
-        let intact = Control::new(control.shared_bytes(), p.world_size).is_some_and(|view| {
-            let header = view.header();
-            header.magic.load(Ordering::Acquire) == MAGIC && header.world_id.load(Ordering::Relaxed) == id
-        });
-        if !intact || slots.len() > p.world_size as usize {
+        if !Control::new(control.region()).is_of(id) {
             crate::bail!(NMC_ERR_PROTOCOL, "a survivor handed over something that is not world {id:x}");
         }
-        let size = p.world_size as usize;
-        let mut realm = Self {
-            id,
-            params: p.clone(),
-            control_ro: control.read_only_fd()?,
-            control,
-            words,
-            slots: (0..size).map(|_| None).collect(),
-            generations: vec![0; size],
-            formed: true,
-        };
-        for (rank, slot) in slots {
-            realm.place(rank, slot)?;
-        }
+        let mut realm = Self::assemble(p, id, control, words, true)?;
+        realm.settled_at = Instant::now() + SETTLING;
         Ok(realm)
     }
 
-    fn place(&mut self, rank: u32, slot: Slot) -> Result<()> {
-        let (Some(seat), Some(generation)) =
-            (self.slots.get_mut(rank as usize), self.generations.get_mut(rank as usize))
-        else {
-            crate::bail!(NMC_ERR_PROTOCOL, "rank {rank} is not below {}", self.params.world_size);
-        };
-        *generation = slot.generation;
-        *seat = Some(slot);
-        Ok(())
+    fn entry(&self, rank: u32) -> Option<&RankEntry> {
+        Control::new(self.control.region()).rank(rank)
     }
 
-    /// Another survivor came back: what it knows better than we do is taken over.
-    pub fn merge(&mut self, rank: u32, generation: u64, slots: Vec<(u32, Slot)>) -> Result<()> {
-        for (other, slot) in slots {
-            if self.generations.get(other as usize).is_some_and(|known| slot.generation > *known) {
-                self.place(other, slot)?;
-            }
-        }
-        let known = self.generations.get(rank as usize).copied();
-        if known != Some(generation) {
+    fn slot(&self, rank: u32) -> Option<&Slot> {
+        self.slots.get(rank as usize).and_then(Option::as_ref)
+    }
+
+    /// A survivor reported: what it knows and we do not is taken over. Returns the ranks that this is news about.
+    pub fn merge(&mut self, rank: u32, generation: u64, slots: Vec<(u32, Slot)>) -> Result<Vec<u32>> {
+        if self.generations.get(rank as usize) != Some(&generation) {
             crate::bail!(NMC_ERR_EXISTS, "rank {rank} was given to another process meanwhile");
         }
-        Ok(())
+        let mut news = Vec::new();
+        for (other, slot) in slots {
+            let newest = self.generations.get(other as usize).copied();
+            let known = self.slot(other).map_or(0, |s| s.generation);
+            if slot.generation > known && newest.is_some_and(|newest| slot.generation <= newest) {
+                self.slots[other as usize] = Some(slot);
+                news.push(other);
+            }
+        }
+        Ok(news)
     }
 
     /// Random name of the world.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Whether `rank` is held by the holder number `generation`.
+    pub fn is_holder(&self, rank: u32, generation: u64) -> bool {
+        self.slot(rank).is_some_and(|slot| slot.generation == generation)
+    }
+
+    /// Whether the holder of `rank` has not offered its heap yet.
+    pub fn is_joining(&self, rank: u32) -> bool {
+        self.slot(rank).is_some_and(|slot| slot.joining)
+    }
+
+    /// Whether the process that is joining as `rank` has died.
+    pub fn joiner_died(&self, rank: u32) -> bool {
+        self.slot(rank).is_some_and(|slot| slot.joining && slot.watch.process_died())
     }
 
     /// How many processes have held each rank.
@@ -137,6 +154,12 @@ impl Realm {
         self.slots.iter().all(Option::is_none)
     }
 
+    /// Whether survivors may still report: some that live have not, and their time is not over.
+    pub fn is_settling(&mut self, reported: impl Fn(u32) -> bool) -> bool {
+        Instant::now() < self.settled_at
+            && (0..self.params.world_size).any(|rank| !reported(rank) && self.state(rank) == RankState::Alive)
+    }
+
     /// The control slab for ranks: they cannot write through it.
     pub fn control_ro(&self) -> BorrowedFd<'_> {
         self.control_ro.as_fd()
@@ -148,11 +171,33 @@ impl Realm {
     }
 
     fn state(&mut self, rank: u32) -> RankState {
-        let words = Words::new(self.words.shared_bytes(), self.params.world_size, self.params.words_per_rank);
-        let word = words.and_then(|w| w.lines(rank)).map_or(0, |l| l.farewell.value.load(Ordering::Acquire));
+        let newest = self.generations.get(rank as usize).copied().unwrap_or(0);
+        if newest > self.slot(rank).map_or(0, |slot| slot.generation) {
+            return self.state_of_unknown(rank);
+        }
+        let words = Words::new(self.words.region(), self.params.words_per_rank);
         match self.slots.get_mut(rank as usize) {
-            Some(Some(slot)) => slot.watch.observe(Farewell::decode(word, slot.generation)),
+            Some(Some(slot)) => slot.watch.observe(words.farewell(rank, slot.generation)),
             _ => RankState::Absent,
+        }
+    }
+
+    /// A former master gave the rank to a process that nobody has reported. All that is known of it is in the control
+    /// slab; if it lives it will report itself.
+    fn state_of_unknown(&self, rank: u32) -> RankState {
+        let Some(entry) = self.entry(rank) else { return RankState::Absent };
+        let pid = entry.pid.load(Ordering::Acquire);
+        let started = entry.start_time.load(Ordering::Acquire);
+        let left = Words::new(self.words.region(), self.params.words_per_rank)
+            .farewell(rank, entry.generation.load(Ordering::Acquire));
+        if pid == 0 || left != Farewell::None {
+            RankState::Gone
+        } else if started != 0 && sys::start_time(pid) == started {
+            RankState::Alive
+        } else if Instant::now() < self.settled_at {
+            RankState::Dying
+        } else {
+            RankState::Gone
         }
     }
 
@@ -164,25 +209,24 @@ impl Realm {
     /// The rank for a joiner; `None` if it has to wait for the former holder to be gone.
     pub fn choose_rank(&mut self, hello: &Hello) -> Result<Option<u32>> {
         let size = self.params.world_size;
+        let states: Vec<RankState> = (0..size).map(|rank| self.state(rank)).collect();
         let rank = match u32::try_from(hello.rank) {
             Ok(rank) => rank,
-            Err(_) => {
-                let states: Vec<RankState> = (0..size).map(|rank| self.state(rank)).collect();
-                match states.iter().zip(0u32..).find(|(s, _)| s.free()) {
-                    Some((_, rank)) => rank,
-                    None if states.contains(&RankState::Dying) => return Ok(None),
-                    None => crate::bail!(NMC_ERR_EXISTS, "all {size} ranks are taken"),
-                }
-            }
+            Err(_) => match states.iter().zip(0u32..).find(|(s, _)| s.free()) {
+                Some((_, rank)) => rank,
+                None if states.contains(&RankState::Dying) => return Ok(None),
+                None => crate::bail!(NMC_ERR_EXISTS, "all {size} ranks are taken"),
+            },
         };
-        let state = self.state(rank);
-        let former = self.slots.get(rank as usize).and_then(Option::as_ref);
-        match (state, former) {
-            (RankState::Alive, Some(slot)) => return Err(taken(rank, slot.holder.pid)),
-            (RankState::Dying, _) => return Ok(None),
-            _ => {}
+        match states.get(rank as usize) {
+            Some(RankState::Alive) => {
+                let pid = self.entry(rank).map_or(0, |e| e.pid.load(Ordering::Relaxed));
+                return Err(taken(rank, self.slot(rank).map_or(pid, |slot| slot.holder.pid)));
+            }
+            Some(RankState::Dying) | None => return Ok(None),
+            Some(_) => {}
         }
-        if let Some(slot) = former
+        if let Some(slot) = self.slot(rank)
             && slot.holder.device_uuid != hello.holder.device_uuid
         {
             crate::bail!(
@@ -194,7 +238,8 @@ impl Realm {
         }
         let device_rank = |rank: u32, holder: &Holder| u32::try_from(holder.device_rank).unwrap_or(rank);
         let wanted = device_rank(rank, &hello.holder);
-        for (slot, other) in self.slots.iter().zip(0u32..).filter(|(_, other)| *other != rank) {
+        let others = self.slots.iter().zip(0u32..).zip(&states).filter(|((_, other), s)| *other != rank && !s.free());
+        for ((slot, other), _) in others {
             if let Some(slot) = slot
                 && device_rank(other, &slot.holder) == wanted
             {
@@ -208,33 +253,33 @@ impl Realm {
         Ok(Some(rank))
     }
 
-    /// Gives `rank` to a process and returns its generation.
-    pub fn seat(&mut self, rank: u32, holder: Holder, watch: Watch) -> Result<u64> {
+    /// Gives `rank` to a process and returns its generation. The former holder's heap stays with the rank until the new
+    /// one has offered its own.
+    pub fn seat(&mut self, rank: u32, holder: Holder, watch: Watch) -> u64 {
         let at = rank as usize;
-        let generation = self.generations.get(at).copied().unwrap_or(0) + 1;
-        let heap = self.slots.get_mut(at).and_then(Option::take).and_then(|former| {
-            // Memory that an engine lent died with it or belongs to it; only the library's own heaps live on.
-            (!former.holder.lent && !holder.lent).then_some(former.heap).flatten()
-        });
-        if let Some(entry) =
-            Control::new(self.control.shared_bytes(), self.params.world_size).and_then(|view| view.rank(rank))
-        {
-            entry.pid.store(holder.pid, Ordering::Relaxed);
+        let generation = self.generations.get(at).copied().unwrap_or(0).saturating_add(1);
+        let heap = self.slots.get_mut(at).and_then(Option::take).and_then(|former| former.heap);
+        if let Some(entry) = self.entry(rank) {
             entry.start_time.store(holder.start_time, Ordering::Relaxed);
-            entry.device_plus_1.store((holder.device + 1).unsigned_abs(), Ordering::Relaxed);
+            entry.device_plus_1.store(holder.device.saturating_add(1).unsigned_abs(), Ordering::Relaxed);
             entry.device_rank.store(u32::try_from(holder.device_rank).unwrap_or(rank), Ordering::Relaxed);
             entry.cuda.store(u32::from(holder.device >= 0), Ordering::Relaxed);
+            entry.pid.store(holder.pid, Ordering::Release);
             entry.generation.store(generation, Ordering::Release);
         }
         log::emit(log::INFO, || format!("master: rank {rank} goes to process {}", holder.pid));
-        self.place(rank, Slot { generation, holder, watch, heap, joining: true })?;
-        Ok(generation)
+        if let (Some(seat), Some(number)) = (self.slots.get_mut(at), self.generations.get_mut(at)) {
+            *number = generation;
+            *seat = Some(Slot { generation, holder, watch, heap, joining: true });
+        }
+        generation
     }
 
-    /// The heap of the former holder of `rank`, if its next holder can go on with it.
+    /// The heap that the holder of `rank` inherits: what an engine lent does not pass on, and who brings memory wants none.
     pub fn inheritance(&self, rank: u32) -> Option<(&HeapDesc, BorrowedFd<'_>)> {
-        let (desc, fd) = self.slots.get(rank as usize)?.as_ref()?.heap.as_ref()?;
-        Some((desc, fd.as_ref()?.as_fd()))
+        let slot = self.slot(rank)?;
+        let (desc, fd) = slot.heap.as_ref()?;
+        (!desc.lent && !slot.holder.lent).then_some((desc, fd.as_ref()?.as_fd()))
     }
 
     /// A rank has its heap. True when the world is formed.
@@ -247,16 +292,16 @@ impl Realm {
         self.formed
     }
 
-    /// A connection ended before its join was complete: the rank is free again. Its heap, if it was adopted, stays.
+    /// A connection ended before its join was complete: the rank is free again. Its heap, if it has one, stays.
     pub fn unseat_if_joining(&mut self, rank: u32) {
         let formed = self.formed;
-        let entry = Control::new(self.control.shared_bytes(), self.params.world_size).and_then(|view| view.rank(rank));
-        if let Some(seat) = self.slots.get_mut(rank as usize)
-            && seat.as_ref().is_some_and(|slot| slot.joining || !formed)
-        {
-            if let Some(entry) = entry {
-                entry.pid.store(0, Ordering::Release);
-            }
+        if !self.slot(rank).is_some_and(|slot| slot.joining || !formed) {
+            return;
+        }
+        if let Some(entry) = self.entry(rank) {
+            entry.pid.store(0, Ordering::Release);
+        }
+        if let Some(seat) = self.slots.get_mut(rank as usize) {
             match seat {
                 Some(slot) if formed && slot.heap.is_some() => slot.watch.vacate(),
                 _ => *seat = None,
@@ -264,7 +309,7 @@ impl Realm {
         }
     }
 
-    /// The ranks for which `about` holds, and their descriptors, ready to be sent.
+    /// The ranks for which `about` holds, and their descriptors, ready to be sent. Who is still joining is told of later.
     pub fn roster(&self, about: impl Fn(u32) -> bool) -> (Vec<Peer>, Vec<BorrowedFd<'_>>) {
         let mut peers = Vec::new();
         let mut fds = Vec::new();

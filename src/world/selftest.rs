@@ -11,6 +11,7 @@ use crate::layout::CACHE_LINE;
 use crate::layout::device::pattern_u64 as pattern;
 use crate::mem::HeapKind;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Most bytes that a rank writes into each heap.
 const MOST: u64 = 1 << 20;
@@ -30,40 +31,47 @@ impl World {
         if bytes == 0 {
             crate::bail!(NMC_ERR_INVALID_ARG, "the self-test needs heaps of at least {} bytes", 16 * size);
         }
-        // Nobody may publish the new value before everyone has stopped looking for an older one.
+        self.shared.check_present()?;
         let stamp = seed | 1;
-        self.word(self.rank(), 0)?;
         for source in 0..size {
             self.word(self.rank(), source)?.0.store(0, Ordering::Release);
         }
+        // Every rank passes the same three barriers, whatever happens to it in between, so that nobody is left behind.
+        // Ranks of one process share hardware queues: the middle one sees to it that no kernel waits before all writers
+        // are enqueued.
         self.barrier(deadline)?;
-        let outcome = if self.params().heap_kind == HeapKind::Cuda.code() {
-            self.selftest_cuda(bytes, stamp, deadline)
-        } else {
-            self.selftest_host(bytes, stamp, deadline)
-        };
-        // Also after a failure, so that the others are not left waiting.
+        let sent = self.send(bytes, stamp);
+        self.barrier(deadline)?;
+        let checked = sent.and_then(|kept| self.receive(kept, bytes, stamp, deadline));
         let met = self.barrier(deadline);
-        outcome.and(met)
+        checked.and(met)
     }
 
-    fn selftest_host(&self, bytes: u64, stamp: u64, deadline: &Deadline) -> Result<()> {
-        let (size, own) = (self.params().world_size, self.rank());
-        for target in 0..size {
+    /// Writes into every heap and publishes. Returns what the check on a device needs.
+    fn send(&self, bytes: u64, stamp: u64) -> Result<Option<OnDevice>> {
+        if self.params().heap_kind == HeapKind::Cuda.code() {
+            return self.send_from_device(bytes, stamp).map(Some);
+        }
+        let own = self.rank();
+        for target in 0..self.params().world_size {
             let at = self.ptr(target, u64::from(own) * bytes, bytes)?;
             super::sys::fill_words(at, bytes, |i| pattern(stamp, own, target, i));
             self.word(target, own)?.0.store(stamp, Ordering::Release);
         }
-        for source in 0..size {
+        Ok(None)
+    }
+
+    /// Waits for what the others publish and compares it.
+    fn receive(&self, device: Option<OnDevice>, bytes: u64, stamp: u64, deadline: &Deadline) -> Result<()> {
+        if let Some(device) = device {
+            return self.receive_on_device(&device, bytes, stamp, deadline);
+        }
+        let own = self.rank();
+        for source in 0..self.params().world_size {
             let word = self.word(own, source)?.0;
             while word.load(Ordering::Acquire) != stamp {
-                if let Some(state) = self.shared.lost(source) {
-                    return Err(Error::new(NMC_ERR_PEER_LOST, format!("self-test: rank {source} is {state:?}")));
-                }
-                if deadline.passed() {
-                    return Err(Error::new(NMC_ERR_TIMEOUT, format!("self-test: rank {source} published nothing")));
-                }
-                std::thread::sleep(std::time::Duration::from_micros(50));
+                self.still_waiting(source, deadline)?;
+                std::thread::sleep(Duration::from_micros(50));
             }
             let at = self.ptr(own, u64::from(source) * bytes, bytes)?;
             if let Some(index) = super::sys::first_bad_word(at, bytes, |i| pattern(stamp, source, own, i)) {
@@ -73,7 +81,19 @@ impl World {
         Ok(())
     }
 
-    fn selftest_cuda(&self, bytes: u64, stamp: u64, deadline: &Deadline) -> Result<()> {
+    /// Fails if there is no point in waiting for `source` any longer.
+    fn still_waiting(&self, source: u32, deadline: &Deadline) -> Result<()> {
+        self.shared.check_present()?;
+        if let Some(state) = self.shared.lost(source) {
+            return Err(Error::new(NMC_ERR_PEER_LOST, format!("self-test: rank {source} is {state:?}")));
+        }
+        if deadline.passed() {
+            return Err(Error::new(NMC_ERR_TIMEOUT, format!("self-test: rank {source} published nothing")));
+        }
+        Ok(())
+    }
+
+    fn send_from_device(&self, bytes: u64, stamp: u64) -> Result<OnDevice> {
         let device = self.device()?;
         let size = self.params().world_size;
         // Words and heaps are addressed by device rank inside kernels.
@@ -82,54 +102,71 @@ impl World {
             .map(|device_rank| Ok(self.word(self.rank_of_device_rank(device_rank)?, own)?.1))
             .collect::<Result<Vec<u64>>>()?;
         // Every resource is made before the first kernel that waits: making them waits for the device.
-        let stream = Stream::new(device)?;
-        let flag_table = DeviceTable::new(device, &flags)?;
-        let result = DeviceTable::new(device, &[0; VERIFY_RESULT_WORDS])?;
-        let kernels = device.kernels()?;
-        kernels.world_pattern_write(
-            stream.raw(),
-            &PatternWrite {
-                device_bases: self.base_tables().1,
-                n_ranks: size,
-                my_rank: own,
-                offset: 0,
-                bytes,
-                seed: stamp,
-                flag_words: flag_table.ptr(),
-                flag_value: stamp,
-            },
-        )?;
-        // Ranks of one process share hardware queues: no kernel may wait before all writers are enqueued.
-        self.barrier(deadline)?;
-        kernels.world_pattern_verify(
-            stream.raw(),
-            &PatternVerify {
+        let on_device = OnDevice {
+            stream: Stream::new(device)?,
+            flags: DeviceTable::new(device, &flags)?,
+            result: DeviceTable::new(device, &[0; VERIFY_RESULT_WORDS])?,
+            own,
+        };
+        let write = PatternWrite {
+            device_bases: self.base_tables().1,
+            n_ranks: size,
+            my_rank: own,
+            offset: 0,
+            bytes,
+            seed: stamp,
+            flag_words: on_device.flags.ptr(),
+            flag_value: stamp,
+        };
+        device.kernels()?.world_pattern_write(on_device.stream.raw(), &write)?;
+        Ok(on_device)
+    }
+
+    fn receive_on_device(&self, on: &OnDevice, bytes: u64, stamp: u64, deadline: &Deadline) -> Result<()> {
+        let device = self.device()?;
+        loop {
+            // The kernel waits in short turns, so that a cancelled or lost world is noticed between them.
+            let turn = deadline.left().min(Duration::from_millis(250));
+            let verify = PatternVerify {
                 heap_base: self.shared.own_device_base(),
-                n_ranks: size,
-                my_rank: own,
+                n_ranks: self.params().world_size,
+                my_rank: on.own,
                 offset: 0,
                 bytes,
                 seed: stamp,
                 flags: self.word(self.rank(), 0)?.1,
                 flag_stride_bytes: CACHE_LINE as u64,
                 expected: stamp,
-                timeout_ns: u64::try_from(deadline.left().as_nanos()).unwrap_or(u64::MAX),
-                out: result.ptr(),
-            },
-        )?;
-        stream.synchronize()?;
-        let [mismatches, first_bad, timed_out, ..] = result.read()?[..] else {
-            crate::bail!(NMC_ERR_INTERNAL, "the self-test's result is incomplete");
-        };
-        match (timed_out, mismatches) {
-            (0, 0) => Ok(()),
-            (0, _) => Err(corrupt(u32::try_from(first_bad / bytes).unwrap_or(u32::MAX), own, first_bad % bytes)),
-            (source, _) => {
-                let source = source - 1;
-                Err(Error::new(NMC_ERR_TIMEOUT, format!("self-test: device rank {source} published nothing")))
+                timeout_ns: u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX),
+                out: on.result.ptr(),
+            };
+            device.kernels()?.world_pattern_verify(on.stream.raw(), &verify)?;
+            on.stream.synchronize()?;
+            let [mismatches, first_bad, timed_out, ..] = on.result.read()?[..] else {
+                crate::bail!(NMC_ERR_INTERNAL, "the self-test's result is incomplete");
+            };
+            match (timed_out, mismatches) {
+                (0, 0) => return Ok(()),
+                (0, _) => {
+                    let source = u32::try_from(first_bad / bytes).unwrap_or(u32::MAX);
+                    return Err(corrupt(source, on.own, first_bad % bytes));
+                }
+                (source, _) => {
+                    let source = u32::try_from(source - 1).unwrap_or(u32::MAX);
+                    self.still_waiting(self.rank_of_device_rank(source)?, deadline)?;
+                }
             }
         }
     }
+}
+
+/// What a self-test keeps on the device.
+struct OnDevice {
+    stream: Stream,
+    flags: DeviceTable,
+    result: DeviceTable,
+    /// Own device rank.
+    own: u32,
 }
 
 fn corrupt(source: u32, target: u32, offset: u64) -> Error {

@@ -4,30 +4,35 @@
 use super::RankState;
 use super::join::connect;
 use super::master::slots_of;
-use super::sys::{self, BlockSignals, Packet};
-use super::view::{PeerView, Shared};
+use super::realm::Slot;
+use super::shared::{PeerView, Shared};
+use super::sys::{self, BlockSignals, Link, Packet, Sent};
 use super::wire::{Message, Peer, Reattach};
 use crate::base::error::{Error, Result};
 use crate::base::log;
+use crate::base::status::NMC_ERR_EXISTS;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest sleep: a rank whose forked child keeps the life pipe open leaves without waking anybody.
 const IDLE: Duration = Duration::from_millis(250);
 const RECONNECT_FIRST: Duration = Duration::from_millis(5);
 const RECONNECT_MOST: Duration = Duration::from_millis(100);
+const RECONNECT_REFUSED: Duration = Duration::from_secs(1);
+/// A master that has not answered by then is taken for a dead one whose socket somebody keeps open.
+const ANSWER: Duration = Duration::from_secs(2);
 
-/// Starts the thread of a rank that has joined through `socket`.
-pub fn start(shared: Arc<Shared>, socket: OwnedFd, cpu: Option<u32>) -> Result<JoinHandle<()>> {
+/// Starts the thread of a rank that has joined through `link`.
+pub fn start(shared: Arc<Shared>, link: Link, cpu: Option<u32>) -> Result<JoinHandle<()>> {
     let _quiet = BlockSignals::new();
     std::thread::Builder::new()
         .name("nmc-world".into())
         .spawn(move || {
             sys::settle_thread(c"nmc-world", cpu);
-            let service = std::panic::AssertUnwindSafe(|| Service::new(&shared, socket).run());
+            let service = std::panic::AssertUnwindSafe(|| Service::new(&shared, link).run());
             if std::panic::catch_unwind(service).is_err() {
                 fail(
                     &shared,
@@ -46,7 +51,11 @@ fn fail(shared: &Shared, error: Error) {
 
 struct Service<'a> {
     shared: &'a Shared,
-    socket: Option<OwnedFd>,
+    link: Option<Link>,
+    /// When the world was handed to the master at the other end, until it answers.
+    asked: Option<Instant>,
+    /// When to look for a master again, and how long to wait after that.
+    next_try: Instant,
     pause: Duration,
     /// The master refused us for good.
     refused: bool,
@@ -54,18 +63,26 @@ struct Service<'a> {
 }
 
 impl<'a> Service<'a> {
-    fn new(shared: &'a Shared, socket: OwnedFd) -> Self {
-        Self { shared, socket: Some(socket), pause: RECONNECT_FIRST, refused: false, buffer: Vec::new() }
+    fn new(shared: &'a Shared, link: Link) -> Self {
+        Self {
+            shared,
+            link: Some(link),
+            asked: None,
+            next_try: Instant::now(),
+            pause: RECONNECT_FIRST,
+            refused: false,
+            buffer: Vec::new(),
+        }
     }
 
     fn run(&mut self) {
         let mut limit = IDLE;
-        loop {
-            if self.wait(limit) {
-                return;
-            }
+        while !self.wait(limit) {
             self.hear();
-            if self.socket.is_none() && !self.refused {
+            if self.asked.is_some_and(|asked| asked.elapsed() > ANSWER) {
+                self.lose_master("does not answer");
+            }
+            if self.link.is_none() && !self.refused && Instant::now() >= self.next_try {
                 self.reconnect();
             }
             let (changed, grace) = self.shared.observe();
@@ -73,8 +90,8 @@ impl<'a> Service<'a> {
                 self.shared.changed.signal();
             }
             limit = grace.unwrap_or(IDLE).min(IDLE);
-            if self.socket.is_none() && !self.refused {
-                limit = limit.min(self.pause);
+            if self.link.is_none() && !self.refused {
+                limit = limit.min(self.next_try.saturating_duration_since(Instant::now()));
             }
         }
     }
@@ -91,124 +108,95 @@ impl<'a> Service<'a> {
             pending.flatten().filter_map(|fd| fd.try_clone_to_owned().ok()).collect()
         };
         let mut fds: Vec<BorrowedFd<'_>> = vec![self.shared.stop.as_fd()];
-        fds.extend(self.socket.as_ref().map(AsFd::as_fd));
+        fds.extend(self.link.as_ref().map(AsFd::as_fd));
         fds.extend(watched.iter().map(AsFd::as_fd));
         sys::poll(&fds, limit).first().copied().unwrap_or(false)
     }
 
     fn hear(&mut self) {
-        while let Some(socket) = &self.socket {
-            let heard = sys::receive(socket.as_fd(), &mut self.buffer).and_then(|packet| match packet {
-                Packet::Empty => Ok(false),
-                Packet::End => {
-                    log::emit(log::WARN, || format!("rank {}: the master is away", self.shared.rank));
-                    self.lose_master();
-                    Ok(false)
-                }
-                Packet::Data(bytes, fds) => self.handle(Message::decode(&bytes)?, fds).map(|()| true),
+        while let Some(link) = &self.link {
+            let heard = sys::receive(link.as_fd(), &mut self.buffer).and_then(|packet| match packet {
+                Packet::Empty => Ok(None),
+                Packet::End => Ok(Some(false)),
+                Packet::Data(bytes, fds) => self.handle(Message::decode(&bytes)?, fds).map(|()| Some(true)),
             });
             match heard {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => {
-                    log::emit(log::ERROR, || format!("rank {}: {error}", self.shared.rank));
-                    self.lose_master();
-                    return;
-                }
+                Ok(Some(true)) => {}
+                Ok(Some(false)) => return self.lose_master("is away"),
+                Ok(None) => return,
+                Err(error) => return self.lose_master(&format!("cannot be understood: {error}")),
             }
         }
     }
 
-    fn lose_master(&mut self) {
-        self.socket = None;
-        self.pause = RECONNECT_FIRST;
+    fn lose_master(&mut self, why: &str) {
+        log::emit(log::WARN, || format!("rank {}: the master {why}", self.shared.rank));
+        self.link = None;
+        self.asked = None;
+        self.next_try = Instant::now() + self.pause;
         self.shared.master_up.store(false, Ordering::Relaxed);
         self.shared.changed.signal();
     }
 
     fn handle(&mut self, message: Message, fds: Vec<OwnedFd>) -> Result<()> {
         match message {
-            Message::Roster(roster) => {
+            Message::Roster(roster) if roster.world_id == self.shared.world_id => {
+                if self.asked.take().is_some() {
+                    log::emit(log::INFO, || format!("rank {}: handed the world to a new master", self.shared.rank));
+                    self.pause = RECONNECT_FIRST;
+                    self.shared.master_up.store(true, Ordering::Relaxed);
+                    self.shared.changed.signal();
+                }
                 for (rank, slot) in slots_of(roster.peers, fds.into_iter())? {
-                    self.replace(rank, slot)?;
+                    if let Err(error) = self.shared.replace(rank, slot) {
+                        fail(self.shared, error);
+                    }
                 }
                 Ok(())
             }
             Message::Reject(reject) => {
-                self.refused = true;
-                self.lose_master();
-                fail(self.shared, reject.into());
+                let error = Error::from(reject);
+                // Only a rank or world that is somebody else's now stays so; a master with other parameters may be a
+                // mistake that is corrected by the next one.
+                self.refused = error.status == NMC_ERR_EXISTS;
+                self.pause = RECONNECT_REFUSED;
+                self.lose_master(&format!("refuses us: {error}"));
+                fail(self.shared, error);
                 Ok(())
             }
             other => crate::bail!(NMC_ERR_PROTOCOL, "the master sent {other:?} out of turn"),
         }
     }
 
-    /// A rank was taken by another process.
-    fn replace(&self, rank: u32, slot: super::realm::Slot) -> Result<()> {
-        let shared = self.shared;
-        shared.check_rank(rank)?;
-        let former = {
-            let peers = shared.peers.lock();
-            peers
-                .get(rank as usize)
-                .and_then(Option::as_ref)
-                .map(|p| (p.generation, Arc::clone(&p.heap), p.holder.lent))
-        };
-        // A heap that the library made is handed on from holder to holder: what we have mapped is it already.
-        let keep = match former {
-            Some((generation, _, _)) if generation >= slot.generation => return Ok(()),
-            Some((_, heap, false)) if !slot.holder.lent => Some(heap),
-            Some((_, heap, _)) => {
-                shared.replaced.lock().push(heap);
-                None
-            }
-            None => None,
-        };
-        let view = PeerView::open(rank, slot, keep, shared.device.as_ref())?;
-        log::emit(log::INFO, || format!("rank {}: rank {rank} is process {} now", shared.rank, view.holder.pid));
-        if let Some(place) = shared.peers.lock().get_mut(rank as usize) {
-            *place = Some(view);
-        }
-        shared.refresh_tables()?;
-        shared.observe();
-        shared.changed.signal();
-        shared.ring();
-        Ok(())
-    }
-
     fn reconnect(&mut self) {
-        match connect(&self.shared.socket_path) {
-            Ok(Some(socket)) => match self.hand_over(&socket) {
-                Ok(true) => {
-                    log::emit(log::INFO, || format!("rank {}: handed the world to a new master", self.shared.rank));
-                    self.socket = Some(socket);
-                    self.shared.master_up.store(true, Ordering::Relaxed);
-                    self.shared.changed.signal();
-                }
-                Ok(false) => {}
-                Err(error) => log::emit(log::ERROR, || format!("rank {}: {error}", self.shared.rank)),
-            },
+        self.pause = (self.pause * 2).clamp(RECONNECT_FIRST, RECONNECT_MOST.max(self.pause));
+        self.next_try = Instant::now() + self.pause;
+        let handed = connect(&self.shared.place.socket()).and_then(|link| {
+            let Some(link) = link else { return Ok(None) };
+            Ok((self.hand_over(&link)? == Sent::Yes).then_some(link))
+        });
+        match handed {
+            Ok(Some(link)) => {
+                self.link = Some(link);
+                self.asked = Some(Instant::now());
+            }
             Ok(None) => {}
             Err(error) => log::emit(log::WARN, || format!("rank {}: {error}", self.shared.rank)),
         }
-        self.pause = (self.pause * 2).min(RECONNECT_MOST);
     }
 
-    fn hand_over(&self, socket: &OwnedFd) -> Result<bool> {
+    fn hand_over(&self, link: &Link) -> Result<Sent> {
         let shared = self.shared;
-        let Some(control) = &shared.control else { return Ok(false) };
+        let Some(control) = &shared.control else { return Ok(Sent::Closed) };
         let views = shared.peers.lock();
         let mut peers = Vec::new();
         let mut fds = vec![control.as_fd(), shared.words.as_fd()];
         for (view, rank) in views.iter().zip(0u32..) {
-            if let Some(view) = view
-                && let Some(watch) = &view.watch
-            {
-                let heap = view.heap.desc().clone();
+            if let Some(PeerView { generation, holder, watch: Some(watch), heap: Some(heap) }) = view {
                 fds.extend([watch.pidfd.as_fd(), watch.life.as_fd()]);
-                fds.extend(view.heap.fd());
-                peers.push(Peer { rank, generation: view.generation, holder: view.holder.clone(), heap });
+                fds.extend(heap.fd());
+                let heap = heap.desc().clone();
+                peers.push(Peer { rank, generation: *generation, holder: holder.clone(), heap });
             }
         }
         let reattach = Reattach {
@@ -218,6 +206,31 @@ impl<'a> Service<'a> {
             generation: shared.generation,
             peers,
         };
-        sys::send(socket.as_fd(), &Message::Reattach(reattach).encode(), &fds)
+        sys::send(link.as_fd(), &Message::Reattach(reattach).encode(), &fds)
+    }
+}
+
+impl Shared {
+    /// `rank` was taken by another process.
+    fn replace(&self, rank: u32, slot: Slot) -> Result<()> {
+        self.check_rank(rank)?;
+        let former = {
+            let peers = self.peers.lock();
+            peers.get(rank as usize).and_then(Option::as_ref).map(|p| (p.generation, p.heap.clone()))
+        };
+        let (known, mapped) = former.unwrap_or((0, None));
+        if known >= slot.generation {
+            return Ok(());
+        }
+        let announced = slot.heap.as_ref().map(|(desc, _)| desc.id);
+        let keep = mapped.clone().filter(|heap| Some(heap.desc().id) == announced);
+        let kept = keep.is_some();
+        let (view, opened) = PeerView::open(rank, slot, keep, self.device.as_ref());
+        let pid = view.holder.pid;
+        self.install(rank, view, mapped.filter(|_| !kept))?;
+        log::emit(log::INFO, || format!("rank {}: rank {rank} is process {pid} now", self.rank));
+        self.changed.signal();
+        self.ring();
+        opened
     }
 }

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 /// Largest packet that is sent or accepted.
@@ -24,28 +25,94 @@ fn owned(raw: RawFd, call: &str) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
+/// Descriptors that a forked child must not keep: it would hold the master's lock and port, or its connections, after
+/// the master has died. Children made by a bare `clone` keep them all the same.
+static PARENT_ONLY: [AtomicI32; 1024] = [const { AtomicI32::new(-1) }; 1024];
+static AT_FORK: std::sync::Once = std::sync::Once::new();
+
+extern "C" fn close_in_child() {
+    for slot in &PARENT_ONLY {
+        let fd = slot.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            // SAFETY: our own descriptor; no code of the library runs in this child that could use it again.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+/// A descriptor that is closed in forked children.
+#[derive(Debug)]
+pub struct ParentOnly(OwnedFd);
+
+impl ParentOnly {
+    /// Marks `fd`.
+    #[must_use]
+    pub fn new(fd: OwnedFd) -> Self {
+        // SAFETY: the handler only loads and stores atomics and closes, and the library is never unloaded.
+        AT_FORK.call_once(|| unsafe {
+            libc::pthread_atfork(None, None, Some(close_in_child));
+        });
+        let free =
+            |slot: &&AtomicI32| slot.compare_exchange(-1, fd.as_raw_fd(), Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        // With more than the table holds, the rest is merely inherited.
+        let _ = PARENT_ONLY.iter().find(free);
+        Self(fd)
+    }
+}
+
+impl Drop for ParentOnly {
+    fn drop(&mut self) {
+        let fd = self.0.as_raw_fd();
+        let held = |slot: &&AtomicI32| slot.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let _ = PARENT_ONLY.iter().find(held);
+    }
+}
+
+impl AsFd for ParentOnly {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A connection. Dropping it ends it for the other side too, whoever else has a copy of the descriptor.
+#[derive(Debug)]
+pub struct Link(ParentOnly);
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // SAFETY: our own socket.
+        unsafe { libc::shutdown(self.0.as_fd().as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
 /// A bound, listening packet socket at `path`.
-pub fn listen(path: &Path) -> Result<OwnedFd> {
-    let fd = packet_socket()?;
+pub fn listen(path: &Path) -> Result<ParentOnly> {
+    let fd = ParentOnly::new(packet_socket()?);
     let (address, len) = address(path)?;
     // SAFETY: `address` is a filled sockaddr_un of `len` bytes.
-    if unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
+    if unsafe { libc::bind(fd.as_fd().as_raw_fd(), (&raw const address).cast(), len) } != 0 {
         return Err(Error::last_os("bind").context(path.display()));
     }
     // SAFETY: listen on our own socket.
-    if unsafe { libc::listen(fd.as_raw_fd(), 128) } != 0 {
+    if unsafe { libc::listen(fd.as_fd().as_raw_fd(), 128) } != 0 {
         return Err(Error::last_os("listen"));
     }
     Ok(fd)
 }
 
 /// Connects to the socket at `path`; `None` when nobody is there (yet).
-pub fn connect(path: &Path) -> Result<Option<OwnedFd>> {
+pub fn connect(path: &Path) -> Result<Option<Link>> {
     let fd = packet_socket()?;
     let (address, len) = address(path)?;
     // SAFETY: `address` is a filled sockaddr_un of `len` bytes.
     if unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } == 0 {
-        return Ok(Some(fd));
+        return Ok(Some(Link(ParentOnly::new(fd))));
     }
     let cause = io::Error::last_os_error();
     match cause.raw_os_error() {
@@ -84,12 +151,12 @@ fn address(path: &Path) -> Result<(libc::sockaddr_un, libc::socklen_t)> {
 }
 
 /// Takes a waiting connection; `None` when there is none.
-pub fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
+pub fn accept(listener: BorrowedFd<'_>) -> Result<Option<Link>> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no address is asked for.
     let raw = unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
     if raw >= 0 {
-        return owned(raw, "accept").map(Some);
+        return owned(raw, "accept").map(|fd| Some(Link(ParentOnly::new(fd))));
     }
     let cause = io::Error::last_os_error();
     match cause.raw_os_error() {
@@ -133,8 +200,19 @@ pub enum Packet {
 struct ControlBuffer([u8; CONTROL_BYTES]);
 const CONTROL_BYTES: usize = (MAX_FDS * size_of::<RawFd>() + 64).next_multiple_of(8);
 
-/// Sends one packet with descriptors, without waiting. False when the other end reads too slowly.
-pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool> {
+/// What became of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// It is on its way.
+    Yes,
+    /// There is no room at the moment: the other end has not read, or too many descriptors are in flight.
+    Full,
+    /// The other end has closed.
+    Closed,
+}
+
+/// Sends one packet with descriptors, without waiting.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Sent> {
     if bytes.len() > MAX_PACKET || fds.len() > MAX_FDS {
         crate::bail!(NMC_ERR_INTERNAL, "a packet of {} bytes and {} descriptors", bytes.len(), fds.len());
     }
@@ -166,12 +244,13 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Res
         let sent =
             unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
         if sent >= 0 {
-            return Ok(true);
+            return Ok(Sent::Yes);
         }
         let cause = io::Error::last_os_error();
         match cause.raw_os_error() {
             Some(libc::EINTR) => {}
-            Some(libc::EAGAIN) => return Ok(false),
+            Some(libc::EAGAIN | libc::ETOOMANYREFS | libc::ENOBUFS) => return Ok(Sent::Full),
+            Some(libc::EPIPE | libc::ECONNRESET) => return Ok(Sent::Closed),
             _ => return Err(Error::os("sendmsg", &cause)),
         }
     }
@@ -244,10 +323,10 @@ pub fn own_pidfd() -> Result<OwnedFd> {
     owned(RawFd::try_from(raw).unwrap_or(-1), "pidfd_open")
 }
 
-/// Start time of this process in clock ticks since boot; with the pid it names the process for good.
+/// Start time of a process in clock ticks since boot; with the pid it names the process for good. 0 if there is none.
 #[must_use]
-pub fn own_start_time() -> u64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+pub fn start_time(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The second field is the name in parentheses and may hold anything; count from the last parenthesis.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     rest.split_whitespace().nth(19).and_then(|t| t.parse().ok()).unwrap_or(0)

@@ -5,61 +5,29 @@ use super::config::Config;
 use super::join::{self, Joined};
 use super::liveness::RankState;
 use super::master::Master;
-use super::realm::Slot;
 use super::service;
-use super::sys::Event;
-use super::watch::Watch;
+use super::shared::{PeerView, Shared};
+use super::sys::Link;
 use super::wire::{Holder, Params};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_PEER_LOST, NMC_ERR_UNSUPPORTED};
 use crate::base::{id, log};
 use crate::cuda::{self, Device, DeviceTable, HostRegistration};
-use crate::layout::world::{Control, Farewell, Words, words_bytes};
+use crate::layout::world::{Farewell, Words, words_bytes};
 use crate::mem::{Heap, HeapKind, Slab};
 use parking_lot::Mutex;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-
-/// A peer as this rank knows it. In a local world nobody is watched.
-pub(super) struct PeerView {
-    pub generation: u64,
-    pub holder: Holder,
-    pub watch: Option<Watch>,
-    pub heap: Arc<Heap>,
-}
-
-/// What the rank's thread and the program's threads share.
-pub(super) struct Shared {
-    pub params: Params,
-    pub rank: u32,
-    pub generation: u64,
-    pub world_id: u64,
-    pub socket_path: std::path::PathBuf,
-    /// Read-only; `None` in a local world.
-    pub control: Option<Slab>,
-    pub words: Arc<Slab>,
-    pub device: Option<Arc<Device>>,
-    pub peers: Mutex<Vec<Option<PeerView>>>,
-    /// Heaps that a rejoining rank replaced; pointers to them may still be in use.
-    pub replaced: Mutex<Vec<Arc<Heap>>>,
-    pub bases: Box<[AtomicU64]>,
-    pub device_table: Mutex<Option<DeviceTable>>,
-    pub states: Box<[AtomicU32]>,
-    pub changed: Event,
-    pub stop: Event,
-    pub cancelled: AtomicBool,
-    pub master_up: AtomicBool,
-    pub failure: Mutex<Option<Error>>,
-}
 
 /// One rank of a world.
 pub struct World {
+    /// Dropped before the memory that it registers.
+    words_registration: Option<Arc<HostRegistration>>,
     pub(super) shared: Arc<Shared>,
-    words_registration: Option<HostRegistration>,
+    /// Writing end of the life pipe; `None` in a local world and when it has been closed.
     life: Mutex<Option<OwnedFd>>,
-    departed: AtomicBool,
     /// Barriers that this rank has passed.
     pub(super) passed: Mutex<u64>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -116,11 +84,11 @@ impl World {
         let device = open_device(config)?;
         let world_id = id::random_u64()?;
         let bytes = words_bytes(config.world_size, config.words_per_rank);
-        let words = Arc::new(Slab::create(c"nanomc words", bytes, false)?);
+        let words = Arc::new(Slab::create(c"nanomc words", bytes, false, &config.deadline)?);
+        let registration = register_words(device.as_ref(), &words)?;
+        let (kind, heap_bytes, huge) = (config.heap_kind, config.heap_bytes, config.huge_pages);
         let heaps = (0..config.world_size)
-            .map(|_| {
-                Heap::create(config.heap_kind, config.heap_bytes, config.huge_pages, device.as_ref()).map(Arc::new)
-            })
+            .map(|_| Heap::create(kind, heap_bytes, huge, device.as_ref(), &config.deadline).map(Arc::new))
             .collect::<Result<Vec<_>>>()?;
         let holder = |rank: u32| Holder {
             pid: std::process::id(),
@@ -137,19 +105,19 @@ impl World {
                     .iter()
                     .zip(0u32..)
                     .map(|(heap, peer)| {
-                        let heap = Arc::clone(heap);
+                        let heap = Some(Arc::clone(heap));
                         Some(PeerView { generation: 1, holder: holder(peer), watch: None, heap })
                     })
                     .collect();
                 let shared = Shared::new(config, device.clone(), (rank, 1, world_id), None, Arc::clone(&words), peers)?;
-                Self::finish(shared, None, None, None)
+                Self::finish(shared, registration.clone(), None, None, None)
             })
             .collect()
     }
 
     fn assemble(config: &Config, device: Option<Arc<Device>>, joined: Joined) -> Result<Self> {
         let Joined { seat, socket, heap, peers, master } = joined;
-        let (words, ids) = (Arc::clone(&seat.words), (seat.rank, seat.generation));
+        let (words, rank, generation) = (Arc::clone(&seat.words), seat.rank, seat.generation);
         let built = || -> Result<Self> {
             let mut views: Vec<Option<PeerView>> = (0..config.world_size).map(|_| None).collect();
             for (rank, slot) in peers {
@@ -157,36 +125,36 @@ impl World {
                     crate::bail!(NMC_ERR_PROTOCOL, "the master announced rank {rank} of {}", config.world_size);
                 };
                 let own = (rank == seat.rank).then(|| Arc::clone(&heap));
-                *place = Some(PeerView::open(rank, slot, own, device.as_ref())?);
+                let (view, opened) = PeerView::open(rank, slot, own, device.as_ref());
+                opened?;
+                *place = Some(view);
             }
+            let registration = register_words(device.as_ref(), &seat.words)?;
             let ids = (seat.rank, seat.generation, seat.world_id);
             let shared = Shared::new(config, device, ids, Some(seat.control), seat.words, views)?;
-            Self::finish(shared, Some(seat.life), Some((socket, config.service_cpu)), master)
+            Self::finish(shared, registration, Some(seat.life), Some((socket, config.service_cpu)), master)
         };
-        built().inspect_err(|_| join::farewell(&words, &config.params(), ids, Farewell::Aborted))
+        built().inspect_err(|_| {
+            // Others may have been told of us: say that nothing of ours will ever write.
+            Words::new(words.region(), config.words_per_rank).say_farewell(rank, generation, Farewell::Aborted);
+        })
     }
 
     fn finish(
         shared: Shared,
+        words_registration: Option<Arc<HostRegistration>>,
         life: Option<OwnedFd>,
-        service: Option<(OwnedFd, Option<u32>)>,
+        service: Option<(Link, Option<u32>)>,
         master: Option<Master>,
     ) -> Result<Self> {
         let shared = Arc::new(shared);
-        let words_registration = shared
-            .device
-            .as_ref()
-            .map(|d| HostRegistration::new(d, shared.words.base(), shared.words.bytes() as u64, false))
-            .transpose()?;
-        let words = shared.words()?;
-        // A process that takes over a rank continues its count: it may be one barrier behind the others, never ahead.
-        let passed = words.lines(shared.rank).map_or(0, |l| l.arrived.value.load(Ordering::Acquire));
-        let thread = service.map(|(socket, cpu)| service::start(Arc::clone(&shared), socket, cpu)).transpose()?;
+        // A process that takes over a rank continues its count: what its predecessor had arrived at is done.
+        let passed = shared.words().lines(shared.rank).map_or(0, |l| l.arrived.value.load(Ordering::Acquire));
+        let thread = service.map(|(link, cpu)| service::start(Arc::clone(&shared), link, cpu)).transpose()?;
         Ok(Self {
             shared,
             words_registration,
             life: Mutex::new(life),
-            departed: AtomicBool::new(false),
             passed: Mutex::new(passed),
             thread: Mutex::new(thread),
             master: Mutex::new(master),
@@ -221,7 +189,8 @@ impl World {
     #[must_use]
     pub fn huge_pages(&self) -> bool {
         let peers = self.shared.peers.lock();
-        peers.get(self.rank() as usize).and_then(Option::as_ref).is_some_and(|own| own.heap.huge())
+        let own = peers.get(self.rank() as usize).and_then(Option::as_ref);
+        own.and_then(|own| own.heap.as_ref()).is_some_and(|heap| heap.huge())
     }
 
     /// Descriptor that becomes readable when a rank's state changes. It belongs to this value.
@@ -254,7 +223,7 @@ impl World {
                 pid: peer.holder.pid,
                 device: peer.holder.device,
                 device_rank: peer.device_rank(rank),
-                heap_base: peer.heap.base(),
+                heap_base: peer.heap.as_ref().map_or(0, |heap| heap.base()),
             },
             None => PeerInfo { state, generation: 0, pid: 0, device: -1, device_rank: rank, heap_base: 0 },
         })
@@ -311,7 +280,7 @@ impl World {
     /// Program word `index` of `rank`: its address here and on the device (0 without a device).
     pub fn word(&self, rank: u32, index: u32) -> Result<(&AtomicU64, u64)> {
         self.shared.check_rank(rank)?;
-        let words = self.shared.words()?;
+        let words = self.shared.words();
         let (Some(word), Some(at)) = (words.word(rank, index), words.offset(rank, index)) else {
             crate::bail!(
                 NMC_ERR_INVALID_ARG,
@@ -336,6 +305,9 @@ impl World {
 
     /// Leaves in order: waits for this process's GPU work, then tells the others. Idempotent.
     pub fn finalize(&self) -> Result<()> {
+        if self.shared.departed.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         if let Some(device) = &self.shared.device {
             device.synchronize()?;
         }
@@ -343,7 +315,8 @@ impl World {
         Ok(())
     }
 
-    /// Breaks off at once, without waiting for anything: others see the rank as dying, then gone.
+    /// Breaks off at once, without waiting for anything: others see the rank as dying. It is gone when this value is
+    /// dropped, since until then threads of this process may still hold pointers.
     pub fn abort(&self) {
         self.cancel();
         self.depart(Farewell::Aborted);
@@ -356,11 +329,12 @@ impl World {
     }
 
     fn depart(&self, how: Farewell) {
-        if !self.departed.swap(true, Ordering::SeqCst) {
-            let ids = (self.shared.rank, self.shared.generation);
-            join::farewell(&self.shared.words, &self.shared.params, ids, how);
-            // The order matters: who sees the end of the pipe finds the word.
-            self.life.lock().take();
+        if !self.shared.departed.swap(true, Ordering::SeqCst) {
+            self.shared.words().say_farewell(self.shared.rank, self.shared.generation, how);
+            if how == Farewell::Left {
+                // The order matters: who sees the end of the pipe finds the word.
+                self.life.lock().take();
+            }
             self.shared.ring();
         }
     }
@@ -403,152 +377,19 @@ impl Drop for World {
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
-        self.master.lock().take();
+        let hosted = self.master.lock().take();
+        if hosted.is_none() && self.shared.control.is_some() && !self.master_up() {
+            // A master that was killed left its socket. Whoever leaves cleans up, if nobody serves by now.
+            drop(self.shared.place.try_lock());
+        }
+        drop(hosted);
+        self.life.lock().take();
     }
 }
 
-impl PeerView {
-    /// Opens what the master announced about `rank`; `own` is given if it is our own heap.
-    pub fn open(rank: u32, slot: Slot, own: Option<Arc<Heap>>, device: Option<&Arc<Device>>) -> Result<Self> {
-        let heap = match (own, slot.heap) {
-            (Some(own), _) => own,
-            (None, Some((desc, fd))) => Arc::new(
-                Heap::open(&desc, fd, device).map_err(|e| e.context(format!("opening the heap of rank {rank}")))?,
-            ),
-            (None, None) => crate::bail!(NMC_ERR_PROTOCOL, "rank {rank} was announced without a heap"),
-        };
-        Ok(Self { generation: slot.generation, holder: slot.holder, watch: Some(slot.watch), heap })
-    }
-
-    pub fn device_rank(&self, rank: u32) -> u32 {
-        u32::try_from(self.holder.device_rank).unwrap_or(rank)
-    }
-}
-
-impl Shared {
-    fn new(
-        config: &Config,
-        device: Option<Arc<Device>>,
-        (rank, generation, world_id): (u32, u64, u64),
-        control: Option<Slab>,
-        words: Arc<Slab>,
-        peers: Vec<Option<PeerView>>,
-    ) -> Result<Self> {
-        let size = config.world_size as usize;
-        let shared = Self {
-            params: config.params(),
-            rank,
-            generation,
-            world_id,
-            socket_path: config.place().socket(),
-            control,
-            words,
-            device,
-            peers: Mutex::new(peers),
-            replaced: Mutex::new(Vec::new()),
-            bases: (0..size).map(|_| AtomicU64::new(0)).collect(),
-            device_table: Mutex::new(None),
-            states: (0..size).map(|_| AtomicU32::new(RankState::Absent.code())).collect(),
-            changed: Event::new()?,
-            stop: Event::new()?,
-            cancelled: AtomicBool::new(false),
-            master_up: AtomicBool::new(true),
-            failure: Mutex::new(None),
-        };
-        shared.refresh_tables()?;
-        shared.observe();
-        Ok(shared)
-    }
-
-    /// Brings the base tables up to date with the peers.
-    pub fn refresh_tables(&self) -> Result<()> {
-        let peers = self.peers.lock();
-        let mut by_device_rank = vec![0; self.bases.len()];
-        for ((peer, base), rank) in peers.iter().zip(&self.bases).zip(0u32..) {
-            if let Some(peer) = peer {
-                base.store(peer.heap.base(), Ordering::Release);
-                if let Some(entry) = by_device_rank.get_mut(peer.device_rank(rank) as usize) {
-                    *entry = peer.heap.device_base();
-                }
-            }
-        }
-        if let Some(device) = &self.device {
-            let mut table = self.device_table.lock();
-            match table.as_mut() {
-                Some(table) => table.update(&by_device_rank)?,
-                None => *table = Some(DeviceTable::new(device, &by_device_rank)?),
-            }
-        }
-        Ok(())
-    }
-
-    /// Looks at every peer; true if a state changed. Also the time until a drain grace ends.
-    pub fn observe(&self) -> (bool, Option<std::time::Duration>) {
-        let mut changed = false;
-        let mut grace: Option<std::time::Duration> = None;
-        let mut peers = self.peers.lock();
-        for (peer, rank) in peers.iter_mut().zip(0u32..) {
-            let Some(peer) = peer else { continue };
-            let farewell = self.farewell_of(rank, peer.generation);
-            let state = match &mut peer.watch {
-                Some(watch) => watch.observe(farewell),
-                None if farewell == Farewell::None => RankState::Alive,
-                None => RankState::Left,
-            };
-            grace = [grace, peer.watch.as_ref().and_then(Watch::grace_left)].into_iter().flatten().min();
-            let before = self.states[rank as usize].swap(state.code(), Ordering::AcqRel);
-            if before != state.code() {
-                changed = true;
-                log::emit(log::INFO, || format!("rank {}: rank {rank} is now {state:?}", self.rank));
-            }
-        }
-        (changed, grace)
-    }
-
-    fn farewell_of(&self, rank: u32, generation: u64) -> Farewell {
-        let word =
-            self.words().ok().and_then(|w| w.lines(rank)).map_or(0, |l| l.farewell.value.load(Ordering::Acquire));
-        Farewell::decode(word, generation)
-    }
-
-    /// Own heap as the GPU sees it.
-    pub fn own_device_base(&self) -> u64 {
-        let peers = self.peers.lock();
-        peers.get(self.rank as usize).and_then(Option::as_ref).map_or(0, |own| own.heap.device_base())
-    }
-
-    pub fn state(&self, rank: u32) -> RankState {
-        if self.control.is_none() {
-            // A local world has no thread that would look.
-            self.observe();
-        }
-        RankState::from_code(self.states[rank as usize].load(Ordering::Acquire))
-    }
-
-    /// Whether the master has given `rank` to a process that this rank has not been told of yet.
-    pub fn changing(&self, rank: u32) -> bool {
-        let Some(control) = &self.control else { return false };
-        let entry = Control::new(control.shared_bytes(), self.params.world_size).and_then(|c| c.rank(rank));
-        let known = self.peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |p| p.generation);
-        entry.is_some_and(|e| e.generation.load(Ordering::Acquire) > known && e.pid.load(Ordering::Acquire) != 0)
-    }
-
-    /// The state of a rank on which nobody can wait; `None` if it is alive or just being replaced.
-    pub fn lost(&self, rank: u32) -> Option<RankState> {
-        Some(self.state(rank)).filter(|state| *state != RankState::Alive && !self.changing(rank))
-    }
-
-    pub fn words(&self) -> Result<Words<'_>> {
-        Words::new(self.words.shared_bytes(), self.params.world_size, self.params.words_per_rank)
-            .ok_or_else(|| Error::new(crate::base::status::NMC_ERR_INTERNAL, "the words slab is too small"))
-    }
-
-    pub fn check_rank(&self, rank: u32) -> Result<()> {
-        if rank >= self.params.world_size {
-            crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is not below the world size {}", self.params.world_size);
-        }
-        Ok(())
-    }
+fn register_words(device: Option<&Arc<Device>>, words: &Slab) -> Result<Option<Arc<HostRegistration>>> {
+    let register = |d| HostRegistration::new(d, words.base(), words.bytes() as u64, false).map(Arc::new);
+    device.map(register).transpose()
 }
 
 fn open_device(config: &Config) -> Result<Option<Arc<Device>>> {

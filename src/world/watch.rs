@@ -16,25 +16,26 @@ pub struct Watch {
     pub life: OwnedFd,
     drain: Duration,
     ended: Option<Instant>,
-    vacant: bool,
+    /// Once free, always free: a later holder's word must not bring it back.
+    free: Option<RankState>,
 }
 
 impl Watch {
     /// Begins to watch `holder`.
     #[must_use]
     pub fn new(pidfd: OwnedFd, life: OwnedFd, holder: &Holder) -> Self {
-        Self { pidfd, life, drain: Duration::from_millis(holder.drain_ms.into()), ended: None, vacant: false }
+        Self { pidfd, life, drain: Duration::from_millis(holder.drain_ms.into()), ended: None, free: None }
     }
 
     /// The process gave the rank back before it had used it.
     pub fn vacate(&mut self) {
-        self.vacant = true;
+        self.free = Some(RankState::Gone);
     }
 
     /// Looks at the process now. `farewell` is what its word in shared memory says.
     pub fn observe(&mut self, farewell: Farewell) -> RankState {
-        if self.vacant {
-            return RankState::Gone;
+        if let Some(state) = self.free {
+            return state;
         }
         let mut evidence = Evidence {
             pid_dead: sys::ready(self.pidfd.as_fd()),
@@ -46,7 +47,15 @@ impl Watch {
         if liveness::ended(&evidence) {
             evidence.settled = self.ended.get_or_insert_with(Instant::now).elapsed();
         }
-        liveness::judge(&evidence)
+        let state = liveness::judge(&evidence);
+        self.free = Some(state).filter(|state| state.free());
+        state
+    }
+
+    /// Whether the process itself is dead.
+    #[must_use]
+    pub fn process_died(&self) -> bool {
+        sys::ready(self.pidfd.as_fd())
     }
 
     /// Descriptors whose readiness is news in `state`, so that a waiting thread wakes up for it and does not spin

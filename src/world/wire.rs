@@ -89,7 +89,9 @@ impl Field for HeapDesc {
         self.offset.put(to);
         self.address.put(to);
         self.device_address.put(to);
-        self.pid.put(to);
+        self.process.put(to);
+        self.id.put(to);
+        self.lent.put(to);
         self.ipc.put(to);
     }
     fn get(from: &mut Cursor<'_>) -> Result<Self> {
@@ -104,7 +106,9 @@ impl Field for HeapDesc {
             offset: Field::get(from)?,
             address: Field::get(from)?,
             device_address: Field::get(from)?,
-            pid: Field::get(from)?,
+            process: Field::get(from)?,
+            id: Field::get(from)?,
+            lent: Field::get(from)?,
             ipc: Field::get(from)?,
         };
         let end = desc.offset.checked_add(desc.bytes);
@@ -174,7 +178,7 @@ message_structs! {
         pub device_uuid: [u8; 16],
         /// Time that its GPU gets to drain after its death, in ms.
         pub drain_ms: u32,
-        /// Whether the heap is memory that the engine lends.
+        /// Whether it brings memory of its engine as the heap.
         pub lent: bool,
     }
     /// Rank to master: may I join? Descriptors: pidfd, life pipe.
@@ -226,9 +230,11 @@ message_structs! {
         /// Its heap.
         pub heap: HeapDesc,
     }
-    /// Master to rank: these are your peers. The first roster has all ranks and completes the join; later ones
-    /// have those that changed.
+    /// Master to rank: these are your peers. The first roster has all ranks, the receiver included, and completes its
+    /// join; later ones have those that changed, and may be empty in answer to a [`Reattach`].
     pub struct Roster {
+        /// World that it is about.
+        pub world_id: u64,
         /// The peers.
         pub peers: Vec<Peer>,
     }
@@ -355,7 +361,9 @@ mod tests {
             offset: 0,
             address: 5,
             device_address: 6,
-            pid: 7,
+            process: 7,
+            id: 8,
+            lent: false,
             ipc: [1; 64],
         };
         let peer = Peer { rank: 2, generation: 3, holder: holder.clone(), heap: heap.clone() };
@@ -365,7 +373,7 @@ mod tests {
             Message::Welcome(Welcome { world_id: 1, rank: 2, generation: 3, adopt: vec![heap.clone()] }),
             Message::Offer(Offer { heap }),
             Message::Waiting(Waiting { missing: vec![1, 3] }),
-            Message::Roster(Roster { peers: vec![peer.clone(), peer.clone()] }),
+            Message::Roster(Roster { world_id: 1, peers: vec![peer.clone(), peer.clone()] }),
             Message::Reattach(Reattach { world_id: 1, params, rank: 2, generation: 3, peers: vec![peer] }),
         ]
     }

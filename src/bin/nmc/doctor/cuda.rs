@@ -115,7 +115,7 @@ fn downgrade(check: Check) -> Check {
 }
 
 fn register(device: &Arc<Device>) -> nanomc::base::Result<()> {
-    let slab = Slab::create(c"nmc doctor", 1 << 16, false)?;
+    let slab = Slab::create(c"nmc doctor", 1 << 16, false, &super::trial_deadline())?;
     // The registration ends before the slab it refers to.
     HostRegistration::new(device, slab.base(), slab.bytes() as u64, false).map(drop)
 }

@@ -212,3 +212,8 @@ mod tests {
         assert!(features.iter().all(|f| !f.available && f.reason == "world.memfd: no"));
     }
 }
+
+/// Time for a trial allocation.
+fn trial_deadline() -> nanomc::base::Deadline {
+    nanomc::base::Deadline::after(std::time::Duration::from_secs(10))
+}

@@ -33,7 +33,7 @@ pub fn checks() -> Vec<Check> {
 }
 
 fn sealed_memory() -> Result<()> {
-    let slab = Slab::create(c"nmc doctor", TRIAL_BYTES, false)?;
+    let slab = Slab::create(c"nmc doctor", TRIAL_BYTES, false, &super::trial_deadline())?;
     Slab::open(slab.read_only_fd()?, TRIAL_BYTES, false).map(drop)
 }
 

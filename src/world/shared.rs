@@ -1,0 +1,228 @@
+//! What the threads of one rank share: who the peers are, where their heaps are mapped, and how they fare. The program's
+//! threads read it through `World`; the rank's own thread keeps it up to date.
+
+use super::config::Config;
+use super::dir::Place;
+use super::liveness::RankState;
+use super::realm::Slot;
+use super::sys::Event;
+use super::watch::Watch;
+use super::wire::{Holder, Params};
+use crate::base::error::{Error, Result};
+use crate::base::log;
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_PROTOCOL};
+use crate::cuda::{Device, DeviceTable};
+use crate::layout::world::{Control, Farewell, Words};
+use crate::mem::{Heap, Slab};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A peer as this rank knows it.
+pub struct PeerView {
+    pub generation: u64,
+    pub holder: Holder,
+    /// `None` in a local world, where nobody has to be watched.
+    pub watch: Option<Watch>,
+    /// `None` if it could not be opened.
+    pub heap: Option<Arc<Heap>>,
+}
+
+impl PeerView {
+    /// What the master announced about `rank`, with its heap open if that works; `own` is given if we have it mapped.
+    pub fn open(rank: u32, slot: Slot, own: Option<Arc<Heap>>, device: Option<&Arc<Device>>) -> (Self, Result<()>) {
+        let opened = match (own, slot.heap) {
+            (Some(own), _) => Ok(own),
+            (None, Some((desc, fd))) => Heap::open(&desc, fd, device)
+                .map(Arc::new)
+                .map_err(|e| e.context(format!("opening the heap of rank {rank}"))),
+            (None, None) => Err(Error::new(NMC_ERR_PROTOCOL, format!("rank {rank} was announced without a heap"))),
+        };
+        let (heap, outcome) = match opened {
+            Ok(heap) => (Some(heap), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        (Self { generation: slot.generation, holder: slot.holder, watch: Some(slot.watch), heap }, outcome)
+    }
+
+    pub fn device_rank(&self, rank: u32) -> u32 {
+        u32::try_from(self.holder.device_rank).unwrap_or(rank)
+    }
+}
+
+pub struct Shared {
+    pub params: Params,
+    pub rank: u32,
+    pub generation: u64,
+    pub world_id: u64,
+    pub place: Place,
+    /// Read-only; `None` in a local world.
+    pub control: Option<Slab>,
+    pub words: Arc<Slab>,
+    pub device: Option<Arc<Device>>,
+    pub peers: Mutex<Vec<Option<PeerView>>>,
+    /// Heaps that a rejoining rank replaced; pointers to them may still be in use.
+    replaced: Mutex<Vec<Arc<Heap>>>,
+    pub bases: Box<[AtomicU64]>,
+    pub device_table: Mutex<Option<DeviceTable>>,
+    pub states: Box<[AtomicU32]>,
+    pub changed: Event,
+    pub stop: Event,
+    pub cancelled: AtomicBool,
+    /// The rank has left or aborted: another process may hold it.
+    pub departed: AtomicBool,
+    pub master_up: AtomicBool,
+    pub failure: Mutex<Option<Error>>,
+}
+
+impl Shared {
+    pub fn new(
+        config: &Config,
+        device: Option<Arc<Device>>,
+        (rank, generation, world_id): (u32, u64, u64),
+        control: Option<Slab>,
+        words: Arc<Slab>,
+        peers: Vec<Option<PeerView>>,
+    ) -> Result<Self> {
+        let size = config.world_size as usize;
+        let shared = Self {
+            params: config.params(),
+            rank,
+            generation,
+            world_id,
+            place: config.place(),
+            control,
+            words,
+            device,
+            peers: Mutex::new(peers),
+            replaced: Mutex::new(Vec::new()),
+            bases: (0..size).map(|_| AtomicU64::new(0)).collect(),
+            device_table: Mutex::new(None),
+            states: (0..size).map(|_| AtomicU32::new(RankState::Absent.code())).collect(),
+            changed: Event::new()?,
+            stop: Event::new()?,
+            cancelled: AtomicBool::new(false),
+            departed: AtomicBool::new(false),
+            master_up: AtomicBool::new(true),
+            failure: Mutex::new(None),
+        };
+        shared.refresh_tables(&shared.peers.lock())?;
+        shared.observe();
+        Ok(shared)
+    }
+
+    /// Brings the base tables up to date with the peers.
+    fn refresh_tables(&self, peers: &[Option<PeerView>]) -> Result<()> {
+        let mut by_device_rank = vec![0; self.bases.len()];
+        for ((peer, base), rank) in peers.iter().zip(&self.bases).zip(0u32..) {
+            let heap = peer.as_ref().and_then(|peer| peer.heap.as_ref());
+            base.store(heap.map_or(0, |heap| heap.base()), Ordering::Release);
+            if let (Some(peer), Some(heap)) = (peer, heap)
+                && let Some(entry) = by_device_rank.get_mut(peer.device_rank(rank) as usize)
+            {
+                *entry = heap.device_base();
+            }
+        }
+        if let Some(device) = &self.device {
+            let mut table = self.device_table.lock();
+            match table.as_mut() {
+                Some(table) => table.update(&by_device_rank)?,
+                None => *table = Some(DeviceTable::new(device, &by_device_rank)?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the new holder of a rank in place. Whoever sees its generation finds its heap and state too. Memory that is
+    /// no longer the rank's stays mapped, since the program may hold pointers to it.
+    pub fn install(&self, rank: u32, mut view: PeerView, replaced: Option<Arc<Heap>>) -> Result<()> {
+        self.replaced.lock().extend(replaced);
+        let mut peers = self.peers.lock();
+        let state = self.look(rank, &mut view);
+        self.states[rank as usize].store(state.code(), Ordering::Release);
+        if let Some(place) = peers.get_mut(rank as usize) {
+            *place = Some(view);
+        }
+        self.refresh_tables(&peers)
+    }
+
+    fn look(&self, rank: u32, peer: &mut PeerView) -> RankState {
+        let farewell = self.words().farewell(rank, peer.generation);
+        match &mut peer.watch {
+            Some(watch) => watch.observe(farewell),
+            None if farewell == Farewell::None => RankState::Alive,
+            None => RankState::Left,
+        }
+    }
+
+    /// Looks at every peer; true if a state changed. Also the time until a drain grace ends.
+    pub fn observe(&self) -> (bool, Option<Duration>) {
+        let mut grace: Option<Duration> = None;
+        let mut changes = Vec::new();
+        let mut peers = self.peers.lock();
+        for (peer, rank) in peers.iter_mut().zip(0u32..) {
+            let Some(peer) = peer else { continue };
+            let state = self.look(rank, peer);
+            grace = [grace, peer.watch.as_ref().and_then(Watch::grace_left)].into_iter().flatten().min();
+            if self.states[rank as usize].swap(state.code(), Ordering::AcqRel) != state.code() {
+                changes.push((rank, state));
+            }
+        }
+        // The program's log callback may call us: it must not find the lock taken.
+        drop(peers);
+        for (rank, state) in &changes {
+            log::emit(log::INFO, || format!("rank {}: rank {rank} is now {state:?}", self.rank));
+        }
+        (!changes.is_empty(), grace)
+    }
+
+    /// Own heap as the GPU sees it.
+    pub fn own_device_base(&self) -> u64 {
+        let peers = self.peers.lock();
+        let own = peers.get(self.rank as usize).and_then(Option::as_ref);
+        own.and_then(|own| own.heap.as_ref()).map_or(0, |heap| heap.device_base())
+    }
+
+    /// State of a rank, which must be below the world size.
+    pub fn state(&self, rank: u32) -> RankState {
+        if self.control.is_none() {
+            // A local world has no thread that would look.
+            self.observe();
+        }
+        RankState::from_code(self.states[rank as usize].load(Ordering::Acquire))
+    }
+
+    /// Whether the master has given `rank` to a process that this rank has not been told of yet.
+    pub fn changing(&self, rank: u32) -> bool {
+        let Some(control) = &self.control else { return false };
+        let entry = Control::new(control.region()).rank(rank);
+        let known = self.peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |p| p.generation);
+        entry.is_some_and(|e| e.generation.load(Ordering::Acquire) > known && e.pid.load(Ordering::Acquire) != 0)
+    }
+
+    /// The state of a rank on which nobody can wait; `None` if it is alive or just being replaced.
+    pub fn lost(&self, rank: u32) -> Option<RankState> {
+        // In this order: a holder that is no longer news has its state in place.
+        (!self.changing(rank)).then(|| self.state(rank)).filter(|state| *state != RankState::Alive)
+    }
+
+    pub fn words(&self) -> Words<'_> {
+        Words::new(self.words.region(), self.params.words_per_rank)
+    }
+
+    pub fn check_rank(&self, rank: u32) -> Result<()> {
+        if rank >= self.params.world_size {
+            crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is not below the world size {}", self.params.world_size);
+        }
+        Ok(())
+    }
+
+    /// Fails if the rank has left or aborted, or its handle is being destroyed.
+    pub fn check_present(&self) -> Result<()> {
+        if self.cancelled.load(Ordering::SeqCst) || self.departed.load(Ordering::SeqCst) {
+            return Err(Error::new(NMC_ERR_CANCELLED, "the rank has left, aborted, or is being destroyed"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,338 @@
+//! Joins, deaths and master restarts in the worst order. A raw client stops where a crash or a slow machine would.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test reports by failing")]
+#![allow(unsafe_code, reason = "looks into heaps and words")]
+
+mod common;
+#[path = "common/raw.rs"]
+mod raw;
+
+use common::{PATIENCE, config, eventually};
+use nanomc::base::Deadline;
+use nanomc::base::status::*;
+use nanomc::world::{Config, Hosting, Master, RankState, World};
+use raw::{Raw, memfd, pidfd};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+fn external(dir: &Path, rank: u32, n: u32) -> Config {
+    Config { hosting: Hosting::Elsewhere, ..config(dir, Some(rank), n) }
+}
+
+fn within(seconds: u64) -> Deadline {
+    Deadline::after(Duration::from_secs(seconds))
+}
+
+fn serve(dir: &Path, n: u32) -> Master {
+    Master::open(&config(dir, None, n)).expect("master")
+}
+
+fn join_all(dir: &Path, n: u32) -> Vec<World> {
+    World::join_many((0..n).map(|r| external(dir, r, n)).collect()).expect("join")
+}
+
+/// What `join` does when it loses the master after its welcome: its last word is "aborted".
+fn say_aborted(words: &OwnedFd, rank: usize, generation: u64) {
+    // SAFETY: the words slab of a small world: one page per rank, the farewell first.
+    unsafe {
+        let map = libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_WRITE, libc::MAP_SHARED, words.as_raw_fd(), 0);
+        map.cast::<u64>().byte_add(4096 * rank).write_volatile(generation << 2 | 2);
+        libc::munmap(map, 8192);
+    }
+}
+
+#[test]
+fn a_connection_of_the_past_does_not_unseat_its_successor() {
+    let dir = tempfile::tempdir().expect("dir");
+    let dir = dir.path();
+    let _master = serve(dir, 2);
+    let mut worlds = join_all(dir, 2);
+    let (old, other) = (worlds.pop().unwrap(), worlds.pop().unwrap());
+    old.finalize().expect("finalize");
+    let mut successor = Raw::connect(dir);
+    successor.hello(&external(dir, 1, 2), false);
+    assert_eq!(successor.welcome().generation, 2);
+    let heap = successor.fds.pop().expect("the inherited heap");
+    drop(old);
+    std::thread::sleep(Duration::from_millis(100));
+    successor.offer(&heap);
+    assert_eq!(successor.roster().peers.len(), 2, "it has joined");
+    assert!(eventually(|| other.peer(1).unwrap().generation == 2));
+    let third = World::join(Config { deadline: within(2), ..external(dir, 1, 2) }).err().expect("the rank is taken");
+    assert_eq!(third.status, NMC_ERR_EXISTS, "{third}");
+}
+
+#[test]
+fn handles_of_an_old_world_do_not_disturb_the_next_one() {
+    let dir = tempfile::tempdir().expect("dir");
+    let dir = dir.path().to_path_buf();
+    let _master = serve(&dir, 2);
+    let old = join_all(&dir, 2);
+    for world in &old {
+        world.finalize().expect("finalize");
+    }
+    let mut slow = Raw::connect(&dir);
+    slow.hello(&external(&dir, 0, 2), false);
+    let other = std::thread::spawn({
+        let dir = dir.clone();
+        move || World::join(external(&dir, 1, 2)).map(|w| w.rank())
+    });
+    slow.welcome();
+    std::thread::sleep(Duration::from_millis(200));
+    drop(old);
+    std::thread::sleep(Duration::from_millis(200));
+    slow.offer(&memfd(1 << 20, true));
+    assert_eq!(other.join().expect("thread"), Ok(1));
+}
+
+#[test]
+fn ranks_that_rejoin_at_once_all_get_the_whole_world() {
+    let dir = tempfile::tempdir().expect("dir");
+    let _master = serve(dir.path(), 4);
+    let mut worlds = join_all(dir.path(), 4);
+    worlds.truncate(1);
+    for round in 0..60 {
+        let again = World::join_many((1..4).map(|r| external(dir.path(), r, 4)).collect()).expect("rejoin");
+        for world in &again {
+            assert!(world.ptr(world.rank(), 0, 8).is_ok(), "round {round}: own heap\n{}", world.dump());
+            assert_eq!(world.state(world.rank()), Ok(RankState::Alive), "round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_generation_is_given_out_once_also_across_masters() {
+    let dir = tempfile::tempdir().expect("dir");
+    let dir = dir.path();
+    let master = serve(dir, 2);
+    let mut worlds = join_all(dir, 2);
+    drop(worlds.pop());
+    let survivor = worlds.pop().unwrap();
+    let mut unlucky = Raw::connect(dir);
+    unlucky.hello(&external(dir, 1, 2), false);
+    let welcome = unlucky.welcome();
+    drop(master); // before the survivor was told
+    say_aborted(&unlucky.fds[1], 1, welcome.generation);
+    drop(unlucky);
+    let _master = serve(dir, 2);
+    let next = World::join(external(dir, 1, 2)).expect("the rank can be taken");
+    assert!(next.peer(1).unwrap().generation > welcome.generation);
+    assert!(eventually(|| survivor.state(1) == Ok(RankState::Alive)));
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(survivor.state(1), Ok(RankState::Alive), "and stays alive");
+}
+
+#[test]
+fn peers_map_the_memory_that_the_holder_uses() {
+    let dir = tempfile::tempdir().expect("dir");
+    let dir = dir.path();
+    let _master = serve(dir, 2);
+    let mut worlds = join_all(dir, 2);
+    drop(worlds.pop());
+    let other = worlds.pop().unwrap();
+    let mut lender = Raw::connect(dir);
+    lender.hello(&external(dir, 1, 2), true); // brings memory of its own, and dies while joining
+    lender.welcome();
+    drop(lender);
+    let next = World::join(external(dir, 1, 2)).expect("join");
+    assert!(eventually(|| other.peer(1).unwrap().generation == next.peer(1).unwrap().generation));
+    // SAFETY: both pointers are to mapped heaps.
+    let seen = unsafe {
+        (next.ptr(1, 0, 8).unwrap() as *mut u64).write_volatile(0xabcd);
+        (other.ptr(1, 0, 8).unwrap() as *const u64).read_volatile()
+    };
+    assert_eq!(seen, 0xabcd);
+}
+
+#[test]
+fn a_log_callback_may_call_the_library() {
+    let dir = tempfile::tempdir().expect("dir");
+    let mut worlds = World::join_many((0..2).map(|r| config(dir.path(), Some(r), 2)).collect()).expect("join");
+    let leaver = worlds.pop().unwrap();
+    let world: &'static World = Box::leak(Box::new(worlds.pop().unwrap()));
+    let called = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let calls = std::sync::Arc::clone(&called);
+    nanomc::base::log::set_sink(
+        Some(Box::new(move |_, text| {
+            if text.contains("is now") {
+                let _ = (world.huge_pages(), world.dump(), world.peer(1));
+                calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            }
+        })),
+        4,
+    );
+    drop(leaver);
+    assert!(eventually(|| called.load(std::sync::atomic::Ordering::SeqCst) > 0), "the callback came back");
+    assert!(eventually(|| world.state(1) == Ok(RankState::Left)));
+    nanomc::base::log::set_sink(None, 1);
+    // SAFETY: leaked above, used by nobody else any more.
+    drop(unsafe { Box::from_raw(std::ptr::from_ref(world).cast_mut()) });
+}
+
+#[test]
+fn a_heap_that_cannot_be_opened_is_reported_once_and_the_world_goes_on() {
+    let dir = tempfile::tempdir().expect("dir");
+    let dir = dir.path();
+    let _master = serve(dir, 2);
+    let mut worlds = join_all(dir, 2);
+    drop(worlds.pop());
+    let world = worlds.pop().unwrap();
+    let mut bad = Raw::connect(dir);
+    bad.hello(&external(dir, 1, 2), true);
+    bad.welcome();
+    bad.offer(&memfd(1 << 20, false));
+    assert!(eventually(|| world.failure().is_some()), "an async error");
+    let failure = world.failure().unwrap();
+    assert!(failure.message.contains("opening the heap of rank 1"), "{failure}");
+    assert_eq!(world.ptr(1, 0, 8).expect_err("no heap").status, NMC_ERR_PEER_LOST);
+    assert!(world.ptr(0, 0, 8).is_ok() && world.master_up());
+}
+
+#[test]
+fn cancel_ends_a_selftest() {
+    let dir = tempfile::tempdir().expect("dir");
+    let worlds = World::join_many((0..2).map(|r| config(dir.path(), Some(r), 2)).collect()).expect("join");
+    std::thread::scope(|scope| {
+        let test = scope.spawn(|| worlds[0].selftest(1, &Deadline::after(PATIENCE * 10)));
+        worlds[1].barrier(&Deadline::after(PATIENCE)).expect("meets the first of its barriers");
+        std::thread::sleep(Duration::from_millis(50));
+        let cancelled = Instant::now();
+        worlds[0].cancel();
+        assert_eq!(test.join().expect("thread").expect_err("cancelled").status, NMC_ERR_CANCELLED);
+        assert!(cancelled.elapsed() < PATIENCE, "long before its deadline");
+    });
+}
+
+#[test]
+fn a_barrier_names_the_dead_rank_behind_a_slow_one() {
+    let dir = tempfile::tempdir().expect("dir");
+    let worlds = World::join_many((0..3).map(|r| config(dir.path(), Some(r), 3)).collect()).expect("join");
+    worlds[2].abort();
+    assert!(eventually(|| worlds[0].state(2) != Ok(RankState::Alive)));
+    let error = worlds[0].barrier(&Deadline::after(PATIENCE)).expect_err("rank 2 is lost");
+    assert!(error.status == NMC_ERR_PEER_LOST && error.message.contains("rank 2"), "{error}");
+}
+
+#[test]
+fn a_rank_that_has_left_does_not_arrive_for_its_successor() {
+    let dir = tempfile::tempdir().expect("dir");
+    let _master = serve(dir.path(), 2);
+    let worlds = join_all(dir.path(), 2);
+    worlds[1].finalize().expect("finalize");
+    let _successor = World::join(external(dir.path(), 1, 2)).expect("takes over");
+    assert!(eventually(|| worlds[0].peer(1).unwrap().generation == 2));
+    let past = worlds[1].barrier(&Deadline::after(Duration::ZERO)).expect_err("it has left");
+    assert_eq!(past.status, NMC_ERR_CANCELLED);
+    assert_eq!(worlds[0].barrier(&within(1)).expect_err("nobody else arrived").status, NMC_ERR_TIMEOUT);
+}
+
+#[test]
+fn an_external_master_keeps_nothing_after_everybody_left() {
+    // Looks at descriptors of its process, so it needs one of its own.
+    let out = in_process("master_keeps_nothing", Path::new("")).wait_with_output().expect("child");
+    assert!(out.status.success());
+}
+
+fn case_master_keeps_nothing() {
+    let dir = tempfile::tempdir().expect("dir");
+    let _master = serve(dir.path(), 2);
+    drop(join_all(dir.path(), 2));
+    let of_ours = || {
+        let fds = std::fs::read_dir("/proc/self/fd").expect("fds");
+        let links = fds.filter_map(|e| std::fs::read_link(e.ok()?.path()).ok());
+        links.filter(|l| l.to_string_lossy().contains("nanomc")).count()
+    };
+    assert!(eventually(|| of_ours() == 0), "{} slabs are kept", of_ours());
+}
+
+#[test]
+fn a_forked_child_does_not_play_the_dead_master() {
+    let dir = tempfile::tempdir().expect("dir");
+    let dir = dir.path();
+    let mut master = in_process("master_with_a_child", dir);
+    assert!(eventually(|| dir.join("ready").exists()));
+    let worlds = join_all(dir, 2);
+    master.kill().expect("kill");
+    master.wait().expect("wait");
+    assert!(eventually(|| worlds.iter().all(|w| !w.master_up())), "its death is seen");
+    let _master = serve(dir, 2);
+    assert!(eventually(|| worlds.iter().all(World::master_up)), "and another can take over");
+    std::fs::write(dir.join("over"), "").expect("tell the child");
+}
+
+fn case_master_with_a_child(dir: &Path) {
+    let _master = serve(dir, 2);
+    // SAFETY: the child only sleeps and leaves.
+    if unsafe { libc::fork() } == 0 {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE && !dir.join("over").exists() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::process::exit(0);
+    }
+    std::fs::write(dir.join("ready"), "").expect("ready");
+    std::thread::sleep(PATIENCE);
+}
+
+#[test]
+fn a_joiner_that_died_does_not_block_its_rank() {
+    let dir = tempfile::tempdir().expect("dir");
+    let dir = dir.path();
+    let _master = serve(dir, 2);
+    let mut process = Command::new("sleep").arg("600").spawn().expect("sleep");
+    let mut dead = Raw::connect(dir); // as if a forked child kept the socket
+    dead.hello_for(&external(dir, 1, 2), false, process.id(), &pidfd(process.id()));
+    process.kill().expect("kill");
+    process.wait().expect("wait");
+    let worlds = join_all(dir, 2);
+    assert_eq!(worlds.len(), 2);
+}
+
+#[test]
+fn a_newer_header_may_make_a_local_world() {
+    use nanomc::ffi::world::{nmc_world_create_local, nmc_world_destroy};
+    use nanomc::ffi::world_types::nmc_world_config_t;
+    #[repr(C, align(8))]
+    struct Newer {
+        config: nmc_world_config_t,
+        tail: [u8; 3072],
+    }
+    // SAFETY: a C struct of integers and pointers; what matters is set below.
+    let mut newer: Box<Newer> = Box::new(unsafe { std::mem::zeroed() });
+    let c = &mut newer.config;
+    c.struct_size = u32::try_from(size_of::<Newer>()).unwrap();
+    c.abi_version = 2;
+    (c.world_size, c.heap_bytes, c.heap_kind, c.heap_import.fd) = (1, 4096, 1, -1);
+    (c.rank, c.device, c.device_rank, c.words_per_rank, c.drain_ms, c.service_cpu) = (-1, -1, -1, -1, -1, -1);
+    c.join_timeout_ms = -1;
+    let mut world = std::ptr::null_mut();
+    for (tail, expected) in [(0, NMC_OK), (1, NMC_ERR_VERSION)] {
+        newer.tail[3071] = tail;
+        // SAFETY: a config of the size it states.
+        let status = unsafe { nmc_world_create_local(&raw const newer.config, &raw mut world) };
+        assert_eq!(status, expected);
+    }
+    assert_eq!(nmc_world_destroy(world), NMC_OK);
+}
+
+/// Runs one of the `case_*` functions in a process of its own.
+fn in_process(case: &str, dir: &Path) -> Child {
+    Command::new(std::env::current_exe().expect("exe"))
+        .args(["--exact", "child", "--test-threads=1", "--nocapture"])
+        .env("NMC_CASE", case)
+        .env("NMC_DIR", dir)
+        .spawn()
+        .expect("child")
+}
+
+/// Not a test of its own: the other side of [`in_process`].
+#[test]
+fn child() {
+    let dir = std::env::var_os("NMC_DIR").unwrap_or_default();
+    match std::env::var("NMC_CASE").as_deref() {
+        Ok("master_keeps_nothing") => case_master_keeps_nothing(),
+        Ok("master_with_a_child") => case_master_with_a_child(Path::new(&dir)),
+        _ => {}
+    }
+}
