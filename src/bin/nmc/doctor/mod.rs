@@ -191,6 +191,11 @@ fn for_people(checks: &[Check], features: &[Feature], style: Style) -> String {
     text
 }
 
+/// Time for a trial allocation.
+fn trial_deadline() -> nanomc::base::Deadline {
+    nanomc::base::Deadline::after(std::time::Duration::from_secs(10))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,9 +216,4 @@ mod tests {
         let features = features(&[lost], None);
         assert!(features.iter().all(|f| !f.available && f.reason == "world.memfd: no"));
     }
-}
-
-/// Time for a trial allocation.
-fn trial_deadline() -> nanomc::base::Deadline {
-    nanomc::base::Deadline::after(std::time::Duration::from_secs(10))
 }
