@@ -47,7 +47,9 @@ if(NANOMC_VALGRIND)
     endif()
   endif()
 endif()
-set(NMC_VALGRIND_RUN "${VALGRIND}" --quiet --error-exitcode=99 --leak-check=full --child-silent-after-fork=no)
+set(NMC_VALGRIND_RUN "${VALGRIND}" --quiet --fair-sched=yes --error-exitcode=99 --leak-check=full
+  --errors-for-leak-kinds=definite # a forked child loses the threads that held pointers
+  --child-silent-after-fork=no)
 
 function(nmc_add_program)
   cmake_parse_arguments(PARSE_ARGV 0 P "NO_ASAN" "NAME" "SOURCES;LIBRARIES")

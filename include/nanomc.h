@@ -283,8 +283,8 @@ typedef int32_t nmc_status_t;
 
 /**
  * Receives a log line: level, NUL-terminated text that is valid during the call, and the caller's pointer. It is
- * called on whichever thread logs, also on threads of the library, and must not throw. It may call nmc functions,
- * but must not destroy a handle that an outer call is using.
+ * called on whichever thread logs, also on threads of the library, and must not throw. It may call nmc functions;
+ * destroying the handle whose call or thread it is called from gives `NMC_ERR_BUSY`.
  */
 typedef void (*nmc_log_fn)(int32_t level, const char *text, void *user);
 
@@ -522,13 +522,15 @@ const char *nmc_status_name(nmc_status_t status);
 const char *nmc_last_error_message(void);
 
 /**
- * Sends log lines up to `max_level` to `callback`; NULL ends logging. Without a callback the library writes nothing
+ * Sends log lines up to `max_level` to `callback`; NULL ends logging, whatever the level. Without a callback the library writes nothing
  * anywhere. When the call returns, the former callback is not running and will not be called again.
  *
  * Thread-safe; waits for a callback that is running. Returns `NMC_ERR_INVALID_ARG` for a level that does not exist
  * and `NMC_ERR_BUSY` when called from inside a callback.
  */
-nmc_status_t nmc_log_set_callback(nmc_log_fn callback, int32_t max_level, void *user);
+nmc_status_t nmc_log_set_callback(nmc_log_fn callback,
+                                  int32_t max_level,
+                                  void *user);
 
 /**
  * Joins a world as one rank and stores a handle in `*out`. Returns when all ranks have joined (or, if the world
@@ -556,8 +558,8 @@ nmc_status_t nmc_world_join_ranks(const struct nmc_world_config_t *config,
 
 /**
  * Makes a world of `config->world_size` ranks inside this process, without socket, files or threads, and stores
- * all handles in `out_worlds`. `name`, `dir`, `rank`, `master` and the timeouts are not used. Does not block.
- * Thread-safe. Not graph-safe. Statuses as for `nmc_world_join`.
+ * all handles in `out_worlds`. `name`, `dir`, `rank`, `device_rank`, `master` and the timeouts are not looked at.
+ * Takes as long as reserving the memory does. Thread-safe. Not graph-safe. Statuses as for `nmc_world_join`.
  */
 nmc_status_t nmc_world_create_local(const struct nmc_world_config_t *config, struct nmc_world_t **out_worlds);
 
@@ -586,7 +588,8 @@ nmc_status_t nmc_world_abort(struct nmc_world_t *world);
  *
  * Blocks for the GPU if the world has a device, and until other threads are out of their calls. Thread-safe: of
  * several callers one succeeds. Not graph-safe.
- * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
+ * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback that a call on this handle, or a
+ * thread of it, is waiting for.
  */
 nmc_status_t nmc_world_destroy(struct nmc_world_t *world);
 
@@ -695,9 +698,7 @@ nmc_status_t nmc_world_write_word_async(const struct nmc_world_t *world,
 /**
  * Waits until all ranks have called it. For start-up, tests and tools, not for hot paths. After an error the same
  * barrier is still open, and the next call continues to wait for it: also together with a process that has taken
- * the place of a dead rank. Such a process continues the count of its predecessor: a barrier at which that one had
- * arrived before it died is done, and its first call is for the next one. After a barrier all ranks know the same
- * holders of all ranks.
+ * the place of a dead rank. After a barrier all ranks know the same holders of all ranks.
  *
  * Blocks up to `timeout_ms` (-1 for 30 s). One thread per handle at a time. Not graph-safe.
  * Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`
@@ -745,7 +746,8 @@ nmc_status_t nmc_world_dump(const struct nmc_world_t *world, char *buffer, size_
  * the fields about own memory are not used. It takes over a world whose former master died, as soon as a survivor
  * reports; and it serves the next world of the same name when all ranks have left.
  *
- * Does not block. Thread-safe. Not graph-safe. The handle is destroyed with `nmc_master_destroy`.
+ * Waits at most half a second for a master that is just ending. Thread-safe. Not graph-safe. The handle is destroyed
+ * with `nmc_master_destroy`.
  * Statuses: those of `nmc_world_join`; `NMC_ERR_EXISTS` if a master of that name is running.
  */
 nmc_status_t nmc_master_start(const struct nmc_world_config_t *config, struct nmc_master_t **out_master);
@@ -755,7 +757,7 @@ nmc_status_t nmc_master_start(const struct nmc_world_config_t *config, struct nm
  * does nothing.
  *
  * Blocks until its thread has ended, which is soon. Thread-safe: of several callers one succeeds.
- * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
+ * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback on the master's own thread.
  */
 nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
 

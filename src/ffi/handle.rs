@@ -28,6 +28,8 @@ pub(crate) trait Object: Send + Sync + 'static {
     const NAME: &'static str;
     /// Makes calls that wait on this object return soon; `destroy` calls it before it waits for them.
     fn cancel(&self);
+    /// Whether the calling thread is one that `destroy` would wait for.
+    fn runs_this_thread(&self) -> bool;
 }
 
 struct Slot {
@@ -238,8 +240,12 @@ pub(crate) fn take<T: Object + HasC>(handle: *mut T::C) -> Result<Option<Box<T>>
             format!("the {} is in use by an outer call of this thread; destroy it after that returned", T::NAME),
         ));
     }
-    // Holding the object while cancelling keeps it alive against nothing but ourselves: only one caller can
-    // retire the word, and that caller is the one that frees.
+    if with::<T, bool>(handle, |object| Ok(object.runs_this_thread()))? {
+        return Err(Error::new(
+            NMC_ERR_BUSY,
+            format!("this is a thread of the {} itself, inside a log callback; destroy it on another one", T::NAME),
+        ));
+    }
     let kind = value & ((1 << KIND_BITS) - 1);
     let Some(slot) = (kind == T::KIND && value >> 56 == MARK >> 56).then(|| slot(value)).flatten() else {
         return Err(bad::<T>(handle));
@@ -268,14 +274,6 @@ pub(crate) fn take<T: Object + HasC>(handle: *mut T::C) -> Result<Option<Box<T>>
     }
     // SAFETY: created by `Box::into_raw` in `create` for this type; nobody else holds or can obtain it.
     Ok(Some(unsafe { Box::from_raw(raw) }))
-}
-
-/// [`take`], but not inside a log callback: the thread that logs may be one that the object waits for.
-pub(crate) fn take_outside_log<T: Object + HasC>(handle: *mut T::C) -> Result<Option<Box<T>>> {
-    if crate::base::log::inside() && !handle.is_null() {
-        return Err(Error::new(NMC_ERR_BUSY, format!("a {} cannot be destroyed inside a log callback", T::NAME)));
-    }
-    take(handle)
 }
 
 fn anyone_holds(value: u64) -> bool {

@@ -22,8 +22,8 @@ const _: () = assert!(
 );
 
 /// Receives a log line: level, NUL-terminated text that is valid during the call, and the caller's pointer. It is
-/// called on whichever thread logs, also on threads of the library, and must not throw. It may call nmc functions,
-/// but must not destroy a handle that an outer call is using.
+/// called on whichever thread logs, also on threads of the library, and must not throw. It may call nmc functions;
+/// destroying the handle whose call or thread it is called from gives `NMC_ERR_BUSY`.
 pub type nmc_log_fn = Option<extern "C" fn(level: i32, text: *const c_char, user: *mut c_void)>;
 
 struct User(*mut c_void);
@@ -32,7 +32,7 @@ unsafe impl Send for User {}
 // SAFETY: as above.
 unsafe impl Sync for User {}
 
-/// Sends log lines up to `max_level` to `callback`; NULL ends logging. Without a callback the library writes nothing
+/// Sends log lines up to `max_level` to `callback`; NULL ends logging, whatever the level. Without a callback the library writes nothing
 /// anywhere. When the call returns, the former callback is not running and will not be called again.
 ///
 /// Thread-safe; waits for a callback that is running. Returns `NMC_ERR_INVALID_ARG` for a level that does not exist
@@ -41,7 +41,7 @@ unsafe impl Sync for User {}
 pub extern "C" fn nmc_log_set_callback(callback: nmc_log_fn, max_level: i32, user: *mut c_void) -> nmc_status_t {
     guard(|| {
         super::handle::prepare()?;
-        if !(NMC_LOG_ERROR..=NMC_LOG_DEBUG).contains(&max_level) {
+        if callback.is_some() && !(NMC_LOG_ERROR..=NMC_LOG_DEBUG).contains(&max_level) {
             crate::bail!(NMC_ERR_INVALID_ARG, "log level {max_level} is not between 1 (error) and 4 (debug)");
         }
         let user = User(user);

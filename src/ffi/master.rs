@@ -15,6 +15,9 @@ impl Object for Master {
     const KIND: u64 = 2;
     const NAME: &'static str = "master";
     fn cancel(&self) {}
+    fn runs_this_thread(&self) -> bool {
+        Master::runs_this_thread(self)
+    }
 }
 
 impl HasC for Master {
@@ -25,7 +28,8 @@ impl HasC for Master {
 /// the fields about own memory are not used. It takes over a world whose former master died, as soon as a survivor
 /// reports; and it serves the next world of the same name when all ranks have left.
 ///
-/// Does not block. Thread-safe. Not graph-safe. The handle is destroyed with `nmc_master_destroy`.
+/// Waits at most half a second for a master that is just ending. Thread-safe. Not graph-safe. The handle is destroyed
+/// with `nmc_master_destroy`.
 /// Statuses: those of `nmc_world_join`; `NMC_ERR_EXISTS` if a master of that name is running.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_master_start(
@@ -47,11 +51,11 @@ pub unsafe extern "C" fn nmc_master_start(
 /// does nothing.
 ///
 /// Blocks until its thread has ended, which is soon. Thread-safe: of several callers one succeeds.
-/// Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
+/// Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback on the master's own thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_master_destroy(master: *mut nmc_master_t) -> nmc_status_t {
     guard(|| {
-        drop(handle::take_outside_log::<Master>(master)?);
+        drop(handle::take::<Master>(master)?);
         Ok(())
     })
 }

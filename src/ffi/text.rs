@@ -3,12 +3,18 @@
 use crate::base::error::Result;
 use std::ffi::c_char;
 
-/// Copies `text` and a NUL into the caller's buffer. `needed`, if given, receives the size including the NUL,
-/// also when the buffer is too small; then as much as fits is stored, NUL-terminated.
-pub(crate) fn copy_out(text: &str, buffer: *mut c_char, capacity: usize, needed: *mut usize) -> Result<()> {
+/// Refuses a buffer that cannot be one.
+pub(crate) fn check_buffer(buffer: *const c_char, capacity: usize) -> Result<()> {
     if buffer.is_null() && capacity != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "the text buffer is NULL but its capacity is {capacity}");
     }
+    Ok(())
+}
+
+/// Copies `text` and a NUL into the caller's buffer. `needed`, if given, receives the size including the NUL,
+/// also when the buffer is too small; then as much as fits is stored, NUL-terminated.
+pub(crate) fn copy_out(text: &str, buffer: *mut c_char, capacity: usize, needed: *mut usize) -> Result<()> {
+    check_buffer(buffer, capacity)?;
     if !needed.is_null() {
         super::out(needed, "needed")?.write(text.len() + 1);
     }

@@ -1,7 +1,7 @@
 //! `nmc_world_*`: ranks of one node and the heaps they share.
 
 use super::handle::{self, HasC, Object};
-use super::text::copy_out;
+use super::text::{check_buffer, copy_out};
 use super::world_types::{nmc_rank_info_t, nmc_world_config_t, nmc_world_info_t, parse};
 use super::{guard, out};
 use crate::base::Deadline;
@@ -21,6 +21,9 @@ impl Object for World {
     const NAME: &'static str = "world";
     fn cancel(&self) {
         World::cancel(self);
+    }
+    fn runs_this_thread(&self) -> bool {
+        World::runs_this_thread(self)
     }
 }
 
@@ -104,6 +107,11 @@ pub unsafe extern "C" fn nmc_world_join_ranks(
         handle::prepare()?;
         // SAFETY: the caller promises `n_ranks` numbers.
         let ranks = unsafe { std::slice::from_raw_parts(ranks, n_ranks) };
+        for (i, rank) in ranks.iter().enumerate() {
+            if ranks[..i].contains(rank) {
+                crate::bail!(NMC_ERR_INVALID_ARG, "ranks names rank {rank} twice");
+            }
+        }
         let configs = ranks
             .iter()
             .map(|rank| {
@@ -123,8 +131,8 @@ pub unsafe extern "C" fn nmc_world_join_ranks(
 }
 
 /// Makes a world of `config->world_size` ranks inside this process, without socket, files or threads, and stores
-/// all handles in `out_worlds`. `name`, `dir`, `rank`, `master` and the timeouts are not used. Does not block.
-/// Thread-safe. Not graph-safe. Statuses as for `nmc_world_join`.
+/// all handles in `out_worlds`. `name`, `dir`, `rank`, `device_rank`, `master` and the timeouts are not looked at.
+/// Takes as long as reserving the memory does. Thread-safe. Not graph-safe. Statuses as for `nmc_world_join`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_world_create_local(
     config: *const nmc_world_config_t,
@@ -135,9 +143,11 @@ pub unsafe extern "C" fn nmc_world_create_local(
         // SAFETY: the C contract of `config`; a name is optional here.
         let mut named = unsafe { super::config::read(config) }?;
         named.struct_size = super::world_types::WORLD_CONFIG_BYTES;
-        if named.name.len == 0 {
-            named.name = super::basic::nmc_slice_t { ptr: c"local".as_ptr().cast(), len: 5 };
-        }
+        // Nobody meets anybody: what is about meeting is not looked at.
+        named.name = super::basic::nmc_slice_t { ptr: c"local".as_ptr().cast(), len: 5 };
+        named.dir = super::basic::nmc_slice_t { ptr: std::ptr::null(), len: 0 };
+        (named.rank, named.device_rank, named.master) = (-1, -1, super::world_types::NMC_MASTER_RANK0);
+        named.join_timeout_ms = crate::base::deadline::MAX_TIMEOUT_MS;
         // SAFETY: `named` is a full, valid config.
         let config = unsafe { parse(&raw const named) }?;
         let slots = worlds_out(out_worlds, config.world_size as usize)?;
@@ -202,11 +212,12 @@ pub extern "C" fn nmc_world_abort(world: *mut nmc_world_t) -> nmc_status_t {
 ///
 /// Blocks for the GPU if the world has a device, and until other threads are out of their calls. Thread-safe: of
 /// several callers one succeeds. Not graph-safe.
-/// Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
+/// Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback that a call on this handle, or a
+/// thread of it, is waiting for.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_world_destroy(world: *mut nmc_world_t) -> nmc_status_t {
     guard(|| {
-        drop(handle::take_outside_log::<World>(world)?);
+        drop(handle::take::<World>(world)?);
         Ok(())
     })
 }
@@ -327,9 +338,10 @@ pub unsafe extern "C" fn nmc_world_locate(
 ) -> nmc_status_t {
     guard(|| {
         with(world, |world| {
+            let (to_rank, to_offset) = (out(out_rank, "out_rank")?, out(out_offset, "out_offset")?);
             let (rank, offset) = world.locate(ptr as u64)?;
-            out(out_rank, "out_rank")?.write(rank.cast_signed());
-            out(out_offset, "out_offset")?.write(offset);
+            to_rank.write(rank.cast_signed());
+            to_offset.write(offset);
             Ok(())
         })
     })
@@ -432,9 +444,7 @@ pub extern "C" fn nmc_world_write_word_async(
 
 /// Waits until all ranks have called it. For start-up, tests and tools, not for hot paths. After an error the same
 /// barrier is still open, and the next call continues to wait for it: also together with a process that has taken
-/// the place of a dead rank. Such a process continues the count of its predecessor: a barrier at which that one had
-/// arrived before it died is done, and its first call is for the next one. After a barrier all ranks know the same
-/// holders of all ranks.
+/// the place of a dead rank. After a barrier all ranks know the same holders of all ranks.
 ///
 /// Blocks up to `timeout_ms` (-1 for 30 s). One thread per handle at a time. Not graph-safe.
 /// Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`
@@ -474,7 +484,11 @@ pub unsafe extern "C" fn nmc_world_async_error(
     guard(|| {
         with(world, |world| {
             let failure = world.failure();
-            out(out_status, "out_status")?.write(failure.as_ref().map_or(NMC_OK, |e| e.status));
+            let status = failure.as_ref().map_or(NMC_OK, |e| e.status);
+            let to_status = out(out_status, "out_status")?;
+            check_buffer(buffer, capacity)?;
+            // Also when the text is too long for the buffer.
+            to_status.write(status);
             if capacity == 0 && needed.is_null() {
                 return Ok(());
             }

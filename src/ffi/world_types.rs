@@ -256,6 +256,7 @@ pub(crate) unsafe fn parse(ptr: *const nmc_world_config_t) -> Result<Config> {
         deadline: Deadline::from_ms(c.join_timeout_ms, DEFAULT_JOIN_MS)?,
         drain_ms: optional(c.drain_ms, "drain_ms")?.unwrap_or(DEFAULT_DRAIN_MS),
         service_cpu: optional(c.service_cpu, "service_cpu")?,
+        give_up: std::sync::Arc::default(),
     };
     config.check()?;
     Ok(config)

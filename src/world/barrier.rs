@@ -20,6 +20,20 @@ impl Shared {
         self.words().lines(rank).ok_or_else(|| Error::new(NMC_ERR_INTERNAL, format!("no lines of rank {rank}")))
     }
 
+    /// How many barriers this rank has passed, as its predecessors left it. One at which the predecessor had arrived but
+    /// that is still open is taken back, so that this process meets the others there.
+    pub fn resume_barriers(&self) -> Result<u64> {
+        let arrived = |rank| -> Result<u64> { Ok(self.lines(rank)?.arrived.value.load(Ordering::SeqCst)) };
+        let own = arrived(self.rank)?;
+        for rank in 0..self.params.world_size {
+            if arrived(rank)? < own {
+                self.lines(self.rank)?.arrived.value.store(own - 1, Ordering::SeqCst);
+                return Ok(own - 1);
+            }
+        }
+        Ok(own)
+    }
+
     /// Wakes everyone who waits at a barrier.
     pub fn ring(&self) {
         if let Ok(lines) = self.lines(0) {
@@ -54,7 +68,7 @@ impl World {
                 if arrived && !shared.changing(rank) {
                     continue;
                 }
-                waiting = Some(rank);
+                waiting = waiting.or(Some(rank));
                 if let Some(state) = shared.lost(rank) {
                     return Err(Error::new(NMC_ERR_PEER_LOST, format!("barrier: rank {rank} is {state:?}")));
                 }

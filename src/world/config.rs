@@ -7,6 +7,8 @@ use crate::base::error::Result;
 use crate::layout::{self, MAX_RANKS};
 use crate::mem::{HeapKind, Import};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Default time for all ranks to come together.
 pub const DEFAULT_JOIN_MS: i64 = 30_000;
@@ -59,6 +61,8 @@ pub struct Config {
     pub drain_ms: u32,
     /// CPU for the library's threads.
     pub service_cpu: Option<u32>,
+    /// Set when there is no point in joining any more, because another rank of the same call has failed.
+    pub give_up: Arc<AtomicBool>,
 }
 
 impl Config {
@@ -86,6 +90,12 @@ impl Config {
             crate::bail!(NMC_ERR_INVALID_ARG, "drain_ms {} is above 600000", self.drain_ms);
         }
         Ok(())
+    }
+
+    /// Whether joining should end without success.
+    #[must_use]
+    pub fn gives_up(&self) -> bool {
+        self.deadline.passed() || self.give_up.load(Ordering::Relaxed)
     }
 
     /// What all ranks must agree on.

@@ -110,6 +110,13 @@ impl Place {
         Ok(())
     }
 
+    /// Removes what a dead master left.
+    pub fn sweep(&self) {
+        if self.socket().exists() {
+            drop(self.try_lock());
+        }
+    }
+
     /// Becomes the master if nobody is.
     pub fn try_lock(&self) -> Result<Option<Lock>> {
         let Some(dir) = self.open()? else { return Ok(None) };

@@ -6,7 +6,6 @@ use super::master::{Master, slots_of};
 use super::realm::Slot;
 use super::sys::{self, Link, Packet, Sent};
 use super::wire::{Hello, Holder, Message, Offer, Welcome};
-use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT};
 use crate::cuda::Device;
@@ -43,6 +42,9 @@ pub struct Joined {
     pub master: Option<Master>,
 }
 
+/// How often a waiting join looks whether it should give up.
+const GLANCE: Duration = Duration::from_millis(100);
+
 /// Why one attempt did not succeed.
 enum Setback {
     /// Nobody serves, or the master went away: try again.
@@ -73,7 +75,7 @@ pub fn join(config: &mut Config, device: Option<&Arc<Device>>) -> Result<Joined>
         lent: lent.is_some(),
     };
     let may_host = config.hosting == Hosting::Rank0 && config.rank.unwrap_or(0) == 0;
-    let mut missing = Vec::new();
+    let mut waited_for = WaitedFor::default();
     let mut pause = Duration::from_millis(1);
     loop {
         if may_host
@@ -83,7 +85,7 @@ pub fn join(config: &mut Config, device: Option<&Arc<Device>>) -> Result<Joined>
             master = Some(Master::start(lock, config.params(), config.service_cpu)?);
         }
         place.check()?;
-        let mut attempt = Attempt { config, device, holder: &holder, missing: &mut missing };
+        let mut attempt = Attempt { config, device, holder: &holder, waited_for: &mut waited_for };
         match attempt.run(&place.socket(), &mut lent) {
             Ok((seat, socket, heap, peers)) => {
                 return Ok(Joined { seat, socket, heap, peers, master });
@@ -91,18 +93,22 @@ pub fn join(config: &mut Config, device: Option<&Arc<Device>>) -> Result<Joined>
             Err(Setback::Failed(error)) => return Err(error.context(format!("joining world {:?}", config.name))),
             Err(Setback::NoMaster) => {}
         }
-        if config.deadline.passed() {
-            return Err(timeout(config, &missing, master.is_some()));
+        if config.gives_up() {
+            return Err(timeout(config, &waited_for, master.is_some()));
         }
         std::thread::sleep(pause.min(config.deadline.left()));
         pause = (pause * 2).min(Duration::from_millis(50));
     }
 }
 
-fn timeout(config: &Config, missing: &[u32], hosts: bool) -> Error {
-    let why = if !missing.is_empty() {
+fn timeout(config: &Config, waited_for: &WaitedFor, hosts: bool) -> Error {
+    let why = if let WaitedFor { missing, .. } = waited_for
+        && !missing.is_empty()
+    {
         format!("ranks {missing:?} of {} did not come", config.world_size)
-    } else if hosts {
+    } else if let Some(rank) = waited_for.dying.first() {
+        format!("something of the former holder of rank {rank} is left: a forked child, or work on a GPU")
+    } else if hosts || waited_for.met {
         "not all ranks completed their join".into()
     } else {
         let who = if config.hosting == Hosting::Rank0 { "rank 0" } else { "the master process" };
@@ -111,11 +117,20 @@ fn timeout(config: &Config, missing: &[u32], hosts: bool) -> Error {
     Error::new(NMC_ERR_TIMEOUT, format!("joining world {:?}: the deadline passed: {why}", config.name))
 }
 
+/// What a join was waiting for, for the message when time is over.
+#[derive(Default)]
+struct WaitedFor {
+    missing: Vec<u32>,
+    dying: Vec<u32>,
+    /// The master has answered.
+    met: bool,
+}
+
 struct Attempt<'a> {
     config: &'a Config,
     device: Option<&'a Arc<Device>>,
     holder: &'a Holder,
-    missing: &'a mut Vec<u32>,
+    waited_for: &'a mut WaitedFor,
 }
 
 type Try<T> = std::result::Result<T, Setback>;
@@ -223,12 +238,15 @@ impl Attempt<'_> {
     /// The next message that is not just news about who is missing.
     fn next(&mut self, socket: &Link) -> Try<(Message, Vec<OwnedFd>)> {
         loop {
-            match hear(socket, &self.config.deadline)? {
+            match hear(socket, self.config)? {
                 None => return Err(Setback::NoMaster),
-                Some((Message::Waiting(waiting), _)) => *self.missing = waiting.missing,
+                Some((Message::Waiting(waiting), _)) => {
+                    self.waited_for.missing = waiting.missing;
+                    self.waited_for.dying = waiting.dying;
+                }
                 Some((Message::Reject(reject), _)) => return Err(Error::from(reject).into()),
                 Some(other) => {
-                    self.missing.clear();
+                    *self.waited_for = WaitedFor { met: true, ..WaitedFor::default() };
                     return Ok(other);
                 }
             }
@@ -259,15 +277,15 @@ fn say(socket: &Link, message: &Message, fds: &[std::os::fd::BorrowedFd<'_>]) ->
 }
 
 /// Waits for a message; `None` when the other end closed or the deadline passed.
-fn hear(socket: &Link, deadline: &Deadline) -> Result<Option<(Message, Vec<OwnedFd>)>> {
+fn hear(socket: &Link, config: &Config) -> Result<Option<(Message, Vec<OwnedFd>)>> {
     let mut buffer = Vec::new();
     loop {
         match sys::receive(socket.as_fd(), &mut buffer)? {
             Packet::Data(bytes, fds) => return Ok(Some((Message::decode(&bytes)?, fds))),
             Packet::End => return Ok(None),
-            Packet::Empty if deadline.passed() => return Ok(None),
+            Packet::Empty if config.gives_up() => return Ok(None),
             Packet::Empty => {
-                sys::poll(&[socket.as_fd()], deadline.left());
+                sys::poll(&[socket.as_fd()], config.deadline.left().min(GLANCE));
             }
         }
     }

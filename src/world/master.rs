@@ -71,6 +71,14 @@ impl Master {
     }
 }
 
+impl Master {
+    /// Whether the calling thread is the master's.
+    #[must_use]
+    pub fn runs_this_thread(&self) -> bool {
+        self.thread.as_ref().is_some_and(|t| t.thread().id() == std::thread::current().id())
+    }
+}
+
 impl Drop for Master {
     fn drop(&mut self) {
         self.stop.signal();
@@ -101,6 +109,8 @@ struct Connection {
     role: Role,
     /// What it has to be told as soon as there is room.
     owed: Owed,
+    /// It knows that it waits for the former holder of its rank.
+    told_to_wait: bool,
 }
 
 #[derive(Default)]
@@ -184,8 +194,13 @@ impl Server {
                     let _ = sys::send(socket.as_fd(), &Message::Reject(error.into()).encode(), &[]);
                     return;
                 }
-                let connection =
-                    Connection { socket, since: Instant::now(), role: Role::Silent, owed: Owed::default() };
+                let connection = Connection {
+                    socket,
+                    since: Instant::now(),
+                    role: Role::Silent,
+                    owed: Owed::default(),
+                    told_to_wait: false,
+                };
                 self.connections.insert(self.next_id, connection);
                 self.next_id += 1;
             }
@@ -354,7 +369,14 @@ impl Server {
             return Ok(());
         };
         let Role::Waiting { hello, .. } = &connection.role else { return Ok(()) };
-        let Some(rank) = realm.choose_rank(hello)? else { return Ok(()) };
+        let Some(rank) = realm.choose_rank(hello)? else {
+            if !std::mem::replace(&mut connection.told_to_wait, true) {
+                let dying = u32::try_from(hello.rank).into_iter().collect();
+                let waiting = Message::Waiting(Waiting { missing: vec![], dying });
+                let _ = sys::send(connection.socket.as_fd(), &waiting.encode(), &[]);
+            }
+            return Ok(());
+        };
         let Role::Waiting { hello, pidfd, life } = std::mem::replace(&mut connection.role, Role::Silent) else {
             return Ok(());
         };
@@ -494,7 +516,7 @@ impl Server {
         if missing == self.missing {
             return;
         }
-        let packet = Message::Waiting(Waiting { missing: missing.clone() }).encode();
+        let packet = Message::Waiting(Waiting { missing: missing.clone(), dying: vec![] }).encode();
         for connection in waiting.iter().filter_map(|id| self.connections.get(id)) {
             // Just news: who has no room for it does without.
             let _ = sys::send(connection.socket.as_fd(), &packet, &[]);

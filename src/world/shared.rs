@@ -151,8 +151,11 @@ impl Shared {
         let farewell = self.words().farewell(rank, peer.generation);
         match &mut peer.watch {
             Some(watch) => watch.observe(farewell),
-            None if farewell == Farewell::None => RankState::Alive,
-            None => RankState::Left,
+            None => match farewell {
+                Farewell::None => RankState::Alive,
+                Farewell::Left => RankState::Left,
+                Farewell::Aborted => RankState::Dying,
+            },
         }
     }
 

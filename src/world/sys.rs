@@ -320,6 +320,9 @@ pub fn own_pidfd() -> Result<OwnedFd> {
     let pid = libc::pid_t::try_from(std::process::id()).unwrap_or(0);
     // SAFETY: plain system call; the descriptor is close-on-exec by definition.
     let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if raw < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
+        crate::bail!(NMC_ERR_UNSUPPORTED, "joining needs pidfd_open, that is Linux 5.3 or later");
+    }
     owned(RawFd::try_from(raw).unwrap_or(-1), "pidfd_open")
 }
 

@@ -10,7 +10,7 @@ use super::shared::{PeerView, Shared};
 use super::sys::Link;
 use super::wire::{Holder, Params};
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_PEER_LOST, NMC_ERR_UNSUPPORTED};
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_PEER_LOST, NMC_ERR_UNSUPPORTED};
 use crate::base::{id, log};
 use crate::cuda::{self, Device, DeviceTable, HostRegistration};
 use crate::layout::world::{Farewell, Words, words_bytes};
@@ -18,7 +18,7 @@ use crate::mem::{Heap, HeapKind, Slab};
 use parking_lot::Mutex;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 /// One rank of a world.
@@ -59,20 +59,28 @@ impl World {
         Self::assemble(&config, device, joined)
     }
 
-    /// Joins as several ranks of one process.
-    pub fn join_many(configs: Vec<Config>) -> Result<Vec<Self>> {
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = configs.into_iter().map(|config| scope.spawn(|| Self::join(config))).collect();
-            let joined: Vec<Result<Self>> = threads
-                .into_iter()
-                .map(|thread| {
-                    thread.join().unwrap_or_else(|_| {
-                        Err(Error::new(crate::base::status::NMC_ERR_INTERNAL, "a joining thread panicked"))
-                    })
-                })
-                .collect();
-            joined.into_iter().collect()
-        })
+    /// Joins as several ranks of one process. If one of them fails, the others give up.
+    pub fn join_many(mut configs: Vec<Config>) -> Result<Vec<Self>> {
+        let give_up = Arc::new(AtomicBool::new(false));
+        let first_error = Mutex::new(None);
+        for config in &mut configs {
+            config.give_up = Arc::clone(&give_up);
+        }
+        let joined: Vec<Option<Self>> = std::thread::scope(|scope| {
+            let join = |config| match Self::join(config) {
+                Ok(world) => Some(world),
+                Err(error) => {
+                    first_error.lock().get_or_insert(error);
+                    give_up.store(true, Ordering::Relaxed);
+                    None
+                }
+            };
+            let threads: Vec<_> = configs.into_iter().map(|config| scope.spawn(move || join(config))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
+        });
+        let panicked = || Error::new(NMC_ERR_INTERNAL, "a joining thread panicked");
+        let worlds: Option<Vec<Self>> = joined.into_iter().collect();
+        worlds.ok_or_else(|| first_error.into_inner().unwrap_or_else(panicked))
     }
 
     /// Makes all ranks of a world in this process, without socket or threads.
@@ -148,8 +156,7 @@ impl World {
         master: Option<Master>,
     ) -> Result<Self> {
         let shared = Arc::new(shared);
-        // A process that takes over a rank continues its count: what its predecessor had arrived at is done.
-        let passed = shared.words().lines(shared.rank).map_or(0, |l| l.arrived.value.load(Ordering::Acquire));
+        let passed = shared.resume_barriers()?;
         let thread = service.map(|(link, cpu)| service::start(Arc::clone(&shared), link, cpu)).transpose()?;
         Ok(Self {
             shared,
@@ -339,6 +346,13 @@ impl World {
         }
     }
 
+    /// Whether the calling thread belongs to this value, which would wait for it when dropped.
+    #[must_use]
+    pub fn runs_this_thread(&self) -> bool {
+        let own = self.thread.lock().as_ref().is_some_and(|t| t.thread().id() == std::thread::current().id());
+        own || self.master.lock().as_ref().is_some_and(Master::runs_this_thread)
+    }
+
     /// The world as text, for people.
     #[must_use]
     pub fn dump(&self) -> String {
@@ -380,7 +394,7 @@ impl Drop for World {
         let hosted = self.master.lock().take();
         if hosted.is_none() && self.shared.control.is_some() && !self.master_up() {
             // A master that was killed left its socket. Whoever leaves cleans up, if nobody serves by now.
-            drop(self.shared.place.try_lock());
+            self.shared.place.sweep();
         }
         drop(hosted);
         self.life.lock().take();

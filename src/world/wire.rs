@@ -213,6 +213,8 @@ message_structs! {
     pub struct Waiting {
         /// The ranks.
         pub missing: Vec<u32>,
+        /// The receiver's rank, if its former holder is not gone yet.
+        pub dying: Vec<u32>,
     }
     /// Rank to master: this is my heap. Descriptors: the heap's, if its route has one.
     pub struct Offer {
@@ -372,7 +374,7 @@ mod tests {
             Message::Reject(Reject { status: -9, message: "größer".into() }),
             Message::Welcome(Welcome { world_id: 1, rank: 2, generation: 3, adopt: vec![heap.clone()] }),
             Message::Offer(Offer { heap }),
-            Message::Waiting(Waiting { missing: vec![1, 3] }),
+            Message::Waiting(Waiting { missing: vec![1, 3], dying: vec![2] }),
             Message::Roster(Roster { world_id: 1, peers: vec![peer.clone(), peer.clone()] }),
             Message::Reattach(Reattach { world_id: 1, params, rank: 2, generation: 3, peers: vec![peer] }),
         ]

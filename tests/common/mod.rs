@@ -28,6 +28,7 @@ pub fn config(dir: &Path, rank: Option<u32>, world_size: u32) -> Config {
         deadline: Deadline::after(PATIENCE),
         drain_ms: 0,
         service_cpu: None,
+        give_up: std::sync::Arc::default(),
     }
 }
 

@@ -56,5 +56,6 @@ fn config(args: &Parsed) -> Result<Config, Failure> {
         deadline: Deadline::after(Duration::ZERO),
         drain_ms: DEFAULT_DRAIN_MS,
         service_cpu: None,
+        give_up: std::sync::Arc::default(),
     })
 }

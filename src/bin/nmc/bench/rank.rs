@@ -66,6 +66,7 @@ pub fn config(dir: &Path, rank: u32, world_size: u32, heap_bytes: u64) -> Config
         deadline: Deadline::after(JOIN_LIMIT),
         drain_ms: 0,
         service_cpu: None,
+        give_up: std::sync::Arc::default(),
     }
 }
 

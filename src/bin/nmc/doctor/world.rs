@@ -74,6 +74,7 @@ fn one_rank() -> Result<()> {
         deadline: Deadline::after(Duration::from_secs(5)),
         drain_ms: 0,
         service_cpu: None,
+        give_up: std::sync::Arc::default(),
     };
     let world = World::join(config)?;
     world.selftest(1, &Deadline::after(Duration::from_secs(5)))?;
