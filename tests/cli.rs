@@ -363,6 +363,7 @@ fn rank_of(dir: &Path) -> Config {
         deadline: Deadline::after(Duration::from_secs(30)),
         drain_ms: 0,
         service_cpu: None,
+        give_up: std::sync::Arc::default(),
     }
 }
 
