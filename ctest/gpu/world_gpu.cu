@@ -289,6 +289,19 @@ static void test_ranks(uint32_t n) {
   for (const uint64_t w : wrong) total += w;
   check(total == 0, "ranks of one process exchange through their heaps");
   for (nmc_world_t* world : worlds) check(nmc_world_destroy(world) == NMC_OK, "destroy of a rank");
+
+  std::vector<nmc_world_t*> local(n);
+  NMC_CHECK(nmc_world_create_local(&cfg, local.data()));
+  std::vector<nmc_status_t> tested(n);
+  threads.clear();
+  for (uint32_t r = 0; r < n; ++r) {
+    threads.emplace_back([&, r] { tested[r] = nmc_world_selftest(local[r], 5, TIMEOUT_MS); });
+  }
+  for (auto& thread : threads) thread.join();
+  bool all = true;
+  for (const nmc_status_t status : tested) all = all && status == NMC_OK;
+  check(all, "all ranks of a local world pass the self-test");
+  for (nmc_world_t* world : local) check(nmc_world_destroy(world) == NMC_OK, "destroy of a local rank");
 }
 
 // ---- graph --------------------------------------------------------------------------------------------------------
