@@ -4,7 +4,7 @@
 //! two loads and a store.
 
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_BAD_HANDLE, NMC_ERR_BUSY, NMC_ERR_FORKED};
+use crate::base::status::{NMC_ERR_BAD_HANDLE, NMC_ERR_BUSY, NMC_ERR_FORKED, NMC_ERR_LIMIT};
 use crate::sync::{asym, fork, hazard, thread_slot};
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -83,6 +83,7 @@ fn record() -> Option<&'static Record> {
 }
 
 #[cold]
+#[inline(never)]
 fn claim_record() -> &'static Record {
     let mut at = RECORDS.load(Ordering::Acquire);
     // SAFETY: records are leaked boxes, linked before they are published, and never freed.
@@ -126,6 +127,7 @@ fn slot(handle: u64) -> Option<&'static Slot> {
 }
 
 #[cold]
+#[inline(never)]
 fn bad<T: Object + HasC>(handle: *const T::C) -> Error {
     let value = handle as u64;
     let kind = value & ((1 << KIND_BITS) - 1);
@@ -184,6 +186,13 @@ pub(crate) fn prepare() -> Result<()> {
 }
 
 #[cold]
+#[inline(never)]
+fn too_deep() -> Error {
+    Error::new(NMC_ERR_LIMIT, format!("{NESTING} calls of nanomc are already open on this thread"))
+}
+
+#[cold]
+#[inline(never)]
 fn forked() -> Error {
     Error::new(
         NMC_ERR_FORKED,
@@ -204,9 +213,7 @@ pub(crate) fn with<T: Object + HasC, R>(handle: *const T::C, body: impl FnOnce(&
     }
     let record = record().unwrap_or_else(claim_record);
     let depth = record.depth.load(Ordering::Relaxed);
-    let Some(cell) = record.cells.get(depth) else {
-        crate::bail!(NMC_ERR_LIMIT, "{NESTING} calls of nanomc are already open on this thread");
-    };
+    let Some(cell) = record.cells.get(depth) else { return Err(too_deep()) };
     if !hazard::enter(cell, &slot.word, value) {
         return Err(bad::<T>(handle));
     }

@@ -62,10 +62,18 @@ fn remember(error: &Error) -> nmc_status_t {
     error.status
 }
 
+#[cold]
+#[inline(never)]
+fn bad_out(address: usize, name: &str) -> Error {
+    let text = format!("{name} must be an aligned pointer to writable memory, got {address:#x}");
+    Error::new(crate::base::status::NMC_ERR_INVALID_ARG, text)
+}
+
 /// Checks an out-pointer before it is written.
+#[inline]
 pub(crate) fn out<'a, T>(ptr: *mut T, name: &str) -> Result<&'a mut std::mem::MaybeUninit<T>> {
     if ptr.is_null() || !ptr.is_aligned() {
-        crate::bail!(NMC_ERR_INVALID_ARG, "{name} must be an aligned pointer to writable memory, got {ptr:p}");
+        return Err(bad_out(ptr as usize, name));
     }
     // SAFETY: non-null and aligned; the caller promises by the C contract that it points to writable memory
     // for a T. MaybeUninit makes no claim about the bytes there now.
