@@ -339,7 +339,7 @@ typedef struct nmc_world_config_t {
    */
   struct nmc_slice_t name;
   /**
-   * Directory in which they meet; empty for $XDG_RUNTIME_DIR/nanomc or /tmp/nanomc-<uid>. The library makes a
+   * Directory in which they meet; empty for $XDG_RUNTIME_DIR/nanomc or /tmp/nanomc-UID. The library makes a
    * subdirectory with mode 0700 in it.
    */
   struct nmc_slice_t dir;

@@ -3,14 +3,13 @@
 #![allow(unsafe_code, reason = "a signal is sent to a process")]
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-use nanomc::base::Deadline;
-use nanomc::mem::HeapKind;
+mod common;
+
 use nanomc::world::{Config, Hosting, World};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
 fn nmc(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nmc"));
@@ -347,24 +346,7 @@ impl Drop for Running {
 }
 
 fn rank_of(dir: &Path) -> Config {
-    Config {
-        name: "cli".to_owned(),
-        dir: Some(dir.to_owned()),
-        rank: Some(0),
-        world_size: 1,
-        heap_kind: HeapKind::Host,
-        heap_bytes: 1 << 20,
-        huge_pages: false,
-        import: None,
-        device: None,
-        device_rank: None,
-        words_per_rank: 8,
-        hosting: Hosting::Elsewhere,
-        deadline: Deadline::after(Duration::from_secs(30)),
-        drain_ms: 0,
-        service_cpu: None,
-        give_up: std::sync::Arc::default(),
-    }
+    Config { name: "cli".to_owned(), hosting: Hosting::Elsewhere, ..common::config(dir, Some(0), 1) }
 }
 
 #[test]

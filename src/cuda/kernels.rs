@@ -9,7 +9,8 @@ use super::device::Device;
 use super::error::call;
 use crate::bail;
 use crate::base::error::Result;
-use crate::layout::device::{MAX_RANKS, PATTERN_ALIGN};
+use crate::layout::MAX_RANKS;
+use crate::layout::device::PATTERN_ALIGN;
 
 /// Words that [`Kernels::world_pattern_verify`] stores: wrong words, heap offset of the lowest wrong word (`u64::MAX`
 /// when there is none), 1 + the source that did not come in time (0 when all came), 1 when finished.
@@ -208,7 +209,7 @@ fn arg<T>(value: &T) -> *mut c_void {
 }
 
 fn check_area(n_ranks: u32, my_rank: u32, offset: u64, bytes: u64) -> Result<()> {
-    if n_ranks == 0 || n_ranks > MAX_RANKS || my_rank >= n_ranks {
+    if n_ranks == 0 || n_ranks as usize > MAX_RANKS || my_rank >= n_ranks {
         bail!(NMC_ERR_INVALID_ARG, "rank {my_rank} of {n_ranks} is not a rank of a world of 1 to {MAX_RANKS}");
     }
     if bytes == 0 || !bytes.is_multiple_of(PATTERN_ALIGN) || !offset.is_multiple_of(PATTERN_ALIGN) {

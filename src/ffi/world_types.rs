@@ -69,7 +69,7 @@ pub struct nmc_world_config_t {
     pub abi_version: u32,
     /// Name under which ranks find each other: 1 to 48 of A-Z a-z 0-9 . _ -
     pub name: nmc_slice_t,
-    /// Directory in which they meet; empty for $XDG_RUNTIME_DIR/nanomc or /tmp/nanomc-<uid>. The library makes a
+    /// Directory in which they meet; empty for $XDG_RUNTIME_DIR/nanomc or /tmp/nanomc-UID. The library makes a
     /// subdirectory with mode 0700 in it.
     pub dir: nmc_slice_t,
     /// Own rank; -1 for the lowest that is free.
@@ -161,6 +161,13 @@ pub(crate) const WORLD_CONFIG_BYTES: u32 = size_of::<nmc_world_config_t>() as u3
 unsafe impl Versioned for nmc_world_config_t {
     const NAME: &'static str = "nmc_world_config_t";
     fn defaults() -> Self {
+        Self::default()
+    }
+}
+
+impl Default for nmc_world_config_t {
+    /// What `NMC_WORLD_CONFIG_INIT` stores.
+    fn default() -> Self {
         let empty = nmc_slice_t { ptr: std::ptr::null(), len: 0 };
         Self {
             struct_size: WORLD_CONFIG_BYTES,

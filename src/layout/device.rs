@@ -1,32 +1,8 @@
 //! The Rust side of `include/nanomc/layout.h`: what the library and device code agree on. A test reads the header and
 //! compares; `NMC_LAYOUT_VERSION` changes when anything here does. Every layer may use it.
 
-use core::mem::{offset_of, size_of};
-
-/// Version of the layout; a process that attaches to memory of another version is refused.
-pub const LAYOUT_VERSION: u32 = 1;
-/// What one writer must not share with another, in bytes.
-pub const CACHE_LINE: u64 = 64;
-/// Most ranks in one world.
-pub const MAX_RANKS: u32 = 64;
-/// Distance from one control word to the next, in bytes.
-pub const WORD_STRIDE: u64 = 64;
 /// Offsets and sizes of the world self-test are multiples of this, in bytes.
 pub const PATTERN_ALIGN: u64 = 16;
-
-/// A control word on its own cache line: one writer, many readers. `nmc_word_line_t` in C.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct WordLine {
-    /// The word.
-    pub value: u64,
-    /// Zero.
-    pub reserved: [u64; 7],
-}
-
-const _: () = assert!(size_of::<WordLine>() as u64 == WORD_STRIDE);
-const _: () = assert!(offset_of!(WordLine, value) == 0 && offset_of!(WordLine, reserved) == 8);
-const _: () = assert!(WORD_STRIDE.is_multiple_of(CACHE_LINE));
 
 /// The word at `index` that `src_rank` writes for `dst_rank` in the self-test; `nmc_pattern_u64` in C.
 #[must_use]
@@ -48,6 +24,7 @@ pub const fn reached(seen: u64, want: u64) -> bool {
 #[allow(clippy::expect_used, reason = "a test may")]
 mod tests {
     use super::*;
+    use crate::layout;
 
     const HEADER: &str = include_str!("../../include/nanomc/layout.h");
 
@@ -59,10 +36,10 @@ mod tests {
 
     #[test]
     fn the_header_has_the_same_numbers() {
-        assert_eq!(defined("NMC_LAYOUT_VERSION"), u64::from(LAYOUT_VERSION));
-        assert_eq!(defined("NMC_CACHE_LINE"), CACHE_LINE);
-        assert_eq!(defined("NMC_MAX_RANKS"), u64::from(MAX_RANKS));
-        assert_eq!(defined("NMC_WORD_STRIDE"), WORD_STRIDE);
+        assert_eq!(defined("NMC_LAYOUT_VERSION"), u64::from(layout::VERSION));
+        assert_eq!(defined("NMC_CACHE_LINE"), layout::CACHE_LINE as u64);
+        assert_eq!(defined("NMC_MAX_RANKS"), layout::MAX_RANKS as u64);
+        assert_eq!(defined("NMC_WORD_STRIDE"), size_of::<layout::world::WordLine>() as u64);
         assert_eq!(defined("NMC_PATTERN_ALIGN"), PATTERN_ALIGN);
     }
 

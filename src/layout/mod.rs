@@ -8,7 +8,7 @@ pub mod world;
 
 /// Version of everything that ranks share: memory layouts and socket messages. Ranks must agree on it.
 pub const VERSION: u32 = 1;
-/// Words written by different parties are at least this far apart.
+/// Words written by different parties are at least this far apart, in bytes.
 pub const CACHE_LINE: usize = 64;
 /// Most ranks that a world can have.
 pub const MAX_RANKS: usize = 64;

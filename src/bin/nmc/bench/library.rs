@@ -3,9 +3,9 @@
 #![allow(unsafe_code, reason = "dlopen, and calls through the C ABI")]
 
 use crate::args::Failure;
-use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
+use nanomc::ffi::basic::NMC_ABI_VERSION;
 use nanomc::ffi::world::nmc_world_t;
-use nanomc::ffi::world_types::{NMC_HEAP_HOST, NMC_IMPORT_NONE, NMC_MASTER_RANK0, nmc_memory_t, nmc_world_config_t};
+use nanomc::ffi::world_types::nmc_world_config_t;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
@@ -108,28 +108,8 @@ impl Nanomc {
 
     /// A world of `N` ranks with heaps of one page inside this process.
     pub fn create_local<const N: usize>(&self) -> Result<[Handle; N], Failure> {
-        let empty = nmc_slice_t { ptr: std::ptr::null(), len: 0 };
-        let number = |n: usize| u32::try_from(n).map_err(|_| Failure::new(format!("{n} is too large")));
-        let config = nmc_world_config_t {
-            struct_size: number(size_of::<nmc_world_config_t>())?,
-            abi_version: NMC_ABI_VERSION,
-            name: empty,
-            dir: empty,
-            rank: -1,
-            world_size: number(N)?,
-            heap_bytes: 4096,
-            heap_kind: NMC_HEAP_HOST,
-            heap_flags: 0,
-            heap_import: nmc_memory_t { kind: NMC_IMPORT_NONE, fd: -1, ptr: std::ptr::null_mut() },
-            device: -1,
-            device_rank: -1,
-            words_per_rank: -1,
-            master: NMC_MASTER_RANK0,
-            join_timeout_ms: -1,
-            drain_ms: -1,
-            service_cpu: -1,
-            reserved: [0; 4],
-        };
+        let world_size = u32::try_from(N).map_err(|_| Failure::new(format!("{N} is too large")))?;
+        let config = nmc_world_config_t { world_size, heap_bytes: 4096, ..Default::default() };
         let mut worlds = [std::ptr::null_mut(); N];
         // SAFETY: a complete config, and room for as many handles as it has ranks.
         let status = unsafe { (self.create_local)(&raw const config, worlds.as_mut_ptr()) };
