@@ -586,8 +586,9 @@ nmc_status_t nmc_world_abort(struct nmc_world_t *world);
  * `NMC_ERR_CANCELLED`), and frees everything: all pointers from this handle become invalid. If the master runs in
  * this handle it ends too; the others go on without one. NULL is fine. In a forked child it does nothing.
  *
- * Blocks for the GPU if the world has a device, and until other threads are out of their calls. Thread-safe: of
- * several callers one succeeds. Not graph-safe.
+ * Blocks for the GPU if the world has a device (not after `nmc_world_abort`: then make sure that no kernel of this
+ * process uses the heaps), and until other threads are out of their calls. Thread-safe: of several callers one
+ * succeeds. Not graph-safe.
  * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback that a call on this handle, or a
  * thread of it, is waiting for.
  */

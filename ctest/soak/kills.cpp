@@ -1,6 +1,6 @@
 // Kills random ranks while they join or leave. After each kill the survivors must work, a new process must be able to
 // take the place, and nothing may be left: no descriptor, no thread, no file but at most the socket of a dead master.
-// usage: kills ROUNDS [SEED]
+// usage: kills ROUNDS [SEED] [leak]   (with `leak` each rank leaks a descriptor, which must be noticed)
 
 #include <nanomc.h>
 
@@ -47,7 +47,7 @@ void await() {
   _exit(1);
 }
 
-int as_rank(int32_t rank, const char* dir) {
+int as_rank(int32_t rank, const char* dir, bool leak) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   nmc_world_config_t cfg = NMC_WORLD_CONFIG_INIT;
   cfg.name = nmc_slice_t{"soak", 4};
@@ -72,6 +72,7 @@ int as_rank(int32_t rank, const char* dir) {
   tell('T');
   await();
   if (nmc_status_t s = nmc_world_destroy(world); s != NMC_OK) die("destroy", s);
+  if (leak && dup(STDIN_FILENO) < 0) _exit(9);
   // A thread that has been joined is listed until the kernel has cleaned up after it.
   for (int i = 0; i < 1000 && entries("/proc/self/task") > threads; ++i) usleep(10000);
   const int fds_after = entries("/proc/self/fd"), threads_after = entries("/proc/self/task");
@@ -89,6 +90,8 @@ struct Child {
   int to = -1, from = -1;
 };
 
+const char* leak_word = "";
+
 Child start(int32_t rank, const std::string& dir) {
   int down[2], up[2];
   if (pipe2(down, O_CLOEXEC) != 0 || pipe2(up, O_CLOEXEC) != 0) std::abort();
@@ -97,7 +100,7 @@ Child start(int32_t rank, const std::string& dir) {
   if (child.pid == 0) {
     dup2(down[0], STDIN_FILENO);
     dup2(up[1], STDOUT_FILENO);
-    execl("/proc/self/exe", "kills", "rank", std::to_string(rank).c_str(), dir.c_str(), nullptr);
+    execl("/proc/self/exe", "kills", "rank", std::to_string(rank).c_str(), dir.c_str(), leak_word, nullptr);
     _exit(8);
   }
   close(down[0]);
@@ -170,7 +173,9 @@ bool round(uint64_t number, std::mt19937_64& random, const std::string& dir) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::strcmp(argv[1], "rank") == 0) return as_rank(std::atoi(argv[2]), argv[3]);
+  const bool leak = argc > 1 && std::strcmp(argv[argc - 1], "leak") == 0;
+  if (argc == 5 && std::strcmp(argv[1], "rank") == 0) return as_rank(std::atoi(argv[2]), argv[3], leak);
+  if (leak) leak_word = "leak";
   const uint64_t rounds = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 20;
   std::mt19937_64 random(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
   signal(SIGPIPE, SIG_IGN);

@@ -66,17 +66,18 @@ impl World {
         for config in &mut configs {
             config.give_up = Arc::clone(&give_up);
         }
+        let fail = |error| {
+            first_error.lock().get_or_insert(error);
+            give_up.store(true, Ordering::Relaxed);
+        };
+        let join = |config| Self::join(config).map_err(fail).ok();
         let joined: Vec<Option<Self>> = std::thread::scope(|scope| {
-            let join = |config| match Self::join(config) {
-                Ok(world) => Some(world),
-                Err(error) => {
-                    first_error.lock().get_or_insert(error);
-                    give_up.store(true, Ordering::Relaxed);
-                    None
-                }
+            let start = |config| {
+                let thread = std::thread::Builder::new().name("nmc-join".into());
+                thread.spawn_scoped(scope, move || join(config)).map_err(|e| fail(Error::os("starting a thread", &e)))
             };
-            let threads: Vec<_> = configs.into_iter().map(|config| scope.spawn(move || join(config))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
+            let threads: Vec<_> = configs.into_iter().map(start).collect();
+            threads.into_iter().map(|thread| thread.ok().and_then(|t| t.join().unwrap_or_default())).collect()
         });
         let panicked = || Error::new(NMC_ERR_INTERNAL, "a joining thread panicked");
         let worlds: Option<Vec<Self>> = joined.into_iter().collect();
