@@ -9,7 +9,7 @@ use super::wire::{Hello, Holder, Params, Peer};
 use crate::base::error::Result;
 use crate::base::{Deadline, id, log};
 use crate::layout::world::{Control, Farewell, RankEntry, Words, control_bytes, words_bytes};
-use crate::mem::heap::HeapDesc;
+use crate::mem::heap::{HeapDesc, HeapKind};
 use crate::mem::slab::{Slab, reopen};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -227,6 +227,7 @@ impl Realm {
             Some(_) => {}
         }
         if let Some(slot) = self.slot(rank)
+            && self.params.heap_kind == HeapKind::Cuda.code()
             && slot.holder.device_uuid != hello.holder.device_uuid
         {
             crate::bail!(
