@@ -14,6 +14,7 @@ mkdir "$out/lib" && ln -s "$library" "$out/lib/libnanomc.so.0"
 failed=0
 echo "== without MPS"
 ctest --test-dir "$out/build" --output-on-failure || failed=1
+# Not under MPS: there, killing a client with a kernel in flight breaks the contexts of the others.
 echo "== under MPS"
 export CUDA_MPS_PIPE_DIRECTORY="$out/mps" CUDA_MPS_LOG_DIRECTORY="$out/mps-log"
 mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"

@@ -4,6 +4,7 @@
 //        world_gpu graph       a captured nmc_world_write_word_async, replayed 3 times
 //        world_gpu import      2 processes lend cudaMalloc, VMM and host memory as heaps
 //        world_gpu rejoin      3 processes, one is killed, another takes its place and its heap
+//        world_gpu drain       a killed rank leaves a forked child and a kernel that stores
 //        world_gpu contexts    calls leave the caller's current context as it was
 //        world_gpu fork        a forked child is refused, its parent goes on
 
@@ -267,6 +268,71 @@ static int as_mortal(int32_t rank, uint32_t n, const std::string& name) {
   return fine ? 0 : 1;
 }
 
+// ---- a killed process whose kernel goes on --------------------------------------------------------------------------
+
+// Stores a growing number into a peer's control word for `ns` nanoseconds.
+__global__ void storm(uint64_t* word, uint64_t ns) {
+  uint64_t begin, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin)::"memory");
+  uint64_t value = 1;
+  do {
+    nmc_dev_st_relaxed_sys_u64(word, ++value);
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)::"memory");
+  } while (now - begin < ns);
+}
+
+static bool changes_within(const volatile uint64_t* word, int ms) {
+  const uint64_t before = *word;
+  for (int i = 0; i < ms; ++i) {
+    usleep(1000);
+    if (*word != before) return true;
+  }
+  return false;
+}
+
+// Rank 1 forks a child, starts a kernel that stores into rank 0's memory, and kills itself. Its rank must not be given
+// away while the child lives or the kernel stores.
+static int as_stormy(int32_t rank, uint32_t n, const std::string& name) {
+  const nmc_world_config_t cfg = config(name, rank, n);
+  CUDA_OK(cudaSetDevice(0));
+  nmc_world_t* world = nullptr;
+  NMC_CHECK(nmc_world_join(&cfg, &world));
+  uint64_t *host_word = nullptr, *device_word = nullptr;
+  NMC_CHECK(nmc_world_word(world, 0, 7, &host_word, &device_word));
+  nmc_rank_info_t info = NMC_RANK_INFO_INIT;
+  NMC_CHECK(nmc_world_rank_info(world, VICTIM, &info));
+  bool fine = true;
+  if (rank == VICTIM && info.generation == 1) {
+    NMC_CHECK(nmc_world_barrier(world, TIMEOUT_MS));
+    storm<<<1, 1>>>(device_word, 6000000000ull);
+    CUDA_OK(cudaGetLastError());
+    while (*static_cast<volatile uint64_t*>(host_word) == 0) usleep(100);
+    if (fork() == 0) {
+      usleep(3000000);
+      std::_Exit(0);
+    }
+    raise(SIGKILL);
+  } else if (rank != VICTIM) {
+    NMC_CHECK(nmc_world_barrier(world, TIMEOUT_MS));
+    const auto begin = std::chrono::steady_clock::now();
+    const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+    while (state_of(world, VICTIM) == NMC_RANK_ALIVE && seconds() < 60) usleep(1000);
+    const double died = seconds();
+    // The control: who frees the rank as soon as the process is dead frees it under a kernel that stores.
+    const bool went_on = changes_within(host_word, 200);
+    do {
+      NMC_CHECK(nmc_world_rank_info(world, VICTIM, &info));
+      usleep(1000);
+    } while (info.state == NMC_RANK_DYING && info.generation == 1 && seconds() < 60);
+    fine = !changes_within(host_word, 1000);
+    std::printf("# after the process was dead its kernel %s; the rank was free after %.1f s, and then %s\n",
+                went_on ? "went on storing (the control)" : "stored nothing more", seconds() - died,
+                fine ? "nothing stored" : "something STILL STORED");
+  }
+  NMC_CHECK(nmc_world_destroy(world));
+  return fine ? 0 : 1;
+}
+
 // ---- ranks in one process -----------------------------------------------------------------------------------------
 
 static void test_ranks(uint32_t n) {
@@ -510,10 +576,11 @@ int main(int argc, char** argv) {
   if (argc == 5) {
     const uint32_t n = static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10));
     if (mode == "as-process") return as_process(second, n, argv[4]);
+    if (mode == "as-stormy") return as_stormy(static_cast<int32_t>(second), n, argv[4]);
     if (mode == "as-mortal") return as_mortal(static_cast<int32_t>(second), n, argv[4]);
     return as_lender(argv[1], second, n, argv[4]);
   }
-  if (mode == "procs" || mode == "import" || mode == "rejoin") {
+  if (mode == "procs" || mode == "import" || mode == "rejoin" || mode == "drain") {
     // These fork before they touch CUDA; a rank without a GPU says so itself, and a child asks first here.
     std::fflush(stdout);
     const pid_t pid = fork();
@@ -532,6 +599,8 @@ int main(int argc, char** argv) {
     check(run_ranks("as-process", second), "ranks of several processes exchange through their heaps");
   } else if (mode == "rejoin") {
     check(run_ranks("as-mortal", 3), "a killed rank's device memory is there for the others and for its successor");
+  } else if (mode == "drain") {
+    check(run_ranks("as-stormy", 2), "a rank is free only when its forked child and its kernel have ended");
   } else if (mode == "ranks") {
     test_ranks(second);
   } else if (mode == "graph") {
@@ -546,7 +615,7 @@ int main(int argc, char** argv) {
   } else if (mode == "fork") {
     test_fork();
   } else {
-    std::printf("usage: world_gpu procs N | ranks N | graph | import | rejoin | contexts | fork\n");
+    std::printf("usage: world_gpu procs N | ranks N | graph | import | rejoin | drain | contexts | fork\n");
     return 2;
   }
   std::printf("%s: %d failed\n", failed_checks == 0 ? "PASS" : "FAIL", failed_checks);
