@@ -284,7 +284,7 @@ typedef int32_t nmc_status_t;
 /**
  * Receives a log line: level, NUL-terminated text that is valid during the call, and the caller's pointer. It is
  * called on whichever thread logs, also on threads of the library, and must not throw. It may call nmc functions;
- * destroying the handle whose call or thread it is called from gives `NMC_ERR_BUSY`.
+ * destroying a handle in it gives `NMC_ERR_BUSY`.
  */
 typedef void (*nmc_log_fn)(int32_t level, const char *text, void *user);
 
@@ -589,8 +589,7 @@ nmc_status_t nmc_world_abort(struct nmc_world_t *world);
  * Blocks for the GPU if the world has a device (not after `nmc_world_abort`: then make sure that no kernel of this
  * process uses the heaps), and until other threads are out of their calls. Thread-safe: of several callers one
  * succeeds. Not graph-safe.
- * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback that a call on this handle, or a
- * thread of it, is waiting for.
+ * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
  */
 nmc_status_t nmc_world_destroy(struct nmc_world_t *world);
 
@@ -721,8 +720,8 @@ nmc_status_t nmc_world_selftest(const struct nmc_world_t *world, uint64_t seed, 
 
 /**
  * What went wrong in the background of this world, where no call could return it. Stores the status (`NMC_OK` if
- * nothing did) in `*out_status` and the message in `buffer`, as `nmc_world_dump` does; a NULL buffer of capacity 0
- * leaves the text out.
+ * nothing did) in `*out_status`, also if the text is too long, and the message in `buffer`, as `nmc_world_dump` does; a
+ * NULL buffer of capacity 0 leaves the text out.
  *
  * Thread-safe, does not block, graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`,
  * `NMC_ERR_TOO_SMALL`.
@@ -758,7 +757,7 @@ nmc_status_t nmc_master_start(const struct nmc_world_config_t *config, struct nm
  * does nothing.
  *
  * Blocks until its thread has ended, which is soon. Thread-safe: of several callers one succeeds.
- * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback on the master's own thread.
+ * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
  */
 nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
 

@@ -316,6 +316,107 @@ fn a_newer_header_may_make_a_local_world() {
     assert_eq!(nmc_world_destroy(world), NMC_OK);
 }
 
+#[test]
+fn what_a_dead_rank_left_keeps_nobody_from_joining() {
+    let dir = tempfile::tempdir().expect("dir");
+    let dir = dir.path();
+    let _master = serve(dir, 3);
+    let mut worlds = join_all(dir, 3);
+    worlds.truncate(1);
+    // Rank 1 comes with memory that nobody else can open, as an engine's memory is after its death, and dies.
+    let mut process = Command::new("sleep").arg("600").spawn().expect("sleep");
+    let mut lender = Raw::connect(dir);
+    lender.hello_for(&external(dir, 1, 3), true, process.id(), &pidfd(process.id()));
+    lender.welcome();
+    lender.offer(&memfd(1 << 20, false));
+    assert!(eventually(|| worlds[0].failure().is_some()));
+    process.kill().expect("kill");
+    process.wait().expect("wait");
+    drop(lender);
+    assert!(eventually(|| worlds[0].state(1) == Ok(RankState::Gone)));
+    let next = World::join(external(dir, 2, 3)).expect("rank 2 joins");
+    assert_eq!(next.ptr(1, 0, 8).expect_err("beyond reach").status, NMC_ERR_PEER_LOST);
+}
+
+#[test]
+fn a_joiner_whose_master_died_is_not_in_its_own_way() {
+    let dir = tempfile::tempdir().expect("dir");
+    let dir = dir.path();
+    let master = serve(dir, 2);
+    let mut worlds = join_all(dir, 2);
+    drop(worlds.pop());
+    let mut joiner = Raw::connect(dir);
+    joiner.hello(&external(dir, 1, 2), false);
+    joiner.welcome(); // as if the welcome had been lost with the master
+    drop((master, joiner));
+    let barrier = worlds[0].barrier(&Deadline::after(PATIENCE)).expect_err("nobody is there");
+    assert_eq!(barrier.status, NMC_ERR_PEER_LOST, "{barrier}");
+    let _master = serve(dir, 2);
+    World::join(external(dir, 1, 2)).expect("it joins again");
+}
+
+#[test]
+fn a_joiner_that_failed_leaves_the_rank_as_it_was() {
+    let dir = tempfile::tempdir().expect("dir");
+    let dir = dir.path();
+    let _master = serve(dir, 3);
+    let mut worlds = join_all(dir, 3);
+    // SAFETY: a mapped heap.
+    unsafe { (worlds[1].ptr(1, 0, 8).unwrap() as *mut u64).write_volatile(7) };
+    worlds.truncate(1);
+    let mut joiner = Raw::connect(dir);
+    joiner.hello(&external(dir, 1, 3), false);
+    joiner.welcome();
+    let while_joining = World::join(external(dir, 2, 3)).expect("another joins meanwhile");
+    assert!(while_joining.ptr(1, 0, 8).is_ok(), "and sees the heap of the one before");
+    drop((joiner, while_joining));
+    let next = World::join(external(dir, 2, 3)).expect("join");
+    assert_eq!(next.state(1), Ok(RankState::Left));
+    // SAFETY: a mapped heap.
+    assert_eq!(unsafe { (next.ptr(1, 0, 8).unwrap() as *const u64).read_volatile() }, 7);
+}
+
+#[test]
+fn state_and_holder_are_of_one_process() {
+    let dir = tempfile::tempdir().expect("dir");
+    let _master = serve(dir.path(), 2);
+    let mut worlds = join_all(dir.path(), 2);
+    drop(worlds.pop());
+    let reader = worlds.pop().unwrap();
+    let newest = std::sync::atomic::AtomicU64::new(1);
+    let over = std::sync::atomic::AtomicBool::new(false);
+    use std::sync::atomic::Ordering::SeqCst;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(SeqCst) {
+                let seen = reader.peer(1).expect("peer");
+                // A generation begins to leave only after it has been stored in `newest`.
+                let may_have_left = seen.generation <= newest.load(SeqCst);
+                assert!(may_have_left || seen.state == RankState::Alive, "{seen:?}");
+            }
+        });
+        for _ in 0..60 {
+            let holder = World::join(external(dir.path(), 1, 2)).expect("join");
+            let generation = holder.peer(1).unwrap().generation;
+            assert!(eventually(|| reader.peer(1).unwrap().generation == generation));
+            newest.store(generation, SeqCst);
+        }
+        over.store(true, SeqCst);
+    });
+}
+
+#[test]
+fn an_aborted_local_rank_is_gone_when_it_is_destroyed() {
+    let dir = tempfile::tempdir().expect("dir");
+    let mut worlds = World::local(&config(dir.path(), None, 3)).expect("local");
+    worlds[2].abort();
+    assert_eq!(worlds[0].state(2), Ok(RankState::Dying));
+    drop(worlds.pop());
+    assert_eq!(worlds[0].state(2), Ok(RankState::Gone));
+    drop(worlds.pop());
+    assert_eq!(worlds[0].state(1), Ok(RankState::Left));
+}
+
 /// Runs one of the `case_*` functions in a process of its own.
 fn in_process(case: &str, dir: &Path) -> Child {
     Command::new(std::env::current_exe().expect("exe"))

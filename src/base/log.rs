@@ -35,6 +35,12 @@ pub fn set_sink(sink: Option<Sink>, max_level: i32) -> bool {
     true
 }
 
+/// Whether the calling thread is inside the sink.
+#[must_use]
+pub fn inside() -> bool {
+    INSIDE.get()
+}
+
 /// Hands a line to the sink if its level is wanted. A line logged from inside the sink is dropped.
 pub fn emit(level: i32, line: impl FnOnce() -> String) {
     if level > MAX_LEVEL.load(Ordering::Relaxed) || INSIDE.get() {

@@ -28,8 +28,6 @@ pub(crate) trait Object: Send + Sync + 'static {
     const NAME: &'static str;
     /// Makes calls that wait on this object return soon; `destroy` calls it before it waits for them.
     fn cancel(&self);
-    /// Whether the calling thread is one that `destroy` would wait for.
-    fn runs_this_thread(&self) -> bool;
 }
 
 struct Slot {
@@ -239,18 +237,17 @@ pub(crate) fn take<T: Object + HasC>(handle: *mut T::C) -> Result<Option<Box<T>>
     if value == 0 || fork::is_child() {
         return Ok(None);
     }
+    // Destroying waits for the object's threads and for calls that use it: any of them may be waiting for this callback,
+    // or be in a callback that destroys what this one is called from.
+    if crate::base::log::inside() {
+        return Err(Error::new(NMC_ERR_BUSY, format!("a {} cannot be destroyed inside a log callback", T::NAME)));
+    }
     if let Some(record) = record()
         && record.cells.iter().any(|cell| hazard::held(cell, value))
     {
         return Err(Error::new(
             NMC_ERR_BUSY,
             format!("the {} is in use by an outer call of this thread; destroy it after that returned", T::NAME),
-        ));
-    }
-    if with::<T, bool>(handle, |object| Ok(object.runs_this_thread()))? {
-        return Err(Error::new(
-            NMC_ERR_BUSY,
-            format!("this is a thread of the {} itself, inside a log callback; destroy it on another one", T::NAME),
         ));
     }
     let kind = value & ((1 << KIND_BITS) - 1);

@@ -23,7 +23,7 @@ const _: () = assert!(
 
 /// Receives a log line: level, NUL-terminated text that is valid during the call, and the caller's pointer. It is
 /// called on whichever thread logs, also on threads of the library, and must not throw. It may call nmc functions;
-/// destroying the handle whose call or thread it is called from gives `NMC_ERR_BUSY`.
+/// destroying a handle in it gives `NMC_ERR_BUSY`.
 pub type nmc_log_fn = Option<extern "C" fn(level: i32, text: *const c_char, user: *mut c_void)>;
 
 struct User(*mut c_void);

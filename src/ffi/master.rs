@@ -15,9 +15,6 @@ impl Object for Master {
     const KIND: u64 = 2;
     const NAME: &'static str = "master";
     fn cancel(&self) {}
-    fn runs_this_thread(&self) -> bool {
-        Master::runs_this_thread(self)
-    }
 }
 
 impl HasC for Master {
@@ -51,7 +48,7 @@ pub unsafe extern "C" fn nmc_master_start(
 /// does nothing.
 ///
 /// Blocks until its thread has ended, which is soon. Thread-safe: of several callers one succeeds.
-/// Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback on the master's own thread.
+/// Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_master_destroy(master: *mut nmc_master_t) -> nmc_status_t {
     guard(|| {

@@ -62,6 +62,12 @@ fn remember(error: &Error) -> nmc_status_t {
     error.status
 }
 
+/// Like [`out`], for pointers that may be NULL.
+#[inline]
+pub(crate) fn optional_out<'a, T>(ptr: *mut T, name: &str) -> Result<Option<&'a mut std::mem::MaybeUninit<T>>> {
+    if ptr.is_null() { Ok(None) } else { out(ptr, name).map(Some) }
+}
+
 #[cold]
 #[inline(never)]
 fn bad_out(address: usize, name: &str) -> Error {

@@ -3,7 +3,7 @@
 use super::handle::{self, HasC, Object};
 use super::text::{check_buffer, copy_out};
 use super::world_types::{nmc_rank_info_t, nmc_world_config_t, nmc_world_info_t, parse};
-use super::{guard, out};
+use super::{guard, optional_out, out};
 use crate::base::Deadline;
 use crate::base::error::Result;
 use crate::base::status::{NMC_OK, nmc_status_t};
@@ -21,9 +21,6 @@ impl Object for World {
     const NAME: &'static str = "world";
     fn cancel(&self) {
         World::cancel(self);
-    }
-    fn runs_this_thread(&self) -> bool {
-        World::runs_this_thread(self)
     }
 }
 
@@ -213,8 +210,7 @@ pub extern "C" fn nmc_world_abort(world: *mut nmc_world_t) -> nmc_status_t {
 /// Blocks for the GPU if the world has a device (not after `nmc_world_abort`: then make sure that no kernel of this
 /// process uses the heaps), and until other threads are out of their calls. Thread-safe: of several callers one
 /// succeeds. Not graph-safe.
-/// Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback that a call on this handle, or a
-/// thread of it, is waiting for.
+/// Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_world_destroy(world: *mut nmc_world_t) -> nmc_status_t {
     guard(|| {
@@ -364,15 +360,12 @@ pub unsafe extern "C" fn nmc_world_base_table(
     guard(|| {
         with(world, |world| {
             let (host, device) = world.base_tables();
-            if !out_host.is_null() {
-                out(out_host, "out_host")?.write(host);
-            }
-            if !out_device.is_null() {
-                out(out_device, "out_device")?.write(device as *const u64);
-            }
-            if !out_n.is_null() {
-                out(out_n, "out_n")?.write(world.params().world_size);
-            }
+            let to_host = optional_out(out_host, "out_host")?;
+            let to_device = optional_out(out_device, "out_device")?;
+            let to_n = optional_out(out_n, "out_n")?;
+            to_host.map(|to| to.write(host));
+            to_device.map(|to| to.write(device as *const u64));
+            to_n.map(|to| to.write(world.params().world_size));
             Ok(())
         })
     })
@@ -415,12 +408,9 @@ pub unsafe extern "C" fn nmc_world_word(
     guard(|| {
         with(world, |world| {
             let (word, device) = world.word(rank_u32(rank)?, index)?;
-            if !out_host.is_null() {
-                out(out_host, "out_host")?.write(word.as_ptr());
-            }
-            if !out_device.is_null() {
-                out(out_device, "out_device")?.write(device as *mut u64);
-            }
+            let (to_host, to_device) = (optional_out(out_host, "out_host")?, optional_out(out_device, "out_device")?);
+            to_host.map(|to| to.write(word.as_ptr()));
+            to_device.map(|to| to.write(device as *mut u64));
             Ok(())
         })
     })
@@ -469,8 +459,8 @@ pub extern "C" fn nmc_world_selftest(world: *const nmc_world_t, seed: u64, timeo
 }
 
 /// What went wrong in the background of this world, where no call could return it. Stores the status (`NMC_OK` if
-/// nothing did) in `*out_status` and the message in `buffer`, as `nmc_world_dump` does; a NULL buffer of capacity 0
-/// leaves the text out.
+/// nothing did) in `*out_status`, also if the text is too long, and the message in `buffer`, as `nmc_world_dump` does; a
+/// NULL buffer of capacity 0 leaves the text out.
 ///
 /// Thread-safe, does not block, graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`,
 /// `NMC_ERR_TOO_SMALL`.
@@ -488,6 +478,7 @@ pub unsafe extern "C" fn nmc_world_async_error(
             let status = failure.as_ref().map_or(NMC_OK, |e| e.status);
             let to_status = out(out_status, "out_status")?;
             check_buffer(buffer, capacity)?;
+            optional_out(needed, "needed")?;
             // Also when the text is too long for the buffer.
             to_status.write(status);
             if capacity == 0 && needed.is_null() {

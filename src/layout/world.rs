@@ -94,6 +94,8 @@ pub enum Farewell {
     Left,
     /// It aborted: its kernels may still be running.
     Aborted,
+    /// It aborted and has been destroyed. Said only in worlds in which nobody is watched.
+    Ended,
 }
 
 impl Farewell {
@@ -105,6 +107,7 @@ impl Farewell {
                 Farewell::None => 0,
                 Farewell::Left => 1,
                 Farewell::Aborted => 2,
+                Farewell::Ended => 3,
             }
     }
 
@@ -115,6 +118,7 @@ impl Farewell {
         match ((word >> 2).cmp(&generation), word & 3) {
             (std::cmp::Ordering::Greater, _) | (std::cmp::Ordering::Equal, 1) => Farewell::Left,
             (std::cmp::Ordering::Equal, 2) => Farewell::Aborted,
+            (std::cmp::Ordering::Equal, 3) => Farewell::Ended,
             _ => Farewell::None,
         }
     }
@@ -219,7 +223,8 @@ impl<'a> Words<'a> {
     /// Stores the last word of the holder of `rank` in `generation`.
     pub fn say_farewell(&self, rank: u32, generation: u64, what: Farewell) {
         if let Some(lines) = self.lines(rank) {
-            lines.farewell.value.store(what.encode(generation), Ordering::Release);
+            // A late word of an earlier holder must not hide that of a later one.
+            lines.farewell.value.fetch_max(what.encode(generation), Ordering::AcqRel);
         }
     }
 

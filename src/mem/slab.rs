@@ -103,7 +103,8 @@ impl Slab {
         if seals < 0 || seals & (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) != libc::F_SEAL_SHRINK | libc::F_SEAL_GROW {
             crate::bail!(NMC_ERR_PROTOCOL, "a shared slab is not sealed against resizing");
         }
-        Self::map(fd, size, writable, false)
+        // The block size of a memfd is its page size.
+        Self::map(fd, size, writable, stat.st_blksize > 4096)
     }
 
     fn map(fd: OwnedFd, bytes: u64, writable: bool, huge: bool) -> Result<Self> {

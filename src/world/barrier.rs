@@ -25,12 +25,20 @@ impl Shared {
     pub fn resume_barriers(&self) -> Result<u64> {
         let arrived = |rank| -> Result<u64> { Ok(self.lines(rank)?.arrived.value.load(Ordering::SeqCst)) };
         let own = arrived(self.rank)?;
-        for rank in 0..self.params.world_size {
-            if arrived(rank)? < own {
-                self.lines(self.rank)?.arrived.value.store(own - 1, Ordering::SeqCst);
-                return Ok(own - 1);
-            }
+        let open = || -> Result<bool> {
+            let others = (0..self.params.world_size).filter(|rank| *rank != self.rank);
+            others.map(|rank| Ok(arrived(rank)? < own)).try_fold(false, |open, this: Result<bool>| Ok(open || this?))
+        };
+        if !open()? {
+            return Ok(own);
         }
+        let word = &self.lines(self.rank)?.arrived.value;
+        word.store(own - 1, Ordering::SeqCst);
+        if open()? {
+            return Ok(own - 1);
+        }
+        // The last one arrived just now, and may have passed already.
+        word.store(own, Ordering::SeqCst);
         Ok(own)
     }
 

@@ -6,7 +6,7 @@ use super::sys;
 use crate::base::error::{Error, Result};
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Lock {
     place: Place,
-    _dir: sys::ParentOnly,
+    dir: sys::ParentOnly,
 }
 
 /// Checks a world's name: it becomes a file name and appears in messages.
@@ -120,22 +120,24 @@ impl Place {
     /// Becomes the master if nobody is.
     pub fn try_lock(&self) -> Result<Option<Lock>> {
         let Some(dir) = self.open()? else { return Ok(None) };
+        let dir = sys::ParentOnly::new(dir);
         if !sys::try_lock(dir.as_fd())? {
             return Ok(None);
         }
         // A master that just ended removed the directory after we opened it: then we locked a ghost.
-        let ours = File::from(dir.try_clone().map_err(|e| Error::os("dup", &e))?);
-        let ours = ours.metadata().map_err(|e| Error::os("fstat", &e))?;
-        match std::fs::symlink_metadata(&self.world) {
-            Ok(now) if now.ino() == ours.ino() && now.dev() == ours.dev() => {
-                Ok(Some(Lock { place: self.clone(), _dir: sys::ParentOnly::new(dir) }))
-            }
-            _ => Ok(None),
-        }
+        let lock = Lock { place: self.clone(), dir };
+        Ok(lock.is_of_the_path().then_some(lock))
     }
 }
 
 impl Lock {
+    /// Whether the path still names the directory that is locked.
+    fn is_of_the_path(&self) -> bool {
+        let ours = std::fs::metadata(format!("/proc/self/fd/{}", self.dir.as_fd().as_raw_fd()));
+        let now = std::fs::symlink_metadata(&self.place.world);
+        matches!((ours, now), (Ok(a), Ok(b)) if a.ino() == b.ino() && a.dev() == b.dev())
+    }
+
     /// Binds the socket, replacing what a dead master left.
     pub fn listen(&self) -> Result<sys::ParentOnly> {
         let path = self.place.socket();
@@ -150,6 +152,9 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
+        if !self.is_of_the_path() {
+            return; // somebody else's by now
+        }
         // While the lock is held no other master can be between these two calls.
         let _ = std::fs::remove_file(self.place.socket());
         let _ = std::fs::remove_dir(&self.place.world);

@@ -71,14 +71,6 @@ impl Master {
     }
 }
 
-impl Master {
-    /// Whether the calling thread is the master's.
-    #[must_use]
-    pub fn runs_this_thread(&self) -> bool {
-        self.thread.as_ref().is_some_and(|t| t.thread().id() == std::thread::current().id())
-    }
-}
-
 impl Drop for Master {
     fn drop(&mut self) {
         self.stop.signal();
@@ -118,6 +110,8 @@ struct Owed {
     welcome: bool,
     /// Ranks to tell about; `Some` and empty is an answer without news.
     roster: Option<BTreeSet<u32>>,
+    /// The roster completes its join: others are to know of it first.
+    completes: bool,
     since: Option<Instant>,
 }
 
@@ -172,7 +166,7 @@ impl Server {
     /// Whether something is to be done that no descriptor announces.
     fn is_busy(&self) -> bool {
         self.connections.values().any(|c| match c.role {
-            Role::Rank(seat) => c.owed.since.is_some() || self.is_joining(seat),
+            Role::Rank(seat) => c.owed.since.is_some() || c.owed.roster.is_some() || self.is_joining(seat),
             Role::Silent | Role::Waiting { .. } => true,
         })
     }
@@ -401,8 +395,11 @@ impl Server {
         match (was_formed, now_formed) {
             (false, true) => self.owe(|_| true, &everyone),
             (true, _) => {
-                self.owe(|to| to == seat, &everyone);
                 self.owe(|to| to != seat, &[seat.rank]);
+                self.owe(|to| to == seat, &everyone);
+                for connection in self.connections.values_mut() {
+                    connection.owed.completes |= matches!(connection.role, Role::Rank(own) if own == seat);
+                }
             }
             (false, false) => {}
         }
@@ -427,8 +424,14 @@ impl Server {
     fn pay(&mut self) {
         let Some(realm) = &self.realm else { return };
         let mut closed = Vec::new();
-        for (id, connection) in &mut self.connections {
+        // If the master died in between, a rank that nobody else knows could not be watched by anybody.
+        let (first, last): (Vec<_>, Vec<_>) = self.connections.iter_mut().partition(|(_, c)| !c.owed.completes);
+        let mut still_owed: BTreeSet<u32> = BTreeSet::new();
+        for (id, connection) in first.into_iter().chain(last) {
             let Role::Rank(seat) = connection.role else { continue };
+            if connection.owed.completes && still_owed.contains(&seat.rank) {
+                continue;
+            }
             if realm.id() != seat.world_id || !realm.is_holder(seat.rank, seat.generation) {
                 connection.owed = Owed::default();
                 continue;
@@ -452,6 +455,7 @@ impl Server {
                 Ok(Sent::Yes) => connection.owed = Owed::default(),
                 Ok(Sent::Full) => {
                     connection.owed.since.get_or_insert_with(Instant::now);
+                    still_owed.extend(connection.owed.roster.iter().flatten());
                 }
                 Ok(Sent::Closed) => closed.push((*id, "it closed".to_owned())),
                 Err(error) => closed.push((*id, error.to_string())),
@@ -585,6 +589,7 @@ pub fn slots_of(peers: Vec<Peer>, mut fds: impl Iterator<Item = OwnedFd>) -> Res
                     holder: peer.holder,
                     watch,
                     heap: Some((peer.heap, fd)),
+                    former: None,
                     joining: false,
                 },
             ))

@@ -27,6 +27,8 @@ pub struct Slot {
     pub heap: Option<(HeapDesc, Option<OwnedFd>)>,
     /// It was given the rank but has not offered its heap yet.
     pub joining: bool,
+    /// Who held the rank before, for as long as the holder is joining.
+    pub former: Option<(u64, Holder, Watch)>,
 }
 
 /// The master's state of one world.
@@ -192,11 +194,13 @@ impl Realm {
             .farewell(rank, entry.generation.load(Ordering::Acquire));
         if pid == 0 || left != Farewell::None {
             RankState::Gone
-        } else if started != 0 && sys::start_time(pid) == started {
+        } else if sys::is_running(pid, started) {
             RankState::Alive
         } else if Instant::now() < self.settled_at {
             RankState::Dying
         } else {
+            // Nobody has to wait for it any more.
+            entry.pid.store(0, Ordering::Release);
             RankState::Gone
         }
     }
@@ -259,19 +263,23 @@ impl Realm {
     pub fn seat(&mut self, rank: u32, holder: Holder, watch: Watch) -> u64 {
         let at = rank as usize;
         let generation = self.generations.get(at).copied().unwrap_or(0).saturating_add(1);
-        let heap = self.slots.get_mut(at).and_then(Option::take).and_then(|former| former.heap);
+        let (heap, former) = match self.slots.get_mut(at).and_then(Option::take) {
+            Some(slot) => (slot.heap, Some((slot.generation, slot.holder, slot.watch))),
+            None => (None, None),
+        };
         if let Some(entry) = self.entry(rank) {
+            // The pid follows when the join is complete: who has not got so far never wrote, and can be forgotten.
+            entry.pid.store(0, Ordering::Release);
             entry.start_time.store(holder.start_time, Ordering::Relaxed);
             entry.device_plus_1.store(holder.device.saturating_add(1).unsigned_abs(), Ordering::Relaxed);
             entry.device_rank.store(u32::try_from(holder.device_rank).unwrap_or(rank), Ordering::Relaxed);
             entry.cuda.store(u32::from(holder.device >= 0), Ordering::Relaxed);
-            entry.pid.store(holder.pid, Ordering::Release);
             entry.generation.store(generation, Ordering::Release);
         }
         log::emit(log::INFO, || format!("master: rank {rank} goes to process {}", holder.pid));
         if let (Some(seat), Some(number)) = (self.slots.get_mut(at), self.generations.get_mut(at)) {
             *number = generation;
-            *seat = Some(Slot { generation, holder, watch, heap, joining: true });
+            *seat = Some(Slot { generation, holder, watch, heap, joining: true, former });
         }
         generation
     }
@@ -288,12 +296,16 @@ impl Realm {
         if let Some(Some(slot)) = self.slots.get_mut(rank as usize) {
             slot.heap = Some((desc, fd));
             slot.joining = false;
+            slot.former = None;
+        }
+        if let (Some(entry), Some(slot)) = (self.entry(rank), self.slot(rank)) {
+            entry.pid.store(slot.holder.pid, Ordering::Release);
         }
         self.formed |= self.slots.iter().all(|s| s.as_ref().is_some_and(|s| !s.joining));
         self.formed
     }
 
-    /// A connection ended before its join was complete: the rank is free again. Its heap, if it has one, stays.
+    /// A connection ended before its join was complete: the rank is what it was before, and free.
     pub fn unseat_if_joining(&mut self, rank: u32) {
         let formed = self.formed;
         if !self.slot(rank).is_some_and(|slot| slot.joining || !formed) {
@@ -303,27 +315,31 @@ impl Realm {
             entry.pid.store(0, Ordering::Release);
         }
         if let Some(seat) = self.slots.get_mut(rank as usize) {
-            match seat {
-                Some(slot) if formed && slot.heap.is_some() => slot.watch.vacate(),
-                _ => *seat = None,
-            }
+            *seat = seat.take().and_then(|slot| {
+                let (generation, holder, watch) = slot.former?;
+                Some(Slot { generation, holder, watch, heap: slot.heap, joining: false, former: None })
+            });
         }
     }
 
-    /// The ranks for which `about` holds, and their descriptors, ready to be sent. Who is still joining is told of later.
+    /// The ranks for which `about` holds, and their descriptors, ready to be sent. While somebody is joining, its
+    /// predecessor is told of.
     pub fn roster(&self, about: impl Fn(u32) -> bool) -> (Vec<Peer>, Vec<BorrowedFd<'_>>) {
         let mut peers = Vec::new();
         let mut fds = Vec::new();
         for (slot, rank) in self.slots.iter().zip(0u32..) {
-            if let Some(slot) = slot
-                && let Some((heap, fd)) = &slot.heap
-                && !slot.joining
+            let Some(slot) = slot else { continue };
+            let (generation, holder, watch) = match &slot.former {
+                Some((generation, holder, watch)) => (*generation, holder, watch),
+                None => (slot.generation, &slot.holder, &slot.watch),
+            };
+            if let Some((heap, fd)) = &slot.heap
+                && (slot.former.is_some() || !slot.joining)
                 && about(rank)
             {
-                fds.extend([slot.watch.pidfd.as_fd(), slot.watch.life.as_fd()]);
+                fds.extend([watch.pidfd.as_fd(), watch.life.as_fd()]);
                 fds.extend(fd.as_ref().map(AsFd::as_fd));
-                let holder = slot.holder.clone();
-                peers.push(Peer { rank, generation: slot.generation, holder, heap: heap.clone() });
+                peers.push(Peer { rank, generation, holder: holder.clone(), heap: heap.clone() });
             }
         }
         (peers, fds)

@@ -32,14 +32,18 @@ impl World {
             crate::bail!(NMC_ERR_INVALID_ARG, "the self-test needs heaps of at least {} bytes", 16 * size);
         }
         self.shared.check_present()?;
-        let stamp = seed | 1;
-        for source in 0..size {
-            self.word(self.rank(), source)?.0.store(0, Ordering::Release);
-        }
-        // Every rank passes the same three barriers, whatever happens to it in between, so that nobody is left behind.
-        // Ranks of one process share hardware queues: the middle one sees to it that no kernel waits before all writers
-        // are enqueued.
-        self.barrier(deadline)?;
+        // A self-test that failed may have left ranks at different barriers. They meet again where the count, which all
+        // share, is a multiple of four; with the count in it, a stamp of an earlier run is never taken for one of this.
+        let count = loop {
+            self.barrier(deadline)?;
+            let count = *self.passed.lock();
+            if count.is_multiple_of(4) {
+                break count;
+            }
+        };
+        let stamp = pattern(seed, 0, 0, count) | 1;
+        // Every rank passes the same barriers, whatever happens to it in between, so that nobody is left behind. Ranks of
+        // one process share hardware queues: the first sees to it that no kernel waits before all writers are enqueued.
         let sent = self.send(bytes, stamp);
         self.barrier(deadline)?;
         let checked = sent.and_then(|kept| self.receive(kept, bytes, stamp, deadline));

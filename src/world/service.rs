@@ -82,7 +82,7 @@ impl<'a> Service<'a> {
             if self.asked.is_some_and(|asked| asked.elapsed() > ANSWER) {
                 self.lose_master("does not answer");
             }
-            if self.link.is_none() && !self.refused && Instant::now() >= self.next_try {
+            if self.link.is_none() && self.wants_master() && Instant::now() >= self.next_try {
                 self.reconnect();
             }
             let (changed, grace) = self.shared.observe();
@@ -90,10 +90,15 @@ impl<'a> Service<'a> {
                 self.shared.changed.signal();
             }
             limit = grace.unwrap_or(IDLE).min(IDLE);
-            if self.link.is_none() && !self.refused {
+            if self.link.is_none() && self.wants_master() {
                 limit = limit.min(self.next_try.saturating_duration_since(Instant::now()));
             }
         }
+    }
+
+    /// Whether there is a point in looking for a master: not for a rank that was refused for good, or has left.
+    fn wants_master(&self) -> bool {
+        !self.refused && !self.shared.departed.load(Ordering::Relaxed)
     }
 
     /// Sleeps until something happens; true when the thread has to end.

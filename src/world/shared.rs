@@ -5,7 +5,7 @@ use super::config::Config;
 use super::dir::Place;
 use super::liveness::RankState;
 use super::realm::Slot;
-use super::sys::Event;
+use super::sys::{self, Event};
 use super::watch::Watch;
 use super::wire::{Holder, Params};
 use crate::base::error::{Error, Result};
@@ -44,6 +44,19 @@ impl PeerView {
             Err(error) => (None, Err(error)),
         };
         (Self { generation: slot.generation, holder: slot.holder, watch: Some(slot.watch), heap }, outcome)
+    }
+
+    /// Looks at the holder now. `farewell` is what its word says.
+    pub fn state(&mut self, farewell: Farewell) -> RankState {
+        match &mut self.watch {
+            Some(watch) => watch.observe(farewell),
+            None => match farewell {
+                Farewell::None => RankState::Alive,
+                Farewell::Left => RankState::Left,
+                Farewell::Aborted => RankState::Dying,
+                Farewell::Ended => RankState::Gone,
+            },
+        }
     }
 
     pub fn device_rank(&self, rank: u32) -> u32 {
@@ -107,8 +120,8 @@ impl Shared {
             master_up: AtomicBool::new(true),
             failure: Mutex::new(None),
         };
-        shared.refresh_tables(&shared.peers.lock())?;
         shared.observe();
+        shared.refresh_tables(&shared.peers.lock())?;
         Ok(shared)
     }
 
@@ -118,8 +131,11 @@ impl Shared {
         for ((peer, base), rank) in peers.iter().zip(&self.bases).zip(0u32..) {
             let heap = peer.as_ref().and_then(|peer| peer.heap.as_ref());
             base.store(heap.map_or(0, |heap| heap.base()), Ordering::Release);
+            let alive = self.states[rank as usize].load(Ordering::Acquire) == RankState::Alive.code();
             if let (Some(peer), Some(heap)) = (peer, heap)
                 && let Some(entry) = by_device_rank.get_mut(peer.device_rank(rank) as usize)
+                // A number that a dead rank had may have gone to a living one.
+                && (*entry == 0 || alive)
             {
                 *entry = heap.device_base();
             }
@@ -148,15 +164,7 @@ impl Shared {
     }
 
     fn look(&self, rank: u32, peer: &mut PeerView) -> RankState {
-        let farewell = self.words().farewell(rank, peer.generation);
-        match &mut peer.watch {
-            Some(watch) => watch.observe(farewell),
-            None => match farewell {
-                Farewell::None => RankState::Alive,
-                Farewell::Left => RankState::Left,
-                Farewell::Aborted => RankState::Dying,
-            },
-        }
+        peer.state(self.words().farewell(rank, peer.generation))
     }
 
     /// Looks at every peer; true if a state changed. Also the time until a drain grace ends.
@@ -201,7 +209,13 @@ impl Shared {
         let Some(control) = &self.control else { return false };
         let entry = Control::new(control.region()).rank(rank);
         let known = self.peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |p| p.generation);
-        entry.is_some_and(|e| e.generation.load(Ordering::Acquire) > known && e.pid.load(Ordering::Acquire) != 0)
+        entry.is_some_and(|e| {
+            let newest = e.generation.load(Ordering::Acquire);
+            // If it died before we heard of it, nobody may be there to tell us: its process is looked at.
+            newest > known
+                && self.words().farewell(rank, newest) == Farewell::None
+                && sys::is_running(e.pid.load(Ordering::Acquire), e.start_time.load(Ordering::Acquire))
+        })
     }
 
     /// The state of a rank on which nobody can wait; `None` if it is alive or just being replaced.

@@ -335,6 +335,17 @@ pub fn start_time(pid: u32) -> u64 {
     rest.split_whitespace().nth(19).and_then(|t| t.parse().ok()).unwrap_or(0)
 }
 
+/// Whether the process that `pid` and its start time name is running. One that only waits to be reaped is not.
+#[must_use]
+pub fn is_running(pid: u32, started: u64) -> bool {
+    if pid == 0 || started == 0 || start_time(pid) != started {
+        return false;
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
 /// A pipe: reading end, writing end. Nothing is ever written; its end of file is the message.
 pub fn life_pipe() -> Result<(OwnedFd, OwnedFd)> {
     let mut ends = [-1; 2];

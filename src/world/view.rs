@@ -134,8 +134,16 @@ impl World {
                     crate::bail!(NMC_ERR_PROTOCOL, "the master announced rank {rank} of {}", config.world_size);
                 };
                 let own = (rank == seat.rank).then(|| Arc::clone(&heap));
-                let (view, opened) = PeerView::open(rank, slot, own, device.as_ref());
-                opened?;
+                let (mut view, opened) = PeerView::open(rank, slot, own, device.as_ref());
+                if let Err(error) = opened {
+                    // What a dead rank left may be beyond reach (its engine's memory died with it): that must not keep
+                    // others from joining.
+                    let words = Words::new(seat.words.region(), config.words_per_rank);
+                    if rank == seat.rank || view.state(words.farewell(rank, view.generation)) == RankState::Alive {
+                        return Err(error);
+                    }
+                    log::emit(log::WARN, || format!("rank {}: {error}", seat.rank));
+                }
                 *place = Some(view);
             }
             let registration = register_words(device.as_ref(), &seat.words)?;
@@ -222,8 +230,11 @@ impl World {
     /// Facts about a rank.
     pub fn peer(&self, rank: u32) -> Result<PeerInfo> {
         self.shared.check_rank(rank)?;
-        let state = self.shared.state(rank);
+        self.shared.state(rank);
         let peers = self.shared.peers.lock();
+        // Under the lock, so that state and holder belong together.
+        let state = self.shared.states[rank as usize].load(Ordering::Acquire);
+        let state = RankState::from_code(state);
         Ok(match peers.get(rank as usize).and_then(Option::as_ref) {
             Some(peer) => PeerInfo {
                 state,
@@ -241,10 +252,15 @@ impl World {
     pub fn rank_of_device_rank(&self, device_rank: u32) -> Result<u32> {
         self.shared.check_rank(device_rank)?;
         let peers = self.shared.peers.lock();
-        let found =
-            peers.iter().zip(0u32..).find(|(p, r)| p.as_ref().is_some_and(|p| p.device_rank(*r) == device_rank));
-        match found {
-            Some((_, rank)) => Ok(rank),
+        let has_it = |rank: &u32| {
+            let peer = peers.get(*rank as usize).and_then(Option::as_ref);
+            peer.is_some_and(|p| p.device_rank(*rank) == device_rank)
+        };
+        // A number that a dead rank had may have gone to a living one.
+        let mut found: Vec<u32> = (0..self.params().world_size).filter(has_it).collect();
+        found.sort_by_key(|rank| self.shared.states[*rank as usize].load(Ordering::Acquire) != RankState::Alive.code());
+        match found.first() {
+            Some(rank) => Ok(*rank),
             None => crate::bail!(NMC_ERR_NOT_FOUND, "no rank has device_rank {device_rank}"),
         }
     }
@@ -338,6 +354,11 @@ impl World {
 
     fn depart(&self, how: Farewell) {
         if !self.shared.departed.swap(true, Ordering::SeqCst) {
+            if how == Farewell::Left {
+                // A thread at a barrier gives up soon; it must not arrive for whoever takes the rank.
+                self.shared.ring();
+                drop(self.passed.lock());
+            }
             self.shared.words().say_farewell(self.shared.rank, self.shared.generation, how);
             if how == Farewell::Left {
                 // The order matters: who sees the end of the pipe finds the word.
@@ -345,13 +366,6 @@ impl World {
             }
             self.shared.ring();
         }
-    }
-
-    /// Whether the calling thread belongs to this value, which would wait for it when dropped.
-    #[must_use]
-    pub fn runs_this_thread(&self) -> bool {
-        let own = self.thread.lock().as_ref().is_some_and(|t| t.thread().id() == std::thread::current().id());
-        own || self.master.lock().as_ref().is_some_and(Master::runs_this_thread)
     }
 
     /// The world as text, for people.
@@ -399,6 +413,11 @@ impl Drop for World {
         }
         drop(hosted);
         self.life.lock().take();
+        let (words, rank, generation) = (self.shared.words(), self.shared.rank, self.shared.generation);
+        if self.shared.control.is_none() && words.farewell(rank, generation) == Farewell::Aborted {
+            // Nobody watches the ranks of a local world: that an aborted one has ended is said.
+            words.say_farewell(rank, generation, Farewell::Ended);
+        }
     }
 }
 

@@ -27,11 +27,6 @@ impl Watch {
         Self { pidfd, life, drain: Duration::from_millis(holder.drain_ms.into()), ended: None, free: None }
     }
 
-    /// The process gave the rank back before it had used it.
-    pub fn vacate(&mut self) {
-        self.free = Some(RankState::Gone);
-    }
-
     /// Looks at the process now. `farewell` is what its word in shared memory says.
     pub fn observe(&mut self, farewell: Farewell) -> RankState {
         if let Some(state) = self.free {
