@@ -32,53 +32,56 @@ impl World {
             crate::bail!(NMC_ERR_INVALID_ARG, "the self-test needs heaps of at least {} bytes", 16 * size);
         }
         self.shared.check_present()?;
+        for source in 0..size {
+            self.word(self.rank(), source)?.0.store(0, Ordering::Release);
+        }
         // A self-test that failed may have left ranks at different barriers. They meet again where the count, which all
-        // share, is a multiple of four; with the count in it, a stamp of an earlier run is never taken for one of this.
-        let count = loop {
+        // share, is a multiple of four. It only grows, so as a flag it tells this run from every earlier one.
+        let flag = loop {
             self.barrier(deadline)?;
             let count = *self.passed.lock();
             if count.is_multiple_of(4) {
                 break count;
             }
         };
-        let stamp = pattern(seed, 0, 0, count) | 1;
+        let run = Run { bytes, flag, seed: pattern(seed, 0, 0, flag) };
         // Every rank passes the same barriers, whatever happens to it in between, so that nobody is left behind. Ranks of
         // one process share hardware queues: the first sees to it that no kernel waits before all writers are enqueued.
-        let sent = self.send(bytes, stamp);
+        let sent = self.send(&run);
         self.barrier(deadline)?;
-        let checked = sent.and_then(|kept| self.receive(kept, bytes, stamp, deadline));
+        let checked = sent.and_then(|kept| self.receive(kept, &run, deadline));
         let met = self.barrier(deadline);
         checked.and(met)
     }
 
     /// Writes into every heap and publishes. Returns what the check on a device needs.
-    fn send(&self, bytes: u64, stamp: u64) -> Result<Option<OnDevice>> {
+    fn send(&self, run: &Run) -> Result<Option<OnDevice>> {
         if self.params().heap_kind == HeapKind::Cuda.code() {
-            return self.send_from_device(bytes, stamp).map(Some);
+            return self.send_from_device(run).map(Some);
         }
         let own = self.rank();
         for target in 0..self.params().world_size {
-            let at = self.ptr(target, u64::from(own) * bytes, bytes)?;
-            super::sys::fill_words(at, bytes, |i| pattern(stamp, own, target, i));
-            self.word(target, own)?.0.store(stamp, Ordering::Release);
+            let at = self.ptr(target, u64::from(own) * run.bytes, run.bytes)?;
+            super::sys::fill_words(at, run.bytes, |i| pattern(run.seed, own, target, i));
+            self.word(target, own)?.0.store(run.flag, Ordering::Release);
         }
         Ok(None)
     }
 
     /// Waits for what the others publish and compares it.
-    fn receive(&self, device: Option<OnDevice>, bytes: u64, stamp: u64, deadline: &Deadline) -> Result<()> {
+    fn receive(&self, device: Option<OnDevice>, run: &Run, deadline: &Deadline) -> Result<()> {
         if let Some(device) = device {
-            return self.receive_on_device(&device, bytes, stamp, deadline);
+            return self.receive_on_device(&device, run, deadline);
         }
         let own = self.rank();
         for source in 0..self.params().world_size {
             let word = self.word(own, source)?.0;
-            while word.load(Ordering::Acquire) != stamp {
+            while word.load(Ordering::Acquire) != run.flag {
                 self.still_waiting(source, deadline)?;
                 std::thread::sleep(Duration::from_micros(50));
             }
-            let at = self.ptr(own, u64::from(source) * bytes, bytes)?;
-            if let Some(index) = super::sys::first_bad_word(at, bytes, |i| pattern(stamp, source, own, i)) {
+            let at = self.ptr(own, u64::from(source) * run.bytes, run.bytes)?;
+            if let Some(index) = super::sys::first_bad_word(at, run.bytes, |i| pattern(run.seed, source, own, i)) {
                 return Err(corrupt(source, own, index * 8));
             }
         }
@@ -97,7 +100,7 @@ impl World {
         Ok(())
     }
 
-    fn send_from_device(&self, bytes: u64, stamp: u64) -> Result<OnDevice> {
+    fn send_from_device(&self, run: &Run) -> Result<OnDevice> {
         let device = self.device()?;
         let size = self.params().world_size;
         // Words and heaps are addressed by device rank inside kernels.
@@ -117,16 +120,16 @@ impl World {
             n_ranks: size,
             my_rank: own,
             offset: 0,
-            bytes,
-            seed: stamp,
+            bytes: run.bytes,
+            seed: run.seed,
             flag_words: on_device.flags.ptr(),
-            flag_value: stamp,
+            flag_value: run.flag,
         };
         device.kernels()?.world_pattern_write(on_device.stream.raw(), &write)?;
         Ok(on_device)
     }
 
-    fn receive_on_device(&self, on: &OnDevice, bytes: u64, stamp: u64, deadline: &Deadline) -> Result<()> {
+    fn receive_on_device(&self, on: &OnDevice, run: &Run, deadline: &Deadline) -> Result<()> {
         let device = self.device()?;
         loop {
             // The kernel waits in short turns, so that a cancelled or lost world is noticed between them.
@@ -136,11 +139,11 @@ impl World {
                 n_ranks: self.params().world_size,
                 my_rank: on.own,
                 offset: 0,
-                bytes,
-                seed: stamp,
+                bytes: run.bytes,
+                seed: run.seed,
                 flags: self.word(self.rank(), 0)?.1,
                 flag_stride_bytes: CACHE_LINE as u64,
-                expected: stamp,
+                expected: run.flag,
                 timeout_ns: u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX),
                 out: on.result.ptr(),
             };
@@ -152,8 +155,8 @@ impl World {
             match (timed_out, mismatches) {
                 (0, 0) => return Ok(()),
                 (0, _) => {
-                    let source = u32::try_from(first_bad / bytes).unwrap_or(u32::MAX);
-                    return Err(corrupt(source, on.own, first_bad % bytes));
+                    let source = u32::try_from(first_bad / run.bytes).unwrap_or(u32::MAX);
+                    return Err(corrupt(source, on.own, first_bad % run.bytes));
                 }
                 (source, _) => {
                     let source = u32::try_from(source - 1).unwrap_or(u32::MAX);
@@ -162,6 +165,15 @@ impl World {
             }
         }
     }
+}
+
+/// What all ranks agree on in one self-test.
+struct Run {
+    /// Bytes that each rank writes into each heap.
+    bytes: u64,
+    /// What is published when they are written; grows from run to run, since kernels wait for "at least".
+    flag: u64,
+    seed: u64,
 }
 
 /// What a self-test keeps on the device.
