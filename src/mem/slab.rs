@@ -20,7 +20,6 @@ pub struct Slab {
     fd: OwnedFd,
     base: NonNull<u8>,
     bytes: usize,
-    writable: bool,
     huge: bool,
 }
 
@@ -115,7 +114,7 @@ impl Slab {
         // SAFETY: a new shared mapping of our descriptor at an address of the kernel's choice.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
         match NonNull::new(base.cast::<u8>()) {
-            Some(mapped) if base != libc::MAP_FAILED => Ok(Self { fd, base: mapped, bytes: len, writable, huge }),
+            Some(mapped) if base != libc::MAP_FAILED => Ok(Self { fd, base: mapped, bytes: len, huge }),
             _ => Err(Error::last_os("mmap")),
         }
     }
@@ -123,11 +122,6 @@ impl Slab {
     /// A descriptor of the same memory through which it cannot be written.
     pub fn read_only_fd(&self) -> Result<OwnedFd> {
         reopen(self.fd.as_fd(), libc::O_RDONLY)
-    }
-
-    /// Another descriptor of the same memory.
-    pub fn clone_fd(&self) -> Result<OwnedFd> {
-        self.fd.try_clone().map_err(|e| Error::os("dup of a slab", &e))
     }
 
     /// First byte.
@@ -140,12 +134,6 @@ impl Slab {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// Whether this mapping can be written.
-    #[must_use]
-    pub fn writable(&self) -> bool {
-        self.writable
     }
 
     /// Whether the memory is backed by huge pages.

@@ -67,7 +67,7 @@ pub fn join(config: &mut Config, device: Option<&Arc<Device>>) -> Result<Joined>
     let mut lent = config.import.take().map(|import| Heap::lend(import, config.heap_bytes, device)).transpose()?;
     let holder = Holder {
         pid: std::process::id(),
-        start_time: sys::start_time(std::process::id()),
+        start_time: sys::own_start_time(),
         device_rank: config.device_rank.map_or(-1, u32::cast_signed),
         device: device.map_or(-1, |d| d.ordinal()),
         device_uuid: device.map_or([0; 16], |d| d.uuid()),

@@ -326,24 +326,26 @@ pub fn own_pidfd() -> Result<OwnedFd> {
     owned(RawFd::try_from(raw).unwrap_or(-1), "pidfd_open")
 }
 
-/// Start time of a process in clock ticks since boot; with the pid it names the process for good. 0 if there is none.
-#[must_use]
-pub fn start_time(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+/// State and start time (in clock ticks since boot) of a process; with the pid the latter names it for good.
+fn process(pid: u32) -> Option<(char, u64)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the name in parentheses and may hold anything; count from the last parenthesis.
-    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    rest.split_whitespace().nth(19).and_then(|t| t.parse().ok()).unwrap_or(0)
+    let mut rest = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = rest.next()?.chars().next()?;
+    Some((state, rest.nth(18)?.parse().ok()?))
+}
+
+/// Start time of this process; 0 if /proc does not tell.
+#[must_use]
+pub fn own_start_time() -> u64 {
+    process(std::process::id()).map_or(0, |(_, started)| started)
 }
 
 /// Whether the process that `pid` and its start time name is running. One that only waits to be reaped is not.
 #[must_use]
 pub fn is_running(pid: u32, started: u64) -> bool {
-    if pid == 0 || started == 0 || start_time(pid) != started {
-        return false;
-    }
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    !matches!(state, None | Some('Z' | 'X'))
+    let alive = |(state, start)| start == started && !matches!(state, 'Z' | 'X');
+    pid != 0 && started != 0 && process(pid).is_some_and(alive)
 }
 
 /// A pipe: reading end, writing end. Nothing is ever written; its end of file is the message.
