@@ -492,32 +492,32 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Version of the library as text, such as "0.1.0". Static, never NULL. Thread-safe, does not block.
+ * Version of the library as text, such as "0.1.0". Static, never NULL. Thread-safe, does not block, graph-safe.
  */
 const char *nmc_version(void);
 
 /**
  * Version of the ABI that the loaded library speaks; compare with `NMC_ABI_VERSION` of the header that was
- * compiled in. Thread-safe, does not block.
+ * compiled in. Thread-safe, does not block, graph-safe.
  */
 uint32_t nmc_abi_version(void);
 
 /**
  * Layout version of the loaded library; compare with `NMC_LAYOUT_VERSION`. Ranks with different versions do not
- * join. Thread-safe, does not block.
+ * join. Thread-safe, does not block, graph-safe.
  */
 uint32_t nmc_layout_version(void);
 
 /**
  * Name of a status, such as "NMC_ERR_TIMEOUT"; "NMC_UNKNOWN_STATUS" for a number that is none. Static, never
- * NULL. Thread-safe, does not block.
+ * NULL. Thread-safe, does not block, graph-safe.
  */
 const char *nmc_status_name(nmc_status_t status);
 
 /**
  * Why the last failed call of this thread failed: one sentence with the values involved. Empty if none failed
  * yet; calls that succeed leave it alone. Never NULL; valid until the next failing call of the same thread.
- * Thread-safe, does not block.
+ * Thread-safe, does not block, graph-safe.
  */
 const char *nmc_last_error_message(void);
 
@@ -525,7 +525,7 @@ const char *nmc_last_error_message(void);
  * Sends log lines up to `max_level` to `callback`; NULL ends logging, whatever the level. Without a callback the library writes nothing
  * anywhere. When the call returns, the former callback is not running and will not be called again.
  *
- * Thread-safe; waits for a callback that is running. Returns `NMC_ERR_INVALID_ARG` for a level that does not exist
+ * Thread-safe, graph-safe; waits for a callback that is running. Returns `NMC_ERR_INVALID_ARG` for a level that does not exist
  * and `NMC_ERR_BUSY` when called from inside a callback.
  */
 nmc_status_t nmc_log_set_callback(nmc_log_fn callback,
@@ -617,7 +617,7 @@ nmc_status_t nmc_world_alive(const struct nmc_world_t *world, int32_t rank, uint
  * master goes away or returns, or `nmc_world_async_error` has news. Read 8 bytes from it to rearm it. It belongs to
  * the handle: do not close it. A world made by `nmc_world_create_local` never signals.
  *
- * Thread-safe, does not block. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
+ * Thread-safe, does not block, graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
  */
 nmc_status_t nmc_world_event_fd(const struct nmc_world_t *world, int32_t *out_fd);
 
@@ -651,7 +651,7 @@ nmc_status_t nmc_world_locate(const struct nmc_world_t *world,
  * NULL without a device. `*out_n` is the number of entries. An entry is 0 while a rank has no heap. Each out
  * pointer may be NULL. The tables live until the handle is destroyed.
  *
- * Thread-safe, does not block. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
+ * Thread-safe, does not block, graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
  */
 nmc_status_t nmc_world_base_table(const struct nmc_world_t *world,
                                   const uint64_t **out_host,
@@ -736,7 +736,7 @@ nmc_status_t nmc_world_async_error(const struct nmc_world_t *world,
  * Writes the world as text for people into `buffer`, NUL-terminated. `*needed` (may be NULL) receives the size that
  * the whole text needs; with capacity 0 nothing else happens.
  *
- * Thread-safe, does not block. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`,
+ * Thread-safe, does not block, graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`,
  * `NMC_ERR_TOO_SMALL` (as much as fits was written).
  */
 nmc_status_t nmc_world_dump(const struct nmc_world_t *world, char *buffer, size_t capacity, size_t *needed);
@@ -756,7 +756,7 @@ nmc_status_t nmc_master_start(const struct nmc_world_config_t *config, struct nm
  * Ends the master. Ranks that have joined go on without it; nobody can join. NULL is fine. In a forked child it
  * does nothing.
  *
- * Blocks until its thread has ended, which is soon. Thread-safe: of several callers one succeeds.
+ * Blocks until its thread has ended, which is soon. Graph-safe. Thread-safe: of several callers one succeeds.
  * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
  */
 nmc_status_t nmc_master_destroy(struct nmc_master_t *master);

@@ -35,7 +35,7 @@ unsafe impl Sync for User {}
 /// Sends log lines up to `max_level` to `callback`; NULL ends logging, whatever the level. Without a callback the library writes nothing
 /// anywhere. When the call returns, the former callback is not running and will not be called again.
 ///
-/// Thread-safe; waits for a callback that is running. Returns `NMC_ERR_INVALID_ARG` for a level that does not exist
+/// Thread-safe, graph-safe; waits for a callback that is running. Returns `NMC_ERR_INVALID_ARG` for a level that does not exist
 /// and `NMC_ERR_BUSY` when called from inside a callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_log_set_callback(callback: nmc_log_fn, max_level: i32, user: *mut c_void) -> nmc_status_t {

@@ -47,7 +47,7 @@ pub unsafe extern "C" fn nmc_master_start(
 /// Ends the master. Ranks that have joined go on without it; nobody can join. NULL is fine. In a forked child it
 /// does nothing.
 ///
-/// Blocks until its thread has ended, which is soon. Thread-safe: of several callers one succeeds.
+/// Blocks until its thread has ended, which is soon. Graph-safe. Thread-safe: of several callers one succeeds.
 /// Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_master_destroy(master: *mut nmc_master_t) -> nmc_status_t {

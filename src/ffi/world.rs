@@ -289,7 +289,7 @@ pub unsafe extern "C" fn nmc_world_alive(world: *const nmc_world_t, rank: i32, o
 /// master goes away or returns, or `nmc_world_async_error` has news. Read 8 bytes from it to rearm it. It belongs to
 /// the handle: do not close it. A world made by `nmc_world_create_local` never signals.
 ///
-/// Thread-safe, does not block. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
+/// Thread-safe, does not block, graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_world_event_fd(world: *const nmc_world_t, out_fd: *mut i32) -> nmc_status_t {
     guard(|| {
@@ -349,7 +349,7 @@ pub unsafe extern "C" fn nmc_world_locate(
 /// NULL without a device. `*out_n` is the number of entries. An entry is 0 while a rank has no heap. Each out
 /// pointer may be NULL. The tables live until the handle is destroyed.
 ///
-/// Thread-safe, does not block. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
+/// Thread-safe, does not block, graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_world_base_table(
     world: *const nmc_world_t,
@@ -492,7 +492,7 @@ pub unsafe extern "C" fn nmc_world_async_error(
 /// Writes the world as text for people into `buffer`, NUL-terminated. `*needed` (may be NULL) receives the size that
 /// the whole text needs; with capacity 0 nothing else happens.
 ///
-/// Thread-safe, does not block. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`,
+/// Thread-safe, does not block, graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`,
 /// `NMC_ERR_TOO_SMALL` (as much as fits was written).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_world_dump(
