@@ -10,6 +10,8 @@ pub mod futex;
 pub mod hazard;
 #[cfg(all(loom, test))]
 mod hazard_model;
+pub mod index;
+pub mod object;
 #[cfg(not(loom))]
 pub mod thread_slot;
 
