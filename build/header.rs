@@ -10,6 +10,9 @@ pub const SOURCES: &[&str] = &[
     "src/ffi/world_types.rs",
     "src/ffi/world.rs",
     "src/ffi/master.rs",
+    "src/ffi/store_types.rs",
+    "src/ffi/store.rs",
+    "src/ffi/store_batch.rs",
 ];
 
 /// The text of `include/nanomc.h` for this version of the library.

@@ -37,6 +37,17 @@
     {NMC_IMPORT_NONE, -1, NULL}, -1, -1, -1, NMC_MASTER_RANK0, -1, -1, -1, {0, 0, 0, 0} \
   }
 #define NMC_WORLD_INFO_INIT {(uint32_t)sizeof(nmc_world_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define NMC_STORE_CONFIG_INIT \
+  { \
+    (uint32_t)sizeof(nmc_store_config_t), NMC_ABI_VERSION, 0, 0, 0, 0, 0, 0, NMC_EVICT_FIFO, 0, 0, -1, -1, -1, 0, \
+    NMC_HEAP_HOST, -1, -1, -1, {0, 0, 0, 0} \
+  }
+#define NMC_PUT_OPTIONS_INIT \
+  {(uint32_t)sizeof(nmc_put_options_t), NMC_ABI_VERSION, -1, 0, NMC_RETAIN_NONE, 0, 0, {0, 0}}
+#define NMC_STORE_STATS_INIT \
+  { \
+    (uint32_t)sizeof(nmc_store_stats_t), 0, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+  }
 #define NMC_RANK_INFO_INIT {(uint32_t)sizeof(nmc_rank_info_t), 0, 0, 0, -1, NULL, 0, 0}
 
 /**
@@ -165,6 +176,16 @@
 #define NMC_ERR_CORRUPT -22
 
 /**
+ * The object was removed, evicted or given up in the meantime.
+ */
+#define NMC_ERR_STALE -23
+
+/**
+ * There is no room: the value is larger than the heap, or a quota is used up.
+ */
+#define NMC_ERR_NO_SPACE -24
+
+/**
  * Version of the C ABI. It grows by one with every release that adds to the ABI; a release that would break it
  * changes the soname instead.
  */
@@ -266,9 +287,89 @@
 #define NMC_RANK_LEFT 4
 
 /**
+ * Evict the oldest first.
+ */
+#define NMC_EVICT_FIFO 0
+
+/**
+ * Evict what was not read for the longest time, as far as sampled stamps tell.
+ */
+#define NMC_EVICT_LRU 1
+
+/**
+ * Evict what was not read soon after it came; keeps a hot set through scans (S3-FIFO).
+ */
+#define NMC_EVICT_S3FIFO 2
+
+/**
+ * Keep a CRC32C of every page and check it on every read by the library.
+ */
+#define NMC_STORE_CHECKSUMS 1
+
+/**
+ * Use huge pages for the heaps of an embedded store, if there are any.
+ */
+#define NMC_STORE_HUGE_PAGES 2
+
+/**
+ * Store the value in one run of pages.
+ */
+#define NMC_PUT_CONTIGUOUS 1
+
+/**
+ * Take the place of an object with the same key; readers see the old value until the new one is complete.
+ */
+#define NMC_PUT_REPLACE 2
+
+/**
+ * Evicted as the policy says.
+ */
+#define NMC_RETAIN_NONE 0
+
+/**
+ * Evicted when nothing else is left, or when its time is over.
+ */
+#define NMC_RETAIN_SOFT 1
+
+/**
+ * Never evicted, only removed.
+ */
+#define NMC_RETAIN_HARD 2
+
+/**
+ * There is no such object.
+ */
+#define NMC_OBJECT_ABSENT 0
+
+/**
+ * The object is being written.
+ */
+#define NMC_OBJECT_WRITING 1
+
+/**
+ * The object can be read.
+ */
+#define NMC_OBJECT_READY 2
+
+/**
+ * Also wait for a key that nobody is writing yet.
+ */
+#define NMC_WAIT_APPEAR 1
+
+/**
  * The master of a world, running on a thread of its own.
  */
 typedef struct nmc_master_t nmc_master_t;
+
+/**
+ * A client of a store, in one of its namespaces. All functions that take it may be called from any thread at the same
+ * time, also while another thread destroys it.
+ *
+ * Reads (`get`, `pin`, `exists`, `match_prefix`, ...) never ask the master and go on while it is away. Calls that do ask
+ * it return `NMC_ERR_UNAVAILABLE` then, and can be repeated. Statuses that every function can return:
+ * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (keys have 1 to 1,024 bytes).
+ */
+typedef struct nmc_store_t nmc_store_t;
 
 /**
  * One rank of a world: the heaps of all ranks, control words, and who is alive. All functions that take it may be
@@ -486,6 +587,494 @@ typedef struct nmc_rank_info_t {
    */
   uint32_t reserved;
 } nmc_rank_info_t;
+
+/**
+ * How a store is made or attached to. Start from `NMC_STORE_CONFIG_INIT`. With a world, all ranks must agree on
+ * everything but the timeouts; without one, `heap_bytes` must be set.
+ */
+typedef struct nmc_store_config_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * `NMC_ABI_VERSION` as the caller knows it.
+   */
+  uint32_t abi_version;
+  /**
+   * Bytes of each rank's heap that the store uses, rounded down to whole pages. 0: with a world, the heap from
+   * `heap_offset` to its end.
+   */
+  uint64_t heap_bytes;
+  /**
+   * First byte of each heap that the store uses, a multiple of `page_bytes`.
+   */
+  uint64_t heap_offset;
+  /**
+   * Bytes for keys and long lists of extents; 0 for 64 bytes an object.
+   */
+  uint64_t key_slab_bytes;
+  /**
+   * Bytes of a page, a power of two from 4 KiB to 2 MiB; 0 for 256 KiB. Values take whole pages.
+   */
+  uint32_t page_bytes;
+  /**
+   * Most objects at a time; 0 for one a page, between 1,024 and 1,048,576.
+   */
+  uint32_t max_objects;
+  /**
+   * Most pins that a client can hold at a time; 0 for 1,024.
+   */
+  uint32_t pin_slots;
+  /**
+   * One of `NMC_EVICT_*`.
+   */
+  uint32_t policy;
+  /**
+   * 0, or `NMC_STORE_*` flags.
+   */
+  uint32_t flags;
+  /**
+   * Rank whose process runs the master; not used when the world's master runs elsewhere.
+   */
+  int32_t master_rank;
+  /**
+   * Usage of a heap, in 1/1000, above which the master evicts; -1 for 950.
+   */
+  int32_t high_permille;
+  /**
+   * Usage of a heap, in 1/1000, down to which it evicts then; -1 for 850.
+   */
+  int32_t low_permille;
+  /**
+   * Time after which an object that was not published is taken from its writer, in ms; -1 for 30 s.
+   */
+  int32_t watchdog_ms;
+  /**
+   * Embedded store: number of heaps; 0 for 1.
+   */
+  uint32_t world_size;
+  /**
+   * Embedded store: `NMC_HEAP_HOST` or `NMC_HEAP_CUDA`.
+   */
+  uint32_t heap_kind;
+  /**
+   * Embedded store: CUDA device, as in `nmc_world_config_t`.
+   */
+  int32_t device;
+  /**
+   * How long to wait for the store's master when attaching, in ms; -1 for 30 s.
+   */
+  int64_t attach_timeout_ms;
+  /**
+   * How long a call waits for the master, in ms; -1 for 10 s.
+   */
+  int64_t call_timeout_ms;
+  /**
+   * Zero.
+   */
+  uint64_t reserved[4];
+} nmc_store_config_t;
+
+/**
+ * How a value is stored. Start from `NMC_PUT_OPTIONS_INIT`; NULL means the same.
+ */
+typedef struct nmc_put_options_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * `NMC_ABI_VERSION` as the caller knows it.
+   */
+  uint32_t abi_version;
+  /**
+   * Rank whose heap is to hold the value; -1 for xxh64(key) modulo the number of ranks.
+   */
+  int32_t preferred_segment;
+  /**
+   * 0, or `NMC_PUT_*` flags.
+   */
+  uint32_t flags;
+  /**
+   * One of `NMC_RETAIN_*`.
+   */
+  uint32_t retain;
+  /**
+   * 0 to 3; lower ones are evicted first.
+   */
+  uint32_t priority;
+  /**
+   * For `NMC_RETAIN_SOFT`: how long, in ms; 0 for no end.
+   */
+  uint64_t ttl_ms;
+  /**
+   * Zero.
+   */
+  uint64_t reserved[2];
+} nmc_put_options_t;
+
+/**
+ * Memory of the caller that is written to.
+ */
+typedef struct nmc_buffer_t {
+  /**
+   * First byte.
+   */
+  void *ptr;
+  /**
+   * Bytes.
+   */
+  size_t len;
+} nmc_buffer_t;
+
+/**
+ * Where an object is.
+ */
+typedef struct nmc_object_meta_t {
+  /**
+   * xxh64 of the key.
+   */
+  uint64_t key_hash;
+  /**
+   * Epoch of the object: another object with the same key has another one.
+   */
+  uint64_t epoch;
+  /**
+   * Bytes of the value.
+   */
+  uint64_t bytes_total;
+  /**
+   * First byte of the value in this process; a device pointer for CUDA heaps. To be read only while pinned.
+   */
+  const void *payload;
+  /**
+   * The object's header in shared memory; read-only.
+   */
+  const void *header;
+  /**
+   * Rank whose heap holds the value.
+   */
+  uint32_t owner_rank;
+  /**
+   * Bytes of a page.
+   */
+  uint32_t page_bytes;
+  /**
+   * Pages of the value.
+   */
+  uint32_t n_pages;
+  /**
+   * Bytes used of the last page; 0 for an empty value.
+   */
+  uint32_t last_page_bytes;
+  /**
+   * Extents of the value; with one, all bytes are consecutive.
+   */
+  uint32_t n_extents;
+  /**
+   * Number of the header.
+   */
+  uint32_t index;
+  /**
+   * Zero.
+   */
+  uint64_t reserved[2];
+} nmc_object_meta_t;
+
+/**
+ * Where the program stores the bytes of an object that it writes itself. Addresses are valid in this process until the
+ * plan is committed or aborted. Pages are consecutive within an extent; `nmc_store_plan_extents` lists the extents.
+ */
+typedef struct nmc_write_plan_t {
+  /**
+   * xxh64 of the key.
+   */
+  uint64_t key_hash;
+  /**
+   * Name of the plan; nobody can guess it.
+   */
+  uint64_t plan_id;
+  /**
+   * What has to be published.
+   */
+  uint64_t epoch;
+  /**
+   * Bytes of the value.
+   */
+  uint64_t bytes_total;
+  /**
+   * First byte of the first extent; a device pointer for CUDA heaps. NULL for an empty value.
+   */
+  void *payload;
+  /**
+   * The same for the GPU: equal for CUDA heaps, the registered address for host heaps, NULL without a device.
+   */
+  void *payload_device;
+  /**
+   * The object's header in shared memory; read-only.
+   */
+  const void *header;
+  /**
+   * The word that is to become `epoch` when all bytes are stored.
+   */
+  uint64_t *publish_word;
+  /**
+   * The same for the GPU; NULL without a device.
+   */
+  uint64_t *publish_word_device;
+  /**
+   * Rank whose heap holds the value.
+   */
+  uint32_t dst_rank;
+  /**
+   * Bytes of a page.
+   */
+  uint32_t page_bytes;
+  /**
+   * Pages of the value.
+   */
+  uint32_t n_pages;
+  /**
+   * Bytes used of the last page; 0 for an empty value.
+   */
+  uint32_t last_page_bytes;
+  /**
+   * Extents of the value.
+   */
+  uint32_t n_extents;
+  /**
+   * Number of the header.
+   */
+  uint32_t index;
+  /**
+   * Zero.
+   */
+  uint64_t reserved[2];
+} nmc_write_plan_t;
+
+/**
+ * A run of consecutive bytes of a value.
+ */
+typedef struct nmc_extent_t {
+  /**
+   * First byte in this process; a device pointer for CUDA heaps.
+   */
+  void *ptr;
+  /**
+   * The same for the GPU; NULL without a device.
+   */
+  void *device_ptr;
+  /**
+   * Bytes of the value in this run.
+   */
+  uint64_t bytes;
+} nmc_extent_t;
+
+/**
+ * A pinned object: its bytes stay where and what they are until `nmc_store_unpin`.
+ */
+typedef struct nmc_view_t {
+  /**
+   * First byte of the value in this process; a device pointer for CUDA heaps. NULL for an empty value.
+   */
+  const void *data;
+  /**
+   * The same for the GPU: equal for CUDA heaps, the registered address for host heaps, NULL without a device.
+   */
+  const void *data_device;
+  /**
+   * Bytes of the value.
+   */
+  uint64_t bytes;
+  /**
+   * Epoch of the object.
+   */
+  uint64_t epoch;
+  /**
+   * Pages that are ready; all of them, unless the object is still being written.
+   */
+  uint32_t ready_pages;
+  /**
+   * Extents of the value; with one, all bytes are consecutive.
+   */
+  uint32_t n_extents;
+  /**
+   * Rank whose heap holds the value.
+   */
+  uint32_t owner_rank;
+  /**
+   * Bytes of a page.
+   */
+  uint32_t page_bytes;
+  /**
+   * Number of the header.
+   */
+  uint32_t index;
+  /**
+   * Pin slot.
+   */
+  uint32_t slot;
+  /**
+   * Zero.
+   */
+  uint64_t reserved;
+} nmc_view_t;
+
+/**
+ * What became of a key that was watched.
+ */
+typedef struct nmc_completion_t {
+  /**
+   * What the caller passed to `nmc_store_watch`.
+   */
+  uint64_t token;
+  /**
+   * `NMC_OK` if the object can be read; else why it will not become so.
+   */
+  int32_t status;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
+} nmc_completion_t;
+
+/**
+ * Counters of one rank's heap.
+ */
+typedef struct nmc_store_rank_stats_t {
+  /**
+   * Bytes in pages that are not free.
+   */
+  uint64_t bytes_used;
+  /**
+   * Bytes in pages.
+   */
+  uint64_t bytes_total;
+  /**
+   * Objects that the master knows to be readable.
+   */
+  uint64_t ready_count;
+  /**
+   * Objects that are being written, as far as the master knows.
+   */
+  uint64_t writing_count;
+  /**
+   * Objects evicted so far.
+   */
+  uint64_t evict_count;
+  /**
+   * Requests that found no room.
+   */
+  uint64_t oom_count;
+  /**
+   * Evictions that found the object pinned.
+   */
+  uint64_t evict_in_use_retry;
+  /**
+   * Objects that the watchdog took from a writer that was late.
+   */
+  uint64_t stuck_put_reclaimed;
+  /**
+   * Bytes that wait for a writer to stop.
+   */
+  uint64_t quarantined_bytes;
+  /**
+   * Bytes that wait for a reader to unpin.
+   */
+  uint64_t limbo_bytes;
+  /**
+   * Free runs of pages.
+   */
+  uint64_t free_runs;
+  /**
+   * Bytes of the largest free run.
+   */
+  uint64_t largest_free_bytes;
+} nmc_store_rank_stats_t;
+
+/**
+ * Numbers about a store: of all ranks together, and of this client. Set `struct_size` before the call
+ * (`NMC_STORE_STATS_INIT`).
+ */
+typedef struct nmc_store_stats_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * Number of ranks.
+   */
+  uint32_t n_ranks;
+  /**
+   * Sums over all ranks.
+   */
+  struct nmc_store_rank_stats_t total;
+  /**
+   * Moving average of the time for a plan, in microseconds.
+   */
+  uint64_t t_plan_us;
+  /**
+   * Moving average of the bytes of a put.
+   */
+  uint64_t bytes_tx;
+  /**
+   * Moving average of the bytes of a get.
+   */
+  uint64_t bytes_rx;
+  /**
+   * Values that this client has written.
+   */
+  uint64_t puts;
+  /**
+   * Bytes that this client has written.
+   */
+  uint64_t bytes_written;
+  /**
+   * Reads of this client that found their object.
+   */
+  uint64_t get_hits;
+  /**
+   * Reads of this client that did not.
+   */
+  uint64_t get_misses;
+  /**
+   * Bytes that this client has read.
+   */
+  uint64_t bytes_read;
+  /**
+   * Share of reads that found their object, in 1/1000.
+   */
+  uint64_t hit_permille;
+  /**
+   * Half of the puts took less than this, in ns, to the next power of two.
+   */
+  uint64_t put_p50_ns;
+  /**
+   * 99 % of the puts took less than this.
+   */
+  uint64_t put_p99_ns;
+  /**
+   * Half of the gets (a sample) took less than this.
+   */
+  uint64_t get_p50_ns;
+  /**
+   * 99 % of the gets (a sample) took less than this.
+   */
+  uint64_t get_p99_ns;
+  /**
+   * Bytes of shared memory for headers, keys, index and words.
+   */
+  uint64_t metadata_bytes;
+  /**
+   * Bytes of this process that the master takes, if it is here.
+   */
+  uint64_t master_bytes;
+  /**
+   * 1 if the master can be reached.
+   */
+  uint64_t master_up;
+} nmc_store_stats_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -760,6 +1349,491 @@ nmc_status_t nmc_master_start(const struct nmc_world_config_t *config, struct nm
  * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
  */
 nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
+
+/**
+ * Makes a store, or attaches to the store of a world, and puts a handle into `*out_store`.
+ *
+ * With `world` NULL the store is embedded: it has a heap of `config->heap_bytes` of its own, in this process alone,
+ * without socket, files or threads. With a world the calling rank becomes a client of the world's one store; the process
+ * of `master_rank` (or the world's external master) runs the master. The world must not be destroyed before the store.
+ *
+ * Blocks up to `attach_timeout_ms` for the master. Thread-safe. Not graph-safe. Destroyed with `nmc_store_destroy`.
+ * Statuses: `NMC_ERR_VERSION`, `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_TIMEOUT` (says who is missing),
+ * `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the rank has left), `NMC_ERR_PERMISSION`,
+ * `NMC_ERR_PROTOCOL`, `NMC_ERR_OS`, `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_store_create(struct nmc_world_t *world,
+                              const struct nmc_store_config_t *config,
+                              struct nmc_store_t **out_store);
+
+/**
+ * Opens a namespace of the same store: keys of its own, an optional quota, and `nmc_store_remove_all` for it alone. A
+ * handle of its own goes into `*out_store`. `quota_bytes` limits the bytes of its pages on all ranks together; 0 is no
+ * limit, `UINT64_MAX` leaves what it is. Names have 1 to 64 bytes; there are at most 63.
+ *
+ * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_store_namespace(struct nmc_store_t *store,
+                                 struct nmc_slice_t name,
+                                 uint64_t quota_bytes,
+                                 struct nmc_store_t **out_store);
+
+/**
+ * Destroys a handle. With the last one of a client its pins end, its open plans are given up, and it leaves the store:
+ * no kernel and no thread of the program may use its views and plans any more. NULL is fine; in a forked child it does
+ * nothing.
+ *
+ * Blocks until calls of other threads have returned (waiting ones are cancelled). Not graph-safe. Thread-safe: of
+ * several callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a log callback.
+ */
+nmc_status_t nmc_store_destroy(struct nmc_store_t *store);
+
+/**
+ * Stores a value of `bytes` bytes under `key`. `options` may be NULL.
+ *
+ * Asks the master once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old value stays),
+ * `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again), `NMC_ERR_NO_SPACE` (larger than a
+ * heap, or the quota is used up), `NMC_ERR_LIMIT` (headers or key slab), `NMC_ERR_STALE` (took longer than the
+ * watchdog, or removed meanwhile), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
+ * (the namespace), `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_store_put(struct nmc_store_t *store,
+                           struct nmc_slice_t key,
+                           const void *data,
+                           size_t bytes,
+                           const struct nmc_put_options_t *options);
+
+/**
+ * Like `nmc_store_put`, from `n` slices of host or device memory one after the other.
+ */
+nmc_status_t nmc_store_put_slices(struct nmc_store_t *store,
+                                  struct nmc_slice_t key,
+                                  const struct nmc_slice_t *slices,
+                                  size_t n,
+                                  const struct nmc_put_options_t *options);
+
+/**
+ * Like `nmc_store_put`, from `rows` rows of `row_bytes` bytes whose beginnings are `stride` bytes apart.
+ */
+nmc_status_t nmc_store_put_strided(struct nmc_store_t *store,
+                                   struct nmc_slice_t key,
+                                   const void *data,
+                                   size_t rows,
+                                   size_t row_bytes,
+                                   size_t stride,
+                                   const struct nmc_put_options_t *options);
+
+/**
+ * Reads a value into `buffer` and stores its size in `*size`, if `size` is not NULL. With `capacity` 0 and a `size` it
+ * only tells the size. If the buffer is too small, only the size is stored.
+ *
+ * Does not block and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
+ * written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
+ * is wrong), `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_store_get(struct nmc_store_t *store,
+                           struct nmc_slice_t key,
+                           void *buffer,
+                           size_t capacity,
+                           size_t *size);
+
+/**
+ * Reads a value of exactly `bytes` bytes into `dst`: another size is `NMC_ERR_INVALID_ARG`. Otherwise like
+ * `nmc_store_get`.
+ */
+nmc_status_t nmc_store_get_into(struct nmc_store_t *store, struct nmc_slice_t key, void *dst, size_t bytes);
+
+/**
+ * Reads a part of a value, from byte `offset` on, into `n` buffers of host or device memory, as many bytes as they hold.
+ * Stores the size of the whole value in `*size`, if that is not NULL. A part that reaches behind the end of the value
+ * is `NMC_ERR_INVALID_ARG`. Otherwise like `nmc_store_get`.
+ */
+nmc_status_t nmc_store_get_slices(struct nmc_store_t *store,
+                                  struct nmc_slice_t key,
+                                  uint64_t offset,
+                                  const struct nmc_buffer_t *buffers,
+                                  size_t n,
+                                  size_t *size);
+
+/**
+ * Like `nmc_store_get_slices`, into one buffer.
+ */
+nmc_status_t nmc_store_get_range(struct nmc_store_t *store,
+                                 struct nmc_slice_t key,
+                                 uint64_t offset,
+                                 void *dst,
+                                 size_t bytes);
+
+/**
+ * Like `nmc_store_get_slices`, into `rows` rows of `row_bytes` bytes whose beginnings are `stride` bytes apart.
+ */
+nmc_status_t nmc_store_get_strided(struct nmc_store_t *store,
+                                   struct nmc_slice_t key,
+                                   uint64_t offset,
+                                   void *dst,
+                                   size_t rows,
+                                   size_t row_bytes,
+                                   size_t stride);
+
+/**
+ * Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING` or `_READY`. It neither pins nor counts
+ * as an access.
+ *
+ * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
+ */
+nmc_status_t nmc_store_exists(struct nmc_store_t *store,
+                              struct nmc_slice_t key,
+                              uint32_t *out_state);
+
+/**
+ * Takes an object away at once. Whoever has pinned it keeps it; its memory is free when nobody does.
+ *
+ * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`,
+ * `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_store_remove(struct nmc_store_t *store, struct nmc_slice_t key);
+
+/**
+ * Removes all objects of the namespace whose keys begin with `prefix`; stores how many in `*removed`, if that is not
+ * NULL. Takes one call of the master for some thousand objects that the store can hold. Otherwise like
+ * `nmc_store_remove`.
+ */
+nmc_status_t nmc_store_remove_by_prefix(struct nmc_store_t *store, struct nmc_slice_t prefix, uint64_t *removed);
+
+/**
+ * Forgets every object of the namespace at once, as when the weights of a model changed: from now on none is found. The
+ * memory comes back bit by bit. Otherwise like `nmc_store_remove`.
+ */
+nmc_status_t nmc_store_remove_all(struct nmc_store_t *store);
+
+/**
+ * Counts as an access to the object, without reading it, for policies other than FIFO.
+ *
+ * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`.
+ */
+nmc_status_t nmc_store_touch(struct nmc_store_t *store, struct nmc_slice_t key);
+
+/**
+ * Changes how an object is kept: class, priority and time as in `nmc_put_options_t`. Otherwise like `nmc_store_remove`.
+ */
+nmc_status_t nmc_store_retain(struct nmc_store_t *store,
+                              struct nmc_slice_t key,
+                              uint32_t retain,
+                              uint32_t priority,
+                              uint64_t ttl_ms);
+
+/**
+ * Tells where an object is, without pinning it: by the time the caller looks there, it may be gone. Never blocks.
+ *
+ * Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
+ * `NMC_ERR_PEER_LOST`.
+ */
+nmc_status_t nmc_store_get_location(struct nmc_store_t *store,
+                                    struct nmc_slice_t key,
+                                    struct nmc_object_meta_t *meta);
+
+/**
+ * Opens an object of `bytes` bytes for writing: the program stores the bytes itself, where the plan says, with its own
+ * kernels or memcpy, and commits. Until then nobody can read it, and the key counts as taken.
+ *
+ * Asks the master. Thread-safe. Not graph-safe. Statuses as for `nmc_store_put`.
+ */
+nmc_status_t nmc_store_open_for_write(struct nmc_store_t *store,
+                                      struct nmc_slice_t key,
+                                      uint64_t bytes,
+                                      const struct nmc_put_options_t *options,
+                                      struct nmc_write_plan_t *plan);
+
+/**
+ * Publishes an object whose bytes are all stored (by this thread, or by whoever it is ordered after). If the program has
+ * stored `epoch` into the publish word itself, it only looks what became of the plan. Idempotent while the object lives.
+ * With `NMC_PUT_REPLACE` the new value takes the place of the old one now.
+ *
+ * Does not ask the master, except to replace. Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave the
+ * plan up: it took longer than the watchdog, or the key was removed), `NMC_ERR_NOT_FOUND` (no such plan, or aborted).
+ */
+nmc_status_t nmc_store_commit(struct nmc_store_t *store,
+                              const struct nmc_write_plan_t *plan);
+
+/**
+ * Tells readers that the first `pages` pages of the plan are stored: they may begin with them (`nmc_store_pin_partial`).
+ * Never less than before. Otherwise like `nmc_store_commit`.
+ */
+nmc_status_t nmc_store_publish_pages(struct nmc_store_t *store,
+                                     const struct nmc_write_plan_t *plan,
+                                     uint32_t pages);
+
+/**
+ * Gives a plan up. The caller says by it that nothing stores for the plan any more: streams are drained, no captured
+ * graph will be launched again with it. The memory is free at once.
+ *
+ * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such plan), `NMC_ERR_INVALID_ARG` (it is
+ * committed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_store_abort(struct nmc_store_t *store,
+                             const struct nmc_write_plan_t *plan);
+
+/**
+ * The extents of a plan, in order: stores up to `capacity` of them and their number in `*n`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL` (`*n` is stored),
+ * `NMC_ERR_PEER_LOST`.
+ */
+nmc_status_t nmc_store_plan_extents(struct nmc_store_t *store,
+                                    const struct nmc_write_plan_t *plan,
+                                    struct nmc_extent_t *extents,
+                                    size_t capacity,
+                                    size_t *n);
+
+/**
+ * The extents of a pinned object, in order. Otherwise like `nmc_store_plan_extents`.
+ */
+nmc_status_t nmc_store_view_extents(struct nmc_store_t *store,
+                                    const struct nmc_view_t *view,
+                                    struct nmc_extent_t *extents,
+                                    size_t capacity,
+                                    size_t *n);
+
+/**
+ * Pins an object and stores a view of it: its bytes stay where and what they are until `nmc_store_unpin`, also if it is
+ * removed or evicted meanwhile, or the master dies. Unpin soon: pinned memory cannot be evicted.
+ *
+ * Does not block and does not ask the master. Thread-safe. Graph-safe (the CPU pins before the launch). Statuses:
+ * `NMC_NOT_READY`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_PEER_LOST`.
+ */
+nmc_status_t nmc_store_pin(struct nmc_store_t *store,
+                           struct nmc_slice_t key,
+                           struct nmc_view_t *view);
+
+/**
+ * Like `nmc_store_pin`, for an object that may still be being written, if at least its first `pages` pages are ready
+ * (`nmc_store_publish_pages`); `ready_pages` of the view tells how many are. Only those may be read. If the writer gives
+ * up, what is there stays until it is unpinned.
+ */
+nmc_status_t nmc_store_pin_partial(struct nmc_store_t *store,
+                                   struct nmc_slice_t key,
+                                   uint32_t pages,
+                                   struct nmc_view_t *view);
+
+/**
+ * Ends a pin.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (it is not pinned, or not any more).
+ */
+nmc_status_t nmc_store_unpin(struct nmc_store_t *store, const struct nmc_view_t *view);
+
+/**
+ * How many pages of a pinned object are ready by now: stores it in `*pages`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_STALE` (its writer gave
+ * up: no more will come).
+ */
+nmc_status_t nmc_store_ready_pages(struct nmc_store_t *store,
+                                   const struct nmc_view_t *view,
+                                   uint32_t *pages);
+
+/**
+ * Waits until an object can be read. `flags` is 0 or `NMC_WAIT_APPEAR`, to wait also for a key that nobody is writing yet.
+ *
+ * Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_NOT_FOUND`,
+ * `NMC_ERR_STALE` (its writer gave up, or it was removed), `NMC_ERR_CANCELLED` (`nmc_store_cancel` or destroy).
+ */
+nmc_status_t nmc_store_wait_ready(struct nmc_store_t *store,
+                                  struct nmc_slice_t key,
+                                  uint32_t flags,
+                                  int64_t timeout_ms);
+
+/**
+ * Like `nmc_store_wait_ready`, until at least the first `pages` pages are ready.
+ */
+nmc_status_t nmc_store_wait_pages(struct nmc_store_t *store,
+                                  struct nmc_slice_t key,
+                                  uint32_t pages,
+                                  uint32_t flags,
+                                  int64_t timeout_ms);
+
+/**
+ * Makes every wait and every watch of this client, in all threads, end with `NMC_ERR_CANCELLED`. Later ones are not
+ * affected. Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
+ */
+nmc_status_t nmc_store_cancel(struct nmc_store_t *store);
+
+/**
+ * Watches a key: when the object can be read, or will not become so, a completion with `token` is queued and the
+ * descriptor of `nmc_store_event_fd` becomes readable. `flags` as in `nmc_store_wait_ready`. The library runs a thread
+ * while keys are watched.
+ *
+ * Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_OS`.
+ */
+nmc_status_t nmc_store_watch(struct nmc_store_t *store,
+                             struct nmc_slice_t key,
+                             uint32_t flags,
+                             uint64_t token);
+
+/**
+ * Takes queued completions, at most `capacity`; stores their number in `*n`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
+ */
+nmc_status_t nmc_store_completions(struct nmc_store_t *store,
+                                   struct nmc_completion_t *completions,
+                                   size_t capacity,
+                                   size_t *n);
+
+/**
+ * Stores a descriptor in `*fd` that is readable (poll, epoll) while completions are queued. It belongs to the store: do
+ * not close it. Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
+ */
+nmc_status_t nmc_store_event_fd(struct nmc_store_t *store,
+                                int32_t *fd);
+
+/**
+ * Evicts objects of `rank` until at most `permille`/1000 of its heap are used, or nothing is left that may be evicted.
+ *
+ * Asks the master, several times if there is much to do. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`,
+ * `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_store_evict_until_below(struct nmc_store_t *store,
+                                         int32_t rank,
+                                         uint32_t permille);
+
+/**
+ * Goes through the objects of the namespace that can be read, in no particular order. `*cursor` is 0 at first; each call
+ * stores a key (up to `capacity` bytes) in `key`, its length in `*key_len`, the size of the value in `*bytes`, and moves
+ * the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile may or may not be seen.
+ *
+ * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
+ * `NMC_ERR_TOO_SMALL` (`*key_len` is stored, the cursor stays).
+ */
+nmc_status_t nmc_store_next(struct nmc_store_t *store,
+                            uint32_t *cursor,
+                            void *key,
+                            size_t capacity,
+                            size_t *key_len,
+                            uint64_t *bytes);
+
+/**
+ * Stores numbers about the store and this client in `*stats`, and those of each rank in `ranks[0..n_ranks]`, if that is
+ * not NULL.
+ *
+ * Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`.
+ */
+nmc_status_t nmc_store_stats(struct nmc_store_t *store,
+                             struct nmc_store_stats_t *stats,
+                             struct nmc_store_rank_stats_t *ranks,
+                             size_t n_ranks);
+
+/**
+ * The numbers in the text format of Prometheus, as `nmc_world_dump` gives text. Does not ask the master. Thread-safe. Not
+ * graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored).
+ */
+nmc_status_t nmc_store_prometheus(struct nmc_store_t *store,
+                                  char *buffer,
+                                  size_t capacity,
+                                  size_t *needed);
+
+/**
+ * A picture of the heaps and what waits, for people: `#` used, `.` free, `+` mixed, `width` characters a rank. Asks the
+ * master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored), `NMC_ERR_UNAVAILABLE`,
+ * `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_store_dump(struct nmc_store_t *store,
+                            uint32_t width,
+                            char *buffer,
+                            size_t capacity,
+                            size_t *needed);
+
+/**
+ * Stores `n` values. `values[i]` goes under `keys[i]`; `statuses[i]`, if `statuses` is not NULL, tells what became of
+ * it. `options` apply to all and may be NULL. A failed item does not stop the others.
+ *
+ * Asks the master once for up to 256 objects. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the
+ * status of the first item that did not. Statuses as for `nmc_store_put`.
+ */
+nmc_status_t nmc_store_put_batch(struct nmc_store_t *store,
+                                 const struct nmc_slice_t *keys,
+                                 const struct nmc_slice_t *values,
+                                 size_t n,
+                                 const struct nmc_put_options_t *options,
+                                 nmc_status_t *statuses);
+
+/**
+ * Reads `n` values into `buffers`, each of exactly the value's size. Otherwise like `nmc_store_get_into` and
+ * `nmc_store_put_batch`; items that are being written give `NMC_NOT_READY`.
+ */
+nmc_status_t nmc_store_get_into_batch(struct nmc_store_t *store,
+                                      const struct nmc_slice_t *keys,
+                                      const struct nmc_buffer_t *buffers,
+                                      size_t n,
+                                      nmc_status_t *statuses);
+
+/**
+ * Stores in `states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING` or `_READY`. Otherwise like
+ * `nmc_store_exists`.
+ */
+nmc_status_t nmc_store_exists_batch(struct nmc_store_t *store,
+                                    const struct nmc_slice_t *keys,
+                                    size_t n,
+                                    uint32_t *states);
+
+/**
+ * How many of the `n` keys, from the first on, can be read: stores it in `*matched`. What an engine asks to know how much
+ * of a prompt is cached.
+ *
+ * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
+ */
+nmc_status_t nmc_store_match_prefix(struct nmc_store_t *store,
+                                    const struct nmc_slice_t *keys,
+                                    size_t n,
+                                    size_t *matched);
+
+/**
+ * Removes `n` objects. Otherwise like `nmc_store_remove` and `nmc_store_put_batch`.
+ */
+nmc_status_t nmc_store_remove_batch(struct nmc_store_t *store,
+                                    const struct nmc_slice_t *keys,
+                                    size_t n,
+                                    nmc_status_t *statuses);
+
+/**
+ * Opens `n` objects of `sizes[i]` bytes for writing. Plans of items that failed are all zero. Otherwise like
+ * `nmc_store_open_for_write` and `nmc_store_put_batch`.
+ */
+nmc_status_t nmc_store_open_batch(struct nmc_store_t *store,
+                                  const struct nmc_slice_t *keys,
+                                  const uint64_t *sizes,
+                                  size_t n,
+                                  const struct nmc_put_options_t *options,
+                                  struct nmc_write_plan_t *plans,
+                                  nmc_status_t *statuses);
+
+/**
+ * Commits `n` plans. Otherwise like `nmc_store_commit` and `nmc_store_put_batch`.
+ */
+nmc_status_t nmc_store_commit_batch(struct nmc_store_t *store,
+                                    const struct nmc_write_plan_t *plans,
+                                    size_t n,
+                                    nmc_status_t *statuses);
+
+/**
+ * Pins `n` objects: all of them, or, if `*pinned_count` is not NULL, as many as could be. Views of items that failed are all
+ * zero. Without `pinned_count` a failure unpins what was pinned. Otherwise like `nmc_store_pin` and
+ * `nmc_store_put_batch`.
+ */
+nmc_status_t nmc_store_pin_batch(struct nmc_store_t *store,
+                                 const struct nmc_slice_t *keys,
+                                 size_t n,
+                                 struct nmc_view_t *views,
+                                 size_t *pinned_count,
+                                 nmc_status_t *statuses);
+
+/**
+ * Ends `n` pins. Otherwise like `nmc_store_unpin` and `nmc_store_put_batch`.
+ */
+nmc_status_t nmc_store_unpin_batch(struct nmc_store_t *store,
+                                   const struct nmc_view_t *views,
+                                   size_t n,
+                                   nmc_status_t *statuses);
 
 #ifdef __cplusplus
 }  // extern "C"

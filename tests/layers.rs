@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 
 /// Every folder of `src` and what it may import. A new folder has to be added here.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
-    ("ffi", &["world", "mem", "cuda", "layout", "sync", "base"]),
-    ("world", &["mem", "cuda", "layout", "sync", "base"]),
-    ("mem", &["cuda", "layout", "sync", "base"]),
-    ("cuda", &["layout", "sync", "base"]),
+    ("ffi", &["store", "world", "mem", "cuda", "layout", "alloc", "sync", "base"]),
+    ("store", &["world", "mem", "cuda", "layout", "alloc", "sync", "base"]),
+    ("world", &["mem", "cuda", "layout", "alloc", "sync", "base"]),
+    ("mem", &["cuda", "layout", "alloc", "sync", "base"]),
+    ("cuda", &["layout", "alloc", "sync", "base"]),
     ("layout", &["sync", "base"]),
+    ("alloc", &["sync", "base"]),
     ("sync", &["base"]),
     ("base", &[]),
 ];

@@ -69,8 +69,139 @@ int main(void) {
   FIELD(nmc_rank_info_t, device_rank);
   FIELD(nmc_rank_info_t, reserved);
 
+  STRUCT(nmc_store_config_t);
+  FIELD(nmc_store_config_t, struct_size);
+  FIELD(nmc_store_config_t, abi_version);
+  FIELD(nmc_store_config_t, heap_bytes);
+  FIELD(nmc_store_config_t, heap_offset);
+  FIELD(nmc_store_config_t, key_slab_bytes);
+  FIELD(nmc_store_config_t, page_bytes);
+  FIELD(nmc_store_config_t, max_objects);
+  FIELD(nmc_store_config_t, pin_slots);
+  FIELD(nmc_store_config_t, policy);
+  FIELD(nmc_store_config_t, flags);
+  FIELD(nmc_store_config_t, master_rank);
+  FIELD(nmc_store_config_t, high_permille);
+  FIELD(nmc_store_config_t, low_permille);
+  FIELD(nmc_store_config_t, watchdog_ms);
+  FIELD(nmc_store_config_t, world_size);
+  FIELD(nmc_store_config_t, heap_kind);
+  FIELD(nmc_store_config_t, device);
+  FIELD(nmc_store_config_t, attach_timeout_ms);
+  FIELD(nmc_store_config_t, call_timeout_ms);
+  FIELD(nmc_store_config_t, reserved);
+
+  STRUCT(nmc_put_options_t);
+  FIELD(nmc_put_options_t, struct_size);
+  FIELD(nmc_put_options_t, abi_version);
+  FIELD(nmc_put_options_t, preferred_segment);
+  FIELD(nmc_put_options_t, flags);
+  FIELD(nmc_put_options_t, retain);
+  FIELD(nmc_put_options_t, priority);
+  FIELD(nmc_put_options_t, ttl_ms);
+  FIELD(nmc_put_options_t, reserved);
+
+  STRUCT(nmc_write_plan_t);
+  FIELD(nmc_write_plan_t, key_hash);
+  FIELD(nmc_write_plan_t, plan_id);
+  FIELD(nmc_write_plan_t, epoch);
+  FIELD(nmc_write_plan_t, bytes_total);
+  FIELD(nmc_write_plan_t, payload);
+  FIELD(nmc_write_plan_t, payload_device);
+  FIELD(nmc_write_plan_t, header);
+  FIELD(nmc_write_plan_t, publish_word);
+  FIELD(nmc_write_plan_t, publish_word_device);
+  FIELD(nmc_write_plan_t, dst_rank);
+  FIELD(nmc_write_plan_t, page_bytes);
+  FIELD(nmc_write_plan_t, n_pages);
+  FIELD(nmc_write_plan_t, last_page_bytes);
+  FIELD(nmc_write_plan_t, n_extents);
+  FIELD(nmc_write_plan_t, index);
+  FIELD(nmc_write_plan_t, reserved);
+
+  STRUCT(nmc_object_meta_t);
+  FIELD(nmc_object_meta_t, key_hash);
+  FIELD(nmc_object_meta_t, epoch);
+  FIELD(nmc_object_meta_t, bytes_total);
+  FIELD(nmc_object_meta_t, payload);
+  FIELD(nmc_object_meta_t, header);
+  FIELD(nmc_object_meta_t, owner_rank);
+  FIELD(nmc_object_meta_t, page_bytes);
+  FIELD(nmc_object_meta_t, n_pages);
+  FIELD(nmc_object_meta_t, last_page_bytes);
+  FIELD(nmc_object_meta_t, n_extents);
+  FIELD(nmc_object_meta_t, index);
+  FIELD(nmc_object_meta_t, reserved);
+
+  STRUCT(nmc_view_t);
+  FIELD(nmc_view_t, data);
+  FIELD(nmc_view_t, data_device);
+  FIELD(nmc_view_t, bytes);
+  FIELD(nmc_view_t, epoch);
+  FIELD(nmc_view_t, ready_pages);
+  FIELD(nmc_view_t, n_extents);
+  FIELD(nmc_view_t, owner_rank);
+  FIELD(nmc_view_t, page_bytes);
+  FIELD(nmc_view_t, index);
+  FIELD(nmc_view_t, slot);
+  FIELD(nmc_view_t, reserved);
+
+  STRUCT(nmc_extent_t);
+  FIELD(nmc_extent_t, ptr);
+  FIELD(nmc_extent_t, device_ptr);
+  FIELD(nmc_extent_t, bytes);
+
+  STRUCT(nmc_buffer_t);
+  FIELD(nmc_buffer_t, ptr);
+  FIELD(nmc_buffer_t, len);
+
+  STRUCT(nmc_completion_t);
+  FIELD(nmc_completion_t, token);
+  FIELD(nmc_completion_t, status);
+  FIELD(nmc_completion_t, reserved);
+
+  STRUCT(nmc_store_rank_stats_t);
+  FIELD(nmc_store_rank_stats_t, bytes_used);
+  FIELD(nmc_store_rank_stats_t, bytes_total);
+  FIELD(nmc_store_rank_stats_t, ready_count);
+  FIELD(nmc_store_rank_stats_t, writing_count);
+  FIELD(nmc_store_rank_stats_t, evict_count);
+  FIELD(nmc_store_rank_stats_t, oom_count);
+  FIELD(nmc_store_rank_stats_t, evict_in_use_retry);
+  FIELD(nmc_store_rank_stats_t, stuck_put_reclaimed);
+  FIELD(nmc_store_rank_stats_t, quarantined_bytes);
+  FIELD(nmc_store_rank_stats_t, limbo_bytes);
+  FIELD(nmc_store_rank_stats_t, free_runs);
+  FIELD(nmc_store_rank_stats_t, largest_free_bytes);
+
+  STRUCT(nmc_store_stats_t);
+  FIELD(nmc_store_stats_t, struct_size);
+  FIELD(nmc_store_stats_t, n_ranks);
+  FIELD(nmc_store_stats_t, total);
+  FIELD(nmc_store_stats_t, t_plan_us);
+  FIELD(nmc_store_stats_t, bytes_tx);
+  FIELD(nmc_store_stats_t, bytes_rx);
+  FIELD(nmc_store_stats_t, puts);
+  FIELD(nmc_store_stats_t, bytes_written);
+  FIELD(nmc_store_stats_t, get_hits);
+  FIELD(nmc_store_stats_t, get_misses);
+  FIELD(nmc_store_stats_t, bytes_read);
+  FIELD(nmc_store_stats_t, hit_permille);
+  FIELD(nmc_store_stats_t, put_p50_ns);
+  FIELD(nmc_store_stats_t, put_p99_ns);
+  FIELD(nmc_store_stats_t, get_p50_ns);
+  FIELD(nmc_store_stats_t, get_p99_ns);
+  FIELD(nmc_store_stats_t, metadata_bytes);
+  FIELD(nmc_store_stats_t, master_bytes);
+  FIELD(nmc_store_stats_t, master_up);
+
   /* Static, so that padding, were there any, is zero. */
   static const nmc_world_config_t config = NMC_WORLD_CONFIG_INIT;
   init_bytes("NMC_WORLD_CONFIG_INIT", &config, sizeof config);
-  return 0;
+  static const nmc_store_config_t store = NMC_STORE_CONFIG_INIT;
+  init_bytes("NMC_STORE_CONFIG_INIT", &store, sizeof store);
+  static const nmc_put_options_t options = NMC_PUT_OPTIONS_INIT;
+  init_bytes("NMC_PUT_OPTIONS_INIT", &options, sizeof options);
+  static const nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
+  return stats.struct_size == sizeof stats ? 0 : 1;
 }

@@ -4,6 +4,7 @@ pub mod deadline;
 pub mod error;
 pub mod id;
 pub mod log;
+pub mod packet;
 pub mod status;
 
 pub use deadline::Deadline;

@@ -57,6 +57,10 @@ pub const NMC_ERR_NOT_FOUND: i32 = -20;
 pub const NMC_ERR_TOO_SMALL: i32 = -21;
 /// Bytes in shared memory are not what was written.
 pub const NMC_ERR_CORRUPT: i32 = -22;
+/// The object was removed, evicted or given up in the meantime.
+pub const NMC_ERR_STALE: i32 = -23;
+/// There is no room: the value is larger than the heap, or a quota is used up.
+pub const NMC_ERR_NO_SPACE: i32 = -24;
 
 /// Every status with its C name, in the order of the header.
 pub(crate) const TABLE: &[(nmc_status_t, &core::ffi::CStr)] = &[
@@ -85,6 +89,8 @@ pub(crate) const TABLE: &[(nmc_status_t, &core::ffi::CStr)] = &[
     (NMC_ERR_NOT_FOUND, c"NMC_ERR_NOT_FOUND"),
     (NMC_ERR_TOO_SMALL, c"NMC_ERR_TOO_SMALL"),
     (NMC_ERR_CORRUPT, c"NMC_ERR_CORRUPT"),
+    (NMC_ERR_STALE, c"NMC_ERR_STALE"),
+    (NMC_ERR_NO_SPACE, c"NMC_ERR_NO_SPACE"),
 ];
 
 /// The C name of a status, or `NMC_UNKNOWN_STATUS`.

@@ -3,6 +3,10 @@
 
 use super::basic::nmc_slice_t;
 use super::config::Config as _;
+use super::store_types::{
+    nmc_buffer_t, nmc_completion_t, nmc_extent_t, nmc_object_meta_t, nmc_put_options_t, nmc_store_config_t,
+    nmc_store_rank_stats_t, nmc_store_stats_t, nmc_view_t, nmc_write_plan_t,
+};
 use super::world_types::{nmc_memory_t, nmc_rank_info_t, nmc_world_config_t, nmc_world_info_t};
 use std::fmt::Write as _;
 use std::mem::offset_of;
@@ -30,14 +34,30 @@ pub fn table() -> String {
             reserved,
         }
         nmc_rank_info_t { struct_size, state, generation, pid, device, heap_base, device_rank, reserved }
+        nmc_store_config_t { struct_size, abi_version, heap_bytes, heap_offset, key_slab_bytes, page_bytes, max_objects, pin_slots, policy, flags, master_rank, high_permille, low_permille, watchdog_ms, world_size, heap_kind, device, attach_timeout_ms, call_timeout_ms, reserved }
+        nmc_put_options_t { struct_size, abi_version, preferred_segment, flags, retain, priority, ttl_ms, reserved }
+        nmc_write_plan_t { key_hash, plan_id, epoch, bytes_total, payload, payload_device, header, publish_word, publish_word_device, dst_rank, page_bytes, n_pages, last_page_bytes, n_extents, index, reserved }
+        nmc_object_meta_t { key_hash, epoch, bytes_total, payload, header, owner_rank, page_bytes, n_pages, last_page_bytes, n_extents, index, reserved }
+        nmc_view_t { data, data_device, bytes, epoch, ready_pages, n_extents, owner_rank, page_bytes, index, slot, reserved }
+        nmc_extent_t { ptr, device_ptr, bytes }
+        nmc_buffer_t { ptr, len }
+        nmc_completion_t { token, status, reserved }
+        nmc_store_rank_stats_t { bytes_used, bytes_total, ready_count, writing_count, evict_count, oom_count, evict_in_use_retry, stuck_put_reclaimed, quarantined_bytes, limbo_bytes, free_runs, largest_free_bytes }
+        nmc_store_stats_t { struct_size, n_ranks, total, t_plan_us, bytes_tx, bytes_rx, puts, bytes_written, get_hits, get_misses, bytes_read, hit_permille, put_p50_ns, put_p99_ns, get_p50_ns, get_p99_ns, metadata_bytes, master_bytes, master_up }
     }
-    let config = nmc_world_config_t::defaults();
+    initialiser(&mut text, "NMC_WORLD_CONFIG_INIT", &nmc_world_config_t::defaults());
+    initialiser(&mut text, "NMC_STORE_CONFIG_INIT", &nmc_store_config_t::defaults());
+    initialiser(&mut text, "NMC_PUT_OPTIONS_INIT", &nmc_put_options_t::defaults());
+    text
+}
+
+/// The bytes of a default config.
+fn initialiser<C: super::config::Config>(text: &mut String, name: &str, config: &C) {
     // SAFETY: the config has no padding (trait contract of Config), so all of its bytes are initialised.
-    let bytes = unsafe { std::slice::from_raw_parts((&raw const config).cast::<u8>(), size_of_val(&config)) };
-    text.push_str("NMC_WORLD_CONFIG_INIT");
+    let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(config).cast::<u8>(), size_of_val(config)) };
+    text.push_str(name);
     for byte in bytes {
         let _ = write!(text, " {byte:02x}");
     }
     text.push('\n');
-    text
 }

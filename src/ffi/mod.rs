@@ -10,6 +10,9 @@ pub mod config;
 pub mod handle;
 pub mod log;
 pub mod master;
+pub mod store;
+pub mod store_batch;
+pub mod store_types;
 pub mod text;
 pub mod world;
 pub mod world_types;
@@ -51,7 +54,7 @@ pub(crate) fn panicked(payload: &(dyn std::any::Any + Send)) -> Error {
 }
 
 #[cold]
-fn remember(error: &Error) -> nmc_status_t {
+pub(crate) fn remember(error: &Error) -> nmc_status_t {
     // A thread that is being torn down has no place for the message; the status still tells.
     let _ = LAST_ERROR.try_with(|last| {
         let mut last = last.borrow_mut();
@@ -84,4 +87,22 @@ pub(crate) fn out<'a, T>(ptr: *mut T, name: &str) -> Result<&'a mut std::mem::Ma
     // SAFETY: non-null and aligned; the caller promises by the C contract that it points to writable memory
     // for a T. MaybeUninit makes no claim about the bytes there now.
     Ok(unsafe { &mut *ptr.cast::<std::mem::MaybeUninit<T>>() })
+}
+
+/// Stores as much of `value` as the caller's struct has room for.
+///
+/// # Safety
+/// `to` is NULL or points to a struct whose first field is its size in bytes.
+pub(crate) unsafe fn put_struct<T: Copy>(to: *mut T, value: T) -> Result<()> {
+    let place = out(to, "the out struct")?.as_mut_ptr();
+    // SAFETY: the first four bytes are the caller's struct_size.
+    let size = unsafe { place.cast::<u32>().read() };
+    if !(8..=4096).contains(&size) {
+        crate::bail!(NMC_ERR_VERSION, "struct_size {size} of the out struct is wrong; start from its _INIT macro");
+    }
+    let bytes = (size as usize).min(size_of::<T>());
+    let from = (&raw const value).cast::<u8>();
+    // SAFETY: both sides hold at least `bytes` bytes; the caller's size field is left as it is.
+    unsafe { std::ptr::copy_nonoverlapping(from.add(4), place.cast::<u8>().add(4), bytes - 4) };
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use super::handle::{self, HasC, Object};
 use super::text::{check_buffer, copy_out};
 use super::world_types::{nmc_rank_info_t, nmc_world_config_t, nmc_world_info_t, parse};
-use super::{guard, optional_out, out};
+use super::{guard, optional_out, out, put_struct};
 use crate::base::Deadline;
 use crate::base::error::Result;
 use crate::base::status::{NMC_OK, nmc_status_t};
@@ -40,24 +40,6 @@ fn rank_u32(rank: i32) -> Result<u32> {
         Ok(rank) => Ok(rank),
         Err(_) => crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is negative"),
     }
-}
-
-/// Stores as much of `value` as the caller's struct has room for.
-///
-/// # Safety
-/// `to` is NULL or points to a struct whose first field is its size in bytes.
-unsafe fn put<T: Copy>(to: *mut T, value: T) -> Result<()> {
-    let place = out(to, "the out struct")?.as_mut_ptr();
-    // SAFETY: the first four bytes are the caller's struct_size.
-    let size = unsafe { place.cast::<u32>().read() };
-    if !(8..=4096).contains(&size) {
-        crate::bail!(NMC_ERR_VERSION, "struct_size {size} of the out struct is wrong; start from its _INIT macro");
-    }
-    let bytes = (size as usize).min(size_of::<T>());
-    let from = (&raw const value).cast::<u8>();
-    // SAFETY: both sides hold at least `bytes` bytes; the caller's size field is left as it is.
-    unsafe { std::ptr::copy_nonoverlapping(from.add(4), place.cast::<u8>().add(4), bytes - 4) };
-    Ok(())
 }
 
 /// Joins a world as one rank and stores a handle in `*out`. Returns when all ranks have joined (or, if the world
@@ -239,7 +221,7 @@ pub unsafe extern "C" fn nmc_world_info(world: *const nmc_world_t, out_info: *mu
                 reserved: 0,
             };
             // SAFETY: the C contract of `out_info`.
-            unsafe { put(out_info, info) }
+            unsafe { put_struct(out_info, info) }
         })
     })
 }
@@ -266,7 +248,7 @@ pub unsafe extern "C" fn nmc_world_rank_info(
                 reserved: 0,
             };
             // SAFETY: the C contract of `out_info`.
-            unsafe { put(out_info, info) }
+            unsafe { put_struct(out_info, info) }
         })
     })
 }

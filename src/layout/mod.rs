@@ -4,6 +4,7 @@
 
 pub mod device;
 pub mod region;
+pub mod store;
 pub mod world;
 
 /// Version of everything that ranks share: memory layouts and socket messages. Ranks must agree on it.

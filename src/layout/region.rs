@@ -43,4 +43,23 @@ impl<'a> Region<'a> {
         // SAFETY: in bounds, mapped for 'a, aligned, and valid for any bytes by the trait's contract.
         Some(unsafe { place.as_ref() })
     }
+
+    /// `count` structs that begin at `offset`; `None` if they do not fit or are not aligned there.
+    #[inline(always)]
+    #[must_use]
+    pub fn slice<T: InShared>(&self, offset: usize, count: usize) -> Option<&'a [T]> {
+        let end = count.checked_mul(size_of::<T>()).and_then(|bytes| offset.checked_add(bytes))?;
+        // SAFETY: `offset` is in bounds if `end` is; nothing is dereferenced before that is known.
+        let place = (end <= self.bytes).then(|| unsafe { self.base.add(offset) })?.cast::<T>();
+        if !place.is_aligned() {
+            return None;
+        }
+        // SAFETY: in bounds, mapped for 'a, aligned, and valid for any bytes by the trait's contract.
+        Some(unsafe { std::slice::from_raw_parts(place.as_ptr(), count) })
+    }
 }
+
+// SAFETY: an atomic itself.
+unsafe impl InShared for std::sync::atomic::AtomicU64 {}
+// SAFETY: an atomic itself.
+unsafe impl InShared for std::sync::atomic::AtomicU32 {}

@@ -65,7 +65,8 @@ pub struct RankLines {
     pub arrived: WordLine,
     /// Futex that arriving ranks ring. Only rank 0's is used.
     pub bell: WordLine,
-    reserved: WordLine,
+    /// The store that the rank is a client of, or 0. Written by the rank.
+    pub store: WordLine,
 }
 
 const _: () = {

@@ -36,6 +36,7 @@ pub const fn entry(hash: u64, index: u32) -> u64 {
 
 /// The index in an entry; `None` for [`EMPTY`] and [`TOMBSTONE`].
 #[must_use]
+#[allow(clippy::cast_possible_truncation, reason = "24 bits")]
 pub const fn index_of(word: u64) -> Option<u32> {
     match word & INDEX_MASK {
         0 => None,
@@ -170,7 +171,7 @@ mod tests {
         for round in 0..20_000u32 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let hash = random ^ random >> 29;
-            if live.len() < 32 && hash % 3 != 0 {
+            if live.len() < 32 && !hash.is_multiple_of(3) {
                 let index = round % MAX_INDEX;
                 tombstones -= isize::from(insert(&table, hash, index).unwrap().1);
                 live.push((hash, index));

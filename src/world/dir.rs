@@ -51,6 +51,14 @@ impl Place {
         Self { world: base.join(name), base }
     }
 
+    /// A place for something else of the same world: the masters of capabilities have their own.
+    #[must_use]
+    pub fn beside(&self, what: &str) -> Self {
+        let mut name = self.world.file_name().unwrap_or_default().to_os_string();
+        name.push(format!("+{what}"));
+        Self { world: self.base.join(name), base: self.base.clone() }
+    }
+
     /// Path of the socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {

@@ -374,7 +374,7 @@ impl Server {
         let Role::Waiting { hello, pidfd, life } = std::mem::replace(&mut connection.role, Role::Silent) else {
             return Ok(());
         };
-        let watch = Watch::new(pidfd, life, &hello.holder);
+        let watch = Watch::new(pidfd, life, hello.holder.drain());
         let generation = realm.seat(rank, hello.holder, watch);
         connection.role = Role::Rank(Seat { world_id: realm.id(), rank, generation });
         connection.owed = Owed { welcome: true, ..Owed::default() };
@@ -580,7 +580,7 @@ pub fn slots_of(peers: Vec<Peer>, mut fds: impl Iterator<Item = OwnedFd>) -> Res
     peers
         .into_iter()
         .map(|peer| {
-            let watch = Watch::new(fds.next().ok_or_else(short)?, fds.next().ok_or_else(short)?, &peer.holder);
+            let watch = Watch::new(fds.next().ok_or_else(short)?, fds.next().ok_or_else(short)?, peer.holder.drain());
             let fd = if peer.heap.route.has_fd() { Some(fds.next().ok_or_else(short)?) } else { None };
             Ok((
                 peer.rank,

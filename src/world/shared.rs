@@ -1,7 +1,7 @@
 //! What the threads of one rank share: who the peers are, where their heaps are mapped, and how they fare. The program's
 //! threads read it through `World`; the rank's own thread keeps it up to date.
 
-use super::config::Config;
+use super::config::{Config, Hosting};
 use super::dir::Place;
 use super::liveness::RankState;
 use super::realm::Slot;
@@ -70,6 +70,8 @@ pub struct Shared {
     pub generation: u64,
     pub world_id: u64,
     pub place: Place,
+    pub hosting: Hosting,
+    pub service_cpu: Option<u32>,
     /// Read-only; `None` in a local world.
     pub control: Option<Slab>,
     pub words: Arc<Slab>,
@@ -105,6 +107,8 @@ impl Shared {
             generation,
             world_id,
             place: config.place(),
+            hosting: config.hosting,
+            service_cpu: config.service_cpu,
             control,
             words,
             device,
@@ -120,6 +124,10 @@ impl Shared {
             master_up: AtomicBool::new(true),
             failure: Mutex::new(None),
         };
+        if let Some(lines) = shared.words().lines(rank) {
+            // What the former holder of the rank said there is over.
+            lines.store.value.store(0, Ordering::Release);
+        }
         shared.observe();
         shared.refresh_tables(&shared.peers.lock())?;
         Ok(shared)

@@ -368,6 +368,13 @@ impl Event {
         Ok(Self(owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }, "eventfd")?))
     }
 
+    /// Takes the signals that came so far.
+    pub fn drain(&self) {
+        let mut count = [0u8; 8];
+        // SAFETY: eight writable bytes. Without a signal there is nothing to read (EAGAIN).
+        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+
     /// Makes the descriptor readable.
     pub fn signal(&self) {
         let one = 1u64.to_ne_bytes();

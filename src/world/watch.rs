@@ -2,7 +2,6 @@
 
 use super::liveness::{self, Evidence, RankState};
 use super::sys;
-use super::wire::Holder;
 use crate::layout::world::Farewell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -21,10 +20,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch `holder`.
+    /// Begins to watch a process whose GPU gets `drain` to end after its death.
     #[must_use]
-    pub fn new(pidfd: OwnedFd, life: OwnedFd, holder: &Holder) -> Self {
-        Self { pidfd, life, drain: Duration::from_millis(holder.drain_ms.into()), ended: None, free: None }
+    pub fn new(pidfd: OwnedFd, life: OwnedFd, drain: Duration) -> Self {
+        Self { pidfd, life, drain, ended: None, free: None }
     }
 
     /// Looks at the process now. `farewell` is what its word in shared memory says.

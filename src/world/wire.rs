@@ -2,85 +2,11 @@
 //! Decoding trusts nothing: lengths, counts and codes are checked before they are used.
 
 use crate::base::error::{Error, Result};
+use crate::base::packet::{Cursor, Field, message_structs};
 use crate::base::status::{NMC_ERR_PROTOCOL, nmc_status_t};
-use crate::layout::MAX_RANKS;
 use crate::mem::heap::{HeapDesc, Route};
 
 const MAGIC: u32 = 0x314d_4e57;
-/// Longest text in a message.
-const MAX_TEXT: usize = 1024;
-
-/// Reads fields off a packet.
-struct Cursor<'a>(&'a [u8]);
-
-impl Cursor<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let Some((head, rest)) = self.0.split_first_chunk::<N>() else {
-            crate::bail!(NMC_ERR_PROTOCOL, "a message ends in the middle of a field");
-        };
-        self.0 = rest;
-        Ok(*head)
-    }
-}
-
-/// A value that can be put into and taken out of a packet.
-trait Field: Sized {
-    fn put(&self, to: &mut Vec<u8>);
-    fn get(from: &mut Cursor<'_>) -> Result<Self>;
-}
-
-macro_rules! integer_fields {
-    ($($t:ty),*) => {$(
-        impl Field for $t {
-            fn put(&self, to: &mut Vec<u8>) { to.extend_from_slice(&self.to_le_bytes()); }
-            fn get(from: &mut Cursor<'_>) -> Result<Self> { Ok(<$t>::from_le_bytes(from.take()?)) }
-        }
-    )*};
-}
-integer_fields!(u32, i32, u64);
-
-impl Field for bool {
-    fn put(&self, to: &mut Vec<u8>) {
-        to.push(u8::from(*self));
-    }
-    fn get(from: &mut Cursor<'_>) -> Result<Self> {
-        match from.take()? {
-            [0] => Ok(false),
-            [1] => Ok(true),
-            [other] => crate::bail!(NMC_ERR_PROTOCOL, "a flag in a message is {other}"),
-        }
-    }
-}
-
-impl<const N: usize> Field for [u8; N] {
-    fn put(&self, to: &mut Vec<u8>) {
-        to.extend_from_slice(self);
-    }
-    fn get(from: &mut Cursor<'_>) -> Result<Self> {
-        from.take()
-    }
-}
-
-impl Field for String {
-    fn put(&self, to: &mut Vec<u8>) {
-        let mut end = self.len().min(MAX_TEXT);
-        while !self.is_char_boundary(end) {
-            end -= 1;
-        }
-        u32::try_from(end).unwrap_or(0).put(to);
-        to.extend_from_slice(&self.as_bytes()[..end]);
-    }
-    fn get(from: &mut Cursor<'_>) -> Result<Self> {
-        let len = u32::get(from)? as usize;
-        if len > MAX_TEXT || len > from.0.len() {
-            crate::bail!(NMC_ERR_PROTOCOL, "a text in a message claims {len} bytes");
-        }
-        let (text, rest) = from.0.split_at(len);
-        from.0 = rest;
-        Ok(String::from_utf8_lossy(text).into_owned())
-    }
-}
-
 impl Field for HeapDesc {
     fn put(&self, to: &mut Vec<u8>) {
         self.route.code().put(to);
@@ -122,32 +48,6 @@ impl Field for HeapDesc {
         }
         Ok(desc)
     }
-}
-
-impl<T: Field> Field for Vec<T> {
-    fn put(&self, to: &mut Vec<u8>) {
-        u32::try_from(self.len()).unwrap_or(u32::MAX).put(to);
-        self.iter().for_each(|item| item.put(to));
-    }
-    fn get(from: &mut Cursor<'_>) -> Result<Self> {
-        let n = u32::get(from)? as usize;
-        if n > MAX_RANKS {
-            crate::bail!(NMC_ERR_PROTOCOL, "a list in a message claims {n} entries");
-        }
-        (0..n).map(|_| T::get(from)).collect()
-    }
-}
-
-macro_rules! message_structs {
-    ($($(#[$doc:meta])* pub struct $name:ident { $($(#[$fdoc:meta])* pub $field:ident: $t:ty,)* })*) => {$(
-        $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq)]
-        pub struct $name { $($(#[$fdoc])* pub $field: $t,)* }
-        impl Field for $name {
-            fn put(&self, to: &mut Vec<u8>) { $(self.$field.put(to);)* }
-            fn get(from: &mut Cursor<'_>) -> Result<Self> { Ok(Self { $($field: Field::get(from)?,)* }) }
-        }
-    )*};
 }
 
 message_structs! {
@@ -273,7 +173,7 @@ macro_rules! messages {
 
             /// The message in a packet.
             pub fn decode(packet: &[u8]) -> Result<Self> {
-                let mut from = Cursor(packet);
+                let mut from = Cursor::new(packet);
                 let magic = u32::get(&mut from)?;
                 if magic != MAGIC {
                     crate::bail!(NMC_ERR_PROTOCOL, "a packet starts with {magic:#x}: not a message of nanomc");
@@ -282,8 +182,8 @@ macro_rules! messages {
                     $($kind => Message::$name(Field::get(&mut from)?),)*
                     other => crate::bail!(NMC_ERR_PROTOCOL, "there is no message of kind {other}"),
                 };
-                if !from.0.is_empty() {
-                    crate::bail!(NMC_ERR_PROTOCOL, "{} bytes follow the end of a message", from.0.len());
+                if !from.rest().is_empty() {
+                    crate::bail!(NMC_ERR_PROTOCOL, "{} bytes follow the end of a message", from.rest().len());
                 }
                 Ok(message)
             }
@@ -319,6 +219,14 @@ impl From<Reject> for Error {
         // A status that is not an error of ours would read as success.
         let known = reject.status < 0 && crate::base::status::TABLE.iter().any(|(s, _)| *s == reject.status);
         Error::new(if known { reject.status } else { NMC_ERR_PROTOCOL }, reject.message)
+    }
+}
+
+impl Holder {
+    /// Time that its GPU gets to drain after its death.
+    #[must_use]
+    pub fn drain(&self) -> std::time::Duration {
+        std::time::Duration::from_millis(self.drain_ms.into())
     }
 }
 

@@ -1,0 +1,3 @@
+//! Allocators on offsets only: pure, no pointers. They hand out numbers; what lies there is the caller's business.
+
+pub mod runs;

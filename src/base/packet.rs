@@ -1,0 +1,133 @@
+//! Fields of packets: little-endian, without padding. Decoding trusts nothing: lengths and counts are checked before
+//! they are used, and a list is never longer than the packet it is in.
+
+use super::error::Result;
+
+/// Most entries of a list.
+const MAX_LIST: usize = 8192;
+/// Longest text in a message.
+const MAX_TEXT: usize = 1024;
+
+/// Reads fields off a packet.
+pub struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    /// Reads `packet` from its beginning.
+    #[must_use]
+    pub fn new(packet: &'a [u8]) -> Self {
+        Self(packet)
+    }
+
+    /// What has not been read.
+    #[must_use]
+    pub fn rest(&self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The next `len` bytes.
+    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
+        let Some((head, rest)) = self.0.split_at_checked(len) else {
+            crate::bail!(NMC_ERR_PROTOCOL, "a message ends in the middle of {len} bytes");
+        };
+        self.0 = rest;
+        Ok(head)
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let Some((head, rest)) = self.0.split_first_chunk::<N>() else {
+            crate::bail!(NMC_ERR_PROTOCOL, "a message ends in the middle of a field");
+        };
+        self.0 = rest;
+        Ok(*head)
+    }
+}
+
+/// A value that can be put into and taken out of a packet.
+pub trait Field: Sized {
+    /// Appends the value.
+    fn put(&self, to: &mut Vec<u8>);
+    /// Takes the value off the front.
+    fn get(from: &mut Cursor<'_>) -> Result<Self>;
+}
+
+macro_rules! integer_fields {
+    ($($t:ty),*) => {$(
+        impl Field for $t {
+            fn put(&self, to: &mut Vec<u8>) { to.extend_from_slice(&self.to_le_bytes()); }
+            fn get(from: &mut Cursor<'_>) -> Result<Self> { Ok(<$t>::from_le_bytes(from.take()?)) }
+        }
+    )*};
+}
+integer_fields!(u32, i32, u64);
+
+impl Field for bool {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.push(u8::from(*self));
+    }
+    fn get(from: &mut Cursor<'_>) -> Result<Self> {
+        match from.take()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            [other] => crate::bail!(NMC_ERR_PROTOCOL, "a flag in a message is {other}"),
+        }
+    }
+}
+
+impl<const N: usize> Field for [u8; N] {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(self);
+    }
+    fn get(from: &mut Cursor<'_>) -> Result<Self> {
+        from.take()
+    }
+}
+
+impl Field for String {
+    fn put(&self, to: &mut Vec<u8>) {
+        let mut end = self.len().min(MAX_TEXT);
+        while !self.is_char_boundary(end) {
+            end -= 1;
+        }
+        u32::try_from(end).unwrap_or(0).put(to);
+        to.extend_from_slice(&self.as_bytes()[..end]);
+    }
+    fn get(from: &mut Cursor<'_>) -> Result<Self> {
+        let len = u32::get(from)? as usize;
+        if len > MAX_TEXT || len > from.0.len() {
+            crate::bail!(NMC_ERR_PROTOCOL, "a text in a message claims {len} bytes");
+        }
+        let (text, rest) = from.0.split_at(len);
+        from.0 = rest;
+        Ok(String::from_utf8_lossy(text).into_owned())
+    }
+}
+
+impl<T: Field> Field for Vec<T> {
+    fn put(&self, to: &mut Vec<u8>) {
+        u32::try_from(self.len()).unwrap_or(u32::MAX).put(to);
+        self.iter().for_each(|item| item.put(to));
+    }
+    fn get(from: &mut Cursor<'_>) -> Result<Self> {
+        let n = u32::get(from)? as usize;
+        if n > MAX_LIST {
+            crate::bail!(NMC_ERR_PROTOCOL, "a list in a message claims {n} entries");
+        }
+        (0..n).map(|_| T::get(from)).collect()
+    }
+}
+
+/// Structs that are fields: all of their fields, in order.
+macro_rules! message_structs {
+    ($($(#[$doc:meta])* pub struct $name:ident { $($(#[$fdoc:meta])* pub $field:ident: $t:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name { $($(#[$fdoc])* pub $field: $t,)* }
+        impl $crate::base::packet::Field for $name {
+            fn put(&self, to: &mut Vec<u8>) { $($crate::base::packet::Field::put(&self.$field, to);)* }
+            fn get(from: &mut $crate::base::packet::Cursor<'_>) -> $crate::base::error::Result<Self> {
+                Ok(Self { $($field: $crate::base::packet::Field::get(from)?,)* })
+            }
+        }
+    )*};
+}
+pub(crate) use message_structs;

@@ -1,0 +1,345 @@
+//! `nmc_store_*_batch`: many objects in one call, asking the master as seldom as possible.
+
+use super::basic::nmc_slice_t;
+use super::store::{
+    array, array_out, key_of, missed, nmc_store_t, opened_of, pinned, plan_of, read_all, slice_of, state_code, view_of,
+    with,
+};
+use super::store_types::{nmc_buffer_t, nmc_put_options_t, nmc_view_t, nmc_write_plan_t, parse_options};
+use super::{guard_status, optional_out, out, remember};
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_OK, nmc_status_t};
+use crate::store::copy::{Pieces, Slice};
+use crate::store::read::Look;
+
+/// Where the results of the items of a batch go.
+struct Statuses<'a> {
+    places: &'a mut [nmc_status_t],
+    first: nmc_status_t,
+}
+
+impl<'a> Statuses<'a> {
+    /// # Safety
+    /// `ptr` is NULL or points to `n` statuses.
+    unsafe fn new(ptr: *mut nmc_status_t, n: usize) -> Result<Self> {
+        // SAFETY: forwarded from the caller.
+        let places = if ptr.is_null() { &mut [] } else { unsafe { array_out(ptr, n, "statuses") }? };
+        Ok(Self { places, first: NMC_OK })
+    }
+
+    fn set(&mut self, item: usize, result: Result<nmc_status_t>) {
+        let status = match result {
+            Ok(status) => status,
+            // The message of the first error is the one that is kept.
+            Err(error) if self.first >= 0 => remember(&error),
+            Err(error) => error.status,
+        };
+        if let Some(place) = self.places.get_mut(item) {
+            *place = status;
+        }
+        if self.first == NMC_OK || (self.first > 0 && status < 0) {
+            self.first = status;
+        }
+    }
+}
+
+/// Stores `n` values. `values[i]` goes under `keys[i]`; `statuses[i]`, if `statuses` is not NULL, tells what became of
+/// it. `options` apply to all and may be NULL. A failed item does not stop the others.
+///
+/// Asks the master once for up to 256 objects. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the
+/// status of the first item that did not. Statuses as for `nmc_store_put`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_put_batch(
+    store: *mut nmc_store_t,
+    keys: *const nmc_slice_t,
+    values: *const nmc_slice_t,
+    n: usize,
+    options: *const nmc_put_options_t,
+    statuses: *mut nmc_status_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of these arguments.
+            let (keys, values, options, mut statuses) = unsafe {
+                (
+                    array(keys, n, "keys")?,
+                    array(values, n, "values")?,
+                    parse_options(options)?,
+                    Statuses::new(statuses, n)?,
+                )
+            };
+            let slices: Vec<[Slice; 1]> = values.iter().map(|value| [slice_of(*value)]).collect();
+            let mut items: Vec<(&[u8], Pieces<'_>)> = Vec::with_capacity(n);
+            let mut numbers = Vec::with_capacity(n);
+            for (i, (key, slice)) in keys.iter().zip(&slices).enumerate() {
+                let pieces = Pieces::Slices(slice);
+                // SAFETY: the C contract of `keys`.
+                match unsafe { key_of(*key) }.and_then(|key| pieces.check().map(|()| key)) {
+                    Ok(key) => {
+                        items.push((key, pieces));
+                        numbers.push(i);
+                    }
+                    Err(error) => statuses.set(i, Err(error)),
+                }
+            }
+            for (i, result) in numbers.iter().zip(store.put_many(&items, &options)) {
+                statuses.set(*i, result.map(|()| NMC_OK));
+            }
+            Ok(statuses.first)
+        })
+    })
+}
+
+/// Reads `n` values into `buffers`, each of exactly the value's size. Otherwise like `nmc_store_get_into` and
+/// `nmc_store_put_batch`; items that are being written give `NMC_NOT_READY`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_get_into_batch(
+    store: *mut nmc_store_t,
+    keys: *const nmc_slice_t,
+    buffers: *const nmc_buffer_t,
+    n: usize,
+    statuses: *mut nmc_status_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of these arguments.
+            let (keys, buffers, mut statuses) =
+                unsafe { (array(keys, n, "keys")?, array(buffers, n, "buffers")?, Statuses::new(statuses, n)?) };
+            for (i, (key, buffer)) in keys.iter().zip(buffers).enumerate() {
+                // SAFETY: the C contract of `keys`.
+                let read = unsafe { key_of(*key) }.and_then(|key| read_all(store, key, std::slice::from_ref(buffer)));
+                statuses.set(i, read);
+            }
+            Ok(statuses.first)
+        })
+    })
+}
+
+/// Stores in `states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING` or `_READY`. Otherwise like
+/// `nmc_store_exists`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_exists_batch(
+    store: *mut nmc_store_t,
+    keys: *const nmc_slice_t,
+    n: usize,
+    states: *mut u32,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of these arguments.
+            let (keys, states) = unsafe { (array(keys, n, "keys")?, array_out(states, n, "states")?) };
+            for (key, state) in keys.iter().zip(states) {
+                // SAFETY: the C contract of `keys`.
+                *state = state_code(&store.state(unsafe { key_of(*key) }?)?);
+            }
+            Ok(NMC_OK)
+        })
+    })
+}
+
+/// How many of the `n` keys, from the first on, can be read: stores it in `*matched`. What an engine asks to know how much
+/// of a prompt is cached.
+///
+/// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_match_prefix(
+    store: *mut nmc_store_t,
+    keys: *const nmc_slice_t,
+    n: usize,
+    matched: *mut usize,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            let place = out(matched, "matched")?;
+            // SAFETY: the C contract of `keys`.
+            let keys = unsafe { array(keys, n, "keys") }?;
+            // SAFETY: as above.
+            let keys = keys.iter().map(|key| unsafe { key_of(*key) }).collect::<Result<Vec<_>>>()?;
+            place.write(store.match_prefix(keys.into_iter())?);
+            Ok(NMC_OK)
+        })
+    })
+}
+
+/// Removes `n` objects. Otherwise like `nmc_store_remove` and `nmc_store_put_batch`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_remove_batch(
+    store: *mut nmc_store_t,
+    keys: *const nmc_slice_t,
+    n: usize,
+    statuses: *mut nmc_status_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of these arguments.
+            let (keys, mut statuses) = unsafe { (array(keys, n, "keys")?, Statuses::new(statuses, n)?) };
+            let mut good = Vec::with_capacity(n);
+            let mut numbers = Vec::with_capacity(n);
+            for (i, key) in keys.iter().enumerate() {
+                // SAFETY: the C contract of `keys`.
+                match unsafe { key_of(*key) } {
+                    Ok(key) => {
+                        good.push(key);
+                        numbers.push(i);
+                    }
+                    Err(error) => statuses.set(i, Err(error)),
+                }
+            }
+            for (i, result) in numbers.iter().zip(store.remove_many(&good)) {
+                statuses.set(*i, result.map(|()| NMC_OK));
+            }
+            Ok(statuses.first)
+        })
+    })
+}
+
+/// Opens `n` objects of `sizes[i]` bytes for writing. Plans of items that failed are all zero. Otherwise like
+/// `nmc_store_open_for_write` and `nmc_store_put_batch`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_open_batch(
+    store: *mut nmc_store_t,
+    keys: *const nmc_slice_t,
+    sizes: *const u64,
+    n: usize,
+    options: *const nmc_put_options_t,
+    plans: *mut nmc_write_plan_t,
+    statuses: *mut nmc_status_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of these arguments.
+            let (keys, sizes, options, plans, mut statuses) = unsafe {
+                (
+                    array(keys, n, "keys")?,
+                    array(sizes, n, "sizes")?,
+                    parse_options(options)?,
+                    array_out(plans, n, "plans")?,
+                    Statuses::new(statuses, n)?,
+                )
+            };
+            // SAFETY: all zero is a valid plan: integers and null pointers.
+            plans.iter_mut().for_each(|plan| *plan = unsafe { std::mem::zeroed() });
+            let mut items = Vec::with_capacity(n);
+            let mut numbers = Vec::with_capacity(n);
+            for (i, (key, size)) in keys.iter().zip(sizes).enumerate() {
+                // SAFETY: the C contract of `keys`.
+                match unsafe { key_of(*key) } {
+                    Ok(key) => {
+                        items.push((key, *size));
+                        numbers.push(i);
+                    }
+                    Err(error) => statuses.set(i, Err(error)),
+                }
+            }
+            for (i, opened) in numbers.iter().zip(store.open_many(&items, &options)) {
+                let written = opened.and_then(|(opened, location)| plan_of(store, &opened, &location));
+                let result = written.and_then(|plan| match plans.get_mut(*i) {
+                    Some(place) => {
+                        *place = plan;
+                        Ok(NMC_OK)
+                    }
+                    None => Err(Error::new(NMC_ERR_INTERNAL, "more plans than keys")),
+                });
+                statuses.set(*i, result);
+            }
+            Ok(statuses.first)
+        })
+    })
+}
+
+/// Commits `n` plans. Otherwise like `nmc_store_commit` and `nmc_store_put_batch`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_commit_batch(
+    store: *mut nmc_store_t,
+    plans: *const nmc_write_plan_t,
+    n: usize,
+    statuses: *mut nmc_status_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of these arguments.
+            let (plans, mut statuses) = unsafe { (array(plans, n, "plans")?, Statuses::new(statuses, n)?) };
+            for (i, plan) in plans.iter().enumerate() {
+                // SAFETY: a plan of the caller's array.
+                let committed = unsafe { opened_of(plan) }.and_then(|plan| store.commit(&plan));
+                statuses.set(i, committed.map(|()| NMC_OK));
+            }
+            Ok(statuses.first)
+        })
+    })
+}
+
+/// Pins `n` objects: all of them, or, if `*pinned_count` is not NULL, as many as could be. Views of items that failed are all
+/// zero. Without `pinned_count` a failure unpins what was pinned. Otherwise like `nmc_store_pin` and
+/// `nmc_store_put_batch`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_pin_batch(
+    store: *mut nmc_store_t,
+    keys: *const nmc_slice_t,
+    n: usize,
+    views: *mut nmc_view_t,
+    pinned_count: *mut usize,
+    statuses: *mut nmc_status_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            let count = optional_out(pinned_count, "pinned_count")?;
+            // SAFETY: the C contract of these arguments.
+            let (keys, views, mut statuses) =
+                unsafe { (array(keys, n, "keys")?, array_out(views, n, "views")?, Statuses::new(statuses, n)?) };
+            // SAFETY: all zero is a valid view: integers and null pointers.
+            views.iter_mut().for_each(|view| *view = unsafe { std::mem::zeroed() });
+            let mut held: Vec<usize> = Vec::with_capacity(n);
+            for (i, (key, view)) in keys.iter().zip(views.iter_mut()).enumerate() {
+                // SAFETY: the C contract of `keys`.
+                let result = unsafe { key_of(*key) }.and_then(|key| match store.pin(key)? {
+                    Look::Ready((pin, location)) => {
+                        *view = pinned(store, pin, &location, location.n_pages)?;
+                        held.push(i);
+                        Ok(NMC_OK)
+                    }
+                    other => missed(key, &other),
+                });
+                statuses.set(i, result);
+            }
+            match count {
+                Some(count) => {
+                    count.write(held.len());
+                }
+                None if statuses.first != NMC_OK => {
+                    for i in held {
+                        if let Some(view) = views.get_mut(i) {
+                            store.unpin(view.slot, view.index, view.epoch)?;
+                            // SAFETY: as above.
+                            *view = unsafe { std::mem::zeroed() };
+                        }
+                    }
+                }
+                None => {}
+            }
+            Ok(statuses.first)
+        })
+    })
+}
+
+/// Ends `n` pins. Otherwise like `nmc_store_unpin` and `nmc_store_put_batch`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_unpin_batch(
+    store: *mut nmc_store_t,
+    views: *const nmc_view_t,
+    n: usize,
+    statuses: *mut nmc_status_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of these arguments.
+            let (views, mut statuses) = unsafe { (array(views, n, "views")?, Statuses::new(statuses, n)?) };
+            for (i, view) in views.iter().enumerate() {
+                // SAFETY: a view of the caller's array.
+                let view = unsafe { view_of(view) }?;
+                statuses.set(i, store.unpin(view.slot, view.index, view.epoch).map(|()| NMC_OK));
+            }
+            Ok(statuses.first)
+        })
+    })
+}

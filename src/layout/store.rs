@@ -1,0 +1,669 @@
+//! The two slabs of a store. *Control* is written by the master alone and read by everyone: parameters, statistics,
+//! clients, namespaces, object headers, the index and the keys. *Words* is written by clients: publish words, access
+//! stamps, pin slots and checksums. What different parties write is on different cache lines, except the dense words
+//! per object, whose neighbours only slow each other down.
+
+use super::CACHE_LINE;
+use super::region::{InShared, Region};
+use crate::sync::{index, object};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// First word of a control slab.
+pub const MAGIC: u64 = 0x6e61_6e6f_6d63_5354;
+/// Longest key.
+pub const MAX_KEY: usize = 1024;
+/// Keys are stored in units of this many bytes.
+pub const KEY_UNIT: usize = 32;
+/// Extents that a header itself can list; more follow the key.
+pub const INLINE_EXTENTS: usize = 4;
+/// Most extents of a value.
+pub const MAX_EXTENTS: usize = 256;
+/// Most namespaces, the default one counted.
+pub const MAX_NAMESPACES: usize = 64;
+/// Longest name of a namespace.
+pub const MAX_NAMESPACE_NAME: usize = 64;
+
+/// The value is checksummed page by page.
+pub const FLAG_CHECKSUM: u32 = 1;
+/// The object replaces another when its writer says so; until then the index does not lead to it.
+pub const FLAG_HIDDEN: u32 = 2;
+/// The value lies in one run of pages.
+pub const FLAG_CONTIGUOUS: u32 = 4;
+/// Shift of the retain class (2 bits) in the flags.
+pub const RETAIN_SHIFT: u32 = 8;
+/// Shift of the priority (2 bits) in the flags.
+pub const PRIORITY_SHIFT: u32 = 10;
+
+/// What all clients of a store must agree on. Every field has a place in [`StoreHeader`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Params {
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Ranks, each of which lends a part of its heap.
+    pub world_size: u32,
+    /// First byte of that part.
+    pub heap_offset: u64,
+    /// Bytes of that part.
+    pub heap_bytes: u64,
+    /// Headers.
+    pub max_objects: u32,
+    /// Bytes for keys.
+    pub key_bytes: u64,
+    /// Pin slots of a client.
+    pub pin_slots: u32,
+    /// Clients at a time.
+    pub max_clients: u32,
+    /// Number of the eviction policy.
+    pub policy: u32,
+    /// 1 if values are checksummed.
+    pub checksums: u32,
+    /// Usage in 1/1000 of the heap above which the master evicts.
+    pub high_permille: u32,
+    /// Usage in 1/1000 of the heap down to which it evicts.
+    pub low_permille: u32,
+    /// Time after which an unpublished object is given up, in ms.
+    pub watchdog_ms: u32,
+}
+
+impl Params {
+    /// Pages that each rank lends.
+    #[must_use]
+    pub fn pages(&self) -> u32 {
+        u32::try_from(self.heap_bytes / u64::from(self.page_bytes.max(1))).unwrap_or(u32::MAX)
+    }
+
+    /// Buckets of one table of the index.
+    #[must_use]
+    pub fn buckets(&self) -> usize {
+        (self.max_objects as usize * 2).next_power_of_two()
+    }
+
+    /// Units of the key slab.
+    #[must_use]
+    pub fn key_units(&self) -> u32 {
+        u32::try_from(self.key_bytes / KEY_UNIT as u64).unwrap_or(u32::MAX)
+    }
+
+    /// All fields as words, in the order of the header.
+    #[must_use]
+    pub fn words(&self) -> [u64; PARAM_WORDS] {
+        [
+            self.page_bytes.into(),
+            self.world_size.into(),
+            self.heap_offset,
+            self.heap_bytes,
+            self.max_objects.into(),
+            self.key_bytes,
+            self.pin_slots.into(),
+            self.max_clients.into(),
+            self.policy.into(),
+            self.checksums.into(),
+            self.high_permille.into(),
+            self.low_permille.into(),
+            self.watchdog_ms.into(),
+        ]
+    }
+
+    /// The inverse of [`Params::words`]; `None` if a field is out of its range.
+    #[must_use]
+    pub fn from_words(words: &[u64; PARAM_WORDS]) -> Option<Self> {
+        let narrow = |at: usize| u32::try_from(words[at]).ok();
+        Some(Self {
+            page_bytes: narrow(0)?,
+            world_size: narrow(1)?,
+            heap_offset: words[2],
+            heap_bytes: words[3],
+            max_objects: narrow(4)?,
+            key_bytes: words[5],
+            pin_slots: narrow(6)?,
+            max_clients: narrow(7)?,
+            policy: narrow(8)?,
+            checksums: narrow(9)?,
+            high_permille: narrow(10)?,
+            low_permille: narrow(11)?,
+            watchdog_ms: narrow(12)?,
+        })
+    }
+
+    /// Names of the fields, in the same order, for messages.
+    pub const NAMES: [&'static str; PARAM_WORDS] = [
+        "page_bytes",
+        "world_size",
+        "heap_offset",
+        "heap_bytes",
+        "max_objects",
+        "key_slab_bytes",
+        "pin_slots",
+        "max_clients",
+        "policy",
+        "checksums",
+        "high watermark",
+        "low watermark",
+        "watchdog_ms",
+    ];
+}
+
+/// Number of parameters.
+pub const PARAM_WORDS: usize = 13;
+
+/// Start of the control slab.
+#[repr(C, align(64))]
+pub struct StoreHeader {
+    /// [`MAGIC`], stored last.
+    pub magic: AtomicU64,
+    /// `layout::VERSION` of the creator.
+    pub layout_version: AtomicU64,
+    /// Random name of the store.
+    pub store_id: AtomicU64,
+    /// The next epoch to be given out.
+    pub next_epoch: AtomicU64,
+    /// Random name of the master that serves it now.
+    pub boot_id: AtomicU64,
+    params: [AtomicU64; PARAM_WORDS],
+    reserved: [AtomicU64; 6],
+    /// Counts switches of the index.
+    pub root: AtomicU64,
+    after_root: [AtomicU64; 7],
+}
+
+/// An object.
+#[repr(C, align(64))]
+pub struct ObjectHeader {
+    /// See `sync::object`.
+    pub control: AtomicU64,
+    /// xxh64 of the key, seeded with the namespace.
+    pub key_hash: AtomicU64,
+    /// Another 64 bits of the key.
+    pub key_fp: AtomicU64,
+    /// First unit of the key in the key slab.
+    pub key_unit: AtomicU32,
+    /// Length of the key.
+    pub key_len: AtomicU32,
+    /// Bytes of the value.
+    pub bytes_total: AtomicU64,
+    /// Bytes of a page.
+    pub page_bytes: AtomicU32,
+    /// Pages of the value.
+    pub n_pages: AtomicU32,
+    /// Bytes used of the last page; 0 for an empty value.
+    pub last_page_bytes: AtomicU32,
+    /// Rank whose heap holds the value.
+    pub owner_rank: AtomicU32,
+    /// `FLAG_*`, retain class, priority.
+    pub flags: AtomicU32,
+    /// Runs of pages that hold the value.
+    pub n_extents: AtomicU32,
+    /// The first runs: `first page << 32 | pages`.
+    pub extents: [AtomicU64; INLINE_EXTENTS],
+    /// When the state was entered, CLOCK_MONOTONIC ns.
+    pub state_ts: AtomicU64,
+    /// Unguessable name of the write plan.
+    pub plan_id: AtomicU64,
+    /// Client that writes or wrote it.
+    pub writer: AtomicU32,
+    /// Namespace and its generation.
+    pub namespace: AtomicU32,
+    /// When a soft retention ends, CLOCK_MONOTONIC ns.
+    pub retain_until: AtomicU64,
+}
+
+/// Words of an object that its writer stores.
+#[repr(C, align(16))]
+pub struct PublishWords {
+    /// Epoch in which the object is complete.
+    pub published: AtomicU64,
+    /// Pages that are complete already. Reset by the master before the object is opened.
+    pub progress: AtomicU64,
+}
+
+/// A client of the store.
+#[repr(C, align(64))]
+pub struct ClientEntry {
+    /// Grows each time the entry is taken; odd while it is in use.
+    pub generation: AtomicU64,
+    /// Start time of the process.
+    pub start_time: AtomicU64,
+    /// Process id.
+    pub pid: AtomicU32,
+    /// Rank in the world.
+    pub rank: AtomicU32,
+    /// Generation of that rank.
+    pub rank_generation: AtomicU64,
+    reserved: [AtomicU64; 4],
+}
+
+/// Counters of a rank's heap. One writer; readers may see a state between two stores.
+#[repr(C, align(128))]
+pub struct RankCounters {
+    /// Bytes in pages that are not free.
+    pub bytes_used: AtomicU64,
+    /// Bytes in pages.
+    pub bytes_total: AtomicU64,
+    /// Objects that the master knows to be readable.
+    pub ready_count: AtomicU64,
+    /// Objects that are being written, as far as the master knows.
+    pub writing_count: AtomicU64,
+    /// Objects evicted so far.
+    pub evict_count: AtomicU64,
+    /// Requests that found no room.
+    pub oom_count: AtomicU64,
+    /// Evictions that found the object pinned.
+    pub evict_in_use_retry: AtomicU64,
+    /// Objects that the watchdog took from a writer that was late.
+    pub stuck_put_reclaimed: AtomicU64,
+    /// Bytes that wait for a writer to stop.
+    pub quarantined_bytes: AtomicU64,
+    /// Bytes that wait for a reader to unpin.
+    pub limbo_bytes: AtomicU64,
+    /// Free runs of pages.
+    pub free_runs: AtomicU64,
+    /// Largest free run, in bytes.
+    pub largest_free_bytes: AtomicU64,
+    reserved: [AtomicU64; 4],
+}
+
+/// A namespace.
+#[repr(C, align(64))]
+pub struct Namespace {
+    /// Grows with every flush: objects of an earlier generation are not found.
+    pub generation: AtomicU32,
+    /// Length of the name.
+    pub name_len: AtomicU32,
+    /// Most bytes of pages it may use; 0 for no limit.
+    pub quota_bytes: AtomicU64,
+    /// Bytes of pages it uses.
+    pub bytes_used: AtomicU64,
+    /// Objects in it.
+    pub objects: AtomicU64,
+    /// The name, padded with zeros.
+    pub name: [AtomicU64; MAX_NAMESPACE_NAME / 8],
+    reserved: [AtomicU64; 4],
+}
+
+/// What wakes those who wait for a publication.
+#[repr(C, align(64))]
+pub struct Bell {
+    /// Futex that a committing writer rings if somebody waits.
+    pub ring: AtomicU32,
+    /// How many wait.
+    pub waiting: AtomicU32,
+    reserved: [AtomicU64; 7],
+}
+
+/// Start of a client's pin slots.
+#[repr(C, align(64))]
+pub struct PinHead {
+    /// Slots from here on were never used.
+    pub high_water: AtomicU64,
+    reserved: [AtomicU64; 7],
+}
+
+const _: () = {
+    assert!(size_of::<StoreHeader>() == 256 && size_of::<ObjectHeader>() == 128);
+    assert!(size_of::<ClientEntry>() == 64 && size_of::<RankCounters>() == 128 && size_of::<Namespace>() == 128);
+    assert!(size_of::<Bell>() == CACHE_LINE && size_of::<PinHead>() == CACHE_LINE && size_of::<PublishWords>() == 16);
+    assert!(std::mem::offset_of!(ObjectHeader, extents) == 64 && std::mem::offset_of!(StoreHeader, root) == 192);
+};
+
+macro_rules! in_shared {
+    ($($t:ty),*) => {$(
+        // SAFETY: repr(C) and all fields are atomics.
+        unsafe impl InShared for $t {}
+    )*};
+}
+in_shared!(StoreHeader, ObjectHeader, PublishWords, ClientEntry, RankCounters, Namespace, Bell, PinHead);
+
+/// Where everything is. The same for everybody who has the same parameters.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    /// The parameters.
+    pub params: Params,
+    ranks: usize,
+    clients: usize,
+    namespaces: usize,
+    objects: usize,
+    tables: usize,
+    keys: usize,
+    /// Bytes of the control slab.
+    pub control_bytes: usize,
+    publish: usize,
+    access: usize,
+    pins: usize,
+    pin_stride: usize,
+    sums: usize,
+    /// Bytes of the words slab.
+    pub words_bytes: usize,
+}
+
+impl Layout {
+    /// The layout for `params`, which were checked: sizes do not overflow.
+    #[must_use]
+    pub fn new(params: Params) -> Self {
+        let objects = params.max_objects as usize;
+        let mut at = 0;
+        let mut place = |bytes: usize, align: usize| {
+            let start = usize::next_multiple_of(at, align);
+            at = start + bytes;
+            start
+        };
+        place(size_of::<StoreHeader>(), 128);
+        let ranks = place(params.world_size as usize * size_of::<RankCounters>(), 128);
+        let clients = place(params.max_clients as usize * size_of::<ClientEntry>(), 64);
+        let namespaces = place(MAX_NAMESPACES * size_of::<Namespace>(), 64);
+        let headers = place(objects * size_of::<ObjectHeader>(), 4096);
+        let tables = place(2 * params.buckets() * 8, 4096);
+        let keys = place(params.key_units() as usize * KEY_UNIT, 4096);
+        let control_bytes = place(0, 4096);
+        at = 0;
+        let mut place = |bytes: usize, align: usize| {
+            let start = usize::next_multiple_of(at, align);
+            at = start + bytes;
+            start
+        };
+        place(size_of::<Bell>(), 64);
+        let publish = place(objects * size_of::<PublishWords>(), 4096);
+        let access = place(objects * 8, 4096);
+        let pin_stride = (size_of::<PinHead>() + params.pin_slots as usize * 8).next_multiple_of(4096);
+        let pins = place(params.max_clients as usize * pin_stride, 4096);
+        let sum_count = if params.checksums == 0 { 0 } else { params.pages() as usize * params.world_size as usize };
+        let sums = place(sum_count * 4, 4096);
+        let words_bytes = place(0, 4096);
+        Self {
+            params,
+            ranks,
+            clients,
+            namespaces,
+            objects: headers,
+            tables,
+            keys,
+            control_bytes,
+            publish,
+            access,
+            pins,
+            pin_stride,
+            sums,
+            words_bytes,
+        }
+    }
+
+    /// Byte offset of the publish word of an object in the words slab.
+    #[must_use]
+    pub fn published_offset(&self, index: u32) -> usize {
+        self.publish + index as usize * size_of::<PublishWords>()
+    }
+
+    /// Byte offset of a pin slot in the words slab.
+    #[must_use]
+    pub fn slot_offset(&self, client: u32, slot: u32) -> usize {
+        self.pins + client as usize * self.pin_stride + size_of::<PinHead>() + slot as usize * 8
+    }
+
+    /// Byte offset of an object's header in the control slab.
+    #[must_use]
+    pub fn header_offset(&self, index: u32) -> usize {
+        self.objects + index as usize * size_of::<ObjectHeader>()
+    }
+}
+
+/// The mapped slabs of a store.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// Where everything is.
+    pub layout: &'a Layout,
+    control: Region<'a>,
+    words: Region<'a>,
+}
+
+impl<'a> View<'a> {
+    /// A view of mapped slabs, which must be as large as `layout` says; `None` if they are not.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(layout: &'a Layout, control: Region<'a>, words: Region<'a>) -> Option<Self> {
+        (control.bytes() >= layout.control_bytes && words.bytes() >= layout.words_bytes).then_some(Self {
+            layout,
+            control,
+            words,
+        })
+    }
+
+    /// The start of the control slab.
+    #[must_use]
+    pub fn header(&self) -> Option<&'a StoreHeader> {
+        self.control.at(0)
+    }
+
+    /// An object's header.
+    #[inline(always)]
+    #[must_use]
+    pub fn object(&self, index: u32) -> Option<&'a ObjectHeader> {
+        (index < self.layout.params.max_objects).then(|| self.control.at(self.layout.header_offset(index)))?
+    }
+
+    /// An object's publish words.
+    #[inline(always)]
+    #[must_use]
+    pub fn publish(&self, index: u32) -> Option<&'a PublishWords> {
+        (index < self.layout.params.max_objects).then(|| self.words.at(self.layout.published_offset(index)))?
+    }
+
+    /// An object's access stamp.
+    #[inline(always)]
+    #[must_use]
+    pub fn access(&self, index: u32) -> Option<&'a AtomicU64> {
+        (index < self.layout.params.max_objects).then(|| self.words.at(self.layout.access + index as usize * 8))?
+    }
+
+    /// Both tables of the index.
+    #[inline(always)]
+    #[must_use]
+    pub fn tables(&self) -> [&'a [AtomicU64]; 2] {
+        let buckets = self.layout.params.buckets();
+        let table = |n: usize| self.control.slice(self.layout.tables + n * buckets * 8, buckets).unwrap_or_default();
+        [table(0), table(1)]
+    }
+
+    /// Searches the index.
+    #[inline(always)]
+    pub fn find(&self, hash: u64, confirm: impl FnMut(u32) -> bool) -> index::Found {
+        match self.header() {
+            Some(header) => index::find(&header.root, self.tables(), hash, confirm),
+            None => index::Found::Nothing,
+        }
+    }
+
+    /// `count` words of the key slab from `unit` on.
+    #[inline(always)]
+    #[must_use]
+    pub fn key_words(&self, unit: u32, count: usize) -> Option<&'a [AtomicU64]> {
+        let start = unit as usize * KEY_UNIT;
+        let end = start + count * 8;
+        (end <= self.layout.params.key_units() as usize * KEY_UNIT)
+            .then(|| self.control.slice(self.layout.keys + start, count))?
+    }
+
+    /// Counters of a rank.
+    #[must_use]
+    pub fn rank(&self, rank: u32) -> Option<&'a RankCounters> {
+        (rank < self.layout.params.world_size)
+            .then(|| self.control.at(self.layout.ranks + rank as usize * size_of::<RankCounters>()))?
+    }
+
+    /// Entry of a client.
+    #[must_use]
+    pub fn client(&self, client: u32) -> Option<&'a ClientEntry> {
+        (client < self.layout.params.max_clients)
+            .then(|| self.control.at(self.layout.clients + client as usize * size_of::<ClientEntry>()))?
+    }
+
+    /// A namespace.
+    #[inline(always)]
+    #[must_use]
+    pub fn namespace(&self, id: u32) -> Option<&'a Namespace> {
+        ((id as usize) < MAX_NAMESPACES)
+            .then(|| self.control.at(self.layout.namespaces + id as usize * size_of::<Namespace>()))?
+    }
+
+    /// The bell.
+    #[must_use]
+    pub fn bell(&self) -> Option<&'a Bell> {
+        self.words.at(0)
+    }
+
+    /// Head and slots of a client's pin block.
+    #[inline(always)]
+    #[must_use]
+    pub fn pins(&self, client: u32) -> Option<(&'a PinHead, &'a [AtomicU64])> {
+        if client >= self.layout.params.max_clients {
+            return None;
+        }
+        let at = self.layout.pins + client as usize * self.layout.pin_stride;
+        let slots = self.words.slice(at + size_of::<PinHead>(), self.layout.params.pin_slots as usize)?;
+        Some((self.words.at(at)?, slots))
+    }
+
+    /// Checksum of a page of a rank's heap; `None` if the store keeps none.
+    #[must_use]
+    pub fn sum(&self, rank: u32, page: u32) -> Option<&'a AtomicU32> {
+        let p = &self.layout.params;
+        if p.checksums == 0 || rank >= p.world_size || page >= p.pages() {
+            return None;
+        }
+        self.words.at(self.layout.sums + (rank as usize * p.pages() as usize + page as usize) * 4)
+    }
+
+    /// Whether the key of an object is `key`, in `namespace`. Atomic reads only: it may be called for an object that is
+    /// changing, if the answer is confirmed afterwards.
+    #[inline(always)]
+    #[must_use]
+    pub fn key_is(&self, object: &ObjectHeader, key: &[u8], namespace: u32) -> bool {
+        if object.key_len.load(Ordering::Relaxed) as usize != key.len()
+            || object.namespace.load(Ordering::Relaxed) != namespace
+        {
+            return false;
+        }
+        let Some(stored) = self.key_words(object.key_unit.load(Ordering::Relaxed), key.len().div_ceil(8)) else {
+            return false;
+        };
+        let mut chunks = key.chunks_exact(8);
+        let whole = stored.iter().zip(&mut chunks).all(|(word, chunk)| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(chunk);
+            word.load(Ordering::Relaxed) == u64::from_le_bytes(bytes)
+        });
+        let rest = chunks.remainder();
+        whole && (rest.is_empty() || stored.last().is_some_and(|w| w.load(Ordering::Relaxed) == tail_word(rest)))
+    }
+
+    /// Copies the key of an object. Confirm afterwards, as for [`View::key_is`].
+    #[must_use]
+    pub fn key_of(&self, object: &ObjectHeader) -> Vec<u8> {
+        let len = (object.key_len.load(Ordering::Relaxed) as usize).min(MAX_KEY);
+        let words = self.key_words(object.key_unit.load(Ordering::Relaxed), len.div_ceil(8)).unwrap_or_default();
+        let mut key: Vec<u8> = words.iter().flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes()).collect();
+        key.truncate(len);
+        key
+    }
+
+    /// Stores a key. Only for units that nobody uses.
+    pub fn store_key(&self, unit: u32, key: &[u8]) {
+        if let Some(words) = self.key_words(unit, key.len().div_ceil(8)) {
+            for (word, chunk) in words.iter().zip(key.chunks(8)) {
+                word.store(tail_word(chunk), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Run `i` of an object's pages: first page and count.
+    #[inline(always)]
+    #[must_use]
+    pub fn extent(&self, object: &ObjectHeader, i: usize) -> Option<(u32, u32)> {
+        let word = match object.extents.get(i) {
+            Some(word) => word,
+            None => {
+                let skip = (object.key_len.load(Ordering::Relaxed) as usize).div_ceil(8) + i - INLINE_EXTENTS;
+                let unit = object.key_unit.load(Ordering::Relaxed) as usize + skip / (KEY_UNIT / 8);
+                self.key_words(u32::try_from(unit).ok()?, skip % (KEY_UNIT / 8) + 1)?.last()?
+            }
+        };
+        let word = word.load(Ordering::Relaxed);
+        #[allow(clippy::cast_possible_truncation, reason = "two halves of a word")]
+        Some(((word >> 32) as u32, word as u32))
+    }
+
+    /// Stores run `i` of an object's pages. The key's units must have room for it.
+    pub fn store_extent(&self, object: &ObjectHeader, i: usize, first: u32, count: u32) {
+        let word = u64::from(first) << 32 | u64::from(count);
+        if let Some(inline) = object.extents.get(i) {
+            inline.store(word, Ordering::Relaxed);
+            return;
+        }
+        let skip = (object.key_len.load(Ordering::Relaxed) as usize).div_ceil(8) + i - INLINE_EXTENTS;
+        let unit = object.key_unit.load(Ordering::Relaxed) as usize + skip / (KEY_UNIT / 8);
+        let words = u32::try_from(unit).ok().and_then(|unit| self.key_words(unit, skip % (KEY_UNIT / 8) + 1));
+        if let Some(place) = words.and_then(<[AtomicU64]>::last) {
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// The epoch in which an object is readable now.
+    #[inline(always)]
+    #[must_use]
+    pub fn readable(&self, index: u32) -> Option<u64> {
+        object::readable(&self.object(index)?.control, &self.publish(index)?.published)
+    }
+}
+
+fn tail_word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// Units that a key and its extents take in the key slab.
+#[must_use]
+pub fn key_units(key_len: usize, extents: usize) -> u32 {
+    let words = key_len.div_ceil(8) + extents.saturating_sub(INLINE_EXTENTS);
+    u32::try_from((words * 8).div_ceil(KEY_UNIT)).unwrap_or(u32::MAX)
+}
+
+impl StoreHeader {
+    /// Fills a fresh header.
+    pub fn fill(&self, store_id: u64, params: &Params) {
+        self.layout_version.store(super::VERSION.into(), Ordering::Relaxed);
+        self.store_id.store(store_id, Ordering::Relaxed);
+        self.next_epoch.store(1, Ordering::Relaxed);
+        for (place, value) in self.params.iter().zip(params.words()) {
+            place.store(value, Ordering::Relaxed);
+        }
+        self.magic.store(MAGIC, Ordering::Release);
+    }
+
+    /// The parameters, if this is the header of a store in a layout that we know.
+    #[must_use]
+    pub fn params(&self) -> Option<Params> {
+        if self.magic.load(Ordering::Acquire) != MAGIC
+            || self.layout_version.load(Ordering::Relaxed) != u64::from(super::VERSION)
+        {
+            return None;
+        }
+        Params::from_words(&std::array::from_fn(|at| self.params[at].load(Ordering::Relaxed)))
+    }
+}
+
+impl Namespace {
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> Vec<u8> {
+        let mut name: Vec<u8> = self.name.iter().flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes()).collect();
+        name.truncate(self.name_len.load(Ordering::Relaxed) as usize);
+        name
+    }
+
+    /// Stores the name.
+    pub fn set_name(&self, name: &[u8]) {
+        for (place, chunk) in self.name.iter().zip(name.chunks(8)) {
+            place.store(tail_word(chunk), Ordering::Relaxed);
+        }
+        self.name_len.store(u32::try_from(name.len()).unwrap_or(0), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,437 @@
+//! A rank's membership in a store: the mapped slabs, its pin slots, its open plans, and the way to the master. Several
+//! handles of one process may share it.
+
+use super::config::{Config, check_same};
+use super::counters::Counters;
+use super::host::Host;
+use super::map::Map;
+use super::master::{ClientInfo, Master, OpenRequest, Opened};
+use super::remote::{self, Remote};
+use super::server::Server;
+use super::slots::Slots;
+use super::watch::Watches;
+use super::wire::{Item, MAX_ITEMS, MAX_PACKET, Request, item_bytes};
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
+use crate::cuda::HostRegistration;
+use crate::layout::store::{Params, View};
+use crate::sync::object;
+use crate::world::config::Hosting;
+use crate::world::{Membership, RankState, World};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Clients of this process by world and rank.
+type Registry = HashMap<(u64, u32), Weak<Client>>;
+static CLIENTS: Mutex<Option<Registry>> = Mutex::new(None);
+
+/// The plans that a client has open, by their names.
+#[derive(Default)]
+pub struct Plans(Mutex<HashMap<u64, Opened>>);
+
+impl Plans {
+    /// Notes a plan.
+    pub fn add(&self, plan: Opened) {
+        self.0.lock().insert(plan.plan_id, plan);
+    }
+
+    /// Forgets a plan; gives it if it was there.
+    pub fn remove(&self, plan_id: u64) -> Option<Opened> {
+        self.0.lock().remove(&plan_id)
+    }
+
+    /// The plan of this name.
+    #[must_use]
+    pub fn get(&self, plan_id: u64) -> Option<Opened> {
+        self.0.lock().get(&plan_id).copied()
+    }
+
+    /// Epochs of all plans.
+    #[must_use]
+    pub fn epochs(&self) -> Vec<u64> {
+        self.0.lock().values().map(|plan| plan.epoch).collect()
+    }
+}
+
+/// The way to the master.
+enum Way {
+    Direct { host: Arc<Host>, _server: Option<Server> },
+    Remote(Remote),
+}
+
+/// See the module.
+pub struct Client {
+    /// Dropped first: it ends the threads.
+    way: Way,
+    /// The words slab for the GPU; dropped before the memory that it registers.
+    registration: Option<HostRegistration>,
+    pub(super) map: Arc<Map>,
+    pub(super) member: Membership,
+    pub(super) number: u32,
+    pub(super) slots: Slots,
+    pub(super) plans: Arc<Plans>,
+    pub(super) counters: Counters,
+    pub(super) watches: Watches,
+    /// Grows when whoever waits is to give up.
+    pub(super) cancelled: AtomicU64,
+    closed: AtomicBool,
+    /// The world of an embedded store; dropped last.
+    _worlds: Vec<World>,
+}
+
+fn info_of(member: &Membership) -> ClientInfo {
+    let (pid, start_time, _) = member.process();
+    ClientInfo { pid, start_time, rank: member.rank(), rank_generation: member.generation() }
+}
+
+/// A store that another living rank of the world is a client of; 0 if there is none.
+fn expected(member: &Membership) -> u64 {
+    (0..member.world_size())
+        .filter(|rank| *rank != member.rank())
+        .filter(|rank| member.store_of(*rank) != 0)
+        .find(|rank| member.state(*rank, u64::MAX) == RankState::Alive)
+        .map_or(0, |rank| member.store_of(rank))
+}
+
+impl Client {
+    /// Makes this rank a client of its world's store. Waits for the master until the deadline of `config`.
+    pub fn attach(world: &World, config: &Config) -> Result<Arc<Self>> {
+        let member = world.membership();
+        member.check_present()?;
+        let params = config.params(member.world_size(), member.heap_bytes())?;
+        let key = (member.world_id(), member.rank());
+        let mut clients = CLIENTS.lock();
+        let known = clients.get_or_insert_default();
+        known.retain(|_, client| client.strong_count() > 0);
+        if let Some(client) = known.get(&key).and_then(Weak::upgrade) {
+            check_same(client.map.params(), &params)?;
+            return Ok(client);
+        }
+        drop(clients);
+        let client = Arc::new(Self::reach(member, &params, config, Vec::new())?);
+        CLIENTS.lock().get_or_insert_default().insert(key, Arc::downgrade(&client));
+        Ok(client)
+    }
+
+    /// A store in a world of its own, in this process alone.
+    pub fn embedded(world: &crate::world::Config, config: &Config) -> Result<Arc<Self>> {
+        let worlds = World::local(world)?;
+        let Some(first) = worlds.first() else {
+            crate::bail!(NMC_ERR_INVALID_ARG, "an embedded store needs a world of at least one rank");
+        };
+        let member = first.membership();
+        let params = config.params(member.world_size(), member.heap_bytes())?;
+        Self::reach(member, &params, config, worlds).map(Arc::new)
+    }
+
+    fn reach(member: Membership, params: &Params, config: &Config, worlds: Vec<World>) -> Result<Self> {
+        let plans = Arc::new(Plans::default());
+        let (way, number, map) = if member.is_local() {
+            let host = Host::of_world_or(member.world_id(), || Ok(Arc::new(Host::new(Some(member.clone())))))?;
+            let (number, map) = host.attach_direct(member.world_id(), &info_of(&member), params, 0)?;
+            (Way::Direct { host, _server: None }, number, map)
+        } else {
+            Self::meet(&member, params, config, &plans)?
+        };
+        let words = map.words();
+        let register = |device| HostRegistration::new(device, words.base(), words.bytes() as u64, false);
+        let registration = member.device().map(register).transpose()?;
+        member.set_store(map.store_id());
+        Ok(Self {
+            way,
+            registration,
+            slots: Slots::new(map.params().pin_slots),
+            map,
+            member,
+            number,
+            plans,
+            counters: Counters::default(),
+            watches: Watches::new()?,
+            cancelled: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            _worlds: worlds,
+        })
+    }
+
+    /// Finds the master, or becomes its host.
+    fn meet(member: &Membership, params: &Params, config: &Config, plans: &Arc<Plans>) -> Result<(Way, u32, Arc<Map>)> {
+        let place = member.place("store");
+        let may_host = member.hosting() == Hosting::Rank0 && member.rank() == config.master_rank;
+        let mut server = None;
+        loop {
+            if may_host && server.is_none() {
+                let made = || Arc::new(Host::new(Some(member.clone())));
+                let host = Host::of_world(member.world_id()).unwrap_or_else(made);
+                server = Server::start(&place, Arc::clone(&host), member.service_cpu())?;
+                if server.is_some() {
+                    Host::of_world_or(member.world_id(), || Ok(host))?;
+                }
+            }
+            let attempt: Result<Option<(Way, u32, Arc<Map>)>> = match Host::of_world(member.world_id()) {
+                Some(host) => {
+                    let attached = host.attach_direct(member.world_id(), &info_of(member), params, expected(member));
+                    attached.map(|(number, map)| Some((Way::Direct { host, _server: server.take() }, number, map)))
+                }
+                None => remote::attach(&place, member, params, expected(member)).and_then(|met| {
+                    let Some((link, number, map)) = met else { return Ok(None) };
+                    let map = Arc::new(map);
+                    let limit = Duration::from_millis(config.call_ms.into());
+                    let (member, plans) = (member.clone(), Arc::clone(plans));
+                    let remote = Remote::new(link, place.clone(), member, Arc::clone(&map), number, plans, limit)?;
+                    Ok(Some((Way::Remote(remote), number, map)))
+                }),
+            };
+            let why = match attempt {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => format!("nobody serves {}", place.socket().display()),
+                Err(error) if error.status == NMC_ERR_UNAVAILABLE => error.message,
+                Err(error) => return Err(error.context("attaching to the store")),
+            };
+            member.check_present()?;
+            if config.deadline.passed() {
+                let who = match member.hosting() {
+                    Hosting::Rank0 => format!("has rank {} created its store?", config.master_rank),
+                    Hosting::Elsewhere => "is the master process running?".into(),
+                };
+                return Err(Error::new(NMC_ERR_TIMEOUT, format!("attaching to the store: {why}; {who}")));
+            }
+            std::thread::sleep(Duration::from_millis(5).min(config.deadline.left()));
+        }
+    }
+
+    /// What is in the slabs.
+    #[inline(always)]
+    pub(super) fn view(&self) -> Result<View<'_>> {
+        self.map.view()
+    }
+
+    /// Parameters of the store.
+    #[must_use]
+    pub fn params(&self) -> &Params {
+        self.map.params()
+    }
+
+    /// The rank's place in its world.
+    #[must_use]
+    pub fn member(&self) -> &Membership {
+        &self.member
+    }
+
+    /// Whether the master can be reached.
+    #[must_use]
+    pub fn master_up(&self) -> bool {
+        match &self.way {
+            Way::Direct { .. } => true,
+            Way::Remote(remote) => remote.is_up(),
+        }
+    }
+
+    fn ask(&self, request: &Request<'_>) -> Result<Item> {
+        let items = match &self.way {
+            Way::Direct { host, .. } => host.serve(self.number, request),
+            Way::Remote(remote) => remote.call(request, |_| ())?,
+        };
+        match items.into_iter().next() {
+            Some(item) => Ok(item),
+            None => Err(Error::new(NMC_ERR_PROTOCOL, "the store's master sent an empty answer")),
+        }
+    }
+
+    /// One call with one result.
+    pub(super) fn call(&self, request: &Request<'_>) -> Result<[u64; 3]> {
+        self.ask(request)?.result()
+    }
+
+    /// A call that gives a text.
+    pub(super) fn call_text(&self, request: &Request<'_>) -> Result<String> {
+        let item = self.ask(request)?;
+        let text = item.text.clone();
+        item.result().map(|_| text)
+    }
+
+    /// Asks for one plan, and notes it.
+    pub(super) fn open(&self, request: &OpenRequest<'_>) -> Result<Opened> {
+        match &self.way {
+            Way::Direct { host, .. } => {
+                let plan = host.with(|master: &mut Master| master.open(self.number, request))?;
+                self.plans.add(plan);
+                Ok(plan)
+            }
+            Way::Remote(_) => {
+                let mut opened = self.open_many(std::slice::from_ref(request));
+                opened.pop().unwrap_or_else(|| Err(Error::new(NMC_ERR_PROTOCOL, "an empty answer")))
+            }
+        }
+    }
+
+    /// Asks for many plans, in as few calls as possible.
+    pub(super) fn open_many(&self, requests: &[OpenRequest<'_>]) -> Vec<Result<Opened>> {
+        match &self.way {
+            Way::Direct { host, .. } => {
+                let opened = host.with(|master| {
+                    Ok(requests.iter().map(|request| master.open(self.number, request)).collect::<Vec<_>>())
+                });
+                let opened = opened.unwrap_or_else(|error| vec![Err(error); requests.len()]);
+                opened.iter().flatten().for_each(|plan| self.plans.add(*plan));
+                opened
+            }
+            Way::Remote(remote) => {
+                let mut results = Vec::with_capacity(requests.len());
+                for part in parts(requests, |request| request.key.len()) {
+                    let answer = remote.call(&Request::Open(part.to_vec()), |items| {
+                        items.iter().filter_map(plan_of).for_each(|plan| self.plans.add(plan));
+                    });
+                    collect(&mut results, answer, part.len(), |item| {
+                        let plan = plan_of(&item);
+                        item.result().and(plan.ok_or_else(|| Error::new(NMC_ERR_PROTOCOL, "a plan makes no sense")))
+                    });
+                }
+                results
+            }
+        }
+    }
+
+    /// Removes many objects.
+    pub(super) fn remove_many(&self, namespace: u32, keys: &[&[u8]]) -> Vec<Result<()>> {
+        let mut results = Vec::with_capacity(keys.len());
+        for part in parts(keys, |key| key.len()) {
+            let request = Request::Remove(namespace, part.to_vec());
+            let answer = match &self.way {
+                Way::Direct { host, .. } => Ok(host.serve(self.number, &request)),
+                Way::Remote(remote) => remote.call(&request, |_| ()),
+            };
+            collect(&mut results, answer, part.len(), |item| item.result().map(|_| ()));
+        }
+        results
+    }
+
+    /// Gives plans up: nothing of this process stores for them any more.
+    pub(super) fn abandon(&self, plans: &[Opened]) -> Result<()> {
+        for part in plans.chunks(MAX_ITEMS) {
+            for plan in part {
+                self.plans.remove(plan.plan_id);
+            }
+            self.call(&Request::Abandon(part.to_vec()))?;
+        }
+        Ok(())
+    }
+
+    /// Takes a pin slot.
+    #[inline(always)]
+    pub(super) fn take_slot(&self, view: &View<'_>) -> Result<u32> {
+        self.slots.take(view, self.number).ok_or_else(|| self.no_slot())
+    }
+
+    #[cold]
+    fn no_slot(&self) -> Error {
+        Error::new(
+            NMC_ERR_BUSY,
+            format!("all {} pin slots of this client are in use; unpin something", self.map.params().pin_slots),
+        )
+    }
+
+    /// Makes whoever waits give up.
+    pub fn cancel(&self) {
+        self.cancelled.fetch_add(1, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// Wakes those who wait for a publication, in all processes.
+    pub(super) fn ring(&self) {
+        if let Ok(view) = self.view()
+            && let Some(bell) = view.bell()
+            && bell.waiting.load(Ordering::SeqCst) != 0
+        {
+            bell.ring.fetch_add(1, Ordering::SeqCst);
+            crate::sync::futex::wake_all(&bell.ring);
+        }
+    }
+
+    fn close(&self) {
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if let Ok(view) = self.view()
+            && let Some((_, words)) = view.pins(self.number)
+        {
+            // What the program has pinned ends with its handle; what a stream holds, the stream ends.
+            for (word, slot) in words.iter().zip(0u32..) {
+                if self.slots.is_taken(slot) {
+                    object::unpin(word);
+                }
+            }
+        }
+        self.member.set_store(0);
+        match &self.way {
+            Way::Direct { host, .. } => host.detach_direct(self.number),
+            Way::Remote(remote) => remote.detach(),
+        }
+    }
+
+    /// Bytes of this process that the master takes; 0 if it is elsewhere.
+    #[must_use]
+    pub fn master_bytes(&self) -> u64 {
+        match &self.way {
+            Way::Direct { host, .. } => host.with(|master| Ok(master.private_bytes())).unwrap_or(0),
+            Way::Remote(_) => 0,
+        }
+    }
+
+    /// Address of the words slab for the GPU.
+    pub(super) fn device_words(&self) -> Option<u64> {
+        self.registration.as_ref().map(HostRegistration::device_ptr)
+    }
+
+    /// Lets the master do its upkeep now, if it is in this process. A server does it by itself.
+    pub(super) fn tend(&self) {
+        if let Way::Direct { host, .. } = &self.way {
+            let _ = host.with(|master| master.tend());
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn plan_of(item: &Item) -> Option<Opened> {
+    let [index, epoch, plan_id] = item.values;
+    (item.status == 0 && plan_id != 0).then_some(Opened { index: u32::try_from(index).ok()?, epoch, plan_id })
+}
+
+/// Cuts a list into parts that fit a packet.
+fn parts<T>(items: &[T], key_len: impl Fn(&T) -> usize) -> Vec<&[T]> {
+    let mut parts = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (at, item) in items.iter().enumerate() {
+        let more = item_bytes(key_len(item));
+        if at > start && (bytes + more > MAX_PACKET - 64 || at - start == MAX_ITEMS) {
+            parts.push(&items[start..at]);
+            (start, bytes) = (at, 0);
+        }
+        bytes += more;
+    }
+    if start < items.len() {
+        parts.push(&items[start..]);
+    }
+    parts
+}
+
+/// One result for each of `wanted` items, whatever the answer.
+fn collect<T>(results: &mut Vec<Result<T>>, answer: Result<Vec<Item>>, wanted: usize, one: impl Fn(Item) -> Result<T>) {
+    match answer {
+        Ok(items) if items.len() == wanted => results.extend(items.into_iter().map(one)),
+        Ok(items) => {
+            let text = format!("the store's master gave {} answers to {wanted} questions", items.len());
+            let error = items.into_iter().next().and_then(|item| item.result().err());
+            let error = error.unwrap_or_else(|| Error::new(NMC_ERR_PROTOCOL, text));
+            results.extend((0..wanted).map(|_| Err(error.clone())));
+        }
+        Err(error) => results.extend((0..wanted).map(|_| Err(error.clone()))),
+    }
+}

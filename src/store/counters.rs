@@ -1,0 +1,163 @@
+//! What a client counts about its own calls, spread over cache lines so that threads do not slow each other down.
+
+use super::slots::thread_number;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const SHARDS: usize = 8;
+/// Buckets of a latency histogram: bucket `i` counts calls of less than `2^i` ns that are in no lower one.
+pub const BUCKETS: usize = 40;
+/// One in so many reads is timed.
+const SAMPLE: u64 = 32;
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// A value was written.
+    Put,
+    /// A value was read or pinned.
+    Get,
+    /// A plan was asked for.
+    Plan,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard {
+    puts: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    tx: AtomicU64,
+    rx: AtomicU64,
+    plans: AtomicU64,
+    histograms: [Histogram; 3],
+}
+
+struct Histogram([AtomicU64; BUCKETS]);
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+/// Counters of one client.
+#[derive(Default)]
+pub struct Counters {
+    shards: [Shard; SHARDS],
+    average_plan_ns: AtomicU64,
+    average_tx: AtomicU64,
+    average_rx: AtomicU64,
+}
+
+/// A sum over all threads.
+#[derive(Debug, Clone, Copy)]
+pub struct Totals {
+    /// Values written.
+    pub puts: u64,
+    /// Reads that found their object.
+    pub hits: u64,
+    /// Reads that did not.
+    pub misses: u64,
+    /// Bytes written.
+    pub tx: u64,
+    /// Bytes read.
+    pub rx: u64,
+    /// Plans asked for.
+    pub plans: u64,
+    /// Moving average of the time for a plan.
+    pub average_plan_ns: u64,
+    /// Moving average of the bytes of a put.
+    pub average_tx: u64,
+    /// Moving average of the bytes of a get.
+    pub average_rx: u64,
+    /// Latencies of puts, gets (a sample) and plans.
+    pub histograms: [[u64; BUCKETS]; 3],
+}
+
+/// Adds without a locked instruction when one thread uses the shard; with several, a count may get lost rarely.
+#[inline(always)]
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+}
+
+/// Moves an average by 1/16 of the distance.
+fn approach(average: &AtomicU64, value: u64) {
+    let old = average.load(Relaxed);
+    let next = if old == 0 { value } else { old - old / 16 + value / 16 };
+    average.store(next, Relaxed);
+}
+
+impl Counters {
+    #[inline(always)]
+    fn shard(&self) -> &Shard {
+        &self.shards[thread_number() as usize % SHARDS]
+    }
+
+    /// A read found its object.
+    #[inline(always)]
+    pub fn hit(&self, bytes: u64) {
+        let shard = self.shard();
+        add(&shard.hits, 1);
+        add(&shard.rx, bytes);
+    }
+
+    /// A read did not find its object.
+    #[inline(always)]
+    pub fn miss(&self) {
+        add(&self.shard().misses, 1);
+    }
+
+    /// Whether this read is one of those that are timed.
+    #[inline(always)]
+    pub fn is_sample(&self) -> bool {
+        self.shard().hits.load(Relaxed).is_multiple_of(SAMPLE)
+    }
+
+    /// A read was timed.
+    pub fn timed_get(&self, ns: u64, bytes: u64) {
+        self.timed(Op::Get, ns);
+        approach(&self.average_rx, bytes);
+    }
+
+    /// A value was written.
+    pub fn put(&self, bytes: u64, ns: u64) {
+        let shard = self.shard();
+        add(&shard.puts, 1);
+        add(&shard.tx, bytes);
+        self.timed(Op::Put, ns);
+        approach(&self.average_tx, bytes);
+    }
+
+    /// `n` plans were asked for in one call.
+    pub fn plan(&self, n: u64, ns: u64) {
+        add(&self.shard().plans, n);
+        self.timed(Op::Plan, ns);
+        approach(&self.average_plan_ns, ns);
+    }
+
+    fn timed(&self, op: Op, ns: u64) {
+        let bucket = (u64::BITS - ns.leading_zeros()) as usize;
+        let histogram = &self.shard().histograms[op as usize].0;
+        add(&histogram[bucket.min(BUCKETS - 1)], 1);
+    }
+
+    /// The sums.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let sum = |of: fn(&Shard) -> &AtomicU64| self.shards.iter().map(|s| of(s).load(Relaxed)).sum();
+        let histogram =
+            |op: usize| std::array::from_fn(|b| self.shards.iter().map(|s| s.histograms[op].0[b].load(Relaxed)).sum());
+        Totals {
+            puts: sum(|s| &s.puts),
+            hits: sum(|s| &s.hits),
+            misses: sum(|s| &s.misses),
+            tx: sum(|s| &s.tx),
+            rx: sum(|s| &s.rx),
+            plans: sum(|s| &s.plans),
+            average_plan_ns: self.average_plan_ns.load(Relaxed),
+            average_tx: self.average_tx.load(Relaxed),
+            average_rx: self.average_rx.load(Relaxed),
+            histograms: std::array::from_fn(histogram),
+        }
+    }
+}

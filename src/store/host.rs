@@ -1,0 +1,199 @@
+//! A master and those who call it. Clients of the same process call it directly; others through a server. The master
+//! comes into being with the first client, or is rebuilt from what the first survivor hands over.
+
+use super::config::check_same;
+use super::map::Map;
+use super::master::{ClientInfo, Master, Opened};
+use super::wire::{Item, Request};
+use crate::base::Deadline;
+use crate::base::error::{Error, Result};
+use crate::base::log;
+use crate::base::status::{NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
+use crate::layout::store::Params;
+use crate::world::Membership;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+static HOSTS: Mutex<Option<HashMap<u64, Weak<Host>>>> = Mutex::new(None);
+
+/// See the module.
+pub struct Host {
+    state: Mutex<State>,
+    /// The world as the host's process sees it, if it is a rank itself.
+    pub(super) member: Option<Membership>,
+}
+
+#[derive(Default)]
+struct State {
+    /// World that the store belongs to, once there is one.
+    world_id: u64,
+    master: Option<Master>,
+    /// Clients of this process.
+    direct: Vec<u32>,
+}
+
+#[cold]
+fn away() -> Error {
+    Error::new(
+        NMC_ERR_UNAVAILABLE,
+        "the master of the store is away; reads go on, writes can be repeated when it is back",
+    )
+}
+
+impl Host {
+    /// A host without a master yet.
+    #[must_use]
+    pub fn new(member: Option<Membership>) -> Self {
+        Self { state: Mutex::default(), member }
+    }
+
+    /// The host of a world's store in this process.
+    pub fn of_world(world_id: u64) -> Option<Arc<Host>> {
+        HOSTS.lock().as_ref()?.get(&world_id)?.upgrade()
+    }
+
+    /// The host of a world's store in this process, made if need be.
+    pub fn of_world_or(world_id: u64, make: impl FnOnce() -> Result<Arc<Host>>) -> Result<Arc<Host>> {
+        let mut hosts = HOSTS.lock();
+        let hosts = hosts.get_or_insert_default();
+        hosts.retain(|_, host| host.strong_count() > 0);
+        if let Some(host) = hosts.get(&world_id).and_then(Weak::upgrade) {
+            return Ok(host);
+        }
+        let host = make()?;
+        hosts.insert(world_id, Arc::downgrade(&host));
+        Ok(host)
+    }
+
+    /// Runs `body` on the master.
+    #[inline]
+    pub fn with<R>(&self, body: impl FnOnce(&mut Master) -> Result<R>) -> Result<R> {
+        body(self.state.lock().master.as_mut().ok_or_else(away)?)
+    }
+
+    /// Random name of the store; 0 while there is none.
+    #[must_use]
+    pub fn store_id(&self) -> u64 {
+        self.state.lock().master.as_ref().map_or(0, |m| m.map().store_id())
+    }
+
+    /// Takes in a client that is new. `expected` is a store that somebody in its world is a client of: then the master
+    /// has to be rebuilt by that one first.
+    pub fn attach(&self, world_id: u64, info: &ClientInfo, params: &Params, expected: u64) -> Result<(u32, Arc<Map>)> {
+        let mut state = self.state.lock();
+        Self::make_way(&mut state, world_id, expected)?;
+        if state.master.is_none() {
+            let deadline = Deadline::after(Duration::from_secs(60));
+            state.master = Some(Master::new(Arc::new(Map::create(params, &deadline)?))?);
+            state.world_id = world_id;
+        }
+        let Some(master) = state.master.as_mut() else { return Err(away()) };
+        check_same(master.map().params(), params)?;
+        let client = master.attach(info)?;
+        Ok((client, Arc::clone(master.map())))
+    }
+
+    /// Like [`Host::attach`], for a client of this process.
+    pub fn attach_direct(
+        &self,
+        world_id: u64,
+        info: &ClientInfo,
+        params: &Params,
+        expected: u64,
+    ) -> Result<(u32, Arc<Map>)> {
+        let (client, map) = self.attach(world_id, info, params, expected)?;
+        self.state.lock().direct.push(client);
+        Ok((client, map))
+    }
+
+    /// Takes in a client that was one before, with the memory that it holds.
+    pub fn reattach(&self, world_id: u64, client: u32, map: impl FnOnce() -> Result<Map>) -> Result<()> {
+        let mut state = self.state.lock();
+        Self::make_way(&mut state, world_id, 0)?;
+        if state.master.is_none() {
+            let master = Master::take_over(Arc::new(map()?))?;
+            log::emit(log::INFO, || format!("store: took over {:016x}", master.map().store_id()));
+            state.master = Some(master);
+            state.world_id = world_id;
+        }
+        match &state.master {
+            Some(master) if master.is_attached(client) => Ok(()),
+            _ => Err(Error::new(NMC_ERR_STALE, "the master counts this client as gone")),
+        }
+    }
+
+    /// A store of a world that is over makes way for the next one.
+    fn make_way(state: &mut MutexGuard<'_, State>, world_id: u64, expected: u64) -> Result<()> {
+        if state.master.is_some() && state.world_id != world_id {
+            if !state.master.as_ref().is_some_and(|m| m.attached().is_empty()) {
+                return Err(Error::new(NMC_ERR_UNAVAILABLE, "the store of the former world is not over yet"));
+            }
+            state.master = None;
+        }
+        if expected != 0 && state.master.is_none() {
+            return Err(Error::new(NMC_ERR_UNAVAILABLE, "the store's master has not been rebuilt yet"));
+        }
+        Ok(())
+    }
+
+    /// Clients that are entered, but neither of this process nor in `watched`.
+    pub(super) fn unwatched(&self, watched: impl Fn(u32) -> bool) -> Vec<u32> {
+        let state = self.state.lock();
+        let attached = state.master.as_ref().map_or_else(Vec::new, Master::attached);
+        attached.into_iter().filter(|c| !watched(*c) && !state.direct.contains(c)).collect()
+    }
+
+    /// A client of this process leaves.
+    pub fn detach_direct(&self, client: u32) {
+        let mut state = self.state.lock();
+        state.direct.retain(|c| *c != client);
+        if let Some(Err(error)) = state.master.as_mut().map(|m| m.detach(client)) {
+            log::emit(log::WARN, || format!("store: a client leaves: {error}"));
+        }
+    }
+
+    /// Answers a call of a client in another process.
+    pub fn serve(&self, client: u32, request: &Request<'_>) -> Vec<Item> {
+        let each = |results: Vec<Result<[u64; 3]>>| results.into_iter().map(Item::from).collect();
+        let one = |result: Result<[u64; 3]>| vec![Item::from(result)];
+        let nothing = |()| [0; 3];
+        let answered = self.with(|master| {
+            Ok(match request {
+                Request::Hello(_) => one(Err(Error::new(
+                    crate::base::status::NMC_ERR_PROTOCOL,
+                    "the client has introduced itself already",
+                ))),
+                Request::Open(items) => {
+                    let open = |item| master.open(client, item).map(|o: Opened| [o.index.into(), o.epoch, o.plan_id]);
+                    each(items.iter().map(open).collect())
+                }
+                Request::Abandon(plans) => {
+                    each(plans.iter().map(|plan| master.abandon(client, plan).map(nothing)).collect())
+                }
+                Request::Reveal(plan) => one(master.reveal(client, plan).map(nothing)),
+                Request::Remove(namespace, keys) => {
+                    each(keys.iter().map(|key| master.remove(*namespace, key).map(nothing)).collect())
+                }
+                Request::RemoveMatching(namespace, prefix, cursor) => {
+                    let removed = master.remove_matching(*namespace, prefix, *cursor);
+                    one(removed.map(|(n, next)| [n.into(), next.map_or(u64::MAX, u64::from), 0]))
+                }
+                Request::Retain(namespace, key, keep) => one(master.retain(*namespace, key, *keep).map(nothing)),
+                Request::Namespace(name, quota) => one(master.namespace(name, *quota).map(|id| [id.into(), 0, 0])),
+                Request::Flush(namespace) => one(master.flush(*namespace).map(nothing)),
+                Request::Evict(rank, permille) => {
+                    one(master.evict_until_below(*rank, *permille).map(|done| [done.into(), 0, 0]))
+                }
+                Request::Dump(width) => {
+                    let mut item = Item::ok([0; 3]);
+                    item.text = master.dump((*width as usize).clamp(8, 512))?;
+                    vec![item]
+                }
+                Request::Detach => one(master.detach(client).map(nothing)),
+            })
+        });
+        answered.unwrap_or_else(|error| vec![Item::from(Err(error))])
+    }
+}

@@ -1,0 +1,146 @@
+//! The master's side of the index: entries come and go, and tombstones are purged a few buckets at a time, so that no
+//! call does more than a bounded amount of work. While the spare table is being built every change goes to both.
+
+use crate::layout::store::View;
+use crate::sync::index;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Buckets that one call clears or one call's share of headers that it copies.
+const STEP: usize = 64;
+/// Tombstones at the end of a path that one deletion empties.
+const TRAIL: usize = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purge {
+    /// Nothing to do.
+    Idle,
+    /// The spare table is empty up to this bucket.
+    Clearing(usize),
+    /// Entries of the table in use were copied up to this bucket.
+    Copying(usize),
+}
+
+/// Writes the index of one store.
+pub struct IndexWriter {
+    entries: usize,
+    tombstones: usize,
+    /// Tombstones of the spare table while it is being built.
+    spare_tombstones: usize,
+    purge: Purge,
+}
+
+impl IndexWriter {
+    /// A writer for an index that is empty.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { entries: 0, tombstones: 0, spare_tombstones: 0, purge: Purge::Idle }
+    }
+
+    fn tables<'a>(view: &View<'a>) -> Option<(&'a [AtomicU64], &'a [AtomicU64])> {
+        let root = view.header()?.root.load(Ordering::Relaxed);
+        let [a, b] = view.tables();
+        Some(if root & 1 == 0 { (a, b) } else { (b, a) })
+    }
+
+    /// Builds the whole index anew in the spare table: what a new master does.
+    pub fn rebuild(&mut self, view: &View<'_>, entries: impl Iterator<Item = (u64, u32)>) {
+        let (Some((_, spare)), Some(header)) = (Self::tables(view), view.header()) else { return };
+        *self = Self::new();
+        index::begin_clearing();
+        index::clear(spare);
+        for (hash, object) in entries {
+            if index::insert(spare, hash, object).is_some() {
+                self.entries += 1;
+            }
+        }
+        index::switch(&header.root);
+    }
+
+    /// Adds an object.
+    pub fn insert(&mut self, view: &View<'_>, hash: u64, object: u32) -> bool {
+        let Some((table, spare)) = Self::tables(view) else { return false };
+        let Some((_, reused)) = index::insert(table, hash, object) else { return false };
+        self.tombstones -= usize::from(reused);
+        self.entries += 1;
+        if matches!(self.purge, Purge::Copying(_)) {
+            let reused = index::insert(spare, hash, object).is_some_and(|(_, reused)| reused);
+            self.spare_tombstones -= usize::from(reused);
+        }
+        true
+    }
+
+    /// Lets `new` take the place of `old`, which has the same hash: readers find the one or the other.
+    pub fn exchange(&mut self, view: &View<'_>, hash: u64, old: u32, new: u32) -> bool {
+        let Some((table, spare)) = Self::tables(view) else { return false };
+        let Some(bucket) = index::bucket_of(table, hash, old) else { return false };
+        index::exchange(table, bucket, hash, new);
+        if matches!(self.purge, Purge::Copying(_))
+            && let Some(bucket) = index::bucket_of(spare, hash, old)
+        {
+            index::exchange(spare, bucket, hash, new);
+        }
+        true
+    }
+
+    /// Takes an object out.
+    pub fn remove(&mut self, view: &View<'_>, hash: u64, object: u32) -> bool {
+        let Some((table, spare)) = Self::tables(view) else { return false };
+        let Some(bucket) = index::bucket_of(table, hash, object) else { return false };
+        self.tombstones = self.tombstones.saturating_add_signed(index::delete(table, bucket, TRAIL));
+        self.entries -= 1;
+        if matches!(self.purge, Purge::Copying(_))
+            && let Some(bucket) = index::bucket_of(spare, hash, object)
+        {
+            self.spare_tombstones = self.spare_tombstones.saturating_add_signed(index::delete(spare, bucket, TRAIL));
+        }
+        true
+    }
+
+    /// A bounded step of purging, if there is a need.
+    pub fn tend(&mut self, view: &View<'_>) {
+        let (Some((table, spare)), Some(header)) = (Self::tables(view), view.header()) else { return };
+        self.purge = match self.purge {
+            Purge::Idle if self.tombstones <= table.len() / 8 => Purge::Idle,
+            Purge::Idle => {
+                index::begin_clearing();
+                Purge::Clearing(0)
+            }
+            Purge::Clearing(from) => {
+                let to = (from + STEP * 4).min(spare.len());
+                index::clear(&spare[from..to]);
+                if to == spare.len() {
+                    self.spare_tombstones = 0;
+                    Purge::Copying(0)
+                } else {
+                    Purge::Clearing(to)
+                }
+            }
+            Purge::Copying(from) => {
+                let to = (from + STEP).min(table.len());
+                for bucket in &table[from..to] {
+                    let word = bucket.load(Ordering::Relaxed);
+                    let Some(object) = index::index_of(word) else { continue };
+                    let hash = view.object(object).map_or(0, |o| o.key_hash.load(Ordering::Relaxed));
+                    // An entry that came since copying began is there already.
+                    if index::bucket_of(spare, hash, object).is_none() {
+                        let reused = index::insert(spare, hash, object).is_some_and(|(_, reused)| reused);
+                        self.spare_tombstones -= usize::from(reused);
+                    }
+                }
+                if to == table.len() {
+                    index::switch(&header.root);
+                    self.tombstones = self.spare_tombstones;
+                    Purge::Idle
+                } else {
+                    Purge::Copying(to)
+                }
+            }
+        };
+    }
+
+    /// Entries and tombstones of the table in use.
+    #[must_use]
+    pub fn load(&self) -> (usize, usize) {
+        (self.entries, self.tombstones)
+    }
+}

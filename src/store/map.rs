@@ -1,0 +1,100 @@
+//! The two slabs of a store, mapped.
+
+use crate::base::Deadline;
+use crate::base::error::{Error, Result};
+use crate::base::id;
+use crate::base::status::NMC_ERR_INTERNAL;
+use crate::layout::store::{Layout, Params, View};
+use crate::mem::Slab;
+use crate::mem::slab::reopen;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+/// The slabs.
+pub struct Map {
+    layout: Layout,
+    control: Slab,
+    words: Slab,
+}
+
+impl Map {
+    /// Reserves and fills the slabs of a new store.
+    pub fn create(params: &Params, deadline: &Deadline) -> Result<Self> {
+        let layout = Layout::new(*params);
+        let control = Slab::create(c"nanomc store control", layout.control_bytes as u64, false, deadline)?;
+        let words = Slab::create(c"nanomc store words", layout.words_bytes as u64, false, deadline)?;
+        let map = Self { layout, control, words };
+        let view = map.view()?;
+        if let Some(header) = view.header() {
+            header.fill(id::random_u64()?, params);
+        }
+        Ok(map)
+    }
+
+    /// Maps the slabs of a store: for a client, or (`master`) with the control slab writable.
+    pub fn open(params: &Params, control: OwnedFd, words: OwnedFd, master: bool) -> Result<Self> {
+        let layout = Layout::new(*params);
+        let control = if master { reopen(control.as_fd(), libc::O_RDWR)? } else { control };
+        let control = Slab::open(control, layout.control_bytes as u64, master)?;
+        let words = Slab::open(words, layout.words_bytes as u64, true)?;
+        let map = Self { layout, control, words };
+        let found = map.view()?.header().and_then(|header| header.params());
+        if found != Some(*params) {
+            crate::bail!(NMC_ERR_PROTOCOL, "the memory that came is not that of this store");
+        }
+        Ok(map)
+    }
+
+    /// What is in the slabs.
+    #[inline(always)]
+    pub fn view(&self) -> Result<View<'_>> {
+        View::new(&self.layout, self.control.region(), self.words.region()).ok_or_else(too_small)
+    }
+
+    /// Random name of the store.
+    #[must_use]
+    pub fn store_id(&self) -> u64 {
+        let header = self.view().ok().and_then(|v| v.header());
+        header.map_or(0, |h| h.store_id.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    /// Parameters.
+    #[must_use]
+    pub fn params(&self) -> &Params {
+        &self.layout.params
+    }
+
+    /// Where everything is.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Descriptors for a client: control (read-only) and words.
+    pub fn client_fds(&self) -> Result<(OwnedFd, OwnedFd)> {
+        let words = self.words.as_fd().try_clone_to_owned().map_err(|e| Error::os("dup", &e))?;
+        Ok((self.control.read_only_fd()?, words))
+    }
+
+    /// The slab that the master writes.
+    #[must_use]
+    pub fn control(&self) -> &Slab {
+        &self.control
+    }
+
+    /// The slab that clients write.
+    #[must_use]
+    pub fn words(&self) -> &Slab {
+        &self.words
+    }
+
+    /// Bytes of both slabs.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.layout.control_bytes + self.layout.words_bytes) as u64
+    }
+}
+
+#[cold]
+fn too_small() -> Error {
+    Error::new(NMC_ERR_INTERNAL, "a slab of the store is smaller than its layout")
+}

@@ -1,0 +1,103 @@
+//! Clients: their pin blocks, and what is left when they go.
+
+use super::*;
+
+impl Master {
+    /// Gives a client a pin block.
+    pub fn attach(&mut self, info: &ClientInfo) -> Result<u32> {
+        let map = Arc::clone(&self.map);
+        let view = map.view()?;
+        self.look_at_leaving(&view);
+        let Some(client) = self.clients.iter().position(|c| *c == Client::Free) else {
+            crate::bail!(NMC_ERR_LIMIT, "all {} places for clients are taken", self.clients.len());
+        };
+        self.clients[client] = Client::Attached;
+        let client = u32::try_from(client).unwrap_or(0);
+        if let Some(entry) = view.client(client) {
+            entry.pid.store(info.pid, Relaxed);
+            entry.start_time.store(info.start_time, Relaxed);
+            entry.rank.store(info.rank, Relaxed);
+            entry.rank_generation.store(info.rank_generation, Relaxed);
+            entry.generation.store((entry.generation.load(Relaxed) + 1) | 1, Release);
+        }
+        Ok(client)
+    }
+
+    /// A client leaves in order: it writes nothing any more, and has unpinned what no stream holds.
+    pub fn detach(&mut self, client: u32) -> Result<()> {
+        let map = Arc::clone(&self.map);
+        let view = map.view()?;
+        self.end_plans(&view, client, &[])?;
+        if let Some(state) = self.clients.get_mut(client as usize) {
+            *state = Client::Leaving;
+        }
+        self.look_at_leaving(&view);
+        Ok(())
+    }
+
+    /// Provably nothing of a client is left: its pins end, and what it was writing is given up.
+    pub fn client_gone(&mut self, client: u32) -> Result<()> {
+        let map = Arc::clone(&self.map);
+        let view = map.view()?;
+        self.end_plans(&view, client, &[])?;
+        if let Some((_, slots)) = view.pins(client) {
+            for slot in slots {
+                slot.store(0, Relaxed);
+            }
+        }
+        self.release_client(&view, client);
+        self.sweep_limbo(&view, usize::MAX);
+        Ok(())
+    }
+
+    pub(super) fn look_at_leaving(&mut self, view: &View<'_>) {
+        for number in 0..u32::try_from(self.clients.len()).unwrap_or(0) {
+            let empty = |slots: &[std::sync::atomic::AtomicU64]| slots.iter().all(|s| object::scan(s) == 0);
+            if self.clients[number as usize] == Client::Leaving && view.pins(number).is_some_and(|(_, s)| empty(s)) {
+                self.release_client(view, number);
+            }
+        }
+    }
+
+    pub(super) fn release_client(&mut self, view: &View<'_>, client: u32) {
+        if let Some(state) = self.clients.get_mut(client as usize) {
+            *state = Client::Free;
+        }
+        if let Some((head, _)) = view.pins(client) {
+            head.high_water.store(0, Relaxed);
+        }
+        if let Some(entry) = view.client(client) {
+            entry.generation.store((entry.generation.load(Relaxed) + 1) & !1, Release);
+        }
+    }
+
+    /// Everything that a client is writing is given up, except plans with the epochs in `kept`. What it has published
+    /// stays.
+    pub fn end_plans(&mut self, view: &View<'_>, client: u32, kept: &[u64]) -> Result<()> {
+        let of_client = |index: &u32| {
+            view.object(*index).is_some_and(|header| {
+                header.writer.load(Relaxed) == client && !kept.contains(&object::epoch(header.control.load(Relaxed)))
+            })
+        };
+        let now = now_ns();
+        let writing: Vec<u32> = self.lists.iter(WRITING).filter(of_client).collect();
+        for index in writing {
+            let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { continue };
+            let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
+            let epoch = object::epoch(header.control.load(Relaxed));
+            if !hidden && object::promote(&header.control, &words.published, epoch) {
+                self.admit(view, index, now);
+            } else {
+                self.drop_object(view, index, true);
+            }
+            self.count_of(view, index)?;
+        }
+        let late: Vec<u32> = self.lists.iter(QUARANTINE).filter(of_client).collect();
+        for index in late {
+            self.leave_waiting(view, index);
+            self.free_or_wait(view, index);
+            self.count_of(view, index)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,291 @@
+//! The master of a store: the only one who writes headers, keys and the index. It hands out write plans, evicts, and
+//! takes back what dead or late clients leave. Every call does a bounded amount of work and a little upkeep; in a
+//! process of its own or beside others a thread calls [`Master::tend`] too. It never touches a byte of a value.
+
+mod clients;
+mod fate;
+mod namespaces;
+mod numbers;
+mod plans;
+mod room;
+mod takeover;
+mod upkeep;
+
+use crate::alloc::runs::{Run, Runs};
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
+use crate::base::{id, log};
+use crate::layout::store::{
+    FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_EXTENTS, MAX_KEY, MAX_NAMESPACE_NAME, MAX_NAMESPACES,
+    ObjectHeader, PRIORITY_SHIFT, RETAIN_SHIFT, View, key_units,
+};
+use crate::store::config::Policy;
+use crate::store::evict::{self, FREE, Facts, LIMBO, PRIORITIES, QUARANTINE, Queues, Retain, WRITING};
+use crate::store::index::IndexWriter;
+use crate::store::lists::{ListId, Lists};
+use crate::store::map::Map;
+use crate::store::sys::now_ns;
+use crate::sync::index::Found;
+use crate::sync::object;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use xxhash_rust::xxh64::xxh64;
+
+/// Objects that are looked at in one call before it gives up.
+const BUDGET: usize = 4096;
+/// Objects that are evicted together, with one look at the pins.
+const BATCH: usize = 32;
+/// Objects that a call evicts beyond what it needs, to get from the high to the low watermark.
+const SPARE: usize = 16;
+/// Objects being written that each call looks at.
+const GLANCE: usize = 4;
+/// How often waiting objects are looked at, in ns.
+const SWEEP_NS: u64 = 1_000_000;
+/// Waiting objects that one sweep looks at.
+const SWEEP: usize = 64;
+/// Headers that one step of a flush looks at.
+const FLUSH: u32 = 512;
+
+/// What a writer wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenRequest<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// Namespace id.
+    pub namespace: u32,
+    /// Bytes of the value.
+    pub bytes: u64,
+    /// Rank whose heap is to hold it; by hash if not given.
+    pub rank: Option<u32>,
+    /// `FLAG_HIDDEN`, `FLAG_CONTIGUOUS`, `FLAG_CHECKSUM`.
+    pub flags: u32,
+    /// How it is kept.
+    pub keep: Keep,
+}
+
+/// How an object is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// Class.
+    pub retain: Retain,
+    /// Priority, 0 goes first.
+    pub priority: u32,
+    /// Time of a soft retention in ms, 0 for no end.
+    pub ttl_ms: u64,
+}
+
+impl Keep {
+    /// Nothing special.
+    pub const DEFAULT: Keep = Keep { retain: Retain::None, priority: 0, ttl_ms: 0 };
+
+    fn flags(self) -> u32 {
+        self.retain.code() << RETAIN_SHIFT | self.priority.min(u32::from(PRIORITIES) - 1) << PRIORITY_SHIFT
+    }
+
+    fn until(self, now: u64) -> u64 {
+        match (self.retain, self.ttl_ms) {
+            (Retain::Soft, 1..) => now.saturating_add(self.ttl_ms.saturating_mul(1_000_000)),
+            _ => u64::MAX,
+        }
+    }
+}
+
+/// A write plan. Everything else is in the header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// Header.
+    pub index: u32,
+    /// Epoch to publish.
+    pub epoch: u64,
+    /// Name of the plan, for giving it up.
+    pub plan_id: u64,
+}
+
+/// A client as the master knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientInfo {
+    /// Process id.
+    pub pid: u32,
+    /// Start time of the process.
+    pub start_time: u64,
+    /// Rank in the world.
+    pub rank: u32,
+    /// Generation of that rank.
+    pub rank_generation: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Client {
+    Free,
+    Attached,
+    /// It left, but streams may still hold pins.
+    Leaving,
+}
+
+struct Rank {
+    pages: Runs,
+    queues: Queues,
+    ready: u64,
+    writing: u64,
+    quarantined: u64,
+    limbo: u64,
+    /// Between the high and the low watermark, on the way down.
+    draining: bool,
+}
+
+/// See the module.
+pub struct Master {
+    map: Arc<Map>,
+    ranks: Vec<Rank>,
+    keys: Runs,
+    lists: Lists,
+    index: IndexWriter,
+    clients: Vec<Client>,
+    next_epoch: u64,
+    names: RandomState,
+    next_sweep: u64,
+    /// Next header that a flush looks at; `None` when there is nothing left of flushed namespaces.
+    flushing: Option<u32>,
+    pinned: Vec<u32>,
+    runs: Vec<Run>,
+}
+
+/// Hash of a key: where it is in the index, and by default which rank holds it.
+#[inline(always)]
+#[must_use]
+pub fn hash_of(key: &[u8], namespace: u32) -> u64 {
+    xxh64(key, u64::from(namespace))
+}
+
+/// Id and generation of a namespace as headers hold them.
+#[inline(always)]
+#[must_use]
+pub fn namespace_word(view: &View<'_>, namespace: u32) -> u32 {
+    view.namespace(namespace).map_or(0, |ns| ns.generation.load(Acquire)) << 8 | namespace
+}
+
+fn flags_of(header: &ObjectHeader) -> (Retain, u16) {
+    let flags = header.flags.load(Relaxed);
+    let retain = Retain::from_code(flags >> RETAIN_SHIFT & 3).unwrap_or(Retain::None);
+    (retain, u16::try_from(flags >> PRIORITY_SHIFT & 3).unwrap_or(0))
+}
+
+fn facts(view: &View<'_>, index: u32, now: u64) -> Facts {
+    let Some(header) = view.object(index) else {
+        return Facts { stamp: 0, fingerprint: 0, priority: 0, expired: true };
+    };
+    #[allow(clippy::cast_possible_truncation, reason = "stamps are compared for equality only")]
+    let stamp = view.access(index).map_or(0, |a| a.load(Relaxed)) as u32;
+    let (retain, priority) = flags_of(header);
+    let expired = retain != Retain::Soft || header.retain_until.load(Relaxed) <= now;
+    Facts { stamp, fingerprint: header.key_fp.load(Relaxed), priority, expired }
+}
+
+impl Master {
+    fn empty(map: Arc<Map>) -> Self {
+        let p = *map.params();
+        let policy = Policy::from_code(p.policy).unwrap_or(Policy::Fifo);
+        let rank = |rank| Rank {
+            pages: Runs::new(p.pages()),
+            queues: Queues::new(rank, policy, p.max_objects),
+            ready: 0,
+            writing: 0,
+            quarantined: 0,
+            limbo: 0,
+            draining: false,
+        };
+        Self {
+            ranks: (0..p.world_size).map(rank).collect(),
+            keys: Runs::new(p.key_units()),
+            lists: Lists::new(p.max_objects, evict::lists(p.world_size), FREE),
+            index: IndexWriter::new(),
+            clients: vec![Client::Free; p.max_clients as usize],
+            next_epoch: 1,
+            names: RandomState::new(),
+            next_sweep: 0,
+            flushing: None,
+            pinned: Vec::new(),
+            runs: Vec::new(),
+            map,
+        }
+    }
+
+    /// The master of a new store.
+    pub fn new(map: Arc<Map>) -> Result<Self> {
+        let mut master = Self::empty(map);
+        master.sign()?;
+        for rank in 0..master.map.params().world_size {
+            master.count(rank)?;
+        }
+        Ok(master)
+    }
+
+    fn sign(&mut self) -> Result<()> {
+        if let Some(header) = self.map.view()?.header() {
+            header.boot_id.store(id::random_u64()?, Release);
+        }
+        Ok(())
+    }
+
+    /// The memory.
+    #[must_use]
+    pub fn map(&self) -> &Arc<Map> {
+        &self.map
+    }
+}
+
+fn paged_bytes(header: &ObjectHeader) -> u64 {
+    u64::from(header.n_pages.load(Relaxed)) * u64::from(header.page_bytes.load(Relaxed))
+}
+
+/// Bytes used of the last page of a value.
+#[must_use]
+pub fn last_page_bytes(bytes: u64, page_bytes: u32) -> u32 {
+    match u32::try_from(bytes % u64::from(page_bytes)).unwrap_or(0) {
+        0 if bytes > 0 => page_bytes,
+        rest => rest,
+    }
+}
+
+/// Refuses a key of the wrong length.
+#[inline(always)]
+pub fn check_key(key: &[u8]) -> Result<()> {
+    if key.is_empty() || key.len() > MAX_KEY {
+        return Err(bad_key(key.len()));
+    }
+    Ok(())
+}
+
+#[cold]
+fn bad_key(len: usize) -> Error {
+    let text = format!("a key has {len} bytes; 1 to {MAX_KEY} are possible");
+    Error::new(crate::base::status::NMC_ERR_INVALID_ARG, text)
+}
+
+#[cold]
+fn corrupt(index: u32) -> Error {
+    let text = format!("header {index} of the store makes no sense; was its memory overwritten?");
+    Error::new(crate::base::status::NMC_ERR_CORRUPT, text)
+}
+
+/// A key as it appears in messages.
+#[must_use]
+pub fn show(key: &[u8]) -> String {
+    let head = &key[..key.len().min(48)];
+    let dots = if key.len() > head.len() { "..." } else { "" };
+    format!("\"{}{dots}\"", head.escape_ascii())
+}
+
+/// The error for a key that is not there.
+#[cold]
+#[must_use]
+pub fn not_found(key: &[u8]) -> Error {
+    Error::new(NMC_ERR_NOT_FOUND, format!("there is no object {}", show(key)))
+}
+
+#[cold]
+fn exists(key: &[u8], writing: bool) -> Error {
+    let how = if writing { "is being written" } else { "exists" };
+    Error::new(NMC_ERR_EXISTS, format!("the object {} {how}; remove it first, or replace it", show(key)))
+}

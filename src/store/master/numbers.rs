@@ -1,0 +1,80 @@
+//! Counters for everybody to read, and a picture for people.
+
+use super::*;
+
+impl Master {
+    pub(super) fn count_of(&self, view: &View<'_>, index: u32) -> Result<()> {
+        self.count(view.object(index).map_or(0, |h| h.owner_rank.load(Relaxed)))
+    }
+
+    /// Brings the counters of a rank in shared memory up to date.
+    pub(super) fn count(&self, owner: u32) -> Result<()> {
+        let view = self.map.view()?;
+        let (Some(rank), Some(counters)) = (self.ranks.get(owner as usize), view.rank(owner)) else { return Ok(()) };
+        let page = u64::from(self.map.params().page_bytes);
+        let frag = rank.pages.fragmentation();
+        counters.bytes_used.store(u64::from(rank.pages.used()) * page, Relaxed);
+        counters.bytes_total.store(u64::from(rank.pages.units()) * page, Relaxed);
+        counters.ready_count.store(rank.ready, Relaxed);
+        counters.writing_count.store(rank.writing, Relaxed);
+        counters.quarantined_bytes.store(rank.quarantined, Relaxed);
+        counters.limbo_bytes.store(rank.limbo, Relaxed);
+        counters.free_runs.store(frag.free_runs.into(), Relaxed);
+        counters.largest_free_bytes.store(u64::from(frag.largest_run) * page, Relaxed);
+        Ok(())
+    }
+
+    /// Whether a client with this number is attached.
+    #[must_use]
+    pub fn is_attached(&self, client: u32) -> bool {
+        self.clients.get(client as usize) == Some(&Client::Attached)
+    }
+
+    /// Numbers of the clients that are attached.
+    #[must_use]
+    pub fn attached(&self) -> Vec<u32> {
+        (0..u32::try_from(self.clients.len()).unwrap_or(0)).filter(|c| self.is_attached(*c)).collect()
+    }
+
+    /// A picture of the heaps, for people.
+    pub fn dump(&self, width: usize) -> Result<String> {
+        use std::fmt::Write as _;
+        let p = self.map.params();
+        let mut text = String::new();
+        let (entries, tombstones) = self.index.load();
+        let waiting = |list| self.lists.len(list);
+        let _ = writeln!(
+            text,
+            "store {:016x}: {} ranks, pages of {} bytes, {} of {} headers used, {entries} keys ({tombstones} tombstones), \
+             {} being written, {} wait for readers, {} wait for writers",
+            self.map.store_id(),
+            p.world_size,
+            p.page_bytes,
+            p.max_objects - self.lists.len(FREE),
+            p.max_objects,
+            waiting(WRITING),
+            waiting(LIMBO),
+            waiting(QUARANTINE),
+        );
+        for (rank, number) in self.ranks.iter().zip(0u32..) {
+            let frag = rank.pages.fragmentation();
+            let _ = writeln!(
+                text,
+                "  rank {number}: {} of {} pages used, {} free runs, largest {} pages\n    [{}]",
+                rank.pages.used(),
+                rank.pages.units(),
+                frag.free_runs,
+                frag.largest_run,
+                rank.pages.map(width)
+            );
+        }
+        Ok(text)
+    }
+
+    /// Bytes of this process that the master takes, as far as they grow with the store.
+    #[must_use]
+    pub fn private_bytes(&self) -> u64 {
+        let ranks: usize = self.ranks.iter().map(|r| r.pages.bytes() + r.queues.bytes()).sum();
+        (ranks + self.keys.bytes() + self.lists.bytes()) as u64
+    }
+}

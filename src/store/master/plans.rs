@@ -1,0 +1,214 @@
+//! Write plans: how an object begins, is replaced, removed or kept.
+
+use super::*;
+
+impl Master {
+    /// Makes room for an object and opens it for writing.
+    pub fn open(&mut self, client: u32, request: &OpenRequest<'_>) -> Result<Opened> {
+        let map = Arc::clone(&self.map);
+        let view = map.view()?;
+        let p = map.params();
+        let now = now_ns();
+        self.glance(&view, now);
+        let OpenRequest { key, namespace, bytes, flags, keep, .. } = *request;
+        check_key(key)?;
+        let Some(ns) = view.namespace(namespace).filter(|ns| namespace == 0 || ns.name_len.load(Relaxed) != 0) else {
+            crate::bail!(NMC_ERR_NOT_FOUND, "there is no namespace {namespace}");
+        };
+        let word = namespace_word(&view, namespace);
+        let hash = hash_of(key, namespace);
+        if flags & FLAG_HIDDEN == 0
+            && let Some(there) = self.find(&view, hash, key, word)
+        {
+            return Err(exists(key, self.lists.list_of(there) == Some(WRITING)));
+        }
+        let owner = match request.rank {
+            Some(rank) if rank < p.world_size => rank,
+            Some(rank) => crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is not below the world size {}", p.world_size),
+            None => u32::try_from(hash % u64::from(p.world_size)).unwrap_or(0),
+        };
+        let pages = bytes.div_ceil(p.page_bytes.into());
+        let Some(pages) = u32::try_from(pages).ok().filter(|n| *n <= p.pages()) else {
+            self.refused(&view, owner);
+            let heap = p.heap_bytes;
+            crate::bail!(NMC_ERR_NO_SPACE, "a value of {bytes} bytes does not fit the store's {heap} bytes of a heap");
+        };
+        let quota = ns.quota_bytes.load(Relaxed);
+        let paged = u64::from(pages) * u64::from(p.page_bytes);
+        if quota != 0 {
+            self.respect_quota(&view, namespace, quota, paged, now)?;
+        }
+        let mut runs = std::mem::take(&mut self.runs);
+        runs.clear();
+        let made = self.make_room(&view, owner, pages, key.len(), flags & FLAG_CONTIGUOUS != 0, &mut runs, now);
+        let (index, key_run) = match made {
+            Ok(room) => room,
+            Err(error) => {
+                self.runs = runs;
+                self.refused(&view, owner);
+                return Err(error);
+            }
+        };
+        let epoch = self.next_epoch;
+        self.next_epoch += 1;
+        let plan_id = self.names.hash_one((index, epoch)).max(1);
+        if let (Some(store), Some(header), Some(words)) = (view.header(), view.object(index), view.publish(index)) {
+            store.next_epoch.store(self.next_epoch, Release);
+            object::reserve(&header.control, epoch);
+            header.key_hash.store(hash, Relaxed);
+            header.key_fp.store(xxh64(key, !u64::from(namespace)), Relaxed);
+            header.key_unit.store(key_run.first, Relaxed);
+            header.key_len.store(u32::try_from(key.len()).unwrap_or(0), Relaxed);
+            header.bytes_total.store(bytes, Relaxed);
+            header.page_bytes.store(p.page_bytes, Relaxed);
+            header.n_pages.store(pages, Relaxed);
+            header.last_page_bytes.store(last_page_bytes(bytes, p.page_bytes), Relaxed);
+            header.owner_rank.store(owner, Relaxed);
+            let sums = if p.checksums != 0 { FLAG_CHECKSUM } else { 0 };
+            header.flags.store(keep.flags() | flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS | sums), Relaxed);
+            header.n_extents.store(u32::try_from(runs.len()).unwrap_or(0), Relaxed);
+            header.state_ts.store(now, Relaxed);
+            header.plan_id.store(plan_id, Relaxed);
+            header.writer.store(client, Relaxed);
+            header.namespace.store(word, Relaxed);
+            header.retain_until.store(keep.until(now), Relaxed);
+            view.store_key(key_run.first, key);
+            for (i, run) in runs.iter().enumerate() {
+                view.store_extent(header, i, run.first, run.count);
+            }
+            words.progress.store(0, Relaxed);
+            if let Some(access) = view.access(index) {
+                access.store(0, Relaxed);
+            }
+            object::open(&header.control, epoch);
+        }
+        self.runs = runs;
+        ns.bytes_used.fetch_add(paged, Relaxed);
+        ns.objects.fetch_add(1, Relaxed);
+        self.lists.move_to(index, WRITING);
+        self.ranks[owner as usize].writing += 1;
+        if flags & FLAG_HIDDEN == 0 && !self.index.insert(&view, hash, index) {
+            return Err(Error::new(NMC_ERR_INTERNAL, "the index is full, though it has two buckets for every object"));
+        }
+        self.count(owner)?;
+        Ok(Opened { index, epoch, plan_id })
+    }
+
+    /// A writer gives up, or says that it stopped after the master gave it up: nothing of it will store any more.
+    pub fn abandon(&mut self, client: u32, plan: &Opened) -> Result<()> {
+        let map = Arc::clone(&self.map);
+        let view = map.view()?;
+        self.check_plan(&view, client, plan)?;
+        match self.lists.list_of(plan.index) {
+            Some(WRITING) => self.drop_object(&view, plan.index, true),
+            Some(QUARANTINE) => {
+                self.leave_waiting(&view, plan.index);
+                self.free_or_wait(&view, plan.index);
+            }
+            // It is readable, evicted, or waits for a reader: nothing is left to give up.
+            _ => return Ok(()),
+        }
+        self.count_of(&view, plan.index)
+    }
+
+    pub(super) fn check_plan(&self, view: &View<'_>, client: u32, plan: &Opened) -> Result<()> {
+        let known = view.object(plan.index).is_some_and(|header| {
+            header.plan_id.load(Relaxed) == plan.plan_id
+                && header.writer.load(Relaxed) == client
+                && object::epoch(header.control.load(Relaxed)) == plan.epoch
+        });
+        if !known {
+            crate::bail!(NMC_ERR_NOT_FOUND, "there is no write plan {:x} of this client", plan.plan_id);
+        }
+        Ok(())
+    }
+
+    /// A hidden object that is published takes the place of the one with its key, if there is one.
+    pub fn reveal(&mut self, client: u32, plan: &Opened) -> Result<()> {
+        let map = Arc::clone(&self.map);
+        let view = map.view()?;
+        self.check_plan(&view, client, plan)?;
+        let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else { return Ok(()) };
+        let flags = header.flags.load(Relaxed);
+        if flags & FLAG_HIDDEN == 0 {
+            return Ok(());
+        }
+        if self.lists.list_of(plan.index) != Some(WRITING) || !object::finished(&words.published, plan.epoch) {
+            crate::bail!(NMC_ERR_STALE, "the plan was given up: its writer was late");
+        }
+        let (hash, word) = (header.key_hash.load(Relaxed), header.namespace.load(Relaxed));
+        let former = self.find(&view, hash, &view.key_of(header), word);
+        header.flags.store(flags & !FLAG_HIDDEN, Relaxed);
+        match former {
+            Some(former) => {
+                self.index.exchange(&view, hash, former, plan.index);
+                self.drop_object(&view, former, false);
+                self.count_of(&view, former)?;
+            }
+            None => {
+                self.index.insert(&view, hash, plan.index);
+            }
+        }
+        self.admit(&view, plan.index, now_ns());
+        self.count_of(&view, plan.index)
+    }
+
+    /// Takes an object away. Readers that have pinned it keep it; nobody finds it any more.
+    pub fn remove(&mut self, namespace: u32, key: &[u8]) -> Result<()> {
+        let map = Arc::clone(&self.map);
+        let view = map.view()?;
+        check_key(key)?;
+        self.glance(&view, now_ns());
+        let word = namespace_word(&view, namespace);
+        let Some(index) = self.find(&view, hash_of(key, namespace), key, word) else {
+            return Err(not_found(key));
+        };
+        self.drop_object(&view, index, false);
+        self.count_of(&view, index)
+    }
+
+    /// Removes objects of a namespace whose keys begin with `prefix`, looking at headers from `cursor` on. Gives how many
+    /// went and where to go on; `None` when all were looked at.
+    pub fn remove_matching(&mut self, namespace: u32, prefix: &[u8], cursor: u32) -> Result<(u32, Option<u32>)> {
+        let map = Arc::clone(&self.map);
+        let view = map.view()?;
+        let word = namespace_word(&view, namespace);
+        let (from, all) = (cursor, map.params().max_objects);
+        let mut removed = 0;
+        let mut at = from;
+        while at < all && at - from < 4 * FLUSH {
+            if let Some(header) = view.object(at)
+                && header.namespace.load(Relaxed) == word
+                && object::is_live(header.control.load(Relaxed))
+                && view.key_of(header).starts_with(prefix)
+            {
+                self.drop_object(&view, at, false);
+                self.count_of(&view, at)?;
+                removed += 1;
+            }
+            at += 1;
+        }
+        Ok((removed, Some(at).filter(|at| *at < all)))
+    }
+
+    /// Changes how an object is kept.
+    pub fn retain(&mut self, namespace: u32, key: &[u8], keep: Keep) -> Result<()> {
+        let map = Arc::clone(&self.map);
+        let view = map.view()?;
+        check_key(key)?;
+        let word = namespace_word(&view, namespace);
+        let (now, hash) = (now_ns(), hash_of(key, namespace));
+        let Some(index) = self.find(&view, hash, key, word) else {
+            return Err(not_found(key));
+        };
+        if let Some(header) = view.object(index) {
+            let others = header.flags.load(Relaxed) & (FLAG_HIDDEN | FLAG_CONTIGUOUS | FLAG_CHECKSUM);
+            header.flags.store(others | keep.flags(), Relaxed);
+            header.retain_until.store(keep.until(now), Relaxed);
+            if self.lists.list_of(index) != Some(WRITING) {
+                self.enqueue(&view, index, now);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,233 @@
+//! Room for a value: watermarks, eviction, and what to say when nothing can go.
+
+use super::*;
+
+/// When to stop evicting: after so many objects, or pages, whichever comes first.
+#[derive(Clone, Copy)]
+pub(super) struct Goal {
+    objects: usize,
+    pages: u32,
+    /// Whether softly retained objects may go too.
+    soft: bool,
+}
+
+impl Master {
+    #[allow(clippy::too_many_arguments, reason = "what a value needs")]
+    pub(super) fn make_room(
+        &mut self,
+        view: &View<'_>,
+        owner: u32,
+        pages: u32,
+        key_len: usize,
+        contiguous: bool,
+        runs: &mut Vec<Run>,
+        now: u64,
+    ) -> Result<(u32, Run)> {
+        let mut budget = BUDGET;
+        self.approach_low(view, owner, pages, now, &mut budget);
+        let mut last_resort = true;
+        loop {
+            let header = self.lists.head(FREE);
+            let rank = &mut self.ranks[owner as usize];
+            let most = if contiguous { 1 } else { MAX_EXTENTS };
+            if let Some(index) = header
+                && (pages == 0 || rank.pages.allocate_spread(pages, most, runs))
+            {
+                if let Some(key) = self.keys.allocate(key_units(key_len, runs.len())) {
+                    return Ok((index, key));
+                }
+                for run in runs.drain(..) {
+                    self.ranks[owner as usize].pages.free(run)?;
+                }
+            }
+            let short_of_pages = header.is_some() && pages > 0 && {
+                let rank = &self.ranks[owner as usize];
+                !(if contiguous { rank.pages.fits(pages) } else { rank.pages.fits_spread(pages, most) })
+            };
+            // Headers and keys are everybody's: any rank can give them back.
+            let from = if short_of_pages || self.ranks[owner as usize].queues.len(&self.lists) > 0 {
+                owner
+            } else {
+                self.fullest()
+            };
+            let goal = Goal { objects: BATCH, pages: pages.max(1), soft: true };
+            if self.evict_some(view, from, goal, now, &mut budget) == 0 {
+                if !std::mem::take(&mut last_resort) {
+                    return Err(self.nothing_to_evict(view, owner, pages, contiguous));
+                }
+                self.look_at_all_writing(view, now);
+                self.sweep_limbo(view, usize::MAX);
+            }
+        }
+    }
+
+    pub(super) fn fullest(&self) -> u32 {
+        let most = self.ranks.iter().zip(0u32..).max_by_key(|(rank, _)| rank.queues.len(&self.lists));
+        most.map_or(0, |(_, rank)| rank)
+    }
+
+    /// From the high watermark down to the low one, a few objects a call.
+    pub(super) fn approach_low(&mut self, view: &View<'_>, owner: u32, pages: u32, now: u64, budget: &mut usize) {
+        let p = *self.map.params();
+        let rank = &mut self.ranks[owner as usize];
+        let (used, total) = (u64::from(rank.pages.used()) + u64::from(pages), u64::from(p.pages()));
+        let low = total * u64::from(p.low_permille) / 1000;
+        if used * 1000 > total * u64::from(p.high_permille) {
+            rank.draining = true;
+        } else if used <= low {
+            rank.draining = false;
+        }
+        if rank.draining {
+            let pages = u32::try_from(used - low).unwrap_or(u32::MAX);
+            self.evict_some(view, owner, Goal { objects: SPARE, pages, soft: false }, now, budget);
+        }
+        // Headers have a high watermark too, without a low one: they are all alike.
+        let free = u64::from(self.lists.len(FREE)) * 1000;
+        if free < u64::from(p.max_objects) * u64::from(1000 - p.high_permille) {
+            let from = self.fullest();
+            self.evict_some(view, from, Goal { objects: 2, pages: u32::MAX, soft: false }, now, budget);
+        }
+    }
+
+    /// Evicts objects of a rank until the goal is reached; gives how many made room.
+    pub(super) fn evict_some(
+        &mut self,
+        view: &View<'_>,
+        owner: u32,
+        goal: Goal,
+        now: u64,
+        budget: &mut usize,
+    ) -> usize {
+        let mut batch = [0; BATCH];
+        let mut chosen = 0;
+        let mut skipped = 0;
+        self.read_pins(view);
+        let rank = &mut self.ranks[owner as usize];
+        let mut candidates = rank.queues.len(&self.lists);
+        let mut pages = 0;
+        while chosen < goal.objects.min(BATCH) && pages < goal.pages && candidates > 0 {
+            let victim = rank.queues.victim(&mut self.lists, |i| facts(view, i, now), goal.soft, budget);
+            let Some(index) = victim else { break };
+            candidates -= 1;
+            if self.pinned.binary_search(&index).is_ok() {
+                // In use: it stays readable, and waits for its turn again.
+                if let Some(list) = self.lists.list_of(index) {
+                    self.lists.move_to(index, list);
+                }
+                skipped += 1;
+                continue;
+            }
+            pages += view.object(index).map_or(0, |header| header.n_pages.load(Relaxed));
+            // Out of the queue, so that it is not chosen twice.
+            self.lists.move_to(index, LIMBO);
+            batch[chosen] = index;
+            chosen += 1;
+        }
+        if let Some(counters) = view.rank(owner) {
+            counters.evict_in_use_retry.fetch_add(skipped, Relaxed);
+        }
+        self.evict(view, &batch[..chosen])
+    }
+
+    /// Evicts these readable objects together; gives how many made room at once.
+    pub(super) fn evict(&mut self, view: &View<'_>, batch: &[u32]) -> usize {
+        for index in batch {
+            if let Some(header) = view.object(*index) {
+                object::kill(&header.control, object::epoch(header.control.load(Relaxed)));
+                self.index.remove(view, header.key_hash.load(Relaxed), *index);
+            }
+        }
+        if batch.is_empty() {
+            return 0;
+        }
+        object::settle();
+        self.read_pins(view);
+        let mut freed = 0;
+        for index in batch {
+            let Some(header) = view.object(*index) else { continue };
+            let owner = header.owner_rank.load(Relaxed);
+            let rank = &mut self.ranks[owner as usize];
+            rank.ready -= 1;
+            if let Some(counters) = view.rank(owner) {
+                counters.evict_count.fetch_add(1, Relaxed);
+            }
+            if self.pinned.binary_search(index).is_ok() {
+                rank.limbo += paged_bytes(header);
+                self.lists.move_to(*index, LIMBO);
+            } else {
+                self.release(view, *index);
+                freed += 1;
+            }
+        }
+        if let Some(first) = batch.first() {
+            let _ = self.count_of(view, *first);
+        }
+        freed
+    }
+
+    #[cold]
+    pub(super) fn nothing_to_evict(&self, view: &View<'_>, owner: u32, pages: u32, contiguous: bool) -> Error {
+        let rank = &self.ranks[owner as usize];
+        let frag = rank.pages.fragmentation();
+        if self.lists.len(FREE) == 0 {
+            return Error::new(
+                NMC_ERR_LIMIT,
+                format!(
+                    "all {} headers are in use (max_objects), and none can be evicted",
+                    view.layout.params.max_objects
+                ),
+            );
+        }
+        if pages <= rank.pages.free_units()
+            && !contiguous
+            && frag.free_units >= pages
+            && rank.pages.fits_spread(pages, MAX_EXTENTS)
+        {
+            return Error::new(
+                NMC_ERR_LIMIT,
+                format!("the key slab of {} bytes is full, and nothing can be evicted", view.layout.params.key_bytes),
+            );
+        }
+        Error::new(
+            NMC_ERR_BUSY,
+            format!(
+                "rank {owner} has {} of {} pages free (largest run {}), {pages} are needed, and everything else is \
+                 pinned, retained or being written; try again later",
+                frag.free_units,
+                rank.pages.units(),
+                frag.largest_run
+            ),
+        )
+    }
+
+    pub(super) fn refused(&self, view: &View<'_>, owner: u32) {
+        if let Some(counters) = view.rank(owner) {
+            counters.oom_count.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Evicts from a rank until its usage is at most `permille`, a bounded number of objects a call. Gives whether it is
+    /// done: there, or nothing is left to evict.
+    pub fn evict_until_below(&mut self, owner: u32, permille: u32) -> Result<bool> {
+        let map = Arc::clone(&self.map);
+        let view = map.view()?;
+        if owner >= map.params().world_size || permille > 1000 {
+            crate::bail!(NMC_ERR_INVALID_ARG, "rank {owner} or ratio {permille}/1000 is out of range");
+        }
+        let now = now_ns();
+        let (mut budget, total) = (BUDGET, u64::from(map.params().pages()));
+        self.look_at_all_writing(&view, now);
+        while u64::from(self.ranks[owner as usize].pages.used()) * 1000 > total * u64::from(permille) {
+            if budget == 0 {
+                return Ok(false);
+            }
+            let over = u64::from(self.ranks[owner as usize].pages.used()) - total * u64::from(permille) / 1000;
+            let goal = Goal { objects: BATCH, pages: u32::try_from(over).unwrap_or(u32::MAX), soft: true };
+            if self.evict_some(&view, owner, goal, now, &mut budget) == 0 {
+                break;
+            }
+        }
+        self.count(owner)?;
+        Ok(true)
+    }
+}

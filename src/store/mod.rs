@@ -1,0 +1,101 @@
+//! Immutable objects in the heaps of a world. One process writes pages, others find, pin and read them in place; only
+//! writers ask the master. `layout::store` is what lies where, `sync::object` and `sync::index` are the rules by which
+//! it is read and written, `master` decides, and [`Store`] is what a program holds.
+
+mod client;
+pub mod config;
+pub mod copy;
+mod counters;
+pub mod evict;
+mod host;
+mod index;
+mod lists;
+mod map;
+pub mod master;
+pub mod read;
+mod remote;
+mod server;
+mod slots;
+mod stats;
+mod sys;
+mod wait;
+pub mod watch;
+mod wire;
+pub mod write;
+
+pub use client::Client;
+pub use config::{Config, Policy};
+pub use host::Host;
+pub use server::Server;
+pub use stats::{RankStats, Stats, percentile};
+
+use crate::base::error::Result;
+use crate::world::World;
+use std::sync::Arc;
+
+/// A client's view of one namespace of a store.
+pub struct Store {
+    pub(crate) client: Arc<Client>,
+    namespace: u32,
+}
+
+impl Store {
+    /// The store of a world, for one of its ranks.
+    pub fn attach(world: &World, config: &Config) -> Result<Self> {
+        Ok(Self { client: Client::attach(world, config)?, namespace: 0 })
+    }
+
+    /// A store of this process alone, with heaps of its own.
+    pub fn embedded(world: &crate::world::Config, config: &Config) -> Result<Self> {
+        Ok(Self { client: Client::embedded(world, config)?, namespace: 0 })
+    }
+
+    /// The same store, with keys of their own: a namespace, made if need be. A quota that is given replaces the former.
+    pub fn namespace(&self, name: &[u8], quota_bytes: Option<u64>) -> Result<Self> {
+        if name.is_empty() || name.len() > crate::layout::store::MAX_NAMESPACE_NAME {
+            crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "a namespace's name has {} bytes; 1 to {} are possible",
+                name.len(),
+                crate::layout::store::MAX_NAMESPACE_NAME
+            );
+        }
+        let [id, _, _] = self.client.call(&wire::Request::Namespace(name, quota_bytes))?;
+        Ok(Self { client: Arc::clone(&self.client), namespace: u32::try_from(id).unwrap_or(0) })
+    }
+
+    /// The client.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Makes whoever waits on this client give up.
+    pub fn cancel(&self) {
+        self.client.cancel();
+    }
+
+    /// First byte of a rank's heap in this process.
+    pub fn base(&self, rank: u32) -> Result<u64> {
+        self.client.member.base(rank)
+    }
+
+    /// The same as the GPU sees it; 0 without a device.
+    #[must_use]
+    pub fn device_base(&self, rank: u32) -> u64 {
+        if self.client.member.device().is_none() { 0 } else { self.client.member.device_base(rank) }
+    }
+
+    /// Address of an object's header in this process; read-only.
+    #[must_use]
+    pub fn header_address(&self, index: u32) -> u64 {
+        self.client.map.control().base() as u64 + self.client.map.layout().header_offset(index) as u64
+    }
+
+    /// Address of an object's publish word here and on the GPU (0 without a device).
+    #[must_use]
+    pub fn publish_word(&self, index: u32) -> (u64, u64) {
+        let at = self.client.map.layout().published_offset(index) as u64;
+        (self.client.map.words().base() as u64 + at, self.client.device_words().map_or(0, |base| base + at))
+    }
+}

@@ -1,0 +1,450 @@
+//! Reading: find, pin, look, unpin. Nothing here asks the master. What is read of an object is read only while a pin
+//! slot holds it, or confirmed afterwards.
+
+use super::Store;
+use super::copy::{Cursor, Pieces};
+use super::master::{check_key, hash_of, namespace_word, not_found, show};
+use super::sys;
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_STALE};
+use crate::layout::store::{FLAG_CHECKSUM, ObjectHeader, View};
+use crate::sync::index::Found;
+use crate::sync::object;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// What a look for a key gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look<T> {
+    /// It is there and readable.
+    Ready(T),
+    /// It is being written.
+    Writing(u32, u64),
+    /// It is not there.
+    Missing,
+}
+
+/// A hold on an object. It must be given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pin {
+    /// Header.
+    pub index: u32,
+    /// Slot of this client.
+    pub slot: u32,
+    /// Epoch of the object.
+    pub epoch: u64,
+}
+
+/// Where an object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location {
+    /// Header.
+    pub index: u32,
+    /// xxh64 of the key.
+    pub key_hash: u64,
+    /// Rank whose heap holds the value.
+    pub owner_rank: u32,
+    /// Bytes of the value.
+    pub bytes_total: u64,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Pages of the value.
+    pub n_pages: u32,
+    /// Bytes used of the last page.
+    pub last_page_bytes: u32,
+    /// Runs of pages.
+    pub n_extents: u32,
+    /// Epoch.
+    pub epoch: u64,
+    /// Offset of the first page in the owner's heap.
+    pub offset: u64,
+    /// `FLAG_*`.
+    pub flags: u32,
+}
+
+/// The runs of pages of a value.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Extents {
+    /// Rank whose heap holds them.
+    pub owner_rank: u32,
+    /// Bytes of the value.
+    pub bytes_total: u64,
+    /// Offset in the owner's heap and bytes of each run.
+    pub runs: Vec<(u64, u64)>,
+}
+
+#[cold]
+fn busy(key: &[u8]) -> Error {
+    Error::new(NMC_ERR_BUSY, format!("the index was rebuilt again and again while {} was looked for", show(key)))
+}
+
+impl Store {
+    /// Looks for a key and pins what is found. The slot that was taken is given back unless the look is ready.
+    #[inline]
+    pub(super) fn look_and_pin(&self, view: &View<'_>, key: &[u8]) -> Result<Look<Pin>> {
+        check_key(key)?;
+        let client = &*self.client;
+        let slot = client.take_slot(view)?;
+        let Some(word) = view.pins(client.number).and_then(|(_, words)| words.get(slot as usize)) else {
+            client.slots.give_back(slot);
+            return Ok(Look::Missing);
+        };
+        let namespace = namespace_word(view, self.namespace);
+        let mut writing = None;
+        let mut epoch = 0;
+        let found = view.find(hash_of(key, self.namespace), |index| {
+            let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return false };
+            let now = header.control.load(Acquire);
+            let (live, of) = (object::is_live(now), object::epoch(now));
+            if !live || words.published.load(Acquire) != of {
+                if live && view.key_is(header, key, namespace) && object::still(&header.control, of) {
+                    writing = Some((index, of));
+                }
+                return false;
+            }
+            if !object::pin(word, object::pin_word(index, of), &header.control, &words.published, of) {
+                return false;
+            }
+            epoch = of;
+            let right = view.key_is(header, key, namespace);
+            if !right {
+                object::unpin(word);
+            }
+            right
+        });
+        if let Found::At(index) = found {
+            return Ok(Look::Ready(Pin { index, slot, epoch }));
+        }
+        client.slots.give_back(slot);
+        match (found, writing) {
+            (Found::Busy, _) => Err(busy(key)),
+            (_, Some((index, epoch))) => Ok(Look::Writing(index, epoch)),
+            _ => Ok(Look::Missing),
+        }
+    }
+
+    /// Looks for a key without pinning: the answer was true at some moment during the call.
+    #[inline]
+    pub(super) fn look(&self, view: &View<'_>, key: &[u8]) -> Result<Look<(u32, u64)>> {
+        check_key(key)?;
+        let namespace = namespace_word(view, self.namespace);
+        let mut writing = None;
+        let mut epoch = 0;
+        let found = view.find(hash_of(key, self.namespace), |index| {
+            let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return false };
+            let now = header.control.load(Acquire);
+            let of = object::epoch(now);
+            if !object::is_live(now) {
+                return false;
+            }
+            let published = words.published.load(Acquire) == of;
+            if !view.key_is(header, key, namespace) || !object::still(&header.control, of) {
+                return false;
+            }
+            if published {
+                epoch = of;
+            } else {
+                writing = Some((index, of));
+            }
+            published
+        });
+        match (found, writing) {
+            (Found::At(index), _) => Ok(Look::Ready((index, epoch))),
+            (Found::Busy, _) => Err(busy(key)),
+            (Found::Nothing, Some((index, epoch))) => Ok(Look::Writing(index, epoch)),
+            (Found::Nothing, None) => Ok(Look::Missing),
+        }
+    }
+
+    /// Ends a hold.
+    #[inline]
+    pub(super) fn let_go(&self, view: &View<'_>, slot: u32) {
+        if let Some(word) = view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize)) {
+            object::unpin(word);
+        }
+        self.client.slots.give_back(slot);
+    }
+
+    /// Whether an object is readable. Neither pins nor stamps.
+    #[inline]
+    pub fn exists(&self, key: &[u8]) -> Result<bool> {
+        Ok(matches!(self.look(&self.client.view()?, key)?, Look::Ready(_)))
+    }
+
+    /// How many of these keys, from the first on, are readable.
+    pub fn match_prefix<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Result<usize> {
+        let view = self.client.view()?;
+        let mut n = 0;
+        for key in keys {
+            if !matches!(self.look(&view, key)?, Look::Ready(_)) {
+                break;
+            }
+            n += 1;
+        }
+        Ok(n)
+    }
+
+    /// Pins an object, or tells that it is being written or missing.
+    pub fn pin(&self, key: &[u8]) -> Result<Look<(Pin, Location)>> {
+        let view = self.client.view()?;
+        match self.look_and_pin(&view, key)? {
+            Look::Ready(pin) => {
+                let Some(header) = view.object(pin.index) else { return Ok(Look::Missing) };
+                let location = location(&view, pin.index, header, pin.epoch);
+                self.stamp(&view, pin.index);
+                self.client.counters.hit(location.bytes_total);
+                Ok(Look::Ready((pin, location)))
+            }
+            Look::Writing(index, epoch) => {
+                self.client.counters.miss();
+                Ok(Look::Writing(index, epoch))
+            }
+            Look::Missing => {
+                self.client.counters.miss();
+                Ok(Look::Missing)
+            }
+        }
+    }
+
+    /// Ends a pin of the program.
+    pub fn unpin(&self, slot: u32, index: u32, epoch: u64) -> Result<()> {
+        let view = self.client.view()?;
+        self.check_pin(&view, slot, index, epoch)?;
+        self.let_go(&view, slot);
+        Ok(())
+    }
+
+    /// Refuses a pin that the program does not hold.
+    pub(super) fn check_pin(&self, view: &View<'_>, slot: u32, index: u32, epoch: u64) -> Result<()> {
+        let word = view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize));
+        let held = word.is_some_and(|word| word.load(Relaxed) == object::pin_word(index, epoch));
+        if !held || !self.client.slots.is_taken(slot) {
+            crate::bail!(NMC_ERR_NOT_FOUND, "the view is not pinned; was it unpinned before?");
+        }
+        Ok(())
+    }
+
+    /// Refuses a pin that the program does not hold.
+    pub fn check_view(&self, slot: u32, index: u32, epoch: u64) -> Result<()> {
+        self.check_pin(&self.client.view()?, slot, index, epoch)
+    }
+
+    /// Reads from an object that the program has pinned.
+    pub fn read_view(&self, index: u32, offset: u64, pieces: &Pieces<'_>) -> Result<()> {
+        let view = self.client.view()?;
+        let pin = Pin { index, slot: 0, epoch: 0 };
+        self.read_pinned(&view, pin, offset, pieces, |_| Ok(true)).map(|_| ())
+    }
+
+    /// Where an object is, whether it is pinned or not: by the time the caller looks it may be gone.
+    pub fn location(&self, key: &[u8]) -> Result<Look<Location>> {
+        let view = self.client.view()?;
+        Ok(match self.look_and_pin(&view, key)? {
+            Look::Ready(pin) => {
+                let found = view.object(pin.index).map(|header| location(&view, pin.index, header, pin.epoch));
+                self.let_go(&view, pin.slot);
+                found.map_or(Look::Missing, Look::Ready)
+            }
+            Look::Writing(index, epoch) => Look::Writing(index, epoch),
+            Look::Missing => Look::Missing,
+        })
+    }
+
+    /// The runs of pages of an object that is pinned or planned.
+    pub fn extents(&self, index: u32) -> Result<Extents> {
+        let view = self.client.view()?;
+        let Some(header) = view.object(index) else { return Ok(Extents::default()) };
+        let (owner_rank, bytes_total) = (header.owner_rank.load(Relaxed), header.bytes_total.load(Relaxed));
+        let p = self.client.params();
+        let page = u64::from(p.page_bytes);
+        let runs = (0..header.n_extents.load(Relaxed) as usize).filter_map(|i| view.extent(header, i));
+        let runs = runs.map(|(first, count)| (p.heap_offset + u64::from(first) * page, u64::from(count) * page));
+        Ok(Extents { owner_rank, bytes_total, runs: runs.collect() })
+    }
+
+    /// Notes that an object was used, for policies that care.
+    pub fn touch(&self, key: &[u8]) -> Result<()> {
+        let view = self.client.view()?;
+        match self.look(&view, key)? {
+            Look::Ready((index, _)) | Look::Writing(index, _) => {
+                self.stamp(&view, index);
+                Ok(())
+            }
+            Look::Missing => Err(not_found(key)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn stamp(&self, view: &View<'_>, index: u32) {
+        if self.client.params().policy == 0 {
+            return;
+        }
+        let now = sys::coarse_ms();
+        if let Some(access) = view.access(index)
+            && access.load(Relaxed) != now
+        {
+            access.store(now, Relaxed);
+        }
+    }
+
+    /// Reads `pieces` of a value from `offset` on. Gives the bytes of the whole value. Nothing is read if the pieces do
+    /// not fit what is there: `fits` is asked with the size of the value first.
+    pub fn read(
+        &self,
+        key: &[u8],
+        offset: u64,
+        pieces: &Pieces<'_>,
+        fits: impl FnOnce(u64) -> Result<bool>,
+    ) -> Result<Look<u64>> {
+        let client = &*self.client;
+        let view = client.view()?;
+        let started = client.counters.is_sample().then(sys::now_ns);
+        let pin = match self.look_and_pin(&view, key)? {
+            Look::Ready(pin) => pin,
+            Look::Writing(index, epoch) => {
+                client.counters.miss();
+                return Ok(Look::Writing(index, epoch));
+            }
+            Look::Missing => {
+                client.counters.miss();
+                return Ok(Look::Missing);
+            }
+        };
+        let read = self.read_pinned(&view, pin, offset, pieces, fits);
+        self.let_go(&view, pin.slot);
+        let (total, moved) = read?;
+        client.counters.hit(moved);
+        if let Some(started) = started {
+            client.counters.timed_get(sys::now_ns() - started, moved);
+        }
+        Ok(Look::Ready(total))
+    }
+
+    fn read_pinned(
+        &self,
+        view: &View<'_>,
+        pin: Pin,
+        offset: u64,
+        pieces: &Pieces<'_>,
+        fits: impl FnOnce(u64) -> Result<bool>,
+    ) -> Result<(u64, u64)> {
+        let Some(header) = view.object(pin.index) else { return Ok((0, 0)) };
+        let total = header.bytes_total.load(Relaxed);
+        if !fits(total)? {
+            return Ok((total, 0));
+        }
+        self.stamp(view, pin.index);
+        let bytes = pieces.bytes()?;
+        let checked = header.flags.load(Relaxed) & FLAG_CHECKSUM != 0;
+        if checked {
+            self.check_sums(view, pin.index, header, offset, bytes)?;
+        }
+        let mut cursor = Cursor::new(self, view, header, offset)?;
+        self.client.move_bytes(&mut cursor, pieces, bytes, false)?;
+        Ok((total, bytes))
+    }
+
+    /// Compares the checksums of the pages that a read touches.
+    fn check_sums(&self, view: &View<'_>, index: u32, header: &ObjectHeader, offset: u64, bytes: u64) -> Result<()> {
+        let page = u64::from(header.page_bytes.load(Relaxed));
+        let total = header.bytes_total.load(Relaxed);
+        let owner = header.owner_rank.load(Relaxed);
+        let base = self.client.member.base(owner)? + self.client.params().heap_offset;
+        let mut at = offset / page;
+        let end = (offset + bytes).div_ceil(page);
+        let mut skip = 0;
+        for i in 0..header.n_extents.load(Relaxed) as usize {
+            let Some((first, count)) = view.extent(header, i) else { break };
+            while at >= skip && at < skip + u64::from(count) && at < end {
+                let heap_page = u64::from(first) + (at - skip);
+                let in_page = page.min(total - at * page);
+                let wanted = u32::try_from(heap_page).ok().and_then(|page| view.sum(owner, page));
+                let found = sys::checksum(0, base + heap_page * page, in_page);
+                if let Some(wanted) = wanted.map(|sum| sum.load(Acquire))
+                    && wanted != found
+                {
+                    return Err(Error::new(
+                        NMC_ERR_CORRUPT,
+                        format!("page {at} of object {index} has checksum {found:08x}, not {wanted:08x}"),
+                    ));
+                }
+                at += 1;
+            }
+            skip += u64::from(count);
+        }
+        Ok(())
+    }
+
+    /// The objects from header `cursor` on: their keys and sizes, until `take` says no. Gives where to go on, or `None`
+    /// at the end.
+    pub fn iterate(&self, cursor: u32, mut take: impl FnMut(&[u8], u64) -> bool) -> Result<Option<u32>> {
+        let view = self.client.view()?;
+        let namespace = namespace_word(&view, self.namespace);
+        for index in cursor..self.client.params().max_objects {
+            let (Some(header), Some(epoch)) = (view.object(index), view.readable(index)) else { continue };
+            if header.namespace.load(Relaxed) != namespace {
+                continue;
+            }
+            let (key, bytes) = (view.key_of(header), header.bytes_total.load(Relaxed));
+            if object::still(&header.control, epoch) && !take(&key, bytes) {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Pages of an object that is being written which are ready, and how many it has.
+    pub fn progress(&self, index: u32, epoch: u64) -> Result<(u64, u64)> {
+        let view = self.client.view()?;
+        let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return Ok((0, 0)) };
+        let pages = u64::from(header.n_pages.load(Relaxed));
+        if words.published.load(Acquire) == epoch {
+            return Ok((pages, pages));
+        }
+        let ready = words.progress.load(Acquire).min(pages);
+        if !object::still(&header.control, epoch) {
+            return Err(Error::new(NMC_ERR_STALE, "the object was given up or removed"));
+        }
+        Ok((ready, pages))
+    }
+
+    /// Pins an object of which at least the first `pages` pages are ready.
+    pub fn pin_partial(&self, key: &[u8], pages: u64) -> Result<Look<(Pin, Location, u64)>> {
+        let view = self.client.view()?;
+        let (index, epoch) = match self.look(&view, key)? {
+            Look::Ready(found) => found,
+            Look::Writing(index, epoch) => (index, epoch),
+            Look::Missing => return Ok(Look::Missing),
+        };
+        let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return Ok(Look::Missing) };
+        let slot = self.client.take_slot(&view)?;
+        let word = view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize));
+        let held = word.is_some_and(|w| object::hold(w, object::pin_word(index, epoch), &header.control, epoch));
+        let all = u64::from(header.n_pages.load(Relaxed));
+        let ready = if words.published.load(Acquire) == epoch { all } else { words.progress.load(Acquire).min(all) };
+        if held && ready >= pages.min(all) && (ready > 0 || words.published.load(Acquire) == epoch) {
+            let place = location(&view, index, header, epoch);
+            return Ok(Look::Ready((Pin { index, slot, epoch }, place, ready)));
+        }
+        self.let_go(&view, slot);
+        Ok(if held { Look::Writing(index, epoch) } else { Look::Missing })
+    }
+}
+
+/// The fields of an object that is held, or whose epoch is confirmed afterwards.
+pub(super) fn location(view: &View<'_>, index: u32, header: &ObjectHeader, epoch: u64) -> Location {
+    let p = &view.layout.params;
+    let first = view.extent(header, 0).map_or(0, |(first, _)| first);
+    Location {
+        index,
+        key_hash: header.key_hash.load(Relaxed),
+        owner_rank: header.owner_rank.load(Relaxed),
+        bytes_total: header.bytes_total.load(Relaxed),
+        page_bytes: header.page_bytes.load(Relaxed),
+        n_pages: header.n_pages.load(Relaxed),
+        last_page_bytes: header.last_page_bytes.load(Relaxed),
+        n_extents: header.n_extents.load(Relaxed),
+        epoch,
+        offset: p.heap_offset + u64::from(first) * u64::from(p.page_bytes),
+        flags: header.flags.load(Relaxed),
+    }
+}

@@ -1,0 +1,305 @@
+//! A client's connection to a master in another process. Calls go out one at a time and have a deadline; a call that
+//! failed half-way closes the connection, and a thread opens the next one, handing over the store's memory and naming
+//! the plans that are still open, so that a new master and an old one know the same.
+
+use super::client::Plans;
+use super::map::Map;
+use super::sys::{self as quick, Heard};
+use super::wire::{Hello, Item, MAX_PACKET, Request, decode_reply};
+use crate::base::Deadline;
+use crate::base::error::{Error, Result};
+use crate::base::log;
+use crate::base::status::{NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
+use crate::layout::store::Params;
+use crate::world::Membership;
+use crate::world::dir::Place;
+use crate::world::sys::{self, BlockSignals, Event, Link, Packet};
+use parking_lot::Mutex;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest list of open plans that is named to a master.
+const MAX_KEPT: usize = 4096;
+const RETRY: Duration = Duration::from_millis(20);
+const RETRY_REFUSED: Duration = Duration::from_secs(1);
+/// How long a master may take to answer an introduction; rebuilding a large store takes a while.
+const ANSWER: Duration = Duration::from_secs(30);
+
+struct Wire {
+    link: Option<Link>,
+    packet: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+struct Inner {
+    wire: Mutex<Wire>,
+    place: Place,
+    member: Membership,
+    map: Arc<Map>,
+    client: u32,
+    plans: Arc<Plans>,
+    /// Wakes the thread: the connection is lost, or the end has come.
+    nudge: Event,
+    stop: std::sync::atomic::AtomicBool,
+    /// The master refused this client for good.
+    refused: Mutex<Option<Error>>,
+}
+
+/// See the module.
+pub struct Remote {
+    inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+    call_limit: Duration,
+}
+
+/// Introduces a client that is new; `None` when nobody serves.
+pub fn attach(place: &Place, member: &Membership, params: &Params, expected: u64) -> Result<Option<(Link, u32, Map)>> {
+    let hello = introduction(member, params, expected, None);
+    let Some((link, items, fds)) = introduce(place, member, hello, None)? else { return Ok(None) };
+    let [client, _, _] = first(items)?;
+    let mut fds = fds.into_iter();
+    let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
+        crate::bail!(NMC_ERR_PROTOCOL, "the store's master sent no memory");
+    };
+    let map = Map::open(params, control, words, false)?;
+    Ok(Some((link, u32::try_from(client).unwrap_or(u32::MAX), map)))
+}
+
+fn introduction(member: &Membership, params: &Params, store_id: u64, held: Option<(u32, Vec<u64>)>) -> Hello {
+    let (pid, start_time, drain_ms) = member.process();
+    let holds = held.is_some();
+    let (client, mut kept) = held.unwrap_or((u32::MAX, Vec::new()));
+    let kept_all = kept.len() <= MAX_KEPT;
+    kept.truncate(MAX_KEPT);
+    Hello {
+        world_id: member.world_id(),
+        store_id,
+        holds,
+        client,
+        pid,
+        start_time,
+        rank: member.rank(),
+        rank_generation: member.generation(),
+        drain_ms,
+        params: params.words().to_vec(),
+        kept_all,
+        kept,
+    }
+}
+
+type Answer = (Link, Vec<Item>, Vec<std::os::fd::OwnedFd>);
+
+fn introduce(place: &Place, member: &Membership, hello: Hello, map: Option<&Map>) -> Result<Option<Answer>> {
+    place.check()?;
+    let Some(link) = sys::connect(&place.socket())? else { return Ok(None) };
+    let (theirs, ours) = (sys::peer_uid(link.as_fd())?, sys::own_uid());
+    if theirs != ours {
+        crate::bail!(NMC_ERR_PERMISSION, "the store's master runs as user {theirs}, this process as user {ours}");
+    }
+    let (pidfd, life) = member.signs_of_life()?;
+    let memory = map.map(Map::client_fds).transpose()?;
+    let mut fds: Vec<BorrowedFd<'_>> = vec![pidfd.as_fd(), life.as_fd()];
+    if let Some((control, words)) = &memory {
+        fds.extend([control.as_fd(), words.as_fd()]);
+    }
+    let mut packet = Vec::new();
+    Request::Hello(hello).encode(&mut packet);
+    if sys::send(link.as_fd(), &packet, &fds)? != sys::Sent::Yes {
+        return Ok(None);
+    }
+    let deadline = Deadline::after(ANSWER);
+    loop {
+        match sys::receive(link.as_fd(), &mut Vec::new())? {
+            Packet::Data(bytes, fds) => return Ok(Some((link, decode_reply(&bytes)?, fds))),
+            Packet::End => return Ok(None),
+            Packet::Empty if deadline.passed() => return Ok(None),
+            Packet::Empty => {
+                sys::poll(&[link.as_fd()], deadline.left());
+            }
+        }
+    }
+}
+
+fn first(items: Vec<Item>) -> Result<[u64; 3]> {
+    match items.into_iter().next() {
+        Some(item) => item.result(),
+        None => Err(Error::new(NMC_ERR_PROTOCOL, "the store's master sent an empty answer")),
+    }
+}
+
+impl Remote {
+    /// Goes on with the connection that [`attach`] gave.
+    pub fn new(
+        link: Link,
+        place: Place,
+        member: Membership,
+        map: Arc<Map>,
+        client: u32,
+        plans: Arc<Plans>,
+        call_limit: Duration,
+    ) -> Result<Self> {
+        let cpu = member.service_cpu();
+        let wire = Wire { link: Some(link), packet: Vec::new(), buffer: vec![0; MAX_PACKET] };
+        let inner = Arc::new(Inner {
+            wire: Mutex::new(wire),
+            place,
+            member,
+            map,
+            client,
+            plans,
+            nudge: Event::new()?,
+            stop: std::sync::atomic::AtomicBool::new(false),
+            refused: Mutex::new(None),
+        });
+        let keeping = Arc::clone(&inner);
+        let _quiet = BlockSignals::new();
+        let thread = std::thread::Builder::new()
+            .name("nmc-store-link".into())
+            .spawn(move || {
+                sys::settle_thread(c"nmc-store-link", cpu);
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| keeping.keep_connected())).is_err() {
+                    log::emit(log::ERROR, || "the store's link ended by a bug in nanomc; please report it".into());
+                }
+            })
+            .map_err(|e| Error::os("starting the store's link", &e))?;
+        Ok(Self { inner, thread: Some(thread), call_limit })
+    }
+
+    /// Calls the master and waits for its answer. `heard` runs before the next call or reconnection can: what it notes
+    /// about the answer is known to whoever hands the store to a new master.
+    pub fn call(&self, request: &Request<'_>, heard: impl FnOnce(&[Item])) -> Result<Vec<Item>> {
+        let inner = &*self.inner;
+        let Some(mut wire) = inner.wire.try_lock_for(self.call_limit) else { return Err(inner.why_away()) };
+        let Wire { link, packet, buffer } = &mut *wire;
+        let Some(open) = link.as_ref() else { return Err(inner.why_away()) };
+        request.encode(packet);
+        let deadline = Deadline::after(self.call_limit);
+        let answer = match quick::send(open.as_fd(), packet) {
+            Ok(true) => quick::receive(open.as_fd(), buffer, Some(&deadline)),
+            Ok(false) => Ok(Heard::End),
+            Err(error) => Err(error),
+        };
+        let failure = match answer {
+            Ok(Heard::Packet(len)) => match decode_reply(&buffer[..len]) {
+                Ok(items) => {
+                    heard(&items);
+                    return Ok(items);
+                }
+                Err(error) => error,
+            },
+            Ok(Heard::Nothing) => Error::new(
+                NMC_ERR_TIMEOUT,
+                format!("the store's master has not answered for {} ms", self.call_limit.as_millis()),
+            ),
+            Ok(Heard::End) => inner.why_away(),
+            Err(error) => error,
+        };
+        // What comes on this connection now may be the answer to another call.
+        *link = None;
+        inner.nudge.signal();
+        Err(failure)
+    }
+
+    /// Whether there is a connection.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.inner.wire.try_lock().is_none_or(|wire| wire.link.is_some())
+    }
+
+    /// Leaves in order.
+    pub fn detach(&self) {
+        self.inner.stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        let _ = self.call(&Request::Detach, |_| ());
+        self.inner.wire.lock().link = None;
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.inner.stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        self.inner.nudge.signal();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Inner {
+    #[cold]
+    fn why_away(&self) -> Error {
+        self.refused.lock().clone().unwrap_or_else(|| {
+            Error::new(
+                NMC_ERR_UNAVAILABLE,
+                "the master of the store is away; reads go on, writes can be repeated when it is back",
+            )
+        })
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    fn keep_connected(&self) {
+        while !self.stopped() {
+            let copy = {
+                let wire = self.wire.lock();
+                wire.link.as_ref().and_then(|link| link.as_fd().try_clone_to_owned().ok())
+            };
+            match copy {
+                Some(link) => self.watch(link.as_fd()),
+                None => self.reconnect(),
+            }
+        }
+    }
+
+    /// Sleeps until the connection ends. Answers to calls are not looked at: only the end of the connection counts.
+    fn watch(&self, link: BorrowedFd<'_>) {
+        if quick::wait_for_end(link, self.nudge.as_fd(), Duration::from_millis(500)) {
+            let mut wire = self.wire.lock();
+            // A call may have replaced it meanwhile.
+            if wire.link.as_ref().is_some_and(|open| quick::has_ended(open.as_fd())) {
+                wire.link = None;
+            }
+        }
+        self.nudge.drain();
+    }
+
+    fn reconnect(&self) {
+        // The lock is held, so that no call begins a plan that is not in the list.
+        let mut wire = self.wire.lock();
+        if wire.link.is_some() || self.refused.lock().is_some() || self.member.check_present().is_err() {
+            drop(wire);
+            sys::poll(&[self.nudge.as_fd()], RETRY_REFUSED);
+            return self.nudge.drain();
+        }
+        let held = Some((self.client, self.plans.epochs()));
+        let hello = introduction(&self.member, self.map.params(), self.map.store_id(), held);
+        let outcome = introduce(&self.place, &self.member, hello, Some(&self.map));
+        let met = outcome.and_then(|answer| match answer {
+            Some((link, items, _)) => first(items).map(|_| Some(link)),
+            None => Ok(None),
+        });
+        let pause = match met {
+            Ok(Some(link)) => {
+                log::emit(log::INFO, || format!("rank {}: the store has a master again", self.member.rank()));
+                wire.link = Some(link);
+                return;
+            }
+            Ok(None) => RETRY,
+            Err(error) => {
+                log::emit(log::WARN, || format!("rank {}: the store's master refuses: {error}", self.member.rank()));
+                if error.status == NMC_ERR_STALE {
+                    *self.refused.lock() = Some(error);
+                }
+                RETRY_REFUSED
+            }
+        };
+        drop(wire);
+        sys::poll(&[self.nudge.as_fd()], pause);
+        if self.stopped() {
+            self.nudge.drain();
+        }
+    }
+}

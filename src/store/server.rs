@@ -1,0 +1,358 @@
+//! The thread that serves a store's clients in other processes and looks after the master: it answers calls, notices
+//! clients that are gone, and does the upkeep when nobody calls. It never waits for a client.
+
+use super::host::Host;
+use super::map::Map;
+use super::master::ClientInfo;
+use super::sys::{self as quick, Heard};
+use super::wire::{Hello, Item, MAX_PACKET, Request, encode_reply};
+use crate::base::error::{Error, Result};
+use crate::base::log;
+use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
+use crate::layout::MAX_RANKS;
+use crate::layout::world::Farewell;
+use crate::world::dir::{Lock, Place};
+use crate::world::sys::{self, BlockSignals, Event, Link, Packet, ParentOnly};
+use crate::world::watch::Watch;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Sleep between looks when something waits, and when nothing does.
+const TICK_BUSY: Duration = Duration::from_millis(20);
+const TICK_IDLE: Duration = Duration::from_millis(250);
+/// A connection that has not said who it is by then is closed.
+const SILENCE: Duration = Duration::from_secs(5);
+const MAX_CONNECTIONS: usize = 8 * MAX_RANKS;
+/// A client that nobody vouches for and whose process is dead counts as gone after this time.
+const ORPHAN: Duration = Duration::from_secs(2);
+
+/// A running server. Dropping it stops the thread and removes the socket.
+pub struct Server {
+    stop: Arc<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves the store of `host` at `place`; `None` if somebody else does.
+    pub fn start(place: &Place, host: Arc<Host>, cpu: Option<u32>) -> Result<Option<Self>> {
+        match place.try_lock()? {
+            Some(lock) => Self::run(lock, host, cpu).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn run(lock: Lock, host: Arc<Host>, cpu: Option<u32>) -> Result<Self> {
+        let listener = lock.listen()?;
+        let stop = Arc::new(Event::new()?);
+        let stopped = Arc::clone(&stop);
+        let _quiet = BlockSignals::new();
+        let thread = std::thread::Builder::new()
+            .name("nmc-store".into())
+            .spawn(move || {
+                sys::settle_thread(c"nmc-store", cpu);
+                let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    Serving::new(&listener, &host).serve(&stopped);
+                }));
+                if served.is_err() {
+                    log::emit(log::ERROR, || "the store's thread ended by a bug in nanomc; please report it".into());
+                }
+                drop(lock);
+            })
+            .map_err(|e| Error::os("starting the store's thread", &e))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.signal();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Connection {
+    link: Link,
+    since: Instant,
+    client: Option<u32>,
+}
+
+struct Serving<'a> {
+    listener: &'a ParentOnly,
+    host: &'a Host,
+    connections: BTreeMap<u64, Connection>,
+    next_id: u64,
+    /// How each client's end is noticed.
+    watches: BTreeMap<u32, Watch>,
+    /// Clients of a former master that have not come back, since when their process is dead.
+    orphans: BTreeMap<u32, Instant>,
+    packet: Vec<u8>,
+    reply: Vec<u8>,
+}
+
+impl<'a> Serving<'a> {
+    fn new(listener: &'a ParentOnly, host: &'a Host) -> Self {
+        Self {
+            listener,
+            host,
+            connections: BTreeMap::new(),
+            next_id: 1,
+            watches: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            packet: vec![0; MAX_PACKET],
+            reply: Vec::new(),
+        }
+    }
+
+    fn serve(&mut self, stop: &Event) {
+        let mut limit = TICK_IDLE;
+        let mut next_look = Instant::now();
+        loop {
+            let mut fds: Vec<BorrowedFd<'_>> = vec![stop.as_fd(), self.listener.as_fd()];
+            fds.extend(self.connections.values().map(|c| c.link.as_fd()));
+            let pending = self.watches.values().flat_map(|w| w.pending(crate::world::RankState::Alive));
+            fds.extend(pending);
+            let ready = sys::poll(&fds, limit.min(next_look.saturating_duration_since(Instant::now())));
+            let ids: Vec<u64> = self.connections.keys().copied().collect();
+            if ready.first().copied().unwrap_or(false) {
+                return;
+            }
+            for (id, _) in ids.iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
+                self.hear(*id);
+            }
+            if ready.get(1).copied().unwrap_or(false) {
+                self.accept();
+            }
+            let news = ready.get(2 + ids.len()..).is_some_and(|watched| watched.contains(&true));
+            if news || Instant::now() >= next_look {
+                limit = if self.look() { TICK_BUSY } else { TICK_IDLE };
+                next_look = Instant::now() + limit;
+            }
+        }
+    }
+
+    /// Upkeep; true if there will be something to do soon.
+    fn look(&mut self) -> bool {
+        self.connections.retain(|_, c| c.client.is_some() || c.since.elapsed() < SILENCE);
+        let mut busy = false;
+        let mut gone = Vec::new();
+        for (client, watch) in &mut self.watches {
+            let state = watch.observe(Farewell::None);
+            busy |= state == crate::world::RankState::Dying;
+            if state.free() {
+                gone.push(*client);
+            }
+        }
+        gone.extend(self.look_at_orphans());
+        busy |= !self.orphans.is_empty();
+        for client in gone {
+            self.lose(client);
+        }
+        match self.host.with(|master| master.tend()) {
+            Ok(waiting) => busy | waiting,
+            Err(_) => busy,
+        }
+    }
+
+    fn lose(&mut self, client: u32) {
+        log::emit(log::INFO, || format!("store: client {client} is gone"));
+        self.watches.remove(&client);
+        self.orphans.remove(&client);
+        self.connections.retain(|_, c| c.client != Some(client));
+        if let Err(error) = self.host.with(|master| master.client_gone(client)) {
+            log::emit(log::WARN, || format!("store: taking back what client {client} left: {error}"));
+        }
+    }
+
+    /// Clients of the former master that did not come back: gone when the world says so, or when their process has been
+    /// dead for a while.
+    fn look_at_orphans(&mut self) -> Vec<u32> {
+        let watches = &self.watches;
+        let unwatched = self.host.unwatched(|client| watches.contains_key(&client));
+        self.orphans.retain(|client, _| unwatched.contains(client));
+        let mut gone = Vec::new();
+        for client in unwatched {
+            let entry = self.host.with(|master| {
+                let view = master.map().view()?;
+                let entry = view.client(client).map(|e| {
+                    use std::sync::atomic::Ordering::Relaxed;
+                    (
+                        e.pid.load(Relaxed),
+                        e.start_time.load(Relaxed),
+                        e.rank.load(Relaxed),
+                        e.rank_generation.load(Relaxed),
+                    )
+                });
+                Ok(entry)
+            });
+            let Ok(Some((pid, start, rank, generation))) = entry else { continue };
+            match &self.host.member {
+                Some(member) if member.state(rank, generation).free() => gone.push(client),
+                Some(_) => {}
+                None if sys::is_running(pid, start) => {
+                    self.orphans.remove(&client);
+                }
+                None => {
+                    if self.orphans.entry(client).or_insert_with(Instant::now).elapsed() > ORPHAN {
+                        gone.push(client);
+                    }
+                }
+            }
+        }
+        gone
+    }
+
+    fn accept(&mut self) {
+        match sys::accept(self.listener.as_fd()) {
+            Ok(Some(link)) => {
+                if let Err(error) = check_peer(&link, self.connections.len()) {
+                    log::emit(log::WARN, || format!("store: refused a connection: {error}"));
+                    encode_reply(&[Item::from(Err(error))], &mut self.reply);
+                    let _ = quick::send(link.as_fd(), &self.reply);
+                    return;
+                }
+                self.connections.insert(self.next_id, Connection { link, since: Instant::now(), client: None });
+                self.next_id += 1;
+            }
+            Ok(None) => {}
+            Err(error) => {
+                // Out of descriptors: the connection stays in the queue; do not spin on it.
+                log::emit(log::ERROR, || format!("store: {error}"));
+                std::thread::sleep(TICK_BUSY);
+            }
+        }
+    }
+
+    fn hear(&mut self, id: u64) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let Some(client) = connection.client else { return self.meet(id) };
+        let heard = quick::receive(connection.link.as_fd(), &mut self.packet, None);
+        let (items, leaves) = match heard {
+            Ok(Heard::Nothing) => return,
+            Ok(Heard::End) => {
+                self.connections.remove(&id);
+                return;
+            }
+            Ok(Heard::Packet(len)) => match Request::decode(&self.packet[..len]) {
+                Ok(request) => (self.host.serve(client, &request), request == Request::Detach),
+                Err(error) => (vec![Item::from(Err(error))], false),
+            },
+            Err(error) => (vec![Item::from(Err(error))], false),
+        };
+        let broken = items.first().is_some_and(|item| item.status == NMC_ERR_PROTOCOL);
+        encode_reply(&items, &mut self.reply);
+        let sent = quick::send(connection.link.as_fd(), &self.reply).unwrap_or(false);
+        if leaves {
+            self.watches.remove(&client);
+        }
+        if broken || leaves || !sent {
+            self.connections.remove(&id);
+        }
+    }
+
+    /// The first packet of a connection says who it is.
+    fn meet(&mut self, id: u64) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let met = match sys::receive(connection.link.as_fd(), &mut Vec::new()) {
+            Ok(Packet::Empty) => return,
+            Ok(Packet::End) => {
+                self.connections.remove(&id);
+                return;
+            }
+            Ok(Packet::Data(bytes, fds)) => Request::decode(&bytes).and_then(|request| match request {
+                Request::Hello(hello) => self.introduce(&hello, fds),
+                other => crate::bail!(NMC_ERR_PROTOCOL, "a client calls {other:?} before it has introduced itself"),
+            }),
+            Err(error) => Err(error),
+        };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        match met {
+            Ok((client, store_id, fds)) => {
+                connection.client = Some(client);
+                encode_reply(&[Item::ok([client.into(), store_id, 0])], &mut self.reply);
+                let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
+                if sys::send(connection.link.as_fd(), &self.reply, &fds).ok() != Some(sys::Sent::Yes) {
+                    self.connections.remove(&id);
+                }
+            }
+            Err(error) => {
+                log::emit(log::INFO, || format!("store: refused a client: {error}"));
+                encode_reply(&[Item::from(Err(error))], &mut self.reply);
+                let _ = quick::send(connection.link.as_fd(), &self.reply);
+                self.connections.remove(&id);
+            }
+        }
+    }
+
+    fn introduce(&mut self, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(u32, u64, Vec<OwnedFd>)> {
+        let mut fds = fds.into_iter();
+        let (Some(pidfd), Some(life)) = (fds.next(), fds.next()) else {
+            crate::bail!(NMC_ERR_PROTOCOL, "a client introduces itself without signs of life");
+        };
+        let params = hello.params()?;
+        let watch = Watch::new(pidfd, life, Duration::from_millis(hello.drain_ms.min(600_000).into()));
+        let info = ClientInfo {
+            pid: hello.pid,
+            start_time: hello.start_time,
+            rank: hello.rank,
+            rank_generation: hello.rank_generation,
+        };
+        if hello.holds {
+            let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
+                crate::bail!(NMC_ERR_PROTOCOL, "a client of before comes without memory");
+            };
+            let client = hello.client;
+            self.host.reattach(hello.world_id, client, || Map::open(&params, control, words, true))?;
+            if self.host.store_id() != hello.store_id {
+                crate::bail!(NMC_ERR_STALE, "the client was one of another store");
+            }
+            if hello.kept_all {
+                self.host.with(|master| {
+                    let map = Arc::clone(master.map());
+                    master.end_plans(&map.view()?, client, &hello.kept)
+                })?;
+            }
+            self.connections.retain(|_, c| c.client != Some(client));
+            self.watches.insert(client, watch);
+            return Ok((client, hello.store_id, Vec::new()));
+        }
+        self.forget_former(hello);
+        let (client, map) = self.host.attach(hello.world_id, &info, &params, hello.store_id)?;
+        let (control, words) = map.client_fds()?;
+        self.watches.insert(client, watch);
+        Ok((client, map.store_id(), vec![control, words]))
+    }
+
+    /// A rank is given to another process only when its former holder is gone: so is the client that it was.
+    fn forget_former(&mut self, hello: &Hello) {
+        let former = self.host.with(|master| {
+            let map = Arc::clone(master.map());
+            let view = map.view()?;
+            let is_former = |client: &u32| {
+                view.client(*client).is_some_and(|e| {
+                    use std::sync::atomic::Ordering::Relaxed;
+                    e.rank.load(Relaxed) == hello.rank && e.rank_generation.load(Relaxed) < hello.rank_generation
+                })
+            };
+            Ok(master.attached().into_iter().filter(is_former).collect::<Vec<_>>())
+        });
+        for client in former.unwrap_or_default() {
+            self.lose(client);
+        }
+    }
+}
+
+fn check_peer(link: &Link, connections: usize) -> Result<()> {
+    let (theirs, ours) = (sys::peer_uid(link.as_fd())?, sys::own_uid());
+    if theirs != ours {
+        return Err(Error::new(NMC_ERR_PERMISSION, format!("user {theirs} is not user {ours}")));
+    }
+    if connections >= MAX_CONNECTIONS {
+        return Err(Error::new(NMC_ERR_LIMIT, format!("the store already has {MAX_CONNECTIONS} connections")));
+    }
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! A client's pin slots. Shared memory holds what a slot pins; which slots are free is the client's own affair. Threads
+//! begin their search in different places, so that they rarely meet.
+
+use crate::layout::store::View;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+const FREE: u8 = 0;
+const TAKEN: u8 = 1;
+/// Slots of a thread before those of the next begin: a cache line.
+const STRIDE: u32 = 8;
+
+/// Which slots of a client are free.
+pub struct Slots {
+    states: Box<[AtomicU8]>,
+    /// As far as the master has been told to look.
+    high: AtomicU64,
+}
+
+static THREADS: AtomicU32 = AtomicU32::new(0);
+thread_local! {
+    static NUMBER: Cell<u32> = const { Cell::new(u32::MAX) };
+}
+
+/// A small number of the calling thread.
+#[inline(always)]
+pub fn thread_number() -> u32 {
+    let known = NUMBER.get();
+    if known != u32::MAX {
+        return known;
+    }
+    let number = THREADS.fetch_add(1, Ordering::Relaxed) % (1 << 20);
+    NUMBER.set(number);
+    number
+}
+
+impl Slots {
+    /// `count` free slots.
+    #[must_use]
+    pub fn new(count: u32) -> Self {
+        Self { states: (0..count).map(|_| AtomicU8::new(FREE)).collect(), high: AtomicU64::new(0) }
+    }
+
+    /// Takes a slot whose word is empty; `None` when all are in use.
+    #[inline(always)]
+    pub fn take(&self, view: &View<'_>, client: u32) -> Option<u32> {
+        let (head, words) = view.pins(client)?;
+        let count = self.states.len().min(words.len());
+        let start = (thread_number() * STRIDE) as usize % count.max(1);
+        for step in 0..count {
+            let at = if start + step < count { start + step } else { start + step - count };
+            let state = self.states[at].load(Ordering::Relaxed);
+            if state == FREE
+                && self.states[at].compare_exchange(state, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                let needed = at as u64 + 1;
+                if self.high.load(Ordering::Acquire) < needed {
+                    // Before the slot is written: whoever scans after a later fence looks this far.
+                    head.high_water.fetch_max(needed, Ordering::Relaxed);
+                    self.high.fetch_max(needed, Ordering::Release);
+                }
+                return u32::try_from(at).ok();
+            }
+        }
+        None
+    }
+
+    /// Gives a slot back, whose word is empty.
+    #[inline(always)]
+    pub fn give_back(&self, slot: u32) {
+        if let Some(state) = self.states.get(slot as usize) {
+            state.store(FREE, Ordering::Release);
+        }
+    }
+
+    /// Whether the program holds the slot.
+    #[must_use]
+    pub fn is_taken(&self, slot: u32) -> bool {
+        self.states.get(slot as usize).is_some_and(|state| state.load(Ordering::Relaxed) == TAKEN)
+    }
+}

@@ -1,0 +1,176 @@
+//! Numbers about a store, without asking the master: it keeps its counters in shared memory, and a client has its own.
+
+use super::Store;
+use super::counters::{BUCKETS, Totals};
+use super::wire::Request;
+use crate::base::error::Result;
+use crate::layout::store::RankCounters;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Counters of a rank's heap.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RankStats {
+    /// See `layout::store::RankCounters`, also for the others.
+    pub bytes_used: u64,
+    /// Bytes in pages.
+    pub bytes_total: u64,
+    /// Objects known to be readable.
+    pub ready_count: u64,
+    /// Objects being written.
+    pub writing_count: u64,
+    /// Objects evicted.
+    pub evict_count: u64,
+    /// Requests that found no room.
+    pub oom_count: u64,
+    /// Evictions that found the object pinned.
+    pub evict_in_use_retry: u64,
+    /// Objects taken from a late writer.
+    pub stuck_put_reclaimed: u64,
+    /// Bytes that wait for a writer to stop.
+    pub quarantined_bytes: u64,
+    /// Bytes that wait for a reader to unpin.
+    pub limbo_bytes: u64,
+    /// Free runs of pages.
+    pub free_runs: u64,
+    /// Largest free run.
+    pub largest_free_bytes: u64,
+}
+
+/// Numbers about a store.
+#[derive(Debug, Clone)]
+pub struct Stats {
+    /// By rank.
+    pub ranks: Vec<RankStats>,
+    /// Of this client.
+    pub own: Totals,
+    /// Bytes of shared memory for headers, keys, index, words.
+    pub metadata_bytes: u64,
+    /// Bytes of the master, if it is in this process.
+    pub master_bytes: u64,
+}
+
+impl From<&RankCounters> for RankStats {
+    fn from(c: &RankCounters) -> Self {
+        let get = |counter: &AtomicU64| counter.load(Relaxed);
+        Self {
+            bytes_used: get(&c.bytes_used),
+            bytes_total: get(&c.bytes_total),
+            ready_count: get(&c.ready_count),
+            writing_count: get(&c.writing_count),
+            evict_count: get(&c.evict_count),
+            oom_count: get(&c.oom_count),
+            evict_in_use_retry: get(&c.evict_in_use_retry),
+            stuck_put_reclaimed: get(&c.stuck_put_reclaimed),
+            quarantined_bytes: get(&c.quarantined_bytes),
+            limbo_bytes: get(&c.limbo_bytes),
+            free_runs: get(&c.free_runs),
+            largest_free_bytes: get(&c.largest_free_bytes),
+        }
+    }
+}
+
+impl Store {
+    /// Numbers of one rank.
+    pub fn rank_stats(&self, rank: u32) -> Result<RankStats> {
+        let view = self.client.view()?;
+        match view.rank(rank) {
+            Some(counters) => Ok(counters.into()),
+            None => crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "rank {rank} is not below the world size {}",
+                self.client.params().world_size
+            ),
+        }
+    }
+
+    /// All numbers. If the master is in this process it looks first, so that they are up to date.
+    pub fn stats(&self) -> Result<Stats> {
+        self.client.tend();
+        let ranks = (0..self.client.params().world_size).map(|rank| self.rank_stats(rank)).collect::<Result<_>>()?;
+        Ok(Stats {
+            ranks,
+            own: self.client.counters.totals(),
+            metadata_bytes: self.client.map.bytes(),
+            master_bytes: self.client.master_bytes(),
+        })
+    }
+
+    /// The numbers in the text format of Prometheus.
+    pub fn prometheus(&self) -> Result<String> {
+        let stats = self.stats()?;
+        let mut text = String::new();
+        type Of = fn(&RankStats) -> u64;
+        let gauges: [(&str, &str, Of); 12] = [
+            ("bytes_used", "gauge", |r| r.bytes_used),
+            ("bytes_total", "gauge", |r| r.bytes_total),
+            ("ready_objects", "gauge", |r| r.ready_count),
+            ("writing_objects", "gauge", |r| r.writing_count),
+            ("evictions_total", "counter", |r| r.evict_count),
+            ("out_of_memory_total", "counter", |r| r.oom_count),
+            ("evict_in_use_retries_total", "counter", |r| r.evict_in_use_retry),
+            ("stuck_puts_reclaimed_total", "counter", |r| r.stuck_put_reclaimed),
+            ("quarantined_bytes", "gauge", |r| r.quarantined_bytes),
+            ("limbo_bytes", "gauge", |r| r.limbo_bytes),
+            ("free_runs", "gauge", |r| r.free_runs),
+            ("largest_free_bytes", "gauge", |r| r.largest_free_bytes),
+        ];
+        for (name, kind, of) in gauges {
+            let _ = writeln!(text, "# TYPE nanomc_store_{name} {kind}");
+            for (rank, number) in stats.ranks.iter().zip(0..) {
+                let _ = writeln!(text, "nanomc_store_{name}{{rank=\"{number}\"}} {}", of(rank));
+            }
+        }
+        let own = &stats.own;
+        let client = [
+            ("puts_total", "counter", own.puts),
+            ("get_hits_total", "counter", own.hits),
+            ("get_misses_total", "counter", own.misses),
+            ("bytes_written_total", "counter", own.tx),
+            ("bytes_read_total", "counter", own.rx),
+            ("plans_total", "counter", own.plans),
+            ("metadata_bytes", "gauge", stats.metadata_bytes),
+        ];
+        for (name, kind, value) in client {
+            let _ = writeln!(text, "# TYPE nanomc_store_{name} {kind}\nnanomc_store_{name} {value}");
+        }
+        for (name, histogram) in ["put", "get", "plan"].iter().zip(&own.histograms) {
+            histogram_text(&mut text, name, histogram);
+        }
+        Ok(text)
+    }
+
+    /// A picture of the heaps, for people.
+    pub fn dump(&self, width: u32) -> Result<String> {
+        self.client.call_text(&Request::Dump(width))
+    }
+}
+
+fn histogram_text(text: &mut String, name: &str, histogram: &[u64; BUCKETS]) {
+    let _ = writeln!(text, "# TYPE nanomc_store_{name}_ns histogram");
+    let (mut sum, mut weight) = (0u64, 0u64);
+    for (bucket, count) in histogram.iter().enumerate() {
+        sum += count;
+        // The middle of the bucket stands for all of its calls.
+        weight += count * (3u64 << bucket) / 4;
+        if *count > 0 {
+            let _ = writeln!(text, "nanomc_store_{name}_ns_bucket{{le=\"{}\"}} {sum}", 1u64 << bucket);
+        }
+    }
+    let _ = writeln!(text, "nanomc_store_{name}_ns_bucket{{le=\"+Inf\"}} {sum}");
+    let _ = writeln!(text, "nanomc_store_{name}_ns_sum {weight}\nnanomc_store_{name}_ns_count {sum}");
+}
+
+/// The latency below which `permille`/1000 of the calls of a histogram were, in ns, to the next power of two.
+#[must_use]
+pub fn percentile(histogram: &[u64; BUCKETS], permille: u64) -> u64 {
+    let all: u64 = histogram.iter().sum();
+    let mut seen = 0;
+    for (bucket, count) in histogram.iter().enumerate() {
+        seen += count;
+        if all > 0 && seen * 1000 >= all * permille {
+            return 1 << bucket;
+        }
+    }
+    0
+}

@@ -1,0 +1,155 @@
+//! Readiness as an event: keys that the program watches are looked at by a thread that runs only while there are any;
+//! what became of them is queued, and a descriptor becomes readable.
+
+use super::Store;
+use super::client::Client;
+use super::read::Look;
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_OK, nmc_status_t};
+use crate::sync::futex;
+use crate::world::sys::{self, BlockSignals, Event};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Most keys that one client can watch at a time.
+const MAX_WATCHED: usize = 1 << 16;
+
+/// What became of a key that was watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// What the program called it.
+    pub token: u64,
+    /// `NMC_OK` if the object is readable.
+    pub status: nmc_status_t,
+}
+
+struct Watched {
+    key: Vec<u8>,
+    namespace: u32,
+    token: u64,
+    appear: bool,
+    seen: Option<(u32, u64)>,
+}
+
+#[derive(Default)]
+struct State {
+    watched: Vec<Watched>,
+    done: VecDeque<Completion>,
+    running: bool,
+    cancelled: u64,
+}
+
+/// The keys that a client watches.
+pub struct Watches {
+    state: Mutex<State>,
+    event: Event,
+}
+
+impl Watches {
+    /// Nothing is watched.
+    pub fn new() -> Result<Self> {
+        Ok(Self { state: Mutex::default(), event: Event::new()? })
+    }
+}
+
+impl Store {
+    /// Watches a key: when it is readable, or will not become so, a completion with `token` is queued.
+    pub fn watch(&self, key: &[u8], token: u64, appear: bool) -> Result<()> {
+        super::master::check_key(key)?;
+        let watches = &self.client.watches;
+        let mut state = watches.state.lock();
+        if state.watched.len() >= MAX_WATCHED {
+            crate::bail!(NMC_ERR_LIMIT, "{MAX_WATCHED} keys are watched already");
+        }
+        state.watched.push(Watched { key: key.to_vec(), namespace: self.namespace, token, appear, seen: None });
+        if !state.running {
+            state.cancelled = self.client.cancelled.load(SeqCst);
+            let client = Arc::downgrade(&self.client);
+            let cpu = self.client.member.service_cpu();
+            let _quiet = BlockSignals::new();
+            let thread = std::thread::Builder::new().name("nmc-store-watch".into());
+            let started = thread.spawn(move || {
+                sys::settle_thread(c"nmc-store-watch", cpu);
+                while look(&client) {}
+            });
+            if let Err(error) = started {
+                state.watched.pop();
+                return Err(Error::os("starting a thread", &error));
+            }
+            state.running = true;
+        }
+        drop(state);
+        self.client.ring();
+        Ok(())
+    }
+
+    /// Takes a completion that is queued.
+    #[must_use]
+    pub fn completion(&self) -> Option<Completion> {
+        let watches = &self.client.watches;
+        let mut state = watches.state.lock();
+        let next = state.done.pop_front();
+        if state.done.is_empty() {
+            watches.event.drain();
+        }
+        next
+    }
+
+    /// Descriptor that is readable while completions are queued. It belongs to the store.
+    #[must_use]
+    pub fn event_fd(&self) -> RawFd {
+        self.client.watches.event.as_fd().as_raw_fd()
+    }
+}
+
+/// Looks at all watched keys once and sleeps a little; false when there is nothing left to do.
+fn look(client: &Weak<Client>) -> bool {
+    let Some(client) = client.upgrade() else { return false };
+    let Ok(view) = client.view() else { return false };
+    let Some(bell) = view.bell() else { return false };
+    bell.waiting.fetch_add(1, SeqCst);
+    let heard = bell.ring.load(SeqCst);
+    let mut state = client.watches.state.lock();
+    let cancelled = client.cancelled.load(SeqCst);
+    let over =
+        std::mem::replace(&mut state.cancelled, cancelled) != cancelled || client.member.check_present().is_err();
+    let mut done = Vec::new();
+    state.watched.retain_mut(|watched| {
+        let status = if over { Some(NMC_ERR_CANCELLED) } else { verdict(&client, watched) };
+        done.extend(status.map(|status| Completion { token: watched.token, status }));
+        status.is_none()
+    });
+    if !done.is_empty() {
+        state.done.extend(done);
+        client.watches.event.signal();
+    }
+    state.running = !state.watched.is_empty();
+    let go_on = state.running;
+    drop(state);
+    if go_on {
+        futex::wait(&bell.ring, heard, LOOK_AGAIN);
+    }
+    bell.waiting.fetch_sub(1, SeqCst);
+    go_on
+}
+
+fn verdict(client: &Arc<Client>, watched: &mut Watched) -> Option<nmc_status_t> {
+    let store = Store { client: Arc::clone(client), namespace: watched.namespace };
+    match store.state(&watched.key) {
+        Ok(Look::Ready(_)) => Some(NMC_OK),
+        Ok(Look::Writing(index, epoch)) => {
+            let other = watched.seen.replace((index, epoch)).is_some_and(|seen| seen != (index, epoch));
+            other.then_some(NMC_ERR_STALE)
+        }
+        Ok(Look::Missing) if watched.seen.is_some() => Some(NMC_ERR_STALE),
+        Ok(Look::Missing) if watched.appear => None,
+        Ok(Look::Missing) => Some(NMC_ERR_NOT_FOUND),
+        Err(error) if error.status == crate::base::status::NMC_ERR_BUSY => None,
+        Err(error) => Some(error.status),
+    }
+}

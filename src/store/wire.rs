@@ -1,0 +1,417 @@
+//! What clients ask of a master in another process, and its answers: one packet each. A call may carry many items; the
+//! answer has one result for each.
+
+use super::evict::Retain;
+use super::master::{Keep, OpenRequest, Opened};
+use crate::base::error::{Error, Result};
+use crate::base::packet::{Cursor, Field, message_structs};
+use crate::base::status::{NMC_ERR_PROTOCOL, NMC_OK};
+use crate::layout::store::{MAX_KEY, PARAM_WORDS, Params};
+
+const MAGIC: u32 = 0x314f_5453;
+/// Largest packet.
+pub const MAX_PACKET: usize = crate::world::sys::MAX_PACKET;
+/// Bytes that an item with a key of `key` bytes takes at most, in a call.
+#[must_use]
+pub fn item_bytes(key: usize) -> usize {
+    key + 64
+}
+/// Items of one call, so that the answer fits a packet even if each is an error.
+pub const MAX_ITEMS: usize = 256;
+/// Longest message in an answer of many items.
+const MAX_TEXT: usize = 200;
+
+message_structs! {
+    /// A client introduces itself. Descriptors: pidfd, life pipe, and if it holds the store's memory, control and words.
+    pub struct Hello {
+        /// World of the client.
+        pub world_id: u64,
+        /// The store that it holds, or that somebody in its world is a client of; 0 for none.
+        pub store_id: u64,
+        /// Whether it holds the store's memory: it was a client before.
+        pub holds: bool,
+        /// Its number, if it was.
+        pub client: u32,
+        /// Process id.
+        pub pid: u32,
+        /// Start time of the process.
+        pub start_time: u64,
+        /// Rank.
+        pub rank: u32,
+        /// Generation of the rank.
+        pub rank_generation: u64,
+        /// Time that its GPU gets to drain after its death, in ms.
+        pub drain_ms: u32,
+        /// Parameters of the store as it wants or knows it.
+        pub params: Vec<u64>,
+        /// Whether `kept` is complete.
+        pub kept_all: bool,
+        /// Epochs of the plans that it has open.
+        pub kept: Vec<u64>,
+    }
+}
+
+impl Hello {
+    /// The parameters.
+    pub fn params(&self) -> Result<Params> {
+        let words: Option<&[u64; PARAM_WORDS]> = self.params.as_slice().try_into().ok();
+        match words.and_then(Params::from_words) {
+            Some(params) => Ok(params),
+            None => crate::bail!(NMC_ERR_PROTOCOL, "a client sent {} parameters", self.params.len()),
+        }
+    }
+}
+
+/// A call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// Introduces a client.
+    Hello(Hello),
+    /// Opens objects for writing.
+    Open(Vec<OpenRequest<'a>>),
+    /// Gives plans up.
+    Abandon(Vec<Opened>),
+    /// A replacement takes its place.
+    Reveal(Opened),
+    /// Removes objects.
+    Remove(u32, Vec<&'a [u8]>),
+    /// Removes objects by the beginning of their keys, from a cursor on.
+    RemoveMatching(u32, &'a [u8], u32),
+    /// Changes how an object is kept.
+    Retain(u32, &'a [u8], Keep),
+    /// Opens a namespace.
+    Namespace(&'a [u8], Option<u64>),
+    /// Forgets a namespace.
+    Flush(u32),
+    /// Evicts from a rank down to 1/1000 of its heap.
+    Evict(u32, u32),
+    /// Asks for a picture of the heaps.
+    Dump(u32),
+    /// Leaves.
+    Detach,
+}
+
+/// The result of an item: three numbers, or an error; and a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// Status of the item.
+    pub status: i32,
+    /// What it gave.
+    pub values: [u64; 3],
+    /// Error message or text that was asked for.
+    pub text: String,
+}
+
+impl Item {
+    /// A success.
+    #[must_use]
+    pub fn ok(values: [u64; 3]) -> Self {
+        Self { status: NMC_OK, values, text: String::new() }
+    }
+
+    /// The result.
+    pub fn result(self) -> Result<[u64; 3]> {
+        match self.status {
+            NMC_OK => Ok(self.values),
+            status => {
+                let known = status < 0 && crate::base::status::TABLE.iter().any(|(s, _)| *s == status);
+                Err(Error::new(if known { status } else { NMC_ERR_PROTOCOL }, self.text))
+            }
+        }
+    }
+}
+
+impl From<Result<[u64; 3]>> for Item {
+    fn from(result: Result<[u64; 3]>) -> Self {
+        match result {
+            Ok(values) => Self::ok(values),
+            Err(error) => Self { status: error.status, values: [0; 3], text: error.message },
+        }
+    }
+}
+
+fn put_bytes(bytes: &[u8], to: &mut Vec<u8>) {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX).put(to);
+    to.extend_from_slice(bytes);
+}
+
+fn get_bytes<'a>(from: &mut Cursor<'a>) -> Result<&'a [u8]> {
+    let len = u32::get(from)? as usize;
+    if len > MAX_KEY {
+        crate::bail!(NMC_ERR_PROTOCOL, "a key in a call claims {len} bytes");
+    }
+    from.bytes(len)
+}
+
+fn put_keep(keep: Keep, to: &mut Vec<u8>) {
+    keep.retain.code().put(to);
+    keep.priority.put(to);
+    keep.ttl_ms.put(to);
+}
+
+fn get_keep(from: &mut Cursor<'_>) -> Result<Keep> {
+    let code = u32::get(from)?;
+    let Some(retain) = Retain::from_code(code) else {
+        crate::bail!(NMC_ERR_PROTOCOL, "there is no retain class {code}");
+    };
+    Ok(Keep { retain, priority: u32::get(from)?, ttl_ms: u64::get(from)? })
+}
+
+fn put_plan(plan: &Opened, to: &mut Vec<u8>) {
+    plan.index.put(to);
+    plan.epoch.put(to);
+    plan.plan_id.put(to);
+}
+
+fn get_plan(from: &mut Cursor<'_>) -> Result<Opened> {
+    Ok(Opened { index: u32::get(from)?, epoch: u64::get(from)?, plan_id: u64::get(from)? })
+}
+
+fn get_list<'a, T>(from: &mut Cursor<'a>, mut one: impl FnMut(&mut Cursor<'a>) -> Result<T>) -> Result<Vec<T>> {
+    let n = u32::get(from)? as usize;
+    if n > MAX_ITEMS {
+        crate::bail!(NMC_ERR_PROTOCOL, "a call claims {n} items; {MAX_ITEMS} are possible");
+    }
+    (0..n).map(|_| one(from)).collect()
+}
+
+fn put_len(n: usize, to: &mut Vec<u8>) {
+    u32::try_from(n).unwrap_or(u32::MAX).put(to);
+}
+
+impl<'a> Request<'a> {
+    /// Puts the packet into `to`.
+    pub fn encode(&self, to: &mut Vec<u8>) {
+        to.clear();
+        MAGIC.put(to);
+        match self {
+            Request::Hello(hello) => {
+                1u32.put(to);
+                hello.put(to);
+            }
+            Request::Open(items) => {
+                2u32.put(to);
+                put_len(items.len(), to);
+                for item in items {
+                    put_bytes(item.key, to);
+                    item.namespace.put(to);
+                    item.bytes.put(to);
+                    item.rank.map_or(-1, u32::cast_signed).put(to);
+                    item.flags.put(to);
+                    put_keep(item.keep, to);
+                }
+            }
+            Request::Abandon(plans) => {
+                3u32.put(to);
+                put_len(plans.len(), to);
+                plans.iter().for_each(|plan| put_plan(plan, to));
+            }
+            Request::Reveal(plan) => {
+                4u32.put(to);
+                put_plan(plan, to);
+            }
+            Request::Remove(namespace, keys) => {
+                5u32.put(to);
+                namespace.put(to);
+                put_len(keys.len(), to);
+                keys.iter().for_each(|key| put_bytes(key, to));
+            }
+            Request::RemoveMatching(namespace, prefix, cursor) => {
+                6u32.put(to);
+                namespace.put(to);
+                put_bytes(prefix, to);
+                cursor.put(to);
+            }
+            Request::Retain(namespace, key, keep) => {
+                7u32.put(to);
+                namespace.put(to);
+                put_bytes(key, to);
+                put_keep(*keep, to);
+            }
+            Request::Namespace(name, quota) => {
+                8u32.put(to);
+                put_bytes(name, to);
+                quota.is_some().put(to);
+                quota.unwrap_or(0).put(to);
+            }
+            Request::Flush(namespace) => {
+                9u32.put(to);
+                namespace.put(to);
+            }
+            Request::Evict(rank, permille) => {
+                10u32.put(to);
+                rank.put(to);
+                permille.put(to);
+            }
+            Request::Dump(width) => {
+                11u32.put(to);
+                width.put(to);
+            }
+            Request::Detach => 12u32.put(to),
+        }
+    }
+
+    /// The call in a packet.
+    pub fn decode(packet: &'a [u8]) -> Result<Self> {
+        let mut cursor = Cursor::new(packet);
+        let from = &mut cursor;
+        check_magic(from)?;
+        let request = match u32::get(from)? {
+            1 => Request::Hello(Field::get(from)?),
+            2 => Request::Open(get_list(from, |from| {
+                Ok(OpenRequest {
+                    key: get_bytes(from)?,
+                    namespace: u32::get(from)?,
+                    bytes: u64::get(from)?,
+                    rank: u32::try_from(i32::get(from)?).ok(),
+                    flags: u32::get(from)?,
+                    keep: get_keep(from)?,
+                })
+            })?),
+            3 => Request::Abandon(get_list(from, |from| get_plan(from))?),
+            4 => Request::Reveal(get_plan(from)?),
+            5 => Request::Remove(u32::get(from)?, get_list(from, get_bytes)?),
+            6 => Request::RemoveMatching(u32::get(from)?, get_bytes(from)?, u32::get(from)?),
+            7 => Request::Retain(u32::get(from)?, get_bytes(from)?, get_keep(from)?),
+            8 => {
+                let name = get_bytes(from)?;
+                let given = bool::get(from)?;
+                Request::Namespace(name, Some(u64::get(from)?).filter(|_| given))
+            }
+            9 => Request::Flush(u32::get(from)?),
+            10 => Request::Evict(u32::get(from)?, u32::get(from)?),
+            11 => Request::Dump(u32::get(from)?),
+            12 => Request::Detach,
+            other => crate::bail!(NMC_ERR_PROTOCOL, "there is no call of kind {other}"),
+        };
+        check_end(from)?;
+        Ok(request)
+    }
+}
+
+/// Puts the packet of an answer into `to`.
+pub fn encode_reply(items: &[Item], to: &mut Vec<u8>) {
+    to.clear();
+    MAGIC.put(to);
+    put_len(items.len(), to);
+    let most = if items.len() == 1 { MAX_PACKET - 64 } else { MAX_TEXT };
+    for item in items {
+        item.status.put(to);
+        item.values.iter().for_each(|v| v.put(to));
+        let mut end = item.text.len().min(most);
+        while !item.text.is_char_boundary(end) {
+            end -= 1;
+        }
+        put_bytes(&item.text.as_bytes()[..end], to);
+    }
+}
+
+/// The results in an answer.
+pub fn decode_reply(packet: &[u8]) -> Result<Vec<Item>> {
+    let mut cursor = Cursor::new(packet);
+    let from = &mut cursor;
+    check_magic(from)?;
+    let items = get_list(from, |from| {
+        let (status, values) = (i32::get(from)?, [u64::get(from)?, u64::get(from)?, u64::get(from)?]);
+        let len = u32::get(from)? as usize;
+        let text = String::from_utf8_lossy(from.bytes(len)?).into_owned();
+        Ok(Item { status, values, text })
+    })?;
+    check_end(from)?;
+    Ok(items)
+}
+
+fn check_magic(from: &mut Cursor<'_>) -> Result<()> {
+    let magic = u32::get(from)?;
+    if magic != MAGIC {
+        crate::bail!(NMC_ERR_PROTOCOL, "a packet starts with {magic:#x}: not a call of a store");
+    }
+    Ok(())
+}
+
+fn check_end(from: &Cursor<'_>) -> Result<()> {
+    if !from.rest().is_empty() {
+        crate::bail!(NMC_ERR_PROTOCOL, "{} bytes follow the end of a call", from.rest().len());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<Request<'static>> {
+        let plan = Opened { index: 3, epoch: 9, plan_id: 77 };
+        let keep = Keep { retain: Retain::Soft, priority: 2, ttl_ms: 5 };
+        let open = OpenRequest { key: b"k", namespace: 1, bytes: 10, rank: Some(2), flags: 3, keep };
+        let hello = Hello {
+            world_id: 1,
+            store_id: 2,
+            holds: true,
+            client: 3,
+            pid: 4,
+            start_time: 5,
+            rank: 6,
+            rank_generation: 7,
+            drain_ms: 8,
+            params: (0..PARAM_WORDS as u64).collect(),
+            kept_all: true,
+            kept: vec![1, 2, 3],
+        };
+        vec![
+            Request::Hello(hello),
+            Request::Open(vec![open, OpenRequest { rank: None, ..open }]),
+            Request::Abandon(vec![plan, plan]),
+            Request::Reveal(plan),
+            Request::Remove(1, vec![b"a", b"bc"]),
+            Request::RemoveMatching(2, b"pre", 7),
+            Request::Retain(0, b"key", keep),
+            Request::Namespace(b"n", Some(9)),
+            Request::Namespace(b"n", None),
+            Request::Flush(4),
+            Request::Evict(1, 500),
+            Request::Dump(80),
+            Request::Detach,
+        ]
+    }
+
+    #[test]
+    fn calls_and_answers_survive_the_wire() {
+        let mut packet = Vec::new();
+        for request in samples() {
+            request.encode(&mut packet);
+            assert_eq!(Request::decode(&packet).unwrap(), request);
+        }
+        let items = vec![Item::ok([1, 2, 3]), Item { status: -5, values: [0; 3], text: "no".into() }];
+        encode_reply(&items, &mut packet);
+        assert_eq!(decode_reply(&packet).unwrap(), items);
+    }
+
+    #[test]
+    fn no_damaged_packet_is_taken_for_a_longer_one_or_panics() {
+        let mut packet = Vec::new();
+        for request in samples() {
+            request.encode(&mut packet);
+            for cut in 0..packet.len() {
+                assert!(Request::decode(&packet[..cut]).is_err());
+            }
+            for at in 0..packet.len() {
+                for value in [0, 1, 0x7f, 0x80, 0xff] {
+                    let mut damaged = packet.clone();
+                    damaged[at] = value;
+                    let _ = Request::decode(&damaged);
+                    let _ = decode_reply(&damaged);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_of_errors_fits_a_packet() {
+        let item = Item { status: -1, values: [0; 3], text: "x".repeat(5000) };
+        let mut packet = Vec::new();
+        encode_reply(&vec![item; MAX_ITEMS], &mut packet);
+        assert!(packet.len() <= MAX_PACKET);
+    }
+}

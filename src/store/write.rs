@@ -1,0 +1,296 @@
+//! Writing: ask for a plan, store the pages, publish. Only the first step asks the master.
+
+use super::Store;
+use super::copy::{Cursor, Pieces};
+use super::master::{Keep, OpenRequest, Opened, check_key, show};
+use super::read::{Location, Look, location};
+use super::sys;
+use super::wire::Request;
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
+use crate::layout::store::{FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_KEY, ObjectHeader, View};
+use crate::sync::object;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// How a value is to be stored.
+#[derive(Debug, Clone, Copy)]
+pub struct PutOptions {
+    /// Rank whose heap is to hold it; by hash if not given.
+    pub rank: Option<u32>,
+    /// In one run of pages.
+    pub contiguous: bool,
+    /// In the place of an object with the same key, if there is one.
+    pub replace: bool,
+    /// How it is kept.
+    pub keep: Keep,
+}
+
+impl PutOptions {
+    /// Nothing special.
+    pub const DEFAULT: PutOptions = PutOptions { rank: None, contiguous: false, replace: false, keep: Keep::DEFAULT };
+}
+
+#[cold]
+fn stale(what: &str) -> Error {
+    Error::new(NMC_ERR_STALE, format!("{what} took longer than the watchdog allows, or the key was removed meanwhile"))
+}
+
+#[cold]
+fn no_plan(plan_id: u64) -> Error {
+    Error::new(NMC_ERR_NOT_FOUND, format!("there is no open write plan {plan_id:x} of this client"))
+}
+
+impl Store {
+    fn request<'k>(&self, key: &'k [u8], bytes: u64, options: &PutOptions) -> OpenRequest<'k> {
+        let contiguous = if options.contiguous { FLAG_CONTIGUOUS } else { 0 };
+        let hidden = if options.replace { FLAG_HIDDEN } else { 0 };
+        let flags = contiguous | hidden | FLAG_CHECKSUM;
+        OpenRequest { key, namespace: self.namespace, bytes, rank: options.rank, flags, keep: options.keep }
+    }
+
+    /// Stores a value.
+    pub fn put(&self, key: &[u8], pieces: &Pieces<'_>, options: &PutOptions) -> Result<()> {
+        check_key(key)?;
+        let started = sys::now_ns();
+        let bytes = pieces.bytes()?;
+        let plan = self.client.open(&self.request(key, bytes, options))?;
+        self.client.counters.plan(1, sys::now_ns() - started);
+        self.fill(&plan, pieces, bytes, options.replace)?;
+        self.client.counters.put(bytes, sys::now_ns() - started);
+        Ok(())
+    }
+
+    /// Stores many values, asking the master for as many plans at once as possible.
+    pub fn put_many(&self, items: &[(&[u8], Pieces<'_>)], options: &PutOptions) -> Vec<Result<()>> {
+        let started = sys::now_ns();
+        let mut results: Vec<Result<()>> =
+            items.iter().map(|(key, pieces)| check_key(key).and_then(|()| pieces.bytes()).map(|_| ())).collect();
+        let good: Vec<usize> = (0..items.len()).filter(|i| results[*i].is_ok()).collect();
+        let request = |i: &usize| self.request(items[*i].0, items[*i].1.bytes().unwrap_or(0), options);
+        let requests: Vec<OpenRequest<'_>> = good.iter().map(request).collect();
+        let opened = self.client.open_many(&requests);
+        self.client.counters.plan(good.len() as u64, sys::now_ns() - started);
+        for ((i, opened), request) in good.iter().zip(opened).zip(&requests) {
+            let begun = sys::now_ns();
+            results[*i] = opened.and_then(|plan| self.fill(&plan, &items[*i].1, request.bytes, options.replace));
+            if results[*i].is_ok() {
+                self.client.counters.put(request.bytes, sys::now_ns() - begun);
+            }
+        }
+        results
+    }
+
+    /// Stores the pages of a plan and publishes it. On failure the plan is given up.
+    fn fill(&self, plan: &Opened, pieces: &Pieces<'_>, bytes: u64, replace: bool) -> Result<()> {
+        let view = self.client.view()?;
+        let stored = (|| -> Result<()> {
+            let Some(header) = view.object(plan.index) else { return Err(no_plan(plan.plan_id)) };
+            let mut cursor = Cursor::new(self, &view, header, 0)?;
+            self.client.move_bytes(&mut cursor, pieces, bytes, true)?;
+            self.store_sums(&view, header)
+        })();
+        if let Err(error) = stored {
+            let _ = self.client.abandon(&[*plan]);
+            return Err(error);
+        }
+        self.publish(&view, plan, replace)
+    }
+
+    /// Publishes a plan whose pages are stored.
+    fn publish(&self, view: &View<'_>, plan: &Opened, replace: bool) -> Result<()> {
+        let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
+            return Err(no_plan(plan.plan_id));
+        };
+        if !object::commit(&header.control, &words.published, plan.epoch) {
+            // The master may not know that nothing of us stores any more.
+            let _ = self.client.abandon(&[*plan]);
+            return Err(stale("the write"));
+        }
+        if replace {
+            let revealed = self.client.call(&Request::Reveal(*plan));
+            self.client.plans.remove(plan.plan_id);
+            revealed?;
+        } else {
+            self.client.plans.remove(plan.plan_id);
+        }
+        self.client.ring();
+        Ok(())
+    }
+
+    fn store_sums(&self, view: &View<'_>, header: &ObjectHeader) -> Result<()> {
+        if header.flags.load(Relaxed) & FLAG_CHECKSUM == 0 {
+            return Ok(());
+        }
+        let page = u64::from(header.page_bytes.load(Relaxed));
+        let owner = header.owner_rank.load(Relaxed);
+        let base = self.client.member.base(owner)? + self.client.params().heap_offset;
+        let mut left = header.bytes_total.load(Relaxed);
+        for i in 0..header.n_extents.load(Relaxed) as usize {
+            let Some((first, count)) = view.extent(header, i) else { break };
+            for heap_page in first..first + count {
+                let bytes = left.min(page);
+                if let Some(sum) = view.sum(owner, heap_page) {
+                    sum.store(sys::checksum(0, base + u64::from(heap_page) * page, bytes), Release);
+                }
+                left -= bytes;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a plan and leaves storing the pages to the program.
+    pub fn open_for_write(&self, key: &[u8], bytes: u64, options: &PutOptions) -> Result<(Opened, Location)> {
+        check_key(key)?;
+        let started = sys::now_ns();
+        let plan = self.client.open(&self.request(key, bytes, options))?;
+        self.client.counters.plan(1, sys::now_ns() - started);
+        self.locate(&plan)
+    }
+
+    /// Asks for many plans.
+    pub fn open_many(&self, items: &[(&[u8], u64)], options: &PutOptions) -> Vec<Result<(Opened, Location)>> {
+        let mut results: Vec<Result<(Opened, Location)>> = Vec::with_capacity(items.len());
+        let bad = |key: &[u8]| check_key(key).err();
+        let requests: Vec<OpenRequest<'_>> = items
+            .iter()
+            .filter(|(key, _)| bad(key).is_none())
+            .map(|(key, bytes)| self.request(key, *bytes, options))
+            .collect();
+        let mut opened = self.client.open_many(&requests).into_iter();
+        for (key, _) in items {
+            results.push(match bad(key) {
+                Some(error) => Err(error),
+                None => opened.next().unwrap_or_else(|| Err(no_plan(0))).and_then(|plan| self.locate(&plan)),
+            });
+        }
+        results
+    }
+
+    fn locate(&self, plan: &Opened) -> Result<(Opened, Location)> {
+        let view = self.client.view()?;
+        let Some(header) = view.object(plan.index) else { return Err(no_plan(plan.plan_id)) };
+        Ok((*plan, location(&view, plan.index, header, plan.epoch)))
+    }
+
+    /// Whether the plan is open, or what became of it: true if it is committed already.
+    fn check_open(&self, view: &View<'_>, plan: &Opened) -> Result<bool> {
+        match self.client.plans.get(plan.plan_id) {
+            Some(known) if known == *plan => Ok(false),
+            Some(_) => Err(no_plan(plan.plan_id)),
+            None => {
+                let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
+                    return Err(no_plan(plan.plan_id));
+                };
+                let committed = header.plan_id.load(Relaxed) == plan.plan_id
+                    && words.published.load(Acquire) == plan.epoch
+                    && object::still(&header.control, plan.epoch);
+                if committed { Ok(true) } else { Err(no_plan(plan.plan_id)) }
+            }
+        }
+    }
+
+    /// Refuses a plan that is not open.
+    pub fn check_plan(&self, plan: &Opened) -> Result<()> {
+        self.check_open(&self.client.view()?, plan).map(|_| ())
+    }
+
+    /// All pages of the plan are stored: publishes it. Idempotent while the object lives.
+    pub fn commit(&self, plan: &Opened) -> Result<()> {
+        let view = self.client.view()?;
+        if self.check_open(&view, plan)? {
+            return Ok(());
+        }
+        let Some(header) = view.object(plan.index) else { return Err(no_plan(plan.plan_id)) };
+        let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
+        self.store_sums_if_host(&view, header)?;
+        self.publish(&view, plan, hidden)
+    }
+
+    fn store_sums_if_host(&self, view: &View<'_>, header: &ObjectHeader) -> Result<()> {
+        // Unless the plan was given up: then somebody else's sums may be there.
+        if object::is_live(header.control.load(Acquire)) { self.store_sums(view, header) } else { Ok(()) }
+    }
+
+    /// The first `pages` pages of the plan are stored: readers may begin with them.
+    pub fn publish_pages(&self, plan: &Opened, pages: u64) -> Result<()> {
+        let view = self.client.view()?;
+        if self.check_open(&view, plan)? {
+            return Ok(());
+        }
+        let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
+            return Err(no_plan(plan.plan_id));
+        };
+        let all = u64::from(header.n_pages.load(Relaxed));
+        let now = words.progress.load(Relaxed);
+        if pages > all || pages < now {
+            crate::bail!(NMC_ERR_INVALID_ARG, "{pages} pages are not between {now}, which are ready, and all {all}");
+        }
+        words.progress.store(pages, Release);
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        if !object::still(&header.control, plan.epoch) {
+            return Err(stale("the write"));
+        }
+        self.client.ring();
+        Ok(())
+    }
+
+    /// Gives a plan up. Nothing of the program stores for it any more.
+    pub fn abort(&self, plan: &Opened) -> Result<()> {
+        let view = self.client.view()?;
+        if self.check_open(&view, plan)? {
+            crate::bail!(NMC_ERR_INVALID_ARG, "plan {:x} is committed; remove the object instead", plan.plan_id);
+        }
+        self.client.abandon(&[*plan])
+    }
+
+    /// Removes an object.
+    pub fn remove(&self, key: &[u8]) -> Result<()> {
+        check_key(key)?;
+        self.client.call(&Request::Remove(self.namespace, vec![key])).map(|_| ())
+    }
+
+    /// Removes many objects.
+    pub fn remove_many(&self, keys: &[&[u8]]) -> Vec<Result<()>> {
+        let good: Vec<&[u8]> = keys.iter().copied().filter(|key| check_key(key).is_ok()).collect();
+        let mut removed = self.client.remove_many(self.namespace, &good).into_iter();
+        keys.iter().map(|key| check_key(key).and_then(|()| removed.next().unwrap_or(Ok(())))).collect()
+    }
+
+    /// Removes the objects whose keys begin with `prefix`; gives how many.
+    pub fn remove_by_prefix(&self, prefix: &[u8]) -> Result<u64> {
+        if prefix.len() > MAX_KEY {
+            crate::bail!(NMC_ERR_INVALID_ARG, "the prefix {} has more than {MAX_KEY} bytes", show(prefix));
+        }
+        let (mut removed, mut cursor) = (0, 0);
+        loop {
+            let [n, next, _] = self.client.call(&Request::RemoveMatching(self.namespace, prefix, cursor))?;
+            removed += n;
+            match u32::try_from(next) {
+                Ok(next) => cursor = next,
+                Err(_) => return Ok(removed),
+            }
+        }
+    }
+
+    /// Forgets every object of the namespace at once.
+    pub fn remove_all(&self) -> Result<()> {
+        self.client.call(&Request::Flush(self.namespace)).map(|_| ())
+    }
+
+    /// Changes how an object is kept.
+    pub fn retain(&self, key: &[u8], keep: Keep) -> Result<()> {
+        check_key(key)?;
+        self.client.call(&Request::Retain(self.namespace, key, keep)).map(|_| ())
+    }
+
+    /// Evicts from a rank until at most `permille`/1000 of its heap are used.
+    pub fn evict_until_below(&self, rank: u32, permille: u32) -> Result<()> {
+        while self.client.call(&Request::Evict(rank, permille))?[0] == 0 {}
+        Ok(())
+    }
+
+    /// What became of a key: for callers that need to know whether it is being written.
+    pub fn state(&self, key: &[u8]) -> Result<Look<(u32, u64)>> {
+        self.look(&self.client.view()?, key)
+    }
+}

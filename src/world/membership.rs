@@ -1,0 +1,167 @@
+//! What a capability built on a world needs of it: where the heaps are, who is alive, where to meet. It keeps the
+//! memory mapped, also when the world's handle is destroyed first.
+
+use super::config::Hosting;
+use super::dir::Place;
+use super::liveness::RankState;
+use super::shared::Shared;
+use super::sys;
+use super::view::World;
+use crate::base::error::{Error, Result};
+use crate::base::status::NMC_ERR_PEER_LOST;
+use crate::cuda::Device;
+use crate::mem::HeapKind;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A rank's place in its world.
+#[derive(Clone)]
+pub struct Membership(Arc<Shared>);
+
+impl World {
+    /// See [`Membership`].
+    #[must_use]
+    pub fn membership(&self) -> Membership {
+        Membership(Arc::clone(&self.shared))
+    }
+}
+
+impl Membership {
+    /// Own rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.0.rank
+    }
+
+    /// How many processes have held the rank, this one counted.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.0.generation
+    }
+
+    /// Random name of the world.
+    #[must_use]
+    pub fn world_id(&self) -> u64 {
+        self.0.world_id
+    }
+
+    /// Number of ranks.
+    #[must_use]
+    pub fn world_size(&self) -> u32 {
+        self.0.params.world_size
+    }
+
+    /// Bytes of every heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> u64 {
+        self.0.params.heap_bytes
+    }
+
+    /// Kind of every heap.
+    #[must_use]
+    pub fn heap_kind(&self) -> HeapKind {
+        HeapKind::from_code(self.0.params.heap_kind).unwrap_or(HeapKind::Host)
+    }
+
+    /// Whether all ranks are in this process, without a socket.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.0.control.is_none()
+    }
+
+    /// Who runs masters.
+    #[must_use]
+    pub fn hosting(&self) -> Hosting {
+        self.0.hosting
+    }
+
+    /// Where the clients of a capability called `what` meet.
+    #[must_use]
+    pub fn place(&self, what: &str) -> Place {
+        self.0.place.beside(what)
+    }
+
+    /// First byte of a rank's heap in this process.
+    #[inline(always)]
+    pub fn base(&self, rank: u32) -> Result<u64> {
+        match self.0.bases.get(rank as usize).map(|base| base.load(Ordering::Acquire)) {
+            Some(base) if base != 0 => Ok(base),
+            _ => Err(no_heap(rank)),
+        }
+    }
+
+    /// The same as the GPU sees it; 0 without a device.
+    #[must_use]
+    pub fn device_base(&self, rank: u32) -> u64 {
+        let peers = self.0.peers.lock();
+        let peer = peers.get(rank as usize).and_then(Option::as_ref);
+        peer.and_then(|peer| peer.heap.as_ref()).map_or(0, |heap| heap.device_base())
+    }
+
+    /// The CUDA device that the world was joined with.
+    #[must_use]
+    pub fn device(&self) -> Option<&Arc<Device>> {
+        self.0.device.as_ref()
+    }
+
+    /// State of whoever held `rank` in `generation`.
+    #[must_use]
+    pub fn state(&self, rank: u32, generation: u64) -> RankState {
+        if rank >= self.world_size() {
+            return RankState::Absent;
+        }
+        let state = self.0.state(rank);
+        let known = self.0.peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |p| p.generation);
+        // A rank is given to another only when its former holder is gone.
+        if known > generation { RankState::Gone } else { state }
+    }
+
+    /// Fails if the rank has left or aborted.
+    pub fn check_present(&self) -> Result<()> {
+        self.0.check_present()
+    }
+
+    /// Copies of the descriptors by which others see that this process is gone: pidfd and life pipe.
+    pub fn signs_of_life(&self) -> Result<(OwnedFd, OwnedFd)> {
+        let peers = self.0.peers.lock();
+        let own = peers.get(self.0.rank as usize).and_then(Option::as_ref).and_then(|own| own.watch.as_ref());
+        let Some(watch) = own else { crate::bail!(NMC_ERR_INTERNAL, "a local world has no signs of life") };
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|e| Error::os("dup", &e));
+        Ok((copy(&watch.pidfd)?, copy(&watch.life)?))
+    }
+
+    /// Own process id, start time, and the time that its GPU gets to drain, in ms.
+    #[must_use]
+    pub fn process(&self) -> (u32, u64, u32) {
+        let peers = self.0.peers.lock();
+        let own = peers.get(self.0.rank as usize).and_then(Option::as_ref);
+        own.map_or((std::process::id(), sys::own_start_time(), 0), |own| {
+            (own.holder.pid, own.holder.start_time, own.holder.drain_ms)
+        })
+    }
+
+    /// The store that a rank has said to be a client of; 0 for none.
+    #[must_use]
+    pub fn store_of(&self, rank: u32) -> u64 {
+        self.0.words().lines(rank).map_or(0, |lines| lines.store.value.load(Ordering::Acquire))
+    }
+
+    /// Says which store this rank is a client of.
+    pub fn set_store(&self, store_id: u64) {
+        if let Some(lines) = self.0.words().lines(self.0.rank) {
+            lines.store.value.store(store_id, Ordering::Release);
+        }
+    }
+
+    /// CPU for threads of the library.
+    #[must_use]
+    pub fn service_cpu(&self) -> Option<u32> {
+        self.0.service_cpu
+    }
+}
+
+#[cold]
+fn no_heap(rank: u32) -> Error {
+    Error::new(NMC_ERR_PEER_LOST, format!("rank {rank} has no heap at the moment"))
+}
