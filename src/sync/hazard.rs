@@ -8,7 +8,8 @@ use super::atomic::{AtomicU64, Ordering};
 /// alive until [`leave`]; on failure the cell is empty again.
 #[inline(always)]
 pub fn enter(cell: &AtomicU64, word: &AtomicU64, value: u64) -> bool {
-    cell.store(value, Ordering::Relaxed);
+    // Release: who finds another value here knows that the use of the one before is over.
+    cell.store(value, Ordering::Release);
     asym::light();
     if word.load(Ordering::Acquire) == value {
         true

@@ -101,6 +101,48 @@ fn an_object_is_never_freed_while_used_and_only_once() {
     run(Break::Nothing);
 }
 
+/// A thread uses one object, then another with the same cell; the first is freed as soon as the cell holds the second.
+fn run_moved_on(relaxed: bool) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let s =
+            Arc::new((AtomicU64::new(HANDLE), AtomicU64::new(HANDLE + 1), AtomicU64::new(0), UnsafeCell::new(1u64)));
+        let reader = {
+            let s = Arc::clone(&s);
+            loom::thread::spawn(move || {
+                let (first, second, cell, object) = &*s;
+                if hazard::enter(cell, first, HANDLE) {
+                    // SAFETY: what the model checks.
+                    object.with(|p| assert_eq!(unsafe { *p }, 1, "used after it was freed"));
+                }
+                hazard::leave(cell);
+                if relaxed {
+                    cell.store(HANDLE + 1, Ordering::Relaxed);
+                } else {
+                    hazard::enter(cell, second, HANDLE + 1);
+                }
+            })
+        };
+        let (first, _, cell, object) = &*s;
+        if hazard::retire(first, HANDLE) && !hazard::held(cell, HANDLE) {
+            // SAFETY: what the model checks.
+            object.with_mut(|p| unsafe { *p = 0 });
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_cell_that_moved_on_tells_that_the_first_use_is_over() {
+    run_moved_on(false);
+}
+
+#[test]
+fn control_a_relaxed_announcement_hides_that_the_first_use_was_before() {
+    assert!(std::panic::catch_unwind(|| run_moved_on(true)).is_err());
+}
+
 #[test]
 fn control_without_the_readers_fence_it_is_used_after_free() {
     assert!(fails(Break::NoReaderFence));

@@ -15,7 +15,7 @@ const INDEX_MASK: u64 = 0xff_ffff;
 /// Highest index plus one that fits an entry.
 pub const MAX_INDEX: u32 = 0xff_fffe;
 /// How often a reader starts again because the table was switched.
-const RETRIES: usize = 4;
+const RETRIES: usize = 16;
 
 /// What a search found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub fn path(buckets: usize, hash: u64) -> impl Iterator<Item = usize> {
 /// Looks for an entry of `hash` that `confirm` accepts. `root` counts switches; the table in use is `root` modulo 2.
 #[inline(always)]
 pub fn find(root: &AtomicU64, tables: [&[AtomicU64]; 2], hash: u64, mut confirm: impl FnMut(u32) -> bool) -> Found {
-    for _ in 0..RETRIES {
+    'search: for _ in 0..RETRIES {
         let seen = root.load(Ordering::Acquire);
         let table = tables[(seen & 1) as usize];
         for at in path(table.len(), hash) {
@@ -70,9 +70,14 @@ pub fn find(root: &AtomicU64, tables: [&[AtomicU64]; 2], hash: u64, mut confirm:
             }
             if same_tag(word, hash)
                 && let Some(index) = index_of(word)
-                && confirm(index)
             {
-                return Found::At(index);
+                if confirm(index) {
+                    return Found::At(index);
+                }
+                // It may be dead because another object took its place, which is in this bucket then.
+                if table[at].load(Ordering::Relaxed) != word {
+                    continue 'search;
+                }
             }
         }
         fence(Ordering::Acquire);

@@ -11,7 +11,11 @@ pub mod hazard;
 #[cfg(all(loom, test))]
 mod hazard_model;
 pub mod index;
+#[cfg(all(loom, test))]
+mod index_model;
 pub mod object;
+#[cfg(all(loom, test))]
+mod object_model;
 #[cfg(not(loom))]
 pub mod thread_slot;
 

@@ -70,7 +70,7 @@ pub fn pin(slot: &AtomicU64, value: u64, word: &AtomicU64, published: &AtomicU64
 /// caller to check. On failure the slot is not emptied.
 #[inline(always)]
 pub fn hold(slot: &AtomicU64, value: u64, word: &AtomicU64, wanted: u64) -> bool {
-    slot.store(value, Ordering::Relaxed);
+    slot.store(value, Ordering::Release);
     fence(Ordering::SeqCst);
     let now = word.load(Ordering::Acquire);
     is_live(now) && epoch(now) == wanted
@@ -136,7 +136,7 @@ pub fn promote(word: &AtomicU64, published: &AtomicU64, epoch: u64) -> bool {
 
 /// Master: nobody may begin to read. After one [`settle`], [`pinned_index`] of every slot tells who still does.
 pub fn kill(word: &AtomicU64, epoch: u64) {
-    word.store(control(DEAD, epoch), Ordering::Relaxed);
+    word.store(control(DEAD, epoch), Ordering::Release);
 }
 
 /// Master: orders the kills before it against the scan and the look at `published` after it.
