@@ -13,6 +13,7 @@ pub const SOURCES: &[&str] = &[
     "src/ffi/store_types.rs",
     "src/ffi/store.rs",
     "src/ffi/store_batch.rs",
+    "src/ffi/store_stream.rs",
 ];
 
 /// The text of `include/nanomc.h` for this version of the library.

@@ -1835,6 +1835,139 @@ nmc_status_t nmc_store_unpin_batch(struct nmc_store_t *store,
                                    size_t n,
                                    nmc_status_t *statuses);
 
+/**
+ * Publishes a plan when the stream gets there, after everything that this stream stored before. What other streams
+ * store must be ordered before by events. The value is baked into a captured graph: capture `nmc_store_publish_captured`
+ * instead. `nmc_store_commit` tells afterwards what became of the plan.
+ *
+ * Does not block. Thread-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such plan), `NMC_ERR_UNSUPPORTED` (no device; a plan with
+ * `NMC_PUT_REPLACE` or checksums), `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_store_commit_async(struct nmc_store_t *store,
+                                    const struct nmc_write_plan_t *plan,
+                                    void *stream);
+
+/**
+ * Copies `n` slices of memory that the GPU can reach into the plan's pages, from byte `offset` of the value on, when the
+ * stream gets there. Follow with `nmc_store_commit_async`.
+ *
+ * Does not block. Thread-safe. Graph-safe (a captured copy goes to the pages of this plan each time). Statuses as for
+ * `nmc_store_commit_async`; `NMC_ERR_INVALID_ARG` for memory that the GPU cannot reach.
+ */
+nmc_status_t nmc_store_push_async(struct nmc_store_t *store,
+                                  const struct nmc_write_plan_t *plan,
+                                  uint64_t offset,
+                                  const struct nmc_slice_t *slices,
+                                  size_t n,
+                                  void *stream);
+
+/**
+ * Copies from a pinned object, from byte `offset` on, into `n` buffers that the GPU can reach, when the stream gets
+ * there. Unpin afterwards with `nmc_store_unpin_async` on the same stream.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_UNSUPPORTED`,
+ * `NMC_ERR_INVALID_ARG`, `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_store_fetch_async(struct nmc_store_t *store,
+                                   const struct nmc_view_t *view,
+                                   uint64_t offset,
+                                   const struct nmc_buffer_t *buffers,
+                                   size_t n,
+                                   void *stream);
+
+/**
+ * Ends a pin when the stream gets there: everything that this stream reads of the object before is done then. The view
+ * must not be used again by the caller.
+ *
+ * Does not block. Thread-safe. Not to be captured: reserve a slot for that. Statuses: `NMC_ERR_NOT_FOUND` (not pinned),
+ * `NMC_ERR_UNSUPPORTED` (no device), `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_store_unpin_async(struct nmc_store_t *store,
+                                   const struct nmc_view_t *view,
+                                   void *stream);
+
+/**
+ * Makes the stream wait until the object, which is being written or there already, can be read. `*result`, in memory that
+ * the GPU can reach, or NULL, becomes `NMC_READY_YES`, `NMC_READY_STALE` (its writer gave up) or `NMC_READY_TIMEOUT`
+ * (after `timeout_ms`; -1 for 30 s). One block of the GPU spins meanwhile. A published object can still be evicted: pin it
+ * from the host after the wait, or in a kernel with `nmc_dev_pin`.
+ *
+ * Does not block. Thread-safe. Graph-safe (it waits for this very object each time). Statuses: `NMC_ERR_NOT_FOUND`,
+ * `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_store_wait_ready_async(struct nmc_store_t *store,
+                                        struct nmc_slice_t key,
+                                        int64_t timeout_ms,
+                                        uint32_t *result,
+                                        void *stream);
+
+/**
+ * Fills a descriptor for `nmc_store_publish_captured`: before each launch of the graph, for the plan that this launch
+ * writes. `desc` is memory of the host that the GPU can reach (pinned).
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses as for `nmc_store_commit_async`.
+ */
+nmc_status_t nmc_store_publish_desc(struct nmc_store_t *store,
+                                    const struct nmc_write_plan_t *plan,
+                                    nmc_publish_desc_t *desc);
+
+/**
+ * Publishes what `n` descriptors say at the time the stream gets there, which a captured graph does anew in every launch;
+ * one with epoch 0 says nothing. The descriptors must stay as they are until the launch has run.
+ *
+ * Does not block. Thread-safe. Graph-safe: made to be captured. Statuses: `NMC_ERR_UNSUPPORTED` (no device),
+ * `NMC_ERR_INVALID_ARG` (memory that the GPU cannot reach), `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_store_publish_captured(struct nmc_store_t *store,
+                                        const nmc_publish_desc_t *descs,
+                                        uint32_t n,
+                                        void *stream);
+
+/**
+ * Sets a pin slot aside for a captured graph or for kernels, and stores its number in `*slot`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (no free slot), `NMC_ERR_UNSUPPORTED` (no device).
+ */
+nmc_status_t nmc_store_slot_reserve(struct nmc_store_t *store,
+                                    uint32_t *slot);
+
+/**
+ * Gives a reserved slot back; no graph and no kernel will use it again.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`.
+ */
+nmc_status_t nmc_store_slot_release(struct nmc_store_t *store, uint32_t slot);
+
+/**
+ * Pins an object in a reserved slot, before the launch of a graph that ends the pin with a captured
+ * `nmc_store_slot_unpin_async`. `NMC_ERR_BUSY` while the launch before still uses the slot. Otherwise like
+ * `nmc_store_pin`.
+ */
+nmc_status_t nmc_store_slot_pin(struct nmc_store_t *store,
+                                uint32_t slot,
+                                struct nmc_slice_t key,
+                                struct nmc_view_t *view);
+
+/**
+ * Ends the pin in a reserved slot when the stream gets there; in a captured graph, with every launch.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not reserved), `NMC_ERR_UNSUPPORTED`,
+ * `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_store_slot_unpin_async(struct nmc_store_t *store, uint32_t slot, void *stream);
+
+/**
+ * Stores in `*pin` what a kernel needs to pin the object by itself (`nmc_dev_pin`), with a reserved slot. The object must
+ * lie in one extent.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNSUPPORTED`,
+ * `NMC_ERR_BUSY`.
+ */
+nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
+                                  uint32_t slot,
+                                  struct nmc_slice_t key,
+                                  nmc_device_pin_t *pin);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

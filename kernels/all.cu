@@ -1,3 +1,4 @@
 // The one translation unit of the fatbin. A new kernel file is included here.
 
 #include "world.cu"
+#include "store.cu"

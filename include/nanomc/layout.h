@@ -48,6 +48,40 @@ typedef struct nmc_word_line_t {
 NMC_LAYOUT_ASSERT(sizeof(nmc_word_line_t) == NMC_WORD_STRIDE, "a control word fills its stride");
 NMC_LAYOUT_ASSERT(NMC_WORD_STRIDE % NMC_CACHE_LINE == 0, "two control words never share a cache line");
 
+/* States of an object in the low 4 bits of its control word, the first word of its header; the epoch is above 8 bits. */
+#define NMC_STATE_RESERVED 0
+#define NMC_STATE_WRITING 1
+#define NMC_STATE_READY 2
+#define NMC_STATE_DEAD 3
+#define NMC_EPOCH_SHIFT 8
+
+/* What nmc_dev_wait_ready found: the object can be read, will not become readable, or the time is over. */
+#define NMC_READY_YES 0
+#define NMC_READY_STALE 1
+#define NMC_READY_TIMEOUT 2
+
+/*
+ * What a captured publish stores: the host fills it before each launch of the graph (nmc_store_publish_desc), in
+ * pinned or registered memory. A captured value would be baked; this is read anew by every launch.
+ */
+typedef struct nmc_publish_desc_t {
+  uint64_t word;  /* device address of the object's publish word */
+  uint64_t epoch; /* 0: nothing to publish */
+} nmc_publish_desc_t;
+
+/* What a kernel needs to pin an object by itself (nmc_store_device_pin). All addresses are device addresses. */
+typedef struct nmc_device_pin_t {
+  uint64_t slot;      /* address of the pin slot */
+  uint64_t value;     /* what to store there */
+  uint64_t control;   /* address of the control word */
+  uint64_t published; /* address of the publish word */
+  uint64_t epoch;     /* the object's epoch */
+  uint64_t payload;   /* address of the first byte */
+  uint64_t bytes;     /* bytes of the value */
+} nmc_device_pin_t;
+
+NMC_LAYOUT_ASSERT(sizeof(nmc_publish_desc_t) == 16 && sizeof(nmc_device_pin_t) == 56, "no padding");
+
 /*
  * The 64-bit word at `index` that `src_rank` writes for `dst_rank` in the self-test.
  * All four inputs change about half of the bits, so a word from a wrong place is never taken for the right one.

@@ -28,6 +28,9 @@ pub(super) struct Loaded {
     module: CUmodule,
     pattern_write: CUfunction,
     pattern_verify: CUfunction,
+    store_copy: CUfunction,
+    store_publish: CUfunction,
+    store_wait: CUfunction,
 }
 
 impl Loaded {
@@ -37,17 +40,20 @@ impl Loaded {
         // SAFETY: the image is a whole fatbin, made by the build and checked against its manifest by a test.
         unsafe { call!(sys::cuModuleLoadData(&raw mut module, FATBIN.0.as_ptr().cast())) }
             .map_err(|e| e.context("loading the kernels of the library"))?;
-        let functions = (|| {
-            Ok((function(module, c"nmc_k_world_pattern_write")?, function(module, c"nmc_k_world_pattern_verify")?))
+        let loaded = (|| -> Result<Self> {
+            Ok(Self {
+                module,
+                pattern_write: function(module, c"nmc_k_world_pattern_write")?,
+                pattern_verify: function(module, c"nmc_k_world_pattern_verify")?,
+                store_copy: function(module, c"nmc_k_store_copy")?,
+                store_publish: function(module, c"nmc_k_store_publish")?,
+                store_wait: function(module, c"nmc_k_store_wait")?,
+            })
         })();
-        match functions {
-            Ok((pattern_write, pattern_verify)) => Ok(Self { module, pattern_write, pattern_verify }),
-            Err(error) => {
-                // SAFETY: loaded above and not used again.
-                unsafe { sys::cuModuleUnload(module) };
-                Err(error)
-            }
-        }
+        loaded.inspect_err(|_| {
+            // SAFETY: loaded above and not used again.
+            unsafe { sys::cuModuleUnload(module) };
+        })
     }
 
     /// # Safety
@@ -64,6 +70,25 @@ fn function(module: CUmodule, name: &CStr) -> Result<CUfunction> {
     unsafe { call!(sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr())) }
         .map_err(|e| e.context(name.to_string_lossy()))?;
     Ok(function)
+}
+
+/// Stretches that one launch copies.
+pub const STRETCHES: usize = 32;
+/// Bytes that a block copies at a time.
+const COPY_TILE: u64 = 32 << 10;
+const COPY_THREADS: u32 = 512;
+const MAX_COPY_BLOCKS: u64 = 264;
+
+/// One stretch of a copy: device addresses and bytes. NmcStretch in kernels/store.cu.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stretch {
+    /// Where to.
+    pub dst: u64,
+    /// Where from.
+    pub src: u64,
+    /// Bytes.
+    pub bytes: u64,
 }
 
 /// Arguments of [`Kernels::world_pattern_write`]. Ranks are device ranks.
@@ -149,7 +174,7 @@ impl Kernels<'_> {
             arg(&a.flag_value),
         ];
         // SAFETY: order and types are those of nmc_k_world_pattern_write in kernels/world.cu.
-        unsafe { self.launch(self.loaded.pattern_write, a.n_ranks, stream, &mut arguments) }
+        unsafe { self.launch(self.loaded.pattern_write, (a.n_ranks, THREADS), stream, &mut arguments) }
     }
 
     /// Waits for every source's flag word and compares what it wrote. One block spins until the sources came or
@@ -170,7 +195,48 @@ impl Kernels<'_> {
             arg(&a.out),
         ];
         // SAFETY: order and types are those of nmc_k_world_pattern_verify in kernels/world.cu.
-        unsafe { self.launch(self.loaded.pattern_verify, 1, stream, &mut arguments) }
+        unsafe { self.launch(self.loaded.pattern_verify, (1, THREADS), stream, &mut arguments) }
+    }
+
+    /// Copies stretches of memory that the device can reach, at most [`STRETCHES`] of them. Enqueues only. `past_l1`: the
+    /// source is read once. The ranges must not overlap.
+    pub fn store_copy(&self, stream: *mut c_void, stretches: &[Stretch], past_l1: bool) -> Result<()> {
+        let mut all = [Stretch::default(); STRETCHES];
+        let Some(room) = all.get_mut(..stretches.len()) else {
+            bail!(NMC_ERR_INTERNAL, "{} stretches do not fit a launch of {STRETCHES}", stretches.len());
+        };
+        room.copy_from_slice(stretches);
+        let n = u32::try_from(stretches.len()).unwrap_or(0);
+        let tiles: u64 = stretches.iter().map(|s| s.bytes.div_ceil(COPY_TILE)).sum();
+        // Two blocks an SM of the largest devices keep the memory busy; more only queue.
+        let blocks = u32::try_from(tiles.clamp(1, MAX_COPY_BLOCKS)).unwrap_or(1);
+        let (tile, past_l1) = (COPY_TILE, u32::from(past_l1));
+        let mut arguments = [arg(&all), arg(&n), arg(&tile), arg(&past_l1)];
+        // SAFETY: order and types are those of nmc_k_store_copy in kernels/store.cu; `Stretch` is NmcStretch.
+        unsafe { self.launch(self.loaded.store_copy, (blocks, COPY_THREADS), stream, &mut arguments) }
+    }
+
+    /// Publishes what `n` descriptors at `descriptors` say when the launch runs.
+    pub fn store_publish(&self, stream: *mut c_void, descriptors: u64, n: u32) -> Result<()> {
+        let mut arguments = [arg(&descriptors), arg(&n)];
+        // SAFETY: order and types are those of nmc_k_store_publish in kernels/store.cu.
+        unsafe { self.launch(self.loaded.store_publish, (1, 32), stream, &mut arguments) }
+    }
+
+    /// Makes the stream wait until an object is published in `epoch`, dead, or `timeout_ns` are over; what happened goes
+    /// to `out`. `control` and `out` may be 0.
+    pub fn store_wait(
+        &self,
+        stream: *mut c_void,
+        published: u64,
+        control: u64,
+        epoch: u64,
+        timeout_ns: u64,
+        out: u64,
+    ) -> Result<()> {
+        let mut arguments = [arg(&published), arg(&control), arg(&epoch), arg(&timeout_ns), arg(&out)];
+        // SAFETY: order and types are those of nmc_k_store_wait in kernels/store.cu.
+        unsafe { self.launch(self.loaded.store_wait, (1, 32), stream, &mut arguments) }
     }
 
     /// # Safety
@@ -178,7 +244,7 @@ impl Kernels<'_> {
     unsafe fn launch(
         &self,
         function: CUfunction,
-        blocks: u32,
+        (blocks, threads): (u32, u32),
         stream: *mut c_void,
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
@@ -191,7 +257,7 @@ impl Kernels<'_> {
                     blocks,
                     1,
                     1,
-                    THREADS,
+                    threads,
                     1,
                     1,
                     0,

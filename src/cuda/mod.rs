@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code, reason = "the CUDA driver is a C library; every block says what keeps it sound")]
 
+mod copy;
 mod device;
 mod error;
 mod host;
@@ -17,12 +18,13 @@ mod stream;
 mod table;
 mod vmm;
 
+pub use copy::{Copier, Ordinary};
 pub use device::{Device, DeviceFacts};
 pub use host::HostRegistration;
 pub use ipc::{IpcExport, IpcHeap, ipc_export};
-pub use kernels::{Kernels, PatternVerify, PatternWrite, VERIFY_RESULT_WORDS};
+pub use kernels::{Kernels, PatternVerify, PatternWrite, STRETCHES, Stretch, VERIFY_RESULT_WORDS};
 pub use pointer::{PointerKind, pointer_kind};
 pub use probe::{MIN_DRIVER_CUDA, Probe, probe, require};
-pub use stream::{Stream, stream_write_value64};
+pub use stream::{Stream, copy_on_stream, stream_write_value64};
 pub use table::DeviceTable;
 pub use vmm::VmmHeap;

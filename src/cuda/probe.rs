@@ -60,6 +60,7 @@ pub(super) const SYMBOLS: &[&str] = &[
     "cuMemRetainAllocationHandle",
     "cuMemSetAccess",
     "cuMemUnmap",
+    "cuMemcpyAsync",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyHtoDAsync_v2",
     "cuMemsetD8Async",

@@ -37,6 +37,16 @@ pub fn stream_write_value64(device: &Device, stream: *mut c_void, device_addr: u
     })
 }
 
+/// Copies between any memory that the device can reach, when the stream gets there. Does not block and can be captured.
+/// Both sides stay valid until the copy or the last replay has run.
+pub fn copy_on_stream(device: &Device, stream: *mut c_void, from: u64, to: u64, bytes: u64) -> Result<()> {
+    let Ok(size) = usize::try_from(bytes) else { bail!(NMC_ERR_INVALID_ARG, "{bytes} bytes to copy") };
+    device.with_current(|| {
+        // SAFETY: the driver checks the addresses; the caller keeps the memory.
+        unsafe { call!(sys::cuMemcpyAsync(to, from, size, stream.cast())) }
+    })
+}
+
 /// A stream of the library's own, independent of all others.
 #[derive(Debug)]
 pub struct Stream {

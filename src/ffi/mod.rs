@@ -12,6 +12,7 @@ pub mod log;
 pub mod master;
 pub mod store;
 pub mod store_batch;
+pub mod store_stream;
 pub mod store_types;
 pub mod text;
 pub mod world;

@@ -13,8 +13,9 @@ use super::watch::Watches;
 use super::wire::{Item, MAX_ITEMS, MAX_PACKET, Request, item_bytes};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
-use crate::cuda::HostRegistration;
+use crate::cuda::Copier;
 use crate::layout::store::{Params, View};
+use crate::mem::HeapKind;
 use crate::sync::object;
 use crate::world::config::Hosting;
 use crate::world::{Membership, RankState, World};
@@ -49,6 +50,17 @@ impl Plans {
         self.0.lock().get(&plan_id).copied()
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// Forgets the plans for which `over` says so.
+    pub fn sweep(&self, over: impl Fn(&Opened) -> bool) {
+        self.0.lock().retain(|_, plan| !over(plan));
+    }
+
     /// Epochs of all plans.
     #[must_use]
     pub fn epochs(&self) -> Vec<u64> {
@@ -66,8 +78,6 @@ enum Way {
 pub struct Client {
     /// Dropped first: it ends the threads.
     way: Way,
-    /// The words slab for the GPU; dropped before the memory that it registers.
-    registration: Option<HostRegistration>,
     pub(super) map: Arc<Map>,
     pub(super) member: Membership,
     pub(super) number: u32,
@@ -75,6 +85,8 @@ pub struct Client {
     pub(super) plans: Arc<Plans>,
     pub(super) counters: Counters,
     pub(super) watches: Watches,
+    /// For copies that need a GPU.
+    pub(super) copiers: Mutex<Vec<Copier>>,
     /// Grows when whoever waits is to give up.
     pub(super) cancelled: AtomicU64,
     closed: AtomicBool,
@@ -128,6 +140,9 @@ impl Client {
     }
 
     fn reach(member: Membership, params: &Params, config: &Config, worlds: Vec<World>) -> Result<Self> {
+        if params.checksums != 0 && member.heap_kind() == HeapKind::Cuda {
+            crate::bail!(NMC_ERR_UNSUPPORTED, "checksums are computed by the CPU; a store on CUDA heaps has none");
+        }
         let plans = Arc::new(Plans::default());
         let (way, number, map) = if member.is_local() {
             let host = Host::of_world_or(member.world_id(), || Ok(Arc::new(Host::new(Some(member.clone())))))?;
@@ -136,13 +151,12 @@ impl Client {
         } else {
             Self::meet(&member, params, config, &plans)?
         };
-        let words = map.words();
-        let register = |device| HostRegistration::new(device, words.base(), words.bytes() as u64, false);
-        let registration = member.device().map(register).transpose()?;
+        if let Some(device) = member.device() {
+            map.register(device)?;
+        }
         member.set_store(map.store_id());
         Ok(Self {
             way,
-            registration,
             slots: Slots::new(map.params().pin_slots),
             map,
             member,
@@ -150,6 +164,7 @@ impl Client {
             plans,
             counters: Counters::default(),
             watches: Watches::new()?,
+            copiers: Mutex::new(Vec::new()),
             cancelled: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             _worlds: worlds,
@@ -359,7 +374,7 @@ impl Client {
         {
             // What the program has pinned ends with its handle; what a stream holds, the stream ends.
             for (word, slot) in words.iter().zip(0u32..) {
-                if self.slots.is_taken(slot) {
+                if self.slots.is_held(slot) {
                     object::unpin(word);
                 }
             }
@@ -378,11 +393,6 @@ impl Client {
             Way::Direct { host, .. } => host.with(|master| Ok(master.private_bytes())).unwrap_or(0),
             Way::Remote(_) => 0,
         }
-    }
-
-    /// Address of the words slab for the GPU.
-    pub(super) fn device_words(&self) -> Option<u64> {
-        self.registration.as_ref().map(HostRegistration::device_ptr)
     }
 
     /// Lets the master do its upkeep now, if it is in this process. A server does it by itself.

@@ -5,7 +5,9 @@ use super::Store;
 use super::client::Client;
 use super::sys;
 use crate::base::error::Result;
+use crate::cuda::{self, Copier, Device, Ordinary, PointerKind};
 use crate::layout::store::{ObjectHeader, View};
+use crate::mem::HeapKind;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A slice of the program's memory: address and bytes.
@@ -69,7 +71,7 @@ impl Pieces<'_> {
         Ok(())
     }
 
-    fn each(&self, mut one: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
+    pub(super) fn each(&self, mut one: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
         match *self {
             Pieces::Slices(slices) => slices.iter().try_for_each(|slice| one(slice.address, slice.bytes)),
             Pieces::Rows { address, rows, row_bytes, stride } => {
@@ -95,8 +97,21 @@ pub struct Cursor<'v> {
 impl<'v> Cursor<'v> {
     /// At byte `offset` of an object that is pinned or planned.
     pub fn new(store: &Store, view: &View<'v>, header: &'v ObjectHeader, offset: u64) -> Result<Self> {
-        let client = &store.client;
-        let base = client.member.base(header.owner_rank.load(Relaxed))? + client.params().heap_offset;
+        let base = store.client.member.base(header.owner_rank.load(Relaxed))?;
+        Self::from_base(store, view, header, offset, base)
+    }
+
+    /// The same, with addresses for the GPU.
+    pub fn on_device(store: &Store, view: &View<'v>, header: &'v ObjectHeader, offset: u64) -> Result<Self> {
+        let base = store.device_base(header.owner_rank.load(Relaxed));
+        if base == 0 {
+            crate::bail!(NMC_ERR_UNSUPPORTED, "the store's world was joined without a CUDA device (set config.device)");
+        }
+        Self::from_base(store, view, header, offset, base)
+    }
+
+    fn from_base(store: &Store, view: &View<'v>, header: &'v ObjectHeader, offset: u64, base: u64) -> Result<Self> {
+        let base = base + store.client.params().heap_offset;
         let page = u64::from(header.page_bytes.load(Relaxed));
         let mut cursor = Self { view: *view, header, base, page, next_extent: 0, at: 0, left: 0 };
         let mut skip = offset;
@@ -133,49 +148,69 @@ impl Client {
         bytes: u64,
         into: bool,
     ) -> Result<()> {
-        let mut mover = self.mover(pieces, bytes)?;
-        pieces.each(|mut address, mut left| {
-            while left > 0 {
-                if cursor.left == 0 && !cursor.advance() {
-                    crate::bail!(NMC_ERR_INTERNAL, "a value ends before its pages do");
-                }
-                let step = left.min(cursor.left);
-                if into {
-                    mover.copy(address, cursor.at, step)?;
-                } else {
-                    mover.copy(cursor.at, address, step)?;
-                }
-                address += step;
-                left -= step;
-                cursor.at += step;
-                cursor.left -= step;
+        match self.member.device() {
+            Some(device) if bytes > 0 && self.needs_device(device, pieces)? => {
+                let mut copier = match self.copiers.lock().pop() {
+                    Some(copier) => copier,
+                    None => Copier::new(device)?,
+                };
+                let side = if into { Ordinary::Source } else { Ordinary::Destination };
+                let moved = walk(cursor, pieces, into, |address, from, to, bytes| {
+                    let ordinary = Copier::is_host_only(device, address)?;
+                    copier.copy(from, to, bytes, ordinary.then_some(side))
+                });
+                // Also after a failure: nothing may be in flight when the pages are given back.
+                let finished = copier.finish();
+                self.copiers.lock().push(copier);
+                moved.and(finished)
             }
+            _ => walk(cursor, pieces, into, |_, from, to, bytes| {
+                sys::copy(from, to, bytes);
+                Ok(())
+            }),
+        }
+    }
+
+    /// Whether the CPU alone cannot do it: the heap or a piece is memory of a device.
+    fn needs_device(&self, device: &Device, pieces: &Pieces<'_>) -> Result<bool> {
+        if self.member.heap_kind() == HeapKind::Cuda {
+            return Ok(true);
+        }
+        let mut found = false;
+        pieces.each(|address, bytes| {
+            found |= bytes > 0
+                && !matches!(
+                    cuda::pointer_kind(device, address)?,
+                    PointerKind::Host | PointerKind::RegisteredHost | PointerKind::Managed
+                );
             Ok(())
         })?;
-        mover.finish()
-    }
-
-    fn mover(&self, _pieces: &Pieces<'_>, _bytes: u64) -> Result<Mover> {
-        Ok(Mover::Host)
+        Ok(found)
     }
 }
 
-/// How bytes are moved.
-enum Mover {
-    /// By this thread.
-    Host,
-}
-
-impl Mover {
-    #[inline(always)]
-    fn copy(&mut self, from: u64, to: u64, bytes: u64) -> Result<()> {
-        match self {
-            Mover::Host => sys::copy(from, to, bytes),
+/// Walks a value and the program's pieces side by side: calls `copy` with the program's address, source, destination and
+/// bytes of each stretch.
+#[inline(always)]
+pub(super) fn walk(
+    cursor: &mut Cursor<'_>,
+    pieces: &Pieces<'_>,
+    into: bool,
+    mut copy: impl FnMut(u64, u64, u64, u64) -> Result<()>,
+) -> Result<()> {
+    pieces.each(|mut address, mut left| {
+        while left > 0 {
+            if cursor.left == 0 && !cursor.advance() {
+                crate::bail!(NMC_ERR_INTERNAL, "a value ends before its pages do");
+            }
+            let step = left.min(cursor.left);
+            let (from, to) = if into { (address, cursor.at) } else { (cursor.at, address) };
+            copy(address, from, to, step)?;
+            address += step;
+            left -= step;
+            cursor.at += step;
+            cursor.left -= step;
         }
         Ok(())
-    }
-
-    fn finish(self) -> Result<()> {
-        Ok(())
-    }
+    })
 }

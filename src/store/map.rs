@@ -4,13 +4,23 @@ use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id;
 use crate::base::status::NMC_ERR_INTERNAL;
+use crate::cuda::{Device, HostRegistration};
 use crate::layout::store::{Layout, Params, View};
 use crate::mem::Slab;
 use crate::mem::slab::reopen;
+use once_cell::sync::OnceCell;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+struct Registered {
+    words: HostRegistration,
+    control: Option<HostRegistration>,
+}
 
 /// The slabs.
 pub struct Map {
+    /// For the GPU; dropped before the memory that it registers.
+    registered: OnceCell<Registered>,
     layout: Layout,
     control: Slab,
     words: Slab,
@@ -22,7 +32,7 @@ impl Map {
         let layout = Layout::new(*params);
         let control = Slab::create(c"nanomc store control", layout.control_bytes as u64, false, deadline)?;
         let words = Slab::create(c"nanomc store words", layout.words_bytes as u64, false, deadline)?;
-        let map = Self { layout, control, words };
+        let map = Self { registered: OnceCell::new(), layout, control, words };
         let view = map.view()?;
         if let Some(header) = view.header() {
             header.fill(id::random_u64()?, params);
@@ -36,12 +46,36 @@ impl Map {
         let control = if master { reopen(control.as_fd(), libc::O_RDWR)? } else { control };
         let control = Slab::open(control, layout.control_bytes as u64, master)?;
         let words = Slab::open(words, layout.words_bytes as u64, true)?;
-        let map = Self { layout, control, words };
+        let map = Self { registered: OnceCell::new(), layout, control, words };
         let found = map.view()?.header().and_then(|header| header.params());
         if found != Some(*params) {
             crate::bail!(NMC_ERR_PROTOCOL, "the memory that came is not that of this store");
         }
         Ok(map)
+    }
+
+    /// Makes the slabs known to the GPU, once for all clients of this process.
+    pub fn register(&self, device: &Arc<Device>) -> Result<()> {
+        let made = self.registered.get_or_try_init(|| -> Result<Registered> {
+            let slab =
+                |slab: &Slab, read_only| HostRegistration::new(device, slab.base(), slab.bytes() as u64, read_only);
+            // Without the control slab a wait on a stream cannot see that an object died; its deadline ends it.
+            let control = slab(&self.control, true).ok();
+            Ok(Registered { words: slab(&self.words, false)?, control })
+        });
+        made.map(|_| ())
+    }
+
+    /// Address of the words slab for the GPU; `None` without a device.
+    #[must_use]
+    pub fn device_words(&self) -> Option<u64> {
+        self.registered.get().map(|r| r.words.device_ptr())
+    }
+
+    /// Address of the control slab for the GPU; `None` if it cannot reach it.
+    #[must_use]
+    pub fn device_control(&self) -> Option<u64> {
+        self.registered.get().and_then(|r| r.control.as_ref()).map(HostRegistration::device_ptr)
     }
 
     /// What is in the slabs.

@@ -17,6 +17,7 @@ mod remote;
 mod server;
 mod slots;
 mod stats;
+pub mod stream;
 mod sys;
 mod wait;
 pub mod watch;
@@ -96,6 +97,6 @@ impl Store {
     #[must_use]
     pub fn publish_word(&self, index: u32) -> (u64, u64) {
         let at = self.client.map.layout().published_offset(index) as u64;
-        (self.client.map.words().base() as u64 + at, self.client.device_words().map_or(0, |base| base + at))
+        (self.client.map.words().base() as u64 + at, self.client.map.device_words().map_or(0, |base| base + at))
     }
 }

@@ -82,12 +82,19 @@ impl Store {
     #[inline]
     pub(super) fn look_and_pin(&self, view: &View<'_>, key: &[u8]) -> Result<Look<Pin>> {
         check_key(key)?;
-        let client = &*self.client;
-        let slot = client.take_slot(view)?;
-        let Some(word) = view.pins(client.number).and_then(|(_, words)| words.get(slot as usize)) else {
-            client.slots.give_back(slot);
-            return Ok(Look::Missing);
-        };
+        let slot = self.client.take_slot(view)?;
+        let look = self.pin_in(view, key, slot);
+        if !matches!(look, Ok(Look::Ready(_))) {
+            self.client.slots.give_back(slot);
+        }
+        look
+    }
+
+    /// Looks for a key and pins what is found in a slot that is ours and empty.
+    #[inline]
+    pub(super) fn pin_in(&self, view: &View<'_>, key: &[u8], slot: u32) -> Result<Look<Pin>> {
+        let words = view.pins(self.client.number);
+        let Some(word) = words.and_then(|(_, words)| words.get(slot as usize)) else { return Ok(Look::Missing) };
         let namespace = namespace_word(view, self.namespace);
         let mut writing = None;
         let mut epoch = 0;
@@ -114,7 +121,6 @@ impl Store {
         if let Found::At(index) = found {
             return Ok(Look::Ready(Pin { index, slot, epoch }));
         }
-        client.slots.give_back(slot);
         match (found, writing) {
             (Found::Busy, _) => Err(busy(key)),
             (_, Some((index, epoch))) => Ok(Look::Writing(index, epoch)),
@@ -217,7 +223,7 @@ impl Store {
     pub(super) fn check_pin(&self, view: &View<'_>, slot: u32, index: u32, epoch: u64) -> Result<()> {
         let word = view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize));
         let held = word.is_some_and(|word| word.load(Relaxed) == object::pin_word(index, epoch));
-        if !held || !self.client.slots.is_taken(slot) {
+        if !held || !self.client.slots.is_held(slot) {
             crate::bail!(NMC_ERR_NOT_FOUND, "the view is not pinned; was it unpinned before?");
         }
         Ok(())

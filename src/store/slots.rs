@@ -2,11 +2,16 @@
 //! begin their search in different places, so that they rarely meet.
 
 use crate::layout::store::View;
+use crate::sync::object;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 const FREE: u8 = 0;
 const TAKEN: u8 = 1;
+/// Given to a stream, which will empty the word.
+const STREAM: u8 = 2;
+/// Set aside by the program, for a kernel or a captured graph.
+const RESERVED: u8 = 3;
 /// Slots of a thread before those of the next begin: a cache line.
 const STRIDE: u32 = 8;
 
@@ -50,9 +55,9 @@ impl Slots {
         for step in 0..count {
             let at = if start + step < count { start + step } else { start + step - count };
             let state = self.states[at].load(Ordering::Relaxed);
-            if state == FREE
-                && self.states[at].compare_exchange(state, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
+            // A slot that was left to a stream is free again when the stream has emptied it.
+            let free = state == FREE || (state == STREAM && object::scan(&words[at]) == 0);
+            if free && self.states[at].compare_exchange(state, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 let needed = at as u64 + 1;
                 if self.high.load(Ordering::Acquire) < needed {
                     // Before the slot is written: whoever scans after a later fence looks this far.
@@ -65,17 +70,46 @@ impl Slots {
         None
     }
 
-    /// Gives a slot back, whose word is empty.
+    /// Gives a slot back, whose word is empty. One that was set aside stays so.
     #[inline(always)]
     pub fn give_back(&self, slot: u32) {
-        if let Some(state) = self.states.get(slot as usize) {
+        if let Some(state) = self.states.get(slot as usize)
+            && state.load(Ordering::Relaxed) == TAKEN
+        {
             state.store(FREE, Ordering::Release);
         }
     }
 
+    fn exchange(&self, slot: u32, from: u8, to: u8) -> bool {
+        let state = self.states.get(slot as usize);
+        state.is_some_and(|state| state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+    }
+
+    /// Leaves a slot to a stream that will empty it. One that was set aside stays so.
+    pub fn give_to_stream(&self, slot: u32) {
+        self.exchange(slot, TAKEN, STREAM);
+    }
+
+    /// Sets a taken slot aside.
+    pub fn set_aside(&self, slot: u32) {
+        self.exchange(slot, TAKEN, RESERVED);
+    }
+
+    /// Ends that; false if it was not set aside.
+    pub fn end_reservation(&self, slot: u32) -> bool {
+        self.exchange(slot, RESERVED, STREAM)
+    }
+
+    /// Whether the slot is set aside.
+    #[must_use]
+    pub fn is_set_aside(&self, slot: u32) -> bool {
+        self.states.get(slot as usize).is_some_and(|state| state.load(Ordering::Relaxed) == RESERVED)
+    }
+
     /// Whether the program holds the slot.
     #[must_use]
-    pub fn is_taken(&self, slot: u32) -> bool {
-        self.states.get(slot as usize).is_some_and(|state| state.load(Ordering::Relaxed) == TAKEN)
+    pub fn is_held(&self, slot: u32) -> bool {
+        let state = self.states.get(slot as usize).map_or(FREE, |state| state.load(Ordering::Relaxed));
+        state == TAKEN || state == RESERVED
     }
 }

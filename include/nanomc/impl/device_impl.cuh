@@ -98,6 +98,13 @@ NMC_DEV ulonglong2 nmc_dev_ld16(const void* src) {
   return v;
 }
 
+// Past L1.
+NMC_DEV ulonglong2 nmc_dev_impl_ld16_cg(const void* src) {
+  ulonglong2 v;
+  asm volatile("ld.global.cg.v2.u64 {%0, %1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(src) : "memory");
+  return v;
+}
+
 NMC_DEV void nmc_dev_st16(void* dst, ulonglong2 v) {
   asm volatile("st.v2.u64 [%0], {%1, %2};" : : "l"(dst), "l"(v.x), "l"(v.y) : "memory");
 }
@@ -129,24 +136,31 @@ NMC_DEV void nmc_dev_impl_copy_narrow(char* dst, const char* src, uint64_t n, ui
   for (uint64_t i = tid; i < n; i += nthreads) nmc_dev_impl_copy_one<WIDTH>(dst + i * WIDTH, src + i * WIDTH);
 }
 
+template <bool CG>
+NMC_DEV ulonglong2 nmc_dev_impl_load(const char* src) {
+  return CG ? nmc_dev_impl_ld16_cg(src) : nmc_dev_ld16(src);
+}
+
+template <bool CG>
 NMC_DEV void nmc_dev_impl_copy_wide(char* dst, const char* src, uint64_t n, uint32_t tid, uint32_t nthreads) {
   const uint64_t step = nthreads;
   uint64_t i = tid;
   // Four loads in flight before the first store.
   for (; i + 3 * step < n; i += 4 * step) {
-    const ulonglong2 a = nmc_dev_ld16(src + i * 16);
-    const ulonglong2 b = nmc_dev_ld16(src + (i + step) * 16);
-    const ulonglong2 c = nmc_dev_ld16(src + (i + 2 * step) * 16);
-    const ulonglong2 d = nmc_dev_ld16(src + (i + 3 * step) * 16);
+    const ulonglong2 a = nmc_dev_impl_load<CG>(src + i * 16);
+    const ulonglong2 b = nmc_dev_impl_load<CG>(src + (i + step) * 16);
+    const ulonglong2 c = nmc_dev_impl_load<CG>(src + (i + 2 * step) * 16);
+    const ulonglong2 d = nmc_dev_impl_load<CG>(src + (i + 3 * step) * 16);
     nmc_dev_st16(dst + i * 16, a);
     nmc_dev_st16(dst + (i + step) * 16, b);
     nmc_dev_st16(dst + (i + 2 * step) * 16, c);
     nmc_dev_st16(dst + (i + 3 * step) * 16, d);
   }
-  for (; i < n; i += step) nmc_dev_st16(dst + i * 16, nmc_dev_ld16(src + i * 16));
+  for (; i < n; i += step) nmc_dev_st16(dst + i * 16, nmc_dev_impl_load<CG>(src + i * 16));
 }
 
-NMC_DEV void nmc_dev_copy16(void* dst_bytes, const void* src_bytes, uint64_t bytes, uint32_t tid, uint32_t nthreads) {
+template <bool CG>
+NMC_DEV void nmc_dev_impl_copy16(void* dst_bytes, const void* src_bytes, uint64_t bytes, uint32_t tid, uint32_t nthreads) {
   char* dst = static_cast<char*>(dst_bytes);
   const char* src = static_cast<const char*>(src_bytes);
   const uint32_t difference = static_cast<uint32_t>(reinterpret_cast<uint64_t>(dst) - reinterpret_cast<uint64_t>(src));
@@ -161,11 +175,61 @@ NMC_DEV void nmc_dev_copy16(void* dst_bytes, const void* src_bytes, uint64_t byt
 
   const uint64_t n = bytes / width;
   switch (width) {
-    case 16: nmc_dev_impl_copy_wide(dst, src, n, tid, nthreads); break;
+    case 16: nmc_dev_impl_copy_wide<CG>(dst, src, n, tid, nthreads); break;
     case 8: nmc_dev_impl_copy_narrow<8>(dst, src, n, tid, nthreads); break;
     case 4: nmc_dev_impl_copy_narrow<4>(dst, src, n, tid, nthreads); break;
     case 2: nmc_dev_impl_copy_narrow<2>(dst, src, n, tid, nthreads); break;
     default: nmc_dev_impl_copy_narrow<1>(dst, src, n, tid, nthreads); break;
   }
   nmc_dev_impl_copy_narrow<1>(dst + n * width, src + n * width, bytes - n * width, tid, nthreads);
+}
+
+NMC_DEV void nmc_dev_copy16(void* dst, const void* src, uint64_t bytes, uint32_t tid, uint32_t nthreads) {
+  nmc_dev_impl_copy16<false>(dst, src, bytes, tid, nthreads);
+}
+
+NMC_DEV void nmc_dev_copy16_cg(void* dst, const void* src, uint64_t bytes, uint32_t tid, uint32_t nthreads) {
+  nmc_dev_impl_copy16<true>(dst, src, bytes, tid, nthreads);
+}
+
+NMC_DEV void nmc_dev_store_page(void* payload, uint64_t page, uint64_t page_bytes, const void* src, uint64_t bytes,
+                                uint32_t tid, uint32_t nthreads) {
+  nmc_dev_copy16_cg(static_cast<char*>(payload) + page * page_bytes, src, bytes < page_bytes ? bytes : page_bytes, tid,
+                    nthreads);
+}
+
+NMC_DEV bool nmc_dev_impl_live(uint64_t control, uint64_t epoch) {
+  const uint64_t state = control & 15;
+  return (state == NMC_STATE_WRITING || state == NMC_STATE_READY) && control >> NMC_EPOCH_SHIFT == epoch;
+}
+
+NMC_DEV uint32_t nmc_dev_wait_ready(const uint64_t* published, const uint64_t* control, uint64_t epoch,
+                                    uint64_t timeout_ns) {
+  const uint64_t start = nmc_dev_globaltimer_ns();
+  for (uint64_t now = start;; now = nmc_dev_globaltimer_ns()) {
+    const bool live = control == nullptr || nmc_dev_impl_live(nmc_dev_ld_acquire_sys_u64(control), epoch);
+    if (nmc_dev_ld_relaxed_sys_u64(published) == epoch) {
+      nmc_dev_fence_acquire_sys();
+      return live ? NMC_READY_YES : NMC_READY_STALE;
+    }
+    if (!live) return NMC_READY_STALE;
+    const int64_t waited = static_cast<int64_t>(now - start);
+    if (timeout_ns == 0 || (waited > 0 && static_cast<uint64_t>(waited) >= timeout_ns)) return NMC_READY_TIMEOUT;
+  }
+}
+
+NMC_DEV bool nmc_dev_pin(const nmc_device_pin_t* pin) {
+  // Release: who finds the slot changed knows that the use before is over.
+  nmc_dev_st_release_sys_u64(reinterpret_cast<uint64_t*>(pin->slot), pin->value);
+  nmc_dev_fence_sc_sys();
+  const uint64_t control = nmc_dev_ld_acquire_sys_u64(reinterpret_cast<const uint64_t*>(pin->control));
+  const uint64_t published = nmc_dev_ld_acquire_sys_u64(reinterpret_cast<const uint64_t*>(pin->published));
+  if (nmc_dev_impl_live(control, pin->epoch) && published == pin->epoch) return true;
+  nmc_dev_unpin(pin);
+  return false;
+}
+
+NMC_DEV void nmc_dev_unpin(const nmc_device_pin_t* pin) {
+  nmc_dev_fence_release_sys();
+  nmc_dev_st_relaxed_sys_u64(reinterpret_cast<uint64_t*>(pin->slot), 0);
 }

@@ -1,0 +1,278 @@
+//! `nmc_store_*_async` and what graphs and kernels need: the store on CUDA streams.
+
+use super::basic::nmc_slice_t;
+use super::store::{array, buffer_of, key_of, missed, nmc_store_t, opened_of, pinned, slice_of, view_of, with};
+use super::store_types::{nmc_buffer_t, nmc_view_t, nmc_write_plan_t};
+use super::{guard, guard_status, out};
+use crate::base::status::{NMC_OK, nmc_status_t};
+use crate::store::copy::{Pieces, Slice};
+use crate::store::read::{Look, Pin};
+use crate::store::stream::DevicePin;
+use std::ffi::c_void;
+
+/// cbindgen:ignore
+#[repr(C)]
+pub struct nmc_publish_desc_t {
+    /// See `nanomc/layout.h`.
+    pub word: u64,
+    /// See `nanomc/layout.h`.
+    pub epoch: u64,
+}
+
+/// cbindgen:ignore
+#[repr(C)]
+pub struct nmc_device_pin_t {
+    /// See `nanomc/layout.h`, also for the others.
+    pub slot: u64,
+    /// Value.
+    pub value: u64,
+    /// Control word.
+    pub control: u64,
+    /// Publish word.
+    pub published: u64,
+    /// Epoch.
+    pub epoch: u64,
+    /// First byte.
+    pub payload: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Publishes a plan when the stream gets there, after everything that this stream stored before. What other streams
+/// store must be ordered before by events. The value is baked into a captured graph: capture `nmc_store_publish_captured`
+/// instead. `nmc_store_commit` tells afterwards what became of the plan.
+///
+/// Does not block. Thread-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such plan), `NMC_ERR_UNSUPPORTED` (no device; a plan with
+/// `NMC_PUT_REPLACE` or checksums), `NMC_ERR_CUDA`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_commit_async(
+    store: *mut nmc_store_t,
+    plan: *const nmc_write_plan_t,
+    stream: *mut c_void,
+) -> nmc_status_t {
+    // SAFETY: the C contract of `plan`.
+    guard(|| with(store, |store| store.commit_async(&unsafe { opened_of(plan) }?, stream)))
+}
+
+/// Copies `n` slices of memory that the GPU can reach into the plan's pages, from byte `offset` of the value on, when the
+/// stream gets there. Follow with `nmc_store_commit_async`.
+///
+/// Does not block. Thread-safe. Graph-safe (a captured copy goes to the pages of this plan each time). Statuses as for
+/// `nmc_store_commit_async`; `NMC_ERR_INVALID_ARG` for memory that the GPU cannot reach.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_push_async(
+    store: *mut nmc_store_t,
+    plan: *const nmc_write_plan_t,
+    offset: u64,
+    slices: *const nmc_slice_t,
+    n: usize,
+    stream: *mut c_void,
+) -> nmc_status_t {
+    guard(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of these arguments.
+            let (plan, slices) = unsafe { (opened_of(plan)?, array(slices, n, "slices")?) };
+            let slices: Vec<Slice> = slices.iter().map(|slice| slice_of(*slice)).collect();
+            let pieces = Pieces::Slices(&slices);
+            pieces.check()?;
+            store.push_async(&plan, offset, &pieces, stream)
+        })
+    })
+}
+
+/// Copies from a pinned object, from byte `offset` on, into `n` buffers that the GPU can reach, when the stream gets
+/// there. Unpin afterwards with `nmc_store_unpin_async` on the same stream.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_UNSUPPORTED`,
+/// `NMC_ERR_INVALID_ARG`, `NMC_ERR_CUDA`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_fetch_async(
+    store: *mut nmc_store_t,
+    view: *const nmc_view_t,
+    offset: u64,
+    buffers: *const nmc_buffer_t,
+    n: usize,
+    stream: *mut c_void,
+) -> nmc_status_t {
+    guard(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of these arguments.
+            let (view, buffers) = unsafe { (view_of(view)?, array(buffers, n, "buffers")?) };
+            let slices: Vec<Slice> = buffers.iter().map(|buffer| buffer_of(*buffer)).collect();
+            let pieces = Pieces::Slices(&slices);
+            pieces.check()?;
+            store.fetch_async(pin_of(view), offset, &pieces, stream)
+        })
+    })
+}
+
+fn pin_of(view: &nmc_view_t) -> Pin {
+    Pin { index: view.index, slot: view.slot, epoch: view.epoch }
+}
+
+/// Ends a pin when the stream gets there: everything that this stream reads of the object before is done then. The view
+/// must not be used again by the caller.
+///
+/// Does not block. Thread-safe. Not to be captured: reserve a slot for that. Statuses: `NMC_ERR_NOT_FOUND` (not pinned),
+/// `NMC_ERR_UNSUPPORTED` (no device), `NMC_ERR_CUDA`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_unpin_async(
+    store: *mut nmc_store_t,
+    view: *const nmc_view_t,
+    stream: *mut c_void,
+) -> nmc_status_t {
+    guard(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of `view`.
+            let view = unsafe { view_of(view) }?;
+            store.unpin_async(pin_of(view), stream)
+        })
+    })
+}
+
+/// Makes the stream wait until the object, which is being written or there already, can be read. `*result`, in memory that
+/// the GPU can reach, or NULL, becomes `NMC_READY_YES`, `NMC_READY_STALE` (its writer gave up) or `NMC_READY_TIMEOUT`
+/// (after `timeout_ms`; -1 for 30 s). One block of the GPU spins meanwhile. A published object can still be evicted: pin it
+/// from the host after the wait, or in a kernel with `nmc_dev_pin`.
+///
+/// Does not block. Thread-safe. Graph-safe (it waits for this very object each time). Statuses: `NMC_ERR_NOT_FOUND`,
+/// `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_wait_ready_async(
+    store: *mut nmc_store_t,
+    key: nmc_slice_t,
+    timeout_ms: i64,
+    result: *mut u32,
+    stream: *mut c_void,
+) -> nmc_status_t {
+    guard(|| {
+        let limit = crate::base::Deadline::from_ms(timeout_ms, 30_000)?.left();
+        let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        // SAFETY: the C contract of `key`.
+        with(store, |store| store.wait_ready_async(unsafe { key_of(key) }?, limit, result as u64, stream))
+    })
+}
+
+/// Fills a descriptor for `nmc_store_publish_captured`: before each launch of the graph, for the plan that this launch
+/// writes. `desc` is memory of the host that the GPU can reach (pinned).
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses as for `nmc_store_commit_async`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_publish_desc(
+    store: *mut nmc_store_t,
+    plan: *const nmc_write_plan_t,
+    desc: *mut nmc_publish_desc_t,
+) -> nmc_status_t {
+    guard(|| {
+        with(store, |store| {
+            let place = out(desc, "desc")?;
+            // SAFETY: the C contract of `plan`.
+            let plan = unsafe { opened_of(plan) }?;
+            store.check_plan_for_stream(&plan)?;
+            place.write(nmc_publish_desc_t { word: store.publish_word(plan.index).1, epoch: plan.epoch });
+            Ok(())
+        })
+    })
+}
+
+/// Publishes what `n` descriptors say at the time the stream gets there, which a captured graph does anew in every launch;
+/// one with epoch 0 says nothing. The descriptors must stay as they are until the launch has run.
+///
+/// Does not block. Thread-safe. Graph-safe: made to be captured. Statuses: `NMC_ERR_UNSUPPORTED` (no device),
+/// `NMC_ERR_INVALID_ARG` (memory that the GPU cannot reach), `NMC_ERR_CUDA`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_publish_captured(
+    store: *mut nmc_store_t,
+    descs: *const nmc_publish_desc_t,
+    n: u32,
+    stream: *mut c_void,
+) -> nmc_status_t {
+    guard(|| with(store, |store| store.publish_captured(descs as u64, n, stream)))
+}
+
+/// Sets a pin slot aside for a captured graph or for kernels, and stores its number in `*slot`.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (no free slot), `NMC_ERR_UNSUPPORTED` (no device).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_slot_reserve(store: *mut nmc_store_t, slot: *mut u32) -> nmc_status_t {
+    guard(|| {
+        with(store, |store| {
+            let place = out(slot, "slot")?;
+            place.write(store.reserve_slot()?);
+            Ok(())
+        })
+    })
+}
+
+/// Gives a reserved slot back; no graph and no kernel will use it again.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_store_slot_release(store: *mut nmc_store_t, slot: u32) -> nmc_status_t {
+    guard(|| with(store, |store| store.release_slot(slot)))
+}
+
+/// Pins an object in a reserved slot, before the launch of a graph that ends the pin with a captured
+/// `nmc_store_slot_unpin_async`. `NMC_ERR_BUSY` while the launch before still uses the slot. Otherwise like
+/// `nmc_store_pin`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_slot_pin(
+    store: *mut nmc_store_t,
+    slot: u32,
+    key: nmc_slice_t,
+    view: *mut nmc_view_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            let place = out(view, "view")?;
+            // SAFETY: the C contract of `key`.
+            let key = unsafe { key_of(key) }?;
+            match store.pin_slot(slot, key)? {
+                Look::Ready((pin, location)) => {
+                    place.write(pinned(store, pin, &location, location.n_pages)?);
+                    Ok(NMC_OK)
+                }
+                other => missed(key, &other),
+            }
+        })
+    })
+}
+
+/// Ends the pin in a reserved slot when the stream gets there; in a captured graph, with every launch.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not reserved), `NMC_ERR_UNSUPPORTED`,
+/// `NMC_ERR_CUDA`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_slot_unpin_async(
+    store: *mut nmc_store_t,
+    slot: u32,
+    stream: *mut c_void,
+) -> nmc_status_t {
+    guard(|| with(store, |store| store.unpin_slot_async(slot, stream)))
+}
+
+/// Stores in `*pin` what a kernel needs to pin the object by itself (`nmc_dev_pin`), with a reserved slot. The object must
+/// lie in one extent.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNSUPPORTED`,
+/// `NMC_ERR_BUSY`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_device_pin(
+    store: *mut nmc_store_t,
+    slot: u32,
+    key: nmc_slice_t,
+    pin: *mut nmc_device_pin_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            let place = out(pin, "pin")?;
+            // SAFETY: the C contract of `key`.
+            let key = unsafe { key_of(key) }?;
+            let look = store.device_pin(slot, key)?;
+            if let Look::Ready(DevicePin { slot, value, control, published, epoch, payload, bytes }) = look {
+                place.write(nmc_device_pin_t { slot, value, control, published, epoch, payload, bytes });
+            }
+            missed(key, &look)
+        })
+    })
+}

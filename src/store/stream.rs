@@ -1,0 +1,257 @@
+//! The store on CUDA streams: copies, publications and unpins that happen when the stream gets there, and what graphs and
+//! kernels need to do these themselves. Everything here only enqueues.
+
+use super::Store;
+use super::copy::{Cursor, Pieces, walk};
+use super::master::{Opened, not_found, show};
+use super::read::{Location, Look, Pin, location};
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
+use crate::cuda::{self, Device, PointerKind, STRETCHES, Stretch};
+use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN, View};
+use crate::sync::object;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// Plans that are committed by streams are forgotten when there are so many.
+const SWEEP_AT: usize = 64;
+/// A stretch of at least this size is copied by the driver, which may use a copy engine.
+const LARGE: u64 = 4 << 20;
+
+/// What a kernel needs to pin an object by itself: addresses for the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DevicePin {
+    /// Of the pin slot.
+    pub slot: u64,
+    /// What to store there.
+    pub value: u64,
+    /// Of the control word.
+    pub control: u64,
+    /// Of the publish word.
+    pub published: u64,
+    /// Epoch of the object.
+    pub epoch: u64,
+    /// Of the first byte.
+    pub payload: u64,
+    /// Bytes of the value.
+    pub bytes: u64,
+}
+
+#[cold]
+fn no_device() -> Error {
+    Error::new(NMC_ERR_UNSUPPORTED, "the store's world was joined without a CUDA device (set config.device)")
+}
+
+impl Store {
+    fn device(&self) -> Result<&Arc<Device>> {
+        self.client.member.device().ok_or_else(no_device)
+    }
+
+    fn words_base(&self) -> Result<u64> {
+        self.client.map.device_words().ok_or_else(no_device)
+    }
+
+    fn slot_address(&self, slot: u32) -> Result<u64> {
+        Ok(self.words_base()? + self.client.map.layout().slot_offset(self.client.number, slot) as u64)
+    }
+
+    /// Publishes a plan when the stream gets there.
+    pub fn commit_async(&self, plan: &Opened, stream: *mut c_void) -> Result<()> {
+        self.check_plan_for_stream(plan)?;
+        cuda::stream_write_value64(self.device()?, stream, self.publish_word(plan.index).1, plan.epoch)?;
+        let plans = &self.client.plans;
+        if plans.len() >= SWEEP_AT {
+            let view = self.client.view()?;
+            plans.sweep(|p| view.publish(p.index).is_some_and(|w| w.published.load(Acquire) == p.epoch));
+        }
+        Ok(())
+    }
+
+    /// Refuses a plan that is not open, or that cannot be committed by a stream.
+    pub fn check_plan_for_stream(&self, plan: &Opened) -> Result<()> {
+        self.device()?;
+        let view = self.client.view()?;
+        if self.client.plans.get(plan.plan_id) != Some(*plan) {
+            return Err(Error::new(NMC_ERR_NOT_FOUND, format!("there is no open write plan {:x}", plan.plan_id)));
+        }
+        let flags = view.object(plan.index).map_or(0, |header| header.flags.load(Relaxed));
+        if flags & (FLAG_HIDDEN | FLAG_CHECKSUM) != 0 {
+            let why = if flags & FLAG_HIDDEN != 0 { "replaces another object" } else { "is checksummed" };
+            crate::bail!(NMC_ERR_UNSUPPORTED, "a plan that {why} is committed by nmc_store_commit only");
+        }
+        Ok(())
+    }
+
+    /// Copies `pieces` into the pages of a plan from `offset` on, when the stream gets there.
+    pub fn push_async(&self, plan: &Opened, offset: u64, pieces: &Pieces<'_>, stream: *mut c_void) -> Result<()> {
+        if self.client.plans.get(plan.plan_id) != Some(*plan) {
+            return Err(Error::new(NMC_ERR_NOT_FOUND, format!("there is no open write plan {:x}", plan.plan_id)));
+        }
+        self.copy_async(plan.index, offset, pieces, stream, true)
+    }
+
+    /// Copies from a pinned object into `pieces` when the stream gets there.
+    pub fn fetch_async(&self, pin: Pin, offset: u64, pieces: &Pieces<'_>, stream: *mut c_void) -> Result<()> {
+        self.check_view(pin.slot, pin.index, pin.epoch)?;
+        self.copy_async(pin.index, offset, pieces, stream, false)
+    }
+
+    fn copy_async(&self, index: u32, offset: u64, pieces: &Pieces<'_>, stream: *mut c_void, into: bool) -> Result<()> {
+        let device = self.device()?;
+        let view = self.client.view()?;
+        let Some(header) = view.object(index) else { return Ok(()) };
+        let (bytes, total) = (pieces.bytes()?, header.bytes_total.load(Relaxed));
+        if offset.checked_add(bytes).is_none_or(|end| end > total) {
+            crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "{bytes} bytes from offset {offset} on reach behind the end of the value, which has {total}"
+            );
+        }
+        pieces.each(|address, bytes| {
+            if bytes > 0 && cuda::pointer_kind(device, address)? == PointerKind::Host {
+                crate::bail!(
+                    NMC_ERR_INVALID_ARG,
+                    "{address:#x} is host memory that the GPU cannot reach; register it, or use the call that waits"
+                );
+            }
+            Ok(())
+        })?;
+        let kernels = device.kernels()?;
+        let mut cursor = Cursor::on_device(self, &view, header, offset)?;
+        let mut stretches: Vec<Stretch> = Vec::with_capacity(STRETCHES);
+        walk(&mut cursor, pieces, into, |_, src, dst, bytes| {
+            if bytes >= LARGE {
+                return cuda::copy_on_stream(device, stream, src, dst, bytes);
+            }
+            stretches.push(Stretch { dst, src, bytes });
+            if stretches.len() == STRETCHES {
+                kernels.store_copy(stream, &stretches, true)?;
+                stretches.clear();
+            }
+            Ok(())
+        })?;
+        if stretches.is_empty() { Ok(()) } else { kernels.store_copy(stream, &stretches, true) }
+    }
+
+    /// Ends a pin when the stream gets there. The view is the stream's from now on.
+    pub fn unpin_async(&self, pin: Pin, stream: *mut c_void) -> Result<()> {
+        self.check_view(pin.slot, pin.index, pin.epoch)?;
+        cuda::stream_write_value64(self.device()?, stream, self.slot_address(pin.slot)?, 0)?;
+        self.client.slots.give_to_stream(pin.slot);
+        Ok(())
+    }
+
+    /// Makes a stream wait until an object that is being written, or is there, can be read.
+    pub fn wait_ready_async(&self, key: &[u8], timeout_ns: u64, out: u64, stream: *mut c_void) -> Result<()> {
+        let device = self.device()?;
+        let view = self.client.view()?;
+        let (index, epoch) = match self.look(&view, key)? {
+            Look::Ready(found) => found,
+            Look::Writing(index, epoch) => (index, epoch),
+            Look::Missing => return Err(not_found(key)),
+        };
+        let header = self.client.map.layout().header_offset(index) as u64;
+        let control = self.client.map.device_control().map_or(0, |base| base + header);
+        device.kernels()?.store_wait(stream, self.publish_word(index).1, control, epoch, timeout_ns, out)
+    }
+
+    /// Publishes what `n` descriptors in memory that the GPU can reach say when the stream gets there.
+    pub fn publish_captured(&self, descriptors: u64, n: u32, stream: *mut c_void) -> Result<()> {
+        let device = self.device()?;
+        if descriptors == 0 || !descriptors.is_multiple_of(8) || n == 0 {
+            crate::bail!(NMC_ERR_INVALID_ARG, "{n} descriptors at {descriptors:#x} cannot be published");
+        }
+        if cuda::pointer_kind(device, descriptors)? == PointerKind::Host {
+            crate::bail!(NMC_ERR_INVALID_ARG, "the descriptors are in host memory that the GPU cannot reach");
+        }
+        device.kernels()?.store_publish(stream, descriptors, n)
+    }
+
+    // ---- slots of kernels and graphs -------------------------------------------------------------------------------
+
+    /// Sets a pin slot aside for a kernel or a captured graph.
+    pub fn reserve_slot(&self) -> Result<u32> {
+        self.words_base()?;
+        let view = self.client.view()?;
+        let slot = self.client.take_slot(&view)?;
+        self.client.slots.set_aside(slot);
+        Ok(slot)
+    }
+
+    fn check_slot(&self, slot: u32) -> Result<()> {
+        if !self.client.slots.is_set_aside(slot) {
+            crate::bail!(NMC_ERR_NOT_FOUND, "slot {slot} was not reserved");
+        }
+        Ok(())
+    }
+
+    /// Gives a reserved slot back. If it is in use it is free when the stream has emptied it.
+    pub fn release_slot(&self, slot: u32) -> Result<()> {
+        self.check_slot(slot)?;
+        self.client.slots.end_reservation(slot);
+        Ok(())
+    }
+
+    fn slot_word<'v>(&self, view: &View<'v>, slot: u32) -> Option<&'v std::sync::atomic::AtomicU64> {
+        view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize))
+    }
+
+    /// Pins an object in a reserved slot, which must be empty: what a captured unpin emptied, or was never used.
+    pub fn pin_slot(&self, slot: u32, key: &[u8]) -> Result<Look<(Pin, Location)>> {
+        super::master::check_key(key)?;
+        self.check_slot(slot)?;
+        let view = self.client.view()?;
+        if self.slot_word(&view, slot).is_none_or(|word| object::scan(word) != 0) {
+            return Err(Error::new(NMC_ERR_BUSY, format!("slot {slot} still pins what the launch before is using")));
+        }
+        Ok(match self.pin_in(&view, key, slot)? {
+            Look::Ready(pin) => {
+                let Some(header) = view.object(pin.index) else { return Ok(Look::Missing) };
+                let place = location(&view, pin.index, header, pin.epoch);
+                self.stamp(&view, pin.index);
+                self.client.counters.hit(place.bytes_total);
+                Look::Ready((pin, place))
+            }
+            Look::Writing(index, epoch) => Look::Writing(index, epoch),
+            Look::Missing => Look::Missing,
+        })
+    }
+
+    /// Empties a reserved slot when the stream gets there; captured, each time.
+    pub fn unpin_slot_async(&self, slot: u32, stream: *mut c_void) -> Result<()> {
+        self.check_slot(slot)?;
+        cuda::stream_write_value64(self.device()?, stream, self.slot_address(slot)?, 0)
+    }
+
+    /// What a kernel needs to pin an object itself, with a reserved slot.
+    pub fn device_pin(&self, slot: u32, key: &[u8]) -> Result<Look<DevicePin>> {
+        self.check_slot(slot)?;
+        let Some(control) = self.client.map.device_control() else {
+            return Err(Error::new(NMC_ERR_UNSUPPORTED, "this device cannot reach read-only host memory"));
+        };
+        let Look::Ready(place) = self.location(key)? else {
+            return Ok(match self.location(key)? {
+                Look::Writing(index, epoch) => Look::Writing(index, epoch),
+                _ => Look::Missing,
+            });
+        };
+        if place.n_extents > 1 {
+            crate::bail!(
+                NMC_ERR_UNSUPPORTED,
+                "{} lies in {} extents; put it with NMC_PUT_CONTIGUOUS",
+                show(key),
+                place.n_extents
+            );
+        }
+        Ok(Look::Ready(DevicePin {
+            slot: self.slot_address(slot)?,
+            value: object::pin_word(place.index, place.epoch),
+            control: control + self.client.map.layout().header_offset(place.index) as u64,
+            published: self.publish_word(place.index).1,
+            epoch: place.epoch,
+            payload: self.device_base(place.owner_rank) + place.offset,
+            bytes: place.bytes_total,
+        }))
+    }
+}
