@@ -1,27 +1,27 @@
-//! `nmc_master_*`: the master of a world in a process that is not one of its ranks.
+//! `nmc_master_*`: the masters of a world and its store in a process that is not one of the ranks.
 
 use super::handle::{self, HasC, Object};
 use super::world_types::{nmc_world_config_t, parse};
 use super::{guard, out};
 use crate::base::status::nmc_status_t;
-use crate::world::Master;
+use crate::store::Masters;
 
-/// The master of a world, running on a thread of its own.
+/// The master of a world and that of its store, each on a thread of its own.
 pub struct nmc_master_t {
     _opaque: [u8; 0],
 }
 
-impl Object for Master {
+impl Object for Masters {
     const KIND: u64 = 2;
     const NAME: &'static str = "master";
     fn cancel(&self) {}
 }
 
-impl HasC for Master {
+impl HasC for Masters {
     type C = nmc_master_t;
 }
 
-/// Starts the master of the world that `config` describes, for ranks that join with `NMC_MASTER_EXTERNAL`. `rank` and
+/// Starts the master of the world that `config` describes, and of its store, for ranks that join with `NMC_MASTER_EXTERNAL`. `rank` and
 /// the fields about own memory are not used. It takes over a world whose former master died, as soon as a survivor
 /// reports; and it serves the next world of the same name when all ranks have left.
 ///
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn nmc_master_start(
         handle::prepare()?;
         // SAFETY: the C contract of `config`.
         let config = unsafe { parse(config) }?;
-        slot.write(handle::create(Master::open(&config)?)?);
+        slot.write(handle::create(Masters::open(&config)?)?);
         Ok(())
     })
 }
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn nmc_master_start(
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_master_destroy(master: *mut nmc_master_t) -> nmc_status_t {
     guard(|| {
-        drop(handle::take::<Master>(master)?);
+        drop(handle::take::<Masters>(master)?);
         Ok(())
     })
 }

@@ -2,6 +2,7 @@
 
 use crate::base::Deadline;
 use crate::base::error::Result;
+use crate::layout::MAX_RANKS;
 use crate::layout::store::{KEY_UNIT, Params};
 use crate::sync::index::MAX_INDEX;
 
@@ -171,6 +172,30 @@ impl Default for Config {
             deadline: Deadline::after(std::time::Duration::from_secs(30)),
             call_ms: 10_000,
         }
+    }
+}
+
+/// Refuses parameters that no [`Config`] gives: they came from another process.
+pub fn check_sane(p: &Params) -> Result<()> {
+    let config = Config {
+        page_bytes: p.page_bytes,
+        heap_offset: p.heap_offset,
+        heap_bytes: Some(p.heap_bytes),
+        max_objects: Some(p.max_objects),
+        key_bytes: Some(p.key_bytes),
+        pin_slots: p.pin_slots,
+        policy: Policy::from_code(p.policy).unwrap_or(Policy::Fifo),
+        checksums: p.checksums != 0,
+        high_permille: p.high_permille,
+        low_permille: p.low_permille,
+        watchdog_ms: p.watchdog_ms,
+        ..Config::default()
+    };
+    let end = p.heap_offset.checked_add(p.heap_bytes).filter(|end| *end <= 1 << 47);
+    let ranks = (1..=u32::try_from(MAX_RANKS).unwrap_or(0)).contains(&p.world_size);
+    match end {
+        Some(end) if ranks && config.params(p.world_size, end)? == *p => Ok(()),
+        _ => crate::bail!(NMC_ERR_PROTOCOL, "a client sent parameters that no store has"),
     }
 }
 

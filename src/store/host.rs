@@ -70,7 +70,16 @@ impl Host {
     /// Runs `body` on the master.
     #[inline]
     pub fn with<R>(&self, body: impl FnOnce(&mut Master) -> Result<R>) -> Result<R> {
-        body(self.state.lock().master.as_mut().ok_or_else(away)?)
+        let mut state = self.state.lock();
+        let master = state.master.as_mut().ok_or_else(away)?;
+        let result = body(master);
+        let news = master.take_news();
+        // The program's log callback may call us: it must not find the lock taken.
+        drop(state);
+        for (level, line) in news {
+            log::emit(level, || line);
+        }
+        result
     }
 
     /// Random name of the store; 0 while there is none.
@@ -113,9 +122,7 @@ impl Host {
         let mut state = self.state.lock();
         Self::make_way(&mut state, world_id, 0)?;
         if state.master.is_none() {
-            let master = Master::take_over(Arc::new(map()?))?;
-            log::emit(log::INFO, || format!("store: took over {:016x}", master.map().store_id()));
-            state.master = Some(master);
+            state.master = Some(Master::take_over(Arc::new(map()?))?);
             state.world_id = world_id;
         }
         match &state.master {
@@ -147,9 +154,8 @@ impl Host {
 
     /// A client of this process leaves.
     pub fn detach_direct(&self, client: u32) {
-        let mut state = self.state.lock();
-        state.direct.retain(|c| *c != client);
-        if let Some(Err(error)) = state.master.as_mut().map(|m| m.detach(client)) {
+        self.state.lock().direct.retain(|c| *c != client);
+        if let Err(error) = self.with(|master| master.detach(client)) {
             log::emit(log::WARN, || format!("store: a client leaves: {error}"));
         }
     }

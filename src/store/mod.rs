@@ -7,6 +7,7 @@ pub mod config;
 pub mod copy;
 mod counters;
 pub mod evict;
+mod external;
 mod host;
 mod index;
 mod lists;
@@ -26,8 +27,7 @@ pub mod write;
 
 pub use client::Client;
 pub use config::{Config, Policy};
-pub use host::Host;
-pub use server::Server;
+pub use external::Masters;
 pub use stats::{RankStats, Stats, percentile};
 
 use crate::base::error::Result;

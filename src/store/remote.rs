@@ -281,22 +281,26 @@ impl Inner {
             Some((link, items, _)) => first(items).map(|_| Some(link)),
             None => Ok(None),
         });
-        let pause = match met {
+        let (pause, error) = match met {
             Ok(Some(link)) => {
-                log::emit(log::INFO, || format!("rank {}: the store has a master again", self.member.rank()));
                 wire.link = Some(link);
+                // The program's log callback may call us: it must not find the lock taken.
+                drop(wire);
+                log::emit(log::INFO, || format!("rank {}: the store has a master again", self.member.rank()));
                 return;
             }
-            Ok(None) => RETRY,
+            Ok(None) => (RETRY, None),
             Err(error) => {
-                log::emit(log::WARN, || format!("rank {}: the store's master refuses: {error}", self.member.rank()));
                 if error.status == NMC_ERR_STALE {
-                    *self.refused.lock() = Some(error);
+                    *self.refused.lock() = Some(error.clone());
                 }
-                RETRY_REFUSED
+                (RETRY_REFUSED, Some(error))
             }
         };
         drop(wire);
+        if let Some(error) = error {
+            log::emit(log::WARN, || format!("rank {}: the store's master refuses: {error}", self.member.rank()));
+        }
         sys::poll(&[self.nudge.as_fd()], pause);
         if self.stopped() {
             self.nudge.drain();

@@ -1,6 +1,7 @@
 //! The thread that serves a store's clients in other processes and looks after the master: it answers calls, notices
 //! clients that are gone, and does the upkeep when nobody calls. It never waits for a client.
 
+use super::config::check_sane;
 use super::host::Host;
 use super::map::Map;
 use super::master::ClientInfo;
@@ -294,6 +295,10 @@ impl<'a> Serving<'a> {
             crate::bail!(NMC_ERR_PROTOCOL, "a client introduces itself without signs of life");
         };
         let params = hello.params()?;
+        check_sane(&params)?;
+        if hello.rank >= params.world_size {
+            crate::bail!(NMC_ERR_PROTOCOL, "a client says that it is rank {} of {}", hello.rank, params.world_size);
+        }
         let watch = Watch::new(pidfd, life, Duration::from_millis(hello.drain_ms.min(600_000).into()));
         let info = ClientInfo {
             pid: hello.pid,

@@ -1,12 +1,13 @@
-//! `nmc master`: the master of a world in a process of its own, for ranks that join with `NMC_MASTER_EXTERNAL`.
+//! `nmc master`: the masters of a world and its store in a process of its own, for ranks that join with `NMC_MASTER_EXTERNAL`.
 
 use crate::Outcome;
 use crate::args::{Failure, Parsed, parse_bytes};
 use crate::{facts, sys, term};
 use nanomc::base::Deadline;
 use nanomc::mem::HeapKind;
+use nanomc::store::Masters;
 use nanomc::world::config::{DEFAULT_DRAIN_MS, DEFAULT_WORDS};
-use nanomc::world::{Config, Hosting, Master};
+use nanomc::world::{Config, Hosting};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ pub fn run(args: &Parsed) -> Outcome {
     config.check().map_err(|e| Failure::usage(e.message))?;
     // Held before the master's thread starts, so that a signal that comes at once still ends it in order.
     let interrupts = sys::Interrupts::hold();
-    let master = Master::open(&config)?;
+    let master = Masters::open(&config)?;
     let kind = if config.heap_kind == HeapKind::Cuda { "cuda" } else { "host" };
     term::print(&format!(
         "nmc master: serving world {:?} ({} ranks, {kind} heaps of {}) at {}; SIGTERM or SIGINT ends it\n",

@@ -82,7 +82,7 @@ impl Master {
         };
         failed = self.keys.free(key).err().or(failed);
         if let Some(error) = failed {
-            log::emit(log::ERROR, || format!("store: giving back object {index}: {error}"));
+            self.news.push((log::ERROR, format!("store: giving back object {index}: {error}")));
         }
         if let Some(ns) = view.namespace(header.namespace.load(Relaxed) & 0xff) {
             ns.bytes_used.fetch_sub(paged_bytes(header), Relaxed);

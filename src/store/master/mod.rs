@@ -46,6 +46,8 @@ const SWEEP_NS: u64 = 1_000_000;
 const SWEEP: usize = 64;
 /// Headers that one step of a flush looks at.
 const FLUSH: u32 = 512;
+/// Steps of a flush when nobody calls.
+const FLUSH_STEPS: u32 = 32;
 
 /// What a writer wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,6 +151,8 @@ pub struct Master {
     flushing: Option<u32>,
     pinned: Vec<u32>,
     runs: Vec<Run>,
+    /// Lines for the log, until nobody holds a lock that the program's callback could need.
+    news: Vec<(i32, String)>,
 }
 
 /// Hash of a key: where it is in the index, and by default which rank holds it.
@@ -207,6 +211,7 @@ impl Master {
             flushing: None,
             pinned: Vec::new(),
             runs: Vec::new(),
+            news: Vec::new(),
             map,
         }
     }
@@ -226,6 +231,11 @@ impl Master {
             header.boot_id.store(id::random_u64()?, Release);
         }
         Ok(())
+    }
+
+    /// Lines for the log that came up since the last call.
+    pub fn take_news(&mut self) -> Vec<(i32, String)> {
+        std::mem::take(&mut self.news)
     }
 
     /// The memory.

@@ -26,6 +26,9 @@ impl Master {
         self.glance(&view, now);
         self.look_at_all_writing(&view, now);
         self.sweep_limbo(&view, usize::MAX);
+        for _ in 0..FLUSH_STEPS {
+            self.continue_flush(&view);
+        }
         for rank in 0..map.params().world_size {
             self.count(rank)?;
         }
@@ -54,7 +57,7 @@ impl Master {
             self.drop_object(view, index, false);
             if let Some(counters) = view.rank(owner).filter(|_| self.lists.list_of(index) == Some(QUARANTINE)) {
                 counters.stuck_put_reclaimed.fetch_add(1, Relaxed);
-                log::emit(log::WARN, || format!("store: the writer of object {index} on rank {owner} is late"));
+                self.news.push((log::WARN, format!("store: the writer of object {index} on rank {owner} is late")));
             }
             let _ = self.count(owner);
         } else {

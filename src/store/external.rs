@@ -1,0 +1,39 @@
+//! The masters of a world and of its store in a process that is not one of the ranks.
+
+use super::host::Host;
+use super::server::Server;
+use crate::base::error::Result;
+use crate::world::{Config, Master};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often, and how long apart, a place is tried that a master who is just ending may still hold.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Both masters. Dropping it ends them.
+pub struct Masters {
+    _store: Server,
+    _world: Master,
+}
+
+impl Masters {
+    /// Starts them; fails with `NMC_ERR_EXISTS` if somebody serves the world or its store. The store comes into being
+    /// with its first client, or is rebuilt from what the first survivor hands over.
+    pub fn open(config: &Config) -> Result<Self> {
+        let world = Master::open(config)?;
+        let place = config.place().beside("store");
+        for _ in 0..TRIES {
+            if let Some(store) = Server::start(&place, Arc::new(Host::new(None)), config.service_cpu)? {
+                return Ok(Self { _store: store, _world: world });
+            }
+            std::thread::sleep(PAUSE);
+        }
+        crate::bail!(
+            NMC_ERR_EXISTS,
+            "the store of world {:?} already has a master at {}",
+            config.name,
+            place.socket().display()
+        )
+    }
+}
