@@ -357,7 +357,7 @@
 #define NMC_WAIT_APPEAR 1
 
 /**
- * The master of a world, running on a thread of its own.
+ * The master of a world and that of its store, each on a thread of its own.
  */
 typedef struct nmc_master_t nmc_master_t;
 
@@ -1331,7 +1331,7 @@ nmc_status_t nmc_world_async_error(const struct nmc_world_t *world,
 nmc_status_t nmc_world_dump(const struct nmc_world_t *world, char *buffer, size_t capacity, size_t *needed);
 
 /**
- * Starts the master of the world that `config` describes, for ranks that join with `NMC_MASTER_EXTERNAL`. `rank` and
+ * Starts the master of the world that `config` describes, and of its store, for ranks that join with `NMC_MASTER_EXTERNAL`. `rank` and
  * the fields about own memory are not used. It takes over a world whose former master died, as soon as a survivor
  * reports; and it serves the next world of the same name when all ranks have left.
  *
@@ -1339,7 +1339,8 @@ nmc_status_t nmc_world_dump(const struct nmc_world_t *world, char *buffer, size_
  * with `nmc_master_destroy`.
  * Statuses: those of `nmc_world_join`; `NMC_ERR_EXISTS` if a master of that name is running.
  */
-nmc_status_t nmc_master_start(const struct nmc_world_config_t *config, struct nmc_master_t **out_master);
+nmc_status_t nmc_master_start(const struct nmc_world_config_t *config,
+                              struct nmc_master_t **out_master);
 
 /**
  * Ends the master. Ranks that have joined go on without it; nobody can join. NULL is fine. In a forked child it
