@@ -940,6 +940,32 @@ typedef struct nmc_completion_t {
 } nmc_completion_t;
 
 /**
+ * When a call that found no room may be worth repeating (`nmc_store_retry_hint`).
+ */
+typedef struct nmc_retry_hint_t {
+  /**
+   * After this time, in microseconds; 0 if waiting alone will not help, since nothing waits.
+   */
+  uint64_t retry_after_us;
+  /**
+   * Bytes that are free.
+   */
+  uint64_t free_bytes;
+  /**
+   * Bytes of the largest free run.
+   */
+  uint64_t largest_free_bytes;
+  /**
+   * Bytes that will be free when readers unpin and late writers stop.
+   */
+  uint64_t waiting_bytes;
+  /**
+   * Objects that could be evicted if nobody had pinned them.
+   */
+  uint64_t ready_count;
+} nmc_retry_hint_t;
+
+/**
  * Counters of one rank's heap.
  */
 typedef struct nmc_store_rank_stats_t {
@@ -1393,7 +1419,7 @@ nmc_status_t nmc_store_destroy(struct nmc_store_t *store);
  * Stores a value of `bytes` bytes under `key`. `options` may be NULL.
  *
  * Asks the master once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old value stays),
- * `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again), `NMC_ERR_NO_SPACE` (larger than a
+ * `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when), `NMC_ERR_NO_SPACE` (larger than a
  * heap, or the quota is used up), `NMC_ERR_LIMIT` (headers or key slab), `NMC_ERR_STALE` (took longer than the
  * watchdog, or removed meanwhile), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
  * (the namespace), `NMC_ERR_CUDA`.
@@ -1697,6 +1723,13 @@ nmc_status_t nmc_store_event_fd(struct nmc_store_t *store,
 nmc_status_t nmc_store_evict_until_below(struct nmc_store_t *store,
                                          int32_t rank,
                                          uint32_t permille);
+
+/**
+ * After `NMC_ERR_BUSY` or `NMC_ERR_NO_SPACE`: what is free on `rank`, what waits, and when to try again.
+ *
+ * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: none of its own.
+ */
+nmc_status_t nmc_store_retry_hint(struct nmc_store_t *store, int32_t rank, struct nmc_retry_hint_t *hint);
 
 /**
  * Goes through the objects of the namespace that can be read, in no particular order. `*cursor` is 0 at first; each call

@@ -160,6 +160,13 @@ int main(void) {
   FIELD(nmc_completion_t, status);
   FIELD(nmc_completion_t, reserved);
 
+  STRUCT(nmc_retry_hint_t);
+  FIELD(nmc_retry_hint_t, retry_after_us);
+  FIELD(nmc_retry_hint_t, free_bytes);
+  FIELD(nmc_retry_hint_t, largest_free_bytes);
+  FIELD(nmc_retry_hint_t, waiting_bytes);
+  FIELD(nmc_retry_hint_t, ready_count);
+
   STRUCT(nmc_store_rank_stats_t);
   FIELD(nmc_store_rank_stats_t, bytes_used);
   FIELD(nmc_store_rank_stats_t, bytes_total);

@@ -4,8 +4,8 @@
 use super::basic::nmc_slice_t;
 use super::config::Config as _;
 use super::store_types::{
-    nmc_buffer_t, nmc_completion_t, nmc_extent_t, nmc_object_meta_t, nmc_put_options_t, nmc_store_config_t,
-    nmc_store_rank_stats_t, nmc_store_stats_t, nmc_view_t, nmc_write_plan_t,
+    nmc_buffer_t, nmc_completion_t, nmc_extent_t, nmc_object_meta_t, nmc_put_options_t, nmc_retry_hint_t,
+    nmc_store_config_t, nmc_store_rank_stats_t, nmc_store_stats_t, nmc_view_t, nmc_write_plan_t,
 };
 use super::world_types::{nmc_memory_t, nmc_rank_info_t, nmc_world_config_t, nmc_world_info_t};
 use std::fmt::Write as _;
@@ -42,6 +42,7 @@ pub fn table() -> String {
         nmc_extent_t { ptr, device_ptr, bytes }
         nmc_buffer_t { ptr, len }
         nmc_completion_t { token, status, reserved }
+        nmc_retry_hint_t { retry_after_us, free_bytes, largest_free_bytes, waiting_bytes, ready_count }
         nmc_store_rank_stats_t { bytes_used, bytes_total, ready_count, writing_count, evict_count, oom_count, evict_in_use_retry, stuck_put_reclaimed, quarantined_bytes, limbo_bytes, free_runs, largest_free_bytes }
         nmc_store_stats_t { struct_size, n_ranks, total, t_plan_us, bytes_tx, bytes_rx, puts, bytes_written, get_hits, get_misses, bytes_read, hit_permille, put_p50_ns, put_p99_ns, get_p50_ns, get_p99_ns, metadata_bytes, master_bytes, master_up }
     }

@@ -4,8 +4,8 @@ use super::basic::nmc_slice_t;
 use super::handle::{self, HasC, Object};
 use super::store_types::{
     NMC_OBJECT_ABSENT, NMC_OBJECT_READY, NMC_OBJECT_WRITING, NMC_WAIT_APPEAR, embedded_world, keep, nmc_buffer_t,
-    nmc_completion_t, nmc_extent_t, nmc_object_meta_t, nmc_put_options_t, nmc_store_config_t, nmc_store_rank_stats_t,
-    nmc_store_stats_t, nmc_view_t, nmc_write_plan_t, parse_options, parse_store,
+    nmc_completion_t, nmc_extent_t, nmc_object_meta_t, nmc_put_options_t, nmc_retry_hint_t, nmc_store_config_t,
+    nmc_store_rank_stats_t, nmc_store_stats_t, nmc_view_t, nmc_write_plan_t, parse_options, parse_store,
 };
 use super::text::{check_buffer, copy_out};
 use super::world::nmc_world_t;
@@ -188,7 +188,7 @@ pub extern "C" fn nmc_store_destroy(store: *mut nmc_store_t) -> nmc_status_t {
 /// Stores a value of `bytes` bytes under `key`. `options` may be NULL.
 ///
 /// Asks the master once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old value stays),
-/// `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again), `NMC_ERR_NO_SPACE` (larger than a
+/// `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when), `NMC_ERR_NO_SPACE` (larger than a
 /// heap, or the quota is used up), `NMC_ERR_LIMIT` (headers or key slab), `NMC_ERR_STALE` (took longer than the
 /// watchdog, or removed meanwhile), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
 /// (the namespace), `NMC_ERR_CUDA`.
@@ -978,6 +978,33 @@ pub extern "C" fn nmc_store_evict_until_below(store: *mut nmc_store_t, rank: i32
     guard(|| {
         let Ok(rank) = u32::try_from(rank) else { crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is negative") };
         with(store, |store| store.evict_until_below(rank, permille))
+    })
+}
+
+/// After `NMC_ERR_BUSY` or `NMC_ERR_NO_SPACE`: what is free on `rank`, what waits, and when to try again.
+///
+/// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: none of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_retry_hint(
+    store: *mut nmc_store_t,
+    rank: i32,
+    hint: *mut nmc_retry_hint_t,
+) -> nmc_status_t {
+    guard(|| {
+        let place = out(hint, "hint")?;
+        let Ok(rank) = u32::try_from(rank) else { crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is negative") };
+        let r = with(store, |store| store.rank_stats(rank))?;
+        let waiting_bytes = r.limbo_bytes + r.quarantined_bytes;
+        let in_motion = waiting_bytes + r.writing_count + r.ready_count > 0;
+        place.write(nmc_retry_hint_t {
+            // The master looks at what waits every millisecond or so.
+            retry_after_us: if in_motion { 1_000 } else { 0 },
+            free_bytes: r.bytes_total.saturating_sub(r.bytes_used),
+            largest_free_bytes: r.largest_free_bytes,
+            waiting_bytes,
+            ready_count: r.ready_count,
+        });
+        Ok(())
     })
 }
 

@@ -249,6 +249,22 @@ pub struct nmc_completion_t {
     pub reserved: u32,
 }
 
+/// When a call that found no room may be worth repeating (`nmc_store_retry_hint`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_retry_hint_t {
+    /// After this time, in microseconds; 0 if waiting alone will not help, since nothing waits.
+    pub retry_after_us: u64,
+    /// Bytes that are free.
+    pub free_bytes: u64,
+    /// Bytes of the largest free run.
+    pub largest_free_bytes: u64,
+    /// Bytes that will be free when readers unpin and late writers stop.
+    pub waiting_bytes: u64,
+    /// Objects that could be evicted if nobody had pinned them.
+    pub ready_count: u64,
+}
+
 /// Counters of one rank's heap.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -166,19 +166,21 @@ pub struct StoreHeader {
     after_root: [AtomicU64; 7],
 }
 
-/// An object.
+/// An object. A look for a key needs the first half only, which is a cache line.
 #[repr(C, align(64))]
 pub struct ObjectHeader {
     /// See `sync::object`.
     pub control: AtomicU64,
     /// xxh64 of the key, seeded with the namespace.
     pub key_hash: AtomicU64,
-    /// Another 64 bits of the key.
-    pub key_fp: AtomicU64,
     /// First unit of the key in the key slab.
     pub key_unit: AtomicU32,
     /// Length of the key.
     pub key_len: AtomicU32,
+    /// Namespace and its generation.
+    pub namespace: AtomicU32,
+    /// Client that writes or wrote it.
+    pub writer: AtomicU32,
     /// Bytes of the value.
     pub bytes_total: AtomicU64,
     /// Bytes of a page.
@@ -199,10 +201,8 @@ pub struct ObjectHeader {
     pub state_ts: AtomicU64,
     /// Unguessable name of the write plan.
     pub plan_id: AtomicU64,
-    /// Client that writes or wrote it.
-    pub writer: AtomicU32,
-    /// Namespace and its generation.
-    pub namespace: AtomicU32,
+    /// Another 64 bits of the key.
+    pub key_fp: AtomicU64,
     /// When a soft retention ends, CLOCK_MONOTONIC ns.
     pub retain_until: AtomicU64,
 }
