@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::device::Device;
 use super::host::HostRegistration;
 use super::kernels::{STRETCHES, Stretch};
-use super::pointer::{PointerKind, kind_of};
 use super::stream::{Stream, copy_on_stream};
 use crate::base::error::Result;
 
@@ -29,10 +28,8 @@ pub struct Copier {
     staging: Option<[Staging; 2]>,
     pending: Vec<Stretch>,
     turn: usize,
-}
-
-fn is_ordinary(address: u64) -> Result<bool> {
-    Ok(kind_of(address)? == PointerKind::Host)
+    /// Streams with work on them.
+    used: [bool; 2],
 }
 
 impl Copier {
@@ -44,12 +41,8 @@ impl Copier {
             staging: None,
             pending: Vec::with_capacity(STRETCHES),
             turn: 0,
+            used: [false; 2],
         })
-    }
-
-    /// Whether an address is memory that only the CPU can reach.
-    pub fn is_host_only(device: &Device, address: u64) -> Result<bool> {
-        device.with_current(|| is_ordinary(address))
     }
 
     /// Begins a copy; [`Copier::finish`] waits for it. `ordinary` tells that `from` or `to` is ordinary host memory.
@@ -69,15 +62,17 @@ impl Copier {
         if self.pending.is_empty() {
             return Ok(());
         }
+        self.used[0] = true;
         let copied = match self.pending.as_slice() {
-            [one] => self.enqueue(0, one.src, one.dst, one.bytes),
+            [one] => copy_on_stream(&self.device, self.streams[0].raw(), one.src, one.dst, one.bytes),
             many => self.device.kernels().and_then(|k| k.store_copy(self.streams[0].raw(), many, true)),
         };
         self.pending.clear();
         copied
     }
 
-    fn enqueue(&self, stream: usize, from: u64, to: u64, bytes: u64) -> Result<()> {
+    fn enqueue(&mut self, stream: usize, from: u64, to: u64, bytes: u64) -> Result<()> {
+        self.used[stream] = true;
         copy_on_stream(&self.device, self.streams[stream].raw(), from, to, bytes)
     }
 
@@ -151,8 +146,12 @@ impl Copier {
     /// Waits until everything is copied.
     pub fn finish(&mut self) -> Result<()> {
         self.flush()?;
-        self.streams[0].synchronize()?;
-        self.streams[1].synchronize()
+        for (stream, used) in self.streams.iter().zip(&mut self.used) {
+            if std::mem::take(used) {
+                stream.synchronize()?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -78,6 +78,13 @@ static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 /// Undoes a push of the context and the change of the capture mode, also when the call in between fails or panics.
 struct Restore {
     capture_mode: CUstreamCaptureMode,
+    /// What `INSIDE` was.
+    outer: CUcontext,
+}
+
+thread_local! {
+    /// The context that a `with_current` of this thread has made current.
+    static INSIDE: core::cell::Cell<CUcontext> = const { core::cell::Cell::new(core::ptr::null_mut()) };
 }
 
 impl Restore {
@@ -92,12 +99,13 @@ impl Restore {
                 return Err(error);
             }
         }
-        Ok(Self { capture_mode })
+        Ok(Self { capture_mode, outer: INSIDE.replace(context) })
     }
 }
 
 impl Drop for Restore {
     fn drop(&mut self) {
+        INSIDE.set(self.outer);
         let mut popped = core::ptr::null_mut();
         // SAFETY: gives back the mode taken in `enter` and pops the context pushed there. A failure here has no one to
         // tell: the call that ran in between has already reported what is wrong with the context.
@@ -189,6 +197,10 @@ impl Device {
     pub fn with_current<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
         if self.pid != std::process::id() {
             bail!(NMC_ERR_FORKED, "process {} opened this device before it forked this one", self.pid);
+        }
+        // Nested calls find the context in place.
+        if INSIDE.get() == self.context {
+            return f();
         }
         let _restore = Restore::enter(self.context)?;
         f()

@@ -23,7 +23,7 @@ pub use device::{Device, DeviceFacts};
 pub use host::HostRegistration;
 pub use ipc::{IpcExport, IpcHeap, ipc_export};
 pub use kernels::{Kernels, PatternVerify, PatternWrite, STRETCHES, Stretch, VERIFY_RESULT_WORDS};
-pub use pointer::{PointerKind, pointer_kind};
+pub use pointer::{PointerKind, Reach, pointer_kind, reach};
 pub use probe::{MIN_DRIVER_CUDA, Probe, probe, require};
 pub use stream::{Stream, copy_on_stream, stream_write_value64};
 pub use table::DeviceTable;

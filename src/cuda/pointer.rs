@@ -87,6 +87,32 @@ pub(super) fn kind_of(ptr: u64) -> Result<PointerKind> {
     Ok(PointerKind::DeviceMalloc)
 }
 
+/// Who can reach the memory at an address. One question to the driver, where [`pointer_kind`] may ask five.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// The CPU alone.
+    Cpu,
+    /// Pinned host memory: both.
+    Both,
+    /// Memory of a device, or managed memory: to be copied by the device.
+    Gpu,
+}
+
+/// See [`Reach`].
+pub fn reach(device: &Device, ptr: u64) -> Result<Reach> {
+    device.with_current(|| {
+        let mut memory_type: u32 = 0;
+        // SAFETY: this attribute stores an unsigned int.
+        let result = unsafe { read(ptr, Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (&raw mut memory_type).cast()) };
+        match result {
+            CUresult::CUDA_SUCCESS if memory_type == sys::CUmemorytype::CU_MEMORYTYPE_HOST as u32 => Ok(Reach::Both),
+            CUresult::CUDA_SUCCESS => Ok(Reach::Gpu),
+            CUresult::CUDA_ERROR_INVALID_VALUE => Ok(Reach::Cpu),
+            other => Err(failure("cuPointerGetAttribute", other)),
+        }
+    })
+}
+
 /// First address and size of the mapping that `ptr` lies in. Inside `with_current`, for VMM memory.
 pub(super) fn mapping_of(ptr: u64) -> Result<(u64, u64)> {
     let mut start: u64 = 0;

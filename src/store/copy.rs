@@ -5,7 +5,7 @@ use super::Store;
 use super::client::Client;
 use super::sys;
 use crate::base::error::Result;
-use crate::cuda::{self, Copier, Device, Ordinary, PointerKind};
+use crate::cuda::{self, Copier, Device, Ordinary, Reach};
 use crate::layout::store::{ObjectHeader, View};
 use crate::mem::HeapKind;
 use std::sync::atomic::Ordering::Relaxed;
@@ -155,14 +155,17 @@ impl Client {
                     None => Copier::new(device)?,
                 };
                 let side = if into { Ordinary::Source } else { Ordinary::Destination };
-                let moved = walk(cursor, pieces, into, |address, from, to, bytes| {
-                    let ordinary = Copier::is_host_only(device, address)?;
-                    copier.copy(from, to, bytes, ordinary.then_some(side))
+                // The context is made current once for all steps.
+                let moved = device.with_current(|| {
+                    let moved = walk(cursor, pieces, into, |address, from, to, bytes| {
+                        let ordinary = cuda::reach(device, address)? == Reach::Cpu;
+                        copier.copy(from, to, bytes, ordinary.then_some(side))
+                    });
+                    // Also after a failure: nothing may be in flight when the pages are given back.
+                    moved.and(copier.finish())
                 });
-                // Also after a failure: nothing may be in flight when the pages are given back.
-                let finished = copier.finish();
                 self.copiers.lock().push(copier);
-                moved.and(finished)
+                moved
             }
             _ => walk(cursor, pieces, into, |_, from, to, bytes| {
                 sys::copy(from, to, bytes);
@@ -178,11 +181,7 @@ impl Client {
         }
         let mut found = false;
         pieces.each(|address, bytes| {
-            found |= bytes > 0
-                && !matches!(
-                    cuda::pointer_kind(device, address)?,
-                    PointerKind::Host | PointerKind::RegisteredHost | PointerKind::Managed
-                );
+            found |= bytes > 0 && cuda::reach(device, address)? == Reach::Gpu;
             Ok(())
         })?;
         Ok(found)

@@ -7,7 +7,7 @@ use super::master::{Opened, not_found, show};
 use super::read::{Location, Look, Pin, location};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
-use crate::cuda::{self, Device, PointerKind, STRETCHES, Stretch};
+use crate::cuda::{self, Device, Reach, STRETCHES, Stretch};
 use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN, View};
 use crate::sync::object;
 use std::ffi::c_void;
@@ -109,7 +109,7 @@ impl Store {
             );
         }
         pieces.each(|address, bytes| {
-            if bytes > 0 && cuda::pointer_kind(device, address)? == PointerKind::Host {
+            if bytes > 0 && cuda::reach(device, address)? == Reach::Cpu {
                 crate::bail!(
                     NMC_ERR_INVALID_ARG,
                     "{address:#x} is host memory that the GPU cannot reach; register it, or use the call that waits"
@@ -162,7 +162,7 @@ impl Store {
         if descriptors == 0 || !descriptors.is_multiple_of(8) || n == 0 {
             crate::bail!(NMC_ERR_INVALID_ARG, "{n} descriptors at {descriptors:#x} cannot be published");
         }
-        if cuda::pointer_kind(device, descriptors)? == PointerKind::Host {
+        if cuda::reach(device, descriptors)? == Reach::Cpu {
             crate::bail!(NMC_ERR_INVALID_ARG, "the descriptors are in host memory that the GPU cannot reach");
         }
         device.kernels()?.store_publish(stream, descriptors, n)
