@@ -5,7 +5,10 @@ pub mod error;
 pub mod id;
 pub mod log;
 pub mod packet;
+pub mod point;
 pub mod status;
+#[cfg(feature = "crash-points")]
+mod sys;
 
 pub use deadline::Deadline;
 pub use error::{Error, Result};

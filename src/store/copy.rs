@@ -5,6 +5,7 @@ use super::Store;
 use super::client::Client;
 use super::sys;
 use crate::base::error::Result;
+use crate::base::point::reach;
 use crate::cuda::{self, Copier, Device, Ordinary, Reach};
 use crate::layout::store::{ObjectHeader, View};
 use crate::mem::HeapKind;
@@ -169,6 +170,9 @@ impl Client {
             }
             _ => walk(cursor, pieces, into, |_, from, to, bytes| {
                 sys::copy(from, to, bytes);
+                if into {
+                    reach("writer.mid_copy");
+                }
                 Ok(())
             }),
         }

@@ -100,6 +100,10 @@ impl Host {
         }
         let Some(master) = state.master.as_mut() else { return Err(away()) };
         check_same(master.map().params(), params)?;
+        // Not left to the next look: a master that dies young would leave its own client behind each time.
+        for client in master.former(info.rank, info.rank_generation)? {
+            master.client_gone(client)?;
+        }
         let client = master.attach(info)?;
         Ok((client, Arc::clone(master.map())))
     }

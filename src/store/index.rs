@@ -1,6 +1,7 @@
 //! The master's side of the index: entries come and go, and tombstones are purged a few buckets at a time, so that no
 //! call does more than a bounded amount of work. While the spare table is being built every change goes to both.
 
+use crate::base::point::reach;
 use crate::layout::store::View;
 use crate::sync::index;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -127,7 +128,9 @@ impl IndexWriter {
                         self.spare_tombstones -= usize::from(reused);
                     }
                 }
+                reach("master.purging");
                 if to == table.len() {
+                    reach("master.purged");
                     index::switch(&header.root);
                     self.tombstones = self.spare_tombstones;
                     Purge::Idle

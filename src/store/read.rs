@@ -6,8 +6,9 @@ use super::copy::{Cursor, Pieces};
 use super::master::{check_key, hash_of, namespace_word, not_found, show};
 use super::sys;
 use crate::base::error::{Error, Result};
+use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_STALE};
-use crate::layout::store::{FLAG_CHECKSUM, ObjectHeader, View};
+use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN, ObjectHeader, View};
 use crate::sync::index::Found;
 use crate::sync::object;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -119,6 +120,7 @@ impl Store {
             right
         });
         if let Found::At(index) = found {
+            reach("reader.pinned");
             return Ok(Look::Ready(Pin { index, slot, epoch }));
         }
         match (found, writing) {
@@ -164,6 +166,7 @@ impl Store {
     /// Ends a hold.
     #[inline]
     pub(super) fn let_go(&self, view: &View<'_>, slot: u32) {
+        reach("reader.before_unpin");
         if let Some(word) = view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize)) {
             object::unpin(word);
         }
@@ -387,7 +390,8 @@ impl Store {
         let namespace = namespace_word(&view, self.namespace);
         for index in cursor..self.client.params().max_objects {
             let (Some(header), Some(epoch)) = (view.object(index), view.readable(index)) else { continue };
-            if header.namespace.load(Relaxed) != namespace {
+            let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
+            if header.namespace.load(Relaxed) != namespace || hidden {
                 continue;
             }
             let (key, bytes) = (view.key_of(header), header.bytes_total.load(Relaxed));

@@ -332,19 +332,9 @@ impl<'a> Serving<'a> {
         Ok((client, map.store_id(), vec![control, words]))
     }
 
-    /// A rank is given to another process only when its former holder is gone: so is the client that it was.
+    /// What is known here of earlier holders of the rank ends with them.
     fn forget_former(&mut self, hello: &Hello) {
-        let former = self.host.with(|master| {
-            let map = Arc::clone(master.map());
-            let view = map.view()?;
-            let is_former = |client: &u32| {
-                view.client(*client).is_some_and(|e| {
-                    use std::sync::atomic::Ordering::Relaxed;
-                    e.rank.load(Relaxed) == hello.rank && e.rank_generation.load(Relaxed) < hello.rank_generation
-                })
-            };
-            Ok(master.attached().into_iter().filter(is_former).collect::<Vec<_>>())
-        });
+        let former = self.host.with(|master| master.former(hello.rank, hello.rank_generation));
         for client in former.unwrap_or_default() {
             self.lose(client);
         }

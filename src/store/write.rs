@@ -7,6 +7,7 @@ use super::read::{Location, Look, location};
 use super::sys;
 use super::wire::Request;
 use crate::base::error::{Error, Result};
+use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use crate::layout::store::{FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_KEY, ObjectHeader, View};
 use crate::sync::object;
@@ -83,6 +84,7 @@ impl Store {
     /// Stores the pages of a plan and publishes it. On failure the plan is given up.
     fn fill(&self, plan: &Opened, pieces: &Pieces<'_>, bytes: u64, replace: bool) -> Result<()> {
         let view = self.client.view()?;
+        reach("writer.opened");
         let stored = (|| -> Result<()> {
             let Some(header) = view.object(plan.index) else { return Err(no_plan(plan.plan_id)) };
             let mut cursor = Cursor::new(self, &view, header, 0)?;
@@ -101,12 +103,14 @@ impl Store {
         let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
             return Err(no_plan(plan.plan_id));
         };
+        reach("writer.before_publish");
         if !object::commit(&header.control, &words.published, plan.epoch) {
             // The master may not know that nothing of us stores any more.
             let _ = self.client.abandon(&[*plan]);
             return Err(stale("the write"));
         }
         if replace {
+            reach("writer.before_reveal");
             let revealed = self.client.call(&Request::Reveal(*plan));
             self.client.plans.remove(plan.plan_id);
             revealed?;
@@ -237,9 +241,12 @@ impl Store {
     /// Gives a plan up. Nothing of the program stores for it any more.
     pub fn abort(&self, plan: &Opened) -> Result<()> {
         let view = self.client.view()?;
-        if self.check_open(&view, plan)? {
+        let committed = self.check_open(&view, plan)?;
+        let words = view.publish(plan.index);
+        if committed || words.is_some_and(|words| object::finished(&words.published, plan.epoch)) {
             crate::bail!(NMC_ERR_INVALID_ARG, "plan {:x} is committed; remove the object instead", plan.plan_id);
         }
+        reach("writer.before_abort");
         self.client.abandon(&[*plan])
     }
 

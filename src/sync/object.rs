@@ -3,6 +3,7 @@
 //! reads a field of an object before the words say that it may. Model-checked in `object_model.rs` on these functions.
 
 use super::atomic::{AtomicU64, Ordering, fence};
+use crate::base::point::reach;
 
 /// The header is free, or being filled by the master.
 pub const RESERVED: u64 = 0;
@@ -72,6 +73,7 @@ pub fn pin(slot: &AtomicU64, value: u64, word: &AtomicU64, published: &AtomicU64
 pub fn hold(slot: &AtomicU64, value: u64, word: &AtomicU64, wanted: u64) -> bool {
     slot.store(value, Ordering::Release);
     fence(Ordering::SeqCst);
+    reach("reader.held");
     let now = word.load(Ordering::Acquire);
     is_live(now) && epoch(now) == wanted
 }
@@ -103,11 +105,19 @@ pub fn publish(published: &AtomicU64, epoch: u64) {
     published.store(epoch, Ordering::Release);
 }
 
-/// Publishes, and tells whether the object was still wanted. If not, the master may not know that the writer is done:
-/// it has to be told.
+/// Publishes, unless a kernel has done so, and tells whether the object was still wanted. If not, the master may not know
+/// that the writer is done: it has to be told. Who has published once has nothing to store any more: the header may
+/// belong to another object by then, whose publication must not be overwritten.
 #[inline(always)]
 pub fn commit(word: &AtomicU64, published: &AtomicU64, wanted: u64) -> bool {
-    publish(published, wanted);
+    if published.load(Ordering::Acquire) != wanted {
+        // Another epoch in both words: ours was published, and the header was used again.
+        if epoch(word.load(Ordering::Acquire)) != wanted {
+            return false;
+        }
+        publish(published, wanted);
+        reach("writer.published");
+    }
     fence(Ordering::SeqCst);
     let now = word.load(Ordering::Acquire);
     is_live(now) && epoch(now) == wanted
@@ -134,7 +144,8 @@ pub fn promote(word: &AtomicU64, published: &AtomicU64, epoch: u64) -> bool {
     done
 }
 
-/// Master: nobody may begin to read. After one [`settle`], [`pinned_index`] of every slot tells who still does.
+/// Master: nobody may begin to read. After one [`settle`], [`pinned_index`] of every slot tells who still does. Who sees
+/// it sees what the index led to before: the object that took its place.
 pub fn kill(word: &AtomicU64, epoch: u64) {
     word.store(control(DEAD, epoch), Ordering::Release);
 }

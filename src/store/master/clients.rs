@@ -23,6 +23,18 @@ impl Master {
         Ok(client)
     }
 
+    /// Clients that are entered for an earlier holder of a rank. It is given to another process only when its former
+    /// holder is gone: so are they.
+    pub fn former(&self, rank: u32, generation: u64) -> Result<Vec<u32>> {
+        let view = self.map.view()?;
+        let is_former = |client: &u32| {
+            view.client(*client).is_some_and(|entry| {
+                entry.rank.load(Relaxed) == rank && entry.rank_generation.load(Relaxed) < generation
+            })
+        };
+        Ok(self.attached().into_iter().filter(is_former).collect())
+    }
+
     /// A client leaves in order: it writes nothing any more, and has unpinned what no stream holds.
     pub fn detach(&mut self, client: u32) -> Result<()> {
         let map = Arc::clone(&self.map);
@@ -45,6 +57,7 @@ impl Master {
                 slot.store(0, Relaxed);
             }
         }
+        reach("master.unpinned");
         self.release_client(&view, client);
         self.sweep_limbo(&view, usize::MAX);
         Ok(())

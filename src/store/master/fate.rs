@@ -22,8 +22,10 @@ impl Master {
         let (epoch, owner) = (object::epoch(word), header.owner_rank.load(Relaxed));
         let was_writing = self.lists.list_of(index) == Some(WRITING);
         object::kill(&header.control, epoch);
+        reach("master.killed");
         self.index.remove(view, header.key_hash.load(Relaxed), index);
         object::settle();
+        reach("master.unlinked");
         let done = stopped || !was_writing || object::finished(&words.published, epoch);
         if let Some(rank) = self.ranks.get_mut(owner as usize) {
             *(if was_writing { &mut rank.writing } else { &mut rank.ready }) -= 1;
@@ -88,6 +90,7 @@ impl Master {
             ns.bytes_used.fetch_sub(paged_bytes(header), Relaxed);
             ns.objects.fetch_sub(1, Relaxed);
         }
+        reach("master.releasing");
         object::reserve(&header.control, object::epoch(header.control.load(Relaxed)));
         self.lists.move_to(index, FREE);
     }

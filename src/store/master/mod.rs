@@ -13,6 +13,7 @@ mod upkeep;
 
 use crate::alloc::runs::{Run, Runs};
 use crate::base::error::{Error, Result};
+use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::base::{id, log};
 use crate::layout::store::{
@@ -150,6 +151,8 @@ pub struct Master {
     /// Next header that a flush looks at; `None` when there is nothing left of flushed namespaces.
     flushing: Option<u32>,
     pinned: Vec<u32>,
+    /// Candidates for eviction that were pinned, and their queues, during one choice.
+    aside: Vec<(u32, ListId)>,
     runs: Vec<Run>,
     /// Lines for the log, until nobody holds a lock that the program's callback could need.
     news: Vec<(i32, String)>,
@@ -210,6 +213,7 @@ impl Master {
             next_sweep: 0,
             flushing: None,
             pinned: Vec::new(),
+            aside: Vec::new(),
             runs: Vec::new(),
             news: Vec::new(),
             map,

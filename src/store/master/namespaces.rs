@@ -73,6 +73,12 @@ impl Master {
         let used = || view.namespace(namespace).map_or(0, |ns| ns.bytes_used.load(Relaxed));
         let mut budget = BUDGET;
         let queues: Vec<ListId> = self.ranks.iter().flat_map(|r| r.queues.all()).collect();
+        if used() + need > quota {
+            // What was published or unpinned since the last look can go as well.
+            self.look_at_all_writing(view, now);
+            self.sweep_limbo(view, usize::MAX);
+            self.read_pins(view);
+        }
         for list in queues {
             let mut at = self.lists.head(list);
             while let Some(index) = at.filter(|_| used() + need > quota && budget > 0) {
@@ -80,13 +86,14 @@ impl Master {
                 budget -= 1;
                 let Some(header) = view.object(index) else { continue };
                 let hard = flags_of(header).0 == Retain::Hard;
-                if header.namespace.load(Relaxed) & 0xff == namespace && !hard {
+                // What is pinned would make no room.
+                let stays = hard || self.pinned.binary_search(&index).is_ok();
+                if header.namespace.load(Relaxed) & 0xff == namespace && !stays {
                     self.evict(view, &[index]);
                     self.count_of(view, index)?;
                 }
             }
         }
-        let _ = now;
         if used() + need > quota {
             crate::bail!(
                 NMC_ERR_NO_SPACE,

@@ -80,7 +80,9 @@ impl Master {
             if let Some(access) = view.access(index) {
                 access.store(0, Relaxed);
             }
+            reach("master.filled");
             object::open(&header.control, epoch);
+            reach("master.writing");
         }
         self.runs = runs;
         ns.bytes_used.fetch_add(paged, Relaxed);
@@ -138,10 +140,14 @@ impl Master {
         }
         let (hash, word) = (header.key_hash.load(Relaxed), header.namespace.load(Relaxed));
         let former = self.find(&view, hash, &view.key_of(header), word);
-        header.flags.store(flags & !FLAG_HIDDEN, Relaxed);
+        // For a master that finds both: this one came last, whichever was opened first.
+        header.state_ts.store(now_ns(), Relaxed);
+        header.flags.store(flags & !FLAG_HIDDEN, Release);
+        reach("master.shown");
         match former {
             Some(former) => {
                 self.index.exchange(&view, hash, former, plan.index);
+                reach("master.exchanged");
                 self.drop_object(&view, former, false);
                 self.count_of(&view, former)?;
             }

@@ -44,14 +44,16 @@ impl Master {
                 let rank = &self.ranks[owner as usize];
                 !(if contiguous { rank.pages.fits(pages) } else { rank.pages.fits_spread(pages, most) })
             };
-            // Headers and keys are everybody's: any rank can give them back.
-            let from = if short_of_pages || self.ranks[owner as usize].queues.len(&self.lists) > 0 {
-                owner
-            } else {
-                self.fullest()
-            };
             let goal = Goal { objects: BATCH, pages: pages.max(1), soft: true };
-            if self.evict_some(view, from, goal, now, &mut budget) == 0 {
+            let mut evicted = self.evict_some(view, owner, goal, now, &mut budget);
+            // Headers and keys are everybody's: any rank can give them back.
+            let others = if short_of_pages { 0..0 } else { 0..view.layout.params.world_size };
+            for rank in others {
+                if evicted == 0 && rank != owner {
+                    evicted = self.evict_some(view, rank, goal, now, &mut budget);
+                }
+            }
+            if evicted == 0 {
                 if !std::mem::take(&mut last_resort) {
                     return Err(self.nothing_to_evict(view, owner, pages, contiguous));
                 }
@@ -100,7 +102,6 @@ impl Master {
     ) -> usize {
         let mut batch = [0; BATCH];
         let mut chosen = 0;
-        let mut skipped = 0;
         self.read_pins(view);
         let rank = &mut self.ranks[owner as usize];
         let mut candidates = rank.queues.len(&self.lists);
@@ -110,11 +111,12 @@ impl Master {
             let Some(index) = victim else { break };
             candidates -= 1;
             if self.pinned.binary_search(&index).is_ok() {
-                // In use: it stays readable, and waits for its turn again.
+                // In use: it stays readable. Out of its queue until the others were looked at, or it would be chosen
+                // again and again while those of the next priority could go.
                 if let Some(list) = self.lists.list_of(index) {
-                    self.lists.move_to(index, list);
+                    self.aside.push((index, list));
+                    self.lists.move_to(index, LIMBO);
                 }
-                skipped += 1;
                 continue;
             }
             pages += view.object(index).map_or(0, |header| header.n_pages.load(Relaxed));
@@ -124,7 +126,10 @@ impl Master {
             chosen += 1;
         }
         if let Some(counters) = view.rank(owner) {
-            counters.evict_in_use_retry.fetch_add(skipped, Relaxed);
+            counters.evict_in_use_retry.fetch_add(self.aside.len() as u64, Relaxed);
+        }
+        for (index, list) in self.aside.drain(..) {
+            self.lists.move_to(index, list);
         }
         self.evict(view, &batch[..chosen])
     }
@@ -140,6 +145,7 @@ impl Master {
         if batch.is_empty() {
             return 0;
         }
+        reach("evictor.killed");
         object::settle();
         self.read_pins(view);
         let mut freed = 0;
@@ -156,6 +162,7 @@ impl Master {
                 self.lists.move_to(*index, LIMBO);
             } else {
                 self.release(view, *index);
+                reach("evictor.released");
                 freed += 1;
             }
         }
@@ -217,6 +224,7 @@ impl Master {
         let now = now_ns();
         let (mut budget, total) = (BUDGET, u64::from(map.params().pages()));
         self.look_at_all_writing(&view, now);
+        self.sweep_limbo(&view, usize::MAX);
         while u64::from(self.ranks[owner as usize].pages.used()) * 1000 > total * u64::from(permille) {
             if budget == 0 {
                 return Ok(false);

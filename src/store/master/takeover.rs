@@ -45,7 +45,10 @@ impl Master {
             }
             let published = words.published.load(Acquire) == epoch;
             let rank = &mut master.ranks[owner as usize];
-            let list = match (object::is_live(word), published) {
+            // Of a writer that left or is gone nothing stores any more: the former master waited for a reader.
+            let writer = master.clients.get(header.writer.load(Relaxed) as usize);
+            let stopped = published || writer.is_none_or(|client| *client == Client::Free);
+            let list = match (object::is_live(word), stopped) {
                 (true, _) => WRITING,
                 (false, true) => LIMBO,
                 (false, false) => QUARANTINE,
@@ -74,23 +77,29 @@ impl Master {
         for index in order {
             master.lists.move_to(index, WRITING);
         }
+        reach("takeover.counted");
         master.index.rebuild(&view, linked.iter().copied());
+        reach("takeover.indexed");
         master.drop_replaced(&view, &mut linked);
         master.flushing = Some(0);
         master.sign()?;
         master.look_at_all_writing(&view, now_ns());
+        // The former master may have died between a kill and this.
+        object::settle();
         master.sweep_limbo(&view, usize::MAX);
+        reach("takeover.swept");
         for rank in 0..p.world_size {
             master.count(rank)?;
         }
         Ok(master)
     }
 
-    /// A master that died between the two steps of a replacement left two objects with one key: the newer one stays.
+    /// A master that died between the two steps of a replacement left two objects with one key: the one that came last
+    /// stays. Readers may have seen it already.
     pub(super) fn drop_replaced(&mut self, view: &View<'_>, linked: &mut [(u64, u32)]) {
         linked.sort_unstable();
         let key = |index: u32| view.object(index).map(|h| (view.key_of(h), h.namespace.load(Relaxed)));
-        let epoch = |index: u32| view.object(index).map_or(0, |h| object::epoch(h.control.load(Relaxed)));
+        let since = |index: u32| view.object(index).map_or(0, |h| h.state_ts.load(Relaxed));
         for at in 1..linked.len() {
             let (hash, index) = linked[at];
             for (other_hash, other) in linked[..at].iter().rev() {
@@ -99,7 +108,7 @@ impl Master {
                 }
                 let both_live = [index, *other].iter().all(|i| self.lists.list_of(*i) == Some(WRITING));
                 if both_live && key(index) == key(*other) {
-                    let older = if epoch(index) < epoch(*other) { index } else { *other };
+                    let older = if since(index) < since(*other) { index } else { *other };
                     self.drop_object(view, older, false);
                 }
             }
