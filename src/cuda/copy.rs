@@ -145,13 +145,14 @@ impl Copier {
 
     /// Waits until everything is copied.
     pub fn finish(&mut self) -> Result<()> {
-        self.flush()?;
+        // All of it whatever fails: nothing may be in flight when the caller gives the memory back.
+        let mut outcome = self.flush();
         for (stream, used) in self.streams.iter().zip(&mut self.used) {
             if std::mem::take(used) {
-                stream.synchronize()?;
+                outcome = outcome.and(stream.synchronize());
             }
         }
-        Ok(())
+        outcome
     }
 }
 

@@ -34,7 +34,7 @@ impl Object for Store {
     const KIND: u64 = 3;
     const NAME: &'static str = "store";
     fn cancel(&self) {
-        Store::cancel(self);
+        self.close();
     }
 }
 

@@ -12,7 +12,9 @@ use super::slots::Slots;
 use super::watch::Watches;
 use super::wire::{Item, MAX_ITEMS, MAX_PACKET, Request, item_bytes};
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
+use crate::base::status::{
+    NMC_ERR_BUSY, NMC_ERR_PEER_LOST, NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
+};
 use crate::cuda::Copier;
 use crate::layout::store::{Params, View};
 use crate::mem::HeapKind;
@@ -25,9 +27,35 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Clients of this process by world and rank.
-type Registry = HashMap<(u64, u32), Weak<Client>>;
+/// A rank of a world, and how many held it before.
+type Place = (u64, u32, u64);
+/// Clients of this process by rank.
+type Registry = HashMap<Place, Weak<Client>>;
 static CLIENTS: Mutex<Option<Registry>> = Mutex::new(None);
+/// How many clients each rank has in this process: while there is one, the rank names its store to others.
+static NAMED: Mutex<Option<HashMap<Place, u32>>> = Mutex::new(None);
+
+fn place_of(member: &Membership) -> Place {
+    (member.world_id(), member.rank(), member.generation())
+}
+
+fn name_store(member: &Membership, store_id: u64) {
+    let mut named = NAMED.lock();
+    *named.get_or_insert_default().entry(place_of(member)).or_default() += 1;
+    member.set_store(store_id);
+}
+
+fn unname_store(member: &Membership) {
+    let mut named = NAMED.lock();
+    let named = named.get_or_insert_default();
+    let left = named.get(&place_of(member)).map_or(0, |n| n.saturating_sub(1));
+    if left > 0 {
+        named.insert(place_of(member), left);
+    } else {
+        named.remove(&place_of(member));
+        member.set_store(0);
+    }
+}
 
 /// The plans that a client has open, by their names.
 #[derive(Default)]
@@ -70,7 +98,7 @@ impl Plans {
 
 /// The way to the master.
 enum Way {
-    Direct { host: Arc<Host>, _server: Option<Server> },
+    Direct { host: Arc<Host>, _server: Option<Arc<Server>> },
     Remote(Remote),
 }
 
@@ -80,6 +108,8 @@ pub struct Client {
     way: Way,
     pub(super) map: Arc<Map>,
     pub(super) member: Membership,
+    /// Where the heaps were when this client came.
+    bases: Vec<u64>,
     pub(super) number: u32,
     pub(super) slots: Slots,
     pub(super) plans: Arc<Plans>,
@@ -99,12 +129,13 @@ fn info_of(member: &Membership) -> ClientInfo {
     ClientInfo { pid, start_time, rank: member.rank(), rank_generation: member.generation() }
 }
 
-/// A store that another living rank of the world is a client of; 0 if there is none.
+/// A store that another rank of the world is a client of; 0 if there is none. One that is dying may still be storing into
+/// the heaps: nobody begins with empty ones until it is gone.
 fn expected(member: &Membership) -> u64 {
     (0..member.world_size())
         .filter(|rank| *rank != member.rank())
         .filter(|rank| member.store_of(*rank) != 0)
-        .find(|rank| member.state(*rank, u64::MAX) == RankState::Alive)
+        .find(|rank| matches!(member.state(*rank, u64::MAX), RankState::Alive | RankState::Dying))
         .map_or(0, |rank| member.store_of(rank))
 }
 
@@ -114,7 +145,7 @@ impl Client {
         let member = world.membership();
         member.check_present()?;
         let params = config.params(member.world_size(), member.heap_bytes())?;
-        let key = (member.world_id(), member.rank());
+        let key = place_of(&member);
         let mut clients = CLIENTS.lock();
         let known = clients.get_or_insert_default();
         known.retain(|_, client| client.strong_count() > 0);
@@ -124,7 +155,15 @@ impl Client {
         }
         drop(clients);
         let client = Arc::new(Self::reach(member, &params, config, Vec::new())?);
-        CLIENTS.lock().get_or_insert_default().insert(key, Arc::downgrade(&client));
+        let mut clients = CLIENTS.lock();
+        let known = clients.get_or_insert_default();
+        // Another thread may have been faster: a rank has one client. Ours leaves, without the lock.
+        if let Some(other) = known.get(&key).and_then(Weak::upgrade) {
+            drop(clients);
+            check_same(other.map.params(), &params)?;
+            return Ok(other);
+        }
+        known.insert(key, Arc::downgrade(&client));
         Ok(client)
     }
 
@@ -140,6 +179,12 @@ impl Client {
     }
 
     fn reach(member: Membership, params: &Params, config: &Config, worlds: Vec<World>) -> Result<Self> {
+        if member.has_lent_heap() {
+            crate::bail!(
+                NMC_ERR_UNSUPPORTED,
+                "a rank lends memory of its engine as its heap, which ends with it; a store needs heaps of the library"
+            );
+        }
         if params.checksums != 0 && member.heap_kind() == HeapKind::Cuda {
             crate::bail!(NMC_ERR_UNSUPPORTED, "checksums are computed by the CPU; a store on CUDA heaps has none");
         }
@@ -154,16 +199,18 @@ impl Client {
         if let Some(device) = member.device() {
             map.register(device)?;
         }
-        member.set_store(map.store_id());
+        let watches = Watches::new()?;
+        name_store(&member, map.store_id());
         Ok(Self {
             way,
             slots: Slots::new(map.params().pin_slots),
             map,
+            bases: (0..member.world_size()).map(|rank| member.base(rank).unwrap_or(0)).collect(),
             member,
             number,
             plans,
             counters: Counters::default(),
-            watches: Watches::new()?,
+            watches,
             copiers: Mutex::new(Vec::new()),
             cancelled: AtomicU64::new(0),
             closed: AtomicBool::new(false),
@@ -175,20 +222,29 @@ impl Client {
     fn meet(member: &Membership, params: &Params, config: &Config, plans: &Arc<Plans>) -> Result<(Way, u32, Arc<Map>)> {
         let place = member.place("store");
         let may_host = member.hosting() == Hosting::Rank0 && member.rank() == config.master_rank;
-        let mut server = None;
+        let mut server: Option<Arc<Server>> = None;
         loop {
             if may_host && server.is_none() {
                 let made = || Arc::new(Host::new(Some(member.clone())));
                 let host = Host::of_world(member.world_id()).unwrap_or_else(made);
-                server = Server::start(&place, Arc::clone(&host), member.service_cpu())?;
-                if server.is_some() {
-                    Host::of_world_or(member.world_id(), || Ok(host))?;
+                server = host.server();
+                if server.is_none() {
+                    server = Server::start(&place, Arc::clone(&host), member.service_cpu())?.map(Arc::new);
+                    if let Some(server) = &server {
+                        host.set_server(server);
+                        Host::of_world_or(member.world_id(), || Ok(host))?;
+                    }
                 }
             }
-            let attempt: Result<Option<(Way, u32, Arc<Map>)>> = match Host::of_world(member.world_id()) {
-                Some(host) => {
+            // Every client of this process keeps the server: whoever calls the master directly must have its lock.
+            let here = Host::of_world(member.world_id()).and_then(|host| {
+                let server = server.clone().or_else(|| host.server())?;
+                Some((host, server))
+            });
+            let attempt: Result<Option<(Way, u32, Arc<Map>)>> = match here {
+                Some((host, server)) => {
                     let attached = host.attach_direct(member.world_id(), &info_of(member), params, expected(member));
-                    attached.map(|(number, map)| Some((Way::Direct { host, _server: server.take() }, number, map)))
+                    attached.map(|(number, map)| Some((Way::Direct { host, _server: Some(server) }, number, map)))
                 }
                 None => remote::attach(&place, member, params, expected(member)).and_then(|met| {
                     let Some((link, number, map)) = met else { return Ok(None) };
@@ -215,6 +271,23 @@ impl Client {
             }
             std::thread::sleep(Duration::from_millis(5).min(config.deadline.left()));
         }
+    }
+
+    /// Fails if the master counts this client as gone: nobody looks at its pins any more, so nothing can be read.
+    #[inline(always)]
+    pub(super) fn check_counted(&self) -> Result<()> {
+        match &self.way {
+            Way::Remote(remote) if remote.is_refused() => Err(not_counted()),
+            _ => Ok(()),
+        }
+    }
+
+    /// First byte of a rank's heap. Fails if the heap is another one than when this client came: what was stored in it is
+    /// not there.
+    #[inline(always)]
+    pub(super) fn base(&self, rank: u32) -> Result<u64> {
+        let base = self.member.base(rank)?;
+        if self.bases.get(rank as usize) == Some(&base) { Ok(base) } else { Err(replaced(rank)) }
     }
 
     /// What is in the slabs.
@@ -286,10 +359,13 @@ impl Client {
     pub(super) fn open_many(&self, requests: &[OpenRequest<'_>]) -> Vec<Result<Opened>> {
         match &self.way {
             Way::Direct { host, .. } => {
-                let opened = host.with(|master| {
-                    Ok(requests.iter().map(|request| master.open(self.number, request)).collect::<Vec<_>>())
-                });
-                let opened = opened.unwrap_or_else(|error| vec![Err(error); requests.len()]);
+                let mut opened = Vec::with_capacity(requests.len());
+                for part in requests.chunks(MAX_ITEMS) {
+                    let some = host.with(|master| {
+                        Ok(part.iter().map(|request| master.open(self.number, request)).collect::<Vec<_>>())
+                    });
+                    opened.extend(some.unwrap_or_else(|error| vec![Err(error); part.len()]));
+                }
                 opened.iter().flatten().for_each(|plan| self.plans.add(*plan));
                 opened
             }
@@ -379,7 +455,7 @@ impl Client {
                 }
             }
         }
-        self.member.set_store(0);
+        unname_store(&self.member);
         match &self.way {
             Way::Direct { host, .. } => host.detach_direct(self.number),
             Way::Remote(remote) => remote.detach(),
@@ -403,10 +479,23 @@ impl Client {
     }
 }
 
+#[cold]
+fn replaced(rank: u32) -> Error {
+    Error::new(
+        NMC_ERR_PEER_LOST,
+        format!("rank {rank} brought another heap; what was stored in its former one is lost"),
+    )
+}
+
 impl Drop for Client {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+#[cold]
+fn not_counted() -> Error {
+    Error::new(NMC_ERR_STALE, "the store's master counts this client as gone; destroy the handle and attach again")
 }
 
 fn plan_of(item: &Item) -> Option<Opened> {

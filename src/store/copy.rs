@@ -98,7 +98,7 @@ pub struct Cursor<'v> {
 impl<'v> Cursor<'v> {
     /// At byte `offset` of an object that is pinned or planned.
     pub fn new(store: &Store, view: &View<'v>, header: &'v ObjectHeader, offset: u64) -> Result<Self> {
-        let base = store.client.member.base(header.owner_rank.load(Relaxed))?;
+        let base = store.client.base(header.owner_rank.load(Relaxed))?;
         Self::from_base(store, view, header, offset, base)
     }
 

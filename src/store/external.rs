@@ -24,7 +24,7 @@ impl Masters {
         let world = Master::open(config)?;
         let place = config.place().beside("store");
         for _ in 0..TRIES {
-            if let Some(store) = Server::start(&place, Arc::new(Host::new(None)), config.service_cpu)? {
+            if let Some(store) = Server::start(&place, Arc::new(Host::external(world.board())), config.service_cpu)? {
                 return Ok(Self { _store: store, _world: world });
             }
             std::thread::sleep(PAUSE);

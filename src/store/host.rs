@@ -4,6 +4,7 @@
 use super::config::check_same;
 use super::map::Map;
 use super::master::{ClientInfo, Master, Opened};
+use super::server::Server;
 use super::wire::{Item, Request};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
@@ -11,6 +12,7 @@ use crate::base::log;
 use crate::base::status::{NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::Params;
 use crate::world::Membership;
+use crate::world::master::Board;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -23,6 +25,10 @@ pub struct Host {
     state: Mutex<State>,
     /// The world as the host's process sees it, if it is a rank itself.
     pub(super) member: Option<Membership>,
+    /// What is known about the ranks in a process that is none of them.
+    pub(super) board: Option<Arc<Board>>,
+    /// Whoever serves it to other processes; its clients in this process keep it.
+    server: Mutex<Weak<Server>>,
 }
 
 #[derive(Default)]
@@ -46,7 +52,30 @@ impl Host {
     /// A host without a master yet.
     #[must_use]
     pub fn new(member: Option<Membership>) -> Self {
-        Self { state: Mutex::default(), member }
+        Self { state: Mutex::default(), member, board: None, server: Mutex::new(Weak::new()) }
+    }
+
+    /// A host in a process that is no rank, beside the master of its world.
+    #[must_use]
+    pub fn external(board: Arc<Board>) -> Self {
+        Self { board: Some(board), ..Self::new(None) }
+    }
+
+    /// World that the store belongs to; 0 while there is none.
+    #[must_use]
+    pub fn world_id(&self) -> u64 {
+        self.state.lock().world_id
+    }
+
+    /// The server, if it runs.
+    #[must_use]
+    pub fn server(&self) -> Option<Arc<Server>> {
+        self.server.lock().upgrade()
+    }
+
+    /// Says who serves it.
+    pub fn set_server(&self, server: &Arc<Server>) {
+        *self.server.lock() = Arc::downgrade(server);
     }
 
     /// The host of a world's store in this process.
@@ -122,7 +151,13 @@ impl Host {
     }
 
     /// Takes in a client that was one before, with the memory that it holds.
-    pub fn reattach(&self, world_id: u64, client: u32, map: impl FnOnce() -> Result<Map>) -> Result<()> {
+    pub fn reattach(
+        &self,
+        world_id: u64,
+        client: u32,
+        info: &ClientInfo,
+        map: impl FnOnce() -> Result<Map>,
+    ) -> Result<()> {
         let mut state = self.state.lock();
         Self::make_way(&mut state, world_id, 0)?;
         if state.master.is_none() {
@@ -130,7 +165,7 @@ impl Host {
             state.world_id = world_id;
         }
         match &state.master {
-            Some(master) if master.is_attached(client) => Ok(()),
+            Some(master) if master.is_client(client, info) => Ok(()),
             _ => Err(Error::new(NMC_ERR_STALE, "the master counts this client as gone")),
         }
     }

@@ -33,22 +33,35 @@ pub use stats::{RankStats, Stats, percentile};
 use crate::base::error::Result;
 use crate::world::World;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A client's view of one namespace of a store.
 pub struct Store {
     pub(crate) client: Arc<Client>,
     namespace: u32,
+    /// Whoever waits through this handle gives up: it is being destroyed.
+    closing: AtomicBool,
 }
 
 impl Store {
+    fn of(client: Arc<Client>, namespace: u32) -> Self {
+        Self { client, namespace, closing: AtomicBool::new(false) }
+    }
+
+    /// Makes whoever waits through this handle give up, now and later. Other handles of the client are not affected.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.client.ring();
+    }
+
     /// The store of a world, for one of its ranks.
     pub fn attach(world: &World, config: &Config) -> Result<Self> {
-        Ok(Self { client: Client::attach(world, config)?, namespace: 0 })
+        Ok(Self::of(Client::attach(world, config)?, 0))
     }
 
     /// A store of this process alone, with heaps of its own.
     pub fn embedded(world: &crate::world::Config, config: &Config) -> Result<Self> {
-        Ok(Self { client: Client::embedded(world, config)?, namespace: 0 })
+        Ok(Self::of(Client::embedded(world, config)?, 0))
     }
 
     /// The same store, with keys of their own: a namespace, made if need be. A quota that is given replaces the former.
@@ -62,7 +75,7 @@ impl Store {
             );
         }
         let [id, _, _] = self.client.call(&wire::Request::Namespace(name, quota_bytes))?;
-        Ok(Self { client: Arc::clone(&self.client), namespace: u32::try_from(id).unwrap_or(0) })
+        Ok(Self::of(Arc::clone(&self.client), u32::try_from(id).unwrap_or(0)))
     }
 
     /// The client.
@@ -78,7 +91,7 @@ impl Store {
 
     /// First byte of a rank's heap in this process.
     pub fn base(&self, rank: u32) -> Result<u64> {
-        self.client.member.base(rank)
+        self.client.base(rank)
     }
 
     /// The same as the GPU sees it; 0 without a device.

@@ -94,6 +94,7 @@ impl Store {
     /// Looks for a key and pins what is found in a slot that is ours and empty.
     #[inline]
     pub(super) fn pin_in(&self, view: &View<'_>, key: &[u8], slot: u32) -> Result<Look<Pin>> {
+        self.client.check_counted()?;
         let words = view.pins(self.client.number);
         let Some(word) = words.and_then(|(_, words)| words.get(slot as usize)) else { return Ok(Look::Missing) };
         let namespace = namespace_word(view, self.namespace);
@@ -134,6 +135,7 @@ impl Store {
     #[inline]
     pub(super) fn look(&self, view: &View<'_>, key: &[u8]) -> Result<Look<(u32, u64)>> {
         check_key(key)?;
+        self.client.check_counted()?;
         let namespace = namespace_word(view, self.namespace);
         let mut writing = None;
         let mut epoch = 0;
@@ -218,6 +220,15 @@ impl Store {
     pub fn unpin(&self, slot: u32, index: u32, epoch: u64) -> Result<()> {
         let view = self.client.view()?;
         self.check_pin(&view, slot, index, epoch)?;
+        let word = view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize));
+        let claimed = self.client.slots.begin_end(slot);
+        if !claimed || word.is_none_or(|word| word.load(Relaxed) != object::pin_word(index, epoch)) {
+            // Another thread unpinned the same view meanwhile; what is in the slot now is not ours.
+            if claimed {
+                self.client.slots.undo_end(slot);
+            }
+            crate::bail!(NMC_ERR_NOT_FOUND, "the view is not pinned; was it unpinned before?");
+        }
         self.let_go(&view, slot);
         Ok(())
     }
@@ -357,7 +368,7 @@ impl Store {
         let page = u64::from(header.page_bytes.load(Relaxed));
         let total = header.bytes_total.load(Relaxed);
         let owner = header.owner_rank.load(Relaxed);
-        let base = self.client.member.base(owner)? + self.client.params().heap_offset;
+        let base = self.client.base(owner)? + self.client.params().heap_offset;
         let mut at = offset / page;
         let end = (offset + bytes).div_ceil(page);
         let mut skip = 0;

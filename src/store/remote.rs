@@ -45,6 +45,7 @@ struct Inner {
     stop: std::sync::atomic::AtomicBool,
     /// The master refused this client for good.
     refused: Mutex<Option<Error>>,
+    is_refused: std::sync::atomic::AtomicBool,
 }
 
 /// See the module.
@@ -152,6 +153,7 @@ impl Remote {
             nudge: Event::new()?,
             stop: std::sync::atomic::AtomicBool::new(false),
             refused: Mutex::new(None),
+            is_refused: std::sync::atomic::AtomicBool::new(false),
         });
         let keeping = Arc::clone(&inner);
         let _quiet = BlockSignals::new();
@@ -200,6 +202,13 @@ impl Remote {
         *link = None;
         inner.nudge.signal();
         Err(failure)
+    }
+
+    /// Whether the master refused this client for good.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.inner.is_refused.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Whether there is a connection.
@@ -293,6 +302,7 @@ impl Inner {
             Err(error) => {
                 if error.status == NMC_ERR_STALE {
                     *self.refused.lock() = Some(error.clone());
+                    self.is_refused.store(true, std::sync::atomic::Ordering::SeqCst);
                 }
                 (RETRY_REFUSED, Some(error))
             }
@@ -302,8 +312,7 @@ impl Inner {
             log::emit(log::WARN, || format!("rank {}: the store's master refuses: {error}", self.member.rank()));
         }
         sys::poll(&[self.nudge.as_fd()], pause);
-        if self.stopped() {
-            self.nudge.drain();
-        }
+        // Also if it is not the end: a call that failed has rung, and the next pause would be none.
+        self.nudge.drain();
     }
 }

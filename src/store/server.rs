@@ -13,6 +13,7 @@ use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
 use crate::layout::MAX_RANKS;
 use crate::layout::world::Farewell;
 use crate::world::dir::{Lock, Place};
+use crate::world::master::Verdict;
 use crate::world::sys::{self, BlockSignals, Event, Link, Packet, ParentOnly};
 use crate::world::watch::Watch;
 use std::collections::BTreeMap;
@@ -89,6 +90,8 @@ struct Serving<'a> {
     next_id: u64,
     /// How each client's end is noticed.
     watches: BTreeMap<u32, Watch>,
+    /// Clients that left in order, but whose streams still held pins: the generation of their place, and their end.
+    leaving: BTreeMap<u32, (u64, Watch)>,
     /// Clients of a former master that have not come back, since when their process is dead.
     orphans: BTreeMap<u32, Instant>,
     packet: Vec<u8>,
@@ -103,6 +106,7 @@ impl<'a> Serving<'a> {
             connections: BTreeMap::new(),
             next_id: 1,
             watches: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             orphans: BTreeMap::new(),
             packet: vec![0; MAX_PACKET],
             reply: Vec::new(),
@@ -148,6 +152,16 @@ impl<'a> Serving<'a> {
                 gone.push(*client);
             }
         }
+        for (client, (generation, watch)) in &mut self.leaving {
+            let still = self.host.with(|master| Ok(master.generation_of(*client))) == Ok(*generation);
+            if still && watch.observe(Farewell::None).free() {
+                gone.push(*client);
+            }
+        }
+        let host = self.host;
+        self.leaving.retain(|client, (generation, _)| {
+            !gone.contains(client) && host.with(|master| Ok(master.generation_of(*client))) == Ok(*generation)
+        });
         gone.extend(self.look_at_orphans());
         busy |= !self.orphans.is_empty();
         for client in gone {
@@ -191,13 +205,16 @@ impl<'a> Serving<'a> {
                 Ok(entry)
             });
             let Ok(Some((pid, start, rank, generation))) = entry else { continue };
-            match &self.host.member {
-                Some(member) if member.state(rank, generation).free() => gone.push(client),
-                Some(_) => {}
-                None if sys::is_running(pid, start) => {
+            let verdict = self.host.board.as_ref().map(|b| b.verdict(self.host.world_id(), rank, generation));
+            match (&self.host.member, verdict) {
+                (Some(member), _) if member.state(rank, generation).free() => gone.push(client),
+                (None, Some(Verdict::Gone)) => gone.push(client),
+                // A dead process alone proves nothing: a forked child or a kernel may still be storing.
+                (Some(_), _) | (None, Some(Verdict::Unknown | Verdict::There)) => {}
+                (None, _) if sys::is_running(pid, start) => {
                     self.orphans.remove(&client);
                 }
-                None => {
+                (None, _) => {
                     if self.orphans.entry(client).or_insert_with(Instant::now).elapsed() > ORPHAN {
                         gone.push(client);
                     }
@@ -247,8 +264,11 @@ impl<'a> Serving<'a> {
         let broken = items.first().is_some_and(|item| item.status == NMC_ERR_PROTOCOL);
         encode_reply(&items, &mut self.reply);
         let sent = quick::send(connection.link.as_fd(), &self.reply).unwrap_or(false);
-        if leaves {
-            self.watches.remove(&client);
+        if leaves && let Some(watch) = self.watches.remove(&client) {
+            let generation = self.host.with(|master| Ok(master.generation_of(client))).unwrap_or(0);
+            if generation & 1 == 1 {
+                self.leaving.insert(client, (generation, watch));
+            }
         }
         if broken || leaves || !sent {
             self.connections.remove(&id);
@@ -311,7 +331,7 @@ impl<'a> Serving<'a> {
                 crate::bail!(NMC_ERR_PROTOCOL, "a client of before comes without memory");
             };
             let client = hello.client;
-            self.host.reattach(hello.world_id, client, || Map::open(&params, control, words, true))?;
+            self.host.reattach(hello.world_id, client, &info, || Map::open(&params, control, words, true))?;
             if self.host.store_id() != hello.store_id {
                 crate::bail!(NMC_ERR_STALE, "the client was one of another store");
             }

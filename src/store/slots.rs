@@ -12,6 +12,8 @@ const TAKEN: u8 = 1;
 const STREAM: u8 = 2;
 /// Set aside by the program, for a kernel or a captured graph.
 const RESERVED: u8 = 3;
+/// Being given back.
+const ENDING: u8 = 4;
 /// Slots of a thread before those of the next begin: a cache line.
 const STRIDE: u32 = 8;
 
@@ -74,7 +76,7 @@ impl Slots {
     #[inline(always)]
     pub fn give_back(&self, slot: u32) {
         if let Some(state) = self.states.get(slot as usize)
-            && state.load(Ordering::Relaxed) == TAKEN
+            && matches!(state.load(Ordering::Relaxed), TAKEN | ENDING)
         {
             state.store(FREE, Ordering::Release);
         }
@@ -83,6 +85,16 @@ impl Slots {
     fn exchange(&self, slot: u32, from: u8, to: u8) -> bool {
         let state = self.states.get(slot as usize);
         state.is_some_and(|state| state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+    }
+
+    /// Claims the end of a pin, so that of two threads that unpin one view one succeeds.
+    pub fn begin_end(&self, slot: u32) -> bool {
+        self.exchange(slot, TAKEN, ENDING) || self.is_set_aside(slot)
+    }
+
+    /// It was not the caller's pin after all.
+    pub fn undo_end(&self, slot: u32) {
+        self.exchange(slot, ENDING, TAKEN);
     }
 
     /// Leaves a slot to a stream that will empty it. One that was set aside stays so.

@@ -49,7 +49,7 @@ impl Store {
                 Look::Missing if !appear => return Err(not_found(key)),
                 Look::Missing => {}
             }
-            if client.cancelled.load(SeqCst) != cancelled {
+            if client.cancelled.load(SeqCst) != cancelled || self.closing.load(SeqCst) {
                 return Err(Error::new(NMC_ERR_CANCELLED, "the wait was cancelled"));
             }
             client.member.check_present()?;

@@ -139,7 +139,7 @@ fn look(client: &Weak<Client>) -> bool {
 }
 
 fn verdict(client: &Arc<Client>, watched: &mut Watched) -> Option<nmc_status_t> {
-    let store = Store { client: Arc::clone(client), namespace: watched.namespace };
+    let store = Store::of(Arc::clone(client), watched.namespace);
     match store.state(&watched.key) {
         Ok(Look::Ready(_)) => Some(NMC_OK),
         Ok(Look::Writing(index, epoch)) => {

@@ -5,10 +5,10 @@ use super::copy::{Cursor, Pieces};
 use super::master::{Keep, OpenRequest, Opened, check_key, show};
 use super::read::{Location, Look, location};
 use super::sys;
-use super::wire::Request;
+use super::wire::{MAX_ITEMS, Request};
 use crate::base::error::{Error, Result};
 use crate::base::point::reach;
-use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
+use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::{FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_KEY, ObjectHeader, View};
 use crate::sync::object;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -63,19 +63,22 @@ impl Store {
 
     /// Stores many values, asking the master for as many plans at once as possible.
     pub fn put_many(&self, items: &[(&[u8], Pieces<'_>)], options: &PutOptions) -> Vec<Result<()>> {
-        let started = sys::now_ns();
         let mut results: Vec<Result<()>> =
             items.iter().map(|(key, pieces)| check_key(key).and_then(|()| pieces.bytes()).map(|_| ())).collect();
         let good: Vec<usize> = (0..items.len()).filter(|i| results[*i].is_ok()).collect();
         let request = |i: &usize| self.request(items[*i].0, items[*i].1.bytes().unwrap_or(0), options);
-        let requests: Vec<OpenRequest<'_>> = good.iter().map(request).collect();
-        let opened = self.client.open_many(&requests);
-        self.client.counters.plan(good.len() as u64, sys::now_ns() - started);
-        for ((i, opened), request) in good.iter().zip(opened).zip(&requests) {
-            let begun = sys::now_ns();
-            results[*i] = opened.and_then(|plan| self.fill(&plan, &items[*i].1, request.bytes, options.replace));
-            if results[*i].is_ok() {
-                self.client.counters.put(request.bytes, sys::now_ns() - begun);
+        // A few at a time: what is open cannot be evicted, and waits for the watchdog while the others are filled.
+        for part in good.chunks(MAX_ITEMS) {
+            let asked = sys::now_ns();
+            let requests: Vec<OpenRequest<'_>> = part.iter().map(request).collect();
+            let opened = self.client.open_many(&requests);
+            self.client.counters.plan(part.len() as u64, sys::now_ns() - asked);
+            for ((i, opened), request) in part.iter().zip(opened).zip(&requests) {
+                let begun = sys::now_ns();
+                results[*i] = opened.and_then(|plan| self.fill(&plan, &items[*i].1, request.bytes, options.replace));
+                if results[*i].is_ok() {
+                    self.client.counters.put(request.bytes, sys::now_ns() - begun);
+                }
             }
         }
         results
@@ -95,28 +98,40 @@ impl Store {
             let _ = self.client.abandon(&[*plan]);
             return Err(error);
         }
-        self.publish(&view, plan, replace)
+        // A put that failed is over: the next master is not told of its plan.
+        self.publish(&view, plan, replace, false).inspect_err(|_| {
+            self.client.plans.remove(plan.plan_id);
+        })
     }
 
-    /// Publishes a plan whose pages are stored.
-    fn publish(&self, view: &View<'_>, plan: &Opened, replace: bool) -> Result<()> {
+    /// Publishes a plan whose pages are stored, unless that is `done`: then the header may be another object's by now, and
+    /// nothing is stored into its words.
+    fn publish(&self, view: &View<'_>, plan: &Opened, replace: bool, done: bool) -> Result<()> {
         let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
             return Err(no_plan(plan.plan_id));
         };
         reach("writer.before_publish");
-        if !object::commit(&header.control, &words.published, plan.epoch) {
+        let lives = if done {
+            object::still(&header.control, plan.epoch)
+        } else {
+            object::commit(&header.control, &words.published, plan.epoch)
+        };
+        if !lives {
             // The master may not know that nothing of us stores any more.
             let _ = self.client.abandon(&[*plan]);
             return Err(stale("the write"));
         }
         if replace {
             reach("writer.before_reveal");
-            let revealed = self.client.call(&Request::Reveal(*plan));
-            self.client.plans.remove(plan.plan_id);
-            revealed?;
-        } else {
-            self.client.plans.remove(plan.plan_id);
         }
+        if replace && let Err(error) = self.client.call(&Request::Reveal(*plan)) {
+            // The plan stays open if the master may not have heard of it: the commit can be repeated.
+            if error.status != NMC_ERR_UNAVAILABLE && error.status != NMC_ERR_TIMEOUT {
+                self.client.plans.remove(plan.plan_id);
+            }
+            return Err(error);
+        }
+        self.client.plans.remove(plan.plan_id);
         self.client.ring();
         Ok(())
     }
@@ -127,7 +142,7 @@ impl Store {
         }
         let page = u64::from(header.page_bytes.load(Relaxed));
         let owner = header.owner_rank.load(Relaxed);
-        let base = self.client.member.base(owner)? + self.client.params().heap_offset;
+        let base = self.client.base(owner)? + self.client.params().heap_offset;
         let mut left = header.bytes_total.load(Relaxed);
         for i in 0..header.n_extents.load(Relaxed) as usize {
             let Some((first, count)) = view.extent(header, i) else { break };
@@ -186,6 +201,7 @@ impl Store {
                     return Err(no_plan(plan.plan_id));
                 };
                 let committed = header.plan_id.load(Relaxed) == plan.plan_id
+                    && header.flags.load(Relaxed) & FLAG_HIDDEN == 0
                     && words.published.load(Acquire) == plan.epoch
                     && object::still(&header.control, plan.epoch);
                 if committed { Ok(true) } else { Err(no_plan(plan.plan_id)) }
@@ -204,15 +220,44 @@ impl Store {
         if self.check_open(&view, plan)? {
             return Ok(());
         }
-        let Some(header) = view.object(plan.index) else { return Err(no_plan(plan.plan_id)) };
+        let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
+            return Err(no_plan(plan.plan_id));
+        };
         let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
-        self.store_sums_if_host(&view, header)?;
-        self.publish(&view, plan, hidden)
+        // In this order: a publish word that a later object has overwritten shows in the control word too.
+        let done = words.published.load(Acquire) == plan.epoch;
+        if object::epoch(header.control.load(Acquire)) != plan.epoch {
+            // The program published it itself, it is gone, and the header is another object's.
+            self.client.plans.remove(plan.plan_id);
+            return Err(stale("the write"));
+        }
+        if done {
+            self.store_sums_of_published(&view, plan)?;
+        } else {
+            // Until it is published neither its header nor its pages are anybody else's.
+            self.store_sums(&view, header)?;
+        }
+        self.publish(&view, plan, hidden, done)
     }
 
-    fn store_sums_if_host(&self, view: &View<'_>, header: &ObjectHeader) -> Result<()> {
-        // Unless the plan was given up: then somebody else's sums may be there.
-        if object::is_live(header.control.load(Acquire)) { self.store_sums(view, header) } else { Ok(()) }
+    /// The program has published the plan itself: its pages are ours only while they are pinned.
+    fn store_sums_of_published(&self, view: &View<'_>, plan: &Opened) -> Result<()> {
+        if self.client.params().checksums == 0 {
+            return Ok(());
+        }
+        let slot = self.client.take_slot(view)?;
+        let slots = view.pins(self.client.number).map(|(_, words)| words);
+        let stored = match (slots.and_then(|s| s.get(slot as usize)), view.object(plan.index), view.publish(plan.index))
+        {
+            (Some(word), Some(header), Some(words)) => {
+                let value = object::pin_word(plan.index, plan.epoch);
+                let pinned = object::pin(word, value, &header.control, &words.published, plan.epoch);
+                if pinned { self.store_sums(view, header) } else { Ok(()) }
+            }
+            _ => Ok(()),
+        };
+        self.let_go(view, slot);
+        stored
     }
 
     /// The first `pages` pages of the plan are stored: readers may begin with them.
@@ -224,6 +269,13 @@ impl Store {
         let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
             return Err(no_plan(plan.plan_id));
         };
+        // In this order, as in `commit`.
+        if words.published.load(Acquire) == plan.epoch {
+            return Ok(());
+        }
+        if object::epoch(header.control.load(Acquire)) != plan.epoch {
+            return Err(stale("the write"));
+        }
         let all = u64::from(header.n_pages.load(Relaxed));
         let now = words.progress.load(Relaxed);
         if pages > all || pages < now {

@@ -12,6 +12,7 @@ use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
 use crate::layout::MAX_RANKS;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -27,8 +28,40 @@ const SLOWNESS: Duration = Duration::from_secs(10);
 const TICK_BUSY: Duration = Duration::from_millis(20);
 const TICK_IDLE: Duration = Duration::from_millis(500);
 
+/// What a master knows about the ranks, for others in its process that are not ranks themselves.
+#[derive(Debug, Default)]
+pub struct Board(Mutex<(u64, Vec<(u64, bool)>)>);
+
+/// What a [`Board`] says about a former holder of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// No survivor has reported yet.
+    Unknown,
+    /// The master serves another world.
+    OtherWorld,
+    /// Something of it may be left.
+    There,
+    /// Provably nothing of it is left, or it said goodbye.
+    Gone,
+}
+
+impl Board {
+    /// About whoever held `rank` in `generation`.
+    #[must_use]
+    pub fn verdict(&self, world_id: u64, rank: u32, generation: u64) -> Verdict {
+        let seen = self.0.lock();
+        match seen.1.get(rank as usize) {
+            _ if seen.0 == 0 => Verdict::Unknown,
+            _ if seen.0 != world_id => Verdict::OtherWorld,
+            Some((newest, free)) if generation < *newest || (generation == *newest && *free) => Verdict::Gone,
+            _ => Verdict::There,
+        }
+    }
+}
+
 /// A running master. Dropping it stops the thread and removes the socket.
 pub struct Master {
+    board: Arc<Board>,
     stop: Arc<Event>,
     thread: Option<JoinHandle<()>>,
 }
@@ -53,13 +86,15 @@ impl Master {
         let listener = lock.listen()?;
         let stop = Arc::new(Event::new()?);
         let stopped = Arc::clone(&stop);
+        let board = Arc::<Board>::default();
+        let shown = Arc::clone(&board);
         let _quiet = BlockSignals::new();
         let thread = std::thread::Builder::new()
             .name("nmc-master".into())
             .spawn(move || {
                 sys::settle_thread(c"nmc-master", cpu);
                 let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    Server::new(listener, params).serve(&stopped);
+                    Server::new(listener, params, shown).serve(&stopped);
                 }));
                 if served.is_err() {
                     log::emit(log::ERROR, || "the master thread ended by a bug in nanomc; please report it".into());
@@ -67,7 +102,13 @@ impl Master {
                 drop(lock);
             })
             .map_err(|e| Error::os("starting the master thread", &e))?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { board, stop, thread: Some(thread) })
+    }
+
+    /// What it knows about the ranks.
+    #[must_use]
+    pub fn board(&self) -> Arc<Board> {
+        Arc::clone(&self.board)
     }
 }
 
@@ -123,10 +164,11 @@ struct Server {
     realm: Option<Realm>,
     buffer: Vec<u8>,
     missing: Vec<u32>,
+    board: Arc<Board>,
 }
 
 impl Server {
-    fn new(listener: ParentOnly, params: Params) -> Self {
+    fn new(listener: ParentOnly, params: Params, board: Arc<Board>) -> Self {
         Self {
             listener,
             params,
@@ -135,7 +177,16 @@ impl Server {
             realm: None,
             buffer: Vec::new(),
             missing: Vec::new(),
+            board,
         }
+    }
+
+    fn show(&mut self) {
+        let Some(realm) = &mut self.realm else { return };
+        let newest = realm.generations().to_vec();
+        let ranks = newest.into_iter().zip(0u32..).map(|(generation, rank)| (generation, realm.state(rank).free()));
+        let ranks = ranks.collect();
+        *self.board.0.lock() = (realm.id(), ranks);
     }
 
     fn serve(&mut self, stop: &Event) {
@@ -154,6 +205,7 @@ impl Server {
                 self.accept();
             }
             self.drop_dead();
+            self.show();
             if self.realm.as_mut().is_some_and(Realm::is_over) {
                 log::emit(log::INFO, || "master: all ranks are gone, the next join forms a new world".into());
                 self.realm = None;

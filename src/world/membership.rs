@@ -99,6 +99,13 @@ impl Membership {
         peer.and_then(|peer| peer.heap.as_ref()).map_or(0, |heap| heap.device_base())
     }
 
+    /// Whether a heap is memory that an engine lent.
+    #[must_use]
+    pub fn has_lent_heap(&self) -> bool {
+        let peers = self.0.peers.lock();
+        peers.iter().flatten().filter_map(|peer| peer.heap.as_ref()).any(|heap| heap.desc().lent)
+    }
+
     /// The CUDA device that the world was joined with.
     #[must_use]
     pub fn device(&self) -> Option<&Arc<Device>> {

@@ -172,7 +172,8 @@ impl Realm {
         self.words.as_fd()
     }
 
-    fn state(&mut self, rank: u32) -> RankState {
+    /// State of the newest holder of a rank.
+    pub fn state(&mut self, rank: u32) -> RankState {
         let newest = self.generations.get(rank as usize).copied().unwrap_or(0);
         if newest > self.slot(rank).map_or(0, |slot| slot.generation) {
             return self.state_of_unknown(rank);

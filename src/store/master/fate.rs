@@ -17,32 +17,48 @@ impl Master {
 
     /// Kills an object that is being written or readable. `stopped`: its writer will not store any more.
     pub(super) fn drop_object(&mut self, view: &View<'_>, index: u32, stopped: bool) {
-        let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return };
-        let word = header.control.load(Relaxed);
-        let (epoch, owner) = (object::epoch(word), header.owner_rank.load(Relaxed));
-        let was_writing = self.lists.list_of(index) == Some(WRITING);
-        object::kill(&header.control, epoch);
-        reach("master.killed");
-        self.index.remove(view, header.key_hash.load(Relaxed), index);
+        self.drop_objects(view, &[index], stopped);
+    }
+
+    /// Kills objects together, with one look at the pins.
+    pub(super) fn drop_objects(&mut self, view: &View<'_>, batch: &[u32], stopped: bool) {
+        if batch.is_empty() {
+            return;
+        }
+        for index in batch {
+            let Some(header) = view.object(*index) else { continue };
+            object::kill(&header.control, object::epoch(header.control.load(Relaxed)));
+            reach("master.killed");
+            self.index.remove(view, header.key_hash.load(Relaxed), *index);
+        }
         object::settle();
         reach("master.unlinked");
-        let done = stopped || !was_writing || object::finished(&words.published, epoch);
-        if let Some(rank) = self.ranks.get_mut(owner as usize) {
-            *(if was_writing { &mut rank.writing } else { &mut rank.ready }) -= 1;
-        }
-        if done {
-            self.free_or_wait(view, index);
-        } else {
-            if let Some(rank) = self.ranks.get_mut(owner as usize) {
-                rank.quarantined += paged_bytes(header);
+        self.read_pins(view);
+        for index in batch.iter().copied() {
+            let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { continue };
+            let epoch = object::epoch(header.control.load(Relaxed));
+            let was_writing = self.lists.list_of(index) == Some(WRITING);
+            let done = stopped || !was_writing || object::finished(&words.published, epoch);
+            if let Some(rank) = self.ranks.get_mut(header.owner_rank.load(Relaxed) as usize) {
+                *(if was_writing { &mut rank.writing } else { &mut rank.ready }) -= 1;
+                rank.quarantined += if done { 0 } else { paged_bytes(header) };
             }
-            self.lists.move_to(index, QUARANTINE);
+            if done {
+                self.free_unless_pinned(view, index);
+            } else {
+                self.lists.move_to(index, QUARANTINE);
+            }
         }
     }
 
     /// A dead object whose writer is done is freed, or waits for its readers. `settle` was called after the kill.
     pub(super) fn free_or_wait(&mut self, view: &View<'_>, index: u32) {
         self.read_pins(view);
+        self.free_unless_pinned(view, index);
+    }
+
+    /// Like [`Master::free_or_wait`], after a look at the pins.
+    fn free_unless_pinned(&mut self, view: &View<'_>, index: u32) {
         if self.pinned.binary_search(&index).is_ok() {
             if let Some(header) = view.object(index)
                 && let Some(rank) = self.ranks.get_mut(header.owner_rank.load(Relaxed) as usize)
@@ -52,6 +68,21 @@ impl Master {
             self.lists.move_to(index, LIMBO);
         } else {
             self.release(view, index);
+        }
+    }
+
+    /// Late writers that have published since have stored their last byte: what they left is free.
+    pub(super) fn sweep_quarantine(&mut self, view: &View<'_>, most: usize) {
+        for _ in 0..(self.lists.len(QUARANTINE) as usize).min(most) {
+            let Some(index) = self.lists.head(QUARANTINE) else { break };
+            let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { break };
+            if object::finished(&words.published, object::epoch(header.control.load(Relaxed))) {
+                self.leave_waiting(view, index);
+                self.free_or_wait(view, index);
+                let _ = self.count_of(view, index);
+            } else {
+                self.lists.move_to(index, QUARANTINE);
+            }
         }
     }
 

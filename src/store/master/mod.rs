@@ -150,6 +150,8 @@ pub struct Master {
     next_sweep: u64,
     /// Next header that a flush looks at; `None` when there is nothing left of flushed namespaces.
     flushing: Option<u32>,
+    /// By namespace, the object at which the search for something to evict goes on.
+    quota_at: Vec<Option<u32>>,
     pinned: Vec<u32>,
     /// Candidates for eviction that were pinned, and their queues, during one choice.
     aside: Vec<(u32, ListId)>,
@@ -169,7 +171,8 @@ pub fn hash_of(key: &[u8], namespace: u32) -> u64 {
 #[inline(always)]
 #[must_use]
 pub fn namespace_word(view: &View<'_>, namespace: u32) -> u32 {
-    view.namespace(namespace).map_or(0, |ns| ns.generation.load(Acquire)) << 8 | namespace
+    // A number that no namespace has must not look like a generation of another.
+    view.namespace(namespace).map_or(u32::MAX, |ns| ns.generation.load(Acquire) << 8 | namespace)
 }
 
 fn flags_of(header: &ObjectHeader) -> (Retain, u16) {
@@ -212,6 +215,7 @@ impl Master {
             names: RandomState::new(),
             next_sweep: 0,
             flushing: None,
+            quota_at: vec![None; MAX_NAMESPACES],
             pinned: Vec::new(),
             aside: Vec::new(),
             runs: Vec::new(),

@@ -51,56 +51,67 @@ impl Master {
         let Some(from) = self.flushing else { return };
         let all = self.map.params().max_objects;
         let to = from.saturating_add(FLUSH).min(all);
-        for index in from..to {
-            let Some(header) = view.object(index) else { continue };
-            let word = header.namespace.load(Relaxed);
-            if object::is_live(header.control.load(Relaxed)) && namespace_word(view, word & 0xff) != word {
-                self.drop_object(view, index, false);
-                let _ = self.count_of(view, index);
-            }
+        let over = |index: &u32| {
+            view.object(*index).is_some_and(|header| {
+                let word = header.namespace.load(Relaxed);
+                object::is_live(header.control.load(Relaxed)) && namespace_word(view, word & 0xff) != word
+            })
+        };
+        let batch: Vec<u32> = (from..to).filter(over).collect();
+        self.drop_objects(view, &batch, false);
+        if !batch.is_empty() {
+            let _ = self.count_all();
         }
         self.flushing = Some(to).filter(|to| *to < all);
     }
 
-    pub(super) fn respect_quota(
-        &mut self,
-        view: &View<'_>,
-        namespace: u32,
-        quota: u64,
-        need: u64,
-        now: u64,
-    ) -> Result<()> {
+    pub(super) fn respect_quota(&mut self, view: &View<'_>, namespace: u32, quota: u64, need: u64) -> Result<()> {
         let used = || view.namespace(namespace).map_or(0, |ns| ns.bytes_used.load(Relaxed));
-        let mut budget = BUDGET;
-        let queues: Vec<ListId> = self.ranks.iter().flat_map(|r| r.queues.all()).collect();
-        if used() + need > quota {
-            // What was published or unpinned since the last look can go as well.
-            self.look_at_all_writing(view, now);
-            self.sweep_limbo(view, usize::MAX);
-            self.read_pins(view);
+        let over = || used().saturating_add(need).saturating_sub(quota);
+        if over() == 0 {
+            return Ok(());
         }
-        for list in queues {
-            let mut at = self.lists.head(list);
-            while let Some(index) = at.filter(|_| used() + need > quota && budget > 0) {
+        self.read_pins(view);
+        let queues: Vec<ListId> = self.ranks.iter().flat_map(|r| r.queues.all()).collect();
+        // The objects of other namespaces may be many: the next call goes on where this one stops.
+        let place = self.quota_at.get(namespace as usize).copied().flatten();
+        let first = place.and_then(|index| queues.iter().position(|q| self.lists.list_of(index) == Some(*q)));
+        let (mut budget, mut victims, mut gained, mut next) = (BUDGET, Vec::new(), 0, None);
+        'walk: for step in 0..queues.len() + usize::from(first.is_some()) {
+            let list = queues[(first.unwrap_or(0) + step) % queues.len()];
+            let mut at = if step == 0 { place.filter(|_| first.is_some()) } else { None };
+            at = at.or_else(|| self.lists.head(list));
+            while let Some(index) = at {
+                if gained >= over() || budget == 0 {
+                    next = Some(index);
+                    break 'walk;
+                }
+                if step == queues.len() && Some(index) == place {
+                    break 'walk;
+                }
                 at = self.lists.after(index);
                 budget -= 1;
                 let Some(header) = view.object(index) else { continue };
-                let hard = flags_of(header).0 == Retain::Hard;
-                // What is pinned would make no room.
-                let stays = hard || self.pinned.binary_search(&index).is_ok();
-                if header.namespace.load(Relaxed) & 0xff == namespace && !stays {
-                    self.evict(view, &[index]);
-                    self.count_of(view, index)?;
+                let own = header.namespace.load(Relaxed) & 0xff == namespace;
+                if own && flags_of(header).0 != Retain::Hard && self.pinned.binary_search(&index).is_err() {
+                    gained += paged_bytes(header);
+                    victims.push(index);
                 }
             }
         }
-        if used() + need > quota {
-            crate::bail!(
-                NMC_ERR_NO_SPACE,
-                "the namespace uses {} of its {quota} bytes, and {need} more are wanted",
-                used()
-            );
+        if let Some(place) = self.quota_at.get_mut(namespace as usize) {
+            *place = next;
         }
-        Ok(())
+        for batch in victims.chunks(BATCH) {
+            self.evict(view, batch);
+        }
+        self.count_all()?;
+        if over() == 0 {
+            return Ok(());
+        }
+        if need <= quota && budget == 0 {
+            crate::bail!(NMC_ERR_BUSY, "room within the namespace's {quota} bytes is being looked for; try again");
+        }
+        crate::bail!(NMC_ERR_NO_SPACE, "the namespace uses {} of its {quota} bytes, and {need} more are wanted", used())
     }
 }

@@ -7,6 +7,29 @@ impl Master {
         self.count(view.object(index).map_or(0, |h| h.owner_rank.load(Relaxed)))
     }
 
+    pub(super) fn count_all(&self) -> Result<()> {
+        (0..self.map.params().world_size).try_for_each(|rank| self.count(rank))
+    }
+
+    /// Generation of a client's place; odd while somebody has it.
+    #[must_use]
+    pub fn generation_of(&self, client: u32) -> u64 {
+        let view = self.map.view().ok();
+        view.and_then(|v| v.client(client)).map_or(0, |entry| entry.generation.load(Relaxed))
+    }
+
+    /// Whether a client is the one that `info` describes.
+    #[must_use]
+    pub fn is_client(&self, client: u32, info: &ClientInfo) -> bool {
+        let view = self.map.view().ok();
+        self.is_attached(client)
+            && view.and_then(|v| v.client(client)).is_some_and(|entry| {
+                entry.pid.load(Relaxed) == info.pid
+                    && entry.start_time.load(Relaxed) == info.start_time
+                    && entry.rank.load(Relaxed) == info.rank
+            })
+    }
+
     /// Brings the counters of a rank in shared memory up to date.
     pub(super) fn count(&self, owner: u32) -> Result<()> {
         let view = self.map.view()?;

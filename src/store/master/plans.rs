@@ -36,7 +36,7 @@ impl Master {
         let quota = ns.quota_bytes.load(Relaxed);
         let paged = u64::from(pages) * u64::from(p.page_bytes);
         if quota != 0 {
-            self.respect_quota(&view, namespace, quota, paged, now)?;
+            self.respect_quota(&view, namespace, quota, paged)?;
         }
         let mut runs = std::mem::take(&mut self.runs);
         runs.clear();
@@ -180,21 +180,19 @@ impl Master {
         let view = map.view()?;
         let word = namespace_word(&view, namespace);
         let (from, all) = (cursor, map.params().max_objects);
-        let mut removed = 0;
-        let mut at = from;
-        while at < all && at - from < 4 * FLUSH {
-            if let Some(header) = view.object(at)
-                && header.namespace.load(Relaxed) == word
-                && object::is_live(header.control.load(Relaxed))
-                && view.key_of(header).starts_with(prefix)
-            {
-                self.drop_object(&view, at, false);
-                self.count_of(&view, at)?;
-                removed += 1;
-            }
-            at += 1;
-        }
-        Ok((removed, Some(at).filter(|at| *at < all)))
+        self.glance(&view, now_ns());
+        let to = from.saturating_add(4 * FLUSH).min(all);
+        let matches = |index: &u32| {
+            view.object(*index).is_some_and(|header| {
+                header.namespace.load(Relaxed) == word
+                    && object::is_live(header.control.load(Relaxed))
+                    && view.key_of(header).starts_with(prefix)
+            })
+        };
+        let batch: Vec<u32> = (from..to).filter(matches).collect();
+        self.drop_objects(&view, &batch, false);
+        self.count_all()?;
+        Ok((u32::try_from(batch.len()).unwrap_or(u32::MAX), Some(to).filter(|to| *to < all)))
     }
 
     /// Changes how an object is kept.

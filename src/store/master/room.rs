@@ -53,12 +53,13 @@ impl Master {
                     evicted = self.evict_some(view, rank, goal, now, &mut budget);
                 }
             }
-            if evicted == 0 {
+            if budget == 0 || evicted == 0 {
                 if !std::mem::take(&mut last_resort) {
                     return Err(self.nothing_to_evict(view, owner, pages, contiguous));
                 }
-                self.look_at_all_writing(view, now);
-                self.sweep_limbo(view, usize::MAX);
+                self.look_at_all_writing(view, now, BUDGET);
+                self.sweep_quarantine(view, SWEEP);
+                self.sweep_limbo(view, BUDGET);
             }
         }
     }
@@ -223,8 +224,10 @@ impl Master {
         }
         let now = now_ns();
         let (mut budget, total) = (BUDGET, u64::from(map.params().pages()));
-        self.look_at_all_writing(&view, now);
-        self.sweep_limbo(&view, usize::MAX);
+        let writing = self.lists.len(WRITING);
+        self.look_at_all_writing(&view, now, BUDGET);
+        let noticed = self.lists.len(WRITING) < writing;
+        self.sweep_limbo(&view, BUDGET);
         while u64::from(self.ranks[owner as usize].pages.used()) * 1000 > total * u64::from(permille) {
             if budget == 0 {
                 return Ok(false);
@@ -232,6 +235,10 @@ impl Master {
             let over = u64::from(self.ranks[owner as usize].pages.used()) - total * u64::from(permille) / 1000;
             let goal = Goal { objects: BATCH, pages: u32::try_from(over).unwrap_or(u32::MAX), soft: true };
             if self.evict_some(&view, owner, goal, now, &mut budget) == 0 {
+                if noticed {
+                    // There may be more that became readable.
+                    return Ok(false);
+                }
                 break;
             }
         }

@@ -83,8 +83,8 @@ impl Master {
         master.drop_replaced(&view, &mut linked);
         master.flushing = Some(0);
         master.sign()?;
-        master.look_at_all_writing(&view, now_ns());
-        // The former master may have died between a kill and this.
+        master.look_at_all_writing(&view, now_ns(), usize::MAX);
+        // The former master may have died between a kill and its fence.
         object::settle();
         master.sweep_limbo(&view, usize::MAX);
         reach("takeover.swept");

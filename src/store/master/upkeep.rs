@@ -13,6 +13,7 @@ impl Master {
         if now >= self.next_sweep {
             self.next_sweep = now + SWEEP_NS;
             self.sweep_limbo(view, SWEEP);
+            self.sweep_quarantine(view, SWEEP);
             self.continue_flush(view);
             self.look_at_leaving(view);
         }
@@ -24,20 +25,21 @@ impl Master {
         let view = map.view()?;
         let now = now_ns();
         self.glance(&view, now);
-        self.look_at_all_writing(&view, now);
-        self.sweep_limbo(&view, usize::MAX);
+        self.look_at_all_writing(&view, now, 4 * BUDGET);
+        self.sweep_quarantine(&view, 4 * BUDGET);
+        self.sweep_limbo(&view, 4 * BUDGET);
         for _ in 0..FLUSH_STEPS {
             self.continue_flush(&view);
         }
         for rank in 0..map.params().world_size {
             self.count(rank)?;
         }
-        let waiting = [WRITING, LIMBO].iter().any(|list| self.lists.len(*list) > 0);
+        let waiting = [WRITING, LIMBO, QUARANTINE].iter().any(|list| self.lists.len(*list) > 0);
         Ok(waiting || self.flushing.is_some() || self.clients.contains(&Client::Leaving))
     }
 
-    pub(super) fn look_at_all_writing(&mut self, view: &View<'_>, now: u64) {
-        for _ in 0..self.lists.len(WRITING) {
+    pub(super) fn look_at_all_writing(&mut self, view: &View<'_>, now: u64, most: usize) {
+        for _ in 0..(self.lists.len(WRITING) as usize).min(most) {
             let Some(index) = self.lists.head(WRITING) else { break };
             self.look_at_writing(view, index, now);
         }
