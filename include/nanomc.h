@@ -1416,7 +1416,8 @@ nmc_status_t nmc_store_namespace(struct nmc_store_t *store,
 nmc_status_t nmc_store_destroy(struct nmc_store_t *store);
 
 /**
- * Stores a value of `bytes` bytes under `key`. `options` may be NULL.
+ * Stores a value of `bytes` bytes under `key`. `options` may be NULL. Device memory is copied on a stream of the library: what
+ * the program's streams write to it must be done before the call.
  *
  * Asks the master once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old value stays),
  * `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when), `NMC_ERR_NO_SPACE` (larger than a
@@ -1574,10 +1575,12 @@ nmc_status_t nmc_store_open_for_write(struct nmc_store_t *store,
 /**
  * Publishes an object whose bytes are all stored (by this thread, or by whoever it is ordered after). If the program has
  * stored `epoch` into the publish word itself, it only looks what became of the plan. Idempotent while the object lives.
- * With `NMC_PUT_REPLACE` the new value takes the place of the old one now.
+ * With `NMC_PUT_REPLACE` the new value takes the place of the old one now. A program that publishes by itself calls it too, soon
+ * after: until then the library keeps the plan.
  *
- * Does not ask the master, except to replace. Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave the
- * plan up: it took longer than the watchdog, or the key was removed), `NMC_ERR_NOT_FOUND` (no such plan, or aborted).
+ * Asks the master only to replace, and to tell it that a plan which it gave up is over. Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave the
+ * plan up: it took longer than the watchdog, or the key was removed), `NMC_ERR_NOT_FOUND` (no such plan, or aborted),
+ * `NMC_ERR_UNAVAILABLE` and `NMC_ERR_TIMEOUT` (to replace: the commit can be repeated).
  */
 nmc_status_t nmc_store_commit(struct nmc_store_t *store,
                               const struct nmc_write_plan_t *plan);

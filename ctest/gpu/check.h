@@ -74,7 +74,7 @@ static uint64_t load_acquire(const uint64_t* word) { return __atomic_load_n(word
 static void store_release(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
 // True when `*word` became `want` within `timeout_ms`.
-static bool cpu_sees(const uint64_t* word, uint64_t want, uint64_t timeout_ms) {
+[[maybe_unused]] static bool cpu_sees(const uint64_t* word, uint64_t want, uint64_t timeout_ms) {
   const uint64_t deadline = now_ns() + timeout_ms * 1000000;
   do {
     if (load_acquire(word) == want) return true;

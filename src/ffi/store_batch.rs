@@ -15,7 +15,10 @@ use crate::store::read::Look;
 /// Where the results of the items of a batch go.
 struct Statuses<'a> {
     places: &'a mut [nmc_status_t],
+    /// What the call returns: the status of the first item that failed; if none did, of the first that is not ready.
     first: nmc_status_t,
+    /// Which item that is.
+    item: usize,
 }
 
 impl<'a> Statuses<'a> {
@@ -24,21 +27,21 @@ impl<'a> Statuses<'a> {
     unsafe fn new(ptr: *mut nmc_status_t, n: usize) -> Result<Self> {
         // SAFETY: forwarded from the caller.
         let places = if ptr.is_null() { &mut [] } else { unsafe { array_out(ptr, n, "statuses") }? };
-        Ok(Self { places, first: NMC_OK })
+        Ok(Self { places, first: NMC_OK, item: usize::MAX })
     }
 
     fn set(&mut self, item: usize, result: Result<nmc_status_t>) {
-        let status = match result {
-            Ok(status) => status,
-            // The message of the first error is the one that is kept.
-            Err(error) if self.first >= 0 => remember(&error),
-            Err(error) => error.status,
-        };
+        let status = result.as_ref().map_or_else(|error| error.status, |status| *status);
         if let Some(place) = self.places.get_mut(item) {
             *place = status;
         }
-        if self.first == NMC_OK || (self.first > 0 && status < 0) {
-            self.first = status;
+        // Items with bad arguments are known before the others: what counts is the order of the items.
+        let earlier = (status < 0) == (self.first < 0) && item < self.item;
+        if status != NMC_OK && (earlier || (status < 0 && self.first >= 0)) {
+            (self.first, self.item) = (status, item);
+            if let Err(error) = &result {
+                remember(error);
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
 use crate::cuda::{self, Device, Reach, STRETCHES, Stretch};
 use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN, View};
+use crate::mem::HeapKind;
 use crate::sync::object;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -108,8 +109,13 @@ impl Store {
                 "{bytes} bytes from offset {offset} on reach behind the end of the value, which has {total}"
             );
         }
+        let host_heap = self.client.member.heap_kind() == HeapKind::Host;
+        let mut by_kernel = false;
         pieces.each(|address, bytes| {
-            if bytes > 0 && cuda::reach(device, address)? == Reach::Cpu {
+            let reach = if bytes > 0 { cuda::reach(device, address)? } else { Reach::Gpu };
+            // From host memory to host memory the driver would copy at once, on this thread.
+            by_kernel |= host_heap && reach == Reach::Both;
+            if reach == Reach::Cpu {
                 crate::bail!(
                     NMC_ERR_INVALID_ARG,
                     "{address:#x} is host memory that the GPU cannot reach; register it, or use the call that waits"
@@ -121,7 +127,7 @@ impl Store {
         let mut cursor = Cursor::on_device(self, &view, header, offset)?;
         let mut stretches: Vec<Stretch> = Vec::with_capacity(STRETCHES);
         walk(&mut cursor, pieces, into, |_, src, dst, bytes| {
-            if bytes >= LARGE {
+            if bytes >= LARGE && !by_kernel {
                 return cuda::copy_on_stream(device, stream, src, dst, bytes);
             }
             stretches.push(Stretch { dst, src, bytes });
@@ -151,6 +157,9 @@ impl Store {
             Look::Writing(index, epoch) => (index, epoch),
             Look::Missing => return Err(not_found(key)),
         };
+        if out != 0 && (!out.is_multiple_of(4) || cuda::reach(device, out)? == Reach::Cpu) {
+            crate::bail!(NMC_ERR_INVALID_ARG, "the result at {out:#x} is not a word that the GPU can reach");
+        }
         let header = self.client.map.layout().header_offset(index) as u64;
         let control = self.client.map.device_control().map_or(0, |base| base + header);
         device.kernels()?.store_wait(stream, self.publish_word(index).1, control, epoch, timeout_ns, out)
@@ -230,12 +239,18 @@ impl Store {
         let Some(control) = self.client.map.device_control() else {
             return Err(Error::new(NMC_ERR_UNSUPPORTED, "this device cannot reach read-only host memory"));
         };
-        let Look::Ready(place) = self.location(key)? else {
-            return Ok(match self.location(key)? {
-                Look::Writing(index, epoch) => Look::Writing(index, epoch),
-                _ => Look::Missing,
-            });
+        // Without a pin: the kernel finds out whether the object is still there.
+        let view = self.client.view()?;
+        let (index, epoch) = match self.look(&view, key)? {
+            Look::Ready(found) => found,
+            Look::Writing(index, epoch) => return Ok(Look::Writing(index, epoch)),
+            Look::Missing => return Ok(Look::Missing),
         };
+        let Some(header) = view.object(index) else { return Ok(Look::Missing) };
+        let place = location(&view, index, header, epoch);
+        if !object::still(&header.control, epoch) {
+            return Ok(Look::Missing);
+        }
         if place.n_extents > 1 {
             crate::bail!(
                 NMC_ERR_UNSUPPORTED,

@@ -71,6 +71,9 @@ impl Master {
         if over() == 0 {
             return Ok(());
         }
+        if need > quota {
+            crate::bail!(NMC_ERR_NO_SPACE, "a value of {need} bytes in pages does not fit the quota of {quota} bytes");
+        }
         self.read_pins(view);
         let queues: Vec<ListId> = self.ranks.iter().flat_map(|r| r.queues.all()).collect();
         // The objects of other namespaces may be many: the next call goes on where this one stops.

@@ -186,11 +186,8 @@ impl Master {
                 ),
             );
         }
-        if pages <= rank.pages.free_units()
-            && !contiguous
-            && frag.free_units >= pages
-            && rank.pages.fits_spread(pages, MAX_EXTENTS)
-        {
+        let most = if contiguous { 1 } else { MAX_EXTENTS };
+        if pages == 0 || (if contiguous { rank.pages.fits(pages) } else { rank.pages.fits_spread(pages, most) }) {
             return Error::new(
                 NMC_ERR_LIMIT,
                 format!("the key slab of {} bytes is full, and nothing can be evicted", view.layout.params.key_bytes),
