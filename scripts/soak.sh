@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Long runs of what CI runs short: random calls under AddressSanitizer (the library instrumented too), and kills of
-# random ranks during join and leave. SEQUENCES and KILLS set the size.
+# Long runs of what CI runs short: random calls under AddressSanitizer (the library instrumented too), kills of random
+# ranks during join and leave, and the store under attack. SEQUENCES, KILLS and the STORE_* variables set the size.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sequences=${SEQUENCES:-1000000}
 kills=${KILLS:-200}
+operations=${STORE_OPERATIONS:-10000000}
+reads=${STORE_READS:-50000000}
+crashes=${STORE_CRASHES:-2000}
+late=${STORE_LATE:-500}
 seed=${SEED:-1}
 out=target/soak
 host=$(rustc -vV | sed -n 's/^host: //p')
@@ -24,5 +28,23 @@ for program in calls kills; do
   clang++ "${flags[@]}" "ctest/soak/$program.cpp" -o "$out/$program" "$out/asan/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/asan"
 done
 
+clang++ "${flags[@]}" ctest/store/model.cpp -o "$out/model_asan" "$out/asan/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/asan"
+
+echo "building the library with crash points"
+cargo build --release --locked --quiet --lib --features crash-points --target-dir target/crash
+mkdir -p "$out/plain" "$out/crash"
+ln -sf "$PWD/target/release/libnanomc.so" "$out/plain/libnanomc.so.0"
+ln -sf "$PWD/target/crash/release/libnanomc.so" "$out/crash/libnanomc.so.0"
+for program in model tearing late crash; do
+  lib=$([ "$program" = crash ] && echo crash || echo plain)
+  clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/store/$program.cpp" -o "$out/$program" \
+    "$out/$lib/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/$lib"
+done
+
 "$out/calls" "$sequences" "$seed"
 "$out/kills" "$kills" "$seed"
+"$out/model_asan" $((operations / 20)) 50 "$seed"
+"$out/model" "$operations" 1000 "$seed"
+"$out/tearing" "$reads" "$seed"
+"$out/late" "$late" "$seed"
+"$out/crash" "$crashes" "$seed" 20
