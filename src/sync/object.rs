@@ -105,19 +105,13 @@ pub fn publish(published: &AtomicU64, epoch: u64) {
     published.store(epoch, Ordering::Release);
 }
 
-/// Publishes, unless a kernel has done so, and tells whether the object was still wanted. If not, the master may not know
-/// that the writer is done: it has to be told. Who has published once has nothing to store any more: the header may
-/// belong to another object by then, whose publication must not be overwritten.
+/// Publishes, and tells whether the object was still wanted. If not, the master may not know that the writer is done: it has
+/// to be told. Not for an object that a kernel has published: its header may belong to another one by now, whose publication
+/// must not be overwritten; the caller looks first.
 #[inline(always)]
 pub fn commit(word: &AtomicU64, published: &AtomicU64, wanted: u64) -> bool {
-    if published.load(Ordering::Acquire) != wanted {
-        // Another epoch in both words: ours was published, and the header was used again.
-        if epoch(word.load(Ordering::Acquire)) != wanted {
-            return false;
-        }
-        publish(published, wanted);
-        reach("writer.published");
-    }
+    publish(published, wanted);
+    reach("writer.published");
     fence(Ordering::SeqCst);
     let now = word.load(Ordering::Acquire);
     is_live(now) && epoch(now) == wanted
