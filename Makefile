@@ -2,7 +2,7 @@
 CARGO ?= cargo
 BUILD := target/cmake
 JOBS ?= $(shell nproc)
-EXAMPLE := cpp_examples/01_hello_world
+EXAMPLES := cpp_examples/01_hello_world/hello_world cpp_examples/02_prefill_decode/prefill_decode
 NVCC_VENV := target/nvcc-venv
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 .DEFAULT_GOAL := help
@@ -11,11 +11,11 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-demo: ## build everything and run the first example
+demo: ## build everything and run the examples
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory configure
-	@cmake --build $(BUILD) --target $(EXAMPLE)/all
-	@find $(BUILD)/$(EXAMPLE) -maxdepth 1 -type f -perm -u+x ! -name '*.asan' -exec {} \;
+	@cmake --build $(BUILD) --target $(notdir $(EXAMPLES))
+	@for example in $(EXAMPLES); do echo; $(BUILD)/$$example || exit 1; done
 
 test: ## install what is missing, then all checks and tests
 	@scripts/setup.sh test

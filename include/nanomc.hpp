@@ -9,6 +9,8 @@
  *   nmc::World world = nmc::World::join(nmc::WorldConfig("engine").rank(0).world_size(4).heap_bytes(1 << 30));
  *   nmc::view<float> kv = world.heap<float>(2, offset, count);    // the heap of rank 2, mapped here
  *   world.word(2, 0).store_release(epoch);
+ *
+ * Worlds are here; the object store is in nanomc/store.hpp, which this header includes.
  */
 #ifndef NANOMC_HPP
 #define NANOMC_HPP
@@ -176,6 +178,22 @@ namespace detail {
 inline Result<void> done(nmc_status_t status) {
   if (status < 0) return failure(status);
   return Failure{status, {}};  // a positive status is an outcome, not an error
+}
+
+/// Calls `write` until its text fits: it may grow between two calls.
+template <class Write>
+Result<std::string> text(Write write) {
+  std::string out(256, '\0');
+  for (;;) {
+    size_t needed = 0;
+    const nmc_status_t status = write(out.data(), out.size(), &needed);
+    if (status >= 0) {
+      out.resize(needed - 1);  // without the NUL
+      return out;
+    }
+    if (status != NMC_ERR_TOO_SMALL) return failure(status);
+    out.resize(needed + needed / 4);
+  }
 }
 }  // namespace detail
 
@@ -516,21 +534,19 @@ class World : public detail::Handle<nmc_world_t, nmc_world_destroy> {
 
   Result<AsyncError> try_async_error() const {
     AsyncError found;
-    const nmc_status_t status = text(found.message, [&](char* buffer, size_t capacity, size_t* needed) {
+    Result<std::string> message = detail::text([&](char* buffer, size_t capacity, size_t* needed) {
       return nmc_world_async_error(get(), &found.status, buffer, capacity, needed);
     });
-    if (status < 0) return detail::failure(status);
+    if (!message) return Failure{message.status(), message.message()};
+    found.message = std::move(message).value();
     return found;
   }
 
   /// The world as text for people.
   Result<std::string> try_dump() const {
-    std::string dump;
-    const nmc_status_t status = text(dump, [&](char* buffer, size_t capacity, size_t* needed) {
+    return detail::text([&](char* buffer, size_t capacity, size_t* needed) {
       return nmc_world_dump(get(), buffer, capacity, needed);
     });
-    if (status < 0) return detail::failure(status);
-    return dump;
   }
 
 #if NMC_HPP_EXCEPTIONS
@@ -571,22 +587,6 @@ class World : public detail::Handle<nmc_world_t, nmc_world_destroy> {
     worlds.reserve(handles.size());
     for (nmc_world_t* handle : handles) worlds.emplace_back(handle);
     return worlds;
-  }
-
-  /// Calls `write` until its text fits: it may grow between two calls.
-  template <class Write>
-  static nmc_status_t text(std::string& out, Write write) {
-    out.resize(256);
-    for (;;) {
-      size_t needed = 0;
-      const nmc_status_t status = write(out.data(), out.size(), &needed);
-      if (status >= 0) {
-        out.resize(needed - 1);  // without the NUL
-        return status;
-      }
-      if (status != NMC_ERR_TOO_SMALL) return status;
-      out.resize(needed + needed / 4);
-    }
   }
 };
 
@@ -635,5 +635,7 @@ static_assert(std::is_trivially_copyable_v<Word> && std::is_trivially_copyable_v
 }  // namespace detail
 
 }  // namespace nmc
+
+#include "nanomc/store.hpp"
 
 #endif  // NANOMC_HPP

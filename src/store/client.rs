@@ -119,6 +119,8 @@ pub struct Client {
     pub(super) copiers: Mutex<Vec<Copier>>,
     /// Grows when whoever waits is to give up.
     pub(super) cancelled: AtomicU64,
+    /// Handles of the program; the thread that watches keys holds the client too, now and then.
+    handles: AtomicU64,
     closed: AtomicBool,
     /// The world of an embedded store; dropped last.
     _worlds: Vec<World>,
@@ -213,6 +215,7 @@ impl Client {
             watches,
             copiers: Mutex::new(Vec::new()),
             cancelled: AtomicU64::new(0),
+            handles: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             _worlds: worlds,
         })
@@ -438,6 +441,18 @@ impl Client {
         {
             bell.ring.fetch_add(1, Ordering::SeqCst);
             crate::sync::futex::wake_all(&bell.ring);
+        }
+    }
+
+    /// The program has one more handle.
+    pub(super) fn enter_handle(&self) {
+        self.handles.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The program has one handle less. With the last one the client ends here and now, on the thread that destroys it.
+    pub(super) fn leave_handle(&self) {
+        if self.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.watches.stop();
         }
     }
 

@@ -43,8 +43,15 @@ pub struct Store {
     closing: AtomicBool,
 }
 
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.client.leave_handle();
+    }
+}
+
 impl Store {
     fn of(client: Arc<Client>, namespace: u32) -> Self {
+        client.enter_handle();
         Self { client, namespace, closing: AtomicBool::new(false) }
     }
 

@@ -2,6 +2,7 @@
 //! slot holds it, or confirmed afterwards.
 
 use super::Store;
+use super::client::Client;
 use super::copy::{Cursor, Pieces};
 use super::master::{check_key, hash_of, namespace_word, not_found, show};
 use super::sys;
@@ -78,6 +79,42 @@ fn busy(key: &[u8]) -> Error {
     Error::new(NMC_ERR_BUSY, format!("the index was rebuilt again and again while {} was looked for", show(key)))
 }
 
+impl Client {
+    /// See [`Store::look`].
+    #[inline]
+    pub(super) fn look(&self, view: &View<'_>, namespace: u32, key: &[u8]) -> Result<Look<(u32, u64)>> {
+        check_key(key)?;
+        self.check_counted()?;
+        let word = namespace_word(view, namespace);
+        let mut writing = None;
+        let mut epoch = 0;
+        let found = view.find(hash_of(key, namespace), |index| {
+            let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return false };
+            let now = header.control.load(Acquire);
+            let of = object::epoch(now);
+            if !object::is_live(now) {
+                return false;
+            }
+            let published = words.published.load(Acquire) == of;
+            if !view.key_is(header, key, word) || !object::still(&header.control, of) {
+                return false;
+            }
+            if published {
+                epoch = of;
+            } else {
+                writing = Some((index, of));
+            }
+            published
+        });
+        match (found, writing) {
+            (Found::At(index), _) => Ok(Look::Ready((index, epoch))),
+            (Found::Busy, _) => Err(busy(key)),
+            (Found::Nothing, Some((index, epoch))) => Ok(Look::Writing(index, epoch)),
+            (Found::Nothing, None) => Ok(Look::Missing),
+        }
+    }
+}
+
 impl Store {
     /// Looks for a key and pins what is found. The slot that was taken is given back unless the look is ready.
     #[inline]
@@ -134,35 +171,7 @@ impl Store {
     /// Looks for a key without pinning: the answer was true at some moment during the call.
     #[inline]
     pub(super) fn look(&self, view: &View<'_>, key: &[u8]) -> Result<Look<(u32, u64)>> {
-        check_key(key)?;
-        self.client.check_counted()?;
-        let namespace = namespace_word(view, self.namespace);
-        let mut writing = None;
-        let mut epoch = 0;
-        let found = view.find(hash_of(key, self.namespace), |index| {
-            let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return false };
-            let now = header.control.load(Acquire);
-            let of = object::epoch(now);
-            if !object::is_live(now) {
-                return false;
-            }
-            let published = words.published.load(Acquire) == of;
-            if !view.key_is(header, key, namespace) || !object::still(&header.control, of) {
-                return false;
-            }
-            if published {
-                epoch = of;
-            } else {
-                writing = Some((index, of));
-            }
-            published
-        });
-        match (found, writing) {
-            (Found::At(index), _) => Ok(Look::Ready((index, epoch))),
-            (Found::Busy, _) => Err(busy(key)),
-            (Found::Nothing, Some((index, epoch))) => Ok(Look::Writing(index, epoch)),
-            (Found::Nothing, None) => Ok(Look::Missing),
-        }
+        self.client.look(view, self.namespace, key)
     }
 
     /// Ends a hold.

@@ -6,6 +6,7 @@ use super::client::Client;
 use super::read::Look;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_OK, nmc_status_t};
+use crate::layout::store::View;
 use crate::sync::futex;
 use crate::world::sys::{self, BlockSignals, Event};
 use parking_lot::Mutex;
@@ -13,6 +14,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -34,6 +36,8 @@ struct Watched {
     token: u64,
     appear: bool,
     seen: Option<(u32, u64)>,
+    /// How often the client had been cancelled when it began: only later cancels end it.
+    born: u64,
 }
 
 #[derive(Default)]
@@ -41,7 +45,7 @@ struct State {
     watched: Vec<Watched>,
     done: VecDeque<Completion>,
     running: bool,
-    cancelled: u64,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// The keys that a client watches.
@@ -55,6 +59,17 @@ impl Watches {
     pub fn new() -> Result<Self> {
         Ok(Self { state: Mutex::default(), event: Event::new()? })
     }
+
+    /// Ends all watches and the thread, which may hold the client for a moment: afterwards it does not.
+    pub(super) fn stop(&self) {
+        let mut state = self.state.lock();
+        state.watched.clear();
+        let thread = state.thread.take();
+        drop(state);
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Store {
@@ -66,9 +81,9 @@ impl Store {
         if state.watched.len() >= MAX_WATCHED {
             crate::bail!(NMC_ERR_LIMIT, "{MAX_WATCHED} keys are watched already");
         }
-        state.watched.push(Watched { key: key.to_vec(), namespace: self.namespace, token, appear, seen: None });
+        let born = self.client.cancelled.load(SeqCst);
+        state.watched.push(Watched { key: key.to_vec(), namespace: self.namespace, token, appear, seen: None, born });
         if !state.running {
-            state.cancelled = self.client.cancelled.load(SeqCst);
             let client = Arc::downgrade(&self.client);
             let cpu = self.client.member.service_cpu();
             let _quiet = BlockSignals::new();
@@ -77,9 +92,17 @@ impl Store {
                 sys::settle_thread(c"nmc-store-watch", cpu);
                 while look(&client) {}
             });
-            if let Err(error) = started {
-                state.watched.pop();
-                return Err(Error::os("starting a thread", &error));
+            match started {
+                Ok(thread) => {
+                    // The former one is on its way out, and needs the lock no more.
+                    if let Some(former) = state.thread.replace(thread) {
+                        let _ = former.join();
+                    }
+                }
+                Err(error) => {
+                    state.watched.pop();
+                    return Err(Error::os("starting a thread", &error));
+                }
             }
             state.running = true;
         }
@@ -116,11 +139,11 @@ fn look(client: &Weak<Client>) -> bool {
     let heard = bell.ring.load(SeqCst);
     let mut state = client.watches.state.lock();
     let cancelled = client.cancelled.load(SeqCst);
-    let over =
-        std::mem::replace(&mut state.cancelled, cancelled) != cancelled || client.member.check_present().is_err();
+    let left = client.member.check_present().is_err();
     let mut done = Vec::new();
     state.watched.retain_mut(|watched| {
-        let status = if over { Some(NMC_ERR_CANCELLED) } else { verdict(&client, watched) };
+        let over = left || watched.born != cancelled;
+        let status = if over { Some(NMC_ERR_CANCELLED) } else { verdict(&client, &view, watched) };
         done.extend(status.map(|status| Completion { token: watched.token, status }));
         status.is_none()
     });
@@ -138,9 +161,8 @@ fn look(client: &Weak<Client>) -> bool {
     go_on
 }
 
-fn verdict(client: &Arc<Client>, watched: &mut Watched) -> Option<nmc_status_t> {
-    let store = Store::of(Arc::clone(client), watched.namespace);
-    match store.state(&watched.key) {
+fn verdict(client: &Client, view: &View<'_>, watched: &mut Watched) -> Option<nmc_status_t> {
+    match client.look(view, watched.namespace, &watched.key) {
         Ok(Look::Ready(_)) => Some(NMC_OK),
         Ok(Look::Writing(index, epoch)) => {
             let other = watched.seen.replace((index, epoch)).is_some_and(|seen| seen != (index, epoch));

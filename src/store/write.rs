@@ -2,7 +2,7 @@
 
 use super::Store;
 use super::copy::{Cursor, Pieces};
-use super::master::{Keep, OpenRequest, Opened, check_key, show};
+use super::master::{Keep, OpenRequest, Opened, check_key, namespace_word, show};
 use super::read::{Location, Look, location};
 use super::sys;
 use super::wire::{MAX_ITEMS, Request};
@@ -116,7 +116,9 @@ impl Store {
         } else {
             object::commit(&header.control, &words.published, plan.epoch)
         };
-        if !lives {
+        // A namespace that was flushed meanwhile has forgotten the object, though its header may still be live.
+        let word = header.namespace.load(Relaxed);
+        if !lives || word != namespace_word(view, word & 0xff) {
             // The master may not know that nothing of us stores any more.
             let _ = self.client.abandon(&[*plan]);
             return Err(stale("the write"));
