@@ -94,7 +94,7 @@ fn write_prebuilt(root: &Path, nvcc: &str, built: &Path) -> io::Result<()> {
 }
 
 /// What the fatbin is made from, as sorted paths below `root`: `kernels/*.cu`, `kernels/*.cuh`, `kernels/build.sh` (the
-/// flags) and everything in `include/nanomc`.
+/// flags) and everything in `include/nanomc` but `.hpp`, which is for programs: no kernel includes it.
 pub fn source_files(root: &Path) -> io::Result<Vec<String>> {
     let mut files = vec![String::from("kernels/build.sh")];
     for entry in fs::read_dir(root.join("kernels"))? {
@@ -108,7 +108,11 @@ pub fn source_files(root: &Path) -> io::Result<Vec<String>> {
         for entry in fs::read_dir(root.join(&folder))? {
             let entry = entry?;
             let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
-            if entry.file_type()?.is_dir() { folders.push(path) } else { files.push(path) }
+            if entry.file_type()?.is_dir() {
+                folders.push(path);
+            } else if !path.ends_with(".hpp") {
+                files.push(path);
+            }
         }
     }
     files.sort();

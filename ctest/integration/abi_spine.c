@@ -38,6 +38,8 @@ static const struct {
     ROW(NMC_ERR_NOT_FOUND),
     ROW(NMC_ERR_TOO_SMALL),
     ROW(NMC_ERR_CORRUPT),
+    ROW(NMC_ERR_STALE),
+    ROW(NMC_ERR_NO_SPACE),
 #undef ROW
 };
 
@@ -74,7 +76,7 @@ static void names(void) {
     for (size_t j = 0; j < i; ++j) CHECK(statuses[i].status != statuses[j].status);
   }
   promise("a_number_that_is_no_status_has_a_name_too");
-  const nmc_status_t unknown[] = {3, 1000, -23, -100, INT32_MAX, INT32_MIN};
+  const nmc_status_t unknown[] = {3, 1000, -25, -100, INT32_MAX, INT32_MIN};
   for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; ++i) {
     CHECK(strcmp(nmc_status_name(unknown[i]), "NMC_UNKNOWN_STATUS") == 0);
   }

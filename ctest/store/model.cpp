@@ -518,8 +518,8 @@ struct Bed {
     note("publish by itself \"%.12s\"", object->key.c_str());
     __atomic_store_n(object->plan.publish_word, object->plan.epoch, __ATOMIC_RELEASE);
     object->by_itself = true;
-    if (object->dead) return;  // the master learns of it when the commit says so
-    object->ready = true;
+    object->ready = true;  // if it is dead the master finds out that its writer is done
+    settle();
   }
 
   void finish_plan() {

@@ -81,8 +81,15 @@ impl Master {
             rank.draining = false;
         }
         if rank.draining {
-            let pages = u32::try_from(used - low).unwrap_or(u32::MAX);
-            self.evict_some(view, owner, Goal { objects: SPARE, pages, soft: false }, now, budget);
+            if rank.limbo > 0 {
+                // Its readers may be done by now: that comes before anything that can still be read.
+                self.sweep_limbo(view, SWEEP);
+            }
+            let used = u64::from(self.ranks[owner as usize].pages.used()) + u64::from(pages);
+            if let Some(over) = used.checked_sub(low).filter(|over| *over > 0) {
+                let pages = u32::try_from(over).unwrap_or(u32::MAX);
+                self.evict_some(view, owner, Goal { objects: SPARE, pages, soft: false }, now, budget);
+            }
         }
         // Headers have a high watermark too, without a low one: they are all alike.
         let free = u64::from(self.lists.len(FREE)) * 1000;
