@@ -131,10 +131,14 @@ pub unsafe extern "C" fn nmc_store_exists_batch(
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (keys, states) = unsafe { (array(keys, n, "keys")?, array_out(states, n, "states")?) };
-            for (key, state) in keys.iter().zip(states) {
-                // SAFETY: the C contract of `keys`.
-                *state = state_code(&store.state(unsafe { key_of(*key) }?)?);
-            }
+            let mut places = states.iter_mut();
+            // SAFETY: the C contract of `keys`.
+            store.look_many(keys.iter().map(|key| unsafe { key_of(*key) }), |look| {
+                if let Some(place) = places.next() {
+                    *place = state_code(&look);
+                }
+                true
+            })?;
             Ok(NMC_OK)
         })
     })
@@ -157,8 +161,7 @@ pub unsafe extern "C" fn nmc_store_match_prefix(
             // SAFETY: the C contract of `keys`.
             let keys = unsafe { array(keys, n, "keys") }?;
             // SAFETY: as above.
-            let keys = keys.iter().map(|key| unsafe { key_of(*key) }).collect::<Result<Vec<_>>>()?;
-            place.write(store.match_prefix(keys.into_iter())?);
+            place.write(store.match_prefix(keys.iter().map(|key| unsafe { key_of(*key) }))?);
             Ok(NMC_OK)
         })
     })

@@ -471,6 +471,39 @@ impl<'a> View<'a> {
         }
     }
 
+    fn table_in_use(&self) -> usize {
+        let root = self.header().map_or(0, |header| header.root.load(Ordering::Relaxed));
+        self.layout.tables + if root & 1 == 0 { 0 } else { self.layout.params.buckets() * 8 }
+    }
+
+    /// The bucket of `hash` will be looked at soon.
+    #[inline(always)]
+    pub fn hint_bucket(&self, hash: u64) {
+        #[allow(clippy::cast_possible_truncation, reason = "masked to the table")]
+        let bucket = hash as usize & (self.layout.params.buckets() - 1);
+        self.control.hint(self.table_in_use() + bucket * 8);
+    }
+
+    /// The object that `hash` leads to will be looked at soon. Gives which one that probably is.
+    #[inline(always)]
+    pub fn hint_object(&self, hash: u64) -> Option<u32> {
+        let table = self.control.slice(self.table_in_use(), self.layout.params.buckets())?;
+        let index = index::guess(table, hash)?;
+        let at = self.layout.header_offset(index);
+        self.control.hint(at);
+        self.control.hint(at + CACHE_LINE);
+        self.words.hint(self.layout.published_offset(index));
+        Some(index)
+    }
+
+    /// The key of this object will be looked at soon.
+    #[inline(always)]
+    pub fn hint_key(&self, index: u32) {
+        if let Some(object) = self.object(index) {
+            self.control.hint(self.layout.keys + object.key_unit.load(Ordering::Relaxed) as usize * KEY_UNIT);
+        }
+    }
+
     /// `count` words of the key slab from `unit` on.
     #[inline(always)]
     #[must_use]

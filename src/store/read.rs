@@ -14,6 +14,9 @@ use crate::sync::index::Found;
 use crate::sync::object;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+/// Keys whose looks wait for memory together.
+const GROUP: usize = 16;
+
 /// What a look for a key gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look<T> {
@@ -85,10 +88,15 @@ impl Client {
     pub(super) fn look(&self, view: &View<'_>, namespace: u32, key: &[u8]) -> Result<Look<(u32, u64)>> {
         check_key(key)?;
         self.check_counted()?;
+        self.look_hashed(view, namespace, key, hash_of(key, namespace))
+    }
+
+    #[inline]
+    fn look_hashed(&self, view: &View<'_>, namespace: u32, key: &[u8], hash: u64) -> Result<Look<(u32, u64)>> {
         let word = namespace_word(view, namespace);
         let mut writing = None;
         let mut epoch = 0;
-        let found = view.find(hash_of(key, namespace), |index| {
+        let found = view.find(hash, |index| {
             let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return false };
             let now = header.control.load(Acquire);
             let of = object::epoch(now);
@@ -190,16 +198,53 @@ impl Store {
         Ok(matches!(self.look(&self.client.view()?, key)?, Look::Ready(_)))
     }
 
-    /// How many of these keys, from the first on, are readable.
-    pub fn match_prefix<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Result<usize> {
+    /// Looks for many keys, as long as `go_on` says so. In a large store a look waits for memory three times, one after
+    /// the other; here those of a group of keys wait together.
+    pub fn look_many<'k>(
+        &self,
+        mut keys: impl Iterator<Item = Result<&'k [u8]>>,
+        mut go_on: impl FnMut(Look<(u32, u64)>) -> bool,
+    ) -> Result<()> {
         let view = self.client.view()?;
-        let mut n = 0;
-        for key in keys {
-            if !matches!(self.look(&view, key)?, Look::Ready(_)) {
-                break;
+        self.client.check_counted()?;
+        let mut group: [(&[u8], u64, Option<u32>); GROUP] = [(&[], 0, None); GROUP];
+        loop {
+            let (mut n, mut end) = (0, None);
+            while n < GROUP && end.is_none() {
+                match keys.next() {
+                    Some(Ok(key)) => {
+                        let hash = hash_of(key, self.namespace);
+                        view.hint_bucket(hash);
+                        group[n] = (key, hash, None);
+                        n += 1;
+                    }
+                    Some(Err(error)) => end = Some(Err(error)),
+                    None => end = Some(Ok(())),
+                }
             }
-            n += 1;
+            let group = &mut group[..n];
+            group.iter_mut().for_each(|(_, hash, index)| *index = view.hint_object(*hash));
+            group.iter().filter_map(|(_, _, index)| *index).for_each(|index| view.hint_key(index));
+            for (key, hash, _) in group {
+                check_key(key)?;
+                if !go_on(self.client.look_hashed(&view, self.namespace, key, *hash)?) {
+                    return Ok(());
+                }
+            }
+            if let Some(end) = end {
+                return end;
+            }
         }
+    }
+
+    /// How many of these keys, from the first on, are readable.
+    pub fn match_prefix<'k>(&self, keys: impl Iterator<Item = Result<&'k [u8]>>) -> Result<usize> {
+        let mut n = 0;
+        self.look_many(keys, |look| {
+            let ready = matches!(look, Look::Ready(_));
+            n += usize::from(ready);
+            ready
+        })?;
         Ok(n)
     }
 

@@ -88,6 +88,21 @@ pub fn find(root: &AtomicU64, tables: [&[AtomicU64]; 2], hash: u64, mut confirm:
     Found::Busy
 }
 
+/// The entry that a search for `hash` will probably lead to. A hint: nothing may be concluded from it.
+#[inline(always)]
+pub fn guess(table: &[AtomicU64], hash: u64) -> Option<u32> {
+    for at in path(table.len(), hash).take(4) {
+        let word = table[at].load(Ordering::Relaxed);
+        if word == EMPTY {
+            break;
+        }
+        if same_tag(word, hash) {
+            return index_of(word);
+        }
+    }
+    None
+}
+
 /// Master: puts an entry into the first bucket on its path that is free. Gives the bucket and whether it was a tombstone;
 /// `None` when the table is full.
 pub fn insert(table: &[AtomicU64], hash: u64, index: u32) -> Option<(usize, bool)> {
