@@ -23,6 +23,7 @@ use crate::world::config::Hosting;
 use crate::world::{Membership, RankState, World};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -57,9 +58,27 @@ fn unname_store(member: &Membership) {
     }
 }
 
+/// Names of plans are random already.
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0 << 8 | u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, name: u64) {
+        self.0 = name;
+    }
+}
+
 /// The plans that a client has open, by their names.
 #[derive(Default)]
-pub struct Plans(Mutex<HashMap<u64, Opened>>);
+pub struct Plans(Mutex<HashMap<u64, Opened, BuildHasherDefault<AsItIs>>>);
 
 impl Plans {
     /// Notes a plan.
