@@ -74,8 +74,20 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<bool> {
     }
 }
 
+/// Waits until something can be received, or `deadline` has passed.
+fn wait(socket: BorrowedFd<'_>, deadline: &Deadline) {
+    let mut one = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let ms = i32::try_from(deadline.left().as_millis().min(60_000)).unwrap_or(60_000) + 1;
+    // SAFETY: one live pollfd.
+    unsafe { libc::poll(&raw mut one, 1, ms) };
+}
+
 /// Receives a packet into `buffer`, waiting until `deadline`.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], deadline: Option<&Deadline>) -> Result<Heard> {
+    if let Some(deadline) = deadline {
+        // An answer is never there yet: a look would only cost a system call.
+        wait(socket, deadline);
+    }
     loop {
         // SAFETY: `buffer` is writable. MSG_TRUNC makes the call tell the true length.
         let got = unsafe {
@@ -98,10 +110,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], deadline: Option<&Dead
             Some(libc::ECONNRESET) => return Ok(Heard::End),
             Some(libc::EAGAIN) => {
                 let Some(deadline) = deadline.filter(|d| !d.passed()) else { return Ok(Heard::Nothing) };
-                let mut one = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-                let ms = i32::try_from(deadline.left().as_millis().min(60_000)).unwrap_or(60_000) + 1;
-                // SAFETY: one live pollfd.
-                unsafe { libc::poll(&raw mut one, 1, ms) };
+                wait(socket, deadline);
             }
             _ => return Err(Error::os("recv", &cause)),
         }
