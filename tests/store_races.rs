@@ -284,7 +284,7 @@ fn memory_that_an_engine_lends_holds_no_objects() {
     let mut lender = world_config(dir.path(), Some(1), 2);
     lender.import = Some(lend());
     let again = World::join(lender).unwrap();
-    assert!(eventually(|| worlds[0].state(1) == Ok(nanomc::world::RankState::Alive)));
+    assert!(eventually(|| worlds[0].peer(1).is_ok_and(|peer| peer.generation == 2)));
     let mut value = vec![0u8; 18];
     let slices = [Slice { address: value.as_mut_ptr() as u64, bytes: 18 }];
     let read = store.read(b"k", 0, &Pieces::Slices(&slices), |_| Ok(true));

@@ -318,6 +318,9 @@ in_shared!(StoreHeader, ObjectHeader, PublishWords, ClientEntry, RankCounters, N
 pub struct Layout {
     /// The parameters.
     pub params: Params,
+    /// What follows from them and every look needs.
+    buckets: usize,
+    key_units: usize,
     ranks: usize,
     clients: usize,
     namespaces: usize,
@@ -370,6 +373,8 @@ impl Layout {
         let words_bytes = place(0, 4096);
         Self {
             params,
+            buckets: params.buckets(),
+            key_units: params.key_units() as usize,
             ranks,
             clients,
             namespaces,
@@ -457,7 +462,7 @@ impl<'a> View<'a> {
     #[inline(always)]
     #[must_use]
     pub fn tables(&self) -> [&'a [AtomicU64]; 2] {
-        let buckets = self.layout.params.buckets();
+        let buckets = self.layout.buckets;
         let table = |n: usize| self.control.slice(self.layout.tables + n * buckets * 8, buckets).unwrap_or_default();
         [table(0), table(1)]
     }
@@ -473,34 +478,34 @@ impl<'a> View<'a> {
 
     fn table_in_use(&self) -> usize {
         let root = self.header().map_or(0, |header| header.root.load(Ordering::Relaxed));
-        self.layout.tables + if root & 1 == 0 { 0 } else { self.layout.params.buckets() * 8 }
+        self.layout.tables + if root & 1 == 0 { 0 } else { self.layout.buckets * 8 }
     }
 
     /// The bucket of `hash` will be looked at soon.
     #[inline(always)]
     pub fn hint_bucket(&self, hash: u64) {
         #[allow(clippy::cast_possible_truncation, reason = "masked to the table")]
-        let bucket = hash as usize & (self.layout.params.buckets() - 1);
+        let bucket = hash as usize & (self.layout.buckets - 1);
         self.control.hint(self.table_in_use() + bucket * 8);
     }
 
     /// The object that `hash` leads to will be looked at soon. Gives which one that probably is.
     #[inline(always)]
     pub fn hint_object(&self, hash: u64) -> Option<u32> {
-        let table = self.control.slice(self.table_in_use(), self.layout.params.buckets())?;
+        let table = self.control.slice(self.table_in_use(), self.layout.buckets)?;
         let index = index::guess(table, hash)?;
-        let at = self.layout.header_offset(index);
-        self.control.hint(at);
-        self.control.hint(at + CACHE_LINE);
-        self.words.hint(self.layout.published_offset(index));
+        self.control.hint(self.layout.header_offset(index));
         Some(index)
     }
 
-    /// The key of this object will be looked at soon.
+    /// What is left to look at of this object will be looked at soon.
     #[inline(always)]
-    pub fn hint_key(&self, index: u32) {
+    pub fn hint_rest(&self, index: u32) {
         if let Some(object) = self.object(index) {
             self.control.hint(self.layout.keys + object.key_unit.load(Ordering::Relaxed) as usize * KEY_UNIT);
+            if object::state(object.control.load(Ordering::Relaxed)) != object::READY {
+                self.words.hint(self.layout.published_offset(index));
+            }
         }
     }
 
@@ -510,8 +515,7 @@ impl<'a> View<'a> {
     pub fn key_words(&self, unit: u32, count: usize) -> Option<&'a [AtomicU64]> {
         let start = unit as usize * KEY_UNIT;
         let end = start + count * 8;
-        (end <= self.layout.params.key_units() as usize * KEY_UNIT)
-            .then(|| self.control.slice(self.layout.keys + start, count))?
+        (end <= self.layout.key_units * KEY_UNIT).then(|| self.control.slice(self.layout.keys + start, count))?
     }
 
     /// Counters of a rank.
@@ -577,14 +581,13 @@ impl<'a> View<'a> {
         let Some(stored) = self.key_words(object.key_unit.load(Ordering::Relaxed), key.len().div_ceil(8)) else {
             return false;
         };
-        let mut chunks = key.chunks_exact(8);
-        let whole = stored.iter().zip(&mut chunks).all(|(word, chunk)| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(chunk);
-            word.load(Ordering::Relaxed) == u64::from_le_bytes(bytes)
-        });
-        let rest = chunks.remainder();
-        whole && (rest.is_empty() || stored.last().is_some_and(|w| w.load(Ordering::Relaxed) == tail_word(rest)))
+        let (whole, rest) = key.as_chunks::<8>();
+        // Without a branch a word: keys that come this far are nearly always equal.
+        let differs = stored
+            .iter()
+            .zip(whole)
+            .fold(0, |differs, (word, bytes)| differs | (word.load(Ordering::Relaxed) ^ u64::from_le_bytes(*bytes)));
+        differs == 0 && (rest.is_empty() || stored.last().is_some_and(|w| w.load(Ordering::Relaxed) == tail_word(rest)))
     }
 
     /// Copies the key of an object. Confirm afterwards, as for [`View::key_is`].

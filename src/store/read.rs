@@ -103,7 +103,8 @@ impl Client {
             if !object::is_live(now) {
                 return false;
             }
-            let published = words.published.load(Acquire) == of;
+            // What the master has seen published is, and all of it happened before.
+            let published = object::state(now) == object::READY || words.published.load(Acquire) == of;
             if !view.key_is(header, key, word) || !object::still(&header.control, of) {
                 return false;
             }
@@ -224,7 +225,7 @@ impl Store {
             }
             let group = &mut group[..n];
             group.iter_mut().for_each(|(_, hash, index)| *index = view.hint_object(*hash));
-            group.iter().filter_map(|(_, _, index)| *index).for_each(|index| view.hint_key(index));
+            group.iter().filter_map(|(_, _, index)| *index).for_each(|index| view.hint_rest(index));
             for (key, hash, _) in group {
                 check_key(key)?;
                 if !go_on(self.client.look_hashed(&view, self.namespace, key, *hash)?) {

@@ -53,7 +53,8 @@ impl Slots {
     pub fn take(&self, view: &View<'_>, client: u32) -> Option<u32> {
         let (head, words) = view.pins(client)?;
         let count = self.states.len().min(words.len());
-        let start = (thread_number() * STRIDE) as usize % count.max(1);
+        let first = (thread_number() * STRIDE) as usize;
+        let start = if first < count { first } else { first % count.max(1) };
         for step in 0..count {
             let at = if start + step < count { start + step } else { start + step - count };
             let state = self.states[at].load(Ordering::Relaxed);

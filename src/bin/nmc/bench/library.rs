@@ -13,7 +13,7 @@ use std::path::PathBuf;
 type Status = i32;
 
 /// A loaded library. It is never unloaded, so its functions can be called at any time.
-struct Loaded(*mut c_void);
+pub(super) struct Loaded(*mut c_void);
 
 impl Loaded {
     fn open(file: &CStr) -> Result<Self, Failure> {
@@ -22,7 +22,8 @@ impl Loaded {
         if handle.is_null() { Err(Failure::new(format!("loading {file:?}: {}", why()))) } else { Ok(Self(handle)) }
     }
 
-    fn symbol(&self, name: &CStr) -> Result<*mut c_void, Failure> {
+    /// Address of a function.
+    pub(super) fn symbol(&self, name: &CStr) -> Result<*mut c_void, Failure> {
         // SAFETY: the handle is open and the name NUL-terminated.
         let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         if address.is_null() { Err(Failure::new(format!("looking up {name:?}: {}", why()))) } else { Ok(address) }
@@ -53,6 +54,11 @@ pub struct Handle(*mut nmc_world_t);
 impl Nanomc {
     /// Loads the library that was built together with this program.
     pub fn load() -> Result<Self, Failure> {
+        Self::load_file().map(|(nanomc, _)| nanomc)
+    }
+
+    /// The same, with the library itself, for those who need more of its functions.
+    pub(super) fn load_file() -> Result<(Self, Loaded), Failure> {
         let file = find()?;
         let name = CString::new(file.as_os_str().as_bytes()).map_err(|_| Failure::new("a path with a NUL byte"))?;
         let loaded = Loaded::open(&name)?;
@@ -89,7 +95,13 @@ impl Nanomc {
                 env!("CARGO_PKG_VERSION")
             )));
         }
-        Ok(nanomc)
+        Ok((nanomc, loaded))
+    }
+
+    /// Why the last call of this thread failed.
+    pub(super) fn last_error(&self) -> String {
+        // SAFETY: never NULL, and valid until the next failing call of this thread.
+        unsafe { CStr::from_ptr((self.last_error)()) }.to_string_lossy().into_owned()
     }
 
     /// `nmc_abi_version()`.
@@ -114,9 +126,7 @@ impl Nanomc {
         // SAFETY: a complete config, and room for as many handles as it has ranks.
         let status = unsafe { (self.create_local)(&raw const config, worlds.as_mut_ptr()) };
         if status != 0 {
-            // SAFETY: never NULL, and valid until the next failing call of this thread.
-            let text = unsafe { CStr::from_ptr((self.last_error)()) };
-            return Err(Failure::new(format!("nmc_world_create_local: {}", text.to_string_lossy())));
+            return Err(Failure::new(format!("nmc_world_create_local: {}", self.last_error())));
         }
         Ok(worlds.map(Handle))
     }

@@ -6,8 +6,13 @@ mod copy;
 mod crowd;
 mod ffi;
 mod library;
+mod mooncake;
 pub mod rank;
 mod report;
+mod store;
+mod store_library;
+mod store_ops;
+mod store_rank;
 mod svg;
 mod world;
 
@@ -30,6 +35,7 @@ struct Area {
 const AREAS: &[Area] = &[
     Area { name: "ffi", metrics: ffi::METRICS, measure: ffi::measure },
     Area { name: "world", metrics: world::METRICS, measure: world::measure },
+    Area { name: "store", metrics: store::METRICS, measure: store::measure },
 ];
 
 /// Which way is good.
@@ -88,10 +94,41 @@ pub struct Run {
     expected: usize,
     progress: Progress,
     metrics: Vec<Metric>,
+    skipped: Vec<Skipped>,
     failures: Vec<String>,
 }
 
+/// A metric that could not be measured here.
+#[derive(Debug, Clone)]
+pub struct Skipped {
+    /// `area.what`.
+    pub name: &'static str,
+    /// What it would take.
+    pub why: String,
+}
+
 impl Run {
+    /// Whether the figures only have to show that everything works.
+    pub fn is_quick(&self) -> bool {
+        self.quick
+    }
+
+    /// What was measured under this name.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.metrics.iter().find(|m| m.name == name).map(|m| m.value)
+    }
+
+    /// Tells that a metric is not measured here, which is no failure.
+    pub fn skip(&mut self, name: &'static str, why: impl Into<String>) {
+        let skipped = Skipped { name, why: why.into() };
+        if self.json {
+            self.progress.clear();
+            let line = Object::new().text("name", skipped.name).text("skipped", &skipped.why).finish();
+            term::print(&format!("{line}\n"));
+        }
+        self.skipped.push(skipped);
+    }
+
     /// One of two numbers of repetitions.
     pub fn reps(&self, quick: usize, full: usize) -> usize {
         if self.quick { quick } else { full }
@@ -133,6 +170,7 @@ pub fn run(args: &Parsed) -> Outcome {
         expected: areas.iter().map(|a| a.metrics).sum(),
         progress: Progress::new(),
         metrics: Vec::new(),
+        skipped: Vec::new(),
         failures: Vec::new(),
     };
     for area in &areas {
@@ -142,10 +180,13 @@ pub fn run(args: &Parsed) -> Outcome {
     let machine = machine_line(run.quick);
     if !run.json {
         term::print(&table(&run.metrics, Style::stdout()));
+        for Skipped { name, why } in &run.skipped {
+            term::print(&format!("{name}  {why}\n"));
+        }
         term::print(&format!("\n{machine}\n"));
     }
     if let Some(file) = args.path("--report") {
-        report::write(file, wanted, &run.metrics, &machine)?;
+        report::write(file, wanted, &run.metrics, &run.skipped, &machine)?;
     }
     for failure in &run.failures {
         term::print_error(&format!("nmc: {failure}\n"));
@@ -226,6 +267,14 @@ pub fn median(samples: &mut [f64]) -> f64 {
         _ if n % 2 == 1 => samples[n / 2],
         _ => f64::midpoint(samples[n / 2 - 1], samples[n / 2]),
     }
+}
+
+/// The sample below which the share `part` of all are; 0 without any.
+pub fn percentile(samples: &mut [f64], part: f64) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in a list")]
+    let at = (samples.len() as f64 * part) as usize;
+    samples.get(at).or(samples.last()).copied().unwrap_or(0.0)
 }
 
 /// Nanoseconds per call over `calls` calls of `body`, which gets the number of the call and whose result is dropped.

@@ -36,6 +36,8 @@ pub enum Role {
     World,
     /// The same without the library: a mapping, a socket, a byte to and fro.
     Plain,
+    /// A client of a store, which it calls through the C ABI.
+    Store,
 }
 
 impl Role {
@@ -44,6 +46,7 @@ impl Role {
         match self {
             Role::World => "world",
             Role::Plain => "plain",
+            Role::Store => "store",
         }
     }
 }
@@ -86,6 +89,7 @@ pub fn run(words: &[OsString]) -> Outcome {
     }
     match role.to_str() {
         Some("world") => in_world(&dir, rank, size, bytes)?,
+        Some("store") => super::store_rank::serve(&dir, rank, size, bytes)?,
         Some("plain") => plain(&dir, rank, size, bytes).map_err(|e| Failure::os("a plain rank", &e))?,
         _ => return Err(misuse()),
     }
@@ -96,7 +100,8 @@ fn misuse() -> Failure {
     Failure::usage(format!("{SUBCOMMAND} is for nmc bench alone"))
 }
 
-fn pipes() -> std::io::Result<(File, File)> {
+/// Standard input and output.
+pub fn pipes() -> std::io::Result<(File, File)> {
     // Unbuffered, since every byte is a message.
     let input = std::io::stdin().as_fd().try_clone_to_owned()?;
     let output = std::io::stdout().as_fd().try_clone_to_owned()?;
