@@ -74,6 +74,13 @@ impl Master {
         if need > quota {
             crate::bail!(NMC_ERR_NO_SPACE, "a value of {need} bytes in pages does not fit the quota of {quota} bytes");
         }
+        // What was published, unpinned or given up since the last look can go as well.
+        self.look_at_all_writing(view, now_ns(), BUDGET);
+        self.sweep_quarantine(view, SWEEP);
+        self.sweep_limbo(view, BUDGET);
+        if over() == 0 {
+            return Ok(());
+        }
         self.read_pins(view);
         let queues: Vec<ListId> = self.ranks.iter().flat_map(|r| r.queues.all()).collect();
         // The objects of other namespaces may be many: the next call goes on where this one stops.
