@@ -98,10 +98,11 @@ impl Store {
             let _ = self.client.abandon(&[*plan]);
             return Err(error);
         }
-        // A put that failed is over: the next master is not told of its plan.
-        self.publish(&view, plan, replace, false).inspect_err(|_| {
+        if replace {
+            // A put is not repeated: a master that does not hear of the rest is to give the plan up.
             self.client.plans.remove(plan.plan_id);
-        })
+        }
+        self.publish(&view, plan, replace, false)
     }
 
     /// Publishes a plan whose pages are stored, unless that is `done`: then the header may be another object's by now, and
@@ -296,8 +297,10 @@ impl Store {
     pub fn abort(&self, plan: &Opened) -> Result<()> {
         let view = self.client.view()?;
         let committed = self.check_open(&view, plan)?;
-        let words = view.publish(plan.index);
-        if committed || words.is_some_and(|words| object::finished(&words.published, plan.epoch)) {
+        let (header, words) = (view.object(plan.index), view.publish(plan.index));
+        let hidden = header.is_some_and(|header| header.flags.load(Relaxed) & FLAG_HIDDEN != 0);
+        // A replacement that the master has not heard of yet can still be given up.
+        if committed || (!hidden && words.is_some_and(|words| object::finished(&words.published, plan.epoch))) {
             crate::bail!(NMC_ERR_INVALID_ARG, "plan {:x} is committed; remove the object instead", plan.plan_id);
         }
         reach("writer.before_abort");
