@@ -81,8 +81,9 @@ impl Master {
             rank.draining = false;
         }
         if rank.draining {
-            if rank.limbo > 0 {
-                // Its readers may be done by now: that comes before anything that can still be read.
+            if rank.limbo + rank.quarantined > 0 {
+                // Their readers and writers may be done by now: that comes before anything that can still be read.
+                self.sweep_quarantine(view, SWEEP);
                 self.sweep_limbo(view, SWEEP);
             }
             let used = u64::from(self.ranks[owner as usize].pages.used()) + u64::from(pages);
@@ -231,6 +232,7 @@ impl Master {
         let writing = self.lists.len(WRITING);
         self.look_at_all_writing(&view, now, BUDGET);
         let noticed = self.lists.len(WRITING) < writing;
+        self.sweep_quarantine(&view, BUDGET);
         self.sweep_limbo(&view, BUDGET);
         while u64::from(self.ranks[owner as usize].pages.used()) * 1000 > total * u64::from(permille) {
             if budget == 0 {
