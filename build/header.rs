@@ -12,6 +12,8 @@ pub const SOURCES: &[&str] = &[
     "src/ffi/master.rs",
     "src/ffi/store_types.rs",
     "src/ffi/store.rs",
+    "src/ffi/store_access.rs",
+    "src/ffi/store_service.rs",
     "src/ffi/store_batch.rs",
     "src/ffi/store_stream.rs",
 ];

@@ -213,7 +213,7 @@ fn destroying_a_namespace_does_not_cancel_waits_on_other_handles() {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(move || {
                 let appear = nanomc::ffi::store_types::NMC_WAIT_APPEAR;
-                c::nmc_store_wait_ready(all.0, slice(b"later"), appear, 1000)
+                nanomc::ffi::store_service::nmc_store_wait_ready(all.0, slice(b"later"), appear, 1000)
             });
             std::thread::sleep(Duration::from_millis(200));
             assert_eq!(c::nmc_store_destroy(ns), 0);

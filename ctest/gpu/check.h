@@ -114,4 +114,16 @@ struct SharedWords {
   SharedWords& operator=(const SharedWords&) = delete;
 };
 
+// Ends the program at a nanomc error. For programs that include nanomc.h.
+#define NMC_CHECK(expression)                                                                              \
+  do {                                                                                                     \
+    const nmc_status_t nmc_result = (expression);                                                          \
+    if (nmc_result != NMC_OK) {                                                                            \
+      std::printf("FAIL %s:%d %s: %s: %s\n", __FILE__, __LINE__, #expression, nmc_status_name(nmc_result), \
+                  nmc_last_error_message());                                                               \
+      std::fflush(stdout);                                                                                 \
+      std::_Exit(1);                                                                                       \
+    }                                                                                                      \
+  } while (0)
+
 #endif

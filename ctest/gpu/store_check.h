@@ -16,17 +16,6 @@ static constexpr uint64_t KIB = 1024, MIB = 1024 * KIB;
 static constexpr uint64_t TIMEOUT_NS = 10000000000ull, HOLD_NS = 3000000000ull;
 static constexpr int64_t TIMEOUT_MS = 20000;
 
-#define NMC_CHECK(expression)                                                                              \
-  do {                                                                                                     \
-    const nmc_status_t nmc_result = (expression);                                                          \
-    if (nmc_result != NMC_OK) {                                                                            \
-      std::printf("FAIL %s:%d %s: %s: %s\n", __FILE__, __LINE__, #expression, nmc_status_name(nmc_result), \
-                  nmc_last_error_message());                                                               \
-      std::fflush(stdout);                                                                                 \
-      std::_Exit(1);                                                                                       \
-    }                                                                                                      \
-  } while (0)
-
 // A check of a status: prints both when they differ.
 [[maybe_unused]] static bool expect(nmc_status_t got, nmc_status_t want, const char* name) {
   if (got != want) {

@@ -24,17 +24,6 @@ static constexpr uint64_t HEAP_BYTES = 8u << 20, OFFSET = 4096, PAIR_BYTES = 64u
 static constexpr uint64_t TIMEOUT_NS = 20000000000ull;
 static constexpr int64_t TIMEOUT_MS = 20000;
 
-#define NMC_CHECK(expression)                                                                                     \
-  do {                                                                                                            \
-    const nmc_status_t nmc_result = (expression);                                                                 \
-    if (nmc_result != NMC_OK) {                                                                                   \
-      std::printf("FAIL %s:%d %s: %s: %s\n", __FILE__, __LINE__, #expression, nmc_status_name(nmc_result),        \
-                  nmc_last_error_message());                                                                      \
-      std::fflush(stdout);                                                                                        \
-      std::_Exit(1);                                                                                              \
-    }                                                                                                             \
-  } while (0)
-
 // ---- kernels ------------------------------------------------------------------------------------------------------
 
 // One block per destination: fill its part of the destination's heap, then publish `step` into its word for `me`.

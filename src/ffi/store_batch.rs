@@ -1,10 +1,8 @@
 //! `nmc_store_*_batch`: many objects in one call, asking the master as seldom as possible.
 
 use super::basic::nmc_slice_t;
-use super::store::{
-    array, array_out, key_of, missed, nmc_store_t, opened_of, pinned, plan_of, read_all, slice_of, state_code, view_of,
-    with,
-};
+use super::store::{array, array_out, key_of, missed, nmc_store_t, read_all, slice_of, state_code, with};
+use super::store_access::{opened_of, pinned, plan_of, view_of};
 use super::store_types::{nmc_buffer_t, nmc_put_options_t, nmc_view_t, nmc_write_plan_t, parse_options};
 use super::{guard_status, optional_out, out, remember};
 use crate::base::error::{Error, Result};

@@ -1,7 +1,8 @@
 //! `nmc_store_*_async` and what graphs and kernels need: the store on CUDA streams.
 
 use super::basic::nmc_slice_t;
-use super::store::{array, buffer_of, key_of, missed, nmc_store_t, opened_of, pinned, slice_of, view_of, with};
+use super::store::{array, buffer_of, key_of, missed, nmc_store_t, slice_of, with};
+use super::store_access::{opened_of, pinned, view_of};
 use super::store_types::{nmc_buffer_t, nmc_view_t, nmc_write_plan_t};
 use super::{guard, guard_status, out};
 use crate::base::status::{NMC_OK, nmc_status_t};

@@ -31,6 +31,17 @@ impl PutOptions {
     pub const DEFAULT: PutOptions = PutOptions { rank: None, contiguous: false, replace: false, keep: Keep::DEFAULT };
 }
 
+/// What a publication has behind it and ahead.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Publication {
+    /// Of a put, which is not repeated.
+    Once,
+    /// Of a commit, which may be.
+    Repeatable,
+    /// The program has published by itself: the header may be another object's by now, and nothing is stored into its words.
+    Done,
+}
+
 #[cold]
 fn stale(what: &str) -> Error {
     Error::new(NMC_ERR_STALE, format!("{what} took longer than the watchdog allows, or the key was removed meanwhile"))
@@ -98,21 +109,16 @@ impl Store {
             let _ = self.client.abandon(&[*plan]);
             return Err(error);
         }
-        if replace {
-            // A put is not repeated: a master that does not hear of the rest is to give the plan up.
-            self.client.plans.remove(plan.plan_id);
-        }
-        self.publish(&view, plan, replace, false)
+        self.publish(&view, plan, replace, Publication::Once)
     }
 
-    /// Publishes a plan whose pages are stored, unless that is `done`: then the header may be another object's by now, and
-    /// nothing is stored into its words.
-    fn publish(&self, view: &View<'_>, plan: &Opened, replace: bool, done: bool) -> Result<()> {
+    /// Publishes a plan whose pages are stored.
+    fn publish(&self, view: &View<'_>, plan: &Opened, replace: bool, how: Publication) -> Result<()> {
         let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
             return Err(no_plan(plan.plan_id));
         };
         reach("writer.before_publish");
-        let lives = if done {
+        let lives = if how == Publication::Done {
             object::still(&header.control, plan.epoch)
         } else {
             object::commit(&header.control, &words.published, plan.epoch)
@@ -123,6 +129,10 @@ impl Store {
             // The master may not know that nothing of us stores any more.
             let _ = self.client.abandon(&[*plan]);
             return Err(stale("the write"));
+        }
+        if replace && how == Publication::Once {
+            // From here on nothing is stored: a master that does not hear of the rest is to give the plan up.
+            self.client.plans.remove(plan.plan_id);
         }
         if replace {
             reach("writer.before_reveal");
@@ -240,7 +250,7 @@ impl Store {
             // Until it is published neither its header nor its pages are anybody else's.
             self.store_sums(&view, header)?;
         }
-        self.publish(&view, plan, hidden, done)
+        self.publish(&view, plan, hidden, if done { Publication::Done } else { Publication::Repeatable })
     }
 
     /// The program has published the plan itself: its pages are ours only while they are pinned.

@@ -1,0 +1,323 @@
+//! `nmc_store_*` around the objects: waiting, watching, iteration, eviction by hand, numbers and texts.
+
+use super::basic::nmc_slice_t;
+use super::store::{array_out, key_of, nmc_store_t, with};
+use super::store_types::{
+    NMC_WAIT_APPEAR, nmc_completion_t, nmc_retry_hint_t, nmc_store_rank_stats_t, nmc_store_stats_t,
+};
+use super::text::{check_buffer, copy_out};
+use super::{guard, guard_status, optional_out, out, put_struct};
+use crate::base::Deadline;
+use crate::base::error::Result;
+use crate::base::status::{NMC_OK, nmc_status_t};
+use crate::store::{RankStats, Store, percentile};
+use std::ffi::{c_char, c_void};
+
+/// Waits until an object can be read. `flags` is 0 or `NMC_WAIT_APPEAR`, to wait also for a key that nobody is writing yet.
+///
+/// Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_NOT_FOUND`,
+/// `NMC_ERR_STALE` (its writer gave up, or it was removed), `NMC_ERR_CANCELLED` (`nmc_store_cancel` or destroy).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_wait_ready(
+    store: *mut nmc_store_t,
+    key: nmc_slice_t,
+    flags: u32,
+    timeout_ms: i64,
+) -> nmc_status_t {
+    // SAFETY: the C contract of `key`.
+    unsafe { nmc_store_wait_pages(store, key, u32::MAX, flags, timeout_ms) }
+}
+
+/// Like `nmc_store_wait_ready`, until at least the first `pages` pages are ready.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_wait_pages(
+    store: *mut nmc_store_t,
+    key: nmc_slice_t,
+    pages: u32,
+    flags: u32,
+    timeout_ms: i64,
+) -> nmc_status_t {
+    guard(|| {
+        let deadline = Deadline::from_ms(timeout_ms, 30_000)?;
+        with(store, |store| {
+            let appear = wait_flags(flags)?;
+            let pages = (pages != u32::MAX).then_some(u64::from(pages));
+            // SAFETY: the C contract of `key`.
+            store.wait_ready(unsafe { key_of(key) }?, pages, appear, &deadline)
+        })
+    })
+}
+
+fn wait_flags(flags: u32) -> Result<bool> {
+    match flags {
+        0 => Ok(false),
+        NMC_WAIT_APPEAR => Ok(true),
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "flags {other:#x} has bits that mean nothing"),
+    }
+}
+
+/// Makes every wait and every watch of this client, in all threads, end with `NMC_ERR_CANCELLED`. Later ones are not
+/// affected. Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_store_cancel(store: *mut nmc_store_t) -> nmc_status_t {
+    guard(|| {
+        with(store, |store| {
+            store.cancel();
+            Ok(())
+        })
+    })
+}
+
+/// Watches a key: when the object can be read, or will not become so, a completion with `token` is queued and the
+/// descriptor of `nmc_store_event_fd` becomes readable. `flags` as in `nmc_store_wait_ready`. The library runs a thread
+/// while keys are watched.
+///
+/// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_OS`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_watch(
+    store: *mut nmc_store_t,
+    key: nmc_slice_t,
+    flags: u32,
+    token: u64,
+) -> nmc_status_t {
+    // SAFETY: the C contract of `key`.
+    guard(|| with(store, |store| store.watch(unsafe { key_of(key) }?, token, wait_flags(flags)?)))
+}
+
+/// Takes queued completions, at most `capacity`; stores their number in `*n`.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_completions(
+    store: *mut nmc_store_t,
+    completions: *mut nmc_completion_t,
+    capacity: usize,
+    n: *mut usize,
+) -> nmc_status_t {
+    guard(|| {
+        with(store, |store| {
+            let count = out(n, "n")?;
+            // SAFETY: the C contract of `completions`.
+            let places = unsafe { array_out(completions, capacity, "completions") }?;
+            let mut taken = 0;
+            for place in places {
+                let Some(done) = store.completion() else { break };
+                *place = nmc_completion_t { token: done.token, status: done.status, reserved: 0 };
+                taken += 1;
+            }
+            count.write(taken);
+            Ok(())
+        })
+    })
+}
+
+/// Stores a descriptor in `*fd` that is readable (poll, epoll) while completions are queued. It belongs to the store: do
+/// not close it. Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_event_fd(store: *mut nmc_store_t, fd: *mut i32) -> nmc_status_t {
+    guard(|| {
+        with(store, |store| {
+            out(fd, "fd")?.write(store.event_fd());
+            Ok(())
+        })
+    })
+}
+
+/// Evicts objects of `rank` until at most `permille`/1000 of its heap are used, or nothing is left that may be evicted.
+///
+/// Asks the master, several times if there is much to do. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`,
+/// `NMC_ERR_TIMEOUT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_store_evict_until_below(store: *mut nmc_store_t, rank: i32, permille: u32) -> nmc_status_t {
+    guard(|| {
+        let Ok(rank) = u32::try_from(rank) else { crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is negative") };
+        with(store, |store| store.evict_until_below(rank, permille))
+    })
+}
+
+/// After `NMC_ERR_BUSY` or `NMC_ERR_NO_SPACE`: what is free on `rank`, what waits, and when to try again.
+///
+/// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: none of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_retry_hint(
+    store: *mut nmc_store_t,
+    rank: i32,
+    hint: *mut nmc_retry_hint_t,
+) -> nmc_status_t {
+    guard(|| {
+        let place = out(hint, "hint")?;
+        let Ok(rank) = u32::try_from(rank) else { crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is negative") };
+        let r = with(store, |store| store.rank_stats(rank))?;
+        let waiting_bytes = r.limbo_bytes + r.quarantined_bytes;
+        let in_motion = waiting_bytes + r.writing_count + r.ready_count > 0;
+        place.write(nmc_retry_hint_t {
+            // The master looks at what waits every millisecond or so.
+            retry_after_us: if in_motion { 1_000 } else { 0 },
+            free_bytes: r.bytes_total.saturating_sub(r.bytes_used),
+            largest_free_bytes: r.largest_free_bytes,
+            waiting_bytes,
+            ready_count: r.ready_count,
+        });
+        Ok(())
+    })
+}
+
+/// Goes through the objects of the namespace that can be read, in no particular order. `*cursor` is 0 at first; each call
+/// stores a key (up to `capacity` bytes) in `key`, its length in `*key_len`, the size of the value in `*bytes`, and moves
+/// the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile may or may not be seen.
+///
+/// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
+/// `NMC_ERR_TOO_SMALL` (`*key_len` is stored, the cursor stays).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_next(
+    store: *mut nmc_store_t,
+    cursor: *mut u32,
+    key: *mut c_void,
+    capacity: usize,
+    key_len: *mut usize,
+    bytes: *mut u64,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of these arguments.
+            let (places, buffer) =
+                unsafe { (array_out(cursor, 1, "cursor")?, array_out(key.cast::<u8>(), capacity, "key")?) };
+            let (len, size) = (out(key_len, "key_len")?, optional_out(bytes, "bytes")?);
+            let Some(place) = places.first_mut() else { crate::bail!(NMC_ERR_INVALID_ARG, "cursor is NULL") };
+            let mut found = None;
+            let at = store.iterate(*place, |key, bytes| {
+                found = Some((key.to_vec(), bytes));
+                false
+            })?;
+            let (Some((name, value)), Some(at)) = (found, at) else {
+                crate::bail!(NMC_ERR_NOT_FOUND, "there are no more objects");
+            };
+            len.write(name.len());
+            let Some(room) = buffer.get_mut(..name.len()) else {
+                crate::bail!(NMC_ERR_TOO_SMALL, "the key has {} bytes, the buffer {capacity}", name.len());
+            };
+            room.copy_from_slice(&name);
+            if let Some(size) = size {
+                size.write(value);
+            }
+            *place = at + 1;
+            Ok(NMC_OK)
+        })
+    })
+}
+
+/// Stores numbers about the store and this client in `*stats`, and those of each rank in `ranks[0..n_ranks]`, if that is
+/// not NULL.
+///
+/// Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_stats(
+    store: *mut nmc_store_t,
+    stats: *mut nmc_store_stats_t,
+    ranks: *mut nmc_store_rank_stats_t,
+    n_ranks: usize,
+) -> nmc_status_t {
+    guard(|| {
+        with(store, |store| {
+            let found = store.stats()?;
+            let own = &found.own;
+            let sum = found.ranks.iter().fold(RankStats::default(), add);
+            if !ranks.is_null() {
+                // SAFETY: the C contract of `ranks`.
+                let places = unsafe { array_out(ranks, n_ranks, "ranks") }?;
+                places.iter_mut().zip(&found.ranks).for_each(|(place, rank)| *place = rank_stats(rank));
+            }
+            let reads = own.hits + own.misses;
+            let value = nmc_store_stats_t {
+                struct_size: 0,
+                n_ranks: u32::try_from(found.ranks.len()).unwrap_or(0),
+                total: rank_stats(&sum),
+                t_plan_us: own.average_plan_ns.div_ceil(1000),
+                bytes_tx: own.average_tx,
+                bytes_rx: own.average_rx,
+                puts: own.puts,
+                bytes_written: own.tx,
+                get_hits: own.hits,
+                get_misses: own.misses,
+                bytes_read: own.rx,
+                hit_permille: own.hits * 1000 / reads.max(1),
+                put_p50_ns: percentile(&own.histograms[0], 500),
+                put_p99_ns: percentile(&own.histograms[0], 990),
+                get_p50_ns: percentile(&own.histograms[1], 500),
+                get_p99_ns: percentile(&own.histograms[1], 990),
+                metadata_bytes: found.metadata_bytes,
+                master_bytes: found.master_bytes,
+                master_up: store.client().master_up().into(),
+            };
+            // SAFETY: the C contract of `stats`.
+            unsafe { put_struct(stats, value) }
+        })
+    })
+}
+
+fn rank_stats(r: &RankStats) -> nmc_store_rank_stats_t {
+    nmc_store_rank_stats_t {
+        bytes_used: r.bytes_used,
+        bytes_total: r.bytes_total,
+        ready_count: r.ready_count,
+        writing_count: r.writing_count,
+        evict_count: r.evict_count,
+        oom_count: r.oom_count,
+        evict_in_use_retry: r.evict_in_use_retry,
+        stuck_put_reclaimed: r.stuck_put_reclaimed,
+        quarantined_bytes: r.quarantined_bytes,
+        limbo_bytes: r.limbo_bytes,
+        free_runs: r.free_runs,
+        largest_free_bytes: r.largest_free_bytes,
+    }
+}
+
+fn add(mut sum: RankStats, r: &RankStats) -> RankStats {
+    sum.bytes_used += r.bytes_used;
+    sum.bytes_total += r.bytes_total;
+    sum.ready_count += r.ready_count;
+    sum.writing_count += r.writing_count;
+    sum.evict_count += r.evict_count;
+    sum.oom_count += r.oom_count;
+    sum.evict_in_use_retry += r.evict_in_use_retry;
+    sum.stuck_put_reclaimed += r.stuck_put_reclaimed;
+    sum.quarantined_bytes += r.quarantined_bytes;
+    sum.limbo_bytes += r.limbo_bytes;
+    sum.free_runs += r.free_runs;
+    sum.largest_free_bytes = sum.largest_free_bytes.max(r.largest_free_bytes);
+    sum
+}
+
+/// The numbers in the text format of Prometheus, as `nmc_world_dump` gives text. Does not ask the master. Thread-safe. Not
+/// graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_prometheus(
+    store: *mut nmc_store_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> nmc_status_t {
+    guard(|| {
+        check_buffer(buffer, capacity)?;
+        let text = with(store, Store::prometheus)?;
+        copy_out(&text, buffer, capacity, needed)
+    })
+}
+
+/// A picture of the heaps and what waits, for people: `#` used, `.` free, `+` mixed, `width` characters a rank. Asks the
+/// master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored), `NMC_ERR_UNAVAILABLE`,
+/// `NMC_ERR_TIMEOUT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_dump(
+    store: *mut nmc_store_t,
+    width: u32,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> nmc_status_t {
+    guard(|| {
+        check_buffer(buffer, capacity)?;
+        let text = with(store, |store| store.dump(width))?;
+        copy_out(&text, buffer, capacity, needed)
+    })
+}
