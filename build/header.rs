@@ -16,6 +16,8 @@ pub const SOURCES: &[&str] = &[
     "src/ffi/store_service.rs",
     "src/ffi/store_batch.rs",
     "src/ffi/store_stream.rs",
+    "src/ffi/ep_types.rs",
+    "src/ffi/ep.rs",
 ];
 
 /// The text of `include/nanomc.h` for this version of the library.

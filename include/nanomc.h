@@ -48,6 +48,15 @@
   { \
     (uint32_t)sizeof(nmc_store_stats_t), 0, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
   }
+#define NMC_EP_CONFIG_INIT \
+  { \
+    (uint32_t)sizeof(nmc_ep_config_t), NMC_ABI_VERSION, 0, 0, 0, 0, 0, 0, NMC_EP_BF16, NMC_EP_DISPATCH_SAME, \
+    NMC_EP_WEIGHTS_FP32, 0, 0, 0, 0, 0, -1, 0, 0, {0, 0, 0, 0} \
+  }
+#define NMC_EP_DISPATCH_INIT \
+  {(uint32_t)sizeof(nmc_ep_dispatch_t), NMC_ABI_VERSION, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0}
+#define NMC_EP_MOE_INIT \
+  {(uint32_t)sizeof(nmc_ep_moe_t), NMC_ABI_VERSION, NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, 0}
 #define NMC_RANK_INFO_INIT {(uint32_t)sizeof(nmc_rank_info_t), 0, 0, 0, -1, NULL, 0, 0}
 
 /**
@@ -355,6 +364,78 @@
  * Also wait for a key that nobody is writing yet.
  */
 #define NMC_WAIT_APPEAR 1
+
+/**
+ * bfloat16.
+ */
+#define NMC_EP_BF16 0
+
+/**
+ * IEEE half precision.
+ */
+#define NMC_EP_FP16 1
+
+/**
+ * IEEE single precision.
+ */
+#define NMC_EP_FP32 2
+
+/**
+ * Rows travel to the experts as they are.
+ */
+#define NMC_EP_DISPATCH_SAME 0
+
+/**
+ * Rows travel as fp8 (e4m3) with an fp32 scale for every 128 elements; the library quantises them.
+ */
+#define NMC_EP_DISPATCH_FP8 1
+
+/**
+ * Rows travel as fp8 with scales that the caller gives.
+ */
+#define NMC_EP_DISPATCH_FP8_GIVEN 2
+
+/**
+ * Weights are fp32.
+ */
+#define NMC_EP_WEIGHTS_FP32 0
+
+/**
+ * Weights are fp16.
+ */
+#define NMC_EP_WEIGHTS_FP16 1
+
+/**
+ * Trap in the kernel that finds an error, instead of reporting it. For debugging: the context is lost.
+ */
+#define NMC_EP_TRAP 1
+
+/**
+ * Do not count tokens per expert.
+ */
+#define NMC_EP_NO_LOAD 2
+
+/**
+ * Give rows to return memory of their own. Without it `nmc_ep_recv_t.y` is `nmc_ep_recv_t.x`: a row goes back from where
+ * it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
+ */
+#define NMC_EP_SEPARATE_Y 4
+
+/**
+ * One rank's part of an expert-parallel group: it sends tokens to the ranks of their experts and gets results back.
+ *
+ * All ranks take the same steps in the same order: dispatch and combine of a layer, in turn. Calls of one handle are made
+ * by one thread at a time, on one stream for each buffer set. On CUDA heaps calls only enqueue, need no synchronisation,
+ * allocate nothing, and are graph-safe; on host heaps they work at once and take a NULL stream. Results are the same bits
+ * in every arrangement.
+ *
+ * When a rank dies, does not come within the deadline, or makes a mistake that only the GPU can see, the group is over for
+ * all ranks: kernels of later steps do nothing, calls return the reason, `nmc_ep_check` tells it. Heaps, contexts and the
+ * world live on; destroy the handle and make a new group. Statuses that every function can return:
+ * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; those with a stream also `NMC_ERR_PEER_LOST`,
+ * `NMC_ERR_MISMATCH`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the group is over) and `NMC_ERR_CUDA`.
+ */
+typedef struct nmc_ep_t nmc_ep_t;
 
 /**
  * The master of a world and that of its store, each on a thread of its own.
@@ -1101,6 +1182,366 @@ typedef struct nmc_store_stats_t {
    */
   uint64_t master_up;
 } nmc_store_stats_t;
+
+/**
+ * How a group is made. Start from `NMC_EP_CONFIG_INIT`; `hidden`, `top_k` and `experts` must be set. All ranks must
+ * agree on everything but the deadline and what is counted or trapped.
+ */
+typedef struct nmc_ep_config_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * `NMC_ABI_VERSION` as the caller knows it.
+   */
+  uint32_t abi_version;
+  /**
+   * Ranks of the world that are in the group, one bit each; 0 for all. At most 32. The lowest one is number 0.
+   */
+  uint64_t members;
+  /**
+   * Where the transport lies in every rank's heap, a multiple of 256; `nmc_ep_bytes_needed` says how much it takes.
+   */
+  uint64_t heap_offset;
+  /**
+   * Most tokens of a rank in a step; 0 for 256 shared by all ranks (32 with 8).
+   */
+  uint32_t t_cap;
+  /**
+   * Elements of a row; rows are whole multiples of 16 bytes, with fp8 of 128 elements.
+   */
+  uint32_t hidden;
+  /**
+   * Experts of a token, 1 to 32.
+   */
+  uint32_t top_k;
+  /**
+   * Experts of all ranks together, a multiple of their number. Rank r has those from r * n_local on.
+   */
+  uint32_t experts;
+  /**
+   * Type of rows: `NMC_EP_BF16`, `NMC_EP_FP16` or `NMC_EP_FP32`.
+   */
+  uint32_t dtype;
+  /**
+   * How rows travel to the experts: one of `NMC_EP_DISPATCH_*`.
+   */
+  uint32_t dispatch;
+  /**
+   * Type of weights: one of `NMC_EP_WEIGHTS_*`.
+   */
+  uint32_t weights;
+  /**
+   * Rows that an expert has room for in the grouped layout; 0 for as many as can come (world * t_cap). With less,
+   * rows that do not fit are counted, or go to spill groups.
+   */
+  uint32_t max_m;
+  /**
+   * Groups of `max_m` rows behind those of the experts, for rows that did not fit, filled in the order of experts.
+   */
+  uint32_t spill_groups;
+  /**
+   * Buffer sets; 0 for 1. Layer l uses set l % buffer_sets. Steps of different sets may overlap.
+   */
+  uint32_t buffer_sets;
+  /**
+   * Blocks of a rank's kernels on a GPU, at most 128; 0 for 32. What cannot be resident at once, with the other ranks on
+   * the same device, is refused.
+   */
+  uint32_t blocks;
+  /**
+   * 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`.
+   */
+  uint32_t flags;
+  /**
+   * Longest wait for a peer, in ms; -1 for 10 s. Also how long making the group may take.
+   */
+  int64_t deadline_ms;
+  /**
+   * Number of the first step; for tests of the wrap. 0 is fine.
+   */
+  uint32_t first_phase;
+  /**
+   * Zero.
+   */
+  uint32_t reserved0;
+  /**
+   * Zero.
+   */
+  uint64_t reserved[4];
+} nmc_ep_config_t;
+
+/**
+ * What a group needs, in bytes.
+ */
+typedef struct nmc_ep_bytes_t {
+  /**
+   * In every rank's heap, from `heap_offset` on.
+   */
+  uint64_t transport;
+  /**
+   * Grouped rows: `[groups][max_m][hidden]` of the type that travels.
+   */
+  uint64_t grouped_x;
+  /**
+   * Scales of grouped rows: fp32 `[groups][hidden / 128][max_m rounded up to 4]`; 0 without fp8.
+   */
+  uint64_t grouped_scales;
+  /**
+   * Grouped results: `[groups][max_m][hidden]`.
+   */
+  uint64_t grouped_y;
+  /**
+   * `masked_m`, and the same for `group_expert`: int32 `[groups]`.
+   */
+  uint64_t masked_m;
+  /**
+   * `row_of`: int32 `[world * t_cap][top_k]`.
+   */
+  uint64_t row_of;
+  /**
+   * `row_index`: int32 `[groups][max_m]`.
+   */
+  uint64_t row_index;
+  /**
+   * The workspace of `nmc_ep_moe_forward` for the given `inner`.
+   */
+  uint64_t workspace;
+} nmc_ep_bytes_t;
+
+/**
+ * The arguments of a dispatch. Start from `NMC_EP_DISPATCH_INIT`. Memory stays the caller's and is used until the
+ * stream has run the step; on host heaps, until the call returns.
+ */
+typedef struct nmc_ep_dispatch_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * `NMC_ABI_VERSION` as the caller knows it.
+   */
+  uint32_t abi_version;
+  /**
+   * Rows `[n_tokens][hidden]`, aligned to 16 bytes.
+   */
+  const void *x;
+  /**
+   * Scales `[n_tokens][hidden / 128]` of rows given as fp8; NULL otherwise.
+   */
+  const float *scales;
+  /**
+   * Expert numbers `[n_tokens][top_k]`, int32 or int64; -1 for none. An expert that is named twice gets two rows.
+   */
+  const void *topk_idx;
+  /**
+   * Weights `[n_tokens][top_k]`.
+   */
+  const void *topk_w;
+  /**
+   * Where the number of tokens is; NULL for `n_tokens`. Read by the kernel, so a captured graph can be replayed with
+   * other numbers.
+   */
+  const int32_t *n_tokens_ptr;
+  /**
+   * Number of tokens, at most `t_cap`.
+   */
+  uint32_t n_tokens;
+  /**
+   * Layer, 0 to 65535; all ranks must be at the same.
+   */
+  uint32_t layer;
+  /**
+   * 1 if `topk_idx` is int64.
+   */
+  uint32_t idx_is_64;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
+} nmc_ep_dispatch_t;
+
+/**
+ * What a rank receives in a step: views of its heap, valid until it takes part in the next dispatch of the same buffer
+ * set. Token t of rank s is in slot `s * t_cap + t`; rows of slots whose hit bit is not set are what they were.
+ */
+typedef struct nmc_ep_recv_t {
+  /**
+   * Rows `[world * t_cap][hidden]`.
+   */
+  const void *x;
+  /**
+   * Scales `[world * t_cap][hidden / 128]`; NULL without fp8.
+   */
+  const float *scales;
+  /**
+   * Local expert numbers `[world * t_cap][top_k]`; -1 for entries of other ranks.
+   */
+  const int16_t *local_eid;
+  /**
+   * Weights `[world * t_cap][top_k]`; 0 for entries of other ranks.
+   */
+  const void *weights;
+  /**
+   * Records, one a source, `record_stride` bytes apart: uint32 number of tokens, layer, config hash, phase; then the
+   * hit mask, uint32 `[(t_cap + 31) / 32]`.
+   */
+  const void *records;
+  /**
+   * Rows to return `[world * t_cap][hidden]`: what is put here needs no copy in `nmc_ep_combine`. The same memory as `x`
+   * unless `NMC_EP_SEPARATE_Y` was given or rows travel as fp8.
+   */
+  void *y;
+  /**
+   * Bytes from one record to the next.
+   */
+  uint32_t record_stride;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
+} nmc_ep_recv_t;
+
+/**
+ * Where grouped rows go: memory of the caller, of the sizes that `nmc_ep_bytes_needed` says.
+ */
+typedef struct nmc_ep_grouped_t {
+  /**
+   * Rows `[groups][max_m][hidden]`, aligned to 16 bytes; NULL for the lists alone. Rows from `masked_m` on are left.
+   */
+  void *x;
+  /**
+   * Scales of fp8 rows `[groups][hidden / 128][max_m rounded up to 4]`; NULL without fp8.
+   */
+  float *scales;
+  /**
+   * Rows of each group.
+   */
+  int32_t *masked_m;
+  /**
+   * Local expert of each group: group g < n_local has expert g, spill groups any, or -1 if they are empty.
+   */
+  int32_t *group_expert;
+  /**
+   * For each slot and entry: the row (`group * max_m + row`), or -1. What `nmc_ep_scatter` goes by.
+   */
+  int32_t *row_of;
+  /**
+   * For each row its slot, or -1: for products that gather from `nmc_ep_recv_t.x` and need no packed rows.
+   */
+  int32_t *row_index;
+} nmc_ep_grouped_t;
+
+/**
+ * A product that `nmc_ep_moe_forward` asks the engine for: `c[g][r] = a[g][r] * b[e]^T` for `r < masked_m[g]`, where e is
+ * `group_expert[g]` and b the engine's own weights.
+ */
+typedef struct nmc_ep_gemm_t {
+  /**
+   * Rows `[groups][max_m][k]`.
+   */
+  const void *a;
+  /**
+   * Scales of `a` if it is fp8, else NULL.
+   */
+  const float *a_scales;
+  /**
+   * What was given as `w13` or `w2`.
+   */
+  const void *b;
+  /**
+   * Result `[groups][max_m][n]`.
+   */
+  void *c;
+  /**
+   * Rows of each group.
+   */
+  const int32_t *masked_m;
+  /**
+   * Local expert of each group, or -1.
+   */
+  const int32_t *group_expert;
+  /**
+   * Groups.
+   */
+  uint32_t groups;
+  /**
+   * Rows of a group.
+   */
+  uint32_t max_m;
+  /**
+   * Columns of the result.
+   */
+  uint32_t n;
+  /**
+   * Columns of `a`.
+   */
+  uint32_t k;
+  /**
+   * 0: gate and up (n = 2 * inner). 1: down (n = hidden).
+   */
+  uint32_t which;
+  /**
+   * A guess of the rows of a group, at least 1: (tokens of all ranks * top_k) / experts, for products that want one.
+   */
+  uint32_t expected_m;
+} nmc_ep_gemm_t;
+
+/**
+ * Enqueues a product on `stream`; called on the calling thread. Returns `NMC_OK`, or a status that the call passes on.
+ */
+typedef int32_t (*nmc_ep_gemm_fn)(void *user, void *stream, const struct nmc_ep_gemm_t *gemm);
+
+/**
+ * A whole MoE layer. Start from `NMC_EP_MOE_INIT`.
+ */
+typedef struct nmc_ep_moe_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * `NMC_ABI_VERSION` as the caller knows it.
+   */
+  uint32_t abi_version;
+  /**
+   * Gate and up matrices of the local experts `[n_local][2 * inner][hidden]`; passed on to the callback if there is one.
+   */
+  const void *w13;
+  /**
+   * Down matrices `[n_local][hidden][inner]`.
+   */
+  const void *w2;
+  /**
+   * Memory for what is between the steps, aligned to 256 bytes.
+   */
+  void *workspace;
+  /**
+   * Its size.
+   */
+  uint64_t workspace_bytes;
+  /**
+   * Result rows `[n_tokens][hidden]`.
+   */
+  void *out;
+  /**
+   * The engine's grouped product; NULL for the built-in one (bf16 on a GPU).
+   */
+  nmc_ep_gemm_fn gemm;
+  /**
+   * Passed to the callback.
+   */
+  void *gemm_user;
+  /**
+   * Columns between the two products.
+   */
+  uint32_t inner;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
+} nmc_ep_moe_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -2004,6 +2445,207 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
                                   uint32_t slot,
                                   struct nmc_slice_t key,
                                   nmc_device_pin_t *pin);
+
+/**
+ * Says how much memory a group of `world_size` ranks with this config needs, before it is made. `inner` is for
+ * `nmc_ep_moe_forward`; 0 without it.
+ *
+ * Thread-safe. Asks nobody.
+ * Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_bytes_needed(const struct nmc_ep_config_t *config,
+                                 uint32_t world_size,
+                                 uint32_t inner,
+                                 struct nmc_ep_bytes_t *out_bytes);
+
+/**
+ * Makes a group together with all other members, which call this at the same time, and stores a handle in `*out_ep`.
+ *
+ * The transport lies in the world's heaps from `heap_offset` on; what else uses the heap (a store, the program) stays
+ * clear of it. On CUDA heaps this waits for the device's work of this process. Blocks up to the deadline. Not graph-safe.
+ * The world must not be destroyed before the group. Destroyed with `nmc_ep_destroy`.
+ * Statuses: `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_TIMEOUT` (says who is missing), `NMC_ERR_PEER_LOST`,
+ * `NMC_ERR_LIMIT` (blocks that cannot be resident at once, too many ranks), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_NO_MEMORY`,
+ * `NMC_ERR_VERSION`, `NMC_ERR_CANCELLED`, `NMC_ERR_CUDA`.
+ * One thread at a time for a handle.
+ */
+nmc_status_t nmc_ep_create(struct nmc_world_t *world,
+                           const struct nmc_ep_config_t *config,
+                           struct nmc_ep_t **out_ep);
+
+/**
+ * Like `nmc_ep_create`, for `n` ranks of this process at once: `worlds[i]` gets `out_eps[i]`. On error no handle is made.
+ */
+nmc_status_t nmc_ep_create_ranks(struct nmc_world_t *const *worlds,
+                                 size_t n,
+                                 const struct nmc_ep_config_t *config,
+                                 struct nmc_ep_t **out_eps);
+
+/**
+ * Leaves a group. Peers that still wait for this rank run into their deadline, or see it by `nmc_ep_check`: finish the
+ * same steps everywhere first. NULL is fine; in a forked child it does nothing.
+ *
+ * On CUDA heaps waits for the device's work of this process: steps that wait for a peer end by the deadline. Not graph-safe: graphs that hold steps of the group must not
+ * be launched afterwards. Statuses: `NMC_ERR_BUSY` when called inside a log callback.
+ * One thread at a time for a handle.
+ */
+nmc_status_t nmc_ep_destroy(struct nmc_ep_t *ep);
+
+/**
+ * Ends the group for all ranks. Never blocks. Kernels that wait return, later ones do nothing, calls return
+ * `NMC_ERR_CANCELLED`.
+ *
+ * Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_abort(struct nmc_ep_t *ep);
+
+/**
+ * Says whether the group works: the error that ended it, whichever rank found it. Looks for ranks that died, too: then
+ * kernels that wait for them return soon. Does not wait for streams, so what is still under way is not told yet.
+ *
+ * Thread-safe. Graph-safe. Statuses: those that end a group, see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_check(const struct nmc_ep_t *ep);
+
+/**
+ * Begins a group of calls on this thread: calls for several ranks of this process up to `nmc_ep_group_end` go out
+ * together, on a GPU in one launch a step. On host heaps this is how one thread serves several ranks.
+ *
+ * Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_group_begin(void);
+
+/**
+ * Ends a group of calls. All of them must be on one stream and one device. Errors that calls of the group find only when
+ * they go out are returned here. Calls that could not go out before an error are dropped.
+ *
+ * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_group_end(void);
+
+/**
+ * Sends this rank's tokens to the ranks of their experts, and waits for those that come here. A rank without tokens takes
+ * part with `n_tokens` 0.
+ *
+ * On CUDA heaps only enqueues; graph-safe. What only the GPU can see (expert numbers out of range, too many tokens in
+ * `n_tokens_ptr`, a peer at another layer) ends the group: `nmc_ep_check`. Statuses: `NMC_ERR_LIMIT` (more tokens than
+ * `t_cap`; nothing was sent), and see `nmc_ep_t`.
+ * One thread at a time for a handle.
+ */
+nmc_status_t nmc_ep_dispatch(struct nmc_ep_t *ep,
+                             void *stream,
+                             const struct nmc_ep_dispatch_t *args);
+
+/**
+ * The first half of a dispatch: sends, does not wait. Own work can run until `nmc_ep_dispatch_recv`.
+ *
+ * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_dispatch_send(struct nmc_ep_t *ep, void *stream, const struct nmc_ep_dispatch_t *args);
+
+/**
+ * The second half of a dispatch: waits for what comes here.
+ *
+ * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_dispatch_recv(struct nmc_ep_t *ep, void *stream, uint32_t layer);
+
+/**
+ * Where the rows that a dispatch of `layer` brings are. The same for all layers of a buffer set: it can be asked once,
+ * before anything is sent. Thread-safe. Graph-safe.
+ *
+ * Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_recv(const struct nmc_ep_t *ep,
+                         uint32_t layer,
+                         struct nmc_ep_recv_t *out_recv);
+
+/**
+ * What a kernel of the engine needs to take part in a step of `layer` (nanomc/ep.cuh). Thread-safe. Graph-safe: the
+ * struct can be baked into a graph. Statuses: `NMC_ERR_UNSUPPORTED` for groups on host memory.
+ */
+nmc_status_t nmc_ep_device(const struct nmc_ep_t *ep, uint32_t layer, nmc_ep_rank_t *out_device);
+
+/**
+ * Groups the rows that came by expert: `grouped->x[g][r]` in ascending order of slot, then entry, as masked grouped
+ * products take them. With `grouped->x` NULL writes the lists alone.
+ *
+ * On CUDA heaps only enqueues; graph-safe. Rows that do not fit `max_m` and the spill groups are counted
+ * (`nmc_ep_stats_t.overflow_rows`) and left out of the sums of `nmc_ep_scatter`; with the default `max_m` there are none.
+ * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_route_pack(struct nmc_ep_t *ep,
+                               void *stream,
+                               uint32_t layer,
+                               const struct nmc_ep_grouped_t *grouped);
+
+/**
+ * Sums the weighted rows of each token that came: `y[slot] = sum over entries of weight * y_grouped[row_of]`, in fp32 in
+ * the order of entries, rounded once. `y_recv` NULL puts the rows where `nmc_ep_combine` needs no copy.
+ *
+ * On CUDA heaps only enqueues; graph-safe.
+ * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_scatter(struct nmc_ep_t *ep,
+                            void *stream,
+                            uint32_t layer,
+                            const void *y_grouped,
+                            const int32_t *row_of,
+                            void *y_recv);
+
+/**
+ * Returns the rows of all slots that came to their owners, and sums what comes back for own tokens into
+ * `out[n_tokens][hidden]`: in fp32 in the order of ranks, rounded once. `y_recv` NULL, or `nmc_ep_recv_t.y`, means that the
+ * rows are in place. Tokens that went nowhere get zeros.
+ *
+ * On CUDA heaps only enqueues; graph-safe. Statuses: see `nmc_ep_t`.
+ * One thread at a time for a handle.
+ */
+nmc_status_t nmc_ep_combine(struct nmc_ep_t *ep,
+                            void *stream,
+                            uint32_t layer,
+                            const void *y_recv,
+                            void *out);
+
+/**
+ * The first half of a combine: returns rows, does not wait.
+ *
+ * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_combine_send(struct nmc_ep_t *ep, void *stream, uint32_t layer, const void *y_recv);
+
+/**
+ * The second half of a combine: waits for what comes back, and sums it.
+ *
+ * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_combine_recv(struct nmc_ep_t *ep, void *stream, uint32_t layer, void *out);
+
+/**
+ * A whole layer: dispatch, pack, product with `w13`, silu(gate) * up, product with `w2`, scatter, combine.
+ *
+ * The products are those of the callback, which enqueues them on the stream, or built in. On CUDA heaps only enqueues;
+ * graph-safe if the callback is. Not between `nmc_ep_group_begin` and `_end`. Statuses: `NMC_ERR_UNSUPPORTED` (built-in
+ * product on a GPU with other types than bf16), what the callback returns, and see `nmc_ep_t`.
+ * One thread at a time for a handle.
+ */
+nmc_status_t nmc_ep_moe_forward(struct nmc_ep_t *ep,
+                                void *stream,
+                                const struct nmc_ep_dispatch_t *dispatch,
+                                const struct nmc_ep_moe_t *moe);
+
+/**
+ * Copies what was counted since the group was made: `expert_load[experts]`, the tokens that this rank sent to each expert;
+ * `waited_ns[ranks of the group]`, the time spent waiting for each rank; `*overflow_rows`, rows that did not fit. Each may
+ * be NULL. Does not wait for streams: steps that are under way may be counted or not.
+ *
+ * Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library).
+ * Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_stats(const struct nmc_ep_t *ep,
+                          uint64_t *expert_load,
+                          uint64_t *waited_ns,
+                          uint64_t *overflow_rows);
 
 #ifdef __cplusplus
 }  // extern "C"

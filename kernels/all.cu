@@ -2,3 +2,5 @@
 
 #include "world.cu"
 #include "store.cu"
+#include "ep.cu"
+#include "ep_gemm.cu"

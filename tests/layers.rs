@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// Every folder of `src` and what it may import. A new folder has to be added here.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
-    ("ffi", &["store", "world", "mem", "cuda", "layout", "alloc", "sync", "base"]),
+    ("ffi", &["store", "ep", "world", "mem", "cuda", "layout", "alloc", "sync", "base"]),
     ("store", &["world", "mem", "cuda", "layout", "alloc", "sync", "base"]),
+    ("ep", &["world", "mem", "cuda", "layout", "alloc", "sync", "base"]),
     ("world", &["mem", "cuda", "layout", "alloc", "sync", "base"]),
     ("mem", &["cuda", "layout", "alloc", "sync", "base"]),
     ("cuda", &["layout", "alloc", "sync", "base"]),

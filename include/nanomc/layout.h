@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Version of everything in this file. A process that attaches to memory of another version is refused. */
-#define NMC_LAYOUT_VERSION 1
+#define NMC_LAYOUT_VERSION 2
 
 /* What one writer must not share with another, in bytes. */
 #define NMC_CACHE_LINE 64
@@ -81,6 +81,51 @@ typedef struct nmc_device_pin_t {
 } nmc_device_pin_t;
 
 NMC_LAYOUT_ASSERT(sizeof(nmc_publish_desc_t) == 16 && sizeof(nmc_device_pin_t) == 56, "no padding");
+
+/* Most ranks of an expert-parallel group. */
+#define NMC_EP_MAX_RANKS 32
+
+/*
+ * One rank's place in an expert-parallel group for one layer (nmc_ep_device): what a kernel needs to take part. Addresses
+ * are device addresses; offsets count from the beginning of a rank's region and are the same on all ranks.
+ * src/layout/ep.rs says what lies where; nanomc/ep.cuh has the functions.
+ */
+typedef struct nmc_ep_rank_t {
+  uint64_t region[NMC_EP_MAX_RANKS]; /* each rank's region */
+  uint64_t status;                   /* what the host looks at: error word, abort request, overflow per local expert */
+  uint64_t deadline_ns;              /* longest wait for a peer */
+  uint64_t off_set;                  /* the set's words: phase, counters, flags */
+  uint64_t off_record;               /* records of the sources */
+  uint64_t off_sent;                 /* destinations of own tokens: one bit a rank */
+  uint64_t off_eid;                  /* int16 [world * t_cap][top_k] */
+  uint64_t off_weight;               /* weights, the same shape */
+  uint64_t off_scale;                /* fp32 [world * t_cap][scales] */
+  uint64_t off_x;                    /* received rows */
+  uint64_t off_y;                    /* rows to return */
+  uint64_t off_load;                 /* tokens sent to each expert */
+  uint32_t record_stride;            /* bytes from one record to the next */
+  uint32_t world;
+  uint32_t rank;
+  uint32_t t_cap;
+  uint32_t top_k;
+  uint32_t hidden;
+  uint32_t n_local; /* experts of a rank */
+  uint32_t x_bytes; /* of a dispatched row */
+  uint32_t y_bytes; /* of a returned row */
+  uint32_t scales;  /* of a row; 0 unless rows travel as fp8 */
+  uint32_t dtype;   /* of returned rows: NMC_EP_BF16 0, NMC_EP_FP16 1, NMC_EP_FP32 2 */
+  uint32_t wire;    /* 0: rows travel as they are, 1: quantised to fp8 on the way, 2: given as fp8 */
+  uint32_t weight_bytes;
+  uint32_t max_m;
+  uint32_t groups;
+  uint32_t layer;
+  uint32_t config_hash;
+  uint32_t trap;   /* 1: trap instead of reporting */
+  uint32_t blocks; /* of a rank that dispatch */
+  uint32_t reserved;
+} nmc_ep_rank_t;
+
+NMC_LAYOUT_ASSERT(sizeof(nmc_ep_rank_t) == 8 * (NMC_EP_MAX_RANKS + 11) + 4 * 20, "no padding");
 
 /*
  * The 64-bit word at `index` that `src_rank` writes for `dst_rank` in the self-test.

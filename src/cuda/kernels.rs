@@ -31,6 +31,7 @@ pub(super) struct Loaded {
     store_copy: CUfunction,
     store_publish: CUfunction,
     store_wait: CUfunction,
+    pub(super) ep: super::ep::Functions,
 }
 
 impl Loaded {
@@ -48,6 +49,7 @@ impl Loaded {
                 store_copy: function(module, c"nmc_k_store_copy")?,
                 store_publish: function(module, c"nmc_k_store_publish")?,
                 store_wait: function(module, c"nmc_k_store_wait")?,
+                ep: super::ep::Functions::find(|name| function(module, name))?,
             })
         })();
         loaded.inspect_err(|_| {
@@ -141,8 +143,8 @@ pub struct PatternVerify {
 
 /// The kernels of one device; see [`Device::kernels`].
 pub struct Kernels<'a> {
-    device: &'a Device,
-    loaded: &'a Loaded,
+    pub(super) device: &'a Device,
+    pub(super) loaded: &'a Loaded,
 }
 
 // SAFETY: module and function handles may be used from every thread.
@@ -248,14 +250,28 @@ impl Kernels<'_> {
         stream: *mut c_void,
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.launch_2d(function, (blocks, 1), threads, stream, arguments) }
+    }
+
+    /// # Safety
+    /// `arguments` must be what the kernel's signature says.
+    pub(super) unsafe fn launch_2d(
+        &self,
+        function: CUfunction,
+        (x, y): (u32, u32),
+        threads: u32,
+        stream: *mut c_void,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
         let arguments = arguments.as_mut_ptr();
         self.device.with_current(|| {
             // SAFETY: the function is of this device's module; the driver copies the arguments before it returns.
             unsafe {
                 call!(sys::cuLaunchKernel(
                     function,
-                    blocks,
-                    1,
+                    x,
+                    y,
                     1,
                     threads,
                     1,
@@ -270,7 +286,7 @@ impl Kernels<'_> {
     }
 }
 
-fn arg<T>(value: &T) -> *mut c_void {
+pub(super) fn arg<T>(value: &T) -> *mut c_void {
     core::ptr::from_ref(value).cast_mut().cast()
 }
 

@@ -8,6 +8,7 @@
 
 mod copy;
 mod device;
+mod ep;
 mod error;
 mod host;
 mod ipc;
@@ -20,6 +21,7 @@ mod vmm;
 
 pub use copy::{Copier, Ordinary};
 pub use device::{Device, DeviceFacts};
+pub use ep::{EpCall, EpKernel, EpLaunch, GemmShape, MAX_LOCAL_EXPERTS};
 pub use host::HostRegistration;
 pub use ipc::{IpcExport, IpcHeap, ipc_export};
 pub use kernels::{Kernels, PatternVerify, PatternWrite, STRETCHES, Stretch, VERIFY_RESULT_WORDS};

@@ -7,6 +7,8 @@
 pub mod abi;
 pub mod basic;
 pub mod config;
+pub mod ep;
+pub mod ep_types;
 pub mod handle;
 pub mod log;
 pub mod master;

@@ -67,11 +67,24 @@ pub struct RankLines {
     pub bell: WordLine,
     /// The store that the rank is a client of, or 0. Written by the rank.
     pub store: WordLine,
+    /// Where ranks that make an expert-parallel group meet.
+    pub ep: EpMeeting,
+}
+
+/// What a rank shows to the others, and what they answer, while an expert-parallel group is made.
+#[repr(C)]
+pub struct EpMeeting {
+    /// A number that this rank has never shown before; 0 if it never made a group. Written by the rank.
+    pub nonce: WordLine,
+    /// What it wants the group to be like. Written by the rank before the nonce.
+    pub fields: [AtomicU64; 16],
+    /// The nonce that each other rank has seen. Written by those ranks.
+    pub seen: [AtomicU64; super::MAX_RANKS],
 }
 
 const _: () = {
     assert!(size_of::<WorldHeader>() == 128 && size_of::<RankEntry>() == 128);
-    assert!(size_of::<WordLine>() == CACHE_LINE && size_of::<RankLines>() == 4 * CACHE_LINE);
+    assert!(size_of::<WordLine>() == CACHE_LINE && size_of::<RankLines>() == 15 * CACHE_LINE);
     assert!(offset_of!(WorldHeader, world_id) == 16 && offset_of!(WorldHeader, heap_kind) == 32);
     assert!(offset_of!(RankEntry, start_time) == 16 && offset_of!(RankEntry, cuda) == 28);
     assert!(offset_of!(RankLines, bell) == 128);

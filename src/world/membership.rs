@@ -10,6 +10,7 @@ use super::view::World;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_PEER_LOST;
 use crate::cuda::Device;
+use crate::layout::world::EpMeeting;
 use crate::mem::HeapKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -159,6 +160,30 @@ impl Membership {
         if let Some(lines) = self.0.words().lines(self.0.rank) {
             lines.store.value.store(store_id, Ordering::Release);
         }
+    }
+
+    /// Where `rank` shows what it wants of an expert-parallel group.
+    #[must_use]
+    pub fn ep_meeting(&self, rank: u32) -> Option<&EpMeeting> {
+        self.0.words().lines(rank).map(|lines| &lines.ep)
+    }
+
+    /// State of whoever holds `rank` now, and how many have held it.
+    #[must_use]
+    pub fn holder(&self, rank: u32) -> (RankState, u64) {
+        if rank >= self.world_size() {
+            return (RankState::Absent, 0);
+        }
+        let state = self.0.state(rank);
+        let generation = self.0.peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |p| p.generation);
+        (state, generation)
+    }
+
+    /// Which GPU `rank` uses; all zero for none.
+    #[must_use]
+    pub fn device_uuid(&self, rank: u32) -> [u8; 16] {
+        let peers = self.0.peers.lock();
+        peers.get(rank as usize).and_then(Option::as_ref).map_or([0; 16], |p| p.holder.device_uuid)
     }
 
     /// CPU for threads of the library.

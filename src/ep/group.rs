@@ -1,0 +1,68 @@
+//! Calls for several ranks of one process between `begin` and `end` go out together: on a GPU in one launch, on the CPU
+//! with all sends before the first wait, so that one thread can serve all ranks.
+
+use super::{Call, Core};
+use crate::base::error::Result;
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// A call that waits for the end of its group.
+pub struct Pending {
+    /// For whom.
+    pub core: Arc<Core>,
+    /// On which stream.
+    pub stream: *mut c_void,
+    /// What.
+    pub call: Call,
+}
+
+thread_local! {
+    static OPEN: RefCell<Option<Vec<Pending>>> = const { RefCell::new(None) };
+}
+
+/// Whether this thread has begun a group.
+#[must_use]
+pub fn open() -> bool {
+    OPEN.try_with(|open| open.borrow().is_some()).unwrap_or(false)
+}
+
+/// Begins a group on this thread.
+pub fn begin() -> Result<()> {
+    OPEN.with(|open| {
+        let mut open = open.borrow_mut();
+        if open.is_some() {
+            crate::bail!(NMC_ERR_INVALID_ARG, "this thread has begun a group already; end it first");
+        }
+        *open = Some(Vec::new());
+        Ok(())
+    })
+}
+
+/// Runs `call`, or keeps it for the end of the group.
+pub fn submit(core: &Arc<Core>, stream: *mut c_void, call: Call) -> Result<()> {
+    let kept = OPEN.with(|open| {
+        let mut open = open.borrow_mut();
+        open.as_mut().map(|calls| calls.push(Pending { core: Arc::clone(core), stream, call })).is_some()
+    });
+    if kept { Ok(()) } else { super::run(&[Pending { core: Arc::clone(core), stream, call }]) }
+}
+
+/// Ends the group: the first calls of all ranks go out together, then the second ones, and so on.
+pub fn end() -> Result<()> {
+    let Some(mut calls) = OPEN.with(|open| open.borrow_mut().take()) else {
+        crate::bail!(NMC_ERR_INVALID_ARG, "this thread has begun no group");
+    };
+    while !calls.is_empty() {
+        let mut turn: Vec<Pending> = Vec::new();
+        let mut rest = Vec::new();
+        for call in calls {
+            let fits = turn.first().is_none_or(|first| first.call.goes_with(&call.call) && first.stream == call.stream);
+            let again = turn.iter().chain(&rest).any(|other| Arc::ptr_eq(&other.core, &call.core));
+            if fits && !again { turn.push(call) } else { rest.push(call) }
+        }
+        super::run(&turn)?;
+        calls = rest;
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! How ranks come together to make a group. Each shows a fresh number and what it wants, and answers the numbers of the
+//! others; it goes on when all have answered its own. Nobody takes an old group's words for a new one's, since numbers
+//! are never shown twice.
+
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_MISMATCH, NMC_ERR_PEER_LOST, NMC_ERR_TIMEOUT};
+use crate::base::{Deadline, id};
+use crate::world::{Membership, RankState};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
+
+/// Fields that fit a meeting, with their names.
+pub type Fields = Vec<(&'static str, u64)>;
+
+const NAP: Duration = Duration::from_micros(200);
+
+/// Low bits of a number: the round of the meeting it was shown in.
+const ROUND: u64 = 3;
+
+/// Meets the other `members` in `round`, 1 to 3, for several ranks of this process at once. Fails with the first field that
+/// differs, with a rank that has died, or with one that did not come by `deadline`.
+pub fn meet(own: &[&Membership], members: &[u32], fields: &Fields, round: u64, deadline: &Deadline) -> Result<()> {
+    let mut nonces = Vec::with_capacity(own.len());
+    for member in own {
+        let nonce = id::random_u64()? & !ROUND | round;
+        if let Some(mine) = member.ep_meeting(member.rank()) {
+            for (place, (_, value)) in mine.fields.iter().zip(fields) {
+                place.store(*value, Relaxed);
+            }
+            mine.nonce.value.store(nonce, Release);
+        }
+        nonces.push(nonce);
+    }
+    loop {
+        let mut missing = None;
+        for (member, nonce) in own.iter().zip(&nonces) {
+            for peer in members.iter().filter(|peer| **peer != member.rank()) {
+                if !answered(member, *nonce, *peer, fields)? {
+                    missing = Some((*member, *peer));
+                }
+            }
+        }
+        let Some((member, peer)) = missing else { return Ok(()) };
+        member.check_present()?;
+        let (state, _) = member.holder(peer);
+        // A rank that has not come to the world yet, or comes back, may still appear.
+        if matches!(state, RankState::Dying | RankState::Left) {
+            return Err(Error::new(NMC_ERR_PEER_LOST, format!("rank {peer} is {state:?} and cannot be in a group")));
+        }
+        if deadline.passed() {
+            return Err(Error::new(
+                NMC_ERR_TIMEOUT,
+                format!("rank {peer} did not come to make the group in time; all members make it together"),
+            ));
+        }
+        std::thread::sleep(NAP);
+    }
+}
+
+/// Answers `peer`, and tells whether it has answered `nonce`.
+fn answered(member: &Membership, nonce: u64, peer: u32, fields: &Fields) -> Result<bool> {
+    let (Some(mine), Some(theirs)) = (member.ep_meeting(member.rank()), member.ep_meeting(peer)) else {
+        return Ok(false);
+    };
+    let place = |from: u32| from as usize % crate::layout::MAX_RANKS;
+    // In this order: who has answered has shown its own number before, so that it gets its answer now at the latest.
+    let has_answered = mine.seen[place(peer)].load(Acquire) == nonce;
+    let shown = theirs.nonce.value.load(Acquire);
+    // Who is in the next round already has had the answer of this one; who is still in the last one must not take an
+    // answer from here for one of this round.
+    if shown & ROUND == nonce & ROUND {
+        theirs.seen[place(member.rank())].store(shown, Release);
+    }
+    if has_answered {
+        for (place, (name, value)) in theirs.fields.iter().zip(fields) {
+            let other = place.load(Relaxed);
+            if other != *value {
+                return Err(Error::new(
+                    NMC_ERR_MISMATCH,
+                    format!("{name} is {value} here and {other} on rank {peer}; all ranks of a group must agree"),
+                ));
+            }
+        }
+    }
+    Ok(has_answered)
+}

@@ -1,0 +1,182 @@
+//! How a group fares: the error that ended it, the request to end it, and what was counted. The words are in memory that
+//! the host and its GPU both see, so that looking needs no synchronisation.
+
+use super::Core;
+use super::sys::word;
+use crate::base::Deadline;
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_INVALID_ARG, NMC_ERR_LIMIT, NMC_ERR_MISMATCH, NMC_ERR_PEER_LOST};
+use crate::cuda::{Device, HostRegistration};
+use crate::layout::ep::{Fault, OFF_ABORT};
+use crate::mem::Slab;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
+
+/// Where overflow is counted, per local expert.
+const OFF_OVERFLOW: u64 = 64;
+const OFF_REQUEST: u64 = 8;
+
+/// The page that the host looks at.
+pub struct Status {
+    /// Dropped before the memory that it registers.
+    registration: Option<HostRegistration>,
+    page: Slab,
+    /// The error that ended the group, once the host has seen it.
+    ended: Mutex<Option<Error>>,
+}
+
+impl Status {
+    /// A page for a rank with `n_local` experts.
+    pub fn new(n_local: u32, device: Option<&Arc<Device>>) -> Result<Self> {
+        let bytes = OFF_OVERFLOW + 8 * u64::from(n_local);
+        let page = Slab::create(c"nanomc ep status", bytes, false, &Deadline::after(Duration::from_secs(10)))?;
+        let registration =
+            device.map(|device| HostRegistration::new(device, page.base(), page.bytes() as u64, false)).transpose()?;
+        Ok(Self { registration, page, ended: Mutex::new(None) })
+    }
+
+    /// Its address for the backend.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.registration.as_ref().map_or(self.host(), HostRegistration::device_ptr)
+    }
+
+    fn host(&self) -> u64 {
+        self.page.base() as u64
+    }
+}
+
+/// What a group has counted.
+#[derive(Debug, Clone, Default)]
+pub struct Counts {
+    /// Tokens that this rank sent to each expert of the group.
+    pub expert_load: Vec<u64>,
+    /// Nanoseconds waited for each rank.
+    pub waited_ns: Vec<u64>,
+    /// Rows that did not fit the grouped layout.
+    pub overflow_rows: u64,
+}
+
+impl Core {
+    fn name(&self, number: u64) -> String {
+        let rank = usize::try_from(number).ok().and_then(|n| self.ranks.get(n));
+        rank.map_or_else(|| String::from("a rank"), |(rank, _)| format!("rank {rank}"))
+    }
+
+    fn describe(&self, error: u64) -> Error {
+        let (by, about) = (error >> 8 & 0xff, error >> 16 & 0xff);
+        let (layer, value) = (error >> 24 & 0xffff, error >> 40);
+        let here = by == u64::from(self.desc.rank);
+        let found = if here { String::new() } else { format!("{} reports: ", self.name(by)) };
+        let (status, text) = match Fault::of(error) {
+            Some(Fault::Timeout) => {
+                let ms = self.desc.deadline_ns / 1_000_000;
+                (NMC_ERR_PEER_LOST, format!("layer {layer}: {} did not come within {ms} ms", self.name(about)))
+            }
+            Some(Fault::Lost) => (NMC_ERR_PEER_LOST, format!("layer {layer}: {} has died", self.name(about))),
+            Some(Fault::Layer) => {
+                (NMC_ERR_MISMATCH, format!("{} is at layer {value} where layer {layer} was expected", self.name(about)))
+            }
+            Some(Fault::Tokens) => {
+                (NMC_ERR_LIMIT, format!("layer {layer}: {value} tokens are more than t_cap {}", self.shape.t_cap))
+            }
+            Some(Fault::Expert) => (
+                NMC_ERR_INVALID_ARG,
+                format!("layer {layer}: topk_idx of token {value} is neither -1 nor below {}", self.shape.experts),
+            ),
+            Some(Fault::Aborted) | None => (NMC_ERR_CANCELLED, String::from("the group was aborted")),
+        };
+        Error::new(status, format!("{found}{text}; the group is over, destroy it"))
+    }
+
+    /// The error that ended the group, as far as the host knows.
+    fn ended(&self) -> Option<Error> {
+        let mut ended = self.status.ended.lock();
+        if ended.is_none() {
+            let mut error = word(self.status.host()).load(Acquire);
+            if error == 0 && self.device.is_none() {
+                error = word(self.desc.own() + OFF_ABORT).load(Acquire);
+            }
+            if error != 0 {
+                *ended = Some(self.describe(error));
+            }
+        }
+        ended.clone()
+    }
+
+    /// The error after a failed step.
+    pub fn failure(&self) -> Error {
+        self.ended().unwrap_or_else(|| self.describe(0))
+    }
+
+    /// Fails if the group is over.
+    pub fn usable(&self) -> Result<()> {
+        self.ended().map_or(Ok(()), Err)
+    }
+
+    /// Whether everything is well: the error that ended the group; a rank that died (the group ends then, and kernels that
+    /// wait for it return); rows that did not fit since the last call.
+    pub fn check(&self) -> Result<()> {
+        self.usable()?;
+        let own = self.desc.rank;
+        for number in (0..self.shape.world).filter(|n| *n != own) {
+            if self.lost(number) {
+                let error = self.describe(Fault::Lost.word(own, number, 0, 0));
+                self.status.ended.lock().get_or_insert(error);
+                self.request_abort();
+                return Err(self.failure());
+            }
+        }
+        self.usable()
+    }
+
+    fn request_abort(&self) {
+        word(self.status.host() + OFF_REQUEST).store(1, Release);
+    }
+
+    /// Ends the group for all ranks, without waiting.
+    pub fn abort(&self) {
+        let error = Fault::Aborted.word(self.desc.rank, self.desc.rank, 0, 0);
+        self.status.ended.lock().get_or_insert(self.describe(error));
+        self.request_abort();
+        if self.device.is_none() {
+            super::host::fail(&self.desc, Fault::Aborted, self.desc.rank, 0);
+        }
+    }
+
+    /// Ends waiting steps of this rank, whose handle is being destroyed.
+    pub fn abort_own(&self) {
+        if self.device.is_none() {
+            self.request_abort();
+        }
+    }
+
+    /// What was counted so far. Does not wait for streams.
+    pub fn counts(&self) -> Result<Counts> {
+        let experts = self.shape.experts as usize;
+        let world = self.shape.world as usize;
+        let begin = self.shape.off_waited();
+        let n = usize::try_from((self.shape.off_load() - begin) / 8).unwrap_or(0) + experts;
+        let mut words = vec![0u64; n];
+        let (from, to) = (self.desc.own() + begin, words.as_mut_ptr() as u64);
+        match &self.device {
+            None => words.iter_mut().zip(0u64..).for_each(|(w, i)| *w = word(from + 8 * i).load(Relaxed)),
+            Some(device) => device.copy_now(from, to, n * 8)?,
+        }
+        let load = words.split_off(n - experts);
+        words.truncate(world);
+        let overflow = |e: u32| word(self.status.host() + OFF_OVERFLOW + 8 * u64::from(e)).load(Relaxed);
+        Ok(Counts { expert_load: load, waited_ns: words, overflow_rows: (0..self.shape.n_local()).map(overflow).sum() })
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // Kernels that use the status page end before it does; none waits longer than the deadline.
+        if let Some(device) = &self.device {
+            let _ = device.synchronize();
+        }
+    }
+}

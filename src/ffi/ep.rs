@@ -1,0 +1,475 @@
+//! Expert-parallel groups over the C ABI.
+
+use super::ep_types::{
+    nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_gemm_t, nmc_ep_grouped_t, nmc_ep_moe_t, nmc_ep_recv_t,
+    parse_ep,
+};
+use super::handle::{self, HasC, Object};
+use super::store::{array, array_out};
+use super::world::nmc_world_t;
+use super::{guard, out};
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_OK, nmc_status_t};
+use crate::ep::forward::{Gemm, Layer, Parts};
+use crate::ep::{self, BOTH, Core, Dispatch, Grouped, RECV, SEND};
+use crate::layout::ep::RankDesc;
+use crate::world::World;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// One rank's part of an expert-parallel group: it sends tokens to the ranks of their experts and gets results back.
+///
+/// All ranks take the same steps in the same order: dispatch and combine of a layer, in turn. Calls of one handle are made
+/// by one thread at a time, on one stream for each buffer set. On CUDA heaps calls only enqueue, need no synchronisation,
+/// allocate nothing, and are graph-safe; on host heaps they work at once and take a NULL stream. Results are the same bits
+/// in every arrangement.
+///
+/// When a rank dies, does not come within the deadline, or makes a mistake that only the GPU can see, the group is over for
+/// all ranks: kernels of later steps do nothing, calls return the reason, `nmc_ep_check` tells it. Heaps, contexts and the
+/// world live on; destroy the handle and make a new group. Statuses that every function can return:
+/// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; those with a stream also `NMC_ERR_PEER_LOST`,
+/// `NMC_ERR_MISMATCH`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the group is over) and `NMC_ERR_CUDA`.
+pub struct nmc_ep_t {
+    _opaque: [u8; 0],
+}
+
+struct Handle(Arc<Core>);
+
+impl Object for Handle {
+    const KIND: u64 = 4;
+    const NAME: &'static str = "ep";
+    fn cancel(&self) {
+        self.0.abort_own();
+    }
+}
+
+impl HasC for Handle {
+    type C = nmc_ep_t;
+}
+
+fn with<R>(ep: *const nmc_ep_t, body: impl FnOnce(&Arc<Core>) -> Result<R>) -> Result<R> {
+    handle::with::<Handle, R>(ep, |handle| body(&handle.0))
+}
+
+/// Says how much memory a group of `world_size` ranks with this config needs, before it is made. `inner` is for
+/// `nmc_ep_moe_forward`; 0 without it.
+///
+/// Thread-safe. Asks nobody.
+/// Statuses: see `nmc_ep_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_bytes_needed(
+    config: *const nmc_ep_config_t,
+    world_size: u32,
+    inner: u32,
+    out_bytes: *mut nmc_ep_bytes_t,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(out_bytes, "out_bytes")?;
+        // SAFETY: the C contract of `config`.
+        let config = unsafe { parse_ep(config) }?;
+        if world_size == 0 || world_size as usize > crate::layout::MAX_RANKS {
+            crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "world_size {world_size} is not between 1 and {}",
+                crate::layout::MAX_RANKS
+            );
+        }
+        let ranks = u32::try_from(config.members(world_size)?.len()).unwrap_or(0);
+        // With more blocks the transport is larger: as large as it gets on either kind of heap.
+        let shape = config.shape(ranks, crate::mem::HeapKind::Cuda)?;
+        let (groups, max_m) = (u64::from(shape.groups()), u64::from(shape.max_m));
+        slot.write(nmc_ep_bytes_t {
+            transport: shape.region_bytes(),
+            grouped_x: groups * max_m * u64::from(shape.x_bytes()),
+            grouped_scales: 4 * groups * u64::from(shape.scales()) * max_m.next_multiple_of(4),
+            grouped_y: groups * max_m * u64::from(shape.y_bytes()),
+            masked_m: 4 * groups,
+            row_of: 4 * shape.slots() * u64::from(shape.top_k),
+            row_index: 4 * groups * max_m,
+            workspace: Parts::of(&shape, inner).bytes,
+        });
+        Ok(())
+    })
+}
+
+/// Makes a group together with all other members, which call this at the same time, and stores a handle in `*out_ep`.
+///
+/// The transport lies in the world's heaps from `heap_offset` on; what else uses the heap (a store, the program) stays
+/// clear of it. On CUDA heaps this waits for the device's work of this process. Blocks up to the deadline. Not graph-safe.
+/// The world must not be destroyed before the group. Destroyed with `nmc_ep_destroy`.
+/// Statuses: `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_TIMEOUT` (says who is missing), `NMC_ERR_PEER_LOST`,
+/// `NMC_ERR_LIMIT` (blocks that cannot be resident at once, too many ranks), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_NO_MEMORY`,
+/// `NMC_ERR_VERSION`, `NMC_ERR_CANCELLED`, `NMC_ERR_CUDA`.
+/// One thread at a time for a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_create(
+    world: *mut nmc_world_t,
+    config: *const nmc_ep_config_t,
+    out_ep: *mut *mut nmc_ep_t,
+) -> nmc_status_t {
+    let worlds = [world];
+    // SAFETY: the C contract of this function.
+    unsafe { nmc_ep_create_ranks(worlds.as_ptr(), 1, config, out_ep) }
+}
+
+/// Like `nmc_ep_create`, for `n` ranks of this process at once: `worlds[i]` gets `out_eps[i]`. On error no handle is made.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_create_ranks(
+    worlds: *const *mut nmc_world_t,
+    n: usize,
+    config: *const nmc_ep_config_t,
+    out_eps: *mut *mut nmc_ep_t,
+) -> nmc_status_t {
+    guard(|| {
+        if n == 0 || n > crate::layout::MAX_RANKS {
+            crate::bail!(NMC_ERR_INVALID_ARG, "{n} ranks are not between 1 and {}", crate::layout::MAX_RANKS);
+        }
+        // SAFETY: the C contract of these arrays.
+        let (worlds, slots) = unsafe { (array(worlds, n, "worlds")?, array_out(out_eps, n, "out_eps")?) };
+        slots.fill(std::ptr::null_mut());
+        handle::prepare()?;
+        // SAFETY: the C contract of `config`.
+        let config = unsafe { parse_ep(config) }?;
+        let members = worlds
+            .iter()
+            .map(|world| handle::with::<World, _>(*world, |world| Ok(world.membership())))
+            .collect::<Result<Vec<_>>>()?;
+        let mut made = Vec::with_capacity(n);
+        for core in Core::create(&members, &config)? {
+            match handle::create(Handle(core)) {
+                Ok(one) => made.push(one),
+                Err(error) => {
+                    for one in made {
+                        drop(handle::take::<Handle>(one));
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        slots.copy_from_slice(&made);
+        Ok(())
+    })
+}
+
+/// Leaves a group. Peers that still wait for this rank run into their deadline, or see it by `nmc_ep_check`: finish the
+/// same steps everywhere first. NULL is fine; in a forked child it does nothing.
+///
+/// On CUDA heaps waits for the device's work of this process: steps that wait for a peer end by the deadline. Not graph-safe: graphs that hold steps of the group must not
+/// be launched afterwards. Statuses: `NMC_ERR_BUSY` when called inside a log callback.
+/// One thread at a time for a handle.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_ep_destroy(ep: *mut nmc_ep_t) -> nmc_status_t {
+    guard(|| {
+        drop(handle::take::<Handle>(ep)?);
+        Ok(())
+    })
+}
+
+/// Ends the group for all ranks. Never blocks. Kernels that wait return, later ones do nothing, calls return
+/// `NMC_ERR_CANCELLED`.
+///
+/// Statuses: see `nmc_ep_t`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_ep_abort(ep: *mut nmc_ep_t) -> nmc_status_t {
+    guard(|| {
+        with(ep, |core| {
+            core.abort();
+            Ok(())
+        })
+    })
+}
+
+/// Says whether the group works: the error that ended it, whichever rank found it. Looks for ranks that died, too: then
+/// kernels that wait for them return soon. Does not wait for streams, so what is still under way is not told yet.
+///
+/// Thread-safe. Graph-safe. Statuses: those that end a group, see `nmc_ep_t`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_ep_check(ep: *const nmc_ep_t) -> nmc_status_t {
+    guard(|| with(ep, |core| core.check()))
+}
+
+/// Begins a group of calls on this thread: calls for several ranks of this process up to `nmc_ep_group_end` go out
+/// together, on a GPU in one launch a step. On host heaps this is how one thread serves several ranks.
+///
+/// Statuses: see `nmc_ep_t`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_ep_group_begin() -> nmc_status_t {
+    guard(ep::group::begin)
+}
+
+/// Ends a group of calls. All of them must be on one stream and one device. Errors that calls of the group find only when
+/// they go out are returned here. Calls that could not go out before an error are dropped.
+///
+/// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_ep_group_end() -> nmc_status_t {
+    guard(ep::group::end)
+}
+
+unsafe fn dispatch_of(args: *const nmc_ep_dispatch_t, halves: u32) -> Result<Dispatch> {
+    // SAFETY: forwarded from the caller.
+    let a = unsafe { super::config::read(args) }?;
+    Ok(Dispatch {
+        layer: a.layer,
+        x: a.x as u64,
+        scales: a.scales as u64,
+        idx: a.topk_idx as u64,
+        idx_64: a.idx_is_64 != 0,
+        weight: a.topk_w as u64,
+        tokens: a.n_tokens,
+        tokens_at: a.n_tokens_ptr as u64,
+        halves,
+    })
+}
+
+/// Sends this rank's tokens to the ranks of their experts, and waits for those that come here. A rank without tokens takes
+/// part with `n_tokens` 0.
+///
+/// On CUDA heaps only enqueues; graph-safe. What only the GPU can see (expert numbers out of range, too many tokens in
+/// `n_tokens_ptr`, a peer at another layer) ends the group: `nmc_ep_check`. Statuses: `NMC_ERR_LIMIT` (more tokens than
+/// `t_cap`; nothing was sent), and see `nmc_ep_t`.
+/// One thread at a time for a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_dispatch(
+    ep: *mut nmc_ep_t,
+    stream: *mut c_void,
+    args: *const nmc_ep_dispatch_t,
+) -> nmc_status_t {
+    // SAFETY: the C contract of `args`.
+    guard(|| with(ep, |core| core.dispatch(stream, &unsafe { dispatch_of(args, BOTH) }?)))
+}
+
+/// The first half of a dispatch: sends, does not wait. Own work can run until `nmc_ep_dispatch_recv`.
+///
+/// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_dispatch_send(
+    ep: *mut nmc_ep_t,
+    stream: *mut c_void,
+    args: *const nmc_ep_dispatch_t,
+) -> nmc_status_t {
+    // SAFETY: the C contract of `args`.
+    guard(|| with(ep, |core| core.dispatch(stream, &unsafe { dispatch_of(args, SEND) }?)))
+}
+
+/// The second half of a dispatch: waits for what comes here.
+///
+/// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_ep_dispatch_recv(ep: *mut nmc_ep_t, stream: *mut c_void, layer: u32) -> nmc_status_t {
+    let nothing =
+        Dispatch { layer, x: 0, scales: 0, idx: 0, idx_64: false, weight: 0, tokens: 0, tokens_at: 0, halves: RECV };
+    guard(|| with(ep, |core| core.dispatch(stream, &nothing)))
+}
+
+/// Where the rows that a dispatch of `layer` brings are. The same for all layers of a buffer set: it can be asked once,
+/// before anything is sent. Thread-safe. Graph-safe.
+///
+/// Statuses: see `nmc_ep_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_recv(ep: *const nmc_ep_t, layer: u32, out_recv: *mut nmc_ep_recv_t) -> nmc_status_t {
+    guard(|| {
+        let slot = out(out_recv, "out_recv")?;
+        let r = with(ep, |core| Ok(core.received(layer)))?;
+        slot.write(nmc_ep_recv_t {
+            x: r.x as *const c_void,
+            scales: r.scales as *const f32,
+            local_eid: r.eid as *const i16,
+            weights: r.weight as *const c_void,
+            records: r.record as *const c_void,
+            y: r.y as *mut c_void,
+            record_stride: r.record_stride,
+            reserved: 0,
+        });
+        Ok(())
+    })
+}
+
+/// What a kernel of the engine needs to take part in a step of `layer` (nanomc/ep.cuh). Thread-safe. Graph-safe: the
+/// struct can be baked into a graph. Statuses: `NMC_ERR_UNSUPPORTED` for groups on host memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_device(
+    ep: *const nmc_ep_t,
+    layer: u32,
+    out_device: *mut crate::layout::ep::nmc_ep_rank_t,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(out_device.cast::<RankDesc>(), "out_device")?;
+        slot.write(with(ep, |core| core.device_desc(layer))?);
+        Ok(())
+    })
+}
+
+/// Groups the rows that came by expert: `grouped->x[g][r]` in ascending order of slot, then entry, as masked grouped
+/// products take them. With `grouped->x` NULL writes the lists alone.
+///
+/// On CUDA heaps only enqueues; graph-safe. Rows that do not fit `max_m` and the spill groups are counted
+/// (`nmc_ep_stats_t.overflow_rows`) and left out of the sums of `nmc_ep_scatter`; with the default `max_m` there are none.
+/// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_route_pack(
+    ep: *mut nmc_ep_t,
+    stream: *mut c_void,
+    layer: u32,
+    grouped: *const nmc_ep_grouped_t,
+) -> nmc_status_t {
+    guard(|| {
+        // SAFETY: the C contract of `grouped`.
+        let [g] = (unsafe { array(grouped, 1, "grouped") })? else { return Ok(()) };
+        let grouped = Grouped {
+            x: g.x as u64,
+            scales: g.scales as u64,
+            masked_m: g.masked_m as u64,
+            group_expert: g.group_expert as u64,
+            row_of: g.row_of as u64,
+            row_index: g.row_index as u64,
+        };
+        with(ep, |core| core.pack(stream, layer, &grouped))
+    })
+}
+
+/// Sums the weighted rows of each token that came: `y[slot] = sum over entries of weight * y_grouped[row_of]`, in fp32 in
+/// the order of entries, rounded once. `y_recv` NULL puts the rows where `nmc_ep_combine` needs no copy.
+///
+/// On CUDA heaps only enqueues; graph-safe.
+/// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_scatter(
+    ep: *mut nmc_ep_t,
+    stream: *mut c_void,
+    layer: u32,
+    y_grouped: *const c_void,
+    row_of: *const i32,
+    y_recv: *mut c_void,
+) -> nmc_status_t {
+    guard(|| with(ep, |core| core.scatter(stream, layer, y_grouped as u64, row_of as u64, y_recv as u64)))
+}
+
+/// Returns the rows of all slots that came to their owners, and sums what comes back for own tokens into
+/// `out[n_tokens][hidden]`: in fp32 in the order of ranks, rounded once. `y_recv` NULL, or `nmc_ep_recv_t.y`, means that the
+/// rows are in place. Tokens that went nowhere get zeros.
+///
+/// On CUDA heaps only enqueues; graph-safe. Statuses: see `nmc_ep_t`.
+/// One thread at a time for a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_combine(
+    ep: *mut nmc_ep_t,
+    stream: *mut c_void,
+    layer: u32,
+    y_recv: *const c_void,
+    out: *mut c_void,
+) -> nmc_status_t {
+    guard(|| with(ep, |core| core.combine(stream, layer, y_recv as u64, out as u64, BOTH)))
+}
+
+/// The first half of a combine: returns rows, does not wait.
+///
+/// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_combine_send(
+    ep: *mut nmc_ep_t,
+    stream: *mut c_void,
+    layer: u32,
+    y_recv: *const c_void,
+) -> nmc_status_t {
+    guard(|| with(ep, |core| core.combine(stream, layer, y_recv as u64, 0, SEND)))
+}
+
+/// The second half of a combine: waits for what comes back, and sums it.
+///
+/// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_combine_recv(
+    ep: *mut nmc_ep_t,
+    stream: *mut c_void,
+    layer: u32,
+    out: *mut c_void,
+) -> nmc_status_t {
+    guard(|| with(ep, |core| core.combine(stream, layer, 0, out as u64, RECV)))
+}
+
+/// A whole layer: dispatch, pack, product with `w13`, silu(gate) * up, product with `w2`, scatter, combine.
+///
+/// The products are those of the callback, which enqueues them on the stream, or built in. On CUDA heaps only enqueues;
+/// graph-safe if the callback is. Not between `nmc_ep_group_begin` and `_end`. Statuses: `NMC_ERR_UNSUPPORTED` (built-in
+/// product on a GPU with other types than bf16), what the callback returns, and see `nmc_ep_t`.
+/// One thread at a time for a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_moe_forward(
+    ep: *mut nmc_ep_t,
+    stream: *mut c_void,
+    dispatch: *const nmc_ep_dispatch_t,
+    moe: *const nmc_ep_moe_t,
+) -> nmc_status_t {
+    guard(|| {
+        // SAFETY: the C contract of these arguments.
+        let (dispatch, moe) = unsafe { (dispatch_of(dispatch, BOTH)?, super::config::read(moe)?) };
+        with(ep, |core| {
+            let callback = moe.gemm.map(|function| {
+                move |gemm: &Gemm| -> Result<()> {
+                    let expected = core.shape.slots() * u64::from(core.shape.top_k) / u64::from(core.shape.experts);
+                    let gemm = nmc_ep_gemm_t {
+                        a: gemm.a as *const c_void,
+                        a_scales: gemm.a_scales as *const f32,
+                        b: gemm.b as *const c_void,
+                        c: gemm.c as *mut c_void,
+                        masked_m: gemm.masked_m as *const i32,
+                        group_expert: gemm.group_expert as *const i32,
+                        groups: core.shape.groups(),
+                        max_m: core.shape.max_m,
+                        n: gemm.n,
+                        k: gemm.k,
+                        which: gemm.which,
+                        expected_m: u32::try_from(expected.max(1)).unwrap_or(u32::MAX),
+                    };
+                    // SAFETY: the engine's function, called as its type says.
+                    match unsafe { function(moe.gemm_user, stream, &raw const gemm) } {
+                        NMC_OK => Ok(()),
+                        status => Err(Error::new(status, format!("the callback for product {} failed", gemm.which))),
+                    }
+                }
+            });
+            let layer = Layer {
+                dispatch,
+                w13: moe.w13 as u64,
+                w2: moe.w2 as u64,
+                inner: moe.inner,
+                workspace: moe.workspace as u64,
+                workspace_bytes: moe.workspace_bytes,
+                out: moe.out as u64,
+                gemm: callback.as_ref().map(|f| f as _),
+            };
+            ep::forward::forward(core, stream, &layer)
+        })
+    })
+}
+
+/// Copies what was counted since the group was made: `expert_load[experts]`, the tokens that this rank sent to each expert;
+/// `waited_ns[ranks of the group]`, the time spent waiting for each rank; `*overflow_rows`, rows that did not fit. Each may
+/// be NULL. Does not wait for streams: steps that are under way may be counted or not.
+///
+/// Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library).
+/// Statuses: see `nmc_ep_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_ep_stats(
+    ep: *const nmc_ep_t,
+    expert_load: *mut u64,
+    waited_ns: *mut u64,
+    overflow_rows: *mut u64,
+) -> nmc_status_t {
+    guard(|| {
+        with(ep, |core| {
+            let counts = core.counts()?;
+            for (to, from) in [(expert_load, &counts.expert_load), (waited_ns, &counts.waited_ns)] {
+                if !to.is_null() {
+                    // SAFETY: the C contract of these arrays.
+                    unsafe { array_out(to, from.len(), "the array")? }.copy_from_slice(from);
+                }
+            }
+            if let Some(slot) = super::optional_out(overflow_rows, "overflow_rows")? {
+                slot.write(counts.overflow_rows);
+            }
+            Ok(())
+        })
+    })
+}

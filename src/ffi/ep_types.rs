@@ -1,0 +1,362 @@
+//! Structs and constants of the expert-parallel API.
+
+use super::basic::NMC_ABI_VERSION;
+use super::config::Config as Versioned;
+use crate::base::deadline::MAX_TIMEOUT_MS;
+use crate::base::error::Result;
+use crate::ep::config::{Config, DEFAULT_DEADLINE_MS};
+use crate::layout::ep::{Dtype, Wire};
+use std::ffi::c_void;
+use std::time::Duration;
+
+/// bfloat16.
+pub const NMC_EP_BF16: u32 = 0;
+/// IEEE half precision.
+pub const NMC_EP_FP16: u32 = 1;
+/// IEEE single precision.
+pub const NMC_EP_FP32: u32 = 2;
+
+/// Rows travel to the experts as they are.
+pub const NMC_EP_DISPATCH_SAME: u32 = 0;
+/// Rows travel as fp8 (e4m3) with an fp32 scale for every 128 elements; the library quantises them.
+pub const NMC_EP_DISPATCH_FP8: u32 = 1;
+/// Rows travel as fp8 with scales that the caller gives.
+pub const NMC_EP_DISPATCH_FP8_GIVEN: u32 = 2;
+
+/// Weights are fp32.
+pub const NMC_EP_WEIGHTS_FP32: u32 = 0;
+/// Weights are fp16.
+pub const NMC_EP_WEIGHTS_FP16: u32 = 1;
+
+/// Trap in the kernel that finds an error, instead of reporting it. For debugging: the context is lost.
+pub const NMC_EP_TRAP: u32 = 1;
+/// Do not count tokens per expert.
+pub const NMC_EP_NO_LOAD: u32 = 2;
+/// Give rows to return memory of their own. Without it `nmc_ep_recv_t.y` is `nmc_ep_recv_t.x`: a row goes back from where
+/// it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
+pub const NMC_EP_SEPARATE_Y: u32 = 4;
+
+/// How a group is made. Start from `NMC_EP_CONFIG_INIT`; `hidden`, `top_k` and `experts` must be set. All ranks must
+/// agree on everything but the deadline and what is counted or trapped.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_ep_config_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// `NMC_ABI_VERSION` as the caller knows it.
+    pub abi_version: u32,
+    /// Ranks of the world that are in the group, one bit each; 0 for all. At most 32. The lowest one is number 0.
+    pub members: u64,
+    /// Where the transport lies in every rank's heap, a multiple of 256; `nmc_ep_bytes_needed` says how much it takes.
+    pub heap_offset: u64,
+    /// Most tokens of a rank in a step; 0 for 256 shared by all ranks (32 with 8).
+    pub t_cap: u32,
+    /// Elements of a row; rows are whole multiples of 16 bytes, with fp8 of 128 elements.
+    pub hidden: u32,
+    /// Experts of a token, 1 to 32.
+    pub top_k: u32,
+    /// Experts of all ranks together, a multiple of their number. Rank r has those from r * n_local on.
+    pub experts: u32,
+    /// Type of rows: `NMC_EP_BF16`, `NMC_EP_FP16` or `NMC_EP_FP32`.
+    pub dtype: u32,
+    /// How rows travel to the experts: one of `NMC_EP_DISPATCH_*`.
+    pub dispatch: u32,
+    /// Type of weights: one of `NMC_EP_WEIGHTS_*`.
+    pub weights: u32,
+    /// Rows that an expert has room for in the grouped layout; 0 for as many as can come (world * t_cap). With less,
+    /// rows that do not fit are counted, or go to spill groups.
+    pub max_m: u32,
+    /// Groups of `max_m` rows behind those of the experts, for rows that did not fit, filled in the order of experts.
+    pub spill_groups: u32,
+    /// Buffer sets; 0 for 1. Layer l uses set l % buffer_sets. Steps of different sets may overlap.
+    pub buffer_sets: u32,
+    /// Blocks of a rank's kernels on a GPU, at most 128; 0 for 32. What cannot be resident at once, with the other ranks on
+    /// the same device, is refused.
+    pub blocks: u32,
+    /// 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`.
+    pub flags: u32,
+    /// Longest wait for a peer, in ms; -1 for 10 s. Also how long making the group may take.
+    pub deadline_ms: i64,
+    /// Number of the first step; for tests of the wrap. 0 is fine.
+    pub first_phase: u32,
+    /// Zero.
+    pub reserved0: u32,
+    /// Zero.
+    pub reserved: [u64; 4],
+}
+
+// SAFETY: repr(C), integers only, no padding.
+unsafe impl Versioned for nmc_ep_config_t {
+    const NAME: &'static str = "nmc_ep_config_t";
+    fn defaults() -> Self {
+        Self {
+            struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
+            abi_version: NMC_ABI_VERSION,
+            members: 0,
+            heap_offset: 0,
+            t_cap: 0,
+            hidden: 0,
+            top_k: 0,
+            experts: 0,
+            dtype: NMC_EP_BF16,
+            dispatch: NMC_EP_DISPATCH_SAME,
+            weights: NMC_EP_WEIGHTS_FP32,
+            max_m: 0,
+            spill_groups: 0,
+            buffer_sets: 0,
+            blocks: 0,
+            flags: 0,
+            deadline_ms: -1,
+            first_phase: 0,
+            reserved0: 0,
+            reserved: [0; 4],
+        }
+    }
+}
+
+/// What a group needs, in bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_ep_bytes_t {
+    /// In every rank's heap, from `heap_offset` on.
+    pub transport: u64,
+    /// Grouped rows: `[groups][max_m][hidden]` of the type that travels.
+    pub grouped_x: u64,
+    /// Scales of grouped rows: fp32 `[groups][hidden / 128][max_m rounded up to 4]`; 0 without fp8.
+    pub grouped_scales: u64,
+    /// Grouped results: `[groups][max_m][hidden]`.
+    pub grouped_y: u64,
+    /// `masked_m`, and the same for `group_expert`: int32 `[groups]`.
+    pub masked_m: u64,
+    /// `row_of`: int32 `[world * t_cap][top_k]`.
+    pub row_of: u64,
+    /// `row_index`: int32 `[groups][max_m]`.
+    pub row_index: u64,
+    /// The workspace of `nmc_ep_moe_forward` for the given `inner`.
+    pub workspace: u64,
+}
+
+/// The arguments of a dispatch. Start from `NMC_EP_DISPATCH_INIT`. Memory stays the caller's and is used until the
+/// stream has run the step; on host heaps, until the call returns.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_ep_dispatch_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// `NMC_ABI_VERSION` as the caller knows it.
+    pub abi_version: u32,
+    /// Rows `[n_tokens][hidden]`, aligned to 16 bytes.
+    pub x: *const c_void,
+    /// Scales `[n_tokens][hidden / 128]` of rows given as fp8; NULL otherwise.
+    pub scales: *const f32,
+    /// Expert numbers `[n_tokens][top_k]`, int32 or int64; -1 for none. An expert that is named twice gets two rows.
+    pub topk_idx: *const c_void,
+    /// Weights `[n_tokens][top_k]`.
+    pub topk_w: *const c_void,
+    /// Where the number of tokens is; NULL for `n_tokens`. Read by the kernel, so a captured graph can be replayed with
+    /// other numbers.
+    pub n_tokens_ptr: *const i32,
+    /// Number of tokens, at most `t_cap`.
+    pub n_tokens: u32,
+    /// Layer, 0 to 65535; all ranks must be at the same.
+    pub layer: u32,
+    /// 1 if `topk_idx` is int64.
+    pub idx_is_64: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+// SAFETY: repr(C), integers and pointers only, no padding.
+unsafe impl Versioned for nmc_ep_dispatch_t {
+    const NAME: &'static str = "nmc_ep_dispatch_t";
+    fn defaults() -> Self {
+        Self {
+            struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
+            abi_version: NMC_ABI_VERSION,
+            x: std::ptr::null(),
+            scales: std::ptr::null(),
+            topk_idx: std::ptr::null(),
+            topk_w: std::ptr::null(),
+            n_tokens_ptr: std::ptr::null(),
+            n_tokens: 0,
+            layer: 0,
+            idx_is_64: 0,
+            reserved: 0,
+        }
+    }
+}
+
+/// What a rank receives in a step: views of its heap, valid until it takes part in the next dispatch of the same buffer
+/// set. Token t of rank s is in slot `s * t_cap + t`; rows of slots whose hit bit is not set are what they were.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_ep_recv_t {
+    /// Rows `[world * t_cap][hidden]`.
+    pub x: *const c_void,
+    /// Scales `[world * t_cap][hidden / 128]`; NULL without fp8.
+    pub scales: *const f32,
+    /// Local expert numbers `[world * t_cap][top_k]`; -1 for entries of other ranks.
+    pub local_eid: *const i16,
+    /// Weights `[world * t_cap][top_k]`; 0 for entries of other ranks.
+    pub weights: *const c_void,
+    /// Records, one a source, `record_stride` bytes apart: uint32 number of tokens, layer, config hash, phase; then the
+    /// hit mask, uint32 `[(t_cap + 31) / 32]`.
+    pub records: *const c_void,
+    /// Rows to return `[world * t_cap][hidden]`: what is put here needs no copy in `nmc_ep_combine`. The same memory as `x`
+    /// unless `NMC_EP_SEPARATE_Y` was given or rows travel as fp8.
+    pub y: *mut c_void,
+    /// Bytes from one record to the next.
+    pub record_stride: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Where grouped rows go: memory of the caller, of the sizes that `nmc_ep_bytes_needed` says.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_ep_grouped_t {
+    /// Rows `[groups][max_m][hidden]`, aligned to 16 bytes; NULL for the lists alone. Rows from `masked_m` on are left.
+    pub x: *mut c_void,
+    /// Scales of fp8 rows `[groups][hidden / 128][max_m rounded up to 4]`; NULL without fp8.
+    pub scales: *mut f32,
+    /// Rows of each group.
+    pub masked_m: *mut i32,
+    /// Local expert of each group: group g < n_local has expert g, spill groups any, or -1 if they are empty.
+    pub group_expert: *mut i32,
+    /// For each slot and entry: the row (`group * max_m + row`), or -1. What `nmc_ep_scatter` goes by.
+    pub row_of: *mut i32,
+    /// For each row its slot, or -1: for products that gather from `nmc_ep_recv_t.x` and need no packed rows.
+    pub row_index: *mut i32,
+}
+
+/// A product that `nmc_ep_moe_forward` asks the engine for: `c[g][r] = a[g][r] * b[e]^T` for `r < masked_m[g]`, where e is
+/// `group_expert[g]` and b the engine's own weights.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_ep_gemm_t {
+    /// Rows `[groups][max_m][k]`.
+    pub a: *const c_void,
+    /// Scales of `a` if it is fp8, else NULL.
+    pub a_scales: *const f32,
+    /// What was given as `w13` or `w2`.
+    pub b: *const c_void,
+    /// Result `[groups][max_m][n]`.
+    pub c: *mut c_void,
+    /// Rows of each group.
+    pub masked_m: *const i32,
+    /// Local expert of each group, or -1.
+    pub group_expert: *const i32,
+    /// Groups.
+    pub groups: u32,
+    /// Rows of a group.
+    pub max_m: u32,
+    /// Columns of the result.
+    pub n: u32,
+    /// Columns of `a`.
+    pub k: u32,
+    /// 0: gate and up (n = 2 * inner). 1: down (n = hidden).
+    pub which: u32,
+    /// A guess of the rows of a group, at least 1: (tokens of all ranks * top_k) / experts, for products that want one.
+    pub expected_m: u32,
+}
+
+/// Enqueues a product on `stream`; called on the calling thread. Returns `NMC_OK`, or a status that the call passes on.
+pub type nmc_ep_gemm_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, stream: *mut c_void, gemm: *const nmc_ep_gemm_t) -> i32>;
+
+/// A whole MoE layer. Start from `NMC_EP_MOE_INIT`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_ep_moe_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// `NMC_ABI_VERSION` as the caller knows it.
+    pub abi_version: u32,
+    /// Gate and up matrices of the local experts `[n_local][2 * inner][hidden]`; passed on to the callback if there is one.
+    pub w13: *const c_void,
+    /// Down matrices `[n_local][hidden][inner]`.
+    pub w2: *const c_void,
+    /// Memory for what is between the steps, aligned to 256 bytes.
+    pub workspace: *mut c_void,
+    /// Its size.
+    pub workspace_bytes: u64,
+    /// Result rows `[n_tokens][hidden]`.
+    pub out: *mut c_void,
+    /// The engine's grouped product; NULL for the built-in one (bf16 on a GPU).
+    pub gemm: nmc_ep_gemm_fn,
+    /// Passed to the callback.
+    pub gemm_user: *mut c_void,
+    /// Columns between the two products.
+    pub inner: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+// SAFETY: repr(C), integers and pointers only (any bits are a valid Option of a function pointer that is not called), no
+// padding.
+unsafe impl Versioned for nmc_ep_moe_t {
+    const NAME: &'static str = "nmc_ep_moe_t";
+    fn defaults() -> Self {
+        Self {
+            struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
+            abi_version: NMC_ABI_VERSION,
+            w13: std::ptr::null(),
+            w2: std::ptr::null(),
+            workspace: std::ptr::null_mut(),
+            workspace_bytes: 0,
+            out: std::ptr::null_mut(),
+            gemm: None,
+            gemm_user: std::ptr::null_mut(),
+            inner: 0,
+            reserved: 0,
+        }
+    }
+}
+
+/// Checks a C config and turns it into the library's.
+///
+/// # Safety
+/// `ptr` is NULL or a config as the C contract says.
+pub(super) unsafe fn parse_ep(ptr: *const nmc_ep_config_t) -> Result<Config> {
+    // SAFETY: forwarded from the caller.
+    let c = unsafe { super::config::read(ptr) }?;
+    let dtype = Dtype::from_code(c.dtype).filter(|dtype| *dtype != Dtype::Fp8);
+    let (Some(dtype), Some(wire)) = (dtype, Wire::from_code(c.dispatch)) else {
+        crate::bail!(NMC_ERR_INVALID_ARG, "dtype {} or dispatch {} does not exist", c.dtype, c.dispatch);
+    };
+    let weight_bytes = match c.weights {
+        NMC_EP_WEIGHTS_FP32 => 4,
+        NMC_EP_WEIGHTS_FP16 => 2,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "weights {other} is neither fp32 (0) nor fp16 (1)"),
+    };
+    if c.flags & !(NMC_EP_TRAP | NMC_EP_NO_LOAD | NMC_EP_SEPARATE_Y) != 0
+        || c.reserved0 != 0
+        || c.reserved.iter().any(|r| *r != 0)
+    {
+        crate::bail!(NMC_ERR_INVALID_ARG, "flags {:#x} or reserved fields have bits that mean nothing", c.flags);
+    }
+    let ms = if c.deadline_ms == -1 { DEFAULT_DEADLINE_MS } else { c.deadline_ms };
+    if !(1..=MAX_TIMEOUT_MS).contains(&ms) {
+        crate::bail!(NMC_ERR_INVALID_ARG, "deadline_ms {ms} is not between 1 and {MAX_TIMEOUT_MS}");
+    }
+    Ok(Config {
+        members: c.members,
+        heap_offset: c.heap_offset,
+        t_cap: c.t_cap,
+        hidden: c.hidden,
+        top_k: c.top_k,
+        experts: c.experts,
+        dtype,
+        wire,
+        weight_bytes,
+        max_m: c.max_m,
+        spill_groups: c.spill_groups,
+        sets: c.buffer_sets,
+        blocks: c.blocks,
+        separate_y: c.flags & NMC_EP_SEPARATE_Y != 0,
+        trap: c.flags & NMC_EP_TRAP != 0,
+        count_load: c.flags & NMC_EP_NO_LOAD == 0,
+        deadline: Duration::from_millis(ms.unsigned_abs()),
+        first_phase: c.first_phase,
+    })
+}
