@@ -40,7 +40,27 @@ struct NmcEpGroup {
   nmc_ep_rank_t rank[N];
   NmcEpCall call[N];
   uint32_t n;
+  uint32_t early;  // NMC_EP_EARLY_*
 };
+
+// When the next kernel of the stream may be placed, before this one ends: while a dispatch waits, and while a combine sums.
+static constexpr uint32_t NMC_EP_EARLY_DISPATCH = 1;
+static constexpr uint32_t NMC_EP_EARLY_COMBINE = 2;
+
+
+// Waits for the kernel before this one on the stream: blocks are placed while that one ends.
+static __device__ __forceinline__ void nmc_ep_wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+
+// Lets the next kernel of the stream be placed; it still waits for this one to end.
+static __device__ __forceinline__ void nmc_ep_release_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
 
 // Whether the group has failed; the first block tells the host.
 static __device__ __forceinline__ bool nmc_ep_over(const nmc_ep_rank_t& d, bool first) {
@@ -201,6 +221,7 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
   const NmcEpCall& c = g.call[blockIdx.x % g.n];
   const uint32_t block = blockIdx.x / g.n, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
   const uint32_t movers = blockDim.x / 32 - 1;
+  nmc_ep_wait_for_previous();
   if ((c.halves & NMC_EP_SEND) == 0) {
     const uint32_t phase = nmc_dev_ep_phase(d) + 1;
     const uint32_t tokens = nmc_dev_impl_ep_ld32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_TOKENS));
@@ -291,6 +312,7 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
   if (threadIdx.x == 0) nmc_dev_ep_signal_dispatch(d, block, phase, tokens);
   if (block != 0) return;
   if ((c.halves & NMC_EP_RECV) != 0) {
+    if ((g.early & NMC_EP_EARLY_DISPATCH) != 0) nmc_ep_release_dependents();
     nmc_dev_ep_wait_dispatch(d, phase, tokens);
   } else if (threadIdx.x == 0) {
     nmc_dev_impl_ep_st32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_TOKENS), tokens);
@@ -350,21 +372,24 @@ static __device__ __forceinline__ void nmc_ep_combine(const NmcEpGroup<N>& g) {
   const NmcEpCall& c = g.call[blockIdx.x % g.n];
   const uint32_t block = blockIdx.x / g.n, blocks = gridDim.x / g.n;
   const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  nmc_ep_wait_for_previous();
   const uint32_t vectors = d.y_bytes / 16, parts = (vectors + NMC_EP_SUM_UNIT - 1) / NMC_EP_SUM_UNIT;
   uint32_t unit = block * warps + warp;
   const uint64_t over = nmc_dev_ld_relaxed_sys_u64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
   const uint32_t phase = nmc_dev_ep_phase(d);
   const uint32_t tokens = nmc_dev_impl_ep_ld32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_TOKENS));
   uint32_t sources = unit / parts < d.t_cap ? nmc_dev_ep_sent(d, unit / parts) : 0;
+  // The rows are in place if there is no copy: kernels before this one wrote them. The fence takes as long as the loads
+  // above, which nothing has waited for yet.
+  const bool signals = c.x == nullptr && (c.halves & NMC_EP_SEND) != 0 && block == 0 && threadIdx.x == 0;
+  if (signals) nmc_dev_fence_release_sys();
   if (over != 0) {
     if (block == 0 && threadIdx.x == 0) nmc_dev_impl_ep_tell(d);
     return;
   }
+  if (signals) nmc_dev_impl_ep_flag_return(d, phase);
   if (c.halves & NMC_EP_SEND) {
-    if (c.x == nullptr) {
-      // The rows are in place: kernels before this one wrote them.
-      if (block == 0 && threadIdx.x == 0) nmc_dev_ep_signal_return(d, phase);
-    } else {
+    if (c.x != nullptr) {
       const uint32_t pieces = (vectors + NMC_EP_UNIT - 1) / NMC_EP_UNIT;
       for (uint32_t i = block * warps + warp; i < d.world * d.t_cap * pieces; i += blocks * warps) {
         const uint32_t slot = i / pieces, first = i % pieces * NMC_EP_UNIT;
@@ -386,6 +411,7 @@ static __device__ __forceinline__ void nmc_ep_combine(const NmcEpGroup<N>& g) {
   }
   if ((c.halves & NMC_EP_RECV) == 0) return;
   if (!nmc_dev_impl_ep_wait(d, NMC_EP_OFF_RETURNS, d.world, 1, phase, block == 0)) return;
+  if ((g.early & NMC_EP_EARLY_COMBINE) != 0) nmc_ep_release_dependents();
   while (unit < tokens * parts) {
     const uint32_t t = unit / parts, first = unit % parts * NMC_EP_SUM_UNIT;
     const uint32_t have = vectors - first < NMC_EP_SUM_UNIT ? vectors - first : NMC_EP_SUM_UNIT;
@@ -429,6 +455,29 @@ static __device__ __forceinline__ uint32_t nmc_ep_scan(uint32_t value, uint32_t*
   return before + sum - value;
 }
 
+// The entries of a slot: one bit for those that name expert `e`, and for those that go nowhere here.
+static __device__ __forceinline__ void nmc_ep_entries(const nmc_ep_rank_t& d, uint32_t slot, int32_t e, uint32_t* mine,
+                                                      uint32_t* none) {
+  const char* at = nmc_dev_impl_ep_own(d, d.off_eid + 2ull * slot * d.top_k);
+  *mine = *none = 0;
+  const auto look = [&](uint32_t k, uint32_t bits) {
+    const int32_t expert = static_cast<int16_t>(bits);
+    if (expert == e) *mine |= 1u << k;
+    if (expert < 0) *none |= 1u << k;
+  };
+  if (d.top_k == 8) {
+    const ulonglong2 v = nmc_dev_ld16(at);
+#pragma unroll
+    for (uint32_t k = 0; k < 8; ++k) look(k, static_cast<uint32_t>((k < 4 ? v.x : v.y) >> (k % 4 * 16)) & 0xffff);
+  } else {
+    for (uint32_t k = 0; k < d.top_k; ++k) {
+      uint16_t bits;
+      asm volatile("ld.u16 %0, [%1];" : "=h"(bits) : "l"(at + 2 * k) : "memory");
+      look(k, bits);
+    }
+  }
+}
+
 // A block has one expert (and one of gridDim.y parts of its rows). It looks through all slots in order, so a row's place
 // follows from what came before it and needs no other block.
 template <int N>
@@ -440,9 +489,9 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
   const NmcEpCall& c = g.call[blockIdx.x % g.n];
   const int32_t e = static_cast<int32_t>(blockIdx.x / g.n);
   const bool writer = blockIdx.y == 0;
+  nmc_ep_wait_for_previous();
   if (nmc_ep_over(d, blockIdx.x / g.n == 0)) return;
   const uint32_t slots = d.world * d.t_cap;
-  const int16_t* eids = reinterpret_cast<const int16_t*>(nmc_dev_impl_ep_own(d, d.off_eid));
   // Groups for rows that do not fit: where those of this expert begin.
   uint32_t spill_first = 0, spill_used = 0;
   if (d.groups > d.n_local) {
@@ -451,7 +500,12 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
     for (uint32_t slot = threadIdx.x; slot < slots; slot += NMC_EP_PACK_THREADS) {
       if (!nmc_dev_ep_live(d, slot / d.t_cap, slot % d.t_cap)) continue;
       for (uint32_t k = 0; k < d.top_k; ++k) {
-        const int32_t expert = eids[static_cast<uint64_t>(slot) * d.top_k + k];
+        uint16_t bits;
+        asm volatile("ld.u16 %0, [%1];"
+                     : "=h"(bits)
+                     : "l"(nmc_dev_impl_ep_own(d, d.off_eid + 2 * (static_cast<uint64_t>(slot) * d.top_k + k)))
+                     : "memory");
+        const int32_t expert = static_cast<int16_t>(bits);
         if (expert >= 0) atomicAdd(&counts[expert], 1u);
       }
     }
@@ -466,24 +520,28 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
   uint32_t rows = 0;
   for (uint32_t base = 0; base < slots; base += NMC_EP_PACK_THREADS) {
     const uint32_t slot = base + threadIdx.x;
-    const bool live = slot < slots && nmc_dev_ep_live(d, slot / d.t_cap, slot % d.t_cap);
-    uint32_t mine = 0;
-    for (uint32_t k = 0; k < d.top_k && slot < slots; ++k) {
-      const uint64_t at = static_cast<uint64_t>(slot) * d.top_k + k;
-      const int32_t expert = live ? eids[at] : -1;
-      if (live && expert == e) mine += 1;
-      // Entries that go nowhere here belong to nobody else.
-      if (writer && e == 0 && expert < 0) c.row_of[at] = -1;
+    uint32_t entries = 0, none = 0;
+    if (slot < slots) {
+      nmc_ep_entries(d, slot, e, &entries, &none);
+      if (!nmc_dev_ep_live(d, slot / d.t_cap, slot % d.t_cap)) {
+        entries = 0;
+        none = 0xffffffffu;
+      }
+    }
+    // Entries that go nowhere here belong to nobody else.
+    if (writer && e == 0) {
+      for (uint32_t k = 0; k < d.top_k; ++k) {
+        if (none >> k & 1) c.row_of[static_cast<uint64_t>(slot) * d.top_k + k] = -1;
+      }
     }
     uint32_t total;
-    const uint32_t before = nmc_ep_scan(mine, scratch, &total);
+    const uint32_t before = nmc_ep_scan(static_cast<uint32_t>(__popc(entries)), scratch, &total);
     // A token that names an expert twice has two rows: the list is filled in turns that fit it.
     for (uint32_t turn = 0; turn < total; turn += NMC_EP_PACK_THREADS) {
       __syncthreads();
       uint32_t place = before;
-      for (uint32_t k = 0; k < d.top_k && mine != 0; ++k) {
-        const uint64_t at = static_cast<uint64_t>(slot) * d.top_k + k;
-        if (eids[at] != e) continue;
+      for (uint32_t left = entries; left != 0; left &= left - 1) {
+        const uint64_t at = static_cast<uint64_t>(slot) * d.top_k + __ffs(static_cast<int>(left)) - 1;
         if (place >= turn && place - turn < NMC_EP_PACK_THREADS) {
           const uint32_t n = rows + place;
           uint32_t row = 0xffffffffu;
@@ -559,44 +617,53 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
 
 // ---- scatter ---------------------------------------------------------------------------------------------------------
 
+// Vectors of a row for which a warp asks once what they are the sum of.
+static constexpr uint32_t NMC_EP_SCATTER_UNIT = 256;
+static constexpr uint32_t NMC_EP_SCATTER_ROWS = 2;
+
+// One warp: two vectors a lane of the sum of the rows whose bit is set in `left`; lane k has the row and weight of entry k.
 template <uint32_t DTYPE>
-static __device__ __forceinline__ void nmc_ep_scatter_unit(const nmc_ep_rank_t& d, const NmcEpCall& c, uint32_t slot,
-                                                           char* out, uint32_t first, uint32_t vectors) {
+static __device__ __forceinline__ void nmc_ep_scatter_part(const nmc_ep_rank_t& d, const char* grouped, uint32_t left,
+                                                           int32_t row, float weight, char* out, uint32_t first,
+                                                           uint32_t vectors) {
   constexpr int N = NmcEpVector<DTYPE>::N;
   const uint32_t lane = threadIdx.x & 31;
-  float sum[4][N] = {};
-  const uint64_t entry = static_cast<uint64_t>(slot) * d.top_k + lane;
-  const int32_t row = lane < d.top_k ? c.row_of[entry] : -1;
-  float weight = 0;
-  if (row >= 0) {
-    const char* at = nmc_dev_impl_ep_own(d, d.off_weight + d.weight_bytes * entry);
-    if (d.weight_bytes == 4) {
-      weight = __uint_as_float(nmc_dev_impl_ep_ld32(at));
-    } else {
-      weight = __half2float(*reinterpret_cast<const __half*>(at));
+  float sum[2][N] = {};
+  while (left != 0) {
+    ulonglong2 v[NMC_EP_SCATTER_ROWS][2];
+    float w[NMC_EP_SCATTER_ROWS];
+    uint32_t n = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < NMC_EP_SCATTER_ROWS; ++j) {
+      if (left != 0) {
+        const int k = __ffs(static_cast<int>(left)) - 1;
+        const uint32_t r = static_cast<uint32_t>(__shfl_sync(0xffffffffu, row, k));
+        w[j] = __shfl_sync(0xffffffffu, weight, k);
+        const char* from = grouped + static_cast<uint64_t>(r) * d.y_bytes;
+#pragma unroll
+        for (uint32_t i = 0; i < 2; ++i) {
+          const uint32_t at = first + lane + 32 * i;
+          if (at < vectors) v[j][i] = nmc_dev_ld16(from + 16ull * at);
+        }
+        left &= left - 1;
+        n = j + 1;
+      }
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < NMC_EP_SCATTER_ROWS; ++j) {
+      if (j < n) {
+#pragma unroll
+        for (uint32_t i = 0; i < 2; ++i) {
+          float f[N];
+          NmcEpVector<DTYPE>::load(v[j][i], f);
+#pragma unroll
+          for (int e = 0; e < N; ++e) sum[i][e] = __fadd_rn(sum[i][e], __fmul_rn(w[j], f[e]));
+        }
+      }
     }
   }
-  for (uint32_t left = __ballot_sync(0xffffffffu, row >= 0); left != 0; left &= left - 1) {
-    const int k = __ffs(static_cast<int>(left)) - 1;
-    const uint32_t r = static_cast<uint32_t>(__shfl_sync(0xffffffffu, row, k));
-    const float w = __shfl_sync(0xffffffffu, weight, k);
-    const char* from = static_cast<const char*>(c.grouped) + static_cast<uint64_t>(r) * d.y_bytes;
-    ulonglong2 v[4];
 #pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t at = first + lane + 32 * i;
-      if (at < vectors) v[i] = nmc_dev_ld16(from + 16ull * at);
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-      float f[N];
-      NmcEpVector<DTYPE>::load(v[i], f);
-#pragma unroll
-      for (int j = 0; j < N; ++j) sum[i][j] = __fadd_rn(sum[i][j], __fmul_rn(w, f[j]));
-    }
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < 4; ++i) {
+  for (uint32_t i = 0; i < 2; ++i) {
     const uint32_t at = first + lane + 32 * i;
     if (at < vectors) nmc_dev_st16(out + 16ull * at, NmcEpVector<DTYPE>::store(sum[i]));
   }
@@ -606,20 +673,40 @@ template <int N>
 static __device__ __forceinline__ void nmc_ep_scatter(const NmcEpGroup<N>& g) {
   const nmc_ep_rank_t& d = g.rank[blockIdx.x % g.n];
   const NmcEpCall& c = g.call[blockIdx.x % g.n];
-  const uint32_t block = blockIdx.x / g.n, blocks = gridDim.x / g.n, warps = blockDim.x / 32;
+  const uint32_t block = blockIdx.x / g.n, blocks = gridDim.x / g.n, warps = blockDim.x / 32, lane = threadIdx.x & 31;
+  nmc_ep_wait_for_previous();
   if (nmc_ep_over(d, blockIdx.x / g.n == 0)) return;
-  const uint32_t vectors = d.y_bytes / 16, parts = (vectors + NMC_EP_UNIT - 1) / NMC_EP_UNIT;
+  const uint32_t vectors = d.y_bytes / 16, parts = (vectors + NMC_EP_SCATTER_UNIT - 1) / NMC_EP_SCATTER_UNIT;
+  char* rows = c.out != nullptr ? static_cast<char*>(c.out) : nmc_dev_impl_ep_own(d, d.off_y);
   for (uint32_t unit = block * warps + threadIdx.x / 32; unit < d.world * d.t_cap * parts; unit += blocks * warps) {
-    const uint32_t slot = unit / parts, first = unit % parts * NMC_EP_UNIT;
+    const uint32_t slot = unit / parts;
+    const uint64_t entry = static_cast<uint64_t>(slot) * d.top_k + lane;
+    int32_t row = -1;
+    float weight = 0;
+    if (lane < d.top_k) {
+      asm volatile("ld.s32 %0, [%1];" : "=r"(row) : "l"(c.row_of + entry) : "memory");
+      const char* at = nmc_dev_impl_ep_own(d, d.off_weight + d.weight_bytes * entry);
+      if (d.weight_bytes == 4) {
+        weight = __uint_as_float(nmc_dev_impl_ep_ld32(at));
+      } else {
+        uint16_t bits;
+        asm volatile("ld.u16 %0, [%1];" : "=h"(bits) : "l"(at) : "memory");
+        weight = __half2float(__ushort_as_half(bits));
+      }
+    }
     if (!nmc_dev_ep_live(d, slot / d.t_cap, slot % d.t_cap)) continue;
-    char* rows = c.out != nullptr ? static_cast<char*>(c.out) : nmc_dev_impl_ep_own(d, d.off_y);
+    const uint32_t entries = __ballot_sync(0xffffffffu, row >= 0);
     char* out = rows + static_cast<uint64_t>(slot) * d.y_bytes;
-    if (d.dtype == 0) {
-      nmc_ep_scatter_unit<0>(d, c, slot, out, first, vectors);
-    } else if (d.dtype == 1) {
-      nmc_ep_scatter_unit<1>(d, c, slot, out, first, vectors);
-    } else {
-      nmc_ep_scatter_unit<2>(d, c, slot, out, first, vectors);
+    const uint32_t begin = unit % parts * NMC_EP_SCATTER_UNIT;
+    const uint32_t end = begin + NMC_EP_SCATTER_UNIT < vectors ? begin + NMC_EP_SCATTER_UNIT : vectors;
+    for (uint32_t first = begin; first < end; first += 64) {
+      if (d.dtype == 0) {
+        nmc_ep_scatter_part<0>(d, static_cast<const char*>(c.grouped), entries, row, weight, out, first, vectors);
+      } else if (d.dtype == 1) {
+        nmc_ep_scatter_part<1>(d, static_cast<const char*>(c.grouped), entries, row, weight, out, first, vectors);
+      } else {
+        nmc_ep_scatter_part<2>(d, static_cast<const char*>(c.grouped), entries, row, weight, out, first, vectors);
+      }
     }
   }
 }
@@ -638,7 +725,7 @@ static __device__ __forceinline__ void nmc_ep_scatter(const NmcEpGroup<N>& g) {
       nmc_k_ep_pack_##N(const __grid_constant__ NmcEpGroup<N> g) {                                         \
     nmc_ep_pack(g);                                                                                        \
   }                                                                                                        \
-  extern "C" __global__ void __launch_bounds__(512) nmc_k_ep_scatter_##N(const __grid_constant__ NmcEpGroup<N> g) { \
+  extern "C" __global__ void __launch_bounds__(448, 2) nmc_k_ep_scatter_##N(const __grid_constant__ NmcEpGroup<N> g) { \
     nmc_ep_scatter(g);                                                                                     \
   }
 

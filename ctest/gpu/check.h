@@ -70,8 +70,8 @@ static uint64_t now_ns() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
-static uint64_t load_acquire(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
-static void store_release(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+[[maybe_unused]] static uint64_t load_acquire(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+[[maybe_unused]] static void store_release(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
 // True when `*word` became `want` within `timeout_ms`.
 [[maybe_unused]] static bool cpu_sees(const uint64_t* word, uint64_t want, uint64_t timeout_ms) {

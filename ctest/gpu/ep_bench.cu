@@ -17,7 +17,7 @@
 namespace {
 
 constexpr uint32_t kWorld = 8, kExperts = 256, kTopK = 8, kHidden = 7168, kLayers = 58;
-bool json = false;
+bool json = false, shared_gpu = false;
 
 // ---- the same bytes without a protocol ------------------------------------------------------------------------------
 
@@ -144,7 +144,10 @@ nmc_ep_config_t config_of(const Workload& w) {
   config.buffer_sets = w.sets;
   config.dispatch = w.dispatch;
   config.deadline_ms = 20000;
-  if (const char* blocks = std::getenv("EP_BLOCKS")) config.blocks = static_cast<uint32_t>(std::atoi(blocks));
+  if (shared_gpu) {  // what follows a dispatch here is a combine of the library, which leaves room
+    config.flags = NMC_EP_EARLY;
+    config.blocks = 16;
+  }
   return config;
 }
 
@@ -455,6 +458,7 @@ int main(int argc, char** argv) {
     workloads.push_back({"fp8.T128", 128, large, 0, 1, NMC_EP_DISPATCH_FP8, false, false});
     workloads.push_back({"fp8_given.T128", 128, large, 0, 1, NMC_EP_DISPATCH_FP8_GIVEN, false, false});
   }
+  shared_gpu = rank >= 0;
   if (rank >= 0) return process(workloads, static_cast<uint32_t>(rank), dir);
   if (procs) {
     char folder[] = "/tmp/nmc-ep-bench-XXXXXX";

@@ -3,7 +3,7 @@
 
 use core::ffi::{CStr, c_void};
 
-use cudarc::driver::sys::{self, CUfunction};
+use cudarc::driver::sys::{self, CUfunction, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig};
 
 use super::device::Device;
 use super::error::call;
@@ -74,7 +74,23 @@ struct Group<const N: usize> {
     rank: [RankDesc; N],
     call: [EpCall; N],
     n: u32,
+    early: u32,
 }
+
+/// When the next kernel of the stream may be placed. It begins its work after this one in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Early {
+    /// When this one ends.
+    Never,
+    /// While a dispatch waits.
+    Waiting,
+    /// Also while a combine sums. The blocks of the next dispatch are kept from crowding the multiprocessors that are free
+    /// first.
+    Always,
+}
+
+/// Shared memory that a dispatch asks for, though it needs none, so that no multiprocessor takes more than two blocks.
+const SPREAD_BYTES: u32 = 96 << 10;
 
 /// How a kernel is launched.
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +101,8 @@ pub struct EpLaunch {
     pub blocks: u32,
     /// Threads a block, a multiple of 32; pack has its own number.
     pub threads: u32,
+    /// When the next kernel may be placed.
+    pub early: Early,
 }
 
 /// Sizes of a grouped product.
@@ -123,6 +141,12 @@ impl Functions {
                 *place = function(name)?;
             }
         }
+        for dispatch in found[0] {
+            let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: a function of the module that is being loaded. A device with less shared memory says no, and then
+            // refuses the launches that ask for it; they are for larger ones.
+            unsafe { sys::cuFuncSetAttribute(dispatch, most, SPREAD_BYTES.cast_signed()) };
+        }
         Ok(Self(found, function(c"nmc_k_ep_gemm")?, function(c"nmc_k_ep_silu_mul")?))
     }
 
@@ -134,6 +158,15 @@ impl Functions {
             EpKernel::Scatter => &self.0[3],
         };
         row[size % 3]
+    }
+}
+
+/// NMC_EP_EARLY_* in kernels/ep.cu.
+fn early_bits(early: Early) -> u32 {
+    match early {
+        Early::Never => 0,
+        Early::Waiting => 1,
+        Early::Always => 3,
     }
 }
 
@@ -159,7 +192,8 @@ impl Kernels<'_> {
     ) -> Result<()> {
         let Some(first) = ranks.first() else { return Ok(()) };
         let n = u32::try_from(ranks.len()).unwrap_or(0);
-        let mut group = Group { rank: [first.0; N], call: [first.1; N], n };
+        let mut group = Group { rank: [first.0; N], call: [first.1; N], n, early: early_bits(how.early) };
+        let spread = how.kernel == EpKernel::Dispatch && how.early == Early::Always;
         for (i, (rank, call)) in ranks.iter().enumerate() {
             group.rank[i % N] = *rank;
             group.call[i % N] = *call;
@@ -170,8 +204,30 @@ impl Kernels<'_> {
         };
         let function = self.loaded.ep.get(how.kernel, size);
         let mut arguments = [arg(&group)];
-        // SAFETY: the kernel takes one Group of this size.
-        unsafe { self.launch_2d(function, (x, y), threads, stream, &mut arguments) }
+        let mut serial = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            // SAFETY: plain numbers, for which zero is a value.
+            value: unsafe { core::mem::zeroed() },
+        };
+        serial.value.programmaticStreamSerializationAllowed = 1;
+        let config = CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: 1,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: if spread { SPREAD_BYTES } else { 0 },
+            hStream: stream.cast(),
+            attrs: &raw mut serial,
+            numAttrs: 1,
+        };
+        self.device.with_current(|| {
+            let arguments = arguments.as_mut_ptr();
+            // SAFETY: the kernel takes one Group of this size, which the driver copies.
+            unsafe { call!(sys::cuLaunchKernelEx(&raw const config, function, arguments, core::ptr::null_mut())) }
+        })
     }
 
     /// Enqueues `c[g] = a[g] * b[expert of g]^T` for the rows in use, in bf16. Addresses: (a, b, c), (masked_m,

@@ -21,7 +21,7 @@ mod vmm;
 
 pub use copy::{Copier, Ordinary};
 pub use device::{Device, DeviceFacts};
-pub use ep::{EpCall, EpKernel, EpLaunch, GemmShape, MAX_LOCAL_EXPERTS};
+pub use ep::{Early, EpCall, EpKernel, EpLaunch, GemmShape, MAX_LOCAL_EXPERTS};
 pub use host::HostRegistration;
 pub use ipc::{IpcExport, IpcHeap, ipc_export};
 pub use kernels::{Kernels, PatternVerify, PatternWrite, STRETCHES, Stretch, VERIFY_RESULT_WORDS};

@@ -52,6 +52,8 @@ pub struct Config {
     pub trap: bool,
     /// Count tokens per expert.
     pub count_load: bool,
+    /// Kernels after a dispatch may always be placed while it waits.
+    pub early: bool,
     /// Longest wait for a peer.
     pub deadline: Duration,
     /// The phase of the first step. For tests of the wrap.

@@ -19,7 +19,7 @@ pub use config::Config;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_UNSUPPORTED};
-use crate::cuda::{self, Device, EpCall, EpKernel, EpLaunch, Reach};
+use crate::cuda::{self, Device, Early, EpCall, EpKernel, EpLaunch, Reach};
 use crate::layout::ep::{OFF_FLAGS, OFF_PHASE, OFF_RETURNS, RankDesc, Shape, Wire};
 use crate::mem::HeapKind;
 use crate::world::{Membership, RankState};
@@ -51,6 +51,8 @@ struct Grid {
     combine: u32,
     scatter: u32,
     pack_parts: u32,
+    /// Ranks of the group that use this device.
+    sharing: usize,
 }
 
 /// One rank's part of a group.
@@ -65,6 +67,7 @@ pub struct Core {
     status: Status,
     grid: Grid,
     count_load: bool,
+    early: bool,
 }
 
 /// The arguments of a dispatch.
@@ -199,7 +202,7 @@ impl Core {
             }
             *place = base + begin;
         }
-        let grid = device.as_ref().map(|device| grid(member, device, ranks, &shape)).transpose()?;
+        let grid = device.as_ref().map(|device| grid(member, device, ranks, &shape, config.early)).transpose()?;
         Ok(Self {
             member: member.clone(),
             shape,
@@ -209,6 +212,7 @@ impl Core {
             status,
             grid: grid.unwrap_or_default(),
             count_load: config.count_load,
+            early: config.early,
         })
     }
 
@@ -407,6 +411,16 @@ impl Core {
         self.submit(stream, EpKernel::Scatter, layer, args)
     }
 
+    /// When kernels after those of a launch for `n` ranks may be placed. A kernel that waits for a dispatch must not take the
+    /// room of a dispatch that is to come; with all ranks of the device in the launch there is none to come.
+    fn early(&self, n: usize) -> Early {
+        match self.device.as_ref().map_or(0, |device| device.facts().cc_major) {
+            9.. if n >= self.grid.sharing => Early::Always,
+            9.. if self.early => Early::Waiting,
+            _ => Early::Never,
+        }
+    }
+
     /// Whether a rank of the group can no longer come.
     fn lost(&self, number: u32) -> bool {
         let Some((rank, generation)) = self.ranks.get(number as usize).copied() else { return false };
@@ -421,7 +435,7 @@ fn no_device() -> Error {
 
 /// How many blocks the kernels of a rank have; see [`Shape::blocks`]. All that wait at a time must be resident, with those of the other ranks
 /// that share the device.
-fn grid(member: &Membership, device: &Device, ranks: &[u32], shape: &Shape) -> Result<Grid> {
+fn grid(member: &Membership, device: &Device, ranks: &[u32], shape: &Shape, early: bool) -> Result<Grid> {
     let kernels = device.kernels()?;
     let uuid = device.uuid();
     let sharing = ranks.iter().filter(|rank| member.device_uuid(**rank) == uuid).count();
@@ -429,7 +443,8 @@ fn grid(member: &Membership, device: &Device, ranks: &[u32], shape: &Shape) -> R
     let resident = kernels
         .ep_resident(EpKernel::Combine, COMBINE_THREADS)?
         .min(kernels.ep_resident(EpKernel::Dispatch, DISPATCH_THREADS)?);
-    let most = resident / sharing;
+    // Kernels that are placed early take room too.
+    let most = if early && sharing > 1 { resident / sharing / 2 } else { resident / sharing };
     if shape.blocks > most {
         crate::bail!(
             NMC_ERR_LIMIT,
@@ -443,6 +458,7 @@ fn grid(member: &Membership, device: &Device, ranks: &[u32], shape: &Shape) -> R
         combine: shape.blocks,
         scatter: (2 * device.facts().sm_count.unsigned_abs() / sharing).max(1),
         pack_parts: 2,
+        sharing: sharing as usize,
     })
 }
 
@@ -464,7 +480,7 @@ fn run(calls: &[Pending]) -> Result<()> {
                 EpKernel::Scatter => (core.grid.scatter, SCATTER_THREADS),
                 EpKernel::Pack => (core.grid.pack_parts, 0),
             };
-            let launch = EpLaunch { kernel: first.call.kernel, blocks, threads };
+            let launch = EpLaunch { kernel: first.call.kernel, blocks, threads, early: core.early(calls.len()) };
             let ranks: Vec<_> = calls.iter().map(|p| (p.core.desc_for(p.call.layer), p.call.args)).collect();
             device.kernels()?.ep(first.stream, launch, &ranks)
         }

@@ -35,6 +35,11 @@ pub const NMC_EP_NO_LOAD: u32 = 2;
 /// Give rows to return memory of their own. Without it `nmc_ep_recv_t.y` is `nmc_ep_recv_t.x`: a row goes back from where
 /// it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
 pub const NMC_EP_SEPARATE_Y: u32 = 4;
+/// Let kernels after a dispatch that are launched with programmatic stream serialization be placed while it waits, although
+/// other processes share the device. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program
+/// itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group.
+/// Without other processes on the device kernels are always placed early.
+pub const NMC_EP_EARLY: u32 = 8;
 
 /// How a group is made. Start from `NMC_EP_CONFIG_INIT`; `hidden`, `top_k` and `experts` must be set. All ranks must
 /// agree on everything but the deadline and what is counted or trapped.
@@ -73,7 +78,7 @@ pub struct nmc_ep_config_t {
     /// Blocks of a rank's kernels on a GPU, at most 128; 0 for 32. What cannot be resident at once, with the other ranks on
     /// the same device, is refused.
     pub blocks: u32,
-    /// 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`.
+    /// 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`, `NMC_EP_EARLY`.
     pub flags: u32,
     /// Longest wait for a peer, in ms; -1 for 10 s. Also how long making the group may take.
     pub deadline_ms: i64,
@@ -329,7 +334,7 @@ pub(super) unsafe fn parse_ep(ptr: *const nmc_ep_config_t) -> Result<Config> {
         NMC_EP_WEIGHTS_FP16 => 2,
         other => crate::bail!(NMC_ERR_INVALID_ARG, "weights {other} is neither fp32 (0) nor fp16 (1)"),
     };
-    if c.flags & !(NMC_EP_TRAP | NMC_EP_NO_LOAD | NMC_EP_SEPARATE_Y) != 0
+    if c.flags & !(NMC_EP_TRAP | NMC_EP_NO_LOAD | NMC_EP_SEPARATE_Y | NMC_EP_EARLY) != 0
         || c.reserved0 != 0
         || c.reserved.iter().any(|r| *r != 0)
     {
@@ -356,6 +361,7 @@ pub(super) unsafe fn parse_ep(ptr: *const nmc_ep_config_t) -> Result<Config> {
         separate_y: c.flags & NMC_EP_SEPARATE_Y != 0,
         trap: c.flags & NMC_EP_TRAP != 0,
         count_load: c.flags & NMC_EP_NO_LOAD == 0,
+        early: c.flags & NMC_EP_EARLY != 0,
         deadline: Duration::from_millis(ms.unsigned_abs()),
         first_phase: c.first_phase,
     })

@@ -131,21 +131,27 @@ NMC_DEV void nmc_dev_ep_send_record(const nmc_ep_rank_t& d, uint32_t dst, const 
   }
 }
 
-NMC_DEV void nmc_dev_impl_ep_signal(const nmc_ep_rank_t& d, uint64_t offset, uint32_t phase, uint32_t tokens) {
+/* After a release fence of the same thread. */
+NMC_DEV void nmc_dev_impl_ep_flag(const nmc_ep_rank_t& d, uint64_t offset, uint32_t phase, uint32_t tokens) {
   const uint64_t word = static_cast<uint64_t>(phase) | static_cast<uint64_t>(d.layer & 0xffff) << 32 |
                         static_cast<uint64_t>(tokens & 0xffff) << 48;
-  nmc_dev_fence_release_sys();
   for (uint32_t r = 0; r < d.world; ++r) {
     nmc_dev_st_relaxed_sys_u64(reinterpret_cast<uint64_t*>(nmc_dev_impl_ep_at(d, r, d.off_set + offset)), word);
   }
 }
 
+NMC_DEV void nmc_dev_impl_ep_flag_return(const nmc_ep_rank_t& d, uint32_t phase) {
+  nmc_dev_impl_ep_flag(d, NMC_EP_OFF_RETURNS + 8ull * d.rank, phase, 0);
+}
+
 NMC_DEV void nmc_dev_ep_signal_dispatch(const nmc_ep_rank_t& d, uint32_t block, uint32_t phase, uint32_t tokens) {
-  nmc_dev_impl_ep_signal(d, NMC_EP_OFF_FLAGS + 8ull * (d.rank * d.blocks + block), phase, tokens);
+  nmc_dev_fence_release_sys();
+  nmc_dev_impl_ep_flag(d, NMC_EP_OFF_FLAGS + 8ull * (d.rank * d.blocks + block), phase, tokens);
 }
 
 NMC_DEV void nmc_dev_ep_signal_return(const nmc_ep_rank_t& d, uint32_t phase) {
-  nmc_dev_impl_ep_signal(d, NMC_EP_OFF_RETURNS + 8ull * d.rank, phase, 0);
+  nmc_dev_fence_release_sys();
+  nmc_dev_impl_ep_flag_return(d, phase);
 }
 
 /* Waits for one flag. */

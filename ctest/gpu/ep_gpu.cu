@@ -1,0 +1,573 @@
+// The expert-parallel transport on a GPU, bit for bit what the CPU backend gives.
+// `ep_gpu same N [FIRST]`: N random cases: eager, as a graph, in halves, 3 times each.
+// `ep_gpu procs N [FIRST]`: the same by one process a rank.   `ep_gpu forward`: whole layers with the built-in product.
+// `ep_gpu errors`: what only the GPU can see.   `ep_gpu kill N`: a rank is killed; the others go on.
+// `ep_gpu order`: a control: sums in another order give other bits, and the comparison notices.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "../ep/ep_check.hpp"
+#include "check.h"
+
+using namespace ep;
+
+namespace {
+
+struct DeviceMemory {
+  static void* alloc(size_t bytes) {
+    void* p = nullptr;
+    CUDA_OK(cudaMalloc(&p, bytes));
+    CUDA_OK(cudaMemset(p, 0xff, bytes));
+    return p;
+  }
+  static void free(void* p) { CUDA_OK(cudaFree(p)); }
+  static void up(void* to, const void* from, size_t bytes) {
+    if (bytes != 0) CUDA_OK(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+    CUDA_OK(cudaDeviceSynchronize());  // the copy may return before its last bytes are there
+  }
+  static void down(void* to, const void* from, size_t bytes) {
+    if (bytes != 0) CUDA_OK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+  }
+  static void poison(void* p, size_t bytes) {
+    CUDA_OK(cudaMemset(p, 0xff, bytes));
+    CUDA_OK(cudaDeviceSynchronize());
+  }
+};
+
+// All ranks of a case in this process, on either backend.
+template <typename Memory>
+struct Group {
+  static constexpr bool kDevice = std::is_same<Memory, DeviceMemory>::value;
+  const Case& c;
+  std::vector<nmc_world_t*> worlds;
+  std::vector<nmc_ep_t*> eps;
+  std::vector<Rank<Memory>> ranks;
+  cudaStream_t stream = nullptr;
+
+  explicit Group(const Case& which, uint32_t flags = 0) : c(which), worlds(which.world), eps(which.world) {
+    nmc_ep_config_t config = c.config();
+    config.flags = flags;
+    config.blocks = c.hidden >= 1024 ? 0 : 1 + c.seed % 5;
+    nmc_ep_bytes_t bytes;
+    NMC_CHECK(nmc_ep_bytes_needed(&config, c.world, 0, &bytes));
+    nmc_world_config_t world = NMC_WORLD_CONFIG_INIT;
+    world.world_size = c.world;
+    world.heap_kind = kDevice ? NMC_HEAP_CUDA : NMC_HEAP_HOST;
+    world.device = kDevice ? 0 : -1;
+    world.heap_bytes = (bytes.transport + (2 << 20) - 1) >> 21 << 21;
+    NMC_CHECK(nmc_world_create_local(&world, worlds.data()));
+    for (uint32_t r = 0; r < c.world; ++r) {
+      void* heap = nullptr;
+      NMC_CHECK(nmc_world_ptr(worlds[r], static_cast<int32_t>(r), 0, world.heap_bytes, &heap));
+      Memory::poison(heap, world.heap_bytes);
+    }
+    NMC_CHECK(nmc_ep_create_ranks(worlds.data(), c.world, &config, eps.data()));
+    for (uint32_t r = 0; r < c.world; ++r) ranks.emplace_back(c, r);
+    if (kDevice) CUDA_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  }
+  ~Group() {
+    for (nmc_ep_t* e : eps) NMC_CHECK(nmc_ep_destroy(e));
+    for (nmc_world_t* w : worlds) NMC_CHECK(nmc_world_destroy(w));
+    if (kDevice) CUDA_OK(cudaStreamDestroy(stream));
+  }
+  void wait() {
+    if (kDevice) CUDA_OK(cudaStreamSynchronize(stream));
+  }
+  template <typename Body>
+  void each(const Body& body) {
+    NMC_CHECK(nmc_ep_group_begin());
+    for (uint32_t r = 0; r < c.world; ++r) body(eps[r], ranks[r]);
+    NMC_CHECK(nmc_ep_group_end());
+  }
+
+  // The halves of a step before and after the experts. `how`: 0 eager, 1 halves with rows staged, 2 as a graph.
+  void before(uint32_t layer, int how) {
+    const auto enqueue = [&] {
+      if (how == 1) {
+        each([&](nmc_ep_t* e, Rank<Memory>& rank) {
+          const nmc_ep_dispatch_t args = rank.dispatch(layer, true);
+          NMC_CHECK(nmc_ep_dispatch_send(e, stream, &args));
+        });
+        each([&](nmc_ep_t* e, Rank<Memory>&) { NMC_CHECK(nmc_ep_dispatch_recv(e, stream, layer)); });
+      } else {
+        each([&](nmc_ep_t* e, Rank<Memory>& rank) {
+          const nmc_ep_dispatch_t args = rank.dispatch(layer, how == 2);
+          NMC_CHECK(nmc_ep_dispatch(e, stream, &args));
+        });
+      }
+      each([&](nmc_ep_t* e, Rank<Memory>& rank) {
+        const nmc_ep_grouped_t where = rank.where();
+        NMC_CHECK(nmc_ep_route_pack(e, stream, layer, &where));
+      });
+    };
+    run(enqueue, how == 2);
+  }
+  void after(uint32_t layer, int how) {
+    std::vector<Buffer<Memory>> staged;
+    const auto enqueue = [&] {
+      each([&](nmc_ep_t* e, Rank<Memory>& rank) {
+        void* y = nullptr;
+        if (how == 1) {
+          staged.emplace_back(size_t{c.world} * c.t_cap * c.y_bytes());
+          y = staged.back().get();
+        }
+        NMC_CHECK(nmc_ep_scatter(e, stream, layer, rank.y.get(), rank.row_of.template as<int32_t>(), y));
+      });
+      if (how == 1) {
+        size_t i = 0;
+        each([&](nmc_ep_t* e, Rank<Memory>&) { NMC_CHECK(nmc_ep_combine_send(e, stream, layer, staged[i++].get())); });
+        each([&](nmc_ep_t* e, Rank<Memory>& rank) { NMC_CHECK(nmc_ep_combine_recv(e, stream, layer, rank.out.get())); });
+      } else {
+        each([&](nmc_ep_t* e, Rank<Memory>& rank) { NMC_CHECK(nmc_ep_combine(e, stream, layer, nullptr, rank.out.get())); });
+      }
+    };
+    run(enqueue, how == 2);
+  }
+  template <typename Enqueue>
+  void run(const Enqueue& enqueue, bool as_graph) {
+    if (!as_graph || !kDevice) {
+      enqueue();
+      wait();
+      return;
+    }
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    enqueue();
+    CUDA_OK(cudaStreamEndCapture(stream, &graph));
+    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA_OK(cudaGraphLaunch(exec, stream));
+    wait();
+    CUDA_OK(cudaGraphExecDestroy(exec));
+    CUDA_OK(cudaGraphDestroy(graph));
+  }
+  std::vector<Bytes> step(uint32_t s, int how) {
+    for (Rank<Memory>& rank : ranks) rank.load(s);
+    before(s, how);
+    for (Rank<Memory>& rank : ranks) rank.compute();
+    after(s, how);
+    std::vector<Bytes> all;
+    for (Rank<Memory>& rank : ranks) all.push_back(rank.digest());
+    return all;
+  }
+};
+
+constexpr uint32_t kSteps = 3;
+
+std::vector<std::vector<Bytes>> on_cpu(const Case& c) {
+  Group<HostMemory> g(c);
+  std::vector<std::vector<Bytes>> all;
+  for (uint32_t s = 0; s < kSteps; ++s) all.push_back(g.step(s, 0));
+  return all;
+}
+
+Case wide_case(uint64_t seed) {
+  Case c = random_case(seed);
+  if (seed % 4 == 0) {  // the shape of a real layer
+    c.world = 8, c.t_cap = 32, c.hidden = 7168, c.top_k = 8, c.experts = 64, c.max_m = 0, c.spill_groups = 0;
+    c.repeated = false;
+  }
+  return c;
+}
+
+void same(uint64_t first, uint64_t n, bool break_it) {
+  uint64_t wrong = 0, compared = 0;
+  for (uint64_t seed = first; seed < first + n; ++seed) {
+    const Case c = wide_case(seed);
+    std::vector<std::vector<Bytes>> want = on_cpu(c);
+    if (break_it) {  // one unit in the last place of one element
+      for (auto& step : want) {
+        for (Bytes& rank : step) rank[0] ^= 1;
+      }
+    }
+    for (int how = 0; how < 3; ++how) {
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        Group<DeviceMemory> g(c, how == 1 ? NMC_EP_SEPARATE_Y : 0);
+        for (uint32_t s = 0; s < kSteps; ++s) {
+          const std::vector<Bytes> got = g.step(s, how);
+          for (uint32_t r = 0; r < c.world; ++r) {
+            compared += 1;
+            if (got[r] == want[s][r]) continue;
+            wrong += 1;
+            size_t at = 0;
+            while (at < got[r].size() && at < want[s][r].size() && got[r][at] == want[s][r][at]) ++at;
+            if (wrong < 10) {
+              std::printf("seed %llu step %u rank %u of %u how %d: other bits from byte %zu of %zu on (out has %zu); dtype %u dispatch %u\n",
+                          static_cast<unsigned long long>(seed), s, r, c.world, how, at, got[r].size(),
+                          static_cast<size_t>(g.ranks[r].tokens.n) * c.y_bytes(), c.dtype, c.dispatch);
+            }
+          }
+        }
+        for (nmc_ep_t* e : g.eps) NMC_CHECK(nmc_ep_check(e));
+      }
+    }
+  }
+  std::printf("%llu results compared, %llu with other bits\n", static_cast<unsigned long long>(compared),
+              static_cast<unsigned long long>(wrong));
+  check(wrong == 0 && compared > 0, "the GPU gives the bits of the CPU: eager, in halves, as a graph, every time");
+}
+
+// ---- one process a rank ---------------------------------------------------------------------------------------------
+
+struct Member {
+  nmc_world_t* world = nullptr;
+  nmc_ep_t* ep = nullptr;
+  cudaStream_t stream = nullptr;
+};
+
+Member join(const Case& c, uint32_t rank, const char* dir, const char* name, uint64_t heap) {
+  Member m;
+  CUDA_OK(cudaSetDevice(0));
+  CUDA_OK(cudaStreamCreateWithFlags(&m.stream, cudaStreamNonBlocking));
+  nmc_world_config_t world = NMC_WORLD_CONFIG_INIT;
+  world.name = {name, std::strlen(name)};
+  world.dir = {dir, std::strlen(dir)};
+  world.rank = static_cast<int32_t>(rank);
+  world.world_size = c.world;
+  world.heap_kind = NMC_HEAP_CUDA;
+  world.device = 0;
+  world.heap_bytes = heap;
+  world.join_timeout_ms = 60000;
+  NMC_CHECK(nmc_world_join(&world, &m.world));
+  return m;
+}
+
+uint64_t heap_for(const Case& c) {
+  const nmc_ep_config_t config = c.config();
+  nmc_ep_bytes_t bytes;
+  NMC_CHECK(nmc_ep_bytes_needed(&config, c.world, 0, &bytes));
+  return (bytes.transport + (2 << 20) - 1) >> 21 << 21;
+}
+
+// One step of one rank; its number in the group may differ from its rank.
+nmc_status_t step_of(const Member& m, Rank<DeviceMemory>& rank, uint32_t s, Bytes* out) {
+  rank.load(s);
+  const nmc_ep_dispatch_t args = rank.dispatch(s, true);
+  const nmc_ep_grouped_t where = rank.where();
+  nmc_status_t status = nmc_ep_dispatch(m.ep, m.stream, &args);
+  if (status == NMC_OK) status = nmc_ep_route_pack(m.ep, m.stream, s, &where);
+  CUDA_OK(cudaStreamSynchronize(m.stream));
+  if (status == NMC_OK) status = nmc_ep_check(m.ep);
+  if (status != NMC_OK) return status;
+  rank.compute();
+  status = nmc_ep_scatter(m.ep, m.stream, s, rank.y.get(), where.row_of, nullptr);
+  if (status == NMC_OK) status = nmc_ep_combine(m.ep, m.stream, s, nullptr, rank.out.get());
+  CUDA_OK(cudaStreamSynchronize(m.stream));
+  if (status == NMC_OK) status = nmc_ep_check(m.ep);
+  if (status == NMC_OK) *out = rank.digest();
+  return status;
+}
+
+int proc_child(uint64_t seed, uint32_t number, const char* dir) {
+  const Case c = wide_case(seed);
+  const std::vector<std::vector<Bytes>> want = on_cpu(c);
+  Member m = join(c, number, dir, "procs", heap_for(c));
+  const nmc_ep_config_t config = c.config();
+  NMC_CHECK(nmc_ep_create(m.world, &config, &m.ep));
+  Rank<DeviceMemory> rank(c, number);
+  int wrong = 0;
+  for (uint32_t s = 0; s < kSteps; ++s) {
+    Bytes got;
+    NMC_CHECK(step_of(m, rank, s, &got));
+    if (got != want[s][number]) {
+      std::printf("seed %llu step %u rank %u: other bits\n", static_cast<unsigned long long>(seed), s, number);
+      wrong = 1;
+    }
+  }
+  NMC_CHECK(nmc_world_barrier(m.world, 60000));
+  NMC_CHECK(nmc_ep_destroy(m.ep));
+  NMC_CHECK(nmc_world_destroy(m.world));
+  return wrong;
+}
+
+// ---- a rank dies ------------------------------------------------------------------------------------------------------
+
+Case kill_case() {
+  Case c;
+  c.world = 4, c.t_cap = 16, c.hidden = 1024, c.experts = 16, c.top_k = 4, c.masked = false, c.repeated = false;
+  c.deadline_ms = 3000;
+  return c;
+}
+
+// Steps until a peer is lost; then a new group of those who are left. `doomed` is killed by the parent.
+int kill_child(uint32_t number, uint32_t doomed, const char* dir) {
+  const Case c = kill_case();
+  Member m = join(c, number, dir, "kill", heap_for(c));
+  nmc_ep_config_t config = c.config();
+  NMC_CHECK(nmc_ep_create(m.world, &config, &m.ep));
+  std::printf("rank %u steps\n", number);
+  std::fflush(stdout);
+  Bytes ignored;
+  nmc_status_t status = NMC_OK;
+  uint64_t began = now_ns();
+  {
+    Rank<DeviceMemory> rank(c, number);
+    for (uint32_t s = 0; status == NMC_OK; ++s) {
+      began = now_ns();
+      status = step_of(m, rank, s, &ignored);
+    }
+  }
+  const double waited = static_cast<double>(now_ns() - began) * 1e-9;
+  std::printf("rank %u: %s after %.2f s: %s\n", number, nmc_status_name(status), waited, nmc_last_error_message());
+  if (status != NMC_ERR_PEER_LOST || waited > 4.0 * static_cast<double>(c.deadline_ms) / 1000) return 1;
+  NMC_CHECK(nmc_ep_destroy(m.ep));
+  // The others make a group of their own in the same memory.
+  Case smaller = c;
+  smaller.world = c.world - 1;
+  smaller.experts = 12;
+  smaller.deadline_ms = 30000;
+  config = smaller.config();
+  config.members = 0xf & ~(1ull << doomed);
+  NMC_CHECK(nmc_ep_create(m.world, &config, &m.ep));
+  const uint32_t in_group = number - (number > doomed ? 1 : 0);
+  const std::vector<std::vector<Bytes>> want = on_cpu(smaller);
+  Rank<DeviceMemory> rank(smaller, in_group);
+  for (uint32_t s = 0; s < kSteps; ++s) {
+    Bytes got;
+    NMC_CHECK(step_of(m, rank, s, &got));
+    if (got != want[s][in_group]) return std::printf("rank %u: other bits in the new group\n", number), 1;
+  }
+  // Nobody leaves while another is still in a step.
+  const uint64_t until = now_ns() + 500000000ull;
+  while (now_ns() < until) {
+  }
+  NMC_CHECK(nmc_ep_destroy(m.ep));
+  NMC_CHECK(nmc_world_destroy(m.world));
+  return 0;
+}
+
+// Runs `argv[0] child MODE ...` for each rank; returns how many failed. `doomed` is killed after `after_ms`.
+int run_children(const char* mode, uint64_t seed, uint32_t world, int doomed, uint32_t after_ms) {
+  char folder[] = "/tmp/nmc-ep-gpu-XXXXXX";
+  if (mkdtemp(folder) == nullptr) return std::perror("mkdtemp"), 1;
+  std::vector<pid_t> children;
+  for (uint32_t r = 0; r < world; ++r) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const std::string a = std::to_string(seed), b = std::to_string(r), d = std::to_string(doomed);
+      execl("/proc/self/exe", "ep_gpu", "child", mode, a.c_str(), b.c_str(), folder, d.c_str(), nullptr);
+      _exit(127);
+    }
+    children.push_back(child);
+  }
+  if (doomed >= 0) {
+    usleep(after_ms * 1000);
+    kill(children[static_cast<size_t>(doomed)], SIGKILL);
+  }
+  int failed = 0;
+  for (uint32_t r = 0; r < world; ++r) {
+    int status = 0;
+    waitpid(children[r], &status, 0);
+    if (static_cast<int>(r) != doomed && status != 0) ++failed;
+  }
+  const std::string clean = std::string("rm -rf ") + folder;
+  if (std::system(clean.c_str()) != 0) ++failed;
+  return failed;
+}
+
+// ---- what only the GPU can see ---------------------------------------------------------------------------------------
+
+void errors() {
+  Case c;
+  c.world = 2, c.t_cap = 8, c.hidden = 1024, c.experts = 8, c.top_k = 2, c.deadline_ms = 1000, c.masked = false;
+  const auto dispatch_all = [](Group<DeviceMemory>& g, uint32_t layer_of_second, bool count_on_device) {
+    NMC_CHECK(nmc_ep_group_begin());
+    for (uint32_t r = 0; r < g.c.world; ++r) {
+      const nmc_ep_dispatch_t args = g.ranks[r].dispatch(r == 1 ? layer_of_second : 0, count_on_device);
+      NMC_CHECK(nmc_ep_dispatch(g.eps[r], g.stream, &args));
+    }
+    NMC_CHECK(nmc_ep_group_end());
+    g.wait();
+  };
+  const auto both = [](Group<DeviceMemory>& g, nmc_status_t want, const char* name) {
+    bool ok = true;
+    for (nmc_ep_t* e : g.eps) {
+      const nmc_status_t got = nmc_ep_check(e);
+      if (got != want) ok = false, std::printf("  %s: %s\n", nmc_status_name(got), nmc_last_error_message());
+      // Steps after it do nothing and fail at once.
+      ok = nmc_ep_combine(e, g.stream, 0, nullptr, g.ranks[0].out.get()) == want && ok;
+    }
+    g.wait();
+    check(ok, name);
+  };
+  for (const int64_t expert : {int64_t{8}, int64_t{-2}, int64_t{1} << 40}) {
+    Case wide = c;
+    wide.idx_64 = true;
+    Group<DeviceMemory> g(wide);
+    for (auto& rank : g.ranks) rank.load(0, 4);
+    Bytes idx = g.ranks[1].tokens.idx;
+    std::memcpy(idx.data() + 8 * 5, &expert, 8);
+    g.ranks[1].idx.put(idx);
+    dispatch_all(g, 0, false);
+    both(g, NMC_ERR_INVALID_ARG, "an expert number that does not exist ends the group on all ranks");
+  }
+  {
+    Group<DeviceMemory> g(c);
+    for (auto& rank : g.ranks) rank.load(0, 4);
+    Bytes many(4);
+    many[0] = 9;
+    g.ranks[0].count.put(many);
+    dispatch_all(g, 0, true);
+    both(g, NMC_ERR_LIMIT, "too many tokens in n_tokens_ptr end the group on all ranks");
+  }
+  {
+    Group<DeviceMemory> g(c);
+    for (auto& rank : g.ranks) rank.load(0, 4);
+    dispatch_all(g, 1, false);
+    both(g, NMC_ERR_MISMATCH, "ranks at different layers are told");
+  }
+  {
+    Group<DeviceMemory> g(c);
+    for (auto& rank : g.ranks) rank.load(0, 4);
+    const nmc_ep_dispatch_t args = g.ranks[0].dispatch(0, false);
+    NMC_CHECK(nmc_ep_dispatch(g.eps[0], g.stream, &args));  // rank 1 does not come
+    g.wait();
+    check(nmc_ep_check(g.eps[0]) == NMC_ERR_PEER_LOST, "a rank that does not come is reported, the context lives");
+    std::printf("  %s\n", nmc_last_error_message());
+    Group<DeviceMemory> again(c);
+    const std::vector<std::vector<Bytes>> want = on_cpu(c);
+    check(again.step(0, 0) == want[0], "a new group works afterwards");
+  }
+  {
+    Group<DeviceMemory> g(c);
+    for (auto& rank : g.ranks) rank.load(0, 4);
+    const nmc_ep_dispatch_t args = g.ranks[0].dispatch(0, false);
+    NMC_CHECK(nmc_ep_dispatch(g.eps[0], g.stream, &args));
+    NMC_CHECK(nmc_ep_abort(g.eps[0]));
+    g.wait();
+    check(nmc_ep_check(g.eps[0]) == NMC_ERR_CANCELLED, "an abort ends a kernel that waits");
+  }
+  {
+    Group<DeviceMemory> g(c);
+    g.ranks[0].load(0, 4);
+    nmc_ep_dispatch_t args = g.ranks[0].dispatch(0, false);
+    std::vector<char> host(1 << 16);
+    args.x = host.data() + (16 - reinterpret_cast<uintptr_t>(host.data()) % 16) % 16;
+    check(nmc_ep_dispatch(g.eps[0], g.stream, &args) == NMC_ERR_INVALID_ARG, "host memory is refused");
+    args.x = nullptr;
+    check(nmc_ep_dispatch(g.eps[0], g.stream, &args) == NMC_ERR_INVALID_ARG, "NULL is refused");
+    check(nmc_ep_check(g.eps[0]) == NMC_OK, "a refused call changes nothing");
+    Case eight = c;
+    eight.world = 8;
+    Group<DeviceMemory> many(eight);
+    nmc_ep_config_t config = eight.config();
+    config.blocks = 128;
+    std::vector<nmc_ep_t*> none(8);
+    check(nmc_ep_create_ranks(many.worlds.data(), 8, &config, none.data()) == NMC_ERR_LIMIT && none[0] == nullptr,
+          "more blocks than the device holds at once are refused");
+  }
+}
+
+// ---- whole layers -----------------------------------------------------------------------------------------------------
+
+void forward() {
+  Case c;
+  c.world = 2, c.t_cap = 16, c.hidden = 512, c.experts = 8, c.top_k = 4, c.repeated = false;
+  constexpr uint32_t kInner = 256;
+  Group<DeviceMemory> g(c);
+  nmc_ep_bytes_t bytes;
+  const nmc_ep_config_t config = c.config();
+  NMC_CHECK(nmc_ep_bytes_needed(&config, c.world, kInner, &bytes));
+  std::mt19937_64 random(7);
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<float>> w13(c.experts), w2(c.experts);
+  for (uint32_t e = 0; e < c.experts; ++e) {
+    for (uint32_t i = 0; i < 2 * kInner * c.hidden; ++i) w13[e].push_back(from_bf16(to_bf16(normal(random) * 0.05f)));
+    for (uint32_t i = 0; i < kInner * c.hidden; ++i) w2[e].push_back(from_bf16(to_bf16(normal(random) * 0.05f)));
+  }
+  std::vector<Buffer<DeviceMemory>> matrices13, matrices2, workspaces;
+  for (uint32_t r = 0; r < c.world; ++r) {
+    Bytes a, b;
+    for (uint32_t e = r * c.n_local(); e < (r + 1) * c.n_local(); ++e) {
+      for (const float v : w13[e]) a.push_back(static_cast<unsigned char>(to_bf16(v))), a.push_back(static_cast<unsigned char>(to_bf16(v) >> 8));
+      for (const float v : w2[e]) b.push_back(static_cast<unsigned char>(to_bf16(v))), b.push_back(static_cast<unsigned char>(to_bf16(v) >> 8));
+    }
+    matrices13.emplace_back(a.size());
+    matrices13.back().put(a);
+    matrices2.emplace_back(b.size());
+    matrices2.back().put(b);
+    workspaces.emplace_back(bytes.workspace);
+  }
+  // Ranks wait for each other: a stream each.
+  std::vector<cudaStream_t> streams(c.world);
+  for (cudaStream_t& s : streams) CUDA_OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+  for (uint32_t r = 0; r < c.world; ++r) {
+    g.ranks[r].load(0, 13 + static_cast<int>(r));
+    const nmc_ep_dispatch_t args = g.ranks[r].dispatch(0, false);
+    nmc_ep_moe_t moe = NMC_EP_MOE_INIT;
+    moe.w13 = matrices13[r].get();
+    moe.w2 = matrices2[r].get();
+    moe.workspace = workspaces[r].get();
+    moe.workspace_bytes = bytes.workspace;
+    moe.out = g.ranks[r].out.get();
+    moe.inner = kInner;
+    NMC_CHECK(nmc_ep_moe_forward(g.eps[r], streams[r], &args, &moe));
+  }
+  for (cudaStream_t& s : streams) CUDA_OK(cudaStreamSynchronize(s));
+  double difference = 0, size = 0;
+  for (auto& rank : g.ranks) {
+    const Bytes out = rank.out.read();
+    for (uint32_t t = 0; t < rank.tokens.n; ++t) {
+      std::vector<double> want(c.hidden, 0);
+      for (uint32_t k = 0; k < c.top_k; ++k) {
+        const int64_t e = rank.tokens.experts[t * c.top_k + k];
+        if (e < 0) continue;
+        std::vector<double> act(kInner);
+        for (uint32_t i = 0; i < kInner; ++i) {
+          double gate = 0, up = 0;
+          for (uint32_t h = 0; h < c.hidden; ++h) {
+            const double x = get(c.dtype, rank.tokens.x.data(), size_t{t} * c.hidden + h);
+            gate += x * w13[static_cast<size_t>(e)][i * c.hidden + h];
+            up += x * w13[static_cast<size_t>(e)][(kInner + i) * c.hidden + h];
+          }
+          act[i] = gate / (1 + std::exp(-gate)) * up;
+        }
+        for (uint32_t h = 0; h < c.hidden; ++h) {
+          double y = 0;
+          for (uint32_t i = 0; i < kInner; ++i) y += act[i] * w2[static_cast<size_t>(e)][h * kInner + i];
+          want[h] += rank.tokens.weights[t * c.top_k + k] * y;
+        }
+      }
+      for (uint32_t h = 0; h < c.hidden; ++h) {
+        const double got = get(c.dtype, out.data(), size_t{t} * c.hidden + h);
+        difference += (got - want[h]) * (got - want[h]);
+        size += want[h] * want[h];
+      }
+    }
+  }
+  std::printf("a whole layer is off by %.2e\n", std::sqrt(difference / size));
+  check(std::sqrt(difference / size) < 1e-2, "a whole layer with the built-in product is right");
+  for (nmc_ep_t* e : g.eps) NMC_CHECK(nmc_ep_check(e));
+  for (cudaStream_t& s : streams) CUDA_OK(cudaStreamDestroy(s));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  const auto number = [&](int i, uint64_t otherwise) { return argc > i ? std::strtoull(argv[i], nullptr, 10) : otherwise; };
+  if (mode == "child" && argc > 6) {
+    const uint32_t rank = static_cast<uint32_t>(number(4, 0));
+    if (std::strcmp(argv[2], "procs") == 0) return proc_child(number(3, 1), rank, argv[5]);
+    return kill_child(rank, static_cast<uint32_t>(number(6, 0)), argv[5]);
+  }
+  if (mode == "procs") {  // without a context in the parent
+    for (uint64_t seed = number(3, 1); seed < number(3, 1) + number(2, 4); ++seed) {
+      check(run_children("procs", seed, wide_case(seed).world, -1, 0) == 0, "processes give the bits of the CPU");
+    }
+  } else if (mode == "kill") {
+    for (uint64_t round = 0; round < number(2, 2); ++round) {
+      const int doomed = static_cast<int>(round % 4);
+      check(run_children("kill", 1, 4, doomed, 6000 + 137 * static_cast<uint32_t>(round)) == 0,
+            "the others report the loss, and go on in a new group");
+    }
+  } else {
+    skip_without_gpu();
+    if (mode == "same") same(number(3, 1), number(2, 12), false);
+    else if (mode == "order") same(number(3, 1), 1, true);
+    else if (mode == "errors") errors();
+    else if (mode == "forward") forward();
+    else return std::fprintf(stderr, "usage: ep_gpu same|procs|errors|forward|kill|order\n"), 2;
+  }
+  return failed_checks != 0;
+}
