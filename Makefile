@@ -2,7 +2,8 @@
 CARGO ?= cargo
 BUILD := target/cmake
 JOBS ?= $(shell nproc)
-EXAMPLES := cpp_examples/01_hello_world/hello_world cpp_examples/02_prefill_decode/prefill_decode
+EXAMPLES := cpp_examples/01_hello_world/hello_world cpp_examples/02_prefill_decode/prefill_decode \
+  cpp_examples/03_moe_layer/moe_layer
 NVCC_VENV := target/nvcc-venv
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 .DEFAULT_GOAL := help
