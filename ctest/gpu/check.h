@@ -16,7 +16,7 @@
 
 static int failed_checks = 0;
 
-static bool check(bool ok, const char* name) {
+[[maybe_unused]] static bool check(bool ok, const char* name) {
   std::printf("%s %s\n", ok ? "ok" : "FAIL", name);
   std::fflush(stdout);
   if (!ok) ++failed_checks;
@@ -56,7 +56,7 @@ static F driver_function(const char* name, unsigned int version = 12000) {
   return reinterpret_cast<F>(address);
 }
 
-static void skip_without_gpu() {
+[[maybe_unused]] static void skip_without_gpu() {
   int devices = 0;
   const cudaError_t result = cudaGetDeviceCount(&devices);
   if (result != cudaSuccess || devices == 0) {
@@ -65,7 +65,7 @@ static void skip_without_gpu() {
   }
 }
 
-static uint64_t now_ns() {
+[[maybe_unused]] static uint64_t now_ns() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }

@@ -2,9 +2,12 @@
 // `ep_gpu same N [FIRST]`: N random cases: eager, as a graph, in halves, 3 times each.
 // `ep_gpu procs N [FIRST]`: the same by one process a rank.   `ep_gpu forward`: whole layers with the built-in product.
 // `ep_gpu errors`: what only the GPU can see.   `ep_gpu kill N`: a rank is killed; the others go on.
+// `ep_gpu fused N`: a kernel of the program takes the place of the library's dispatch.
 // `ep_gpu order`: a control: sums in another order give other bits, and the comparison notices.
 #include <signal.h>
 #include <sys/wait.h>
+
+#include <nanomc/ep.cuh>
 
 #include "../ep/ep_check.hpp"
 #include "check.h"
@@ -154,13 +157,6 @@ struct Group {
 
 constexpr uint32_t kSteps = 3;
 
-std::vector<std::vector<Bytes>> on_cpu(const Case& c) {
-  Group<HostMemory> g(c);
-  std::vector<std::vector<Bytes>> all;
-  for (uint32_t s = 0; s < kSteps; ++s) all.push_back(g.step(s, 0));
-  return all;
-}
-
 Case wide_case(uint64_t seed) {
   Case c = random_case(seed);
   if (seed % 4 == 0) {  // the shape of a real layer
@@ -168,6 +164,91 @@ Case wide_case(uint64_t seed) {
     c.repeated = false;
   }
   return c;
+}
+
+// What an engine does that ends its own kernel with the dispatch: a block has whole tokens.
+__global__ void __launch_bounds__(256) fused_dispatch(nmc_ep_rank_t d, const char* x, const void* idx, bool idx_64,
+                                                      const float* weight, uint32_t tokens) {
+  const uint32_t lane = threadIdx.x & 31;
+  const uint32_t phase = nmc_dev_ep_phase(d) + 1;
+  bool bad = nmc_dev_ep_failed(d);
+  for (uint32_t t = blockIdx.x; t < tokens; t += d.blocks) {
+    int64_t expert = -1;
+    if (lane < d.top_k) {
+      const uint32_t at = t * d.top_k + lane;
+      expert = idx_64 ? static_cast<const int64_t*>(idx)[at] : static_cast<const int32_t*>(idx)[at];
+    }
+    bool wrong;
+    const uint32_t targets = nmc_dev_ep_targets(d, expert, &wrong);
+    if (threadIdx.x < 32) {
+      nmc_dev_ep_send_meta(d, t, targets, expert, lane < d.top_k ? weight[t * d.top_k + lane] : 0.0f);
+    }
+    for (uint32_t i = threadIdx.x; i < d.x_bytes / 16; i += blockDim.x) {
+      const ulonglong2 v = nmc_dev_ld16(x + static_cast<uint64_t>(t) * d.x_bytes + 16ull * i);
+      for (uint32_t r = 0; r < d.world; ++r) {
+        if (targets >> r & 1) nmc_dev_st16(nmc_dev_ep_row(d, r, t) + 16ull * i, v);
+      }
+    }
+  }
+  if (threadIdx.x < 32) {
+    for (uint32_t dst = blockIdx.x; dst < d.world; dst += d.blocks) nmc_dev_ep_send_record(d, dst, idx, idx_64, tokens, phase);
+  }
+  __syncthreads();
+  if (bad) return;
+  if (threadIdx.x == 0) nmc_dev_ep_signal_dispatch(d, blockIdx.x, phase, tokens);
+  if (blockIdx.x == 0) nmc_dev_ep_wait_dispatch(d, phase, tokens);
+}
+
+// The first half of a step by kernels of the program, one stream a rank since they wait for each other.
+void fused(uint64_t n) {
+  uint64_t wrong = 0, compared = 0;
+  for (uint64_t seed = 1; compared < n; ++seed) {
+    Case c = wide_case(seed);
+    c.dispatch = NMC_EP_DISPATCH_SAME;
+    c.weights = NMC_EP_WEIGHTS_FP32;
+    const std::vector<std::vector<Bytes>> want = [&] {
+      Group<HostMemory> g(c);
+      std::vector<std::vector<Bytes>> all;
+      for (uint32_t s = 0; s < kSteps; ++s) all.push_back(g.step(s, 0));
+      return all;
+    }();
+    Group<DeviceMemory> g(c);
+    std::vector<cudaStream_t> streams(c.world);
+    for (cudaStream_t& s : streams) CUDA_OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    for (uint32_t s = 0; s < kSteps; ++s) {
+      for (auto& rank : g.ranks) rank.load(s);
+      for (uint32_t r = 0; r < c.world; ++r) {
+        nmc_ep_rank_t d;
+        NMC_CHECK(nmc_ep_device(g.eps[r], s, &d));
+        auto& rank = g.ranks[r];
+        fused_dispatch<<<d.blocks, 256, 0, streams[r]>>>(d, rank.x.as<char>(), rank.idx.get(), c.idx_64,
+                                                         rank.weight.as<float>(), rank.tokens.n);
+        CUDA_OK(cudaGetLastError());
+      }
+      for (cudaStream_t& stream : streams) CUDA_OK(cudaStreamSynchronize(stream));
+      g.each([&](nmc_ep_t* e, Rank<DeviceMemory>& rank) {
+        const nmc_ep_grouped_t where = rank.where();
+        NMC_CHECK(nmc_ep_route_pack(e, g.stream, s, &where));
+      });
+      g.wait();
+      for (auto& rank : g.ranks) rank.compute();
+      g.after(s, 0);
+      for (uint32_t r = 0; r < c.world; ++r) {
+        compared += 1;
+        wrong += g.ranks[r].digest() != want[s][r];
+      }
+    }
+    for (nmc_ep_t* e : g.eps) NMC_CHECK(nmc_ep_check(e));
+    for (cudaStream_t& stream : streams) CUDA_OK(cudaStreamDestroy(stream));
+  }
+  check(wrong == 0, "a kernel of the program can take the place of the dispatch");
+}
+
+std::vector<std::vector<Bytes>> on_cpu(const Case& c) {
+  Group<HostMemory> g(c);
+  std::vector<std::vector<Bytes>> all;
+  for (uint32_t s = 0; s < kSteps; ++s) all.push_back(g.step(s, 0));
+  return all;
 }
 
 void same(uint64_t first, uint64_t n, bool break_it) {
@@ -565,9 +646,10 @@ int main(int argc, char** argv) {
     skip_without_gpu();
     if (mode == "same") same(number(3, 1), number(2, 12), false);
     else if (mode == "order") same(number(3, 1), 1, true);
+    else if (mode == "fused") fused(number(2, 40));
     else if (mode == "errors") errors();
     else if (mode == "forward") forward();
-    else return std::fprintf(stderr, "usage: ep_gpu same|procs|errors|forward|kill|order\n"), 2;
+    else return std::fprintf(stderr, "usage: ep_gpu same|procs|fused|errors|forward|kill|order\n"), 2;
   }
   return failed_checks != 0;
 }

@@ -457,7 +457,7 @@ fn grid(member: &Membership, device: &Device, ranks: &[u32], shape: &Shape, earl
         dispatch: shape.blocks,
         combine: shape.blocks,
         scatter: (2 * device.facts().sm_count.unsigned_abs() / sharing).max(1),
-        pack_parts: 2,
+        pack_parts: 4,
         sharing: sharing as usize,
     })
 }
