@@ -11,6 +11,17 @@
 
 #include "../include/nanomc/ep.cuh"
 
+// 16 bytes of global memory. In asm, so that nothing that a peer wrote is read through the read-only path.
+static __device__ __forceinline__ ulonglong2 nmc_ep_ld16(const void* from) {
+  ulonglong2 v;
+  asm volatile("ld.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(from) : "memory");
+  return v;
+}
+
+static __device__ __forceinline__ void nmc_ep_st16(void* to, ulonglong2 v) {
+  asm volatile("st.global.v2.u64 [%0], {%1, %2};" : : "l"(to), "l"(v.x), "l"(v.y) : "memory");
+}
+
 // Which halves of a step a launch does.
 static constexpr uint32_t NMC_EP_SEND = 1;
 static constexpr uint32_t NMC_EP_RECV = 2;
@@ -148,7 +159,7 @@ static __device__ __forceinline__ void nmc_ep_copy_part(const nmc_ep_rank_t& d, 
 #pragma unroll
     for (uint32_t i = 0; i < NMC_EP_SEND_UNIT / 32; ++i) {
       const uint32_t at = first + lane + 32 * i;
-      if (at < vectors) nmc_dev_st16(row + 16ull * at, v[i]);
+      if (at < vectors) nmc_ep_st16(row + 16ull * at, v[i]);
     }
   }
 }
@@ -160,12 +171,12 @@ static __device__ __forceinline__ void nmc_ep_copy_row(const char* from, char* t
 #pragma unroll
   for (uint32_t i = 0; i < 4; ++i) {
     const uint32_t at = first + lane + 32 * i;
-    if (at < vectors) v[i] = nmc_dev_ld16(from + 16ull * at);
+    if (at < vectors) v[i] = nmc_ep_ld16(from + 16ull * at);
   }
 #pragma unroll
   for (uint32_t i = 0; i < 4; ++i) {
     const uint32_t at = first + lane + 32 * i;
-    if (at < vectors) nmc_dev_st16(to + 16ull * at, v[i]);
+    if (at < vectors) nmc_ep_st16(to + 16ull * at, v[i]);
   }
 }
 
@@ -180,10 +191,10 @@ static __device__ __forceinline__ void nmc_ep_quantise_part(const nmc_ep_rank_t&
     float f[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     if (have) {
       if (DTYPE == 2) {
-        NmcEpVector<2>::load(nmc_dev_ld16(x + 32ull * eight), f);
-        NmcEpVector<2>::load(nmc_dev_ld16(x + 32ull * eight + 16), f + 4);
+        NmcEpVector<2>::load(nmc_ep_ld16(x + 32ull * eight), f);
+        NmcEpVector<2>::load(nmc_ep_ld16(x + 32ull * eight + 16), f + 4);
       } else {
-        NmcEpVector<DTYPE>::load(nmc_dev_ld16(x + 16ull * eight), f);
+        NmcEpVector<DTYPE>::load(nmc_ep_ld16(x + 16ull * eight), f);
       }
     }
     float most = 0;
@@ -202,7 +213,7 @@ static __device__ __forceinline__ void nmc_ep_quantise_part(const nmc_ep_rank_t&
     if (!have) continue;
     for (uint32_t left = targets; left != 0; left &= left - 1) {
       const uint32_t r = __ffs(static_cast<int>(left)) - 1;
-      asm volatile("st.u64 [%0], %1;" : : "l"(nmc_dev_ep_row(d, r, t) + 8ull * eight), "l"(packed) : "memory");
+      asm volatile("st.global.u64 [%0], %1;" : : "l"(nmc_dev_ep_row(d, r, t) + 8ull * eight), "l"(packed) : "memory");
       if (lane % 16 == 0) {
         const uint64_t at = static_cast<uint64_t>(d.rank * d.t_cap + t) * d.scales + eight / 16;
         nmc_dev_impl_ep_st32(nmc_dev_impl_ep_at(d, r, d.off_scale + 4 * at), __float_as_uint(scale));
@@ -233,7 +244,7 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
   const bool fits = tokens <= d.t_cap;
   __syncthreads();
   if (warp == movers) {
-    const uint64_t over = nmc_dev_ld_relaxed_sys_u64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
+    const uint64_t over = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
     const uint32_t phase = nmc_dev_ep_phase(d) + 1;
     for (uint32_t t = block; fits && t < tokens; t += d.blocks) {
       const uint64_t entry = static_cast<uint64_t>(t) * d.top_k + lane;
@@ -253,7 +264,7 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
       }
       nmc_dev_ep_send_meta(d, t, targets, expert, weight);
       if (c.count_load != 0 && expert >= 0) {
-        asm volatile("red.relaxed.gpu.add.u64 [%0], 1;"
+        asm volatile("red.relaxed.gpu.global.add.u64 [%0], 1;"
                      : : "l"(nmc_dev_impl_ep_own(d, d.off_load + 8 * expert)) : "memory");
       }
       if (d.wire == 2) {
@@ -289,7 +300,7 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
 #pragma unroll
         for (uint32_t i = 0; i < NMC_EP_SEND_UNIT / 32; ++i) {
           const uint32_t at = first + lane + 32 * i;
-          if (at < vectors) v[i] = nmc_dev_ld16(x + 16ull * at);
+          if (at < vectors) v[i] = nmc_ep_ld16(x + 16ull * at);
         }
       }
       bool bad;  // found by the last warp, too
@@ -341,7 +352,7 @@ static __device__ __forceinline__ void nmc_ep_sum_unit(const nmc_ep_rank_t& d, c
         const char* row = nmc_dev_ep_returned(d, __ffs(static_cast<int>(left)) - 1, t) + 16ull * (first + lane);
 #pragma unroll
         for (uint32_t i = 0; i < 2; ++i) {
-          if (lane + 32 * i < have) v[j][i] = nmc_dev_ld16(row + 512 * i);
+          if (lane + 32 * i < have) v[j][i] = nmc_ep_ld16(row + 512 * i);
         }
         left &= left - 1;
         n = j + 1;
@@ -362,7 +373,7 @@ static __device__ __forceinline__ void nmc_ep_sum_unit(const nmc_ep_rank_t& d, c
   }
 #pragma unroll
   for (uint32_t i = 0; i < 2; ++i) {
-    if (lane + 32 * i < have) nmc_dev_st16(out + 16ull * (first + lane + 32 * i), NmcEpVector<DTYPE>::store(sum[i]));
+    if (lane + 32 * i < have) nmc_ep_st16(out + 16ull * (first + lane + 32 * i), NmcEpVector<DTYPE>::store(sum[i]));
   }
 }
 
@@ -375,7 +386,7 @@ static __device__ __forceinline__ void nmc_ep_combine(const NmcEpGroup<N>& g) {
   nmc_ep_wait_for_previous();
   const uint32_t vectors = d.y_bytes / 16, parts = (vectors + NMC_EP_SUM_UNIT - 1) / NMC_EP_SUM_UNIT;
   uint32_t unit = block * warps + warp;
-  const uint64_t over = nmc_dev_ld_relaxed_sys_u64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
+  const uint64_t over = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
   const uint32_t phase = nmc_dev_ep_phase(d);
   const uint32_t tokens = nmc_dev_impl_ep_ld32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_TOKENS));
   uint32_t sources = unit / parts < d.t_cap ? nmc_dev_ep_sent(d, unit / parts) : 0;
@@ -401,7 +412,7 @@ static __device__ __forceinline__ void nmc_ep_combine(const NmcEpGroup<N>& g) {
       if (threadIdx.x == 0) {
         uint32_t* returned = reinterpret_cast<uint32_t*>(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_RETURNED));
         uint32_t before;
-        asm volatile("atom.add.acq_rel.gpu.u32 %0, [%1], 1;" : "=r"(before) : "l"(returned) : "memory");
+        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(returned) : "memory");
         if (before == blocks - 1) {
           nmc_dev_impl_ep_st32(returned, 0);
           nmc_dev_ep_signal_return(d, phase);
@@ -466,13 +477,13 @@ static __device__ __forceinline__ void nmc_ep_entries(const nmc_ep_rank_t& d, ui
     if (expert < 0) *none |= 1u << k;
   };
   if (d.top_k == 8) {
-    const ulonglong2 v = nmc_dev_ld16(at);
+    const ulonglong2 v = nmc_ep_ld16(at);
 #pragma unroll
     for (uint32_t k = 0; k < 8; ++k) look(k, static_cast<uint32_t>((k < 4 ? v.x : v.y) >> (k % 4 * 16)) & 0xffff);
   } else {
     for (uint32_t k = 0; k < d.top_k; ++k) {
       uint16_t bits;
-      asm volatile("ld.u16 %0, [%1];" : "=h"(bits) : "l"(at + 2 * k) : "memory");
+      asm volatile("ld.global.u16 %0, [%1];" : "=h"(bits) : "l"(at + 2 * k) : "memory");
       look(k, bits);
     }
   }
@@ -501,7 +512,7 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
       if (!nmc_dev_ep_live(d, slot / d.t_cap, slot % d.t_cap)) continue;
       for (uint32_t k = 0; k < d.top_k; ++k) {
         uint16_t bits;
-        asm volatile("ld.u16 %0, [%1];"
+        asm volatile("ld.global.u16 %0, [%1];"
                      : "=h"(bits)
                      : "l"(nmc_dev_impl_ep_own(d, d.off_eid + 2 * (static_cast<uint64_t>(slot) * d.top_k + k)))
                      : "memory");
@@ -611,7 +622,7 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
   const uint64_t fits = static_cast<uint64_t>(d.max_m) * (1 + room);
   if (threadIdx.x == 0 && rows > fits) {
     uint64_t* lost = reinterpret_cast<uint64_t*>(d.status) + 8 + e;
-    nmc_dev_st_relaxed_sys_u64(lost, nmc_dev_ld_relaxed_sys_u64(lost) + (rows - fits));
+    nmc_dev_st_relaxed_sys_u64(lost, nmc_dev_impl_ep_ld64(lost) + (rows - fits));
   }
 }
 
@@ -643,7 +654,7 @@ static __device__ __forceinline__ void nmc_ep_scatter_part(const nmc_ep_rank_t& 
 #pragma unroll
         for (uint32_t i = 0; i < 2; ++i) {
           const uint32_t at = first + lane + 32 * i;
-          if (at < vectors) v[j][i] = nmc_dev_ld16(from + 16ull * at);
+          if (at < vectors) v[j][i] = nmc_ep_ld16(from + 16ull * at);
         }
         left &= left - 1;
         n = j + 1;
@@ -665,7 +676,7 @@ static __device__ __forceinline__ void nmc_ep_scatter_part(const nmc_ep_rank_t& 
 #pragma unroll
   for (uint32_t i = 0; i < 2; ++i) {
     const uint32_t at = first + lane + 32 * i;
-    if (at < vectors) nmc_dev_st16(out + 16ull * at, NmcEpVector<DTYPE>::store(sum[i]));
+    if (at < vectors) nmc_ep_st16(out + 16ull * at, NmcEpVector<DTYPE>::store(sum[i]));
   }
 }
 
@@ -684,13 +695,13 @@ static __device__ __forceinline__ void nmc_ep_scatter(const NmcEpGroup<N>& g) {
     int32_t row = -1;
     float weight = 0;
     if (lane < d.top_k) {
-      asm volatile("ld.s32 %0, [%1];" : "=r"(row) : "l"(c.row_of + entry) : "memory");
+      asm volatile("ld.global.s32 %0, [%1];" : "=r"(row) : "l"(c.row_of + entry) : "memory");
       const char* at = nmc_dev_impl_ep_own(d, d.off_weight + d.weight_bytes * entry);
       if (d.weight_bytes == 4) {
         weight = __uint_as_float(nmc_dev_impl_ep_ld32(at));
       } else {
         uint16_t bits;
-        asm volatile("ld.u16 %0, [%1];" : "=h"(bits) : "l"(at) : "memory");
+        asm volatile("ld.global.u16 %0, [%1];" : "=h"(bits) : "l"(at) : "memory");
         weight = __half2float(__ushort_as_half(bits));
       }
     }

@@ -25,18 +25,29 @@ NMC_DEV char* nmc_dev_impl_ep_at(const nmc_ep_rank_t& d, uint32_t rank, uint64_t
 
 NMC_DEV uint32_t nmc_dev_impl_ep_lane() { return threadIdx.x & 31; }
 
+/* Regions and status pages are global memory; saying so saves the look at what an address points to. */
+NMC_DEV uint64_t nmc_dev_impl_ep_ld64(const void* at) {
+  uint64_t v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
+  return v;
+}
+
+NMC_DEV void nmc_dev_impl_ep_st64(void* at, uint64_t v) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(at), "l"(v) : "memory");
+}
+
 NMC_DEV uint32_t nmc_dev_impl_ep_ld32(const void* at) {
   uint32_t v;
-  asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
   return v;
 }
 
 NMC_DEV void nmc_dev_impl_ep_st32(void* at, uint32_t v) {
-  asm volatile("st.relaxed.sys.u32 [%0], %1;" : : "l"(at), "r"(v) : "memory");
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" : : "l"(at), "r"(v) : "memory");
 }
 
 NMC_DEV void nmc_dev_impl_ep_st16(void* at, int32_t v) {
-  asm volatile("st.relaxed.sys.u16 [%0], %1;" : : "l"(at), "h"(static_cast<uint16_t>(v)) : "memory");
+  asm volatile("st.relaxed.sys.global.u16 [%0], %1;" : : "l"(at), "h"(static_cast<uint16_t>(v)) : "memory");
 }
 
 /* The first failure stays; peers learn of it, so that nobody waits for a group that is over. */
@@ -45,9 +56,9 @@ NMC_DEV void nmc_dev_impl_ep_fail(const nmc_ep_rank_t& d, uint32_t fault, uint32
                         static_cast<uint64_t>(about & 0xff) << 16 | static_cast<uint64_t>(d.layer & 0xffff) << 24 |
                         static_cast<uint64_t>(value & 0xffffff) << 40;
   uint64_t* status = reinterpret_cast<uint64_t*>(d.status);
-  if (nmc_dev_ld_relaxed_sys_u64(status) == 0) nmc_dev_st_relaxed_sys_u64(status, word);
+  if (nmc_dev_impl_ep_ld64(status) == 0) nmc_dev_impl_ep_st64(status, word);
   for (uint32_t r = 0; r < d.world; ++r) {
-    nmc_dev_st_relaxed_sys_u64(reinterpret_cast<uint64_t*>(d.region[r]), word);
+    nmc_dev_impl_ep_st64(reinterpret_cast<uint64_t*>(d.region[r]), word);
   }
   nmc_dev_fence_release_sys();
   if (d.trap != 0) __trap();
@@ -56,12 +67,12 @@ NMC_DEV void nmc_dev_impl_ep_fail(const nmc_ep_rank_t& d, uint32_t fault, uint32
 /* Tells the host what ended the group, if it does not know. */
 NMC_DEV void nmc_dev_impl_ep_tell(const nmc_ep_rank_t& d) {
   uint64_t* status = reinterpret_cast<uint64_t*>(d.status);
-  const uint64_t word = nmc_dev_ld_relaxed_sys_u64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
-  if (nmc_dev_ld_relaxed_sys_u64(status) == 0) nmc_dev_st_relaxed_sys_u64(status, word);
+  const uint64_t word = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
+  if (nmc_dev_impl_ep_ld64(status) == 0) nmc_dev_impl_ep_st64(status, word);
 }
 
 NMC_DEV bool nmc_dev_ep_failed(const nmc_ep_rank_t& d) {
-  return nmc_dev_ld_relaxed_sys_u64(reinterpret_cast<const uint64_t*>(d.region[d.rank])) != 0;
+  return nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank])) != 0;
 }
 
 NMC_DEV uint32_t nmc_dev_ep_phase(const nmc_ep_rank_t& d) {
@@ -136,7 +147,7 @@ NMC_DEV void nmc_dev_impl_ep_flag(const nmc_ep_rank_t& d, uint64_t offset, uint3
   const uint64_t word = static_cast<uint64_t>(phase) | static_cast<uint64_t>(d.layer & 0xffff) << 32 |
                         static_cast<uint64_t>(tokens & 0xffff) << 48;
   for (uint32_t r = 0; r < d.world; ++r) {
-    nmc_dev_st_relaxed_sys_u64(reinterpret_cast<uint64_t*>(nmc_dev_impl_ep_at(d, r, d.off_set + offset)), word);
+    nmc_dev_impl_ep_st64(reinterpret_cast<uint64_t*>(nmc_dev_impl_ep_at(d, r, d.off_set + offset)), word);
   }
 }
 
@@ -158,7 +169,7 @@ NMC_DEV void nmc_dev_ep_signal_return(const nmc_ep_rank_t& d, uint32_t phase) {
 NMC_DEV bool nmc_dev_impl_ep_wait_flag(const nmc_ep_rank_t& d, const uint64_t* flag, uint32_t source, uint32_t phase,
                                        uint64_t start) {
   for (uint32_t spins = 1;; ++spins) {
-    const uint64_t seen = nmc_dev_ld_relaxed_sys_u64(flag);
+    const uint64_t seen = nmc_dev_impl_ep_ld64(flag);
     const int32_t ahead = static_cast<int32_t>(static_cast<uint32_t>(seen) - phase);
     if (ahead >= 0) {
       const uint32_t layer = static_cast<uint32_t>(seen >> 32) & 0xffff;
@@ -168,7 +179,7 @@ NMC_DEV bool nmc_dev_impl_ep_wait_flag(const nmc_ep_rank_t& d, const uint64_t* f
     }
     if (spins % 16 != 0) continue;
     if (nmc_dev_ep_failed(d)) return false;
-    if (spins % 1024 == 0 && nmc_dev_ld_relaxed_sys_u64(reinterpret_cast<uint64_t*>(d.status) + 1) != 0) {
+    if (spins % 1024 == 0 && nmc_dev_impl_ep_ld64(reinterpret_cast<uint64_t*>(d.status) + 1) != 0) {
       nmc_dev_impl_ep_fail(d, NMC_EP_FAULT_ABORTED, d.rank, 0);
       return false;
     }
@@ -190,7 +201,7 @@ NMC_DEV bool nmc_dev_impl_ep_wait(const nmc_ep_rank_t& d, uint64_t off_flags, ui
     const uint32_t source = i / per_source;
     ok = nmc_dev_impl_ep_wait_flag(d, flags + i, source, phase, start);
     if (ok && account && i % per_source == 0) {
-      asm volatile("red.relaxed.gpu.add.u64 [%0], %1;"
+      asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;"
                    : : "l"(nmc_dev_impl_ep_own(d, NMC_EP_OFF_WAITED + 8ull * source)),
                        "l"(nmc_dev_globaltimer_ns() - start) : "memory");
     }
