@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Long runs of what CI runs short: random calls under AddressSanitizer (the library instrumented too), kills of random
-# ranks during join and leave, and the store under attack. SEQUENCES, KILLS and the STORE_* variables set the size.
+# ranks during join and leave, the store under attack, and the expert-parallel transport. SEQUENCES, KILLS and the STORE_*
+# and EP_* variables set the size.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sequences=${SEQUENCES:-1000000}
@@ -9,6 +10,7 @@ operations=${STORE_OPERATIONS:-10000000}
 reads=${STORE_READS:-50000000}
 crashes=${STORE_CRASHES:-2000}
 late=${STORE_LATE:-500}
+ep_cases=${EP_CASES:-1000}
 seed=${SEED:-1}
 out=target/soak
 host=$(rustc -vV | sed -n 's/^host: //p')
@@ -40,6 +42,10 @@ for program in model tearing late crash; do
   clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/store/$program.cpp" -o "$out/$program" \
     "$out/$lib/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/$lib"
 done
+for program in exchange processes; do
+  clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/ep/$program.cpp" -o "$out/ep_$program" \
+    "$out/plain/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/plain"
+done
 
 "$out/calls" "$sequences" "$seed"
 "$out/kills" "$kills" "$seed"
@@ -48,3 +54,5 @@ done
 "$out/tearing" "$reads" "$seed"
 "$out/late" "$late" "$seed"
 "$out/crash" "$crashes" "$seed" 20
+"$out/ep_exchange" "$ep_cases" "$seed" 20
+"$out/ep_processes" $((ep_cases / 10)) "$seed"
