@@ -11,6 +11,7 @@ reads=${STORE_READS:-50000000}
 crashes=${STORE_CRASHES:-2000}
 late=${STORE_LATE:-500}
 ep_cases=${EP_CASES:-1000}
+ep_steps=${EP_STEPS:-100000}
 seed=${SEED:-1}
 out=target/soak
 host=$(rustc -vV | sed -n 's/^host: //p')
@@ -42,7 +43,7 @@ for program in model tearing late crash; do
   clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/store/$program.cpp" -o "$out/$program" \
     "$out/$lib/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/$lib"
 done
-for program in exchange processes; do
+for program in exchange processes steps; do
   clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/ep/$program.cpp" -o "$out/ep_$program" \
     "$out/plain/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/plain"
 done
@@ -56,3 +57,4 @@ done
 "$out/crash" "$crashes" "$seed" 20
 "$out/ep_exchange" "$ep_cases" "$seed" 20
 "$out/ep_processes" $((ep_cases / 10)) "$seed"
+"$out/ep_steps" "$ep_steps" "$seed"
