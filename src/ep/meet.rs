@@ -16,6 +16,9 @@ const NAP: Duration = Duration::from_micros(200);
 
 /// Low bits of a number: the round of the meeting it was shown in.
 const ROUND: u64 = 3;
+/// The round in which fields are compared. Nobody leaves it for another group before all have come to the next one; who
+/// has answered in the last round may be somewhere else already, with other fields.
+const FIRST: u64 = 1;
 
 /// Meets the other `members` in `round`, 1 to 3, for several ranks of this process at once. Fails with the first field that
 /// differs, with a rank that has died, or with one that did not come by `deadline`.
@@ -71,7 +74,7 @@ fn answered(member: &Membership, nonce: u64, peer: u32, fields: &Fields) -> Resu
     if shown & ROUND == nonce & ROUND {
         theirs.seen[place(member.rank())].store(shown, Release);
     }
-    if has_answered {
+    if has_answered && nonce & ROUND == FIRST {
         for (place, (name, value)) in theirs.fields.iter().zip(fields) {
             let other = place.load(Relaxed);
             if other != *value {
