@@ -232,11 +232,11 @@ impl Core {
         Ok(())
     }
 
-    /// Sets the words of own region to what they are before the first step.
+    /// Sets the words of own region to what they are before the first step, and the records to no tokens.
     fn clear(&self, first_phase: u32) -> Result<()> {
         let before = first_phase.wrapping_sub(1);
         let head = self.shape.head_bytes();
-        let mut bytes = vec![0u8; usize::try_from(self.shape.set().record).unwrap_or(0)];
+        let mut bytes = vec![0u8; usize::try_from(self.shape.set().sent).unwrap_or(0)];
         let mut put = |at: u64, value: &[u8]| {
             let at = usize::try_from(at).unwrap_or(0);
             bytes[at..at + value.len()].copy_from_slice(value);
