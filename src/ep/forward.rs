@@ -125,6 +125,8 @@ pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Resu
             parts.bytes
         );
     }
+    // All of it before anything is sent: a layer that stops half-way would leave the peers waiting.
+    core.memory("out", layer.out, 16)?;
     if layer.gemm.is_none() {
         check_built_in(core, layer)?;
     }
