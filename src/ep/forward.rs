@@ -127,6 +127,9 @@ pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Resu
     }
     // All of it before anything is sent: a layer that stops half-way would leave the peers waiting.
     core.memory("out", layer.out, 16)?;
+    if core.device.is_some() && shape.dtype != Dtype::Bf16 {
+        return Err(only_bf16());
+    }
     if layer.gemm.is_none() {
         check_built_in(core, layer)?;
     }
@@ -166,7 +169,7 @@ pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Resu
     product(core, stream, layer, &first)?;
     match &core.device {
         None => host::silu_mul(&core.desc_for(number), first.c, second.a, grouped.masked_m, layer.inner),
-        Some(device) if shape.dtype == Dtype::Bf16 => {
+        Some(device) => {
             let groups = shape.groups();
             device.kernels()?.ep_silu_mul(
                 stream,
@@ -176,7 +179,6 @@ pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Resu
                 layer.inner,
             )?;
         }
-        Some(_) => return Err(only_bf16()),
     }
     product(core, stream, layer, &second)?;
     core.scatter(stream, number, second.c, grouped.row_of, 0)?;
@@ -193,9 +195,6 @@ fn check_built_in(core: &Core, layer: &Layer<'_>) -> Result<()> {
     }
     if core.device.is_some() && core.shape.wire != Wire::Same {
         crate::bail!(NMC_ERR_UNSUPPORTED, "the built-in product takes no fp8 rows on a GPU; give a callback");
-    }
-    if core.device.is_some() && core.shape.dtype != Dtype::Bf16 {
-        return Err(only_bf16());
     }
     Ok(())
 }
