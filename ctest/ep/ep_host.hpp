@@ -14,6 +14,9 @@ namespace ep {
 
 using HostRank = Rank<HostMemory>;
 
+// A deadline that runs out in a test, and is long enough for what must not run into it on a loaded machine.
+inline int64_t short_deadline_ms() { return std::getenv("NMC_TEST_TOOL") != nullptr ? 8000 : 2000; }
+
 // Bytes that a rank's heap needs for the transport.
 inline uint64_t heap_bytes(const Case& c) {
   const nmc_ep_config_t config = c.config();
@@ -22,14 +25,16 @@ inline uint64_t heap_bytes(const Case& c) {
   return bytes.transport + c.heap_offset;
 }
 
-// What was in a heap before must not matter: NaN everywhere.
-inline void poison_heap(nmc_world_t* world) {
+inline void fill_heap(nmc_world_t* world, int byte) {
   nmc_world_info_t info = NMC_WORLD_INFO_INIT;
   void* heap = nullptr;
   REQUIRE(OK(nmc_world_info(world, &info)));
   REQUIRE(OK(nmc_world_ptr(world, static_cast<int32_t>(info.rank), 0, info.heap_bytes, &heap)));
-  std::memset(heap, 0xff, info.heap_bytes);
+  std::memset(heap, byte, info.heap_bytes);
 }
+
+// What was in a heap before must not matter: NaN everywhere.
+inline void poison_heap(nmc_world_t* world) { fill_heap(world, 0xff); }
 
 inline std::vector<nmc_world_t*> local_world(uint32_t ranks, uint64_t bytes) {
   std::vector<nmc_world_t*> worlds(ranks);
@@ -41,22 +46,37 @@ inline std::vector<nmc_world_t*> local_world(uint32_t ranks, uint64_t bytes) {
   return worlds;
 }
 
-// All ranks of a world in this process, with a group.
+// All ranks of a world in this process, with a group. A rank whose group a test has destroyed has NULL here.
 struct Group {
+  const Case c;
   std::vector<nmc_world_t*> worlds;
   std::vector<nmc_ep_t*> eps;
   std::vector<HostRank> ranks;
-  explicit Group(const Case& c) : worlds(local_world(c.world, heap_bytes(c))), eps(c.world) {
-    const nmc_ep_config_t config = c.config();
-    REQUIRE(OK(nmc_ep_create_ranks(worlds.data(), c.world, &config, eps.data())));
+  explicit Group(const Case& which) : c(which), worlds(local_world(c.world, heap_bytes(c))), eps(c.world) {
     for (uint32_t r = 0; r < c.world; ++r) ranks.emplace_back(c, r);
+    create();
   }
   ~Group() {
-    for (nmc_ep_t* e : eps) OK(nmc_ep_destroy(e));
+    destroy();
     for (nmc_world_t* w : worlds) OK(nmc_world_destroy(w));
   }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
+
+  void create() {
+    const nmc_ep_config_t config = c.config();
+    REQUIRE(OK(nmc_ep_create_ranks(worlds.data(), c.world, &config, eps.data())));
+  }
+  void destroy(size_t rank) {
+    OK(nmc_ep_destroy(eps[rank]));
+    eps[rank] = nullptr;
+  }
+  void destroy() {
+    for (size_t r = 0; r < eps.size(); ++r) destroy(r);
+  }
+  void load(uint32_t step, int fixed = -1) {
+    for (HostRank& rank : ranks) rank.load(step, fixed);
+  }
 };
 
 // One rank's part of a step, its tokens loaded; the first status that is not OK.

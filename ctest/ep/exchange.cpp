@@ -53,7 +53,7 @@ void run(uint64_t seed, int runs, const std::string& broken) {
     const auto how = static_cast<Arrangement>(n % kArrangements);
     Group g(c);
     for (uint32_t s = 0; s < 4; ++s) {
-      for (HostRank& rank : g.ranks) rank.load(s);
+      g.load(s);
       step(g, s, how);
       if (n == 1 && broken == "row" && g.ranks[0].tokens.n > 1) exchange_rows(g.ranks[0]);
       for (HostRank& rank : g.ranks) {

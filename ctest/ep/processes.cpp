@@ -19,7 +19,7 @@ std::string line(uint32_t step, const HostRank& rank) {
 void all_ranks(Link& test, const Case& c) {
   Group g(c);
   for (uint32_t s = 0; s < kSteps; ++s) {
-    for (HostRank& rank : g.ranks) rank.load(s);
+    g.load(s);
     grouped_step(g, s);
     for (HostRank& rank : g.ranks) test.say(line(s, rank));
   }
