@@ -27,6 +27,7 @@ use group::Pending;
 use status::Status;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// First half of a step.
 pub const SEND: u32 = 1;
@@ -153,10 +154,8 @@ impl Core {
         let world = u32::try_from(ranks.len()).unwrap_or(0);
         let shape = config.shape(world, first.heap_kind())?;
         let deadline = Deadline::after(config.deadline);
-        let cores = members
-            .iter()
-            .map(|member| Self::prepare(member, config, &ranks, shape).map(Arc::new))
-            .collect::<Result<Vec<_>>>()?;
+        let mut cores =
+            members.iter().map(|member| Self::prepare(member, config, &ranks, shape)).collect::<Result<Vec<_>>>()?;
         let own: Vec<&Membership> = members.iter().collect();
         let mut fields: meet::Fields = shape.fields().to_vec();
         fields.push(("heap_offset", config.heap_offset));
@@ -167,11 +166,12 @@ impl Core {
             core.wait_for_leavers(&ranks, &deadline)?;
         }
         meet::meet(&own, &ranks, &fields, 1, &deadline)?;
-        for core in &cores {
+        for core in &mut cores {
+            core.find_heaps(config.heap_offset, &ranks, &deadline)?;
             core.clear(config.first_phase)?;
         }
         meet::meet(&own, &ranks, &fields, 2, &deadline)?;
-        Ok(cores)
+        Ok(cores.into_iter().map(Arc::new).collect())
     }
 
     fn prepare(member: &Membership, config: &Config, ranks: &[u32], shape: Shape) -> Result<Self> {
@@ -195,25 +195,44 @@ impl Core {
         let deadline_ns = u64::try_from(config.deadline.as_nanos()).unwrap_or(u64::MAX);
         let mut desc = RankDesc::new(&shape, number, deadline_ns, config.trap);
         desc.status = status.address();
-        for (place, rank) in desc.region.iter_mut().zip(ranks) {
-            let base = if device.is_some() { member.device_base(*rank) } else { member.base(*rank)? };
-            if base == 0 {
-                crate::bail!(NMC_ERR_PEER_LOST, "rank {rank} has no heap at the moment");
-            }
-            *place = base + begin;
-        }
         let grid = device.as_ref().map(|device| grid(member, device, ranks, &shape, config.early)).transpose()?;
         Ok(Self {
             member: member.clone(),
             shape,
             desc,
-            ranks: ranks.iter().map(|rank| (*rank, member.holder(*rank).1)).collect(),
+            ranks: Vec::new(),
             device,
             status,
             grid: grid.unwrap_or_default(),
             count_load: config.count_load,
             early: config.early,
         })
+    }
+
+    /// Who the others are and where their heaps begin. Only after all have met: a rank may just have been replaced, and this
+    /// process not have been told yet.
+    fn find_heaps(&mut self, begin: u64, ranks: &[u32], deadline: &Deadline) -> Result<()> {
+        for (number, rank) in ranks.iter().copied().enumerate() {
+            let base = loop {
+                // In this order: what is no longer changing has its state and its heap in place.
+                let changing = self.member.changing(rank);
+                let (state, generation) = self.member.holder(rank);
+                let base = match &self.device {
+                    Some(_) => self.member.device_base(rank),
+                    None => self.member.base(rank).unwrap_or(0),
+                };
+                if !changing && state == RankState::Alive && base != 0 {
+                    self.ranks.push((rank, generation));
+                    break base;
+                }
+                if !changing && state != RankState::Alive || deadline.passed() {
+                    crate::bail!(NMC_ERR_PEER_LOST, "rank {rank} is {state:?} and has no heap for a group");
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            };
+            self.desc.region[number] = base + begin;
+        }
+        Ok(())
     }
 
     /// A rank that died may still have a kernel that stores into heaps.
@@ -226,7 +245,7 @@ impl Core {
                 if deadline.passed() {
                     crate::bail!(NMC_ERR_TIMEOUT, "rank {rank} is dying and may still write to heaps");
                 }
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
             }
         }
         Ok(())

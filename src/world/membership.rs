@@ -179,6 +179,12 @@ impl Membership {
         (state, generation)
     }
 
+    /// Whether `rank` has been given to a process that this one has not been told of yet.
+    #[must_use]
+    pub fn changing(&self, rank: u32) -> bool {
+        self.0.changing(rank)
+    }
+
     /// Which GPU `rank` uses; all zero for none.
     #[must_use]
     pub fn device_uuid(&self, rank: u32) -> [u8; 16] {
