@@ -43,7 +43,7 @@ for program in model tearing late crash; do
   clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/store/$program.cpp" -o "$out/$program" \
     "$out/$lib/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/$lib"
 done
-for program in exchange processes steps; do
+for program in exchange processes steps kills; do
   clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/ep/$program.cpp" -o "$out/ep_$program" \
     "$out/plain/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/plain"
 done
@@ -58,3 +58,4 @@ done
 "$out/ep_exchange" "$ep_cases" "$seed" 20
 "$out/ep_processes" $((ep_cases / 10)) "$seed"
 "$out/ep_steps" "$ep_steps" "$seed"
+"$out/ep_kills" "$kills" "$seed"
