@@ -495,7 +495,7 @@ mod tests {
                 assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
             }
             assert!(set.y + slots * u64::from(shape.y_bytes()) <= set.bytes);
-            assert!(set.x % 256 == 0 && set.y % 256 == 0 && set.bytes % 256 == 0 && shape.head_bytes() % 256 == 0);
+            assert!([set.x, set.y, set.bytes, shape.head_bytes()].iter().all(|at| at.is_multiple_of(256)));
         }
     }
 
