@@ -90,7 +90,7 @@ struct State {
 fn routed(p: &Protocol, layer: usize, src: usize, dst: usize) -> (u8, u8) {
     match layer % 3 {
         0 => (2, 0b11),
-        1 => (2, if (src + dst) % 2 == 0 { 0b01 } else { 0b10 }),
+        1 => (2, if (src + dst).is_multiple_of(2) { 0b01 } else { 0b10 }),
         _ if src == p.ranks - 1 => (0, 0),
         _ => (1, 0b01),
     }
