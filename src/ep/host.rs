@@ -30,17 +30,22 @@ fn y_dtype(d: &RankDesc) -> Dtype {
 
 /// Records the first failure and tells the peers, so that nobody waits for a group that is over.
 pub fn fail(d: &RankDesc, fault: Fault, about: u32, value: u32) -> Failed {
-    let mine = fault.word(d.rank, about, d.layer, value);
-    let _ = word(d.status).compare_exchange(0, mine, Relaxed, Relaxed);
+    fail_with(d, fault.word(d.rank, about, d.layer, value))
+}
+
+/// The same with an error word.
+pub fn fail_with(d: &RankDesc, error: u64) -> Failed {
+    let _ = word(d.status).compare_exchange(0, error, Relaxed, Relaxed);
     for region in d.region.iter().take(d.world as usize) {
-        let _ = word(region + OFF_ABORT).compare_exchange(0, mine, Release, Relaxed);
+        let _ = word(region + OFF_ABORT).compare_exchange(0, error, Release, Relaxed);
     }
     Failed
 }
 
 fn check(d: &RankDesc) -> Outcome {
-    if word(d.status + 8).load(Relaxed) != 0 {
-        return Err(fail(d, Fault::Aborted, d.rank, 0));
+    let request = word(d.status + 8).load(Acquire);
+    if request != 0 {
+        return Err(fail_with(d, request));
     }
     if word(d.own() + OFF_ABORT).load(Acquire) == 0 { Ok(()) } else { Err(Failed) }
 }

@@ -123,33 +123,40 @@ impl Core {
         let own = self.desc.rank;
         for number in (0..self.shape.world).filter(|n| *n != own) {
             if self.lost(number) {
-                let error = self.describe(Fault::Lost.word(own, number, 0, 0));
-                self.status.ended.lock().get_or_insert(error);
-                self.request_abort();
+                self.end(Fault::Lost.word(own, number, 0, 0));
                 return Err(self.failure());
             }
         }
         self.usable()
     }
 
-    fn request_abort(&self) {
-        word(self.status.host() + OFF_REQUEST).store(1, Release);
+    /// Ends the group with an error word: peers are told, and steps that wait return.
+    fn end(&self, error: u64) {
+        self.status.ended.lock().get_or_insert_with(|| self.describe(error));
+        self.request(error);
+        if self.device.is_none() {
+            super::host::fail_with(&self.desc, error);
+        }
+    }
+
+    /// Asks the steps of this rank to end the group with an error word.
+    fn request(&self, error: u64) {
+        word(self.status.host() + OFF_REQUEST).store(error, Release);
+    }
+
+    fn aborted(&self) -> u64 {
+        Fault::Aborted.word(self.desc.rank, self.desc.rank, 0, 0)
     }
 
     /// Ends the group for all ranks, without waiting.
     pub fn abort(&self) {
-        let error = Fault::Aborted.word(self.desc.rank, self.desc.rank, 0, 0);
-        self.status.ended.lock().get_or_insert(self.describe(error));
-        self.request_abort();
-        if self.device.is_none() {
-            super::host::fail(&self.desc, Fault::Aborted, self.desc.rank, 0);
-        }
+        self.end(self.aborted());
     }
 
     /// Ends waiting steps of this rank, whose handle is being destroyed.
     pub fn abort_own(&self) {
         if self.device.is_none() {
-            self.request_abort();
+            self.request(self.aborted());
         }
     }
 
