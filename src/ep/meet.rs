@@ -13,6 +13,8 @@ use std::time::Duration;
 pub type Fields = Vec<(&'static str, u64)>;
 
 const NAP: Duration = Duration::from_micros(200);
+/// How long a rank that found a difference stays, so that those who come a little later learn of it, too.
+const STAY: Duration = Duration::from_secs(1);
 
 /// Low bits of a number: the round of the meeting it was shown in.
 const ROUND: u64 = 3;
@@ -34,14 +36,23 @@ pub fn meet(own: &[&Membership], members: &[u32], fields: &Fields, round: u64, d
         }
         nonces.push(nonce);
     }
+    let mut differs: Option<(Error, Deadline)> = None;
     loop {
         let mut missing = None;
         for (member, nonce) in own.iter().zip(&nonces) {
             for peer in members.iter().filter(|peer| **peer != member.rank()) {
-                if !answered(member, *nonce, *peer, fields)? {
-                    missing = Some((*member, *peer));
+                match answered(member, *nonce, *peer, fields) {
+                    Ok(true) => {}
+                    Ok(false) => missing = Some((*member, *peer)),
+                    Err(error) if differs.is_none() => differs = Some((error, Deadline::after(STAY))),
+                    Err(_) => {}
                 }
             }
+        }
+        let stays =
+            differs.as_ref().is_some_and(|(_, until)| missing.is_some() && !until.passed() && !deadline.passed());
+        if let Some((error, _)) = differs.take_if(|_| !stays) {
+            return Err(error);
         }
         let Some((member, peer)) = missing else { return Ok(()) };
         member.check_present()?;
