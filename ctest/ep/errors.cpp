@@ -141,6 +141,19 @@ void disagreement() {
     });
   }
   for (nmc_world_t* w : worlds) OK(nmc_world_destroy(w));
+
+  promise("all of several ranks are told, not only the first two");
+  const Case four = small(4);
+  worlds = local_world(4, heap_bytes(four));
+  for (uint32_t i = 0; i < 20 && failed_checks == 0; ++i) {
+    on_threads(4, [&](uint32_t r) {
+      nmc_ep_config_t config = four.config();
+      if (r == i % 4) config.first_phase = 5;
+      nmc_ep_t* e = nullptr;
+      FAILS(nmc_ep_create(worlds[r], &config, &e), NMC_ERR_MISMATCH, r == i % 4 ? "is 5 here and 0 on" : "is 0 here and 5 on");
+    });
+  }
+  for (nmc_world_t* w : worlds) OK(nmc_world_destroy(w));
 }
 
 void missing() {
@@ -332,6 +345,22 @@ void leavers() {
   FAILS(nmc_ep_check(g.eps[0]), NMC_ERR_PEER_LOST, "rank 1");
 }
 
+void check_finds_a_leaver() {
+  promise("a check that finds a rank gone ends the group for that reason everywhere");
+  Group g(small(3));
+  check_works(g, 0);
+  g.load(1);
+  // It waits for rank 1 and does not look at rank 2.
+  std::thread waits([&] { FAILS(try_step(g.eps[0], g.ranks[0], 1), NMC_ERR_PEER_LOST, "rank 2 has died"); });
+  sleep_ms(50);
+  g.destroy(2);
+  OK(nmc_world_destroy(g.worlds[2]));
+  g.worlds.pop_back();
+  FAILS(nmc_ep_check(g.eps[0]), NMC_ERR_PEER_LOST, "rank 2 has died");
+  waits.join();
+  FAILS(try_step(g.eps[1], g.ranks[1], 1), NMC_ERR_PEER_LOST, "rank 0 reports: layer 0: rank 2 has died");
+}
+
 // ---- handles ----------------------------------------------------------------------------------------------------------
 
 void handles() {
@@ -432,6 +461,7 @@ int main() {
   nothing_came();
   ends();
   leavers();
+  check_finds_a_leaver();
   handles();
   grouped_calls();
   return finish();
