@@ -202,6 +202,96 @@ int main(void) {
   FIELD(nmc_store_stats_t, master_bytes);
   FIELD(nmc_store_stats_t, master_up);
 
+  STRUCT(nmc_ep_config_t);
+  FIELD(nmc_ep_config_t, struct_size);
+  FIELD(nmc_ep_config_t, abi_version);
+  FIELD(nmc_ep_config_t, members);
+  FIELD(nmc_ep_config_t, heap_offset);
+  FIELD(nmc_ep_config_t, t_cap);
+  FIELD(nmc_ep_config_t, hidden);
+  FIELD(nmc_ep_config_t, top_k);
+  FIELD(nmc_ep_config_t, experts);
+  FIELD(nmc_ep_config_t, dtype);
+  FIELD(nmc_ep_config_t, dispatch);
+  FIELD(nmc_ep_config_t, weights);
+  FIELD(nmc_ep_config_t, max_m);
+  FIELD(nmc_ep_config_t, spill_groups);
+  FIELD(nmc_ep_config_t, buffer_sets);
+  FIELD(nmc_ep_config_t, blocks);
+  FIELD(nmc_ep_config_t, flags);
+  FIELD(nmc_ep_config_t, deadline_ms);
+  FIELD(nmc_ep_config_t, first_phase);
+  FIELD(nmc_ep_config_t, reserved0);
+  FIELD(nmc_ep_config_t, reserved);
+
+  STRUCT(nmc_ep_bytes_t);
+  FIELD(nmc_ep_bytes_t, transport);
+  FIELD(nmc_ep_bytes_t, grouped_x);
+  FIELD(nmc_ep_bytes_t, grouped_scales);
+  FIELD(nmc_ep_bytes_t, grouped_y);
+  FIELD(nmc_ep_bytes_t, masked_m);
+  FIELD(nmc_ep_bytes_t, row_of);
+  FIELD(nmc_ep_bytes_t, row_index);
+  FIELD(nmc_ep_bytes_t, workspace);
+
+  STRUCT(nmc_ep_dispatch_t);
+  FIELD(nmc_ep_dispatch_t, struct_size);
+  FIELD(nmc_ep_dispatch_t, abi_version);
+  FIELD(nmc_ep_dispatch_t, x);
+  FIELD(nmc_ep_dispatch_t, scales);
+  FIELD(nmc_ep_dispatch_t, topk_idx);
+  FIELD(nmc_ep_dispatch_t, topk_w);
+  FIELD(nmc_ep_dispatch_t, n_tokens_ptr);
+  FIELD(nmc_ep_dispatch_t, n_tokens);
+  FIELD(nmc_ep_dispatch_t, layer);
+  FIELD(nmc_ep_dispatch_t, idx_is_64);
+  FIELD(nmc_ep_dispatch_t, reserved);
+
+  STRUCT(nmc_ep_recv_t);
+  FIELD(nmc_ep_recv_t, x);
+  FIELD(nmc_ep_recv_t, scales);
+  FIELD(nmc_ep_recv_t, local_eid);
+  FIELD(nmc_ep_recv_t, weights);
+  FIELD(nmc_ep_recv_t, records);
+  FIELD(nmc_ep_recv_t, y);
+  FIELD(nmc_ep_recv_t, record_stride);
+  FIELD(nmc_ep_recv_t, reserved);
+
+  STRUCT(nmc_ep_grouped_t);
+  FIELD(nmc_ep_grouped_t, x);
+  FIELD(nmc_ep_grouped_t, scales);
+  FIELD(nmc_ep_grouped_t, masked_m);
+  FIELD(nmc_ep_grouped_t, group_expert);
+  FIELD(nmc_ep_grouped_t, row_of);
+  FIELD(nmc_ep_grouped_t, row_index);
+
+  STRUCT(nmc_ep_gemm_t);
+  FIELD(nmc_ep_gemm_t, a);
+  FIELD(nmc_ep_gemm_t, a_scales);
+  FIELD(nmc_ep_gemm_t, b);
+  FIELD(nmc_ep_gemm_t, c);
+  FIELD(nmc_ep_gemm_t, masked_m);
+  FIELD(nmc_ep_gemm_t, group_expert);
+  FIELD(nmc_ep_gemm_t, groups);
+  FIELD(nmc_ep_gemm_t, max_m);
+  FIELD(nmc_ep_gemm_t, n);
+  FIELD(nmc_ep_gemm_t, k);
+  FIELD(nmc_ep_gemm_t, which);
+  FIELD(nmc_ep_gemm_t, expected_m);
+
+  STRUCT(nmc_ep_moe_t);
+  FIELD(nmc_ep_moe_t, struct_size);
+  FIELD(nmc_ep_moe_t, abi_version);
+  FIELD(nmc_ep_moe_t, w13);
+  FIELD(nmc_ep_moe_t, w2);
+  FIELD(nmc_ep_moe_t, workspace);
+  FIELD(nmc_ep_moe_t, workspace_bytes);
+  FIELD(nmc_ep_moe_t, out);
+  FIELD(nmc_ep_moe_t, gemm);
+  FIELD(nmc_ep_moe_t, gemm_user);
+  FIELD(nmc_ep_moe_t, inner);
+  FIELD(nmc_ep_moe_t, reserved);
+
   /* Static, so that padding, were there any, is zero. */
   static const nmc_world_config_t config = NMC_WORLD_CONFIG_INIT;
   init_bytes("NMC_WORLD_CONFIG_INIT", &config, sizeof config);
@@ -209,6 +299,12 @@ int main(void) {
   init_bytes("NMC_STORE_CONFIG_INIT", &store, sizeof store);
   static const nmc_put_options_t options = NMC_PUT_OPTIONS_INIT;
   init_bytes("NMC_PUT_OPTIONS_INIT", &options, sizeof options);
+  static const nmc_ep_config_t ep_config = NMC_EP_CONFIG_INIT;
+  init_bytes("NMC_EP_CONFIG_INIT", &ep_config, sizeof ep_config);
+  static const nmc_ep_dispatch_t ep_dispatch = NMC_EP_DISPATCH_INIT;
+  init_bytes("NMC_EP_DISPATCH_INIT", &ep_dispatch, sizeof ep_dispatch);
+  static const nmc_ep_moe_t ep_moe = NMC_EP_MOE_INIT;
+  init_bytes("NMC_EP_MOE_INIT", &ep_moe, sizeof ep_moe);
   static const nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
   return stats.struct_size == sizeof stats ? 0 : 1;
 }
