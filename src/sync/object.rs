@@ -2,7 +2,7 @@
 //! writer of an object its *published* word, and a reader its own pin *slots*. Nothing here loops or blocks, and nothing
 //! reads a field of an object before the words say that it may. Model-checked in `object_model.rs` on these functions.
 
-use super::atomic::{AtomicU64, Ordering, fence};
+use super::atomic::{AtomicU64, Ordering, fence, full_fence};
 use crate::base::point::reach;
 
 /// The header is free, or being filled by the master.
@@ -72,7 +72,7 @@ pub fn pin(slot: &AtomicU64, value: u64, word: &AtomicU64, published: &AtomicU64
 #[inline(always)]
 pub fn hold(slot: &AtomicU64, value: u64, word: &AtomicU64, wanted: u64) -> bool {
     slot.store(value, Ordering::Release);
-    fence(Ordering::SeqCst);
+    full_fence();
     reach("reader.held");
     let now = word.load(Ordering::Acquire);
     is_live(now) && epoch(now) == wanted
@@ -112,7 +112,7 @@ pub fn publish(published: &AtomicU64, epoch: u64) {
 pub fn commit(word: &AtomicU64, published: &AtomicU64, wanted: u64) -> bool {
     publish(published, wanted);
     reach("writer.published");
-    fence(Ordering::SeqCst);
+    full_fence();
     let now = word.load(Ordering::Acquire);
     is_live(now) && epoch(now) == wanted
 }
