@@ -65,16 +65,23 @@ pub(super) unsafe fn key_of<'a>(key: nmc_slice_t) -> Result<&'a [u8]> {
     Ok(bytes)
 }
 
+#[cold]
+fn bad_array(address: usize, n: usize, name: &str) -> Error {
+    let text = format!("{name} must be an aligned pointer to {n} entries, got {address:#x}");
+    Error::new(NMC_ERR_INVALID_ARG, text)
+}
+
 /// An array of the caller.
 ///
 /// # Safety
 /// `ptr` points to `n` values, unless `n` is 0.
+#[inline]
 pub(super) unsafe fn array<'a, T>(ptr: *const T, n: usize, name: &str) -> Result<&'a [T]> {
     if n == 0 {
         return Ok(&[]);
     }
     if ptr.is_null() || !ptr.is_aligned() || n > isize::MAX.unsigned_abs() / size_of::<T>().max(1) {
-        crate::bail!(NMC_ERR_INVALID_ARG, "{name} must be an aligned pointer to {n} entries, got {ptr:p}");
+        return Err(bad_array(ptr as usize, n, name));
     }
     // SAFETY: non-null and aligned; the caller promises `n` values.
     Ok(unsafe { std::slice::from_raw_parts(ptr, n) })

@@ -52,6 +52,7 @@ pub unsafe extern "C" fn nmc_store_get_location(
 }
 
 /// First byte of a value here and on the GPU.
+#[inline(always)]
 fn payload(store: &Store, l: &Location) -> Result<(u64, u64)> {
     if l.bytes_total == 0 {
         return Ok((0, 0));
@@ -287,6 +288,7 @@ pub unsafe extern "C" fn nmc_store_pin_partial(
     })
 }
 
+#[inline(always)]
 pub(super) fn pinned(store: &Store, pin: Pin, l: &Location, ready_pages: u32) -> Result<nmc_view_t> {
     let (data, data_device) = match payload(store, l) {
         Ok(found) => found,
@@ -312,6 +314,7 @@ pub(super) fn pinned(store: &Store, pin: Pin, l: &Location, ready_pages: u32) ->
 
 /// # Safety
 /// `view` is NULL or points to a view.
+#[inline(always)]
 pub(super) unsafe fn view_of<'a>(view: *const nmc_view_t) -> Result<&'a nmc_view_t> {
     // SAFETY: forwarded from the caller.
     match unsafe { array(view, 1, "view") }?.first() {

@@ -18,6 +18,19 @@ pub struct Region<'a> {
     mapped: PhantomData<&'a ()>,
 }
 
+/// Tells the CPU that the cache line at `place` will be read soon. Changes nothing else.
+#[inline(always)]
+pub fn hint<T>(place: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing and faults nowhere.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
 impl<'a> Region<'a> {
     /// # Safety
     /// `base` points to `bytes` bytes that stay mapped for `'a`.
@@ -29,19 +42,6 @@ impl<'a> Region<'a> {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// Tells the CPU that the cache line at `offset` will be read soon. Changes nothing else, also if there is none.
-    #[inline(always)]
-    pub fn hint(&self, offset: usize) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing and faults nowhere.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().wrapping_add(offset).cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = offset;
     }
 
     /// The struct at `offset`; `None` if it does not fit or is not aligned there.
@@ -58,7 +58,6 @@ impl<'a> Region<'a> {
     }
 
     /// `count` structs that begin at `offset`; `None` if they do not fit or are not aligned there.
-    #[inline(always)]
     #[must_use]
     pub fn slice<T: InShared>(&self, offset: usize, count: usize) -> Option<&'a [T]> {
         let end = count.checked_mul(size_of::<T>()).and_then(|bytes| offset.checked_add(bytes))?;

@@ -4,7 +4,7 @@
 //! per object, whose neighbours only slow each other down.
 
 use super::CACHE_LINE;
-use super::region::{InShared, Region};
+use super::region::{InShared, Region, hint};
 use crate::sync::{index, object};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -18,6 +18,8 @@ pub const KEY_UNIT: usize = 32;
 pub const INLINE_EXTENTS: usize = 4;
 /// Most extents of a value.
 pub const MAX_EXTENTS: usize = 256;
+/// Bytes of a client's pin block before the first slot: a line with the high-water mark.
+const PIN_HEAD: usize = CACHE_LINE;
 /// Most namespaces, the default one counted.
 pub const MAX_NAMESPACES: usize = 64;
 /// Longest name of a namespace.
@@ -290,18 +292,10 @@ pub struct Bell {
     reserved: [AtomicU64; 7],
 }
 
-/// Start of a client's pin slots.
-#[repr(C, align(64))]
-pub struct PinHead {
-    /// Slots from here on were never used.
-    pub high_water: AtomicU64,
-    reserved: [AtomicU64; 7],
-}
-
 const _: () = {
     assert!(size_of::<StoreHeader>() == 256 && size_of::<ObjectHeader>() == 128);
     assert!(size_of::<ClientEntry>() == 64 && size_of::<RankCounters>() == 128 && size_of::<Namespace>() == 128);
-    assert!(size_of::<Bell>() == CACHE_LINE && size_of::<PinHead>() == CACHE_LINE && size_of::<PublishWords>() == 16);
+    assert!(size_of::<Bell>() == CACHE_LINE && size_of::<PublishWords>() == 16);
     assert!(std::mem::offset_of!(ObjectHeader, extents) == 64 && std::mem::offset_of!(StoreHeader, root) == 192);
 };
 
@@ -311,16 +305,15 @@ macro_rules! in_shared {
         unsafe impl InShared for $t {}
     )*};
 }
-in_shared!(StoreHeader, ObjectHeader, PublishWords, ClientEntry, RankCounters, Namespace, Bell, PinHead);
+in_shared!(StoreHeader, ObjectHeader, PublishWords, ClientEntry, RankCounters, Namespace, Bell);
 
 /// Where everything is. The same for everybody who has the same parameters.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     /// The parameters.
     pub params: Params,
-    /// What follows from them and every look needs.
+    /// Buckets of one table of the index.
     buckets: usize,
-    key_units: usize,
     ranks: usize,
     clients: usize,
     namespaces: usize,
@@ -334,6 +327,7 @@ pub struct Layout {
     pins: usize,
     pin_stride: usize,
     sums: usize,
+    sum_count: usize,
     /// Bytes of the words slab.
     pub words_bytes: usize,
 }
@@ -366,7 +360,7 @@ impl Layout {
         place(size_of::<Bell>(), 64);
         let publish = place(objects * size_of::<PublishWords>(), 4096);
         let access = place(objects * 8, 4096);
-        let pin_stride = (size_of::<PinHead>() + params.pin_slots as usize * 8).next_multiple_of(4096);
+        let pin_stride = (PIN_HEAD + params.pin_slots as usize * 8).next_multiple_of(4096);
         let pins = place(params.max_clients as usize * pin_stride, 4096);
         let sum_count = if params.checksums == 0 { 0 } else { params.pages() as usize * params.world_size as usize };
         let sums = place(sum_count * 4, 4096);
@@ -374,7 +368,6 @@ impl Layout {
         Self {
             params,
             buckets: params.buckets(),
-            key_units: params.key_units() as usize,
             ranks,
             clients,
             namespaces,
@@ -387,6 +380,7 @@ impl Layout {
             pins,
             pin_stride,
             sums,
+            sum_count,
             words_bytes,
         }
     }
@@ -400,7 +394,7 @@ impl Layout {
     /// Byte offset of a pin slot in the words slab.
     #[must_use]
     pub fn slot_offset(&self, client: u32, slot: u32) -> usize {
-        self.pins + client as usize * self.pin_stride + size_of::<PinHead>() + slot as usize * 8
+        self.pins + client as usize * self.pin_stride + PIN_HEAD + slot as usize * 8
     }
 
     /// Byte offset of an object's header in the control slab.
@@ -410,101 +404,117 @@ impl Layout {
     }
 }
 
-/// The mapped slabs of a store.
+/// What is in the mapped slabs of a store. Every part is looked up once, when the slabs are mapped.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     /// Where everything is.
-    pub layout: &'a Layout,
-    control: Region<'a>,
-    words: Region<'a>,
+    pub layout: Layout,
+    header: &'a StoreHeader,
+    ranks: &'a [RankCounters],
+    clients: &'a [ClientEntry],
+    namespaces: &'a [Namespace],
+    objects: &'a [ObjectHeader],
+    tables: [&'a [AtomicU64]; 2],
+    keys: &'a [AtomicU64],
+    bell: &'a Bell,
+    publish: &'a [PublishWords],
+    access: &'a [AtomicU64],
+    /// The pin blocks of all clients, heads and slots.
+    pins: &'a [AtomicU64],
+    sums: &'a [AtomicU32],
 }
 
 impl<'a> View<'a> {
     /// A view of mapped slabs, which must be as large as `layout` says; `None` if they are not.
-    #[inline(always)]
     #[must_use]
-    pub fn new(layout: &'a Layout, control: Region<'a>, words: Region<'a>) -> Option<Self> {
-        (control.bytes() >= layout.control_bytes && words.bytes() >= layout.words_bytes).then_some(Self {
+    pub fn new(layout: Layout, control: Region<'a>, words: Region<'a>) -> Option<Self> {
+        let p = &layout.params;
+        let objects = p.max_objects as usize;
+        let table = |n: usize| control.slice(layout.tables + n * layout.buckets * 8, layout.buckets);
+        Some(Self {
+            header: control.at(0)?,
+            ranks: control.slice(layout.ranks, p.world_size as usize)?,
+            clients: control.slice(layout.clients, p.max_clients as usize)?,
+            namespaces: control.slice(layout.namespaces, MAX_NAMESPACES)?,
+            objects: control.slice(layout.objects, objects)?,
+            tables: [table(0)?, table(1)?],
+            keys: control.slice(layout.keys, p.key_units() as usize * (KEY_UNIT / 8))?,
+            bell: words.at(0)?,
+            publish: words.slice(layout.publish, objects)?,
+            access: words.slice(layout.access, objects)?,
+            pins: words.slice(layout.pins, p.max_clients as usize * layout.pin_stride / 8)?,
+            sums: words.slice(layout.sums, layout.sum_count)?,
             layout,
-            control,
-            words,
         })
     }
 
     /// The start of the control slab.
+    #[inline(always)]
     #[must_use]
-    pub fn header(&self) -> Option<&'a StoreHeader> {
-        self.control.at(0)
+    pub fn header(&self) -> &'a StoreHeader {
+        self.header
     }
 
     /// An object's header.
     #[inline(always)]
     #[must_use]
     pub fn object(&self, index: u32) -> Option<&'a ObjectHeader> {
-        (index < self.layout.params.max_objects).then(|| self.control.at(self.layout.header_offset(index)))?
+        self.objects.get(index as usize)
     }
 
     /// An object's publish words.
     #[inline(always)]
     #[must_use]
     pub fn publish(&self, index: u32) -> Option<&'a PublishWords> {
-        (index < self.layout.params.max_objects).then(|| self.words.at(self.layout.published_offset(index)))?
+        self.publish.get(index as usize)
     }
 
     /// An object's access stamp.
     #[inline(always)]
     #[must_use]
     pub fn access(&self, index: u32) -> Option<&'a AtomicU64> {
-        (index < self.layout.params.max_objects).then(|| self.words.at(self.layout.access + index as usize * 8))?
+        self.access.get(index as usize)
     }
 
     /// Both tables of the index.
     #[inline(always)]
     #[must_use]
     pub fn tables(&self) -> [&'a [AtomicU64]; 2] {
-        let buckets = self.layout.buckets;
-        let table = |n: usize| self.control.slice(self.layout.tables + n * buckets * 8, buckets).unwrap_or_default();
-        [table(0), table(1)]
+        self.tables
     }
 
     /// Searches the index.
     #[inline(always)]
     pub fn find(&self, hash: u64, confirm: impl FnMut(u32) -> bool) -> index::Found {
-        match self.header() {
-            Some(header) => index::find(&header.root, self.tables(), hash, confirm),
-            None => index::Found::Nothing,
-        }
+        index::find(&self.header.root, self.tables, hash, confirm)
     }
 
-    fn table_in_use(&self) -> usize {
-        let root = self.header().map_or(0, |header| header.root.load(Ordering::Relaxed));
-        self.layout.tables + if root & 1 == 0 { 0 } else { self.layout.buckets * 8 }
+    fn table_in_use(&self) -> &'a [AtomicU64] {
+        self.tables[(self.header.root.load(Ordering::Relaxed) & 1) as usize]
     }
 
     /// The bucket of `hash` will be looked at soon.
     #[inline(always)]
     pub fn hint_bucket(&self, hash: u64) {
-        #[allow(clippy::cast_possible_truncation, reason = "masked to the table")]
-        let bucket = hash as usize & (self.layout.buckets - 1);
-        self.control.hint(self.table_in_use() + bucket * 8);
+        let table = self.table_in_use();
+        index::path(table.len(), hash).next().and_then(|at| table.get(at)).into_iter().for_each(hint);
     }
 
     /// The object that `hash` leads to will be looked at soon. Gives which one that probably is.
     #[inline(always)]
     pub fn hint_object(&self, hash: u64) -> Option<u32> {
-        let table = self.control.slice(self.table_in_use(), self.layout.buckets)?;
-        let index = index::guess(table, hash)?;
-        self.control.hint(self.layout.header_offset(index));
+        let index = index::guess(self.table_in_use(), hash)?;
+        hint(self.object(index)?);
         Some(index)
     }
 
     /// What is left to look at of this object will be looked at soon.
     #[inline(always)]
     pub fn hint_rest(&self, index: u32) {
-        if let Some(object) = self.object(index) {
-            self.control.hint(self.layout.keys + object.key_unit.load(Ordering::Relaxed) as usize * KEY_UNIT);
+        if let (Some(object), Some(words)) = (self.object(index), self.publish(index)) {
+            self.key_words(object.key_unit.load(Ordering::Relaxed), 1).unwrap_or_default().iter().for_each(hint);
             if object::state(object.control.load(Ordering::Relaxed)) != object::READY {
-                self.words.hint(self.layout.published_offset(index));
+                hint(words);
             }
         }
     }
@@ -513,59 +523,52 @@ impl<'a> View<'a> {
     #[inline(always)]
     #[must_use]
     pub fn key_words(&self, unit: u32, count: usize) -> Option<&'a [AtomicU64]> {
-        let start = unit as usize * KEY_UNIT;
-        let end = start + count * 8;
-        (end <= self.layout.key_units * KEY_UNIT).then(|| self.control.slice(self.layout.keys + start, count))?
+        let start = unit as usize * (KEY_UNIT / 8);
+        self.keys.get(start..start + count)
     }
 
     /// Counters of a rank.
     #[must_use]
     pub fn rank(&self, rank: u32) -> Option<&'a RankCounters> {
-        (rank < self.layout.params.world_size)
-            .then(|| self.control.at(self.layout.ranks + rank as usize * size_of::<RankCounters>()))?
+        self.ranks.get(rank as usize)
     }
 
     /// Entry of a client.
     #[must_use]
     pub fn client(&self, client: u32) -> Option<&'a ClientEntry> {
-        (client < self.layout.params.max_clients)
-            .then(|| self.control.at(self.layout.clients + client as usize * size_of::<ClientEntry>()))?
+        self.clients.get(client as usize)
     }
 
     /// A namespace.
     #[inline(always)]
     #[must_use]
     pub fn namespace(&self, id: u32) -> Option<&'a Namespace> {
-        ((id as usize) < MAX_NAMESPACES)
-            .then(|| self.control.at(self.layout.namespaces + id as usize * size_of::<Namespace>()))?
+        self.namespaces.get(id as usize)
     }
 
     /// The bell.
     #[must_use]
-    pub fn bell(&self) -> Option<&'a Bell> {
-        self.words.at(0)
+    pub fn bell(&self) -> &'a Bell {
+        self.bell
     }
 
-    /// Head and slots of a client's pin block.
+    /// A client's pin block: the high-water mark, below which all slots are that were ever used, and the slots.
     #[inline(always)]
     #[must_use]
-    pub fn pins(&self, client: u32) -> Option<(&'a PinHead, &'a [AtomicU64])> {
-        if client >= self.layout.params.max_clients {
-            return None;
-        }
-        let at = self.layout.pins + client as usize * self.layout.pin_stride;
-        let slots = self.words.slice(at + size_of::<PinHead>(), self.layout.params.pin_slots as usize)?;
-        Some((self.words.at(at)?, slots))
+    pub fn pins(&self, client: u32) -> Option<(&'a AtomicU64, &'a [AtomicU64])> {
+        let stride = self.layout.pin_stride / 8;
+        let (head, slots) = self.pins.get(client as usize * stride..)?.split_at_checked(PIN_HEAD / 8)?;
+        Some((head.first()?, slots.get(..self.layout.params.pin_slots as usize)?))
     }
 
     /// Checksum of a page of a rank's heap; `None` if the store keeps none.
     #[must_use]
     pub fn sum(&self, rank: u32, page: u32) -> Option<&'a AtomicU32> {
         let p = &self.layout.params;
-        if p.checksums == 0 || rank >= p.world_size || page >= p.pages() {
+        if rank >= p.world_size || page >= p.pages() {
             return None;
         }
-        self.words.at(self.layout.sums + (rank as usize * p.pages() as usize + page as usize) * 4)
+        self.sums.get(rank as usize * p.pages() as usize + page as usize)
     }
 
     /// Whether the key of an object is `key`, in `namespace`. Atomic reads only: it may be called for an object that is

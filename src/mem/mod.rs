@@ -5,6 +5,8 @@
 pub mod heap;
 pub mod limits;
 pub mod slab;
+pub mod viewed;
 
 pub use heap::{Heap, HeapDesc, HeapKind, Import};
 pub use slab::Slab;
+pub use viewed::Viewed;

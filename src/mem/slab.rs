@@ -148,6 +148,15 @@ impl Slab {
         // SAFETY: mapped with this length as long as `self` lives.
         unsafe { Region::new(self.base, self.bytes) }
     }
+
+    /// The memory, for a view that is kept beside the slab.
+    ///
+    /// # Safety
+    /// The region is not used after the slab is gone.
+    pub(super) unsafe fn region_unbound<'a>(&self) -> Region<'a> {
+        // SAFETY: mapped with this length as long as `self` lives, which the caller vouches for.
+        unsafe { Region::new(self.base, self.bytes) }
+    }
 }
 
 impl AsFd for Slab {

@@ -314,7 +314,7 @@ impl Client {
 
     /// What is in the slabs.
     #[inline(always)]
-    pub(super) fn view(&self) -> Result<View<'_>> {
+    pub(super) fn view(&self) -> &View<'_> {
         self.map.view()
     }
 
@@ -454,10 +454,8 @@ impl Client {
 
     /// Wakes those who wait for a publication, in all processes.
     pub(super) fn ring(&self) {
-        if let Ok(view) = self.view()
-            && let Some(bell) = view.bell()
-            && bell.waiting.load(Ordering::SeqCst) != 0
-        {
+        let bell = self.view().bell();
+        if bell.waiting.load(Ordering::SeqCst) != 0 {
             bell.ring.fetch_add(1, Ordering::SeqCst);
             crate::sync::futex::wake_all(&bell.ring);
         }
@@ -479,9 +477,7 @@ impl Client {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        if let Ok(view) = self.view()
-            && let Some((_, words)) = view.pins(self.number)
-        {
+        if let Some((_, words)) = self.view().pins(self.number) {
             // What the program has pinned ends with its handle; what a stream holds, the stream ends.
             for (word, slot) in words.iter().zip(0u32..) {
                 if self.slots.is_held(slot) {

@@ -90,7 +90,7 @@ fn approach(average: &AtomicU64, value: u64) {
 impl Counters {
     #[inline(always)]
     fn shard(&self) -> &Shard {
-        &self.shards[thread_number() as usize % SHARDS]
+        &self.shards[thread_number() % SHARDS]
     }
 
     /// A read found its object.

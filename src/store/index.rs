@@ -37,15 +37,15 @@ impl IndexWriter {
         Self { entries: 0, tombstones: 0, spare_tombstones: 0, purge: Purge::Idle }
     }
 
-    fn tables<'a>(view: &View<'a>) -> Option<(&'a [AtomicU64], &'a [AtomicU64])> {
-        let root = view.header()?.root.load(Ordering::Relaxed);
+    fn tables<'a>(view: &View<'a>) -> (&'a [AtomicU64], &'a [AtomicU64]) {
+        let root = view.header().root.load(Ordering::Relaxed);
         let [a, b] = view.tables();
-        Some(if root & 1 == 0 { (a, b) } else { (b, a) })
+        if root & 1 == 0 { (a, b) } else { (b, a) }
     }
 
     /// Builds the whole index anew in the spare table: what a new master does.
     pub fn rebuild(&mut self, view: &View<'_>, entries: impl Iterator<Item = (u64, u32)>) {
-        let (Some((_, spare)), Some(header)) = (Self::tables(view), view.header()) else { return };
+        let (_, spare) = Self::tables(view);
         *self = Self::new();
         index::begin_clearing();
         index::clear(spare);
@@ -54,12 +54,12 @@ impl IndexWriter {
                 self.entries += 1;
             }
         }
-        index::switch(&header.root);
+        index::switch(&view.header().root);
     }
 
     /// Adds an object.
     pub fn insert(&mut self, view: &View<'_>, hash: u64, object: u32) -> bool {
-        let Some((table, spare)) = Self::tables(view) else { return false };
+        let (table, spare) = Self::tables(view);
         let Some((_, reused)) = index::insert(table, hash, object) else { return false };
         self.tombstones -= usize::from(reused);
         self.entries += 1;
@@ -72,7 +72,7 @@ impl IndexWriter {
 
     /// Lets `new` take the place of `old`, which has the same hash: readers find the one or the other.
     pub fn exchange(&mut self, view: &View<'_>, hash: u64, old: u32, new: u32) -> bool {
-        let Some((table, spare)) = Self::tables(view) else { return false };
+        let (table, spare) = Self::tables(view);
         let Some(bucket) = index::bucket_of(table, hash, old) else { return false };
         index::exchange(table, bucket, hash, new);
         if matches!(self.purge, Purge::Copying(_))
@@ -85,7 +85,7 @@ impl IndexWriter {
 
     /// Takes an object out.
     pub fn remove(&mut self, view: &View<'_>, hash: u64, object: u32) -> bool {
-        let Some((table, spare)) = Self::tables(view) else { return false };
+        let (table, spare) = Self::tables(view);
         let Some(bucket) = index::bucket_of(table, hash, object) else { return false };
         self.tombstones = self.tombstones.saturating_add_signed(index::delete(table, bucket, TRAIL));
         self.entries -= 1;
@@ -99,7 +99,7 @@ impl IndexWriter {
 
     /// A bounded step of purging, if there is a need.
     pub fn tend(&mut self, view: &View<'_>) {
-        let (Some((table, spare)), Some(header)) = (Self::tables(view), view.header()) else { return };
+        let (table, spare) = Self::tables(view);
         self.purge = match self.purge {
             Purge::Idle if self.tombstones <= table.len() / 8 => Purge::Idle,
             Purge::Idle => {
@@ -131,7 +131,7 @@ impl IndexWriter {
                 reach("master.purging");
                 if to == table.len() {
                     reach("master.purged");
-                    index::switch(&header.root);
+                    index::switch(&view.header().root);
                     self.tombstones = self.spare_tombstones;
                     Purge::Idle
                 } else {

@@ -6,8 +6,8 @@ use crate::base::id;
 use crate::base::status::NMC_ERR_INTERNAL;
 use crate::cuda::{Device, HostRegistration};
 use crate::layout::store::{Layout, Params, View};
-use crate::mem::Slab;
 use crate::mem::slab::reopen;
+use crate::mem::{Slab, Viewed};
 use once_cell::sync::OnceCell;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -21,9 +21,7 @@ struct Registered {
 pub struct Map {
     /// For the GPU; dropped before the memory that it registers.
     registered: OnceCell<Registered>,
-    layout: Layout,
-    control: Slab,
-    words: Slab,
+    slabs: Viewed,
 }
 
 impl Map {
@@ -32,12 +30,14 @@ impl Map {
         let layout = Layout::new(*params);
         let control = Slab::create(c"nanomc store control", layout.control_bytes as u64, false, deadline)?;
         let words = Slab::create(c"nanomc store words", layout.words_bytes as u64, false, deadline)?;
-        let map = Self { registered: OnceCell::new(), layout, control, words };
-        let view = map.view()?;
-        if let Some(header) = view.header() {
-            header.fill(id::random_u64()?, params);
-        }
+        let map = Self::new(layout, control, words)?;
+        map.view().header().fill(id::random_u64()?, params);
         Ok(map)
+    }
+
+    fn new(layout: Layout, control: Slab, words: Slab) -> Result<Self> {
+        let slabs = Viewed::new(layout, control, words).ok_or_else(too_small)?;
+        Ok(Self { registered: OnceCell::new(), slabs })
     }
 
     /// Maps the slabs of a store: for a client, or (`master`) with the control slab writable.
@@ -46,8 +46,8 @@ impl Map {
         let control = if master { reopen(control.as_fd(), libc::O_RDWR)? } else { control };
         let control = Slab::open(control, layout.control_bytes as u64, master)?;
         let words = Slab::open(words, layout.words_bytes as u64, true)?;
-        let map = Self { registered: OnceCell::new(), layout, control, words };
-        let found = map.view()?.header().and_then(|header| header.params());
+        let map = Self::new(layout, control, words)?;
+        let found = map.view().header().params();
         if found != Some(*params) {
             crate::bail!(NMC_ERR_PROTOCOL, "the memory that came is not that of this store");
         }
@@ -60,8 +60,8 @@ impl Map {
             let slab =
                 |slab: &Slab, read_only| HostRegistration::new(device, slab.base(), slab.bytes() as u64, read_only);
             // Without the control slab a wait on a stream cannot see that an object died; its deadline ends it.
-            let control = slab(&self.control, true).ok();
-            Ok(Registered { words: slab(&self.words, false)?, control })
+            let control = slab(self.control(), true).ok();
+            Ok(Registered { words: slab(self.words(), false)?, control })
         });
         made.map(|_| ())
     }
@@ -80,51 +80,51 @@ impl Map {
 
     /// What is in the slabs.
     #[inline(always)]
-    pub fn view(&self) -> Result<View<'_>> {
-        View::new(&self.layout, self.control.region(), self.words.region()).ok_or_else(too_small)
+    #[must_use]
+    pub fn view(&self) -> &View<'_> {
+        self.slabs.view()
     }
 
     /// Random name of the store.
     #[must_use]
     pub fn store_id(&self) -> u64 {
-        let header = self.view().ok().and_then(|v| v.header());
-        header.map_or(0, |h| h.store_id.load(std::sync::atomic::Ordering::Relaxed))
+        self.view().header().store_id.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Parameters.
     #[must_use]
     pub fn params(&self) -> &Params {
-        &self.layout.params
+        &self.view().layout.params
     }
 
     /// Where everything is.
     #[must_use]
     pub fn layout(&self) -> &Layout {
-        &self.layout
+        &self.view().layout
     }
 
     /// Descriptors for a client: control (read-only) and words.
     pub fn client_fds(&self) -> Result<(OwnedFd, OwnedFd)> {
-        let words = self.words.as_fd().try_clone_to_owned().map_err(|e| Error::os("dup", &e))?;
-        Ok((self.control.read_only_fd()?, words))
+        let words = self.words().as_fd().try_clone_to_owned().map_err(|e| Error::os("dup", &e))?;
+        Ok((self.control().read_only_fd()?, words))
     }
 
     /// The slab that the master writes.
     #[must_use]
     pub fn control(&self) -> &Slab {
-        &self.control
+        self.slabs.control()
     }
 
     /// The slab that clients write.
     #[must_use]
     pub fn words(&self) -> &Slab {
-        &self.words
+        self.slabs.words()
     }
 
     /// Bytes of both slabs.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        (self.layout.control_bytes + self.layout.words_bytes) as u64
+        (self.view().layout.control_bytes + self.view().layout.words_bytes) as u64
     }
 }
 

@@ -8,10 +8,11 @@ use super::master::{check_key, hash_of, namespace_word, not_found, show};
 use super::sys;
 use crate::base::error::{Error, Result};
 use crate::base::point::reach;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_STALE};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN, ObjectHeader, View};
 use crate::sync::index::Found;
 use crate::sync::object;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Keys whose looks wait for memory together.
@@ -82,6 +83,11 @@ fn busy(key: &[u8]) -> Error {
     Error::new(NMC_ERR_BUSY, format!("the index was rebuilt again and again while {} was looked for", show(key)))
 }
 
+#[cold]
+fn not_pinned() -> Error {
+    Error::new(NMC_ERR_NOT_FOUND, "the view is not pinned; was it unpinned before?")
+}
+
 impl Client {
     /// See [`Store::look`].
     #[inline]
@@ -126,7 +132,7 @@ impl Client {
 
 impl Store {
     /// Looks for a key and pins what is found. The slot that was taken is given back unless the look is ready.
-    #[inline]
+    #[inline(always)]
     pub(super) fn look_and_pin(&self, view: &View<'_>, key: &[u8]) -> Result<Look<Pin>> {
         check_key(key)?;
         let slot = self.client.take_slot(view)?;
@@ -138,11 +144,10 @@ impl Store {
     }
 
     /// Looks for a key and pins what is found in a slot that is ours and empty.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pin_in(&self, view: &View<'_>, key: &[u8], slot: u32) -> Result<Look<Pin>> {
         self.client.check_counted()?;
-        let words = view.pins(self.client.number);
-        let Some(word) = words.and_then(|(_, words)| words.get(slot as usize)) else { return Ok(Look::Missing) };
+        let Some(word) = self.slot_word(view, slot) else { return Ok(Look::Missing) };
         let namespace = namespace_word(view, self.namespace);
         let mut writing = None;
         let mut epoch = 0;
@@ -187,7 +192,7 @@ impl Store {
     #[inline]
     pub(super) fn let_go(&self, view: &View<'_>, slot: u32) {
         reach("reader.before_unpin");
-        if let Some(word) = view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize)) {
+        if let Some(word) = self.slot_word(view, slot) {
             object::unpin(word);
         }
         self.client.slots.give_back(slot);
@@ -196,7 +201,7 @@ impl Store {
     /// Whether an object is readable. Neither pins nor stamps.
     #[inline]
     pub fn exists(&self, key: &[u8]) -> Result<bool> {
-        Ok(matches!(self.look(&self.client.view()?, key)?, Look::Ready(_)))
+        Ok(matches!(self.look(self.client.view(), key)?, Look::Ready(_)))
     }
 
     /// Looks for many keys, as long as `go_on` says so. In a large store a look waits for memory three times, one after
@@ -206,7 +211,7 @@ impl Store {
         mut keys: impl Iterator<Item = Result<&'k [u8]>>,
         mut go_on: impl FnMut(Look<(u32, u64)>) -> bool,
     ) -> Result<()> {
-        let view = self.client.view()?;
+        let view = self.client.view();
         self.client.check_counted()?;
         let mut group: [(&[u8], u64, Option<u32>); GROUP] = [(&[], 0, None); GROUP];
         loop {
@@ -228,7 +233,7 @@ impl Store {
             group.iter().filter_map(|(_, _, index)| *index).for_each(|index| view.hint_rest(index));
             for (key, hash, _) in group {
                 check_key(key)?;
-                if !go_on(self.client.look_hashed(&view, self.namespace, key, *hash)?) {
+                if !go_on(self.client.look_hashed(view, self.namespace, key, *hash)?) {
                     return Ok(());
                 }
             }
@@ -250,13 +255,14 @@ impl Store {
     }
 
     /// Pins an object, or tells that it is being written or missing.
+    #[inline(always)]
     pub fn pin(&self, key: &[u8]) -> Result<Look<(Pin, Location)>> {
-        let view = self.client.view()?;
-        match self.look_and_pin(&view, key)? {
+        let view = self.client.view();
+        match self.look_and_pin(view, key)? {
             Look::Ready(pin) => {
                 let Some(header) = view.object(pin.index) else { return Ok(Look::Missing) };
-                let location = location(&view, pin.index, header, pin.epoch);
-                self.stamp(&view, pin.index);
+                let location = location(view, pin.index, header, pin.epoch);
+                self.stamp(view, pin.index);
                 self.client.counters.hit(location.bytes_total);
                 Ok(Look::Ready((pin, location)))
             }
@@ -272,51 +278,59 @@ impl Store {
     }
 
     /// Ends a pin of the program.
+    #[inline(always)]
     pub fn unpin(&self, slot: u32, index: u32, epoch: u64) -> Result<()> {
-        let view = self.client.view()?;
-        self.check_pin(&view, slot, index, epoch)?;
-        let word = view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize));
+        let view = self.client.view();
+        self.check_pin(view, slot, index, epoch)?;
         let claimed = self.client.slots.begin_end(slot);
-        if !claimed || word.is_none_or(|word| word.load(Relaxed) != object::pin_word(index, epoch)) {
+        if !claimed || !self.holds(view, slot, index, epoch) {
             // Another thread unpinned the same view meanwhile; what is in the slot now is not ours.
             if claimed {
                 self.client.slots.undo_end(slot);
             }
-            crate::bail!(NMC_ERR_NOT_FOUND, "the view is not pinned; was it unpinned before?");
+            return Err(not_pinned());
         }
-        self.let_go(&view, slot);
+        self.let_go(view, slot);
         Ok(())
     }
 
+    /// A pin slot of this client.
+    #[inline(always)]
+    pub(super) fn slot_word<'v>(&self, view: &View<'v>, slot: u32) -> Option<&'v AtomicU64> {
+        view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize))
+    }
+
+    /// Whether a slot says that it holds this object.
+    #[inline(always)]
+    fn holds(&self, view: &View<'_>, slot: u32, index: u32, epoch: u64) -> bool {
+        self.slot_word(view, slot).is_some_and(|word| word.load(Relaxed) == object::pin_word(index, epoch))
+    }
+
     /// Refuses a pin that the program does not hold.
+    #[inline(always)]
     pub(super) fn check_pin(&self, view: &View<'_>, slot: u32, index: u32, epoch: u64) -> Result<()> {
-        let word = view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize));
-        let held = word.is_some_and(|word| word.load(Relaxed) == object::pin_word(index, epoch));
-        if !held || !self.client.slots.is_held(slot) {
-            crate::bail!(NMC_ERR_NOT_FOUND, "the view is not pinned; was it unpinned before?");
-        }
-        Ok(())
+        if self.holds(view, slot, index, epoch) && self.client.slots.is_held(slot) { Ok(()) } else { Err(not_pinned()) }
     }
 
     /// Refuses a pin that the program does not hold.
     pub fn check_view(&self, slot: u32, index: u32, epoch: u64) -> Result<()> {
-        self.check_pin(&self.client.view()?, slot, index, epoch)
+        self.check_pin(self.client.view(), slot, index, epoch)
     }
 
     /// Reads from an object that the program has pinned.
     pub fn read_view(&self, index: u32, offset: u64, pieces: &Pieces<'_>) -> Result<()> {
-        let view = self.client.view()?;
+        let view = self.client.view();
         let pin = Pin { index, slot: 0, epoch: 0 };
-        self.read_pinned(&view, pin, offset, pieces, |_| Ok(true)).map(|_| ())
+        self.read_pinned(view, pin, offset, pieces, |_| Ok(true)).map(|_| ())
     }
 
     /// Where an object is, whether it is pinned or not: by the time the caller looks it may be gone.
     pub fn location(&self, key: &[u8]) -> Result<Look<Location>> {
-        let view = self.client.view()?;
-        Ok(match self.look_and_pin(&view, key)? {
+        let view = self.client.view();
+        Ok(match self.look_and_pin(view, key)? {
             Look::Ready(pin) => {
-                let found = view.object(pin.index).map(|header| location(&view, pin.index, header, pin.epoch));
-                self.let_go(&view, pin.slot);
+                let found = view.object(pin.index).map(|header| location(view, pin.index, header, pin.epoch));
+                self.let_go(view, pin.slot);
                 found.map_or(Look::Missing, Look::Ready)
             }
             Look::Writing(index, epoch) => Look::Writing(index, epoch),
@@ -326,7 +340,7 @@ impl Store {
 
     /// The runs of pages of an object that is pinned or planned.
     pub fn extents(&self, index: u32) -> Result<Extents> {
-        let view = self.client.view()?;
+        let view = self.client.view();
         let Some(header) = view.object(index) else { return Ok(Extents::default()) };
         let (owner_rank, bytes_total) = (header.owner_rank.load(Relaxed), header.bytes_total.load(Relaxed));
         let p = self.client.params();
@@ -338,10 +352,10 @@ impl Store {
 
     /// Notes that an object was used, for policies that care.
     pub fn touch(&self, key: &[u8]) -> Result<()> {
-        let view = self.client.view()?;
-        match self.look(&view, key)? {
+        let view = self.client.view();
+        match self.look(view, key)? {
             Look::Ready((index, _)) | Look::Writing(index, _) => {
-                self.stamp(&view, index);
+                self.stamp(view, index);
                 Ok(())
             }
             Look::Missing => Err(not_found(key)),
@@ -371,9 +385,9 @@ impl Store {
         fits: impl FnOnce(u64) -> Result<bool>,
     ) -> Result<Look<u64>> {
         let client = &*self.client;
-        let view = client.view()?;
+        let view = client.view();
         let started = client.counters.is_sample().then(sys::now_ns);
-        let pin = match self.look_and_pin(&view, key)? {
+        let pin = match self.look_and_pin(view, key)? {
             Look::Ready(pin) => pin,
             Look::Writing(index, epoch) => {
                 client.counters.miss();
@@ -384,8 +398,8 @@ impl Store {
                 return Ok(Look::Missing);
             }
         };
-        let read = self.read_pinned(&view, pin, offset, pieces, fits);
-        self.let_go(&view, pin.slot);
+        let read = self.read_pinned(view, pin, offset, pieces, fits);
+        self.let_go(view, pin.slot);
         let (total, moved) = read?;
         client.counters.hit(moved);
         if let Some(started) = started {
@@ -452,8 +466,8 @@ impl Store {
     /// The objects from header `cursor` on: their keys and sizes, until `take` says no. Gives where to go on, or `None`
     /// at the end.
     pub fn iterate(&self, cursor: u32, mut take: impl FnMut(&[u8], u64) -> bool) -> Result<Option<u32>> {
-        let view = self.client.view()?;
-        let namespace = namespace_word(&view, self.namespace);
+        let view = self.client.view();
+        let namespace = namespace_word(view, self.namespace);
         for index in cursor..self.client.params().max_objects {
             let (Some(header), Some(epoch)) = (view.object(index), view.readable(index)) else { continue };
             let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
@@ -470,7 +484,7 @@ impl Store {
 
     /// Pages of an object that is being written which are ready, and how many it has.
     pub fn progress(&self, index: u32, epoch: u64) -> Result<(u64, u64)> {
-        let view = self.client.view()?;
+        let view = self.client.view();
         let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return Ok((0, 0)) };
         let pages = u64::from(header.n_pages.load(Relaxed));
         if words.published.load(Acquire) == epoch {
@@ -485,30 +499,32 @@ impl Store {
 
     /// Pins an object of which at least the first `pages` pages are ready.
     pub fn pin_partial(&self, key: &[u8], pages: u64) -> Result<Look<(Pin, Location, u64)>> {
-        let view = self.client.view()?;
-        let (index, epoch) = match self.look(&view, key)? {
+        let view = self.client.view();
+        let (index, epoch) = match self.look(view, key)? {
             Look::Ready(found) => found,
             Look::Writing(index, epoch) => (index, epoch),
             Look::Missing => return Ok(Look::Missing),
         };
         let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return Ok(Look::Missing) };
-        let slot = self.client.take_slot(&view)?;
-        let word = view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize));
-        let held = word.is_some_and(|w| object::hold(w, object::pin_word(index, epoch), &header.control, epoch));
+        let slot = self.client.take_slot(view)?;
+        let held = self
+            .slot_word(view, slot)
+            .is_some_and(|w| object::hold(w, object::pin_word(index, epoch), &header.control, epoch));
         let all = u64::from(header.n_pages.load(Relaxed));
         let ready = if words.published.load(Acquire) == epoch { all } else { words.progress.load(Acquire).min(all) };
         if held && ready >= pages.min(all) && (ready > 0 || words.published.load(Acquire) == epoch) {
-            let place = location(&view, index, header, epoch);
+            let place = location(view, index, header, epoch);
             return Ok(Look::Ready((Pin { index, slot, epoch }, place, ready)));
         }
-        self.let_go(&view, slot);
+        self.let_go(view, slot);
         Ok(if held { Look::Writing(index, epoch) } else { Look::Missing })
     }
 }
 
 /// The fields of an object that is held, or whose epoch is confirmed afterwards.
+#[inline(always)]
 pub(super) fn location(view: &View<'_>, index: u32, header: &ObjectHeader, epoch: u64) -> Location {
-    let p = &view.layout.params;
+    let p = view.layout.params;
     let first = view.extent(header, 0).map_or(0, |(first, _)| first);
     Location {
         index,

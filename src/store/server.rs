@@ -192,7 +192,7 @@ impl<'a> Serving<'a> {
         let mut gone = Vec::new();
         for client in unwatched {
             let entry = self.host.with(|master| {
-                let view = master.map().view()?;
+                let view = master.map().view();
                 let entry = view.client(client).map(|e| {
                     use std::sync::atomic::Ordering::Relaxed;
                     (
@@ -338,7 +338,7 @@ impl<'a> Serving<'a> {
             if hello.kept_all {
                 self.host.with(|master| {
                     let map = Arc::clone(master.map());
-                    master.end_plans(&map.view()?, client, &hello.kept)
+                    master.end_plans(map.view(), client, &hello.kept)
                 })?;
             }
             self.connections.retain(|_, c| c.client != Some(client));

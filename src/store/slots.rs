@@ -2,9 +2,8 @@
 //! begin their search in different places, so that they rarely meet.
 
 use crate::layout::store::View;
-use crate::sync::object;
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{object, thread_slot};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 const FREE: u8 = 0;
 const TAKEN: u8 = 1;
@@ -15,7 +14,7 @@ const RESERVED: u8 = 3;
 /// Being given back.
 const ENDING: u8 = 4;
 /// Slots of a thread before those of the next begin: a cache line.
-const STRIDE: u32 = 8;
+const STRIDE: usize = 8;
 
 /// Which slots of a client are free.
 pub struct Slots {
@@ -24,20 +23,20 @@ pub struct Slots {
     high: AtomicU64,
 }
 
-static THREADS: AtomicU32 = AtomicU32::new(0);
-thread_local! {
-    static NUMBER: Cell<u32> = const { Cell::new(u32::MAX) };
-}
+static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// A small number of the calling thread.
 #[inline(always)]
-pub fn thread_number() -> u32 {
-    let known = NUMBER.get();
-    if known != u32::MAX {
-        return known;
-    }
-    let number = THREADS.fetch_add(1, Ordering::Relaxed) % (1 << 20);
-    NUMBER.set(number);
+pub fn thread_number() -> usize {
+    // 0 is a thread that has none yet.
+    let known = thread_slot::number();
+    (if known == 0 { new_number() } else { known }) - 1
+}
+
+#[cold]
+fn new_number() -> usize {
+    let number = THREADS.fetch_add(1, Ordering::Relaxed) % (1 << 20) + 1;
+    thread_slot::set_number(number);
     number
 }
 
@@ -51,9 +50,9 @@ impl Slots {
     /// Takes a slot whose word is empty; `None` when all are in use.
     #[inline(always)]
     pub fn take(&self, view: &View<'_>, client: u32) -> Option<u32> {
-        let (head, words) = view.pins(client)?;
+        let (high_water, words) = view.pins(client)?;
         let count = self.states.len().min(words.len());
-        let first = (thread_number() * STRIDE) as usize;
+        let first = thread_number() * STRIDE;
         let start = if first < count { first } else { first % count.max(1) };
         for step in 0..count {
             let at = if start + step < count { start + step } else { start + step - count };
@@ -64,7 +63,7 @@ impl Slots {
                 let needed = at as u64 + 1;
                 if self.high.load(Ordering::Acquire) < needed {
                     // Before the slot is written: whoever scans after a later fence looks this far.
-                    head.high_water.fetch_max(needed, Ordering::Relaxed);
+                    high_water.fetch_max(needed, Ordering::Relaxed);
                     self.high.fetch_max(needed, Ordering::Release);
                 }
                 return u32::try_from(at).ok();
@@ -83,12 +82,14 @@ impl Slots {
         }
     }
 
+    #[inline(always)]
     fn exchange(&self, slot: u32, from: u8, to: u8) -> bool {
         let state = self.states.get(slot as usize);
         state.is_some_and(|state| state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok())
     }
 
     /// Claims the end of a pin, so that of two threads that unpin one view one succeeds.
+    #[inline(always)]
     pub fn begin_end(&self, slot: u32) -> bool {
         self.exchange(slot, TAKEN, ENDING) || self.is_set_aside(slot)
     }
@@ -120,6 +121,7 @@ impl Slots {
     }
 
     /// Whether the program holds the slot.
+    #[inline(always)]
     #[must_use]
     pub fn is_held(&self, slot: u32) -> bool {
         let state = self.states.get(slot as usize).map_or(FREE, |state| state.load(Ordering::Relaxed));

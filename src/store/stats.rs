@@ -73,7 +73,7 @@ impl From<&RankCounters> for RankStats {
 impl Store {
     /// Numbers of one rank.
     pub fn rank_stats(&self, rank: u32) -> Result<RankStats> {
-        let view = self.client.view()?;
+        let view = self.client.view();
         match view.rank(rank) {
             Some(counters) => Ok(counters.into()),
             None => crate::bail!(

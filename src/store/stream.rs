@@ -8,7 +8,7 @@ use super::read::{Location, Look, Pin, location};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
 use crate::cuda::{self, Device, Reach, STRETCHES, Stretch};
-use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN, View};
+use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN};
 use crate::mem::HeapKind;
 use crate::sync::object;
 use std::ffi::c_void;
@@ -63,7 +63,7 @@ impl Store {
         cuda::stream_write_value64(self.device()?, stream, self.publish_word(plan.index).1, plan.epoch)?;
         let plans = &self.client.plans;
         if plans.len() >= SWEEP_AT {
-            let view = self.client.view()?;
+            let view = self.client.view();
             plans.sweep(|p| view.publish(p.index).is_some_and(|w| w.published.load(Acquire) == p.epoch));
         }
         Ok(())
@@ -72,7 +72,7 @@ impl Store {
     /// Refuses a plan that is not open, or that cannot be committed by a stream.
     pub fn check_plan_for_stream(&self, plan: &Opened) -> Result<()> {
         self.device()?;
-        let view = self.client.view()?;
+        let view = self.client.view();
         if self.client.plans.get(plan.plan_id) != Some(*plan) {
             return Err(Error::new(NMC_ERR_NOT_FOUND, format!("there is no open write plan {:x}", plan.plan_id)));
         }
@@ -100,7 +100,7 @@ impl Store {
 
     fn copy_async(&self, index: u32, offset: u64, pieces: &Pieces<'_>, stream: *mut c_void, into: bool) -> Result<()> {
         let device = self.device()?;
-        let view = self.client.view()?;
+        let view = self.client.view();
         let Some(header) = view.object(index) else { return Ok(()) };
         let (bytes, total) = (pieces.bytes()?, header.bytes_total.load(Relaxed));
         if offset.checked_add(bytes).is_none_or(|end| end > total) {
@@ -124,7 +124,7 @@ impl Store {
             Ok(())
         })?;
         let kernels = device.kernels()?;
-        let mut cursor = Cursor::on_device(self, &view, header, offset)?;
+        let mut cursor = Cursor::on_device(self, view, header, offset)?;
         let mut stretches: Vec<Stretch> = Vec::with_capacity(STRETCHES);
         walk(&mut cursor, pieces, into, |_, src, dst, bytes| {
             if bytes >= LARGE && !by_kernel {
@@ -151,8 +151,8 @@ impl Store {
     /// Makes a stream wait until an object that is being written, or is there, can be read.
     pub fn wait_ready_async(&self, key: &[u8], timeout_ns: u64, out: u64, stream: *mut c_void) -> Result<()> {
         let device = self.device()?;
-        let view = self.client.view()?;
-        let (index, epoch) = match self.look(&view, key)? {
+        let view = self.client.view();
+        let (index, epoch) = match self.look(view, key)? {
             Look::Ready(found) => found,
             Look::Writing(index, epoch) => (index, epoch),
             Look::Missing => return Err(not_found(key)),
@@ -182,8 +182,8 @@ impl Store {
     /// Sets a pin slot aside for a kernel or a captured graph.
     pub fn reserve_slot(&self) -> Result<u32> {
         self.words_base()?;
-        let view = self.client.view()?;
-        let slot = self.client.take_slot(&view)?;
+        let view = self.client.view();
+        let slot = self.client.take_slot(view)?;
         self.client.slots.set_aside(slot);
         Ok(slot)
     }
@@ -202,23 +202,19 @@ impl Store {
         Ok(())
     }
 
-    fn slot_word<'v>(&self, view: &View<'v>, slot: u32) -> Option<&'v std::sync::atomic::AtomicU64> {
-        view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize))
-    }
-
     /// Pins an object in a reserved slot, which must be empty: what a captured unpin emptied, or was never used.
     pub fn pin_slot(&self, slot: u32, key: &[u8]) -> Result<Look<(Pin, Location)>> {
         super::master::check_key(key)?;
         self.check_slot(slot)?;
-        let view = self.client.view()?;
-        if self.slot_word(&view, slot).is_none_or(|word| object::scan(word) != 0) {
+        let view = self.client.view();
+        if self.slot_word(view, slot).is_none_or(|word| object::scan(word) != 0) {
             return Err(Error::new(NMC_ERR_BUSY, format!("slot {slot} still pins what the launch before is using")));
         }
-        Ok(match self.pin_in(&view, key, slot)? {
+        Ok(match self.pin_in(view, key, slot)? {
             Look::Ready(pin) => {
                 let Some(header) = view.object(pin.index) else { return Ok(Look::Missing) };
-                let place = location(&view, pin.index, header, pin.epoch);
-                self.stamp(&view, pin.index);
+                let place = location(view, pin.index, header, pin.epoch);
+                self.stamp(view, pin.index);
                 self.client.counters.hit(place.bytes_total);
                 Look::Ready((pin, place))
             }
@@ -240,14 +236,14 @@ impl Store {
             return Err(Error::new(NMC_ERR_UNSUPPORTED, "this device cannot reach read-only host memory"));
         };
         // Without a pin: the kernel finds out whether the object is still there.
-        let view = self.client.view()?;
-        let (index, epoch) = match self.look(&view, key)? {
+        let view = self.client.view();
+        let (index, epoch) = match self.look(view, key)? {
             Look::Ready(found) => found,
             Look::Writing(index, epoch) => return Ok(Look::Writing(index, epoch)),
             Look::Missing => return Ok(Look::Missing),
         };
         let Some(header) = view.object(index) else { return Ok(Look::Missing) };
-        let place = location(&view, index, header, epoch);
+        let place = location(view, index, header, epoch);
         if !object::still(&header.control, epoch) {
             return Ok(Look::Missing);
         }

@@ -18,9 +18,9 @@ impl Store {
     /// error, unless `appear` asks to wait for it too.
     pub fn wait_ready(&self, key: &[u8], pages: Option<u64>, appear: bool, deadline: &Deadline) -> Result<()> {
         let client = &*self.client;
-        let view = client.view()?;
+        let view = client.view();
         let cancelled = client.cancelled.load(SeqCst);
-        let Some(bell) = view.bell() else { return Ok(()) };
+        let bell = view.bell();
         bell.waiting.fetch_add(1, SeqCst);
         struct Leave<'a>(&'a std::sync::atomic::AtomicU32);
         impl Drop for Leave<'_> {
@@ -32,7 +32,7 @@ impl Store {
         let mut was_there = None;
         loop {
             let heard = bell.ring.load(SeqCst);
-            match self.look(&view, key)? {
+            match self.look(view, key)? {
                 Look::Ready(_) => return Ok(()),
                 Look::Writing(index, epoch) => {
                     if was_there.is_some_and(|seen| seen != (index, epoch)) {

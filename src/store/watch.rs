@@ -133,8 +133,7 @@ impl Store {
 /// Looks at all watched keys once and sleeps a little; false when there is nothing left to do.
 fn look(client: &Weak<Client>) -> bool {
     let Some(client) = client.upgrade() else { return false };
-    let Ok(view) = client.view() else { return false };
-    let Some(bell) = view.bell() else { return false };
+    let (view, bell) = (client.view(), client.view().bell());
     bell.waiting.fetch_add(1, SeqCst);
     let heard = bell.ring.load(SeqCst);
     let mut state = client.watches.state.lock();
@@ -143,7 +142,7 @@ fn look(client: &Weak<Client>) -> bool {
     let mut done = Vec::new();
     state.watched.retain_mut(|watched| {
         let over = left || watched.born != cancelled;
-        let status = if over { Some(NMC_ERR_CANCELLED) } else { verdict(&client, &view, watched) };
+        let status = if over { Some(NMC_ERR_CANCELLED) } else { verdict(&client, view, watched) };
         done.extend(status.map(|status| Completion { token: watched.token, status }));
         status.is_none()
     });

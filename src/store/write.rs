@@ -97,19 +97,19 @@ impl Store {
 
     /// Stores the pages of a plan and publishes it. On failure the plan is given up.
     fn fill(&self, plan: &Opened, pieces: &Pieces<'_>, bytes: u64, replace: bool) -> Result<()> {
-        let view = self.client.view()?;
+        let view = self.client.view();
         reach("writer.opened");
         let stored = (|| -> Result<()> {
             let Some(header) = view.object(plan.index) else { return Err(no_plan(plan.plan_id)) };
-            let mut cursor = Cursor::new(self, &view, header, 0)?;
+            let mut cursor = Cursor::new(self, view, header, 0)?;
             self.client.move_bytes(&mut cursor, pieces, bytes, true)?;
-            self.store_sums(&view, header)
+            self.store_sums(view, header)
         })();
         if let Err(error) = stored {
             let _ = self.client.abandon(&[*plan]);
             return Err(error);
         }
-        self.publish(&view, plan, replace, Publication::Once)
+        self.publish(view, plan, replace, Publication::Once)
     }
 
     /// Publishes a plan whose pages are stored.
@@ -199,9 +199,9 @@ impl Store {
     }
 
     fn locate(&self, plan: &Opened) -> Result<(Opened, Location)> {
-        let view = self.client.view()?;
+        let view = self.client.view();
         let Some(header) = view.object(plan.index) else { return Err(no_plan(plan.plan_id)) };
-        Ok((*plan, location(&view, plan.index, header, plan.epoch)))
+        Ok((*plan, location(view, plan.index, header, plan.epoch)))
     }
 
     /// Whether the plan is open, or what became of it: true if it is committed already.
@@ -224,13 +224,13 @@ impl Store {
 
     /// Refuses a plan that is not open.
     pub fn check_plan(&self, plan: &Opened) -> Result<()> {
-        self.check_open(&self.client.view()?, plan).map(|_| ())
+        self.check_open(self.client.view(), plan).map(|_| ())
     }
 
     /// All pages of the plan are stored: publishes it. Idempotent while the object lives.
     pub fn commit(&self, plan: &Opened) -> Result<()> {
-        let view = self.client.view()?;
-        if self.check_open(&view, plan)? {
+        let view = self.client.view();
+        if self.check_open(view, plan)? {
             return Ok(());
         }
         let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
@@ -245,12 +245,12 @@ impl Store {
             return Err(stale("the write"));
         }
         if done {
-            self.store_sums_of_published(&view, plan)?;
+            self.store_sums_of_published(view, plan)?;
         } else {
             // Until it is published neither its header nor its pages are anybody else's.
-            self.store_sums(&view, header)?;
+            self.store_sums(view, header)?;
         }
-        self.publish(&view, plan, hidden, if done { Publication::Done } else { Publication::Repeatable })
+        self.publish(view, plan, hidden, if done { Publication::Done } else { Publication::Repeatable })
     }
 
     /// The program has published the plan itself: its pages are ours only while they are pinned.
@@ -259,9 +259,7 @@ impl Store {
             return Ok(());
         }
         let slot = self.client.take_slot(view)?;
-        let slots = view.pins(self.client.number).map(|(_, words)| words);
-        let stored = match (slots.and_then(|s| s.get(slot as usize)), view.object(plan.index), view.publish(plan.index))
-        {
+        let stored = match (self.slot_word(view, slot), view.object(plan.index), view.publish(plan.index)) {
             (Some(word), Some(header), Some(words)) => {
                 let value = object::pin_word(plan.index, plan.epoch);
                 let pinned = object::pin(word, value, &header.control, &words.published, plan.epoch);
@@ -275,8 +273,8 @@ impl Store {
 
     /// The first `pages` pages of the plan are stored: readers may begin with them.
     pub fn publish_pages(&self, plan: &Opened, pages: u64) -> Result<()> {
-        let view = self.client.view()?;
-        if self.check_open(&view, plan)? {
+        let view = self.client.view();
+        if self.check_open(view, plan)? {
             return Ok(());
         }
         let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
@@ -305,8 +303,8 @@ impl Store {
 
     /// Gives a plan up. Nothing of the program stores for it any more.
     pub fn abort(&self, plan: &Opened) -> Result<()> {
-        let view = self.client.view()?;
-        let committed = self.check_open(&view, plan)?;
+        let view = self.client.view();
+        let committed = self.check_open(view, plan)?;
         let (header, words) = (view.object(plan.index), view.publish(plan.index));
         let hidden = header.is_some_and(|header| header.flags.load(Relaxed) & FLAG_HIDDEN != 0);
         // A replacement that the master has not heard of yet can still be given up.
@@ -365,6 +363,6 @@ impl Store {
 
     /// What became of a key: for callers that need to know whether it is being written.
     pub fn state(&self, key: &[u8]) -> Result<Look<(u32, u64)>> {
-        self.look(&self.client.view()?, key)
+        self.look(self.client.view(), key)
     }
 }

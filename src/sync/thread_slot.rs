@@ -1,6 +1,6 @@
-//! One pointer per thread, read in two instructions. `thread_local!` in a shared library calls `__tls_get_addr`, which
+//! One pointer and one number per thread, read in two instructions each. `thread_local!` in a shared library calls `__tls_get_addr`, which
 //! costs more than the rest of a handle lookup; on x86-64 the slot is declared with the initial-exec model instead,
-//! which stable Rust offers only through assembly. It takes 8 of the bytes that the loader keeps free for libraries
+//! which stable Rust offers only through assembly. It takes 16 of the bytes that the loader keeps free for libraries
 //! that are opened late.
 
 #[cfg(target_arch = "x86_64")]
@@ -15,6 +15,15 @@ mod imp {
         ".size nmc_thread_slot,8",
         ".p2align 3",
         "nmc_thread_slot:",
+        ".zero 8",
+        ".popsection",
+        ".pushsection .tbss.nmc_thread_number,\"awT\",@nobits",
+        ".globl nmc_thread_number",
+        ".hidden nmc_thread_number",
+        ".type nmc_thread_number,@object",
+        ".size nmc_thread_number,8",
+        ".p2align 3",
+        "nmc_thread_number:",
         ".zero 8",
         ".popsection",
     );
@@ -48,6 +57,36 @@ mod imp {
             );
         }
     }
+
+    /// The number that this thread stored last, or 0.
+    #[inline(always)]
+    pub fn number() -> usize {
+        let value: usize;
+        // SAFETY: as in `get`.
+        unsafe {
+            asm!(
+                "mov {value}, qword ptr [rip + nmc_thread_number@GOTTPOFF]",
+                "mov {value}, qword ptr fs:[{value}]",
+                value = out(reg) value,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        value
+    }
+
+    /// Stores this thread's number.
+    pub fn set_number(value: usize) {
+        // SAFETY: as in `set`.
+        unsafe {
+            asm!(
+                "mov {offset}, qword ptr [rip + nmc_thread_number@GOTTPOFF]",
+                "mov qword ptr fs:[{offset}], {value}",
+                offset = out(reg) _,
+                value = in(reg) value,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -56,6 +95,7 @@ mod imp {
 
     thread_local! {
         static SLOT: Cell<*mut ()> = const { Cell::new(std::ptr::null_mut()) };
+        static NUMBER: Cell<usize> = const { Cell::new(0) };
     }
 
     /// What this thread stored last, or null.
@@ -68,9 +108,20 @@ mod imp {
     pub fn set(value: *mut ()) {
         SLOT.set(value);
     }
+
+    /// The number that this thread stored last, or 0.
+    #[inline(always)]
+    pub fn number() -> usize {
+        NUMBER.get()
+    }
+
+    /// Stores this thread's number.
+    pub fn set_number(value: usize) {
+        NUMBER.set(value);
+    }
 }
 
-pub use imp::{get, set};
+pub use imp::{get, number, set, set_number};
 
 #[cfg(test)]
 mod tests {
@@ -79,10 +130,11 @@ mod tests {
         let threads: Vec<_> = (1..5usize)
             .map(|i| {
                 std::thread::spawn(move || {
-                    assert!(super::get().is_null());
+                    assert!(super::get().is_null() && super::number() == 0);
                     super::set(i as *mut ());
+                    super::set_number(i + 10);
                     std::thread::yield_now();
-                    assert_eq!(super::get() as usize, i);
+                    assert_eq!((super::get() as usize, super::number()), (i, i + 10));
                 })
             })
             .collect();

@@ -6,8 +6,8 @@ impl Master {
     /// Gives a client a pin block.
     pub fn attach(&mut self, info: &ClientInfo) -> Result<u32> {
         let map = Arc::clone(&self.map);
-        let view = map.view()?;
-        self.look_at_leaving(&view);
+        let view = map.view();
+        self.look_at_leaving(view);
         let Some(client) = self.clients.iter().position(|c| *c == Client::Free) else {
             crate::bail!(NMC_ERR_LIMIT, "all {} places for clients are taken", self.clients.len());
         };
@@ -26,7 +26,7 @@ impl Master {
     /// Clients that are entered for an earlier holder of a rank. It is given to another process only when its former
     /// holder is gone: so are they.
     pub fn former(&self, rank: u32, generation: u64) -> Result<Vec<u32>> {
-        let view = self.map.view()?;
+        let view = self.map.view();
         let is_former = |client: &u32| {
             view.client(*client).is_some_and(|entry| {
                 entry.rank.load(Relaxed) == rank && entry.rank_generation.load(Relaxed) < generation
@@ -38,28 +38,28 @@ impl Master {
     /// A client leaves in order: it writes nothing any more, and has unpinned what no stream holds.
     pub fn detach(&mut self, client: u32) -> Result<()> {
         let map = Arc::clone(&self.map);
-        let view = map.view()?;
-        self.end_plans(&view, client, &[])?;
+        let view = map.view();
+        self.end_plans(view, client, &[])?;
         if let Some(state) = self.clients.get_mut(client as usize) {
             *state = Client::Leaving;
         }
-        self.look_at_leaving(&view);
+        self.look_at_leaving(view);
         Ok(())
     }
 
     /// Provably nothing of a client is left: its pins end, and what it was writing is given up.
     pub fn client_gone(&mut self, client: u32) -> Result<()> {
         let map = Arc::clone(&self.map);
-        let view = map.view()?;
-        self.end_plans(&view, client, &[])?;
+        let view = map.view();
+        self.end_plans(view, client, &[])?;
         if let Some((_, slots)) = view.pins(client) {
             for slot in slots {
                 slot.store(0, Relaxed);
             }
         }
         reach("master.unpinned");
-        self.release_client(&view, client);
-        self.sweep_limbo(&view, usize::MAX);
+        self.release_client(view, client);
+        self.sweep_limbo(view, usize::MAX);
         Ok(())
     }
 
@@ -76,8 +76,8 @@ impl Master {
         if let Some(state) = self.clients.get_mut(client as usize) {
             *state = Client::Free;
         }
-        if let Some((head, _)) = view.pins(client) {
-            head.high_water.store(0, Relaxed);
+        if let Some((high_water, _)) = view.pins(client) {
+            high_water.store(0, Relaxed);
         }
         if let Some(entry) = view.client(client) {
             entry.generation.store((entry.generation.load(Relaxed) + 1) & !1, Release);

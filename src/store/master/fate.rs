@@ -133,8 +133,8 @@ impl Master {
             if *client == Client::Free {
                 continue;
             }
-            let Some((head, slots)) = view.pins(number) else { continue };
-            let used = usize::try_from(head.high_water.load(Acquire)).unwrap_or(usize::MAX).min(slots.len());
+            let Some((high_water, slots)) = view.pins(number) else { continue };
+            let used = usize::try_from(high_water.load(Acquire)).unwrap_or(usize::MAX).min(slots.len());
             self.pinned.extend(slots[..used].iter().filter_map(|slot| object::pinned_index(object::scan(slot))));
         }
         self.pinned.sort_unstable();

@@ -235,9 +235,7 @@ impl Master {
     }
 
     fn sign(&mut self) -> Result<()> {
-        if let Some(header) = self.map.view()?.header() {
-            header.boot_id.store(id::random_u64()?, Release);
-        }
+        self.map.view().header().boot_id.store(id::random_u64()?, Release);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ impl Master {
     /// Opens the namespace `name`, making it if need be; a quota that is given replaces the former one.
     pub fn namespace(&mut self, name: &[u8], quota_bytes: Option<u64>) -> Result<u32> {
         let map = Arc::clone(&self.map);
-        let view = map.view()?;
+        let view = map.view();
         if name.is_empty() || name.len() > MAX_NAMESPACE_NAME {
             crate::bail!(
                 NMC_ERR_INVALID_ARG,
@@ -37,7 +37,7 @@ impl Master {
     /// Forgets everything in a namespace at once; the memory comes back bit by bit.
     pub fn flush(&mut self, namespace: u32) -> Result<()> {
         let map = Arc::clone(&self.map);
-        let view = map.view()?;
+        let view = map.view();
         let Some(ns) = view.namespace(namespace) else {
             crate::bail!(NMC_ERR_NOT_FOUND, "there is no namespace {namespace}");
         };

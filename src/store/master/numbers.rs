@@ -14,16 +14,14 @@ impl Master {
     /// Generation of a client's place; odd while somebody has it.
     #[must_use]
     pub fn generation_of(&self, client: u32) -> u64 {
-        let view = self.map.view().ok();
-        view.and_then(|v| v.client(client)).map_or(0, |entry| entry.generation.load(Relaxed))
+        self.map.view().client(client).map_or(0, |entry| entry.generation.load(Relaxed))
     }
 
     /// Whether a client is the one that `info` describes.
     #[must_use]
     pub fn is_client(&self, client: u32, info: &ClientInfo) -> bool {
-        let view = self.map.view().ok();
         self.is_attached(client)
-            && view.and_then(|v| v.client(client)).is_some_and(|entry| {
+            && self.map.view().client(client).is_some_and(|entry| {
                 entry.pid.load(Relaxed) == info.pid
                     && entry.start_time.load(Relaxed) == info.start_time
                     && entry.rank.load(Relaxed) == info.rank
@@ -32,7 +30,7 @@ impl Master {
 
     /// Brings the counters of a rank in shared memory up to date.
     pub(super) fn count(&self, owner: u32) -> Result<()> {
-        let view = self.map.view()?;
+        let view = self.map.view();
         let (Some(rank), Some(counters)) = (self.ranks.get(owner as usize), view.rank(owner)) else { return Ok(()) };
         let page = u64::from(self.map.params().page_bytes);
         let frag = rank.pages.fragmentation();

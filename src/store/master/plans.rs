@@ -6,19 +6,19 @@ impl Master {
     /// Makes room for an object and opens it for writing.
     pub fn open(&mut self, client: u32, request: &OpenRequest<'_>) -> Result<Opened> {
         let map = Arc::clone(&self.map);
-        let view = map.view()?;
+        let view = map.view();
         let p = map.params();
         let now = now_ns();
-        self.glance(&view, now);
+        self.glance(view, now);
         let OpenRequest { key, namespace, bytes, flags, keep, .. } = *request;
         check_key(key)?;
         let Some(ns) = view.namespace(namespace).filter(|ns| namespace == 0 || ns.name_len.load(Relaxed) != 0) else {
             crate::bail!(NMC_ERR_NOT_FOUND, "there is no namespace {namespace}");
         };
-        let word = namespace_word(&view, namespace);
+        let word = namespace_word(view, namespace);
         let hash = hash_of(key, namespace);
         if flags & FLAG_HIDDEN == 0
-            && let Some(there) = self.find(&view, hash, key, word)
+            && let Some(there) = self.find(view, hash, key, word)
         {
             return Err(exists(key, self.lists.list_of(there) == Some(WRITING)));
         }
@@ -29,31 +29,31 @@ impl Master {
         };
         let pages = bytes.div_ceil(p.page_bytes.into());
         let Some(pages) = u32::try_from(pages).ok().filter(|n| *n <= p.pages()) else {
-            self.refused(&view, owner);
+            self.refused(view, owner);
             let heap = p.heap_bytes;
             crate::bail!(NMC_ERR_NO_SPACE, "a value of {bytes} bytes does not fit the store's {heap} bytes of a heap");
         };
         let quota = ns.quota_bytes.load(Relaxed);
         let paged = u64::from(pages) * u64::from(p.page_bytes);
         if quota != 0 {
-            self.respect_quota(&view, namespace, quota, paged)?;
+            self.respect_quota(view, namespace, quota, paged)?;
         }
         let mut runs = std::mem::take(&mut self.runs);
         runs.clear();
-        let made = self.make_room(&view, owner, pages, key.len(), flags & FLAG_CONTIGUOUS != 0, &mut runs, now);
+        let made = self.make_room(view, owner, pages, key.len(), flags & FLAG_CONTIGUOUS != 0, &mut runs, now);
         let (index, key_run) = match made {
             Ok(room) => room,
             Err(error) => {
                 self.runs = runs;
-                self.refused(&view, owner);
+                self.refused(view, owner);
                 return Err(error);
             }
         };
         let epoch = self.next_epoch;
         self.next_epoch += 1;
         let plan_id = self.names.hash_one((index, epoch)).max(1);
-        if let (Some(store), Some(header), Some(words)) = (view.header(), view.object(index), view.publish(index)) {
-            store.next_epoch.store(self.next_epoch, Release);
+        if let (Some(header), Some(words)) = (view.object(index), view.publish(index)) {
+            view.header().next_epoch.store(self.next_epoch, Release);
             object::reserve(&header.control, epoch);
             header.key_hash.store(hash, Relaxed);
             header.key_fp.store(xxh64(key, !u64::from(namespace)), Relaxed);
@@ -89,7 +89,7 @@ impl Master {
         ns.objects.fetch_add(1, Relaxed);
         self.lists.move_to(index, WRITING);
         self.ranks[owner as usize].writing += 1;
-        if flags & FLAG_HIDDEN == 0 && !self.index.insert(&view, hash, index) {
+        if flags & FLAG_HIDDEN == 0 && !self.index.insert(view, hash, index) {
             return Err(Error::new(NMC_ERR_INTERNAL, "the index is full, though it has two buckets for every object"));
         }
         self.count(owner)?;
@@ -99,18 +99,18 @@ impl Master {
     /// A writer gives up, or says that it stopped after the master gave it up: nothing of it will store any more.
     pub fn abandon(&mut self, client: u32, plan: &Opened) -> Result<()> {
         let map = Arc::clone(&self.map);
-        let view = map.view()?;
-        self.check_plan(&view, client, plan)?;
+        let view = map.view();
+        self.check_plan(view, client, plan)?;
         match self.lists.list_of(plan.index) {
-            Some(WRITING) => self.drop_object(&view, plan.index, true),
+            Some(WRITING) => self.drop_object(view, plan.index, true),
             Some(QUARANTINE) => {
-                self.leave_waiting(&view, plan.index);
-                self.free_or_wait(&view, plan.index);
+                self.leave_waiting(view, plan.index);
+                self.free_or_wait(view, plan.index);
             }
             // It is readable, evicted, or waits for a reader: nothing is left to give up.
             _ => return Ok(()),
         }
-        self.count_of(&view, plan.index)
+        self.count_of(view, plan.index)
     }
 
     pub(super) fn check_plan(&self, view: &View<'_>, client: u32, plan: &Opened) -> Result<()> {
@@ -128,8 +128,8 @@ impl Master {
     /// A hidden object that is published takes the place of the one with its key, if there is one.
     pub fn reveal(&mut self, client: u32, plan: &Opened) -> Result<()> {
         let map = Arc::clone(&self.map);
-        let view = map.view()?;
-        self.check_plan(&view, client, plan)?;
+        let view = map.view();
+        self.check_plan(view, client, plan)?;
         let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else { return Ok(()) };
         let flags = header.flags.load(Relaxed);
         if flags & FLAG_HIDDEN == 0 {
@@ -139,48 +139,48 @@ impl Master {
             crate::bail!(NMC_ERR_STALE, "the plan was given up: its writer was late");
         }
         let (hash, word) = (header.key_hash.load(Relaxed), header.namespace.load(Relaxed));
-        let former = self.find(&view, hash, &view.key_of(header), word);
+        let former = self.find(view, hash, &view.key_of(header), word);
         // For a master that finds both: this one came last, whichever was opened first.
         header.state_ts.store(now_ns(), Relaxed);
         header.flags.store(flags & !FLAG_HIDDEN, Release);
         reach("master.shown");
         match former {
             Some(former) => {
-                self.index.exchange(&view, hash, former, plan.index);
+                self.index.exchange(view, hash, former, plan.index);
                 reach("master.exchanged");
-                self.drop_object(&view, former, false);
-                self.count_of(&view, former)?;
+                self.drop_object(view, former, false);
+                self.count_of(view, former)?;
             }
             None => {
-                self.index.insert(&view, hash, plan.index);
+                self.index.insert(view, hash, plan.index);
             }
         }
-        self.admit(&view, plan.index, now_ns());
-        self.count_of(&view, plan.index)
+        self.admit(view, plan.index, now_ns());
+        self.count_of(view, plan.index)
     }
 
     /// Takes an object away. Readers that have pinned it keep it; nobody finds it any more.
     pub fn remove(&mut self, namespace: u32, key: &[u8]) -> Result<()> {
         let map = Arc::clone(&self.map);
-        let view = map.view()?;
+        let view = map.view();
         check_key(key)?;
-        self.glance(&view, now_ns());
-        let word = namespace_word(&view, namespace);
-        let Some(index) = self.find(&view, hash_of(key, namespace), key, word) else {
+        self.glance(view, now_ns());
+        let word = namespace_word(view, namespace);
+        let Some(index) = self.find(view, hash_of(key, namespace), key, word) else {
             return Err(not_found(key));
         };
-        self.drop_object(&view, index, false);
-        self.count_of(&view, index)
+        self.drop_object(view, index, false);
+        self.count_of(view, index)
     }
 
     /// Removes objects of a namespace whose keys begin with `prefix`, looking at headers from `cursor` on. Gives how many
     /// went and where to go on; `None` when all were looked at.
     pub fn remove_matching(&mut self, namespace: u32, prefix: &[u8], cursor: u32) -> Result<(u32, Option<u32>)> {
         let map = Arc::clone(&self.map);
-        let view = map.view()?;
-        let word = namespace_word(&view, namespace);
+        let view = map.view();
+        let word = namespace_word(view, namespace);
         let (from, all) = (cursor, map.params().max_objects);
-        self.glance(&view, now_ns());
+        self.glance(view, now_ns());
         let to = from.saturating_add(4 * FLUSH).min(all);
         let matches = |index: &u32| {
             view.object(*index).is_some_and(|header| {
@@ -190,7 +190,7 @@ impl Master {
             })
         };
         let batch: Vec<u32> = (from..to).filter(matches).collect();
-        self.drop_objects(&view, &batch, false);
+        self.drop_objects(view, &batch, false);
         self.count_all()?;
         Ok((u32::try_from(batch.len()).unwrap_or(u32::MAX), Some(to).filter(|to| *to < all)))
     }
@@ -198,11 +198,11 @@ impl Master {
     /// Changes how an object is kept.
     pub fn retain(&mut self, namespace: u32, key: &[u8], keep: Keep) -> Result<()> {
         let map = Arc::clone(&self.map);
-        let view = map.view()?;
+        let view = map.view();
         check_key(key)?;
-        let word = namespace_word(&view, namespace);
+        let word = namespace_word(view, namespace);
         let (now, hash) = (now_ns(), hash_of(key, namespace));
-        let Some(index) = self.find(&view, hash, key, word) else {
+        let Some(index) = self.find(view, hash, key, word) else {
             return Err(not_found(key));
         };
         if let Some(header) = view.object(index) {
@@ -210,7 +210,7 @@ impl Master {
             header.flags.store(others | keep.flags(), Relaxed);
             header.retain_until.store(keep.until(now), Relaxed);
             if self.lists.list_of(index) != Some(WRITING) {
-                self.enqueue(&view, index, now);
+                self.enqueue(view, index, now);
             }
         }
         Ok(())

@@ -223,24 +223,24 @@ impl Master {
     /// done: there, or nothing is left to evict.
     pub fn evict_until_below(&mut self, owner: u32, permille: u32) -> Result<bool> {
         let map = Arc::clone(&self.map);
-        let view = map.view()?;
+        let view = map.view();
         if owner >= map.params().world_size || permille > 1000 {
             crate::bail!(NMC_ERR_INVALID_ARG, "rank {owner} or ratio {permille}/1000 is out of range");
         }
         let now = now_ns();
         let (mut budget, total) = (BUDGET, u64::from(map.params().pages()));
         let writing = self.lists.len(WRITING);
-        self.look_at_all_writing(&view, now, BUDGET);
+        self.look_at_all_writing(view, now, BUDGET);
         let noticed = self.lists.len(WRITING) < writing;
-        self.sweep_quarantine(&view, BUDGET);
-        self.sweep_limbo(&view, BUDGET);
+        self.sweep_quarantine(view, BUDGET);
+        self.sweep_limbo(view, BUDGET);
         while u64::from(self.ranks[owner as usize].pages.used()) * 1000 > total * u64::from(permille) {
             if budget == 0 {
                 return Ok(false);
             }
             let over = u64::from(self.ranks[owner as usize].pages.used()) - total * u64::from(permille) / 1000;
             let goal = Goal { objects: BATCH, pages: u32::try_from(over).unwrap_or(u32::MAX), soft: true };
-            if self.evict_some(&view, owner, goal, now, &mut budget) == 0 {
+            if self.evict_some(view, owner, goal, now, &mut budget) == 0 {
                 if noticed {
                     // There may be more that became readable.
                     return Ok(false);

@@ -7,7 +7,7 @@ impl Master {
     /// attached until they are known to be gone.
     pub fn take_over(map: Arc<Map>) -> Result<Self> {
         let mut master = Self::empty(Arc::clone(&map));
-        let view = map.view()?;
+        let view = map.view();
         let p = *map.params();
         for (client, number) in master.clients.iter_mut().zip(0u32..) {
             if view.client(number).is_some_and(|entry| entry.generation.load(Acquire) & 1 == 1) {
@@ -67,9 +67,7 @@ impl Master {
             rank.pages = Runs::with_used(p.pages(), used)?;
         }
         master.keys = Runs::with_used(p.key_units(), &mut keys)?;
-        if let Some(header) = view.header() {
-            master.next_epoch = header.next_epoch.load(Relaxed).max(last_epoch + 1);
-        }
+        master.next_epoch = view.header().next_epoch.load(Relaxed).max(last_epoch + 1);
         // Oldest first, so that eviction goes on in the same order.
         let epoch_of = |index: u32| view.object(index).map_or(0, |h| object::epoch(h.control.load(Relaxed)));
         let mut order: Vec<u32> = master.lists.iter(WRITING).collect();
@@ -78,15 +76,15 @@ impl Master {
             master.lists.move_to(index, WRITING);
         }
         reach("takeover.counted");
-        master.index.rebuild(&view, linked.iter().copied());
+        master.index.rebuild(view, linked.iter().copied());
         reach("takeover.indexed");
-        master.drop_replaced(&view, &mut linked);
+        master.drop_replaced(view, &mut linked);
         master.flushing = Some(0);
         master.sign()?;
-        master.look_at_all_writing(&view, now_ns(), usize::MAX);
+        master.look_at_all_writing(view, now_ns(), usize::MAX);
         // The former master may have died between a kill and its fence.
         object::settle();
-        master.sweep_limbo(&view, usize::MAX);
+        master.sweep_limbo(view, usize::MAX);
         reach("takeover.swept");
         for rank in 0..p.world_size {
             master.count(rank)?;

@@ -22,14 +22,14 @@ impl Master {
     /// Upkeep when nobody calls. Gives whether something is waiting that only time can settle.
     pub fn tend(&mut self) -> Result<bool> {
         let map = Arc::clone(&self.map);
-        let view = map.view()?;
+        let view = map.view();
         let now = now_ns();
-        self.glance(&view, now);
-        self.look_at_all_writing(&view, now, 4 * BUDGET);
-        self.sweep_quarantine(&view, 4 * BUDGET);
-        self.sweep_limbo(&view, 4 * BUDGET);
+        self.glance(view, now);
+        self.look_at_all_writing(view, now, 4 * BUDGET);
+        self.sweep_quarantine(view, 4 * BUDGET);
+        self.sweep_limbo(view, 4 * BUDGET);
         for _ in 0..FLUSH_STEPS {
-            self.continue_flush(&view);
+            self.continue_flush(view);
         }
         for rank in 0..map.params().world_size {
             self.count(rank)?;

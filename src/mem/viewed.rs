@@ -1,0 +1,42 @@
+//! The two slabs of a store and the view of them, which is made once and lies beside the memory that it shows.
+
+use super::Slab;
+use crate::layout::store::{Layout, View};
+
+/// See the module. The slabs neither move nor go away while the view is lent.
+pub struct Viewed {
+    /// Of the slabs below; never given out for longer than they live.
+    view: View<'static>,
+    control: Slab,
+    words: Slab,
+}
+
+impl Viewed {
+    /// Looks up what is in the slabs; `None` if they are smaller than `layout` says.
+    #[must_use]
+    pub fn new(layout: Layout, control: Slab, words: Slab) -> Option<Self> {
+        // SAFETY: both slabs stay mapped until they are dropped with this value, and `view` lends what is in them for
+        // no longer than this value is borrowed.
+        let (in_control, in_words) = unsafe { (control.region_unbound(), words.region_unbound()) };
+        Some(Self { view: View::new(layout, in_control, in_words)?, control, words })
+    }
+
+    /// What is in the slabs.
+    #[inline(always)]
+    #[must_use]
+    pub fn view(&self) -> &View<'_> {
+        &self.view
+    }
+
+    /// The slab that the master writes.
+    #[must_use]
+    pub fn control(&self) -> &Slab {
+        &self.control
+    }
+
+    /// The slab that clients write.
+    #[must_use]
+    pub fn words(&self) -> &Slab {
+        &self.words
+    }
+}
