@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub const MAGIC: u64 = 0x6e61_6e6f_6d63_5354;
 /// Longest key.
 pub const MAX_KEY: usize = 1024;
-/// Keys are stored in units of this many bytes.
+/// Bytes of a key that its header holds.
+pub const INLINE_KEY: usize = 32;
+/// What a header has no room for, the rest of its key and then all extents but the first, is in units of this many bytes.
 pub const KEY_UNIT: usize = 32;
-/// Extents that a header itself can list; more follow the key.
-pub const INLINE_EXTENTS: usize = 4;
 /// Most extents of a value.
 pub const MAX_EXTENTS: usize = 256;
 /// Bytes of a client's pin block before the first slot: a line with the high-water mark.
@@ -168,21 +168,23 @@ pub struct StoreHeader {
     after_root: [AtomicU64; 7],
 }
 
-/// An object. A look for a key needs the first half only, which is a cache line.
+/// An object. A look for a key of up to [`INLINE_KEY`] bytes needs the first half only, which is a cache line.
 #[repr(C, align(64))]
 pub struct ObjectHeader {
     /// See `sync::object`.
     pub control: AtomicU64,
     /// xxh64 of the key, seeded with the namespace.
     pub key_hash: AtomicU64,
-    /// First unit of the key in the key slab.
+    /// First unit in the key slab, if the object has any there.
     pub key_unit: AtomicU32,
     /// Length of the key.
     pub key_len: AtomicU32,
     /// Namespace and its generation.
     pub namespace: AtomicU32,
-    /// Client that writes or wrote it.
-    pub writer: AtomicU32,
+    /// `FLAG_*`, retain class, priority.
+    pub flags: AtomicU32,
+    /// The first bytes of the key, padded with zeros.
+    key: [AtomicU64; INLINE_KEY / 8],
     /// Bytes of the value.
     pub bytes_total: AtomicU64,
     /// Bytes of a page.
@@ -193,18 +195,16 @@ pub struct ObjectHeader {
     pub last_page_bytes: AtomicU32,
     /// Rank whose heap holds the value.
     pub owner_rank: AtomicU32,
-    /// `FLAG_*`, retain class, priority.
-    pub flags: AtomicU32,
     /// Runs of pages that hold the value.
     pub n_extents: AtomicU32,
-    /// The first runs: `first page << 32 | pages`.
-    pub extents: [AtomicU64; INLINE_EXTENTS],
+    /// Client that writes or wrote it.
+    pub writer: AtomicU32,
+    /// The first run: `first page << 32 | pages`.
+    extent: AtomicU64,
     /// When the state was entered, CLOCK_MONOTONIC ns.
     pub state_ts: AtomicU64,
     /// Unguessable name of the write plan.
     pub plan_id: AtomicU64,
-    /// Another 64 bits of the key.
-    pub key_fp: AtomicU64,
     /// When a soft retention ends, CLOCK_MONOTONIC ns.
     pub retain_until: AtomicU64,
 }
@@ -296,7 +296,7 @@ const _: () = {
     assert!(size_of::<StoreHeader>() == 256 && size_of::<ObjectHeader>() == 128);
     assert!(size_of::<ClientEntry>() == 64 && size_of::<RankCounters>() == 128 && size_of::<Namespace>() == 128);
     assert!(size_of::<Bell>() == CACHE_LINE && size_of::<PublishWords>() == 16);
-    assert!(std::mem::offset_of!(ObjectHeader, extents) == 64 && std::mem::offset_of!(StoreHeader, root) == 192);
+    assert!(std::mem::offset_of!(ObjectHeader, bytes_total) == 64 && std::mem::offset_of!(StoreHeader, root) == 192);
 };
 
 macro_rules! in_shared {
@@ -486,7 +486,7 @@ impl<'a> View<'a> {
     /// Searches the index.
     #[inline(always)]
     pub fn find(&self, hash: u64, confirm: impl FnMut(u32) -> bool) -> index::Found {
-        index::find(&self.header.root, self.tables, hash, confirm)
+        index::find(&self.header.root, &self.tables, hash, confirm)
     }
 
     fn table_in_use(&self) -> &'a [AtomicU64] {
@@ -512,7 +512,9 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub fn hint_rest(&self, index: u32) {
         if let (Some(object), Some(words)) = (self.object(index), self.publish(index)) {
-            self.key_words(object.key_unit.load(Ordering::Relaxed), 1).unwrap_or_default().iter().for_each(hint);
+            if object.key_len.load(Ordering::Relaxed) as usize > INLINE_KEY {
+                self.key_words(object.key_unit.load(Ordering::Relaxed), 1).unwrap_or_default().iter().for_each(hint);
+            }
             if object::state(object.control.load(Ordering::Relaxed)) != object::READY {
                 hint(words);
             }
@@ -581,66 +583,62 @@ impl<'a> View<'a> {
         {
             return false;
         }
-        let Some(stored) = self.key_words(object.key_unit.load(Ordering::Relaxed), key.len().div_ceil(8)) else {
-            return false;
-        };
-        let (whole, rest) = key.as_chunks::<8>();
-        // Without a branch a word: keys that come this far are nearly always equal.
-        let differs = stored
-            .iter()
-            .zip(whole)
-            .fold(0, |differs, (word, bytes)| differs | (word.load(Ordering::Relaxed) ^ u64::from_le_bytes(*bytes)));
-        differs == 0 && (rest.is_empty() || stored.last().is_some_and(|w| w.load(Ordering::Relaxed) == tail_word(rest)))
+        let Some((head, tail)) = key.split_first_chunk::<INLINE_KEY>() else { return short_is(object, key) };
+        same(&object.key, head) && (tail.is_empty() || self.tail_is(object, tail))
+    }
+
+    /// Not inline, like [`short_is`]: what they need would be made ready before every search.
+    #[inline(never)]
+    fn tail_is(&self, object: &ObjectHeader, tail: &[u8]) -> bool {
+        let words = self.key_words(object.key_unit.load(Ordering::Relaxed), tail.len().div_ceil(8));
+        words.is_some_and(|stored| same(stored, tail))
     }
 
     /// Copies the key of an object. Confirm afterwards, as for [`View::key_is`].
     #[must_use]
     pub fn key_of(&self, object: &ObjectHeader) -> Vec<u8> {
         let len = (object.key_len.load(Ordering::Relaxed) as usize).min(MAX_KEY);
-        let words = self.key_words(object.key_unit.load(Ordering::Relaxed), len.div_ceil(8)).unwrap_or_default();
-        let mut key: Vec<u8> = words.iter().flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes()).collect();
+        let tail = self.key_words(object.key_unit.load(Ordering::Relaxed), tail_words(len)).unwrap_or_default();
+        let mut key: Vec<u8> =
+            object.key.iter().chain(tail).flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes()).collect();
         key.truncate(len);
         key
     }
 
-    /// Stores a key. Only for units that nobody uses.
-    pub fn store_key(&self, unit: u32, key: &[u8]) {
-        if let Some(words) = self.key_words(unit, key.len().div_ceil(8)) {
-            for (word, chunk) in words.iter().zip(key.chunks(8)) {
-                word.store(tail_word(chunk), Ordering::Relaxed);
-            }
+    /// Stores the key of an object that nobody looks at, of which `key_unit` is stored already.
+    pub fn store_key(&self, object: &ObjectHeader, key: &[u8]) {
+        object.key_len.store(u32::try_from(key.len()).unwrap_or(0), Ordering::Relaxed);
+        let tail = self.key_words(object.key_unit.load(Ordering::Relaxed), tail_words(key.len())).unwrap_or_default();
+        let mut chunks = key.chunks(8);
+        for word in object.key.iter().chain(tail) {
+            word.store(chunks.next().map_or(0, padded), Ordering::Relaxed);
         }
+    }
+
+    /// The word that holds run `i` of an object's pages.
+    #[inline(always)]
+    fn extent_word<'h>(&self, object: &'h ObjectHeader, i: usize) -> Option<&'h AtomicU64>
+    where
+        'a: 'h,
+    {
+        let Some(more) = i.checked_sub(1) else { return Some(&object.extent) };
+        let skip = tail_words(object.key_len.load(Ordering::Relaxed) as usize) + more;
+        self.key_words(object.key_unit.load(Ordering::Relaxed), skip + 1)?.last()
     }
 
     /// Run `i` of an object's pages: first page and count.
     #[inline(always)]
     #[must_use]
     pub fn extent(&self, object: &ObjectHeader, i: usize) -> Option<(u32, u32)> {
-        let word = match object.extents.get(i) {
-            Some(word) => word,
-            None => {
-                let skip = (object.key_len.load(Ordering::Relaxed) as usize).div_ceil(8) + i - INLINE_EXTENTS;
-                let unit = object.key_unit.load(Ordering::Relaxed) as usize + skip / (KEY_UNIT / 8);
-                self.key_words(u32::try_from(unit).ok()?, skip % (KEY_UNIT / 8) + 1)?.last()?
-            }
-        };
-        let word = word.load(Ordering::Relaxed);
+        let word = self.extent_word(object, i)?.load(Ordering::Relaxed);
         #[allow(clippy::cast_possible_truncation, reason = "two halves of a word")]
         Some(((word >> 32) as u32, word as u32))
     }
 
     /// Stores run `i` of an object's pages. The key's units must have room for it.
     pub fn store_extent(&self, object: &ObjectHeader, i: usize, first: u32, count: u32) {
-        let word = u64::from(first) << 32 | u64::from(count);
-        if let Some(inline) = object.extents.get(i) {
-            inline.store(word, Ordering::Relaxed);
-            return;
-        }
-        let skip = (object.key_len.load(Ordering::Relaxed) as usize).div_ceil(8) + i - INLINE_EXTENTS;
-        let unit = object.key_unit.load(Ordering::Relaxed) as usize + skip / (KEY_UNIT / 8);
-        let words = u32::try_from(unit).ok().and_then(|unit| self.key_words(unit, skip % (KEY_UNIT / 8) + 1));
-        if let Some(place) = words.and_then(<[AtomicU64]>::last) {
-            place.store(word, Ordering::Relaxed);
+        if let Some(place) = self.extent_word(object, i) {
+            place.store(u64::from(first) << 32 | u64::from(count), Ordering::Relaxed);
         }
     }
 
@@ -652,16 +650,41 @@ impl<'a> View<'a> {
     }
 }
 
-fn tail_word(bytes: &[u8]) -> u64 {
+/// Up to 8 bytes as a word, padded with zeros.
+fn padded(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
     u64::from_le_bytes(word)
 }
 
-/// Units that a key and its extents take in the key slab.
+/// Whether `stored` begins with `bytes`, the last word padded with zeros.
+#[inline(always)]
+fn same(stored: &[AtomicU64], bytes: &[u8]) -> bool {
+    let (whole, rest) = bytes.as_chunks::<8>();
+    // Without a branch a word: keys that come this far are nearly always equal.
+    let differs = stored
+        .iter()
+        .zip(whole)
+        .fold(0, |differs, (word, bytes)| differs | (word.load(Ordering::Relaxed) ^ u64::from_le_bytes(*bytes)));
+    differs == 0
+        && (rest.is_empty() || stored.get(whole.len()).is_some_and(|w| w.load(Ordering::Relaxed) == padded(rest)))
+}
+
+#[inline(never)]
+fn short_is(object: &ObjectHeader, key: &[u8]) -> bool {
+    same(&object.key, key)
+}
+
+/// Words of a key that its header has no room for.
+#[inline(always)]
+const fn tail_words(key_len: usize) -> usize {
+    key_len.saturating_sub(INLINE_KEY).div_ceil(8)
+}
+
+/// Units that an object takes in the key slab: none for most.
 #[must_use]
 pub fn key_units(key_len: usize, extents: usize) -> u32 {
-    let words = key_len.div_ceil(8) + extents.saturating_sub(INLINE_EXTENTS);
+    let words = tail_words(key_len) + extents.saturating_sub(1);
     u32::try_from((words * 8).div_ceil(KEY_UNIT)).unwrap_or(u32::MAX)
 }
 
@@ -701,7 +724,7 @@ impl Namespace {
     /// Stores the name.
     pub fn set_name(&self, name: &[u8]) {
         for (place, chunk) in self.name.iter().zip(name.chunks(8)) {
-            place.store(tail_word(chunk), Ordering::Relaxed);
+            place.store(padded(chunk), Ordering::Relaxed);
         }
         self.name_len.store(u32::try_from(name.len()).unwrap_or(0), Ordering::Relaxed);
     }

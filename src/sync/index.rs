@@ -59,12 +59,13 @@ pub fn path(buckets: usize, hash: u64) -> impl Iterator<Item = usize> {
 
 /// Looks for an entry of `hash` that `confirm` accepts. `root` counts switches; the table in use is `root` modulo 2.
 #[inline(always)]
-pub fn find(root: &AtomicU64, tables: [&[AtomicU64]; 2], hash: u64, mut confirm: impl FnMut(u32) -> bool) -> Found {
+pub fn find(root: &AtomicU64, tables: &[&[AtomicU64]; 2], hash: u64, mut confirm: impl FnMut(u32) -> bool) -> Found {
     'search: for _ in 0..RETRIES {
         let seen = root.load(Ordering::Acquire);
         let table = tables[(seen & 1) as usize];
         for at in path(table.len(), hash) {
-            let word = table[at].load(Ordering::Acquire);
+            let Some(bucket) = table.get(at) else { break };
+            let word = bucket.load(Ordering::Acquire);
             if word == EMPTY {
                 break;
             }
@@ -75,7 +76,7 @@ pub fn find(root: &AtomicU64, tables: [&[AtomicU64]; 2], hash: u64, mut confirm:
                     return Found::At(index);
                 }
                 // It may be dead because another object took its place, which is in this bucket then.
-                if table[at].load(Ordering::Relaxed) != word {
+                if bucket.load(Ordering::Relaxed) != word {
                     continue 'search;
                 }
             }
@@ -179,7 +180,7 @@ mod tests {
 
     fn look(table: &[AtomicU64], hash: u64, wanted: u32) -> Found {
         let root = AtomicU64::new(0);
-        find(&root, [table, table], hash, |index| index == wanted)
+        find(&root, &[table, table], hash, |index| index == wanted)
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Shared {
     }
 
     fn find(&self, confirm: impl FnMut(u32) -> bool) -> Found {
-        index::find(&self.root, [&self.tables[0], &self.tables[1]], KEY.hash, confirm)
+        index::find(&self.root, &[&self.tables[0], &self.tables[1]], KEY.hash, confirm)
     }
 
     fn find_key(&self) -> Found {

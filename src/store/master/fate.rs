@@ -109,11 +109,9 @@ impl Master {
                 failed = rank.pages.free(Run { first, count }).err().or(failed);
             }
         }
-        let key = Run {
-            first: header.key_unit.load(Relaxed),
-            count: key_units(header.key_len.load(Relaxed) as usize, n_extents),
-        };
-        failed = self.keys.free(key).err().or(failed);
+        if let Some(run) = key_run(header) {
+            failed = self.keys.free(run).err().or(failed);
+        }
         if let Some(error) = failed {
             self.news.push((log::ERROR, format!("store: giving back object {index}: {error}")));
         }

@@ -189,7 +189,7 @@ fn facts(view: &View<'_>, index: u32, now: u64) -> Facts {
     let stamp = view.access(index).map_or(0, |a| a.load(Relaxed)) as u32;
     let (retain, priority) = flags_of(header);
     let expired = retain != Retain::Soft || header.retain_until.load(Relaxed) <= now;
-    Facts { stamp, fingerprint: header.key_fp.load(Relaxed), priority, expired }
+    Facts { stamp, fingerprint: header.key_hash.load(Relaxed), priority, expired }
 }
 
 impl Master {
@@ -249,6 +249,12 @@ impl Master {
     pub fn map(&self) -> &Arc<Map> {
         &self.map
     }
+}
+
+/// What an object has in the key slab.
+fn key_run(header: &ObjectHeader) -> Option<Run> {
+    let count = key_units(header.key_len.load(Relaxed) as usize, header.n_extents.load(Relaxed) as usize);
+    (count > 0).then(|| Run { first: header.key_unit.load(Relaxed), count })
 }
 
 fn paged_bytes(header: &ObjectHeader) -> u64 {

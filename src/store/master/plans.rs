@@ -56,9 +56,8 @@ impl Master {
             view.header().next_epoch.store(self.next_epoch, Release);
             object::reserve(&header.control, epoch);
             header.key_hash.store(hash, Relaxed);
-            header.key_fp.store(xxh64(key, !u64::from(namespace)), Relaxed);
-            header.key_unit.store(key_run.first, Relaxed);
-            header.key_len.store(u32::try_from(key.len()).unwrap_or(0), Relaxed);
+            header.key_unit.store(key_run.map_or(0, |run| run.first), Relaxed);
+            view.store_key(header, key);
             header.bytes_total.store(bytes, Relaxed);
             header.page_bytes.store(p.page_bytes, Relaxed);
             header.n_pages.store(pages, Relaxed);
@@ -72,7 +71,6 @@ impl Master {
             header.writer.store(client, Relaxed);
             header.namespace.store(word, Relaxed);
             header.retain_until.store(keep.until(now), Relaxed);
-            view.store_key(key_run.first, key);
             for (i, run) in runs.iter().enumerate() {
                 view.store_extent(header, i, run.first, run.count);
             }

@@ -22,7 +22,7 @@ impl Master {
         contiguous: bool,
         runs: &mut Vec<Run>,
         now: u64,
-    ) -> Result<(u32, Run)> {
+    ) -> Result<(u32, Option<Run>)> {
         let mut budget = BUDGET;
         self.approach_low(view, owner, pages, now, &mut budget);
         let mut last_resort = true;
@@ -33,8 +33,13 @@ impl Master {
             if let Some(index) = header
                 && (pages == 0 || rank.pages.allocate_spread(pages, most, runs))
             {
-                if let Some(key) = self.keys.allocate(key_units(key_len, runs.len())) {
-                    return Ok((index, key));
+                match key_units(key_len, runs.len()) {
+                    0 => return Ok((index, None)),
+                    units => {
+                        if let Some(run) = self.keys.allocate(units) {
+                            return Ok((index, Some(run)));
+                        }
+                    }
                 }
                 for run in runs.drain(..) {
                     self.ranks[owner as usize].pages.free(run)?;

@@ -37,8 +37,7 @@ impl Master {
                 let Some((first, count)) = view.extent(header, i) else { return Err(corrupt(index)) };
                 of_rank.push(Run { first, count });
             }
-            let count = key_units(header.key_len.load(Relaxed) as usize, n_extents);
-            keys.push(Run { first: header.key_unit.load(Relaxed), count });
+            keys.extend(key_run(header));
             if let Some(ns) = view.namespace(header.namespace.load(Relaxed) & 0xff) {
                 ns.bytes_used.fetch_add(paged_bytes(header), Relaxed);
                 ns.objects.fetch_add(1, Relaxed);
