@@ -1162,11 +1162,11 @@ typedef struct nmc_store_stats_t {
    */
   uint64_t hit_permille;
   /**
-   * Half of the puts took less than this, in ns, to the next power of two.
+   * Half of the puts (a sample) took less than this, in ns, to the next power of two.
    */
   uint64_t put_p50_ns;
   /**
-   * 99 % of the puts took less than this.
+   * 99 % of the puts (a sample) took less than this.
    */
   uint64_t put_p99_ns;
   /**

@@ -324,9 +324,9 @@ pub struct nmc_store_stats_t {
     pub bytes_read: u64,
     /// Share of reads that found their object, in 1/1000.
     pub hit_permille: u64,
-    /// Half of the puts took less than this, in ns, to the next power of two.
+    /// Half of the puts (a sample) took less than this, in ns, to the next power of two.
     pub put_p50_ns: u64,
-    /// 99 % of the puts took less than this.
+    /// 99 % of the puts (a sample) took less than this.
     pub put_p99_ns: u64,
     /// Half of the gets (a sample) took less than this.
     pub get_p50_ns: u64,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const SHARDS: usize = 8;
 /// Buckets of a latency histogram: bucket `i` counts calls of less than `2^i` ns that are in no lower one.
 pub const BUCKETS: usize = 40;
-/// One in so many reads is timed.
+/// One in so many calls of a kind is timed: a look at the clock costs as much as a search.
 const SAMPLE: u64 = 32;
 
 /// What happened.
@@ -70,7 +70,7 @@ pub struct Totals {
     pub average_tx: u64,
     /// Moving average of the bytes of a get.
     pub average_rx: u64,
-    /// Latencies of puts, gets (a sample) and plans.
+    /// Latencies of puts, gets and plans, a sample of each.
     pub histograms: [[u64; BUCKETS]; 3],
 }
 
@@ -107,10 +107,16 @@ impl Counters {
         add(&self.shard().misses, 1);
     }
 
-    /// Whether this read is one of those that are timed.
+    /// Whether the next call of this kind is one of those that are timed.
     #[inline(always)]
-    pub fn is_sample(&self) -> bool {
-        self.shard().hits.load(Relaxed).is_multiple_of(SAMPLE)
+    pub fn is_sample(&self, op: Op) -> bool {
+        let shard = self.shard();
+        let so_far = match op {
+            Op::Put => &shard.puts,
+            Op::Get => &shard.hits,
+            Op::Plan => &shard.plans,
+        };
+        so_far.load(Relaxed).is_multiple_of(SAMPLE)
     }
 
     /// A read was timed.
@@ -120,17 +126,25 @@ impl Counters {
     }
 
     /// A value was written.
-    pub fn put(&self, bytes: u64, ns: u64) {
+    pub fn put(&self, bytes: u64) {
         let shard = self.shard();
         add(&shard.puts, 1);
         add(&shard.tx, bytes);
-        self.timed(Op::Put, ns);
         approach(&self.average_tx, bytes);
     }
 
+    /// A put was timed.
+    pub fn timed_put(&self, ns: u64) {
+        self.timed(Op::Put, ns);
+    }
+
     /// `n` plans were asked for in one call.
-    pub fn plan(&self, n: u64, ns: u64) {
+    pub fn plan(&self, n: u64) {
         add(&self.shard().plans, n);
+    }
+
+    /// A call that asked for plans was timed.
+    pub fn timed_plan(&self, ns: u64) {
         self.timed(Op::Plan, ns);
         approach(&self.average_plan_ns, ns);
     }

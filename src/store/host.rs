@@ -102,6 +102,7 @@ impl Host {
         let mut state = self.state.lock();
         let master = state.master.as_mut().ok_or_else(away)?;
         let result = body(master);
+        master.publish_counters();
         let news = master.take_news();
         // The program's log callback may call us: it must not find the lock taken.
         drop(state);
@@ -133,7 +134,9 @@ impl Host {
         for client in master.former(info.rank, info.rank_generation)? {
             master.client_gone(client)?;
         }
-        let client = master.attach(info)?;
+        let attached = master.attach(info);
+        master.publish_counters();
+        let client = attached?;
         Ok((client, Arc::clone(master.map())))
     }
 

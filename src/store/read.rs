@@ -4,6 +4,7 @@
 use super::Store;
 use super::client::Client;
 use super::copy::{Cursor, Pieces};
+use super::counters::Op;
 use super::master::{check_key, hash_of, namespace_word, not_found, show};
 use super::sys;
 use crate::base::error::{Error, Result};
@@ -386,7 +387,7 @@ impl Store {
     ) -> Result<Look<u64>> {
         let client = &*self.client;
         let view = client.view();
-        let started = client.counters.is_sample().then(sys::now_ns);
+        let started = client.counters.is_sample(Op::Get).then(sys::now_ns);
         let pin = match self.look_and_pin(view, key)? {
             Look::Ready(pin) => pin,
             Look::Writing(index, epoch) => {

@@ -2,6 +2,7 @@
 
 use super::Store;
 use super::copy::{Cursor, Pieces};
+use super::counters::Op;
 use super::master::{Keep, OpenRequest, Opened, check_key, namespace_word, show};
 use super::read::{Location, Look, location};
 use super::sys;
@@ -63,12 +64,19 @@ impl Store {
     /// Stores a value.
     pub fn put(&self, key: &[u8], pieces: &Pieces<'_>, options: &PutOptions) -> Result<()> {
         check_key(key)?;
-        let started = sys::now_ns();
+        let counters = &self.client.counters;
+        let started = counters.is_sample(Op::Put).then(sys::now_ns);
         let bytes = pieces.bytes()?;
         let plan = self.client.open(&self.request(key, bytes, options))?;
-        self.client.counters.plan(1, sys::now_ns() - started);
+        counters.plan(1);
+        if let Some(started) = started {
+            counters.timed_plan(sys::now_ns() - started);
+        }
         self.fill(&plan, pieces, bytes, options.replace)?;
-        self.client.counters.put(bytes, sys::now_ns() - started);
+        counters.put(bytes);
+        if let Some(started) = started {
+            counters.timed_put(sys::now_ns() - started);
+        }
         Ok(())
     }
 
@@ -78,17 +86,22 @@ impl Store {
             items.iter().map(|(key, pieces)| check_key(key).and_then(|()| pieces.bytes()).map(|_| ())).collect();
         let good: Vec<usize> = (0..items.len()).filter(|i| results[*i].is_ok()).collect();
         let request = |i: &usize| self.request(items[*i].0, items[*i].1.bytes().unwrap_or(0), options);
+        let counters = &self.client.counters;
         // A few at a time: what is open cannot be evicted, and waits for the watchdog while the others are filled.
         for part in good.chunks(MAX_ITEMS) {
             let asked = sys::now_ns();
             let requests: Vec<OpenRequest<'_>> = part.iter().map(request).collect();
             let opened = self.client.open_many(&requests);
-            self.client.counters.plan(part.len() as u64, sys::now_ns() - asked);
+            counters.plan(part.len() as u64);
+            counters.timed_plan(sys::now_ns() - asked);
             for ((i, opened), request) in part.iter().zip(opened).zip(&requests) {
-                let begun = sys::now_ns();
+                let begun = counters.is_sample(Op::Put).then(sys::now_ns);
                 results[*i] = opened.and_then(|plan| self.fill(&plan, &items[*i].1, request.bytes, options.replace));
                 if results[*i].is_ok() {
-                    self.client.counters.put(request.bytes, sys::now_ns() - begun);
+                    counters.put(request.bytes);
+                    if let Some(begun) = begun {
+                        counters.timed_put(sys::now_ns() - begun);
+                    }
                 }
             }
         }
@@ -173,9 +186,13 @@ impl Store {
     /// Asks for a plan and leaves storing the pages to the program.
     pub fn open_for_write(&self, key: &[u8], bytes: u64, options: &PutOptions) -> Result<(Opened, Location)> {
         check_key(key)?;
-        let started = sys::now_ns();
+        let counters = &self.client.counters;
+        let started = counters.is_sample(Op::Plan).then(sys::now_ns);
         let plan = self.client.open(&self.request(key, bytes, options))?;
-        self.client.counters.plan(1, sys::now_ns() - started);
+        counters.plan(1);
+        if let Some(started) = started {
+            counters.timed_plan(sys::now_ns() - started);
+        }
         self.locate(&plan)
     }
 

@@ -103,13 +103,13 @@ impl Master {
             } else {
                 self.drop_object(view, index, true);
             }
-            self.count_of(view, index)?;
+            self.count_of(view, index);
         }
         let late: Vec<u32> = self.lists.iter(QUARANTINE).filter(of_client).collect();
         for index in late {
             self.leave_waiting(view, index);
             self.free_or_wait(view, index);
-            self.count_of(view, index)?;
+            self.count_of(view, index);
         }
         Ok(())
     }

@@ -79,7 +79,7 @@ impl Master {
             if object::finished(&words.published, object::epoch(header.control.load(Relaxed))) {
                 self.leave_waiting(view, index);
                 self.free_or_wait(view, index);
-                let _ = self.count_of(view, index);
+                self.count_of(view, index);
             } else {
                 self.lists.move_to(index, QUARANTINE);
             }

@@ -16,6 +16,7 @@ use crate::base::error::{Error, Result};
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::base::{id, log};
+use crate::layout::MAX_RANKS;
 use crate::layout::store::{
     FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_EXTENTS, MAX_KEY, MAX_NAMESPACE_NAME, MAX_NAMESPACES,
     ObjectHeader, PRIORITY_SHIFT, RETAIN_SHIFT, View, key_units,
@@ -156,6 +157,8 @@ pub struct Master {
     /// Candidates for eviction that were pinned, and their queues, during one choice.
     aside: Vec<(u32, ListId)>,
     runs: Vec<Run>,
+    /// Ranks whose counters in shared memory are behind, one bit each.
+    uncounted: u64,
     /// Lines for the log, until nobody holds a lock that the program's callback could need.
     news: Vec<(i32, String)>,
 }
@@ -219,6 +222,7 @@ impl Master {
             pinned: Vec::new(),
             aside: Vec::new(),
             runs: Vec::new(),
+            uncounted: 0,
             news: Vec::new(),
             map,
         }
@@ -228,9 +232,8 @@ impl Master {
     pub fn new(map: Arc<Map>) -> Result<Self> {
         let mut master = Self::empty(map);
         master.sign()?;
-        for rank in 0..master.map.params().world_size {
-            master.count(rank)?;
-        }
+        master.count_all();
+        master.publish_counters();
         Ok(master)
     }
 

@@ -3,12 +3,25 @@
 use super::*;
 
 impl Master {
-    pub(super) fn count_of(&self, view: &View<'_>, index: u32) -> Result<()> {
-        self.count(view.object(index).map_or(0, |h| h.owner_rank.load(Relaxed)))
+    /// Something of a rank changed that its counters show.
+    pub(super) fn count(&mut self, owner: u32) {
+        self.uncounted |= 1 << (owner as usize % MAX_RANKS);
     }
 
-    pub(super) fn count_all(&self) -> Result<()> {
-        (0..self.map.params().world_size).try_for_each(|rank| self.count(rank))
+    pub(super) fn count_of(&mut self, view: &View<'_>, index: u32) {
+        self.count(view.object(index).map_or(0, |h| h.owner_rank.load(Relaxed)));
+    }
+
+    pub(super) fn count_all(&mut self) {
+        self.uncounted = u64::MAX;
+    }
+
+    /// Brings the counters in shared memory up to date: at the end of each call, however much it did.
+    pub fn publish_counters(&mut self) {
+        let changed = std::mem::take(&mut self.uncounted);
+        for rank in (0..self.map.params().world_size).filter(|rank| changed >> (*rank as usize % MAX_RANKS) & 1 == 1) {
+            self.publish_rank(rank);
+        }
     }
 
     /// Generation of a client's place; odd while somebody has it.
@@ -28,10 +41,9 @@ impl Master {
             })
     }
 
-    /// Brings the counters of a rank in shared memory up to date.
-    pub(super) fn count(&self, owner: u32) -> Result<()> {
+    fn publish_rank(&self, owner: u32) {
         let view = self.map.view();
-        let (Some(rank), Some(counters)) = (self.ranks.get(owner as usize), view.rank(owner)) else { return Ok(()) };
+        let (Some(rank), Some(counters)) = (self.ranks.get(owner as usize), view.rank(owner)) else { return };
         let page = u64::from(self.map.params().page_bytes);
         let frag = rank.pages.fragmentation();
         counters.bytes_used.store(u64::from(rank.pages.used()) * page, Relaxed);
@@ -42,7 +54,6 @@ impl Master {
         counters.limbo_bytes.store(rank.limbo, Relaxed);
         counters.free_runs.store(frag.free_runs.into(), Relaxed);
         counters.largest_free_bytes.store(u64::from(frag.largest_run) * page, Relaxed);
-        Ok(())
     }
 
     /// Whether a client with this number is attached.

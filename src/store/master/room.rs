@@ -181,7 +181,7 @@ impl Master {
             }
         }
         if let Some(first) = batch.first() {
-            let _ = self.count_of(view, *first);
+            self.count_of(view, *first);
         }
         freed
     }
@@ -253,7 +253,7 @@ impl Master {
                 break;
             }
         }
-        self.count(owner)?;
+        self.count(owner);
         Ok(true)
     }
 }

@@ -85,9 +85,8 @@ impl Master {
         object::settle();
         master.sweep_limbo(view, usize::MAX);
         reach("takeover.swept");
-        for rank in 0..p.world_size {
-            master.count(rank)?;
-        }
+        master.count_all();
+        master.publish_counters();
         Ok(master)
     }
 

@@ -31,9 +31,7 @@ impl Master {
         for _ in 0..FLUSH_STEPS {
             self.continue_flush(view);
         }
-        for rank in 0..map.params().world_size {
-            self.count(rank)?;
-        }
+        self.count_all();
         let waiting = [WRITING, LIMBO, QUARANTINE].iter().any(|list| self.lists.len(*list) > 0);
         Ok(waiting || self.flushing.is_some() || self.clients.contains(&Client::Leaving))
     }
@@ -61,7 +59,7 @@ impl Master {
                 counters.stuck_put_reclaimed.fetch_add(1, Relaxed);
                 self.news.push((log::WARN, format!("store: the writer of object {index} on rank {owner} is late")));
             }
-            let _ = self.count(owner);
+            self.count(owner);
         } else {
             self.lists.move_to(index, WRITING);
         }
@@ -81,7 +79,7 @@ impl Master {
             rank.ready += 1;
         }
         self.enqueue(view, index, now);
-        let _ = self.count(owner);
+        self.count(owner);
     }
 
     pub(super) fn enqueue(&mut self, view: &View<'_>, index: u32, now: u64) {
@@ -105,7 +103,7 @@ impl Master {
             } else {
                 self.leave_waiting(view, index);
                 self.release(view, index);
-                let _ = self.count_of(view, index);
+                self.count_of(view, index);
             }
         }
     }
