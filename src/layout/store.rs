@@ -521,6 +521,12 @@ impl<'a> View<'a> {
         }
     }
 
+    /// What an object's header says about its value will be looked at soon.
+    #[inline(always)]
+    pub fn hint_value(&self, object: &ObjectHeader) {
+        hint(&object.bytes_total);
+    }
+
     /// `count` words of the key slab from `unit` on.
     #[inline(always)]
     #[must_use]

@@ -162,6 +162,8 @@ impl Store {
                 }
                 return false;
             }
+            // Its other line is read after the fence, which would wait for it.
+            view.hint_value(header);
             if !object::pin(word, object::pin_word(index, of), &header.control, &words.published, of) {
                 return false;
             }
