@@ -207,7 +207,7 @@ impl Store {
         Ok(matches!(self.look(self.client.view(), key)?, Look::Ready(_)))
     }
 
-    /// Looks for many keys, as long as `go_on` says so. In a large store a look waits for memory three times, one after
+    /// Looks for many keys, as long as `go_on` says so. In a large store a look waits for memory twice, one after
     /// the other; here those of a group of keys wait together.
     pub fn look_many<'k>(
         &self,
