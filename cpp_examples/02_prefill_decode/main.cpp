@@ -2,7 +2,7 @@
 // processes own; those find it, read it in place, and check every byte.
 //
 // Read prefill() and decode() first: they are all that the engines do. Everything else counts, starts the processes and
-// prints. Needs no GPU.
+// prints. Needs no GPU; with --gpu the heaps lie in GPU memory, and kernels (gpu.cu) store and read the bytes.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -15,12 +15,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <nanomc.hpp>
 #include <random>
+
+#include "engine.hpp"
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr int kRanks = 4;                             // 0 and 1 prefill for 2 and 3, which decode
 constexpr uint64_t kBlocks = 4;                       // objects of a prompt: one for each block of its tokens
 constexpr uint64_t kWindow = 4;                       // prompts that prefill may be ahead of decode
@@ -28,6 +28,7 @@ constexpr uint64_t kRoom = 2 * kBlocks * kWindow;     // objects that fit a heap
 constexpr auto kPatience = std::chrono::seconds(60);  // for loaded machines; nothing here takes that long
 
 struct Options {
+  bool gpu = false;
   double seconds = 3;
   uint64_t page_bytes = 256 << 10, value_bytes = 1 << 20;
   uint64_t heap_bytes() const { return kRoom * ((value_bytes + page_bytes - 1) / page_bytes * page_bytes); }
@@ -71,17 +72,59 @@ std::string key_of(int engine, uint64_t prompt, uint64_t block) {
   return "prompt/" + std::to_string(engine) + "/" + std::to_string(prompt) + "/block/" + std::to_string(block);
 }
 
-// Stands for attention: every word depends on the key and on the page, so that nothing else can pass for it.
-void compute(std::vector<uint64_t>& page, uint64_t key_hash, uint32_t number) {
-  for (size_t i = 0; i < page.size(); ++i) page[i] = nmc_pattern_u64(key_hash, 0, number, i);
+class Cpu : public Engine {
+ public:
+  explicit Cpu(uint64_t page_bytes) : page_(page_bytes / 8) {}
+
+  Clock::duration fill(nmc::WritePlan& plan) override {
+    Clock::duration busy{0};
+    for (uint32_t page = 0; page < plan.n_pages(); ++page) {
+      compute(plan.c().key_hash, page);
+      const auto start = Clock::now();
+      std::memcpy(plan.page(page).data(), page_.data(), plan.page(page).size());  // their memory, mapped here
+      busy += Clock::now() - start;
+    }
+    const auto start = Clock::now();
+    plan.commit();  // one release store, and it is theirs
+    return busy + (Clock::now() - start);
+  }
+
+  Clock::duration check(nmc::View view, uint64_t key_hash, bool& right) override {
+    Clock::duration busy{0};
+    right = true;
+    for (uint32_t page = 0; page < view.n_pages(); ++page) {
+      compute(key_hash, page);
+      const auto start = Clock::now();
+      const nmc::const_bytes_view bytes = view.page(page);
+      right &= std::memcmp(bytes.data(), page_.data(), bytes.size()) == 0;
+      busy += Clock::now() - start;
+    }
+    return busy;
+  }  // unpinned here
+
+ private:
+  // Stands for attention: every word depends on the key and on the page, so that nothing else can pass for it.
+  void compute(uint64_t key_hash, uint32_t page) {
+    for (size_t i = 0; i < page_.size(); ++i) page_[i] = nmc_pattern_u64(key_hash, 0, page, i);
+  }
+  std::vector<uint64_t> page_;
+};
+
+#ifdef PREFILL_DECODE_GPU
+constexpr bool kGpuBuilt = true;
+std::unique_ptr<Engine> engine_for(const Options& options) {
+  return options.gpu ? gpu_engine() : std::make_unique<Cpu>(options.page_bytes);
 }
+#else
+constexpr bool kGpuBuilt = false;
+std::unique_ptr<Engine> engine_for(const Options& options) { return std::make_unique<Cpu>(options.page_bytes); }
+#endif
 
 // Computes prompts and pushes them into the memory of a decode engine, until the time is over.
-void prefill(const nmc::World& world, const nmc::Store& store, const Options& options, int me) {
+void prefill(Engine& engine, const nmc::World& world, const nmc::Store& store, const Options& options, int me) {
   const int decoder = me + 2;
   const nmc::Word decoded = world.word(decoder, 0), end_word = world.word(me, 0);
   const auto end = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options.seconds * 1000));
-  std::vector<uint64_t> computed(options.page_bytes / 8);
   uint64_t prompt = 0;
   while (Clock::now() < end) {
     if (prompt >= decoded.load_acquire() + kWindow) {  // far enough ahead
@@ -89,20 +132,12 @@ void prefill(const nmc::World& world, const nmc::Store& store, const Options& op
       continue;
     }
     for (uint64_t block = 0; block < kBlocks; ++block) {
-      auto start = Clock::now();
+      const auto start = Clock::now();
       // A place in the decoder's memory. Old prompts are evicted to make room; nobody has to ask for that.
       nmc::WritePlan plan =
           store.open_for_write(key_of(me, prompt, block), options.value_bytes, nmc::PutOptions().on_rank(decoder));
       Clock::duration busy = Clock::now() - start;
-      for (uint32_t page = 0; page < plan.n_pages(); ++page) {
-        compute(computed, plan.c().key_hash, page);
-        start = Clock::now();
-        std::memcpy(plan.page(page).data(), computed.data(), plan.page(page).size());  // their memory, mapped here
-        busy += Clock::now() - start;
-      }
-      start = Clock::now();
-      plan.commit();  // one release store, and it is theirs
-      busy += Clock::now() - start;
+      busy += engine.fill(plan);
       tallies[me].took(busy);
       tallies[me].moved(plan.size(), busy);
     }
@@ -113,11 +148,10 @@ void prefill(const nmc::World& world, const nmc::Store& store, const Options& op
 }
 
 // Takes the prompts of a prefill engine as they come, and returns to old ones now and then.
-void decode(const nmc::World& world, const nmc::Store& store, const Options& options, int me) {
+void decode(Engine& engine, const nmc::World& world, const nmc::Store& store, int me) {
   const int prefiller = me - 2;
   const nmc::Word decoded = world.word(me, 0), end_word = world.word(prefiller, 0);
   Tally& tally = tallies[me];
-  std::vector<uint64_t> expected(options.page_bytes / 8);
   std::mt19937_64 random(static_cast<uint64_t>(me));
 
   const auto attend = [&](const std::string& key) {
@@ -125,17 +159,12 @@ void decode(const nmc::World& world, const nmc::Store& store, const Options& opt
     nmc::Result<nmc::View> view = store.try_pin(key);  // a hash probe: no copy, and no other process is asked
     tally.took(Clock::now() - start);
     if (!view) return;  // evicted meanwhile: an engine would compute it again
-    const uint64_t key_hash = store.location(key).key_hash;
-    Clock::duration busy{0};
-    for (uint32_t page = 0; page < view->n_pages(); ++page) {
-      compute(expected, key_hash, page);
-      const auto reading = Clock::now();
-      const nmc::const_bytes_view bytes = view->page(page);
-      tally.wrong += std::memcmp(bytes.data(), expected.data(), bytes.size()) != 0;
-      busy += Clock::now() - reading;
-    }
-    tally.moved(view->size(), busy);
-  };  // unpinned here
+    const uint64_t bytes = view->size(), key_hash = store.location(key).key_hash;
+    bool right = false;
+    const Clock::duration busy = engine.check(std::move(view).value(), key_hash, right);
+    tally.wrong += !right;
+    tally.moved(bytes, busy);
+  };
 
   for (uint64_t prompt = 0;; ++prompt) {
     for (uint64_t block = 0; block < kBlocks; ++block) {
@@ -159,13 +188,16 @@ void decode(const nmc::World& world, const nmc::Store& store, const Options& opt
 }
 
 int run_rank(int me, const std::string& dir, const Options& options) try {
-  const nmc::World world =
-      nmc::World::join(nmc::WorldConfig("kv").dir(dir).rank(me).world_size(kRanks).heap_bytes(options.heap_bytes()));
+  const std::unique_ptr<Engine> engine = engine_for(options);
+  nmc::WorldConfig world_config = nmc::WorldConfig("kv").dir(dir).rank(me).world_size(kRanks);
+  world_config.heap_bytes(options.heap_bytes());
+  if (options.gpu) world_config.heap_kind(nmc::HeapKind::cuda).device(0);
+  const nmc::World world = nmc::World::join(world_config);
   const nmc::StoreConfig config = nmc::StoreConfig().page_bytes(static_cast<uint32_t>(options.page_bytes));
   const nmc::Store store = nmc::Store::attach(world, config);
   world.barrier(kPatience);
-  if (me < 2) prefill(world, store, options, me);
-  else decode(world, store, options, me);
+  if (me < 2) prefill(*engine, world, store, options, me);
+  else decode(*engine, world, store, me);
   world.barrier(kPatience);
   if (me == 0) std::printf("\nthe heaps at the end (# used, . free):\n%s", store.dump(64).c_str()), std::fflush(stdout);
   world.barrier(kPatience);  // the master is in rank 0: it stays until all are done
@@ -202,10 +234,11 @@ void table(double seconds) {
 // Starts the engines, shows what they do, and gives what they ended with.
 int show(const std::string& dir, const Options& options) {
   std::printf("%snanomc: two prefill engines write into the memory of two decode engines%s\n", kBold, kOff);
-  std::printf("objects of %llu KiB in pages of %llu KiB, heaps of %llu MiB, %d processes on %ld cores\n\n",
+  std::printf("objects of %llu KiB in pages of %llu KiB, heaps of %llu MiB%s, %d processes on %ld cores\n\n",
               static_cast<unsigned long long>(options.value_bytes >> 10),
               static_cast<unsigned long long>(options.page_bytes >> 10),
-              static_cast<unsigned long long>(options.heap_bytes() >> 20), kRanks, sysconf(_SC_NPROCESSORS_ONLN));
+              static_cast<unsigned long long>(options.heap_bytes() >> 20), options.gpu ? " on the GPU" : "", kRanks,
+              sysconf(_SC_NPROCESSORS_ONLN));
   std::fflush(stdout);
   std::array<pid_t, kRanks> pids{};
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -244,21 +277,22 @@ int show(const std::string& dir, const Options& options) {
   const bool good = !failed && wrong == 0 && checked > 0;
   std::printf("\n%llu objects pushed, %llu evicted; %llu (%.1f GB) read in place: ", pushed, evicted, checked,
               static_cast<double>(bytes) / 1e9);
-  std::printf("%s%s%llu pages wrong%s\n", good ? kGreen : kRed, failed ? "an engine FAILED, " : "", wrong, kOff);
+  std::printf("%s%s%llu wrong%s\n", good ? kGreen : kRed, failed ? "an engine FAILED, " : "", wrong, kOff);
   std::printf(
-      "   GB/s and latency are of a whole object for prefill (plan, copy, commit); for decode, of comparing the bytes\n"
+      "   GB/s and latency are of a whole object for prefill (plan, %s, commit); for decode, of %s\n"
       "   and of the pin. Hits: blocks of old prompts that were still there.\n"
-      "   No byte went through a socket: prefill copied into the decoder's heap, and the decoder looked at it there.\n"
-      "   The master was asked for room, and evicted old prompts to make it. Nobody asks it to read.\n");
+      "   No byte went through a socket: prefill stored into the decoder's heap, and the decoder looked at it there.\n"
+      "   The master was asked for room, and evicted old prompts to make it. Nobody asks it to read.\n",
+      options.gpu ? "kernel" : "copy", options.gpu ? "the kernel that checks the bytes" : "comparing the bytes");
   return good ? 0 : 1;
 }
 
 constexpr const char* kHelp =
-    "usage: prefill_decode [--seconds N] [--page-bytes N] [--value-bytes N]\n"
+    "usage: prefill_decode [--gpu] [--seconds N] [--page-bytes N] [--value-bytes N]\n"
     "  --seconds N      how long to run (3)\n"
     "  --page-bytes N   bytes of a page, a power of two from 4096 to 2097152 (262144)\n"
     "  --value-bytes N  bytes of an object (1048576)\n"
-    "  --gpu            heaps in GPU memory: not built in yet\n";
+    "  --gpu            heaps in GPU memory, and kernels that store and check the pages\n";
 
 }  // namespace
 
@@ -268,7 +302,10 @@ int main(int argc, char** argv) {
     const std::string word = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : "";
     if (word == "--help") return std::fputs(kHelp, stdout), 0;
-    if (word == "--gpu") return std::fputs("--gpu is not built in yet\n", stderr), 2;
+    if (word == "--gpu") {
+      options.gpu = true;
+      continue;
+    }
     if (word == "--seconds") options.seconds = std::strtod(value, nullptr);
     else if (word == "--page-bytes") options.page_bytes = std::strtoull(value, nullptr, 0);
     else if (word == "--value-bytes") options.value_bytes = std::strtoull(value, nullptr, 0);
@@ -277,6 +314,10 @@ int main(int argc, char** argv) {
   }
   if (!(options.seconds > 0) || options.page_bytes == 0 || options.value_bytes == 0) {
     return std::fputs(kHelp, stderr), 2;
+  }
+  if (options.gpu && !kGpuBuilt) {
+    std::fputs("--gpu: this program was built without nvcc; configure it again where CMake finds a CUDA compiler\n", stderr);
+    return 2;
   }
   void* shared = mmap(nullptr, kRanks * sizeof(Tally), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   char dir[] = "/tmp/nanomc-kv-XXXXXX";

@@ -148,6 +148,7 @@ void plans_and_views() {
     CHECK(plan.page(0).size() == kPage && plan.page(1).size() == 904 && plan.page(2).empty());
     CHECK(plan.page(1).data() == plan.data() + kPage && plan.extents().size() == 1 && plan.extents()[0].bytes == 5000);
     CHECK(plan.dst_rank() == 0 && plan.epoch() != 0 && plan.page_bytes() == kPage && plan.device_data() == nullptr);
+    CHECK(plan.try_commit_async(nullptr).status() == NMC_ERR_UNSUPPORTED && !plan.committed());
     CHECK(store.try_state("k").value() == nmc::ObjectState::writing);
     CHECK(store.try_get("k").status() == NMC_NOT_READY && store.try_pin("k").status() == NMC_NOT_READY);
     CHECK(store.try_get_into("k", nmc::MutableBytes(nullptr, 0)).status() == NMC_NOT_READY);
@@ -183,6 +184,7 @@ void plans_and_views() {
   CHECK(store.try_stats().value().total.limbo_bytes == 0);
   CHECK(store.try_put("k", "x").ok());
   nmc::View view = store.try_pin("k").value();
+  CHECK(view.try_unpin_async(nullptr).status() == NMC_ERR_UNSUPPORTED && view);
   CHECK(view.try_unpin().ok() && !view);
 
   promise("pages_of_a_value_in_several_extents");

@@ -289,9 +289,16 @@ class View {
     store_ = nullptr;
     return detail::done(status);
   }
+  /// Leaves the unpinning to a CUDA stream, after all that was enqueued before. The view is empty then.
+  Result<void> try_unpin_async(void* stream) {
+    const nmc_status_t status = nmc_store_unpin_async(store_, &c_, stream);
+    if (status >= 0) store_ = nullptr;
+    return detail::done(status);
+  }
 #if NMC_HPP_EXCEPTIONS
   uint32_t ready_pages() const { return try_ready_pages().value(); }
   void unpin() { try_unpin().value(); }
+  void unpin_async(void* stream) { try_unpin_async(stream).value(); }
 #endif
 
  private:
@@ -306,7 +313,7 @@ class View {
     auto runs = detail::Runs::fetch(c.n_extents, c.data, c.data_device, c.bytes, fetch);
     if (!runs) return Failure{runs.status(), runs.message()};
     made.runs_ = std::move(runs).value();
-    return made;
+    return Result<View>(std::move(made));
   }
   void swap(View& other) noexcept {
     std::swap(store_, other.store_);
@@ -358,6 +365,10 @@ class WritePlan {
     committed_ = committed_ || status >= 0;
     return detail::done(status);
   }
+  /// A CUDA stream publishes when it gets there. commit() afterwards tells what became of it, and wakes who waits.
+  Result<void> try_commit_async(void* stream) const {
+    return detail::done(nmc_store_commit_async(store_, &c_, stream));
+  }
   /// The first `pages` pages are stored: readers may begin with them.
   Result<void> try_publish_pages(uint32_t pages) const {
     return detail::done(nmc_store_publish_pages(store_, &c_, pages));
@@ -370,6 +381,7 @@ class WritePlan {
   }
 #if NMC_HPP_EXCEPTIONS
   void commit() { try_commit().value(); }
+  void commit_async(void* stream) const { try_commit_async(stream).value(); }
   void publish_pages(uint32_t pages) const { try_publish_pages(pages).value(); }
   void abort() { try_abort().value(); }
 #endif
@@ -386,7 +398,7 @@ class WritePlan {
     auto runs = detail::Runs::fetch(c.n_extents, c.payload, c.payload_device, c.bytes_total, fetch);
     if (!runs) return Failure{runs.status(), runs.message()};
     made.runs_ = std::move(runs).value();
-    return made;
+    return Result<WritePlan>(std::move(made));
   }
   void swap(WritePlan& other) noexcept {
     std::swap(store_, other.store_);
@@ -466,7 +478,7 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
       if (status != NMC_OK && status != NMC_ERR_TOO_SMALL) return detail::missed(status);
       if (size <= value.capacity_) {
         value.size_ = size;
-        return value;
+        return Result<Buffer>(std::move(value));
       }
       value = Buffer(size);
     }
