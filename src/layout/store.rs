@@ -159,10 +159,8 @@ pub struct StoreHeader {
     pub store_id: AtomicU64,
     /// The next epoch to be given out.
     pub next_epoch: AtomicU64,
-    /// Random name of the master that serves it now.
-    pub boot_id: AtomicU64,
     params: [AtomicU64; PARAM_WORDS],
-    reserved: [AtomicU64; 6],
+    reserved: [AtomicU64; 7],
     /// Counts switches of the index.
     pub root: AtomicU64,
     after_root: [AtomicU64; 7],

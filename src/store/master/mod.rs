@@ -13,9 +13,9 @@ mod upkeep;
 
 use crate::alloc::runs::{Run, Runs};
 use crate::base::error::{Error, Result};
+use crate::base::log;
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
-use crate::base::{id, log};
 use crate::layout::MAX_RANKS;
 use crate::layout::store::{
     FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_EXTENTS, MAX_KEY, MAX_NAMESPACE_NAME, MAX_NAMESPACES,
@@ -229,17 +229,12 @@ impl Master {
     }
 
     /// The master of a new store.
-    pub fn new(map: Arc<Map>) -> Result<Self> {
+    #[must_use]
+    pub fn new(map: Arc<Map>) -> Self {
         let mut master = Self::empty(map);
-        master.sign()?;
         master.count_all();
         master.publish_counters();
-        Ok(master)
-    }
-
-    fn sign(&mut self) -> Result<()> {
-        self.map.view().header().boot_id.store(id::random_u64()?, Release);
-        Ok(())
+        master
     }
 
     /// Lines for the log that came up since the last call.

@@ -79,7 +79,6 @@ impl Master {
         reach("takeover.indexed");
         master.drop_replaced(view, &mut linked);
         master.flushing = Some(0);
-        master.sign()?;
         master.look_at_all_writing(view, now_ns(), usize::MAX);
         // The former master may have died between a kill and its fence.
         object::settle();
