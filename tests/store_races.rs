@@ -17,7 +17,7 @@ use nanomc::store::{Config, Policy, Store};
 use nanomc::world::World;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PAGE: u32 = 4096;
@@ -77,6 +77,31 @@ fn asking_what_became_of_a_plan_does_not_unpublish_the_next_object_in_its_header
         let _ = store.publish_pages(&first, 2);
         assert!(!matches!(store.pin_partial(b"second", 1).unwrap(), Look::Ready(_)), "nothing of it is stored");
     }
+}
+
+/// A waiter that is killed says for ever that it waits; every commit woke it.
+#[test]
+fn a_waiter_that_died_costs_one_wake() {
+    let store = store_with(8, Config::default());
+    let layout = nanomc::layout::store::Layout::new(*store.client().params());
+    let words = store.publish_word(0).0 - layout.published_offset(0) as u64;
+    // SAFETY: the words begin with the bell: the ring, and whether somebody waits.
+    let bell = |at: u64| unsafe { AtomicU32::from_ptr((words + at) as *mut u32) };
+    let (ring, waiting) = (bell(0), bell(4));
+    waiting.store(1, Ordering::SeqCst);
+    let before = ring.load(Ordering::SeqCst);
+    for key in [b"a", b"b", b"c"] {
+        put(&store, key, b"x").unwrap();
+    }
+    assert_eq!((ring.load(Ordering::SeqCst) - before, waiting.load(Ordering::SeqCst)), (1, 0));
+    // Who waits is still woken.
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| store.wait_ready(b"d", None, true, &Deadline::after(PATIENCE)));
+        assert!(eventually(|| waiting.load(Ordering::SeqCst) != 0));
+        put(&store, b"d", b"x").unwrap();
+        waits.join().unwrap().unwrap();
+    });
+    assert!(ring.load(Ordering::SeqCst) - before >= 2);
 }
 
 /// A kernel that publishes late has stored its last byte: its pages are free, though nobody calls commit.

@@ -285,7 +285,7 @@ pub struct Namespace {
 pub struct Bell {
     /// Futex that a committing writer rings if somebody waits.
     pub ring: AtomicU32,
-    /// How many wait.
+    /// Not 0 if somebody may wait since the last ring.
     pub waiting: AtomicU32,
     reserved: [AtomicU64; 7],
 }

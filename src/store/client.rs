@@ -452,10 +452,13 @@ impl Client {
         self.ring();
     }
 
-    /// Wakes those who wait for a publication, in all processes.
+    /// Wakes those who wait for a publication, in all processes. They say so anew before each look: a waiter that died
+    /// costs one wake.
     pub(super) fn ring(&self) {
         let bell = self.view().bell();
         if bell.waiting.load(Ordering::SeqCst) != 0 {
+            // Before the ring: whoever says it after hears the next one.
+            bell.waiting.store(0, Ordering::SeqCst);
             bell.ring.fetch_add(1, Ordering::SeqCst);
             crate::sync::futex::wake_all(&bell.ring);
         }

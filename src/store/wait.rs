@@ -21,17 +21,10 @@ impl Store {
         let view = client.view();
         let cancelled = client.cancelled.load(SeqCst);
         let bell = view.bell();
-        bell.waiting.fetch_add(1, SeqCst);
-        struct Leave<'a>(&'a std::sync::atomic::AtomicU32);
-        impl Drop for Leave<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, SeqCst);
-            }
-        }
-        let _leave = Leave(&bell.waiting);
         let mut was_there = None;
         loop {
             let heard = bell.ring.load(SeqCst);
+            bell.waiting.store(1, SeqCst);
             match self.look(view, key)? {
                 Look::Ready(_) => return Ok(()),
                 Look::Writing(index, epoch) => {

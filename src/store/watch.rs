@@ -134,8 +134,8 @@ impl Store {
 fn look(client: &Weak<Client>) -> bool {
     let Some(client) = client.upgrade() else { return false };
     let (view, bell) = (client.view(), client.view().bell());
-    bell.waiting.fetch_add(1, SeqCst);
     let heard = bell.ring.load(SeqCst);
+    bell.waiting.store(1, SeqCst);
     let mut state = client.watches.state.lock();
     let cancelled = client.cancelled.load(SeqCst);
     let left = client.member.check_present().is_err();
@@ -156,7 +156,6 @@ fn look(client: &Weak<Client>) -> bool {
     if go_on {
         futex::wait(&bell.ring, heard, LOOK_AGAIN);
     }
-    bell.waiting.fetch_sub(1, SeqCst);
     go_on
 }
 
