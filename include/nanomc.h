@@ -311,7 +311,8 @@
 #define NMC_EVICT_S3FIFO 2
 
 /**
- * Keep a CRC32C of every page and check it on every read by the library.
+ * Keep a CRC32C of every page and check it on every read by the library. It is stored by `nmc_store_commit`: an object that
+ * its program published by itself gives such reads `NMC_NOT_READY` until then.
  */
 #define NMC_STORE_CHECKSUMS 1
 

@@ -104,6 +104,26 @@ fn a_waiter_that_died_costs_one_wake() {
     assert!(ring.load(Ordering::SeqCst) - before >= 2);
 }
 
+/// An object that its program published had no checksums until `commit`, and reads said that it was damaged.
+#[test]
+fn what_is_published_before_its_checksums_are_stored_is_not_ready() {
+    let store = store_with(8, Config { checksums: true, ..Config::default() });
+    let (plan, place) = store.open_for_write(b"k", 5000, &PutOptions::DEFAULT).unwrap();
+    let address = store.base(place.owner_rank).unwrap() + place.offset;
+    // SAFETY: the pages of an open plan.
+    unsafe { (address as *mut u8).write_bytes(7, 5000) };
+    publish_by_hand(&store, plan.index, plan.epoch);
+    let mut buffer = vec![0u8; 5000];
+    let slices = [Slice { address: buffer.as_mut_ptr() as u64, bytes: 5000 }];
+    let read = || store.read(b"k", 0, &Pieces::Slices(&slices), |_| Ok(true));
+    assert!(matches!(read().unwrap(), Look::Writing(..)));
+    store.stats().unwrap(); // the master looks; it does not count the object as ready
+    assert!(matches!(read().unwrap(), Look::Writing(..)));
+    store.commit(&plan).unwrap();
+    assert_eq!(read().unwrap(), Look::Ready(5000));
+    assert!(buffer.iter().all(|byte| *byte == 7));
+}
+
 /// A kernel that publishes late has stored its last byte: its pages are free, though nobody calls commit.
 #[test]
 fn a_late_writer_that_publishes_by_itself_has_stopped() {

@@ -292,6 +292,10 @@ pub unsafe extern "C" fn nmc_store_get(
                 Look::Ready(found) => found,
                 other => return missed(key, &other),
             };
+            if store.awaits_sums(pin.index) {
+                store.unpin(pin.slot, pin.index, pin.epoch)?;
+                return missed(key, &Look::<()>::Writing(pin.index, pin.epoch));
+            }
             let bytes = place.bytes_total;
             let read = (|| -> Result<()> {
                 if let Some(size) = size {

@@ -21,7 +21,8 @@ pub const NMC_EVICT_LRU: u32 = 1;
 /// Evict what was not read soon after it came; keeps a hot set through scans (S3-FIFO).
 pub const NMC_EVICT_S3FIFO: u32 = 2;
 
-/// Keep a CRC32C of every page and check it on every read by the library.
+/// Keep a CRC32C of every page and check it on every read by the library. It is stored by `nmc_store_commit`: an object that
+/// its program published by itself gives such reads `NMC_NOT_READY` until then.
 pub const NMC_STORE_CHECKSUMS: u32 = 1;
 /// Use huge pages for the heaps of an embedded store, if there are any.
 pub const NMC_STORE_HUGE_PAGES: u32 = 2;

@@ -212,8 +212,17 @@ pub struct ObjectHeader {
 pub struct PublishWords {
     /// Epoch in which the object is complete.
     pub published: AtomicU64,
-    /// Pages that are complete already. Reset by the master before the object is opened.
+    /// Pages that are complete already, or [`SUMMED`]. Reset by the master before the object is opened.
     pub progress: AtomicU64,
+}
+
+/// All pages are complete, and so are their checksums.
+pub const SUMMED: u64 = u64::MAX;
+
+/// Whether an object has the checksums that it needs, if it needs any.
+#[must_use]
+pub fn is_verifiable(header: &ObjectHeader, words: &PublishWords) -> bool {
+    header.flags.load(Ordering::Relaxed) & FLAG_CHECKSUM == 0 || words.progress.load(Ordering::Acquire) == SUMMED
 }
 
 /// A client of the store.

@@ -10,7 +10,7 @@ use super::sys;
 use crate::base::error::{Error, Result};
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
-use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN, ObjectHeader, View};
+use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN, ObjectHeader, View, is_verifiable};
 use crate::sync::index::Found;
 use crate::sync::object;
 use std::sync::atomic::AtomicU64;
@@ -401,6 +401,11 @@ impl Store {
                 return Ok(Look::Missing);
             }
         };
+        if self.awaits_sums(pin.index) {
+            self.let_go(view, pin.slot);
+            client.counters.miss();
+            return Ok(Look::Writing(pin.index, pin.epoch));
+        }
         let read = self.read_pinned(view, pin, offset, pieces, fits);
         self.let_go(view, pin.slot);
         let (total, moved) = read?;
@@ -433,6 +438,20 @@ impl Store {
         let mut cursor = Cursor::new(self, view, header, offset)?;
         self.client.move_bytes(&mut cursor, pieces, bytes, false)?;
         Ok((total, bytes))
+    }
+
+    /// Whether a pinned object was published by its program before `commit` has stored the checksums: nothing can be
+    /// verified yet.
+    #[must_use]
+    pub fn awaits_sums(&self, index: u32) -> bool {
+        let view = self.client.view();
+        if view.layout.params.checksums == 0 {
+            return false;
+        }
+        match (view.object(index), view.publish(index)) {
+            (Some(header), Some(words)) => !is_verifiable(header, words),
+            _ => false,
+        }
     }
 
     /// Compares the checksums of the pages that a read touches.

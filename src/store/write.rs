@@ -10,7 +10,9 @@ use super::wire::{MAX_ITEMS, Request};
 use crate::base::error::{Error, Result};
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
-use crate::layout::store::{FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_KEY, ObjectHeader, View};
+use crate::layout::store::{
+    FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_KEY, ObjectHeader, PublishWords, SUMMED, View,
+};
 use crate::sync::object;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -113,10 +115,12 @@ impl Store {
         let view = self.client.view();
         reach("writer.opened");
         let stored = (|| -> Result<()> {
-            let Some(header) = view.object(plan.index) else { return Err(no_plan(plan.plan_id)) };
+            let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
+                return Err(no_plan(plan.plan_id));
+            };
             let mut cursor = Cursor::new(self, view, header, 0)?;
             self.client.move_bytes(&mut cursor, pieces, bytes, true)?;
-            self.store_sums(view, header)
+            self.store_sums(view, header, words)
         })();
         if let Err(error) = stored {
             let _ = self.client.abandon(&[*plan]);
@@ -162,7 +166,7 @@ impl Store {
         Ok(())
     }
 
-    fn store_sums(&self, view: &View<'_>, header: &ObjectHeader) -> Result<()> {
+    fn store_sums(&self, view: &View<'_>, header: &ObjectHeader, words: &PublishWords) -> Result<()> {
         if header.flags.load(Relaxed) & FLAG_CHECKSUM == 0 {
             return Ok(());
         }
@@ -180,6 +184,7 @@ impl Store {
                 left -= bytes;
             }
         }
+        words.progress.store(SUMMED, Release);
         Ok(())
     }
 
@@ -265,7 +270,7 @@ impl Store {
             self.store_sums_of_published(view, plan)?;
         } else {
             // Until it is published neither its header nor its pages are anybody else's.
-            self.store_sums(view, header)?;
+            self.store_sums(view, header, words)?;
         }
         self.publish(view, plan, hidden, if done { Publication::Done } else { Publication::Repeatable })
     }
@@ -280,7 +285,7 @@ impl Store {
             (Some(word), Some(header), Some(words)) => {
                 let value = object::pin_word(plan.index, plan.epoch);
                 let pinned = object::pin(word, value, &header.control, &words.published, plan.epoch);
-                if pinned { self.store_sums(view, header) } else { Ok(()) }
+                if pinned { self.store_sums(view, header, words) } else { Ok(()) }
             }
             _ => Ok(()),
         };

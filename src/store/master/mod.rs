@@ -19,7 +19,7 @@ use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ER
 use crate::layout::MAX_RANKS;
 use crate::layout::store::{
     FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_EXTENTS, MAX_KEY, MAX_NAMESPACE_NAME, MAX_NAMESPACES,
-    ObjectHeader, PRIORITY_SHIFT, RETAIN_SHIFT, View, key_units,
+    ObjectHeader, PRIORITY_SHIFT, RETAIN_SHIFT, View, is_verifiable, key_units,
 };
 use crate::store::config::Policy;
 use crate::store::evict::{self, FREE, Facts, LIMBO, PRIORITIES, QUARANTINE, Queues, Retain, WRITING};

@@ -48,7 +48,7 @@ impl Master {
         let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return };
         let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
         let epoch = object::epoch(header.control.load(Relaxed));
-        if !hidden && object::promote(&header.control, &words.published, epoch) {
+        if !hidden && is_verifiable(header, words) && object::promote(&header.control, &words.published, epoch) {
             self.admit(view, index, now);
         } else if now.saturating_sub(header.state_ts.load(Relaxed))
             > u64::from(self.map.params().watchdog_ms) * 1_000_000
