@@ -1006,9 +1006,9 @@ typedef struct nmc_view_t {
    */
   uint32_t slot;
   /**
-   * Zero.
+   * Tells this pin from an earlier one of the same object in the same slot.
    */
-  uint64_t reserved;
+  uint64_t nonce;
 } nmc_view_t;
 
 /**

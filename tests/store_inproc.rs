@@ -96,8 +96,8 @@ fn a_full_heap_evicts_the_oldest_and_pinned_objects_stay() {
     assert_eq!(get(&store, b"pinned").unwrap(), bytes(4096, 1));
     assert_eq!(get(&store, &[0]), None);
     assert!(store.stats().unwrap().ranks[0].evict_in_use_retry > 0);
-    store.unpin(pin.slot, pin.index, pin.epoch).unwrap();
-    assert_eq!(store.unpin(pin.slot, pin.index, pin.epoch).unwrap_err().status, NMC_ERR_NOT_FOUND);
+    store.unpin(pin).unwrap();
+    assert_eq!(store.unpin(pin).unwrap_err().status, NMC_ERR_NOT_FOUND);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_heap_of_pinned_objects_is_busy_not_corrupt() {
     assert_eq!(put(&store, b"huge", &bytes(5 * 4096, 0)).unwrap_err().status, NMC_ERR_NO_SPACE);
     for (i, pin) in pins.iter().enumerate() {
         assert_eq!(get(&store, &[u8::try_from(i).unwrap()]).unwrap(), bytes(4096, u8::try_from(i).unwrap()));
-        store.unpin(pin.slot, pin.index, pin.epoch).unwrap();
+        store.unpin(*pin).unwrap();
     }
     put(&store, b"more", b"x").unwrap();
     assert!(store.stats().unwrap().ranks[0].oom_count >= 2);
@@ -136,7 +136,7 @@ fn a_removed_object_stays_for_who_has_pinned_it() {
     store.read_view(pin.index, 0, &Pieces::Slices(&slices)).unwrap();
     assert_eq!(old, bytes(4096, 3));
     assert_eq!(store.stats().unwrap().ranks[0].limbo_bytes, 4096);
-    store.unpin(pin.slot, pin.index, pin.epoch).unwrap();
+    store.unpin(pin).unwrap();
     assert_eq!(store.stats().unwrap().ranks[0].limbo_bytes, 0);
     assert_eq!(place.bytes_total, 4096);
 }
@@ -280,7 +280,7 @@ fn a_damaged_page_is_reported_and_not_returned() {
     assert_eq!(read.unwrap_err().status, NMC_ERR_CORRUPT);
     let slices = [Slice { address: buffer.as_mut_ptr() as u64, bytes: 100 }];
     store.read(b"k", 0, &Pieces::Slices(&slices), |_| Ok(true)).unwrap();
-    store.unpin(pin.slot, pin.index, pin.epoch).unwrap();
+    store.unpin(pin).unwrap();
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn readers_may_begin_with_the_first_pages() {
     store.abort(&plan).unwrap();
     assert_eq!(store.progress(pin.index, pin.epoch).unwrap_err().status, NMC_ERR_STALE);
     assert_eq!(store.stats().unwrap().ranks[0].limbo_bytes, 3 * 4096);
-    store.unpin(pin.slot, pin.index, pin.epoch).unwrap();
+    store.unpin(pin).unwrap();
     assert_eq!(store.stats().unwrap().ranks[0].bytes_used, 0);
 }
 

@@ -79,6 +79,23 @@ fn asking_what_became_of_a_plan_does_not_unpublish_the_next_object_in_its_header
     }
 }
 
+/// A view that was unpinned ended the next pin of the same object by the same thread, which had got the same slot.
+#[test]
+fn a_view_that_was_unpinned_does_not_end_a_later_pin_of_the_object() {
+    let store = store_with(8, Config::default());
+    put(&store, b"k", b"value").unwrap();
+    let Look::Ready((stale, _)) = store.pin(b"k").unwrap() else { panic!() };
+    store.unpin(stale).unwrap();
+    let Look::Ready((pin, _)) = store.pin(b"k").unwrap() else { panic!() };
+    assert_eq!((pin.slot, pin.index, pin.epoch), (stale.slot, stale.index, stale.epoch), "the case that matters");
+    assert_eq!(store.unpin(stale).unwrap_err().status, NMC_ERR_NOT_FOUND);
+    assert_eq!(store.check_view(stale).unwrap_err().status, NMC_ERR_NOT_FOUND);
+    store.check_view(pin).unwrap();
+    store.remove(b"k").unwrap();
+    assert_eq!(store.stats().unwrap().ranks[0].limbo_bytes, 4096, "it is still pinned");
+    store.unpin(pin).unwrap();
+}
+
 /// A waiter that is killed says for ever that it waits; every commit woke it.
 #[test]
 fn a_waiter_that_died_costs_one_wake() {
@@ -162,7 +179,7 @@ fn a_quota_evicts_what_is_its_own_and_not_pinned() {
     assert!(put(&ns, b"d", b"x").is_err());
     let left = [b"a", b"b", b"c"].iter().filter(|key| ns.exists(key.as_slice()).unwrap()).count();
     assert_eq!(left, 3, "pinned objects stay readable");
-    ns.unpin(pins[1].slot, pins[1].index, pins[1].epoch).unwrap();
+    ns.unpin(pins[1]).unwrap();
     put(&ns, b"d", b"x").unwrap();
     assert!(!ns.exists(b"b").unwrap() && ns.exists(b"a").unwrap());
 
@@ -462,7 +479,7 @@ fn child_leaver() {
     let store = Store::attach(&world, &Config { page_bytes: PAGE, ..Config::default() }).unwrap();
     assert!(eventually(|| matches!(store.state(b"k").unwrap(), Look::Ready(_))));
     let Look::Ready((pin, _)) = store.pin(b"k").unwrap() else { panic!() };
-    store.unpin(pin.slot, pin.index, pin.epoch).unwrap();
+    store.unpin(pin).unwrap();
     let layout = nanomc::layout::store::Layout::new(*store.client().params());
     let words = store.publish_word(0).0 - layout.published_offset(0) as u64;
     // What `nmc_store_unpin_async` leaves behind until its stream gets there; number 1 is ours, 0 is rank 0's.

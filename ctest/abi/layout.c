@@ -144,7 +144,7 @@ int main(void) {
   FIELD(nmc_view_t, page_bytes);
   FIELD(nmc_view_t, index);
   FIELD(nmc_view_t, slot);
-  FIELD(nmc_view_t, reserved);
+  FIELD(nmc_view_t, nonce);
 
   STRUCT(nmc_extent_t);
   FIELD(nmc_extent_t, ptr);

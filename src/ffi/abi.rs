@@ -41,7 +41,7 @@ pub fn table() -> String {
         nmc_put_options_t { struct_size, abi_version, preferred_segment, flags, retain, priority, ttl_ms, reserved }
         nmc_write_plan_t { key_hash, plan_id, epoch, bytes_total, payload, payload_device, header, publish_word, publish_word_device, dst_rank, page_bytes, n_pages, last_page_bytes, n_extents, index, reserved }
         nmc_object_meta_t { key_hash, epoch, bytes_total, payload, header, owner_rank, page_bytes, n_pages, last_page_bytes, n_extents, index, reserved }
-        nmc_view_t { data, data_device, bytes, epoch, ready_pages, n_extents, owner_rank, page_bytes, index, slot, reserved }
+        nmc_view_t { data, data_device, bytes, epoch, ready_pages, n_extents, owner_rank, page_bytes, index, slot, nonce }
         nmc_extent_t { ptr, device_ptr, bytes }
         nmc_buffer_t { ptr, len }
         nmc_completion_t { token, status, reserved }

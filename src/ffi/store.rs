@@ -293,7 +293,7 @@ pub unsafe extern "C" fn nmc_store_get(
                 other => return missed(key, &other),
             };
             if store.awaits_sums(pin.index) {
-                store.unpin(pin.slot, pin.index, pin.epoch)?;
+                store.unpin(pin)?;
                 return missed(key, &Look::<()>::Writing(pin.index, pin.epoch));
             }
             let bytes = place.bytes_total;
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn nmc_store_get(
                 let slices = [Slice { address: buffer as u64, bytes }];
                 store.read_view(pin.index, 0, &Pieces::Slices(&slices))
             })();
-            store.unpin(pin.slot, pin.index, pin.epoch)?;
+            store.unpin(pin)?;
             read.map(|()| NMC_OK)
         })
     })

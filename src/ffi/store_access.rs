@@ -200,7 +200,7 @@ pub unsafe extern "C" fn nmc_store_view_extents(
         with(store, |store| {
             // SAFETY: the C contract of `view`.
             let view = unsafe { view_of(view) }?;
-            store.check_view(view.slot, view.index, view.epoch)?;
+            store.check_view(pin_of(view))?;
             // SAFETY: the C contract of `extents`.
             unsafe { extents_out(store, view.index, extents, capacity, n) }
         })
@@ -293,7 +293,7 @@ pub(super) fn pinned(store: &Store, pin: Pin, l: &Location, ready_pages: u32) ->
     let (data, data_device) = match payload(store, l) {
         Ok(found) => found,
         Err(error) => {
-            store.unpin(pin.slot, pin.index, pin.epoch)?;
+            store.unpin(pin)?;
             return Err(error);
         }
     };
@@ -308,8 +308,14 @@ pub(super) fn pinned(store: &Store, pin: Pin, l: &Location, ready_pages: u32) ->
         page_bytes: l.page_bytes,
         index: pin.index,
         slot: pin.slot,
-        reserved: 0,
+        nonce: pin.turn,
     })
+}
+
+/// The pin behind a view.
+#[inline(always)]
+pub(super) fn pin_of(view: &nmc_view_t) -> Pin {
+    Pin { index: view.index, slot: view.slot, epoch: view.epoch, turn: view.nonce }
 }
 
 /// # Safety
@@ -332,7 +338,7 @@ pub unsafe extern "C" fn nmc_store_unpin(store: *mut nmc_store_t, view: *const n
         with(store, |store| {
             // SAFETY: the C contract of `view`.
             let view = unsafe { view_of(view) }?;
-            store.unpin(view.slot, view.index, view.epoch)
+            store.unpin(pin_of(view))
         })
     })
 }
@@ -352,7 +358,7 @@ pub unsafe extern "C" fn nmc_store_ready_pages(
             let place = out(pages, "pages")?;
             // SAFETY: the C contract of `view`.
             let view = unsafe { view_of(view) }?;
-            store.check_view(view.slot, view.index, view.epoch)?;
+            store.check_view(pin_of(view))?;
             let (ready, _) = store.progress(view.index, view.epoch)?;
             place.write(u32::try_from(ready).unwrap_or(u32::MAX));
             Ok(())

@@ -2,7 +2,7 @@
 
 use super::basic::nmc_slice_t;
 use super::store::{array, array_out, key_of, missed, nmc_store_t, read_all, slice_of, state_code, with};
-use super::store_access::{opened_of, pinned, plan_of, view_of};
+use super::store_access::{opened_of, pin_of, pinned, plan_of, view_of};
 use super::store_types::{nmc_buffer_t, nmc_put_options_t, nmc_view_t, nmc_write_plan_t, parse_options};
 use super::{guard_status, optional_out, out, remember};
 use crate::base::error::{Error, Result};
@@ -313,7 +313,7 @@ pub unsafe extern "C" fn nmc_store_pin_batch(
                 None if statuses.first != NMC_OK => {
                     for i in held {
                         if let Some(view) = views.get_mut(i) {
-                            store.unpin(view.slot, view.index, view.epoch)?;
+                            store.unpin(pin_of(view))?;
                             // SAFETY: as above.
                             *view = unsafe { std::mem::zeroed() };
                         }
@@ -341,7 +341,7 @@ pub unsafe extern "C" fn nmc_store_unpin_batch(
             for (i, view) in views.iter().enumerate() {
                 // SAFETY: a view of the caller's array.
                 let view = unsafe { view_of(view) }?;
-                statuses.set(i, store.unpin(view.slot, view.index, view.epoch).map(|()| NMC_OK));
+                statuses.set(i, store.unpin(pin_of(view)).map(|()| NMC_OK));
             }
             Ok(statuses.first)
         })

@@ -2,12 +2,12 @@
 
 use super::basic::nmc_slice_t;
 use super::store::{array, buffer_of, key_of, missed, nmc_store_t, slice_of, with};
-use super::store_access::{opened_of, pinned, view_of};
+use super::store_access::{opened_of, pin_of, pinned, view_of};
 use super::store_types::{nmc_buffer_t, nmc_view_t, nmc_write_plan_t};
 use super::{guard, guard_status, out};
 use crate::base::status::{NMC_OK, nmc_status_t};
 use crate::store::copy::{Pieces, Slice};
-use crate::store::read::{Look, Pin};
+use crate::store::read::Look;
 use crate::store::stream::DevicePin;
 use std::ffi::c_void;
 
@@ -105,10 +105,6 @@ pub unsafe extern "C" fn nmc_store_fetch_async(
             store.fetch_async(pin_of(view), offset, &pieces, stream)
         })
     })
-}
-
-fn pin_of(view: &nmc_view_t) -> Pin {
-    Pin { index: view.index, slot: view.slot, epoch: view.epoch }
 }
 
 /// Ends a pin when the stream gets there: everything that this stream reads of the object before is done then. The view

@@ -212,8 +212,8 @@ pub struct nmc_view_t {
     pub index: u32,
     /// Pin slot.
     pub slot: u32,
-    /// Zero.
-    pub reserved: u64,
+    /// Tells this pin from an earlier one of the same object in the same slot.
+    pub nonce: u64,
 }
 
 /// A run of consecutive bytes of a value.

@@ -39,6 +39,8 @@ pub struct Pin {
     pub slot: u32,
     /// Epoch of the object.
     pub epoch: u64,
+    /// Which use of the slot it is.
+    pub turn: u64,
 }
 
 /// Where an object is.
@@ -176,7 +178,7 @@ impl Store {
         });
         if let Found::At(index) = found {
             reach("reader.pinned");
-            return Ok(Look::Ready(Pin { index, slot, epoch }));
+            return Ok(Look::Ready(Pin { index, slot, epoch, turn: self.client.slots.turn(slot) }));
         }
         match (found, writing) {
             (Found::Busy, _) => Err(busy(key)),
@@ -282,18 +284,17 @@ impl Store {
 
     /// Ends a pin of the program.
     #[inline(always)]
-    pub fn unpin(&self, slot: u32, index: u32, epoch: u64) -> Result<()> {
-        let view = self.client.view();
-        self.check_pin(view, slot, index, epoch)?;
-        let claimed = self.client.slots.begin_end(slot);
-        if !claimed || !self.holds(view, slot, index, epoch) {
-            // Another thread unpinned the same view meanwhile; what is in the slot now is not ours.
-            if claimed {
-                self.client.slots.undo_end(slot);
-            }
+    pub fn unpin(&self, pin: Pin) -> Result<()> {
+        let (view, slots) = (self.client.view(), &self.client.slots);
+        if !slots.is_held(pin.slot) || !self.is_in_slot(view, pin) || !slots.begin_end(pin.slot) {
             return Err(not_pinned());
         }
-        self.let_go(view, slot);
+        if !self.is_in_slot(view, pin) {
+            // Another thread unpinned the same view meanwhile; what is in the slot now is not ours.
+            slots.undo_end(pin.slot);
+            return Err(not_pinned());
+        }
+        self.let_go(view, pin.slot);
         Ok(())
     }
 
@@ -303,27 +304,27 @@ impl Store {
         view.pins(self.client.number).and_then(|(_, words)| words.get(slot as usize))
     }
 
-    /// Whether a slot says that it holds this object.
+    /// Whether the slot holds this very pin.
     #[inline(always)]
-    fn holds(&self, view: &View<'_>, slot: u32, index: u32, epoch: u64) -> bool {
-        self.slot_word(view, slot).is_some_and(|word| word.load(Relaxed) == object::pin_word(index, epoch))
+    fn is_in_slot(&self, view: &View<'_>, pin: Pin) -> bool {
+        let word = self.slot_word(view, pin.slot);
+        // Acquire: whoever took the slot anew counted its turn before it stored the word.
+        word.is_some_and(|word| word.load(Acquire) == object::pin_word(pin.index, pin.epoch))
+            && self.client.slots.turn(pin.slot) == pin.turn
     }
 
     /// Refuses a pin that the program does not hold.
-    #[inline(always)]
-    pub(super) fn check_pin(&self, view: &View<'_>, slot: u32, index: u32, epoch: u64) -> Result<()> {
-        if self.holds(view, slot, index, epoch) && self.client.slots.is_held(slot) { Ok(()) } else { Err(not_pinned()) }
-    }
-
-    /// Refuses a pin that the program does not hold.
-    pub fn check_view(&self, slot: u32, index: u32, epoch: u64) -> Result<()> {
-        self.check_pin(self.client.view(), slot, index, epoch)
+    pub fn check_view(&self, pin: Pin) -> Result<()> {
+        if !self.client.slots.is_held(pin.slot) || !self.is_in_slot(self.client.view(), pin) {
+            return Err(not_pinned());
+        }
+        Ok(())
     }
 
     /// Reads from an object that the program has pinned.
     pub fn read_view(&self, index: u32, offset: u64, pieces: &Pieces<'_>) -> Result<()> {
         let view = self.client.view();
-        let pin = Pin { index, slot: 0, epoch: 0 };
+        let pin = Pin { index, slot: 0, epoch: 0, turn: 0 };
         self.read_pinned(view, pin, offset, pieces, |_| Ok(true)).map(|_| ())
     }
 
@@ -536,7 +537,8 @@ impl Store {
         let ready = if words.published.load(Acquire) == epoch { all } else { words.progress.load(Acquire).min(all) };
         if held && ready >= pages.min(all) && (ready > 0 || words.published.load(Acquire) == epoch) {
             let place = location(view, index, header, epoch);
-            return Ok(Look::Ready((Pin { index, slot, epoch }, place, ready)));
+            let pin = Pin { index, slot, epoch, turn: self.client.slots.turn(slot) };
+            return Ok(Look::Ready((pin, place, ready)));
         }
         self.let_go(view, slot);
         Ok(if held { Look::Writing(index, epoch) } else { Look::Missing })

@@ -19,6 +19,8 @@ const STRIDE: usize = 8;
 /// Which slots of a client are free.
 pub struct Slots {
     states: Box<[AtomicU8]>,
+    /// How often each slot was taken: a view of an earlier turn is not one of this, though it pins the same object.
+    turns: Box<[AtomicU64]>,
     /// As far as the master has been told to look.
     high: AtomicU64,
 }
@@ -44,7 +46,11 @@ impl Slots {
     /// `count` free slots.
     #[must_use]
     pub fn new(count: u32) -> Self {
-        Self { states: (0..count).map(|_| AtomicU8::new(FREE)).collect(), high: AtomicU64::new(0) }
+        Self {
+            states: (0..count).map(|_| AtomicU8::new(FREE)).collect(),
+            turns: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            high: AtomicU64::new(0),
+        }
     }
 
     /// Takes a slot whose word is empty; `None` when all are in use.
@@ -60,6 +66,7 @@ impl Slots {
             // A slot that was left to a stream is free again when the stream has emptied it.
             let free = state == FREE || (state == STREAM && object::scan(&words[at]) == 0);
             if free && self.states[at].compare_exchange(state, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                self.next_turn(at);
                 let needed = at as u64 + 1;
                 if self.high.load(Ordering::Acquire) < needed {
                     // Before the slot is written: whoever scans after a later fence looks this far.
@@ -70,6 +77,26 @@ impl Slots {
             }
         }
         None
+    }
+
+    #[inline(always)]
+    fn next_turn(&self, slot: usize) {
+        if let Some(turn) = self.turns.get(slot) {
+            // The slot is the caller's: nobody else counts.
+            turn.store(turn.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// A slot that was set aside is used once more.
+    pub fn reuse(&self, slot: u32) {
+        self.next_turn(slot as usize);
+    }
+
+    /// Which use of the slot this is.
+    #[inline(always)]
+    #[must_use]
+    pub fn turn(&self, slot: u32) -> u64 {
+        self.turns.get(slot as usize).map_or(0, |turn| turn.load(Ordering::Relaxed))
     }
 
     /// Gives a slot back, whose word is empty. One that was set aside stays so.

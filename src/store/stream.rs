@@ -94,7 +94,7 @@ impl Store {
 
     /// Copies from a pinned object into `pieces` when the stream gets there.
     pub fn fetch_async(&self, pin: Pin, offset: u64, pieces: &Pieces<'_>, stream: *mut c_void) -> Result<()> {
-        self.check_view(pin.slot, pin.index, pin.epoch)?;
+        self.check_view(pin)?;
         self.copy_async(pin.index, offset, pieces, stream, false)
     }
 
@@ -142,7 +142,7 @@ impl Store {
 
     /// Ends a pin when the stream gets there. The view is the stream's from now on.
     pub fn unpin_async(&self, pin: Pin, stream: *mut c_void) -> Result<()> {
-        self.check_view(pin.slot, pin.index, pin.epoch)?;
+        self.check_view(pin)?;
         cuda::stream_write_value64(self.device()?, stream, self.slot_address(pin.slot)?, 0)?;
         self.client.slots.give_to_stream(pin.slot);
         Ok(())
@@ -210,6 +210,7 @@ impl Store {
         if self.slot_word(view, slot).is_none_or(|word| object::scan(word) != 0) {
             return Err(Error::new(NMC_ERR_BUSY, format!("slot {slot} still pins what the launch before is using")));
         }
+        self.client.slots.reuse(slot);
         Ok(match self.pin_in(view, key, slot)? {
             Look::Ready(pin) => {
                 let Some(header) = view.object(pin.index) else { return Ok(Look::Missing) };
