@@ -17,6 +17,7 @@ struct StoreWish {
   int32_t watchdog_ms = -1;
   int64_t call_timeout_ms = -1;
   uint32_t page_bytes = kPage;
+  bool external = false;
 };
 
 inline nmc_store_config_t client_config(const StoreWish& wish) {
@@ -94,6 +95,8 @@ class Client {
       answer << (state < 3 ? names[state] : "?");
     } else if (verb == "remove") {
       answer << outcome(nmc_store_remove(store_, bytes_of(word())));
+    } else if (verb == "flush") {
+      answer << outcome(nmc_store_remove_all(store_));
     } else if (verb == "open") {  // open <key> <size> [<rank> [<flags>]]
       const std::string key = word();
       const uint64_t size = static_cast<uint64_t>(number());
@@ -160,10 +163,11 @@ class Client {
       const std::string key = word();
       const std::string value = value_of_next(number);
       const double start = seconds_now();
+      const auto away = [](nmc_status_t s) { return s == NMC_ERR_UNAVAILABLE || s == NMC_ERR_TIMEOUT; };
       nmc_status_t status = NMC_ERR_UNAVAILABLE;
-      while (status == NMC_ERR_UNAVAILABLE && seconds_now() - start < kPatience / 2) {
+      while (away(status) && seconds_now() - start < kPatience / 2) {
         status = put(store_, key, value);
-        if (status == NMC_ERR_UNAVAILABLE) sleep_ms(5);
+        if (away(status)) sleep_ms(5);
       }
       if (status == NMC_OK) answer << seconds_now() - start;
       else answer << "-1 " << outcome(status);
@@ -225,6 +229,7 @@ inline Process client_process(const Place& place, int32_t rank, uint32_t size, c
   setup.rank = rank;
   setup.size = size;
   setup.heap_bytes = wish.pages * wish.page_bytes;
+  setup.external = wish.external;
   return Process([&place, setup, wish](Link& test) {
     const nmc_world_config_t config = config_of(place, setup);
     nmc_world_t* world = nullptr;

@@ -268,7 +268,7 @@ impl Client {
                     let attached = host.attach_direct(member.world_id(), &info_of(member), params, expected(member));
                     attached.map(|(number, map)| Some((Way::Direct { host, _server: Some(server) }, number, map)))
                 }
-                None => remote::attach(&place, member, params, expected(member)).and_then(|met| {
+                None => remote::attach(&place, member, params, expected(member), &config.deadline).and_then(|met| {
                     let Some((link, number, map)) = met else { return Ok(None) };
                     let map = Arc::new(map);
                     let limit = Duration::from_millis(config.call_ms.into());

@@ -26,6 +26,8 @@ const RETRY: Duration = Duration::from_millis(20);
 const RETRY_REFUSED: Duration = Duration::from_secs(1);
 /// How long a master may take to answer an introduction; rebuilding a large store takes a while.
 const ANSWER: Duration = Duration::from_secs(30);
+/// How long a client that leaves waits for the master to say goodbye. It hears of it anyway, later.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 struct Wire {
     link: Option<Link>,
@@ -56,9 +58,20 @@ pub struct Remote {
 }
 
 /// Introduces a client that is new; `None` when nobody serves.
-pub fn attach(place: &Place, member: &Membership, params: &Params, expected: u64) -> Result<Option<(Link, u32, Map)>> {
+pub fn attach(
+    place: &Place,
+    member: &Membership,
+    params: &Params,
+    expected: u64,
+    deadline: &Deadline,
+) -> Result<Option<(Link, u32, Map)>> {
     let hello = introduction(member, params, expected, None);
-    let Some((link, items, fds)) = introduce(place, member, hello, None)? else { return Ok(None) };
+    let patience = Deadline::after(ANSWER.min(deadline.left()));
+    let wait = |link: &Link| {
+        sys::poll(&[link.as_fd()], patience.left());
+        !patience.passed()
+    };
+    let Some((link, items, fds)) = introduce(place, member, hello, None, wait)? else { return Ok(None) };
     let [client, _, _] = first(items)?;
     let mut fds = fds.into_iter();
     let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
@@ -92,7 +105,14 @@ fn introduction(member: &Membership, params: &Params, store_id: u64, held: Optio
 
 type Answer = (Link, Vec<Item>, Vec<std::os::fd::OwnedFd>);
 
-fn introduce(place: &Place, member: &Membership, hello: Hello, map: Option<&Map>) -> Result<Option<Answer>> {
+/// Says hello; `wait` sleeps until there may be an answer, and tells whether to go on.
+fn introduce(
+    place: &Place,
+    member: &Membership,
+    hello: Hello,
+    map: Option<&Map>,
+    wait: impl Fn(&Link) -> bool,
+) -> Result<Option<Answer>> {
     place.check()?;
     let Some(link) = sys::connect(&place.socket())? else { return Ok(None) };
     let (theirs, ours) = (sys::peer_uid(link.as_fd())?, sys::own_uid());
@@ -110,15 +130,12 @@ fn introduce(place: &Place, member: &Membership, hello: Hello, map: Option<&Map>
     if sys::send(link.as_fd(), &packet, &fds)? != sys::Sent::Yes {
         return Ok(None);
     }
-    let deadline = Deadline::after(ANSWER);
     loop {
         match sys::receive(link.as_fd(), &mut Vec::new())? {
             Packet::Data(bytes, fds) => return Ok(Some((link, decode_reply(&bytes)?, fds))),
             Packet::End => return Ok(None),
-            Packet::Empty if deadline.passed() => return Ok(None),
-            Packet::Empty => {
-                sys::poll(&[link.as_fd()], deadline.left());
-            }
+            Packet::Empty if wait(&link) => {}
+            Packet::Empty => return Ok(None),
         }
     }
 }
@@ -172,12 +189,16 @@ impl Remote {
     /// Calls the master and waits for its answer. `heard` runs before the next call or reconnection can: what it notes
     /// about the answer is known to whoever hands the store to a new master.
     pub fn call(&self, request: &Request<'_>, heard: impl FnOnce(&[Item])) -> Result<Vec<Item>> {
+        self.call_within(self.call_limit, request, heard)
+    }
+
+    fn call_within(&self, limit: Duration, request: &Request<'_>, heard: impl FnOnce(&[Item])) -> Result<Vec<Item>> {
         let inner = &*self.inner;
-        let Some(mut wire) = inner.wire.try_lock_for(self.call_limit) else { return Err(inner.why_away()) };
+        let Some(mut wire) = inner.wire.try_lock_for(limit) else { return Err(inner.why_away()) };
         let Wire { link, packet, buffer } = &mut *wire;
         let Some(open) = link.as_ref() else { return Err(inner.why_away()) };
         request.encode(packet);
-        let deadline = Deadline::after(self.call_limit);
+        let deadline = Deadline::after(limit);
         let answer = match quick::send(open.as_fd(), packet) {
             Ok(true) => quick::receive(open.as_fd(), buffer, Some(&deadline)),
             Ok(false) => Ok(Heard::End),
@@ -191,10 +212,9 @@ impl Remote {
                 }
                 Err(error) => error,
             },
-            Ok(Heard::Nothing) => Error::new(
-                NMC_ERR_TIMEOUT,
-                format!("the store's master has not answered for {} ms", self.call_limit.as_millis()),
-            ),
+            Ok(Heard::Nothing) => {
+                Error::new(NMC_ERR_TIMEOUT, format!("the store's master has not answered for {} ms", limit.as_millis()))
+            }
             Ok(Heard::End) => inner.why_away(),
             Err(error) => error,
         };
@@ -217,18 +237,22 @@ impl Remote {
         self.inner.wire.try_lock().is_none_or(|wire| wire.link.is_some())
     }
 
-    /// Leaves in order.
+    /// Leaves in order, soon also if the master does not answer.
     pub fn detach(&self) {
-        self.inner.stop.store(true, std::sync::atomic::Ordering::SeqCst);
-        let _ = self.call(&Request::Detach, |_| ());
+        self.stop();
+        let _ = self.call_within(FAREWELL.min(self.call_limit), &Request::Detach, |_| ());
         self.inner.wire.lock().link = None;
+    }
+
+    fn stop(&self) {
+        self.inner.stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        self.inner.nudge.signal();
     }
 }
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        self.inner.stop.store(true, std::sync::atomic::Ordering::SeqCst);
-        self.inner.nudge.signal();
+        self.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -283,9 +307,18 @@ impl Inner {
             sys::poll(&[self.nudge.as_fd()], RETRY_REFUSED);
             return self.nudge.drain();
         }
+        // Whoever rang did so before the lock was ours; from here on it is the end.
+        self.nudge.drain();
+        let patience = Deadline::after(ANSWER);
+        let wait = |link: &Link| {
+            if !self.stopped() {
+                sys::poll(&[link.as_fd(), self.nudge.as_fd()], patience.left());
+            }
+            !patience.passed() && !self.stopped()
+        };
         let held = Some((self.client, self.plans.epochs()));
         let hello = introduction(&self.member, self.map.params(), self.map.store_id(), held);
-        let outcome = introduce(&self.place, &self.member, hello, Some(&self.map));
+        let outcome = introduce(&self.place, &self.member, hello, Some(&self.map), wait);
         let met = outcome.and_then(|answer| match answer {
             Some((link, items, _)) => first(items).map(|_| Some(link)),
             None => Ok(None),
