@@ -152,6 +152,57 @@ void killed_together() {
   CHECK(place.leftovers().empty());
 }
 
+// How many of the keys r/0 to r/39 a rank finds.
+std::string found(Process& rank) { return rank.ask("gets r/ 40 5000"); }
+
+void new_master(const Place& place, std::vector<Process>& ranks) {
+  ranks[0] = client_process(place, 0, 3);
+  REQUIRE(SAYS(ranks[0].reply(), "NMC_OK"));
+  REQUIRE(SAYS(ranks[0].ask("create"), "NMC_OK"));
+}
+
+void flushed_and_killed(bool by_halves) {
+  Place place;
+  std::vector<Process> ranks = whole_store(place, 3);
+  const auto flush = [&](Process& rank) {
+    // The control forgets one key after the other, and dies in the middle.
+    for (int i = 0; by_halves && i < 20; ++i) (void)rank.ask("remove r/" + std::to_string(i));
+    rank.send(by_halves ? "remove r/20" : "flush");
+  };
+  for (int round = 0; round < 6; ++round) {
+    SAYS(ranks[1].ask("puts r/ 40 5000"), "40");
+    SAYS(ranks[2].ask("pin r/39"), "NMC_OK");
+    std::string said;
+    if (round % 2 == 0) {
+      promise("what_remove_all_has_forgotten_stays_forgotten_when_the_master_dies");
+      flush(ranks[1]);
+      said = ranks[1].reply();
+      ranks[0].kill9();
+      SAYS(said, "NMC_OK");
+    } else {
+      promise("remove_all_forgets_all_or_nothing_when_the_master_dies_in_it");
+      flush(ranks[1]);
+      ranks[0].kill9();
+      said = ranks[1].reply();
+    }
+    const std::string left = found(ranks[2]);
+    printf("     it said %s; %s are there\n", said.c_str(), left.c_str());
+    CHECK(left == "0" || (left == "40" && begins_with(said, "NMC_ERR_UNAVAILABLE")));
+    new_master(place, ranks);
+    saw_in_time(ranks[1].ask("await_put late 5000 1"), "rank 1 can write");
+    saw_in_time(ranks[2].ask("await_put later 5000 2"), "rank 2 can write");
+    for (Process& rank : ranks) CHECK(found(rank) == left);
+    SAYS(ranks[2].ask("look_at r/39 39"), "right");  // it is pinned
+    SAYS(ranks[2].ask("unpin r/39"), "NMC_OK");
+    promise("and_the_memory_comes_back");
+    SAYS(ranks[2].ask("flush"), "NMC_OK");
+    saw_in_time(ranks[0].ask("await_bytes 0"), "the books are right: nothing is used");
+    if (failed_checks != 0) return;
+  }
+  dismiss_clients(ranks);
+  CHECK(place.leftovers().empty());
+}
+
 void master_killed_with_a_child() {
   promise("a_master_that_was_killed_is_away_also_while_a_child_of_it_lives");
   Place place;
@@ -181,6 +232,8 @@ int main(int argc, char** argv) {
   if (wanted("client")) client_killed(false);
   if (wanted("child")) client_killed(true);
   if (wanted("both")) killed_together();
+  if (wanted("flush")) flushed_and_killed(false);
+  if (only == "flush-by-halves") flushed_and_killed(true);  // the control
   if (wanted("master_child")) master_killed_with_a_child();
   return finish();
 }
