@@ -3,8 +3,9 @@
 // of another key, what was retained is what its writer last stored, what was removed stays removed, and every page that
 // no object holds is free again. While the master is away the others go on reading. In some rounds a forked child of the
 // victim lives on for a while: until it has ended nothing of the victim is gone.
-// usage: crash ROUNDS [SEED] [EACH] [torn|leak|lost]
-//   EACH is how often every point must have been hit. The last word breaks something on purpose: the check must see it.
+// usage: crash ROUNDS [SEED] [EACH] [external] [torn|leak|lost]
+//   EACH is how often every point must have been hit. `external` puts the master into a process of its own. The last word
+//   breaks something on purpose: the check must see it.
 
 #include "crew.hpp"
 #include "value.hpp"
@@ -47,7 +48,7 @@ struct Board {
   std::atomic<uint32_t> seen[RANKS];  // states of the ranks as this one sees them
 };
 struct Shared {
-  Board ranks[RANKS];
+  Board ranks[RANKS + 1];  // the last is for a master that is none of the ranks
   Entry keys[KEYS];
   std::atomic<uint64_t> stale, refused, away;
   std::atomic<uint32_t> breaks;  // what a control breaks, once
@@ -55,6 +56,23 @@ struct Shared {
 };
 Shared* shared;
 pid_t driver;
+bool external = false;
+// Who dies at the master's points.
+uint32_t master_place() { return external ? RANKS : 0; }
+
+nmc_world_config_t world_config(const std::string& dir) {
+  nmc_world_config_t config = NMC_WORLD_CONFIG_INIT;
+  config.name = nmc_slice_t{"crash", 5};
+  config.dir = slice(dir);
+  config.world_size = RANKS;
+  config.heap_bytes = HEAP_PAGES * PAGE;
+  config.join_timeout_ms = 60000;
+  if (external) config.master = NMC_MASTER_EXTERNAL;
+  return config;
+}
+void set_arm(const std::string& dir, uint32_t place) {
+  setenv("NMC_CRASH_POINT", ("@" + dir + "/arm-" + std::to_string(place)).c_str(), 1);
+}
 
 void complain(const char* format, ...) {
   va_list list;
@@ -97,13 +115,8 @@ struct Rank {
   }
 
   void join(const std::string& dir) {
-    nmc_world_config_t config = NMC_WORLD_CONFIG_INIT;
-    config.name = nmc_slice_t{"crash", 5};
-    config.dir = slice(dir);
+    nmc_world_config_t config = world_config(dir);
     config.rank = static_cast<int32_t>(rank);
-    config.world_size = RANKS;
-    config.heap_bytes = HEAP_PAGES * PAGE;
-    config.join_timeout_ms = 60000;
     if (nmc_status_t s = nmc_world_join(&config, &world); s != NMC_OK) fail("join", s);
     nmc_store_config_t wanted = NMC_STORE_CONFIG_INIT;
     wanted.page_bytes = PAGE;
@@ -285,8 +298,7 @@ struct Rank {
   static bool broken_on_purpose() { return shared->breaks.load() != 0; }
 
   int live(const std::string& dir) {
-    const std::string arm = "@" + dir + "/arm-" + std::to_string(rank);
-    setenv("NMC_CRASH_POINT", arm.c_str(), 1);
+    set_arm(dir, rank);
     join(dir);
     for (uint64_t turn = 0;; ++turn) {
       switch (board().wish.load()) {
@@ -311,7 +323,8 @@ struct Rank {
           break;
         }
         case PAUSE:
-          board().state.store(PAUSED);
+          // Until a new master has heard of this rank, what is under way is not settled.
+          if (board().state.load() == PAUSED || !unsure(nmc_store_remove(store, nmc_slice_t{"none", 4}))) board().state.store(PAUSED);
           pause_us(200);
           break;
         case CHECK:
@@ -331,11 +344,24 @@ struct Rank {
   }
 };
 
+// A master that is none of the ranks.
+int run_master(const std::string& dir) {
+  set_arm(dir, RANKS);
+  const nmc_world_config_t config = world_config(dir);
+  nmc_master_t* master = nullptr;
+  if (nmc_status_t s = nmc_master_start(&config, &master); s != NMC_OK) {
+    complain("the master: %s %s", nmc_status_name(s), nmc_last_error_message());
+    shared->ranks[RANKS].state.store(FAILED);
+  }
+  while (shared->ranks[RANKS].wish.load() != QUIT) pause_us(1000);
+  return nmc_master_destroy(master) == NMC_OK ? 0 : 1;
+}
+
 // ---- the driver --------------------------------------------------------------------------------------------------------
 
 struct Driver {
   OwnDir dir;
-  pid_t pids[RANKS];
+  pid_t pids[RANKS + 1] = {};
   std::map<std::string, uint64_t> hits;
   uint64_t kills = 0, absences = 0, children = 0, missed = 0, slowest_ms = 0, gap_reads = 0;
   Random random;
@@ -343,9 +369,9 @@ struct Driver {
 
   explicit Driver(uint64_t seed) : random(seed) {
     for (Entry& entry : shared->keys) entry.intent.store(NONE);
-    for (uint32_t rank = 0; rank < RANKS; ++rank) {
-      disarm(rank);
-      start(rank);
+    for (uint32_t place = 0; place < RANKS + external; ++place) {
+      disarm(place);
+      start(place);
     }
   }
   ~Driver() {
@@ -361,7 +387,7 @@ struct Driver {
     shared->ranks[rank].state.store(JOINING);
     shared->ranks[rank].wish.store(RUN);
     shared->ranks[rank].fork_child.store(0);
-    pids[rank] = start_member([&] { return Rank(rank).live(dir.path); });
+    pids[rank] = start_member([&] { return rank == RANKS ? run_master(dir.path) : Rank(rank).live(dir.path); });
   }
   void write_arm(uint32_t rank, const std::string& text) {
     const std::string path = dir.path + "/arm-" + std::to_string(rank), fresh = path + ".new";
@@ -377,7 +403,7 @@ struct Driver {
     return false;
   }
   bool anyone_failed() {
-    return std::any_of(shared->ranks, shared->ranks + RANKS, [](const Board& b) { return b.state.load() == FAILED; });
+    return std::any_of(shared->ranks, shared->ranks + RANKS + 1, [](const Board& b) { return b.state.load() == FAILED; });
   }
   // Whether the rank is dead by now; it is reaped.
   bool dead(uint32_t rank) {
@@ -422,11 +448,11 @@ struct Driver {
   // A rank is dead: what its peers see until it is replaced.
   bool mourn(uint32_t victim) {
     ++kills;
-    if (victim == 0) {
+    if (victim == master_place()) {
       ++absences;
-      const uint64_t before = reads_but(0);
-      if (!wait(PATIENCE, [&] { return reads_but(0) > before + 50; })) return fail("nobody reads while the master is away");
-      gap_reads += reads_but(0) - before;
+      const uint64_t before = reads_but(victim);
+      if (!wait(PATIENCE, [&] { return reads_but(victim) > before + 50; })) return fail("nobody reads while the master is away");
+      gap_reads += reads_but(victim) - before;
     }
     if (shared->ranks[victim].child.load() > 0) {
       ++children;
@@ -464,33 +490,33 @@ struct Driver {
       if (const size_t other = random.below(N_POINTS); hits[POINTS[other]] < hits[POINTS[which]]) which = other;
     point = POINTS[which];
     const std::string kind = std::string(point).substr(0, std::string(point).find('.'));
-    uint32_t victim = kind == "writer" || kind == "reader" ? static_cast<uint32_t>(random.below(RANKS)) : 0;
+    const uint32_t master = master_place();
+    uint32_t victim = kind == "writer" || kind == "reader" ? static_cast<uint32_t>(random.below(RANKS)) : master;
     const bool takes_over = kind == "takeover", on_death = std::strcmp(point, "master.unpinned") == 0;
     if (!all_reach(RUNNING)) return fail("a rank does not run");
-    if (random.one_in(8)) {
+    if (random.one_in(8) && victim != RANKS) {
       shared->ranks[victim].fork_child.store(1);
       wait(5, [&] { return shared->ranks[victim].child.load() > 0; });
     }
     if (takes_over || on_death) {
-      const uint32_t first = takes_over ? 0 : 1 + static_cast<uint32_t>(random.below(RANKS - 1));
-      if (on_death) arm(0, point, 1);
+      const uint32_t first = takes_over ? master : 1 + static_cast<uint32_t>(random.below(RANKS - 1));
+      if (on_death) arm(master, point, 1);
       kill(pids[first], SIGKILL);
       if (!wait(PATIENCE, [&] { return dead(first); })) return fail("the victim does not die");
       if (takes_over) {
-        if (!mourn(0)) return false;
-        arm(0, point, 1);
-        start(0);
+        if (!mourn(master)) return false;
+        arm(master, point, 1);
+        start(master);
       }
-      victim = 0;
-      if (!wait(PATIENCE, [&] { return dead(0); })) return fail("the master does not come to the point");
-      disarm(0);
+      if (!wait(PATIENCE, [&] { return dead(master); })) return fail("the master does not come to the point");
+      disarm(master);
       ++hits[point];
-      if (!mourn(0)) return false;
+      if (!mourn(master)) return false;
       if (on_death) {
-        if (random.one_in(2)) start(first), start(0);
-        else start(0), start(first);
+        if (random.one_in(2)) start(first), start(master);
+        else start(master), start(first);
       } else {
-        start(0);
+        start(master);
       }
       return look_at_everything();
     }
@@ -514,8 +540,15 @@ struct Driver {
     if (!all_reach(RUNNING)) return fail("a rank does not run");
     for (uint32_t rank = 0; rank < RANKS; ++rank) shared->ranks[rank].wish.store(QUIT);
     std::vector<pid_t> left(pids, pids + RANKS);
-    const bool fine = watch_until(left, PATIENCE, [&] { return std::all_of(left.begin(), left.end(), [](pid_t p) { return p < 0; }); });
+    const auto all_ended = [&] { return std::all_of(left.begin(), left.end(), [](pid_t p) { return p < 0; }); };
+    bool fine = watch_until(left, PATIENCE, all_ended);
     std::copy(left.begin(), left.end(), pids);
+    if (external) {
+      left.assign(1, pids[RANKS]);
+      shared->ranks[RANKS].wish.store(QUIT);
+      fine = watch_until(left, PATIENCE, all_ended) && fine;
+      pids[RANKS] = left[0];
+    }
     return fine || fail("a rank does not leave");
   }
 };
@@ -530,7 +563,9 @@ int main(int argc, char** argv) {
   driver = getpid();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   shared = shared_between_processes<Shared>();
-  if (argc > 4) shared->breaks.store(argv[4][0] == 't' ? 't' : argv[4][0] == 'l' && argv[4][1] == 'e' ? 'l' : 'x');
+  external = argc > 4 && std::strcmp(argv[4], "external") == 0;
+  if (const char* what = argc > 4 + external ? argv[4 + external] : nullptr)
+    shared->breaks.store(what[0] == 't' ? 't' : what[0] == 'l' && what[1] == 'e' ? 'l' : 'x');
   bool fine = true;
   const double start = now_s();
   {

@@ -1,8 +1,9 @@
-//! Named places at which a test can end the process, to see what its peers make of what it left. Without the feature
-//! `crash-points`, which no shipped library has, a place is nothing at all.
+//! Named places at which a test can end the process, or hold one of its threads, to see what others make of it. Without
+//! the feature `crash-points`, which no shipped library has, a place is nothing at all.
 //!
 //! With it, `NMC_CRASH_POINT="name:count"` ends the process by SIGKILL the `count`-th time that it comes to `name`;
-//! `NMC_CRASH_POINT="@file"` reads that from a file each time, so that a test can decide late.
+//! `NMC_CRASH_POINT="@file"` reads that from a file each time, so that a test can decide late. `name:count:hold` in a file
+//! holds the thread that comes there until the file changes; `file.held` appears when it is there.
 
 /// The process comes to the place `name`.
 #[cfg(not(feature = "crash-points"))]
@@ -16,11 +17,11 @@ pub fn reach(name: &'static str) {
     static WHERE: OnceLock<Option<String>> = OnceLock::new();
     static HITS: Mutex<(String, u64)> = Mutex::new((String::new(), 0));
     let Some(wanted) = WHERE.get_or_init(|| std::env::var("NMC_CRASH_POINT").ok()) else { return };
-    let text = match wanted.strip_prefix('@') {
-        Some(file) => std::fs::read_to_string(file).unwrap_or_default(),
-        None => wanted.clone(),
-    };
-    let Some((point, count)) = text.trim().split_once(':') else { return };
+    let file = wanted.strip_prefix('@');
+    let read = || file.map_or_else(|| wanted.clone(), |file| std::fs::read_to_string(file).unwrap_or_default());
+    let text = read();
+    let mut words = text.trim().split(':');
+    let (Some(point), Some(count)) = (words.next(), words.next()) else { return };
     if point != name {
         return;
     }
@@ -29,7 +30,13 @@ pub fn reach(name: &'static str) {
         *hits = (text.clone(), 0);
     }
     hits.1 += 1;
-    if count.parse() == Ok(hits.1) {
-        super::sys::kill_self();
+    if count.parse() != Ok(hits.1) {
+        return;
+    }
+    let Some(file) = file.filter(|_| words.next() == Some("hold")) else { return super::sys::kill_self() };
+    drop(hits);
+    let _ = std::fs::write(format!("{file}.held"), "");
+    while read() == text {
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
