@@ -309,15 +309,4 @@ impl Device {
             })
         })
     }
-
-    /// Whether `stream` is being captured.
-    #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "a stream is a handle that only the driver looks into")]
-    pub fn is_capturing(&self, stream: *mut c_void) -> Result<bool> {
-        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        self.with_current(|| {
-            // SAFETY: the out-pointer is a local; the driver checks the stream as far as it can be.
-            unsafe { call!(sys::cuStreamIsCapturing(stream.cast(), &raw mut status)) }
-        })?;
-        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
-    }
 }
