@@ -8,6 +8,7 @@ mod common;
 use nanomc::world::{Config, Hosting, World};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -329,10 +330,13 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
         "store.put.1MiB",
         "store.churn",
         "store.churn.p999",
+        "ep.host.T32",
+        "ep.host.full.T32",
     ];
     assert_eq!(names, expected);
     // A quick run leaves out what takes gigabytes, and other people's stores.
-    let left_out = ["store.lookup.1M", "store.lookup.1M.batch128", "store.bytes_per_object", "store.vs_mooncake"];
+    let left_out =
+        ["store.lookup.1M", "store.lookup.1M.batch128", "store.bytes_per_object", "store.vs_mooncake", "ep.gpu"];
     assert_eq!(skipped, left_out);
 
     let report = std::fs::read_to_string(&file).expect("the report");
@@ -341,7 +345,7 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
     for name in names {
         assert!(report.contains(&format!("| `{name}` |")), "{name}");
     }
-    for area in ["ffi", "world", "store"] {
+    for area in ["ffi", "world", "store", "ep"] {
         let plot = std::fs::read_to_string(folder.path().join(format!("plots/{area}.svg"))).expect("a plot");
         assert!(plot.starts_with("<svg") && plot.ends_with("</svg>\n"));
         assert!(report.contains(&format!("(plots/{area}.svg)")));
@@ -359,6 +363,38 @@ fn a_report_that_cannot_be_rewritten_is_refused_before_anything_is_measured() {
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty());
     assert_eq!(std::fs::read_to_string(&file).expect("the file"), "<!-- bench:begin -->\n");
+}
+
+#[test]
+fn figures_of_a_gpu_program_are_taken_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).expect("a program");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o700)).expect("its mode");
+        file
+    };
+    let run = |file: &Path| {
+        let args = ["bench", "ep", "--quick", "--json", "--gpu"];
+        nmc(&args).arg(file).output().expect("nmc starts")
+    };
+    let figure =
+        r#"{"name":"ep.%s","value":6,"unit":"us/layer","baseline_name":"copy floor","baseline":4,"ratio":1.5}"#;
+    let print = format!("echo '# a note'; printf '{figure}\\n' \"$(echo $* | tr -d ' ')\"");
+    let fails = run(&program("fails", &format!("{print}; test \"$2\" != --procs")));
+    assert_eq!(fails.status.code(), Some(1));
+    let lines: Vec<Json> = stdout(&fails).lines().map(Reader::document).collect();
+    let names: Vec<&str> = lines.iter().map(|line| line.field("name").text()).collect();
+    let expected = ["ep.host.T32", "ep.host.full.T32", "ep.--json--quick", "ep.--json--procs--quick"];
+    assert_eq!(names, expected, "what was measured before a failure counts");
+    assert_eq!(lines[2].field("ratio").number(), 1.5);
+    let why = stderr(&fails);
+    assert!(why.contains("ep.gpu: ") && why.contains("fails --procs: exit status: 1"), "{why}");
+
+    let no_gpu = run(&program("no_gpu", "echo 'skipped: no GPU'; exit 77"));
+    assert!(no_gpu.status.success(), "{}", stderr(&no_gpu));
+    assert!(stdout(&no_gpu).lines().last().is_some_and(|l| l.contains("\"skipped\"") && l.contains("finds no GPU")));
+    assert_eq!(output(&["bench", "ffi", "--gpu", "x"]).status.code(), Some(2), "no other area has a use for it");
 }
 
 /// A master that is ended with the test, whatever happens.

@@ -1,12 +1,14 @@
 //! The operating system as the CLI needs it: trials of kernel features, limits, signals, and a packet socket. Together
-//! with `library.rs`, `store_library.rs` and `copy.rs` of `bench` the only unsafe code of the CLI.
+//! with `library.rs`, `store_library.rs`, `ep_library.rs` and `copy.rs` of `bench` the only unsafe code of the CLI.
 #![allow(unsafe_code, reason = "system calls")]
 
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 fn checked(result: i64) -> io::Result<i64> {
@@ -191,6 +193,14 @@ pub fn die_with_parent(parent: u32) -> bool {
         libc::getppid()
     };
     u32::try_from(now) == Ok(parent)
+}
+
+/// The same for another program; only the main thread may start it, since it dies with the thread that did.
+pub fn end_with_this_process(command: &mut Command) {
+    let parent = std::process::id();
+    let first = move || if die_with_parent(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) };
+    // SAFETY: between fork and exec only system calls on integers are made.
+    unsafe { command.pre_exec(first) };
 }
 
 /// The signals by which a user or a supervisor ends a command. While the value lives they wait for [`Interrupts::wait`].

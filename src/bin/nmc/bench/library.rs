@@ -10,7 +10,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-type Status = i32;
+/// `nmc_status_t`.
+pub(super) type Status = i32;
 
 /// A loaded library. It is never unloaded, so its functions can be called at any time.
 pub(super) struct Loaded(*mut c_void);
@@ -37,6 +38,30 @@ fn why() -> String {
         if text.is_null() { "no reason given".into() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
     }
 }
+
+/// A struct `Functions` of more functions of the library.
+macro_rules! functions {
+    ($($field:ident = $symbol:literal ($($arg:ty),*);)*) => {
+        struct Functions {
+            $($field: unsafe extern "C" fn($($arg),*) -> Status,)*
+        }
+
+        impl Functions {
+            fn of(loaded: &$crate::bench::library::Loaded) -> Result<Self, $crate::args::Failure> {
+                // SAFETY: names and signatures are those of include/nanomc.h, of the version that `Nanomc` checked; the
+                // library is never unloaded.
+                unsafe {
+                    Ok(Self {
+                        $($field: std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($arg),*) -> Status>(
+                            loaded.symbol($symbol)?,
+                        ),)*
+                    })
+                }
+            }
+        }
+    };
+}
+pub(super) use functions;
 
 /// The functions that the benchmarks call.
 pub struct Nanomc {

@@ -4,9 +4,12 @@
 
 mod copy;
 mod crowd;
+mod ep;
+mod ep_library;
 mod ffi;
 mod library;
 mod mooncake;
+mod outside;
 pub mod rank;
 mod report;
 mod store;
@@ -21,6 +24,7 @@ use crate::json::Object;
 use crate::term::{self, Progress, Style, Tone};
 use crate::{Outcome, facts, sys};
 use std::hint::black_box;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -36,6 +40,7 @@ const AREAS: &[Area] = &[
     Area { name: "ffi", metrics: ffi::METRICS, measure: ffi::measure },
     Area { name: "world", metrics: world::METRICS, measure: world::measure },
     Area { name: "store", metrics: store::METRICS, measure: store::measure },
+    Area { name: "ep", metrics: ep::METRICS, measure: ep::measure },
 ];
 
 /// Which way is good.
@@ -91,6 +96,8 @@ impl Metric {
 pub struct Run {
     quick: bool,
     json: bool,
+    /// The program that measures on a GPU.
+    gpu: Option<PathBuf>,
     expected: usize,
     progress: Progress,
     metrics: Vec<Metric>,
@@ -136,7 +143,9 @@ impl Run {
 
     /// Measures something; what goes wrong is told at the end and does not stop the other measurements.
     pub fn measure(&mut self, what: &str, body: impl FnOnce(&mut Self) -> Result<(), Failure>) {
-        self.progress.show(&format!("[{}/{}] {what}", self.metrics.len() + 1, self.expected));
+        let number = self.metrics.len() + 1;
+        // What other programs measure is not among the expected.
+        self.progress.show(&format!("[{number}/{}] {what}", self.expected.max(number)));
         if let Err(failure) = body(self) {
             self.failures.push(format!("{what}: {}", failure.message));
         }
@@ -160,6 +169,9 @@ pub fn run(args: &Parsed) -> Outcome {
     if areas.is_empty() {
         return Err(Failure::usage(format!("which area? One of: {}, all; not {wanted:?}", known.join(", "))));
     }
+    if args.has("--gpu") && !areas.iter().any(|a| a.name == "ep") {
+        return Err(Failure::usage(format!("--gpu is for the area ep, not {wanted}")));
+    }
     if let Some(file) = args.path("--report") {
         report::check(file)?;
     }
@@ -167,6 +179,7 @@ pub fn run(args: &Parsed) -> Outcome {
     let mut run = Run {
         quick: args.has("--quick"),
         json: args.has("--json"),
+        gpu: args.path("--gpu").map(PathBuf::from),
         expected: areas.iter().map(|a| a.metrics).sum(),
         progress: Progress::new(),
         metrics: Vec::new(),

@@ -1,12 +1,11 @@
 //! The same figures of Mooncake Store, if it is installed: `scripts/bench_mooncake.sh` starts its master and a process
 //! that owns the memory, and measures from another one. Ours are those of this very run.
 
-use super::{Better, Metric, Run};
+use super::{Better, Metric, Run, outside};
 use crate::args::Failure;
-use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const NAME: &str = "store.vs_mooncake";
 const NOT_INSTALLED: &str = "not installed: run scripts/bench_mooncake.sh --install";
@@ -65,33 +64,10 @@ fn script() -> Option<PathBuf> {
 }
 
 /// What the script prints. Its processes end with it, and it with this process.
-fn output(script: &PathBuf) -> Result<String, Failure> {
-    let mut child = Command::new("bash")
-        .arg(script)
-        .arg("--run")
-        .arg(std::process::id().to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|e| Failure::os(format!("starting {}", script.display()), &e))?;
-    let start = Instant::now();
-    let ended = loop {
-        match child.try_wait() {
-            Ok(None) if start.elapsed() < LIMIT => std::thread::sleep(Duration::from_millis(50)),
-            Ok(None) => {
-                let _ = child.kill().and_then(|()| child.wait());
-                return Err(Failure::new(format!("{} took longer than {LIMIT:?}", script.display())));
-            }
-            Ok(Some(status)) => break status,
-            Err(e) => return Err(Failure::os("waiting for Mooncake's figures", &e)),
-        }
-    };
-    let mut text = String::new();
-    if let Some(mut stdout) = child.stdout.take() {
-        // A few lines, which the pipe holds.
-        stdout.read_to_string(&mut text).map_err(|e| Failure::os("reading Mooncake's figures", &e))?;
-    }
+fn output(script: &Path) -> Result<String, Failure> {
+    let mut command = Command::new("bash");
+    command.arg(script).arg("--run").arg(std::process::id().to_string()).stderr(Stdio::null());
+    let (ended, text) = outside::output(&mut command, LIMIT)?;
     if ended.success() { Ok(text) } else { Err(Failure::new(format!("{}: {ended}", script.display()))) }
 }
 

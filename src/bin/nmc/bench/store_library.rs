@@ -2,7 +2,7 @@
 //! in a call. The wrappers do what a C++ program would do and no more.
 #![allow(unsafe_code, reason = "calls through the C ABI, and copies to and from a store's memory by address")]
 
-use super::library::{Loaded, Nanomc};
+use super::library::{Nanomc, Status, functions};
 use crate::args::Failure;
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use nanomc::ffi::store::nmc_store_t;
@@ -15,30 +15,6 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-
-type Status = i32;
-
-macro_rules! functions {
-    ($($field:ident = $symbol:literal ($($arg:ty),*);)*) => {
-        struct Functions {
-            $($field: unsafe extern "C" fn($($arg),*) -> Status,)*
-        }
-
-        impl Functions {
-            fn of(loaded: &Loaded) -> Result<Self, Failure> {
-                // SAFETY: names and signatures are those of include/nanomc.h, of the version that `Nanomc` checked; the
-                // library is never unloaded.
-                unsafe {
-                    Ok(Self {
-                        $($field: std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> Status>(
-                            loaded.symbol($symbol)?,
-                        ),)*
-                    })
-                }
-            }
-        }
-    };
-}
 
 functions! {
     join = c"nmc_world_join" (*const nmc_world_config_t, *mut *mut nmc_world_t);

@@ -1,0 +1,341 @@
+//! An expert-parallel group of 8 ranks in this process as a C program sees it, on host heaps, and the same rows copied
+//! without it.
+#![allow(unsafe_code, reason = "calls through the C ABI, and copies of rows by address")]
+
+use super::library::{Nanomc, Status, functions};
+use crate::args::Failure;
+use crate::sys::Mapping;
+use nanomc::ffi::basic::NMC_ABI_VERSION;
+use nanomc::ffi::ep::nmc_ep_t;
+use nanomc::ffi::ep_types::{
+    NMC_EP_BF16, NMC_EP_DISPATCH_SAME, NMC_EP_WEIGHTS_FP32, nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t,
+    nmc_ep_grouped_t, nmc_ep_recv_t,
+};
+use nanomc::ffi::world::nmc_world_t;
+use nanomc::ffi::world_types::nmc_world_config_t;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+
+functions! {
+    create_local = c"nmc_world_create_local" (*const nmc_world_config_t, *mut *mut nmc_world_t);
+    destroy_world = c"nmc_world_destroy" (*mut nmc_world_t);
+    bytes_needed = c"nmc_ep_bytes_needed" (*const nmc_ep_config_t, u32, u32, *mut nmc_ep_bytes_t);
+    create_ranks = c"nmc_ep_create_ranks" (*const *mut nmc_world_t, usize, *const nmc_ep_config_t, *mut *mut nmc_ep_t);
+    destroy = c"nmc_ep_destroy" (*mut nmc_ep_t);
+    recv = c"nmc_ep_recv" (*const nmc_ep_t, u32, *mut nmc_ep_recv_t);
+    group_begin = c"nmc_ep_group_begin" ();
+    group_end = c"nmc_ep_group_end" ();
+    dispatch = c"nmc_ep_dispatch" (*mut nmc_ep_t, *mut c_void, *const nmc_ep_dispatch_t);
+    route_pack = c"nmc_ep_route_pack" (*mut nmc_ep_t, *mut c_void, u32, *const nmc_ep_grouped_t);
+    scatter = c"nmc_ep_scatter" (*mut nmc_ep_t, *mut c_void, u32, *const c_void, *const i32, *mut c_void);
+    combine = c"nmc_ep_combine" (*mut nmc_ep_t, *mut c_void, u32, *const c_void, *mut c_void);
+}
+
+const WORLD: usize = 8;
+const EXPERTS: usize = 256;
+const TOP_K: usize = 8;
+const HIDDEN: usize = 7168;
+const ROW: usize = 2 * HIDDEN;
+/// Tokens of a rank.
+const TOKENS: usize = 32;
+/// Tokens of all ranks in a step.
+pub const ALL_TOKENS: usize = WORLD * TOKENS;
+
+/// Whether rows are grouped by expert and summed in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Steps {
+    /// Dispatch and combine; the rows that came go back.
+    Exchange,
+    /// Dispatch, pack, scatter, combine; the grouped rows are the experts' results.
+    Full,
+}
+
+/// What one rank gives and gets.
+struct Member {
+    x: Mapping,
+    idx: Vec<i32>,
+    weights: Vec<f32>,
+    out: Mapping,
+    grouped: Mapping,
+    masked_m: Vec<i32>,
+    group_expert: Vec<i32>,
+    row_of: Vec<i32>,
+    row_index: Vec<i32>,
+}
+
+/// The value of an element: small and whole, so that sums of up to 8 are exact in bf16.
+fn element(rank: usize, token: usize, at: usize) -> f32 {
+    ((rank + 3 * token + at) % 7 + 1) as f32
+}
+
+fn bf16(value: f32) -> [u8; 2] {
+    let [_, _, low, high] = value.to_le_bytes();
+    [low, high]
+}
+
+impl Member {
+    fn new(rank: usize, needed: &nmc_ep_bytes_t, random: &mut u64) -> Result<Self, Failure> {
+        let map = |bytes: usize| Mapping::private(bytes).map_err(|e| Failure::os("mapping rows", &e));
+        let size = |bytes: u64| usize::try_from(bytes).map_err(|_| Failure::new(format!("{bytes} bytes do not fit")));
+        let list = |bytes: u64| size(bytes).map(|bytes| vec![0i32; bytes / 4]);
+        let member = Self {
+            x: map(TOKENS * ROW)?,
+            idx: (0..TOKENS).flat_map(|_| some_experts(random)).collect(),
+            weights: vec![1.0 / TOP_K as f32; TOKENS * TOP_K],
+            out: map(TOKENS * ROW)?,
+            grouped: map(size(needed.grouped_x)?)?,
+            masked_m: list(needed.masked_m)?,
+            group_expert: list(needed.masked_m)?,
+            row_of: list(needed.row_of)?,
+            row_index: list(needed.row_index)?,
+        };
+        let rows = (0..TOKENS).flat_map(|t| (0..HIDDEN).flat_map(move |i| bf16(element(rank, t, i))));
+        // SAFETY: the mapping has TOKENS * ROW bytes, and nobody else knows it yet.
+        let x = unsafe { std::slice::from_raw_parts_mut(member.x.base(), TOKENS * ROW) };
+        x.iter_mut().zip(rows).for_each(|(to, byte)| *to = byte);
+        Ok(member)
+    }
+
+    /// Ranks that have experts of a token, in ascending order.
+    fn targets(&self, token: usize) -> Vec<usize> {
+        let experts = self.idx[token * TOP_K..][..TOP_K].iter().filter_map(|e| usize::try_from(*e).ok());
+        let mut ranks: Vec<usize> = experts.map(|e| e / (EXPERTS / WORLD)).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+}
+
+/// Different experts for one token, each as likely as any other.
+fn some_experts(random: &mut u64) -> Vec<i32> {
+    let mut experts = Vec::with_capacity(TOP_K);
+    while experts.len() < TOP_K {
+        // xorshift64; the upper bits are the better ones.
+        *random ^= *random << 13;
+        *random ^= *random >> 7;
+        *random ^= *random << 17;
+        let expert = i32::try_from((*random >> 32) % EXPERTS as u64).unwrap_or(0);
+        if !experts.contains(&expert) {
+            experts.push(expert);
+        }
+    }
+    experts
+}
+
+/// Rows to copy, in the order in which the library touches them.
+pub struct Copies(Vec<(*const u8, *mut u8)>);
+
+impl Copies {
+    /// Copies them all.
+    pub fn run(&self) {
+        for (from, to) in &self.0 {
+            // SAFETY: rows of different buffers and heaps, which live as long as the group that `self` was made for; the
+            // caller does not run a step meanwhile, since both are on one thread.
+            unsafe { std::ptr::copy_nonoverlapping(*from, *to, ROW) };
+        }
+    }
+}
+
+fn number(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(0)
+}
+
+/// All ranks of a group.
+pub struct Party {
+    nanomc: Nanomc,
+    functions: Functions,
+    worlds: [*mut nmc_world_t; WORLD],
+    eps: [*mut nmc_ep_t; WORLD],
+    members: Vec<Member>,
+}
+
+impl Party {
+    /// Makes the group and its tokens.
+    pub fn form() -> Result<Self, Failure> {
+        let (nanomc, loaded) = Nanomc::load_file()?;
+        let functions = Functions::of(&loaded)?;
+        let (worlds, eps) = ([std::ptr::null_mut(); WORLD], [std::ptr::null_mut(); WORLD]);
+        let mut party = Self { nanomc, functions, worlds, eps, members: Vec::new() };
+        let config = nmc_ep_config_t {
+            struct_size: number(size_of::<nmc_ep_config_t>()),
+            abi_version: NMC_ABI_VERSION,
+            t_cap: number(TOKENS),
+            hidden: number(HIDDEN),
+            top_k: number(TOP_K),
+            experts: number(EXPERTS),
+            members: 0,
+            heap_offset: 0,
+            dtype: NMC_EP_BF16,
+            dispatch: NMC_EP_DISPATCH_SAME,
+            weights: NMC_EP_WEIGHTS_FP32,
+            max_m: 0,
+            spill_groups: 0,
+            buffer_sets: 0,
+            blocks: 0,
+            flags: 0,
+            deadline_ms: -1,
+            first_phase: 0,
+            reserved0: 0,
+            reserved: [0; 4],
+        };
+        let mut needed = MaybeUninit::uninit();
+        // SAFETY: a full config and room for the answer.
+        let status =
+            unsafe { (party.functions.bytes_needed)(&raw const config, number(WORLD), 0, needed.as_mut_ptr()) };
+        party.check("nmc_ep_bytes_needed", status)?;
+        // SAFETY: the call succeeded.
+        let needed = unsafe { needed.assume_init() };
+        let heap_bytes = needed.transport.next_multiple_of(4096);
+        let world = nmc_world_config_t { world_size: number(WORLD), heap_bytes, ..Default::default() };
+        // SAFETY: a full config, and room for as many handles as it has ranks.
+        let status = unsafe { (party.functions.create_local)(&raw const world, party.worlds.as_mut_ptr()) };
+        party.check("nmc_world_create_local", status)?;
+        let (worlds, eps) = (party.worlds.as_ptr(), party.eps.as_mut_ptr());
+        // SAFETY: as many worlds and places for handles as are said.
+        let status = unsafe { (party.functions.create_ranks)(worlds, WORLD, &raw const config, eps) };
+        party.check("nmc_ep_create_ranks", status)?;
+        // The same tokens in every run.
+        let mut random = 0x9E37_79B9_7F4A_7C15;
+        for rank in 0..WORLD {
+            party.members.push(Member::new(rank, &needed, &mut random)?);
+        }
+        Ok(party)
+    }
+
+    fn check(&self, what: &str, status: Status) -> Result<(), Failure> {
+        if status == 0 { Ok(()) } else { Err(Failure::new(format!("{what}: {}", self.nanomc.last_error()))) }
+    }
+
+    /// One layer of all ranks.
+    pub fn step(&mut self, layer: u32, steps: Steps) -> Result<(), Failure> {
+        let (f, stream) = (&self.functions, std::ptr::null_mut());
+        // SAFETY: no arguments.
+        self.check("nmc_ep_group_begin", unsafe { (f.group_begin)() })?;
+        for (ep, member) in self.eps.iter().zip(&self.members) {
+            let args = nmc_ep_dispatch_t {
+                struct_size: number(size_of::<nmc_ep_dispatch_t>()),
+                abi_version: NMC_ABI_VERSION,
+                x: member.x.base().cast(),
+                topk_idx: member.idx.as_ptr().cast(),
+                topk_w: member.weights.as_ptr().cast(),
+                n_tokens: number(TOKENS),
+                layer,
+                scales: std::ptr::null(),
+                n_tokens_ptr: std::ptr::null(),
+                idx_is_64: 0,
+                reserved: 0,
+            };
+            // SAFETY: TOKENS rows, expert numbers and weights that live until the group of calls ends.
+            self.check("nmc_ep_dispatch", unsafe { (f.dispatch)(*ep, stream, &raw const args) })?;
+        }
+        if steps == Steps::Full {
+            for (ep, member) in self.eps.iter().zip(&mut self.members) {
+                let grouped = nmc_ep_grouped_t {
+                    x: member.grouped.base().cast(),
+                    scales: std::ptr::null_mut(),
+                    masked_m: member.masked_m.as_mut_ptr(),
+                    group_expert: member.group_expert.as_mut_ptr(),
+                    row_of: member.row_of.as_mut_ptr(),
+                    row_index: member.row_index.as_mut_ptr(),
+                };
+                // SAFETY: memory of the sizes that the library asked for.
+                let status = unsafe { (f.route_pack)(*ep, stream, layer, &raw const grouped) };
+                if status != 0 {
+                    return Err(Failure::new(format!("nmc_ep_route_pack: {}", self.nanomc.last_error())));
+                }
+            }
+            for (ep, member) in self.eps.iter().zip(&self.members) {
+                let (y, row_of) = (member.grouped.base().cast::<c_void>(), member.row_of.as_ptr());
+                // SAFETY: as above; the rows go where the combine takes them from.
+                let status = unsafe { (f.scatter)(*ep, stream, layer, y, row_of, std::ptr::null_mut()) };
+                self.check("nmc_ep_scatter", status)?;
+            }
+        }
+        for (ep, member) in self.eps.iter().zip(&self.members) {
+            // SAFETY: room for TOKENS rows; those to return are in place.
+            let status = unsafe { (f.combine)(*ep, stream, layer, std::ptr::null(), member.out.base().cast()) };
+            self.check("nmc_ep_combine", status)?;
+        }
+        // SAFETY: no arguments; all that the calls above were given is alive.
+        self.check("nmc_ep_group_end", unsafe { (f.group_end)() })
+    }
+
+    /// Whether the last step gave what it must: each token as often as it went out, or once by its weights.
+    pub fn verify(&self, steps: Steps) -> Result<(), Failure> {
+        for (rank, member) in self.members.iter().enumerate() {
+            // SAFETY: the mapping has TOKENS * ROW bytes, which nobody writes now.
+            let out = unsafe { std::slice::from_raw_parts(member.out.base(), TOKENS * ROW) };
+            for (t, row) in out.chunks_exact(ROW).enumerate() {
+                let times = if steps == Steps::Full { 1.0 } else { member.targets(t).len() as f32 };
+                let right = |(i, bytes): (usize, &[u8])| bytes == bf16(times * element(rank, t, i));
+                if !row.chunks_exact(2).enumerate().all(right) {
+                    return Err(Failure::new(format!("token {t} of rank {rank} came back wrong")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The copies of one step of this kind, from and to the same addresses. For [`Steps::Full`] a step must have been made.
+    pub fn copies(&self, steps: Steps) -> Result<Copies, Failure> {
+        let mut received = Vec::with_capacity(WORLD);
+        for ep in self.eps {
+            let mut recv = MaybeUninit::uninit();
+            // SAFETY: room for the answer.
+            self.check("nmc_ep_recv", unsafe { (self.functions.recv)(ep, 0, recv.as_mut_ptr()) })?;
+            // SAFETY: the call succeeded.
+            received.push(unsafe { recv.assume_init() });
+        }
+        let row = |base: *mut u8, at: usize| base.wrapping_add(at * ROW);
+        let (mut there, mut grouped, mut summed, mut back) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (rank, member) in self.members.iter().enumerate() {
+            for t in 0..TOKENS {
+                for target in member.targets(t) {
+                    let recv = &received[target];
+                    let slot = rank * TOKENS + t;
+                    there.push((row(member.x.base(), t).cast_const(), row(recv.x.cast_mut().cast(), slot)));
+                    back.push((row(recv.y.cast(), slot).cast_const(), row(member.out.base(), t)));
+                }
+            }
+            for (entry, at) in member.row_of.iter().enumerate() {
+                let Ok(at) = usize::try_from(*at) else { continue };
+                let (recv, place) = (&received[rank], row(member.grouped.base(), at));
+                grouped.push((row(recv.x.cast_mut().cast(), entry / TOP_K).cast_const(), place));
+                summed.push((place.cast_const(), row(recv.y.cast(), entry / TOP_K)));
+            }
+        }
+        let parts = if steps == Steps::Full { vec![there, grouped, summed, back] } else { vec![there, back] };
+        Ok(Copies(parts.concat()))
+    }
+}
+
+impl Drop for Party {
+    fn drop(&mut self) {
+        // SAFETY: handles of the library, or NULL; groups go before their worlds.
+        unsafe {
+            for ep in self.eps {
+                let _ = (self.functions.destroy)(ep);
+            }
+            for world in self.worlds {
+                let _ = (self.functions.destroy_world)(world);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn experts_of_a_token_differ() {
+        let mut random = 1;
+        for _ in 0..1000 {
+            let mut experts = some_experts(&mut random);
+            experts.sort_unstable();
+            experts.dedup();
+            assert_eq!(experts.len(), TOP_K);
+            assert!(experts.iter().all(|e| (0..256).contains(e)));
+        }
+    }
+}
