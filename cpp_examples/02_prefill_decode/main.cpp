@@ -155,11 +155,12 @@ void decode(Engine& engine, const nmc::World& world, const nmc::Store& store, in
   std::mt19937_64 random(static_cast<uint64_t>(me));
 
   const auto attend = [&](const std::string& key) {
+    const auto meta = store.try_location(key);  // only to know which bytes to expect
     const auto start = Clock::now();
     nmc::Result<nmc::View> view = store.try_pin(key);  // a hash probe: no copy, and no other process is asked
     tally.took(Clock::now() - start);
-    if (!view) return;  // evicted meanwhile: an engine would compute it again
-    const uint64_t bytes = view->size(), key_hash = store.location(key).key_hash;
+    if (!view || !meta) return;  // evicted meanwhile: an engine would compute it again
+    const uint64_t bytes = view->size(), key_hash = meta->key_hash;
     bool right = false;
     const Clock::duration busy = engine.check(std::move(view).value(), key_hash, right);
     tally.wrong += !right;

@@ -572,8 +572,9 @@ void forward() {
   // Ranks wait for each other: a stream each.
   std::vector<cudaStream_t> streams(c.world);
   for (cudaStream_t& s : streams) CUDA_OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+  // Before the first step: what comes after it must not wait for the device.
+  for (uint32_t r = 0; r < c.world; ++r) g.ranks[r].load(0, 13 + static_cast<int>(r));
   for (uint32_t r = 0; r < c.world; ++r) {
-    g.ranks[r].load(0, 13 + static_cast<int>(r));
     const nmc_ep_dispatch_t args = g.ranks[r].dispatch(0, false);
     nmc_ep_moe_t moe = NMC_EP_MOE_INIT;
     moe.w13 = matrices13[r].get();

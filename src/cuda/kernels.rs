@@ -71,6 +71,9 @@ fn function(module: CUmodule, name: &CStr) -> Result<CUfunction> {
     // SAFETY: the module is loaded, the name is NUL-terminated and the out-pointer is a local.
     unsafe { call!(sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr())) }
         .map_err(|e| e.context(name.to_string_lossy()))?;
+    // Now, not at the first launch: loading may wait for kernels that wait for this rank, and is not legal in a capture.
+    // SAFETY: found above.
+    unsafe { call!(sys::cuFuncLoad(function)) }.map_err(|e| e.context(name.to_string_lossy()))?;
     Ok(function)
 }
 

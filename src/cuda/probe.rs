@@ -41,6 +41,7 @@ pub(super) const SYMBOLS: &[&str] = &[
     "cuIpcCloseMemHandle",
     "cuIpcGetMemHandle",
     "cuIpcOpenMemHandle_v2",
+    "cuFuncLoad",
     "cuFuncSetAttribute",
     "cuLaunchKernel",
     "cuLaunchKernelEx",

@@ -13,7 +13,6 @@
 #define NMC_EP_FAULT_LAYER 2
 #define NMC_EP_FAULT_TOKENS 3
 #define NMC_EP_FAULT_EXPERT 4
-#define NMC_EP_FAULT_ABORTED 5
 
 NMC_DEV char* nmc_dev_impl_ep_own(const nmc_ep_rank_t& d, uint64_t offset) {
   return reinterpret_cast<char*>(d.region[d.rank] + offset);
@@ -51,17 +50,18 @@ NMC_DEV void nmc_dev_impl_ep_st16(void* at, int32_t v) {
 }
 
 /* The first failure stays; peers learn of it, so that nobody waits for a group that is over. */
-NMC_DEV void nmc_dev_impl_ep_fail(const nmc_ep_rank_t& d, uint32_t fault, uint32_t about, uint32_t value) {
-  const uint64_t word = static_cast<uint64_t>(fault) | static_cast<uint64_t>(d.rank) << 8 |
-                        static_cast<uint64_t>(about & 0xff) << 16 | static_cast<uint64_t>(d.layer & 0xffff) << 24 |
-                        static_cast<uint64_t>(value & 0xffffff) << 40;
+NMC_DEV void nmc_dev_impl_ep_end(const nmc_ep_rank_t& d, uint64_t word) {
   uint64_t* status = reinterpret_cast<uint64_t*>(d.status);
   if (nmc_dev_impl_ep_ld64(status) == 0) nmc_dev_impl_ep_st64(status, word);
-  for (uint32_t r = 0; r < d.world; ++r) {
-    nmc_dev_impl_ep_st64(reinterpret_cast<uint64_t*>(d.region[r]), word);
-  }
+  for (uint32_t r = 0; r < d.world; ++r) nmc_dev_impl_ep_st64(reinterpret_cast<uint64_t*>(d.region[r]), word);
   nmc_dev_fence_release_sys();
   if (d.trap != 0) __trap();
+}
+
+NMC_DEV void nmc_dev_impl_ep_fail(const nmc_ep_rank_t& d, uint32_t fault, uint32_t about, uint32_t value) {
+  nmc_dev_impl_ep_end(d, static_cast<uint64_t>(fault) | static_cast<uint64_t>(d.rank) << 8 |
+                             static_cast<uint64_t>(about & 0xff) << 16 | static_cast<uint64_t>(d.layer & 0xffff) << 24 |
+                             static_cast<uint64_t>(value & 0xffffff) << 40);
 }
 
 /* Tells the host what ended the group, if it does not know. */
@@ -179,9 +179,12 @@ NMC_DEV bool nmc_dev_impl_ep_wait_flag(const nmc_ep_rank_t& d, const uint64_t* f
     }
     if (spins % 16 != 0) continue;
     if (nmc_dev_ep_failed(d)) return false;
-    if (spins % 1024 == 0 && nmc_dev_impl_ep_ld64(reinterpret_cast<uint64_t*>(d.status) + 1) != 0) {
-      nmc_dev_impl_ep_fail(d, NMC_EP_FAULT_ABORTED, d.rank, 0);
-      return false;
+    if (spins % 1024 == 0) {
+      const uint64_t request = nmc_dev_impl_ep_ld64(reinterpret_cast<uint64_t*>(d.status) + 1);
+      if (request != 0) {
+        nmc_dev_impl_ep_end(d, request);
+        return false;
+      }
     }
     if (static_cast<int64_t>(nmc_dev_globaltimer_ns() - start) > static_cast<int64_t>(d.deadline_ns)) {
       nmc_dev_impl_ep_fail(d, NMC_EP_FAULT_TIMEOUT, source, 0);
