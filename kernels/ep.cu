@@ -180,21 +180,28 @@ static __device__ __forceinline__ void nmc_ep_copy_row(const char* from, char* t
   }
 }
 
+// 8 elements of a row, as loaded.
+template <uint32_t DTYPE>
+static __device__ __forceinline__ void nmc_ep_eight(ulonglong2 v, ulonglong2 more, float* f) {
+  NmcEpVector<DTYPE>::load(v, f);
+  if (DTYPE == 2) NmcEpVector<2>::load(more, f + 4);
+}
+
 // One warp quantises 512 elements of a row and stores them, and their scales, at every target. 16 lanes have a group.
 template <uint32_t DTYPE>
-static __device__ __forceinline__ void nmc_ep_quantise_part(const nmc_ep_rank_t& d, const char* x, uint32_t t,
-                                                            uint32_t targets, uint32_t first) {
+static __device__ __forceinline__ void nmc_ep_quantise_part(const nmc_ep_rank_t& d, const ulonglong2* v, const char* x,
+                                                            uint32_t t, uint32_t targets, uint32_t first) {
   const uint32_t lane = threadIdx.x & 31;
+#pragma unroll
   for (uint32_t i = 0; i < NMC_EP_SEND_UNIT / 32; ++i) {
     const uint32_t eight = first + i * 32 + lane;  // of 8 elements
     const bool have = eight * 8 < d.hidden;
     float f[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     if (have) {
       if (DTYPE == 2) {
-        NmcEpVector<2>::load(nmc_ep_ld16(x + 32ull * eight), f);
-        NmcEpVector<2>::load(nmc_ep_ld16(x + 32ull * eight + 16), f + 4);
+        nmc_ep_eight<2>(nmc_ep_ld16(x + 32ull * eight), nmc_ep_ld16(x + 32ull * eight + 16), f);
       } else {
-        NmcEpVector<DTYPE>::load(nmc_ep_ld16(x + 16ull * eight), f);
+        nmc_ep_eight<DTYPE>(v[i], v[i], f);
       }
     }
     float most = 0;
@@ -206,9 +213,9 @@ static __device__ __forceinline__ void nmc_ep_quantise_part(const nmc_ep_rank_t&
     const float inverse = most > 0 ? __fdiv_rn(448.0f, most) : 1.0f;
     uint64_t packed = 0;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const __nv_fp8_storage_t q = __nv_cvt_float_to_fp8(__fmul_rn(f[j], inverse), __NV_SATFINITE, __NV_E4M3);
-      packed |= static_cast<uint64_t>(q) << (8 * j);
+    for (int j = 0; j < 8; j += 2) {
+      const float2 pair = make_float2(__fmul_rn(f[j], inverse), __fmul_rn(f[j + 1], inverse));
+      packed |= static_cast<uint64_t>(__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3)) << (8 * j);
     }
     if (!have) continue;
     for (uint32_t left = targets; left != 0; left &= left - 1) {
@@ -295,8 +302,9 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
       const char* x = static_cast<const char*>(c.x) + t * row_bytes;
       const uint64_t entry = static_cast<uint64_t>(t) * d.top_k + lane;
       const int64_t expert = lane < d.top_k ? nmc_dev_impl_ep_expert(c.idx, c.idx_64 != 0, entry) : -1;
+      // 8 elements of fp32 are two vectors: those are loaded later.
       ulonglong2 v[NMC_EP_SEND_UNIT / 32];
-      if (d.wire != 1) {
+      if (d.wire != 1 || d.dtype != 2) {
 #pragma unroll
         for (uint32_t i = 0; i < NMC_EP_SEND_UNIT / 32; ++i) {
           const uint32_t at = first + lane + 32 * i;
@@ -308,11 +316,11 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
       if (d.wire != 1) {
         nmc_ep_copy_part(d, v, t, targets, first, vectors);
       } else if (d.dtype == 0) {
-        nmc_ep_quantise_part<0>(d, x, t, targets, first);
+        nmc_ep_quantise_part<0>(d, v, x, t, targets, first);
       } else if (d.dtype == 1) {
-        nmc_ep_quantise_part<1>(d, x, t, targets, first);
+        nmc_ep_quantise_part<1>(d, v, x, t, targets, first);
       } else {
-        nmc_ep_quantise_part<2>(d, x, t, targets, first);
+        nmc_ep_quantise_part<2>(d, v, x, t, targets, first);
       }
     }
   }

@@ -155,7 +155,7 @@ void decode(Engine& engine, const nmc::World& world, const nmc::Store& store, in
   std::mt19937_64 random(static_cast<uint64_t>(me));
 
   const auto attend = [&](const std::string& key) {
-    const auto meta = store.try_location(key);  // only to know which bytes to expect
+    auto meta = store.try_location(key);  // only to know which bytes to expect
     const auto start = Clock::now();
     nmc::Result<nmc::View> view = store.try_pin(key);  // a hash probe: no copy, and no other process is asked
     tally.took(Clock::now() - start);

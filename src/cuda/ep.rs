@@ -221,7 +221,8 @@ impl Kernels<'_> {
             sharedMemBytes: if spread { SPREAD_BYTES } else { 0 },
             hStream: stream.cast(),
             attrs: &raw mut serial,
-            numAttrs: 1,
+            // A pack has many blocks: placed while a dispatch waits they would take the room of another rank's dispatch.
+            numAttrs: u32::from(how.early != Early::Waiting || how.kernel != EpKernel::Pack),
         };
         self.device.with_current(|| {
             let arguments = arguments.as_mut_ptr();
