@@ -301,6 +301,18 @@ void waiting() {
   CHECK(waited[1] > 50'000'000);
 }
 
+// ---- prefill ------------------------------------------------------------------------------------------------------------
+
+void prefill() {
+  promise("a rank can send 4,096 tokens at a time");
+  Case c;
+  c.world = 2, c.t_cap = 4096, c.hidden = 128, c.top_k = 2, c.experts = 8, c.repeated = false;
+  Group g(c);
+  g.load(0, 4096);
+  grouped_step(g, 0);
+  for (HostRank& rank : g.ranks) CHECK(right(rank, 0));
+}
+
 // ---- groups of some ranks ---------------------------------------------------------------------------------------------
 
 void some_members() {
@@ -346,6 +358,7 @@ int main() {
   capacity(2, 200, true);
   capacity(1, 1, false);
   waiting();
+  if (std::getenv("NMC_TEST_TOOL") == nullptr) prefill();  // valgrind would take minutes
   some_members();
   return finish();
 }
