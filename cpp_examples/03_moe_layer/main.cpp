@@ -70,7 +70,18 @@ void* allocate(size_t bytes) {
   return std::aligned_alloc(256, bytes);
 }
 
+void release(void* p) {
+#ifdef MOE_WITH_CUDA
+  if (options.gpu) {
+    CUDA(cudaFree(p));
+    return;
+  }
+#endif
+  std::free(p);
+}
+
 void copy(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;
 #ifdef MOE_WITH_CUDA
   if (options.gpu) {
     CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
@@ -189,7 +200,10 @@ class Moe {
                 static_cast<double>(bytes.transport) / 1048576, static_cast<double>(bytes.workspace) / 1048576);
   }
   ~Moe() {
-    for (Rank& rank : ranks_) nmc_ep_destroy(rank.ep);
+    for (Rank& rank : ranks_) {
+      nmc_ep_destroy(rank.ep);
+      for (void* p : {rank.x, rank.idx, rank.weight, rank.count, rank.out, rank.w13, rank.w2, rank.workspace}) release(p);
+    }
     for (nmc_world_t* world : worlds_) nmc_world_destroy(world);
   }
 

@@ -61,7 +61,7 @@ void configs() {
       {"dtype 3", [](nmc_ep_config_t& c) { c.dtype = 3; }},
       {"dispatch 3", [](nmc_ep_config_t& c) { c.dispatch = 3; }},
       {"weights 2", [](nmc_ep_config_t& c) { c.weights = 2; }},
-      {"flags 0x8", [](nmc_ep_config_t& c) { c.flags = 8; }},
+      {"flags 0x10", [](nmc_ep_config_t& c) { c.flags = 16; }},
       {"reserved", [](nmc_ep_config_t& c) { c.reserved[3] = 1; }},
       {"deadline_ms 0", [](nmc_ep_config_t& c) { c.deadline_ms = 0; }},
       {"deadline_ms -2", [](nmc_ep_config_t& c) { c.deadline_ms = -2; }},
