@@ -2491,8 +2491,7 @@ nmc_status_t nmc_ep_create_ranks(struct nmc_world_t *const *worlds,
                                  struct nmc_ep_t **out_eps);
 
 /**
- * Leaves a group. Peers that still wait for this rank run into their deadline, or see it by `nmc_ep_check`: finish the
- * same steps everywhere first. NULL is fine; in a forked child it does nothing.
+ * Leaves a group. Peers that still wait for this rank run into their deadline: finish the same steps everywhere first. NULL is fine; in a forked child it does nothing.
  *
  * On CUDA heaps waits for the device's work of this process: steps that wait for a peer end by the deadline. Not graph-safe: graphs that hold steps of the group must not
  * be launched afterwards. Statuses: `NMC_ERR_BUSY` when called inside a log callback.
@@ -2501,10 +2500,10 @@ nmc_status_t nmc_ep_create_ranks(struct nmc_world_t *const *worlds,
 nmc_status_t nmc_ep_destroy(struct nmc_ep_t *ep);
 
 /**
- * Ends the group for all ranks. Never blocks. Kernels that wait return, later ones do nothing, calls return
- * `NMC_ERR_CANCELLED`.
+ * Ends the group. Never blocks. Steps that wait return, calls return `NMC_ERR_CANCELLED`. On host heaps all ranks learn of it at
+ * once; on CUDA heaps through a kernel of this rank that waits, and if none does, by their deadline.
  *
- * Statuses: see `nmc_ep_t`.
+ * Thread-safe. Graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`.
  */
 nmc_status_t nmc_ep_abort(struct nmc_ep_t *ep);
 
@@ -2525,10 +2524,11 @@ nmc_status_t nmc_ep_check(const struct nmc_ep_t *ep);
 nmc_status_t nmc_ep_group_begin(void);
 
 /**
- * Ends a group of calls. All of them must be on one stream and one device. Errors that calls of the group find only when
- * they go out are returned here. Calls that could not go out before an error are dropped.
+ * Ends a group of calls: those of ranks of one expert-parallel group, on one stream and device, go out together, others one after
+ * the other. Errors that calls find only when they go out are returned here; calls that could not go out before an error are
+ * dropped. On the thread that began the group.
  *
- * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ * Graph-safe. One thread: that of `nmc_ep_group_begin`. Statuses: see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_group_end(void);
 

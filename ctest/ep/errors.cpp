@@ -87,6 +87,17 @@ void configs() {
     CHECK(eps[0] == nullptr && eps[1] == nullptr);
   };
   for (const Bad& bad : everywhere) refused(bad, true);
+  {
+    const nmc_ep_config_t config = c.config();
+    nmc_ep_bytes_t bytes;
+    FAILS(nmc_ep_bytes_needed(&config, c.world, ~0u, &bytes), NMC_ERR_INVALID_ARG, "inner 4294967295");
+    nmc_world_t* const same[2] = {worlds[0], worlds[0]};
+    FAILS(nmc_ep_create_ranks(same, 2, &config, eps.data()), NMC_ERR_INVALID_ARG, "rank 0 is given twice");
+    std::vector<nmc_world_t*> others = local_world(c.world, heap_bytes(c));
+    nmc_world_t* const mixed[2] = {worlds[0], others[1]};
+    FAILS(nmc_ep_create_ranks(mixed, 2, &config, eps.data()), NMC_ERR_INVALID_ARG, "of another world");
+    for (nmc_world_t* world : others) OK(nmc_world_destroy(world));
+  }
   for (const Bad& bad : in_a_world) refused(bad, false);
 
   const nmc_ep_config_t config = c.config();

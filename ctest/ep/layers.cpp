@@ -313,6 +313,40 @@ void prefill() {
   for (HostRank& rank : g.ranks) CHECK(right(rank, 0));
 }
 
+// Two groups of other shapes between one begin and end: their calls must not be taken for each other's.
+void two_groups() {
+  promise("calls of two groups can be grouped together");
+  Case a, b;
+  a.world = 2, b.world = 2, b.t_cap = 4, b.hidden = 128, b.experts = 6, b.top_k = 2, b.seed = 9;
+  Group one(a), two(b);
+  one.load(0);
+  two.load(0);
+  const auto each = [&](auto body) {
+    OK(nmc_ep_group_begin());
+    for (uint32_t r = 0; r < 2; ++r) {
+      body(one.eps[r], one.ranks[r]);
+      body(two.eps[r], two.ranks[r]);
+    }
+    OK(nmc_ep_group_end());
+  };
+  each([](nmc_ep_t* e, HostRank& rank) {
+    const nmc_ep_dispatch_t args = rank.dispatch(0, false);
+    const nmc_ep_grouped_t where = rank.where();
+    OK(nmc_ep_dispatch(e, nullptr, &args));
+    OK(nmc_ep_route_pack(e, nullptr, 0, &where));
+  });
+  for (Group* g : {&one, &two}) {
+    for (HostRank& rank : g->ranks) rank.compute();
+  }
+  each([](nmc_ep_t* e, HostRank& rank) {
+    OK(nmc_ep_scatter(e, nullptr, 0, rank.y.get(), rank.row_of.as<int32_t>(), nullptr));
+    OK(nmc_ep_combine(e, nullptr, 0, nullptr, rank.out.get()));
+  });
+  for (Group* g : {&one, &two}) {
+    for (HostRank& rank : g->ranks) CHECK(right(rank, 0));
+  }
+}
+
 // ---- groups of some ranks ---------------------------------------------------------------------------------------------
 
 void some_members() {
@@ -359,6 +393,7 @@ int main() {
   capacity(1, 1, false);
   waiting();
   if (std::getenv("NMC_TEST_TOOL") == nullptr) prefill();  // valgrind would take minutes
+  two_groups();
   some_members();
   return finish();
 }

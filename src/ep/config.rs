@@ -140,7 +140,11 @@ impl Config {
         if shape.blocks > super::MAX_BLOCKS {
             crate::bail!(NMC_ERR_INVALID_ARG, "blocks {} is more than {}", shape.blocks, super::MAX_BLOCKS);
         }
-        if shape.max_m > most.saturating_mul(self.top_k) || shape.spill_groups > 65_535 || !rows_fit(&shape) {
+        if shape.max_m > most.saturating_mul(self.top_k)
+            || shape.spill_groups > 65_535
+            || shape.groups() > 65_535
+            || !rows_fit(&shape)
+        {
             crate::bail!(
                 NMC_ERR_INVALID_ARG,
                 "max_m {} and {} spill_groups are more than the {most} slots of {} experts each can fill",

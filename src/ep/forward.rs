@@ -9,6 +9,9 @@ use crate::layout::ep::{Dtype, Shape, Wire};
 use std::ffi::c_void;
 use std::sync::Arc;
 
+/// Most columns between the products.
+pub const MAX_INNER: u32 = 1 << 20;
+
 /// A product: `c[g][r] = a[g][r] * b[group_expert[g]]^T` for the rows `r < masked_m[g]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Gemm {
@@ -112,10 +115,15 @@ pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Resu
         crate::bail!(NMC_ERR_INVALID_ARG, "nmc_ep_moe_forward cannot be part of a group of calls");
     }
     let shape = &core.shape;
-    let parts = Parts::of(shape, layer.inner);
-    if layer.inner == 0 || !layer.inner.is_multiple_of(16 / shape.dtype.bytes()) || layer.inner > 1 << 20 {
-        crate::bail!(NMC_ERR_INVALID_ARG, "inner {} is not a multiple of {}", layer.inner, 16 / shape.dtype.bytes());
+    if layer.inner == 0 || !layer.inner.is_multiple_of(16 / shape.dtype.bytes()) || layer.inner > MAX_INNER {
+        crate::bail!(
+            NMC_ERR_INVALID_ARG,
+            "inner {} is not a multiple of {} up to {MAX_INNER}",
+            layer.inner,
+            16 / shape.dtype.bytes()
+        );
     }
+    let parts = Parts::of(shape, layer.inner);
     if layer.workspace_bytes < parts.bytes || !layer.workspace.is_multiple_of(256) || layer.workspace == 0 {
         crate::bail!(
             NMC_ERR_INVALID_ARG,
@@ -127,6 +135,7 @@ pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Resu
     }
     // All of it before anything is sent: a layer that stops half-way would leave the peers waiting.
     core.memory("out", layer.out, 16)?;
+    core.memory("workspace", layer.workspace, 256)?;
     if core.device.is_some() && shape.dtype != Dtype::Bf16 {
         return Err(only_bf16());
     }
@@ -193,6 +202,8 @@ fn check_built_in(core: &Core, layer: &Layer<'_>) -> Result<()> {
     if layer.w13 == 0 || layer.w2 == 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "without a callback the layer needs w13 and w2");
     }
+    core.memory("w13", layer.w13, 16)?;
+    core.memory("w2", layer.w2, 16)?;
     if core.device.is_some() && core.shape.wire != Wire::Same {
         crate::bail!(NMC_ERR_UNSUPPORTED, "the built-in product takes no fp8 rows on a GPU; give a callback");
     }

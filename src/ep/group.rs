@@ -57,7 +57,9 @@ pub fn end() -> Result<()> {
         let mut turn: Vec<Pending> = Vec::new();
         let mut rest = Vec::new();
         for call in calls {
-            let fits = turn.first().is_none_or(|first| first.call.goes_with(&call.call) && first.stream == call.stream);
+            let fits = turn.first().is_none_or(|first| {
+                first.call.goes_with(&call.call) && first.core.goes_with(&call.core) && first.stream == call.stream
+            });
             let again = turn.iter().chain(&rest).any(|other| Arc::ptr_eq(&other.core, &call.core));
             if fits && !again { turn.push(call) } else { rest.push(call) }
         }

@@ -137,7 +137,8 @@ pub fn send_dispatch(d: &RankDesc, c: &EpCall) -> Outcome {
         let source_bytes = if d.wire == Wire::Quantised as u32 { d.y_bytes } else { d.x_bytes };
         let from = c.x + u64::from(t) * u64::from(source_bytes);
         if d.wire == Wire::Quantised as u32 {
-            row.fill(0.0);
+            // Negative zero is what changes nothing when it is added to, not even the sign of a zero.
+            row.fill(-0.0);
             number::add(y_dtype(d), &mut row, from, None);
             number::quantise(&row, &mut codes, &mut scales);
         } else if d.wire == Wire::Given as u32 {

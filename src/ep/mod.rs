@@ -69,6 +69,8 @@ pub struct Core {
     grid: Grid,
     count_load: bool,
     early: bool,
+    /// World, heap offset and members: which group it is, for all ranks of this process.
+    group: (u64, u64, u64),
 }
 
 /// The arguments of a dispatch.
@@ -150,6 +152,17 @@ impl Core {
     /// Makes a group together with the other members; for several ranks of this process at once.
     pub fn create(members: &[Membership], config: &Config) -> Result<Vec<Arc<Self>>> {
         let Some(first) = members.first() else { return Ok(Vec::new()) };
+        for (i, member) in members.iter().enumerate() {
+            let twice = members.iter().take(i).any(|other| other.rank() == member.rank());
+            if twice || member.world_id() != first.world_id() {
+                crate::bail!(
+                    NMC_ERR_INVALID_ARG,
+                    "rank {} is given twice, or is of another world than rank {}",
+                    member.rank(),
+                    first.rank()
+                );
+            }
+        }
         let ranks = config.members(first.world_size())?;
         let world = u32::try_from(ranks.len()).unwrap_or(0);
         let shape = config.shape(world, first.heap_kind())?;
@@ -159,7 +172,7 @@ impl Core {
         let own: Vec<&Membership> = members.iter().collect();
         let mut fields: meet::Fields = shape.fields().to_vec();
         fields.push(("heap_offset", config.heap_offset));
-        fields.push(("members", ranks.iter().fold(0, |mask, rank| mask | 1 << rank)));
+        fields.push(("members", mask_of(&ranks)));
         fields.push(("first phase", config.first_phase.into()));
         // Nothing that a former group left running writes any more; then regions are cleared; then all are clear.
         for core in &cores {
@@ -206,6 +219,7 @@ impl Core {
             grid: grid.unwrap_or_default(),
             count_load: config.count_load,
             early: config.early,
+            group: (member.world_id(), config.heap_offset, mask_of(ranks)),
         })
     }
 
@@ -430,6 +444,12 @@ impl Core {
         self.submit(stream, EpKernel::Scatter, layer, args)
     }
 
+    /// Whether calls of both can go out together: they are ranks of one group, on one device.
+    fn goes_with(&self, other: &Self) -> bool {
+        let device = |core: &Self| core.device.as_ref().map(|device| device.ordinal());
+        self.group == other.group && self.shape == other.shape && device(self) == device(other)
+    }
+
     /// When kernels after those of a launch for `n` ranks may be placed. A kernel that waits for a dispatch must not take the
     /// room of a dispatch that is to come; with all ranks of the device in the launch there is none to come.
     fn early(&self, n: usize) -> Early {
@@ -445,6 +465,10 @@ impl Core {
         let Some((rank, generation)) = self.ranks.get(number as usize).copied() else { return false };
         self.member.state(rank, generation) != RankState::Alive
     }
+}
+
+fn mask_of(ranks: &[u32]) -> u64 {
+    ranks.iter().fold(0, |mask, rank| mask | 1 << rank)
 }
 
 #[cold]
@@ -487,10 +511,6 @@ fn run(calls: &[Pending]) -> Result<()> {
     match &first.core.device {
         None => run_on_host(calls),
         Some(device) => {
-            let same = |p: &Pending| p.core.device.as_ref().is_some_and(|other| Arc::ptr_eq(other, device));
-            if !calls.iter().all(same) {
-                crate::bail!(NMC_ERR_INVALID_ARG, "calls of one group must be for ranks on one device");
-            }
             let core = &first.core;
             let (blocks, threads) = match first.call.kernel {
                 EpKernel::Dispatch if first.call.args.halves == RECV => (1, DISPATCH_THREADS),

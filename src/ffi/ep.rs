@@ -10,7 +10,7 @@ use super::world::nmc_world_t;
 use super::{guard, out};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_OK, nmc_status_t};
-use crate::ep::forward::{Gemm, Layer, Parts};
+use crate::ep::forward::{Gemm, Layer, MAX_INNER, Parts};
 use crate::ep::{self, BOTH, Core, Dispatch, Grouped, RECV, SEND};
 use crate::layout::ep::RankDesc;
 use crate::world::World;
@@ -73,6 +73,9 @@ pub unsafe extern "C" fn nmc_ep_bytes_needed(
                 "world_size {world_size} is not between 1 and {}",
                 crate::layout::MAX_RANKS
             );
+        }
+        if inner > MAX_INNER {
+            crate::bail!(NMC_ERR_INVALID_ARG, "inner {inner} is more than {MAX_INNER}");
         }
         let ranks = u32::try_from(config.members(world_size)?.len()).unwrap_or(0);
         // With more blocks the transport is larger: as large as it gets on either kind of heap.
@@ -151,8 +154,7 @@ pub unsafe extern "C" fn nmc_ep_create_ranks(
     })
 }
 
-/// Leaves a group. Peers that still wait for this rank run into their deadline, or see it by `nmc_ep_check`: finish the
-/// same steps everywhere first. NULL is fine; in a forked child it does nothing.
+/// Leaves a group. Peers that still wait for this rank run into their deadline: finish the same steps everywhere first. NULL is fine; in a forked child it does nothing.
 ///
 /// On CUDA heaps waits for the device's work of this process: steps that wait for a peer end by the deadline. Not graph-safe: graphs that hold steps of the group must not
 /// be launched afterwards. Statuses: `NMC_ERR_BUSY` when called inside a log callback.
@@ -165,10 +167,10 @@ pub extern "C" fn nmc_ep_destroy(ep: *mut nmc_ep_t) -> nmc_status_t {
     })
 }
 
-/// Ends the group for all ranks. Never blocks. Kernels that wait return, later ones do nothing, calls return
-/// `NMC_ERR_CANCELLED`.
+/// Ends the group. Never blocks. Steps that wait return, calls return `NMC_ERR_CANCELLED`. On host heaps all ranks learn of it at
+/// once; on CUDA heaps through a kernel of this rank that waits, and if none does, by their deadline.
 ///
-/// Statuses: see `nmc_ep_t`.
+/// Thread-safe. Graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_ep_abort(ep: *mut nmc_ep_t) -> nmc_status_t {
     guard(|| {
@@ -197,10 +199,11 @@ pub extern "C" fn nmc_ep_group_begin() -> nmc_status_t {
     guard(ep::group::begin)
 }
 
-/// Ends a group of calls. All of them must be on one stream and one device. Errors that calls of the group find only when
-/// they go out are returned here. Calls that could not go out before an error are dropped.
+/// Ends a group of calls: those of ranks of one expert-parallel group, on one stream and device, go out together, others one after
+/// the other. Errors that calls find only when they go out are returned here; calls that could not go out before an error are
+/// dropped. On the thread that began the group.
 ///
-/// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+/// Graph-safe. One thread: that of `nmc_ep_group_begin`. Statuses: see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_ep_group_end() -> nmc_status_t {
     guard(ep::group::end)
