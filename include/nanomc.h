@@ -2519,7 +2519,7 @@ nmc_status_t nmc_ep_check(const struct nmc_ep_t *ep);
  * Begins a group of calls on this thread: calls for several ranks of this process up to `nmc_ep_group_end` go out
  * together, on a GPU in one launch a step. On host heaps this is how one thread serves several ranks.
  *
- * Statuses: see `nmc_ep_t`.
+ * Graph-safe. Thread-safe: a group belongs to the thread that begins it. Statuses: `NMC_ERR_INVALID_ARG` if it has begun one.
  */
 nmc_status_t nmc_ep_group_begin(void);
 
@@ -2548,14 +2548,14 @@ nmc_status_t nmc_ep_dispatch(struct nmc_ep_t *ep,
 /**
  * The first half of a dispatch: sends, does not wait. Own work can run until `nmc_ep_dispatch_recv`.
  *
- * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_dispatch_send(struct nmc_ep_t *ep, void *stream, const struct nmc_ep_dispatch_t *args);
 
 /**
  * The second half of a dispatch: waits for what comes here.
  *
- * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_dispatch_recv(struct nmc_ep_t *ep, void *stream, uint32_t layer);
 
@@ -2619,14 +2619,14 @@ nmc_status_t nmc_ep_combine(struct nmc_ep_t *ep,
 /**
  * The first half of a combine: returns rows, does not wait.
  *
- * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_combine_send(struct nmc_ep_t *ep, void *stream, uint32_t layer, const void *y_recv);
 
 /**
  * The second half of a combine: waits for what comes back, and sums it.
  *
- * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_combine_recv(struct nmc_ep_t *ep, void *stream, uint32_t layer, void *out);
 

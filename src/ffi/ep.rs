@@ -193,7 +193,7 @@ pub extern "C" fn nmc_ep_check(ep: *const nmc_ep_t) -> nmc_status_t {
 /// Begins a group of calls on this thread: calls for several ranks of this process up to `nmc_ep_group_end` go out
 /// together, on a GPU in one launch a step. On host heaps this is how one thread serves several ranks.
 ///
-/// Statuses: see `nmc_ep_t`.
+/// Graph-safe. Thread-safe: a group belongs to the thread that begins it. Statuses: `NMC_ERR_INVALID_ARG` if it has begun one.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_ep_group_begin() -> nmc_status_t {
     guard(ep::group::begin)
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn nmc_ep_dispatch(
 
 /// The first half of a dispatch: sends, does not wait. Own work can run until `nmc_ep_dispatch_recv`.
 ///
-/// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+/// On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_dispatch_send(
     ep: *mut nmc_ep_t,
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn nmc_ep_dispatch_send(
 
 /// The second half of a dispatch: waits for what comes here.
 ///
-/// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+/// On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_ep_dispatch_recv(ep: *mut nmc_ep_t, stream: *mut c_void, layer: u32) -> nmc_status_t {
     let nothing =
@@ -367,7 +367,7 @@ pub unsafe extern "C" fn nmc_ep_combine(
 
 /// The first half of a combine: returns rows, does not wait.
 ///
-/// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+/// On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_combine_send(
     ep: *mut nmc_ep_t,
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn nmc_ep_combine_send(
 
 /// The second half of a combine: waits for what comes back, and sums it.
 ///
-/// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+/// On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_combine_recv(
     ep: *mut nmc_ep_t,
