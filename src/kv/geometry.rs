@@ -1,0 +1,808 @@
+//! Where every element of a KV cache lies: the layout of one arena as an order of six axes, and from it offsets, strides,
+//! 4-D views for kernels and the pieces of a block for transfers. Numbers only: nothing here touches memory.
+//! The arena is dense, so a [`Geometry`] is proof that every offset it gives is below [`Geometry::bytes`] and fits `isize`.
+//! Every layer above may use it.
+//!
+//! A view is 4-D, `[blocks, heads, tokens, dim]`: the tokens of a head go on in the next block, which is a block's stride
+//! away and not a token's, so no `[heads, tokens, dim]` describes more than one block.
+
+use crate::bail;
+use crate::base::error::Result;
+
+/// Most blocks of an arena: block tables hold 32-bit signed numbers.
+pub const MAX_BLOCKS: u64 = 1 << 31;
+/// Most bytes of an arena: what a pointer difference can hold.
+pub const MAX_BYTES: u64 = isize::MAX as u64;
+
+/// Type of an element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dtype {
+    /// 32-bit float.
+    Fp32,
+    /// 16-bit brain float.
+    Bf16,
+    /// 16-bit float.
+    Fp16,
+    /// 8-bit float of either kind.
+    Fp8,
+    /// 8-bit integer.
+    Int8,
+    /// Elements of this many bytes that the library knows nothing else about.
+    Raw(u32),
+}
+
+impl Dtype {
+    /// Bytes of an element.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Fp32 => 4,
+            Self::Bf16 | Self::Fp16 => 2,
+            Self::Fp8 | Self::Int8 => 1,
+            Self::Raw(bytes) => bytes as u64,
+        }
+    }
+}
+
+/// What a layer keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Keys and values.
+    Full,
+    /// One latent vector for each token (multi-head latent attention): one head, no V.
+    Mla,
+    /// One state for each slot, opaque to the library: a block is a slot. It has no heads, tokens or elements: the view of a
+    /// slot is `[1, 1, 1, state_bytes]` in bytes, and `dtype`, `kv_heads`, `head_dim` do not matter.
+    Recurrent {
+        /// Bytes of one state of one layer.
+        state_bytes: u64,
+    },
+}
+
+/// Order of the axes, outermost first. Where K and V come in is [`Sides`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// `[layers, blocks, heads, tokens, dim]`.
+    LayerMajor,
+    /// `[heads, layers, blocks, tokens, dim]`.
+    HeadMajor,
+    /// `[layers, blocks, tokens, heads, dim]`, called NHD by attention kernels.
+    LayerMajorNhd,
+    /// `[blocks, layers, heads, tokens, dim]`: a block is one piece, which suits transfers, and the arena grows in place.
+    BlockMajor,
+}
+
+/// Where the axis of K and V stands among the others. Kinds without V have no such axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Sides {
+    /// Outermost: two tensors, all of K and then all of V.
+    Separate,
+    /// Right inside the layers: `[layers, 2, blocks, ...]`, and `[blocks, layers, 2, ...]` for [`Order::BlockMajor`].
+    PerLayer,
+    /// Right inside the blocks: `[layers, blocks, 2, ...]`, and `[blocks, 2, layers, ...]` for [`Order::BlockMajor`].
+    PerBlock,
+}
+
+/// K or V. A kind with one tensor calls it K.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// Keys, the latent vectors, or the state.
+    K,
+    /// Values.
+    V,
+}
+
+/// What a geometry is made from. Comes from outside; [`Geometry::new`] checks it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// What a layer keeps.
+    pub kind: Kind,
+    /// Type of an element.
+    pub dtype: Dtype,
+    /// Layers.
+    pub layers: u32,
+    /// Heads of K and of V.
+    pub kv_heads: u32,
+    /// Elements of a head's vector.
+    pub head_dim: u32,
+    /// Tokens of a block.
+    pub tokens_per_block: u32,
+    /// Blocks of the arena.
+    pub total_blocks: u64,
+    /// Order of the axes.
+    pub order: Order,
+    /// Place of K and V among them.
+    pub sides: Sides,
+}
+
+/// Distance in bytes between neighbours along each axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Strides {
+    /// From a layer to the next.
+    pub layer: u64,
+    /// From K to V; 0 for a kind without V.
+    pub side: u64,
+    /// From a block to the next.
+    pub block: u64,
+    /// From a head to the next.
+    pub head: u64,
+    /// From a token to the next.
+    pub token: u64,
+    /// From an element to the next: its size.
+    pub dim: u64,
+}
+
+/// A 4-D tensor in the arena, axes `[blocks, heads, tokens, dim]` whatever their order in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct View {
+    /// Byte offset of element `[0, 0, 0, 0]` in the arena.
+    pub offset: u64,
+    /// Lengths of the axes.
+    pub shape: [u64; 4],
+    /// Distances along the axes in bytes.
+    pub strides: [u64; 4],
+    /// Bytes of an element.
+    pub element_bytes: u64,
+}
+
+impl View {
+    /// Distances along the axes in elements, as tensor libraries count them.
+    #[must_use]
+    pub fn element_strides(&self) -> [u64; 4] {
+        self.strides.map(|s| s / self.element_bytes)
+    }
+
+    /// Byte offset in the arena of an element of the view; `None` outside of it.
+    #[must_use]
+    pub fn at(&self, index: [u64; 4]) -> Option<u64> {
+        let inside = index.iter().zip(&self.shape).all(|(i, n)| i < n);
+        inside.then(|| self.offset + index.iter().zip(&self.strides).map(|(i, s)| i * s).sum::<u64>())
+    }
+}
+
+/// A contiguous piece of the arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// Byte offset in the arena.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// The pieces of a run of blocks, in the order of their offsets.
+#[derive(Debug, Clone)]
+pub struct Extents {
+    next: Extent,
+    step: u64,
+    left: u64,
+}
+
+impl Iterator for Extents {
+    type Item = Extent;
+
+    fn next(&mut self) -> Option<Extent> {
+        self.left = self.left.checked_sub(1)?;
+        let found = self.next;
+        // The step after the last piece may pass the end of the arena, never 2^64: both are below 2^63.
+        self.next.offset += self.step;
+        Some(found)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Extents {}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Axis {
+    Layer,
+    Side,
+    Block,
+    Head,
+    Token,
+    Dim,
+}
+
+/// A checked layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    shape: Shape,
+    heads: u64,
+    tokens: u64,
+    dim: u64,
+    sides: u64,
+    element_bytes: u64,
+    strides: Strides,
+    bytes: u64,
+    /// Product of the axes outside the blocks: how many pieces a block has as long as it has neighbours.
+    outer: u64,
+}
+
+impl Geometry {
+    /// Checks the numbers and lays the arena out.
+    pub fn new(shape: Shape) -> Result<Self> {
+        let (heads, tokens, dim, element_bytes) = match shape.kind {
+            Kind::Recurrent { state_bytes } => {
+                let limits = [("state_bytes", state_bytes, MAX_BYTES)];
+                positive(&limits)?;
+                (1, 1, state_bytes, 1)
+            }
+            Kind::Full | Kind::Mla => {
+                let word = u64::from(u32::MAX);
+                let limits = [
+                    ("kv_heads", u64::from(shape.kv_heads), word),
+                    ("head_dim", u64::from(shape.head_dim), word),
+                    ("bytes of an element", shape.dtype.bytes(), word),
+                ];
+                positive(&limits)?;
+                if shape.kind == Kind::Mla && shape.kv_heads != 1 {
+                    bail!(NMC_ERR_INVALID_ARG, "kv_heads is {}; a latent (MLA) cache has 1", shape.kv_heads);
+                }
+                let [heads, tokens, dim] = [shape.kv_heads, shape.tokens_per_block, shape.head_dim].map(u64::from);
+                (heads, tokens, dim, shape.dtype.bytes())
+            }
+        };
+        positive(&[
+            ("layers", u64::from(shape.layers), u64::from(u32::MAX)),
+            ("tokens_per_block", u64::from(shape.tokens_per_block), u64::from(u32::MAX)),
+            ("total_blocks", shape.total_blocks, MAX_BLOCKS),
+        ])?;
+        let sides = if shape.kind == Kind::Full { 2 } else { 1 };
+        let mut made =
+            Self { shape, heads, tokens, dim, sides, element_bytes, strides: Strides::default(), bytes: 0, outer: 1 };
+        made.lay_out()?;
+        Ok(made)
+    }
+
+    /// Gives every axis, from the innermost out, the bytes that lie inside it as its stride.
+    fn lay_out(&mut self) -> Result<()> {
+        let mut inside = self.element_bytes;
+        let mut outside_blocks = false;
+        for axis in axes(self.shape.order, self.shape.sides).into_iter().rev() {
+            let count = self.count(axis);
+            *self.stride_mut(axis) = inside;
+            inside = match inside.checked_mul(count) {
+                Some(bytes) if bytes <= MAX_BYTES => bytes,
+                _ => return Err(self.too_large()),
+            };
+            if outside_blocks {
+                self.outer *= count;
+            }
+            outside_blocks |= axis == Axis::Block;
+        }
+        if self.sides == 1 {
+            self.strides.side = 0;
+        }
+        self.bytes = inside;
+        Ok(())
+    }
+
+    fn too_large(&self) -> crate::base::error::Error {
+        let Self { heads, tokens, dim, sides, element_bytes, .. } = self;
+        let (layers, blocks) = (self.shape.layers, self.shape.total_blocks);
+        crate::base::error::Error::new(
+            crate::base::status::NMC_ERR_INVALID_ARG,
+            format!(
+                "{layers} layers of {blocks} blocks of {heads} heads, {tokens} tokens and {dim} elements of \
+                 {element_bytes} bytes, {sides} times (K and V), pass the limit of {MAX_BYTES} bytes"
+            ),
+        )
+    }
+
+    const fn count(&self, axis: Axis) -> u64 {
+        match axis {
+            Axis::Layer => self.shape.layers as u64,
+            Axis::Side => self.sides,
+            Axis::Block => self.shape.total_blocks,
+            Axis::Head => self.heads,
+            Axis::Token => self.tokens,
+            Axis::Dim => self.dim,
+        }
+    }
+
+    const fn stride_mut(&mut self, axis: Axis) -> &mut u64 {
+        match axis {
+            Axis::Layer => &mut self.strides.layer,
+            Axis::Side => &mut self.strides.side,
+            Axis::Block => &mut self.strides.block,
+            Axis::Head => &mut self.strides.head,
+            Axis::Token => &mut self.strides.token,
+            Axis::Dim => &mut self.strides.dim,
+        }
+    }
+
+    /// What it was made from.
+    #[must_use]
+    pub const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Bytes of the arena.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of one block: all its layers, K and V.
+    #[must_use]
+    pub const fn block_bytes(&self) -> u64 {
+        self.bytes / self.shape.total_blocks
+    }
+
+    /// Bytes of an element; 1 for a recurrent state.
+    #[must_use]
+    pub const fn element_bytes(&self) -> u64 {
+        self.element_bytes
+    }
+
+    /// Tensors of a layer: 2 with V, else 1.
+    #[must_use]
+    pub const fn side_count(&self) -> u64 {
+        self.sides
+    }
+
+    /// The distances along the axes.
+    #[must_use]
+    pub const fn strides(&self) -> &Strides {
+        &self.strides
+    }
+
+    /// Whether an arena of the same shape with more blocks has every block of this one at the same offsets.
+    #[must_use]
+    pub const fn grows_in_place(&self) -> bool {
+        self.outer == 1
+    }
+
+    /// Blocks that hold `tokens` tokens. A recurrent state counts a slot for each `tokens_per_block` tokens as well.
+    #[must_use]
+    pub const fn blocks_for(&self, tokens: u64) -> u64 {
+        tokens.div_ceil(self.shape.tokens_per_block as u64)
+    }
+
+    /// Where the token with this number, from 0, lies in its sequence: the number of the block and the place in it.
+    #[must_use]
+    pub const fn locate(&self, token: u64) -> (u64, u64) {
+        let per_block = self.shape.tokens_per_block as u64;
+        (token / per_block, token % per_block)
+    }
+
+    /// Byte offset of an element. Indices are the caller's to check ([`Geometry::check`]): one that is out of range gives
+    /// the offset of another element, or one outside the arena.
+    #[must_use]
+    #[inline]
+    pub const fn offset(&self, layer: u32, side: Side, block: u32, head: u32, token: u32, dim: u64) -> u64 {
+        let side = match side {
+            Side::K => 0,
+            Side::V => self.strides.side,
+        };
+        // Wrapping, so that a wrong index is a wrong number and not a panic.
+        side.wrapping_add((layer as u64).wrapping_mul(self.strides.layer))
+            .wrapping_add((block as u64).wrapping_mul(self.strides.block))
+            .wrapping_add((head as u64).wrapping_mul(self.strides.head))
+            .wrapping_add((token as u64).wrapping_mul(self.strides.token))
+            .wrapping_add(dim.wrapping_mul(self.strides.dim))
+    }
+
+    /// Fails unless the layer and the side exist and the `count` blocks from `first` on, at least one, lie in the arena.
+    pub fn check(&self, layer: u32, side: Side, first: u32, count: u32) -> Result<()> {
+        if layer >= self.shape.layers {
+            bail!(NMC_ERR_INVALID_ARG, "layer {layer} does not exist; there are {}", self.shape.layers);
+        }
+        if side == Side::V && self.sides == 1 {
+            bail!(NMC_ERR_INVALID_ARG, "there is no V in a cache of kind {:?}; its one tensor is K", self.shape.kind);
+        }
+        self.check_blocks(first, count)
+    }
+
+    fn check_blocks(&self, first: u32, count: u32) -> Result<()> {
+        let total = self.shape.total_blocks;
+        if count == 0 || u64::from(first) + u64::from(count) > total {
+            bail!(NMC_ERR_INVALID_ARG, "{count} blocks from {first} on are none or not all below {total}");
+        }
+        Ok(())
+    }
+
+    /// The `count` blocks from `first` on, in one layer.
+    pub fn run_view(&self, layer: u32, side: Side, first: u32, count: u32) -> Result<View> {
+        self.check(layer, side, first, count)?;
+        Ok(self.view(layer, side, first, u64::from(count)))
+    }
+
+    /// All blocks of a layer: what a kernel indexes through a block table.
+    pub fn layer_view(&self, layer: u32, side: Side) -> Result<View> {
+        self.check(layer, side, 0, 1)?;
+        Ok(self.view(layer, side, 0, self.shape.total_blocks))
+    }
+
+    const fn view(&self, layer: u32, side: Side, first: u32, count: u64) -> View {
+        let Strides { block, head, token, dim, .. } = self.strides;
+        View {
+            offset: self.offset(layer, side, first, 0, 0, 0),
+            shape: [count, self.heads, self.tokens, self.dim],
+            strides: [block, head, token, dim],
+            element_bytes: self.element_bytes,
+        }
+    }
+
+    /// Contiguous pieces that make up one block.
+    #[must_use]
+    pub const fn pieces_per_block(&self) -> u64 {
+        if self.shape.total_blocks == 1 { 1 } else { self.outer }
+    }
+
+    /// Bytes of each of them.
+    #[must_use]
+    pub const fn piece_bytes(&self) -> u64 {
+        self.block_bytes() / self.pieces_per_block()
+    }
+
+    /// The contiguous pieces of a block. One after the other they are the block's bytes in an order that does not depend
+    /// on how many blocks the arena has, so that arenas that differ in this alone can exchange blocks.
+    pub fn block_extents(&self, block: u32) -> Result<Extents> {
+        self.run_extents(block, 1)
+    }
+
+    /// The contiguous pieces of the `count` blocks from `first` on. Pieces of neighbours are one.
+    pub fn run_extents(&self, first: u32, count: u32) -> Result<Extents> {
+        self.check_blocks(first, count)?;
+        // Everything outside the blocks is dense, so its axes are one axis of this stride.
+        let step = self.strides.block * self.shape.total_blocks;
+        let bytes = self.strides.block * u64::from(count);
+        let offset = self.strides.block * u64::from(first);
+        if bytes == step {
+            return Ok(Extents { next: Extent { offset: 0, bytes: self.bytes }, step: 0, left: 1 });
+        }
+        Ok(Extents { next: Extent { offset, bytes }, step, left: self.outer })
+    }
+}
+
+fn positive(limits: &[(&str, u64, u64)]) -> Result<()> {
+    for &(name, value, limit) in limits {
+        if value == 0 || value > limit {
+            bail!(NMC_ERR_INVALID_ARG, "{name} is {value}; it must be from 1 to {limit}");
+        }
+    }
+    Ok(())
+}
+
+fn axes(order: Order, sides: Sides) -> [Axis; 6] {
+    use Axis::{Block, Dim, Head, Layer, Side, Token};
+    let plain = match order {
+        Order::LayerMajor => [Layer, Block, Head, Token, Dim],
+        Order::HeadMajor => [Head, Layer, Block, Token, Dim],
+        Order::LayerMajorNhd => [Layer, Block, Token, Head, Dim],
+        Order::BlockMajor => [Block, Layer, Head, Token, Dim],
+    };
+    let after = |axis| plain.iter().position(|a| *a == axis).map_or(0, |at| at + 1);
+    let place = match sides {
+        Sides::Separate => 0,
+        Sides::PerLayer => after(Layer),
+        Sides::PerBlock => after(Block),
+    };
+    let mut all = [Side; 6];
+    all[..place].copy_from_slice(&plain[..place]);
+    all[place + 1..].copy_from_slice(&plain[place..]);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::status::NMC_ERR_INVALID_ARG;
+    use std::collections::BTreeMap;
+
+    const ORDERS: [Order; 4] = [Order::LayerMajor, Order::HeadMajor, Order::LayerMajorNhd, Order::BlockMajor];
+    const SIDES: [Sides; 3] = [Sides::Separate, Sides::PerLayer, Sides::PerBlock];
+
+    /// The example of the original design: 32 layers, 2,048 blocks, 32 heads, 16 tokens, 64 elements, fp32.
+    const EXAMPLE: Shape = Shape {
+        kind: Kind::Full,
+        dtype: Dtype::Fp32,
+        layers: 32,
+        kv_heads: 32,
+        head_dim: 64,
+        tokens_per_block: 16,
+        total_blocks: 2048,
+        order: Order::LayerMajor,
+        sides: Sides::Separate,
+    };
+
+    /// What lies at every byte offset, by walking the tensors as their shape is written down, outermost axis first.
+    /// Says nothing about strides. A value is `[layer, side, block, head, token, dim]`.
+    fn walk(shape: &Shape) -> BTreeMap<u64, [u64; 6]> {
+        let (heads, tokens, dim, element, sides) = match shape.kind {
+            Kind::Recurrent { state_bytes } => (1, 1, state_bytes, 1, 1),
+            Kind::Mla => (1, u64::from(shape.tokens_per_block), u64::from(shape.head_dim), shape.dtype.bytes(), 1),
+            Kind::Full => (
+                u64::from(shape.kv_heads),
+                u64::from(shape.tokens_per_block),
+                u64::from(shape.head_dim),
+                shape.dtype.bytes(),
+                2,
+            ),
+        };
+        let count = |name: u8| match name {
+            b'L' => u64::from(shape.layers),
+            b'S' => sides,
+            b'B' => shape.total_blocks,
+            b'H' => heads,
+            b'T' => tokens,
+            _ => dim,
+        };
+        // The twelve orders, written out.
+        let names: &[u8; 6] = match (shape.order, shape.sides) {
+            (Order::LayerMajor, Sides::Separate) => b"SLBHTD",
+            (Order::LayerMajor, Sides::PerLayer) => b"LSBHTD",
+            (Order::LayerMajor, Sides::PerBlock) => b"LBSHTD",
+            (Order::HeadMajor, Sides::Separate) => b"SHLBTD",
+            (Order::HeadMajor, Sides::PerLayer) => b"HLSBTD",
+            (Order::HeadMajor, Sides::PerBlock) => b"HLBSTD",
+            (Order::LayerMajorNhd, Sides::Separate) => b"SLBTHD",
+            (Order::LayerMajorNhd, Sides::PerLayer) => b"LSBTHD",
+            (Order::LayerMajorNhd, Sides::PerBlock) => b"LBSTHD",
+            (Order::BlockMajor, Sides::Separate) => b"SBLHTD",
+            (Order::BlockMajor, Sides::PerLayer) => b"BLSHTD",
+            (Order::BlockMajor, Sides::PerBlock) => b"BSLHTD",
+        };
+        let mut found = BTreeMap::new();
+        let mut at = 0;
+        let n = names.map(count);
+        for a in 0..n[0] {
+            for b in 0..n[1] {
+                for c in 0..n[2] {
+                    for d in 0..n[3] {
+                        for e in 0..n[4] {
+                            for f in 0..n[5] {
+                                let index = [a, b, c, d, e, f];
+                                let of = |name| names.iter().position(|x| *x == name).map_or(0, |p| index[p]);
+                                found.insert(at, [of(b'L'), of(b'S'), of(b'B'), of(b'H'), of(b'T'), of(b'D')]);
+                                at += element;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        found.insert(at, [u64::MAX; 6]); // the end
+        found
+    }
+
+    fn small(n: u64) -> u32 {
+        u32::try_from(n).unwrap()
+    }
+
+    fn side_of(n: u64) -> Side {
+        if n == 0 { Side::K } else { Side::V }
+    }
+
+    /// Many small shapes of every kind, order and place of K and V.
+    fn shapes() -> Vec<Shape> {
+        let mut all = Vec::new();
+        let kinds = [Kind::Full, Kind::Mla, Kind::Recurrent { state_bytes: 5 }, Kind::Recurrent { state_bytes: 1 }];
+        let sizes = [
+            (1, 1, 1, 1, 1),
+            (1, 1, 1, 1, 3),
+            (2, 1, 1, 1, 1),
+            (2, 3, 2, 4, 5),
+            (3, 2, 4, 2, 1),
+            (1, 2, 3, 4, 2),
+            (2, 1, 3, 1, 4),
+            (3, 4, 1, 2, 3),
+        ];
+        let dtypes = [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16, Dtype::Fp8, Dtype::Int8, Dtype::Raw(3)];
+        for kind in kinds {
+            for (n, &(layers, heads, head_dim, tokens_per_block, total_blocks)) in sizes.iter().enumerate() {
+                for order in ORDERS {
+                    for sides in SIDES {
+                        let kv_heads = if kind == Kind::Mla { 1 } else { heads };
+                        let dtype = dtypes[n % dtypes.len()];
+                        all.push(Shape {
+                            kind,
+                            dtype,
+                            layers,
+                            kv_heads,
+                            head_dim,
+                            tokens_per_block,
+                            total_blocks,
+                            order,
+                            sides,
+                        });
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn every_element_has_an_offset_of_its_own_and_it_is_the_right_one() {
+        for shape in shapes() {
+            let geometry = Geometry::new(shape).unwrap();
+            let mut walked = walk(&shape);
+            assert_eq!(walked.pop_last().unwrap().0, geometry.bytes(), "{shape:?}");
+            let total = walked.len() as u64;
+            assert_eq!(total * geometry.element_bytes(), geometry.bytes());
+            for (at, [layer, side, block, head, token, dim]) in walked {
+                let found = geometry.offset(small(layer), side_of(side), small(block), small(head), small(token), dim);
+                assert_eq!(found, at, "{shape:?} [{layer}, {side}, {block}, {head}, {token}, {dim}]");
+            }
+        }
+    }
+
+    #[test]
+    fn views_and_strides_agree_with_the_offsets() {
+        for shape in shapes() {
+            let geometry = Geometry::new(shape).unwrap();
+            let s = geometry.strides();
+            for (at, [layer, side, block, head, token, dim]) in walk(&shape) {
+                if layer == u64::MAX {
+                    continue;
+                }
+                let by_stride =
+                    layer * s.layer + side * s.side + block * s.block + head * s.head + token * s.token + dim * s.dim;
+                assert_eq!(by_stride, at, "{shape:?}");
+                let whole = geometry.layer_view(small(layer), side_of(side)).unwrap();
+                assert_eq!(whole.at([block, head, token, dim]), Some(at), "{shape:?}");
+                for first in 0..=block {
+                    let count = small(shape.total_blocks - first);
+                    let run = geometry.run_view(small(layer), side_of(side), small(first), count).unwrap();
+                    assert_eq!(run.at([block - first, head, token, dim]), Some(at), "{shape:?}");
+                    assert_eq!(run.at([u64::from(count), 0, 0, 0]), None);
+                }
+                assert_eq!(whole.element_strides().map(|n| n * geometry.element_bytes()), whole.strides);
+            }
+        }
+    }
+
+    #[test]
+    fn the_pieces_of_all_blocks_partition_the_arena() {
+        for shape in shapes() {
+            let geometry = Geometry::new(shape).unwrap();
+            let mut owner = vec![None; usize::try_from(geometry.bytes()).unwrap()];
+            for block in 0..small(shape.total_blocks) {
+                let pieces: Vec<Extent> = geometry.block_extents(block).unwrap().collect();
+                assert_eq!(pieces.len() as u64, geometry.pieces_per_block(), "{shape:?}");
+                assert!(pieces.iter().all(|p| p.bytes == geometry.piece_bytes()));
+                assert_eq!(pieces.iter().map(|p| p.bytes).sum::<u64>(), geometry.block_bytes());
+                let apart = pieces.windows(2).all(|p| p[0].offset + p[0].bytes < p[1].offset);
+                assert!(apart, "{shape:?}: sorted, and neighbours are merged: {pieces:?}");
+                for piece in pieces {
+                    for at in piece.offset..piece.offset + piece.bytes {
+                        let taken = owner[usize::try_from(at).unwrap()].replace(u64::from(block));
+                        assert_eq!(taken, None, "{shape:?}");
+                    }
+                }
+            }
+            for (at, [layer, _, block, ..]) in walk(&shape) {
+                if layer != u64::MAX {
+                    assert_eq!(owner[usize::try_from(at).unwrap()], Some(block), "{shape:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_pieces_of_a_run_are_those_of_its_blocks() {
+        for shape in shapes() {
+            let geometry = Geometry::new(shape).unwrap();
+            for first in 0..small(shape.total_blocks) {
+                for count in 1..=small(shape.total_blocks) - first {
+                    let mut bytes = Vec::new();
+                    for block in first..first + count {
+                        for piece in geometry.block_extents(block).unwrap() {
+                            bytes.extend(piece.offset..piece.offset + piece.bytes);
+                        }
+                    }
+                    bytes.sort_unstable();
+                    let run: Vec<Extent> = geometry.run_extents(first, count).unwrap().collect();
+                    assert!(run.windows(2).all(|p| p[0].offset + p[0].bytes < p[1].offset), "{shape:?}: {run:?}");
+                    let by_run: Vec<u64> = run.iter().flat_map(|p| p.offset..p.offset + p.bytes).collect();
+                    assert_eq!(by_run, bytes, "{shape:?} {first} {count}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_has_the_same_bytes_in_an_arena_of_another_size() {
+        for shape in shapes() {
+            let larger = Shape { total_blocks: shape.total_blocks + 2, ..shape };
+            let (geometry, grown) = (Geometry::new(shape).unwrap(), Geometry::new(larger).unwrap());
+            let (here, there) = (walk(&shape), walk(&larger));
+            for block in 0..small(shape.total_blocks) {
+                let elements = |g: &Geometry, at: &BTreeMap<u64, [u64; 6]>| -> Vec<[u64; 6]> {
+                    let pieces = g.block_extents(block).unwrap();
+                    pieces.flat_map(|p| at.range(p.offset..p.offset + p.bytes).map(|(_, e)| *e)).collect()
+                };
+                assert_eq!(elements(&geometry, &here), elements(&grown, &there), "{shape:?}");
+                let same = geometry.block_extents(block).unwrap().eq(grown.block_extents(block).unwrap());
+                if geometry.grows_in_place() {
+                    assert!(same, "{shape:?}");
+                }
+            }
+            if shape.order == Order::BlockMajor && (shape.sides != Sides::Separate || shape.kind != Kind::Full) {
+                assert!(geometry.grows_in_place(), "{shape:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_example_of_the_design_comes_out_right() {
+        let geometry = Geometry::new(EXAMPLE).unwrap();
+        assert_eq!(geometry.bytes(), 16 << 30, "K and V together");
+        assert_eq!(geometry.strides().layer, 256 << 20);
+        assert_eq!(geometry.offset(0, Side::K, 101, 0, 1, 0) / 4, 3_309_632);
+        assert_eq!(geometry.offset(0, Side::V, 0, 0, 0, 0), 8 << 30);
+        // 512 tokens fill 32 blocks; the 513th, number 512, needs one more: block 132 of a run that begins at 100.
+        assert_eq!((geometry.blocks_for(512), geometry.blocks_for(513)), (32, 33));
+        assert_eq!(geometry.locate(512), (32, 0));
+        let view = geometry.run_view(3, Side::V, 100, 33).unwrap();
+        assert_eq!((view.shape, view.element_strides()), ([33, 32, 16, 64], [32_768, 1024, 64, 1]));
+        assert_eq!((geometry.pieces_per_block(), geometry.piece_bytes()), (64, 128 << 10));
+        let blocks_outside = Geometry::new(Shape { order: Order::BlockMajor, sides: Sides::PerLayer, ..EXAMPLE });
+        let blocks_outside = blocks_outside.unwrap();
+        assert_eq!((blocks_outside.pieces_per_block(), blocks_outside.piece_bytes()), (1, 8 << 20));
+    }
+
+    #[test]
+    fn control_a_view_of_three_axes_is_wrong_past_one_block() {
+        let geometry = Geometry::new(EXAMPLE).unwrap();
+        let s = geometry.strides();
+        let three_axes = |head: u64, token: u64| head * s.head + token * s.token;
+        let right = |head: u32, token: u32| geometry.offset(0, Side::K, token / 16, head, token % 16, 0);
+        assert_eq!(three_axes(3, 15), right(3, 15));
+        assert_ne!(three_axes(3, 16), right(3, 16));
+    }
+
+    #[test]
+    fn impossible_shapes_are_refused_with_the_value_and_the_limit() {
+        let with = |change: fn(&mut Shape)| {
+            let mut shape = EXAMPLE;
+            change(&mut shape);
+            shape
+        };
+        for (shape, says) in [
+            (with(|s| s.layers = 0), "layers is 0"),
+            (with(|s| s.kv_heads = 0), "kv_heads is 0"),
+            (with(|s| s.head_dim = 0), "head_dim is 0"),
+            (with(|s| s.tokens_per_block = 0), "tokens_per_block is 0"),
+            (with(|s| s.total_blocks = 0), "total_blocks is 0"),
+            (with(|s| s.total_blocks = MAX_BLOCKS + 1), "total_blocks is 2147483649; it must be from 1 to 2147483648"),
+            (with(|s| s.total_blocks = u64::MAX), "2147483648"),
+            (with(|s| s.dtype = Dtype::Raw(0)), "bytes of an element is 0"),
+            (with(|s| s.kind = Kind::Mla), "kv_heads is 32; a latent (MLA) cache has 1"),
+            (with(|s| s.kind = Kind::Recurrent { state_bytes: 0 }), "state_bytes is 0"),
+            (with(|s| s.kind = Kind::Recurrent { state_bytes: u64::MAX }), "state_bytes is 18446744073709551615"),
+            (with(|s| s.kind = Kind::Recurrent { state_bytes: MAX_BYTES }), "9223372036854775807 bytes"),
+            (with(|s| (s.layers, s.total_blocks) = (u32::MAX, 1 << 20)), "4294967295 layers of 1048576 blocks"),
+            (with(|s| (s.layers, s.kv_heads, s.head_dim) = (u32::MAX, u32::MAX, u32::MAX)), "pass the limit"),
+            (with(|s| s.dtype = Dtype::Raw(u32::MAX)), "elements of 4294967295 bytes"),
+        ] {
+            let error = Geometry::new(shape).unwrap_err();
+            assert_eq!(error.status, NMC_ERR_INVALID_ARG);
+            assert!(error.message.contains(says), "{says}: {error}");
+        }
+        // The largest that fits, and one block more.
+        let shape = Shape { dtype: Dtype::Raw(1), kv_heads: 1, head_dim: 1, tokens_per_block: 1, layers: 1, ..EXAMPLE };
+        assert_eq!(Geometry::new(Shape { total_blocks: MAX_BLOCKS, ..shape }).unwrap().bytes(), 1 << 32);
+        let half = Shape { kind: Kind::Recurrent { state_bytes: 1 << 31 }, total_blocks: MAX_BLOCKS, ..shape };
+        assert_eq!(Geometry::new(half).unwrap().bytes(), 1 << 62);
+        assert!(Geometry::new(Shape { layers: 2, ..half }).is_err());
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused() {
+        let geometry = Geometry::new(EXAMPLE).unwrap();
+        let latent = Geometry::new(Shape { kind: Kind::Mla, kv_heads: 1, ..EXAMPLE }).unwrap();
+        assert!(geometry.layer_view(32, Side::K).unwrap_err().message.contains("layer 32 does not exist"));
+        assert!(latent.layer_view(0, Side::V).unwrap_err().message.contains("no V"));
+        for (first, count) in [(0, 0), (0, 2049), (2048, 1), (2047, 2), (u32::MAX, u32::MAX)] {
+            assert_eq!(geometry.run_view(0, Side::K, first, count).unwrap_err().status, NMC_ERR_INVALID_ARG);
+            assert!(geometry.run_extents(first, count).is_err());
+        }
+        assert_eq!(geometry.block_extents(2047).unwrap().len(), 64);
+    }
+}

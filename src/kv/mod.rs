@@ -1,0 +1,3 @@
+//! The block KV cache.
+
+pub mod geometry;
