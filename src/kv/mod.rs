@@ -1,3 +1,4 @@
 //! The block KV cache.
 
 pub mod geometry;
+pub mod hash;
