@@ -4,8 +4,8 @@
 use crate::base::error::Result;
 use std::path::{Path, PathBuf};
 
-/// Fails with `NMC_ERR_NO_MEMORY` if `bytes` of shared memory can be seen not to fit.
-pub fn check_headroom(bytes: u64) -> Result<()> {
+/// Fails with `NMC_ERR_NO_MEMORY` if a file may not become `bytes` long.
+pub fn check_file_size(bytes: u64) -> Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: getrlimit fills the struct it is given.
     if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0 && bytes > limit.rlim_cur {
@@ -15,6 +15,12 @@ pub fn check_headroom(bytes: u64) -> Result<()> {
             limit.rlim_cur
         );
     }
+    Ok(())
+}
+
+/// Fails with `NMC_ERR_NO_MEMORY` if `bytes` of shared memory can be seen not to fit.
+pub fn check_headroom(bytes: u64) -> Result<()> {
+    check_file_size(bytes)?;
     for group in memory_groups(Path::new("/"), &std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()) {
         if let Some(free) = group_headroom(&group)
             && bytes > free

@@ -1,9 +1,10 @@
 //! Memory that processes share: sealed memfd slabs, and heaps on top of them or of CUDA memory.
-//! Everything is reserved when it is made, so that a shortage is a status and never a signal.
+//! Memory is reserved before it can be touched, so that a shortage is a status and never a signal.
 #![allow(unsafe_code, reason = "mmap and friends")]
 
 pub mod heap;
 pub mod limits;
+pub mod ranges;
 pub mod slab;
 pub mod viewed;
 
