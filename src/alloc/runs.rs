@@ -7,7 +7,9 @@
 //! those of free runs mean anything. A run's length stands in its second and its last unit, since a run of one unit
 //! shows by its neighbours; so 8 bytes a unit hold the list links as well as both boundary tags.
 
-use crate::base::error::Result;
+use super::bits::{all_clear, all_set, flip, words};
+use crate::base::error::{Error, Result};
+use crate::base::status::NMC_ERR_INTERNAL;
 use std::iter::successors;
 use std::ops::Range;
 
@@ -39,7 +41,7 @@ pub struct Run {
 
 impl Run {
     /// The unit numbers; wide enough that no run overflows.
-    const fn range(self) -> Range<usize> {
+    pub(super) const fn range(self) -> Range<usize> {
         let first = self.first as usize;
         first..first + self.count as usize
     }
@@ -81,13 +83,12 @@ const fn class_of(count: u32) -> usize {
     ((level << SPLIT_LOG2) + (count >> level)) as usize
 }
 
-/// The words of a bitset that hold a range of bits, each with the mask of the bits in it.
-fn words(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
-    (bits.start / 64..bits.end.div_ceil(64)).map(move |word| {
-        let below = bits.start.saturating_sub(word * 64);
-        let above = (word * 64 + 64).saturating_sub(bits.end);
-        (word, !0 << below & !0 >> above)
-    })
+/// The error of a free that would free what is free.
+#[cold]
+pub(super) fn not_in_use(run: Run, units: u32) -> Error {
+    let Run { first, count } = run;
+    let why = "is not wholly in use among";
+    Error::new(NMC_ERR_INTERNAL, format!("a run of {count} units at {first} {why} {units} units; was it freed before?"))
 }
 
 impl Runs {
@@ -166,14 +167,17 @@ impl Runs {
     /// or there are none, it is `NMC_ERR_INTERNAL` and nothing changed. A run that was freed and handed out again looks
     /// like any in use: that mistake only the caller can see.
     pub fn free(&mut self, run: Run) -> Result<()> {
-        let Run { first, count } = run;
-        if count == 0 || run.range().end > self.units as usize || !self.wholly_used(run) {
-            let units = self.units;
-            crate::bail!(
-                NMC_ERR_INTERNAL,
-                "a run of {count} units at {first} is not wholly in use among {units} units; was it freed before?"
-            );
+        if run.count == 0 || run.range().end > self.units as usize || !self.wholly_used(run) {
+            return Err(not_in_use(run, self.units));
         }
+        self.release(run);
+        Ok(())
+    }
+
+    /// Gives back a run, or a part of one, that is in use.
+    #[inline]
+    pub(super) fn release(&mut self, run: Run) {
+        let Run { first, count } = run;
         let mut merged = run;
         if let Some(before) = self.free_run_to(first) {
             self.unlink(before);
@@ -185,7 +189,59 @@ impl Runs {
         }
         self.mark(run, false);
         self.link(merged);
-        Ok(())
+    }
+
+    /// One of the shortest free runs, or at most `most` units of it: what tears the least apart. `None` if nothing is
+    /// free, or `most` is 0.
+    pub fn allocate_smallest(&mut self, most: u32) -> Option<Run> {
+        let class = self.class_at_least(0).filter(|_| most > 0)?;
+        let free = self.list(class).next()?;
+        Some(self.take(free, free.count.min(most)))
+    }
+
+    /// Makes a run in use longer by the `more` units behind it, if those are free.
+    pub fn extend(&mut self, run: Run, more: u32) -> bool {
+        let end = run.range().end;
+        if more == 0 || end + more as usize > self.units as usize || !self.is_free(run.first + run.count) {
+            return false;
+        }
+        // The unit before is in use, so the free run begins here.
+        match self.free_run_from(run.first + run.count) {
+            Some(free) if free.count >= more => {
+                self.take(free, more);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Adds free units at the end; fewer than there are is no change.
+    pub fn grow(&mut self, units: u32) {
+        let first = self.units;
+        let Some(count) = units.checked_sub(first).filter(|count| *count > 0) else { return };
+        self.used_bits.resize(units.div_ceil(64) as usize, 0);
+        self.tags.resize(units as usize, [0; 2]);
+        self.units = units;
+        self.mark(Run { first, count }, true);
+        self.release(Run { first, count });
+    }
+
+    /// Takes the units from `units` on away, if all of them are free.
+    pub fn shrink(&mut self, units: u32) -> bool {
+        if units >= self.units {
+            return units == self.units;
+        }
+        if !all_clear(&self.used_bits, units as usize..self.units as usize) {
+            return false;
+        }
+        if let Some(last) = self.free_run_to(self.units) {
+            self.unlink(last);
+            self.link(Run { first: last.first, count: units - last.first });
+        }
+        self.units = units;
+        self.used_bits.truncate(units.div_ceil(64) as usize);
+        self.tags.truncate(units as usize);
+        true
     }
 
     /// All units.
@@ -348,14 +404,12 @@ impl Runs {
     }
 
     fn wholly_used(&self, run: Run) -> bool {
-        words(run.range()).all(|(word, mask)| self.used_bits[word] & mask == mask)
+        all_set(&self.used_bits, run.range())
     }
 
     /// Turns the bits of a run, all of which have the other value.
     fn mark(&mut self, run: Run, used: bool) {
-        for (word, mask) in words(run.range()) {
-            self.used_bits[word] ^= mask;
-        }
+        flip(&mut self.used_bits, run.range());
         if used { self.used += run.count } else { self.used -= run.count }
     }
 
@@ -400,28 +454,9 @@ impl Runs {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
+    use super::super::model::{Model, Random, promise};
     use super::*;
-    use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INTERNAL};
-
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, limit: u32) -> u32 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            u32::try_from(((self.0 >> 32) * u64::from(limit)) >> 32).unwrap()
-        }
-
-        /// Mostly short, often of a class with two lengths, now and then anything up to `limit`.
-        fn count(&mut self, limit: u32) -> u32 {
-            let most = match self.below(8) {
-                0 => limit,
-                1 | 2 => limit.min(70),
-                3 | 4 => return limit.min(16 + self.below(2)),
-                _ => limit.min(12),
-            };
-            self.below(most + 1)
-        }
-    }
+    use crate::base::status::NMC_ERR_CORRUPT;
 
     /// Ways to break the allocator, for the controls.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -475,43 +510,9 @@ mod tests {
         }
     }
 
-    /// What the allocator should be: a flag a unit.
-    struct Model(Vec<bool>);
-
-    impl Model {
-        fn set(&mut self, run: Run, used: bool) {
-            self.0[run.range()].fill(used);
-        }
-
-        /// Whether there are such units and all are in this state.
-        fn all(&self, run: Run, used: bool) -> bool {
-            run.count > 0 && self.0.get(run.range()).is_some_and(|units| units.iter().all(|unit| *unit == used))
-        }
-
-        fn free_runs(&self) -> Vec<Run> {
-            let (mut found, mut first) = (Vec::new(), 0);
-            for stretch in self.0.chunk_by(|a, b| a == b) {
-                let count = u32::try_from(stretch.len()).unwrap();
-                if !stretch[0] {
-                    found.push(Run { first, count });
-                }
-                first += count;
-            }
-            found
-        }
-    }
-
     /// The length from which every run of a class holds `count`, worked out apart from [`class_of`].
     fn rounded_up(count: u32) -> u32 {
         if count < 16 { count } else { count.next_multiple_of(1 << (count.ilog2() - 3)) }
-    }
-
-    macro_rules! promise {
-        ($kept:expr, $($arg:tt)*) => {
-            if !$kept {
-                return Err(format!($($arg)*));
-            }
-        };
     }
 
     /// The books agree with the model, with each other, and with what the allocator tells.
@@ -552,6 +553,7 @@ mod tests {
 
     /// Random calls, each compared with the model: the first promise that is not kept.
     fn run_against_the_model(units: u32, seed: u64, calls: u32, fault: Fault) -> std::result::Result<(), String> {
+        let (mut units, most_units) = (units, units);
         let mut subject = Subject { runs: Runs::new(units), fault };
         let mut model = Model(vec![false; units as usize]);
         let mut live: Vec<Run> = Vec::new();
@@ -559,7 +561,46 @@ mod tests {
         for call in 0..calls {
             // The load swings, so that both nearly full and nearly empty states are seen.
             let growing = call / 200 % 2 == 0;
-            match random.below(if growing { 10 } else { 14 }) {
+            match random.below(if growing { 13 } else { 17 }) {
+                10 => {
+                    let most = random.count(units);
+                    let shortest = model.free_runs().iter().map(|run| run.count).min().unwrap_or(0);
+                    let got = subject.runs.allocate_smallest(most);
+                    promise!(got.is_some() == (most > 0 && shortest > 0), "allocate_smallest({most}) gave {got:?}");
+                    if let Some(run) = got {
+                        promise!(run.count <= most && model.all(run, false), "{run:?} for at most {most} is not free");
+                        let exact = shortest >= 16 || run.count == shortest.min(most);
+                        promise!(exact, "{run:?} of at most {most} when a run of {shortest} is free");
+                        model.set(run, true);
+                        live.push(run);
+                    }
+                }
+                11 if !live.is_empty() => {
+                    let at = random.below(u32::try_from(live.len()).unwrap()) as usize;
+                    let (run, more) = (live[at], random.count(20));
+                    let behind = Run { first: run.first + run.count, count: more };
+                    let must = model.all(behind, false);
+                    let got = subject.runs.extend(run, more);
+                    promise!(got == must, "{run:?} longer by {more}: {got}, not {must}");
+                    if got {
+                        model.set(behind, true);
+                        live[at].count += more;
+                    }
+                }
+                12 if random.below(4) == 0 => {
+                    let wanted = 1 + random.below(2 * most_units);
+                    let free = model.0.iter().skip(wanted as usize).all(|used| !used);
+                    if wanted > units {
+                        subject.runs.grow(wanted);
+                    } else {
+                        promise!(subject.runs.shrink(wanted) == free, "shrinking to {wanted}, though not {free}");
+                    }
+                    if wanted > units || free {
+                        model.0.resize(wanted as usize, false);
+                        units = wanted;
+                    }
+                }
+                11 | 12 => {}
                 0..=3 => {
                     let count = random.count(units);
                     let free = model.free_runs();
