@@ -25,8 +25,18 @@ const KEY_CONTEXT: &str = "nanomc 2026 kv block hash key";
 const SHA256_LABEL: &[u8; 32] = b"nanomc kv block hash, SHA-256/16";
 
 /// Name of a token block and of all blocks before it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHash(pub [u8; 16]);
+
+impl BlockHash {
+    /// Its first 8 bytes as a number, for tables and logs.
+    #[must_use]
+    #[inline]
+    pub const fn word(self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+}
 
 impl core::fmt::Debug for BlockHash {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -112,11 +122,21 @@ impl Chain {
         self.algo
     }
 
+    /// Whether equal hashes may stand for different tokens, so that these have to be compared.
+    #[must_use]
+    pub const fn needs_comparison(&self) -> bool {
+        !self.algo.collision_resistant()
+    }
+
     /// The parent of first blocks. The parts are what else decides the contents of the cache: a salt, the id of a LoRA
     /// adapter, the name of the model. Their number and lengths count: `["ab"]`, `["a", "b"]` and `["ab", ""]` differ.
     #[must_use]
     pub fn root(&self, parts: &[&[u8]]) -> BlockHash {
-        let mut hasher = Streaming::new(self);
+        // A root stands for the salt where tokens are compared, so it must not collide in any case.
+        let mut hasher = match self.algo {
+            Algo::Xxh3 => Streaming::Blake3(blake3::Hasher::new_keyed(&self.key.0)),
+            _ => Streaming::new(self),
+        };
         hasher.update(&[ROOT]);
         hasher.update(&(parts.len() as u64).to_le_bytes());
         for part in parts {

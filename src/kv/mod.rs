@@ -1,4 +1,22 @@
-//! The block KV cache.
+//! The block KV cache: sequences over fixed-size blocks, with prefix reuse, forks, growth and the tables that attention
+//! kernels take. Nothing here touches the memory of the blocks; that is the engine's, and `geometry` says where it is.
+//!
+//! `cache` is the way in: sequences in lanes (`seq`, and `hands` that work on one), the shared `pool` below with its
+//! index (`lists`, `evict` for what goes next, `hash` for what is equal), `tables` for kernels, `audit` for proof.
 
+mod audit;
+pub mod cache;
+pub mod evict;
 pub mod geometry;
+mod hands;
 pub mod hash;
+mod lists;
+mod pool;
+mod report;
+mod roots;
+mod seq;
+pub mod tables;
+pub mod types;
+
+pub use cache::Cache;
+pub use lists::NONE;

@@ -10,6 +10,7 @@ pub mod futex;
 pub mod hazard;
 #[cfg(all(loom, test))]
 mod hazard_model;
+pub mod ids;
 pub mod index;
 #[cfg(all(loom, test))]
 mod index_model;

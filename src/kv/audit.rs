@@ -1,0 +1,66 @@
+//! Proof that no block is lost or owned twice: every block of the pool is looked up among the sequences, the pins and
+//! the free ones, and the counts are compared with what is found.
+
+use super::lists::NONE;
+use super::pool::Pool;
+use super::seq::Seq;
+
+/// The first thing that is wrong, if anything is. The caller holds every lock.
+pub fn check<'a>(
+    pool: &Pool,
+    seqs: impl Iterator<Item = &'a Seq>,
+    spares: impl Iterator<Item = &'a [u32]>,
+    pins: impl Iterator<Item = &'a Vec<u32>>,
+) -> Result<(), String> {
+    let total = pool.blocks().total() as usize;
+    let mut holders = vec![0u32; total];
+    let mut private = vec![false; total];
+    let mut own = |block: u32, whose: &str| match private.get_mut(block as usize) {
+        None => Err(format!("block {block} of {whose} is not one of {total}")),
+        Some(taken) if *taken => Err(format!("block {block} of {whose} has another owner")),
+        Some(taken) => {
+            *taken = true;
+            Ok(())
+        }
+    };
+    for seq in seqs {
+        for block in seq.private() {
+            own(block, &format!("sequence {}", seq.id))?;
+        }
+        for block in seq.counted() {
+            *holders.get_mut(block as usize).ok_or_else(|| format!("sequence {} holds block {block}", seq.id))? += 1;
+        }
+        for (at, block) in seq.blocks[..seq.published as usize].iter().enumerate() {
+            if *block != NONE && !pool.info(*block).is_published() {
+                return Err(format!("block {block} of sequence {} at {at} is not in the index", seq.id));
+            }
+        }
+    }
+    for block in spares.flatten() {
+        own(*block, "the spare blocks")?;
+    }
+    for block in pins.flatten() {
+        holders[*block as usize] += 1;
+    }
+    let mut free = 0;
+    for block in 0..pool.blocks().total() {
+        let at = block as usize;
+        let counted = holders[at] > 0 || pool.info(block).is_published();
+        if counted && pool.info(block).refs != holders[at] {
+            let refs = pool.info(block).refs;
+            return Err(format!("block {block} has {} holders, its count says {refs}", holders[at]));
+        }
+        let used = pool.is_used(block);
+        free += u32::from(!used);
+        match (counted, private[at], used) {
+            (true, false, true) | (false, true, true) | (false, false, false) => {}
+            (true, true, _) => return Err(format!("block {block} is private and shared")),
+            (false, false, true) => return Err(format!("block {block} is lost: in use, but nobody has it")),
+            _ => return Err(format!("block {block} is free, but somebody has it")),
+        }
+    }
+    if free != pool.levels().free {
+        return Err(format!("{free} blocks are free, the count says {}", pool.levels().free));
+    }
+    pool.check()
+}

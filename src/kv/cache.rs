@@ -1,0 +1,763 @@
+//! The cache: sequences in lanes, and the pool under them. A sequence lives in the lane of the thread that opened it, and
+//! a lane keeps a few free blocks, so threads that work on their own sequences share no lock until they share blocks.
+//! Locks are taken in the order lane, pool; never two lanes at once, except by the audit, which takes them in order.
+
+use super::evict::Kind;
+use super::hands::Hands;
+use super::hash::BlockHash;
+use super::lists::NONE;
+use super::pool::{Keep, Pool, Prefix};
+use super::seq::Seq;
+use super::types::{
+    Attempt, BlockCopy, Config, MAX_TOKENS, Open, Opened, Placement, Room, SeqInfo, State, Stats, WhenFull,
+};
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
+use crate::sync::ids::Ids;
+use parking_lot::{Mutex, MutexGuard};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+const LANES: usize = 16;
+const LANE_SHIFT: u32 = 28;
+/// Free blocks that a lane keeps at most.
+const SPARE_MAX: usize = 128;
+/// One tick of the clock for priorities, in milliseconds.
+const TICK_MS: u128 = 16;
+
+/// Counters that any thread adds to.
+#[derive(Default)]
+pub(super) struct Counters {
+    hit_tokens: AtomicU64,
+    asked_tokens: AtomicU64,
+    pub(super) evicted_blocks: AtomicU64,
+    evicted_sequences: AtomicU64,
+    pub(super) deduplicated: AtomicU64,
+}
+
+/// Sequences of one or a few threads.
+#[derive(Default)]
+pub(super) struct Lane {
+    pub(super) seqs: Vec<Seq>,
+    vacant: Vec<u32>,
+    /// Free blocks; the allocator counts them as used.
+    pub(super) spare: Vec<u32>,
+    tick: u64,
+}
+
+#[repr(align(128))]
+struct Aligned<T>(T);
+
+/// The cache.
+pub struct Cache {
+    pub(super) config: Config,
+    lanes: Box<[Aligned<Mutex<Lane>>]>,
+    pub(super) spare_max: usize,
+    ids: Mutex<()>,
+    table: Ids,
+    names: Mutex<HashMap<Box<[u8]>, u64>>,
+    pub(super) pool: Mutex<Pool>,
+    pins: Mutex<HashMap<u64, Vec<u32>>>,
+    /// Counts opened and closed sequences, which tells old uses from new ones.
+    era: AtomicU64,
+    uids: AtomicU64,
+    pub(super) counters: Counters,
+    born: Instant,
+}
+
+thread_local! {
+    static LANE: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// The lane in which this thread opens sequences.
+fn own_lane() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    LANE.try_with(|lane| {
+        if lane.get() == usize::MAX {
+            lane.set(NEXT.fetch_add(1, Ordering::Relaxed) % LANES);
+        }
+        lane.get()
+    })
+    .unwrap_or(0)
+}
+
+#[cold]
+fn unknown(id: u64) -> Error {
+    Error::new(NMC_ERR_NOT_FOUND, format!("no sequence {id} is open; was it closed, or never opened?"))
+}
+
+#[cold]
+fn evicted(id: u64) -> Error {
+    Error::new(
+        NMC_ERR_STALE,
+        format!("the blocks of sequence {id} were taken to make room; close it and open it again"),
+    )
+}
+
+#[cold]
+pub(super) fn too_long(id: u64, tokens: u64, limit: u32) -> Error {
+    Error::new(NMC_ERR_LIMIT, format!("sequence {id} would have {tokens} tokens, its limit is {limit}"))
+}
+
+impl Cache {
+    /// A cache of empty blocks.
+    pub fn new(config: Config) -> Result<Self> {
+        if config.tokens_per_block == 0 || config.tokens_per_block > 1 << 20 {
+            crate::bail!(NMC_ERR_INVALID_ARG, "tokens_per_block {} is not in 1..=1048576", config.tokens_per_block);
+        }
+        if config.total_blocks == 0 || config.total_blocks > i32::MAX.unsigned_abs() {
+            crate::bail!(NMC_ERR_INVALID_ARG, "total_blocks {} is not in 1..=2147483647", config.total_blocks);
+        }
+        if config.max_sequences == 0 || config.max_sequences > 1 << 24 {
+            crate::bail!(NMC_ERR_INVALID_ARG, "max_sequences {} is not in 1..=16777216", config.max_sequences);
+        }
+        let compare = config.prefix && config.chain.needs_comparison();
+        let pool = Pool::new(config.total_blocks, config.strategy, config.eviction, config.tokens_per_block, compare)?;
+        // Small pools have no spare blocks in lanes: there they would be missed.
+        let spare_max = (config.total_blocks as usize / (LANES * 8)).min(SPARE_MAX);
+        Ok(Self {
+            lanes: (0..LANES).map(|_| Aligned(Mutex::default())).collect(),
+            spare_max: if spare_max < 8 { 0 } else { spare_max },
+            ids: Mutex::new(()),
+            table: Ids::new(config.max_sequences),
+            names: Mutex::default(),
+            pool: Mutex::new(pool),
+            pins: Mutex::default(),
+            era: AtomicU64::new(1),
+            uids: AtomicU64::new(1),
+            counters: Counters::default(),
+            born: Instant::now(),
+            config,
+        })
+    }
+
+    /// How it was made.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(super) const fn per_block(&self) -> u32 {
+        self.config.tokens_per_block
+    }
+
+    pub(super) fn blocks_for(&self, tokens: u32) -> usize {
+        tokens.div_ceil(self.per_block()) as usize
+    }
+
+    fn ticks_after(&self, ms: u32) -> u32 {
+        u32::try_from((self.born.elapsed().as_millis() + u128::from(ms)) / TICK_MS + 1).unwrap_or(u32::MAX)
+    }
+
+    /// The time, if anything depends on it.
+    pub(super) fn now(&self) -> u32 {
+        if self.config.eviction == Kind::Priority { self.ticks_after(0) } else { 0 }
+    }
+
+    fn lane(&self, slot: u32) -> &Mutex<Lane> {
+        &self.lanes[(slot >> LANE_SHIFT) as usize % LANES].0
+    }
+
+    /// The lane of a sequence, locked, and its place there.
+    #[inline]
+    fn locked(&self, id: u64) -> Result<(MutexGuard<'_, Lane>, usize)> {
+        if let Some(slot) = self.table.hint(id) {
+            let lane = self.lane(slot).lock();
+            let at = index_of(slot);
+            if lane.holds(at, id) {
+                return Ok((lane, at));
+            }
+        }
+        self.locked_slowly(id)
+    }
+
+    /// Like [`Cache::locked`], when the hint was wrong: the table was changing, or there is no such sequence.
+    #[cold]
+    fn locked_slowly(&self, id: u64) -> Result<(MutexGuard<'_, Lane>, usize)> {
+        for _ in 0..1000 {
+            let found = {
+                let _table = self.ids.lock();
+                self.table.hint(id)
+            };
+            let Some(slot) = found else { return Err(unknown(id)) };
+            let lane = self.lane(slot).lock();
+            if lane.holds(index_of(slot), id) {
+                return Ok((lane, index_of(slot)));
+            }
+        }
+        Err(unknown(id))
+    }
+
+    /// Runs `body` with an open sequence and its lane.
+    #[inline]
+    fn with<R>(&self, id: u64, body: impl FnOnce(&mut Seq, &mut Hands<'_>) -> Result<R>) -> Result<R> {
+        let (mut lane, at) = self.locked(id)?;
+        let lane = &mut *lane;
+        let seq = &mut lane.seqs[at];
+        if seq.state == State::Evicted {
+            return Err(evicted(id));
+        }
+        lane.tick += 1;
+        seq.last_use = (self.era.load(Ordering::Relaxed), lane.tick);
+        body(seq, &mut Hands { cache: self, spare: &mut lane.spare })
+    }
+
+    /// Repeats `attempt` as long as it wants room and the policy finds some. `id` is not a victim.
+    fn with_room<T>(&self, id: u64, mut attempt: impl FnMut() -> Result<Attempt<T>>) -> Result<Attempt<T>> {
+        let mut flushed = false;
+        loop {
+            let room = match attempt()? {
+                Ok(done) => return Ok(Ok(done)),
+                Err(room) => room,
+            };
+            if !flushed {
+                flushed = true;
+                if self.flush()? {
+                    continue;
+                }
+            }
+            if self.config.when_full != WhenFull::EvictSequence || !self.evict_oldest(id)? {
+                return Ok(Err(room));
+            }
+        }
+    }
+
+    /// Gives the spare blocks of all lanes back; false if there were none.
+    fn flush(&self) -> Result<bool> {
+        let mut some = false;
+        for lane in &self.lanes {
+            let mut lane = lane.0.lock();
+            if !lane.spare.is_empty() {
+                some = true;
+                self.pool.lock().give(&lane.spare)?;
+                lane.spare.clear();
+            }
+        }
+        Ok(some)
+    }
+
+    /// How much room there is.
+    pub(super) fn room(&self, needed: usize) -> Room {
+        let levels = self.pool.lock().levels();
+        Room { needed: needed as u64, free: u64::from(levels.free), evictable: u64::from(levels.idle) }
+    }
+
+    /// The hashes of the full blocks of a prompt.
+    fn hashes(&self, root: BlockHash, tokens: &[u32]) -> Vec<BlockHash> {
+        let mut last = root;
+        let full = tokens.chunks_exact(self.per_block() as usize);
+        full.map(|block| {
+            last = self.config.chain.next(last, block);
+            last
+        })
+        .collect()
+    }
+
+    fn check_open(&self, open: &Open<'_>) -> Result<()> {
+        let full = (open.n_tokens / self.per_block()) as usize;
+        if open.n_tokens > MAX_TOKENS {
+            crate::bail!(NMC_ERR_LIMIT, "{} tokens are more than a sequence can have ({MAX_TOKENS})", open.n_tokens);
+        }
+        if open.tokens.is_some_and(|tokens| tokens.len() != open.n_tokens as usize) {
+            crate::bail!(NMC_ERR_INVALID_ARG, "tokens must be given for all {} or none", open.n_tokens);
+        }
+        if let Some(hashes) = open.hashes {
+            if hashes.len() != full {
+                crate::bail!(NMC_ERR_INVALID_ARG, "{} hashes for {full} full blocks", hashes.len());
+            }
+            if self.config.chain.needs_comparison() && open.tokens.is_none() {
+                crate::bail!(NMC_ERR_INVALID_ARG, "with this hash the tokens are compared: give them with the hashes");
+            }
+        }
+        if open.priority >= super::evict::PRIORITIES {
+            crate::bail!(NMC_ERR_INVALID_ARG, "priority {} is not in 0..{}", open.priority, super::evict::PRIORITIES);
+        }
+        Ok(())
+    }
+
+    /// Opens a sequence: takes what the cache has of its tokens and gets blocks for the rest, all or nothing.
+    pub fn open(&self, id: u64, open: &Open<'_>) -> Result<Attempt<Opened>> {
+        self.check_open(open)?;
+        let prefix = self.config.prefix && !open.no_publish && (open.tokens.is_some() || open.hashes.is_some());
+        let root = if prefix { self.config.chain.root(&[open.salt]) } else { BlockHash::default() };
+        let own;
+        let hashes = match (prefix, open.hashes) {
+            (false, _) => &[][..],
+            (true, Some(given)) => given,
+            (true, None) => {
+                own = self.hashes(root, open.tokens.unwrap_or_default());
+                &own
+            }
+        };
+        let opened = self.with_room(id, || self.try_open(id, open, root, hashes, prefix))?;
+        if opened.is_ok() {
+            self.counters.asked_tokens.fetch_add(u64::from(open.n_tokens), Ordering::Relaxed);
+        }
+        Ok(opened)
+    }
+
+    fn try_open(
+        &self,
+        id: u64,
+        open: &Open<'_>,
+        root: BlockHash,
+        hashes: &[BlockHash],
+        prefix: bool,
+    ) -> Result<Attempt<Opened>> {
+        let lane_number = own_lane();
+        let mut lane = self.lanes[lane_number].0.lock();
+        let lane = &mut *lane;
+        let at = lane.vacancy()?;
+        let seq = &mut lane.seqs[at];
+        seq.reset();
+        seq.placement = if open.contiguous { Placement::Run } else { Placement::Paged };
+        seq.known = prefix && open.tokens.is_some();
+        (seq.root, seq.chain) = (root, root);
+        let expiry = if open.ttl_ms == 0 { 0 } else { self.ticks_after(open.ttl_ms) };
+        seq.keep = Keep { priority: open.priority, expiry };
+        seq.limit = MAX_TOKENS;
+        let hands = &mut Hands { cache: self, spare: &mut lane.spare };
+        let got = match hands.fill(seq, open, hashes) {
+            Ok(Ok(opened)) => opened,
+            other => {
+                lane.vacate(at);
+                return other;
+            }
+        };
+        let seq = &mut lane.seqs[at];
+        (seq.id, seq.state) = (id, State::Open);
+        seq.uid = self.uids.fetch_add(1, Ordering::Relaxed);
+        lane.tick += 1;
+        seq.last_use = (self.era.fetch_add(1, Ordering::Relaxed), lane.tick);
+        let named = self.enter(id, slot_of(lane_number, at), open.name);
+        if let Err(error) = named {
+            let seq = &mut lane.seqs[at];
+            Hands { cache: self, spare: &mut lane.spare }.empty(seq)?;
+            lane.vacate(at);
+            return Err(error);
+        }
+        let seq = &mut lane.seqs[at];
+        seq.name = open.name.map(Box::from);
+        self.counters.hit_tokens.fetch_add(u64::from(got.hit_tokens), Ordering::Relaxed);
+        Ok(Ok(got))
+    }
+
+    /// Makes a sequence known by its id, and by its name if it has one.
+    fn enter(&self, id: u64, slot: u32, name: Option<&[u8]>) -> Result<()> {
+        let mut names = name.map(|name| (self.names.lock(), name));
+        if let Some((names, name)) = &names
+            && names.contains_key(*name)
+        {
+            let text = String::from_utf8_lossy(name);
+            crate::bail!(NMC_ERR_EXISTS, "a sequence named '{text}' is already open");
+        }
+        {
+            let _table = self.ids.lock();
+            self.table.insert(id, slot)?;
+        }
+        if let Some((names, name)) = &mut names {
+            names.insert(Box::from(*name), id);
+        }
+        Ok(())
+    }
+
+    /// The id of a named sequence.
+    pub fn find(&self, name: &[u8]) -> Result<u64> {
+        let found = self.names.lock().get(name).copied();
+        found.ok_or_else(|| {
+            let text = String::from_utf8_lossy(name).into_owned();
+            Error::new(NMC_ERR_NOT_FOUND, format!("no sequence named '{text}' is open"))
+        })
+    }
+
+    /// How many leading tokens of a prompt the cache has; holds nothing.
+    pub fn matching(&self, tokens: Option<&[u32]>, hashes: Option<&[BlockHash]>, salt: &[u8]) -> u32 {
+        if !self.config.prefix {
+            return 0;
+        }
+        let root = self.config.chain.root(&[salt]);
+        let own;
+        let hashes = match hashes {
+            Some(given) => given,
+            None => {
+                own = self.hashes(root, tokens.unwrap_or_default());
+                &own
+            }
+        };
+        let tokens = tokens.unwrap_or_default();
+        u32::try_from(self.pool.lock().matching(Prefix { root, hashes, tokens })).unwrap_or(0) * self.per_block()
+    }
+
+    /// Adds `count` tokens; what the sequence had before counts as computed now. A contiguous sequence that cannot grow
+    /// where it is moves: `copies` tells which blocks to copy.
+    #[inline]
+    pub fn append(
+        &self,
+        id: u64,
+        count: u32,
+        tokens: Option<&[u32]>,
+        importance: Option<f32>,
+        copies: &mut Vec<BlockCopy>,
+    ) -> Result<Attempt<()>> {
+        self.with_room(id, || self.with(id, |seq, hands| hands.append(seq, count, tokens, importance, copies)))
+    }
+
+    /// Adds one token to each of many sequences, and tells `each` what became of it.
+    pub fn append_batch(&self, ids: &[u64], tokens: Option<&[u32]>, mut each: impl FnMut(usize, Result<Attempt<()>>)) {
+        let mut at = 0;
+        while at < ids.len() {
+            let token = |at: usize| tokens.map(|tokens| &tokens[at..=at]);
+            let done = self.append_row(&ids[at..], |i| token(at + i), |i| each(at + i, Ok(Ok(()))));
+            at += done;
+            if done == 0 {
+                each(at, self.append(ids[at], 1, token(at), None, &mut Vec::new()));
+                at += 1;
+            }
+        }
+    }
+
+    /// Adds one token to each of the leading sequences that live in one lane and need nothing special, under one lock.
+    fn append_row<'t>(
+        &self,
+        ids: &[u64],
+        token: impl Fn(usize) -> Option<&'t [u32]>,
+        mut each: impl FnMut(usize),
+    ) -> usize {
+        let Some(slot) = ids.first().and_then(|id| self.table.hint(*id)) else { return 0 };
+        let mut lane = self.lane(slot).lock();
+        let lane = &mut *lane;
+        let era = self.era.load(Ordering::Relaxed);
+        for (i, id) in ids.iter().enumerate() {
+            let same_lane = |other: &u32| other >> LANE_SHIFT == slot >> LANE_SHIFT;
+            let Some(place) = self.table.hint(*id).filter(same_lane) else { return i };
+            let index = index_of(place);
+            if !lane.holds(index, *id) {
+                return i;
+            }
+            let seq = &mut lane.seqs[index];
+            if seq.state != State::Open || seq.placement != Placement::Paged {
+                return i;
+            }
+            lane.tick += 1;
+            seq.last_use = (era, lane.tick);
+            let hands = &mut Hands { cache: self, spare: &mut lane.spare };
+            // Any trouble: the caller takes the long way, which meets it again and reports it.
+            if !matches!(hands.append(seq, 1, token(i), None, &mut Vec::new()), Ok(Ok(()))) {
+                return i;
+            }
+            each(i);
+        }
+        ids.len()
+    }
+
+    /// Says that the first `tokens` tokens of a sequence are computed, so that full blocks of them can be matched.
+    pub fn commit(&self, id: u64, tokens: u32) -> Result<()> {
+        self.with(id, |seq, hands| {
+            if tokens > seq.tokens {
+                crate::bail!(NMC_ERR_INVALID_ARG, "sequence {id} has {} tokens, not {tokens}", seq.tokens);
+            }
+            seq.computed = seq.computed.max(tokens);
+            hands.publish(seq)
+        })
+    }
+
+    /// Gets blocks for `tokens` tokens in all, so that growing to there cannot fail.
+    pub fn reserve(&self, id: u64, tokens: u32, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+        self.with_room(id, || {
+            self.with(id, |seq, hands| {
+                if tokens > seq.limit {
+                    return Err(too_long(id, u64::from(tokens), seq.limit));
+                }
+                hands.grow(seq, self.blocks_for(tokens), copies)
+            })
+        })
+    }
+
+    /// Cuts a sequence to its first `tokens` tokens.
+    pub fn truncate(&self, id: u64, tokens: u32, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+        self.with_room(id, || {
+            self.with(id, |seq, hands| {
+                if tokens > seq.tokens {
+                    crate::bail!(NMC_ERR_INVALID_ARG, "sequence {id} has {} tokens, not {tokens}", seq.tokens);
+                }
+                hands.truncate(seq, tokens, copies)
+            })
+        })
+    }
+
+    /// Opens `child` with the tokens of `parent`. Full blocks are shared; a block that is not full is copied.
+    pub fn fork(&self, parent: u64, child: u64, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+        self.with_room(parent, || self.try_fork(parent, child, copies))
+    }
+
+    fn try_fork(&self, parent: u64, child: u64, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+        let (mut lane, from) = self.locked(parent)?;
+        let lane = &mut *lane;
+        if lane.seqs[from].state == State::Evicted {
+            return Err(evicted(parent));
+        }
+        let number = self.table.hint(parent).unwrap_or(0) >> LANE_SHIFT;
+        let at = lane.vacancy()?;
+        let mut new = std::mem::replace(&mut lane.seqs[at], Seq::new());
+        new.reset();
+        let before = copies.len();
+        let mut hands = Hands { cache: self, spare: &mut lane.spare };
+        let forked = hands.fork(&mut lane.seqs[from], &mut new, copies);
+        let done = match forked {
+            Ok(Ok(())) => {
+                (new.id, new.state) = (child, State::Open);
+                new.uid = self.uids.fetch_add(1, Ordering::Relaxed);
+                lane.tick += 1;
+                new.last_use = (self.era.fetch_add(1, Ordering::Relaxed), lane.tick);
+                self.enter(child, slot_of(number as usize, at), None).map(Ok)
+            }
+            other => other,
+        };
+        if !matches!(done, Ok(Ok(()))) {
+            copies.truncate(before);
+            Hands { cache: self, spare: &mut lane.spare }.empty(&mut new)?;
+        }
+        lane.seqs[at] = new;
+        if !matches!(done, Ok(Ok(()))) {
+            lane.vacate(at);
+        }
+        done
+    }
+
+    /// Closes a sequence. Full blocks of what it computed stay in the cache, unless it is to be `discard`ed.
+    pub fn close(&self, id: u64, discard: bool) -> Result<()> {
+        let (mut lane, at) = self.locked(id)?;
+        let lane = &mut *lane;
+        let seq = &mut lane.seqs[at];
+        let mut hands = Hands { cache: self, spare: &mut lane.spare };
+        let published = if discard || seq.state == State::Evicted { Ok(()) } else { hands.settle(seq) };
+        let emptied = hands.empty(seq);
+        let name = seq.name.take();
+        // The name first: while the id is still there, nobody else can take it.
+        if let Some(name) = name {
+            self.names.lock().remove(&name);
+        }
+        {
+            let _table = self.ids.lock();
+            self.table.remove(id);
+        }
+        lane.vacate(at);
+        self.era.fetch_add(1, Ordering::Relaxed);
+        published.and(emptied)
+    }
+
+    /// Drops up to `count` whole blocks from the middle of a sequence, the least important first; the first and the most
+    /// recent blocks stay. Returns how many went. Positions of the other tokens do not change.
+    pub fn drop_least(&self, id: u64, count: u32, keep_first: u32, keep_recent: u32) -> Result<u32> {
+        self.with(id, |seq, hands| {
+            let full = (seq.tokens / self.per_block()).min(seq.tokens.saturating_sub(1) / self.per_block());
+            let end = full.saturating_sub(keep_recent) as usize;
+            let score = |k: usize| seq.scores.get(k).copied().unwrap_or(0.0);
+            let mut middle: Vec<usize> = (keep_first as usize..end).filter(|k| seq.blocks[*k] != NONE).collect();
+            middle.sort_by(|a, b| score(*a).total_cmp(&score(*b)).then(a.cmp(b)));
+            middle.truncate(count as usize);
+            let dropped = middle.len();
+            for k in middle {
+                hands.drop_block(seq, k)?;
+            }
+            seq.rewrites += u32::from(dropped > 0);
+            Ok(u32::try_from(dropped).unwrap_or(u32::MAX))
+        })
+    }
+
+    /// Takes the blocks of the sequence that was used longest ago, other than `id`; false if there is none.
+    fn evict_oldest(&self, id: u64) -> Result<bool> {
+        let Some(victim) = self.oldest(1, id).pop() else { return Ok(false) };
+        let taken = self.with(victim, |seq, hands| {
+            hands.settle(seq)?;
+            hands.empty(seq)?;
+            seq.state = State::Evicted;
+            Ok(())
+        });
+        match taken {
+            Ok(()) => {
+                self.counters.evicted_sequences.fetch_add(1, Ordering::Relaxed);
+                Ok(true)
+            }
+            // It was closed in the meantime, which makes room as well.
+            Err(error) if error.status == NMC_ERR_NOT_FOUND || error.status == NMC_ERR_STALE => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The ids of up to `count` open sequences that hold blocks, the one used longest ago first, without `id`.
+    pub fn oldest(&self, count: usize, id: u64) -> Vec<u64> {
+        let mut all: Vec<_> = Vec::new();
+        for lane in &self.lanes {
+            let lane = lane.0.lock();
+            let open =
+                lane.seqs.iter().filter(|seq| seq.state == State::Open && seq.id != id && !seq.blocks.is_empty());
+            all.extend(open.map(|seq| (seq.last_use, seq.id)));
+        }
+        all.sort_unstable();
+        all.into_iter().take(count).map(|(_, id)| id).collect()
+    }
+
+    /// Holds the leading published blocks of a sequence, up to `tokens` tokens, beyond its life. Returns the pin and the
+    /// tokens that it covers.
+    pub fn pin(&self, id: u64, tokens: u32) -> Result<(u64, u32)> {
+        self.with(id, |seq, _| {
+            let count = (tokens / self.per_block()).min(seq.published) as usize;
+            let blocks: Vec<u32> = seq.blocks[..count].iter().copied().take_while(|block| *block != NONE).collect();
+            let pin = self.uids.fetch_add(1, Ordering::Relaxed);
+            let covered = u32::try_from(blocks.len()).unwrap_or(0) * self.per_block();
+            let mut pins = self.pins.lock();
+            let mut pool = self.pool.lock();
+            for block in &blocks {
+                pool.acquire(*block);
+            }
+            pins.insert(pin, blocks);
+            Ok((pin, covered))
+        })
+    }
+
+    /// Ends a pin.
+    pub fn unpin(&self, pin: u64) -> Result<()> {
+        let mut pins = self.pins.lock();
+        let Some(blocks) = pins.remove(&pin) else {
+            crate::bail!(NMC_ERR_NOT_FOUND, "there is no pin {pin}; was it ended before?")
+        };
+        self.pool.lock().release(&blocks)
+    }
+
+    /// Evicts every cached block that nobody holds; returns how many.
+    pub fn clear(&self) -> Result<u32> {
+        self.pool.lock().clear(self.now(), |_| {})
+    }
+
+    /// Changes the number of blocks; `NMC_ERR_BUSY` if blocks above the new end are in use.
+    pub fn resize(&self, total: u32) -> Result<()> {
+        if total == 0 || total > i32::MAX.unsigned_abs() {
+            crate::bail!(NMC_ERR_INVALID_ARG, "total_blocks {total} is not in 1..=2147483647");
+        }
+        self.flush()?;
+        if self.pool.lock().resize(total, |_| {})? {
+            return Ok(());
+        }
+        crate::bail!(NMC_ERR_BUSY, "blocks from {total} on are in use; close their sequences or ask for more blocks")
+    }
+
+    /// What a sequence is.
+    pub fn info(&self, id: u64) -> Result<SeqInfo> {
+        let (lane, at) = self.locked(id)?;
+        let seq = &lane.seqs[at];
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Ok(SeqInfo {
+            id,
+            tokens: seq.tokens,
+            blocks: count(seq.blocks.len()),
+            holes: count(seq.blocks.iter().filter(|block| **block == NONE).count()),
+            shared: seq.shared,
+            published: seq.published,
+            limit: seq.limit,
+            state: seq.state,
+            placement: seq.placement,
+        })
+    }
+
+    /// Lets `body` read a sequence. It must not call the cache.
+    pub fn read<R>(&self, id: u64, body: impl FnOnce(&Seq) -> Result<R>) -> Result<R> {
+        self.with(id, |seq, _| body(seq))
+    }
+
+    /// All open sequences, by id.
+    pub fn sequences(&self) -> Vec<u64> {
+        let mut ids = Vec::new();
+        for lane in &self.lanes {
+            ids.extend(lane.0.lock().seqs.iter().filter(|seq| seq.state != State::Closed).map(|seq| seq.id));
+        }
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Numbers that add up, taken at one moment.
+    pub fn stats(&self) -> Stats {
+        let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
+        let pool = self.pool.lock();
+        let levels = pool.levels();
+        let spare: usize = lanes.iter().map(|lane| lane.spare.len()).sum();
+        let free = u64::from(levels.free) + spare as u64;
+        let counter = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let open = |lane: &MutexGuard<'_, Lane>| lane.seqs.iter().filter(|seq| seq.state != State::Closed).count();
+        let held: usize = lanes.iter().flat_map(|lane| &lane.seqs).map(Seq::bytes).sum();
+        Stats {
+            total: u64::from(levels.total),
+            free,
+            idle: u64::from(levels.idle),
+            used: u64::from(levels.total) - free - u64::from(levels.idle),
+            published: u64::from(levels.published),
+            sequences: lanes.iter().map(open).sum::<usize>() as u64,
+            hit_tokens: counter(&self.counters.hit_tokens),
+            asked_tokens: counter(&self.counters.asked_tokens),
+            evicted_blocks: counter(&self.counters.evicted_blocks),
+            evicted_sequences: counter(&self.counters.evicted_sequences),
+            deduplicated: counter(&self.counters.deduplicated),
+            bytes: (pool.bytes() + held + self.table.bytes()) as u64,
+        }
+    }
+
+    /// One character a block: `.` free, `X` held, `c` cached and idle.
+    pub(super) fn states(&self) -> Vec<char> {
+        let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
+        let pool = self.pool.lock();
+        let mut states: Vec<char> = (0..pool.blocks().total())
+            .map(|block| match (pool.is_used(block), pool.info(block)) {
+                (false, _) => '.',
+                (true, info) if info.is_published() && info.refs == 0 => 'c',
+                _ => 'X',
+            })
+            .collect();
+        for block in lanes.iter().flat_map(|lane| &lane.spare) {
+            states[*block as usize] = '.';
+        }
+        states
+    }
+
+    /// Whether every block is exactly where it should be. Counts holders afresh, from all sequences and pins.
+    pub fn audit(&self) -> std::result::Result<(), String> {
+        let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
+        let pins = self.pins.lock();
+        let pool = self.pool.lock();
+        let seqs = lanes.iter().flat_map(|lane| &lane.seqs).filter(|seq| seq.state != State::Closed);
+        super::audit::check(&pool, seqs, lanes.iter().map(|lane| &lane.spare[..]), pins.values())
+    }
+}
+
+fn index_of(slot: u32) -> usize {
+    (slot & ((1 << LANE_SHIFT) - 1)) as usize
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "both are checked when the lane grows")]
+fn slot_of(lane: usize, index: usize) -> u32 {
+    (lane << LANE_SHIFT | index) as u32
+}
+
+impl Lane {
+    #[inline]
+    fn holds(&self, at: usize, id: u64) -> bool {
+        self.seqs.get(at).is_some_and(|seq| seq.id == id && seq.state != State::Closed)
+    }
+
+    /// A place for one more sequence.
+    fn vacancy(&mut self) -> Result<usize> {
+        if let Some(at) = self.vacant.pop() {
+            return Ok(at as usize);
+        }
+        if self.seqs.len() >= 1 << LANE_SHIFT {
+            crate::bail!(NMC_ERR_LIMIT, "no more sequences fit");
+        }
+        self.seqs.push(Seq::new());
+        Ok(self.seqs.len() - 1)
+    }
+
+    fn vacate(&mut self, at: usize) {
+        self.seqs[at].reset();
+        self.vacant.extend(u32::try_from(at));
+    }
+}

@@ -1,0 +1,446 @@
+//! What a call does to a sequence while it has its lane: gets blocks, publishes, grows, cuts, forks, lets go. Each of
+//! these does all of it or nothing; for want of room it says how much there is.
+
+use super::cache::{Cache, too_long};
+use super::hash::BlockHash;
+use super::lists::NONE;
+use super::pool::{Named, Pool, Prefix, Published};
+use super::seq::Seq;
+use super::types::{Attempt, BlockCopy, Open, Opened, Placement, Room, WhenFull};
+use crate::alloc::runs::Run;
+use crate::base::error::Result;
+use std::sync::atomic::Ordering;
+
+/// The cache, and the spare blocks of the lane that is locked.
+pub(super) struct Hands<'a> {
+    pub cache: &'a Cache,
+    pub spare: &'a mut Vec<u32>,
+}
+
+impl Hands<'_> {
+    /// Adds `count` private blocks to `out`.
+    #[inline]
+    fn grab(&mut self, count: usize, out: &mut Vec<u32>) -> Result<Attempt<()>> {
+        if let Some(kept) = self.spare.len().checked_sub(count) {
+            out.extend(self.spare.drain(kept..));
+            return Ok(Ok(()));
+        }
+        self.grab_from_pool(count, out)
+    }
+
+    #[cold]
+    fn grab_from_pool(&mut self, count: usize, out: &mut Vec<u32>) -> Result<Attempt<()>> {
+        let missing = count - self.spare.len();
+        let mut gone = 0;
+        let mut pool = self.cache.pool.lock();
+        let taken = pool.take(missing, out, self.cache.now(), |_| gone += 1)?;
+        if taken && self.cache.spare_max > 0 {
+            out.append(self.spare);
+            let more = (self.cache.spare_max / 2).min(pool.levels().free as usize);
+            pool.take(more, self.spare, 0, |_| {})?;
+        } else if taken {
+            out.append(self.spare);
+        }
+        drop(pool);
+        self.cache.counters.evicted_blocks.fetch_add(gone, Ordering::Relaxed);
+        Ok(if taken { Ok(()) } else { Err(self.short(count)) })
+    }
+
+    #[cold]
+    fn short(&self, count: usize) -> Room {
+        let mut room = self.cache.room(count);
+        room.free += self.spare.len() as u64;
+        room
+    }
+
+    /// Private blocks become spare, or free if there are enough of those.
+    fn put_back(&mut self, blocks: &[u32]) -> Result<()> {
+        let fits = self.cache.spare_max.saturating_sub(self.spare.len()).min(blocks.len());
+        self.spare.extend_from_slice(&blocks[..fits]);
+        if fits == blocks.len() {
+            return Ok(());
+        }
+        let mut pool = self.cache.pool.lock();
+        pool.give(&blocks[fits..])?;
+        // A full shelf of spare blocks would send every later one here: half of it goes along.
+        let half = self.spare.len() / 2;
+        pool.give(&self.spare[half..])?;
+        self.spare.truncate(half);
+        Ok(())
+    }
+
+    /// Gives a new sequence its blocks: of the cache what it has, the rest fresh.
+    pub fn fill(&mut self, seq: &mut Seq, open: &Open<'_>, hashes: &[BlockHash]) -> Result<Attempt<Opened>> {
+        let size = self.cache.per_block();
+        let known = open.tokens.unwrap_or_default();
+        let reusable = if seq.placement == Placement::Paged { (open.max_hit / size) as usize } else { 0 };
+        let asked = &hashes[..reusable.min(hashes.len())];
+        let hits = if asked.is_empty() {
+            0
+        } else {
+            self.cache
+                .pool
+                .lock()
+                .acquire_prefix(Prefix { root: seq.root, hashes: asked, tokens: known }, &mut seq.blocks)
+        };
+        #[allow(clippy::cast_possible_truncation, reason = "fewer than the blocks of n_tokens")]
+        let hit_blocks = hits as u32;
+        (seq.shared, seq.published) = (hit_blocks, hit_blocks);
+        let mut tokens = open.n_tokens;
+        let want = self.cache.blocks_for(tokens);
+        let mut got = self.grow(seq, want, &mut Vec::new())?;
+        if let Err(room) = got
+            && self.cache.config.when_full == WhenFull::Shorten
+        {
+            let fits = usize::try_from(room.free + room.evictable).unwrap_or(0).min(want - hits);
+            // Another thread may be quicker; then this one gets what is left, or nothing.
+            for fits in [fits, fits / 2] {
+                if fits + hits > 0 && got.is_err() {
+                    got = self.grow(seq, hits + fits, &mut Vec::new())?;
+                }
+            }
+            if got.is_ok() {
+                tokens = u32::try_from(seq.blocks.len()).unwrap_or(u32::MAX).saturating_mul(size).min(tokens);
+                seq.limit = tokens;
+            }
+        }
+        if let Err(room) = got {
+            self.empty(seq)?;
+            return Ok(Err(room));
+        }
+        seq.tokens = tokens;
+        seq.computed = hit_blocks * size;
+        seq.chain = if hits > 0 { hashes[hits - 1] } else { seq.root };
+        seq.ahead.extend_from_slice(&hashes[hits..(tokens / size) as usize * usize::from(!hashes.is_empty())]);
+        if seq.known {
+            seq.pending.extend_from_slice(&known[hits * size as usize..tokens as usize]);
+        }
+        Ok(Ok(Opened { hit_tokens: hit_blocks * size, tokens }))
+    }
+
+    /// Makes a sequence have at least `count` blocks. A run that cannot grow where it is moves.
+    pub fn grow(&mut self, seq: &mut Seq, count: usize, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+        let Some(more) = count.checked_sub(seq.blocks.len()).filter(|more| *more > 0) else { return Ok(Ok(())) };
+        if seq.placement == Placement::Paged {
+            return self.grab(more, &mut seq.blocks);
+        }
+        let all = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        if let Some(last) = seq.blocks.last().copied().filter(|last| *last != NONE)
+            && self.cache.pool.lock().extend_run(Run { first: last, count: 1 }, all(more))?
+        {
+            seq.blocks.extend(last + 1..=last + all(more));
+            return Ok(Ok(()));
+        }
+        self.relocate(seq, all(count), copies)
+    }
+
+    /// Moves a contiguous sequence to a new run of `count` blocks. Its blocks so far stay until the next call for it.
+    fn relocate(&mut self, seq: &mut Seq, count: u32, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+        let mut gone = 0;
+        let run = self.cache.pool.lock().take_run(count, self.cache.now(), |_| gone += 1)?;
+        self.cache.counters.evicted_blocks.fetch_add(gone, Ordering::Relaxed);
+        let Some(run) = run else { return Ok(Err(self.short(count as usize))) };
+        let written = self.cache.blocks_for(seq.tokens).min(count as usize);
+        let moved = seq.blocks.iter().zip(run.first..).take(written).filter(|(from, _)| **from != NONE);
+        copies.extend(moved.map(|(from, to)| BlockCopy { from: *from, to }));
+        let shared = seq.shared as usize;
+        seq.held.extend(seq.blocks[..shared].iter().filter(|block| **block != NONE));
+        seq.left.extend(seq.blocks[shared..].iter().filter(|block| **block != NONE));
+        seq.rewrites += u32::from(!seq.blocks.is_empty());
+        if !seq.blocks.is_empty() {
+            // What is in the index are the old blocks; the copies are not the ones that others match.
+            seq.stop_publishing();
+            (seq.shared, seq.published) = (0, 0);
+        }
+        let holes: Vec<usize> = (0..written).filter(|at| seq.blocks[*at] == NONE).collect();
+        seq.blocks.clear();
+        seq.blocks.extend(run.first..run.first + count);
+        for at in holes {
+            self.drop_block(seq, at)?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// What the sequence has counts as computed now, and copies that it asked for as done.
+    #[inline]
+    pub fn settle(&mut self, seq: &mut Seq) -> Result<()> {
+        seq.computed = seq.tokens;
+        if !seq.held.is_empty() || !seq.left.is_empty() {
+            self.let_go(seq)?;
+        }
+        self.publish(seq)
+    }
+
+    #[cold]
+    fn let_go(&mut self, seq: &mut Seq) -> Result<()> {
+        self.cache.pool.lock().release(&seq.held)?;
+        seq.held.clear();
+        self.put_back(&seq.left)?;
+        seq.left.clear();
+        Ok(())
+    }
+
+    /// Puts the full blocks that are computed, and whose tokens are known, into the index.
+    #[inline]
+    pub fn publish(&mut self, seq: &mut Seq) -> Result<()> {
+        let size = self.cache.per_block();
+        // Multiplied, not divided: this is asked for every token.
+        if seq.computed < (seq.published + 1) * size || !seq.known && seq.ahead.is_empty() {
+            return Ok(());
+        }
+        self.publish_up_to(seq, seq.computed / size)
+    }
+
+    #[cold]
+    fn publish_up_to(&mut self, seq: &mut Seq, end: u32) -> Result<()> {
+        let size = self.cache.per_block() as usize;
+        let first = seq.published;
+        let mut pool = self.cache.pool.lock();
+        let mut swapped = 0;
+        while seq.published < end {
+            let at = seq.published as usize;
+            let done = at - first as usize;
+            let tokens = if seq.known { &seq.pending[done * size..(done + 1) * size] } else { &[] };
+            let hash = match seq.ahead.get(done) {
+                Some(hash) => *hash,
+                None if seq.known => self.cache.config.chain.next(seq.chain, tokens),
+                None => break,
+            };
+            let block = seq.blocks[at];
+            let parent = at.checked_sub(1).map_or(NONE, |before| seq.blocks[before]);
+            if block == NONE || (at > 0 && parent == NONE) {
+                seq.known = false;
+                break;
+            }
+            if seq.shared as usize == at {
+                pool.share(block);
+                seq.shared += 1;
+            }
+            let may_swap = seq.placement == Placement::Paged;
+            match pool.publish(block, Named { root: seq.root, parent, hash, tokens }, seq.keep, may_swap)? {
+                Published::Ours => {}
+                Published::Other(other) => {
+                    seq.blocks[at] = other;
+                    swapped += 1;
+                }
+                Published::Refused => {
+                    seq.known = false;
+                    break;
+                }
+            }
+            seq.chain = hash;
+            seq.published += 1;
+        }
+        drop(pool);
+        let done = (seq.published - first) as usize;
+        seq.ahead.drain(..done.min(seq.ahead.len()));
+        if seq.published < end {
+            seq.stop_publishing();
+        } else {
+            seq.pending.drain(..(done * size).min(seq.pending.len()));
+        }
+        seq.rewrites += u32::from(swapped > 0);
+        self.cache.counters.deduplicated.fetch_add(swapped, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Adds tokens.
+    #[inline]
+    pub fn append(
+        &mut self,
+        seq: &mut Seq,
+        count: u32,
+        tokens: Option<&[u32]>,
+        importance: Option<f32>,
+        copies: &mut Vec<BlockCopy>,
+    ) -> Result<Attempt<()>> {
+        self.settle(seq)?;
+        let size = self.cache.per_block();
+        let Some(after) = seq.tokens.checked_add(count).filter(|after| *after <= seq.limit) else {
+            return Err(too_long(seq.id, u64::from(seq.tokens) + u64::from(count), seq.limit));
+        };
+        if self.cache.config.window > 0 {
+            self.slide(seq)?;
+        }
+        if u64::from(after) > seq.blocks.len() as u64 * u64::from(size)
+            && let Err(room) = self.grow(seq, self.cache.blocks_for(after), copies)?
+        {
+            return Ok(Err(room));
+        }
+        if seq.known {
+            match tokens {
+                Some(tokens) => seq.pending.extend_from_slice(tokens),
+                None => seq.stop_publishing(),
+            }
+        }
+        if let Some(importance) = importance {
+            seq.note_importance(seq.tokens / size, after.div_ceil(size), importance);
+        }
+        seq.tokens = after;
+        Ok(Ok(()))
+    }
+
+    /// Cuts a sequence to `tokens` tokens. A block of which only a part stays, and that others may read, is copied.
+    pub fn truncate(&mut self, seq: &mut Seq, tokens: u32, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+        let size = self.cache.per_block();
+        let keep = self.cache.blocks_for(tokens);
+        let rest = (tokens % size) as usize;
+        if rest > 0 && seq.blocks[keep - 1] == NONE {
+            let (id, at) = (seq.id, tokens - tokens % size);
+            crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "the tokens of sequence {id} from {at} on were dropped; cut it to {at}, or to a block that is there"
+            );
+        }
+        let published = seq.published.min(tokens / size);
+        let (mut chain, mut pending, mut known) = (seq.root, Vec::new(), seq.known);
+        if published < seq.published {
+            let pool = self.cache.pool.lock();
+            if let Some(last) = published.checked_sub(1).map(|last| seq.blocks[last as usize]) {
+                known &= last != NONE;
+                chain = if last == NONE { seq.root } else { pool.hash(last) };
+            }
+            if rest > 0 {
+                let kept = pool_tokens(&pool, seq.blocks[published as usize], rest);
+                known &= kept.is_some();
+                pending.extend_from_slice(kept.unwrap_or_default());
+            }
+        }
+        if rest > 0
+            && keep <= seq.shared as usize
+            && let Err(room) = self.own_tail(seq, keep, copies)?
+        {
+            return Ok(Err(room));
+        }
+        self.let_blocks_go(seq, keep)?;
+        if published < seq.published {
+            (seq.published, seq.chain, seq.pending, seq.known) = (published, chain, pending, known);
+            seq.ahead.clear();
+            seq.tokens = tokens;
+            seq.computed = seq.computed.min(tokens);
+        } else {
+            seq.cut_tokens(tokens, size);
+        }
+        seq.scores.truncate(keep);
+        Ok(Ok(()))
+    }
+
+    /// Makes the block before `keep`, which the pool counts, private, so that tokens can be written to it.
+    fn own_tail(&mut self, seq: &mut Seq, keep: usize, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+        let tail = seq.blocks[keep - 1];
+        let alone = {
+            let mut pool = self.cache.pool.lock();
+            pool.is_ours_alone(tail) || (pool.info(tail).refs == 1 && pool.unpublish(tail))
+        };
+        if !alone && seq.placement == Placement::Run {
+            return self.relocate(seq, u32::try_from(keep).unwrap_or(u32::MAX), copies);
+        }
+        // The blocks behind it must be let go as what they are, before the count of shared ones shrinks.
+        let mut fresh = Vec::new();
+        if !alone && let Err(room) = self.grab(1, &mut fresh)? {
+            return Ok(Err(room));
+        }
+        self.let_blocks_go(seq, keep)?;
+        seq.shared = u32::try_from(keep - 1).unwrap_or(u32::MAX);
+        if let Some(fresh) = fresh.pop() {
+            copies.push(BlockCopy { from: tail, to: fresh });
+            seq.blocks[keep - 1] = fresh;
+            seq.held.push(tail);
+            seq.rewrites += 1;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Lets go of all blocks from the `keep`th on, the last first.
+    fn let_blocks_go(&mut self, seq: &mut Seq, keep: usize) -> Result<()> {
+        let shared = seq.shared as usize;
+        if shared > keep {
+            let mut pool = self.cache.pool.lock();
+            for block in seq.blocks[keep..shared].iter().rev().filter(|block| **block != NONE) {
+                pool.release_one(*block)?;
+            }
+        }
+        let private = shared.max(keep);
+        if seq.blocks.len() > private {
+            if seq.blocks[private..].contains(&NONE) {
+                let some: Vec<u32> = seq.blocks[private..].iter().copied().filter(|block| *block != NONE).collect();
+                self.put_back(&some)?;
+            } else {
+                self.put_back(&seq.blocks[private..])?;
+            }
+        }
+        seq.rewrites += u32::from(seq.blocks.len() > keep);
+        seq.blocks.truncate(keep);
+        seq.shared = seq.shared.min(u32::try_from(keep).unwrap_or(u32::MAX));
+        Ok(())
+    }
+
+    /// Makes `child` a copy of `parent` that shares its full blocks.
+    pub fn fork(&mut self, parent: &mut Seq, child: &mut Seq, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+        let size = self.cache.per_block();
+        let full = (parent.tokens / size) as usize;
+        let tail = parent.blocks[..self.cache.blocks_for(parent.tokens)].get(full).copied();
+        let mut fresh = Vec::new();
+        if tail.is_some()
+            && let Err(room) = self.grab(1, &mut fresh)?
+        {
+            return Ok(Err(room));
+        }
+        let mut pool = self.cache.pool.lock();
+        for (k, block) in parent.blocks[..full].iter().enumerate().filter(|(_, block)| **block != NONE) {
+            if k >= parent.shared as usize {
+                pool.share(*block);
+            }
+            pool.acquire(*block);
+        }
+        drop(pool);
+        parent.shared = parent.shared.max(u32::try_from(full).unwrap_or(u32::MAX));
+        child.blocks.extend_from_slice(&parent.blocks[..full]);
+        if let (Some(from), Some(to)) = (tail, fresh.first().copied()) {
+            child.blocks.push(to);
+            copies.push(BlockCopy { from, to });
+        }
+        child.inherit(parent);
+        Ok(Ok(()))
+    }
+
+    /// Lets go of everything.
+    pub fn empty(&mut self, seq: &mut Seq) -> Result<()> {
+        self.let_go(seq)?;
+        self.let_blocks_go(seq, 0)?;
+        seq.stop_publishing();
+        seq.published = 0;
+        Ok(())
+    }
+
+    /// Drops one block; its tokens keep their positions.
+    pub fn drop_block(&mut self, seq: &mut Seq, k: usize) -> Result<()> {
+        let block = std::mem::replace(&mut seq.blocks[k], NONE);
+        if k < seq.shared as usize { self.cache.pool.lock().release_one(block) } else { self.put_back(&[block]) }
+    }
+
+    /// Drops the blocks that the next token's window does not reach.
+    fn slide(&mut self, seq: &mut Seq) -> Result<()> {
+        let window = self.cache.config.window;
+        if window == 0 || seq.tokens < window {
+            return Ok(());
+        }
+        let end = (seq.tokens + 1 - window) / self.cache.per_block();
+        for k in seq.slid..end {
+            if seq.blocks[k as usize] != NONE {
+                self.drop_block(seq, k as usize)?;
+                seq.rewrites += 1;
+            }
+        }
+        seq.slid = seq.slid.max(end);
+        Ok(())
+    }
+}
+
+/// The first `count` tokens of a published block, if they are kept.
+fn pool_tokens(pool: &Pool, block: u32, count: usize) -> Option<&[u32]> {
+    if block == NONE {
+        return None;
+    }
+    pool.tokens_of(block).map(|tokens| &tokens[..count])
+}

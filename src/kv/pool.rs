@@ -1,0 +1,524 @@
+//! The blocks that sequences share: who is free, how many hold each, which ones the prefix index knows, and which goes
+//! next when room is needed. Guarantees: a block is free, private to one sequence, or held by exactly `refs` holders; a
+//! published block's ancestors are all published; a match returns blocks of exactly these tokens. One lock guards it.
+
+use super::evict::{Kind, Policy};
+use super::hash::BlockHash;
+use super::lists::{Info, NONE};
+use super::roots::{FIRST_ROOT, Roots};
+use crate::alloc::blocks::{Blocks, Strategy};
+use crate::alloc::runs::Run;
+use crate::base::error::Result;
+use crate::layout::region::hint;
+
+/// How many blocks a match looks ahead, so that cache misses overlap.
+const AHEAD: usize = 8;
+
+/// How a published block is kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// For the priority policy; a block and what it continues have at least this.
+    pub priority: u8,
+    /// When the priority lapses, in ticks; 0 is never.
+    pub expiry: u32,
+}
+
+/// What became of a block that was to be published.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Published {
+    /// The index knows it now, or did before.
+    Ours,
+    /// Another block has the same tokens. The caller now holds that one, and no longer the one it gave.
+    Other(u32),
+    /// The index does not take it; the caller keeps it.
+    Refused,
+}
+
+/// What a block is published as.
+#[derive(Clone, Copy)]
+pub struct Named<'a> {
+    /// Where its chain begins.
+    pub root: BlockHash,
+    /// The block before it, or [`NONE`].
+    pub parent: u32,
+    pub hash: BlockHash,
+    /// Its tokens, where these are compared.
+    pub tokens: &'a [u32],
+}
+
+/// What a match is asked for: the hash of each block in order, and its tokens where these are compared.
+#[derive(Clone, Copy)]
+pub struct Prefix<'a> {
+    /// Where the chain begins.
+    pub root: BlockHash,
+    pub hashes: &'a [BlockHash],
+    /// All tokens of the blocks, or none.
+    pub tokens: &'a [u32],
+}
+
+/// The pool.
+pub struct Pool {
+    blocks: Blocks,
+    hashes: Vec<BlockHash>,
+    info: Vec<Info>,
+    /// First block of every bucket of the index.
+    buckets: Vec<u32>,
+    policy: Policy,
+    /// What first blocks have as their parent; empty where tokens are not compared.
+    roots: Roots,
+    /// The tokens of every published block, if they are compared.
+    tokens: Vec<u32>,
+    tokens_per_block: usize,
+    compare: bool,
+    published: u32,
+    idle: u32,
+}
+
+/// Numbers about a pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Levels {
+    pub total: u32,
+    pub free: u32,
+    pub published: u32,
+    /// Published blocks that nobody holds.
+    pub idle: u32,
+}
+
+fn buckets_for(total: u32) -> usize {
+    (total as usize / 4 * 3).next_power_of_two().max(1)
+}
+
+impl Pool {
+    /// All blocks free. With `compare`, tokens are kept and compared on every match.
+    pub fn new(total: u32, strategy: Strategy, kind: Kind, tokens_per_block: u32, compare: bool) -> Result<Self> {
+        let mut pool = Self {
+            blocks: Blocks::new(total, strategy)?,
+            hashes: Vec::new(),
+            info: Vec::new(),
+            buckets: vec![NONE; buckets_for(total)],
+            policy: Policy::new(kind, total),
+            roots: Roots::default(),
+            tokens: Vec::new(),
+            tokens_per_block: tokens_per_block as usize,
+            compare,
+            published: 0,
+            idle: 0,
+        };
+        pool.fit(total);
+        Ok(pool)
+    }
+
+    /// Sizes the books for `total` blocks.
+    fn fit(&mut self, total: u32) {
+        let total = total as usize;
+        self.hashes.resize(total, BlockHash::default());
+        self.info.resize(total, Info::NEW);
+        if self.compare {
+            self.tokens.resize(total * self.tokens_per_block, 0);
+        }
+    }
+
+    pub fn levels(&self) -> Levels {
+        Levels { total: self.blocks.total(), free: self.blocks.free(), published: self.published, idle: self.idle }
+    }
+
+    /// Bytes of memory that it takes, without the tokens that are kept for comparison.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.blocks.bytes()
+            + self.hashes.capacity() * size_of::<BlockHash>()
+            + self.info.capacity() * size_of::<Info>()
+            + self.buckets.capacity() * 4
+            + self.policy.bytes()
+    }
+
+    /// How the free blocks are scattered.
+    pub fn fragmentation(&mut self) -> f32 {
+        self.blocks.fragmentation()
+    }
+
+    /// Whether a block is not free.
+    pub fn is_used(&self, block: u32) -> bool {
+        self.blocks.map()[block as usize / 64] >> (block % 64) & 1 == 1
+    }
+
+    pub fn blocks(&self) -> &Blocks {
+        &self.blocks
+    }
+
+    pub fn info(&self, block: u32) -> &Info {
+        &self.info[block as usize]
+    }
+
+    pub fn hash(&self, block: u32) -> BlockHash {
+        self.hashes[block as usize]
+    }
+
+    /// The tokens of a published block, if they are kept.
+    pub fn tokens_of(&self, block: u32) -> Option<&[u32]> {
+        let start = block as usize * self.tokens_per_block;
+        self.tokens.get(start..start + self.tokens_per_block)
+    }
+
+    #[inline]
+    fn bucket(&self, hash: BlockHash) -> usize {
+        // Hashes may be the caller's, so they are mixed.
+        (hash.word().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24) as usize & (self.buckets.len() - 1)
+    }
+
+    /// The published block with this hash and, where tokens are compared, this parent and these tokens.
+    #[inline]
+    fn find(&self, hash: BlockHash, parent: u32, tokens: &[u32]) -> Option<u32> {
+        let mut at = self.buckets[self.bucket(hash)];
+        while at != NONE {
+            let found = at;
+            if self.hashes[found as usize] == hash && (!self.compare || self.same(found, parent, tokens)) {
+                return Some(found);
+            }
+            at = self.info[found as usize].chain;
+        }
+        None
+    }
+
+    /// What first blocks after `root` have as their parent.
+    fn first_parent(&self, root: BlockHash) -> u32 {
+        if self.compare { self.roots.find(root) } else { NONE }
+    }
+
+    fn same(&self, block: u32, parent: u32, tokens: &[u32]) -> bool {
+        self.info[block as usize].parent == parent && self.tokens_of(block) == Some(tokens)
+    }
+
+    /// Calls `each` with the blocks of the longest published prefix, in order, and returns how many.
+    #[inline]
+    fn walk(&self, prefix: Prefix<'_>, mut each: impl FnMut(u32)) -> usize {
+        let Prefix { root, hashes, tokens } = prefix;
+        let (mut parent, size) = (self.first_parent(root), self.tokens_per_block);
+        for (at, hash) in hashes.iter().enumerate() {
+            if at % AHEAD == 0 {
+                for hash in hashes[at..].iter().skip(AHEAD).take(AHEAD) {
+                    hint(&self.buckets[self.bucket(*hash)]);
+                }
+                for hash in hashes[at..].iter().take(AHEAD) {
+                    if let Some(info) = self.info.get(self.buckets[self.bucket(*hash)] as usize) {
+                        hint(info);
+                        hint(&self.hashes[self.buckets[self.bucket(*hash)] as usize]);
+                    }
+                }
+            }
+            let tokens = tokens.get(at * size..(at + 1) * size).unwrap_or_default();
+            let Some(block) = self.find(*hash, parent, tokens) else { return at };
+            each(block);
+            parent = block;
+        }
+        hashes.len()
+    }
+
+    /// How many leading blocks are published; holds none.
+    pub fn matching(&self, prefix: Prefix<'_>) -> usize {
+        self.walk(prefix, |_| {})
+    }
+
+    /// Adds the blocks of the longest published prefix to `out`; the caller holds them now.
+    pub fn acquire_prefix(&mut self, prefix: Prefix<'_>, out: &mut Vec<u32>) -> usize {
+        let before = out.len();
+        let found = self.walk(prefix, |block| out.push(block));
+        for block in &out[before..] {
+            self.acquire(*block);
+        }
+        found
+    }
+
+    /// One more holder of a block that is held or published.
+    #[inline]
+    pub fn acquire(&mut self, block: u32) {
+        let entry = &mut self.info[block as usize];
+        entry.refs += 1;
+        let was_idle = entry.refs == 1;
+        if entry.is_published() {
+            self.idle -= u32::from(was_idle);
+            self.policy.used(&mut self.info, block, was_idle);
+        }
+    }
+
+    /// Makes a private block one that can have several holders; the caller is the first.
+    pub fn share(&mut self, block: u32) {
+        self.info[block as usize] = Info::held_once();
+    }
+
+    /// Whether the caller alone holds a block, and the index does not know it.
+    pub fn is_ours_alone(&self, block: u32) -> bool {
+        let entry = &self.info[block as usize];
+        entry.refs == 1 && !entry.is_published()
+    }
+
+    /// Lets go of held blocks, given in the order of the sequence; the last goes first, so that it is also evicted first.
+    pub fn release(&mut self, held: &[u32]) -> Result<()> {
+        for block in held.iter().rev() {
+            self.release_one(*block)?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of one held block.
+    #[inline]
+    pub fn release_one(&mut self, block: u32) -> Result<()> {
+        let entry = &mut self.info[block as usize];
+        debug_assert!(entry.refs > 0);
+        entry.refs -= 1;
+        if entry.refs > 0 {
+            return Ok(());
+        }
+        if entry.is_published() {
+            self.idle += 1;
+            self.policy.idle(&mut self.info, block);
+            return Ok(());
+        }
+        self.blocks.give(&[block])
+    }
+
+    /// Puts a held block into the index. `parent` is held by the caller, or [`NONE`]; if it is not published, or has more
+    /// children than can be counted, the block is refused. So is one whose tokens another has, unless it `may_swap`.
+    pub fn publish(&mut self, block: u32, named: Named<'_>, keep: Keep, may_swap: bool) -> Result<Published> {
+        let Named { root, mut parent, hash, tokens } = named;
+        if parent == NONE {
+            parent = self.first_parent(root);
+        }
+        if self.info[block as usize].is_published() {
+            return Ok(Published::Ours);
+        }
+        if let Some(other) = self.find(hash, parent, tokens) {
+            if !may_swap {
+                return Ok(Published::Refused);
+            }
+            self.acquire(other);
+            self.raise(other, keep);
+            self.release_one(block)?;
+            return Ok(Published::Other(other));
+        }
+        if let Some(up) = self.info.get_mut(parent as usize) {
+            if !up.is_published() || up.children == u16::MAX {
+                return Ok(Published::Refused);
+            }
+            up.children += 1;
+        } else if self.compare {
+            parent = self.roots.enter(root);
+        }
+        let bucket = self.bucket(hash);
+        let entry = &mut self.info[block as usize];
+        entry.parent = parent;
+        entry.chain = self.buckets[bucket];
+        entry.set_published(true);
+        self.buckets[bucket] = block;
+        self.hashes[block as usize] = hash;
+        if self.compare {
+            let start = block as usize * self.tokens_per_block;
+            self.tokens[start..start + self.tokens_per_block].copy_from_slice(tokens);
+        }
+        self.published += 1;
+        self.policy.published(&mut self.info, block, hash, keep.priority, keep.expiry);
+        self.raise(parent, keep);
+        Ok(Published::Ours)
+    }
+
+    /// Raises the priority of a block and of all that it continues. What a block continues has its priority or more, so
+    /// the first that needs none ends it.
+    fn raise(&mut self, from: u32, keep: Keep) {
+        let mut at = from;
+        while let Some(entry) = self.info.get(at as usize) {
+            let parent = entry.parent;
+            if !self.policy.raise(&mut self.info, at, keep.priority, keep.expiry) {
+                break;
+            }
+            at = parent;
+        }
+    }
+
+    /// Takes a published block that nothing builds on out of the index; its holders keep it.
+    pub fn unpublish(&mut self, block: u32) -> bool {
+        let entry = self.info[block as usize];
+        if !entry.is_published() || entry.children > 0 {
+            return false;
+        }
+        let bucket = self.bucket(self.hashes[block as usize]);
+        let mut at = self.buckets[bucket];
+        if at == block {
+            self.buckets[bucket] = entry.chain;
+        } else {
+            while self.info[at as usize].chain != block {
+                at = self.info[at as usize].chain;
+            }
+            self.info[at as usize].chain = entry.chain;
+        }
+        if let Some(up) = self.info.get_mut(entry.parent as usize) {
+            up.children -= 1;
+        } else if self.compare {
+            self.roots.leave(entry.parent);
+        }
+        self.policy.removed(&mut self.info, block);
+        self.info[block as usize].set_published(false);
+        self.info[block as usize].parent = NONE;
+        self.published -= 1;
+        self.idle -= u32::from(entry.refs == 0);
+        true
+    }
+
+    /// Evicts one idle block and hands it to the caller, private.
+    fn evict(&mut self, now: u32, gone: &mut impl FnMut(BlockHash)) -> Option<u32> {
+        let block = self.policy.victim(&mut self.info, &self.hashes, now)?;
+        gone(self.hashes[block as usize]);
+        self.unpublish(block);
+        Some(block)
+    }
+
+    /// Adds `count` private blocks to `out`: free ones first, then idle cached ones, which leave the index. All or
+    /// nothing: if it is false, `out` is as before (blocks that were evicted on the way are free now).
+    pub fn take(
+        &mut self,
+        count: usize,
+        out: &mut Vec<u32>,
+        now: u32,
+        mut gone: impl FnMut(BlockHash),
+    ) -> Result<bool> {
+        let free = self.blocks.free() as usize;
+        if count > free + self.idle as usize {
+            return Ok(false);
+        }
+        let before = out.len();
+        out.resize(before + count.min(free), 0);
+        if !self.blocks.take(&mut out[before..]) {
+            out.truncate(before);
+            return Ok(false);
+        }
+        while out.len() < before + count {
+            let Some(block) = self.evict(now, &mut gone) else {
+                self.blocks.give(&out[before..])?;
+                out.truncate(before);
+                return Ok(false);
+            };
+            out.push(block);
+        }
+        Ok(true)
+    }
+
+    /// A contiguous run of private blocks. Idle cached blocks leave the index until there is one, the coldest first.
+    pub fn take_run(&mut self, count: u32, now: u32, mut gone: impl FnMut(BlockHash)) -> Result<Option<Run>> {
+        loop {
+            if let Some(run) = self.blocks.take_run(count) {
+                return Ok(Some(run));
+            }
+            let Some(block) = self.evict(now, &mut gone) else { return Ok(None) };
+            self.blocks.give(&[block])?;
+        }
+    }
+
+    /// Lets a run of private blocks grow in place.
+    pub fn extend_run(&mut self, run: Run, more: u32) -> Result<bool> {
+        self.blocks.extend_run(run, more)
+    }
+
+    /// Private blocks become free.
+    pub fn give(&mut self, blocks: &[u32]) -> Result<()> {
+        self.blocks.give(blocks)
+    }
+
+    /// Evicts every idle block; returns how many.
+    pub fn clear(&mut self, now: u32, mut gone: impl FnMut(BlockHash)) -> Result<u32> {
+        let mut count = 0;
+        while let Some(block) = self.evict(now, &mut gone) {
+            self.blocks.give(&[block])?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Changes the number of blocks. It shrinks only if all blocks above are free; idle ones there are evicted first.
+    pub fn resize(&mut self, total: u32, mut gone: impl FnMut(BlockHash)) -> Result<bool> {
+        let old = self.blocks.total();
+        if total >= old {
+            self.blocks.grow(total)?;
+            self.fit(total);
+        } else {
+            // Leaves above the new end go first, as often as that frees what they continue.
+            loop {
+                let above: Vec<u32> = (total..old)
+                    .filter(|block| {
+                        let entry = &self.info[*block as usize];
+                        entry.is_published() && entry.is_evictable()
+                    })
+                    .collect();
+                if above.is_empty() {
+                    break;
+                }
+                for block in above {
+                    gone(self.hashes[block as usize]);
+                    self.unpublish(block);
+                    self.blocks.give(&[block])?;
+                }
+            }
+            if !self.blocks.shrink(total) {
+                return Ok(false);
+            }
+            self.info.truncate(total as usize);
+            self.hashes.truncate(total as usize);
+            self.tokens.truncate(total as usize * self.tokens_per_block * usize::from(self.compare));
+        }
+        let buckets = buckets_for(total);
+        if buckets != self.buckets.len() {
+            self.rehash(buckets);
+        }
+        Ok(true)
+    }
+
+    fn rehash(&mut self, buckets: usize) {
+        self.buckets = vec![NONE; buckets];
+        for block in 0..self.blocks.total() {
+            if self.info[block as usize].is_published() {
+                let bucket = self.bucket(self.hashes[block as usize]);
+                self.info[block as usize].chain = self.buckets[bucket];
+                self.buckets[bucket] = block;
+            }
+        }
+    }
+
+    /// Every published block, for snapshots and the audit.
+    pub fn all_published(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.blocks.total()).filter(|block| self.info[*block as usize].is_published())
+    }
+
+    /// Whether the index, the counts of children and the numbers agree with each other; the first thing that does not.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        let total = self.blocks.total();
+        let (mut published, mut idle) = (0, 0);
+        let mut children = vec![0u32; total as usize];
+        for block in self.all_published() {
+            let entry = &self.info[block as usize];
+            published += 1;
+            idle += u32::from(entry.refs == 0);
+            if entry.parent < FIRST_ROOT {
+                if !self.info.get(entry.parent as usize).is_some_and(Info::is_published) {
+                    return Err(format!("published block {block} continues block {}, which is not", entry.parent));
+                }
+                children[entry.parent as usize] += 1;
+            }
+            let tokens = self.tokens_of(block).unwrap_or_default();
+            if self.find(self.hashes[block as usize], entry.parent, tokens).is_none() {
+                return Err(format!("published block {block} is not found by its hash"));
+            }
+        }
+        for block in 0..total {
+            let entry = &self.info[block as usize];
+            if entry.is_published() && u32::from(entry.children) != children[block as usize] {
+                let counted = children[block as usize];
+                return Err(format!("block {block} has {counted} children, its count says {}", entry.children));
+            }
+        }
+        if (published, idle) != (self.published, self.idle) {
+            return Err(format!(
+                "{published} published and {idle} idle blocks, the counts say {} and {}",
+                self.published, self.idle
+            ));
+        }
+        Ok(())
+    }
+}

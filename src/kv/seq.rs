@@ -1,0 +1,157 @@
+//! One sequence: its tokens, its blocks, and how far they are shared and published. Pure bookkeeping; the lane's lock
+//! guards it, and `cache` moves the blocks.
+//!
+//! Of the blocks the first `published` are in the prefix index, the first `shared` are counted by the pool, and the rest
+//! are private. A block that is not full is always private, so appending never writes where another sequence reads.
+
+use super::hash::BlockHash;
+use super::lists::NONE;
+use super::pool::Keep;
+use super::types::{Placement, State};
+
+/// A sequence.
+#[derive(Debug)]
+pub struct Seq {
+    pub id: u64,
+    /// Different for every sequence that the cache ever had.
+    pub uid: u64,
+    pub state: State,
+    pub placement: Placement,
+    /// Whether the tokens since `published` are known, so that full blocks can be published.
+    pub known: bool,
+    pub tokens: u32,
+    /// Tokens that it may have; the blocks follow as it grows.
+    pub limit: u32,
+    /// Leading tokens that are computed, as far as the calls so far tell.
+    pub computed: u32,
+    pub shared: u32,
+    pub published: u32,
+    /// How often an entry that was there before changed.
+    pub rewrites: u32,
+    /// The blocks in order; [`NONE`] where one was dropped.
+    pub blocks: Vec<u32>,
+    /// Hash of the last published block, or the root.
+    pub chain: BlockHash,
+    pub root: BlockHash,
+    /// Hashes that are known ahead of `published`.
+    pub ahead: Vec<BlockHash>,
+    /// The tokens after the published ones.
+    pub pending: Vec<u32>,
+    /// Shared blocks that a copy still reads; let go with the next call.
+    pub held: Vec<u32>,
+    /// Private blocks that a copy still reads; let go with the next call.
+    pub left: Vec<u32>,
+    /// The highest importance of a token in each block, if any was given.
+    pub scores: Vec<f32>,
+    /// Leading blocks that left the window.
+    pub slid: u32,
+    pub keep: Keep,
+    pub last_use: (u64, u64),
+    pub name: Option<Box<[u8]>>,
+}
+
+impl Seq {
+    pub fn new() -> Self {
+        Self {
+            id: 0,
+            uid: 0,
+            state: State::Closed,
+            placement: Placement::Paged,
+            known: false,
+            tokens: 0,
+            limit: 0,
+            computed: 0,
+            shared: 0,
+            published: 0,
+            rewrites: 0,
+            blocks: Vec::new(),
+            chain: BlockHash::default(),
+            root: BlockHash::default(),
+            ahead: Vec::new(),
+            pending: Vec::new(),
+            held: Vec::new(),
+            left: Vec::new(),
+            scores: Vec::new(),
+            slid: 0,
+            keep: Keep::default(),
+            last_use: (0, 0),
+            name: None,
+        }
+    }
+
+    /// Makes it like new, but keeps the memory of its lists.
+    pub fn reset(&mut self) {
+        self.state = State::Closed;
+        self.blocks.clear();
+        self.ahead.clear();
+        self.pending.clear();
+        self.held.clear();
+        self.left.clear();
+        self.scores.clear();
+        (self.tokens, self.computed, self.shared, self.published, self.rewrites, self.slid) = (0, 0, 0, 0, 0, 0);
+        self.name = None;
+    }
+
+    /// Bytes of memory that its lists take.
+    pub fn bytes(&self) -> usize {
+        let words = self.blocks.capacity() + self.pending.capacity() + self.held.capacity() + self.left.capacity();
+        size_of::<Self>() + (words + self.scores.capacity()) * 4 + self.ahead.capacity() * size_of::<BlockHash>()
+    }
+
+    /// Where its blocks begin, if they are contiguous and there are any; those that were dropped leave their places.
+    pub fn run(&self) -> Option<u32> {
+        let (at, block) = (0..).zip(&self.blocks).find(|(_, block)| **block != NONE)?;
+        (self.placement == Placement::Run).then_some(block - at)
+    }
+
+    /// The blocks that the pool counts for it.
+    pub fn counted(&self) -> impl Iterator<Item = u32> + '_ {
+        let shared = self.blocks[..self.shared as usize].iter();
+        shared.chain(&self.held).copied().filter(|block| *block != NONE)
+    }
+
+    /// The blocks that nobody else can have.
+    pub fn private(&self) -> impl Iterator<Item = u32> + '_ {
+        let own = self.blocks[self.shared as usize..].iter();
+        own.chain(&self.left).copied().filter(|block| *block != NONE)
+    }
+
+    /// The tokens are no longer known, or the blocks no longer those that others match: nothing more is published.
+    pub fn stop_publishing(&mut self) {
+        self.known = false;
+        self.pending.clear();
+        self.ahead.clear();
+    }
+
+    /// Tokens of the blocks `from..to` are this important.
+    pub fn note_importance(&mut self, from: u32, to: u32, importance: f32) {
+        if self.scores.len() < to as usize {
+            self.scores.resize(to as usize, 0.0);
+        }
+        for score in &mut self.scores[from as usize..to as usize] {
+            *score = score.max(importance);
+        }
+    }
+
+    /// Takes over what a fork has in common with its parent, except the blocks.
+    pub fn inherit(&mut self, parent: &Self) {
+        self.placement = Placement::Paged;
+        (self.known, self.tokens, self.limit, self.computed) =
+            (parent.known, parent.tokens, parent.limit, parent.computed);
+        (self.published, self.shared) = (parent.published, parent.shared);
+        (self.chain, self.root, self.keep, self.slid) = (parent.chain, parent.root, parent.keep, parent.slid);
+        self.ahead.extend_from_slice(&parent.ahead);
+        self.pending.extend_from_slice(&parent.pending);
+        self.scores.extend_from_slice(&parent.scores);
+    }
+
+    /// Cuts what is known of the tokens to the first `tokens`, of which `published` blocks stay published.
+    pub fn cut_tokens(&mut self, tokens: u32, tokens_per_block: u32) {
+        let kept = tokens.saturating_sub(self.published * tokens_per_block) as usize;
+        self.known &= kept <= self.pending.len();
+        self.pending.truncate(kept);
+        self.ahead.truncate(kept / tokens_per_block as usize);
+        self.tokens = tokens;
+        self.computed = self.computed.min(tokens);
+    }
+}

@@ -1,0 +1,123 @@
+//! From the caller's sequence ids to slots. A lookup takes no lock: it probes a table of atomic words, and its answer is
+//! a hint that the caller checks against the id in the slot, under the slot's lock. A removal moves later entries back, so
+//! a lookup that runs beside it can miss, or pair one id with another's slot; then it is repeated under the writers' lock.
+
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT};
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+struct Entry {
+    id: AtomicU64,
+    /// The slot plus one; 0 is an empty entry.
+    slot: AtomicU64,
+}
+
+/// The table; its size is fixed.
+pub struct Ids {
+    entries: Box<[Entry]>,
+    limit: u64,
+    count: AtomicU64,
+}
+
+#[inline]
+fn mix(id: u64) -> usize {
+    // Fibonacci hashing: ids are often consecutive, and the high bits of the product are spread.
+    (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize
+}
+
+impl Ids {
+    /// Room for `limit` ids.
+    pub fn new(limit: u32) -> Self {
+        let entries = (limit as usize * 2).next_power_of_two().max(4);
+        let empty = || Entry { id: AtomicU64::new(0), slot: AtomicU64::new(0) };
+        Self { entries: (0..entries).map(|_| empty()).collect(), limit: u64::from(limit), count: AtomicU64::new(0) }
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.entries)
+    }
+
+    #[inline]
+    const fn after(&self, at: usize) -> usize {
+        (at + 1) & (self.entries.len() - 1)
+    }
+
+    #[inline]
+    fn home(&self, id: u64) -> usize {
+        mix(id) & (self.entries.len() - 1)
+    }
+
+    /// The slot of an id, or of another one, or `None` although it is there, if the table changes meanwhile.
+    #[inline]
+    pub fn hint(&self, id: u64) -> Option<u32> {
+        let mut at = self.home(id);
+        for _ in 0..self.entries.len() {
+            let entry = &self.entries[at];
+            let slot = entry.slot.load(Ordering::Acquire);
+            if slot == 0 {
+                return None;
+            }
+            if entry.id.load(Ordering::Relaxed) == id {
+                return u32::try_from(slot - 1).ok();
+            }
+            at = self.after(at);
+        }
+        None
+    }
+
+    /// Adds an id that is not there yet. One writer at a time: the caller has a lock for it.
+    pub fn insert(&self, id: u64, slot: u32) -> Result<()> {
+        if self.hint(id).is_some() {
+            return Err(Error::new(NMC_ERR_EXISTS, format!("sequence {id} is already open")));
+        }
+        if self.count.load(Ordering::Relaxed) >= self.limit {
+            let text = format!("all {} sequences of the cache are open; raise max_sequences", self.limit);
+            return Err(Error::new(NMC_ERR_LIMIT, text));
+        }
+        let mut at = self.home(id);
+        while self.entries[at].slot.load(Ordering::Relaxed) != 0 {
+            at = self.after(at);
+        }
+        self.entries[at].id.store(id, Ordering::Relaxed);
+        self.entries[at].slot.store(u64::from(slot) + 1, Ordering::Release);
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Removes an id; false if it was not there. One writer at a time.
+    pub fn remove(&self, id: u64) -> bool {
+        let mut hole = self.home(id);
+        loop {
+            let entry = &self.entries[hole];
+            if entry.slot.load(Ordering::Relaxed) == 0 {
+                return false;
+            }
+            if entry.id.load(Ordering::Relaxed) == id {
+                break;
+            }
+            hole = self.after(hole);
+        }
+        let mask = self.entries.len() - 1;
+        let mut at = hole;
+        loop {
+            at = self.after(at);
+            let entry = &self.entries[at];
+            let slot = entry.slot.load(Ordering::Relaxed);
+            if slot == 0 {
+                break;
+            }
+            let other = entry.id.load(Ordering::Relaxed);
+            // An entry may move back to the hole if its home is not between the two.
+            let from_home = at.wrapping_sub(self.home(other)) & mask;
+            if from_home >= (at.wrapping_sub(hole) & mask) {
+                self.entries[hole].id.store(other, Ordering::Relaxed);
+                self.entries[hole].slot.store(slot, Ordering::Release);
+                hole = at;
+            }
+        }
+        self.entries[hole].slot.store(0, Ordering::Release);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+}

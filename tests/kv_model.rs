@@ -1,0 +1,414 @@
+//! The cache against the memory that it is for. An engine is simulated: it writes, for every token that the cache did
+//! not have, a word that depends on all tokens before it and on the salt, and makes the copies it is asked for. Whatever a
+//! sequence then reads through its blocks must be its own words: a block that is owned twice, served for other tokens,
+//! lost in a copy or published before it was written shows as a wrong word. The audit counts every block besides.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test may"
+)]
+
+use nanomc::alloc::blocks::Strategy;
+use nanomc::kv::evict::Kind;
+use nanomc::kv::hash::{Algo, BlockHash, Chain, Key};
+use nanomc::kv::types::{BlockCopy, Config, Open, State, WhenFull};
+use nanomc::kv::{Cache, NONE};
+use std::collections::BTreeMap;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+fn config(blocks: u32, per_block: u32, algo: Algo) -> Config {
+    Config {
+        total_blocks: blocks,
+        tokens_per_block: per_block,
+        max_sequences: 64,
+        strategy: Strategy::SizeClass,
+        eviction: Kind::Lru,
+        when_full: WhenFull::Reject,
+        prefix: true,
+        chain: Chain::new(algo, &Key::default()),
+        window: 0,
+    }
+}
+
+/// What the engine knows of a sequence.
+#[derive(Clone)]
+struct Known {
+    tokens: Vec<u32>,
+    salt: u8,
+    /// Leading tokens whose words are in memory.
+    written: usize,
+}
+
+impl Known {
+    /// The words of all positions.
+    fn words(&self) -> Vec<u64> {
+        let mut last = u64::from(self.salt) + 1;
+        let mut next = |token: &u32| {
+            last = (last ^ u64::from(*token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+            last
+        };
+        self.tokens.iter().map(&mut next).collect()
+    }
+}
+
+/// Ways in which the engine or the caller is wrong, for the controls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    SkipsCopies,
+    ReusesHashes,
+}
+
+struct Engine {
+    cache: Cache,
+    memory: Vec<u64>,
+    known: BTreeMap<u64, Known>,
+    pins: Vec<u64>,
+    random: Random,
+    fault: Fault,
+    next_id: u64,
+    hits: u64,
+    forks: u64,
+    refusals: u64,
+}
+
+type Check = Result<(), String>;
+
+impl Engine {
+    fn new(config: Config, seed: u64, fault: Fault) -> Self {
+        let words = (config.total_blocks * config.tokens_per_block) as usize;
+        Self {
+            cache: Cache::new(config).expect("a cache"),
+            memory: vec![0; words],
+            known: BTreeMap::new(),
+            pins: Vec::new(),
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            fault,
+            next_id: 1,
+            hits: 0,
+            forks: 0,
+            refusals: 0,
+        }
+    }
+
+    fn per_block(&self) -> usize {
+        self.cache.config().tokens_per_block as usize
+    }
+
+    fn blocks(&self, id: u64) -> Vec<i32> {
+        let tokens = self.cache.info(id).expect("open").tokens as usize;
+        let width = tokens.div_ceil(self.per_block());
+        let (mut indptr, mut indices, mut last) = ([0; 2], vec![0; width], [0]);
+        let count = self.cache.write_csr(&[id], &mut indptr, &mut indices, &mut last).expect("a table");
+        assert_eq!(count, width);
+        indices
+    }
+
+    fn copy(&mut self, copies: &[BlockCopy]) {
+        let size = self.per_block();
+        if self.fault == Fault::SkipsCopies {
+            return;
+        }
+        for BlockCopy { from, to } in copies {
+            let (from, to) = (*from as usize * size, *to as usize * size);
+            self.memory.copy_within(from..from + size, to);
+        }
+    }
+
+    /// The forward pass of a sequence: words of the tokens that are not there yet.
+    fn write(&mut self, id: u64) {
+        let blocks = self.blocks(id);
+        let size = self.per_block();
+        let known = self.known.get_mut(&id).expect("known");
+        let words = known.words();
+        for at in known.written..words.len() {
+            let block = blocks[at / size];
+            assert!(block >= 0, "a token that is still to be written has a block");
+            self.memory[block as usize * size + at % size] = words[at];
+        }
+        known.written = words.len();
+    }
+
+    fn verify(&self, id: u64) -> Check {
+        let known = &self.known[&id];
+        let size = self.per_block();
+        let blocks = self.blocks(id);
+        for (at, word) in known.words().into_iter().enumerate().take(known.written) {
+            let block = blocks[at / size];
+            if block >= 0 && self.memory[block as usize * size + at % size] != word {
+                return Err(format!("sequence {id} reads a word that is not its own at token {at}, block {block}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn some_id(&mut self) -> Option<u64> {
+        let n = self.known.len() as u64;
+        (n > 0).then(|| *self.known.keys().nth(self.random.below(n) as usize).expect("in range"))
+    }
+
+    fn open(&mut self) {
+        let id = self.next_id;
+        self.next_id += 1;
+        // Few different prompts, so that prefixes are often equal.
+        let (kind, salt) = (self.random.below(4) as u32, self.random.below(2) as u8);
+        let length = self.random.below(8 * self.per_block() as u64) as u32;
+        let fork_at = self.random.below(u64::from(length) + 1) as u32;
+        let other = self.random.below(3) as u32 * 1000;
+        let tokens: Vec<u32> = (0..length).map(|at| if at < fork_at { kind * 100 + at } else { other + at }).collect();
+        let hashes: Vec<BlockHash> = (0..tokens.len() / self.per_block()).map(|k| BlockHash([k as u8; 16])).collect();
+        let contiguous = self.random.one_in(6);
+        let open = Open {
+            n_tokens: length,
+            tokens: Some(&tokens),
+            hashes: (self.fault == Fault::ReusesHashes).then_some(&hashes[..]),
+            salt: &[salt],
+            max_hit: if self.random.one_in(2) { length } else { length.saturating_sub(1) },
+            contiguous,
+            priority: self.random.below(16) as u8,
+            ttl_ms: self.random.below(3) as u32,
+            no_publish: self.random.one_in(10),
+            name: None,
+        };
+        match self.cache.open(id, &open).expect("valid") {
+            Ok(opened) => {
+                let mut tokens = tokens;
+                tokens.truncate(opened.tokens as usize);
+                self.hits += u64::from(opened.hit_tokens);
+                self.known.insert(id, Known { tokens, salt, written: opened.hit_tokens as usize });
+                // Some are aborted before anything is computed.
+                if self.random.one_in(8) {
+                    self.cache.close(id, true).expect("open");
+                    self.known.remove(&id);
+                } else {
+                    self.write(id);
+                }
+            }
+            Err(room) => {
+                self.refusals += 1;
+                assert!(room.needed > 0);
+            }
+        }
+    }
+
+    fn append(&mut self, id: u64) {
+        let count = if self.random.one_in(3) { self.random.below(2 * self.per_block() as u64) as u32 } else { 1 };
+        let kind = self.random.below(2) as u32;
+        let first = self.known[&id].tokens.len() as u32;
+        let tokens: Vec<u32> = (first..first + count).map(|at| kind * 7 + at).collect();
+        let importance = self.random.one_in(3).then(|| self.random.below(100) as f32);
+        let mut copies = Vec::new();
+        // Tokens that the cache is not told cannot be matched, but must be there all the same.
+        let told = (!self.random.one_in(20)).then_some(&tokens[..]);
+        let shortened = first + count > self.cache.info(id).expect("open").limit;
+        let grown = self.cache.append(id, count, told, importance, &mut copies);
+        assert_eq!(grown.is_err(), shortened, "only a sequence that was opened shorter has a limit");
+        if shortened {
+            return;
+        }
+        if matches!(grown, Ok(Ok(()))) {
+            self.copy(&copies);
+            self.known.get_mut(&id).expect("known").tokens.extend(&tokens);
+            self.write(id);
+        } else {
+            self.refusals += 1;
+            assert!(copies.is_empty());
+        }
+    }
+
+    fn step(&mut self) -> Check {
+        let roll = self.random.below(100);
+        let Some(id) = self.some_id().filter(|_| roll >= 12) else {
+            self.open();
+            return Ok(());
+        };
+        let evicted = self.cache.info(id).expect("open").state == State::Evicted;
+        if evicted {
+            let refused = self.cache.append(id, 1, None, None, &mut Vec::new());
+            assert!(refused.is_err(), "an evicted sequence cannot grow");
+            self.cache.close(id, false).expect("open");
+            self.known.remove(&id);
+            return Ok(());
+        }
+        self.verify(id)?;
+        let mut copies = Vec::new();
+        match roll {
+            12..=49 => self.append(id),
+            50..=59 => {
+                let tokens = self.known[&id].tokens.len() as u64;
+                let near = self.random.below(tokens.min(4) + 1);
+                let keep = if self.random.one_in(2) { tokens - near } else { self.random.below(tokens + 1) };
+                let size = self.per_block() as u64;
+                let into_hole = keep % size > 0 && self.blocks(id)[(keep / size) as usize] < 0;
+                let cut = self.cache.truncate(id, keep as u32, &mut copies);
+                assert_eq!(cut.is_err(), into_hole, "only a block that was dropped cannot be cut");
+                if matches!(cut, Ok(Ok(()))) {
+                    self.copy(&copies);
+                    let known = self.known.get_mut(&id).expect("known");
+                    known.tokens.truncate(keep as usize);
+                    known.written = known.written.min(keep as usize);
+                }
+            }
+            60..=66 => {
+                let child = self.next_id;
+                self.next_id += 1;
+                if self.cache.fork(id, child, &mut copies).expect("valid").is_ok() {
+                    self.forks += 1;
+                    self.copy(&copies);
+                    let known = self.known[&id].clone();
+                    self.known.insert(child, known);
+                    self.verify(child)?;
+                }
+            }
+            67..=69 => {
+                let more = self.random.below(4 * self.per_block() as u64) as u32;
+                let tokens = self.known[&id].tokens.len() as u32 + more;
+                if matches!(self.cache.reserve(id, tokens, &mut copies), Ok(Ok(()))) {
+                    self.copy(&copies);
+                }
+            }
+            70..=72 => {
+                self.cache.commit(id, self.known[&id].written as u32).expect("valid");
+            }
+            73..=75 => {
+                let first = self.random.below(3) as u32;
+                self.cache.drop_least(id, 1 + first, first, 1).expect("valid");
+            }
+            76..=77 => {
+                let tokens = self.known[&id].tokens.len() as u32;
+                self.pins.push(self.cache.pin(id, tokens).expect("open").0);
+            }
+            78..=80 => {
+                if let Some(pin) = self.pins.pop() {
+                    self.cache.unpin(pin).expect("pinned");
+                    assert!(self.cache.unpin(pin).is_err(), "a pin ends once");
+                }
+            }
+            81 => {
+                self.cache.clear().expect("clear");
+            }
+            _ => {
+                let discard = self.random.one_in(4);
+                self.cache.close(id, discard).expect("open");
+                self.known.remove(&id);
+                assert!(self.cache.close(id, false).is_err(), "a sequence is closed once");
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, steps: usize) -> Check {
+        for step in 0..steps {
+            self.step().map_err(|error| format!("step {step}: {error}"))?;
+            if step % 50 == 0 {
+                self.cache.audit().map_err(|error| format!("step {step}: audit: {error}"))?;
+                let stats = self.cache.stats();
+                assert_eq!(stats.total, stats.free + stats.idle + stats.used);
+                assert_eq!(stats.sequences, self.known.len() as u64);
+            }
+        }
+        for id in self.known.keys().copied().collect::<Vec<_>>() {
+            if self.cache.info(id).expect("open").state == State::Open {
+                self.verify(id)?;
+            }
+            self.cache.close(id, false).expect("open");
+        }
+        for pin in self.pins.drain(..) {
+            self.cache.unpin(pin).expect("pinned");
+        }
+        self.cache.audit()?;
+        let stats = self.cache.stats();
+        assert_eq!(stats.used, 0, "nothing is held when nothing is open");
+        self.cache.clear().expect("clear");
+        let stats = self.cache.stats();
+        assert_eq!((stats.free, stats.published), (stats.total, 0), "nothing is lost");
+        self.cache.audit()
+    }
+}
+
+fn variants() -> Vec<Config> {
+    let mut all = Vec::new();
+    for eviction in [Kind::Lru, Kind::Lfu, Kind::Fifo, Kind::S3Fifo, Kind::Priority] {
+        for (algo, when_full) in
+            [(Algo::Blake3, WhenFull::Reject), (Algo::Xxh3, WhenFull::EvictSequence), (Algo::Sha256, WhenFull::Shorten)]
+        {
+            for (blocks, per_block, window) in [(24, 4, 0), (200, 1, 0), (64, 16, 40)] {
+                all.push(Config { eviction, when_full, window, ..config(blocks, per_block, algo) });
+            }
+        }
+    }
+    all.push(Config { strategy: Strategy::Buddy, ..config(50, 4, Algo::Blake3) });
+    all.push(Config { prefix: false, ..config(50, 4, Algo::Blake3) });
+    // Large enough that lanes keep spare blocks.
+    all.push(config(2000, 4, Algo::Xxh3));
+    all
+}
+
+fn number(name: &str, default: usize) -> usize {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn every_sequence_reads_its_own_words() {
+    let (seeds, steps) = (number("NMC_KV_SEEDS", 4), number("NMC_KV_STEPS", 1500));
+    let (mut hits, mut forks, mut refusals) = (0, 0, 0);
+    for (number, config) in variants().into_iter().enumerate() {
+        for seed in 0..seeds {
+            let mut engine = Engine::new(config.clone(), seed as u64 + 1, Fault::None);
+            if let Err(error) = engine.run(steps) {
+                panic!("variant {number}, seed {seed}: {error}\n{config:?}");
+            }
+            hits += engine.hits;
+            forks += engine.forks;
+            refusals += engine.refusals;
+        }
+    }
+    println!("{hits} tokens hit, {forks} forks, {refusals} refusals");
+    assert!(hits > 0 && forks > 0 && refusals > 0, "the cases that matter were met");
+}
+
+#[test]
+fn control_an_engine_that_makes_no_copies_is_caught() {
+    let caught =
+        (0..20).any(|seed| Engine::new(config(64, 4, Algo::Blake3), seed + 1, Fault::SkipsCopies).run(2000).is_err());
+    assert!(caught);
+}
+
+#[test]
+fn planted_equal_hashes_serve_no_wrong_block_when_tokens_are_compared() {
+    for seed in 0..10 {
+        let mut engine = Engine::new(config(64, 4, Algo::Xxh3), seed + 1, Fault::ReusesHashes);
+        if let Err(error) = engine.run(1500) {
+            panic!("seed {seed}: {error}");
+        }
+    }
+}
+
+#[test]
+fn control_planted_equal_hashes_are_believed_when_nothing_is_compared() {
+    let caught =
+        (0..10).any(|seed| Engine::new(config(64, 4, Algo::Blake3), seed + 1, Fault::ReusesHashes).run(1500).is_err());
+    assert!(caught, "a caller that gives the same hash for other tokens gets other tokens");
+}
+
+#[test]
+fn holes_are_none() {
+    assert_eq!(NONE.cast_signed(), -1);
+}
