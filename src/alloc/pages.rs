@@ -136,6 +136,21 @@ impl Pages {
     }
 }
 
+/// Takes `count` pages with `take`; if one cannot be had, gives those before it back with `release`.
+pub fn take_all(count: u32, take: impl Fn() -> Result<PageId>, release: impl Fn(PageId)) -> Result<Vec<PageId>> {
+    let mut taken = Vec::new();
+    for _ in 0..count {
+        match take() {
+            Ok(page) => taken.push(page),
+            Err(error) => {
+                taken.into_iter().for_each(release);
+                return Err(error);
+            }
+        }
+    }
+    Ok(taken)
+}
+
 /// Which page is mapped at each place of a range.
 #[derive(Debug)]
 pub struct Slots {

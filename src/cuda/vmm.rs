@@ -19,7 +19,23 @@ const POSIX_FD: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HA
 
 /// A reference to an allocation, given back on drop. Dropped inside `with_current`.
 #[derive(Debug)]
-struct Allocation(CUmemGenericAllocationHandle);
+pub(super) struct Allocation(CUmemGenericAllocationHandle);
+
+impl Allocation {
+    /// Allocates `bytes`, a multiple of the granularity, on the device. Call inside `with_current`.
+    pub(super) fn create(device: &Device, bytes: usize) -> Result<Self> {
+        let property = property_for(device);
+        let mut handle = 0;
+        // SAFETY: the property is complete and the out-pointer is a local.
+        unsafe { call!(sys::cuMemCreate(&raw mut handle, bytes, &raw const property, 0)) }?;
+        Ok(Self(handle))
+    }
+
+    /// The driver's name of it, valid as long as this value lives.
+    pub(super) fn handle(&self) -> CUmemGenericAllocationHandle {
+        self.0
+    }
+}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
@@ -40,10 +56,7 @@ impl Mapping {
     /// Maps the whole allocation and lets `device` read and write it.
     fn new(device: &Device, allocation: &Allocation, bytes: usize, granularity: usize) -> Result<Self> {
         let mut mapping = Self { base: 0, bytes, mapped: false };
-        let access = sys::CUmemAccessDesc {
-            location: device_location(device),
-            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
+        let access = read_write(device);
         // SAFETY: out-pointers are locals; the range is reserved before it is mapped and mapped before access is set.
         // On a failure `mapping` is dropped and undoes what was done.
         unsafe {
@@ -92,19 +105,15 @@ impl VmmHeap {
         }
         require_vmm(device)?;
         device.with_current(|| {
-            let property = property_for(device);
-            let granularity = granularity(&property)?;
+            let granularity = granularity_for(device)?;
             let rounded = usize::try_from(bytes).ok().and_then(|b| b.checked_next_multiple_of(granularity));
             let Some(size) = rounded else {
                 bail!(NMC_ERR_NO_MEMORY, "a heap of {bytes} bytes is larger than the address space");
             };
-            let mut handle = 0;
-            // SAFETY: the property is complete and the out-pointer is a local.
-            unsafe { call!(sys::cuMemCreate(&raw mut handle, size, &raw const property, 0)) }.map_err(|e| {
+            let allocation = Allocation::create(device, size).map_err(|e| {
                 let (name, total) = (device.name(), device.facts().total_bytes);
                 e.context(format_args!("a heap of {size} bytes on device {} ({name}, {total} bytes)", device.ordinal()))
             })?;
-            let allocation = Allocation(handle);
             let mapping = Mapping::new(device, &allocation, size, granularity)?;
             let base = mapping.base;
             device.run_and_wait(|stream| {
@@ -277,7 +286,7 @@ impl Drop for VmmHeap {
     }
 }
 
-fn require_vmm(device: &Device) -> Result<()> {
+pub(super) fn require_vmm(device: &Device) -> Result<()> {
     let facts = device.facts();
     if !facts.vmm || !facts.posix_fd_export {
         bail!(
@@ -297,8 +306,12 @@ fn location_of(ordinal: i32) -> sys::CUmemLocation {
     sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal }
 }
 
-fn device_location(device: &Device) -> sys::CUmemLocation {
-    location_of(device.ordinal())
+/// Lets the device read and write what is mapped.
+pub(super) fn read_write(device: &Device) -> sys::CUmemAccessDesc {
+    sys::CUmemAccessDesc {
+        location: location_of(device.ordinal()),
+        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    }
 }
 
 fn property_at(ordinal: i32) -> CUmemAllocationProp {
@@ -320,6 +333,11 @@ fn property_for(device: &Device) -> CUmemAllocationProp {
     let mut property = property_at(device.ordinal());
     property.allocFlags.gpuDirectRDMACapable = u8::from(device.facts().rdma_with_vmm);
     property
+}
+
+/// Sizes and addresses of the device's allocations are multiples of this.
+pub(super) fn granularity_for(device: &Device) -> Result<usize> {
+    granularity(&property_for(device))
 }
 
 fn granularity(property: &CUmemAllocationProp) -> Result<usize> {

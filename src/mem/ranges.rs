@@ -6,7 +6,7 @@
 //! A place without a page is not readable or writable: [`HostRange::read`] and [`HostRange::write`] refuse it, a pointer faults.
 
 use super::limits;
-use crate::alloc::pages::{PageCounts, PageId, Pages, Slots, Taken};
+use crate::alloc::pages::{PageCounts, PageId, Pages, Slots, Taken, take_all};
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_LIMIT;
 use parking_lot::Mutex;
@@ -386,19 +386,12 @@ impl HostRange {
     /// Takes new pages and maps them to the `count` empty places from `first` on. All or none.
     pub fn grow(&mut self, first: u32, count: u32) -> Result<()> {
         self.slots.check_empty(first, count)?;
-        let mut taken = Vec::with_capacity(count as usize);
-        let mut outcome = Ok(());
-        for _ in 0..count {
-            match self.pages.take() {
-                Ok(page) => taken.push(page),
-                Err(error) => {
-                    outcome = Err(error);
-                    break;
-                }
-            }
-        }
-        let outcome = outcome.and_then(|()| self.map(first, &taken));
-        taken.iter().for_each(|page| drop(self.pages.release(*page)));
+        let give_back = |page| drop(self.pages.release(page));
+        let mut taken = take_all(count, || self.pages.take(), give_back)?;
+        // So that as many as can be are neighbours in the file.
+        taken.sort_unstable();
+        let outcome = self.map(first, &taken);
+        taken.into_iter().for_each(|page| drop(self.pages.release(page)));
         outcome
     }
 
