@@ -18,6 +18,7 @@ pub const SOURCES: &[&str] = &[
     "src/ffi/store_stream.rs",
     "src/ffi/ep_types.rs",
     "src/ffi/ep.rs",
+    "src/ffi/blocks.rs",
 ];
 
 /// The text of `include/nanomc.h` for this version of the library.

@@ -57,6 +57,9 @@
   {(uint32_t)sizeof(nmc_ep_dispatch_t), NMC_ABI_VERSION, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0}
 #define NMC_EP_MOE_INIT \
   {(uint32_t)sizeof(nmc_ep_moe_t), NMC_ABI_VERSION, NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, 0}
+#define NMC_BLOCKS_CONFIG_INIT \
+  {(uint32_t)sizeof(nmc_blocks_config_t), NMC_ABI_VERSION, 0, NMC_BLOCKS_BEST, {0, 0, 0, 0}}
+#define NMC_BLOCKS_STATS_INIT {(uint32_t)sizeof(nmc_blocks_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}}
 #define NMC_RANK_INFO_INIT {(uint32_t)sizeof(nmc_rank_info_t), 0, 0, 0, -1, NULL, 0, 0}
 
 /**
@@ -429,6 +432,36 @@
  * Without other processes on the device kernels are always placed early.
  */
 #define NMC_EP_EARLY 8
+
+/**
+ * The better strategy, which is `NMC_BLOCKS_SIZE_CLASS`.
+ */
+#define NMC_BLOCKS_BEST 0
+
+/**
+ * Lists of free runs by size class, found by a bitmap. A run fits wherever one is free that is longer by an eighth, and
+ * nearly always where one is just as long. About 8.5 bytes a block.
+ */
+#define NMC_BLOCKS_SIZE_CLASS 1
+
+/**
+ * Buddies. A run of n blocks needs an aligned free piece of the next power of two, of which it takes n; so runs do not fit
+ * where they would with the other one, and about three quarters of the blocks can be used for runs of 1 to 64. Less than
+ * a byte a block.
+ */
+#define NMC_BLOCKS_BUDDY 2
+
+/**
+ * An allocator of blocks: it knows their numbers, 0 to `total_blocks` - 1, and nothing of what lies in them. Blocks are
+ * taken as runs that follow each other, or scattered; both kinds are blocks like others, can be freed by either function,
+ * in any parts, and share the same free blocks. What is not in use is never freed: freeing something twice is an error,
+ * unless it was handed out again meanwhile.
+ *
+ * All functions may be called from any thread at the same time, also while another thread destroys it; none of them
+ * waits for blocks, and a mutex is held for the time of one operation. Statuses that every function can return:
+ * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (pointers that are NULL or not aligned).
+ */
+typedef struct nmc_blocks_t nmc_blocks_t;
 
 /**
  * One rank's part of an expert-parallel group: it sends tokens to the ranks of their experts and gets results back.
@@ -1552,6 +1585,101 @@ typedef struct nmc_ep_moe_t {
   uint32_t reserved;
 } nmc_ep_moe_t;
 
+/**
+ * How an allocator of blocks is made. Start from `NMC_BLOCKS_CONFIG_INIT`; `total_blocks` must be set.
+ */
+typedef struct nmc_blocks_config_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * `NMC_ABI_VERSION` as the caller knows it.
+   */
+  uint32_t abi_version;
+  /**
+   * Number of blocks, 1 to 2^31 - 1.
+   */
+  uint32_t total_blocks;
+  /**
+   * Where runs come from: one of `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS`, `NMC_BLOCKS_BUDDY`.
+   */
+  uint32_t strategy;
+  /**
+   * Zero.
+   */
+  uint64_t reserved[4];
+} nmc_blocks_config_t;
+
+/**
+ * Blocks that follow each other: `first`, `first + 1`, ... A plain value, which may be copied, cut in parts and kept by
+ * the program; the allocator knows blocks, not runs.
+ */
+typedef struct nmc_block_run_t {
+  /**
+   * Number of the first block.
+   */
+  int32_t first;
+  /**
+   * How many blocks.
+   */
+  int32_t count;
+} nmc_block_run_t;
+
+/**
+ * The state of an allocator of blocks at one moment. Start from `NMC_BLOCKS_STATS_INIT`.
+ */
+typedef struct nmc_blocks_stats_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`.
+   */
+  uint32_t strategy;
+  /**
+   * All blocks.
+   */
+  uint32_t total;
+  /**
+   * Blocks in use.
+   */
+  uint32_t used;
+  /**
+   * Blocks that are free; `used` and `free` are together `total`.
+   */
+  uint32_t free;
+  /**
+   * The longest run that `nmc_blocks_allocate` would give now.
+   */
+  uint32_t largest_run;
+  /**
+   * Stretches of free blocks.
+   */
+  uint32_t free_runs;
+  /**
+   * 1 - `largest_run` / `free`: 0 if all that is free is one run, near 1 if it lies in many pieces; 0 if nothing is free.
+   */
+  float fragmentation;
+  /**
+   * Requests that wait.
+   */
+  uint32_t waiting;
+  /**
+   * Requests that were served, and not fetched yet with `nmc_blocks_poll`.
+   */
+  uint32_t ready;
+  /**
+   * Bytes of memory that the allocator takes.
+   */
+  uint64_t bytes;
+  /**
+   * Zero.
+   */
+  uint64_t reserved[2];
+} nmc_blocks_stats_t;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -2655,6 +2783,134 @@ nmc_status_t nmc_ep_stats(const struct nmc_ep_t *ep,
                           uint64_t *expert_load,
                           uint64_t *waited_ns,
                           uint64_t *overflow_rows);
+
+/**
+ * Makes an allocator with all blocks free and puts a handle into `*out_blocks`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Destroyed with `nmc_blocks_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (the
+ * number of blocks, the strategy or a reserved field), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`.
+ */
+nmc_status_t nmc_blocks_create(const struct nmc_blocks_config_t *config, struct nmc_blocks_t **out_blocks);
+
+/**
+ * Destroys an allocator, whatever is in use. NULL is fine; in a forked child it does nothing.
+ *
+ * Blocks until calls of other threads have returned, which is soon. Graph-safe. Thread-safe: of several callers one
+ * succeeds. Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
+ */
+nmc_status_t nmc_blocks_destroy(struct nmc_blocks_t *blocks);
+
+/**
+ * Takes a run of exactly `count` blocks and stores it in `*run`. It takes what is free now, past requests that wait: those
+ * are served whenever blocks become free, before the call that frees them returns.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (no such run is free; the message says how many
+ * blocks are free and how long the longest run is), `NMC_ERR_INVALID_ARG` (`count` is 0).
+ */
+nmc_status_t nmc_blocks_allocate(struct nmc_blocks_t *blocks,
+                                 uint32_t count,
+                                 struct nmc_block_run_t *run);
+
+/**
+ * Gives back the blocks of a run, which may be a part of one (such as its tail), several that lie side by side, or blocks
+ * that were taken scattered. Requests that wait are served with them.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (the run has no blocks, reaches past the end, or one of its
+ * blocks is not in use; nothing was freed).
+ */
+nmc_status_t nmc_blocks_free(struct nmc_blocks_t *blocks,
+                             struct nmc_block_run_t run);
+
+/**
+ * Makes a run longer by the `more` blocks behind it, in place, and adds them to `run->count`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (not all of those are free, or the blocks end
+ * there; `*run` stays what it was), `NMC_ERR_INVALID_ARG` (`more` is 0, or `*run` is not wholly in use).
+ */
+nmc_status_t nmc_blocks_extend(struct nmc_blocks_t *blocks, struct nmc_block_run_t *run, uint32_t more);
+
+/**
+ * Takes any `count` free blocks and stores their numbers in `out`: all, or none. With `count` 0 it does nothing. It leaves
+ * long runs alone as far as it can, and takes what is free now, past requests that wait.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (fewer are free; the message says how many).
+ */
+nmc_status_t nmc_blocks_allocate_scattered(struct nmc_blocks_t *blocks,
+                                           size_t count,
+                                           int32_t *out);
+
+/**
+ * Gives back `count` blocks, in any order, however they were taken. Requests that wait are served with them.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (a number that is no block, a block that is not in use or that is
+ * given twice: the message says which one, and nothing was freed).
+ */
+nmc_status_t nmc_blocks_free_scattered(struct nmc_blocks_t *blocks,
+                                       const int32_t *numbers,
+                                       size_t count);
+
+/**
+ * Asks for a run of `count` blocks when there is room, and stores a ticket in `*ticket`, with which `nmc_blocks_poll`
+ * fetches it. Tickets are never 0 and never used again.
+ *
+ * Requests are served strictly in the order in which they came, whenever blocks become free: a small one behind a large
+ * one waits, though it would fit, so that the large one is not passed over for ever. `nmc_blocks_allocate` and
+ * `nmc_blocks_allocate_scattered` do not stand in line: a program that wants the line to hold uses requests only.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (`count` is more than all blocks),
+ * `NMC_ERR_INVALID_ARG` (`count` is 0), `NMC_ERR_LIMIT` (65,536 tickets are open).
+ */
+nmc_status_t nmc_blocks_request(struct nmc_blocks_t *blocks,
+                                uint32_t count,
+                                uint64_t *ticket);
+
+/**
+ * Fetches the run of a request into `*run`; with that its ticket ends.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_IN_PROGRESS` (it waits), `NMC_ERR_NOT_FOUND` (no such ticket is
+ * open), `NMC_ERR_NO_SPACE` (since `nmc_blocks_resize` there are fewer blocks than it asked for; the ticket ends).
+ */
+nmc_status_t nmc_blocks_poll(struct nmc_blocks_t *blocks,
+                             uint64_t ticket,
+                             struct nmc_block_run_t *run);
+
+/**
+ * Gives up a request. A run that it was served with, and that was not fetched, is free again; those behind it move up.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket is open: if it was fetched, its
+ * run belongs to who fetched it).
+ */
+nmc_status_t nmc_blocks_cancel(struct nmc_blocks_t *blocks,
+                               uint64_t ticket);
+
+/**
+ * Stores the state of the allocator in `*stats`.
+ *
+ * Does not block; puts single free blocks back to their neighbours first, which takes at most about a millisecond.
+ * Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`.
+ */
+nmc_status_t nmc_blocks_stats(struct nmc_blocks_t *blocks, struct nmc_blocks_stats_t *stats);
+
+/**
+ * The state as text for people: counts that add up, and a map with a character a block, 64 in a line: `.` is free, `X` in
+ * use. Text goes out as everywhere: `needed` receives the size with the NUL, and may be NULL.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
+ */
+nmc_status_t nmc_blocks_map(struct nmc_blocks_t *blocks,
+                            char *buffer,
+                            size_t capacity,
+                            size_t *needed);
+
+/**
+ * Changes the number of blocks to `total_blocks`, 1 to 2^31 - 1. New blocks are free and have the next numbers; blocks that go away are
+ * those with the highest numbers, and must be free. What lies in blocks is the program's business, before and after.
+ *
+ * Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (one that should go is
+ * in use; the message says which), `NMC_ERR_INVALID_ARG` (the number), `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_blocks_resize(struct nmc_blocks_t *blocks,
+                               uint32_t total_blocks);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -10,7 +10,7 @@
  *   nmc::view<float> kv = world.heap<float>(2, offset, count);    // the heap of rank 2, mapped here
  *   world.word(2, 0).store_release(epoch);
  *
- * Worlds are here; the object store is in nanomc/store.hpp, which this header includes.
+ * Worlds are here; the object store is in nanomc/store.hpp, the block allocator in nanomc/blocks.hpp: this header includes both.
  */
 #ifndef NANOMC_HPP
 #define NANOMC_HPP
@@ -636,6 +636,7 @@ static_assert(std::is_trivially_copyable_v<Word> && std::is_trivially_copyable_v
 
 }  // namespace nmc
 
+#include "nanomc/blocks.hpp"
 #include "nanomc/store.hpp"
 
 #endif  // NANOMC_HPP

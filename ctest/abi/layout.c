@@ -292,6 +292,31 @@ int main(void) {
   FIELD(nmc_ep_moe_t, inner);
   FIELD(nmc_ep_moe_t, reserved);
 
+  STRUCT(nmc_blocks_config_t);
+  FIELD(nmc_blocks_config_t, struct_size);
+  FIELD(nmc_blocks_config_t, abi_version);
+  FIELD(nmc_blocks_config_t, total_blocks);
+  FIELD(nmc_blocks_config_t, strategy);
+  FIELD(nmc_blocks_config_t, reserved);
+
+  STRUCT(nmc_block_run_t);
+  FIELD(nmc_block_run_t, first);
+  FIELD(nmc_block_run_t, count);
+
+  STRUCT(nmc_blocks_stats_t);
+  FIELD(nmc_blocks_stats_t, struct_size);
+  FIELD(nmc_blocks_stats_t, strategy);
+  FIELD(nmc_blocks_stats_t, total);
+  FIELD(nmc_blocks_stats_t, used);
+  FIELD(nmc_blocks_stats_t, free);
+  FIELD(nmc_blocks_stats_t, largest_run);
+  FIELD(nmc_blocks_stats_t, free_runs);
+  FIELD(nmc_blocks_stats_t, fragmentation);
+  FIELD(nmc_blocks_stats_t, waiting);
+  FIELD(nmc_blocks_stats_t, ready);
+  FIELD(nmc_blocks_stats_t, bytes);
+  FIELD(nmc_blocks_stats_t, reserved);
+
   /* Static, so that padding, were there any, is zero. */
   static const nmc_world_config_t config = NMC_WORLD_CONFIG_INIT;
   init_bytes("NMC_WORLD_CONFIG_INIT", &config, sizeof config);
@@ -305,6 +330,9 @@ int main(void) {
   init_bytes("NMC_EP_DISPATCH_INIT", &ep_dispatch, sizeof ep_dispatch);
   static const nmc_ep_moe_t ep_moe = NMC_EP_MOE_INIT;
   init_bytes("NMC_EP_MOE_INIT", &ep_moe, sizeof ep_moe);
+  static const nmc_blocks_config_t blocks = NMC_BLOCKS_CONFIG_INIT;
+  init_bytes("NMC_BLOCKS_CONFIG_INIT", &blocks, sizeof blocks);
   static const nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
-  return stats.struct_size == sizeof stats ? 0 : 1;
+  static const nmc_blocks_stats_t blocks_stats = NMC_BLOCKS_STATS_INIT;
+  return stats.struct_size == sizeof stats && blocks_stats.struct_size == sizeof blocks_stats ? 0 : 1;
 }

@@ -190,7 +190,9 @@ impl Blocks {
         } else {
             "it is not in use; was it freed before?".into()
         };
-        let text = format!("block {block} (number {at} of {}) cannot be freed: {why}; nothing was freed", blocks.len());
+        // Numbers are positive in 32 bits; others are what a C program sees as negative.
+        let (block, of) = (block.cast_signed(), blocks.len());
+        let text = format!("block {block} (number {at} of {of}) cannot be freed: {why}; nothing was freed");
         Error::new(NMC_ERR_INVALID_ARG, text)
     }
 

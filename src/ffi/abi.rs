@@ -2,6 +2,7 @@
 //! with what a C compiler makes of the header.
 
 use super::basic::nmc_slice_t;
+use super::blocks::{nmc_block_run_t, nmc_blocks_config_t, nmc_blocks_stats_t};
 use super::config::Config as _;
 use super::ep_types::{
     nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_gemm_t, nmc_ep_grouped_t, nmc_ep_moe_t, nmc_ep_recv_t,
@@ -55,6 +56,9 @@ pub fn table() -> String {
         nmc_ep_grouped_t { x, scales, masked_m, group_expert, row_of, row_index }
         nmc_ep_gemm_t { a, a_scales, b, c, masked_m, group_expert, groups, max_m, n, k, which, expected_m }
         nmc_ep_moe_t { struct_size, abi_version, w13, w2, workspace, workspace_bytes, out, gemm, gemm_user, inner, reserved }
+        nmc_blocks_config_t { struct_size, abi_version, total_blocks, strategy, reserved }
+        nmc_block_run_t { first, count }
+        nmc_blocks_stats_t { struct_size, strategy, total, used, free, largest_run, free_runs, fragmentation, waiting, ready, bytes, reserved }
     }
     initialiser(&mut text, "NMC_WORLD_CONFIG_INIT", &nmc_world_config_t::defaults());
     initialiser(&mut text, "NMC_STORE_CONFIG_INIT", &nmc_store_config_t::defaults());
@@ -62,6 +66,7 @@ pub fn table() -> String {
     initialiser(&mut text, "NMC_EP_CONFIG_INIT", &nmc_ep_config_t::defaults());
     initialiser(&mut text, "NMC_EP_DISPATCH_INIT", &nmc_ep_dispatch_t::defaults());
     initialiser(&mut text, "NMC_EP_MOE_INIT", &nmc_ep_moe_t::defaults());
+    initialiser(&mut text, "NMC_BLOCKS_CONFIG_INIT", &nmc_blocks_config_t::defaults());
     text
 }
 

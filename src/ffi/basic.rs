@@ -49,6 +49,7 @@ pub extern "C" fn nmc_status_name(status: nmc_status_t) -> *const c_char {
 /// Thread-safe, does not block, graph-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_last_error_message() -> *const c_char {
+    super::tell();
     super::LAST_ERROR
         .try_with(|last| {
             let last = last.borrow();

@@ -6,6 +6,7 @@
 
 pub mod abi;
 pub mod basic;
+pub mod blocks;
 pub mod config;
 pub mod ep;
 pub mod ep_types;
@@ -24,12 +25,45 @@ pub mod world_types;
 
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_OK, nmc_status_t};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
     /// NUL-terminated text of the last error of this thread.
     static LAST_ERROR: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// What the text will be made from, if nobody asked yet.
+    static UNTOLD: Cell<Option<Untold>> = const { Cell::new(None) };
+}
+
+/// An error whose text is made when somebody asks for it: for those that are a normal outcome of a fast call.
+#[derive(Clone, Copy)]
+struct Untold {
+    tell: fn([u32; 3]) -> String,
+    numbers: [u32; 3],
+}
+
+/// Keeps an error for `nmc_last_error_message`, with the numbers for its text.
+#[inline]
+pub(crate) fn remember_untold(status: nmc_status_t, tell: fn([u32; 3]) -> String, numbers: [u32; 3]) -> nmc_status_t {
+    let _ = UNTOLD.try_with(|untold| untold.set(Some(Untold { tell, numbers })));
+    status
+}
+
+/// Makes the text of an error that was only kept.
+fn tell() {
+    if let Ok(Some(Untold { tell, numbers })) = UNTOLD.try_with(Cell::take) {
+        store_text(&tell(numbers));
+    }
+}
+
+fn store_text(text: &str) {
+    // A thread that is being torn down has no place for the message; the status still tells.
+    let _ = LAST_ERROR.try_with(|last| {
+        let mut last = last.borrow_mut();
+        last.clear();
+        last.extend(text.bytes().map(|b| if b == 0 { b'?' } else { b }));
+        last.push(0);
+    });
 }
 
 /// Runs the body of an export: errors become a status and a message, panics become `NMC_ERR_INTERNAL`.
@@ -60,13 +94,8 @@ pub(crate) fn panicked(payload: &(dyn std::any::Any + Send)) -> Error {
 
 #[cold]
 pub(crate) fn remember(error: &Error) -> nmc_status_t {
-    // A thread that is being torn down has no place for the message; the status still tells.
-    let _ = LAST_ERROR.try_with(|last| {
-        let mut last = last.borrow_mut();
-        last.clear();
-        last.extend(error.message.bytes().map(|b| if b == 0 { b'?' } else { b }));
-        last.push(0);
-    });
+    let _ = UNTOLD.try_with(|untold| untold.set(None));
+    store_text(&error.message);
     error.status
 }
 
