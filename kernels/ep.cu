@@ -73,9 +73,10 @@ static __device__ __forceinline__ void nmc_ep_release_dependents() {
 #endif
 }
 
-// Whether the group has failed; the first block tells the host.
+// Whether the group has failed; the first block tells the host. For all threads of a block, and the same for all of them: an
+// error that arrives just now may be seen by some and not by others.
 static __device__ __forceinline__ bool nmc_ep_over(const nmc_ep_rank_t& d, bool first) {
-  if (!nmc_dev_ep_failed(d)) return false;
+  if (__syncthreads_or(nmc_dev_ep_failed(d)) == 0) return false;
   if (first && threadIdx.x == 0) nmc_dev_impl_ep_tell(d);
   return true;
 }
@@ -187,6 +188,10 @@ static __device__ __forceinline__ void nmc_ep_eight(ulonglong2 v, ulonglong2 mor
   if (DTYPE == 2) NmcEpVector<2>::load(more, f + 4);
 }
 
+// A group of elements that are all smaller than this has scale 1 and becomes zeros, each with its sign: the inverse of a smaller
+// scale is no number any more. src/ep/number.rs has the same.
+static constexpr float NMC_EP_TINY = 1e-30f;
+
 // One warp quantises 512 elements of a row and stores them, and their scales, at every target. 16 lanes have a group.
 template <uint32_t DTYPE>
 static __device__ __forceinline__ void nmc_ep_quantise_part(const nmc_ep_rank_t& d, const ulonglong2* v, const char* x,
@@ -209,8 +214,9 @@ static __device__ __forceinline__ void nmc_ep_quantise_part(const nmc_ep_rank_t&
     for (int j = 0; j < 8; ++j) most = fmaxf(most, fabsf(f[j]));
 #pragma unroll
     for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
-    const float scale = most > 0 ? __fdiv_rn(most, 448.0f) : 1.0f;
-    const float inverse = most > 0 ? __fdiv_rn(448.0f, most) : 1.0f;
+    const bool some = most >= NMC_EP_TINY;
+    const float scale = some ? __fdiv_rn(most, 448.0f) : 1.0f;
+    const float inverse = some ? __fdiv_rn(448.0f, most) : 1.0f;
     uint64_t packed = 0;
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
@@ -231,7 +237,9 @@ static __device__ __forceinline__ void nmc_ep_quantise_part(const nmc_ep_rank_t&
 
 // The last warp of a block tells what rows are for: metadata of every token and records; the others move rows, 2 KiB or
 // half of it at a time. Loads that do not depend on each other are begun before the first is looked at: each takes as long
-// as a tenth of the whole copy. A block signals for itself; the first one waits for all.
+// as a tenth of the whole copy. The word that says that the group has failed is one of those loads: a warp that sees it stores
+// nothing, since the memory may belong to another group by now, and the block does not signal. A block signals for itself;
+// the first one waits for all.
 template <int N>
 static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
   __shared__ uint32_t bad_block, phase_shared;
@@ -264,6 +272,7 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
       }
       bool bad;
       const uint32_t targets = nmc_dev_ep_targets(d, expert, &bad);
+      if (__any_sync(0xffffffffu, over != 0)) break;
       if (bad) {
         if (lane == 0) nmc_dev_impl_ep_fail(d, NMC_EP_FAULT_EXPERT, d.rank, t);
         if (lane == 0) bad_block = 1;
@@ -284,24 +293,27 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
         }
       }
     }
-    for (uint32_t dst = block; fits && dst < d.world; dst += d.blocks) {
+    const bool failed = __any_sync(0xffffffffu, over != 0);
+    for (uint32_t dst = block; fits && !failed && dst < d.world; dst += d.blocks) {
       nmc_dev_ep_send_record(d, dst, c.idx, c.idx_64 != 0, tokens, phase);
     }
     if (lane == 0) {
       phase_shared = phase;
-      if (block == 0 && !fits) nmc_dev_impl_ep_fail(d, NMC_EP_FAULT_TOKENS, d.rank, tokens);
-      if (over != 0 && block == 0) nmc_dev_impl_ep_tell(d);
-      if (over != 0 || !fits) bad_block = 1;
+      if (block == 0 && !fits && !failed) nmc_dev_impl_ep_fail(d, NMC_EP_FAULT_TOKENS, d.rank, tokens);
+      if (failed || !fits) bad_block = 1;
     }
   } else if (fits) {
     const uint32_t vectors = d.wire == 1 ? d.hidden / 8 : d.x_bytes / 16;
     const uint32_t parts = (vectors + NMC_EP_SEND_UNIT - 1) / NMC_EP_SEND_UNIT;
     const uint64_t row_bytes = d.wire == 1 ? static_cast<uint64_t>(d.y_bytes) : d.x_bytes;
+    uint64_t over = 0;
     for (uint32_t unit = block * movers + warp; unit < tokens * parts; unit += d.blocks * movers) {
       const uint32_t t = unit / parts, part = unit % parts, first = part * NMC_EP_SEND_UNIT;
       const char* x = static_cast<const char*>(c.x) + t * row_bytes;
       const uint64_t entry = static_cast<uint64_t>(t) * d.top_k + lane;
       const int64_t expert = lane < d.top_k ? nmc_dev_impl_ep_expert(c.idx, c.idx_64 != 0, entry) : -1;
+      // In the first turn only, and there beside the other loads: none of them waits for another.
+      if (unit < d.blocks * movers) over = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
       // 8 elements of fp32 are two vectors: those are loaded later.
       ulonglong2 v[NMC_EP_SEND_UNIT / 32];
       if (d.wire != 1 || d.dtype != 2) {
@@ -313,6 +325,10 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
       }
       bool bad;  // found by the last warp, too
       const uint32_t targets = nmc_dev_ep_targets(d, expert, &bad);
+      if (__any_sync(0xffffffffu, over != 0)) {
+        if (lane == 0) bad_block = 1;
+        break;
+      }
       if (d.wire != 1) {
         nmc_ep_copy_part(d, v, t, targets, first, vectors);
       } else if (d.dtype == 0) {
@@ -325,8 +341,11 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
     }
   }
   __syncthreads();
-  // A mistake must not be followed by flags.
-  if (bad_block != 0) return;
+  // A mistake must not be followed by flags, nor rows that were not stored.
+  if (bad_block != 0) {
+    if (block == 0 && threadIdx.x == 0) nmc_dev_impl_ep_tell(d);
+    return;
+  }
   const uint32_t phase = phase_shared;
   if (threadIdx.x == 0) nmc_dev_ep_signal_dispatch(d, block, phase, tokens);
   if (block != 0) return;
@@ -394,7 +413,8 @@ static __device__ __forceinline__ void nmc_ep_combine(const NmcEpGroup<N>& g) {
   nmc_ep_wait_for_previous();
   const uint32_t vectors = d.y_bytes / 16, parts = (vectors + NMC_EP_SUM_UNIT - 1) / NMC_EP_SUM_UNIT;
   uint32_t unit = block * warps + warp;
-  const uint64_t over = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
+  // Threads may see it differently: the block agrees where it synchronises anyway, after the copy and in the wait.
+  bool over = nmc_dev_ep_failed(d);
   const uint32_t phase = nmc_dev_ep_phase(d);
   const uint32_t tokens = nmc_dev_impl_ep_ld32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_TOKENS));
   uint32_t sources = unit / parts < d.t_cap ? nmc_dev_ep_sent(d, unit / parts) : 0;
@@ -402,34 +422,31 @@ static __device__ __forceinline__ void nmc_ep_combine(const NmcEpGroup<N>& g) {
   // above, which nothing has waited for yet.
   const bool signals = c.x == nullptr && (c.halves & NMC_EP_SEND) != 0 && block == 0 && threadIdx.x == 0;
   if (signals) nmc_dev_fence_release_sys();
-  if (over != 0) {
-    if (block == 0 && threadIdx.x == 0) nmc_dev_impl_ep_tell(d);
-    return;
-  }
-  if (signals) nmc_dev_impl_ep_flag_return(d, phase);
-  if (c.halves & NMC_EP_SEND) {
-    if (c.x != nullptr) {
-      const uint32_t pieces = (vectors + NMC_EP_UNIT - 1) / NMC_EP_UNIT;
-      for (uint32_t i = block * warps + warp; i < d.world * d.t_cap * pieces; i += blocks * warps) {
-        const uint32_t slot = i / pieces, first = i % pieces * NMC_EP_UNIT;
-        if (!nmc_dev_ep_live(d, slot / d.t_cap, slot % d.t_cap)) continue;
-        nmc_ep_copy_row(static_cast<const char*>(c.x) + static_cast<uint64_t>(slot) * d.y_bytes,
-                        nmc_dev_impl_ep_own(d, d.off_y + static_cast<uint64_t>(slot) * d.y_bytes), first, vectors);
-      }
-      __syncthreads();
-      if (threadIdx.x == 0) {
-        uint32_t* returned = reinterpret_cast<uint32_t*>(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_RETURNED));
-        uint32_t before;
-        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(returned) : "memory");
-        if (before == blocks - 1) {
-          nmc_dev_impl_ep_st32(returned, 0);
-          nmc_dev_ep_signal_return(d, phase);
-        }
+  if (signals && !over) nmc_dev_impl_ep_flag_return(d, phase);
+  if ((c.halves & NMC_EP_SEND) != 0 && c.x != nullptr) {
+    const uint32_t pieces = (vectors + NMC_EP_UNIT - 1) / NMC_EP_UNIT;
+    for (uint32_t i = block * warps + warp; !over && i < d.world * d.t_cap * pieces; i += blocks * warps) {
+      const uint32_t slot = i / pieces, first = i % pieces * NMC_EP_UNIT;
+      if (!nmc_dev_ep_live(d, slot / d.t_cap, slot % d.t_cap)) continue;
+      nmc_ep_copy_row(static_cast<const char*>(c.x) + static_cast<uint64_t>(slot) * d.y_bytes,
+                      nmc_dev_impl_ep_own(d, d.off_y + static_cast<uint64_t>(slot) * d.y_bytes), first, vectors);
+    }
+    over = __syncthreads_or(over) != 0;
+    if (threadIdx.x == 0 && !over) {
+      uint32_t* returned = reinterpret_cast<uint32_t*>(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_RETURNED));
+      uint32_t before;
+      asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(returned) : "memory");
+      if (before == blocks - 1) {
+        nmc_dev_impl_ep_st32(returned, 0);
+        nmc_dev_ep_signal_return(d, phase);
       }
     }
   }
-  if ((c.halves & NMC_EP_RECV) == 0) return;
-  if (!nmc_dev_impl_ep_wait(d, NMC_EP_OFF_RETURNS, d.world, 1, phase, block == 0)) return;
+  if ((c.halves & NMC_EP_RECV) == 0) {
+    if (over && block == 0 && threadIdx.x == 0) nmc_dev_impl_ep_tell(d);
+    return;
+  }
+  if (!nmc_dev_impl_ep_wait(d, NMC_EP_OFF_RETURNS, d.world, 1, phase, block == 0, !over)) return;
   if ((g.early & NMC_EP_EARLY_COMBINE) != 0) nmc_ep_release_dependents();
   while (unit < tokens * parts) {
     const uint32_t t = unit / parts, first = unit % parts * NMC_EP_SUM_UNIT;
@@ -629,8 +646,9 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
   const uint32_t room = spill_first < spill_groups ? spill_groups - spill_first : 0;
   const uint64_t fits = static_cast<uint64_t>(d.max_m) * (1 + room);
   if (threadIdx.x == 0 && rows > fits) {
-    uint64_t* lost = reinterpret_cast<uint64_t*>(d.status) + 8 + e;
-    nmc_dev_st_relaxed_sys_u64(lost, nmc_dev_impl_ep_ld64(lost) + (rows - fits));
+    // Atomic for this GPU: a pack of another buffer set may count beside it. The host only reads.
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;"
+                 : : "l"(reinterpret_cast<uint64_t*>(d.status) + 8 + e), "l"(rows - fits) : "memory");
   }
 }
 

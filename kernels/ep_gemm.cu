@@ -5,11 +5,13 @@
 //
 // Launch of nmc_k_ep_gemm:     grid (ceil(n / 64), groups, 1), block (128, 1, 1), no dynamic shared memory
 //                              (48 KB static: no function attribute to set).
-// Launch of nmc_k_ep_silu_mul: grid (x, groups, 1) with x = min(max_m, 16), block (256, 1, 1), no shared memory;
+// Launch of nmc_k_ep_silu_mul (bf16), nmc_k_ep_silu_mul_fp16, nmc_k_ep_silu_mul_fp32:
+//                              grid (x, groups, 1) with x = min(max_m, 16), block (256, 1, 1), no shared memory;
 //                              any x of at least 1 is right.
 // No grid dimension may be 0: with groups, max_m, n or inner 0 there is nothing to launch. groups is at most 65535.
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <stdint.h>
 
 // src/cuda/ep.rs has the same numbers.
@@ -264,4 +266,34 @@ nmc_k_ep_silu_mul(const __nv_bfloat16* gate_up, __nv_bfloat16* out, const int32_
       }
     }
   }
+}
+
+// The same for other element types: one element a thread, in fp32, rounded once.
+template <typename T, typename From, typename To>
+static __device__ __forceinline__ void nmc_ep_silu_mul_rows(const T* gate_up, T* out, const int32_t* masked_m, uint32_t groups,
+                                                            uint32_t max_m, uint32_t inner, From from, To to) {
+  const uint32_t group = blockIdx.y;
+  if (group >= groups) return;
+  const uint32_t m = nmc_ep_rows(masked_m, group, max_m);
+  for (uint32_t r = blockIdx.x; r < m; r += gridDim.x) {
+    const uint64_t row = static_cast<uint64_t>(group) * max_m + r;
+    const T* gate = gate_up + row * 2 * inner;
+    for (uint32_t i = threadIdx.x; i < inner; i += blockDim.x) {
+      const float g = from(gate[i]), up = from(gate[inner + i]);
+      out[row * inner + i] = to(g / (1.0f + expf(-g)) * up);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(NMC_EP_SILU_THREADS)
+nmc_k_ep_silu_mul_fp16(const __half* gate_up, __half* out, const int32_t* masked_m, uint32_t groups, uint32_t max_m,
+                       uint32_t inner) {
+  nmc_ep_silu_mul_rows(gate_up, out, masked_m, groups, max_m, inner, [](__half v) { return __half2float(v); },
+                       [](float v) { return __float2half_rn(v); });
+}
+
+extern "C" __global__ void __launch_bounds__(NMC_EP_SILU_THREADS)
+nmc_k_ep_silu_mul_fp32(const float* gate_up, float* out, const int32_t* masked_m, uint32_t groups, uint32_t max_m,
+                       uint32_t inner) {
+  nmc_ep_silu_mul_rows(gate_up, out, masked_m, groups, max_m, inner, [](float v) { return v; }, [](float v) { return v; });
 }

@@ -88,6 +88,7 @@ struct Case {
   uint32_t dtype = NMC_EP_BF16, dispatch = NMC_EP_DISPATCH_SAME, weights = NMC_EP_WEIGHTS_FP32;
   uint32_t max_m = 0, spill_groups = 0, sets = 1, first_phase = 0;
   bool idx_64 = false, masked = true, repeated = true;
+  bool tiny = true;  // some groups of elements are; see unusual()
   int64_t deadline_ms = -1;
   uint64_t heap_offset = 0;
 
@@ -125,6 +126,15 @@ struct Tokens {
   std::vector<float> weights;
 };
 
+// Some groups of 128 elements are tiny (around and below the 1e-30 under which fp8 makes zeros of them, down to denormals) or
+// all -0.0, and any element may be -0.0: what a conversion could get wrong.
+inline float unusual(uint32_t random, size_t group, float value) {
+  if (random % 61 == 0) return -0.0f;
+  const float tiny[] = {1e-29f, 1.5e-30f, 9e-31f, 1e-33f, 1e-36f, 1e-38f, 1e-40f, 1e-44f, 0.0f};
+  const uint64_t mixed = group * 0x9e3779b97f4a7c15u >> 40;
+  return mixed % 8 == 0 ? value * tiny[mixed / 8 % 9] : value;
+}
+
 inline Tokens tokens_of(const Case& c, uint32_t rank, uint32_t step, int fixed = -1) {
   std::mt19937_64 random(c.seed * 1000003 + step * 131 + rank);
   Tokens t;
@@ -133,8 +143,13 @@ inline Tokens tokens_of(const Case& c, uint32_t rank, uint32_t step, int fixed =
   const bool given = c.dispatch == NMC_EP_DISPATCH_FP8_GIVEN;
   t.x.resize(static_cast<size_t>(t.n) * (given ? c.hidden : c.y_bytes()));
   for (size_t i = 0; i < static_cast<size_t>(t.n) * c.hidden; ++i) {
-    if (given) t.x[i] = static_cast<unsigned char>(random() % 2 << 7 | random() % 0x7f);
-    else put(c.dtype, t.x.data(), i, normal(random));
+    if (given) {
+      t.x[i] = static_cast<unsigned char>(random() % 2 << 7 | random() % 0x7f);
+    } else {
+      const float value = normal(random);
+      const uint32_t choice = static_cast<uint32_t>(random());
+      put(c.dtype, t.x.data(), i, c.tiny ? unusual(choice, i / 128, value) : value);
+    }
   }
   t.scales.resize(given ? static_cast<size_t>(t.n) * c.scales() * 4 : 0);
   for (size_t i = 0; i < t.scales.size() / 4; ++i) {
@@ -259,7 +274,7 @@ struct Rank {
     Bytes n(4);
     std::memcpy(n.data(), &tokens.n, 4);
     count.put(n);
-    for (Buffer<Memory>* b : {&out, &grouped, &masked_m, &group_expert, &row_of, &row_index, &y}) b->poison();
+    for (Buffer<Memory>* b : {&out, &grouped, &grouped_scales, &masked_m, &group_expert, &row_of, &row_index, &y}) b->poison();
   }
 
   nmc_ep_dispatch_t dispatch(uint32_t layer, bool count_on_device) const {
@@ -317,7 +332,7 @@ struct Rank {
   Bytes digest() const {
     Bytes all;
     const auto add = [&all](const Bytes& b, size_t bytes) { all.insert(all.end(), b.begin(), b.begin() + static_cast<long>(bytes)); };
-    const Bytes m = masked_m.read(), rows = grouped.read();
+    const Bytes m = masked_m.read(), rows = grouped.read(), factors = grouped_scales.read();
     add(out.read(), size_t{tokens.n} * c.y_bytes());
     for (const Buffer<Memory>* b : {&masked_m, &group_expert, &row_of, &row_index}) {
       const Bytes data = b->read();
@@ -329,6 +344,10 @@ struct Rank {
       if (n < 0 || n > static_cast<int32_t>(c.rows())) n = 0;
       const unsigned char* first = rows.data() + size_t{g} * c.rows() * c.x_bytes();
       all.insert(all.end(), first, first + static_cast<size_t>(n) * c.x_bytes());
+      for (uint32_t s = 0; s < c.scales(); ++s) {
+        const unsigned char* scale = factors.data() + 4 * (size_t{g} * c.scales() + s) * c.pitch();
+        all.insert(all.end(), scale, scale + 4 * static_cast<size_t>(n));
+      }
     }
     return all;
   }

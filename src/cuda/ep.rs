@@ -10,7 +10,7 @@ use super::error::call;
 use super::kernels::{Kernels, arg};
 use crate::bail;
 use crate::base::error::Result;
-use crate::layout::ep::{MAX_EP_RANKS, RankDesc};
+use crate::layout::ep::{Dtype, MAX_EP_RANKS, RankDesc};
 
 /// Most experts of a rank that the pack kernel can count.
 pub const MAX_LOCAL_EXPERTS: u32 = 1024;
@@ -124,8 +124,8 @@ const GEMM_TILE_N: u32 = 64;
 const SILU_THREADS: u32 = 256;
 const SILU_BLOCKS: u32 = 16;
 
-/// The functions of the module: by kernel, for 1, 8 and 32 ranks; the product and the activation.
-pub(super) struct Functions([[CUfunction; 3]; 4], CUfunction, CUfunction);
+/// The functions of the module: by kernel, for 1, 8 and 32 ranks; the product; the activation by element type.
+pub(super) struct Functions([[CUfunction; 3]; 4], CUfunction, [CUfunction; 3]);
 
 impl Functions {
     pub(super) fn find(function: impl Fn(&CStr) -> Result<CUfunction>) -> Result<Self> {
@@ -147,7 +147,12 @@ impl Functions {
             // refuses the launches that ask for it; they are for larger ones.
             unsafe { sys::cuFuncSetAttribute(dispatch, most, SPREAD_BYTES.cast_signed()) };
         }
-        Ok(Self(found, function(c"nmc_k_ep_gemm")?, function(c"nmc_k_ep_silu_mul")?))
+        let silu_mul = [
+            function(c"nmc_k_ep_silu_mul")?,
+            function(c"nmc_k_ep_silu_mul_fp16")?,
+            function(c"nmc_k_ep_silu_mul_fp32")?,
+        ];
+        Ok(Self(found, function(c"nmc_k_ep_gemm")?, silu_mul))
     }
 
     fn get(&self, kernel: EpKernel, size: usize) -> CUfunction {
@@ -256,10 +261,11 @@ impl Kernels<'_> {
         unsafe { self.launch_2d(self.loaded.ep.1, grid, GEMM_THREADS, stream, &mut arguments) }
     }
 
-    /// Enqueues `out = silu(gate) * up` for the rows in use, in bf16. Addresses: (gate_up, out, masked_m).
+    /// Enqueues `out = silu(gate) * up` for the rows in use. Addresses: (gate_up, out, masked_m).
     pub fn ep_silu_mul(
         &self,
         stream: *mut c_void,
+        dtype: Dtype,
         (gate_up, out, masked_m): (u64, u64, u64),
         groups: u32,
         max_m: u32,
@@ -267,8 +273,15 @@ impl Kernels<'_> {
     ) -> Result<()> {
         let mut arguments = [arg(&gate_up), arg(&out), arg(&masked_m), arg(&groups), arg(&max_m), arg(&inner)];
         let grid = (max_m.min(SILU_BLOCKS), groups);
-        // SAFETY: order and types are those of nmc_k_ep_silu_mul in kernels/ep_gemm.cu.
-        unsafe { self.launch_2d(self.loaded.ep.2, grid, SILU_THREADS, stream, &mut arguments) }
+        let [bf16, fp16, fp32] = self.loaded.ep.2;
+        let function = match dtype {
+            Dtype::Bf16 => bf16,
+            Dtype::Fp16 => fp16,
+            Dtype::Fp32 => fp32,
+            Dtype::Fp8 => bail!(NMC_ERR_UNSUPPORTED, "the activation has no fp8"),
+        };
+        // SAFETY: order and types are those of nmc_k_ep_silu_mul and its siblings in kernels/ep_gemm.cu.
+        unsafe { self.launch_2d(function, grid, SILU_THREADS, stream, &mut arguments) }
     }
 
     /// Blocks of a kernel that the device can hold at once.

@@ -2,8 +2,7 @@
 //! The products are the engine's own, through a callback that enqueues them, or the library's.
 
 use super::{Core, Dispatch, Grouped, host};
-use crate::base::error::{Error, Result};
-use crate::base::status::NMC_ERR_UNSUPPORTED;
+use crate::base::error::Result;
 use crate::cuda::GemmShape;
 use crate::layout::ep::{Dtype, Shape, Wire};
 use std::ffi::c_void;
@@ -136,14 +135,10 @@ pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Resu
     // All of it before anything is sent: a layer that stops half-way would leave the peers waiting.
     core.memory("out", layer.out, 16)?;
     core.memory("workspace", layer.workspace, 256)?;
-    if core.device.is_some() && shape.dtype != Dtype::Bf16 {
-        return Err(only_bf16());
-    }
     if layer.gemm.is_none() {
         check_built_in(core, layer)?;
     }
     let at = |offset: u64| layer.workspace + offset;
-    let number = layer.dispatch.layer;
     let grouped = Grouped {
         x: at(parts.x),
         scales: if shape.scales() > 0 { at(parts.scales) } else { 0 },
@@ -153,7 +148,15 @@ pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Resu
         row_index: at(parts.row_index),
     };
     core.dispatch(stream, &layer.dispatch)?;
-    core.pack(stream, number, &grouped)?;
+    // The others wait for this rank from here on.
+    experts(core, stream, layer, &parts, &grouped).inspect_err(|_| core.abort())
+}
+
+/// Everything after the dispatch.
+fn experts(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>, parts: &Parts, grouped: &Grouped) -> Result<()> {
+    let (shape, number) = (&core.shape, layer.dispatch.layer);
+    let at = |offset: u64| layer.workspace + offset;
+    core.pack(stream, number, grouped)?;
     let first = Gemm {
         which: 0,
         a: grouped.x,
@@ -182,6 +185,7 @@ pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Resu
             let groups = shape.groups();
             device.kernels()?.ep_silu_mul(
                 stream,
+                shape.dtype,
                 (first.c, second.a, grouped.masked_m),
                 groups,
                 shape.max_m,
@@ -194,18 +198,14 @@ pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Resu
     core.combine(stream, number, 0, layer.out, super::BOTH)
 }
 
-fn only_bf16() -> Error {
-    Error::new(NMC_ERR_UNSUPPORTED, "on a GPU the experts of nmc_ep_moe_forward are computed in bf16 only")
-}
-
 fn check_built_in(core: &Core, layer: &Layer<'_>) -> Result<()> {
     if layer.w13 == 0 || layer.w2 == 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "without a callback the layer needs w13 and w2");
     }
     core.memory("w13", layer.w13, 16)?;
     core.memory("w2", layer.w2, 16)?;
-    if core.device.is_some() && core.shape.wire != Wire::Same {
-        crate::bail!(NMC_ERR_UNSUPPORTED, "the built-in product takes no fp8 rows on a GPU; give a callback");
+    if core.device.is_some() && (core.shape.dtype != Dtype::Bf16 || core.shape.wire != Wire::Same) {
+        crate::bail!(NMC_ERR_UNSUPPORTED, "on a GPU the built-in product takes bf16 rows only; give a callback");
     }
     Ok(())
 }

@@ -28,7 +28,8 @@ fn y_dtype(d: &RankDesc) -> Dtype {
     Dtype::from_code(d.dtype).unwrap_or(Dtype::Fp32)
 }
 
-/// Records the first failure and tells the peers, so that nobody waits for a group that is over.
+/// Records the first failure and tells the peers, so that nobody waits for a group that is over. Of one that is over already
+/// they have been told, and their memory may have another use by now.
 pub fn fail(d: &RankDesc, fault: Fault, about: u32, value: u32) -> Failed {
     fail_with(d, fault.word(d.rank, about, d.layer, value))
 }
@@ -36,8 +37,10 @@ pub fn fail(d: &RankDesc, fault: Fault, about: u32, value: u32) -> Failed {
 /// The same with an error word.
 pub fn fail_with(d: &RankDesc, error: u64) -> Failed {
     let _ = word(d.status).compare_exchange(0, error, Relaxed, Relaxed);
-    for region in d.region.iter().take(d.world as usize) {
-        let _ = word(region + OFF_ABORT).compare_exchange(0, error, Release, Relaxed);
+    if word(d.own() + OFF_ABORT).compare_exchange(0, error, Release, Relaxed).is_ok() {
+        for region in d.region.iter().take(d.world as usize) {
+            let _ = word(region + OFF_ABORT).compare_exchange(0, error, Release, Relaxed);
+        }
     }
     Failed
 }

@@ -117,12 +117,16 @@ pub fn store(dtype: Dtype, values: &[f32], row: u64) {
     }
 }
 
+/// A group of elements that are all smaller than this has scale 1 and becomes zeros, each with its sign: the inverse of a smaller
+/// scale is no number any more. `NMC_EP_TINY` in kernels/ep.cu.
+const TINY: f32 = 1e-30;
+
 /// Quantises a row to e4m3 with one scale per group.
 pub fn quantise(values: &[f32], codes: &mut [u8], scales: &mut [f32]) {
     let group = SCALE_GROUP as usize;
     for ((values, codes), scale) in values.chunks(group).zip(codes.chunks_mut(group)).zip(scales) {
         let most = values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
-        let some = most > 0.0;
+        let some = most >= TINY;
         *scale = if some { most / 448.0 } else { 1.0 };
         let inverse = if some { 448.0 / most } else { 1.0 };
         codes.iter_mut().zip(values).for_each(|(code, v)| *code = to_e4m3(v * inverse));
@@ -165,6 +169,31 @@ mod tests {
             if !from_fp16(bits).is_nan() {
                 assert_eq!(to_fp16(from_fp16(bits)), bits);
             }
+        }
+    }
+
+    #[test]
+    fn tiny_groups_become_zeros_with_their_signs() {
+        // One group each: denormals, what has a scale without an inverse, the last number below the limit, and zeros.
+        let tiny = [1e-45f32, 1.1e-38, 1e-37, 1e-36, 9e-31, TINY.next_down(), 0.0];
+        for size in tiny {
+            let values: Vec<f32> = (0..128).map(|i| if i % 3 == 0 { -size } else { size }).collect();
+            let (mut codes, mut scales) = (vec![0x55; 128], vec![f32::NAN; 1]);
+            quantise(&values, &mut codes, &mut scales);
+            assert_eq!(scales[0].to_bits(), 1.0f32.to_bits(), "{size:e}");
+            for (i, code) in codes.iter().enumerate() {
+                assert_eq!(*code, if i % 3 == 0 { 0x80 } else { 0 }, "{size:e} at {i}");
+            }
+        }
+        // From the limit on a group has its scale, whatever else is in it.
+        for size in [TINY, 1e-20, 1.0, f32::MAX] {
+            let mut values = vec![-0.0f32; 128];
+            (values[5], values[6], values[7]) = (size, -size, 1e-45);
+            let (mut codes, mut scales) = (vec![0x55; 128], vec![f32::NAN; 1]);
+            quantise(&values, &mut codes, &mut scales);
+            assert_eq!(scales[0].to_bits(), (size / 448.0).to_bits(), "{size:e}");
+            assert!(scales[0].is_normal());
+            assert_eq!((codes[4], codes[5], codes[6], codes[7]), (0x80, 0x7e, 0xfe, 0), "{size:e}");
         }
     }
 

@@ -49,11 +49,15 @@ NMC_DEV void nmc_dev_impl_ep_st16(void* at, int32_t v) {
   asm volatile("st.relaxed.sys.global.u16 [%0], %1;" : : "l"(at), "h"(static_cast<uint16_t>(v)) : "memory");
 }
 
-/* The first failure stays; peers learn of it, so that nobody waits for a group that is over. */
+/* The first failure stays; peers learn of it, so that nobody waits for a group that is over. Of one that is over already they
+ * have been told, and their memory may have another use by now. */
 NMC_DEV void nmc_dev_impl_ep_end(const nmc_ep_rank_t& d, uint64_t word) {
   uint64_t* status = reinterpret_cast<uint64_t*>(d.status);
-  if (nmc_dev_impl_ep_ld64(status) == 0) nmc_dev_impl_ep_st64(status, word);
-  for (uint32_t r = 0; r < d.world; ++r) nmc_dev_impl_ep_st64(reinterpret_cast<uint64_t*>(d.region[r]), word);
+  const uint64_t earlier = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
+  if (nmc_dev_impl_ep_ld64(status) == 0) nmc_dev_impl_ep_st64(status, earlier != 0 ? earlier : word);
+  for (uint32_t r = 0; r < d.world && earlier == 0; ++r) {
+    nmc_dev_impl_ep_st64(reinterpret_cast<uint64_t*>(d.region[r]), word);
+  }
   nmc_dev_fence_release_sys();
   if (d.trap != 0) __trap();
 }
@@ -194,12 +198,11 @@ NMC_DEV bool nmc_dev_impl_ep_wait_flag(const nmc_ep_rank_t& d, const uint64_t* f
 }
 
 /* All threads of a block: each waits for its share of `n` flags, `per_source` of which belong to a rank. `account`: add the
- * time waited to the statistics. */
+ * time waited to the statistics. `ok`: false for threads that know already that the group has failed; all then return false. */
 NMC_DEV bool nmc_dev_impl_ep_wait(const nmc_ep_rank_t& d, uint64_t off_flags, uint32_t n, uint32_t per_source,
-                                  uint32_t phase, bool account) {
+                                  uint32_t phase, bool account, bool ok) {
   const uint64_t* flags = reinterpret_cast<const uint64_t*>(nmc_dev_impl_ep_own(d, d.off_set + off_flags));
   const uint64_t start = nmc_dev_globaltimer_ns();
-  bool ok = true;
   for (uint32_t i = threadIdx.x; i < n && ok; i += blockDim.x) {
     const uint32_t source = i / per_source;
     ok = nmc_dev_impl_ep_wait_flag(d, flags + i, source, phase, start);
@@ -216,7 +219,7 @@ NMC_DEV bool nmc_dev_impl_ep_wait(const nmc_ep_rank_t& d, uint64_t off_flags, ui
 }
 
 NMC_DEV bool nmc_dev_ep_wait_dispatch(const nmc_ep_rank_t& d, uint32_t phase, uint32_t tokens) {
-  if (!nmc_dev_impl_ep_wait(d, NMC_EP_OFF_FLAGS, d.world * d.blocks, d.blocks, phase, true)) return false;
+  if (!nmc_dev_impl_ep_wait(d, NMC_EP_OFF_FLAGS, d.world * d.blocks, d.blocks, phase, true, true)) return false;
   /* Own blocks have signalled too, so none of them will look at the old phase any more. */
   if (threadIdx.x == 0) {
     nmc_dev_impl_ep_st32(nmc_dev_impl_ep_own(d, d.off_set), phase);
@@ -226,7 +229,7 @@ NMC_DEV bool nmc_dev_ep_wait_dispatch(const nmc_ep_rank_t& d, uint32_t phase, ui
 }
 
 NMC_DEV bool nmc_dev_ep_wait_return(const nmc_ep_rank_t& d, uint32_t phase) {
-  return nmc_dev_impl_ep_wait(d, NMC_EP_OFF_RETURNS, d.world, 1, phase, false);
+  return nmc_dev_impl_ep_wait(d, NMC_EP_OFF_RETURNS, d.world, 1, phase, false, true);
 }
 
 NMC_DEV bool nmc_dev_ep_live(const nmc_ep_rank_t& d, uint32_t src, uint32_t t) {
