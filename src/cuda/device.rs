@@ -56,6 +56,7 @@ pub struct Device {
     facts: DeviceFacts,
     pid: u32,
     stream: OnceCell<PrivateStream>,
+    urgent: OnceCell<PrivateStream>,
     loaded: OnceCell<Loaded>,
 }
 
@@ -154,6 +155,7 @@ impl Device {
             facts,
             pid: std::process::id(),
             stream: OnceCell::new(),
+            urgent: OnceCell::new(),
             loaded: OnceCell::new(),
         })
     }
@@ -228,6 +230,35 @@ impl Device {
         unsafe { call!(sys::cuStreamSynchronize(stream.0)) }
     }
 
+    fn urgent_stream(&self) -> Result<CUstream> {
+        let stream = self.urgent.get_or_try_init(|| -> Result<PrivateStream> {
+            let (mut stream, mut least, mut greatest) = (core::ptr::null_mut(), 0, 0);
+            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+            // SAFETY: this device's context is current; the stream is destroyed in `drop`.
+            unsafe {
+                call!(sys::cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest))?;
+                call!(sys::cuStreamCreateWithPriority(&raw mut stream, flags, greatest))?;
+            }
+            Ok(PrivateStream(stream))
+        })?;
+        Ok(stream.0)
+    }
+
+    /// Makes what [`Self::write_urgently`] needs.
+    pub fn prepare_urgent(&self) -> Result<()> {
+        self.with_current(|| self.urgent_stream().map(drop))
+    }
+
+    /// Has a word stored at a multiple of 8 in memory of a device, without waiting. It goes by a stream of the library with the
+    /// highest priority, which has other queues of the GPU than ordinary streams: no kernel that waits is in front of it. Legal
+    /// while other streams are captured. The memory stays valid until the next `synchronize`.
+    pub fn write_urgently(&self, device_addr: u64, value: u64) -> Result<()> {
+        self.with_current(|| {
+            let stream = self.urgent_stream()?;
+            super::stream::stream_write_value64(self, stream.cast(), device_addr, value)
+        })
+    }
+
     pub(super) fn loaded(&self) -> Result<&Loaded> {
         self.loaded.get_or_try_init(|| self.with_current(Loaded::load))
     }
@@ -235,12 +266,12 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        let (stream, loaded) = (self.stream.take(), self.loaded.take());
+        let (streams, loaded) = ([self.stream.take(), self.urgent.take()], self.loaded.take());
         // A forked child fails the check in `with_current` and so touches nothing of its parent's.
         let released = self.with_current(|| {
             // SAFETY: both were created by this device and nobody can reach them any more.
             unsafe {
-                if let Some(stream) = stream {
+                for stream in streams.into_iter().flatten() {
                     sys::cuStreamDestroy_v2(stream.0);
                 }
                 if let Some(loaded) = loaded {

@@ -22,6 +22,7 @@ pub const MIN_DRIVER_CUDA: i32 = 13_000;
 pub(super) const SYMBOLS: &[&str] = &[
     "cuCtxGetCurrent",
     "cuCtxGetDevice",
+    "cuCtxGetStreamPriorityRange",
     "cuCtxPopCurrent_v2",
     "cuCtxPushCurrent_v2",
     "cuCtxSynchronize",
@@ -73,6 +74,7 @@ pub(super) const SYMBOLS: &[&str] = &[
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
     "cuPointerGetAttribute",
     "cuStreamCreate",
+    "cuStreamCreateWithPriority",
     "cuStreamDestroy_v2",
     "cuStreamSynchronize",
     "cuStreamWriteValue64_v2",

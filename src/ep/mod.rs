@@ -11,6 +11,7 @@ pub mod group;
 mod host;
 mod meet;
 pub mod number;
+mod sets;
 pub mod status;
 mod sys;
 
@@ -24,6 +25,7 @@ use crate::layout::ep::{OFF_FLAGS, OFF_PHASE, OFF_RETURNS, RankDesc, Shape, Wire
 use crate::mem::HeapKind;
 use crate::world::{Membership, RankState};
 use group::Pending;
+use parking_lot::Mutex;
 use status::Status;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -54,6 +56,8 @@ struct Grid {
     pack_parts: u32,
     /// Ranks of the group that use this device.
     sharing: usize,
+    /// Whether steps of two buffer sets can be resident at once.
+    two_sets: bool,
 }
 
 /// One rank's part of a group.
@@ -67,6 +71,7 @@ pub struct Core {
     device: Option<Arc<Device>>,
     status: Status,
     grid: Grid,
+    streams: Mutex<sets::Streams>,
     count_load: bool,
     early: bool,
     /// World, heap offset and members: which group it is, for all ranks of this process.
@@ -181,6 +186,9 @@ impl Core {
         meet::meet(&own, &ranks, &fields, 1, &deadline)?;
         for core in &mut cores {
             core.find_heaps(config.heap_offset, &ranks, &deadline)?;
+            core.grid = core.device.as_ref().map(|device| core.grid(device, &ranks)).transpose()?.unwrap_or_default();
+        }
+        for core in &cores {
             core.clear(config.first_phase)?;
         }
         meet::meet(&own, &ranks, &fields, 2, &deadline)?;
@@ -208,7 +216,11 @@ impl Core {
         let deadline_ns = u64::try_from(config.deadline.as_nanos()).unwrap_or(u64::MAX);
         let mut desc = RankDesc::new(&shape, number, deadline_ns, config.trap);
         desc.status = status.address();
-        let grid = device.as_ref().map(|device| grid(member, device, ranks, &shape, config.early)).transpose()?;
+        if let Some(device) = &device {
+            // Now, not when it is needed: loading may wait for the device, and an abort must not.
+            device.kernels()?;
+            device.prepare_urgent()?;
+        }
         Ok(Self {
             member: member.clone(),
             shape,
@@ -216,7 +228,8 @@ impl Core {
             ranks: Vec::new(),
             device,
             status,
-            grid: grid.unwrap_or_default(),
+            grid: Grid::default(),
+            streams: Mutex::default(),
             count_load: config.count_load,
             early: config.early,
             group: (member.world_id(), config.heap_offset, mask_of(ranks)),
@@ -460,6 +473,56 @@ impl Core {
         }
     }
 
+    /// How many blocks the kernels of this rank have; see [`Shape::blocks`]. All that wait at a time must be resident, with those
+    /// of the other ranks that share the device. Only after all have met: before, a rank's device may not be known here. What
+    /// else runs on the device, such as another group, cannot be known at all.
+    fn grid(&self, device: &Device, ranks: &[u32]) -> Result<Grid> {
+        let kernels = device.kernels()?;
+        let uuid = device.uuid();
+        let sharing = ranks.iter().filter(|rank| self.member.device_uuid(**rank) == uuid).count();
+        let sharing = u32::try_from(sharing.max(1)).unwrap_or(1);
+        let resident = kernels
+            .ep_resident(EpKernel::Combine, COMBINE_THREADS)?
+            .min(kernels.ep_resident(EpKernel::Dispatch, DISPATCH_THREADS)?);
+        // Kernels that are placed early take room too.
+        let most = if self.early && sharing > 1 { resident / sharing / 2 } else { resident / sharing };
+        let blocks = self.shape.blocks;
+        if blocks > most {
+            crate::bail!(
+                NMC_ERR_LIMIT,
+                "{blocks} blocks of each of the {sharing} ranks on device {} cannot be resident at once; {most} can (set blocks)",
+                device.ordinal()
+            );
+        }
+        Ok(Grid {
+            dispatch: blocks,
+            combine: blocks,
+            scatter: (2 * device.facts().sm_count.unsigned_abs() / sharing).max(1),
+            pack_parts: 4,
+            sharing: sharing as usize,
+            two_sets: 2 * blocks <= most,
+        })
+    }
+
+    /// Fails if this combine can wait beside a step of another buffer set, and there is no room for both. With all ranks of the
+    /// group in the launch it cannot be kept from ending, once it is placed.
+    fn check_room(&self, stream: *mut c_void, kernel: EpKernel, layer: u32, n: usize) -> Result<()> {
+        if self.shape.sets == 1 || self.grid.two_sets || !matches!(kernel, EpKernel::Dispatch | EpKernel::Combine) {
+            return Ok(());
+        }
+        let turns = self.streams.lock().take_turns((layer % self.shape.sets) as usize, stream as usize);
+        if turns && kernel == EpKernel::Combine && n < self.shape.world as usize {
+            crate::bail!(
+                NMC_ERR_LIMIT,
+                "steps of two buffer sets are on two streams, and twice the {} blocks of each of the {} ranks on the device \
+                 cannot be resident at once (set blocks, or use one stream)",
+                self.shape.blocks,
+                self.grid.sharing
+            );
+        }
+        Ok(())
+    }
+
     /// Whether a rank of the group can no longer come.
     fn lost(&self, number: u32) -> bool {
         let Some((rank, generation)) = self.ranks.get(number as usize).copied() else { return false };
@@ -476,35 +539,6 @@ fn no_device() -> Error {
     Error::new(NMC_ERR_UNSUPPORTED, "the world was joined without a CUDA device (set config.device)")
 }
 
-/// How many blocks the kernels of a rank have; see [`Shape::blocks`]. All that wait at a time must be resident, with those of the other ranks
-/// that share the device.
-fn grid(member: &Membership, device: &Device, ranks: &[u32], shape: &Shape, early: bool) -> Result<Grid> {
-    let kernels = device.kernels()?;
-    let uuid = device.uuid();
-    let sharing = ranks.iter().filter(|rank| member.device_uuid(**rank) == uuid).count();
-    let sharing = u32::try_from(sharing.max(1)).unwrap_or(1);
-    let resident = kernels
-        .ep_resident(EpKernel::Combine, COMBINE_THREADS)?
-        .min(kernels.ep_resident(EpKernel::Dispatch, DISPATCH_THREADS)?);
-    // Kernels that are placed early take room too.
-    let most = if early && sharing > 1 { resident / sharing / 2 } else { resident / sharing };
-    if shape.blocks > most {
-        crate::bail!(
-            NMC_ERR_LIMIT,
-            "{} blocks of each of the {sharing} ranks on device {} cannot be resident at once; {most} can (set blocks)",
-            shape.blocks,
-            device.ordinal()
-        );
-    }
-    Ok(Grid {
-        dispatch: shape.blocks,
-        combine: shape.blocks,
-        scatter: (2 * device.facts().sm_count.unsigned_abs() / sharing).max(1),
-        pack_parts: 4,
-        sharing: sharing as usize,
-    })
-}
-
 /// Runs calls of one kind, one for each rank.
 fn run(calls: &[Pending]) -> Result<()> {
     let Some(first) = calls.first() else { return Ok(()) };
@@ -519,6 +553,9 @@ fn run(calls: &[Pending]) -> Result<()> {
                 EpKernel::Scatter => (core.grid.scatter, SCATTER_THREADS),
                 EpKernel::Pack => (core.grid.pack_parts, 0),
             };
+            for p in calls {
+                p.core.check_room(p.stream, p.call.kernel, p.call.layer, calls.len())?;
+            }
             let launch = EpLaunch { kernel: first.call.kernel, blocks, threads, early: core.early(calls.len()) };
             let ranks: Vec<_> = calls.iter().map(|p| (p.core.desc_for(p.call.layer), p.call.args)).collect();
             device.kernels()?.ep(first.stream, launch, &ranks)

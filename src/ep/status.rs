@@ -130,12 +130,24 @@ impl Core {
         self.usable()
     }
 
-    /// Ends the group with an error word: peers are told, and steps that wait return.
+    /// Ends the group with an error word: peers are told, and steps that wait return. A group that is known to be over is left
+    /// alone: peers have been told, and may have another one in this memory by now.
     fn end(&self, error: u64) {
+        if self.ended().is_some() {
+            return;
+        }
         self.status.ended.lock().get_or_insert_with(|| self.describe(error));
         self.request(error);
-        if self.device.is_none() {
-            super::host::fail_with(&self.desc, error);
+        let regions = self.desc.region.iter().take(self.desc.world as usize);
+        match &self.device {
+            None => {
+                super::host::fail_with(&self.desc, error);
+            }
+            // If no kernel of this rank waits, nobody looks at the request. A device that cannot do this leaves the others to
+            // their deadline; there is nobody to tell.
+            Some(device) => regions.for_each(|region| {
+                let _ = device.write_urgently(region + OFF_ABORT, error);
+            }),
         }
     }
 
