@@ -1,12 +1,17 @@
 // The expert-parallel transport on a GPU, bit for bit what the CPU backend gives.
 // `ep_gpu same N [FIRST]`: N random cases: eager, as a graph, in halves, 3 times each.
-// `ep_gpu procs N [FIRST]`: the same by one process a rank.   `ep_gpu forward`: whole layers with the built-in product.
-// `ep_gpu errors`: what only the GPU can see.   `ep_gpu kill N`: a rank is killed; the others go on.
+// `ep_gpu seeds N R [FIRST]`: N random cases, R times each in one group.   `ep_gpu prefill`: 4096 tokens a rank.
+// `ep_gpu procs N [FIRST]`: the same by one process a rank.   `ep_gpu forward`: whole layers, built-in product and callback.
+// `ep_gpu errors`: what only the GPU can see, and aborts.   `ep_gpu abort`: an abort by another process.
+// `ep_gpu kill N`: N times a rank is killed and the others go on; not under MPS. `ep_gpu kill_mps N`: the same under MPS, after
+// `terminate_client`.
 // `ep_gpu fused N`: a kernel of the program takes the place of the library's dispatch.
 // `ep_gpu order`: a control: sums in another order give other bits, and the comparison notices.
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <nanomc/ep.cuh>
 
 #include "../ep/ep_check.hpp"
@@ -144,8 +149,8 @@ struct Group {
     CUDA_OK(cudaGraphExecDestroy(exec));
     CUDA_OK(cudaGraphDestroy(graph));
   }
-  std::vector<Bytes> step(uint32_t s, int how) {
-    for (Rank<Memory>& rank : ranks) rank.load(s);
+  std::vector<Bytes> step(uint32_t s, int how, int fixed = -1) {
+    for (Rank<Memory>& rank : ranks) rank.load(s, fixed);
     before(s, how);
     for (Rank<Memory>& rank : ranks) rank.compute();
     after(s, how);
@@ -170,8 +175,9 @@ Case wide_case(uint64_t seed) {
 __global__ void __launch_bounds__(256) fused_dispatch(nmc_ep_rank_t d, const char* x, const void* idx, bool idx_64,
                                                       const float* weight, uint32_t tokens) {
   const uint32_t lane = threadIdx.x & 31;
+  // The same for the whole block, and before anything is stored: the memory may belong to another group by now.
+  if (__syncthreads_or(nmc_dev_ep_failed(d)) != 0) return;
   const uint32_t phase = nmc_dev_ep_phase(d) + 1;
-  bool bad = nmc_dev_ep_failed(d);
   for (uint32_t t = blockIdx.x; t < tokens; t += d.blocks) {
     int64_t expert = -1;
     if (lane < d.top_k) {
@@ -194,7 +200,6 @@ __global__ void __launch_bounds__(256) fused_dispatch(nmc_ep_rank_t d, const cha
     for (uint32_t dst = blockIdx.x; dst < d.world; dst += d.blocks) nmc_dev_ep_send_record(d, dst, idx, idx_64, tokens, phase);
   }
   __syncthreads();
-  if (bad) return;
   if (threadIdx.x == 0) nmc_dev_ep_signal_dispatch(d, blockIdx.x, phase, tokens);
   if (blockIdx.x == 0) nmc_dev_ep_wait_dispatch(d, phase, tokens);
 }
@@ -244,15 +249,39 @@ void fused(uint64_t n) {
   check(wrong == 0, "a kernel of the program can take the place of the dispatch");
 }
 
-std::vector<std::vector<Bytes>> on_cpu(const Case& c) {
+std::vector<std::vector<Bytes>> on_cpu(const Case& c, uint32_t steps = kSteps, int fixed = -1) {
   Group<HostMemory> g(c);
   std::vector<std::vector<Bytes>> all;
-  for (uint32_t s = 0; s < kSteps; ++s) all.push_back(g.step(s, 0));
+  for (uint32_t s = 0; s < steps; ++s) all.push_back(g.step(s, 0, fixed));
   return all;
 }
 
+// Compares results bit for bit, and says where the first ones differ.
+struct Compare {
+  uint64_t compared = 0, wrong = 0;
+  void add(const Group<DeviceMemory>& g, uint32_t s, int how, const std::vector<Bytes>& got, const std::vector<Bytes>& want) {
+    for (uint32_t r = 0; r < g.c.world; ++r) {
+      compared += 1;
+      if (got[r] == want[r]) continue;
+      wrong += 1;
+      size_t at = 0;
+      while (at < got[r].size() && at < want[r].size() && got[r][at] == want[r][at]) ++at;
+      if (wrong < 10) {
+        std::printf("seed %llu step %u rank %u of %u how %d: other bits from byte %zu of %zu on (out has %zu); dtype %u dispatch %u\n",
+                    static_cast<unsigned long long>(g.c.seed), s, r, g.c.world, how, at, got[r].size(),
+                    static_cast<size_t>(g.ranks[r].tokens.n) * g.c.y_bytes(), g.c.dtype, g.c.dispatch);
+      }
+    }
+  }
+  bool good() const {
+    std::printf("%llu results compared, %llu with other bits\n", static_cast<unsigned long long>(compared),
+                static_cast<unsigned long long>(wrong));
+    return wrong == 0 && compared > 0;
+  }
+};
+
 void same(uint64_t first, uint64_t n, bool break_it) {
-  uint64_t wrong = 0, compared = 0;
+  Compare all;
   for (uint64_t seed = first; seed < first + n; ++seed) {
     const Case c = wide_case(seed);
     std::vector<std::vector<Bytes>> want = on_cpu(c);
@@ -264,28 +293,45 @@ void same(uint64_t first, uint64_t n, bool break_it) {
     for (int how = 0; how < 3; ++how) {
       for (int repeat = 0; repeat < 3; ++repeat) {
         Group<DeviceMemory> g(c, how == 1 ? NMC_EP_SEPARATE_Y : 0);
-        for (uint32_t s = 0; s < kSteps; ++s) {
-          const std::vector<Bytes> got = g.step(s, how);
-          for (uint32_t r = 0; r < c.world; ++r) {
-            compared += 1;
-            if (got[r] == want[s][r]) continue;
-            wrong += 1;
-            size_t at = 0;
-            while (at < got[r].size() && at < want[s][r].size() && got[r][at] == want[s][r][at]) ++at;
-            if (wrong < 10) {
-              std::printf("seed %llu step %u rank %u of %u how %d: other bits from byte %zu of %zu on (out has %zu); dtype %u dispatch %u\n",
-                          static_cast<unsigned long long>(seed), s, r, c.world, how, at, got[r].size(),
-                          static_cast<size_t>(g.ranks[r].tokens.n) * c.y_bytes(), c.dtype, c.dispatch);
-            }
-          }
-        }
+        for (uint32_t s = 0; s < kSteps; ++s) all.add(g, s, how, g.step(s, how), want[s]);
         for (nmc_ep_t* e : g.eps) NMC_CHECK(nmc_ep_check(e));
       }
     }
   }
-  std::printf("%llu results compared, %llu with other bits\n", static_cast<unsigned long long>(compared),
-              static_cast<unsigned long long>(wrong));
-  check(wrong == 0 && compared > 0, "the GPU gives the bits of the CPU: eager, in halves, as a graph, every time");
+  check(all.good(), "the GPU gives the bits of the CPU: eager, in halves, as a graph, every time");
+}
+
+// Many cases, each often in one group: results that depend on what was in memory or on timing would differ some time. One case
+// in 16 has the shape of a real layer.
+void seeds(uint64_t first, uint64_t n, uint64_t repeats) {
+  Compare all;
+  for (uint64_t seed = first; seed < first + n; ++seed) {
+    const Case c = seed % 16 == 0 ? wide_case(seed) : random_case(seed);
+    const std::vector<std::vector<Bytes>> want = on_cpu(c);
+    Group<DeviceMemory> g(c);
+    for (uint64_t repeat = 0; repeat < repeats; ++repeat) {
+      const int how = static_cast<int>(repeat % 3);
+      for (uint32_t s = 0; s < kSteps; ++s) all.add(g, s, how, g.step(s, how), want[s]);
+    }
+    for (nmc_ep_t* e : g.eps) NMC_CHECK(nmc_ep_check(e));
+  }
+  check(all.good(), "many seeds, many times each: always the bits of the CPU");
+}
+
+void prefill() {
+  for (const uint32_t dispatch : {NMC_EP_DISPATCH_SAME, NMC_EP_DISPATCH_FP8}) {
+    Case c;
+    c.world = 8, c.t_cap = 4096, c.hidden = 1024, c.top_k = 4, c.experts = 32, c.max_m = 8192, c.repeated = false;
+    c.dispatch = dispatch;
+    c.deadline_ms = 30000;
+    constexpr int kTokens = 4096;
+    const std::vector<std::vector<Bytes>> want = on_cpu(c, 2, kTokens);
+    Group<DeviceMemory> g(c);
+    Compare all;
+    for (uint32_t s = 0; s < 2; ++s) all.add(g, s, s == 0 ? 0 : 2, g.step(s, s == 0 ? 0 : 2, kTokens), want[s]);
+    for (nmc_ep_t* e : g.eps) NMC_CHECK(nmc_ep_check(e));
+    check(all.good(), "4096 tokens of each of 8 ranks: the bits of the CPU");
+  }
 }
 
 // ---- one process a rank ---------------------------------------------------------------------------------------------
@@ -361,6 +407,37 @@ int proc_child(uint64_t seed, uint32_t number, const char* dir) {
   return wrong;
 }
 
+// Rank 0 waits in its kernel; rank 1, in another process, has none and aborts from the host.
+int abort_child(uint32_t number, const char* dir) {
+  Case c;
+  c.world = 2, c.t_cap = 8, c.hidden = 1024, c.experts = 8, c.top_k = 2, c.masked = false, c.deadline_ms = 30000;
+  Member m = join(c, number, dir, "abort", heap_for(c));
+  const nmc_ep_config_t config = c.config();
+  NMC_CHECK(nmc_ep_create(m.world, &config, &m.ep));
+  Rank<DeviceMemory> rank(c, number);
+  rank.load(0, 4);
+  NMC_CHECK(nmc_world_barrier(m.world, 60000));
+  int wrong = 0;
+  if (number == 0) {
+    const nmc_ep_dispatch_t args = rank.dispatch(0, false);
+    const uint64_t began = now_ns();
+    NMC_CHECK(nmc_ep_dispatch(m.ep, m.stream, &args));
+    CUDA_OK(cudaStreamSynchronize(m.stream));
+    const double waited = static_cast<double>(now_ns() - began) * 1e-9;
+    const nmc_status_t status = nmc_ep_check(m.ep);
+    std::printf("  after %.2f s: %s: %s\n", waited, nmc_status_name(status), nmc_last_error_message());
+    wrong = status != NMC_ERR_CANCELLED || waited > 10;
+  } else {
+    usleep(500000);
+    NMC_CHECK(nmc_ep_abort(m.ep));
+    wrong = nmc_ep_check(m.ep) != NMC_ERR_CANCELLED;
+  }
+  NMC_CHECK(nmc_world_barrier(m.world, 60000));
+  NMC_CHECK(nmc_ep_destroy(m.ep));
+  NMC_CHECK(nmc_world_destroy(m.world));
+  return wrong;
+}
+
 // ---- a rank dies ------------------------------------------------------------------------------------------------------
 
 Case kill_case() {
@@ -417,8 +494,32 @@ int kill_child(uint32_t number, uint32_t doomed, const char* dir) {
   return 0;
 }
 
-// Runs `argv[0] child MODE ...` for each rank; returns how many failed. `doomed` is killed after `after_ms`.
-int run_children(const char* mode, uint64_t seed, uint32_t world, int doomed, uint32_t after_ms) {
+// What the MPS control daemon answers; empty if there is none.
+std::string mps(const std::string& command) {
+  FILE* pipe = popen(("echo " + command + " | nvidia-cuda-mps-control 2>/dev/null").c_str(), "r");
+  if (pipe == nullptr) return "";
+  std::string all;
+  char line[256];
+  while (std::fgets(line, sizeof line, pipe) != nullptr) all += line;
+  pclose(pipe);
+  return all.find("Cannot find") == std::string::npos ? all : "";
+}
+
+// Ends a client of MPS, so that killing it does not break the contexts of the others.
+bool terminate_client(pid_t client) {
+  const std::string servers = mps("get_server_list");
+  size_t at = 0;
+  for (size_t end; (end = servers.find('\n', at)) != std::string::npos; at = end + 1) {
+    const std::string server = servers.substr(at, end - at);
+    const std::string said = mps("terminate_client " + server + " " + std::to_string(client));
+    if (!said.empty()) std::printf("  terminate_client %s %d: %s\n", server.c_str(), static_cast<int>(client), said.c_str());
+  }
+  return !servers.empty();
+}
+
+// Runs `argv[0] child MODE ...` for each rank; returns how many failed. `doomed` is killed after `after_ms`; `gently`: after
+// it was taken from its MPS server.
+int run_children(const char* mode, uint64_t seed, uint32_t world, int doomed, uint32_t after_ms, bool gently = false) {
   char folder[] = "/tmp/nmc-ep-gpu-XXXXXX";
   if (mkdtemp(folder) == nullptr) return std::perror("mkdtemp"), 1;
   std::vector<pid_t> children;
@@ -433,6 +534,7 @@ int run_children(const char* mode, uint64_t seed, uint32_t world, int doomed, ui
   }
   if (doomed >= 0) {
     usleep(after_ms * 1000);
+    if (gently && !terminate_client(children[static_cast<size_t>(doomed)])) std::printf("  no MPS server\n");
     kill(children[static_cast<size_t>(doomed)], SIGKILL);
   }
   int failed = 0;
@@ -447,6 +549,122 @@ int run_children(const char* mode, uint64_t seed, uint32_t world, int doomed, ui
 }
 
 // ---- what only the GPU can see ---------------------------------------------------------------------------------------
+
+// Rank 1 has no kernel and aborts from the host.
+void aborts(Case c) {
+  c.deadline_ms = 20000;
+  const auto told = [](nmc_ep_t* e) {
+    return nmc_ep_check(e) == NMC_ERR_CANCELLED && std::strstr(nmc_last_error_message(), "rank 1 reports") != nullptr;
+  };
+  // In a dispatch, the same while a stream is captured, and in a combine.
+  for (int kind = 0; kind < 3; ++kind) {
+    Group<DeviceMemory> g(c);
+    for (auto& rank : g.ranks) rank.load(0, 4);
+    cudaStream_t captured;
+    CUDA_OK(cudaStreamCreateWithFlags(&captured, cudaStreamNonBlocking));
+    if (kind == 2) {
+      g.each([&](nmc_ep_t* e, Rank<DeviceMemory>& rank) {
+        const nmc_ep_dispatch_t args = rank.dispatch(0, false);
+        NMC_CHECK(nmc_ep_dispatch(e, g.stream, &args));
+      });
+      g.wait();
+      NMC_CHECK(nmc_ep_combine(g.eps[0], g.stream, 0, nullptr, g.ranks[0].out.get()));
+    } else {
+      const nmc_ep_dispatch_t args = g.ranks[0].dispatch(0, false);
+      NMC_CHECK(nmc_ep_dispatch(g.eps[0], g.stream, &args));
+    }
+    usleep(50000);
+    if (kind == 1) CUDA_OK(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal));
+    const uint64_t began = now_ns();
+    NMC_CHECK(nmc_ep_abort(g.eps[1]));
+    const double call = static_cast<double>(now_ns() - began) * 1e-6;
+    if (kind == 1) {
+      cudaGraph_t graph;
+      CUDA_OK(cudaStreamEndCapture(captured, &graph));
+      CUDA_OK(cudaGraphDestroy(graph));
+    }
+    g.wait();
+    const double waited = static_cast<double>(now_ns() - began) * 1e-9;
+    std::printf("  the call took %.3f ms, the peer returned after %.3f s\n", call, waited);
+    check(waited < 2 && call < 1000 && told(g.eps[0]) && nmc_ep_check(g.eps[1]) == NMC_ERR_CANCELLED,
+          kind == 0   ? "an abort from the host ends a peer's dispatch"
+          : kind == 1 ? "an abort from the host is legal during a capture"
+                      : "an abort from the host ends a peer's combine");
+    CUDA_OK(cudaStreamDestroy(captured));
+  }
+  // A rank that has not heard of it yet stores nothing any more.
+  for (const bool abort : {false, true}) {
+    Group<DeviceMemory> g(c);
+    for (auto& rank : g.ranks) rank.load(0, 8);
+    if (abort) NMC_CHECK(nmc_ep_abort(g.eps[1]));
+    CUDA_OK(cudaDeviceSynchronize());
+    nmc_ep_recv_t recv;
+    NMC_CHECK(nmc_ep_recv(g.eps[1], 0, &recv));
+    const size_t slots = size_t{c.world} * c.t_cap;
+    struct {
+      const void* at;
+      size_t bytes;
+    } const parts[] = {{recv.x, slots * c.x_bytes()},
+                       {recv.local_eid, slots * c.top_k * 2},
+                       {recv.weights, slots * c.top_k * 4},
+                       {recv.records, size_t{c.world} * recv.record_stride}};
+    for (const auto& part : parts) DeviceMemory::poison(const_cast<void*>(part.at), part.bytes);
+    const nmc_ep_dispatch_t args = g.ranks[0].dispatch(0, false);
+    NMC_CHECK(nmc_ep_dispatch_send(g.eps[0], g.stream, &args));
+    g.wait();
+    size_t changed = 0;
+    for (const auto& part : parts) {
+      Bytes now(part.bytes);
+      DeviceMemory::down(now.data(), part.at, part.bytes);
+      for (const unsigned char byte : now) changed += byte != 0xff;
+    }
+    if (abort) check(changed == 0 && told(g.eps[0]), "a dispatch of a group that is over stores nothing at its peers");
+    else check(changed > 0, "and one of a group that works does");
+  }
+}
+
+// Rows that do not fit are counted by packs of two sets at the same time.
+void overflow() {
+  Case c;
+  c.world = 4, c.t_cap = 16, c.hidden = 1024, c.experts = 8, c.top_k = 4, c.masked = false, c.repeated = false, c.max_m = 2;
+  c.sets = 2;
+  constexpr uint64_t kRounds = 50;
+  std::vector<uint64_t> want(c.world), got(c.world);
+  {
+    Group<HostMemory> g(c);
+    g.step(0, 0, 16);
+    for (uint32_t r = 0; r < c.world; ++r) NMC_CHECK(nmc_ep_stats(g.eps[r], nullptr, nullptr, &want[r]));
+  }
+  Group<DeviceMemory> g(c);
+  for (auto& rank : g.ranks) rank.load(0, 16);
+  cudaStream_t streams[2];
+  for (cudaStream_t& s : streams) CUDA_OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    for (uint32_t layer = 0; layer < 2; ++layer) {
+      // Both write the same lists: the same tokens come.
+      g.each([&](nmc_ep_t* e, Rank<DeviceMemory>& rank) {
+        const nmc_ep_dispatch_t args = rank.dispatch(layer, false);
+        const nmc_ep_grouped_t where = rank.where(true);
+        NMC_CHECK(nmc_ep_dispatch(e, streams[layer], &args));
+        NMC_CHECK(nmc_ep_route_pack(e, streams[layer], layer, &where));
+        NMC_CHECK(nmc_ep_combine(e, streams[layer], layer, nullptr, rank.out.get()));
+      });
+    }
+  }
+  for (cudaStream_t& s : streams) {
+    CUDA_OK(cudaStreamSynchronize(s));
+    CUDA_OK(cudaStreamDestroy(s));
+  }
+  bool ok = true;
+  for (uint32_t r = 0; r < c.world; ++r) {
+    NMC_CHECK(nmc_ep_check(g.eps[r]));
+    NMC_CHECK(nmc_ep_stats(g.eps[r], nullptr, nullptr, &got[r]));
+    ok = ok && want[r] > 0 && got[r] == 2 * kRounds * want[r];
+  }
+  std::printf("  rank 0: %llu rows did not fit in one step, %llu in %llu steps\n", static_cast<unsigned long long>(want[0]),
+              static_cast<unsigned long long>(got[0]), static_cast<unsigned long long>(2 * kRounds));
+  check(ok, "packs of two sets on two streams count every row that does not fit");
+}
 
 void errors() {
   Case c;
@@ -518,6 +736,8 @@ void errors() {
     g.wait();
     check(nmc_ep_check(g.eps[0]) == NMC_ERR_CANCELLED, "an abort ends a kernel that waits");
   }
+  aborts(c);
+  overflow();
   {
     Group<DeviceMemory> g(c);
     g.ranks[0].load(0, 4);
@@ -541,9 +761,44 @@ void errors() {
 
 // ---- whole layers -----------------------------------------------------------------------------------------------------
 
-void forward() {
+__device__ float element(uint32_t dtype, const void* rows, uint64_t at) {
+  if (dtype == NMC_EP_FP32) return static_cast<const float*>(rows)[at];
+  if (dtype == NMC_EP_FP16) return __half2float(static_cast<const __half*>(rows)[at]);
+  return __bfloat162float(static_cast<const __nv_bfloat16*>(rows)[at]);
+}
+
+// The product of an engine, plainly.
+__global__ void plain_gemm(nmc_ep_gemm_t g, uint32_t dtype) {
+  const uint32_t group = blockIdx.y;
+  const uint32_t m = static_cast<uint32_t>(max(0, min(g.masked_m[group], static_cast<int32_t>(g.max_m))));
+  for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < uint64_t{m} * g.n; i += gridDim.x * blockDim.x) {
+    const uint64_t row = uint64_t{group} * g.max_m + i / g.n, col = i % g.n;
+    const uint64_t b = (static_cast<uint64_t>(g.group_expert[group]) * g.n + col) * g.k;
+    float sum = 0;
+    for (uint32_t k = 0; k < g.k; ++k) sum += element(dtype, g.a, row * g.k + k) * element(dtype, g.b, b + k);
+    if (dtype == NMC_EP_FP32) static_cast<float*>(g.c)[row * g.n + col] = sum;
+    else if (dtype == NMC_EP_FP16) static_cast<__half*>(g.c)[row * g.n + col] = __float2half_rn(sum);
+    else static_cast<__nv_bfloat16*>(g.c)[row * g.n + col] = __float2bfloat16_rn(sum);
+  }
+}
+
+struct Callback {
+  uint32_t dtype = 0;
+  nmc_status_t fail = NMC_OK;
+  static int32_t run(void* user, void* stream, const nmc_ep_gemm_t* g) {
+    const Callback& self = *static_cast<const Callback*>(user);
+    if (self.fail != NMC_OK) return self.fail;
+    plain_gemm<<<dim3(32, g->groups), 128, 0, static_cast<cudaStream_t>(stream)>>>(*g, self.dtype);
+    return cudaGetLastError() == cudaSuccess ? NMC_OK : NMC_ERR_CUDA;
+  }
+};
+
+// `callback`: 0 built in, 1 the program's, 2 the program's, which fails on rank 1.
+void forward(uint32_t dtype, int callback) {
   Case c;
-  c.world = 2, c.t_cap = 16, c.hidden = 512, c.experts = 8, c.top_k = 4, c.repeated = false;
+  c.world = 2, c.t_cap = 16, c.hidden = 512, c.experts = 8, c.top_k = 4, c.repeated = false, c.tiny = false;
+  c.dtype = dtype;
+  c.deadline_ms = 20000;
   constexpr uint32_t kInner = 256;
   Group<DeviceMemory> g(c);
   nmc_ep_bytes_t bytes;
@@ -551,24 +806,34 @@ void forward() {
   NMC_CHECK(nmc_ep_bytes_needed(&config, c.world, kInner, &bytes));
   std::mt19937_64 random(7);
   std::normal_distribution<float> normal;
-  std::vector<std::vector<float>> w13(c.experts), w2(c.experts);
+  const auto matrix = [&](size_t n) {
+    Bytes all(n * element_bytes(dtype));
+    for (size_t i = 0; i < n; ++i) put(dtype, all.data(), i, normal(random) * 0.05f);
+    return all;
+  };
+  std::vector<Bytes> w13, w2;  // by expert
   for (uint32_t e = 0; e < c.experts; ++e) {
-    for (uint32_t i = 0; i < 2 * kInner * c.hidden; ++i) w13[e].push_back(from_bf16(to_bf16(normal(random) * 0.05f)));
-    for (uint32_t i = 0; i < kInner * c.hidden; ++i) w2[e].push_back(from_bf16(to_bf16(normal(random) * 0.05f)));
+    w13.push_back(matrix(2 * kInner * c.hidden));
+    w2.push_back(matrix(kInner * c.hidden));
   }
   std::vector<Buffer<DeviceMemory>> matrices13, matrices2, workspaces;
+  std::vector<Callback> callbacks(c.world);
   for (uint32_t r = 0; r < c.world; ++r) {
     Bytes a, b;
     for (uint32_t e = r * c.n_local(); e < (r + 1) * c.n_local(); ++e) {
-      for (const float v : w13[e]) a.push_back(static_cast<unsigned char>(to_bf16(v))), a.push_back(static_cast<unsigned char>(to_bf16(v) >> 8));
-      for (const float v : w2[e]) b.push_back(static_cast<unsigned char>(to_bf16(v))), b.push_back(static_cast<unsigned char>(to_bf16(v) >> 8));
+      a.insert(a.end(), w13[e].begin(), w13[e].end());
+      b.insert(b.end(), w2[e].begin(), w2[e].end());
     }
     matrices13.emplace_back(a.size());
     matrices13.back().put(a);
     matrices2.emplace_back(b.size());
     matrices2.back().put(b);
     workspaces.emplace_back(bytes.workspace);
+    callbacks[r].dtype = dtype;
+    if (callback == 2 && r == 1) callbacks[r].fail = NMC_ERR_NO_MEMORY;
   }
+  cudaFuncAttributes loaded;  // now: loading it later may wait for a kernel that waits for another rank
+  CUDA_OK(cudaFuncGetAttributes(&loaded, plain_gemm));
   // Ranks wait for each other: a stream each.
   std::vector<cudaStream_t> streams(c.world);
   for (cudaStream_t& s : streams) CUDA_OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
@@ -583,9 +848,21 @@ void forward() {
     moe.workspace_bytes = bytes.workspace;
     moe.out = g.ranks[r].out.get();
     moe.inner = kInner;
-    NMC_CHECK(nmc_ep_moe_forward(g.eps[r], streams[r], &args, &moe));
+    moe.gemm = callback != 0 ? Callback::run : nullptr;
+    moe.gemm_user = &callbacks[r];
+    const nmc_status_t status = nmc_ep_moe_forward(g.eps[r], streams[r], &args, &moe);
+    if (callback == 2 && r == 1) check(status == NMC_ERR_NO_MEMORY, "what a callback returns is passed on");
+    else NMC_CHECK(status);
   }
+  const uint64_t began = now_ns();
   for (cudaStream_t& s : streams) CUDA_OK(cudaStreamSynchronize(s));
+  if (callback == 2) {
+    bool told = static_cast<double>(now_ns() - began) * 1e-9 < 5;
+    for (nmc_ep_t* e : g.eps) told = nmc_ep_check(e) == NMC_ERR_CANCELLED && told;
+    check(told, "a callback that fails ends the group at once");
+    for (cudaStream_t& s : streams) CUDA_OK(cudaStreamDestroy(s));
+    return;
+  }
   double difference = 0, size = 0;
   for (auto& rank : g.ranks) {
     const Bytes out = rank.out.read();
@@ -599,14 +876,14 @@ void forward() {
           double gate = 0, up = 0;
           for (uint32_t h = 0; h < c.hidden; ++h) {
             const double x = get(c.dtype, rank.tokens.x.data(), size_t{t} * c.hidden + h);
-            gate += x * w13[static_cast<size_t>(e)][i * c.hidden + h];
-            up += x * w13[static_cast<size_t>(e)][(kInner + i) * c.hidden + h];
+            gate += x * get(dtype, w13[static_cast<size_t>(e)].data(), i * c.hidden + h);
+            up += x * get(dtype, w13[static_cast<size_t>(e)].data(), (kInner + i) * c.hidden + h);
           }
           act[i] = gate / (1 + std::exp(-gate)) * up;
         }
         for (uint32_t h = 0; h < c.hidden; ++h) {
           double y = 0;
-          for (uint32_t i = 0; i < kInner; ++i) y += act[i] * w2[static_cast<size_t>(e)][h * kInner + i];
+          for (uint32_t i = 0; i < kInner; ++i) y += act[i] * get(dtype, w2[static_cast<size_t>(e)].data(), h * kInner + i);
           want[h] += rank.tokens.weights[t * c.top_k + k] * y;
         }
       }
@@ -617,8 +894,9 @@ void forward() {
       }
     }
   }
-  std::printf("a whole layer is off by %.2e\n", std::sqrt(difference / size));
-  check(std::sqrt(difference / size) < 1e-2, "a whole layer with the built-in product is right");
+  std::printf("dtype %u: a whole layer is off by %.2e\n", dtype, std::sqrt(difference / size));
+  check(std::sqrt(difference / size) < (dtype == NMC_EP_FP32 ? 1e-5 : 1e-2),
+        callback != 0 ? "a whole layer with a callback is right" : "a whole layer with the built-in product is right");
   for (nmc_ep_t* e : g.eps) NMC_CHECK(nmc_ep_check(e));
   for (cudaStream_t& s : streams) CUDA_OK(cudaStreamDestroy(s));
 }
@@ -631,16 +909,21 @@ int main(int argc, char** argv) {
   if (mode == "child" && argc > 6) {
     const uint32_t rank = static_cast<uint32_t>(number(4, 0));
     if (std::strcmp(argv[2], "procs") == 0) return proc_child(number(3, 1), rank, argv[5]);
+    if (std::strcmp(argv[2], "abort") == 0) return abort_child(rank, argv[5]);
     return kill_child(rank, static_cast<uint32_t>(number(6, 0)), argv[5]);
   }
   if (mode == "procs") {  // without a context in the parent
     for (uint64_t seed = number(3, 1); seed < number(3, 1) + number(2, 4); ++seed) {
       check(run_children("procs", seed, wide_case(seed).world, -1, 0) == 0, "processes give the bits of the CPU");
     }
-  } else if (mode == "kill") {
+  } else if (mode == "abort") {
+    check(run_children("abort", 1, 2, -1, 0) == 0, "an abort reaches a kernel of another process");
+  } else if (mode == "kill" || mode == "kill_mps") {
+    const bool gently = mode == "kill_mps";
+    if (gently && mps("get_default_active_thread_percentage").empty()) return std::printf("skipped: no MPS\n"), 77;
     for (uint64_t round = 0; round < number(2, 2); ++round) {
       const int doomed = static_cast<int>(round % 4);
-      check(run_children("kill", 1, 4, doomed, 6000 + 137 * static_cast<uint32_t>(round)) == 0,
+      check(run_children("kill", 1, 4, doomed, 6000 + 137 * static_cast<uint32_t>(round % 8), gently) == 0,
             "the others report the loss, and go on in a new group");
     }
   } else {
@@ -649,8 +932,13 @@ int main(int argc, char** argv) {
     else if (mode == "order") same(number(3, 1), 1, true);
     else if (mode == "fused") fused(number(2, 40));
     else if (mode == "errors") errors();
-    else if (mode == "forward") forward();
-    else return std::fprintf(stderr, "usage: ep_gpu same|procs|fused|errors|forward|kill|order\n"), 2;
+    else if (mode == "seeds") seeds(number(4, 1), number(2, 20), number(3, 3));
+    else if (mode == "prefill") prefill();
+    else if (mode == "forward") {
+      forward(NMC_EP_BF16, 0);
+      for (const uint32_t dtype : {NMC_EP_BF16, NMC_EP_FP16, NMC_EP_FP32}) forward(dtype, 1);
+      forward(NMC_EP_BF16, 2);
+    } else return std::fprintf(stderr, "usage: ep_gpu same|seeds|prefill|procs|fused|errors|abort|forward|kill|kill_mps|order\n"), 2;
   }
   return failed_checks != 0;
 }
