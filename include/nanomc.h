@@ -390,7 +390,8 @@
 #define NMC_EP_DISPATCH_SAME 0
 
 /**
- * Rows travel as fp8 (e4m3) with an fp32 scale for every 128 elements; the library quantises them.
+ * Rows travel as fp8 (e4m3) with an fp32 scale for every 128 elements; the library quantises them. If all 128 are smaller than
+ * 1e-30, the scale is 1 and they become zeros, each with its sign.
  */
 #define NMC_EP_DISPATCH_FP8 1
 
@@ -1284,12 +1285,13 @@ typedef struct nmc_ep_config_t {
    */
   uint32_t spill_groups;
   /**
-   * Buffer sets; 0 for 1. Layer l uses set l % buffer_sets. Steps of different sets may overlap.
+   * Buffer sets; 0 for 1. Layer l uses set l % buffer_sets. Steps of different sets may overlap, if there is room for both
+   * (see `blocks`).
    */
   uint32_t buffer_sets;
   /**
-   * Blocks of a rank's kernels on a GPU, at most 128; 0 for 32. What cannot be resident at once, with the other ranks on
-   * the same device, is refused.
+   * Blocks of a rank's kernels on a GPU, at most 128; 0 for 32. What cannot be resident at once, with the other ranks of
+   * the group on the same device, is refused; what else runs there is not known.
    */
   uint32_t blocks;
   /**
@@ -2628,10 +2630,11 @@ nmc_status_t nmc_ep_create_ranks(struct nmc_world_t *const *worlds,
 nmc_status_t nmc_ep_destroy(struct nmc_ep_t *ep);
 
 /**
- * Ends the group. Never blocks. Steps that wait return, calls return `NMC_ERR_CANCELLED`. On host heaps all ranks learn of it at
- * once; on CUDA heaps through a kernel of this rank that waits, and if none does, by their deadline.
+ * Ends the group. Never blocks. Steps that wait return, calls return `NMC_ERR_CANCELLED`, on all ranks at once. On CUDA heaps the
+ * word is stored by a stream of the library, and kernels of all ranks that wait see it; a peer's calls return the error after
+ * the first kernel that has seen it. A group that is over already is left alone.
  *
- * Thread-safe. Graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`.
+ * Thread-safe. Graph-safe: takes effect at once, also during a capture. Statuses: `NMC_ERR_BAD_HANDLE`.
  */
 nmc_status_t nmc_ep_abort(struct nmc_ep_t *ep);
 
@@ -2735,7 +2738,8 @@ nmc_status_t nmc_ep_scatter(struct nmc_ep_t *ep,
  * `out[n_tokens][hidden]`: in fp32 in the order of ranks, rounded once. `y_recv` NULL, or `nmc_ep_recv_t.y`, means that the
  * rows are in place. Tokens that went nowhere get zeros.
  *
- * On CUDA heaps only enqueues; graph-safe. Statuses: see `nmc_ep_t`.
+ * On CUDA heaps only enqueues; graph-safe. Statuses: `NMC_ERR_LIMIT` (steps of two buffer sets are on two streams, and cannot be
+ * resident at once; nothing was returned), and see `nmc_ep_t`.
  * One thread at a time for a handle.
  */
 nmc_status_t nmc_ep_combine(struct nmc_ep_t *ep,
@@ -2762,8 +2766,9 @@ nmc_status_t nmc_ep_combine_recv(struct nmc_ep_t *ep, void *stream, uint32_t lay
  * A whole layer: dispatch, pack, product with `w13`, silu(gate) * up, product with `w2`, scatter, combine.
  *
  * The products are those of the callback, which enqueues them on the stream, or built in. On CUDA heaps only enqueues;
- * graph-safe if the callback is. Not between `nmc_ep_group_begin` and `_end`. Statuses: `NMC_ERR_UNSUPPORTED` (built-in
- * product on a GPU with other types than bf16), what the callback returns, and see `nmc_ep_t`.
+ * graph-safe if the callback is. Not between `nmc_ep_group_begin` and `_end`. What fails after the dispatch, such as the callback,
+ * aborts the group (`nmc_ep_abort`), since the others already wait for this rank; arguments are checked before. Statuses:
+ * `NMC_ERR_UNSUPPORTED` (built-in product on a GPU with other rows than bf16), what the callback returns, and see `nmc_ep_t`.
  * One thread at a time for a handle.
  */
 nmc_status_t nmc_ep_moe_forward(struct nmc_ep_t *ep,

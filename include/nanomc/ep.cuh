@@ -52,7 +52,9 @@ NMC_DEV bool nmc_dev_ep_live(const nmc_ep_rank_t& d, uint32_t src, uint32_t t);
 NMC_DEV uint32_t nmc_dev_ep_sent(const nmc_ep_rank_t& d, uint32_t t);
 NMC_DEV const char* nmc_dev_ep_returned(const nmc_ep_rank_t& d, uint32_t dst, uint32_t t);
 
-/* Whether the group has failed. Any thread. */
+/* Whether the group has failed. Any thread; threads that ask at about the same time may see it differently, so that a block
+ * agrees first (__syncthreads_or) where it matters. A kernel that dispatches asks before it stores: afterwards the memory may
+ * belong to another group. */
 NMC_DEV bool nmc_dev_ep_failed(const nmc_ep_rank_t& d);
 
 #include "impl/ep_impl.cuh"

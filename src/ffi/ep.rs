@@ -167,10 +167,11 @@ pub extern "C" fn nmc_ep_destroy(ep: *mut nmc_ep_t) -> nmc_status_t {
     })
 }
 
-/// Ends the group. Never blocks. Steps that wait return, calls return `NMC_ERR_CANCELLED`. On host heaps all ranks learn of it at
-/// once; on CUDA heaps through a kernel of this rank that waits, and if none does, by their deadline.
+/// Ends the group. Never blocks. Steps that wait return, calls return `NMC_ERR_CANCELLED`, on all ranks at once. On CUDA heaps the
+/// word is stored by a stream of the library, and kernels of all ranks that wait see it; a peer's calls return the error after
+/// the first kernel that has seen it. A group that is over already is left alone.
 ///
-/// Thread-safe. Graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`.
+/// Thread-safe. Graph-safe: takes effect at once, also during a capture. Statuses: `NMC_ERR_BAD_HANDLE`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_ep_abort(ep: *mut nmc_ep_t) -> nmc_status_t {
     guard(|| {
@@ -352,7 +353,8 @@ pub unsafe extern "C" fn nmc_ep_scatter(
 /// `out[n_tokens][hidden]`: in fp32 in the order of ranks, rounded once. `y_recv` NULL, or `nmc_ep_recv_t.y`, means that the
 /// rows are in place. Tokens that went nowhere get zeros.
 ///
-/// On CUDA heaps only enqueues; graph-safe. Statuses: see `nmc_ep_t`.
+/// On CUDA heaps only enqueues; graph-safe. Statuses: `NMC_ERR_LIMIT` (steps of two buffer sets are on two streams, and cannot be
+/// resident at once; nothing was returned), and see `nmc_ep_t`.
 /// One thread at a time for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_combine(
@@ -394,8 +396,9 @@ pub unsafe extern "C" fn nmc_ep_combine_recv(
 /// A whole layer: dispatch, pack, product with `w13`, silu(gate) * up, product with `w2`, scatter, combine.
 ///
 /// The products are those of the callback, which enqueues them on the stream, or built in. On CUDA heaps only enqueues;
-/// graph-safe if the callback is. Not between `nmc_ep_group_begin` and `_end`. Statuses: `NMC_ERR_UNSUPPORTED` (built-in
-/// product on a GPU with other types than bf16), what the callback returns, and see `nmc_ep_t`.
+/// graph-safe if the callback is. Not between `nmc_ep_group_begin` and `_end`. What fails after the dispatch, such as the callback,
+/// aborts the group (`nmc_ep_abort`), since the others already wait for this rank; arguments are checked before. Statuses:
+/// `NMC_ERR_UNSUPPORTED` (built-in product on a GPU with other rows than bf16), what the callback returns, and see `nmc_ep_t`.
 /// One thread at a time for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_moe_forward(

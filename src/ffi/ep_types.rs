@@ -18,7 +18,8 @@ pub const NMC_EP_FP32: u32 = 2;
 
 /// Rows travel to the experts as they are.
 pub const NMC_EP_DISPATCH_SAME: u32 = 0;
-/// Rows travel as fp8 (e4m3) with an fp32 scale for every 128 elements; the library quantises them.
+/// Rows travel as fp8 (e4m3) with an fp32 scale for every 128 elements; the library quantises them. If all 128 are smaller than
+/// 1e-30, the scale is 1 and they become zeros, each with its sign.
 pub const NMC_EP_DISPATCH_FP8: u32 = 1;
 /// Rows travel as fp8 with scales that the caller gives.
 pub const NMC_EP_DISPATCH_FP8_GIVEN: u32 = 2;
@@ -73,10 +74,11 @@ pub struct nmc_ep_config_t {
     pub max_m: u32,
     /// Groups of `max_m` rows behind those of the experts, for rows that did not fit, filled in the order of experts.
     pub spill_groups: u32,
-    /// Buffer sets; 0 for 1. Layer l uses set l % buffer_sets. Steps of different sets may overlap.
+    /// Buffer sets; 0 for 1. Layer l uses set l % buffer_sets. Steps of different sets may overlap, if there is room for both
+    /// (see `blocks`).
     pub buffer_sets: u32,
-    /// Blocks of a rank's kernels on a GPU, at most 128; 0 for 32. What cannot be resident at once, with the other ranks on
-    /// the same device, is refused.
+    /// Blocks of a rank's kernels on a GPU, at most 128; 0 for 32. What cannot be resident at once, with the other ranks of
+    /// the group on the same device, is refused; what else runs there is not known.
     pub blocks: u32,
     /// 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`, `NMC_EP_EARLY`.
     pub flags: u32,
