@@ -19,6 +19,9 @@ pub const SOURCES: &[&str] = &[
     "src/ffi/ep_types.rs",
     "src/ffi/ep.rs",
     "src/ffi/blocks.rs",
+    "src/ffi/kv_types.rs",
+    "src/ffi/kv.rs",
+    "src/ffi/kv_tables.rs",
 ];
 
 /// The text of `include/nanomc.h` for this version of the library.

@@ -60,6 +60,18 @@
 #define NMC_BLOCKS_CONFIG_INIT \
   {(uint32_t)sizeof(nmc_blocks_config_t), NMC_ABI_VERSION, 0, NMC_BLOCKS_BEST, {0, 0, 0, 0}}
 #define NMC_BLOCKS_STATS_INIT {(uint32_t)sizeof(nmc_blocks_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}}
+#define NMC_KV_GROUP_INIT \
+  {NMC_KV_FULL, NMC_KV_BF16, 0, 0, 0, 0, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE, NULL, 0, {0, 0}}
+#define NMC_KV_CONFIG_INIT \
+  { \
+    (uint32_t)sizeof(nmc_kv_config_t), NMC_ABI_VERSION, 0, 16, 0, 0, 65536, NULL, 0, 0, NMC_BLOCKS_BEST, \
+    NMC_KV_EVICT_LRU, NMC_KV_FULL_REJECT, NMC_KV_HASH_BLAKE3, 0, 0, {NULL, 0}, {0, 0, 0, 0} \
+  }
+#define NMC_KV_OPEN_INIT \
+  {(uint32_t)sizeof(nmc_kv_open_t), NMC_ABI_VERSION, 0, 0, 0, 0, {NULL, 0}, {NULL, 0}, NULL, 0, {0, 0}}
+#define NMC_KV_SEQ_INFO_INIT {(uint32_t)sizeof(nmc_kv_seq_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define NMC_KV_STATS_INIT \
+  {(uint32_t)sizeof(nmc_kv_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}}
 #define NMC_RANK_INFO_INIT {(uint32_t)sizeof(nmc_rank_info_t), 0, 0, 0, -1, NULL, 0, 0}
 
 /**
@@ -453,6 +465,193 @@
 #define NMC_BLOCKS_BUDDY 2
 
 /**
+ * Element types of a group.
+ */
+#define NMC_KV_FP32 0
+
+/**
+ * 16-bit brain float.
+ */
+#define NMC_KV_BF16 1
+
+/**
+ * 16-bit float.
+ */
+#define NMC_KV_FP16 2
+
+/**
+ * 8-bit float of either kind.
+ */
+#define NMC_KV_FP8 3
+
+/**
+ * 8-bit integer.
+ */
+#define NMC_KV_INT8 4
+
+/**
+ * Elements of `element_bytes` bytes that the library knows nothing else about.
+ */
+#define NMC_KV_RAW 5
+
+/**
+ * Keys and values, of all tokens of a sequence.
+ */
+#define NMC_KV_FULL 0
+
+/**
+ * One latent vector for each token (multi-head latent attention): one head, no V.
+ */
+#define NMC_KV_MLA 1
+
+/**
+ * `[layers, blocks, heads, tokens, dim]`.
+ */
+#define NMC_KV_LAYER_MAJOR 0
+
+/**
+ * `[heads, layers, blocks, tokens, dim]`.
+ */
+#define NMC_KV_HEAD_MAJOR 1
+
+/**
+ * `[layers, blocks, tokens, heads, dim]`: what FlashAttention, FlashInfer ("NHD") and vLLM take.
+ */
+#define NMC_KV_LAYER_MAJOR_NHD 2
+
+/**
+ * `[blocks, layers, heads, tokens, dim]`: a block is one piece of memory.
+ */
+#define NMC_KV_BLOCK_MAJOR 3
+
+/**
+ * All of K and then all of V.
+ */
+#define NMC_KV_SIDES_SEPARATE 0
+
+/**
+ * K and V right inside the layers: `[layers, 2, blocks, ...]`.
+ */
+#define NMC_KV_SIDES_PER_LAYER 1
+
+/**
+ * K and V right inside the blocks: `[layers, blocks, 2, ...]`.
+ */
+#define NMC_KV_SIDES_PER_BLOCK 2
+
+/**
+ * K, the latent vectors, or the state.
+ */
+#define NMC_KV_K 0
+
+/**
+ * V.
+ */
+#define NMC_KV_V 1
+
+/**
+ * Evict the cached block that was idle longest.
+ */
+#define NMC_KV_EVICT_LRU 0
+
+/**
+ * Evict the cached block used least, in powers of two; among equals the one idle longest.
+ */
+#define NMC_KV_EVICT_LFU 1
+
+/**
+ * Evict the cached block that was published first.
+ */
+#define NMC_KV_EVICT_FIFO 2
+
+/**
+ * S3-FIFO: new blocks pass a small queue first, and stay if they are used there or return soon after they left it.
+ */
+#define NMC_KV_EVICT_S3FIFO 3
+
+/**
+ * Evict the cached block of the lowest priority; a priority lapses after its time to live.
+ */
+#define NMC_KV_EVICT_PRIORITY 4
+
+/**
+ * No room: `NMC_ERR_NO_SPACE`. Idle cached blocks are evicted before, here and in all other cases.
+ */
+#define NMC_KV_FULL_REJECT 0
+
+/**
+ * No room: a new sequence gets fewer tokens than it asked for, which is then its limit.
+ */
+#define NMC_KV_FULL_SHORTEN 1
+
+/**
+ * No room: the sequence that was used longest ago loses its blocks; calls for it are `NMC_ERR_STALE` until it is closed.
+ */
+#define NMC_KV_FULL_EVICT_SEQUENCE 2
+
+/**
+ * Keyed BLAKE3. The default.
+ */
+#define NMC_KV_HASH_BLAKE3 0
+
+/**
+ * SHA-256 with a key, cut to 16 bytes.
+ */
+#define NMC_KV_HASH_SHA256 1
+
+/**
+ * XXH3, which can be made to collide; tokens and salts are kept and compared, which takes 4 bytes a token.
+ */
+#define NMC_KV_HASH_XXH3 2
+
+/**
+ * Flag of a config: no block is matched or published.
+ */
+#define NMC_KV_NO_PREFIX 1
+
+/**
+ * Flag of `nmc_kv_open`: the blocks follow each other, so that views are of the sequence alone.
+ */
+#define NMC_KV_OPEN_CONTIGUOUS 1
+
+/**
+ * Flag of `nmc_kv_open`: neither match blocks nor publish any.
+ */
+#define NMC_KV_OPEN_PRIVATE 2
+
+/**
+ * Flag of `nmc_kv_open`: the cache may have all tokens. Otherwise at least the last one is left to be computed, since
+ * the engine needs its result.
+ */
+#define NMC_KV_OPEN_MATCH_ALL 4
+
+/**
+ * Flag of `nmc_kv_close`: what was not committed was not computed, and is not published.
+ */
+#define NMC_KV_CLOSE_ABORT 1
+
+/**
+ * State of a sequence: in use.
+ */
+#define NMC_KV_SEQ_OPEN 0
+
+/**
+ * State of a sequence: its blocks were taken to make room.
+ */
+#define NMC_KV_SEQ_EVICTED 1
+
+/**
+ * Entries of a table are block numbers: vLLM, FlashAttention (`block_table`), FlashMLA.
+ */
+#define NMC_KV_TABLE_BLOCKS 0
+
+/**
+ * Two rows a sequence, of K and of V: 2 x block and 2 x block + 1, for pools whose blocks hold K and then V, as
+ * TensorRT-LLM's block offsets are.
+ */
+#define NMC_KV_TABLE_OFFSETS 1
+
+/**
  * An allocator of blocks: it knows their numbers, 0 to `total_blocks` - 1, and nothing of what lies in them. Blocks are
  * taken as runs that follow each other, or scattered; both kinds are blocks like others, can be freed by either function,
  * in any parts, and share the same free blocks. What is not in use is never freed: freeing something twice is an error,
@@ -479,6 +678,27 @@ typedef struct nmc_blocks_t nmc_blocks_t;
  * `NMC_ERR_MISMATCH`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the group is over) and `NMC_ERR_CUDA`.
  */
 typedef struct nmc_ep_t nmc_ep_t;
+
+/**
+ * A block KV cache: it maps the tokens of sequences to numbered blocks of equal size. Full blocks of equal tokens are
+ * found again by later sequences (prefix reuse), forks share blocks, and tables for attention kernels are written
+ * straight into the program's memory. The cache never touches the blocks themselves.
+ *
+ * **When blocks count as computed.** `nmc_kv_open` and `nmc_kv_append` give room for tokens that the engine computes
+ * afterwards. With the next `nmc_kv_append` or `nmc_kv_close` of the same sequence, what it had before counts as computed,
+ * and its full blocks can be matched by others; `nmc_kv_commit` says so earlier. The engine must have enqueued that work
+ * by then, and order later work after it: on the same stream, or with an event.
+ *
+ * **When blocks are free.** A block that is let go may be handed out at once. Work that still reads it must be ordered
+ * before work that writes the new owner's tokens, as on one stream it is.
+ *
+ * All functions may be called from any thread at the same time, also while another thread destroys the cache; calls for
+ * one sequence exclude each other. Threads that work on sequences of their own do not wait for each other, except where
+ * blocks are shared. Nothing blocks, nothing calls CUDA; all are graph-safe. Statuses that every function can return:
+ * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; those that take a sequence also `NMC_ERR_NOT_FOUND`
+ * (no such sequence is open) and `NMC_ERR_STALE` (its blocks were taken to make room: close it).
+ */
+typedef struct nmc_kv_t nmc_kv_t;
 
 /**
  * The master of a world and that of its store, each on a thread of its own.
@@ -1681,6 +1901,422 @@ typedef struct nmc_blocks_stats_t {
    */
   uint64_t reserved[2];
 } nmc_blocks_stats_t;
+
+/**
+ * Layers with one layout. Start from `NMC_KV_GROUP_INIT`; `layers`, `kv_heads` and `head_dim` must be set.
+ */
+typedef struct nmc_kv_group_t {
+  /**
+   * `NMC_KV_FULL` or `NMC_KV_MLA`.
+   */
+  uint32_t kind;
+  /**
+   * One of `NMC_KV_FP32`, `NMC_KV_BF16`, `NMC_KV_FP16`, `NMC_KV_FP8`, `NMC_KV_INT8`, `NMC_KV_RAW`.
+   */
+  uint32_t dtype;
+  /**
+   * Bytes of an element of `NMC_KV_RAW`; else 0.
+   */
+  uint32_t element_bytes;
+  /**
+   * Layers.
+   */
+  uint32_t layers;
+  /**
+   * Heads of K and of V; 1 for `NMC_KV_MLA`.
+   */
+  uint32_t kv_heads;
+  /**
+   * Elements of a head's vector.
+   */
+  uint32_t head_dim;
+  /**
+   * Order of the axes: one of `NMC_KV_LAYER_MAJOR`, `NMC_KV_HEAD_MAJOR`, `NMC_KV_LAYER_MAJOR_NHD`,
+   * `NMC_KV_BLOCK_MAJOR`.
+   */
+  uint32_t order;
+  /**
+   * Where K and V are among them: one of `NMC_KV_SIDES_SEPARATE`, `NMC_KV_SIDES_PER_LAYER`, `NMC_KV_SIDES_PER_BLOCK`.
+   */
+  uint32_t sides;
+  /**
+   * The memory, on host or device: `nmc_kv_group_bytes` says how much. It is the program's, must stay until the cache
+   * is destroyed, and is never touched by the cache. NULL: views hold offsets instead of addresses.
+   */
+  void *memory;
+  /**
+   * Bytes at `memory`.
+   */
+  uint64_t memory_bytes;
+  /**
+   * Zero.
+   */
+  uint64_t reserved[2];
+} nmc_kv_group_t;
+
+/**
+ * How a KV cache is made. Start from `NMC_KV_CONFIG_INIT`; `total_blocks` or `max_total_tokens` must be set.
+ */
+typedef struct nmc_kv_config_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * `NMC_ABI_VERSION` as the caller knows it.
+   */
+  uint32_t abi_version;
+  /**
+   * Number of blocks, or 0 for as many as `max_total_tokens` need.
+   */
+  uint32_t total_blocks;
+  /**
+   * Tokens of a block. Default 16.
+   */
+  uint32_t tokens_per_block;
+  /**
+   * Tokens of all sequences together, if `total_blocks` is 0.
+   */
+  uint64_t max_total_tokens;
+  /**
+   * Blocks for which there is memory, at least `total_blocks`; 0 for just as many. `nmc_kv_resize` goes up to it.
+   */
+  uint32_t capacity_blocks;
+  /**
+   * Sequences that can be open at once. Default 65,536; each takes 32 bytes.
+   */
+  uint32_t max_sequences;
+  /**
+   * Layouts of the memory; NULL if the cache is to manage block numbers alone.
+   */
+  const struct nmc_kv_group_t *groups;
+  /**
+   * How many.
+   */
+  uint32_t n_groups;
+  /**
+   * Sliding window in tokens, of all groups: blocks that the next token's window does not reach are freed as a sequence
+   * grows. 0 for none.
+   */
+  uint32_t window;
+  /**
+   * How contiguous runs are found: `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`.
+   */
+  uint32_t strategy;
+  /**
+   * Which cached block goes first: `NMC_KV_EVICT_LRU`, ...
+   */
+  uint32_t eviction;
+  /**
+   * What happens when there is no room: `NMC_KV_FULL_REJECT`, ...
+   */
+  uint32_t when_full;
+  /**
+   * What names blocks by their tokens: `NMC_KV_HASH_BLAKE3`, ...
+   */
+  uint32_t hash;
+  /**
+   * `NMC_KV_NO_PREFIX` or 0.
+   */
+  uint32_t flags;
+  /**
+   * Zero.
+   */
+  uint32_t reserved0;
+  /**
+   * Secret that goes into all hashes; caches with the same one name the same tokens alike. Empty: a fixed one, the same
+   * everywhere.
+   */
+  struct nmc_slice_t hash_secret;
+  /**
+   * Zero.
+   */
+  uint64_t reserved[4];
+} nmc_kv_config_t;
+
+/**
+ * Name of a block of tokens and of all blocks before it.
+ */
+typedef struct nmc_kv_hash_t {
+  /**
+   * The hash.
+   */
+  uint8_t bytes[16];
+} nmc_kv_hash_t;
+
+/**
+ * How a sequence is opened. Start from `NMC_KV_OPEN_INIT`.
+ */
+typedef struct nmc_kv_open_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * `NMC_ABI_VERSION` as the caller knows it.
+   */
+  uint32_t abi_version;
+  /**
+   * `NMC_KV_OPEN_*`, or 0.
+   */
+  uint32_t flags;
+  /**
+   * 0 to 15: with `NMC_KV_EVICT_PRIORITY`, its blocks stay longer than those of a lower one.
+   */
+  uint32_t priority;
+  /**
+   * How long the priority lasts; 0 for ever.
+   */
+  uint32_t ttl_ms;
+  /**
+   * Zero.
+   */
+  uint32_t reserved0;
+  /**
+   * What else must be equal for blocks to be: tenant, LoRA adapter, images.
+   */
+  struct nmc_slice_t salt;
+  /**
+   * A name to find the sequence by with `nmc_kv_find`, 1 to 1,024 bytes; empty for none.
+   */
+  struct nmc_slice_t name;
+  /**
+   * Hashes of its full blocks, if the program computed them; NULL to let the cache do it. With `NMC_KV_HASH_XXH3`
+   * tokens are needed all the same.
+   */
+  const struct nmc_kv_hash_t *hashes;
+  /**
+   * How many: `n_tokens` / `tokens_per_block`.
+   */
+  uint64_t n_hashes;
+  /**
+   * Zero.
+   */
+  uint64_t reserved[2];
+} nmc_kv_open_t;
+
+/**
+ * What a sequence began with.
+ */
+typedef struct nmc_kv_opened_t {
+  /**
+   * Leading tokens whose blocks the cache had: they need not be computed.
+   */
+  uint32_t hit_tokens;
+  /**
+   * Tokens that it has: as many as asked for, or fewer with `NMC_KV_FULL_SHORTEN`.
+   */
+  uint32_t tokens;
+} nmc_kv_opened_t;
+
+/**
+ * How much room there was when there was not enough, in blocks.
+ */
+typedef struct nmc_kv_room_t {
+  /**
+   * Blocks that were wanted.
+   */
+  uint64_t needed;
+  /**
+   * Blocks that nobody has.
+   */
+  uint64_t free;
+  /**
+   * Cached blocks that nobody holds; they were not enough together with the free ones.
+   */
+  uint64_t evictable;
+} nmc_kv_room_t;
+
+/**
+ * Block `from` is to be copied to block `to`, in all groups.
+ */
+typedef struct nmc_kv_copy_t {
+  /**
+   * The block to read.
+   */
+  int32_t from;
+  /**
+   * The block to write.
+   */
+  int32_t to;
+} nmc_kv_copy_t;
+
+/**
+ * What a sequence is. Start from `NMC_KV_SEQ_INFO_INIT`.
+ */
+typedef struct nmc_kv_seq_info_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * `NMC_KV_SEQ_OPEN` or `NMC_KV_SEQ_EVICTED`.
+   */
+  uint32_t state;
+  /**
+   * Tokens that it has.
+   */
+  uint32_t tokens;
+  /**
+   * Place of the next token in its block: `tokens` modulo `tokens_per_block`.
+   */
+  uint32_t next_offset_in_block;
+  /**
+   * Tokens that it may have.
+   */
+  uint32_t max_tokens;
+  /**
+   * Its blocks, with those that were dropped.
+   */
+  uint32_t blocks;
+  /**
+   * Blocks that were dropped.
+   */
+  uint32_t dropped;
+  /**
+   * Leading blocks that others may hold as well.
+   */
+  uint32_t shared;
+  /**
+   * Leading blocks that the prefix index has.
+   */
+  uint32_t published;
+  /**
+   * 1 if its blocks follow each other.
+   */
+  uint32_t contiguous;
+  /**
+   * Copies that `nmc_kv_copies` would tell.
+   */
+  uint32_t copies;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
+} nmc_kv_seq_info_t;
+
+/**
+ * The state of a KV cache at one moment. Start from `NMC_KV_STATS_INIT`.
+ */
+typedef struct nmc_kv_stats_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * 1 if no block is free or could be freed by eviction.
+   */
+  uint32_t is_full;
+  /**
+   * All blocks: `used` and `idle` and `free` together.
+   */
+  uint64_t total;
+  /**
+   * Blocks that sequences and pins hold.
+   */
+  uint64_t used;
+  /**
+   * Cached blocks that nobody holds.
+   */
+  uint64_t idle;
+  /**
+   * Blocks that nobody has.
+   */
+  uint64_t free;
+  /**
+   * Blocks that the prefix index has, held or idle.
+   */
+  uint64_t published;
+  /**
+   * Open sequences.
+   */
+  uint64_t sequences;
+  /**
+   * Tokens that sequences were opened with.
+   */
+  uint64_t asked_tokens;
+  /**
+   * Those of them that the cache had.
+   */
+  uint64_t hit_tokens;
+  /**
+   * Cached blocks that were evicted to make room.
+   */
+  uint64_t evicted_blocks;
+  /**
+   * Sequences that were evicted to make room.
+   */
+  uint64_t evicted_sequences;
+  /**
+   * Blocks that were computed twice, of which one was kept.
+   */
+  uint64_t deduplicated;
+  /**
+   * Memory of the arena: bytes of all blocks in all groups.
+   */
+  uint64_t arena_bytes;
+  /**
+   * Memory of the books.
+   */
+  uint64_t metadata_bytes;
+  /**
+   * 1 - the longest free run / the free blocks.
+   */
+  float fragmentation;
+  /**
+   * Zero.
+   */
+  uint32_t reserved0;
+  /**
+   * Zero.
+   */
+  uint64_t reserved[2];
+} nmc_kv_stats_t;
+
+/**
+ * A 4-D tensor `[blocks, heads, tokens, dim]` in the arena.
+ */
+typedef struct nmc_kv_view_t {
+  /**
+   * Address of element `[0, 0, 0, 0]`; an offset if the group has no memory.
+   */
+  void *data;
+  /**
+   * Lengths of the axes.
+   */
+  int64_t shape[4];
+  /**
+   * Distances along the axes, in elements.
+   */
+  int64_t strides[4];
+  /**
+   * Bytes of an element.
+   */
+  uint32_t element_bytes;
+  /**
+   * 1 if the blocks of the view are the sequence's own, in order; 0 if they are all blocks of the layer, and the
+   * block table tells which are the sequence's.
+   */
+  uint32_t contiguous;
+} nmc_kv_view_t;
+
+/**
+ * What a row of a dense table holds; the table's owner keeps one for each row, all zero at first, in ordinary memory.
+ */
+typedef struct nmc_kv_row_t {
+  /**
+   * Known to the library.
+   */
+  uint64_t uid;
+  /**
+   * Known to the library.
+   */
+  uint32_t rewrites;
+  /**
+   * Entries that were written.
+   */
+  uint32_t blocks;
+} nmc_kv_row_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -2916,6 +3552,390 @@ nmc_status_t nmc_blocks_map(struct nmc_blocks_t *blocks,
  */
 nmc_status_t nmc_blocks_resize(struct nmc_blocks_t *blocks,
                                uint32_t total_blocks);
+
+/**
+ * Stores how much memory the group with this number of a config needs in `*bytes_needed`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (what `nmc_kv_create` would refuse),
+ * `NMC_ERR_VERSION`.
+ */
+nmc_status_t nmc_kv_group_bytes(const struct nmc_kv_config_t *config, uint32_t group, uint64_t *bytes_needed);
+
+/**
+ * Makes a cache with all blocks free and puts a handle into `*out_kv`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Destroyed with `nmc_kv_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (a number in
+ * the config, memory that is too small), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`.
+ */
+nmc_status_t nmc_kv_create(const struct nmc_kv_config_t *config,
+                           struct nmc_kv_t **out_kv);
+
+/**
+ * Destroys a cache; what its sequences held is gone with it. NULL does nothing.
+ *
+ * Waits for calls in other threads. Thread-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_BUSY` (inside a log callback).
+ */
+nmc_status_t nmc_kv_destroy(struct nmc_kv_t *kv);
+
+/**
+ * Opens sequence `id`, which the program chooses, with `n_tokens` tokens: takes the blocks that the cache has of its
+ * prefix, and gets others for the rest, all or nothing. `tokens` may be NULL: then nothing is matched or published.
+ * `options`, `opened` and `room` may be NULL; `*room` is stored with `NMC_ERR_NO_SPACE`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_EXISTS` (the id or the
+ * name), `NMC_ERR_LIMIT` (`max_sequences`, or more than 2^31 tokens), `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`.
+ */
+nmc_status_t nmc_kv_open(struct nmc_kv_t *kv,
+                         uint64_t id,
+                         const uint32_t *tokens,
+                         uint64_t n_tokens,
+                         const struct nmc_kv_open_t *options,
+                         struct nmc_kv_opened_t *opened,
+                         struct nmc_kv_room_t *room);
+
+/**
+ * Like `nmc_kv_open`, for programs that know sequences by the name in `options`: stores the id, which the cache chooses
+ * (2^63 or above), in `*id`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: those of `nmc_kv_open`; `NMC_ERR_INVALID_ARG` also without a name.
+ */
+nmc_status_t nmc_kv_open_named(struct nmc_kv_t *kv,
+                               const uint32_t *tokens,
+                               uint64_t n_tokens,
+                               const struct nmc_kv_open_t *options,
+                               uint64_t *id,
+                               struct nmc_kv_opened_t *opened,
+                               struct nmc_kv_room_t *room);
+
+/**
+ * Stores the id of the open sequence with this name in `*id`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`.
+ */
+nmc_status_t nmc_kv_find(struct nmc_kv_t *kv, struct nmc_slice_t name, uint64_t *id);
+
+/**
+ * Adds `n_tokens` tokens to a sequence, and blocks as they are needed, all or nothing. `tokens` may be NULL if they are
+ * not known; then no further blocks of the sequence are published. What it had before counts as computed (see
+ * `nmc_kv_t`). A contiguous sequence that cannot grow where it is moves: see `nmc_kv_copies`. `room` may be NULL.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_LIMIT` (more tokens than
+ * the sequence may have), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_append(struct nmc_kv_t *kv,
+                           uint64_t id,
+                           const uint32_t *tokens,
+                           uint64_t n_tokens,
+                           struct nmc_kv_room_t *room);
+
+/**
+ * Like `nmc_kv_append`, for tokens of this importance, which `nmc_kv_drop_least` goes by. A block is as important as its
+ * most important token; tokens without an importance have 0.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: those of `nmc_kv_append`; `NMC_ERR_INVALID_ARG` also if the importance
+ * is not a finite number.
+ */
+nmc_status_t nmc_kv_append_scored(struct nmc_kv_t *kv,
+                                  uint64_t id,
+                                  const uint32_t *tokens,
+                                  uint64_t n_tokens,
+                                  float importance,
+                                  struct nmc_kv_room_t *room);
+
+/**
+ * Adds one token to each of `n` sequences, as a decode step does. `tokens` has one for each, or is NULL. Every sequence
+ * gets a status of its own, in `statuses` if that is not NULL; those that fail are as they were. Returns `NMC_OK`, or the
+ * status of the first that failed.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: those of `nmc_kv_append`.
+ */
+nmc_status_t nmc_kv_append_batch(struct nmc_kv_t *kv,
+                                 const uint64_t *ids,
+                                 const uint32_t *tokens,
+                                 size_t n,
+                                 nmc_status_t *statuses);
+
+/**
+ * Says that the first `n_tokens` tokens of a sequence are computed, so that their full blocks can be matched at once.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (more than it has), `NMC_ERR_NOT_FOUND`,
+ * `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_commit(struct nmc_kv_t *kv, uint64_t id, uint64_t n_tokens);
+
+/**
+ * Gets blocks for `n_tokens` tokens in all, so that growing to there cannot fail. A contiguous sequence may move. `room`
+ * may be NULL.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_LIMIT`,
+ * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_reserve(struct nmc_kv_t *kv,
+                            uint64_t id,
+                            uint64_t n_tokens,
+                            struct nmc_kv_room_t *room);
+
+/**
+ * Cuts a sequence to its first `n_tokens` tokens, as after rejected speculation; what it had reserved is free again. What
+ * is cut off was not computed, unless it was committed. If the last block stays in part and others may read it, the
+ * sequence gets a copy: see `nmc_kv_copies`. `room` may be NULL.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (for the copy; nothing changed),
+ * `NMC_ERR_INVALID_ARG` (more than it has, or into a block that was dropped), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_truncate(struct nmc_kv_t *kv,
+                             uint64_t id,
+                             uint64_t n_tokens,
+                             struct nmc_kv_room_t *room);
+
+/**
+ * Opens sequence `child` with the tokens of `parent`. Full blocks are shared; a last block that is not full is copied, and
+ * the copy is told by `nmc_kv_copies` of the child. A child's blocks lie anywhere. `room` may be NULL.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_EXISTS`, `NMC_ERR_LIMIT`,
+ * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_fork(struct nmc_kv_t *kv,
+                         uint64_t parent,
+                         uint64_t child,
+                         struct nmc_kv_room_t *room);
+
+/**
+ * Stores the block copies that a sequence waits for, and forgets them. They must be enqueued, in this order, before the
+ * next call that changes the sequence, or its parent if it was forked; the blocks that they read stay until then. Paged
+ * sequences have at most one, from `nmc_kv_fork` or `nmc_kv_truncate`; contiguous ones one a block when they move. `*n`
+ * receives how many there are; if `capacity` is less, that is all that happens.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*n` was stored), `NMC_ERR_NOT_FOUND`,
+ * `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_copies(struct nmc_kv_t *kv,
+                           uint64_t id,
+                           struct nmc_kv_copy_t *copies,
+                           size_t capacity,
+                           size_t *n);
+
+/**
+ * Closes a sequence. Full blocks that it computed stay in the cache for others; all else is free. With
+ * `NMC_KV_CLOSE_ABORT`, only what was committed or counts as computed already (see `nmc_kv_t`) stays.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (it was closed before, or never opened),
+ * `NMC_ERR_INVALID_ARG` (unknown flags).
+ */
+nmc_status_t nmc_kv_close(struct nmc_kv_t *kv, uint64_t id, uint32_t flags);
+
+/**
+ * Drops up to `count` full blocks from the middle of a sequence, the least important first (`nmc_kv_append_scored`; among
+ * equals the earliest). The first `keep_first` and the last `keep_recent` full blocks stay. Other tokens keep their
+ * positions; tables have -1 for a dropped block. `dropped`, if not NULL, receives how many went.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_drop_least(struct nmc_kv_t *kv,
+                               uint64_t id,
+                               uint32_t count,
+                               uint32_t keep_first,
+                               uint32_t keep_recent,
+                               uint32_t *dropped);
+
+/**
+ * Stores in `*hit_tokens` how many leading tokens the cache has, as cache-aware routers ask. Holds nothing: they may be
+ * gone when a sequence is opened. `tokens` or `hashes` may be NULL, not both; `n_tokens` tokens have
+ * `n_tokens` / `tokens_per_block` hashes.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
+ */
+nmc_status_t nmc_kv_match(struct nmc_kv_t *kv,
+                          const uint32_t *tokens,
+                          uint64_t n_tokens,
+                          const struct nmc_kv_hash_t *hashes,
+                          struct nmc_slice_t salt,
+                          uint64_t *hit_tokens);
+
+/**
+ * Stores the hashes of the full blocks of `tokens` in `hashes`, which has room for `n_tokens` / `tokens_per_block`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
+ */
+nmc_status_t nmc_kv_hash(struct nmc_kv_t *kv,
+                         const uint32_t *tokens,
+                         uint64_t n_tokens,
+                         struct nmc_slice_t salt,
+                         struct nmc_kv_hash_t *hashes);
+
+/**
+ * Keeps the published blocks of the first `n_tokens` tokens of a sequence in the cache until `nmc_kv_unpin`, also after
+ * the sequence is closed. `*pin` receives the pin; `pinned_tokens`, if not NULL, how many tokens it covers.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_pin(struct nmc_kv_t *kv,
+                        uint64_t id,
+                        uint64_t n_tokens,
+                        uint64_t *pin,
+                        uint64_t *pinned_tokens);
+
+/**
+ * Ends a pin.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (it ended before).
+ */
+nmc_status_t nmc_kv_unpin(struct nmc_kv_t *kv, uint64_t pin);
+
+/**
+ * Evicts every cached block that nobody holds; `evicted`, if not NULL, receives how many.
+ *
+ * Does not block; takes time in the number of cached blocks. Thread-safe. Graph-safe. Statuses: none of its own beside
+ * `NMC_ERR_BAD_HANDLE`.
+ */
+nmc_status_t nmc_kv_clear(struct nmc_kv_t *kv,
+                          uint64_t *evicted);
+
+/**
+ * Changes the number of blocks, up to `capacity_blocks` of the config. Sequences stay as they are: the blocks that go are
+ * the ones with the highest numbers, cached ones are evicted, and if a sequence holds one nothing goes.
+ *
+ * Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (a block that should
+ * go is held), `NMC_ERR_INVALID_ARG` (0, or more than the capacity).
+ */
+nmc_status_t nmc_kv_resize(struct nmc_kv_t *kv,
+                           uint32_t total_blocks);
+
+/**
+ * Stores what a sequence is in `*info`. Also for one whose blocks were taken to make room.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_VERSION`.
+ */
+nmc_status_t nmc_kv_seq_info(struct nmc_kv_t *kv, uint64_t id, struct nmc_kv_seq_info_t *info);
+
+/**
+ * Stores the ids of the sequences that were used longest ago, for a scheduler that preempts by itself: up to `capacity`
+ * of them into `ids`, the oldest first, and how many into `*n`. Takes time in the number of sequences.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
+ */
+nmc_status_t nmc_kv_victims(struct nmc_kv_t *kv,
+                            uint64_t *ids,
+                            size_t capacity,
+                            size_t *n);
+
+/**
+ * Stores the state of the cache in `*stats`, all numbers of one moment.
+ *
+ * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`.
+ */
+nmc_status_t nmc_kv_stats(struct nmc_kv_t *kv, struct nmc_kv_stats_t *stats);
+
+/**
+ * The state as text for people: configuration, numbers that add up, and the sequences.
+ *
+ * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
+ */
+nmc_status_t nmc_kv_dump(struct nmc_kv_t *kv,
+                         char *buffer,
+                         size_t capacity,
+                         size_t *needed);
+
+/**
+ * A picture of the blocks, 64 in a line: `.` free, `X` held, `c` cached and idle.
+ *
+ * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
+ */
+nmc_status_t nmc_kv_map(struct nmc_kv_t *kv,
+                        char *buffer,
+                        size_t capacity,
+                        size_t *needed);
+
+/**
+ * Counts every block afresh, from all sequences, pins and free lists, and compares: proof that nothing is lost or owned
+ * twice. For tests and for programs in doubt; takes time in the number of blocks and of what sequences hold.
+ *
+ * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INTERNAL` (the message says what is wrong).
+ */
+nmc_status_t nmc_kv_audit(struct nmc_kv_t *kv);
+
+/**
+ * Stores K or V of a sequence in one layer as a 4-D tensor in `*view`. For a contiguous sequence these are its own blocks
+ * in order; for a paged one all blocks of the layer, which a kernel indexes through the block table. Nothing is copied.
+ * The view of a contiguous sequence is valid until it moves.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (group, layer or side), `NMC_ERR_NOT_FOUND`,
+ * `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_view(struct nmc_kv_t *kv,
+                         uint64_t id,
+                         uint32_t group,
+                         uint32_t layer,
+                         uint32_t side,
+                         struct nmc_kv_view_t *view);
+
+/**
+ * Stores the address of the vector of one token, by its position in the sequence, in `*address`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (group, layer, side, head or token),
+ * `NMC_ERR_STALE` (also: the token's block was dropped), `NMC_ERR_NOT_FOUND`.
+ */
+nmc_status_t nmc_kv_token_address(struct nmc_kv_t *kv,
+                                  uint64_t id,
+                                  uint64_t token,
+                                  uint32_t group,
+                                  uint32_t layer,
+                                  uint32_t side,
+                                  uint32_t head,
+                                  void **address);
+
+/**
+ * Writes the rows of a dense block table, int32 `[n, width]` (`[n, 2, width]` with `NMC_KV_TABLE_OFFSETS`), for `n`
+ * sequences: only what changed since the row was last written, as `rows` remembers, one `nmc_kv_row_t` for each sequence,
+ * all zero at first. A row that is new, of another sequence, or of one whose earlier blocks changed is written whole, and
+ * filled up with `pad`. A dropped block is -1. `table` may be pinned memory; it is never read. Give every buffer its own
+ * `rows`. `written`, if not NULL, receives how many entries were stored.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (a sequence has more than `width` blocks),
+ * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`; rows before the one at fault are written.
+ */
+nmc_status_t nmc_kv_table(struct nmc_kv_t *kv,
+                          uint32_t format,
+                          const uint64_t *ids,
+                          size_t n,
+                          struct nmc_kv_row_t *rows,
+                          int32_t *table,
+                          size_t width,
+                          int32_t pad,
+                          uint64_t *written);
+
+/**
+ * Writes the compressed table that FlashInfer takes: `indptr` int32 `[n + 1]`, `indices` int32 with room for `capacity`
+ * blocks, `last_page_len` int32 `[n]` (1 to `tokens_per_block`; 0 for a sequence without tokens). `*n_indices` receives
+ * how many blocks there are.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than `capacity`; `*n_indices` was stored),
+ * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_table_csr(struct nmc_kv_t *kv,
+                              const uint64_t *ids,
+                              size_t n,
+                              int32_t *indptr,
+                              int32_t *indices,
+                              size_t capacity,
+                              size_t *n_indices,
+                              int32_t *last_page_len);
+
+/**
+ * Writes the slot mapping, int64: where the last `counts[i]` tokens of each sequence go, as block x `tokens_per_block` +
+ * place in the block, one sequence after the other; -1 in a dropped block. `counts` NULL is the last token of each.
+ * `*n_slots` receives how many there are.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than `capacity`; `*n_slots` was stored),
+ * `NMC_ERR_INVALID_ARG` (more than a sequence has), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_slots(struct nmc_kv_t *kv,
+                          const uint64_t *ids,
+                          const uint32_t *counts,
+                          size_t n,
+                          int64_t *slots,
+                          size_t capacity,
+                          size_t *n_slots);
 
 #ifdef __cplusplus
 }  // extern "C"

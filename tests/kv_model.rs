@@ -121,13 +121,13 @@ impl Engine {
         indices
     }
 
-    fn copy(&mut self, copies: &[BlockCopy]) {
-        let size = self.per_block();
+    fn copy(&mut self, id: u64) {
+        let (size, copies) = (self.per_block(), self.cache.take_plan(id, usize::MAX).expect("open").expect("fits"));
         if self.fault == Fault::SkipsCopies {
             return;
         }
         for BlockCopy { from, to } in copies {
-            let (from, to) = (*from as usize * size, *to as usize * size);
+            let (from, to) = (from as usize * size, to as usize * size);
             self.memory.copy_within(from..from + size, to);
         }
     }
@@ -214,22 +214,20 @@ impl Engine {
         let first = self.known[&id].tokens.len() as u32;
         let tokens: Vec<u32> = (first..first + count).map(|at| kind * 7 + at).collect();
         let importance = self.random.one_in(3).then(|| self.random.below(100) as f32);
-        let mut copies = Vec::new();
         // Tokens that the cache is not told cannot be matched, but must be there all the same.
         let told = (!self.random.one_in(20)).then_some(&tokens[..]);
         let shortened = first + count > self.cache.info(id).expect("open").limit;
-        let grown = self.cache.append(id, count, told, importance, &mut copies);
+        let grown = self.cache.append(id, count, told, importance);
         assert_eq!(grown.is_err(), shortened, "only a sequence that was opened shorter has a limit");
         if shortened {
             return;
         }
         if matches!(grown, Ok(Ok(()))) {
-            self.copy(&copies);
+            self.copy(id);
             self.known.get_mut(&id).expect("known").tokens.extend(&tokens);
             self.write(id);
         } else {
             self.refusals += 1;
-            assert!(copies.is_empty());
         }
     }
 
@@ -241,14 +239,13 @@ impl Engine {
         };
         let evicted = self.cache.info(id).expect("open").state == State::Evicted;
         if evicted {
-            let refused = self.cache.append(id, 1, None, None, &mut Vec::new());
+            let refused = self.cache.append(id, 1, None, None);
             assert!(refused.is_err(), "an evicted sequence cannot grow");
             self.cache.close(id, false).expect("open");
             self.known.remove(&id);
             return Ok(());
         }
         self.verify(id)?;
-        let mut copies = Vec::new();
         match roll {
             12..=49 => self.append(id),
             50..=59 => {
@@ -257,10 +254,10 @@ impl Engine {
                 let keep = if self.random.one_in(2) { tokens - near } else { self.random.below(tokens + 1) };
                 let size = self.per_block() as u64;
                 let into_hole = keep % size > 0 && self.blocks(id)[(keep / size) as usize] < 0;
-                let cut = self.cache.truncate(id, keep as u32, &mut copies);
+                let cut = self.cache.truncate(id, keep as u32);
                 assert_eq!(cut.is_err(), into_hole, "only a block that was dropped cannot be cut");
                 if matches!(cut, Ok(Ok(()))) {
-                    self.copy(&copies);
+                    self.copy(id);
                     let known = self.known.get_mut(&id).expect("known");
                     known.tokens.truncate(keep as usize);
                     known.written = known.written.min(keep as usize);
@@ -269,9 +266,9 @@ impl Engine {
             60..=66 => {
                 let child = self.next_id;
                 self.next_id += 1;
-                if self.cache.fork(id, child, &mut copies).expect("valid").is_ok() {
+                if self.cache.fork(id, child).expect("valid").is_ok() {
                     self.forks += 1;
-                    self.copy(&copies);
+                    self.copy(child);
                     let known = self.known[&id].clone();
                     self.known.insert(child, known);
                     self.verify(child)?;
@@ -280,8 +277,8 @@ impl Engine {
             67..=69 => {
                 let more = self.random.below(4 * self.per_block() as u64) as u32;
                 let tokens = self.known[&id].tokens.len() as u32 + more;
-                if matches!(self.cache.reserve(id, tokens, &mut copies), Ok(Ok(()))) {
-                    self.copy(&copies);
+                if matches!(self.cache.reserve(id, tokens), Ok(Ok(()))) {
+                    self.copy(id);
                 }
             }
             70..=72 => {

@@ -317,6 +317,114 @@ int main(void) {
   FIELD(nmc_blocks_stats_t, bytes);
   FIELD(nmc_blocks_stats_t, reserved);
 
+  STRUCT(nmc_kv_group_t);
+  FIELD(nmc_kv_group_t, kind);
+  FIELD(nmc_kv_group_t, dtype);
+  FIELD(nmc_kv_group_t, element_bytes);
+  FIELD(nmc_kv_group_t, layers);
+  FIELD(nmc_kv_group_t, kv_heads);
+  FIELD(nmc_kv_group_t, head_dim);
+  FIELD(nmc_kv_group_t, order);
+  FIELD(nmc_kv_group_t, sides);
+  FIELD(nmc_kv_group_t, memory);
+  FIELD(nmc_kv_group_t, memory_bytes);
+  FIELD(nmc_kv_group_t, reserved);
+
+  STRUCT(nmc_kv_config_t);
+  FIELD(nmc_kv_config_t, struct_size);
+  FIELD(nmc_kv_config_t, abi_version);
+  FIELD(nmc_kv_config_t, total_blocks);
+  FIELD(nmc_kv_config_t, tokens_per_block);
+  FIELD(nmc_kv_config_t, max_total_tokens);
+  FIELD(nmc_kv_config_t, capacity_blocks);
+  FIELD(nmc_kv_config_t, max_sequences);
+  FIELD(nmc_kv_config_t, groups);
+  FIELD(nmc_kv_config_t, n_groups);
+  FIELD(nmc_kv_config_t, window);
+  FIELD(nmc_kv_config_t, strategy);
+  FIELD(nmc_kv_config_t, eviction);
+  FIELD(nmc_kv_config_t, when_full);
+  FIELD(nmc_kv_config_t, hash);
+  FIELD(nmc_kv_config_t, flags);
+  FIELD(nmc_kv_config_t, reserved0);
+  FIELD(nmc_kv_config_t, hash_secret);
+  FIELD(nmc_kv_config_t, reserved);
+
+  STRUCT(nmc_kv_hash_t);
+  FIELD(nmc_kv_hash_t, bytes);
+
+  STRUCT(nmc_kv_open_t);
+  FIELD(nmc_kv_open_t, struct_size);
+  FIELD(nmc_kv_open_t, abi_version);
+  FIELD(nmc_kv_open_t, flags);
+  FIELD(nmc_kv_open_t, priority);
+  FIELD(nmc_kv_open_t, ttl_ms);
+  FIELD(nmc_kv_open_t, reserved0);
+  FIELD(nmc_kv_open_t, salt);
+  FIELD(nmc_kv_open_t, name);
+  FIELD(nmc_kv_open_t, hashes);
+  FIELD(nmc_kv_open_t, n_hashes);
+  FIELD(nmc_kv_open_t, reserved);
+
+  STRUCT(nmc_kv_opened_t);
+  FIELD(nmc_kv_opened_t, hit_tokens);
+  FIELD(nmc_kv_opened_t, tokens);
+
+  STRUCT(nmc_kv_room_t);
+  FIELD(nmc_kv_room_t, needed);
+  FIELD(nmc_kv_room_t, free);
+  FIELD(nmc_kv_room_t, evictable);
+
+  STRUCT(nmc_kv_copy_t);
+  FIELD(nmc_kv_copy_t, from);
+  FIELD(nmc_kv_copy_t, to);
+
+  STRUCT(nmc_kv_seq_info_t);
+  FIELD(nmc_kv_seq_info_t, struct_size);
+  FIELD(nmc_kv_seq_info_t, state);
+  FIELD(nmc_kv_seq_info_t, tokens);
+  FIELD(nmc_kv_seq_info_t, next_offset_in_block);
+  FIELD(nmc_kv_seq_info_t, max_tokens);
+  FIELD(nmc_kv_seq_info_t, blocks);
+  FIELD(nmc_kv_seq_info_t, dropped);
+  FIELD(nmc_kv_seq_info_t, shared);
+  FIELD(nmc_kv_seq_info_t, published);
+  FIELD(nmc_kv_seq_info_t, contiguous);
+  FIELD(nmc_kv_seq_info_t, copies);
+  FIELD(nmc_kv_seq_info_t, reserved);
+
+  STRUCT(nmc_kv_stats_t);
+  FIELD(nmc_kv_stats_t, struct_size);
+  FIELD(nmc_kv_stats_t, is_full);
+  FIELD(nmc_kv_stats_t, total);
+  FIELD(nmc_kv_stats_t, used);
+  FIELD(nmc_kv_stats_t, idle);
+  FIELD(nmc_kv_stats_t, free);
+  FIELD(nmc_kv_stats_t, published);
+  FIELD(nmc_kv_stats_t, sequences);
+  FIELD(nmc_kv_stats_t, asked_tokens);
+  FIELD(nmc_kv_stats_t, hit_tokens);
+  FIELD(nmc_kv_stats_t, evicted_blocks);
+  FIELD(nmc_kv_stats_t, evicted_sequences);
+  FIELD(nmc_kv_stats_t, deduplicated);
+  FIELD(nmc_kv_stats_t, arena_bytes);
+  FIELD(nmc_kv_stats_t, metadata_bytes);
+  FIELD(nmc_kv_stats_t, fragmentation);
+  FIELD(nmc_kv_stats_t, reserved0);
+  FIELD(nmc_kv_stats_t, reserved);
+
+  STRUCT(nmc_kv_view_t);
+  FIELD(nmc_kv_view_t, data);
+  FIELD(nmc_kv_view_t, shape);
+  FIELD(nmc_kv_view_t, strides);
+  FIELD(nmc_kv_view_t, element_bytes);
+  FIELD(nmc_kv_view_t, contiguous);
+
+  STRUCT(nmc_kv_row_t);
+  FIELD(nmc_kv_row_t, uid);
+  FIELD(nmc_kv_row_t, rewrites);
+  FIELD(nmc_kv_row_t, blocks);
+
   /* Static, so that padding, were there any, is zero. */
   static const nmc_world_config_t config = NMC_WORLD_CONFIG_INIT;
   init_bytes("NMC_WORLD_CONFIG_INIT", &config, sizeof config);
@@ -332,6 +440,10 @@ int main(void) {
   init_bytes("NMC_EP_MOE_INIT", &ep_moe, sizeof ep_moe);
   static const nmc_blocks_config_t blocks = NMC_BLOCKS_CONFIG_INIT;
   init_bytes("NMC_BLOCKS_CONFIG_INIT", &blocks, sizeof blocks);
+  static const nmc_kv_config_t kv = NMC_KV_CONFIG_INIT;
+  init_bytes("NMC_KV_CONFIG_INIT", &kv, sizeof kv);
+  static const nmc_kv_open_t kv_open = NMC_KV_OPEN_INIT;
+  init_bytes("NMC_KV_OPEN_INIT", &kv_open, sizeof kv_open);
   static const nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
   static const nmc_blocks_stats_t blocks_stats = NMC_BLOCKS_STATS_INIT;
   return stats.struct_size == sizeof stats && blocks_stats.struct_size == sizeof blocks_stats ? 0 : 1;

@@ -276,6 +276,11 @@ impl Cache {
         Ok(())
     }
 
+    /// The hashes of the full blocks of a prompt with this salt.
+    pub fn hashes_of(&self, tokens: &[u32], salt: &[u8]) -> Vec<BlockHash> {
+        self.hashes(self.config.chain.root(&[salt]), tokens)
+    }
+
     /// Opens a sequence: takes what the cache has of its tokens and gets blocks for the rest, all or nothing.
     pub fn open(&self, id: u64, open: &Open<'_>) -> Result<Attempt<Opened>> {
         self.check_open(open)?;
@@ -390,17 +395,10 @@ impl Cache {
     }
 
     /// Adds `count` tokens; what the sequence had before counts as computed now. A contiguous sequence that cannot grow
-    /// where it is moves: `copies` tells which blocks to copy.
+    /// where it is moves: its plan tells which blocks to copy.
     #[inline]
-    pub fn append(
-        &self,
-        id: u64,
-        count: u32,
-        tokens: Option<&[u32]>,
-        importance: Option<f32>,
-        copies: &mut Vec<BlockCopy>,
-    ) -> Result<Attempt<()>> {
-        self.with_room(id, || self.with(id, |seq, hands| hands.append(seq, count, tokens, importance, copies)))
+    pub fn append(&self, id: u64, count: u32, tokens: Option<&[u32]>, importance: Option<f32>) -> Result<Attempt<()>> {
+        self.with_room(id, || self.with(id, |seq, hands| hands.append(seq, count, tokens, importance)))
     }
 
     /// Adds one token to each of many sequences, and tells `each` what became of it.
@@ -411,7 +409,7 @@ impl Cache {
             let done = self.append_row(&ids[at..], |i| token(at + i), |i| each(at + i, Ok(Ok(()))));
             at += done;
             if done == 0 {
-                each(at, self.append(ids[at], 1, token(at), None, &mut Vec::new()));
+                each(at, self.append(ids[at], 1, token(at), None));
                 at += 1;
             }
         }
@@ -443,7 +441,7 @@ impl Cache {
             seq.last_use = (era, lane.tick);
             let hands = &mut Hands { cache: self, spare: &mut lane.spare };
             // Any trouble: the caller takes the long way, which meets it again and reports it.
-            if !matches!(hands.append(seq, 1, token(i), None, &mut Vec::new()), Ok(Ok(()))) {
+            if !matches!(hands.append(seq, 1, token(i), None), Ok(Ok(()))) {
                 return i;
             }
             each(i);
@@ -463,35 +461,35 @@ impl Cache {
     }
 
     /// Gets blocks for `tokens` tokens in all, so that growing to there cannot fail.
-    pub fn reserve(&self, id: u64, tokens: u32, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+    pub fn reserve(&self, id: u64, tokens: u32) -> Result<Attempt<()>> {
         self.with_room(id, || {
             self.with(id, |seq, hands| {
                 if tokens > seq.limit {
                     return Err(too_long(id, u64::from(tokens), seq.limit));
                 }
-                hands.grow(seq, self.blocks_for(tokens), copies)
+                hands.grow(seq, self.blocks_for(tokens))
             })
         })
     }
 
     /// Cuts a sequence to its first `tokens` tokens.
-    pub fn truncate(&self, id: u64, tokens: u32, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+    pub fn truncate(&self, id: u64, tokens: u32) -> Result<Attempt<()>> {
         self.with_room(id, || {
             self.with(id, |seq, hands| {
                 if tokens > seq.tokens {
                     crate::bail!(NMC_ERR_INVALID_ARG, "sequence {id} has {} tokens, not {tokens}", seq.tokens);
                 }
-                hands.truncate(seq, tokens, copies)
+                hands.truncate(seq, tokens)
             })
         })
     }
 
     /// Opens `child` with the tokens of `parent`. Full blocks are shared; a block that is not full is copied.
-    pub fn fork(&self, parent: u64, child: u64, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
-        self.with_room(parent, || self.try_fork(parent, child, copies))
+    pub fn fork(&self, parent: u64, child: u64) -> Result<Attempt<()>> {
+        self.with_room(parent, || self.try_fork(parent, child))
     }
 
-    fn try_fork(&self, parent: u64, child: u64, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+    fn try_fork(&self, parent: u64, child: u64) -> Result<Attempt<()>> {
         let (mut lane, from) = self.locked(parent)?;
         let lane = &mut *lane;
         if lane.seqs[from].state == State::Evicted {
@@ -501,9 +499,8 @@ impl Cache {
         let at = lane.vacancy()?;
         let mut new = std::mem::replace(&mut lane.seqs[at], Seq::new());
         new.reset();
-        let before = copies.len();
         let mut hands = Hands { cache: self, spare: &mut lane.spare };
-        let forked = hands.fork(&mut lane.seqs[from], &mut new, copies);
+        let forked = hands.fork(&mut lane.seqs[from], &mut new);
         let done = match forked {
             Ok(Ok(())) => {
                 (new.id, new.state) = (child, State::Open);
@@ -515,7 +512,6 @@ impl Cache {
             other => other,
         };
         if !matches!(done, Ok(Ok(()))) {
-            copies.truncate(before);
             Hands { cache: self, spare: &mut lane.spare }.empty(&mut new)?;
         }
         lane.seqs[at] = new;
@@ -523,6 +519,14 @@ impl Cache {
             lane.vacate(at);
         }
         done
+    }
+
+    /// The copies that a sequence waits for, each of which is told once. More than `most` stay: then it is their number.
+    pub fn take_plan(&self, id: u64, most: usize) -> Result<std::result::Result<Vec<BlockCopy>, usize>> {
+        self.with(id, |seq, _| {
+            let count = seq.plan.len();
+            Ok(if count <= most { Ok(std::mem::take(&mut seq.plan)) } else { Err(count) })
+        })
     }
 
     /// Closes a sequence. Full blocks of what it computed stay in the cache, unless it is to be `discard`ed.
@@ -568,7 +572,7 @@ impl Cache {
 
     /// Takes the blocks of the sequence that was used longest ago, other than `id`; false if there is none.
     fn evict_oldest(&self, id: u64) -> Result<bool> {
-        let Some(victim) = self.oldest(1, id).pop() else { return Ok(false) };
+        let Some(victim) = self.oldest(1, Some(id)).pop() else { return Ok(false) };
         let taken = self.with(victim, |seq, hands| {
             hands.settle(seq)?;
             hands.empty(seq)?;
@@ -587,12 +591,12 @@ impl Cache {
     }
 
     /// The ids of up to `count` open sequences that hold blocks, the one used longest ago first, without `id`.
-    pub fn oldest(&self, count: usize, id: u64) -> Vec<u64> {
+    pub fn oldest(&self, count: usize, id: Option<u64>) -> Vec<u64> {
         let mut all: Vec<_> = Vec::new();
         for lane in &self.lanes {
             let lane = lane.0.lock();
             let open =
-                lane.seqs.iter().filter(|seq| seq.state == State::Open && seq.id != id && !seq.blocks.is_empty());
+                lane.seqs.iter().filter(|seq| seq.state == State::Open && Some(seq.id) != id && !seq.blocks.is_empty());
             all.extend(open.map(|seq| (seq.last_use, seq.id)));
         }
         all.sort_unstable();
@@ -658,6 +662,7 @@ impl Cache {
             limit: seq.limit,
             state: seq.state,
             placement: seq.placement,
+            copies: count(seq.plan.len()),
         })
     }
 

@@ -88,7 +88,7 @@ impl Hands<'_> {
         (seq.shared, seq.published) = (hit_blocks, hit_blocks);
         let mut tokens = open.n_tokens;
         let want = self.cache.blocks_for(tokens);
-        let mut got = self.grow(seq, want, &mut Vec::new())?;
+        let mut got = self.grow(seq, want)?;
         if let Err(room) = got
             && self.cache.config.when_full == WhenFull::Shorten
         {
@@ -96,7 +96,7 @@ impl Hands<'_> {
             // Another thread may be quicker; then this one gets what is left, or nothing.
             for fits in [fits, fits / 2] {
                 if fits + hits > 0 && got.is_err() {
-                    got = self.grow(seq, hits + fits, &mut Vec::new())?;
+                    got = self.grow(seq, hits + fits)?;
                 }
             }
             if got.is_ok() {
@@ -119,7 +119,7 @@ impl Hands<'_> {
     }
 
     /// Makes a sequence have at least `count` blocks. A run that cannot grow where it is moves.
-    pub fn grow(&mut self, seq: &mut Seq, count: usize, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+    pub fn grow(&mut self, seq: &mut Seq, count: usize) -> Result<Attempt<()>> {
         let Some(more) = count.checked_sub(seq.blocks.len()).filter(|more| *more > 0) else { return Ok(Ok(())) };
         if seq.placement == Placement::Paged {
             return self.grab(more, &mut seq.blocks);
@@ -131,18 +131,18 @@ impl Hands<'_> {
             seq.blocks.extend(last + 1..=last + all(more));
             return Ok(Ok(()));
         }
-        self.relocate(seq, all(count), copies)
+        self.relocate(seq, all(count))
     }
 
     /// Moves a contiguous sequence to a new run of `count` blocks. Its blocks so far stay until the next call for it.
-    fn relocate(&mut self, seq: &mut Seq, count: u32, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+    fn relocate(&mut self, seq: &mut Seq, count: u32) -> Result<Attempt<()>> {
         let mut gone = 0;
         let run = self.cache.pool.lock().take_run(count, self.cache.now(), |_| gone += 1)?;
         self.cache.counters.evicted_blocks.fetch_add(gone, Ordering::Relaxed);
         let Some(run) = run else { return Ok(Err(self.short(count as usize))) };
         let written = self.cache.blocks_for(seq.tokens).min(count as usize);
         let moved = seq.blocks.iter().zip(run.first..).take(written).filter(|(from, _)| **from != NONE);
-        copies.extend(moved.map(|(from, to)| BlockCopy { from: *from, to }));
+        seq.plan.extend(moved.map(|(from, to)| BlockCopy { from: *from, to }));
         let shared = seq.shared as usize;
         seq.held.extend(seq.blocks[..shared].iter().filter(|block| **block != NONE));
         seq.left.extend(seq.blocks[shared..].iter().filter(|block| **block != NONE));
@@ -165,7 +165,7 @@ impl Hands<'_> {
     #[inline]
     pub fn settle(&mut self, seq: &mut Seq) -> Result<()> {
         seq.computed = seq.tokens;
-        if !seq.held.is_empty() || !seq.left.is_empty() {
+        if !seq.plan.is_empty() || !seq.held.is_empty() || !seq.left.is_empty() {
             self.let_go(seq)?;
         }
         self.publish(seq)
@@ -177,6 +177,7 @@ impl Hands<'_> {
         seq.held.clear();
         self.put_back(&seq.left)?;
         seq.left.clear();
+        seq.plan.clear();
         Ok(())
     }
 
@@ -252,7 +253,6 @@ impl Hands<'_> {
         count: u32,
         tokens: Option<&[u32]>,
         importance: Option<f32>,
-        copies: &mut Vec<BlockCopy>,
     ) -> Result<Attempt<()>> {
         self.settle(seq)?;
         let size = self.cache.per_block();
@@ -263,7 +263,7 @@ impl Hands<'_> {
             self.slide(seq)?;
         }
         if u64::from(after) > seq.blocks.len() as u64 * u64::from(size)
-            && let Err(room) = self.grow(seq, self.cache.blocks_for(after), copies)?
+            && let Err(room) = self.grow(seq, self.cache.blocks_for(after))?
         {
             return Ok(Err(room));
         }
@@ -281,7 +281,7 @@ impl Hands<'_> {
     }
 
     /// Cuts a sequence to `tokens` tokens. A block of which only a part stays, and that others may read, is copied.
-    pub fn truncate(&mut self, seq: &mut Seq, tokens: u32, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+    pub fn truncate(&mut self, seq: &mut Seq, tokens: u32) -> Result<Attempt<()>> {
         let size = self.cache.per_block();
         let keep = self.cache.blocks_for(tokens);
         let rest = (tokens % size) as usize;
@@ -308,7 +308,7 @@ impl Hands<'_> {
         }
         if rest > 0
             && keep <= seq.shared as usize
-            && let Err(room) = self.own_tail(seq, keep, copies)?
+            && let Err(room) = self.own_tail(seq, keep)?
         {
             return Ok(Err(room));
         }
@@ -326,14 +326,14 @@ impl Hands<'_> {
     }
 
     /// Makes the block before `keep`, which the pool counts, private, so that tokens can be written to it.
-    fn own_tail(&mut self, seq: &mut Seq, keep: usize, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+    fn own_tail(&mut self, seq: &mut Seq, keep: usize) -> Result<Attempt<()>> {
         let tail = seq.blocks[keep - 1];
         let alone = {
             let mut pool = self.cache.pool.lock();
             pool.is_ours_alone(tail) || (pool.info(tail).refs == 1 && pool.unpublish(tail))
         };
         if !alone && seq.placement == Placement::Run {
-            return self.relocate(seq, u32::try_from(keep).unwrap_or(u32::MAX), copies);
+            return self.relocate(seq, u32::try_from(keep).unwrap_or(u32::MAX));
         }
         // The blocks behind it must be let go as what they are, before the count of shared ones shrinks.
         let mut fresh = Vec::new();
@@ -343,7 +343,7 @@ impl Hands<'_> {
         self.let_blocks_go(seq, keep)?;
         seq.shared = u32::try_from(keep - 1).unwrap_or(u32::MAX);
         if let Some(fresh) = fresh.pop() {
-            copies.push(BlockCopy { from: tail, to: fresh });
+            seq.plan.push(BlockCopy { from: tail, to: fresh });
             seq.blocks[keep - 1] = fresh;
             seq.held.push(tail);
             seq.rewrites += 1;
@@ -376,7 +376,7 @@ impl Hands<'_> {
     }
 
     /// Makes `child` a copy of `parent` that shares its full blocks.
-    pub fn fork(&mut self, parent: &mut Seq, child: &mut Seq, copies: &mut Vec<BlockCopy>) -> Result<Attempt<()>> {
+    pub fn fork(&mut self, parent: &mut Seq, child: &mut Seq) -> Result<Attempt<()>> {
         let size = self.cache.per_block();
         let full = (parent.tokens / size) as usize;
         let tail = parent.blocks[..self.cache.blocks_for(parent.tokens)].get(full).copied();
@@ -398,7 +398,7 @@ impl Hands<'_> {
         child.blocks.extend_from_slice(&parent.blocks[..full]);
         if let (Some(from), Some(to)) = (tail, fresh.first().copied()) {
             child.blocks.push(to);
-            copies.push(BlockCopy { from, to });
+            child.plan.push(BlockCopy { from, to });
         }
         child.inherit(parent);
         Ok(Ok(()))

@@ -26,6 +26,7 @@ const SHA256_LABEL: &[u8; 32] = b"nanomc kv block hash, SHA-256/16";
 
 /// Name of a token block and of all blocks before it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
 pub struct BlockHash(pub [u8; 16]);
 
 impl BlockHash {

@@ -4,6 +4,7 @@
 //! `cache` is the way in: sequences in lanes (`seq`, and `hands` that work on one), the shared `pool` below with its
 //! index (`lists`, `evict` for what goes next, `hash` for what is equal), `tables` for kernels, `audit` for proof.
 
+pub mod arena;
 mod audit;
 pub mod cache;
 pub mod evict;

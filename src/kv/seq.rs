@@ -7,7 +7,7 @@
 use super::hash::BlockHash;
 use super::lists::NONE;
 use super::pool::Keep;
-use super::types::{Placement, State};
+use super::types::{BlockCopy, Placement, State};
 
 /// A sequence.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub struct Seq {
     pub ahead: Vec<BlockHash>,
     /// The tokens after the published ones.
     pub pending: Vec<u32>,
+    /// Copies that the engine has to make before the next call.
+    pub plan: Vec<BlockCopy>,
     /// Shared blocks that a copy still reads; let go with the next call.
     pub held: Vec<u32>,
     /// Private blocks that a copy still reads; let go with the next call.
@@ -69,6 +71,7 @@ impl Seq {
             root: BlockHash::default(),
             ahead: Vec::new(),
             pending: Vec::new(),
+            plan: Vec::new(),
             held: Vec::new(),
             left: Vec::new(),
             scores: Vec::new(),
@@ -85,6 +88,7 @@ impl Seq {
         self.blocks.clear();
         self.ahead.clear();
         self.pending.clear();
+        self.plan.clear();
         self.held.clear();
         self.left.clear();
         self.scores.clear();

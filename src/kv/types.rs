@@ -156,6 +156,8 @@ pub struct SeqInfo {
     pub state: State,
     /// Where its blocks lie.
     pub placement: Placement,
+    /// Copies that it waits for.
+    pub copies: u32,
 }
 
 /// Numbers about a cache. Blocks: `total = free + idle + used`.

@@ -1,0 +1,900 @@
+//! `nmc_kv_*`: the block KV cache. Sequences, and the cache as a whole.
+
+use super::basic::nmc_slice_t;
+use super::blocks::{NMC_BLOCKS_BEST, NMC_BLOCKS_BUDDY, NMC_BLOCKS_SIZE_CLASS};
+use super::config;
+use super::handle::{self, HasC, Object};
+use super::kv_types::*;
+use super::store::{array, array_out};
+use super::{guard, guard_status, optional_out, out, put_struct, remember, text};
+use crate::alloc::blocks::Strategy;
+use crate::base::error::Result;
+use crate::base::status::{NMC_ERR_NO_SPACE, NMC_OK, nmc_status_t};
+use crate::kv::Cache;
+use crate::kv::arena::{Arena, Group};
+use crate::kv::evict::Kind as Evict;
+use crate::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Sides};
+use crate::kv::hash::{Algo, BlockHash, Chain, Key};
+use crate::kv::types::{Attempt, Config, MAX_TOKENS, Open, Placement, Room, State, WhenFull};
+use std::ffi::c_char;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A block KV cache: it maps the tokens of sequences to numbered blocks of equal size. Full blocks of equal tokens are
+/// found again by later sequences (prefix reuse), forks share blocks, and tables for attention kernels are written
+/// straight into the program's memory. The cache never touches the blocks themselves.
+///
+/// **When blocks count as computed.** `nmc_kv_open` and `nmc_kv_append` give room for tokens that the engine computes
+/// afterwards. With the next `nmc_kv_append` or `nmc_kv_close` of the same sequence, what it had before counts as computed,
+/// and its full blocks can be matched by others; `nmc_kv_commit` says so earlier. The engine must have enqueued that work
+/// by then, and order later work after it: on the same stream, or with an event.
+///
+/// **When blocks are free.** A block that is let go may be handed out at once. Work that still reads it must be ordered
+/// before work that writes the new owner's tokens, as on one stream it is.
+///
+/// All functions may be called from any thread at the same time, also while another thread destroys the cache; calls for
+/// one sequence exclude each other. Threads that work on sequences of their own do not wait for each other, except where
+/// blocks are shared. Nothing blocks, nothing calls CUDA; all are graph-safe. Statuses that every function can return:
+/// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; those that take a sequence also `NMC_ERR_NOT_FOUND`
+/// (no such sequence is open) and `NMC_ERR_STALE` (its blocks were taken to make room: close it).
+pub struct nmc_kv_t {
+    _opaque: [u8; 0],
+}
+
+/// The object behind the handle.
+pub(super) struct Kv {
+    pub cache: Cache,
+    pub arena: Arena,
+    capacity: u32,
+    /// Ids for sequences that are opened by name alone.
+    next_id: AtomicU64,
+}
+
+impl Object for Kv {
+    const KIND: u64 = 6;
+    const NAME: &'static str = "KV cache";
+    fn cancel(&self) {} // nothing waits
+}
+
+impl HasC for Kv {
+    type C = nmc_kv_t;
+}
+
+#[inline]
+pub(super) fn with<R>(kv: *const nmc_kv_t, body: impl FnOnce(&Kv) -> Result<R>) -> Result<R> {
+    handle::with::<Kv, R>(kv, body)
+}
+
+/// The bytes of a slice that may be empty.
+///
+/// # Safety
+/// `slice.ptr` points to `slice.len` readable bytes.
+unsafe fn bytes<'a>(slice: nmc_slice_t, most: usize, name: &str) -> Result<&'a [u8]> {
+    if slice.len > most {
+        crate::bail!(NMC_ERR_INVALID_ARG, "{name} has {} bytes, the limit is {most}", slice.len);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { array(slice.ptr.cast::<u8>(), slice.len, name) }
+}
+
+/// Stores how much room there was, and gives the status that says there was too little.
+fn finish(attempt: Attempt<()>, room: *mut nmc_kv_room_t) -> Result<nmc_status_t> {
+    let Err(short) = attempt else { return Ok(NMC_OK) };
+    if let Some(slot) = optional_out(room, "room")? {
+        let Room { needed, free, evictable } = short;
+        slot.write(nmc_kv_room_t { needed, free, evictable });
+    }
+    Ok(remember(&short.error()))
+}
+
+fn parse_group(group: &nmc_kv_group_t, tokens_per_block: u32, blocks: u32) -> Result<Geometry> {
+    let kind = match group.kind {
+        NMC_KV_FULL => Kind::Full,
+        NMC_KV_MLA => Kind::Mla,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "kind {other} is neither NMC_KV_FULL nor NMC_KV_MLA"),
+    };
+    let dtype = match group.dtype {
+        NMC_KV_FP32 => Dtype::Fp32,
+        NMC_KV_BF16 => Dtype::Bf16,
+        NMC_KV_FP16 => Dtype::Fp16,
+        NMC_KV_FP8 => Dtype::Fp8,
+        NMC_KV_INT8 => Dtype::Int8,
+        NMC_KV_RAW => Dtype::Raw(group.element_bytes),
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "dtype {other} is none of NMC_KV_FP32, ..., NMC_KV_RAW"),
+    };
+    if group.dtype != NMC_KV_RAW && group.element_bytes != 0 {
+        crate::bail!(NMC_ERR_INVALID_ARG, "element_bytes {} is set, but dtype is not NMC_KV_RAW", group.element_bytes);
+    }
+    let order = match group.order {
+        NMC_KV_LAYER_MAJOR => Order::LayerMajor,
+        NMC_KV_HEAD_MAJOR => Order::HeadMajor,
+        NMC_KV_LAYER_MAJOR_NHD => Order::LayerMajorNhd,
+        NMC_KV_BLOCK_MAJOR => Order::BlockMajor,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "order {other} is none of NMC_KV_LAYER_MAJOR, ..."),
+    };
+    let sides = match group.sides {
+        NMC_KV_SIDES_SEPARATE => Sides::Separate,
+        NMC_KV_SIDES_PER_LAYER => Sides::PerLayer,
+        NMC_KV_SIDES_PER_BLOCK => Sides::PerBlock,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "sides {other} is none of NMC_KV_SIDES_*"),
+    };
+    if group.reserved != [0; 2] {
+        crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field of nmc_kv_group_t is not zero");
+    }
+    let (layers, kv_heads, head_dim, total_blocks) = (group.layers, group.kv_heads, group.head_dim, u64::from(blocks));
+    Geometry::new(Shape { kind, dtype, layers, kv_heads, head_dim, tokens_per_block, total_blocks, order, sides })
+}
+
+/// The caller's config, checked, with the geometry of each group.
+struct Parsed {
+    config: Config,
+    capacity: u32,
+    groups: Vec<(Geometry, nmc_kv_group_t)>,
+}
+
+/// # Safety
+/// The C contract of `nmc_kv_config_t`.
+unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
+    // SAFETY: the C contract of `config`.
+    let c = unsafe { config::read(config) }?;
+    if c.reserved != [0; 4] || c.reserved0 != 0 || c.flags & !NMC_KV_NO_PREFIX != 0 {
+        crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field or an unknown flag of nmc_kv_config_t is not zero");
+    }
+    if c.tokens_per_block == 0 || c.tokens_per_block > 1 << 20 {
+        crate::bail!(NMC_ERR_INVALID_ARG, "tokens_per_block {} is not in 1..=1048576", c.tokens_per_block);
+    }
+    let wanted = match (c.total_blocks, c.max_total_tokens) {
+        (0, 0) => crate::bail!(NMC_ERR_INVALID_ARG, "total_blocks or max_total_tokens must be set"),
+        (0, tokens) => tokens.div_ceil(u64::from(c.tokens_per_block)),
+        (blocks, 0) => u64::from(blocks),
+        _ => crate::bail!(NMC_ERR_INVALID_ARG, "total_blocks and max_total_tokens cannot both be set"),
+    };
+    let Some(total_blocks) = u32::try_from(wanted).ok().filter(|blocks| *blocks <= i32::MAX.unsigned_abs()) else {
+        crate::bail!(NMC_ERR_INVALID_ARG, "{wanted} blocks are more than 2147483647");
+    };
+    let capacity = if c.capacity_blocks == 0 { total_blocks } else { c.capacity_blocks };
+    if capacity < total_blocks || capacity > i32::MAX.unsigned_abs() {
+        crate::bail!(NMC_ERR_INVALID_ARG, "capacity_blocks {capacity} is not in {total_blocks}..=2147483647");
+    }
+    if c.n_groups > 1024 {
+        crate::bail!(NMC_ERR_INVALID_ARG, "n_groups {} is more than 1024", c.n_groups);
+    }
+    // SAFETY: the C contract of `groups`.
+    let given = unsafe { array(c.groups, c.n_groups as usize, "groups") }?;
+    let mut groups = Vec::new();
+    for (number, group) in given.iter().enumerate() {
+        let geometry = parse_group(group, c.tokens_per_block, capacity)
+            .map_err(|error| error.context(format!("group {number}")))?;
+        groups.push((geometry, *group));
+    }
+    let strategy = match c.strategy {
+        NMC_BLOCKS_BEST => Strategy::DEFAULT,
+        NMC_BLOCKS_SIZE_CLASS => Strategy::SizeClass,
+        NMC_BLOCKS_BUDDY => Strategy::Buddy,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "strategy {other} is none of NMC_BLOCKS_*"),
+    };
+    let eviction = match c.eviction {
+        NMC_KV_EVICT_LRU => Evict::Lru,
+        NMC_KV_EVICT_LFU => Evict::Lfu,
+        NMC_KV_EVICT_FIFO => Evict::Fifo,
+        NMC_KV_EVICT_S3FIFO => Evict::S3Fifo,
+        NMC_KV_EVICT_PRIORITY => Evict::Priority,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "eviction {other} is none of NMC_KV_EVICT_*"),
+    };
+    let when_full = match c.when_full {
+        NMC_KV_FULL_REJECT => WhenFull::Reject,
+        NMC_KV_FULL_SHORTEN => WhenFull::Shorten,
+        NMC_KV_FULL_EVICT_SEQUENCE => WhenFull::EvictSequence,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "when_full {other} is none of NMC_KV_FULL_*"),
+    };
+    let algo = match c.hash {
+        NMC_KV_HASH_BLAKE3 => Algo::Blake3,
+        NMC_KV_HASH_SHA256 => Algo::Sha256,
+        NMC_KV_HASH_XXH3 => Algo::Xxh3,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "hash {other} is none of NMC_KV_HASH_*"),
+    };
+    // SAFETY: the C contract of `hash_secret`.
+    let secret = unsafe { bytes(c.hash_secret, 4096, "hash_secret") }?;
+    let config = Config {
+        total_blocks,
+        tokens_per_block: c.tokens_per_block,
+        max_sequences: c.max_sequences,
+        strategy,
+        eviction,
+        when_full,
+        prefix: c.flags & NMC_KV_NO_PREFIX == 0,
+        chain: Chain::new(algo, &Key::from_secret(secret)),
+        window: c.window,
+    };
+    Ok(Parsed { config, capacity, groups })
+}
+
+/// Stores how much memory the group with this number of a config needs in `*bytes_needed`.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (what `nmc_kv_create` would refuse),
+/// `NMC_ERR_VERSION`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_group_bytes(
+    config: *const nmc_kv_config_t,
+    group: u32,
+    bytes_needed: *mut u64,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(bytes_needed, "bytes_needed")?;
+        // SAFETY: the C contract of `config`.
+        let parsed = unsafe { parse(config) }?;
+        let Some((geometry, _)) = parsed.groups.get(group as usize) else {
+            crate::bail!(NMC_ERR_INVALID_ARG, "group {group} does not exist; there are {}", parsed.groups.len());
+        };
+        slot.write(geometry.bytes());
+        Ok(())
+    })
+}
+
+/// Makes a cache with all blocks free and puts a handle into `*out_kv`.
+///
+/// Does not block. Thread-safe. Graph-safe. Destroyed with `nmc_kv_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (a number in
+/// the config, memory that is too small), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_create(config: *const nmc_kv_config_t, out_kv: *mut *mut nmc_kv_t) -> nmc_status_t {
+    guard(|| {
+        let slot = out(out_kv, "out_kv")?;
+        slot.write(std::ptr::null_mut());
+        handle::prepare()?;
+        // SAFETY: the C contract of `config`.
+        let Parsed { config, capacity, groups } = unsafe { parse(config) }?;
+        for (number, (geometry, group)) in groups.iter().enumerate() {
+            if !group.memory.is_null() && group.memory_bytes < geometry.bytes() {
+                let (has, needs) = (group.memory_bytes, geometry.bytes());
+                crate::bail!(NMC_ERR_INVALID_ARG, "group {number} has {has} bytes of memory and needs {needs}");
+            }
+        }
+        let groups = groups.into_iter().map(|(geometry, group)| Group { geometry, base: group.memory as u64 });
+        let arena = Arena::new(groups.collect());
+        let kv = Kv { cache: Cache::new(config)?, arena, capacity, next_id: AtomicU64::new(1 << 63) };
+        slot.write(handle::create(kv)?);
+        Ok(())
+    })
+}
+
+/// Destroys a cache; what its sequences held is gone with it. NULL does nothing.
+///
+/// Waits for calls in other threads. Thread-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_BUSY` (inside a log callback).
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_kv_destroy(kv: *mut nmc_kv_t) -> nmc_status_t {
+    guard(|| handle::take::<Kv>(kv).map(drop))
+}
+
+/// Opens sequence `id`, which the program chooses, with `n_tokens` tokens: takes the blocks that the cache has of its
+/// prefix, and gets others for the rest, all or nothing. `tokens` may be NULL: then nothing is matched or published.
+/// `options`, `opened` and `room` may be NULL; `*room` is stored with `NMC_ERR_NO_SPACE`.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_EXISTS` (the id or the
+/// name), `NMC_ERR_LIMIT` (`max_sequences`, or more than 2^31 tokens), `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_open(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    tokens: *const u32,
+    n_tokens: u64,
+    options: *const nmc_kv_open_t,
+    opened: *mut nmc_kv_opened_t,
+    room: *mut nmc_kv_room_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        // SAFETY: the C contract of the arguments.
+        with(kv, |kv| unsafe { open(kv, Some(id), tokens, n_tokens, options, opened, room) }.map(|(s, _)| s))
+    })
+}
+
+/// Like `nmc_kv_open`, for programs that know sequences by the name in `options`: stores the id, which the cache chooses
+/// (2^63 or above), in `*id`.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: those of `nmc_kv_open`; `NMC_ERR_INVALID_ARG` also without a name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_open_named(
+    kv: *mut nmc_kv_t,
+    tokens: *const u32,
+    n_tokens: u64,
+    options: *const nmc_kv_open_t,
+    id: *mut u64,
+    opened: *mut nmc_kv_opened_t,
+    room: *mut nmc_kv_room_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        let slot = out(id, "id")?;
+        with(kv, |kv| {
+            // SAFETY: the C contract of the arguments.
+            let (status, id) = unsafe { open(kv, None, tokens, n_tokens, options, opened, room) }?;
+            slot.write(id);
+            Ok(status)
+        })
+    })
+}
+
+/// # Safety
+/// The C contract of `nmc_kv_open`.
+unsafe fn open(
+    kv: &Kv,
+    id: Option<u64>,
+    tokens: *const u32,
+    n_tokens: u64,
+    options: *const nmc_kv_open_t,
+    opened: *mut nmc_kv_opened_t,
+    room: *mut nmc_kv_room_t,
+) -> Result<(nmc_status_t, u64)> {
+    let known_flags = NMC_KV_OPEN_CONTIGUOUS | NMC_KV_OPEN_PRIVATE | NMC_KV_OPEN_MATCH_ALL;
+    // SAFETY: the C contract of `options`.
+    let o = if options.is_null() { config::Config::defaults() } else { unsafe { config::read(options) }? };
+    if o.flags & !known_flags != 0 || o.reserved0 != 0 || o.reserved != [0; 2] {
+        crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field or an unknown flag of nmc_kv_open_t is not zero");
+    }
+    let Some(n_tokens) = u32::try_from(n_tokens).ok().filter(|n| *n <= MAX_TOKENS) else {
+        crate::bail!(NMC_ERR_LIMIT, "{n_tokens} tokens are more than a sequence can have ({MAX_TOKENS})");
+    };
+    let priority = u8::try_from(o.priority).unwrap_or(u8::MAX);
+    // SAFETY: the C contract: each points to as many as is said.
+    let (tokens, hashes, salt, name) = unsafe {
+        (
+            if tokens.is_null() { None } else { Some(array(tokens, n_tokens as usize, "tokens")?) },
+            hashes_of(o.hashes, o.n_hashes)?,
+            bytes(o.salt, 1 << 20, "salt")?,
+            bytes(o.name, 1024, "name")?,
+        )
+    };
+    let id = match id {
+        Some(id) => id,
+        None if name.is_empty() => crate::bail!(NMC_ERR_INVALID_ARG, "options with a name are needed"),
+        None => kv.next_id.fetch_add(1, Ordering::Relaxed),
+    };
+    let all = o.flags & NMC_KV_OPEN_MATCH_ALL != 0;
+    let open = Open {
+        n_tokens,
+        tokens,
+        hashes,
+        salt,
+        max_hit: if all { n_tokens } else { n_tokens.saturating_sub(1) },
+        contiguous: o.flags & NMC_KV_OPEN_CONTIGUOUS != 0,
+        priority,
+        ttl_ms: o.ttl_ms,
+        name: (!name.is_empty()).then_some(name),
+        no_publish: o.flags & NMC_KV_OPEN_PRIVATE != 0,
+    };
+    let slot = optional_out(opened, "opened")?;
+    let attempt = kv.cache.open(id, &open)?;
+    if let (Ok(got), Some(slot)) = (attempt, slot) {
+        slot.write(nmc_kv_opened_t { hit_tokens: got.hit_tokens, tokens: got.tokens });
+    }
+    Ok((finish(attempt.map(|_| ()), room)?, id))
+}
+
+/// # Safety
+/// `hashes` is NULL or points to `n` hashes.
+unsafe fn hashes_of<'a>(hashes: *const nmc_kv_hash_t, n: u64) -> Result<Option<&'a [BlockHash]>> {
+    if hashes.is_null() {
+        return Ok(None);
+    }
+    let n = usize::try_from(n).unwrap_or(usize::MAX);
+    // SAFETY: both are 16 bytes without alignment; the caller promises `n` of them.
+    unsafe { array(hashes.cast::<BlockHash>(), n, "hashes") }.map(Some)
+}
+
+/// Stores the id of the open sequence with this name in `*id`.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_find(kv: *mut nmc_kv_t, name: nmc_slice_t, id: *mut u64) -> nmc_status_t {
+    guard(|| {
+        let slot = out(id, "id")?;
+        // SAFETY: the C contract of `name`.
+        let name = unsafe { bytes(name, 1024, "name") }?;
+        with(kv, |kv| {
+            slot.write(kv.cache.find(name)?);
+            Ok(())
+        })
+    })
+}
+
+/// Adds `n_tokens` tokens to a sequence, and blocks as they are needed, all or nothing. `tokens` may be NULL if they are
+/// not known; then no further blocks of the sequence are published. What it had before counts as computed (see
+/// `nmc_kv_t`). A contiguous sequence that cannot grow where it is moves: see `nmc_kv_copies`. `room` may be NULL.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_LIMIT` (more tokens than
+/// the sequence may have), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_append(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    tokens: *const u32,
+    n_tokens: u64,
+    room: *mut nmc_kv_room_t,
+) -> nmc_status_t {
+    // SAFETY: the C contract of the arguments.
+    guard_status(|| with(kv, |kv| unsafe { append(kv, id, tokens, n_tokens, None, room) }))
+}
+
+/// Like `nmc_kv_append`, for tokens of this importance, which `nmc_kv_drop_least` goes by. A block is as important as its
+/// most important token; tokens without an importance have 0.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: those of `nmc_kv_append`; `NMC_ERR_INVALID_ARG` also if the importance
+/// is not a finite number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_append_scored(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    tokens: *const u32,
+    n_tokens: u64,
+    importance: f32,
+    room: *mut nmc_kv_room_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        if !importance.is_finite() {
+            crate::bail!(NMC_ERR_INVALID_ARG, "importance {importance} is not a finite number");
+        }
+        // SAFETY: the C contract of the arguments.
+        with(kv, |kv| unsafe { append(kv, id, tokens, n_tokens, Some(importance), room) })
+    })
+}
+
+/// # Safety
+/// The C contract of `nmc_kv_append`.
+#[inline]
+unsafe fn append(
+    kv: &Kv,
+    id: u64,
+    tokens: *const u32,
+    n_tokens: u64,
+    importance: Option<f32>,
+    room: *mut nmc_kv_room_t,
+) -> Result<nmc_status_t> {
+    let Some(count) = u32::try_from(n_tokens).ok().filter(|n| *n <= MAX_TOKENS) else {
+        crate::bail!(NMC_ERR_LIMIT, "{n_tokens} tokens are more than a sequence can have ({MAX_TOKENS})");
+    };
+    // SAFETY: NULL, or as many tokens as is said.
+    let tokens = if tokens.is_null() { None } else { Some(unsafe { array(tokens, count as usize, "tokens") }?) };
+    finish(kv.cache.append(id, count, tokens, importance)?, room)
+}
+
+/// Adds one token to each of `n` sequences, as a decode step does. `tokens` has one for each, or is NULL. Every sequence
+/// gets a status of its own, in `statuses` if that is not NULL; those that fail are as they were. Returns `NMC_OK`, or the
+/// status of the first that failed.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: those of `nmc_kv_append`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_append_batch(
+    kv: *mut nmc_kv_t,
+    ids: *const u64,
+    tokens: *const u32,
+    n: usize,
+    statuses: *mut nmc_status_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        // SAFETY: the C contract: each is NULL or an array of `n`.
+        let (ids, tokens, mut statuses) = unsafe {
+            (
+                array(ids, n, "ids")?,
+                if tokens.is_null() { None } else { Some(array(tokens, n, "tokens")?) },
+                if statuses.is_null() { None } else { Some(array_out(statuses, n, "statuses")?) },
+            )
+        };
+        let mut worst = NMC_OK;
+        with(kv, |kv| {
+            kv.cache.append_batch(ids, tokens, |at, done| {
+                let status = match done {
+                    Ok(Ok(())) => NMC_OK,
+                    // The message is of the first that failed, as the status is.
+                    Ok(Err(_)) if worst != NMC_OK => NMC_ERR_NO_SPACE,
+                    Err(error) if worst != NMC_OK => error.status,
+                    Ok(Err(room)) => remember(&room.error()),
+                    Err(error) => remember(&error),
+                };
+                worst = if worst == NMC_OK { status } else { worst };
+                if let Some(slot) = statuses.as_mut().and_then(|statuses| statuses.get_mut(at)) {
+                    *slot = status;
+                }
+            });
+            Ok(())
+        })?;
+        Ok(worst)
+    })
+}
+
+/// Says that the first `n_tokens` tokens of a sequence are computed, so that their full blocks can be matched at once.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (more than it has), `NMC_ERR_NOT_FOUND`,
+/// `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_kv_commit(kv: *mut nmc_kv_t, id: u64, n_tokens: u64) -> nmc_status_t {
+    guard(|| with(kv, |kv| kv.cache.commit(id, clamp(n_tokens))))
+}
+
+/// A count of tokens, of which any that is too large is refused as well.
+fn clamp(n_tokens: u64) -> u32 {
+    u32::try_from(n_tokens).unwrap_or(u32::MAX)
+}
+
+/// Gets blocks for `n_tokens` tokens in all, so that growing to there cannot fail. A contiguous sequence may move. `room`
+/// may be NULL.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_LIMIT`,
+/// `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_reserve(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    n_tokens: u64,
+    room: *mut nmc_kv_room_t,
+) -> nmc_status_t {
+    guard_status(|| with(kv, |kv| finish(kv.cache.reserve(id, clamp(n_tokens))?, room)))
+}
+
+/// Cuts a sequence to its first `n_tokens` tokens, as after rejected speculation; what it had reserved is free again. What
+/// is cut off was not computed, unless it was committed. If the last block stays in part and others may read it, the
+/// sequence gets a copy: see `nmc_kv_copies`. `room` may be NULL.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (for the copy; nothing changed),
+/// `NMC_ERR_INVALID_ARG` (more than it has, or into a block that was dropped), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_truncate(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    n_tokens: u64,
+    room: *mut nmc_kv_room_t,
+) -> nmc_status_t {
+    guard_status(|| with(kv, |kv| finish(kv.cache.truncate(id, clamp(n_tokens))?, room)))
+}
+
+/// Opens sequence `child` with the tokens of `parent`. Full blocks are shared; a last block that is not full is copied, and
+/// the copy is told by `nmc_kv_copies` of the child. A child's blocks lie anywhere. `room` may be NULL.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_EXISTS`, `NMC_ERR_LIMIT`,
+/// `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_fork(
+    kv: *mut nmc_kv_t,
+    parent: u64,
+    child: u64,
+    room: *mut nmc_kv_room_t,
+) -> nmc_status_t {
+    guard_status(|| with(kv, |kv| finish(kv.cache.fork(parent, child)?, room)))
+}
+
+/// Stores the block copies that a sequence waits for, and forgets them. They must be enqueued, in this order, before the
+/// next call that changes the sequence, or its parent if it was forked; the blocks that they read stay until then. Paged
+/// sequences have at most one, from `nmc_kv_fork` or `nmc_kv_truncate`; contiguous ones one a block when they move. `*n`
+/// receives how many there are; if `capacity` is less, that is all that happens.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*n` was stored), `NMC_ERR_NOT_FOUND`,
+/// `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_copies(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    copies: *mut nmc_kv_copy_t,
+    capacity: usize,
+    n: *mut usize,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(n, "n")?;
+        // SAFETY: the C contract of `copies`.
+        let to = unsafe { array_out(copies, capacity, "copies") }?;
+        with(kv, |kv| {
+            let plan = match kv.cache.take_plan(id, capacity)? {
+                Ok(plan) => plan,
+                Err(count) => {
+                    slot.write(count);
+                    crate::bail!(
+                        NMC_ERR_TOO_SMALL,
+                        "sequence {id} waits for {count} copies, there is room for {capacity}"
+                    );
+                }
+            };
+            slot.write(plan.len());
+            for (to, copy) in to.iter_mut().zip(&plan) {
+                *to = nmc_kv_copy_t { from: copy.from.cast_signed(), to: copy.to.cast_signed() };
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Closes a sequence. Full blocks that it computed stay in the cache for others; all else is free. With
+/// `NMC_KV_CLOSE_ABORT`, only what was committed or counts as computed already (see `nmc_kv_t`) stays.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (it was closed before, or never opened),
+/// `NMC_ERR_INVALID_ARG` (unknown flags).
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_kv_close(kv: *mut nmc_kv_t, id: u64, flags: u32) -> nmc_status_t {
+    guard(|| {
+        if flags & !NMC_KV_CLOSE_ABORT != 0 {
+            crate::bail!(NMC_ERR_INVALID_ARG, "flags {flags:#x} are unknown");
+        }
+        with(kv, |kv| kv.cache.close(id, flags & NMC_KV_CLOSE_ABORT != 0))
+    })
+}
+
+/// Drops up to `count` full blocks from the middle of a sequence, the least important first (`nmc_kv_append_scored`; among
+/// equals the earliest). The first `keep_first` and the last `keep_recent` full blocks stay. Other tokens keep their
+/// positions; tables have -1 for a dropped block. `dropped`, if not NULL, receives how many went.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_drop_least(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    count: u32,
+    keep_first: u32,
+    keep_recent: u32,
+    dropped: *mut u32,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = optional_out(dropped, "dropped")?;
+        with(kv, |kv| {
+            let count = kv.cache.drop_least(id, count, keep_first, keep_recent)?;
+            if let Some(slot) = slot {
+                slot.write(count);
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Stores in `*hit_tokens` how many leading tokens the cache has, as cache-aware routers ask. Holds nothing: they may be
+/// gone when a sequence is opened. `tokens` or `hashes` may be NULL, not both; `n_tokens` tokens have
+/// `n_tokens` / `tokens_per_block` hashes.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_match(
+    kv: *mut nmc_kv_t,
+    tokens: *const u32,
+    n_tokens: u64,
+    hashes: *const nmc_kv_hash_t,
+    salt: nmc_slice_t,
+    hit_tokens: *mut u64,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(hit_tokens, "hit_tokens")?;
+        let count = usize::try_from(n_tokens).unwrap_or(usize::MAX);
+        with(kv, |kv| {
+            let full = n_tokens / u64::from(kv.cache.config().tokens_per_block);
+            // SAFETY: the C contract: each is NULL or as many as is said.
+            let (tokens, hashes, salt) = unsafe {
+                (
+                    if tokens.is_null() { None } else { Some(array(tokens, count, "tokens")?) },
+                    hashes_of(hashes, full)?,
+                    bytes(salt, 1 << 20, "salt")?,
+                )
+            };
+            if tokens.is_none() && (hashes.is_none() || kv.cache.config().chain.needs_comparison()) && count > 0 {
+                crate::bail!(NMC_ERR_INVALID_ARG, "tokens are needed: there are no hashes, or tokens are compared");
+            }
+            slot.write(u64::from(kv.cache.matching(tokens, hashes, salt)));
+            Ok(())
+        })
+    })
+}
+
+/// Stores the hashes of the full blocks of `tokens` in `hashes`, which has room for `n_tokens` / `tokens_per_block`.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_hash(
+    kv: *mut nmc_kv_t,
+    tokens: *const u32,
+    n_tokens: u64,
+    salt: nmc_slice_t,
+    hashes: *mut nmc_kv_hash_t,
+) -> nmc_status_t {
+    guard(|| {
+        let count = usize::try_from(n_tokens).unwrap_or(usize::MAX);
+        with(kv, |kv| {
+            let full = count / kv.cache.config().tokens_per_block as usize;
+            // SAFETY: the C contract of the arguments.
+            let (tokens, salt, to) = unsafe {
+                (array(tokens, count, "tokens")?, bytes(salt, 1 << 20, "salt")?, array_out(hashes, full, "hashes")?)
+            };
+            for (to, hash) in to.iter_mut().zip(kv.cache.hashes_of(tokens, salt)) {
+                *to = nmc_kv_hash_t { bytes: hash.0 };
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Keeps the published blocks of the first `n_tokens` tokens of a sequence in the cache until `nmc_kv_unpin`, also after
+/// the sequence is closed. `*pin` receives the pin; `pinned_tokens`, if not NULL, how many tokens it covers.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_pin(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    n_tokens: u64,
+    pin: *mut u64,
+    pinned_tokens: *mut u64,
+) -> nmc_status_t {
+    guard(|| {
+        let (pin, covered) = (out(pin, "pin")?, optional_out(pinned_tokens, "pinned_tokens")?);
+        with(kv, |kv| {
+            let (number, tokens) = kv.cache.pin(id, clamp(n_tokens))?;
+            pin.write(number);
+            if let Some(covered) = covered {
+                covered.write(u64::from(tokens));
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Ends a pin.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (it ended before).
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_kv_unpin(kv: *mut nmc_kv_t, pin: u64) -> nmc_status_t {
+    guard(|| with(kv, |kv| kv.cache.unpin(pin)))
+}
+
+/// Evicts every cached block that nobody holds; `evicted`, if not NULL, receives how many.
+///
+/// Does not block; takes time in the number of cached blocks. Thread-safe. Graph-safe. Statuses: none of its own beside
+/// `NMC_ERR_BAD_HANDLE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_clear(kv: *mut nmc_kv_t, evicted: *mut u64) -> nmc_status_t {
+    guard(|| {
+        let slot = optional_out(evicted, "evicted")?;
+        with(kv, |kv| {
+            let count = kv.cache.clear()?;
+            if let Some(slot) = slot {
+                slot.write(u64::from(count));
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Changes the number of blocks, up to `capacity_blocks` of the config. Sequences stay as they are: the blocks that go are
+/// the ones with the highest numbers, cached ones are evicted, and if a sequence holds one nothing goes.
+///
+/// Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (a block that should
+/// go is held), `NMC_ERR_INVALID_ARG` (0, or more than the capacity).
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_kv_resize(kv: *mut nmc_kv_t, total_blocks: u32) -> nmc_status_t {
+    guard(|| {
+        with(kv, |kv| {
+            if total_blocks > kv.capacity {
+                let capacity = kv.capacity;
+                crate::bail!(NMC_ERR_INVALID_ARG, "{total_blocks} blocks are more than capacity_blocks ({capacity})");
+            }
+            kv.cache.resize(total_blocks)
+        })
+    })
+}
+
+/// Stores what a sequence is in `*info`. Also for one whose blocks were taken to make room.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_VERSION`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_seq_info(kv: *mut nmc_kv_t, id: u64, info: *mut nmc_kv_seq_info_t) -> nmc_status_t {
+    guard(|| {
+        let now = with(kv, |kv| {
+            let seq = kv.cache.info(id)?;
+            Ok(nmc_kv_seq_info_t {
+                struct_size: 0,
+                state: if seq.state == State::Evicted { NMC_KV_SEQ_EVICTED } else { NMC_KV_SEQ_OPEN },
+                tokens: seq.tokens,
+                next_offset_in_block: seq.tokens % kv.cache.config().tokens_per_block,
+                max_tokens: seq.limit,
+                blocks: seq.blocks,
+                dropped: seq.holes,
+                shared: seq.shared,
+                published: seq.published,
+                contiguous: u32::from(seq.placement == Placement::Run),
+                copies: seq.copies,
+                reserved: 0,
+            })
+        })?;
+        // SAFETY: the C contract of `info`.
+        unsafe { put_struct(info, now) }
+    })
+}
+
+/// Stores the ids of the sequences that were used longest ago, for a scheduler that preempts by itself: up to `capacity`
+/// of them into `ids`, the oldest first, and how many into `*n`. Takes time in the number of sequences.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_victims(
+    kv: *mut nmc_kv_t,
+    ids: *mut u64,
+    capacity: usize,
+    n: *mut usize,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(n, "n")?;
+        // SAFETY: the C contract of `ids`.
+        let to = unsafe { array_out(ids, capacity, "ids") }?;
+        with(kv, |kv| {
+            let oldest = kv.cache.oldest(capacity, None);
+            slot.write(oldest.len());
+            to[..oldest.len()].copy_from_slice(&oldest);
+            Ok(())
+        })
+    })
+}
+
+/// Stores the state of the cache in `*stats`, all numbers of one moment.
+///
+/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, stats: *mut nmc_kv_stats_t) -> nmc_status_t {
+    guard(|| {
+        let now = with(kv, |kv| {
+            let stats = kv.cache.stats();
+            Ok(nmc_kv_stats_t {
+                struct_size: 0,
+                is_full: u32::from(stats.free + stats.idle == 0),
+                total: stats.total,
+                used: stats.used,
+                idle: stats.idle,
+                free: stats.free,
+                published: stats.published,
+                sequences: stats.sequences,
+                asked_tokens: stats.asked_tokens,
+                hit_tokens: stats.hit_tokens,
+                evicted_blocks: stats.evicted_blocks,
+                evicted_sequences: stats.evicted_sequences,
+                deduplicated: stats.deduplicated,
+                arena_bytes: kv.arena.groups().iter().map(|group| group.geometry.bytes()).sum(),
+                metadata_bytes: stats.bytes,
+                fragmentation: kv.cache.fragmentation(),
+                reserved0: 0,
+                reserved: [0; 2],
+            })
+        })?;
+        // SAFETY: the C contract of `stats`.
+        unsafe { put_struct(stats, now) }
+    })
+}
+
+/// The state as text for people: configuration, numbers that add up, and the sequences.
+///
+/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_dump(
+    kv: *mut nmc_kv_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> nmc_status_t {
+    guard(|| {
+        let page = with(kv, |kv| Ok(kv.cache.dump(kv.arena.block_bytes())))?;
+        text::copy_out(&page, buffer, capacity, needed)
+    })
+}
+
+/// A picture of the blocks, 64 in a line: `.` free, `X` held, `c` cached and idle.
+///
+/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_map(
+    kv: *mut nmc_kv_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> nmc_status_t {
+    guard(|| text::copy_out(&with(kv, |kv| Ok(kv.cache.map()))?, buffer, capacity, needed))
+}
+
+/// Counts every block afresh, from all sequences, pins and free lists, and compares: proof that nothing is lost or owned
+/// twice. For tests and for programs in doubt; takes time in the number of blocks and of what sequences hold.
+///
+/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INTERNAL` (the message says what is wrong).
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_kv_audit(kv: *mut nmc_kv_t) -> nmc_status_t {
+    guard(|| {
+        with(kv, |kv| match kv.cache.audit() {
+            Ok(()) => Ok(()),
+            Err(what) => crate::bail!(NMC_ERR_INTERNAL, "the audit found: {what}"),
+        })
+    })
+}

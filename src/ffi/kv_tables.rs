@@ -1,0 +1,192 @@
+//! `nmc_kv_*`: views of sequences, and the tables that attention kernels take.
+
+use super::kv::{nmc_kv_t, with};
+use super::kv_types::*;
+use super::store::{array, array_out};
+use super::{guard, optional_out, out};
+use crate::base::error::Result;
+use crate::base::status::nmc_status_t;
+use crate::kv::geometry::Side;
+use crate::kv::tables::{Format, Row};
+use std::ffi::c_void;
+
+fn side_of(side: u32) -> Result<Side> {
+    match side {
+        NMC_KV_K => Ok(Side::K),
+        NMC_KV_V => Ok(Side::V),
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "side {other} is neither NMC_KV_K nor NMC_KV_V"),
+    }
+}
+
+/// Stores K or V of a sequence in one layer as a 4-D tensor in `*view`. For a contiguous sequence these are its own blocks
+/// in order; for a paged one all blocks of the layer, which a kernel indexes through the block table. Nothing is copied.
+/// The view of a contiguous sequence is valid until it moves.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (group, layer or side), `NMC_ERR_NOT_FOUND`,
+/// `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_view(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    group: u32,
+    layer: u32,
+    side: u32,
+    view: *mut nmc_kv_view_t,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(view, "view")?;
+        with(kv, |kv| {
+            let found = kv.arena.view(&kv.cache, id, group, layer, side_of(side)?)?;
+            // Lengths and distances in an arena are below 2^63.
+            let signed = |numbers: [u64; 4]| numbers.map(u64::cast_signed);
+            slot.write(nmc_kv_view_t {
+                data: found.view.offset as *mut c_void,
+                shape: signed(found.view.shape),
+                strides: signed(found.view.element_strides()),
+                element_bytes: u32::try_from(found.view.element_bytes).unwrap_or(u32::MAX),
+                contiguous: u32::from(found.contiguous),
+            });
+            Ok(())
+        })
+    })
+}
+
+/// Stores the address of the vector of one token, by its position in the sequence, in `*address`.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (group, layer, side, head or token),
+/// `NMC_ERR_STALE` (also: the token's block was dropped), `NMC_ERR_NOT_FOUND`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_token_address(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    token: u64,
+    group: u32,
+    layer: u32,
+    side: u32,
+    head: u32,
+    address: *mut *mut c_void,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(address, "address")?;
+        with(kv, |kv| {
+            let token = u32::try_from(token).unwrap_or(u32::MAX);
+            let found = kv.arena.address(&kv.cache, id, token, group, (layer, side_of(side)?, head))?;
+            slot.write(found as *mut c_void);
+            Ok(())
+        })
+    })
+}
+
+/// Writes the rows of a dense block table, int32 `[n, width]` (`[n, 2, width]` with `NMC_KV_TABLE_OFFSETS`), for `n`
+/// sequences: only what changed since the row was last written, as `rows` remembers, one `nmc_kv_row_t` for each sequence,
+/// all zero at first. A row that is new, of another sequence, or of one whose earlier blocks changed is written whole, and
+/// filled up with `pad`. A dropped block is -1. `table` may be pinned memory; it is never read. Give every buffer its own
+/// `rows`. `written`, if not NULL, receives how many entries were stored.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (a sequence has more than `width` blocks),
+/// `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`; rows before the one at fault are written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_table(
+    kv: *mut nmc_kv_t,
+    format: u32,
+    ids: *const u64,
+    n: usize,
+    rows: *mut nmc_kv_row_t,
+    table: *mut i32,
+    width: usize,
+    pad: i32,
+    written: *mut u64,
+) -> nmc_status_t {
+    guard(|| {
+        let (format, sides) = match format {
+            NMC_KV_TABLE_BLOCKS => (Format::Dense, 1),
+            NMC_KV_TABLE_OFFSETS => (Format::Offsets, 2),
+            other => crate::bail!(NMC_ERR_INVALID_ARG, "format {other} is none of NMC_KV_TABLE_*"),
+        };
+        let Some(entries) = width.checked_mul(sides).and_then(|row| row.checked_mul(n)) else {
+            crate::bail!(NMC_ERR_INVALID_ARG, "{n} rows of {width} entries cannot be");
+        };
+        let slot = optional_out(written, "written")?;
+        // SAFETY: the C contract of the arrays; `Row` and `nmc_kv_row_t` are the same.
+        let (ids, rows, table) = unsafe {
+            (array(ids, n, "ids")?, array_out(rows.cast::<Row>(), n, "rows")?, array_out(table, entries, "table")?)
+        };
+        let count = with(kv, |kv| kv.cache.write_dense(ids, format, width, pad, rows, table))?;
+        if let Some(slot) = slot {
+            slot.write(count);
+        }
+        Ok(())
+    })
+}
+
+/// Writes the compressed table that FlashInfer takes: `indptr` int32 `[n + 1]`, `indices` int32 with room for `capacity`
+/// blocks, `last_page_len` int32 `[n]` (1 to `tokens_per_block`; 0 for a sequence without tokens). `*n_indices` receives
+/// how many blocks there are.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than `capacity`; `*n_indices` was stored),
+/// `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_table_csr(
+    kv: *mut nmc_kv_t,
+    ids: *const u64,
+    n: usize,
+    indptr: *mut i32,
+    indices: *mut i32,
+    capacity: usize,
+    n_indices: *mut usize,
+    last_page_len: *mut i32,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(n_indices, "n_indices")?;
+        // SAFETY: the C contract of the arrays.
+        let (ids, indptr, indices, last) = unsafe {
+            (
+                array(ids, n, "ids")?,
+                array_out(indptr, n.saturating_add(1), "indptr")?,
+                array_out(indices, capacity, "indices")?,
+                array_out(last_page_len, n, "last_page_len")?,
+            )
+        };
+        let count = with(kv, |kv| kv.cache.write_csr(ids, indptr, indices, last))?;
+        slot.write(count);
+        if count > capacity {
+            crate::bail!(NMC_ERR_TOO_SMALL, "the sequences have {count} blocks, there is room for {capacity}");
+        }
+        Ok(())
+    })
+}
+
+/// Writes the slot mapping, int64: where the last `counts[i]` tokens of each sequence go, as block x `tokens_per_block` +
+/// place in the block, one sequence after the other; -1 in a dropped block. `counts` NULL is the last token of each.
+/// `*n_slots` receives how many there are.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than `capacity`; `*n_slots` was stored),
+/// `NMC_ERR_INVALID_ARG` (more than a sequence has), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_slots(
+    kv: *mut nmc_kv_t,
+    ids: *const u64,
+    counts: *const u32,
+    n: usize,
+    slots: *mut i64,
+    capacity: usize,
+    n_slots: *mut usize,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(n_slots, "n_slots")?;
+        // SAFETY: the C contract of the arrays.
+        let (ids, counts, slots) = unsafe {
+            (
+                array(ids, n, "ids")?,
+                if counts.is_null() { None } else { Some(array(counts, n, "counts")?) },
+                array_out(slots, capacity, "slots")?,
+            )
+        };
+        let count = with(kv, |kv| kv.cache.write_slots(ids, counts, slots))?;
+        slot.write(count);
+        if count > capacity {
+            crate::bail!(NMC_ERR_TOO_SMALL, "there are {count} slots, and room for {capacity}");
+        }
+        Ok(())
+    })
+}

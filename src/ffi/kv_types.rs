@@ -1,0 +1,386 @@
+//! Types of `nmc_kv_*`.
+
+use super::basic::{NMC_ABI_VERSION, nmc_slice_t};
+use super::config::Config as Versioned;
+use std::ffi::c_void;
+
+/// Element types of a group.
+pub const NMC_KV_FP32: u32 = 0;
+/// 16-bit brain float.
+pub const NMC_KV_BF16: u32 = 1;
+/// 16-bit float.
+pub const NMC_KV_FP16: u32 = 2;
+/// 8-bit float of either kind.
+pub const NMC_KV_FP8: u32 = 3;
+/// 8-bit integer.
+pub const NMC_KV_INT8: u32 = 4;
+/// Elements of `element_bytes` bytes that the library knows nothing else about.
+pub const NMC_KV_RAW: u32 = 5;
+
+/// Keys and values, of all tokens of a sequence.
+pub const NMC_KV_FULL: u32 = 0;
+/// One latent vector for each token (multi-head latent attention): one head, no V.
+pub const NMC_KV_MLA: u32 = 1;
+
+/// `[layers, blocks, heads, tokens, dim]`.
+pub const NMC_KV_LAYER_MAJOR: u32 = 0;
+/// `[heads, layers, blocks, tokens, dim]`.
+pub const NMC_KV_HEAD_MAJOR: u32 = 1;
+/// `[layers, blocks, tokens, heads, dim]`: what FlashAttention, FlashInfer ("NHD") and vLLM take.
+pub const NMC_KV_LAYER_MAJOR_NHD: u32 = 2;
+/// `[blocks, layers, heads, tokens, dim]`: a block is one piece of memory.
+pub const NMC_KV_BLOCK_MAJOR: u32 = 3;
+
+/// All of K and then all of V.
+pub const NMC_KV_SIDES_SEPARATE: u32 = 0;
+/// K and V right inside the layers: `[layers, 2, blocks, ...]`.
+pub const NMC_KV_SIDES_PER_LAYER: u32 = 1;
+/// K and V right inside the blocks: `[layers, blocks, 2, ...]`.
+pub const NMC_KV_SIDES_PER_BLOCK: u32 = 2;
+
+/// K, the latent vectors, or the state.
+pub const NMC_KV_K: u32 = 0;
+/// V.
+pub const NMC_KV_V: u32 = 1;
+
+/// Evict the cached block that was idle longest.
+pub const NMC_KV_EVICT_LRU: u32 = 0;
+/// Evict the cached block used least, in powers of two; among equals the one idle longest.
+pub const NMC_KV_EVICT_LFU: u32 = 1;
+/// Evict the cached block that was published first.
+pub const NMC_KV_EVICT_FIFO: u32 = 2;
+/// S3-FIFO: new blocks pass a small queue first, and stay if they are used there or return soon after they left it.
+pub const NMC_KV_EVICT_S3FIFO: u32 = 3;
+/// Evict the cached block of the lowest priority; a priority lapses after its time to live.
+pub const NMC_KV_EVICT_PRIORITY: u32 = 4;
+
+/// No room: `NMC_ERR_NO_SPACE`. Idle cached blocks are evicted before, here and in all other cases.
+pub const NMC_KV_FULL_REJECT: u32 = 0;
+/// No room: a new sequence gets fewer tokens than it asked for, which is then its limit.
+pub const NMC_KV_FULL_SHORTEN: u32 = 1;
+/// No room: the sequence that was used longest ago loses its blocks; calls for it are `NMC_ERR_STALE` until it is closed.
+pub const NMC_KV_FULL_EVICT_SEQUENCE: u32 = 2;
+
+/// Keyed BLAKE3. The default.
+pub const NMC_KV_HASH_BLAKE3: u32 = 0;
+/// SHA-256 with a key, cut to 16 bytes.
+pub const NMC_KV_HASH_SHA256: u32 = 1;
+/// XXH3, which can be made to collide; tokens and salts are kept and compared, which takes 4 bytes a token.
+pub const NMC_KV_HASH_XXH3: u32 = 2;
+
+/// Flag of a config: no block is matched or published.
+pub const NMC_KV_NO_PREFIX: u32 = 1;
+
+/// Flag of `nmc_kv_open`: the blocks follow each other, so that views are of the sequence alone.
+pub const NMC_KV_OPEN_CONTIGUOUS: u32 = 1;
+/// Flag of `nmc_kv_open`: neither match blocks nor publish any.
+pub const NMC_KV_OPEN_PRIVATE: u32 = 2;
+/// Flag of `nmc_kv_open`: the cache may have all tokens. Otherwise at least the last one is left to be computed, since
+/// the engine needs its result.
+pub const NMC_KV_OPEN_MATCH_ALL: u32 = 4;
+
+/// Flag of `nmc_kv_close`: what was not committed was not computed, and is not published.
+pub const NMC_KV_CLOSE_ABORT: u32 = 1;
+
+/// State of a sequence: in use.
+pub const NMC_KV_SEQ_OPEN: u32 = 0;
+/// State of a sequence: its blocks were taken to make room.
+pub const NMC_KV_SEQ_EVICTED: u32 = 1;
+
+/// Entries of a table are block numbers: vLLM, FlashAttention (`block_table`), FlashMLA.
+pub const NMC_KV_TABLE_BLOCKS: u32 = 0;
+/// Two rows a sequence, of K and of V: 2 x block and 2 x block + 1, for pools whose blocks hold K and then V, as
+/// TensorRT-LLM's block offsets are.
+pub const NMC_KV_TABLE_OFFSETS: u32 = 1;
+
+/// Layers with one layout. Start from `NMC_KV_GROUP_INIT`; `layers`, `kv_heads` and `head_dim` must be set.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_group_t {
+    /// `NMC_KV_FULL` or `NMC_KV_MLA`.
+    pub kind: u32,
+    /// One of `NMC_KV_FP32`, `NMC_KV_BF16`, `NMC_KV_FP16`, `NMC_KV_FP8`, `NMC_KV_INT8`, `NMC_KV_RAW`.
+    pub dtype: u32,
+    /// Bytes of an element of `NMC_KV_RAW`; else 0.
+    pub element_bytes: u32,
+    /// Layers.
+    pub layers: u32,
+    /// Heads of K and of V; 1 for `NMC_KV_MLA`.
+    pub kv_heads: u32,
+    /// Elements of a head's vector.
+    pub head_dim: u32,
+    /// Order of the axes: one of `NMC_KV_LAYER_MAJOR`, `NMC_KV_HEAD_MAJOR`, `NMC_KV_LAYER_MAJOR_NHD`,
+    /// `NMC_KV_BLOCK_MAJOR`.
+    pub order: u32,
+    /// Where K and V are among them: one of `NMC_KV_SIDES_SEPARATE`, `NMC_KV_SIDES_PER_LAYER`, `NMC_KV_SIDES_PER_BLOCK`.
+    pub sides: u32,
+    /// The memory, on host or device: `nmc_kv_group_bytes` says how much. It is the program's, must stay until the cache
+    /// is destroyed, and is never touched by the cache. NULL: views hold offsets instead of addresses.
+    pub memory: *mut c_void,
+    /// Bytes at `memory`.
+    pub memory_bytes: u64,
+    /// Zero.
+    pub reserved: [u64; 2],
+}
+
+/// How a KV cache is made. Start from `NMC_KV_CONFIG_INIT`; `total_blocks` or `max_total_tokens` must be set.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_config_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// `NMC_ABI_VERSION` as the caller knows it.
+    pub abi_version: u32,
+    /// Number of blocks, or 0 for as many as `max_total_tokens` need.
+    pub total_blocks: u32,
+    /// Tokens of a block. Default 16.
+    pub tokens_per_block: u32,
+    /// Tokens of all sequences together, if `total_blocks` is 0.
+    pub max_total_tokens: u64,
+    /// Blocks for which there is memory, at least `total_blocks`; 0 for just as many. `nmc_kv_resize` goes up to it.
+    pub capacity_blocks: u32,
+    /// Sequences that can be open at once. Default 65,536; each takes 32 bytes.
+    pub max_sequences: u32,
+    /// Layouts of the memory; NULL if the cache is to manage block numbers alone.
+    pub groups: *const nmc_kv_group_t,
+    /// How many.
+    pub n_groups: u32,
+    /// Sliding window in tokens, of all groups: blocks that the next token's window does not reach are freed as a sequence
+    /// grows. 0 for none.
+    pub window: u32,
+    /// How contiguous runs are found: `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`.
+    pub strategy: u32,
+    /// Which cached block goes first: `NMC_KV_EVICT_LRU`, ...
+    pub eviction: u32,
+    /// What happens when there is no room: `NMC_KV_FULL_REJECT`, ...
+    pub when_full: u32,
+    /// What names blocks by their tokens: `NMC_KV_HASH_BLAKE3`, ...
+    pub hash: u32,
+    /// `NMC_KV_NO_PREFIX` or 0.
+    pub flags: u32,
+    /// Zero.
+    pub reserved0: u32,
+    /// Secret that goes into all hashes; caches with the same one name the same tokens alike. Empty: a fixed one, the same
+    /// everywhere.
+    pub hash_secret: nmc_slice_t,
+    /// Zero.
+    pub reserved: [u64; 4],
+}
+
+// SAFETY: repr(C), integers and pointers only, no padding.
+unsafe impl Versioned for nmc_kv_config_t {
+    const NAME: &'static str = "nmc_kv_config_t";
+    fn defaults() -> Self {
+        Self {
+            struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
+            abi_version: NMC_ABI_VERSION,
+            total_blocks: 0,
+            tokens_per_block: 16,
+            max_total_tokens: 0,
+            capacity_blocks: 0,
+            max_sequences: 65_536,
+            groups: std::ptr::null(),
+            n_groups: 0,
+            window: 0,
+            strategy: 0,
+            eviction: NMC_KV_EVICT_LRU,
+            when_full: NMC_KV_FULL_REJECT,
+            hash: NMC_KV_HASH_BLAKE3,
+            flags: 0,
+            reserved0: 0,
+            hash_secret: nmc_slice_t { ptr: std::ptr::null(), len: 0 },
+            reserved: [0; 4],
+        }
+    }
+}
+
+/// Name of a block of tokens and of all blocks before it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_hash_t {
+    /// The hash.
+    pub bytes: [u8; 16],
+}
+
+/// How a sequence is opened. Start from `NMC_KV_OPEN_INIT`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_open_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// `NMC_ABI_VERSION` as the caller knows it.
+    pub abi_version: u32,
+    /// `NMC_KV_OPEN_*`, or 0.
+    pub flags: u32,
+    /// 0 to 15: with `NMC_KV_EVICT_PRIORITY`, its blocks stay longer than those of a lower one.
+    pub priority: u32,
+    /// How long the priority lasts; 0 for ever.
+    pub ttl_ms: u32,
+    /// Zero.
+    pub reserved0: u32,
+    /// What else must be equal for blocks to be: tenant, LoRA adapter, images.
+    pub salt: nmc_slice_t,
+    /// A name to find the sequence by with `nmc_kv_find`, 1 to 1,024 bytes; empty for none.
+    pub name: nmc_slice_t,
+    /// Hashes of its full blocks, if the program computed them; NULL to let the cache do it. With `NMC_KV_HASH_XXH3`
+    /// tokens are needed all the same.
+    pub hashes: *const nmc_kv_hash_t,
+    /// How many: `n_tokens` / `tokens_per_block`.
+    pub n_hashes: u64,
+    /// Zero.
+    pub reserved: [u64; 2],
+}
+
+// SAFETY: repr(C), integers and pointers only, no padding.
+unsafe impl Versioned for nmc_kv_open_t {
+    const NAME: &'static str = "nmc_kv_open_t";
+    fn defaults() -> Self {
+        let none = nmc_slice_t { ptr: std::ptr::null(), len: 0 };
+        Self {
+            struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
+            abi_version: NMC_ABI_VERSION,
+            flags: 0,
+            priority: 0,
+            ttl_ms: 0,
+            reserved0: 0,
+            salt: none,
+            name: none,
+            hashes: std::ptr::null(),
+            n_hashes: 0,
+            reserved: [0; 2],
+        }
+    }
+}
+
+/// What a sequence began with.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_opened_t {
+    /// Leading tokens whose blocks the cache had: they need not be computed.
+    pub hit_tokens: u32,
+    /// Tokens that it has: as many as asked for, or fewer with `NMC_KV_FULL_SHORTEN`.
+    pub tokens: u32,
+}
+
+/// How much room there was when there was not enough, in blocks.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_room_t {
+    /// Blocks that were wanted.
+    pub needed: u64,
+    /// Blocks that nobody has.
+    pub free: u64,
+    /// Cached blocks that nobody holds; they were not enough together with the free ones.
+    pub evictable: u64,
+}
+
+/// Block `from` is to be copied to block `to`, in all groups.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_copy_t {
+    /// The block to read.
+    pub from: i32,
+    /// The block to write.
+    pub to: i32,
+}
+
+/// What a sequence is. Start from `NMC_KV_SEQ_INFO_INIT`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_seq_info_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// `NMC_KV_SEQ_OPEN` or `NMC_KV_SEQ_EVICTED`.
+    pub state: u32,
+    /// Tokens that it has.
+    pub tokens: u32,
+    /// Place of the next token in its block: `tokens` modulo `tokens_per_block`.
+    pub next_offset_in_block: u32,
+    /// Tokens that it may have.
+    pub max_tokens: u32,
+    /// Its blocks, with those that were dropped.
+    pub blocks: u32,
+    /// Blocks that were dropped.
+    pub dropped: u32,
+    /// Leading blocks that others may hold as well.
+    pub shared: u32,
+    /// Leading blocks that the prefix index has.
+    pub published: u32,
+    /// 1 if its blocks follow each other.
+    pub contiguous: u32,
+    /// Copies that `nmc_kv_copies` would tell.
+    pub copies: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// The state of a KV cache at one moment. Start from `NMC_KV_STATS_INIT`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_stats_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// 1 if no block is free or could be freed by eviction.
+    pub is_full: u32,
+    /// All blocks: `used` and `idle` and `free` together.
+    pub total: u64,
+    /// Blocks that sequences and pins hold.
+    pub used: u64,
+    /// Cached blocks that nobody holds.
+    pub idle: u64,
+    /// Blocks that nobody has.
+    pub free: u64,
+    /// Blocks that the prefix index has, held or idle.
+    pub published: u64,
+    /// Open sequences.
+    pub sequences: u64,
+    /// Tokens that sequences were opened with.
+    pub asked_tokens: u64,
+    /// Those of them that the cache had.
+    pub hit_tokens: u64,
+    /// Cached blocks that were evicted to make room.
+    pub evicted_blocks: u64,
+    /// Sequences that were evicted to make room.
+    pub evicted_sequences: u64,
+    /// Blocks that were computed twice, of which one was kept.
+    pub deduplicated: u64,
+    /// Memory of the arena: bytes of all blocks in all groups.
+    pub arena_bytes: u64,
+    /// Memory of the books.
+    pub metadata_bytes: u64,
+    /// 1 - the longest free run / the free blocks.
+    pub fragmentation: f32,
+    /// Zero.
+    pub reserved0: u32,
+    /// Zero.
+    pub reserved: [u64; 2],
+}
+
+/// A 4-D tensor `[blocks, heads, tokens, dim]` in the arena.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_view_t {
+    /// Address of element `[0, 0, 0, 0]`; an offset if the group has no memory.
+    pub data: *mut c_void,
+    /// Lengths of the axes.
+    pub shape: [i64; 4],
+    /// Distances along the axes, in elements.
+    pub strides: [i64; 4],
+    /// Bytes of an element.
+    pub element_bytes: u32,
+    /// 1 if the blocks of the view are the sequence's own, in order; 0 if they are all blocks of the layer, and the
+    /// block table tells which are the sequence's.
+    pub contiguous: u32,
+}
+
+/// What a row of a dense table holds; the table's owner keeps one for each row, all zero at first, in ordinary memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_row_t {
+    /// Known to the library.
+    pub uid: u64,
+    /// Known to the library.
+    pub rewrites: u32,
+    /// Entries that were written.
+    pub blocks: u32,
+}
