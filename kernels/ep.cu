@@ -413,8 +413,7 @@ static __device__ __forceinline__ void nmc_ep_combine(const NmcEpGroup<N>& g) {
   nmc_ep_wait_for_previous();
   const uint32_t vectors = d.y_bytes / 16, parts = (vectors + NMC_EP_SUM_UNIT - 1) / NMC_EP_SUM_UNIT;
   uint32_t unit = block * warps + warp;
-  // Threads may see it differently: the block agrees where it synchronises anyway, after the copy and in the wait.
-  bool over = nmc_dev_ep_failed(d);
+  const uint64_t failed = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
   const uint32_t phase = nmc_dev_ep_phase(d);
   const uint32_t tokens = nmc_dev_impl_ep_ld32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_TOKENS));
   uint32_t sources = unit / parts < d.t_cap ? nmc_dev_ep_sent(d, unit / parts) : 0;
@@ -422,6 +421,8 @@ static __device__ __forceinline__ void nmc_ep_combine(const NmcEpGroup<N>& g) {
   // above, which nothing has waited for yet.
   const bool signals = c.x == nullptr && (c.halves & NMC_EP_SEND) != 0 && block == 0 && threadIdx.x == 0;
   if (signals) nmc_dev_fence_release_sys();
+  // Threads may see it differently: the block agrees where it synchronises anyway, after the copy and in the wait.
+  bool over = failed != 0;
   if (signals && !over) nmc_dev_impl_ep_flag_return(d, phase);
   if ((c.halves & NMC_EP_SEND) != 0 && c.x != nullptr) {
     const uint32_t pieces = (vectors + NMC_EP_UNIT - 1) / NMC_EP_UNIT;
