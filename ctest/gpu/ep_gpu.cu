@@ -666,6 +666,36 @@ void overflow() {
   check(ok, "packs of two sets on two streams count every row that does not fit");
 }
 
+// Combines of two sets on two streams need room for both, unless all ranks are in the launch.
+void room() {
+  Case c;
+  c.world = 8, c.t_cap = 8, c.hidden = 1024, c.experts = 8, c.top_k = 2, c.sets = 2;
+  Group<DeviceMemory> g(c);
+  for (auto& rank : g.ranks) rank.load(0, 4);
+  cudaStream_t streams[2];
+  for (cudaStream_t& s : streams) CUDA_OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    g.each([&](nmc_ep_t* e, Rank<DeviceMemory>& rank) {
+      const nmc_ep_dispatch_t args = rank.dispatch(layer, false);
+      NMC_CHECK(nmc_ep_dispatch(e, streams[layer], &args));
+    });
+  }
+  check(nmc_ep_combine(g.eps[0], streams[0], 0, nullptr, g.ranks[0].out.get()) == NMC_ERR_LIMIT,
+        "two sets on two streams without room for both are refused");
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    g.each([&](nmc_ep_t* e, Rank<DeviceMemory>& rank) {
+      NMC_CHECK(nmc_ep_combine(e, streams[layer], layer, nullptr, rank.out.get()));
+    });
+  }
+  for (cudaStream_t& s : streams) {
+    CUDA_OK(cudaStreamSynchronize(s));
+    CUDA_OK(cudaStreamDestroy(s));
+  }
+  bool ok = true;
+  for (nmc_ep_t* e : g.eps) ok = nmc_ep_check(e) == NMC_OK && ok;
+  check(ok, "with all ranks in the launch they work");
+}
+
 void errors() {
   Case c;
   c.world = 2, c.t_cap = 8, c.hidden = 1024, c.experts = 8, c.top_k = 2, c.deadline_ms = 1000, c.masked = false;
@@ -738,6 +768,7 @@ void errors() {
   }
   aborts(c);
   overflow();
+  room();
   {
     Group<DeviceMemory> g(c);
     g.ranks[0].load(0, 4);
