@@ -4,7 +4,7 @@
 //!
 //! What is hashed, integers little-endian, so that no two different inputs are the same bytes:
 //! ```text
-//! root   1 | u64 parts | for each part: u64 length, bytes
+//! root   1 | u64 parts | for each part: u64 length, bytes      (3 instead of 1 for XXH3, whose roots are BLAKE3)
 //! block  2 | parent 16 | u64 tokens | u64 extra length | u32 tokens... | extra bytes
 //! ```
 
@@ -13,6 +13,8 @@ use xxhash_rust::xxh3;
 
 const ROOT: u8 = 1;
 const BLOCK: u8 = 2;
+/// A root that BLAKE3 makes for a chain of XXH3: another than that of a chain of BLAKE3.
+const ROOT_FOR_XXH3: u8 = 3;
 /// Bytes of a block's message before its tokens.
 const HEAD: usize = 1 + 16 + 8 + 8;
 /// Messages up to this size, which is 39 tokens, are put together on the stack and hashed in one call.
@@ -134,11 +136,11 @@ impl Chain {
     #[must_use]
     pub fn root(&self, parts: &[&[u8]]) -> BlockHash {
         // A root stands for the salt where tokens are compared, so it must not collide in any case.
-        let mut hasher = match self.algo {
-            Algo::Xxh3 => Streaming::Blake3(blake3::Hasher::new_keyed(&self.key.0)),
-            _ => Streaming::new(self),
+        let (mut hasher, tag) = match self.algo {
+            Algo::Xxh3 => (Streaming::Blake3(blake3::Hasher::new_keyed(&self.key.0)), ROOT_FOR_XXH3),
+            Algo::Blake3 | Algo::Sha256 => (Streaming::new(self), ROOT),
         };
-        hasher.update(&[ROOT]);
+        hasher.update(&[tag]);
         hasher.update(&(parts.len() as u64).to_le_bytes());
         for part in parts {
             hasher.update(&(part.len() as u64).to_le_bytes());
@@ -325,12 +327,12 @@ mod tests {
         (
             Algo::Xxh3,
             [
-                "cbcacaf0790c8b963dbfac6e2c482782",
-                "83a33fd0d75c4161b0d91822ca393e20",
-                "73763b2a8891e1fb1798ac878b81ae33",
-                "6167bbb66de4550b1cf1b874e60c8e13",
-                "efd10dd8ad4bbbf52d6a87d221cad90a",
-                "57f86fdefc53d7c837d1efea4b060ac4",
+                "9a7a4f1423cd8dd0f74bd112b5e531e8",
+                "b15e98648e382ab970b5ca32489b6497",
+                "ccf8546865a6534e4c73b527e3dc0b42",
+                "b325159097966846e1c2f97da9b5fd0d",
+                "57b680e76323bc32d22a95584bd1b5a1",
+                "f762b77f91a75da54e237bb4e2eee36d",
             ],
         ),
     ];
