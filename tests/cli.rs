@@ -332,11 +332,24 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
         "store.churn.p999",
         "ep.host.T32",
         "ep.host.full.T32",
+        "kv.alloc_free.batch100",
+        "kv.run_alloc.2k",
+        "kv.run_alloc.buddy.2k",
+        "kv.run_alloc.128k",
+        "kv.run_alloc.buddy.128k",
+        "kv.run_alloc.1M",
+        "kv.run_alloc.buddy.1M",
     ];
     assert_eq!(names, expected);
     // A quick run leaves out what takes gigabytes, and other people's stores.
-    let left_out =
-        ["store.lookup.1M", "store.lookup.1M.batch128", "store.bytes_per_object", "store.vs_mooncake", "ep.gpu"];
+    let left_out = [
+        "store.lookup.1M",
+        "store.lookup.1M.batch128",
+        "store.bytes_per_object",
+        "store.vs_mooncake",
+        "ep.gpu",
+        "kv.peers",
+    ];
     assert_eq!(skipped, left_out);
 
     let report = std::fs::read_to_string(&file).expect("the report");
@@ -345,7 +358,7 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
     for name in names {
         assert!(report.contains(&format!("| `{name}` |")), "{name}");
     }
-    for area in ["ffi", "world", "store", "ep"] {
+    for area in ["ffi", "world", "store", "ep", "kv"] {
         let plot = std::fs::read_to_string(folder.path().join(format!("plots/{area}.svg"))).expect("a plot");
         assert!(plot.starts_with("<svg") && plot.ends_with("</svg>\n"));
         assert!(report.contains(&format!("(plots/{area}.svg)")));
@@ -395,6 +408,22 @@ fn figures_of_a_gpu_program_are_taken_over() {
     assert!(no_gpu.status.success(), "{}", stderr(&no_gpu));
     assert!(stdout(&no_gpu).lines().last().is_some_and(|l| l.contains("\"skipped\"") && l.contains("finds no GPU")));
     assert_eq!(output(&["bench", "ffi", "--gpu", "x"]).status.code(), Some(2), "no other area has a use for it");
+}
+
+#[test]
+fn figures_of_other_allocators_are_baselines() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("peers");
+    let figure = r#"{"peer":"kvbm-logical","work":"alloc_free.batch100","ns":120.5}"#;
+    std::fs::write(&file, format!("#!/bin/sh\necho '{figure}'\n")).expect("a program");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o700)).expect("its mode");
+    let output_of = nmc(&["bench", "kv", "--quick", "--json", "--peers"]).arg(&file).output().expect("nmc starts");
+    assert!(output_of.status.success(), "{}", stderr(&output_of));
+    let lines: Vec<Json> = stdout(&output_of).lines().map(Reader::document).collect();
+    assert_eq!(lines[0].field("baseline").number(), 120.5);
+    assert!(lines[0].field("baseline_name").text().contains("kvbm"));
+    assert!(lines[1].field("baseline_name").text().contains("not built"), "what it did not measure");
+    assert_eq!(output(&["bench", "ep", "--peers", "x"]).status.code(), Some(2), "no other area has a use for it");
 }
 
 /// A master that is ended with the test, whatever happens.

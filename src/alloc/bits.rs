@@ -61,7 +61,7 @@ pub(super) fn flip(set: &mut [u64], bits: Range<usize>) {
 }
 
 /// The first bit from `from` on that has this value, or `end` if there is none before it.
-fn next(set: &[u64], from: u32, end: u32, value: bool) -> u32 {
+pub(super) fn next(set: &[u64], from: u32, end: u32, value: bool) -> u32 {
     let mut at = from;
     while at < end {
         let word = if value { set[at as usize / 64] } else { !set[at as usize / 64] } >> (at % 64);

@@ -5,10 +5,11 @@
 //!
 //! What is free follows from the used-bits alone; beside those there is a bitset for every order (power of two) in which
 //! a block that is free has its bit, with summaries of 64 bits to one above it, so that the first one is found in a few
-//! steps. That is less than half a byte a unit. A request needs a whole aligned block of the next power of two: there can
-//! be a longer free run that lies across the alignment and is not found.
+//! steps. That is less than half a byte a unit. A request takes an aligned block of the next power of two; if there is none,
+//! the first of the largest blocks and what is free behind it. So all units can be had as one run when all are free, but
+//! in between there can be a free run that is long enough, lies across the alignment, and is not found.
 
-use super::bits::{all_clear, all_set, flip, zero_runs};
+use super::bits::{all_clear, all_set, flip, next, zero_runs};
 use super::runs::{Fragmentation, Run, not_in_use};
 use crate::base::error::Result;
 
@@ -89,7 +90,8 @@ impl Buddy {
         self.used_bits = used_bits;
     }
 
-    /// One run of exactly `count` units; `None` if `count` is 0 or there is no free block of the next power of two.
+    /// One run of exactly `count` units; `None` if `count` is 0 or there is neither a free block of the next power of two
+    /// nor enough free units from the first of the largest blocks on.
     #[inline]
     pub fn allocate(&mut self, count: u32) -> Option<Run> {
         if count == 0 || count > self.units {
@@ -97,8 +99,25 @@ impl Buddy {
         }
         let least = order_for(count);
         // A count above 2^31 has no order.
-        let fits = self.filled.checked_shr(least).filter(|fits| *fits != 0)?;
-        Some(self.cut(least + fits.trailing_zeros(), count))
+        match self.filled.checked_shr(least).unwrap_or(0) {
+            0 => self.allocate_across(count),
+            fits => Some(self.cut(least + fits.trailing_zeros(), count)),
+        }
+    }
+
+    /// A run that begins with the first of the largest blocks, which is too small alone.
+    #[cold]
+    fn allocate_across(&mut self, count: u32) -> Option<Run> {
+        let order = self.filled.checked_ilog2()?;
+        let index = self.first(order);
+        let run = Run { first: index << order, count };
+        if run.range().end > self.units as usize || !all_clear(&self.used_bits, run.range()) {
+            return None;
+        }
+        self.clear(order, index);
+        let block = Run { first: run.first, count: 1 << order };
+        self.mark(block, true);
+        self.extend(block, count - block.count).then_some(run)
     }
 
     /// One of the smallest free blocks, or at most `most` units of it: what tears the least apart. `None` if nothing is
@@ -216,14 +235,15 @@ impl Buddy {
         self.units - self.used
     }
 
-    /// How scattered the free units are; the largest run is the largest block.
+    /// How scattered the free units are; the largest run is what [`Buddy::allocate`] would give at most. Takes time in its
+    /// length, 64 units at a step.
     #[must_use]
     pub fn fragmentation(&self) -> Fragmentation {
-        Fragmentation {
-            free_units: self.free_units(),
-            free_runs: self.free_runs,
-            largest_run: self.filled.checked_ilog2().map_or(0, |order| 1 << order),
-        }
+        let largest_run = self.filled.checked_ilog2().map_or(0, |order| {
+            let first = self.first(order) << order;
+            next(&self.used_bits, first, self.units, true) - first
+        });
+        Fragmentation { free_units: self.free_units(), free_runs: self.free_runs, largest_run }
     }
 
     /// Bytes of memory that it takes.
@@ -356,6 +376,16 @@ mod tests {
         found
     }
 
+    /// The longest run that must be given: what is free from the first of the largest blocks on.
+    fn longest(model: &Model) -> u32 {
+        let blocks = blocks(model);
+        let largest = blocks.last().map_or(0, |(order, _)| *order);
+        blocks.iter().find(|(order, _)| *order == largest).map_or(0, |(order, index)| {
+            let behind = model.0.iter().skip((index << order) as usize).take_while(|used| !**used).count();
+            u32::try_from(behind).unwrap()
+        })
+    }
+
     fn check_state(buddy: &Buddy, model: &Model) -> std::result::Result<(), String> {
         let used = model.used();
         promise!(buddy.used() == used, "{} units in use, not {used}", buddy.used());
@@ -378,7 +408,7 @@ mod tests {
             }
         }
         promise!(listed == free, "free blocks {listed:?}, not {free:?}");
-        let largest = free.last().map_or(0, |(order, _)| 1 << order);
+        let largest = longest(model);
         let runs = u32::try_from(model.free_runs().len()).unwrap();
         let expected = Fragmentation { free_units: buddy.units() - used, free_runs: runs, largest_run: largest };
         promise!(buddy.fragmentation() == expected, "{:?}, not {expected:?}", buddy.fragmentation());
@@ -429,7 +459,7 @@ mod tests {
             match random.below(if growing { 11 } else { 15 }) {
                 0..=3 => {
                     let count = random.count(units);
-                    let must = count > 0 && blocks(&model).iter().any(|(order, _)| 1 << order >= count);
+                    let must = count > 0 && count <= longest(&model);
                     let got = allocate(&mut buddy, count, fault);
                     promise!(got.is_some() == must, "{count} units: {got:?}, though there are: {must}");
                     if let Some(run) = got {
@@ -529,9 +559,11 @@ mod tests {
         let mut buddy = Buddy::new(1000);
         let run = buddy.allocate(33).unwrap();
         assert_eq!((run.count, buddy.used(), buddy.free_units()), (33, 33, 967));
-        assert_eq!(buddy.allocate(513), None, "there is no block of 1,024 units");
+        assert_eq!(buddy.fragmentation(), Fragmentation { free_units: 967, free_runs: 2, largest_run: 896 });
+        assert_eq!(buddy.allocate(897), None, "it was cut from the block of 64 at 896");
         buddy.free(run).unwrap();
-        assert_eq!(buddy.fragmentation(), Fragmentation { free_units: 1000, free_runs: 1, largest_run: 512 });
+        assert_eq!(buddy.fragmentation(), Fragmentation { free_units: 1000, free_runs: 1, largest_run: 1000 });
+        assert_eq!(buddy.allocate(1000), Some(Run { first: 0, count: 1000 }), "whatever the power of two");
     }
 
     #[test]
@@ -549,7 +581,7 @@ mod tests {
         let units = (1 << 28) + 77;
         let mut buddy = Buddy::new(units);
         let run = buddy.allocate(1 << 28).unwrap();
-        assert_eq!(buddy.allocate(1 << 28), None);
+        assert_eq!(buddy.allocate(78), None);
         assert!(buddy.extend(run, 77) && buddy.free_units() == 0);
         buddy.free(Run { first: run.first, count: units }).unwrap();
         assert_eq!(buddy.fragmentation().free_runs, 1);

@@ -35,11 +35,12 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         positional: "<area|all>",
-        about: "measures the library against a baseline in the same run; areas: ffi, world, store, ep",
+        about: "measures the library against a baseline in the same run; areas: ffi, world, store, ep, kv",
         options: &[
             JSON,
             Opt::flag("--quick", "fewer repetitions, under 40 s for all areas"),
             Opt::value("--gpu", "PROGRAM", "ep: take over what this program measures on a GPU (ctest/gpu/ep_bench)"),
+            Opt::value("--peers", "PROGRAM", "kv: compare with what this program measures (benches/, kv_peers)"),
             Opt::value("--report", "FILE", "rewrite the benchmark section of this Markdown file, with plots beside it"),
         ],
         run: bench::run,

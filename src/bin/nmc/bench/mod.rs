@@ -7,6 +7,9 @@ mod crowd;
 mod ep;
 mod ep_library;
 mod ffi;
+mod kv;
+mod kv_library;
+mod kv_load;
 mod library;
 mod mooncake;
 mod outside;
@@ -41,6 +44,7 @@ const AREAS: &[Area] = &[
     Area { name: "world", metrics: world::METRICS, measure: world::measure },
     Area { name: "store", metrics: store::METRICS, measure: store::measure },
     Area { name: "ep", metrics: ep::METRICS, measure: ep::measure },
+    Area { name: "kv", metrics: kv::METRICS, measure: kv::measure },
 ];
 
 /// Which way is good.
@@ -98,6 +102,8 @@ pub struct Run {
     json: bool,
     /// The program that measures on a GPU.
     gpu: Option<PathBuf>,
+    /// The program that measures other block allocators.
+    peers: Option<PathBuf>,
     expected: usize,
     progress: Progress,
     metrics: Vec<Metric>,
@@ -172,6 +178,9 @@ pub fn run(args: &Parsed) -> Outcome {
     if args.has("--gpu") && !areas.iter().any(|a| a.name == "ep") {
         return Err(Failure::usage(format!("--gpu is for the area ep, not {wanted}")));
     }
+    if args.has("--peers") && !areas.iter().any(|a| a.name == "kv") {
+        return Err(Failure::usage(format!("--peers is for the area kv, not {wanted}")));
+    }
     if let Some(file) = args.path("--report") {
         report::check(file)?;
     }
@@ -180,6 +189,7 @@ pub fn run(args: &Parsed) -> Outcome {
         quick: args.has("--quick"),
         json: args.has("--json"),
         gpu: args.path("--gpu").map(PathBuf::from),
+        peers: args.path("--peers").map(PathBuf::from),
         expected: areas.iter().map(|a| a.metrics).sum(),
         progress: Progress::new(),
         metrics: Vec::new(),
