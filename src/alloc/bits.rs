@@ -55,8 +55,8 @@ pub(super) fn flip(set: &mut [u64], bits: Range<usize>) {
     let [(first, low), (last, high)] = ends(&bits);
     set[first] ^= low;
     set[last] ^= high;
-    for word in first + 1..last {
-        set[word] = !set[word];
+    if let Some(between) = set.get_mut(first + 1..last) {
+        between.iter_mut().for_each(|word| *word = !*word);
     }
 }
 
