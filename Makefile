@@ -5,9 +5,10 @@ JOBS ?= $(shell nproc)
 EXAMPLES := cpp_examples/01_hello_world/hello_world cpp_examples/02_prefill_decode/prefill_decode \
   cpp_examples/03_moe_layer/moe_layer
 NVCC_VENV := target/nvcc-venv
+PEERS := benches/target/release/kv_peers
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak docs bless kernels package clean lib configure built loom deny
+.PHONY: help demo test bench peers soak docs bless kernels package clean lib configure built loom deny
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -27,7 +28,10 @@ test: ## install what is missing, then all checks and tests
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 bench: lib ## measure, and write docs/benchmarks.md
-	target/release/nmc bench all --report docs/benchmarks.md
+	target/release/nmc bench all $(if $(wildcard $(PEERS)),--peers $(PEERS)) --report docs/benchmarks.md
+
+peers: ## build other allocators, with which `make bench` then compares
+	$(CARGO) build --release --locked --manifest-path benches/Cargo.toml
 
 soak: lib ## run the long random test
 	scripts/soak.sh

@@ -273,7 +273,7 @@ void line(nmc::BlockStrategy strategy) {
   // Scattered blocks serve the line as well, and so do new ones.
   std::vector<int32_t> rest(97);
   OK(nmc_blocks_allocate_scattered(blocks, rest.size(), rest.data()));
-  OK(nmc_blocks_request(blocks, 60, &large));
+  OK(nmc_blocks_request(blocks, 50, &large));
   OK(nmc_blocks_request(blocks, 64, &last));
   OK(nmc_blocks_free_scattered(blocks, rest.data(), rest.size()));
   CHECK(stats_of(blocks).ready == 1);
