@@ -458,9 +458,9 @@
 #define NMC_BLOCKS_SIZE_CLASS 1
 
 /**
- * Buddies. A run of n blocks needs an aligned free piece of the next power of two, of which it takes n; so runs do not fit
- * where they would with the other one, and about three quarters of the blocks can be used for runs of 1 to 64. Less than
- * a byte a block.
+ * Buddies. A run of n blocks is cut from an aligned free piece of the next power of two, of which it takes n, or begins
+ * with the largest piece; so runs do not fit where they would with the other one, and about three quarters of the blocks
+ * can be used for runs of 1 to 64. Less than a byte a block.
  */
 #define NMC_BLOCKS_BUDDY 2
 
