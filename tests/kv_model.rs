@@ -14,6 +14,7 @@
 use nanomc::alloc::blocks::Strategy;
 use nanomc::kv::evict::Kind;
 use nanomc::kv::hash::{Algo, BlockHash, Chain, Key};
+use nanomc::kv::tables::{Format, Row};
 use nanomc::kv::types::{BlockCopy, Config, Open, State, WhenFull};
 use nanomc::kv::{Cache, NONE};
 use std::collections::BTreeMap;
@@ -81,6 +82,9 @@ struct Engine {
     memory: Vec<u64>,
     known: BTreeMap<u64, Known>,
     pins: Vec<u64>,
+    /// A dense table that many sequences take turns in, and what it should hold.
+    table: Vec<i32>,
+    rows: Vec<Row>,
     random: Random,
     fault: Fault,
     next_id: u64,
@@ -91,6 +95,10 @@ struct Engine {
 
 type Check = Result<(), String>;
 
+const ROWS: usize = 4;
+const WIDTH: usize = 256;
+const PAD: i32 = -7;
+
 impl Engine {
     fn new(config: Config, seed: u64, fault: Fault) -> Self {
         let words = (config.total_blocks * config.tokens_per_block) as usize;
@@ -99,6 +107,8 @@ impl Engine {
             memory: vec![0; words],
             known: BTreeMap::new(),
             pins: Vec::new(),
+            table: vec![PAD; ROWS * WIDTH],
+            rows: vec![Row::default(); ROWS],
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             fault,
             next_id: 1,
@@ -159,6 +169,18 @@ impl Engine {
         Ok(())
     }
 
+    /// The row that the sequence has in the dense table now, written in place, is what its blocks are.
+    fn verify_row(&mut self, id: u64) -> Check {
+        let at = self.random.below(ROWS as u64) as usize;
+        let row = &mut self.table[at * WIDTH..(at + 1) * WIDTH];
+        let rows = &mut self.rows[at..=at];
+        self.cache.write_dense(&[id], Format::Dense, WIDTH, PAD, rows, row).expect("a row");
+        let mut expected = self.blocks(id);
+        expected.resize(WIDTH, PAD);
+        let row = &self.table[at * WIDTH..(at + 1) * WIDTH];
+        if expected == row { Ok(()) } else { Err(format!("the row of sequence {id} is {row:?}, not {expected:?}")) }
+    }
+
     fn some_id(&mut self) -> Option<u64> {
         let n = self.known.len() as u64;
         (n > 0).then(|| *self.known.keys().nth(self.random.below(n) as usize).expect("in range"))
@@ -217,7 +239,13 @@ impl Engine {
         // Tokens that the cache is not told cannot be matched, but must be there all the same.
         let told = (!self.random.one_in(20)).then_some(&tokens[..]);
         let shortened = first + count > self.cache.info(id).expect("open").limit;
-        let grown = self.cache.append(id, count, told, importance);
+        let grown = if count == 1 && importance.is_none() && self.random.one_in(2) {
+            let mut one = None;
+            self.cache.append_batch(&[id], told, |_, done| one = Some(done));
+            one.expect("told of each")
+        } else {
+            self.cache.append(id, count, told, importance)
+        };
         assert_eq!(grown.is_err(), shortened, "only a sequence that was opened shorter has a limit");
         if shortened {
             return;
@@ -246,6 +274,7 @@ impl Engine {
             return Ok(());
         }
         self.verify(id)?;
+        self.verify_row(id)?;
         match roll {
             12..=49 => self.append(id),
             50..=59 => {

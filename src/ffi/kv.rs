@@ -197,7 +197,7 @@ unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
     let config = Config {
         total_blocks,
         tokens_per_block: c.tokens_per_block,
-        max_sequences: c.max_sequences,
+        max_sequences: if c.max_sequences == 0 { (total_blocks / 8).clamp(1024, 65_536) } else { c.max_sequences },
         strategy,
         eviction,
         when_full,

@@ -139,7 +139,7 @@ pub struct nmc_kv_config_t {
     pub max_total_tokens: u64,
     /// Blocks for which there is memory, at least `total_blocks`; 0 for just as many. `nmc_kv_resize` goes up to it.
     pub capacity_blocks: u32,
-    /// Sequences that can be open at once. Default 65,536; each takes 32 bytes.
+    /// Sequences that can be open at once, up to 2^24; each takes 32 bytes. 0: an eighth of the blocks, 1,024 to 65,536.
     pub max_sequences: u32,
     /// Layouts of the memory; NULL if the cache is to manage block numbers alone.
     pub groups: *const nmc_kv_group_t,
@@ -178,7 +178,7 @@ unsafe impl Versioned for nmc_kv_config_t {
             tokens_per_block: 16,
             max_total_tokens: 0,
             capacity_blocks: 0,
-            max_sequences: 65_536,
+            max_sequences: 0,
             groups: std::ptr::null(),
             n_groups: 0,
             window: 0,

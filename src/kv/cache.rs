@@ -24,14 +24,14 @@ const LANES: usize = 16;
 const LANE_SHIFT: u32 = 28;
 /// Free blocks that a lane keeps at most.
 const SPARE_MAX: usize = 128;
+/// Uses in a lane after which uses in all lanes count as later.
+const ERA: u64 = 256;
 /// One tick of the clock for priorities, in milliseconds.
 const TICK_MS: u128 = 16;
 
 /// Counters that any thread adds to.
 #[derive(Default)]
 pub(super) struct Counters {
-    hit_tokens: AtomicU64,
-    asked_tokens: AtomicU64,
     pub(super) evicted_blocks: AtomicU64,
     evicted_sequences: AtomicU64,
     pub(super) deduplicated: AtomicU64,
@@ -44,7 +44,12 @@ pub(super) struct Lane {
     vacant: Vec<u32>,
     /// Free blocks; the allocator counts them as used.
     pub(super) spare: Vec<u32>,
+    /// Uses of its sequences.
     tick: u64,
+    /// Sequences that it ever had.
+    opened: u64,
+    hit_tokens: u64,
+    asked_tokens: u64,
 }
 
 #[repr(align(128))]
@@ -60,9 +65,9 @@ pub struct Cache {
     names: Mutex<HashMap<Box<[u8]>, u64>>,
     pub(super) pool: Mutex<Pool>,
     pins: Mutex<HashMap<u64, Vec<u32>>>,
-    /// Counts opened and closed sequences, which tells old uses from new ones.
+    /// Tells old uses from new ones across lanes.
     era: AtomicU64,
-    uids: AtomicU64,
+    next_pin: AtomicU64,
     pub(super) counters: Counters,
     born: Instant,
 }
@@ -89,7 +94,7 @@ fn unknown(id: u64) -> Error {
 }
 
 #[cold]
-fn evicted(id: u64) -> Error {
+pub(super) fn evicted(id: u64) -> Error {
     Error::new(
         NMC_ERR_STALE,
         format!("the blocks of sequence {id} were taken to make room; close it and open it again"),
@@ -126,7 +131,7 @@ impl Cache {
             pool: Mutex::new(pool),
             pins: Mutex::default(),
             era: AtomicU64::new(1),
-            uids: AtomicU64::new(1),
+            next_pin: AtomicU64::new(1),
             counters: Counters::default(),
             born: Instant::now(),
             config,
@@ -153,6 +158,16 @@ impl Cache {
     /// The time, if anything depends on it.
     pub(super) fn now(&self) -> u32 {
         if self.config.eviction == Kind::Priority { self.ticks_after(0) } else { 0 }
+    }
+
+    /// The time of a use: exact in a lane, and every so often told to the others.
+    #[inline]
+    fn stamp(&self, tick: &mut u64) -> (u64, u64) {
+        *tick += 1;
+        if tick.is_multiple_of(ERA) {
+            self.era.fetch_add(1, Ordering::Relaxed);
+        }
+        (self.era.load(Ordering::Relaxed), *tick)
     }
 
     fn lane(&self, slot: u32) -> &Mutex<Lane> {
@@ -198,9 +213,10 @@ impl Cache {
         if seq.state == State::Evicted {
             return Err(evicted(id));
         }
-        lane.tick += 1;
-        seq.last_use = (self.era.load(Ordering::Relaxed), lane.tick);
-        body(seq, &mut Hands { cache: self, spare: &mut lane.spare })
+        seq.last_use = self.stamp(&mut lane.tick);
+        let done = body(seq, &mut Hands { cache: self, spare: &mut lane.spare });
+        seq.find_ceiling(self.config.tokens_per_block, self.config.window);
+        done
     }
 
     /// Repeats `attempt` as long as it wants room and the policy finds some. `id` is not a victim.
@@ -254,6 +270,11 @@ impl Cache {
         .collect()
     }
 
+    /// Whether the salt matters beside the hashes: if tokens are known, more hashes may be made of them.
+    fn needs_root(&self, tokens: Option<&[u32]>) -> bool {
+        tokens.is_some() || self.config.chain.needs_comparison()
+    }
+
     fn check_open(&self, open: &Open<'_>) -> Result<()> {
         let full = (open.n_tokens / self.per_block()) as usize;
         if open.n_tokens > MAX_TOKENS {
@@ -285,7 +306,11 @@ impl Cache {
     pub fn open(&self, id: u64, open: &Open<'_>) -> Result<Attempt<Opened>> {
         self.check_open(open)?;
         let prefix = self.config.prefix && !open.no_publish && (open.tokens.is_some() || open.hashes.is_some());
-        let root = if prefix { self.config.chain.root(&[open.salt]) } else { BlockHash::default() };
+        let root = if prefix && self.needs_root(open.tokens) {
+            self.config.chain.root(&[open.salt])
+        } else {
+            BlockHash::default()
+        };
         let own;
         let hashes = match (prefix, open.hashes) {
             (false, _) => &[][..],
@@ -295,11 +320,7 @@ impl Cache {
                 &own
             }
         };
-        let opened = self.with_room(id, || self.try_open(id, open, root, hashes, prefix))?;
-        if opened.is_ok() {
-            self.counters.asked_tokens.fetch_add(u64::from(open.n_tokens), Ordering::Relaxed);
-        }
-        Ok(opened)
+        self.with_room(id, || self.try_open(id, open, root, hashes, prefix))
     }
 
     fn try_open(
@@ -332,9 +353,9 @@ impl Cache {
         };
         let seq = &mut lane.seqs[at];
         (seq.id, seq.state) = (id, State::Open);
-        seq.uid = self.uids.fetch_add(1, Ordering::Relaxed);
-        lane.tick += 1;
-        seq.last_use = (self.era.fetch_add(1, Ordering::Relaxed), lane.tick);
+        lane.opened += 1;
+        seq.uid = uid_of(lane_number, lane.opened);
+        seq.last_use = self.stamp(&mut lane.tick);
         let named = self.enter(id, slot_of(lane_number, at), open.name);
         if let Err(error) = named {
             let seq = &mut lane.seqs[at];
@@ -344,7 +365,9 @@ impl Cache {
         }
         let seq = &mut lane.seqs[at];
         seq.name = open.name.map(Box::from);
-        self.counters.hit_tokens.fetch_add(u64::from(got.hit_tokens), Ordering::Relaxed);
+        seq.find_ceiling(self.config.tokens_per_block, self.config.window);
+        lane.hit_tokens += u64::from(got.hit_tokens);
+        lane.asked_tokens += u64::from(open.n_tokens);
         Ok(Ok(got))
     }
 
@@ -381,7 +404,7 @@ impl Cache {
         if !self.config.prefix {
             return 0;
         }
-        let root = self.config.chain.root(&[salt]);
+        let root = if self.needs_root(tokens) { self.config.chain.root(&[salt]) } else { BlockHash::default() };
         let own;
         let hashes = match hashes {
             Some(given) => given,
@@ -403,50 +426,23 @@ impl Cache {
 
     /// Adds one token to each of many sequences, and tells `each` what became of it.
     pub fn append_batch(&self, ids: &[u64], tokens: Option<&[u32]>, mut each: impl FnMut(usize, Result<Attempt<()>>)) {
-        let mut at = 0;
-        while at < ids.len() {
-            let token = |at: usize| tokens.map(|tokens| &tokens[at..=at]);
-            let done = self.append_row(&ids[at..], |i| token(at + i), |i| each(at + i, Ok(Ok(()))));
-            at += done;
-            if done == 0 {
-                each(at, self.append(ids[at], 1, token(at), None));
-                at += 1;
-            }
+        let mut walk = Walk::new(self);
+        for (at, id) in ids.iter().enumerate() {
+            let done = match walk.to(*id) {
+                Err(error) => Err(error),
+                Ok((lane, index)) => {
+                    let seq = &mut lane.seqs[index];
+                    seq.last_use = self.stamp(&mut lane.tick);
+                    if seq.bump(tokens.map(|tokens| tokens[at])) {
+                        Ok(Ok(()))
+                    } else {
+                        walk.rest();
+                        self.append(*id, 1, tokens.map(|tokens| &tokens[at..=at]), None)
+                    }
+                }
+            };
+            each(at, done);
         }
-    }
-
-    /// Adds one token to each of the leading sequences that live in one lane and need nothing special, under one lock.
-    fn append_row<'t>(
-        &self,
-        ids: &[u64],
-        token: impl Fn(usize) -> Option<&'t [u32]>,
-        mut each: impl FnMut(usize),
-    ) -> usize {
-        let Some(slot) = ids.first().and_then(|id| self.table.hint(*id)) else { return 0 };
-        let mut lane = self.lane(slot).lock();
-        let lane = &mut *lane;
-        let era = self.era.load(Ordering::Relaxed);
-        for (i, id) in ids.iter().enumerate() {
-            let same_lane = |other: &u32| other >> LANE_SHIFT == slot >> LANE_SHIFT;
-            let Some(place) = self.table.hint(*id).filter(same_lane) else { return i };
-            let index = index_of(place);
-            if !lane.holds(index, *id) {
-                return i;
-            }
-            let seq = &mut lane.seqs[index];
-            if seq.state != State::Open || seq.placement != Placement::Paged {
-                return i;
-            }
-            lane.tick += 1;
-            seq.last_use = (era, lane.tick);
-            let hands = &mut Hands { cache: self, spare: &mut lane.spare };
-            // Any trouble: the caller takes the long way, which meets it again and reports it.
-            if !matches!(hands.append(seq, 1, token(i), None), Ok(Ok(()))) {
-                return i;
-            }
-            each(i);
-        }
-        ids.len()
     }
 
     /// Says that the first `tokens` tokens of a sequence are computed, so that full blocks of them can be matched.
@@ -504,9 +500,10 @@ impl Cache {
         let done = match forked {
             Ok(Ok(())) => {
                 (new.id, new.state) = (child, State::Open);
-                new.uid = self.uids.fetch_add(1, Ordering::Relaxed);
-                lane.tick += 1;
-                new.last_use = (self.era.fetch_add(1, Ordering::Relaxed), lane.tick);
+                lane.opened += 1;
+                new.uid = uid_of(number as usize, lane.opened);
+                new.last_use = self.stamp(&mut lane.tick);
+                new.find_ceiling(self.config.tokens_per_block, self.config.window);
                 self.enter(child, slot_of(number as usize, at), None).map(Ok)
             }
             other => other,
@@ -547,7 +544,6 @@ impl Cache {
             self.table.remove(id);
         }
         lane.vacate(at);
-        self.era.fetch_add(1, Ordering::Relaxed);
         published.and(emptied)
     }
 
@@ -609,7 +605,7 @@ impl Cache {
         self.with(id, |seq, _| {
             let count = (tokens / self.per_block()).min(seq.published) as usize;
             let blocks: Vec<u32> = seq.blocks[..count].iter().copied().take_while(|block| *block != NONE).collect();
-            let pin = self.uids.fetch_add(1, Ordering::Relaxed);
+            let pin = self.next_pin.fetch_add(1, Ordering::Relaxed);
             let covered = u32::try_from(blocks.len()).unwrap_or(0) * self.per_block();
             let mut pins = self.pins.lock();
             let mut pool = self.pool.lock();
@@ -666,9 +662,20 @@ impl Cache {
         })
     }
 
-    /// Lets `body` read a sequence. It must not call the cache.
+    /// Lets `body` read a sequence that has its blocks. It must not call the cache.
     pub fn read<R>(&self, id: u64, body: impl FnOnce(&Seq) -> Result<R>) -> Result<R> {
-        self.with(id, |seq, _| body(seq))
+        let (lane, at) = self.locked(id)?;
+        body(lane.seqs[at].there()?)
+    }
+
+    /// The same for many, one after the other, with their numbers.
+    pub fn read_each(&self, ids: &[u64], mut body: impl FnMut(usize, &Seq) -> Result<()>) -> Result<()> {
+        let mut walk = Walk::new(self);
+        for (at, id) in ids.iter().enumerate() {
+            let (lane, index) = walk.to(*id)?;
+            body(at, lane.seqs[index].there()?)?;
+        }
+        Ok(())
     }
 
     /// All open sequences, by id.
@@ -698,8 +705,8 @@ impl Cache {
             used: u64::from(levels.total) - free - u64::from(levels.idle),
             published: u64::from(levels.published),
             sequences: lanes.iter().map(open).sum::<usize>() as u64,
-            hit_tokens: counter(&self.counters.hit_tokens),
-            asked_tokens: counter(&self.counters.asked_tokens),
+            hit_tokens: lanes.iter().map(|lane| lane.hit_tokens).sum(),
+            asked_tokens: lanes.iter().map(|lane| lane.asked_tokens).sum(),
             evicted_blocks: counter(&self.counters.evicted_blocks),
             evicted_sequences: counter(&self.counters.evicted_sequences),
             deduplicated: counter(&self.counters.deduplicated),
@@ -734,6 +741,46 @@ impl Cache {
     }
 }
 
+/// Goes from sequence to sequence and keeps the lane's lock as long as they live in the same one.
+struct Walk<'a> {
+    cache: &'a Cache,
+    lane: Option<(u32, MutexGuard<'a, Lane>)>,
+}
+
+impl<'a> Walk<'a> {
+    const fn new(cache: &'a Cache) -> Self {
+        Self { cache, lane: None }
+    }
+
+    /// The lane of a sequence, and its place there.
+    #[inline]
+    fn to(&mut self, id: u64) -> Result<(&mut Lane, usize)> {
+        if let Some(slot) = self.cache.table.hint(id) {
+            let number = slot >> LANE_SHIFT;
+            if self.lane.as_ref().is_none_or(|(held, _)| *held != number) {
+                self.rest();
+                self.lane = Some((number, self.cache.lane(slot).lock()));
+            }
+            let index = index_of(slot);
+            if self.lane.as_ref().is_some_and(|(_, lane)| lane.holds(index, id)) {
+                // Looked at twice, since a borrow that is returned lasts.
+                let lane = self.lane.as_mut().ok_or_else(|| unknown(id))?;
+                return Ok((&mut lane.1, index));
+            }
+        }
+        self.rest();
+        let (lane, index) = self.cache.locked_slowly(id)?;
+        let number = self.cache.table.hint(id).map_or(u32::MAX, |slot| slot >> LANE_SHIFT);
+        let lane = self.lane.insert((number, lane));
+        Ok((&mut lane.1, index))
+    }
+
+    /// Lets go of the lock.
+    fn rest(&mut self) {
+        self.lane = None;
+    }
+}
+
 fn index_of(slot: u32) -> usize {
     (slot & ((1 << LANE_SHIFT) - 1)) as usize
 }
@@ -741,6 +788,11 @@ fn index_of(slot: u32) -> usize {
 #[allow(clippy::cast_possible_truncation, reason = "both are checked when the lane grows")]
 fn slot_of(lane: usize, index: usize) -> u32 {
     (lane << LANE_SHIFT | index) as u32
+}
+
+/// Different for every sequence that the cache ever has, and never 0.
+fn uid_of(lane: usize, number: u64) -> u64 {
+    (lane as u64) << 56 | number
 }
 
 impl Lane {

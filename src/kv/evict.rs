@@ -37,6 +37,8 @@ pub(super) struct Policy {
     lists: Lists,
     /// Fingerprints of blocks that left the small queue unused (S3-FIFO), by a hash of them; 0 is none.
     ghosts: Vec<u32>,
+    /// When the priority of each block lapses, in ticks; 0 is never. Only with [`Kind::Priority`].
+    expiry: Vec<u32>,
 }
 
 /// A fingerprint that is never 0, and the place where it belongs.
@@ -50,12 +52,20 @@ fn ghost(hash: BlockHash, places: usize) -> (usize, u32) {
 impl Policy {
     pub fn new(kind: Kind, blocks: u32) -> Self {
         let ghosts = if kind == Kind::S3Fifo { blocks as usize / 2 + 1 } else { 0 };
-        Self { kind, lists: Lists::new(), ghosts: vec![0; ghosts] }
+        let expiry = if kind == Kind::Priority { blocks as usize } else { 0 };
+        Self { kind, lists: Lists::new(), ghosts: vec![0; ghosts], expiry: vec![0; expiry] }
+    }
+
+    /// There are now so many blocks.
+    pub fn fit(&mut self, blocks: usize) {
+        if self.kind == Kind::Priority {
+            self.expiry.resize(blocks, 0);
+        }
     }
 
     /// Bytes of memory that it takes, beside what stands in [`Info`].
     pub const fn bytes(&self) -> usize {
-        size_of::<Self>() + self.ghosts.capacity() * 4
+        size_of::<Self>() + (self.ghosts.capacity() + self.expiry.capacity()) * 4
     }
 
     /// Whether all published blocks are listed, or only those that are idle.
@@ -72,10 +82,13 @@ impl Policy {
     }
 
     /// A block was published; somebody holds it. `priority` and `expiry` count for [`Kind::Priority`] alone.
-    pub fn published(&mut self, info: &mut [Info], block: u32, hash: BlockHash, priority: u8, expiry: u32) {
+    pub fn published(&mut self, info: &mut [Info], block: u32, priority: u8, expiry: u32) {
         let entry = &mut info[block as usize];
         entry.heat = if self.kind == Kind::Priority { priority } else { 0 };
-        entry.expiry = expiry;
+        let hash = entry.hash;
+        if let Some(slot) = self.expiry.get_mut(block as usize) {
+            *slot = expiry;
+        }
         if self.lists_active() {
             let (place, print) = ghost(hash, self.ghosts.len());
             let returns = self.kind == Kind::S3Fifo && self.ghosts[place] == print;
@@ -121,15 +134,13 @@ impl Policy {
     /// A published block gets at least this priority, for at least this long; what it continues must get the same. False
     /// if it has it already, or priorities do not count.
     pub fn raise(&mut self, info: &mut [Info], block: u32, priority: u8, expiry: u32) -> bool {
+        let Some(until) = self.expiry.get_mut(block as usize) else { return false };
         let entry = &mut info[block as usize];
-        let longer = lasting(entry.expiry, expiry);
-        if self.kind != Kind::Priority
-            || entry.heat > priority
-            || (entry.heat == priority && (priority == 0 || entry.expiry == longer))
-        {
+        let longer = lasting(*until, expiry);
+        if entry.heat > priority || (entry.heat == priority && (priority == 0 || *until == longer)) {
             return false;
         }
-        entry.expiry = if entry.heat == priority { longer } else { expiry };
+        *until = if entry.heat == priority { longer } else { expiry };
         entry.heat = priority;
         if entry.list().is_some() {
             self.lists.remove(info, block);
@@ -139,7 +150,7 @@ impl Policy {
     }
 
     /// The block that goes next; it stays listed until [`Policy::removed`]. `None` if nothing can go.
-    pub fn victim(&mut self, info: &mut [Info], hashes: &[BlockHash], now: u32) -> Option<u32> {
+    pub fn victim(&mut self, info: &mut [Info], now: u32) -> Option<u32> {
         match self.kind {
             Kind::Lru | Kind::Fifo => self.first_evictable(info, SMALL),
             Kind::Lfu => (0..LISTS).find_map(|list| self.first_evictable(info, list)),
@@ -147,7 +158,7 @@ impl Policy {
                 self.lapse(info, now);
                 (0..LISTS).find_map(|list| self.first_evictable(info, list))
             }
-            Kind::S3Fifo => self.s3_victim(info, hashes),
+            Kind::S3Fifo => self.s3_victim(info),
         }
     }
 
@@ -169,18 +180,19 @@ impl Policy {
     fn lapse(&mut self, info: &mut [Info], now: u32) {
         for list in 1..LISTS {
             while let Some(block) = self.lists.front(list) {
-                let entry = &mut info[block as usize];
-                if entry.expiry == 0 || entry.expiry > now {
+                let until = &mut self.expiry[block as usize];
+                if *until == 0 || *until > now {
                     break;
                 }
-                (entry.heat, entry.expiry) = (0, 0);
+                *until = 0;
+                info[block as usize].heat = 0;
                 self.lists.remove(info, block);
                 self.lists.push(info, SMALL, block);
             }
         }
     }
 
-    fn s3_victim(&mut self, info: &mut [Info], hashes: &[BlockHash]) -> Option<u32> {
+    fn s3_victim(&mut self, info: &mut [Info]) -> Option<u32> {
         let all = self.lists.len(SMALL) + self.lists.len(MAIN);
         // Every round evicts, moves a block to the main queue, or cools one there; a block is cooled three times.
         let rounds = u64::from(all) * u64::from(WARM + 2);
@@ -191,7 +203,7 @@ impl Policy {
             let entry = info[block as usize];
             if entry.is_evictable() && entry.heat == 0 {
                 if from == SMALL {
-                    let (place, print) = ghost(hashes[block as usize], self.ghosts.len());
+                    let (place, print) = ghost(entry.hash, self.ghosts.len());
                     self.ghosts[place] = print;
                 }
                 return Some(block);

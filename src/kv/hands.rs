@@ -198,9 +198,11 @@ impl Hands<'_> {
         let first = seq.published;
         let mut pool = self.cache.pool.lock();
         let mut swapped = 0;
+        pool.look_ahead_of(&seq.ahead);
         while seq.published < end {
             let at = seq.published as usize;
             let done = at - first as usize;
+            pool.look_ahead(&seq.ahead, done);
             let tokens = if seq.known { &seq.pending[done * size..(done + 1) * size] } else { &[] };
             let hash = match seq.ahead.get(done) {
                 Some(hash) => *hash,

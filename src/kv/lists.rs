@@ -1,5 +1,7 @@
 //! What the pool knows about each block, and the intrusive lists that the eviction policies keep over it.
-//! 44 bytes a block, in two arrays, so that looking up a hash touches hashes alone. Pure; the pool's lock guards it.
+//! 40 bytes a block, with the hash and the chain of the index side by side. Pure; the pool's lock guards it.
+
+use super::hash::BlockHash;
 
 /// No block: the end of a list or chain, the parent of a first block, or a hole in a sequence.
 pub const NONE: u32 = u32::MAX;
@@ -13,7 +15,12 @@ const LIST: u8 = 0x0f;
 
 /// One block that more than one sequence may use, now or later. A block that is private to a sequence has none of this.
 #[derive(Debug, Clone, Copy)]
+#[repr(C)]
 pub struct Info {
+    /// Name of the block, while it is published.
+    pub hash: BlockHash,
+    /// The next published block of the same bucket of the index.
+    pub chain: u32,
     /// Sequences and pins that hold the block.
     pub refs: u32,
     /// The block before it in its list.
@@ -22,10 +29,6 @@ pub struct Info {
     next: u32,
     /// The published block whose tokens come before these, or [`NONE`].
     pub parent: u32,
-    /// The next published block of the same bucket of the index.
-    pub chain: u32,
-    /// When the priority of the block lapses, in ticks; 0 is never.
-    pub expiry: u32,
     /// Published blocks whose parent this is; a block with children is never evicted.
     pub children: u16,
     /// What the policy remembers: uses, or the priority.
@@ -34,8 +37,17 @@ pub struct Info {
 }
 
 impl Info {
-    pub const NEW: Self =
-        Self { refs: 0, prev: NONE, next: NONE, parent: NONE, chain: NONE, expiry: 0, children: 0, heat: 0, flags: 0 };
+    pub const NEW: Self = Self {
+        hash: BlockHash([0; 16]),
+        chain: NONE,
+        refs: 0,
+        prev: NONE,
+        next: NONE,
+        parent: NONE,
+        children: 0,
+        heat: 0,
+        flags: 0,
+    };
 
     /// A block that one has.
     pub const fn held_once() -> Self {
@@ -54,6 +66,11 @@ impl Info {
     /// The list that the block is in.
     pub fn list(&self) -> Option<usize> {
         (self.flags & LISTED != 0).then_some((self.flags & LIST) as usize)
+    }
+
+    /// The block after it in its list, or [`NONE`].
+    pub const fn next(&self) -> u32 {
+        self.next
     }
 
     /// Whether it can go: nobody holds it and nothing published builds on it.

@@ -59,7 +59,6 @@ pub struct Prefix<'a> {
 /// The pool.
 pub struct Pool {
     blocks: Blocks,
-    hashes: Vec<BlockHash>,
     info: Vec<Info>,
     /// First block of every bucket of the index.
     buckets: Vec<u32>,
@@ -93,7 +92,6 @@ impl Pool {
     pub fn new(total: u32, strategy: Strategy, kind: Kind, tokens_per_block: u32, compare: bool) -> Result<Self> {
         let mut pool = Self {
             blocks: Blocks::new(total, strategy)?,
-            hashes: Vec::new(),
             info: Vec::new(),
             buckets: vec![NONE; buckets_for(total)],
             policy: Policy::new(kind, total),
@@ -111,8 +109,8 @@ impl Pool {
     /// Sizes the books for `total` blocks.
     fn fit(&mut self, total: u32) {
         let total = total as usize;
-        self.hashes.resize(total, BlockHash::default());
         self.info.resize(total, Info::NEW);
+        self.policy.fit(total);
         if self.compare {
             self.tokens.resize(total * self.tokens_per_block, 0);
         }
@@ -126,7 +124,6 @@ impl Pool {
     pub fn bytes(&self) -> usize {
         size_of::<Self>()
             + self.blocks.bytes()
-            + self.hashes.capacity() * size_of::<BlockHash>()
             + self.info.capacity() * size_of::<Info>()
             + self.buckets.capacity() * 4
             + self.policy.bytes()
@@ -151,7 +148,7 @@ impl Pool {
     }
 
     pub fn hash(&self, block: u32) -> BlockHash {
-        self.hashes[block as usize]
+        self.info[block as usize].hash
     }
 
     /// The tokens of a published block, if they are kept.
@@ -167,15 +164,14 @@ impl Pool {
     }
 
     /// The published block with this hash and, where tokens are compared, this parent and these tokens.
-    #[inline]
+    #[inline(always)]
     fn find(&self, hash: BlockHash, parent: u32, tokens: &[u32]) -> Option<u32> {
         let mut at = self.buckets[self.bucket(hash)];
-        while at != NONE {
-            let found = at;
-            if self.hashes[found as usize] == hash && (!self.compare || self.same(found, parent, tokens)) {
-                return Some(found);
+        while let Some(info) = self.info.get(at as usize) {
+            if info.hash == hash && (!self.compare || self.same(at, parent, tokens)) {
+                return Some(at);
             }
-            at = self.info[found as usize].chain;
+            at = info.chain;
         }
         None
     }
@@ -194,24 +190,60 @@ impl Pool {
     fn walk(&self, prefix: Prefix<'_>, mut each: impl FnMut(u32)) -> usize {
         let Prefix { root, hashes, tokens } = prefix;
         let (mut parent, size) = (self.first_parent(root), self.tokens_per_block);
+        self.look_ahead_of(hashes);
         for (at, hash) in hashes.iter().enumerate() {
-            if at % AHEAD == 0 {
-                for hash in hashes[at..].iter().skip(AHEAD).take(AHEAD) {
-                    hint(&self.buckets[self.bucket(*hash)]);
-                }
-                for hash in hashes[at..].iter().take(AHEAD) {
-                    if let Some(info) = self.info.get(self.buckets[self.bucket(*hash)] as usize) {
-                        hint(info);
-                        hint(&self.hashes[self.buckets[self.bucket(*hash)] as usize]);
-                    }
-                }
-            }
+            self.look_ahead(hashes, at);
             let tokens = tokens.get(at * size..(at + 1) * size).unwrap_or_default();
             let Some(block) = self.find(*hash, parent, tokens) else { return at };
             each(block);
             parent = block;
         }
         hashes.len()
+    }
+
+    /// Begins to fetch what the first of `hashes` will need, so that cache misses overlap.
+    pub fn look_ahead_of(&self, hashes: &[BlockHash]) {
+        for hash in hashes.iter().take(3 * AHEAD) {
+            hint(&self.buckets[self.bucket(*hash)]);
+        }
+        for hash in hashes.iter().take(2 * AHEAD) {
+            self.look_into_bucket(*hash);
+        }
+        for hash in hashes.iter().take(AHEAD) {
+            self.look_along_chain(*hash);
+        }
+    }
+
+    /// Goes on with it, when it is the turn of number `at`: buckets come first, later the block that they point to, and
+    /// then, if that is another one, the next of the chain.
+    #[inline]
+    pub fn look_ahead(&self, hashes: &[BlockHash], at: usize) {
+        if let Some(hash) = hashes.get(at + 3 * AHEAD) {
+            hint(&self.buckets[self.bucket(*hash)]);
+        }
+        if let Some(hash) = hashes.get(at + 2 * AHEAD) {
+            self.look_into_bucket(*hash);
+        }
+        if let Some(hash) = hashes.get(at + AHEAD) {
+            self.look_along_chain(*hash);
+        }
+    }
+
+    #[inline]
+    fn look_into_bucket(&self, hash: BlockHash) {
+        if let Some(info) = self.info.get(self.buckets[self.bucket(hash)] as usize) {
+            hint(info);
+        }
+    }
+
+    #[inline]
+    fn look_along_chain(&self, hash: BlockHash) {
+        if let Some(info) = self.info.get(self.buckets[self.bucket(hash)] as usize)
+            && info.hash != hash
+            && let Some(next) = self.info.get(info.chain as usize)
+        {
+            hint(next);
+        }
     }
 
     /// How many leading blocks are published; holds none.
@@ -306,17 +338,17 @@ impl Pool {
         }
         let bucket = self.bucket(hash);
         let entry = &mut self.info[block as usize];
+        entry.hash = hash;
         entry.parent = parent;
         entry.chain = self.buckets[bucket];
         entry.set_published(true);
         self.buckets[bucket] = block;
-        self.hashes[block as usize] = hash;
         if self.compare {
             let start = block as usize * self.tokens_per_block;
             self.tokens[start..start + self.tokens_per_block].copy_from_slice(tokens);
         }
         self.published += 1;
-        self.policy.published(&mut self.info, block, hash, keep.priority, keep.expiry);
+        self.policy.published(&mut self.info, block, keep.priority, keep.expiry);
         self.raise(parent, keep);
         Ok(Published::Ours)
     }
@@ -340,7 +372,7 @@ impl Pool {
         if !entry.is_published() || entry.children > 0 {
             return false;
         }
-        let bucket = self.bucket(self.hashes[block as usize]);
+        let bucket = self.bucket(self.info[block as usize].hash);
         let mut at = self.buckets[bucket];
         if at == block {
             self.buckets[bucket] = entry.chain;
@@ -365,8 +397,15 @@ impl Pool {
 
     /// Evicts one idle block and hands it to the caller, private.
     fn evict(&mut self, now: u32, gone: &mut impl FnMut(BlockHash)) -> Option<u32> {
-        let block = self.policy.victim(&mut self.info, &self.hashes, now)?;
-        gone(self.hashes[block as usize]);
+        let block = self.policy.victim(&mut self.info, now)?;
+        // The next victim is most often the one behind it.
+        if let Some(next) = self.info.get(self.info[block as usize].next() as usize) {
+            hint(&self.buckets[self.bucket(next.hash)]);
+            if let Some(after) = self.info.get(next.next() as usize) {
+                hint(after);
+            }
+        }
+        gone(self.info[block as usize].hash);
         self.unpublish(block);
         Some(block)
     }
@@ -451,7 +490,7 @@ impl Pool {
                     break;
                 }
                 for block in above {
-                    gone(self.hashes[block as usize]);
+                    gone(self.info[block as usize].hash);
                     self.unpublish(block);
                     self.blocks.give(&[block])?;
                 }
@@ -460,7 +499,7 @@ impl Pool {
                 return Ok(false);
             }
             self.info.truncate(total as usize);
-            self.hashes.truncate(total as usize);
+            self.policy.fit(total as usize);
             self.tokens.truncate(total as usize * self.tokens_per_block * usize::from(self.compare));
         }
         let buckets = buckets_for(total);
@@ -474,7 +513,7 @@ impl Pool {
         self.buckets = vec![NONE; buckets];
         for block in 0..self.blocks.total() {
             if self.info[block as usize].is_published() {
-                let bucket = self.bucket(self.hashes[block as usize]);
+                let bucket = self.bucket(self.info[block as usize].hash);
                 self.info[block as usize].chain = self.buckets[bucket];
                 self.buckets[bucket] = block;
             }
@@ -502,7 +541,7 @@ impl Pool {
                 children[entry.parent as usize] += 1;
             }
             let tokens = self.tokens_of(block).unwrap_or_default();
-            if self.find(self.hashes[block as usize], entry.parent, tokens).is_none() {
+            if self.find(self.info[block as usize].hash, entry.parent, tokens).is_none() {
                 return Err(format!("published block {block} is not found by its hash"));
             }
         }

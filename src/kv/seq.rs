@@ -8,35 +8,40 @@ use super::hash::BlockHash;
 use super::lists::NONE;
 use super::pool::Keep;
 use super::types::{BlockCopy, Placement, State};
+use crate::base::error::Result;
 
-/// A sequence.
+/// A sequence. What an append of one token needs comes first.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Seq {
     pub id: u64,
-    /// Different for every sequence that the cache ever had.
-    pub uid: u64,
-    pub state: State,
-    pub placement: Placement,
-    /// Whether the tokens since `published` are known, so that full blocks can be published.
-    pub known: bool,
+    pub last_use: (u64, u64),
     pub tokens: u32,
-    /// Tokens that it may have; the blocks follow as it grows.
-    pub limit: u32,
+    /// While `tokens` is below it, one more needs no block, publishes none and drops none.
+    pub ceiling: u32,
     /// Leading tokens that are computed, as far as the calls so far tell.
     pub computed: u32,
+    /// Whether the tokens since `published` are known, so that full blocks can be published.
+    pub known: bool,
+    pub state: State,
+    pub placement: Placement,
+    /// The tokens after the published ones.
+    pub pending: Vec<u32>,
+    /// The blocks in order; [`NONE`] where one was dropped.
+    pub blocks: Vec<u32>,
+    /// Different for every sequence that the cache ever had.
+    pub uid: u64,
+    /// Tokens that it may have; the blocks follow as it grows.
+    pub limit: u32,
     pub shared: u32,
     pub published: u32,
     /// How often an entry that was there before changed.
     pub rewrites: u32,
-    /// The blocks in order; [`NONE`] where one was dropped.
-    pub blocks: Vec<u32>,
     /// Hash of the last published block, or the root.
     pub chain: BlockHash,
     pub root: BlockHash,
     /// Hashes that are known ahead of `published`.
     pub ahead: Vec<BlockHash>,
-    /// The tokens after the published ones.
-    pub pending: Vec<u32>,
     /// Copies that the engine has to make before the next call.
     pub plan: Vec<BlockCopy>,
     /// Shared blocks that a copy still reads; let go with the next call.
@@ -48,7 +53,6 @@ pub struct Seq {
     /// Leading blocks that left the window.
     pub slid: u32,
     pub keep: Keep,
-    pub last_use: (u64, u64),
     pub name: Option<Box<[u8]>>,
 }
 
@@ -61,6 +65,7 @@ impl Seq {
             placement: Placement::Paged,
             known: false,
             tokens: 0,
+            ceiling: 0,
             limit: 0,
             computed: 0,
             shared: 0,
@@ -82,9 +87,38 @@ impl Seq {
         }
     }
 
+    /// One more token, if that needs nothing else; as [`super::hands::Hands::append`] would do it.
+    #[inline]
+    pub fn bump(&mut self, token: Option<u32>) -> bool {
+        if self.tokens >= self.ceiling || self.known && token.is_none() {
+            return false;
+        }
+        self.computed = self.tokens;
+        self.tokens += 1;
+        if self.known {
+            self.pending.extend(token);
+        }
+        true
+    }
+
+    /// Finds the ceiling anew, after anything but [`Seq::bump`] changed the sequence.
+    pub fn find_ceiling(&mut self, tokens_per_block: u32, window: u32) {
+        let unsettled = !self.plan.is_empty() || !self.held.is_empty() || !self.left.is_empty();
+        if self.state != State::Open || unsettled {
+            self.ceiling = 0;
+            return;
+        }
+        let fits = u32::try_from(self.blocks.len()).unwrap_or(u32::MAX).saturating_mul(tokens_per_block);
+        let publishes =
+            if self.known || !self.ahead.is_empty() { (self.published + 1) * tokens_per_block } else { u32::MAX };
+        let slides = if window == 0 { u32::MAX } else { window - 1 + (self.slid + 1) * tokens_per_block };
+        self.ceiling = fits.min(self.limit).min(publishes).min(slides);
+    }
+
     /// Makes it like new, but keeps the memory of its lists.
     pub fn reset(&mut self) {
         self.state = State::Closed;
+        self.ceiling = 0;
         self.blocks.clear();
         self.ahead.clear();
         self.pending.clear();
@@ -94,6 +128,12 @@ impl Seq {
         self.scores.clear();
         (self.tokens, self.computed, self.shared, self.published, self.rewrites, self.slid) = (0, 0, 0, 0, 0, 0);
         self.name = None;
+    }
+
+    /// Itself, unless its blocks were taken.
+    #[inline]
+    pub fn there(&self) -> Result<&Self> {
+        if self.state == State::Evicted { Err(super::cache::evicted(self.id)) } else { Ok(self) }
     }
 
     /// Bytes of memory that its lists take.

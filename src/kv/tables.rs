@@ -58,27 +58,27 @@ impl Cache {
             );
         }
         let mut written = 0;
-        for ((id, row), out) in ids.iter().zip(rows).zip(out.chunks_exact_mut((width * sides).max(1))) {
-            self.read(*id, |seq| {
-                let blocks = self.used_blocks(seq);
-                if blocks.len() > width {
-                    let n = blocks.len();
-                    crate::bail!(NMC_ERR_TOO_SMALL, "sequence {id} has {n} blocks, a row of the table {width}");
+        let stride = width * sides;
+        self.read_each(ids, |at, seq| {
+            let (row, out) = (&mut rows[at], &mut out[at * stride..(at + 1) * stride]);
+            let blocks = self.used_blocks(seq);
+            if blocks.len() > width {
+                let (id, n) = (seq.id, blocks.len());
+                crate::bail!(NMC_ERR_TOO_SMALL, "sequence {id} has {n} blocks, a row of the table {width}");
+            }
+            let same = row.uid == seq.uid && row.rewrites == seq.rewrites && row.blocks as usize <= blocks.len();
+            let from = if same { row.blocks as usize } else { 0 };
+            for (side, out) in out.chunks_exact_mut(width.max(1)).enumerate() {
+                written += write_row(&blocks[from..], format, side, &mut out[from..]);
+                if !same {
+                    out[blocks.len()..].fill(pad);
+                    written += (width - blocks.len()) as u64;
                 }
-                let same = row.uid == seq.uid && row.rewrites == seq.rewrites && row.blocks as usize <= blocks.len();
-                let from = if same { row.blocks as usize } else { 0 };
-                for (side, out) in out.chunks_exact_mut(width.max(1)).enumerate() {
-                    written += write_row(&blocks[from..], format, side, &mut out[from..]);
-                    if !same {
-                        out[blocks.len()..].fill(pad);
-                        written += (width - blocks.len()) as u64;
-                    }
-                }
-                let count = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
-                *row = Row { uid: seq.uid, rewrites: seq.rewrites, blocks: count };
-                Ok(())
-            })?;
-        }
+            }
+            let count = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
+            *row = Row { uid: seq.uid, rewrites: seq.rewrites, blocks: count };
+            Ok(())
+        })?;
         Ok(written)
     }
 
@@ -103,22 +103,18 @@ impl Cache {
         let size = self.per_block();
         let mut at = 0;
         indptr[0] = 0;
-        for (i, id) in ids.iter().enumerate() {
-            self.read(*id, |seq| {
-                let blocks = self.used_blocks(seq);
-                if let Some(out) = indices.get_mut(at..at + blocks.len()) {
-                    write_row(blocks, Format::Dense, 0, out);
-                }
-                at += blocks.len();
-                let last = if seq.tokens == 0 { 0 } else { (seq.tokens - 1) % size + 1 };
-                last_len[i] = last.cast_signed();
-                let Ok(end) = i32::try_from(at) else {
-                    crate::bail!(NMC_ERR_LIMIT, "the batch has more than 2^31 blocks")
-                };
-                indptr[i + 1] = end;
-                Ok(())
-            })?;
-        }
+        self.read_each(ids, |i, seq| {
+            let blocks = self.used_blocks(seq);
+            if let Some(out) = indices.get_mut(at..at + blocks.len()) {
+                write_row(blocks, Format::Dense, 0, out);
+            }
+            at += blocks.len();
+            let last = if seq.tokens == 0 { 0 } else { (seq.tokens - 1) % size + 1 };
+            last_len[i] = last.cast_signed();
+            let Ok(end) = i32::try_from(at) else { crate::bail!(NMC_ERR_LIMIT, "the batch has more than 2^31 blocks") };
+            indptr[i + 1] = end;
+            Ok(())
+        })?;
         Ok(at)
     }
 
@@ -127,22 +123,20 @@ impl Cache {
     pub fn write_slots(&self, ids: &[u64], counts: Option<&[u32]>, out: &mut [i64]) -> Result<usize> {
         let size = self.per_block();
         let mut at = 0;
-        for (i, id) in ids.iter().enumerate() {
+        self.read_each(ids, |i, seq| {
             let count = counts.map_or(1, |counts| counts[i]);
-            self.read(*id, |seq| {
-                let Some(first) = seq.tokens.checked_sub(count) else {
-                    crate::bail!(NMC_ERR_INVALID_ARG, "sequence {id} has {} tokens, not {count}", seq.tokens)
-                };
-                let end = at + count as usize;
-                if let Some(out) = out.get_mut(at..end) {
-                    for (token, out) in (first..seq.tokens).zip(out) {
-                        *out = slot(seq, token, size);
-                    }
+            let Some(first) = seq.tokens.checked_sub(count) else {
+                crate::bail!(NMC_ERR_INVALID_ARG, "sequence {} has {} tokens, not {count}", seq.id, seq.tokens)
+            };
+            let end = at + count as usize;
+            if let Some(out) = out.get_mut(at..end) {
+                for (token, out) in (first..seq.tokens).zip(out) {
+                    *out = slot(seq, token, size);
                 }
-                at = end;
-                Ok(())
-            })?;
-        }
+            }
+            at = end;
+            Ok(())
+        })?;
         Ok(at)
     }
 }
