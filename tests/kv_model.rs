@@ -12,6 +12,7 @@
 )]
 
 use nanomc::alloc::blocks::Strategy;
+use nanomc::kv::events::What;
 use nanomc::kv::evict::Kind;
 use nanomc::kv::hash::{Algo, BlockHash, Chain, Key};
 use nanomc::kv::tables::{Format, Row};
@@ -45,6 +46,7 @@ fn config(blocks: u32, per_block: u32, algo: Algo) -> Config {
         prefix: true,
         chain: Chain::new(algo, &Key::default()),
         window: 0,
+        events: 64,
     }
 }
 
@@ -82,6 +84,9 @@ struct Engine {
     memory: Vec<u64>,
     known: BTreeMap<u64, Known>,
     pins: Vec<u64>,
+    /// What a router knows of the index from events alone.
+    known_to_router: BTreeMap<BlockHash, BlockHash>,
+    cursor: u64,
     /// A dense table that many sequences take turns in, and what it should hold.
     table: Vec<i32>,
     rows: Vec<Row>,
@@ -107,6 +112,8 @@ impl Engine {
             memory: vec![0; words],
             known: BTreeMap::new(),
             pins: Vec::new(),
+            known_to_router: BTreeMap::new(),
+            cursor: 0,
             table: vec![PAD; ROWS * WIDTH],
             rows: vec![Row::default(); ROWS],
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
@@ -179,6 +186,29 @@ impl Engine {
         expected.resize(WIDTH, PAD);
         let row = &self.table[at * WIDTH..(at + 1) * WIDTH];
         if expected == row { Ok(()) } else { Err(format!("the row of sequence {id} is {row:?}, not {expected:?}")) }
+    }
+
+    /// Reads the events; after a gap, the snapshot. Then the router knows exactly what is cached.
+    fn follow_events(&mut self) -> Check {
+        let snapshot = |(all, next): (Vec<(BlockHash, BlockHash)>, u64)| (all.into_iter().collect(), next);
+        let (events, next, lost) = self.cache.events(self.cursor, usize::MAX);
+        if lost > 0 {
+            (self.known_to_router, self.cursor) = snapshot(self.cache.snapshot());
+        } else {
+            for event in &events {
+                match event.what {
+                    What::Stored => self.known_to_router.insert(event.hash, event.parent),
+                    What::Removed => self.known_to_router.remove(&event.hash),
+                    What::Cleared => {
+                        self.known_to_router.clear();
+                        None
+                    }
+                };
+            }
+            self.cursor = next;
+        }
+        let (all, _): (BTreeMap<_, _>, _) = snapshot(self.cache.snapshot());
+        if all == self.known_to_router { Ok(()) } else { Err("events and snapshot tell different things".into()) }
     }
 
     fn some_id(&mut self) -> Option<u64> {
@@ -343,6 +373,9 @@ impl Engine {
     fn run(&mut self, steps: usize) -> Check {
         for step in 0..steps {
             self.step().map_err(|error| format!("step {step}: {error}"))?;
+            if step % 7 == 0 && self.fault != Fault::ReusesHashes {
+                self.follow_events()?;
+            }
             if step % 50 == 0 {
                 self.cache.audit().map_err(|error| format!("step {step}: audit: {error}"))?;
                 let stats = self.cache.stats();

@@ -346,7 +346,7 @@ int main(void) {
   FIELD(nmc_kv_config_t, when_full);
   FIELD(nmc_kv_config_t, hash);
   FIELD(nmc_kv_config_t, flags);
-  FIELD(nmc_kv_config_t, reserved0);
+  FIELD(nmc_kv_config_t, event_capacity);
   FIELD(nmc_kv_config_t, hash_secret);
   FIELD(nmc_kv_config_t, reserved);
 
@@ -424,6 +424,13 @@ int main(void) {
   FIELD(nmc_kv_row_t, uid);
   FIELD(nmc_kv_row_t, rewrites);
   FIELD(nmc_kv_row_t, blocks);
+
+  STRUCT(nmc_kv_event_t);
+  FIELD(nmc_kv_event_t, number);
+  FIELD(nmc_kv_event_t, kind);
+  FIELD(nmc_kv_event_t, reserved);
+  FIELD(nmc_kv_event_t, hash);
+  FIELD(nmc_kv_event_t, parent);
 
   /* Static, so that padding, were there any, is zero. */
   static const nmc_world_config_t config = NMC_WORLD_CONFIG_INIT;

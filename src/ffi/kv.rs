@@ -12,6 +12,7 @@ use crate::base::error::Result;
 use crate::base::status::{NMC_ERR_NO_SPACE, NMC_OK, nmc_status_t};
 use crate::kv::Cache;
 use crate::kv::arena::{Arena, Group};
+use crate::kv::events::What;
 use crate::kv::evict::Kind as Evict;
 use crate::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Sides};
 use crate::kv::hash::{Algo, BlockHash, Chain, Key};
@@ -136,7 +137,7 @@ struct Parsed {
 unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
     // SAFETY: the C contract of `config`.
     let c = unsafe { config::read(config) }?;
-    if c.reserved != [0; 4] || c.reserved0 != 0 || c.flags & !NMC_KV_NO_PREFIX != 0 {
+    if c.reserved != [0; 4] || c.flags & !NMC_KV_NO_PREFIX != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field or an unknown flag of nmc_kv_config_t is not zero");
     }
     if c.tokens_per_block == 0 || c.tokens_per_block > 1 << 20 {
@@ -204,6 +205,7 @@ unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
         prefix: c.flags & NMC_KV_NO_PREFIX == 0,
         chain: Chain::new(algo, &Key::from_secret(secret)),
         window: c.window,
+        events: c.event_capacity,
     };
     Ok(Parsed { config, capacity, groups })
 }
@@ -747,6 +749,81 @@ pub unsafe extern "C" fn nmc_kv_clear(kv: *mut nmc_kv_t, evicted: *mut u64) -> n
             if let Some(slot) = slot {
                 slot.write(u64::from(count));
             }
+            Ok(())
+        })
+    })
+}
+
+/// Stores events from number `*cursor` on in `events`, up to `capacity` of them, how many in `*n`, and the number to go on
+/// with in `*cursor`, which begins at 0. `lost`, if not NULL, receives how many were overwritten before they could be read:
+/// if it is not 0, what the reader knows has a gap, and `nmc_kv_snapshot` fills it.
+///
+/// Does not block. Thread-safe; every reader has its own cursor. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_events(
+    kv: *mut nmc_kv_t,
+    cursor: *mut u64,
+    events: *mut nmc_kv_event_t,
+    capacity: usize,
+    n: *mut usize,
+    lost: *mut u64,
+) -> nmc_status_t {
+    guard(|| {
+        let (count, lost) = (out(n, "n")?, optional_out(lost, "lost")?);
+        // SAFETY: the C contract: one number, and `capacity` events.
+        let (cursor, to) = unsafe { (&mut array_out(cursor, 1, "cursor")?[0], array_out(events, capacity, "events")?) };
+        with(kv, |kv| {
+            let (found, next, gone) = kv.cache.events(*cursor, capacity);
+            for (to, event) in to.iter_mut().zip(&found) {
+                let kind = match event.what {
+                    What::Stored => NMC_KV_EVENT_STORED,
+                    What::Removed => NMC_KV_EVENT_REMOVED,
+                    What::Cleared => NMC_KV_EVENT_CLEARED,
+                };
+                *to = event_of(event.number, kind, event.hash, event.parent);
+            }
+            *cursor = next;
+            count.write(found.len());
+            if let Some(lost) = lost {
+                lost.write(gone);
+            }
+            Ok(())
+        })
+    })
+}
+
+fn event_of(number: u64, kind: u32, hash: BlockHash, parent: BlockHash) -> nmc_kv_event_t {
+    let (hash, parent) = (nmc_kv_hash_t { bytes: hash.0 }, nmc_kv_hash_t { bytes: parent.0 });
+    nmc_kv_event_t { number, kind, reserved: 0, hash, parent }
+}
+
+/// Stores every block of the prefix index as an event `NMC_KV_EVENT_STORED`, each after the one that it continues, how
+/// many in `*n`, and in `*cursor` the number with which `nmc_kv_events` goes on from there.
+///
+/// Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than
+/// `capacity`; `*n` was stored).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_snapshot(
+    kv: *mut nmc_kv_t,
+    cursor: *mut u64,
+    events: *mut nmc_kv_event_t,
+    capacity: usize,
+    n: *mut usize,
+) -> nmc_status_t {
+    guard(|| {
+        let (cursor, count) = (out(cursor, "cursor")?, out(n, "n")?);
+        // SAFETY: the C contract of `events`.
+        let to = unsafe { array_out(events, capacity, "events") }?;
+        with(kv, |kv| {
+            let (all, next) = kv.cache.snapshot();
+            count.write(all.len());
+            if all.len() > capacity {
+                crate::bail!(NMC_ERR_TOO_SMALL, "{} blocks are cached, there is room for {capacity}", all.len());
+            }
+            for (to, (hash, parent)) in to.iter_mut().zip(all) {
+                *to = event_of(next, NMC_KV_EVENT_STORED, hash, parent);
+            }
+            cursor.write(next);
             Ok(())
         })
     })

@@ -158,8 +158,8 @@ pub struct nmc_kv_config_t {
     pub hash: u32,
     /// `NMC_KV_NO_PREFIX` or 0.
     pub flags: u32,
-    /// Zero.
-    pub reserved0: u32,
+    /// How many events `nmc_kv_events` can look back; 48 bytes each. 0 for none.
+    pub event_capacity: u32,
     /// Secret that goes into all hashes; caches with the same one name the same tokens alike. Empty: a fixed one, the same
     /// everywhere.
     pub hash_secret: nmc_slice_t,
@@ -187,7 +187,7 @@ unsafe impl Versioned for nmc_kv_config_t {
             when_full: NMC_KV_FULL_REJECT,
             hash: NMC_KV_HASH_BLAKE3,
             flags: 0,
-            reserved0: 0,
+            event_capacity: 0,
             hash_secret: nmc_slice_t { ptr: std::ptr::null(), len: 0 },
             reserved: [0; 4],
         }
@@ -383,4 +383,27 @@ pub struct nmc_kv_row_t {
     pub rewrites: u32,
     /// Entries that were written.
     pub blocks: u32,
+}
+
+/// Event: a block can be matched now.
+pub const NMC_KV_EVENT_STORED: u32 = 0;
+/// Event: a block is no longer there.
+pub const NMC_KV_EVENT_REMOVED: u32 = 1;
+/// Event: no block is there any more.
+pub const NMC_KV_EVENT_CLEARED: u32 = 2;
+
+/// What entered or left the prefix index.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_event_t {
+    /// Counts up by one.
+    pub number: u64,
+    /// `NMC_KV_EVENT_STORED`, `NMC_KV_EVENT_REMOVED` or `NMC_KV_EVENT_CLEARED`.
+    pub kind: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Name of the block; zero for `NMC_KV_EVENT_CLEARED`.
+    pub hash: nmc_kv_hash_t,
+    /// For `NMC_KV_EVENT_STORED` the name of the block that it continues; zero if it is a first block.
+    pub parent: nmc_kv_hash_t,
 }

@@ -2,6 +2,7 @@
 //! a lane keeps a few free blocks, so threads that work on their own sequences share no lock until they share blocks.
 //! Locks are taken in the order lane, pool; never two lanes at once, except by the audit, which takes them in order.
 
+use super::events::Event;
 use super::evict::Kind;
 use super::hands::Hands;
 use super::hash::BlockHash;
@@ -32,7 +33,6 @@ const TICK_MS: u128 = 16;
 /// Counters that any thread adds to.
 #[derive(Default)]
 pub(super) struct Counters {
-    pub(super) evicted_blocks: AtomicU64,
     evicted_sequences: AtomicU64,
     pub(super) deduplicated: AtomicU64,
 }
@@ -119,7 +119,14 @@ impl Cache {
             crate::bail!(NMC_ERR_INVALID_ARG, "max_sequences {} is not in 1..=16777216", config.max_sequences);
         }
         let compare = config.prefix && config.chain.needs_comparison();
-        let pool = Pool::new(config.total_blocks, config.strategy, config.eviction, config.tokens_per_block, compare)?;
+        let pool = Pool::new(
+            config.total_blocks,
+            config.strategy,
+            config.eviction,
+            config.tokens_per_block,
+            compare,
+            config.events,
+        )?;
         // Small pools have no spare blocks in lanes: there they would be missed.
         let spare_max = (config.total_blocks as usize / (LANES * 8)).min(SPARE_MAX);
         Ok(Self {
@@ -628,7 +635,19 @@ impl Cache {
 
     /// Evicts every cached block that nobody holds; returns how many.
     pub fn clear(&self) -> Result<u32> {
-        self.pool.lock().clear(self.now(), |_| {})
+        self.pool.lock().clear(self.now())
+    }
+
+    /// Up to `most` events from number `from` on, the number to go on with, and how many before the first are gone.
+    pub fn events(&self, from: u64, most: usize) -> (Vec<Event>, u64, u64) {
+        let mut out = Vec::new();
+        let (next, lost) = self.pool.lock().read_events(from, &mut out, most);
+        (out, next, lost)
+    }
+
+    /// Every block in the index with the one that it continues, which comes before it, and the number of the next event.
+    pub fn snapshot(&self) -> (Vec<(BlockHash, BlockHash)>, u64) {
+        self.pool.lock().snapshot()
     }
 
     /// Changes the number of blocks; `NMC_ERR_BUSY` if blocks above the new end are in use.
@@ -637,7 +656,7 @@ impl Cache {
             crate::bail!(NMC_ERR_INVALID_ARG, "total_blocks {total} is not in 1..=2147483647");
         }
         self.flush()?;
-        if self.pool.lock().resize(total, |_| {})? {
+        if self.pool.lock().resize(total)? {
             return Ok(());
         }
         crate::bail!(NMC_ERR_BUSY, "blocks from {total} on are in use; close their sequences or ask for more blocks")
@@ -707,7 +726,7 @@ impl Cache {
             sequences: lanes.iter().map(open).sum::<usize>() as u64,
             hit_tokens: lanes.iter().map(|lane| lane.hit_tokens).sum(),
             asked_tokens: lanes.iter().map(|lane| lane.asked_tokens).sum(),
-            evicted_blocks: counter(&self.counters.evicted_blocks),
+            evicted_blocks: levels.evicted,
             evicted_sequences: counter(&self.counters.evicted_sequences),
             deduplicated: counter(&self.counters.deduplicated),
             bytes: (pool.bytes() + held + self.table.bytes()) as u64,

@@ -31,18 +31,16 @@ impl Hands<'_> {
     #[cold]
     fn grab_from_pool(&mut self, count: usize, out: &mut Vec<u32>) -> Result<Attempt<()>> {
         let missing = count - self.spare.len();
-        let mut gone = 0;
         let mut pool = self.cache.pool.lock();
-        let taken = pool.take(missing, out, self.cache.now(), |_| gone += 1)?;
+        let taken = pool.take(missing, out, self.cache.now())?;
         if taken && self.cache.spare_max > 0 {
             out.append(self.spare);
             let more = (self.cache.spare_max / 2).min(pool.levels().free as usize);
-            pool.take(more, self.spare, 0, |_| {})?;
+            pool.take(more, self.spare, 0)?;
         } else if taken {
             out.append(self.spare);
         }
         drop(pool);
-        self.cache.counters.evicted_blocks.fetch_add(gone, Ordering::Relaxed);
         Ok(if taken { Ok(()) } else { Err(self.short(count)) })
     }
 
@@ -136,9 +134,7 @@ impl Hands<'_> {
 
     /// Moves a contiguous sequence to a new run of `count` blocks. Its blocks so far stay until the next call for it.
     fn relocate(&mut self, seq: &mut Seq, count: u32) -> Result<Attempt<()>> {
-        let mut gone = 0;
-        let run = self.cache.pool.lock().take_run(count, self.cache.now(), |_| gone += 1)?;
-        self.cache.counters.evicted_blocks.fetch_add(gone, Ordering::Relaxed);
+        let run = self.cache.pool.lock().take_run(count, self.cache.now())?;
         let Some(run) = run else { return Ok(Err(self.short(count as usize))) };
         let written = self.cache.blocks_for(seq.tokens).min(count as usize);
         let moved = seq.blocks.iter().zip(run.first..).take(written).filter(|(from, _)| **from != NONE);

@@ -7,6 +7,7 @@
 pub mod arena;
 mod audit;
 pub mod cache;
+pub mod events;
 pub mod evict;
 pub mod geometry;
 mod hands;

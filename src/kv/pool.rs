@@ -2,6 +2,7 @@
 //! next when room is needed. Guarantees: a block is free, private to one sequence, or held by exactly `refs` holders; a
 //! published block's ancestors are all published; a match returns blocks of exactly these tokens. One lock guards it.
 
+use super::events::{Event, Events, What};
 use super::evict::{Kind, Policy};
 use super::hash::BlockHash;
 use super::lists::{Info, NONE};
@@ -71,6 +72,9 @@ pub struct Pool {
     compare: bool,
     published: u32,
     idle: u32,
+    /// Blocks that were evicted to make room.
+    evicted: u64,
+    events: Events,
 }
 
 /// Numbers about a pool.
@@ -81,6 +85,8 @@ pub struct Levels {
     pub published: u32,
     /// Published blocks that nobody holds.
     pub idle: u32,
+    /// Blocks that were evicted, ever.
+    pub evicted: u64,
 }
 
 fn buckets_for(total: u32) -> usize {
@@ -89,7 +95,14 @@ fn buckets_for(total: u32) -> usize {
 
 impl Pool {
     /// All blocks free. With `compare`, tokens are kept and compared on every match.
-    pub fn new(total: u32, strategy: Strategy, kind: Kind, tokens_per_block: u32, compare: bool) -> Result<Self> {
+    pub fn new(
+        total: u32,
+        strategy: Strategy,
+        kind: Kind,
+        tokens_per_block: u32,
+        compare: bool,
+        events: u32,
+    ) -> Result<Self> {
         let mut pool = Self {
             blocks: Blocks::new(total, strategy)?,
             info: Vec::new(),
@@ -101,6 +114,8 @@ impl Pool {
             compare,
             published: 0,
             idle: 0,
+            evicted: 0,
+            events: Events::new(events),
         };
         pool.fit(total);
         Ok(pool)
@@ -117,7 +132,13 @@ impl Pool {
     }
 
     pub fn levels(&self) -> Levels {
-        Levels { total: self.blocks.total(), free: self.blocks.free(), published: self.published, idle: self.idle }
+        Levels {
+            total: self.blocks.total(),
+            free: self.blocks.free(),
+            published: self.published,
+            idle: self.idle,
+            evicted: self.evicted,
+        }
     }
 
     /// Bytes of memory that it takes, without the tokens that are kept for comparison.
@@ -127,6 +148,7 @@ impl Pool {
             + self.info.capacity() * size_of::<Info>()
             + self.buckets.capacity() * 4
             + self.policy.bytes()
+            + self.events.bytes()
     }
 
     /// How the free blocks are scattered.
@@ -348,6 +370,8 @@ impl Pool {
             self.tokens[start..start + self.tokens_per_block].copy_from_slice(tokens);
         }
         self.published += 1;
+        let before = self.info.get(parent as usize).map_or_else(BlockHash::default, |up| up.hash);
+        self.events.push(What::Stored, hash, before);
         self.policy.published(&mut self.info, block, keep.priority, keep.expiry);
         self.raise(parent, keep);
         Ok(Published::Ours)
@@ -387,6 +411,7 @@ impl Pool {
         } else if self.compare {
             self.roots.leave(entry.parent);
         }
+        self.events.push(What::Removed, entry.hash, BlockHash::default());
         self.policy.removed(&mut self.info, block);
         self.info[block as usize].set_published(false);
         self.info[block as usize].parent = NONE;
@@ -396,7 +421,7 @@ impl Pool {
     }
 
     /// Evicts one idle block and hands it to the caller, private.
-    fn evict(&mut self, now: u32, gone: &mut impl FnMut(BlockHash)) -> Option<u32> {
+    fn evict(&mut self, now: u32) -> Option<u32> {
         let block = self.policy.victim(&mut self.info, now)?;
         // The next victim is most often the one behind it.
         if let Some(next) = self.info.get(self.info[block as usize].next() as usize) {
@@ -405,20 +430,14 @@ impl Pool {
                 hint(after);
             }
         }
-        gone(self.info[block as usize].hash);
         self.unpublish(block);
+        self.evicted += 1;
         Some(block)
     }
 
     /// Adds `count` private blocks to `out`: free ones first, then idle cached ones, which leave the index. All or
     /// nothing: if it is false, `out` is as before (blocks that were evicted on the way are free now).
-    pub fn take(
-        &mut self,
-        count: usize,
-        out: &mut Vec<u32>,
-        now: u32,
-        mut gone: impl FnMut(BlockHash),
-    ) -> Result<bool> {
+    pub fn take(&mut self, count: usize, out: &mut Vec<u32>, now: u32) -> Result<bool> {
         let free = self.blocks.free() as usize;
         if count > free + self.idle as usize {
             return Ok(false);
@@ -430,7 +449,7 @@ impl Pool {
             return Ok(false);
         }
         while out.len() < before + count {
-            let Some(block) = self.evict(now, &mut gone) else {
+            let Some(block) = self.evict(now) else {
                 self.blocks.give(&out[before..])?;
                 out.truncate(before);
                 return Ok(false);
@@ -441,12 +460,12 @@ impl Pool {
     }
 
     /// A contiguous run of private blocks. Idle cached blocks leave the index until there is one, the coldest first.
-    pub fn take_run(&mut self, count: u32, now: u32, mut gone: impl FnMut(BlockHash)) -> Result<Option<Run>> {
+    pub fn take_run(&mut self, count: u32, now: u32) -> Result<Option<Run>> {
         loop {
             if let Some(run) = self.blocks.take_run(count) {
                 return Ok(Some(run));
             }
-            let Some(block) = self.evict(now, &mut gone) else { return Ok(None) };
+            let Some(block) = self.evict(now) else { return Ok(None) };
             self.blocks.give(&[block])?;
         }
     }
@@ -462,17 +481,51 @@ impl Pool {
     }
 
     /// Evicts every idle block; returns how many.
-    pub fn clear(&mut self, now: u32, mut gone: impl FnMut(BlockHash)) -> Result<u32> {
-        let mut count = 0;
-        while let Some(block) = self.evict(now, &mut gone) {
+    pub fn clear(&mut self, now: u32) -> Result<u32> {
+        // If all of them go, one event says so.
+        let all = self.idle == self.published && self.idle > 0;
+        self.events.mute(all);
+        let (mut count, evicted) = (0, self.evicted);
+        while let Some(block) = self.evict(now) {
             self.blocks.give(&[block])?;
             count += 1;
+        }
+        self.events.mute(false);
+        self.evicted = evicted;
+        if all {
+            self.events.push(What::Cleared, BlockHash::default(), BlockHash::default());
         }
         Ok(count)
     }
 
+    /// Events from number `from` on, see [`Events::read`].
+    pub fn read_events(&self, from: u64, out: &mut Vec<Event>, most: usize) -> (u64, u64) {
+        self.events.read(from, out, most)
+    }
+
+    /// What would be told of every block in the index if it came now, each after the one that it continues, and the number
+    /// of the next event.
+    pub fn snapshot(&self) -> (Vec<(BlockHash, BlockHash)>, u64) {
+        let mut told = vec![false; self.info.len()];
+        let mut out = Vec::with_capacity(self.published as usize);
+        let mut line = Vec::new();
+        for block in self.all_published() {
+            let mut at = block;
+            while let Some(info) = self.info.get(at as usize).filter(|_| !told[at as usize]) {
+                told[at as usize] = true;
+                line.push((
+                    info.hash,
+                    self.info.get(info.parent as usize).map_or_else(BlockHash::default, |up| up.hash),
+                ));
+                at = info.parent;
+            }
+            out.extend(line.drain(..).rev());
+        }
+        (out, self.events.next())
+    }
+
     /// Changes the number of blocks. It shrinks only if all blocks above are free; idle ones there are evicted first.
-    pub fn resize(&mut self, total: u32, mut gone: impl FnMut(BlockHash)) -> Result<bool> {
+    pub fn resize(&mut self, total: u32) -> Result<bool> {
         let old = self.blocks.total();
         if total >= old {
             self.blocks.grow(total)?;
@@ -490,7 +543,6 @@ impl Pool {
                     break;
                 }
                 for block in above {
-                    gone(self.info[block as usize].hash);
                     self.unpublish(block);
                     self.blocks.give(&[block])?;
                 }

@@ -41,6 +41,8 @@ pub struct Config {
     pub chain: Chain,
     /// Sliding window in tokens; 0 for full attention.
     pub window: u32,
+    /// Events that are kept for readers; 0 for none.
+    pub events: u32,
 }
 
 /// Where a sequence's blocks lie.

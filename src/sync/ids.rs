@@ -121,3 +121,92 @@ impl Ids {
         true
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may")]
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn ids_behave_like_a_map() {
+        let ids = Ids::new(40);
+        let mut naive = HashMap::new();
+        let mut random = 7u64;
+        for step in 0..50_000u32 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Few ids, some of them far apart, so that they often meet.
+            let id = (random >> 33) % 60 * if random >> 62 == 0 { 1 } else { 0x1_0000_0001 };
+            if random >> 40 & 1 == 0 {
+                let fits = naive.len() < 40 && !naive.contains_key(&id);
+                assert_eq!(ids.insert(id, step).is_ok(), fits);
+                if fits {
+                    naive.insert(id, step);
+                }
+            } else {
+                assert_eq!(ids.remove(id), naive.remove(&id).is_some());
+            }
+            assert_eq!(ids.hint(id), naive.get(&id).copied());
+        }
+        assert!(naive.iter().all(|(id, slot)| ids.hint(*id) == Some(*slot)));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    #![allow(clippy::unwrap_used, reason = "a test may")]
+    use super::*;
+    use loom::sync::Arc;
+
+    /// Ids that have the same home in a table of four entries.
+    fn neighbours() -> [u64; 3] {
+        let home = mix(1) & 3;
+        let mut same = (1..).filter(|id| mix(*id) & 3 == home);
+        [same.next().unwrap(), same.next().unwrap(), same.next().unwrap()]
+    }
+
+    fn check(body: impl Fn() + Send + Sync + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(body);
+    }
+
+    #[test]
+    fn a_lookup_beside_a_removal_ends_and_one_after_it_is_exact() {
+        check(|| {
+            let [a, b, c] = neighbours();
+            let ids = Arc::new(Ids::new(2));
+            ids.insert(a, 10).unwrap();
+            ids.insert(b, 11).unwrap();
+            let reader = {
+                let ids = ids.clone();
+                // What it says of `b` meanwhile is a hint: a miss, or a slot that somebody has or had.
+                loom::thread::spawn(move || assert!(matches!(ids.hint(b), None | Some(10..=12))))
+            };
+            assert!(ids.remove(a));
+            ids.insert(c, 12).unwrap();
+            reader.join().unwrap();
+            assert_eq!([ids.hint(a), ids.hint(b), ids.hint(c)], [None, Some(11), Some(12)]);
+        });
+    }
+
+    /// The control: taken for the truth, a hint is wrong in some execution.
+    #[test]
+    fn control_a_hint_is_not_the_truth() {
+        let believed = std::panic::catch_unwind(|| {
+            check(|| {
+                let [a, b, _] = neighbours();
+                let ids = Arc::new(Ids::new(2));
+                ids.insert(a, 10).unwrap();
+                ids.insert(b, 11).unwrap();
+                let reader = {
+                    let ids = ids.clone();
+                    loom::thread::spawn(move || assert_eq!(ids.hint(b), Some(11)))
+                };
+                assert!(ids.remove(a));
+                reader.join().unwrap();
+            });
+        });
+        assert!(believed.is_err());
+    }
+}
