@@ -42,6 +42,7 @@ impl Events {
         Self { ring: Vec::new(), capacity: capacity as usize, next: 0, muted: false }
     }
 
+    /// Bytes of memory that it takes.
     pub const fn bytes(&self) -> usize {
         self.ring.capacity() * size_of::<Event>()
     }
@@ -51,6 +52,7 @@ impl Events {
         self.next
     }
 
+    /// One more event.
     #[inline]
     pub fn push(&mut self, what: What, hash: BlockHash, parent: BlockHash) {
         if self.capacity == 0 || self.muted {

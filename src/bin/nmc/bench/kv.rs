@@ -1,9 +1,9 @@
-//! Area `kv`: blocks of a KV cache, taken and given through the C ABI. Other allocators are measured by a program of its
+//! Area `kv`, first part: blocks of a KV cache, taken and given through the C ABI. Other allocators are measured by a program of its
 //! own (`benches/`), which does the same work in the same invocation; without it, `malloc` stands in.
 
 use super::kv_library::{Blocks, Malloc};
 use super::kv_load::{self, BATCH_BLOCKS, Figures, RUN_BLOCKS};
-use super::{Better, Metric, Run, median, outside};
+use super::{Better, Metric, Run, kv_cache, median, outside};
 use crate::args::Failure;
 use nanomc::ffi::blocks::{NMC_BLOCKS_BEST, NMC_BLOCKS_BUDDY};
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// How many metrics [`measure`] adds.
-pub const METRICS: usize = 7;
+pub const METRICS: usize = 7 + kv_cache::METRICS;
 
 /// Longest run of the other program.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -44,6 +44,7 @@ pub fn measure(run: &mut Run) {
             });
         }
     }
+    kv_cache::measure(run, &peers);
 }
 
 fn add(

@@ -8,6 +8,8 @@ mod ep;
 mod ep_library;
 mod ffi;
 mod kv;
+mod kv_cache;
+mod kv_cache_library;
 mod kv_library;
 mod kv_load;
 mod library;
