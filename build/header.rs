@@ -22,6 +22,7 @@ pub const SOURCES: &[&str] = &[
     "src/ffi/kv_types.rs",
     "src/ffi/kv.rs",
     "src/ffi/kv_tables.rs",
+    "src/ffi/kv_move.rs",
 ];
 
 /// The text of `include/nanomc.h` for this version of the library.

@@ -391,7 +391,7 @@ int main(void) {
   FIELD(nmc_kv_seq_info_t, published);
   FIELD(nmc_kv_seq_info_t, contiguous);
   FIELD(nmc_kv_seq_info_t, copies);
-  FIELD(nmc_kv_seq_info_t, reserved);
+  FIELD(nmc_kv_seq_info_t, computed);
 
   STRUCT(nmc_kv_stats_t);
   FIELD(nmc_kv_stats_t, struct_size);
@@ -431,6 +431,17 @@ int main(void) {
   FIELD(nmc_kv_event_t, reserved);
   FIELD(nmc_kv_event_t, hash);
   FIELD(nmc_kv_event_t, parent);
+
+  STRUCT(nmc_kv_after_t);
+  FIELD(nmc_kv_after_t, kind);
+  FIELD(nmc_kv_after_t, reserved);
+  FIELD(nmc_kv_after_t, handle);
+
+  STRUCT(nmc_kv_progress_t);
+  FIELD(nmc_kv_progress_t, tokens);
+  FIELD(nmc_kv_progress_t, tokens_done);
+  FIELD(nmc_kv_progress_t, layers_done);
+  FIELD(nmc_kv_progress_t, reserved);
 
   /* Static, so that padding, were there any, is zero. */
   static const nmc_world_config_t config = NMC_WORLD_CONFIG_INIT;

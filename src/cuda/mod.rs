@@ -29,6 +29,6 @@ pub use kernels::{Kernels, PatternVerify, PatternWrite, STRETCHES, Stretch, VERI
 pub use pointer::{PointerKind, Reach, pointer_kind, reach};
 pub use probe::{MIN_DRIVER_CUDA, Probe, probe, require};
 pub use ranges::{CudaPages, CudaRange};
-pub use stream::{Stream, copy_on_stream, stream_write_value64};
+pub use stream::{Mark, Stream, copy_on_stream, stream_write_value64, wait_for_event};
 pub use table::DeviceTable;
 pub use vmm::VmmHeap;

@@ -94,3 +94,57 @@ impl Drop for Stream {
         });
     }
 }
+
+/// A point on a caller's stream that a thread can wait for.
+#[derive(Debug)]
+pub struct Mark {
+    device: Arc<Device>,
+    raw: sys::CUevent,
+}
+
+// SAFETY: event handles may be used from every thread.
+unsafe impl Send for Mark {}
+// SAFETY: as above.
+unsafe impl Sync for Mark {}
+
+impl Mark {
+    /// Marks what is on `stream` now. Not while the stream is being captured.
+    pub fn on(device: &Arc<Device>, stream: *mut c_void) -> Result<Self> {
+        let mut raw = core::ptr::null_mut();
+        let flags =
+            sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32 | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        device.with_current(|| {
+            // SAFETY: the out-pointer is a local; the event is destroyed in `drop`.
+            unsafe { call!(sys::cuEventCreate(&raw mut raw, flags)) }
+        })?;
+        let mark = Self { device: Arc::clone(device), raw };
+        mark.device.with_current(|| {
+            // SAFETY: the event is alive; the driver checks the caller's stream as far as it can be.
+            unsafe { call!(sys::cuEventRecord(mark.raw, stream.cast())) }
+        })?;
+        Ok(mark)
+    }
+
+    /// Blocks until the stream got there.
+    pub fn wait(&self) -> Result<()> {
+        wait_for_event(&self.device, self.raw.cast())
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // A failure means that the context is gone, and the event with it.
+        let _done = self.device.with_current(|| {
+            // SAFETY: created by `on`, destroyed once.
+            unsafe { call!(sys::cuEventDestroy_v2(self.raw)) }
+        });
+    }
+}
+
+/// Blocks until a caller's event has happened.
+pub fn wait_for_event(device: &Device, event: *mut c_void) -> Result<()> {
+    device.with_current(|| {
+        // SAFETY: the driver checks the handle as far as it can be; the caller keeps the event.
+        unsafe { call!(sys::cuEventSynchronize(event.cast())) }
+    })
+}

@@ -8,8 +8,8 @@ use super::ep_types::{
     nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_gemm_t, nmc_ep_grouped_t, nmc_ep_moe_t, nmc_ep_recv_t,
 };
 use super::kv_types::{
-    nmc_kv_config_t, nmc_kv_copy_t, nmc_kv_event_t, nmc_kv_group_t, nmc_kv_hash_t, nmc_kv_open_t, nmc_kv_opened_t,
-    nmc_kv_room_t, nmc_kv_row_t, nmc_kv_seq_info_t, nmc_kv_stats_t, nmc_kv_view_t,
+    nmc_kv_after_t, nmc_kv_config_t, nmc_kv_copy_t, nmc_kv_event_t, nmc_kv_group_t, nmc_kv_hash_t, nmc_kv_open_t,
+    nmc_kv_opened_t, nmc_kv_progress_t, nmc_kv_room_t, nmc_kv_row_t, nmc_kv_seq_info_t, nmc_kv_stats_t, nmc_kv_view_t,
 };
 use super::store_types::{
     nmc_buffer_t, nmc_completion_t, nmc_extent_t, nmc_object_meta_t, nmc_put_options_t, nmc_retry_hint_t,
@@ -70,11 +70,13 @@ pub fn table() -> String {
         nmc_kv_opened_t { hit_tokens, tokens }
         nmc_kv_room_t { needed, free, evictable }
         nmc_kv_copy_t { from, to }
-        nmc_kv_seq_info_t { struct_size, state, tokens, next_offset_in_block, max_tokens, blocks, dropped, shared, published, contiguous, copies, reserved }
+        nmc_kv_seq_info_t { struct_size, state, tokens, next_offset_in_block, max_tokens, blocks, dropped, shared, published, contiguous, copies, computed }
         nmc_kv_stats_t { struct_size, is_full, total, used, idle, free, published, sequences, asked_tokens, hit_tokens, evicted_blocks, evicted_sequences, deduplicated, arena_bytes, metadata_bytes, fragmentation, reserved0, reserved }
         nmc_kv_view_t { data, shape, strides, element_bytes, contiguous }
         nmc_kv_row_t { uid, rewrites, blocks }
         nmc_kv_event_t { number, kind, reserved, hash, parent }
+        nmc_kv_after_t { kind, reserved, handle }
+        nmc_kv_progress_t { tokens, tokens_done, layers_done, reserved }
     }
     initialiser(&mut text, "NMC_WORLD_CONFIG_INIT", &nmc_world_config_t::defaults());
     initialiser(&mut text, "NMC_STORE_CONFIG_INIT", &nmc_store_config_t::defaults());

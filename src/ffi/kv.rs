@@ -16,8 +16,11 @@ use crate::kv::events::What;
 use crate::kv::evict::Kind as Evict;
 use crate::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Sides};
 use crate::kv::hash::{Algo, BlockHash, Chain, Key};
+use crate::kv::transfer::Link;
 use crate::kv::types::{Attempt, Config, MAX_TOKENS, Open, Placement, Room, State, WhenFull};
+use once_cell::sync::OnceCell;
 use std::ffi::c_char;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A block KV cache: it maps the tokens of sequences to numbered blocks of equal size. Full blocks of equal tokens are
@@ -43,7 +46,9 @@ pub struct nmc_kv_t {
 
 /// The object behind the handle.
 pub(super) struct Kv {
-    pub cache: Cache,
+    pub cache: Arc<Cache>,
+    /// The store that it exchanges blocks with.
+    pub link: OnceCell<Link>,
     pub arena: Arena,
     capacity: u32,
     /// Ids for sequences that are opened by name alone.
@@ -53,7 +58,11 @@ pub(super) struct Kv {
 impl Object for Kv {
     const KIND: u64 = 6;
     const NAME: &'static str = "KV cache";
-    fn cancel(&self) {} // nothing waits
+    fn cancel(&self) {
+        if let Some(link) = self.link.get() {
+            link.close();
+        }
+    }
 }
 
 impl HasC for Kv {
@@ -252,7 +261,8 @@ pub unsafe extern "C" fn nmc_kv_create(config: *const nmc_kv_config_t, out_kv: *
         }
         let groups = groups.into_iter().map(|(geometry, group)| Group { geometry, base: group.memory as u64 });
         let arena = Arena::new(groups.collect());
-        let kv = Kv { cache: Cache::new(config)?, arena, capacity, next_id: AtomicU64::new(1 << 63) };
+        let cache = Arc::new(Cache::new(config)?);
+        let kv = Kv { cache, link: OnceCell::new(), arena, capacity, next_id: AtomicU64::new(1 << 63) };
         slot.write(handle::create(kv)?);
         Ok(())
     })
@@ -867,7 +877,7 @@ pub unsafe extern "C" fn nmc_kv_seq_info(kv: *mut nmc_kv_t, id: u64, info: *mut 
                 published: seq.published,
                 contiguous: u32::from(seq.placement == Placement::Run),
                 copies: seq.copies,
-                reserved: 0,
+                computed: seq.computed,
             })
         })?;
         // SAFETY: the C contract of `info`.

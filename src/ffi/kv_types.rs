@@ -310,8 +310,8 @@ pub struct nmc_kv_seq_info_t {
     pub contiguous: u32,
     /// Copies that `nmc_kv_copies` would tell.
     pub copies: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Leading tokens that are computed, as far as the calls so far tell.
+    pub computed: u32,
 }
 
 /// The state of a KV cache at one moment. Start from `NMC_KV_STATS_INIT`.
@@ -406,4 +406,43 @@ pub struct nmc_kv_event_t {
     pub hash: nmc_kv_hash_t,
     /// For `NMC_KV_EVENT_STORED` the name of the block that it continues; zero if it is a first block.
     pub parent: nmc_kv_hash_t,
+}
+
+/// A transfer waits for nothing: the cache lies in host memory, and the program has written it.
+pub const NMC_KV_AFTER_NOTHING: u32 = 0;
+/// A transfer waits for what is on a stream now; `handle` is the stream.
+pub const NMC_KV_AFTER_STREAM: u32 = 1;
+/// A transfer waits for an event; `handle` is a `cudaEvent_t` that stays until the transfer is over.
+pub const NMC_KV_AFTER_EVENT: u32 = 2;
+
+/// Flag of `nmc_kv_onboard`: fetch all tokens. Otherwise at least the last one is left to be computed.
+pub const NMC_KV_ONBOARD_ALL: u32 = 1;
+/// Flag of `nmc_kv_onboard`: a layer of all blocks after the other, so that computing can begin with the first layers
+/// (`layers_done`); blocks are complete only at the end.
+pub const NMC_KV_ONBOARD_BY_LAYER: u32 = 2;
+
+/// What a transfer waits for.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_after_t {
+    /// `NMC_KV_AFTER_NOTHING`, `NMC_KV_AFTER_STREAM` or `NMC_KV_AFTER_EVENT`.
+    pub kind: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The stream or the event.
+    pub handle: *mut c_void,
+}
+
+/// How far a transfer is.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_progress_t {
+    /// Tokens of its blocks.
+    pub tokens: u64,
+    /// Those of the leading blocks that are done.
+    pub tokens_done: u64,
+    /// Leading layers, counted through all groups, that have come in all blocks.
+    pub layers_done: u32,
+    /// Zero.
+    pub reserved: u32,
 }

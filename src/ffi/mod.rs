@@ -12,6 +12,7 @@ pub mod ep;
 pub mod ep_types;
 pub mod handle;
 pub mod kv;
+pub mod kv_move;
 pub mod kv_tables;
 pub mod kv_types;
 pub mod log;

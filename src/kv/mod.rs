@@ -18,6 +18,7 @@ mod report;
 mod roots;
 mod seq;
 pub mod tables;
+pub mod transfer;
 pub mod types;
 
 pub use cache::Cache;

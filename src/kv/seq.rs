@@ -50,6 +50,8 @@ pub struct Seq {
     pub left: Vec<u32>,
     /// The highest importance of a token in each block, if any was given.
     pub scores: Vec<f32>,
+    /// The transfer that writes its blocks, or 0; until it is over, the sequence can only be read or closed.
+    pub fetching: u64,
     /// Leading blocks that left the window.
     pub slid: u32,
     pub keep: Keep,
@@ -80,6 +82,7 @@ impl Seq {
             held: Vec::new(),
             left: Vec::new(),
             scores: Vec::new(),
+            fetching: 0,
             slid: 0,
             keep: Keep::default(),
             last_use: (0, 0),
@@ -104,7 +107,7 @@ impl Seq {
     /// Finds the ceiling anew, after anything but [`Seq::bump`] changed the sequence.
     pub fn find_ceiling(&mut self, tokens_per_block: u32, window: u32) {
         let unsettled = !self.plan.is_empty() || !self.held.is_empty() || !self.left.is_empty();
-        if self.state != State::Open || unsettled {
+        if self.state != State::Open || unsettled || self.fetching != 0 {
             self.ceiling = 0;
             return;
         }
@@ -127,6 +130,7 @@ impl Seq {
         self.left.clear();
         self.scores.clear();
         (self.tokens, self.computed, self.shared, self.published, self.rewrites, self.slid) = (0, 0, 0, 0, 0, 0);
+        self.fetching = 0;
         self.name = None;
     }
 

@@ -160,6 +160,8 @@ pub struct SeqInfo {
     pub placement: Placement,
     /// Copies that it waits for.
     pub copies: u32,
+    /// Leading tokens that are computed.
+    pub computed: u32,
 }
 
 /// Numbers about a cache. Blocks: `total = free + idle + used`.

@@ -55,6 +55,12 @@ impl Store {
         Self { client, namespace, closing: AtomicBool::new(false) }
     }
 
+    /// Another handle of the same client and namespace.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self::of(Arc::clone(&self.client), self.namespace)
+    }
+
     /// Makes whoever waits through this handle give up, now and later. Other handles of the client are not affected.
     pub fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);

@@ -1,0 +1,210 @@
+//! `nmc_kv_*`: blocks go to an object store, where other caches find them, and come back.
+
+use super::kv::{Kv, nmc_kv_t, with};
+use super::kv_types::*;
+use super::store::{self, nmc_store_t};
+use super::{guard, guard_status, optional_out, out, remember};
+use crate::base::deadline::Deadline;
+use crate::base::error::Result;
+use crate::base::status::{NMC_IN_PROGRESS, NMC_OK, nmc_status_t};
+use crate::kv::transfer::{After, Link, Progress};
+
+/// Ties a cache to a store, through which it exchanges blocks with caches of other processes: those with the same kinds,
+/// types and sizes of heads and blocks, and the same hash and secret. All groups must have memory, which the store can
+/// reach (device memory needs a store that was joined with that device). Once for a cache; it keeps the store open, also
+/// after `nmc_store_destroy`, until it is destroyed itself. Starts a thread, `nmc-kv-move`.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_EXISTS` (it has a store), `NMC_ERR_INVALID_ARG` (a group without
+/// memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index), `NMC_ERR_OS` (no thread).
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_kv_attach_store(kv: *mut nmc_kv_t, store: *mut nmc_store_t) -> nmc_status_t {
+    guard(|| {
+        with(kv, |kv| {
+            if !kv.cache.config().prefix {
+                crate::bail!(NMC_ERR_UNSUPPORTED, "a cache with NMC_KV_NO_PREFIX has no names for its blocks");
+            }
+            let share = store::with(store, |store| Ok(store.share()))?;
+            let link = Link::new(std::sync::Arc::clone(&kv.cache), kv.arena.clone(), share)?;
+            match kv.link.set(link) {
+                Ok(()) => Ok(()),
+                Err(_) => crate::bail!(NMC_ERR_EXISTS, "the cache has a store already"),
+            }
+        })
+    })
+}
+
+fn link(kv: &Kv) -> Result<&Link> {
+    match kv.link.get() {
+        Some(link) => Ok(link),
+        None => crate::bail!(NMC_ERR_INVALID_ARG, "the cache has no store; call nmc_kv_attach_store first"),
+    }
+}
+
+/// # Safety
+/// `after` is NULL or points to a struct.
+unsafe fn after_of(after: *const nmc_kv_after_t) -> Result<After> {
+    if after.is_null() {
+        return Ok(After::Nothing);
+    }
+    // SAFETY: the C contract of `after`.
+    let after = unsafe { &store::array(after, 1, "after")?[0] };
+    Ok(match after.kind {
+        NMC_KV_AFTER_NOTHING => After::Nothing,
+        NMC_KV_AFTER_STREAM => After::Stream(after.handle),
+        NMC_KV_AFTER_EVENT => After::Event(after.handle),
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "kind {other} is none of NMC_KV_AFTER_*"),
+    })
+}
+
+/// Begins to copy the published blocks of the first `n_tokens` tokens of a sequence to the store, which keeps them until it
+/// evicts them; blocks that it has are left out. The blocks are held until it is over, whatever becomes of the sequence.
+/// `after`: what the copy waits for, such as the stream that computes the blocks; needed if the cache lies in device
+/// memory, else NULL for nothing. `*ticket` receives what `nmc_kv_transfer_poll` takes.
+///
+/// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no store; device memory and nothing to wait
+/// for), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`, `NMC_ERR_BUSY` (being fetched), `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED`,
+/// `NMC_ERR_CUDA`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_offload(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    n_tokens: u64,
+    after: *const nmc_kv_after_t,
+    ticket: *mut u64,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(ticket, "ticket")?;
+        // SAFETY: the C contract of `after`.
+        let after = unsafe { after_of(after) }?;
+        with(kv, |kv| {
+            slot.write(link(kv)?.offload(id, u32::try_from(n_tokens).unwrap_or(u32::MAX), &after)?);
+            Ok(())
+        })
+    })
+}
+
+/// Begins to fetch, for a sequence that was just opened, the full blocks that follow those that it found in the cache, as
+/// far as the store has them. `*tokens` receives how many tokens that are, and `*ticket` the ticket; both 0 if there are
+/// none. Until it is over the sequence can be read and closed, all else is `NMC_ERR_BUSY`; then the blocks that came count
+/// as computed, can be matched, and the engine computes the rest. A fetch that fails or is cancelled in the middle leaves
+/// the blocks that were complete, in order, and nothing of the others (see `computed` of `nmc_kv_seq_info`). `after`: what
+/// must be over before the blocks are written; needed if the cache lies in device memory. `flags`:
+/// `NMC_KV_ONBOARD_ALL`, `NMC_KV_ONBOARD_BY_LAYER` or 0.
+///
+/// Does not block. Thread-safe. Not graph-safe. Statuses: those of `nmc_kv_offload`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_onboard(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    flags: u32,
+    after: *const nmc_kv_after_t,
+    ticket: *mut u64,
+    tokens: *mut u64,
+) -> nmc_status_t {
+    guard(|| {
+        let (slot, count) = (out(ticket, "ticket")?, optional_out(tokens, "tokens")?);
+        if flags & !(NMC_KV_ONBOARD_ALL | NMC_KV_ONBOARD_BY_LAYER) != 0 {
+            crate::bail!(NMC_ERR_INVALID_ARG, "flags {flags:#x} are unknown");
+        }
+        // SAFETY: the C contract of `after`.
+        let after = unsafe { after_of(after) }?;
+        with(kv, |kv| {
+            let (all, by_layer) = (flags & NMC_KV_ONBOARD_ALL != 0, flags & NMC_KV_ONBOARD_BY_LAYER != 0);
+            let (number, tokens) = link(kv)?.onboard(id, &after, all, by_layer)?;
+            slot.write(number);
+            if let Some(count) = count {
+                count.write(u64::from(tokens));
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Stores how far a transfer is, and gives the status that it has.
+fn told(
+    kv: &Kv,
+    (now, over): (Progress, Option<Result<()>>),
+    progress: *mut nmc_kv_progress_t,
+) -> Result<nmc_status_t> {
+    if let Some(slot) = optional_out(progress, "progress")? {
+        let size = u64::from(kv.cache.config().tokens_per_block);
+        slot.write(nmc_kv_progress_t {
+            tokens: u64::from(now.blocks) * size,
+            tokens_done: u64::from(now.blocks_done) * size,
+            layers_done: now.layers_done,
+            reserved: 0,
+        });
+    }
+    Ok(match over {
+        None => NMC_IN_PROGRESS,
+        Some(Ok(())) => NMC_OK,
+        Some(Err(error)) => remember(&error),
+    })
+}
+
+/// How a transfer is: `NMC_IN_PROGRESS`, or its outcome, with which the ticket ends. `progress` may be NULL.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_OK` (done), `NMC_IN_PROGRESS`, `NMC_ERR_CANCELLED`, `NMC_ERR_STALE`
+/// (a block left the store meanwhile), `NMC_ERR_CORRUPT` (a checksum or size was wrong), `NMC_ERR_NO_SPACE` (the store is
+/// full), `NMC_ERR_NOT_FOUND` (no such ticket), and what the store and CUDA return.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_transfer_poll(
+    kv: *mut nmc_kv_t,
+    ticket: u64,
+    progress: *mut nmc_kv_progress_t,
+) -> nmc_status_t {
+    guard_status(|| with(kv, |kv| told(kv, link(kv)?.poll(ticket)?, progress)))
+}
+
+/// Waits until a transfer is over, at most `timeout_ms` (-1: 30 s); then like `nmc_kv_transfer_poll`.
+///
+/// Blocks. Thread-safe. Not graph-safe. Statuses: those of `nmc_kv_transfer_poll`; `NMC_IN_PROGRESS` if the time is over first.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_transfer_wait(
+    kv: *mut nmc_kv_t,
+    ticket: u64,
+    timeout_ms: i64,
+    progress: *mut nmc_kv_progress_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        let deadline = Deadline::from_ms(timeout_ms, 30_000)?;
+        with(kv, |kv| told(kv, link(kv)?.wait(ticket, deadline)?, progress))
+    })
+}
+
+/// Asks a transfer to end soon, between two blocks. Its outcome is then told by `nmc_kv_transfer_poll`: cancelled, or done if
+/// it was quicker.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket, or its end was told).
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_kv_transfer_cancel(kv: *mut nmc_kv_t, ticket: u64) -> nmc_status_t {
+    guard(|| with(kv, |kv| link(kv)?.cancel(ticket)))
+}
+
+/// Where the leading tokens of a sequence are: `*computed_tokens` in this cache, `*stored_tokens` in the store (0 without
+/// one). Either may be NULL.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_residency(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    computed_tokens: *mut u64,
+    stored_tokens: *mut u64,
+) -> nmc_status_t {
+    guard(|| {
+        let (here, there) =
+            (optional_out(computed_tokens, "computed_tokens")?, optional_out(stored_tokens, "stored_tokens")?);
+        with(kv, |kv| {
+            let computed = kv.cache.info(id)?.computed;
+            let stored = kv.link.get().map_or(Ok(0), |link| link.stored(id))?;
+            if let Some(slot) = here {
+                slot.write(u64::from(computed));
+            }
+            if let Some(slot) = there {
+                slot.write(u64::from(stored));
+            }
+            Ok(())
+        })
+    })
+}

@@ -1,0 +1,446 @@
+//! Moving published blocks to an object store, where other caches find them, and back. One thread of the link does it, a
+//! job after the other; a job holds its blocks, so that whatever happens to the sequence meanwhile, nothing is reused
+//! under the copy and nothing is lost after it. Blocks that come back can be matched, and count as computed, only when
+//! every byte of them is there and was checked; a job that fails or is cancelled leaves the rest as if never asked for.
+//!
+//! In the store a block is one object: all groups, layers and sides one after the other, so caches whose arenas differ in
+//! the order of these, or in size, can exchange blocks. Its key is the layout and the hash of the block.
+
+use super::arena::Arena;
+use super::cache::Cache;
+use super::geometry::{Order, Side};
+use super::hash::BlockHash;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
+use crate::cuda::{Mark, PointerKind, pointer_kind, wait_for_event};
+use crate::store::Store;
+use crate::store::copy::{Pieces, Slice};
+use crate::store::read::Look;
+use crate::store::write::PutOptions;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+/// Jobs that can wait or be unasked-for at once.
+const MOST_TICKETS: usize = 65_536;
+
+/// What a job waits for before it touches the blocks.
+pub enum After {
+    /// Nothing: the memory is the host's, and the program has written it.
+    Nothing,
+    /// What was on a stream when the job was asked for.
+    Stream(*mut c_void),
+    /// An event of the program, which keeps it until the job is over.
+    Event(*mut c_void),
+}
+
+enum Wait {
+    Nothing,
+    Mark(Mark),
+    Event(u64),
+}
+
+/// How far a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Blocks of the job.
+    pub blocks: u32,
+    /// Leading blocks that are done.
+    pub blocks_done: u32,
+    /// Leading layers that are done in all blocks.
+    pub layers_done: u32,
+}
+
+enum Work {
+    Out,
+    In { id: u64, uid: u64, by_layer: bool },
+}
+
+struct Job {
+    ticket: Arc<Ticket>,
+    number: u64,
+    blocks: Vec<(u32, BlockHash)>,
+    wait: Wait,
+    work: Work,
+}
+
+struct Ticket {
+    blocks: u32,
+    blocks_done: AtomicU32,
+    layers_done: AtomicU32,
+    cancelled: AtomicBool,
+    over: Mutex<Option<Result<()>>>,
+    rings: Condvar,
+}
+
+impl Ticket {
+    fn progress(&self) -> Progress {
+        Progress {
+            blocks: self.blocks,
+            blocks_done: self.blocks_done.load(Ordering::Acquire),
+            layers_done: self.layers_done.load(Ordering::Acquire),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.cancelled.load(Ordering::Acquire) {
+            return Err(Error::new(NMC_ERR_CANCELLED, "the transfer was cancelled"));
+        }
+        Ok(())
+    }
+}
+
+struct Shared {
+    cache: Arc<Cache>,
+    arena: Arena,
+    store: Store,
+    fingerprint: u64,
+    queue: Mutex<(VecDeque<Job>, bool)>,
+    rings: Condvar,
+    tickets: Mutex<HashMap<u64, Arc<Ticket>>>,
+    next: AtomicU64,
+}
+
+/// A cache and the store that it exchanges blocks with.
+pub struct Link {
+    shared: Arc<Shared>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.close();
+        if let Some(worker) = self.worker.take() {
+            // It can only end by a panic that was a bug; its job is over either way.
+            let _ended = worker.join();
+        }
+    }
+}
+
+/// What must be equal for two caches to exchange blocks: everything but the order of layers, K and V, and the sizes.
+fn fingerprint(arena: &Arena) -> u64 {
+    let mut text = String::new();
+    for group in arena.groups() {
+        let shape = group.geometry.shape();
+        let tokens_first = shape.order == Order::LayerMajorNhd;
+        let numbers = (shape.layers, shape.kv_heads, shape.head_dim, shape.tokens_per_block);
+        text.push_str(&format!("{:?} {:?} {numbers:?} {tokens_first};", shape.kind, shape.dtype));
+    }
+    xxhash_rust::xxh64::xxh64(text.as_bytes(), 0)
+}
+
+impl Shared {
+    fn key(&self, hash: BlockHash) -> [u8; 26] {
+        let mut key = *b"kv........................";
+        key[2..10].copy_from_slice(&self.fingerprint.to_le_bytes());
+        key[10..].copy_from_slice(&hash.0);
+        key
+    }
+
+    /// Where a layer of a block lies, counted through all groups, in the order of its bytes in the store.
+    fn slices(&self, block: u32, layers: std::ops::Range<u32>, out: &mut Vec<Slice>) {
+        let mut first = 0;
+        for group in self.arena.groups() {
+            let geometry = &group.geometry;
+            let shape = geometry.shape();
+            let own = layers.start.max(first)..layers.end.min(first + shape.layers);
+            for layer in own {
+                for side in [Side::K, Side::V].into_iter().take(usize::try_from(geometry.side_count()).unwrap_or(1)) {
+                    let at = |head| group.base + geometry.offset(layer - first, side, block, head, 0, 0);
+                    let bytes = geometry.block_bytes() / u64::from(shape.layers) / geometry.side_count();
+                    if shape.order == Order::HeadMajor {
+                        let heads = shape.kv_heads;
+                        let head_bytes = bytes / u64::from(heads);
+                        out.extend((0..heads).map(|head| Slice { address: at(head), bytes: head_bytes }));
+                    } else {
+                        out.push(Slice { address: at(0), bytes });
+                    }
+                }
+            }
+            first += shape.layers;
+        }
+    }
+
+    fn layers(&self) -> u32 {
+        self.arena.groups().iter().map(|group| group.geometry.shape().layers).sum()
+    }
+
+    fn run(&self, job: &Job) -> Result<()> {
+        job.ticket.check()?;
+        match &job.wait {
+            Wait::Nothing => {}
+            Wait::Mark(mark) => mark.wait()?,
+            Wait::Event(event) => {
+                let Some(device) = self.store.client().member().device() else {
+                    crate::bail!(NMC_ERR_UNSUPPORTED, "the store's world was joined without a CUDA device");
+                };
+                wait_for_event(device, *event as *mut c_void)?;
+            }
+        }
+        match job.work {
+            Work::Out => self.send(job),
+            Work::In { by_layer: true, .. } => self.fetch_layers(job),
+            Work::In { .. } => self.fetch_blocks(job),
+        }
+    }
+
+    fn send(&self, job: &Job) -> Result<()> {
+        let mut slices = Vec::new();
+        for (block, hash) in &job.blocks {
+            job.ticket.check()?;
+            let key = self.key(*hash);
+            if !self.store.exists(&key)? {
+                slices.clear();
+                self.slices(*block, 0..self.layers(), &mut slices);
+                match self.store.put(&key, &Pieces::Slices(&slices), &PutOptions::DEFAULT) {
+                    // Somebody else computed and stored the same block.
+                    Err(error) if error.status == NMC_ERR_EXISTS => {}
+                    other => other?,
+                }
+            }
+            job.ticket.blocks_done.fetch_add(1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn fetch(&self, block: u32, hash: BlockHash, layers: std::ops::Range<u32>, slices: &mut Vec<Slice>) -> Result<()> {
+        slices.clear();
+        self.slices(block, 0..layers.start, slices);
+        let offset = slices.iter().map(|slice| slice.bytes).sum();
+        slices.clear();
+        self.slices(block, layers, slices);
+        let pieces = Pieces::Slices(slices);
+        let expected = self.arena.block_bytes();
+        match self.store.read(&self.key(hash), offset, &pieces, |bytes| Ok(bytes == expected))? {
+            Look::Ready(bytes) if bytes == expected => Ok(()),
+            Look::Ready(bytes) => {
+                crate::bail!(NMC_ERR_CORRUPT, "block {hash:?} has {bytes} bytes in the store, not {expected}")
+            }
+            _ => Err(Error::new(NMC_ERR_STALE, format!("block {hash:?} left the store in the meantime"))),
+        }
+    }
+
+    fn fetch_blocks(&self, job: &Job) -> Result<()> {
+        let mut slices = Vec::new();
+        for (block, hash) in &job.blocks {
+            job.ticket.check()?;
+            self.fetch(*block, *hash, 0..self.layers(), &mut slices)?;
+            job.ticket.blocks_done.fetch_add(1, Ordering::Release);
+        }
+        job.ticket.layers_done.store(self.layers(), Ordering::Release);
+        Ok(())
+    }
+
+    fn fetch_layers(&self, job: &Job) -> Result<()> {
+        let mut slices = Vec::new();
+        for layer in 0..self.layers() {
+            for (block, hash) in &job.blocks {
+                job.ticket.check()?;
+                self.fetch(*block, *hash, layer..layer + 1, &mut slices)?;
+            }
+            job.ticket.layers_done.fetch_add(1, Ordering::Release);
+        }
+        job.ticket.blocks_done.store(job.ticket.blocks, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends a job, however it went.
+    fn finish(&self, job: &Job, mut done: Result<()>) {
+        if let Work::In { id, uid, .. } = job.work {
+            let good = job.ticket.blocks_done.load(Ordering::Acquire);
+            let landed = self.cache.land(id, uid, job.number, good);
+            done = done.and(landed);
+        }
+        done = done.and(self.cache.let_hold_go(job.number));
+        *job.ticket.over.lock() = Some(done);
+        job.ticket.rings.notify_all();
+    }
+
+    fn work(&self) {
+        loop {
+            let job = {
+                let mut queue = self.queue.lock();
+                loop {
+                    match queue.0.pop_front() {
+                        Some(job) => break job,
+                        None if queue.1 => return,
+                        None => self.rings.wait(&mut queue),
+                    }
+                }
+            };
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run(&job)));
+            let done = caught.unwrap_or_else(|_| {
+                Err(Error::new(
+                    crate::base::status::NMC_ERR_INTERNAL,
+                    "a bug in a transfer was caught, please report it",
+                ))
+            });
+            self.finish(&job, done);
+        }
+    }
+}
+
+impl Link {
+    /// Ties a cache to a store. All groups must have memory.
+    pub fn new(cache: Arc<Cache>, arena: Arena, store: Store) -> Result<Self> {
+        if arena.groups().is_empty() || arena.groups().iter().any(|group| group.base == 0) {
+            crate::bail!(NMC_ERR_INVALID_ARG, "the cache does not know its memory: set groups with memory");
+        }
+        let fingerprint = fingerprint(&arena);
+        let shared = Arc::new(Shared {
+            cache,
+            arena,
+            store,
+            fingerprint,
+            queue: Mutex::default(),
+            rings: Condvar::new(),
+            tickets: Mutex::default(),
+            next: AtomicU64::new(1),
+        });
+        let worker = {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new()
+                .name("nmc-kv-move".into())
+                .spawn(move || shared.work())
+                .map_err(|cause| Error::os("starting a thread", &cause))?
+        };
+        Ok(Self { shared, worker: Some(worker) })
+    }
+
+    /// Cancels all jobs; no more are taken. Whoever waits for one is told soon.
+    pub fn close(&self) {
+        self.shared.queue.lock().1 = true;
+        for ticket in self.shared.tickets.lock().values() {
+            ticket.cancelled.store(true, Ordering::Release);
+        }
+        self.shared.rings.notify_all();
+        self.shared.store.close();
+    }
+
+    /// Checks what a job is to wait for; memory of a device needs something.
+    fn wait_of(&self, after: &After) -> Result<Wait> {
+        let device = self.shared.store.client().member().device();
+        if let (Some(device), After::Nothing) = (device, after) {
+            for group in self.shared.arena.groups() {
+                let kind = pointer_kind(device, group.base)?;
+                if !matches!(kind, PointerKind::Host | PointerKind::RegisteredHost) {
+                    crate::bail!(
+                        NMC_ERR_INVALID_ARG,
+                        "the cache lies in {kind}: say which stream or event the transfer comes after"
+                    );
+                }
+            }
+        }
+        Ok(match (after, device) {
+            (After::Nothing, _) => Wait::Nothing,
+            (After::Stream(stream), Some(device)) => Wait::Mark(Mark::on(device, *stream)?),
+            (After::Event(event), Some(_)) if !event.is_null() => Wait::Event(*event as u64),
+            (After::Event(_), Some(_)) => crate::bail!(NMC_ERR_INVALID_ARG, "the event is NULL"),
+            (_, None) => crate::bail!(NMC_ERR_UNSUPPORTED, "the store's world was joined without a CUDA device"),
+        })
+    }
+
+    /// Queues a job for blocks that are held under its number.
+    fn queue(&self, number: u64, blocks: Vec<(u32, BlockHash)>, wait: Wait, work: Work) -> u64 {
+        let ticket = Arc::new(Ticket {
+            blocks: u32::try_from(blocks.len()).unwrap_or(u32::MAX),
+            blocks_done: AtomicU32::new(0),
+            layers_done: AtomicU32::new(0),
+            cancelled: AtomicBool::new(false),
+            over: Mutex::new(None),
+            rings: Condvar::new(),
+        });
+        self.shared.tickets.lock().insert(number, Arc::clone(&ticket));
+        self.shared.queue.lock().0.push_back(Job { ticket, number, blocks, wait, work });
+        self.shared.rings.notify_one();
+        number
+    }
+
+    fn number(&self) -> Result<u64> {
+        if self.shared.tickets.lock().len() >= MOST_TICKETS {
+            crate::bail!(NMC_ERR_LIMIT, "{MOST_TICKETS} transfers were never asked for again; poll them");
+        }
+        // Apart from the numbers of pins.
+        Ok(1 << 63 | self.shared.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Sends the published blocks of the first `tokens` tokens of a sequence to the store; those that it has are left out.
+    pub fn offload(&self, id: u64, tokens: u32, after: &After) -> Result<u64> {
+        let wait = self.wait_of(after)?;
+        let number = self.number()?;
+        let blocks = self.shared.cache.hold_published(id, tokens, number)?;
+        Ok(self.queue(number, blocks, wait, Work::Out))
+    }
+
+    /// Fetches the blocks that follow what a sequence has computed, as far as the store has them. Returns the ticket and
+    /// how many tokens that are; 0 and 0 if there are none. Until it is over the sequence can only be read or closed.
+    pub fn onboard(&self, id: u64, after: &After, all: bool, by_layer: bool) -> Result<(u64, u32)> {
+        let wait = self.wait_of(after)?;
+        let (uid, mut hashes) = self.shared.cache.wanted(id, all)?;
+        let keys: Vec<_> = hashes.iter().map(|hash| self.shared.key(*hash)).collect();
+        let there = self.shared.store.match_prefix(keys.iter().map(|key| Ok(&key[..])))?;
+        hashes.truncate(there);
+        if hashes.is_empty() {
+            return Ok((0, 0));
+        }
+        let number = self.number()?;
+        let blocks = self.shared.cache.hold_wanted(id, uid, &hashes, number)?;
+        let tokens = u32::try_from(blocks.len()).unwrap_or(0) * self.shared.cache.config().tokens_per_block;
+        Ok((self.queue(number, blocks, wait, Work::In { id, uid, by_layer }), tokens))
+    }
+
+    /// How many leading tokens of a sequence the store has.
+    pub fn stored(&self, id: u64) -> Result<u32> {
+        let hashes = self.shared.cache.names(id)?;
+        let keys: Vec<_> = hashes.iter().map(|hash| self.shared.key(*hash)).collect();
+        let there = self.shared.store.match_prefix(keys.iter().map(|key| Ok(&key[..])))?;
+        Ok(u32::try_from(there).unwrap_or(0) * self.shared.cache.config().tokens_per_block)
+    }
+
+    fn ticket(&self, number: u64) -> Result<Arc<Ticket>> {
+        let found = self.shared.tickets.lock().get(&number).cloned();
+        found.ok_or_else(|| {
+            Error::new(NMC_ERR_NOT_FOUND, format!("there is no transfer {number}; was its end told before?"))
+        })
+    }
+
+    /// How far a job is, and its outcome if it is over; that is told once.
+    pub fn poll(&self, number: u64) -> Result<(Progress, Option<Result<()>>)> {
+        let ticket = self.ticket(number)?;
+        let over = ticket.over.lock().clone();
+        if over.is_some() {
+            self.shared.tickets.lock().remove(&number);
+        }
+        Ok((ticket.progress(), over))
+    }
+
+    /// The same, after waiting for the end.
+    pub fn wait(&self, number: u64, deadline: Deadline) -> Result<(Progress, Option<Result<()>>)> {
+        let ticket = self.ticket(number)?;
+        let mut over = ticket.over.lock();
+        while over.is_none() && !deadline.left().is_zero() {
+            ticket.rings.wait_for(&mut over, deadline.left());
+        }
+        drop(over);
+        self.poll(number)
+    }
+
+    /// Asks a job to end soon; what it becomes is told as ever.
+    pub fn cancel(&self, number: u64) -> Result<()> {
+        self.ticket(number)?.cancelled.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// What calls for a sequence that is being fetched are told.
+#[cold]
+pub(super) fn busy(id: u64) -> Error {
+    Error::new(
+        NMC_ERR_BUSY,
+        format!("blocks of sequence {id} are being fetched; wait for that, cancel it, or close it"),
+    )
+}

@@ -1,0 +1,444 @@
+//! Blocks that go to a store and come back: bit for bit, in arenas of other layouts; and whatever is cancelled, closed,
+//! damaged or gone on the way, only whole and checked blocks count, and the audit finds every block where it should be.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "a test may"
+)]
+#![allow(unsafe_code, reason = "a test that damages memory")]
+
+mod common;
+
+use nanomc::alloc::blocks::Strategy;
+use nanomc::base::Deadline;
+use nanomc::base::error::Result;
+use nanomc::base::status::*;
+use nanomc::kv::Cache;
+use nanomc::kv::arena::{Arena, Group};
+use nanomc::kv::evict::Kind as Evict;
+use nanomc::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides};
+use nanomc::kv::hash::{Algo, Chain, Key};
+use nanomc::kv::transfer::{After, Link};
+use nanomc::kv::types::{Config, Open, WhenFull};
+use nanomc::store::copy::{Pieces, Slice};
+use nanomc::store::read::Look;
+use nanomc::store::write::PutOptions;
+use nanomc::store::{self, Store};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SIZE: u32 = 4;
+const LAYERS: [u32; 2] = [3, 1];
+const PAGE: u32 = 4096;
+
+fn store(checksums: bool) -> Store {
+    let mut world = common::config(std::path::Path::new("/"), None, 1);
+    (world.dir, world.heap_bytes) = (None, 4096 * u64::from(PAGE));
+    Store::embedded(&world, &store::Config { page_bytes: PAGE, checksums, ..store::Config::default() }).unwrap()
+}
+
+/// A cache with its memory: a group of attention layers and one of latent vectors.
+struct Node {
+    cache: Arc<Cache>,
+    arena: Arena,
+    memory: Vec<Vec<u64>>,
+    link: Link,
+}
+
+impl Node {
+    fn new(store: &Store, blocks: u32, order: Order, sides: Sides) -> Self {
+        let config = Config {
+            total_blocks: blocks,
+            tokens_per_block: SIZE,
+            max_sequences: 64,
+            strategy: Strategy::SizeClass,
+            eviction: Evict::Lru,
+            when_full: WhenFull::Reject,
+            prefix: true,
+            chain: Chain::new(Algo::Blake3, &Key::default()),
+            window: 0,
+            events: 0,
+        };
+        let shape = |kind, layers, kv_heads| Shape {
+            kind,
+            dtype: Dtype::Fp32,
+            layers,
+            kv_heads,
+            head_dim: 6,
+            tokens_per_block: SIZE,
+            total_blocks: u64::from(blocks),
+            order,
+            sides,
+        };
+        let shapes = [shape(Kind::Full, LAYERS[0], 2), shape(Kind::Mla, LAYERS[1], 1)];
+        let geometries = shapes.map(|shape| Geometry::new(shape).unwrap());
+        let memory: Vec<Vec<u64>> = geometries.iter().map(|g| vec![0; g.bytes().div_ceil(8) as usize]).collect();
+        let group =
+            |(geometry, memory): (&Geometry, &Vec<u64>)| Group { geometry: *geometry, base: memory.as_ptr() as u64 };
+        let arena = Arena::new(geometries.iter().zip(&memory).map(group).collect());
+        let cache = Arc::new(Cache::new(config).unwrap());
+        let link = Link::new(Arc::clone(&cache), arena.clone(), store.share()).unwrap();
+        Self { cache, arena, memory, link }
+    }
+
+    /// All places of a token of a sequence, with what makes each of them different.
+    fn places(&self, id: u64, token: u32) -> Vec<(u64, u32)> {
+        let mut all = Vec::new();
+        for (number, group) in (0..).zip(self.arena.groups()) {
+            let shape = group.geometry.shape();
+            let heads = if shape.kind == Kind::Mla { 1 } else { shape.kv_heads };
+            for layer in 0..shape.layers {
+                for side in [Side::K, Side::V].into_iter().take(group.geometry.side_count() as usize) {
+                    for head in 0..heads {
+                        let at = self.arena.address(&self.cache, id, token, number, (layer, side, head)).unwrap();
+                        for dim in 0..shape.head_dim {
+                            let salt = ((number * 8 + layer) * 2 + u32::from(side == Side::V)) * 4 + head;
+                            all.push((at + u64::from(dim) * 4, salt * 64 + dim));
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    fn word(tokens: &[u32], at: u32, salt: u32) -> u32 {
+        let mut x = salt.wrapping_add(77);
+        for token in &tokens[..=at as usize] {
+            x = (x ^ token).wrapping_mul(0x9e37_79b1).rotate_left(13);
+        }
+        x | 1
+    }
+
+    /// Computes tokens of a sequence.
+    fn write(&mut self, id: u64, tokens: &[u32], range: std::ops::Range<u32>) {
+        for at in range {
+            for (address, salt) in self.places(id, at) {
+                // SAFETY: an address in `memory`, which nobody else touches now.
+                unsafe { (address as *mut u32).write(Self::word(tokens, at, salt)) };
+            }
+        }
+    }
+
+    fn is_right(&self, id: u64, tokens: &[u32], range: std::ops::Range<u32>) -> bool {
+        range.into_iter().all(|at| {
+            // SAFETY: an address in `memory`, which no transfer writes now.
+            let read = |address: u64| unsafe { (address as *const u32).read() };
+            self.places(id, at).into_iter().all(|(address, salt)| read(address) == Self::word(tokens, at, salt))
+        })
+    }
+
+    fn open(&self, id: u64, tokens: &[u32]) -> u32 {
+        let n_tokens = tokens.len() as u32;
+        let open = Open { n_tokens, tokens: Some(tokens), max_hit: n_tokens, ..Open::default() };
+        self.cache.open(id, &open).unwrap().expect("room").hit_tokens
+    }
+
+    fn end(&self, ticket: u64) -> (u32, Result<()>) {
+        let (progress, over) = self.link.wait(ticket, Deadline::after(Duration::from_secs(60))).unwrap();
+        (progress.blocks_done, over.expect("it ends"))
+    }
+
+    /// Opens, computes and sends a prompt, and lets it go.
+    fn send(&mut self, id: u64, tokens: &[u32]) {
+        let hit = self.open(id, tokens);
+        self.write(id, tokens, hit..tokens.len() as u32);
+        self.cache.commit(id, tokens.len() as u32).unwrap();
+        let ticket = self.link.offload(id, tokens.len() as u32, &After::Nothing).unwrap();
+        // What becomes of the sequence does not matter any more.
+        self.cache.close(id, false).unwrap();
+        self.end(ticket).1.unwrap();
+    }
+
+    fn is_clean(&self) {
+        self.cache.audit().unwrap();
+        let stats = self.cache.stats();
+        assert_eq!((stats.used, stats.sequences), (0, 0), "nothing is held when nothing is open");
+    }
+}
+
+fn prompt(seed: u32, length: u32) -> Vec<u32> {
+    (0..length).map(|at| seed * 1000 + at).collect()
+}
+
+fn key_of(store: &Store, node: &Node, tokens: &[u32], block: usize) -> Vec<u8> {
+    let hash = node.cache.hashes_of(tokens, b"")[block];
+    let mut found = None;
+    let mut cursor = Some(0);
+    while let Some(at) = cursor {
+        cursor = store
+            .iterate(at, |key, _| {
+                if key.ends_with(&hash.0) {
+                    found = Some(key.to_vec());
+                }
+                true
+            })
+            .unwrap();
+    }
+    found.expect("the block is in the store")
+}
+
+const LAYOUTS: [(Order, Sides); 5] = [
+    (Order::LayerMajor, Sides::Separate),
+    (Order::HeadMajor, Sides::Separate),
+    (Order::BlockMajor, Sides::PerLayer),
+    (Order::LayerMajor, Sides::PerBlock),
+    (Order::BlockMajor, Sides::Separate),
+];
+
+#[test]
+fn blocks_come_back_bit_for_bit_in_any_layout() {
+    let store = store(true);
+    for (from, (order, sides)) in (0..).zip(LAYOUTS) {
+        let mut a = Node::new(&store, 40, order, sides);
+        let tokens = prompt(from + 1, 22);
+        a.send(1, &tokens);
+        for (order, sides) in LAYOUTS {
+            for by_layer in [false, true] {
+                let mut b = Node::new(&store, 40, order, sides);
+                assert_eq!(b.open(7, &tokens), 0);
+                let (ticket, found) = b.link.onboard(7, &After::Nothing, false, by_layer).unwrap();
+                assert_eq!(found, 20, "five full blocks; the last two tokens are left");
+                b.end(ticket).1.unwrap();
+                assert_eq!(b.cache.info(7).unwrap().computed, 20);
+                assert!(b.is_right(7, &tokens, 0..20));
+                assert_eq!(b.link.stored(7).unwrap(), 20);
+                // The rest is computed here, and the next one finds all of it.
+                b.write(7, &tokens, 20..22);
+                b.cache.close(7, false).unwrap();
+                assert_eq!(b.open(8, &tokens), 20);
+                assert!(b.is_right(8, &tokens, 0..20));
+                b.cache.close(8, false).unwrap();
+                b.is_clean();
+            }
+        }
+        a.is_clean();
+    }
+}
+
+#[test]
+fn another_layout_of_heads_and_tokens_finds_nothing() {
+    let store = store(false);
+    let mut a = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
+    let tokens = prompt(1, 16);
+    a.send(1, &tokens);
+    let b = Node::new(&store, 40, Order::LayerMajorNhd, Sides::Separate);
+    b.open(1, &tokens);
+    assert_eq!(b.link.onboard(1, &After::Nothing, true, false).unwrap(), (0, 0));
+    b.cache.close(1, false).unwrap();
+    b.is_clean();
+}
+
+#[test]
+fn what_is_being_fetched_can_be_read_or_closed_and_nothing_else() {
+    let store = store(false);
+    let mut a = Node::new(&store, 600, Order::LayerMajor, Sides::Separate);
+    let tokens = prompt(1, 2000);
+    a.send(1, &tokens);
+    let b = Node::new(&store, 600, Order::HeadMajor, Sides::Separate);
+    b.open(5, &tokens);
+    let (ticket, _) = b.link.onboard(5, &After::Nothing, false, true).unwrap();
+    let busy = |result: Result<()>| {
+        // It may be over by now, on a machine that stalls here; then the call is as any other.
+        if let Err(error) = result {
+            assert_eq!(error.status, NMC_ERR_BUSY);
+        }
+    };
+    busy(b.cache.append(5, 1, None, None).map(|_| ()));
+    busy(b.cache.commit(5, 1).map(|_| ()));
+    busy(b.cache.fork(5, 6).map(|_| ()));
+    busy(b.link.onboard(5, &After::Nothing, false, false).map(|_| ()));
+    assert!(b.cache.unpin(ticket).is_err(), "a transfer's hold is not a pin");
+    b.cache.audit().unwrap();
+    b.cache.close(5, false).unwrap();
+    let _whichever = b.cache.close(6, true);
+    b.end(ticket).1.ok();
+    b.is_clean();
+    assert!(b.link.poll(ticket).is_err(), "an end is told once");
+}
+
+#[test]
+fn cancelled_or_closed_at_any_moment_nothing_is_lost_and_nothing_unwritten_is_matched() {
+    let store = store(true);
+    let mut a = Node::new(&store, 200, Order::LayerMajor, Sides::Separate);
+    let tokens = prompt(3, 400);
+    a.send(1, &tokens);
+    let mut b = Node::new(&store, 210, Order::HeadMajor, Sides::PerLayer);
+    let (mut whole, mut part, mut none) = (0, 0, 0);
+    for round in 0..150u32 {
+        b.memory.iter_mut().for_each(|group| group.fill(u64::MAX));
+        let id = u64::from(round);
+        b.open(id, &tokens);
+        let (ticket, _) = b.link.onboard(id, &After::Nothing, false, round % 3 == 0).unwrap();
+        for _ in 0..round * 37 % 4000 {
+            std::hint::spin_loop();
+        }
+        let closes = round % 2 == 0;
+        if closes {
+            // An abort: an orderly close says that all was computed, if the fetch is over by now.
+            b.cache.close(id, true).unwrap();
+        }
+        if round % 5 > 0 {
+            b.link.cancel(ticket).unwrap();
+        }
+        let (done, over) = b.end(ticket);
+        match over {
+            Ok(()) => whole += 1,
+            Err(error) => {
+                assert_eq!(error.status, NMC_ERR_CANCELLED);
+                if done > 0 { part += 1 } else { none += 1 }
+            }
+        }
+        b.cache.audit().unwrap();
+        if !closes {
+            let computed = b.cache.info(id).unwrap().computed;
+            assert_eq!(computed, done * SIZE, "whole blocks, in order");
+            assert!(b.is_right(id, &tokens, 0..computed));
+            // Not `close`, which would say that the rest was computed.
+            b.cache.close(id, true).unwrap();
+        }
+        // What others find now is right, and no more than what came.
+        let hit = b.open(1_000_000, &tokens);
+        assert!(hit <= done * SIZE && b.is_right(1_000_000, &tokens, 0..hit));
+        b.cache.close(1_000_000, true).unwrap();
+        b.cache.clear().unwrap();
+        b.is_clean();
+    }
+    println!("{whole} whole, {part} in part, {none} not at all");
+    assert!(whole > 0 && none + part > 0);
+}
+
+#[test]
+fn control_a_program_that_says_it_computed_what_never_came_is_caught() {
+    let store = store(false);
+    let mut a = Node::new(&store, 200, Order::LayerMajor, Sides::Separate);
+    let tokens = prompt(3, 400);
+    a.send(1, &tokens);
+    let mut b = Node::new(&store, 210, Order::LayerMajor, Sides::Separate);
+    b.memory.iter_mut().for_each(|group| group.fill(u64::MAX));
+    b.open(1, &tokens);
+    let (ticket, _) = b.link.onboard(1, &After::Nothing, false, true).unwrap();
+    b.link.cancel(ticket).unwrap();
+    let (done, over) = b.end(ticket);
+    b.cache.close(1, false).unwrap();
+    let hit = b.open(2, &tokens);
+    // The last block was left to compute in any case, and never was.
+    assert!(hit > done * SIZE, "{over:?}");
+    assert!(!b.is_right(2, &tokens, 0..hit), "unwritten blocks were taken for right");
+    b.cache.close(2, true).unwrap();
+    b.is_clean();
+}
+
+#[test]
+fn a_block_that_is_damaged_or_of_another_size_ends_the_fetch_before_it() {
+    for (damage, by_layer) in [(true, false), (true, true), (false, false), (false, true)] {
+        let store = store(true);
+        let mut a = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
+        let tokens = prompt(9, 24);
+        a.send(1, &tokens);
+        let key = key_of(&store, &a, &tokens, 3);
+        if damage {
+            let Look::Ready((pin, place)) = store.pin(&key).unwrap() else { panic!() };
+            let address = store.base(0).unwrap() + place.offset + place.bytes_total - 1;
+            // SAFETY: inside the value, which is pinned.
+            unsafe { (address as *mut u8).write(!(address as *const u8).read()) };
+            store.unpin(pin).unwrap();
+        } else {
+            store.remove(&key).unwrap();
+            let less = [7u8; 100];
+            let slices = [Slice { address: less.as_ptr() as u64, bytes: 100 }];
+            store.put(&key, &Pieces::Slices(&slices), &PutOptions::DEFAULT).unwrap();
+        }
+        let b = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
+        b.open(1, &tokens);
+        let (ticket, found) = b.link.onboard(1, &After::Nothing, true, by_layer).unwrap();
+        assert_eq!(found, 24);
+        let (done, over) = b.end(ticket);
+        assert_eq!(over.unwrap_err().status, NMC_ERR_CORRUPT);
+        assert_eq!(done, if by_layer { 0 } else { 3 });
+        assert_eq!(b.cache.info(1).unwrap().computed, done * SIZE);
+        assert!(b.is_right(1, &tokens, 0..done * SIZE));
+        assert_eq!(b.cache.matching(Some(&tokens), None, b""), done * SIZE);
+        b.cache.close(1, true).unwrap();
+        b.is_clean();
+    }
+}
+
+#[test]
+fn blocks_that_leave_the_store_meanwhile_are_missed_and_not_made_up() {
+    let store = store(false);
+    let mut a = Node::new(&store, 900, Order::LayerMajor, Sides::Separate);
+    let (long, tokens) = (prompt(1, 3000), prompt(2, 24));
+    a.send(2, &tokens);
+    let b = Node::new(&store, 900, Order::LayerMajor, Sides::Separate);
+    let mut missed = false;
+    for round in 0..50 {
+        // The thread is busy with the long one when a block of the short one goes.
+        let n = long.len() as u32;
+        let open = Open { n_tokens: n, tokens: Some(&long), max_hit: 0, ..Open::default() };
+        b.cache.open(100, &open).unwrap().unwrap();
+        b.cache.commit(100, n).unwrap();
+        let slow = b.link.offload(100, n, &After::Nothing).unwrap();
+        b.open(1, &tokens);
+        let (ticket, found) = b.link.onboard(1, &After::Nothing, true, false).unwrap();
+        assert_eq!(found, 24);
+        let key = key_of(&store, &a, &tokens, 4);
+        store.remove(&key).unwrap();
+        let (done, over) = b.end(ticket);
+        if let Err(error) = over {
+            assert_eq!((error.status, done), (NMC_ERR_STALE, 4));
+            assert_eq!(b.cache.info(1).unwrap().computed, 16);
+            missed = true;
+        }
+        b.end(slow).1.unwrap();
+        b.cache.close(1, true).unwrap();
+        b.cache.close(100, true).unwrap();
+        b.cache.clear().unwrap();
+        b.is_clean();
+        if missed {
+            break;
+        }
+        store.remove_all().unwrap();
+        a.send(10 + round, &tokens);
+        // The cache had it, so it was not sent: compute it again.
+        a.cache.clear().unwrap();
+        a.send(100 + round, &tokens);
+    }
+    assert!(missed, "in no round was the thread busy long enough");
+}
+
+#[test]
+fn a_full_store_says_so_and_the_cache_goes_on() {
+    let mut world = common::config(std::path::Path::new("/"), None, 1);
+    (world.dir, world.heap_bytes) = (None, 16 * u64::from(PAGE));
+    let config = store::Config { page_bytes: PAGE, ..store::Config::default() };
+    let store = Store::embedded(&world, &config).unwrap();
+    // What is pinned does not make room.
+    let page = vec![1u8; PAGE as usize];
+    let slices = [Slice { address: page.as_ptr() as u64, bytes: u64::from(PAGE) }];
+    let mut pins = Vec::new();
+    for number in 0..64u8 {
+        if store.put(&[number], &Pieces::Slices(&slices), &PutOptions::DEFAULT).is_err() {
+            break;
+        }
+        let Look::Ready((pin, _)) = store.pin(&[number]).unwrap() else { panic!() };
+        pins.push(pin);
+    }
+    assert!(pins.len() < 64);
+    let mut a = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
+    let tokens = prompt(1, 100);
+    a.open(1, &tokens);
+    a.write(1, &tokens, 0..100);
+    a.cache.commit(1, 100).unwrap();
+    let ticket = a.link.offload(1, 100, &After::Nothing).unwrap();
+    let (done, over) = a.end(ticket);
+    assert_eq!(done, 0);
+    assert!(matches!(over.unwrap_err().status, NMC_ERR_NO_SPACE | NMC_ERR_BUSY));
+    assert!(a.is_right(1, &tokens, 0..100));
+    pins.into_iter().for_each(|pin| store.unpin(pin).unwrap());
+    a.cache.close(1, false).unwrap();
+    a.is_clean();
+}
