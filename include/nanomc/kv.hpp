@@ -1,0 +1,682 @@
+/*
+ * The block KV cache for C++17: RAII over nmc_kv_* of nanomc.h. nanomc.hpp includes it; like there, every operation has a
+ * `try_x` that returns a Result, and an `x` that throws nmc::Error. When blocks are published and freed is said at nmc_kv_t.
+ *
+ *   nmc::KvGroup layout(32, 8, 128);                                        // layers, heads of K and V, head size
+ *   nmc::KvCache cache = nmc::KvCache::create(nmc::KvConfig(4096).group(layout.memory(arena, arena_bytes)));
+ *   nmc::KvSequence seq = cache.open(7, prompt);                            // aborted with the scope, unless closed
+ *   prefill(seq.hit_tokens(), ...);                                         // what the cache had need not be computed
+ *   seq.append(token);                                                      // and decode
+ *   seq.close();                                                            // its full blocks stay for others
+ */
+#ifndef NANOMC_KV_HPP
+#define NANOMC_KV_HPP
+
+#include <string_view>
+
+#include "nanomc.hpp"
+
+namespace nmc {
+
+enum class BlockStrategy : uint32_t;  // of blocks.hpp
+
+// ---------------------------------------------------------------------------------------------------- constants --
+
+/// Type of an element.
+enum class KvDtype : uint32_t {
+  fp32 = NMC_KV_FP32,
+  bf16 = NMC_KV_BF16,
+  fp16 = NMC_KV_FP16,
+  fp8 = NMC_KV_FP8,
+  int8 = NMC_KV_INT8,
+};
+
+/// Order of the axes, outermost first.
+enum class KvOrder : uint32_t {
+  layer_major = NMC_KV_LAYER_MAJOR,          ///< [layers, blocks, heads, tokens, dim]
+  head_major = NMC_KV_HEAD_MAJOR,            ///< [heads, layers, blocks, tokens, dim]
+  layer_major_nhd = NMC_KV_LAYER_MAJOR_NHD,  ///< [layers, blocks, tokens, heads, dim]
+  block_major = NMC_KV_BLOCK_MAJOR,          ///< [blocks, layers, heads, tokens, dim]
+};
+
+/// Where K and V stand among the axes.
+enum class KvSides : uint32_t {
+  separate = NMC_KV_SIDES_SEPARATE,    ///< outermost
+  per_layer = NMC_KV_SIDES_PER_LAYER,  ///< right inside the layers
+  per_block = NMC_KV_SIDES_PER_BLOCK,  ///< right inside the blocks
+};
+
+/// K (or the latent vectors), or V.
+enum class KvSide : uint32_t { k = NMC_KV_K, v = NMC_KV_V };
+
+/// Which cached block goes first.
+enum class KvEviction : uint32_t {
+  lru = NMC_KV_EVICT_LRU,
+  lfu = NMC_KV_EVICT_LFU,
+  fifo = NMC_KV_EVICT_FIFO,
+  s3fifo = NMC_KV_EVICT_S3FIFO,
+  priority = NMC_KV_EVICT_PRIORITY,
+};
+
+/// What happens when there is no room.
+enum class KvWhenFull : uint32_t {
+  reject = NMC_KV_FULL_REJECT,
+  shorten = NMC_KV_FULL_SHORTEN,
+  evict_sequence = NMC_KV_FULL_EVICT_SEQUENCE,
+};
+
+/// What names blocks by their tokens.
+enum class KvHash : uint32_t { blake3 = NMC_KV_HASH_BLAKE3, sha256 = NMC_KV_HASH_SHA256, xxh3 = NMC_KV_HASH_XXH3 };
+
+/// Entries of a dense table.
+enum class KvTable : uint32_t { blocks = NMC_KV_TABLE_BLOCKS, offsets = NMC_KV_TABLE_OFFSETS };
+
+// -------------------------------------------------------------------------------------------------------- config --
+
+/// Layers with one layout; see nmc_kv_group_t. The memory stays the program's.
+class KvGroup {
+ public:
+  KvGroup(uint32_t layers, uint32_t kv_heads, uint32_t head_dim) {
+    c_.layers = layers;
+    c_.kv_heads = kv_heads;
+    c_.head_dim = head_dim;
+  }
+  /// Latent vectors of `dim` elements: one head, no V.
+  static KvGroup mla(uint32_t layers, uint32_t dim) {
+    KvGroup group(layers, 1, dim);
+    group.c_.kind = NMC_KV_MLA;
+    return group;
+  }
+  KvGroup& dtype(KvDtype value) {
+    c_.element_bytes = 0;
+    return c_.dtype = static_cast<uint32_t>(value), *this;
+  }
+  /// Elements of so many bytes that the library knows nothing else about.
+  KvGroup& raw(uint32_t element_bytes) {
+    c_.element_bytes = element_bytes;
+    return c_.dtype = NMC_KV_RAW, *this;
+  }
+  KvGroup& order(KvOrder value) { return c_.order = static_cast<uint32_t>(value), *this; }
+  KvGroup& sides(KvSides value) { return c_.sides = static_cast<uint32_t>(value), *this; }
+  KvGroup& memory(void* address, uint64_t bytes) {
+    c_.memory = address;
+    c_.memory_bytes = bytes;
+    return *this;
+  }
+  const nmc_kv_group_t& c() const noexcept { return c_; }
+
+ private:
+  nmc_kv_group_t c_ = NMC_KV_GROUP_INIT;
+};
+
+/// How a KV cache is made; see nmc_kv_config_t. It owns its groups and its secret and can be copied and kept.
+class KvConfig {
+ public:
+  KvConfig() = default;
+  explicit KvConfig(uint32_t total_blocks) { c_.total_blocks = total_blocks; }
+
+  KvConfig& total_blocks(uint32_t value) { return c_.total_blocks = value, *this; }
+  KvConfig& max_total_tokens(uint64_t value) { return c_.max_total_tokens = value, *this; }
+  KvConfig& tokens_per_block(uint32_t value) { return c_.tokens_per_block = value, *this; }
+  KvConfig& capacity_blocks(uint32_t value) { return c_.capacity_blocks = value, *this; }
+  KvConfig& max_sequences(uint32_t value) { return c_.max_sequences = value, *this; }
+  KvConfig& group(const KvGroup& value) { return groups_.push_back(value.c()), *this; }
+  KvConfig& window(uint32_t tokens) { return c_.window = tokens, *this; }
+  KvConfig& strategy(BlockStrategy value) { return c_.strategy = static_cast<uint32_t>(value), *this; }
+  KvConfig& eviction(KvEviction value) { return c_.eviction = static_cast<uint32_t>(value), *this; }
+  KvConfig& when_full(KvWhenFull value) { return c_.when_full = static_cast<uint32_t>(value), *this; }
+  KvConfig& hash(KvHash value) { return c_.hash = static_cast<uint32_t>(value), *this; }
+  KvConfig& hash_secret(std::string value) { return secret_ = std::move(value), *this; }
+  /// No block is matched or published.
+  KvConfig& no_prefix(bool value = true) { return c_.flags = value ? NMC_KV_NO_PREFIX : 0, *this; }
+
+  /// The C struct; it points into this object.
+  nmc_kv_config_t c() const noexcept {
+    nmc_kv_config_t c = c_;
+    c.groups = groups_.data();
+    c.n_groups = static_cast<uint32_t>(groups_.size());
+    c.hash_secret = {secret_.data(), secret_.size()};
+    return c;
+  }
+  /// Bytes of memory that the group with this number needs.
+  Result<uint64_t> try_group_bytes(uint32_t number = 0) const {
+    const nmc_kv_config_t config = c();
+    uint64_t bytes = 0;
+    const nmc_status_t status = nmc_kv_group_bytes(&config, number, &bytes);
+    if (status < 0) return detail::failure(status);
+    return bytes;
+  }
+#if NMC_HPP_EXCEPTIONS
+  uint64_t group_bytes(uint32_t number = 0) const { return try_group_bytes(number).value(); }
+#endif
+
+ private:
+  std::vector<nmc_kv_group_t> groups_;
+  std::string secret_;
+  nmc_kv_config_t c_ = NMC_KV_CONFIG_INIT;
+};
+
+/// How a sequence is opened; see nmc_kv_open_t. Its strings and hashes are copied.
+class KvOpen {
+ public:
+  /// Its blocks follow each other.
+  KvOpen& contiguous(bool value = true) { return flag(NMC_KV_OPEN_CONTIGUOUS, value); }
+  /// Nothing is matched or published.
+  KvOpen& unshared(bool value = true) { return flag(NMC_KV_OPEN_PRIVATE, value); }
+  /// The last token may come from the cache, too.
+  KvOpen& match_all(bool value = true) { return flag(NMC_KV_OPEN_MATCH_ALL, value); }
+  KvOpen& priority(uint32_t value, uint32_t ttl_ms = 0) {
+    c_.ttl_ms = ttl_ms;
+    return c_.priority = value, *this;
+  }
+  KvOpen& salt(std::string value) { return salt_ = std::move(value), *this; }
+  KvOpen& name(std::string value) { return name_ = std::move(value), *this; }
+  /// Hashes of its full blocks, as hash() of a cache with the same secret gives them.
+  KvOpen& hashes(std::vector<nmc_kv_hash_t> value) {
+    given_ = true;
+    return hashes_ = std::move(value), *this;
+  }
+  /// The C struct; it points into this object.
+  nmc_kv_open_t c() const noexcept {
+    static const nmc_kv_hash_t none{};
+    nmc_kv_open_t c = c_;
+    c.salt = {salt_.data(), salt_.size()};
+    c.name = {name_.data(), name_.size()};
+    c.hashes = !given_ ? nullptr : hashes_.empty() ? &none : hashes_.data();
+    c.n_hashes = hashes_.size();
+    return c;
+  }
+
+ private:
+  KvOpen& flag(uint32_t bit, bool value) { return c_.flags = (c_.flags & ~bit) | (value ? bit : 0), *this; }
+
+  std::string salt_, name_;
+  std::vector<nmc_kv_hash_t> hashes_;
+  bool given_ = false;
+  nmc_kv_open_t c_ = NMC_KV_OPEN_INIT;
+};
+
+/// Tokens of the caller, or so many that are not known. For arguments: it owns nothing.
+class KvTokens {
+ public:
+  KvTokens(const uint32_t* data, size_t count) noexcept : data_(data == nullptr ? &none() : data), count_(count) {}
+  KvTokens(view<const uint32_t> tokens) noexcept : KvTokens(tokens.data(), tokens.size()) {}
+  KvTokens(const std::vector<uint32_t>& tokens) noexcept : KvTokens(tokens.data(), tokens.size()) {}
+  KvTokens(const uint32_t& token) noexcept : KvTokens(&token, 1) {}
+  /// Blocks of tokens that are not known are neither matched nor published.
+  static KvTokens unknown(uint64_t count) noexcept {
+    KvTokens tokens(nullptr, 0);
+    tokens.data_ = nullptr;
+    tokens.count_ = count;
+    return tokens;
+  }
+  /// Not NULL for tokens that are known, even if there are none.
+  const uint32_t* data() const noexcept { return data_; }
+  uint64_t size() const noexcept { return count_; }
+
+ private:
+  static const uint32_t& none() noexcept {
+    static const uint32_t zero = 0;
+    return zero;
+  }
+  const uint32_t* data_;
+  uint64_t count_;
+};
+
+// ----------------------------------------------------------------------------------------------------- sequences --
+
+/// Blocks that stay in the cache as long as this object lives. Move-only.
+class KvPin {
+ public:
+  KvPin() = default;
+  KvPin(nmc_kv_t* kv, uint64_t pin, uint64_t tokens) noexcept : kv_(kv), pin_(pin), tokens_(tokens) {}
+  KvPin(KvPin&& other) noexcept : kv_(std::exchange(other.kv_, nullptr)), pin_(other.pin_), tokens_(other.tokens_) {}
+  KvPin& operator=(KvPin&& other) noexcept {
+    if (this != &other) {
+      if (kv_ != nullptr) (void)nmc_kv_unpin(kv_, pin_);
+      kv_ = std::exchange(other.kv_, nullptr);
+      pin_ = other.pin_;
+      tokens_ = other.tokens_;
+    }
+    return *this;
+  }
+  KvPin(const KvPin&) = delete;
+  KvPin& operator=(const KvPin&) = delete;
+  ~KvPin() {
+    if (kv_ != nullptr) (void)nmc_kv_unpin(kv_, pin_);
+  }
+
+  explicit operator bool() const noexcept { return kv_ != nullptr; }
+  /// Tokens that it covers.
+  uint64_t tokens() const noexcept { return tokens_; }
+  uint64_t c() const noexcept { return pin_; }
+  Result<void> try_unpin() { return detail::done(nmc_kv_unpin(std::exchange(kv_, nullptr), pin_)); }
+#if NMC_HPP_EXCEPTIONS
+  void unpin() { try_unpin().value(); }
+#endif
+
+ private:
+  nmc_kv_t* kv_ = nullptr;
+  uint64_t pin_ = 0;
+  uint64_t tokens_ = 0;
+};
+
+/// An open sequence. Move-only. Unless it is closed before, it is aborted with this object: what was not committed, and does
+/// not count as computed yet, is not published. Calls that can lack room store in `*room` how much there was.
+class KvSequence {
+ public:
+  KvSequence() = default;
+  /// Takes over a sequence that is open.
+  KvSequence(nmc_kv_t* kv, uint64_t id, nmc_kv_opened_t opened = {0, 0}) noexcept : kv_(kv), id_(id), opened_(opened) {}
+  KvSequence(KvSequence&& other) noexcept
+      : kv_(std::exchange(other.kv_, nullptr)), id_(other.id_), opened_(other.opened_) {}
+  KvSequence& operator=(KvSequence&& other) noexcept {
+    if (this != &other) {
+      if (kv_ != nullptr) (void)nmc_kv_close(kv_, id_, NMC_KV_CLOSE_ABORT);
+      kv_ = std::exchange(other.kv_, nullptr);
+      id_ = other.id_;
+      opened_ = other.opened_;
+    }
+    return *this;
+  }
+  KvSequence(const KvSequence&) = delete;
+  KvSequence& operator=(const KvSequence&) = delete;
+  ~KvSequence() {
+    if (kv_ != nullptr) (void)nmc_kv_close(kv_, id_, NMC_KV_CLOSE_ABORT);
+  }
+
+  explicit operator bool() const noexcept { return kv_ != nullptr; }
+  uint64_t id() const noexcept { return id_; }
+  /// Leading tokens that the cache had when it was opened.
+  uint32_t hit_tokens() const noexcept { return opened_.hit_tokens; }
+  /// Tokens that it was opened with: as many as asked for, or fewer with KvWhenFull::shorten.
+  uint32_t opened_tokens() const noexcept { return opened_.tokens; }
+  /// Gives the sequence away: the caller closes it.
+  uint64_t release() noexcept { return kv_ = nullptr, id_; }
+
+  Result<void> try_append(KvTokens tokens, nmc_kv_room_t* room = nullptr) const {
+    return detail::done(nmc_kv_append(kv_, id_, tokens.data(), tokens.size(), room));
+  }
+  Result<void> try_append_scored(KvTokens tokens, float importance, nmc_kv_room_t* room = nullptr) const {
+    return detail::done(nmc_kv_append_scored(kv_, id_, tokens.data(), tokens.size(), importance, room));
+  }
+  /// The first `tokens` tokens are computed.
+  Result<void> try_commit(uint64_t tokens) const { return detail::done(nmc_kv_commit(kv_, id_, tokens)); }
+  /// Room for `tokens` tokens in all.
+  Result<void> try_reserve(uint64_t tokens, nmc_kv_room_t* room = nullptr) const {
+    return detail::done(nmc_kv_reserve(kv_, id_, tokens, room));
+  }
+  /// Keeps the first `tokens` tokens. Look at copies() afterwards.
+  Result<void> try_truncate(uint64_t tokens, nmc_kv_room_t* room = nullptr) const {
+    return detail::done(nmc_kv_truncate(kv_, id_, tokens, room));
+  }
+  /// Another sequence with the same tokens. Look at its copies().
+  Result<KvSequence> try_fork(uint64_t child, nmc_kv_room_t* room = nullptr) const {
+    const nmc_status_t status = nmc_kv_fork(kv_, id_, child, room);
+    if (status < 0) return detail::failure(status);
+    return KvSequence(kv_, child);
+  }
+  /// The block copies that it waits for; they are told once.
+  Result<std::vector<nmc_kv_copy_t>> try_copies() const {
+    std::vector<nmc_kv_copy_t> copies(1);
+    for (;;) {
+      size_t n = 0;
+      const nmc_status_t status = nmc_kv_copies(kv_, id_, copies.data(), copies.size(), &n);
+      if (status < 0 && status != NMC_ERR_TOO_SMALL) return detail::failure(status);
+      copies.resize(n);
+      if (status == NMC_OK) return copies;
+    }
+  }
+  /// Drops up to `count` full blocks from the middle, the least important first; gives how many went.
+  Result<uint32_t> try_drop_least(uint32_t count, uint32_t keep_first, uint32_t keep_recent) const {
+    uint32_t dropped = 0;
+    const nmc_status_t status = nmc_kv_drop_least(kv_, id_, count, keep_first, keep_recent, &dropped);
+    if (status < 0) return detail::failure(status);
+    return dropped;
+  }
+  /// Keeps the published blocks of the first `tokens` tokens.
+  Result<KvPin> try_pin(uint64_t tokens) const {
+    uint64_t pin = 0, covered = 0;
+    const nmc_status_t status = nmc_kv_pin(kv_, id_, tokens, &pin, &covered);
+    if (status < 0) return detail::failure(status);
+    return KvPin(kv_, pin, covered);
+  }
+  Result<nmc_kv_seq_info_t> try_info() const {
+    nmc_kv_seq_info_t info = NMC_KV_SEQ_INFO_INIT;
+    const nmc_status_t status = nmc_kv_seq_info(kv_, id_, &info);
+    if (status < 0) return detail::failure(status);
+    return info;
+  }
+  /// K or V in one layer, as a 4-D tensor.
+  Result<nmc_kv_view_t> try_view(uint32_t layer, KvSide side, uint32_t group = 0) const {
+    nmc_kv_view_t view{};
+    const nmc_status_t status = nmc_kv_view(kv_, id_, group, layer, static_cast<uint32_t>(side), &view);
+    if (status < 0) return detail::failure(status);
+    return view;
+  }
+  /// Where the vector of one token lies.
+  Result<void*> try_token_address(uint64_t token, uint32_t layer, KvSide side, uint32_t head, uint32_t group = 0) const {
+    void* address = nullptr;
+    const nmc_status_t status =
+        nmc_kv_token_address(kv_, id_, token, group, layer, static_cast<uint32_t>(side), head, &address);
+    if (status < 0) return detail::failure(status);
+    return address;
+  }
+  /// Closes it: everything that it has counts as computed.
+  Result<void> try_close() { return detail::done(nmc_kv_close(std::exchange(kv_, nullptr), id_, 0)); }
+  /// Closes it: what was not committed, and does not count as computed yet, was not.
+  Result<void> try_abort() { return detail::done(nmc_kv_close(std::exchange(kv_, nullptr), id_, NMC_KV_CLOSE_ABORT)); }
+
+#if NMC_HPP_EXCEPTIONS
+  void append(KvTokens tokens, nmc_kv_room_t* room = nullptr) const { try_append(tokens, room).value(); }
+  void append_scored(KvTokens tokens, float importance, nmc_kv_room_t* room = nullptr) const {
+    try_append_scored(tokens, importance, room).value();
+  }
+  void commit(uint64_t tokens) const { try_commit(tokens).value(); }
+  void reserve(uint64_t tokens, nmc_kv_room_t* room = nullptr) const { try_reserve(tokens, room).value(); }
+  void truncate(uint64_t tokens, nmc_kv_room_t* room = nullptr) const { try_truncate(tokens, room).value(); }
+  KvSequence fork(uint64_t child, nmc_kv_room_t* room = nullptr) const { return try_fork(child, room).value(); }
+  std::vector<nmc_kv_copy_t> copies() const { return try_copies().value(); }
+  uint32_t drop_least(uint32_t count, uint32_t keep_first, uint32_t keep_recent) const {
+    return try_drop_least(count, keep_first, keep_recent).value();
+  }
+  KvPin pin(uint64_t tokens) const { return try_pin(tokens).value(); }
+  nmc_kv_seq_info_t info() const { return try_info().value(); }
+  nmc_kv_view_t view(uint32_t layer, KvSide side, uint32_t group = 0) const {
+    return try_view(layer, side, group).value();
+  }
+  void* token_address(uint64_t token, uint32_t layer, KvSide side, uint32_t head, uint32_t group = 0) const {
+    return try_token_address(token, layer, side, head, group).value();
+  }
+  void close() { try_close().value(); }
+  void abort() { try_abort().value(); }
+#endif
+
+ private:
+  nmc_kv_t* kv_ = nullptr;
+  uint64_t id_ = 0;
+  nmc_kv_opened_t opened_ = {0, 0};
+};
+
+// --------------------------------------------------------------------------------------------------------- cache --
+
+/// The compressed table that FlashInfer takes.
+struct KvCsr {
+  std::vector<int32_t> indptr, indices, last_page_len;
+};
+
+/// A block KV cache. Move-only. All members may be called from any thread.
+class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
+ public:
+  using Handle::Handle;
+
+  static Result<KvCache> try_create(const KvConfig& config) {
+    const nmc_kv_config_t c = config.c();
+    nmc_kv_t* handle = nullptr;
+    const nmc_status_t status = nmc_kv_create(&c, &handle);
+    if (status < 0) return detail::failure(status);
+    return KvCache(handle);
+  }
+
+  /// Opens a sequence under an id of the caller.
+  Result<KvSequence> try_open(uint64_t id, KvTokens tokens, const KvOpen& options = {},
+                              nmc_kv_room_t* room = nullptr) const {
+    const nmc_kv_open_t c = options.c();
+    nmc_kv_opened_t opened = {0, 0};
+    const nmc_status_t status = nmc_kv_open(get(), id, tokens.data(), tokens.size(), &c, &opened, room);
+    if (status < 0) return detail::failure(status);
+    return KvSequence(get(), id, opened);
+  }
+  /// Opens a sequence under the name in `options`, and an id of the cache.
+  Result<KvSequence> try_open_named(KvTokens tokens, const KvOpen& options, nmc_kv_room_t* room = nullptr) const {
+    const nmc_kv_open_t c = options.c();
+    nmc_kv_opened_t opened = {0, 0};
+    uint64_t id = 0;
+    const nmc_status_t status = nmc_kv_open_named(get(), tokens.data(), tokens.size(), &c, &id, &opened, room);
+    if (status < 0) return detail::failure(status);
+    return KvSequence(get(), id, opened);
+  }
+  /// The id of the open sequence with this name.
+  Result<uint64_t> try_find(std::string_view name) const {
+    uint64_t id = 0;
+    const nmc_status_t status = nmc_kv_find(get(), {name.data(), name.size()}, &id);
+    if (status < 0) return detail::failure(status);
+    return id;
+  }
+  /// One token more for each sequence. Those that fail are as they were; `statuses`, if not empty, has one for each.
+  Result<void> try_append_batch(view<const uint64_t> ids, view<const uint32_t> tokens,
+                                view<nmc_status_t> statuses = {}) const {
+    if ((!tokens.empty() && tokens.size() != ids.size()) || (!statuses.empty() && statuses.size() != ids.size())) {
+      return Failure{NMC_ERR_INVALID_ARG, "tokens and statuses are one for each sequence, or none"};
+    }
+    return detail::done(nmc_kv_append_batch(get(), ids.data(), tokens.empty() ? nullptr : tokens.data(), ids.size(),
+                                            statuses.empty() ? nullptr : statuses.data()));
+  }
+  /// How many leading tokens the cache has now.
+  Result<uint64_t> try_match(KvTokens tokens, std::string_view salt = {}) const {
+    uint64_t hit = 0;
+    const nmc_status_t status =
+        nmc_kv_match(get(), tokens.data(), tokens.size(), nullptr, {salt.data(), salt.size()}, &hit);
+    if (status < 0) return detail::failure(status);
+    return hit;
+  }
+  /// The hashes of the full blocks of `tokens`, of which there are tokens.size() / `tokens_per_block`.
+  Result<std::vector<nmc_kv_hash_t>> try_hash(KvTokens tokens, uint32_t tokens_per_block, std::string_view salt = {}) const {
+    if (tokens_per_block == 0) return Failure{NMC_ERR_INVALID_ARG, "tokens_per_block is 0"};
+    std::vector<nmc_kv_hash_t> hashes(static_cast<size_t>(tokens.size() / tokens_per_block));
+    const nmc_status_t status =
+        nmc_kv_hash(get(), tokens.data(), tokens.size(), {salt.data(), salt.size()}, hashes.data());
+    if (status < 0) return detail::failure(status);
+    return hashes;
+  }
+
+  /// Writes what changed in the rows of a dense table; see nmc_kv_table. `rows` belongs to the table, and is resized to one
+  /// row a sequence; gives how many entries were stored.
+  Result<uint64_t> try_table(view<const uint64_t> ids, std::vector<nmc_kv_row_t>& rows, view<int32_t> table, size_t width,
+                             int32_t pad = 0, KvTable format = KvTable::blocks) const {
+    const size_t sides = format == KvTable::offsets ? 2 : 1;
+    if (width == 0 || table.size() / sides / width < ids.size()) {
+      return Failure{NMC_ERR_INVALID_ARG, "the table has no room for a row of each sequence"};
+    }
+    rows.resize(ids.size(), nmc_kv_row_t{0, 0, 0});
+    uint64_t written = 0;
+    const nmc_status_t status = nmc_kv_table(get(), static_cast<uint32_t>(format), ids.data(), ids.size(), rows.data(),
+                                             table.data(), width, pad, &written);
+    if (status < 0) return detail::failure(status);
+    return written;
+  }
+  /// The compressed table.
+  Result<KvCsr> try_table_csr(view<const uint64_t> ids) const {
+    KvCsr csr;
+    csr.indptr.resize(ids.size() + 1);
+    csr.last_page_len.resize(ids.size());
+    for (;;) {  // it may grow between two calls
+      size_t n = 0;
+      const nmc_status_t status = nmc_kv_table_csr(get(), ids.data(), ids.size(), csr.indptr.data(), csr.indices.data(),
+                                                   csr.indices.size(), &n, csr.last_page_len.data());
+      if (status < 0 && status != NMC_ERR_TOO_SMALL) return detail::failure(status);
+      csr.indices.resize(n);
+      if (status == NMC_OK) return csr;
+    }
+  }
+  /// Slots of the last `counts[i]` tokens of each sequence; without counts of the last one.
+  Result<std::vector<int64_t>> try_slots(view<const uint64_t> ids, view<const uint32_t> counts = {}) const {
+    if (!counts.empty() && counts.size() != ids.size()) {
+      return Failure{NMC_ERR_INVALID_ARG, "counts are one for each sequence, or none"};
+    }
+    std::vector<int64_t> slots;
+    for (;;) {
+      size_t n = 0;
+      const nmc_status_t status = nmc_kv_slots(get(), ids.data(), counts.empty() ? nullptr : counts.data(), ids.size(),
+                                               slots.data(), slots.size(), &n);
+      if (status < 0 && status != NMC_ERR_TOO_SMALL) return detail::failure(status);
+      slots.resize(n);
+      if (status == NMC_OK) return slots;
+    }
+  }
+
+  /// Evicts every cached block that nobody holds; gives how many.
+  Result<uint64_t> try_clear() const {
+    uint64_t evicted = 0;
+    const nmc_status_t status = nmc_kv_clear(get(), &evicted);
+    if (status < 0) return detail::failure(status);
+    return evicted;
+  }
+  Result<void> try_resize(uint32_t total_blocks) const { return detail::done(nmc_kv_resize(get(), total_blocks)); }
+  /// Up to `count` sequences, the one that was used longest ago first.
+  Result<std::vector<uint64_t>> try_victims(size_t count) const {
+    std::vector<uint64_t> ids(count);
+    size_t n = 0;
+    const nmc_status_t status = nmc_kv_victims(get(), ids.data(), ids.size(), &n);
+    if (status < 0) return detail::failure(status);
+    ids.resize(n);
+    return ids;
+  }
+  Result<nmc_kv_stats_t> try_stats() const {
+    nmc_kv_stats_t stats = NMC_KV_STATS_INIT;
+    const nmc_status_t status = nmc_kv_stats(get(), &stats);
+    if (status < 0) return detail::failure(status);
+    return stats;
+  }
+  /// The state as text for people.
+  Result<std::string> try_dump() const {
+    return detail::text([&](char* buffer, size_t capacity, size_t* needed) {
+      return nmc_kv_dump(get(), buffer, capacity, needed);
+    });
+  }
+  /// A picture of the blocks.
+  Result<std::string> try_map() const {
+    return detail::text([&](char* buffer, size_t capacity, size_t* needed) {
+      return nmc_kv_map(get(), buffer, capacity, needed);
+    });
+  }
+  /// Counts every block afresh.
+  Result<void> try_audit() const { return detail::done(nmc_kv_audit(get())); }
+
+#if NMC_HPP_EXCEPTIONS
+  static KvCache create(const KvConfig& config) { return try_create(config).value(); }
+  KvSequence open(uint64_t id, KvTokens tokens, const KvOpen& options = {}, nmc_kv_room_t* room = nullptr) const {
+    return try_open(id, tokens, options, room).value();
+  }
+  KvSequence open_named(KvTokens tokens, const KvOpen& options, nmc_kv_room_t* room = nullptr) const {
+    return try_open_named(tokens, options, room).value();
+  }
+  uint64_t find(std::string_view name) const { return try_find(name).value(); }
+  void append_batch(view<const uint64_t> ids, view<const uint32_t> tokens, view<nmc_status_t> statuses = {}) const {
+    try_append_batch(ids, tokens, statuses).value();
+  }
+  uint64_t match(KvTokens tokens, std::string_view salt = {}) const { return try_match(tokens, salt).value(); }
+  std::vector<nmc_kv_hash_t> hash(KvTokens tokens, uint32_t tokens_per_block, std::string_view salt = {}) const {
+    return try_hash(tokens, tokens_per_block, salt).value();
+  }
+  uint64_t table(view<const uint64_t> ids, std::vector<nmc_kv_row_t>& rows, view<int32_t> out, size_t width,
+                 int32_t pad = 0, KvTable format = KvTable::blocks) const {
+    return try_table(ids, rows, out, width, pad, format).value();
+  }
+  KvCsr table_csr(view<const uint64_t> ids) const { return try_table_csr(ids).value(); }
+  std::vector<int64_t> slots(view<const uint64_t> ids, view<const uint32_t> counts = {}) const {
+    return try_slots(ids, counts).value();
+  }
+  uint64_t clear() const { return try_clear().value(); }
+  void resize(uint32_t total_blocks) const { try_resize(total_blocks).value(); }
+  std::vector<uint64_t> victims(size_t count) const { return try_victims(count).value(); }
+  nmc_kv_stats_t stats() const { return try_stats().value(); }
+  std::string dump() const { return try_dump().value(); }
+  std::string map() const { return try_map().value(); }
+  void audit() const { try_audit().value(); }
+#endif
+};
+
+// ------------------------------------------------------------------------------------------------- by request id --
+
+/// The cache for programs that know sequences by the text of a request id, and tokens only by their number: the names of
+/// the simple contiguous caches that it replaces. Nothing throws: false, 0 or an empty view is what went wrong, and
+/// nmc_last_error_message() says why. Does not own the cache.
+class KvByRequest {
+ public:
+  explicit KvByRequest(const KvCache& cache) noexcept : kv_(cache.get()) {}
+
+  bool allocateFor(std::string_view request, uint64_t tokens) const {
+    nmc_kv_open_t options = NMC_KV_OPEN_INIT;
+    options.flags = NMC_KV_OPEN_CONTIGUOUS;
+    options.name = {request.data(), request.size()};
+    uint64_t id = 0;
+    return nmc_kv_open_named(kv_, nullptr, tokens, &options, &id, nullptr, nullptr) == NMC_OK;
+  }
+  bool freeFor(std::string_view request) const {
+    uint64_t id = 0;
+    return find(request, &id) && nmc_kv_close(kv_, id, 0) == NMC_OK;
+  }
+  /// One token more. The blocks may move: `moved`, if not NULL, receives the copies to make before the next call.
+  bool appendToken(std::string_view request, std::vector<nmc_kv_copy_t>* moved = nullptr) const {
+    uint64_t id = 0;
+    if (!find(request, &id) || nmc_kv_append(kv_, id, nullptr, 1, nullptr) != NMC_OK) return false;
+    if (moved == nullptr) return true;
+    KvSequence seq(kv_, id);
+    Result<std::vector<nmc_kv_copy_t>> copies = seq.try_copies();
+    seq.release();
+    if (copies.ok()) *moved = *copies;
+    return copies.ok();
+  }
+  uint32_t usedTokens(std::string_view request) const { return info(request).tokens; }
+  uint32_t getTokenOffsetInBlock(std::string_view request) const { return info(request).next_offset_in_block; }
+  nmc_kv_view_t getKView(std::string_view request, uint32_t layer) const { return tensor(request, layer, NMC_KV_K); }
+  nmc_kv_view_t getVView(std::string_view request, uint32_t layer) const { return tensor(request, layer, NMC_KV_V); }
+
+  /// Bytes of the arena that are in use, and that are not; of a cache whose capacity is its size.
+  uint64_t getTotalAllocated() const {
+    const nmc_kv_stats_t now = stats();
+    return now.total == 0 ? 0 : now.arena_bytes / now.total * now.used;
+  }
+  uint64_t getTotalFree() const {
+    const nmc_kv_stats_t now = stats();
+    return now.total == 0 ? 0 : now.arena_bytes / now.total * (now.total - now.used);
+  }
+  uint64_t getNumAllocatedSequences() const { return stats().sequences; }
+  bool isFull() const { return stats().is_full != 0; }
+  float getFragmentation() const { return stats().fragmentation; }
+  template <class Stream>
+  void dumpCacheStats(Stream& out) const {
+    out << detail::text([&](char* buffer, size_t capacity, size_t* needed) {
+             return nmc_kv_dump(kv_, buffer, capacity, needed);
+           }).value_or({});
+  }
+  template <class Stream>
+  void dumpBlockMap(Stream& out) const {
+    out << detail::text([&](char* buffer, size_t capacity, size_t* needed) {
+             return nmc_kv_map(kv_, buffer, capacity, needed);
+           }).value_or({});
+  }
+
+ private:
+  bool find(std::string_view request, uint64_t* id) const {
+    return nmc_kv_find(kv_, {request.data(), request.size()}, id) == NMC_OK;
+  }
+  nmc_kv_seq_info_t info(std::string_view request) const {
+    nmc_kv_seq_info_t info = NMC_KV_SEQ_INFO_INIT;
+    uint64_t id = 0;
+    if (find(request, &id)) (void)nmc_kv_seq_info(kv_, id, &info);
+    return info;
+  }
+  nmc_kv_view_t tensor(std::string_view request, uint32_t layer, uint32_t side) const {
+    nmc_kv_view_t view{};
+    uint64_t id = 0;
+    if (find(request, &id)) (void)nmc_kv_view(kv_, id, 0, layer, side, &view);
+    return view;
+  }
+  nmc_kv_stats_t stats() const {
+    nmc_kv_stats_t stats = NMC_KV_STATS_INIT;
+    (void)nmc_kv_stats(kv_, &stats);
+    return stats;
+  }
+  nmc_kv_t* kv_;
+};
+
+namespace detail {
+static_assert(is_move_only_v<KvCache> && is_move_only_v<KvSequence> && is_move_only_v<KvPin>, "sequences have one owner");
+static_assert(sizeof(KvCache) == sizeof(void*), "a handle costs one pointer");
+}  // namespace detail
+
+}  // namespace nmc
+
+#endif  // NANOMC_KV_HPP
