@@ -13,11 +13,11 @@ use super::types::{
     Attempt, BlockCopy, Config, MAX_TOKENS, Open, Opened, Placement, Room, SeqInfo, State, Stats, WhenFull,
 };
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
+use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use crate::sync::ids::Ids;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -40,6 +40,8 @@ pub(super) struct Counters {
 /// Sequences of one or a few threads.
 #[derive(Default)]
 pub(super) struct Lane {
+    /// Its place among the lanes.
+    number: usize,
     pub(super) seqs: Vec<Seq>,
     vacant: Vec<u32>,
     /// Free blocks; the allocator counts them as used.
@@ -107,6 +109,12 @@ fn no_pin(pin: u64) -> Error {
 }
 
 #[cold]
+fn name_taken(name: &[u8]) -> Error {
+    let text = String::from_utf8_lossy(name);
+    Error::new(NMC_ERR_EXISTS, format!("a sequence named '{text}' is already open"))
+}
+
+#[cold]
 pub(super) fn too_long(id: u64, tokens: u64, limit: u32) -> Error {
     Error::new(NMC_ERR_LIMIT, format!("sequence {id} would have {tokens} tokens, its limit is {limit}"))
 }
@@ -135,7 +143,7 @@ impl Cache {
         // Small pools have no spare blocks in lanes: there they would be missed.
         let spare_max = (config.total_blocks as usize / (LANES * 8)).min(SPARE_MAX);
         Ok(Self {
-            lanes: (0..LANES).map(|_| Aligned(Mutex::default())).collect(),
+            lanes: (0..LANES).map(|number| Aligned(Mutex::new(Lane { number, ..Lane::default() }))).collect(),
             spare_max: if spare_max < 8 { 0 } else { spare_max },
             ids: Mutex::new(()),
             table: Ids::new(config.max_sequences),
@@ -248,10 +256,23 @@ impl Cache {
                     continue;
                 }
             }
-            if self.config.when_full != WhenFull::EvictSequence || !self.evict_oldest(id)? {
+            if self.config.when_full != WhenFull::EvictSequence
+                || !self.could_fit(id, room)
+                || !self.evict_oldest(id)?
+            {
                 return Ok(Err(room));
             }
         }
+    }
+
+    /// Whether there would be room if all sequences but `id` were gone.
+    fn could_fit(&self, id: u64, room: Room) -> bool {
+        let mut kept: HashSet<u32> = self.pins.lock().values().flatten().copied().collect();
+        if let Ok((lane, at)) = self.locked(id) {
+            kept.extend(lane.seqs[at].counted().chain(lane.seqs[at].private()));
+        }
+        let total = u64::from(self.pool.lock().levels().total);
+        room.needed + kept.len() as u64 <= total
     }
 
     /// Gives the spare blocks of all lanes back; false if there were none.
@@ -320,6 +341,9 @@ impl Cache {
     /// Opens a sequence: takes what the cache has of its tokens and gets blocks for the rest, all or nothing.
     pub fn open(&self, id: u64, open: &Open<'_>) -> Result<Attempt<Opened>> {
         self.check_open(open)?;
+        // Before anything is evicted for it; looked at again when it is entered.
+        self.table.check_vacant(id)?;
+        self.check_name(open.name)?;
         let prefix = self.config.prefix && !open.no_publish && (open.tokens.is_some() || open.hashes.is_some());
         let root = if prefix && self.needs_root(open.tokens) {
             self.config.chain.root(&[open.salt])
@@ -386,14 +410,20 @@ impl Cache {
         Ok(Ok(got))
     }
 
+    fn check_name(&self, name: Option<&[u8]>) -> Result<()> {
+        match name {
+            Some(name) if self.names.lock().contains_key(name) => Err(name_taken(name)),
+            _ => Ok(()),
+        }
+    }
+
     /// Makes a sequence known by its id, and by its name if it has one.
     fn enter(&self, id: u64, slot: u32, name: Option<&[u8]>) -> Result<()> {
         let mut names = name.map(|name| (self.names.lock(), name));
         if let Some((names, name)) = &names
             && names.contains_key(*name)
         {
-            let text = String::from_utf8_lossy(name);
-            crate::bail!(NMC_ERR_EXISTS, "a sequence named '{text}' is already open");
+            return Err(name_taken(name));
         }
         {
             let _table = self.ids.lock();
@@ -509,7 +539,7 @@ impl Cache {
         if lane.seqs[from].fetching != 0 {
             return Err(super::transfer::busy(parent));
         }
-        let number = self.table.hint(parent).unwrap_or(0) >> LANE_SHIFT;
+        self.table.check_vacant(child)?;
         let at = lane.vacancy()?;
         let mut new = std::mem::replace(&mut lane.seqs[at], Seq::new());
         new.reset();
@@ -519,10 +549,10 @@ impl Cache {
             Ok(Ok(())) => {
                 (new.id, new.state) = (child, State::Open);
                 lane.opened += 1;
-                new.uid = uid_of(number as usize, lane.opened);
+                new.uid = uid_of(lane.number, lane.opened);
                 new.last_use = self.stamp(&mut lane.tick);
                 new.find_ceiling(self.config.tokens_per_block, self.config.window);
-                self.enter(child, slot_of(number as usize, at), None).map(Ok)
+                self.enter(child, slot_of(lane.number, at), None).map(Ok)
             }
             other => other,
         };
@@ -589,7 +619,7 @@ impl Cache {
     fn evict_oldest(&self, id: u64) -> Result<bool> {
         let Some(victim) = self.oldest(1, Some(id)).pop() else { return Ok(false) };
         let taken = self.with(victim, |seq, hands| {
-            hands.settle(seq)?;
+            // What does not count as computed yet may never be: nothing more is published.
             hands.empty(seq)?;
             seq.state = State::Evicted;
             Ok(())

@@ -66,8 +66,8 @@ impl Ids {
         None
     }
 
-    /// Adds an id that is not there yet. One writer at a time: the caller has a lock for it.
-    pub fn insert(&self, id: u64, slot: u32) -> Result<()> {
+    /// Whether an id could be added now; like a hint, if the table changes meanwhile.
+    pub fn check_vacant(&self, id: u64) -> Result<()> {
         if self.hint(id).is_some() {
             return Err(Error::new(NMC_ERR_EXISTS, format!("sequence {id} is already open")));
         }
@@ -75,6 +75,12 @@ impl Ids {
             let text = format!("all {} sequences of the cache are open; raise max_sequences", self.limit);
             return Err(Error::new(NMC_ERR_LIMIT, text));
         }
+        Ok(())
+    }
+
+    /// Adds an id that is not there yet. One writer at a time: the caller has a lock for it.
+    pub fn insert(&self, id: u64, slot: u32) -> Result<()> {
+        self.check_vacant(id)?;
         let mut at = self.home(id);
         while self.entries[at].slot.load(Ordering::Relaxed) != 0 {
             at = self.after(at);
