@@ -320,6 +320,8 @@ impl Hands<'_> {
             seq.cut_tokens(tokens, size);
         }
         seq.scores.truncate(keep);
+        // Blocks that come where others left the window will leave it again.
+        seq.slid = seq.slid.min(u32::try_from(keep).unwrap_or(u32::MAX));
         Ok(Ok(()))
     }
 
