@@ -55,12 +55,17 @@ impl Cache {
 
     /// The blocks for people: `.` free, `X` held by sequences or pins, `c` cached and idle.
     pub fn map(&self) -> String {
-        let stats = self.stats();
+        // Counted in the picture: the numbers of another moment would not be those that it shows.
+        let states = self.states();
+        let count = |what: char| states.iter().filter(|state| **state == what).count();
         let mut text = format!(
             "KV blocks: total {}, used {}, cached {}, free {}\n  (. = free, X = used, c = cached)\n",
-            stats.total, stats.used, stats.idle, stats.free
+            states.len(),
+            count('X'),
+            count('c'),
+            count('.')
         );
-        for line in self.states().chunks(LINE) {
+        for line in states.chunks(LINE) {
             text.push_str("    ");
             text.extend(line);
             text.push('\n');
