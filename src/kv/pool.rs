@@ -89,6 +89,28 @@ pub struct Levels {
     pub evicted: u64,
 }
 
+/// What stands above a published block, with itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Held blocks alone.
+    Held,
+    /// Idle ones, and below these none that is held.
+    Idle,
+    /// A held one below an idle one.
+    Cut,
+}
+
+impl Place {
+    /// The place of a block that builds on one with this place.
+    const fn below(self, held: bool) -> Self {
+        match (self, held) {
+            (Self::Held, true) => Self::Held,
+            (Self::Held | Self::Idle, false) => Self::Idle,
+            (Self::Idle, true) | (Self::Cut, _) => Self::Cut,
+        }
+    }
+}
+
 fn buckets_for(total: u32) -> usize {
     (total as usize / 4 * 3).next_power_of_two().max(1)
 }
@@ -390,13 +412,57 @@ impl Pool {
         }
     }
 
+    /// Makes idle blocks evictable on which held ones build, since their sequences dropped them: the held ones, which nobody
+    /// could match without these, leave the index, and all that builds on them. Looks at all blocks.
+    fn uncover(&mut self) -> Result<()> {
+        let mut places = vec![None; self.info.len()];
+        let (mut path, mut cut) = (Vec::new(), Vec::new());
+        for block in 0..self.blocks.total() {
+            // Up to a block whose place is known, or to the root; then down again.
+            let mut at = block;
+            let mut place = loop {
+                let Some(entry) = self.info.get(at as usize).filter(|entry| entry.is_published()) else {
+                    break Place::Held;
+                };
+                if let Some(known) = places[at as usize] {
+                    break known;
+                }
+                path.push(at);
+                at = entry.parent;
+            };
+            while let Some(down) = path.pop() {
+                place = place.below(self.info[down as usize].refs > 0);
+                places[down as usize] = Some(place);
+                if place == Place::Cut {
+                    cut.push(down);
+                }
+            }
+        }
+        for block in cut {
+            let idle = self.info[block as usize].refs == 0;
+            self.remove(block);
+            if idle {
+                self.evicted += 1;
+                self.blocks.give(&[block])?;
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a published block that nothing builds on out of the index; its holders keep it.
     pub fn unpublish(&mut self, block: u32) -> bool {
         let entry = self.info[block as usize];
-        if !entry.is_published() || entry.children > 0 {
-            return false;
+        let can = entry.is_published() && entry.children == 0;
+        if can {
+            self.remove(block);
         }
-        let bucket = self.bucket(self.info[block as usize].hash);
+        can
+    }
+
+    /// Takes a published block out of the index. All that builds on it must leave as well.
+    fn remove(&mut self, block: u32) {
+        let entry = self.info[block as usize];
+        let bucket = self.bucket(entry.hash);
         let mut at = self.buckets[bucket];
         if at == block {
             self.buckets[bucket] = entry.chain;
@@ -417,12 +483,16 @@ impl Pool {
         self.info[block as usize].parent = NONE;
         self.published -= 1;
         self.idle -= u32::from(entry.refs == 0);
-        true
     }
 
     /// Evicts one idle block and hands it to the caller, private.
-    fn evict(&mut self, now: u32) -> Option<u32> {
-        let block = self.policy.victim(&mut self.info, now)?;
+    fn evict(&mut self, now: u32) -> Result<Option<u32>> {
+        let mut victim = self.policy.victim(&mut self.info, now);
+        if victim.is_none() && self.idle > 0 {
+            self.uncover()?;
+            victim = self.policy.victim(&mut self.info, now);
+        }
+        let Some(block) = victim else { return Ok(None) };
         // The next victim is most often the one behind it.
         if let Some(next) = self.info.get(self.info[block as usize].next() as usize) {
             hint(&self.buckets[self.bucket(next.hash)]);
@@ -432,7 +502,7 @@ impl Pool {
         }
         self.unpublish(block);
         self.evicted += 1;
-        Some(block)
+        Ok(Some(block))
     }
 
     /// Adds `count` private blocks to `out`: free ones first, then idle cached ones, which leave the index. All or
@@ -449,12 +519,15 @@ impl Pool {
             return Ok(false);
         }
         while out.len() < before + count {
-            let Some(block) = self.evict(now) else {
-                self.blocks.give(&out[before..])?;
+            let at = out.len();
+            out.push(0);
+            if let Some(block) = self.evict(now)? {
+                out[at] = block;
+            } else if !self.blocks.take(&mut out[at..]) {
+                self.blocks.give(&out[before..at])?;
                 out.truncate(before);
                 return Ok(false);
-            };
-            out.push(block);
+            }
         }
         Ok(true)
     }
@@ -465,7 +538,7 @@ impl Pool {
             if let Some(run) = self.blocks.take_run(count) {
                 return Ok(Some(run));
             }
-            let Some(block) = self.evict(now) else { return Ok(None) };
+            let Some(block) = self.evict(now)? else { return Ok(self.blocks.take_run(count)) };
             self.blocks.give(&[block])?;
         }
     }
@@ -485,17 +558,16 @@ impl Pool {
         // If all of them go, one event says so.
         let all = self.idle == self.published && self.idle > 0;
         self.events.mute(all);
-        let (mut count, evicted) = (0, self.evicted);
-        while let Some(block) = self.evict(now) {
+        let (before, evicted) = (self.idle, self.evicted);
+        while let Some(block) = self.evict(now)? {
             self.blocks.give(&[block])?;
-            count += 1;
         }
         self.events.mute(false);
         self.evicted = evicted;
         if all {
             self.events.push(What::Cleared, BlockHash::default(), BlockHash::default());
         }
-        Ok(count)
+        Ok(before - self.idle)
     }
 
     /// Events from number `from` on, see [`Events::read`].
@@ -531,6 +603,7 @@ impl Pool {
             self.blocks.grow(total)?;
             self.fit(total);
         } else {
+            self.uncover()?;
             // Leaves above the new end go first, as often as that frees what they continue.
             loop {
                 let above: Vec<u32> = (total..old)
