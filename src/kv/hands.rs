@@ -92,8 +92,10 @@ impl Hands<'_> {
         {
             let fits = usize::try_from(room.free + room.evictable).unwrap_or(0).min(want - hits);
             // Another thread may be quicker; then this one gets what is left, or nothing.
+            // With hits alone there would be nothing to compute, unless that is what was asked for.
+            let hits_do = hits > 0 && open.max_hit >= open.n_tokens;
             for fits in [fits, fits / 2] {
-                if fits + hits > 0 && got.is_err() {
+                if (fits > 0 || hits_do) && got.is_err() {
                     got = self.grow(seq, hits + fits)?;
                 }
             }
