@@ -502,6 +502,55 @@ void shorten() {
   e.verify();
   OK(e.close(2));
   OK(e.close(4));
+
+  promise("a sequence that is shortened to what the cache has would have nothing to compute: there is no room for it");
+  OK(nmc_kv_clear(e.kv, nullptr));
+  OK(e.open(5, numbers(0, 32)));
+  OK(nmc_kv_commit(e.kv, 5, 32));
+  const Tokens other = joined(numbers(0, 8), numbers(900, 8));
+  GIVES(e.open(6, other), NMC_ERR_NO_SPACE);
+  OK(e.open(6, other, "", NMC_KV_OPEN_MATCH_ALL));
+  CHECK(e.opened.hit_tokens == 8 && e.opened.tokens == 8);
+  e.verify();
+  OK(e.close(5));
+  OK(e.close(6));
+}
+
+void order_of_eviction() {
+  promise("the policy says which cached prefix goes first, and a tail goes before what it continues");
+  struct Want {
+    uint32_t eviction;
+    uint32_t first;  // which prompt loses blocks first: 0, 100 or 200
+  };
+  // Prompt 0 is the oldest and used again at the end; prompt 100 is used often; prompt 200 has the priority.
+  for (const Want want : {Want{NMC_KV_EVICT_LRU, 100}, Want{NMC_KV_EVICT_LFU, 200}, Want{NMC_KV_EVICT_FIFO, 0},
+                          Want{NMC_KV_EVICT_PRIORITY, 100}}) {
+    nmc_kv_config_t config = plain_config(9);
+    config.eviction = want.eviction;
+    Cache cache(config);
+    Engine e = cache.engine();
+    uint64_t id = 1;
+    const auto use = [&](uint32_t first) {
+      nmc_kv_open_t options = NMC_KV_OPEN_INIT;
+      options.flags = NMC_KV_OPEN_MATCH_ALL;
+      options.priority = first == 200 ? 5 : 0;
+      OK(e.open(id, numbers(first, 12), options));
+      OK(e.close(id++));
+    };
+    use(0);
+    for (int i = 0; i < 9; ++i) use(100);
+    use(200);
+    for (int i = 0; i < 3; ++i) use(0);
+    CHECK(e.stats().idle == 9);
+    OK(e.open(id, numbers(900, 4)));
+    for (uint32_t prompt : {0u, 100u, 200u}) {
+      if (!CHECK(e.match(numbers(prompt, 12)) == (prompt == want.first ? 8 : 12))) {
+        std::printf("     eviction %u, prompt %u\n", want.eviction, prompt);
+      }
+    }
+    e.verify();
+    OK(e.close(id));
+  }
 }
 
 void evict_sequences() {
@@ -944,6 +993,10 @@ void walk(const Walk& how, uint32_t steps, uint32_t seed, bool deep) {
           pins.pop_back();
         }
         if (below(50) == 0) OK(nmc_kv_clear(e.kv, nullptr));
+        if (below(10) == 0) {
+          const nmc_status_t status = nmc_kv_resize(e.kv, how.config.total_blocks - below(how.config.total_blocks / 2));
+          CHECK(status == NMC_OK || status == NMC_ERR_BUSY);
+        }
         break;
     }
     if (!e.verify() || failed_checks != before) {
@@ -957,6 +1010,7 @@ void walk(const Walk& how, uint32_t steps, uint32_t seed, bool deep) {
   e.verify();
   CHECK(e.stats().used == 0);
   OK(nmc_kv_clear(e.kv, nullptr));
+  OK(nmc_kv_resize(e.kv, how.config.total_blocks));
   CHECK(e.stats().free == how.config.total_blocks);
 }
 
@@ -1046,6 +1100,7 @@ int main(int argc, char** argv) {
   window();
   contiguous();
   shorten();
+  order_of_eviction();
   evict_sequences();
   pins();
   sizes();
