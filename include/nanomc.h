@@ -64,7 +64,7 @@
   {NMC_KV_FULL, NMC_KV_BF16, 0, 0, 0, 0, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE, NULL, 0, {0, 0}}
 #define NMC_KV_CONFIG_INIT \
   { \
-    (uint32_t)sizeof(nmc_kv_config_t), NMC_ABI_VERSION, 0, 16, 0, 0, 65536, NULL, 0, 0, NMC_BLOCKS_BEST, \
+    (uint32_t)sizeof(nmc_kv_config_t), NMC_ABI_VERSION, 0, 16, 0, 0, 0, NULL, 0, 0, NMC_BLOCKS_BEST, \
     NMC_KV_EVICT_LRU, NMC_KV_FULL_REJECT, NMC_KV_HASH_BLAKE3, 0, 0, {NULL, 0}, {0, 0, 0, 0} \
   }
 #define NMC_KV_OPEN_INIT \
@@ -650,6 +650,21 @@
  * TensorRT-LLM's block offsets are.
  */
 #define NMC_KV_TABLE_OFFSETS 1
+
+/**
+ * Event: a block can be matched now.
+ */
+#define NMC_KV_EVENT_STORED 0
+
+/**
+ * Event: a block is no longer there.
+ */
+#define NMC_KV_EVENT_REMOVED 1
+
+/**
+ * Event: no block is there any more.
+ */
+#define NMC_KV_EVENT_CLEARED 2
 
 /**
  * An allocator of blocks: it knows their numbers, 0 to `total_blocks` - 1, and nothing of what lies in them. Blocks are
@@ -1983,7 +1998,7 @@ typedef struct nmc_kv_config_t {
    */
   uint32_t capacity_blocks;
   /**
-   * Sequences that can be open at once. Default 65,536; each takes 32 bytes.
+   * Sequences that can be open at once, up to 2^24; each takes 32 bytes. 0: an eighth of the blocks, 1,024 to 65,536.
    */
   uint32_t max_sequences;
   /**
@@ -2020,9 +2035,9 @@ typedef struct nmc_kv_config_t {
    */
   uint32_t flags;
   /**
-   * Zero.
+   * How many events `nmc_kv_events` can look back; 48 bytes each. 0 for none.
    */
-  uint32_t reserved0;
+  uint32_t event_capacity;
   /**
    * Secret that goes into all hashes; caches with the same one name the same tokens alike. Empty: a fixed one, the same
    * everywhere.
@@ -2140,6 +2155,32 @@ typedef struct nmc_kv_copy_t {
    */
   int32_t to;
 } nmc_kv_copy_t;
+
+/**
+ * What entered or left the prefix index.
+ */
+typedef struct nmc_kv_event_t {
+  /**
+   * Counts up by one.
+   */
+  uint64_t number;
+  /**
+   * `NMC_KV_EVENT_STORED`, `NMC_KV_EVENT_REMOVED` or `NMC_KV_EVENT_CLEARED`.
+   */
+  uint32_t kind;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
+  /**
+   * Name of the block; zero for `NMC_KV_EVENT_CLEARED`.
+   */
+  struct nmc_kv_hash_t hash;
+  /**
+   * For `NMC_KV_EVENT_STORED` the name of the block that it continues; zero if it is a first block.
+   */
+  struct nmc_kv_hash_t parent;
+} nmc_kv_event_t;
 
 /**
  * What a sequence is. Start from `NMC_KV_SEQ_INFO_INIT`.
@@ -3790,6 +3831,33 @@ nmc_status_t nmc_kv_unpin(struct nmc_kv_t *kv, uint64_t pin);
  */
 nmc_status_t nmc_kv_clear(struct nmc_kv_t *kv,
                           uint64_t *evicted);
+
+/**
+ * Stores events from number `*cursor` on in `events`, up to `capacity` of them, how many in `*n`, and the number to go on
+ * with in `*cursor`, which begins at 0. `lost`, if not NULL, receives how many were overwritten before they could be read:
+ * if it is not 0, what the reader knows has a gap, and `nmc_kv_snapshot` fills it.
+ *
+ * Does not block. Thread-safe; every reader has its own cursor. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
+ */
+nmc_status_t nmc_kv_events(struct nmc_kv_t *kv,
+                           uint64_t *cursor,
+                           struct nmc_kv_event_t *events,
+                           size_t capacity,
+                           size_t *n,
+                           uint64_t *lost);
+
+/**
+ * Stores every block of the prefix index as an event `NMC_KV_EVENT_STORED`, each after the one that it continues, how
+ * many in `*n`, and in `*cursor` the number with which `nmc_kv_events` goes on from there.
+ *
+ * Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than
+ * `capacity`; `*n` was stored).
+ */
+nmc_status_t nmc_kv_snapshot(struct nmc_kv_t *kv,
+                             uint64_t *cursor,
+                             struct nmc_kv_event_t *events,
+                             size_t capacity,
+                             size_t *n);
 
 /**
  * Changes the number of blocks, up to `capacity_blocks` of the config. Sequences stay as they are: the blocks that go are
