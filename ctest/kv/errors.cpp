@@ -196,6 +196,9 @@ void handles() {
     GIVES(nmc_kv_dump(kv, nullptr, 0, &n), NMC_ERR_BAD_HANDLE);
     GIVES(nmc_kv_map(kv, nullptr, 0, &n), NMC_ERR_BAD_HANDLE);
     GIVES(nmc_kv_audit(kv), NMC_ERR_BAD_HANDLE);
+    nmc_kv_event_t event;
+    GIVES(nmc_kv_events(kv, &number, &event, 1, &n, nullptr), NMC_ERR_BAD_HANDLE);
+    GIVES(nmc_kv_snapshot(kv, &number, &event, 1, &n), NMC_ERR_BAD_HANDLE);
   }
   OK(nmc_blocks_destroy(other));
 }

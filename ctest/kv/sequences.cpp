@@ -670,6 +670,102 @@ void sizes() {
   e.verify();
 }
 
+// What a router that reads the events knows: the blocks by name, each with the one that it continues.
+struct Router {
+  std::map<std::string, std::string> known;
+  uint64_t cursor = 0, lost = 0;
+  static std::string name(const nmc_kv_hash_t& hash) { return std::string(reinterpret_cast<const char*>(hash.bytes), 16); }
+  void apply(const nmc_kv_event_t& event) {
+    if (event.kind == NMC_KV_EVENT_STORED) {
+      const std::string parent = name(event.parent);
+      CHECK(parent == std::string(16, '\0') || known.count(parent) == 1);  // never before what it continues
+      CHECK(known.emplace(name(event.hash), parent).second);
+    } else if (event.kind == NMC_KV_EVENT_REMOVED) {
+      CHECK(known.erase(name(event.hash)) == 1);
+    } else {
+      known.clear();
+    }
+  }
+  void read(nmc_kv_t* kv) {
+    nmc_kv_event_t events[7];
+    for (size_t n = 7; n == 7;) {
+      uint64_t gone = 77;
+      const uint64_t first = cursor;
+      OK(nmc_kv_events(kv, &cursor, events, 7, &n, &gone));
+      lost += gone;
+      if (gone != 0) return;
+      for (size_t i = 0; i < n; ++i) {
+        CHECK(events[i].number == first + i);
+        apply(events[i]);
+      }
+    }
+  }
+  std::map<std::string, std::string> snapshot(nmc_kv_t* kv) {
+    Router fresh;
+    size_t n = 0;
+    (void)nmc_kv_snapshot(kv, &cursor, nullptr, 0, &n);
+    std::vector<nmc_kv_event_t> events(n);
+    OK(nmc_kv_snapshot(kv, &cursor, events.data(), n, &n));
+    for (const nmc_kv_event_t& event : events) fresh.apply(event);
+    return fresh.known;
+  }
+};
+
+void events() {
+  promise("who reads the events knows what the index has, also when dropped blocks are evicted under held ones");
+  nmc_kv_config_t config = plain_config(12);
+  config.event_capacity = 64;
+  Cache cache(config);
+  Engine e = cache.engine();
+  Router router;
+  const auto same = [&] {
+    router.read(e.kv);
+    Router other;
+    return router.lost == 0 && router.known == other.snapshot(e.kv) && router.known.size() == e.stats().published &&
+           other.cursor == router.cursor;
+  };
+  OK(e.open(1, numbers(0, 40)));
+  CHECK(same() && router.known.empty());
+  OK(nmc_kv_commit(e.kv, 1, 40));
+  CHECK(same() && router.known.size() == 10);
+  OK(nmc_kv_drop_least(e.kv, 1, 6, 1, 1, nullptr));
+  CHECK(same() && router.known.size() == 10);
+  OK(e.open(2, numbers(100, 20)));
+  CHECK(same() && router.known.size() < 10);
+  OK(e.close(2));
+  CHECK(same());
+  OK(nmc_kv_clear(e.kv, nullptr));
+  CHECK(same() && router.known.size() == e.stats().published);
+  OK(e.close(1));
+  OK(nmc_kv_clear(e.kv, nullptr));
+  CHECK(same() && router.known.empty());
+  e.verify();
+  for (uint64_t id = 10; id < 40; ++id) {
+    OK(e.open(id, numbers(static_cast<uint32_t>(id) * 100, 30)));
+    OK(e.close(id));
+  }
+  router.read(e.kv);
+  CHECK(router.lost > 0);
+  router.known = router.snapshot(e.kv);
+  router.lost = 0;
+  CHECK(same() && router.known.size() == 12 - e.stats().free);
+  size_t n = 0;
+  nmc_kv_event_t one;
+  FAILS(nmc_kv_snapshot(e.kv, &router.cursor, &one, 1, &n), NMC_ERR_TOO_SMALL, "blocks are cached");
+  uint64_t cursor = UINT64_MAX;
+  OK(nmc_kv_events(e.kv, &cursor, &one, 1, &n, nullptr));
+  CHECK(n == 0 && cursor == router.cursor);
+  GIVES(nmc_kv_events(e.kv, nullptr, &one, 1, &n, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_kv_events(e.kv, &cursor, nullptr, 1, &n, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_kv_events(e.kv, &cursor, &one, 1, nullptr, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_kv_snapshot(e.kv, nullptr, &one, 1, &n), NMC_ERR_INVALID_ARG);
+
+  nmc::KvCache wrapped = nmc::KvCache::create(nmc::KvConfig(64).event_capacity(100));
+  wrapped.open(1, numbers(0, 32)).close();
+  uint64_t from = 0, after = 0;
+  CHECK(wrapped.events(from).events.size() == 2 && wrapped.snapshot(after).size() == 2 && from == after);
+}
+
 void named() {
   promise("sequences are found by name while they are open");
   Cache cache(plain_config(64));
@@ -1104,6 +1200,7 @@ int main(int argc, char** argv) {
   evict_sequences();
   pins();
   sizes();
+  events();
   named();
   texts();
   tables();

@@ -127,6 +127,8 @@ class KvConfig {
   KvConfig& when_full(KvWhenFull value) { return c_.when_full = static_cast<uint32_t>(value), *this; }
   KvConfig& hash(KvHash value) { return c_.hash = static_cast<uint32_t>(value), *this; }
   KvConfig& hash_secret(std::string value) { return secret_ = std::move(value), *this; }
+  /// How many events can be looked back at.
+  KvConfig& event_capacity(uint32_t value) { return c_.event_capacity = value, *this; }
   /// No block is matched or published.
   KvConfig& no_prefix(bool value = true) { return c_.flags = value ? NMC_KV_NO_PREFIX : 0, *this; }
 
@@ -405,6 +407,12 @@ struct KvCsr {
   std::vector<int32_t> indptr, indices, last_page_len;
 };
 
+/// What entered and left the prefix index.
+struct KvEvents {
+  std::vector<nmc_kv_event_t> events;
+  uint64_t lost = 0;  ///< events that were overwritten before these; a snapshot fills the gap
+};
+
 /// A block KV cache. Move-only. All members may be called from any thread.
 class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
  public:
@@ -515,6 +523,28 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
     }
   }
 
+  /// Up to `most` events from number `cursor` on, which moves on behind them. Every reader has its own, 0 at first.
+  Result<KvEvents> try_events(uint64_t& cursor, size_t most = 1024) const {
+    KvEvents found;
+    found.events.resize(most);
+    size_t n = 0;
+    const nmc_status_t status = nmc_kv_events(get(), &cursor, found.events.data(), most, &n, &found.lost);
+    if (status < 0) return detail::failure(status);
+    found.events.resize(n);
+    return found;
+  }
+  /// Every block of the prefix index, as if it came now. `cursor` receives where events go on from there.
+  Result<std::vector<nmc_kv_event_t>> try_snapshot(uint64_t& cursor) const {
+    std::vector<nmc_kv_event_t> events;
+    for (;;) {  // it may grow between two calls
+      size_t n = 0;
+      const nmc_status_t status = nmc_kv_snapshot(get(), &cursor, events.data(), events.size(), &n);
+      if (status < 0 && status != NMC_ERR_TOO_SMALL) return detail::failure(status);
+      events.resize(n);
+      if (status == NMC_OK) return events;
+    }
+  }
+
   /// Evicts every cached block that nobody holds; gives how many.
   Result<uint64_t> try_clear() const {
     uint64_t evicted = 0;
@@ -577,6 +607,8 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
   std::vector<int64_t> slots(view<const uint64_t> ids, view<const uint32_t> counts = {}) const {
     return try_slots(ids, counts).value();
   }
+  KvEvents events(uint64_t& cursor, size_t most = 1024) const { return try_events(cursor, most).value(); }
+  std::vector<nmc_kv_event_t> snapshot(uint64_t& cursor) const { return try_snapshot(cursor).value(); }
   uint64_t clear() const { return try_clear().value(); }
   void resize(uint32_t total_blocks) const { try_resize(total_blocks).value(); }
   std::vector<uint64_t> victims(size_t count) const { return try_victims(count).value(); }
