@@ -667,6 +667,32 @@
 #define NMC_KV_EVENT_CLEARED 2
 
 /**
+ * A transfer waits for nothing: the cache lies in host memory, and the program has written it.
+ */
+#define NMC_KV_AFTER_NOTHING 0
+
+/**
+ * A transfer waits for what is on a stream now; `handle` is the stream.
+ */
+#define NMC_KV_AFTER_STREAM 1
+
+/**
+ * A transfer waits for an event; `handle` is a `cudaEvent_t` that stays until the transfer is over.
+ */
+#define NMC_KV_AFTER_EVENT 2
+
+/**
+ * Flag of `nmc_kv_onboard`: fetch all tokens. Otherwise at least the last one is left to be computed.
+ */
+#define NMC_KV_ONBOARD_ALL 1
+
+/**
+ * Flag of `nmc_kv_onboard`: a layer of all blocks after the other, so that computing can begin with the first layers
+ * (`layers_done`); blocks are complete only at the end.
+ */
+#define NMC_KV_ONBOARD_BY_LAYER 2
+
+/**
  * An allocator of blocks: it knows their numbers, 0 to `total_blocks` - 1, and nothing of what lies in them. Blocks are
  * taken as runs that follow each other, or scattered; both kinds are blocks like others, can be freed by either function,
  * in any parts, and share the same free blocks. What is not in use is never freed: freeing something twice is an error,
@@ -2231,9 +2257,9 @@ typedef struct nmc_kv_seq_info_t {
    */
   uint32_t copies;
   /**
-   * Zero.
+   * Leading tokens that are computed, as far as the calls so far tell.
    */
-  uint32_t reserved;
+  uint32_t computed;
 } nmc_kv_seq_info_t;
 
 /**
@@ -2358,6 +2384,46 @@ typedef struct nmc_kv_row_t {
    */
   uint32_t blocks;
 } nmc_kv_row_t;
+
+/**
+ * What a transfer waits for.
+ */
+typedef struct nmc_kv_after_t {
+  /**
+   * `NMC_KV_AFTER_NOTHING`, `NMC_KV_AFTER_STREAM` or `NMC_KV_AFTER_EVENT`.
+   */
+  uint32_t kind;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
+  /**
+   * The stream or the event.
+   */
+  void *handle;
+} nmc_kv_after_t;
+
+/**
+ * How far a transfer is.
+ */
+typedef struct nmc_kv_progress_t {
+  /**
+   * Tokens of its blocks.
+   */
+  uint64_t tokens;
+  /**
+   * Those of the leading blocks that are done.
+   */
+  uint64_t tokens_done;
+  /**
+   * Leading layers, counted through all groups, that have come in all blocks.
+   */
+  uint32_t layers_done;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
+} nmc_kv_progress_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -4004,6 +4070,93 @@ nmc_status_t nmc_kv_slots(struct nmc_kv_t *kv,
                           int64_t *slots,
                           size_t capacity,
                           size_t *n_slots);
+
+/**
+ * Ties a cache to a store, through which it exchanges blocks with caches of other processes: those with the same kinds,
+ * types and sizes of heads and blocks, and the same hash and secret. All groups must have memory, which the store can
+ * reach (device memory needs a store that was joined with that device). Once for a cache; it keeps the store open, also
+ * after `nmc_store_destroy`, until it is destroyed itself. Starts a thread, `nmc-kv-move`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_EXISTS` (it has a store), `NMC_ERR_INVALID_ARG` (a group without
+ * memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index), `NMC_ERR_OS` (no thread).
+ */
+nmc_status_t nmc_kv_attach_store(struct nmc_kv_t *kv,
+                                 struct nmc_store_t *store);
+
+/**
+ * Begins to copy the published blocks of the first `n_tokens` tokens of a sequence to the store, which keeps them until it
+ * evicts them; blocks that it has are left out. The blocks are held until it is over, whatever becomes of the sequence.
+ * `after`: what the copy waits for, such as the stream that computes the blocks; needed if the cache lies in device
+ * memory, else NULL for nothing. `*ticket` receives what `nmc_kv_transfer_poll` takes.
+ *
+ * Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no store; device memory and nothing to wait
+ * for), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`, `NMC_ERR_BUSY` (being fetched), `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED`,
+ * `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_kv_offload(struct nmc_kv_t *kv,
+                            uint64_t id,
+                            uint64_t n_tokens,
+                            const struct nmc_kv_after_t *after,
+                            uint64_t *ticket);
+
+/**
+ * Begins to fetch, for a sequence that was just opened, the full blocks that follow those that it found in the cache, as
+ * far as the store has them. `*tokens` receives how many tokens that are, and `*ticket` the ticket; both 0 if there are
+ * none. Until it is over the sequence can be read and closed, all else is `NMC_ERR_BUSY`; then the blocks that came count
+ * as computed, can be matched, and the engine computes the rest. A fetch that fails or is cancelled in the middle leaves
+ * the blocks that were complete, in order, and nothing of the others (see `computed` of `nmc_kv_seq_info`). `after`: what
+ * must be over before the blocks are written; needed if the cache lies in device memory. `flags`:
+ * `NMC_KV_ONBOARD_ALL`, `NMC_KV_ONBOARD_BY_LAYER` or 0.
+ *
+ * Does not block. Thread-safe. Not graph-safe. Statuses: those of `nmc_kv_offload`.
+ */
+nmc_status_t nmc_kv_onboard(struct nmc_kv_t *kv,
+                            uint64_t id,
+                            uint32_t flags,
+                            const struct nmc_kv_after_t *after,
+                            uint64_t *ticket,
+                            uint64_t *tokens);
+
+/**
+ * How a transfer is: `NMC_IN_PROGRESS`, or its outcome, with which the ticket ends. `progress` may be NULL.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_OK` (done), `NMC_IN_PROGRESS`, `NMC_ERR_CANCELLED`, `NMC_ERR_STALE`
+ * (a block left the store meanwhile), `NMC_ERR_CORRUPT` (a checksum or size was wrong), `NMC_ERR_NO_SPACE` (the store is
+ * full), `NMC_ERR_NOT_FOUND` (no such ticket), and what the store and CUDA return.
+ */
+nmc_status_t nmc_kv_transfer_poll(struct nmc_kv_t *kv,
+                                  uint64_t ticket,
+                                  struct nmc_kv_progress_t *progress);
+
+/**
+ * Waits until a transfer is over, at most `timeout_ms` (-1: 30 s); then like `nmc_kv_transfer_poll`.
+ *
+ * Blocks. Thread-safe. Not graph-safe. Statuses: those of `nmc_kv_transfer_poll`; `NMC_IN_PROGRESS` if the time is over first.
+ */
+nmc_status_t nmc_kv_transfer_wait(struct nmc_kv_t *kv,
+                                  uint64_t ticket,
+                                  int64_t timeout_ms,
+                                  struct nmc_kv_progress_t *progress);
+
+/**
+ * Asks a transfer to end soon, between two blocks. Its outcome is then told by `nmc_kv_transfer_poll`: cancelled, or done if
+ * it was quicker.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket, or its end was told).
+ */
+nmc_status_t nmc_kv_transfer_cancel(struct nmc_kv_t *kv,
+                                    uint64_t ticket);
+
+/**
+ * Where the leading tokens of a sequence are: `*computed_tokens` in this cache, `*stored_tokens` in the store (0 without
+ * one). Either may be NULL.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_residency(struct nmc_kv_t *kv,
+                              uint64_t id,
+                              uint64_t *computed_tokens,
+                              uint64_t *stored_tokens);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -177,7 +177,9 @@ class Engine {
       tokens.push_back(request->tokens.back());
     }
     std::vector<nmc_status_t> statuses(ids.size());
-    kv_.try_append_batch(ids, tokens, statuses);
+    const nmc::Result<void> grown = kv_.try_append_batch(
+        {ids.data(), ids.size()}, {tokens.data(), tokens.size()}, {statuses.data(), statuses.size()});
+    if (grown) return;
     for (size_t i = 0; i < running_.size(); ++i) {
       if (statuses[i] == NMC_OK) continue;
       // The last one in goes first; it may be this one.

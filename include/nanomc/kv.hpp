@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "nanomc.hpp"
+#include "nanomc/store.hpp"
 
 namespace nmc {
 
@@ -263,6 +264,24 @@ class KvPin {
   uint64_t tokens_ = 0;
 };
 
+/// What a transfer of blocks waits for. Device memory needs a stream or an event.
+class KvAfter {
+ public:
+  KvAfter() = default;
+  static KvAfter stream(void* handle) { return KvAfter(NMC_KV_AFTER_STREAM, handle); }
+  static KvAfter event(void* handle) { return KvAfter(NMC_KV_AFTER_EVENT, handle); }
+  const nmc_kv_after_t* c() const noexcept { return &c_; }
+
+ private:
+  KvAfter(uint32_t kind, void* handle) : c_{kind, 0, handle} {}
+  nmc_kv_after_t c_ = {NMC_KV_AFTER_NOTHING, 0, nullptr};
+};
+
+/// What began to come from the store; both are 0 if it has nothing.
+struct KvOnboard {
+  uint64_t ticket = 0, tokens = 0;
+};
+
 /// An open sequence. Move-only. Unless it is closed before, it is aborted with this object: what was not committed, and does
 /// not count as computed yet, is not published. Calls that can lack room store in `*room` how much there was.
 class KvSequence {
@@ -364,6 +383,20 @@ class KvSequence {
     if (status < 0) return detail::failure(status);
     return address;
   }
+  /// Begins to copy the blocks of the first `tokens` tokens to the store of the cache; gives the ticket.
+  Result<uint64_t> try_offload(uint64_t tokens, const KvAfter& after = {}) const {
+    uint64_t ticket = 0;
+    const nmc_status_t status = nmc_kv_offload(kv_, id_, tokens, after.c(), &ticket);
+    if (status < 0) return detail::failure(status);
+    return ticket;
+  }
+  /// Begins to fetch the blocks that the store has of what is yet to be computed. `flags`: NMC_KV_ONBOARD_*.
+  Result<KvOnboard> try_onboard(uint32_t flags = 0, const KvAfter& after = {}) const {
+    KvOnboard begun;
+    const nmc_status_t status = nmc_kv_onboard(kv_, id_, flags, after.c(), &begun.ticket, &begun.tokens);
+    if (status < 0) return detail::failure(status);
+    return begun;
+  }
   /// Closes it: everything that it has counts as computed.
   Result<void> try_close() { return detail::done(nmc_kv_close(std::exchange(kv_, nullptr), id_, 0)); }
   /// Closes it: what was not committed, and does not count as computed yet, was not.
@@ -390,6 +423,8 @@ class KvSequence {
   void* token_address(uint64_t token, uint32_t layer, KvSide side, uint32_t head, uint32_t group = 0) const {
     return try_token_address(token, layer, side, head, group).value();
   }
+  uint64_t offload(uint64_t tokens, const KvAfter& after = {}) const { return try_offload(tokens, after).value(); }
+  KvOnboard onboard(uint32_t flags = 0, const KvAfter& after = {}) const { return try_onboard(flags, after).value(); }
   void close() { try_close().value(); }
   void abort() { try_abort().value(); }
 #endif
@@ -545,6 +580,22 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
     }
   }
 
+  /// Ties the cache to a store, with which it exchanges blocks.
+  Result<void> try_attach(const Store& store) const { return detail::done(nmc_kv_attach_store(get(), store.get())); }
+  /// Whether a transfer is over; a failure is its outcome. With the end the ticket ends.
+  Result<bool> try_poll(uint64_t ticket, nmc_kv_progress_t* progress = nullptr) const {
+    const nmc_status_t status = nmc_kv_transfer_poll(get(), ticket, progress);
+    if (status < 0) return detail::failure(status);
+    return status == NMC_OK;
+  }
+  /// The same, after waiting for its end.
+  Result<bool> try_wait(uint64_t ticket, std::chrono::milliseconds timeout = std::chrono::seconds(30)) const {
+    const nmc_status_t status = nmc_kv_transfer_wait(get(), ticket, timeout.count(), nullptr);
+    if (status < 0) return detail::failure(status);
+    return status == NMC_OK;
+  }
+  Result<void> try_cancel(uint64_t ticket) const { return detail::done(nmc_kv_transfer_cancel(get(), ticket)); }
+
   /// Evicts every cached block that nobody holds; gives how many.
   Result<uint64_t> try_clear() const {
     uint64_t evicted = 0;
@@ -609,6 +660,12 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
   }
   KvEvents events(uint64_t& cursor, size_t most = 1024) const { return try_events(cursor, most).value(); }
   std::vector<nmc_kv_event_t> snapshot(uint64_t& cursor) const { return try_snapshot(cursor).value(); }
+  void attach(const Store& store) const { try_attach(store).value(); }
+  bool poll(uint64_t ticket, nmc_kv_progress_t* progress = nullptr) const { return try_poll(ticket, progress).value(); }
+  bool wait(uint64_t ticket, std::chrono::milliseconds timeout = std::chrono::seconds(30)) const {
+    return try_wait(ticket, timeout).value();
+  }
+  void cancel(uint64_t ticket) const { try_cancel(ticket).value(); }
   uint64_t clear() const { return try_clear().value(); }
   void resize(uint32_t total_blocks) const { try_resize(total_blocks).value(); }
   std::vector<uint64_t> victims(size_t count) const { return try_victims(count).value(); }

@@ -347,7 +347,8 @@ unsafe fn open(
     // SAFETY: the C contract: each points to as many as is said.
     let (tokens, hashes, salt, name) = unsafe {
         (
-            if tokens.is_null() { None } else { Some(array(tokens, n_tokens as usize, "tokens")?) },
+            // No tokens are all known: those that are appended can be published.
+            if tokens.is_null() && n_tokens > 0 { None } else { Some(array(tokens, n_tokens as usize, "tokens")?) },
             hashes_of(o.hashes, o.n_hashes)?,
             bytes(o.salt, 1 << 20, "salt")?,
             bytes(o.name, 1024, "name")?,

@@ -538,6 +538,9 @@ impl Pool {
             if let Some(run) = self.blocks.take_run(count) {
                 return Ok(Some(run));
             }
+            if count > self.blocks.free() + self.idle {
+                return Ok(None);
+            }
             let Some(block) = self.evict(now)? else { return Ok(self.blocks.take_run(count)) };
             self.blocks.give(&[block])?;
         }
