@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Long runs of what CI runs short: random calls under AddressSanitizer (the library instrumented too), kills of random
-# ranks during join and leave, the store under attack, and the expert-parallel transport. SEQUENCES, KILLS and the STORE_*
-# and EP_* variables set the size.
+# ranks during join and leave, the store under attack, the expert-parallel transport, and the KV cache. SEQUENCES, KILLS and the
+# STORE_*, EP_* and KV_* variables set the size.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sequences=${SEQUENCES:-1000000}
@@ -12,6 +12,7 @@ crashes=${STORE_CRASHES:-2000}
 late=${STORE_LATE:-500}
 ep_cases=${EP_CASES:-1000}
 ep_steps=${EP_STEPS:-100000}
+kv_steps=${KV_STEPS:-10000}
 seed=${SEED:-1}
 out=target/soak
 host=$(rustc -vV | sed -n 's/^host: //p')
@@ -59,3 +60,5 @@ done
 "$out/ep_processes" $((ep_cases / 10)) "$seed"
 "$out/ep_steps" "$ep_steps" "$seed"
 "$out/ep_kills" "$kills" "$seed"
+# More than 1,000 walks: 21 seeds in each of 48 configurations.
+NMC_KV_SEEDS=21 NMC_KV_STEPS="$kv_steps" cargo test --release --locked --quiet --test kv_model -- --nocapture

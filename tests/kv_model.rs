@@ -39,7 +39,7 @@ fn config(blocks: u32, per_block: u32, algo: Algo) -> Config {
     Config {
         total_blocks: blocks,
         tokens_per_block: per_block,
-        max_sequences: 64,
+        max_sequences: 2000,
         strategy: Strategy::SizeClass,
         eviction: Kind::Lru,
         when_full: WhenFull::Reject,

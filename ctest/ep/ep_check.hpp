@@ -452,7 +452,8 @@ inline Case random_case(uint64_t seed) {
   c.idx_64 = random() % 2 != 0;
   c.sets = 1 + random() % 3;
   if (random() % 3 == 0) {
-    c.max_m = 1 + random() % 8;
+    // No group can get more rows than there are slots.
+    c.max_m = std::min<uint32_t>(1 + random() % 8, c.world * c.t_cap * c.top_k);
     c.spill_groups = c.world * c.t_cap * c.top_k;  // room for all
   } else if (c.repeated) {
     c.max_m = c.world * c.t_cap * c.top_k;  // a token may name an expert more than once
