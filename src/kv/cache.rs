@@ -54,21 +54,30 @@ pub(super) struct Lane {
     asked_tokens: u64,
 }
 
+/// Alone in its cache lines, so that who writes it does not disturb who reads its neighbours.
 #[repr(align(128))]
-struct Aligned<T>(T);
+pub(super) struct Aligned<T>(T);
+
+impl<T> std::ops::Deref for Aligned<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
 
 /// The cache.
 pub struct Cache {
     pub(super) config: Config,
     lanes: Box<[Aligned<Mutex<Lane>>]>,
     pub(super) spare_max: usize,
-    ids: Mutex<()>,
+    /// Who changes `table` holds it.
+    ids: Aligned<Mutex<()>>,
     table: Ids,
     names: Mutex<HashMap<Box<[u8]>, u64>>,
-    pub(super) pool: Mutex<Pool>,
+    pub(super) pool: Aligned<Mutex<Pool>>,
     pins: Mutex<HashMap<u64, Vec<u32>>>,
     /// Tells old uses from new ones across lanes.
-    era: AtomicU64,
+    era: Aligned<AtomicU64>,
     next_pin: AtomicU64,
     pub(super) counters: Counters,
     born: Instant,
@@ -145,12 +154,12 @@ impl Cache {
         Ok(Self {
             lanes: (0..LANES).map(|number| Aligned(Mutex::new(Lane { number, ..Lane::default() }))).collect(),
             spare_max: if spare_max < 8 { 0 } else { spare_max },
-            ids: Mutex::new(()),
+            ids: Aligned(Mutex::new(())),
             table: Ids::new(config.max_sequences),
             names: Mutex::default(),
-            pool: Mutex::new(pool),
+            pool: Aligned(Mutex::new(pool)),
             pins: Mutex::default(),
-            era: AtomicU64::new(1),
+            era: Aligned(AtomicU64::new(1)),
             next_pin: AtomicU64::new(1),
             counters: Counters::default(),
             born: Instant::now(),

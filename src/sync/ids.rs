@@ -16,8 +16,12 @@ struct Entry {
 pub struct Ids {
     entries: Box<[Entry]>,
     limit: u64,
-    count: AtomicU64,
+    count: Count,
 }
+
+/// Apart from what lookups read.
+#[repr(align(128))]
+struct Count(AtomicU64);
 
 #[inline]
 fn mix(id: u64) -> usize {
@@ -30,7 +34,11 @@ impl Ids {
     pub fn new(limit: u32) -> Self {
         let entries = (limit as usize * 2).next_power_of_two().max(4);
         let empty = || Entry { id: AtomicU64::new(0), slot: AtomicU64::new(0) };
-        Self { entries: (0..entries).map(|_| empty()).collect(), limit: u64::from(limit), count: AtomicU64::new(0) }
+        Self {
+            entries: (0..entries).map(|_| empty()).collect(),
+            limit: u64::from(limit),
+            count: Count(AtomicU64::new(0)),
+        }
     }
 
     /// Bytes of memory that it takes.
@@ -71,7 +79,7 @@ impl Ids {
         if self.hint(id).is_some() {
             return Err(Error::new(NMC_ERR_EXISTS, format!("sequence {id} is already open")));
         }
-        if self.count.load(Ordering::Relaxed) >= self.limit {
+        if self.count.0.load(Ordering::Relaxed) >= self.limit {
             let text = format!("all {} sequences of the cache are open; raise max_sequences", self.limit);
             return Err(Error::new(NMC_ERR_LIMIT, text));
         }
@@ -87,7 +95,7 @@ impl Ids {
         }
         self.entries[at].id.store(id, Ordering::Relaxed);
         self.entries[at].slot.store(u64::from(slot) + 1, Ordering::Release);
-        self.count.fetch_add(1, Ordering::Relaxed);
+        self.count.0.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -123,7 +131,7 @@ impl Ids {
             }
         }
         self.entries[hole].slot.store(0, Ordering::Release);
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.count.0.fetch_sub(1, Ordering::Relaxed);
         true
     }
 }
