@@ -15,7 +15,6 @@
 #include <string_view>
 
 #include "nanomc.hpp"
-#include "nanomc/store.hpp"
 
 namespace nmc {
 
@@ -580,8 +579,10 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
     }
   }
 
+  /// What nmc::Store is; that may not be defined yet.
+  using AnyStore = detail::Handle<nmc_store_t, nmc_store_destroy>;
   /// Ties the cache to a store, with which it exchanges blocks.
-  Result<void> try_attach(const Store& store) const { return detail::done(nmc_kv_attach_store(get(), store.get())); }
+  Result<void> try_attach(const AnyStore& store) const { return detail::done(nmc_kv_attach_store(get(), store.get())); }
   /// Whether a transfer is over; a failure is its outcome. With the end the ticket ends.
   Result<bool> try_poll(uint64_t ticket, nmc_kv_progress_t* progress = nullptr) const {
     const nmc_status_t status = nmc_kv_transfer_poll(get(), ticket, progress);
@@ -660,7 +661,7 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
   }
   KvEvents events(uint64_t& cursor, size_t most = 1024) const { return try_events(cursor, most).value(); }
   std::vector<nmc_kv_event_t> snapshot(uint64_t& cursor) const { return try_snapshot(cursor).value(); }
-  void attach(const Store& store) const { try_attach(store).value(); }
+  void attach(const AnyStore& store) const { try_attach(store).value(); }
   bool poll(uint64_t ticket, nmc_kv_progress_t* progress = nullptr) const { return try_poll(ticket, progress).value(); }
   bool wait(uint64_t ticket, std::chrono::milliseconds timeout = std::chrono::seconds(30)) const {
     return try_wait(ticket, timeout).value();
