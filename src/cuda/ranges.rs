@@ -66,6 +66,12 @@ impl CudaPages {
         Ok(Arc::new(Self { device: Arc::clone(device), page_bytes, granularity, stock }))
     }
 
+    /// What the bytes of a page on a device must be a multiple of.
+    pub fn granularity(device: &Arc<Device>) -> Result<u64> {
+        require_vmm(device)?;
+        device.with_current(|| granularity_for(device)).map(|bytes| bytes as u64)
+    }
+
     /// Reserves device addresses for at least `bytes` bytes, rounded up to whole pages. Takes no memory.
     pub fn reserve(self: &Arc<Self>, bytes: u64) -> Result<CudaRange> {
         CudaRange::new(Arc::clone(self), bytes)

@@ -1,10 +1,11 @@
 //! Memory that is placed by mapping, on the host or on a device, behind one interface: what [`crate::mem::ranges`] and
 //! `cuda::ranges` say holds for both. `kv` uses it.
 
-use super::ranges::{HostPages, HostRange};
+use super::ranges::{HostPages, HostRange, Reuse};
 use crate::alloc::pages::{PageCounts, PageId, Slots};
 use crate::base::error::Result;
-use crate::cuda::{CudaPages, CudaRange};
+use crate::cuda::{CudaPages, CudaRange, Device};
+use std::ffi::CStr;
 use std::sync::Arc;
 
 /// A pool of equal pages.
@@ -36,6 +37,20 @@ macro_rules! either {
 }
 
 impl PagePool {
+    /// What the bytes of a page must be a multiple of, in host memory or on a device.
+    pub fn granularity(device: Option<&Arc<Device>>) -> Result<u64> {
+        device.map_or_else(|| Ok(super::ranges::system_page_bytes()), CudaPages::granularity)
+    }
+
+    /// At most `pages` pages of `page_bytes` in host memory, where the file has this name, or on a device. It takes no
+    /// memory yet. A page that is taken again has the bytes of its last holder.
+    pub fn new(device: Option<&Arc<Device>>, name: &CStr, page_bytes: u64, pages: u32) -> Result<Self> {
+        Ok(match device {
+            None => Self::Host(HostPages::new(name, page_bytes, pages, Reuse::AsIs)?),
+            Some(device) => Self::Cuda(CudaPages::new(device, page_bytes, pages)?),
+        })
+    }
+
     /// Reserves addresses for at least `bytes` bytes, rounded up to whole pages. Takes no memory.
     pub fn reserve(&self, bytes: u64) -> Result<PageRange> {
         match self {

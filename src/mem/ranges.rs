@@ -469,7 +469,7 @@ impl Drop for HostRange {
     }
 }
 
-fn system_page_bytes() -> u64 {
+pub(super) fn system_page_bytes() -> u64 {
     // SAFETY: plain call.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
 }
