@@ -238,6 +238,7 @@ impl Engine {
             ttl_ms: self.random.below(3) as u32,
             no_publish: self.random.one_in(10),
             name: None,
+            ..Open::default()
         };
         match self.cache.open(id, &open).expect("valid") {
             Ok(opened) => {

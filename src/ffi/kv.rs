@@ -371,6 +371,7 @@ unsafe fn open(
         ttl_ms: o.ttl_ms,
         name: (!name.is_empty()).then_some(name),
         no_publish: o.flags & NMC_KV_OPEN_PRIVATE != 0,
+        ..Open::default()
     };
     let slot = optional_out(opened, "opened")?;
     let attempt = kv.cache.open(id, &open)?;

@@ -1,11 +1,12 @@
 //! The cache: sequences in lanes, and the pool under them. A sequence lives in the lane of the thread that opened it, and
 //! a lane keeps a few free blocks, so threads that work on their own sequences share no lock until they share blocks.
-//! Locks are taken in the order lane, pool; never two lanes at once, except by the audit, which takes them in order.
+//! Locks are taken in the order lane, kept, pool; never two lanes at once, except by the audit, which takes them in order.
 
 use super::events::Event;
 use super::evict::Kind;
 use super::hands::Hands;
 use super::hash::BlockHash;
+use super::kept::Kept;
 use super::lists::NONE;
 use super::pool::{Keep, Pool, Prefix};
 use super::seq::Seq;
@@ -75,6 +76,8 @@ pub struct Cache {
     table: Ids,
     names: Mutex<HashMap<Box<[u8]>, u64>>,
     pub(super) pool: Aligned<Mutex<Pool>>,
+    /// Free blocks that are still mapped.
+    pub(super) kept: Mutex<Kept>,
     pins: Mutex<HashMap<u64, Vec<u32>>>,
     /// Tells old uses from new ones across lanes.
     era: Aligned<AtomicU64>,
@@ -100,7 +103,7 @@ fn own_lane() -> usize {
 }
 
 #[cold]
-fn unknown(id: u64) -> Error {
+pub(super) fn unknown(id: u64) -> Error {
     Error::new(NMC_ERR_NOT_FOUND, format!("no sequence {id} is open; was it closed, or never opened?"))
 }
 
@@ -158,6 +161,7 @@ impl Cache {
             table: Ids::new(config.max_sequences),
             names: Mutex::default(),
             pool: Aligned(Mutex::new(pool)),
+            kept: Mutex::default(),
             pins: Mutex::default(),
             era: Aligned(AtomicU64::new(1)),
             next_pin: AtomicU64::new(1),
@@ -301,7 +305,8 @@ impl Cache {
     /// How much room there is.
     pub(super) fn room(&self, needed: usize) -> Room {
         let levels = self.pool.lock().levels();
-        Room { needed: needed as u64, free: u64::from(levels.free), evictable: u64::from(levels.idle) }
+        let kept = self.kept.lock().count() as u64;
+        Room { needed: needed as u64, free: u64::from(levels.free) + kept, evictable: u64::from(levels.idle) }
     }
 
     /// The hashes of the full blocks of a prompt.
@@ -385,12 +390,17 @@ impl Cache {
         let at = lane.vacancy()?;
         let seq = &mut lane.seqs[at];
         seq.reset();
-        seq.placement = if open.contiguous { Placement::Run } else { Placement::Paged };
+        seq.keeper = open.keeper;
+        seq.placement = match (open.keeper, open.contiguous) {
+            (0, false) => Placement::Paged,
+            (0, true) => Placement::Run,
+            _ => Placement::Virtual,
+        };
         seq.known = prefix && open.tokens.is_some();
         (seq.root, seq.chain) = (root, root);
         let expiry = if open.ttl_ms == 0 { 0 } else { self.ticks_after(open.ttl_ms) };
         seq.keep = Keep { priority: open.priority, expiry };
-        seq.limit = MAX_TOKENS;
+        seq.limit = if open.limit == 0 { MAX_TOKENS } else { open.limit };
         let hands = &mut Hands { cache: self, spare: &mut lane.spare };
         let got = match hands.fill(seq, open, hashes) {
             Ok(Ok(opened)) => opened,
@@ -536,10 +546,15 @@ impl Cache {
 
     /// Opens `child` with the tokens of `parent`. Full blocks are shared; a block that is not full is copied.
     pub fn fork(&self, parent: u64, child: u64) -> Result<Attempt<()>> {
-        self.with_room(parent, || self.try_fork(parent, child))
+        self.fork_to(parent, child, 0)
     }
 
-    fn try_fork(&self, parent: u64, child: u64) -> Result<Attempt<()>> {
+    /// The same for a child whose blocks these addresses will map.
+    pub fn fork_to(&self, parent: u64, child: u64, keeper: u64) -> Result<Attempt<()>> {
+        self.with_room(parent, || self.try_fork(parent, child, keeper))
+    }
+
+    fn try_fork(&self, parent: u64, child: u64, keeper: u64) -> Result<Attempt<()>> {
         let (mut lane, from) = self.locked(parent)?;
         let lane = &mut *lane;
         if lane.seqs[from].state == State::Evicted {
@@ -552,6 +567,7 @@ impl Cache {
         let at = lane.vacancy()?;
         let mut new = std::mem::replace(&mut lane.seqs[at], Seq::new());
         new.reset();
+        new.keeper = keeper;
         let mut hands = Hands { cache: self, spare: &mut lane.spare };
         let forked = hands.fork(&mut lane.seqs[from], &mut new);
         let done = match forked {
@@ -857,9 +873,10 @@ impl Cache {
     /// Numbers that add up, taken at one moment.
     pub fn stats(&self) -> Stats {
         let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
+        let kept = self.kept.lock().count();
         let pool = self.pool.lock();
         let levels = pool.levels();
-        let spare: usize = lanes.iter().map(|lane| lane.spare.len()).sum();
+        let spare: usize = lanes.iter().map(|lane| lane.spare.len()).sum::<usize>() + kept;
         let free = u64::from(levels.free) + spare as u64;
         let counter = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let open = |lane: &MutexGuard<'_, Lane>| lane.seqs.iter().filter(|seq| seq.state != State::Closed).count();
@@ -883,6 +900,7 @@ impl Cache {
     /// One character a block: `.` free, `X` held, `c` cached and idle.
     pub(super) fn states(&self) -> Vec<char> {
         let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
+        let kept = self.kept.lock().blocks();
         let pool = self.pool.lock();
         let mut states: Vec<char> = (0..pool.blocks().total())
             .map(|block| match (pool.is_used(block), pool.info(block)) {
@@ -891,7 +909,7 @@ impl Cache {
                 _ => 'X',
             })
             .collect();
-        for block in lanes.iter().flat_map(|lane| &lane.spare) {
+        for block in lanes.iter().flat_map(|lane| &lane.spare).chain(&kept) {
             states[*block as usize] = '.';
         }
         states
@@ -901,9 +919,11 @@ impl Cache {
     pub fn audit(&self) -> std::result::Result<(), String> {
         let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
         let pins = self.pins.lock();
+        let kept = self.kept.lock().blocks();
         let pool = self.pool.lock();
         let seqs = lanes.iter().flat_map(|lane| &lane.seqs).filter(|seq| seq.state != State::Closed);
-        super::audit::check(&pool, seqs, lanes.iter().map(|lane| &lane.spare[..]), pins.values())
+        let spare = lanes.iter().map(|lane| &lane.spare[..]).chain([&kept[..]]);
+        super::audit::check(&pool, seqs, spare, pins.values())
     }
 }
 

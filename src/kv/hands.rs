@@ -31,7 +31,14 @@ impl Hands<'_> {
     #[cold]
     fn grab_from_pool(&mut self, count: usize, out: &mut Vec<u32>) -> Result<Attempt<()>> {
         let missing = count - self.spare.len();
+        let mut kept = self.cache.kept.lock();
         let mut pool = self.cache.pool.lock();
+        if kept.count() > 0 {
+            // They are free, and go before anything that is cached.
+            let free = pool.levels().free as usize;
+            pool.give(&kept.reclaim(missing.saturating_sub(free)))?;
+        }
+        drop(kept);
         let taken = pool.take(missing, out, self.cache.now())?;
         if taken && self.cache.spare_max > 0 {
             out.append(self.spare);
@@ -42,6 +49,41 @@ impl Hands<'_> {
         }
         drop(pool);
         Ok(if taken { Ok(()) } else { Err(self.short(count)) })
+    }
+
+    /// The same for the places from `first` on of addresses that may still map blocks there.
+    fn gain(&mut self, keeper: u64, first: usize, count: usize, out: &mut Vec<u32>) -> Result<Attempt<()>> {
+        if keeper == 0 {
+            return self.grab(count, out);
+        }
+        let mut own: Vec<u32> = {
+            let mut kept = self.cache.kept.lock();
+            (first..first + count).map(|place| kept.take(keeper, place)).collect()
+        };
+        let mut fresh = Vec::new();
+        let missing = own.iter().filter(|block| **block == NONE).count();
+        if let Err(mut room) = self.grab(missing, &mut fresh)? {
+            let had = (count - missing) as u64;
+            (room.needed, room.free) = (count as u64, room.free + had);
+            self.keep(keeper, first, &own)?;
+            return Ok(Err(room));
+        }
+        // Taken from the end: ascending, neighbours can be mapped together.
+        fresh.sort_unstable_by(|a, b| b.cmp(a));
+        for slot in own.iter_mut().filter(|block| **block == NONE) {
+            *slot = fresh.pop().unwrap_or(NONE);
+        }
+        out.append(&mut own);
+        Ok(Ok(()))
+    }
+
+    /// Private blocks become free, but stay at their places as long as nobody else needs them.
+    fn keep(&mut self, keeper: u64, first: usize, blocks: &[u32]) -> Result<()> {
+        let mut kept = self.cache.kept.lock();
+        let there = blocks.iter().enumerate().filter(|(_, block)| **block != NONE);
+        let others: Vec<u32> = there.filter_map(|(k, block)| kept.put(keeper, first + k, *block)).collect();
+        drop(kept);
+        self.put_back(&others)
     }
 
     #[cold]
@@ -71,7 +113,7 @@ impl Hands<'_> {
     pub fn fill(&mut self, seq: &mut Seq, open: &Open<'_>, hashes: &[BlockHash]) -> Result<Attempt<Opened>> {
         let size = self.cache.per_block();
         let known = open.tokens.unwrap_or_default();
-        let reusable = if seq.placement == Placement::Paged { (open.max_hit / size) as usize } else { 0 };
+        let reusable = if seq.placement != Placement::Run { (open.max_hit / size) as usize } else { 0 };
         let asked = &hashes[..reusable.min(hashes.len())];
         let hits = if asked.is_empty() {
             0
@@ -121,8 +163,9 @@ impl Hands<'_> {
     /// Makes a sequence have at least `count` blocks. A run that cannot grow where it is moves.
     pub fn grow(&mut self, seq: &mut Seq, count: usize) -> Result<Attempt<()>> {
         let Some(more) = count.checked_sub(seq.blocks.len()).filter(|more| *more > 0) else { return Ok(Ok(())) };
-        if seq.placement == Placement::Paged {
-            return self.grab(more, &mut seq.blocks);
+        if seq.placement != Placement::Run {
+            let first = seq.blocks.len();
+            return self.gain(seq.keeper, first, more, &mut seq.blocks);
         }
         let all = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         if let Some(last) = seq.blocks.last().copied().filter(|last| *last != NONE)
@@ -363,7 +406,9 @@ impl Hands<'_> {
             }
         }
         let private = shared.max(keep);
-        if seq.blocks.len() > private {
+        if seq.blocks.len() > private && seq.keeper != 0 {
+            self.keep(seq.keeper, private, &seq.blocks[private..])?;
+        } else if seq.blocks.len() > private {
             if seq.blocks[private..].contains(&NONE) {
                 let some: Vec<u32> = seq.blocks[private..].iter().copied().filter(|block| *block != NONE).collect();
                 self.put_back(&some)?;
@@ -384,7 +429,7 @@ impl Hands<'_> {
         let tail = parent.blocks[..self.cache.blocks_for(parent.tokens)].get(full).copied();
         let mut fresh = Vec::new();
         if tail.is_some()
-            && let Err(room) = self.grab(1, &mut fresh)?
+            && let Err(room) = self.gain(child.keeper, full, 1, &mut fresh)?
         {
             return Ok(Err(room));
         }

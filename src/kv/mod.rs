@@ -1,5 +1,6 @@
 //! The block KV cache: sequences over fixed-size blocks, with prefix reuse, forks, growth and the tables that attention
-//! kernels take. Nothing here touches the memory of the blocks; that is the engine's, and `geometry` says where it is.
+//! kernels take. Nothing here touches the bytes of the blocks; that is the engine's, and `geometry` says where they are.
+//! `mapped` places sequences by mapping pages, in memory of the library's own.
 //!
 //! `cache` is the way in: sequences in lanes (`seq`, and `hands` that work on one), the shared `pool` below with its
 //! index (`lists`, `evict` for what goes next, `hash` for what is equal), `tables` for kernels, `audit` for proof.
@@ -12,7 +13,9 @@ pub mod evict;
 pub mod geometry;
 mod hands;
 pub mod hash;
+mod kept;
 mod lists;
+pub mod mapped;
 mod pool;
 mod report;
 mod roots;

@@ -49,6 +49,7 @@ impl Cache {
             (State::Evicted, _) => return format!("{id}: evicted"),
             (_, Placement::Paged) => "paged",
             (_, Placement::Run) => "contiguous",
+            (_, Placement::Virtual) => "virtual",
         };
         format!("{id}: {tokens}/{capacity} tokens, {blocks} blocks ({shared} shared, {holes} dropped), {place}")
     }

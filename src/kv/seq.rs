@@ -55,6 +55,8 @@ pub struct Seq {
     /// Leading blocks that left the window.
     pub slid: u32,
     pub keep: Keep,
+    /// The addresses that map its blocks; 0 for none.
+    pub keeper: u64,
     pub name: Option<Box<[u8]>>,
 }
 
@@ -85,6 +87,7 @@ impl Seq {
             fetching: 0,
             slid: 0,
             keep: Keep::default(),
+            keeper: 0,
             last_use: (0, 0),
             name: None,
         }
@@ -131,6 +134,7 @@ impl Seq {
         self.scores.clear();
         (self.tokens, self.computed, self.shared, self.published, self.rewrites, self.slid) = (0, 0, 0, 0, 0, 0);
         self.fetching = 0;
+        self.keeper = 0;
         self.name = None;
     }
 
@@ -183,7 +187,7 @@ impl Seq {
 
     /// Takes over what a fork has in common with its parent, except the blocks.
     pub fn inherit(&mut self, parent: &Self) {
-        self.placement = Placement::Paged;
+        self.placement = if self.keeper == 0 { Placement::Paged } else { Placement::Virtual };
         (self.known, self.tokens, self.limit, self.computed) =
             (parent.known, parent.tokens, parent.limit, parent.computed);
         (self.published, self.shared) = (parent.published, parent.shared);

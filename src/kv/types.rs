@@ -52,6 +52,8 @@ pub enum Placement {
     Paged,
     /// One after the other.
     Run,
+    /// Anywhere, and mapped one after the other.
+    Virtual,
 }
 
 /// What a sequence can be asked to do.
@@ -116,6 +118,10 @@ pub struct Open<'a> {
     pub name: Option<&'a [u8]>,
     /// Keep the blocks out of the index.
     pub no_publish: bool,
+    /// Tokens that it may ever have; 0 for as many as any.
+    pub limit: u32,
+    /// The addresses that map its blocks; 0 for none.
+    pub keeper: u64,
 }
 
 /// What a sequence began with.

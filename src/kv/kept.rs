@@ -1,0 +1,81 @@
+//! Free blocks that the addresses of a virtual sequence still map. Each waits at the place where it is mapped: whoever has
+//! those addresses next takes it back without mapping anything, and whoever finds no other free block takes it from there.
+//! They are free in every count. The lock is taken after a lane's and before the pool's.
+
+use super::lists::NONE;
+use std::collections::BTreeMap;
+
+/// Blocks by whose addresses map them, and where.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    places: BTreeMap<u64, Vec<u32>>,
+    count: usize,
+}
+
+impl Kept {
+    /// How many blocks there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// All blocks.
+    pub fn blocks(&self) -> Vec<u32> {
+        self.places.values().flatten().copied().filter(|block| *block != NONE).collect()
+    }
+
+    /// Keeps a block at a place; gives the one that was there before.
+    pub fn put(&mut self, keeper: u64, place: usize, block: u32) -> Option<u32> {
+        let places = self.places.entry(keeper).or_default();
+        if places.len() <= place {
+            places.resize(place + 1, NONE);
+        }
+        let before = std::mem::replace(&mut places[place], block);
+        self.count += usize::from(before == NONE);
+        (before != NONE).then_some(before)
+    }
+
+    /// Takes the block at a place, or [`NONE`].
+    pub fn take(&mut self, keeper: u64, place: usize) -> u32 {
+        let Some(places) = self.places.get_mut(&keeper) else { return NONE };
+        let block = places.get_mut(place).map_or(NONE, |slot| std::mem::replace(slot, NONE));
+        self.count -= usize::from(block != NONE);
+        block
+    }
+
+    /// Takes up to `count` blocks from wherever they are, of each keeper the last first.
+    pub fn reclaim(&mut self, count: usize) -> Vec<u32> {
+        let mut out = Vec::new();
+        while out.len() < count {
+            let Some(mut entry) = self.places.first_entry() else { break };
+            while out.len() < count
+                && let Some(block) = entry.get_mut().pop()
+            {
+                out.extend((block != NONE).then_some(block));
+            }
+            if entry.get().is_empty() {
+                entry.remove();
+            }
+        }
+        self.count -= out.len();
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_taken_back_from_its_place_or_by_anyone() {
+        let mut kept = Kept::default();
+        for (place, block) in [(0, 10), (3, 13), (1, 11)] {
+            assert_eq!(kept.put(7, place, block), None);
+        }
+        assert_eq!(kept.put(7, 3, 23), Some(13), "a place has one");
+        assert_eq!(kept.put(8, 0, 30), None);
+        assert_eq!((kept.count(), kept.blocks()), (4, vec![10, 11, 23, 30]));
+        assert_eq!((kept.take(7, 1), kept.take(7, 1), kept.take(7, 9), kept.take(9, 0)), (11, NONE, NONE, NONE));
+        assert_eq!(kept.reclaim(2), [23, 10], "the last of a keeper first");
+        assert_eq!((kept.reclaim(5), kept.count()), (vec![30], 0));
+    }
+}

@@ -1,0 +1,516 @@
+//! Virtual placement: every open sequence has contiguous addresses of its own, into which the pages of its blocks are mapped
+//! as it grows. The cache decides which blocks a sequence has, as for a paged one; here the block table is written into the
+//! page tables of the machine instead of being given to kernels. Growing never moves anything, and free blocks never need
+//! to be neighbours.
+//!
+//! **Pages.** The addresses of a sequence are an arena of its own ([`Geometry`]) in which its blocks follow each other. What
+//! lies outside the blocks in the layout splits it into planes: one for each layer and side, one for each head as well, or
+//! one in all. A page is one block in one plane, so a block has a page in every plane, and these are mapped, shared and let
+//! go together.
+//!
+//! **When pages are unmapped.** Never because a block is free, only because its place is needed for another one: after the
+//! sequence was cut there, or when the addresses have a new owner. Addresses of closed sequences are kept for the next
+//! ones, and free blocks that are mapped there go with them.
+//!
+//! Locks: that of a sequence's addresses, which calls for it hold, comes before all of the cache's. Mapping is done without
+//! the latter, so nobody else waits for it.
+
+use super::arena::SeqView;
+use super::cache::{Cache, unknown};
+use super::geometry::{Geometry, Side};
+use super::lists::NONE;
+use super::types::{Attempt, Config, Open, Opened};
+use crate::alloc::pages::PageId;
+use crate::base::error::Result;
+use crate::cuda::Device;
+use crate::mem::{PagePool, PageRange};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A place of which some pages could not be unmapped: no block is there, and it is tried again before one is mapped.
+const TORN: u32 = NONE - 1;
+
+/// Bytes that are to be copied, before the next call that changes the sequence or the one it was forked from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    /// Address to read.
+    pub from: u64,
+    /// Address to write.
+    pub to: u64,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// A group of layers: its pages, of which the block `b` in plane `p` has the number `p * blocks + b`.
+#[derive(Debug)]
+struct Part {
+    /// Of the addresses of one sequence.
+    geometry: Geometry,
+    pool: PagePool,
+    planes: u32,
+    blocks: u32,
+}
+
+/// Addresses for one sequence.
+#[derive(Debug)]
+struct Space {
+    /// Known to the cache by this number.
+    keeper: u64,
+    owner: Option<u64>,
+    /// One for each group.
+    ranges: Vec<PageRange>,
+    /// The block that is mapped at each place, or [`NONE`]. The last place is for what a copy reads.
+    mapped: Vec<u32>,
+    /// Tokens of its owner.
+    tokens: u32,
+    /// Leading tokens for which pages are mapped.
+    ready: u32,
+    /// What the owner's copy reads: the block, and the addresses and the place at which it is mapped.
+    source: Option<(u32, Vec<u64>, u32)>,
+}
+
+impl Space {
+    fn bases(&self) -> Vec<u64> {
+        self.ranges.iter().map(PageRange::base).collect()
+    }
+}
+
+type Shared = Arc<Mutex<Space>>;
+
+/// The memory of a cache whose sequences are virtual.
+#[derive(Debug)]
+pub struct Mapped {
+    parts: Vec<Part>,
+    /// Blocks of a sequence at most; addresses have one place more.
+    slots: u32,
+    per_block: u32,
+    /// Tokens of a sequence at most.
+    limit: u32,
+    open: RwLock<HashMap<u64, Shared>>,
+    /// Addresses without an owner, and how many leading blocks they map.
+    idle: Mutex<Vec<(usize, Shared)>>,
+    next_keeper: AtomicU64,
+}
+
+/// The smallest number of tokens in a block with which a page of every group is a multiple of `granularity`.
+/// The geometries may have any.
+#[must_use]
+pub fn page_tokens(groups: &[Geometry], granularity: u64) -> u64 {
+    let gcd = |mut a: u64, mut b: u64| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    groups.iter().fold(1, |all, geometry| {
+        let token_bytes = geometry.piece_bytes() / u64::from(geometry.shape().tokens_per_block);
+        let tokens = granularity / gcd(granularity, token_bytes);
+        // Granularities are powers of two, so this is the larger of the two.
+        all / gcd(all, tokens) * tokens
+    })
+}
+
+impl Mapped {
+    /// Gets memory for all blocks of a cache, on the host or on a device. `groups` lay out the addresses of one sequence
+    /// and have one block more than a sequence can have.
+    pub fn new(cache: &Cache, groups: &[Geometry], limit: u32, device: Option<&Arc<Device>>) -> Result<Self> {
+        let (blocks, per_block) = (cache.config().total_blocks, cache.config().tokens_per_block);
+        let granularity = PagePool::granularity(device)?;
+        let slots = limit.div_ceil(per_block);
+        let mut parts = Vec::new();
+        for (number, geometry) in groups.iter().enumerate() {
+            let page = geometry.piece_bytes();
+            if !page.is_multiple_of(granularity) {
+                let (bytes, least) = (page / u64::from(per_block), page_tokens(groups, granularity));
+                crate::bail!(
+                    NMC_ERR_INVALID_ARG,
+                    "group {number}: a page of {per_block} tokens of {bytes} bytes is not a multiple of {granularity} \
+                     bytes; tokens_per_block must be a multiple of {least}"
+                );
+            }
+            if geometry.shape().total_blocks != u64::from(slots) + 1 {
+                crate::bail!(NMC_ERR_INTERNAL, "group {number} does not have {slots} blocks and one more");
+            }
+            let planes = u32::try_from(geometry.pieces_per_block()).ok();
+            let pages = planes.and_then(|planes| planes.checked_mul(blocks));
+            let (Some(planes), Some(pages)) = (planes, pages) else {
+                crate::bail!(NMC_ERR_INVALID_ARG, "group {number}: {blocks} blocks have more than 2^32 pages");
+            };
+            let pool = PagePool::new(device, c"nmc-kv", page, pages)?;
+            pool.prepare(pages).map_err(|error| error.context(format_args!("the pages of group {number}")))?;
+            // All of them, so that their numbers are known.
+            for _ in 0..pages {
+                pool.take()?;
+            }
+            parts.push(Part { geometry: *geometry, pool, planes, blocks });
+        }
+        Ok(Self {
+            parts,
+            slots,
+            per_block,
+            limit,
+            open: RwLock::default(),
+            idle: Mutex::default(),
+            next_keeper: AtomicU64::new(1),
+        })
+    }
+
+    /// Bytes of all pages.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.geometry.block_bytes() * u64::from(part.blocks)).sum()
+    }
+
+    /// Bytes of one block in all groups.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.geometry.block_bytes()).sum()
+    }
+
+    /// Pages that are mapped now, those that are free or mapped twice as well.
+    #[must_use]
+    pub fn mapped_pages(&self) -> u64 {
+        let mut spaces: Vec<Shared> = self.open.read().values().cloned().collect();
+        spaces.extend(self.idle.lock().iter().map(|(_, space)| Arc::clone(space)));
+        let pages =
+            |space: &Shared| space.lock().ranges.iter().map(|range| u64::from(range.slots().mapped())).sum::<u64>();
+        spaces.iter().map(pages).sum()
+    }
+
+    /// Addresses for a sequence of so many blocks: those of a closed one that fit it best, or new ones.
+    fn pick(&self, want: usize) -> Result<Shared> {
+        let mut idle = self.idle.lock();
+        // The fewest that are enough, else the most.
+        let fits = |mapped: usize| if mapped >= want { (0, mapped) } else { (1, want - mapped) };
+        if let Some(best) = (0..idle.len()).min_by_key(|at| fits(idle[*at].0)) {
+            return Ok(idle.swap_remove(best).1);
+        }
+        drop(idle);
+        let ranges = self.parts.iter().map(|part| part.pool.reserve(part.geometry.bytes()));
+        let space = Space {
+            keeper: self.next_keeper.fetch_add(1, Ordering::Relaxed),
+            owner: None,
+            ranges: ranges.collect::<Result<_>>()?,
+            mapped: vec![NONE; self.slots as usize + 1],
+            tokens: 0,
+            ready: 0,
+            source: None,
+        };
+        Ok(Arc::new(Mutex::new(space)))
+    }
+
+    /// Keeps addresses for a later sequence.
+    fn put_away(&self, space: &Shared) {
+        let mut now = space.lock();
+        (now.owner, now.tokens, now.ready, now.source) = (None, 0, 0, None);
+        let mapped = now.mapped.iter().take_while(|block| **block != NONE).count();
+        drop(now);
+        self.idle.lock().push((mapped, Arc::clone(space)));
+    }
+
+    /// Runs `body` with the addresses of a sequence. Calls for one sequence wait for each other here.
+    fn with<R>(&self, id: u64, body: impl FnOnce(&mut Space) -> Result<R>) -> Result<R> {
+        let Some(space) = self.open.read().get(&id).cloned() else { return Err(unknown(id)) };
+        let mut space = space.lock();
+        // It may have been closed while this call waited.
+        if space.owner != Some(id) {
+            return Err(unknown(id));
+        }
+        body(&mut space)
+    }
+
+    /// Empties the places `at` in all planes.
+    fn unmap(&self, space: &mut Space, at: Range<u32>) -> Result<()> {
+        let places = at.start as usize..at.end as usize;
+        space.mapped[places.clone()].fill(TORN);
+        for (part, range) in self.parts.iter().zip(&mut space.ranges) {
+            for plane in 0..part.planes {
+                range.unmap(plane * (self.slots + 1) + at.start, at.end - at.start)?;
+            }
+        }
+        space.mapped[places].fill(NONE);
+        Ok(())
+    }
+
+    /// Maps blocks, with all their pages, to the places from `first` on, whatever was there before. All or none.
+    fn map(&self, space: &mut Space, first: u32, blocks: &[u32]) -> Result<()> {
+        let places = first..first + u32::try_from(blocks.len()).unwrap_or(u32::MAX);
+        if space.mapped[places.start as usize..places.end as usize].iter().any(|block| *block != NONE) {
+            self.unmap(space, places.clone())?;
+        }
+        let mut pages = Vec::with_capacity(blocks.len());
+        for (part, range) in self.parts.iter().zip(&mut space.ranges) {
+            for plane in 0..part.planes {
+                pages.clear();
+                pages.extend(blocks.iter().map(|block| PageId(plane * part.blocks + block)));
+                if let Err(error) = range.map(plane * (self.slots + 1) + first, &pages) {
+                    self.unmap(space, places)?;
+                    return Err(error);
+                }
+            }
+        }
+        space.mapped[places.start as usize..places.end as usize].copy_from_slice(blocks);
+        Ok(())
+    }
+
+    /// Makes the addresses of a sequence show its blocks.
+    fn follow(&self, cache: &Cache, id: u64, space: &mut Space) -> Result<()> {
+        let blocks = cache.read(id, |seq| Ok(seq.blocks.clone()))?;
+        let differs = |space: &Space, k: usize| blocks[k] != NONE && space.mapped[k] != blocks[k];
+        let mut outcome = Ok(());
+        let mut k = 0;
+        while k < blocks.len() && outcome.is_ok() {
+            let end = (k..blocks.len()).find(|at| !differs(space, *at)).unwrap_or(blocks.len());
+            if end > k {
+                outcome = self.map(space, u32::try_from(k).unwrap_or(u32::MAX), &blocks[k..end]);
+            }
+            k = end + 1;
+        }
+        let ready = (0..blocks.len()).find(|at| differs(space, *at)).unwrap_or(blocks.len());
+        space.ready = u32::try_from(ready).unwrap_or(u32::MAX).saturating_mul(self.per_block);
+        outcome
+    }
+
+    /// Opens a sequence and maps its blocks, all or nothing.
+    pub fn open(&self, cache: &Cache, id: u64, open: &Open<'_>) -> Result<Attempt<Opened>> {
+        if open.n_tokens > self.limit {
+            return Err(super::cache::too_long(id, u64::from(open.n_tokens), self.limit));
+        }
+        let space = self.pick(cache.blocks_for(open.n_tokens))?;
+        let keeper = space.lock().keeper;
+        let opened = cache.open(id, &Open { keeper, limit: self.limit, ..*open });
+        if !matches!(opened, Ok(Ok(_))) {
+            self.put_away(&space);
+            return opened;
+        }
+        self.settle_in(cache, id, &space)?;
+        opened
+    }
+
+    /// Maps what a new sequence has and makes it known; if that fails, closes it.
+    fn settle_in(&self, cache: &Cache, id: u64, space: &Shared) -> Result<()> {
+        let mut now = space.lock();
+        let mapped = self.follow(cache, id, &mut now).and_then(|()| cache.info(id));
+        let info = match mapped {
+            Ok(info) => info,
+            Err(error) => {
+                drop(now);
+                let closed = cache.close(id, true);
+                self.put_away(space);
+                return closed.and(Err(error));
+            }
+        };
+        (now.owner, now.tokens) = (Some(id), info.tokens);
+        drop(now);
+        self.open.write().insert(id, Arc::clone(space));
+        Ok(())
+    }
+
+    /// Adds tokens. If pages were mapped ahead this maps nothing.
+    pub fn append(
+        &self,
+        cache: &Cache,
+        id: u64,
+        count: u32,
+        tokens: Option<&[u32]>,
+        importance: Option<f32>,
+    ) -> Result<Attempt<()>> {
+        self.with(id, |space| {
+            let Some(after) = space.tokens.checked_add(count) else {
+                return Err(super::cache::too_long(id, u64::from(space.tokens) + u64::from(count), self.limit));
+            };
+            // The pages come first, so that a failure leaves the tokens as they are.
+            if after > space.ready
+                && let Err(room) = self.grow(cache, id, space, after)?
+            {
+                return Ok(Err(room));
+            }
+            let done = cache.append(id, count, tokens, importance)?;
+            if done.is_ok() {
+                space.tokens = after;
+            }
+            Ok(done)
+        })
+    }
+
+    fn grow(&self, cache: &Cache, id: u64, space: &mut Space, tokens: u32) -> Result<Attempt<()>> {
+        let got = cache.reserve(id, tokens)?;
+        if got.is_ok() {
+            self.follow(cache, id, space)?;
+        }
+        Ok(got)
+    }
+
+    /// Gets blocks for `tokens` tokens in all and maps them, so that growing to there is a matter of numbers.
+    pub fn reserve(&self, cache: &Cache, id: u64, tokens: u32) -> Result<Attempt<()>> {
+        self.with(id, |space| self.grow(cache, id, space, tokens))
+    }
+
+    /// Cuts a sequence. What it loses stays mapped, as free blocks, until its place is needed.
+    pub fn truncate(&self, cache: &Cache, id: u64, tokens: u32) -> Result<Attempt<()>> {
+        self.with(id, |space| {
+            let done = cache.truncate(id, tokens)?;
+            if done.is_ok() {
+                space.tokens = tokens;
+                self.follow(cache, id, space)?;
+            }
+            Ok(done)
+        })
+    }
+
+    /// Opens `child` with the tokens of `parent`. Full blocks are mapped twice, the rest is to be copied.
+    pub fn fork(&self, cache: &Cache, parent: u64, child: u64) -> Result<Attempt<()>> {
+        self.with(parent, |from| {
+            let space = self.pick(cache.blocks_for(from.tokens))?;
+            let keeper = space.lock().keeper;
+            let forked = cache.fork_to(parent, child, keeper);
+            if !matches!(forked, Ok(Ok(()))) {
+                self.put_away(&space);
+                return forked;
+            }
+            let copy = cache.read(child, |seq| Ok(seq.plan.last().copied()));
+            space.lock().source =
+                copy.ok().flatten().map(|copy| (copy.from, from.bases(), from.tokens / self.per_block));
+            self.settle_in(cache, child, &space)?;
+            forked
+        })
+    }
+
+    /// The copies that a sequence waits for, each of which is told once. More than `most` stay: then it is their number.
+    pub fn take_moves(&self, cache: &Cache, id: u64, most: usize) -> Result<std::result::Result<Vec<Move>, usize>> {
+        self.with(id, |space| {
+            // Of several copies only the last one is of a block that the sequence still has.
+            let copy = cache.read(id, |seq| {
+                let copy = seq.plan.last().copied();
+                Ok(copy.and_then(|copy| Some((copy.from, seq.blocks.iter().position(|block| *block == copy.to)?))))
+            })?;
+            let Some((block, to)) = copy else { return Ok(Ok(Vec::new())) };
+            let count = self.parts.iter().map(|part| part.planes as usize).sum();
+            if count > most {
+                return Ok(Err(count));
+            }
+            let (bases, from) = match space.source.take() {
+                Some((known, bases, place)) if known == block => (bases, place),
+                _ => {
+                    // It is nobody's any more here: it gets the last place.
+                    self.map(space, self.slots, &[block])?;
+                    (space.bases(), self.slots)
+                }
+            };
+            cache.take_plan(id, usize::MAX)?.ok();
+            let mut moves = Vec::with_capacity(count);
+            for ((part, range), base) in self.parts.iter().zip(&space.ranges).zip(bases) {
+                let bytes = part.geometry.piece_bytes();
+                for plane in 0..u64::from(part.planes) {
+                    let at = |place: u64| (plane * u64::from(self.slots + 1) + place) * bytes;
+                    let (from, to) = (base + at(u64::from(from)), range.base() + at(to as u64));
+                    moves.push(Move { from, to, bytes });
+                }
+            }
+            Ok(Ok(moves))
+        })
+    }
+
+    /// Closes a sequence; its addresses stay for another one.
+    pub fn close(&self, cache: &Cache, id: u64, discard: bool) -> Result<()> {
+        let (space, closed) = self.with(id, |space| {
+            space.owner = None;
+            // First, so that the id can only be taken again when it is gone from here.
+            let space = self.open.write().remove(&id);
+            Ok((space, cache.close(id, discard)))
+        })?;
+        if let Some(space) = space {
+            self.put_away(&space);
+        }
+        closed
+    }
+
+    fn part(&self, group: u32) -> Result<&Part> {
+        let Some(part) = self.parts.get(group as usize) else {
+            crate::bail!(NMC_ERR_INVALID_ARG, "group {group} does not exist; there are {}", self.parts.len());
+        };
+        Ok(part)
+    }
+
+    /// K or V of a sequence in one layer: all blocks that are mapped, of which the first ones hold its tokens.
+    pub fn view(&self, cache: &Cache, id: u64, group: u32, layer: u32, side: Side) -> Result<SeqView> {
+        let part = self.part(group)?;
+        self.with(id, |space| {
+            cache.read(id, |_| Ok(()))?;
+            let mut view = part.geometry.run_view(layer, side, 0, 1)?;
+            view.offset += space.ranges[group as usize].base();
+            view.shape[0] = u64::from(space.ready / self.per_block);
+            Ok(SeqView { view, contiguous: true })
+        })
+    }
+
+    /// The address of one token's vector.
+    pub fn address(&self, cache: &Cache, id: u64, token: u32, group: u32, at: (u32, Side, u32)) -> Result<u64> {
+        let part = self.part(group)?;
+        let (layer, side, head) = at;
+        self.with(id, |space| {
+            cache.read(id, |_| Ok(()))?;
+            let (has, block) = (space.tokens, token / self.per_block);
+            if token >= has {
+                crate::bail!(NMC_ERR_INVALID_ARG, "sequence {id} has {has} tokens, there is no number {token}");
+            }
+            let heads = part.geometry.run_view(layer, side, block, 1)?.shape[1];
+            if u64::from(head) >= heads {
+                crate::bail!(NMC_ERR_INVALID_ARG, "head {head} does not exist; there are {heads}");
+            }
+            let place = part.geometry.offset(layer, side, block, head, token % self.per_block, 0);
+            Ok(space.ranges[group as usize].base() + place)
+        })
+    }
+
+    /// Whether every address shows what it should.
+    pub fn audit(&self, cache: &Cache) -> std::result::Result<(), String> {
+        let open: Vec<(u64, Shared)> = self.open.read().iter().map(|(id, space)| (*id, Arc::clone(space))).collect();
+        for (id, space) in open {
+            let space = space.lock();
+            // Closed meanwhile, or its blocks were taken.
+            let Ok(blocks) = cache.read(id, |seq| Ok(seq.blocks.clone())) else { continue };
+            if space.owner != Some(id) {
+                continue;
+            }
+            for (k, block) in blocks.iter().enumerate().take((space.ready / self.per_block) as usize) {
+                if *block != NONE && space.mapped[k] != *block {
+                    return Err(format!("sequence {id} has block {block} at {k}, but {} is mapped", space.mapped[k]));
+                }
+            }
+            self.audit_pages(&space).map_err(|what| format!("sequence {id}: {what}"))?;
+        }
+        for (_, space) in self.idle.lock().iter() {
+            self.audit_pages(&space.lock()).map_err(|what| format!("addresses without a sequence: {what}"))?;
+        }
+        Ok(())
+    }
+
+    fn audit_pages(&self, space: &Space) -> std::result::Result<(), String> {
+        for (part, range) in self.parts.iter().zip(&space.ranges) {
+            for (place, plane) in (0..self.slots + 1).flat_map(|k| (0..part.planes).map(move |plane| (k, plane))) {
+                let block = space.mapped[place as usize];
+                if block == TORN {
+                    continue;
+                }
+                let page = (block != NONE).then(|| PageId(plane * part.blocks + block));
+                let found = range.slots().get(plane * (self.slots + 1) + place);
+                if found != page {
+                    return Err(format!("place {place} of plane {plane} has {found:?}, not {page:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Fails for a config that virtual sequences cannot have.
+pub fn check(config: &Config) -> Result<()> {
+    if config.window > 0 {
+        crate::bail!(NMC_ERR_UNSUPPORTED, "a virtual cache has no sliding window; use a paged one");
+    }
+    Ok(())
+}
