@@ -23,6 +23,7 @@ pub const SOURCES: &[&str] = &[
     "src/ffi/kv.rs",
     "src/ffi/kv_tables.rs",
     "src/ffi/kv_move.rs",
+    "src/ffi/kv_virtual.rs",
 ];
 
 /// The text of `include/nanomc.h` for this version of the library.

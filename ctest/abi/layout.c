@@ -348,6 +348,10 @@ int main(void) {
   FIELD(nmc_kv_config_t, flags);
   FIELD(nmc_kv_config_t, event_capacity);
   FIELD(nmc_kv_config_t, hash_secret);
+  FIELD(nmc_kv_config_t, heap_kind);
+  FIELD(nmc_kv_config_t, device);
+  FIELD(nmc_kv_config_t, max_sequence_tokens);
+  FIELD(nmc_kv_config_t, reserved1);
   FIELD(nmc_kv_config_t, reserved);
 
   STRUCT(nmc_kv_hash_t);
@@ -378,6 +382,11 @@ int main(void) {
   STRUCT(nmc_kv_copy_t);
   FIELD(nmc_kv_copy_t, from);
   FIELD(nmc_kv_copy_t, to);
+
+  STRUCT(nmc_kv_move_t);
+  FIELD(nmc_kv_move_t, from);
+  FIELD(nmc_kv_move_t, to);
+  FIELD(nmc_kv_move_t, bytes);
 
   STRUCT(nmc_kv_seq_info_t);
   FIELD(nmc_kv_seq_info_t, struct_size);

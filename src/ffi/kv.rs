@@ -5,6 +5,7 @@ use super::blocks::{NMC_BLOCKS_BEST, NMC_BLOCKS_BUDDY, NMC_BLOCKS_SIZE_CLASS};
 use super::config;
 use super::handle::{self, HasC, Object};
 use super::kv_types::*;
+use super::kv_virtual::{self, Wanted};
 use super::store::{array, array_out};
 use super::{guard, guard_status, optional_out, out, put_struct, remember, text};
 use crate::alloc::blocks::Strategy;
@@ -16,6 +17,7 @@ use crate::kv::events::What;
 use crate::kv::evict::Kind as Evict;
 use crate::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Sides};
 use crate::kv::hash::{Algo, BlockHash, Chain, Key};
+use crate::kv::mapped::Mapped;
 use crate::kv::transfer::Link;
 use crate::kv::types::{Attempt, Config, MAX_TOKENS, Open, Placement, Room, State, WhenFull};
 use once_cell::sync::OnceCell;
@@ -25,7 +27,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A block KV cache: it maps the tokens of sequences to numbered blocks of equal size. Full blocks of equal tokens are
 /// found again by later sequences (prefix reuse), forks share blocks, and tables for attention kernels are written
-/// straight into the program's memory. The cache never touches the blocks themselves.
+/// straight into the program's memory. The cache never touches the blocks themselves. With `NMC_KV_VIRTUAL`, which see,
+/// it maps them besides, and some of what follows is different.
 ///
 /// **When blocks count as computed.** `nmc_kv_open` and `nmc_kv_append` give room for tokens that the engine computes
 /// afterwards. With the next `nmc_kv_append` or `nmc_kv_close` of the same sequence, what it had before counts as computed,
@@ -50,9 +53,21 @@ pub(super) struct Kv {
     /// The store that it exchanges blocks with.
     pub link: OnceCell<Link>,
     pub arena: Arena,
+    /// The memory, if sequences are virtual; the arena is empty then.
+    pub mapped: Option<Mapped>,
     capacity: u32,
     /// Ids for sequences that are opened by name alone.
     next_id: AtomicU64,
+}
+
+impl Kv {
+    /// Fails if the sequences are virtual, with the reason why the call is not for them.
+    pub fn paged(&self, call: &str, why: &str) -> Result<()> {
+        if self.mapped.is_some() {
+            crate::bail!(NMC_ERR_UNSUPPORTED, "{call} is not for a cache with NMC_KV_VIRTUAL: {why}");
+        }
+        Ok(())
+    }
 }
 
 impl Object for Kv {
@@ -135,18 +150,19 @@ fn parse_group(group: &nmc_kv_group_t, tokens_per_block: u32, blocks: u32) -> Re
 }
 
 /// The caller's config, checked, with the geometry of each group.
-struct Parsed {
-    config: Config,
+pub(super) struct Parsed {
+    pub config: Config,
     capacity: u32,
-    groups: Vec<(Geometry, nmc_kv_group_t)>,
+    pub groups: Vec<(Geometry, nmc_kv_group_t)>,
+    pub wanted: Option<Wanted>,
 }
 
 /// # Safety
 /// The C contract of `nmc_kv_config_t`.
-unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
+pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
     // SAFETY: the C contract of `config`.
     let c = unsafe { config::read(config) }?;
-    if c.reserved != [0; 4] || c.flags & !NMC_KV_NO_PREFIX != 0 {
+    if c.reserved != [0; 2] || c.reserved1 != 0 || c.flags & !(NMC_KV_NO_PREFIX | NMC_KV_VIRTUAL) != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field or an unknown flag of nmc_kv_config_t is not zero");
     }
     if c.tokens_per_block == 0 || c.tokens_per_block > 1 << 20 {
@@ -165,6 +181,7 @@ unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
     if capacity < total_blocks || capacity > i32::MAX.unsigned_abs() {
         crate::bail!(NMC_ERR_INVALID_ARG, "capacity_blocks {capacity} is not in {total_blocks}..=2147483647");
     }
+    let wanted = kv_virtual::wanted(&c, total_blocks, capacity)?;
     if c.n_groups > 1024 {
         crate::bail!(NMC_ERR_INVALID_ARG, "n_groups {} is more than 1024", c.n_groups);
     }
@@ -172,8 +189,9 @@ unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
     let given = unsafe { array(c.groups, c.n_groups as usize, "groups") }?;
     let mut groups = Vec::new();
     for (number, group) in given.iter().enumerate() {
-        let geometry = parse_group(group, c.tokens_per_block, capacity)
-            .map_err(|error| error.context(format!("group {number}")))?;
+        let blocks = wanted.as_ref().map_or(capacity, Wanted::places);
+        let geometry =
+            parse_group(group, c.tokens_per_block, blocks).map_err(|error| error.context(format!("group {number}")))?;
         groups.push((geometry, *group));
     }
     let strategy = match c.strategy {
@@ -216,7 +234,7 @@ unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
         window: c.window,
         events: c.event_capacity,
     };
-    Ok(Parsed { config, capacity, groups })
+    Ok(Parsed { config, capacity, groups, wanted })
 }
 
 /// Stores how much memory the group with this number of a config needs in `*bytes_needed`.
@@ -236,15 +254,18 @@ pub unsafe extern "C" fn nmc_kv_group_bytes(
         let Some((geometry, _)) = parsed.groups.get(group as usize) else {
             crate::bail!(NMC_ERR_INVALID_ARG, "group {group} does not exist; there are {}", parsed.groups.len());
         };
-        slot.write(geometry.bytes());
+        let blocks = u64::from(parsed.capacity);
+        slot.write(geometry.block_bytes() * blocks);
         Ok(())
     })
 }
 
 /// Makes a cache with all blocks free and puts a handle into `*out_kv`.
 ///
-/// Does not block. Thread-safe. Graph-safe. Destroyed with `nmc_kv_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (a number in
-/// the config, memory that is too small), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`.
+/// Does not block, except to get memory for `NMC_KV_VIRTUAL`. Thread-safe. Graph-safe without it. Destroyed with
+/// `nmc_kv_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (a number in the config, memory that is too small), `NMC_ERR_VERSION`,
+/// `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED` (what `NMC_KV_VIRTUAL` does not have, or no CUDA),
+/// `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_create(config: *const nmc_kv_config_t, out_kv: *mut *mut nmc_kv_t) -> nmc_status_t {
     guard(|| {
@@ -252,7 +273,15 @@ pub unsafe extern "C" fn nmc_kv_create(config: *const nmc_kv_config_t, out_kv: *
         slot.write(std::ptr::null_mut());
         handle::prepare()?;
         // SAFETY: the C contract of `config`.
-        let Parsed { config, capacity, groups } = unsafe { parse(config) }?;
+        let Parsed { config, capacity, groups, wanted } = unsafe { parse(config) }?;
+        let cache = Arc::new(Cache::new(config)?);
+        if let Some(wanted) = wanted {
+            let mapped = Some(wanted.make(&cache, &groups)?);
+            let next_id = AtomicU64::new(1 << 63);
+            let (link, arena) = (OnceCell::new(), Arena::default());
+            slot.write(handle::create(Kv { cache, link, arena, mapped, capacity, next_id })?);
+            return Ok(());
+        }
         for (number, (geometry, group)) in groups.iter().enumerate() {
             if !group.memory.is_null() && group.memory_bytes < geometry.bytes() {
                 let (has, needs) = (group.memory_bytes, geometry.bytes());
@@ -261,8 +290,8 @@ pub unsafe extern "C" fn nmc_kv_create(config: *const nmc_kv_config_t, out_kv: *
         }
         let groups = groups.into_iter().map(|(geometry, group)| Group { geometry, base: group.memory as u64 });
         let arena = Arena::new(groups.collect());
-        let cache = Arc::new(Cache::new(config)?);
-        let kv = Kv { cache, link: OnceCell::new(), arena, capacity, next_id: AtomicU64::new(1 << 63) };
+        let next_id = AtomicU64::new(1 << 63);
+        let kv = Kv { cache, link: OnceCell::new(), arena, mapped: None, capacity, next_id };
         slot.write(handle::create(kv)?);
         Ok(())
     })
@@ -374,7 +403,10 @@ unsafe fn open(
         ..Open::default()
     };
     let slot = optional_out(opened, "opened")?;
-    let attempt = kv.cache.open(id, &open)?;
+    let attempt = match &kv.mapped {
+        None => kv.cache.open(id, &open)?,
+        Some(mapped) => mapped.open(&kv.cache, id, &open)?,
+    };
     if let (Ok(got), Some(slot)) = (attempt, slot) {
         slot.write(nmc_kv_opened_t { hit_tokens: got.hit_tokens, tokens: got.tokens });
     }
@@ -465,7 +497,11 @@ unsafe fn append(
     };
     // SAFETY: NULL, or as many tokens as is said.
     let tokens = if tokens.is_null() { None } else { Some(unsafe { array(tokens, count as usize, "tokens") }?) };
-    finish(kv.cache.append(id, count, tokens, importance)?, room)
+    let attempt = match &kv.mapped {
+        None => kv.cache.append(id, count, tokens, importance)?,
+        Some(mapped) => mapped.append(&kv.cache, id, count, tokens, importance)?,
+    };
+    finish(attempt, room)
 }
 
 /// Adds one token to each of `n` sequences, as a decode step does. `tokens` has one for each, or is NULL. Every sequence
@@ -492,7 +528,7 @@ pub unsafe extern "C" fn nmc_kv_append_batch(
         };
         let mut worst = NMC_OK;
         with(kv, |kv| {
-            kv.cache.append_batch(ids, tokens, |at, done| {
+            let mut tell = |at: usize, done: Result<Attempt<()>>| {
                 let status = match done {
                     Ok(Ok(())) => NMC_OK,
                     // The message is of the first that failed, as the status is.
@@ -505,7 +541,15 @@ pub unsafe extern "C" fn nmc_kv_append_batch(
                 if let Some(slot) = statuses.as_mut().and_then(|statuses| statuses.get_mut(at)) {
                     *slot = status;
                 }
-            });
+            };
+            match &kv.mapped {
+                None => kv.cache.append_batch(ids, tokens, tell),
+                Some(mapped) => {
+                    for (at, id) in ids.iter().enumerate() {
+                        tell(at, mapped.append(&kv.cache, *id, 1, tokens.map(|tokens| &tokens[at..=at]), None));
+                    }
+                }
+            }
             Ok(())
         })?;
         Ok(worst)
@@ -538,7 +582,12 @@ pub unsafe extern "C" fn nmc_kv_reserve(
     n_tokens: u64,
     room: *mut nmc_kv_room_t,
 ) -> nmc_status_t {
-    guard_status(|| with(kv, |kv| finish(kv.cache.reserve(id, clamp(n_tokens))?, room)))
+    guard_status(|| {
+        with(kv, |kv| match &kv.mapped {
+            None => finish(kv.cache.reserve(id, clamp(n_tokens))?, room),
+            Some(mapped) => finish(mapped.reserve(&kv.cache, id, clamp(n_tokens))?, room),
+        })
+    })
 }
 
 /// Cuts a sequence to its first `n_tokens` tokens, as after rejected speculation; what it had reserved is free again. What
@@ -554,7 +603,12 @@ pub unsafe extern "C" fn nmc_kv_truncate(
     n_tokens: u64,
     room: *mut nmc_kv_room_t,
 ) -> nmc_status_t {
-    guard_status(|| with(kv, |kv| finish(kv.cache.truncate(id, clamp(n_tokens))?, room)))
+    guard_status(|| {
+        with(kv, |kv| match &kv.mapped {
+            None => finish(kv.cache.truncate(id, clamp(n_tokens))?, room),
+            Some(mapped) => finish(mapped.truncate(&kv.cache, id, clamp(n_tokens))?, room),
+        })
+    })
 }
 
 /// Opens sequence `child` with the tokens of `parent`. Full blocks are shared; a last block that is not full is copied, and
@@ -569,7 +623,12 @@ pub unsafe extern "C" fn nmc_kv_fork(
     child: u64,
     room: *mut nmc_kv_room_t,
 ) -> nmc_status_t {
-    guard_status(|| with(kv, |kv| finish(kv.cache.fork(parent, child)?, room)))
+    guard_status(|| {
+        with(kv, |kv| match &kv.mapped {
+            None => finish(kv.cache.fork(parent, child)?, room),
+            Some(mapped) => finish(mapped.fork(&kv.cache, parent, child)?, room),
+        })
+    })
 }
 
 /// Stores the block copies that a sequence waits for, and forgets them. They must be enqueued, in this order, before the
@@ -578,7 +637,7 @@ pub unsafe extern "C" fn nmc_kv_fork(
 /// receives how many there are; if `capacity` is less, that is all that happens.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*n` was stored), `NMC_ERR_NOT_FOUND`,
-/// `NMC_ERR_STALE`.
+/// `NMC_ERR_STALE`, `NMC_ERR_UNSUPPORTED` (with `NMC_KV_VIRTUAL`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_copies(
     kv: *mut nmc_kv_t,
@@ -592,6 +651,7 @@ pub unsafe extern "C" fn nmc_kv_copies(
         // SAFETY: the C contract of `copies`.
         let to = unsafe { array_out(copies, capacity, "copies") }?;
         with(kv, |kv| {
+            kv.paged("nmc_kv_copies", "nmc_kv_moves has the addresses")?;
             let plan = match kv.cache.take_plan(id, capacity)? {
                 Ok(plan) => plan,
                 Err(count) => {
@@ -622,7 +682,11 @@ pub extern "C" fn nmc_kv_close(kv: *mut nmc_kv_t, id: u64, flags: u32) -> nmc_st
         if flags & !NMC_KV_CLOSE_ABORT != 0 {
             crate::bail!(NMC_ERR_INVALID_ARG, "flags {flags:#x} are unknown");
         }
-        with(kv, |kv| kv.cache.close(id, flags & NMC_KV_CLOSE_ABORT != 0))
+        let discard = flags & NMC_KV_CLOSE_ABORT != 0;
+        with(kv, |kv| match &kv.mapped {
+            None => kv.cache.close(id, discard),
+            Some(mapped) => mapped.close(&kv.cache, id, discard),
+        })
     })
 }
 
@@ -630,7 +694,8 @@ pub extern "C" fn nmc_kv_close(kv: *mut nmc_kv_t, id: u64, flags: u32) -> nmc_st
 /// equals the earliest). The first `keep_first` and the last `keep_recent` full blocks stay. Other tokens keep their
 /// positions; tables have -1 for a dropped block. `dropped`, if not NULL, receives how many went.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`, `NMC_ERR_UNSUPPORTED` (with
+/// `NMC_KV_VIRTUAL`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_drop_least(
     kv: *mut nmc_kv_t,
@@ -643,6 +708,7 @@ pub unsafe extern "C" fn nmc_kv_drop_least(
     guard(|| {
         let slot = optional_out(dropped, "dropped")?;
         with(kv, |kv| {
+            kv.paged("nmc_kv_drop_least", "no table would tell which blocks are gone")?;
             let count = kv.cache.drop_least(id, count, keep_first, keep_recent)?;
             if let Some(slot) = slot {
                 slot.write(count);
@@ -845,11 +911,12 @@ pub unsafe extern "C" fn nmc_kv_snapshot(
 /// the ones with the highest numbers, cached ones are evicted, and if a sequence holds one nothing goes.
 ///
 /// Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (a block that should
-/// go is held), `NMC_ERR_INVALID_ARG` (0, or more than the capacity).
+/// go is held), `NMC_ERR_INVALID_ARG` (0, or more than the capacity), `NMC_ERR_UNSUPPORTED` (with `NMC_KV_VIRTUAL`).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_resize(kv: *mut nmc_kv_t, total_blocks: u32) -> nmc_status_t {
     guard(|| {
         with(kv, |kv| {
+            kv.paged("nmc_kv_resize", "its pages were made with it")?;
             if total_blocks > kv.capacity {
                 let capacity = kv.capacity;
                 crate::bail!(NMC_ERR_INVALID_ARG, "{total_blocks} blocks are more than capacity_blocks ({capacity})");
@@ -877,7 +944,7 @@ pub unsafe extern "C" fn nmc_kv_seq_info(kv: *mut nmc_kv_t, id: u64, info: *mut 
                 dropped: seq.holes,
                 shared: seq.shared,
                 published: seq.published,
-                contiguous: u32::from(seq.placement == Placement::Run),
+                contiguous: u32::from(seq.placement != Placement::Paged),
                 copies: seq.copies,
                 computed: seq.computed,
             })
@@ -933,7 +1000,10 @@ pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, stats: *mut nmc_kv_stat
                 evicted_blocks: stats.evicted_blocks,
                 evicted_sequences: stats.evicted_sequences,
                 deduplicated: stats.deduplicated,
-                arena_bytes: kv.arena.groups().iter().map(|group| group.geometry.bytes()).sum(),
+                arena_bytes: match &kv.mapped {
+                    None => kv.arena.groups().iter().map(|group| group.geometry.bytes()).sum(),
+                    Some(mapped) => mapped.bytes(),
+                },
                 metadata_bytes: stats.bytes,
                 fragmentation: kv.cache.fragmentation(),
                 reserved0: 0,
@@ -956,7 +1026,15 @@ pub unsafe extern "C" fn nmc_kv_dump(
     needed: *mut usize,
 ) -> nmc_status_t {
     guard(|| {
-        let page = with(kv, |kv| Ok(kv.cache.dump(kv.arena.block_bytes())))?;
+        let page = with(kv, |kv| {
+            Ok(match &kv.mapped {
+                None => kv.cache.dump(kv.arena.block_bytes()),
+                Some(mapped) => {
+                    let page = kv.cache.dump(mapped.block_bytes());
+                    format!("{page}Virtual memory:\n  Mapped: {} pages\n", mapped.mapped_pages())
+                }
+            })
+        })?;
         text::copy_out(&page, buffer, capacity, needed)
     })
 }
@@ -981,7 +1059,7 @@ pub unsafe extern "C" fn nmc_kv_map(
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_audit(kv: *mut nmc_kv_t) -> nmc_status_t {
     guard(|| {
-        with(kv, |kv| match kv.cache.audit() {
+        with(kv, |kv| match kv.cache.audit().and_then(|()| kv.mapped.as_ref().map_or(Ok(()), |m| m.audit(&kv.cache))) {
             Ok(()) => Ok(()),
             Err(what) => crate::bail!(NMC_ERR_INTERNAL, "the audit found: {what}"),
         })

@@ -10,6 +10,9 @@ use crate::kv::geometry::Side;
 use crate::kv::tables::{Format, Row};
 use std::ffi::c_void;
 
+/// Why there are no tables of virtual sequences.
+const NO_TABLE: &str = "kernels need no table there, nmc_kv_view is all of a sequence";
+
 fn side_of(side: u32) -> Result<Side> {
     match side {
         NMC_KV_K => Ok(Side::K),
@@ -20,7 +23,8 @@ fn side_of(side: u32) -> Result<Side> {
 
 /// Stores K or V of a sequence in one layer as a 4-D tensor in `*view`. For a contiguous sequence these are its own blocks
 /// in order; for a paged one all blocks of the layer, which a kernel indexes through the block table. Nothing is copied.
-/// The view of a contiguous sequence is valid until it moves.
+/// The view of a contiguous sequence is valid until it moves; that of a virtual one, which has all blocks that are mapped,
+/// until it is closed: only its number of blocks changes.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (group, layer or side), `NMC_ERR_NOT_FOUND`,
 /// `NMC_ERR_STALE`.
@@ -36,7 +40,11 @@ pub unsafe extern "C" fn nmc_kv_view(
     guard(|| {
         let slot = out(view, "view")?;
         with(kv, |kv| {
-            let found = kv.arena.view(&kv.cache, id, group, layer, side_of(side)?)?;
+            let side = side_of(side)?;
+            let found = match &kv.mapped {
+                None => kv.arena.view(&kv.cache, id, group, layer, side)?,
+                Some(mapped) => mapped.view(&kv.cache, id, group, layer, side)?,
+            };
             // Lengths and distances in an arena are below 2^63.
             let signed = |numbers: [u64; 4]| numbers.map(u64::cast_signed);
             slot.write(nmc_kv_view_t {
@@ -70,7 +78,11 @@ pub unsafe extern "C" fn nmc_kv_token_address(
         let slot = out(address, "address")?;
         with(kv, |kv| {
             let token = u32::try_from(token).unwrap_or(u32::MAX);
-            let found = kv.arena.address(&kv.cache, id, token, group, (layer, side_of(side)?, head))?;
+            let at = (layer, side_of(side)?, head);
+            let found = match &kv.mapped {
+                None => kv.arena.address(&kv.cache, id, token, group, at)?,
+                Some(mapped) => mapped.address(&kv.cache, id, token, group, at)?,
+            };
             slot.write(found as *mut c_void);
             Ok(())
         })
@@ -84,7 +96,8 @@ pub unsafe extern "C" fn nmc_kv_token_address(
 /// `rows`. `written`, if not NULL, receives how many entries were stored.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (a sequence has more than `width` blocks),
-/// `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`; rows before the one at fault are written.
+/// `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`; rows before the one at fault are written. `NMC_ERR_UNSUPPORTED` with
+/// `NMC_KV_VIRTUAL`, here and in the two functions below.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_table(
     kv: *mut nmc_kv_t,
@@ -111,7 +124,10 @@ pub unsafe extern "C" fn nmc_kv_table(
         let (ids, rows, table) = unsafe {
             (array(ids, n, "ids")?, array_out(rows.cast::<Row>(), n, "rows")?, array_out(table, entries, "table")?)
         };
-        let count = with(kv, |kv| kv.cache.write_dense(ids, format, width, pad, rows, table))?;
+        let count = with(kv, |kv| {
+            kv.paged("nmc_kv_table", NO_TABLE)?;
+            kv.cache.write_dense(ids, format, width, pad, rows, table)
+        })?;
         if let Some(slot) = slot {
             slot.write(count);
         }
@@ -147,7 +163,10 @@ pub unsafe extern "C" fn nmc_kv_table_csr(
                 array_out(last_page_len, n, "last_page_len")?,
             )
         };
-        let count = with(kv, |kv| kv.cache.write_csr(ids, indptr, indices, last))?;
+        let count = with(kv, |kv| {
+            kv.paged("nmc_kv_table_csr", NO_TABLE)?;
+            kv.cache.write_csr(ids, indptr, indices, last)
+        })?;
         slot.write(count);
         if count > capacity {
             crate::bail!(NMC_ERR_TOO_SMALL, "the sequences have {count} blocks, there is room for {capacity}");
@@ -182,7 +201,10 @@ pub unsafe extern "C" fn nmc_kv_slots(
                 array_out(slots, capacity, "slots")?,
             )
         };
-        let count = with(kv, |kv| kv.cache.write_slots(ids, counts, slots))?;
+        let count = with(kv, |kv| {
+            kv.paged("nmc_kv_slots", NO_TABLE)?;
+            kv.cache.write_slots(ids, counts, slots)
+        })?;
         slot.write(count);
         if count > capacity {
             crate::bail!(NMC_ERR_TOO_SMALL, "there are {count} slots, and room for {capacity}");

@@ -2,6 +2,7 @@
 
 use super::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use super::config::Config as Versioned;
+use super::world_types::NMC_HEAP_HOST;
 use std::ffi::c_void;
 
 /// Element types of a group.
@@ -71,6 +72,34 @@ pub const NMC_KV_HASH_XXH3: u32 = 2;
 /// Flag of a config: no block is matched or published.
 pub const NMC_KV_NO_PREFIX: u32 = 1;
 
+/// Flag of a config: virtual placement. Every sequence has contiguous addresses of its own, of `max_sequence_tokens` tokens,
+/// and the pages of its blocks are mapped there as it grows: growing never moves anything, `nmc_kv_view` is always of the
+/// sequence alone, and kernels need no table. The library owns the memory (`heap_kind`, `device`), and gets all of it in
+/// `nmc_kv_create`.
+///
+/// **What a page is.** The addresses of a sequence have the group's layout with the sequence's own blocks in place of all
+/// blocks. A page is one block of it in one plane, that is `tokens_per_block` tokens of what is contiguous from block to
+/// block: of one layer, K or V, with `NMC_KV_LAYER_MAJOR` and `NMC_KV_LAYER_MAJOR_NHD`; of one layer, both, with
+/// `NMC_KV_SIDES_PER_BLOCK`; of one head of that with `NMC_KV_HEAD_MAJOR`; of all layers, K and V, with
+/// `NMC_KV_BLOCK_MAJOR` (K or V with `NMC_KV_SIDES_SEPARATE`). It must be a multiple of the system's page (4 KiB) or of the
+/// device's (2 MiB): `nmc_kv_page_tokens` finds the smallest `tokens_per_block`. A block has one page in each plane; growing
+/// by a block maps them all, so layouts with few planes grow cheaper and in smaller steps. Forks and prefixes share whole
+/// blocks.
+///
+/// **When pages are mapped.** By `nmc_kv_open`, `nmc_kv_append`, `nmc_kv_truncate` and `nmc_kv_fork` for the blocks they add,
+/// and ahead of need by `nmc_kv_reserve`, also from another thread: an append up to there maps nothing. A closed sequence
+/// leaves its addresses, with the free blocks that are mapped there, to the next one. These calls may call CUDA and
+/// wait for the driver then, and are not graph-safe; beside their own statuses they can return `NMC_ERR_LIMIT` (too many
+/// mappings), `NMC_ERR_CUDA` and `NMC_ERR_NO_MEMORY`, and leave the tokens of the sequence as they were.
+///
+/// **When pages are unmapped.** When their place is needed for another block: after the tokens there were cut off, or when a
+/// later sequence has the addresses. Like freeing memory, `nmc_kv_truncate`, `nmc_kv_close` and `nmc_kv_destroy` may be
+/// called when no work uses those tokens any more. Blocks are never exchanged for equal ones of another sequence.
+///
+/// Not available (`NMC_ERR_UNSUPPORTED`): memory of the program's, `window`, `nmc_kv_table*`, `nmc_kv_slots`,
+/// `nmc_kv_drop_least`, `nmc_kv_resize`; instead of `nmc_kv_copies` there is `nmc_kv_moves`.
+pub const NMC_KV_VIRTUAL: u32 = 2;
+
 /// Flag of `nmc_kv_open`: the blocks follow each other, so that views are of the sequence alone.
 pub const NMC_KV_OPEN_CONTIGUOUS: u32 = 1;
 /// Flag of `nmc_kv_open`: neither match blocks nor publish any.
@@ -115,7 +144,8 @@ pub struct nmc_kv_group_t {
     /// Where K and V are among them: one of `NMC_KV_SIDES_SEPARATE`, `NMC_KV_SIDES_PER_LAYER`, `NMC_KV_SIDES_PER_BLOCK`.
     pub sides: u32,
     /// The memory, on host or device: `nmc_kv_group_bytes` says how much. It is the program's, must stay until the cache
-    /// is destroyed, and is never touched by the cache. NULL: views hold offsets instead of addresses.
+    /// is destroyed, and is never touched by the cache. NULL: views hold offsets instead of addresses, except with
+    /// `NMC_KV_VIRTUAL`, where it must be NULL.
     pub memory: *mut c_void,
     /// Bytes at `memory`.
     pub memory_bytes: u64,
@@ -156,15 +186,23 @@ pub struct nmc_kv_config_t {
     pub when_full: u32,
     /// What names blocks by their tokens: `NMC_KV_HASH_BLAKE3`, ...
     pub hash: u32,
-    /// `NMC_KV_NO_PREFIX` or 0.
+    /// `NMC_KV_NO_PREFIX`, `NMC_KV_VIRTUAL`, or 0.
     pub flags: u32,
     /// How many events `nmc_kv_events` can look back; 48 bytes each. 0 for none.
     pub event_capacity: u32,
     /// Secret that goes into all hashes; caches with the same one name the same tokens alike. Empty: a fixed one, the same
     /// everywhere.
     pub hash_secret: nmc_slice_t,
+    /// With `NMC_KV_VIRTUAL`: `NMC_HEAP_HOST` (default) or `NMC_HEAP_CUDA`.
+    pub heap_kind: u32,
+    /// With `NMC_HEAP_CUDA`: the device; -1 for the calling thread's current one.
+    pub device: i32,
+    /// With `NMC_KV_VIRTUAL`: tokens for which every sequence has addresses. 0 for as many as the cache has.
+    pub max_sequence_tokens: u32,
     /// Zero.
-    pub reserved: [u64; 4],
+    pub reserved1: u32,
+    /// Zero.
+    pub reserved: [u64; 2],
 }
 
 // SAFETY: repr(C), integers and pointers only, no padding.
@@ -189,7 +227,11 @@ unsafe impl Versioned for nmc_kv_config_t {
             flags: 0,
             event_capacity: 0,
             hash_secret: nmc_slice_t { ptr: std::ptr::null(), len: 0 },
-            reserved: [0; 4],
+            heap_kind: NMC_HEAP_HOST,
+            device: -1,
+            max_sequence_tokens: 0,
+            reserved1: 0,
+            reserved: [0; 2],
         }
     }
 }
@@ -282,6 +324,18 @@ pub struct nmc_kv_copy_t {
     pub from: i32,
     /// The block to write.
     pub to: i32,
+}
+
+/// Bytes that are to be copied.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_move_t {
+    /// The address to read.
+    pub from: *const c_void,
+    /// The address to write.
+    pub to: *mut c_void,
+    /// How many bytes.
+    pub bytes: u64,
 }
 
 /// What a sequence is. Start from `NMC_KV_SEQ_INFO_INIT`.

@@ -15,6 +15,7 @@ pub mod kv;
 pub mod kv_move;
 pub mod kv_tables;
 pub mod kv_types;
+pub mod kv_virtual;
 pub mod log;
 pub mod master;
 pub mod store;
