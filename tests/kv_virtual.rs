@@ -541,3 +541,50 @@ fn threads_that_map_do_not_disturb_each_other() {
     mapped.audit(&cache).unwrap();
     assert_eq!(cache.stats().used, 0);
 }
+
+#[test]
+fn when_there_are_too_many_mappings_those_of_closed_sequences_go() {
+    let _alone = alone();
+    let most: usize = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
+    if most > 100_000 {
+        eprintln!("skipped: this machine allows {most} mappings");
+        return;
+    }
+    let shape = Shape { layers: 32, ..*groups(Order::LayerMajor, Sides::Separate)[0].shape() };
+    let cache = Cache::new(Config { max_sequences: 4096, ..config(21, WhenFull::Reject, false) }).unwrap();
+    let mapped = Mapped::new(&cache, &[Geometry::new(shape).unwrap()], LIMIT, None).unwrap();
+    // Four that grow in turn, so that no page is mapped beside its neighbour: 64 mappings a block.
+    for id in 1..=4 {
+        mapped.open(&cache, id, &Open::default()).unwrap().unwrap();
+    }
+    for id in (0..5).flat_map(|_| 1..=4) {
+        mapped.append(&cache, id, PER_BLOCK, None, None).unwrap().unwrap();
+    }
+    mapped.open(&cache, 5, &Open { n_tokens: PER_BLOCK, ..Open::default() }).unwrap().unwrap();
+    let mut id = 6;
+    // First in large steps, then in small ones, until there is no room for one more block.
+    for parent in [1, 5] {
+        let refused = loop {
+            match mapped.fork(&cache, parent, id) {
+                Ok(done) => done.unwrap(),
+                Err(error) => break error,
+            }
+            id += 1;
+        };
+        assert_eq!(refused.status, NMC_ERR_LIMIT);
+        assert!(refused.message.contains("vm.max_map_count"), "{}", refused.message);
+    }
+    assert_eq!(mapped.fork(&cache, 1, 7).unwrap_err().status, NMC_ERR_EXISTS);
+    mapped.audit(&cache).unwrap();
+    cache.audit().unwrap();
+
+    mapped.close(&cache, 3, false).unwrap();
+    let before = mapped.mapped_pages();
+    mapped.append(&cache, 1, LIMIT - 5 * PER_BLOCK, None, None).unwrap().unwrap();
+    // Its five blocks are mapped elsewhere now; the rest is what could not be unmapped when a fork failed.
+    assert!(mapped.mapped_pages() <= before);
+    mapped.audit(&cache).unwrap();
+    cache.audit().unwrap();
+    drop(mapped);
+    assert_eq!(mappings(), 0);
+}

@@ -1005,7 +1005,8 @@ pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, stats: *mut nmc_kv_stat
                     Some(mapped) => mapped.bytes(),
                 },
                 metadata_bytes: stats.bytes,
-                fragmentation: kv.cache.fragmentation(),
+                // Pages are mapped one by one: any will do.
+                fragmentation: if kv.mapped.is_some() { 0.0 } else { kv.cache.fragmentation() },
                 reserved0: 0,
                 reserved: [0; 2],
             })

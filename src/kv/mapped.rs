@@ -3,14 +3,9 @@
 //! page tables of the machine instead of being given to kernels. Growing never moves anything, and free blocks never need
 //! to be neighbours.
 //!
-//! **Pages.** The addresses of a sequence are an arena of its own ([`Geometry`]) in which its blocks follow each other. What
-//! lies outside the blocks in the layout splits it into planes: one for each layer and side, one for each head as well, or
-//! one in all. A page is one block in one plane, so a block has a page in every plane, and these are mapped, shared and let
-//! go together.
-//!
 //! **When pages are unmapped.** Never because a block is free, only because its place is needed for another one: after the
 //! sequence was cut there, or when the addresses have a new owner. Addresses of closed sequences are kept for the next
-//! ones, and free blocks that are mapped there go with them.
+//! ones, and free blocks that are mapped there go with them (`kept`).
 //!
 //! Locks: that of a sequence's addresses, which calls for it hold, comes before all of the cache's. Mapping is done without
 //! the latter, so nobody else waits for it.
@@ -18,20 +13,16 @@
 use super::arena::SeqView;
 use super::cache::{Cache, unknown};
 use super::geometry::{Geometry, Side};
-use super::lists::NONE;
+use super::space::{Part, Space};
 use super::types::{Attempt, Config, Open, Opened};
-use crate::alloc::pages::PageId;
 use crate::base::error::Result;
+use crate::base::status::NMC_ERR_LIMIT;
 use crate::cuda::Device;
-use crate::mem::{PagePool, PageRange};
+use crate::mem::PagePool;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A place of which some pages could not be unmapped: no block is there, and it is tried again before one is mapped.
-const TORN: u32 = NONE - 1;
 
 /// Bytes that are to be copied, before the next call that changes the sequence or the one it was forked from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,40 +33,6 @@ pub struct Move {
     pub to: u64,
     /// How many.
     pub bytes: u64,
-}
-
-/// A group of layers: its pages, of which the block `b` in plane `p` has the number `p * blocks + b`.
-#[derive(Debug)]
-struct Part {
-    /// Of the addresses of one sequence.
-    geometry: Geometry,
-    pool: PagePool,
-    planes: u32,
-    blocks: u32,
-}
-
-/// Addresses for one sequence.
-#[derive(Debug)]
-struct Space {
-    /// Known to the cache by this number.
-    keeper: u64,
-    owner: Option<u64>,
-    /// One for each group.
-    ranges: Vec<PageRange>,
-    /// The block that is mapped at each place, or [`NONE`]. The last place is for what a copy reads.
-    mapped: Vec<u32>,
-    /// Tokens of its owner.
-    tokens: u32,
-    /// Leading tokens for which pages are mapped.
-    ready: u32,
-    /// What the owner's copy reads: the block, and the addresses and the place at which it is mapped.
-    source: Option<(u32, Vec<u64>, u32)>,
-}
-
-impl Space {
-    fn bases(&self) -> Vec<u64> {
-        self.ranges.iter().map(PageRange::base).collect()
-    }
 }
 
 type Shared = Arc<Mutex<Space>>;
@@ -134,18 +91,8 @@ impl Mapped {
             if geometry.shape().total_blocks != u64::from(slots) + 1 {
                 crate::bail!(NMC_ERR_INTERNAL, "group {number} does not have {slots} blocks and one more");
             }
-            let planes = u32::try_from(geometry.pieces_per_block()).ok();
-            let pages = planes.and_then(|planes| planes.checked_mul(blocks));
-            let (Some(planes), Some(pages)) = (planes, pages) else {
-                crate::bail!(NMC_ERR_INVALID_ARG, "group {number}: {blocks} blocks have more than 2^32 pages");
-            };
-            let pool = PagePool::new(device, c"nmc-kv", page, pages)?;
-            pool.prepare(pages).map_err(|error| error.context(format_args!("the pages of group {number}")))?;
-            // All of them, so that their numbers are known.
-            for _ in 0..pages {
-                pool.take()?;
-            }
-            parts.push(Part { geometry: *geometry, pool, planes, blocks });
+            let part = Part::new(*geometry, blocks, device);
+            parts.push(part.map_err(|error| error.context(format_args!("the pages of group {number}")))?);
         }
         Ok(Self {
             parts,
@@ -175,9 +122,7 @@ impl Mapped {
     pub fn mapped_pages(&self) -> u64 {
         let mut spaces: Vec<Shared> = self.open.read().values().cloned().collect();
         spaces.extend(self.idle.lock().iter().map(|(_, space)| Arc::clone(space)));
-        let pages =
-            |space: &Shared| space.lock().ranges.iter().map(|range| u64::from(range.slots().mapped())).sum::<u64>();
-        spaces.iter().map(pages).sum()
+        spaces.iter().map(|space| space.lock().pages()).sum()
     }
 
     /// Addresses for a sequence of so many blocks: those of a closed one that fit it best, or new ones.
@@ -189,24 +134,15 @@ impl Mapped {
             return Ok(idle.swap_remove(best).1);
         }
         drop(idle);
-        let ranges = self.parts.iter().map(|part| part.pool.reserve(part.geometry.bytes()));
-        let space = Space {
-            keeper: self.next_keeper.fetch_add(1, Ordering::Relaxed),
-            owner: None,
-            ranges: ranges.collect::<Result<_>>()?,
-            mapped: vec![NONE; self.slots as usize + 1],
-            tokens: 0,
-            ready: 0,
-            source: None,
-        };
-        Ok(Arc::new(Mutex::new(space)))
+        let keeper = self.next_keeper.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Mutex::new(Space::new(&self.parts, self.slots + 1, keeper)?)))
     }
 
     /// Keeps addresses for a later sequence.
     fn put_away(&self, space: &Shared) {
         let mut now = space.lock();
         (now.owner, now.tokens, now.ready, now.source) = (None, 0, 0, None);
-        let mapped = now.mapped.iter().take_while(|block| **block != NONE).count();
+        let mapped = now.leading();
         drop(now);
         self.idle.lock().push((mapped, Arc::clone(space)));
     }
@@ -222,56 +158,22 @@ impl Mapped {
         body(&mut space)
     }
 
-    /// Empties the places `at` in all planes.
-    fn unmap(&self, space: &mut Space, at: Range<u32>) -> Result<()> {
-        let places = at.start as usize..at.end as usize;
-        space.mapped[places.clone()].fill(TORN);
-        for (part, range) in self.parts.iter().zip(&mut space.ranges) {
-            for plane in 0..part.planes {
-                range.unmap(plane * (self.slots + 1) + at.start, at.end - at.start)?;
-            }
-        }
-        space.mapped[places].fill(NONE);
-        Ok(())
-    }
-
-    /// Maps blocks, with all their pages, to the places from `first` on, whatever was there before. All or none.
-    fn map(&self, space: &mut Space, first: u32, blocks: &[u32]) -> Result<()> {
-        let places = first..first + u32::try_from(blocks.len()).unwrap_or(u32::MAX);
-        if space.mapped[places.start as usize..places.end as usize].iter().any(|block| *block != NONE) {
-            self.unmap(space, places.clone())?;
-        }
-        let mut pages = Vec::with_capacity(blocks.len());
-        for (part, range) in self.parts.iter().zip(&mut space.ranges) {
-            for plane in 0..part.planes {
-                pages.clear();
-                pages.extend(blocks.iter().map(|block| PageId(plane * part.blocks + block)));
-                if let Err(error) = range.map(plane * (self.slots + 1) + first, &pages) {
-                    self.unmap(space, places)?;
-                    return Err(error);
-                }
-            }
-        }
-        space.mapped[places.start as usize..places.end as usize].copy_from_slice(blocks);
-        Ok(())
+    /// Lets go of the addresses that no sequence has; false if there were none.
+    fn shed(&self) -> bool {
+        let idle = std::mem::take(&mut *self.idle.lock());
+        !idle.is_empty()
     }
 
     /// Makes the addresses of a sequence show its blocks.
     fn follow(&self, cache: &Cache, id: u64, space: &mut Space) -> Result<()> {
         let blocks = cache.read(id, |seq| Ok(seq.blocks.clone()))?;
-        let differs = |space: &Space, k: usize| blocks[k] != NONE && space.mapped[k] != blocks[k];
-        let mut outcome = Ok(());
-        let mut k = 0;
-        while k < blocks.len() && outcome.is_ok() {
-            let end = (k..blocks.len()).find(|at| !differs(space, *at)).unwrap_or(blocks.len());
-            if end > k {
-                outcome = self.map(space, u32::try_from(k).unwrap_or(u32::MAX), &blocks[k..end]);
+        match space.show(&self.parts, &blocks, self.per_block) {
+            // A process can have so many mappings, and those of closed sequences count.
+            Err(error) if error.status == NMC_ERR_LIMIT && self.shed() => {
+                space.show(&self.parts, &blocks, self.per_block)
             }
-            k = end + 1;
+            done => done,
         }
-        let ready = (0..blocks.len()).find(|at| differs(space, *at)).unwrap_or(blocks.len());
-        space.ready = u32::try_from(ready).unwrap_or(u32::MAX).saturating_mul(self.per_block);
-        outcome
     }
 
     /// Opens a sequence and maps its blocks, all or nothing.
@@ -396,17 +298,17 @@ impl Mapped {
                 Some((known, bases, place)) if known == block => (bases, place),
                 _ => {
                     // It is nobody's any more here: it gets the last place.
-                    self.map(space, self.slots, &[block])?;
+                    space.map(&self.parts, self.slots, &[block])?;
                     (space.bases(), self.slots)
                 }
             };
             cache.take_plan(id, usize::MAX)?.ok();
             let mut moves = Vec::with_capacity(count);
-            for ((part, range), base) in self.parts.iter().zip(&space.ranges).zip(bases) {
+            for ((part, own), base) in self.parts.iter().zip(space.bases()).zip(bases) {
                 let bytes = part.geometry.piece_bytes();
                 for plane in 0..u64::from(part.planes) {
                     let at = |place: u64| (plane * u64::from(self.slots + 1) + place) * bytes;
-                    let (from, to) = (base + at(u64::from(from)), range.base() + at(to as u64));
+                    let (from, to) = (base + at(u64::from(from)), own + at(to as u64));
                     moves.push(Move { from, to, bytes });
                 }
             }
@@ -441,7 +343,7 @@ impl Mapped {
         self.with(id, |space| {
             cache.read(id, |_| Ok(()))?;
             let mut view = part.geometry.run_view(layer, side, 0, 1)?;
-            view.offset += space.ranges[group as usize].base();
+            view.offset += space.base(group);
             view.shape[0] = u64::from(space.ready / self.per_block);
             Ok(SeqView { view, contiguous: true })
         })
@@ -462,7 +364,7 @@ impl Mapped {
                 crate::bail!(NMC_ERR_INVALID_ARG, "head {head} does not exist; there are {heads}");
             }
             let place = part.geometry.offset(layer, side, block, head, token % self.per_block, 0);
-            Ok(space.ranges[group as usize].base() + place)
+            Ok(space.base(group) + place)
         })
     }
 
@@ -476,32 +378,12 @@ impl Mapped {
             if space.owner != Some(id) {
                 continue;
             }
-            for (k, block) in blocks.iter().enumerate().take((space.ready / self.per_block) as usize) {
-                if *block != NONE && space.mapped[k] != *block {
-                    return Err(format!("sequence {id} has block {block} at {k}, but {} is mapped", space.mapped[k]));
-                }
-            }
-            self.audit_pages(&space).map_err(|what| format!("sequence {id}: {what}"))?;
+            let ready = blocks.len().min((space.ready / self.per_block) as usize);
+            space.audit(&self.parts, &blocks[..ready]).map_err(|what| format!("sequence {id}: {what}"))?;
         }
         for (_, space) in self.idle.lock().iter() {
-            self.audit_pages(&space.lock()).map_err(|what| format!("addresses without a sequence: {what}"))?;
-        }
-        Ok(())
-    }
-
-    fn audit_pages(&self, space: &Space) -> std::result::Result<(), String> {
-        for (part, range) in self.parts.iter().zip(&space.ranges) {
-            for (place, plane) in (0..self.slots + 1).flat_map(|k| (0..part.planes).map(move |plane| (k, plane))) {
-                let block = space.mapped[place as usize];
-                if block == TORN {
-                    continue;
-                }
-                let page = (block != NONE).then(|| PageId(plane * part.blocks + block));
-                let found = range.slots().get(plane * (self.slots + 1) + place);
-                if found != page {
-                    return Err(format!("place {place} of plane {plane} has {found:?}, not {page:?}"));
-                }
-            }
+            let found = space.lock().audit(&self.parts, &[]);
+            found.map_err(|what| format!("addresses without a sequence: {what}"))?;
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ mod pool;
 mod report;
 mod roots;
 mod seq;
+mod space;
 pub mod tables;
 pub mod transfer;
 pub mod types;

@@ -1,0 +1,184 @@
+//! The addresses of one virtual sequence, and the pages that are mapped there. The addresses are an arena of the sequence's
+//! own ([`Geometry`]) in which its blocks follow each other, with one place more for what a copy reads. What lies outside
+//! the blocks in the layout splits it into planes: one for each layer and side, one for each head as well, or one in
+//! all. A page is one block in one plane, so a block has a page in every plane, and these come and go together.
+
+use super::geometry::Geometry;
+use super::lists::NONE;
+use crate::alloc::pages::PageId;
+use crate::base::error::Result;
+use crate::cuda::Device;
+use crate::mem::{PagePool, PageRange};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A place of which some pages could not be unmapped: no block is there, and it is tried again before one is mapped.
+const TORN: u32 = NONE - 1;
+
+/// A group of layers: its pages, of which the block `b` in plane `p` has the number `p * blocks + b`.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Of the addresses of one sequence.
+    pub geometry: Geometry,
+    pool: PagePool,
+    pub planes: u32,
+    pub blocks: u32,
+    /// Blocks that fit the addresses.
+    places: u32,
+}
+
+impl Part {
+    /// Gets memory for `blocks` blocks, on the host or on a device.
+    pub fn new(geometry: Geometry, blocks: u32, device: Option<&Arc<Device>>) -> Result<Self> {
+        let planes = u32::try_from(geometry.pieces_per_block()).ok();
+        let pages = planes.and_then(|planes| planes.checked_mul(blocks));
+        let places = u32::try_from(geometry.shape().total_blocks).ok();
+        let (Some(planes), Some(pages), Some(places)) = (planes, pages, places) else {
+            crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "{blocks} blocks, or the places of a sequence, have more than 2^32 pages"
+            );
+        };
+        let pool = PagePool::new(device, c"nmc-kv", geometry.piece_bytes(), pages)?;
+        pool.prepare(pages)?;
+        // All of them, so that their numbers are known.
+        for _ in 0..pages {
+            pool.take()?;
+        }
+        Ok(Self { geometry, pool, planes, blocks, places })
+    }
+
+    fn page(&self, plane: u32, block: u32) -> PageId {
+        PageId(plane * self.blocks + block)
+    }
+
+    /// Where a plane has its place `place`; the range was made for all of them.
+    fn index(&self, plane: u32, place: u32) -> u32 {
+        plane * self.places + place
+    }
+}
+
+/// Addresses for one sequence.
+#[derive(Debug)]
+pub(super) struct Space {
+    /// Known to the cache by this number.
+    pub keeper: u64,
+    pub owner: Option<u64>,
+    /// One for each group.
+    ranges: Vec<PageRange>,
+    /// The block that is mapped at each place, or [`NONE`].
+    mapped: Vec<u32>,
+    /// Tokens of its owner.
+    pub tokens: u32,
+    /// Leading tokens for which pages are mapped.
+    pub ready: u32,
+    /// What the owner's copy reads: the block, and the addresses and the place at which it is mapped.
+    pub source: Option<(u32, Vec<u64>, u32)>,
+}
+
+impl Space {
+    /// Addresses with nothing mapped.
+    pub fn new(parts: &[Part], places: u32, keeper: u64) -> Result<Self> {
+        let ranges = parts.iter().map(|part| part.pool.reserve(part.geometry.bytes()));
+        Ok(Self {
+            keeper,
+            owner: None,
+            ranges: ranges.collect::<Result<_>>()?,
+            mapped: vec![NONE; places as usize],
+            tokens: 0,
+            ready: 0,
+            source: None,
+        })
+    }
+
+    /// The first address of each group.
+    pub fn bases(&self) -> Vec<u64> {
+        self.ranges.iter().map(PageRange::base).collect()
+    }
+
+    /// The first address of a group that exists.
+    pub fn base(&self, group: u32) -> u64 {
+        self.ranges[group as usize].base()
+    }
+
+    /// Pages that are mapped.
+    pub fn pages(&self) -> u64 {
+        self.ranges.iter().map(|range| u64::from(range.slots().mapped())).sum()
+    }
+
+    /// Leading places with a block.
+    pub fn leading(&self) -> usize {
+        self.mapped.iter().take_while(|block| **block < TORN).count()
+    }
+
+    /// Empties the places `at` in all planes.
+    fn unmap(&mut self, parts: &[Part], at: Range<u32>) -> Result<()> {
+        let places = at.start as usize..at.end as usize;
+        self.mapped[places.clone()].fill(TORN);
+        for (part, range) in parts.iter().zip(&mut self.ranges) {
+            for plane in 0..part.planes {
+                range.unmap(part.index(plane, at.start), at.end - at.start)?;
+            }
+        }
+        self.mapped[places].fill(NONE);
+        Ok(())
+    }
+
+    /// Maps blocks, with all their pages, to the places from `first` on, whatever was there before. All or none.
+    pub fn map(&mut self, parts: &[Part], first: u32, blocks: &[u32]) -> Result<()> {
+        let at = first..first + u32::try_from(blocks.len()).unwrap_or(u32::MAX);
+        let places = at.start as usize..at.end as usize;
+        if self.mapped[places.clone()].iter().any(|block| *block != NONE) {
+            self.unmap(parts, at.clone())?;
+        }
+        let mut pages = Vec::with_capacity(blocks.len());
+        for (part, range) in parts.iter().zip(&mut self.ranges) {
+            for plane in 0..part.planes {
+                pages.clear();
+                pages.extend(blocks.iter().map(|block| part.page(plane, *block)));
+                if let Err(error) = range.map(part.index(plane, first), &pages) {
+                    return self.unmap(parts, at).and(Err(error));
+                }
+            }
+        }
+        self.mapped[places].copy_from_slice(blocks);
+        Ok(())
+    }
+
+    /// Maps the blocks of a sequence where they are not mapped yet, and finds out how many tokens are ready.
+    pub fn show(&mut self, parts: &[Part], blocks: &[u32], per_block: u32) -> Result<()> {
+        let differs = |mapped: &[u32], k: usize| blocks[k] != NONE && mapped[k] != blocks[k];
+        let (mut k, mut outcome) = (0, Ok(()));
+        while k < blocks.len() && outcome.is_ok() {
+            let end = (k..blocks.len()).find(|at| !differs(&self.mapped, *at)).unwrap_or(blocks.len());
+            if end > k {
+                outcome = self.map(parts, u32::try_from(k).unwrap_or(u32::MAX), &blocks[k..end]);
+            }
+            k = end + 1;
+        }
+        let ready = (0..blocks.len()).find(|at| differs(&self.mapped, *at)).unwrap_or(blocks.len());
+        self.ready = u32::try_from(ready).unwrap_or(u32::MAX).saturating_mul(per_block);
+        outcome
+    }
+
+    /// The first thing that is not as it should be, if the first tokens of a sequence have these blocks.
+    pub fn audit(&self, parts: &[Part], blocks: &[u32]) -> std::result::Result<(), String> {
+        for (k, (block, mapped)) in blocks.iter().zip(&self.mapped).enumerate() {
+            if *block != NONE && mapped != block {
+                return Err(format!("block {block} should be at {k}, but {mapped} is mapped"));
+            }
+        }
+        for (part, range) in parts.iter().zip(&self.ranges) {
+            for (place, block) in (0..).zip(&self.mapped).filter(|(_, block)| **block != TORN) {
+                for plane in 0..part.planes {
+                    let page = (*block != NONE).then(|| part.page(plane, *block));
+                    let found = range.slots().get(part.index(plane, place));
+                    if found != page {
+                        return Err(format!("place {place} of plane {plane} has {found:?}, not {page:?}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
