@@ -54,7 +54,7 @@ pub(super) struct Kv {
     pub link: OnceCell<Link>,
     pub arena: Arena,
     /// The memory, if sequences are virtual; the arena is empty then.
-    pub mapped: Option<Mapped>,
+    pub mapped: Option<Box<Mapped>>,
     capacity: u32,
     /// Ids for sequences that are opened by name alone.
     next_id: AtomicU64,
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn nmc_kv_create(config: *const nmc_kv_config_t, out_kv: *
         let Parsed { config, capacity, groups, wanted } = unsafe { parse(config) }?;
         let cache = Arc::new(Cache::new(config)?);
         if let Some(wanted) = wanted {
-            let mapped = Some(wanted.make(&cache, &groups)?);
+            let mapped = Some(Box::new(wanted.make(&cache, &groups)?));
             let next_id = AtomicU64::new(1 << 63);
             let (link, arena) = (OnceCell::new(), Arena::default());
             slot.write(handle::create(Kv { cache, link, arena, mapped, capacity, next_id })?);
@@ -544,11 +544,7 @@ pub unsafe extern "C" fn nmc_kv_append_batch(
             };
             match &kv.mapped {
                 None => kv.cache.append_batch(ids, tokens, tell),
-                Some(mapped) => {
-                    for (at, id) in ids.iter().enumerate() {
-                        tell(at, mapped.append(&kv.cache, *id, 1, tokens.map(|tokens| &tokens[at..=at]), None));
-                    }
-                }
+                Some(mapped) => mapped.append_batch(&kv.cache, ids, tokens, &mut tell),
             }
             Ok(())
         })?;

@@ -54,11 +54,8 @@ impl Wanted {
 /// Checks the fields of a config that are about virtual placement, after those that it is made of.
 pub(super) fn wanted(c: &nmc_kv_config_t, total_blocks: u32, capacity: u32) -> Result<Option<Wanted>> {
     if c.flags & NMC_KV_VIRTUAL == 0 {
-        if c.max_sequence_tokens != 0 || c.heap_kind != NMC_HEAP_HOST || c.device != -1 {
-            crate::bail!(
-                NMC_ERR_INVALID_ARG,
-                "max_sequence_tokens, heap_kind and device are for NMC_KV_VIRTUAL; leave their defaults"
-            );
+        if c.max_sequence_tokens != 0 || c.heap_kind == NMC_HEAP_CUDA {
+            crate::bail!(NMC_ERR_INVALID_ARG, "max_sequence_tokens and heap_kind are for NMC_KV_VIRTUAL");
         }
         return Ok(None);
     }

@@ -52,6 +52,7 @@ impl Hands<'_> {
     }
 
     /// The same for the places from `first` on of addresses that may still map blocks there.
+    #[inline(never)]
     fn gain(&mut self, keeper: u64, first: usize, count: usize, out: &mut Vec<u32>) -> Result<Attempt<()>> {
         if keeper == 0 {
             return self.grab(count, out);
@@ -164,6 +165,9 @@ impl Hands<'_> {
     pub fn grow(&mut self, seq: &mut Seq, count: usize) -> Result<Attempt<()>> {
         let Some(more) = count.checked_sub(seq.blocks.len()).filter(|more| *more > 0) else { return Ok(Ok(())) };
         if seq.placement != Placement::Run {
+            if seq.keeper == 0 {
+                return self.grab(more, &mut seq.blocks);
+            }
             let first = seq.blocks.len();
             return self.gain(seq.keeper, first, more, &mut seq.blocks);
         }

@@ -212,6 +212,7 @@ impl Mapped {
     }
 
     /// Adds tokens. If pages were mapped ahead this maps nothing.
+    #[inline(never)]
     pub fn append(
         &self,
         cache: &Cache,
@@ -236,6 +237,19 @@ impl Mapped {
             }
             Ok(done)
         })
+    }
+
+    /// Adds one token to each of many sequences, and tells `each` what became of it.
+    pub fn append_batch(
+        &self,
+        cache: &Cache,
+        ids: &[u64],
+        tokens: Option<&[u32]>,
+        each: &mut dyn FnMut(usize, Result<Attempt<()>>),
+    ) {
+        for (at, id) in ids.iter().enumerate() {
+            each(at, self.append(cache, *id, 1, tokens.map(|tokens| &tokens[at..=at]), None));
+        }
     }
 
     fn grow(&self, cache: &Cache, id: u64, space: &mut Space, tokens: u32) -> Result<Attempt<()>> {
