@@ -65,7 +65,7 @@
 #define NMC_KV_CONFIG_INIT \
   { \
     (uint32_t)sizeof(nmc_kv_config_t), NMC_ABI_VERSION, 0, 16, 0, 0, 0, NULL, 0, 0, NMC_BLOCKS_BEST, \
-    NMC_KV_EVICT_LRU, NMC_KV_FULL_REJECT, NMC_KV_HASH_BLAKE3, 0, 0, {NULL, 0}, {0, 0, 0, 0} \
+    NMC_KV_EVICT_LRU, NMC_KV_FULL_REJECT, NMC_KV_HASH_BLAKE3, 0, 0, {NULL, 0}, NMC_HEAP_HOST, -1, 0, 0, {0, 0} \
   }
 #define NMC_KV_OPEN_INIT \
   {(uint32_t)sizeof(nmc_kv_open_t), NMC_ABI_VERSION, 0, 0, 0, 0, {NULL, 0}, {NULL, 0}, NULL, 0, {0, 0}}
@@ -610,6 +610,36 @@
 #define NMC_KV_NO_PREFIX 1
 
 /**
+ * Flag of a config: virtual placement. Every sequence has contiguous addresses of its own, of `max_sequence_tokens` tokens,
+ * and the pages of its blocks are mapped there as it grows: growing never moves anything, `nmc_kv_view` is always of the
+ * sequence alone, and kernels need no table. The library owns the memory (`heap_kind`, `device`), and gets all of it in
+ * `nmc_kv_create`.
+ *
+ * **What a page is.** The addresses of a sequence have the group's layout with the sequence's own blocks in place of all
+ * blocks. A page is one block of it in one plane, that is `tokens_per_block` tokens of what is contiguous from block to
+ * block: of one layer, K or V, with `NMC_KV_LAYER_MAJOR` and `NMC_KV_LAYER_MAJOR_NHD`; of one layer, both, with
+ * `NMC_KV_SIDES_PER_BLOCK`; of one head of that with `NMC_KV_HEAD_MAJOR`; of all layers, K and V, with
+ * `NMC_KV_BLOCK_MAJOR` (K or V with `NMC_KV_SIDES_SEPARATE`). It must be a multiple of the system's page (4 KiB) or of the
+ * device's (2 MiB): `nmc_kv_page_tokens` finds the smallest `tokens_per_block`. A block has one page in each plane; growing
+ * by a block maps them all, so layouts with few planes grow cheaper and in smaller steps. Forks and prefixes share whole
+ * blocks.
+ *
+ * **When pages are mapped.** By `nmc_kv_open`, `nmc_kv_append`, `nmc_kv_truncate` and `nmc_kv_fork` for the blocks they add,
+ * and ahead of need by `nmc_kv_reserve`, also from another thread: an append up to there maps nothing. A closed sequence
+ * leaves its addresses, with the free blocks that are mapped there, to the next one. These calls may call CUDA and
+ * wait for the driver then, and are not graph-safe; beside their own statuses they can return `NMC_ERR_LIMIT` (too many
+ * mappings), `NMC_ERR_CUDA` and `NMC_ERR_NO_MEMORY`, and leave the tokens of the sequence as they were.
+ *
+ * **When pages are unmapped.** When their place is needed for another block: after the tokens there were cut off, or when a
+ * later sequence has the addresses. Like freeing memory, `nmc_kv_truncate`, `nmc_kv_close` and `nmc_kv_destroy` may be
+ * called when no work uses those tokens any more. Blocks are never exchanged for equal ones of another sequence.
+ *
+ * Not available (`NMC_ERR_UNSUPPORTED`): memory of the program's, `window`, `nmc_kv_table*`, `nmc_kv_slots`,
+ * `nmc_kv_drop_least`, `nmc_kv_resize`, `nmc_kv_attach_store`; instead of `nmc_kv_copies` there is `nmc_kv_moves`.
+ */
+#define NMC_KV_VIRTUAL 2
+
+/**
  * Flag of `nmc_kv_open`: the blocks follow each other, so that views are of the sequence alone.
  */
 #define NMC_KV_OPEN_CONTIGUOUS 1
@@ -723,7 +753,8 @@ typedef struct nmc_ep_t nmc_ep_t;
 /**
  * A block KV cache: it maps the tokens of sequences to numbered blocks of equal size. Full blocks of equal tokens are
  * found again by later sequences (prefix reuse), forks share blocks, and tables for attention kernels are written
- * straight into the program's memory. The cache never touches the blocks themselves.
+ * straight into the program's memory. The cache never touches the blocks themselves. With `NMC_KV_VIRTUAL`, which see,
+ * it maps them besides, and some of what follows is different.
  *
  * **When blocks count as computed.** `nmc_kv_open` and `nmc_kv_append` give room for tokens that the engine computes
  * afterwards. With the next `nmc_kv_append` or `nmc_kv_close` of the same sequence, what it had before counts as computed,
@@ -1982,7 +2013,8 @@ typedef struct nmc_kv_group_t {
   uint32_t sides;
   /**
    * The memory, on host or device: `nmc_kv_group_bytes` says how much. It is the program's, must stay until the cache
-   * is destroyed, and is never touched by the cache. NULL: views hold offsets instead of addresses.
+   * is destroyed, and is never touched by the cache. NULL: views hold offsets instead of addresses, except with
+   * `NMC_KV_VIRTUAL`, where it must be NULL.
    */
   void *memory;
   /**
@@ -2057,7 +2089,7 @@ typedef struct nmc_kv_config_t {
    */
   uint32_t hash;
   /**
-   * `NMC_KV_NO_PREFIX` or 0.
+   * `NMC_KV_NO_PREFIX`, `NMC_KV_VIRTUAL`, or 0.
    */
   uint32_t flags;
   /**
@@ -2070,9 +2102,25 @@ typedef struct nmc_kv_config_t {
    */
   struct nmc_slice_t hash_secret;
   /**
+   * With `NMC_KV_VIRTUAL`: `NMC_HEAP_HOST` (default) or `NMC_HEAP_CUDA`.
+   */
+  uint32_t heap_kind;
+  /**
+   * With `NMC_HEAP_CUDA`: the device; -1 for the calling thread's current one.
+   */
+  int32_t device;
+  /**
+   * With `NMC_KV_VIRTUAL`: tokens for which every sequence has addresses. 0 for as many as the cache has.
+   */
+  uint32_t max_sequence_tokens;
+  /**
    * Zero.
    */
-  uint64_t reserved[4];
+  uint32_t reserved1;
+  /**
+   * Zero.
+   */
+  uint64_t reserved[2];
 } nmc_kv_config_t;
 
 /**
@@ -2424,6 +2472,24 @@ typedef struct nmc_kv_progress_t {
    */
   uint32_t reserved;
 } nmc_kv_progress_t;
+
+/**
+ * Bytes that are to be copied.
+ */
+typedef struct nmc_kv_move_t {
+  /**
+   * The address to read.
+   */
+  const void *from;
+  /**
+   * The address to write.
+   */
+  void *to;
+  /**
+   * How many bytes.
+   */
+  uint64_t bytes;
+} nmc_kv_move_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -3671,8 +3737,10 @@ nmc_status_t nmc_kv_group_bytes(const struct nmc_kv_config_t *config, uint32_t g
 /**
  * Makes a cache with all blocks free and puts a handle into `*out_kv`.
  *
- * Does not block. Thread-safe. Graph-safe. Destroyed with `nmc_kv_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (a number in
- * the config, memory that is too small), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`.
+ * Does not block, except to get memory for `NMC_KV_VIRTUAL`. Thread-safe. Graph-safe without it. Destroyed with
+ * `nmc_kv_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (a number in the config, memory that is too small), `NMC_ERR_VERSION`,
+ * `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED` (what `NMC_KV_VIRTUAL` does not have, or no CUDA),
+ * `NMC_ERR_CUDA`.
  */
 nmc_status_t nmc_kv_create(const struct nmc_kv_config_t *config,
                            struct nmc_kv_t **out_kv);
@@ -3814,7 +3882,7 @@ nmc_status_t nmc_kv_fork(struct nmc_kv_t *kv,
  * receives how many there are; if `capacity` is less, that is all that happens.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*n` was stored), `NMC_ERR_NOT_FOUND`,
- * `NMC_ERR_STALE`.
+ * `NMC_ERR_STALE`, `NMC_ERR_UNSUPPORTED` (with `NMC_KV_VIRTUAL`).
  */
 nmc_status_t nmc_kv_copies(struct nmc_kv_t *kv,
                            uint64_t id,
@@ -3836,7 +3904,8 @@ nmc_status_t nmc_kv_close(struct nmc_kv_t *kv, uint64_t id, uint32_t flags);
  * equals the earliest). The first `keep_first` and the last `keep_recent` full blocks stay. Other tokens keep their
  * positions; tables have -1 for a dropped block. `dropped`, if not NULL, receives how many went.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`, `NMC_ERR_UNSUPPORTED` (with
+ * `NMC_KV_VIRTUAL`).
  */
 nmc_status_t nmc_kv_drop_least(struct nmc_kv_t *kv,
                                uint64_t id,
@@ -3930,7 +3999,7 @@ nmc_status_t nmc_kv_snapshot(struct nmc_kv_t *kv,
  * the ones with the highest numbers, cached ones are evicted, and if a sequence holds one nothing goes.
  *
  * Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (a block that should
- * go is held), `NMC_ERR_INVALID_ARG` (0, or more than the capacity).
+ * go is held), `NMC_ERR_INVALID_ARG` (0, or more than the capacity), `NMC_ERR_UNSUPPORTED` (with `NMC_KV_VIRTUAL`).
  */
 nmc_status_t nmc_kv_resize(struct nmc_kv_t *kv,
                            uint32_t total_blocks);
@@ -3991,7 +4060,8 @@ nmc_status_t nmc_kv_audit(struct nmc_kv_t *kv);
 /**
  * Stores K or V of a sequence in one layer as a 4-D tensor in `*view`. For a contiguous sequence these are its own blocks
  * in order; for a paged one all blocks of the layer, which a kernel indexes through the block table. Nothing is copied.
- * The view of a contiguous sequence is valid until it moves.
+ * The view of a contiguous sequence is valid until it moves; that of a virtual one, which has all blocks that are mapped,
+ * until it is closed: only its number of blocks changes.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (group, layer or side), `NMC_ERR_NOT_FOUND`,
  * `NMC_ERR_STALE`.
@@ -4026,7 +4096,8 @@ nmc_status_t nmc_kv_token_address(struct nmc_kv_t *kv,
  * `rows`. `written`, if not NULL, receives how many entries were stored.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (a sequence has more than `width` blocks),
- * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`; rows before the one at fault are written.
+ * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`; rows before the one at fault are written. `NMC_ERR_UNSUPPORTED` with
+ * `NMC_KV_VIRTUAL`, here and in the two functions below.
  */
 nmc_status_t nmc_kv_table(struct nmc_kv_t *kv,
                           uint32_t format,
@@ -4078,7 +4149,7 @@ nmc_status_t nmc_kv_slots(struct nmc_kv_t *kv,
  * after `nmc_store_destroy`, until it is destroyed itself. Starts a thread, `nmc-kv-move`.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_EXISTS` (it has a store), `NMC_ERR_INVALID_ARG` (a group without
- * memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index), `NMC_ERR_OS` (no thread).
+ * memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index, or with `NMC_KV_VIRTUAL`), `NMC_ERR_OS` (no thread).
  */
 nmc_status_t nmc_kv_attach_store(struct nmc_kv_t *kv,
                                  struct nmc_store_t *store);
@@ -4157,6 +4228,34 @@ nmc_status_t nmc_kv_residency(struct nmc_kv_t *kv,
                               uint64_t id,
                               uint64_t *computed_tokens,
                               uint64_t *stored_tokens);
+
+/**
+ * Stores in `*tokens_per_block` the smallest with which the pages of a config with `NMC_KV_VIRTUAL` are whole pages of the
+ * system or of the device; its multiples are as good. What the config says about it does not matter.
+ *
+ * Does not block. Thread-safe. Not graph-safe with `NMC_HEAP_CUDA`. Statuses: `NMC_ERR_INVALID_ARG` (another number in the
+ * config, or no `NMC_KV_VIRTUAL`), `NMC_ERR_VERSION`, `NMC_ERR_UNSUPPORTED` (no CUDA), `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_kv_page_tokens(const struct nmc_kv_config_t *config,
+                                uint32_t *tokens_per_block);
+
+/**
+ * Stores the copies that a sequence of a cache with `NMC_KV_VIRTUAL` waits for, and forgets them: after `nmc_kv_fork` the
+ * last block of the child if it is not full, after `nmc_kv_truncate` the last block if others share it; one piece for each
+ * page, all of the same block. They must be enqueued before the next call that changes the sequence, or its parent if it was
+ * forked, and be done before either is cut or closed. `*n` receives how many there are; if `capacity` is less, that is
+ * all that happens. The library copies nothing itself: memcpy will do in host memory, cudaMemcpyBatchAsync or a kernel on a
+ * device.
+ *
+ * May map pages and call CUDA. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*n` was stored),
+ * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`, `NMC_ERR_UNSUPPORTED` (a paged cache: see `nmc_kv_copies`), `NMC_ERR_LIMIT`,
+ * `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_kv_moves(struct nmc_kv_t *kv,
+                          uint64_t id,
+                          struct nmc_kv_move_t *moves,
+                          size_t capacity,
+                          size_t *n);
 
 #ifdef __cplusplus
 }  // extern "C"

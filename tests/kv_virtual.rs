@@ -63,6 +63,7 @@ fn config(blocks: u32, when_full: WhenFull, prefix: bool) -> Config {
         prefix,
         chain: Chain::new(Algo::Blake3, &Key::default()),
         window: 0,
+        events: 0,
     }
 }
 

@@ -8,8 +8,9 @@ use super::ep_types::{
     nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_gemm_t, nmc_ep_grouped_t, nmc_ep_moe_t, nmc_ep_recv_t,
 };
 use super::kv_types::{
-    nmc_kv_after_t, nmc_kv_config_t, nmc_kv_copy_t, nmc_kv_event_t, nmc_kv_group_t, nmc_kv_hash_t, nmc_kv_move_t, nmc_kv_open_t,
-    nmc_kv_opened_t, nmc_kv_progress_t, nmc_kv_room_t, nmc_kv_row_t, nmc_kv_seq_info_t, nmc_kv_stats_t, nmc_kv_view_t,
+    nmc_kv_after_t, nmc_kv_config_t, nmc_kv_copy_t, nmc_kv_event_t, nmc_kv_group_t, nmc_kv_hash_t, nmc_kv_move_t,
+    nmc_kv_open_t, nmc_kv_opened_t, nmc_kv_progress_t, nmc_kv_room_t, nmc_kv_row_t, nmc_kv_seq_info_t, nmc_kv_stats_t,
+    nmc_kv_view_t,
 };
 use super::store_types::{
     nmc_buffer_t, nmc_completion_t, nmc_extent_t, nmc_object_meta_t, nmc_put_options_t, nmc_retry_hint_t,

@@ -15,11 +15,12 @@ use crate::kv::transfer::{After, Link, Progress};
 /// after `nmc_store_destroy`, until it is destroyed itself. Starts a thread, `nmc-kv-move`.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_EXISTS` (it has a store), `NMC_ERR_INVALID_ARG` (a group without
-/// memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index), `NMC_ERR_OS` (no thread).
+/// memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index, or with `NMC_KV_VIRTUAL`), `NMC_ERR_OS` (no thread).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_attach_store(kv: *mut nmc_kv_t, store: *mut nmc_store_t) -> nmc_status_t {
     guard(|| {
         with(kv, |kv| {
+            kv.paged("nmc_kv_attach_store", "blocks have no addresses there, only sequences do")?;
             if !kv.cache.config().prefix {
                 crate::bail!(NMC_ERR_UNSUPPORTED, "a cache with NMC_KV_NO_PREFIX has no names for its blocks");
             }

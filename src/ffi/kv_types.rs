@@ -97,7 +97,7 @@ pub const NMC_KV_NO_PREFIX: u32 = 1;
 /// called when no work uses those tokens any more. Blocks are never exchanged for equal ones of another sequence.
 ///
 /// Not available (`NMC_ERR_UNSUPPORTED`): memory of the program's, `window`, `nmc_kv_table*`, `nmc_kv_slots`,
-/// `nmc_kv_drop_least`, `nmc_kv_resize`; instead of `nmc_kv_copies` there is `nmc_kv_moves`.
+/// `nmc_kv_drop_least`, `nmc_kv_resize`, `nmc_kv_attach_store`; instead of `nmc_kv_copies` there is `nmc_kv_moves`.
 pub const NMC_KV_VIRTUAL: u32 = 2;
 
 /// Flag of `nmc_kv_open`: the blocks follow each other, so that views are of the sequence alone.
