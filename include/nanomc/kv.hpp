@@ -130,7 +130,18 @@ class KvConfig {
   /// How many events can be looked back at.
   KvConfig& event_capacity(uint32_t value) { return c_.event_capacity = value, *this; }
   /// No block is matched or published.
-  KvConfig& no_prefix(bool value = true) { return c_.flags = value ? NMC_KV_NO_PREFIX : 0, *this; }
+  KvConfig& no_prefix(bool value = true) {
+    c_.flags = (c_.flags & ~static_cast<uint32_t>(NMC_KV_NO_PREFIX)) | (value ? NMC_KV_NO_PREFIX : 0);
+    return *this;
+  }
+  /// Every sequence has contiguous addresses for so many tokens; see NMC_KV_VIRTUAL.
+  KvConfig& virtual_memory(uint32_t max_sequence_tokens, uint32_t heap_kind = NMC_HEAP_HOST, int32_t device = -1) {
+    c_.flags |= NMC_KV_VIRTUAL;
+    c_.max_sequence_tokens = max_sequence_tokens;
+    c_.heap_kind = heap_kind;
+    c_.device = device;
+    return *this;
+  }
 
   /// The C struct; it points into this object.
   nmc_kv_config_t c() const noexcept {
@@ -148,7 +159,16 @@ class KvConfig {
     if (status < 0) return detail::failure(status);
     return bytes;
   }
+  /// The smallest tokens_per_block with which virtual memory has whole pages.
+  Result<uint32_t> try_page_tokens() const {
+    const nmc_kv_config_t config = c();
+    uint32_t tokens = 0;
+    const nmc_status_t status = nmc_kv_page_tokens(&config, &tokens);
+    if (status < 0) return detail::failure(status);
+    return tokens;
+  }
 #if NMC_HPP_EXCEPTIONS
+  uint32_t page_tokens() const { return try_page_tokens().value(); }
   uint64_t group_bytes(uint32_t number = 0) const { return try_group_bytes(number).value(); }
 #endif
 
@@ -347,6 +367,17 @@ class KvSequence {
       if (status == NMC_OK) return copies;
     }
   }
+  /// The same by address, with virtual memory.
+  Result<std::vector<nmc_kv_move_t>> try_moves() const {
+    std::vector<nmc_kv_move_t> moves(64);
+    for (;;) {
+      size_t n = 0;
+      const nmc_status_t status = nmc_kv_moves(kv_, id_, moves.data(), moves.size(), &n);
+      if (status < 0 && status != NMC_ERR_TOO_SMALL) return detail::failure(status);
+      moves.resize(n);
+      if (status == NMC_OK) return moves;
+    }
+  }
   /// Drops up to `count` full blocks from the middle, the least important first; gives how many went.
   Result<uint32_t> try_drop_least(uint32_t count, uint32_t keep_first, uint32_t keep_recent) const {
     uint32_t dropped = 0;
@@ -411,6 +442,7 @@ class KvSequence {
   void truncate(uint64_t tokens, nmc_kv_room_t* room = nullptr) const { try_truncate(tokens, room).value(); }
   KvSequence fork(uint64_t child, nmc_kv_room_t* room = nullptr) const { return try_fork(child, room).value(); }
   std::vector<nmc_kv_copy_t> copies() const { return try_copies().value(); }
+  std::vector<nmc_kv_move_t> moves() const { return try_moves().value(); }
   uint32_t drop_least(uint32_t count, uint32_t keep_first, uint32_t keep_recent) const {
     return try_drop_least(count, keep_first, keep_recent).value();
   }
