@@ -48,7 +48,7 @@ void configs() {
                      {&nmc_kv_config_t::eviction, UINT32_MAX, "eviction 4294967295"},
                      {&nmc_kv_config_t::when_full, 3, "when_full 3"},
                      {&nmc_kv_config_t::hash, 3, "hash 3"},
-                     {&nmc_kv_config_t::flags, 2, "flag"},
+                     {&nmc_kv_config_t::flags, 4, "flag"},
                      {&nmc_kv_config_t::n_groups, 1, "groups"},
                      {&nmc_kv_config_t::n_groups, 1025, "n_groups 1025"}};
   for (const Bad& one : bad) {
@@ -57,7 +57,7 @@ void configs() {
     FAILS(create(c), NMC_ERR_INVALID_ARG, one.says);
   }
   c = plain_config(10);
-  c.reserved[3] = 1;
+  c.reserved[1] = 1;
   FAILS(create(c), NMC_ERR_INVALID_ARG, "reserved");
   c = plain_config(10);
   c.hash_secret = {nullptr, 5};
