@@ -504,6 +504,22 @@ unsafe fn append(
     finish(attempt, room)
 }
 
+/// Stores what became of one sequence of many. The message is of the first that failed, as the status is.
+#[inline]
+fn note(at: usize, done: Result<Attempt<()>>, worst: &mut nmc_status_t, statuses: &mut Option<&mut [nmc_status_t]>) {
+    let status = match done {
+        Ok(Ok(())) => NMC_OK,
+        Ok(Err(_)) if *worst != NMC_OK => NMC_ERR_NO_SPACE,
+        Err(error) if *worst != NMC_OK => error.status,
+        Ok(Err(room)) => remember(&room.error()),
+        Err(error) => remember(&error),
+    };
+    *worst = if *worst == NMC_OK { status } else { *worst };
+    if let Some(slot) = statuses.as_mut().and_then(|statuses| statuses.get_mut(at)) {
+        *slot = status;
+    }
+}
+
 /// Adds one token to each of `n` sequences, as a decode step does. `tokens` has one for each, or is NULL. Every sequence
 /// gets a status of its own, in `statuses` if that is not NULL; those that fail are as they were. Returns `NMC_OK`, or the
 /// status of the first that failed.
@@ -528,23 +544,12 @@ pub unsafe extern "C" fn nmc_kv_append_batch(
         };
         let mut worst = NMC_OK;
         with(kv, |kv| {
-            let mut tell = |at: usize, done: Result<Attempt<()>>| {
-                let status = match done {
-                    Ok(Ok(())) => NMC_OK,
-                    // The message is of the first that failed, as the status is.
-                    Ok(Err(_)) if worst != NMC_OK => NMC_ERR_NO_SPACE,
-                    Err(error) if worst != NMC_OK => error.status,
-                    Ok(Err(room)) => remember(&room.error()),
-                    Err(error) => remember(&error),
-                };
-                worst = if worst == NMC_OK { status } else { worst };
-                if let Some(slot) = statuses.as_mut().and_then(|statuses| statuses.get_mut(at)) {
-                    *slot = status;
-                }
-            };
+            let statuses = &mut statuses;
             match &kv.mapped {
-                None => kv.cache.append_batch(ids, tokens, tell),
-                Some(mapped) => mapped.append_batch(&kv.cache, ids, tokens, &mut tell),
+                None => kv.cache.append_batch(ids, tokens, |at, done| note(at, done, &mut worst, statuses)),
+                Some(mapped) => {
+                    mapped.append_batch(&kv.cache, ids, tokens, &mut |at, done| note(at, done, &mut worst, statuses));
+                }
             }
             Ok(())
         })?;

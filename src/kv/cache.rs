@@ -483,7 +483,7 @@ impl Cache {
 
     /// Adds `count` tokens; what the sequence had before counts as computed now. A contiguous sequence that cannot grow
     /// where it is moves: its plan tells which blocks to copy.
-    #[inline]
+    #[inline(never)] // one body for all who call it
     pub fn append(&self, id: u64, count: u32, tokens: Option<&[u32]>, importance: Option<f32>) -> Result<Attempt<()>> {
         self.with_room(id, || self.with(id, |seq, hands| hands.append(seq, count, tokens, importance)))
     }
