@@ -483,7 +483,7 @@ pub unsafe extern "C" fn nmc_kv_append_scored(
 
 /// # Safety
 /// The C contract of `nmc_kv_append`.
-#[inline]
+#[inline(always)]
 unsafe fn append(
     kv: &Kv,
     id: u64,
@@ -505,7 +505,7 @@ unsafe fn append(
 }
 
 /// Stores what became of one sequence of many. The message is of the first that failed, as the status is.
-#[inline]
+#[inline(always)]
 fn note(at: usize, done: Result<Attempt<()>>, worst: &mut nmc_status_t, statuses: &mut Option<&mut [nmc_status_t]>) {
     let status = match done {
         Ok(Ok(())) => NMC_OK,
