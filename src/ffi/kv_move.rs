@@ -12,7 +12,7 @@ use crate::kv::transfer::{After, Link, Progress};
 /// Ties a cache to a store, through which it exchanges blocks with caches of other processes: those with the same kinds,
 /// types and sizes of heads and blocks, and the same hash and secret. All groups must have memory, which the store can
 /// reach (device memory needs a store that was joined with that device). Once for a cache; it keeps the store open, also
-/// after `nmc_store_destroy`, until it is destroyed itself. Starts a thread, `nmc-kv-move`.
+/// after `nmc_store_destroy`, until it is destroyed itself. Starts four threads, `nmc-kv-move`.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_EXISTS` (it has a store), `NMC_ERR_INVALID_ARG` (a group without
 /// memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index, or with `NMC_KV_VIRTUAL`), `NMC_ERR_OS` (no thread).
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn nmc_kv_transfer_wait(
     })
 }
 
-/// Asks a transfer to end soon, between two blocks. Its outcome is then told by `nmc_kv_transfer_poll`: cancelled, or done if
+/// Asks a transfer to end soon, after the blocks that are under way. Its outcome is then told by `nmc_kv_transfer_poll`: cancelled, or done if
 /// it was quicker.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket, or its end was told).

@@ -1,5 +1,5 @@
-//! Moving published blocks to an object store, where other caches find them, and back. One thread of the link does it, a
-//! job after the other; a job holds its blocks, so that whatever happens to the sequence meanwhile, nothing is reused
+//! Moving published blocks to an object store, where other caches find them, and back. A few threads of the link do it, a
+//! job after the other, its parts side by side; a job holds its blocks, so that whatever happens to the sequence meanwhile, nothing is reused
 //! under the copy and nothing is lost after it. Blocks that come back can be matched, and count as computed, only when
 //! every byte of them is there and was checked; a job that fails or is cancelled leaves the rest as if never asked for.
 //!
@@ -12,7 +12,9 @@ use super::geometry::{Order, Side};
 use super::hash::BlockHash;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
+use crate::base::status::{
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND, NMC_ERR_STALE,
+};
 use crate::cuda::{Mark, PointerKind, pointer_kind, wait_for_event};
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
@@ -21,12 +23,14 @@ use crate::store::write::PutOptions;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 /// Jobs that can wait or be unasked-for at once.
 const MOST_TICKETS: usize = 65_536;
+/// Threads. What a copy costs beside the copy itself (asking the store, launching, waiting) is hidden behind those of others.
+const MOVERS: usize = 4;
 
 /// What a job waits for before it touches the blocks.
 pub enum After {
@@ -60,12 +64,76 @@ enum Work {
     In { id: u64, uid: u64, by_layer: bool },
 }
 
+/// Work in parts: a block, or a layer of a block, layer after layer.
 struct Job {
     ticket: Arc<Ticket>,
     number: u64,
     blocks: Vec<(u32, BlockHash)>,
     wait: Wait,
     work: Work,
+    /// What it waits for is over, or failed.
+    ready: OnceLock<Result<()>>,
+    state: Mutex<State>,
+}
+
+/// Which parts of a job are taken and done.
+#[derive(Default)]
+struct State {
+    /// The first part that nobody has taken.
+    next: usize,
+    /// Threads that work on it.
+    active: usize,
+    /// Parts that are done.
+    done: Vec<bool>,
+    /// Leading parts that are done.
+    leading: usize,
+    /// The failure of the earliest part that failed.
+    failed: Option<(usize, Error)>,
+}
+
+impl Job {
+    fn by_layer(&self) -> bool {
+        matches!(self.work, Work::In { by_layer: true, .. })
+    }
+
+    fn parts(&self, layers: u32) -> usize {
+        self.blocks.len() * if self.by_layer() { layers as usize } else { 1 }
+    }
+
+    /// A part to do; none are left after a failure.
+    fn take(&self, parts: usize) -> Option<usize> {
+        let mut state = self.state.lock();
+        if state.failed.is_some() || state.next >= parts {
+            return None;
+        }
+        state.next += 1;
+        Some(state.next - 1)
+    }
+
+    /// A part is done, or failed.
+    fn put(&self, part: usize, done: Result<()>, layers: u32) {
+        let mut state = self.state.lock();
+        match done {
+            Ok(()) => {
+                state.done[part] = true;
+                while state.done.get(state.leading) == Some(&true) {
+                    state.leading += 1;
+                }
+            }
+            Err(error) if state.failed.as_ref().is_none_or(|(earlier, _)| part < *earlier) => {
+                state.failed = Some((part, error));
+            }
+            Err(_) => {}
+        }
+        let (whole, count) = (state.leading == state.done.len(), self.blocks.len());
+        let count_of = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let (blocks, layers) = match self.by_layer() {
+            true => (if whole { count } else { 0 }, count_of(state.leading / count.max(1))),
+            false => (state.leading, if whole { layers } else { 0 }),
+        };
+        self.ticket.blocks_done.store(count_of(blocks), Ordering::Release);
+        self.ticket.layers_done.store(layers, Ordering::Release);
+    }
 }
 
 struct Ticket {
@@ -99,7 +167,7 @@ struct Shared {
     arena: Arena,
     store: Store,
     fingerprint: u64,
-    queue: Mutex<(VecDeque<Job>, bool)>,
+    queue: Mutex<(VecDeque<Arc<Job>>, bool)>,
     rings: Condvar,
     tickets: Mutex<HashMap<u64, Arc<Ticket>>>,
     next: AtomicU64,
@@ -108,14 +176,14 @@ struct Shared {
 /// A cache and the store that it exchanges blocks with.
 pub struct Link {
     shared: Arc<Shared>,
-    worker: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         self.close();
-        if let Some(worker) = self.worker.take() {
-            // It can only end by a panic that was a bug; its job is over either way.
+        for worker in self.workers.drain(..) {
+            // It can only end by a panic that was a bug; its jobs are over either way.
             let _ended = worker.join();
         }
     }
@@ -169,42 +237,48 @@ impl Shared {
         self.arena.groups().iter().map(|group| group.geometry.shape().layers).sum()
     }
 
-    fn run(&self, job: &Job) -> Result<()> {
-        job.ticket.check()?;
-        match &job.wait {
-            Wait::Nothing => {}
-            Wait::Mark(mark) => mark.wait()?,
+    /// Waits for what the job comes after; for all threads, the first one does.
+    fn wait(&self, job: &Job) -> Result<()> {
+        let over = job.ready.get_or_init(|| match &job.wait {
+            Wait::Nothing => Ok(()),
+            Wait::Mark(mark) => mark.wait(),
             Wait::Event(event) => {
                 let Some(device) = self.store.client().member().device() else {
                     crate::bail!(NMC_ERR_UNSUPPORTED, "the store's world was joined without a CUDA device");
                 };
-                wait_for_event(device, *event as *mut c_void)?;
+                wait_for_event(device, *event as *mut c_void)
             }
-        }
+        });
+        over.clone()
+    }
+
+    /// Does one part of a job.
+    fn part(&self, job: &Job, part: usize, slices: &mut Vec<Slice>) -> Result<()> {
+        job.ticket.check()?;
+        self.wait(job)?;
+        let (block, hash) = job.blocks[part % job.blocks.len()];
         match job.work {
-            Work::Out => self.send(job),
-            Work::In { by_layer: true, .. } => self.fetch_layers(job),
-            Work::In { .. } => self.fetch_blocks(job),
+            Work::Out => self.send(block, hash, slices),
+            Work::In { by_layer: true, .. } => {
+                let layer = u32::try_from(part / job.blocks.len()).unwrap_or(u32::MAX);
+                self.fetch(block, hash, layer..layer + 1, slices)
+            }
+            Work::In { .. } => self.fetch(block, hash, 0..self.layers(), slices),
         }
     }
 
-    fn send(&self, job: &Job) -> Result<()> {
-        let mut slices = Vec::new();
-        for (block, hash) in &job.blocks {
-            job.ticket.check()?;
-            let key = self.key(*hash);
-            if !self.store.exists(&key)? {
-                slices.clear();
-                self.slices(*block, 0..self.layers(), &mut slices);
-                match self.store.put(&key, &Pieces::Slices(&slices), &PutOptions::DEFAULT) {
-                    // Somebody else computed and stored the same block.
-                    Err(error) if error.status == NMC_ERR_EXISTS => {}
-                    other => other?,
-                }
-            }
-            job.ticket.blocks_done.fetch_add(1, Ordering::Release);
+    fn send(&self, block: u32, hash: BlockHash, slices: &mut Vec<Slice>) -> Result<()> {
+        let key = self.key(hash);
+        if self.store.exists(&key)? {
+            return Ok(());
         }
-        Ok(())
+        slices.clear();
+        self.slices(block, 0..self.layers(), slices);
+        match self.store.put(&key, &Pieces::Slices(slices), &PutOptions::DEFAULT) {
+            // Somebody else computed and stored the same block.
+            Err(error) if error.status == NMC_ERR_EXISTS => Ok(()),
+            other => other,
+        }
     }
 
     fn fetch(&self, block: u32, hash: BlockHash, layers: std::ops::Range<u32>, slices: &mut Vec<Slice>) -> Result<()> {
@@ -224,32 +298,10 @@ impl Shared {
         }
     }
 
-    fn fetch_blocks(&self, job: &Job) -> Result<()> {
-        let mut slices = Vec::new();
-        for (block, hash) in &job.blocks {
-            job.ticket.check()?;
-            self.fetch(*block, *hash, 0..self.layers(), &mut slices)?;
-            job.ticket.blocks_done.fetch_add(1, Ordering::Release);
-        }
-        job.ticket.layers_done.store(self.layers(), Ordering::Release);
-        Ok(())
-    }
-
-    fn fetch_layers(&self, job: &Job) -> Result<()> {
-        let mut slices = Vec::new();
-        for layer in 0..self.layers() {
-            for (block, hash) in &job.blocks {
-                job.ticket.check()?;
-                self.fetch(*block, *hash, layer..layer + 1, &mut slices)?;
-            }
-            job.ticket.layers_done.fetch_add(1, Ordering::Release);
-        }
-        job.ticket.blocks_done.store(job.ticket.blocks, Ordering::Release);
-        Ok(())
-    }
-
     /// Ends a job, however it went.
-    fn finish(&self, job: &Job, mut done: Result<()>) {
+    fn finish(&self, job: &Job) {
+        let failed = job.state.lock().failed.take();
+        let mut done = failed.map_or(Ok(()), |(_, error)| Err(error));
         if let Work::In { id, uid, .. } = job.work {
             let good = job.ticket.blocks_done.load(Ordering::Acquire);
             let landed = self.cache.land(id, uid, job.number, good);
@@ -260,26 +312,49 @@ impl Shared {
         job.ticket.rings.notify_all();
     }
 
-    fn work(&self) {
+    /// The first job that has parts left, on which the caller works now; `None` when it is time to end.
+    fn next_job(&self) -> Option<Arc<Job>> {
+        let mut queue = self.queue.lock();
         loop {
-            let job = {
-                let mut queue = self.queue.lock();
-                loop {
-                    match queue.0.pop_front() {
-                        Some(job) => break job,
-                        None if queue.1 => return,
-                        None => self.rings.wait(&mut queue),
-                    }
+            if let Some(job) = queue.0.front().cloned() {
+                let mut state = job.state.lock();
+                state.active += 1;
+                // A job without parts is taken as well, so that it ends.
+                if state.failed.is_some() || state.next + 1 >= state.done.len() {
+                    // Nothing, or the last part, is left: others look for the next job.
+                    queue.0.pop_front();
                 }
-            };
-            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run(&job)));
-            let done = caught.unwrap_or_else(|_| {
-                Err(Error::new(
-                    crate::base::status::NMC_ERR_INTERNAL,
-                    "a bug in a transfer was caught, please report it",
-                ))
-            });
-            self.finish(&job, done);
+                drop(state);
+                return Some(job);
+            }
+            if queue.1 {
+                return None;
+            }
+            self.rings.wait(&mut queue);
+        }
+    }
+
+    fn work(&self) {
+        let mut slices = Vec::new();
+        while let Some(job) = self.next_job() {
+            let parts = job.parts(self.layers());
+            while let Some(part) = job.take(parts) {
+                let caught =
+                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.part(&job, part, &mut slices)));
+                let done = caught.unwrap_or_else(|_| {
+                    Err(Error::new(NMC_ERR_INTERNAL, "a bug in a transfer was caught, please report it"))
+                });
+                job.put(part, done, self.layers());
+            }
+            let mut queue = self.queue.lock();
+            queue.0.retain(|other| !Arc::ptr_eq(other, &job));
+            let mut state = job.state.lock();
+            state.active -= 1;
+            let last = state.active == 0;
+            drop((state, queue));
+            if last {
+                self.finish(&job);
+            }
         }
     }
 }
@@ -301,14 +376,13 @@ impl Link {
             tickets: Mutex::default(),
             next: AtomicU64::new(1),
         });
-        let worker = {
-            let shared = Arc::clone(&shared);
-            std::thread::Builder::new()
-                .name("nmc-kv-move".into())
-                .spawn(move || shared.work())
-                .map_err(|cause| Error::os("starting a thread", &cause))?
-        };
-        Ok(Self { shared, worker: Some(worker) })
+        let mut link = Self { shared, workers: Vec::new() };
+        for _ in 0..MOVERS {
+            let shared = Arc::clone(&link.shared);
+            let started = std::thread::Builder::new().name("nmc-kv-move".into()).spawn(move || shared.work());
+            link.workers.push(started.map_err(|cause| Error::os("starting a thread", &cause))?);
+        }
+        Ok(link)
     }
 
     /// Cancels all jobs; no more are taken. Whoever waits for one is told soon.
@@ -355,8 +429,11 @@ impl Link {
             rings: Condvar::new(),
         });
         self.shared.tickets.lock().insert(number, Arc::clone(&ticket));
-        self.shared.queue.lock().0.push_back(Job { ticket, number, blocks, wait, work });
-        self.shared.rings.notify_one();
+        let (ready, state) = (OnceLock::new(), Mutex::default());
+        let job = Job { ticket, number, blocks, wait, work, ready, state };
+        job.state.lock().done = vec![false; job.parts(self.shared.layers())];
+        self.shared.queue.lock().0.push_back(Arc::new(job));
+        self.shared.rings.notify_all();
         number
     }
 
