@@ -26,7 +26,7 @@ pub use ep::{Early, EpCall, EpKernel, EpLaunch, GemmShape, MAX_LOCAL_EXPERTS};
 pub use host::HostRegistration;
 pub use ipc::{IpcExport, IpcHeap, ipc_export};
 pub use kernels::{Kernels, PatternVerify, PatternWrite, STRETCHES, Stretch, VERIFY_RESULT_WORDS};
-pub use pointer::{PointerKind, Reach, pointer_kind, reach};
+pub use pointer::{PointerKind, Reach, pointer_kind, reach, reach_around};
 pub use probe::{MIN_DRIVER_CUDA, Probe, probe, require};
 pub use ranges::{CudaPages, CudaRange};
 pub use stream::{Mark, Stream, copy_on_stream, stream_write_value64, wait_for_event};

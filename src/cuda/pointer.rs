@@ -113,6 +113,25 @@ pub fn reach(device: &Device, ptr: u64) -> Result<Reach> {
     })
 }
 
+/// [`Reach`] at an address, and for memory of a device the addresses around it, of the same allocation, that are no different.
+pub fn reach_around(device: &Device, ptr: u64) -> Result<(Reach, core::ops::Range<u64>)> {
+    let found = reach(device, ptr)?;
+    if found != Reach::Gpu {
+        return Ok((found, ptr..ptr));
+    }
+    device.with_current(|| {
+        let (mut start, mut size): (u64, usize) = (0, 0);
+        // SAFETY: these attributes store an address and a size.
+        let known = unsafe {
+            read(ptr, Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, (&raw mut start).cast())
+                == CUresult::CUDA_SUCCESS
+                && read(ptr, Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE, (&raw mut size).cast())
+                    == CUresult::CUDA_SUCCESS
+        };
+        Ok((found, if known { start..start.saturating_add(size as u64) } else { ptr..ptr }))
+    })
+}
+
 /// First address and size of the mapping that `ptr` lies in. Inside `with_current`, for VMM memory.
 pub(super) fn mapping_of(ptr: u64) -> Result<(u64, u64)> {
     let mut start: u64 = 0;

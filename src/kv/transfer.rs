@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 /// Jobs that can wait or be unasked-for at once.
 const MOST_TICKETS: usize = 65_536;
 /// Threads. What a copy costs beside the copy itself (asking the store, launching, waiting) is hidden behind those of others.
-const MOVERS: usize = 4;
+const MOVERS: usize = 6;
 
 /// What a job waits for before it touches the blocks.
 pub enum After {

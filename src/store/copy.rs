@@ -156,10 +156,20 @@ impl Client {
                     None => Copier::new(device)?,
                 };
                 let side = if into { Ordinary::Source } else { Ordinary::Destination };
+                // What the last question said, and for which addresses: pieces often lie in one allocation. For the first
+                // one, which may be the only one, that is not asked.
+                let mut known: Option<(Reach, std::ops::Range<u64>)> = None;
                 // The context is made current once for all steps.
                 let moved = device.with_current(|| {
                     let moved = walk(cursor, pieces, into, |address, from, to, bytes| {
-                        let ordinary = cuda::reach(device, address)? == Reach::Cpu;
+                        let reach = match &known {
+                            Some((reach, around)) if around.contains(&address) && address + bytes <= around.end => {
+                                *reach
+                            }
+                            Some(_) => known.insert(cuda::reach_around(device, address)?).0,
+                            None => known.insert((cuda::reach(device, address)?, 0..0)).0,
+                        };
+                        let ordinary = reach == Reach::Cpu;
                         copier.copy(from, to, bytes, ordinary.then_some(side))
                     });
                     // Also after a failure: nothing may be in flight when the pages are given back.
@@ -185,7 +195,7 @@ impl Client {
         }
         let mut found = false;
         pieces.each(|address, bytes| {
-            found |= bytes > 0 && cuda::reach(device, address)? == Reach::Gpu;
+            found = found || bytes > 0 && cuda::reach(device, address)? == Reach::Gpu;
             Ok(())
         })?;
         Ok(found)
