@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 /// How many metrics [`measure`] adds.
-pub const METRICS: usize = 13;
+pub const METRICS: usize = 16;
 
 const BLOCKS: u32 = 131_072;
 /// Blocks of a prefix that is looked up.
@@ -37,6 +37,10 @@ pub fn measure(run: &mut Run, peers: &HashMap<String, f64>) {
     run.measure("kv.table.256x128", table);
     run.measure("kv.threads_x2", threads);
     run.measure("kv.bytes_per_block", bytes);
+    let mut smallest = None;
+    for (name, size) in [("kv.prompt4k.b16", 16), ("kv.prompt4k.b64", 64), ("kv.prompt4k.b256", 256)] {
+        run.measure(name, |run| block_size(run, name, size, &mut smallest));
+    }
     let algorithms = [
         ("kv.hash.blake3", NMC_KV_HASH_BLAKE3),
         ("kv.hash.sha256", NMC_KV_HASH_SHA256),
@@ -311,6 +315,22 @@ fn bytes(run: &mut Run) -> Result<(), Failure> {
         kv.open_hashes(id, &hashes(id + 1, PREFIX))?;
     }
     add(run, "kv.bytes_per_block", kv.bytes_per_block()?, "bytes", ("the limit that was set", 64.0));
+    Ok(())
+}
+
+/// A cached prompt of 4,096 tokens is opened and closed: hashed, matched, and let go, in blocks of this size.
+fn block_size(run: &mut Run, name: &'static str, size: u32, smallest: &mut Option<f64>) -> Result<(), Failure> {
+    let kv = Kv::create_with(BLOCKS, NMC_KV_HASH_BLAKE3, size)?;
+    let tokens: Vec<u32> = (0..4096).collect();
+    kv.open(1, &tokens, 4096)?;
+    kv.close(1)?;
+    let us = samples(run.reps(3, 301), || {
+        let start = Instant::now();
+        kv.open(1, &tokens, 4096)?;
+        kv.close(1)?;
+        Ok(start.elapsed().as_secs_f64() * 1e6)
+    })?;
+    add(run, name, us, "us", ("the same in blocks of 16", *smallest.get_or_insert(us)));
     Ok(())
 }
 

@@ -38,13 +38,18 @@ const NONE: nmc_slice_t = nmc_slice_t { ptr: std::ptr::null(), len: 0 };
 impl Kv {
     /// A cache of `blocks` blocks of 16 tokens.
     pub fn create(blocks: u32, hash: u32) -> Result<Self, Failure> {
+        Self::create_with(blocks, hash, 16)
+    }
+
+    /// A cache of blocks of another size.
+    pub fn create_with(blocks: u32, hash: u32, tokens_per_block: u32) -> Result<Self, Failure> {
         let (nanomc, loaded) = Nanomc::load_file()?;
         let functions = Functions::of(&loaded)?;
         // SAFETY: integers and pointers, for which all zero is a value.
         let mut config: nmc_kv_config_t = unsafe { std::mem::zeroed() };
         config.struct_size = u32::try_from(size_of::<nmc_kv_config_t>()).unwrap_or(0);
         config.abi_version = NMC_ABI_VERSION;
-        (config.total_blocks, config.tokens_per_block, config.hash) = (blocks, 16, hash);
+        (config.total_blocks, config.tokens_per_block, config.hash) = (blocks, tokens_per_block, hash);
         let mut handle = std::ptr::null_mut();
         // SAFETY: a complete config, and an out-pointer that is a local.
         let status = unsafe { (functions.create)(&raw const config, &raw mut handle) };
