@@ -339,6 +339,22 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
         "kv.run_alloc.buddy.128k",
         "kv.run_alloc.1M",
         "kv.run_alloc.buddy.1M",
+        "kv.match",
+        "kv.match.idle",
+        "kv.match.idle.128k",
+        "kv.churn",
+        "kv.churn.128k",
+        "kv.append",
+        "kv.append.tokens",
+        "kv.table.256x128",
+        "kv.threads_x2",
+        "kv.bytes_per_block",
+        "kv.prompt4k.b16",
+        "kv.prompt4k.b64",
+        "kv.prompt4k.b256",
+        "kv.hash.blake3",
+        "kv.hash.sha256",
+        "kv.hash.xxh3",
     ];
     assert_eq!(names, expected);
     // A quick run leaves out what takes gigabytes, and other people's stores.
