@@ -1,27 +1,21 @@
-//! `nmc_kv_*`: the block KV cache. Sequences, and the cache as a whole.
+//! `nmc_kv_*`: the block KV cache: making one, and its sequences.
 
 use super::basic::nmc_slice_t;
-use super::blocks::{NMC_BLOCKS_BEST, NMC_BLOCKS_BUDDY, NMC_BLOCKS_SIZE_CLASS};
 use super::config;
 use super::handle::{self, HasC, Object};
+use super::kv_config::{Parsed, parse};
 use super::kv_types::*;
-use super::kv_virtual::{self, Wanted};
 use super::store::{array, array_out};
-use super::{guard, guard_status, optional_out, out, put_struct, remember, text};
-use crate::alloc::blocks::Strategy;
+use super::{guard, guard_status, optional_out, out, remember};
 use crate::base::error::Result;
 use crate::base::status::{NMC_ERR_NO_SPACE, NMC_OK, nmc_status_t};
 use crate::kv::Cache;
 use crate::kv::arena::{Arena, Group};
-use crate::kv::events::What;
-use crate::kv::evict::Kind as Evict;
-use crate::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Sides};
-use crate::kv::hash::{Algo, BlockHash, Chain, Key};
+use crate::kv::hash::BlockHash;
 use crate::kv::mapped::Mapped;
 use crate::kv::transfer::Link;
-use crate::kv::types::{Attempt, Config, MAX_TOKENS, Open, Placement, Room, State, WhenFull};
+use crate::kv::types::{Attempt, MAX_TOKENS, Open, Room};
 use once_cell::sync::OnceCell;
-use std::ffi::c_char;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -55,7 +49,7 @@ pub(super) struct Kv {
     pub arena: Arena,
     /// The memory, if sequences are virtual; the arena is empty then.
     pub mapped: Option<Box<Mapped>>,
-    capacity: u32,
+    pub capacity: u32,
     /// Ids for sequences that are opened by name alone.
     next_id: AtomicU64,
 }
@@ -93,7 +87,7 @@ pub(super) fn with<R>(kv: *const nmc_kv_t, body: impl FnOnce(&Kv) -> Result<R>) 
 ///
 /// # Safety
 /// `slice.ptr` points to `slice.len` readable bytes.
-unsafe fn bytes<'a>(slice: nmc_slice_t, most: usize, name: &str) -> Result<&'a [u8]> {
+pub(super) unsafe fn bytes<'a>(slice: nmc_slice_t, most: usize, name: &str) -> Result<&'a [u8]> {
     if slice.len > most {
         crate::bail!(NMC_ERR_INVALID_ARG, "{name} has {} bytes, the limit is {most}", slice.len);
     }
@@ -109,132 +103,6 @@ fn finish(attempt: Attempt<()>, room: *mut nmc_kv_room_t) -> Result<nmc_status_t
         slot.write(nmc_kv_room_t { needed, free, evictable });
     }
     Ok(remember(&short.error()))
-}
-
-fn parse_group(group: &nmc_kv_group_t, tokens_per_block: u32, blocks: u32) -> Result<Geometry> {
-    let kind = match group.kind {
-        NMC_KV_FULL => Kind::Full,
-        NMC_KV_MLA => Kind::Mla,
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "kind {other} is neither NMC_KV_FULL nor NMC_KV_MLA"),
-    };
-    let dtype = match group.dtype {
-        NMC_KV_FP32 => Dtype::Fp32,
-        NMC_KV_BF16 => Dtype::Bf16,
-        NMC_KV_FP16 => Dtype::Fp16,
-        NMC_KV_FP8 => Dtype::Fp8,
-        NMC_KV_INT8 => Dtype::Int8,
-        NMC_KV_RAW => Dtype::Raw(group.element_bytes),
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "dtype {other} is none of NMC_KV_FP32, ..., NMC_KV_RAW"),
-    };
-    if group.dtype != NMC_KV_RAW && group.element_bytes != 0 {
-        crate::bail!(NMC_ERR_INVALID_ARG, "element_bytes {} is set, but dtype is not NMC_KV_RAW", group.element_bytes);
-    }
-    let order = match group.order {
-        NMC_KV_LAYER_MAJOR => Order::LayerMajor,
-        NMC_KV_HEAD_MAJOR => Order::HeadMajor,
-        NMC_KV_LAYER_MAJOR_NHD => Order::LayerMajorNhd,
-        NMC_KV_BLOCK_MAJOR => Order::BlockMajor,
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "order {other} is none of NMC_KV_LAYER_MAJOR, ..."),
-    };
-    let sides = match group.sides {
-        NMC_KV_SIDES_SEPARATE => Sides::Separate,
-        NMC_KV_SIDES_PER_LAYER => Sides::PerLayer,
-        NMC_KV_SIDES_PER_BLOCK => Sides::PerBlock,
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "sides {other} is none of NMC_KV_SIDES_*"),
-    };
-    if group.reserved != [0; 2] {
-        crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field of nmc_kv_group_t is not zero");
-    }
-    let (layers, kv_heads, head_dim, total_blocks) = (group.layers, group.kv_heads, group.head_dim, u64::from(blocks));
-    Geometry::new(Shape { kind, dtype, layers, kv_heads, head_dim, tokens_per_block, total_blocks, order, sides })
-}
-
-/// The caller's config, checked, with the geometry of each group.
-pub(super) struct Parsed {
-    pub config: Config,
-    capacity: u32,
-    pub groups: Vec<(Geometry, nmc_kv_group_t)>,
-    pub wanted: Option<Wanted>,
-}
-
-/// # Safety
-/// The C contract of `nmc_kv_config_t`.
-pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
-    // SAFETY: the C contract of `config`.
-    let c = unsafe { config::read(config) }?;
-    if c.reserved != [0; 2] || c.reserved1 != 0 || c.flags & !(NMC_KV_NO_PREFIX | NMC_KV_VIRTUAL) != 0 {
-        crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field or an unknown flag of nmc_kv_config_t is not zero");
-    }
-    if c.tokens_per_block == 0 || c.tokens_per_block > 1 << 20 {
-        crate::bail!(NMC_ERR_INVALID_ARG, "tokens_per_block {} is not in 1..=1048576", c.tokens_per_block);
-    }
-    let wanted = match (c.total_blocks, c.max_total_tokens) {
-        (0, 0) => crate::bail!(NMC_ERR_INVALID_ARG, "total_blocks or max_total_tokens must be set"),
-        (0, tokens) => tokens.div_ceil(u64::from(c.tokens_per_block)),
-        (blocks, 0) => u64::from(blocks),
-        _ => crate::bail!(NMC_ERR_INVALID_ARG, "total_blocks and max_total_tokens cannot both be set"),
-    };
-    let Some(total_blocks) = u32::try_from(wanted).ok().filter(|blocks| *blocks <= i32::MAX.unsigned_abs()) else {
-        crate::bail!(NMC_ERR_INVALID_ARG, "{wanted} blocks are more than 2147483647");
-    };
-    let capacity = if c.capacity_blocks == 0 { total_blocks } else { c.capacity_blocks };
-    if capacity < total_blocks || capacity > i32::MAX.unsigned_abs() {
-        crate::bail!(NMC_ERR_INVALID_ARG, "capacity_blocks {capacity} is not in {total_blocks}..=2147483647");
-    }
-    let wanted = kv_virtual::wanted(&c, total_blocks, capacity)?;
-    if c.n_groups > 1024 {
-        crate::bail!(NMC_ERR_INVALID_ARG, "n_groups {} is more than 1024", c.n_groups);
-    }
-    // SAFETY: the C contract of `groups`.
-    let given = unsafe { array(c.groups, c.n_groups as usize, "groups") }?;
-    let mut groups = Vec::new();
-    for (number, group) in given.iter().enumerate() {
-        let blocks = wanted.as_ref().map_or(capacity, Wanted::places);
-        let geometry =
-            parse_group(group, c.tokens_per_block, blocks).map_err(|error| error.context(format!("group {number}")))?;
-        groups.push((geometry, *group));
-    }
-    let strategy = match c.strategy {
-        NMC_BLOCKS_BEST => Strategy::DEFAULT,
-        NMC_BLOCKS_SIZE_CLASS => Strategy::SizeClass,
-        NMC_BLOCKS_BUDDY => Strategy::Buddy,
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "strategy {other} is none of NMC_BLOCKS_*"),
-    };
-    let eviction = match c.eviction {
-        NMC_KV_EVICT_LRU => Evict::Lru,
-        NMC_KV_EVICT_LFU => Evict::Lfu,
-        NMC_KV_EVICT_FIFO => Evict::Fifo,
-        NMC_KV_EVICT_S3FIFO => Evict::S3Fifo,
-        NMC_KV_EVICT_PRIORITY => Evict::Priority,
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "eviction {other} is none of NMC_KV_EVICT_*"),
-    };
-    let when_full = match c.when_full {
-        NMC_KV_FULL_REJECT => WhenFull::Reject,
-        NMC_KV_FULL_SHORTEN => WhenFull::Shorten,
-        NMC_KV_FULL_EVICT_SEQUENCE => WhenFull::EvictSequence,
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "when_full {other} is none of NMC_KV_FULL_*"),
-    };
-    let algo = match c.hash {
-        NMC_KV_HASH_BLAKE3 => Algo::Blake3,
-        NMC_KV_HASH_SHA256 => Algo::Sha256,
-        NMC_KV_HASH_XXH3 => Algo::Xxh3,
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "hash {other} is none of NMC_KV_HASH_*"),
-    };
-    // SAFETY: the C contract of `hash_secret`.
-    let secret = unsafe { bytes(c.hash_secret, 4096, "hash_secret") }?;
-    let config = Config {
-        total_blocks,
-        tokens_per_block: c.tokens_per_block,
-        max_sequences: if c.max_sequences == 0 { (total_blocks / 8).clamp(1024, 65_536) } else { c.max_sequences },
-        strategy,
-        eviction,
-        when_full,
-        prefix: c.flags & NMC_KV_NO_PREFIX == 0,
-        chain: Chain::new(algo, &Key::from_secret(secret)),
-        window: c.window,
-        events: c.event_capacity,
-    };
-    Ok(Parsed { config, capacity, groups, wanted })
 }
 
 /// Stores how much memory the group with this number of a config needs in `*bytes_needed`.
@@ -813,257 +681,4 @@ pub unsafe extern "C" fn nmc_kv_pin(
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_unpin(kv: *mut nmc_kv_t, pin: u64) -> nmc_status_t {
     guard(|| with(kv, |kv| kv.cache.unpin(pin)))
-}
-
-/// Evicts every cached block that nobody holds; `evicted`, if not NULL, receives how many.
-///
-/// Does not block; takes time in the number of cached blocks. Thread-safe. Graph-safe. Statuses: none of its own beside
-/// `NMC_ERR_BAD_HANDLE`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_clear(kv: *mut nmc_kv_t, evicted: *mut u64) -> nmc_status_t {
-    guard(|| {
-        let slot = optional_out(evicted, "evicted")?;
-        with(kv, |kv| {
-            let count = kv.cache.clear()?;
-            if let Some(slot) = slot {
-                slot.write(u64::from(count));
-            }
-            Ok(())
-        })
-    })
-}
-
-/// Stores events from number `*cursor` on in `events`, up to `capacity` of them, how many in `*n`, and the number to go on
-/// with in `*cursor`, which begins at 0. `lost`, if not NULL, receives how many were overwritten before they could be read:
-/// if it is not 0, what the reader knows has a gap, and `nmc_kv_snapshot` fills it.
-///
-/// Does not block. Thread-safe; every reader has its own cursor. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_events(
-    kv: *mut nmc_kv_t,
-    cursor: *mut u64,
-    events: *mut nmc_kv_event_t,
-    capacity: usize,
-    n: *mut usize,
-    lost: *mut u64,
-) -> nmc_status_t {
-    guard(|| {
-        let (count, lost) = (out(n, "n")?, optional_out(lost, "lost")?);
-        // SAFETY: the C contract: one number, and `capacity` events.
-        let (cursor, to) = unsafe { (&mut array_out(cursor, 1, "cursor")?[0], array_out(events, capacity, "events")?) };
-        with(kv, |kv| {
-            let (found, next, gone) = kv.cache.events(*cursor, capacity);
-            for (to, event) in to.iter_mut().zip(&found) {
-                let kind = match event.what {
-                    What::Stored => NMC_KV_EVENT_STORED,
-                    What::Removed => NMC_KV_EVENT_REMOVED,
-                    What::Cleared => NMC_KV_EVENT_CLEARED,
-                };
-                *to = event_of(event.number, kind, event.hash, event.parent);
-            }
-            *cursor = next;
-            count.write(found.len());
-            if let Some(lost) = lost {
-                lost.write(gone);
-            }
-            Ok(())
-        })
-    })
-}
-
-fn event_of(number: u64, kind: u32, hash: BlockHash, parent: BlockHash) -> nmc_kv_event_t {
-    let (hash, parent) = (nmc_kv_hash_t { bytes: hash.0 }, nmc_kv_hash_t { bytes: parent.0 });
-    nmc_kv_event_t { number, kind, reserved: 0, hash, parent }
-}
-
-/// Stores every block of the prefix index as an event `NMC_KV_EVENT_STORED`, each after the one that it continues, how
-/// many in `*n`, and in `*cursor` the number with which `nmc_kv_events` goes on from there.
-///
-/// Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than
-/// `capacity`; `*n` was stored).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_snapshot(
-    kv: *mut nmc_kv_t,
-    cursor: *mut u64,
-    events: *mut nmc_kv_event_t,
-    capacity: usize,
-    n: *mut usize,
-) -> nmc_status_t {
-    guard(|| {
-        let (cursor, count) = (out(cursor, "cursor")?, out(n, "n")?);
-        // SAFETY: the C contract of `events`.
-        let to = unsafe { array_out(events, capacity, "events") }?;
-        with(kv, |kv| {
-            let (all, next) = kv.cache.snapshot();
-            count.write(all.len());
-            if all.len() > capacity {
-                crate::bail!(NMC_ERR_TOO_SMALL, "{} blocks are cached, there is room for {capacity}", all.len());
-            }
-            for (to, (hash, parent)) in to.iter_mut().zip(all) {
-                *to = event_of(next, NMC_KV_EVENT_STORED, hash, parent);
-            }
-            cursor.write(next);
-            Ok(())
-        })
-    })
-}
-
-/// Changes the number of blocks, up to `capacity_blocks` of the config. Sequences stay as they are: the blocks that go are
-/// the ones with the highest numbers, cached ones are evicted, and if a sequence holds one nothing goes.
-///
-/// Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (a block that should
-/// go is held), `NMC_ERR_INVALID_ARG` (0, or more than the capacity), `NMC_ERR_UNSUPPORTED` (with `NMC_KV_VIRTUAL`).
-#[unsafe(no_mangle)]
-pub extern "C" fn nmc_kv_resize(kv: *mut nmc_kv_t, total_blocks: u32) -> nmc_status_t {
-    guard(|| {
-        with(kv, |kv| {
-            kv.paged("nmc_kv_resize", "its pages were made with it")?;
-            if total_blocks > kv.capacity {
-                let capacity = kv.capacity;
-                crate::bail!(NMC_ERR_INVALID_ARG, "{total_blocks} blocks are more than capacity_blocks ({capacity})");
-            }
-            kv.cache.resize(total_blocks)
-        })
-    })
-}
-
-/// Stores what a sequence is in `*info`. Also for one whose blocks were taken to make room.
-///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_VERSION`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_seq_info(kv: *mut nmc_kv_t, id: u64, info: *mut nmc_kv_seq_info_t) -> nmc_status_t {
-    guard(|| {
-        let now = with(kv, |kv| {
-            let seq = kv.cache.info(id)?;
-            Ok(nmc_kv_seq_info_t {
-                struct_size: 0,
-                state: if seq.state == State::Evicted { NMC_KV_SEQ_EVICTED } else { NMC_KV_SEQ_OPEN },
-                tokens: seq.tokens,
-                next_offset_in_block: seq.tokens % kv.cache.config().tokens_per_block,
-                max_tokens: seq.limit,
-                blocks: seq.blocks,
-                dropped: seq.holes,
-                shared: seq.shared,
-                published: seq.published,
-                contiguous: u32::from(seq.placement != Placement::Paged),
-                copies: seq.copies,
-                computed: seq.computed,
-            })
-        })?;
-        // SAFETY: the C contract of `info`.
-        unsafe { put_struct(info, now) }
-    })
-}
-
-/// Stores the ids of the sequences that were used longest ago, for a scheduler that preempts by itself: up to `capacity`
-/// of them into `ids`, the oldest first, and how many into `*n`. Takes time in the number of sequences.
-///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_victims(
-    kv: *mut nmc_kv_t,
-    ids: *mut u64,
-    capacity: usize,
-    n: *mut usize,
-) -> nmc_status_t {
-    guard(|| {
-        let slot = out(n, "n")?;
-        // SAFETY: the C contract of `ids`.
-        let to = unsafe { array_out(ids, capacity, "ids") }?;
-        with(kv, |kv| {
-            let oldest = kv.cache.oldest(capacity, None);
-            slot.write(oldest.len());
-            to[..oldest.len()].copy_from_slice(&oldest);
-            Ok(())
-        })
-    })
-}
-
-/// Stores the state of the cache in `*stats`, all numbers of one moment.
-///
-/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, stats: *mut nmc_kv_stats_t) -> nmc_status_t {
-    guard(|| {
-        let now = with(kv, |kv| {
-            let stats = kv.cache.stats();
-            Ok(nmc_kv_stats_t {
-                struct_size: 0,
-                is_full: u32::from(stats.free + stats.idle == 0),
-                total: stats.total,
-                used: stats.used,
-                idle: stats.idle,
-                free: stats.free,
-                published: stats.published,
-                sequences: stats.sequences,
-                asked_tokens: stats.asked_tokens,
-                hit_tokens: stats.hit_tokens,
-                evicted_blocks: stats.evicted_blocks,
-                evicted_sequences: stats.evicted_sequences,
-                deduplicated: stats.deduplicated,
-                arena_bytes: match &kv.mapped {
-                    None => kv.arena.groups().iter().map(|group| group.geometry.bytes()).sum(),
-                    Some(mapped) => mapped.bytes(),
-                },
-                metadata_bytes: stats.bytes,
-                // Pages are mapped one by one: any will do.
-                fragmentation: if kv.mapped.is_some() { 0.0 } else { kv.cache.fragmentation() },
-                reserved0: 0,
-                reserved: [0; 2],
-            })
-        })?;
-        // SAFETY: the C contract of `stats`.
-        unsafe { put_struct(stats, now) }
-    })
-}
-
-/// The state as text for people: configuration, numbers that add up, and the sequences.
-///
-/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_dump(
-    kv: *mut nmc_kv_t,
-    buffer: *mut c_char,
-    capacity: usize,
-    needed: *mut usize,
-) -> nmc_status_t {
-    guard(|| {
-        let page = with(kv, |kv| {
-            Ok(match &kv.mapped {
-                None => kv.cache.dump(kv.arena.block_bytes()),
-                Some(mapped) => {
-                    let page = kv.cache.dump(mapped.block_bytes());
-                    format!("{page}Virtual memory:\n  Mapped: {} pages\n", mapped.mapped_pages())
-                }
-            })
-        })?;
-        text::copy_out(&page, buffer, capacity, needed)
-    })
-}
-
-/// A picture of the blocks, 64 in a line: `.` free, `X` held, `c` cached and idle.
-///
-/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_map(
-    kv: *mut nmc_kv_t,
-    buffer: *mut c_char,
-    capacity: usize,
-    needed: *mut usize,
-) -> nmc_status_t {
-    guard(|| text::copy_out(&with(kv, |kv| Ok(kv.cache.map()))?, buffer, capacity, needed))
-}
-
-/// Counts every block afresh, from all sequences, pins and free lists, and compares: proof that nothing is lost or owned
-/// twice. For tests and for programs in doubt; takes time in the number of blocks and of what sequences hold.
-///
-/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INTERNAL` (the message says what is wrong).
-#[unsafe(no_mangle)]
-pub extern "C" fn nmc_kv_audit(kv: *mut nmc_kv_t) -> nmc_status_t {
-    guard(|| {
-        with(kv, |kv| match kv.cache.audit().and_then(|()| kv.mapped.as_ref().map_or(Ok(()), |m| m.audit(&kv.cache))) {
-            Ok(()) => Ok(()),
-            Err(what) => crate::bail!(NMC_ERR_INTERNAL, "the audit found: {what}"),
-        })
-    })
 }

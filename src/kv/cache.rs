@@ -2,7 +2,6 @@
 //! a lane keeps a few free blocks, so threads that work on their own sequences share no lock until they share blocks.
 //! Locks are taken in the order lane, kept, pool; never two lanes at once, except by the audit, which takes them in order.
 
-use super::events::Event;
 use super::evict::Kind;
 use super::hands::Hands;
 use super::hash::BlockHash;
@@ -10,9 +9,7 @@ use super::kept::Kept;
 use super::lists::NONE;
 use super::pool::{Keep, Pool, Prefix};
 use super::seq::Seq;
-use super::types::{
-    Attempt, BlockCopy, Config, MAX_TOKENS, Open, Opened, Placement, Room, SeqInfo, State, Stats, WhenFull,
-};
+use super::types::{Attempt, BlockCopy, Config, MAX_TOKENS, Open, Opened, Placement, Room, State, WhenFull};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use crate::sync::ids::Ids;
@@ -34,7 +31,7 @@ const TICK_MS: u128 = 16;
 /// Counters that any thread adds to.
 #[derive(Default)]
 pub(super) struct Counters {
-    evicted_sequences: AtomicU64,
+    pub(super) evicted_sequences: AtomicU64,
     pub(super) deduplicated: AtomicU64,
 }
 
@@ -51,13 +48,13 @@ pub(super) struct Lane {
     tick: u64,
     /// Sequences that it ever had.
     opened: u64,
-    hit_tokens: u64,
-    asked_tokens: u64,
+    pub(super) hit_tokens: u64,
+    pub(super) asked_tokens: u64,
 }
 
 /// Alone in its cache lines, so that who writes it does not disturb who reads its neighbours.
 #[repr(align(128))]
-pub(super) struct Aligned<T>(T);
+pub(super) struct Aligned<T>(pub(super) T);
 
 impl<T> std::ops::Deref for Aligned<T> {
     type Target = T;
@@ -69,19 +66,19 @@ impl<T> std::ops::Deref for Aligned<T> {
 /// The cache.
 pub struct Cache {
     pub(super) config: Config,
-    lanes: Box<[Aligned<Mutex<Lane>>]>,
+    pub(super) lanes: Box<[Aligned<Mutex<Lane>>]>,
     pub(super) spare_max: usize,
     /// Who changes `table` holds it.
     ids: Aligned<Mutex<()>>,
-    table: Ids,
+    pub(super) table: Ids,
     names: Mutex<HashMap<Box<[u8]>, u64>>,
     pub(super) pool: Aligned<Mutex<Pool>>,
     /// Free blocks that are still mapped.
     pub(super) kept: Mutex<Kept>,
-    pins: Mutex<HashMap<u64, Vec<u32>>>,
+    pub(super) pins: Mutex<HashMap<u64, Vec<u32>>>,
     /// Tells old uses from new ones across lanes.
     era: Aligned<AtomicU64>,
-    next_pin: AtomicU64,
+    pub(super) next_pin: AtomicU64,
     pub(super) counters: Counters,
     born: Instant,
 }
@@ -113,11 +110,6 @@ pub(super) fn evicted(id: u64) -> Error {
         NMC_ERR_STALE,
         format!("the blocks of sequence {id} were taken to make room; close it and open it again"),
     )
-}
-
-#[cold]
-fn no_pin(pin: u64) -> Error {
-    Error::new(NMC_ERR_NOT_FOUND, format!("there is no pin {pin}; was it ended before?"))
 }
 
 #[cold]
@@ -209,7 +201,7 @@ impl Cache {
 
     /// The lane of a sequence, locked, and its place there.
     #[inline]
-    fn locked(&self, id: u64) -> Result<(MutexGuard<'_, Lane>, usize)> {
+    pub(super) fn locked(&self, id: u64) -> Result<(MutexGuard<'_, Lane>, usize)> {
         if let Some(slot) = self.table.hint(id) {
             let lane = self.lane(slot).lock();
             let at = index_of(slot);
@@ -239,7 +231,7 @@ impl Cache {
 
     /// Runs `body` with an open sequence and its lane.
     #[inline]
-    fn with<R>(&self, id: u64, body: impl FnOnce(&mut Seq, &mut Hands<'_>) -> Result<R>) -> Result<R> {
+    pub(super) fn with<R>(&self, id: u64, body: impl FnOnce(&mut Seq, &mut Hands<'_>) -> Result<R>) -> Result<R> {
         let (mut lane, at) = self.locked(id)?;
         let lane = &mut *lane;
         let seq = &mut lane.seqs[at];
@@ -674,142 +666,9 @@ impl Cache {
         all.into_iter().take(count).map(|(_, id)| id).collect()
     }
 
-    /// Holds the leading published blocks of a sequence, up to `tokens` tokens, beyond its life. Returns the pin and the
-    /// tokens that it covers.
-    pub fn pin(&self, id: u64, tokens: u32) -> Result<(u64, u32)> {
-        self.with(id, |seq, _| {
-            let count = (tokens / self.per_block()).min(seq.published) as usize;
-            let blocks: Vec<u32> = seq.blocks[..count].iter().copied().take_while(|block| *block != NONE).collect();
-            let pin = self.next_pin.fetch_add(1, Ordering::Relaxed);
-            let covered = u32::try_from(blocks.len()).unwrap_or(0) * self.per_block();
-            let mut pins = self.pins.lock();
-            let mut pool = self.pool.lock();
-            for block in &blocks {
-                pool.acquire(*block);
-            }
-            pins.insert(pin, blocks);
-            Ok((pin, covered))
-        })
-    }
-
-    /// Holds the published blocks of the first `tokens` tokens of a sequence as pin `number`, and names them.
-    pub(super) fn hold_published(&self, id: u64, tokens: u32, number: u64) -> Result<Vec<(u32, BlockHash)>> {
-        self.with(id, |seq, hands| {
-            hands.publish(seq)?;
-            let count = (tokens / self.per_block()).min(seq.published) as usize;
-            let mut pins = self.pins.lock();
-            let mut pool = self.pool.lock();
-            let held: Vec<u32> = seq.blocks[..count].iter().copied().filter(|block| *block != NONE).collect();
-            for block in &held {
-                pool.acquire(*block);
-            }
-            let named = held.iter().map(|block| (*block, pool.hash(*block))).collect();
-            pins.insert(number, held);
-            Ok(named)
-        })
-    }
-
-    /// The hashes of all full blocks of a sequence that are known.
-    pub(super) fn names(&self, id: u64) -> Result<Vec<BlockHash>> {
-        self.read(id, |seq| {
-            let pool = self.pool.lock();
-            let published = seq.blocks[..seq.published as usize].iter();
-            let known = published.take_while(|block| **block != NONE).map(|block| pool.hash(*block));
-            Ok(known.chain(seq.ahead.iter().copied()).collect())
-        })
-    }
-
-    /// A sequence's number, and the hashes of the full blocks that it has yet to compute; unless `all`, the last token is
-    /// left to compute.
-    pub(super) fn wanted(&self, id: u64, all: bool) -> Result<(u64, Vec<BlockHash>)> {
-        self.read(id, |seq| {
-            if seq.fetching != 0 {
-                return Err(super::transfer::busy(id));
-            }
-            let whole = seq.computed <= seq.published * self.per_block();
-            let tokens = if all { seq.tokens } else { seq.tokens.saturating_sub(1) };
-            let end = (tokens / self.per_block()).saturating_sub(seq.published) as usize;
-            Ok((seq.uid, if whole { seq.ahead[..end.min(seq.ahead.len())].to_vec() } else { Vec::new() }))
-        })
-    }
-
-    /// Holds the blocks for these hashes, which the sequence has yet to compute, as pin `number`; they will be written.
-    pub(super) fn hold_wanted(
-        &self,
-        id: u64,
-        uid: u64,
-        hashes: &[BlockHash],
-        number: u64,
-    ) -> Result<Vec<(u32, BlockHash)>> {
-        self.with(id, |seq, _| {
-            let (first, count) = (seq.published as usize, hashes.len());
-            let there = seq.blocks.get(first..first + count).filter(|blocks| !blocks.contains(&NONE));
-            let (Some(blocks), Some(ahead)) = (there, seq.ahead.get(..count)) else {
-                crate::bail!(NMC_ERR_STALE, "sequence {id} changed meanwhile");
-            };
-            if seq.uid != uid || ahead != hashes {
-                crate::bail!(NMC_ERR_STALE, "sequence {id} changed meanwhile");
-            }
-            let held = blocks.to_vec();
-            let mut pins = self.pins.lock();
-            let mut pool = self.pool.lock();
-            for (k, block) in held.iter().enumerate() {
-                if first + k >= seq.shared as usize {
-                    pool.share(*block);
-                }
-                pool.acquire(*block);
-            }
-            seq.shared = seq.shared.max(u32::try_from(first + count).unwrap_or(u32::MAX));
-            seq.fetching = number;
-            let named = held.iter().copied().zip(hashes.iter().copied()).collect();
-            pins.insert(number, held);
-            Ok(named)
-        })
-    }
-
-    /// Transfer `number` is over: the first `good` blocks that it wrote for a sequence are there. Nothing if that is gone.
-    pub(super) fn land(&self, id: u64, uid: u64, number: u64, good: u32) -> Result<()> {
-        let Ok((mut lane, at)) = self.locked(id) else { return Ok(()) };
-        let lane = &mut *lane;
-        let seq = &mut lane.seqs[at];
-        if seq.uid != uid || seq.fetching != number {
-            return Ok(());
-        }
-        seq.fetching = 0;
-        seq.computed = seq.computed.max((seq.published + good) * self.per_block());
-        let published = Hands { cache: self, spare: &mut lane.spare }.publish(seq);
-        seq.find_ceiling(self.config.tokens_per_block, self.config.window);
-        published
-    }
-
-    /// Ends a pin.
-    pub fn unpin(&self, pin: u64) -> Result<()> {
-        // Holds of transfers have other numbers.
-        if pin >> 63 == 1 { Err(no_pin(pin)) } else { self.let_hold_go(pin) }
-    }
-
-    /// Ends a pin, or the hold of a transfer.
-    pub(super) fn let_hold_go(&self, number: u64) -> Result<()> {
-        let mut pins = self.pins.lock();
-        let Some(blocks) = pins.remove(&number) else { return Err(no_pin(number)) };
-        self.pool.lock().release(&blocks)
-    }
-
     /// Evicts every cached block that nobody holds; returns how many.
     pub fn clear(&self) -> Result<u32> {
         self.pool.lock().clear(self.now())
-    }
-
-    /// Up to `most` events from number `from` on, the number to go on with, and how many before the first are gone.
-    pub fn events(&self, from: u64, most: usize) -> (Vec<Event>, u64, u64) {
-        let mut out = Vec::new();
-        let (next, lost) = self.pool.lock().read_events(from, &mut out, most);
-        (out, next, lost)
-    }
-
-    /// Every block in the index with the one that it continues, which comes before it, and the number of the next event.
-    pub fn snapshot(&self) -> (Vec<(BlockHash, BlockHash)>, u64) {
-        self.pool.lock().snapshot()
     }
 
     /// Changes the number of blocks; `NMC_ERR_BUSY` if blocks above the new end are in use.
@@ -822,26 +681,6 @@ impl Cache {
             return Ok(());
         }
         crate::bail!(NMC_ERR_BUSY, "blocks from {total} on are in use; close their sequences or ask for more blocks")
-    }
-
-    /// What a sequence is.
-    pub fn info(&self, id: u64) -> Result<SeqInfo> {
-        let (lane, at) = self.locked(id)?;
-        let seq = &lane.seqs[at];
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Ok(SeqInfo {
-            id,
-            tokens: seq.tokens,
-            blocks: count(seq.blocks.len()),
-            holes: count(seq.blocks.iter().filter(|block| **block == NONE).count()),
-            shared: seq.shared,
-            published: seq.published,
-            limit: seq.limit,
-            state: seq.state,
-            placement: seq.placement,
-            copies: count(seq.plan.len()),
-            computed: seq.computed,
-        })
     }
 
     /// Lets `body` read a sequence that has its blocks. It must not call the cache.
@@ -858,72 +697,6 @@ impl Cache {
             body(at, lane.seqs[index].there()?)?;
         }
         Ok(())
-    }
-
-    /// All open sequences, by id.
-    pub fn sequences(&self) -> Vec<u64> {
-        let mut ids = Vec::new();
-        for lane in &self.lanes {
-            ids.extend(lane.0.lock().seqs.iter().filter(|seq| seq.state != State::Closed).map(|seq| seq.id));
-        }
-        ids.sort_unstable();
-        ids
-    }
-
-    /// Numbers that add up, taken at one moment.
-    pub fn stats(&self) -> Stats {
-        let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
-        let kept = self.kept.lock().count();
-        let pool = self.pool.lock();
-        let levels = pool.levels();
-        let spare: usize = lanes.iter().map(|lane| lane.spare.len()).sum::<usize>() + kept;
-        let free = u64::from(levels.free) + spare as u64;
-        let counter = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let open = |lane: &MutexGuard<'_, Lane>| lane.seqs.iter().filter(|seq| seq.state != State::Closed).count();
-        let held: usize = lanes.iter().flat_map(|lane| &lane.seqs).map(Seq::bytes).sum();
-        Stats {
-            total: u64::from(levels.total),
-            free,
-            idle: u64::from(levels.idle),
-            used: u64::from(levels.total) - free - u64::from(levels.idle),
-            published: u64::from(levels.published),
-            sequences: lanes.iter().map(open).sum::<usize>() as u64,
-            hit_tokens: lanes.iter().map(|lane| lane.hit_tokens).sum(),
-            asked_tokens: lanes.iter().map(|lane| lane.asked_tokens).sum(),
-            evicted_blocks: levels.evicted,
-            evicted_sequences: counter(&self.counters.evicted_sequences),
-            deduplicated: counter(&self.counters.deduplicated),
-            bytes: (pool.bytes() + held + self.table.bytes()) as u64,
-        }
-    }
-
-    /// One character a block: `.` free, `X` held, `c` cached and idle.
-    pub(super) fn states(&self) -> Vec<char> {
-        let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
-        let kept = self.kept.lock().blocks();
-        let pool = self.pool.lock();
-        let mut states: Vec<char> = (0..pool.blocks().total())
-            .map(|block| match (pool.is_used(block), pool.info(block)) {
-                (false, _) => '.',
-                (true, info) if info.is_published() && info.refs == 0 => 'c',
-                _ => 'X',
-            })
-            .collect();
-        for block in lanes.iter().flat_map(|lane| &lane.spare).chain(&kept) {
-            states[*block as usize] = '.';
-        }
-        states
-    }
-
-    /// Whether every block is exactly where it should be. Counts holders afresh, from all sequences and pins.
-    pub fn audit(&self) -> std::result::Result<(), String> {
-        let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
-        let pins = self.pins.lock();
-        let kept = self.kept.lock().blocks();
-        let pool = self.pool.lock();
-        let seqs = lanes.iter().flat_map(|lane| &lane.seqs).filter(|seq| seq.state != State::Closed);
-        let spare = lanes.iter().map(|lane| &lane.spare[..]).chain([&kept[..]]);
-        super::audit::check(&pool, seqs, spare, pins.values())
     }
 }
 

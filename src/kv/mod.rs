@@ -3,7 +3,8 @@
 //! `mapped` places sequences by mapping pages, in memory of the library's own.
 //!
 //! `cache` is the way in: sequences in lanes (`seq`, and `hands` that work on one), the shared `pool` below with its
-//! index (`lists`, `evict` for what goes next, `hash` for what is equal), `tables` for kernels, `audit` for proof.
+//! index (`lists`, `evict` for what goes next, `hash` for what is equal), `tables` for kernels,
+//! `report` and `audit` for people and for proof, `holds` for what is neither a sequence's nor free.
 
 pub mod arena;
 mod audit;
@@ -13,6 +14,7 @@ pub mod evict;
 pub mod geometry;
 mod hands;
 pub mod hash;
+mod holds;
 mod kept;
 mod lists;
 pub mod mapped;

@@ -1,8 +1,16 @@
-//! What the cache says of itself to people: the seed's statistics, with numbers that add up.
+//! What the cache says of itself: numbers that add up, events, the state as text for people, and the proof that no block is
+//! lost.
 
-use super::cache::Cache;
-use super::types::{Placement, SeqInfo, State};
+use super::cache::{Cache, Lane};
+use super::events::Event;
+use super::hash::BlockHash;
+use super::lists::NONE;
+use super::seq::Seq;
+use super::types::{Placement, SeqInfo, State, Stats};
+use crate::base::error::Result;
+use parking_lot::MutexGuard;
 use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Sequences that a dump lists; the rest are counted.
 const LISTED: usize = 256;
@@ -10,6 +18,104 @@ const LISTED: usize = 256;
 const LINE: usize = 64;
 
 impl Cache {
+    /// What a sequence is.
+    pub fn info(&self, id: u64) -> Result<SeqInfo> {
+        let (lane, at) = self.locked(id)?;
+        let seq = &lane.seqs[at];
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Ok(SeqInfo {
+            id,
+            tokens: seq.tokens,
+            blocks: count(seq.blocks.len()),
+            holes: count(seq.blocks.iter().filter(|block| **block == NONE).count()),
+            shared: seq.shared,
+            published: seq.published,
+            limit: seq.limit,
+            state: seq.state,
+            placement: seq.placement,
+            copies: count(seq.plan.len()),
+            computed: seq.computed,
+        })
+    }
+
+    /// All open sequences, by id.
+    pub fn sequences(&self) -> Vec<u64> {
+        let mut ids = Vec::new();
+        for lane in &self.lanes {
+            ids.extend(lane.0.lock().seqs.iter().filter(|seq| seq.state != State::Closed).map(|seq| seq.id));
+        }
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Numbers that add up, taken at one moment.
+    pub fn stats(&self) -> Stats {
+        let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
+        let kept = self.kept.lock().count();
+        let pool = self.pool.lock();
+        let levels = pool.levels();
+        let spare: usize = lanes.iter().map(|lane| lane.spare.len()).sum::<usize>() + kept;
+        let free = u64::from(levels.free) + spare as u64;
+        let counter = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let open = |lane: &MutexGuard<'_, Lane>| lane.seqs.iter().filter(|seq| seq.state != State::Closed).count();
+        let held: usize = lanes.iter().flat_map(|lane| &lane.seqs).map(Seq::bytes).sum();
+        Stats {
+            total: u64::from(levels.total),
+            free,
+            idle: u64::from(levels.idle),
+            used: u64::from(levels.total) - free - u64::from(levels.idle),
+            published: u64::from(levels.published),
+            sequences: lanes.iter().map(open).sum::<usize>() as u64,
+            hit_tokens: lanes.iter().map(|lane| lane.hit_tokens).sum(),
+            asked_tokens: lanes.iter().map(|lane| lane.asked_tokens).sum(),
+            evicted_blocks: levels.evicted,
+            evicted_sequences: counter(&self.counters.evicted_sequences),
+            deduplicated: counter(&self.counters.deduplicated),
+            bytes: (pool.bytes() + held + self.table.bytes()) as u64,
+        }
+    }
+
+    /// One character a block: `.` free, `X` held, `c` cached and idle.
+    pub(super) fn states(&self) -> Vec<char> {
+        let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
+        let kept = self.kept.lock().blocks();
+        let pool = self.pool.lock();
+        let mut states: Vec<char> = (0..pool.blocks().total())
+            .map(|block| match (pool.is_used(block), pool.info(block)) {
+                (false, _) => '.',
+                (true, info) if info.is_published() && info.refs == 0 => 'c',
+                _ => 'X',
+            })
+            .collect();
+        for block in lanes.iter().flat_map(|lane| &lane.spare).chain(&kept) {
+            states[*block as usize] = '.';
+        }
+        states
+    }
+
+    /// Whether every block is exactly where it should be. Counts holders afresh, from all sequences and pins.
+    pub fn audit(&self) -> std::result::Result<(), String> {
+        let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
+        let pins = self.pins.lock();
+        let kept = self.kept.lock().blocks();
+        let pool = self.pool.lock();
+        let seqs = lanes.iter().flat_map(|lane| &lane.seqs).filter(|seq| seq.state != State::Closed);
+        let spare = lanes.iter().map(|lane| &lane.spare[..]).chain([&kept[..]]);
+        super::audit::check(&pool, seqs, spare, pins.values())
+    }
+
+    /// Up to `most` events from number `from` on, the number to go on with, and how many before the first are gone.
+    pub fn events(&self, from: u64, most: usize) -> (Vec<Event>, u64, u64) {
+        let mut out = Vec::new();
+        let (next, lost) = self.pool.lock().read_events(from, &mut out, most);
+        (out, next, lost)
+    }
+
+    /// Every block in the index with the one that it continues, which comes before it, and the number of the next event.
+    pub fn snapshot(&self) -> (Vec<(BlockHash, BlockHash)>, u64) {
+        self.pool.lock().snapshot()
+    }
+
     /// A page about the cache. `block_bytes` is what one block takes in memory, 0 if that is not known.
     pub fn dump(&self, block_bytes: u64) -> String {
         let stats = self.stats();

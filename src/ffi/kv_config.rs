@@ -1,0 +1,140 @@
+//! A caller's `nmc_kv_config_t`, checked.
+
+use super::blocks::{NMC_BLOCKS_BEST, NMC_BLOCKS_BUDDY, NMC_BLOCKS_SIZE_CLASS};
+use super::config;
+use super::kv::bytes;
+use super::kv_types::*;
+use super::kv_virtual::{self, Wanted};
+use super::store::array;
+use crate::alloc::blocks::Strategy;
+use crate::base::error::Result;
+use crate::kv::evict::Kind as Evict;
+use crate::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Sides};
+use crate::kv::hash::{Algo, Chain, Key};
+use crate::kv::types::{Config, WhenFull};
+
+fn parse_group(group: &nmc_kv_group_t, tokens_per_block: u32, blocks: u32) -> Result<Geometry> {
+    let kind = match group.kind {
+        NMC_KV_FULL => Kind::Full,
+        NMC_KV_MLA => Kind::Mla,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "kind {other} is neither NMC_KV_FULL nor NMC_KV_MLA"),
+    };
+    let dtype = match group.dtype {
+        NMC_KV_FP32 => Dtype::Fp32,
+        NMC_KV_BF16 => Dtype::Bf16,
+        NMC_KV_FP16 => Dtype::Fp16,
+        NMC_KV_FP8 => Dtype::Fp8,
+        NMC_KV_INT8 => Dtype::Int8,
+        NMC_KV_RAW => Dtype::Raw(group.element_bytes),
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "dtype {other} is none of NMC_KV_FP32, ..., NMC_KV_RAW"),
+    };
+    if group.dtype != NMC_KV_RAW && group.element_bytes != 0 {
+        crate::bail!(NMC_ERR_INVALID_ARG, "element_bytes {} is set, but dtype is not NMC_KV_RAW", group.element_bytes);
+    }
+    let order = match group.order {
+        NMC_KV_LAYER_MAJOR => Order::LayerMajor,
+        NMC_KV_HEAD_MAJOR => Order::HeadMajor,
+        NMC_KV_LAYER_MAJOR_NHD => Order::LayerMajorNhd,
+        NMC_KV_BLOCK_MAJOR => Order::BlockMajor,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "order {other} is none of NMC_KV_LAYER_MAJOR, ..."),
+    };
+    let sides = match group.sides {
+        NMC_KV_SIDES_SEPARATE => Sides::Separate,
+        NMC_KV_SIDES_PER_LAYER => Sides::PerLayer,
+        NMC_KV_SIDES_PER_BLOCK => Sides::PerBlock,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "sides {other} is none of NMC_KV_SIDES_*"),
+    };
+    if group.reserved != [0; 2] {
+        crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field of nmc_kv_group_t is not zero");
+    }
+    let (layers, kv_heads, head_dim, total_blocks) = (group.layers, group.kv_heads, group.head_dim, u64::from(blocks));
+    Geometry::new(Shape { kind, dtype, layers, kv_heads, head_dim, tokens_per_block, total_blocks, order, sides })
+}
+
+/// The caller's config, checked, with the geometry of each group.
+pub(super) struct Parsed {
+    pub config: Config,
+    pub capacity: u32,
+    pub groups: Vec<(Geometry, nmc_kv_group_t)>,
+    pub wanted: Option<Wanted>,
+}
+
+/// # Safety
+/// The C contract of `nmc_kv_config_t`.
+pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
+    // SAFETY: the C contract of `config`.
+    let c = unsafe { config::read(config) }?;
+    if c.reserved != [0; 2] || c.reserved1 != 0 || c.flags & !(NMC_KV_NO_PREFIX | NMC_KV_VIRTUAL) != 0 {
+        crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field or an unknown flag of nmc_kv_config_t is not zero");
+    }
+    if c.tokens_per_block == 0 || c.tokens_per_block > 1 << 20 {
+        crate::bail!(NMC_ERR_INVALID_ARG, "tokens_per_block {} is not in 1..=1048576", c.tokens_per_block);
+    }
+    let wanted = match (c.total_blocks, c.max_total_tokens) {
+        (0, 0) => crate::bail!(NMC_ERR_INVALID_ARG, "total_blocks or max_total_tokens must be set"),
+        (0, tokens) => tokens.div_ceil(u64::from(c.tokens_per_block)),
+        (blocks, 0) => u64::from(blocks),
+        _ => crate::bail!(NMC_ERR_INVALID_ARG, "total_blocks and max_total_tokens cannot both be set"),
+    };
+    let Some(total_blocks) = u32::try_from(wanted).ok().filter(|blocks| *blocks <= i32::MAX.unsigned_abs()) else {
+        crate::bail!(NMC_ERR_INVALID_ARG, "{wanted} blocks are more than 2147483647");
+    };
+    let capacity = if c.capacity_blocks == 0 { total_blocks } else { c.capacity_blocks };
+    if capacity < total_blocks || capacity > i32::MAX.unsigned_abs() {
+        crate::bail!(NMC_ERR_INVALID_ARG, "capacity_blocks {capacity} is not in {total_blocks}..=2147483647");
+    }
+    let wanted = kv_virtual::wanted(&c, total_blocks, capacity)?;
+    if c.n_groups > 1024 {
+        crate::bail!(NMC_ERR_INVALID_ARG, "n_groups {} is more than 1024", c.n_groups);
+    }
+    // SAFETY: the C contract of `groups`.
+    let given = unsafe { array(c.groups, c.n_groups as usize, "groups") }?;
+    let mut groups = Vec::new();
+    for (number, group) in given.iter().enumerate() {
+        let blocks = wanted.as_ref().map_or(capacity, Wanted::places);
+        let geometry =
+            parse_group(group, c.tokens_per_block, blocks).map_err(|error| error.context(format!("group {number}")))?;
+        groups.push((geometry, *group));
+    }
+    let strategy = match c.strategy {
+        NMC_BLOCKS_BEST => Strategy::DEFAULT,
+        NMC_BLOCKS_SIZE_CLASS => Strategy::SizeClass,
+        NMC_BLOCKS_BUDDY => Strategy::Buddy,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "strategy {other} is none of NMC_BLOCKS_*"),
+    };
+    let eviction = match c.eviction {
+        NMC_KV_EVICT_LRU => Evict::Lru,
+        NMC_KV_EVICT_LFU => Evict::Lfu,
+        NMC_KV_EVICT_FIFO => Evict::Fifo,
+        NMC_KV_EVICT_S3FIFO => Evict::S3Fifo,
+        NMC_KV_EVICT_PRIORITY => Evict::Priority,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "eviction {other} is none of NMC_KV_EVICT_*"),
+    };
+    let when_full = match c.when_full {
+        NMC_KV_FULL_REJECT => WhenFull::Reject,
+        NMC_KV_FULL_SHORTEN => WhenFull::Shorten,
+        NMC_KV_FULL_EVICT_SEQUENCE => WhenFull::EvictSequence,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "when_full {other} is none of NMC_KV_FULL_*"),
+    };
+    let algo = match c.hash {
+        NMC_KV_HASH_BLAKE3 => Algo::Blake3,
+        NMC_KV_HASH_SHA256 => Algo::Sha256,
+        NMC_KV_HASH_XXH3 => Algo::Xxh3,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "hash {other} is none of NMC_KV_HASH_*"),
+    };
+    // SAFETY: the C contract of `hash_secret`.
+    let secret = unsafe { bytes(c.hash_secret, 4096, "hash_secret") }?;
+    let config = Config {
+        total_blocks,
+        tokens_per_block: c.tokens_per_block,
+        max_sequences: if c.max_sequences == 0 { (total_blocks / 8).clamp(1024, 65_536) } else { c.max_sequences },
+        strategy,
+        eviction,
+        when_full,
+        prefix: c.flags & NMC_KV_NO_PREFIX == 0,
+        chain: Chain::new(algo, &Key::from_secret(secret)),
+        window: c.window,
+        events: c.event_capacity,
+    };
+    Ok(Parsed { config, capacity, groups, wanted })
+}

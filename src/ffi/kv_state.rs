@@ -1,0 +1,264 @@
+//! `nmc_kv_*`: the cache as a whole: what it holds, its size, its events, and what it says of itself.
+
+use super::kv::{nmc_kv_t, with};
+use super::kv_types::*;
+use super::store::array_out;
+use super::{guard, optional_out, out, put_struct, text};
+use crate::base::status::nmc_status_t;
+use crate::kv::events::What;
+use crate::kv::hash::BlockHash;
+use crate::kv::types::{Placement, State};
+use std::ffi::c_char;
+
+/// Evicts every cached block that nobody holds; `evicted`, if not NULL, receives how many.
+///
+/// Does not block; takes time in the number of cached blocks. Thread-safe. Graph-safe. Statuses: none of its own beside
+/// `NMC_ERR_BAD_HANDLE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_clear(kv: *mut nmc_kv_t, evicted: *mut u64) -> nmc_status_t {
+    guard(|| {
+        let slot = optional_out(evicted, "evicted")?;
+        with(kv, |kv| {
+            let count = kv.cache.clear()?;
+            if let Some(slot) = slot {
+                slot.write(u64::from(count));
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Stores events from number `*cursor` on in `events`, up to `capacity` of them, how many in `*n`, and the number to go on
+/// with in `*cursor`, which begins at 0. `lost`, if not NULL, receives how many were overwritten before they could be read:
+/// if it is not 0, what the reader knows has a gap, and `nmc_kv_snapshot` fills it.
+///
+/// Does not block. Thread-safe; every reader has its own cursor. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_events(
+    kv: *mut nmc_kv_t,
+    cursor: *mut u64,
+    events: *mut nmc_kv_event_t,
+    capacity: usize,
+    n: *mut usize,
+    lost: *mut u64,
+) -> nmc_status_t {
+    guard(|| {
+        let (count, lost) = (out(n, "n")?, optional_out(lost, "lost")?);
+        // SAFETY: the C contract: one number, and `capacity` events.
+        let (cursor, to) = unsafe { (&mut array_out(cursor, 1, "cursor")?[0], array_out(events, capacity, "events")?) };
+        with(kv, |kv| {
+            let (found, next, gone) = kv.cache.events(*cursor, capacity);
+            for (to, event) in to.iter_mut().zip(&found) {
+                let kind = match event.what {
+                    What::Stored => NMC_KV_EVENT_STORED,
+                    What::Removed => NMC_KV_EVENT_REMOVED,
+                    What::Cleared => NMC_KV_EVENT_CLEARED,
+                };
+                *to = event_of(event.number, kind, event.hash, event.parent);
+            }
+            *cursor = next;
+            count.write(found.len());
+            if let Some(lost) = lost {
+                lost.write(gone);
+            }
+            Ok(())
+        })
+    })
+}
+
+fn event_of(number: u64, kind: u32, hash: BlockHash, parent: BlockHash) -> nmc_kv_event_t {
+    let (hash, parent) = (nmc_kv_hash_t { bytes: hash.0 }, nmc_kv_hash_t { bytes: parent.0 });
+    nmc_kv_event_t { number, kind, reserved: 0, hash, parent }
+}
+
+/// Stores every block of the prefix index as an event `NMC_KV_EVENT_STORED`, each after the one that it continues, how
+/// many in `*n`, and in `*cursor` the number with which `nmc_kv_events` goes on from there.
+///
+/// Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than
+/// `capacity`; `*n` was stored).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_snapshot(
+    kv: *mut nmc_kv_t,
+    cursor: *mut u64,
+    events: *mut nmc_kv_event_t,
+    capacity: usize,
+    n: *mut usize,
+) -> nmc_status_t {
+    guard(|| {
+        let (cursor, count) = (out(cursor, "cursor")?, out(n, "n")?);
+        // SAFETY: the C contract of `events`.
+        let to = unsafe { array_out(events, capacity, "events") }?;
+        with(kv, |kv| {
+            let (all, next) = kv.cache.snapshot();
+            count.write(all.len());
+            if all.len() > capacity {
+                crate::bail!(NMC_ERR_TOO_SMALL, "{} blocks are cached, there is room for {capacity}", all.len());
+            }
+            for (to, (hash, parent)) in to.iter_mut().zip(all) {
+                *to = event_of(next, NMC_KV_EVENT_STORED, hash, parent);
+            }
+            cursor.write(next);
+            Ok(())
+        })
+    })
+}
+
+/// Changes the number of blocks, up to `capacity_blocks` of the config. Sequences stay as they are: the blocks that go are
+/// the ones with the highest numbers, cached ones are evicted, and if a sequence holds one nothing goes.
+///
+/// Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (a block that should
+/// go is held), `NMC_ERR_INVALID_ARG` (0, or more than the capacity), `NMC_ERR_UNSUPPORTED` (with `NMC_KV_VIRTUAL`).
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_kv_resize(kv: *mut nmc_kv_t, total_blocks: u32) -> nmc_status_t {
+    guard(|| {
+        with(kv, |kv| {
+            kv.paged("nmc_kv_resize", "its pages were made with it")?;
+            if total_blocks > kv.capacity {
+                let capacity = kv.capacity;
+                crate::bail!(NMC_ERR_INVALID_ARG, "{total_blocks} blocks are more than capacity_blocks ({capacity})");
+            }
+            kv.cache.resize(total_blocks)
+        })
+    })
+}
+
+/// Stores what a sequence is in `*info`. Also for one whose blocks were taken to make room.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_VERSION`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_seq_info(kv: *mut nmc_kv_t, id: u64, info: *mut nmc_kv_seq_info_t) -> nmc_status_t {
+    guard(|| {
+        let now = with(kv, |kv| {
+            let seq = kv.cache.info(id)?;
+            Ok(nmc_kv_seq_info_t {
+                struct_size: 0,
+                state: if seq.state == State::Evicted { NMC_KV_SEQ_EVICTED } else { NMC_KV_SEQ_OPEN },
+                tokens: seq.tokens,
+                next_offset_in_block: seq.tokens % kv.cache.config().tokens_per_block,
+                max_tokens: seq.limit,
+                blocks: seq.blocks,
+                dropped: seq.holes,
+                shared: seq.shared,
+                published: seq.published,
+                contiguous: u32::from(seq.placement != Placement::Paged),
+                copies: seq.copies,
+                computed: seq.computed,
+            })
+        })?;
+        // SAFETY: the C contract of `info`.
+        unsafe { put_struct(info, now) }
+    })
+}
+
+/// Stores the ids of the sequences that were used longest ago, for a scheduler that preempts by itself: up to `capacity`
+/// of them into `ids`, the oldest first, and how many into `*n`. Takes time in the number of sequences.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_victims(
+    kv: *mut nmc_kv_t,
+    ids: *mut u64,
+    capacity: usize,
+    n: *mut usize,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(n, "n")?;
+        // SAFETY: the C contract of `ids`.
+        let to = unsafe { array_out(ids, capacity, "ids") }?;
+        with(kv, |kv| {
+            let oldest = kv.cache.oldest(capacity, None);
+            slot.write(oldest.len());
+            to[..oldest.len()].copy_from_slice(&oldest);
+            Ok(())
+        })
+    })
+}
+
+/// Stores the state of the cache in `*stats`, all numbers of one moment.
+///
+/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, stats: *mut nmc_kv_stats_t) -> nmc_status_t {
+    guard(|| {
+        let now = with(kv, |kv| {
+            let stats = kv.cache.stats();
+            Ok(nmc_kv_stats_t {
+                struct_size: 0,
+                is_full: u32::from(stats.free + stats.idle == 0),
+                total: stats.total,
+                used: stats.used,
+                idle: stats.idle,
+                free: stats.free,
+                published: stats.published,
+                sequences: stats.sequences,
+                asked_tokens: stats.asked_tokens,
+                hit_tokens: stats.hit_tokens,
+                evicted_blocks: stats.evicted_blocks,
+                evicted_sequences: stats.evicted_sequences,
+                deduplicated: stats.deduplicated,
+                arena_bytes: match &kv.mapped {
+                    None => kv.arena.groups().iter().map(|group| group.geometry.bytes()).sum(),
+                    Some(mapped) => mapped.bytes(),
+                },
+                metadata_bytes: stats.bytes,
+                // Pages are mapped one by one: any will do.
+                fragmentation: if kv.mapped.is_some() { 0.0 } else { kv.cache.fragmentation() },
+                reserved0: 0,
+                reserved: [0; 2],
+            })
+        })?;
+        // SAFETY: the C contract of `stats`.
+        unsafe { put_struct(stats, now) }
+    })
+}
+
+/// The state as text for people: configuration, numbers that add up, and the sequences.
+///
+/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_dump(
+    kv: *mut nmc_kv_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> nmc_status_t {
+    guard(|| {
+        let page = with(kv, |kv| {
+            Ok(match &kv.mapped {
+                None => kv.cache.dump(kv.arena.block_bytes()),
+                Some(mapped) => {
+                    let page = kv.cache.dump(mapped.block_bytes());
+                    format!("{page}Virtual memory:\n  Mapped: {} pages\n", mapped.mapped_pages())
+                }
+            })
+        })?;
+        text::copy_out(&page, buffer, capacity, needed)
+    })
+}
+
+/// A picture of the blocks, 64 in a line: `.` free, `X` held, `c` cached and idle.
+///
+/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_map(
+    kv: *mut nmc_kv_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> nmc_status_t {
+    guard(|| text::copy_out(&with(kv, |kv| Ok(kv.cache.map()))?, buffer, capacity, needed))
+}
+
+/// Counts every block afresh, from all sequences, pins and free lists, and compares: proof that nothing is lost or owned
+/// twice. For tests and for programs in doubt; takes time in the number of blocks and of what sequences hold.
+///
+/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INTERNAL` (the message says what is wrong).
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_kv_audit(kv: *mut nmc_kv_t) -> nmc_status_t {
+    guard(|| {
+        with(kv, |kv| match kv.cache.audit().and_then(|()| kv.mapped.as_ref().map_or(Ok(()), |m| m.audit(&kv.cache))) {
+            Ok(()) => Ok(()),
+            Err(what) => crate::bail!(NMC_ERR_INTERNAL, "the audit found: {what}"),
+        })
+    })
+}

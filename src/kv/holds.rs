@@ -1,0 +1,138 @@
+//! Blocks that are held by something other than a sequence: pins of the program, and transfers, which read blocks that are
+//! published or write those of a sequence that waits for them. Each hold has a number, and counts like a sequence.
+
+use super::cache::Cache;
+use super::hands::Hands;
+use super::hash::BlockHash;
+use super::lists::NONE;
+use crate::base::error::{Error, Result};
+use crate::base::status::NMC_ERR_NOT_FOUND;
+use std::sync::atomic::Ordering;
+
+#[cold]
+fn no_pin(pin: u64) -> Error {
+    Error::new(NMC_ERR_NOT_FOUND, format!("there is no pin {pin}; was it ended before?"))
+}
+
+impl Cache {
+    /// Holds the leading published blocks of a sequence, up to `tokens` tokens, beyond its life. Returns the pin and the
+    /// tokens that it covers.
+    pub fn pin(&self, id: u64, tokens: u32) -> Result<(u64, u32)> {
+        self.with(id, |seq, _| {
+            let count = (tokens / self.per_block()).min(seq.published) as usize;
+            let blocks: Vec<u32> = seq.blocks[..count].iter().copied().take_while(|block| *block != NONE).collect();
+            let pin = self.next_pin.fetch_add(1, Ordering::Relaxed);
+            let covered = u32::try_from(blocks.len()).unwrap_or(0) * self.per_block();
+            let mut pins = self.pins.lock();
+            let mut pool = self.pool.lock();
+            for block in &blocks {
+                pool.acquire(*block);
+            }
+            pins.insert(pin, blocks);
+            Ok((pin, covered))
+        })
+    }
+
+    /// Holds the published blocks of the first `tokens` tokens of a sequence as pin `number`, and names them.
+    pub(super) fn hold_published(&self, id: u64, tokens: u32, number: u64) -> Result<Vec<(u32, BlockHash)>> {
+        self.with(id, |seq, hands| {
+            hands.publish(seq)?;
+            let count = (tokens / self.per_block()).min(seq.published) as usize;
+            let mut pins = self.pins.lock();
+            let mut pool = self.pool.lock();
+            let held: Vec<u32> = seq.blocks[..count].iter().copied().filter(|block| *block != NONE).collect();
+            for block in &held {
+                pool.acquire(*block);
+            }
+            let named = held.iter().map(|block| (*block, pool.hash(*block))).collect();
+            pins.insert(number, held);
+            Ok(named)
+        })
+    }
+
+    /// The hashes of all full blocks of a sequence that are known.
+    pub(super) fn names(&self, id: u64) -> Result<Vec<BlockHash>> {
+        self.read(id, |seq| {
+            let pool = self.pool.lock();
+            let published = seq.blocks[..seq.published as usize].iter();
+            let known = published.take_while(|block| **block != NONE).map(|block| pool.hash(*block));
+            Ok(known.chain(seq.ahead.iter().copied()).collect())
+        })
+    }
+
+    /// A sequence's number, and the hashes of the full blocks that it has yet to compute; unless `all`, the last token is
+    /// left to compute.
+    pub(super) fn wanted(&self, id: u64, all: bool) -> Result<(u64, Vec<BlockHash>)> {
+        self.read(id, |seq| {
+            if seq.fetching != 0 {
+                return Err(super::transfer::busy(id));
+            }
+            let whole = seq.computed <= seq.published * self.per_block();
+            let tokens = if all { seq.tokens } else { seq.tokens.saturating_sub(1) };
+            let end = (tokens / self.per_block()).saturating_sub(seq.published) as usize;
+            Ok((seq.uid, if whole { seq.ahead[..end.min(seq.ahead.len())].to_vec() } else { Vec::new() }))
+        })
+    }
+
+    /// Holds the blocks for these hashes, which the sequence has yet to compute, as pin `number`; they will be written.
+    pub(super) fn hold_wanted(
+        &self,
+        id: u64,
+        uid: u64,
+        hashes: &[BlockHash],
+        number: u64,
+    ) -> Result<Vec<(u32, BlockHash)>> {
+        self.with(id, |seq, _| {
+            let (first, count) = (seq.published as usize, hashes.len());
+            let there = seq.blocks.get(first..first + count).filter(|blocks| !blocks.contains(&NONE));
+            let (Some(blocks), Some(ahead)) = (there, seq.ahead.get(..count)) else {
+                crate::bail!(NMC_ERR_STALE, "sequence {id} changed meanwhile");
+            };
+            if seq.uid != uid || ahead != hashes {
+                crate::bail!(NMC_ERR_STALE, "sequence {id} changed meanwhile");
+            }
+            let held = blocks.to_vec();
+            let mut pins = self.pins.lock();
+            let mut pool = self.pool.lock();
+            for (k, block) in held.iter().enumerate() {
+                if first + k >= seq.shared as usize {
+                    pool.share(*block);
+                }
+                pool.acquire(*block);
+            }
+            seq.shared = seq.shared.max(u32::try_from(first + count).unwrap_or(u32::MAX));
+            seq.fetching = number;
+            let named = held.iter().copied().zip(hashes.iter().copied()).collect();
+            pins.insert(number, held);
+            Ok(named)
+        })
+    }
+
+    /// Transfer `number` is over: the first `good` blocks that it wrote for a sequence are there. Nothing if that is gone.
+    pub(super) fn land(&self, id: u64, uid: u64, number: u64, good: u32) -> Result<()> {
+        let Ok((mut lane, at)) = self.locked(id) else { return Ok(()) };
+        let lane = &mut *lane;
+        let seq = &mut lane.seqs[at];
+        if seq.uid != uid || seq.fetching != number {
+            return Ok(());
+        }
+        seq.fetching = 0;
+        seq.computed = seq.computed.max((seq.published + good) * self.per_block());
+        let published = Hands { cache: self, spare: &mut lane.spare }.publish(seq);
+        seq.find_ceiling(self.config.tokens_per_block, self.config.window);
+        published
+    }
+
+    /// Ends a pin.
+    pub fn unpin(&self, pin: u64) -> Result<()> {
+        // Holds of transfers have other numbers.
+        if pin >> 63 == 1 { Err(no_pin(pin)) } else { self.let_hold_go(pin) }
+    }
+
+    /// Ends a pin, or the hold of a transfer.
+    pub(super) fn let_hold_go(&self, number: u64) -> Result<()> {
+        let mut pins = self.pins.lock();
+        let Some(blocks) = pins.remove(&number) else { return Err(no_pin(number)) };
+        self.pool.lock().release(&blocks)
+    }
+}
