@@ -61,7 +61,8 @@
   {(uint32_t)sizeof(nmc_blocks_config_t), NMC_ABI_VERSION, 0, NMC_BLOCKS_BEST, {0, 0, 0, 0}}
 #define NMC_BLOCKS_STATS_INIT {(uint32_t)sizeof(nmc_blocks_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}}
 #define NMC_KV_GROUP_INIT \
-  {NMC_KV_FULL, NMC_KV_BF16, 0, 0, 0, 0, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE, NULL, 0, {0, 0}}
+  {NMC_KV_FULL, NMC_KV_BF16, 0, 0, 0, 0, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE, NULL, 0, 0, 0, 0, 0, 0, {0, 0}}
+#define NMC_KV_GROUP_STATS_INIT {(uint32_t)sizeof(nmc_kv_group_stats_t), 0, 0, 0, 0, 0, 0, 0}
 #define NMC_KV_CONFIG_INIT \
   { \
     (uint32_t)sizeof(nmc_kv_config_t), NMC_ABI_VERSION, 0, 16, 0, 0, 0, NULL, 0, 0, NMC_BLOCKS_BEST, \
@@ -503,6 +504,16 @@
  * One latent vector for each token (multi-head latent attention): one head, no V.
  */
 #define NMC_KV_MLA 1
+
+/**
+ * One state for each sequence, of `state_bytes` bytes a layer, that every token changes: linear attention, Mamba.
+ */
+#define NMC_KV_RECURRENT 2
+
+/**
+ * In place of a group: all groups that share the block numbers of the cache.
+ */
+#define NMC_KV_GROUPS_ALL UINT32_MAX
 
 /**
  * `[layers, blocks, heads, tokens, dim]`.
@@ -1975,11 +1986,17 @@ typedef struct nmc_blocks_stats_t {
 } nmc_blocks_stats_t;
 
 /**
- * Layers with one layout. Start from `NMC_KV_GROUP_INIT`; `layers`, `kv_heads` and `head_dim` must be set.
+ * Layers with one layout. Start from `NMC_KV_GROUP_INIT`; `layers`, `kv_heads` and `head_dim` must be set, or `layers` and
+ * `state_bytes` for `NMC_KV_RECURRENT`.
+ *
+ * Groups share block numbers: one table serves all of them. A group with a `window`, or of kind `NMC_KV_RECURRENT`, does not
+ * keep every token. It has `blocks` blocks with numbers of its own, which follow its sequences by themselves: blocks that leave
+ * the window are free, and a prefix is matched as far as all groups have what comes next. When they run short, blocks of
+ * earlier sequences that could be matched go, the one unused longest first; then it is as if the cache were full.
  */
 typedef struct nmc_kv_group_t {
   /**
-   * `NMC_KV_FULL` or `NMC_KV_MLA`.
+   * `NMC_KV_FULL`, `NMC_KV_MLA` or `NMC_KV_RECURRENT`.
    */
   uint32_t kind;
   /**
@@ -2021,6 +2038,28 @@ typedef struct nmc_kv_group_t {
    * Bytes at `memory`.
    */
   uint64_t memory_bytes;
+  /**
+   * `NMC_KV_RECURRENT`: bytes of the state of one layer; else 0. A block is one state of all layers, called a slot.
+   */
+  uint64_t state_bytes;
+  /**
+   * Sliding window of these layers in tokens; 0 for none.
+   */
+  uint32_t window;
+  /**
+   * Blocks of its own, with a window or a state; else 0. A sequence needs as many as the window and the tokens of its next
+   * call take, and one more; of states it needs one, and a second while the first is kept for others.
+   */
+  uint32_t blocks;
+  /**
+   * `NMC_KV_RECURRENT`: the state at the end of every so many blocks is kept for later sequences, if a call ends
+   * there. 0: only those for which `nmc_kv_keep_state` is called, and the last one of a sequence.
+   */
+  uint32_t state_every;
+  /**
+   * Zero.
+   */
+  uint32_t reserved0;
   /**
    * Zero.
    */
@@ -2214,10 +2253,18 @@ typedef struct nmc_kv_room_t {
    * Cached blocks that nobody holds; they were not enough together with the free ones.
    */
   uint64_t evictable;
+  /**
+   * Whose blocks these are: a group with blocks of its own, or `NMC_KV_GROUPS_ALL`.
+   */
+  uint32_t group;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
 } nmc_kv_room_t;
 
 /**
- * Block `from` is to be copied to block `to`, in all groups.
+ * Block `from` is to be copied to block `to`.
  */
 typedef struct nmc_kv_copy_t {
   /**
@@ -2228,6 +2275,10 @@ typedef struct nmc_kv_copy_t {
    * The block to write.
    */
   int32_t to;
+  /**
+   * In which groups: `NMC_KV_GROUPS_ALL`, or one with blocks of its own.
+   */
+  uint32_t group;
 } nmc_kv_copy_t;
 
 /**
@@ -2387,6 +2438,44 @@ typedef struct nmc_kv_stats_t {
    */
   uint64_t reserved[2];
 } nmc_kv_stats_t;
+
+/**
+ * The blocks of one group at one moment. Start from `NMC_KV_GROUP_STATS_INIT`.
+ */
+typedef struct nmc_kv_group_stats_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * 1 if its blocks have numbers of their own; else the numbers are those of the cache.
+   */
+  uint32_t own_blocks;
+  /**
+   * All blocks: `used` and `idle` and `free` together.
+   */
+  uint64_t total;
+  /**
+   * Blocks that sequences and pins hold.
+   */
+  uint64_t used;
+  /**
+   * Blocks that a later sequence could use, and that nobody holds.
+   */
+  uint64_t idle;
+  /**
+   * Blocks that nobody has.
+   */
+  uint64_t free;
+  /**
+   * Idle blocks that were evicted to make room.
+   */
+  uint64_t evicted;
+  /**
+   * Bytes of a block in this group.
+   */
+  uint64_t block_bytes;
+} nmc_kv_group_stats_t;
 
 /**
  * A 4-D tensor `[blocks, heads, tokens, dim]` in the arena.
@@ -3839,6 +3928,17 @@ nmc_status_t nmc_kv_append_batch(struct nmc_kv_t *kv,
 nmc_status_t nmc_kv_commit(struct nmc_kv_t *kv, uint64_t id, uint64_t n_tokens);
 
 /**
+ * Keeps the state that a sequence has now, in all groups of kind `NMC_KV_RECURRENT`, for later sequences that begin with the
+ * same tokens: they can begin here. The sequence must be at the end of a block. All its tokens count as computed. Its next
+ * tokens are written to another slot (see `nmc_kv_states`).
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (not at the end of a block, or its tokens are not
+ * known, so that nobody could find it), `NMC_ERR_UNSUPPORTED` (no such group), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_keep_state(struct nmc_kv_t *kv,
+                               uint64_t id);
+
+/**
  * Gets blocks for `n_tokens` tokens in all, so that growing to there cannot fail. A contiguous sequence may move. `room`
  * may be NULL.
  *
@@ -4030,6 +4130,15 @@ nmc_status_t nmc_kv_victims(struct nmc_kv_t *kv,
 nmc_status_t nmc_kv_stats(struct nmc_kv_t *kv, struct nmc_kv_stats_t *stats);
 
 /**
+ * Stores the blocks of one group in `*stats`. For a group without blocks of its own these are those of the cache.
+ *
+ * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such group), `NMC_ERR_VERSION`.
+ */
+nmc_status_t nmc_kv_group_stats(struct nmc_kv_t *kv,
+                                uint32_t group,
+                                struct nmc_kv_group_stats_t *stats);
+
+/**
  * The state as text for people: configuration, numbers that add up, and the sequences.
  *
  * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
@@ -4090,7 +4199,8 @@ nmc_status_t nmc_kv_token_address(struct nmc_kv_t *kv,
 
 /**
  * Writes the rows of a dense block table, int32 `[n, width]` (`[n, 2, width]` with `NMC_KV_TABLE_OFFSETS`), for `n`
- * sequences: only what changed since the row was last written, as `rows` remembers, one `nmc_kv_row_t` for each sequence,
+ * sequences. `group` is one that the table is for: groups with blocks of their own have their own tables, all others have the
+ * same, that of group 0 if there are none. Writes only what changed since the row was last written, as `rows` remembers, one `nmc_kv_row_t` for each sequence,
  * all zero at first. A row that is new, of another sequence, or of one whose earlier blocks changed is written whole, and
  * filled up with `pad`. A dropped block is -1. `table` may be pinned memory; it is never read. Give every buffer its own
  * `rows`. `written`, if not NULL, receives how many entries were stored.
@@ -4100,6 +4210,7 @@ nmc_status_t nmc_kv_token_address(struct nmc_kv_t *kv,
  * `NMC_KV_VIRTUAL`, here and in the two functions below.
  */
 nmc_status_t nmc_kv_table(struct nmc_kv_t *kv,
+                          uint32_t group,
                           uint32_t format,
                           const uint64_t *ids,
                           size_t n,
@@ -4118,6 +4229,7 @@ nmc_status_t nmc_kv_table(struct nmc_kv_t *kv,
  * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
  */
 nmc_status_t nmc_kv_table_csr(struct nmc_kv_t *kv,
+                              uint32_t group,
                               const uint64_t *ids,
                               size_t n,
                               int32_t *indptr,
@@ -4135,12 +4247,29 @@ nmc_status_t nmc_kv_table_csr(struct nmc_kv_t *kv,
  * `NMC_ERR_INVALID_ARG` (more than a sequence has), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
  */
 nmc_status_t nmc_kv_slots(struct nmc_kv_t *kv,
+                          uint32_t group,
                           const uint64_t *ids,
                           const uint32_t *counts,
                           size_t n,
                           int64_t *slots,
                           size_t capacity,
                           size_t *n_slots);
+
+/**
+ * Stores the slots of the states of `n` sequences in a group of kind `NMC_KV_RECURRENT`, int32 `[n]` each, for the tokens that
+ * the last call gave room for: `reads` has the slot with the state before them, or -1 if they are the first and begin with no
+ * state; `writes` the slot for the state after them, or -1 if there are none. Where the two differ, the state that is read is
+ * kept for others: a kernel that can only update in place copies it first.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (not such a group), `NMC_ERR_NOT_FOUND`,
+ * `NMC_ERR_STALE`.
+ */
+nmc_status_t nmc_kv_states(struct nmc_kv_t *kv,
+                           uint32_t group,
+                           const uint64_t *ids,
+                           size_t n,
+                           int32_t *reads,
+                           int32_t *writes);
 
 /**
  * Ties a cache to a store, through which it exchanges blocks with caches of other processes: those with the same kinds,

@@ -2,6 +2,8 @@
 //! not have, a word that depends on all tokens before it and on the salt, and makes the copies it is asked for. Whatever a
 //! sequence then reads through its blocks must be its own words: a block that is owned twice, served for other tokens,
 //! lost in a copy or published before it was written shows as a wrong word. The audit counts every block besides.
+//! Sides have memory of their own: for a window the same words, for a state the word of the last token, which depends on
+//! all before it, as a state does.
 
 #![allow(
     clippy::expect_used,
@@ -16,7 +18,7 @@ use nanomc::kv::events::What;
 use nanomc::kv::evict::Kind;
 use nanomc::kv::hash::{Algo, BlockHash, Chain, Key};
 use nanomc::kv::tables::{Format, Row};
-use nanomc::kv::types::{BlockCopy, Config, Open, State, WhenFull};
+use nanomc::kv::types::{BlockCopy, Config, Open, SideConfig, SideKind, State, WhenFull};
 use nanomc::kv::{Cache, NONE};
 use std::collections::BTreeMap;
 
@@ -47,7 +49,13 @@ fn config(blocks: u32, per_block: u32, algo: Algo) -> Config {
         chain: Chain::new(algo, &Key::default()),
         window: 0,
         events: 64,
+        sides: Vec::new(),
     }
+}
+
+/// The first block that the token after `tokens` sees.
+fn first_seen(tokens: usize, window: usize, per_block: usize) -> usize {
+    (tokens + 1).saturating_sub(window) / per_block
 }
 
 /// What the engine knows of a sequence.
@@ -57,6 +65,10 @@ struct Known {
     salt: u8,
     /// Leading tokens whose words are in memory.
     written: usize,
+    /// Leading blocks that left the window of the cache.
+    slid: usize,
+    /// Blocks were dropped by importance.
+    has_holes: bool,
 }
 
 impl Known {
@@ -77,11 +89,14 @@ enum Fault {
     None,
     SkipsCopies,
     ReusesHashes,
+    OverwritesStates,
 }
 
 struct Engine {
     cache: Cache,
     memory: Vec<u64>,
+    /// The memory of each side.
+    sides: Vec<Vec<u64>>,
     known: BTreeMap<u64, Known>,
     pins: Vec<u64>,
     /// What a router knows of the index from events alone.
@@ -90,12 +105,15 @@ struct Engine {
     /// A dense table that many sequences take turns in, and what it should hold.
     table: Vec<i32>,
     rows: Vec<Row>,
+    table_of: usize,
     random: Random,
     fault: Fault,
     next_id: u64,
     hits: u64,
     forks: u64,
     refusals: u64,
+    cuts: u64,
+    uncut: u64,
 }
 
 type Check = Result<(), String>;
@@ -107,7 +125,12 @@ const PAD: i32 = -7;
 impl Engine {
     fn new(config: Config, seed: u64, fault: Fault) -> Self {
         let words = (config.total_blocks * config.tokens_per_block) as usize;
+        let side = |side: &SideConfig| match side.kind {
+            SideKind::Window(_) => vec![0; (side.blocks * config.tokens_per_block) as usize],
+            SideKind::State { .. } => vec![0; side.blocks as usize],
+        };
         Self {
+            sides: config.sides.iter().map(side).collect(),
             cache: Cache::new(config).expect("a cache"),
             memory: vec![0; words],
             known: BTreeMap::new(),
@@ -116,12 +139,15 @@ impl Engine {
             cursor: 0,
             table: vec![PAD; ROWS * WIDTH],
             rows: vec![Row::default(); ROWS],
+            table_of: seed as usize,
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             fault,
             next_id: 1,
             hits: 0,
             forks: 0,
             refusals: 0,
+            cuts: 0,
+            uncut: 0,
         }
     }
 
@@ -130,10 +156,14 @@ impl Engine {
     }
 
     fn blocks(&self, id: u64) -> Vec<i32> {
+        self.blocks_of(id, NONE)
+    }
+
+    fn blocks_of(&self, id: u64, side: u32) -> Vec<i32> {
         let tokens = self.cache.info(id).expect("open").tokens as usize;
         let width = tokens.div_ceil(self.per_block());
         let (mut indptr, mut indices, mut last) = ([0; 2], vec![0; width], [0]);
-        let count = self.cache.write_csr(&[id], &mut indptr, &mut indices, &mut last).expect("a table");
+        let count = self.cache.write_csr(&[id], side, &mut indptr, &mut indices, &mut last).expect("a table");
         assert_eq!(count, width);
         indices
     }
@@ -143,9 +173,10 @@ impl Engine {
         if self.fault == Fault::SkipsCopies {
             return;
         }
-        for BlockCopy { from, to } in copies {
+        for BlockCopy { from, to, side } in copies {
             let (from, to) = (from as usize * size, to as usize * size);
-            self.memory.copy_within(from..from + size, to);
+            let memory = if side == NONE { &mut self.memory } else { &mut self.sides[side as usize] };
+            memory.copy_within(from..from + size, to);
         }
     }
 
@@ -160,7 +191,66 @@ impl Engine {
             assert!(block >= 0, "a token that is still to be written has a block");
             self.memory[block as usize * size + at % size] = words[at];
         }
-        known.written = words.len();
+        let from = std::mem::replace(&mut known.written, words.len());
+        for side in 0..self.sides.len() {
+            self.write_side(id, side, from, &words);
+        }
+    }
+
+    /// What the layers of a side write for the tokens from `from` on.
+    fn write_side(&mut self, id: u64, side: usize, from: usize, words: &[u64]) {
+        let (size, number) = (self.per_block(), side as u32);
+        match self.cache.config().sides[side].kind {
+            SideKind::Window(_) => {
+                let blocks = self.blocks_of(id, number);
+                for at in from..words.len() {
+                    let block = blocks[at / size];
+                    assert!(block >= 0, "a token that is still to be written has a block of side {side}");
+                    self.sides[side][block as usize * size + at % size] = words[at];
+                }
+            }
+            SideKind::State { .. } if from < words.len() => {
+                let (read, write) = self.cache.state_slots(id, number).expect("open");
+                assert_eq!(read == NONE, from == 0, "there is a state before all tokens but the first");
+                let before = from.checked_sub(1).map(|at| words[at]);
+                let found = self.sides[side].get(read as usize).copied();
+                assert_eq!(found.is_some(), before.is_some());
+                let write = if self.fault == Fault::OverwritesStates && read != NONE { read } else { write };
+                // A state that is not the one before these tokens makes all later ones wrong.
+                let wrong = found.zip(before).map_or(0, |(found, before)| found ^ before);
+                self.sides[side][write as usize] = words[words.len() - 1] ^ wrong;
+            }
+            SideKind::State { .. } => {}
+        }
+    }
+
+    /// What the layers of a side would read for the next token.
+    fn verify_side(&self, id: u64, side: usize, words: &[u64]) -> Check {
+        let (size, number, known) = (self.per_block(), side as u32, &self.known[&id]);
+        match self.cache.config().sides[side].kind {
+            SideKind::Window(window) => {
+                let blocks = self.blocks_of(id, number);
+                let seen = (words.len() + 1).saturating_sub(window as usize);
+                for (at, word) in words.iter().enumerate().take(known.written).skip(seen) {
+                    let block = blocks[at / size];
+                    if block < 0 && !known.has_holes {
+                        return Err(format!("sequence {id} has lost token {at} of the window of side {side}"));
+                    }
+                    if block >= 0 && self.sides[side][block as usize * size + at % size] != *word {
+                        return Err(format!("sequence {id} reads another word at token {at} of side {side}"));
+                    }
+                }
+            }
+            SideKind::State { .. } => {
+                let (read, write) = self.cache.state_slots(id, number).expect("open");
+                let slot = if write == NONE { read } else { write };
+                let found = self.sides[side].get(slot as usize).copied();
+                if known.written == words.len() && found != words.last().copied() {
+                    return Err(format!("sequence {id} has the state of other tokens in slot {slot}"));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn verify(&self, id: u64) -> Check {
@@ -173,16 +263,22 @@ impl Engine {
                 return Err(format!("sequence {id} reads a word that is not its own at token {at}, block {block}"));
             }
         }
-        Ok(())
+        let words = known.words();
+        (0..self.sides.len()).try_for_each(|side| self.verify_side(id, side, &words))
     }
 
     /// The row that the sequence has in the dense table now, written in place, is what its blocks are.
     fn verify_row(&mut self, id: u64) -> Check {
+        let windows = (0u32..).zip(&self.cache.config().sides);
+        let windows = windows.filter(|(_, side)| matches!(side.kind, SideKind::Window(_))).map(|(number, _)| number);
+        let tables: Vec<u32> = windows.chain([NONE]).collect();
+        // Buffers belong to one table: which one a sequence has is the same for all rows of a run.
+        let side = tables[self.table_of % tables.len()];
         let at = self.random.below(ROWS as u64) as usize;
         let row = &mut self.table[at * WIDTH..(at + 1) * WIDTH];
         let rows = &mut self.rows[at..=at];
-        self.cache.write_dense(&[id], Format::Dense, WIDTH, PAD, rows, row).expect("a row");
-        let mut expected = self.blocks(id);
+        self.cache.write_dense(&[id], side, Format::Dense, WIDTH, PAD, rows, row).expect("a row");
+        let mut expected = self.blocks_of(id, side);
         expected.resize(WIDTH, PAD);
         let row = &self.table[at * WIDTH..(at + 1) * WIDTH];
         if expected == row { Ok(()) } else { Err(format!("the row of sequence {id} is {row:?}, not {expected:?}")) }
@@ -226,7 +322,7 @@ impl Engine {
         let other = self.random.below(3) as u32 * 1000;
         let tokens: Vec<u32> = (0..length).map(|at| if at < fork_at { kind * 100 + at } else { other + at }).collect();
         let hashes: Vec<BlockHash> = (0..tokens.len() / self.per_block()).map(|k| BlockHash([k as u8; 16])).collect();
-        let contiguous = self.random.one_in(6);
+        let contiguous = self.sides.is_empty() && self.random.one_in(6);
         let open = Open {
             n_tokens: length,
             tokens: Some(&tokens),
@@ -245,7 +341,8 @@ impl Engine {
                 let mut tokens = tokens;
                 tokens.truncate(opened.tokens as usize);
                 self.hits += u64::from(opened.hit_tokens);
-                self.known.insert(id, Known { tokens, salt, written: opened.hit_tokens as usize });
+                let written = opened.hit_tokens as usize;
+                self.known.insert(id, Known { tokens, salt, written, slid: 0, has_holes: false });
                 // Some are aborted before anything is computed.
                 if self.random.one_in(8) {
                     self.cache.close(id, true).expect("open");
@@ -281,6 +378,11 @@ impl Engine {
         if shortened {
             return;
         }
+        let (window, size) = (self.cache.config().window as usize, self.per_block());
+        let known = self.known.get_mut(&id).expect("known");
+        if window > 0 {
+            known.slid = known.slid.max(first_seen(first as usize, window, size));
+        }
         if matches!(grown, Ok(Ok(()))) {
             self.copy(id);
             self.known.get_mut(&id).expect("known").tokens.extend(&tokens);
@@ -312,13 +414,22 @@ impl Engine {
                 let tokens = self.known[&id].tokens.len() as u64;
                 let near = self.random.below(tokens.min(4) + 1);
                 let keep = if self.random.one_in(2) { tokens - near } else { self.random.below(tokens + 1) };
-                let size = self.per_block() as u64;
+                let (size, window) = (self.per_block() as u64, self.cache.config().window as usize);
                 let into_hole = keep % size > 0 && self.blocks(id)[(keep / size) as usize] < 0;
+                let end = keep.div_ceil(size) as usize;
+                let seen = first_seen(keep as usize, window, size as usize);
+                let gone = window > 0 && keep < tokens && seen.min(end) < self.known[&id].slid.min(end);
                 let cut = self.cache.truncate(id, keep as u32);
-                assert_eq!(cut.is_err(), into_hole, "only a block that was dropped cannot be cut");
+                // What a side still has depends on what else is cached.
+                let may_fail = !self.sides.is_empty() && keep > 0 && keep < tokens;
+                let fails = into_hole || gone;
+                assert!(cut.is_err() == fails || may_fail, "only what was dropped cannot be cut");
+                self.uncut += u64::from(cut.is_err());
                 if matches!(cut, Ok(Ok(()))) {
+                    self.cuts += u64::from(keep < tokens);
                     self.copy(id);
                     let known = self.known.get_mut(&id).expect("known");
+                    known.slid = known.slid.min(end);
                     known.tokens.truncate(keep as usize);
                     known.written = known.written.min(keep as usize);
                 }
@@ -341,12 +452,17 @@ impl Engine {
                     self.copy(id);
                 }
             }
+            70..=71 if !self.sides.is_empty() => {
+                // Refused where it is not at the end of a block, or its tokens are not known.
+                let _kept = self.cache.keep_state(id);
+            }
             70..=72 => {
                 self.cache.commit(id, self.known[&id].written as u32).expect("valid");
             }
             73..=75 => {
                 let first = self.random.below(3) as u32;
-                self.cache.drop_least(id, 1 + first, first, 1).expect("valid");
+                let dropped = self.cache.drop_least(id, 1 + first, first, 1).expect("valid");
+                self.known.get_mut(&id).expect("known").has_holes |= dropped > 0;
             }
             76..=77 => {
                 let tokens = self.known[&id].tokens.len() as u32;
@@ -381,6 +497,10 @@ impl Engine {
                 self.cache.audit().map_err(|error| format!("step {step}: audit: {error}"))?;
                 let stats = self.cache.stats();
                 assert_eq!(stats.total, stats.free + stats.idle + stats.used);
+                for side in 0..self.sides.len() {
+                    let stats = self.cache.side_stats(side as u32);
+                    assert_eq!(stats.total, stats.free + stats.idle + stats.used);
+                }
                 assert_eq!(stats.sequences, self.known.len() as u64);
             }
         }
@@ -399,6 +519,10 @@ impl Engine {
         self.cache.clear().expect("clear");
         let stats = self.cache.stats();
         assert_eq!((stats.free, stats.published), (stats.total, 0), "nothing is lost");
+        for side in 0..self.sides.len() {
+            let stats = self.cache.side_stats(side as u32);
+            assert_eq!(stats.free, stats.total, "nothing of side {side} is lost");
+        }
         self.cache.audit()
     }
 }
@@ -418,6 +542,31 @@ fn variants() -> Vec<Config> {
     all.push(Config { prefix: false, ..config(50, 4, Algo::Blake3) });
     // Large enough that lanes keep spare blocks.
     all.push(config(2000, 4, Algo::Xxh3));
+    all
+}
+
+/// Caches with sides: windows of several sizes, states, and both, each with room and with too little.
+fn hybrid_variants() -> Vec<Config> {
+    let window = |tokens, blocks| SideConfig { blocks, kind: SideKind::Window(tokens) };
+    let state = |every, blocks| SideConfig { blocks, kind: SideKind::State { every } };
+    let mut all = Vec::new();
+    for when_full in [WhenFull::Reject, WhenFull::EvictSequence, WhenFull::Shorten] {
+        for sides in [
+            vec![window(10, 40)],
+            vec![window(1, 12), window(9, 100)],
+            vec![state(1, 30)],
+            vec![state(0, 12)],
+            vec![state(2, 60), window(7, 60)],
+            vec![window(30, 25), state(1, 9), state(3, 40)],
+        ] {
+            all.push(Config { when_full, sides: sides.clone(), ..config(48, 4, Algo::Blake3) });
+            all.push(Config { when_full, sides, eviction: Kind::S3Fifo, ..config(300, 4, Algo::Xxh3) });
+        }
+    }
+    all.push(Config { window: 12, sides: vec![state(1, 30)], ..config(60, 4, Algo::Xxh3) });
+    all.push(Config { prefix: false, sides: vec![state(1, 30), window(6, 30)], ..config(60, 4, Algo::Xxh3) });
+    // A block a token: the state of every token can be kept.
+    all.push(Config { sides: vec![state(1, 150), window(3, 80)], ..config(200, 1, Algo::Sha256) });
     all
 }
 
@@ -442,6 +591,43 @@ fn every_sequence_reads_its_own_words() {
     }
     println!("{hits} tokens hit, {forks} forks, {refusals} refusals");
     assert!(hits > 0 && forks > 0 && refusals > 0, "the cases that matter were met");
+}
+
+#[test]
+fn hybrid_sequences_read_their_own_words_and_states() {
+    let (seeds, steps) = (number("NMC_KV_SEEDS", 4), number("NMC_KV_STEPS", 1500));
+    for (number, config) in hybrid_variants().into_iter().enumerate() {
+        let (mut hits, mut forks, mut refusals, mut cuts, mut uncut) = (0, 0, 0, 0, 0);
+        for seed in 0..seeds {
+            let mut engine = Engine::new(config.clone(), seed as u64 + 1, Fault::None);
+            if let Err(error) = engine.run(steps) {
+                panic!("variant {number}, seed {seed}: {error}\n{config:?}");
+            }
+            hits += engine.hits;
+            forks += engine.forks;
+            refusals += engine.refusals;
+            cuts += engine.cuts;
+            uncut += engine.uncut;
+        }
+        println!("{number}: {hits} tokens hit, {forks} forks, {refusals} refusals, {cuts} cuts, {uncut} refused");
+        assert!((hits > 0) == config.prefix && forks > 0 && cuts > 0, "the cases that matter were met: {config:?}");
+    }
+}
+
+#[test]
+fn control_an_engine_that_overwrites_states_that_were_kept_is_caught() {
+    let sides = vec![SideConfig { blocks: 60, kind: SideKind::State { every: 1 } }];
+    let config = Config { sides, ..config(64, 4, Algo::Blake3) };
+    let caught = (0..20).any(|seed| Engine::new(config.clone(), seed + 1, Fault::OverwritesStates).run(2000).is_err());
+    assert!(caught);
+}
+
+#[test]
+fn control_an_engine_that_makes_no_copies_in_a_side_is_caught() {
+    let sides = vec![SideConfig { blocks: 60, kind: SideKind::Window(20) }];
+    let config = Config { sides, ..config(64, 4, Algo::Blake3) };
+    let caught = (0..20).any(|seed| Engine::new(config.clone(), seed + 1, Fault::SkipsCopies).run(2000).is_err());
+    assert!(caught);
 }
 
 #[test]

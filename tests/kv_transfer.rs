@@ -16,13 +16,13 @@ use nanomc::alloc::blocks::Strategy;
 use nanomc::base::Deadline;
 use nanomc::base::error::Result;
 use nanomc::base::status::*;
-use nanomc::kv::Cache;
 use nanomc::kv::arena::{Arena, Group};
 use nanomc::kv::evict::Kind as Evict;
 use nanomc::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides};
 use nanomc::kv::hash::{Algo, Chain, Key};
 use nanomc::kv::transfer::{After, Link};
 use nanomc::kv::types::{Config, Open, WhenFull};
+use nanomc::kv::{Cache, NONE};
 use nanomc::store::copy::{Pieces, Slice};
 use nanomc::store::read::Look;
 use nanomc::store::write::PutOptions;
@@ -61,6 +61,7 @@ impl Node {
             chain: Chain::new(Algo::Blake3, &Key::default()),
             window: 0,
             events: 0,
+            sides: Vec::new(),
         };
         let shape = |kind, layers, kv_heads| Shape {
             kind,
@@ -76,8 +77,11 @@ impl Node {
         let shapes = [shape(Kind::Full, LAYERS[0], 2), shape(Kind::Mla, LAYERS[1], 1)];
         let geometries = shapes.map(|shape| Geometry::new(shape).unwrap());
         let memory: Vec<Vec<u64>> = geometries.iter().map(|g| vec![0; g.bytes().div_ceil(8) as usize]).collect();
-        let group =
-            |(geometry, memory): (&Geometry, &Vec<u64>)| Group { geometry: *geometry, base: memory.as_ptr() as u64 };
+        let group = |(geometry, memory): (&Geometry, &Vec<u64>)| Group {
+            geometry: *geometry,
+            base: memory.as_ptr() as u64,
+            side: NONE,
+        };
         let arena = Arena::new(geometries.iter().zip(&memory).map(group).collect());
         let cache = Arc::new(Cache::new(config).unwrap());
         let link = Link::new(Arc::clone(&cache), arena.clone(), store.share()).unwrap();

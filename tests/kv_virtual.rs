@@ -64,6 +64,7 @@ fn config(blocks: u32, when_full: WhenFull, prefix: bool) -> Config {
         chain: Chain::new(Algo::Blake3, &Key::default()),
         window: 0,
         events: 0,
+        sides: Vec::new(),
     }
 }
 

@@ -328,6 +328,11 @@ int main(void) {
   FIELD(nmc_kv_group_t, sides);
   FIELD(nmc_kv_group_t, memory);
   FIELD(nmc_kv_group_t, memory_bytes);
+  FIELD(nmc_kv_group_t, state_bytes);
+  FIELD(nmc_kv_group_t, window);
+  FIELD(nmc_kv_group_t, blocks);
+  FIELD(nmc_kv_group_t, state_every);
+  FIELD(nmc_kv_group_t, reserved0);
   FIELD(nmc_kv_group_t, reserved);
 
   STRUCT(nmc_kv_config_t);
@@ -374,14 +379,27 @@ int main(void) {
   FIELD(nmc_kv_opened_t, hit_tokens);
   FIELD(nmc_kv_opened_t, tokens);
 
+  STRUCT(nmc_kv_group_stats_t);
+  FIELD(nmc_kv_group_stats_t, struct_size);
+  FIELD(nmc_kv_group_stats_t, own_blocks);
+  FIELD(nmc_kv_group_stats_t, total);
+  FIELD(nmc_kv_group_stats_t, used);
+  FIELD(nmc_kv_group_stats_t, idle);
+  FIELD(nmc_kv_group_stats_t, free);
+  FIELD(nmc_kv_group_stats_t, evicted);
+  FIELD(nmc_kv_group_stats_t, block_bytes);
+
   STRUCT(nmc_kv_room_t);
   FIELD(nmc_kv_room_t, needed);
   FIELD(nmc_kv_room_t, free);
   FIELD(nmc_kv_room_t, evictable);
+  FIELD(nmc_kv_room_t, group);
+  FIELD(nmc_kv_room_t, reserved);
 
   STRUCT(nmc_kv_copy_t);
   FIELD(nmc_kv_copy_t, from);
   FIELD(nmc_kv_copy_t, to);
+  FIELD(nmc_kv_copy_t, group);
 
   STRUCT(nmc_kv_move_t);
   FIELD(nmc_kv_move_t, from);

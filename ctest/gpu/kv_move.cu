@@ -76,7 +76,7 @@ struct Cache {
     std::vector<int32_t> indices(blocks);
     int32_t indptr[2], last;
     size_t n;
-    NMC_CHECK(nmc_kv_table_csr(kv, &id, 1, indptr, indices.data(), indices.size(), &n, &last));
+    NMC_CHECK(nmc_kv_table_csr(kv, 0, &id, 1, indptr, indices.data(), indices.size(), &n, &last));
     CUDA_OK(cudaMemcpy(table, indices.data(), n * sizeof(int32_t), cudaMemcpyHostToDevice));
     CUDA_OK(cudaDeviceSynchronize());
     return opened.hit_tokens;

@@ -254,7 +254,7 @@ class Engine {
     if (!CHECK(table.size() == (seq.tokens.size() + size_ - 1) / size_)) return false;
     // The row that is kept must have become the same by its pieces.
     if (seq.table.empty()) seq.table.assign(kWidth, 12345);
-    OK(nmc_kv_table(kv, NMC_KV_TABLE_BLOCKS, &id, 1, seq.row.data(), seq.table.data(), kWidth, kPad, nullptr));
+    OK(nmc_kv_table(kv, 0, NMC_KV_TABLE_BLOCKS, &id, 1, seq.row.data(), seq.table.data(), kWidth, kPad, nullptr));
     CHECK(std::equal(table.begin(), table.end(), seq.table.begin()));
     uint32_t holes = 0;
     std::set<int32_t> once;
@@ -266,7 +266,7 @@ class Engine {
     const uint32_t all = info.tokens;
     std::vector<int64_t> slots(all);
     size_t n = 0;
-    OK(nmc_kv_slots(kv, &id, &all, 1, slots.data(), slots.size(), &n));
+    OK(nmc_kv_slots(kv, 0, &id, &all, 1, slots.data(), slots.size(), &n));
     CHECK(n == all);
     for (uint32_t t = 0; t < all; ++t) {
       const int32_t block = table[t / size_];
@@ -296,7 +296,7 @@ class Engine {
     nmc_kv_row_t row = {0, 0, 0};
     std::vector<int32_t> table(kWidth, 12345);
     uint64_t written = 0;
-    OK(nmc_kv_table(kv, NMC_KV_TABLE_BLOCKS, &id, 1, &row, table.data(), kWidth, kPad, &written));
+    OK(nmc_kv_table(kv, 0, NMC_KV_TABLE_BLOCKS, &id, 1, &row, table.data(), kWidth, kPad, &written));
     CHECK(written == kWidth);
     size_t end = kWidth;
     while (end > 0 && table[end - 1] == kPad) --end;

@@ -358,7 +358,7 @@ void dropping() {
   int32_t indptr[2], last = 0, indices[16];
   size_t n = 0;
   const uint64_t id = 1;
-  OK(nmc_kv_table_csr(e.kv, &id, 1, indptr, indices, 16, &n, &last));
+  OK(nmc_kv_table_csr(e.kv, 0, &id, 1, indptr, indices, 16, &n, &last));
   CHECK(n == 8 && indices[2] == -1 && last == 2);
   OK(e.close(1));
   OK(e.close(2));
@@ -843,9 +843,9 @@ void tables() {
   nmc_kv_row_t rows[3] = {}, offset_rows[3] = {};
   std::vector<int32_t> table(3 * 5, 99), offsets(3 * 2 * 5, 99);
   uint64_t written = 0;
-  OK(nmc_kv_table(e.kv, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
   CHECK(written == 15 && rows[0].blocks == 3 && rows[1].blocks == 0 && rows[2].blocks == 2);
-  OK(nmc_kv_table(e.kv, NMC_KV_TABLE_OFFSETS, ids, 3, offset_rows, offsets.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_OFFSETS, ids, 3, offset_rows, offsets.data(), 5, -9, &written));
   CHECK(written == 30);
   for (size_t r = 0; r < 3; ++r) {
     for (size_t k = 0; k < 5; ++k) {
@@ -855,41 +855,41 @@ void tables() {
   }
   table.assign(table.size(), 99);  // what is not written again keeps its value
   OK(e.append(1, {10, 11}));
-  OK(nmc_kv_table(e.kv, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
   CHECK(written == 0);
   OK(e.append(1, {12}));
-  OK(nmc_kv_table(e.kv, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
   CHECK(written == 1 && table[0] == 99 && table[3] == e.fresh_table(1)[3] && table[4] == 99);
   OK(e.truncate(1, 3));
-  OK(nmc_kv_table(e.kv, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
   CHECK(written == 5 && table[0] == e.fresh_table(1)[0] && table[1] == -9);
 
   int32_t indptr[4], last[3], indices[8];
   size_t n = 0;
-  OK(nmc_kv_table_csr(e.kv, ids, 3, indptr, indices, 8, &n, last));
+  OK(nmc_kv_table_csr(e.kv, 0, ids, 3, indptr, indices, 8, &n, last));
   CHECK(n == 3 && indptr[0] == 0 && indptr[1] == 1 && indptr[2] == 1 && indptr[3] == 3);
   CHECK(last[0] == 3 && last[1] == 0 && last[2] == 4);
   CHECK(indices[0] == e.fresh_table(1)[0] && indices[1] == e.fresh_table(3)[0] && indices[2] == e.fresh_table(3)[1]);
-  GIVES(nmc_kv_table_csr(e.kv, ids, 3, indptr, indices, 2, &n, last), NMC_ERR_TOO_SMALL);
+  GIVES(nmc_kv_table_csr(e.kv, 0, ids, 3, indptr, indices, 2, &n, last), NMC_ERR_TOO_SMALL);
   CHECK(n == 3);
   const uint32_t counts[] = {2, 0, 8};
   int64_t slots[10];
-  OK(nmc_kv_slots(e.kv, ids, counts, 3, slots, 10, &n));
+  OK(nmc_kv_slots(e.kv, 0, ids, counts, 3, slots, 10, &n));
   CHECK(n == 10 && slots[0] == int64_t{indices[0]} * 4 + 1 && slots[2] == int64_t{indices[1]} * 4);
-  GIVES(nmc_kv_slots(e.kv, ids, counts, 3, slots, 9, &n), NMC_ERR_TOO_SMALL);
+  GIVES(nmc_kv_slots(e.kv, 0, ids, counts, 3, slots, 9, &n), NMC_ERR_TOO_SMALL);
   CHECK(n == 10);
-  GIVES(nmc_kv_slots(e.kv, ids, nullptr, 3, slots, 10, &n), NMC_ERR_INVALID_ARG);  // sequence 2 has no last token
+  GIVES(nmc_kv_slots(e.kv, 0, ids, nullptr, 3, slots, 10, &n), NMC_ERR_INVALID_ARG);  // sequence 2 has no last token
   const uint64_t two[] = {1, 3};
-  OK(nmc_kv_slots(e.kv, two, nullptr, 2, slots, 10, &n));
+  OK(nmc_kv_slots(e.kv, 0, two, nullptr, 2, slots, 10, &n));
   CHECK(n == 2 && slots[0] == int64_t{indices[0]} * 4 + 2 && slots[1] == int64_t{indices[2]} * 4 + 3);
-  FAILS(nmc_kv_table(e.kv, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 1, -9, nullptr), NMC_ERR_TOO_SMALL, "2 blocks");
+  FAILS(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 1, -9, nullptr), NMC_ERR_TOO_SMALL, "2 blocks");
   nmc_kv_row_t again[3] = {};
-  GIVES(nmc_kv_table(e.kv, NMC_KV_TABLE_BLOCKS, ids, 3, again, nullptr, 0, -9, nullptr), NMC_ERR_TOO_SMALL);
+  GIVES(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, again, nullptr, 0, -9, nullptr), NMC_ERR_TOO_SMALL);
   // A row knows its sequence even if another one gets its id.
-  OK(nmc_kv_table(e.kv, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
   OK(e.close(3));
   OK(e.open(3, numbers(900, 8)));
-  OK(nmc_kv_table(e.kv, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
   CHECK(written == 5 && table[10] == e.fresh_table(3)[0]);
   for (uint64_t id : ids) OK(e.close(id));
 }

@@ -264,9 +264,9 @@ void refusals() {
   int64_t slots[4];
   size_t n = 0;
   nmc_kv_copy_t copies[1];
-  FAILS(nmc_kv_table(kv, NMC_KV_TABLE_BLOCKS, &id, 1, &row, table, 16, -1, nullptr), NMC_ERR_UNSUPPORTED, "no table");
-  FAILS(nmc_kv_table_csr(kv, &id, 1, table, table + 2, 14, &n, last), NMC_ERR_UNSUPPORTED, "no table");
-  FAILS(nmc_kv_slots(kv, &id, nullptr, 1, slots, 4, &n), NMC_ERR_UNSUPPORTED, "no table");
+  FAILS(nmc_kv_table(kv, 0, NMC_KV_TABLE_BLOCKS, &id, 1, &row, table, 16, -1, nullptr), NMC_ERR_UNSUPPORTED, "no table");
+  FAILS(nmc_kv_table_csr(kv, 0, &id, 1, table, table + 2, 14, &n, last), NMC_ERR_UNSUPPORTED, "no table");
+  FAILS(nmc_kv_slots(kv, 0, &id, nullptr, 1, slots, 4, &n), NMC_ERR_UNSUPPORTED, "no table");
   FAILS(nmc_kv_copies(kv, 1, copies, 1, &n), NMC_ERR_UNSUPPORTED, "nmc_kv_moves");
   FAILS(nmc_kv_drop_least(kv, 1, 1, 0, 0, nullptr), NMC_ERR_UNSUPPORTED, "no table");
   FAILS(nmc_kv_resize(kv, 11), NMC_ERR_UNSUPPORTED, "pages");

@@ -87,6 +87,21 @@ class KvGroup {
     group.c_.kind = NMC_KV_MLA;
     return group;
   }
+  /// A state of so many bytes in each layer, one for each sequence, in `slots` slots; see NMC_KV_RECURRENT.
+  static KvGroup recurrent(uint32_t layers, uint64_t state_bytes, uint32_t slots) {
+    KvGroup group(layers, 0, 0);
+    group.c_.kind = NMC_KV_RECURRENT;
+    group.c_.state_bytes = state_bytes;
+    group.c_.blocks = slots;
+    return group;
+  }
+  /// The state at the end of every so many blocks is kept for later sequences.
+  KvGroup& state_every(uint32_t blocks) { return c_.state_every = blocks, *this; }
+  /// These layers see the last `tokens` tokens alone, and have `blocks` blocks of their own.
+  KvGroup& window(uint32_t tokens, uint32_t blocks) {
+    c_.blocks = blocks;
+    return c_.window = tokens, *this;
+  }
   KvGroup& dtype(KvDtype value) {
     c_.element_bytes = 0;
     return c_.dtype = static_cast<uint32_t>(value), *this;
@@ -342,6 +357,8 @@ class KvSequence {
   }
   /// The first `tokens` tokens are computed.
   Result<void> try_commit(uint64_t tokens) const { return detail::done(nmc_kv_commit(kv_, id_, tokens)); }
+  /// Keeps the state that it has now for later sequences; see nmc_kv_keep_state.
+  Result<void> try_keep_state() const { return detail::done(nmc_kv_keep_state(kv_, id_)); }
   /// Room for `tokens` tokens in all.
   Result<void> try_reserve(uint64_t tokens, nmc_kv_room_t* room = nullptr) const {
     return detail::done(nmc_kv_reserve(kv_, id_, tokens, room));
@@ -438,6 +455,7 @@ class KvSequence {
     try_append_scored(tokens, importance, room).value();
   }
   void commit(uint64_t tokens) const { try_commit(tokens).value(); }
+  void keep_state() const { try_keep_state().value(); }
   void reserve(uint64_t tokens, nmc_kv_room_t* room = nullptr) const { try_reserve(tokens, room).value(); }
   void truncate(uint64_t tokens, nmc_kv_room_t* room = nullptr) const { try_truncate(tokens, room).value(); }
   KvSequence fork(uint64_t child, nmc_kv_room_t* room = nullptr) const { return try_fork(child, room).value(); }
@@ -471,6 +489,11 @@ class KvSequence {
 /// The compressed table that FlashInfer takes.
 struct KvCsr {
   std::vector<int32_t> indptr, indices, last_page_len;
+};
+
+/// Slots of states; -1 where there is none.
+struct KvStates {
+  std::vector<int32_t> reads, writes;
 };
 
 /// What entered and left the prefix index.
@@ -547,26 +570,26 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
   /// Writes what changed in the rows of a dense table; see nmc_kv_table. `rows` belongs to the table, and is resized to one
   /// row a sequence; gives how many entries were stored.
   Result<uint64_t> try_table(view<const uint64_t> ids, std::vector<nmc_kv_row_t>& rows, view<int32_t> table, size_t width,
-                             int32_t pad = 0, KvTable format = KvTable::blocks) const {
+                             int32_t pad = 0, KvTable format = KvTable::blocks, uint32_t group = 0) const {
     const size_t sides = format == KvTable::offsets ? 2 : 1;
     if (width == 0 || table.size() / sides / width < ids.size()) {
       return Failure{NMC_ERR_INVALID_ARG, "the table has no room for a row of each sequence"};
     }
     rows.resize(ids.size(), nmc_kv_row_t{0, 0, 0});
     uint64_t written = 0;
-    const nmc_status_t status = nmc_kv_table(get(), static_cast<uint32_t>(format), ids.data(), ids.size(), rows.data(),
+    const nmc_status_t status = nmc_kv_table(get(), group, static_cast<uint32_t>(format), ids.data(), ids.size(), rows.data(),
                                              table.data(), width, pad, &written);
     if (status < 0) return detail::failure(status);
     return written;
   }
   /// The compressed table.
-  Result<KvCsr> try_table_csr(view<const uint64_t> ids) const {
+  Result<KvCsr> try_table_csr(view<const uint64_t> ids, uint32_t group = 0) const {
     KvCsr csr;
     csr.indptr.resize(ids.size() + 1);
     csr.last_page_len.resize(ids.size());
     for (;;) {  // it may grow between two calls
       size_t n = 0;
-      const nmc_status_t status = nmc_kv_table_csr(get(), ids.data(), ids.size(), csr.indptr.data(), csr.indices.data(),
+      const nmc_status_t status = nmc_kv_table_csr(get(), group, ids.data(), ids.size(), csr.indptr.data(), csr.indices.data(),
                                                    csr.indices.size(), &n, csr.last_page_len.data());
       if (status < 0 && status != NMC_ERR_TOO_SMALL) return detail::failure(status);
       csr.indices.resize(n);
@@ -574,19 +597,35 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
     }
   }
   /// Slots of the last `counts[i]` tokens of each sequence; without counts of the last one.
-  Result<std::vector<int64_t>> try_slots(view<const uint64_t> ids, view<const uint32_t> counts = {}) const {
+  Result<std::vector<int64_t>> try_slots(view<const uint64_t> ids, view<const uint32_t> counts = {},
+                                         uint32_t group = 0) const {
     if (!counts.empty() && counts.size() != ids.size()) {
       return Failure{NMC_ERR_INVALID_ARG, "counts are one for each sequence, or none"};
     }
     std::vector<int64_t> slots;
     for (;;) {
       size_t n = 0;
-      const nmc_status_t status = nmc_kv_slots(get(), ids.data(), counts.empty() ? nullptr : counts.data(), ids.size(),
+      const nmc_status_t status = nmc_kv_slots(get(), group, ids.data(), counts.empty() ? nullptr : counts.data(), ids.size(),
                                                slots.data(), slots.size(), &n);
       if (status < 0 && status != NMC_ERR_TOO_SMALL) return detail::failure(status);
       slots.resize(n);
       if (status == NMC_OK) return slots;
     }
+  }
+  /// The slots of states that the next work of each sequence reads and writes; see nmc_kv_states.
+  Result<KvStates> try_states(view<const uint64_t> ids, uint32_t group) const {
+    KvStates found{std::vector<int32_t>(ids.size()), std::vector<int32_t>(ids.size())};
+    const nmc_status_t status =
+        nmc_kv_states(get(), group, ids.data(), ids.size(), found.reads.data(), found.writes.data());
+    if (status < 0) return detail::failure(status);
+    return found;
+  }
+  /// The blocks of one group.
+  Result<nmc_kv_group_stats_t> try_group_stats(uint32_t group) const {
+    nmc_kv_group_stats_t stats = NMC_KV_GROUP_STATS_INIT;
+    const nmc_status_t status = nmc_kv_group_stats(get(), group, &stats);
+    if (status < 0) return detail::failure(status);
+    return stats;
   }
 
   /// Up to `most` events from number `cursor` on, which moves on behind them. Every reader has its own, 0 at first.
@@ -684,13 +723,15 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
     return try_hash(tokens, tokens_per_block, salt).value();
   }
   uint64_t table(view<const uint64_t> ids, std::vector<nmc_kv_row_t>& rows, view<int32_t> out, size_t width,
-                 int32_t pad = 0, KvTable format = KvTable::blocks) const {
-    return try_table(ids, rows, out, width, pad, format).value();
+                 int32_t pad = 0, KvTable format = KvTable::blocks, uint32_t group = 0) const {
+    return try_table(ids, rows, out, width, pad, format, group).value();
   }
-  KvCsr table_csr(view<const uint64_t> ids) const { return try_table_csr(ids).value(); }
-  std::vector<int64_t> slots(view<const uint64_t> ids, view<const uint32_t> counts = {}) const {
-    return try_slots(ids, counts).value();
+  KvCsr table_csr(view<const uint64_t> ids, uint32_t group = 0) const { return try_table_csr(ids, group).value(); }
+  std::vector<int64_t> slots(view<const uint64_t> ids, view<const uint32_t> counts = {}, uint32_t group = 0) const {
+    return try_slots(ids, counts, group).value();
   }
+  KvStates states(view<const uint64_t> ids, uint32_t group) const { return try_states(ids, group).value(); }
+  nmc_kv_group_stats_t group_stats(uint32_t group) const { return try_group_stats(group).value(); }
   KvEvents events(uint64_t& cursor, size_t most = 1024) const { return try_events(cursor, most).value(); }
   std::vector<nmc_kv_event_t> snapshot(uint64_t& cursor) const { return try_snapshot(cursor).value(); }
   void attach(const AnyStore& store) const { try_attach(store).value(); }

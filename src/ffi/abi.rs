@@ -8,9 +8,9 @@ use super::ep_types::{
     nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_gemm_t, nmc_ep_grouped_t, nmc_ep_moe_t, nmc_ep_recv_t,
 };
 use super::kv_types::{
-    nmc_kv_after_t, nmc_kv_config_t, nmc_kv_copy_t, nmc_kv_event_t, nmc_kv_group_t, nmc_kv_hash_t, nmc_kv_move_t,
-    nmc_kv_open_t, nmc_kv_opened_t, nmc_kv_progress_t, nmc_kv_room_t, nmc_kv_row_t, nmc_kv_seq_info_t, nmc_kv_stats_t,
-    nmc_kv_view_t,
+    nmc_kv_after_t, nmc_kv_config_t, nmc_kv_copy_t, nmc_kv_event_t, nmc_kv_group_stats_t, nmc_kv_group_t,
+    nmc_kv_hash_t, nmc_kv_move_t, nmc_kv_open_t, nmc_kv_opened_t, nmc_kv_progress_t, nmc_kv_room_t, nmc_kv_row_t,
+    nmc_kv_seq_info_t, nmc_kv_stats_t, nmc_kv_view_t,
 };
 use super::store_types::{
     nmc_buffer_t, nmc_completion_t, nmc_extent_t, nmc_object_meta_t, nmc_put_options_t, nmc_retry_hint_t,
@@ -64,13 +64,14 @@ pub fn table() -> String {
         nmc_blocks_config_t { struct_size, abi_version, total_blocks, strategy, reserved }
         nmc_block_run_t { first, count }
         nmc_blocks_stats_t { struct_size, strategy, total, used, free, largest_run, free_runs, fragmentation, waiting, ready, bytes, reserved }
-        nmc_kv_group_t { kind, dtype, element_bytes, layers, kv_heads, head_dim, order, sides, memory, memory_bytes, reserved }
+        nmc_kv_group_t { kind, dtype, element_bytes, layers, kv_heads, head_dim, order, sides, memory, memory_bytes, state_bytes, window, blocks, state_every, reserved0, reserved }
         nmc_kv_config_t { struct_size, abi_version, total_blocks, tokens_per_block, max_total_tokens, capacity_blocks, max_sequences, groups, n_groups, window, strategy, eviction, when_full, hash, flags, event_capacity, hash_secret, heap_kind, device, max_sequence_tokens, reserved1, reserved }
         nmc_kv_hash_t { bytes }
         nmc_kv_open_t { struct_size, abi_version, flags, priority, ttl_ms, reserved0, salt, name, hashes, n_hashes, reserved }
         nmc_kv_opened_t { hit_tokens, tokens }
-        nmc_kv_room_t { needed, free, evictable }
-        nmc_kv_copy_t { from, to }
+        nmc_kv_group_stats_t { struct_size, own_blocks, total, used, idle, free, evicted, block_bytes }
+        nmc_kv_room_t { needed, free, evictable, group, reserved }
+        nmc_kv_copy_t { from, to, group }
         nmc_kv_move_t { from, to, bytes }
         nmc_kv_seq_info_t { struct_size, state, tokens, next_offset_in_block, max_tokens, blocks, dropped, shared, published, contiguous, copies, computed }
         nmc_kv_stats_t { struct_size, is_full, total, used, idle, free, published, sequences, asked_tokens, hit_tokens, evicted_blocks, evicted_sequences, deduplicated, arena_bytes, metadata_bytes, fragmentation, reserved0, reserved }

@@ -3,18 +3,18 @@
 use super::basic::nmc_slice_t;
 use super::config;
 use super::handle::{self, HasC, Object};
-use super::kv_config::{Parsed, parse};
+use super::kv_config::{Given, Parsed, parse};
 use super::kv_types::*;
 use super::store::{array, array_out};
 use super::{guard, guard_status, optional_out, out, remember};
 use crate::base::error::Result;
 use crate::base::status::{NMC_ERR_NO_SPACE, NMC_OK, nmc_status_t};
-use crate::kv::Cache;
 use crate::kv::arena::{Arena, Group};
 use crate::kv::hash::BlockHash;
 use crate::kv::mapped::Mapped;
 use crate::kv::transfer::Link;
 use crate::kv::types::{Attempt, MAX_TOKENS, Open, Room};
+use crate::kv::{Cache, NONE};
 use once_cell::sync::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,11 +96,11 @@ pub(super) unsafe fn bytes<'a>(slice: nmc_slice_t, most: usize, name: &str) -> R
 }
 
 /// Stores how much room there was, and gives the status that says there was too little.
-fn finish(attempt: Attempt<()>, room: *mut nmc_kv_room_t) -> Result<nmc_status_t> {
+fn finish(kv: &Kv, attempt: Attempt<()>, room: *mut nmc_kv_room_t) -> Result<nmc_status_t> {
     let Err(short) = attempt else { return Ok(NMC_OK) };
     if let Some(slot) = optional_out(room, "room")? {
-        let Room { needed, free, evictable } = short;
-        slot.write(nmc_kv_room_t { needed, free, evictable });
+        let Room { side, needed, free, evictable } = short;
+        slot.write(nmc_kv_room_t { needed, free, evictable, group: kv.arena.of_side(side), reserved: 0 });
     }
     Ok(remember(&short.error()))
 }
@@ -119,11 +119,11 @@ pub unsafe extern "C" fn nmc_kv_group_bytes(
         let slot = out(bytes_needed, "bytes_needed")?;
         // SAFETY: the C contract of `config`.
         let parsed = unsafe { parse(config) }?;
-        let Some((geometry, _)) = parsed.groups.get(group as usize) else {
+        let Some(Given { geometry, group, side }) = parsed.groups.get(group as usize) else {
             crate::bail!(NMC_ERR_INVALID_ARG, "group {group} does not exist; there are {}", parsed.groups.len());
         };
-        let blocks = u64::from(parsed.capacity);
-        slot.write(geometry.block_bytes() * blocks);
+        let blocks = if *side == NONE { parsed.capacity } else { group.blocks };
+        slot.write(geometry.block_bytes() * u64::from(blocks));
         Ok(())
     })
 }
@@ -150,13 +150,16 @@ pub unsafe extern "C" fn nmc_kv_create(config: *const nmc_kv_config_t, out_kv: *
             slot.write(handle::create(Kv { cache, link, arena, mapped, capacity, next_id })?);
             return Ok(());
         }
-        for (number, (geometry, group)) in groups.iter().enumerate() {
+        for (number, Given { geometry, group, .. }) in groups.iter().enumerate() {
             if !group.memory.is_null() && group.memory_bytes < geometry.bytes() {
                 let (has, needs) = (group.memory_bytes, geometry.bytes());
                 crate::bail!(NMC_ERR_INVALID_ARG, "group {number} has {has} bytes of memory and needs {needs}");
             }
         }
-        let groups = groups.into_iter().map(|(geometry, group)| Group { geometry, base: group.memory as u64 });
+        let groups = groups.into_iter().map(|Given { geometry, group, side }| {
+            let base = group.memory as u64;
+            Group { geometry, base, side }
+        });
         let arena = Arena::new(groups.collect());
         let next_id = AtomicU64::new(1 << 63);
         let kv = Kv { cache, link: OnceCell::new(), arena, mapped: None, capacity, next_id };
@@ -278,7 +281,7 @@ unsafe fn open(
     if let (Ok(got), Some(slot)) = (attempt, slot) {
         slot.write(nmc_kv_opened_t { hit_tokens: got.hit_tokens, tokens: got.tokens });
     }
-    Ok((finish(attempt.map(|_| ()), room)?, id))
+    Ok((finish(kv, attempt.map(|_| ()), room)?, id))
 }
 
 /// # Safety
@@ -369,7 +372,7 @@ unsafe fn append(
         None => kv.cache.append(id, count, tokens, importance)?,
         Some(mapped) => mapped.append(&kv.cache, id, count, tokens, importance)?,
     };
-    finish(attempt, room)
+    finish(kv, attempt, room)
 }
 
 /// Stores what became of one sequence of many. The message is of the first that failed, as the status is.
@@ -434,6 +437,17 @@ pub extern "C" fn nmc_kv_commit(kv: *mut nmc_kv_t, id: u64, n_tokens: u64) -> nm
     guard(|| with(kv, |kv| kv.cache.commit(id, clamp(n_tokens))))
 }
 
+/// Keeps the state that a sequence has now, in all groups of kind `NMC_KV_RECURRENT`, for later sequences that begin with the
+/// same tokens: they can begin here. The sequence must be at the end of a block. All its tokens count as computed. Its next
+/// tokens are written to another slot (see `nmc_kv_states`).
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (not at the end of a block, or its tokens are not
+/// known, so that nobody could find it), `NMC_ERR_UNSUPPORTED` (no such group), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_kv_keep_state(kv: *mut nmc_kv_t, id: u64) -> nmc_status_t {
+    guard(|| with(kv, |kv| kv.cache.keep_state(id)))
+}
+
 /// A count of tokens, of which any that is too large is refused as well.
 fn clamp(n_tokens: u64) -> u32 {
     u32::try_from(n_tokens).unwrap_or(u32::MAX)
@@ -453,8 +467,8 @@ pub unsafe extern "C" fn nmc_kv_reserve(
 ) -> nmc_status_t {
     guard_status(|| {
         with(kv, |kv| match &kv.mapped {
-            None => finish(kv.cache.reserve(id, clamp(n_tokens))?, room),
-            Some(mapped) => finish(mapped.reserve(&kv.cache, id, clamp(n_tokens))?, room),
+            None => finish(kv, kv.cache.reserve(id, clamp(n_tokens))?, room),
+            Some(mapped) => finish(kv, mapped.reserve(&kv.cache, id, clamp(n_tokens))?, room),
         })
     })
 }
@@ -474,8 +488,8 @@ pub unsafe extern "C" fn nmc_kv_truncate(
 ) -> nmc_status_t {
     guard_status(|| {
         with(kv, |kv| match &kv.mapped {
-            None => finish(kv.cache.truncate(id, clamp(n_tokens))?, room),
-            Some(mapped) => finish(mapped.truncate(&kv.cache, id, clamp(n_tokens))?, room),
+            None => finish(kv, kv.cache.truncate(id, clamp(n_tokens))?, room),
+            Some(mapped) => finish(kv, mapped.truncate(&kv.cache, id, clamp(n_tokens))?, room),
         })
     })
 }
@@ -494,8 +508,8 @@ pub unsafe extern "C" fn nmc_kv_fork(
 ) -> nmc_status_t {
     guard_status(|| {
         with(kv, |kv| match &kv.mapped {
-            None => finish(kv.cache.fork(parent, child)?, room),
-            Some(mapped) => finish(mapped.fork(&kv.cache, parent, child)?, room),
+            None => finish(kv, kv.cache.fork(parent, child)?, room),
+            Some(mapped) => finish(kv, mapped.fork(&kv.cache, parent, child)?, room),
         })
     })
 }
@@ -533,7 +547,8 @@ pub unsafe extern "C" fn nmc_kv_copies(
             };
             slot.write(plan.len());
             for (to, copy) in to.iter_mut().zip(&plan) {
-                *to = nmc_kv_copy_t { from: copy.from.cast_signed(), to: copy.to.cast_signed() };
+                let (from, group) = (copy.from.cast_signed(), kv.arena.of_side(copy.side));
+                *to = nmc_kv_copy_t { from, to: copy.to.cast_signed(), group };
             }
             Ok(())
         })

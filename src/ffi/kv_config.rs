@@ -7,17 +7,46 @@ use super::kv_types::*;
 use super::kv_virtual::{self, Wanted};
 use super::store::array;
 use crate::alloc::blocks::Strategy;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
+use crate::kv::NONE;
 use crate::kv::evict::Kind as Evict;
 use crate::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Sides};
 use crate::kv::hash::{Algo, Chain, Key};
-use crate::kv::types::{Config, WhenFull};
+use crate::kv::types::{Config, SideConfig, SideKind, WhenFull};
+
+/// What a group is in a cache, if it has blocks of its own.
+fn parse_side(group: &nmc_kv_group_t) -> Result<Option<SideConfig>> {
+    let recurrent = group.kind == NMC_KV_RECURRENT;
+    if !recurrent && (group.state_bytes != 0 || group.state_every != 0) {
+        crate::bail!(NMC_ERR_INVALID_ARG, "state_bytes and state_every are for NMC_KV_RECURRENT");
+    }
+    let kind = match (recurrent, group.window) {
+        (true, 0) => SideKind::State { every: group.state_every },
+        (true, window) => crate::bail!(NMC_ERR_INVALID_ARG, "window {window}: a recurrent state has none"),
+        (false, 0) if group.blocks == 0 => return Ok(None),
+        (false, 0) => crate::bail!(
+            NMC_ERR_INVALID_ARG,
+            "blocks {} is for groups with a window or a recurrent state; others have the blocks of the cache",
+            group.blocks
+        ),
+        (false, window) => SideKind::Window(window),
+    };
+    if group.blocks == 0 || group.blocks > i32::MAX.unsigned_abs() {
+        crate::bail!(
+            NMC_ERR_INVALID_ARG,
+            "blocks {} is not in 1..=2147483647; a group with a window or a recurrent state has blocks of its own",
+            group.blocks
+        );
+    }
+    Ok(Some(SideConfig { blocks: group.blocks, kind }))
+}
 
 fn parse_group(group: &nmc_kv_group_t, tokens_per_block: u32, blocks: u32) -> Result<Geometry> {
     let kind = match group.kind {
         NMC_KV_FULL => Kind::Full,
         NMC_KV_MLA => Kind::Mla,
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "kind {other} is neither NMC_KV_FULL nor NMC_KV_MLA"),
+        NMC_KV_RECURRENT => Kind::Recurrent { state_bytes: group.state_bytes },
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "kind {other} is none of NMC_KV_FULL, NMC_KV_MLA, NMC_KV_RECURRENT"),
     };
     let dtype = match group.dtype {
         NMC_KV_FP32 => Dtype::Fp32,
@@ -44,18 +73,26 @@ fn parse_group(group: &nmc_kv_group_t, tokens_per_block: u32, blocks: u32) -> Re
         NMC_KV_SIDES_PER_BLOCK => Sides::PerBlock,
         other => crate::bail!(NMC_ERR_INVALID_ARG, "sides {other} is none of NMC_KV_SIDES_*"),
     };
-    if group.reserved != [0; 2] {
+    if group.reserved != [0; 2] || group.reserved0 != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field of nmc_kv_group_t is not zero");
     }
     let (layers, kv_heads, head_dim, total_blocks) = (group.layers, group.kv_heads, group.head_dim, u64::from(blocks));
     Geometry::new(Shape { kind, dtype, layers, kv_heads, head_dim, tokens_per_block, total_blocks, order, sides })
 }
 
+/// A group of a config, checked.
+pub(super) struct Given {
+    pub geometry: Geometry,
+    pub group: nmc_kv_group_t,
+    /// The side of the cache that it is, or [`NONE`].
+    pub side: u32,
+}
+
 /// The caller's config, checked, with the geometry of each group.
 pub(super) struct Parsed {
     pub config: Config,
     pub capacity: u32,
-    pub groups: Vec<(Geometry, nmc_kv_group_t)>,
+    pub groups: Vec<Given>,
     pub wanted: Option<Wanted>,
 }
 
@@ -89,12 +126,22 @@ pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
     }
     // SAFETY: the C contract of `groups`.
     let given = unsafe { array(c.groups, c.n_groups as usize, "groups") }?;
-    let mut groups = Vec::new();
+    let (mut groups, mut sides) = (Vec::new(), Vec::new());
     for (number, group) in given.iter().enumerate() {
-        let blocks = wanted.as_ref().map_or(capacity, Wanted::places);
-        let geometry =
-            parse_group(group, c.tokens_per_block, blocks).map_err(|error| error.context(format!("group {number}")))?;
-        groups.push((geometry, *group));
+        let context = |error: Error| error.context(format!("group {number}"));
+        let own = parse_side(group).map_err(context)?;
+        if own.is_some() && wanted.is_some() {
+            crate::bail!(
+                NMC_ERR_UNSUPPORTED,
+                "group {number} has blocks of its own, and NMC_KV_VIRTUAL maps all alike"
+            );
+        }
+        let shared = wanted.as_ref().map_or(capacity, Wanted::places);
+        let blocks = own.map_or(shared, |own| own.blocks);
+        let geometry = parse_group(group, c.tokens_per_block, blocks).map_err(context)?;
+        let side = if own.is_some() { u32::try_from(sides.len()).unwrap_or(NONE) } else { NONE };
+        sides.extend(own);
+        groups.push(Given { geometry, group: *group, side });
     }
     let strategy = match c.strategy {
         NMC_BLOCKS_BEST => Strategy::DEFAULT,
@@ -135,6 +182,7 @@ pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
         chain: Chain::new(algo, &Key::from_secret(secret)),
         window: c.window,
         events: c.event_capacity,
+        sides,
     };
     Ok(Parsed { config, capacity, groups, wanted })
 }

@@ -5,9 +5,10 @@ use super::kv_types::*;
 use super::store::array_out;
 use super::{guard, optional_out, out, put_struct, text};
 use crate::base::status::nmc_status_t;
+use crate::kv::NONE;
 use crate::kv::events::What;
 use crate::kv::hash::BlockHash;
-use crate::kv::types::{Placement, State};
+use crate::kv::types::{Placement, SideStats, State, Stats};
 use std::ffi::c_char;
 
 /// Evicts every cached block that nobody holds; `evicted`, if not NULL, receives how many.
@@ -206,6 +207,37 @@ pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, stats: *mut nmc_kv_stat
                 reserved0: 0,
                 reserved: [0; 2],
             })
+        })?;
+        // SAFETY: the C contract of `stats`.
+        unsafe { put_struct(stats, now) }
+    })
+}
+
+/// Stores the blocks of one group in `*stats`. For a group without blocks of its own these are those of the cache.
+///
+/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such group), `NMC_ERR_VERSION`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_group_stats(
+    kv: *mut nmc_kv_t,
+    group: u32,
+    stats: *mut nmc_kv_group_stats_t,
+) -> nmc_status_t {
+    guard(|| {
+        let now = with(kv, |kv| {
+            kv.paged("nmc_kv_group_stats", "all its groups have the blocks of nmc_kv_stats")?;
+            let side = kv.arena.side(group)?;
+            let own = side != NONE;
+            let shared = if own { None } else { Some(kv.cache.stats()) };
+            let counts = match shared {
+                None => kv.cache.side_stats(side),
+                Some(Stats { total, free, idle, used, evicted_blocks, .. }) => {
+                    SideStats { total, free, idle, used, evicted: evicted_blocks }
+                }
+            };
+            let block_bytes = kv.arena.group(group).map_or(0, |group| group.geometry.block_bytes());
+            let SideStats { total, free, idle, used, evicted } = counts;
+            let own_blocks = u32::from(own);
+            Ok(nmc_kv_group_stats_t { struct_size: 0, own_blocks, total, used, idle, free, evicted, block_bytes })
         })?;
         // SAFETY: the C contract of `stats`.
         unsafe { put_struct(stats, now) }

@@ -90,7 +90,8 @@ pub unsafe extern "C" fn nmc_kv_token_address(
 }
 
 /// Writes the rows of a dense block table, int32 `[n, width]` (`[n, 2, width]` with `NMC_KV_TABLE_OFFSETS`), for `n`
-/// sequences: only what changed since the row was last written, as `rows` remembers, one `nmc_kv_row_t` for each sequence,
+/// sequences. `group` is one that the table is for: groups with blocks of their own have their own tables, all others have the
+/// same, that of group 0 if there are none. Writes only what changed since the row was last written, as `rows` remembers, one `nmc_kv_row_t` for each sequence,
 /// all zero at first. A row that is new, of another sequence, or of one whose earlier blocks changed is written whole, and
 /// filled up with `pad`. A dropped block is -1. `table` may be pinned memory; it is never read. Give every buffer its own
 /// `rows`. `written`, if not NULL, receives how many entries were stored.
@@ -101,6 +102,7 @@ pub unsafe extern "C" fn nmc_kv_token_address(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_table(
     kv: *mut nmc_kv_t,
+    group: u32,
     format: u32,
     ids: *const u64,
     n: usize,
@@ -126,7 +128,7 @@ pub unsafe extern "C" fn nmc_kv_table(
         };
         let count = with(kv, |kv| {
             kv.paged("nmc_kv_table", NO_TABLE)?;
-            kv.cache.write_dense(ids, format, width, pad, rows, table)
+            kv.cache.write_dense(ids, kv.arena.side(group)?, format, width, pad, rows, table)
         })?;
         if let Some(slot) = slot {
             slot.write(count);
@@ -144,6 +146,7 @@ pub unsafe extern "C" fn nmc_kv_table(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_table_csr(
     kv: *mut nmc_kv_t,
+    group: u32,
     ids: *const u64,
     n: usize,
     indptr: *mut i32,
@@ -165,7 +168,7 @@ pub unsafe extern "C" fn nmc_kv_table_csr(
         };
         let count = with(kv, |kv| {
             kv.paged("nmc_kv_table_csr", NO_TABLE)?;
-            kv.cache.write_csr(ids, indptr, indices, last)
+            kv.cache.write_csr(ids, kv.arena.side(group)?, indptr, indices, last)
         })?;
         slot.write(count);
         if count > capacity {
@@ -184,6 +187,7 @@ pub unsafe extern "C" fn nmc_kv_table_csr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_slots(
     kv: *mut nmc_kv_t,
+    group: u32,
     ids: *const u64,
     counts: *const u32,
     n: usize,
@@ -203,12 +207,43 @@ pub unsafe extern "C" fn nmc_kv_slots(
         };
         let count = with(kv, |kv| {
             kv.paged("nmc_kv_slots", NO_TABLE)?;
-            kv.cache.write_slots(ids, counts, slots)
+            kv.cache.write_slots(ids, kv.arena.side(group)?, counts, slots)
         })?;
         slot.write(count);
         if count > capacity {
             crate::bail!(NMC_ERR_TOO_SMALL, "there are {count} slots, and room for {capacity}");
         }
         Ok(())
+    })
+}
+
+/// Stores the slots of the states of `n` sequences in a group of kind `NMC_KV_RECURRENT`, int32 `[n]` each, for the tokens that
+/// the last call gave room for: `reads` has the slot with the state before them, or -1 if they are the first and begin with no
+/// state; `writes` the slot for the state after them, or -1 if there are none. Where the two differ, the state that is read is
+/// kept for others: a kernel that can only update in place copies it first.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (not such a group), `NMC_ERR_NOT_FOUND`,
+/// `NMC_ERR_STALE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_states(
+    kv: *mut nmc_kv_t,
+    group: u32,
+    ids: *const u64,
+    n: usize,
+    reads: *mut i32,
+    writes: *mut i32,
+) -> nmc_status_t {
+    guard(|| {
+        // SAFETY: the C contract of the arrays.
+        let (ids, reads, writes) =
+            unsafe { (array(ids, n, "ids")?, array_out(reads, n, "reads")?, array_out(writes, n, "writes")?) };
+        with(kv, |kv| {
+            let side = kv.arena.side(group)?;
+            for (at, id) in ids.iter().enumerate() {
+                let (read, write) = kv.cache.state_slots(*id, side)?;
+                (reads[at], writes[at]) = (read.cast_signed(), write.cast_signed());
+            }
+            Ok(())
+        })
     })
 }

@@ -22,6 +22,11 @@ pub const NMC_KV_RAW: u32 = 5;
 pub const NMC_KV_FULL: u32 = 0;
 /// One latent vector for each token (multi-head latent attention): one head, no V.
 pub const NMC_KV_MLA: u32 = 1;
+/// One state for each sequence, of `state_bytes` bytes a layer, that every token changes: linear attention, Mamba.
+pub const NMC_KV_RECURRENT: u32 = 2;
+
+/// In place of a group: all groups that share the block numbers of the cache.
+pub const NMC_KV_GROUPS_ALL: u32 = u32::MAX;
 
 /// `[layers, blocks, heads, tokens, dim]`.
 pub const NMC_KV_LAYER_MAJOR: u32 = 0;
@@ -122,11 +127,17 @@ pub const NMC_KV_TABLE_BLOCKS: u32 = 0;
 /// TensorRT-LLM's block offsets are.
 pub const NMC_KV_TABLE_OFFSETS: u32 = 1;
 
-/// Layers with one layout. Start from `NMC_KV_GROUP_INIT`; `layers`, `kv_heads` and `head_dim` must be set.
+/// Layers with one layout. Start from `NMC_KV_GROUP_INIT`; `layers`, `kv_heads` and `head_dim` must be set, or `layers` and
+/// `state_bytes` for `NMC_KV_RECURRENT`.
+///
+/// Groups share block numbers: one table serves all of them. A group with a `window`, or of kind `NMC_KV_RECURRENT`, does not
+/// keep every token. It has `blocks` blocks with numbers of its own, which follow its sequences by themselves: blocks that leave
+/// the window are free, and a prefix is matched as far as all groups have what comes next. When they run short, blocks of
+/// earlier sequences that could be matched go, the one unused longest first; then it is as if the cache were full.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_kv_group_t {
-    /// `NMC_KV_FULL` or `NMC_KV_MLA`.
+    /// `NMC_KV_FULL`, `NMC_KV_MLA` or `NMC_KV_RECURRENT`.
     pub kind: u32,
     /// One of `NMC_KV_FP32`, `NMC_KV_BF16`, `NMC_KV_FP16`, `NMC_KV_FP8`, `NMC_KV_INT8`, `NMC_KV_RAW`.
     pub dtype: u32,
@@ -149,6 +160,18 @@ pub struct nmc_kv_group_t {
     pub memory: *mut c_void,
     /// Bytes at `memory`.
     pub memory_bytes: u64,
+    /// `NMC_KV_RECURRENT`: bytes of the state of one layer; else 0. A block is one state of all layers, called a slot.
+    pub state_bytes: u64,
+    /// Sliding window of these layers in tokens; 0 for none.
+    pub window: u32,
+    /// Blocks of its own, with a window or a state; else 0. A sequence needs as many as the window and the tokens of its next
+    /// call take, and one more; of states it needs one, and a second while the first is kept for others.
+    pub blocks: u32,
+    /// `NMC_KV_RECURRENT`: the state at the end of every so many blocks is kept for later sequences, if a call ends
+    /// there. 0: only those for which `nmc_kv_keep_state` is called, and the last one of a sequence.
+    pub state_every: u32,
+    /// Zero.
+    pub reserved0: u32,
     /// Zero.
     pub reserved: [u64; 2],
 }
@@ -314,9 +337,13 @@ pub struct nmc_kv_room_t {
     pub free: u64,
     /// Cached blocks that nobody holds; they were not enough together with the free ones.
     pub evictable: u64,
+    /// Whose blocks these are: a group with blocks of its own, or `NMC_KV_GROUPS_ALL`.
+    pub group: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
-/// Block `from` is to be copied to block `to`, in all groups.
+/// Block `from` is to be copied to block `to`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_kv_copy_t {
@@ -324,6 +351,8 @@ pub struct nmc_kv_copy_t {
     pub from: i32,
     /// The block to write.
     pub to: i32,
+    /// In which groups: `NMC_KV_GROUPS_ALL`, or one with blocks of its own.
+    pub group: u32,
 }
 
 /// Bytes that are to be copied.
@@ -408,6 +437,28 @@ pub struct nmc_kv_stats_t {
     pub reserved0: u32,
     /// Zero.
     pub reserved: [u64; 2],
+}
+
+/// The blocks of one group at one moment. Start from `NMC_KV_GROUP_STATS_INIT`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_group_stats_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// 1 if its blocks have numbers of their own; else the numbers are those of the cache.
+    pub own_blocks: u32,
+    /// All blocks: `used` and `idle` and `free` together.
+    pub total: u64,
+    /// Blocks that sequences and pins hold.
+    pub used: u64,
+    /// Blocks that a later sequence could use, and that nobody holds.
+    pub idle: u64,
+    /// Blocks that nobody has.
+    pub free: u64,
+    /// Idle blocks that were evicted to make room.
+    pub evicted: u64,
+    /// Bytes of a block in this group.
+    pub block_bytes: u64,
 }
 
 /// A 4-D tensor `[blocks, heads, tokens, dim]` in the arena.

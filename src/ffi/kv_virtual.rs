@@ -1,7 +1,7 @@
 //! `nmc_kv_*` for virtual placement (`NMC_KV_VIRTUAL`): what its config means, and the calls that it alone has.
 
 use super::kv::{nmc_kv_t, with};
-use super::kv_config::parse;
+use super::kv_config::{Given, parse};
 use super::kv_types::*;
 use super::store::array_out;
 use super::world_types::{NMC_HEAP_CUDA, NMC_HEAP_HOST};
@@ -36,18 +36,20 @@ impl Wanted {
         self.device.map(Device::open).transpose()
     }
 
-    pub fn make(&self, cache: &Cache, groups: &[(Geometry, nmc_kv_group_t)]) -> Result<Mapped> {
+    pub fn make(&self, cache: &Cache, groups: &[Given]) -> Result<Mapped> {
         mapped::check(cache.config())?;
         if groups.is_empty() {
             crate::bail!(NMC_ERR_INVALID_ARG, "with NMC_KV_VIRTUAL there must be at least one group");
         }
-        if let Some(number) = groups.iter().position(|(_, group)| !group.memory.is_null() || group.memory_bytes != 0) {
+        if let Some(number) =
+            groups.iter().position(|Given { group, .. }| !group.memory.is_null() || group.memory_bytes != 0)
+        {
             crate::bail!(
                 NMC_ERR_UNSUPPORTED,
                 "group {number} has memory, which cannot be mapped anew; with NMC_KV_VIRTUAL the library owns it"
             );
         }
-        let geometries: Vec<Geometry> = groups.iter().map(|(geometry, _)| *geometry).collect();
+        let geometries: Vec<Geometry> = groups.iter().map(|given| given.geometry).collect();
         Mapped::new(cache, &geometries, self.limit, self.device()?.as_ref())
     }
 }
@@ -93,7 +95,7 @@ pub unsafe extern "C" fn nmc_kv_page_tokens(
             crate::bail!(NMC_ERR_INVALID_ARG, "pages are for NMC_KV_VIRTUAL, which is not among the flags");
         };
         let granularity = PagePool::granularity(wanted.device()?.as_ref())?;
-        let geometries: Vec<Geometry> = parsed.groups.iter().map(|(geometry, _)| *geometry).collect();
+        let geometries: Vec<Geometry> = parsed.groups.iter().map(|given| given.geometry).collect();
         // At most the granularity.
         slot.write(u32::try_from(mapped::page_tokens(&geometries, granularity)).unwrap_or(u32::MAX));
         Ok(())

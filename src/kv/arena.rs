@@ -1,5 +1,6 @@
 //! The memory of the blocks: one or more groups of layers, each with its own layout and address. A block has the same
-//! number in every group. Addresses are numbers here; nothing is read or written.
+//! number in every group, except those that are a side of the cache and number their own. Addresses are numbers here;
+//! nothing is read or written.
 
 use super::cache::Cache;
 use super::geometry::{Geometry, Side, View};
@@ -14,6 +15,8 @@ pub struct Group {
     pub geometry: Geometry,
     /// Address of its first byte; 0 if the cache was not told.
     pub base: u64,
+    /// The side of the cache whose blocks it has, or [`NONE`].
+    pub side: u32,
 }
 
 /// Part of a tensor of a sequence.
@@ -33,16 +36,16 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// The groups, which have equally many blocks.
+    /// The groups; those that are no side have equally many blocks.
     #[must_use]
     pub const fn new(groups: Vec<Group>) -> Self {
         Self { groups }
     }
 
-    /// Bytes that a block takes in all groups.
+    /// Bytes that a block takes in all groups that share block numbers.
     #[must_use]
     pub fn block_bytes(&self) -> u64 {
-        self.groups.iter().map(|group| group.geometry.block_bytes()).sum()
+        self.groups.iter().filter(|group| group.side == NONE).map(|group| group.geometry.block_bytes()).sum()
     }
 
     /// All groups.
@@ -74,6 +77,21 @@ impl Arena {
         })
     }
 
+    /// The side of the cache that a group is, or [`NONE`]. A cache without groups has the blocks of group 0.
+    pub fn side(&self, group: u32) -> Result<u32> {
+        if group == 0 && self.groups.is_empty() {
+            return Ok(NONE);
+        }
+        Ok(self.group(group)?.side)
+    }
+
+    /// The group that is this side of the cache.
+    #[must_use]
+    pub fn of_side(&self, side: u32) -> u32 {
+        let found = self.groups.iter().position(|group| group.side == side && side != NONE);
+        found.and_then(|at| u32::try_from(at).ok()).unwrap_or(NONE)
+    }
+
     /// The address of one token's vector.
     pub fn address(&self, cache: &Cache, id: u64, token: u32, group: u32, at: (u32, Side, u32)) -> Result<u64> {
         let group = self.group(group)?;
@@ -87,7 +105,8 @@ impl Arena {
                 );
             }
             let (number, place) = group.geometry.locate(u64::from(token));
-            let block = usize::try_from(number).ok().and_then(|number| seq.blocks.get(number)).copied();
+            let blocks = cache.used_blocks(seq, group.side)?.0;
+            let block = usize::try_from(number).ok().and_then(|number| blocks.get(number)).copied();
             let Some(block) = block.filter(|block| *block != NONE) else {
                 crate::bail!(NMC_ERR_STALE, "token {token} of sequence {id} is in a block that was dropped");
             };

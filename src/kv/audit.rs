@@ -1,6 +1,7 @@
 //! Proof that no block is lost or owned twice: every block of the pool is looked up among the sequences, the pins and
 //! the free ones, and the counts are compared with what is found.
 
+use super::holds::Hold;
 use super::lists::NONE;
 use super::pool::Pool;
 use super::seq::Seq;
@@ -10,11 +11,12 @@ pub fn check<'a>(
     pool: &Pool,
     seqs: impl Iterator<Item = &'a Seq>,
     spares: impl Iterator<Item = &'a [u32]>,
-    pins: impl Iterator<Item = &'a Vec<u32>>,
+    pins: impl Iterator<Item = &'a Hold>,
 ) -> Result<(), String> {
     let total = pool.blocks().total() as usize;
     let mut holders = vec![0u32; total];
     let mut private = vec![false; total];
+    let mut parts: Vec<Vec<u32>> = pool.sides.iter().map(|side| vec![0; side.total()]).collect();
     let mut own = |block: u32, whose: &str| match private.get_mut(block as usize) {
         None => Err(format!("block {block} of {whose} is not one of {total}")),
         Some(taken) if *taken => Err(format!("block {block} of {whose} has another owner")),
@@ -26,6 +28,10 @@ pub fn check<'a>(
     for seq in seqs {
         for block in seq.private() {
             own(block, &format!("sequence {}", seq.id))?;
+        }
+        let own = seq.parts.iter().enumerate().flat_map(|(side, part)| part.held().map(move |block| (side, block)));
+        for (side, block) in own.chain(seq.lent.iter().copied()) {
+            parts[side][block as usize] += 1;
         }
         for block in seq.counted() {
             *holders.get_mut(block as usize).ok_or_else(|| format!("sequence {} holds block {block}", seq.id))? += 1;
@@ -42,8 +48,12 @@ pub fn check<'a>(
     for block in spares.flatten() {
         own(*block, "the spare blocks")?;
     }
-    for block in pins.flatten() {
-        holders[*block as usize] += 1;
+    for hold in pins {
+        hold.blocks.iter().for_each(|block| holders[*block as usize] += 1);
+        hold.parts.iter().for_each(|(side, block)| parts[*side][*block as usize] += 1);
+    }
+    for (side, holders) in pool.sides.iter().zip(&parts) {
+        side.check(holders, |owner| pool.info(owner).is_published())?;
     }
     let mut free = 0;
     for block in 0..pool.blocks().total() {

@@ -5,11 +5,12 @@
 use super::evict::Kind;
 use super::hands::Hands;
 use super::hash::BlockHash;
+use super::holds::Hold;
 use super::kept::Kept;
 use super::lists::NONE;
 use super::pool::{Keep, Pool, Prefix};
 use super::seq::Seq;
-use super::types::{Attempt, BlockCopy, Config, MAX_TOKENS, Open, Opened, Placement, Room, State, WhenFull};
+use super::types::{Attempt, BlockCopy, Config, MAX_TOKENS, Open, Opened, Placement, Room, SideKind, State, WhenFull};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use crate::sync::ids::Ids;
@@ -75,7 +76,7 @@ pub struct Cache {
     pub(super) pool: Aligned<Mutex<Pool>>,
     /// Free blocks that are still mapped.
     pub(super) kept: Mutex<Kept>,
-    pub(super) pins: Mutex<HashMap<u64, Vec<u32>>>,
+    pub(super) pins: Mutex<HashMap<u64, Hold>>,
     /// Tells old uses from new ones across lanes.
     era: Aligned<AtomicU64>,
     pub(super) next_pin: AtomicU64,
@@ -132,6 +133,14 @@ impl Cache {
         if config.total_blocks == 0 || config.total_blocks > i32::MAX.unsigned_abs() {
             crate::bail!(NMC_ERR_INVALID_ARG, "total_blocks {} is not in 1..=2147483647", config.total_blocks);
         }
+        for (number, side) in config.sides.iter().enumerate() {
+            if side.blocks == 0 || side.blocks > i32::MAX.unsigned_abs() || side.kind == SideKind::Window(0) {
+                crate::bail!(
+                    NMC_ERR_INVALID_ARG,
+                    "side {number} has no blocks, too many, or an empty window: {side:?}"
+                );
+            }
+        }
         if config.max_sequences == 0 || config.max_sequences > 1 << 24 {
             crate::bail!(NMC_ERR_INVALID_ARG, "max_sequences {} is not in 1..=16777216", config.max_sequences);
         }
@@ -143,6 +152,7 @@ impl Cache {
             config.tokens_per_block,
             compare,
             config.events,
+            &config.sides,
         )?;
         // Small pools have no spare blocks in lanes: there they would be missed.
         let spare_max = (config.total_blocks as usize / (LANES * 8)).min(SPARE_MAX);
@@ -272,8 +282,13 @@ impl Cache {
 
     /// Whether there would be room if all sequences but `id` were gone.
     fn could_fit(&self, id: u64, room: Room) -> bool {
-        let mut kept: HashSet<u32> = self.pins.lock().values().flatten().copied().collect();
-        if let Ok((lane, at)) = self.locked(id) {
+        let own = self.locked(id);
+        if room.side != NONE {
+            let none = Seq::new();
+            return self.side_could_fit(room, own.as_ref().map_or(&none, |(lane, at)| &lane.seqs[*at]));
+        }
+        let mut kept: HashSet<u32> = self.pins.lock().values().flat_map(|hold| &hold.blocks).copied().collect();
+        if let Ok((lane, at)) = own {
             kept.extend(lane.seqs[at].counted().chain(lane.seqs[at].private()));
         }
         let total = u64::from(self.pool.lock().levels().total);
@@ -298,7 +313,8 @@ impl Cache {
     pub(super) fn room(&self, needed: usize) -> Room {
         let levels = self.pool.lock().levels();
         let kept = self.kept.lock().count() as u64;
-        Room { needed: needed as u64, free: u64::from(levels.free) + kept, evictable: u64::from(levels.idle) }
+        let (free, evictable) = (u64::from(levels.free) + kept, u64::from(levels.idle));
+        Room { side: NONE, needed: needed as u64, free, evictable }
     }
 
     /// The hashes of the full blocks of a prompt.
@@ -332,6 +348,12 @@ impl Cache {
             if self.config.chain.needs_comparison() && open.tokens.is_none() {
                 crate::bail!(NMC_ERR_INVALID_ARG, "with this hash the tokens are compared: give them with the hashes");
             }
+        }
+        if open.contiguous && !self.config.sides.is_empty() {
+            crate::bail!(
+                NMC_ERR_UNSUPPORTED,
+                "contiguous sequences are not for a cache that has groups with blocks of their own"
+            );
         }
         if open.priority >= super::evict::PRIORITIES {
             crate::bail!(NMC_ERR_INVALID_ARG, "priority {} is not in 0..{}", open.priority, super::evict::PRIORITIES);
@@ -508,7 +530,11 @@ impl Cache {
                 crate::bail!(NMC_ERR_INVALID_ARG, "sequence {id} has {} tokens, not {tokens}", seq.tokens);
             }
             seq.computed = seq.computed.max(tokens);
-            hands.publish(seq)
+            hands.publish(seq)?;
+            if tokens == seq.tokens && !seq.parts.is_empty() {
+                hands.settle_parts(seq, false);
+            }
+            Ok(())
         })
     }
 
@@ -519,7 +545,7 @@ impl Cache {
                 if tokens > seq.limit {
                     return Err(too_long(id, u64::from(tokens), seq.limit));
                 }
-                hands.grow(seq, self.blocks_for(tokens))
+                hands.grow_all(seq, self.blocks_for(tokens), false)
             })
         })
     }
@@ -576,6 +602,7 @@ impl Cache {
         if !matches!(done, Ok(Ok(()))) {
             Hands { cache: self, spare: &mut lane.spare }.empty(&mut new)?;
         }
+        lane.seqs[from].find_ceiling(self.config.tokens_per_block, self.config.window);
         lane.seqs[at] = new;
         if !matches!(done, Ok(Ok(()))) {
             lane.vacate(at);
@@ -599,6 +626,10 @@ impl Cache {
         let mut hands = Hands { cache: self, spare: &mut lane.spare };
         let settles = !discard && seq.state == State::Open && seq.fetching == 0;
         let published = if settles { hands.settle(seq) } else { Ok(()) };
+        if settles && !seq.parts.is_empty() {
+            // Its slot would be free otherwise.
+            hands.settle_parts(seq, true);
+        }
         let emptied = hands.empty(seq);
         let name = seq.name.take();
         // The name first: while the id is still there, nobody else can take it.
@@ -626,6 +657,9 @@ impl Cache {
             let dropped = middle.len();
             for k in middle {
                 hands.drop_block(seq, k)?;
+                if !seq.parts.is_empty() {
+                    hands.drop_parts(seq, k);
+                }
             }
             seq.rewrites += u32::from(dropped > 0);
             Ok(u32::try_from(dropped).unwrap_or(u32::MAX))

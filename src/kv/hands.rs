@@ -6,6 +6,7 @@ use super::hash::BlockHash;
 use super::lists::NONE;
 use super::pool::{Named, Pool, Prefix, Published};
 use super::seq::Seq;
+use super::side::first_seen;
 use super::types::{Attempt, BlockCopy, Open, Opened, Placement, Room, WhenFull};
 use crate::alloc::runs::Run;
 use crate::base::error::Result;
@@ -127,9 +128,12 @@ impl Hands<'_> {
         #[allow(clippy::cast_possible_truncation, reason = "fewer than the blocks of n_tokens")]
         let hit_blocks = hits as u32;
         (seq.shared, seq.published) = (hit_blocks, hit_blocks);
+        if !self.cache.config.sides.is_empty() {
+            self.begin_parts(seq, hits);
+        }
         let mut tokens = open.n_tokens;
         let want = self.cache.blocks_for(tokens);
-        let mut got = self.grow(seq, want)?;
+        let mut got = self.grow_all(seq, want, want > hits)?;
         if let Err(room) = got
             && self.cache.config.when_full == WhenFull::Shorten
         {
@@ -139,7 +143,7 @@ impl Hands<'_> {
             let hits_do = hits > 0 && open.max_hit >= open.n_tokens;
             for fits in [fits, fits / 2] {
                 if (fits > 0 || hits_do) && got.is_err() {
-                    got = self.grow(seq, hits + fits)?;
+                    got = self.grow_all(seq, hits + fits, fits > 0)?;
                 }
             }
             if got.is_ok() {
@@ -161,8 +165,23 @@ impl Hands<'_> {
         Ok(Ok(Opened { hit_tokens: hit_blocks * size, tokens }))
     }
 
-    /// Makes a sequence have at least `count` blocks. A run that cannot grow where it is moves.
-    pub fn grow(&mut self, seq: &mut Seq, count: usize) -> Result<Attempt<()>> {
+    /// Makes a sequence have at least `count` blocks, of all sides as well, and slots for states if tokens are to be
+    /// written. A run that cannot grow where it is moves.
+    pub fn grow_all(&mut self, seq: &mut Seq, count: usize, writes: bool) -> Result<Attempt<()>> {
+        if seq.parts.is_empty() {
+            return self.grow(seq, count);
+        }
+        if let Err(room) = self.grow_parts(seq, count, writes) {
+            return Ok(Err(room));
+        }
+        let got = self.grow(seq, count)?;
+        if got.is_err() {
+            self.shrink_parts(seq, writes);
+        }
+        Ok(got)
+    }
+
+    fn grow(&mut self, seq: &mut Seq, count: usize) -> Result<Attempt<()>> {
         let Some(more) = count.checked_sub(seq.blocks.len()).filter(|more| *more > 0) else { return Ok(Ok(())) };
         if seq.placement != Placement::Run {
             if seq.keeper == 0 {
@@ -187,7 +206,7 @@ impl Hands<'_> {
         let Some(run) = run else { return Ok(Err(self.short(count as usize))) };
         let written = self.cache.blocks_for(seq.tokens).min(count as usize);
         let moved = seq.blocks.iter().zip(run.first..).take(written).filter(|(from, _)| **from != NONE);
-        seq.plan.extend(moved.map(|(from, to)| BlockCopy { from: *from, to }));
+        seq.plan.extend(moved.map(|(from, to)| BlockCopy { from: *from, to, side: NONE }));
         let shared = seq.shared as usize;
         seq.held.extend(seq.blocks[..shared].iter().filter(|block| **block != NONE));
         seq.left.extend(seq.blocks[shared..].iter().filter(|block| **block != NONE));
@@ -210,10 +229,14 @@ impl Hands<'_> {
     #[inline]
     pub fn settle(&mut self, seq: &mut Seq) -> Result<()> {
         seq.computed = seq.tokens;
-        if !seq.plan.is_empty() || !seq.held.is_empty() || !seq.left.is_empty() {
+        if seq.is_unsettled() {
             self.let_go(seq)?;
         }
-        self.publish(seq)
+        self.publish(seq)?;
+        if !seq.parts.is_empty() {
+            self.settle_parts(seq, false);
+        }
+        Ok(())
     }
 
     #[cold]
@@ -223,6 +246,9 @@ impl Hands<'_> {
         self.put_back(&seq.left)?;
         seq.left.clear();
         seq.plan.clear();
+        if !seq.lent.is_empty() {
+            self.let_lent_go(seq);
+        }
         Ok(())
     }
 
@@ -276,6 +302,9 @@ impl Hands<'_> {
                     break;
                 }
             }
+            for (side, part) in pool.sides.iter_mut().zip(&mut seq.parts) {
+                part.publish(side, at, seq.blocks[at]);
+            }
             seq.chain = hash;
             seq.published += 1;
         }
@@ -309,8 +338,12 @@ impl Hands<'_> {
         if self.cache.config.window > 0 {
             self.slide(seq)?;
         }
-        if u64::from(after) > seq.blocks.len() as u64 * u64::from(size)
-            && let Err(room) = self.grow(seq, self.cache.blocks_for(after))?
+        if !seq.parts.is_empty() {
+            self.slide_parts(seq);
+        }
+        let more = u64::from(after) > seq.blocks.len() as u64 * u64::from(size);
+        if (more || !seq.parts.is_empty() && count > 0)
+            && let Err(room) = self.grow_all(seq, self.cache.blocks_for(after), count > 0)?
         {
             return Ok(Err(room));
         }
@@ -329,6 +362,41 @@ impl Hands<'_> {
 
     /// Cuts a sequence to `tokens` tokens. A block of which only a part stays, and that others may read, is copied.
     pub fn truncate(&mut self, seq: &mut Seq, tokens: u32) -> Result<Attempt<()>> {
+        self.check_window(seq, tokens)?;
+        if seq.parts.is_empty() || tokens == seq.tokens {
+            return self.cut_blocks(seq, tokens);
+        }
+        let ready = match self.prepare_cut(seq, tokens)? {
+            Ok(ready) => ready,
+            Err(room) => return Ok(Err(room)),
+        };
+        let cut = self.cut_blocks(seq, tokens);
+        match cut {
+            Ok(Ok(())) => self.cut_parts(seq, tokens, ready),
+            _ => self.abandon_cut(&ready),
+        }
+        cut
+    }
+
+    /// Fails if blocks left the window that the next token after `tokens` would see.
+    fn check_window(&self, seq: &Seq, tokens: u32) -> Result<()> {
+        let (window, size) = (self.cache.config.window, self.cache.per_block());
+        if window == 0 || tokens == seq.tokens {
+            return Ok(());
+        }
+        let seen = first_seen(tokens, window, size).min(tokens.div_ceil(size));
+        if seen < seq.slid.min(tokens.div_ceil(size)) {
+            let (id, slid) = (seq.id, seq.slid);
+            crate::bail!(
+                NMC_ERR_UNSUPPORTED,
+                "sequence {id} cannot be cut to {tokens} tokens: their window begins in block {seen}, and blocks before \
+                 {slid} have left it"
+            );
+        }
+        Ok(())
+    }
+
+    fn cut_blocks(&mut self, seq: &mut Seq, tokens: u32) -> Result<Attempt<()>> {
         let size = self.cache.per_block();
         let keep = self.cache.blocks_for(tokens);
         let rest = (tokens % size) as usize;
@@ -392,7 +460,7 @@ impl Hands<'_> {
         self.let_blocks_go(seq, keep)?;
         seq.shared = u32::try_from(keep - 1).unwrap_or(u32::MAX);
         if let Some(fresh) = fresh.pop() {
-            seq.plan.push(BlockCopy { from: tail, to: fresh });
+            seq.plan.push(BlockCopy { from: tail, to: fresh, side: NONE });
             seq.blocks[keep - 1] = fresh;
             seq.held.push(tail);
             seq.rewrites += 1;
@@ -432,6 +500,11 @@ impl Hands<'_> {
         let full = (parent.tokens / size) as usize;
         let tail = parent.blocks[..self.cache.blocks_for(parent.tokens)].get(full).copied();
         let mut fresh = Vec::new();
+        if !parent.parts.is_empty()
+            && let Err(room) = self.fork_parts(parent, child)
+        {
+            return Ok(Err(room));
+        }
         if tail.is_some()
             && let Err(room) = self.gain(child.keeper, full, 1, &mut fresh)?
         {
@@ -449,7 +522,7 @@ impl Hands<'_> {
         child.blocks.extend_from_slice(&parent.blocks[..full]);
         if let (Some(from), Some(to)) = (tail, fresh.first().copied()) {
             child.blocks.push(to);
-            child.plan.push(BlockCopy { from, to });
+            child.plan.push(BlockCopy { from, to, side: NONE });
         }
         child.inherit(parent);
         Ok(Ok(()))
@@ -458,6 +531,9 @@ impl Hands<'_> {
     /// Lets go of everything.
     pub fn empty(&mut self, seq: &mut Seq) -> Result<()> {
         self.let_go(seq)?;
+        if !seq.parts.is_empty() {
+            self.let_parts_go(seq);
+        }
         self.let_blocks_go(seq, 0)?;
         seq.stop_publishing();
         seq.published = 0;
@@ -472,11 +548,7 @@ impl Hands<'_> {
 
     /// Drops the blocks that the next token's window does not reach.
     fn slide(&mut self, seq: &mut Seq) -> Result<()> {
-        let window = self.cache.config.window;
-        if window == 0 || seq.tokens < window {
-            return Ok(());
-        }
-        let end = (seq.tokens + 1 - window) / self.cache.per_block();
+        let end = first_seen(seq.tokens, self.cache.config.window, self.cache.per_block());
         for k in seq.slid..end {
             if seq.blocks[k as usize] != NONE {
                 self.drop_block(seq, k as usize)?;

@@ -5,9 +5,33 @@ use super::cache::Cache;
 use super::hands::Hands;
 use super::hash::BlockHash;
 use super::lists::NONE;
+use super::pool::Pool;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_NOT_FOUND;
 use std::sync::atomic::Ordering;
+
+/// Blocks that are held together.
+#[derive(Debug, Default)]
+pub(super) struct Hold {
+    pub blocks: Vec<u32>,
+    /// Blocks of sides, with their sides.
+    pub parts: Vec<(usize, u32)>,
+}
+
+impl Hold {
+    /// Its blocks of one side.
+    pub fn of_side(&self, side: u32) -> impl Iterator<Item = u32> + '_ {
+        self.parts.iter().filter(move |(number, _)| *number == side as usize).map(|(_, block)| *block)
+    }
+
+    /// Lets go of everything.
+    fn release(&self, pool: &mut Pool) -> Result<()> {
+        for (number, block) in &self.parts {
+            pool.sides[*number].release(*block);
+        }
+        pool.release(&self.blocks)
+    }
+}
 
 #[cold]
 fn no_pin(pin: u64) -> Error {
@@ -28,7 +52,13 @@ impl Cache {
             for block in &blocks {
                 pool.acquire(*block);
             }
-            pins.insert(pin, blocks);
+            let mut parts = Vec::new();
+            for (number, side) in pool.sides.iter_mut().enumerate() {
+                let needed: Vec<u32> = side.needed(&blocks).collect();
+                needed.iter().for_each(|block| side.acquire(*block));
+                parts.extend(needed.into_iter().map(|block| (number, block)));
+            }
+            pins.insert(pin, Hold { blocks, parts });
             Ok((pin, covered))
         })
     }
@@ -45,7 +75,7 @@ impl Cache {
                 pool.acquire(*block);
             }
             let named = held.iter().map(|block| (*block, pool.hash(*block))).collect();
-            pins.insert(number, held);
+            pins.insert(number, Hold { blocks: held, parts: Vec::new() });
             Ok(named)
         })
     }
@@ -103,7 +133,7 @@ impl Cache {
             seq.shared = seq.shared.max(u32::try_from(first + count).unwrap_or(u32::MAX));
             seq.fetching = number;
             let named = held.iter().copied().zip(hashes.iter().copied()).collect();
-            pins.insert(number, held);
+            pins.insert(number, Hold { blocks: held, parts: Vec::new() });
             Ok(named)
         })
     }
@@ -132,7 +162,7 @@ impl Cache {
     /// Ends a pin, or the hold of a transfer.
     pub(super) fn let_hold_go(&self, number: u64) -> Result<()> {
         let mut pins = self.pins.lock();
-        let Some(blocks) = pins.remove(&number) else { return Err(no_pin(number)) };
-        self.pool.lock().release(&blocks)
+        let Some(hold) = pins.remove(&number) else { return Err(no_pin(number)) };
+        hold.release(&mut self.pool.lock())
     }
 }

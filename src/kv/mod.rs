@@ -4,7 +4,8 @@
 //!
 //! `cache` is the way in: sequences in lanes (`seq`, and `hands` that work on one), the shared `pool` below with its
 //! index (`lists`, `evict` for what goes next, `hash` for what is equal), `tables` for kernels,
-//! `report` and `audit` for people and for proof, `holds` for what is neither a sequence's nor free.
+//! `report` and `audit` for people and for proof, `holds` for what is neither a sequence's nor free. Layers that do not
+//! keep every token have blocks of their own in a `side`, of which a sequence has `parts`; `hybrid` moves them along.
 
 pub mod arena;
 mod audit;
@@ -15,13 +16,16 @@ pub mod geometry;
 mod hands;
 pub mod hash;
 mod holds;
+mod hybrid;
 mod kept;
 mod lists;
 pub mod mapped;
+mod parts;
 mod pool;
 mod report;
 mod roots;
 mod seq;
+mod side;
 mod space;
 pub mod tables;
 pub mod transfer;

@@ -7,6 +7,8 @@ use super::evict::{Kind, Policy};
 use super::hash::BlockHash;
 use super::lists::{Info, NONE};
 use super::roots::{FIRST_ROOT, Roots};
+use super::side::Side;
+use super::types::SideConfig;
 use crate::alloc::blocks::{Blocks, Strategy};
 use crate::alloc::runs::Run;
 use crate::base::error::Result;
@@ -75,6 +77,8 @@ pub struct Pool {
     /// Blocks that were evicted to make room.
     evicted: u64,
     events: Events,
+    /// Layers with blocks of their own.
+    pub sides: Vec<Side>,
 }
 
 /// Numbers about a pool.
@@ -124,6 +128,7 @@ impl Pool {
         tokens_per_block: u32,
         compare: bool,
         events: u32,
+        sides: &[SideConfig],
     ) -> Result<Self> {
         let mut pool = Self {
             blocks: Blocks::new(total, strategy)?,
@@ -138,6 +143,7 @@ impl Pool {
             idle: 0,
             evicted: 0,
             events: Events::new(events),
+            sides: sides.iter().map(|side| Side::new(*side, tokens_per_block)).collect(),
         };
         pool.fit(total);
         Ok(pool)
@@ -150,6 +156,9 @@ impl Pool {
         self.policy.fit(total);
         if self.compare {
             self.tokens.resize(total * self.tokens_per_block, 0);
+        }
+        for side in &mut self.sides {
+            side.fit(total);
         }
     }
 
@@ -171,6 +180,7 @@ impl Pool {
             + self.buckets.capacity() * 4
             + self.policy.bytes()
             + self.events.bytes()
+            + self.sides.iter().map(Side::bytes).sum::<usize>()
     }
 
     /// How the free blocks are scattered.
@@ -292,13 +302,34 @@ impl Pool {
 
     /// How many leading blocks are published; holds none.
     pub fn matching(&self, prefix: Prefix<'_>) -> usize {
-        self.walk(prefix, |_| {})
+        if self.sides.is_empty() {
+            return self.walk(prefix, |_| {});
+        }
+        let mut blocks = Vec::new();
+        self.walk(prefix, |block| blocks.push(block));
+        self.usable(&blocks)
+    }
+
+    /// How many of these leading blocks a sequence can begin with, so that every side has what comes next.
+    fn usable(&self, blocks: &[u32]) -> usize {
+        let mut count = blocks.len();
+        loop {
+            let reach = self.sides.iter().fold(count, |count, side| side.reach(blocks, count));
+            if reach == count {
+                return count;
+            }
+            count = reach;
+        }
     }
 
     /// Adds the blocks of the longest published prefix to `out`; the caller holds them now.
     pub fn acquire_prefix(&mut self, prefix: Prefix<'_>, out: &mut Vec<u32>) -> usize {
         let before = out.len();
-        let found = self.walk(prefix, |block| out.push(block));
+        let mut found = self.walk(prefix, |block| out.push(block));
+        if !self.sides.is_empty() {
+            found = self.usable(&out[before..]);
+            out.truncate(before + found);
+        }
         for block in &out[before..] {
             self.acquire(*block);
         }
@@ -478,6 +509,9 @@ impl Pool {
             self.roots.leave(entry.parent);
         }
         self.events.push(What::Removed, entry.hash, BlockHash::default());
+        for side in &mut self.sides {
+            side.detach(block);
+        }
         self.policy.removed(&mut self.info, block);
         self.info[block as usize].set_published(false);
         self.info[block as usize].parent = NONE;
@@ -628,6 +662,7 @@ impl Pool {
             }
             self.info.truncate(total as usize);
             self.policy.fit(total as usize);
+            self.sides.iter_mut().for_each(|side| side.fit(total as usize));
             self.tokens.truncate(total as usize * self.tokens_per_block * usize::from(self.compare));
         }
         let buckets = buckets_for(total);

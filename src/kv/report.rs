@@ -6,7 +6,7 @@ use super::events::Event;
 use super::hash::BlockHash;
 use super::lists::NONE;
 use super::seq::Seq;
-use super::types::{Placement, SeqInfo, State, Stats};
+use super::types::{Placement, SeqInfo, SideStats, State, Stats};
 use crate::base::error::Result;
 use parking_lot::MutexGuard;
 use std::fmt::Write;
@@ -130,6 +130,14 @@ impl Cache {
         let _ = writeln!(text, "Allocation state:\n  Sequences: {}", stats.sequences);
         for (name, blocks) in [("Used", stats.used), ("Cached, idle", stats.idle), ("Free", stats.free)] {
             let _ = writeln!(text, "  {name}: {blocks} blocks, {:.2} MB", megabytes(blocks));
+        }
+        for (number, side) in config.sides.iter().enumerate() {
+            let SideStats { total, free, idle, used, .. } = self.side_stats(u32::try_from(number).unwrap_or(NONE));
+            let _ = writeln!(
+                text,
+                "  Group with own blocks, {:?}: {used} used, {idle} idle, {free} free of {total}",
+                side.kind
+            );
         }
         let _ = writeln!(text, "  Fragmentation: {:.2}", self.fragmentation());
         let _ = writeln!(

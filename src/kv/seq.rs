@@ -6,6 +6,7 @@
 
 use super::hash::BlockHash;
 use super::lists::NONE;
+use super::parts::Part;
 use super::pool::Keep;
 use super::types::{BlockCopy, Placement, State};
 use crate::base::error::Result;
@@ -57,6 +58,10 @@ pub struct Seq {
     pub keep: Keep,
     /// The addresses that map its blocks; 0 for none.
     pub keeper: u64,
+    /// What it has of each side of the cache.
+    pub parts: Vec<Part>,
+    /// Blocks of sides that a copy still reads, with their sides; let go with the next call.
+    pub lent: Vec<(usize, u32)>,
     pub name: Option<Box<[u8]>>,
 }
 
@@ -89,6 +94,8 @@ impl Seq {
             keep: Keep::default(),
             keeper: 0,
             last_use: (0, 0),
+            parts: Vec::new(),
+            lent: Vec::new(),
             name: None,
         }
     }
@@ -109,8 +116,7 @@ impl Seq {
 
     /// Finds the ceiling anew, after anything but [`Seq::bump`] changed the sequence.
     pub fn find_ceiling(&mut self, tokens_per_block: u32, window: u32) {
-        let unsettled = !self.plan.is_empty() || !self.held.is_empty() || !self.left.is_empty();
-        if self.state != State::Open || unsettled || self.fetching != 0 {
+        if self.state != State::Open || self.is_unsettled() || self.fetching != 0 {
             self.ceiling = 0;
             return;
         }
@@ -119,6 +125,14 @@ impl Seq {
             if self.known || !self.ahead.is_empty() { (self.published + 1) * tokens_per_block } else { u32::MAX };
         let slides = if window == 0 { u32::MAX } else { window - 1 + (self.slid + 1) * tokens_per_block };
         self.ceiling = fits.min(self.limit).min(publishes).min(slides);
+        for part in &self.parts {
+            self.ceiling = self.ceiling.min(part.ceiling(tokens_per_block));
+        }
+    }
+
+    /// Whether copies are to be made, or what they read is still held.
+    pub const fn is_unsettled(&self) -> bool {
+        !self.plan.is_empty() || !self.held.is_empty() || !self.left.is_empty() || !self.lent.is_empty()
     }
 
     /// Makes it like new, but keeps the memory of its lists.
@@ -132,6 +146,8 @@ impl Seq {
         self.held.clear();
         self.left.clear();
         self.scores.clear();
+        self.parts.clear();
+        self.lent.clear();
         (self.tokens, self.computed, self.shared, self.published, self.rewrites, self.slid) = (0, 0, 0, 0, 0, 0);
         self.fetching = 0;
         self.keeper = 0;
@@ -147,7 +163,11 @@ impl Seq {
     /// Bytes of memory that its lists take.
     pub fn bytes(&self) -> usize {
         let words = self.blocks.capacity() + self.pending.capacity() + self.held.capacity() + self.left.capacity();
-        size_of::<Self>() + (words + self.scores.capacity()) * 4 + self.ahead.capacity() * size_of::<BlockHash>()
+        let parts: usize = self.parts.iter().map(Part::bytes).sum();
+        size_of::<Self>()
+            + (words + self.scores.capacity()) * 4
+            + self.ahead.capacity() * size_of::<BlockHash>()
+            + parts
     }
 
     /// Where its blocks begin, if they are contiguous and there are any; those that were dropped leave their places.

@@ -4,6 +4,7 @@
 
 use super::cache::Cache;
 use super::lists::NONE;
+use super::parts::Part;
 use super::seq::Seq;
 use crate::base::error::Result;
 
@@ -37,10 +38,12 @@ pub enum Format {
 impl Cache {
     /// Writes the rows of a dense table, one for each sequence (two with [`Format::Offsets`]); returns how many entries
     /// were written. `rows` has a [`Row`] for each sequence. Entries after the last block become `pad` if the row was
-    /// longer before, or is new.
+    /// longer before, or is new. Blocks are those of a side, or with [`NONE`] those of the cache.
+    #[allow(clippy::too_many_arguments, reason = "a table has as many properties")]
     pub fn write_dense(
         &self,
         ids: &[u64],
+        side: u32,
         format: Format,
         width: usize,
         pad: i32,
@@ -61,12 +64,12 @@ impl Cache {
         let stride = width * sides;
         self.read_each(ids, |at, seq| {
             let (row, out) = (&mut rows[at], &mut out[at * stride..(at + 1) * stride]);
-            let blocks = self.used_blocks(seq);
+            let (blocks, rewrites) = self.used_blocks(seq, side)?;
             if blocks.len() > width {
                 let (id, n) = (seq.id, blocks.len());
                 crate::bail!(NMC_ERR_TOO_SMALL, "sequence {id} has {n} blocks, a row of the table {width}");
             }
-            let same = row.uid == seq.uid && row.rewrites == seq.rewrites && row.blocks as usize <= blocks.len();
+            let same = row.uid == seq.uid && row.rewrites == rewrites && row.blocks as usize <= blocks.len();
             let from = if same { row.blocks as usize } else { 0 };
             for (side, out) in out.chunks_exact_mut(width.max(1)).enumerate() {
                 written += write_row(&blocks[from..], format, side, &mut out[from..]);
@@ -76,15 +79,22 @@ impl Cache {
                 }
             }
             let count = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
-            *row = Row { uid: seq.uid, rewrites: seq.rewrites, blocks: count };
+            *row = Row { uid: seq.uid, rewrites, blocks: count };
             Ok(())
         })?;
         Ok(written)
     }
 
-    /// The blocks that hold tokens.
-    fn used_blocks<'s>(&self, seq: &'s Seq) -> &'s [u32] {
-        &seq.blocks[..self.blocks_for(seq.tokens)]
+    /// The blocks that hold tokens, of a side or of the cache, and how often they changed.
+    pub(super) fn used_blocks<'s>(&self, seq: &'s Seq, side: u32) -> Result<(&'s [u32], u32)> {
+        let count = self.blocks_for(seq.tokens);
+        if side == NONE {
+            return Ok((&seq.blocks[..count], seq.rewrites));
+        }
+        match seq.parts.get(side as usize) {
+            Some(Part::Window(strip)) => Ok((&strip.blocks[..count], strip.rewrites)),
+            _ => crate::bail!(NMC_ERR_INVALID_ARG, "a recurrent group has no table; nmc_kv_states has its slots"),
+        }
     }
 
     /// Writes the compressed form: where each sequence's blocks begin, the blocks, and how full the last one is (1 to
@@ -93,6 +103,7 @@ impl Cache {
     pub fn write_csr(
         &self,
         ids: &[u64],
+        side: u32,
         indptr: &mut [i32],
         indices: &mut [i32],
         last_len: &mut [i32],
@@ -104,7 +115,7 @@ impl Cache {
         let mut at = 0;
         indptr[0] = 0;
         self.read_each(ids, |i, seq| {
-            let blocks = self.used_blocks(seq);
+            let (blocks, _) = self.used_blocks(seq, side)?;
             if let Some(out) = indices.get_mut(at..at + blocks.len()) {
                 write_row(blocks, Format::Dense, 0, out);
             }
@@ -120,7 +131,7 @@ impl Cache {
 
     /// Writes the slots (block x tokens_per_block + place in the block) of the last `counts[i]` tokens of each sequence,
     /// one after the other; without counts, of the last token. A dropped block gives -1. Returns how many there are.
-    pub fn write_slots(&self, ids: &[u64], counts: Option<&[u32]>, out: &mut [i64]) -> Result<usize> {
+    pub fn write_slots(&self, ids: &[u64], side: u32, counts: Option<&[u32]>, out: &mut [i64]) -> Result<usize> {
         let size = self.per_block();
         let mut at = 0;
         self.read_each(ids, |i, seq| {
@@ -128,10 +139,11 @@ impl Cache {
             let Some(first) = seq.tokens.checked_sub(count) else {
                 crate::bail!(NMC_ERR_INVALID_ARG, "sequence {} has {} tokens, not {count}", seq.id, seq.tokens)
             };
+            let (blocks, _) = self.used_blocks(seq, side)?;
             let end = at + count as usize;
             if let Some(out) = out.get_mut(at..end) {
                 for (token, out) in (first..seq.tokens).zip(out) {
-                    *out = slot(seq, token, size);
+                    *out = slot(blocks, token, size);
                 }
             }
             at = end;
@@ -141,8 +153,8 @@ impl Cache {
     }
 }
 
-fn slot(seq: &Seq, token: u32, size: u32) -> i64 {
-    match seq.blocks[(token / size) as usize] {
+fn slot(blocks: &[u32], token: u32, size: u32) -> i64 {
+    match blocks[(token / size) as usize] {
         NONE => -1,
         block => i64::from(block) * i64::from(size) + i64::from(token % size),
     }

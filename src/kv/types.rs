@@ -2,6 +2,7 @@
 
 use super::evict::Kind;
 use super::hash::{BlockHash, Chain};
+use super::lists::NONE;
 use crate::alloc::blocks::Strategy;
 use crate::base::error::Error;
 use crate::base::status::NMC_ERR_NO_SPACE;
@@ -43,6 +44,29 @@ pub struct Config {
     pub window: u32,
     /// Events that are kept for readers; 0 for none.
     pub events: u32,
+    /// Layers whose blocks have numbers of their own.
+    pub sides: Vec<SideConfig>,
+}
+
+/// Layers that do not keep every token, and so have blocks of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SideConfig {
+    /// How many.
+    pub blocks: u32,
+    /// What they hold.
+    pub kind: SideKind,
+}
+
+/// What the blocks of a side hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SideKind {
+    /// Keys and values of the last so many tokens.
+    Window(u32),
+    /// The state of a sequence after all its tokens; a block is a slot.
+    State {
+        /// The state after every so many blocks is kept for later sequences; 0 for none but those that are asked for.
+        every: u32,
+    },
 }
 
 /// Where a sequence's blocks lie.
@@ -68,8 +92,10 @@ pub enum State {
 }
 
 /// How much room there was when there was not enough. Counts of blocks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
+    /// Whose blocks there were too few of: a side's, or [`NONE`] for those of the cache.
+    pub side: u32,
     /// Blocks that were wanted.
     pub needed: u64,
     /// Blocks that nobody has.
@@ -83,10 +109,11 @@ impl Room {
     #[cold]
     #[must_use]
     pub fn error(self) -> Error {
-        let Self { needed, free, evictable } = self;
+        let Self { side, needed, free, evictable } = self;
+        let whose = if side == NONE { "" } else { " of a group with blocks of its own" };
         let text = format!(
-            "{needed} blocks are needed, {free} are free and {evictable} hold cached prefixes that could go; close or \
-             preempt a sequence"
+            "{needed} blocks{whose} are needed, {free} are free and {evictable} hold cached prefixes that could go; close \
+             or preempt a sequence"
         );
         Error::new(NMC_ERR_NO_SPACE, text)
     }
@@ -135,12 +162,13 @@ pub struct Opened {
 
 /// The contents of one block are to be copied to another, before the next call for the sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
 pub struct BlockCopy {
     /// The block to read.
     pub from: u32,
     /// The block to write.
     pub to: u32,
+    /// Whose blocks these are: a side's, or [`NONE`] for those of the cache.
+    pub side: u32,
 }
 
 /// What a sequence is.
@@ -197,4 +225,19 @@ pub struct Stats {
     pub deduplicated: u64,
     /// Memory of the books.
     pub bytes: u64,
+}
+
+/// Numbers about a side. Blocks: `total = free + idle + used`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SideStats {
+    /// Blocks.
+    pub total: u64,
+    /// Blocks that nobody has.
+    pub free: u64,
+    /// Blocks that a later sequence could use, and that nobody holds.
+    pub idle: u64,
+    /// Blocks that sequences or pins hold.
+    pub used: u64,
+    /// Blocks that were evicted to make room.
+    pub evicted: u64,
 }

@@ -18,7 +18,7 @@ functions! {
     append = c"nmc_kv_append" (*mut nmc_kv_t, u64, *const u32, u64, *mut nmc_kv_room_t);
     append_batch = c"nmc_kv_append_batch" (*mut nmc_kv_t, *const u64, *const u32, usize, *mut Status);
     truncate = c"nmc_kv_truncate" (*mut nmc_kv_t, u64, u64, *mut nmc_kv_room_t);
-    table = c"nmc_kv_table" (*mut nmc_kv_t, u32, *const u64, usize, *mut nmc_kv_row_t, *mut i32, usize, i32, *mut u64);
+    table = c"nmc_kv_table" (*mut nmc_kv_t, u32, u32, *const u64, usize, *mut nmc_kv_row_t, *mut i32, usize, i32, *mut u64);
     hash = c"nmc_kv_hash" (*mut nmc_kv_t, *const u32, u64, nmc_slice_t, *mut nmc_kv_hash_t);
     stats = c"nmc_kv_stats" (*mut nmc_kv_t, *mut nmc_kv_stats_t);
 }
@@ -130,6 +130,7 @@ impl Kv {
         let status = unsafe {
             (self.functions.table)(
                 self.handle,
+                0,
                 NMC_KV_TABLE_BLOCKS,
                 ids.as_ptr(),
                 ids.len(),

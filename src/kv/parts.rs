@@ -1,0 +1,349 @@
+//! What a sequence has of each side: the blocks of its window, or the slots of its state. Pure bookkeeping; the lane's
+//! lock guards the sequence, the pool's the side.
+//!
+//! A state is never overwritten while others may read it. The slot that the next tokens write is the one that holds the
+//! state if nobody else has that, and a fresh one if it was kept for others or came from them: kernels that read one slot
+//! and write another copy nothing.
+
+use super::lists::NONE;
+use super::side::{Side, first_seen};
+use super::types::{BlockCopy, SideKind};
+
+/// What a sequence has of one side.
+#[derive(Debug)]
+pub enum Part {
+    Window(Strip),
+    State(Slots),
+}
+
+/// Blocks of the window.
+#[derive(Debug, Default)]
+pub struct Strip {
+    window: u32,
+    /// In order; [`NONE`] where one left the window or was dropped.
+    pub blocks: Vec<u32>,
+    /// How often an entry that was there before changed.
+    pub rewrites: u32,
+    /// Leading blocks that left the window.
+    slid: u32,
+}
+
+/// Slots of the state. Each is [`NONE`] if there is none.
+#[derive(Debug)]
+pub struct Slots {
+    /// Holds the state after `base` tokens.
+    pub state: u32,
+    /// Gets the state after all tokens; `state` itself where that may be overwritten.
+    pub next: u32,
+    base: u32,
+    /// Others may have `state`.
+    shared: bool,
+}
+
+impl Part {
+    pub fn new(kind: SideKind) -> Self {
+        match kind {
+            SideKind::Window(window) => Self::Window(Strip { window, ..Strip::default() }),
+            SideKind::State { .. } => Self::State(Slots { state: NONE, next: NONE, base: 0, shared: false }),
+        }
+    }
+
+    /// Holds what a sequence needs that begins with these blocks of the index, of `tokens` tokens.
+    pub fn begin(&mut self, side: &mut Side, owners: &[u32], tokens: u32) {
+        match self {
+            Self::Window(strip) => {
+                let seen = side.seen(owners.len());
+                strip.slid = u32::try_from(seen).unwrap_or(u32::MAX);
+                strip.blocks.resize(seen, NONE);
+                for owner in &owners[seen..] {
+                    strip.blocks.push(hold(side, *owner));
+                }
+            }
+            Self::State(slots) => {
+                if let Some(last) = owners.last() {
+                    (slots.state, slots.base, slots.shared) = (hold(side, *last), tokens, true);
+                }
+            }
+        }
+    }
+
+    /// Gets room for `count` blocks in all, and, if tokens are to be written, a slot for the state after them.
+    pub fn grow(&mut self, side: &mut Side, count: usize, writes: bool) -> Result<(), usize> {
+        match self {
+            Self::Window(strip) => {
+                let more = count.saturating_sub(strip.blocks.len());
+                if side.take(more, &mut strip.blocks) { Ok(()) } else { Err(more) }
+            }
+            Self::State(slots) if !writes || slots.next != NONE => Ok(()),
+            Self::State(slots) => {
+                slots.shared = false;
+                if slots.state != NONE && side.is_ours_alone(slots.state) {
+                    slots.next = slots.state;
+                    return Ok(());
+                }
+                let mut fresh = Vec::new();
+                if !side.take(1, &mut fresh) {
+                    return Err(1);
+                }
+                slots.next = fresh[0];
+                Ok(())
+            }
+        }
+    }
+
+    /// Undoes [`Part::grow`], down to `count` blocks.
+    pub fn shrink(&mut self, side: &mut Side, count: usize, wrote: bool) {
+        match self {
+            Self::Window(strip) => strip.cut(side, count),
+            Self::State(slots) if wrote => slots.forget_next(side),
+            Self::State(_) => {}
+        }
+    }
+
+    /// All tokens, of which there are so many, are computed.
+    pub fn settle(&mut self, side: &mut Side, tokens: u32) {
+        let Self::State(slots) = self else { return };
+        if slots.next != NONE {
+            if slots.state != NONE && slots.state != slots.next {
+                side.release(slots.state);
+            }
+            (slots.state, slots.next, slots.base) = (slots.next, NONE, tokens);
+        }
+    }
+
+    /// Keeps the state for sequences that begin with the block `owner` of the index and those before it.
+    pub fn keep(&mut self, side: &mut Side, owner: u32) {
+        if let Self::State(slots) = self
+            && slots.state != NONE
+        {
+            slots.state = side.attach(owner, slots.state);
+            slots.shared = true;
+        }
+    }
+
+    /// The block at `at` entered the index as `owner`.
+    pub fn publish(&mut self, side: &mut Side, at: usize, owner: u32) {
+        if let Self::Window(strip) = self
+            && let Some(block) = strip.blocks.get_mut(at).filter(|block| **block != NONE)
+        {
+            let now = side.attach(owner, *block);
+            strip.rewrites += u32::from(now != *block);
+            *block = now;
+        }
+    }
+
+    /// Lets go of the blocks that the next token after `tokens` does not see.
+    pub fn slide(&mut self, side: &mut Side, tokens: u32, tokens_per_block: u32) {
+        if let Self::Window(strip) = self {
+            let end = first_seen(tokens, strip.window, tokens_per_block);
+            for at in strip.slid..end {
+                strip.drop(side, at as usize);
+            }
+            strip.slid = strip.slid.max(end);
+        }
+    }
+
+    /// Lets go of one block; its tokens keep their positions.
+    pub fn drop(&mut self, side: &mut Side, at: usize) {
+        if let Self::Window(strip) = self {
+            strip.drop(side, at);
+        }
+    }
+
+    /// Gets what a cut to `tokens` tokens needs: blocks that left the window and are seen again, a kept state, a block to
+    /// copy the last one to. `owners` are the blocks of the sequence.
+    pub fn prepare_cut(&self, side: &mut Side, owners: &[u32], tokens: u32, size: u32) -> Result<Ready, NoCut> {
+        let (full, keep) = ((tokens / size) as usize, tokens.div_ceil(size) as usize);
+        let mut ready = Ready::default();
+        let mut copies = false;
+        match self {
+            Self::Window(strip) => {
+                let seen = first_seen(tokens, strip.window, size) as usize;
+                ready.missing = (seen..keep).filter(|at| strip.blocks[*at] == NONE).collect();
+                copies = full < keep && ready.missing.last() != Some(&full) && !side.is_ours_alone(strip.blocks[full]);
+            }
+            Self::State(slots) => {
+                ready.undone = tokens == slots.base && slots.next != slots.state;
+                if !ready.undone && tokens > 0 {
+                    ready.missing.push(keep - 1);
+                }
+            }
+        }
+        let peer = |side: &Side, at: usize| owners.get(at).filter(|_| at < full).and_then(|owner| side.peer(*owner));
+        if !ready.missing.iter().all(|at| peer(side, *at).is_some()) {
+            return Err(NoCut::Gone);
+        }
+        ready.found = ready.missing.iter().map(|at| hold(side, owners[*at])).collect();
+        if copies && !side.take(1, &mut ready.fresh) {
+            ready.let_go(side);
+            return Err(NoCut::Room);
+        }
+        Ok(ready)
+    }
+
+    /// Cuts to `tokens` tokens. Returns a block that is to be copied to another; the caller holds it from now on.
+    pub fn cut(&mut self, side: &mut Side, tokens: u32, size: u32, mut ready: Ready) -> Option<(u32, u32)> {
+        match self {
+            Self::Window(strip) => {
+                strip.cut(side, tokens.div_ceil(size) as usize);
+                strip.rewrites += 1;
+                for (at, block) in ready.missing.iter().zip(&ready.found) {
+                    strip.blocks[*at] = *block;
+                }
+                strip.slid = strip.slid.min(first_seen(tokens, strip.window, size));
+                let fresh = ready.fresh.pop()?;
+                Some((std::mem::replace(strip.blocks.last_mut()?, fresh), fresh))
+            }
+            Self::State(slots) => {
+                slots.forget_next(side);
+                if !ready.undone {
+                    if slots.state != NONE {
+                        side.release(slots.state);
+                    }
+                    (slots.state, slots.base, slots.shared) = (ready.found.pop().unwrap_or(NONE), tokens, true);
+                }
+                None
+            }
+        }
+    }
+
+    /// What a fork has, of which the first `full` blocks are full. `fresh` is for a copy of the block after them.
+    pub fn fork(&mut self, side: &mut Side, tokens: u32, full: usize, fresh: Option<u32>) -> (Self, Option<u32>) {
+        match self {
+            Self::Window(strip) => {
+                let mut blocks = strip.blocks[..full].to_vec();
+                for block in blocks.iter().filter(|block| **block != NONE) {
+                    side.acquire(*block);
+                }
+                blocks.extend(fresh);
+                let tail = fresh.map(|_| strip.blocks[full]);
+                (Self::Window(Strip { window: strip.window, blocks, rewrites: 0, slid: strip.slid }), tail)
+            }
+            Self::State(slots) => {
+                let state = if slots.next == NONE { slots.state } else { slots.next };
+                if state != NONE {
+                    side.acquire(state);
+                    slots.shared = true;
+                }
+                (Self::State(Slots { state, next: NONE, base: tokens, shared: true }), None)
+            }
+        }
+    }
+
+    /// Whether a fork of a sequence whose last block is not full needs a block to copy it to.
+    pub const fn fork_copies(&self) -> bool {
+        matches!(self, Self::Window(_))
+    }
+
+    /// Lets go of everything.
+    pub fn let_go(&mut self, side: &mut Side) {
+        self.shrink(side, 0, true);
+        if let Self::State(slots) = self
+            && slots.state != NONE
+        {
+            side.release(slots.state);
+            slots.state = NONE;
+        }
+    }
+
+    /// The blocks that it holds.
+    pub fn held(&self) -> impl Iterator<Item = u32> + '_ {
+        let (blocks, slots) = match self {
+            Self::Window(strip) => (&strip.blocks[..], [NONE; 2]),
+            Self::State(slots) => (&[][..], [slots.state, if slots.next == slots.state { NONE } else { slots.next }]),
+        };
+        blocks.iter().copied().chain(slots).filter(|block| *block != NONE)
+    }
+
+    /// While the tokens are fewer, one more needs nothing from here.
+    pub fn ceiling(&self, tokens_per_block: u32) -> u32 {
+        match self {
+            Self::Window(strip) => {
+                let fits = u32::try_from(strip.blocks.len()).unwrap_or(u32::MAX).saturating_mul(tokens_per_block);
+                fits.min(strip.window - 1 + (strip.slid + 1) * tokens_per_block)
+            }
+            Self::State(slots) if slots.shared || slots.next == NONE || slots.next != slots.state => 0,
+            Self::State(_) => u32::MAX,
+        }
+    }
+
+    /// Bytes of memory that it takes.
+    pub const fn bytes(&self) -> usize {
+        match self {
+            Self::Window(strip) => size_of::<Self>() + strip.blocks.capacity() * 4,
+            Self::State(_) => size_of::<Self>(),
+        }
+    }
+}
+
+/// What a cut needs; holds its blocks.
+#[derive(Debug, Default)]
+pub struct Ready {
+    /// Places whose blocks are there again, or for a state the place of the block after which it is kept.
+    missing: Vec<usize>,
+    /// Those blocks.
+    found: Vec<u32>,
+    /// For a copy of the last block.
+    fresh: Vec<u32>,
+    /// The state from before the last tokens is still there.
+    undone: bool,
+}
+
+impl Ready {
+    /// Gives up the cut.
+    pub fn let_go(&self, side: &mut Side) {
+        for block in self.found.iter().chain(&self.fresh) {
+            side.release(*block);
+        }
+    }
+}
+
+/// Why a sequence cannot be cut.
+pub enum NoCut {
+    /// What the next token needs is no longer there.
+    Gone,
+    /// There is no block for a copy.
+    Room,
+}
+
+/// Holds the block that belongs to a block of the index.
+fn hold(side: &mut Side, owner: u32) -> u32 {
+    let Some(block) = side.peer(owner) else { return NONE };
+    side.acquire(block);
+    block
+}
+
+impl Strip {
+    fn drop(&mut self, side: &mut Side, at: usize) {
+        if let Some(block) = self.blocks.get_mut(at).filter(|block| **block != NONE) {
+            side.release(*block);
+            *block = NONE;
+            self.rewrites += 1;
+        }
+    }
+
+    fn cut(&mut self, side: &mut Side, count: usize) {
+        if self.blocks.len() <= count {
+            return;
+        }
+        // The last first, so that it is also evicted first.
+        for block in self.blocks.drain(count..).rev().filter(|block| *block != NONE) {
+            side.release(block);
+        }
+        self.rewrites += 1;
+    }
+}
+
+impl Slots {
+    fn forget_next(&mut self, side: &mut Side) {
+        if self.next != NONE && self.next != self.state {
+            side.release(self.next);
+        }
+        self.next = NONE;
+    }
+}
+
+/// The copy of one block of a side.
+pub fn copy_of(number: usize, from: u32, to: u32) -> BlockCopy {
+    BlockCopy { from, to, side: u32::try_from(number).unwrap_or(NONE) }
+}
