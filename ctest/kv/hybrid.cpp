@@ -365,6 +365,149 @@ void pins() {
   OK(nmc_kv_audit(m.kv));
 }
 
+// ---- the store ----------------------------------------------------------------------------------------------------------
+
+// Fetches what the store has for a sequence that was just opened, and computes the rest; returns the tokens that came.
+uint64_t onboard(Model& m, uint64_t id, const Tokens& tokens, size_t hit, bool cancel = false) {
+  uint64_t ticket = 0, found = 0;
+  OK(nmc_kv_onboard(m.kv, id, 0, nullptr, &ticket, &found));
+  if (ticket != 0) {
+    if (cancel) OK(nmc_kv_transfer_cancel(m.kv, ticket));
+    nmc_kv_progress_t progress = {};
+    const nmc_status_t status = nmc_kv_transfer_wait(m.kv, ticket, 60000, &progress);
+    CHECK(status == NMC_OK || (cancel && status == NMC_ERR_CANCELLED));
+    if (status != NMC_OK) found = 0;  // all or nothing: without the state there is nothing to go on from
+    CHECK(progress.tokens_done == found);
+  }
+  nmc_kv_seq_info_t info = NMC_KV_SEQ_INFO_INIT;
+  OK(nmc_kv_seq_info(m.kv, id, &info));
+  CHECK(info.computed == hit + found);
+  CHECK(m.forward(id, tokens, info.computed) == reference(tokens));
+  return found;
+}
+
+void offload(Model& m, uint64_t id) {
+  uint64_t ticket = 0;
+  OK(nmc_kv_offload(m.kv, id, UINT64_MAX, nullptr, &ticket));
+  OK(nmc_kv_transfer_wait(m.kv, ticket, 60000, nullptr));
+}
+
+void stored() {
+  promise("windows and states go to the store and come back with their blocks");
+  nmc::Store store = nmc::Store::embedded(nmc::StoreConfig().heap_bytes(4 << 20).page_bytes(4096).checksums());
+  Model a(64, 32, 8, 0), b(48, 40, 4, 0);
+  OK(nmc_kv_attach_store(a.kv, store.get()));
+  OK(nmc_kv_attach_store(b.kv, store.get()));
+  Tokens tokens = sequence(100, 16);
+  a.open(1, tokens);
+  OK(nmc_kv_keep_state(a.kv, 1));
+  a.append(1, tokens, sequence(500, 7));
+  OK(nmc_kv_commit(a.kv, 1, tokens.size()));
+  offload(a, 1);
+  uint64_t here = 0, there = 0;
+  OK(nmc_kv_residency(a.kv, 1, &here, &there));
+  CHECK(here == 23 && there == 16);  // block 5 is there as well, but no state after it
+  CHECK(b.open(1, tokens) == 0);
+  OK(nmc_kv_close(b.kv, 1, NMC_KV_CLOSE_ABORT));
+
+  nmc_kv_opened_t opened = {9, 9};
+  OK(nmc_kv_open(b.kv, 2, tokens.data(), tokens.size(), nullptr, &opened, nullptr));
+  CHECK(opened.hit_tokens == 0);
+  CHECK(onboard(b, 2, tokens, 0) == 16);
+  b.append(2, tokens, {7});
+  promise("what came is found by later sequences, with its window and its state");
+  CHECK(b.open(3, tokens) == 16);
+  OK(nmc_kv_close(b.kv, 2, 0));
+  OK(nmc_kv_close(b.kv, 3, 0));
+  OK(nmc_kv_audit(b.kv));
+  promise("a fetch that is cancelled leaves nothing, or all of it");
+  for (uint64_t id = 10; id < 40; ++id) {
+    OK(nmc_kv_clear(b.kv, nullptr));
+    OK(nmc_kv_open(b.kv, id, tokens.data(), tokens.size(), nullptr, &opened, nullptr));
+    onboard(b, id, tokens, opened.hit_tokens, true);
+    OK(nmc_kv_close(b.kv, id, id % 2 == 0 ? NMC_KV_CLOSE_ABORT : 0));
+    OK(nmc_kv_audit(b.kv));
+  }
+  promise("a fetch whose sequence is closed leaks nothing");
+  for (uint64_t id = 40; id < 60; ++id) {
+    OK(nmc_kv_clear(b.kv, nullptr));
+    OK(nmc_kv_open(b.kv, id, tokens.data(), tokens.size(), nullptr, nullptr, nullptr));
+    uint64_t ticket = 0;
+    OK(nmc_kv_onboard(b.kv, id, 0, nullptr, &ticket, nullptr));
+    OK(nmc_kv_close(b.kv, id, NMC_KV_CLOSE_ABORT));
+    (void)nmc_kv_transfer_wait(b.kv, ticket, 60000, nullptr);
+    OK(nmc_kv_audit(b.kv));
+    CHECK(b.stats(kState).used == 0 && b.stats(kSliding).used == 0);
+  }
+  uint64_t ticket = 0;
+  OK(nmc_kv_clear(b.kv, nullptr));
+  OK(nmc_kv_open(b.kv, 90, tokens.data(), tokens.size(), nullptr, nullptr, nullptr));
+  FAILS(nmc_kv_onboard(b.kv, 90, NMC_KV_ONBOARD_BY_LAYER, nullptr, &ticket, nullptr), NMC_ERR_UNSUPPORTED, "layer by layer");
+  OK(nmc_kv_close(b.kv, 90, NMC_KV_CLOSE_ABORT));
+  OK(nmc_kv_close(a.kv, 1, 0));
+  promise("a cache that has the first group alone finds its blocks, without what belongs to the others");
+  nmc_kv_group_t other = NMC_KV_GROUP_INIT;
+  other.layers = other.kv_heads = other.head_dim = 1;
+  other.dtype = NMC_KV_RAW;
+  other.element_bytes = 8;
+  std::vector<uint64_t> memory(64 * kSize * 2);
+  other.memory = memory.data();
+  other.memory_bytes = memory.size() * 8;
+  nmc_kv_config_t config = NMC_KV_CONFIG_INIT;
+  config.total_blocks = 64;
+  config.tokens_per_block = kSize;
+  config.groups = &other;
+  config.n_groups = 1;
+  nmc_kv_t* kv = nullptr;
+  OK(nmc_kv_create(&config, &kv));
+  OK(nmc_kv_attach_store(kv, store.get()));
+  OK(nmc_kv_open(kv, 1, tokens.data(), tokens.size(), nullptr, nullptr, nullptr));
+  uint64_t found = 9;
+  OK(nmc_kv_onboard(kv, 1, 0, nullptr, &ticket, &found));
+  CHECK(found > 0);  // its one group is the first of the others, and all that it needs
+  if (ticket != 0) OK(nmc_kv_transfer_wait(kv, ticket, 60000, nullptr));
+  OK(nmc_kv_destroy(kv));
+}
+
+// Two caches exchange all that they compute through a store, under random calls.
+void stored_load(uint32_t steps, uint32_t seed) {
+  promise("with a store between two caches every sequence comes to the result that it has without");
+  nmc::Store store = nmc::Store::embedded(nmc::StoreConfig().heap_bytes(8 << 20).page_bytes(4096));
+  Model caches[2] = {{40, 40, 12, 1}, {50, 30, 10, 2}};
+  for (Model& m : caches) OK(nmc_kv_attach_store(m.kv, store.get()));
+  std::mt19937 random(seed);
+  const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
+  uint64_t came = 0;
+  for (uint32_t step = 0; step < steps; ++step) {
+    Model& m = caches[below(2)];
+    if (below(3) == 0) OK(nmc_kv_clear(m.kv, nullptr));
+    Tokens tokens = sequence(below(6) * 100, 1 + below(40));
+    if (below(2) == 0) tokens.back() = below(3) + 1000;
+    const uint64_t id = step + 1;
+    nmc_kv_opened_t opened = {0, 0};
+    const nmc_status_t status = nmc_kv_open(m.kv, id, tokens.data(), tokens.size(), nullptr, &opened, nullptr);
+    if (status == NMC_ERR_NO_SPACE) continue;
+    OK(status);
+    came += onboard(m, id, tokens, opened.hit_tokens, below(4) == 0);
+    for (uint32_t more = below(12); more > 0; --more) {
+      const uint32_t next = static_cast<uint32_t>(tokens.size());
+      if (nmc_kv_append(m.kv, id, &next, 1, nullptr) != NMC_OK) break;
+      tokens.push_back(next);
+      CHECK(m.forward(id, tokens, tokens.size() - 1) == reference(tokens));
+    }
+    OK(nmc_kv_commit(m.kv, id, tokens.size()));
+    if (below(2) == 0) offload(m, id);
+    OK(nmc_kv_close(m.kv, id, 0));
+    if (step % 16 == 0) OK(nmc_kv_audit(m.kv));
+  }
+  for (Model& m : caches) {
+    OK(nmc_kv_audit(m.kv));
+    CHECK(m.stats(kState).used == 0 && m.stats(kSliding).used == 0 && m.stats(kFull).used == 0);
+  }
+  std::printf("     %llu tokens came from the store\n", static_cast<unsigned long long>(came));
+  CHECK(steps < 50 || came > 0);
+}
+
 // ---- what is refused ----------------------------------------------------------------------------------------------------
 
 void refusals() {
@@ -467,7 +610,9 @@ void load(uint32_t steps, uint32_t seed) {
     switch (below(12)) {
       default: {
         const Tokens more = sequence(below(2) * 1000 + static_cast<uint32_t>(tokens.size()), 1 + (below(3) == 0 ? below(6) : 0));
-        const nmc_status_t status = nmc_kv_append(m.kv, id, more.data(), more.size(), nullptr);
+        // One token comes as in a decode step.
+        const nmc_status_t status = more.size() == 1 ? nmc_kv_append_batch(m.kv, &id, more.data(), 1, nullptr)
+                                                     : nmc_kv_append(m.kv, id, more.data(), more.size(), nullptr);
         if (status != NMC_OK) {
           CHECK(status == NMC_ERR_NO_SPACE);
           ++refused;
@@ -530,6 +675,8 @@ int main(int argc, char** argv) {
     cuts();
     room();
     pins();
+    stored();
+    stored_load(steps / 10, seed + 1);
     refusals();
   }
   for (uint32_t one = seed == 0 ? 1 : seed; one <= (seed == 0 ? 4 : seed); ++one) load(steps, one);

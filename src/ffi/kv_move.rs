@@ -24,9 +24,6 @@ pub extern "C" fn nmc_kv_attach_store(kv: *mut nmc_kv_t, store: *mut nmc_store_t
             if !kv.cache.config().prefix {
                 crate::bail!(NMC_ERR_UNSUPPORTED, "a cache with NMC_KV_NO_PREFIX has no names for its blocks");
             }
-            if !kv.cache.config().sides.is_empty() {
-                crate::bail!(NMC_ERR_UNSUPPORTED, "a cache that has groups with blocks of their own has no store yet");
-            }
             let share = store::with(store, |store| Ok(store.share()))?;
             let link = Link::new(std::sync::Arc::clone(&kv.cache), kv.arena.clone(), share)?;
             match kv.link.set(link) {

@@ -45,7 +45,12 @@ impl Arena {
     /// Bytes that a block takes in all groups that share block numbers.
     #[must_use]
     pub fn block_bytes(&self) -> u64 {
-        self.groups.iter().filter(|group| group.side == NONE).map(|group| group.geometry.block_bytes()).sum()
+        self.of(NONE).map(|group| group.geometry.block_bytes()).sum()
+    }
+
+    /// The groups that have the blocks of a side, or with [`NONE`] those of the cache.
+    pub fn of(&self, side: u32) -> impl Iterator<Item = &Group> {
+        self.groups.iter().filter(move |group| group.side == side)
     }
 
     /// All groups.

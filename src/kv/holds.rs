@@ -6,6 +6,7 @@ use super::hands::Hands;
 use super::hash::BlockHash;
 use super::lists::NONE;
 use super::pool::Pool;
+use super::transfer::Item;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_NOT_FOUND;
 use std::sync::atomic::Ordering;
@@ -31,6 +32,10 @@ impl Hold {
         }
         pool.release(&self.blocks)
     }
+}
+
+fn item_of(side: usize, block: u32, hash: BlockHash) -> Item {
+    Item { side: u32::try_from(side).unwrap_or(NONE), block, hash }
 }
 
 #[cold]
@@ -63,8 +68,9 @@ impl Cache {
         })
     }
 
-    /// Holds the published blocks of the first `tokens` tokens of a sequence as pin `number`, and names them.
-    pub(super) fn hold_published(&self, id: u64, tokens: u32, number: u64) -> Result<Vec<(u32, BlockHash)>> {
+    /// Holds the published blocks of the first `tokens` tokens of a sequence as pin `number`, with all that belongs to them
+    /// in sides, and names them.
+    pub(super) fn hold_published(&self, id: u64, tokens: u32, number: u64) -> Result<Vec<Item>> {
         self.with(id, |seq, hands| {
             hands.publish(seq)?;
             let count = (tokens / self.per_block()).min(seq.published) as usize;
@@ -74,9 +80,19 @@ impl Cache {
             for block in &held {
                 pool.acquire(*block);
             }
-            let named = held.iter().map(|block| (*block, pool.hash(*block))).collect();
-            pins.insert(number, Hold { blocks: held, parts: Vec::new() });
-            Ok(named)
+            let (mut items, mut parts) = (Vec::new(), Vec::new());
+            for side in 0..pool.sides.len() {
+                for owner in &held {
+                    if let Some(block) = pool.sides[side].peer(*owner) {
+                        pool.sides[side].acquire(block);
+                        parts.push((side, block));
+                        items.push(item_of(side, block, pool.hash(*owner)));
+                    }
+                }
+            }
+            items.extend(held.iter().map(|block| Item { side: NONE, block: *block, hash: pool.hash(*block) }));
+            pins.insert(number, Hold { blocks: held, parts });
+            Ok(items)
         })
     }
 
@@ -90,9 +106,9 @@ impl Cache {
         })
     }
 
-    /// A sequence's number, and the hashes of the full blocks that it has yet to compute; unless `all`, the last token is
-    /// left to compute.
-    pub(super) fn wanted(&self, id: u64, all: bool) -> Result<(u64, Vec<BlockHash>)> {
+    /// A sequence's number, how many blocks it has, and the hashes of the full ones that it has yet to compute; unless `all`,
+    /// the last token is left to compute.
+    pub(super) fn wanted(&self, id: u64, all: bool) -> Result<(u64, usize, Vec<BlockHash>)> {
         self.read(id, |seq| {
             if seq.fetching != 0 {
                 return Err(super::transfer::busy(id));
@@ -100,18 +116,13 @@ impl Cache {
             let whole = seq.computed <= seq.published * self.per_block();
             let tokens = if all { seq.tokens } else { seq.tokens.saturating_sub(1) };
             let end = (tokens / self.per_block()).saturating_sub(seq.published) as usize;
-            Ok((seq.uid, if whole { seq.ahead[..end.min(seq.ahead.len())].to_vec() } else { Vec::new() }))
+            let ahead = if whole { seq.ahead[..end.min(seq.ahead.len())].to_vec() } else { Vec::new() };
+            Ok((seq.uid, seq.published as usize, ahead))
         })
     }
 
     /// Holds the blocks for these hashes, which the sequence has yet to compute, as pin `number`; they will be written.
-    pub(super) fn hold_wanted(
-        &self,
-        id: u64,
-        uid: u64,
-        hashes: &[BlockHash],
-        number: u64,
-    ) -> Result<Vec<(u32, BlockHash)>> {
+    pub(super) fn hold_wanted(&self, id: u64, uid: u64, hashes: &[BlockHash], number: u64) -> Result<Vec<Item>> {
         self.with(id, |seq, _| {
             let (first, count) = (seq.published as usize, hashes.len());
             let there = seq.blocks.get(first..first + count).filter(|blocks| !blocks.contains(&NONE));
@@ -122,8 +133,19 @@ impl Cache {
                 crate::bail!(NMC_ERR_STALE, "sequence {id} changed meanwhile");
             }
             let held = blocks.to_vec();
+            let (mut items, mut parts) = (Vec::new(), Vec::new());
+            for (number, part) in seq.parts.iter().enumerate() {
+                for at in self.needed_from(number, first, first + count) {
+                    let Some(block) = part.wanted(at) else {
+                        crate::bail!(NMC_ERR_STALE, "sequence {id} changed meanwhile");
+                    };
+                    parts.push((number, block));
+                    items.push(item_of(number, block, hashes[at - first]));
+                }
+            }
             let mut pins = self.pins.lock();
             let mut pool = self.pool.lock();
+            parts.iter().for_each(|(side, block)| pool.sides[*side].acquire(*block));
             for (k, block) in held.iter().enumerate() {
                 if first + k >= seq.shared as usize {
                     pool.share(*block);
@@ -132,9 +154,9 @@ impl Cache {
             }
             seq.shared = seq.shared.max(u32::try_from(first + count).unwrap_or(u32::MAX));
             seq.fetching = number;
-            let named = held.iter().copied().zip(hashes.iter().copied()).collect();
-            pins.insert(number, Hold { blocks: held, parts: Vec::new() });
-            Ok(named)
+            items.extend(held.iter().zip(hashes).map(|(block, hash)| Item { side: NONE, block: *block, hash: *hash }));
+            pins.insert(number, Hold { blocks: held, parts });
+            Ok(items)
         })
     }
 
@@ -147,10 +169,25 @@ impl Cache {
             return Ok(());
         }
         seq.fetching = 0;
-        seq.computed = seq.computed.max((seq.published + good) * self.per_block());
-        let published = Hands { cache: self, spare: &mut lane.spare }.publish(seq);
+        let landed = (seq.published + good) * self.per_block();
+        seq.computed = seq.computed.max(landed);
+        let mut hands = Hands { cache: self, spare: &mut lane.spare };
+        let published = if seq.parts.is_empty() || good == 0 {
+            hands.publish(seq)
+        } else {
+            self.let_parts_of_hold_go(number);
+            hands.land_parts(seq, landed)
+        };
         seq.find_ceiling(self.config.tokens_per_block, self.config.window);
         published
+    }
+
+    /// What a transfer wrote to sides is the sequence's alone again.
+    fn let_parts_of_hold_go(&self, number: u64) {
+        let mut pins = self.pins.lock();
+        let parts = pins.get_mut(&number).map(|hold| std::mem::take(&mut hold.parts)).unwrap_or_default();
+        let mut pool = self.pool.lock();
+        parts.iter().for_each(|(side, block)| pool.sides[*side].release(*block));
     }
 
     /// Ends a pin.

@@ -7,7 +7,7 @@ use super::lists::NONE;
 use super::parts::{NoCut, Part, Ready, copy_of};
 use super::pool::Pool;
 use super::seq::Seq;
-use super::side::Side;
+use super::side::{Side, seen_from};
 use super::types::{Attempt, Room, SideKind, SideStats};
 use crate::base::error::Result;
 
@@ -74,6 +74,32 @@ impl Hands<'_> {
                 part.keep(side, owner);
             }
         }
+    }
+
+    /// The first `tokens` tokens of a sequence, which are whole blocks, were fetched. A state that came is kept for others, if
+    /// there is a slot to go on with.
+    pub fn land_parts(&mut self, seq: &mut Seq, tokens: u32) -> Result<()> {
+        let size = self.cache.per_block();
+        {
+            let mut pool = self.cache.pool.lock();
+            // Before they are published: what did not come, because no token sees it, must not be found by others.
+            for (_, side, part) in each(&mut pool, seq) {
+                part.land(side, tokens, size);
+            }
+        }
+        self.publish(seq)?;
+        let owner = (seq.published >= tokens / size).then(|| seq.blocks[(tokens / size) as usize - 1]);
+        let (count, writes) = (seq.blocks.len(), seq.tokens > tokens);
+        let mut pool = self.cache.pool.lock();
+        for (_, side, part) in each(&mut pool, seq) {
+            let SideStats { free, idle, .. } = side.stats();
+            if let Some(owner) = owner.filter(|block| *block != NONE && (!writes || free + idle > 0)) {
+                part.keep(side, owner);
+            }
+            // Either there is a slot, or the state is its own to overwrite.
+            let _enough = part.grow(side, count, writes);
+        }
+        Ok(())
     }
 
     /// Lets go of what the next token does not see.
@@ -237,6 +263,16 @@ impl Cache {
             Some(Part::State(slots)) => Ok((slots.state, slots.next)),
             _ => crate::bail!(NMC_ERR_INVALID_ARG, "the group is not of kind NMC_KV_RECURRENT"),
         })
+    }
+
+    /// The places of what a side must have for a sequence that begins with `end` full blocks and has what belongs to the first
+    /// `first`.
+    pub(super) fn needed_from(&self, side: usize, first: usize, end: usize) -> std::ops::Range<usize> {
+        let from = match self.config.sides[side].kind {
+            SideKind::Window(window) => seen_from(end, window, self.per_block()),
+            SideKind::State { .. } => end.saturating_sub(1),
+        };
+        from.max(first)..end
     }
 
     /// Whether a side would have room if all sequences but one, of which these are the parts, were gone.

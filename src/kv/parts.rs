@@ -111,6 +111,21 @@ impl Part {
         }
     }
 
+    /// The block at a place that is to be fetched: of the window, or the slot that gets the state.
+    pub fn wanted(&self, at: usize) -> Option<u32> {
+        let block = match self {
+            Self::Window(strip) => strip.blocks.get(at).copied()?,
+            Self::State(slots) => slots.next,
+        };
+        (block != NONE).then_some(block)
+    }
+
+    /// The first `tokens` tokens were fetched: what the next one sees, and the state.
+    pub fn land(&mut self, side: &mut Side, tokens: u32, tokens_per_block: u32) {
+        self.slide(side, tokens, tokens_per_block);
+        self.settle(side, tokens);
+    }
+
     /// Keeps the state for sequences that begin with the block `owner` of the index and those before it.
     pub fn keep(&mut self, side: &mut Side, owner: u32) {
         if let Self::State(slots) = self

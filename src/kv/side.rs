@@ -28,6 +28,12 @@ pub const fn first_seen(tokens: u32, window: u32, tokens_per_block: u32) -> u32 
     (tokens + 1).saturating_sub(window) / tokens_per_block
 }
 
+/// The first of `blocks` full blocks that the token after them still sees.
+pub fn seen_from(blocks: usize, window: u32, tokens_per_block: u32) -> usize {
+    let tokens = u32::try_from(blocks).unwrap_or(u32::MAX).saturating_mul(tokens_per_block);
+    first_seen(tokens, window, tokens_per_block) as usize
+}
+
 impl Side {
     /// All blocks free.
     pub fn new(config: SideConfig, tokens_per_block: u32) -> Self {
@@ -167,8 +173,7 @@ impl Side {
     /// The first of `hits` full blocks that the token after them still sees.
     pub fn seen(&self, hits: usize) -> usize {
         let SideKind::Window(window) = self.kind else { return hits };
-        let tokens = u32::try_from(hits).unwrap_or(u32::MAX).saturating_mul(self.tokens_per_block);
-        first_seen(tokens, window, self.tokens_per_block) as usize
+        seen_from(hits, window, self.tokens_per_block)
     }
 
     /// What a sequence that begins with these blocks of the index needs from here, as far as it is there.

@@ -4,12 +4,14 @@
 //! every byte of them is there and was checked; a job that fails or is cancelled leaves the rest as if never asked for.
 //!
 //! In the store a block is one object: all groups, layers and sides one after the other, so caches whose arenas differ in
-//! the order of these, or in size, can exchange blocks. Its key is the layout and the hash of the block.
+//! the order of these, or in size, can exchange blocks. Its key is the layout and the hash of the block. What a group
+//! with blocks of its own has for a block of the index, a part of a window or a state, is an object beside it.
 
-use super::arena::Arena;
+use super::arena::{Arena, Group};
 use super::cache::Cache;
-use super::geometry::{Order, Side};
+use super::geometry::{Kind, Order, Side};
 use super::hash::BlockHash;
+use super::lists::NONE;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{
@@ -64,11 +66,22 @@ enum Work {
     In { id: u64, uid: u64, by_layer: bool },
 }
 
-/// Work in parts: a block, or a layer of a block, layer after layer.
+/// A block that is read or written by a job.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Item {
+    /// Whose block it is: a side's, or [`NONE`] for the cache's.
+    pub side: u32,
+    pub block: u32,
+    /// The name of the block of the index that it is, or belongs to.
+    pub hash: BlockHash,
+}
+
+/// Work in parts: an item, or a layer of a block, layer after layer.
 struct Job {
     ticket: Arc<Ticket>,
     number: u64,
-    blocks: Vec<(u32, BlockHash)>,
+    /// Those of sides first, then the blocks in order.
+    items: Vec<Item>,
     wait: Wait,
     work: Work,
     /// What it waits for is over, or failed.
@@ -97,7 +110,12 @@ impl Job {
     }
 
     fn parts(&self, layers: u32) -> usize {
-        self.blocks.len() * if self.by_layer() { layers as usize } else { 1 }
+        self.items.len() * if self.by_layer() { layers as usize } else { 1 }
+    }
+
+    /// How many of the items are of sides.
+    fn of_sides(&self) -> usize {
+        self.items.len() - self.ticket.blocks as usize
     }
 
     /// A part to do; none are left after a failure.
@@ -125,11 +143,11 @@ impl Job {
             }
             Err(_) => {}
         }
-        let (whole, count) = (state.leading == state.done.len(), self.blocks.len());
+        let (whole, count) = (state.leading == state.done.len(), self.items.len() - self.of_sides());
         let count_of = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let (blocks, layers) = match self.by_layer() {
             true => (if whole { count } else { 0 }, count_of(state.leading / count.max(1))),
-            false => (state.leading, if whole { layers } else { 0 }),
+            false => (state.leading.saturating_sub(self.of_sides()), if whole { layers } else { 0 }),
         };
         self.ticket.blocks_done.store(count_of(blocks), Ordering::Release);
         self.ticket.layers_done.store(layers, Ordering::Release);
@@ -166,7 +184,10 @@ struct Shared {
     cache: Arc<Cache>,
     arena: Arena,
     store: Store,
+    /// What blocks must have in common to be exchanged.
     fingerprint: u64,
+    /// The same for the blocks of each side.
+    side_fingerprints: Vec<u64>,
     queue: Mutex<(VecDeque<Arc<Job>>, bool)>,
     rings: Condvar,
     tickets: Mutex<HashMap<u64, Arc<Ticket>>>,
@@ -189,30 +210,36 @@ impl Drop for Link {
     }
 }
 
-/// What must be equal for two caches to exchange blocks: everything but the order of layers, K and V, and the sizes.
-fn fingerprint(arena: &Arena) -> u64 {
+/// What must be equal for two caches to exchange blocks of these groups: everything but the order of layers, K and V, and
+/// the sizes.
+fn fingerprint<'a>(groups: impl Iterator<Item = &'a Group>) -> u64 {
     let mut text = String::new();
-    for group in arena.groups() {
+    for group in groups {
         let shape = group.geometry.shape();
         let tokens_first = shape.order == Order::LayerMajorNhd;
         let numbers = (shape.layers, shape.kv_heads, shape.head_dim, shape.tokens_per_block);
         text.push_str(&format!("{:?} {:?} {numbers:?} {tokens_first};", shape.kind, shape.dtype));
+        if group.side != NONE {
+            text.push_str(&format!("side {}", group.side));
+        }
     }
     xxhash_rust::xxh64::xxh64(text.as_bytes(), 0)
 }
 
 impl Shared {
-    fn key(&self, hash: BlockHash) -> [u8; 26] {
+    fn key(&self, side: u32, hash: BlockHash) -> [u8; 26] {
+        let fingerprint = self.side_fingerprints.get(side as usize).unwrap_or(&self.fingerprint);
         let mut key = *b"kv........................";
-        key[2..10].copy_from_slice(&self.fingerprint.to_le_bytes());
+        key[2..10].copy_from_slice(&fingerprint.to_le_bytes());
         key[10..].copy_from_slice(&hash.0);
         key
     }
 
-    /// Where a layer of a block lies, counted through all groups, in the order of its bytes in the store.
-    fn slices(&self, block: u32, layers: std::ops::Range<u32>, out: &mut Vec<Slice>) {
+    /// Where a layer of a block of a side, or of the cache, lies, counted through all its groups, in the order of its bytes
+    /// in the store.
+    fn slices(&self, side: u32, block: u32, layers: std::ops::Range<u32>, out: &mut Vec<Slice>) {
         let mut first = 0;
-        for group in self.arena.groups() {
+        for group in self.arena.of(side) {
             let geometry = &group.geometry;
             let shape = geometry.shape();
             let own = layers.start.max(first)..layers.end.min(first + shape.layers);
@@ -220,7 +247,7 @@ impl Shared {
                 for side in [Side::K, Side::V].into_iter().take(usize::try_from(geometry.side_count()).unwrap_or(1)) {
                     let at = |head| group.base + geometry.offset(layer - first, side, block, head, 0, 0);
                     let bytes = geometry.block_bytes() / u64::from(shape.layers) / geometry.side_count();
-                    if shape.order == Order::HeadMajor {
+                    if shape.order == Order::HeadMajor && !matches!(shape.kind, Kind::Recurrent { .. }) {
                         let heads = shape.kv_heads;
                         let head_bytes = bytes / u64::from(heads);
                         out.extend((0..heads).map(|head| Slice { address: at(head), bytes: head_bytes }));
@@ -234,7 +261,7 @@ impl Shared {
     }
 
     fn layers(&self) -> u32 {
-        self.arena.groups().iter().map(|group| group.geometry.shape().layers).sum()
+        self.arena.of(NONE).map(|group| group.geometry.shape().layers).sum()
     }
 
     /// Waits for what the job comes after; for all threads, the first one does.
@@ -256,24 +283,24 @@ impl Shared {
     fn part(&self, job: &Job, part: usize, slices: &mut Vec<Slice>) -> Result<()> {
         job.ticket.check()?;
         self.wait(job)?;
-        let (block, hash) = job.blocks[part % job.blocks.len()];
+        let item = job.items[part % job.items.len()];
         match job.work {
-            Work::Out => self.send(block, hash, slices),
+            Work::Out => self.send(item, slices),
             Work::In { by_layer: true, .. } => {
-                let layer = u32::try_from(part / job.blocks.len()).unwrap_or(u32::MAX);
-                self.fetch(block, hash, layer..layer + 1, slices)
+                let layer = u32::try_from(part / job.items.len()).unwrap_or(u32::MAX);
+                self.fetch(item, layer..layer + 1, slices)
             }
-            Work::In { .. } => self.fetch(block, hash, 0..self.layers(), slices),
+            Work::In { .. } => self.fetch(item, 0..u32::MAX, slices),
         }
     }
 
-    fn send(&self, block: u32, hash: BlockHash, slices: &mut Vec<Slice>) -> Result<()> {
-        let key = self.key(hash);
+    fn send(&self, Item { side, block, hash }: Item, slices: &mut Vec<Slice>) -> Result<()> {
+        let key = self.key(side, hash);
         if self.store.exists(&key)? {
             return Ok(());
         }
         slices.clear();
-        self.slices(block, 0..self.layers(), slices);
+        self.slices(side, block, 0..u32::MAX, slices);
         match self.store.put(&key, &Pieces::Slices(slices), &PutOptions::DEFAULT) {
             // Somebody else computed and stored the same block.
             Err(error) if error.status == NMC_ERR_EXISTS => Ok(()),
@@ -281,15 +308,16 @@ impl Shared {
         }
     }
 
-    fn fetch(&self, block: u32, hash: BlockHash, layers: std::ops::Range<u32>, slices: &mut Vec<Slice>) -> Result<()> {
+    fn fetch(&self, item: Item, layers: std::ops::Range<u32>, slices: &mut Vec<Slice>) -> Result<()> {
+        let Item { side, block, hash } = item;
         slices.clear();
-        self.slices(block, 0..layers.start, slices);
+        self.slices(side, block, 0..layers.start, slices);
         let offset = slices.iter().map(|slice| slice.bytes).sum();
         slices.clear();
-        self.slices(block, layers, slices);
+        self.slices(side, block, layers, slices);
         let pieces = Pieces::Slices(slices);
-        let expected = self.arena.block_bytes();
-        match self.store.read(&self.key(hash), offset, &pieces, |bytes| Ok(bytes == expected))? {
+        let expected = self.arena.of(side).map(|group| group.geometry.block_bytes()).sum();
+        match self.store.read(&self.key(side, hash), offset, &pieces, |bytes| Ok(bytes == expected))? {
             Look::Ready(bytes) if bytes == expected => Ok(()),
             Look::Ready(bytes) => {
                 crate::bail!(NMC_ERR_CORRUPT, "block {hash:?} has {bytes} bytes in the store, not {expected}")
@@ -298,12 +326,40 @@ impl Shared {
         }
     }
 
+    /// How many of these blocks, of which the store has the first `there`, a sequence can begin with that has the first
+    /// `first` already, so that every side has what comes next.
+    fn usable(&self, hashes: &[BlockHash], first: usize, there: usize) -> Result<usize> {
+        let has = |side: usize, at: usize| {
+            let side = u32::try_from(side).unwrap_or(NONE);
+            self.store.exists(&self.key(side, hashes[at - first]))
+        };
+        let mut end = first + there;
+        let mut settled = false;
+        while !settled && end > first {
+            settled = true;
+            for side in 0..self.side_fingerprints.len() {
+                let mut needed = self.cache.needed_from(side, first, end).rev();
+                while let Some(at) = needed.next() {
+                    if !has(side, at)? {
+                        // A window may begin behind what is missing; a state needs an earlier one.
+                        (end, settled) = (at, false);
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(end.saturating_sub(first))
+    }
+
     /// Ends a job, however it went.
     fn finish(&self, job: &Job) {
         let failed = job.state.lock().failed.take();
         let mut done = failed.map_or(Ok(()), |(_, error)| Err(error));
         if let Work::In { id, uid, .. } = job.work {
-            let good = job.ticket.blocks_done.load(Ordering::Acquire);
+            // Without all that the sides need, a sequence cannot begin anywhere.
+            let useless = done.is_err() && job.of_sides() > 0;
+            let good = if useless { 0 } else { job.ticket.blocks_done.load(Ordering::Acquire) };
+            job.ticket.blocks_done.store(good, Ordering::Release);
             let landed = self.cache.land(id, uid, job.number, good);
             done = done.and(landed);
         }
@@ -365,12 +421,13 @@ impl Link {
         if arena.groups().is_empty() || arena.groups().iter().any(|group| group.base == 0) {
             crate::bail!(NMC_ERR_INVALID_ARG, "the cache does not know its memory: set groups with memory");
         }
-        let fingerprint = fingerprint(&arena);
+        let sides = u32::try_from(cache.config().sides.len()).unwrap_or(0);
         let shared = Arc::new(Shared {
+            fingerprint: fingerprint(arena.of(NONE)),
+            side_fingerprints: (0..sides).map(|side| fingerprint(arena.of(side))).collect(),
             cache,
             arena,
             store,
-            fingerprint,
             queue: Mutex::default(),
             rings: Condvar::new(),
             tickets: Mutex::default(),
@@ -419,9 +476,10 @@ impl Link {
     }
 
     /// Queues a job for blocks that are held under its number.
-    fn queue(&self, number: u64, blocks: Vec<(u32, BlockHash)>, wait: Wait, work: Work) -> u64 {
+    fn queue(&self, number: u64, items: Vec<Item>, wait: Wait, work: Work) -> u64 {
+        let blocks = items.iter().filter(|item| item.side == NONE).count();
         let ticket = Arc::new(Ticket {
-            blocks: u32::try_from(blocks.len()).unwrap_or(u32::MAX),
+            blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
             blocks_done: AtomicU32::new(0),
             layers_done: AtomicU32::new(0),
             cancelled: AtomicBool::new(false),
@@ -430,7 +488,7 @@ impl Link {
         });
         self.shared.tickets.lock().insert(number, Arc::clone(&ticket));
         let (ready, state) = (OnceLock::new(), Mutex::default());
-        let job = Job { ticket, number, blocks, wait, work, ready, state };
+        let job = Job { ticket, number, items, wait, work, ready, state };
         job.state.lock().done = vec![false; job.parts(self.shared.layers())];
         self.shared.queue.lock().0.push_back(Arc::new(job));
         self.shared.rings.notify_all();
@@ -449,32 +507,39 @@ impl Link {
     pub fn offload(&self, id: u64, tokens: u32, after: &After) -> Result<u64> {
         let wait = self.wait_of(after)?;
         let number = self.number()?;
-        let blocks = self.shared.cache.hold_published(id, tokens, number)?;
-        Ok(self.queue(number, blocks, wait, Work::Out))
+        let items = self.shared.cache.hold_published(id, tokens, number)?;
+        Ok(self.queue(number, items, wait, Work::Out))
     }
 
     /// Fetches the blocks that follow what a sequence has computed, as far as the store has them. Returns the ticket and
     /// how many tokens that are; 0 and 0 if there are none. Until it is over the sequence can only be read or closed.
     pub fn onboard(&self, id: u64, after: &After, all: bool, by_layer: bool) -> Result<(u64, u32)> {
         let wait = self.wait_of(after)?;
-        let (uid, mut hashes) = self.shared.cache.wanted(id, all)?;
-        let keys: Vec<_> = hashes.iter().map(|hash| self.shared.key(*hash)).collect();
-        let there = self.shared.store.match_prefix(keys.iter().map(|key| Ok(&key[..])))?;
-        hashes.truncate(there);
+        if by_layer && !self.shared.side_fingerprints.is_empty() {
+            crate::bail!(NMC_ERR_UNSUPPORTED, "groups with blocks of their own do not come layer by layer");
+        }
+        let (uid, first, mut hashes) = self.shared.cache.wanted(id, all)?;
+        let there = self.leading(&hashes)?;
+        hashes.truncate(self.shared.usable(&hashes, first, there)?);
         if hashes.is_empty() {
             return Ok((0, 0));
         }
         let number = self.number()?;
-        let blocks = self.shared.cache.hold_wanted(id, uid, &hashes, number)?;
-        let tokens = u32::try_from(blocks.len()).unwrap_or(0) * self.shared.cache.config().tokens_per_block;
-        Ok((self.queue(number, blocks, wait, Work::In { id, uid, by_layer }), tokens))
+        let items = self.shared.cache.hold_wanted(id, uid, &hashes, number)?;
+        let tokens = u32::try_from(hashes.len()).unwrap_or(0) * self.shared.cache.config().tokens_per_block;
+        Ok((self.queue(number, items, wait, Work::In { id, uid, by_layer }), tokens))
     }
 
-    /// How many leading tokens of a sequence the store has.
+    /// How many leading blocks of these the store has.
+    fn leading(&self, hashes: &[BlockHash]) -> Result<usize> {
+        let keys: Vec<_> = hashes.iter().map(|hash| self.shared.key(NONE, *hash)).collect();
+        self.shared.store.match_prefix(keys.iter().map(|key| Ok(&key[..])))
+    }
+
+    /// How many leading tokens of a sequence the store has, so that another could begin with them.
     pub fn stored(&self, id: u64) -> Result<u32> {
         let hashes = self.shared.cache.names(id)?;
-        let keys: Vec<_> = hashes.iter().map(|hash| self.shared.key(*hash)).collect();
-        let there = self.shared.store.match_prefix(keys.iter().map(|key| Ok(&key[..])))?;
+        let there = self.shared.usable(&hashes, 0, self.leading(&hashes)?)?;
         Ok(u32::try_from(there).unwrap_or(0) * self.shared.cache.config().tokens_per_block)
     }
 
