@@ -24,6 +24,7 @@ pub const SOURCES: &[&str] = &[
     "src/ffi/kv_state.rs",
     "src/ffi/kv_tables.rs",
     "src/ffi/kv_move.rs",
+    "src/ffi/kv_copy.rs",
     "src/ffi/kv_virtual.rs",
 ];
 

@@ -734,6 +734,11 @@
 #define NMC_KV_ONBOARD_BY_LAYER 2
 
 /**
+ * In place of a group's number: all groups that have the block numbers of the cache, one after the other.
+ */
+#define NMC_KV_GROUPS_ALL 4294967295
+
+/**
  * An allocator of blocks: it knows their numbers, 0 to `total_blocks` - 1, and nothing of what lies in them. Blocks are
  * taken as runs that follow each other, or scattered; both kinds are blocks like others, can be freed by either function,
  * in any parts, and share the same free blocks. What is not in use is never freed: freeing something twice is an error,
@@ -4357,6 +4362,64 @@ nmc_status_t nmc_kv_residency(struct nmc_kv_t *kv,
                               uint64_t id,
                               uint64_t *computed_tokens,
                               uint64_t *stored_tokens);
+
+/**
+ * Copies `n` blocks of a group, or of all with `NMC_KV_GROUPS_ALL`, one after the other in this order into the `to_bytes`
+ * bytes at `to`. Each is as it is in a store, whatever the order of the cache's memory: its groups one after the other, of
+ * those the layers, of those K and V, of those the heads and then the tokens, or the tokens and then the heads with
+ * `NMC_KV_LAYER_MAJOR_NHD`. So `nmc_kv_scatter` of another cache can take it. A block has `nmc_kv_group_bytes` /
+ * `capacity_blocks` bytes in a group. A block may be named more than once.
+ *
+ * If the cache lies in device memory, the copy runs when `stream`, of that device, gets there, and `to` is memory of the same
+ * device or pinned host memory; `blocks` may be freed at once. A captured graph has the block numbers in it. In host memory
+ * it is done when the call returns, `to` is host memory and `stream` is NULL. Copies of pieces and addresses that are
+ * multiples of 16 bytes are the fastest.
+ *
+ * Does not block, except that the first call for device memory loads the kernels; a call with `n` = 0 does just that, before
+ * a capture. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`to_bytes`; the message says how many are needed),
+ * `NMC_ERR_INVALID_ARG` (no such block or group, no memory, a stream for host memory, memory that overlaps or cannot be
+ * reached), `NMC_ERR_UNSUPPORTED` (groups on host and device together, another device, managed memory, or
+ * `NMC_KV_VIRTUAL`), `NMC_ERR_LIMIT` (a block that is too large), `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_kv_gather(struct nmc_kv_t *kv,
+                           uint32_t group,
+                           const int32_t *blocks,
+                           size_t n,
+                           void *to,
+                           uint64_t to_bytes,
+                           void *stream);
+
+/**
+ * The reverse of `nmc_kv_gather`: copies the `from_bytes` bytes at `from`, as that function left them there, into `n` blocks,
+ * in this order. No block may be named twice.
+ *
+ * Does not block, except as `nmc_kv_gather`. Thread-safe. Graph-safe. Statuses: those of `nmc_kv_gather`;
+ * `NMC_ERR_INVALID_ARG` also if a block is named twice.
+ */
+nmc_status_t nmc_kv_scatter(struct nmc_kv_t *kv,
+                            uint32_t group,
+                            const int32_t *blocks,
+                            size_t n,
+                            const void *from,
+                            uint64_t from_bytes,
+                            void *stream);
+
+/**
+ * Makes the copies that `nmc_kv_copies` told, of one sequence or of several, in all groups. They are made in no order: a
+ * block that is written must not be read or written by another copy of the same call. Those of one `nmc_kv_copies` never
+ * are; the copy for a fork of a sequence that waits for one itself goes into a second call.
+ *
+ * In device memory the copies run when `stream` gets there, and `copies` may be freed at once; in host memory they are done
+ * when the call returns, and `stream` is NULL.
+ *
+ * Does not block, except as `nmc_kv_gather`. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such block, one that
+ * is written twice or read and written, no memory, a stream for host memory), `NMC_ERR_UNSUPPORTED` (groups on host and
+ * device together, managed memory, or `NMC_KV_VIRTUAL`), `NMC_ERR_LIMIT`, `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_kv_copy_blocks(struct nmc_kv_t *kv,
+                                const struct nmc_kv_copy_t *copies,
+                                size_t n,
+                                void *stream);
 
 /**
  * Stores in `*tokens_per_block` the smallest with which the pages of a config with `NMC_KV_VIRTUAL` are whole pages of the

@@ -2,5 +2,6 @@
 
 #include "world.cu"
 #include "store.cu"
+#include "kv.cu"
 #include "ep.cu"
 #include "ep_gemm.cu"

@@ -668,6 +668,22 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
   }
   Result<void> try_cancel(uint64_t ticket) const { return detail::done(nmc_kv_transfer_cancel(get(), ticket)); }
 
+  /// Copies blocks one after the other into contiguous memory; `group` may be NMC_KV_GROUPS_ALL. On a device it runs when
+  /// `stream` gets there; in host memory it is done then, and there is no stream.
+  Result<void> try_gather(view<const int32_t> blocks, void* to, uint64_t to_bytes, void* stream = nullptr,
+                          uint32_t group = NMC_KV_GROUPS_ALL) const {
+    return detail::done(nmc_kv_gather(get(), group, blocks.data(), blocks.size(), to, to_bytes, stream));
+  }
+  /// The reverse.
+  Result<void> try_scatter(view<const int32_t> blocks, const void* from, uint64_t from_bytes, void* stream = nullptr,
+                           uint32_t group = NMC_KV_GROUPS_ALL) const {
+    return detail::done(nmc_kv_scatter(get(), group, blocks.data(), blocks.size(), from, from_bytes, stream));
+  }
+  /// Makes the copies that KvSequence::copies() told.
+  Result<void> try_copy_blocks(view<const nmc_kv_copy_t> copies, void* stream = nullptr) const {
+    return detail::done(nmc_kv_copy_blocks(get(), copies.data(), copies.size(), stream));
+  }
+
   /// Evicts every cached block that nobody holds; gives how many.
   Result<uint64_t> try_clear() const {
     uint64_t evicted = 0;
@@ -735,6 +751,17 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
   KvEvents events(uint64_t& cursor, size_t most = 1024) const { return try_events(cursor, most).value(); }
   std::vector<nmc_kv_event_t> snapshot(uint64_t& cursor) const { return try_snapshot(cursor).value(); }
   void attach(const AnyStore& store) const { try_attach(store).value(); }
+  void gather(view<const int32_t> blocks, void* to, uint64_t to_bytes, void* stream = nullptr,
+              uint32_t group = NMC_KV_GROUPS_ALL) const {
+    try_gather(blocks, to, to_bytes, stream, group).value();
+  }
+  void scatter(view<const int32_t> blocks, const void* from, uint64_t from_bytes, void* stream = nullptr,
+               uint32_t group = NMC_KV_GROUPS_ALL) const {
+    try_scatter(blocks, from, from_bytes, stream, group).value();
+  }
+  void copy_blocks(view<const nmc_kv_copy_t> copies, void* stream = nullptr) const {
+    try_copy_blocks(copies, stream).value();
+  }
   bool poll(uint64_t ticket, nmc_kv_progress_t* progress = nullptr) const { return try_poll(ticket, progress).value(); }
   bool wait(uint64_t ticket, std::chrono::milliseconds timeout = std::chrono::seconds(30)) const {
     return try_wait(ticket, timeout).value();

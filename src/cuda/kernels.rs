@@ -31,6 +31,7 @@ pub(super) struct Loaded {
     store_copy: CUfunction,
     store_publish: CUfunction,
     store_wait: CUfunction,
+    pub(super) kv_copy: CUfunction,
     pub(super) ep: super::ep::Functions,
 }
 
@@ -49,6 +50,7 @@ impl Loaded {
                 store_copy: function(module, c"nmc_k_store_copy")?,
                 store_publish: function(module, c"nmc_k_store_publish")?,
                 store_wait: function(module, c"nmc_k_store_wait")?,
+                kv_copy: function(module, c"nmc_k_kv_copy")?,
                 ep: super::ep::Functions::find(|name| function(module, name))?,
             })
         })();

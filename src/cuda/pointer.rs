@@ -113,6 +113,55 @@ pub fn reach(device: &Device, ptr: u64) -> Result<Reach> {
     })
 }
 
+/// Who has the memory at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Ordinary host memory, which kernels do not reach.
+    Host,
+    /// Pinned host memory.
+    Pinned,
+    /// The device with this number; managed memory is of none.
+    Device(Option<i32>),
+}
+
+/// See [`Owner`]. For addresses of which no device is known yet; after [`super::require`].
+pub fn owner(ptr: u64) -> Result<Owner> {
+    let mut memory_type: u32 = 0;
+    // SAFETY: this attribute stores an unsigned int.
+    match unsafe { read(ptr, Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (&raw mut memory_type).cast()) } {
+        CUresult::CUDA_SUCCESS => {}
+        CUresult::CUDA_ERROR_INVALID_VALUE => return Ok(Owner::Host),
+        // The calling thread has used no device so far.
+        CUresult::CUDA_ERROR_INVALID_CONTEXT => return Device::open(-1)?.with_current(|| owner(ptr)),
+        other => return Err(failure("cuPointerGetAttribute", other)),
+    }
+    let mut managed: u32 = 0;
+    // SAFETY: this attribute stores a boolean as an unsigned int (the driver writes one to four bytes).
+    let known = unsafe { read(ptr, Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, (&raw mut managed).cast()) };
+    if known == CUresult::CUDA_SUCCESS && managed != 0 {
+        return Ok(Owner::Device(None));
+    }
+    if memory_type == sys::CUmemorytype::CU_MEMORYTYPE_HOST as u32 {
+        return Ok(Owner::Pinned);
+    }
+    let mut ordinal: c_int = 0;
+    // SAFETY: this attribute stores an int.
+    let result = unsafe { read(ptr, Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (&raw mut ordinal).cast()) };
+    super::error::check("cuPointerGetAttribute", result)?;
+    Ok(Owner::Device(Some(ordinal)))
+}
+
+/// Where kernels of `device` find memory that they reach. Registered host memory can have another address there.
+pub fn kernel_address(device: &Device, ptr: u64) -> Result<u64> {
+    device.with_current(|| {
+        let mut address = 0u64;
+        // SAFETY: this attribute stores an address.
+        let result = unsafe { read(ptr, Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER, (&raw mut address).cast()) };
+        super::error::check("cuPointerGetAttribute", result)?;
+        Ok(address)
+    })
+}
+
 /// [`Reach`] at an address, and for memory of a device the addresses around it, of the same allocation, that are no different.
 pub fn reach_around(device: &Device, ptr: u64) -> Result<(Reach, core::ops::Range<u64>)> {
     let found = reach(device, ptr)?;

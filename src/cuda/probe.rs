@@ -116,6 +116,19 @@ pub fn probe() -> &'static Probe {
     &cached().probe
 }
 
+/// Whether the driver's library is in this process. If it is not, no address can belong to a device, and nobody needs the
+/// probe, which would load it.
+pub fn in_process() -> bool {
+    // SAFETY: the name ends with NUL; a library that is not there is not loaded.
+    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        return false;
+    }
+    // SAFETY: gives back the reference that was just taken.
+    unsafe { libc::dlclose(library) };
+    true
+}
+
 /// `Ok` when CUDA can be used; `NMC_ERR_UNSUPPORTED` with the reason and the remedy, or `NMC_ERR_FORKED`, when not.
 pub fn require() -> Result<()> {
     let Cached { probe, pid } = cached();

@@ -12,6 +12,7 @@ use crate::base::status::{NMC_ERR_NO_SPACE, NMC_OK, nmc_status_t};
 use crate::kv::arena::{Arena, Group};
 use crate::kv::hash::BlockHash;
 use crate::kv::mapped::Mapped;
+use crate::kv::pack::Places;
 use crate::kv::transfer::Link;
 use crate::kv::types::{Attempt, MAX_TOKENS, Open, Room};
 use crate::kv::{Cache, NONE};
@@ -47,6 +48,8 @@ pub(super) struct Kv {
     /// The store that it exchanges blocks with.
     pub link: OnceCell<Link>,
     pub arena: Arena,
+    /// Where the groups lie, as far as blocks are copied.
+    pub places: OnceCell<Places>,
     /// The memory, if sequences are virtual; the arena is empty then.
     pub mapped: Option<Box<Mapped>>,
     pub capacity: u32,
@@ -146,8 +149,8 @@ pub unsafe extern "C" fn nmc_kv_create(config: *const nmc_kv_config_t, out_kv: *
         if let Some(wanted) = wanted {
             let mapped = Some(Box::new(wanted.make(&cache, &groups)?));
             let next_id = AtomicU64::new(1 << 63);
-            let (link, arena) = (OnceCell::new(), Arena::default());
-            slot.write(handle::create(Kv { cache, link, arena, mapped, capacity, next_id })?);
+            let (link, arena, places) = (OnceCell::new(), Arena::default(), OnceCell::new());
+            slot.write(handle::create(Kv { cache, link, arena, places, mapped, capacity, next_id })?);
             return Ok(());
         }
         for (number, Given { geometry, group, .. }) in groups.iter().enumerate() {
@@ -162,7 +165,8 @@ pub unsafe extern "C" fn nmc_kv_create(config: *const nmc_kv_config_t, out_kv: *
         });
         let arena = Arena::new(groups.collect());
         let next_id = AtomicU64::new(1 << 63);
-        let kv = Kv { cache, link: OnceCell::new(), arena, mapped: None, capacity, next_id };
+        let (link, places) = (OnceCell::new(), OnceCell::new());
+        let kv = Kv { cache, link, arena, places, mapped: None, capacity, next_id };
         slot.write(handle::create(kv)?);
         Ok(())
     })

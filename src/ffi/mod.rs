@@ -13,6 +13,7 @@ pub mod ep_types;
 pub mod handle;
 pub mod kv;
 mod kv_config;
+pub mod kv_copy;
 pub mod kv_move;
 pub mod kv_state;
 pub mod kv_tables;

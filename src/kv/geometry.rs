@@ -196,6 +196,40 @@ impl Iterator for Extents {
 
 impl ExactSizeIterator for Extents {}
 
+/// The pieces of a block in the order in which it is kept outside of an arena: layer after layer, in a layer K and then V, in
+/// each of them the heads if the arena keeps those apart. So blocks of arenas whose axes have other orders are alike, and a
+/// few numbers describe all pieces of all blocks. Neighbours are one piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pieces {
+    /// Offset of the first piece of block 0.
+    pub offset: u64,
+    /// Distance between blocks.
+    pub block: u64,
+    /// Bytes of a piece.
+    pub bytes: u64,
+    /// How many pieces there are along each axis, the outermost first, and the distances.
+    pub axes: [(u64, u64); 3],
+}
+
+impl Pieces {
+    /// Pieces of a block.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.axes.iter().map(|(count, _)| count).product()
+    }
+
+    /// The pieces of one block.
+    pub fn extents(self, block: u32) -> impl Iterator<Item = Extent> {
+        let [outer, middle, inner] = self.axes;
+        let first = self.offset + u64::from(block) * self.block;
+        (0..self.count()).map(move |piece| {
+            let (high, low) = (piece / inner.0, piece % inner.0);
+            let offset = first + high / middle.0 * outer.1 + high % middle.0 * middle.1 + low * inner.1;
+            Extent { offset, bytes: self.bytes }
+        })
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Axis {
     Layer,
@@ -457,6 +491,37 @@ impl Geometry {
         }
         Ok(Extents { next: Extent { offset, bytes }, step, left: self.outer })
     }
+
+    /// The pieces of a block in these layers; none if there are no layers.
+    #[must_use]
+    pub fn pieces(&self, layers: core::ops::Range<u32>) -> Pieces {
+        let Strides { layer, side, block, head, .. } = self.strides;
+        let heads = if self.shape.order == Order::HeadMajor { self.heads } else { 1 };
+        let count = u64::from(layers.end.saturating_sub(layers.start));
+        if count == 0 {
+            return Pieces { offset: 0, block, bytes: 0, axes: [(0, 0), (1, 0), (1, 0)] };
+        }
+        let mut bytes = self.block_bytes() / u64::from(self.shape.layers) / self.sides / heads;
+        let mut axes = [(1, 0); 3];
+        // The place of the axis that is being filled, from the innermost out.
+        let mut at = 2;
+        for (count, stride) in [(heads, head), (self.sides, side), (count, layer)] {
+            let (inner, step) = axes[at];
+            if count == 1 {
+                continue;
+            } else if inner == 1 && stride == bytes {
+                bytes *= count;
+            } else if inner == 1 {
+                axes[at] = (count, stride);
+            } else if stride == inner * step {
+                axes[at].0 = inner * count;
+            } else {
+                at -= 1;
+                axes[at] = (count, stride);
+            }
+        }
+        Pieces { offset: u64::from(layers.start) * layer, block, bytes, axes }
+    }
 }
 
 fn positive(limits: &[(&str, u64, u64)]) -> Result<()> {
@@ -704,6 +769,37 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_pieces_of_a_block_are_its_elements_layer_by_layer_in_all_orders() {
+        for shape in shapes() {
+            let geometry = Geometry::new(shape).unwrap();
+            let at = walk(&shape);
+            let tokens_first = shape.order == Order::LayerMajorNhd;
+            for block in 0..small(shape.total_blocks) {
+                for layers in [0..shape.layers, 0..1, shape.layers - 1..shape.layers, 1..shape.layers, 0..0] {
+                    let pieces = geometry.pieces(layers.clone());
+                    let found: Vec<[u64; 6]> = pieces
+                        .extents(block)
+                        .flat_map(|p| at.range(p.offset..p.offset + p.bytes).map(|(_, element)| *element))
+                        .collect();
+                    let mut wanted: Vec<[u64; 6]> = at
+                        .values()
+                        .filter(|e| e[2] == u64::from(block) && (layers.start..layers.end).contains(&small(e[0])))
+                        .copied()
+                        .collect();
+                    wanted.sort_by_key(|e| {
+                        if tokens_first { [e[0], e[1], e[4], e[3], e[5]] } else { [e[0], e[1], e[3], e[4], e[5]] }
+                    });
+                    assert_eq!(found, wanted, "{shape:?} {layers:?}");
+                }
+            }
+        }
+        let whole = Geometry::new(Shape { order: Order::BlockMajor, sides: Sides::PerLayer, ..EXAMPLE }).unwrap();
+        assert_eq!((whole.pieces(0..32).count(), whole.pieces(0..32).bytes), (1, 8 << 20), "neighbours are one piece");
+        let planes = Geometry::new(Shape { sides: Sides::PerLayer, ..EXAMPLE }).unwrap().pieces(0..32);
+        assert_eq!((planes.axes[2].0, planes.bytes), (64, 128 << 10), "evenly spaced planes are one axis");
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod hybrid;
 mod kept;
 mod lists;
 pub mod mapped;
+pub mod pack;
 mod parts;
 mod pool;
 mod report;

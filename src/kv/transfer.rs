@@ -9,7 +9,7 @@
 
 use super::arena::{Arena, Group};
 use super::cache::Cache;
-use super::geometry::{Kind, Order, Side};
+use super::geometry::Order;
 use super::hash::BlockHash;
 use super::lists::NONE;
 use crate::base::deadline::Deadline;
@@ -240,22 +240,10 @@ impl Shared {
     fn slices(&self, side: u32, block: u32, layers: std::ops::Range<u32>, out: &mut Vec<Slice>) {
         let mut first = 0;
         for group in self.arena.of(side) {
-            let geometry = &group.geometry;
-            let shape = geometry.shape();
-            let own = layers.start.max(first)..layers.end.min(first + shape.layers);
-            for layer in own {
-                for side in [Side::K, Side::V].into_iter().take(usize::try_from(geometry.side_count()).unwrap_or(1)) {
-                    let at = |head| group.base + geometry.offset(layer - first, side, block, head, 0, 0);
-                    let bytes = geometry.block_bytes() / u64::from(shape.layers) / geometry.side_count();
-                    if shape.order == Order::HeadMajor && !matches!(shape.kind, Kind::Recurrent { .. }) {
-                        let heads = shape.kv_heads;
-                        let head_bytes = bytes / u64::from(heads);
-                        out.extend((0..heads).map(|head| Slice { address: at(head), bytes: head_bytes }));
-                    } else {
-                        out.push(Slice { address: at(0), bytes });
-                    }
-                }
-            }
+            let shape = group.geometry.shape();
+            let own = layers.start.max(first) - first..layers.end.min(first + shape.layers).max(first) - first;
+            let pieces = group.geometry.pieces(own);
+            out.extend(pieces.extents(block).map(|p| Slice { address: group.base + p.offset, bytes: p.bytes }));
             first += shape.layers;
         }
     }

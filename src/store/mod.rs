@@ -19,7 +19,7 @@ mod server;
 mod slots;
 mod stats;
 pub mod stream;
-mod sys;
+pub(crate) mod sys;
 mod wait;
 pub mod watch;
 mod wire;
