@@ -769,8 +769,9 @@ typedef struct nmc_ep_t nmc_ep_t;
 /**
  * A block KV cache: it maps the tokens of sequences to numbered blocks of equal size. Full blocks of equal tokens are
  * found again by later sequences (prefix reuse), forks share blocks, and tables for attention kernels are written
- * straight into the program's memory. The cache never touches the blocks themselves. With `NMC_KV_VIRTUAL`, which see,
- * it maps them besides, and some of what follows is different.
+ * straight into the program's memory. The cache touches the blocks themselves only when it is asked to copy them
+ * (`nmc_kv_gather`, `nmc_kv_copy_blocks`, `nmc_kv_offload`, ...). With `NMC_KV_VIRTUAL`, which see, it maps them besides,
+ * and some of what follows is different.
  *
  * **When blocks count as computed.** `nmc_kv_open` and `nmc_kv_append` give room for tokens that the engine computes
  * afterwards. With the next `nmc_kv_append` or `nmc_kv_close` of the same sequence, what it had before counts as computed,
@@ -782,7 +783,7 @@ typedef struct nmc_ep_t nmc_ep_t;
  *
  * All functions may be called from any thread at the same time, also while another thread destroys the cache; calls for
  * one sequence exclude each other. Threads that work on sequences of their own do not wait for each other, except where
- * blocks are shared. Nothing blocks, nothing calls CUDA; all are graph-safe. Statuses that every function can return:
+ * blocks are shared. Where nothing else is said, nothing blocks, nothing calls CUDA, and all is graph-safe. Statuses that every function can return:
  * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; those that take a sequence also `NMC_ERR_NOT_FOUND`
  * (no such sequence is open) and `NMC_ERR_STALE` (its blocks were taken to make room: close it).
  */
@@ -2035,7 +2036,7 @@ typedef struct nmc_kv_group_t {
   uint32_t sides;
   /**
    * The memory, on host or device: `nmc_kv_group_bytes` says how much. It is the program's, must stay until the cache
-   * is destroyed, and is never touched by the cache. NULL: views hold offsets instead of addresses, except with
+   * is destroyed, and is touched only by calls that copy blocks. NULL: views hold offsets instead of addresses, except with
    * `NMC_KV_VIRTUAL`, where it must be NULL.
    */
   void *memory;
@@ -3983,8 +3984,8 @@ nmc_status_t nmc_kv_fork(struct nmc_kv_t *kv,
 /**
  * Stores the block copies that a sequence waits for, and forgets them. They must be enqueued, in this order, before the
  * next call that changes the sequence, or its parent if it was forked; the blocks that they read stay until then. Paged
- * sequences have at most one, from `nmc_kv_fork` or `nmc_kv_truncate`; contiguous ones one a block when they move. `*n`
- * receives how many there are; if `capacity` is less, that is all that happens.
+ * sequences have at most one, from `nmc_kv_fork` or `nmc_kv_truncate`; contiguous ones one a block when they move.
+ * `nmc_kv_copy_blocks` makes them. `*n` receives how many there are; if `capacity` is less, that is all that happens.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*n` was stored), `NMC_ERR_NOT_FOUND`,
  * `NMC_ERR_STALE`, `NMC_ERR_UNSUPPORTED` (with `NMC_KV_VIRTUAL`).

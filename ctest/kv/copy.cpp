@@ -330,8 +330,7 @@ void wrapper() {
   cache.scatter({even, 2}, packed.data(), packed.size(), nullptr, 0);
   CHECK(*arena.at(1, 1, 2, 1, 3) == *arena.at(1, 1, 1, 1, 3) && *arena.at(0, 0, 0, 0, 0) == *arena.at(0, 0, 3, 0, 0));
   *arena.at(1, 1, 1, 1, 3) = 0x5b;
-  const nmc_kv_copy_t copy = {1, 0};
-  cache.copy_blocks({&copy, 1});
+  cache.copy_blocks({{1, 0}});
   CHECK(*arena.at(1, 1, 0, 1, 3) == 0x5b);
   CHECK(cache.try_gather({odd, 2}, packed.data(), 1).status() == NMC_ERR_TOO_SMALL);
 }

@@ -680,7 +680,7 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
     return detail::done(nmc_kv_scatter(get(), group, blocks.data(), blocks.size(), from, from_bytes, stream));
   }
   /// Makes the copies that KvSequence::copies() told.
-  Result<void> try_copy_blocks(view<const nmc_kv_copy_t> copies, void* stream = nullptr) const {
+  Result<void> try_copy_blocks(const std::vector<nmc_kv_copy_t>& copies, void* stream = nullptr) const {
     return detail::done(nmc_kv_copy_blocks(get(), copies.data(), copies.size(), stream));
   }
 
@@ -759,7 +759,7 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
                uint32_t group = NMC_KV_GROUPS_ALL) const {
     try_scatter(blocks, from, from_bytes, stream, group).value();
   }
-  void copy_blocks(view<const nmc_kv_copy_t> copies, void* stream = nullptr) const {
+  void copy_blocks(const std::vector<nmc_kv_copy_t>& copies, void* stream = nullptr) const {
     try_copy_blocks(copies, stream).value();
   }
   bool poll(uint64_t ticket, nmc_kv_progress_t* progress = nullptr) const { return try_poll(ticket, progress).value(); }

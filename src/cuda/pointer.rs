@@ -151,7 +151,7 @@ pub fn owner(ptr: u64) -> Result<Owner> {
     Ok(Owner::Device(Some(ordinal)))
 }
 
-/// Where kernels of `device` find memory that they reach. Registered host memory can have another address there.
+/// Where kernels of `device` find pinned host memory: what was registered can have another address there.
 pub fn kernel_address(device: &Device, ptr: u64) -> Result<u64> {
     device.with_current(|| {
         let mut address = 0u64;

@@ -155,7 +155,7 @@ pub struct nmc_kv_group_t {
     /// Where K and V are among them: one of `NMC_KV_SIDES_SEPARATE`, `NMC_KV_SIDES_PER_LAYER`, `NMC_KV_SIDES_PER_BLOCK`.
     pub sides: u32,
     /// The memory, on host or device: `nmc_kv_group_bytes` says how much. It is the program's, must stay until the cache
-    /// is destroyed, and is never touched by the cache. NULL: views hold offsets instead of addresses, except with
+    /// is destroyed, and is touched only by calls that copy blocks. NULL: views hold offsets instead of addresses, except with
     /// `NMC_KV_VIRTUAL`, where it must be NULL.
     pub memory: *mut c_void,
     /// Bytes at `memory`.

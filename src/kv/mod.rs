@@ -1,5 +1,6 @@
 //! The block KV cache: sequences over fixed-size blocks, with prefix reuse, forks, growth and the tables that attention
-//! kernels take. Nothing here touches the bytes of the blocks; that is the engine's, and `geometry` says where they are.
+//! kernels take. The bytes of the blocks are the engine's, and `geometry` says where they are; only `pack`, when it is asked
+//! to copy blocks, and `transfer` touch them.
 //! `mapped` places sequences by mapping pages, in memory of the library's own.
 //!
 //! `cache` is the way in: sequences in lanes (`seq`, and `hands` that work on one), the shared `pool` below with its

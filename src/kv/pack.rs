@@ -112,9 +112,9 @@ impl Memory {
     /// other.
     pub fn pack(&self, way: Way, groups: &[&Group], blocks: &[i32], packed: Packed, stream: *mut c_void) -> Result<()> {
         let total: u64 = groups.iter().map(|group| group.geometry.block_bytes()).sum();
-        let needed = total.checked_mul(blocks.len() as u64).filter(|bytes| *bytes <= i64::MAX as u64);
-        let Some(needed) = needed else {
-            crate::bail!(NMC_ERR_INVALID_ARG, "{} blocks of {total} bytes have more than 2^63 bytes", blocks.len());
+        let bytes = total.checked_mul(blocks.len() as u64).filter(|bytes| *bytes <= i64::MAX as u64);
+        let (Some(needed), Ok(_)) = (bytes, u32::try_from(blocks.len())) else {
+            crate::bail!(NMC_ERR_INVALID_ARG, "{} blocks of {total} bytes are too many for one call", blocks.len());
         };
         self.check_stream(stream)?;
         check_numbers(groups, blocks.iter().copied())?;
@@ -173,7 +173,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The address of the program's memory for whoever copies; fails if he cannot reach it.
+    /// The address of the program's memory for whoever copies; fails if it cannot be reached.
     fn reachable(&self, address: u64) -> Result<u64> {
         if address == 0 {
             crate::bail!(NMC_ERR_INVALID_ARG, "the contiguous memory is NULL");
@@ -190,7 +190,8 @@ impl Memory {
                     "the cache lies on device {} and the contiguous memory on device {other}",
                     device.ordinal()
                 ),
-                _ => cuda::kernel_address(device, address),
+                Owner::Pinned => cuda::kernel_address(device, address),
+                Owner::Device(_) => Ok(address),
             }),
             _ if !cuda::in_process() || cuda::probe().problem.is_some() => Ok(address),
             _ => match cuda::owner(address)? {
