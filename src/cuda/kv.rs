@@ -12,8 +12,8 @@ const LISTED: usize = 488;
 /// Accesses of a thread that are under way at once. NMC_KV_DEPTH in kernels/kv.cu.
 const DEPTH: u64 = 4;
 const THREADS: u32 = 256;
-/// Blocks of the grid for each multiprocessor: as many as it can run.
-const BLOCKS_PER_SM: u32 = 8;
+/// Blocks of the grid for each multiprocessor: as many as fit at once, so that all have an equal share.
+const BLOCKS_PER_SM: u32 = 5;
 
 /// Where the pieces of numbered blocks lie. NmcKvPlace in kernels/kv.cu.
 #[repr(C)]
