@@ -62,17 +62,17 @@
 #define NMC_BLOCKS_STATS_INIT {(uint32_t)sizeof(nmc_blocks_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}}
 #define NMC_KV_GROUP_INIT \
   {NMC_KV_FULL, NMC_KV_BF16, 0, 0, 0, 0, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE, NULL, 0, 0, 0, 0, 0, 0, {0, 0}}
-#define NMC_KV_GROUP_STATS_INIT {(uint32_t)sizeof(nmc_kv_group_stats_t), 0, 0, 0, 0, 0, 0, 0}
+#define NMC_KV_GROUP_STATS_INIT {(uint32_t)sizeof(nmc_kv_group_stats_t), 0, 0, 0, 0, 0, 0, 0, 0}
 #define NMC_KV_CONFIG_INIT \
   { \
     (uint32_t)sizeof(nmc_kv_config_t), NMC_ABI_VERSION, 0, 16, 0, 0, 0, NULL, 0, 0, NMC_BLOCKS_BEST, \
-    NMC_KV_EVICT_LRU, NMC_KV_FULL_REJECT, NMC_KV_HASH_BLAKE3, 0, 0, {NULL, 0}, NMC_HEAP_HOST, -1, 0, 0, {0, 0} \
+    NMC_KV_EVICT_LRU, NMC_KV_FULL_REJECT, NMC_KV_HASH_BLAKE3, 0, 0, {NULL, 0}, NMC_HEAP_HOST, -1, 0, 0, NULL, 0 \
   }
 #define NMC_KV_OPEN_INIT \
   {(uint32_t)sizeof(nmc_kv_open_t), NMC_ABI_VERSION, 0, 0, 0, 0, {NULL, 0}, {NULL, 0}, NULL, 0, {0, 0}}
 #define NMC_KV_SEQ_INFO_INIT {(uint32_t)sizeof(nmc_kv_seq_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define NMC_KV_STATS_INIT \
-  {(uint32_t)sizeof(nmc_kv_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}}
+  {(uint32_t)sizeof(nmc_kv_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define NMC_RANK_INFO_INIT {(uint32_t)sizeof(nmc_rank_info_t), 0, 0, 0, -1, NULL, 0, 0}
 
 /**
@@ -601,6 +601,14 @@
 #define NMC_KV_FULL_EVICT_SEQUENCE 2
 
 /**
+ * No room: the sequence that was used longest ago goes to the store (`nmc_kv_attach_store`; without one this is
+ * `NMC_KV_FULL_REJECT`) and loses its blocks here; calls for it are `NMC_ERR_STALE` until it is closed. Opened again with all
+ * its tokens, `nmc_kv_onboard` fetches what it had computed. With it, calls that need room may block until the copy is done,
+ * and are not graph-safe.
+ */
+#define NMC_KV_FULL_MOVE_SEQUENCE 3
+
+/**
  * Keyed BLAKE3. The default.
  */
 #define NMC_KV_HASH_BLAKE3 0
@@ -732,11 +740,6 @@
  * (`layers_done`); blocks are complete only at the end.
  */
 #define NMC_KV_ONBOARD_BY_LAYER 2
-
-/**
- * In place of a group's number: all groups that have the block numbers of the cache, one after the other.
- */
-#define NMC_KV_GROUPS_ALL 4294967295
 
 /**
  * An allocator of blocks: it knows their numbers, 0 to `total_blocks` - 1, and nothing of what lies in them. Blocks are
@@ -2163,9 +2166,16 @@ typedef struct nmc_kv_config_t {
    */
   uint32_t reserved1;
   /**
-   * Zero.
+   * The groups lie in the heap that this rank has in a world, one after the other from `heap_offset` on, each at the next
+   * multiple of 4,096 bytes; `nmc_kv_heap_bytes` says how much. Their `memory` must be NULL. So peers reach the blocks, with
+   * `nmc_world_ptr` and the offset of a group (`nmc_kv_group_stats`). Nothing else may use that part of the heap, and the world
+   * must not be destroyed before the cache. NULL: the memory is the program's.
    */
-  uint64_t reserved[2];
+  struct nmc_world_t *world;
+  /**
+   * Where they begin, a multiple of 4,096.
+   */
+  uint64_t heap_offset;
 } nmc_kv_config_t;
 
 /**
@@ -2440,9 +2450,13 @@ typedef struct nmc_kv_stats_t {
    */
   uint32_t reserved0;
   /**
+   * Those evicted sequences whose blocks went to the store first.
+   */
+  uint64_t moved_sequences;
+  /**
    * Zero.
    */
-  uint64_t reserved[2];
+  uint64_t reserved;
 } nmc_kv_stats_t;
 
 /**
@@ -2481,6 +2495,10 @@ typedef struct nmc_kv_group_stats_t {
    * Bytes of a block in this group.
    */
   uint64_t block_bytes;
+  /**
+   * Where it begins in the heap of this rank; `UINT64_MAX` if it is not in one.
+   */
+  uint64_t heap_offset;
 } nmc_kv_group_stats_t;
 
 /**
@@ -3841,6 +3859,16 @@ nmc_status_t nmc_kv_create(const struct nmc_kv_config_t *config,
                            struct nmc_kv_t **out_kv);
 
 /**
+ * Stores how many bytes the groups of a config with a `world` need from `heap_offset` on, of which the world may be NULL yet,
+ * in `*bytes_needed`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (what `nmc_kv_create` would refuse),
+ * `NMC_ERR_UNSUPPORTED` (`NMC_KV_VIRTUAL`), `NMC_ERR_VERSION`.
+ */
+nmc_status_t nmc_kv_heap_bytes(const struct nmc_kv_config_t *config,
+                               uint64_t *bytes_needed);
+
+/**
  * Destroys a cache; what its sequences held is gone with it. NULL does nothing.
  *
  * Waits for calls in other threads. Thread-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_BUSY` (inside a log callback).
@@ -4290,6 +4318,17 @@ nmc_status_t nmc_kv_attach_store(struct nmc_kv_t *kv,
                                  struct nmc_store_t *store);
 
 /**
+ * Says which stream moves come after that make room (`NMC_KV_FULL_MOVE_SEQUENCE`): the one on which the program computes. They
+ * wait for what is on it when they begin. Needed if the cache lies in device memory; `after` is of kind
+ * `NMC_KV_AFTER_STREAM`, or `NMC_KV_AFTER_NOTHING` for host memory. The stream must stay until the cache is destroyed.
+ *
+ * Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no store, an event, device memory and nothing
+ * to wait for), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_kv_move_after(struct nmc_kv_t *kv,
+                               const struct nmc_kv_after_t *after);
+
+/**
  * Begins to copy the published blocks of the first `n_tokens` tokens of a sequence to the store, which keeps them until it
  * evicts them; blocks that it has are left out. The blocks are held until it is over, whatever becomes of the sequence.
  * `after`: what the copy waits for, such as the stream that computes the blocks; needed if the cache lies in device
@@ -4406,9 +4445,10 @@ nmc_status_t nmc_kv_scatter(struct nmc_kv_t *kv,
                             void *stream);
 
 /**
- * Makes the copies that `nmc_kv_copies` told, of one sequence or of several, in all groups. They are made in no order: a
- * block that is written must not be read or written by another copy of the same call. Those of one `nmc_kv_copies` never
- * are; the copy for a fork of a sequence that waits for one itself goes into a second call.
+ * Makes the copies that `nmc_kv_copies` told, of one sequence or of several, each in the groups that it names; also those
+ * from slot to slot of a recurrent group, where `nmc_kv_states` has two. They are made in no order: a block that is written
+ * must not be read or written by another copy of the same call. Those of one `nmc_kv_copies` never are; the copy for a fork
+ * of a sequence that waits for one itself goes into a second call.
  *
  * In device memory the copies run when `stream` gets there, and `copies` may be freed at once; in host memory they are done
  * when the call returns, and `stream` is NULL.

@@ -357,7 +357,8 @@ int main(void) {
   FIELD(nmc_kv_config_t, device);
   FIELD(nmc_kv_config_t, max_sequence_tokens);
   FIELD(nmc_kv_config_t, reserved1);
-  FIELD(nmc_kv_config_t, reserved);
+  FIELD(nmc_kv_config_t, world);
+  FIELD(nmc_kv_config_t, heap_offset);
 
   STRUCT(nmc_kv_hash_t);
   FIELD(nmc_kv_hash_t, bytes);
@@ -388,6 +389,7 @@ int main(void) {
   FIELD(nmc_kv_group_stats_t, free);
   FIELD(nmc_kv_group_stats_t, evicted);
   FIELD(nmc_kv_group_stats_t, block_bytes);
+  FIELD(nmc_kv_group_stats_t, heap_offset);
 
   STRUCT(nmc_kv_room_t);
   FIELD(nmc_kv_room_t, needed);
@@ -438,6 +440,7 @@ int main(void) {
   FIELD(nmc_kv_stats_t, metadata_bytes);
   FIELD(nmc_kv_stats_t, fragmentation);
   FIELD(nmc_kv_stats_t, reserved0);
+  FIELD(nmc_kv_stats_t, moved_sequences);
   FIELD(nmc_kv_stats_t, reserved);
 
   STRUCT(nmc_kv_view_t);

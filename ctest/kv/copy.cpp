@@ -13,6 +13,8 @@ using namespace kv;
 
 std::string fault;
 
+constexpr uint32_t kAll = NMC_KV_GROUPS_ALL;
+
 // A cache of which one sequence has all blocks, so that nmc_kv_token_address tells where everything is.
 class Cache {
  public:
@@ -30,7 +32,7 @@ class Cache {
     std::vector<int32_t> indices(blocks);
     int32_t indptr[2], last;
     size_t n = 0;
-    REQUIRE(nmc_kv_table_csr(kv, &id, 1, indptr, indices.data(), indices.size(), &n, &last) == NMC_OK && n == blocks);
+    REQUIRE(nmc_kv_table_csr(kv, 0, &id, 1, indptr, indices.data(), indices.size(), &n, &last) == NMC_OK && n == blocks);
     index_.resize(blocks);
     for (uint32_t i = 0; i < blocks; ++i) index_[static_cast<uint32_t>(indices[i])] = i;
   }
@@ -134,7 +136,7 @@ void same_bytes(Cache& cache, std::mt19937_64& random) {
   // Half of the blocks, some of them more than once, to the other half.
   std::vector<int32_t> list = some_blocks(random, kBlocks, kBlocks);
   std::vector<nmc_kv_copy_t> copies;
-  for (size_t i = kBlocks / 2; i < kBlocks; ++i) copies.push_back({list[random() % (kBlocks / 2)], list[i]});
+  for (size_t i = kBlocks / 2; i < kBlocks; ++i) copies.push_back({list[random() % (kBlocks / 2)], list[i], kAll});
   cache.fill(random);
   const auto before = cache.content();
   OK(nmc_kv_copy_blocks(cache.kv, copies.data(), copies.size(), nullptr));
@@ -267,7 +269,7 @@ void refused() {
     const std::string says = "block " + std::to_string(bad) + " does not exist; there are 11";
     FAILS(gather(0, list, 2, to, memory.size()), NMC_ERR_INVALID_ARG, says.c_str());
     FAILS(nmc_kv_scatter(cache.kv, 0, list, 2, to, memory.size(), nullptr), NMC_ERR_INVALID_ARG, says.c_str());
-    const nmc_kv_copy_t reads[] = {{bad, 0}}, writes[] = {{0, bad}};
+    const nmc_kv_copy_t reads[] = {{bad, 0, kAll}}, writes[] = {{0, bad, kAll}};
     FAILS(nmc_kv_copy_blocks(cache.kv, reads, 1, nullptr), NMC_ERR_INVALID_ARG, says.c_str());
     FAILS(nmc_kv_copy_blocks(cache.kv, writes, 1, nullptr), NMC_ERR_INVALID_ARG, says.c_str());
   }
@@ -277,10 +279,12 @@ void refused() {
   FAILS(nmc_kv_scatter(cache.kv, 0, blocks, 3, to, memory.size(), nullptr), NMC_ERR_INVALID_ARG, "block 3 would be written twice");
   FAILS(nmc_kv_scatter(cache.kv, 0, blocks, 2, to, 1, nullptr), NMC_ERR_TOO_SMALL, "need");
   FAILS(nmc_kv_scatter(cache.kv, 0, blocks, 2, to, memory.size(), any_stream), NMC_ERR_INVALID_ARG, "stream must be NULL");
-  const nmc_kv_copy_t twice[] = {{1, 2}, {3, 2}}, chain[] = {{1, 2}, {2, 3}}, itself[] = {{4, 4}}, fine[] = {{1, 2}};
+  const nmc_kv_copy_t twice[] = {{1, 2, kAll}, {3, 2, kAll}}, chain[] = {{1, 2, kAll}, {2, 3, kAll}};
+  const nmc_kv_copy_t itself[] = {{4, 4, kAll}}, fine[] = {{1, 2, kAll}}, elsewhere[] = {{1, 2, 77}};
   FAILS(nmc_kv_copy_blocks(cache.kv, twice, 2, nullptr), NMC_ERR_INVALID_ARG, "block 2 would be written twice");
   FAILS(nmc_kv_copy_blocks(cache.kv, chain, 2, nullptr), NMC_ERR_INVALID_ARG, "block 2 would be read and written");
   FAILS(nmc_kv_copy_blocks(cache.kv, itself, 1, nullptr), NMC_ERR_INVALID_ARG, "block 4 would be read and written");
+  FAILS(nmc_kv_copy_blocks(cache.kv, elsewhere, 1, nullptr), NMC_ERR_INVALID_ARG, "group 77 does not exist");
   FAILS(nmc_kv_copy_blocks(cache.kv, fine, 1, any_stream), NMC_ERR_INVALID_ARG, "stream must be NULL");
   FAILS(nmc_kv_copy_blocks(cache.kv, nullptr, 1, nullptr), NMC_ERR_INVALID_ARG, "copies");
   GIVES(nmc_kv_copy_blocks(nullptr, fine, 1, nullptr), NMC_ERR_BAD_HANDLE);
@@ -330,7 +334,7 @@ void wrapper() {
   cache.scatter({even, 2}, packed.data(), packed.size(), nullptr, 0);
   CHECK(*arena.at(1, 1, 2, 1, 3) == *arena.at(1, 1, 1, 1, 3) && *arena.at(0, 0, 0, 0, 0) == *arena.at(0, 0, 3, 0, 0));
   *arena.at(1, 1, 1, 1, 3) = 0x5b;
-  cache.copy_blocks({{1, 0}});
+  cache.copy_blocks({{1, 0, kAll}});
   CHECK(*arena.at(1, 1, 0, 1, 3) == 0x5b);
   CHECK(cache.try_gather({odd, 2}, packed.data(), 1).status() == NMC_ERR_TOO_SMALL);
 }

@@ -258,7 +258,7 @@ void counts() {
     FAILS(nmc_kv_open(e.kv, 1, nullptr, many, nullptr, nullptr, nullptr), NMC_ERR_LIMIT, "more than a sequence can have");
     GIVES(nmc_kv_open(e.kv, 1, &token, many, nullptr, nullptr, nullptr), NMC_ERR_LIMIT);
   }
-  nmc_kv_room_t room = {0, 0, 0};
+  nmc_kv_room_t room = {};
   GIVES(nmc_kv_open(e.kv, 1, nullptr, k31, nullptr, nullptr, &room), NMC_ERR_NO_SPACE);
   CHECK(room.needed == k31 / 4 && room.free == 8);
   OK(e.open(1, numbers(0, 5)));

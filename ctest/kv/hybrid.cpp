@@ -104,6 +104,12 @@ class Model {
     } else {
       CHECK((read < 0) == (computed == 0) && write >= 0);
       if (in_place && read >= 0) write = read;
+      if (read >= 0 && read != write && id % 2 == 0) {
+        // As a kernel that updates in place would have it.
+        const nmc_kv_copy_t state = {read, write, kState};
+        OK(nmc_kv_copy_blocks(kv, &state, 1, nullptr));
+        read = write;
+      }
       uint64_t state = read < 0 ? 0 : memory_[kState][static_cast<size_t>(read)];
       for (size_t i = computed; i < tokens.size(); ++i) {
         state = mix(state, tokens[i]);
@@ -148,6 +154,10 @@ class Model {
     nmc_kv_copy_t copies[8];
     size_t n = 0;
     OK(nmc_kv_copies(kv, id, copies, 8, &n));
+    if (n > 0 && id % 2 == 0 && !skip_copies) {
+      OK(nmc_kv_copy_blocks(kv, copies, n, nullptr));
+      return;
+    }
     for (size_t i = 0; i < n && !skip_copies; ++i) {
       const uint32_t group = copies[i].group == NMC_KV_GROUPS_ALL ? kFull : copies[i].group;
       const size_t sides = group == kFull ? 2 : 1;

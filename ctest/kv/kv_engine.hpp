@@ -149,7 +149,7 @@ class Engine {
   bool execute_copies = true; // false is a fault
   bool may_vanish = false;    // other threads may take the blocks of any sequence
   bool deep = true;           // all four ways to look a token up, in all layers
-  nmc_kv_room_t room = {0, 0, 0};
+  nmc_kv_room_t room = {};
   nmc_kv_opened_t opened = {0, 0};
 
   nmc_status_t open(uint64_t id, const Tokens& tokens, const std::string& salt = "", uint32_t flags = 0, bool known = true) {

@@ -969,7 +969,7 @@ void wrapper() {
     CHECK(cache.stats().used == 2 && cache.victims(10).empty());
   }
   CHECK(cache.stats().used == 0 && cache.clear() > 0 && cache.match(prompt) == 0);
-  nmc_kv_room_t room = {0, 0, 0};
+  nmc_kv_room_t room = {};
   CHECK(cache.try_open(3, nmc::KvTokens::unknown(1000), {}, &room).status() == NMC_ERR_NO_SPACE && room.needed == 250);
   const std::vector<nmc_kv_hash_t> hash = cache.hash(prompt, 4, "salt");
   nmc::KvSequence by_hash = cache.open(4, nmc::KvTokens::unknown(10), nmc::KvOpen().salt("salt").hashes(hash));

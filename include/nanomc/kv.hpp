@@ -63,6 +63,7 @@ enum class KvWhenFull : uint32_t {
   reject = NMC_KV_FULL_REJECT,
   shorten = NMC_KV_FULL_SHORTEN,
   evict_sequence = NMC_KV_FULL_EVICT_SEQUENCE,
+  move_sequence = NMC_KV_FULL_MOVE_SEQUENCE,
 };
 
 /// What names blocks by their tokens.
@@ -158,6 +159,12 @@ class KvConfig {
     return *this;
   }
 
+  /// The groups lie in the heap of this rank, so that peers reach them. The world must outlive the cache.
+  KvConfig& heap(const World& world, uint64_t offset = 0) {
+    c_.heap_offset = offset;
+    return c_.world = world.get(), *this;
+  }
+
   /// The C struct; it points into this object.
   nmc_kv_config_t c() const noexcept {
     nmc_kv_config_t c = c_;
@@ -174,6 +181,14 @@ class KvConfig {
     if (status < 0) return detail::failure(status);
     return bytes;
   }
+  /// Bytes that the groups need in a heap.
+  Result<uint64_t> try_heap_bytes() const {
+    const nmc_kv_config_t config = c();
+    uint64_t bytes = 0;
+    const nmc_status_t status = nmc_kv_heap_bytes(&config, &bytes);
+    if (status < 0) return detail::failure(status);
+    return bytes;
+  }
   /// The smallest tokens_per_block with which virtual memory has whole pages.
   Result<uint32_t> try_page_tokens() const {
     const nmc_kv_config_t config = c();
@@ -185,6 +200,7 @@ class KvConfig {
 #if NMC_HPP_EXCEPTIONS
   uint32_t page_tokens() const { return try_page_tokens().value(); }
   uint64_t group_bytes(uint32_t number = 0) const { return try_group_bytes(number).value(); }
+  uint64_t heap_bytes() const { return try_heap_bytes().value(); }
 #endif
 
  private:
@@ -654,6 +670,8 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
   using AnyStore = detail::Handle<nmc_store_t, nmc_store_destroy>;
   /// Ties the cache to a store, with which it exchanges blocks.
   Result<void> try_attach(const AnyStore& store) const { return detail::done(nmc_kv_attach_store(get(), store.get())); }
+  /// What moves come after that make room; see nmc_kv_move_after.
+  Result<void> try_move_after(const KvAfter& after) const { return detail::done(nmc_kv_move_after(get(), after.c())); }
   /// Whether a transfer is over; a failure is its outcome. With the end the ticket ends.
   Result<bool> try_poll(uint64_t ticket, nmc_kv_progress_t* progress = nullptr) const {
     const nmc_status_t status = nmc_kv_transfer_poll(get(), ticket, progress);
@@ -751,6 +769,7 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
   KvEvents events(uint64_t& cursor, size_t most = 1024) const { return try_events(cursor, most).value(); }
   std::vector<nmc_kv_event_t> snapshot(uint64_t& cursor) const { return try_snapshot(cursor).value(); }
   void attach(const AnyStore& store) const { try_attach(store).value(); }
+  void move_after(const KvAfter& after) const { try_move_after(after).value(); }
   void gather(view<const int32_t> blocks, void* to, uint64_t to_bytes, void* stream = nullptr,
               uint32_t group = NMC_KV_GROUPS_ALL) const {
     try_gather(blocks, to, to_bytes, stream, group).value();

@@ -65,16 +65,16 @@ pub fn table() -> String {
         nmc_block_run_t { first, count }
         nmc_blocks_stats_t { struct_size, strategy, total, used, free, largest_run, free_runs, fragmentation, waiting, ready, bytes, reserved }
         nmc_kv_group_t { kind, dtype, element_bytes, layers, kv_heads, head_dim, order, sides, memory, memory_bytes, state_bytes, window, blocks, state_every, reserved0, reserved }
-        nmc_kv_config_t { struct_size, abi_version, total_blocks, tokens_per_block, max_total_tokens, capacity_blocks, max_sequences, groups, n_groups, window, strategy, eviction, when_full, hash, flags, event_capacity, hash_secret, heap_kind, device, max_sequence_tokens, reserved1, reserved }
+        nmc_kv_config_t { struct_size, abi_version, total_blocks, tokens_per_block, max_total_tokens, capacity_blocks, max_sequences, groups, n_groups, window, strategy, eviction, when_full, hash, flags, event_capacity, hash_secret, heap_kind, device, max_sequence_tokens, reserved1, world, heap_offset }
         nmc_kv_hash_t { bytes }
         nmc_kv_open_t { struct_size, abi_version, flags, priority, ttl_ms, reserved0, salt, name, hashes, n_hashes, reserved }
         nmc_kv_opened_t { hit_tokens, tokens }
-        nmc_kv_group_stats_t { struct_size, own_blocks, total, used, idle, free, evicted, block_bytes }
+        nmc_kv_group_stats_t { struct_size, own_blocks, total, used, idle, free, evicted, block_bytes, heap_offset }
         nmc_kv_room_t { needed, free, evictable, group, reserved }
         nmc_kv_copy_t { from, to, group }
         nmc_kv_move_t { from, to, bytes }
         nmc_kv_seq_info_t { struct_size, state, tokens, next_offset_in_block, max_tokens, blocks, dropped, shared, published, contiguous, copies, computed }
-        nmc_kv_stats_t { struct_size, is_full, total, used, idle, free, published, sequences, asked_tokens, hit_tokens, evicted_blocks, evicted_sequences, deduplicated, arena_bytes, metadata_bytes, fragmentation, reserved0, reserved }
+        nmc_kv_stats_t { struct_size, is_full, total, used, idle, free, published, sequences, asked_tokens, hit_tokens, evicted_blocks, evicted_sequences, deduplicated, arena_bytes, metadata_bytes, fragmentation, reserved0, moved_sequences, reserved }
         nmc_kv_view_t { data, shape, strides, element_bytes, contiguous }
         nmc_kv_row_t { uid, rewrites, blocks }
         nmc_kv_event_t { number, kind, reserved, hash, parent }

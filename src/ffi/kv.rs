@@ -3,7 +3,7 @@
 use super::basic::nmc_slice_t;
 use super::config;
 use super::handle::{self, HasC, Object};
-use super::kv_config::{Given, Parsed, parse};
+use super::kv_config::{Given, Heap, Parsed, heap_bytes, parse};
 use super::kv_types::*;
 use super::store::{array, array_out};
 use super::{guard, guard_status, optional_out, out, remember};
@@ -16,6 +16,7 @@ use crate::kv::pack::Places;
 use crate::kv::transfer::Link;
 use crate::kv::types::{Attempt, MAX_TOKENS, Open, Room};
 use crate::kv::{Cache, NONE};
+use crate::world::{Membership, World};
 use once_cell::sync::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,6 +54,10 @@ pub(super) struct Kv {
     pub places: OnceCell<Places>,
     /// The memory, if sequences are virtual; the arena is empty then.
     pub mapped: Option<Box<Mapped>>,
+    /// Keeps the heap that the groups lie in.
+    _member: Option<Membership>,
+    /// Where each group begins in that heap.
+    pub offsets: Vec<u64>,
     pub capacity: u32,
     /// Ids for sequences that are opened by name alone.
     next_id: AtomicU64,
@@ -145,30 +150,54 @@ pub unsafe extern "C" fn nmc_kv_create(config: *const nmc_kv_config_t, out_kv: *
         slot.write(std::ptr::null_mut());
         handle::prepare()?;
         // SAFETY: the C contract of `config`.
-        let Parsed { config, capacity, groups, wanted } = unsafe { parse(config) }?;
+        let Parsed { config, capacity, groups, wanted, heap } = unsafe { parse(config) }?;
         let cache = Arc::new(Cache::new(config)?);
-        if let Some(wanted) = wanted {
-            let mapped = Some(Box::new(wanted.make(&cache, &groups)?));
-            let next_id = AtomicU64::new(1 << 63);
-            let (link, arena, places) = (OnceCell::new(), Arena::default(), OnceCell::new());
-            slot.write(handle::create(Kv { cache, link, arena, places, mapped, capacity, next_id })?);
-            return Ok(());
-        }
-        for (number, Given { geometry, group, .. }) in groups.iter().enumerate() {
-            if !group.memory.is_null() && group.memory_bytes < geometry.bytes() {
-                let (has, needs) = (group.memory_bytes, geometry.bytes());
-                crate::bail!(NMC_ERR_INVALID_ARG, "group {number} has {has} bytes of memory and needs {needs}");
-            }
-        }
-        let groups = groups.into_iter().map(|Given { geometry, group, side }| {
-            let base = group.memory as u64;
-            Group { geometry, base, side }
-        });
-        let arena = Arena::new(groups.collect());
-        let next_id = AtomicU64::new(1 << 63);
-        let (link, places) = (OnceCell::new(), OnceCell::new());
-        let kv = Kv { cache, link, arena, places, mapped: None, capacity, next_id };
+        let mapped = wanted.map(|wanted| wanted.make(&cache, &groups)).transpose()?.map(Box::new);
+        let (member, arena) = match mapped {
+            Some(_) => (None, Arena::default()),
+            None => place(groups, heap.as_ref())?,
+        };
+        let (link, places, next_id) = (OnceCell::new(), OnceCell::new(), AtomicU64::new(1 << 63));
+        let offsets = heap.map(|heap| heap.offsets).unwrap_or_default();
+        let kv = Kv { cache, link, arena, places, mapped, _member: member, offsets, capacity, next_id };
         slot.write(handle::create(kv)?);
+        Ok(())
+    })
+}
+
+/// Finds where groups lie: in memory of the program's, or in the heap of a rank, which the membership then keeps.
+fn place(groups: Vec<Given>, heap: Option<&Heap>) -> Result<(Option<Membership>, Arena)> {
+    for (number, Given { geometry, group, .. }) in groups.iter().enumerate() {
+        if !group.memory.is_null() && group.memory_bytes < geometry.bytes() {
+            let (has, needs) = (group.memory_bytes, geometry.bytes());
+            crate::bail!(NMC_ERR_INVALID_ARG, "group {number} has {has} bytes of memory and needs {needs}");
+        }
+    }
+    let mut bases: Vec<u64> = groups.iter().map(|given| given.group.memory as u64).collect();
+    let mut member = None;
+    if let Some(Heap { world, offset, bytes, offsets }) = heap {
+        handle::with::<World, _>(*world, |world| {
+            let start = world.ptr(world.rank(), *offset, *bytes)?;
+            bases = offsets.iter().map(|at| start + (at - offset)).collect();
+            member = Some(world.membership());
+            Ok(())
+        })?;
+    }
+    let group = |(Given { geometry, side, .. }, base): (Given, u64)| Group { geometry, base, side };
+    Ok((member, Arena::new(groups.into_iter().zip(bases).map(group).collect())))
+}
+
+/// Stores how many bytes the groups of a config with a `world` need from `heap_offset` on, of which the world may be NULL yet,
+/// in `*bytes_needed`.
+///
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (what `nmc_kv_create` would refuse),
+/// `NMC_ERR_UNSUPPORTED` (`NMC_KV_VIRTUAL`), `NMC_ERR_VERSION`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_heap_bytes(config: *const nmc_kv_config_t, bytes_needed: *mut u64) -> nmc_status_t {
+    guard(|| {
+        let slot = out(bytes_needed, "bytes_needed")?;
+        // SAFETY: the C contract of `config`.
+        slot.write(unsafe { heap_bytes(config) }?);
         Ok(())
     })
 }

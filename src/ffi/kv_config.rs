@@ -6,6 +6,7 @@ use super::kv::bytes;
 use super::kv_types::*;
 use super::kv_virtual::{self, Wanted};
 use super::store::array;
+use super::world::nmc_world_t;
 use crate::alloc::blocks::Strategy;
 use crate::base::error::{Error, Result};
 use crate::kv::NONE;
@@ -94,6 +95,70 @@ pub(super) struct Parsed {
     pub capacity: u32,
     pub groups: Vec<Given>,
     pub wanted: Option<Wanted>,
+    pub heap: Option<Heap>,
+}
+
+/// Where the groups lie in the heap of a rank.
+pub(super) struct Heap {
+    pub world: *mut nmc_world_t,
+    pub offset: u64,
+    pub bytes: u64,
+    /// Of each group.
+    pub offsets: Vec<u64>,
+}
+
+/// What groups in a heap begin at a multiple of.
+const HEAP_ALIGN: u64 = 4096;
+
+fn heap_of(c: &nmc_kv_config_t, groups: &[Given]) -> Result<Option<Heap>> {
+    if c.world.is_null() {
+        if c.heap_offset != 0 {
+            crate::bail!(NMC_ERR_INVALID_ARG, "heap_offset {} is set, but there is no world", c.heap_offset);
+        }
+        return Ok(None);
+    }
+    if c.flags & NMC_KV_VIRTUAL != 0 {
+        crate::bail!(NMC_ERR_UNSUPPORTED, "with NMC_KV_VIRTUAL the library maps memory of its own, not a world's heap");
+    }
+    if !c.heap_offset.is_multiple_of(HEAP_ALIGN) || groups.is_empty() {
+        let offset = c.heap_offset;
+        crate::bail!(
+            NMC_ERR_INVALID_ARG,
+            "heap_offset {offset} is not a multiple of {HEAP_ALIGN}, or there are no groups"
+        );
+    }
+    let (mut end, mut offsets) = (Some(c.heap_offset), Vec::new());
+    for (number, Given { geometry, group, .. }) in groups.iter().enumerate() {
+        if !group.memory.is_null() || group.memory_bytes != 0 {
+            crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "group {number} has memory, and a world is given: it can lie in one of them"
+            );
+        }
+        let start = end.and_then(|end| end.checked_next_multiple_of(HEAP_ALIGN));
+        offsets.extend(start);
+        end = start.and_then(|start| start.checked_add(geometry.bytes()));
+    }
+    let Some(end) = end else {
+        crate::bail!(NMC_ERR_INVALID_ARG, "heap_offset {} and the groups pass 2^64 bytes", c.heap_offset);
+    };
+    Ok(Some(Heap { world: c.world, offset: c.heap_offset, bytes: end - c.heap_offset, offsets }))
+}
+
+/// What the groups of a config take in a heap, also if its world is not known yet.
+///
+/// # Safety
+/// The C contract of `nmc_kv_config_t`.
+pub(super) unsafe fn heap_bytes(config: *const nmc_kv_config_t) -> Result<u64> {
+    // SAFETY: the C contract of `config`.
+    let mut c: nmc_kv_config_t = unsafe { config::read(config) }?;
+    if c.world.is_null() {
+        // Any that is not NULL: it is only looked at by those who use it.
+        c.world = std::ptr::dangling_mut();
+    }
+    // SAFETY: as the caller promises; `c` is a copy of it.
+    let heap = unsafe { parse(&raw const c) }?.heap;
+    Ok(heap.map_or(0, |heap| heap.bytes))
 }
 
 /// # Safety
@@ -101,7 +166,7 @@ pub(super) struct Parsed {
 pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
     // SAFETY: the C contract of `config`.
     let c = unsafe { config::read(config) }?;
-    if c.reserved != [0; 2] || c.reserved1 != 0 || c.flags & !(NMC_KV_NO_PREFIX | NMC_KV_VIRTUAL) != 0 {
+    if c.reserved1 != 0 || c.flags & !(NMC_KV_NO_PREFIX | NMC_KV_VIRTUAL) != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field or an unknown flag of nmc_kv_config_t is not zero");
     }
     if c.tokens_per_block == 0 || c.tokens_per_block > 1 << 20 {
@@ -143,6 +208,7 @@ pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
         sides.extend(own);
         groups.push(Given { geometry, group: *group, side });
     }
+    let heap = heap_of(&c, &groups)?;
     let strategy = match c.strategy {
         NMC_BLOCKS_BEST => Strategy::DEFAULT,
         NMC_BLOCKS_SIZE_CLASS => Strategy::SizeClass,
@@ -161,6 +227,7 @@ pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
         NMC_KV_FULL_REJECT => WhenFull::Reject,
         NMC_KV_FULL_SHORTEN => WhenFull::Shorten,
         NMC_KV_FULL_EVICT_SEQUENCE => WhenFull::EvictSequence,
+        NMC_KV_FULL_MOVE_SEQUENCE => WhenFull::MoveSequence,
         other => crate::bail!(NMC_ERR_INVALID_ARG, "when_full {other} is none of NMC_KV_FULL_*"),
     };
     let algo = match c.hash {
@@ -184,5 +251,5 @@ pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
         events: c.event_capacity,
         sides,
     };
-    Ok(Parsed { config, capacity, groups, wanted })
+    Ok(Parsed { config, capacity, groups, wanted, heap })
 }

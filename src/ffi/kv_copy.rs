@@ -6,24 +6,23 @@ use super::kv_types::*;
 use super::store::array;
 use crate::base::error::Result;
 use crate::base::status::nmc_status_t;
+use crate::kv::NONE;
 use crate::kv::arena::Group;
 use crate::kv::pack::{Memory, Packed, Places, Way};
+use std::collections::BTreeMap;
 use std::ffi::c_void;
-
-/// In place of a group's number: all groups that have the block numbers of the cache, one after the other.
-pub const NMC_KV_GROUPS_ALL: u32 = 0xffff_ffff;
 
 /// The groups that a call is for, and where they lie.
 fn groups_of<'a>(kv: &'a Kv, group: u32, call: &str) -> Result<(Vec<&'a Group>, &'a Memory)> {
     kv.paged(call, "blocks have no addresses there, only sequences do")?;
     let all = kv.arena.groups();
-    let numbers = match group {
-        NMC_KV_GROUPS_ALL => 0..u32::try_from(all.len()).unwrap_or(u32::MAX),
-        number => kv.arena.group(number).map(|_| number..number + 1)?,
+    let chosen: Vec<(u32, &Group)> = match group {
+        NMC_KV_GROUPS_ALL => (0..).zip(all).filter(|(_, group)| group.side == NONE).collect(),
+        number => vec![(number, kv.arena.group(number)?)],
     };
     let places = kv.places.get_or_try_init(|| Places::find(all))?;
-    let memory = places.common(numbers.clone())?;
-    Ok((numbers.map(|number| &all[number as usize]).collect(), memory))
+    let memory = places.common(chosen.iter().map(|(number, _)| *number))?;
+    Ok((chosen.into_iter().map(|(_, group)| group).collect(), memory))
 }
 
 /// Copies `n` blocks of a group, or of all with `NMC_KV_GROUPS_ALL`, one after the other in this order into the `to_bytes`
@@ -87,9 +86,10 @@ pub unsafe extern "C" fn nmc_kv_scatter(
     })
 }
 
-/// Makes the copies that `nmc_kv_copies` told, of one sequence or of several, in all groups. They are made in no order: a
-/// block that is written must not be read or written by another copy of the same call. Those of one `nmc_kv_copies` never
-/// are; the copy for a fork of a sequence that waits for one itself goes into a second call.
+/// Makes the copies that `nmc_kv_copies` told, of one sequence or of several, each in the groups that it names; also those
+/// from slot to slot of a recurrent group, where `nmc_kv_states` has two. They are made in no order: a block that is written
+/// must not be read or written by another copy of the same call. Those of one `nmc_kv_copies` never are; the copy for a fork
+/// of a sequence that waits for one itself goes into a second call.
 ///
 /// In device memory the copies run when `stream` gets there, and `copies` may be freed at once; in host memory they are done
 /// when the call returns, and `stream` is NULL.
@@ -107,10 +107,25 @@ pub unsafe extern "C" fn nmc_kv_copy_blocks(
     guard(|| {
         // SAFETY: the C contract of `copies`.
         let copies = unsafe { array(copies, n, "copies") }?;
-        let pairs: Vec<_> = copies.iter().map(|copy| [copy.from, copy.to]).collect();
+        let mut by_group: BTreeMap<u32, Vec<[i32; 2]>> = BTreeMap::new();
+        for copy in copies {
+            by_group.entry(copy.group).or_default().push([copy.from, copy.to]);
+        }
+        if copies.is_empty() {
+            // Only what a first call does.
+            by_group.insert(NMC_KV_GROUPS_ALL, Vec::new());
+        }
         with(kv, |kv| {
-            let (groups, memory) = groups_of(kv, NMC_KV_GROUPS_ALL, "nmc_kv_copy_blocks")?;
-            memory.copy_blocks(&groups, &pairs, stream)
+            let groups_of = |group| groups_of(kv, group, "nmc_kv_copy_blocks");
+            for (group, pairs) in &by_group {
+                let (groups, memory) = groups_of(*group)?;
+                memory.check_copies(&groups, pairs, stream)?;
+            }
+            for (group, pairs) in &by_group {
+                let (groups, memory) = groups_of(*group)?;
+                memory.copy_blocks(&groups, pairs, stream)?;
+            }
+            Ok(())
         })
     })
 }

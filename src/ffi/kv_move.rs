@@ -24,6 +24,9 @@ pub extern "C" fn nmc_kv_attach_store(kv: *mut nmc_kv_t, store: *mut nmc_store_t
             if !kv.cache.config().prefix {
                 crate::bail!(NMC_ERR_UNSUPPORTED, "a cache with NMC_KV_NO_PREFIX has no names for its blocks");
             }
+            if kv.link.get().is_some() {
+                crate::bail!(NMC_ERR_EXISTS, "the cache has a store already");
+            }
             let share = store::with(store, |store| Ok(store.share()))?;
             let link = Link::new(std::sync::Arc::clone(&kv.cache), kv.arena.clone(), share)?;
             match kv.link.set(link) {
@@ -51,9 +54,27 @@ unsafe fn after_of(after: *const nmc_kv_after_t) -> Result<After> {
     let after = unsafe { &store::array(after, 1, "after")?[0] };
     Ok(match after.kind {
         NMC_KV_AFTER_NOTHING => After::Nothing,
-        NMC_KV_AFTER_STREAM => After::Stream(after.handle),
-        NMC_KV_AFTER_EVENT => After::Event(after.handle),
+        NMC_KV_AFTER_STREAM => After::Stream(after.handle as u64),
+        NMC_KV_AFTER_EVENT => After::Event(after.handle as u64),
         other => crate::bail!(NMC_ERR_INVALID_ARG, "kind {other} is none of NMC_KV_AFTER_*"),
+    })
+}
+
+/// Says which stream moves come after that make room (`NMC_KV_FULL_MOVE_SEQUENCE`): the one on which the program computes. They
+/// wait for what is on it when they begin. Needed if the cache lies in device memory; `after` is of kind
+/// `NMC_KV_AFTER_STREAM`, or `NMC_KV_AFTER_NOTHING` for host memory. The stream must stay until the cache is destroyed.
+///
+/// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no store, an event, device memory and nothing
+/// to wait for), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_move_after(kv: *mut nmc_kv_t, after: *const nmc_kv_after_t) -> nmc_status_t {
+    guard(|| {
+        // SAFETY: the C contract of `after`.
+        let after = unsafe { after_of(after) }?;
+        if matches!(after, After::Event(_)) {
+            crate::bail!(NMC_ERR_INVALID_ARG, "moves come again and again, and an event only once: give a stream");
+        }
+        with(kv, |kv| link(kv)?.move_after(after))
     })
 }
 

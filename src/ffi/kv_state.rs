@@ -205,7 +205,8 @@ pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, stats: *mut nmc_kv_stat
                 // Pages are mapped one by one: any will do.
                 fragmentation: if kv.mapped.is_some() { 0.0 } else { kv.cache.fragmentation() },
                 reserved0: 0,
-                reserved: [0; 2],
+                moved_sequences: stats.moved_sequences,
+                reserved: 0,
             })
         })?;
         // SAFETY: the C contract of `stats`.
@@ -237,7 +238,18 @@ pub unsafe extern "C" fn nmc_kv_group_stats(
             let block_bytes = kv.arena.group(group).map_or(0, |group| group.geometry.block_bytes());
             let SideStats { total, free, idle, used, evicted } = counts;
             let own_blocks = u32::from(own);
-            Ok(nmc_kv_group_stats_t { struct_size: 0, own_blocks, total, used, idle, free, evicted, block_bytes })
+            let heap_offset = kv.offsets.get(group as usize).copied().unwrap_or(u64::MAX);
+            Ok(nmc_kv_group_stats_t {
+                struct_size: 0,
+                own_blocks,
+                total,
+                used,
+                idle,
+                free,
+                evicted,
+                block_bytes,
+                heap_offset,
+            })
         })?;
         // SAFETY: the C contract of `stats`.
         unsafe { put_struct(stats, now) }

@@ -2,6 +2,7 @@
 
 use super::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use super::config::Config as Versioned;
+use super::world::nmc_world_t;
 use super::world_types::NMC_HEAP_HOST;
 use std::ffi::c_void;
 
@@ -66,6 +67,12 @@ pub const NMC_KV_FULL_REJECT: u32 = 0;
 pub const NMC_KV_FULL_SHORTEN: u32 = 1;
 /// No room: the sequence that was used longest ago loses its blocks; calls for it are `NMC_ERR_STALE` until it is closed.
 pub const NMC_KV_FULL_EVICT_SEQUENCE: u32 = 2;
+
+/// No room: the sequence that was used longest ago goes to the store (`nmc_kv_attach_store`; without one this is
+/// `NMC_KV_FULL_REJECT`) and loses its blocks here; calls for it are `NMC_ERR_STALE` until it is closed. Opened again with all
+/// its tokens, `nmc_kv_onboard` fetches what it had computed. With it, calls that need room may block until the copy is done,
+/// and are not graph-safe.
+pub const NMC_KV_FULL_MOVE_SEQUENCE: u32 = 3;
 
 /// Keyed BLAKE3. The default.
 pub const NMC_KV_HASH_BLAKE3: u32 = 0;
@@ -224,8 +231,13 @@ pub struct nmc_kv_config_t {
     pub max_sequence_tokens: u32,
     /// Zero.
     pub reserved1: u32,
-    /// Zero.
-    pub reserved: [u64; 2],
+    /// The groups lie in the heap that this rank has in a world, one after the other from `heap_offset` on, each at the next
+    /// multiple of 4,096 bytes; `nmc_kv_heap_bytes` says how much. Their `memory` must be NULL. So peers reach the blocks, with
+    /// `nmc_world_ptr` and the offset of a group (`nmc_kv_group_stats`). Nothing else may use that part of the heap, and the world
+    /// must not be destroyed before the cache. NULL: the memory is the program's.
+    pub world: *mut nmc_world_t,
+    /// Where they begin, a multiple of 4,096.
+    pub heap_offset: u64,
 }
 
 // SAFETY: repr(C), integers and pointers only, no padding.
@@ -254,7 +266,8 @@ unsafe impl Versioned for nmc_kv_config_t {
             device: -1,
             max_sequence_tokens: 0,
             reserved1: 0,
-            reserved: [0; 2],
+            world: std::ptr::null_mut(),
+            heap_offset: 0,
         }
     }
 }
@@ -435,8 +448,10 @@ pub struct nmc_kv_stats_t {
     pub fragmentation: f32,
     /// Zero.
     pub reserved0: u32,
+    /// Those evicted sequences whose blocks went to the store first.
+    pub moved_sequences: u64,
     /// Zero.
-    pub reserved: [u64; 2],
+    pub reserved: u64,
 }
 
 /// The blocks of one group at one moment. Start from `NMC_KV_GROUP_STATS_INIT`.
@@ -459,6 +474,8 @@ pub struct nmc_kv_group_stats_t {
     pub evicted: u64,
     /// Bytes of a block in this group.
     pub block_bytes: u64,
+    /// Where it begins in the heap of this rank; `UINT64_MAX` if it is not in one.
+    pub heap_offset: u64,
 }
 
 /// A 4-D tensor `[blocks, heads, tokens, dim]` in the arena.

@@ -12,8 +12,10 @@ use super::pool::{Keep, Pool, Prefix};
 use super::seq::Seq;
 use super::types::{Attempt, BlockCopy, Config, MAX_TOKENS, Open, Opened, Placement, Room, SideKind, State, WhenFull};
 use crate::base::error::{Error, Result};
+use crate::base::log;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use crate::sync::ids::Ids;
+use once_cell::sync::OnceCell;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -33,6 +35,7 @@ const TICK_MS: u128 = 16;
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) evicted_sequences: AtomicU64,
+    pub(super) moved_sequences: AtomicU64,
     pub(super) deduplicated: AtomicU64,
 }
 
@@ -81,8 +84,13 @@ pub struct Cache {
     era: Aligned<AtomicU64>,
     pub(super) next_pin: AtomicU64,
     pub(super) counters: Counters,
+    /// Sends the blocks of a sequence to the store, and waits until they are there.
+    pub(super) mover: OnceCell<Mover>,
     born: Instant,
 }
+
+/// What [`WhenFull::MoveSequence`] calls with a sequence.
+pub(super) type Mover = Box<dyn Fn(u64) -> Result<()> + Send + Sync>;
 
 thread_local! {
     static LANE: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -168,6 +176,7 @@ impl Cache {
             era: Aligned(AtomicU64::new(1)),
             next_pin: AtomicU64::new(1),
             counters: Counters::default(),
+            mover: OnceCell::new(),
             born: Instant::now(),
             config,
         })
@@ -271,10 +280,14 @@ impl Cache {
                     continue;
                 }
             }
-            if self.config.when_full != WhenFull::EvictSequence
-                || !self.could_fit(id, room)
-                || !self.evict_oldest(id)?
-            {
+            let made = match (self.config.when_full, self.mover.get()) {
+                (WhenFull::EvictSequence, _) => self.could_fit(id, room) && self.evict_oldest(id, None)?,
+                (WhenFull::MoveSequence, Some(mover)) => {
+                    self.could_fit(id, room) && self.evict_oldest(id, Some(mover))?
+                }
+                _ => false,
+            };
+            if !made {
                 return Ok(Err(room));
             }
         }
@@ -666,9 +679,19 @@ impl Cache {
         })
     }
 
-    /// Takes the blocks of the sequence that was used longest ago, other than `id`; false if there is none.
-    fn evict_oldest(&self, id: u64) -> Result<bool> {
+    /// Takes the blocks of the sequence that was used longest ago, other than `id`, after `mover` has sent them to the store,
+    /// if there is one; false if there is no such sequence, or it could not be sent.
+    fn evict_oldest(&self, id: u64, mover: Option<&Mover>) -> Result<bool> {
         let Some(victim) = self.oldest(1, Some(id)).pop() else { return Ok(false) };
+        match mover.map_or(Ok(()), |mover| mover(victim)) {
+            Ok(()) => {}
+            // It was closed in the meantime, which makes room as well.
+            Err(error) if error.status == NMC_ERR_NOT_FOUND || error.status == NMC_ERR_STALE => return Ok(true),
+            Err(error) => {
+                log::emit(log::WARN, || format!("sequence {victim} could not be moved to make room: {error}"));
+                return Ok(false);
+            }
+        }
         let taken = self.with(victim, |seq, hands| {
             // What does not count as computed yet may never be: nothing more is published.
             hands.empty(seq)?;
@@ -678,6 +701,7 @@ impl Cache {
         match taken {
             Ok(()) => {
                 self.counters.evicted_sequences.fetch_add(1, Ordering::Relaxed);
+                self.counters.moved_sequences.fetch_add(u64::from(mover.is_some()), Ordering::Relaxed);
                 Ok(true)
             }
             // It was closed in the meantime, which makes room as well.

@@ -149,12 +149,18 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies blocks to other blocks of the same groups. No block is written twice, or read and written.
-    pub fn copy_blocks(&self, groups: &[&Group], copies: &[[i32; 2]], stream: *mut c_void) -> Result<()> {
+    /// Fails if [`Memory::copy_blocks`] would.
+    pub fn check_copies(&self, groups: &[&Group], copies: &[[i32; 2]], stream: *mut c_void) -> Result<()> {
         self.check_stream(stream)?;
         check_numbers(groups, copies.iter().flatten().copied())?;
         let pairs = || copies.iter().map(|pair| pair.map(i32::unsigned_abs));
-        check_distinct(pairs().map(|[_, to]| to).collect(), pairs().map(|[from, _]| from))?;
+        check_distinct(pairs().map(|[_, to]| to).collect(), pairs().map(|[from, _]| from))
+    }
+
+    /// Copies blocks to other blocks of the same groups. No block is written twice, or read and written: the caller has
+    /// checked that.
+    pub fn copy_blocks(&self, groups: &[&Group], copies: &[[i32; 2]], stream: *mut c_void) -> Result<()> {
+        let pairs = || copies.iter().map(|pair| pair.map(i32::unsigned_abs));
         for group in groups {
             let pieces = group.geometry.pieces(0..group.geometry.shape().layers);
             let place = place(group, &pieces);

@@ -70,6 +70,7 @@ impl Cache {
             asked_tokens: lanes.iter().map(|lane| lane.asked_tokens).sum(),
             evicted_blocks: levels.evicted,
             evicted_sequences: counter(&self.counters.evicted_sequences),
+            moved_sequences: counter(&self.counters.moved_sequences),
             deduplicated: counter(&self.counters.deduplicated),
             bytes: (pool.bytes() + held + self.table.bytes()) as u64,
         }

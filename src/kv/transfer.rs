@@ -28,6 +28,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Jobs that can wait or be unasked-for at once.
 const MOST_TICKETS: usize = 65_536;
@@ -35,13 +36,14 @@ const MOST_TICKETS: usize = 65_536;
 const MOVERS: usize = 6;
 
 /// What a job waits for before it touches the blocks.
+#[derive(Debug, Clone, Copy)]
 pub enum After {
     /// Nothing: the memory is the host's, and the program has written it.
     Nothing,
-    /// What was on a stream when the job was asked for.
-    Stream(*mut c_void),
+    /// What was on a stream, given by its address, when the job was asked for.
+    Stream(u64),
     /// An event of the program, which keeps it until the job is over.
-    Event(*mut c_void),
+    Event(u64),
 }
 
 enum Wait {
@@ -192,6 +194,8 @@ struct Shared {
     rings: Condvar,
     tickets: Mutex<HashMap<u64, Arc<Ticket>>>,
     next: AtomicU64,
+    /// What moves come after that make room.
+    before_moves: Mutex<After>,
 }
 
 /// A cache and the store that it exchanges blocks with.
@@ -326,8 +330,7 @@ impl Shared {
         while !settled && end > first {
             settled = true;
             for side in 0..self.side_fingerprints.len() {
-                let mut needed = self.cache.needed_from(side, first, end).rev();
-                while let Some(at) = needed.next() {
+                for at in self.cache.needed_from(side, first, end).rev() {
                     if !has(side, at)? {
                         // A window may begin behind what is missing; a state needs an earlier one.
                         (end, settled) = (at, false);
@@ -337,6 +340,105 @@ impl Shared {
             }
         }
         Ok(end.saturating_sub(first))
+    }
+
+    /// Checks what a job is to wait for; memory of a device needs something.
+    fn wait_of(&self, after: &After) -> Result<Wait> {
+        let device = self.store.client().member().device();
+        if let (Some(device), After::Nothing) = (device, after) {
+            for group in self.arena.groups() {
+                let kind = pointer_kind(device, group.base)?;
+                if !matches!(kind, PointerKind::Host | PointerKind::RegisteredHost) {
+                    crate::bail!(
+                        NMC_ERR_INVALID_ARG,
+                        "the cache lies in {kind}: say which stream or event the transfer comes after"
+                    );
+                }
+            }
+        }
+        Ok(match (after, device) {
+            (After::Nothing, _) => Wait::Nothing,
+            (After::Stream(stream), Some(device)) => Wait::Mark(Mark::on(device, *stream as *mut c_void)?),
+            (After::Event(event), Some(_)) if *event != 0 => Wait::Event(*event),
+            (After::Event(_), Some(_)) => crate::bail!(NMC_ERR_INVALID_ARG, "the event is NULL"),
+            (_, None) => crate::bail!(NMC_ERR_UNSUPPORTED, "the store's world was joined without a CUDA device"),
+        })
+    }
+
+    /// Queues a job for blocks that are held under its number.
+    fn enqueue(&self, number: u64, items: Vec<Item>, wait: Wait, work: Work) -> u64 {
+        let blocks = items.iter().filter(|item| item.side == NONE).count();
+        let ticket = Arc::new(Ticket {
+            blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
+            blocks_done: AtomicU32::new(0),
+            layers_done: AtomicU32::new(0),
+            cancelled: AtomicBool::new(false),
+            over: Mutex::new(None),
+            rings: Condvar::new(),
+        });
+        self.tickets.lock().insert(number, Arc::clone(&ticket));
+        let (ready, state) = (OnceLock::new(), Mutex::default());
+        let job = Job { ticket, number, items, wait, work, ready, state };
+        job.state.lock().done = vec![false; job.parts(self.layers())];
+        self.queue.lock().0.push_back(Arc::new(job));
+        self.rings.notify_all();
+        number
+    }
+
+    fn number(&self) -> Result<u64> {
+        if self.tickets.lock().len() >= MOST_TICKETS {
+            crate::bail!(NMC_ERR_LIMIT, "{MOST_TICKETS} transfers were never asked for again; poll them");
+        }
+        // Apart from the numbers of pins.
+        Ok(1 << 63 | self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Sends the published blocks of the first `tokens` tokens of a sequence to the store; those that it has are left out.
+    fn offload(&self, id: u64, tokens: u32, after: &After) -> Result<u64> {
+        let wait = self.wait_of(after)?;
+        let number = self.number()?;
+        let items = self.cache.hold_published(id, tokens, number)?;
+        Ok(self.enqueue(number, items, wait, Work::Out))
+    }
+
+    /// Sends the published blocks of a sequence to the store, and waits until they are there.
+    fn send_away(&self, id: u64) -> Result<()> {
+        let number = {
+            let after = self.before_moves.lock();
+            self.offload(id, u32::MAX, &after)?
+        };
+        // As long as it takes: every part ends, and closing cancels them.
+        loop {
+            if let (_, Some(over)) = self.wait_for(number, Deadline::after(Duration::from_secs(60)))? {
+                return over;
+            }
+        }
+    }
+
+    fn ticket(&self, number: u64) -> Result<Arc<Ticket>> {
+        let found = self.tickets.lock().get(&number).cloned();
+        found.ok_or_else(|| {
+            Error::new(NMC_ERR_NOT_FOUND, format!("there is no transfer {number}; was its end told before?"))
+        })
+    }
+
+    fn poll(&self, number: u64) -> Result<(Progress, Option<Result<()>>)> {
+        let ticket = self.ticket(number)?;
+        let over = ticket.over.lock().clone();
+        if over.is_some() {
+            self.tickets.lock().remove(&number);
+        }
+        Ok((ticket.progress(), over))
+    }
+
+    fn wait_for(&self, number: u64, deadline: Deadline) -> Result<(Progress, Option<Result<()>>)> {
+        let ticket = self.ticket(number)?;
+        let mut over = ticket.over.lock();
+        while over.is_none() && !deadline.left().is_zero() {
+            ticket.rings.wait_for(&mut over, deadline.left());
+        }
+        drop(over);
+        self.poll(number)
     }
 
     /// Ends a job, however it went.
@@ -420,8 +522,16 @@ impl Link {
             rings: Condvar::new(),
             tickets: Mutex::default(),
             next: AtomicU64::new(1),
+            before_moves: Mutex::new(After::Nothing),
         });
         let mut link = Self { shared, workers: Vec::new() };
+        let weak = Arc::downgrade(&link.shared);
+        let mover = move |id| match weak.upgrade() {
+            Some(shared) => shared.send_away(id),
+            None => Err(Error::new(NMC_ERR_CANCELLED, "the cache is being destroyed")),
+        };
+        // A second link for the same cache is refused before it is made.
+        let _set = link.shared.cache.mover.set(Box::new(mover));
         for _ in 0..MOVERS {
             let shared = Arc::clone(&link.shared);
             let started = std::thread::Builder::new().name("nmc-kv-move".into()).spawn(move || shared.work());
@@ -440,69 +550,23 @@ impl Link {
         self.shared.store.close();
     }
 
-    /// Checks what a job is to wait for; memory of a device needs something.
-    fn wait_of(&self, after: &After) -> Result<Wait> {
-        let device = self.shared.store.client().member().device();
-        if let (Some(device), After::Nothing) = (device, after) {
-            for group in self.shared.arena.groups() {
-                let kind = pointer_kind(device, group.base)?;
-                if !matches!(kind, PointerKind::Host | PointerKind::RegisteredHost) {
-                    crate::bail!(
-                        NMC_ERR_INVALID_ARG,
-                        "the cache lies in {kind}: say which stream or event the transfer comes after"
-                    );
-                }
-            }
-        }
-        Ok(match (after, device) {
-            (After::Nothing, _) => Wait::Nothing,
-            (After::Stream(stream), Some(device)) => Wait::Mark(Mark::on(device, *stream)?),
-            (After::Event(event), Some(_)) if !event.is_null() => Wait::Event(*event as u64),
-            (After::Event(_), Some(_)) => crate::bail!(NMC_ERR_INVALID_ARG, "the event is NULL"),
-            (_, None) => crate::bail!(NMC_ERR_UNSUPPORTED, "the store's world was joined without a CUDA device"),
-        })
-    }
-
-    /// Queues a job for blocks that are held under its number.
-    fn queue(&self, number: u64, items: Vec<Item>, wait: Wait, work: Work) -> u64 {
-        let blocks = items.iter().filter(|item| item.side == NONE).count();
-        let ticket = Arc::new(Ticket {
-            blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
-            blocks_done: AtomicU32::new(0),
-            layers_done: AtomicU32::new(0),
-            cancelled: AtomicBool::new(false),
-            over: Mutex::new(None),
-            rings: Condvar::new(),
-        });
-        self.shared.tickets.lock().insert(number, Arc::clone(&ticket));
-        let (ready, state) = (OnceLock::new(), Mutex::default());
-        let job = Job { ticket, number, items, wait, work, ready, state };
-        job.state.lock().done = vec![false; job.parts(self.shared.layers())];
-        self.shared.queue.lock().0.push_back(Arc::new(job));
-        self.shared.rings.notify_all();
-        number
-    }
-
-    fn number(&self) -> Result<u64> {
-        if self.shared.tickets.lock().len() >= MOST_TICKETS {
-            crate::bail!(NMC_ERR_LIMIT, "{MOST_TICKETS} transfers were never asked for again; poll them");
-        }
-        // Apart from the numbers of pins.
-        Ok(1 << 63 | self.shared.next.fetch_add(1, Ordering::Relaxed))
-    }
-
     /// Sends the published blocks of the first `tokens` tokens of a sequence to the store; those that it has are left out.
     pub fn offload(&self, id: u64, tokens: u32, after: &After) -> Result<u64> {
-        let wait = self.wait_of(after)?;
-        let number = self.number()?;
-        let items = self.shared.cache.hold_published(id, tokens, number)?;
-        Ok(self.queue(number, items, wait, Work::Out))
+        self.shared.offload(id, tokens, after)
+    }
+
+    /// What moves that make room come after: `after` is asked for in each of them.
+    pub fn move_after(&self, after: After) -> Result<()> {
+        // It must be something that can be waited for.
+        self.shared.wait_of(&after)?;
+        *self.shared.before_moves.lock() = after;
+        Ok(())
     }
 
     /// Fetches the blocks that follow what a sequence has computed, as far as the store has them. Returns the ticket and
     /// how many tokens that are; 0 and 0 if there are none. Until it is over the sequence can only be read or closed.
     pub fn onboard(&self, id: u64, after: &After, all: bool, by_layer: bool) -> Result<(u64, u32)> {
-        let wait = self.wait_of(after)?;
+        let wait = self.shared.wait_of(after)?;
         if by_layer && !self.shared.side_fingerprints.is_empty() {
             crate::bail!(NMC_ERR_UNSUPPORTED, "groups with blocks of their own do not come layer by layer");
         }
@@ -512,10 +576,10 @@ impl Link {
         if hashes.is_empty() {
             return Ok((0, 0));
         }
-        let number = self.number()?;
+        let number = self.shared.number()?;
         let items = self.shared.cache.hold_wanted(id, uid, &hashes, number)?;
         let tokens = u32::try_from(hashes.len()).unwrap_or(0) * self.shared.cache.config().tokens_per_block;
-        Ok((self.queue(number, items, wait, Work::In { id, uid, by_layer }), tokens))
+        Ok((self.shared.enqueue(number, items, wait, Work::In { id, uid, by_layer }), tokens))
     }
 
     /// How many leading blocks of these the store has.
@@ -531,37 +595,19 @@ impl Link {
         Ok(u32::try_from(there).unwrap_or(0) * self.shared.cache.config().tokens_per_block)
     }
 
-    fn ticket(&self, number: u64) -> Result<Arc<Ticket>> {
-        let found = self.shared.tickets.lock().get(&number).cloned();
-        found.ok_or_else(|| {
-            Error::new(NMC_ERR_NOT_FOUND, format!("there is no transfer {number}; was its end told before?"))
-        })
-    }
-
     /// How far a job is, and its outcome if it is over; that is told once.
     pub fn poll(&self, number: u64) -> Result<(Progress, Option<Result<()>>)> {
-        let ticket = self.ticket(number)?;
-        let over = ticket.over.lock().clone();
-        if over.is_some() {
-            self.shared.tickets.lock().remove(&number);
-        }
-        Ok((ticket.progress(), over))
+        self.shared.poll(number)
     }
 
     /// The same, after waiting for the end.
     pub fn wait(&self, number: u64, deadline: Deadline) -> Result<(Progress, Option<Result<()>>)> {
-        let ticket = self.ticket(number)?;
-        let mut over = ticket.over.lock();
-        while over.is_none() && !deadline.left().is_zero() {
-            ticket.rings.wait_for(&mut over, deadline.left());
-        }
-        drop(over);
-        self.poll(number)
+        self.shared.wait_for(number, deadline)
     }
 
     /// Asks a job to end soon; what it becomes is told as ever.
     pub fn cancel(&self, number: u64) -> Result<()> {
-        self.ticket(number)?.cancelled.store(true, Ordering::Release);
+        self.shared.ticket(number)?.cancelled.store(true, Ordering::Release);
         Ok(())
     }
 }

@@ -19,6 +19,8 @@ pub enum WhenFull {
     Shorten,
     /// Take the blocks of the sequence that was used longest ago.
     EvictSequence,
+    /// The same, after they went to the store. Without one it is [`WhenFull::Reject`].
+    MoveSequence,
 }
 
 /// How a cache is made.
@@ -221,6 +223,8 @@ pub struct Stats {
     pub evicted_blocks: u64,
     /// Sequences that were evicted to make room.
     pub evicted_sequences: u64,
+    /// Those of them whose blocks went to the store first.
+    pub moved_sequences: u64,
     /// Blocks that were computed twice, of which one was kept.
     pub deduplicated: u64,
     /// Memory of the books.
