@@ -12,7 +12,7 @@ use crate::kv::transfer::{After, Link, Progress};
 /// Ties a cache to a store, through which it exchanges blocks with caches of other processes: those with the same kinds,
 /// types and sizes of heads and blocks, and the same hash and secret. All groups must have memory, which the store can
 /// reach (device memory needs a store that was joined with that device). Once for a cache; it keeps the store open, also
-/// after `nmc_store_destroy`, until it is destroyed itself. Starts six threads, `nmc-kv-move`.
+/// after `nmc_store_destroy`, until it is destroyed itself. Starts 6 to 12 threads, `nmc-kv-move`, one for each core in between.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_EXISTS` (it has a store), `NMC_ERR_INVALID_ARG` (a group without
 /// memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index, or with `NMC_KV_VIRTUAL`), `NMC_ERR_OS` (no thread).

@@ -271,7 +271,7 @@ fn rows_of(address: u64, rows: usize, row_bytes: usize, stride: usize) -> Pieces
 ///
 /// Does not block and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
 /// written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
-/// is wrong), `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`.
+/// is wrong; what is in a buffer of device memory then is not the value), `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get(
     store: *mut nmc_store_t,

@@ -20,7 +20,7 @@ use crate::base::status::{
 use crate::cuda::{Mark, PointerKind, pointer_kind, wait_for_event};
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
-use crate::store::read::Look;
+use crate::store::read::{Look, Sums};
 use crate::store::write::PutOptions;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
@@ -32,8 +32,9 @@ use std::time::Duration;
 
 /// Jobs that can wait or be unasked-for at once.
 const MOST_TICKETS: usize = 65_536;
-/// Threads. What a copy costs beside the copy itself (asking the store, launching, waiting) is hidden behind those of others.
-const MOVERS: usize = 6;
+/// Threads, as many as there are cores in between. What a copy costs beside the copy itself (asking the store, launching,
+/// waiting, checksums) is hidden behind those of others.
+const MOVERS: std::ops::RangeInclusive<usize> = 6..=12;
 
 /// What a job waits for before it touches the blocks.
 #[derive(Debug, Clone, Copy)]
@@ -306,10 +307,12 @@ impl Shared {
         self.slices(side, block, 0..layers.start, slices);
         let offset = slices.iter().map(|slice| slice.bytes).sum();
         slices.clear();
-        self.slices(side, block, layers, slices);
+        self.slices(side, block, layers.clone(), slices);
         let pieces = Pieces::Slices(slices);
         let expected = self.arena.of(side).map(|group| group.geometry.block_bytes()).sum();
-        match self.store.read(&self.key(side, hash), offset, &pieces, |bytes| Ok(bytes == expected))? {
+        // Layers come from the same pages; a layer counts only when all before it have come.
+        let sums = if layers == (0..u32::MAX) { Sums::Touched } else { Sums::Begun };
+        match self.store.read_with(&self.key(side, hash), offset, &pieces, sums, |bytes| Ok(bytes == expected))? {
             Look::Ready(bytes) if bytes == expected => Ok(()),
             Look::Ready(bytes) => {
                 crate::bail!(NMC_ERR_CORRUPT, "block {hash:?} has {bytes} bytes in the store, not {expected}")
@@ -532,7 +535,8 @@ impl Link {
         };
         // A second link for the same cache is refused before it is made.
         let _set = link.shared.cache.mover.set(Box::new(mover));
-        for _ in 0..MOVERS {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        for _ in 0..cores.clamp(*MOVERS.start(), *MOVERS.end()) {
             let shared = Arc::clone(&link.shared);
             let started = std::thread::Builder::new().name("nmc-kv-move".into()).spawn(move || shared.work());
             link.workers.push(started.map_err(|cause| Error::os("starting a thread", &cause))?);

@@ -141,13 +141,15 @@ impl<'v> Cursor<'v> {
 }
 
 impl Client {
-    /// Moves `bytes` bytes between the value at `cursor` and `pieces`; `into` the value, or out of it.
+    /// Moves `bytes` bytes between the value at `cursor` and `pieces`; `into` the value, or out of it. `meanwhile` is done
+    /// before the CPU begins, or beside a copy of the GPU, and is part of it: if it fails, so does the move.
     pub(super) fn move_bytes(
         &self,
         cursor: &mut Cursor<'_>,
         pieces: &Pieces<'_>,
         bytes: u64,
         into: bool,
+        meanwhile: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         match self.member.device() {
             Some(device) if bytes > 0 && self.needs_device(device, pieces)? => {
@@ -172,19 +174,23 @@ impl Client {
                         let ordinary = reach == Reach::Cpu;
                         copier.copy(from, to, bytes, ordinary.then_some(side))
                     });
+                    let moved = moved.and_then(|()| meanwhile());
                     // Also after a failure: nothing may be in flight when the pages are given back.
                     moved.and(copier.finish())
                 });
                 self.copiers.lock().push(copier);
                 moved
             }
-            _ => walk(cursor, pieces, into, |_, from, to, bytes| {
-                sys::copy(from, to, bytes);
-                if into {
-                    reach("writer.mid_copy");
-                }
-                Ok(())
-            }),
+            _ => {
+                meanwhile()?;
+                walk(cursor, pieces, into, |_, from, to, bytes| {
+                    sys::copy(from, to, bytes);
+                    if into {
+                        reach("writer.mid_copy");
+                    }
+                    Ok(())
+                })
+            }
         }
     }
 

@@ -19,6 +19,15 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 /// Keys whose looks wait for memory together.
 const GROUP: usize = 16;
 
+/// Which pages a read verifies, where there are checksums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sums {
+    /// Those that it touches.
+    Touched,
+    /// Those that begin in it: reads of all parts of a value verify every page once. None of them counts alone.
+    Begun,
+}
+
 /// What a look for a key gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look<T> {
@@ -325,7 +334,7 @@ impl Store {
     pub fn read_view(&self, index: u32, offset: u64, pieces: &Pieces<'_>) -> Result<()> {
         let view = self.client.view();
         let pin = Pin { index, slot: 0, epoch: 0, turn: 0 };
-        self.read_pinned(view, pin, offset, pieces, |_| Ok(true)).map(|_| ())
+        self.read_pinned(view, pin, offset, pieces, Sums::Touched, |_| Ok(true)).map(|_| ())
     }
 
     /// Where an object is, whether it is pinned or not: by the time the caller looks it may be gone.
@@ -388,6 +397,18 @@ impl Store {
         pieces: &Pieces<'_>,
         fits: impl FnOnce(u64) -> Result<bool>,
     ) -> Result<Look<u64>> {
+        self.read_with(key, offset, pieces, Sums::Touched, fits)
+    }
+
+    /// The same, with a choice of what is verified.
+    pub fn read_with(
+        &self,
+        key: &[u8],
+        offset: u64,
+        pieces: &Pieces<'_>,
+        sums: Sums,
+        fits: impl FnOnce(u64) -> Result<bool>,
+    ) -> Result<Look<u64>> {
         let client = &*self.client;
         let view = client.view();
         let started = client.counters.is_sample(Op::Get).then(sys::now_ns);
@@ -407,7 +428,7 @@ impl Store {
             client.counters.miss();
             return Ok(Look::Writing(pin.index, pin.epoch));
         }
-        let read = self.read_pinned(view, pin, offset, pieces, fits);
+        let read = self.read_pinned(view, pin, offset, pieces, sums, fits);
         self.let_go(view, pin.slot);
         let (total, moved) = read?;
         client.counters.hit(moved);
@@ -423,6 +444,7 @@ impl Store {
         pin: Pin,
         offset: u64,
         pieces: &Pieces<'_>,
+        sums: Sums,
         fits: impl FnOnce(u64) -> Result<bool>,
     ) -> Result<(u64, u64)> {
         let Some(header) = view.object(pin.index) else { return Ok((0, 0)) };
@@ -433,11 +455,9 @@ impl Store {
         self.stamp(view, pin.index);
         let bytes = pieces.bytes()?;
         let checked = header.flags.load(Relaxed) & FLAG_CHECKSUM != 0;
-        if checked {
-            self.check_sums(view, pin.index, header, offset, bytes)?;
-        }
+        let check = || if checked { self.check_sums(view, pin.index, header, offset, bytes, sums) } else { Ok(()) };
         let mut cursor = Cursor::new(self, view, header, offset)?;
-        self.client.move_bytes(&mut cursor, pieces, bytes, false)?;
+        self.client.move_bytes(&mut cursor, pieces, bytes, false, check)?;
         Ok((total, bytes))
     }
 
@@ -455,13 +475,21 @@ impl Store {
         }
     }
 
-    /// Compares the checksums of the pages that a read touches.
-    fn check_sums(&self, view: &View<'_>, index: u32, header: &ObjectHeader, offset: u64, bytes: u64) -> Result<()> {
+    /// Compares the checksums of pages.
+    fn check_sums(
+        &self,
+        view: &View<'_>,
+        index: u32,
+        header: &ObjectHeader,
+        offset: u64,
+        bytes: u64,
+        sums: Sums,
+    ) -> Result<()> {
         let page = u64::from(header.page_bytes.load(Relaxed));
         let total = header.bytes_total.load(Relaxed);
         let owner = header.owner_rank.load(Relaxed);
         let base = self.client.base(owner)? + self.client.params().heap_offset;
-        let mut at = offset / page;
+        let mut at = if sums == Sums::Begun { offset.div_ceil(page) } else { offset / page };
         let end = (offset + bytes).div_ceil(page);
         let mut skip = 0;
         for i in 0..header.n_extents.load(Relaxed) as usize {

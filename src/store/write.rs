@@ -119,7 +119,7 @@ impl Store {
                 return Err(no_plan(plan.plan_id));
             };
             let mut cursor = Cursor::new(self, view, header, 0)?;
-            self.client.move_bytes(&mut cursor, pieces, bytes, true)?;
+            self.client.move_bytes(&mut cursor, pieces, bytes, true, || Ok(()))?;
             self.store_sums(view, header, words)
         })();
         if let Err(error) = stored {
