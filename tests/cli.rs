@@ -346,6 +346,7 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
         "kv.churn.128k",
         "kv.append",
         "kv.append.tokens",
+        "kv.append.hybrid",
         "kv.table.256x128",
         "kv.threads_x2",
         "kv.bytes_per_block",

@@ -19,6 +19,8 @@ const PREFIX: usize = 128;
 const CHURN_BLOCKS: u32 = 8_192;
 const CHURN_PREFIX: usize = 100;
 const SEQUENCES: usize = 256;
+/// Decode steps of a sample.
+const STEPS: usize = 16;
 
 const NOT_BUILT: &str = "peers not built; a hash map of 16-byte keys";
 
@@ -34,6 +36,7 @@ pub fn measure(run: &mut Run, peers: &HashMap<String, f64>) {
     run.measure("kv.churn.128k", |run| churn(run, "kv.churn.128k", BLOCKS, None));
     run.measure("kv.append", |run| append(run, "kv.append", false));
     run.measure("kv.append.tokens", |run| append(run, "kv.append.tokens", true));
+    run.measure("kv.append.hybrid", hybrid_append);
     run.measure("kv.table.256x128", table);
     run.measure("kv.threads_x2", threads);
     run.measure("kv.bytes_per_block", bytes);
@@ -165,10 +168,14 @@ fn churn(run: &mut Run, name: &'static str, blocks: u32, peer: Option<f64>) -> R
     Ok(())
 }
 
-/// A decode step: one token more for each of 256 sequences.
-fn append(run: &mut Run, name: &'static str, told: bool) -> Result<(), Failure> {
-    let kv = Kv::create(BLOCKS, NMC_KV_HASH_BLAKE3)?;
-    let ids: Vec<u64> = (0..SEQUENCES as u64).map(|at| 1_000 + at * 7).collect();
+/// The ids of the sequences of a decode step.
+fn step_ids() -> Vec<u64> {
+    (0..SEQUENCES as u64).map(|at| 1_000 + at * 7).collect()
+}
+
+/// What one token more for each of 256 sequences of 100 takes, in ns a sequence; the tokens may be `told`.
+fn decode(run: &Run, kv: &Kv, told: bool) -> Result<f64, Failure> {
+    let ids = step_ids();
     let mut prompt: Vec<u32> = (0..100).collect();
     let tokens = vec![7; if told { SEQUENCES } else { 0 }];
     for id in &ids {
@@ -176,19 +183,31 @@ fn append(run: &mut Run, name: &'static str, told: bool) -> Result<(), Failure> 
         kv.open(*id, if told { &prompt } else { &[] }, 100)?;
     }
     // Means over 16 steps: every sequence gets a block in one of them.
-    let count = run.reps(3, 301);
-    let per_sample = 16;
-    let ours = samples(count, || {
+    samples(run.reps(3, 301), || {
         let start = Instant::now();
-        for _ in 0..per_sample {
+        for _ in 0..STEPS {
             kv.append_batch(&ids, &tokens)?;
         }
-        Ok(start.elapsed().as_secs_f64() * 1e9 / (per_sample * SEQUENCES) as f64)
-    })?;
+        Ok(start.elapsed().as_secs_f64() * 1e9 / (STEPS * SEQUENCES) as f64)
+    })
+}
+
+/// A decode step with a window and a recurrent state, which have blocks of their own, beside full attention.
+fn hybrid_append(run: &mut Run) -> Result<(), Failure> {
+    let ours = decode(run, &Kv::create_hybrid(BLOCKS)?, false)?;
+    let plain = decode(run, &Kv::create(BLOCKS, NMC_KV_HASH_BLAKE3)?, false)?;
+    add(run, "kv.append.hybrid", ours, "ns/sequence", ("full attention alone", plain));
+    Ok(())
+}
+
+/// A decode step: one token more for each of 256 sequences.
+fn append(run: &mut Run, name: &'static str, told: bool) -> Result<(), Failure> {
+    let ours = decode(run, &Kv::create(BLOCKS, NMC_KV_HASH_BLAKE3)?, told)?;
+    let ids = step_ids();
     let plain = Mutex::new(ids.iter().map(|id| (*id, (100u32, Vec::<u32>::new()))).collect::<HashMap<_, _>>());
-    let baseline = samples(count, || {
+    let baseline = samples(run.reps(3, 301), || {
         let start = Instant::now();
-        for _ in 0..per_sample {
+        for _ in 0..STEPS {
             let mut all = plain.lock().map_err(|_| Failure::new("a lock"))?;
             for id in &ids {
                 if let Some((tokens, blocks)) = all.get_mut(id) {
@@ -199,7 +218,7 @@ fn append(run: &mut Run, name: &'static str, told: bool) -> Result<(), Failure> 
                 }
             }
         }
-        Ok(start.elapsed().as_secs_f64() * 1e9 / (per_sample * SEQUENCES) as f64)
+        Ok(start.elapsed().as_secs_f64() * 1e9 / (STEPS * SEQUENCES) as f64)
     })?;
     add(run, name, ours, "ns/sequence", ("a hash map of counters and vectors, one lock a step", baseline));
     Ok(())

@@ -6,8 +6,8 @@ use crate::args::Failure;
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use nanomc::ffi::kv::nmc_kv_t;
 use nanomc::ffi::kv_types::{
-    NMC_KV_OPEN_MATCH_ALL, NMC_KV_TABLE_BLOCKS, nmc_kv_config_t, nmc_kv_hash_t, nmc_kv_open_t, nmc_kv_opened_t,
-    nmc_kv_room_t, nmc_kv_row_t, nmc_kv_stats_t,
+    NMC_KV_BF16, NMC_KV_HASH_BLAKE3, NMC_KV_OPEN_MATCH_ALL, NMC_KV_RECURRENT, NMC_KV_TABLE_BLOCKS, nmc_kv_config_t,
+    nmc_kv_group_t, nmc_kv_hash_t, nmc_kv_open_t, nmc_kv_opened_t, nmc_kv_room_t, nmc_kv_row_t, nmc_kv_stats_t,
 };
 
 functions! {
@@ -43,6 +43,20 @@ impl Kv {
 
     /// A cache of blocks of another size.
     pub fn create_with(blocks: u32, hash: u32, tokens_per_block: u32) -> Result<Self, Failure> {
+        Self::create_of(blocks, hash, tokens_per_block, &[])
+    }
+
+    /// A cache with a window of 1,024 tokens and a recurrent state beside full attention.
+    pub fn create_hybrid(blocks: u32) -> Result<Self, Failure> {
+        // SAFETY: integers and pointers, for which all zero is a value.
+        let mut full: nmc_kv_group_t = unsafe { std::mem::zeroed() };
+        (full.dtype, full.layers, full.kv_heads, full.head_dim) = (NMC_KV_BF16, 1, 1, 64);
+        let window = nmc_kv_group_t { window: 1_024, blocks, ..full };
+        let state = nmc_kv_group_t { kind: NMC_KV_RECURRENT, state_bytes: 4_096, blocks: 1_024, ..full };
+        Self::create_of(blocks, NMC_KV_HASH_BLAKE3, 16, &[full, window, state])
+    }
+
+    fn create_of(blocks: u32, hash: u32, tokens_per_block: u32, groups: &[nmc_kv_group_t]) -> Result<Self, Failure> {
         let (nanomc, loaded) = Nanomc::load_file()?;
         let functions = Functions::of(&loaded)?;
         // SAFETY: integers and pointers, for which all zero is a value.
@@ -50,6 +64,8 @@ impl Kv {
         config.struct_size = u32::try_from(size_of::<nmc_kv_config_t>()).unwrap_or(0);
         config.abi_version = NMC_ABI_VERSION;
         (config.total_blocks, config.tokens_per_block, config.hash) = (blocks, tokens_per_block, hash);
+        config.n_groups = u32::try_from(groups.len()).unwrap_or(0);
+        config.groups = if groups.is_empty() { std::ptr::null() } else { groups.as_ptr() };
         let mut handle = std::ptr::null_mut();
         // SAFETY: a complete config, and an out-pointer that is a local.
         let status = unsafe { (functions.create)(&raw const config, &raw mut handle) };
