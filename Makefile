@@ -3,7 +3,8 @@ CARGO ?= cargo
 BUILD := target/cmake
 JOBS ?= $(shell nproc)
 EXAMPLES := cpp_examples/01_hello_world/hello_world cpp_examples/02_prefill_decode/prefill_decode \
-  cpp_examples/03_moe_layer/moe_layer cpp_examples/04_paged_attention/paged_attention cpp_examples/05_scheduler/scheduler
+  cpp_examples/03_moe_layer/moe_layer cpp_examples/04_paged_attention/paged_attention cpp_examples/05_scheduler/scheduler \
+  cpp_examples/07_hybrid_model/hybrid_model
 NVCC_VENV := target/nvcc-venv
 PEERS := benches/target/release/kv_peers
 export PATH := $(HOME)/.cargo/bin:$(PATH)
