@@ -21,7 +21,7 @@ const REFILL: u32 = 256;
 /// Which allocator the runs come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
-    /// Lists of free runs by size class, found by a bitmap: [`Runs`].
+    /// Free runs by size class, found by bitmaps: [`Runs`].
     SizeClass,
     /// Powers of two: [`Buddy`].
     Buddy,
@@ -61,7 +61,7 @@ pub struct Blocks {
 impl Blocks {
     /// All blocks free. A number that is 0 or above [`MAX_BLOCKS`] is `NMC_ERR_INVALID_ARG`.
     pub fn new(total: u32, strategy: Strategy) -> Result<Self> {
-        check_total(total, strategy)?;
+        check_total(total)?;
         let level = match strategy {
             Strategy::SizeClass => Level::SizeClass(Runs::new(total)),
             Strategy::Buddy => Level::Buddy(Buddy::new(total)),
@@ -286,7 +286,7 @@ impl Blocks {
         if total < self.total {
             crate::bail!(NMC_ERR_INVALID_ARG, "{total} blocks are fewer than the {} that there are", self.total);
         }
-        check_total(total, self.strategy())?;
+        check_total(total)?;
         below!(&mut self.level, runs => runs.grow(total));
         self.used_bits.resize(total.div_ceil(64) as usize, 0);
         self.total = total;
@@ -361,7 +361,7 @@ impl Blocks {
         &self.used_bits
     }
 
-    /// Bytes of memory that it takes: at most 9 a block, and 4 KiB.
+    /// Bytes of memory that it takes: at most 5/4 a block, and 4 KiB.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         let own = size_of::<Self>() + self.used_bits.capacity() * 8 + self.singles.capacity() * 4;
@@ -387,12 +387,12 @@ fn most_singles(total: u32) -> usize {
 }
 
 /// Refuses numbers that cannot be, and those for whose books there is no memory.
-fn check_total(total: u32, strategy: Strategy) -> Result<()> {
+fn check_total(total: u32) -> Result<()> {
     if total == 0 || total > MAX_BLOCKS {
         crate::bail!(NMC_ERR_INVALID_ARG, "{total} blocks: there must be 1 to {MAX_BLOCKS}");
     }
     // Making a vector that does not fit would end the process; asking for the memory first does not.
-    let bytes = if strategy == Strategy::SizeClass { 9 * total as usize } else { total as usize };
+    let bytes = total as usize / 4 * 5;
     if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
         crate::bail!(NMC_ERR_NO_MEMORY, "the books of {total} blocks need {bytes} bytes, which there are not");
     }
@@ -628,14 +628,14 @@ mod tests {
     }
 
     #[test]
-    fn the_books_take_at_most_nine_bytes_a_block() {
+    fn the_books_take_little_more_than_a_byte_a_block() {
         for strategy in STRATEGIES {
             for total in [1, 100, 2048, 131_072, 1 << 20] {
                 let mut blocks = Blocks::new(total, strategy).unwrap();
                 let mut all = vec![0; total as usize];
                 assert!(blocks.take(&mut all));
                 blocks.give(&all).unwrap();
-                let most = 9 * total as usize + 4096;
+                let most = total as usize / 4 * 5 + 4096;
                 assert!(blocks.bytes() <= most, "{strategy:?}: {} bytes for {total} blocks", blocks.bytes());
             }
         }

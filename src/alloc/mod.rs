@@ -6,5 +6,6 @@ pub mod buddy;
 #[cfg(test)]
 mod model;
 pub mod pages;
+mod places;
 pub mod runs;
 pub mod tickets;

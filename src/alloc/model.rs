@@ -17,7 +17,8 @@ impl Random {
         let most = match self.below(8) {
             0 => limit,
             1 | 2 => limit.min(70),
-            3 | 4 => return limit.min(16 + self.below(2)),
+            3 => return limit.min(16 + self.below(2)),
+            4 => return limit.min(64 + self.below(2)),
             _ => limit.min(12),
         };
         self.below(most + 1)

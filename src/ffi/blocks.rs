@@ -15,12 +15,12 @@ use std::ffi::c_char;
 
 /// The better strategy, which is `NMC_BLOCKS_SIZE_CLASS`.
 pub const NMC_BLOCKS_BEST: u32 = 0;
-/// Lists of free runs by size class, found by a bitmap. A run fits wherever one is free that is longer by an eighth, and
-/// nearly always where one is just as long. About 8.5 bytes a block.
+/// Free runs by size class, found by bitmaps. A run fits wherever one is free that is longer by an eighth, and
+/// nearly always where one is just as long. About a byte a block.
 pub const NMC_BLOCKS_SIZE_CLASS: u32 = 1;
 /// Buddies. A run of n blocks is cut from an aligned free piece of the next power of two, of which it takes n, or begins
 /// with the largest piece; so runs do not fit where they would with the other one, and about three quarters of the blocks
-/// can be used for runs of 1 to 64. Less than a byte a block.
+/// can be used for runs of 1 to 64. About a byte a block.
 pub const NMC_BLOCKS_BUDDY: u32 = 2;
 
 /// How an allocator of blocks is made. Start from `NMC_BLOCKS_CONFIG_INIT`; `total_blocks` must be set.
