@@ -654,6 +654,32 @@ fn control_planted_equal_hashes_are_believed_when_nothing_is_compared() {
     assert!(caught, "a caller that gives the same hash for other tokens gets other tokens");
 }
 
+/// 16 blocks: two sequences of four stay, with four free blocks before and four after the second.
+fn scattered(when_full: WhenFull) -> Cache {
+    let cache = Cache::new(Config { when_full, ..config(16, 1, Algo::Blake3) }).unwrap();
+    for id in 1..=4 {
+        let open = Open { n_tokens: 4, contiguous: true, ..Open::default() };
+        cache.open(id, &open).unwrap().unwrap();
+    }
+    cache.close(2, false).unwrap();
+    cache.close(4, false).unwrap();
+    cache
+}
+
+#[test]
+fn a_contiguous_sequence_is_shortened_to_the_longest_run() {
+    let cache = scattered(WhenFull::Shorten);
+    let open = Open { n_tokens: 7, contiguous: true, ..Open::default() };
+    let opened = cache.open(9, &open).unwrap().unwrap();
+    assert_eq!(opened.tokens, 4, "not the 7 that are free, and not the half of it");
+    let opened = cache.open(10, &Open { n_tokens: 3, ..open }).unwrap().unwrap();
+    assert_eq!(opened.tokens, 3);
+    cache.close(10, false).unwrap();
+    cache.audit().unwrap();
+    let refused = scattered(WhenFull::Reject).open(9, &open).unwrap();
+    assert!(refused.is_err(), "control: 7 blocks are free, but not side by side");
+}
+
 #[test]
 fn holes_are_none() {
     assert_eq!(NONE.cast_signed(), -1);

@@ -216,21 +216,27 @@ impl Blocks {
     /// run that is not wholly in use is `NMC_ERR_INVALID_ARG`.
     pub fn extend_run(&mut self, run: Run, more: u32) -> Result<bool> {
         self.check_used(run)?;
-        let end = run.range().end;
-        let wanted = end..end + more as usize;
+        Ok(self.take_behind(run.first + run.count, more))
+    }
+
+    /// Takes the `more` blocks from `first` on, before which no block is free; false if those are not all free, or there
+    /// are none.
+    pub fn take_behind(&mut self, first: u32, more: u32) -> bool {
+        let none = Run { first, count: 0 };
+        let wanted = first as usize..first as usize + more as usize;
         if more == 0 || wanted.end > self.total as usize || !all_clear(&self.used_bits, wanted.clone()) {
-            return Ok(false);
+            return false;
         }
-        if !below!(&mut self.level, runs => runs.extend(run, more)) {
+        if !below!(&mut self.level, runs => runs.extend(none, more)) {
             // Some of them are on the stack.
             self.settle();
-            if !below!(&mut self.level, runs => runs.extend(run, more)) {
-                return Ok(false);
+            if !below!(&mut self.level, runs => runs.extend(none, more)) {
+                return false;
             }
         }
         flip(&mut self.used_bits, wanted);
         self.used += more;
-        Ok(true)
+        true
     }
 
     /// Gives back a run, or a part of one such as its tail. If it is not wholly in use it is `NMC_ERR_INVALID_ARG` and

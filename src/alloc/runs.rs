@@ -37,7 +37,7 @@ pub struct Run {
 
 impl Run {
     /// The unit numbers; wide enough that no run overflows.
-    pub(super) const fn range(self) -> Range<usize> {
+    pub(crate) const fn range(self) -> Range<usize> {
         let first = self.first as usize;
         first..first + self.count as usize
     }

@@ -3,7 +3,7 @@
 //! Pure; the pool's lock guards it.
 
 use super::hash::BlockHash;
-use super::lists::{Info, LISTS, Lists};
+use super::lists::{Info, LISTS, Lists, NONE};
 
 /// The policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,6 +160,17 @@ impl Policy {
             }
             Kind::S3Fifo => self.s3_victim(info),
         }
+    }
+
+    /// All listed blocks, roughly in the order in which they would go.
+    pub fn in_order<'a>(&mut self, info: &'a mut [Info], now: u32) -> impl Iterator<Item = u32> + use<'a> {
+        if self.kind == Kind::Priority {
+            self.lapse(info, now);
+        }
+        let fronts: Vec<u32> = (0..LISTS).filter_map(|list| self.lists.front(list)).collect();
+        let info: &'a [Info] = info;
+        let next = |block: &u32| Some(info[*block as usize].next()).filter(|next| *next != NONE);
+        fronts.into_iter().flat_map(move |front| std::iter::successors(Some(front), next))
     }
 
     /// The first of a list that can go. Those before it move to the end, behind the children that keep them, so that

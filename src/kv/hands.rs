@@ -137,7 +137,11 @@ impl Hands<'_> {
         if let Err(room) = got
             && self.cache.config.when_full == WhenFull::Shorten
         {
-            let fits = usize::try_from(room.free + room.evictable).unwrap_or(0).min(want - hits);
+            let fits = match seq.placement {
+                Placement::Run => u64::from(self.cache.pool.lock().longest_run()),
+                _ => room.free + room.evictable,
+            };
+            let fits = usize::try_from(fits).unwrap_or(0).min(want - hits);
             // Another thread may be quicker; then this one gets what is left, or nothing.
             // With hits alone there would be nothing to compute, unless that is what was asked for.
             let hits_do = hits > 0 && open.max_hit >= open.n_tokens;

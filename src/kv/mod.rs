@@ -4,7 +4,7 @@
 //! `mapped` places sequences by mapping pages, in memory of the library's own.
 //!
 //! `cache` is the way in: sequences in lanes (`seq`, and `hands` that work on one), the shared `pool` below with its
-//! index (`lists`, `evict` for what goes next, `hash` for what is equal), `tables` for kernels,
+//! index (`lists`, `evict` for what goes next, `window` for runs, `hash` for what is equal), `tables` for kernels,
 //! `report` and `audit` for people and for proof, `holds` for what is neither a sequence's nor free. Layers that do not
 //! keep every token have blocks of their own in a `side`, of which a sequence has `parts`; `hybrid` moves them along.
 
@@ -32,6 +32,7 @@ mod space;
 pub mod tables;
 pub mod transfer;
 pub mod types;
+mod window;
 
 pub use cache::Cache;
 pub use lists::NONE;

@@ -61,11 +61,11 @@ pub struct Prefix<'a> {
 
 /// The pool.
 pub struct Pool {
-    blocks: Blocks,
-    info: Vec<Info>,
+    pub(super) blocks: Blocks,
+    pub(super) info: Vec<Info>,
     /// First block of every bucket of the index.
     buckets: Vec<u32>,
-    policy: Policy,
+    pub(super) policy: Policy,
     /// What first blocks have as their parent; empty where tokens are not compared.
     roots: Roots,
     /// The tokens of every published block, if they are compared.
@@ -73,9 +73,9 @@ pub struct Pool {
     tokens_per_block: usize,
     compare: bool,
     published: u32,
-    idle: u32,
+    pub(super) idle: u32,
     /// Blocks that were evicted to make room.
-    evicted: u64,
+    pub(super) evicted: u64,
     events: Events,
     /// Layers with blocks of their own.
     pub sides: Vec<Side>,
@@ -445,7 +445,7 @@ impl Pool {
 
     /// Makes idle blocks evictable on which held ones build, since their sequences dropped them: the held ones, which nobody
     /// could match without these, leave the index, and all that builds on them. Looks at all blocks.
-    fn uncover(&mut self) -> Result<()> {
+    pub(super) fn uncover(&mut self) -> Result<()> {
         let mut places = vec![None; self.info.len()];
         let (mut path, mut cut) = (Vec::new(), Vec::new());
         for block in 0..self.blocks.total() {
@@ -491,7 +491,7 @@ impl Pool {
     }
 
     /// Takes a published block out of the index. All that builds on it must leave as well.
-    fn remove(&mut self, block: u32) {
+    pub(super) fn remove(&mut self, block: u32) {
         let entry = self.info[block as usize];
         let bucket = self.bucket(entry.hash);
         let mut at = self.buckets[bucket];
@@ -564,20 +564,6 @@ impl Pool {
             }
         }
         Ok(true)
-    }
-
-    /// A contiguous run of private blocks. Idle cached blocks leave the index until there is one, the coldest first.
-    pub fn take_run(&mut self, count: u32, now: u32) -> Result<Option<Run>> {
-        loop {
-            if let Some(run) = self.blocks.take_run(count) {
-                return Ok(Some(run));
-            }
-            if count > self.blocks.free() + self.idle {
-                return Ok(None);
-            }
-            let Some(block) = self.evict(now)? else { return Ok(self.blocks.take_run(count)) };
-            self.blocks.give(&[block])?;
-        }
     }
 
     /// Lets a run of private blocks grow in place.
