@@ -32,6 +32,7 @@ impl Strategy {
     pub const DEFAULT: Self = Self::SizeClass;
 }
 
+#[allow(clippy::large_enum_variant, reason = "there are few, and a box would be a load for every operation")]
 enum Level {
     SizeClass(Runs),
     Buddy(Buddy),

@@ -29,6 +29,7 @@ mod roots;
 mod seq;
 mod side;
 mod space;
+pub mod steps;
 pub mod tables;
 pub mod transfer;
 pub mod types;

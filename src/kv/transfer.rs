@@ -12,6 +12,7 @@ use super::cache::Cache;
 use super::geometry::Order;
 use super::hash::BlockHash;
 use super::lists::NONE;
+use super::steps::{Step, Steps, Watcher};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{
@@ -197,6 +198,7 @@ struct Shared {
     next: AtomicU64,
     /// What moves come after that make room.
     before_moves: Mutex<After>,
+    steps: Steps,
 }
 
 /// A cache and the store that it exchanges blocks with.
@@ -274,8 +276,10 @@ impl Shared {
 
     /// Does one part of a job.
     fn part(&self, job: &Job, part: usize, slices: &mut Vec<Slice>) -> Result<()> {
+        self.steps.part(job.number, Step::Taken(part))?;
         job.ticket.check()?;
         self.wait(job)?;
+        self.steps.part(job.number, Step::Waited(part))?;
         let item = job.items[part % job.items.len()];
         match job.work {
             Work::Out => self.send(item, slices),
@@ -284,7 +288,8 @@ impl Shared {
                 self.fetch(item, layer..layer + 1, slices)
             }
             Work::In { .. } => self.fetch(item, 0..u32::MAX, slices),
-        }
+        }?;
+        self.steps.part(job.number, Step::Copied(part))
     }
 
     fn send(&self, Item { side, block, hash }: Item, slices: &mut Vec<Slice>) -> Result<()> {
@@ -370,6 +375,7 @@ impl Shared {
 
     /// Queues a job for blocks that are held under its number.
     fn enqueue(&self, number: u64, items: Vec<Item>, wait: Wait, work: Work) -> u64 {
+        self.steps.reach(number, Step::Held);
         let blocks = items.iter().filter(|item| item.side == NONE).count();
         let ticket = Arc::new(Ticket {
             blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
@@ -383,8 +389,18 @@ impl Shared {
         let (ready, state) = (OnceLock::new(), Mutex::default());
         let job = Job { ticket, number, items, wait, work, ready, state };
         job.state.lock().done = vec![false; job.parts(self.layers())];
-        self.queue.lock().0.push_back(Arc::new(job));
-        self.rings.notify_all();
+        let mut queue = self.queue.lock();
+        if queue.1 {
+            // The threads may have ended: nobody else would end it, and its blocks would stay held.
+            drop(queue);
+            job.state.lock().failed = Some((0, Error::new(NMC_ERR_CANCELLED, "the link is being closed")));
+            self.finish(&job);
+        } else {
+            queue.0.push_back(Arc::new(job));
+            drop(queue);
+            self.rings.notify_all();
+        }
+        self.steps.reach(number, Step::Queued);
         number
     }
 
@@ -446,6 +462,7 @@ impl Shared {
 
     /// Ends a job, however it went.
     fn finish(&self, job: &Job) {
+        self.steps.reach(job.number, Step::Ending);
         let failed = job.state.lock().failed.take();
         let mut done = failed.map_or(Ok(()), |(_, error)| Err(error));
         if let Work::In { id, uid, .. } = job.work {
@@ -456,7 +473,9 @@ impl Shared {
             let landed = self.cache.land(id, uid, job.number, good);
             done = done.and(landed);
         }
+        self.steps.reach(job.number, Step::Landed);
         done = done.and(self.cache.let_hold_go(job.number));
+        self.steps.reach(job.number, Step::Released);
         *job.ticket.over.lock() = Some(done);
         job.ticket.rings.notify_all();
     }
@@ -494,6 +513,7 @@ impl Shared {
                     Err(Error::new(NMC_ERR_INTERNAL, "a bug in a transfer was caught, please report it"))
                 });
                 job.put(part, done, self.layers());
+                self.steps.reach(job.number, Step::Counted(part));
             }
             let mut queue = self.queue.lock();
             queue.0.retain(|other| !Arc::ptr_eq(other, &job));
@@ -526,6 +546,7 @@ impl Link {
             tickets: Mutex::default(),
             next: AtomicU64::new(1),
             before_moves: Mutex::new(After::Nothing),
+            steps: Steps::default(),
         });
         let mut link = Self { shared, workers: Vec::new() };
         let weak = Arc::downgrade(&link.shared);
@@ -552,6 +573,12 @@ impl Link {
         }
         self.shared.rings.notify_all();
         self.shared.store.close();
+    }
+
+    /// Tells `watcher` of every step of every transfer from now on; false if another is told already. For tests.
+    #[doc(hidden)]
+    pub fn watch(&self, watcher: Watcher) -> bool {
+        self.shared.steps.watch(watcher)
     }
 
     /// Sends the published blocks of the first `tokens` tokens of a sequence to the store; those that it has are left out.

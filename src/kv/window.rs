@@ -172,7 +172,7 @@ impl Pool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+#[allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may")]
 mod tests {
     use super::super::evict::Kind;
     use super::super::hash::BlockHash;

@@ -1,0 +1,462 @@
+//! A transfer is held at every step of its way, one after the other, and there it is cancelled, its sequence closed or
+//! used, its part made to fail, its objects removed, or its link closed. Whatever it is: it ends, nothing stays held, what
+//! others match afterwards was written, and the next transfer works.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "a test may"
+)]
+#![allow(unsafe_code, reason = "a test that reads and writes the blocks")]
+
+mod common;
+
+use nanomc::alloc::blocks::Strategy;
+use nanomc::base::Deadline;
+use nanomc::base::error::{Error, Result};
+use nanomc::base::status::*;
+use nanomc::kv::Cache;
+use nanomc::kv::arena::{Arena, Group};
+use nanomc::kv::evict::Kind as Evict;
+use nanomc::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides};
+use nanomc::kv::hash::{Algo, Chain, Key};
+use nanomc::kv::steps::Step;
+use nanomc::kv::transfer::{After, Link};
+use nanomc::kv::types::{Config, Open, WhenFull};
+use nanomc::store::{self, Store};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const SIZE: u32 = 4;
+const LAYERS: u32 = 2;
+const BLOCKS: u32 = 24;
+/// Three full blocks, and two tokens that are computed here.
+const LENGTH: u32 = 14;
+const PATIENCE: Duration = common::PATIENCE;
+
+fn store() -> Store {
+    let mut world = common::config(std::path::Path::new("/"), None, 1);
+    (world.dir, world.heap_bytes) = (None, 1 << 20);
+    Store::embedded(&world, &store::Config { page_bytes: 4096, checksums: true, ..store::Config::default() }).unwrap()
+}
+
+/// What is to happen at which step; `None` only listens.
+#[derive(Default)]
+struct Plan {
+    seen: Vec<Step>,
+    at: Option<Step>,
+    fails: bool,
+    /// Tells that a thread waits at the step, and lets it go on.
+    bell: Option<(Sender<u64>, Receiver<()>)>,
+}
+
+/// A cache with its memory, and a link to the store.
+struct Node {
+    cache: Arc<Cache>,
+    arena: Arena,
+    memory: Vec<u64>,
+    link: Arc<Link>,
+    plan: Arc<Mutex<Plan>>,
+}
+
+impl Node {
+    fn new(store: &Store) -> Self {
+        let config = Config {
+            total_blocks: BLOCKS,
+            tokens_per_block: SIZE,
+            max_sequences: 64,
+            strategy: Strategy::SizeClass,
+            eviction: Evict::Lru,
+            when_full: WhenFull::Reject,
+            prefix: true,
+            chain: Chain::new(Algo::Blake3, &Key::default()),
+            window: 0,
+            events: 0,
+        };
+        let shape = Shape {
+            kind: Kind::Full,
+            dtype: Dtype::Fp32,
+            layers: LAYERS,
+            kv_heads: 1,
+            head_dim: 2,
+            tokens_per_block: SIZE,
+            total_blocks: u64::from(BLOCKS),
+            order: Order::LayerMajor,
+            sides: Sides::Separate,
+        };
+        let geometry = Geometry::new(shape).unwrap();
+        let memory = vec![0; geometry.bytes().div_ceil(8) as usize];
+        let arena = Arena::new(vec![Group { geometry, base: memory.as_ptr() as u64 }]);
+        let cache = Arc::new(Cache::new(config).unwrap());
+        let link = Link::new(Arc::clone(&cache), arena.clone(), store.share()).unwrap();
+        let node = Self { cache, arena, memory, link: Arc::new(link), plan: Arc::default() };
+        node.watch();
+        node
+    }
+
+    fn watch(&self) {
+        let plan = Arc::clone(&self.plan);
+        let watched = self.link.watch(Box::new(move |number, step| {
+            let bell = {
+                let mut plan = plan.lock().unwrap();
+                plan.seen.push(step);
+                if plan.at != Some(step) {
+                    return Ok(());
+                }
+                plan.at = None;
+                (plan.bell.take(), plan.fails)
+            };
+            if let (Some((here, go)), _) = bell {
+                here.send(number).unwrap();
+                go.recv_timeout(PATIENCE).unwrap();
+            }
+            if bell.1 { Err(Error::new(NMC_ERR_INTERNAL, "made to fail")) } else { Ok(()) }
+        }));
+        assert!(watched);
+    }
+
+    /// A link that was closed is replaced.
+    fn link_again(&mut self, store: &Store) {
+        self.link = Arc::new(Link::new(Arc::clone(&self.cache), self.arena.clone(), store.share()).unwrap());
+        self.watch();
+    }
+
+    fn places(&self, id: u64, token: u32) -> impl Iterator<Item = (*mut u32, u32)> {
+        let sides = [Side::K, Side::V].into_iter().zip(0..);
+        let each = (0..LAYERS).flat_map(move |layer| sides.clone().map(move |(side, number)| (layer, side, number)));
+        each.flat_map(move |(layer, side, number)| {
+            let at = self.arena.address(&self.cache, id, token, 0, (layer, side, 0)).unwrap() as *mut u32;
+            (0..2).map(move |dim| (at.wrapping_add(dim as usize), (layer * 2 + number) * 2 + dim))
+        })
+    }
+
+    fn word(tokens: &[u32], at: u32, salt: u32) -> u32 {
+        let mix = |x: u32, token: &u32| (x ^ token).wrapping_mul(0x9e37_79b1).rotate_left(13);
+        tokens[..=at as usize].iter().fold(salt + 77, mix) | 1
+    }
+
+    /// Computes tokens of a sequence.
+    fn write(&self, id: u64, tokens: &[u32], range: std::ops::Range<u32>) {
+        for at in range {
+            for (address, salt) in self.places(id, at) {
+                // SAFETY: an address in `memory`, which nobody else touches now.
+                unsafe { address.write_volatile(Self::word(tokens, at, salt)) };
+            }
+        }
+    }
+
+    fn is_right(&self, id: u64, tokens: &[u32], range: std::ops::Range<u32>) -> bool {
+        range.into_iter().all(|at| {
+            // SAFETY: an address in `memory`, which no transfer writes now.
+            let read = |address: *mut u32| unsafe { address.read_volatile() };
+            self.places(id, at).all(|(address, salt)| read(address) == Self::word(tokens, at, salt))
+        })
+    }
+
+    fn open(&self, id: u64, tokens: &[u32]) -> u32 {
+        let n_tokens = tokens.len() as u32;
+        let open = Open { n_tokens, tokens: Some(tokens), max_hit: n_tokens, ..Open::default() };
+        self.cache.open(id, &open).unwrap().expect("room").hit_tokens
+    }
+
+    /// Opens a sequence and computes what is not cached.
+    fn compute(&self, id: u64, tokens: &[u32]) {
+        let hit = self.open(id, tokens);
+        self.write(id, tokens, hit..tokens.len() as u32);
+        self.cache.commit(id, tokens.len() as u32).unwrap();
+    }
+
+    fn end(&self, ticket: u64) -> std::result::Result<Result<()>, String> {
+        let (_, over) = self.link.wait(ticket, Deadline::after(PATIENCE)).map_err(|error| error.to_string())?;
+        over.ok_or_else(|| "the transfer does not end".into())
+    }
+}
+
+fn prompt(seed: u32) -> Vec<u32> {
+    (0..LENGTH).map(|at| seed * 1000 + at).collect()
+}
+
+/// The transfers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Out,
+    In,
+    InByLayer,
+}
+
+/// What happens at a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blow {
+    Nothing,
+    Cancel,
+    Close,
+    Abort,
+    TheStepFails,
+    ObjectsGo,
+    LinkCloses,
+    SequenceIsUsed,
+    /// For the controls: what came is overwritten, as if it had not come.
+    Scribble,
+    /// For the controls: the step never ends.
+    ThreadDies,
+}
+
+const ID: u64 = 5;
+type Check = std::result::Result<(), String>;
+
+fn ask(link: &Link, way: Way) -> Result<u64> {
+    match way {
+        Way::Out => link.offload(ID, LENGTH, &After::Nothing),
+        Way::In | Way::InByLayer => {
+            link.onboard(ID, &After::Nothing, true, way == Way::InByLayer).map(|(ticket, _)| ticket)
+        }
+    }
+}
+
+/// What may be done while the transfer stands at `step`.
+fn strike(node: &Node, store: &Store, number: u64, step: Step, way: Way, blow: Blow, tokens: &[u32]) -> Check {
+    let over = matches!(step, Step::Landed | Step::Released);
+    match blow {
+        Blow::Nothing | Blow::TheStepFails | Blow::ThreadDies => {}
+        Blow::Cancel => match node.link.cancel(number) {
+            Err(error) if step != Step::Held => return Err(format!("cannot be cancelled: {error}")),
+            _ => {}
+        },
+        Blow::Close | Blow::Abort => {
+            if way != Way::Out && over {
+                // An orderly close says that all was computed.
+                node.write(ID, tokens, node.cache.info(ID).unwrap().computed..LENGTH);
+            }
+            node.cache.close(ID, blow == Blow::Abort).map_err(|error| error.to_string())?;
+        }
+        Blow::ObjectsGo => {
+            store.remove_all().unwrap();
+        }
+        Blow::LinkCloses => node.link.close(),
+        Blow::SequenceIsUsed => {
+            // At one step threads of the link work on, and it may be over.
+            let either = way != Way::Out && step == Step::Queued;
+            let busy = way != Way::Out && !over && !either;
+            let uses: [(&str, Result<()>); 4] = [
+                ("truncate", node.cache.truncate(ID, LENGTH).map(|_| ())),
+                ("commit", node.cache.commit(ID, 0)),
+                ("reserve", node.cache.reserve(ID, LENGTH + 1).map(|_| ())),
+                (
+                    "append",
+                    if busy || way == Way::Out { node.cache.append(ID, 1, None, None).map(|_| ()) } else { Ok(()) },
+                ),
+            ];
+            for (name, done) in uses {
+                match done {
+                    Ok(()) if !busy => {}
+                    Err(error) if (busy || either) && error.status == NMC_ERR_BUSY => {}
+                    other => return Err(format!("{name} was {other:?}")),
+                }
+            }
+        }
+        Blow::Scribble => {
+            for token in 0..SIZE {
+                for (address, _) in node.places(ID, token) {
+                    // SAFETY: an address in `memory`; the copy of this part is over.
+                    unsafe { address.write_volatile(0) };
+                }
+            }
+        }
+    }
+    node.cache.audit()
+}
+
+/// One transfer that stands at `step` while `blow` strikes, and all that must be true after it.
+fn run(node: &mut Node, store: &Store, way: Way, step: Option<Step>, blow: Blow) -> Check {
+    let tokens = prompt(1);
+    store.remove_all().unwrap();
+    node.cache.clear().unwrap();
+    node.memory.fill(u64::MAX);
+    if way != Way::Out {
+        *node.plan.lock().unwrap() = Plan::default();
+        node.compute(1, &tokens);
+        let ticket = node.link.offload(1, LENGTH, &After::Nothing).unwrap();
+        node.end(ticket)?.unwrap();
+        node.cache.close(1, false).unwrap();
+        node.cache.clear().unwrap();
+        node.memory.fill(u64::MAX);
+        node.open(ID, &tokens);
+    } else {
+        node.compute(ID, &tokens);
+    }
+    let (here, is_here) = channel();
+    let (go, may_go) = channel();
+    *node.plan.lock().unwrap() =
+        Plan { seen: Vec::new(), at: step, fails: blow == Blow::TheStepFails, bell: Some((here, may_go)) };
+    let asked = {
+        let link = Arc::clone(&node.link);
+        std::thread::spawn(move || ask(&link, way))
+    };
+    if let Some(step) = step {
+        let number = match is_here.recv_timeout(PATIENCE) {
+            Ok(number) => number,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Err("the step never came".into()),
+        };
+        let struck = strike(node, store, number, step, way, blow, &tokens);
+        if blow == Blow::ThreadDies {
+            // The thread's end of the bell is gone, and it panics.
+            drop(go);
+            let ended = node.link.wait(number, Deadline::after(Duration::from_millis(50))).unwrap().1;
+            let used = node.cache.stats().used;
+            return if ended.is_none() && used > 0 { Err(format!("{used} blocks stay held")) } else { Ok(()) };
+        }
+        go.send(()).unwrap();
+        struck?;
+    }
+    let ticket = asked.join().unwrap().map_err(|error| format!("it was refused: {error}"))?;
+    let over = node.end(ticket)?;
+    match (&over, blow) {
+        (Ok(()), _) => {}
+        (Err(error), Blow::Cancel | Blow::LinkCloses) if error.status != NMC_ERR_INTERNAL => {}
+        (Err(error), Blow::TheStepFails) if error.status == NMC_ERR_INTERNAL => {}
+        (Err(error), Blow::ObjectsGo) if error.status == NMC_ERR_STALE => {}
+        (Err(error), _) => return Err(format!("it failed: {error}")),
+    }
+    if !matches!(blow, Blow::Close | Blow::Abort) {
+        let computed = node.cache.info(ID).map_err(|error| error.to_string())?.computed;
+        if !node.is_right(ID, &tokens, 0..computed.min(LENGTH)) {
+            return Err(format!("of {computed} tokens that count as computed, some are not"));
+        }
+        if way != Way::Out && over.is_ok() && computed < LENGTH / SIZE * SIZE {
+            return Err(format!("only {computed} tokens came"));
+        }
+        node.cache.close(ID, true).map_err(|error| error.to_string())?;
+    }
+    is_clean(node, &tokens)?;
+    if blow == Blow::LinkCloses {
+        // Whoever still asks is told so, and nothing is held for it.
+        node.compute(ID, &tokens);
+        if let Ok(ticket) = node.link.offload(ID, LENGTH, &After::Nothing) {
+            node.end(ticket)?.expect_err("the link is closed");
+        }
+        node.cache.close(ID, true).unwrap();
+        is_clean(node, &tokens)?;
+        node.link_again(store);
+    }
+    works_again(node)
+}
+
+/// Nothing is held, and what is matched is right.
+fn is_clean(node: &Node, tokens: &[u32]) -> Check {
+    node.cache.audit()?;
+    let stats = node.cache.stats();
+    if (stats.used, stats.sequences) != (0, 0) {
+        return Err(format!("{} blocks and {} sequences stay held", stats.used, stats.sequences));
+    }
+    let hit = node.open(77, tokens);
+    let right = node.is_right(77, tokens, 0..hit);
+    node.cache.close(77, true).unwrap();
+    if right { Ok(()) } else { Err(format!("{hit} tokens are matched, and some of them were never written")) }
+}
+
+/// Another prompt goes out and comes back.
+fn works_again(node: &mut Node) -> Check {
+    *node.plan.lock().unwrap() = Plan::default();
+    let tokens = prompt(2);
+    node.compute(9, &tokens);
+    let ticket = node.link.offload(9, LENGTH, &After::Nothing).unwrap();
+    node.end(ticket)?.map_err(|error| format!("the next offload: {error}"))?;
+    node.cache.close(9, false).unwrap();
+    node.cache.clear().unwrap();
+    node.memory.fill(u64::MAX);
+    node.open(9, &tokens);
+    let (ticket, _) = node.link.onboard(9, &After::Nothing, true, false).unwrap();
+    node.end(ticket)?.map_err(|error| format!("the next onboard: {error}"))?;
+    let right = node.is_right(9, &tokens, 0..LENGTH / SIZE * SIZE);
+    node.cache.close(9, true).unwrap();
+    if right { is_clean(node, &tokens) } else { Err("the next onboard brought other bytes".into()) }
+}
+
+/// All steps of a transfer; that there are no others is a test of its own.
+fn steps(way: Way) -> Vec<Step> {
+    let parts = (LENGTH / SIZE * if way == Way::InByLayer { LAYERS } else { 1 }) as usize;
+    let each = |part| [Step::Taken(part), Step::Waited(part), Step::Copied(part), Step::Counted(part)];
+    let ends = [Step::Held, Step::Queued, Step::Ending, Step::Landed, Step::Released];
+    (0..parts).flat_map(each).chain(ends).collect()
+}
+
+const BLOWS: [Blow; 8] = [
+    Blow::Nothing,
+    Blow::Cancel,
+    Blow::Close,
+    Blow::Abort,
+    Blow::TheStepFails,
+    Blow::ObjectsGo,
+    Blow::LinkCloses,
+    Blow::SequenceIsUsed,
+];
+
+#[test]
+fn whatever_happens_at_any_step_of_a_transfer_nothing_is_lost_and_nothing_unwritten_is_matched() {
+    let store = store();
+    let mut node = Node::new(&store);
+    let mut runs = 0;
+    for way in [Way::Out, Way::In, Way::InByLayer] {
+        for step in steps(way) {
+            for blow in BLOWS {
+                if let Err(what) = run(&mut node, &store, way, Some(step), blow) {
+                    panic!("{way:?}, {blow:?} at {step:?}: {what}");
+                }
+                runs += 1;
+            }
+        }
+    }
+    println!("{runs} runs");
+}
+
+#[test]
+fn the_steps_that_are_tried_are_all_there_are() {
+    let store = store();
+    let node = Node::new(&store);
+    for way in [Way::Out, Way::In, Way::InByLayer] {
+        let (mut tried, tokens) = (steps(way), prompt(1));
+        store.remove_all().unwrap();
+        node.compute(1, &tokens);
+        if way != Way::Out {
+            let ticket = node.link.offload(1, LENGTH, &After::Nothing).unwrap();
+            node.end(ticket).unwrap().unwrap();
+        }
+        node.cache.close(1, true).unwrap();
+        node.cache.clear().unwrap();
+        node.open(ID, &tokens);
+        if way == Way::Out {
+            node.cache.commit(ID, LENGTH).unwrap();
+        }
+        *node.plan.lock().unwrap() = Plan::default();
+        let ticket = ask(&node.link, way).unwrap();
+        node.end(ticket).unwrap().unwrap();
+        let mut seen = std::mem::take(&mut node.plan.lock().unwrap().seen);
+        node.cache.close(ID, true).unwrap();
+        node.cache.clear().unwrap();
+        (tried.sort(), seen.sort());
+        assert_eq!(tried, seen, "{way:?}");
+    }
+}
+
+#[test]
+fn control_a_block_that_did_not_come_is_caught() {
+    let store = store();
+    for step in [Step::Counted(0), Step::Landed] {
+        let mut node = Node::new(&store);
+        let caught = run(&mut node, &store, Way::In, Some(step), Blow::Scribble).unwrap_err();
+        assert!(caught.contains("are not"), "{caught}");
+    }
+}
+
+#[test]
+fn control_a_transfer_that_never_lets_go_is_caught() {
+    let store = store();
+    for way in [Way::Out, Way::In] {
+        let mut node = Node::new(&store);
+        let caught = run(&mut node, &store, way, Some(Step::Landed), Blow::ThreadDies).unwrap_err();
+        assert!(caught.contains("stay held"), "{caught}");
+    }
+}
