@@ -9,7 +9,7 @@ NVCC_VENV := target/nvcc-venv
 PEERS := benches/target/release/kv_peers
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench peers soak docs bless kernels package clean lib configure built loom deny
+.PHONY: help demo test bench peers soak docs bless kernels package clean lib configure built loom shuttle deny
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -25,7 +25,7 @@ test: ## install what is missing, then all checks and tests
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --locked -- -D warnings
 	$(CARGO) test --locked
-	@$(MAKE) --no-print-directory loom deny built
+	@$(MAKE) --no-print-directory loom shuttle deny built
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 bench: lib ## measure, and write docs/benchmarks.md
@@ -60,7 +60,7 @@ package: built ## .tar.gz and .deb into target/package
 	@rm -rf target/package/_CPack_Packages
 
 clean: ## remove everything that was built, but not the tools
-	rm -rf $(BUILD) $(addprefix target/,cmake.log debug release loom package docs tmp)
+	rm -rf $(BUILD) $(addprefix target/,cmake.log debug release loom shuttle package docs tmp)
 
 # ---- steps of the above ---------------------------------------------------------------------------------------------
 
@@ -73,6 +73,9 @@ configure:
 
 built: configure
 	cmake --build $(BUILD)
+
+shuttle:
+	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --release --lib --target-dir target/shuttle kv::schedules
 
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --release --lib --target-dir target/loom

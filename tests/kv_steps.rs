@@ -436,7 +436,8 @@ fn the_steps_that_are_tried_are_all_there_are() {
         let mut seen = std::mem::take(&mut node.plan.lock().unwrap().seen);
         node.cache.close(ID, true).unwrap();
         node.cache.clear().unwrap();
-        (tried.sort(), seen.sort());
+        tried.sort();
+        seen.sort();
         assert_eq!(tried, seen, "{way:?}");
     }
 }

@@ -15,11 +15,10 @@ use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use crate::sync::ids::Ids;
+use crate::sync::lock::{Mutex, MutexGuard, thread_number};
 use once_cell::sync::OnceCell;
-use parking_lot::{Mutex, MutexGuard};
-use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 const LANES: usize = 16;
@@ -92,20 +91,9 @@ pub struct Cache {
 /// What [`WhenFull::MoveSequence`] calls with a sequence.
 pub(super) type Mover = Box<dyn Fn(u64) -> Result<()> + Send + Sync>;
 
-thread_local! {
-    static LANE: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
 /// The lane in which this thread opens sequences.
 fn own_lane() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    LANE.try_with(|lane| {
-        if lane.get() == usize::MAX {
-            lane.set(NEXT.fetch_add(1, Ordering::Relaxed) % LANES);
-        }
-        lane.get()
-    })
-    .unwrap_or(0)
+    thread_number() % LANES
 }
 
 #[cold]

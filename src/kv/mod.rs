@@ -26,6 +26,8 @@ mod parts;
 mod pool;
 mod report;
 mod roots;
+#[cfg(all(shuttle, test))]
+mod schedules;
 mod seq;
 mod side;
 mod space;

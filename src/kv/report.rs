@@ -8,7 +8,7 @@ use super::lists::NONE;
 use super::seq::Seq;
 use super::types::{Placement, SeqInfo, SideStats, State, Stats};
 use crate::base::error::Result;
-use parking_lot::MutexGuard;
+use crate::sync::lock::MutexGuard;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -185,7 +185,7 @@ mod tests {
     /// continues, if anything; those come first.
     fn pool(text: &str, parents: &[(u32, u32)], strategy: Strategy) -> Pool {
         let total = u32::try_from(text.len()).unwrap();
-        let mut pool = Pool::new(total, strategy, Kind::Lru, 1, false, 0).unwrap();
+        let mut pool = Pool::new(total, strategy, Kind::Lru, 1, false, 0, &[]).unwrap();
         let mut all = Vec::new();
         assert!(pool.take(text.len(), &mut all, 0).unwrap());
         let parent_of = |block: u32| parents.iter().find(|(child, _)| *child == block).map_or(NONE, |(_, up)| *up);

@@ -4,7 +4,10 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT};
+#[cfg(not(shuttle))]
 use crate::sync::atomic::{AtomicU64, Ordering};
+#[cfg(shuttle)]
+use shuttle::sync::atomic::{AtomicU64, Ordering};
 
 struct Entry {
     id: AtomicU64,

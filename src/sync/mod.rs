@@ -1,5 +1,6 @@
 //! Atomics that a model checker can replace, and the few primitives built straight on them.
-//! Under `--cfg loom` the same code runs on loom's types; nothing else in the crate may know about it.
+//! Under `--cfg loom` the same code runs on loom's types; nothing else in the crate may know about it. Under `--cfg shuttle`
+//! the locks of the KV cache, and the table of its ids, are shuttle's.
 #![allow(unsafe_code, reason = "madvise, membarrier and futex are system calls")]
 
 pub mod asym;
@@ -14,6 +15,8 @@ pub mod ids;
 pub mod index;
 #[cfg(all(loom, test))]
 mod index_model;
+#[cfg(not(loom))]
+pub mod lock;
 pub mod object;
 #[cfg(all(loom, test))]
 mod object_model;
