@@ -8,7 +8,9 @@
 #include "kv_engine.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <sstream>
+#include <thread>
 
 namespace {
 
@@ -548,6 +550,45 @@ void order_of_eviction() {
         std::printf("     eviction %u, prompt %u\n", want.eviction, prompt);
       }
     }
+    e.verify();
+    OK(e.close(id));
+  }
+}
+
+void priorities_lapse() {
+  promise("blocks of a higher priority stay longer, and no longer than its time to live");
+  // How long the priority of prompt 0 lasts, and whether it outlives what is waited for.
+  struct Want {
+    uint32_t ttl_ms;
+    bool stays;
+  };
+  for (const Want want : {Want{0, true}, Want{3'600'000, true}, Want{1, false}}) {
+    nmc_kv_config_t config = plain_config(6);
+    config.eviction = NMC_KV_EVICT_PRIORITY;
+    Cache cache(config);
+    Engine e = cache.engine();
+    uint64_t id = 1;
+    const auto use = [&](uint32_t first, uint32_t priority, uint32_t ttl_ms) {
+      nmc_kv_open_t options = NMC_KV_OPEN_INIT;
+      options.priority = priority;
+      options.ttl_ms = ttl_ms;
+      OK(e.open(id, numbers(first, 12), options));
+      OK(e.close(id++));
+    };
+    use(0, 5, want.ttl_ms);
+    use(100, 1, 0);
+    CHECK(e.stats().idle == 6);
+    // At least so long; a lapse may be told late, never early.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    OK(e.open(id, numbers(900, 12)));
+    CHECK(e.match(numbers(0, 12)) == (want.stays ? 12 : 0));
+    CHECK(e.match(numbers(100, 12)) == (want.stays ? 0 : 12));
+    e.verify();
+    OK(e.close(id++));
+    // What has none goes first in any case.
+    OK(e.open(id, numbers(500, 12)));
+    CHECK(e.match(numbers(900, 12)) == 0);
+    CHECK(e.match(numbers(want.stays ? 0 : 100, 12)) == 12);
     e.verify();
     OK(e.close(id));
   }
@@ -1197,6 +1238,7 @@ int main(int argc, char** argv) {
   contiguous();
   shorten();
   order_of_eviction();
+  priorities_lapse();
   evict_sequences();
   pins();
   sizes();
