@@ -57,7 +57,7 @@ void configs() {
     FAILS(create(c), NMC_ERR_INVALID_ARG, one.says);
   }
   c = plain_config(10);
-  c.reserved[1] = 1;
+  c.reserved1 = 1;
   FAILS(create(c), NMC_ERR_INVALID_ARG, "reserved");
   c = plain_config(10);
   c.hash_secret = {nullptr, 5};

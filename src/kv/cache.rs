@@ -388,6 +388,13 @@ impl Cache {
                 &own
             }
         };
+        if self.config.when_full == WhenFull::Shorten {
+            // It gets what there is, and spare blocks of other lanes are there, too.
+            let room = self.room(0);
+            if room.free + room.evictable < self.blocks_for(open.n_tokens) as u64 {
+                self.flush()?;
+            }
+        }
         self.with_room(id, || self.try_open(id, open, root, hashes, prefix))
     }
 

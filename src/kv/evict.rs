@@ -4,6 +4,8 @@
 
 use super::hash::BlockHash;
 use super::lists::{Info, LISTS, Lists, NONE};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 /// The policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub(super) struct Policy {
     ghosts: Vec<u32>,
     /// When the priority of each block lapses, in ticks; 0 is never. Only with [`Kind::Priority`].
     expiry: Vec<u32>,
+    /// When which block lapses, the soonest first. An entry counts if it is what `expiry` says.
+    lapses: BinaryHeap<Reverse<(u32, u32)>>,
 }
 
 /// A fingerprint that is never 0, and the place where it belongs.
@@ -53,7 +57,8 @@ impl Policy {
     pub fn new(kind: Kind, blocks: u32) -> Self {
         let ghosts = if kind == Kind::S3Fifo { blocks as usize / 2 + 1 } else { 0 };
         let expiry = if kind == Kind::Priority { blocks as usize } else { 0 };
-        Self { kind, lists: Lists::new(), ghosts: vec![0; ghosts], expiry: vec![0; expiry] }
+        let lapses = BinaryHeap::new();
+        Self { kind, lists: Lists::new(), ghosts: vec![0; ghosts], expiry: vec![0; expiry], lapses }
     }
 
     /// There are now so many blocks.
@@ -64,8 +69,20 @@ impl Policy {
     }
 
     /// Bytes of memory that it takes, beside what stands in [`Info`].
-    pub const fn bytes(&self) -> usize {
-        size_of::<Self>() + (self.ghosts.capacity() + self.expiry.capacity()) * 4
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + (self.ghosts.capacity() + self.expiry.capacity()) * 4 + self.lapses.capacity() * 8
+    }
+
+    /// Notes when a block lapses. Entries that no longer count are thrown out when they are the most.
+    fn note_lapse(&mut self, block: u32, expiry: u32) {
+        if expiry == 0 {
+            return;
+        }
+        if self.lapses.len() >= 2 * self.expiry.len() {
+            let expiry = &self.expiry;
+            self.lapses.retain(|Reverse((when, block))| expiry.get(*block as usize) == Some(when));
+        }
+        self.lapses.push(Reverse((expiry, block)));
     }
 
     /// Whether all published blocks are listed, or only those that are idle.
@@ -88,6 +105,7 @@ impl Policy {
         let hash = entry.hash;
         if let Some(slot) = self.expiry.get_mut(block as usize) {
             *slot = expiry;
+            self.note_lapse(block, expiry);
         }
         if self.lists_active() {
             let (place, print) = ghost(hash, self.ghosts.len());
@@ -129,6 +147,9 @@ impl Policy {
     /// A block leaves the index.
     pub fn removed(&mut self, info: &mut [Info], block: u32) {
         self.lists.remove(info, block);
+        if let Some(until) = self.expiry.get_mut(block as usize) {
+            *until = 0;
+        }
     }
 
     /// A published block gets at least this priority, for at least this long; what it continues must get the same. False
@@ -140,8 +161,11 @@ impl Policy {
         if entry.heat > priority || (entry.heat == priority && (priority == 0 || *until == longer)) {
             return false;
         }
-        *until = if entry.heat == priority { longer } else { expiry };
+        let now = if entry.heat == priority { longer } else { expiry };
+        *until = now;
         entry.heat = priority;
+        self.note_lapse(block, now);
+        let entry = info[block as usize];
         if entry.list().is_some() {
             self.lists.remove(info, block);
             self.lists.push(info, self.list_of(priority), block);
@@ -187,16 +211,15 @@ impl Policy {
         None
     }
 
-    /// Blocks whose time to live is over and that stand first in their list fall to the lowest priority.
+    /// Blocks whose time to live is over fall to the lowest priority.
     fn lapse(&mut self, info: &mut [Info], now: u32) {
-        for list in 1..LISTS {
-            while let Some(block) = self.lists.front(list) {
-                let until = &mut self.expiry[block as usize];
-                if *until == 0 || *until > now {
-                    break;
-                }
-                *until = 0;
-                info[block as usize].heat = 0;
+        while let Some(Reverse((when, block))) = self.lapses.peek().copied().filter(|Reverse((when, _))| *when <= now) {
+            self.lapses.pop();
+            // It may have left, come back, or been raised since.
+            let Some(until) = self.expiry.get_mut(block as usize).filter(|until| **until == when) else { continue };
+            *until = 0;
+            info[block as usize].heat = 0;
+            if info[block as usize].list().is_some() {
                 self.lists.remove(info, block);
                 self.lists.push(info, SMALL, block);
             }
@@ -231,4 +254,36 @@ impl Policy {
 /// The later of two expiries, of which 0 is never.
 fn lasting(a: u32, b: u32) -> u32 {
     if a == 0 || b == 0 { 0 } else { a.max(b) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may")]
+    use super::*;
+
+    #[test]
+    fn a_priority_lapses_also_behind_one_that_lasts() {
+        let mut info = vec![Info::held_once(); 4];
+        let mut policy = Policy::new(Kind::Priority, 4);
+        // Block 0 lasts, block 1 lapses at 5, block 2 has the lowest priority but one and lasts, block 3 is raised in time.
+        for (block, priority, expiry) in [(0, 9, 0), (1, 9, 5), (2, 1, 0), (3, 9, 5)] {
+            info[block as usize].set_published(true);
+            policy.published(&mut info, block, priority, expiry);
+        }
+        assert!(policy.raise(&mut info, 3, 9, 50));
+        for block in 0..4 {
+            info[block as usize].refs = 0;
+            policy.idle(&mut info, block);
+        }
+        let mut next = |now| {
+            let block = policy.victim(&mut info, now).unwrap();
+            policy.removed(&mut info, block);
+            info[block as usize].set_published(false);
+            block
+        };
+        assert_eq!(next(4), 2);
+        assert_eq!(next(5), 1, "its time is over, though it stood behind one whose is not");
+        assert_eq!(next(49), 0, "the one that is idle longest");
+        assert_eq!(next(50), 3);
+    }
 }

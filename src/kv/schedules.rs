@@ -30,6 +30,7 @@ fn cache(blocks: u32, when_full: WhenFull) -> Cache {
         chain: Chain::new(Algo::Xxh3, &Key::default()),
         window: 0,
         events: 0,
+        sides: Vec::new(),
     })
     .unwrap()
 }

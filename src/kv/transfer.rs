@@ -522,7 +522,18 @@ impl Shared {
             let last = state.active == 0;
             drop((state, queue));
             if last {
-                self.finish(&job);
+                let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.finish(&job)));
+                if caught.is_err() {
+                    // Whatever it was, nobody is to wait for it, and nothing stays held.
+                    if let Work::In { id, uid, .. } = job.work {
+                        let _landed = self.cache.land(id, uid, job.number, 0);
+                    }
+                    let _released = self.cache.let_hold_go(job.number);
+                    let bug =
+                        Error::new(NMC_ERR_INTERNAL, "a bug at the end of a transfer was caught, please report it");
+                    *job.ticket.over.lock() = Some(Err(bug));
+                    job.ticket.rings.notify_all();
+                }
             }
         }
     }
