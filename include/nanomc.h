@@ -2959,7 +2959,7 @@ nmc_status_t nmc_store_put_strided(struct nmc_store_t *store,
  *
  * Does not block and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
  * written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
- * is wrong), `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`.
+ * is wrong; what is in a buffer of device memory then is not the value), `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`.
  */
 nmc_status_t nmc_store_get(struct nmc_store_t *store,
                            struct nmc_slice_t key,
@@ -4309,7 +4309,7 @@ nmc_status_t nmc_kv_states(struct nmc_kv_t *kv,
  * Ties a cache to a store, through which it exchanges blocks with caches of other processes: those with the same kinds,
  * types and sizes of heads and blocks, and the same hash and secret. All groups must have memory, which the store can
  * reach (device memory needs a store that was joined with that device). Once for a cache; it keeps the store open, also
- * after `nmc_store_destroy`, until it is destroyed itself. Starts six threads, `nmc-kv-move`.
+ * after `nmc_store_destroy`, until it is destroyed itself. Starts 6 to 12 threads, `nmc-kv-move`, one for each core in between.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_EXISTS` (it has a store), `NMC_ERR_INVALID_ARG` (a group without
  * memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index, or with `NMC_KV_VIRTUAL`), `NMC_ERR_OS` (no thread).
