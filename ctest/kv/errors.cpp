@@ -46,7 +46,7 @@ void configs() {
                      {&nmc_kv_config_t::strategy, 3, "strategy 3"},
                      {&nmc_kv_config_t::eviction, 5, "eviction 5"},
                      {&nmc_kv_config_t::eviction, UINT32_MAX, "eviction 4294967295"},
-                     {&nmc_kv_config_t::when_full, 3, "when_full 3"},
+                     {&nmc_kv_config_t::when_full, 4, "when_full 4"},
                      {&nmc_kv_config_t::hash, 3, "hash 3"},
                      {&nmc_kv_config_t::flags, 4, "flag"},
                      {&nmc_kv_config_t::n_groups, 1, "groups"},
@@ -88,7 +88,7 @@ void groups() {
     uint32_t value;
     const char* says;
   };
-  const Bad bad[] = {{&nmc_kv_group_t::kind, 2, "kind 2"},          {&nmc_kv_group_t::kind, UINT32_MAX, "kind"},
+  const Bad bad[] = {{&nmc_kv_group_t::kind, 3, "kind 3"},          {&nmc_kv_group_t::kind, UINT32_MAX, "kind"},
                      {&nmc_kv_group_t::dtype, 6, "dtype 6"},        {&nmc_kv_group_t::element_bytes, 2, "element_bytes 2"},
                      {&nmc_kv_group_t::dtype, NMC_KV_RAW, "bytes"}, {&nmc_kv_group_t::layers, 0, "layers"},
                      {&nmc_kv_group_t::kv_heads, 0, "kv_heads"},    {&nmc_kv_group_t::head_dim, 0, "head_dim"},
