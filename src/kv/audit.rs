@@ -3,6 +3,7 @@
 
 use super::holds::Hold;
 use super::lists::NONE;
+use super::parts::Part;
 use super::pool::Pool;
 use super::seq::Seq;
 
@@ -31,7 +32,12 @@ pub fn check<'a>(
         }
         let own = seq.parts.iter().enumerate().flat_map(|(side, part)| part.held().map(move |block| (side, block)));
         for (side, block) in own.chain(seq.lent.iter().copied()) {
-            parts[side][block as usize] += 1;
+            let count = parts.get_mut(side).and_then(|side| side.get_mut(block as usize));
+            *count.ok_or_else(|| format!("sequence {} holds block {block} of side {side}", seq.id))? += 1;
+        }
+        for places in seq.parts.iter().filter_map(Part::places).filter(|places| *places != seq.blocks.len()) {
+            let (id, blocks) = (seq.id, seq.blocks.len());
+            return Err(format!("sequence {id} has {blocks} blocks, and places for {places} in a side"));
         }
         for block in seq.counted() {
             *holders.get_mut(block as usize).ok_or_else(|| format!("sequence {} holds block {block}", seq.id))? += 1;

@@ -254,8 +254,14 @@ impl Cache {
         done
     }
 
-    /// Repeats `attempt` as long as it wants room and the policy finds some. `id` is not a victim.
-    fn with_room<T>(&self, id: u64, mut attempt: impl FnMut() -> Result<Attempt<T>>) -> Result<Attempt<T>> {
+    /// Repeats `attempt` as long as it wants room and the policy finds some. `id` is not a victim. It will have `whole` blocks
+    /// at least, with those that it shares.
+    fn with_room<T>(
+        &self,
+        id: u64,
+        whole: usize,
+        mut attempt: impl FnMut() -> Result<Attempt<T>>,
+    ) -> Result<Attempt<T>> {
         let mut flushed = false;
         loop {
             let room = match attempt()? {
@@ -269,9 +275,9 @@ impl Cache {
                 }
             }
             let made = match (self.config.when_full, self.mover.get()) {
-                (WhenFull::EvictSequence, _) => self.could_fit(id, room) && self.evict_oldest(id, None)?,
+                (WhenFull::EvictSequence, _) => self.could_fit(id, whole, room) && self.evict_oldest(id, None)?,
                 (WhenFull::MoveSequence, Some(mover)) => {
-                    self.could_fit(id, room) && self.evict_oldest(id, Some(mover))?
+                    self.could_fit(id, whole, room) && self.evict_oldest(id, Some(mover))?
                 }
                 _ => false,
             };
@@ -282,7 +288,11 @@ impl Cache {
     }
 
     /// Whether there would be room if all sequences but `id` were gone.
-    fn could_fit(&self, id: u64, room: Room) -> bool {
+    fn could_fit(&self, id: u64, whole: usize, room: Room) -> bool {
+        let total = u64::from(self.pool.lock().levels().total);
+        if whole as u64 > total {
+            return false;
+        }
         let own = self.locked(id);
         if room.side != NONE {
             let none = Seq::new();
@@ -292,7 +302,6 @@ impl Cache {
         if let Ok((lane, at)) = own {
             kept.extend(lane.seqs[at].counted().chain(lane.seqs[at].private()));
         }
-        let total = u64::from(self.pool.lock().levels().total);
         room.needed + kept.len() as u64 <= total
     }
 
@@ -388,14 +397,15 @@ impl Cache {
                 &own
             }
         };
+        let whole = self.blocks_for(open.n_tokens);
         if self.config.when_full == WhenFull::Shorten {
             // It gets what there is, and spare blocks of other lanes are there, too.
             let room = self.room(0);
-            if room.free + room.evictable < self.blocks_for(open.n_tokens) as u64 {
+            if room.free + room.evictable < whole as u64 {
                 self.flush()?;
             }
         }
-        self.with_room(id, || self.try_open(id, open, root, hashes, prefix))
+        self.with_room(id, whole, || self.try_open(id, open, root, hashes, prefix))
     }
 
     fn try_open(
@@ -507,7 +517,7 @@ impl Cache {
     /// where it is moves: its plan tells which blocks to copy.
     #[inline(never)] // one body for all who call it
     pub fn append(&self, id: u64, count: u32, tokens: Option<&[u32]>, importance: Option<f32>) -> Result<Attempt<()>> {
-        self.with_room(id, || self.with(id, |seq, hands| hands.append(seq, count, tokens, importance)))
+        self.with_room(id, 0, || self.with(id, |seq, hands| hands.append(seq, count, tokens, importance)))
     }
 
     /// Adds one token to each of many sequences, and tells `each` what became of it.
@@ -548,7 +558,7 @@ impl Cache {
 
     /// Gets blocks for `tokens` tokens in all, so that growing to there cannot fail.
     pub fn reserve(&self, id: u64, tokens: u32) -> Result<Attempt<()>> {
-        self.with_room(id, || {
+        self.with_room(id, 0, || {
             self.with(id, |seq, hands| {
                 if tokens > seq.limit {
                     return Err(too_long(id, u64::from(tokens), seq.limit));
@@ -560,7 +570,7 @@ impl Cache {
 
     /// Cuts a sequence to its first `tokens` tokens.
     pub fn truncate(&self, id: u64, tokens: u32) -> Result<Attempt<()>> {
-        self.with_room(id, || {
+        self.with_room(id, 0, || {
             self.with(id, |seq, hands| {
                 if tokens > seq.tokens {
                     crate::bail!(NMC_ERR_INVALID_ARG, "sequence {id} has {} tokens, not {tokens}", seq.tokens);
@@ -577,7 +587,7 @@ impl Cache {
 
     /// The same for a child whose blocks these addresses will map.
     pub fn fork_to(&self, parent: u64, child: u64, keeper: u64) -> Result<Attempt<()>> {
-        self.with_room(parent, || self.try_fork(parent, child, keeper))
+        self.with_room(parent, 0, || self.try_fork(parent, child, keeper))
     }
 
     fn try_fork(&self, parent: u64, child: u64, keeper: u64) -> Result<Attempt<()>> {
@@ -678,31 +688,38 @@ impl Cache {
     /// if there is one; false if there is no such sequence, or it could not be sent.
     fn evict_oldest(&self, id: u64, mover: Option<&Mover>) -> Result<bool> {
         let Some(victim) = self.oldest(1, Some(id)).pop() else { return Ok(false) };
-        match mover.map_or(Ok(()), |mover| mover(victim)) {
-            Ok(()) => {}
-            // It was closed in the meantime, which makes room as well.
-            Err(error) if error.status == NMC_ERR_NOT_FOUND || error.status == NMC_ERR_STALE => return Ok(true),
-            Err(error) => {
-                log::emit(log::WARN, || format!("sequence {victim} could not be moved to make room: {error}"));
-                return Ok(false);
+        // One that is closed or taken in the meantime makes room as well; of one that is fetched others are left.
+        let Some(uid) = self.takeable(victim) else { return Ok(true) };
+        if let Some(Err(error)) = mover.map(|mover| mover(victim)) {
+            if self.takeable(victim) != Some(uid) {
+                return Ok(true);
             }
+            log::emit(log::WARN, || format!("sequence {victim} could not be moved to make room: {error}"));
+            return Ok(false);
         }
         let taken = self.with(victim, |seq, hands| {
-            // What does not count as computed yet may never be: nothing more is published.
-            hands.empty(seq)?;
-            seq.state = State::Evicted;
-            Ok(())
+            // Another sequence with the same id was not moved.
+            if seq.uid == uid {
+                // What does not count as computed yet may never be: nothing more is published.
+                hands.empty(seq)?;
+                seq.state = State::Evicted;
+            }
+            Ok(seq.uid == uid)
         });
         match taken {
-            Ok(()) => {
+            Ok(true) => {
                 self.counters.evicted_sequences.fetch_add(1, Ordering::Relaxed);
                 self.counters.moved_sequences.fetch_add(u64::from(mover.is_some()), Ordering::Relaxed);
                 Ok(true)
             }
-            // It was closed in the meantime, which makes room as well.
-            Err(error) if error.status == NMC_ERR_NOT_FOUND || error.status == NMC_ERR_STALE => Ok(true),
-            Err(error) => Err(error),
+            Err(error) if self.takeable(victim) == Some(uid) => Err(error),
+            _ => Ok(true),
         }
+    }
+
+    /// The number of a sequence whose blocks can be taken: it is open, has them, and they are not being fetched.
+    fn takeable(&self, id: u64) -> Option<u64> {
+        self.read(id, |seq| Ok((seq.fetching == 0).then_some(seq.uid))).ok().flatten()
     }
 
     /// The ids of up to `count` open sequences that hold blocks, the one used longest ago first, without `id`.

@@ -3,7 +3,9 @@
 
 use super::cache::{Cache, too_long};
 use super::hash::BlockHash;
+use super::hybrid::begin_parts;
 use super::lists::NONE;
+use super::parts::Part;
 use super::pool::{Named, Pool, Prefix, Published};
 use super::seq::Seq;
 use super::side::first_seen;
@@ -117,38 +119,39 @@ impl Hands<'_> {
         let known = open.tokens.unwrap_or_default();
         let reusable = if seq.placement != Placement::Run { (open.max_hit / size) as usize } else { 0 };
         let asked = &hashes[..reusable.min(hashes.len())];
+        seq.parts.extend(self.cache.config.sides.iter().map(|side| Part::new(side.kind)));
         let hits = if asked.is_empty() {
             0
         } else {
-            self.cache
-                .pool
-                .lock()
-                .acquire_prefix(Prefix { root: seq.root, hashes: asked, tokens: known }, &mut seq.blocks)
+            let mut pool = self.cache.pool.lock();
+            let found = pool.acquire_prefix(Prefix { root: seq.root, hashes: asked, tokens: known }, &mut seq.blocks);
+            // Under the same lock: until the sequence holds it, others may take what belongs to these blocks.
+            begin_parts(&mut pool, seq, found, size);
+            found
         };
         #[allow(clippy::cast_possible_truncation, reason = "fewer than the blocks of n_tokens")]
         let hit_blocks = hits as u32;
         (seq.shared, seq.published) = (hit_blocks, hit_blocks);
-        if !self.cache.config.sides.is_empty() {
-            self.begin_parts(seq, hits);
-        }
         let mut tokens = open.n_tokens;
         let want = self.cache.blocks_for(tokens);
         let mut got = self.grow_all(seq, want, want > hits)?;
-        if let Err(room) = got
-            && self.cache.config.when_full == WhenFull::Shorten
-        {
-            let fits = match seq.placement {
-                Placement::Run => u64::from(self.cache.pool.lock().longest_run()),
-                _ => room.free + room.evictable,
-            };
-            let fits = usize::try_from(fits).unwrap_or(0).min(want - hits);
-            // Another thread may be quicker; then this one gets what is left, or nothing.
+        if got.is_err() && self.cache.config.when_full == WhenFull::Shorten {
             // With hits alone there would be nothing to compute, unless that is what was asked for.
-            let hits_do = hits > 0 && open.max_hit >= open.n_tokens;
-            for fits in [fits, fits / 2] {
-                if (fits > 0 || hits_do) && got.is_err() {
-                    got = self.grow_all(seq, hits + fits, fits > 0)?;
+            let least = usize::from(hits == 0 || open.max_hit < open.n_tokens);
+            let mut fits = want - hits;
+            // Another group may have even less, and another thread may be quicker.
+            while let Err(room) = got {
+                let has = match seq.placement {
+                    Placement::Run => u64::from(self.cache.pool.lock().longest_run()),
+                    _ => room.free + room.evictable,
+                };
+                let has = usize::try_from(has).unwrap_or(0);
+                let fewer = if has < fits { has } else { fits / 2 };
+                if fewer < least || fewer == fits {
+                    break;
                 }
+                fits = fewer;
+                got = self.grow_all(seq, hits + fits, fits > 0)?;
             }
             if got.is_ok() {
                 tokens = u32::try_from(seq.blocks.len()).unwrap_or(u32::MAX).saturating_mul(size).min(tokens);
@@ -367,8 +370,14 @@ impl Hands<'_> {
     /// Cuts a sequence to `tokens` tokens. A block of which only a part stays, and that others may read, is copied.
     pub fn truncate(&mut self, seq: &mut Seq, tokens: u32) -> Result<Attempt<()>> {
         self.check_window(seq, tokens)?;
-        if seq.parts.is_empty() || tokens == seq.tokens {
+        if seq.parts.is_empty() {
             return self.cut_blocks(seq, tokens);
+        }
+        if tokens == seq.tokens {
+            let cut = self.cut_blocks(seq, tokens);
+            // What was reserved goes in the parts as well.
+            self.shrink_parts(seq, false);
+            return cut;
         }
         let ready = match self.prepare_cut(seq, tokens)? {
             Ok(ready) => ready,

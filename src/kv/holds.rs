@@ -5,6 +5,7 @@ use super::cache::Cache;
 use super::hands::Hands;
 use super::hash::BlockHash;
 use super::lists::NONE;
+use super::parts::Part;
 use super::pool::Pool;
 use super::transfer::Item;
 use crate::base::error::{Error, Result};
@@ -58,8 +59,10 @@ impl Cache {
                 pool.acquire(*block);
             }
             let mut parts = Vec::new();
+            // Sides may not have what comes after all of them, but after fewer: there sequences begin.
+            let usable = pool.usable(&blocks);
             for (number, side) in pool.sides.iter_mut().enumerate() {
-                let needed: Vec<u32> = side.needed(&blocks).collect();
+                let needed: Vec<u32> = side.needed(&blocks[..usable]).collect();
                 needed.iter().for_each(|block| side.acquire(*block));
                 parts.extend(needed.into_iter().map(|block| (number, block)));
             }
@@ -145,6 +148,18 @@ impl Cache {
             }
             let mut pins = self.pins.lock();
             let mut pool = self.pool.lock();
+            for (number, part) in seq.parts.iter().enumerate() {
+                // A fork reads the slot as the state after all tokens, and would find that after those that came.
+                if let Part::State(slots) = part
+                    && slots.next != NONE
+                    && !pool.sides[number].is_ours_alone(slots.next)
+                {
+                    crate::bail!(
+                        NMC_ERR_UNSUPPORTED,
+                        "sequence {id} was forked, and its forks wait for its state: fetch first, then fork"
+                    );
+                }
+            }
             parts.iter().for_each(|(side, block)| pool.sides[*side].acquire(*block));
             for (k, block) in held.iter().enumerate() {
                 if first + k >= seq.shared as usize {

@@ -10,23 +10,22 @@ use super::seq::Seq;
 use super::side::{Side, seen_from};
 use super::types::{Attempt, Room, SideKind, SideStats};
 use crate::base::error::Result;
+use std::collections::HashSet;
 
 /// Each part of a sequence with its side and number.
 fn each<'a>(pool: &'a mut Pool, seq: &'a mut Seq) -> impl Iterator<Item = (usize, &'a mut Side, &'a mut Part)> {
     pool.sides.iter_mut().zip(&mut seq.parts).enumerate().map(|(number, (side, part))| (number, side, part))
 }
 
-impl Hands<'_> {
-    /// Gives a new sequence its parts, for the blocks of the index that it begins with.
-    pub fn begin_parts(&mut self, seq: &mut Seq, hits: usize) {
-        let tokens = u32::try_from(hits).unwrap_or(u32::MAX) * self.cache.per_block();
-        seq.parts.extend(self.cache.config.sides.iter().map(|side| Part::new(side.kind)));
-        let mut pool = self.cache.pool.lock();
-        for (side, part) in pool.sides.iter_mut().zip(&mut seq.parts) {
-            part.begin(side, &seq.blocks[..hits], tokens);
-        }
+/// Gives the parts of a new sequence what belongs to the blocks of the index that it begins with.
+pub(super) fn begin_parts(pool: &mut Pool, seq: &mut Seq, hits: usize, size: u32) {
+    let tokens = u32::try_from(hits).unwrap_or(u32::MAX).saturating_mul(size);
+    for (side, part) in pool.sides.iter_mut().zip(&mut seq.parts) {
+        part.begin(side, &seq.blocks[..hits], tokens);
     }
+}
 
+impl Hands<'_> {
     /// Gets room for `count` blocks in all parts, and slots for states if tokens are to be written; all or nothing.
     pub fn grow_parts(&mut self, seq: &mut Seq, count: usize, writes: bool) -> Attempt<()> {
         // Parts have as many places as the sequence has blocks.
@@ -91,9 +90,11 @@ impl Hands<'_> {
         let owner = (seq.published >= tokens / size).then(|| seq.blocks[(tokens / size) as usize - 1]);
         let (count, writes) = (seq.blocks.len(), seq.tokens > tokens);
         let mut pool = self.cache.pool.lock();
+        // As in `settle_parts`: what belongs to a block that left the index would be found under other tokens.
+        let owner = owner.filter(|block| *block != NONE && pool.info(*block).is_published());
         for (_, side, part) in each(&mut pool, seq) {
             let SideStats { free, idle, .. } = side.stats();
-            if let Some(owner) = owner.filter(|block| *block != NONE && (!writes || free + idle > 0)) {
+            if let Some(owner) = owner.filter(|_| !writes || free + idle > 0) {
                 part.keep(side, owner);
             }
             // Either there is a slot, or the state is its own to overwrite.
@@ -277,9 +278,9 @@ impl Cache {
 
     /// Whether a side would have room if all sequences but one, of which these are the parts, were gone.
     pub(super) fn side_could_fit(&self, room: Room, own: &Seq) -> bool {
-        let held = own.parts.get(room.side as usize).map_or(0, |part| part.held().count()) as u64;
-        let pinned = self.pins.lock().values().map(|hold| hold.of_side(room.side).count() as u64).sum::<u64>();
+        let mut kept: HashSet<u32> = self.pins.lock().values().flat_map(|hold| hold.of_side(room.side)).collect();
+        kept.extend(own.parts.get(room.side as usize).into_iter().flat_map(Part::held));
         let total = self.config.sides.get(room.side as usize).map_or(0, |side| u64::from(side.blocks));
-        room.needed + held + pinned <= total
+        room.needed + kept.len() as u64 <= total
     }
 }

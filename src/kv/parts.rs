@@ -270,12 +270,20 @@ impl Part {
         blocks.iter().copied().chain(slots).filter(|block| *block != NONE)
     }
 
+    /// How many blocks of the sequence it has places for, if it has any.
+    pub const fn places(&self) -> Option<usize> {
+        match self {
+            Self::Window(strip) => Some(strip.blocks.len()),
+            Self::State(_) => None,
+        }
+    }
+
     /// While the tokens are fewer, one more needs nothing from here.
     pub fn ceiling(&self, tokens_per_block: u32) -> u32 {
         match self {
             Self::Window(strip) => {
                 let fits = u32::try_from(strip.blocks.len()).unwrap_or(u32::MAX).saturating_mul(tokens_per_block);
-                fits.min(strip.window - 1 + (strip.slid + 1) * tokens_per_block)
+                fits.min((strip.window - 1).saturating_add((strip.slid + 1).saturating_mul(tokens_per_block)))
             }
             Self::State(slots) if slots.shared || slots.next == NONE || slots.next != slots.state => 0,
             Self::State(_) => u32::MAX,

@@ -311,7 +311,7 @@ impl Pool {
     }
 
     /// How many of these leading blocks a sequence can begin with, so that every side has what comes next.
-    fn usable(&self, blocks: &[u32]) -> usize {
+    pub fn usable(&self, blocks: &[u32]) -> usize {
         let mut count = blocks.len();
         loop {
             let reach = self.sides.iter().fold(count, |count, side| side.reach(blocks, count));

@@ -123,7 +123,10 @@ impl Seq {
         let fits = u32::try_from(self.blocks.len()).unwrap_or(u32::MAX).saturating_mul(tokens_per_block);
         let publishes =
             if self.known || !self.ahead.is_empty() { (self.published + 1) * tokens_per_block } else { u32::MAX };
-        let slides = if window == 0 { u32::MAX } else { window - 1 + (self.slid + 1) * tokens_per_block };
+        let slides = match window.checked_sub(1) {
+            None => u32::MAX,
+            Some(before) => before.saturating_add((self.slid + 1).saturating_mul(tokens_per_block)),
+        };
         self.ceiling = fits.min(self.limit).min(publishes).min(slides);
         for part in &self.parts {
             self.ceiling = self.ceiling.min(part.ceiling(tokens_per_block));

@@ -25,7 +25,7 @@ pub struct Side {
 
 /// The first block that the next token after `tokens` still sees.
 pub const fn first_seen(tokens: u32, window: u32, tokens_per_block: u32) -> u32 {
-    (tokens + 1).saturating_sub(window) / tokens_per_block
+    tokens.saturating_add(1).saturating_sub(window) / tokens_per_block
 }
 
 /// The first of `blocks` full blocks that the token after them still sees.
@@ -204,6 +204,10 @@ impl Side {
                     return Err(format!("side block {block} does not belong to block {}", entry.parent));
                 }
                 idle += u32::from(entry.refs == 0);
+            }
+            let is_idle = !is_free && entry.refs == 0 && entry.parent != NONE;
+            if entry.list().is_some() != is_idle {
+                return Err(format!("side block {block} is idle and not in the list, or the reverse"));
             }
             match (is_free, *count, entry.parent == NONE) {
                 (true, 0, _) | (false, 1.., _) | (false, 0, false) => {}
