@@ -487,8 +487,8 @@ fn clamp(n_tokens: u64) -> u32 {
     u32::try_from(n_tokens).unwrap_or(u32::MAX)
 }
 
-/// Gets blocks for `n_tokens` tokens in all, so that growing to there cannot fail. A contiguous sequence may move. `room`
-/// may be NULL.
+/// Gets blocks for `n_tokens` tokens in all, so that growing to there cannot fail. A contiguous sequence may move. Slots of
+/// states are not among them: a sequence whose state is kept, or was forked, still needs one when it grows. `room` may be NULL.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_LIMIT`,
 /// `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
@@ -512,7 +512,8 @@ pub unsafe extern "C" fn nmc_kv_reserve(
 /// sequence gets a copy: see `nmc_kv_copies`. `room` may be NULL.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (for the copy; nothing changed),
-/// `NMC_ERR_INVALID_ARG` (more than it has, or into a block that was dropped), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+/// `NMC_ERR_INVALID_ARG` (more than it has, or into a block that was dropped), `NMC_ERR_UNSUPPORTED` (what the next token needs
+/// is gone: blocks that left a window, or the state there), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_truncate(
     kv: *mut nmc_kv_t,
@@ -550,8 +551,9 @@ pub unsafe extern "C" fn nmc_kv_fork(
 
 /// Stores the block copies that a sequence waits for, and forgets them. They must be enqueued, in this order, before the
 /// next call that changes the sequence, or its parent if it was forked; the blocks that they read stay until then. Paged
-/// sequences have at most one, from `nmc_kv_fork` or `nmc_kv_truncate`; contiguous ones one a block when they move.
-/// `nmc_kv_copy_blocks` makes them. `*n` receives how many there are; if `capacity` is less, that is all that happens.
+/// sequences have at most one, and one more for each group with a window, from `nmc_kv_fork` or `nmc_kv_truncate`; contiguous
+/// ones one a block when they move. `nmc_kv_copy_blocks` makes them. `*n` receives how many there are; if `capacity` is less,
+/// that is all that happens.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*n` was stored), `NMC_ERR_NOT_FOUND`,
 /// `NMC_ERR_STALE`, `NMC_ERR_UNSUPPORTED` (with `NMC_KV_VIRTUAL`).

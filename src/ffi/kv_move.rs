@@ -24,15 +24,17 @@ pub extern "C" fn nmc_kv_attach_store(kv: *mut nmc_kv_t, store: *mut nmc_store_t
             if !kv.cache.config().prefix {
                 crate::bail!(NMC_ERR_UNSUPPORTED, "a cache with NMC_KV_NO_PREFIX has no names for its blocks");
             }
-            if kv.link.get().is_some() {
+            let mut is_first = false;
+            // One at a time: moves that make room belong to the first link that is made.
+            kv.link.get_or_try_init(|| {
+                is_first = true;
+                let share = store::with(store, |store| Ok(store.share()))?;
+                Link::new(std::sync::Arc::clone(&kv.cache), kv.arena.clone(), share)
+            })?;
+            if !is_first {
                 crate::bail!(NMC_ERR_EXISTS, "the cache has a store already");
             }
-            let share = store::with(store, |store| Ok(store.share()))?;
-            let link = Link::new(std::sync::Arc::clone(&kv.cache), kv.arena.clone(), share)?;
-            match kv.link.set(link) {
-                Ok(()) => Ok(()),
-                Err(_) => crate::bail!(NMC_ERR_EXISTS, "the cache has a store already"),
-            }
+            Ok(())
         })
     })
 }
@@ -109,11 +111,13 @@ pub unsafe extern "C" fn nmc_kv_offload(
 /// far as the store has them. `*tokens` receives how many tokens that are, and `*ticket` the ticket; both 0 if there are
 /// none. Until it is over the sequence can be read and closed, all else is `NMC_ERR_BUSY`; then the blocks that came count
 /// as computed, can be matched, and the engine computes the rest. A fetch that fails or is cancelled in the middle leaves
-/// the blocks that were complete, in order, and nothing of the others (see `computed` of `nmc_kv_seq_info`). `after`: what
+/// the blocks that were complete, in order, and nothing of the others (see `computed` of `nmc_kv_seq_info`); with groups that
+/// have blocks of their own it leaves nothing. With recurrent groups, fetch before you fork. `after`: what
 /// must be over before the blocks are written; needed if the cache lies in device memory. `flags`:
 /// `NMC_KV_ONBOARD_ALL`, `NMC_KV_ONBOARD_BY_LAYER` or 0.
 ///
-/// Does not block. Thread-safe. Not graph-safe. Statuses: those of `nmc_kv_offload`.
+/// Does not block. Thread-safe. Not graph-safe. Statuses: those of `nmc_kv_offload`; `NMC_ERR_UNSUPPORTED` also for
+/// `NMC_KV_ONBOARD_BY_LAYER` with groups that have blocks of their own, and for a sequence whose forks wait for its state.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_onboard(
     kv: *mut nmc_kv_t,

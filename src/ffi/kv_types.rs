@@ -70,8 +70,8 @@ pub const NMC_KV_FULL_EVICT_SEQUENCE: u32 = 2;
 
 /// No room: the sequence that was used longest ago goes to the store (`nmc_kv_attach_store`; without one this is
 /// `NMC_KV_FULL_REJECT`) and loses its blocks here; calls for it are `NMC_ERR_STALE` until it is closed. Opened again with all
-/// its tokens, `nmc_kv_onboard` fetches what it had computed. With it, calls that need room may block until the copy is done,
-/// and are not graph-safe.
+/// its tokens, `nmc_kv_onboard` fetches what it had computed; with recurrent groups up to the last state that was kept. With
+/// it, calls that need room may block until the copy is done, and are not graph-safe.
 pub const NMC_KV_FULL_MOVE_SEQUENCE: u32 = 3;
 
 /// Keyed BLAKE3. The default.

@@ -178,7 +178,7 @@ impl Ticket {
 
     fn check(&self) -> Result<()> {
         if self.cancelled.load(Ordering::Acquire) {
-            return Err(Error::new(NMC_ERR_CANCELLED, "the transfer was cancelled"));
+            return Err(cancelled());
         }
         Ok(())
     }
@@ -373,7 +373,8 @@ impl Shared {
         })
     }
 
-    /// Queues a job for blocks that are held under its number.
+    /// Queues a job for blocks that are held under its number. After the end it is over at once: no thread may be left for it,
+    /// and somebody may wait for it.
     fn enqueue(&self, number: u64, items: Vec<Item>, wait: Wait, work: Work) -> u64 {
         self.steps.reach(number, Step::Held);
         let blocks = items.iter().filter(|item| item.side == NONE).count();
@@ -391,9 +392,8 @@ impl Shared {
         job.state.lock().done = vec![false; job.parts(self.layers())];
         let mut queue = self.queue.lock();
         if queue.1 {
-            // The threads may have ended: nobody else would end it, and its blocks would stay held.
             drop(queue);
-            job.state.lock().failed = Some((0, Error::new(NMC_ERR_CANCELLED, "the link is being closed")));
+            job.state.lock().failed = Some((0, cancelled()));
             self.finish(&job);
         } else {
             queue.0.push_back(Arc::new(job));
@@ -565,14 +565,14 @@ impl Link {
             Some(shared) => shared.send_away(id),
             None => Err(Error::new(NMC_ERR_CANCELLED, "the cache is being destroyed")),
         };
-        // A second link for the same cache is refused before it is made.
-        let _set = link.shared.cache.mover.set(Box::new(mover));
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         for _ in 0..cores.clamp(*MOVERS.start(), *MOVERS.end()) {
             let shared = Arc::clone(&link.shared);
             let started = std::thread::Builder::new().name("nmc-kv-move".into()).spawn(move || shared.work());
             link.workers.push(started.map_err(|cause| Error::os("starting a thread", &cause))?);
         }
+        // Now that nothing can fail: it is set once. A second link for the same cache is refused before it is made.
+        let _set = link.shared.cache.mover.set(Box::new(mover));
         Ok(link)
     }
 
@@ -652,6 +652,11 @@ impl Link {
         self.shared.ticket(number)?.cancelled.store(true, Ordering::Release);
         Ok(())
     }
+}
+
+#[cold]
+fn cancelled() -> Error {
+    Error::new(NMC_ERR_CANCELLED, "the transfer was cancelled")
 }
 
 /// What calls for a sequence that is being fetched are told.
