@@ -285,6 +285,9 @@ void refused() {
   FAILS(nmc_kv_copy_blocks(cache.kv, chain, 2, nullptr), NMC_ERR_INVALID_ARG, "block 2 would be read and written");
   FAILS(nmc_kv_copy_blocks(cache.kv, itself, 1, nullptr), NMC_ERR_INVALID_ARG, "block 4 would be read and written");
   FAILS(nmc_kv_copy_blocks(cache.kv, elsewhere, 1, nullptr), NMC_ERR_INVALID_ARG, "group 77 does not exist");
+  const nmc_kv_copy_t mixed[] = {{1, 2, kAll}, {3, 2, 0}}, passed[] = {{2, 3, 0}, {1, 2, kAll}};
+  FAILS(nmc_kv_copy_blocks(cache.kv, mixed, 2, nullptr), NMC_ERR_INVALID_ARG, "block 2 would be written twice");
+  FAILS(nmc_kv_copy_blocks(cache.kv, passed, 2, nullptr), NMC_ERR_INVALID_ARG, "block 2 would be read and written");
   FAILS(nmc_kv_copy_blocks(cache.kv, fine, 1, any_stream), NMC_ERR_INVALID_ARG, "stream must be NULL");
   FAILS(nmc_kv_copy_blocks(cache.kv, nullptr, 1, nullptr), NMC_ERR_INVALID_ARG, "copies");
   GIVES(nmc_kv_copy_blocks(nullptr, fine, 1, nullptr), NMC_ERR_BAD_HANDLE);
@@ -339,6 +342,23 @@ void wrapper() {
   CHECK(cache.try_gather({odd, 2}, packed.data(), 1).status() == NMC_ERR_TOO_SMALL);
 }
 
+void own_blocks() {
+  promise("a cache whose groups all have blocks of their own has no blocks of all, and no copies to make are none");
+  std::vector<uint64_t> states = {1, 2, 3, 4};
+  nmc_kv_group_t group = NMC_KV_GROUP_INIT;
+  group.kind = NMC_KV_RECURRENT, group.layers = 1, group.state_bytes = 8, group.blocks = 4;
+  group.memory = states.data(), group.memory_bytes = states.size() * 8;
+  nmc_kv_config_t config = NMC_KV_CONFIG_INIT;
+  config.total_blocks = kBlocks, config.groups = &group, config.n_groups = 1;
+  nmc_kv_t* kv = nullptr;
+  REQUIRE(nmc_kv_create(&config, &kv) == NMC_OK);
+  OK(nmc_kv_copy_blocks(kv, nullptr, 0, nullptr));
+  const nmc_kv_copy_t copy = {1, 3, 0};
+  OK(nmc_kv_copy_blocks(kv, &copy, 1, nullptr));
+  CHECK(states == std::vector<uint64_t>({1, 2, 3, 2}));
+  OK(nmc_kv_destroy(kv));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -351,6 +371,7 @@ int main(int argc, char** argv) {
   if (fault.empty()) {
     fork_and_move();
     refused();
+    own_blocks();
     wrapper();
   }
   return finish();

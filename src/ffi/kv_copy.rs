@@ -111,15 +111,22 @@ pub unsafe extern "C" fn nmc_kv_copy_blocks(
         for copy in copies {
             by_group.entry(copy.group).or_default().push([copy.from, copy.to]);
         }
-        if copies.is_empty() {
-            // Only what a first call does.
-            by_group.insert(NMC_KV_GROUPS_ALL, Vec::new());
-        }
         with(kv, |kv| {
+            if copies.is_empty() {
+                // Only what a first call does, for every group.
+                by_group.extend((0..).zip(kv.arena.groups()).map(|(number, _)| (number, Vec::new())));
+            }
+            if by_group.is_empty() {
+                by_group.insert(NMC_KV_GROUPS_ALL, Vec::new());
+            }
             let groups_of = |group| groups_of(kv, group, "nmc_kv_copy_blocks");
             for (group, pairs) in &by_group {
                 let (groups, memory) = groups_of(*group)?;
-                memory.check_copies(&groups, pairs, stream)?;
+                // A group that has the blocks of the cache is also one of all.
+                let is_one_of_all = *group != NMC_KV_GROUPS_ALL && groups.iter().all(|group| group.side == NONE);
+                let all = by_group.get(&NMC_KV_GROUPS_ALL).filter(|_| is_one_of_all).into_iter().flatten();
+                let together: Vec<[i32; 2]> = pairs.iter().chain(all).copied().collect();
+                memory.check_copies(&groups, &together, stream)?;
             }
             for (group, pairs) in &by_group {
                 let (groups, memory) = groups_of(*group)?;
