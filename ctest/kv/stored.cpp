@@ -277,6 +277,25 @@ void moves() {
   OK(nmc_kv_audit(tiny.kv));
 }
 
+void collisions() {
+  promise("a hash that can be made to collide names no blocks in a store");
+  nmc::Store store = nmc::Store::embedded(nmc::StoreConfig().heap_bytes(1 << 20).page_bytes(4096));
+  std::vector<uint64_t> memory(10 * kSize);
+  nmc_kv_group_t group = group_of(1);
+  group.memory = memory.data();
+  group.memory_bytes = memory.size() * 8;
+  nmc_kv_config_t config = NMC_KV_CONFIG_INIT;
+  config.total_blocks = 10;
+  config.tokens_per_block = kSize;
+  config.hash = NMC_KV_HASH_XXH3;
+  config.groups = &group;
+  config.n_groups = 1;
+  nmc_kv_t* kv = nullptr;
+  OK(nmc_kv_create(&config, &kv));
+  FAILS(nmc_kv_attach_store(kv, store.get()), NMC_ERR_UNSUPPORTED, "can be made to collide");
+  OK(nmc_kv_destroy(kv));
+}
+
 // Requests that together need far more than there is; those that are moved come back.
 void load(uint32_t steps, uint32_t seed) {
   promise("requests that need more than there is are moved to and fro, and always read their own words");
@@ -371,6 +390,7 @@ int main(int argc, char** argv) {
   }
   heaps();
   moves();
+  collisions();
   threads(steps / 10);
   for (uint32_t one = seed == 0 ? 1 : seed; one <= (seed == 0 ? 3 : seed); ++one) load(steps, one);
   return finish();

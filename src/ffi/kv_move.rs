@@ -15,7 +15,8 @@ use crate::kv::transfer::{After, Link, Progress};
 /// after `nmc_store_destroy`, until it is destroyed itself. Starts 6 to 12 threads, `nmc-kv-move`, one for each core in between.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_EXISTS` (it has a store), `NMC_ERR_INVALID_ARG` (a group without
-/// memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index, or with `NMC_KV_VIRTUAL`), `NMC_ERR_OS` (no thread).
+/// memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index, with `NMC_KV_VIRTUAL`, or with `NMC_KV_HASH_XXH3`, which
+/// needs tokens to compare), `NMC_ERR_OS` (no thread).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_attach_store(kv: *mut nmc_kv_t, store: *mut nmc_store_t) -> nmc_status_t {
     guard(|| {
@@ -23,6 +24,12 @@ pub extern "C" fn nmc_kv_attach_store(kv: *mut nmc_kv_t, store: *mut nmc_store_t
             kv.paged("nmc_kv_attach_store", "blocks have no addresses there, only sequences do")?;
             if !kv.cache.config().prefix {
                 crate::bail!(NMC_ERR_UNSUPPORTED, "a cache with NMC_KV_NO_PREFIX has no names for its blocks");
+            }
+            if kv.cache.config().chain.needs_comparison() {
+                crate::bail!(
+                    NMC_ERR_UNSUPPORTED,
+                    "NMC_KV_HASH_XXH3 can be made to collide, and a store compares no tokens; use another hash"
+                );
             }
             let mut is_first = false;
             // One at a time: moves that make room belong to the first link that is made.

@@ -78,7 +78,8 @@ pub const NMC_KV_FULL_MOVE_SEQUENCE: u32 = 3;
 pub const NMC_KV_HASH_BLAKE3: u32 = 0;
 /// SHA-256 with a key, cut to 16 bytes.
 pub const NMC_KV_HASH_SHA256: u32 = 1;
-/// XXH3, which can be made to collide; tokens and salts are kept and compared, which takes 4 bytes a token.
+/// XXH3, which can be made to collide; tokens and salts are kept and compared, which takes 4 bytes a token. Not with a store,
+/// which has no tokens to compare.
 pub const NMC_KV_HASH_XXH3: u32 = 2;
 
 /// Flag of a config: no block is matched or published.
