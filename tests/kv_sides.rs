@@ -90,8 +90,8 @@ fn a_pin_keeps_the_window_and_the_state_of_where_a_sequence_can_begin() {
     cache.close(1, true).expect("open");
     // Others need all blocks of windows that they can get.
     for id in 10..20 {
-        let _room = open(&cache, id, &numbers(id as u32 * 1000, 24));
-        cache.close(id, true).ok();
+        let _room = open(&cache, u64::from(id), &numbers(id * 1000, 24));
+        cache.close(u64::from(id), true).ok();
     }
     assert_eq!(cache.matching(Some(&tokens), None, &[]), 8, "the pinned prefix can still be used");
     cache.audit().expect("right");

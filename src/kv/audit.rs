@@ -35,7 +35,7 @@ pub fn check<'a>(
             let count = parts.get_mut(side).and_then(|side| side.get_mut(block as usize));
             *count.ok_or_else(|| format!("sequence {} holds block {block} of side {side}", seq.id))? += 1;
         }
-        for places in seq.parts.iter().filter_map(Part::places).filter(|places| *places != seq.blocks.len()) {
+        if let Some(places) = seq.parts.iter().filter_map(Part::places).find(|places| *places != seq.blocks.len()) {
             let (id, blocks) = (seq.id, seq.blocks.len());
             return Err(format!("sequence {id} has {blocks} blocks, and places for {places} in a side"));
         }
