@@ -603,8 +603,8 @@
 /**
  * No room: the sequence that was used longest ago goes to the store (`nmc_kv_attach_store`; without one this is
  * `NMC_KV_FULL_REJECT`) and loses its blocks here; calls for it are `NMC_ERR_STALE` until it is closed. Opened again with all
- * its tokens, `nmc_kv_onboard` fetches what it had computed. With it, calls that need room may block until the copy is done,
- * and are not graph-safe.
+ * its tokens, `nmc_kv_onboard` fetches what it had computed; with recurrent groups up to the last state that was kept. With
+ * it, calls that need room may block until the copy is done, and are not graph-safe.
  */
 #define NMC_KV_FULL_MOVE_SEQUENCE 3
 
@@ -619,7 +619,8 @@
 #define NMC_KV_HASH_SHA256 1
 
 /**
- * XXH3, which can be made to collide; tokens and salts are kept and compared, which takes 4 bytes a token.
+ * XXH3, which can be made to collide; tokens and salts are kept and compared, which takes 4 bytes a token. Not with a store,
+ * which has no tokens to compare.
  */
 #define NMC_KV_HASH_XXH3 2
 
@@ -3973,8 +3974,8 @@ nmc_status_t nmc_kv_keep_state(struct nmc_kv_t *kv,
                                uint64_t id);
 
 /**
- * Gets blocks for `n_tokens` tokens in all, so that growing to there cannot fail. A contiguous sequence may move. `room`
- * may be NULL.
+ * Gets blocks for `n_tokens` tokens in all, so that growing to there cannot fail. A contiguous sequence may move. Slots of
+ * states are not among them: a sequence whose state is kept, or was forked, still needs one when it grows. `room` may be NULL.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_LIMIT`,
  * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
@@ -3990,7 +3991,8 @@ nmc_status_t nmc_kv_reserve(struct nmc_kv_t *kv,
  * sequence gets a copy: see `nmc_kv_copies`. `room` may be NULL.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (for the copy; nothing changed),
- * `NMC_ERR_INVALID_ARG` (more than it has, or into a block that was dropped), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ * `NMC_ERR_INVALID_ARG` (more than it has, or into a block that was dropped), `NMC_ERR_UNSUPPORTED` (what the next token needs
+ * is gone: blocks that left a window, or the state there), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
  */
 nmc_status_t nmc_kv_truncate(struct nmc_kv_t *kv,
                              uint64_t id,
@@ -4012,8 +4014,9 @@ nmc_status_t nmc_kv_fork(struct nmc_kv_t *kv,
 /**
  * Stores the block copies that a sequence waits for, and forgets them. They must be enqueued, in this order, before the
  * next call that changes the sequence, or its parent if it was forked; the blocks that they read stay until then. Paged
- * sequences have at most one, from `nmc_kv_fork` or `nmc_kv_truncate`; contiguous ones one a block when they move.
- * `nmc_kv_copy_blocks` makes them. `*n` receives how many there are; if `capacity` is less, that is all that happens.
+ * sequences have at most one, and one more for each group with a window, from `nmc_kv_fork` or `nmc_kv_truncate`; contiguous
+ * ones one a block when they move. `nmc_kv_copy_blocks` makes them. `*n` receives how many there are; if `capacity` is less,
+ * that is all that happens.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*n` was stored), `NMC_ERR_NOT_FOUND`,
  * `NMC_ERR_STALE`, `NMC_ERR_UNSUPPORTED` (with `NMC_KV_VIRTUAL`).
@@ -4312,7 +4315,8 @@ nmc_status_t nmc_kv_states(struct nmc_kv_t *kv,
  * after `nmc_store_destroy`, until it is destroyed itself. Starts 6 to 12 threads, `nmc-kv-move`, one for each core in between.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_EXISTS` (it has a store), `NMC_ERR_INVALID_ARG` (a group without
- * memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index, or with `NMC_KV_VIRTUAL`), `NMC_ERR_OS` (no thread).
+ * memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index, with `NMC_KV_VIRTUAL`, or with `NMC_KV_HASH_XXH3`, which
+ * needs tokens to compare), `NMC_ERR_OS` (no thread).
  */
 nmc_status_t nmc_kv_attach_store(struct nmc_kv_t *kv,
                                  struct nmc_store_t *store);
@@ -4349,11 +4353,13 @@ nmc_status_t nmc_kv_offload(struct nmc_kv_t *kv,
  * far as the store has them. `*tokens` receives how many tokens that are, and `*ticket` the ticket; both 0 if there are
  * none. Until it is over the sequence can be read and closed, all else is `NMC_ERR_BUSY`; then the blocks that came count
  * as computed, can be matched, and the engine computes the rest. A fetch that fails or is cancelled in the middle leaves
- * the blocks that were complete, in order, and nothing of the others (see `computed` of `nmc_kv_seq_info`). `after`: what
+ * the blocks that were complete, in order, and nothing of the others (see `computed` of `nmc_kv_seq_info`); with groups that
+ * have blocks of their own it leaves nothing. With recurrent groups, fetch before you fork. `after`: what
  * must be over before the blocks are written; needed if the cache lies in device memory. `flags`:
  * `NMC_KV_ONBOARD_ALL`, `NMC_KV_ONBOARD_BY_LAYER` or 0.
  *
- * Does not block. Thread-safe. Not graph-safe. Statuses: those of `nmc_kv_offload`.
+ * Does not block. Thread-safe. Not graph-safe. Statuses: those of `nmc_kv_offload`; `NMC_ERR_UNSUPPORTED` also for
+ * `NMC_KV_ONBOARD_BY_LAYER` with groups that have blocks of their own, and for a sequence whose forks wait for its state.
  */
 nmc_status_t nmc_kv_onboard(struct nmc_kv_t *kv,
                             uint64_t id,
