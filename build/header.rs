@@ -21,6 +21,7 @@ pub const SOURCES: &[&str] = &[
     "src/ffi/blocks.rs",
     "src/ffi/kv_types.rs",
     "src/ffi/kv.rs",
+    "src/ffi/kv_seq.rs",
     "src/ffi/kv_state.rs",
     "src/ffi/kv_tables.rs",
     "src/ffi/kv_move.rs",

@@ -15,6 +15,7 @@ pub mod kv;
 mod kv_config;
 pub mod kv_copy;
 pub mod kv_move;
+pub mod kv_seq;
 pub mod kv_state;
 pub mod kv_tables;
 pub mod kv_types;

@@ -7,22 +7,21 @@ use super::hands::Hands;
 use super::hash::BlockHash;
 use super::holds::Hold;
 use super::kept::Kept;
+use super::lane::{Aligned, LANES, Lane, Walk, own_lane, slot_of, uid_of};
 use super::lists::NONE;
 use super::pool::{Keep, Pool, Prefix};
+use super::room::Mover;
 use super::seq::Seq;
-use super::types::{Attempt, BlockCopy, Config, MAX_TOKENS, Open, Opened, Placement, Room, SideKind, State, WhenFull};
+use super::types::{Attempt, BlockCopy, Config, MAX_TOKENS, Open, Opened, Placement, SideKind, State, WhenFull};
 use crate::base::error::{Error, Result};
-use crate::base::log;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use crate::sync::ids::Ids;
-use crate::sync::lock::{Mutex, MutexGuard, thread_number};
+use crate::sync::lock::Mutex;
 use once_cell::sync::OnceCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-const LANES: usize = 16;
-const LANE_SHIFT: u32 = 28;
 /// Free blocks that a lane keeps at most.
 const SPARE_MAX: usize = 128;
 /// Uses in a lane after which uses in all lanes count as later.
@@ -38,41 +37,13 @@ pub(super) struct Counters {
     pub(super) deduplicated: AtomicU64,
 }
 
-/// Sequences of one or a few threads.
-#[derive(Default)]
-pub(super) struct Lane {
-    /// Its place among the lanes.
-    number: usize,
-    pub(super) seqs: Vec<Seq>,
-    vacant: Vec<u32>,
-    /// Free blocks; the allocator counts them as used.
-    pub(super) spare: Vec<u32>,
-    /// Uses of its sequences.
-    tick: u64,
-    /// Sequences that it ever had.
-    opened: u64,
-    pub(super) hit_tokens: u64,
-    pub(super) asked_tokens: u64,
-}
-
-/// Alone in its cache lines, so that who writes it does not disturb who reads its neighbours.
-#[repr(align(128))]
-pub(super) struct Aligned<T>(pub(super) T);
-
-impl<T> std::ops::Deref for Aligned<T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
 /// The cache.
 pub struct Cache {
     pub(super) config: Config,
     pub(super) lanes: Box<[Aligned<Mutex<Lane>>]>,
     pub(super) spare_max: usize,
     /// Who changes `table` holds it.
-    ids: Aligned<Mutex<()>>,
+    pub(super) ids: Aligned<Mutex<()>>,
     pub(super) table: Ids,
     names: Mutex<HashMap<Box<[u8]>, u64>>,
     pub(super) pool: Aligned<Mutex<Pool>>,
@@ -86,19 +57,6 @@ pub struct Cache {
     /// Sends the blocks of a sequence to the store, and waits until they are there.
     pub(super) mover: OnceCell<Mover>,
     born: Instant,
-}
-
-/// What [`WhenFull::MoveSequence`] calls with a sequence.
-pub(super) type Mover = Box<dyn Fn(u64) -> Result<()> + Send + Sync>;
-
-/// The lane in which this thread opens sequences.
-fn own_lane() -> usize {
-    thread_number() % LANES
-}
-
-#[cold]
-pub(super) fn unknown(id: u64) -> Error {
-    Error::new(NMC_ERR_NOT_FOUND, format!("no sequence {id} is open; was it closed, or never opened?"))
 }
 
 #[cold]
@@ -202,40 +160,6 @@ impl Cache {
         (self.era.load(Ordering::Relaxed), *tick)
     }
 
-    fn lane(&self, slot: u32) -> &Mutex<Lane> {
-        &self.lanes[(slot >> LANE_SHIFT) as usize % LANES].0
-    }
-
-    /// The lane of a sequence, locked, and its place there.
-    #[inline]
-    pub(super) fn locked(&self, id: u64) -> Result<(MutexGuard<'_, Lane>, usize)> {
-        if let Some(slot) = self.table.hint(id) {
-            let lane = self.lane(slot).lock();
-            let at = index_of(slot);
-            if lane.holds(at, id) {
-                return Ok((lane, at));
-            }
-        }
-        self.locked_slowly(id)
-    }
-
-    /// Like [`Cache::locked`], when the hint was wrong: the table was changing, or there is no such sequence.
-    #[cold]
-    fn locked_slowly(&self, id: u64) -> Result<(MutexGuard<'_, Lane>, usize)> {
-        for _ in 0..1000 {
-            let found = {
-                let _table = self.ids.lock();
-                self.table.hint(id)
-            };
-            let Some(slot) = found else { return Err(unknown(id)) };
-            let lane = self.lane(slot).lock();
-            if lane.holds(index_of(slot), id) {
-                return Ok((lane, index_of(slot)));
-            }
-        }
-        Err(unknown(id))
-    }
-
     /// Runs `body` with an open sequence and its lane.
     #[inline]
     pub(super) fn with<R>(&self, id: u64, body: impl FnOnce(&mut Seq, &mut Hands<'_>) -> Result<R>) -> Result<R> {
@@ -252,79 +176,6 @@ impl Cache {
         let done = body(seq, &mut Hands { cache: self, spare: &mut lane.spare });
         seq.find_ceiling(self.config.tokens_per_block, self.config.window);
         done
-    }
-
-    /// Repeats `attempt` as long as it wants room and the policy finds some. `id` is not a victim. It will have `whole` blocks
-    /// at least, with those that it shares.
-    fn with_room<T>(
-        &self,
-        id: u64,
-        whole: usize,
-        mut attempt: impl FnMut() -> Result<Attempt<T>>,
-    ) -> Result<Attempt<T>> {
-        let mut flushed = false;
-        loop {
-            let room = match attempt()? {
-                Ok(done) => return Ok(Ok(done)),
-                Err(room) => room,
-            };
-            if !flushed {
-                flushed = true;
-                if self.flush()? {
-                    continue;
-                }
-            }
-            let made = match (self.config.when_full, self.mover.get()) {
-                (WhenFull::EvictSequence, _) => self.could_fit(id, whole, room) && self.evict_oldest(id, None)?,
-                (WhenFull::MoveSequence, Some(mover)) => {
-                    self.could_fit(id, whole, room) && self.evict_oldest(id, Some(mover))?
-                }
-                _ => false,
-            };
-            if !made {
-                return Ok(Err(room));
-            }
-        }
-    }
-
-    /// Whether there would be room if all sequences but `id` were gone.
-    fn could_fit(&self, id: u64, whole: usize, room: Room) -> bool {
-        let total = u64::from(self.pool.lock().levels().total);
-        if whole as u64 > total {
-            return false;
-        }
-        let own = self.locked(id);
-        if room.side != NONE {
-            let none = Seq::new();
-            return self.side_could_fit(room, own.as_ref().map_or(&none, |(lane, at)| &lane.seqs[*at]));
-        }
-        let mut kept: HashSet<u32> = self.pins.lock().values().flat_map(|hold| &hold.blocks).copied().collect();
-        if let Ok((lane, at)) = own {
-            kept.extend(lane.seqs[at].counted().chain(lane.seqs[at].private()));
-        }
-        room.needed + kept.len() as u64 <= total
-    }
-
-    /// Gives the spare blocks of all lanes back; false if there were none.
-    fn flush(&self) -> Result<bool> {
-        let mut some = false;
-        for lane in &self.lanes {
-            let mut lane = lane.0.lock();
-            if !lane.spare.is_empty() {
-                some = true;
-                self.pool.lock().give(&lane.spare)?;
-                lane.spare.clear();
-            }
-        }
-        Ok(some)
-    }
-
-    /// How much room there is.
-    pub(super) fn room(&self, needed: usize) -> Room {
-        let levels = self.pool.lock().levels();
-        let kept = self.kept.lock().count() as u64;
-        let (free, evictable) = (u64::from(levels.free) + kept, u64::from(levels.idle));
-        Room { side: NONE, needed: needed as u64, free, evictable }
     }
 
     /// The hashes of the full blocks of a prompt.
@@ -684,58 +535,6 @@ impl Cache {
         })
     }
 
-    /// Takes the blocks of the sequence that was used longest ago, other than `id`, after `mover` has sent them to the store,
-    /// if there is one; false if there is no such sequence, or it could not be sent.
-    fn evict_oldest(&self, id: u64, mover: Option<&Mover>) -> Result<bool> {
-        let Some(victim) = self.oldest(1, Some(id)).pop() else { return Ok(false) };
-        // One that is closed or taken in the meantime makes room as well; of one that is fetched others are left.
-        let Some(uid) = self.takeable(victim) else { return Ok(true) };
-        if let Some(Err(error)) = mover.map(|mover| mover(victim)) {
-            if self.takeable(victim) != Some(uid) {
-                return Ok(true);
-            }
-            log::emit(log::WARN, || format!("sequence {victim} could not be moved to make room: {error}"));
-            return Ok(false);
-        }
-        let taken = self.with(victim, |seq, hands| {
-            // Another sequence with the same id was not moved.
-            if seq.uid == uid {
-                // What does not count as computed yet may never be: nothing more is published.
-                hands.empty(seq)?;
-                seq.state = State::Evicted;
-            }
-            Ok(seq.uid == uid)
-        });
-        match taken {
-            Ok(true) => {
-                self.counters.evicted_sequences.fetch_add(1, Ordering::Relaxed);
-                self.counters.moved_sequences.fetch_add(u64::from(mover.is_some()), Ordering::Relaxed);
-                Ok(true)
-            }
-            Err(error) if self.takeable(victim) == Some(uid) => Err(error),
-            _ => Ok(true),
-        }
-    }
-
-    /// The number of a sequence whose blocks can be taken: it is open, has them, and they are not being fetched.
-    fn takeable(&self, id: u64) -> Option<u64> {
-        self.read(id, |seq| Ok((seq.fetching == 0).then_some(seq.uid))).ok().flatten()
-    }
-
-    /// The ids of up to `count` open sequences that hold blocks, the one used longest ago first, without `id`.
-    pub fn oldest(&self, count: usize, id: Option<u64>) -> Vec<u64> {
-        let mut all: Vec<_> = Vec::new();
-        for lane in &self.lanes {
-            let lane = lane.0.lock();
-            let open = lane.seqs.iter().filter(|seq| {
-                seq.state == State::Open && seq.fetching == 0 && Some(seq.id) != id && !seq.blocks.is_empty()
-            });
-            all.extend(open.map(|seq| (seq.last_use, seq.id)));
-        }
-        all.sort_unstable();
-        all.into_iter().take(count).map(|(_, id)| id).collect()
-    }
-
     /// Evicts every cached block that nobody holds; returns how many.
     pub fn clear(&self) -> Result<u32> {
         self.pool.lock().clear(self.now())
@@ -767,83 +566,5 @@ impl Cache {
             body(at, lane.seqs[index].there()?)?;
         }
         Ok(())
-    }
-}
-
-/// Goes from sequence to sequence and keeps the lane's lock as long as they live in the same one.
-struct Walk<'a> {
-    cache: &'a Cache,
-    lane: Option<(u32, MutexGuard<'a, Lane>)>,
-}
-
-impl<'a> Walk<'a> {
-    const fn new(cache: &'a Cache) -> Self {
-        Self { cache, lane: None }
-    }
-
-    /// The lane of a sequence, and its place there.
-    #[inline]
-    fn to(&mut self, id: u64) -> Result<(&mut Lane, usize)> {
-        if let Some(slot) = self.cache.table.hint(id) {
-            let number = slot >> LANE_SHIFT;
-            if self.lane.as_ref().is_none_or(|(held, _)| *held != number) {
-                self.rest();
-                self.lane = Some((number, self.cache.lane(slot).lock()));
-            }
-            let index = index_of(slot);
-            if self.lane.as_ref().is_some_and(|(_, lane)| lane.holds(index, id)) {
-                // Looked at twice, since a borrow that is returned lasts.
-                let lane = self.lane.as_mut().ok_or_else(|| unknown(id))?;
-                return Ok((&mut lane.1, index));
-            }
-        }
-        self.rest();
-        let (lane, index) = self.cache.locked_slowly(id)?;
-        let number = self.cache.table.hint(id).map_or(u32::MAX, |slot| slot >> LANE_SHIFT);
-        let lane = self.lane.insert((number, lane));
-        Ok((&mut lane.1, index))
-    }
-
-    /// Lets go of the lock.
-    fn rest(&mut self) {
-        self.lane = None;
-    }
-}
-
-fn index_of(slot: u32) -> usize {
-    (slot & ((1 << LANE_SHIFT) - 1)) as usize
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "both are checked when the lane grows")]
-fn slot_of(lane: usize, index: usize) -> u32 {
-    (lane << LANE_SHIFT | index) as u32
-}
-
-/// Different for every sequence that the cache ever has, and never 0.
-fn uid_of(lane: usize, number: u64) -> u64 {
-    (lane as u64) << 56 | number
-}
-
-impl Lane {
-    #[inline]
-    fn holds(&self, at: usize, id: u64) -> bool {
-        self.seqs.get(at).is_some_and(|seq| seq.id == id && seq.state != State::Closed)
-    }
-
-    /// A place for one more sequence.
-    fn vacancy(&mut self) -> Result<usize> {
-        if let Some(at) = self.vacant.pop() {
-            return Ok(at as usize);
-        }
-        if self.seqs.len() >= 1 << LANE_SHIFT {
-            crate::bail!(NMC_ERR_LIMIT, "no more sequences fit");
-        }
-        self.seqs.push(Seq::new());
-        Ok(self.seqs.len() - 1)
-    }
-
-    fn vacate(&mut self, at: usize) {
-        self.seqs[at].reset();
-        self.vacant.extend(u32::try_from(at));
     }
 }

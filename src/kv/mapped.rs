@@ -11,8 +11,9 @@
 //! the latter, so nobody else waits for it.
 
 use super::arena::SeqView;
-use super::cache::{Cache, unknown};
+use super::cache::Cache;
 use super::geometry::{Geometry, Side};
+use super::lane::unknown;
 use super::space::{Part, Space};
 use super::types::{Attempt, Config, Open, Opened};
 use crate::base::error::Result;

@@ -3,7 +3,7 @@
 //! to copy blocks, and `transfer` touch them.
 //! `mapped` places sequences by mapping pages, in memory of the library's own.
 //!
-//! `cache` is the way in: sequences in lanes (`seq`, and `hands` that work on one), the shared `pool` below with its
+//! `cache` is the way in: sequences in lanes (`lane`, `seq`, and `hands` that work on one), `room` for when there is none, the shared `pool` below with its
 //! index (`lists`, `evict` for what goes next, `window` for runs, `hash` for what is equal), `tables` for kernels,
 //! `report` and `audit` for people and for proof, `holds` for what is neither a sequence's nor free. Layers that do not
 //! keep every token have blocks of their own in a `side`, of which a sequence has `parts`; `hybrid` moves them along.
@@ -19,12 +19,14 @@ pub mod hash;
 mod holds;
 mod hybrid;
 mod kept;
+mod lane;
 mod lists;
 pub mod mapped;
 pub mod pack;
 mod parts;
 mod pool;
 mod report;
+mod room;
 mod roots;
 #[cfg(all(shuttle, test))]
 mod schedules;

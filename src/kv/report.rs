@@ -1,9 +1,10 @@
 //! What the cache says of itself: numbers that add up, events, the state as text for people, and the proof that no block is
 //! lost.
 
-use super::cache::{Cache, Lane};
+use super::cache::Cache;
 use super::events::Event;
 use super::hash::BlockHash;
+use super::lane::Lane;
 use super::lists::NONE;
 use super::seq::Seq;
 use super::types::{Placement, SeqInfo, SideStats, State, Stats};

@@ -1,0 +1,141 @@
+//! What happens when there is no room: spare blocks of other lanes come back, then the policy of the cache finds a sequence
+//! that goes, if all of them together would be enough.
+
+use super::cache::Cache;
+use super::lists::NONE;
+use super::seq::Seq;
+use super::types::{Attempt, Room, State, WhenFull};
+use crate::base::error::Result;
+use crate::base::log;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+/// What [`WhenFull::MoveSequence`] calls with a sequence.
+pub(super) type Mover = Box<dyn Fn(u64) -> Result<()> + Send + Sync>;
+
+impl Cache {
+    /// Repeats `attempt` as long as it wants room and the policy finds some. `id` is not a victim. It will have `whole` blocks
+    /// at least, with those that it shares.
+    pub(super) fn with_room<T>(
+        &self,
+        id: u64,
+        whole: usize,
+        mut attempt: impl FnMut() -> Result<Attempt<T>>,
+    ) -> Result<Attempt<T>> {
+        let mut flushed = false;
+        loop {
+            let room = match attempt()? {
+                Ok(done) => return Ok(Ok(done)),
+                Err(room) => room,
+            };
+            if !flushed {
+                flushed = true;
+                if self.flush()? {
+                    continue;
+                }
+            }
+            let made = match (self.config.when_full, self.mover.get()) {
+                (WhenFull::EvictSequence, _) => self.could_fit(id, whole, room) && self.evict_oldest(id, None)?,
+                (WhenFull::MoveSequence, Some(mover)) => {
+                    self.could_fit(id, whole, room) && self.evict_oldest(id, Some(mover))?
+                }
+                _ => false,
+            };
+            if !made {
+                return Ok(Err(room));
+            }
+        }
+    }
+
+    /// Whether there would be room if all sequences but `id` were gone.
+    fn could_fit(&self, id: u64, whole: usize, room: Room) -> bool {
+        let total = u64::from(self.pool.lock().levels().total);
+        if whole as u64 > total {
+            return false;
+        }
+        let own = self.locked(id);
+        if room.side != NONE {
+            let none = Seq::new();
+            return self.side_could_fit(room, own.as_ref().map_or(&none, |(lane, at)| &lane.seqs[*at]));
+        }
+        let mut kept: HashSet<u32> = self.pins.lock().values().flat_map(|hold| &hold.blocks).copied().collect();
+        if let Ok((lane, at)) = own {
+            kept.extend(lane.seqs[at].counted().chain(lane.seqs[at].private()));
+        }
+        room.needed + kept.len() as u64 <= total
+    }
+
+    /// Gives the spare blocks of all lanes back; false if there were none.
+    pub(super) fn flush(&self) -> Result<bool> {
+        let mut some = false;
+        for lane in &self.lanes {
+            let mut lane = lane.0.lock();
+            if !lane.spare.is_empty() {
+                some = true;
+                self.pool.lock().give(&lane.spare)?;
+                lane.spare.clear();
+            }
+        }
+        Ok(some)
+    }
+
+    /// How much room there is.
+    pub(super) fn room(&self, needed: usize) -> Room {
+        let levels = self.pool.lock().levels();
+        let kept = self.kept.lock().count() as u64;
+        let (free, evictable) = (u64::from(levels.free) + kept, u64::from(levels.idle));
+        Room { side: NONE, needed: needed as u64, free, evictable }
+    }
+
+    /// Takes the blocks of the sequence that was used longest ago, other than `id`, after `mover` has sent them to the store,
+    /// if there is one; false if there is no such sequence, or it could not be sent.
+    fn evict_oldest(&self, id: u64, mover: Option<&Mover>) -> Result<bool> {
+        let Some(victim) = self.oldest(1, Some(id)).pop() else { return Ok(false) };
+        // One that is closed or taken in the meantime makes room as well; of one that is fetched others are left.
+        let Some(uid) = self.takeable(victim) else { return Ok(true) };
+        if let Some(Err(error)) = mover.map(|mover| mover(victim)) {
+            if self.takeable(victim) != Some(uid) {
+                return Ok(true);
+            }
+            log::emit(log::WARN, || format!("sequence {victim} could not be moved to make room: {error}"));
+            return Ok(false);
+        }
+        let taken = self.with(victim, |seq, hands| {
+            // Another sequence with the same id was not moved.
+            if seq.uid == uid {
+                // What does not count as computed yet may never be: nothing more is published.
+                hands.empty(seq)?;
+                seq.state = State::Evicted;
+            }
+            Ok(seq.uid == uid)
+        });
+        match taken {
+            Ok(true) => {
+                self.counters.evicted_sequences.fetch_add(1, Ordering::Relaxed);
+                self.counters.moved_sequences.fetch_add(u64::from(mover.is_some()), Ordering::Relaxed);
+                Ok(true)
+            }
+            Err(error) if self.takeable(victim) == Some(uid) => Err(error),
+            _ => Ok(true),
+        }
+    }
+
+    /// The number of a sequence whose blocks can be taken: it is open, has them, and they are not being fetched.
+    fn takeable(&self, id: u64) -> Option<u64> {
+        self.read(id, |seq| Ok((seq.fetching == 0).then_some(seq.uid))).ok().flatten()
+    }
+
+    /// The ids of up to `count` open sequences that hold blocks, the one used longest ago first, without `id`.
+    pub fn oldest(&self, count: usize, id: Option<u64>) -> Vec<u64> {
+        let mut all: Vec<_> = Vec::new();
+        for lane in &self.lanes {
+            let lane = lane.0.lock();
+            let open = lane.seqs.iter().filter(|seq| {
+                seq.state == State::Open && seq.fetching == 0 && Some(seq.id) != id && !seq.blocks.is_empty()
+            });
+            all.extend(open.map(|seq| (seq.last_use, seq.id)));
+        }
+        all.sort_unstable();
+        all.into_iter().take(count).map(|(_, id)| id).collect()
+    }
+}
