@@ -682,6 +682,35 @@ fn a_contiguous_sequence_is_shortened_to_the_longest_run() {
 }
 
 #[test]
+fn what_a_fork_is_to_copy_stays_until_it_is_copied() {
+    let sides = vec![SideConfig { blocks: 6, kind: SideKind::Window(8) }];
+    let cache = Cache::new(Config { sides, ..config(6, 4, Algo::Blake3) }).expect("a cache");
+    let open = |id, n_tokens| cache.open(id, &Open { n_tokens, ..Open::default() }).expect("valid").is_ok();
+    assert!(open(1, 6));
+    cache.fork(1, 2).expect("valid").expect("room");
+    cache.close(1, false).expect("open");
+    let copies = cache.take_plan(2, 9).expect("open").expect("fits");
+    assert_eq!(copies.len(), 2, "the last block, and that of the window");
+    // All that is free is taken; the blocks that are to be read are not among it.
+    let mut taken = Vec::new();
+    while open(10 + taken.len() as u64, 4) {
+        let id = 10 + taken.len() as u64;
+        for side in [NONE, 0] {
+            let (mut indptr, mut indices, mut last) = ([0; 2], [0], [0]);
+            cache.write_csr(&[id], side, &mut indptr, &mut indices, &mut last).expect("a table");
+            taken.push((side, indices[0].cast_unsigned()));
+        }
+    }
+    assert!(taken.len() >= 4);
+    assert!(copies.iter().all(|copy| !taken.contains(&(copy.side, copy.from))));
+    cache.audit().expect("sound");
+    // With its next call they are free.
+    cache.close(2, true).expect("open");
+    assert!(open(99, 4));
+    cache.audit().expect("sound");
+}
+
+#[test]
 fn holes_are_none() {
     assert_eq!(NONE.cast_signed(), -1);
 }

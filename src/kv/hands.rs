@@ -530,14 +530,25 @@ impl Hands<'_> {
             }
             pool.acquire(*block);
         }
-        drop(pool);
-        parent.shared = parent.shared.max(u32::try_from(full).unwrap_or(u32::MAX));
+        let count = |blocks: usize| u32::try_from(blocks).unwrap_or(u32::MAX);
+        parent.shared = parent.shared.max(count(full));
         child.blocks.extend_from_slice(&parent.blocks[..full]);
         if let (Some(from), Some(to)) = (tail, fresh.first().copied()) {
             child.blocks.push(to);
             child.plan.push(BlockCopy { from, to, side: NONE });
+            // What the copy reads stays until it is made, whatever becomes of the parent. Addresses keep theirs otherwise.
+            if parent.keeper == 0 {
+                if parent.shared as usize == full {
+                    pool.share(from);
+                    parent.shared += 1;
+                }
+                pool.acquire(from);
+                child.held.push(from);
+            }
         }
+        drop(pool);
         child.inherit(parent);
+        child.shared = count(full);
         Ok(Ok(()))
     }
 

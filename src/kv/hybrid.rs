@@ -199,6 +199,8 @@ impl Hands<'_> {
             child.parts.push(forked);
             if let (Some(from), Some(to)) = (from, fresh) {
                 child.plan.push(copy_of(number, from, to));
+                side.acquire(from);
+                child.lent.push((number, from));
             }
         }
         Ok(())

@@ -2,7 +2,8 @@
 //! guards it, and `cache` moves the blocks.
 //!
 //! Of the blocks the first `published` are in the prefix index, the first `shared` are counted by the pool, and the rest
-//! are private. A block that is not full is always private, so appending never writes where another sequence reads.
+//! are private. A block that is not full is private, or held by forks until they have copied it, so appending never writes
+//! where another sequence reads.
 
 use super::hash::BlockHash;
 use super::lists::NONE;
