@@ -176,7 +176,7 @@ void forks() {
   Engine e = cache.engine();
   OK(e.open(1, numbers(0, 10)));
   OK(e.fork(1, 2));
-  CHECK(e.last_copies() == 1 && e.info(2).shared == 2 && e.info(1).shared == 2 && e.stats().used == 4);
+  CHECK(e.last_copies() == 1 && e.info(2).shared == 2 && e.info(1).shared == 3 && e.stats().used == 4);
   OK(e.fork(2, 3));
   OK(e.append(1, {10, 11, 12}));
   OK(e.append(2, {20, 21, 22, 23}));
