@@ -4013,7 +4013,7 @@ nmc_status_t nmc_kv_fork(struct nmc_kv_t *kv,
 
 /**
  * Stores the block copies that a sequence waits for, and forgets them. They must be enqueued, in this order, before the
- * next call that changes the sequence, or its parent if it was forked; the blocks that they read stay until then. Paged
+ * next call that changes the sequence; the blocks that they read stay until then, whatever becomes of a parent. Paged
  * sequences have at most one, and one more for each group with a window, from `nmc_kv_fork` or `nmc_kv_truncate`; contiguous
  * ones one a block when they move. `nmc_kv_copy_blocks` makes them. `*n` receives how many there are; if `capacity` is less,
  * that is all that happens.
