@@ -31,7 +31,7 @@ static constexpr int64_t TIMEOUT_MS = 20000;
 }
 
 // An embedded store that evicts only when it must.
-static nmc_store_config_t embedded(uint32_t heap_kind, uint64_t heap_bytes, uint64_t page_bytes) {
+[[maybe_unused]] static nmc_store_config_t embedded(uint32_t heap_kind, uint64_t heap_bytes, uint64_t page_bytes) {
   nmc_store_config_t cfg = NMC_STORE_CONFIG_INIT;
   cfg.heap_kind = heap_kind;
   cfg.heap_bytes = heap_bytes;
@@ -42,7 +42,7 @@ static nmc_store_config_t embedded(uint32_t heap_kind, uint64_t heap_bytes, uint
   return cfg;
 }
 
-static nmc_store_t* create(const nmc_store_config_t& cfg) {
+[[maybe_unused]] static nmc_store_t* create(const nmc_store_config_t& cfg) {
   nmc_store_t* store = nullptr;
   NMC_CHECK(nmc_store_create(nullptr, &cfg, &store));
   return store;
@@ -169,7 +169,7 @@ struct Hold {
   void end() { store_release(word, ticket); }
 };
 
-static cudaStream_t new_stream() {
+[[maybe_unused]] static cudaStream_t new_stream() {
   cudaStream_t stream = nullptr;
   CUDA_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   return stream;
