@@ -23,7 +23,7 @@ use nanomc::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides};
 use nanomc::kv::hash::{Algo, Chain, Key};
 use nanomc::kv::steps::Step;
 use nanomc::kv::transfer::{After, Link};
-use nanomc::kv::types::{Config, Open, WhenFull};
+use nanomc::kv::types::{Config, Open, SideConfig, SideKind, WhenFull};
 use nanomc::kv::{Cache, NONE};
 use nanomc::store::{self, Store};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -35,6 +35,10 @@ const LAYERS: u32 = 2;
 const BLOCKS: u32 = 24;
 /// Three full blocks, and two tokens that are computed here.
 const LENGTH: u32 = 14;
+/// Tokens of the window, where there is one.
+const WINDOW: u32 = 6;
+/// What makes a state different from the words of its tokens.
+const STATE: u32 = 999;
 const PATIENCE: Duration = common::PATIENCE;
 
 fn store() -> Store {
@@ -57,13 +61,24 @@ struct Plan {
 struct Node {
     cache: Arc<Cache>,
     arena: Arena,
-    memory: Vec<u64>,
+    /// Of each group: all layers, and with sides the window and the state.
+    memory: Vec<Vec<u64>>,
     link: Arc<Link>,
     plan: Arc<Mutex<Plan>>,
 }
 
 impl Node {
     fn new(store: &Store) -> Self {
+        Self::with(store, Vec::new())
+    }
+
+    /// A cache that has a window and a state beside full attention.
+    fn hybrid(store: &Store) -> Self {
+        let window = SideConfig { blocks: 20, kind: SideKind::Window(WINDOW) };
+        Self::with(store, vec![window, SideConfig { blocks: 8, kind: SideKind::State { every: 0 } }])
+    }
+
+    fn with(store: &Store, sides: Vec<SideConfig>) -> Self {
         let config = Config {
             total_blocks: BLOCKS,
             tokens_per_block: SIZE,
@@ -75,7 +90,7 @@ impl Node {
             chain: Chain::new(Algo::Blake3, &Key::default()),
             window: 0,
             events: 0,
-            sides: Vec::new(),
+            sides: sides.clone(),
         };
         let shape = Shape {
             kind: Kind::Full,
@@ -88,9 +103,24 @@ impl Node {
             order: Order::LayerMajor,
             sides: Sides::Separate,
         };
-        let geometry = Geometry::new(shape).unwrap();
-        let memory = vec![0; geometry.bytes().div_ceil(8) as usize];
-        let arena = Arena::new(vec![Group { geometry, base: memory.as_ptr() as u64, side: NONE }]);
+        let own = |side: &SideConfig| {
+            let kind = match side.kind {
+                SideKind::Window(_) => Kind::Full,
+                SideKind::State { .. } => Kind::Recurrent { state_bytes: 8 },
+            };
+            Shape { kind, layers: 1, total_blocks: u64::from(side.blocks), ..shape }
+        };
+        let shapes = std::iter::once(shape).chain(sides.iter().map(own));
+        let geometries: Vec<Geometry> = shapes.map(|shape| Geometry::new(shape).unwrap()).collect();
+        let memory: Vec<Vec<u64>> = geometries.iter().map(|g| vec![0; g.bytes().div_ceil(8) as usize]).collect();
+        let numbers = std::iter::once(NONE).chain(0..);
+        let groups = geometries.into_iter().zip(&memory).zip(numbers);
+        let group = |((geometry, memory), side): ((Geometry, &Vec<u64>), u32)| Group {
+            geometry,
+            base: memory.as_ptr() as u64,
+            side,
+        };
+        let arena = Arena::new(groups.map(group).collect());
         let cache = Arc::new(Cache::new(config).unwrap());
         let link = Link::new(Arc::clone(&cache), arena.clone(), store.share()).unwrap();
         let node = Self { cache, arena, memory, link: Arc::new(link), plan: Arc::default() };
@@ -125,13 +155,30 @@ impl Node {
         self.watch();
     }
 
-    fn places(&self, id: u64, token: u32) -> impl Iterator<Item = (*mut u32, u32)> {
-        let sides = [Side::K, Side::V].into_iter().zip(0..);
-        let each = (0..LAYERS).flat_map(move |layer| sides.clone().map(move |(side, number)| (layer, side, number)));
-        each.flat_map(move |(layer, side, number)| {
-            let at = self.arena.address(&self.cache, id, token, 0, (layer, side, 0)).unwrap() as *mut u32;
-            (0..2).map(move |dim| (at.wrapping_add(dim as usize), (layer * 2 + number) * 2 + dim))
-        })
+    fn is_hybrid(&self) -> bool {
+        self.memory.len() > 1
+    }
+
+    /// All places of a token: in all layers, and if `near`, which is when the next token sees it, in the window.
+    fn places(&self, id: u64, token: u32, near: bool) -> Vec<(*mut u32, u32)> {
+        let mut all = Vec::new();
+        let groups = [(0, LAYERS), (1, 1)].into_iter().take(1 + usize::from(near && self.is_hybrid()));
+        for (group, layer) in groups.flat_map(|(group, layers)| (0..layers).map(move |layer| (group, layer))) {
+            for (side, number) in [Side::K, Side::V].into_iter().zip(0..) {
+                let at = self.arena.address(&self.cache, id, token, group, (layer, side, 0)).unwrap() as *mut u32;
+                let salt = (group * 8 + layer * 2 + number) * 2;
+                all.extend((0..2).map(|dim| (at.wrapping_add(dim as usize), salt + dim)));
+            }
+        }
+        all
+    }
+
+    /// Where the state before, or after, the next tokens is.
+    fn state(&self, id: u64, after: bool) -> *mut u64 {
+        let (read, write) = self.cache.state_slots(id, 1).unwrap();
+        let slot = if after { write } else { read };
+        assert_ne!(slot, NONE, "there is a slot");
+        (self.memory[2].as_ptr() as *mut u64).wrapping_add(slot as usize)
     }
 
     fn word(tokens: &[u32], at: u32, salt: u32) -> u32 {
@@ -141,20 +188,34 @@ impl Node {
 
     /// Computes tokens of a sequence.
     fn write(&self, id: u64, tokens: &[u32], range: std::ops::Range<u32>) {
-        for at in range {
-            for (address, salt) in self.places(id, at) {
+        for at in range.clone() {
+            for (address, salt) in self.places(id, at, true) {
                 // SAFETY: an address in `memory`, which nobody else touches now.
                 unsafe { address.write_volatile(Self::word(tokens, at, salt)) };
             }
         }
+        if self.is_hybrid() && !range.is_empty() {
+            let state = u64::from(Self::word(tokens, range.end - 1, STATE));
+            // SAFETY: a slot in `memory`, which nobody else touches now.
+            unsafe { self.state(id, true).write_volatile(state) };
+        }
     }
 
-    fn is_right(&self, id: u64, tokens: &[u32], range: std::ops::Range<u32>) -> bool {
-        range.into_iter().all(|at| {
-            // SAFETY: an address in `memory`, which no transfer writes now.
-            let read = |address: *mut u32| unsafe { address.read_volatile() };
-            self.places(id, at).all(|(address, salt)| read(address) == Self::word(tokens, at, salt))
-        })
+    /// Whether the first `count` tokens of a sequence are there, with all that the next one needs.
+    fn is_right(&self, id: u64, tokens: &[u32], count: u32) -> bool {
+        // SAFETY: an address in `memory`, which no transfer writes now.
+        let read = |address: *mut u32| unsafe { address.read_volatile() };
+        let state_is_right = || {
+            // SAFETY: the same.
+            let state = unsafe { self.state(id, false).read_volatile() };
+            state == u64::from(Self::word(tokens, count - 1, STATE))
+        };
+        let seen = (count + 1).saturating_sub(WINDOW);
+        let all = (0..count).all(|at| {
+            let places = self.places(id, at, at >= seen);
+            places.into_iter().all(|(address, salt)| read(address) == Self::word(tokens, at, salt))
+        });
+        all && (!self.is_hybrid() || count == 0 || state_is_right())
     }
 
     fn open(&self, id: u64, tokens: &[u32]) -> u32 {
@@ -165,9 +226,18 @@ impl Node {
 
     /// Opens a sequence and computes what is not cached.
     fn compute(&self, id: u64, tokens: &[u32]) {
-        let hit = self.open(id, tokens);
-        self.write(id, tokens, hit..tokens.len() as u32);
-        self.cache.commit(id, tokens.len() as u32).unwrap();
+        let (count, full) = (tokens.len() as u32, tokens.len() as u32 / SIZE * SIZE);
+        // A state is there only between calls: it is kept at the end of the last full block.
+        let first = if self.is_hybrid() { full } else { count };
+        let hit = self.open(id, &tokens[..first as usize]);
+        self.write(id, tokens, hit..first);
+        if self.is_hybrid() {
+            self.cache.keep_state(id).unwrap();
+            let rest = &tokens[full as usize..];
+            self.cache.append(id, count - full, Some(rest), None).unwrap().expect("room");
+            self.write(id, tokens, full..count);
+        }
+        self.cache.commit(id, count).unwrap();
     }
 
     fn end(&self, ticket: u64) -> std::result::Result<Result<()>, String> {
@@ -265,7 +335,7 @@ fn strike(node: &Node, store: &Store, number: u64, step: Step, way: Way, blow: B
         }
         Blow::Scribble => {
             for token in 0..SIZE {
-                for (address, _) in node.places(ID, token) {
+                for (address, _) in node.places(ID, token, false) {
                     // SAFETY: an address in `memory`; the copy of this part is over.
                     unsafe { address.write_volatile(0) };
                 }
@@ -280,7 +350,7 @@ fn run(node: &mut Node, store: &Store, way: Way, step: Option<Step>, blow: Blow)
     let tokens = prompt(1);
     store.remove_all().unwrap();
     node.cache.clear().unwrap();
-    node.memory.fill(u64::MAX);
+    node.memory.iter_mut().for_each(|group| group.fill(u64::MAX));
     if way != Way::Out {
         *node.plan.lock().unwrap() = Plan::default();
         node.compute(1, &tokens);
@@ -288,7 +358,7 @@ fn run(node: &mut Node, store: &Store, way: Way, step: Option<Step>, blow: Blow)
         node.end(ticket)?.unwrap();
         node.cache.close(1, false).unwrap();
         node.cache.clear().unwrap();
-        node.memory.fill(u64::MAX);
+        node.memory.iter_mut().for_each(|group| group.fill(u64::MAX));
         node.open(ID, &tokens);
     } else {
         node.compute(ID, &tokens);
@@ -326,7 +396,7 @@ fn run(node: &mut Node, store: &Store, way: Way, step: Option<Step>, blow: Blow)
     }
     if !matches!(blow, Blow::Close | Blow::Abort) {
         let computed = node.cache.info(ID).map_err(|error| error.to_string())?.computed;
-        if !node.is_right(ID, &tokens, 0..computed.min(LENGTH)) {
+        if !node.is_right(ID, &tokens, computed.min(LENGTH)) {
             return Err(format!("of {computed} tokens that count as computed, some are not"));
         }
         if way != Way::Out && over.is_ok() && computed < LENGTH / SIZE * SIZE {
@@ -352,11 +422,12 @@ fn run(node: &mut Node, store: &Store, way: Way, step: Option<Step>, blow: Blow)
 fn is_clean(node: &Node, tokens: &[u32]) -> Check {
     node.cache.audit()?;
     let stats = node.cache.stats();
-    if (stats.used, stats.sequences) != (0, 0) {
-        return Err(format!("{} blocks and {} sequences stay held", stats.used, stats.sequences));
+    let sides: u64 = (0..2).map(|side| node.cache.side_stats(side).used).sum();
+    if (stats.used + sides, stats.sequences) != (0, 0) {
+        return Err(format!("{} blocks and {} sequences stay held", stats.used + sides, stats.sequences));
     }
     let hit = node.open(77, tokens);
-    let right = node.is_right(77, tokens, 0..hit);
+    let right = node.is_right(77, tokens, hit);
     node.cache.close(77, true).unwrap();
     if right { Ok(()) } else { Err(format!("{hit} tokens are matched, and some of them were never written")) }
 }
@@ -370,18 +441,26 @@ fn works_again(node: &mut Node) -> Check {
     node.end(ticket)?.map_err(|error| format!("the next offload: {error}"))?;
     node.cache.close(9, false).unwrap();
     node.cache.clear().unwrap();
-    node.memory.fill(u64::MAX);
+    node.memory.iter_mut().for_each(|group| group.fill(u64::MAX));
     node.open(9, &tokens);
     let (ticket, _) = node.link.onboard(9, &After::Nothing, true, false).unwrap();
     node.end(ticket)?.map_err(|error| format!("the next onboard: {error}"))?;
-    let right = node.is_right(9, &tokens, 0..LENGTH / SIZE * SIZE);
+    let right = node.is_right(9, &tokens, LENGTH / SIZE * SIZE);
     node.cache.close(9, true).unwrap();
     if right { is_clean(node, &tokens) } else { Err("the next onboard brought other bytes".into()) }
 }
 
 /// All steps of a transfer; that there are no others is a test of its own.
-fn steps(way: Way) -> Vec<Step> {
-    let parts = (LENGTH / SIZE * if way == Way::InByLayer { LAYERS } else { 1 }) as usize;
+fn steps(way: Way, hybrid: bool) -> Vec<Step> {
+    let blocks = (LENGTH / SIZE) as usize;
+    let parts = match (way, hybrid) {
+        (Way::InByLayer, _) => blocks * LAYERS as usize,
+        (_, false) => blocks,
+        // The window of each, and one state.
+        (Way::Out, true) => 2 * blocks + 1,
+        // Of the window only what the next token sees.
+        (Way::In, true) => 2 * blocks,
+    };
     let each = |part| [Step::Taken(part), Step::Waited(part), Step::Copied(part), Step::Counted(part)];
     let ends = [Step::Held, Step::Queued, Step::Ending, Step::Landed, Step::Released];
     (0..parts).flat_map(each).chain(ends).collect()
@@ -398,15 +477,12 @@ const BLOWS: [Blow; 8] = [
     Blow::SequenceIsUsed,
 ];
 
-#[test]
-fn whatever_happens_at_any_step_of_a_transfer_nothing_is_lost_and_nothing_unwritten_is_matched() {
-    let store = store();
-    let mut node = Node::new(&store);
+fn try_all(node: &mut Node, store: &Store, ways: &[Way]) {
     let mut runs = 0;
-    for way in [Way::Out, Way::In, Way::InByLayer] {
-        for step in steps(way) {
+    for way in ways.iter().copied() {
+        for step in steps(way, node.is_hybrid()) {
             for blow in BLOWS {
-                if let Err(what) = run(&mut node, &store, way, Some(step), blow) {
+                if let Err(what) = run(node, store, way, Some(step), blow) {
                     panic!("{way:?}, {blow:?} at {step:?}: {what}");
                 }
                 runs += 1;
@@ -417,11 +493,20 @@ fn whatever_happens_at_any_step_of_a_transfer_nothing_is_lost_and_nothing_unwrit
 }
 
 #[test]
-fn the_steps_that_are_tried_are_all_there_are() {
+fn whatever_happens_at_any_step_of_a_transfer_nothing_is_lost_and_nothing_unwritten_is_matched() {
     let store = store();
-    let node = Node::new(&store);
-    for way in [Way::Out, Way::In, Way::InByLayer] {
-        let (mut tried, tokens) = (steps(way), prompt(1));
+    try_all(&mut Node::new(&store), &store, &[Way::Out, Way::In, Way::InByLayer]);
+}
+
+#[test]
+fn whatever_happens_at_any_step_of_a_transfer_windows_and_states_are_whole_or_absent() {
+    let store = store();
+    try_all(&mut Node::hybrid(&store), &store, &[Way::Out, Way::In]);
+}
+
+fn check_steps(node: &Node, store: &Store, ways: &[Way]) {
+    for way in ways.iter().copied() {
+        let (mut tried, tokens) = (steps(way, node.is_hybrid()), prompt(1));
         store.remove_all().unwrap();
         node.compute(1, &tokens);
         if way != Way::Out {
@@ -430,9 +515,10 @@ fn the_steps_that_are_tried_are_all_there_are() {
         }
         node.cache.close(1, true).unwrap();
         node.cache.clear().unwrap();
-        node.open(ID, &tokens);
         if way == Way::Out {
-            node.cache.commit(ID, LENGTH).unwrap();
+            node.compute(ID, &tokens);
+        } else {
+            node.open(ID, &tokens);
         }
         *node.plan.lock().unwrap() = Plan::default();
         let ticket = ask(&node.link, way).unwrap();
@@ -444,6 +530,13 @@ fn the_steps_that_are_tried_are_all_there_are() {
         seen.sort();
         assert_eq!(tried, seen, "{way:?}");
     }
+}
+
+#[test]
+fn the_steps_that_are_tried_are_all_there_are() {
+    let store = store();
+    check_steps(&Node::new(&store), &store, &[Way::Out, Way::In, Way::InByLayer]);
+    check_steps(&Node::hybrid(&store), &store, &[Way::Out, Way::In]);
 }
 
 #[test]
