@@ -369,7 +369,8 @@ struct Library : Subject {
       const nmc_status_t status = nmc_blocks_poll(blocks, ticket, run);
       if (status == NMC_OK) return true;
       GIVES(status, NMC_IN_PROGRESS);
-      std::this_thread::yield();
+      // Seldom: on a machine that is busy with other things, every one costs a turn of all of them.
+      if (random() % 64 == 0) std::this_thread::yield();
     }
     OK(nmc_blocks_cancel(blocks, ticket));
     return false;
