@@ -13,44 +13,22 @@
     reason = "a test may"
 )]
 
+#[path = "common/kv.rs"]
+mod common;
+
+use common::Random;
 use nanomc::alloc::blocks::Strategy;
 use nanomc::kv::events::What;
 use nanomc::kv::evict::Kind;
-use nanomc::kv::hash::{Algo, BlockHash, Chain, Key};
+use nanomc::kv::hash::{Algo, BlockHash};
 use nanomc::kv::tables::{Format, Row};
 use nanomc::kv::types::{BlockCopy, Config, Open, SideConfig, SideKind, State, WhenFull};
 use nanomc::kv::{Cache, NONE};
 use std::collections::BTreeMap;
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
-
+/// As for all tests, with events to look back at.
 fn config(blocks: u32, per_block: u32, algo: Algo) -> Config {
-    Config {
-        total_blocks: blocks,
-        tokens_per_block: per_block,
-        max_sequences: 2000,
-        strategy: Strategy::SizeClass,
-        eviction: Kind::Lru,
-        when_full: WhenFull::Reject,
-        prefix: true,
-        chain: Chain::new(algo, &Key::default()),
-        window: 0,
-        events: 64,
-        sides: Vec::new(),
-    }
+    Config { events: 64, ..common::config(blocks, per_block, algo) }
 }
 
 /// The first block that the token after `tokens` sees.

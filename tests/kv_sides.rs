@@ -2,11 +2,12 @@
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may")]
 
-use nanomc::alloc::blocks::Strategy;
+#[path = "common/kv.rs"]
+mod common;
+
 use nanomc::kv::Cache;
 use nanomc::kv::NONE;
-use nanomc::kv::evict::Kind;
-use nanomc::kv::hash::{Algo, Chain, Key};
+use nanomc::kv::hash::Algo;
 use nanomc::kv::types::{Config, Open, Opened, Room, SideConfig, SideKind, State, WhenFull};
 
 const SIZE: u32 = 4;
@@ -20,20 +21,8 @@ fn state(every: u32, blocks: u32) -> SideConfig {
 }
 
 fn cache(blocks: u32, when_full: WhenFull, sides: &[SideConfig]) -> Cache {
-    Cache::new(Config {
-        total_blocks: blocks,
-        tokens_per_block: SIZE,
-        max_sequences: 100,
-        strategy: Strategy::SizeClass,
-        eviction: Kind::Lru,
-        when_full,
-        prefix: true,
-        chain: Chain::new(Algo::Blake3, &Key::default()),
-        window: 0,
-        events: 0,
-        sides: sides.to_vec(),
-    })
-    .expect("a cache")
+    let sides = sides.to_vec();
+    Cache::new(Config { when_full, sides, ..common::config(blocks, SIZE, Algo::Blake3) }).expect("a cache")
 }
 
 fn open(cache: &Cache, id: u64, tokens: &[u32]) -> Result<Opened, Room> {

@@ -12,18 +12,18 @@
 #![allow(unsafe_code, reason = "a test that reads and writes the blocks")]
 
 mod common;
+#[path = "common/kv.rs"]
+mod kv;
 
-use nanomc::alloc::blocks::Strategy;
 use nanomc::base::Deadline;
 use nanomc::base::error::{Error, Result};
 use nanomc::base::status::*;
 use nanomc::kv::arena::{Arena, Group};
-use nanomc::kv::evict::Kind as Evict;
 use nanomc::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides};
-use nanomc::kv::hash::{Algo, Chain, Key};
+use nanomc::kv::hash::Algo;
 use nanomc::kv::steps::Step;
 use nanomc::kv::transfer::{After, Link};
-use nanomc::kv::types::{Config, Open, SideConfig, SideKind, WhenFull};
+use nanomc::kv::types::{Config, Open, SideConfig, SideKind};
 use nanomc::kv::{Cache, NONE};
 use nanomc::store::{self, Store};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -79,19 +79,7 @@ impl Node {
     }
 
     fn with(store: &Store, sides: Vec<SideConfig>) -> Self {
-        let config = Config {
-            total_blocks: BLOCKS,
-            tokens_per_block: SIZE,
-            max_sequences: 64,
-            strategy: Strategy::SizeClass,
-            eviction: Evict::Lru,
-            when_full: WhenFull::Reject,
-            prefix: true,
-            chain: Chain::new(Algo::Blake3, &Key::default()),
-            window: 0,
-            events: 0,
-            sides: sides.clone(),
-        };
+        let config = Config { sides: sides.clone(), ..kv::config(BLOCKS, SIZE, Algo::Blake3) };
         let shape = Shape {
             kind: Kind::Full,
             dtype: Dtype::Fp32,

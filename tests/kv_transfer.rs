@@ -11,17 +11,17 @@
 #![allow(unsafe_code, reason = "a test that damages memory")]
 
 mod common;
+#[path = "common/kv.rs"]
+mod kv;
 
-use nanomc::alloc::blocks::Strategy;
 use nanomc::base::Deadline;
 use nanomc::base::error::Result;
 use nanomc::base::status::*;
 use nanomc::kv::arena::{Arena, Group};
-use nanomc::kv::evict::Kind as Evict;
 use nanomc::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides};
-use nanomc::kv::hash::{Algo, Chain, Key};
+use nanomc::kv::hash::Algo;
 use nanomc::kv::transfer::{After, Link};
-use nanomc::kv::types::{Config, Open, WhenFull};
+use nanomc::kv::types::Open;
 use nanomc::kv::{Cache, NONE};
 use nanomc::store::copy::{Pieces, Slice};
 use nanomc::store::read::Look;
@@ -50,19 +50,7 @@ struct Node {
 
 impl Node {
     fn new(store: &Store, blocks: u32, order: Order, sides: Sides) -> Self {
-        let config = Config {
-            total_blocks: blocks,
-            tokens_per_block: SIZE,
-            max_sequences: 64,
-            strategy: Strategy::SizeClass,
-            eviction: Evict::Lru,
-            when_full: WhenFull::Reject,
-            prefix: true,
-            chain: Chain::new(Algo::Blake3, &Key::default()),
-            window: 0,
-            events: 0,
-            sides: Vec::new(),
-        };
+        let config = kv::config(blocks, SIZE, Algo::Blake3);
         let shape = |kind, layers, kv_heads| Shape {
             kind,
             dtype: Dtype::Fp32,

@@ -12,12 +12,14 @@
     reason = "a test may"
 )]
 
-use nanomc::alloc::blocks::Strategy;
+#[path = "common/kv.rs"]
+mod common;
+
+use common::Random;
 use nanomc::base::status::{NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use nanomc::kv::Cache;
-use nanomc::kv::evict::Kind as Evict;
 use nanomc::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides, View};
-use nanomc::kv::hash::{Algo, Chain, Key};
+use nanomc::kv::hash::Algo;
 use nanomc::kv::mapped::{Mapped, page_tokens};
 use nanomc::kv::types::{Config, Open, WhenFull};
 use std::collections::BTreeMap;
@@ -34,38 +36,11 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().filter(|line| line.contains("memfd:nmc-kv")).count()
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
-
 const PER_BLOCK: u32 = 32;
 const LIMIT: u32 = 300;
 
 fn config(blocks: u32, when_full: WhenFull, prefix: bool) -> Config {
-    Config {
-        total_blocks: blocks,
-        tokens_per_block: PER_BLOCK,
-        max_sequences: 64,
-        strategy: Strategy::SizeClass,
-        eviction: Evict::Lru,
-        when_full,
-        prefix,
-        chain: Chain::new(Algo::Blake3, &Key::default()),
-        window: 0,
-        events: 0,
-        sides: Vec::new(),
-    }
+    Config { max_sequences: 64, when_full, prefix, ..common::config(blocks, PER_BLOCK, Algo::Blake3) }
 }
 
 /// Pages of 4,096 bytes: 32 tokens of 128 bytes, however they are laid out.

@@ -16,17 +16,12 @@
 #include <thread>
 #include <vector>
 
-#include "../integration/check.h"
 #include "nanomc.hpp"
+#include "words.hpp"
 
 namespace {
 
 constexpr nmc::BlockStrategy kStrategies[] = {nmc::BlockStrategy::size_class, nmc::BlockStrategy::buddy};
-
-#define FAILS(call, want, text)                                                                      \
-  do {                                                                                               \
-    if (GIVES(call, want) && !CHECK(error_mentions(text))) std::printf("     expected: %s\n", text); \
-  } while (0)
 
 nmc_blocks_t* make(uint32_t total, nmc::BlockStrategy strategy = nmc::BlockStrategy::best) {
   nmc_blocks_config_t config = NMC_BLOCKS_CONFIG_INIT;

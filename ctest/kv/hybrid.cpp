@@ -15,40 +15,14 @@
 #include <string>
 #include <vector>
 
-#include "../integration/check.h"
 #include "nanomc.hpp"
+#include "hybrid_model.hpp"
 
 namespace {
 
 bool in_place = false, skip_copies = false;
 
-#define FAILS(call, want, text)                                                                      \
-  do {                                                                                               \
-    if (GIVES(call, want) && !CHECK(std::strstr(nmc_last_error_message(), text) != nullptr))         \
-      std::printf("     expected: %s\n", text);                                                      \
-  } while (0)
-
-using Tokens = std::vector<uint32_t>;
-constexpr uint32_t kSize = 4;    // tokens of a block
-constexpr uint32_t kWindow = 6;  // of the second group
-constexpr uint32_t kFull = 0, kSliding = 1, kState = 2;  // groups
-
-uint64_t mix(uint64_t a, uint64_t b) {
-  uint64_t x = a * 0x9e3779b97f4a7c15 + b + 1;
-  x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9;
-  return x ^ x >> 29;
-}
-
-// What the model makes of a prompt: each layer adds up words of the tokens that it sees.
-uint64_t reference(const Tokens& tokens) {
-  uint64_t all = 0, near = 0, state = 0;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    all += mix(tokens[i], i);
-    if (i + kWindow >= tokens.size() + 1) near += mix(tokens[i], i + 1000);
-    state = mix(state, tokens[i]);
-  }
-  return mix(mix(all, near), state);
-}
+using namespace kv;
 
 // The model over a cache.
 class Model {
@@ -185,23 +159,17 @@ class Model {
   std::vector<uint64_t> memory_[3];
 };
 
-Tokens sequence(uint32_t first, size_t count) {
-  Tokens tokens(count);
-  for (size_t i = 0; i < count; ++i) tokens[i] = first + static_cast<uint32_t>(i);
-  return tokens;
-}
-
 // ---- what is reused -----------------------------------------------------------------------------------------------------
 
 void reuse() {
   promise("a prefix is reused up to where the window and a state are there");
   Model m(64, 32, 8, 0);
-  Tokens a = sequence(100, 16);
+  Tokens a = numbers(100, 16);
   CHECK(m.open(1, a) == 0);
   // The state after 16 tokens is kept; those after 4, 8 and 12 never existed between calls.
   OK(nmc_kv_keep_state(m.kv, 1));
-  m.append(1, a, sequence(500, 3));
-  Tokens b = sequence(100, 16), c = sequence(100, 12);
+  m.append(1, a, numbers(500, 3));
+  Tokens b = numbers(100, 16), c = numbers(100, 12);
   b.insert(b.end(), {1, 2, 3});
   c.insert(c.end(), {1, 2, 3});
   CHECK(m.open(2, b) == 16);
@@ -226,7 +194,7 @@ void reuse() {
 void ends() {
   promise("the state of a sequence that ends with a block stays for those that continue it");
   Model m(64, 32, 3, 0);
-  const Tokens a = sequence(1, 12);
+  const Tokens a = numbers(1, 12);
   m.open(1, a);
   OK(nmc_kv_close(m.kv, 1, 0));
   CHECK(m.stats(kState).idle == 1);
@@ -234,7 +202,7 @@ void ends() {
   b.push_back(77);
   CHECK(m.open(2, b) == 12);
   // Aborted: what it computed is not kept.
-  m.append(2, b, sequence(5, 3));
+  m.append(2, b, numbers(5, 3));
   OK(nmc_kv_close(m.kv, 2, NMC_KV_CLOSE_ABORT));
   CHECK(m.stats(kState).idle == 1);
   promise("what is kept goes when its blocks go");
@@ -246,12 +214,12 @@ void ends() {
 void every() {
   promise("states are kept every so many blocks as tokens are generated");
   Model m(64, 64, 16, 2);
-  Tokens a = sequence(1, 3);
+  Tokens a = numbers(1, 3);
   m.open(1, a);
-  while (a.size() < 22) m.append(1, a, sequence(static_cast<uint32_t>(a.size()) + 1, 1));
+  while (a.size() < 22) m.append(1, a, numbers(static_cast<uint32_t>(a.size()) + 1, 1));
   CHECK(m.stats(kState).used == 1 && m.stats(kState).idle == 2);  // its own, and those after 8 and 16 tokens
   for (const auto& [count, expected] : std::map<size_t, uint32_t>{{5, 0}, {9, 8}, {12, 8}, {17, 16}, {21, 16}}) {
-    Tokens b = sequence(1, count);
+    Tokens b = numbers(1, count);
     b.back() = 999;
     CHECK(m.open(2, b) == expected);
     OK(nmc_kv_close(m.kv, 2, NMC_KV_CLOSE_ABORT));
@@ -265,7 +233,7 @@ void every() {
 void forks() {
   promise("a fork reads the state of its parent, and neither overwrites it");
   Model m(64, 64, 4, 0);
-  Tokens a = sequence(1, 9), b;
+  Tokens a = numbers(1, 9), b;
   m.open(1, a);
   OK(nmc_kv_fork(m.kv, 1, 2, nullptr));
   b = a;
@@ -287,10 +255,10 @@ void forks() {
 void cuts() {
   promise("a sequence is cut to where a state was kept, and nowhere else");
   Model m(64, 64, 8, 0);
-  Tokens a = sequence(1, 8);
+  Tokens a = numbers(1, 8);
   m.open(1, a);
   OK(nmc_kv_keep_state(m.kv, 1));
-  m.append(1, a, sequence(20, 5));
+  m.append(1, a, numbers(20, 5));
   FAILS(nmc_kv_truncate(m.kv, 1, 12, nullptr), NMC_ERR_UNSUPPORTED, "the state there is gone");
   FAILS(nmc_kv_truncate(m.kv, 1, 7, nullptr), NMC_ERR_UNSUPPORTED, "cannot be cut to 7 tokens");
   CHECK(m.forward(1, a, a.size()) == reference(a));
@@ -311,7 +279,7 @@ void cuts() {
   promise("a cut to nothing begins without a state");
   OK(nmc_kv_truncate(m.kv, 1, 0, nullptr));
   a.clear();
-  m.append(1, a, sequence(7, 3));
+  m.append(1, a, numbers(7, 3));
   OK(nmc_kv_close(m.kv, 1, 0));
   OK(nmc_kv_audit(m.kv));
 }
@@ -321,7 +289,7 @@ void cuts() {
 void room() {
   promise("when blocks of a group run short, the group is named, and nothing changed");
   Model m(64, 4, 2, 0);
-  Tokens a = sequence(1, 14), b = sequence(50, 5);
+  Tokens a = numbers(1, 14), b = numbers(50, 5);
   m.open(1, a);
   nmc_kv_room_t room = {};
   FAILS(nmc_kv_open(m.kv, 2, b.data(), b.size(), nullptr, nullptr, &room), NMC_ERR_NO_SPACE, "blocks of its own");
@@ -342,7 +310,7 @@ void room() {
   promise("the oldest sequence goes, if that is the policy");
   Model e(64, 100, 2, 0, NMC_KV_FULL_EVICT_SEQUENCE);
   for (uint64_t id = 1; id <= 5; ++id) {
-    e.open(id, sequence(static_cast<uint32_t>(id) * 100, 6));
+    e.open(id, numbers(static_cast<uint32_t>(id) * 100, 6));
   }
   nmc_kv_seq_info_t info = NMC_KV_SEQ_INFO_INIT;
   OK(nmc_kv_seq_info(e.kv, 3, &info));
@@ -355,7 +323,7 @@ void room() {
 void pins() {
   promise("a pinned prefix keeps its window and its state");
   Model m(64, 16, 3, 0);
-  Tokens a = sequence(1, 8);
+  Tokens a = numbers(1, 8);
   m.open(1, a);
   OK(nmc_kv_keep_state(m.kv, 1));
   uint64_t pin = 0, covered = 0;
@@ -363,7 +331,7 @@ void pins() {
   CHECK(covered == 8);
   OK(nmc_kv_close(m.kv, 1, 0));
   for (uint64_t id = 2; id < 20; ++id) {
-    m.open(id, sequence(static_cast<uint32_t>(id) * 100, 12));
+    m.open(id, numbers(static_cast<uint32_t>(id) * 100, 12));
     OK(nmc_kv_close(m.kv, id, 0));
   }
   a.push_back(5);
@@ -408,10 +376,10 @@ void stored() {
   Model a(64, 32, 8, 0), b(48, 40, 4, 0);
   OK(nmc_kv_attach_store(a.kv, store.get()));
   OK(nmc_kv_attach_store(b.kv, store.get()));
-  Tokens tokens = sequence(100, 16);
+  Tokens tokens = numbers(100, 16);
   a.open(1, tokens);
   OK(nmc_kv_keep_state(a.kv, 1));
-  a.append(1, tokens, sequence(500, 7));
+  a.append(1, tokens, numbers(500, 7));
   OK(nmc_kv_commit(a.kv, 1, tokens.size()));
   offload(a, 1);
   uint64_t here = 0, there = 0;
@@ -491,7 +459,7 @@ void stored_load(uint32_t steps, uint32_t seed) {
   for (uint32_t step = 0; step < steps; ++step) {
     Model& m = caches[below(2)];
     if (below(3) == 0) OK(nmc_kv_clear(m.kv, nullptr));
-    Tokens tokens = sequence(below(6) * 100, 1 + below(40));
+    Tokens tokens = numbers(below(6) * 100, 1 + below(40));
     if (below(2) == 0) tokens.back() = below(3) + 1000;
     const uint64_t id = step + 1;
     nmc_kv_opened_t opened = {0, 0};
@@ -565,7 +533,7 @@ void refusals() {
   promise("calls that are not for a group are refused");
   Model m(16, 16, 4, 0);
   const uint64_t id = 1;
-  m.open(1, sequence(1, 5));
+  m.open(1, numbers(1, 5));
   int32_t slots[4];
   nmc_kv_row_t row = {0, 0, 0};
   FAILS(nmc_kv_table(m.kv, kState, NMC_KV_TABLE_BLOCKS, &id, 1, &row, slots, 4, 0, nullptr), NMC_ERR_INVALID_ARG,
@@ -599,7 +567,7 @@ void load(uint32_t steps, uint32_t seed) {
   uint64_t next = 1, hits = 0, refused = 0;
   for (uint32_t step = 0; step < steps; ++step) {
     if (open.empty() || below(4) == 0) {
-      Tokens tokens = sequence(below(3) * 100, 1 + below(24));
+      Tokens tokens = numbers(below(3) * 100, 1 + below(24));
       if (below(2) == 0) tokens.back() = below(5) + 1000;
       nmc_kv_opened_t opened = {0, 0};
       const nmc_status_t status = nmc_kv_open(m.kv, next, tokens.data(), tokens.size(), nullptr, &opened, nullptr);
@@ -619,7 +587,7 @@ void load(uint32_t steps, uint32_t seed) {
     Tokens& tokens = it->second;
     switch (below(12)) {
       default: {
-        const Tokens more = sequence(below(2) * 1000 + static_cast<uint32_t>(tokens.size()), 1 + (below(3) == 0 ? below(6) : 0));
+        const Tokens more = numbers(below(2) * 1000 + static_cast<uint32_t>(tokens.size()), 1 + (below(3) == 0 ? below(6) : 0));
         // One token comes as in a decode step.
         const nmc_status_t status = more.size() == 1 ? nmc_kv_append_batch(m.kv, &id, more.data(), 1, nullptr)
                                                      : nmc_kv_append(m.kv, id, more.data(), more.size(), nullptr);

@@ -18,41 +18,17 @@
 #include <thread>
 #include <vector>
 
-#include "../integration/check.h"
 #include "nanomc.hpp"
+#include "hybrid_model.hpp"
 
 namespace {
 
-using Tokens = std::vector<uint32_t>;
+using namespace kv;
 constexpr uint32_t kThreads = 8;
-constexpr uint32_t kSize = 4, kWindow = 6;
-constexpr uint32_t kFull = 0, kSliding = 1, kState = 2;  // groups
 
 bool in_place = false, early = false;
 // Sequences that were not what they should be; controls want some.
 std::atomic<uint32_t> wrong{0};
-
-uint64_t mix(uint64_t a, uint64_t b) {
-  uint64_t x = a * 0x9e3779b97f4a7c15 + b + 1;
-  x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9;
-  return x ^ x >> 29;
-}
-
-uint64_t reference(const Tokens& tokens) {
-  uint64_t all = 0, near = 0, state = 0;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    all += mix(tokens[i], i);
-    if (i + kWindow >= tokens.size() + 1) near += mix(tokens[i], i + 1000);
-    state = mix(state, tokens[i]);
-  }
-  return mix(mix(all, near), state);
-}
-
-Tokens numbers(uint32_t first, size_t count) {
-  Tokens tokens(count);
-  for (size_t i = 0; i < count; ++i) tokens[i] = first + static_cast<uint32_t>(i);
-  return tokens;
-}
 
 struct Case {
   const char* what;

@@ -12,23 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "../integration/check.h"
 #include "nanomc.hpp"
+#include "words.hpp"
 
 namespace kv {
 
-#define FAILS(call, want, text)                                                                      \
-  do {                                                                                               \
-    if (GIVES(call, want) && !CHECK(error_mentions(text))) std::printf("     expected: %s\n", text); \
-  } while (0)
-
-using Tokens = std::vector<uint32_t>;
-
-inline uint64_t mix(uint64_t a, uint64_t b) {
-  uint64_t x = a * 0x9e3779b97f4a7c15 + b + 1;
-  x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9;
-  return x ^ x >> 29;
-}
 
 // ---- the arena --------------------------------------------------------------------------------------------------------
 
@@ -411,11 +399,6 @@ struct Cache {
   }
 };
 
-inline Tokens numbers(uint32_t first, size_t n) {
-  Tokens tokens(n);
-  for (size_t i = 0; i < n; ++i) tokens[i] = first + static_cast<uint32_t>(i);
-  return tokens;
-}
 inline Tokens joined(Tokens a, const Tokens& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;

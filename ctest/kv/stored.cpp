@@ -16,33 +16,15 @@
 #include <thread>
 #include <vector>
 
-#include "../integration/check.h"
 #include "nanomc.hpp"
+#include "words.hpp"
 
 namespace {
 
 bool late = false;
 
-#define FAILS(call, want, text)                                                                      \
-  do {                                                                                               \
-    if (GIVES(call, want) && !CHECK(std::strstr(nmc_last_error_message(), text) != nullptr))         \
-      std::printf("     expected: %s\n", text);                                                      \
-  } while (0)
-
-using Tokens = std::vector<uint32_t>;
+using namespace kv;
 constexpr uint32_t kSize = 4;
-
-uint64_t mix(uint64_t a, uint64_t b) {
-  uint64_t x = a * 0x9e3779b97f4a7c15 + b + 1;
-  x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9;
-  return x ^ x >> 29;
-}
-
-Tokens sequence(uint32_t first, size_t count) {
-  Tokens tokens(count);
-  for (size_t i = 0; i < count; ++i) tokens[i] = first + static_cast<uint32_t>(i);
-  return tokens;
-}
 
 std::vector<uint64_t> words(const Tokens& tokens) {
   std::vector<uint64_t> words;
@@ -119,7 +101,7 @@ void heaps() {
   OK(nmc_kv_create(&config, &kv));
   REQUIRE(kv != nullptr);
 
-  const Tokens tokens = sequence(7, 11);
+  const Tokens tokens = numbers(7, 11);
   OK(nmc_kv_open(kv, 1, tokens.data(), tokens.size(), nullptr, nullptr, nullptr));
   put(kv, 1, tokens, 0);
   nmc_kv_group_stats_t stats = NMC_KV_GROUP_STATS_INIT;
@@ -220,7 +202,7 @@ struct Mover {
 void moves() {
   promise("without room the oldest sequence goes to the store, and comes back when it is opened again");
   Mover m(10);
-  const Tokens a = sequence(100, 20), b = sequence(200, 18), c = sequence(300, 22);
+  const Tokens a = numbers(100, 20), b = numbers(200, 18), c = numbers(300, 22);
   OK(m.open(1, a));
   OK(nmc_kv_commit(m.kv, 1, a.size()));
   OK(m.open(2, b));
@@ -239,7 +221,7 @@ void moves() {
   CHECK(from_store == 16);  // five blocks went; the last token is left to compute, and with it its block
   CHECK(is_right(m.kv, 1, a, a.size()));
   promise("nobody is moved for what could never fit");
-  const Tokens huge = sequence(1000, 44);
+  const Tokens huge = numbers(1000, 44);
   FAILS(nmc_kv_open(m.kv, 9, huge.data(), huge.size(), nullptr, nullptr, nullptr), NMC_ERR_NO_SPACE, "11 blocks");
   OK(nmc_kv_seq_info(m.kv, 1, &info));
   CHECK(info.state == NMC_KV_SEQ_OPEN);
@@ -306,7 +288,7 @@ void load(uint32_t steps, uint32_t seed) {
   uint64_t next = 1, came = 0;
   for (uint32_t step = 0; step < steps; ++step) {
     if (open.size() < 8) {
-      const Tokens tokens = sequence(static_cast<uint32_t>(next) * 1000, 1 + below(30));
+      const Tokens tokens = numbers(static_cast<uint32_t>(next) * 1000, 1 + below(30));
       if (OK(m.open(next, tokens, &came))) open[next] = tokens;
       ++next;
       continue;
@@ -350,7 +332,7 @@ void threads(uint32_t steps) {
     all.emplace_back([&m, t, steps] {
       for (uint32_t step = 0; step < steps; ++step) {
         const uint64_t id = t + 1;
-        const Tokens tokens = sequence((t * 7 + step % 7) * 1000, 30);
+        const Tokens tokens = numbers((t * 7 + step % 7) * 1000, 30);
         nmc_kv_opened_t opened = {0, 0};
         nmc_status_t status = nmc_kv_open(m.kv, id, tokens.data(), tokens.size(), nullptr, &opened, nullptr);
         if (status == NMC_ERR_NO_SPACE) continue;  // the others are being fetched, or opened
@@ -378,7 +360,7 @@ int main(int argc, char** argv) {
   if (late) {
     // A sequence that is moved before its tokens are written leaves others than its own in the store.
     Mover m(10);
-    const Tokens a = sequence(100, 20), b = sequence(200, 40);
+    const Tokens a = numbers(100, 20), b = numbers(200, 40);
     OK(nmc_kv_open(m.kv, 1, a.data(), a.size(), nullptr, nullptr, nullptr));
     OK(nmc_kv_commit(m.kv, 1, a.size()));
     OK(m.open(2, b));

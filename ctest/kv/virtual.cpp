@@ -14,18 +14,12 @@
 #include <thread>
 #include <vector>
 
-#include "../integration/check.h"
 #include "nanomc.hpp"
+#include "words.hpp"
 
 namespace {
 
 bool skip_copies = false;
-
-#define FAILS(call, want, text)                                                                      \
-  do {                                                                                               \
-    if (GIVES(call, want) && !CHECK(std::strstr(nmc_last_error_message(), text) != nullptr))         \
-      std::printf("     expected: %s\n", text);                                                      \
-  } while (0)
 
 constexpr uint32_t kLayers = 2;
 constexpr uint32_t kHeads = 2;
