@@ -302,9 +302,9 @@ fn a_rank_names_its_store_while_any_of_its_clients_lives() {
             (make(), other.join().unwrap())
         });
         drop(a);
-        assert_ne!(worlds[0].membership().store_of(0), 0);
+        assert_ne!(worlds[0].membership("test").unwrap().store_of(0), 0);
         drop(b);
-        assert_eq!(worlds[0].membership().store_of(0), 0);
+        assert_eq!(worlds[0].membership("test").unwrap().store_of(0), 0);
     }
 }
 
@@ -319,39 +319,10 @@ fn the_master_keeps_its_lock_while_any_rank_of_its_process_uses_it() {
     put(&first, b"k", b"v").unwrap();
     drop(first);
     put(&second, b"l", b"v").unwrap();
-    let place = worlds[1].membership().place("store");
+    let place = worlds[1].membership("test").unwrap().place("store");
     assert!(place.try_lock().unwrap().is_none(), "another process could become the master of the same memory");
     let again = Store::attach(&worlds[0], &config()).unwrap();
     assert_eq!(get(&again, b"l").unwrap(), b"v");
-}
-
-/// Memory that an engine lent goes with it: what was stored there must not be read from its successor's memory.
-#[test]
-fn memory_that_an_engine_lends_holds_no_objects() {
-    use nanomc::mem::{Import, Slab};
-    use std::os::fd::AsFd as _;
-    let dir = tempfile::tempdir().unwrap();
-    let lend = || {
-        let slab = Slab::create(c"lent", 1 << 20, false, &Deadline::after(PATIENCE)).unwrap();
-        Import::HostFd(slab.as_fd().try_clone_to_owned().unwrap())
-    };
-    let mut worlds = World::join_many((0..2).map(|r| world_config(dir.path(), Some(r), 2)).collect()).unwrap();
-    let config = Config { page_bytes: PAGE, ..Config::default() };
-    let store = Store::attach(&worlds[0], &config).unwrap();
-    let there = PutOptions { rank: Some(1), ..PutOptions::DEFAULT };
-    put_as(&store, b"k", b"what was published", &there).unwrap();
-    assert_eq!(get(&store, b"k").unwrap(), b"what was published");
-    drop(worlds.pop());
-    // A successor that brings its own memory: what is read is an error, never its bytes.
-    let mut lender = world_config(dir.path(), Some(1), 2);
-    lender.import = Some(lend());
-    let again = World::join(lender).unwrap();
-    assert!(eventually(|| worlds[0].peer(1).is_ok_and(|peer| peer.generation == 2)));
-    let mut value = vec![0u8; 18];
-    let slices = [Slice { address: value.as_mut_ptr() as u64, bytes: 18 }];
-    let read = store.read(b"k", 0, &Pieces::Slices(&slices), |_| Ok(true));
-    assert_eq!(read.unwrap_err().status, NMC_ERR_PEER_LOST);
-    assert_eq!(Store::attach(&again, &config).err().unwrap().status, NMC_ERR_UNSUPPORTED);
 }
 
 /// Not a test: rank 0 of the one below.

@@ -419,12 +419,12 @@ fn an_aborted_local_rank_is_gone_when_it_is_destroyed() {
 
 /// Runs one of the `case_*` functions in a process of its own.
 fn in_process(case: &str, dir: &Path) -> Child {
-    Command::new(std::env::current_exe().expect("exe"))
-        .args(["--exact", "child", "--test-threads=1", "--nocapture"])
-        .env("NMC_CASE", case)
-        .env("NMC_DIR", dir)
-        .spawn()
-        .expect("child")
+    run_case(Command::new(std::env::current_exe().expect("exe")), case, dir)
+}
+
+fn run_case(mut command: Command, case: &str, dir: &Path) -> Child {
+    let arguments = ["--exact", "child", "--test-threads=1", "--nocapture"];
+    command.args(arguments).env("NMC_CASE", case).env("NMC_DIR", dir).spawn().expect("child")
 }
 
 /// Not a test of its own: the other side of [`in_process`].
@@ -434,6 +434,124 @@ fn child() {
     match std::env::var("NMC_CASE").as_deref() {
         Ok("master_keeps_nothing") => case_master_keeps_nothing(),
         Ok("master_with_a_child") => case_master_with_a_child(Path::new(&dir)),
+        Ok("survivor") => case_survivor(Path::new(&dir)),
+        Ok("foreigner") => case_foreigner(Path::new(&dir)),
         _ => {}
     }
+}
+
+/// Two ranks whose master went away, two newcomers who want the same ranks, and a new master. `lost` is done before it
+/// comes. Gives how many newcomers came in, and whether the survivors are still what they were.
+fn return_of_the_master(lost: impl FnOnce(&Path)) -> (usize, bool) {
+    let dir = tempfile::tempdir().expect("dir");
+    let first = serve(dir.path(), 2);
+    let worlds = join_all(dir.path(), 2);
+    drop(first);
+    lost(dir.path());
+    std::thread::scope(|scope| {
+        let newcomer = |rank| World::join(Config { deadline: within(60), ..external(dir.path(), rank, 2) });
+        let threads: Vec<_> = (0..2).map(|rank| scope.spawn(move || newcomer(rank))).collect();
+        // Newcomers ask every 50 ms, survivors every 100 ms: who is first is chance.
+        std::thread::sleep(Duration::from_millis(70));
+        let again = serve(dir.path(), 2);
+        let joined: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+        for error in joined.iter().filter_map(|joined| joined.as_ref().err()) {
+            assert_eq!(error.status, NMC_ERR_EXISTS, "{}", error.message);
+        }
+        let came_in = joined.iter().filter(|joined| joined.is_ok()).count();
+        let whole = || worlds.iter().all(|world| world.master_up() && world.failure().is_none());
+        let kept = came_in == 0 && eventually(whole) && worlds[0].barrier(&within(1)).is_err();
+        drop((worlds, again));
+        (came_in, kept)
+    })
+}
+
+#[test]
+fn survivors_go_before_newcomers_when_a_master_returns() {
+    for _ in 0..8 {
+        assert_eq!(return_of_the_master(|_| ()), (0, true));
+    }
+}
+
+/// Without the file in which ranks hold their locks, the new master cannot know of the survivors.
+#[test]
+fn control_without_locks_newcomers_expel_the_living() {
+    let forget = |dir: &Path| std::fs::remove_file(dir.join("t/ranks")).expect("the locks");
+    assert!((0..200).any(|_| return_of_the_master(forget).0 > 0));
+}
+
+/// A survivor that is stopped cannot report. The world is still its own.
+#[test]
+fn a_stopped_survivor_keeps_its_world() {
+    let dir = tempfile::tempdir().expect("dir");
+    let first = serve(dir.path(), 1);
+    let mut survivor = in_process("survivor", dir.path());
+    assert!(eventually(|| dir.path().join("joined").exists()));
+    // SAFETY: our own child.
+    let signal = |signal| assert_eq!(unsafe { libc::kill(survivor.id().cast_signed(), signal) }, 0);
+    signal(libc::SIGSTOP);
+    drop(first);
+    let _again = serve(dir.path(), 1);
+    let newcomer = |seconds| World::join(Config { deadline: within(seconds), ..external(dir.path(), 0, 1) });
+    let error = newcomer(1).err().expect("the survivor has not reported");
+    assert_eq!(error.status, NMC_ERR_TIMEOUT);
+    assert!(error.message.contains("ranks [0] of the former world live"), "{}", error.message);
+    signal(libc::SIGCONT);
+    let taken = || newcomer(5).err().is_some_and(|error| error.status == NMC_ERR_EXISTS);
+    assert!(eventually(taken));
+    survivor.kill().expect("kill");
+    survivor.wait().expect("wait");
+    newcomer(60).expect("now nobody is in the way");
+}
+
+fn case_survivor(dir: &Path) {
+    let _world = World::join(external(dir, 0, 1)).expect("join");
+    std::fs::write(dir.join("joined"), "").expect("flag");
+    std::thread::sleep(PATIENCE * 3);
+}
+
+/// A rank in another pid namespace has a number here that is somebody else's, or nobody's: nothing may depend on it.
+#[test]
+fn ranks_in_two_pid_namespaces_are_one_world() {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child"]);
+        command
+    };
+    if !unshare().arg("true").status().is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: pid namespaces need root");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("dir");
+    let mut master = serve(dir.path(), 2);
+    let abroad = || {
+        let mut command = unshare();
+        command.arg(std::env::current_exe().expect("exe"));
+        run_case(command, "foreigner", dir.path())
+    };
+    let mut foreigner = abroad();
+    let home = World::join(external(dir.path(), 0, 2)).expect("join");
+    for generation in 1..4 {
+        assert!(eventually(|| home.peer(1).is_ok_and(|peer| peer.generation == generation)));
+        home.barrier(&within(60)).expect("both are there");
+        // A new master hears of it from the survivors; it is alive all the time.
+        drop(master);
+        master = serve(dir.path(), 2);
+        assert!(eventually(|| home.master_up()));
+        let hasty = Config { deadline: within(2), ..external(dir.path(), 1, 2) };
+        assert_eq!(World::join(hasty).err().expect("it lives").status, NMC_ERR_EXISTS);
+        foreigner.kill().expect("kill");
+        foreigner.wait().expect("wait");
+        assert!(eventually(|| home.state(1) == Ok(RankState::Gone)));
+        foreigner = abroad();
+    }
+    foreigner.kill().expect("kill");
+    foreigner.wait().expect("wait");
+}
+
+fn case_foreigner(dir: &Path) {
+    let world = World::join(external(dir, 1, 2)).expect("join");
+    assert!(std::process::id() < 100, "a namespace of its own");
+    world.barrier(&within(60)).expect("both are there");
+    std::thread::sleep(PATIENCE * 3);
 }

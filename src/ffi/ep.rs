@@ -135,7 +135,7 @@ pub unsafe extern "C" fn nmc_ep_create_ranks(
         let config = unsafe { parse_ep(config) }?;
         let members = worlds
             .iter()
-            .map(|world| handle::with::<World, _>(*world, |world| Ok(world.membership())))
+            .map(|world| handle::with::<World, _>(*world, |world| world.membership("expert-parallel group")))
             .collect::<Result<Vec<_>>>()?;
         let mut made = Vec::with_capacity(n);
         for core in Core::create(&members, &config)? {

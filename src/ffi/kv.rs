@@ -166,7 +166,7 @@ fn place(groups: Vec<Given>, heap: Option<&Heap>) -> Result<(Option<Membership>,
         handle::with::<World, _>(*world, |world| {
             let start = world.ptr(world.rank(), *offset, *bytes)?;
             bases = offsets.iter().map(|at| start + (at - offset)).collect();
-            member = Some(world.membership());
+            member = Some(world.membership("KV cache")?);
             Ok(())
         })?;
     }

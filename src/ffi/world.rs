@@ -161,18 +161,21 @@ fn give_out(worlds: Vec<World>, slots: &mut [*mut nmc_world_t]) -> Result<()> {
 }
 
 /// Leaves the world in order: waits until this process's GPU work is done, then tells the other ranks, which see
-/// `NMC_RANK_LEFT`. Pointers and handle stay valid until `nmc_world_destroy`. May be called again; later calls do
-/// nothing.
+/// `NMC_RANK_LEFT`. Handle and pointers stay valid until `nmc_world_destroy`, but from now on another process may take
+/// the rank and its heap: do not store there any more. May be called again; later calls do nothing.
+///
+/// What was made from the rank (stores, KV caches in its heap, expert-parallel groups) is destroyed first: while any of it
+/// exists the rank stays, and this returns `NMC_ERR_BUSY`.
 ///
 /// Blocks for the GPU if the world has a device. Thread-safe. Not graph-safe.
-/// Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_CUDA`.
+/// Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_BUSY` (the message names what is still there), `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_world_finalize(world: *mut nmc_world_t) -> nmc_status_t {
     guard(|| with(world, World::finalize))
 }
 
 /// Breaks off at once: calls that wait return `NMC_ERR_CANCELLED` and the other ranks see `NMC_RANK_DYING`. The handle
-/// must still be destroyed; after that and the drain grace they see `NMC_RANK_GONE`.
+/// must still be destroyed, and so must all that was made from it; after that and the drain grace they see `NMC_RANK_GONE`.
 ///
 /// Never blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`.
 #[unsafe(no_mangle)]
@@ -188,6 +191,9 @@ pub extern "C" fn nmc_world_abort(world: *mut nmc_world_t) -> nmc_status_t {
 /// Leaves the world if that has not happened yet, ends calls that wait in other threads (they return
 /// `NMC_ERR_CANCELLED`), and frees everything: all pointers from this handle become invalid. If the master runs in
 /// this handle it ends too; the others go on without one. NULL is fine. In a forked child it does nothing.
+///
+/// If something that was made from the rank still exists (a store, a KV cache in its heap, an expert-parallel group), only
+/// the handle ends now: the rank leaves, and its master ends, when the last of them is destroyed.
 ///
 /// Blocks for the GPU if the world has a device (not after `nmc_world_abort`: then make sure that no kernel of this
 /// process uses the heaps), and until other threads are out of their calls. Thread-safe: of several callers one

@@ -18,7 +18,7 @@ pub const INLINE_KEY: usize = 32;
 pub const KEY_UNIT: usize = 32;
 /// Most extents of a value.
 pub const MAX_EXTENTS: usize = 256;
-/// Bytes of a client's pin block before the first slot: a line with the high-water mark.
+/// Bytes of a client's pin block before the first slot: a line with the high-water mark and the client's last word.
 const PIN_HEAD: usize = CACHE_LINE;
 /// Most namespaces, the default one counted.
 pub const MAX_NAMESPACES: usize = 64;
@@ -289,6 +289,15 @@ pub struct Namespace {
     reserved: [AtomicU64; 4],
 }
 
+/// The heap that a rank's objects lie in: all live ones, always. Written by the master.
+#[repr(C, align(16))]
+pub struct RankHeap {
+    /// Random name of the memory; 0 while nothing can be stored there.
+    pub id: AtomicU64,
+    /// How many processes had held the rank when it brought this heap.
+    pub generation: AtomicU64,
+}
+
 /// What wakes those who wait for a publication.
 #[repr(C, align(64))]
 pub struct Bell {
@@ -302,7 +311,7 @@ pub struct Bell {
 const _: () = {
     assert!(size_of::<StoreHeader>() == 256 && size_of::<ObjectHeader>() == 128);
     assert!(size_of::<ClientEntry>() == 64 && size_of::<RankCounters>() == 128 && size_of::<Namespace>() == 128);
-    assert!(size_of::<Bell>() == CACHE_LINE && size_of::<PublishWords>() == 16);
+    assert!(size_of::<Bell>() == CACHE_LINE && size_of::<PublishWords>() == 16 && size_of::<RankHeap>() == 16);
     assert!(std::mem::offset_of!(ObjectHeader, bytes_total) == 64 && std::mem::offset_of!(StoreHeader, root) == 192);
 };
 
@@ -312,7 +321,7 @@ macro_rules! in_shared {
         unsafe impl InShared for $t {}
     )*};
 }
-in_shared!(StoreHeader, ObjectHeader, PublishWords, ClientEntry, RankCounters, Namespace, Bell);
+in_shared!(StoreHeader, ObjectHeader, PublishWords, ClientEntry, RankCounters, Namespace, RankHeap, Bell);
 
 /// Where everything is. The same for everybody who has the same parameters.
 #[derive(Debug, Clone, Copy)]
@@ -322,6 +331,7 @@ pub struct Layout {
     /// Buckets of one table of the index.
     buckets: usize,
     ranks: usize,
+    heaps: usize,
     clients: usize,
     namespaces: usize,
     objects: usize,
@@ -352,6 +362,7 @@ impl Layout {
         };
         place(size_of::<StoreHeader>(), 128);
         let ranks = place(params.world_size as usize * size_of::<RankCounters>(), 128);
+        let heaps = place(params.world_size as usize * size_of::<RankHeap>(), 64);
         let clients = place(params.max_clients as usize * size_of::<ClientEntry>(), 64);
         let namespaces = place(MAX_NAMESPACES * size_of::<Namespace>(), 64);
         let headers = place(objects * size_of::<ObjectHeader>(), 4096);
@@ -376,6 +387,7 @@ impl Layout {
             params,
             buckets: params.buckets(),
             ranks,
+            heaps,
             clients,
             namespaces,
             objects: headers,
@@ -418,6 +430,7 @@ pub struct View<'a> {
     pub layout: Layout,
     header: &'a StoreHeader,
     ranks: &'a [RankCounters],
+    heaps: &'a [RankHeap],
     clients: &'a [ClientEntry],
     namespaces: &'a [Namespace],
     objects: &'a [ObjectHeader],
@@ -441,6 +454,7 @@ impl<'a> View<'a> {
         Some(Self {
             header: control.at(0)?,
             ranks: control.slice(layout.ranks, p.world_size as usize)?,
+            heaps: control.slice(layout.heaps, p.world_size as usize)?,
             clients: control.slice(layout.clients, p.max_clients as usize)?,
             namespaces: control.slice(layout.namespaces, MAX_NAMESPACES)?,
             objects: control.slice(layout.objects, objects)?,
@@ -548,6 +562,13 @@ impl<'a> View<'a> {
         self.ranks.get(rank as usize)
     }
 
+    /// The heap that a rank's objects lie in.
+    #[inline(always)]
+    #[must_use]
+    pub fn heap(&self, rank: u32) -> Option<&'a RankHeap> {
+        self.heaps.get(rank as usize)
+    }
+
     /// Entry of a client.
     #[must_use]
     pub fn client(&self, client: u32) -> Option<&'a ClientEntry> {
@@ -574,6 +595,13 @@ impl<'a> View<'a> {
         let stride = self.layout.pin_stride / 8;
         let (head, slots) = self.pins.get(client as usize * stride..)?.split_at_checked(PIN_HEAD / 8)?;
         Some((head.first()?, slots.get(..self.layout.params.pin_slots as usize)?))
+    }
+
+    /// A client's last word: the generation of its place when it has closed, and uses its pin block no more but for what
+    /// its streams still have to unpin. Written by the client; a master that was away reads it later.
+    #[must_use]
+    pub fn last_word(&self, client: u32) -> Option<&'a AtomicU64> {
+        self.pins.get(client as usize * (self.layout.pin_stride / 8) + 1)
     }
 
     /// Checksum of a page of a rank's heap; `None` if the store keeps none.

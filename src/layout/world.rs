@@ -65,6 +65,8 @@ pub struct RankLines {
     pub arrived: WordLine,
     /// Futex that arriving ranks ring. Only rank 0's is used.
     pub bell: WordLine,
+    /// Which barrier is over, see `sync::barrier`. Only rank 0's is used.
+    pub verdict: WordLine,
     /// The store that the rank is a client of, or 0. Written by the rank.
     pub store: WordLine,
     /// Where ranks that make an expert-parallel group meet.
@@ -84,7 +86,7 @@ pub struct EpMeeting {
 
 const _: () = {
     assert!(size_of::<WorldHeader>() == 128 && size_of::<RankEntry>() == 128);
-    assert!(size_of::<WordLine>() == CACHE_LINE && size_of::<RankLines>() == 15 * CACHE_LINE);
+    assert!(size_of::<WordLine>() == CACHE_LINE && size_of::<RankLines>() == 16 * CACHE_LINE);
     assert!(offset_of!(WorldHeader, world_id) == 16 && offset_of!(WorldHeader, heap_kind) == 32);
     assert!(offset_of!(RankEntry, start_time) == 16 && offset_of!(RankEntry, cuda) == 28);
     assert!(offset_of!(RankLines, bell) == 128);

@@ -5,56 +5,99 @@ use super::config::{Config, check_same};
 use super::counters::Counters;
 use super::host::Host;
 use super::map::Map;
-use super::master::{ClientInfo, Master, OpenRequest, Opened};
+use super::master::{ClientId, ClientInfo, Master, OpenRequest, Opened};
 use super::remote::{self, Remote};
 use super::server::Server;
 use super::slots::Slots;
 use super::watch::Watches;
 use super::wire::{Item, MAX_ITEMS, MAX_PACKET, Request, item_bytes};
+use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_PEER_LOST, NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_PEER_LOST, NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
+    NMC_ERR_UNAVAILABLE,
 };
 use crate::cuda::Copier;
 use crate::layout::store::{Params, View};
 use crate::mem::HeapKind;
 use crate::sync::object;
 use crate::world::config::Hosting;
-use crate::world::{Membership, RankState, World};
-use parking_lot::Mutex;
+use crate::world::{MappedHeap, Membership, RankState, World};
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+/// How long a new client waits for news about heaps that the master of the store has already.
+const SETTLING: Duration = Duration::from_secs(2);
+
 /// A rank of a world, and how many held it before.
 type Place = (u64, u32, u64);
-/// Clients of this process by rank.
-type Registry = HashMap<Place, Weak<Client>>;
-static CLIENTS: Mutex<Option<Registry>> = Mutex::new(None);
-/// How many clients each rank has in this process: while there is one, the rank names its store to others.
-static NAMED: Mutex<Option<HashMap<Place, u32>>> = Mutex::new(None);
+static SEATS: Mutex<Option<HashMap<Place, Arc<Seat>>>> = Mutex::new(None);
 
-fn place_of(member: &Membership) -> Place {
-    (member.world_id(), member.rank(), member.generation())
+/// Where the client of one holder of a rank is: there is one at a time, and the next one begins when it has closed. To the
+/// master, whoever comes anew takes the place of what was there before.
+#[derive(Default)]
+struct Seat {
+    state: Mutex<SeatState>,
+    changed: Condvar,
 }
 
-fn name_store(member: &Membership, store_id: u64) {
-    let mut named = NAMED.lock();
-    *named.get_or_insert_default().entry(place_of(member)).or_default() += 1;
-    member.set_store(store_id);
+#[derive(Default)]
+struct SeatState {
+    client: Weak<Client>,
+    /// There is a client, or one is being made or closed.
+    taken: bool,
 }
 
-fn unname_store(member: &Membership) {
-    let mut named = NAMED.lock();
-    let named = named.get_or_insert_default();
-    let left = named.get(&place_of(member)).map_or(0, |n| n.saturating_sub(1));
-    if left > 0 {
-        named.insert(place_of(member), left);
-    } else {
-        named.remove(&place_of(member));
-        member.set_store(0);
+impl Seat {
+    fn of(member: &Membership) -> Arc<Self> {
+        let mut seats = SEATS.lock();
+        let seats = seats.get_or_insert_default();
+        seats.retain(|_, seat| Arc::strong_count(seat) > 1);
+        Arc::clone(seats.entry((member.world_id(), member.rank(), member.generation())).or_default())
+    }
+
+    /// The client that is there, or the right to make one.
+    fn take(self: &Arc<Self>, member: &Membership, config: &Config) -> Result<Taken> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(client) = state.client.upgrade() {
+                return Ok(Taken::By(client));
+            }
+            if !state.taken {
+                state.taken = true;
+                return Ok(Taken::Here(Occupancy(Arc::clone(self))));
+            }
+            member.check_present()?;
+            if config.deadline.passed() {
+                crate::bail!(NMC_ERR_TIMEOUT, "attaching to the store: another thread attaches or closes this rank's");
+            }
+            let nap = Duration::from_millis(20).min(config.deadline.left());
+            self.changed.wait_for(&mut state, nap);
+        }
+    }
+
+    fn set(&self, client: &Arc<Client>) {
+        self.state.lock().client = Arc::downgrade(client);
+        self.changed.notify_all();
+    }
+}
+
+enum Taken {
+    By(Arc<Client>),
+    Here(Occupancy),
+}
+
+/// The right to make the client of a seat, and then to be it.
+struct Occupancy(Arc<Seat>);
+
+impl Drop for Occupancy {
+    fn drop(&mut self) {
+        *self.0.state.lock() = SeatState::default();
+        self.0.changed.notify_all();
     }
 }
 
@@ -127,8 +170,10 @@ pub struct Client {
     way: Way,
     pub(super) map: Arc<Map>,
     pub(super) member: Membership,
-    /// Where the heaps were when this client came.
-    bases: Vec<u64>,
+    /// The heaps as they were mapped when this client came.
+    heaps: Vec<MappedHeap>,
+    id: ClientId,
+    /// Number of its pin block.
     pub(super) number: u32,
     pub(super) slots: Slots,
     pub(super) plans: Arc<Plans>,
@@ -141,8 +186,30 @@ pub struct Client {
     /// Handles of the program; the thread that watches keys holds the client too, now and then.
     handles: AtomicU64,
     closed: AtomicBool,
+    /// Ends when it has closed; none if it is embedded.
+    _seat: Option<Occupancy>,
     /// The world of an embedded store; dropped last.
     _worlds: Vec<World>,
+}
+
+fn heaps_of(member: &Membership) -> impl Iterator<Item = (u64, u64)> {
+    member.heaps().into_iter().map(|heap| (heap.generation, heap.id))
+}
+
+/// The heaps as they are mapped, when the world's thread has heard what the master of the store knows: a rank's former
+/// heap may still be mapped here. What is not settled by then cannot be read through this client.
+fn settled_heaps(member: &Membership, map: &Map, config: &Config) -> Vec<MappedHeap> {
+    let patience = Deadline::after(SETTLING.min(config.deadline.left()));
+    loop {
+        let heaps = member.heaps();
+        let settled = heaps.iter().zip(0u32..).all(|(mapped, rank)| {
+            map.view().heap(rank).is_some_and(|heap| heap.id.load(Ordering::Acquire) == mapped.id)
+        });
+        if settled || patience.passed() || member.check_present().is_err() {
+            return heaps;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 fn info_of(member: &Membership) -> ClientInfo {
@@ -163,28 +230,19 @@ fn expected(member: &Membership) -> u64 {
 impl Client {
     /// Makes this rank a client of its world's store. Waits for the master until the deadline of `config`.
     pub fn attach(world: &World, config: &Config) -> Result<Arc<Self>> {
-        let member = world.membership();
+        let member = world.membership("store")?;
         member.check_present()?;
         let params = config.params(member.world_size(), member.heap_bytes())?;
-        let key = place_of(&member);
-        let mut clients = CLIENTS.lock();
-        let known = clients.get_or_insert_default();
-        known.retain(|_, client| client.strong_count() > 0);
-        if let Some(client) = known.get(&key).and_then(Weak::upgrade) {
-            check_same(client.map.params(), &params)?;
-            return Ok(client);
-        }
-        drop(clients);
-        let client = Arc::new(Self::reach(member, &params, config, Vec::new())?);
-        let mut clients = CLIENTS.lock();
-        let known = clients.get_or_insert_default();
-        // Another thread may have been faster: a rank has one client. Ours leaves, without the lock.
-        if let Some(other) = known.get(&key).and_then(Weak::upgrade) {
-            drop(clients);
-            check_same(other.map.params(), &params)?;
-            return Ok(other);
-        }
-        known.insert(key, Arc::downgrade(&client));
+        let seat = Seat::of(&member);
+        let seated = match seat.take(&member, config)? {
+            Taken::By(client) => {
+                check_same(client.map.params(), &params)?;
+                return Ok(client);
+            }
+            Taken::Here(seated) => seated,
+        };
+        let client = Arc::new(Self::reach(member, &params, config, Some(seated), Vec::new())?);
+        seat.set(&client);
         Ok(client)
     }
 
@@ -194,12 +252,18 @@ impl Client {
         let Some(first) = worlds.first() else {
             crate::bail!(NMC_ERR_INVALID_ARG, "an embedded store needs a world of at least one rank");
         };
-        let member = first.membership();
+        let member = first.membership("store")?;
         let params = config.params(member.world_size(), member.heap_bytes())?;
-        Self::reach(member, &params, config, worlds).map(Arc::new)
+        Self::reach(member, &params, config, None, worlds).map(Arc::new)
     }
 
-    fn reach(member: Membership, params: &Params, config: &Config, worlds: Vec<World>) -> Result<Self> {
+    fn reach(
+        member: Membership,
+        params: &Params,
+        config: &Config,
+        seat: Option<Occupancy>,
+        worlds: Vec<World>,
+    ) -> Result<Self> {
         if member.has_lent_heap() {
             crate::bail!(
                 NMC_ERR_UNSUPPORTED,
@@ -210,25 +274,23 @@ impl Client {
             crate::bail!(NMC_ERR_UNSUPPORTED, "checksums are computed by the CPU; a store on CUDA heaps has none");
         }
         let plans = Arc::new(Plans::default());
-        let (way, number, map) = if member.is_local() {
+        let watches = Watches::new()?;
+        let (way, id, map) = if member.is_local() {
             let host = Host::of_world_or(member.world_id(), || Ok(Arc::new(Host::new(Some(member.clone())))))?;
-            let (number, map) = host.attach_direct(member.world_id(), &info_of(&member), params, 0)?;
-            (Way::Direct { host, _server: None }, number, map)
+            let (id, map) = host.attach_direct(member.world_id(), &info_of(&member), heaps_of(&member), params, 0)?;
+            (Way::Direct { host, _server: None }, id, map)
         } else {
             Self::meet(&member, params, config, &plans)?
         };
-        if let Some(device) = member.device() {
-            map.register(device)?;
-        }
-        let watches = Watches::new()?;
-        name_store(&member, map.store_id());
-        Ok(Self {
+        member.set_store(map.store_id());
+        let client = Self {
             way,
             slots: Slots::new(map.params().pin_slots),
+            heaps: settled_heaps(&member, &map, config),
             map,
-            bases: (0..member.world_size()).map(|rank| member.base(rank).unwrap_or(0)).collect(),
             member,
-            number,
+            id,
+            number: id.number,
             plans,
             counters: Counters::default(),
             watches,
@@ -236,12 +298,22 @@ impl Client {
             cancelled: AtomicU64::new(0),
             handles: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            _seat: seat,
             _worlds: worlds,
-        })
+        };
+        if let Some(device) = client.member.device() {
+            client.map.register(device)?;
+        }
+        Ok(client)
     }
 
     /// Finds the master, or becomes its host.
-    fn meet(member: &Membership, params: &Params, config: &Config, plans: &Arc<Plans>) -> Result<(Way, u32, Arc<Map>)> {
+    fn meet(
+        member: &Membership,
+        params: &Params,
+        config: &Config,
+        plans: &Arc<Plans>,
+    ) -> Result<(Way, ClientId, Arc<Map>)> {
         let place = member.place("store");
         let may_host = member.hosting() == Hosting::Rank0 && member.rank() == config.master_rank;
         let mut server: Option<Arc<Server>> = None;
@@ -263,18 +335,19 @@ impl Client {
                 let server = server.clone().or_else(|| host.server())?;
                 Some((host, server))
             });
-            let attempt: Result<Option<(Way, u32, Arc<Map>)>> = match here {
+            let attempt: Result<Option<(Way, ClientId, Arc<Map>)>> = match here {
                 Some((host, server)) => {
-                    let attached = host.attach_direct(member.world_id(), &info_of(member), params, expected(member));
-                    attached.map(|(number, map)| Some((Way::Direct { host, _server: Some(server) }, number, map)))
+                    let (info, heaps) = (info_of(member), heaps_of(member));
+                    let attached = host.attach_direct(member.world_id(), &info, heaps, params, expected(member));
+                    attached.map(|(id, map)| Some((Way::Direct { host, _server: Some(server) }, id, map)))
                 }
                 None => remote::attach(&place, member, params, expected(member), &config.deadline).and_then(|met| {
-                    let Some((link, number, map)) = met else { return Ok(None) };
+                    let Some((link, id, map)) = met else { return Ok(None) };
                     let map = Arc::new(map);
                     let limit = Duration::from_millis(config.call_ms.into());
                     let (member, plans) = (member.clone(), Arc::clone(plans));
-                    let remote = Remote::new(link, place.clone(), member, Arc::clone(&map), number, plans, limit)?;
-                    Ok(Some((Way::Remote(remote), number, map)))
+                    let remote = Remote::new(link, place.clone(), member, Arc::clone(&map), id, plans, limit)?;
+                    Ok(Some((Way::Remote(remote), id, map)))
                 }),
             };
             let why = match attempt {
@@ -304,12 +377,22 @@ impl Client {
         }
     }
 
-    /// First byte of a rank's heap. Fails if the heap is another one than when this client came: what was stored in it is
-    /// not there.
+    /// A rank's heap. Fails if the store's objects lie in another one than was mapped when this client came.
     #[inline(always)]
-    pub(super) fn base(&self, rank: u32) -> Result<u64> {
-        let base = self.member.base(rank)?;
-        if self.bases.get(rank as usize) == Some(&base) { Ok(base) } else { Err(replaced(rank)) }
+    pub(super) fn heap(&self, rank: u32) -> Result<&MappedHeap> {
+        match (self.heaps.get(rank as usize), self.view().heap(rank)) {
+            // Acquire: of an object that was found alive before, this is the memory, or the object is dead by now.
+            (Some(mapped), Some(heap)) if heap.id.load(Ordering::Acquire) == mapped.id && mapped.id != 0 => Ok(mapped),
+            _ => Err(replaced(rank)),
+        }
+    }
+
+    /// Fails if the rank has aborted.
+    pub(super) fn check_departed(&self) -> Result<()> {
+        if self.member.has_departed() {
+            return Err(Error::new(NMC_ERR_CANCELLED, "the rank has aborted"));
+        }
+        Ok(())
     }
 
     /// What is in the slabs.
@@ -341,7 +424,7 @@ impl Client {
 
     fn ask(&self, request: &Request<'_>) -> Result<Item> {
         let items = match &self.way {
-            Way::Direct { host, .. } => host.serve(self.number, request),
+            Way::Direct { host, .. } => host.serve(self.id, request),
             Way::Remote(remote) => remote.call(request, |_| ())?,
         };
         match items.into_iter().next() {
@@ -413,7 +496,7 @@ impl Client {
         for part in parts(keys, |key| key.len()) {
             let request = Request::Remove(namespace, part.to_vec());
             let answer = match &self.way {
-                Way::Direct { host, .. } => Ok(host.serve(self.number, &request)),
+                Way::Direct { host, .. } => Ok(host.serve(self.id, &request)),
                 Way::Remote(remote) => remote.call(&request, |_| ()),
             };
             collect(&mut results, answer, part.len(), |item| item.result().map(|_| ()));
@@ -488,9 +571,13 @@ impl Client {
                 }
             }
         }
-        unname_store(&self.member);
+        // If the master is away: the next one finds it here.
+        if let Some(word) = self.view().last_word(self.number) {
+            word.store(self.id.generation, Ordering::Release);
+        }
+        self.member.set_store(0);
         match &self.way {
-            Way::Direct { host, .. } => host.detach_direct(self.number),
+            Way::Direct { host, .. } => host.detach_direct(self.id),
             Way::Remote(remote) => remote.detach(),
         }
     }
@@ -516,7 +603,10 @@ impl Client {
 fn replaced(rank: u32) -> Error {
     Error::new(
         NMC_ERR_PEER_LOST,
-        format!("rank {rank} brought another heap; what was stored in its former one is lost"),
+        format!(
+            "rank {rank} has another heap than when this client came: what was stored in the former one is lost; \
+             destroy all handles of this store and create it again to use the new one"
+        ),
     )
 }
 

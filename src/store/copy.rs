@@ -98,13 +98,13 @@ pub struct Cursor<'v> {
 impl<'v> Cursor<'v> {
     /// At byte `offset` of an object that is pinned or planned.
     pub fn new(store: &Store, view: &View<'v>, header: &'v ObjectHeader, offset: u64) -> Result<Self> {
-        let base = store.client.base(header.owner_rank.load(Relaxed))?;
+        let base = store.client.heap(header.owner_rank.load(Relaxed))?.base;
         Self::from_base(store, view, header, offset, base)
     }
 
     /// The same, with addresses for the GPU.
     pub fn on_device(store: &Store, view: &View<'v>, header: &'v ObjectHeader, offset: u64) -> Result<Self> {
-        let base = store.device_base(header.owner_rank.load(Relaxed));
+        let base = store.client.heap(header.owner_rank.load(Relaxed))?.device_base;
         if base == 0 {
             crate::bail!(NMC_ERR_UNSUPPORTED, "the store's world was joined without a CUDA device (set config.device)");
         }

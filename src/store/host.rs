@@ -3,7 +3,7 @@
 
 use super::config::check_same;
 use super::map::Map;
-use super::master::{ClientInfo, Master, Opened};
+use super::master::{ClientId, ClientInfo, Master, Opened};
 use super::server::Server;
 use super::wire::{Item, Request};
 use crate::base::Deadline;
@@ -37,7 +37,7 @@ struct State {
     world_id: u64,
     master: Option<Master>,
     /// Clients of this process.
-    direct: Vec<u32>,
+    direct: Vec<ClientId>,
 }
 
 #[cold]
@@ -119,8 +119,15 @@ impl Host {
     }
 
     /// Takes in a client that is new. `expected` is a store that somebody in its world is a client of: then the master
-    /// has to be rebuilt by that one first.
-    pub fn attach(&self, world_id: u64, info: &ClientInfo, params: &Params, expected: u64) -> Result<(u32, Arc<Map>)> {
+    /// has to be rebuilt by that one first. `heaps` are those of all ranks as the client knows them.
+    pub fn attach(
+        &self,
+        world_id: u64,
+        info: &ClientInfo,
+        heaps: impl IntoIterator<Item = (u64, u64)>,
+        params: &Params,
+        expected: u64,
+    ) -> Result<(ClientId, Arc<Map>)> {
         let mut state = self.state.lock();
         Self::make_way(&mut state, world_id, expected)?;
         if state.master.is_none() {
@@ -131,9 +138,9 @@ impl Host {
         let Some(master) = state.master.as_mut() else { return Err(away()) };
         check_same(master.map().params(), params)?;
         // Not left to the next look: a master that dies young would leave its own client behind each time.
-        for client in master.former(info.rank, info.rank_generation)? {
-            master.client_gone(client)?;
-        }
+        master.supersede(info)?;
+        // Before the client can read: it may have other memory in the place of what was lost.
+        master.note_heaps(heaps);
         let attached = master.attach(info);
         master.publish_counters();
         let client = attached?;
@@ -145,10 +152,11 @@ impl Host {
         &self,
         world_id: u64,
         info: &ClientInfo,
+        heaps: impl IntoIterator<Item = (u64, u64)>,
         params: &Params,
         expected: u64,
-    ) -> Result<(u32, Arc<Map>)> {
-        let (client, map) = self.attach(world_id, info, params, expected)?;
+    ) -> Result<(ClientId, Arc<Map>)> {
+        let (client, map) = self.attach(world_id, info, heaps, params, expected)?;
         self.state.lock().direct.push(client);
         Ok((client, map))
     }
@@ -157,8 +165,9 @@ impl Host {
     pub fn reattach(
         &self,
         world_id: u64,
-        client: u32,
+        client: ClientId,
         info: &ClientInfo,
+        heaps: impl IntoIterator<Item = (u64, u64)>,
         map: impl FnOnce() -> Result<Map>,
     ) -> Result<()> {
         let mut state = self.state.lock();
@@ -167,8 +176,11 @@ impl Host {
             state.master = Some(Master::take_over(Arc::new(map()?))?);
             state.world_id = world_id;
         }
-        match &state.master {
-            Some(master) if master.is_client(client, info) => Ok(()),
+        match &mut state.master {
+            Some(master) if master.is_attached(client) && master.info_of(client).as_ref() == Some(info) => {
+                master.note_heaps(heaps);
+                Ok(())
+            }
             _ => Err(Error::new(NMC_ERR_STALE, "the master counts this client as gone")),
         }
     }
@@ -176,7 +188,7 @@ impl Host {
     /// A store of a world that is over makes way for the next one.
     fn make_way(state: &mut MutexGuard<'_, State>, world_id: u64, expected: u64) -> Result<()> {
         if state.master.is_some() && state.world_id != world_id {
-            if !state.master.as_ref().is_some_and(|m| m.attached().is_empty()) {
+            if !state.master.as_ref().is_some_and(|m| m.entered().is_empty()) {
                 return Err(Error::new(NMC_ERR_UNAVAILABLE, "the store of the former world is not over yet"));
             }
             state.master = None;
@@ -187,15 +199,29 @@ impl Host {
         Ok(())
     }
 
-    /// Clients that are entered, but neither of this process nor in `watched`.
-    pub(super) fn unwatched(&self, watched: impl Fn(u32) -> bool) -> Vec<u32> {
+    /// Clients that have a place, but are neither of this process nor in `watched`.
+    pub(super) fn unwatched(&self, watched: impl Fn(&ClientId) -> bool) -> Vec<ClientId> {
         let state = self.state.lock();
-        let attached = state.master.as_ref().map_or_else(Vec::new, Master::attached);
-        attached.into_iter().filter(|c| !watched(*c) && !state.direct.contains(c)).collect()
+        let entered = state.master.as_ref().map_or_else(Vec::new, Master::entered);
+        entered.into_iter().filter(|c| !watched(c) && !state.direct.contains(c)).collect()
+    }
+
+    /// What the host itself knows about the heaps of all ranks.
+    pub(super) fn look_at_heaps(&self) {
+        let heaps = match (&self.member, &self.board) {
+            (Some(member), _) => member.heaps().into_iter().map(|heap| (heap.generation, heap.id)).collect(),
+            (None, Some(board)) => board.heaps(self.world_id()),
+            (None, None) => Vec::new(),
+        };
+        // Without a master there is nothing to note.
+        let _ = self.with(|master| {
+            master.note_heaps(heaps);
+            Ok(())
+        });
     }
 
     /// A client of this process leaves.
-    pub fn detach_direct(&self, client: u32) {
+    pub fn detach_direct(&self, client: ClientId) {
         self.state.lock().direct.retain(|c| *c != client);
         if let Err(error) = self.with(|master| master.detach(client)) {
             log::emit(log::WARN, || format!("store: a client leaves: {error}"));
@@ -203,11 +229,15 @@ impl Host {
     }
 
     /// Answers a call of a client in another process.
-    pub fn serve(&self, client: u32, request: &Request<'_>) -> Vec<Item> {
+    pub fn serve(&self, id: ClientId, request: &Request<'_>) -> Vec<Item> {
+        let client = id.number;
         let each = |results: Vec<Result<[u64; 3]>>| results.into_iter().map(Item::from).collect();
         let one = |result: Result<[u64; 3]>| vec![Item::from(result)];
         let nothing = |()| [0; 3];
         let answered = self.with(|master| {
+            if !master.is_attached(id) {
+                return Err(Error::new(NMC_ERR_STALE, "the master counts this client as gone"));
+            }
             Ok(match request {
                 Request::Hello(_) => one(Err(Error::new(
                     crate::base::status::NMC_ERR_PROTOCOL,
@@ -239,7 +269,7 @@ impl Host {
                     item.text = master.dump((*width as usize).clamp(8, 512))?;
                     vec![item]
                 }
-                Request::Detach => one(master.detach(client).map(nothing)),
+                Request::Detach => one(master.detach(id).map(nothing)),
             })
         });
         answered.unwrap_or_else(|error| vec![Item::from(Err(error))])

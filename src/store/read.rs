@@ -488,7 +488,7 @@ impl Store {
         let page = u64::from(header.page_bytes.load(Relaxed));
         let total = header.bytes_total.load(Relaxed);
         let owner = header.owner_rank.load(Relaxed);
-        let base = self.client.base(owner)? + self.client.params().heap_offset;
+        let base = self.client.heap(owner)?.base + self.client.params().heap_offset;
         let mut at = if sums == Sums::Begun { offset.div_ceil(page) } else { offset / page };
         let end = (offset + bytes).div_ceil(page);
         let mut skip = 0;

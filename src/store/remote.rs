@@ -4,6 +4,7 @@
 
 use super::client::Plans;
 use super::map::Map;
+use super::master::ClientId;
 use super::sys::{self as quick, Heard};
 use super::wire::{Hello, Item, MAX_PACKET, Request, decode_reply};
 use crate::base::Deadline;
@@ -40,7 +41,7 @@ struct Inner {
     place: Place,
     member: Membership,
     map: Arc<Map>,
-    client: u32,
+    client: ClientId,
     plans: Arc<Plans>,
     /// Wakes the thread: the connection is lost, or the end has come.
     nudge: Event,
@@ -64,7 +65,7 @@ pub fn attach(
     params: &Params,
     expected: u64,
     deadline: &Deadline,
-) -> Result<Option<(Link, u32, Map)>> {
+) -> Result<Option<(Link, ClientId, Map)>> {
     let hello = introduction(member, params, expected, None);
     let patience = Deadline::after(ANSWER.min(deadline.left()));
     let wait = |link: &Link| {
@@ -72,31 +73,34 @@ pub fn attach(
         !patience.passed()
     };
     let Some((link, items, fds)) = introduce(place, member, hello, None, wait)? else { return Ok(None) };
-    let [client, _, _] = first(items)?;
+    let [number, _, generation] = first(items)?;
     let mut fds = fds.into_iter();
     let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
         crate::bail!(NMC_ERR_PROTOCOL, "the store's master sent no memory");
     };
     let map = Map::open(params, control, words, false)?;
-    Ok(Some((link, u32::try_from(client).unwrap_or(u32::MAX), map)))
+    let number = u32::try_from(number).unwrap_or(u32::MAX);
+    Ok(Some((link, ClientId { number, generation }, map)))
 }
 
-fn introduction(member: &Membership, params: &Params, store_id: u64, held: Option<(u32, Vec<u64>)>) -> Hello {
+fn introduction(member: &Membership, params: &Params, store_id: u64, held: Option<(ClientId, Vec<u64>)>) -> Hello {
     let (pid, start_time, drain_ms) = member.process();
     let holds = held.is_some();
-    let (client, mut kept) = held.unwrap_or((u32::MAX, Vec::new()));
+    let (client, mut kept) = held.unwrap_or((ClientId { number: u32::MAX, generation: 0 }, Vec::new()));
     let kept_all = kept.len() <= MAX_KEPT;
     kept.truncate(MAX_KEPT);
     Hello {
         world_id: member.world_id(),
         store_id,
         holds,
-        client,
+        client: client.number,
+        client_generation: client.generation,
         pid,
         start_time,
         rank: member.rank(),
         rank_generation: member.generation(),
         drain_ms,
+        heaps: member.heaps().iter().flat_map(|heap| [heap.generation, heap.id]).collect(),
         params: params.words().to_vec(),
         kept_all,
         kept,
@@ -154,7 +158,7 @@ impl Remote {
         place: Place,
         member: Membership,
         map: Arc<Map>,
-        client: u32,
+        client: ClientId,
         plans: Arc<Plans>,
         call_limit: Duration,
     ) -> Result<Self> {
@@ -302,7 +306,7 @@ impl Inner {
     fn reconnect(&self) {
         // The lock is held, so that no call begins a plan that is not in the list.
         let mut wire = self.wire.lock();
-        if wire.link.is_some() || self.refused.lock().is_some() || self.member.check_present().is_err() {
+        if wire.link.is_some() || self.refused.lock().is_some() || self.member.has_departed() {
             drop(wire);
             sys::poll(&[self.nudge.as_fd()], RETRY_REFUSED);
             return self.nudge.drain();

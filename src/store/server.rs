@@ -4,12 +4,12 @@
 use super::config::check_sane;
 use super::host::Host;
 use super::map::Map;
-use super::master::ClientInfo;
+use super::master::{ClientId, ClientInfo};
 use super::sys::{self as quick, Heard};
 use super::wire::{Hello, Item, MAX_PACKET, Request, encode_reply};
 use crate::base::error::{Error, Result};
 use crate::base::log;
-use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
+use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
 use crate::layout::MAX_RANKS;
 use crate::layout::world::Farewell;
 use crate::world::dir::{Lock, Place};
@@ -80,7 +80,7 @@ impl Drop for Server {
 struct Connection {
     link: Link,
     since: Instant,
-    client: Option<u32>,
+    client: Option<ClientId>,
 }
 
 struct Serving<'a> {
@@ -88,12 +88,11 @@ struct Serving<'a> {
     host: &'a Host,
     connections: BTreeMap<u64, Connection>,
     next_id: u64,
-    /// How each client's end is noticed.
-    watches: BTreeMap<u32, Watch>,
-    /// Clients that left in order, but whose streams still held pins: the generation of their place, and their end.
-    leaving: BTreeMap<u32, (u64, Watch)>,
+    /// How the end of each client is noticed, for as long as it has a place: also of one that left in order, but whose
+    /// streams still hold pins.
+    watches: BTreeMap<ClientId, Watch>,
     /// Clients of a former master that have not come back, since when their process is dead.
-    orphans: BTreeMap<u32, Instant>,
+    orphans: BTreeMap<ClientId, Instant>,
     packet: Vec<u8>,
     reply: Vec<u8>,
 }
@@ -106,7 +105,6 @@ impl<'a> Serving<'a> {
             connections: BTreeMap::new(),
             next_id: 1,
             watches: BTreeMap::new(),
-            leaving: BTreeMap::new(),
             orphans: BTreeMap::new(),
             packet: vec![0; MAX_PACKET],
             reply: Vec::new(),
@@ -143,6 +141,9 @@ impl<'a> Serving<'a> {
     /// Upkeep; true if there will be something to do soon.
     fn look(&mut self) -> bool {
         self.connections.retain(|_, c| c.client.is_some() || c.since.elapsed() < SILENCE);
+        self.host.look_at_heaps();
+        let host = self.host;
+        self.watches.retain(|client, _| host.with(|master| Ok(master.has_place(*client))) == Ok(true));
         let mut busy = false;
         let mut gone = Vec::new();
         for (client, watch) in &mut self.watches {
@@ -152,66 +153,48 @@ impl<'a> Serving<'a> {
                 gone.push(*client);
             }
         }
-        for (client, (generation, watch)) in &mut self.leaving {
-            let still = self.host.with(|master| Ok(master.generation_of(*client))) == Ok(*generation);
-            if still && watch.observe(Farewell::None).free() {
-                gone.push(*client);
-            }
-        }
-        let host = self.host;
-        self.leaving.retain(|client, (generation, _)| {
-            !gone.contains(client) && host.with(|master| Ok(master.generation_of(*client))) == Ok(*generation)
-        });
         gone.extend(self.look_at_orphans());
         busy |= !self.orphans.is_empty();
         for client in gone {
             self.lose(client);
         }
-        match self.host.with(|master| master.tend()) {
+        let tended = self.host.with(|master| {
+            master.heed_last_words()?;
+            master.tend()
+        });
+        match tended {
             Ok(waiting) => busy | waiting,
             Err(_) => busy,
         }
     }
 
-    fn lose(&mut self, client: u32) {
-        log::emit(log::INFO, || format!("store: client {client} is gone"));
+    fn lose(&mut self, client: ClientId) {
+        log::emit(log::INFO, || format!("store: client {} is gone", client.number));
         self.watches.remove(&client);
         self.orphans.remove(&client);
         self.connections.retain(|_, c| c.client != Some(client));
         if let Err(error) = self.host.with(|master| master.client_gone(client)) {
-            log::emit(log::WARN, || format!("store: taking back what client {client} left: {error}"));
+            log::emit(log::WARN, || format!("store: taking back what client {} left: {error}", client.number));
         }
     }
 
     /// Clients of the former master that did not come back: gone when the world says so, or when their process has been
     /// dead for a while.
-    fn look_at_orphans(&mut self) -> Vec<u32> {
+    fn look_at_orphans(&mut self) -> Vec<ClientId> {
         let watches = &self.watches;
-        let unwatched = self.host.unwatched(|client| watches.contains_key(&client));
+        let unwatched = self.host.unwatched(|client| watches.contains_key(client));
         self.orphans.retain(|client, _| unwatched.contains(client));
         let mut gone = Vec::new();
         for client in unwatched {
-            let entry = self.host.with(|master| {
-                let view = master.map().view();
-                let entry = view.client(client).map(|e| {
-                    use std::sync::atomic::Ordering::Relaxed;
-                    (
-                        e.pid.load(Relaxed),
-                        e.start_time.load(Relaxed),
-                        e.rank.load(Relaxed),
-                        e.rank_generation.load(Relaxed),
-                    )
-                });
-                Ok(entry)
-            });
-            let Ok(Some((pid, start, rank, generation))) = entry else { continue };
-            let verdict = self.host.board.as_ref().map(|b| b.verdict(self.host.world_id(), rank, generation));
+            let Ok(Some(info)) = self.host.with(|master| Ok(master.info_of(client))) else { continue };
+            let ClientInfo { pid, start_time, rank, rank_generation } = info;
+            let verdict = self.host.board.as_ref().map(|b| b.verdict(self.host.world_id(), rank, rank_generation));
             match (&self.host.member, verdict) {
-                (Some(member), _) if member.state(rank, generation).free() => gone.push(client),
+                (Some(member), _) if member.state(rank, rank_generation).free() => gone.push(client),
                 (None, Some(Verdict::Gone)) => gone.push(client),
                 // A dead process alone proves nothing: a forked child or a kernel may still be storing.
                 (Some(_), _) | (None, Some(Verdict::Unknown | Verdict::There)) => {}
-                (None, _) if sys::is_running(pid, start) => {
+                (None, _) if sys::is_running(pid, start_time) => {
                     self.orphans.remove(&client);
                 }
                 (None, _) => {
@@ -227,7 +210,7 @@ impl<'a> Serving<'a> {
     fn accept(&mut self) {
         match sys::accept(self.listener.as_fd()) {
             Ok(Some(link)) => {
-                if let Err(error) = check_peer(&link, self.connections.len()) {
+                if let Err(error) = check_peer(&link).and_then(|()| self.make_room()) {
                     log::emit(log::WARN, || format!("store: refused a connection: {error}"));
                     encode_reply(&[Item::from(Err(error))], &mut self.reply);
                     let _ = quick::send(link.as_fd(), &self.reply);
@@ -243,6 +226,18 @@ impl<'a> Serving<'a> {
                 std::thread::sleep(TICK_BUSY);
             }
         }
+    }
+
+    /// Whoever says nothing does not keep others out.
+    fn make_room(&mut self) -> Result<()> {
+        if self.connections.len() < MAX_CONNECTIONS {
+            return Ok(());
+        }
+        let Some(oldest) = self.connections.iter().find(|(_, c)| c.client.is_none()).map(|(id, _)| *id) else {
+            crate::bail!(NMC_ERR_LIMIT, "the store already has {MAX_CONNECTIONS} connections");
+        };
+        self.connections.remove(&oldest);
+        Ok(())
     }
 
     fn hear(&mut self, id: u64) {
@@ -262,15 +257,10 @@ impl<'a> Serving<'a> {
             Err(error) => (vec![Item::from(Err(error))], false),
         };
         let broken = items.first().is_some_and(|item| item.status == NMC_ERR_PROTOCOL);
+        let over = leaves || self.host.with(|master| Ok(master.is_attached(client))) != Ok(true);
         encode_reply(&items, &mut self.reply);
         let sent = quick::send(connection.link.as_fd(), &self.reply).unwrap_or(false);
-        if leaves && let Some(watch) = self.watches.remove(&client) {
-            let generation = self.host.with(|master| Ok(master.generation_of(client))).unwrap_or(0);
-            if generation & 1 == 1 {
-                self.leaving.insert(client, (generation, watch));
-            }
-        }
-        if broken || leaves || !sent {
+        if broken || over || !sent {
             self.connections.remove(&id);
         }
     }
@@ -294,7 +284,7 @@ impl<'a> Serving<'a> {
         match met {
             Ok((client, store_id, fds)) => {
                 connection.client = Some(client);
-                encode_reply(&[Item::ok([client.into(), store_id, 0])], &mut self.reply);
+                encode_reply(&[Item::ok([client.number.into(), store_id, client.generation])], &mut self.reply);
                 let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
                 if sys::send(connection.link.as_fd(), &self.reply, &fds).ok() != Some(sys::Sent::Yes) {
                     self.connections.remove(&id);
@@ -309,7 +299,7 @@ impl<'a> Serving<'a> {
         }
     }
 
-    fn introduce(&mut self, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(u32, u64, Vec<OwnedFd>)> {
+    fn introduce(&mut self, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(ClientId, u64, Vec<OwnedFd>)> {
         let mut fds = fds.into_iter();
         let (Some(pidfd), Some(life)) = (fds.next(), fds.next()) else {
             crate::bail!(NMC_ERR_PROTOCOL, "a client introduces itself without signs of life");
@@ -330,44 +320,33 @@ impl<'a> Serving<'a> {
             let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
                 crate::bail!(NMC_ERR_PROTOCOL, "a client of before comes without memory");
             };
-            let client = hello.client;
-            self.host.reattach(hello.world_id, client, &info, || Map::open(&params, control, words, true))?;
+            let client = ClientId { number: hello.client, generation: hello.client_generation };
+            let map = || Map::open(&params, control, words, true);
+            self.host.reattach(hello.world_id, client, &info, hello.heaps(), map)?;
             if self.host.store_id() != hello.store_id {
                 crate::bail!(NMC_ERR_STALE, "the client was one of another store");
             }
             if hello.kept_all {
                 self.host.with(|master| {
                     let map = Arc::clone(master.map());
-                    master.end_plans(map.view(), client, &hello.kept)
+                    master.end_plans(map.view(), client.number, &hello.kept)
                 })?;
             }
             self.connections.retain(|_, c| c.client != Some(client));
             self.watches.insert(client, watch);
             return Ok((client, hello.store_id, Vec::new()));
         }
-        self.forget_former(hello);
-        let (client, map) = self.host.attach(hello.world_id, &info, &params, hello.store_id)?;
+        let (client, map) = self.host.attach(hello.world_id, &info, hello.heaps(), &params, hello.store_id)?;
         let (control, words) = map.client_fds()?;
         self.watches.insert(client, watch);
         Ok((client, map.store_id(), vec![control, words]))
     }
-
-    /// What is known here of earlier holders of the rank ends with them.
-    fn forget_former(&mut self, hello: &Hello) {
-        let former = self.host.with(|master| master.former(hello.rank, hello.rank_generation));
-        for client in former.unwrap_or_default() {
-            self.lose(client);
-        }
-    }
 }
 
-fn check_peer(link: &Link, connections: usize) -> Result<()> {
+fn check_peer(link: &Link) -> Result<()> {
     let (theirs, ours) = (sys::peer_uid(link.as_fd())?, sys::own_uid());
     if theirs != ours {
         return Err(Error::new(NMC_ERR_PERMISSION, format!("user {theirs} is not user {ours}")));
-    }
-    if connections >= MAX_CONNECTIONS {
-        return Err(Error::new(NMC_ERR_LIMIT, format!("the store already has {MAX_CONNECTIONS} connections")));
     }
     Ok(())
 }

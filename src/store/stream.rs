@@ -262,7 +262,7 @@ impl Store {
             control: control + self.client.map.layout().header_offset(place.index) as u64,
             published: self.publish_word(place.index).1,
             epoch: place.epoch,
-            payload: self.device_base(place.owner_rank) + place.offset,
+            payload: self.client.heap(place.owner_rank)?.device_base + place.offset,
             bytes: place.bytes_total,
         }))
     }

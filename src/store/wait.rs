@@ -45,7 +45,7 @@ impl Store {
             if client.cancelled.load(SeqCst) != cancelled || self.closing.load(SeqCst) {
                 return Err(Error::new(NMC_ERR_CANCELLED, "the wait was cancelled"));
             }
-            client.member.check_present()?;
+            client.check_departed()?;
             if deadline.passed() {
                 return Err(Error::new(NMC_ERR_TIMEOUT, format!("{} was not ready in time", show(key))));
             }

@@ -138,7 +138,7 @@ fn look(client: &Weak<Client>) -> bool {
     bell.waiting.store(1, SeqCst);
     let mut state = client.watches.state.lock();
     let cancelled = client.cancelled.load(SeqCst);
-    let left = client.member.check_present().is_err();
+    let left = client.member.has_departed();
     let mut done = Vec::new();
     state.watched.retain_mut(|watched| {
         let over = left || watched.born != cancelled;

@@ -32,6 +32,8 @@ message_structs! {
         pub holds: bool,
         /// Its number, if it was.
         pub client: u32,
+        /// Generation of its place, if it was.
+        pub client_generation: u64,
         /// Process id.
         pub pid: u32,
         /// Start time of the process.
@@ -42,6 +44,8 @@ message_structs! {
         pub rank_generation: u64,
         /// Time that its GPU gets to drain after its death, in ms.
         pub drain_ms: u32,
+        /// The heap of each rank as it knows it: generation of the rank's holder and name of the memory, in turn.
+        pub heaps: Vec<u64>,
         /// Parameters of the store as it wants or knows it.
         pub params: Vec<u64>,
         /// Whether `kept` is complete.
@@ -52,6 +56,11 @@ message_structs! {
 }
 
 impl Hello {
+    /// The heap of each rank: generation of its holder, and name of the memory.
+    pub fn heaps(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.heaps.as_chunks::<2>().0.iter().map(|[generation, id]| (*generation, *id))
+    }
+
     /// The parameters.
     pub fn params(&self) -> Result<Params> {
         let words: Option<&[u64; PARAM_WORDS]> = self.params.as_slice().try_into().ok();
@@ -350,11 +359,13 @@ mod tests {
             store_id: 2,
             holds: true,
             client: 3,
+            client_generation: 9,
             pid: 4,
             start_time: 5,
             rank: 6,
             rank_generation: 7,
             drain_ms: 8,
+            heaps: vec![1, 2, 3, 4],
             params: (0..PARAM_WORDS as u64).collect(),
             kept_all: true,
             kept: vec![1, 2, 3],

@@ -172,7 +172,7 @@ impl Store {
         }
         let page = u64::from(header.page_bytes.load(Relaxed));
         let owner = header.owner_rank.load(Relaxed);
-        let base = self.client.base(owner)? + self.client.params().heap_offset;
+        let base = self.client.heap(owner)?.base + self.client.params().heap_offset;
         let mut left = header.bytes_total.load(Relaxed);
         for i in 0..header.n_extents.load(Relaxed) as usize {
             let Some((first, count)) = view.extent(header, i) else { break };

@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "madvise, membarrier and futex are system calls")]
 
 pub mod asym;
+pub mod barrier;
 #[cfg(not(loom))]
 pub mod fork;
 #[cfg(not(loom))]

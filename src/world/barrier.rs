@@ -8,7 +8,7 @@ use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_PEER_LOST, NMC_ERR_TIMEOUT};
 use crate::layout::world::RankLines;
-use crate::sync::futex;
+use crate::sync::{barrier, futex};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -23,23 +23,8 @@ impl Shared {
     /// How many barriers this rank has passed, as its predecessors left it. One at which the predecessor had arrived but
     /// that is still open is taken back, so that this process meets the others there.
     pub fn resume_barriers(&self) -> Result<u64> {
-        let arrived = |rank| -> Result<u64> { Ok(self.lines(rank)?.arrived.value.load(Ordering::SeqCst)) };
-        let own = arrived(self.rank)?;
-        let open = || -> Result<bool> {
-            let others = (0..self.params.world_size).filter(|rank| *rank != self.rank);
-            others.map(|rank| Ok(arrived(rank)? < own)).try_fold(false, |open, this: Result<bool>| Ok(open || this?))
-        };
-        if !open()? {
-            return Ok(own);
-        }
-        let word = &self.lines(self.rank)?.arrived.value;
-        word.store(own - 1, Ordering::SeqCst);
-        if open()? {
-            return Ok(own - 1);
-        }
-        // The last one arrived just now, and may have passed already.
-        word.store(own, Ordering::SeqCst);
-        Ok(own)
+        let verdict = &self.lines(0)?.verdict.value;
+        Ok(barrier::resume(verdict, &self.lines(self.rank)?.arrived.value))
     }
 
     /// Wakes everyone who waits at a barrier.
@@ -56,9 +41,9 @@ impl World {
     /// the next call continues to wait for it.
     pub fn barrier(&self, deadline: &Deadline) -> Result<()> {
         let size = self.params().world_size;
-        let shared = &self.shared;
+        let shared = self.shared();
         let bell = shared.lines(0)?.bell_futex();
-        let Some(mut passed) = self.passed.try_lock() else {
+        let Some(mut passed) = self.presence.passed.try_lock() else {
             crate::bail!(NMC_ERR_BUSY, "another thread waits at a barrier through this handle");
         };
         // Another process may hold the rank by now, and arrives for itself.
@@ -66,14 +51,16 @@ impl World {
         let target = *passed + 1;
         shared.lines(self.rank())?.arrived.value.store(target, Ordering::SeqCst);
         shared.ring();
+        let verdict = &shared.lines(0)?.verdict.value;
+        let arrived = |rank| shared.lines(rank).is_ok_and(|lines| lines.arrived.value.load(Ordering::SeqCst) >= target);
         loop {
             let heard = bell.load(Ordering::SeqCst);
+            let over = barrier::over(verdict) >= target;
             let mut waiting = None;
             for rank in 0..size {
                 // A rank that has gone on to the next barrier is one ahead. One that was taken by a process we have not
                 // heard of yet counts as not there: after a barrier everyone knows everyone.
-                let arrived = shared.lines(rank)?.arrived.value.load(Ordering::SeqCst) >= target;
-                if arrived && !shared.changing(rank) {
+                if (over || arrived(rank)) && !shared.changing(rank) {
                     continue;
                 }
                 waiting = waiting.or(Some(rank));
@@ -81,13 +68,15 @@ impl World {
                     return Err(Error::new(NMC_ERR_PEER_LOST, format!("barrier: rank {rank} is {state:?}")));
                 }
             }
-            let Some(rank) = waiting else {
+            if waiting.is_none() && barrier::decide(verdict, target, || (0..size).all(arrived)) {
                 *passed = target;
+                shared.ring();
                 return Ok(());
-            };
+            }
             shared.check_present()?;
             if deadline.passed() {
-                return Err(Error::new(NMC_ERR_TIMEOUT, format!("barrier: rank {rank} did not arrive in time")));
+                let who = waiting.map_or("not all ranks".into(), |rank| format!("rank {rank}"));
+                return Err(Error::new(NMC_ERR_TIMEOUT, format!("barrier: {who} did not arrive in time")));
             }
             futex::wait(bell, heard, NAP.min(deadline.left()));
         }

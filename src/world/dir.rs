@@ -2,14 +2,19 @@
 //! the lock of the directory itself, so a crash leaves nothing that could be mistaken for a living master, and
 //! two masters can never serve one name.
 
+use super::rank_locks::RankLocks;
 use super::sys;
 use crate::base::error::{Error, Result};
+use crate::layout::MAX_RANKS;
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+/// How often a rank that leaves looks whether it is the last.
+const SWEEPS: u32 = 20;
 /// Longest name of a world.
 pub const MAX_NAME: usize = 48;
 
@@ -65,6 +70,12 @@ impl Place {
         self.world.join("sock")
     }
 
+    /// Path of the file in which ranks lock a byte each.
+    #[must_use]
+    pub fn rank_locks(&self) -> PathBuf {
+        self.world.join("ranks")
+    }
+
     /// Makes sure the directories exist and belong to this user alone, and opens the world's. `None` when a
     /// master that just ended removed them meanwhile.
     fn open(&self) -> Result<Option<OwnedFd>> {
@@ -118,10 +129,19 @@ impl Place {
         Ok(())
     }
 
-    /// Removes what a dead master left.
+    /// Removes what a master left that has ended, unless ranks of its world are still there.
     pub fn sweep(&self) {
-        if self.socket().exists() {
-            drop(self.try_lock());
+        for _ in 0..SWEEPS {
+            if !self.world.exists() {
+                return;
+            }
+            match self.try_lock() {
+                Ok(Some(lock)) => return drop(lock),
+                // A master serves, or another rank that leaves is just looking, perhaps a moment too early.
+                Ok(None) if !matches!(sys::connect(&self.socket()), Ok(None)) => return,
+                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+                Err(_) => return,
+            }
         }
     }
 
@@ -146,6 +166,11 @@ impl Lock {
         matches!((ours, now), (Ok(a), Ok(b)) if a.ino() == b.ino() && a.dev() == b.dev())
     }
 
+    /// The locks of the ranks.
+    pub fn rank_locks(&self) -> Result<RankLocks> {
+        RankLocks::open(&self.place)
+    }
+
     /// Binds the socket, replacing what a dead master left.
     pub fn listen(&self) -> Result<sys::ParentOnly> {
         let path = self.place.socket();
@@ -163,8 +188,15 @@ impl Drop for Lock {
         if !self.is_of_the_path() {
             return; // somebody else's by now
         }
-        // While the lock is held no other master can be between these two calls.
+        // While the lock is held no other master can be between these calls.
         let _ = std::fs::remove_file(self.place.socket());
+        if self.place.rank_locks().exists() {
+            let held = |locks: RankLocks| (0..MAX_RANKS).any(|rank| locks.is_held(u32::try_from(rank).unwrap_or(0)));
+            if RankLocks::open(&self.place).is_ok_and(held) {
+                return; // the last rank to leave removes the rest
+            }
+            let _ = std::fs::remove_file(self.place.rank_locks());
+        }
         let _ = std::fs::remove_dir(&self.place.world);
         if self.place.base == default_base() {
             let _ = std::fs::remove_dir(&self.place.base);

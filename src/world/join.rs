@@ -3,6 +3,7 @@
 
 use super::config::{Config, Hosting};
 use super::master::{Master, slots_of};
+use super::rank_locks::RankLocks;
 use super::realm::Slot;
 use super::sys::{self, Link, Packet, Sent};
 use super::wire::{Hello, Holder, Message, Offer, Welcome};
@@ -24,6 +25,8 @@ pub struct Seat {
     pub words: Arc<Slab>,
     /// Writing end of the life pipe.
     pub life: OwnedFd,
+    /// With the byte of the rank locked.
+    pub locks: RankLocks,
 }
 
 impl Seat {
@@ -108,6 +111,9 @@ fn timeout(config: &Config, waited_for: &WaitedFor, hosts: bool) -> Error {
         format!("ranks {missing:?} of {} did not come", config.world_size)
     } else if let Some(rank) = waited_for.dying.first() {
         format!("something of the former holder of rank {rank} is left: a forked child, or work on a GPU")
+    } else if !waited_for.living.is_empty() {
+        let living = &waited_for.living;
+        format!("ranks {living:?} of the former world live, and have not reported to its new master yet")
     } else if hosts || waited_for.met {
         "not all ranks completed their join".into()
     } else {
@@ -122,6 +128,7 @@ fn timeout(config: &Config, waited_for: &WaitedFor, hosts: bool) -> Error {
 struct WaitedFor {
     missing: Vec<u32>,
     dying: Vec<u32>,
+    living: Vec<u32>,
     /// The master has answered.
     met: bool,
 }
@@ -182,7 +189,9 @@ impl Attempt<'_> {
             );
         }
         let Welcome { world_id, rank, generation, .. } = *welcome;
-        Ok(Seat { rank, generation, world_id, control, words: Arc::new(words), life })
+        let locks = RankLocks::open(&self.config.place())?;
+        locks.hold(rank, &self.config.deadline)?;
+        Ok(Seat { rank, generation, world_id, control, words: Arc::new(words), life, locks })
     }
 
     fn settle(
@@ -243,6 +252,7 @@ impl Attempt<'_> {
                 Some((Message::Waiting(waiting), _)) => {
                     self.waited_for.missing = waiting.missing;
                     self.waited_for.dying = waiting.dying;
+                    self.waited_for.living = waiting.living;
                 }
                 Some((Message::Reject(reject), _)) => return Err(Error::from(reject).into()),
                 Some(other) => {

@@ -4,6 +4,7 @@
 
 use super::config::Config;
 use super::dir::Lock;
+use super::rank_locks::RankLocks;
 use super::realm::{Realm, Slot};
 use super::sys::{self, BlockSignals, Event, Link, Packet, ParentOnly, Sent};
 use super::watch::Watch;
@@ -30,7 +31,16 @@ const TICK_IDLE: Duration = Duration::from_millis(500);
 
 /// What a master knows about the ranks, for others in its process that are not ranks themselves.
 #[derive(Debug, Default)]
-pub struct Board(Mutex<(u64, Vec<(u64, bool)>)>);
+pub struct Board(Mutex<(u64, Vec<RankNote>)>);
+
+/// A rank on a [`Board`].
+#[derive(Debug, Clone, Copy)]
+struct RankNote {
+    generation: u64,
+    free: bool,
+    /// The holder that brought or inherited the heap, and the heap's name.
+    heap: (u64, u64),
+}
 
 /// What a [`Board`] says about a former holder of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,9 +63,18 @@ impl Board {
         match seen.1.get(rank as usize) {
             _ if seen.0 == 0 => Verdict::Unknown,
             _ if seen.0 != world_id => Verdict::OtherWorld,
-            Some((newest, free)) if generation < *newest || (generation == *newest && *free) => Verdict::Gone,
+            Some(note) if generation < note.generation || (generation == note.generation && note.free) => Verdict::Gone,
             _ => Verdict::There,
         }
+    }
+
+    /// The heap of each rank of `world_id`: generation of its holder, and name of the memory (0 if it does not stay with
+    /// the rank). Empty while nothing is known of that world.
+    #[must_use]
+    pub fn heaps(&self, world_id: u64) -> Vec<(u64, u64)> {
+        let seen = self.0.lock();
+        let known = if seen.0 == world_id { seen.1.as_slice() } else { &[] };
+        known.iter().map(|note| note.heap).collect()
     }
 }
 
@@ -84,6 +103,7 @@ impl Master {
     /// Starts to serve the world of `lock`.
     pub fn start(lock: Lock, params: Params, cpu: Option<u32>) -> Result<Self> {
         let listener = lock.listen()?;
+        let locks = lock.rank_locks()?;
         let stop = Arc::new(Event::new()?);
         let stopped = Arc::clone(&stop);
         let board = Arc::<Board>::default();
@@ -94,7 +114,7 @@ impl Master {
             .spawn(move || {
                 sys::settle_thread(c"nmc-master", cpu);
                 let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    Server::new(listener, params, shown).serve(&stopped);
+                    Server::new(listener, params, shown, locks).serve(&stopped);
                 }));
                 if served.is_err() {
                     log::emit(log::ERROR, || "the master thread ended by a bug in nanomc; please report it".into());
@@ -164,11 +184,14 @@ struct Server {
     realm: Option<Realm>,
     buffer: Vec<u8>,
     missing: Vec<u32>,
+    /// Ranks of a former world for which newcomers wait.
+    living: Vec<u32>,
     board: Arc<Board>,
+    locks: Arc<RankLocks>,
 }
 
 impl Server {
-    fn new(listener: ParentOnly, params: Params, board: Arc<Board>) -> Self {
+    fn new(listener: ParentOnly, params: Params, board: Arc<Board>, locks: RankLocks) -> Self {
         Self {
             listener,
             params,
@@ -177,16 +200,21 @@ impl Server {
             realm: None,
             buffer: Vec::new(),
             missing: Vec::new(),
+            living: Vec::new(),
             board,
+            locks: Arc::new(locks),
         }
     }
 
     fn show(&mut self) {
         let Some(realm) = &mut self.realm else { return };
-        let newest = realm.generations().to_vec();
-        let ranks = newest.into_iter().zip(0u32..).map(|(generation, rank)| (generation, realm.state(rank).free()));
-        let ranks = ranks.collect();
-        *self.board.0.lock() = (realm.id(), ranks);
+        let notes = (0..self.params.world_size).map(|rank| RankNote {
+            generation: realm.newest(rank),
+            free: realm.state(rank).free(),
+            heap: realm.heap_of(rank),
+        });
+        let notes = notes.collect();
+        *self.board.0.lock() = (realm.id(), notes);
     }
 
     fn serve(&mut self, stop: &Event) {
@@ -372,14 +400,18 @@ impl Server {
             return;
         }
         let seats: Vec<Seat> = self.seats().map(|(_, seat)| seat).filter(|seat| self.is_current(*seat)).collect();
+        let all_came = waiting.len() >= self.params.world_size as usize;
+        if self.realm.is_none() && all_came && self.someone_lives(&waiting) {
+            return;
+        }
         match &mut self.realm {
             Some(realm) => {
                 if realm.is_settling(|rank| seats.iter().any(|seat| seat.rank == rank)) {
                     return;
                 }
             }
-            None if waiting.len() < self.params.world_size as usize => return self.tell_missing(&waiting),
-            None => match Realm::create(&self.params) {
+            None if !all_came => return self.tell_missing(&waiting),
+            None => match Realm::create(&self.params, &self.locks) {
                 Ok(realm) => self.realm = Some(realm),
                 Err(error) => {
                     for id in waiting {
@@ -403,6 +435,20 @@ impl Server {
         }
     }
 
+    /// Whether ranks of a world that outlived its master are there, which have not reported: they go before newcomers, who
+    /// are told what they wait for.
+    fn someone_lives(&mut self, waiting: &[u64]) -> bool {
+        let living: Vec<u32> = (0..self.params.world_size).filter(|rank| self.locks.is_held(*rank)).collect();
+        if living != self.living {
+            let packet = Message::Waiting(Waiting { missing: vec![], dying: vec![], living: living.clone() }).encode();
+            for connection in waiting.iter().filter_map(|id| self.connections.get(id)) {
+                let _ = sys::send(connection.socket.as_fd(), &packet, &[]);
+            }
+            self.living = living;
+        }
+        !self.living.is_empty()
+    }
+
     fn seats(&self) -> impl Iterator<Item = (u64, Seat)> {
         self.connections.iter().filter_map(|(id, c)| match c.role {
             Role::Rank(seat) => Some((*id, seat)),
@@ -418,7 +464,7 @@ impl Server {
         let Some(rank) = realm.choose_rank(hello)? else {
             if !std::mem::replace(&mut connection.told_to_wait, true) {
                 let dying = u32::try_from(hello.rank).into_iter().collect();
-                let waiting = Message::Waiting(Waiting { missing: vec![], dying });
+                let waiting = Message::Waiting(Waiting { missing: vec![], dying, living: vec![] });
                 let _ = sys::send(connection.socket.as_fd(), &waiting.encode(), &[]);
             }
             return Ok(());
@@ -534,7 +580,7 @@ impl Server {
                 "another world was formed under this name; destroy this one and join again"
             ),
             None => {
-                let realm = Realm::adopt(&self.params, world_id, control, words)?;
+                let realm = Realm::adopt(&self.params, world_id, control, words, &self.locks)?;
                 log::emit(log::INFO, || format!("master: took over world {world_id:x}"));
                 self.realm.insert(realm)
             }
@@ -572,7 +618,7 @@ impl Server {
         if missing == self.missing {
             return;
         }
-        let packet = Message::Waiting(Waiting { missing: missing.clone(), dying: vec![] }).encode();
+        let packet = Message::Waiting(Waiting { missing: missing.clone(), dying: vec![], living: vec![] }).encode();
         for connection in waiting.iter().filter_map(|id| self.connections.get(id)) {
             // Just news: who has no room for it does without.
             let _ = sys::send(connection.socket.as_fd(), &packet, &[]);
@@ -590,6 +636,7 @@ impl Server {
 
     fn drop_connection(&mut self, id: u64, why: &str) {
         self.missing.clear();
+        self.living.clear();
         let Some(connection) = self.connections.remove(&id) else { return };
         let Role::Rank(seat) = connection.role else { return };
         log::emit(log::INFO, || format!("master: connection of rank {} ended: {why}", seat.rank));

@@ -1,10 +1,11 @@
-//! What a capability built on a world needs of it: where the heaps are, who is alive, where to meet. It keeps the
-//! memory mapped, also when the world's handle is destroyed first.
+//! What a capability built on a world needs of it: where the heaps are, who is alive, where to meet. While it exists the
+//! rank does not leave, also when the world's handle is destroyed first.
 
 use super::config::Hosting;
 use super::dir::Place;
 use super::liveness::RankState;
-use super::shared::Shared;
+use super::presence::Presence;
+use super::shared::{PeerView, Shared};
 use super::sys;
 use super::view::World;
 use crate::base::error::{Error, Result};
@@ -16,77 +17,126 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A rank's place in its world.
-#[derive(Clone)]
-pub struct Membership(Arc<Shared>);
+/// A rank's place in its world, held by something that was made from it.
+pub struct Membership {
+    presence: Arc<Presence>,
+    what: &'static str,
+}
+
+impl Clone for Membership {
+    fn clone(&self) -> Self {
+        self.presence.enter_again(self.what);
+        Self { presence: Arc::clone(&self.presence), what: self.what }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.presence.exit(self.what);
+    }
+}
+
+/// A rank's heap as it is mapped in this process.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MappedHeap {
+    /// How many processes had held the rank; 0 if the heap could not be mapped.
+    pub generation: u64,
+    /// Random name of the memory; 0 if an engine lent it: then it ends with its holder.
+    pub id: u64,
+    /// First byte.
+    pub base: u64,
+    /// The same as the GPU sees it; 0 without a device.
+    pub device_base: u64,
+}
 
 impl World {
-    /// See [`Membership`].
-    #[must_use]
-    pub fn membership(&self) -> Membership {
-        Membership(Arc::clone(&self.shared))
+    /// See [`Membership`]. `what` names what is made from the rank, for messages. Fails if the rank has left.
+    pub fn membership(&self, what: &'static str) -> Result<Membership> {
+        self.presence.enter(what)?;
+        Ok(Membership { presence: Arc::clone(&self.presence), what })
     }
 }
 
 impl Membership {
+    #[inline(always)]
+    fn shared(&self) -> &Shared {
+        &self.presence.shared
+    }
+
     /// Own rank.
     #[must_use]
     pub fn rank(&self) -> u32 {
-        self.0.rank
+        self.shared().rank
     }
 
     /// How many processes have held the rank, this one counted.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.0.generation
+        self.shared().generation
     }
 
     /// Random name of the world.
     #[must_use]
     pub fn world_id(&self) -> u64 {
-        self.0.world_id
+        self.shared().world_id
     }
 
     /// Number of ranks.
     #[must_use]
     pub fn world_size(&self) -> u32 {
-        self.0.params.world_size
+        self.shared().params.world_size
     }
 
     /// Bytes of every heap.
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {
-        self.0.params.heap_bytes
+        self.shared().params.heap_bytes
     }
 
     /// Kind of every heap.
     #[must_use]
     pub fn heap_kind(&self) -> HeapKind {
-        HeapKind::from_code(self.0.params.heap_kind).unwrap_or(HeapKind::Host)
+        HeapKind::from_code(self.shared().params.heap_kind).unwrap_or(HeapKind::Host)
     }
 
     /// Whether all ranks are in this process, without a socket.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        self.0.control.is_none()
+        self.shared().control.is_none()
     }
 
     /// Who runs masters.
     #[must_use]
     pub fn hosting(&self) -> Hosting {
-        self.0.hosting
+        self.shared().hosting
     }
 
     /// Where the clients of a capability called `what` meet.
     #[must_use]
     pub fn place(&self, what: &str) -> Place {
-        self.0.place.beside(what)
+        self.shared().place.beside(what)
+    }
+
+    /// The heap of every rank as it is mapped here, with the generation of the holder that brought or inherited it.
+    #[must_use]
+    pub fn heaps(&self) -> Vec<MappedHeap> {
+        let peers = self.shared().peers.lock();
+        let mapped = |peer: &PeerView| {
+            let heap = peer.heap.as_ref()?;
+            Some(MappedHeap {
+                generation: peer.generation,
+                id: if heap.desc().lent { 0 } else { heap.desc().id },
+                base: heap.base(),
+                device_base: heap.device_base(),
+            })
+        };
+        peers.iter().map(|peer| peer.as_ref().and_then(mapped).unwrap_or_default()).collect()
     }
 
     /// First byte of a rank's heap in this process.
     #[inline(always)]
     pub fn base(&self, rank: u32) -> Result<u64> {
-        match self.0.bases.get(rank as usize).map(|base| base.load(Ordering::Acquire)) {
+        match self.shared().bases.get(rank as usize).map(|base| base.load(Ordering::Acquire)) {
             Some(base) if base != 0 => Ok(base),
             _ => Err(no_heap(rank)),
         }
@@ -95,7 +145,7 @@ impl Membership {
     /// The same as the GPU sees it; 0 without a device.
     #[must_use]
     pub fn device_base(&self, rank: u32) -> u64 {
-        let peers = self.0.peers.lock();
+        let peers = self.shared().peers.lock();
         let peer = peers.get(rank as usize).and_then(Option::as_ref);
         peer.and_then(|peer| peer.heap.as_ref()).map_or(0, |heap| heap.device_base())
     }
@@ -103,14 +153,14 @@ impl Membership {
     /// Whether a heap is memory that an engine lent.
     #[must_use]
     pub fn has_lent_heap(&self) -> bool {
-        let peers = self.0.peers.lock();
+        let peers = self.shared().peers.lock();
         peers.iter().flatten().filter_map(|peer| peer.heap.as_ref()).any(|heap| heap.desc().lent)
     }
 
     /// The CUDA device that the world was joined with.
     #[must_use]
     pub fn device(&self) -> Option<&Arc<Device>> {
-        self.0.device.as_ref()
+        self.shared().device.as_ref()
     }
 
     /// State of whoever held `rank` in `generation`.
@@ -119,21 +169,27 @@ impl Membership {
         if rank >= self.world_size() {
             return RankState::Absent;
         }
-        let state = self.0.state(rank);
-        let known = self.0.peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |p| p.generation);
+        let state = self.shared().state(rank);
+        let known = self.shared().peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |p| p.generation);
         // A rank is given to another only when its former holder is gone.
         if known > generation { RankState::Gone } else { state }
     }
 
-    /// Fails if the rank has left or aborted.
+    /// Fails if the rank has left or aborted, or its handle is being destroyed: nothing new is made from it.
     pub fn check_present(&self) -> Result<()> {
-        self.0.check_present()
+        self.shared().check_present()
+    }
+
+    /// Whether the rank has aborted. It does not leave while this exists.
+    #[must_use]
+    pub fn has_departed(&self) -> bool {
+        self.shared().departed.load(Ordering::SeqCst)
     }
 
     /// Copies of the descriptors by which others see that this process is gone: pidfd and life pipe.
     pub fn signs_of_life(&self) -> Result<(OwnedFd, OwnedFd)> {
-        let peers = self.0.peers.lock();
-        let own = peers.get(self.0.rank as usize).and_then(Option::as_ref).and_then(|own| own.watch.as_ref());
+        let peers = self.shared().peers.lock();
+        let own = peers.get(self.shared().rank as usize).and_then(Option::as_ref).and_then(|own| own.watch.as_ref());
         let Some(watch) = own else { crate::bail!(NMC_ERR_INTERNAL, "a local world has no signs of life") };
         let copy = |fd: &OwnedFd| fd.try_clone().map_err(|e| Error::os("dup", &e));
         Ok((copy(&watch.pidfd)?, copy(&watch.life)?))
@@ -142,8 +198,8 @@ impl Membership {
     /// Own process id, start time, and the time that its GPU gets to drain, in ms.
     #[must_use]
     pub fn process(&self) -> (u32, u64, u32) {
-        let peers = self.0.peers.lock();
-        let own = peers.get(self.0.rank as usize).and_then(Option::as_ref);
+        let peers = self.shared().peers.lock();
+        let own = peers.get(self.shared().rank as usize).and_then(Option::as_ref);
         own.map_or((std::process::id(), sys::own_start_time(), 0), |own| {
             (own.holder.pid, own.holder.start_time, own.holder.drain_ms)
         })
@@ -152,12 +208,12 @@ impl Membership {
     /// The store that a rank has said to be a client of; 0 for none.
     #[must_use]
     pub fn store_of(&self, rank: u32) -> u64 {
-        self.0.words().lines(rank).map_or(0, |lines| lines.store.value.load(Ordering::Acquire))
+        self.shared().words().lines(rank).map_or(0, |lines| lines.store.value.load(Ordering::Acquire))
     }
 
     /// Says which store this rank is a client of.
     pub fn set_store(&self, store_id: u64) {
-        if let Some(lines) = self.0.words().lines(self.0.rank) {
+        if let Some(lines) = self.shared().words().lines(self.shared().rank) {
             lines.store.value.store(store_id, Ordering::Release);
         }
     }
@@ -165,7 +221,7 @@ impl Membership {
     /// Where `rank` shows what it wants of an expert-parallel group.
     #[must_use]
     pub fn ep_meeting(&self, rank: u32) -> Option<&EpMeeting> {
-        self.0.words().lines(rank).map(|lines| &lines.ep)
+        self.shared().words().lines(rank).map(|lines| &lines.ep)
     }
 
     /// State of whoever holds `rank` now, and how many have held it.
@@ -174,28 +230,29 @@ impl Membership {
         if rank >= self.world_size() {
             return (RankState::Absent, 0);
         }
-        let state = self.0.state(rank);
-        let generation = self.0.peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |p| p.generation);
+        let state = self.shared().state(rank);
+        let generation =
+            self.shared().peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |p| p.generation);
         (state, generation)
     }
 
     /// Whether `rank` has been given to a process that this one has not been told of yet.
     #[must_use]
     pub fn changing(&self, rank: u32) -> bool {
-        self.0.changing(rank)
+        self.shared().changing(rank)
     }
 
     /// Which GPU `rank` uses; all zero for none.
     #[must_use]
     pub fn device_uuid(&self, rank: u32) -> [u8; 16] {
-        let peers = self.0.peers.lock();
+        let peers = self.shared().peers.lock();
         peers.get(rank as usize).and_then(Option::as_ref).map_or([0; 16], |p| p.holder.device_uuid)
     }
 
     /// CPU for threads of the library.
     #[must_use]
     pub fn service_cpu(&self) -> Option<u32> {
-        self.0.service_cpu
+        self.shared().service_cpu
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::liveness::RankState;
 use super::master::taken;
-use super::sys;
+use super::rank_locks::RankLocks;
 use super::watch::Watch;
 use super::wire::{Hello, Holder, Params, Peer};
 use crate::base::error::Result;
@@ -12,6 +12,7 @@ use crate::layout::world::{Control, Farewell, RankEntry, Words, control_bytes, w
 use crate::mem::heap::{HeapDesc, HeapKind};
 use crate::mem::slab::{Slab, reopen};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,7 @@ pub struct Realm {
     /// How many processes have held each rank. The control slab has the same numbers, and outlives masters.
     generations: Vec<u64>,
     formed: bool,
+    locks: Arc<RankLocks>,
     /// Nobody is seated before, so that survivors of a former master can report first.
     settled_at: Instant,
 }
@@ -51,7 +53,7 @@ const SETTLING: Duration = Duration::from_secs(1);
 
 impl Realm {
     /// A new, empty world.
-    pub fn create(params: &Params) -> Result<Self> {
+    pub fn create(params: &Params, locks: &Arc<RankLocks>) -> Result<Self> {
         let deadline = Deadline::after(Duration::from_secs(60));
         let control = Slab::create(c"nanomc control", control_bytes(params.world_size), false, &deadline)?;
         let bytes = words_bytes(params.world_size, params.words_per_rank);
@@ -61,10 +63,17 @@ impl Realm {
             let p = params;
             header.fill(id, p.world_size, p.heap_kind, p.heap_bytes, p.words_per_rank);
         }
-        Self::assemble(params, id, control, words, false)
+        Self::assemble(params, id, control, words, locks, false)
     }
 
-    fn assemble(params: &Params, id: u64, control: Slab, words: Slab, formed: bool) -> Result<Self> {
+    fn assemble(
+        params: &Params,
+        id: u64,
+        control: Slab,
+        words: Slab,
+        locks: &Arc<RankLocks>,
+        formed: bool,
+    ) -> Result<Self> {
         Ok(Self {
             id,
             params: params.clone(),
@@ -79,19 +88,20 @@ impl Realm {
             words,
             slots: (0..params.world_size).map(|_| None).collect(),
             formed,
+            locks: Arc::clone(locks),
             settled_at: Instant::now(),
         })
     }
 
     /// A world that outlived its master, from what a survivor handed over.
-    pub fn adopt(p: &Params, id: u64, control: OwnedFd, words: OwnedFd) -> Result<Self> {
+    pub fn adopt(p: &Params, id: u64, control: OwnedFd, words: OwnedFd, locks: &Arc<RankLocks>) -> Result<Self> {
         let writable = reopen(control.as_fd(), libc::O_RDWR)?;
         let control = Slab::open(writable, control_bytes(p.world_size), true)?;
         let words = Slab::open(words, words_bytes(p.world_size, p.words_per_rank), true)?;
         if !Control::new(control.region()).is_of(id) {
             crate::bail!(NMC_ERR_PROTOCOL, "a survivor handed over something that is not world {id:x}");
         }
-        let mut realm = Self::assemble(p, id, control, words, true)?;
+        let mut realm = Self::assemble(p, id, control, words, locks, true)?;
         realm.settled_at = Instant::now() + SETTLING;
         Ok(realm)
     }
@@ -139,6 +149,18 @@ impl Realm {
     /// Whether the process that is joining as `rank` has died.
     pub fn joiner_died(&self, rank: u32) -> bool {
         self.slot(rank).is_some_and(|slot| slot.joining && slot.watch.process_died())
+    }
+
+    /// How many processes have held a rank.
+    pub fn newest(&self, rank: u32) -> u64 {
+        self.generations.get(rank as usize).copied().unwrap_or(0)
+    }
+
+    /// The holder that brought or inherited a rank's heap, and the heap's name, 0 for lent memory. Who is still joining
+    /// may bring another one: nothing is known then.
+    pub fn heap_of(&self, rank: u32) -> (u64, u64) {
+        let Some(slot) = self.slot(rank).filter(|slot| !slot.joining) else { return (0, 0) };
+        (slot.generation, slot.heap.as_ref().map_or(0, |(desc, _)| if desc.lent { 0 } else { desc.id }))
     }
 
     /// How many processes have held each rank.
@@ -190,12 +212,11 @@ impl Realm {
     fn state_of_unknown(&self, rank: u32) -> RankState {
         let Some(entry) = self.entry(rank) else { return RankState::Absent };
         let pid = entry.pid.load(Ordering::Acquire);
-        let started = entry.start_time.load(Ordering::Acquire);
         let left = Words::new(self.words.region(), self.params.words_per_rank)
             .farewell(rank, entry.generation.load(Ordering::Acquire));
         if pid == 0 || left != Farewell::None {
             RankState::Gone
-        } else if sys::is_running(pid, started) {
+        } else if self.locks.is_held(rank) {
             RankState::Alive
         } else if Instant::now() < self.settled_at {
             RankState::Dying

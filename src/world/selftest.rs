@@ -31,7 +31,7 @@ impl World {
         if bytes == 0 {
             crate::bail!(NMC_ERR_INVALID_ARG, "the self-test needs heaps of at least {} bytes", 16 * size);
         }
-        self.shared.check_present()?;
+        self.shared().check_present()?;
         for source in 0..size {
             self.word(self.rank(), source)?.0.store(0, Ordering::Release);
         }
@@ -39,7 +39,7 @@ impl World {
         // share, is a multiple of four. It only grows, so as a flag it tells this run from every earlier one.
         let flag = loop {
             self.barrier(deadline)?;
-            let count = *self.passed.lock();
+            let count = *self.presence.passed.lock();
             if count.is_multiple_of(4) {
                 break count;
             }
@@ -90,8 +90,8 @@ impl World {
 
     /// Fails if there is no point in waiting for `source` any longer.
     fn still_waiting(&self, source: u32, deadline: &Deadline) -> Result<()> {
-        self.shared.check_present()?;
-        if let Some(state) = self.shared.lost(source) {
+        self.shared().check_present()?;
+        if let Some(state) = self.shared().lost(source) {
             return Err(Error::new(NMC_ERR_PEER_LOST, format!("self-test: rank {source} is {state:?}")));
         }
         if deadline.passed() {
@@ -135,7 +135,7 @@ impl World {
             // The kernel waits in short turns, so that a cancelled or lost world is noticed between them.
             let turn = deadline.left().min(Duration::from_millis(250));
             let verify = PatternVerify {
-                heap_base: self.shared.own_device_base(),
+                heap_base: self.shared().own_device_base(),
                 n_ranks: self.params().world_size,
                 my_rank: on.own,
                 offset: 0,

@@ -4,8 +4,9 @@
 use super::config::{Config, Hosting};
 use super::dir::Place;
 use super::liveness::RankState;
+use super::rank_locks::RankLocks;
 use super::realm::Slot;
-use super::sys::{self, Event};
+use super::sys::Event;
 use super::watch::Watch;
 use super::wire::{Holder, Params};
 use crate::base::error::{Error, Result};
@@ -75,6 +76,8 @@ pub struct Shared {
     /// Read-only; `None` in a local world.
     pub control: Option<Slab>,
     pub words: Arc<Slab>,
+    /// With the byte of this rank locked until it goes; `None` in a local world.
+    pub locks: Option<RankLocks>,
     pub device: Option<Arc<Device>>,
     pub peers: Mutex<Vec<Option<PeerView>>>,
     /// Heaps that a rejoining rank replaced; pointers to them may still be in use.
@@ -96,10 +99,11 @@ impl Shared {
         config: &Config,
         device: Option<Arc<Device>>,
         (rank, generation, world_id): (u32, u64, u64),
-        control: Option<Slab>,
+        control: Option<(Slab, RankLocks)>,
         words: Arc<Slab>,
         peers: Vec<Option<PeerView>>,
     ) -> Result<Self> {
+        let (control, locks) = control.unzip();
         let size = config.world_size as usize;
         let shared = Self {
             params: config.params(),
@@ -111,6 +115,7 @@ impl Shared {
             service_cpu: config.service_cpu,
             control,
             words,
+            locks,
             device,
             peers: Mutex::new(peers),
             replaced: Mutex::new(Vec::new()),
@@ -222,7 +227,8 @@ impl Shared {
             // If it died before we heard of it, nobody may be there to tell us: its process is looked at.
             newest > known
                 && self.words().farewell(rank, newest) == Farewell::None
-                && sys::is_running(e.pid.load(Ordering::Acquire), e.start_time.load(Ordering::Acquire))
+                && e.pid.load(Ordering::Acquire) != 0
+                && self.locks.as_ref().is_some_and(|locks| locks.is_held(rank))
         })
     }
 
@@ -241,6 +247,12 @@ impl Shared {
             crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is not below the world size {}", self.params.world_size);
         }
         Ok(())
+    }
+
+    /// Makes calls that wait give up.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::SeqCst);
+        self.ring();
     }
 
     /// Fails if the rank has left or aborted, or its handle is being destroyed.

@@ -417,6 +417,44 @@ pub fn try_lock(fd: BorrowedFd<'_>) -> Result<bool> {
     if cause.raw_os_error() == Some(libc::EWOULDBLOCK) { Ok(false) } else { Err(Error::os("flock", &cause)) }
 }
 
+fn byte_lock(kind: libc::c_int, at: libc::off_t, bytes: libc::off_t) -> libc::flock {
+    // SAFETY: all zeroes is a valid flock; the pid must be 0.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
+    (lock.l_start, lock.l_len) = (at, bytes);
+    lock
+}
+
+/// Locks byte `at` of an open file for this open file alone; false if another one has it.
+pub fn try_lock_byte(fd: BorrowedFd<'_>, at: libc::off_t) -> Result<bool> {
+    let lock = byte_lock(libc::F_WRLCK, at, 1);
+    // SAFETY: the struct is live for the call.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        return Ok(true);
+    }
+    let cause = io::Error::last_os_error();
+    match cause.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        _ => Err(Error::os("fcntl(F_OFD_SETLK)", &cause)),
+    }
+}
+
+/// Gives back all bytes that this open file has locked.
+pub fn unlock_bytes(fd: BorrowedFd<'_>) {
+    let lock = byte_lock(libc::F_UNLCK, 0, 0);
+    // SAFETY: as above.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+}
+
+/// Whether another open file has byte `at` locked.
+#[must_use]
+pub fn is_locked(fd: BorrowedFd<'_>, at: libc::off_t) -> bool {
+    let mut lock = byte_lock(libc::F_WRLCK, at, 1);
+    // SAFETY: as above; the kernel writes what is in the way into the struct.
+    let asked = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } == 0;
+    asked && lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
 /// Names the calling thread and binds it to a CPU if asked.
 pub fn settle_thread(name: &std::ffi::CStr, cpu: Option<u32>) {
     // SAFETY: a NUL-terminated name of at most 15 characters for the calling thread.

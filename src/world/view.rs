@@ -5,7 +5,7 @@ use super::config::Config;
 use super::join::{self, Joined};
 use super::liveness::RankState;
 use super::master::Master;
-use super::service;
+use super::presence::Presence;
 use super::shared::{PeerView, Shared};
 use super::sys::Link;
 use super::wire::{Holder, Params};
@@ -19,19 +19,10 @@ use parking_lot::Mutex;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 
-/// One rank of a world.
+/// One rank of a world: the program's handle.
 pub struct World {
-    /// Dropped before the memory that it registers.
-    words_registration: Option<Arc<HostRegistration>>,
-    pub(super) shared: Arc<Shared>,
-    /// Writing end of the life pipe; `None` in a local world and when it has been closed.
-    life: Mutex<Option<OwnedFd>>,
-    /// Barriers that this rank has passed.
-    pub(super) passed: Mutex<u64>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    master: Mutex<Option<Master>>,
+    pub(super) presence: Arc<Presence>,
 }
 
 /// Facts about a rank.
@@ -148,7 +139,7 @@ impl World {
             }
             let registration = register_words(device.as_ref(), &seat.words)?;
             let ids = (seat.rank, seat.generation, seat.world_id);
-            let shared = Shared::new(config, device, ids, Some(seat.control), seat.words, views)?;
+            let shared = Shared::new(config, device, ids, Some((seat.control, seat.locks)), seat.words, views)?;
             Self::finish(shared, registration, Some(seat.life), Some((socket, config.service_cpu)), master)
         };
         built().inspect_err(|_| {
@@ -164,47 +155,42 @@ impl World {
         service: Option<(Link, Option<u32>)>,
         master: Option<Master>,
     ) -> Result<Self> {
-        let shared = Arc::new(shared);
-        let passed = shared.resume_barriers()?;
-        let thread = service.map(|(link, cpu)| service::start(Arc::clone(&shared), link, cpu)).transpose()?;
-        Ok(Self {
-            shared,
-            words_registration,
-            life: Mutex::new(life),
-            passed: Mutex::new(passed),
-            thread: Mutex::new(thread),
-            master: Mutex::new(master),
-        })
+        let presence = Presence::begin(shared, words_registration, life, service, master)?;
+        Ok(Self { presence: Arc::new(presence) })
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.presence.shared
     }
 
     /// Own rank.
     #[must_use]
     pub fn rank(&self) -> u32 {
-        self.shared.rank
+        self.shared().rank
     }
 
     /// What all ranks agreed on.
     #[must_use]
     pub fn params(&self) -> &Params {
-        &self.shared.params
+        &self.shared().params
     }
 
     /// Random name of this world.
     #[must_use]
     pub fn world_id(&self) -> u64 {
-        self.shared.world_id
+        self.shared().world_id
     }
 
     /// Whether the master can be reached. A local world needs none and says yes.
     #[must_use]
     pub fn master_up(&self) -> bool {
-        self.shared.master_up.load(Ordering::Relaxed)
+        self.shared().master_up.load(Ordering::Relaxed)
     }
 
     /// Whether own heap is on huge pages.
     #[must_use]
     pub fn huge_pages(&self) -> bool {
-        let peers = self.shared.peers.lock();
+        let peers = self.shared().peers.lock();
         let own = peers.get(self.rank() as usize).and_then(Option::as_ref);
         own.and_then(|own| own.heap.as_ref()).is_some_and(|heap| heap.huge())
     }
@@ -212,28 +198,28 @@ impl World {
     /// Descriptor that becomes readable when a rank's state changes. It belongs to this value.
     #[must_use]
     pub fn event_fd(&self) -> RawFd {
-        self.shared.changed.as_fd().as_raw_fd()
+        self.shared().changed.as_fd().as_raw_fd()
     }
 
     /// Error that the world's thread ran into, if any.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        self.shared.failure.lock().clone()
+        self.shared().failure.lock().clone()
     }
 
     /// State of a rank.
     pub fn state(&self, rank: u32) -> Result<RankState> {
-        self.shared.check_rank(rank)?;
-        Ok(self.shared.state(rank))
+        self.shared().check_rank(rank)?;
+        Ok(self.shared().state(rank))
     }
 
     /// Facts about a rank.
     pub fn peer(&self, rank: u32) -> Result<PeerInfo> {
-        self.shared.check_rank(rank)?;
-        self.shared.state(rank);
-        let peers = self.shared.peers.lock();
+        self.shared().check_rank(rank)?;
+        self.shared().state(rank);
+        let peers = self.shared().peers.lock();
         // Under the lock, so that state and holder belong together.
-        let state = self.shared.states[rank as usize].load(Ordering::Acquire);
+        let state = self.shared().states[rank as usize].load(Ordering::Acquire);
         let state = RankState::from_code(state);
         Ok(match peers.get(rank as usize).and_then(Option::as_ref) {
             Some(peer) => PeerInfo {
@@ -250,15 +236,17 @@ impl World {
 
     /// The rank that device code knows as `device_rank`.
     pub fn rank_of_device_rank(&self, device_rank: u32) -> Result<u32> {
-        self.shared.check_rank(device_rank)?;
-        let peers = self.shared.peers.lock();
+        self.shared().check_rank(device_rank)?;
+        let peers = self.shared().peers.lock();
         let has_it = |rank: &u32| {
             let peer = peers.get(*rank as usize).and_then(Option::as_ref);
             peer.is_some_and(|p| p.device_rank(*rank) == device_rank)
         };
         // A number that a dead rank had may have gone to a living one.
         let mut found: Vec<u32> = (0..self.params().world_size).filter(has_it).collect();
-        found.sort_by_key(|rank| self.shared.states[*rank as usize].load(Ordering::Acquire) != RankState::Alive.code());
+        found.sort_by_key(|rank| {
+            self.shared().states[*rank as usize].load(Ordering::Acquire) != RankState::Alive.code()
+        });
         match found.first() {
             Some(rank) => Ok(*rank),
             None => crate::bail!(NMC_ERR_NOT_FOUND, "no rank has device_rank {device_rank}"),
@@ -267,8 +255,8 @@ impl World {
 
     /// Address of `bytes` bytes at `offset` in the heap of `rank`, in this process.
     pub fn ptr(&self, rank: u32, offset: u64, bytes: u64) -> Result<u64> {
-        self.shared.check_rank(rank)?;
-        let size = self.shared.params.heap_bytes;
+        self.shared().check_rank(rank)?;
+        let size = self.shared().params.heap_bytes;
         match offset.checked_add(bytes) {
             Some(end) if end <= size => {}
             _ => crate::bail!(
@@ -276,7 +264,7 @@ impl World {
                 "offset {offset} and {bytes} bytes reach past the end of a heap of {size} bytes"
             ),
         }
-        match self.shared.bases[rank as usize].load(Ordering::Acquire) {
+        match self.shared().bases[rank as usize].load(Ordering::Acquire) {
             0 => Err(Error::new(NMC_ERR_PEER_LOST, format!("rank {rank} has no heap at the moment"))),
             base => Ok(base + offset),
         }
@@ -284,8 +272,8 @@ impl World {
 
     /// The rank and offset of an address in one of the heaps.
     pub fn locate(&self, address: u64) -> Result<(u32, u64)> {
-        let size = self.shared.params.heap_bytes;
-        for (base, rank) in self.shared.bases.iter().zip(0u32..) {
+        let size = self.shared().params.heap_bytes;
+        for (base, rank) in self.shared().bases.iter().zip(0u32..) {
             let base = base.load(Ordering::Acquire);
             if base != 0 && (base..base + size).contains(&address) {
                 return Ok((rank, address - base));
@@ -297,22 +285,22 @@ impl World {
     /// Base addresses by rank, and the device address of the same table by device rank (0 without a device).
     #[must_use]
     pub fn base_tables(&self) -> (*const u64, u64) {
-        let device = self.shared.device_table.lock().as_ref().map_or(0, DeviceTable::ptr);
-        (self.shared.bases.as_ptr().cast(), device)
+        let device = self.shared().device_table.lock().as_ref().map_or(0, DeviceTable::ptr);
+        (self.shared().bases.as_ptr().cast(), device)
     }
 
     /// Program word `index` of `rank`: its address here and on the device (0 without a device).
     pub fn word(&self, rank: u32, index: u32) -> Result<(&AtomicU64, u64)> {
-        self.shared.check_rank(rank)?;
-        let words = self.shared.words();
+        self.shared().check_rank(rank)?;
+        let words = self.shared().words();
         let (Some(word), Some(at)) = (words.word(rank, index), words.offset(rank, index)) else {
             crate::bail!(
                 NMC_ERR_INVALID_ARG,
                 "word {index} is not below words_per_rank {}",
-                self.shared.params.words_per_rank
+                self.shared().params.words_per_rank
             );
         };
-        Ok((word, self.words_registration.as_ref().map_or(0, |r| r.device_ptr() + at as u64)))
+        Ok((word, self.presence.words_registration.as_ref().map_or(0, |r| r.device_ptr() + at as u64)))
     }
 
     /// Stores a word when the work before it in `stream` is done.
@@ -322,50 +310,25 @@ impl World {
     }
 
     pub(super) fn device(&self) -> Result<&Arc<Device>> {
-        self.shared.device.as_ref().ok_or_else(|| {
+        self.shared().device.as_ref().ok_or_else(|| {
             Error::new(NMC_ERR_UNSUPPORTED, "the world was joined without a CUDA device (set config.device)")
         })
     }
 
-    /// Leaves in order: waits for this process's GPU work, then tells the others. Idempotent.
+    /// Leaves in order; see [`Presence::finalize`].
     pub fn finalize(&self) -> Result<()> {
-        if self.shared.departed.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        if let Some(device) = &self.shared.device {
-            device.synchronize()?;
-        }
-        self.depart(Farewell::Left);
-        Ok(())
+        self.presence.finalize()
     }
 
-    /// Breaks off at once, without waiting for anything: others see the rank as dying. It is gone when this value is
-    /// dropped, since until then threads of this process may still hold pointers.
+    /// Breaks off at once, without waiting for anything: others see the rank as dying. It is gone when this value and
+    /// whatever was made from it are dropped, since until then threads of this process may still hold pointers.
     pub fn abort(&self) {
-        self.cancel();
-        self.depart(Farewell::Aborted);
+        self.presence.abort();
     }
 
     /// Makes calls that wait return `NMC_ERR_CANCELLED`.
     pub fn cancel(&self) {
-        self.shared.cancelled.store(true, Ordering::SeqCst);
-        self.shared.ring();
-    }
-
-    fn depart(&self, how: Farewell) {
-        if !self.shared.departed.swap(true, Ordering::SeqCst) {
-            if how == Farewell::Left {
-                // A thread at a barrier gives up soon; it must not arrive for whoever takes the rank.
-                self.shared.ring();
-                drop(self.passed.lock());
-            }
-            self.shared.words().say_farewell(self.shared.rank, self.shared.generation, how);
-            if how == Farewell::Left {
-                // The order matters: who sees the end of the pipe finds the word.
-                self.life.lock().take();
-            }
-            self.shared.ring();
-        }
+        self.shared().cancel();
     }
 
     /// The world as text, for people.
@@ -398,25 +361,10 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        if let Err(error) = self.finalize() {
-            log::emit(log::WARN, || format!("world: leaving: {error}"));
-            self.depart(Farewell::Aborted);
-        }
-        self.shared.stop.signal();
-        if let Some(thread) = self.thread.lock().take() {
-            let _ = thread.join();
-        }
-        let hosted = self.master.lock().take();
-        if hosted.is_none() && self.shared.control.is_some() && !self.master_up() {
-            // A master that was killed left its socket. Whoever leaves cleans up, if nobody serves by now.
-            self.shared.place.sweep();
-        }
-        drop(hosted);
-        self.life.lock().take();
-        let (words, rank, generation) = (self.shared.words(), self.shared.rank, self.shared.generation);
-        if self.shared.control.is_none() && words.farewell(rank, generation) == Farewell::Aborted {
-            // Nobody watches the ranks of a local world: that an aborted one has ended is said.
-            words.say_farewell(rank, generation, Farewell::Ended);
+        let held = self.presence.held_by();
+        if !held.is_empty() {
+            let rank = self.rank();
+            log::emit(log::INFO, || format!("rank {rank} leaves when its {} is destroyed", held.join(" and its ")));
         }
     }
 }

@@ -115,6 +115,8 @@ message_structs! {
         pub missing: Vec<u32>,
         /// The receiver's rank, if its former holder is not gone yet.
         pub dying: Vec<u32>,
+        /// Ranks of a former world that live and have not reported.
+        pub living: Vec<u32>,
     }
     /// Rank to master: this is my heap. Descriptors: the heap's, if its route has one.
     pub struct Offer {
@@ -282,7 +284,7 @@ mod tests {
             Message::Reject(Reject { status: -9, message: "größer".into() }),
             Message::Welcome(Welcome { world_id: 1, rank: 2, generation: 3, adopt: vec![heap.clone()] }),
             Message::Offer(Offer { heap }),
-            Message::Waiting(Waiting { missing: vec![1, 3], dying: vec![2] }),
+            Message::Waiting(Waiting { missing: vec![1, 3], dying: vec![2], living: vec![0] }),
             Message::Roster(Roster { world_id: 1, peers: vec![peer.clone(), peer.clone()] }),
             Message::Reattach(Reattach { world_id: 1, params, rank: 2, generation: 3, peers: vec![peer] }),
         ]

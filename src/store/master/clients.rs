@@ -3,8 +3,46 @@
 use super::*;
 
 impl Master {
+    /// The place of a client as it is now.
+    #[must_use]
+    pub fn place_of(&self, number: u32) -> ClientId {
+        let generation = self.map.view().client(number).map_or(0, |entry| entry.generation.load(Relaxed));
+        ClientId { number, generation }
+    }
+
+    /// Whether a place is its client's still; it may be leaving.
+    #[must_use]
+    pub fn has_place(&self, client: ClientId) -> bool {
+        client.generation & 1 == 1 && self.place_of(client.number) == client
+    }
+
+    /// Whether a client is attached.
+    #[must_use]
+    pub fn is_attached(&self, client: ClientId) -> bool {
+        self.has_place(client) && self.clients.get(client.number as usize) == Some(&Client::Attached)
+    }
+
+    /// The clients that have a place: attached, or leaving.
+    #[must_use]
+    pub fn entered(&self) -> Vec<ClientId> {
+        let places = (0..u32::try_from(self.clients.len()).unwrap_or(0)).map(|number| self.place_of(number));
+        places.filter(|client| self.has_place(*client)).collect()
+    }
+
+    /// Who a client said to be.
+    #[must_use]
+    pub fn info_of(&self, client: ClientId) -> Option<ClientInfo> {
+        let entry = self.map.view().client(client.number)?;
+        Some(ClientInfo {
+            pid: entry.pid.load(Relaxed),
+            start_time: entry.start_time.load(Relaxed),
+            rank: entry.rank.load(Relaxed),
+            rank_generation: entry.rank_generation.load(Relaxed),
+        })
+    }
+
     /// Gives a client a pin block.
-    pub fn attach(&mut self, info: &ClientInfo) -> Result<u32> {
+    pub fn attach(&mut self, info: &ClientInfo) -> Result<ClientId> {
         let map = Arc::clone(&self.map);
         let view = map.view();
         self.look_at_leaving(view);
@@ -12,43 +50,65 @@ impl Master {
             crate::bail!(NMC_ERR_LIMIT, "all {} places for clients are taken", self.clients.len());
         };
         self.clients[client] = Client::Attached;
-        let client = u32::try_from(client).unwrap_or(0);
-        if let Some(entry) = view.client(client) {
+        let number = u32::try_from(client).unwrap_or(0);
+        if let Some(entry) = view.client(number) {
             entry.pid.store(info.pid, Relaxed);
             entry.start_time.store(info.start_time, Relaxed);
             entry.rank.store(info.rank, Relaxed);
             entry.rank_generation.store(info.rank_generation, Relaxed);
             entry.generation.store((entry.generation.load(Relaxed) + 1) | 1, Release);
         }
-        Ok(client)
+        Ok(self.place_of(number))
     }
 
-    /// Clients that are entered for an earlier holder of a rank. It is given to another process only when its former
-    /// holder is gone: so are they.
-    pub fn former(&self, rank: u32, generation: u64) -> Result<Vec<u32>> {
-        let view = self.map.view();
-        let is_former = |client: &u32| {
-            view.client(*client).is_some_and(|entry| {
-                entry.rank.load(Relaxed) == rank && entry.rank_generation.load(Relaxed) < generation
-            })
-        };
-        Ok(self.attached().into_iter().filter(is_former).collect())
+    /// What a new client of a rank's holder takes the place of. Clients of earlier holders are gone: a rank is given to
+    /// another process only when nothing is left of its former holder. One of the same holder has closed while nobody
+    /// listened, or never heard that it was taken in: a holder has one client at a time.
+    pub fn supersede(&mut self, info: &ClientInfo) -> Result<()> {
+        for client in self.entered() {
+            let Some(other) = self.info_of(client).filter(|other| other.rank == info.rank) else { continue };
+            match other.rank_generation.cmp(&info.rank_generation) {
+                std::cmp::Ordering::Less => self.client_gone(client)?,
+                std::cmp::Ordering::Equal => self.detach(client)?,
+                std::cmp::Ordering::Greater => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Clients that closed while nobody listened leave now.
+    pub fn heed_last_words(&mut self) -> Result<()> {
+        for client in self.entered() {
+            let word = self.map.view().last_word(client.number).map_or(0, |word| word.load(Acquire));
+            if word == client.generation {
+                self.detach(client)?;
+            }
+        }
+        Ok(())
     }
 
     /// A client leaves in order: it writes nothing any more, and has unpinned what no stream holds.
-    pub fn detach(&mut self, client: u32) -> Result<()> {
+    pub fn detach(&mut self, client: ClientId) -> Result<()> {
+        if !self.is_attached(client) {
+            return Ok(());
+        }
         let map = Arc::clone(&self.map);
         let view = map.view();
-        self.end_plans(view, client, &[])?;
-        if let Some(state) = self.clients.get_mut(client as usize) {
+        self.end_plans(view, client.number, &[])?;
+        if let Some(state) = self.clients.get_mut(client.number as usize) {
             *state = Client::Leaving;
         }
         self.look_at_leaving(view);
         Ok(())
     }
 
-    /// Provably nothing of a client is left: its pins end, and what it was writing is given up.
-    pub fn client_gone(&mut self, client: u32) -> Result<()> {
+    /// Provably nothing of a client is left: its pins end, and what it was writing is given up. A place that somebody else
+    /// has by now is left alone.
+    pub fn client_gone(&mut self, client: ClientId) -> Result<()> {
+        if !self.has_place(client) {
+            return Ok(());
+        }
+        let client = client.number;
         let map = Arc::clone(&self.map);
         let view = map.view();
         self.end_plans(view, client, &[])?;
@@ -112,5 +172,90 @@ impl Master {
             self.count_of(view, index);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may")]
+    use super::*;
+    use crate::base::Deadline;
+    use std::time::Duration;
+
+    fn master() -> Master {
+        let config = crate::store::Config { page_bytes: 4096, ..crate::store::Config::default() };
+        let params = config.params(2, 16 * 4096).unwrap();
+        let map = Map::create(&params, &Deadline::after(Duration::from_secs(60))).unwrap();
+        Master::new(Arc::new(map))
+    }
+
+    fn holder(rank_generation: u64) -> ClientInfo {
+        ClientInfo { pid: 1, start_time: 2, rank: 1, rank_generation }
+    }
+
+    fn pin(master: &Master, client: ClientId) -> u64 {
+        let (high_water, slots) = master.map().view().pins(client.number).unwrap();
+        high_water.store(1, Relaxed);
+        slots[0].store(object::pin_word(3, 4), Relaxed);
+        slots[0].load(Relaxed)
+    }
+
+    fn pinned(master: &Master, client: ClientId) -> u64 {
+        master.map().view().pins(client.number).unwrap().1[0].load(Relaxed)
+    }
+
+    /// What is noticed late about a client that is gone does not end the next one with its number.
+    #[test]
+    fn a_place_is_not_lost_with_its_former_holder() {
+        let mut master = master();
+        let old = master.attach(&holder(1)).unwrap();
+        master.client_gone(old).unwrap();
+        let new = master.attach(&holder(2)).unwrap();
+        assert_eq!(new.number, old.number, "the number is used again");
+        let word = pin(&master, new);
+        master.client_gone(old).unwrap();
+        master.detach(old).unwrap();
+        assert_eq!((pinned(&master, new), master.is_attached(new)), (word, true));
+        // Control: by number alone, the living one is the one that goes.
+        let by_number = master.place_of(old.number);
+        master.client_gone(by_number).unwrap();
+        assert_eq!((pinned(&master, new), master.is_attached(new)), (0, false));
+    }
+
+    /// Whoever comes anew for a rank takes the place of what its holder left; what a stream still has to unpin stays.
+    #[test]
+    fn a_new_client_supersedes_that_of_the_same_holder_and_ends_those_of_former_ones() {
+        let mut master = master();
+        let lost = master.attach(&holder(1)).unwrap();
+        master.supersede(&holder(1)).unwrap();
+        assert!(!master.has_place(lost));
+        let streams = master.attach(&holder(1)).unwrap();
+        let word = pin(&master, streams);
+        master.supersede(&holder(1)).unwrap();
+        assert!(master.has_place(streams) && !master.is_attached(streams), "it waits for its stream");
+        assert_eq!(pinned(&master, streams), word);
+        master.supersede(&holder(2)).unwrap();
+        assert!(!master.has_place(streams), "nothing is left of the former holder");
+        let later = master.attach(&holder(3)).unwrap();
+        master.supersede(&holder(2)).unwrap();
+        assert!(master.is_attached(later), "what an earlier holder says does not end a later one");
+    }
+
+    /// A client that closed while there was no master is found by the next one; a word of an earlier turn says nothing.
+    #[test]
+    fn a_last_word_ends_the_place_that_it_names() {
+        let mut master = master();
+        let first = master.attach(&holder(1)).unwrap();
+        let map = Arc::clone(master.map());
+        map.view().last_word(first.number).unwrap().store(first.generation, Relaxed);
+        master.heed_last_words().unwrap();
+        assert!(!master.has_place(first));
+        let second = master.attach(&holder(1)).unwrap();
+        master.heed_last_words().unwrap();
+        assert!(master.is_attached(second), "the word was the first one's");
+        map.view().last_word(second.number).unwrap().store(second.generation, Relaxed);
+        drop(master);
+        let master = Master::take_over(map).unwrap();
+        assert!(!master.has_place(second));
     }
 }

@@ -4,6 +4,7 @@
 
 mod clients;
 mod fate;
+mod heaps;
 mod namespaces;
 mod numbers;
 mod plans;
@@ -117,6 +118,15 @@ pub struct ClientInfo {
     pub rank: u32,
     /// Generation of that rank.
     pub rank_generation: u64,
+}
+
+/// A client's place: its number, and how often that was given out. A number alone would be the next holder's, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClientId {
+    /// Number of the pin block.
+    pub number: u32,
+    /// Generation of the place; odd while somebody has it.
+    pub generation: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,23 +24,6 @@ impl Master {
         }
     }
 
-    /// Generation of a client's place; odd while somebody has it.
-    #[must_use]
-    pub fn generation_of(&self, client: u32) -> u64 {
-        self.map.view().client(client).map_or(0, |entry| entry.generation.load(Relaxed))
-    }
-
-    /// Whether a client is the one that `info` describes.
-    #[must_use]
-    pub fn is_client(&self, client: u32, info: &ClientInfo) -> bool {
-        self.is_attached(client)
-            && self.map.view().client(client).is_some_and(|entry| {
-                entry.pid.load(Relaxed) == info.pid
-                    && entry.start_time.load(Relaxed) == info.start_time
-                    && entry.rank.load(Relaxed) == info.rank
-            })
-    }
-
     fn publish_rank(&self, owner: u32) {
         let view = self.map.view();
         let (Some(rank), Some(counters)) = (self.ranks.get(owner as usize), view.rank(owner)) else { return };
@@ -54,18 +37,6 @@ impl Master {
         counters.limbo_bytes.store(rank.limbo, Relaxed);
         counters.free_runs.store(frag.free_runs.into(), Relaxed);
         counters.largest_free_bytes.store(u64::from(frag.largest_run) * page, Relaxed);
-    }
-
-    /// Whether a client with this number is attached.
-    #[must_use]
-    pub fn is_attached(&self, client: u32) -> bool {
-        self.clients.get(client as usize) == Some(&Client::Attached)
-    }
-
-    /// Numbers of the clients that are attached.
-    #[must_use]
-    pub fn attached(&self) -> Vec<u32> {
-        (0..u32::try_from(self.clients.len()).unwrap_or(0)).filter(|c| self.is_attached(*c)).collect()
     }
 
     /// A picture of the heaps, for people.

@@ -27,6 +27,7 @@ impl Master {
             Some(rank) => crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is not below the world size {}", p.world_size),
             None => u32::try_from(hash % u64::from(p.world_size)).unwrap_or(0),
         };
+        self.check_heap(view, owner)?;
         let pages = bytes.div_ceil(p.page_bytes.into());
         let Some(pages) = u32::try_from(pages).ok().filter(|n| *n <= p.pages()) else {
             self.refused(view, owner);

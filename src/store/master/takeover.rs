@@ -84,6 +84,7 @@ impl Master {
         object::settle();
         master.sweep_limbo(view, usize::MAX);
         reach("takeover.swept");
+        master.heed_last_words()?;
         master.count_all();
         master.publish_counters();
         Ok(master)
