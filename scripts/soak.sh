@@ -9,6 +9,7 @@ kills=${KILLS:-200}
 operations=${STORE_OPERATIONS:-10000000}
 reads=${STORE_READS:-50000000}
 crashes=${STORE_CRASHES:-2000}
+changes=${STORE_CHANGES:-2000}
 late=${STORE_LATE:-500}
 ep_cases=${EP_CASES:-1000}
 ep_steps=${EP_STEPS:-100000}
@@ -39,8 +40,8 @@ cargo build --release --locked --quiet --lib --features crash-points --target-di
 mkdir -p "$out/plain" "$out/crash"
 ln -sf "$PWD/target/release/libnanomc.so" "$out/plain/libnanomc.so.0"
 ln -sf "$PWD/target/crash/release/libnanomc.so" "$out/crash/libnanomc.so.0"
-for program in model tearing late crash; do
-  lib=$([ "$program" = crash ] && echo crash || echo plain)
+for program in model tearing late crash changes; do
+  lib=$(case "$program" in crash | changes) echo crash ;; *) echo plain ;; esac)
   clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/store/$program.cpp" -o "$out/$program" \
     "$out/$lib/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/$lib"
 done
@@ -56,6 +57,8 @@ done
 "$out/tearing" "$reads" "$seed"
 "$out/late" "$late" "$seed"
 "$out/crash" "$crashes" "$seed" 20
+"$out/changes" $((changes / 2)) "$seed" points
+"$out/changes" $((changes / 2)) "$seed" external points
 "$out/ep_exchange" "$ep_cases" "$seed" 20
 "$out/ep_processes" $((ep_cases / 10)) "$seed"
 "$out/ep_steps" "$ep_steps" "$seed"
