@@ -383,6 +383,11 @@
 #define NMC_WAIT_APPEAR 1
 
 /**
+ * Completions of one client that wait to be taken. When there are more, the oldest go.
+ */
+#define NMC_MAX_COMPLETIONS 65536
+
+/**
  * bfloat16.
  */
 #define NMC_EP_BF16 0
@@ -1371,9 +1376,10 @@ typedef struct nmc_completion_t {
    */
   int32_t status;
   /**
-   * Zero.
+   * How many completions that came just before this one are gone, since more than `NMC_MAX_COMPLETIONS` waited; mostly 0.
+   * If it is not, look at the keys that the program still waits for (`nmc_store_exists_batch`), or watch them again.
    */
-  uint32_t reserved;
+  uint32_t lost;
 } nmc_completion_t;
 
 /**
@@ -3200,7 +3206,7 @@ nmc_status_t nmc_store_cancel(struct nmc_store_t *store);
 /**
  * Watches a key: when the object can be read, or will not become so, a completion with `token` is queued and the
  * descriptor of `nmc_store_event_fd` becomes readable. `flags` as in `nmc_store_wait_ready`. The library runs a thread
- * while keys are watched.
+ * while keys are watched; 65,536 keys can be watched at a time.
  *
  * Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_OS`.
  */
@@ -3210,7 +3216,9 @@ nmc_status_t nmc_store_watch(struct nmc_store_t *store,
                              uint64_t token);
 
 /**
- * Takes queued completions, at most `capacity`; stores their number in `*n`.
+ * Takes queued completions, the oldest first, at most `capacity`; stores their number in `*n`. At most
+ * `NMC_MAX_COMPLETIONS` wait: when nobody takes them the oldest go, and `lost` of the next one that is taken, of that one
+ * alone, tells how many did.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
  */

@@ -158,7 +158,7 @@ int main(void) {
   STRUCT(nmc_completion_t);
   FIELD(nmc_completion_t, token);
   FIELD(nmc_completion_t, status);
-  FIELD(nmc_completion_t, reserved);
+  FIELD(nmc_completion_t, lost);
 
   STRUCT(nmc_retry_hint_t);
   FIELD(nmc_retry_hint_t, retry_after_us);

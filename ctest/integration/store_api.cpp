@@ -2,6 +2,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <set>
@@ -485,9 +486,16 @@ std::map<uint64_t, nmc_status_t> completed(nmc_store_t* store, size_t n) {
   return found;
 }
 
+// Threads of this process.
+long threads() {
+  using Tasks = std::filesystem::directory_iterator;
+  return std::distance(Tasks("/proc/self/task"), Tasks());
+}
+
 void watching() {
   promise("watched_keys_become_completions_and_the_descriptor_tells");
   Embedded store;
+  const long without_watches = threads();
   int32_t fd = -1;
   OK(nmc_store_event_fd(store, &fd));
   CHECK(fd >= 0 && !readable(fd));
@@ -521,6 +529,30 @@ void watching() {
              nmc_status_name(found[2 * round + 1]));
       break;
     }
+  }
+
+  promise("completions_that_nobody_takes_do_not_pile_up_and_the_gap_is_told_once");
+  constexpr uint64_t more = 1000, all = NMC_MAX_COMPLETIONS + more;
+  for (uint64_t token = 0; token < all;) {
+    const nmc_status_t status = nmc_store_watch(store, slice_of("ready"), 0, token);
+    if (status != NMC_ERR_LIMIT) OK(status), ++token;  // more are watched than the thread has looked at
+  }
+  for (const double deadline = seconds_now() + 60; seconds_now() < deadline && threads() > without_watches;) {
+    sleep_ms(5);  // the thread that looks at watched keys ends when it is through
+  }
+  uint64_t lost = 0, gaps = 0, taken = 0, last = 0;
+  for (const double deadline = seconds_now() + 60; last != all - 1 && seconds_now() < deadline;) {
+    nmc_completion_t batch[64];
+    size_t n = 0;
+    OK(nmc_store_completions(store, batch, 64, &n));
+    for (size_t i = 0; i < n; ++i) {
+      lost += batch[i].lost, gaps += batch[i].lost != 0, ++taken, last = batch[i].token;
+      CHECK(batch[i].status == NMC_OK && last == taken + lost - 1);  // in order, and nothing is gone that is not told
+    }
+  }
+  if (!CHECK(taken == NMC_MAX_COMPLETIONS && lost == more && gaps == 1 && !readable(fd))) {
+    printf("     %llu taken, %llu lost in %llu gaps\n", static_cast<unsigned long long>(taken),
+           static_cast<unsigned long long>(lost), static_cast<unsigned long long>(gaps));
   }
 
   promise("a_store_can_be_destroyed_while_keys_are_watched");

@@ -376,6 +376,107 @@ void pointers() {
   OK(nmc_store_get_range(store, key, 5000, buffer.data(), 0));  // nothing, from the end
 }
 
+// Whether the last error speaks of all these.
+bool says(std::initializer_list<const char*> words) {
+  const std::string text = nmc_last_error_message();
+  for (const char* word : words) {
+    if (text.find(word) == std::string::npos) return printf("     \"%s\" has no %s\n", text.c_str(), word), false;
+  }
+  return true;
+}
+
+void ranges() {
+  promise("memory_that_cannot_be_is_refused_before_anything_is_touched_and_the_message_has_the_numbers");
+  Embedded store;
+  const std::string value = value_of(1, 5000);
+  OK(put(store, "k", value));
+  const nmc_slice_t key = slice_of("k"), fresh = slice_of("fresh");
+  Guarded buffer(5000);
+  constexpr size_t half = size_t{1} << 63;
+  struct Rows {
+    size_t rows, row_bytes, stride;
+    const char* number;
+  };
+  // Strides that leave the address space, come round to where they began, or take for ever.
+  for (const Rows& r : {Rows{2, 1, half, "9223372036854775808"}, Rows{2, 8, SIZE_MAX, "18446744073709551615"},
+                        Rows{3, 1, half, "9223372036854775808"}, Rows{SIZE_MAX, 0, 1, "18446744073709551615"},
+                        Rows{2, 1, half - 4096, "9223372036854771712"}, Rows{1, half, half, "9223372036854775808"},
+                        Rows{SIZE_MAX, 1, 1, "18446744073709551615"}}) {
+    GIVES(nmc_store_put_strided(store, fresh, value.data(), r.rows, r.row_bytes, r.stride, nullptr), NMC_ERR_INVALID_ARG);
+    CHECK(says({r.number, "address space"}));
+    GIVES(nmc_store_get_strided(store, key, 0, buffer.data(), r.rows, r.row_bytes, r.stride), NMC_ERR_INVALID_ARG);
+    CHECK(says({r.number, "address space"}) && buffer.untouched());
+  }
+  // No bytes, however many rows.
+  OK(nmc_store_put_strided(store, slice_of("empty"), value.data(), SIZE_MAX, 0, 0, nullptr));
+  OK(nmc_store_get_strided(store, slice_of("empty"), 0, buffer.data(), SIZE_MAX, 0, 0));
+  OK(nmc_store_get_strided(store, slice_of("empty"), 0, nullptr, 1000, 0, 8));
+
+  char* const last = reinterpret_cast<char*>(UINTPTR_MAX - 100);
+  nmc_slice_t wrong[2] = {slice_of("x"), {last, 200}};
+  nmc_buffer_t into[2] = {{buffer.data(), 1}, {last, 200}};
+  GIVES(nmc_store_put(store, fresh, last, 200, nullptr), NMC_ERR_INVALID_ARG);
+  CHECK(says({"200", "address space"}));
+  GIVES(nmc_store_put_slices(store, fresh, wrong, 2, nullptr), NMC_ERR_INVALID_ARG);
+  CHECK(says({"slice 1", "200", "address space"}));
+  nmc_slice_t keys[2] = {fresh, slice_of("other")};
+  nmc_status_t statuses[2];
+  GIVES(nmc_store_put_batch(store, keys, wrong, 2, nullptr, statuses), NMC_ERR_INVALID_ARG);
+  CHECK(statuses[0] == NMC_OK && statuses[1] == NMC_ERR_INVALID_ARG && state_of(store, "other") == NMC_OBJECT_ABSENT);
+  OK(nmc_store_remove(store, fresh));
+  GIVES(nmc_store_get(store, key, last, SIZE_MAX, nullptr), NMC_ERR_INVALID_ARG);
+  CHECK(says({"5000", "address space"}));
+  GIVES(nmc_store_get_into(store, key, last, 5000), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_store_get_range(store, key, 0, last, 200), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_store_get_slices(store, key, 0, into, 2, nullptr), NMC_ERR_INVALID_ARG);
+  CHECK(says({"slice 1", "200", "address space"}) && buffer.untouched());
+  const nmc_slice_t both[2] = {key, key};
+  const nmc_buffer_t places[2] = {{last, 5000}, {buffer.data(), 5000}};
+  GIVES(nmc_store_get_into_batch(store, both, places, 2, statuses), NMC_ERR_INVALID_ARG);
+  CHECK(statuses[0] == NMC_ERR_INVALID_ARG && statuses[1] == NMC_OK && buffer.text() == value);
+  // Arrays of the caller.
+  size_t n = 0;
+  uint32_t state = 0;
+  const auto* const far = reinterpret_cast<const nmc_slice_t*>(UINTPTR_MAX - 15);
+  for (size_t count : {size_t{2}, size_t{1} << 40, SIZE_MAX / 16, SIZE_MAX}) {
+    GIVES(nmc_store_match_prefix(store, far, count, &n), NMC_ERR_INVALID_ARG);
+    CHECK(says({std::to_string(count).c_str()}));
+    GIVES(nmc_store_exists_batch(store, far, count, &state), NMC_ERR_INVALID_ARG);
+    GIVES(nmc_store_put_slices(store, fresh, far, count, nullptr), NMC_ERR_INVALID_ARG);
+  }
+  CHECK(state_of(store, "fresh") == NMC_OBJECT_ABSENT && get(store, "k") == value);
+
+  promise("the_message_says_what_is_wrong_and_the_true_numbers");
+  GIVES(nmc_store_get(store, key, nullptr, 10, &n), NMC_ERR_INVALID_ARG);
+  CHECK(says({"buffer is NULL", "10"}) && strstr(nmc_last_error_message(), "text") == nullptr);
+  GIVES(nmc_store_get_into(store, key, nullptr, 5000), NMC_ERR_INVALID_ARG);
+  CHECK(says({"NULL", "5000"}));
+  GIVES(nmc_store_get_strided(store, key, 0, nullptr, 50, 100, 100), NMC_ERR_INVALID_ARG);
+  CHECK(says({"NULL", "50 rows of 100"}));
+  GIVES(nmc_store_exists(store, {"k", SIZE_MAX}, &state), NMC_ERR_INVALID_ARG);
+  CHECK(says({"18446744073709551615"}));
+  GIVES(nmc_store_exists(store, {"k", size_t{5} << 32}, &state), NMC_ERR_INVALID_ARG);
+  CHECK(says({"21474836480"}));
+  GIVES(nmc_store_put(store, fresh, value.data(), size_t{5} << 32, nullptr), NMC_ERR_NO_SPACE);
+  CHECK(says({"21474836480"}));
+  // A miss: made when it is asked for, and of this key.
+  GIVES(nmc_store_get(store, slice_of("no\nsuch"), buffer.data(), 5000, &n), NMC_ERR_NOT_FOUND);
+  const std::string first = nmc_last_error_message();
+  CHECK(says({"no object", "\"no\\nsuch\""}) && first == nmc_last_error_message());
+  const std::string shown(48, 'a'), cut(49, 'a');
+  GIVES(nmc_store_touch(store, slice_of(shown.c_str())), NMC_ERR_NOT_FOUND);
+  CHECK(says({("\"" + shown + "\"").c_str()}));
+  GIVES(nmc_store_get_into(store, slice_of(cut.c_str()), buffer.data(), 5000), NMC_ERR_NOT_FOUND);
+  CHECK(says({("\"" + shown + "...\"").c_str()}));
+  const nmc_slice_t some[3] = {key, slice_of("first"), slice_of("second")};
+  const nmc_buffer_t rooms[3] = {{buffer.data(), 5000}, {buffer.data(), 5000}, {buffer.data(), 5000}};
+  GIVES(nmc_store_get_into_batch(store, some, rooms, 3, nullptr), NMC_ERR_NOT_FOUND);
+  CHECK(says({"\"first\""}));
+  nmc_view_t views[3];
+  GIVES(nmc_store_pin_batch(store, some, 3, views, nullptr, nullptr), NMC_ERR_NOT_FOUND);
+  CHECK(says({"\"first\""}) && views[0].epoch == 0);
+}
+
 void texts() {
   promise("text_that_does_not_fit_is_cut_and_the_size_is_told");
   Embedded store;
@@ -568,6 +669,7 @@ int main() {
   configs();
   keys();
   pointers();
+  ranges();
   texts();
   plans_and_views();
   batches();

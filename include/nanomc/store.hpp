@@ -605,7 +605,8 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
   Result<void> try_watch(Bytes key, uint64_t token, Wait wait = Wait::written) const {
     return detail::done(nmc_store_watch(get(), key, static_cast<uint32_t>(wait), token));
   }
-  /// Takes what is queued, at most `most`.
+  /// Takes what is queued, the oldest first, at most `most`. `lost` of one tells how many just before it are gone, since
+  /// nobody took them and more than `NMC_MAX_COMPLETIONS` waited.
   Result<std::vector<nmc_completion_t>> try_completions(size_t most = 64) const {
     std::vector<nmc_completion_t> taken(most);
     size_t n = 0;

@@ -50,7 +50,7 @@ pub fn table() -> String {
         nmc_view_t { data, data_device, bytes, epoch, ready_pages, n_extents, owner_rank, page_bytes, index, slot, nonce }
         nmc_extent_t { ptr, device_ptr, bytes }
         nmc_buffer_t { ptr, len }
-        nmc_completion_t { token, status, reserved }
+        nmc_completion_t { token, status, lost }
         nmc_retry_hint_t { retry_after_us, free_bytes, largest_free_bytes, waiting_bytes, ready_count }
         nmc_store_rank_stats_t { bytes_used, bytes_total, ready_count, writing_count, evict_count, oom_count, evict_in_use_retry, stuck_put_reclaimed, quarantined_bytes, limbo_bytes, free_runs, largest_free_bytes }
         nmc_store_stats_t { struct_size, n_ranks, total, t_plan_us, bytes_tx, bytes_rx, puts, bytes_written, get_hits, get_misses, bytes_read, hit_permille, put_p50_ns, put_p99_ns, get_p50_ns, get_p99_ns, metadata_bytes, master_bytes, master_up }

@@ -155,20 +155,16 @@ fn no_run(state: &mut State, count: u32) -> nmc_status_t {
     // Too many for what is free needs no look at how it lies.
     let free = state.blocks.free();
     let largest = if count > free { free } else { state.blocks.largest_run() };
-    let tell = |[count, free, largest]: [u32; 3]| match count {
+    let tell = |[count, free, largest]: [u64; 3]| match count {
         _ if count > free => format!("{count} blocks are wanted, but only {free} are free"),
         _ => format!("a run of {count} blocks does not fit: {free} are free, but at most {largest} in one run"),
     };
-    remember_untold(NMC_ERR_NO_SPACE, tell, [count, free, largest])
+    remember_untold(NMC_ERR_NO_SPACE, tell, [count, free, largest].map(u64::from))
 }
 
 fn too_many(count: usize, state: &State) -> nmc_status_t {
-    let tell = |[count, free, _]: [u32; 3]| match count {
-        u32::MAX => format!("more than 4294967294 blocks are wanted, but only {free} are free"),
-        _ => format!("{count} blocks are wanted, but only {free} are free"),
-    };
-    let count = u32::try_from(count).unwrap_or(u32::MAX);
-    remember_untold(NMC_ERR_NO_SPACE, tell, [count, state.blocks.free(), 0])
+    let tell = |[count, free, _]: [u64; 3]| format!("{count} blocks are wanted, but only {free} are free");
+    remember_untold(NMC_ERR_NO_SPACE, tell, [count as u64, state.blocks.free().into(), 0])
 }
 
 /// Makes an allocator with all blocks free and puts a handle into `*out_blocks`.
@@ -273,10 +269,11 @@ pub unsafe extern "C" fn nmc_blocks_extend(
         }
         with(blocks, |state| {
             if !state.blocks.extend_run(old, more)? {
-                let tell = |[more, end, free]: [u32; 3]| {
+                let tell = |[more, end, free]: [u64; 3]| {
                     format!("the {more} blocks from {end} on are not all free, of which there are {free}")
                 };
-                return Ok(remember_untold(NMC_ERR_NO_SPACE, tell, [more, old.first + old.count, state.blocks.free()]));
+                let numbers = [more, old.first + old.count, state.blocks.free()].map(u64::from);
+                return Ok(remember_untold(NMC_ERR_NO_SPACE, tell, numbers));
             }
             slot.write(to_c(Run { first: old.first, count: old.count + more }));
             Ok(NMC_OK)

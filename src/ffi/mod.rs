@@ -33,7 +33,8 @@ pub mod world;
 pub mod world_types;
 
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_INTERNAL, NMC_OK, nmc_status_t};
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND, NMC_OK, nmc_status_t};
+use crate::store::master::{SHOWN, not_found};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -46,22 +47,39 @@ thread_local! {
 
 /// An error whose text is made when somebody asks for it: for those that are a normal outcome of a fast call.
 #[derive(Clone, Copy)]
-struct Untold {
-    tell: fn([u32; 3]) -> String,
-    numbers: [u32; 3],
+enum Untold {
+    Numbers {
+        tell: fn([u64; 3]) -> String,
+        numbers: [u64; 3],
+    },
+    /// There is no object with a key that begins like this: as much as a message shows, and a byte that says there is more.
+    Missing {
+        head: [u8; SHOWN + 1],
+        len: usize,
+    },
 }
 
 /// Keeps an error for `nmc_last_error_message`, with the numbers for its text.
 #[inline]
-pub(crate) fn remember_untold(status: nmc_status_t, tell: fn([u32; 3]) -> String, numbers: [u32; 3]) -> nmc_status_t {
-    let _ = UNTOLD.try_with(|untold| untold.set(Some(Untold { tell, numbers })));
+pub(crate) fn remember_untold(status: nmc_status_t, tell: fn([u64; 3]) -> String, numbers: [u64; 3]) -> nmc_status_t {
+    let _ = UNTOLD.try_with(|untold| untold.set(Some(Untold::Numbers { tell, numbers })));
     status
+}
+
+/// Keeps the error for a key that is not there.
+pub(crate) fn remember_missing(key: &[u8]) -> nmc_status_t {
+    let (mut head, len) = ([0; SHOWN + 1], key.len().min(SHOWN + 1));
+    head[..len].copy_from_slice(&key[..len]);
+    let _ = UNTOLD.try_with(|untold| untold.set(Some(Untold::Missing { head, len })));
+    NMC_ERR_NOT_FOUND
 }
 
 /// Makes the text of an error that was only kept.
 fn tell() {
-    if let Ok(Some(Untold { tell, numbers })) = UNTOLD.try_with(Cell::take) {
-        store_text(&tell(numbers));
+    match UNTOLD.try_with(Cell::take) {
+        Ok(Some(Untold::Numbers { tell, numbers })) => store_text(&tell(numbers)),
+        Ok(Some(Untold::Missing { head, len })) => store_text(&not_found(&head[..len]).message),
+        Ok(None) | Err(_) => {}
     }
 }
 

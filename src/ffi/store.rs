@@ -6,14 +6,13 @@ use super::store_types::{
     NMC_OBJECT_ABSENT, NMC_OBJECT_READY, NMC_OBJECT_WRITING, embedded_world, keep, nmc_buffer_t, nmc_put_options_t,
     nmc_store_config_t, parse_options, parse_store,
 };
-use super::text::check_buffer;
 use super::world::nmc_world_t;
-use super::{guard, guard_status, optional_out, out};
+use super::{guard, guard_status, optional_out, out, remember_missing};
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_INVALID_ARG, NMC_NOT_READY, NMC_OK, nmc_status_t};
+use crate::base::status::{NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_NOT_READY, NMC_OK, nmc_status_t};
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
-use crate::store::master::{check_key, not_found};
+use crate::store::master::{bad_key, check_key};
 use crate::store::read::Look;
 use crate::world::World;
 use std::ffi::c_void;
@@ -59,10 +58,18 @@ pub(super) unsafe fn key_of<'a>(key: nmc_slice_t) -> Result<&'a [u8]> {
     if key.ptr.is_null() {
         return Err(bad_key_pointer(key.len));
     }
+    if key.len > isize::MAX.unsigned_abs() {
+        return Err(bad_key(key.len));
+    }
     // SAFETY: non-null; the caller promises the bytes. Lengths above the limit are refused before they are read.
-    let bytes = unsafe { std::slice::from_raw_parts(key.ptr.cast::<u8>(), key.len.min(isize::MAX.unsigned_abs())) };
+    let bytes = unsafe { std::slice::from_raw_parts(key.ptr.cast::<u8>(), key.len) };
     check_key(bytes)?;
     Ok(bytes)
+}
+
+#[cold]
+fn no_buffer(capacity: usize) -> Error {
+    Error::new(NMC_ERR_INVALID_ARG, format!("buffer is NULL, but its capacity is {capacity}"))
 }
 
 #[cold]
@@ -80,7 +87,8 @@ pub(super) unsafe fn array<'a, T>(ptr: *const T, n: usize, name: &str) -> Result
     if n == 0 {
         return Ok(&[]);
     }
-    if ptr.is_null() || !ptr.is_aligned() || n > isize::MAX.unsigned_abs() / size_of::<T>().max(1) {
+    let end = n.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(ptr as usize));
+    if ptr.is_null() || !ptr.is_aligned() || end.is_none_or(|end| end > isize::MAX.unsigned_abs()) {
         return Err(bad_array(ptr as usize, n, name));
     }
     // SAFETY: non-null and aligned; the caller promises `n` values.
@@ -101,21 +109,46 @@ pub(super) unsafe fn array_out<'a, T>(ptr: *mut T, n: usize, name: &str) -> Resu
     Ok(unsafe { std::slice::from_raw_parts_mut(ptr, n) })
 }
 
-pub(super) fn slice_of(value: nmc_slice_t) -> Slice {
-    Slice { address: value.ptr as u64, bytes: value.len as u64 }
+/// A pointer and a length, as C has them.
+///
+/// # Safety
+/// The type is two words: an address, and how many bytes are there.
+pub(super) unsafe trait Span {}
+// SAFETY: as the asserts below say.
+unsafe impl Span for nmc_slice_t {}
+// SAFETY: as above.
+unsafe impl Span for nmc_buffer_t {}
+
+const _: () = {
+    use std::mem::offset_of;
+    assert!(size_of::<nmc_slice_t>() == size_of::<Slice>() && size_of::<nmc_buffer_t>() == size_of::<Slice>());
+    assert!(align_of::<nmc_slice_t>() == align_of::<Slice>() && align_of::<nmc_buffer_t>() == align_of::<Slice>());
+    assert!(offset_of!(nmc_slice_t, len) == offset_of!(Slice, bytes));
+    assert!(offset_of!(nmc_buffer_t, len) == offset_of!(Slice, bytes));
+};
+
+/// The caller's array as the library has it, without a copy.
+pub(super) fn slices_of<T: Span>(spans: &[T]) -> &[Slice] {
+    // SAFETY: the same two words (see `Span`). Addresses are numbers to the library until it copies.
+    unsafe { std::slice::from_raw_parts(spans.as_ptr().cast::<Slice>(), spans.len()) }
 }
 
-pub(super) fn buffer_of(value: nmc_buffer_t) -> Slice {
-    Slice { address: value.ptr as u64, bytes: value.len as u64 }
+/// The status of a look.
+#[inline]
+pub(super) fn status_of<T>(look: &Look<T>) -> nmc_status_t {
+    match look {
+        Look::Ready(_) => NMC_OK,
+        Look::Writing(..) => NMC_NOT_READY,
+        Look::Missing => NMC_ERR_NOT_FOUND,
+    }
 }
 
-/// The status of a look that is not a success.
+/// The same, as the result of a call: a miss is a normal outcome, whose text is made when it is asked for.
 #[inline]
 pub(super) fn missed<T>(key: &[u8], look: &Look<T>) -> Result<nmc_status_t> {
-    match look {
-        Look::Ready(_) => Ok(NMC_OK),
-        Look::Writing(..) => Ok(NMC_NOT_READY),
-        Look::Missing => Err(not_found(key)),
+    match status_of(look) {
+        NMC_ERR_NOT_FOUND => Ok(remember_missing(key)),
+        other => Ok(other),
     }
 }
 
@@ -225,15 +258,7 @@ pub unsafe extern "C" fn nmc_store_put_slices(
             // SAFETY: the C contract of these arguments.
             let (key, slices, options) =
                 unsafe { (key_of(key)?, array(slices, n, "slices")?, parse_options(options)?) };
-            let one;
-            let many: Vec<Slice>;
-            let pieces = if let [slice] = slices {
-                one = [slice_of(*slice)];
-                Pieces::Slices(&one)
-            } else {
-                many = slices.iter().map(|slice| slice_of(*slice)).collect();
-                Pieces::Slices(&many)
-            };
+            let pieces = Pieces::Slices(slices_of(slices));
             pieces.check()?;
             store.put(key, &pieces, &options)
         })
@@ -285,7 +310,9 @@ pub unsafe extern "C" fn nmc_store_get(
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
             let size = optional_out(size, "size")?;
-            check_buffer(buffer.cast(), capacity)?;
+            if buffer.is_null() && capacity != 0 {
+                return Err(no_buffer(capacity));
+            }
             let asks = capacity == 0 && size.is_some();
             // The size of the value decides how much is read: look first.
             let (pin, place) = match store.pin(key)? {
@@ -308,7 +335,9 @@ pub unsafe extern "C" fn nmc_store_get(
                     crate::bail!(NMC_ERR_TOO_SMALL, "the value has {bytes} bytes, the buffer {capacity}");
                 }
                 let slices = [Slice { address: buffer as u64, bytes }];
-                store.read_view(pin.index, 0, &Pieces::Slices(&slices))
+                let pieces = Pieces::Slices(&slices);
+                pieces.check()?;
+                store.read_view(pin.index, 0, &pieces)
             })();
             store.unpin(pin)?;
             read.map(|()| NMC_OK)
@@ -330,31 +359,22 @@ pub unsafe extern "C" fn nmc_store_get_into(
         with(store, |store| {
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
-            read_all(store, key, &buffers)
+            missed(key, &read_all(store, key, &buffers)?)
         })
     })
 }
 
 /// Reads a whole value into buffers that must have its size together.
-pub(super) fn read_all(store: &Store, key: &[u8], buffers: &[nmc_buffer_t]) -> Result<nmc_status_t> {
-    let one;
-    let many: Vec<Slice>;
-    let pieces = if let [buffer] = buffers {
-        one = [buffer_of(*buffer)];
-        Pieces::Slices(&one)
-    } else {
-        many = buffers.iter().map(|buffer| buffer_of(*buffer)).collect();
-        Pieces::Slices(&many)
-    };
+pub(super) fn read_all(store: &Store, key: &[u8], buffers: &[nmc_buffer_t]) -> Result<Look<u64>> {
+    let pieces = Pieces::Slices(slices_of(buffers));
     pieces.check()?;
     let wanted = pieces.bytes()?;
-    let look = store.read(key, 0, &pieces, |total| {
+    store.read(key, 0, &pieces, |total| {
         if total != wanted {
             crate::bail!(NMC_ERR_INVALID_ARG, "the value has {total} bytes, the buffers {wanted}");
         }
         Ok(true)
-    })?;
-    missed(key, &look)
+    })
 }
 
 /// Reads a part of a value, from byte `offset` on, into `n` buffers of host or device memory, as many bytes as they hold.
@@ -373,8 +393,7 @@ pub unsafe extern "C" fn nmc_store_get_slices(
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (key, buffers) = unsafe { (key_of(key)?, array(buffers, n, "buffers")?) };
-            let slices: Vec<Slice> = buffers.iter().map(|buffer| buffer_of(*buffer)).collect();
-            read_part(store, key, offset, &Pieces::Slices(&slices), size)
+            read_part(store, key, offset, &Pieces::Slices(slices_of(buffers)), size)
         })
     })
 }
@@ -510,8 +529,13 @@ pub extern "C" fn nmc_store_remove_all(store: *mut nmc_store_t) -> nmc_status_t 
 /// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_touch(store: *mut nmc_store_t, key: nmc_slice_t) -> nmc_status_t {
-    // SAFETY: the C contract of `key`.
-    guard(|| with(store, |store| store.touch(unsafe { key_of(key) }?)))
+    guard_status(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of `key`.
+            let key = unsafe { key_of(key) }?;
+            Ok(if store.touch(key)? { NMC_OK } else { remember_missing(key) })
+        })
+    })
 }
 
 /// Changes how an object is kept: class, priority and time as in `nmc_put_options_t`. Otherwise like `nmc_store_remove`.

@@ -32,7 +32,7 @@ pub unsafe extern "C" fn nmc_store_get_location(
             if let Look::Ready(l) = look {
                 let (payload, _) = payload(store, &l)?;
                 place.write(nmc_object_meta_t {
-                    key_hash: l.key_hash,
+                    key_hash: store.route_of(key),
                     epoch: l.epoch,
                     bytes_total: l.bytes_total,
                     payload: payload as *const c_void,
@@ -79,13 +79,13 @@ pub unsafe extern "C" fn nmc_store_open_for_write(
             // SAFETY: the C contract of these arguments.
             let (key, options) = unsafe { (key_of(key)?, parse_options(options)?) };
             let (opened, location) = store.open_for_write(key, bytes, &options)?;
-            place.write(plan_of(store, &opened, &location)?);
+            place.write(plan_of(store, key, &opened, &location)?);
             Ok(())
         })
     })
 }
 
-pub(super) fn plan_of(store: &Store, opened: &Opened, l: &Location) -> Result<nmc_write_plan_t> {
+pub(super) fn plan_of(store: &Store, key: &[u8], opened: &Opened, l: &Location) -> Result<nmc_write_plan_t> {
     let (payload, payload_device) = match payload(store, l) {
         Ok(found) => found,
         Err(error) => {
@@ -95,7 +95,7 @@ pub(super) fn plan_of(store: &Store, opened: &Opened, l: &Location) -> Result<nm
     };
     let (publish, publish_device) = store.publish_word(opened.index);
     Ok(nmc_write_plan_t {
-        key_hash: l.key_hash,
+        key_hash: store.route_of(key),
         plan_id: opened.plan_id,
         epoch: opened.epoch,
         bytes_total: l.bytes_total,

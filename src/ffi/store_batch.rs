@@ -1,13 +1,13 @@
 //! `nmc_store_*_batch`: many objects in one call, asking the master as seldom as possible.
 
 use super::basic::nmc_slice_t;
-use super::store::{array, array_out, key_of, missed, nmc_store_t, read_all, slice_of, state_code, with};
+use super::store::{array, array_out, key_of, nmc_store_t, read_all, slices_of, state_code, status_of, with};
 use super::store_access::{opened_of, pin_of, pinned, plan_of, view_of};
 use super::store_types::{nmc_buffer_t, nmc_put_options_t, nmc_view_t, nmc_write_plan_t, parse_options};
-use super::{guard_status, optional_out, out, remember};
+use super::{guard_status, optional_out, out, remember, remember_missing};
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_INTERNAL, NMC_OK, nmc_status_t};
-use crate::store::copy::{Pieces, Slice};
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND, NMC_OK, nmc_status_t};
+use crate::store::copy::Pieces;
 use crate::store::read::Look;
 
 /// Where the results of the items of a batch go.
@@ -29,6 +29,11 @@ impl<'a> Statuses<'a> {
     }
 
     fn set(&mut self, item: usize, result: Result<nmc_status_t>) {
+        self.set_of(item, &[], result);
+    }
+
+    /// The same, for a look for `key`: a miss is no error yet.
+    fn set_of(&mut self, item: usize, key: &[u8], result: Result<nmc_status_t>) {
         let status = result.as_ref().map_or_else(|error| error.status, |status| *status);
         if let Some(place) = self.places.get_mut(item) {
             *place = status;
@@ -37,8 +42,10 @@ impl<'a> Statuses<'a> {
         let earlier = (status < 0) == (self.first < 0) && item < self.item;
         if status != NMC_OK && (earlier || (status < 0 && self.first >= 0)) {
             (self.first, self.item) = (status, item);
-            if let Err(error) = &result {
-                remember(error);
+            match &result {
+                Err(error) => _ = remember(error),
+                Ok(NMC_ERR_NOT_FOUND) => _ = remember_missing(key),
+                Ok(_) => {}
             }
         }
     }
@@ -69,11 +76,10 @@ pub unsafe extern "C" fn nmc_store_put_batch(
                     Statuses::new(statuses, n)?,
                 )
             };
-            let slices: Vec<[Slice; 1]> = values.iter().map(|value| [slice_of(*value)]).collect();
             let mut items: Vec<(&[u8], Pieces<'_>)> = Vec::with_capacity(n);
             let mut numbers = Vec::with_capacity(n);
-            for (i, (key, slice)) in keys.iter().zip(&slices).enumerate() {
-                let pieces = Pieces::Slices(slice);
+            for (i, (key, value)) in keys.iter().zip(values).enumerate() {
+                let pieces = Pieces::Slices(slices_of(std::slice::from_ref(value)));
                 // SAFETY: the C contract of `keys`.
                 match unsafe { key_of(*key) }.and_then(|key| pieces.check().map(|()| key)) {
                     Ok(key) => {
@@ -108,8 +114,13 @@ pub unsafe extern "C" fn nmc_store_get_into_batch(
                 unsafe { (array(keys, n, "keys")?, array(buffers, n, "buffers")?, Statuses::new(statuses, n)?) };
             for (i, (key, buffer)) in keys.iter().zip(buffers).enumerate() {
                 // SAFETY: the C contract of `keys`.
-                let read = unsafe { key_of(*key) }.and_then(|key| read_all(store, key, std::slice::from_ref(buffer)));
-                statuses.set(i, read);
+                match unsafe { key_of(*key) } {
+                    Ok(key) => {
+                        let look = read_all(store, key, std::slice::from_ref(buffer));
+                        statuses.set_of(i, key, look.map(|look| status_of(&look)));
+                    }
+                    Err(error) => statuses.set(i, Err(error)),
+                }
             }
             Ok(statuses.first)
         })
@@ -235,8 +246,8 @@ pub unsafe extern "C" fn nmc_store_open_batch(
                     Err(error) => statuses.set(i, Err(error)),
                 }
             }
-            for (i, opened) in numbers.iter().zip(store.open_many(&items, &options)) {
-                let written = opened.and_then(|(opened, location)| plan_of(store, &opened, &location));
+            for ((i, (key, _)), opened) in numbers.iter().zip(&items).zip(store.open_many(&items, &options)) {
+                let written = opened.and_then(|(opened, location)| plan_of(store, key, &opened, &location));
                 let result = written.and_then(|plan| match plans.get_mut(*i) {
                     Some(place) => {
                         *place = plan;
@@ -293,30 +304,35 @@ pub unsafe extern "C" fn nmc_store_pin_batch(
                 unsafe { (array(keys, n, "keys")?, array_out(views, n, "views")?, Statuses::new(statuses, n)?) };
             // SAFETY: all zero is a valid view: integers and null pointers.
             views.iter_mut().for_each(|view| *view = unsafe { std::mem::zeroed() });
-            let mut held: Vec<usize> = Vec::with_capacity(n);
+            let mut held = 0;
             for (i, (key, view)) in keys.iter().zip(views.iter_mut()).enumerate() {
                 // SAFETY: the C contract of `keys`.
-                let result = unsafe { key_of(*key) }.and_then(|key| match store.pin(key)? {
-                    Look::Ready((pin, location)) => {
-                        *view = pinned(store, pin, &location, location.n_pages)?;
-                        held.push(i);
-                        Ok(NMC_OK)
+                let key = match unsafe { key_of(*key) } {
+                    Ok(key) => key,
+                    Err(error) => {
+                        statuses.set(i, Err(error));
+                        continue;
                     }
-                    other => missed(key, &other),
+                };
+                let result = store.pin(key).and_then(|look| {
+                    if let Look::Ready((pin, location)) = &look {
+                        *view = pinned(store, *pin, location, location.n_pages)?;
+                        held += 1;
+                    }
+                    Ok(status_of(&look))
                 });
-                statuses.set(i, result);
+                statuses.set_of(i, key, result);
             }
             match count {
                 Some(count) => {
-                    count.write(held.len());
+                    count.write(held);
                 }
                 None if statuses.first != NMC_OK => {
-                    for i in held {
-                        if let Some(view) = views.get_mut(i) {
-                            store.unpin(pin_of(view))?;
-                            // SAFETY: as above.
-                            *view = unsafe { std::mem::zeroed() };
-                        }
+                    // No epoch is 0.
+                    for view in views.iter_mut().filter(|view| view.epoch != 0) {
+                        store.unpin(pin_of(view))?;
+                        // SAFETY: as above.
+                        *view = unsafe { std::mem::zeroed() };
                     }
                 }
                 None => {}

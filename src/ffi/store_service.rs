@@ -70,7 +70,7 @@ pub extern "C" fn nmc_store_cancel(store: *mut nmc_store_t) -> nmc_status_t {
 
 /// Watches a key: when the object can be read, or will not become so, a completion with `token` is queued and the
 /// descriptor of `nmc_store_event_fd` becomes readable. `flags` as in `nmc_store_wait_ready`. The library runs a thread
-/// while keys are watched.
+/// while keys are watched; 65,536 keys can be watched at a time.
 ///
 /// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
@@ -84,7 +84,9 @@ pub unsafe extern "C" fn nmc_store_watch(
     guard(|| with(store, |store| store.watch(unsafe { key_of(key) }?, token, wait_flags(flags)?)))
 }
 
-/// Takes queued completions, at most `capacity`; stores their number in `*n`.
+/// Takes queued completions, the oldest first, at most `capacity`; stores their number in `*n`. At most
+/// `NMC_MAX_COMPLETIONS` wait: when nobody takes them the oldest go, and `lost` of the next one that is taken, of that one
+/// alone, tells how many did.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
 #[unsafe(no_mangle)]
@@ -102,7 +104,7 @@ pub unsafe extern "C" fn nmc_store_completions(
             let mut taken = 0;
             for place in places {
                 let Some(done) = store.completion() else { break };
-                *place = nmc_completion_t { token: done.token, status: done.status, reserved: 0 };
+                *place = nmc_completion_t { token: done.token, status: done.status, lost: done.lost };
                 taken += 1;
             }
             count.write(taken);

@@ -1,12 +1,12 @@
 //! `nmc_store_*_async` and what graphs and kernels need: the store on CUDA streams.
 
 use super::basic::nmc_slice_t;
-use super::store::{array, buffer_of, key_of, missed, nmc_store_t, slice_of, with};
+use super::store::{array, key_of, missed, nmc_store_t, slices_of, with};
 use super::store_access::{opened_of, pin_of, pinned, view_of};
 use super::store_types::{nmc_buffer_t, nmc_view_t, nmc_write_plan_t};
 use super::{guard, guard_status, out};
 use crate::base::status::{NMC_OK, nmc_status_t};
-use crate::store::copy::{Pieces, Slice};
+use crate::store::copy::Pieces;
 use crate::store::read::Look;
 use crate::store::stream::DevicePin;
 use std::ffi::c_void;
@@ -73,8 +73,7 @@ pub unsafe extern "C" fn nmc_store_push_async(
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (plan, slices) = unsafe { (opened_of(plan)?, array(slices, n, "slices")?) };
-            let slices: Vec<Slice> = slices.iter().map(|slice| slice_of(*slice)).collect();
-            let pieces = Pieces::Slices(&slices);
+            let pieces = Pieces::Slices(slices_of(slices));
             pieces.check()?;
             store.push_async(&plan, offset, &pieces, stream)
         })
@@ -99,8 +98,7 @@ pub unsafe extern "C" fn nmc_store_fetch_async(
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (view, buffers) = unsafe { (view_of(view)?, array(buffers, n, "buffers")?) };
-            let slices: Vec<Slice> = buffers.iter().map(|buffer| buffer_of(*buffer)).collect();
-            let pieces = Pieces::Slices(&slices);
+            let pieces = Pieces::Slices(slices_of(buffers));
             pieces.check()?;
             store.fetch_async(pin_of(view), offset, &pieces, stream)
         })

@@ -246,9 +246,14 @@ pub struct nmc_completion_t {
     pub token: u64,
     /// `NMC_OK` if the object can be read; else why it will not become so.
     pub status: i32,
-    /// Zero.
-    pub reserved: u32,
+    /// How many completions that came just before this one are gone, since more than `NMC_MAX_COMPLETIONS` waited; mostly 0.
+    /// If it is not, look at the keys that the program still waits for (`nmc_store_exists_batch`), or watch them again.
+    pub lost: u32,
 }
+
+/// Completions of one client that wait to be taken. When there are more, the oldest go.
+pub const NMC_MAX_COMPLETIONS: u32 = 65536;
+const _: () = assert!(NMC_MAX_COMPLETIONS as usize == crate::store::watch::MAX_COMPLETIONS);
 
 /// When a call that found no room may be worth repeating (`nmc_store_retry_hint`).
 #[repr(C)]

@@ -50,6 +50,8 @@ pub struct Cache {
     /// Free blocks that are still mapped.
     pub(super) kept: Mutex<Kept>,
     pub(super) pins: Mutex<HashMap<u64, Hold>>,
+    /// Room for the hashes of the prompt that is asked for, while nobody asks: a question does not allocate.
+    asked: Mutex<Vec<BlockHash>>,
     /// Tells old uses from new ones across lanes.
     era: Aligned<AtomicU64>,
     pub(super) next_pin: AtomicU64,
@@ -119,6 +121,7 @@ impl Cache {
             pool: Aligned(Mutex::new(pool)),
             kept: Mutex::default(),
             pins: Mutex::default(),
+            asked: Mutex::default(),
             era: Aligned(AtomicU64::new(1)),
             next_pin: AtomicU64::new(1),
             counters: Counters::default(),
@@ -180,13 +183,18 @@ impl Cache {
 
     /// The hashes of the full blocks of a prompt.
     fn hashes(&self, root: BlockHash, tokens: &[u32]) -> Vec<BlockHash> {
+        let mut hashes = Vec::new();
+        self.hash_into(root, tokens, &mut hashes);
+        hashes
+    }
+
+    fn hash_into(&self, root: BlockHash, tokens: &[u32], to: &mut Vec<BlockHash>) {
         let mut last = root;
         let full = tokens.chunks_exact(self.per_block() as usize);
-        full.map(|block| {
+        to.extend(full.map(|block| {
             last = self.config.chain.next(last, block);
             last
-        })
-        .collect()
+        }));
     }
 
     /// Whether the salt matters beside the hashes: if tokens are known, more hashes may be made of them.
@@ -352,16 +360,19 @@ impl Cache {
             return 0;
         }
         let root = if self.needs_root(tokens) { self.config.chain.root(&[salt]) } else { BlockHash::default() };
-        let own;
-        let hashes = match hashes {
-            Some(given) => given,
+        let tokens = tokens.unwrap_or_default();
+        let found = match hashes {
+            Some(hashes) => self.pool.lock().matching(Prefix { root, hashes, tokens }),
             None => {
-                own = self.hashes(root, tokens.unwrap_or_default());
-                &own
+                let mut own = std::mem::take(&mut *self.asked.lock());
+                own.clear();
+                self.hash_into(root, tokens, &mut own);
+                let found = self.pool.lock().matching(Prefix { root, hashes: &own, tokens });
+                *self.asked.lock() = own;
+                found
             }
         };
-        let tokens = tokens.unwrap_or_default();
-        u32::try_from(self.pool.lock().matching(Prefix { root, hashes, tokens })).unwrap_or(0) * self.per_block()
+        u32::try_from(found).unwrap_or(0) * self.per_block()
     }
 
     /// Adds `count` tokens; what the sequence had before counts as computed now. A contiguous sequence that cannot grow

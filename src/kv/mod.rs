@@ -4,7 +4,7 @@
 //! `mapped` places sequences by mapping pages, in memory of the library's own.
 //!
 //! `cache` is the way in: sequences in lanes (`lane`, `seq`, and `hands` that work on one), `room` for when there is none, the shared `pool` below with its
-//! index (`lists`, `evict` for what goes next, `window` for runs, `hash` for what is equal), `tables` for kernels,
+//! index (`lists`, `evict` for what goes next, `window` for runs, `hash` for what is equal, `scatter` for where it is), `tables` for kernels,
 //! `report` and `audit` for people and for proof, `holds` for what is neither a sequence's nor free. Layers that do not
 //! keep every token have blocks of their own in a `side`, of which a sequence has `parts`; `hybrid` moves them along.
 
@@ -28,6 +28,7 @@ mod pool;
 mod report;
 mod room;
 mod roots;
+mod scatter;
 #[cfg(all(shuttle, test))]
 mod schedules;
 mod seq;

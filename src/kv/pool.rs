@@ -7,6 +7,7 @@ use super::evict::{Kind, Policy};
 use super::hash::BlockHash;
 use super::lists::{Info, NONE};
 use super::roots::{FIRST_ROOT, Roots};
+use super::scatter::Scatter;
 use super::side::Side;
 use super::types::SideConfig;
 use crate::alloc::blocks::{Blocks, Strategy};
@@ -65,6 +66,7 @@ pub struct Pool {
     pub(super) info: Vec<Info>,
     /// First block of every bucket of the index.
     buckets: Vec<u32>,
+    scatter: Scatter,
     pub(super) policy: Policy,
     /// What first blocks have as their parent; empty where tokens are not compared.
     roots: Roots,
@@ -134,6 +136,7 @@ impl Pool {
             blocks: Blocks::new(total, strategy)?,
             info: Vec::new(),
             buckets: vec![NONE; buckets_for(total)],
+            scatter: Scatter::new(),
             policy: Policy::new(kind, total),
             roots: Roots::default(),
             tokens: Vec::new(),
@@ -213,8 +216,7 @@ impl Pool {
 
     #[inline]
     fn bucket(&self, hash: BlockHash) -> usize {
-        // Hashes may be the caller's, so they are mixed.
-        (hash.word().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24) as usize & (self.buckets.len() - 1)
+        self.scatter.bucket(hash, self.buckets.len())
     }
 
     /// The published block with this hash and, where tokens are compared, this parent and these tokens.

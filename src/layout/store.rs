@@ -163,7 +163,9 @@ pub struct StoreHeader {
     reserved: [AtomicU64; 7],
     /// Counts switches of the index.
     pub root: AtomicU64,
-    after_root: [AtomicU64; 7],
+    /// What the hash of the index is made from: random, the same as long as the store lives.
+    seed: [AtomicU64; 2],
+    after_seed: [AtomicU64; 5],
 }
 
 /// An object. A look for a key of up to [`INLINE_KEY`] bytes needs the first half only, which is a cache line.
@@ -171,7 +173,7 @@ pub struct StoreHeader {
 pub struct ObjectHeader {
     /// See `sync::object`.
     pub control: AtomicU64,
-    /// xxh64 of the key, seeded with the namespace.
+    /// Hash of the key and its namespace for the index, which depends on the store's seed.
     pub key_hash: AtomicU64,
     /// First unit in the key slab, if the object has any there.
     pub key_unit: AtomicU32,
@@ -731,14 +733,23 @@ pub fn key_units(key_len: usize, extents: usize) -> u32 {
 
 impl StoreHeader {
     /// Fills a fresh header.
-    pub fn fill(&self, store_id: u64, params: &Params) {
+    pub fn fill(&self, store_id: u64, seed: [u64; 2], params: &Params) {
         self.layout_version.store(super::VERSION.into(), Ordering::Relaxed);
         self.store_id.store(store_id, Ordering::Relaxed);
         self.next_epoch.store(1, Ordering::Relaxed);
+        for (place, value) in self.seed.iter().zip(seed) {
+            place.store(value, Ordering::Relaxed);
+        }
         for (place, value) in self.params.iter().zip(params.words()) {
             place.store(value, Ordering::Relaxed);
         }
         self.magic.store(MAGIC, Ordering::Release);
+    }
+
+    /// What the hash of the index is made from.
+    #[must_use]
+    pub fn seed(&self) -> [u64; 2] {
+        std::array::from_fn(|at| self.seed[at].load(Ordering::Relaxed))
     }
 
     /// The parameters, if this is the header of a store in a layout that we know.

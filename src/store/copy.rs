@@ -4,14 +4,16 @@
 use super::Store;
 use super::client::Client;
 use super::sys;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::point::reach;
+use crate::base::status::NMC_ERR_INVALID_ARG;
 use crate::cuda::{self, Copier, Device, Ordinary, Reach};
 use crate::layout::store::{ObjectHeader, View};
 use crate::mem::HeapKind;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A slice of the program's memory: address and bytes.
+#[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
     /// First byte.
@@ -51,34 +53,69 @@ impl Pieces<'_> {
         }
     }
 
-    /// Refuses pieces that cannot be memory.
+    /// Refuses pieces that cannot be memory. Whatever passes can be walked without an overflow.
+    #[inline]
     pub fn check(&self) -> Result<()> {
-        let bad = match self {
-            Pieces::Slices(slices) => slices.iter().any(|s| s.bytes > 0 && s.address == 0),
+        let good = match self {
+            Pieces::Slices(slices) => slices.iter().all(Slice::is_memory),
             Pieces::Rows { address, rows, row_bytes, stride } => {
-                if *rows > 1 && stride < row_bytes {
-                    crate::bail!(NMC_ERR_INVALID_ARG, "stride {stride} is less than row_bytes {row_bytes}");
-                }
-                let span = rows.saturating_sub(1).checked_mul(*stride).and_then(|s| s.checked_add(*row_bytes));
-                if span.and_then(|span| address.checked_add(span)).is_none() {
-                    crate::bail!(NMC_ERR_INVALID_ARG, "{rows} rows with stride {stride} leave the address space");
-                }
-                *address == 0 && *rows > 0 && *row_bytes > 0
+                let span = rows.saturating_sub(1).checked_mul(*stride).and_then(|span| span.checked_add(*row_bytes));
+                *rows == 0 || (*rows == 1 || stride >= row_bytes) && is_memory(*address, *row_bytes > 0, span)
             }
         };
-        if bad {
-            crate::bail!(NMC_ERR_INVALID_ARG, "a slice with bytes in it has no address");
-        }
-        Ok(())
+        if good { Ok(()) } else { Err(self.not_memory()) }
+    }
+
+    #[cold]
+    fn not_memory(&self) -> Error {
+        let text = match self {
+            Pieces::Slices(slices) => {
+                let bad = slices.iter().position(|slice| !slice.is_memory()).unwrap_or(0);
+                let Slice { address, bytes } = slices.get(bad).copied().unwrap_or(Slice { address: 0, bytes: 0 });
+                let which = if slices.len() == 1 { String::new() } else { format!(" of slice {bad}") };
+                match address {
+                    0 => format!("the address{which} is NULL, but {bytes} bytes are to be there"),
+                    _ => format!("the {bytes} bytes{which} from {address:#x} on do not end within the address space"),
+                }
+            }
+            Pieces::Rows { rows, row_bytes, stride, .. } if *rows > 1 && stride < row_bytes => {
+                format!("stride {stride} is less than row_bytes {row_bytes}")
+            }
+            Pieces::Rows { address: 0, rows, row_bytes, stride } if rows.checked_mul(*stride).is_some() => {
+                format!("the address is NULL, but {rows} rows of {row_bytes} bytes are to be there")
+            }
+            Pieces::Rows { address, rows, row_bytes, stride } => format!(
+                "{rows} rows of {row_bytes} bytes with stride {stride} from {address:#x} on do not end within the address \
+                 space"
+            ),
+        };
+        Error::new(NMC_ERR_INVALID_ARG, text)
     }
 
     pub(super) fn each(&self, mut one: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
         match *self {
             Pieces::Slices(slices) => slices.iter().try_for_each(|slice| one(slice.address, slice.bytes)),
+            // There may be any number of them.
+            Pieces::Rows { row_bytes: 0, .. } => Ok(()),
             Pieces::Rows { address, rows, row_bytes, stride } => {
                 (0..rows).try_for_each(|row| one(address + row * stride, row_bytes))
             }
         }
+    }
+}
+
+/// Whether `span` bytes from an address on, in which there are some to copy or none, can be memory: they end in the lower
+/// half of the addresses, where programs live.
+#[inline(always)]
+fn is_memory(address: u64, some: bool, span: Option<u64>) -> bool {
+    let end = span.and_then(|span| address.checked_add(span));
+    (address != 0 || !some) && end.is_some_and(|end| end <= i64::MAX as u64)
+}
+
+impl Slice {
+    #[inline(always)]
+    fn is_memory(&self) -> bool {
+        self.bytes == 0 || is_memory(self.address, true, Some(self.bytes))
     }
 }
 

@@ -1,5 +1,6 @@
 //! The two slabs of a store, mapped.
 
+use super::hash::KeyHash;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id;
@@ -22,6 +23,7 @@ pub struct Map {
     /// For the GPU; dropped before the memory that it registers.
     registered: OnceCell<Registered>,
     slabs: Viewed,
+    keys: KeyHash,
 }
 
 impl Map {
@@ -30,14 +32,16 @@ impl Map {
         let layout = Layout::new(*params);
         let control = Slab::create(c"nanomc store control", layout.control_bytes as u64, false, deadline)?;
         let words = Slab::create(c"nanomc store words", layout.words_bytes as u64, false, deadline)?;
-        let map = Self::new(layout, control, words)?;
-        map.view().header().fill(id::random_u64()?, params);
-        Ok(map)
+        let slabs = Viewed::new(layout, control, words).ok_or_else(too_small)?;
+        let seed = [id::random_u64()?, id::random_u64()?];
+        slabs.view().header().fill(id::random_u64()?, seed, params);
+        Ok(Self::new(slabs))
     }
 
-    fn new(layout: Layout, control: Slab, words: Slab) -> Result<Self> {
-        let slabs = Viewed::new(layout, control, words).ok_or_else(too_small)?;
-        Ok(Self { registered: OnceCell::new(), slabs })
+    /// The slabs of a store, whose header is filled.
+    fn new(slabs: Viewed) -> Self {
+        let keys = KeyHash::new(slabs.view().header().seed());
+        Self { registered: OnceCell::new(), slabs, keys }
     }
 
     /// Maps the slabs of a store: for a client, or (`master`) with the control slab writable.
@@ -46,12 +50,11 @@ impl Map {
         let control = if master { reopen(control.as_fd(), libc::O_RDWR)? } else { control };
         let control = Slab::open(control, layout.control_bytes as u64, master)?;
         let words = Slab::open(words, layout.words_bytes as u64, true)?;
-        let map = Self::new(layout, control, words)?;
-        let found = map.view().header().params();
-        if found != Some(*params) {
+        let slabs = Viewed::new(layout, control, words).ok_or_else(too_small)?;
+        if slabs.view().header().params() != Some(*params) {
             crate::bail!(NMC_ERR_PROTOCOL, "the memory that came is not that of this store");
         }
-        Ok(map)
+        Ok(Self::new(slabs))
     }
 
     /// Makes the slabs known to the GPU, once for all clients of this process.
@@ -83,6 +86,13 @@ impl Map {
     #[must_use]
     pub fn view(&self) -> &View<'_> {
         self.slabs.view()
+    }
+
+    /// Where a key is in the index.
+    #[inline(always)]
+    #[must_use]
+    pub fn hash_of(&self, key: &[u8], namespace: u32) -> u64 {
+        self.keys.of(key, namespace)
     }
 
     /// Random name of the store.

@@ -8,6 +8,7 @@ pub mod copy;
 mod counters;
 pub mod evict;
 mod external;
+mod hash;
 mod host;
 mod index;
 mod lists;

@@ -5,7 +5,8 @@ use super::Store;
 use super::client::Client;
 use super::copy::{Cursor, Pieces};
 use super::counters::Op;
-use super::master::{check_key, hash_of, namespace_word, not_found, show};
+use super::hash::route_of;
+use super::master::{check_key, namespace_word, show};
 use super::sys;
 use crate::base::error::{Error, Result};
 use crate::base::point::reach;
@@ -57,8 +58,6 @@ pub struct Pin {
 pub struct Location {
     /// Header.
     pub index: u32,
-    /// xxh64 of the key.
-    pub key_hash: u64,
     /// Rank whose heap holds the value.
     pub owner_rank: u32,
     /// Bytes of the value.
@@ -106,7 +105,7 @@ impl Client {
     pub(super) fn look(&self, view: &View<'_>, namespace: u32, key: &[u8]) -> Result<Look<(u32, u64)>> {
         check_key(key)?;
         self.check_counted()?;
-        self.look_hashed(view, namespace, key, hash_of(key, namespace))
+        self.look_hashed(view, namespace, key, self.map.hash_of(key, namespace))
     }
 
     #[inline]
@@ -163,7 +162,7 @@ impl Store {
         let namespace = namespace_word(view, self.namespace);
         let mut writing = None;
         let mut epoch = 0;
-        let found = view.find(hash_of(key, self.namespace), |index| {
+        let found = view.find(self.client.map.hash_of(key, self.namespace), |index| {
             let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return false };
             let now = header.control.load(Acquire);
             let (live, of) = (object::is_live(now), object::epoch(now));
@@ -233,7 +232,7 @@ impl Store {
             while n < GROUP && end.is_none() {
                 match keys.next() {
                     Some(Ok(key)) => {
-                        let hash = hash_of(key, self.namespace);
+                        let hash = self.client.map.hash_of(key, self.namespace);
                         view.hint_bucket(hash);
                         group[n] = (key, hash, None);
                         n += 1;
@@ -337,6 +336,12 @@ impl Store {
         self.read_pinned(view, pin, offset, pieces, Sums::Touched, |_| Ok(true)).map(|_| ())
     }
 
+    /// Hash of a key by which its rank is chosen; the same in every store.
+    #[must_use]
+    pub fn route_of(&self, key: &[u8]) -> u64 {
+        route_of(key, self.namespace)
+    }
+
     /// Where an object is, whether it is pinned or not: by the time the caller looks it may be gone.
     pub fn location(&self, key: &[u8]) -> Result<Look<Location>> {
         let view = self.client.view();
@@ -363,15 +368,15 @@ impl Store {
         Ok(Extents { owner_rank, bytes_total, runs: runs.collect() })
     }
 
-    /// Notes that an object was used, for policies that care.
-    pub fn touch(&self, key: &[u8]) -> Result<()> {
+    /// Notes that an object was used, for policies that care. Gives whether there is one.
+    pub fn touch(&self, key: &[u8]) -> Result<bool> {
         let view = self.client.view();
         match self.look(view, key)? {
             Look::Ready((index, _)) | Look::Writing(index, _) => {
                 self.stamp(view, index);
-                Ok(())
+                Ok(true)
             }
-            Look::Missing => Err(not_found(key)),
+            Look::Missing => Ok(false),
         }
     }
 
@@ -580,7 +585,6 @@ pub(super) fn location(view: &View<'_>, index: u32, header: &ObjectHeader, epoch
     let first = view.extent(header, 0).map_or(0, |(first, _)| first);
     Location {
         index,
-        key_hash: header.key_hash.load(Relaxed),
         owner_rank: header.owner_rank.load(Relaxed),
         bytes_total: header.bytes_total.load(Relaxed),
         page_bytes: header.page_bytes.load(Relaxed),

@@ -20,6 +20,8 @@ use std::time::Duration;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Most keys that one client can watch at a time.
 const MAX_WATCHED: usize = 1 << 16;
+/// Most completions that wait for the program: a megabyte.
+pub const MAX_COMPLETIONS: usize = 1 << 16;
 
 /// What became of a key that was watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +30,31 @@ pub struct Completion {
     pub token: u64,
     /// `NMC_OK` if the object is readable.
     pub status: nmc_status_t,
+    /// Completions before this one that nobody took in time, and which are gone.
+    pub lost: u32,
+}
+
+/// Completions that wait to be taken, `MOST` of them at the most: the oldest make room for new ones.
+#[derive(Default)]
+struct Queue<const MOST: usize> {
+    waiting: VecDeque<(u64, nmc_status_t)>,
+    /// How many are gone that came just before the first one that waits.
+    lost: u32,
+}
+
+impl<const MOST: usize> Queue<MOST> {
+    fn push(&mut self, token: u64, status: nmc_status_t) {
+        if self.waiting.len() >= MOST && self.waiting.pop_front().is_some() {
+            self.lost = self.lost.saturating_add(1);
+        }
+        self.waiting.push_back((token, status));
+    }
+
+    /// The oldest one, which tells of those before it that are gone.
+    fn pop(&mut self) -> Option<Completion> {
+        let (token, status) = self.waiting.pop_front()?;
+        Some(Completion { token, status, lost: std::mem::take(&mut self.lost) })
+    }
 }
 
 struct Watched {
@@ -43,7 +70,7 @@ struct Watched {
 #[derive(Default)]
 struct State {
     watched: Vec<Watched>,
-    done: VecDeque<Completion>,
+    done: Queue<MAX_COMPLETIONS>,
     running: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -116,8 +143,8 @@ impl Store {
     pub fn completion(&self) -> Option<Completion> {
         let watches = &self.client.watches;
         let mut state = watches.state.lock();
-        let next = state.done.pop_front();
-        if state.done.is_empty() {
+        let next = state.done.pop();
+        if state.done.waiting.is_empty() {
             watches.event.drain();
         }
         next
@@ -139,15 +166,18 @@ fn look(client: &Weak<Client>) -> bool {
     let mut state = client.watches.state.lock();
     let cancelled = client.cancelled.load(SeqCst);
     let left = client.member.has_departed();
-    let mut done = Vec::new();
-    state.watched.retain_mut(|watched| {
+    let State { watched, done, .. } = &mut *state;
+    let mut some = false;
+    watched.retain_mut(|watched| {
         let over = left || watched.born != cancelled;
         let status = if over { Some(NMC_ERR_CANCELLED) } else { verdict(&client, view, watched) };
-        done.extend(status.map(|status| Completion { token: watched.token, status }));
+        if let Some(status) = status {
+            done.push(watched.token, status);
+            some = true;
+        }
         status.is_none()
     });
-    if !done.is_empty() {
-        state.done.extend(done);
+    if some {
         client.watches.event.signal();
     }
     state.running = !state.watched.is_empty();
@@ -171,5 +201,37 @@ fn verdict(client: &Client, view: &View<'_>, watched: &mut Watched) -> Option<nm
         Ok(Look::Missing) => Some(NMC_ERR_NOT_FOUND),
         Err(error) if error.status == crate::base::status::NMC_ERR_BUSY => None,
         Err(error) => Some(error.status),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens<const MOST: usize>(queue: &mut Queue<MOST>) -> Vec<(u64, u32)> {
+        std::iter::from_fn(|| queue.pop()).map(|done| (done.token, done.lost)).collect()
+    }
+
+    #[test]
+    fn the_newest_completions_are_kept_and_each_gap_is_told_once() {
+        let mut queue = Queue::<4>::default();
+        (0..4).for_each(|token| queue.push(token, NMC_OK));
+        assert_eq!(tokens(&mut queue), [(0, 0), (1, 0), (2, 0), (3, 0)], "nothing is lost before the queue is full");
+        (4..11).for_each(|token| queue.push(token, NMC_OK));
+        assert_eq!(queue.pop(), Some(Completion { token: 7, status: NMC_OK, lost: 3 }));
+        // Another gap, before what waits now.
+        (11..13).for_each(|token| queue.push(token, NMC_OK));
+        assert_eq!(tokens(&mut queue), [(9, 1), (10, 0), (11, 0), (12, 0)]);
+        queue.push(13, NMC_OK);
+        assert_eq!(tokens(&mut queue), [(13, 0)]);
+        assert!(queue.waiting.capacity() <= 8, "the queue does not grow");
+    }
+
+    /// The control: without an end, nothing is lost and all of it waits.
+    #[test]
+    fn a_queue_without_a_limit_grows() {
+        let mut queue = Queue::<{ usize::MAX }>::default();
+        (0..11).for_each(|token| queue.push(token, NMC_OK));
+        assert_eq!((queue.waiting.len(), queue.lost), (11, 0));
     }
 }

@@ -24,6 +24,7 @@ use crate::layout::store::{
 };
 use crate::store::config::Policy;
 use crate::store::evict::{self, FREE, Facts, LIMBO, PRIORITIES, QUARANTINE, Queues, Retain, WRITING};
+use crate::store::hash::route_of;
 use crate::store::index::IndexWriter;
 use crate::store::lists::{ListId, Lists};
 use crate::store::map::Map;
@@ -33,7 +34,6 @@ use crate::sync::object;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use xxhash_rust::xxh64::xxh64;
 
 /// Objects that are looked at in one call before it gives up.
 const BUDGET: usize = 4096;
@@ -51,6 +51,8 @@ const SWEEP: usize = 64;
 const FLUSH: u32 = 512;
 /// Steps of a flush when nobody calls.
 const FLUSH_STEPS: u32 = 32;
+/// Steps of a flush when a call finds no room.
+const HURRIED_STEPS: u32 = 8;
 
 /// What a writer wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,8 +161,10 @@ pub struct Master {
     next_epoch: u64,
     names: RandomState,
     next_sweep: u64,
-    /// Next header that a flush looks at; `None` when there is nothing left of flushed namespaces.
-    flushing: Option<u32>,
+    /// Next header at which the search for what is left of flushed namespaces looks; it goes round and round.
+    flush_at: u32,
+    /// Headers that it has yet to look at.
+    flush_left: u32,
     /// By namespace, the object at which the search for something to evict goes on.
     quota_at: Vec<Option<u32>>,
     pinned: Vec<u32>,
@@ -171,13 +175,6 @@ pub struct Master {
     uncounted: u64,
     /// Lines for the log, until nobody holds a lock that the program's callback could need.
     news: Vec<(i32, String)>,
-}
-
-/// Hash of a key: where it is in the index, and by default which rank holds it.
-#[inline(always)]
-#[must_use]
-pub fn hash_of(key: &[u8], namespace: u32) -> u64 {
-    xxh64(key, u64::from(namespace))
 }
 
 /// Id and generation of a namespace as headers hold them.
@@ -227,7 +224,8 @@ impl Master {
             next_epoch: 1,
             names: RandomState::new(),
             next_sweep: 0,
-            flushing: None,
+            flush_at: 0,
+            flush_left: 0,
             quota_at: vec![None; MAX_NAMESPACES],
             pinned: Vec::new(),
             aside: Vec::new(),
@@ -287,8 +285,10 @@ pub fn check_key(key: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// The error for a key of this length.
 #[cold]
-fn bad_key(len: usize) -> Error {
+#[must_use]
+pub fn bad_key(len: usize) -> Error {
     let text = format!("a key has {len} bytes; 1 to {MAX_KEY} are possible");
     Error::new(crate::base::status::NMC_ERR_INVALID_ARG, text)
 }
@@ -299,10 +299,13 @@ fn corrupt(index: u32) -> Error {
     Error::new(crate::base::status::NMC_ERR_CORRUPT, text)
 }
 
+/// Bytes of a key that messages show.
+pub const SHOWN: usize = 48;
+
 /// A key as it appears in messages.
 #[must_use]
 pub fn show(key: &[u8]) -> String {
-    let head = &key[..key.len().min(48)];
+    let head = &key[..key.len().min(SHOWN)];
     let dots = if key.len() > head.len() { "..." } else { "" };
     format!("\"{}{dots}\"", head.escape_ascii())
 }

@@ -43,14 +43,31 @@ impl Master {
         };
         let next = (ns.generation.load(Relaxed) + 1) & 0xff_ffff;
         ns.generation.store(next, Release);
-        self.flushing = Some(0);
+        self.begin_flush();
+        self.glance(view, now_ns());
         Ok(())
     }
 
+    /// Every header is to be looked at once more. The search goes on from where it is: if it began anew each time, it would
+    /// never get to the last headers of a store in which some namespace is flushed again and again.
+    pub(super) fn begin_flush(&mut self) {
+        self.flush_left = self.map.params().max_objects;
+    }
+
+    /// So many steps at once.
+    pub(super) fn hurry_flush(&mut self, view: &View<'_>, steps: u32) {
+        for _ in 0..steps {
+            self.continue_flush(view);
+        }
+    }
+
     pub(super) fn continue_flush(&mut self, view: &View<'_>) {
-        let Some(from) = self.flushing else { return };
+        if self.flush_left == 0 {
+            return;
+        }
         let all = self.map.params().max_objects;
-        let to = from.saturating_add(FLUSH).min(all);
+        let from = self.flush_at;
+        let to = from.saturating_add(FLUSH.min(self.flush_left)).min(all);
         let over = |index: &u32| {
             view.object(*index).is_some_and(|header| {
                 let word = header.namespace.load(Relaxed);
@@ -62,7 +79,8 @@ impl Master {
         if !batch.is_empty() {
             self.count_all();
         }
-        self.flushing = Some(to).filter(|to| *to < all);
+        self.flush_left -= to - from;
+        self.flush_at = if to < all { to } else { 0 };
     }
 
     pub(super) fn respect_quota(&mut self, view: &View<'_>, namespace: u32, quota: u64, need: u64) -> Result<()> {
@@ -78,6 +96,7 @@ impl Master {
         self.look_at_all_writing(view, now_ns(), BUDGET);
         self.sweep_quarantine(view, SWEEP);
         self.sweep_limbo(view, BUDGET);
+        self.hurry_flush(view, HURRIED_STEPS);
         if over() == 0 {
             return Ok(());
         }
@@ -123,5 +142,92 @@ impl Master {
             crate::bail!(NMC_ERR_BUSY, "room within the namespace's {quota} bytes is being looked for; try again");
         }
         crate::bail!(NMC_ERR_NO_SPACE, "the namespace uses {} of its {quota} bytes, and {need} more are wanted", used())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+    use crate::base::Deadline;
+    use crate::store::Config;
+    use std::time::Duration;
+
+    const HEADERS: u32 = 20_000;
+
+    /// A store whose namespace `a` was full and is forgotten, but for what it has in memory.
+    fn forgotten() -> (Master, u32) {
+        let config = Config { page_bytes: 4096, max_objects: Some(HEADERS), ..Config::default() };
+        let params = config.params(1, 1 << 20).unwrap();
+        let map = Arc::new(Map::create(&params, &Deadline::after(Duration::from_secs(60))).unwrap());
+        let mut master = Master::new(Arc::clone(&map));
+        let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1 };
+        let client = master.attach(&info).unwrap();
+        let (a, b) = (master.namespace(b"a", None).unwrap(), master.namespace(b"b", None).unwrap());
+        // Nothing but a flush takes them away.
+        let keep = Keep { retain: Retain::Hard, ..Keep::DEFAULT };
+        for i in 0..HEADERS * 9 / 10 {
+            let key = i.to_le_bytes();
+            let request = OpenRequest { key: &key, namespace: a, bytes: 0, rank: None, flags: 0, keep };
+            let plan = master.open(client, &request).unwrap();
+            map.view().publish(plan.index).unwrap().published.store(plan.epoch, Release);
+        }
+        master.look_at_all_writing(map.view(), now_ns(), usize::MAX);
+        master.flush(a).unwrap();
+        (master, b)
+    }
+
+    /// How many calls it takes until all headers are free, if there is an end within `most`. `after` is what becomes of the
+    /// master after each.
+    fn calls_until_free(most: u32, call: impl Fn(&mut Master, u32), after: impl Fn(&mut Master)) -> Option<u32> {
+        let (mut master, b) = forgotten();
+        (1..=most).find(|_| {
+            // It is always time for upkeep: calls are counted, not milliseconds.
+            master.next_sweep = 0;
+            call(&mut master, b);
+            after(&mut master);
+            master.lists.len(FREE) == HEADERS
+        })
+    }
+
+    const ROUND: u32 = HEADERS.div_ceil(FLUSH) + 1;
+
+    #[test]
+    fn what_a_namespace_forgot_comes_back_however_often_another_one_is_flushed() {
+        let flush = |master: &mut Master, b| master.flush(b).unwrap();
+        assert!(calls_until_free(ROUND, flush, |_| ()).is_some());
+        let twice = |master: &mut Master, b| {
+            master.flush(b).unwrap();
+            master.flush(b).unwrap();
+        };
+        assert!(calls_until_free(ROUND, twice, |_| ()).is_some());
+    }
+
+    /// The control: a search that begins anew with every flush.
+    #[test]
+    fn a_search_that_begins_anew_never_gets_to_the_end() {
+        let flush = |master: &mut Master, b| master.flush(b).unwrap();
+        assert_eq!(calls_until_free(20 * ROUND, flush, |master| master.flush_at = 0), None);
+    }
+
+    #[test]
+    fn what_a_namespace_forgot_comes_back_whatever_is_called() {
+        let calls: [fn(&mut Master, u32); 4] = [
+            |master, b| assert!(master.remove(b, b"none").is_err()),
+            |master, b| assert!(master.retain(b, b"none", Keep::DEFAULT).is_err()),
+            |master, _| assert!(master.evict_until_below(0, 1000).is_ok()),
+            |master, _| assert!(master.tend().is_ok()),
+        ];
+        for call in calls {
+            assert!(calls_until_free(ROUND, call, |_| ()).is_some());
+        }
+    }
+
+    #[test]
+    fn a_flush_ends_when_every_header_was_looked_at() {
+        let (mut master, _) = forgotten();
+        let map = Arc::clone(&master.map);
+        master.hurry_flush(map.view(), ROUND);
+        assert_eq!((master.flush_left, master.lists.len(FREE)), (0, HEADERS));
     }
 }

@@ -16,7 +16,7 @@ impl Master {
             crate::bail!(NMC_ERR_NOT_FOUND, "there is no namespace {namespace}");
         };
         let word = namespace_word(view, namespace);
-        let hash = hash_of(key, namespace);
+        let hash = map.hash_of(key, namespace);
         if flags & FLAG_HIDDEN == 0
             && let Some(there) = self.find(view, hash, key, word)
         {
@@ -25,7 +25,8 @@ impl Master {
         let owner = match request.rank {
             Some(rank) if rank < p.world_size => rank,
             Some(rank) => crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is not below the world size {}", p.world_size),
-            None => u32::try_from(hash % u64::from(p.world_size)).unwrap_or(0),
+            None if p.world_size == 1 => 0,
+            None => u32::try_from(route_of(key, namespace) % u64::from(p.world_size)).unwrap_or(0),
         };
         self.check_heap(view, owner)?;
         let pages = bytes.div_ceil(p.page_bytes.into());
@@ -167,7 +168,7 @@ impl Master {
         check_key(key)?;
         self.glance(view, now_ns());
         let word = namespace_word(view, namespace);
-        let Some(index) = self.find(view, hash_of(key, namespace), key, word) else {
+        let Some(index) = self.find(view, map.hash_of(key, namespace), key, word) else {
             return Err(not_found(key));
         };
         self.drop_object(view, index, false);
@@ -203,7 +204,8 @@ impl Master {
         let view = map.view();
         check_key(key)?;
         let word = namespace_word(view, namespace);
-        let (now, hash) = (now_ns(), hash_of(key, namespace));
+        let (now, hash) = (now_ns(), map.hash_of(key, namespace));
+        self.glance(view, now);
         let Some(index) = self.find(view, hash, key, word) else {
             return Err(not_found(key));
         };

@@ -65,6 +65,7 @@ impl Master {
                 self.look_at_all_writing(view, now, BUDGET);
                 self.sweep_quarantine(view, SWEEP);
                 self.sweep_limbo(view, BUDGET);
+                self.hurry_flush(view, HURRIED_STEPS);
             }
         }
     }
@@ -234,6 +235,7 @@ impl Master {
         }
         let now = now_ns();
         let (mut budget, total) = (BUDGET, u64::from(map.params().pages()));
+        self.glance(view, now);
         let writing = self.lists.len(WRITING);
         self.look_at_all_writing(view, now, BUDGET);
         let noticed = self.lists.len(WRITING) < writing;

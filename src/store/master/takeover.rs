@@ -78,7 +78,7 @@ impl Master {
         master.index.rebuild(view, linked.iter().copied());
         reach("takeover.indexed");
         master.drop_replaced(view, &mut linked);
-        master.flushing = Some(0);
+        master.begin_flush();
         master.look_at_all_writing(view, now_ns(), usize::MAX);
         // The former master may have died between a kill and its fence.
         object::settle();

@@ -28,12 +28,10 @@ impl Master {
         self.look_at_all_writing(view, now, 4 * BUDGET);
         self.sweep_quarantine(view, 4 * BUDGET);
         self.sweep_limbo(view, 4 * BUDGET);
-        for _ in 0..FLUSH_STEPS {
-            self.continue_flush(view);
-        }
+        self.hurry_flush(view, FLUSH_STEPS);
         self.count_all();
         let waiting = [WRITING, LIMBO, QUARANTINE].iter().any(|list| self.lists.len(*list) > 0);
-        Ok(waiting || self.flushing.is_some() || self.clients.contains(&Client::Leaving))
+        Ok(waiting || self.flush_left > 0 || self.clients.contains(&Client::Leaving))
     }
 
     pub(super) fn look_at_all_writing(&mut self, view: &View<'_>, now: u64, most: usize) {
