@@ -163,12 +163,12 @@ fn no_run(state: &mut State, count: u32) -> nmc_status_t {
 }
 
 fn too_many(count: usize, state: &State) -> nmc_status_t {
-    let tell = |[count, free, _]: [u32; 3]| match count {
-        u32::MAX => format!("more than 4294967294 blocks are wanted, but only {free} are free"),
-        _ => format!("{count} blocks are wanted, but only {free} are free"),
+    let tell = |[low, free, high]: [u32; 3]| {
+        format!("{} blocks are wanted, but only {free} are free", u64::from(high) << 32 | u64::from(low))
     };
-    let count = u32::try_from(count).unwrap_or(u32::MAX);
-    remember_untold(NMC_ERR_NO_SPACE, tell, [count, state.blocks.free(), 0])
+    #[allow(clippy::cast_possible_truncation, reason = "its two halves")]
+    let (low, high) = (count as u32, (count as u64 >> 32) as u32);
+    remember_untold(NMC_ERR_NO_SPACE, tell, [low, state.blocks.free(), high])
 }
 
 /// Makes an allocator with all blocks free and puts a handle into `*out_blocks`.
