@@ -14,6 +14,8 @@ fn main() {
     let major = std::env::var("CARGO_PKG_VERSION_MAJOR").unwrap_or_default();
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnanomc.so.{major}");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // A call between exports stays in this library: a second copy in the same process would otherwise be called instead.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=build/header.rs");
     for source in header::SOURCES {

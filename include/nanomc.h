@@ -762,7 +762,9 @@ typedef struct nmc_blocks_t nmc_blocks_t;
 /**
  * One rank's part of an expert-parallel group: it sends tokens to the ranks of their experts and gets results back.
  *
- * All ranks take the same steps in the same order: dispatch and combine of a layer, in turn. Calls of one handle are made
+ * All ranks take the same steps in the same order: dispatch and combine of a layer, in turn, in each buffer set. A call out of turn
+ * (a combine without its dispatch, a second dispatch) is refused with `NMC_ERR_INVALID_ARG` and does nothing, as long as the host
+ * makes all calls itself: not any more once one was captured, or `nmc_ep_device` was called. Calls of one handle are made
  * by one thread at a time, on one stream for each buffer set. On CUDA heaps calls only enqueue, need no synchronisation,
  * allocate nothing, and are graph-safe; on host heaps they work at once and take a NULL stream. Results are the same bits
  * in every arrangement.
@@ -3540,7 +3542,8 @@ nmc_status_t nmc_ep_bytes_needed(const struct nmc_ep_config_t *config,
  * The transport lies in the world's heaps from `heap_offset` on; what else uses the heap (a store, the program) stays
  * clear of it. On CUDA heaps this waits for the device's work of this process. Blocks up to the deadline. Not graph-safe.
  * The world must not be destroyed before the group. Destroyed with `nmc_ep_destroy`.
- * Statuses: `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_TIMEOUT` (says who is missing), `NMC_ERR_PEER_LOST`,
+ * Statuses: `NMC_ERR_MISMATCH` (names the field, the rank and both values; all ranks that came are told, and can call this
+ * again at once), `NMC_ERR_TIMEOUT` (says who is missing), `NMC_ERR_PEER_LOST`,
  * `NMC_ERR_LIMIT` (blocks that cannot be resident at once, too many ranks), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_NO_MEMORY`,
  * `NMC_ERR_VERSION`, `NMC_ERR_CANCELLED`, `NMC_ERR_CUDA`.
  * One thread at a time for a handle.

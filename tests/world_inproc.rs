@@ -39,6 +39,24 @@ fn ranks_share_heaps_words_and_a_barrier() {
 }
 
 #[test]
+fn a_join_that_fails_leaves_nothing_behind_and_says_what_is_not_there() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let base = dir.path().join("made here");
+    let soon = |rank| {
+        let deadline = Deadline::after(Duration::from_millis(300));
+        World::join(nanomc::world::Config { deadline, ..config(&base, Some(rank), 2) })
+            .err()
+            .expect("a rank is missing")
+    };
+    let alone = soon(0);
+    assert!(alone.message.contains("ranks [1] of 2 did not come"), "{alone}");
+    assert!(!base.exists());
+    let lost = soon(1);
+    assert!(lost.message.contains("made here: No such file or directory"), "{lost}");
+    assert!(!base.exists());
+}
+
+#[test]
 fn a_rank_that_leaves_is_seen_and_its_place_can_be_taken_with_the_heap_intact() {
     let dir = tempfile::tempdir().expect("tempdir");
     let mut worlds = join_all(dir.path(), 3);

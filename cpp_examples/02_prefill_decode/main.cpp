@@ -180,7 +180,7 @@ void decode(Engine& engine, const nmc::World& world, const nmc::Store& store, in
       const uint64_t old = prompt - std::min(prompt, 1 + random() % (2 * kWindow));
       std::vector<std::string> keys;
       for (uint64_t block = 0; block < kBlocks; ++block) keys.push_back(key_of(prefiller, old, block));
-      const size_t matched = store.match_prefix(nmc::all_bytes(keys));
+      const size_t matched = store.match_prefix(nmc::all_keys(keys));
       tally.looked += kBlocks, tally.matched += matched;
       for (size_t i = 0; i < matched; ++i) attend(keys[i]);
     }

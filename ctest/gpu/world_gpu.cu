@@ -208,6 +208,8 @@ static void set_first_word(nmc_world_t* world, int32_t rank, uint64_t value) {
   void* heap = nullptr;
   NMC_CHECK(nmc_world_ptr(world, rank, 0, 8, &heap));
   CUDA_OK(cudaMemcpy(heap, &value, 8, cudaMemcpyHostToDevice));
+  // From pageable memory it returns when the value has been taken, which is before it is there for other processes to see.
+  CUDA_OK(cudaDeviceSynchronize());
 }
 
 static uint32_t state_of(nmc_world_t* world, int32_t rank) {

@@ -110,7 +110,6 @@ void not_handles() {
     uint64_t bits = random();
     if (i % 2 == 0) bits = (bits & ((uint64_t{1} << 56) - 1)) | uint64_t{0x4e} << 56;  // looks like one
     if (i % 4 == 0) bits = (bits & ~uint64_t{0xf}) | 1;
-    if (i % 8 == 0) bits &= ~uint64_t{0xffff00};  // a slot that is in use, with a wrong generation
     others.push_back(as_world(bits));
   }
   const auto worlds = local_world(1);
@@ -123,6 +122,10 @@ void not_handles() {
   // One bit off the real one.
   for (int bit = 0; bit < 64; ++bit) {
     all_give(as_world(reinterpret_cast<uintptr_t>(worlds[0]) ^ (uintptr_t{1} << bit)), NMC_ERR_BAD_HANDLE);
+  }
+  // Its place, with other generations.
+  for (int i = 0; i < 500; ++i) {
+    all_give(as_world(reinterpret_cast<uintptr_t>(worlds[0]) ^ ((random() >> 32) | 1) << 24), NMC_ERR_BAD_HANDLE);
   }
   free(on_heap);
   OK(nmc_world_destroy(worlds[0]));

@@ -10,6 +10,8 @@
 
 namespace {
 
+using namespace std::string_view_literals;
+
 constexpr uint32_t kPage = 4096;
 
 nmc::StoreConfig small(uint64_t pages = 64) { return nmc::StoreConfig().heap_bytes(pages * kPage).page_bytes(kPage); }
@@ -60,12 +62,28 @@ void configs() {
   const std::vector<float> floats(3);
   const std::array<uint16_t, 2> shorts{};
   std::string string = "abc";
-  CHECK(nmc::Bytes("abc").len == 3 && nmc::Bytes(string).ptr == string.data() && nmc::Bytes(floats).len == 12);
+  CHECK(nmc::Key("abc").len == 3 && nmc::Bytes(string).ptr == string.data() && nmc::Bytes(floats).len == 12);
   CHECK(nmc::Bytes(shorts).len == 4 && nmc::Bytes(std::string_view("ab\0c", 4)).len == 4 && nmc::Bytes().ptr == nullptr);
   CHECK(nmc::Bytes(nmc::view<const float>(floats.data(), 2)).len == 8 && nmc::MutableBytes(string).len == 3);
-  CHECK(nmc::Bytes(&string[1], 2).ptr == &string[1] && nmc::Bytes(static_cast<const char*>(nullptr)).len == 0);
+  CHECK(nmc::Bytes(&string[1], 2).ptr == &string[1] && nmc::Key(static_cast<const char*>(nullptr)).len == 0);
+  static_assert(std::is_convertible_v<const char*, nmc::Key> && std::is_convertible_v<char (&)[8], nmc::Key>,
+                "a key is text");
+  static_assert(!std::is_constructible_v<nmc::Bytes, const char*> && !std::is_constructible_v<nmc::Bytes, char (&)[8]> &&
+                    !std::is_constructible_v<nmc::Bytes, const char (&)[8]>,
+                "a value would end at its first zero");
   static_assert(!std::is_constructible_v<nmc::MutableBytes, const std::string&>, "it would be written to");
   static_assert(!std::is_constructible_v<nmc::Bytes, const std::vector<std::string>&>, "those are no plain data");
+}
+
+void whole_arrays() {
+  promise("an_array_is_stored_as_all_of_its_bytes");
+  nmc::Store store = nmc::Store::try_embedded(small()).value();
+  char page[kPage] = {'p'};
+  page[kPage - 1] = 'q';
+  CHECK(store.try_put("page", nmc::bytes(page)).ok());
+  CHECK(store.try_get("page").value().text() == std::string_view(page, kPage));
+  const nmc::Batch put = store.try_put_batch({"one", "two"}, {nmc::bytes(page), nmc::bytes("ab")});
+  CHECK(put.ok() && store.try_size("one").value() == kPage && store.try_size("two").value() == 3);
 }
 
 void reads_and_writes() {
@@ -73,9 +91,9 @@ void reads_and_writes() {
   nmc::Store store = nmc::Store::try_embedded(small()).value();
   const std::string value(10000, 'v');
   const std::vector<uint32_t> numbers = {1, 2, 3};
-  CHECK(store.try_put("k", value).ok() && store.try_put("n", numbers).ok() && store.try_put("empty", "").ok());
-  CHECK(store.try_put("k", "other").status() == NMC_ERR_EXISTS && store.try_put("", "x").status() == NMC_ERR_INVALID_ARG);
-  CHECK(store.try_put_slices("s", {"one ", value, numbers}).ok() && store.try_size("s").value() == 10016);
+  CHECK(store.try_put("k", value).ok() && store.try_put("n", numbers).ok() && store.try_put("empty", ""sv).ok());
+  CHECK(store.try_put("k", "other"sv).status() == NMC_ERR_EXISTS && store.try_put("", "x"sv).status() == NMC_ERR_INVALID_ARG);
+  CHECK(store.try_put_slices("s", {"one "sv, value, numbers}).ok() && store.try_size("s").value() == 10016);
   CHECK(store.try_put_strided("rows", value.data(), 10, 100, 1000).ok() && store.try_size("rows").value() == 1000);
   nmc::Buffer got = store.try_get("k").value();
   CHECK(got.text() == value && got.size() == 10000 && got[9999] == std::byte{'v'} && got.end() - got.begin() == 10000);
@@ -123,12 +141,12 @@ void reads_and_writes() {
   CHECK(store.try_retain("k", nmc::Retain::hard).ok() && store.try_evict_until_below(0, 0).ok());
   CHECK(store.try_exists("k").value() && !store.try_exists("n").value());
   CHECK(store.try_remove("k").ok() && store.try_remove("k").status() == NMC_ERR_NOT_FOUND);
-  CHECK(store.try_put("p/1", "x").ok() && store.try_put("p/2", "x").ok() && store.try_put("q", "x").ok());
+  CHECK(store.try_put("p/1", "x"sv).ok() && store.try_put("p/2", "x"sv).ok() && store.try_put("q", "x"sv).ok());
   CHECK(store.try_remove_by_prefix("p/").value() == 2 && store.try_remove_all().ok() && !store.try_exists("q").value());
 
   promise("namespaces");
   const nmc::Store space = store.try_namespace_("model", 2 * kPage).value();
-  CHECK(space.try_put("k", "own").ok() && !store.try_exists("k").value());
+  CHECK(space.try_put("k", "own"sv).ok() && !store.try_exists("k").value());
   CHECK(store.try_namespace_("model").value().try_get("k").value().text() == "own");
   CHECK(space.try_put("big", std::string(3 * kPage, 'x')).status() == NMC_ERR_NO_SPACE);
 
@@ -182,7 +200,7 @@ void plans_and_views() {
     CHECK(!view && moved.data()[0] == std::byte{'a'} && view.try_unpin().status() == NMC_ERR_BAD_HANDLE);
   }
   CHECK(store.try_stats().value().total.limbo_bytes == 0);
-  CHECK(store.try_put("k", "x").ok());
+  CHECK(store.try_put("k", "x"sv).ok());
   nmc::View view = store.try_pin("k").value();
   CHECK(view.try_unpin_async(nullptr).status() == NMC_ERR_UNSUPPORTED && view);
   CHECK(view.try_unpin().ok() && !view);
@@ -210,7 +228,7 @@ void waits() {
   CHECK(store.try_wait_ready("k").status() == NMC_ERR_NOT_FOUND);
   CHECK(store.try_wait_ready("k", nmc::Wait::appear, milliseconds(5)).status() == NMC_ERR_TIMEOUT);
   CHECK(store.try_watch("k", 7, nmc::Wait::appear).ok() && store.try_completions().value().empty());
-  CHECK(store.try_put("k", "x").ok() && store.try_wait_ready("k").ok() && store.try_wait_pages("k", 1).ok());
+  CHECK(store.try_put("k", "x"sv).ok() && store.try_wait_ready("k").ok() && store.try_wait_pages("k", 1).ok());
   pollfd event{store.try_event_fd().value(), POLLIN, 0};
   CHECK(poll(&event, 1, 30000) == 1);
   const std::vector<nmc_completion_t> done = store.try_completions().value();
@@ -226,13 +244,13 @@ void batches() {
   promise("batches_tell_of_every_item");
   nmc::Store store = nmc::Store::try_embedded(small()).value();
   const std::vector<std::string> names = {"a", "b", "c"};
-  const std::vector<nmc::Bytes> keys = nmc::all_bytes(names);
-  nmc::Batch put = store.try_put_batch(keys, {"1", "22", "333"});
+  const std::vector<nmc::Key> keys = nmc::all_keys(names);
+  nmc::Batch put = store.try_put_batch(keys, {"1"sv, "22"sv, "333"sv});
   CHECK(put && put.items == std::vector<nmc_status_t>(3, NMC_OK));
-  put = store.try_put_batch({"d", "a"}, {"x", "y"});
+  put = store.try_put_batch({"d", "a"}, {"x"sv, "y"sv});
   CHECK(!put && put.status() == NMC_ERR_EXISTS && put.items[0] == NMC_OK && put.items[1] == NMC_ERR_EXISTS);
   CHECK(put.message().find("\"a\"") != std::string::npos);
-  CHECK(store.try_put_batch(keys, {"1"}).status() == NMC_ERR_INVALID_ARG);
+  CHECK(store.try_put_batch(keys, {"1"sv}).status() == NMC_ERR_INVALID_ARG);
   std::string one(1, ' '), two(2, ' '), three(1, ' ');
   const nmc::Batch got = store.try_get_into_batch(keys, {one, two, three});
   CHECK(!got && one == "1" && two == "22" && three == " " && got.items[2] == NMC_ERR_INVALID_ARG);
@@ -261,7 +279,7 @@ void in_a_world() {
     const nmc::StoreConfig config = nmc::StoreConfig().page_bytes(kPage);
     nmc::Store zero = nmc::Store::try_attach(worlds[0], config).value();
     nmc::Store one = nmc::Store::try_attach(worlds[1], config).value();
-    CHECK(zero.try_put("k", "x", nmc::PutOptions().on_rank(1)).ok() && one.try_location("k").value().owner_rank == 1);
+    CHECK(zero.try_put("k", "x"sv, nmc::PutOptions().on_rank(1)).ok() && one.try_location("k").value().owner_rank == 1);
     left = one.try_pin("k").value();
     open = zero.try_open_for_write("w", 10).value();
     nmc::Store moved = std::move(zero);
@@ -288,11 +306,11 @@ void throwing_forms() {
   promise("the_throwing_forms_return_values");
   nmc::Store store = nmc::Store::embedded(small());
   std::string ten(10, ' ');
-  store.put("k", "0123456789");
+  store.put("k", "0123456789"sv);
   CHECK(store.get("k").text() == "0123456789" && store.size("k") == 10 && store.get_into("k", ten) == 10);
   CHECK(store.get_range("k", 8, nmc::MutableBytes(ten.data(), 2)) == 2 && store.get_slices("k", 0, {ten}) == 10);
   CHECK(store.get_strided("k", 0, ten.data(), 2, 5, 5) == 10 && ten == "0123456789");
-  store.put_slices("s", {"a", "b"});
+  store.put_slices("s", {"a"sv, "b"sv});
   store.put_strided("t", ten.data(), 5, 1, 2);
   CHECK(store.get("t").text() == "02468" && store.exists("s") && store.state("s") == nmc::ObjectState::ready);
   nmc::WritePlan plan = store.open_for_write("w", 2 * kPage);
@@ -314,7 +332,7 @@ void throwing_forms() {
   pollfd event{store.event_fd(), POLLIN, 0};
   CHECK(poll(&event, 1, 30000) == 1 && store.completions().size() == 1);
   store.cancel();
-  store.put_batch({"1", "2"}, {"x", "y"});
+  store.put_batch({"1", "2"}, {"x"sv, "y"sv});
   store.get_into_batch({"k"}, {ten});
   CHECK(store.state_batch({"1"})[0] == nmc::ObjectState::ready);
   std::vector<nmc::WritePlan> plans = store.open_batch({"3", "4"}, {1, 1});
@@ -337,8 +355,8 @@ void throwing_forms() {
   const nmc::WritePlan open = store.open_for_write("o", 1);
   throws(NMC_NOT_READY, [&] { (void)store.get("o"); });
   throws(NMC_NOT_READY, [&] { store.get_into("o", ten); });
-  throws(NMC_ERR_EXISTS, [&] { store.put("o", "x"); });
-  throws(NMC_ERR_EXISTS, [&] { store.put_batch({"o"}, {"x"}); });
+  throws(NMC_ERR_EXISTS, [&] { store.put("o", "x"sv); });
+  throws(NMC_ERR_EXISTS, [&] { store.put_batch({"o"}, {"x"sv}); });
   throws(NMC_ERR_NOT_FOUND, [&] { (void)store.pin_batch({"none"}); });
   throws(NMC_ERR_INVALID_ARG, [] { (void)nmc::Store::embedded(nmc::StoreConfig()); });
   throws(NMC_ERR_BAD_HANDLE, [] { nmc::Store().remove("k"); });
@@ -349,6 +367,7 @@ void throwing_forms() {
 
 int main() {
   configs();
+  whole_arrays();
   reads_and_writes();
   plans_and_views();
   waits();

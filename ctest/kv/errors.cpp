@@ -450,6 +450,16 @@ void pointers() {
   GIVES(nmc_kv_open(e.kv, 2, nullptr, 100, nullptr, nullptr, odd_room), NMC_ERR_INVALID_ARG);
   e.verify();
 
+  promise("a number that has no room in 32 bits is told as it was given");
+  constexpr uint64_t kLarge = (uint64_t{1} << 33) + 5;
+  GIVES(nmc_kv_reserve(e.kv, 1, kLarge, nullptr), NMC_ERR_LIMIT);
+  CHECK(error_mentions("8589934597"));
+  GIVES(nmc_kv_truncate(e.kv, 1, kLarge, nullptr), NMC_ERR_INVALID_ARG);
+  CHECK(error_mentions("8589934597"));
+  void* address = nullptr;
+  GIVES(nmc_kv_token_address(e.kv, 1, kLarge, 0, 0, NMC_KV_K, 0, &address), NMC_ERR_INVALID_ARG);
+  CHECK(error_mentions("8589934597"));
+
   promise("structs of a size that cannot be are refused");
   for (uint32_t size : {0u, 7u, 5000u, UINT32_MAX}) {
     nmc_kv_stats_t stats = NMC_KV_STATS_INIT;

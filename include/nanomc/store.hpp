@@ -53,14 +53,28 @@ inline constexpr bool is_plain_v<C, std::void_t<data_of<C>, decltype(std::size(s
     std::is_trivially_copyable_v<data_of<C>> && !std::is_array_v<C>;
 }  // namespace detail
 
-/// Bytes that a call reads: a key or a value. Made from text, a container of plain data, or address and size; refers to
-/// it, so it must not outlive it.
+/// Bytes that a call reads. Made from a container of plain data (string_view among them), or address and size; refers to
+/// it, so it must not outlive it. Not from a `char*` or an array of char: nobody could tell text from a page there.
 struct Bytes : nmc_slice_t {
   Bytes() noexcept : nmc_slice_t{nullptr, 0} {}
   Bytes(const void* data, size_t size) noexcept : nmc_slice_t{data, size} {}
-  Bytes(const char* text) noexcept : nmc_slice_t{text, text == nullptr ? 0 : std::strlen(text)} {}
+  Bytes(const char*) = delete;  // for text say std::string_view("..."), for all of an array nmc::bytes(array)
   template <class C, class = std::enable_if_t<detail::is_plain_v<const C>>>
   Bytes(const C& values) noexcept : nmc_slice_t{std::data(values), std::size(values) * sizeof(*std::data(values))} {}
+};
+
+/// All bytes of an array; of a string literal with its NUL.
+template <class T, size_t N>
+Bytes bytes(const T (&array)[N]) noexcept {
+  static_assert(std::is_trivially_copyable_v<T>, "plain data only");
+  return {array, sizeof array};
+}
+
+/// A key, or the name of a namespace: as Bytes, and also from text that ends with a NUL.
+struct Key : Bytes {
+  using Bytes::Bytes;
+  Key(const char* text) noexcept : Bytes(text, text == nullptr ? 0 : std::strlen(text)) {}
+  Key(const Bytes& bytes) noexcept : Bytes(bytes) {}
 };
 
 /// Memory that a call writes to. Made from a container of plain data, or address and size; refers to it.
@@ -72,6 +86,11 @@ struct MutableBytes : nmc_buffer_t {
 };
 
 /// The keys of a range of strings, for the batch forms; refers to them.
+template <class Range>
+std::vector<Key> all_keys(const Range& range) {
+  return std::vector<Key>(std::begin(range), std::end(range));
+}
+/// The same for the values of a range of containers.
 template <class Range>
 std::vector<Bytes> all_bytes(const Range& range) {
   return std::vector<Bytes>(std::begin(range), std::end(range));
@@ -438,7 +457,7 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
     return create(world.get(), config);
   }
   /// The same store with keys of its own, and a quota: 0 for none.
-  Result<Store> try_namespace_(Bytes name, uint64_t quota_bytes = same_quota) const {
+  Result<Store> try_namespace_(Key name, uint64_t quota_bytes = same_quota) const {
     nmc_store_t* handle = nullptr;
     const nmc_status_t status = nmc_store_namespace(get(), name, quota_bytes, &handle);
     if (status < 0) return detail::failure(status);
@@ -447,20 +466,20 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
 
   // ---- writing ------------------------------------------------------------------------------------------------------
 
-  Result<void> try_put(Bytes key, Bytes value, const PutOptions& options = {}) const {
+  Result<void> try_put(Key key, Bytes value, const PutOptions& options = {}) const {
     return detail::done(nmc_store_put(get(), key, value.ptr, value.len, &options.c()));
   }
   /// From several pieces, one after the other.
-  Result<void> try_put_slices(Bytes key, const std::vector<Bytes>& slices, const PutOptions& options = {}) const {
+  Result<void> try_put_slices(Key key, const std::vector<Bytes>& slices, const PutOptions& options = {}) const {
     return detail::done(nmc_store_put_slices(get(), key, slices.data(), slices.size(), &options.c()));
   }
   /// From rows of `row_bytes` bytes whose beginnings are `stride` bytes apart.
-  Result<void> try_put_strided(Bytes key, const void* data, size_t rows, size_t row_bytes, size_t stride,
+  Result<void> try_put_strided(Key key, const void* data, size_t rows, size_t row_bytes, size_t stride,
                                const PutOptions& options = {}) const {
     return detail::done(nmc_store_put_strided(get(), key, data, rows, row_bytes, stride, &options.c()));
   }
   /// An object whose bytes the program stores itself.
-  Result<WritePlan> try_open_for_write(Bytes key, uint64_t bytes, const PutOptions& options = {}) const {
+  Result<WritePlan> try_open_for_write(Key key, uint64_t bytes, const PutOptions& options = {}) const {
     nmc_write_plan_t c{};
     const nmc_status_t status = nmc_store_open_for_write(get(), key, bytes, &options.c(), &c);
     if (status < 0) return detail::failure(status);
@@ -470,7 +489,7 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
   // ---- reading ------------------------------------------------------------------------------------------------------
 
   /// A copy of the value.
-  Result<Buffer> try_get(Bytes key) const {
+  Result<Buffer> try_get(Key key) const {
     Buffer value;
     for (;;) {  // another object may take the key between the question for its size and the read
       size_t size = 0;
@@ -484,65 +503,65 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
     }
   }
   /// The size of the value.
-  Result<size_t> try_size(Bytes key) const {
+  Result<size_t> try_size(Key key) const {
     size_t size = 0;
     const nmc_status_t status = nmc_store_get(get(), key, nullptr, 0, &size);
     return read(status, size);
   }
   /// Into memory of exactly the value's size. The result is the number of bytes read, also in the next three.
-  Result<size_t> try_get_into(Bytes key, MutableBytes to) const {
+  Result<size_t> try_get_into(Key key, MutableBytes to) const {
     return read(nmc_store_get_into(get(), key, to.ptr, to.len), to.len);
   }
   /// A part of the value, from byte `offset` on.
-  Result<size_t> try_get_range(Bytes key, uint64_t offset, MutableBytes to) const {
+  Result<size_t> try_get_range(Key key, uint64_t offset, MutableBytes to) const {
     return read(nmc_store_get_range(get(), key, offset, to.ptr, to.len), to.len);
   }
   /// The same into several pieces of memory.
-  Result<size_t> try_get_slices(Bytes key, uint64_t offset, const std::vector<MutableBytes>& to) const {
+  Result<size_t> try_get_slices(Key key, uint64_t offset, const std::vector<MutableBytes>& to) const {
     size_t bytes = 0;
     for (const MutableBytes& piece : to) bytes += piece.len;
     return read(nmc_store_get_slices(get(), key, offset, to.data(), to.size(), nullptr), bytes);
   }
   /// The same into rows of `row_bytes` bytes whose beginnings are `stride` bytes apart.
-  Result<size_t> try_get_strided(Bytes key, uint64_t offset, void* to, size_t rows, size_t row_bytes,
+  Result<size_t> try_get_strided(Key key, uint64_t offset, void* to, size_t rows, size_t row_bytes,
                                  size_t stride) const {
     return read(nmc_store_get_strided(get(), key, offset, to, rows, row_bytes, stride), rows * row_bytes);
   }
   /// The value in place.
-  Result<View> try_pin(Bytes key) const {
+  Result<View> try_pin(Key key) const {
     nmc_view_t c{};
     const nmc_status_t status = nmc_store_pin(get(), key, &c);
     if (status != NMC_OK) return detail::missed(status);
     return View::adopt(get(), c);
   }
   /// The same while it is being written, if its first `pages` pages are ready.
-  Result<View> try_pin_partial(Bytes key, uint32_t pages) const {
+  Result<View> try_pin_partial(Key key, uint32_t pages) const {
     nmc_view_t c{};
     const nmc_status_t status = nmc_store_pin_partial(get(), key, pages, &c);
     if (status != NMC_OK) return detail::missed(status);
     return View::adopt(get(), c);
   }
-  Result<ObjectState> try_state(Bytes key) const {
+  Result<ObjectState> try_state(Key key) const {
     uint32_t state = 0;
     const nmc_status_t status = nmc_store_exists(get(), key, &state);
     if (status < 0) return detail::failure(status);
     return static_cast<ObjectState>(state);
   }
   /// Whether the object can be read.
-  Result<bool> try_exists(Bytes key) const {
+  Result<bool> try_exists(Key key) const {
     const Result<ObjectState> state = try_state(key);
     if (!state) return Failure{state.status(), state.message()};
     return state.value() == ObjectState::ready;
   }
   /// Where an object is; it is not pinned.
-  Result<nmc_object_meta_t> try_location(Bytes key) const {
+  Result<nmc_object_meta_t> try_location(Key key) const {
     nmc_object_meta_t meta{};
     const nmc_status_t status = nmc_store_get_location(get(), key, &meta);
     if (status != NMC_OK) return detail::missed(status);
     return meta;
   }
   /// How many of the keys, from the first on, can be read.
-  Result<size_t> try_match_prefix(const std::vector<Bytes>& keys) const {
+  Result<size_t> try_match_prefix(const std::vector<Key>& keys) const {
     size_t matched = 0;
     const nmc_status_t status = nmc_store_match_prefix(get(), keys.data(), keys.size(), &matched);
     return read(status, matched);
@@ -569,9 +588,9 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
 
   // ---- keeping ------------------------------------------------------------------------------------------------------
 
-  Result<void> try_remove(Bytes key) const { return detail::done(nmc_store_remove(get(), key)); }
+  Result<void> try_remove(Key key) const { return detail::done(nmc_store_remove(get(), key)); }
   /// Gives how many were removed.
-  Result<uint64_t> try_remove_by_prefix(Bytes prefix) const {
+  Result<uint64_t> try_remove_by_prefix(Key prefix) const {
     uint64_t removed = 0;
     const nmc_status_t status = nmc_store_remove_by_prefix(get(), prefix, &removed);
     if (status < 0) return detail::failure(status);
@@ -580,8 +599,8 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
   /// Forgets every object of the namespace.
   Result<void> try_remove_all() const { return detail::done(nmc_store_remove_all(get())); }
   /// Counts as an access.
-  Result<void> try_touch(Bytes key) const { return detail::done(nmc_store_touch(get(), key)); }
-  Result<void> try_retain(Bytes key, Retain retain, uint32_t priority = 0,
+  Result<void> try_touch(Key key) const { return detail::done(nmc_store_touch(get(), key)); }
+  Result<void> try_retain(Key key, Retain retain, uint32_t priority = 0,
                           std::chrono::milliseconds ttl = std::chrono::milliseconds(0)) const {
     const auto ms = static_cast<uint64_t>(ttl.count());
     return detail::done(nmc_store_retain(get(), key, static_cast<uint32_t>(retain), priority, ms));
@@ -592,17 +611,17 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
 
   // ---- waiting ------------------------------------------------------------------------------------------------------
 
-  Result<void> try_wait_ready(Bytes key, Wait wait = Wait::written,
+  Result<void> try_wait_ready(Key key, Wait wait = Wait::written,
                               std::chrono::milliseconds timeout = default_timeout) const {
     return detail::done(nmc_store_wait_ready(get(), key, static_cast<uint32_t>(wait), timeout.count()));
   }
   /// Until the first `pages` pages are ready.
-  Result<void> try_wait_pages(Bytes key, uint32_t pages, Wait wait = Wait::written,
+  Result<void> try_wait_pages(Key key, uint32_t pages, Wait wait = Wait::written,
                               std::chrono::milliseconds timeout = default_timeout) const {
     return detail::done(nmc_store_wait_pages(get(), key, pages, static_cast<uint32_t>(wait), timeout.count()));
   }
   /// Queues a completion with `token` when the object can be read, or will not become so.
-  Result<void> try_watch(Bytes key, uint64_t token, Wait wait = Wait::written) const {
+  Result<void> try_watch(Key key, uint64_t token, Wait wait = Wait::written) const {
     return detail::done(nmc_store_watch(get(), key, static_cast<uint32_t>(wait), token));
   }
   /// Takes what is queued, the oldest first, at most `most`. `lost` of one tells how many just before it are gone, since
@@ -627,23 +646,23 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
 
   // ---- many at a time -----------------------------------------------------------------------------------------------
 
-  Batch try_put_batch(const std::vector<Bytes>& keys, const std::vector<Bytes>& values,
+  Batch try_put_batch(const std::vector<Key>& keys, const std::vector<Bytes>& values,
                       const PutOptions& options = {}) const {
     return batch<Batch>(keys.size(), values.size(), [&](nmc_status_t* items) {
       return nmc_store_put_batch(get(), keys.data(), values.data(), keys.size(), &options.c(), items);
     });
   }
-  Batch try_get_into_batch(const std::vector<Bytes>& keys, const std::vector<MutableBytes>& buffers) const {
+  Batch try_get_into_batch(const std::vector<Key>& keys, const std::vector<MutableBytes>& buffers) const {
     return batch<Batch>(keys.size(), buffers.size(), [&](nmc_status_t* items) {
       return nmc_store_get_into_batch(get(), keys.data(), buffers.data(), keys.size(), items);
     });
   }
-  Batch try_remove_batch(const std::vector<Bytes>& keys) const {
+  Batch try_remove_batch(const std::vector<Key>& keys) const {
     return batch<Batch>(keys.size(), keys.size(), [&](nmc_status_t* items) {
       return nmc_store_remove_batch(get(), keys.data(), keys.size(), items);
     });
   }
-  Result<std::vector<ObjectState>> try_state_batch(const std::vector<Bytes>& keys) const {
+  Result<std::vector<ObjectState>> try_state_batch(const std::vector<Key>& keys) const {
     std::vector<uint32_t> states(keys.size());
     const nmc_status_t status = nmc_store_exists_batch(get(), keys.data(), keys.size(), states.data());
     if (status < 0) return detail::failure(status);
@@ -651,7 +670,7 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
     for (uint32_t state : states) found.push_back(static_cast<ObjectState>(state));
     return found;
   }
-  PlanBatch try_open_batch(const std::vector<Bytes>& keys, const std::vector<uint64_t>& sizes,
+  PlanBatch try_open_batch(const std::vector<Key>& keys, const std::vector<uint64_t>& sizes,
                            const PutOptions& options = {}) const {
     std::vector<nmc_write_plan_t> plans(keys.size());
     PlanBatch made = batch<PlanBatch>(keys.size(), sizes.size(), [&](nmc_status_t* items) {
@@ -670,7 +689,7 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
     return done;
   }
   /// Pins as many as can be.
-  ViewBatch try_pin_batch(const std::vector<Bytes>& keys) const {
+  ViewBatch try_pin_batch(const std::vector<Key>& keys) const {
     std::vector<nmc_view_t> views(keys.size());
     size_t pinned = 0;
     ViewBatch made = batch<ViewBatch>(keys.size(), keys.size(), [&](nmc_status_t* items) {
@@ -716,71 +735,71 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
 #if NMC_HPP_EXCEPTIONS
   static Store embedded(const StoreConfig& config) { return try_embedded(config).value(); }
   static Store attach(const World& world, const StoreConfig& config = {}) { return try_attach(world, config).value(); }
-  Store namespace_(Bytes name, uint64_t quota_bytes = same_quota) const {
+  Store namespace_(Key name, uint64_t quota_bytes = same_quota) const {
     return try_namespace_(name, quota_bytes).value();
   }
-  void put(Bytes key, Bytes value, const PutOptions& options = {}) const { try_put(key, value, options).value(); }
-  void put_slices(Bytes key, const std::vector<Bytes>& slices, const PutOptions& options = {}) const {
+  void put(Key key, Bytes value, const PutOptions& options = {}) const { try_put(key, value, options).value(); }
+  void put_slices(Key key, const std::vector<Bytes>& slices, const PutOptions& options = {}) const {
     try_put_slices(key, slices, options).value();
   }
-  void put_strided(Bytes key, const void* data, size_t rows, size_t row_bytes, size_t stride,
+  void put_strided(Key key, const void* data, size_t rows, size_t row_bytes, size_t stride,
                    const PutOptions& options = {}) const {
     try_put_strided(key, data, rows, row_bytes, stride, options).value();
   }
-  WritePlan open_for_write(Bytes key, uint64_t bytes, const PutOptions& options = {}) const {
+  WritePlan open_for_write(Key key, uint64_t bytes, const PutOptions& options = {}) const {
     return try_open_for_write(key, bytes, options).value();
   }
-  Buffer get(Bytes key) const { return try_get(key).value(); }
-  size_t size(Bytes key) const { return try_size(key).value(); }
-  size_t get_into(Bytes key, MutableBytes to) const { return try_get_into(key, to).value(); }
-  size_t get_range(Bytes key, uint64_t offset, MutableBytes to) const { return try_get_range(key, offset, to).value(); }
-  size_t get_slices(Bytes key, uint64_t offset, const std::vector<MutableBytes>& to) const {
+  Buffer get(Key key) const { return try_get(key).value(); }
+  size_t size(Key key) const { return try_size(key).value(); }
+  size_t get_into(Key key, MutableBytes to) const { return try_get_into(key, to).value(); }
+  size_t get_range(Key key, uint64_t offset, MutableBytes to) const { return try_get_range(key, offset, to).value(); }
+  size_t get_slices(Key key, uint64_t offset, const std::vector<MutableBytes>& to) const {
     return try_get_slices(key, offset, to).value();
   }
-  size_t get_strided(Bytes key, uint64_t offset, void* to, size_t rows, size_t row_bytes, size_t stride) const {
+  size_t get_strided(Key key, uint64_t offset, void* to, size_t rows, size_t row_bytes, size_t stride) const {
     return try_get_strided(key, offset, to, rows, row_bytes, stride).value();
   }
-  View pin(Bytes key) const { return try_pin(key).value(); }
-  View pin_partial(Bytes key, uint32_t pages) const { return try_pin_partial(key, pages).value(); }
-  ObjectState state(Bytes key) const { return try_state(key).value(); }
-  bool exists(Bytes key) const { return try_exists(key).value(); }
-  nmc_object_meta_t location(Bytes key) const { return try_location(key).value(); }
-  size_t match_prefix(const std::vector<Bytes>& keys) const { return try_match_prefix(keys).value(); }
+  View pin(Key key) const { return try_pin(key).value(); }
+  View pin_partial(Key key, uint32_t pages) const { return try_pin_partial(key, pages).value(); }
+  ObjectState state(Key key) const { return try_state(key).value(); }
+  bool exists(Key key) const { return try_exists(key).value(); }
+  nmc_object_meta_t location(Key key) const { return try_location(key).value(); }
+  size_t match_prefix(const std::vector<Key>& keys) const { return try_match_prefix(keys).value(); }
   template <class One>
   size_t for_each(One one) const {
     return try_for_each(std::move(one)).value();
   }
-  void remove(Bytes key) const { try_remove(key).value(); }
-  uint64_t remove_by_prefix(Bytes prefix) const { return try_remove_by_prefix(prefix).value(); }
+  void remove(Key key) const { try_remove(key).value(); }
+  uint64_t remove_by_prefix(Key prefix) const { return try_remove_by_prefix(prefix).value(); }
   void remove_all() const { try_remove_all().value(); }
-  void touch(Bytes key) const { try_touch(key).value(); }
-  void retain(Bytes key, Retain retain, uint32_t priority = 0,
+  void touch(Key key) const { try_touch(key).value(); }
+  void retain(Key key, Retain retain, uint32_t priority = 0,
               std::chrono::milliseconds ttl = std::chrono::milliseconds(0)) const {
     try_retain(key, retain, priority, ttl).value();
   }
   void evict_until_below(int32_t rank, uint32_t permille) const { try_evict_until_below(rank, permille).value(); }
-  void wait_ready(Bytes key, Wait wait = Wait::written, std::chrono::milliseconds timeout = default_timeout) const {
+  void wait_ready(Key key, Wait wait = Wait::written, std::chrono::milliseconds timeout = default_timeout) const {
     try_wait_ready(key, wait, timeout).value();
   }
-  void wait_pages(Bytes key, uint32_t pages, Wait wait = Wait::written,
+  void wait_pages(Key key, uint32_t pages, Wait wait = Wait::written,
                   std::chrono::milliseconds timeout = default_timeout) const {
     try_wait_pages(key, pages, wait, timeout).value();
   }
-  void watch(Bytes key, uint64_t token, Wait wait = Wait::written) const { try_watch(key, token, wait).value(); }
+  void watch(Key key, uint64_t token, Wait wait = Wait::written) const { try_watch(key, token, wait).value(); }
   std::vector<nmc_completion_t> completions(size_t most = 64) const { return try_completions(most).value(); }
   int event_fd() const { return try_event_fd().value(); }
   void cancel() const { try_cancel().value(); }
-  void put_batch(const std::vector<Bytes>& keys, const std::vector<Bytes>& values,
+  void put_batch(const std::vector<Key>& keys, const std::vector<Bytes>& values,
                  const PutOptions& options = {}) const {
     try_put_batch(keys, values, options).value();
   }
-  void get_into_batch(const std::vector<Bytes>& keys, const std::vector<MutableBytes>& buffers) const {
+  void get_into_batch(const std::vector<Key>& keys, const std::vector<MutableBytes>& buffers) const {
     try_get_into_batch(keys, buffers).value();
   }
-  void remove_batch(const std::vector<Bytes>& keys) const { try_remove_batch(keys).value(); }
-  std::vector<ObjectState> state_batch(const std::vector<Bytes>& keys) const { return try_state_batch(keys).value(); }
+  void remove_batch(const std::vector<Key>& keys) const { try_remove_batch(keys).value(); }
+  std::vector<ObjectState> state_batch(const std::vector<Key>& keys) const { return try_state_batch(keys).value(); }
   /// All of them: if one fails, the others are given up.
-  std::vector<WritePlan> open_batch(const std::vector<Bytes>& keys, const std::vector<uint64_t>& sizes,
+  std::vector<WritePlan> open_batch(const std::vector<Key>& keys, const std::vector<uint64_t>& sizes,
                                     const PutOptions& options = {}) const {
     PlanBatch made = try_open_batch(keys, sizes, options);
     made.value();
@@ -788,7 +807,7 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
   }
   void commit_batch(std::vector<WritePlan>& plans) const { try_commit_batch(plans).value(); }
   /// All of them: if one fails, the others are unpinned.
-  std::vector<View> pin_batch(const std::vector<Bytes>& keys) const {
+  std::vector<View> pin_batch(const std::vector<Key>& keys) const {
     ViewBatch made = try_pin_batch(keys);
     made.value();
     return std::move(made.views);
@@ -855,7 +874,8 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
 namespace detail {
 static_assert(is_move_only_v<Store> && is_move_only_v<View> && is_move_only_v<WritePlan>, "pins have one owner");
 static_assert(sizeof(Store) == sizeof(void*), "a handle costs one pointer");
-static_assert(sizeof(Bytes) == sizeof(nmc_slice_t) && sizeof(MutableBytes) == sizeof(nmc_buffer_t),
+static_assert(sizeof(Bytes) == sizeof(nmc_slice_t) && sizeof(Key) == sizeof(nmc_slice_t) &&
+                  sizeof(MutableBytes) == sizeof(nmc_buffer_t),
               "arrays of them are arrays of the C structs");
 }  // namespace detail
 

@@ -31,6 +31,6 @@ pub use kv::{KvCopy, KvPlace};
 pub use pointer::{Owner, PointerKind, Reach, kernel_address, owner, pointer_kind, reach, reach_around};
 pub use probe::{MIN_DRIVER_CUDA, Probe, in_process, probe, require};
 pub use ranges::{CudaPages, CudaRange};
-pub use stream::{Mark, Stream, copy_on_stream, stream_write_value64, wait_for_event};
+pub use stream::{Mark, Stream, copy_on_stream, may_be_captured, stream_write_value64, wait_for_event};
 pub use table::DeviceTable;
 pub use vmm::VmmHeap;

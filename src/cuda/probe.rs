@@ -80,6 +80,7 @@ pub(super) const SYMBOLS: &[&str] = &[
     "cuStreamCreate",
     "cuStreamCreateWithPriority",
     "cuStreamDestroy_v2",
+    "cuStreamIsCapturing",
     "cuStreamSynchronize",
     "cuStreamWriteValue64_v2",
     "cuThreadExchangeStreamCaptureMode",

@@ -47,6 +47,16 @@ pub fn copy_on_stream(device: &Device, stream: *mut c_void, from: u64, to: u64, 
     })
 }
 
+/// Whether what is put on `stream` may go into a graph. If the driver does not say, it may.
+pub fn may_be_captured(device: &Device, stream: *mut c_void) -> bool {
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    let asked = device.with_current(|| {
+        // SAFETY: the out-pointer is a local; the driver checks the caller's stream as far as it can be.
+        unsafe { call!(sys::cuStreamIsCapturing(stream.cast(), &raw mut status)) }
+    });
+    asked.is_err() || status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
+}
+
 /// A stream of the library's own, independent of all others.
 #[derive(Debug)]
 pub struct Stream {

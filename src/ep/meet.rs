@@ -1,100 +1,327 @@
 //! How ranks come together to make a group. Each shows a fresh number and what it wants, and answers the numbers of the
-//! others; it goes on when all have answered its own. Nobody takes an old group's words for a new one's, since numbers
-//! are never shown twice.
+//! others (it *agrees*); when all have answered its own and want the same, it prepares its memory and shows a number made of
+//! all those numbers (it is *ready*), and goes on when all show the same one and have said that they saw it.
+//!
+//! Who learns of a difference tells all others, in the place of its answer, also those who come a little later, and stays until
+//! all have told it. Then they may come again, with other numbers; who is ready with an old one goes back and agrees anew. Nobody takes an old group's words for a new one's, since numbers are never shown by two attempts. If one rank goes on,
+//! all do: it has seen that all were ready with the same numbers, and one of them goes back only for a number that is
+//! another, from a rank that has not answered it; who goes on has answered all.
 
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_MISMATCH, NMC_ERR_PEER_LOST, NMC_ERR_TIMEOUT};
 use crate::base::{Deadline, id};
+use crate::layout::world::EpMeeting;
 use crate::world::{Membership, RankState};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, fence};
 use std::time::Duration;
 
 /// Fields that fit a meeting, with their names.
 pub type Fields = Vec<(&'static str, u64)>;
 
 const NAP: Duration = Duration::from_micros(200);
-/// How long a rank that found a difference stays, so that those who come a little later learn of it, too.
+/// How long a rank that knows of a difference stays at most, so that the others learn of it, too.
 const STAY: Duration = Duration::from_secs(1);
 
-/// Low bits of a number: the round of the meeting it was shown in.
-const ROUND: u64 = 3;
-/// The round in which fields are compared. Nobody leaves it for another group before all have come to the next one; who
-/// has answered in the last round may be somewhere else already, with other fields.
-const FIRST: u64 = 1;
+/// Low bits of a number: what whoever shows it is doing.
+const DOING: u64 = 3;
+const AGREES: u64 = 1;
+const READY: u64 = 2;
+/// In the place of an answer: there is a difference. Such a word is the number of whom it tells, but for the low bits, in which
+/// are which field and whose.
+const DIFFERS: u64 = 3;
+const TOLD_BITS: u64 = 0xffff;
 
-/// Meets the other `members` in `round`, 1 to 3, for several ranks of this process at once. Fails with the first field that
-/// differs, with a rank that has died, or with one that did not come by `deadline`.
-pub fn meet(own: &[&Membership], members: &[u32], fields: &Fields, round: u64, deadline: &Deadline) -> Result<()> {
-    let mut nonces = Vec::with_capacity(own.len());
-    for member in own {
-        let nonce = id::random_u64()? & !ROUND | round;
-        if let Some(mine) = member.ep_meeting(member.rank()) {
-            for (place, (_, value)) in mine.fields.iter().zip(fields) {
-                place.store(*value, Relaxed);
-            }
-            mine.nonce.value.store(nonce, Release);
-        }
-        nonces.push(nonce);
+/// A field of a rank that is not what others want.
+#[derive(Clone, Copy)]
+struct Odd {
+    rank: u32,
+    field: usize,
+}
+
+impl Odd {
+    /// What tells whoever shows `number`.
+    fn told(self, number: u64) -> u64 {
+        number & !TOLD_BITS | u64::from(self.rank & 0xff) << 8 | (self.field as u64 & 0x3f) << 2 | DIFFERS
     }
-    let mut differs: Option<(Error, Deadline)> = None;
-    loop {
-        let mut missing = None;
-        for (member, nonce) in own.iter().zip(&nonces) {
-            for peer in members.iter().filter(|peer| **peer != member.rank()) {
-                match answered(member, *nonce, *peer, fields) {
-                    Ok(true) => {}
-                    Ok(false) => missing = Some((*member, *peer)),
-                    Err(error) if differs.is_none() => differs = Some((error, Deadline::after(STAY))),
-                    Err(_) => {}
+
+    /// What whoever shows `number` was told, if it was.
+    fn of(word: u64, number: u64) -> Option<Self> {
+        let told = does(word, DIFFERS) && word & !TOLD_BITS == number & !TOLD_BITS;
+        #[allow(clippy::cast_possible_truncation, reason = "8 and 6 bits")]
+        told.then_some(Self { rank: (word >> 8 & 0xff) as u32, field: (word >> 2 & 0x3f) as usize })
+    }
+}
+
+fn does(number: u64, what: u64) -> bool {
+    number & DOING == what
+}
+
+/// Meets the other `members` for several ranks of this process at once. `prepare` runs between agreeing and being ready, again
+/// if it has to agree anew. Fails with the first field that differs, with a rank that has died, or with one that did not come
+/// by `deadline`.
+pub fn meet(
+    own: &[&Membership],
+    members: &[u32],
+    fields: &Fields,
+    deadline: &Deadline,
+    mut prepare: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    let Some(first) = own.first() else { return Ok(()) };
+    let mut meeting =
+        Meeting { own, first, members, fields, numbers: Vec::new(), known: vec![0; members.len()], deadline };
+    meeting.begin()?;
+    let met = loop {
+        match meeting.agree().and_then(|()| prepare()).and_then(|()| meeting.ready()) {
+            Ok(true) => break Ok(()),
+            Ok(false) => {}
+            Err(error) => break Err(error),
+        }
+    };
+    // What is left there is not to be taken for somebody who waits.
+    met.inspect_err(|_| meeting.show_all(0))
+}
+
+struct Meeting<'a> {
+    own: &'a [&'a Membership],
+    first: &'a Membership,
+    members: &'a [u32],
+    fields: &'a Fields,
+    /// What each of the own ranks shows while it agrees.
+    numbers: Vec<u64>,
+    /// What each member showed when it agreed and was answered, or 0.
+    known: Vec<u64>,
+    deadline: &'a Deadline,
+}
+
+impl Meeting<'_> {
+    fn words(&self, rank: u32) -> Option<&EpMeeting> {
+        self.first.ep_meeting(rank)
+    }
+
+    fn is_own(&self, rank: u32) -> bool {
+        self.own.iter().any(|member| member.rank() == rank)
+    }
+
+    /// Number of each member that is not of this process, in the list of members.
+    fn peers(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.members.iter().copied().enumerate().filter(|(_, rank)| !self.is_own(*rank))
+    }
+
+    fn shown(&self, rank: u32) -> u64 {
+        self.words(rank).map_or(0, |words| words.nonce.value.load(Acquire))
+    }
+
+    fn show(&self, rank: u32, number: u64) {
+        if let Some(words) = self.words(rank) {
+            words.nonce.value.store(number, Release);
+        }
+    }
+
+    fn show_numbers(&self) {
+        self.own.iter().zip(&self.numbers).for_each(|(member, number)| self.show(member.rank(), *number));
+    }
+
+    fn show_all(&self, number: u64) {
+        self.own.iter().for_each(|member| self.show(member.rank(), number));
+    }
+
+    /// Where `of` sees what `by` answers.
+    fn place(&self, of: u32, by: u32) -> Option<&AtomicU64> {
+        self.words(of)?.seen.get(by as usize)
+    }
+
+    /// Tells `peer` that all own ranks have seen `number` of it. Who was told of a difference is not to be answered any more.
+    fn answer(&self, peer: u32, number: u64) {
+        for place in self.own.iter().filter_map(|member| self.place(peer, member.rank())) {
+            if Odd::of(place.load(Relaxed), number).is_none() {
+                place.store(number, Release);
+            }
+        }
+    }
+
+    /// What `peer` has told one of the own ranks of a difference.
+    fn has_told(&self, peer: u32) -> Option<Odd> {
+        let place = |member: &Membership| self.place(member.rank(), peer).map_or(0, |place| place.load(Acquire));
+        self.own.iter().zip(&self.numbers).find_map(|(member, number)| Odd::of(place(member), *number))
+    }
+
+    /// Fails if somebody has told of a difference.
+    fn check_told(&mut self) -> Result<()> {
+        let told = self.peers().find_map(|(_, peer)| self.has_told(peer).map(|odd| (odd, peer)));
+        let Some((odd, by)) = told else { return Ok(()) };
+        let (odd, error) = self.explain(odd, by);
+        Err(self.differ(odd, error))
+    }
+
+    /// Whether `peer` has answered each own rank, of which `number` tells what it shows.
+    fn has_answered(&self, peer: u32, number: impl Fn(usize) -> u64) -> bool {
+        self.own
+            .iter()
+            .enumerate()
+            .all(|(i, member)| self.place(member.rank(), peer).is_some_and(|place| place.load(Acquire) == number(i)))
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        for member in self.own {
+            let number = id::random_u64()? & !DOING | AGREES;
+            if let Some(mine) = member.ep_meeting(member.rank()) {
+                // Nobody takes the new fields for those of the old number.
+                mine.nonce.value.store(0, Relaxed);
+                fence(Release);
+                for (place, (_, value)) in mine.fields.iter().zip(self.fields) {
+                    place.store(*value, Relaxed);
                 }
             }
+            self.numbers.push(number);
+            if let Some(at) = self.members.iter().position(|rank| *rank == member.rank()) {
+                self.known[at] = number;
+            }
         }
-        let stays =
-            differs.as_ref().is_some_and(|(_, until)| missing.is_some() && !until.passed() && !deadline.passed());
-        if let Some((error, _)) = differs.take_if(|_| !stays) {
-            return Err(error);
+        Ok(())
+    }
+
+    /// Returns when all want the same and know it of each other.
+    fn agree(&mut self) -> Result<()> {
+        self.show_numbers();
+        loop {
+            self.check_told()?;
+            let mut missing = None;
+            for (at, peer) in self.peers().collect::<Vec<_>>() {
+                // In this order: who has answered has shown its own number before, so that it gets its answer now at
+                // the latest.
+                let answered = self.has_answered(peer, |i| self.numbers[i]);
+                let shown = self.shown(peer);
+                if does(shown, AGREES) {
+                    self.answer(peer, shown);
+                    self.known[at] = shown;
+                }
+                // Before it has answered, its words may be those of an old group.
+                match if answered { self.difference(peer, shown) } else { Same::Unsure } {
+                    Same::No(field) => {
+                        let (odd, error) = self.explain(Odd { rank: peer, field }, peer);
+                        return Err(self.differ(odd, error));
+                    }
+                    Same::Yes if self.known[at] != 0 => {}
+                    Same::Yes | Same::Unsure => missing = Some(peer),
+                }
+            }
+            let Some(peer) = missing else { return Ok(()) };
+            self.wait_for(peer)?;
         }
-        let Some((member, peer)) = missing else { return Ok(()) };
-        member.check_present()?;
-        let (state, _) = member.holder(peer);
+    }
+
+    /// Returns when all are ready, or false if somebody has begun anew.
+    fn ready(&mut self) -> Result<bool> {
+        let bytes: Vec<u8> = self.known.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let number = xxhash_rust::xxh64::xxh64(&bytes, 0) & !DOING | READY;
+        self.show_all(number);
+        loop {
+            self.check_told()?;
+            let mut missing = None;
+            for (at, peer) in self.peers().collect::<Vec<_>>() {
+                let answered = self.has_answered(peer, |_| number);
+                let shown = self.shown(peer);
+                if shown == number {
+                    self.answer(peer, number);
+                }
+                if answered {
+                    continue;
+                }
+                if does(shown, AGREES) && shown != self.known[at] {
+                    return Ok(false);
+                }
+                missing = Some(peer);
+            }
+            let Some(peer) = missing else { return Ok(true) };
+            self.wait_for(peer)?;
+        }
+    }
+
+    /// Sleeps a little, unless there is no point in waiting for `peer`.
+    fn wait_for(&self, peer: u32) -> Result<()> {
+        self.own.iter().try_for_each(|member| member.check_present())?;
+        let (state, _) = self.first.holder(peer);
         // A rank that has not come to the world yet, or comes back, may still appear.
         if matches!(state, RankState::Dying | RankState::Left) {
             return Err(Error::new(NMC_ERR_PEER_LOST, format!("rank {peer} is {state:?} and cannot be in a group")));
         }
-        if deadline.passed() {
+        if self.deadline.passed() {
             return Err(Error::new(
                 NMC_ERR_TIMEOUT,
                 format!("rank {peer} did not come to make the group in time; all members make it together"),
             ));
         }
         std::thread::sleep(NAP);
+        Ok(())
+    }
+
+    /// The first field in which `peer`, which shows `shown`, differs from this process.
+    fn difference(&self, peer: u32, shown: u64) -> Same {
+        let Some(theirs) = self.words(peer) else { return Same::Unsure };
+        let differs = theirs
+            .fields
+            .iter()
+            .zip(self.fields)
+            .enumerate()
+            .find_map(|(field, (place, (_, value)))| (place.load(Relaxed) != *value).then_some(Same::No(field)));
+        fence(Acquire);
+        // It may have begun anew meanwhile.
+        if self.shown(peer) == shown && shown != 0 { differs.unwrap_or(Same::Yes) } else { Same::Unsure }
+    }
+
+    /// Which field of which rank is another than here, and the error that says so. Rank `by` found it, and may itself be that
+    /// rank, seen from here.
+    fn explain(&self, odd: Odd, by: u32) -> (Odd, Error) {
+        let (name, mine) = self.fields.get(odd.field).copied().unwrap_or(("a field", 0));
+        let value = |rank: u32| Some((rank, self.words(rank)?.fields.get(odd.field)?.load(Relaxed)));
+        let other = [odd.rank, by].into_iter().filter_map(value).find(|(_, value)| *value != mine);
+        let (rank, what) = match other {
+            Some((rank, value)) => (rank, format!("{name} is {mine} here and {value} on rank {rank}")),
+            // It has come again meanwhile, with what the others want.
+            None => {
+                (odd.rank, format!("{name} is {mine} here and was another on rank {}, as rank {by} found", odd.rank))
+            }
+        };
+        (Odd { rank, ..odd }, Error::new(NMC_ERR_MISMATCH, what + "; all ranks of a group must agree"))
+    }
+
+    /// Tells all others of a difference, as far as they come within a while, and gives `error` back when they have told
+    /// this process as well: nobody tells twice, so that whoever comes again is not told of it any more.
+    fn differ(&mut self, odd: Odd, error: Error) -> Error {
+        self.show_numbers();
+        let peers: Vec<(usize, u32)> = self.peers().collect();
+        let mut told = vec![false; self.members.len()];
+        let until = Deadline::after(STAY);
+        loop {
+            let mut all_know = true;
+            for (at, peer) in peers.iter().copied() {
+                let shown = self.shown(peer);
+                if self.known[at] == 0 && does(shown, AGREES) {
+                    self.known[at] = shown;
+                }
+                let known = self.known[at];
+                if known != 0 && !told[at] {
+                    for place in self.own.iter().filter_map(|member| self.place(peer, member.rank())) {
+                        place.store(odd.told(known), Release);
+                    }
+                    told[at] = true;
+                }
+                let has_gone = shown != known && !does(shown, READY);
+                all_know &= told[at] && (has_gone || self.has_told(peer).is_some());
+            }
+            if all_know || until.passed() || self.deadline.passed() {
+                return error;
+            }
+            std::thread::sleep(NAP);
+        }
     }
 }
 
-/// Answers `peer`, and tells whether it has answered `nonce`.
-fn answered(member: &Membership, nonce: u64, peer: u32, fields: &Fields) -> Result<bool> {
-    let (Some(mine), Some(theirs)) = (member.ep_meeting(member.rank()), member.ep_meeting(peer)) else {
-        return Ok(false);
-    };
-    let place = |from: u32| from as usize % crate::layout::MAX_RANKS;
-    // In this order: who has answered has shown its own number before, so that it gets its answer now at the latest.
-    let has_answered = mine.seen[place(peer)].load(Acquire) == nonce;
-    let shown = theirs.nonce.value.load(Acquire);
-    // Who is in the next round already has had the answer of this one; who is still in the last one must not take an
-    // answer from here for one of this round.
-    if shown & ROUND == nonce & ROUND {
-        theirs.seen[place(member.rank())].store(shown, Release);
-    }
-    if has_answered && nonce & ROUND == FIRST {
-        for (place, (name, value)) in theirs.fields.iter().zip(fields) {
-            let other = place.load(Relaxed);
-            if other != *value {
-                return Err(Error::new(
-                    NMC_ERR_MISMATCH,
-                    format!("{name} is {value} here and {other} on rank {peer}; all ranks of a group must agree"),
-                ));
-            }
-        }
-    }
-    Ok(has_answered)
+enum Same {
+    Yes,
+    /// The field.
+    No(usize),
+    /// Its words are changing.
+    Unsure,
 }

@@ -14,6 +14,7 @@ pub mod number;
 mod sets;
 pub mod status;
 mod sys;
+mod turns;
 
 pub use config::Config;
 
@@ -72,6 +73,7 @@ pub struct Core {
     status: Status,
     grid: Grid,
     streams: Mutex<sets::Streams>,
+    turns: turns::Turns,
     count_load: bool,
     early: bool,
     /// World, heap offset and members: which group it is, for all ranks of this process.
@@ -183,15 +185,14 @@ impl Core {
         for core in &cores {
             core.wait_for_leavers(&ranks, &deadline)?;
         }
-        meet::meet(&own, &ranks, &fields, 1, &deadline)?;
-        for core in &mut cores {
-            core.find_heaps(config.heap_offset, &ranks, &deadline)?;
-            core.grid = core.device.as_ref().map(|device| core.grid(device, &ranks)).transpose()?.unwrap_or_default();
-        }
-        for core in &cores {
-            core.clear(config.first_phase)?;
-        }
-        meet::meet(&own, &ranks, &fields, 2, &deadline)?;
+        meet::meet(&own, &ranks, &fields, &deadline, || {
+            for core in &mut cores {
+                core.find_heaps(config.heap_offset, &ranks, &deadline)?;
+                core.grid =
+                    core.device.as_ref().map(|device| core.grid(device, &ranks)).transpose()?.unwrap_or_default();
+            }
+            cores.iter().try_for_each(|core| core.clear(config.first_phase))
+        })?;
         Ok(cores.into_iter().map(Arc::new).collect())
     }
 
@@ -230,6 +231,7 @@ impl Core {
             status,
             grid: Grid::default(),
             streams: Mutex::default(),
+            turns: turns::Turns::new(shape.sets),
             count_load: config.count_load,
             early: config.early,
             group: (member.world_id(), config.heap_offset, mask_of(ranks)),
@@ -239,6 +241,7 @@ impl Core {
     /// Who the others are and where their heaps begin. Only after all have met: a rank may just have been replaced, and this
     /// process not have been told yet.
     fn find_heaps(&mut self, begin: u64, ranks: &[u32], deadline: &Deadline) -> Result<()> {
+        self.ranks.clear();
         for (number, rank) in ranks.iter().copied().enumerate() {
             let base = loop {
                 // In this order: what is no longer changing has its state and its heap in place.
@@ -318,7 +321,9 @@ impl Core {
         if self.device.is_none() {
             return Err(Error::new(NMC_ERR_UNSUPPORTED, "this group is on host memory; no kernel can take part"));
         }
-        Ok(self.desc_for(Self::layer(layer)?))
+        let layer = Self::layer(layer)?;
+        self.turns.forget();
+        Ok(self.desc_for(layer))
     }
 
     /// What a dispatch of `layer` receives.
@@ -539,8 +544,23 @@ fn no_device() -> Error {
     Error::new(NMC_ERR_UNSUPPORTED, "the world was joined without a CUDA device (set config.device)")
 }
 
-/// Runs calls of one kind, one for each rank.
+/// Runs calls of one kind, one for each rank. One that is out of turn keeps all of them back.
 fn run(calls: &[Pending]) -> Result<()> {
+    for p in calls {
+        if let Some(device) = &p.core.device
+            && p.core.turns.known()
+            && cuda::may_be_captured(device, p.stream)
+        {
+            p.core.turns.forget();
+        }
+        p.core.turns.check(p.call.kernel, p.call.args.halves, p.call.layer)?;
+    }
+    go(calls)?;
+    calls.iter().for_each(|p| p.core.turns.done(p.call.kernel, p.call.args.halves, p.call.layer));
+    Ok(())
+}
+
+fn go(calls: &[Pending]) -> Result<()> {
     let Some(first) = calls.first() else { return Ok(()) };
     match &first.core.device {
         None => run_on_host(calls),

@@ -48,6 +48,15 @@ impl Status {
     }
 }
 
+/// The number of tokens in an error word; see [`Fault::word`]. A kernel tells 24 bits of it, so that a negative one looks large.
+fn told_tokens(high: u64, low: u64) -> String {
+    match (high, low) {
+        (0, 0x80_0000..) => String::from("fewer than 0, or more than 8388607"),
+        (0x80.., _) => format!("{}", (high << 24 | low).cast_signed() - (1 << 32)),
+        _ => format!("{}", high << 24 | low),
+    }
+}
+
 /// What a group has counted.
 #[derive(Debug, Clone, Default)]
 pub struct Counts {
@@ -80,7 +89,11 @@ impl Core {
                 (NMC_ERR_MISMATCH, format!("{} is at layer {value} where layer {layer} was expected", self.name(about)))
             }
             Some(Fault::Tokens) => {
-                (NMC_ERR_LIMIT, format!("layer {layer}: {value} tokens are more than t_cap {}", self.shape.t_cap))
+                let tokens = told_tokens(by ^ about, value);
+                (
+                    NMC_ERR_LIMIT,
+                    format!("layer {layer}: {tokens} tokens are not between 0 and t_cap {}", self.shape.t_cap),
+                )
             }
             Some(Fault::Expert) => (
                 NMC_ERR_INVALID_ARG,
@@ -197,5 +210,21 @@ impl Drop for Core {
         if let Some(device) = &self.device {
             let _ = device.synchronize();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_tokens_is_told_as_it_was_given() {
+        for tokens in [9i32, 0x7f_ffff, 0x100_0009, i32::MAX, -1, -2, i32::MIN] {
+            let word = Fault::Tokens.word(5, 5, 3, tokens.cast_unsigned());
+            assert_eq!(told_tokens((word >> 8 ^ word >> 16) & 0xff, word >> 40), tokens.to_string());
+        }
+        // As a kernel tells it.
+        assert_eq!(told_tokens(0, 9), "9");
+        assert_eq!(told_tokens(0, 0xff_ffff), "fewer than 0, or more than 8388607");
     }
 }

@@ -1,13 +1,15 @@
 //! Opaque handles. A handle is an index, a generation and a kind packed into a pointer value that no allocator
-//! returns; looking one up never dereferences what the caller passed. While a call uses the object, its thread
-//! announces the handle in a hazard cell, and `destroy` waits for those cells (see `sync::hazard`). The lookup is
-//! two loads and a store.
+//! returns; looking one up never dereferences what the caller passed. Index and generation are hidden under 52 random
+//! bits of this copy of the library: a process may have loaded two, and a handle of the other one must not name an object
+//! here. While a call uses the object, its thread announces the handle in a hazard cell, and `destroy` waits for those
+//! cells (see `sync::hazard`). The lookup is three loads and a store.
 
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_BAD_HANDLE, NMC_ERR_BUSY, NMC_ERR_FORKED, NMC_ERR_LIMIT};
 use crate::sync::{asym, fork, hazard, thread_slot};
 use parking_lot::Mutex;
 use std::cell::Cell;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Top byte of every handle: not canonical on any 64-bit platform, so no pointer has it.
@@ -15,6 +17,8 @@ const MARK: u64 = 0x4e << 56;
 const KIND_BITS: u32 = 4;
 const INDEX_BITS: u32 = 20;
 const GENERATION_SHIFT: u32 = KIND_BITS + INDEX_BITS;
+/// Where index and generation are: all that is between kind and mark.
+const HIDDEN: u64 = (1 << 56) - (1 << KIND_BITS);
 const CHUNK: usize = 1024;
 const CHUNKS: usize = (1 << INDEX_BITS) / CHUNK;
 /// Library calls that one thread can have open at once (a call made inside a log callback nests).
@@ -46,6 +50,9 @@ struct Free {
 }
 
 static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS];
+/// What index and generation of every handle of this copy are xored with; 0 until the first is made. Two copies take the same
+/// value for a handle only if 52 random bits say so: one in 2^52 for each pair of handles.
+static KEY: AtomicU64 = AtomicU64::new(0);
 static FREE: Mutex<Free> = Mutex::new(Free { reusable: Vec::new(), fresh: 0 });
 
 /// One thread's announcements. Records are never freed, only handed to another thread.
@@ -117,8 +124,16 @@ fn lease(record: &'static Record) -> &'static Record {
     record
 }
 
+/// Takes the key off a handle's index and generation, or puts it on.
+#[inline(always)]
+fn unhide(handle: u64) -> u64 {
+    // Relaxed: who has a handle knows of the key, which was there before the first of them.
+    handle ^ KEY.load(Ordering::Relaxed)
+}
+
+/// Where the handle would be. Whether it is there, the slot's word says, which holds all of it.
 fn slot(handle: u64) -> Option<&'static Slot> {
-    let index = (handle >> KIND_BITS) as usize & ((1 << INDEX_BITS) - 1);
+    let index = (unhide(handle) >> KIND_BITS) as usize & ((1 << INDEX_BITS) - 1);
     let chunk = TABLE[index / CHUNK].load(Ordering::Acquire);
     // SAFETY: chunks are leaked boxes that are published fully initialised and never freed.
     unsafe { chunk.as_ref() }.map(|chunk| &chunk[index % CHUNK])
@@ -136,7 +151,7 @@ fn bad<T: Object + HasC>(handle: *const T::C) -> Error {
     } else if kind != T::KIND {
         "is a handle of another kind"
     } else {
-        "was destroyed, or never created"
+        "was destroyed, never created, or is of another copy of the library in this process"
     };
     Error::new(NMC_ERR_BAD_HANDLE, format!("the {} handle {handle:p} {why}", T::NAME))
 }
@@ -152,6 +167,11 @@ pub(crate) fn create<T: Object + HasC>(object: T) -> Result<*mut T::C> {
     prepare()?;
     asym::init();
     let mut free = FREE.lock();
+    if KEY.load(Ordering::Relaxed) == 0 {
+        // The standard library's random keys come from the kernel, and cannot fail for want of a descriptor.
+        let random = RandomState::new().hash_one(0) & HIDDEN;
+        KEY.store(random.max(1 << KIND_BITS), Ordering::Relaxed);
+    }
     let (index, generation) = match free.reusable.pop() {
         Some(entry) => entry,
         None if (free.fresh as usize) < CHUNK * CHUNKS => {
@@ -169,7 +189,7 @@ pub(crate) fn create<T: Object + HasC>(object: T) -> Result<*mut T::C> {
         None => crate::bail!(NMC_ERR_LIMIT, "all {} handles are in use", CHUNK * CHUNKS),
     };
     drop(free);
-    let handle = MARK | u64::from(generation) << GENERATION_SHIFT | u64::from(index) << KIND_BITS | T::KIND;
+    let handle = unhide(MARK | u64::from(generation) << GENERATION_SHIFT | u64::from(index) << KIND_BITS | T::KIND);
     if let Some(slot) = slot(handle) {
         slot.object.store(Box::into_raw(Box::new(object)).cast(), Ordering::Relaxed);
         slot.word.store(handle, Ordering::Release);
@@ -270,8 +290,9 @@ pub(crate) fn take<T: Object + HasC>(handle: *mut T::C) -> Result<Option<Box<T>>
         }
     }
     slot.object.store(std::ptr::null_mut(), Ordering::Relaxed);
-    let index = (value >> KIND_BITS) & ((1 << INDEX_BITS) - 1);
-    let generation = (value >> GENERATION_SHIFT) & u64::from(u32::MAX);
+    let plain = unhide(value);
+    let index = (plain >> KIND_BITS) & ((1 << INDEX_BITS) - 1);
+    let generation = (plain >> GENERATION_SHIFT) & u64::from(u32::MAX);
     // A slot whose generations are used up is never used again.
     if let (Ok(index), Ok(next)) = (u32::try_from(index), u32::try_from(generation + 1)) {
         FREE.lock().reusable.push((index, next));

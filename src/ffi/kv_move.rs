@@ -1,6 +1,7 @@
 //! `nmc_kv_*`: blocks go to an object store, where other caches find them, and come back.
 
 use super::kv::{Kv, nmc_kv_t, with};
+use super::kv_seq::counted;
 use super::kv_types::*;
 use super::store::{self, nmc_store_t};
 use super::{guard, guard_status, optional_out, out, remember};
@@ -61,6 +62,9 @@ unsafe fn after_of(after: *const nmc_kv_after_t) -> Result<After> {
     }
     // SAFETY: the C contract of `after`.
     let after = unsafe { &store::array(after, 1, "after")?[0] };
+    if after.reserved != 0 {
+        crate::bail!(NMC_ERR_INVALID_ARG, "the reserved field of nmc_kv_after_t is {:#x} and not zero", after.reserved);
+    }
     Ok(match after.kind {
         NMC_KV_AFTER_NOTHING => After::Nothing,
         NMC_KV_AFTER_STREAM => After::Stream(after.handle as u64),
@@ -108,7 +112,8 @@ pub unsafe extern "C" fn nmc_kv_offload(
         // SAFETY: the C contract of `after`.
         let after = unsafe { after_of(after) }?;
         with(kv, |kv| {
-            slot.write(link(kv)?.offload(id, u32::try_from(n_tokens).unwrap_or(u32::MAX), &after)?);
+            let link = link(kv)?;
+            slot.write(counted(n_tokens, |n| link.offload(id, n, &after))?);
             Ok(())
         })
     })

@@ -6,7 +6,7 @@ use super::kv::{Kv, bytes, nmc_kv_t, with};
 use super::kv_types::*;
 use super::store::{array, array_out};
 use super::{guard, guard_status, optional_out, out, remember};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_NO_SPACE, NMC_OK, nmc_status_t};
 use crate::kv::hash::BlockHash;
 use crate::kv::types::{Attempt, MAX_TOKENS, Open, Room};
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn nmc_kv_append_batch(
 /// `NMC_ERR_STALE`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_commit(kv: *mut nmc_kv_t, id: u64, n_tokens: u64) -> nmc_status_t {
-    guard(|| with(kv, |kv| kv.cache.commit(id, clamp(n_tokens))))
+    guard(|| with(kv, |kv| counted(n_tokens, |n| kv.cache.commit(id, n))))
 }
 
 /// Keeps the state that a sequence has now, in all groups of kind `NMC_KV_RECURRENT`, for later sequences that begin with the
@@ -294,9 +294,15 @@ pub extern "C" fn nmc_kv_keep_state(kv: *mut nmc_kv_t, id: u64) -> nmc_status_t 
     guard(|| with(kv, |kv| kv.cache.keep_state(id)))
 }
 
-/// A count of tokens, of which any that is too large is refused as well.
-fn clamp(n_tokens: u64) -> u32 {
-    u32::try_from(n_tokens).unwrap_or(u32::MAX)
+/// Runs `body` with a number of tokens. One that has no room in 32 bits is refused as the largest is that has, and its error
+/// names what the caller gave.
+pub(super) fn counted<R>(n_tokens: u64, body: impl FnOnce(u32) -> Result<R>) -> Result<R> {
+    match u32::try_from(n_tokens) {
+        Ok(n_tokens) => body(n_tokens),
+        Err(_) => body(u32::MAX).map_err(|error| {
+            Error::new(error.status, error.message.replace(&u32::MAX.to_string(), &n_tokens.to_string()))
+        }),
+    }
 }
 
 /// Gets blocks for `n_tokens` tokens in all, so that growing to there cannot fail. A contiguous sequence may move. Slots of
@@ -313,8 +319,8 @@ pub unsafe extern "C" fn nmc_kv_reserve(
 ) -> nmc_status_t {
     guard_status(|| {
         with(kv, |kv| match &kv.mapped {
-            None => finish(kv, kv.cache.reserve(id, clamp(n_tokens))?, room),
-            Some(mapped) => finish(kv, mapped.reserve(&kv.cache, id, clamp(n_tokens))?, room),
+            None => finish(kv, counted(n_tokens, |n| kv.cache.reserve(id, n))?, room),
+            Some(mapped) => finish(kv, counted(n_tokens, |n| mapped.reserve(&kv.cache, id, n))?, room),
         })
     })
 }
@@ -335,8 +341,8 @@ pub unsafe extern "C" fn nmc_kv_truncate(
 ) -> nmc_status_t {
     guard_status(|| {
         with(kv, |kv| match &kv.mapped {
-            None => finish(kv, kv.cache.truncate(id, clamp(n_tokens))?, room),
-            Some(mapped) => finish(kv, mapped.truncate(&kv.cache, id, clamp(n_tokens))?, room),
+            None => finish(kv, counted(n_tokens, |n| kv.cache.truncate(id, n))?, room),
+            Some(mapped) => finish(kv, counted(n_tokens, |n| mapped.truncate(&kv.cache, id, n))?, room),
         })
     })
 }
@@ -528,7 +534,7 @@ pub unsafe extern "C" fn nmc_kv_pin(
     guard(|| {
         let (pin, covered) = (out(pin, "pin")?, optional_out(pinned_tokens, "pinned_tokens")?);
         with(kv, |kv| {
-            let (number, tokens) = kv.cache.pin(id, clamp(n_tokens))?;
+            let (number, tokens) = counted(n_tokens, |n| kv.cache.pin(id, n))?;
             pin.write(number);
             if let Some(covered) = covered {
                 covered.write(u64::from(tokens));

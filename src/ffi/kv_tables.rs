@@ -1,6 +1,7 @@
 //! `nmc_kv_*`: views of sequences, and the tables that attention kernels take.
 
 use super::kv::{nmc_kv_t, with};
+use super::kv_seq::counted;
 use super::kv_types::*;
 use super::store::{array, array_out};
 use super::{guard, optional_out, out};
@@ -77,12 +78,11 @@ pub unsafe extern "C" fn nmc_kv_token_address(
     guard(|| {
         let slot = out(address, "address")?;
         with(kv, |kv| {
-            let token = u32::try_from(token).unwrap_or(u32::MAX);
             let at = (layer, side_of(side)?, head);
-            let found = match &kv.mapped {
-                None => kv.arena.address(&kv.cache, id, token, group, at)?,
-                Some(mapped) => mapped.address(&kv.cache, id, token, group, at)?,
-            };
+            let found = counted(token, |token| match &kv.mapped {
+                None => kv.arena.address(&kv.cache, id, token, group, at),
+                Some(mapped) => mapped.address(&kv.cache, id, token, group, at),
+            })?;
             slot.write(found as *mut c_void);
             Ok(())
         })

@@ -33,10 +33,10 @@ pub mod world;
 pub mod world_types;
 
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND, NMC_OK, nmc_status_t};
+use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_OK, nmc_status_t};
 use crate::store::master::{SHOWN, not_found};
+use crate::sync::panics;
 use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
     /// NUL-terminated text of the last error of this thread.
@@ -93,7 +93,8 @@ fn store_text(text: &str) {
     });
 }
 
-/// Runs the body of an export: errors become a status and a message, panics become `NMC_ERR_INTERNAL`.
+/// Runs the body of an export: errors become a status and a message, panics become `NMC_ERR_INTERNAL` and say
+/// nothing on stderr.
 #[inline]
 pub(crate) fn guard(body: impl FnOnce() -> Result<()>) -> nmc_status_t {
     guard_status(|| body().map(|()| NMC_OK))
@@ -102,21 +103,10 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<()>) -> nmc_status_t {
 /// Like [`guard`], for bodies with a non-error outcome other than `NMC_OK`.
 #[inline]
 pub(crate) fn guard_status(body: impl FnOnce() -> Result<nmc_status_t>) -> nmc_status_t {
-    match catch_unwind(AssertUnwindSafe(body)) {
+    match panics::catch(body) {
         Ok(Ok(status)) => status,
-        Ok(Err(error)) => remember(&error),
-        Err(payload) => remember(&panicked(payload.as_ref())),
+        Ok(Err(error)) | Err(error) => remember(&error),
     }
-}
-
-/// The error that a caught panic becomes. Threads of the library use it too.
-pub(crate) fn panicked(payload: &(dyn std::any::Any + Send)) -> Error {
-    let text = payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message");
-    Error::new(NMC_ERR_INTERNAL, format!("a bug in nanomc was caught, please report it: {text}"))
 }
 
 #[cold]
@@ -166,4 +156,20 @@ pub(crate) unsafe fn put_struct<T: Copy>(to: *mut T, value: T) -> Result<()> {
     // SAFETY: both sides hold at least `bytes` bytes; the caller's size field is left as it is.
     unsafe { std::ptr::copy_nonoverlapping(from.add(4), place.cast::<u8>().add(4), bytes - 4) };
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::panic, reason = "what is tested is a panic")]
+mod tests {
+    use super::*;
+    use crate::base::status::NMC_ERR_INTERNAL;
+
+    /// That it says nothing on stderr is tested where it is caught, in `sync::panics`.
+    #[test]
+    fn a_panic_becomes_a_status_with_its_text_and_place() {
+        assert_eq!(guard(|| panic!("forced {}", 7)), NMC_ERR_INTERNAL);
+        let text = LAST_ERROR.with(|last| String::from_utf8_lossy(&last.borrow()).into_owned());
+        assert!(text.contains("forced 7 (src/ffi/mod.rs:"), "{text}");
+        assert_eq!(guard(|| Ok(())), NMC_OK);
+    }
 }

@@ -23,6 +23,7 @@ use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
 use crate::store::read::{Look, Sums};
 use crate::store::write::PutOptions;
+use crate::sync::panics;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
@@ -507,8 +508,7 @@ impl Shared {
         while let Some(job) = self.next_job() {
             let parts = job.parts(self.layers());
             while let Some(part) = job.take(parts) {
-                let caught =
-                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.part(&job, part, &mut slices)));
+                let caught = panics::catch(|| self.part(&job, part, &mut slices));
                 let done = caught.unwrap_or_else(|_| {
                     Err(Error::new(NMC_ERR_INTERNAL, "a bug in a transfer was caught, please report it"))
                 });
@@ -522,7 +522,7 @@ impl Shared {
             let last = state.active == 0;
             drop((state, queue));
             if last {
-                let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.finish(&job)));
+                let caught = panics::catch(|| self.finish(&job));
                 if caught.is_err() {
                     // Whatever it was, nobody is to wait for it, and nothing stays held.
                     if let Work::In { id, uid, .. } = job.work {

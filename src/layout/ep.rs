@@ -431,9 +431,11 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// An error word: the fault, who found it, whom it blames, and two numbers.
+    /// An error word: the fault, who found it, whom it blames, and two numbers. A rank finds too many tokens in its own call;
+    /// there the upper byte of the value is put on whom it blames. Kernels leave that byte out.
     #[must_use]
     pub fn word(self, by: u32, about: u32, layer: u32, value: u32) -> u64 {
+        let about = if self == Fault::Tokens { about ^ value >> 24 } else { about };
         self as u64
             | u64::from(by & 0xff) << 8
             | u64::from(about & 0xff) << 16

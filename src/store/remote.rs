@@ -12,6 +12,7 @@ use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::status::{NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::Params;
+use crate::sync::panics;
 use crate::world::Membership;
 use crate::world::dir::Place;
 use crate::world::sys::{self, BlockSignals, Event, Link, Packet};
@@ -182,7 +183,7 @@ impl Remote {
             .name("nmc-store-link".into())
             .spawn(move || {
                 sys::settle_thread(c"nmc-store-link", cpu);
-                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| keeping.keep_connected())).is_err() {
+                if panics::catch(|| keeping.keep_connected()).is_err() {
                     log::emit(log::ERROR, || "the store's link ended by a bug in nanomc; please report it".into());
                 }
             })

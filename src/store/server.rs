@@ -12,6 +12,7 @@ use crate::base::log;
 use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
 use crate::layout::MAX_RANKS;
 use crate::layout::world::Farewell;
+use crate::sync::panics;
 use crate::world::dir::{Lock, Place};
 use crate::world::master::Verdict;
 use crate::world::sys::{self, BlockSignals, Event, Link, Packet, ParentOnly};
@@ -55,9 +56,7 @@ impl Server {
             .name("nmc-store".into())
             .spawn(move || {
                 sys::settle_thread(c"nmc-store", cpu);
-                let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    Serving::new(&listener, &host).serve(&stopped);
-                }));
+                let served = panics::catch(|| Serving::new(&listener, &host).serve(&stopped));
                 if served.is_err() {
                     log::emit(log::ERROR, || "the store's thread ended by a bug in nanomc; please report it".into());
                 }

@@ -7,7 +7,7 @@ use super::read::Look;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_OK, nmc_status_t};
 use crate::layout::store::View;
-use crate::sync::futex;
+use crate::sync::{futex, panics};
 use crate::world::sys::{self, BlockSignals, Event};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -117,7 +117,8 @@ impl Store {
             let thread = std::thread::Builder::new().name("nmc-store-watch".into());
             let started = thread.spawn(move || {
                 sys::settle_thread(c"nmc-store-watch", cpu);
-                while look(&client) {}
+                // What it was is in the log.
+                let _ = panics::catch(|| while look(&client) {});
             });
             match started {
                 Ok(thread) => {

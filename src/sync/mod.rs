@@ -22,6 +22,8 @@ pub mod object;
 #[cfg(all(loom, test))]
 mod object_model;
 #[cfg(not(loom))]
+pub mod panics;
+#[cfg(not(loom))]
 pub mod thread_slot;
 
 /// The atomics to use in code that is model-checked.

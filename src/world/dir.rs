@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// How often a rank that leaves looks whether it is the last.
 const SWEEPS: u32 = 20;
+/// How often a directory is made anew whose parent has just vanished.
+const MOST_TRIES: u32 = 100;
 /// Longest name of a world.
 pub const MAX_NAME: usize = 48;
 
@@ -30,6 +32,40 @@ pub struct Place {
 pub struct Lock {
     place: Place,
     dir: sys::ParentOnly,
+    /// The base was not there before.
+    made_base: bool,
+}
+
+/// Directories that were made; removed again if the call fails that made them.
+#[derive(Default)]
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    /// Makes a directory for this user alone, unless there is one.
+    fn dir(&mut self, path: &Path) -> std::io::Result<()> {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => {
+                self.0.push(path.to_path_buf());
+                Ok(())
+            }
+        }
+    }
+
+    /// They stay; gives which.
+    fn keep(mut self) -> Vec<PathBuf> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // What somebody else has begun to use is not empty, and stays.
+        for path in self.0.iter().rev() {
+            let _ = std::fs::remove_dir(path);
+        }
+    }
 }
 
 /// Checks a world's name: it becomes a file name and appears in messages.
@@ -76,22 +112,33 @@ impl Place {
         self.world.join("ranks")
     }
 
+    /// The path of the socket, and if there is no way to it, why.
+    #[must_use]
+    pub fn where_it_is(&self) -> String {
+        let socket = self.socket();
+        match std::fs::metadata(&self.base) {
+            Ok(_) => socket.display().to_string(),
+            Err(error) => format!("{} ({}: {error})", socket.display(), self.base.display()),
+        }
+    }
+
     /// Makes sure the directories exist and belong to this user alone, and opens the world's. `None` when a
     /// master that just ended removed them meanwhile.
-    fn open(&self) -> Result<Option<OwnedFd>> {
-        for dir in [&self.base, &self.world] {
-            match DirBuilder::new().mode(0o700).create(dir) {
-                Err(e) if e.kind() == ErrorKind::NotFound && *dir == self.world => return Ok(None),
-                Err(e) if e.kind() != ErrorKind::AlreadyExists => {
-                    return Err(Error::os("mkdir", &e).context(dir.display()));
-                }
-                _ => {}
+    fn open(&self) -> Result<Option<(OwnedFd, Made)>> {
+        let mut made = Made::default();
+        for tries in 1.. {
+            made.dir(&self.base).map_err(|e| Error::os("mkdir", &e).context(self.base.display()))?;
+            match made.dir(&self.world) {
+                // A master that just ended may have removed the base. A link that leads nowhere stays.
+                Err(error) if error.kind() == ErrorKind::NotFound && tries < MOST_TRIES => {}
+                Err(error) => return Err(Error::os("mkdir", &error).context(self.world.display())),
+                Ok(()) => break,
             }
         }
         self.check()?;
         let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         match File::options().read(true).custom_flags(flags).open(&self.world) {
-            Ok(dir) => Ok(Some(dir.into())),
+            Ok(dir) => Ok(Some((dir.into(), made))),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
             Err(e) => Err(Error::os("open", &e).context(self.world.display())),
         }
@@ -99,18 +146,7 @@ impl Place {
 
     /// Refuses a world directory that others could have planted, could write to, or could move away.
     pub fn check(&self) -> Result<()> {
-        if let Ok(base) = std::fs::metadata(&self.base)
-            && base.uid() != sys::own_uid()
-            && base.uid() != 0
-        {
-            crate::bail!(
-                NMC_ERR_PERMISSION,
-                "{} belongs to user {}; it must belong to user {} or to root",
-                self.base.display(),
-                base.uid(),
-                sys::own_uid()
-            );
-        }
+        check_path(&self.base)?;
         let meta = match std::fs::symlink_metadata(&self.world) {
             Ok(meta) => meta,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
@@ -147,13 +183,15 @@ impl Place {
 
     /// Becomes the master if nobody is.
     pub fn try_lock(&self) -> Result<Option<Lock>> {
-        let Some(dir) = self.open()? else { return Ok(None) };
+        let Some((dir, made)) = self.open()? else { return Ok(None) };
         let dir = sys::ParentOnly::new(dir);
         if !sys::try_lock(dir.as_fd())? {
+            made.keep();
             return Ok(None);
         }
+        let made_base = made.keep().contains(&self.base);
         // A master that just ended removed the directory after we opened it: then we locked a ghost.
-        let lock = Lock { place: self.clone(), dir };
+        let lock = Lock { place: self.clone(), dir, made_base };
         Ok(lock.is_of_the_path().then_some(lock))
     }
 }
@@ -198,15 +236,140 @@ impl Drop for Lock {
             let _ = std::fs::remove_file(self.place.rank_locks());
         }
         let _ = std::fs::remove_dir(&self.place.world);
-        if self.place.base == default_base() {
+        if self.made_base || self.place.base == default_base() {
             let _ = std::fs::remove_dir(&self.place.base);
         }
     }
+}
+
+/// Refuses a path of which others could move a part away, and put something of theirs in its place: every directory on the way
+/// must belong to this user or to root, and if others can write to it, it must be sticky, as /tmp is. What is not there yet is
+/// fine.
+fn check_path(path: &Path) -> Result<()> {
+    // As it was given, for links on the way, and where it leads.
+    let given = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let real = std::fs::canonicalize(&given).ok();
+    for part in given.ancestors().chain(real.iter().flat_map(|real| real.ancestors())) {
+        let Ok(meta) = std::fs::symlink_metadata(part) else { continue };
+        if !trusted(meta.uid()) {
+            crate::bail!(
+                NMC_ERR_PERMISSION,
+                "{} belongs to user {}; it must belong to user {} or to root",
+                part.display(),
+                meta.uid(),
+                sys::own_uid()
+            );
+        }
+        // A group of the same number as its user is that user's alone.
+        let own_group = meta.gid() == 0 || meta.gid() == sys::own_uid();
+        let others = if own_group { 0o002 } else { 0o022 };
+        if meta.is_dir() && meta.mode() & others != 0 && meta.mode() & 0o1000 == 0 {
+            crate::bail!(
+                NMC_ERR_PERMISSION,
+                "{} has mode {:o}: others could move {} away; take their right to write, or set the sticky bit",
+                part.display(),
+                meta.mode() & 0o7777,
+                path.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether a directory of this user is as safe as an own one. In a user namespace root's may be shown as nobody's.
+fn trusted(uid: u32) -> bool {
+    const NOBODY: u32 = 65_534;
+    let is_whole = |map: String| map.split_whitespace().eq(["0", "0", "4294967295"]);
+    uid == sys::own_uid()
+        || uid == 0
+        || uid == NOBODY && !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(is_whole)
 }
 
 fn default_base() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(dir) if !dir.is_empty() => Path::new(&dir).join("nanomc"),
         _ => PathBuf::from(format!("/tmp/nanomc-{}", sys::own_uid())),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::expect_used, reason = "a test reports by failing")]
+mod tests {
+    use super::*;
+    use crate::base::status::{NMC_ERR_OS, NMC_ERR_PERMISSION};
+    use std::fs::{Permissions, create_dir, set_permissions};
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir().expect("a folder")
+    }
+
+    fn status(path: &Path) -> i32 {
+        Place::new(Some(path), "w").try_lock().map_or_else(|error| error.status, |_| 0)
+    }
+
+    #[test]
+    fn a_directory_that_others_could_move_away_is_refused_and_named() {
+        let top = folder();
+        let (parent, base) = (top.path().join("parent"), top.path().join("parent/base"));
+        create_dir(&parent).and_then(|()| create_dir(&base)).expect("folders");
+        for (mode, want) in
+            [(0o700, 0), (0o755, 0), (0o777, NMC_ERR_PERMISSION), (0o1777, 0), (0o757, NMC_ERR_PERMISSION)]
+        {
+            for path in [&parent, &base] {
+                set_permissions(path, Permissions::from_mode(mode)).expect("chmod");
+                assert_eq!(status(&base), want, "{mode:o} {}", path.display());
+                let error = Place::new(Some(&base), "w").check().err();
+                assert_eq!(error.is_some(), want != 0);
+                assert!(error.is_none_or(|e| e.message.contains(&format!("{} has mode", path.display()))));
+                set_permissions(path, Permissions::from_mode(0o700)).expect("chmod");
+            }
+        }
+        assert!(std::fs::read_dir(&base).expect("the base").next().is_none(), "nothing is left behind");
+    }
+
+    #[test]
+    fn a_directory_below_one_of_another_user_is_refused() {
+        let top = folder();
+        let base = top.path().join("base");
+        create_dir(&base).expect("a folder");
+        if chown(top.path(), Some(12_345), None).is_err() {
+            return; // only root can give a folder away
+        }
+        let refused = status(&base);
+        chown(top.path(), Some(sys::own_uid()), None).expect("chown");
+        assert_eq!(refused, NMC_ERR_PERMISSION);
+    }
+
+    #[test]
+    fn what_a_failed_attempt_made_is_gone() {
+        let top = folder();
+        let base = top.path().join("base");
+        set_permissions(top.path(), Permissions::from_mode(0o777)).expect("chmod");
+        assert_eq!(status(&base), NMC_ERR_PERMISSION);
+        set_permissions(top.path(), Permissions::from_mode(0o700)).expect("chmod");
+        assert!(!base.exists());
+        // And what a master made, when it ends.
+        let lock = Place::new(Some(&base), "w").try_lock().expect("a lock").expect("nobody has it");
+        let beside = Place::new(Some(&base), "w").beside("store").try_lock().expect("a lock");
+        assert!(base.join("w").exists() && base.join("w+store").exists());
+        drop(beside);
+        drop(lock);
+        assert!(!base.exists());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_an_error_at_once() {
+        let top = folder();
+        let told = |path: &Path| Place::new(Some(path), "w").try_lock().expect_err("it cannot work");
+        let missing = told(&top.path().join("no/base"));
+        assert!(missing.status == NMC_ERR_OS && missing.message.contains("no/base: mkdir: No such file"), "{missing}");
+        let link = top.path().join("link");
+        symlink(top.path().join("nowhere"), &link).expect("a link");
+        let dangling = told(&link);
+        assert!(dangling.message.contains("link/w: mkdir: No such file"), "{dangling}");
+        let file = top.path().join("file");
+        std::fs::write(&file, "").expect("a file");
+        assert!(told(&file).message.contains("file/w: mkdir: Not a directory"));
     }
 }

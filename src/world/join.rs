@@ -118,7 +118,7 @@ fn timeout(config: &Config, waited_for: &WaitedFor, hosts: bool) -> Error {
         "not all ranks completed their join".into()
     } else {
         let who = if config.hosting == Hosting::Rank0 { "rank 0" } else { "the master process" };
-        format!("nobody serves {}; is {who} running?", config.place().socket().display())
+        format!("nobody serves {}; is {who} running?", config.place().where_it_is())
     };
     Error::new(NMC_ERR_TIMEOUT, format!("joining world {:?}: the deadline passed: {why}", config.name))
 }

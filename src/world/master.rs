@@ -13,6 +13,7 @@ use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
 use crate::layout::MAX_RANKS;
+use crate::sync::panics;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -113,9 +114,7 @@ impl Master {
             .name("nmc-master".into())
             .spawn(move || {
                 sys::settle_thread(c"nmc-master", cpu);
-                let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    Server::new(listener, params, shown, locks).serve(&stopped);
-                }));
+                let served = panics::catch(|| Server::new(listener, params, shown, locks).serve(&stopped));
                 if served.is_err() {
                     log::emit(log::ERROR, || "the master thread ended by a bug in nanomc; please report it".into());
                 }

@@ -11,6 +11,7 @@ use super::wire::{Message, Peer, Reattach};
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::status::NMC_ERR_EXISTS;
+use crate::sync::panics;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,8 +33,7 @@ pub fn start(shared: Arc<Shared>, link: Link, cpu: Option<u32>) -> Result<JoinHa
         .name("nmc-world".into())
         .spawn(move || {
             sys::settle_thread(c"nmc-world", cpu);
-            let service = std::panic::AssertUnwindSafe(|| Service::new(&shared, link).run());
-            if std::panic::catch_unwind(service).is_err() {
+            if panics::catch(|| Service::new(&shared, link).run()).is_err() {
                 fail(
                     &shared,
                     Error::new(crate::base::status::NMC_ERR_INTERNAL, "the world's thread ended by a bug in nanomc"),

@@ -15,6 +15,7 @@ use crate::base::{id, log};
 use crate::cuda::{self, Device, DeviceTable, HostRegistration};
 use crate::layout::world::{Farewell, Words, words_bytes};
 use crate::mem::{Heap, HeapKind, Slab};
+use crate::sync::panics;
 use parking_lot::Mutex;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -61,7 +62,7 @@ impl World {
             first_error.lock().get_or_insert(error);
             give_up.store(true, Ordering::Relaxed);
         };
-        let join = |config| Self::join(config).map_err(fail).ok();
+        let join = |config| panics::catch(|| Self::join(config)).and_then(|joined| joined).map_err(fail).ok();
         let joined: Vec<Option<Self>> = std::thread::scope(|scope| {
             let start = |config| {
                 let thread = std::thread::Builder::new().name("nmc-join".into());
