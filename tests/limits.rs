@@ -97,7 +97,7 @@ fn child() {
             let mut c = common::config(&dir, Some(rank), CROWD);
             c.heap_bytes = 4096;
             let world = World::join(c).expect("join");
-            assert!((0..CROWD).all(|r| world.ptr(r, 0, 8).is_ok()), "{}", world.dump());
+            assert!((0..CROWD).all(|r| world.ptr(r, 0, 8).is_ok()), "{}", world.dump().expect("memory"));
             world.barrier(&nanomc::base::Deadline::after(common::PATIENCE)).expect("barrier");
         }
         other => panic!("no case {other}"),

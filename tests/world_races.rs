@@ -95,7 +95,11 @@ fn ranks_that_rejoin_at_once_all_get_the_whole_world() {
     for round in 0..60 {
         let again = World::join_many((1..4).map(|r| external(dir.path(), r, 4)).collect()).expect("rejoin");
         for world in &again {
-            assert!(world.ptr(world.rank(), 0, 8).is_ok(), "round {round}: own heap\n{}", world.dump());
+            assert!(
+                world.ptr(world.rank(), 0, 8).is_ok(),
+                "round {round}: own heap\n{}",
+                world.dump().expect("memory")
+            );
             assert_eq!(world.state(world.rank()), Ok(RankState::Alive), "round {round}");
         }
     }

@@ -10,6 +10,7 @@ use super::text::check_buffer;
 use super::world::nmc_world_t;
 use super::{guard, guard_status, optional_out, out};
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_INVALID_ARG, NMC_NOT_READY, NMC_OK, nmc_status_t};
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
@@ -157,7 +158,8 @@ pub unsafe extern "C" fn nmc_store_create(
 /// handle of its own goes into `*out_store`. `quota_bytes` limits the bytes of its pages on all ranks together; 0 is no
 /// limit, `UINT64_MAX` leaves what it is. Names have 1 to 64 bytes; there are at most 63.
 ///
-/// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`,
+/// `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_namespace(
     store: *mut nmc_store_t,
@@ -196,7 +198,7 @@ pub extern "C" fn nmc_store_destroy(store: *mut nmc_store_t) -> nmc_status_t {
 /// Asks the master once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old value stays),
 /// `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when), `NMC_ERR_NO_SPACE` (larger than a
 /// heap, or the quota is used up), `NMC_ERR_LIMIT` (headers or key slab), `NMC_ERR_STALE` (took longer than the
-/// watchdog, or removed meanwhile), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
+/// watchdog, or removed meanwhile), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
 /// (the namespace), `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_put(
@@ -231,7 +233,7 @@ pub unsafe extern "C" fn nmc_store_put_slices(
                 one = [slice_of(*slice)];
                 Pieces::Slices(&one)
             } else {
-                many = slices.iter().map(|slice| slice_of(*slice)).collect();
+                many = memory::collect(slices.iter().map(|slice| slice_of(*slice)))?;
                 Pieces::Slices(&many)
             };
             pieces.check()?;
@@ -271,7 +273,8 @@ fn rows_of(address: u64, rows: usize, row_bytes: usize, stride: usize) -> Pieces
 ///
 /// Does not block and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
 /// written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
-/// is wrong; what is in a buffer of device memory then is not the value), `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`.
+/// is wrong; what is in a buffer of device memory then is not the value), `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`,
+/// `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get(
     store: *mut nmc_store_t,
@@ -343,7 +346,7 @@ pub(super) fn read_all(store: &Store, key: &[u8], buffers: &[nmc_buffer_t]) -> R
         one = [buffer_of(*buffer)];
         Pieces::Slices(&one)
     } else {
-        many = buffers.iter().map(|buffer| buffer_of(*buffer)).collect();
+        many = memory::collect(buffers.iter().map(|buffer| buffer_of(*buffer)))?;
         Pieces::Slices(&many)
     };
     pieces.check()?;
@@ -373,7 +376,7 @@ pub unsafe extern "C" fn nmc_store_get_slices(
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (key, buffers) = unsafe { (key_of(key)?, array(buffers, n, "buffers")?) };
-            let slices: Vec<Slice> = buffers.iter().map(|buffer| buffer_of(*buffer)).collect();
+            let slices = memory::collect(buffers.iter().map(|buffer| buffer_of(*buffer)))?;
             read_part(store, key, offset, &Pieces::Slices(&slices), size)
         })
     })

@@ -5,8 +5,9 @@ use super::store::{array, buffer_of, key_of, missed, nmc_store_t, slice_of, with
 use super::store_access::{opened_of, pin_of, pinned, view_of};
 use super::store_types::{nmc_buffer_t, nmc_view_t, nmc_write_plan_t};
 use super::{guard, guard_status, out};
+use crate::base::memory;
 use crate::base::status::{NMC_OK, nmc_status_t};
-use crate::store::copy::{Pieces, Slice};
+use crate::store::copy::Pieces;
 use crate::store::read::Look;
 use crate::store::stream::DevicePin;
 use std::ffi::c_void;
@@ -59,7 +60,7 @@ pub unsafe extern "C" fn nmc_store_commit_async(
 /// stream gets there. Follow with `nmc_store_commit_async`.
 ///
 /// Does not block. Thread-safe. Graph-safe (a captured copy goes to the pages of this plan each time). Statuses as for
-/// `nmc_store_commit_async`; `NMC_ERR_INVALID_ARG` for memory that the GPU cannot reach.
+/// `nmc_store_commit_async`; `NMC_ERR_INVALID_ARG` for memory that the GPU cannot reach; `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_push_async(
     store: *mut nmc_store_t,
@@ -73,7 +74,7 @@ pub unsafe extern "C" fn nmc_store_push_async(
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (plan, slices) = unsafe { (opened_of(plan)?, array(slices, n, "slices")?) };
-            let slices: Vec<Slice> = slices.iter().map(|slice| slice_of(*slice)).collect();
+            let slices = memory::collect(slices.iter().map(|slice| slice_of(*slice)))?;
             let pieces = Pieces::Slices(&slices);
             pieces.check()?;
             store.push_async(&plan, offset, &pieces, stream)
@@ -85,7 +86,7 @@ pub unsafe extern "C" fn nmc_store_push_async(
 /// there. Unpin afterwards with `nmc_store_unpin_async` on the same stream.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_UNSUPPORTED`,
-/// `NMC_ERR_INVALID_ARG`, `NMC_ERR_CUDA`.
+/// `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_fetch_async(
     store: *mut nmc_store_t,
@@ -99,7 +100,7 @@ pub unsafe extern "C" fn nmc_store_fetch_async(
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (view, buffers) = unsafe { (view_of(view)?, array(buffers, n, "buffers")?) };
-            let slices: Vec<Slice> = buffers.iter().map(|buffer| buffer_of(*buffer)).collect();
+            let slices = memory::collect(buffers.iter().map(|buffer| buffer_of(*buffer)))?;
             let pieces = Pieces::Slices(&slices);
             pieces.check()?;
             store.fetch_async(pin_of(view), offset, &pieces, stream)

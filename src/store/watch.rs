@@ -5,6 +5,7 @@ use super::Store;
 use super::client::Client;
 use super::read::Look;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_OK, nmc_status_t};
 use crate::layout::store::View;
 use crate::sync::futex;
@@ -82,6 +83,10 @@ impl Store {
             crate::bail!(NMC_ERR_LIMIT, "{MAX_WATCHED} keys are watched already");
         }
         let born = self.client.cancelled.load(SeqCst);
+        // Each of them will be queued once: the thread that does it needs no memory.
+        let all = state.watched.len() + 1;
+        memory::reserve(&mut state.watched, 1)?;
+        memory::reserve_queue(&mut state.done, all)?;
         state.watched.push(Watched { key: key.to_vec(), namespace: self.namespace, token, appear, seen: None, born });
         if !state.running {
             let client = Arc::downgrade(&self.client);
@@ -139,15 +144,15 @@ fn look(client: &Weak<Client>) -> bool {
     let mut state = client.watches.state.lock();
     let cancelled = client.cancelled.load(SeqCst);
     let left = client.member.check_present().is_err();
-    let mut done = Vec::new();
-    state.watched.retain_mut(|watched| {
+    let State { watched, done, .. } = &mut *state;
+    let all = watched.len();
+    watched.retain_mut(|watched| {
         let over = left || watched.born != cancelled;
         let status = if over { Some(NMC_ERR_CANCELLED) } else { verdict(&client, view, watched) };
         done.extend(status.map(|status| Completion { token: watched.token, status }));
         status.is_none()
     });
-    if !done.is_empty() {
-        state.done.extend(done);
+    if watched.len() < all {
         client.watches.event.signal();
     }
     state.running = !state.watched.is_empty();

@@ -57,9 +57,7 @@ impl Master {
                 object::is_live(header.control.load(Relaxed)) && namespace_word(view, word & 0xff) != word
             })
         };
-        let batch: Vec<u32> = (from..to).filter(over).collect();
-        self.drop_objects(view, &batch, false);
-        if !batch.is_empty() {
+        if self.drop_all(view, (from..to).filter(over)) > 0 {
             self.count_all();
         }
         self.flushing = Some(to).filter(|to| *to < all);
@@ -86,7 +84,8 @@ impl Master {
         // The objects of other namespaces may be many: the next call goes on where this one stops.
         let place = self.quota_at.get(namespace as usize).copied().flatten();
         let first = place.and_then(|index| queues.iter().position(|q| self.lists.list_of(index) == Some(*q)));
-        let (mut budget, mut victims, mut gained, mut next) = (BUDGET, Vec::new(), 0, None);
+        let (mut budget, mut victims, mut gained, mut next) = (BUDGET, std::mem::take(&mut self.batch), 0, None);
+        victims.clear();
         'walk: for step in 0..queues.len() + usize::from(first.is_some()) {
             let list = queues[(first.unwrap_or(0) + step) % queues.len()];
             let mut at = if step == 0 { place.filter(|_| first.is_some()) } else { None };
@@ -115,6 +114,7 @@ impl Master {
         for batch in victims.chunks(BATCH) {
             self.evict(view, batch);
         }
+        self.batch = victims;
         self.count_all();
         if over() == 0 {
             return Ok(());
