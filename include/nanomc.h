@@ -773,7 +773,8 @@ typedef struct nmc_blocks_t nmc_blocks_t;
  * all ranks: kernels of later steps do nothing, calls return the reason, `nmc_ep_check` tells it. Heaps, contexts and the
  * world live on; destroy the handle and make a new group. Statuses that every function can return:
  * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; those with a stream also `NMC_ERR_PEER_LOST`,
- * `NMC_ERR_MISMATCH`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the group is over) and `NMC_ERR_CUDA`.
+ * `NMC_ERR_MISMATCH`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the group is over), `NMC_ERR_CUDA`, and between
+ * `nmc_ep_group_begin` and `nmc_ep_group_end` `NMC_ERR_NO_MEMORY` (the call is not part of the group).
  */
 typedef struct nmc_ep_t nmc_ep_t;
 
@@ -2869,7 +2870,7 @@ nmc_status_t nmc_world_async_error(const struct nmc_world_t *world,
  * the whole text needs; with capacity 0 nothing else happens.
  *
  * Thread-safe, does not block, graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`,
- * `NMC_ERR_TOO_SMALL` (as much as fits was written).
+ * `NMC_ERR_TOO_SMALL` (as much as fits was written), `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_world_dump(const struct nmc_world_t *world, char *buffer, size_t capacity, size_t *needed);
 
@@ -2915,7 +2916,8 @@ nmc_status_t nmc_store_create(struct nmc_world_t *world,
  * handle of its own goes into `*out_store`. `quota_bytes` limits the bytes of its pages on all ranks together; 0 is no
  * limit, `UINT64_MAX` leaves what it is. Names have 1 to 64 bytes; there are at most 63.
  *
- * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`,
+ * `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_store_namespace(struct nmc_store_t *store,
                                  struct nmc_slice_t name,
@@ -2939,7 +2941,7 @@ nmc_status_t nmc_store_destroy(struct nmc_store_t *store);
  * Asks the master once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old value stays),
  * `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when), `NMC_ERR_NO_SPACE` (larger than a
  * heap, or the quota is used up), `NMC_ERR_LIMIT` (headers or key slab), `NMC_ERR_STALE` (took longer than the
- * watchdog, or removed meanwhile), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
+ * watchdog, or removed meanwhile), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
  * (the namespace), `NMC_ERR_CUDA`.
  */
 nmc_status_t nmc_store_put(struct nmc_store_t *store,
@@ -2974,7 +2976,8 @@ nmc_status_t nmc_store_put_strided(struct nmc_store_t *store,
  *
  * Does not block and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
  * written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
- * is wrong; what is in a buffer of device memory then is not the value), `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`.
+ * is wrong; what is in a buffer of device memory then is not the value), `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`,
+ * `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory).
  */
 nmc_status_t nmc_store_get(struct nmc_store_t *store,
                            struct nmc_slice_t key,
@@ -3124,7 +3127,7 @@ nmc_status_t nmc_store_abort(struct nmc_store_t *store,
  * The extents of a plan, in order: stores up to `capacity` of them and their number in `*n`.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL` (`*n` is stored),
- * `NMC_ERR_PEER_LOST`.
+ * `NMC_ERR_PEER_LOST`, `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_store_plan_extents(struct nmc_store_t *store,
                                     const struct nmc_write_plan_t *plan,
@@ -3210,7 +3213,7 @@ nmc_status_t nmc_store_cancel(struct nmc_store_t *store);
  * descriptor of `nmc_store_event_fd` becomes readable. `flags` as in `nmc_store_wait_ready`. The library runs a thread
  * while keys are watched; 65,536 keys can be watched at a time.
  *
- * Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_OS`.
+ * Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`.
  */
 nmc_status_t nmc_store_watch(struct nmc_store_t *store,
                              struct nmc_slice_t key,
@@ -3272,7 +3275,7 @@ nmc_status_t nmc_store_next(struct nmc_store_t *store,
  * Stores numbers about the store and this client in `*stats`, and those of each rank in `ranks[0..n_ranks]`, if that is
  * not NULL.
  *
- * Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`.
+ * Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_store_stats(struct nmc_store_t *store,
                              struct nmc_store_stats_t *stats,
@@ -3281,7 +3284,7 @@ nmc_status_t nmc_store_stats(struct nmc_store_t *store,
 
 /**
  * The numbers in the text format of Prometheus, as `nmc_world_dump` gives text. Does not ask the master. Thread-safe. Not
- * graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored).
+ * graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored), `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_store_prometheus(struct nmc_store_t *store,
                                   char *buffer,
@@ -3291,7 +3294,7 @@ nmc_status_t nmc_store_prometheus(struct nmc_store_t *store,
 /**
  * A picture of the heaps and what waits, for people: `#` used, `.` free, `+` mixed, `width` characters a rank. Asks the
  * master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored), `NMC_ERR_UNAVAILABLE`,
- * `NMC_ERR_TIMEOUT`.
+ * `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_store_dump(struct nmc_store_t *store,
                             uint32_t width,
@@ -3304,7 +3307,8 @@ nmc_status_t nmc_store_dump(struct nmc_store_t *store,
  * it. `options` apply to all and may be NULL. A failed item does not stop the others.
  *
  * Asks the master once for up to 256 objects. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the
- * status of the first item that did not. Statuses as for `nmc_store_put`.
+ * status of the first item that did not. Statuses as for `nmc_store_put`; `NMC_ERR_NO_MEMORY` is also given for all items
+ * at once, before anything is done, if there is no memory for lists of `n`.
  */
 nmc_status_t nmc_store_put_batch(struct nmc_store_t *store,
                                  const struct nmc_slice_t *keys,
@@ -3408,7 +3412,7 @@ nmc_status_t nmc_store_commit_async(struct nmc_store_t *store,
  * stream gets there. Follow with `nmc_store_commit_async`.
  *
  * Does not block. Thread-safe. Graph-safe (a captured copy goes to the pages of this plan each time). Statuses as for
- * `nmc_store_commit_async`; `NMC_ERR_INVALID_ARG` for memory that the GPU cannot reach.
+ * `nmc_store_commit_async`; `NMC_ERR_INVALID_ARG` for memory that the GPU cannot reach; `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_store_push_async(struct nmc_store_t *store,
                                   const struct nmc_write_plan_t *plan,
@@ -3422,7 +3426,7 @@ nmc_status_t nmc_store_push_async(struct nmc_store_t *store,
  * there. Unpin afterwards with `nmc_store_unpin_async` on the same stream.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_UNSUPPORTED`,
- * `NMC_ERR_INVALID_ARG`, `NMC_ERR_CUDA`.
+ * `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_CUDA`.
  */
 nmc_status_t nmc_store_fetch_async(struct nmc_store_t *store,
                                    const struct nmc_view_t *view,
@@ -3708,7 +3712,8 @@ nmc_status_t nmc_ep_combine_recv(struct nmc_ep_t *ep, void *stream, uint32_t lay
  * The products are those of the callback, which enqueues them on the stream, or built in. On CUDA heaps only enqueues;
  * graph-safe if the callback is. Not between `nmc_ep_group_begin` and `_end`. What fails after the dispatch, such as the callback,
  * aborts the group (`nmc_ep_abort`), since the others already wait for this rank; arguments are checked before. Statuses:
- * `NMC_ERR_UNSUPPORTED` (built-in product on a GPU with other rows than bf16), what the callback returns, and see `nmc_ep_t`.
+ * `NMC_ERR_UNSUPPORTED` (built-in product on a GPU with other rows than bf16), `NMC_ERR_NO_MEMORY` (on host heaps; nothing was
+ * sent), what the callback returns, and see `nmc_ep_t`.
  * One thread at a time for a handle.
  */
 nmc_status_t nmc_ep_moe_forward(struct nmc_ep_t *ep,
@@ -3722,7 +3727,7 @@ nmc_status_t nmc_ep_moe_forward(struct nmc_ep_t *ep,
  * be NULL. Does not wait for streams: steps that are under way may be counted or not.
  *
  * Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library).
- * Statuses: see `nmc_ep_t`.
+ * Statuses: `NMC_ERR_NO_MEMORY`, and see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_stats(const struct nmc_ep_t *ep,
                           uint64_t *expert_load,

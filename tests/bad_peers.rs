@@ -113,7 +113,7 @@ fn garbage_gets_an_answer_and_hurts_nobody() {
 fn truncated_and_premature_messages_are_refused() {
     let dir = tempfile::tempdir().expect("dir");
     let _master = serve(dir.path(), 2);
-    let reject = Message::Reject(Reject { status: -1, message: "I am not a master".into() }).encode();
+    let reject = Message::Reject(Reject { status: -1, message: "I am not a master".into() }).encode().expect("memory");
     for packet in [&reject[..], &reject[..reject.len() / 2], &reject[..8]] {
         let peer = raw_connect(&socket(dir.path()));
         raw_send(&peer, packet);
@@ -228,7 +228,7 @@ fn a_fake_master_cannot_hang_or_fool_a_rank() {
     fake_master(dir.path(), std::mem::forget);
     assert_eq!(join_shortly(dir.path()).status, NMC_ERR_TIMEOUT, "one that says nothing");
     let dir = tempfile::tempdir().expect("dir");
-    let ok = Message::Reject(Reject { status: 0, message: "all is well".into() }).encode();
+    let ok = Message::Reject(Reject { status: 0, message: "all is well".into() }).encode().expect("memory");
     fake_master(dir.path(), move |fd| raw_send(&fd, &ok));
     assert_eq!(join_shortly(dir.path()).status, NMC_ERR_PROTOCOL, "a refusal that claims success");
 }

@@ -97,7 +97,7 @@ fn child() {
             let mut c = common::config(&dir, Some(rank), CROWD);
             c.heap_bytes = 4096;
             let world = World::join(c).expect("join");
-            assert!((0..CROWD).all(|r| world.ptr(r, 0, 8).is_ok()), "{}", world.dump());
+            assert!((0..CROWD).all(|r| world.ptr(r, 0, 8).is_ok()), "{}", world.dump().expect("memory"));
             world.barrier(&nanomc::base::Deadline::after(common::PATIENCE)).expect("barrier");
         }
         other => panic!("no case {other}"),
@@ -174,7 +174,7 @@ fn a_crowd_with_few_descriptors_comes_together() {
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::CommandExt as _;
     let dir = tempfile::tempdir().expect("dir");
-    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o1777)).expect("chmod");
     let mut ranks = Vec::new();
     for rank in 0..CROWD {
         let mut command = Command::new(std::env::current_exe().expect("exe"));

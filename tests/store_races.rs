@@ -243,7 +243,7 @@ fn a_batch_larger_than_the_heap_evicts_as_it_goes() {
     let keys: Vec<[u8; 4]> = (0..4000u32).map(u32::to_le_bytes).collect();
     let value = [Slice { address: b"x".as_ptr() as u64, bytes: 1 }];
     let items: Vec<(&[u8], Pieces<'_>)> = keys.iter().map(|key| (&key[..], Pieces::Slices(&value))).collect();
-    let results = store.put_many(&items, &PutOptions::DEFAULT);
+    let results = store.put_many(&items, &PutOptions::DEFAULT).expect("memory");
     let failed = results.iter().filter(|r| r.is_err()).count();
     assert_eq!(failed, 0, "{:?}", results.iter().find(|r| r.is_err()));
 }

@@ -95,7 +95,11 @@ fn ranks_that_rejoin_at_once_all_get_the_whole_world() {
     for round in 0..60 {
         let again = World::join_many((1..4).map(|r| external(dir.path(), r, 4)).collect()).expect("rejoin");
         for world in &again {
-            assert!(world.ptr(world.rank(), 0, 8).is_ok(), "round {round}: own heap\n{}", world.dump());
+            assert!(
+                world.ptr(world.rank(), 0, 8).is_ok(),
+                "round {round}: own heap\n{}",
+                world.dump().expect("memory")
+            );
             assert_eq!(world.state(world.rank()), Ok(RankState::Alive), "round {round}");
         }
     }
@@ -440,14 +444,13 @@ fn child() {
     }
 }
 
-/// Two ranks whose master went away, two newcomers who want the same ranks, and a new master. `lost` is done before it
-/// comes. Gives how many newcomers came in, and whether the survivors are still what they were.
-fn return_of_the_master(lost: impl FnOnce(&Path)) -> (usize, bool) {
+/// Two ranks whose master went away, two newcomers who want the same ranks, and a new master. Gives how many newcomers
+/// came in, and whether the survivors are still what they were.
+fn return_of_the_master() -> (usize, bool) {
     let dir = tempfile::tempdir().expect("dir");
     let first = serve(dir.path(), 2);
     let worlds = join_all(dir.path(), 2);
     drop(first);
-    lost(dir.path());
     std::thread::scope(|scope| {
         let newcomer = |rank| World::join(Config { deadline: within(60), ..external(dir.path(), rank, 2) });
         let threads: Vec<_> = (0..2).map(|rank| scope.spawn(move || newcomer(rank))).collect();
@@ -469,39 +472,58 @@ fn return_of_the_master(lost: impl FnOnce(&Path)) -> (usize, bool) {
 #[test]
 fn survivors_go_before_newcomers_when_a_master_returns() {
     for _ in 0..8 {
-        assert_eq!(return_of_the_master(|_| ()), (0, true));
+        assert_eq!(return_of_the_master(), (0, true));
     }
 }
 
-/// Without the file in which ranks hold their locks, the new master cannot know of the survivors.
-#[test]
-fn control_without_locks_newcomers_expel_the_living() {
-    let forget = |dir: &Path| std::fs::remove_file(dir.join("t/ranks")).expect("the locks");
-    assert!((0..200).any(|_| return_of_the_master(forget).0 > 0));
+/// A process that is rank 0 of 1, stopped; and a new master. Gives that, and how to let it go on.
+fn stopped_survivor(dir: &Path) -> (Child, Master) {
+    let first = serve(dir, 1);
+    let survivor = in_process("survivor", dir);
+    assert!(eventually(|| dir.join("joined").exists()));
+    signal(&survivor, libc::SIGSTOP);
+    drop(first);
+    (survivor, serve(dir, 1))
+}
+
+fn signal(child: &Child, signal: i32) {
+    // SAFETY: our own child.
+    assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
+}
+
+fn end(mut child: Child) {
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+}
+
+fn newcomer(dir: &Path, seconds: u64) -> nanomc::base::error::Result<World> {
+    World::join(Config { deadline: within(seconds), ..external(dir, 0, 1) })
 }
 
 /// A survivor that is stopped cannot report. The world is still its own.
 #[test]
 fn a_stopped_survivor_keeps_its_world() {
     let dir = tempfile::tempdir().expect("dir");
-    let first = serve(dir.path(), 1);
-    let mut survivor = in_process("survivor", dir.path());
-    assert!(eventually(|| dir.path().join("joined").exists()));
-    // SAFETY: our own child.
-    let signal = |signal| assert_eq!(unsafe { libc::kill(survivor.id().cast_signed(), signal) }, 0);
-    signal(libc::SIGSTOP);
-    drop(first);
-    let _again = serve(dir.path(), 1);
-    let newcomer = |seconds| World::join(Config { deadline: within(seconds), ..external(dir.path(), 0, 1) });
-    let error = newcomer(1).err().expect("the survivor has not reported");
+    let (survivor, _master) = stopped_survivor(dir.path());
+    let error = newcomer(dir.path(), 1).err().expect("the survivor has not reported");
     assert_eq!(error.status, NMC_ERR_TIMEOUT);
     assert!(error.message.contains("ranks [0] of the former world live"), "{}", error.message);
-    signal(libc::SIGCONT);
-    let taken = || newcomer(5).err().is_some_and(|error| error.status == NMC_ERR_EXISTS);
-    assert!(eventually(taken));
-    survivor.kill().expect("kill");
-    survivor.wait().expect("wait");
-    newcomer(60).expect("now nobody is in the way");
+    signal(&survivor, libc::SIGCONT);
+    assert!(eventually(|| newcomer(dir.path(), 5).err().is_some_and(|error| error.status == NMC_ERR_EXISTS)));
+    end(survivor);
+    newcomer(dir.path(), 60).expect("now nobody is in the way");
+}
+
+/// Without the file in which ranks hold their locks, a new master cannot know of the living.
+#[test]
+fn control_without_locks_a_newcomer_expels_the_living() {
+    let dir = tempfile::tempdir().expect("dir");
+    let (survivor, master) = stopped_survivor(dir.path());
+    drop(master);
+    std::fs::remove_file(dir.path().join("t/ranks")).expect("the locks");
+    let _master = serve(dir.path(), 1);
+    newcomer(dir.path(), 60).expect("a second world of the same name");
+    end(survivor);
 }
 
 fn case_survivor(dir: &Path) {

@@ -64,7 +64,9 @@ impl Blocks {
     pub fn new(total: u32, strategy: Strategy) -> Result<Self> {
         check_total(total)?;
         let level = match strategy {
-            Strategy::SizeClass => Level::SizeClass(Runs::new(total)),
+            Strategy::SizeClass => Level::SizeClass(
+                Runs::new(total).unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<u64>())),
+            ),
             Strategy::Buddy => Level::Buddy(Buddy::new(total)),
         };
         let singles = Vec::with_capacity(most_singles(total));

@@ -11,6 +11,7 @@
 use super::bits::{all_clear, all_set, flip, words, zero_runs};
 use super::places::Places;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::NMC_ERR_INTERNAL;
 use std::iter::successors;
 use std::ops::Range;
@@ -98,18 +99,17 @@ pub(super) fn not_in_use(run: Run, units: u32) -> Error {
 
 impl Runs {
     /// All units free. The books are zero pages until they are used.
-    #[must_use]
-    pub fn new(units: u32) -> Self {
-        let mut runs = Self::without_free_runs(units);
+    pub fn new(units: u32) -> Result<Self> {
+        let mut runs = Self::without_free_runs(units)?;
         runs.link(Run { first: 0, count: units });
-        runs
+        Ok(runs)
     }
 
     /// The state in which exactly the runs of `used` are in use; sorts them. Runs that are empty, reach past the end or
     /// overlap are `NMC_ERR_CORRUPT`.
     pub fn with_used(units: u32, used: &mut [Run]) -> Result<Self> {
         used.sort_unstable();
-        let mut runs = Self::without_free_runs(units);
+        let mut runs = Self::without_free_runs(units)?;
         let mut end = 0;
         for run in used {
             let Run { first, count } = *run;
@@ -127,24 +127,24 @@ impl Runs {
         Ok(runs)
     }
 
-    fn without_free_runs(units: u32) -> Self {
-        Self::with_bits(units, 0, vec![0; units.div_ceil(PLACE) as usize])
+    fn without_free_runs(units: u32) -> Result<Self> {
+        Self::with_bits(units, 0, memory::zeroed(units.div_ceil(PLACE) as usize)?)
     }
 
     /// Knows no free runs yet; `used` of the bits are set.
-    fn with_bits(units: u32, used: u32, used_bits: Vec<u64>) -> Self {
+    fn with_bits(units: u32, used: u32, used_bits: Vec<u64>) -> Result<Self> {
         let places = used_bits.len();
         let mut runs = Self {
             units,
             used,
             free_runs: 0,
             filled: [0; CLASSES.div_ceil(64)],
-            places: Places::new(places, class_of(units) + 1),
+            places: Places::new(places, class_of(units) + 1)?,
             used_bits,
-            lengths: vec![Lengths::default(); places],
+            lengths: memory::vec_of(places, Lengths::default())?,
         };
         runs.turn_end();
-        runs
+        Ok(runs)
     }
 
     /// Turns the bits past the last unit, in its word.
@@ -159,7 +159,8 @@ impl Runs {
         let mut used_bits = std::mem::take(&mut self.used_bits);
         used_bits.resize(units.div_ceil(PLACE) as usize, 0);
         let free: Vec<Run> = zero_runs(&used_bits, units).collect();
-        *self = Self::with_bits(units, self.used, used_bits);
+        *self = Self::with_bits(units, self.used, used_bits)
+            .unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<u64>()));
         for run in free {
             self.link(run);
         }
@@ -625,7 +626,7 @@ mod tests {
     /// Random calls, each compared with the model: the first promise that is not kept.
     fn run_against_the_model(units: u32, seed: u64, calls: u32, fault: Fault) -> std::result::Result<(), String> {
         let (mut units, most_units) = (units, units);
-        let mut subject = Subject { runs: Runs::new(units), fault };
+        let mut subject = Subject { runs: Runs::new(units).unwrap(), fault };
         let mut model = Model(vec![false; units as usize]);
         let mut live: Vec<Run> = Vec::new();
         let mut random = Random(seed);
@@ -832,7 +833,7 @@ mod tests {
 
     #[test]
     fn what_is_resized_knows_the_same_runs() {
-        let mut runs = Runs::new(200);
+        let mut runs = Runs::new(200).unwrap();
         let kept = [runs.allocate(30), runs.allocate(3), runs.allocate(100)].map(|run| run.unwrap());
         runs.free(kept[1]).unwrap();
         runs.grow(5000);
@@ -844,17 +845,17 @@ mod tests {
 
     #[test]
     fn the_map_has_the_width_asked_for_or_a_character_a_unit() {
-        let mut runs = Runs::new(1000);
+        let mut runs = Runs::new(1000).unwrap();
         runs.allocate(350).unwrap();
         assert_eq!(runs.map(10), "###+......");
         assert_eq!(runs.map(1), "+");
         assert_eq!((runs.map(0).len(), runs.map(999).len(), runs.map(5000).len()), (0, 999, 1000));
-        assert_eq!(Runs::new(0).map(5), "");
+        assert_eq!(Runs::new(0).unwrap().map(5), "");
     }
 
     #[test]
     fn no_units_at_all_is_a_full_allocator() {
-        let mut runs = Runs::new(0);
+        let mut runs = Runs::new(0).unwrap();
         assert_eq!((runs.allocate(1), runs.fits_spread(1, 9), runs.free_units()), (None, false, 0));
         assert!(runs.free(Run { first: 0, count: 1 }).is_err());
         assert_eq!(runs.fragmentation(), Fragmentation { free_units: 0, free_runs: 0, largest_run: 0 });

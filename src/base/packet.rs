@@ -2,6 +2,7 @@
 //! they are used, and a list is never longer than the packet it is in.
 
 use super::error::Result;
+use super::memory;
 
 /// Most entries of a list.
 const MAX_LIST: usize = 8192;
@@ -109,10 +110,11 @@ impl<T: Field> Field for Vec<T> {
     }
     fn get(from: &mut Cursor<'_>) -> Result<Self> {
         let n = u32::get(from)? as usize;
-        if n > MAX_LIST {
+        // No entry is shorter than a byte.
+        if n > MAX_LIST || n > from.0.len() {
             crate::bail!(NMC_ERR_PROTOCOL, "a list in a message claims {n} entries");
         }
-        (0..n).map(|_| T::get(from)).collect()
+        memory::try_collect((0..n).map(|_| T::get(from)))
     }
 }
 

@@ -9,6 +9,7 @@ use super::host::HostRegistration;
 use super::kernels::{STRETCHES, Stretch};
 use super::stream::{Stream, copy_on_stream};
 use crate::base::error::Result;
+use crate::base::memory;
 
 /// Bytes of a pinned buffer.
 const BUFFER: usize = 2 << 20;
@@ -39,7 +40,7 @@ impl Copier {
             device: Arc::clone(device),
             streams: [Stream::new(device)?, Stream::new(device)?],
             staging: None,
-            pending: Vec::with_capacity(STRETCHES),
+            pending: memory::with_capacity(STRETCHES)?,
             turn: 0,
             used: [false; 2],
         })
@@ -79,7 +80,7 @@ impl Copier {
     fn stage(&mut self) -> Result<()> {
         if self.staging.is_none() {
             let make = || -> Result<Staging> {
-                let mut memory = vec![0u8; BUFFER].into_boxed_slice();
+                let mut memory = memory::zeroed(BUFFER)?.into_boxed_slice();
                 let registration = HostRegistration::new(&self.device, memory.as_mut_ptr(), BUFFER as u64, false)?;
                 Ok(Staging { registration, memory })
             };

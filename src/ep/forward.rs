@@ -147,13 +147,24 @@ pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Resu
         row_of: at(parts.row_of),
         row_index: at(parts.row_index),
     };
+    let mut rows = match core.device {
+        None => host::Rows::new(shape.hidden, layer.inner)?,
+        Some(_) => host::Rows::default(),
+    };
     core.dispatch(stream, &layer.dispatch)?;
     // The others wait for this rank from here on.
-    experts(core, stream, layer, &parts, &grouped).inspect_err(|_| core.abort())
+    experts(core, stream, layer, &parts, &grouped, &mut rows).inspect_err(|_| core.abort())
 }
 
 /// Everything after the dispatch.
-fn experts(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>, parts: &Parts, grouped: &Grouped) -> Result<()> {
+fn experts(
+    core: &Arc<Core>,
+    stream: *mut c_void,
+    layer: &Layer<'_>,
+    parts: &Parts,
+    grouped: &Grouped,
+    rows: &mut host::Rows,
+) -> Result<()> {
     let (shape, number) = (&core.shape, layer.dispatch.layer);
     let at = |offset: u64| layer.workspace + offset;
     core.pack(stream, number, grouped)?;
@@ -178,9 +189,9 @@ fn experts(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>, parts: &Par
         k: layer.inner,
         ..first
     };
-    product(core, stream, layer, &first)?;
+    product(core, stream, layer, &first, rows)?;
     match &core.device {
-        None => host::silu_mul(&core.desc_for(number), first.c, second.a, grouped.masked_m, layer.inner),
+        None => host::silu_mul(&core.desc_for(number), first.c, second.a, grouped.masked_m, layer.inner, rows),
         Some(device) => {
             let groups = shape.groups();
             device.kernels()?.ep_silu_mul(
@@ -193,7 +204,7 @@ fn experts(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>, parts: &Par
             )?;
         }
     }
-    product(core, stream, layer, &second)?;
+    product(core, stream, layer, &second, rows)?;
     core.scatter(stream, number, second.c, grouped.row_of, 0)?;
     core.combine(stream, number, 0, layer.out, super::BOTH)
 }
@@ -210,12 +221,12 @@ fn check_built_in(core: &Core, layer: &Layer<'_>) -> Result<()> {
     Ok(())
 }
 
-fn product(core: &Core, stream: *mut c_void, layer: &Layer<'_>, gemm: &Gemm) -> Result<()> {
+fn product(core: &Core, stream: *mut c_void, layer: &Layer<'_>, gemm: &Gemm, rows: &mut host::Rows) -> Result<()> {
     if let Some(theirs) = layer.gemm {
         return theirs(gemm);
     }
     match &core.device {
-        None => host::gemm(&core.desc_for(layer.dispatch.layer), gemm),
+        None => host::gemm(&core.desc_for(layer.dispatch.layer), gemm, rows),
         Some(device) => {
             let (groups, max_m) = (core.shape.groups(), core.shape.max_m);
             let shape = GemmShape { groups, max_m, n: gemm.n, k: gemm.k };

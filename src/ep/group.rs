@@ -3,6 +3,9 @@
 
 use super::{Call, Core};
 use crate::base::error::Result;
+use crate::base::memory;
+use crate::cuda::EpCall;
+use crate::layout::ep::RankDesc;
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -17,8 +20,27 @@ pub struct Pending {
     pub call: Call,
 }
 
+/// The calls of a group, and room for what its end does with them: that must not fail half-way for want of memory.
+#[derive(Default)]
+struct Open {
+    calls: Vec<Pending>,
+    turn: Vec<Pending>,
+    rest: Vec<Pending>,
+    ranks: Vec<(RankDesc, EpCall)>,
+}
+
+impl Open {
+    fn make_room(&mut self) -> Result<()> {
+        let all = self.calls.len() + 1;
+        memory::reserve(&mut self.calls, 1)?;
+        memory::reserve(&mut self.turn, all)?;
+        memory::reserve(&mut self.rest, all)?;
+        memory::reserve(&mut self.ranks, all)
+    }
+}
+
 thread_local! {
-    static OPEN: RefCell<Option<Vec<Pending>>> = const { RefCell::new(None) };
+    static OPEN: RefCell<Option<Open>> = const { RefCell::new(None) };
 }
 
 /// Whether this thread has begun a group.
@@ -34,37 +56,39 @@ pub fn begin() -> Result<()> {
         if open.is_some() {
             crate::bail!(NMC_ERR_INVALID_ARG, "this thread has begun a group already; end it first");
         }
-        *open = Some(Vec::new());
+        *open = Some(Open::default());
         Ok(())
     })
 }
 
 /// Runs `call`, or keeps it for the end of the group.
 pub fn submit(core: &Arc<Core>, stream: *mut c_void, call: Call) -> Result<()> {
-    let kept = OPEN.with(|open| {
+    let kept = OPEN.with(|open| -> Result<bool> {
         let mut open = open.borrow_mut();
-        open.as_mut().map(|calls| calls.push(Pending { core: Arc::clone(core), stream, call })).is_some()
-    });
-    if kept { Ok(()) } else { super::run(&[Pending { core: Arc::clone(core), stream, call }]) }
+        let Some(open) = open.as_mut() else { return Ok(false) };
+        open.make_room()?;
+        open.calls.push(Pending { core: Arc::clone(core), stream, call });
+        Ok(true)
+    })?;
+    if kept { Ok(()) } else { super::run(&[Pending { core: Arc::clone(core), stream, call }], &mut Vec::new()) }
 }
 
 /// Ends the group: the first calls of all ranks go out together, then the second ones, and so on.
 pub fn end() -> Result<()> {
-    let Some(mut calls) = OPEN.with(|open| open.borrow_mut().take()) else {
+    let Some(Open { mut calls, mut turn, mut rest, mut ranks }) = OPEN.with(|open| open.borrow_mut().take()) else {
         crate::bail!(NMC_ERR_INVALID_ARG, "this thread has begun no group");
     };
     while !calls.is_empty() {
-        let mut turn: Vec<Pending> = Vec::new();
-        let mut rest = Vec::new();
-        for call in calls {
+        for call in calls.drain(..) {
             let fits = turn.first().is_none_or(|first| {
                 first.call.goes_with(&call.call) && first.core.goes_with(&call.core) && first.stream == call.stream
             });
             let again = turn.iter().chain(&rest).any(|other| Arc::ptr_eq(&other.core, &call.core));
             if fits && !again { turn.push(call) } else { rest.push(call) }
         }
-        super::run(&turn)?;
-        calls = rest;
+        super::run(&turn, &mut ranks)?;
+        turn.clear();
+        std::mem::swap(&mut calls, &mut rest);
     }
     Ok(())
 }

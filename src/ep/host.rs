@@ -6,11 +6,14 @@
 
 use super::number;
 use super::sys::{self, word, word32};
+use crate::base::error::Error;
+use crate::base::memory;
 use crate::cuda::EpCall;
 use crate::layout::ep::{
-    Dtype, Fault, OFF_ABORT, OFF_FLAGS, OFF_PHASE, OFF_RETURNS, OFF_TOKENS, RECORD_HEAD, RankDesc, Wire, came, flag,
-    unflag,
+    Dtype, Fault, OFF_ABORT, OFF_FLAGS, OFF_PHASE, OFF_RETURNS, OFF_TOKENS, RECORD_HEAD, RankDesc, Shape, Wire, came,
+    flag, unflag,
 };
+use parking_lot::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -20,6 +23,50 @@ pub struct Failed;
 
 /// Whether a step was done.
 pub type Outcome = Result<(), Failed>;
+
+/// Memory of the steps of a rank, made with its group: a step that the others wait for must not need any.
+#[derive(Default)]
+pub struct Scratch {
+    /// A bit for every token, by rank: it goes there.
+    masks: Vec<u32>,
+    /// A row in single precision.
+    row: Vec<f32>,
+    codes: Vec<u8>,
+    scales: Vec<f32>,
+    /// By expert: its rows, its first group of those that spill, and what comes next.
+    experts: [Vec<u64>; 3],
+}
+
+impl Scratch {
+    /// For the steps of a rank of this shape.
+    pub fn new(shape: &Shape) -> Result<Self, Error> {
+        let (hidden, n_local) = (shape.hidden as usize, shape.n_local() as usize);
+        Ok(Self {
+            masks: memory::zeroed(shape.world as usize * shape.t_cap.div_ceil(32) as usize)?,
+            row: memory::vec_of(hidden, 0.0)?,
+            codes: memory::zeroed(if shape.wire == Wire::Quantised { hidden } else { 0 })?,
+            scales: memory::vec_of(shape.scales() as usize, 0.0)?,
+            experts: [memory::zeroed(n_local)?, memory::zeroed(n_local)?, memory::zeroed(n_local)?],
+        })
+    }
+}
+
+/// Rows for the built-in products and the activation, made before a layer begins.
+#[derive(Default)]
+pub struct Rows {
+    a: Vec<f32>,
+    b: Vec<f32>,
+    out: Vec<f32>,
+}
+
+impl Rows {
+    /// For both products of a layer.
+    pub fn new(hidden: u32, inner: u32) -> Result<Self, Error> {
+        let (hidden, inner) = (hidden as usize, inner as usize);
+        let row = |n: usize| memory::vec_of(n, 0.0);
+        Ok(Self { a: row(hidden.max(inner))?, b: row(hidden.max(inner))?, out: row(hidden.max(2 * inner))? })
+    }
+}
 
 /// How often a waiting thread looks whether its peers live.
 const LOOK: Duration = Duration::from_millis(2);
@@ -111,7 +158,7 @@ fn expert(c: &EpCall, at: u64) -> i64 {
 }
 
 /// First half of a dispatch: rows, what they are for, and a record to every rank that has an expert of them.
-pub fn send_dispatch(d: &RankDesc, c: &EpCall) -> Outcome {
+pub fn send_dispatch(d: &RankDesc, c: &EpCall, scratch: &Mutex<Scratch>) -> Outcome {
     check(d)?;
     let tokens = if c.tokens_at != 0 { sys::get::<i32>(c.tokens_at).cast_unsigned() } else { c.tokens };
     if tokens > d.t_cap {
@@ -119,11 +166,9 @@ pub fn send_dispatch(d: &RankDesc, c: &EpCall) -> Outcome {
     }
     let next = phase(d).wrapping_add(1);
     let (k, n_local) = (u64::from(d.top_k), i64::from(d.n_local));
-    let mut masks = vec![0u32; d.world as usize * d.t_cap.div_ceil(32) as usize];
     let words = d.t_cap.div_ceil(32) as usize;
-    let mut row = vec![0f32; if d.wire == Wire::Quantised as u32 { d.hidden as usize } else { 0 }];
-    let mut codes = vec![0u8; row.len()];
-    let mut scales = vec![0f32; d.scales as usize];
+    let Scratch { masks, row, codes, scales, .. } = &mut *scratch.lock();
+    masks.fill(0);
     for t in 0..tokens {
         let mut targets = 0u32;
         for i in 0..k {
@@ -142,8 +187,8 @@ pub fn send_dispatch(d: &RankDesc, c: &EpCall) -> Outcome {
         if d.wire == Wire::Quantised as u32 {
             // Negative zero is what changes nothing when it is added to, not even the sign of a zero.
             row.fill(-0.0);
-            number::add(y_dtype(d), &mut row, from, None);
-            number::quantise(&row, &mut codes, &mut scales);
+            number::add(y_dtype(d), row, from, None);
+            number::quantise(row, codes, scales);
         } else if d.wire == Wire::Given as u32 {
             scales.copy_from_slice(sys::slice(c.scales + 4 * u64::from(t) * u64::from(d.scales), u64::from(d.scales)));
         }
@@ -152,13 +197,13 @@ pub fn send_dispatch(d: &RankDesc, c: &EpCall) -> Outcome {
             masks[r as usize * words + t as usize / 32] |= 1 << (t % 32);
             let to = base + d.off_x + slot * u64::from(d.x_bytes);
             if d.wire == Wire::Quantised as u32 {
-                sys::slice_mut(to, u64::from(d.x_bytes)).copy_from_slice(&codes);
+                sys::slice_mut(to, u64::from(d.x_bytes)).copy_from_slice(codes);
             } else {
                 sys::copy(from, to, u64::from(d.x_bytes));
             }
             if d.scales != 0 {
                 let to = base + d.off_scale + 4 * slot * u64::from(d.scales);
-                sys::slice_mut(to, u64::from(d.scales)).copy_from_slice(&scales);
+                sys::slice_mut(to, u64::from(d.scales)).copy_from_slice(scales);
             }
             for i in 0..k {
                 let (e, entry) = (expert(c, u64::from(t) * k + i), slot * k + i);
@@ -231,25 +276,25 @@ pub fn send_combine(d: &RankDesc, c: &EpCall) -> Outcome {
 }
 
 /// Second half of a combine: waits for all ranks and sums what they return, in the order of their numbers.
-pub fn recv_combine(d: &RankDesc, c: &EpCall, lost: &dyn Fn(u32) -> bool) -> Outcome {
+pub fn recv_combine(d: &RankDesc, c: &EpCall, lost: &dyn Fn(u32) -> bool, scratch: &Mutex<Scratch>) -> Outcome {
     check(d)?;
     wait(d, OFF_RETURNS, phase(d), lost)?;
     let tokens: u32 = sys::get(d.own() + d.off_set + OFF_TOKENS);
-    let mut sum = vec![0f32; d.hidden as usize];
+    let sum = &mut scratch.lock().row;
     for t in 0..tokens {
         let targets: u32 = sys::get(d.own() + d.off_sent + 4 * u64::from(t));
         sum.fill(0.0);
         for r in (0..d.world).filter(|r| targets >> r & 1 != 0) {
             let slot = u64::from(d.rank * d.t_cap + t);
-            number::add(y_dtype(d), &mut sum, d.region[r as usize] + d.off_y + slot * u64::from(d.y_bytes), None);
+            number::add(y_dtype(d), sum, d.region[r as usize] + d.off_y + slot * u64::from(d.y_bytes), None);
         }
-        number::store(y_dtype(d), &sum, c.out + u64::from(t) * u64::from(d.y_bytes));
+        number::store(y_dtype(d), sum, c.out + u64::from(t) * u64::from(d.y_bytes));
     }
     Ok(())
 }
 
 /// Puts received rows into groups by expert: ascending slot, then entry.
-pub fn pack(d: &RankDesc, c: &EpCall) -> Outcome {
+pub fn pack(d: &RankDesc, c: &EpCall, scratch: &Mutex<Scratch>) -> Outcome {
     check(d)?;
     let (k, max_m, n_local) = (u64::from(d.top_k), u64::from(d.max_m), u64::from(d.n_local));
     let (slots, groups) = (u64::from(d.world) * u64::from(d.t_cap), u64::from(d.groups));
@@ -258,7 +303,8 @@ pub fn pack(d: &RankDesc, c: &EpCall) -> Outcome {
     let row_index = sys::slice_mut::<i32>(c.row_index, groups * max_m);
     row_index.fill(-1);
     let eid = |slot: u64, i: u64| sys::get::<i16>(d.own() + d.off_eid + 2 * (slot * k + i));
-    let mut rows = vec![0u64; d.n_local as usize];
+    let [rows, spill_first, next] = &mut scratch.lock().experts;
+    rows.fill(0);
     for slot in live_slots(d) {
         for i in 0..k {
             if let Ok(e) = usize::try_from(eid(slot, i)) {
@@ -266,9 +312,8 @@ pub fn pack(d: &RankDesc, c: &EpCall) -> Outcome {
             }
         }
     }
-    let mut spill_first = vec![0u64; d.n_local as usize];
     let mut used = 0;
-    for (first, n) in spill_first.iter_mut().zip(&rows) {
+    for (first, n) in spill_first.iter_mut().zip(&*rows) {
         *first = used;
         used += n.saturating_sub(max_m).div_ceil(max_m);
     }
@@ -283,7 +328,7 @@ pub fn pack(d: &RankDesc, c: &EpCall) -> Outcome {
     for (e, place) in group_expert.iter_mut().take(d.n_local as usize).enumerate() {
         *place = i32::try_from(e).unwrap_or(-1);
     }
-    let mut next = vec![0u64; d.n_local as usize];
+    next.fill(0);
     for slot in live_slots(d) {
         for i in 0..k {
             let Ok(e) = usize::try_from(eid(slot, i)) else { continue };
@@ -318,11 +363,11 @@ pub fn pack(d: &RankDesc, c: &EpCall) -> Outcome {
 }
 
 /// Sums the weighted rows of each received token: ascending entry, one rounding.
-pub fn scatter(d: &RankDesc, c: &EpCall) -> Outcome {
+pub fn scatter(d: &RankDesc, c: &EpCall, scratch: &Mutex<Scratch>) -> Outcome {
     check(d)?;
     let k = u64::from(d.top_k);
     let out = if c.out != 0 { c.out } else { d.own() + d.off_y };
-    let mut sum = vec![0f32; d.hidden as usize];
+    let sum = &mut scratch.lock().row;
     for slot in live_slots(d) {
         sum.fill(0.0);
         for i in 0..k {
@@ -330,26 +375,27 @@ pub fn scatter(d: &RankDesc, c: &EpCall) -> Outcome {
             let Ok(row) = u64::try_from(sys::get::<i32>(c.row_of + 4 * entry)) else { continue };
             let at = d.own() + d.off_weight + u64::from(d.weight_bytes) * entry;
             let weight = if d.weight_bytes == 4 { sys::get(at) } else { number::from_fp16(sys::get(at)) };
-            number::add(y_dtype(d), &mut sum, c.grouped + row * u64::from(d.y_bytes), Some(weight));
+            number::add(y_dtype(d), sum, c.grouped + row * u64::from(d.y_bytes), Some(weight));
         }
-        number::store(y_dtype(d), &sum, out + slot * u64::from(d.y_bytes));
+        number::store(y_dtype(d), sum, out + slot * u64::from(d.y_bytes));
     }
     Ok(())
 }
 
 /// Rows of a group times the transposed matrix of its expert: `c[g][r] = a[g][r] * b[e]^T`, summed in single precision.
-pub fn gemm(d: &RankDesc, g: &super::forward::Gemm) {
+pub fn gemm(d: &RankDesc, g: &super::forward::Gemm, rows: &mut Rows) {
     let (n, k, max_m) = (u64::from(g.n), u64::from(g.k), u64::from(d.max_m));
     let dtype = y_dtype(d);
     let a_dtype = if g.a_scales != 0 { Dtype::Fp8 } else { dtype };
     let size = u64::from(dtype.bytes());
-    let (mut a, mut b, mut out) = (vec![0f32; g.k as usize], vec![0f32; g.k as usize], vec![0f32; g.n as usize]);
+    let (a, b) = (&mut rows.a[..g.k as usize], &mut rows.b[..g.k as usize]);
+    let out = &mut rows.out[..g.n as usize];
     for group in 0..u64::from(d.groups) {
         let Ok(e) = u64::try_from(sys::get::<i32>(g.group_expert + 4 * group)) else { continue };
         let rows = u64::try_from(sys::get::<i32>(g.masked_m + 4 * group)).unwrap_or(0);
         for row in (0..rows).map(|r| group * max_m + r) {
             a.fill(0.0);
-            number::add(a_dtype, &mut a, g.a + row * k * u64::from(a_dtype.bytes()), None);
+            number::add(a_dtype, a, g.a + row * k * u64::from(a_dtype.bytes()), None);
             if g.a_scales != 0 {
                 let (scales, pitch) = (k.div_ceil(128), max_m.next_multiple_of(4));
                 for (s, part) in (0u64..).zip(a.chunks_mut(128)) {
@@ -360,19 +406,19 @@ pub fn gemm(d: &RankDesc, g: &super::forward::Gemm) {
             }
             for (j, o) in (0u64..).zip(out.iter_mut()) {
                 b.fill(0.0);
-                number::add(dtype, &mut b, g.b + (e * n + j) * k * size, None);
-                *o = a.iter().zip(&b).map(|(a, b)| a * b).sum();
+                number::add(dtype, b, g.b + (e * n + j) * k * size, None);
+                *o = a.iter().zip(&*b).map(|(a, b)| a * b).sum();
             }
-            number::store(dtype, &out, g.c + row * n * size);
+            number::store(dtype, out, g.c + row * n * size);
         }
     }
 }
 
 /// `silu(gate) * up` of every row; gate and up lie one after the other.
-pub fn silu_mul(d: &RankDesc, gate_up: u64, out: u64, masked_m: u64, inner: u32) {
+pub fn silu_mul(d: &RankDesc, gate_up: u64, out: u64, masked_m: u64, inner: u32, rows: &mut Rows) {
+    let row_out = &mut rows.out[..inner as usize];
     let (dtype, inner) = (y_dtype(d), u64::from(inner));
     let size = u64::from(dtype.bytes());
-    let mut row_out = vec![0f32; usize::try_from(inner).unwrap_or(0)];
     for group in 0..u64::from(d.groups) {
         let rows = u64::try_from(sys::get::<i32>(masked_m + 4 * group)).unwrap_or(0);
         for row in (0..rows).map(|r| group * u64::from(d.max_m) + r) {
@@ -381,7 +427,7 @@ pub fn silu_mul(d: &RankDesc, gate_up: u64, out: u64, masked_m: u64, inner: u32)
                 let (gate, up) = (number::element(dtype, at, i), number::element(dtype, at, inner + i));
                 *o = gate / (1.0 + (-gate).exp()) * up;
             }
-            number::store(dtype, &row_out, out + row * inner * size);
+            number::store(dtype, row_out, out + row * inner * size);
         }
     }
 }

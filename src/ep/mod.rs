@@ -20,6 +20,7 @@ pub use config::Config;
 
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_UNSUPPORTED};
 use crate::cuda::{self, Device, Early, EpCall, EpKernel, EpLaunch, Reach};
 use crate::layout::ep::{OFF_FLAGS, OFF_PHASE, OFF_RETURNS, RankDesc, Shape, Wire};
@@ -72,6 +73,8 @@ pub struct Core {
     device: Option<Arc<Device>>,
     status: Status,
     grid: Grid,
+    /// Of the CPU backend.
+    scratch: Mutex<host::Scratch>,
     streams: Mutex<sets::Streams>,
     turns: turns::Turns,
     count_load: bool,
@@ -174,8 +177,10 @@ impl Core {
         let world = u32::try_from(ranks.len()).unwrap_or(0);
         let shape = config.shape(world, first.heap_kind())?;
         let deadline = Deadline::after(config.deadline);
-        let mut cores =
-            members.iter().map(|member| Self::prepare(member, config, &ranks, shape)).collect::<Result<Vec<_>>>()?;
+        // All memory before the first meeting: from there on the others wait for this rank.
+        let mut made = memory::with_capacity(members.len())?;
+        let mut blank = memory::zeroed(usize::try_from(shape.set().sent).unwrap_or(0))?;
+        let mut cores = memory::try_collect(members.iter().map(|member| Self::prepare(member, config, &ranks, shape)))?;
         let own: Vec<&Membership> = members.iter().collect();
         let mut fields: meet::Fields = shape.fields().to_vec();
         fields.push(("heap_offset", config.heap_offset));
@@ -191,9 +196,10 @@ impl Core {
                 core.grid =
                     core.device.as_ref().map(|device| core.grid(device, &ranks)).transpose()?.unwrap_or_default();
             }
-            cores.iter().try_for_each(|core| core.clear(config.first_phase))
+            cores.iter().try_for_each(|core| core.clear(config.first_phase, &mut blank))
         })?;
-        Ok(cores.into_iter().map(Arc::new).collect())
+        made.extend(cores.into_iter().map(Arc::new));
+        Ok(made)
     }
 
     fn prepare(member: &Membership, config: &Config, ranks: &[u32], shape: Shape) -> Result<Self> {
@@ -214,6 +220,7 @@ impl Core {
             HeapKind::Cuda => Some(Arc::clone(member.device().ok_or_else(no_device)?)),
         };
         let status = Status::new(shape.n_local(), device.as_ref())?;
+        let scratch = Mutex::new(if device.is_none() { host::Scratch::new(&shape)? } else { host::Scratch::default() });
         let deadline_ns = u64::try_from(config.deadline.as_nanos()).unwrap_or(u64::MAX);
         let mut desc = RankDesc::new(&shape, number, deadline_ns, config.trap);
         desc.status = status.address();
@@ -226,10 +233,11 @@ impl Core {
             member: member.clone(),
             shape,
             desc,
-            ranks: Vec::new(),
+            ranks: memory::with_capacity(ranks.len())?,
             device,
             status,
             grid: Grid::default(),
+            scratch,
             streams: Mutex::default(),
             turns: turns::Turns::new(shape.sets),
             count_load: config.count_load,
@@ -282,10 +290,9 @@ impl Core {
     }
 
     /// Sets the words of own region to what they are before the first step, and the records to no tokens.
-    fn clear(&self, first_phase: u32) -> Result<()> {
+    fn clear(&self, first_phase: u32, bytes: &mut [u8]) -> Result<()> {
         let before = first_phase.wrapping_sub(1);
         let head = self.shape.head_bytes();
-        let mut bytes = vec![0u8; usize::try_from(self.shape.set().sent).unwrap_or(0)];
         let mut put = |at: u64, value: &[u8]| {
             let at = usize::try_from(at).unwrap_or(0);
             bytes[at..at + value.len()].copy_from_slice(value);
@@ -544,8 +551,8 @@ fn no_device() -> Error {
     Error::new(NMC_ERR_UNSUPPORTED, "the world was joined without a CUDA device (set config.device)")
 }
 
-/// Runs calls of one kind, one for each rank. One that is out of turn keeps all of them back.
-fn run(calls: &[Pending]) -> Result<()> {
+/// Runs calls of one kind, one for each rank; `ranks` has room for them. One that is out of turn keeps all of them back.
+fn run(calls: &[Pending], ranks: &mut Vec<(RankDesc, EpCall)>) -> Result<()> {
     for p in calls {
         if let Some(device) = &p.core.device
             && p.core.turns.known()
@@ -555,12 +562,12 @@ fn run(calls: &[Pending]) -> Result<()> {
         }
         p.core.turns.check(p.call.kernel, p.call.args.halves, p.call.layer)?;
     }
-    go(calls)?;
+    go(calls, ranks)?;
     calls.iter().for_each(|p| p.core.turns.done(p.call.kernel, p.call.args.halves, p.call.layer));
     Ok(())
 }
 
-fn go(calls: &[Pending]) -> Result<()> {
+fn go(calls: &[Pending], ranks: &mut Vec<(RankDesc, EpCall)>) -> Result<()> {
     let Some(first) = calls.first() else { return Ok(()) };
     match &first.core.device {
         None => run_on_host(calls),
@@ -577,8 +584,9 @@ fn go(calls: &[Pending]) -> Result<()> {
                 p.core.check_room(p.stream, p.call.kernel, p.call.layer, calls.len())?;
             }
             let launch = EpLaunch { kernel: first.call.kernel, blocks, threads, early: core.early(calls.len()) };
-            let ranks: Vec<_> = calls.iter().map(|p| (p.core.desc_for(p.call.layer), p.call.args)).collect();
-            device.kernels()?.ep(first.stream, launch, &ranks)
+            ranks.clear();
+            ranks.extend(calls.iter().map(|p| (p.core.desc_for(p.call.layer), p.call.args)));
+            device.kernels()?.ep(first.stream, launch, ranks)
         }
     }
 }
@@ -596,7 +604,7 @@ fn run_on_host(calls: &[Pending]) -> Result<()> {
     match first.call.kernel {
         EpKernel::Dispatch => {
             if send {
-                each(&|_, d, c| host::send_dispatch(d, c))?;
+                each(&|core, d, c| host::send_dispatch(d, c, &core.scratch))?;
             }
             if recv { each(&|core, d, _| host::recv_dispatch(d, &|n| core.lost(n))) } else { Ok(()) }
         }
@@ -604,9 +612,11 @@ fn run_on_host(calls: &[Pending]) -> Result<()> {
             if send {
                 each(&|_, d, c| host::send_combine(d, c))?;
             }
-            if recv { each(&|core, d, c| host::recv_combine(d, c, &|n| core.lost(n))) } else { Ok(()) }
+            let receive =
+                |core: &Core, d: &RankDesc, c: &EpCall| host::recv_combine(d, c, &|n| core.lost(n), &core.scratch);
+            if recv { each(&receive) } else { Ok(()) }
         }
-        EpKernel::Pack => each(&|_, d, c| host::pack(d, c)),
-        EpKernel::Scatter => each(&|_, d, c| host::scatter(d, c)),
+        EpKernel::Pack => each(&|core, d, c| host::pack(d, c, &core.scratch)),
+        EpKernel::Scatter => each(&|core, d, c| host::scatter(d, c, &core.scratch)),
     }
 }

@@ -5,6 +5,7 @@ use super::Core;
 use super::sys::word;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_INVALID_ARG, NMC_ERR_LIMIT, NMC_ERR_MISMATCH, NMC_ERR_PEER_LOST};
 use crate::cuda::{Device, HostRegistration};
 use crate::layout::ep::{Fault, OFF_ABORT};
@@ -191,13 +192,13 @@ impl Core {
         let world = self.shape.world as usize;
         let begin = self.shape.off_waited();
         let n = usize::try_from((self.shape.off_load() - begin) / 8).unwrap_or(0) + experts;
-        let mut words = vec![0u64; n];
+        let mut words = memory::zeroed::<u64>(n)?;
         let (from, to) = (self.desc.own() + begin, words.as_mut_ptr() as u64);
         match &self.device {
             None => words.iter_mut().zip(0u64..).for_each(|(w, i)| *w = word(from + 8 * i).load(Relaxed)),
             Some(device) => device.copy_now(from, to, n * 8)?,
         }
-        let load = words.split_off(n - experts);
+        let load = memory::copy(&words[n - experts..])?;
         words.truncate(world);
         let overflow = |e: u32| word(self.status.host() + OFF_OVERFLOW + 8 * u64::from(e)).load(Relaxed);
         Ok(Counts { expert_load: load, waited_ns: words, overflow_rows: (0..self.shape.n_local()).map(overflow).sum() })

@@ -9,6 +9,7 @@ use super::store::{array, array_out};
 use super::world::nmc_world_t;
 use super::{guard, out};
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_OK, nmc_status_t};
 use crate::ep::forward::{Gemm, Layer, MAX_INNER, Parts};
 use crate::ep::{self, BOTH, Core, Dispatch, Grouped, RECV, SEND};
@@ -30,7 +31,8 @@ use std::sync::Arc;
 /// all ranks: kernels of later steps do nothing, calls return the reason, `nmc_ep_check` tells it. Heaps, contexts and the
 /// world live on; destroy the handle and make a new group. Statuses that every function can return:
 /// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; those with a stream also `NMC_ERR_PEER_LOST`,
-/// `NMC_ERR_MISMATCH`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the group is over) and `NMC_ERR_CUDA`.
+/// `NMC_ERR_MISMATCH`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the group is over), `NMC_ERR_CUDA`, and between
+/// `nmc_ep_group_begin` and `nmc_ep_group_end` `NMC_ERR_NO_MEMORY` (the call is not part of the group).
 pub struct nmc_ep_t {
     _opaque: [u8; 0],
 }
@@ -136,11 +138,11 @@ pub unsafe extern "C" fn nmc_ep_create_ranks(
         handle::prepare()?;
         // SAFETY: the C contract of `config`.
         let config = unsafe { parse_ep(config) }?;
-        let members = worlds
-            .iter()
-            .map(|world| handle::with::<World, _>(*world, |world| world.membership("expert-parallel group")))
-            .collect::<Result<Vec<_>>>()?;
-        let mut made = Vec::with_capacity(n);
+        let member = |world: &*mut nmc_world_t| {
+            handle::with::<World, _>(*world, |world| world.membership("expert-parallel group"))
+        };
+        let members = memory::try_collect(worlds.iter().map(member))?;
+        let mut made = memory::with_capacity(n)?;
         for core in Core::create(&members, &config)? {
             match handle::create(Handle(core)) {
                 Ok(one) => made.push(one),
@@ -404,7 +406,8 @@ pub unsafe extern "C" fn nmc_ep_combine_recv(
 /// The products are those of the callback, which enqueues them on the stream, or built in. On CUDA heaps only enqueues;
 /// graph-safe if the callback is. Not between `nmc_ep_group_begin` and `_end`. What fails after the dispatch, such as the callback,
 /// aborts the group (`nmc_ep_abort`), since the others already wait for this rank; arguments are checked before. Statuses:
-/// `NMC_ERR_UNSUPPORTED` (built-in product on a GPU with other rows than bf16), what the callback returns, and see `nmc_ep_t`.
+/// `NMC_ERR_UNSUPPORTED` (built-in product on a GPU with other rows than bf16), `NMC_ERR_NO_MEMORY` (on host heaps; nothing was
+/// sent), what the callback returns, and see `nmc_ep_t`.
 /// One thread at a time for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_moe_forward(
@@ -464,7 +467,7 @@ pub unsafe extern "C" fn nmc_ep_moe_forward(
 /// be NULL. Does not wait for streams: steps that are under way may be counted or not.
 ///
 /// Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library).
-/// Statuses: see `nmc_ep_t`.
+/// Statuses: `NMC_ERR_NO_MEMORY`, and see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_stats(
     ep: *const nmc_ep_t,

@@ -5,6 +5,7 @@
 //! cells (see `sync::hazard`). The lookup is three loads and a store.
 
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_BAD_HANDLE, NMC_ERR_BUSY, NMC_ERR_FORKED, NMC_ERR_LIMIT};
 use crate::sync::{asym, fork, hazard, thread_slot};
 use parking_lot::Mutex;
@@ -47,6 +48,23 @@ struct Free {
     reusable: Vec<(u32, u32)>,
     /// First slot that was never used.
     fresh: u32,
+}
+
+impl Free {
+    /// Makes sure that there is a slot for the next handle, unless all are in use, and that it can be given back.
+    fn make_room(&mut self) -> Result<()> {
+        let Some(chunk) = TABLE.get(self.fresh as usize / CHUNK).filter(|_| self.reusable.is_empty()) else {
+            return Ok(());
+        };
+        memory::reserve(&mut self.reusable, self.fresh as usize + 1)?;
+        if chunk.load(Ordering::Relaxed).is_null() {
+            let slot = |_| Slot { word: AtomicU64::new(0), object: AtomicPtr::new(std::ptr::null_mut()) };
+            let slots = memory::vec_with(CHUNK, slot)?;
+            let empty: Box<Chunk> = slots.try_into().map_err(|_| memory::refused::<Slot>(CHUNK))?;
+            chunk.store(Box::into_raw(empty), Ordering::Release);
+        }
+        Ok(())
+    }
 }
 
 static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS];
@@ -164,6 +182,7 @@ pub(crate) trait HasC {
 
 /// Makes a handle for `object`.
 pub(crate) fn create<T: Object + HasC>(object: T) -> Result<*mut T::C> {
+    const { assert!(size_of::<T>() < 4096, "the box below is of those that are never refused") };
     prepare()?;
     asym::init();
     let mut free = FREE.lock();
@@ -176,13 +195,7 @@ pub(crate) fn create<T: Object + HasC>(object: T) -> Result<*mut T::C> {
         Some(entry) => entry,
         None if (free.fresh as usize) < CHUNK * CHUNKS => {
             let index = free.fresh;
-            let chunk = &TABLE[index as usize / CHUNK];
-            if chunk.load(Ordering::Relaxed).is_null() {
-                let empty: Box<Chunk> = Box::new(
-                    [const { Slot { word: AtomicU64::new(0), object: AtomicPtr::new(std::ptr::null_mut()) } }; CHUNK],
-                );
-                chunk.store(Box::into_raw(empty), Ordering::Release);
-            }
+            free.make_room()?;
             free.fresh += 1;
             (index, 1)
         }
@@ -200,6 +213,13 @@ pub(crate) fn create<T: Object + HasC>(object: T) -> Result<*mut T::C> {
 /// Refuses to work in a forked child, and marks this process so that its children will be refused. First thing in every
 /// call that makes something.
 pub(crate) fn prepare() -> Result<()> {
+    enter()?;
+    // What is made has a handle: nothing that others saw begin ends for want of one.
+    FREE.lock().make_room()
+}
+
+/// Like [`prepare`], for a call that makes nothing.
+pub(crate) fn enter() -> Result<()> {
     if fork::is_child() { Err(forked()) } else { fork::init() }
 }
 

@@ -40,7 +40,7 @@ unsafe impl Sync for User {}
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_log_set_callback(callback: nmc_log_fn, max_level: i32, user: *mut c_void) -> nmc_status_t {
     guard(|| {
-        super::handle::prepare()?;
+        super::handle::enter()?;
         if callback.is_some() && !(NMC_LOG_ERROR..=NMC_LOG_DEBUG).contains(&max_level) {
             crate::bail!(NMC_ERR_INVALID_ARG, "log level {max_level} is not between 1 (error) and 4 (debug)");
         }

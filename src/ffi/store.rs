@@ -190,7 +190,8 @@ pub unsafe extern "C" fn nmc_store_create(
 /// handle of its own goes into `*out_store`. `quota_bytes` limits the bytes of its pages on all ranks together; 0 is no
 /// limit, `UINT64_MAX` leaves what it is. Names have 1 to 64 bytes; there are at most 63.
 ///
-/// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`,
+/// `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_namespace(
     store: *mut nmc_store_t,
@@ -229,7 +230,7 @@ pub extern "C" fn nmc_store_destroy(store: *mut nmc_store_t) -> nmc_status_t {
 /// Asks the master once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old value stays),
 /// `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when), `NMC_ERR_NO_SPACE` (larger than a
 /// heap, or the quota is used up), `NMC_ERR_LIMIT` (headers or key slab), `NMC_ERR_STALE` (took longer than the
-/// watchdog, or removed meanwhile), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
+/// watchdog, or removed meanwhile), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
 /// (the namespace), `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_put(
@@ -296,7 +297,8 @@ fn rows_of(address: u64, rows: usize, row_bytes: usize, stride: usize) -> Pieces
 ///
 /// Does not block and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
 /// written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
-/// is wrong; what is in a buffer of device memory then is not the value), `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`.
+/// is wrong; what is in a buffer of device memory then is not the value), `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`,
+/// `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get(
     store: *mut nmc_store_t,

@@ -167,7 +167,7 @@ pub unsafe extern "C" fn nmc_store_abort(store: *mut nmc_store_t, plan: *const n
 /// The extents of a plan, in order: stores up to `capacity` of them and their number in `*n`.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL` (`*n` is stored),
-/// `NMC_ERR_PEER_LOST`.
+/// `NMC_ERR_PEER_LOST`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_plan_extents(
     store: *mut nmc_store_t,

@@ -6,6 +6,7 @@ use super::store_access::{opened_of, pin_of, pinned, plan_of, view_of};
 use super::store_types::{nmc_buffer_t, nmc_put_options_t, nmc_view_t, nmc_write_plan_t, parse_options};
 use super::{guard_status, optional_out, out, remember, remember_missing};
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND, NMC_OK, nmc_status_t};
 use crate::store::copy::Pieces;
 use crate::store::read::Look;
@@ -26,6 +27,12 @@ impl<'a> Statuses<'a> {
         // SAFETY: forwarded from the caller.
         let places = if ptr.is_null() { &mut [] } else { unsafe { array_out(ptr, n, "statuses") }? };
         Ok(Self { places, first: NMC_OK, item: usize::MAX })
+    }
+
+    /// Nothing was done, for want of memory: so says every item.
+    fn refuse(&mut self, error: &Error) -> nmc_status_t {
+        self.places.fill(error.status);
+        remember(error)
     }
 
     fn set(&mut self, item: usize, result: Result<nmc_status_t>) {
@@ -51,11 +58,17 @@ impl<'a> Statuses<'a> {
     }
 }
 
+/// Two empty lists with room for `n`.
+fn pair<A, B>(n: usize) -> Result<(Vec<A>, Vec<B>)> {
+    Ok((memory::with_capacity(n)?, memory::with_capacity(n)?))
+}
+
 /// Stores `n` values. `values[i]` goes under `keys[i]`; `statuses[i]`, if `statuses` is not NULL, tells what became of
 /// it. `options` apply to all and may be NULL. A failed item does not stop the others.
 ///
 /// Asks the master once for up to 256 objects. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the
-/// status of the first item that did not. Statuses as for `nmc_store_put`.
+/// status of the first item that did not. Statuses as for `nmc_store_put`; `NMC_ERR_NO_MEMORY` is also given for all items
+/// at once, before anything is done, if there is no memory for lists of `n`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_put_batch(
     store: *mut nmc_store_t,
@@ -76,8 +89,11 @@ pub unsafe extern "C" fn nmc_store_put_batch(
                     Statuses::new(statuses, n)?,
                 )
             };
-            let mut items: Vec<(&[u8], Pieces<'_>)> = Vec::with_capacity(n);
-            let mut numbers = Vec::with_capacity(n);
+            let room = || Ok((memory::with_capacity(n)?, memory::with_capacity(n)?));
+            let (mut items, mut numbers): (Vec<(&[u8], Pieces<'_>)>, Vec<usize>) = match room() {
+                Ok(room) => room,
+                Err(error) => return Ok(statuses.refuse(&error)),
+            };
             for (i, (key, value)) in keys.iter().zip(values).enumerate() {
                 let pieces = Pieces::Slices(slices_of(std::slice::from_ref(value)));
                 // SAFETY: the C contract of `keys`.
@@ -89,8 +105,13 @@ pub unsafe extern "C" fn nmc_store_put_batch(
                     Err(error) => statuses.set(i, Err(error)),
                 }
             }
-            for (i, result) in numbers.iter().zip(store.put_many(&items, &options)) {
-                statuses.set(*i, result.map(|()| NMC_OK));
+            match store.put_many(&items, &options) {
+                Ok(results) => {
+                    for (i, result) in numbers.iter().zip(results) {
+                        statuses.set(*i, result.map(|()| NMC_OK));
+                    }
+                }
+                Err(error) => return Ok(statuses.refuse(&error)),
             }
             Ok(statuses.first)
         })
@@ -188,8 +209,10 @@ pub unsafe extern "C" fn nmc_store_remove_batch(
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (keys, mut statuses) = unsafe { (array(keys, n, "keys")?, Statuses::new(statuses, n)?) };
-            let mut good = Vec::with_capacity(n);
-            let mut numbers = Vec::with_capacity(n);
+            let (mut good, mut numbers) = match pair(n) {
+                Ok(room) => room,
+                Err(error) => return Ok(statuses.refuse(&error)),
+            };
             for (i, key) in keys.iter().enumerate() {
                 // SAFETY: the C contract of `keys`.
                 match unsafe { key_of(*key) } {
@@ -200,8 +223,13 @@ pub unsafe extern "C" fn nmc_store_remove_batch(
                     Err(error) => statuses.set(i, Err(error)),
                 }
             }
-            for (i, result) in numbers.iter().zip(store.remove_many(&good)) {
-                statuses.set(*i, result.map(|()| NMC_OK));
+            match store.remove_many(&good) {
+                Ok(results) => {
+                    for (i, result) in numbers.iter().zip(results) {
+                        statuses.set(*i, result.map(|()| NMC_OK));
+                    }
+                }
+                Err(error) => return Ok(statuses.refuse(&error)),
             }
             Ok(statuses.first)
         })
@@ -234,8 +262,10 @@ pub unsafe extern "C" fn nmc_store_open_batch(
             };
             // SAFETY: all zero is a valid plan: integers and null pointers.
             plans.iter_mut().for_each(|plan| *plan = unsafe { std::mem::zeroed() });
-            let mut items = Vec::with_capacity(n);
-            let mut numbers = Vec::with_capacity(n);
+            let (mut items, mut numbers) = match pair(n) {
+                Ok(room) => room,
+                Err(error) => return Ok(statuses.refuse(&error)),
+            };
             for (i, (key, size)) in keys.iter().zip(sizes).enumerate() {
                 // SAFETY: the C contract of `keys`.
                 match unsafe { key_of(*key) } {
@@ -246,7 +276,11 @@ pub unsafe extern "C" fn nmc_store_open_batch(
                     Err(error) => statuses.set(i, Err(error)),
                 }
             }
-            for ((i, (key, _)), opened) in numbers.iter().zip(&items).zip(store.open_many(&items, &options)) {
+            let results = match store.open_many(&items, &options) {
+                Ok(results) => results,
+                Err(error) => return Ok(statuses.refuse(&error)),
+            };
+            for ((i, (key, _)), opened) in numbers.iter().zip(&items).zip(results) {
                 let written = opened.and_then(|(opened, location)| plan_of(store, key, &opened, &location));
                 let result = written.and_then(|plan| match plans.get_mut(*i) {
                     Some(place) => {

@@ -72,7 +72,7 @@ pub extern "C" fn nmc_store_cancel(store: *mut nmc_store_t) -> nmc_status_t {
 /// descriptor of `nmc_store_event_fd` becomes readable. `flags` as in `nmc_store_wait_ready`. The library runs a thread
 /// while keys are watched; 65,536 keys can be watched at a time.
 ///
-/// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_OS`.
+/// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_watch(
     store: *mut nmc_store_t,
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn nmc_store_next(
 /// Stores numbers about the store and this client in `*stats`, and those of each rank in `ranks[0..n_ranks]`, if that is
 /// not NULL.
 ///
-/// Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`.
+/// Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_stats(
     store: *mut nmc_store_t,
@@ -291,7 +291,7 @@ fn add(mut sum: RankStats, r: &RankStats) -> RankStats {
 }
 
 /// The numbers in the text format of Prometheus, as `nmc_world_dump` gives text. Does not ask the master. Thread-safe. Not
-/// graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored).
+/// graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_prometheus(
     store: *mut nmc_store_t,
@@ -308,7 +308,7 @@ pub unsafe extern "C" fn nmc_store_prometheus(
 
 /// A picture of the heaps and what waits, for people: `#` used, `.` free, `+` mixed, `width` characters a rank. Asks the
 /// master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored), `NMC_ERR_UNAVAILABLE`,
-/// `NMC_ERR_TIMEOUT`.
+/// `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_dump(
     store: *mut nmc_store_t,

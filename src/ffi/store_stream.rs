@@ -59,7 +59,7 @@ pub unsafe extern "C" fn nmc_store_commit_async(
 /// stream gets there. Follow with `nmc_store_commit_async`.
 ///
 /// Does not block. Thread-safe. Graph-safe (a captured copy goes to the pages of this plan each time). Statuses as for
-/// `nmc_store_commit_async`; `NMC_ERR_INVALID_ARG` for memory that the GPU cannot reach.
+/// `nmc_store_commit_async`; `NMC_ERR_INVALID_ARG` for memory that the GPU cannot reach; `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_push_async(
     store: *mut nmc_store_t,
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn nmc_store_push_async(
 /// there. Unpin afterwards with `nmc_store_unpin_async` on the same stream.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_UNSUPPORTED`,
-/// `NMC_ERR_INVALID_ARG`, `NMC_ERR_CUDA`.
+/// `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_fetch_async(
     store: *mut nmc_store_t,

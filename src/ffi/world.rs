@@ -6,6 +6,7 @@ use super::world_types::{nmc_rank_info_t, nmc_world_config_t, nmc_world_info_t, 
 use super::{guard, optional_out, out, put_struct};
 use crate::base::Deadline;
 use crate::base::error::Result;
+use crate::base::memory;
 use crate::base::status::{NMC_OK, nmc_status_t};
 use crate::world::World;
 use std::ffi::{c_char, c_void};
@@ -91,20 +92,17 @@ pub unsafe extern "C" fn nmc_world_join_ranks(
                 crate::bail!(NMC_ERR_INVALID_ARG, "ranks names rank {rank} twice");
             }
         }
-        let configs = ranks
-            .iter()
-            .map(|rank| {
-                // SAFETY: the C contract of `config`.
-                let mut config = unsafe { parse(config) }?;
-                if config.import.is_some() {
-                    crate::bail!(NMC_ERR_INVALID_ARG, "heap_import cannot be used for several ranks at once");
-                }
-                config.rank = Some(rank_u32(*rank)?);
-                config.device_rank = None;
-                config.check()?;
-                Ok(config)
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let configs = memory::try_collect(ranks.iter().map(|rank| {
+            // SAFETY: the C contract of `config`.
+            let mut config = unsafe { parse(config) }?;
+            if config.import.is_some() {
+                crate::bail!(NMC_ERR_INVALID_ARG, "heap_import cannot be used for several ranks at once");
+            }
+            config.rank = Some(rank_u32(*rank)?);
+            config.device_rank = None;
+            config.check()?;
+            Ok(config)
+        }))?;
         give_out(World::join_many(configs)?, slots)
     })
 }
@@ -481,7 +479,7 @@ pub unsafe extern "C" fn nmc_world_async_error(
 /// the whole text needs; with capacity 0 nothing else happens.
 ///
 /// Thread-safe, does not block, graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`,
-/// `NMC_ERR_TOO_SMALL` (as much as fits was written).
+/// `NMC_ERR_TOO_SMALL` (as much as fits was written), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_world_dump(
     world: *const nmc_world_t,
@@ -489,5 +487,5 @@ pub unsafe extern "C" fn nmc_world_dump(
     capacity: usize,
     needed: *mut usize,
 ) -> nmc_status_t {
-    guard(|| with(world, |world| copy_out(&world.dump(), buffer, capacity, needed)))
+    guard(|| with(world, |world| copy_out(&world.dump()?, buffer, capacity, needed)))
 }

@@ -6,13 +6,14 @@ use super::counters::Counters;
 use super::host::Host;
 use super::map::Map;
 use super::master::{ClientId, ClientInfo, Master, OpenRequest, Opened};
-use super::remote::{self, Remote};
+use super::remote::{self, Buffers, Remote};
 use super::server::Server;
 use super::slots::Slots;
 use super::watch::Watches;
 use super::wire::{Item, MAX_ITEMS, MAX_PACKET, Request, item_bytes};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_PEER_LOST, NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
     NMC_ERR_UNAVAILABLE,
@@ -53,11 +54,12 @@ struct SeatState {
 }
 
 impl Seat {
-    fn of(member: &Membership) -> Arc<Self> {
+    fn of(member: &Membership) -> Result<Arc<Self>> {
         let mut seats = SEATS.lock();
         let seats = seats.get_or_insert_default();
         seats.retain(|_, seat| Arc::strong_count(seat) > 1);
-        Arc::clone(seats.entry((member.world_id(), member.rank(), member.generation())).or_default())
+        memory::reserve_map(seats, 1)?;
+        Ok(Arc::clone(seats.entry((member.world_id(), member.rank(), member.generation())).or_default()))
     }
 
     /// The client that is there, or the right to make one.
@@ -121,40 +123,62 @@ impl Hasher for AsItIs {
 
 /// The plans that a client has open, by their names.
 #[derive(Default)]
-pub struct Plans(Mutex<HashMap<u64, Opened, BuildHasherDefault<AsItIs>>>);
+pub struct Plans {
+    open: Mutex<HashMap<u64, Opened, BuildHasherDefault<AsItIs>>>,
+    /// The next one needs memory.
+    full: AtomicBool,
+}
 
 impl Plans {
-    /// Notes a plan.
-    pub fn add(&self, plan: Opened) {
-        self.0.lock().insert(plan.plan_id, plan);
+    /// Makes sure, as long as no other thread is faster, that `n` plans can be noted: before the master is asked for them.
+    #[inline]
+    pub fn make_room(&self, n: usize) -> Result<()> {
+        if n <= 1 && !self.full.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        memory::reserve_map(&mut self.open.lock(), n)?;
+        self.full.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Notes a plan; false if there is no memory for it, and it has to be given up.
+    pub fn add(&self, plan: Opened) -> bool {
+        let mut open = self.open.lock();
+        let room = open.try_reserve(1).is_ok();
+        if room {
+            open.insert(plan.plan_id, plan);
+        }
+        if open.len() == open.capacity() {
+            self.full.store(true, Ordering::Relaxed);
+        }
+        room
     }
 
     /// Forgets a plan; gives it if it was there.
     pub fn remove(&self, plan_id: u64) -> Option<Opened> {
-        self.0.lock().remove(&plan_id)
+        self.open.lock().remove(&plan_id)
     }
 
     /// The plan of this name.
     #[must_use]
     pub fn get(&self, plan_id: u64) -> Option<Opened> {
-        self.0.lock().get(&plan_id).copied()
+        self.open.lock().get(&plan_id).copied()
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.lock().len()
+        self.open.lock().len()
     }
 
     /// Forgets the plans for which `over` says so.
     pub fn sweep(&self, over: impl Fn(&Opened) -> bool) {
-        self.0.lock().retain(|_, plan| !over(plan));
+        self.open.lock().retain(|_, plan| !over(plan));
     }
 
     /// Epochs of all plans.
-    #[must_use]
-    pub fn epochs(&self) -> Vec<u64> {
-        self.0.lock().values().map(|plan| plan.epoch).collect()
+    pub fn epochs(&self) -> Result<Vec<u64>> {
+        memory::collect(self.open.lock().values().map(|plan| plan.epoch))
     }
 }
 
@@ -233,7 +257,7 @@ impl Client {
         let member = world.membership("store")?;
         member.check_present()?;
         let params = config.params(member.world_size(), member.heap_bytes())?;
-        let seat = Seat::of(&member);
+        let seat = Seat::of(&member)?;
         let seated = match seat.take(&member, config)? {
             Taken::By(client) => {
                 check_same(client.map.params(), &params)?;
@@ -273,8 +297,9 @@ impl Client {
         if params.checksums != 0 && member.heap_kind() == HeapKind::Cuda {
             crate::bail!(NMC_ERR_UNSUPPORTED, "checksums are computed by the CPU; a store on CUDA heaps has none");
         }
+        // What may be refused comes first: a client that is entered has everything.
+        let (slots, counters, watches) = (Slots::new(params.pin_slots)?, Counters::new()?, Watches::new()?);
         let plans = Arc::new(Plans::default());
-        let watches = Watches::new()?;
         let (way, id, map) = if member.is_local() {
             let host = Host::of_world_or(member.world_id(), || Ok(Arc::new(Host::new(Some(member.clone())))))?;
             let (id, map) = host.attach_direct(member.world_id(), &info_of(&member), heaps_of(&member), params, 0)?;
@@ -285,14 +310,14 @@ impl Client {
         member.set_store(map.store_id());
         let client = Self {
             way,
-            slots: Slots::new(map.params().pin_slots),
+            slots,
             heaps: settled_heaps(&member, &map, config),
             map,
             member,
             id,
             number: id.number,
             plans,
-            counters: Counters::default(),
+            counters,
             watches,
             copiers: Mutex::new(Vec::new()),
             cancelled: AtomicU64::new(0),
@@ -341,14 +366,18 @@ impl Client {
                     let attached = host.attach_direct(member.world_id(), &info, heaps, params, expected(member));
                     attached.map(|(id, map)| Some((Way::Direct { host, _server: Some(server) }, id, map)))
                 }
-                None => remote::attach(&place, member, params, expected(member), &config.deadline).and_then(|met| {
-                    let Some((link, id, map)) = met else { return Ok(None) };
-                    let map = Arc::new(map);
-                    let limit = Duration::from_millis(config.call_ms.into());
-                    let (member, plans) = (member.clone(), Arc::clone(plans));
-                    let remote = Remote::new(link, place.clone(), member, Arc::clone(&map), id, plans, limit)?;
-                    Ok(Some((Way::Remote(remote), id, map)))
-                }),
+                None => {
+                    let mut buffers = Buffers::new()?;
+                    let met = remote::attach(&place, member, params, expected(member), &config.deadline, &mut buffers);
+                    met.and_then(|met| {
+                        let Some((link, id, map)) = met else { return Ok(None) };
+                        let map = Arc::new(map);
+                        let limit = Duration::from_millis(config.call_ms.into());
+                        let (member, plans, place) = (member.clone(), Arc::clone(plans), place.clone());
+                        let remote = Remote::new(link, buffers, place, member, Arc::clone(&map), id, plans, limit)?;
+                        Ok(Some((Way::Remote(remote), id, map)))
+                    })
+                }
             };
             let why = match attempt {
                 Ok(Some(found)) => return Ok(found),
@@ -422,11 +451,15 @@ impl Client {
         }
     }
 
+    fn send(&self, request: &Request<'_>) -> Result<Vec<Item>> {
+        match &self.way {
+            Way::Direct { host, .. } => Ok(host.serve(self.id, request)),
+            Way::Remote(remote) => remote.call(request, |_| ()),
+        }
+    }
+
     fn ask(&self, request: &Request<'_>) -> Result<Item> {
-        let items = match &self.way {
-            Way::Direct { host, .. } => host.serve(self.id, request),
-            Way::Remote(remote) => remote.call(request, |_| ())?,
-        };
+        let items = self.send(request)?;
         match items.into_iter().next() {
             Some(item) => Ok(item),
             None => Err(Error::new(NMC_ERR_PROTOCOL, "the store's master sent an empty answer")),
@@ -440,77 +473,109 @@ impl Client {
 
     /// A call that gives a text.
     pub(super) fn call_text(&self, request: &Request<'_>) -> Result<String> {
-        let item = self.ask(request)?;
-        let text = item.text.clone();
-        item.result().map(|_| text)
+        let mut item = self.ask(request)?;
+        if item.status == 0 {
+            return Ok(std::mem::take(&mut item.text));
+        }
+        item.result().map(|_| String::new())
     }
 
     /// Asks for one plan, and notes it.
     pub(super) fn open(&self, request: &OpenRequest<'_>) -> Result<Opened> {
         match &self.way {
             Way::Direct { host, .. } => {
+                self.plans.make_room(1)?;
                 let plan = host.with(|master: &mut Master| master.open(self.number, request))?;
-                self.plans.add(plan);
-                Ok(plan)
+                self.note(plan)
             }
             Way::Remote(_) => {
-                let mut opened = self.open_many(std::slice::from_ref(request));
+                let mut opened = Vec::new();
+                self.open_many(std::slice::from_ref(request), &mut opened)?;
                 opened.pop().unwrap_or_else(|| Err(Error::new(NMC_ERR_PROTOCOL, "an empty answer")))
             }
         }
     }
 
-    /// Asks for many plans, in as few calls as possible.
-    pub(super) fn open_many(&self, requests: &[OpenRequest<'_>]) -> Vec<Result<Opened>> {
-        match &self.way {
-            Way::Direct { host, .. } => {
-                let mut opened = Vec::with_capacity(requests.len());
-                for part in requests.chunks(MAX_ITEMS) {
-                    let some = host.with(|master| {
-                        Ok(part.iter().map(|request| master.open(self.number, request)).collect::<Vec<_>>())
-                    });
-                    opened.extend(some.unwrap_or_else(|error| vec![Err(error); part.len()]));
-                }
-                opened.iter().flatten().for_each(|plan| self.plans.add(*plan));
-                opened
-            }
-            Way::Remote(remote) => {
-                let mut results = Vec::with_capacity(requests.len());
-                for part in parts(requests, |request| request.key.len()) {
-                    let answer = remote.call(&Request::Open(part.to_vec()), |items| {
-                        items.iter().filter_map(plan_of).for_each(|plan| self.plans.add(plan));
-                    });
-                    collect(&mut results, answer, part.len(), |item| {
-                        let plan = plan_of(&item);
-                        item.result().and(plan.ok_or_else(|| Error::new(NMC_ERR_PROTOCOL, "a plan makes no sense")))
-                    });
-                }
-                results
+    /// Notes a plan, or gives it up if there is no memory for that.
+    fn note(&self, plan: Opened) -> Result<Opened> {
+        if self.plans.add(plan) {
+            return Ok(plan);
+        }
+        let _ = self.abandon(&[plan]);
+        Err(memory::refused::<Opened>(self.plans.len() + 1))
+    }
+
+    fn note_all(&self, plans: &mut [Result<Opened>]) {
+        for result in plans {
+            if let Ok(plan) = *result
+                && let Err(error) = self.note(plan)
+            {
+                *result = Err(error);
             }
         }
     }
 
-    /// Removes many objects.
-    pub(super) fn remove_many(&self, namespace: u32, keys: &[&[u8]]) -> Vec<Result<()>> {
-        let mut results = Vec::with_capacity(keys.len());
+    /// Asks for many plans, in as few calls as possible; the results come into `results`. Fails as a whole only
+    /// before anything is opened.
+    pub(super) fn open_many(&self, requests: &[OpenRequest<'_>], results: &mut Vec<Result<Opened>>) -> Result<()> {
+        results.clear();
+        memory::reserve(results, requests.len())?;
+        self.plans.make_room(requests.len())?;
+        match &self.way {
+            Way::Direct { host, .. } => {
+                for part in requests.chunks(MAX_ITEMS) {
+                    let opened = host.with(|master| {
+                        results.extend(part.iter().map(|request| master.open(self.number, request)));
+                        Ok(())
+                    });
+                    if let Err(error) = opened {
+                        results.extend(part.iter().map(|_| Err(error.clone())));
+                    }
+                }
+                self.note_all(results);
+            }
+            Way::Remote(remote) => {
+                for part in parts(requests, |request| request.key.len()) {
+                    let noted = std::cell::Cell::new(true);
+                    let answer = memory::copy(part).and_then(|part| {
+                        remote.call(&Request::Open(part), |items| {
+                            for plan in items.iter().filter_map(plan_of) {
+                                noted.set(self.plans.add(plan) && noted.get());
+                            }
+                        })
+                    });
+                    let from = results.len();
+                    collect(results, answer, part.len(), |item| {
+                        let plan = plan_of(&item);
+                        item.result().and(plan.ok_or_else(|| Error::new(NMC_ERR_PROTOCOL, "a plan makes no sense")))
+                    });
+                    if !noted.get() {
+                        self.note_all(&mut results[from..]);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes many objects. Fails as a whole only before anything is removed.
+    pub(super) fn remove_many(&self, namespace: u32, keys: &[&[u8]]) -> Result<Vec<Result<()>>> {
+        let mut results = memory::with_capacity(keys.len())?;
         for part in parts(keys, |key| key.len()) {
-            let request = Request::Remove(namespace, part.to_vec());
-            let answer = match &self.way {
-                Way::Direct { host, .. } => Ok(host.serve(self.id, &request)),
-                Way::Remote(remote) => remote.call(&request, |_| ()),
-            };
+            let answer = memory::copy(part).and_then(|part| self.send(&Request::Remove(namespace, part)));
             collect(&mut results, answer, part.len(), |item| item.result().map(|_| ()));
         }
-        results
+        Ok(results)
     }
 
     /// Gives plans up: nothing of this process stores for them any more.
     pub(super) fn abandon(&self, plans: &[Opened]) -> Result<()> {
         for part in plans.chunks(MAX_ITEMS) {
+            let request = Request::Abandon(memory::copy(part)?);
             for plan in part {
                 self.plans.remove(plan.plan_id);
             }
-            self.call(&Request::Abandon(part.to_vec()))?;
+            self.call(&request)?;
         }
         Ok(())
     }
@@ -627,21 +692,19 @@ fn plan_of(item: &Item) -> Option<Opened> {
 }
 
 /// Cuts a list into parts that fit a packet.
-fn parts<T>(items: &[T], key_len: impl Fn(&T) -> usize) -> Vec<&[T]> {
-    let mut parts = Vec::new();
-    let (mut start, mut bytes) = (0, 0);
-    for (at, item) in items.iter().enumerate() {
-        let more = item_bytes(key_len(item));
-        if at > start && (bytes + more > MAX_PACKET - 64 || at - start == MAX_ITEMS) {
-            parts.push(&items[start..at]);
-            (start, bytes) = (at, 0);
-        }
-        bytes += more;
-    }
-    if start < items.len() {
-        parts.push(&items[start..]);
-    }
-    parts
+fn parts<T>(items: &[T], key_len: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
+    let mut rest = items;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |item: &&T| {
+            bytes += item_bytes(key_len(item));
+            bytes <= MAX_PACKET - 64
+        };
+        let n = rest.iter().take(MAX_ITEMS).take_while(fits).count().max(1);
+        let (part, others) = rest.split_at_checked(n)?;
+        rest = others;
+        Some(part)
+    })
 }
 
 /// One result for each of `wanted` items, whatever the answer.

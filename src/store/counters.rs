@@ -1,6 +1,8 @@
 //! What a client counts about its own calls, spread over cache lines so that threads do not slow each other down.
 
 use super::slots::thread_number;
+use crate::base::error::Result;
+use crate::base::memory;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const SHARDS: usize = 8;
@@ -41,9 +43,8 @@ impl Default for Histogram {
 }
 
 /// Counters of one client.
-#[derive(Default)]
 pub struct Counters {
-    shards: [Shard; SHARDS],
+    shards: Box<[Shard; SHARDS]>,
     average_plan_ns: AtomicU64,
     average_tx: AtomicU64,
     average_rx: AtomicU64,
@@ -88,6 +89,17 @@ fn approach(average: &AtomicU64, value: u64) {
 }
 
 impl Counters {
+    /// All zero.
+    pub fn new() -> Result<Self> {
+        let shards = memory::vec_with(SHARDS, |_| Shard::default())?;
+        Ok(Self {
+            shards: shards.try_into().map_err(|_| memory::refused::<Shard>(SHARDS))?,
+            average_plan_ns: AtomicU64::new(0),
+            average_tx: AtomicU64::new(0),
+            average_rx: AtomicU64::new(0),
+        })
+    }
+
     #[inline(always)]
     fn shard(&self) -> &Shard {
         &self.shards[thread_number() % SHARDS]

@@ -4,6 +4,8 @@
 
 use super::config::Policy;
 use super::lists::{ListId, Lists};
+use crate::base::error::Result;
+use crate::base::memory;
 
 /// Priorities, 0 goes first.
 pub const PRIORITIES: u16 = 4;
@@ -77,11 +79,10 @@ pub struct Queues {
 
 impl Queues {
     /// Queues of `rank`, whose heap has room for about `objects`.
-    #[must_use]
-    pub fn new(rank: u32, policy: Policy, objects: u32) -> Self {
+    pub fn new(rank: u32, policy: Policy, objects: u32) -> Result<Self> {
         let ghosts = if policy == Policy::S3Fifo { (objects as usize).next_power_of_two().min(1 << 16) } else { 0 };
         let base = FIRST_QUEUE + u16::try_from(rank).unwrap_or(0) * QUEUES;
-        Self { base, policy, ghosts: vec![0; ghosts], next_soft: None }
+        Ok(Self { base, policy, ghosts: memory::zeroed(ghosts)?, next_soft: None })
     }
 
     fn small(&self, priority: u16) -> ListId {
@@ -229,8 +230,9 @@ mod tests {
 
     impl Bed {
         fn new(policy: Policy) -> Self {
-            let lists = Lists::new(200, super::lists(1), FREE);
-            Self { queues: Queues::new(0, policy, 200), lists, stamps: RefCell::default(), classes: HashMap::new() }
+            let lists = Lists::new(200, super::lists(1), FREE).expect("memory");
+            let queues = Queues::new(0, policy, 200).expect("memory");
+            Self { queues, lists, stamps: RefCell::default(), classes: HashMap::new() }
         }
 
         fn facts(&self, index: u32) -> Facts {

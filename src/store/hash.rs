@@ -149,12 +149,15 @@ mod tests {
         let keys = equal_under_xxh64(2000);
         let row = |keys: &[Vec<u8>]| {
             let map = Arc::new(map(4000));
-            let mut master = Master::new(Arc::clone(&map));
+            let mut master = Master::new(Arc::clone(&map)).unwrap();
+            master.note_heaps([(1, 1)]);
             let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1 };
             let client = master.attach(&info).unwrap();
             for key in keys {
                 let keep = Keep::DEFAULT;
-                master.open(client, &OpenRequest { key, namespace: 0, bytes: 0, rank: None, flags: 0, keep }).unwrap();
+                master
+                    .open(client.number, &OpenRequest { key, namespace: 0, bytes: 0, rank: None, flags: 0, keep })
+                    .unwrap();
             }
             longest_row(&map)
         };
@@ -175,18 +178,19 @@ mod tests {
     #[test]
     fn a_new_master_and_those_who_stayed_find_each_others_keys() {
         let old = Arc::new(map(64));
-        let mut master = Master::new(Arc::clone(&old));
+        let mut master = Master::new(Arc::clone(&old)).unwrap();
+        master.note_heaps([(1, 1)]);
         let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1 };
         let client = master.attach(&info).unwrap();
         let request = |key| OpenRequest { key, namespace: 0, bytes: 0, rank: None, flags: 0, keep: Keep::DEFAULT };
-        master.open(client, &request(b"before")).unwrap();
+        master.open(client.number, &request(b"before")).unwrap();
         drop(master);
         let (control, words) = old.client_fds().unwrap();
         let new = Arc::new(Map::open(old.params(), control, words, true).unwrap());
         let mut master = Master::take_over(new).unwrap();
-        let again = master.open(client, &request(b"before")).unwrap_err();
+        let again = master.open(client.number, &request(b"before")).unwrap_err();
         assert_eq!(again.status, crate::base::status::NMC_ERR_EXISTS);
-        let plan = master.open(client, &request(b"after")).unwrap();
+        let plan = master.open(client.number, &request(b"after")).unwrap();
         let view = old.view();
         let there = |index| view.object(index).is_some_and(|header| view.key_is(header, b"after", 0));
         assert_eq!(view.find(old.hash_of(b"after", 0), there), index::Found::At(plan.index));

@@ -9,6 +9,7 @@ use super::wire::{Item, Request};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::log;
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::Params;
 use crate::world::Membership;
@@ -91,6 +92,7 @@ impl Host {
         if let Some(host) = hosts.get(&world_id).and_then(Weak::upgrade) {
             return Ok(host);
         }
+        memory::reserve_map(hosts, 1)?;
         let host = make()?;
         hosts.insert(world_id, Arc::downgrade(&host));
         Ok(host)
@@ -132,7 +134,7 @@ impl Host {
         Self::make_way(&mut state, world_id, expected)?;
         if state.master.is_none() {
             let deadline = Deadline::after(Duration::from_secs(60));
-            state.master = Some(Master::new(Arc::new(Map::create(params, &deadline)?)));
+            state.master = Some(Master::new(Arc::new(Map::create(params, &deadline)?))?);
             state.world_id = world_id;
         }
         let Some(master) = state.master.as_mut() else { return Err(away()) };
@@ -231,9 +233,13 @@ impl Host {
     /// Answers a call of a client in another process.
     pub fn serve(&self, id: ClientId, request: &Request<'_>) -> Vec<Item> {
         let client = id.number;
-        let each = |results: Vec<Result<[u64; 3]>>| results.into_iter().map(Item::from).collect();
         let one = |result: Result<[u64; 3]>| vec![Item::from(result)];
         let nothing = |()| [0; 3];
+        // Before anything is done: a call that was served has an answer.
+        let mut each = match memory::with_capacity(request.items()) {
+            Ok(each) => each,
+            Err(error) => return one(Err(error)),
+        };
         let answered = self.with(|master| {
             if !master.is_attached(id) {
                 return Err(Error::new(NMC_ERR_STALE, "the master counts this client as gone"));
@@ -245,14 +251,17 @@ impl Host {
                 ))),
                 Request::Open(items) => {
                     let open = |item| master.open(client, item).map(|o: Opened| [o.index.into(), o.epoch, o.plan_id]);
-                    each(items.iter().map(open).collect())
+                    each.extend(items.iter().map(open).map(Item::from));
+                    each
                 }
                 Request::Abandon(plans) => {
-                    each(plans.iter().map(|plan| master.abandon(client, plan).map(nothing)).collect())
+                    each.extend(plans.iter().map(|plan| Item::from(master.abandon(client, plan).map(nothing))));
+                    each
                 }
                 Request::Reveal(plan) => one(master.reveal(client, plan).map(nothing)),
                 Request::Remove(namespace, keys) => {
-                    each(keys.iter().map(|key| master.remove(*namespace, key).map(nothing)).collect())
+                    each.extend(keys.iter().map(|key| Item::from(master.remove(*namespace, key).map(nothing))));
+                    each
                 }
                 Request::RemoveMatching(namespace, prefix, cursor) => {
                     let removed = master.remove_matching(*namespace, prefix, *cursor);

@@ -1,6 +1,9 @@
 //! Every header is in exactly one list of the master: free, being written, in an eviction queue, or waiting for a reader
 //! or a writer. Lists are doubly linked through one array, so moving a header costs the same wherever it is.
 
+use crate::base::error::Result;
+use crate::base::memory;
+
 const NONE: u32 = u32::MAX;
 
 /// A list. Which list a header is in is part of its node.
@@ -30,16 +33,18 @@ pub struct Lists {
 }
 
 impl Lists {
+    /// Bytes of memory for a header.
+    pub const NODE_BYTES: u64 = size_of::<Node>() as u64;
+
     /// `count` headers, all in list `first`, and `lists` lists.
-    #[must_use]
-    pub fn new(count: u32, lists: u16, first: ListId) -> Self {
-        let ends = vec![Ends { head: NONE, tail: NONE, len: 0 }; lists.into()];
-        let mut all = Self { nodes: Vec::with_capacity(count as usize), ends };
+    pub fn new(count: u32, lists: u16, first: ListId) -> Result<Self> {
+        let ends = memory::vec_of(lists.into(), Ends { head: NONE, tail: NONE, len: 0 })?;
+        let mut all = Self { nodes: memory::with_capacity(count as usize)?, ends };
         for index in 0..count {
             all.nodes.push(Node { prev: NONE, next: NONE, seen: 0, list: first });
             all.link(index, first);
         }
-        all
+        Ok(all)
     }
 
     fn link(&mut self, index: u32, list: ListId) {
@@ -137,7 +142,7 @@ mod tests {
 
     #[test]
     fn every_header_is_in_exactly_one_list_in_order_of_arrival() {
-        let mut lists = Lists::new(50, 4, ListId(0));
+        let mut lists = Lists::new(50, 4, ListId(0)).expect("memory");
         let mut model: Vec<Vec<u32>> = vec![(0..50).collect(), vec![], vec![], vec![]];
         let mut random = 1u64;
         for _ in 0..20_000 {

@@ -9,6 +9,7 @@ use super::hash::route_of;
 use super::master::{check_key, namespace_word, show};
 use super::sys;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN, ObjectHeader, View, is_verifiable};
@@ -365,7 +366,7 @@ impl Store {
         let page = u64::from(p.page_bytes);
         let runs = (0..header.n_extents.load(Relaxed) as usize).filter_map(|i| view.extent(header, i));
         let runs = runs.map(|(first, count)| (p.heap_offset + u64::from(first) * page, u64::from(count) * page));
-        Ok(Extents { owner_rank, bytes_total, runs: runs.collect() })
+        Ok(Extents { owner_rank, bytes_total, runs: memory::collect(runs)? })
     }
 
     /// Notes that an object was used, for policies that care. Gives whether there is one.

@@ -10,7 +10,8 @@ use super::wire::{Hello, Item, MAX_PACKET, Request, decode_reply};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::log;
-use crate::base::status::{NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_NO_MEMORY, NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::Params;
 use crate::sync::panics;
 use crate::world::Membership;
@@ -31,10 +32,22 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// How long a client that leaves waits for the master to say goodbye. It hears of it anyway, later.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-struct Wire {
-    link: Option<Link>,
+/// Room for a call and for its answer, made before anything that may be refused.
+pub struct Buffers {
     packet: Vec<u8>,
     buffer: Vec<u8>,
+}
+
+impl Buffers {
+    /// Room for the longest.
+    pub fn new() -> Result<Self> {
+        Ok(Self { packet: memory::with_capacity(MAX_PACKET)?, buffer: memory::zeroed(MAX_PACKET)? })
+    }
+}
+
+struct Wire {
+    link: Option<Link>,
+    buffers: Buffers,
 }
 
 struct Inner {
@@ -66,6 +79,7 @@ pub fn attach(
     params: &Params,
     expected: u64,
     deadline: &Deadline,
+    buffers: &mut Buffers,
 ) -> Result<Option<(Link, ClientId, Map)>> {
     let hello = introduction(member, params, expected, None);
     let patience = Deadline::after(ANSWER.min(deadline.left()));
@@ -73,7 +87,7 @@ pub fn attach(
         sys::poll(&[link.as_fd()], patience.left());
         !patience.passed()
     };
-    let Some((link, items, fds)) = introduce(place, member, hello, None, wait)? else { return Ok(None) };
+    let Some((link, items, fds)) = introduce(place, member, hello, None, buffers, wait)? else { return Ok(None) };
     let [number, _, generation] = first(items)?;
     let mut fds = fds.into_iter();
     let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
@@ -116,6 +130,7 @@ fn introduce(
     member: &Membership,
     hello: Hello,
     map: Option<&Map>,
+    buffers: &mut Buffers,
     wait: impl Fn(&Link) -> bool,
 ) -> Result<Option<Answer>> {
     place.check()?;
@@ -130,14 +145,13 @@ fn introduce(
     if let Some((control, words)) = &memory {
         fds.extend([control.as_fd(), words.as_fd()]);
     }
-    let mut packet = Vec::new();
-    Request::Hello(hello).encode(&mut packet);
-    if sys::send(link.as_fd(), &packet, &fds)? != sys::Sent::Yes {
+    Request::Hello(hello).encode(&mut buffers.packet);
+    if sys::send(link.as_fd(), &buffers.packet, &fds)? != sys::Sent::Yes {
         return Ok(None);
     }
     loop {
-        match sys::receive(link.as_fd(), &mut Vec::new())? {
-            Packet::Data(bytes, fds) => return Ok(Some((link, decode_reply(&bytes)?, fds))),
+        match sys::receive(link.as_fd(), &mut buffers.buffer)? {
+            Packet::Data(len, fds) => return Ok(Some((link, decode_reply(&buffers.buffer[..len], Vec::new())?, fds))),
             Packet::End => return Ok(None),
             Packet::Empty if wait(&link) => {}
             Packet::Empty => return Ok(None),
@@ -154,8 +168,10 @@ fn first(items: Vec<Item>) -> Result<[u64; 3]> {
 
 impl Remote {
     /// Goes on with the connection that [`attach`] gave.
+    #[allow(clippy::too_many_arguments, reason = "what a connection needs")]
     pub fn new(
         link: Link,
+        buffers: Buffers,
         place: Place,
         member: Membership,
         map: Arc<Map>,
@@ -164,7 +180,7 @@ impl Remote {
         call_limit: Duration,
     ) -> Result<Self> {
         let cpu = member.service_cpu();
-        let wire = Wire { link: Some(link), packet: Vec::new(), buffer: vec![0; MAX_PACKET] };
+        let wire = Wire { link: Some(link), buffers };
         let inner = Arc::new(Inner {
             wire: Mutex::new(wire),
             place,
@@ -200,8 +216,9 @@ impl Remote {
     fn call_within(&self, limit: Duration, request: &Request<'_>, heard: impl FnOnce(&[Item])) -> Result<Vec<Item>> {
         let inner = &*self.inner;
         let Some(mut wire) = inner.wire.try_lock_for(limit) else { return Err(inner.why_away()) };
-        let Wire { link, packet, buffer } = &mut *wire;
+        let Wire { link, buffers: Buffers { packet, buffer } } = &mut *wire;
         let Some(open) = link.as_ref() else { return Err(inner.why_away()) };
+        let room = memory::with_capacity(request.items().max(1))?;
         request.encode(packet);
         let deadline = Deadline::after(limit);
         let answer = match quick::send(open.as_fd(), packet) {
@@ -210,11 +227,13 @@ impl Remote {
             Err(error) => Err(error),
         };
         let failure = match answer {
-            Ok(Heard::Packet(len)) => match decode_reply(&buffer[..len]) {
+            Ok(Heard::Packet(len)) => match decode_reply(&buffer[..len], room) {
                 Ok(items) => {
                     heard(&items);
                     return Ok(items);
                 }
+                // Only of a text: nothing is lost with it that cannot be asked for again.
+                Err(error) if error.status == NMC_ERR_NO_MEMORY => return Err(error),
                 Err(error) => error,
             },
             Ok(Heard::Nothing) => {
@@ -321,9 +340,11 @@ impl Inner {
             }
             !patience.passed() && !self.stopped()
         };
-        let held = Some((self.client, self.plans.epochs()));
-        let hello = introduction(&self.member, self.map.params(), self.map.store_id(), held);
-        let outcome = introduce(&self.place, &self.member, hello, Some(&self.map), wait);
+        let outcome = self.plans.epochs().and_then(|epochs| {
+            let held = Some((self.client, epochs));
+            let hello = introduction(&self.member, self.map.params(), self.map.store_id(), held);
+            introduce(&self.place, &self.member, hello, Some(&self.map), &mut wire.buffers, wait)
+        });
         let met = outcome.and_then(|answer| match answer {
             Some((link, items, _)) => first(items).map(|_| Some(link)),
             None => Ok(None),

@@ -9,6 +9,7 @@ use super::sys::{self as quick, Heard};
 use super::wire::{Hello, Item, MAX_PACKET, Request, encode_reply};
 use crate::base::error::{Error, Result};
 use crate::base::log;
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
 use crate::layout::MAX_RANKS;
 use crate::layout::world::Farewell;
@@ -51,12 +52,13 @@ impl Server {
         let listener = lock.listen()?;
         let stop = Arc::new(Event::new()?);
         let stopped = Arc::clone(&stop);
+        let buffers = Buffers::new()?;
         let _quiet = BlockSignals::new();
         let thread = std::thread::Builder::new()
             .name("nmc-store".into())
             .spawn(move || {
                 sys::settle_thread(c"nmc-store", cpu);
-                let served = panics::catch(|| Serving::new(&listener, &host).serve(&stopped));
+                let served = panics::catch(|| Serving::new(&listener, &host, buffers).serve(&stopped));
                 if served.is_err() {
                     log::emit(log::ERROR, || "the store's thread ended by a bug in nanomc; please report it".into());
                 }
@@ -82,6 +84,20 @@ struct Connection {
     client: Option<ClientId>,
 }
 
+/// What the thread must have, however short memory is.
+struct Buffers {
+    packet: Vec<u8>,
+    reply: Vec<u8>,
+    ids: Vec<u64>,
+}
+
+impl Buffers {
+    fn new() -> Result<Self> {
+        let (packet, reply) = (memory::zeroed(MAX_PACKET)?, memory::with_capacity(MAX_PACKET)?);
+        Ok(Self { packet, reply, ids: memory::with_capacity(MAX_CONNECTIONS)? })
+    }
+}
+
 struct Serving<'a> {
     listener: &'a ParentOnly,
     host: &'a Host,
@@ -94,10 +110,13 @@ struct Serving<'a> {
     orphans: BTreeMap<ClientId, Instant>,
     packet: Vec<u8>,
     reply: Vec<u8>,
+    /// Connections, in the order in which they are polled.
+    ids: Vec<u64>,
 }
 
 impl<'a> Serving<'a> {
-    fn new(listener: &'a ParentOnly, host: &'a Host) -> Self {
+    fn new(listener: &'a ParentOnly, host: &'a Host, buffers: Buffers) -> Self {
+        let Buffers { packet, reply, ids } = buffers;
         Self {
             listener,
             host,
@@ -105,8 +124,9 @@ impl<'a> Serving<'a> {
             next_id: 1,
             watches: BTreeMap::new(),
             orphans: BTreeMap::new(),
-            packet: vec![0; MAX_PACKET],
-            reply: Vec::new(),
+            packet,
+            reply,
+            ids,
         }
     }
 
@@ -114,12 +134,15 @@ impl<'a> Serving<'a> {
         let mut limit = TICK_IDLE;
         let mut next_look = Instant::now();
         loop {
-            let mut fds: Vec<BorrowedFd<'_>> = vec![stop.as_fd(), self.listener.as_fd()];
+            let mut fds = Vec::with_capacity(2 + self.connections.len() + 2 * self.watches.len());
+            fds.extend([stop.as_fd(), self.listener.as_fd()]);
             fds.extend(self.connections.values().map(|c| c.link.as_fd()));
             let pending = self.watches.values().flat_map(|w| w.pending(crate::world::RankState::Alive));
             fds.extend(pending);
             let ready = sys::poll(&fds, limit.min(next_look.saturating_duration_since(Instant::now())));
-            let ids: Vec<u64> = self.connections.keys().copied().collect();
+            let mut ids = std::mem::take(&mut self.ids);
+            ids.clear();
+            ids.extend(self.connections.keys());
             if ready.first().copied().unwrap_or(false) {
                 return;
             }
@@ -129,7 +152,9 @@ impl<'a> Serving<'a> {
             if ready.get(1).copied().unwrap_or(false) {
                 self.accept();
             }
-            let news = ready.get(2 + ids.len()..).is_some_and(|watched| watched.contains(&true));
+            let polled = ids.len();
+            self.ids = ids;
+            let news = ready.get(2 + polled..).is_some_and(|watched| watched.contains(&true));
             if news || Instant::now() >= next_look {
                 limit = if self.look() { TICK_BUSY } else { TICK_IDLE };
                 next_look = Instant::now() + limit;
@@ -267,16 +292,20 @@ impl<'a> Serving<'a> {
     /// The first packet of a connection says who it is.
     fn meet(&mut self, id: u64) {
         let Some(connection) = self.connections.get(&id) else { return };
-        let met = match sys::receive(connection.link.as_fd(), &mut Vec::new()) {
+        let met = match sys::receive(connection.link.as_fd(), &mut self.packet) {
             Ok(Packet::Empty) => return,
             Ok(Packet::End) => {
                 self.connections.remove(&id);
                 return;
             }
-            Ok(Packet::Data(bytes, fds)) => Request::decode(&bytes).and_then(|request| match request {
-                Request::Hello(hello) => self.introduce(&hello, fds),
-                other => crate::bail!(NMC_ERR_PROTOCOL, "a client calls {other:?} before it has introduced itself"),
-            }),
+            Ok(Packet::Data(len, fds)) => match Request::decode(&self.packet[..len]) {
+                Ok(Request::Hello(hello)) => self.introduce(&hello, fds),
+                Ok(other) => {
+                    let text = format!("a client calls {} before it has introduced itself", other.name());
+                    Err(Error::new(NMC_ERR_PROTOCOL, text))
+                }
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
         let Some(connection) = self.connections.get_mut(&id) else { return };

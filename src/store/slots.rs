@@ -1,6 +1,8 @@
 //! A client's pin slots. Shared memory holds what a slot pins; which slots are free is the client's own affair. Threads
 //! begin their search in different places, so that they rarely meet.
 
+use crate::base::error::Result;
+use crate::base::memory;
 use crate::layout::store::View;
 use crate::sync::{object, thread_slot};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -44,13 +46,13 @@ fn new_number() -> usize {
 
 impl Slots {
     /// `count` free slots.
-    #[must_use]
-    pub fn new(count: u32) -> Self {
-        Self {
-            states: (0..count).map(|_| AtomicU8::new(FREE)).collect(),
-            turns: (0..count).map(|_| AtomicU64::new(0)).collect(),
+    pub fn new(count: u32) -> Result<Self> {
+        const { assert!(FREE == 0) };
+        Ok(Self {
+            states: memory::zeroed(count as usize)?.into_boxed_slice(),
+            turns: memory::zeroed(count as usize)?.into_boxed_slice(),
             high: AtomicU64::new(0),
-        }
+        })
     }
 
     /// Takes a slot whose word is empty; `None` when all are in use.

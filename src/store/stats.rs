@@ -4,6 +4,7 @@ use super::Store;
 use super::counters::{BUCKETS, Totals};
 use super::wire::Request;
 use crate::base::error::Result;
+use crate::base::memory;
 use crate::layout::store::RankCounters;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -87,7 +88,7 @@ impl Store {
     /// All numbers. If the master is in this process it looks first, so that they are up to date.
     pub fn stats(&self) -> Result<Stats> {
         self.client.tend();
-        let ranks = (0..self.client.params().world_size).map(|rank| self.rank_stats(rank)).collect::<Result<_>>()?;
+        let ranks = memory::try_collect((0..self.client.params().world_size).map(|rank| self.rank_stats(rank)))?;
         Ok(Stats {
             ranks,
             own: self.client.counters.totals(),
@@ -99,45 +100,9 @@ impl Store {
     /// The numbers in the text format of Prometheus.
     pub fn prometheus(&self) -> Result<String> {
         let stats = self.stats()?;
-        let mut text = String::new();
-        type Of = fn(&RankStats) -> u64;
-        let gauges: [(&str, &str, Of); 12] = [
-            ("bytes_used", "gauge", |r| r.bytes_used),
-            ("bytes_total", "gauge", |r| r.bytes_total),
-            ("ready_objects", "gauge", |r| r.ready_count),
-            ("writing_objects", "gauge", |r| r.writing_count),
-            ("evictions_total", "counter", |r| r.evict_count),
-            ("out_of_memory_total", "counter", |r| r.oom_count),
-            ("evict_in_use_retries_total", "counter", |r| r.evict_in_use_retry),
-            ("stuck_puts_reclaimed_total", "counter", |r| r.stuck_put_reclaimed),
-            ("quarantined_bytes", "gauge", |r| r.quarantined_bytes),
-            ("limbo_bytes", "gauge", |r| r.limbo_bytes),
-            ("free_runs", "gauge", |r| r.free_runs),
-            ("largest_free_bytes", "gauge", |r| r.largest_free_bytes),
-        ];
-        for (name, kind, of) in gauges {
-            let _ = writeln!(text, "# TYPE nanomc_store_{name} {kind}");
-            for (rank, number) in stats.ranks.iter().zip(0..) {
-                let _ = writeln!(text, "nanomc_store_{name}{{rank=\"{number}\"}} {}", of(rank));
-            }
-        }
-        let own = &stats.own;
-        let client = [
-            ("puts_total", "counter", own.puts),
-            ("get_hits_total", "counter", own.hits),
-            ("get_misses_total", "counter", own.misses),
-            ("bytes_written_total", "counter", own.tx),
-            ("bytes_read_total", "counter", own.rx),
-            ("plans_total", "counter", own.plans),
-            ("metadata_bytes", "gauge", stats.metadata_bytes),
-        ];
-        for (name, kind, value) in client {
-            let _ = writeln!(text, "# TYPE nanomc_store_{name} {kind}\nnanomc_store_{name} {value}");
-        }
-        for (name, histogram) in ["put", "get", "plan"].iter().zip(&own.histograms) {
-            histogram_text(&mut text, name, histogram);
-        }
-        Ok(text)
+        let mut text = memory::Text::default();
+        let written = prometheus(&stats, &mut text);
+        text.finish(written)
     }
 
     /// A picture of the heaps, for people.
@@ -146,19 +111,60 @@ impl Store {
     }
 }
 
-fn histogram_text(text: &mut String, name: &str, histogram: &[u64; BUCKETS]) {
-    let _ = writeln!(text, "# TYPE nanomc_store_{name}_ns histogram");
+fn prometheus(stats: &Stats, text: &mut memory::Text) -> std::fmt::Result {
+    type Of = fn(&RankStats) -> u64;
+    let gauges: [(&str, &str, Of); 12] = [
+        ("bytes_used", "gauge", |r| r.bytes_used),
+        ("bytes_total", "gauge", |r| r.bytes_total),
+        ("ready_objects", "gauge", |r| r.ready_count),
+        ("writing_objects", "gauge", |r| r.writing_count),
+        ("evictions_total", "counter", |r| r.evict_count),
+        ("out_of_memory_total", "counter", |r| r.oom_count),
+        ("evict_in_use_retries_total", "counter", |r| r.evict_in_use_retry),
+        ("stuck_puts_reclaimed_total", "counter", |r| r.stuck_put_reclaimed),
+        ("quarantined_bytes", "gauge", |r| r.quarantined_bytes),
+        ("limbo_bytes", "gauge", |r| r.limbo_bytes),
+        ("free_runs", "gauge", |r| r.free_runs),
+        ("largest_free_bytes", "gauge", |r| r.largest_free_bytes),
+    ];
+    for (name, kind, of) in gauges {
+        writeln!(text, "# TYPE nanomc_store_{name} {kind}")?;
+        for (rank, number) in stats.ranks.iter().zip(0..) {
+            writeln!(text, "nanomc_store_{name}{{rank=\"{number}\"}} {}", of(rank))?;
+        }
+    }
+    let own = &stats.own;
+    let client = [
+        ("puts_total", "counter", own.puts),
+        ("get_hits_total", "counter", own.hits),
+        ("get_misses_total", "counter", own.misses),
+        ("bytes_written_total", "counter", own.tx),
+        ("bytes_read_total", "counter", own.rx),
+        ("plans_total", "counter", own.plans),
+        ("metadata_bytes", "gauge", stats.metadata_bytes),
+    ];
+    for (name, kind, value) in client {
+        writeln!(text, "# TYPE nanomc_store_{name} {kind}\nnanomc_store_{name} {value}")?;
+    }
+    for (name, histogram) in ["put", "get", "plan"].iter().zip(&own.histograms) {
+        histogram_text(text, name, histogram)?;
+    }
+    Ok(())
+}
+
+fn histogram_text(text: &mut memory::Text, name: &str, histogram: &[u64; BUCKETS]) -> std::fmt::Result {
+    writeln!(text, "# TYPE nanomc_store_{name}_ns histogram")?;
     let (mut sum, mut weight) = (0u64, 0u64);
     for (bucket, count) in histogram.iter().enumerate() {
         sum += count;
         // The middle of the bucket stands for all of its calls.
         weight += count * (3u64 << bucket) / 4;
         if *count > 0 {
-            let _ = writeln!(text, "nanomc_store_{name}_ns_bucket{{le=\"{}\"}} {sum}", 1u64 << bucket);
+            writeln!(text, "nanomc_store_{name}_ns_bucket{{le=\"{}\"}} {sum}", 1u64 << bucket)?;
         }
     }
-    let _ = writeln!(text, "nanomc_store_{name}_ns_bucket{{le=\"+Inf\"}} {sum}");
-    let _ = writeln!(text, "nanomc_store_{name}_ns_sum {weight}\nnanomc_store_{name}_ns_count {sum}");
+    writeln!(text, "nanomc_store_{name}_ns_bucket{{le=\"+Inf\"}} {sum}")?;
+    writeln!(text, "nanomc_store_{name}_ns_sum {weight}\nnanomc_store_{name}_ns_count {sum}")
 }
 
 /// The latency below which `permille`/1000 of the calls of a histogram were, in ns, to the next power of two.

@@ -6,6 +6,7 @@ use super::copy::{Cursor, Pieces, walk};
 use super::master::{Opened, not_found, show};
 use super::read::{Location, Look, Pin, location};
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
 use crate::cuda::{self, Device, Reach, STRETCHES, Stretch};
 use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN};
@@ -125,7 +126,7 @@ impl Store {
         })?;
         let kernels = device.kernels()?;
         let mut cursor = Cursor::on_device(self, view, header, offset)?;
-        let mut stretches: Vec<Stretch> = Vec::with_capacity(STRETCHES);
+        let mut stretches: Vec<Stretch> = memory::with_capacity(STRETCHES)?;
         walk(&mut cursor, pieces, into, |_, src, dst, bytes| {
             if bytes >= LARGE && !by_kernel {
                 return cuda::copy_on_stream(device, stream, src, dst, bytes);

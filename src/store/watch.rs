@@ -5,6 +5,7 @@ use super::Store;
 use super::client::Client;
 use super::read::Look;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_OK, nmc_status_t};
 use crate::layout::store::View;
 use crate::sync::{futex, panics};
@@ -43,6 +44,12 @@ struct Queue<const MOST: usize> {
 }
 
 impl<const MOST: usize> Queue<MOST> {
+    /// Makes room for `more`, as far as they can wait.
+    fn reserve(&mut self, more: usize) -> Result<()> {
+        let room = MOST.saturating_sub(self.waiting.len());
+        memory::reserve_queue(&mut self.waiting, more.min(room))
+    }
+
     fn push(&mut self, token: u64, status: nmc_status_t) {
         if self.waiting.len() >= MOST && self.waiting.pop_front().is_some() {
             self.lost = self.lost.saturating_add(1);
@@ -109,6 +116,10 @@ impl Store {
             crate::bail!(NMC_ERR_LIMIT, "{MAX_WATCHED} keys are watched already");
         }
         let born = self.client.cancelled.load(SeqCst);
+        // Each of them will be queued once: the thread that does it needs no memory.
+        let all = state.watched.len() + 1;
+        memory::reserve(&mut state.watched, 1)?;
+        state.done.reserve(all)?;
         state.watched.push(Watched { key: key.to_vec(), namespace: self.namespace, token, appear, seen: None, born });
         if !state.running {
             let client = Arc::downgrade(&self.client);
@@ -168,17 +179,16 @@ fn look(client: &Weak<Client>) -> bool {
     let cancelled = client.cancelled.load(SeqCst);
     let left = client.member.has_departed();
     let State { watched, done, .. } = &mut *state;
-    let mut some = false;
+    let all = watched.len();
     watched.retain_mut(|watched| {
         let over = left || watched.born != cancelled;
         let status = if over { Some(NMC_ERR_CANCELLED) } else { verdict(&client, view, watched) };
         if let Some(status) = status {
             done.push(watched.token, status);
-            some = true;
         }
         status.is_none()
     });
-    if some {
+    if watched.len() < all {
         client.watches.event.signal();
     }
     state.running = !state.watched.is_empty();

@@ -4,9 +4,11 @@
 use super::evict::Retain;
 use super::master::{Keep, OpenRequest, Opened};
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::packet::{Cursor, Field, message_structs};
 use crate::base::status::{NMC_ERR_PROTOCOL, NMC_OK};
 use crate::layout::store::{MAX_KEY, PARAM_WORDS, Params};
+use std::fmt::Write as _;
 
 const MAGIC: u32 = 0x314f_5453;
 /// Largest packet.
@@ -176,12 +178,28 @@ fn get_plan(from: &mut Cursor<'_>) -> Result<Opened> {
     Ok(Opened { index: u32::get(from)?, epoch: u64::get(from)?, plan_id: u64::get(from)? })
 }
 
-fn get_list<'a, T>(from: &mut Cursor<'a>, mut one: impl FnMut(&mut Cursor<'a>) -> Result<T>) -> Result<Vec<T>> {
+fn get_count(from: &mut Cursor<'_>) -> Result<usize> {
     let n = u32::get(from)? as usize;
     if n > MAX_ITEMS {
         crate::bail!(NMC_ERR_PROTOCOL, "a call claims {n} items; {MAX_ITEMS} are possible");
     }
-    (0..n).map(|_| one(from)).collect()
+    Ok(n)
+}
+
+/// A text of an answer; bytes that are none are left out.
+fn get_text(bytes: &[u8]) -> Result<String> {
+    let mut text = memory::Text::default();
+    let written = bytes.utf8_chunks().try_for_each(|chunk| text.write_str(chunk.valid()));
+    text.finish(written)
+}
+
+fn get_list<'a, T>(from: &mut Cursor<'a>, mut one: impl FnMut(&mut Cursor<'a>) -> Result<T>) -> Result<Vec<T>> {
+    let n = get_count(from)?;
+    let mut list = memory::with_capacity(n)?;
+    for _ in 0..n {
+        list.push(one(from)?);
+    }
+    Ok(list)
 }
 
 fn put_len(n: usize, to: &mut Vec<u8>) {
@@ -189,7 +207,36 @@ fn put_len(n: usize, to: &mut Vec<u8>) {
 }
 
 impl<'a> Request<'a> {
-    /// Puts the packet into `to`.
+    /// What kind of call it is, for errors.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Request::Hello(_) => "hello",
+            Request::Open(_) => "open",
+            Request::Abandon(_) => "abandon",
+            Request::Reveal(_) => "reveal",
+            Request::Remove(..) | Request::RemoveMatching(..) => "remove",
+            Request::Retain(..) => "retain",
+            Request::Namespace(..) => "namespace",
+            Request::Flush(_) => "flush",
+            Request::Evict(..) => "evict",
+            Request::Dump(_) => "dump",
+            Request::Detach => "detach",
+        }
+    }
+
+    /// How many results its answer has, if it may have more than one.
+    #[must_use]
+    pub fn items(&self) -> usize {
+        match self {
+            Request::Open(items) => items.len(),
+            Request::Abandon(plans) => plans.len(),
+            Request::Remove(_, keys) => keys.len(),
+            _ => 0,
+        }
+    }
+
+    /// Puts the packet into `to`, which has room for [`MAX_PACKET`] bytes: no call is longer.
     pub fn encode(&self, to: &mut Vec<u8>) {
         to.clear();
         MAGIC.put(to);
@@ -298,7 +345,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Puts the packet of an answer into `to`.
+/// Puts the packet of an answer into `to`, which has room for [`MAX_PACKET`] bytes: no answer is longer.
 pub fn encode_reply(items: &[Item], to: &mut Vec<u8>) {
     to.clear();
     MAGIC.put(to);
@@ -315,19 +362,21 @@ pub fn encode_reply(items: &[Item], to: &mut Vec<u8>) {
     }
 }
 
-/// The results in an answer.
-pub fn decode_reply(packet: &[u8]) -> Result<Vec<Item>> {
+/// The results in an answer, of which at most `room` come: a list with room for them is made before the call, since
+/// what was done must not get lost for want of memory.
+pub fn decode_reply(packet: &[u8], mut room: Vec<Item>) -> Result<Vec<Item>> {
     let mut cursor = Cursor::new(packet);
     let from = &mut cursor;
     check_magic(from)?;
-    let items = get_list(from, |from| {
+    let n = get_count(from)?;
+    memory::reserve(&mut room, n)?;
+    for _ in 0..n {
         let (status, values) = (i32::get(from)?, [u64::get(from)?, u64::get(from)?, u64::get(from)?]);
         let len = u32::get(from)? as usize;
-        let text = String::from_utf8_lossy(from.bytes(len)?).into_owned();
-        Ok(Item { status, values, text })
-    })?;
+        room.push(Item { status, values, text: get_text(from.bytes(len)?)? });
+    }
     check_end(from)?;
-    Ok(items)
+    Ok(room)
 }
 
 fn check_magic(from: &mut Cursor<'_>) -> Result<()> {
@@ -396,7 +445,7 @@ mod tests {
         }
         let items = vec![Item::ok([1, 2, 3]), Item { status: -5, values: [0; 3], text: "no".into() }];
         encode_reply(&items, &mut packet);
-        assert_eq!(decode_reply(&packet).unwrap(), items);
+        assert_eq!(decode_reply(&packet, Vec::new()).unwrap(), items);
     }
 
     #[test]
@@ -412,7 +461,7 @@ mod tests {
                     let mut damaged = packet.clone();
                     damaged[at] = value;
                     let _ = Request::decode(&damaged);
-                    let _ = decode_reply(&damaged);
+                    let _ = decode_reply(&damaged, Vec::new());
                 }
             }
         }

@@ -8,6 +8,7 @@ use super::read::{Location, Look, location};
 use super::sys;
 use super::wire::{MAX_ITEMS, Request};
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::{
@@ -83,20 +84,28 @@ impl Store {
     }
 
     /// Stores many values, asking the master for as many plans at once as possible.
-    pub fn put_many(&self, items: &[(&[u8], Pieces<'_>)], options: &PutOptions) -> Vec<Result<()>> {
-        let mut results: Vec<Result<()>> =
-            items.iter().map(|(key, pieces)| check_key(key).and_then(|()| pieces.bytes()).map(|_| ())).collect();
-        let good: Vec<usize> = (0..items.len()).filter(|i| results[*i].is_ok()).collect();
+    /// Fails as a whole only before anything is stored.
+    pub fn put_many(&self, items: &[(&[u8], Pieces<'_>)], options: &PutOptions) -> Result<Vec<Result<()>>> {
+        let check = |(key, pieces): &(&[u8], Pieces<'_>)| check_key(key).and_then(|()| pieces.bytes()).map(|_| ());
+        let mut results: Vec<Result<()>> = memory::collect(items.iter().map(check))?;
+        let mut good = memory::with_capacity(items.len())?;
+        good.extend((0..items.len()).filter(|i| results[*i].is_ok()));
+        let most = good.len().min(MAX_ITEMS);
+        let (mut requests, mut opened) = (memory::with_capacity(most)?, memory::with_capacity(most)?);
         let request = |i: &usize| self.request(items[*i].0, items[*i].1.bytes().unwrap_or(0), options);
         let counters = &self.client.counters;
         // A few at a time: what is open cannot be evicted, and waits for the watchdog while the others are filled.
         for part in good.chunks(MAX_ITEMS) {
             let asked = sys::now_ns();
-            let requests: Vec<OpenRequest<'_>> = part.iter().map(request).collect();
-            let opened = self.client.open_many(&requests);
+            requests.clear();
+            requests.extend(part.iter().map(request));
+            if let Err(error) = self.client.open_many(&requests, &mut opened) {
+                part.iter().for_each(|i| results[*i] = Err(error.clone()));
+                continue;
+            }
             counters.plan(part.len() as u64);
             counters.timed_plan(sys::now_ns() - asked);
-            for ((i, opened), request) in part.iter().zip(opened).zip(&requests) {
+            for ((i, opened), request) in part.iter().zip(opened.drain(..)).zip(&requests) {
                 let begun = counters.is_sample(Op::Put).then(sys::now_ns);
                 results[*i] = opened.and_then(|plan| self.fill(&plan, &items[*i].1, request.bytes, options.replace));
                 if results[*i].is_ok() {
@@ -107,7 +116,7 @@ impl Store {
                 }
             }
         }
-        results
+        Ok(results)
     }
 
     /// Stores the pages of a plan and publishes it. On failure the plan is given up.
@@ -201,23 +210,24 @@ impl Store {
         self.locate(&plan)
     }
 
-    /// Asks for many plans.
-    pub fn open_many(&self, items: &[(&[u8], u64)], options: &PutOptions) -> Vec<Result<(Opened, Location)>> {
-        let mut results: Vec<Result<(Opened, Location)>> = Vec::with_capacity(items.len());
+    /// Asks for many plans. Fails as a whole only before anything is opened.
+    #[allow(clippy::type_complexity, reason = "one result for each")]
+    pub fn open_many(&self, items: &[(&[u8], u64)], options: &PutOptions) -> Result<Vec<Result<(Opened, Location)>>> {
+        let mut results: Vec<Result<(Opened, Location)>> = memory::with_capacity(items.len())?;
         let bad = |key: &[u8]| check_key(key).err();
-        let requests: Vec<OpenRequest<'_>> = items
-            .iter()
-            .filter(|(key, _)| bad(key).is_none())
-            .map(|(key, bytes)| self.request(key, *bytes, options))
-            .collect();
-        let mut opened = self.client.open_many(&requests).into_iter();
+        let mut requests: Vec<OpenRequest<'_>> = memory::with_capacity(items.len())?;
+        let good = items.iter().filter(|(key, _)| bad(key).is_none());
+        requests.extend(good.map(|(key, bytes)| self.request(key, *bytes, options)));
+        let mut opened = memory::with_capacity(requests.len())?;
+        self.client.open_many(&requests, &mut opened)?;
+        let mut opened = opened.into_iter();
         for (key, _) in items {
             results.push(match bad(key) {
                 Some(error) => Err(error),
                 None => opened.next().unwrap_or_else(|| Err(no_plan(0))).and_then(|plan| self.locate(&plan)),
             });
         }
-        results
+        Ok(results)
     }
 
     fn locate(&self, plan: &Opened) -> Result<(Opened, Location)> {
@@ -343,11 +353,13 @@ impl Store {
         self.client.call(&Request::Remove(self.namespace, vec![key])).map(|_| ())
     }
 
-    /// Removes many objects.
-    pub fn remove_many(&self, keys: &[&[u8]]) -> Vec<Result<()>> {
-        let good: Vec<&[u8]> = keys.iter().copied().filter(|key| check_key(key).is_ok()).collect();
-        let mut removed = self.client.remove_many(self.namespace, &good).into_iter();
-        keys.iter().map(|key| check_key(key).and_then(|()| removed.next().unwrap_or(Ok(())))).collect()
+    /// Removes many objects. Fails as a whole only before anything is removed.
+    pub fn remove_many(&self, keys: &[&[u8]]) -> Result<Vec<Result<()>>> {
+        let (mut good, mut results) = (memory::with_capacity(keys.len())?, memory::with_capacity(keys.len())?);
+        good.extend(keys.iter().copied().filter(|key| check_key(key).is_ok()));
+        let mut removed = self.client.remove_many(self.namespace, &good)?.into_iter();
+        results.extend(keys.iter().map(|key| check_key(key).and_then(|()| removed.next().unwrap_or(Ok(())))));
+        Ok(results)
     }
 
     /// Removes the objects whose keys begin with `prefix`; gives how many.

@@ -279,7 +279,7 @@ pub fn connect(path: &std::path::Path) -> Result<Option<Link>> {
 }
 
 fn say(socket: &Link, message: &Message, fds: &[std::os::fd::BorrowedFd<'_>]) -> Try<()> {
-    match sys::send(socket.as_fd(), &message.encode(), fds)? {
+    match sys::send(socket.as_fd(), &message.encode()?, fds)? {
         // What a master said before it closed is still to be read, and ends with the end of the connection.
         Sent::Yes | Sent::Closed => Ok(()),
         Sent::Full => Err(Setback::NoMaster),
@@ -291,7 +291,7 @@ fn hear(socket: &Link, config: &Config) -> Result<Option<(Message, Vec<OwnedFd>)
     let mut buffer = Vec::new();
     loop {
         match sys::receive(socket.as_fd(), &mut buffer)? {
-            Packet::Data(bytes, fds) => return Ok(Some((Message::decode(&bytes)?, fds))),
+            Packet::Data(len, fds) => return Ok(Some((Message::decode(&buffer[..len])?, fds))),
             Packet::End => return Ok(None),
             Packet::Empty if config.gives_up() => return Ok(None),
             Packet::Empty => {
@@ -302,5 +302,5 @@ fn hear(socket: &Link, config: &Config) -> Result<Option<(Message, Vec<OwnedFd>)
 }
 
 fn unexpected(message: &Message) -> Error {
-    Error::new(NMC_ERR_PROTOCOL, format!("the master sent {message:?} out of turn"))
+    Error::new(NMC_ERR_PROTOCOL, format!("the master sent {} out of turn", message.name()))
 }

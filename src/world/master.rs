@@ -11,6 +11,7 @@ use super::watch::Watch;
 use super::wire::{Hello, Message, Offer, Params, Peer, Reattach, Reject, Roster, Waiting, Welcome};
 use crate::base::error::{Error, Result};
 use crate::base::log;
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
 use crate::layout::MAX_RANKS;
 use crate::sync::panics;
@@ -109,12 +110,14 @@ impl Master {
         let stopped = Arc::clone(&stop);
         let board = Arc::<Board>::default();
         let shown = Arc::clone(&board);
+        // Before the thread: it must be able to hear whatever happens.
+        let buffer = memory::zeroed(sys::MAX_PACKET)?;
         let _quiet = BlockSignals::new();
         let thread = std::thread::Builder::new()
             .name("nmc-master".into())
             .spawn(move || {
                 sys::settle_thread(c"nmc-master", cpu);
-                let served = panics::catch(|| Server::new(listener, params, shown, locks).serve(&stopped));
+                let served = panics::catch(|| Server::new(listener, params, shown, locks, buffer).serve(&stopped));
                 if served.is_err() {
                     log::emit(log::ERROR, || "the master thread ended by a bug in nanomc; please report it".into());
                 }
@@ -190,14 +193,14 @@ struct Server {
 }
 
 impl Server {
-    fn new(listener: ParentOnly, params: Params, board: Arc<Board>, locks: RankLocks) -> Self {
+    fn new(listener: ParentOnly, params: Params, board: Arc<Board>, locks: RankLocks, buffer: Vec<u8>) -> Self {
         Self {
             listener,
             params,
             connections: BTreeMap::new(),
             next_id: 1,
             realm: None,
-            buffer: Vec::new(),
+            buffer,
             missing: Vec::new(),
             living: Vec::new(),
             board,
@@ -264,7 +267,7 @@ impl Server {
                 let checked = check_peer(socket.as_fd()).and_then(|()| self.make_room());
                 if let Err(error) = checked {
                     log::emit(log::WARN, || format!("master: refused a connection: {error}"));
-                    let _ = sys::send(socket.as_fd(), &Message::Reject(error.into()).encode(), &[]);
+                    let _ = tell(&socket, &Message::Reject(error.into()), &[]);
                     return;
                 }
                 let connection = Connection {
@@ -311,8 +314,9 @@ impl Server {
             _ if c.owed.since.is_some_and(|since| since.elapsed() > SLOWNESS) => Some("it does not read"),
             _ => None,
         };
-        let dead: Vec<_> = self.connections.iter().filter_map(|(id, c)| Some((*id, verdict(c)?))).collect();
-        for (id, why) in dead {
+        let dead = memory::collect(self.connections.iter().filter_map(|(id, c)| Some((*id, verdict(c)?))));
+        // Without memory they are dropped when it is looked at the next time.
+        for (id, why) in dead.unwrap_or_default() {
             self.drop_connection(id, why);
         }
     }
@@ -322,7 +326,7 @@ impl Server {
         let heard = match sys::receive(connection.socket.as_fd(), &mut self.buffer) {
             Ok(Packet::Empty) => return,
             Ok(Packet::End) => return self.drop_connection(id, "it closed"),
-            Ok(Packet::Data(bytes, fds)) => Message::decode(&bytes).and_then(|m| self.handle(id, m, fds)),
+            Ok(Packet::Data(len, fds)) => Message::decode(&self.buffer[..len]).and_then(|m| self.handle(id, m, fds)),
             Err(error) => Err(error),
         };
         if let Err(error) = heard {
@@ -344,7 +348,7 @@ impl Server {
                 let seat = *seat;
                 self.offer(seat, offer, fds)
             }
-            (_, other) => crate::bail!(NMC_ERR_PROTOCOL, "unexpected message {other:?}"),
+            (_, other) => crate::bail!(NMC_ERR_PROTOCOL, "unexpected message {}", other.name()),
         }
     }
 
@@ -439,9 +443,9 @@ impl Server {
     fn someone_lives(&mut self, waiting: &[u64]) -> bool {
         let living: Vec<u32> = (0..self.params.world_size).filter(|rank| self.locks.is_held(*rank)).collect();
         if living != self.living {
-            let packet = Message::Waiting(Waiting { missing: vec![], dying: vec![], living: living.clone() }).encode();
+            let waiting_for = Message::Waiting(Waiting { missing: vec![], dying: vec![], living: living.clone() });
             for connection in waiting.iter().filter_map(|id| self.connections.get(id)) {
-                let _ = sys::send(connection.socket.as_fd(), &packet, &[]);
+                let _ = tell(&connection.socket, &waiting_for, &[]);
             }
             self.living = living;
         }
@@ -464,7 +468,7 @@ impl Server {
             if !std::mem::replace(&mut connection.told_to_wait, true) {
                 let dying = u32::try_from(hello.rank).into_iter().collect();
                 let waiting = Message::Waiting(Waiting { missing: vec![], dying, living: vec![] });
-                let _ = sys::send(connection.socket.as_fd(), &waiting.encode(), &[]);
+                let _ = tell(&connection.socket, &waiting, &[]);
             }
             return Ok(());
         };
@@ -522,9 +526,11 @@ impl Server {
         let Some(realm) = &self.realm else { return };
         let mut closed = Vec::new();
         // If the master died in between, a rank that nobody else knows could not be watched by anybody.
-        let (first, last): (Vec<_>, Vec<_>) = self.connections.iter_mut().partition(|(_, c)| !c.owed.completes);
+        // Without memory all of them wait for the next look.
+        let Ok(mut order) = memory::collect(self.connections.iter_mut()) else { return };
+        order.sort_unstable_by_key(|(id, c)| (c.owed.completes, **id));
         let mut still_owed: BTreeSet<u32> = BTreeSet::new();
-        for (id, connection) in first.into_iter().chain(last) {
+        for (id, connection) in order {
             let Role::Rank(seat) = connection.role else { continue };
             if connection.owed.completes && still_owed.contains(&seat.rank) {
                 continue;
@@ -540,11 +546,12 @@ impl Server {
                 let adopt = inherited.map(|(desc, _)| desc.clone()).into_iter().collect();
                 let Seat { world_id, rank, generation } = seat;
                 let welcome = Message::Welcome(Welcome { world_id, rank, generation, adopt });
-                sys::send(connection.socket.as_fd(), &welcome.encode(), &fds)
+                tell(&connection.socket, &welcome, &fds)
             } else if let Some(about) = &connection.owed.roster {
-                let (peers, fds) = realm.roster(|rank| about.contains(&rank));
-                let roster = Message::Roster(Roster { world_id: seat.world_id, peers });
-                sys::send(connection.socket.as_fd(), &roster.encode(), &fds)
+                realm.roster(|rank| about.contains(&rank)).and_then(|(peers, fds)| {
+                    let roster = Message::Roster(Roster { world_id: seat.world_id, peers });
+                    tell(&connection.socket, &roster, &fds)
+                })
             } else {
                 continue;
             };
@@ -554,8 +561,8 @@ impl Server {
                     connection.owed.since.get_or_insert_with(Instant::now);
                     still_owed.extend(connection.owed.roster.iter().flatten());
                 }
-                Ok(Sent::Closed) => closed.push((*id, "it closed".to_owned())),
-                Err(error) => closed.push((*id, error.to_string())),
+                Ok(Sent::Closed) => memory::push(&mut closed, (*id, "it closed".to_owned())).unwrap_or_default(),
+                Err(error) => memory::push(&mut closed, (*id, error.to_string())).unwrap_or_default(),
             }
         }
         for (id, why) in closed {
@@ -617,7 +624,8 @@ impl Server {
         if missing == self.missing {
             return;
         }
-        let packet = Message::Waiting(Waiting { missing: missing.clone(), dying: vec![], living: vec![] }).encode();
+        let waiting_for = Waiting { missing: missing.clone(), dying: vec![], living: vec![] };
+        let Ok(packet) = Message::Waiting(waiting_for).encode() else { return };
         for connection in waiting.iter().filter_map(|id| self.connections.get(id)) {
             // Just news: who has no room for it does without.
             let _ = sys::send(connection.socket.as_fd(), &packet, &[]);
@@ -627,8 +635,7 @@ impl Server {
 
     fn reject(&mut self, id: u64, error: Error) {
         if let Some(connection) = self.connections.get(&id) {
-            let packet = Message::Reject(Reject::from(error.clone())).encode();
-            let _ = sys::send(connection.socket.as_fd(), &packet, &[]);
+            let _ = tell(&connection.socket, &Message::Reject(Reject::from(error.clone())), &[]);
         }
         self.drop_connection(id, &error.to_string());
     }
@@ -648,6 +655,11 @@ impl Server {
             }
         }
     }
+}
+
+/// Sends a message. For want of memory it is as if there were no room: what is owed stays so.
+fn tell(socket: &Link, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<Sent> {
+    message.encode().map_or(Ok(Sent::Full), |packet| sys::send(socket.as_fd(), &packet, fds))
 }
 
 fn check_peer(socket: BorrowedFd<'_>) -> Result<()> {
@@ -675,22 +687,19 @@ fn exactly<const N: usize>(fds: Vec<OwnedFd>) -> Result<[OwnedFd; N]> {
 /// Pairs the peers of a message with the descriptors that follow it.
 pub fn slots_of(peers: Vec<Peer>, mut fds: impl Iterator<Item = OwnedFd>) -> Result<Vec<(u32, Slot)>> {
     let short = || Error::new(NMC_ERR_PROTOCOL, "a list of peers came with too few descriptors");
-    peers
-        .into_iter()
-        .map(|peer| {
-            let watch = Watch::new(fds.next().ok_or_else(short)?, fds.next().ok_or_else(short)?, peer.holder.drain());
-            let fd = if peer.heap.route.has_fd() { Some(fds.next().ok_or_else(short)?) } else { None };
-            Ok((
-                peer.rank,
-                Slot {
-                    generation: peer.generation,
-                    holder: peer.holder,
-                    watch,
-                    heap: Some((peer.heap, fd)),
-                    former: None,
-                    joining: false,
-                },
-            ))
-        })
-        .collect()
+    memory::try_collect(peers.into_iter().map(|peer| {
+        let watch = Watch::new(fds.next().ok_or_else(short)?, fds.next().ok_or_else(short)?, peer.holder.drain());
+        let fd = if peer.heap.route.has_fd() { Some(fds.next().ok_or_else(short)?) } else { None };
+        Ok((
+            peer.rank,
+            Slot {
+                generation: peer.generation,
+                holder: peer.holder,
+                watch,
+                heap: Some((peer.heap, fd)),
+                former: None,
+                joining: false,
+            },
+        ))
+    }))
 }

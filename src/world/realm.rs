@@ -7,7 +7,7 @@ use super::rank_locks::RankLocks;
 use super::watch::Watch;
 use super::wire::{Hello, Holder, Params, Peer};
 use crate::base::error::Result;
-use crate::base::{Deadline, id, log};
+use crate::base::{Deadline, id, log, memory};
 use crate::layout::world::{Control, Farewell, RankEntry, Words, control_bytes, words_bytes};
 use crate::mem::heap::{HeapDesc, HeapKind};
 use crate::mem::slab::{Slab, reopen};
@@ -86,7 +86,7 @@ impl Realm {
                 .collect(),
             control,
             words,
-            slots: (0..params.world_size).map(|_| None).collect(),
+            slots: memory::collect((0..params.world_size).map(|_| None))?,
             formed,
             locks: Arc::clone(locks),
             settled_at: Instant::now(),
@@ -346,8 +346,8 @@ impl Realm {
 
     /// The ranks for which `about` holds, and their descriptors, ready to be sent. While somebody is joining, its
     /// predecessor is told of.
-    pub fn roster(&self, about: impl Fn(u32) -> bool) -> (Vec<Peer>, Vec<BorrowedFd<'_>>) {
-        let mut peers = Vec::new();
+    pub fn roster(&self, about: impl Fn(u32) -> bool) -> Result<(Vec<Peer>, Vec<BorrowedFd<'_>>)> {
+        let mut peers = memory::with_capacity(self.slots.len())?;
         let mut fds = Vec::new();
         for (slot, rank) in self.slots.iter().zip(0u32..) {
             let Some(slot) = slot else { continue };
@@ -364,7 +364,7 @@ impl Realm {
                 peers.push(Peer { rank, generation, holder: holder.clone(), heap: heap.clone() });
             }
         }
-        (peers, fds)
+        Ok((peers, fds))
     }
 }
 

@@ -10,6 +10,7 @@ use super::sys::{self, BlockSignals, Link, Packet, Sent};
 use super::wire::{Message, Peer, Reattach};
 use crate::base::error::{Error, Result};
 use crate::base::log;
+use crate::base::memory;
 use crate::base::status::NMC_ERR_EXISTS;
 use crate::sync::panics;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -123,7 +124,7 @@ impl<'a> Service<'a> {
             let heard = sys::receive(link.as_fd(), &mut self.buffer).and_then(|packet| match packet {
                 Packet::Empty => Ok(None),
                 Packet::End => Ok(Some(false)),
-                Packet::Data(bytes, fds) => self.handle(Message::decode(&bytes)?, fds).map(|()| Some(true)),
+                Packet::Data(len, fds) => self.handle(Message::decode(&self.buffer[..len])?, fds).map(|()| Some(true)),
             });
             match heard {
                 Ok(Some(true)) => {}
@@ -169,7 +170,7 @@ impl<'a> Service<'a> {
                 fail(self.shared, error);
                 Ok(())
             }
-            other => crate::bail!(NMC_ERR_PROTOCOL, "the master sent {other:?} out of turn"),
+            other => crate::bail!(NMC_ERR_PROTOCOL, "the master sent {} out of turn", other.name()),
         }
     }
 
@@ -194,7 +195,7 @@ impl<'a> Service<'a> {
         let shared = self.shared;
         let Some(control) = &shared.control else { return Ok(Sent::Closed) };
         let views = shared.peers.lock();
-        let mut peers = Vec::new();
+        let mut peers = memory::with_capacity(views.len())?;
         let mut fds = vec![control.as_fd(), shared.words.as_fd()];
         for (view, rank) in views.iter().zip(0u32..) {
             if let Some(PeerView { generation, holder, watch: Some(watch), heap: Some(heap) }) = view {
@@ -211,7 +212,7 @@ impl<'a> Service<'a> {
             generation: shared.generation,
             peers,
         };
-        sys::send(link.as_fd(), &Message::Reattach(reattach).encode(), &fds)
+        sys::send(link.as_fd(), &Message::Reattach(reattach).encode()?, &fds)
     }
 }
 

@@ -11,6 +11,7 @@ use super::watch::Watch;
 use super::wire::{Holder, Params};
 use crate::base::error::{Error, Result};
 use crate::base::log;
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_PROTOCOL};
 use crate::cuda::{Device, DeviceTable};
 use crate::layout::world::{Control, Farewell, Words};
@@ -166,6 +167,7 @@ impl Shared {
     /// Puts the new holder of a rank in place. Whoever sees its generation finds its heap and state too. Memory that is
     /// no longer the rank's stays mapped, since the program may hold pointers to it.
     pub fn install(&self, rank: u32, mut view: PeerView, replaced: Option<Arc<Heap>>) -> Result<()> {
+        memory::reserve(&mut self.replaced.lock(), 1)?;
         self.replaced.lock().extend(replaced);
         let mut peers = self.peers.lock();
         let state = self.look(rank, &mut view);

@@ -4,6 +4,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "constants and struct sizes of the kernel's interface fit")]
 
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_PROTOCOL};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -188,8 +189,8 @@ pub fn own_uid() -> u32 {
 
 /// What a try to send or receive gave.
 pub enum Packet {
-    /// A packet and the descriptors that came with it.
-    Data(Vec<u8>, Vec<OwnedFd>),
+    /// The length of the packet in the buffer, and the descriptors that came with it.
+    Data(usize, Vec<OwnedFd>),
     /// Nothing there yet.
     Empty,
     /// The other end is closed.
@@ -256,9 +257,9 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Res
     }
 }
 
-/// Receives one packet, without waiting. Descriptors that come with a bad packet are closed.
+/// Receives one packet into `buffer`, without waiting. Descriptors that come with a bad packet are closed.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<Packet> {
-    buffer.resize(MAX_PACKET, 0);
+    memory::resize(buffer, MAX_PACKET, 0)?;
     let mut control = ControlBuffer([0; CONTROL_BYTES]);
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: all zeroes is a valid msghdr.
@@ -312,7 +313,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<Packet> {
     if got == 0 && fds.is_empty() {
         return Ok(Packet::End);
     }
-    Ok(Packet::Data(buffer[..got].to_vec(), fds))
+    Ok(Packet::Data(got, fds))
 }
 
 /// A descriptor of this very process that becomes readable when it dies.
@@ -389,10 +390,20 @@ impl AsFd for Event {
     }
 }
 
-/// Waits until one of `fds` is readable or at its end, at most `limit`; returns which are.
+const FEW_POLLED: usize = 8;
+/// More than any thread has: of every client or rank a connection and two signs of life, for as many as there can be.
+const MOST_POLLED: usize = 1024;
+
+/// Waits until one of `fds`, of which only the first 1024 count, is readable or at its end, at most `limit`; returns which are.
 pub fn poll(fds: &[BorrowedFd<'_>], limit: Duration) -> Vec<bool> {
-    let mut set: Vec<libc::pollfd> =
-        fds.iter().map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }).collect();
+    // On the stack: a thread of the library must be able to wait when memory is short.
+    if fds.len() <= FEW_POLLED { poll_in::<FEW_POLLED>(fds, limit) } else { poll_in::<MOST_POLLED>(fds, limit) }
+}
+
+fn poll_in<const N: usize>(fds: &[BorrowedFd<'_>], limit: Duration) -> Vec<bool> {
+    let mut set = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; N];
+    let set = &mut set[..fds.len().min(N)];
+    set.iter_mut().zip(fds).for_each(|(place, fd)| place.fd = fd.as_raw_fd());
     let ms = limit.as_millis().min(60_000);
     // Round up, so that a wait of half a millisecond is not a busy loop.
     let ms = i32::try_from(ms).unwrap_or(60_000) + i32::from(!limit.subsec_nanos().is_multiple_of(1_000_000));

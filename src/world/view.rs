@@ -11,7 +11,7 @@ use super::sys::Link;
 use super::wire::{Holder, Params};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_PEER_LOST, NMC_ERR_UNSUPPORTED};
-use crate::base::{id, log};
+use crate::base::{id, log, memory};
 use crate::cuda::{self, Device, DeviceTable, HostRegistration};
 use crate::layout::world::{Farewell, Words, words_bytes};
 use crate::mem::{Heap, HeapKind, Slab};
@@ -63,17 +63,22 @@ impl World {
             give_up.store(true, Ordering::Relaxed);
         };
         let join = |config| panics::catch(|| Self::join(config)).and_then(|joined| joined).map_err(fail).ok();
-        let joined: Vec<Option<Self>> = std::thread::scope(|scope| {
+        let n = configs.len();
+        let (mut worlds, mut joined): (Vec<Self>, Vec<Option<Self>>) =
+            (memory::with_capacity(n)?, memory::with_capacity(n)?);
+        std::thread::scope(|scope| -> Result<()> {
+            let mut threads = memory::with_capacity(n)?;
             let start = |config| {
                 let thread = std::thread::Builder::new().name("nmc-join".into());
                 thread.spawn_scoped(scope, move || join(config)).map_err(|e| fail(Error::os("starting a thread", &e)))
             };
-            let threads: Vec<_> = configs.into_iter().map(start).collect();
-            threads.into_iter().map(|thread| thread.ok().and_then(|t| t.join().unwrap_or_default())).collect()
-        });
+            threads.extend(configs.into_iter().map(start));
+            joined.extend(threads.into_iter().map(|thread| thread.ok().and_then(|t| t.join().unwrap_or_default())));
+            Ok(())
+        })?;
         let panicked = || Error::new(NMC_ERR_INTERNAL, "a joining thread panicked");
-        let worlds: Option<Vec<Self>> = joined.into_iter().collect();
-        worlds.ok_or_else(|| first_error.into_inner().unwrap_or_else(panicked))
+        worlds.extend(joined.into_iter().flatten());
+        if worlds.len() == n { Ok(worlds) } else { Err(first_error.into_inner().unwrap_or_else(panicked)) }
     }
 
     /// Makes all ranks of a world in this process, without socket or threads.
@@ -100,27 +105,21 @@ impl World {
             drain_ms: 0,
             lent: false,
         };
-        (0..config.world_size)
-            .map(|rank| {
-                let peers = heaps
-                    .iter()
-                    .zip(0u32..)
-                    .map(|(heap, peer)| {
-                        let heap = Some(Arc::clone(heap));
-                        Some(PeerView { generation: 1, holder: holder(peer), watch: None, heap })
-                    })
-                    .collect();
-                let shared = Shared::new(config, device.clone(), (rank, 1, world_id), None, Arc::clone(&words), peers)?;
-                Self::finish(shared, registration.clone(), None, None, None)
-            })
-            .collect()
+        memory::try_collect((0..config.world_size).map(|rank| {
+            let peers = memory::collect(heaps.iter().zip(0u32..).map(|(heap, peer)| {
+                let heap = Some(Arc::clone(heap));
+                Some(PeerView { generation: 1, holder: holder(peer), watch: None, heap })
+            }))?;
+            let shared = Shared::new(config, device.clone(), (rank, 1, world_id), None, Arc::clone(&words), peers)?;
+            Self::finish(shared, registration.clone(), None, None, None)
+        }))
     }
 
     fn assemble(config: &Config, device: Option<Arc<Device>>, joined: Joined) -> Result<Self> {
         let Joined { seat, socket, heap, peers, master } = joined;
         let (words, rank, generation) = (Arc::clone(&seat.words), seat.rank, seat.generation);
         let built = || -> Result<Self> {
-            let mut views: Vec<Option<PeerView>> = (0..config.world_size).map(|_| None).collect();
+            let mut views: Vec<Option<PeerView>> = memory::collect((0..config.world_size).map(|_| None))?;
             for (rank, slot) in peers {
                 let Some(place) = views.get_mut(rank as usize) else {
                     crate::bail!(NMC_ERR_PROTOCOL, "the master announced rank {rank} of {}", config.world_size);
@@ -333,30 +332,36 @@ impl World {
     }
 
     /// The world as text, for people.
-    #[must_use]
-    pub fn dump(&self) -> String {
+    pub fn dump(&self) -> Result<String> {
+        let mut text = memory::Text::default();
+        let written = self.describe(&mut text);
+        text.finish(written)
+    }
+
+    fn describe(&self, text: &mut memory::Text) -> std::fmt::Result {
         use std::fmt::Write as _;
         let p = self.params();
         let kind = if p.heap_kind == HeapKind::Cuda.code() { "cuda" } else { "host" };
         let master = if self.master_up() { "up" } else { "away" };
-        let mut text = format!(
-            "world {:016x}: rank {} of {}, {kind} heaps of {} bytes, {} words a rank, master {master}\n",
+        writeln!(
+            text,
+            "world {:016x}: rank {} of {}, {kind} heaps of {} bytes, {} words a rank, master {master}",
             self.world_id(),
             self.rank(),
             p.world_size,
             p.heap_bytes,
             p.words_per_rank
-        );
+        )?;
         for rank in 0..p.world_size {
             if let Ok(peer) = self.peer(rank) {
-                let _ = writeln!(
+                writeln!(
                     text,
                     "  rank {rank}: {:?}, process {}, generation {}, device rank {}, heap at {:#x}",
                     peer.state, peer.pid, peer.generation, peer.device_rank, peer.heap_base
-                );
+                )?;
             }
         }
-        text
+        Ok(())
     }
 }
 

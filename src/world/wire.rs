@@ -2,6 +2,7 @@
 //! Decoding trusts nothing: lengths, counts and codes are checked before they are used.
 
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::packet::{Cursor, Field, message_structs};
 use crate::base::status::{NMC_ERR_PROTOCOL, nmc_status_t};
 use crate::mem::heap::{HeapDesc, Route};
@@ -165,12 +166,18 @@ macro_rules! messages {
 
         impl Message {
             /// The packet of the message.
-            #[must_use]
-            pub fn encode(&self) -> Vec<u8> {
-                let mut to = Vec::with_capacity(512);
+            pub fn encode(&self) -> Result<Vec<u8>> {
+                // Room for the longest: putting the fields must not need more.
+                let mut to = memory::with_capacity(super::sys::MAX_PACKET)?;
                 MAGIC.put(&mut to);
                 match self { $(Message::$name(m) => { ($kind as u32).put(&mut to); m.put(&mut to); })* }
-                to
+                Ok(to)
+            }
+
+            /// What kind of message it is, for errors.
+            #[must_use]
+            pub fn name(&self) -> &'static str {
+                match self { $(Message::$name(_) => stringify!($name),)* }
             }
 
             /// The message in a packet.
@@ -293,14 +300,14 @@ mod tests {
     #[test]
     fn every_message_survives_the_wire() {
         for message in sample() {
-            assert_eq!(Message::decode(&message.encode()), Ok(message));
+            assert_eq!(Message::decode(&message.encode().expect("memory")), Ok(message));
         }
     }
 
     #[test]
     fn every_truncation_and_extension_is_refused() {
         for message in sample() {
-            let packet = message.encode();
+            let packet = message.encode().expect("memory");
             for cut in 0..packet.len() {
                 assert!(Message::decode(&packet[..cut]).is_err(), "{message:?} cut to {cut}");
             }
@@ -313,7 +320,7 @@ mod tests {
     #[test]
     fn flipped_bytes_never_panic() {
         for message in sample() {
-            let packet = message.encode();
+            let packet = message.encode().expect("memory");
             for at in 0..packet.len() {
                 for value in [0, 1, 0x7f, 0x80, 0xff] {
                     let mut bad = packet.clone();

@@ -36,7 +36,7 @@ impl Raw {
     }
 
     pub fn send(&self, message: &Message, fds: &[RawFd]) {
-        let bytes = message.encode();
+        let bytes = message.encode().expect("memory");
         let mut control = [0u64; 128];
         // SAFETY: the message refers to live buffers; the control buffer has room for the few descriptors.
         unsafe {

@@ -49,6 +49,7 @@ impl Master {
         let Some(client) = self.clients.iter().position(|c| *c == Client::Free) else {
             crate::bail!(NMC_ERR_LIMIT, "all {} places for clients are taken", self.clients.len());
         };
+        self.room_for_pins(1)?;
         self.clients[client] = Client::Attached;
         let number = u32::try_from(client).unwrap_or(0);
         if let Some(entry) = view.client(number) {
@@ -147,14 +148,19 @@ impl Master {
     /// Everything that a client is writing is given up, except plans with the epochs in `kept`. What it has published
     /// stays.
     pub fn end_plans(&mut self, view: &View<'_>, client: u32, kept: &[u64]) -> Result<()> {
-        let of_client = |index: &u32| {
-            view.object(*index).is_some_and(|header| {
+        let of_client = |index: u32| {
+            view.object(index).is_some_and(|header| {
                 header.writer.load(Relaxed) == client && !kept.contains(&object::epoch(header.control.load(Relaxed)))
             })
         };
         let now = now_ns();
-        let writing: Vec<u32> = self.lists.iter(WRITING).filter(of_client).collect();
-        for index in writing {
+        // What becomes of an object moves that one alone: the one after it is still in the list.
+        let mut next = self.lists.head(WRITING);
+        while let Some(index) = next {
+            next = self.lists.after(index);
+            if !of_client(index) {
+                continue;
+            }
             let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { continue };
             let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
             let epoch = object::epoch(header.control.load(Relaxed));
@@ -165,8 +171,12 @@ impl Master {
             }
             self.count_of(view, index);
         }
-        let late: Vec<u32> = self.lists.iter(QUARANTINE).filter(of_client).collect();
-        for index in late {
+        let mut next = self.lists.head(QUARANTINE);
+        while let Some(index) = next {
+            next = self.lists.after(index);
+            if !of_client(index) {
+                continue;
+            }
             self.leave_waiting(view, index);
             self.free_or_wait(view, index);
             self.count_of(view, index);
@@ -186,7 +196,7 @@ mod tests {
         let config = crate::store::Config { page_bytes: 4096, ..crate::store::Config::default() };
         let params = config.params(2, 16 * 4096).unwrap();
         let map = Map::create(&params, &Deadline::after(Duration::from_secs(60))).unwrap();
-        Master::new(Arc::new(map))
+        Master::new(Arc::new(map)).unwrap()
     }
 
     fn holder(rank_generation: u64) -> ClientInfo {

@@ -51,6 +51,17 @@ impl Master {
         }
     }
 
+    /// Kills these objects together, no more than `batch` has room for; gives how many.
+    pub(super) fn drop_all(&mut self, view: &View<'_>, objects: impl Iterator<Item = u32>) -> usize {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        batch.extend(objects);
+        self.drop_objects(view, &batch, false);
+        let n = batch.len();
+        self.batch = batch;
+        n
+    }
+
     /// A dead object whose writer is done is freed, or waits for its readers. `settle` was called after the kill.
     pub(super) fn free_or_wait(&mut self, view: &View<'_>, index: u32) {
         self.read_pins(view);
@@ -113,7 +124,7 @@ impl Master {
             failed = self.keys.free(run).err().or(failed);
         }
         if let Some(error) = failed {
-            self.news.push((log::ERROR, format!("store: giving back object {index}: {error}")));
+            self.tell(log::ERROR, || format!("store: giving back object {index}: {error}"));
         }
         if let Some(ns) = view.namespace(header.namespace.load(Relaxed) & 0xff) {
             ns.bytes_used.fetch_sub(paged_bytes(header), Relaxed);

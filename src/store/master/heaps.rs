@@ -33,8 +33,8 @@ impl Master {
             })
         };
         let mut lost = 0;
-        for from in (0..self.map.params().max_objects).step_by(BUDGET) {
-            let batch: Vec<u32> = (from..self.map.params().max_objects).take(BUDGET).filter(of_rank).collect();
+        for from in (0..self.map.params().max_objects).step_by(FLUSH as usize) {
+            let batch: Vec<u32> = (from..self.map.params().max_objects).take(FLUSH as usize).filter(of_rank).collect();
             lost += batch.len();
             self.drop_objects(view, &batch, false);
         }

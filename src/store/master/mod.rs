@@ -15,6 +15,7 @@ mod upkeep;
 use crate::alloc::runs::{Run, Runs};
 use crate::base::error::{Error, Result};
 use crate::base::log;
+use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::layout::MAX_RANKS;
@@ -22,6 +23,7 @@ use crate::layout::store::{
     FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_EXTENTS, MAX_KEY, MAX_NAMESPACE_NAME, MAX_NAMESPACES,
     ObjectHeader, PRIORITY_SHIFT, RETAIN_SHIFT, View, is_verifiable, key_units,
 };
+use crate::mem::limits::check_available;
 use crate::store::config::Policy;
 use crate::store::evict::{self, FREE, Facts, LIMBO, PRIORITIES, QUARANTINE, Queues, Retain, WRITING};
 use crate::store::hash::route_of;
@@ -53,6 +55,8 @@ const FLUSH: u32 = 512;
 const FLUSH_STEPS: u32 = 32;
 /// Steps of a flush when a call finds no room.
 const HURRIED_STEPS: u32 = 8;
+/// Lines for the log that one call may give rise to; the rest is left out.
+const MOST_NEWS: usize = 64;
 
 /// What a writer wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,9 +171,12 @@ pub struct Master {
     flush_left: u32,
     /// By namespace, the object at which the search for something to evict goes on.
     quota_at: Vec<Option<u32>>,
+    /// Headers that are pinned; has room for all pins of all clients.
     pinned: Vec<u32>,
     /// Candidates for eviction that were pinned, and their queues, during one choice.
     aside: Vec<(u32, ListId)>,
+    /// Objects that one call takes away together; has room for as many as it looks at.
+    batch: Vec<u32>,
     runs: Vec<Run>,
     /// Ranks whose counters in shared memory are behind, one bit each.
     uncounted: u64,
@@ -203,24 +210,29 @@ fn facts(view: &View<'_>, index: u32, now: u64) -> Facts {
 }
 
 impl Master {
-    fn empty(map: Arc<Map>) -> Self {
+    fn empty(map: Arc<Map>) -> Result<Self> {
         let p = *map.params();
+        // The allocator gives addresses for what there is no memory for, and the kernel ends who uses them.
+        let books = u64::from(p.max_objects) * Lists::NODE_BYTES + u64::from(p.key_units());
+        check_available(books + u64::from(p.pages()) * u64::from(p.world_size))?;
         let policy = Policy::from_code(p.policy).unwrap_or(Policy::Fifo);
-        let rank = |rank| Rank {
-            pages: Runs::new(p.pages()),
-            queues: Queues::new(rank, policy, p.max_objects),
-            ready: 0,
-            writing: 0,
-            quarantined: 0,
-            limbo: 0,
-            draining: false,
+        let rank = |rank| {
+            Ok(Rank {
+                pages: Runs::new(p.pages())?,
+                queues: Queues::new(rank, policy, p.max_objects)?,
+                ready: 0,
+                writing: 0,
+                quarantined: 0,
+                limbo: 0,
+                draining: false,
+            })
         };
-        Self {
-            ranks: (0..p.world_size).map(rank).collect(),
-            keys: Runs::new(p.key_units()),
-            lists: Lists::new(p.max_objects, evict::lists(p.world_size), FREE),
+        Ok(Self {
+            ranks: memory::try_collect((0..p.world_size).map(rank))?,
+            keys: Runs::new(p.key_units())?,
+            lists: Lists::new(p.max_objects, evict::lists(p.world_size), FREE)?,
             index: IndexWriter::new(),
-            clients: vec![Client::Free; p.max_clients as usize],
+            clients: memory::vec_of(p.max_clients as usize, Client::Free)?,
             next_epoch: 1,
             names: RandomState::new(),
             next_sweep: 0,
@@ -229,20 +241,36 @@ impl Master {
             quota_at: vec![None; MAX_NAMESPACES],
             pinned: Vec::new(),
             aside: Vec::new(),
-            runs: Vec::new(),
+            batch: memory::with_capacity(BUDGET.max(4 * FLUSH as usize))?,
+            runs: memory::with_capacity(MAX_EXTENTS)?,
             uncounted: 0,
             news: Vec::new(),
             map,
-        }
+        })
     }
 
     /// The master of a new store.
-    #[must_use]
-    pub fn new(map: Arc<Map>) -> Self {
-        let mut master = Self::empty(map);
+    pub fn new(map: Arc<Map>) -> Result<Self> {
+        let mut master = Self::empty(map)?;
         master.count_all();
         master.publish_counters();
-        master
+        Ok(master)
+    }
+
+    /// Room for the pins of all clients that are there and `more`: looking at pins must not fail later.
+    fn room_for_pins(&mut self, more: usize) -> Result<()> {
+        let clients = self.clients.iter().filter(|client| **client != Client::Free).count() + more;
+        let most = clients * self.map.params().pin_slots as usize;
+        self.pinned.clear();
+        memory::reserve(&mut self.pinned, most)?;
+        memory::reserve(&mut self.aside, most)
+    }
+
+    /// Notes a line for the log, if there is memory for it.
+    fn tell(&mut self, level: i32, line: impl FnOnce() -> String) {
+        if self.news.len() < MOST_NEWS {
+            self.news.push((level, line()));
+        }
     }
 
     /// Lines for the log that came up since the last call.

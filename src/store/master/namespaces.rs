@@ -74,9 +74,7 @@ impl Master {
                 object::is_live(header.control.load(Relaxed)) && namespace_word(view, word & 0xff) != word
             })
         };
-        let batch: Vec<u32> = (from..to).filter(over).collect();
-        self.drop_objects(view, &batch, false);
-        if !batch.is_empty() {
+        if self.drop_all(view, (from..to).filter(over)) > 0 {
             self.count_all();
         }
         self.flush_left -= to - from;
@@ -105,7 +103,8 @@ impl Master {
         // The objects of other namespaces may be many: the next call goes on where this one stops.
         let place = self.quota_at.get(namespace as usize).copied().flatten();
         let first = place.and_then(|index| queues.iter().position(|q| self.lists.list_of(index) == Some(*q)));
-        let (mut budget, mut victims, mut gained, mut next) = (BUDGET, Vec::new(), 0, None);
+        let (mut budget, mut victims, mut gained, mut next) = (BUDGET, std::mem::take(&mut self.batch), 0, None);
+        victims.clear();
         'walk: for step in 0..queues.len() + usize::from(first.is_some()) {
             let list = queues[(first.unwrap_or(0) + step) % queues.len()];
             let mut at = if step == 0 { place.filter(|_| first.is_some()) } else { None };
@@ -134,6 +133,7 @@ impl Master {
         for batch in victims.chunks(BATCH) {
             self.evict(view, batch);
         }
+        self.batch = victims;
         self.count_all();
         if over() == 0 {
             return Ok(());
@@ -160,7 +160,8 @@ mod tests {
         let config = Config { page_bytes: 4096, max_objects: Some(HEADERS), ..Config::default() };
         let params = config.params(1, 1 << 20).unwrap();
         let map = Arc::new(Map::create(&params, &Deadline::after(Duration::from_secs(60))).unwrap());
-        let mut master = Master::new(Arc::clone(&map));
+        let mut master = Master::new(Arc::clone(&map)).unwrap();
+        master.note_heaps([(1, 1)]);
         let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1 };
         let client = master.attach(&info).unwrap();
         let (a, b) = (master.namespace(b"a", None).unwrap(), master.namespace(b"b", None).unwrap());
@@ -169,7 +170,7 @@ mod tests {
         for i in 0..HEADERS * 9 / 10 {
             let key = i.to_le_bytes();
             let request = OpenRequest { key: &key, namespace: a, bytes: 0, rank: None, flags: 0, keep };
-            let plan = master.open(client, &request).unwrap();
+            let plan = master.open(client.number, &request).unwrap();
             map.view().publish(plan.index).unwrap().published.store(plan.epoch, Release);
         }
         master.look_at_all_writing(map.view(), now_ns(), usize::MAX);

@@ -41,12 +41,17 @@ impl Master {
 
     /// A picture of the heaps, for people.
     pub fn dump(&self, width: usize) -> Result<String> {
+        let mut text = memory::Text::default();
+        let written = self.draw(width, &mut text);
+        text.finish(written)
+    }
+
+    fn draw(&self, width: usize, text: &mut memory::Text) -> std::fmt::Result {
         use std::fmt::Write as _;
         let p = self.map.params();
-        let mut text = String::new();
         let (entries, tombstones) = self.index.load();
         let waiting = |list| self.lists.len(list);
-        let _ = writeln!(
+        writeln!(
             text,
             "store {:016x}: {} ranks, pages of {} bytes, {} of {} headers used, {entries} keys ({tombstones} tombstones), \
              {} being written, {} wait for readers, {} wait for writers",
@@ -58,10 +63,10 @@ impl Master {
             waiting(WRITING),
             waiting(LIMBO),
             waiting(QUARANTINE),
-        );
+        )?;
         for (rank, number) in self.ranks.iter().zip(0u32..) {
             let frag = rank.pages.fragmentation();
-            let _ = writeln!(
+            writeln!(
                 text,
                 "  rank {number}: {} of {} pages used, {} free runs, largest {} pages\n    [{}]",
                 rank.pages.used(),
@@ -69,9 +74,9 @@ impl Master {
                 frag.free_runs,
                 frag.largest_run,
                 rank.pages.map(width)
-            );
+            )?;
         }
-        Ok(text)
+        Ok(())
     }
 
     /// Bytes of this process that the master takes, as far as they grow with the store.

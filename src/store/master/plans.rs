@@ -192,10 +192,9 @@ impl Master {
                     && view.key_of(header).starts_with(prefix)
             })
         };
-        let batch: Vec<u32> = (from..to).filter(matches).collect();
-        self.drop_objects(view, &batch, false);
+        let removed = self.drop_all(view, (from..to).filter(matches));
         self.count_all();
-        Ok((u32::try_from(batch.len()).unwrap_or(u32::MAX), Some(to).filter(|to| *to < all)))
+        Ok((u32::try_from(removed).unwrap_or(u32::MAX), Some(to).filter(|to| *to < all)))
     }
 
     /// Changes how an object is kept.

@@ -6,7 +6,7 @@ impl Master {
     /// Takes over a store whose master died: everything is in the slabs. Clients that are entered there count as
     /// attached until they are known to be gone.
     pub fn take_over(map: Arc<Map>) -> Result<Self> {
-        let mut master = Self::empty(Arc::clone(&map));
+        let mut master = Self::empty(Arc::clone(&map))?;
         let view = map.view();
         let p = *map.params();
         for (client, number) in master.clients.iter_mut().zip(0u32..) {
@@ -14,7 +14,8 @@ impl Master {
                 *client = Client::Attached;
             }
         }
-        let mut pages: Vec<Vec<Run>> = vec![Vec::new(); p.world_size as usize];
+        master.room_for_pins(0)?;
+        let mut pages: Vec<Vec<Run>> = memory::vec_of(p.world_size as usize, Vec::new())?;
         let mut keys = Vec::new();
         let mut linked: Vec<(u64, u32)> = Vec::new();
         let mut last_epoch = 0;
@@ -35,9 +36,11 @@ impl Master {
             let Some(of_rank) = pages.get_mut(owner as usize) else { return Err(corrupt(index)) };
             for i in 0..n_extents {
                 let Some((first, count)) = view.extent(header, i) else { return Err(corrupt(index)) };
-                of_rank.push(Run { first, count });
+                memory::push(of_rank, Run { first, count })?;
             }
-            keys.extend(key_run(header));
+            if let Some(run) = key_run(header) {
+                memory::push(&mut keys, run)?;
+            }
             if let Some(ns) = view.namespace(header.namespace.load(Relaxed) & 0xff) {
                 ns.bytes_used.fetch_add(paged_bytes(header), Relaxed);
                 ns.objects.fetch_add(1, Relaxed);
@@ -59,7 +62,7 @@ impl Master {
             }
             master.lists.move_to(index, list);
             if list == WRITING && header.flags.load(Relaxed) & FLAG_HIDDEN == 0 {
-                linked.push((header.key_hash.load(Relaxed), index));
+                memory::push(&mut linked, (header.key_hash.load(Relaxed), index))?;
             }
         }
         for (rank, used) in master.ranks.iter_mut().zip(&mut pages) {
@@ -69,8 +72,9 @@ impl Master {
         master.next_epoch = view.header().next_epoch.load(Relaxed).max(last_epoch + 1);
         // Oldest first, so that eviction goes on in the same order.
         let epoch_of = |index: u32| view.object(index).map_or(0, |h| object::epoch(h.control.load(Relaxed)));
-        let mut order: Vec<u32> = master.lists.iter(WRITING).collect();
-        order.sort_by_key(|index| epoch_of(*index));
+        let mut order: Vec<u32> = memory::collect(master.lists.iter(WRITING))?;
+        // In place: a stable sort needs memory. Of equal epochs, which nobody makes, either may come first.
+        order.sort_unstable_by_key(|index| epoch_of(*index));
         for index in order {
             master.lists.move_to(index, WRITING);
         }

@@ -55,7 +55,7 @@ impl Master {
             self.drop_object(view, index, false);
             if let Some(counters) = view.rank(owner).filter(|_| self.lists.list_of(index) == Some(QUARANTINE)) {
                 counters.stuck_put_reclaimed.fetch_add(1, Relaxed);
-                self.news.push((log::WARN, format!("store: the writer of object {index} on rank {owner} is late")));
+                self.tell(log::WARN, || format!("store: the writer of object {index} on rank {owner} is late"));
             }
             self.count(owner);
         } else {
