@@ -1,6 +1,9 @@
 //! Sets of places, one for every class of runs: a bit a place, and above these for 64 of each level a bit that says
 //! whether one of them is set, up to a single word. Pure; a look for the first one is a load a level.
 
+use crate::base::error::Result;
+use crate::base::memory;
+
 /// Levels for as many places as 2^32 units have.
 const LEVELS: usize = 5;
 
@@ -17,7 +20,7 @@ pub struct Places {
 
 impl Places {
     /// Empty sets of numbers below `limit`.
-    pub fn new(limit: usize, sets: usize) -> Self {
+    pub fn new(limit: usize, sets: usize) -> Result<Self> {
         let mut sizes = Vec::new();
         let mut size = limit.max(1);
         while sizes.last() != Some(&1) {
@@ -30,7 +33,7 @@ impl Places {
             at[level] = stride;
             stride += size;
         }
-        Self { words: vec![0; stride * sets], stride, at, depth: sizes.len() }
+        Ok(Self { words: memory::zeroed(stride * sets)?, stride, at, depth: sizes.len() })
     }
 
     /// Bytes of memory that they take.
@@ -101,7 +104,7 @@ mod tests {
     #[test]
     fn sets_behave_like_ordered_sets() {
         for limit in [1, 63, 64, 65, 4096, 4097, 300_000] {
-            let mut sets = Places::new(limit, 3);
+            let mut sets = Places::new(limit, 3).expect("memory");
             let mut naive = vec![BTreeSet::new(); 3];
             let mut random = Random(limit as u64);
             for step in 0..3_000 {

@@ -8,9 +8,10 @@
 //! only of a run of 64 units or more the length is written down, where it begins and where it ends, which at most one run
 //! does in the same 64 units. So the books take less than a byte a unit, and those of a million fit the second-level cache.
 
-use super::bits::{all_clear, all_set, flip, words, zero_runs};
+use super::bits::{all_clear, all_set, flip, next, words};
 use super::places::Places;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::NMC_ERR_INTERNAL;
 use std::iter::successors;
 use std::ops::Range;
@@ -96,20 +97,25 @@ pub(super) fn not_in_use(run: Run, units: u32) -> Error {
     Error::new(NMC_ERR_INTERNAL, format!("a run of {count} units at {first} {why} {units} units; was it freed before?"))
 }
 
+/// Turns the bits past the last unit, in its word.
+fn turn_end(used_bits: &mut [u64], units: u32) {
+    let end = units as usize;
+    flip(used_bits, end..end.next_multiple_of(64));
+}
+
 impl Runs {
     /// All units free. The books are zero pages until they are used.
-    #[must_use]
-    pub fn new(units: u32) -> Self {
-        let mut runs = Self::without_free_runs(units);
+    pub fn new(units: u32) -> Result<Self> {
+        let mut runs = Self::without_free_runs(units)?;
         runs.link(Run { first: 0, count: units });
-        runs
+        Ok(runs)
     }
 
     /// The state in which exactly the runs of `used` are in use; sorts them. Runs that are empty, reach past the end or
     /// overlap are `NMC_ERR_CORRUPT`.
     pub fn with_used(units: u32, used: &mut [Run]) -> Result<Self> {
         used.sort_unstable();
-        let mut runs = Self::without_free_runs(units);
+        let mut runs = Self::without_free_runs(units)?;
         let mut end = 0;
         for run in used {
             let Run { first, count } = *run;
@@ -127,42 +133,43 @@ impl Runs {
         Ok(runs)
     }
 
-    fn without_free_runs(units: u32) -> Self {
-        Self::with_bits(units, 0, vec![0; units.div_ceil(PLACE) as usize])
+    fn without_free_runs(units: u32) -> Result<Self> {
+        Self::with_bits(units, 0, memory::zeroed(units.div_ceil(PLACE) as usize)?)
     }
 
     /// Knows no free runs yet; `used` of the bits are set.
-    fn with_bits(units: u32, used: u32, used_bits: Vec<u64>) -> Self {
+    fn with_bits(units: u32, used: u32, used_bits: Vec<u64>) -> Result<Self> {
         let places = used_bits.len();
         let mut runs = Self {
             units,
             used,
             free_runs: 0,
             filled: [0; CLASSES.div_ceil(64)],
-            places: Places::new(places, class_of(units) + 1),
+            places: Places::new(places, class_of(units) + 1)?,
             used_bits,
-            lengths: vec![Lengths::default(); places],
+            lengths: memory::vec_of(places, Lengths::default())?,
         };
-        runs.turn_end();
-        runs
+        turn_end(&mut runs.used_bits, units);
+        Ok(runs)
     }
 
-    /// Turns the bits past the last unit, in its word.
-    fn turn_end(&mut self) {
-        let end = self.units as usize;
-        flip(&mut self.used_bits, end..end.next_multiple_of(64));
-    }
-
-    /// The same units in use, but so many in all; those that come are free, those that go must be.
-    fn rebuild(&mut self, units: u32) {
-        self.turn_end();
-        let mut used_bits = std::mem::take(&mut self.used_bits);
-        used_bits.resize(units.div_ceil(PLACE) as usize, 0);
-        let free: Vec<Run> = zero_runs(&used_bits, units).collect();
-        *self = Self::with_bits(units, self.used, used_bits);
-        for run in free {
-            self.link(run);
+    /// The same units in use, but so many in all; those that come are free, those that go must be. If there is no memory
+    /// for it, nothing changed.
+    fn rebuild(&mut self, units: u32) -> Result<()> {
+        let words = units.div_ceil(PLACE) as usize;
+        let mut used_bits = memory::with_capacity(words.max(self.used_bits.len()))?;
+        used_bits.extend_from_slice(&self.used_bits);
+        turn_end(&mut used_bits, self.units);
+        used_bits.resize(words, 0);
+        let mut new = Self::with_bits(units, self.used, used_bits)?;
+        let mut end = 0;
+        while end < units {
+            let first = next(&new.used_bits, end, units, false);
+            end = next(&new.used_bits, first, units, true);
+            new.link(Run { first, count: end - first });
         }
+        *self = new;
+        Ok(())
     }
 
     /// One run of exactly `count` units; `None` if `count` is 0 or nothing fits. It finds a run whenever there is one
@@ -246,22 +253,20 @@ impl Runs {
     }
 
     /// Adds free units at the end; fewer than there are is no change.
-    pub fn grow(&mut self, units: u32) {
-        if units > self.units {
-            self.rebuild(units);
-        }
+    pub fn grow(&mut self, units: u32) -> Result<()> {
+        if units > self.units { self.rebuild(units) } else { Ok(()) }
     }
 
-    /// Takes the units from `units` on away, if all of them are free.
-    pub fn shrink(&mut self, units: u32) -> bool {
+    /// Takes the units from `units` on away, if all of them are free; false, and no change, if one is in use.
+    pub fn shrink(&mut self, units: u32) -> Result<bool> {
         if units >= self.units {
-            return units == self.units;
+            return Ok(units == self.units);
         }
         let can = all_clear(&self.used_bits, units as usize..self.units as usize);
         if can {
-            self.rebuild(units);
+            self.rebuild(units)?;
         }
-        can
+        Ok(can)
     }
 
     /// All units.
@@ -625,7 +630,7 @@ mod tests {
     /// Random calls, each compared with the model: the first promise that is not kept.
     fn run_against_the_model(units: u32, seed: u64, calls: u32, fault: Fault) -> std::result::Result<(), String> {
         let (mut units, most_units) = (units, units);
-        let mut subject = Subject { runs: Runs::new(units), fault };
+        let mut subject = Subject { runs: Runs::new(units).unwrap(), fault };
         let mut model = Model(vec![false; units as usize]);
         let mut live: Vec<Run> = Vec::new();
         let mut random = Random(seed);
@@ -662,9 +667,9 @@ mod tests {
                     let wanted = 1 + random.below(2 * most_units);
                     let free = model.0.iter().skip(wanted as usize).all(|used| !used);
                     if wanted > units {
-                        subject.runs.grow(wanted);
+                        subject.runs.grow(wanted).unwrap();
                     } else {
-                        promise!(subject.runs.shrink(wanted) == free, "shrinking to {wanted}, though not {free}");
+                        promise!(subject.runs.shrink(wanted) == Ok(free), "shrinking to {wanted}, though not {free}");
                     }
                     if wanted > units || free {
                         model.0.resize(wanted as usize, false);
@@ -832,29 +837,29 @@ mod tests {
 
     #[test]
     fn what_is_resized_knows_the_same_runs() {
-        let mut runs = Runs::new(200);
+        let mut runs = Runs::new(200).unwrap();
         let kept = [runs.allocate(30), runs.allocate(3), runs.allocate(100)].map(|run| run.unwrap());
         runs.free(kept[1]).unwrap();
-        runs.grow(5000);
+        runs.grow(5000).unwrap();
         assert_eq!(runs.fragmentation(), Fragmentation { free_units: 4870, free_runs: 2, largest_run: 4867 });
         assert_eq!(runs.allocate(3), Some(kept[1]));
-        assert!(!runs.shrink(132) && runs.shrink(133) && runs.free_units() == 0);
+        assert_eq!((runs.shrink(132), runs.shrink(133), runs.free_units()), (Ok(false), Ok(true), 0));
         assert!(runs.allocate(1).is_none() && runs.free(kept[2]).is_ok() && runs.allocate(100) == Some(kept[2]));
     }
 
     #[test]
     fn the_map_has_the_width_asked_for_or_a_character_a_unit() {
-        let mut runs = Runs::new(1000);
+        let mut runs = Runs::new(1000).unwrap();
         runs.allocate(350).unwrap();
         assert_eq!(runs.map(10), "###+......");
         assert_eq!(runs.map(1), "+");
         assert_eq!((runs.map(0).len(), runs.map(999).len(), runs.map(5000).len()), (0, 999, 1000));
-        assert_eq!(Runs::new(0).map(5), "");
+        assert_eq!(Runs::new(0).unwrap().map(5), "");
     }
 
     #[test]
     fn no_units_at_all_is_a_full_allocator() {
-        let mut runs = Runs::new(0);
+        let mut runs = Runs::new(0).unwrap();
         assert_eq!((runs.allocate(1), runs.fits_spread(1, 9), runs.free_units()), (None, false, 0));
         assert!(runs.free(Run { first: 0, count: 1 }).is_err());
         assert_eq!(runs.fragmentation(), Fragmentation { free_units: 0, free_runs: 0, largest_run: 0 });

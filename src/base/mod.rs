@@ -1,13 +1,13 @@
-//! What every layer may use: errors and status codes, logging, deadlines, random ids.
+//! What every layer may use: errors and status codes, logging, deadlines, random ids, memory that may be refused.
 
 pub mod deadline;
 pub mod error;
 pub mod id;
 pub mod log;
+pub mod memory;
 pub mod packet;
 pub mod point;
 pub mod status;
-#[cfg(feature = "crash-points")]
 mod sys;
 
 pub use deadline::Deadline;

@@ -280,7 +280,7 @@ pub unsafe extern "C" fn nmc_kv_append_batch(
 /// `NMC_ERR_STALE`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_commit(kv: *mut nmc_kv_t, id: u64, n_tokens: u64) -> nmc_status_t {
-    guard(|| with(kv, |kv| kv.cache.commit(id, clamp(n_tokens))))
+    guard(|| with(kv, |kv| kv.cache.commit(id, had(kv, id, n_tokens)?)))
 }
 
 /// Keeps the state that a sequence has now, in all groups of kind `NMC_KV_RECURRENT`, for later sequences that begin with the
@@ -294,9 +294,27 @@ pub extern "C" fn nmc_kv_keep_state(kv: *mut nmc_kv_t, id: u64) -> nmc_status_t 
     guard(|| with(kv, |kv| kv.cache.keep_state(id)))
 }
 
-/// A count of tokens, of which any that is too large is refused as well.
+/// A count of tokens, of which any that is too large means all.
 fn clamp(n_tokens: u64) -> u32 {
     u32::try_from(n_tokens).unwrap_or(u32::MAX)
+}
+
+/// A count of tokens that a sequence has; what no sequence has is refused with the count that was given.
+fn had(kv: &Kv, id: u64, n_tokens: u64) -> Result<u32> {
+    let Ok(count) = u32::try_from(n_tokens) else {
+        let tokens = kv.cache.info(id)?.tokens;
+        crate::bail!(NMC_ERR_INVALID_ARG, "sequence {id} has {tokens} tokens, not {n_tokens}");
+    };
+    Ok(count)
+}
+
+/// A count of tokens that a sequence may have, the same way.
+fn may_have(kv: &Kv, id: u64, n_tokens: u64) -> Result<u32> {
+    let Ok(count) = u32::try_from(n_tokens) else {
+        let limit = kv.cache.info(id)?.limit;
+        crate::bail!(NMC_ERR_LIMIT, "sequence {id} would have {n_tokens} tokens, its limit is {limit}");
+    };
+    Ok(count)
 }
 
 /// Gets blocks for `n_tokens` tokens in all, so that growing to there cannot fail. A contiguous sequence may move. Slots of
@@ -313,8 +331,8 @@ pub unsafe extern "C" fn nmc_kv_reserve(
 ) -> nmc_status_t {
     guard_status(|| {
         with(kv, |kv| match &kv.mapped {
-            None => finish(kv, kv.cache.reserve(id, clamp(n_tokens))?, room),
-            Some(mapped) => finish(kv, mapped.reserve(&kv.cache, id, clamp(n_tokens))?, room),
+            None => finish(kv, kv.cache.reserve(id, may_have(kv, id, n_tokens)?)?, room),
+            Some(mapped) => finish(kv, mapped.reserve(&kv.cache, id, may_have(kv, id, n_tokens)?)?, room),
         })
     })
 }
@@ -335,8 +353,8 @@ pub unsafe extern "C" fn nmc_kv_truncate(
 ) -> nmc_status_t {
     guard_status(|| {
         with(kv, |kv| match &kv.mapped {
-            None => finish(kv, kv.cache.truncate(id, clamp(n_tokens))?, room),
-            Some(mapped) => finish(kv, mapped.truncate(&kv.cache, id, clamp(n_tokens))?, room),
+            None => finish(kv, kv.cache.truncate(id, had(kv, id, n_tokens)?)?, room),
+            Some(mapped) => finish(kv, mapped.truncate(&kv.cache, id, had(kv, id, n_tokens)?)?, room),
         })
     })
 }
@@ -480,7 +498,7 @@ pub unsafe extern "C" fn nmc_kv_match(
             if tokens.is_none() && (hashes.is_none() || kv.cache.config().chain.needs_comparison()) && count > 0 {
                 crate::bail!(NMC_ERR_INVALID_ARG, "tokens are needed: there are no hashes, or tokens are compared");
             }
-            slot.write(u64::from(kv.cache.matching(tokens, hashes, salt)));
+            slot.write(u64::from(kv.cache.matching(tokens, hashes, salt)?));
             Ok(())
         })
     })
@@ -505,7 +523,7 @@ pub unsafe extern "C" fn nmc_kv_hash(
             let (tokens, salt, to) = unsafe {
                 (array(tokens, count, "tokens")?, bytes(salt, 1 << 20, "salt")?, array_out(hashes, full, "hashes")?)
             };
-            for (to, hash) in to.iter_mut().zip(kv.cache.hashes_of(tokens, salt)) {
+            for (to, hash) in to.iter_mut().zip(kv.cache.hashes_of(tokens, salt)?) {
                 *to = nmc_kv_hash_t { bytes: hash.0 };
             }
             Ok(())

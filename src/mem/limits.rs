@@ -21,6 +21,12 @@ pub fn check_file_size(bytes: u64) -> Result<()> {
 /// Fails with `NMC_ERR_NO_MEMORY` if `bytes` of shared memory can be seen not to fit.
 pub fn check_headroom(bytes: u64) -> Result<()> {
     check_file_size(bytes)?;
+    check_available(bytes)
+}
+
+/// Fails with `NMC_ERR_NO_MEMORY` if `bytes` of memory can be seen not to fit. An allocator gives addresses freely, and the
+/// kernel ends a process that then uses more than there is.
+pub fn check_available(bytes: u64) -> Result<()> {
     for group in memory_groups(Path::new("/"), &std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()) {
         if let Some(free) = group_headroom(&group)
             && bytes > free

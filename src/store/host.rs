@@ -125,7 +125,7 @@ impl Host {
         Self::make_way(&mut state, world_id, expected)?;
         if state.master.is_none() {
             let deadline = Deadline::after(Duration::from_secs(60));
-            state.master = Some(Master::new(Arc::new(Map::create(params, &deadline)?)));
+            state.master = Some(Master::new(Arc::new(Map::create(params, &deadline)?))?);
             state.world_id = world_id;
         }
         let Some(master) = state.master.as_mut() else { return Err(away()) };

@@ -196,21 +196,23 @@ fn facts(view: &View<'_>, index: u32, now: u64) -> Facts {
 }
 
 impl Master {
-    fn empty(map: Arc<Map>) -> Self {
+    fn empty(map: Arc<Map>) -> Result<Self> {
         let p = *map.params();
         let policy = Policy::from_code(p.policy).unwrap_or(Policy::Fifo);
-        let rank = |rank| Rank {
-            pages: Runs::new(p.pages()),
-            queues: Queues::new(rank, policy, p.max_objects),
-            ready: 0,
-            writing: 0,
-            quarantined: 0,
-            limbo: 0,
-            draining: false,
+        let rank = |rank| {
+            Ok(Rank {
+                pages: Runs::new(p.pages())?,
+                queues: Queues::new(rank, policy, p.max_objects),
+                ready: 0,
+                writing: 0,
+                quarantined: 0,
+                limbo: 0,
+                draining: false,
+            })
         };
-        Self {
-            ranks: (0..p.world_size).map(rank).collect(),
-            keys: Runs::new(p.key_units()),
+        Ok(Self {
+            ranks: (0..p.world_size).map(rank).collect::<Result<_>>()?,
+            keys: Runs::new(p.key_units())?,
             lists: Lists::new(p.max_objects, evict::lists(p.world_size), FREE),
             index: IndexWriter::new(),
             clients: vec![Client::Free; p.max_clients as usize],
@@ -225,16 +227,15 @@ impl Master {
             uncounted: 0,
             news: Vec::new(),
             map,
-        }
+        })
     }
 
     /// The master of a new store.
-    #[must_use]
-    pub fn new(map: Arc<Map>) -> Self {
-        let mut master = Self::empty(map);
+    pub fn new(map: Arc<Map>) -> Result<Self> {
+        let mut master = Self::empty(map)?;
         master.count_all();
         master.publish_counters();
-        master
+        Ok(master)
     }
 
     /// Lines for the log that came up since the last call.

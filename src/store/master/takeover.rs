@@ -6,7 +6,7 @@ impl Master {
     /// Takes over a store whose master died: everything is in the slabs. Clients that are entered there count as
     /// attached until they are known to be gone.
     pub fn take_over(map: Arc<Map>) -> Result<Self> {
-        let mut master = Self::empty(Arc::clone(&map));
+        let mut master = Self::empty(Arc::clone(&map))?;
         let view = map.view();
         let p = *map.params();
         for (client, number) in master.clients.iter_mut().zip(0u32..) {
