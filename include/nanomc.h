@@ -796,8 +796,9 @@ typedef struct nmc_ep_t nmc_ep_t;
  * All functions may be called from any thread at the same time, also while another thread destroys the cache; calls for
  * one sequence exclude each other. Threads that work on sequences of their own do not wait for each other, except where
  * blocks are shared. Where nothing else is said, nothing blocks, nothing calls CUDA, and all is graph-safe. Statuses that every function can return:
- * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; those that take a sequence also `NMC_ERR_NOT_FOUND`
- * (no such sequence is open) and `NMC_ERR_STALE` (its blocks were taken to make room: close it).
+ * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY` (for the books; the message says how
+ * much, and nothing changed); those that take a sequence also `NMC_ERR_NOT_FOUND` (no such sequence is open) and
+ * `NMC_ERR_STALE` (its blocks were taken to make room: close it).
  */
 typedef struct nmc_kv_t nmc_kv_t;
 
@@ -3808,7 +3809,7 @@ nmc_status_t nmc_blocks_free_scattered(struct nmc_blocks_t *blocks,
  * `nmc_blocks_allocate_scattered` do not stand in line: a program that wants the line to hold uses requests only.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (`count` is more than all blocks),
- * `NMC_ERR_INVALID_ARG` (`count` is 0), `NMC_ERR_LIMIT` (65,536 tickets are open).
+ * `NMC_ERR_INVALID_ARG` (`count` is 0), `NMC_ERR_LIMIT` (65,536 tickets are open), `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_blocks_request(struct nmc_blocks_t *blocks,
                                 uint32_t count,
@@ -3845,7 +3846,7 @@ nmc_status_t nmc_blocks_stats(struct nmc_blocks_t *blocks, struct nmc_blocks_sta
  * The state as text for people: counts that add up, and a map with a character a block, 64 in a line: `.` is free, `X` in
  * use. Text goes out as everywhere: `needed` receives the size with the NUL, and may be NULL.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored), `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_blocks_map(struct nmc_blocks_t *blocks,
                             char *buffer,
@@ -4373,8 +4374,9 @@ nmc_status_t nmc_kv_offload(struct nmc_kv_t *kv,
 /**
  * Begins to fetch, for a sequence that was just opened, the full blocks that follow those that it found in the cache, as
  * far as the store has them. `*tokens` receives how many tokens that are, and `*ticket` the ticket; both 0 if there are
- * none. Until it is over the sequence can be read and closed, all else is `NMC_ERR_BUSY`; then the blocks that came count
- * as computed, can be matched, and the engine computes the rest. A fetch that fails or is cancelled in the middle leaves
+ * none. Until the program was told that it is over (`nmc_kv_transfer_poll`, `nmc_kv_transfer_wait`) the sequence can be read and
+ * closed, all else is `NMC_ERR_BUSY`; then the blocks that came count as computed, can be matched, and the engine computes the
+ * rest. If it is closed before, the blocks that had come stay, and nothing else counts as computed. A fetch that fails or is cancelled in the middle leaves
  * the blocks that were complete, in order, and nothing of the others (see `computed` of `nmc_kv_seq_info`); with groups that
  * have blocks of their own it leaves nothing. With recurrent groups, fetch before you fork. `after`: what
  * must be over before the blocks are written; needed if the cache lies in device memory. `flags`:

@@ -22,7 +22,7 @@ use nanomc::kv::events::What;
 use nanomc::kv::evict::Kind;
 use nanomc::kv::hash::{Algo, BlockHash};
 use nanomc::kv::tables::{Format, Row};
-use nanomc::kv::types::{BlockCopy, Config, Open, SideConfig, SideKind, State, WhenFull};
+use nanomc::kv::types::{BlockCopy, Config, Open, Placement, SideConfig, SideKind, State, WhenFull};
 use nanomc::kv::{Cache, NONE};
 use std::collections::BTreeMap;
 
@@ -47,6 +47,9 @@ struct Known {
     slid: usize,
     /// Blocks were dropped by importance.
     has_holes: bool,
+    /// The cache knows all tokens, and has published all full blocks that are computed: when it is closed, they can be
+    /// matched.
+    published: bool,
 }
 
 impl Known {
@@ -92,6 +95,8 @@ struct Engine {
     refusals: u64,
     cuts: u64,
     uncut: u64,
+    /// Sequences of which all that they computed was found when they were closed.
+    closed: u64,
 }
 
 type Check = Result<(), String>;
@@ -126,6 +131,7 @@ impl Engine {
             refusals: 0,
             cuts: 0,
             uncut: 0,
+            closed: 0,
         }
     }
 
@@ -265,9 +271,9 @@ impl Engine {
     /// Reads the events; after a gap, the snapshot. Then the router knows exactly what is cached.
     fn follow_events(&mut self) -> Check {
         let snapshot = |(all, next): (Vec<(BlockHash, BlockHash)>, u64)| (all.into_iter().collect(), next);
-        let (events, next, lost) = self.cache.events(self.cursor, usize::MAX);
+        let (events, next, lost) = self.cache.events(self.cursor, usize::MAX).expect("memory");
         if lost > 0 {
-            (self.known_to_router, self.cursor) = snapshot(self.cache.snapshot());
+            (self.known_to_router, self.cursor) = snapshot(self.cache.snapshot().expect("memory"));
         } else {
             for event in &events {
                 match event.what {
@@ -281,7 +287,7 @@ impl Engine {
             }
             self.cursor = next;
         }
-        let (all, _): (BTreeMap<_, _>, _) = snapshot(self.cache.snapshot());
+        let (all, _): (BTreeMap<_, _>, _) = snapshot(self.cache.snapshot().expect("memory"));
         if all == self.known_to_router { Ok(()) } else { Err("events and snapshot tell different things".into()) }
     }
 
@@ -300,7 +306,8 @@ impl Engine {
         let other = self.random.below(3) as u32 * 1000;
         let tokens: Vec<u32> = (0..length).map(|at| if at < fork_at { kind * 100 + at } else { other + at }).collect();
         let hashes: Vec<BlockHash> = (0..tokens.len() / self.per_block()).map(|k| BlockHash([k as u8; 16])).collect();
-        let contiguous = self.sides.is_empty() && self.random.one_in(6);
+        let contiguous = self.sides.is_empty() && self.random.one_in(3);
+        let no_publish = self.random.one_in(10);
         let open = Open {
             n_tokens: length,
             tokens: Some(&tokens),
@@ -310,7 +317,7 @@ impl Engine {
             contiguous,
             priority: self.random.below(16) as u8,
             ttl_ms: self.random.below(3) as u32,
-            no_publish: self.random.one_in(10),
+            no_publish,
             name: None,
             ..Open::default()
         };
@@ -320,7 +327,8 @@ impl Engine {
                 tokens.truncate(opened.tokens as usize);
                 self.hits += u64::from(opened.hit_tokens);
                 let written = opened.hit_tokens as usize;
-                self.known.insert(id, Known { tokens, salt, written, slid: 0, has_holes: false });
+                let published = !no_publish;
+                self.known.insert(id, Known { tokens, salt, written, slid: 0, has_holes: false, published });
                 // Some are aborted before anything is computed.
                 if self.random.one_in(8) {
                     self.cache.close(id, true).expect("open");
@@ -334,6 +342,24 @@ impl Engine {
                 assert!(room.needed > 0);
             }
         }
+    }
+
+    /// A contiguous sequence that had to move publishes nothing more.
+    fn note_move(&mut self, id: u64) {
+        let info = self.cache.info(id).expect("open");
+        self.known.get_mut(&id).expect("known").published &= info.placement == Placement::Paged || info.copies == 0;
+    }
+
+    /// What a sequence computed can be matched when it has been closed, whoever published it first.
+    fn check_published(&mut self, known: &Known) -> Check {
+        let exact = self.fault == Fault::None && self.sides.is_empty() && self.cache.config().window == 0;
+        if !exact || !known.published || known.has_holes || !self.cache.config().prefix {
+            return Ok(());
+        }
+        let full = known.tokens.len() / self.per_block() * self.per_block();
+        let found = self.cache.matching(Some(&known.tokens), None, &[known.salt]).expect("memory") as usize;
+        self.closed += 1;
+        if found == full { Ok(()) } else { Err(format!("{found} of {full} tokens of a closed sequence are cached")) }
     }
 
     fn append(&mut self, id: u64) {
@@ -361,7 +387,9 @@ impl Engine {
         if window > 0 {
             known.slid = known.slid.max(first_seen(first as usize, window, size));
         }
+        known.published &= told.is_some();
         if matches!(grown, Ok(Ok(()))) {
+            self.note_move(id);
             self.copy(id);
             self.known.get_mut(&id).expect("known").tokens.extend(&tokens);
             self.write(id);
@@ -397,6 +425,10 @@ impl Engine {
                 let end = keep.div_ceil(size) as usize;
                 let seen = first_seen(keep as usize, window, size as usize);
                 let gone = window > 0 && keep < tokens && seen.min(end) < self.known[&id].slid.min(end);
+                // The tokens of a block in the index are kept where they are compared.
+                let kept = self.cache.config().chain.needs_comparison();
+                let published = u64::from(self.cache.info(id).expect("open").published);
+                let forgets = keep % size > 0 && keep / size < published && !kept;
                 let cut = self.cache.truncate(id, keep as u32);
                 // What a side still has depends on what else is cached.
                 let may_fail = !self.sides.is_empty() && keep > 0 && keep < tokens;
@@ -405,8 +437,10 @@ impl Engine {
                 self.uncut += u64::from(cut.is_err());
                 if matches!(cut, Ok(Ok(()))) {
                     self.cuts += u64::from(keep < tokens);
+                    self.note_move(id);
                     self.copy(id);
                     let known = self.known.get_mut(&id).expect("known");
+                    known.published &= !forgets;
                     known.slid = known.slid.min(end);
                     known.tokens.truncate(keep as usize);
                     known.written = known.written.min(keep as usize);
@@ -427,6 +461,7 @@ impl Engine {
                 let more = self.random.below(4 * self.per_block() as u64) as u32;
                 let tokens = self.known[&id].tokens.len() as u32 + more;
                 if matches!(self.cache.reserve(id, tokens), Ok(Ok(()))) {
+                    self.note_move(id);
                     self.copy(id);
                 }
             }
@@ -458,8 +493,11 @@ impl Engine {
             _ => {
                 let discard = self.random.one_in(4);
                 self.cache.close(id, discard).expect("open");
-                self.known.remove(&id);
+                let known = self.known.remove(&id).expect("known");
                 assert!(self.cache.close(id, false).is_err(), "a sequence is closed once");
+                if !discard {
+                    self.check_published(&known)?;
+                }
             }
         }
         Ok(())
@@ -491,7 +529,7 @@ impl Engine {
         for pin in self.pins.drain(..) {
             self.cache.unpin(pin).expect("pinned");
         }
-        self.cache.audit()?;
+        self.cache.audit().map_err(|error| error.to_string())?;
         let stats = self.cache.stats();
         assert_eq!(stats.used, 0, "nothing is held when nothing is open");
         self.cache.clear().expect("clear");
@@ -501,7 +539,7 @@ impl Engine {
             let stats = self.cache.side_stats(side as u32);
             assert_eq!(stats.free, stats.total, "nothing of side {side} is lost");
         }
-        self.cache.audit()
+        self.cache.audit().map_err(|error| error.to_string())
     }
 }
 
@@ -555,7 +593,7 @@ fn number(name: &str, default: usize) -> usize {
 #[test]
 fn every_sequence_reads_its_own_words() {
     let (seeds, steps) = (number("NMC_KV_SEEDS", 4), number("NMC_KV_STEPS", 1500));
-    let (mut hits, mut forks, mut refusals) = (0, 0, 0);
+    let (mut hits, mut forks, mut refusals, mut closed) = (0, 0, 0, 0);
     for (number, config) in variants().into_iter().enumerate() {
         for seed in 0..seeds {
             let mut engine = Engine::new(config.clone(), seed as u64 + 1, Fault::None);
@@ -565,10 +603,11 @@ fn every_sequence_reads_its_own_words() {
             hits += engine.hits;
             forks += engine.forks;
             refusals += engine.refusals;
+            closed += engine.closed;
         }
     }
-    println!("{hits} tokens hit, {forks} forks, {refusals} refusals");
-    assert!(hits > 0 && forks > 0 && refusals > 0, "the cases that matter were met");
+    println!("{hits} tokens hit, {forks} forks, {refusals} refusals, {closed} closed and found");
+    assert!(hits > 0 && forks > 0 && refusals > 0 && closed > 0, "the cases that matter were met");
 }
 
 #[test]
@@ -657,6 +696,121 @@ fn a_contiguous_sequence_is_shortened_to_the_longest_run() {
     cache.audit().unwrap();
     let refused = scattered(WhenFull::Reject).open(9, &open).unwrap();
     assert!(refused.is_err(), "control: 7 blocks are free, but not side by side");
+}
+
+/// Tokens of which the first `same` are those of every other prompt.
+fn prompt(same: u32, length: u32, kind: u32) -> Vec<u32> {
+    (0..length).map(|at| if at < same { at } else { 1000 * kind + at }).collect()
+}
+
+fn open_as<'a>(tokens: &'a [u32], contiguous: bool) -> Open<'a> {
+    let n_tokens = tokens.len() as u32;
+    Open { n_tokens, tokens: Some(tokens), max_hit: n_tokens - 1, contiguous, ..Open::default() }
+}
+
+#[test]
+fn a_sequence_publishes_what_follows_a_block_that_another_has_published() {
+    for (algo, contiguous) in [(Algo::Blake3, true), (Algo::Xxh3, true), (Algo::Blake3, false), (Algo::Xxh3, false)] {
+        let cache = Cache::new(config(32, 4, algo)).unwrap();
+        let matches = |tokens: &[u32]| cache.matching(Some(tokens), None, &[]).unwrap();
+        // Both have room before either has published.
+        let [first, second] = [prompt(8, 24, 1), prompt(8, 24, 2)];
+        cache.open(1, &open_as(&first, contiguous)).unwrap().unwrap();
+        cache.open(2, &open_as(&second, contiguous)).unwrap().unwrap();
+        cache.commit(1, 24).unwrap();
+        cache.commit(2, 8).unwrap();
+        assert_eq!((matches(&first), matches(&second)), (24, 8));
+        assert_eq!(cache.info(2).unwrap().published, 2);
+        // The next ones continue those of the other, in another call.
+        cache.commit(2, 24).unwrap();
+        cache.audit().unwrap();
+        assert_eq!((matches(&first), matches(&second)), (24, 24), "{algo:?}, contiguous: {contiguous}");
+        let stats = cache.stats();
+        // Contiguous ones keep the two that they computed twice.
+        let kept = if contiguous { 2 } else { 0 };
+        assert_eq!((stats.published, stats.used, stats.deduplicated), (10, 10 + kept, 2 - kept));
+        cache.close(1, false).unwrap();
+        cache.close(2, false).unwrap();
+        cache.audit().unwrap();
+        let stats = cache.stats();
+        assert_eq!((stats.idle, stats.free), (10, 22));
+        assert_eq!((matches(&first), matches(&second)), (24, 24));
+    }
+}
+
+#[test]
+fn a_router_is_told_the_names_of_what_follows_a_double() {
+    let cache = Cache::new(config(32, 4, Algo::Blake3)).unwrap();
+    let [first, second] = [prompt(4, 4, 1), prompt(4, 12, 2)];
+    cache.open(1, &open_as(&first, false)).unwrap().unwrap();
+    cache.open(2, &open_as(&second, true)).unwrap().unwrap();
+    cache.close(1, false).unwrap();
+    cache.close(2, false).unwrap();
+    let names = cache.hashes_of(&second, &[]).unwrap();
+    let (events, ..) = cache.events(0, 99).unwrap();
+    let told: Vec<_> = events.iter().map(|event| (event.what, event.hash, event.parent)).collect();
+    let none = BlockHash::default();
+    let expected = [(names[0], none), (names[1], names[0]), (names[2], names[1])];
+    assert_eq!(told, expected.map(|(hash, parent)| (What::Stored, hash, parent)));
+    assert_eq!(cache.matching(Some(&second), None, &[]).unwrap(), 12);
+}
+
+#[test]
+fn a_double_takes_the_place_of_a_block_that_left_the_index() {
+    for algo in [Algo::Blake3, Algo::Xxh3] {
+        let cache = Cache::new(config(12, 4, algo)).unwrap();
+        let matches = |tokens: &[u32]| cache.matching(Some(tokens), None, &[]).unwrap();
+        let [first, second] = [prompt(8, 8, 1), prompt(8, 16, 2)];
+        cache.open(1, &open_as(&first, false)).unwrap().unwrap();
+        cache.open(2, &open_as(&second, true)).unwrap().unwrap();
+        cache.close(1, false).unwrap();
+        cache.commit(2, 16).unwrap();
+        assert_eq!((matches(&second), cache.stats().idle, cache.stats().free), (16, 2, 6));
+        // All room is wanted: the two idle blocks go, though blocks of the second sequence continue them.
+        cache.open(3, &Open { n_tokens: 32, ..Open::default() }).unwrap().unwrap();
+        assert_eq!((matches(&second), cache.stats().published), (0, 0));
+        cache.audit().unwrap();
+        // Nothing is lost for that: it has blocks for all of these names.
+        let pinned = cache.pin(2, 12).unwrap();
+        assert_eq!((pinned.1, matches(&second), cache.stats().published), (12, 12, 3), "{algo:?}");
+        cache.audit().unwrap();
+        cache.append(2, 0, None, None).unwrap().unwrap();
+        cache.close(2, false).unwrap();
+        cache.audit().unwrap();
+        assert_eq!((matches(&second), cache.stats().idle), (16, 1), "{algo:?}");
+        cache.close(3, false).unwrap();
+        cache.unpin(pinned.0).unwrap();
+        cache.audit().unwrap();
+        assert_eq!((cache.stats().idle, cache.stats().free), (4, 8));
+    }
+}
+
+#[test]
+fn a_fork_goes_on_where_its_parent_has_doubles() {
+    for algo in [Algo::Blake3, Algo::Xxh3] {
+        let cache = Cache::new(config(32, 4, algo)).unwrap();
+        let shared = prompt(8, 8, 1);
+        cache.open(1, &open_as(&shared, false)).unwrap().unwrap();
+        cache.open(2, &open_as(&shared, true)).unwrap().unwrap();
+        cache.close(1, false).unwrap();
+        cache.commit(2, 8).unwrap();
+        cache.fork(2, 3).unwrap().unwrap();
+        for (id, kind) in [(2, 5), (3, 6)] {
+            let more = [kind; 4];
+            cache.append(id, 4, Some(&more), None).unwrap().unwrap();
+            cache.commit(id, 12).unwrap();
+            let all = [&shared[..], &more[..]].concat();
+            assert_eq!(cache.matching(Some(&all), None, &[]).unwrap(), 12, "{algo:?}, sequence {id}");
+        }
+        cache.audit().unwrap();
+        // A cut into a double is a cut into a block of its own, as far as it has that alone.
+        cache.truncate(2, 6).unwrap().unwrap();
+        cache.audit().unwrap();
+        cache.close(2, false).unwrap();
+        cache.close(3, false).unwrap();
+        cache.audit().unwrap();
+        assert_eq!((cache.stats().used, cache.stats().published), (0, 4));
+    }
 }
 
 #[test]

@@ -278,22 +278,22 @@ fn ask(link: &Link, way: Way) -> Result<u64> {
 }
 
 /// What may be done while the transfer stands at `step`.
-fn strike(node: &Node, store: &Store, number: u64, step: Step, way: Way, blow: Blow, tokens: &[u32]) -> Check {
-    let over = matches!(step, Step::Landed | Step::Released);
+fn strike(node: &Node, store: &Store, number: u64, step: Step, way: Way, blow: Blow) -> Check {
     match blow {
         Blow::Nothing | Blow::TheStepFails | Blow::Panics => {}
         Blow::HoldsOn => {
-            let _forgotten = node.cache.pin(ID, LENGTH).unwrap();
+            // By another sequence: one that is being fetched cannot be pinned.
+            let hit = node.open(99, &prompt(1));
+            let (_forgotten, pinned) = node.cache.pin(99, LENGTH).unwrap();
+            assert!(pinned == hit && hit > 0);
+            node.cache.close(99, true).unwrap();
         }
         Blow::Cancel => match node.link.cancel(number) {
             Err(error) if step != Step::Held => return Err(format!("cannot be cancelled: {error}")),
             _ => {}
         },
         Blow::Close | Blow::Abort => {
-            if way != Way::Out && over {
-                // An orderly close says that all was computed.
-                node.write(ID, tokens, node.cache.info(ID).unwrap().computed..LENGTH);
-            }
+            // Nobody was told the end of a fetch yet: an orderly close says nothing of what was not fetched.
             node.cache.close(ID, blow == Blow::Abort).map_err(|error| error.to_string())?;
         }
         Blow::ObjectsGo => {
@@ -301,22 +301,17 @@ fn strike(node: &Node, store: &Store, number: u64, step: Step, way: Way, blow: B
         }
         Blow::LinkCloses => node.link.close(),
         Blow::SequenceIsUsed => {
-            // At one step threads of the link work on, and it may be over.
-            let either = way != Way::Out && step == Step::Queued;
-            let busy = way != Way::Out && !over && !either;
+            let busy = way != Way::Out;
             let uses: [(&str, Result<()>); 4] = [
                 ("truncate", node.cache.truncate(ID, LENGTH).map(|_| ())),
                 ("commit", node.cache.commit(ID, 0)),
                 ("reserve", node.cache.reserve(ID, LENGTH + 1).map(|_| ())),
-                (
-                    "append",
-                    if busy || way == Way::Out { node.cache.append(ID, 1, None, None).map(|_| ()) } else { Ok(()) },
-                ),
+                ("append", node.cache.append(ID, 1, None, None).map(|_| ())),
             ];
             for (name, done) in uses {
                 match done {
                     Ok(()) if !busy => {}
-                    Err(error) if (busy || either) && error.status == NMC_ERR_BUSY => {}
+                    Err(error) if busy && error.status == NMC_ERR_BUSY => {}
                     other => return Err(format!("{name} was {other:?}")),
                 }
             }
@@ -330,7 +325,7 @@ fn strike(node: &Node, store: &Store, number: u64, step: Step, way: Way, blow: B
             }
         }
     }
-    node.cache.audit()
+    node.cache.audit().map_err(|error| error.to_string())
 }
 
 /// One transfer that stands at `step` while `blow` strikes, and all that must be true after it.
@@ -364,7 +359,7 @@ fn run(node: &mut Node, store: &Store, way: Way, step: Option<Step>, blow: Blow)
             Ok(number) => number,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Err("the step never came".into()),
         };
-        let struck = strike(node, store, number, step, way, blow, &tokens);
+        let struck = strike(node, store, number, step, way, blow);
         if blow == Blow::Panics {
             // The thread's end of the bell is gone, and it panics.
             drop(go);
@@ -408,7 +403,7 @@ fn run(node: &mut Node, store: &Store, way: Way, step: Option<Step>, blow: Blow)
 
 /// Nothing is held, and what is matched is right.
 fn is_clean(node: &Node, tokens: &[u32]) -> Check {
-    node.cache.audit()?;
+    node.cache.audit().map_err(|error| error.to_string())?;
     let stats = node.cache.stats();
     let sides: u64 = (0..2).map(|side| node.cache.side_stats(side).used).sum();
     if (stats.used + sides, stats.sequences) != (0, 0) {

@@ -71,6 +71,8 @@ struct Known {
     written: usize,
     /// Where each group's first layer begins.
     bases: Vec<u64>,
+    /// Not cut within a block that was in the index: when it is closed, all that it computed can be matched.
+    published: bool,
 }
 
 impl Known {
@@ -259,7 +261,8 @@ impl Engine {
                         self.hits += u64::from(opened.hit_tokens);
                         let tokens = tokens[..opened.tokens as usize].to_vec();
                         let bases = self.bases(id);
-                        self.known.insert(id, Known { tokens, written: opened.hit_tokens as usize, bases });
+                        let written = opened.hit_tokens as usize;
+                        self.known.insert(id, Known { tokens, written, bases, published: true });
                         self.compute(id);
                     }
                     Err(_) => self.refusals += 1,
@@ -295,11 +298,13 @@ impl Engine {
             7 | 8 => {
                 let known = self.known[&id].tokens.len();
                 let keep = self.random.below(known as u64 + 1) as u32;
+                let published = self.cache.info(id).unwrap().published;
                 match self.mapped.truncate(&self.cache, id, keep).unwrap() {
                     Ok(()) => {
                         let known = self.known.get_mut(&id).unwrap();
                         known.tokens.truncate(keep as usize);
                         known.written = known.tokens.len();
+                        known.published &= keep.is_multiple_of(PER_BLOCK) || keep / PER_BLOCK >= published;
                         self.copy(id);
                     }
                     Err(_) => self.refusals += 1,
@@ -321,14 +326,22 @@ impl Engine {
                 }
             }
             _ => {
-                self.mapped.close(&self.cache, id, self.random.one_in(4)).unwrap();
-                self.known.remove(&id);
+                let discard = self.random.one_in(4);
+                self.mapped.close(&self.cache, id, discard).unwrap();
+                let known = self.known.remove(&id).unwrap();
                 assert_eq!(self.mapped.close(&self.cache, id, false).unwrap_err().status, NMC_ERR_NOT_FOUND);
+                if !discard && known.published && self.cache.config().prefix {
+                    let full = known.tokens.len() as u32 / PER_BLOCK * PER_BLOCK;
+                    let found = self.cache.matching(Some(&known.tokens), None, &[]).unwrap();
+                    if found != full {
+                        return Err(format!("{found} of {full} tokens of closed sequence {id} are cached"));
+                    }
+                }
             }
         }
         self.forget_evicted();
-        self.cache.audit()?;
-        self.mapped.audit(&self.cache)?;
+        self.cache.audit().map_err(|error| error.to_string())?;
+        self.mapped.audit(&self.cache).map_err(|error| error.to_string())?;
         self.count()?;
         let all = self.random.one_in(8);
         let touched = |other: &&u64| all || **other == id || **other + 1 == self.next_id;
@@ -379,7 +392,7 @@ fn every_sequence_reads_its_own_words_in_every_layout() {
                 copies += engine.copies;
                 refusals += engine.refusals;
                 evicted += engine.evicted;
-                assert!(engine.mapped.mapped_pages() > 0);
+                assert!(engine.mapped.mapped_pages().unwrap() > 0);
                 drop(engine);
                 assert_eq!(mappings(), 0, "nothing stays mapped");
             }
@@ -404,6 +417,29 @@ fn an_engine_that_is_wrong_is_caught() {
 }
 
 #[test]
+fn virtual_sequences_publish_what_follows_a_block_that_another_has_published() {
+    let _alone = alone();
+    let cache = Cache::new(config(16, WhenFull::Reject, true)).unwrap();
+    let mapped = Mapped::new(&cache, &groups(Order::LayerMajor, Sides::Separate), LIMIT, None).unwrap();
+    let prompt = |kind: u32| -> Vec<u32> { (0..96).map(|at| if at < PER_BLOCK { at } else { kind + at }).collect() };
+    let [first, second] = [prompt(1000), prompt(2000)];
+    for (id, tokens) in [(1, &first), (2, &second)] {
+        let open = Open { n_tokens: 96, tokens: Some(tokens), max_hit: 95, ..Open::default() };
+        assert_eq!(mapped.open(&cache, id, &open).unwrap().unwrap().hit_tokens, 0);
+    }
+    let matches = |tokens: &[u32]| cache.matching(Some(tokens), None, &[]).unwrap();
+    mapped.close(&cache, 1, false).unwrap();
+    cache.commit(2, 64).unwrap();
+    assert_eq!((matches(&first), matches(&second)), (96, 64));
+    mapped.audit(&cache).unwrap();
+    mapped.close(&cache, 2, false).unwrap();
+    assert_eq!((matches(&first), matches(&second)), (96, 96));
+    let stats = cache.stats();
+    assert_eq!((stats.idle, stats.used), (5, 0), "the block that was computed twice is cached once");
+    cache.audit().unwrap();
+}
+
+#[test]
 fn growth_maps_pages_once_and_reuse_maps_none() {
     let _alone = alone();
     let groups = groups(Order::LayerMajor, Sides::Separate);
@@ -414,11 +450,11 @@ fn growth_maps_pages_once_and_reuse_maps_none() {
     assert_eq!(mapped.bytes(), 16 * planes * 4096);
     let open = |id, n_tokens| mapped.open(&cache, id, &Open { n_tokens, ..Open::default() }).unwrap();
     open(1, 0).unwrap();
-    assert_eq!(mapped.mapped_pages(), 0);
+    assert_eq!(mapped.mapped_pages().unwrap(), 0);
     assert_eq!(mapped.view(&cache, 1, 0, 0, Side::K).unwrap().view.shape[0], 0);
     for tokens in 1..=LIMIT {
         mapped.append(&cache, 1, 1, None, None).unwrap().unwrap();
-        assert_eq!(mapped.mapped_pages(), u64::from(tokens.div_ceil(PER_BLOCK)) * planes);
+        assert_eq!(mapped.mapped_pages().unwrap(), u64::from(tokens.div_ceil(PER_BLOCK)) * planes);
     }
     assert_eq!(mapped.append(&cache, 1, 1, None, None).unwrap_err().status, NMC_ERR_LIMIT);
     assert_eq!(cache.stats().used, 10);
@@ -426,13 +462,13 @@ fn growth_maps_pages_once_and_reuse_maps_none() {
 
     // What is cut off is free, and stays mapped where it is.
     mapped.truncate(&cache, 1, 33).unwrap().unwrap();
-    assert_eq!((cache.stats().used, mapped.mapped_pages()), (2, 10 * planes));
+    assert_eq!((cache.stats().used, mapped.mapped_pages().unwrap()), (2, 10 * planes));
     mapped.close(&cache, 1, false).unwrap();
     assert_eq!((cache.stats().used, cache.stats().free), (0, 16));
     let before = mappings();
     open(2, LIMIT).unwrap();
     assert_eq!(mapped.view(&cache, 2, 0, 0, Side::K).unwrap().view.offset, base, "the same addresses");
-    assert_eq!((mapped.mapped_pages(), mappings()), (10 * planes, before));
+    assert_eq!((mapped.mapped_pages().unwrap(), mappings()), (10 * planes, before));
 
     // Another sequence takes free blocks from where they are mapped, if there are no others.
     mapped.truncate(&cache, 2, 1).unwrap().unwrap();
@@ -448,11 +484,11 @@ fn growth_maps_pages_once_and_reuse_maps_none() {
 
     // A fork shares its full blocks.
     mapped.close(&cache, 3, false).unwrap();
-    let pages = mapped.mapped_pages();
+    let pages = mapped.mapped_pages().unwrap();
     mapped.append(&cache, 2, 3 * PER_BLOCK, None, None).unwrap().unwrap();
     mapped.fork(&cache, 2, 5).unwrap().unwrap();
     assert_eq!(cache.stats().used, 7);
-    assert_eq!(mapped.mapped_pages(), pages, "into the addresses of the closed one");
+    assert_eq!(mapped.mapped_pages().unwrap(), pages, "into the addresses of the closed one");
     assert_eq!(mapped.fork(&cache, 2, 5).unwrap_err().status, NMC_ERR_EXISTS);
     assert_eq!(mapped.fork(&cache, 9, 10).unwrap_err().status, NMC_ERR_NOT_FOUND);
     mapped.audit(&cache).unwrap();
@@ -556,10 +592,10 @@ fn when_there_are_too_many_mappings_those_of_closed_sequences_go() {
     cache.audit().unwrap();
 
     mapped.close(&cache, 3, false).unwrap();
-    let before = mapped.mapped_pages();
+    let before = mapped.mapped_pages().unwrap();
     mapped.append(&cache, 1, LIMIT - 5 * PER_BLOCK, None, None).unwrap().unwrap();
     // Its five blocks are mapped elsewhere now; the rest is what could not be unmapped when a fork failed.
-    assert!(mapped.mapped_pages() <= before);
+    assert!(mapped.mapped_pages().unwrap() <= before);
     mapped.audit(&cache).unwrap();
     cache.audit().unwrap();
     drop(mapped);

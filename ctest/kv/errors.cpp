@@ -265,8 +265,10 @@ void counts() {
   for (uint64_t many : {k31 - 4, k31, k31 + 1, uint64_t{1} << 32, k63, UINT64_MAX}) {
     GIVES(nmc_kv_append(e.kv, 1, nullptr, many, nullptr), NMC_ERR_LIMIT);
     GIVES(nmc_kv_append_scored(e.kv, 1, nullptr, many, 1, nullptr), NMC_ERR_LIMIT);
-    GIVES(nmc_kv_commit(e.kv, 1, many), NMC_ERR_INVALID_ARG);
-    GIVES(nmc_kv_truncate(e.kv, 1, many, nullptr), NMC_ERR_INVALID_ARG);
+    const std::string given = std::to_string(many);
+    FAILS(nmc_kv_commit(e.kv, 1, many), NMC_ERR_INVALID_ARG, ("not " + given).c_str());
+    FAILS(nmc_kv_truncate(e.kv, 1, many, nullptr), NMC_ERR_INVALID_ARG, ("not " + given).c_str());
+    if (many > k31) FAILS(nmc_kv_reserve(e.kv, 1, many, nullptr), NMC_ERR_LIMIT, (given + " tokens").c_str());
     GIVES(nmc_kv_reserve(e.kv, 1, many, nullptr), many <= k31 ? NMC_ERR_NO_SPACE : NMC_ERR_LIMIT);
     void* address = nullptr;
     GIVES(nmc_kv_token_address(e.kv, 1, many, 0, 0, NMC_KV_K, 0, &address), NMC_ERR_INVALID_ARG);

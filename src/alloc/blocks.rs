@@ -9,6 +9,7 @@ use super::bits::{all_clear, all_set, flip};
 use super::buddy::Buddy;
 use super::runs::{Fragmentation, Run, Runs};
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::NMC_ERR_INVALID_ARG;
 
 /// Most blocks: their numbers are positive in 32 bits.
@@ -64,13 +65,11 @@ impl Blocks {
     pub fn new(total: u32, strategy: Strategy) -> Result<Self> {
         check_total(total)?;
         let level = match strategy {
-            Strategy::SizeClass => Level::SizeClass(
-                Runs::new(total).unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<u64>())),
-            ),
-            Strategy::Buddy => Level::Buddy(Buddy::new(total)),
+            Strategy::SizeClass => Level::SizeClass(Runs::new(total)?),
+            Strategy::Buddy => Level::Buddy(Buddy::new(total)?),
         };
-        let singles = Vec::with_capacity(most_singles(total));
-        Ok(Self { total, used: 0, used_bits: vec![0; total.div_ceil(64) as usize], singles, level })
+        let singles = memory::with_capacity(most_singles(total))?;
+        Ok(Self { total, used: 0, used_bits: memory::zeroed(total.div_ceil(64) as usize)?, singles, level })
     }
 
     /// Fills `out` with any free blocks: all or, if there are not enough, none.
@@ -290,34 +289,37 @@ impl Blocks {
         self.singles.drain(..count);
     }
 
-    /// Adds free blocks at the end. A number that is lower, or above [`MAX_BLOCKS`], is `NMC_ERR_INVALID_ARG`.
+    /// Adds free blocks at the end. A number that is lower, or above [`MAX_BLOCKS`], is `NMC_ERR_INVALID_ARG`. If it fails,
+    /// nothing changed.
     pub fn grow(&mut self, total: u32) -> Result<()> {
         if total < self.total {
             crate::bail!(NMC_ERR_INVALID_ARG, "{total} blocks are fewer than the {} that there are", self.total);
         }
         check_total(total)?;
-        below!(&mut self.level, runs => runs.grow(total));
-        self.used_bits.resize(total.div_ceil(64) as usize, 0);
+        let words = total.div_ceil(64) as usize;
+        memory::reserve_to(&mut self.used_bits, words)?;
+        memory::reserve_to(&mut self.singles, most_singles(total))?;
+        below!(&mut self.level, runs => runs.grow(total))?;
+        self.used_bits.resize(words, 0);
         self.total = total;
-        self.singles.reserve_exact(most_singles(total) - self.singles.len());
         Ok(())
     }
 
     /// Takes the blocks from `total` on away, if all of them are free; false, and no change, if one is in use.
-    pub fn shrink(&mut self, total: u32) -> bool {
+    pub fn shrink(&mut self, total: u32) -> Result<bool> {
         if total >= self.total {
-            return total == self.total;
+            return Ok(total == self.total);
         }
         if !all_clear(&self.used_bits, total as usize..self.total as usize) {
-            return false;
+            return Ok(false);
         }
         self.settle();
-        if !below!(&mut self.level, runs => runs.shrink(total)) {
-            return false;
+        if !below!(&mut self.level, runs => runs.shrink(total))? {
+            return Ok(false);
         }
         self.used_bits.truncate(total.div_ceil(64) as usize);
         self.total = total;
-        true
+        Ok(true)
     }
 
     /// All blocks.
@@ -395,17 +397,18 @@ fn most_singles(total: u32) -> usize {
     most_singles_u32(total) as usize
 }
 
-/// Refuses numbers that cannot be, and those for whose books there is no memory.
+/// Refuses numbers that cannot be.
 fn check_total(total: u32) -> Result<()> {
     if total == 0 || total > MAX_BLOCKS {
         crate::bail!(NMC_ERR_INVALID_ARG, "{total} blocks: there must be 1 to {MAX_BLOCKS}");
     }
-    // Making a vector that does not fit would end the process; asking for the memory first does not.
-    let bytes = total as usize / 4 * 5;
-    if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
-        crate::bail!(NMC_ERR_NO_MEMORY, "the books of {total} blocks need {bytes} bytes, which there are not");
-    }
     Ok(())
+}
+
+/// Bytes that the books of so many blocks take, about.
+#[must_use]
+pub const fn book_bytes(total: u32) -> u64 {
+    total as u64 / 4 * 5
 }
 
 #[cfg(test)]
@@ -565,7 +568,7 @@ mod tests {
                     if wanted >= blocks.total() {
                         promise!(blocks.grow(wanted).is_ok(), "growing to {wanted}");
                     } else {
-                        promise!(blocks.shrink(wanted) == can, "shrinking to {wanted} is not {can}");
+                        promise!(blocks.shrink(wanted) == Ok(can), "shrinking to {wanted} is not {can}");
                     }
                     if can {
                         model.0.resize(wanted as usize, false);
@@ -672,7 +675,7 @@ mod tests {
                 assert_eq!(status, Some(NMC_ERR_INVALID_ARG), "{total}");
             }
             let mut blocks = Blocks::new(10, strategy).unwrap();
-            assert!(blocks.grow(9).is_err() && blocks.grow(MAX_BLOCKS + 1).is_err() && !blocks.shrink(11));
+            assert!(blocks.grow(9).is_err() && blocks.grow(MAX_BLOCKS + 1).is_err() && blocks.shrink(11) == Ok(false));
             assert_eq!((blocks.take_run(0), blocks.take_run(11), blocks.take_run(u32::MAX)), (None, None, None));
             assert!(blocks.take(&mut []) && !blocks.take(&mut [0; 11]) && blocks.give(&[]).is_ok());
             assert_eq!((blocks.used(), blocks.fragmentation()), (0, 0.0));

@@ -12,6 +12,7 @@
 use super::bits::{all_clear, all_set, flip, next, zero_runs};
 use super::runs::{Fragmentation, Run, not_in_use};
 use crate::base::error::Result;
+use crate::base::memory;
 
 /// Orders of blocks: up to 2^31 units.
 const ORDERS: usize = 32;
@@ -46,39 +47,35 @@ const fn order_for(count: u32) -> u32 {
     u32::BITS - (count - 1).leading_zeros()
 }
 
+/// Where the levels of each order lie, and how many words that are.
+fn orders_of(units: u32) -> ([Order; ORDERS], usize) {
+    let mut orders = [Order { blocks: 0, depth: 0, at: [0; LEVELS] }; ORDERS];
+    let mut words = 0u32;
+    for (order, set) in orders.iter_mut().enumerate() {
+        set.blocks = units >> order;
+        let mut bits = set.blocks;
+        while bits > 0 {
+            set.at[set.depth as usize] = words;
+            set.depth += 1;
+            words += bits.div_ceil(64);
+            bits = if bits > 64 { bits.div_ceil(64) } else { 0 };
+        }
+    }
+    (orders, words as usize)
+}
+
 impl Buddy {
     /// All units free.
-    #[must_use]
-    pub fn new(units: u32) -> Self {
-        let mut buddy = Self {
-            units,
-            used: 0,
-            free_runs: 0,
-            filled: 0,
-            orders: [Order { blocks: 0, depth: 0, at: [0; LEVELS] }; ORDERS],
-            sets: Vec::new(),
-            used_bits: vec![0; units.div_ceil(64) as usize],
-        };
-        buddy.rebuild();
-        buddy
+    pub fn new(units: u32) -> Result<Self> {
+        let (orders, words) = orders_of(units);
+        let (sets, used_bits) = (memory::zeroed(words)?, memory::zeroed(units.div_ceil(64) as usize)?);
+        let mut buddy = Self { units, used: 0, free_runs: 0, filled: 0, orders, sets, used_bits };
+        buddy.fill();
+        Ok(buddy)
     }
 
-    /// Makes the bitsets of all orders from the used-bits.
-    fn rebuild(&mut self) {
-        let mut words = 0u32;
-        for (order, set) in self.orders.iter_mut().enumerate() {
-            *set = Order { blocks: self.units >> order, depth: 0, at: [0; LEVELS] };
-            let mut bits = set.blocks;
-            while bits > 0 {
-                set.at[set.depth as usize] = words;
-                set.depth += 1;
-                words += bits.div_ceil(64);
-                bits = if bits > 64 { bits.div_ceil(64) } else { 0 };
-            }
-        }
-        self.sets.clear();
-        self.sets.shrink_to(words as usize);
-        self.sets.resize(words as usize, 0);
+    /// Finds the free blocks of all orders, in bitsets that are zero, from the used-bits.
+    fn fill(&mut self) {
         (self.filled, self.free_runs) = (0, 0);
         let used_bits = std::mem::take(&mut self.used_bits);
         for run in zero_runs(&used_bits, self.units) {
@@ -195,26 +192,30 @@ impl Buddy {
     }
 
     /// Adds free units at the end; fewer than there are is no change.
-    pub fn grow(&mut self, units: u32) {
-        if units > self.units {
-            self.units = units;
-            self.used_bits.resize(units.div_ceil(64) as usize, 0);
-            self.rebuild();
-        }
+    pub fn grow(&mut self, units: u32) -> Result<()> {
+        if units > self.units { self.rebuild(units) } else { Ok(()) }
     }
 
-    /// Takes the units from `units` on away, if all of them are free.
-    pub fn shrink(&mut self, units: u32) -> bool {
+    /// Takes the units from `units` on away, if all of them are free; false, and no change, if one is in use.
+    pub fn shrink(&mut self, units: u32) -> Result<bool> {
         if units >= self.units {
-            return units == self.units;
+            return Ok(units == self.units);
         }
-        if !all_clear(&self.used_bits, units as usize..self.units as usize) {
-            return false;
+        let can = all_clear(&self.used_bits, units as usize..self.units as usize);
+        if can {
+            self.rebuild(units)?;
         }
-        self.units = units;
-        self.used_bits.truncate(units.div_ceil(64) as usize);
-        self.rebuild();
-        true
+        Ok(can)
+    }
+
+    /// The same units in use, but so many in all. If there is no memory for it, nothing changed.
+    fn rebuild(&mut self, units: u32) -> Result<()> {
+        let (orders, words) = orders_of(units);
+        let sets = memory::zeroed(words)?;
+        memory::resize(&mut self.used_bits, units.div_ceil(64) as usize, 0)?;
+        (self.units, self.orders, self.sets) = (units, orders, sets);
+        self.fill();
+        Ok(())
     }
 
     /// All units.
@@ -450,7 +451,7 @@ mod tests {
 
     fn run_against_the_model(units: u32, seed: u64, calls: u32, fault: Fault) -> std::result::Result<(), String> {
         let (mut units, most_units) = (units, units);
-        let mut buddy = Buddy::new(units);
+        let mut buddy = Buddy::new(units).unwrap();
         let mut model = Model(vec![false; units as usize]);
         let mut live: Vec<Run> = Vec::new();
         let mut random = Random(seed);
@@ -501,9 +502,9 @@ mod tests {
                     let wanted = 1 + random.below(2 * most_units);
                     let can = model.0.iter().skip(wanted as usize).all(|used| !used);
                     if wanted > units {
-                        buddy.grow(wanted);
+                        buddy.grow(wanted).unwrap();
                     } else {
-                        promise!(buddy.shrink(wanted) == can, "shrinking to {wanted}, though not {can}");
+                        promise!(buddy.shrink(wanted) == Ok(can), "shrinking to {wanted}, though not {can}");
                     }
                     if wanted > units || can {
                         model.0.resize(wanted as usize, false);
@@ -556,7 +557,7 @@ mod tests {
 
     #[test]
     fn a_request_takes_no_more_than_it_asks_for() {
-        let mut buddy = Buddy::new(1000);
+        let mut buddy = Buddy::new(1000).unwrap();
         let run = buddy.allocate(33).unwrap();
         assert_eq!((run.count, buddy.used(), buddy.free_units()), (33, 33, 967));
         assert_eq!(buddy.fragmentation(), Fragmentation { free_units: 967, free_runs: 2, largest_run: 896 });
@@ -570,7 +571,7 @@ mod tests {
     fn the_orders_of_counts_are_the_next_power_of_two() {
         let orders = [1, 2, 3, 4, 5, 64, 65, 1 << 31, (1 << 31) + 1, u32::MAX].map(order_for);
         assert_eq!(orders, [0, 1, 2, 2, 3, 6, 7, 31, 32, 32]);
-        let mut buddy = Buddy::new(0);
+        let mut buddy = Buddy::new(0).unwrap();
         assert_eq!((buddy.allocate(1), buddy.allocate(u32::MAX), buddy.allocate_smallest(1)), (None, None, None));
     }
 
@@ -579,7 +580,7 @@ mod tests {
         // The books of 2^32 units take 1.6 GB, of which little is touched without the used-bits; a quarter is enough to
         // see five levels.
         let units = (1 << 28) + 77;
-        let mut buddy = Buddy::new(units);
+        let mut buddy = Buddy::new(units).unwrap();
         let run = buddy.allocate(1 << 28).unwrap();
         assert_eq!(buddy.allocate(78), None);
         assert!(buddy.extend(run, 77) && buddy.free_units() == 0);

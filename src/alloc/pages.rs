@@ -4,6 +4,7 @@
 
 use crate::bail;
 use crate::base::error::Result;
+use crate::base::memory;
 
 /// Number of a page in its pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,6 +52,14 @@ impl Pages {
         Self { holders: Vec::new(), idle: Vec::new(), bare: Vec::new(), fresh: 0, total, used: 0 }
     }
 
+    /// Makes room for one more page that is taken, so that it can be put back later.
+    fn make_room(&mut self) -> Result<()> {
+        let count = self.fresh as usize + 1;
+        memory::reserve(&mut self.holders, 1)?;
+        memory::reserve_to(&mut self.idle, count)?;
+        memory::reserve_to(&mut self.bare, count)
+    }
+
     /// Takes a page for one holder; one with memory if there is any.
     pub fn take(&mut self) -> Result<Taken> {
         if let Some(page) = self.idle.pop() {
@@ -65,6 +74,7 @@ impl Pages {
         let page = match self.bare.pop() {
             Some(page) => page,
             None if self.fresh < self.total => {
+                self.make_room()?;
                 self.fresh += 1;
                 self.holders.push(0);
                 self.fresh - 1
@@ -138,7 +148,7 @@ impl Pages {
 
 /// Takes `count` pages with `take`; if one cannot be had, gives those before it back with `release`.
 pub fn take_all(count: u32, take: impl Fn() -> Result<PageId>, release: impl Fn(PageId)) -> Result<Vec<PageId>> {
-    let mut taken = Vec::new();
+    let mut taken = memory::with_capacity(count as usize)?;
     for _ in 0..count {
         match take() {
             Ok(page) => taken.push(page),
@@ -160,9 +170,8 @@ pub struct Slots {
 
 impl Slots {
     /// `count` places with nothing mapped.
-    #[must_use]
-    pub fn new(count: u32) -> Self {
-        Self { pages: vec![None; count as usize], mapped: 0 }
+    pub fn new(count: u32) -> Result<Self> {
+        Ok(Self { pages: memory::vec_of(count as usize, None)?, mapped: 0 })
     }
 
     /// How many places there are.
@@ -285,7 +294,7 @@ mod tests {
 
     #[test]
     fn places_are_checked_and_runs_are_found() {
-        let mut slots = Slots::new(6);
+        let mut slots = Slots::new(6).unwrap();
         for index in [1, 2, 5] {
             slots.set(index, PageId(index));
         }

@@ -8,7 +8,7 @@
 //! only of a run of 64 units or more the length is written down, where it begins and where it ends, which at most one run
 //! does in the same 64 units. So the books take less than a byte a unit, and those of a million fit the second-level cache.
 
-use super::bits::{all_clear, all_set, flip, words, zero_runs};
+use super::bits::{all_clear, all_set, flip, next, words};
 use super::places::Places;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
@@ -97,6 +97,12 @@ pub(super) fn not_in_use(run: Run, units: u32) -> Error {
     Error::new(NMC_ERR_INTERNAL, format!("a run of {count} units at {first} {why} {units} units; was it freed before?"))
 }
 
+/// Turns the bits past the last unit, in its word.
+fn turn_end(used_bits: &mut [u64], units: u32) {
+    let end = units as usize;
+    flip(used_bits, end..end.next_multiple_of(64));
+}
+
 impl Runs {
     /// All units free. The books are zero pages until they are used.
     pub fn new(units: u32) -> Result<Self> {
@@ -143,27 +149,27 @@ impl Runs {
             used_bits,
             lengths: memory::vec_of(places, Lengths::default())?,
         };
-        runs.turn_end();
+        turn_end(&mut runs.used_bits, units);
         Ok(runs)
     }
 
-    /// Turns the bits past the last unit, in its word.
-    fn turn_end(&mut self) {
-        let end = self.units as usize;
-        flip(&mut self.used_bits, end..end.next_multiple_of(64));
-    }
-
-    /// The same units in use, but so many in all; those that come are free, those that go must be.
-    fn rebuild(&mut self, units: u32) {
-        self.turn_end();
-        let mut used_bits = std::mem::take(&mut self.used_bits);
-        used_bits.resize(units.div_ceil(PLACE) as usize, 0);
-        let free: Vec<Run> = zero_runs(&used_bits, units).collect();
-        *self = Self::with_bits(units, self.used, used_bits)
-            .unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<u64>()));
-        for run in free {
-            self.link(run);
+    /// The same units in use, but so many in all; those that come are free, those that go must be. If there is no memory
+    /// for it, nothing changed.
+    fn rebuild(&mut self, units: u32) -> Result<()> {
+        let words = units.div_ceil(PLACE) as usize;
+        let mut used_bits = memory::with_capacity(words.max(self.used_bits.len()))?;
+        used_bits.extend_from_slice(&self.used_bits);
+        turn_end(&mut used_bits, self.units);
+        used_bits.resize(words, 0);
+        let mut new = Self::with_bits(units, self.used, used_bits)?;
+        let mut end = 0;
+        while end < units {
+            let first = next(&new.used_bits, end, units, false);
+            end = next(&new.used_bits, first, units, true);
+            new.link(Run { first, count: end - first });
         }
+        *self = new;
+        Ok(())
     }
 
     /// One run of exactly `count` units; `None` if `count` is 0 or nothing fits. It finds a run whenever there is one
@@ -247,22 +253,20 @@ impl Runs {
     }
 
     /// Adds free units at the end; fewer than there are is no change.
-    pub fn grow(&mut self, units: u32) {
-        if units > self.units {
-            self.rebuild(units);
-        }
+    pub fn grow(&mut self, units: u32) -> Result<()> {
+        if units > self.units { self.rebuild(units) } else { Ok(()) }
     }
 
-    /// Takes the units from `units` on away, if all of them are free.
-    pub fn shrink(&mut self, units: u32) -> bool {
+    /// Takes the units from `units` on away, if all of them are free; false, and no change, if one is in use.
+    pub fn shrink(&mut self, units: u32) -> Result<bool> {
         if units >= self.units {
-            return units == self.units;
+            return Ok(units == self.units);
         }
         let can = all_clear(&self.used_bits, units as usize..self.units as usize);
         if can {
-            self.rebuild(units);
+            self.rebuild(units)?;
         }
-        can
+        Ok(can)
     }
 
     /// All units.
@@ -663,9 +667,9 @@ mod tests {
                     let wanted = 1 + random.below(2 * most_units);
                     let free = model.0.iter().skip(wanted as usize).all(|used| !used);
                     if wanted > units {
-                        subject.runs.grow(wanted);
+                        subject.runs.grow(wanted).unwrap();
                     } else {
-                        promise!(subject.runs.shrink(wanted) == free, "shrinking to {wanted}, though not {free}");
+                        promise!(subject.runs.shrink(wanted) == Ok(free), "shrinking to {wanted}, though not {free}");
                     }
                     if wanted > units || free {
                         model.0.resize(wanted as usize, false);
@@ -836,10 +840,10 @@ mod tests {
         let mut runs = Runs::new(200).unwrap();
         let kept = [runs.allocate(30), runs.allocate(3), runs.allocate(100)].map(|run| run.unwrap());
         runs.free(kept[1]).unwrap();
-        runs.grow(5000);
+        runs.grow(5000).unwrap();
         assert_eq!(runs.fragmentation(), Fragmentation { free_units: 4870, free_runs: 2, largest_run: 4867 });
         assert_eq!(runs.allocate(3), Some(kept[1]));
-        assert!(!runs.shrink(132) && runs.shrink(133) && runs.free_units() == 0);
+        assert_eq!((runs.shrink(132), runs.shrink(133), runs.free_units()), (Ok(false), Ok(true), 0));
         assert!(runs.allocate(1).is_none() && runs.free(kept[2]).is_ok() && runs.allocate(100) == Some(kept[2]));
     }
 

@@ -5,6 +5,7 @@
 use super::blocks::Blocks;
 use super::runs::Run;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND};
 use std::collections::{HashMap, VecDeque};
 
@@ -34,6 +35,9 @@ impl Tickets {
         if self.waiting.len() + self.ended.len() >= MAX_TICKETS {
             crate::bail!(NMC_ERR_LIMIT, "{MAX_TICKETS} requests are open; poll or cancel some");
         }
+        // Serving it later cannot fail for want of memory.
+        memory::reserve_queue(&mut self.waiting, 1)?;
+        memory::reserve_map(&mut self.ended, self.waiting.len() + 1)?;
         self.last += 1;
         self.waiting.push_back((self.last, count));
         self.serve(blocks);
@@ -166,7 +170,7 @@ mod tests {
         let held = blocks.take_run(5).unwrap();
         let large = tickets.request(&mut blocks, 8).unwrap();
         let small = tickets.request(&mut blocks, 1).unwrap();
-        assert!(blocks.shrink(7));
+        assert_eq!(blocks.shrink(7), Ok(true));
         tickets.serve(&mut blocks);
         assert_eq!((status(tickets.poll(large)), status(tickets.poll(large))), (NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND));
         assert!(tickets.poll(small).unwrap().is_some());

@@ -226,13 +226,14 @@ impl CudaRange {
                 u32::MAX
             );
         };
+        let slots = Slots::new(count)?;
         let mut base = 0;
         pages.device.with_current(|| {
             // SAFETY: the out-pointer is a local; the range is given back in `drop`.
             unsafe { call!(sys::cuMemAddressReserve(&raw mut base, bytes, pages.granularity, 0, 0)) }
                 .map_err(|e| e.context(format_args!("reserving {bytes} bytes of device addresses")))
         })?;
-        Ok(Self { pages, base, bytes, slots: Slots::new(count) })
+        Ok(Self { pages, base, bytes, slots })
     }
 
     /// First address on the device; stays the same for the range's lifetime.

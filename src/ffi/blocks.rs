@@ -5,13 +5,16 @@ use super::config::{self, Config as Versioned};
 use super::handle::{self, HasC, Object};
 use super::store::{array, array_out};
 use super::{guard, guard_status, out, put_struct, remember_untold, text};
-use crate::alloc::blocks::{Blocks, MAX_BLOCKS, Strategy, fragmentation};
-use crate::alloc::runs::Run;
+use crate::alloc::blocks::{Blocks, MAX_BLOCKS, Strategy, book_bytes, fragmentation};
+use crate::alloc::runs::{Fragmentation, Run};
 use crate::alloc::tickets::Tickets;
 use crate::base::error::{Error, Result};
+use crate::base::memory::{self, Text};
 use crate::base::status::{NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_IN_PROGRESS, NMC_OK, nmc_status_t};
+use crate::mem::limits::check_available;
 use parking_lot::Mutex;
 use std::ffi::c_char;
+use std::fmt::Write as _;
 
 /// The better strategy, which is `NMC_BLOCKS_SIZE_CLASS`.
 pub const NMC_BLOCKS_BEST: u32 = 0;
@@ -106,6 +109,9 @@ pub struct nmc_blocks_t {
     _opaque: [u8; 0],
 }
 
+/// Books of fewer bytes are not compared with the memory that there is.
+const LARGE_BOOKS: u64 = 64 << 20;
+
 /// The object behind the handle.
 struct Pool(Mutex<State>);
 
@@ -167,6 +173,15 @@ fn too_many(count: usize, state: &State) -> nmc_status_t {
     remember_untold(NMC_ERR_NO_SPACE, tell, [count as u64, state.blocks.free().into(), 0])
 }
 
+/// Fails if the machine can be seen not to have memory for the books.
+fn check_books(total: u32) -> Result<()> {
+    let bytes = book_bytes(total);
+    if bytes < LARGE_BOOKS {
+        return Ok(());
+    }
+    check_available(bytes).map_err(|error| error.context(format_args!("the books of {total} blocks")))
+}
+
 /// Makes an allocator with all blocks free and puts a handle into `*out_blocks`.
 ///
 /// Does not block. Thread-safe. Graph-safe. Destroyed with `nmc_blocks_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (the
@@ -191,6 +206,7 @@ pub unsafe extern "C" fn nmc_blocks_create(
         if config.reserved != [0; 4] {
             crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field of nmc_blocks_config_t is not zero");
         }
+        check_books(config.total_blocks)?;
         let blocks = Blocks::new(config.total_blocks, strategy).map_err(|error| error.context("total_blocks"))?;
         slot.write(handle::create(Pool(Mutex::new(State { blocks, tickets: Tickets::default() })))?);
         Ok(())
@@ -332,7 +348,7 @@ pub unsafe extern "C" fn nmc_blocks_free_scattered(
 /// `nmc_blocks_allocate_scattered` do not stand in line: a program that wants the line to hold uses requests only.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (`count` is more than all blocks),
-/// `NMC_ERR_INVALID_ARG` (`count` is 0), `NMC_ERR_LIMIT` (65,536 tickets are open).
+/// `NMC_ERR_INVALID_ARG` (`count` is 0), `NMC_ERR_LIMIT` (65,536 tickets are open), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_blocks_request(blocks: *mut nmc_blocks_t, count: u32, ticket: *mut u64) -> nmc_status_t {
     guard(|| {
@@ -412,7 +428,7 @@ pub unsafe extern "C" fn nmc_blocks_stats(blocks: *mut nmc_blocks_t, stats: *mut
 /// The state as text for people: counts that add up, and a map with a character a block, 64 in a line: `.` is free, `X` in
 /// use. Text goes out as everywhere: `needed` receives the size with the NUL, and may be NULL.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_blocks_map(
     blocks: *mut nmc_blocks_t,
@@ -423,25 +439,27 @@ pub unsafe extern "C" fn nmc_blocks_map(
     guard(|| {
         let (used, total, words, scatter) = with(blocks, |state| {
             let scatter = state.blocks.scatter();
-            Ok((state.blocks.used(), state.blocks.total(), state.blocks.map().to_vec(), scatter))
+            Ok((state.blocks.used(), state.blocks.total(), memory::copy(state.blocks.map())?, scatter))
         })?;
-        text::copy_out(&picture(used, total, &words, scatter), buffer, capacity, needed)
+        let mut text = Text::default();
+        let written = picture(&mut text, used, total, &words, scatter);
+        text::copy_out(&text.finish(written)?, buffer, capacity, needed)
     })
 }
 
-fn picture(used: u32, total: u32, words: &[u64], scatter: crate::alloc::runs::Fragmentation) -> String {
-    let mut text = format!(
-        "Blocks: {total}, used {used}, free {}\nFree runs: {}, largest {}, fragmentation {:.2}\nMap (. free, X used):\n",
-        scatter.free_units,
-        scatter.free_runs,
-        scatter.largest_run,
-        fragmentation(scatter)
-    );
+fn picture(text: &mut Text, used: u32, total: u32, words: &[u64], scatter: Fragmentation) -> std::fmt::Result {
+    let Fragmentation { free_units, free_runs, largest_run } = scatter;
+    let fragmentation = fragmentation(scatter);
+    writeln!(text, "Blocks: {total}, used {used}, free {free_units}")?;
+    writeln!(text, "Free runs: {free_runs}, largest {largest_run}, fragmentation {fragmentation:.2}")?;
+    writeln!(text, "Map (. free, X used):")?;
     for (word, first) in words.iter().zip((0..total).step_by(64)) {
-        text.extend((0..64.min(total - first)).map(|bit| if word >> bit & 1 == 1 { 'X' } else { '.' }));
-        text.push('\n');
+        for bit in 0..64.min(total - first) {
+            text.write_char(if word >> bit & 1 == 1 { 'X' } else { '.' })?;
+        }
+        text.write_char('\n')?;
     }
-    text
+    Ok(())
 }
 
 /// Changes the number of blocks to `total_blocks`, 1 to 2^31 - 1. New blocks are free and have the next numbers; blocks that go away are
@@ -457,8 +475,9 @@ pub extern "C" fn nmc_blocks_resize(blocks: *mut nmc_blocks_t, total_blocks: u32
         }
         with(blocks, |state| {
             if total_blocks >= state.blocks.total() {
+                check_books(total_blocks - state.blocks.total())?;
                 state.blocks.grow(total_blocks)?;
-            } else if !state.blocks.shrink(total_blocks) {
+            } else if !state.blocks.shrink(total_blocks)? {
                 let words = state.blocks.map().iter().enumerate();
                 let last =
                     words.rev().find_map(|(at, word)| Some(at * 64 + word.checked_ilog2()? as usize)).unwrap_or(0);

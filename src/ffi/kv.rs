@@ -7,6 +7,7 @@ use super::kv_types::*;
 use super::store::array;
 use super::{guard, out};
 use crate::base::error::Result;
+use crate::base::memory;
 use crate::base::status::nmc_status_t;
 use crate::kv::arena::{Arena, Group};
 use crate::kv::mapped::Mapped;
@@ -35,8 +36,9 @@ use std::sync::atomic::AtomicU64;
 /// All functions may be called from any thread at the same time, also while another thread destroys the cache; calls for
 /// one sequence exclude each other. Threads that work on sequences of their own do not wait for each other, except where
 /// blocks are shared. Where nothing else is said, nothing blocks, nothing calls CUDA, and all is graph-safe. Statuses that every function can return:
-/// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; those that take a sequence also `NMC_ERR_NOT_FOUND`
-/// (no such sequence is open) and `NMC_ERR_STALE` (its blocks were taken to make room: close it).
+/// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY` (for the books; the message says how
+/// much, and nothing changed); those that take a sequence also `NMC_ERR_NOT_FOUND` (no such sequence is open) and
+/// `NMC_ERR_STALE` (its blocks were taken to make room: close it).
 pub struct nmc_kv_t {
     _opaque: [u8; 0],
 }
@@ -160,18 +162,18 @@ fn place(groups: Vec<Given>, heap: Option<&Heap>) -> Result<(Option<Membership>,
             crate::bail!(NMC_ERR_INVALID_ARG, "group {number} has {has} bytes of memory and needs {needs}");
         }
     }
-    let mut bases: Vec<u64> = groups.iter().map(|given| given.group.memory as u64).collect();
+    let mut bases = memory::collect(groups.iter().map(|given| given.group.memory as u64))?;
     let mut member = None;
     if let Some(Heap { world, offset, bytes, offsets }) = heap {
         handle::with::<World, _>(*world, |world| {
             let start = world.ptr(world.rank(), *offset, *bytes)?;
-            bases = offsets.iter().map(|at| start + (at - offset)).collect();
+            bases = memory::collect(offsets.iter().map(|at| start + (at - offset)))?;
             member = Some(world.membership("KV cache")?);
             Ok(())
         })?;
     }
     let group = |(Given { geometry, side, .. }, base): (Given, u64)| Group { geometry, base, side };
-    Ok((member, Arena::new(groups.into_iter().zip(bases).map(group).collect())))
+    Ok((member, Arena::new(memory::collect(groups.into_iter().zip(bases).map(group))?)))
 }
 
 /// Stores how many bytes the groups of a config with a `world` need from `heap_offset` on, of which the world may be NULL yet,

@@ -9,6 +9,7 @@ use super::store::array;
 use super::world::nmc_world_t;
 use crate::alloc::blocks::Strategy;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::kv::NONE;
 use crate::kv::evict::Kind as Evict;
 use crate::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Sides};
@@ -127,7 +128,7 @@ fn heap_of(c: &nmc_kv_config_t, groups: &[Given]) -> Result<Option<Heap>> {
             "heap_offset {offset} is not a multiple of {HEAP_ALIGN}, or there are no groups"
         );
     }
-    let (mut end, mut offsets) = (Some(c.heap_offset), Vec::new());
+    let (mut end, mut offsets) = (Some(c.heap_offset), memory::with_capacity(groups.len())?);
     for (number, Given { geometry, group, .. }) in groups.iter().enumerate() {
         if !group.memory.is_null() || group.memory_bytes != 0 {
             crate::bail!(
@@ -191,7 +192,7 @@ pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
     }
     // SAFETY: the C contract of `groups`.
     let given = unsafe { array(c.groups, c.n_groups as usize, "groups") }?;
-    let (mut groups, mut sides) = (Vec::new(), Vec::new());
+    let (mut groups, mut sides) = (memory::with_capacity(given.len())?, memory::with_capacity(given.len())?);
     for (number, group) in given.iter().enumerate() {
         let context = |error: Error| error.context(format!("group {number}"));
         let own = parse_side(group).map_err(context)?;

@@ -5,6 +5,7 @@ use super::kv::{Kv, nmc_kv_t, with};
 use super::kv_types::*;
 use super::store::array;
 use crate::base::error::Result;
+use crate::base::memory;
 use crate::base::status::nmc_status_t;
 use crate::kv::NONE;
 use crate::kv::arena::Group;
@@ -16,13 +17,15 @@ use std::ffi::c_void;
 fn groups_of<'a>(kv: &'a Kv, group: u32, call: &str) -> Result<(Vec<&'a Group>, &'a Memory)> {
     kv.paged(call, "blocks have no addresses there, only sequences do")?;
     let all = kv.arena.groups();
-    let chosen: Vec<(u32, &Group)> = match group {
-        NMC_KV_GROUPS_ALL => (0..).zip(all).filter(|(_, group)| group.side == NONE).collect(),
-        number => vec![(number, kv.arena.group(number)?)],
+    let one = if group == NMC_KV_GROUPS_ALL { None } else { Some(kv.arena.group(group)?) };
+    let chosen = || {
+        let number = |at: u32| one.map_or(at, |_| group);
+        let some = one.map_or(all, std::slice::from_ref);
+        (0..).map(number).zip(some).filter(move |(_, group)| one.is_some() || group.side == NONE)
     };
     let places = kv.places.get_or_try_init(|| Places::find(all))?;
-    let memory = places.common(chosen.iter().map(|(number, _)| *number))?;
-    Ok((chosen.into_iter().map(|(_, group)| group).collect(), memory))
+    let memory = places.common(chosen().map(|(number, _)| number))?;
+    Ok((memory::collect(chosen().map(|(_, group)| group))?, memory))
 }
 
 /// Copies `n` blocks of a group, or of all with `NMC_KV_GROUPS_ALL`, one after the other in this order into the `to_bytes`
@@ -109,7 +112,7 @@ pub unsafe extern "C" fn nmc_kv_copy_blocks(
         let copies = unsafe { array(copies, n, "copies") }?;
         let mut by_group: BTreeMap<u32, Vec<[i32; 2]>> = BTreeMap::new();
         for copy in copies {
-            by_group.entry(copy.group).or_default().push([copy.from, copy.to]);
+            memory::push(by_group.entry(copy.group).or_default(), [copy.from, copy.to])?;
         }
         with(kv, |kv| {
             if copies.is_empty() {
@@ -125,7 +128,7 @@ pub unsafe extern "C" fn nmc_kv_copy_blocks(
                 // A group that has the blocks of the cache is also one of all.
                 let is_one_of_all = *group != NMC_KV_GROUPS_ALL && groups.iter().all(|group| group.side == NONE);
                 let all = by_group.get(&NMC_KV_GROUPS_ALL).filter(|_| is_one_of_all).into_iter().flatten();
-                let together: Vec<[i32; 2]> = pairs.iter().chain(all).copied().collect();
+                let together = memory::collect(pairs.iter().chain(all).copied())?;
                 memory.check_copies(&groups, &together, stream)?;
             }
             for (group, pairs) in &by_group {

@@ -37,7 +37,7 @@ pub extern "C" fn nmc_kv_attach_store(kv: *mut nmc_kv_t, store: *mut nmc_store_t
             kv.link.get_or_try_init(|| {
                 is_first = true;
                 let share = store::with(store, |store| Ok(store.share()))?;
-                Link::new(std::sync::Arc::clone(&kv.cache), kv.arena.clone(), share)
+                Link::new(std::sync::Arc::clone(&kv.cache), kv.arena.copy()?, share)
             })?;
             if !is_first {
                 crate::bail!(NMC_ERR_EXISTS, "the cache has a store already");
@@ -121,8 +121,9 @@ pub unsafe extern "C" fn nmc_kv_offload(
 
 /// Begins to fetch, for a sequence that was just opened, the full blocks that follow those that it found in the cache, as
 /// far as the store has them. `*tokens` receives how many tokens that are, and `*ticket` the ticket; both 0 if there are
-/// none. Until it is over the sequence can be read and closed, all else is `NMC_ERR_BUSY`; then the blocks that came count
-/// as computed, can be matched, and the engine computes the rest. A fetch that fails or is cancelled in the middle leaves
+/// none. Until the program was told that it is over (`nmc_kv_transfer_poll`, `nmc_kv_transfer_wait`) the sequence can be read and
+/// closed, all else is `NMC_ERR_BUSY`; then the blocks that came count as computed, can be matched, and the engine computes the
+/// rest. If it is closed before, the blocks that had come stay, and nothing else counts as computed. A fetch that fails or is cancelled in the middle leaves
 /// the blocks that were complete, in order, and nothing of the others (see `computed` of `nmc_kv_seq_info`); with groups that
 /// have blocks of their own it leaves nothing. With recurrent groups, fetch before you fork. `after`: what
 /// must be over before the blocks are written; needed if the cache lies in device memory. `flags`:

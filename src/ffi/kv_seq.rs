@@ -486,7 +486,7 @@ pub unsafe extern "C" fn nmc_kv_match(
             if tokens.is_none() && (hashes.is_none() || kv.cache.config().chain.needs_comparison()) && count > 0 {
                 crate::bail!(NMC_ERR_INVALID_ARG, "tokens are needed: there are no hashes, or tokens are compared");
             }
-            slot.write(u64::from(kv.cache.matching(tokens, hashes, salt)));
+            slot.write(u64::from(kv.cache.matching(tokens, hashes, salt)?));
             Ok(())
         })
     })
@@ -511,7 +511,7 @@ pub unsafe extern "C" fn nmc_kv_hash(
             let (tokens, salt, to) = unsafe {
                 (array(tokens, count, "tokens")?, bytes(salt, 1 << 20, "salt")?, array_out(hashes, full, "hashes")?)
             };
-            for (to, hash) in to.iter_mut().zip(kv.cache.hashes_of(tokens, salt)) {
+            for (to, hash) in to.iter_mut().zip(kv.cache.hashes_of(tokens, salt)?) {
                 *to = nmc_kv_hash_t { bytes: hash.0 };
             }
             Ok(())

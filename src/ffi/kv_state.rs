@@ -4,12 +4,14 @@ use super::kv::{nmc_kv_t, with};
 use super::kv_types::*;
 use super::store::array_out;
 use super::{guard, optional_out, out, put_struct, text};
+use crate::base::memory::Text;
 use crate::base::status::nmc_status_t;
 use crate::kv::NONE;
 use crate::kv::events::What;
 use crate::kv::hash::BlockHash;
 use crate::kv::types::{Placement, SideStats, State, Stats};
 use std::ffi::c_char;
+use std::fmt::Write as _;
 
 /// Evicts every cached block that nobody holds; `evicted`, if not NULL, receives how many.
 ///
@@ -48,7 +50,7 @@ pub unsafe extern "C" fn nmc_kv_events(
         // SAFETY: the C contract: one number, and `capacity` events.
         let (cursor, to) = unsafe { (&mut array_out(cursor, 1, "cursor")?[0], array_out(events, capacity, "events")?) };
         with(kv, |kv| {
-            let (found, next, gone) = kv.cache.events(*cursor, capacity);
+            let (found, next, gone) = kv.cache.events(*cursor, capacity)?;
             for (to, event) in to.iter_mut().zip(&found) {
                 let kind = match event.what {
                     What::Stored => NMC_KV_EVENT_STORED,
@@ -90,7 +92,7 @@ pub unsafe extern "C" fn nmc_kv_snapshot(
         // SAFETY: the C contract of `events`.
         let to = unsafe { array_out(events, capacity, "events") }?;
         with(kv, |kv| {
-            let (all, next) = kv.cache.snapshot();
+            let (all, next) = kv.cache.snapshot()?;
             count.write(all.len());
             if all.len() > capacity {
                 crate::bail!(NMC_ERR_TOO_SMALL, "{} blocks are cached, there is room for {capacity}", all.len());
@@ -167,7 +169,7 @@ pub unsafe extern "C" fn nmc_kv_victims(
         // SAFETY: the C contract of `ids`.
         let to = unsafe { array_out(ids, capacity, "ids") }?;
         with(kv, |kv| {
-            let oldest = kv.cache.oldest(capacity, None);
+            let oldest = kv.cache.oldest(capacity, None)?;
             slot.write(oldest.len());
             to[..oldest.len()].copy_from_slice(&oldest);
             Ok(())
@@ -268,13 +270,11 @@ pub unsafe extern "C" fn nmc_kv_dump(
 ) -> nmc_status_t {
     guard(|| {
         let page = with(kv, |kv| {
-            Ok(match &kv.mapped {
-                None => kv.cache.dump(kv.arena.block_bytes()),
-                Some(mapped) => {
-                    let page = kv.cache.dump(mapped.block_bytes());
-                    format!("{page}Virtual memory:\n  Mapped: {} pages\n", mapped.mapped_pages())
-                }
-            })
+            let Some(mapped) = &kv.mapped else { return kv.cache.dump(kv.arena.block_bytes()) };
+            let (page, pages) = (kv.cache.dump(mapped.block_bytes())?, mapped.mapped_pages()?);
+            let mut text = Text::default();
+            let written = write!(text, "{page}Virtual memory:\n  Mapped: {pages} pages\n");
+            text.finish(written)
         })?;
         text::copy_out(&page, buffer, capacity, needed)
     })
@@ -290,7 +290,7 @@ pub unsafe extern "C" fn nmc_kv_map(
     capacity: usize,
     needed: *mut usize,
 ) -> nmc_status_t {
-    guard(|| text::copy_out(&with(kv, |kv| Ok(kv.cache.map()))?, buffer, capacity, needed))
+    guard(|| text::copy_out(&with(kv, |kv| kv.cache.map())?, buffer, capacity, needed))
 }
 
 /// Counts every block afresh, from all sequences, pins and free lists, and compares: proof that nothing is lost or owned
@@ -300,9 +300,9 @@ pub unsafe extern "C" fn nmc_kv_map(
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_audit(kv: *mut nmc_kv_t) -> nmc_status_t {
     guard(|| {
-        with(kv, |kv| match kv.cache.audit().and_then(|()| kv.mapped.as_ref().map_or(Ok(()), |m| m.audit(&kv.cache))) {
-            Ok(()) => Ok(()),
-            Err(what) => crate::bail!(NMC_ERR_INTERNAL, "the audit found: {what}"),
+        with(kv, |kv| {
+            kv.cache.audit()?;
+            kv.mapped.as_ref().map_or(Ok(()), |mapped| mapped.audit(&kv.cache))
         })
     })
 }

@@ -7,6 +7,7 @@ use super::store::array_out;
 use super::world_types::{NMC_HEAP_CUDA, NMC_HEAP_HOST};
 use super::{guard, out};
 use crate::base::error::Result;
+use crate::base::memory;
 use crate::base::status::nmc_status_t;
 use crate::cuda::Device;
 use crate::kv::Cache;
@@ -49,7 +50,7 @@ impl Wanted {
                 "group {number} has memory, which cannot be mapped anew; with NMC_KV_VIRTUAL the library owns it"
             );
         }
-        let geometries: Vec<Geometry> = groups.iter().map(|given| given.geometry).collect();
+        let geometries: Vec<Geometry> = memory::collect(groups.iter().map(|given| given.geometry))?;
         Mapped::new(cache, &geometries, self.limit, self.device()?.as_ref())
     }
 }
@@ -95,7 +96,7 @@ pub unsafe extern "C" fn nmc_kv_page_tokens(
             crate::bail!(NMC_ERR_INVALID_ARG, "pages are for NMC_KV_VIRTUAL, which is not among the flags");
         };
         let granularity = PagePool::granularity(wanted.device()?.as_ref())?;
-        let geometries: Vec<Geometry> = parsed.groups.iter().map(|given| given.geometry).collect();
+        let geometries: Vec<Geometry> = memory::collect(parsed.groups.iter().map(|given| given.geometry))?;
         // At most the granularity.
         slot.write(u32::try_from(mapped::page_tokens(&geometries, granularity)).unwrap_or(u32::MAX));
         Ok(())

@@ -7,6 +7,7 @@ use super::geometry::{Geometry, Side, View};
 use super::lists::NONE;
 use super::types::Placement;
 use crate::base::error::Result;
+use crate::base::memory;
 
 /// Layers with one layout.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +41,11 @@ impl Arena {
     #[must_use]
     pub const fn new(groups: Vec<Group>) -> Self {
         Self { groups }
+    }
+
+    /// The same groups again.
+    pub fn copy(&self) -> Result<Self> {
+        Ok(Self { groups: memory::copy(&self.groups)? })
     }
 
     /// Bytes that a block takes in all groups that share block numbers.

@@ -6,6 +6,15 @@ use super::lists::NONE;
 use super::parts::Part;
 use super::pool::Pool;
 use super::seq::Seq;
+use crate::base::error::{Error, Result};
+use crate::base::memory;
+use crate::base::status::NMC_ERR_INTERNAL;
+
+/// What is said of books that are not as they should be.
+#[cold]
+pub(super) fn wrong(what: String) -> Error {
+    Error::new(NMC_ERR_INTERNAL, format!("the audit found: {what}"))
+}
 
 /// The first thing that is wrong, if anything is. The caller holds every lock.
 pub fn check<'a>(
@@ -13,14 +22,14 @@ pub fn check<'a>(
     seqs: impl Iterator<Item = &'a Seq>,
     spares: impl Iterator<Item = &'a [u32]>,
     pins: impl Iterator<Item = &'a Hold>,
-) -> Result<(), String> {
+) -> Result<()> {
     let total = pool.blocks().total() as usize;
-    let mut holders = vec![0u32; total];
-    let mut private = vec![false; total];
-    let mut parts: Vec<Vec<u32>> = pool.sides.iter().map(|side| vec![0; side.total()]).collect();
+    let mut holders = memory::zeroed::<u32>(total)?;
+    let mut private = memory::vec_of(total, false)?;
+    let mut parts = memory::try_collect(pool.sides.iter().map(|side| memory::zeroed::<u32>(side.total())))?;
     let mut own = |block: u32, whose: &str| match private.get_mut(block as usize) {
-        None => Err(format!("block {block} of {whose} is not one of {total}")),
-        Some(taken) if *taken => Err(format!("block {block} of {whose} has another owner")),
+        None => Err(wrong(format!("block {block} of {whose} is not one of {total}"))),
+        Some(taken) if *taken => Err(wrong(format!("block {block} of {whose} has another owner"))),
         Some(taken) => {
             *taken = true;
             Ok(())
@@ -33,21 +42,22 @@ pub fn check<'a>(
         let own = seq.parts.iter().enumerate().flat_map(|(side, part)| part.held().map(move |block| (side, block)));
         for (side, block) in own.chain(seq.lent.iter().copied()) {
             let count = parts.get_mut(side).and_then(|side| side.get_mut(block as usize));
-            *count.ok_or_else(|| format!("sequence {} holds block {block} of side {side}", seq.id))? += 1;
+            *count.ok_or_else(|| wrong(format!("sequence {} holds block {block} of side {side}", seq.id)))? += 1;
         }
         if let Some(places) = seq.parts.iter().filter_map(Part::places).find(|places| *places != seq.blocks.len()) {
             let (id, blocks) = (seq.id, seq.blocks.len());
-            return Err(format!("sequence {id} has {blocks} blocks, and places for {places} in a side"));
+            return Err(wrong(format!("sequence {id} has {blocks} blocks, and places for {places} in a side")));
         }
         for block in seq.counted() {
-            *holders.get_mut(block as usize).ok_or_else(|| format!("sequence {} holds block {block}", seq.id))? += 1;
+            let count = holders.get_mut(block as usize);
+            *count.ok_or_else(|| wrong(format!("sequence {} holds block {block}", seq.id)))? += 1;
         }
-        // Behind a block that it dropped, what the sequence published may have left the index.
+        // Behind a block that it dropped, or has a double of, what the sequence published may have left the index.
         for (at, block) in
             seq.blocks[..seq.published as usize].iter().enumerate().take_while(|(_, block)| **block != NONE)
         {
-            if !pool.info(*block).is_published() {
-                return Err(format!("block {block} of sequence {} at {at} is not in the index", seq.id));
+            if !seq.doubles && !pool.info(*block).is_published() {
+                return Err(wrong(format!("block {block} of sequence {} at {at} is not in the index", seq.id)));
             }
         }
     }
@@ -67,19 +77,19 @@ pub fn check<'a>(
         let counted = holders[at] > 0 || pool.info(block).is_published();
         if counted && pool.info(block).refs != holders[at] {
             let refs = pool.info(block).refs;
-            return Err(format!("block {block} has {} holders, its count says {refs}", holders[at]));
+            return Err(wrong(format!("block {block} has {} holders, its count says {refs}", holders[at])));
         }
         let used = pool.is_used(block);
         free += u32::from(!used);
         match (counted, private[at], used) {
             (true, false, true) | (false, true, true) | (false, false, false) => {}
-            (true, true, _) => return Err(format!("block {block} is private and shared")),
-            (false, false, true) => return Err(format!("block {block} is lost: in use, but nobody has it")),
-            _ => return Err(format!("block {block} is free, but somebody has it")),
+            (true, true, _) => return Err(wrong(format!("block {block} is private and shared"))),
+            (false, false, true) => return Err(wrong(format!("block {block} is lost: in use, but nobody has it"))),
+            _ => return Err(wrong(format!("block {block} is free, but somebody has it"))),
         }
     }
     if free != pool.levels().free {
-        return Err(format!("{free} blocks are free, the count says {}", pool.levels().free));
+        return Err(wrong(format!("{free} blocks are free, the count says {}", pool.levels().free)));
     }
     pool.check()
 }

@@ -2,6 +2,7 @@
 //! a lane keeps a few free blocks, so threads that work on their own sequences share no lock until they share blocks.
 //! Locks are taken in the order lane, kept, pool; never two lanes at once, except by the audit, which takes them in order.
 
+use super::events::Events;
 use super::evict::Kind;
 use super::hands::Hands;
 use super::hash::BlockHash;
@@ -12,9 +13,12 @@ use super::lists::NONE;
 use super::pool::{Keep, Pool, Prefix};
 use super::room::Mover;
 use super::seq::Seq;
+use super::side::Side;
 use super::types::{Attempt, BlockCopy, Config, MAX_TOKENS, Open, Opened, Placement, SideKind, State, WhenFull};
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
+use crate::mem::limits::check_available;
 use crate::sync::ids::Ids;
 use crate::sync::lock::Mutex;
 use once_cell::sync::OnceCell;
@@ -26,6 +30,8 @@ use std::time::Instant;
 const SPARE_MAX: usize = 128;
 /// Uses in a lane after which uses in all lanes count as later.
 const ERA: u64 = 256;
+/// Books of fewer bytes are not compared with the memory that there is.
+const LARGE_BOOKS: u64 = 64 << 20;
 /// One tick of the clock for priorities, in milliseconds.
 const TICK_MS: u128 = 16;
 
@@ -80,6 +86,22 @@ pub(super) fn too_long(id: u64, tokens: u64, limit: u32) -> Error {
     Error::new(NMC_ERR_LIMIT, format!("sequence {id} would have {tokens} tokens, its limit is {limit}"))
 }
 
+/// Bytes that the books of so many blocks take, about.
+fn block_books(config: &Config, blocks: u32) -> u64 {
+    let compare = config.prefix && config.chain.needs_comparison();
+    Pool::book_bytes(blocks, config.eviction, config.tokens_per_block, compare, config.sides.len())
+}
+
+/// Fails if the machine can be seen not to have memory for books of so many bytes, before they are written.
+fn check_books(config: &Config, blocks: u32, bytes: u64) -> Result<()> {
+    if bytes < LARGE_BOOKS {
+        return Ok(());
+    }
+    let Config { max_sequences, events, .. } = config;
+    let what = format_args!("the books of {blocks} blocks, {max_sequences} sequences and {events} events");
+    check_available(bytes).map_err(|error| error.context(what))
+}
+
 impl Cache {
     /// A cache of empty blocks.
     pub fn new(config: Config) -> Result<Self> {
@@ -101,6 +123,9 @@ impl Cache {
             crate::bail!(NMC_ERR_INVALID_ARG, "max_sequences {} is not in 1..=16777216", config.max_sequences);
         }
         let compare = config.prefix && config.chain.needs_comparison();
+        let other = Events::book_bytes(config.events) + Ids::book_bytes(config.max_sequences);
+        let sides = config.sides.iter().map(Side::book_bytes).sum::<u64>();
+        check_books(&config, config.total_blocks, block_books(&config, config.total_blocks) + other + sides)?;
         let pool = Pool::new(
             config.total_blocks,
             config.strategy,
@@ -113,10 +138,11 @@ impl Cache {
         // Small pools have no spare blocks in lanes: there they would be missed.
         let spare_max = (config.total_blocks as usize / (LANES * 8)).min(SPARE_MAX);
         Ok(Self {
-            lanes: (0..LANES).map(|number| Aligned(Mutex::new(Lane { number, ..Lane::default() }))).collect(),
+            lanes: memory::vec_with(LANES, |number| Aligned(Mutex::new(Lane { number, ..Lane::default() })))?
+                .into_boxed_slice(),
             spare_max: if spare_max < 8 { 0 } else { spare_max },
             ids: Aligned(Mutex::new(())),
-            table: Ids::new(config.max_sequences),
+            table: Ids::new(config.max_sequences)?,
             names: Mutex::default(),
             pool: Aligned(Mutex::new(pool)),
             kept: Mutex::default(),
@@ -182,19 +208,29 @@ impl Cache {
     }
 
     /// The hashes of the full blocks of a prompt.
-    fn hashes(&self, root: BlockHash, tokens: &[u32]) -> Vec<BlockHash> {
+    fn hashes(&self, root: BlockHash, tokens: &[u32]) -> Result<Vec<BlockHash>> {
         let mut hashes = Vec::new();
-        self.hash_into(root, tokens, &mut hashes);
-        hashes
+        self.hash_into(root, tokens, &mut hashes)?;
+        Ok(hashes)
     }
 
-    fn hash_into(&self, root: BlockHash, tokens: &[u32], to: &mut Vec<BlockHash>) {
+    fn hash_into(&self, root: BlockHash, tokens: &[u32], to: &mut Vec<BlockHash>) -> Result<()> {
         let mut last = root;
         let full = tokens.chunks_exact(self.per_block() as usize);
+        memory::reserve(to, full.len())?;
         to.extend(full.map(|block| {
             last = self.config.chain.next(last, block);
             last
         }));
+        Ok(())
+    }
+
+    /// Makes sure that one more sequence can publish its first block whatever the others do.
+    fn reserve_roots(&self) -> Result<()> {
+        if self.config.prefix && self.config.chain.needs_comparison() {
+            self.pool.lock().reserve_roots(self.table.count() + 1)?;
+        }
+        Ok(())
     }
 
     /// Whether the salt matters beside the hashes: if tokens are known, more hashes may be made of them.
@@ -231,7 +267,7 @@ impl Cache {
     }
 
     /// The hashes of the full blocks of a prompt with this salt.
-    pub fn hashes_of(&self, tokens: &[u32], salt: &[u8]) -> Vec<BlockHash> {
+    pub fn hashes_of(&self, tokens: &[u32], salt: &[u8]) -> Result<Vec<BlockHash>> {
         self.hashes(self.config.chain.root(&[salt]), tokens)
     }
 
@@ -241,6 +277,7 @@ impl Cache {
         // Before anything is evicted for it; looked at again when it is entered.
         self.table.check_vacant(id)?;
         self.check_name(open.name)?;
+        self.reserve_roots()?;
         let prefix = self.config.prefix && !open.no_publish && (open.tokens.is_some() || open.hashes.is_some());
         let root = if prefix && self.needs_root(open.tokens) {
             self.config.chain.root(&[open.salt])
@@ -252,7 +289,7 @@ impl Cache {
             (false, _) => &[][..],
             (true, Some(given)) => given,
             (true, None) => {
-                own = self.hashes(root, open.tokens.unwrap_or_default());
+                own = self.hashes(root, open.tokens.unwrap_or_default())?;
                 &own
             }
         };
@@ -335,6 +372,9 @@ impl Cache {
         {
             return Err(name_taken(name));
         }
+        if let Some((names, _)) = &mut names {
+            memory::reserve_map(names, 1)?;
+        }
         {
             let _table = self.ids.lock();
             self.table.insert(id, slot)?;
@@ -355,24 +395,25 @@ impl Cache {
     }
 
     /// How many leading tokens of a prompt the cache has; holds nothing.
-    pub fn matching(&self, tokens: Option<&[u32]>, hashes: Option<&[BlockHash]>, salt: &[u8]) -> u32 {
+    pub fn matching(&self, tokens: Option<&[u32]>, hashes: Option<&[BlockHash]>, salt: &[u8]) -> Result<u32> {
         if !self.config.prefix {
-            return 0;
+            return Ok(0);
         }
         let root = if self.needs_root(tokens) { self.config.chain.root(&[salt]) } else { BlockHash::default() };
         let tokens = tokens.unwrap_or_default();
         let found = match hashes {
-            Some(hashes) => self.pool.lock().matching(Prefix { root, hashes, tokens }),
+            Some(hashes) => self.pool.lock().matching(Prefix { root, hashes, tokens })?,
             None => {
                 let mut own = std::mem::take(&mut *self.asked.lock());
                 own.clear();
-                self.hash_into(root, tokens, &mut own);
-                let found = self.pool.lock().matching(Prefix { root, hashes: &own, tokens });
+                let found = self
+                    .hash_into(root, tokens, &mut own)
+                    .and_then(|()| self.pool.lock().matching(Prefix { root, hashes: &own, tokens }));
                 *self.asked.lock() = own;
-                found
+                found?
             }
         };
-        u32::try_from(found).unwrap_or(0) * self.per_block()
+        Ok(u32::try_from(found).unwrap_or(0) * self.per_block())
     }
 
     /// Adds `count` tokens; what the sequence had before counts as computed now. A contiguous sequence that cannot grow
@@ -462,6 +503,7 @@ impl Cache {
             return Err(super::transfer::busy(parent));
         }
         self.table.check_vacant(child)?;
+        self.reserve_roots()?;
         let at = lane.vacancy()?;
         let mut new = std::mem::replace(&mut lane.seqs[at], Seq::new());
         new.reset();
@@ -531,8 +573,8 @@ impl Cache {
             let full = (seq.tokens / self.per_block()).min(seq.tokens.saturating_sub(1) / self.per_block());
             let end = full.saturating_sub(keep_recent) as usize;
             let score = |k: usize| seq.scores.get(k).copied().unwrap_or(0.0);
-            let mut middle: Vec<usize> = (keep_first as usize..end).filter(|k| seq.blocks[*k] != NONE).collect();
-            middle.sort_by(|a, b| score(*a).total_cmp(&score(*b)).then(a.cmp(b)));
+            let mut middle = memory::collect((keep_first as usize..end).filter(|k| seq.blocks[*k] != NONE))?;
+            middle.sort_unstable_by(|a, b| score(*a).total_cmp(&score(*b)).then(a.cmp(b)));
             middle.truncate(count as usize);
             let dropped = middle.len();
             for k in middle {
@@ -556,6 +598,8 @@ impl Cache {
         if total == 0 || total > i32::MAX.unsigned_abs() {
             crate::bail!(NMC_ERR_INVALID_ARG, "total_blocks {total} is not in 1..=2147483647");
         }
+        let more = total.saturating_sub(self.pool.lock().levels().total);
+        check_books(&self.config, total, block_books(&self.config, more))?;
         self.flush()?;
         if self.pool.lock().resize(total)? {
             return Ok(());

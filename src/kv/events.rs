@@ -2,6 +2,8 @@
 //! ring of fixed size: who reads too late is told how many events are gone, and takes a snapshot. The pool's lock guards it.
 
 use super::hash::BlockHash;
+use crate::base::error::Result;
+use crate::base::memory;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +40,14 @@ pub struct Events {
 
 impl Events {
     /// Keeps the last `capacity` events; none if it is 0.
-    pub fn new(capacity: u32) -> Self {
-        Self { ring: Vec::new(), capacity: capacity as usize, next: 0, muted: false }
+    pub fn new(capacity: u32) -> Result<Self> {
+        let capacity = capacity as usize;
+        Ok(Self { ring: memory::with_capacity(capacity)?, capacity, next: 0, muted: false })
+    }
+
+    /// Bytes of memory that so many events take.
+    pub const fn book_bytes(capacity: u32) -> u64 {
+        capacity as u64 * size_of::<Event>() as u64
     }
 
     /// Bytes of memory that it takes.
@@ -74,33 +82,30 @@ impl Events {
         self.muted = muted;
     }
 
-    /// Fills `out` with events from number `from` on. Returns how many, the number to go on with, and how many before the
-    /// first one are gone.
-    pub fn read(&self, from: u64, out: &mut Vec<Event>, most: usize) -> (u64, u64) {
+    /// Up to `most` events from number `from` on, the number to go on with, and how many before the first one are gone.
+    pub fn read(&self, from: u64, most: usize) -> Result<(Vec<Event>, u64, u64)> {
         let oldest = self.next - self.ring.len() as u64;
         let first = from.clamp(oldest, self.next);
         let end = self.next.min(first.saturating_add(most as u64));
-        for number in first..end {
-            #[allow(clippy::cast_possible_truncation, reason = "below the capacity")]
-            out.push(self.ring[(number % self.capacity as u64) as usize]);
-        }
-        (end, first.saturating_sub(from))
+        #[allow(clippy::cast_possible_truncation, reason = "below the capacity")]
+        let event = |number: u64| self.ring[(number % self.capacity as u64) as usize];
+        Ok((memory::collect((first..end).map(event))?, end, first.saturating_sub(from)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may")]
     use super::*;
 
     fn numbered(events: &Events, from: u64, most: usize) -> (Vec<u64>, u64, u64) {
-        let mut out = Vec::new();
-        let (next, lost) = events.read(from, &mut out, most);
+        let (out, next, lost) = events.read(from, most).unwrap();
         (out.iter().map(|event| event.number).collect(), next, lost)
     }
 
     #[test]
     fn a_reader_sees_every_event_once_or_is_told_how_many_are_gone() {
-        let mut events = Events::new(4);
+        let mut events = Events::new(4).unwrap();
         let hash = BlockHash::default();
         assert_eq!(numbered(&events, 0, 10), (vec![], 0, 0));
         for _ in 0..3 {
@@ -118,7 +123,7 @@ mod tests {
 
     #[test]
     fn without_room_nothing_is_kept() {
-        let mut events = Events::new(0);
+        let mut events = Events::new(0).unwrap();
         events.push(What::Stored, BlockHash::default(), BlockHash::default());
         assert_eq!(numbered(&events, 0, 10), (vec![], 0, 0));
     }

@@ -4,6 +4,8 @@
 
 use super::hash::BlockHash;
 use super::lists::{Info, LISTS, Lists, NONE};
+use crate::base::error::Result;
+use crate::base::memory;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -54,14 +56,26 @@ fn ghost(hash: BlockHash, places: usize) -> (usize, u32) {
 }
 
 impl Policy {
-    pub fn new(kind: Kind, blocks: u32) -> Self {
+    pub fn new(kind: Kind, blocks: u32) -> Result<Self> {
         let ghosts = if kind == Kind::S3Fifo { blocks as usize / 2 + 1 } else { 0 };
-        let expiry = if kind == Kind::Priority { blocks as usize } else { 0 };
-        let lapses = BinaryHeap::new();
-        Self { kind, lists: Lists::new(), ghosts: vec![0; ghosts], expiry: vec![0; expiry], lapses }
+        let (ghosts, expiry, lapses) = (memory::zeroed(ghosts)?, Vec::new(), BinaryHeap::new());
+        let mut policy = Self { kind, lists: Lists::new(), ghosts, expiry, lapses };
+        policy.reserve(blocks as usize)?;
+        policy.fit(blocks as usize);
+        Ok(policy)
     }
 
-    /// There are now so many blocks.
+    /// Gets memory for the books of so many blocks.
+    pub fn reserve(&mut self, blocks: usize) -> Result<()> {
+        if self.kind == Kind::Priority {
+            memory::reserve_to(&mut self.expiry, blocks)?;
+            let notes = (2 * blocks + 1).saturating_sub(self.lapses.len());
+            self.lapses.try_reserve(notes).map_err(|_| memory::refused::<(u32, u32)>(notes))?;
+        }
+        Ok(())
+    }
+
+    /// There are now so many blocks, for which there is memory.
     pub fn fit(&mut self, blocks: usize) {
         if self.kind == Kind::Priority {
             self.expiry.resize(blocks, 0);
@@ -82,7 +96,10 @@ impl Policy {
             let expiry = &self.expiry;
             self.lapses.retain(|Reverse((when, block))| expiry.get(*block as usize) == Some(when));
         }
-        self.lapses.push(Reverse((expiry, block)));
+        // There is room, unless notes count twice that count; without one a priority lasts.
+        if self.lapses.try_reserve(1).is_ok() {
+            self.lapses.push(Reverse((expiry, block)));
+        }
     }
 
     /// Whether all published blocks are listed, or only those that are idle.
@@ -264,7 +281,7 @@ mod tests {
     #[test]
     fn a_priority_lapses_also_behind_one_that_lasts() {
         let mut info = vec![Info::held_once(); 4];
-        let mut policy = Policy::new(Kind::Priority, 4);
+        let mut policy = Policy::new(Kind::Priority, 4).unwrap();
         // Block 0 lasts, block 1 lapses at 5, block 2 has the lowest priority but one and lasts, block 3 is raised in time.
         for (block, priority, expiry) in [(0, 9, 0), (1, 9, 5), (2, 1, 0), (3, 9, 5)] {
             info[block as usize].set_published(true);

@@ -1,5 +1,6 @@
 //! What a call does to a sequence while it has its lane: gets blocks, publishes, grows, cuts, forks, lets go. Each of
-//! these does all of it or nothing; for want of room it says how much there is.
+//! these does all of it or nothing; for want of room it says how much there is. So memory for lists is reserved before
+//! anything changes, and what only lets go needs none.
 
 use super::cache::{Cache, too_long};
 use super::hash::BlockHash;
@@ -12,6 +13,7 @@ use super::side::first_seen;
 use super::types::{Attempt, BlockCopy, Open, Opened, Placement, Room, WhenFull};
 use crate::alloc::runs::Run;
 use crate::base::error::Result;
+use crate::base::memory;
 use std::sync::atomic::Ordering;
 
 /// The cache, and the spare blocks of the lane that is locked.
@@ -25,6 +27,7 @@ impl Hands<'_> {
     #[inline]
     fn grab(&mut self, count: usize, out: &mut Vec<u32>) -> Result<Attempt<()>> {
         if let Some(kept) = self.spare.len().checked_sub(count) {
+            memory::reserve(out, count)?;
             out.extend(self.spare.drain(kept..));
             return Ok(Ok(()));
         }
@@ -36,10 +39,14 @@ impl Hands<'_> {
         let missing = count - self.spare.len();
         let mut kept = self.cache.kept.lock();
         let mut pool = self.cache.pool.lock();
-        if kept.count() > 0 {
-            // They are free, and go before anything that is cached.
-            let free = pool.levels().free as usize;
-            pool.give(&kept.reclaim(missing.saturating_sub(free)))?;
+        // More than all cannot be had.
+        memory::reserve(out, count.min(pool.levels().total as usize))?;
+        memory::reserve_to(self.spare, self.cache.spare_max)?;
+        // They are free, and go before anything that is cached.
+        while (pool.levels().free as usize) < missing
+            && let Some(block) = kept.reclaim()
+        {
+            pool.give(&[block])?;
         }
         drop(kept);
         let taken = pool.take(missing, out, self.cache.now())?;
@@ -60,17 +67,24 @@ impl Hands<'_> {
         if keeper == 0 {
             return self.grab(count, out);
         }
-        let mut own: Vec<u32> = {
+        let total = self.cache.pool.lock().levels().total as usize;
+        if count > total {
+            return Ok(Err(self.short(count)));
+        }
+        memory::reserve(out, count)?;
+        let mut own: Vec<u32> = memory::with_capacity(count)?;
+        let mut fresh = memory::with_capacity(count)?;
+        {
             let mut kept = self.cache.kept.lock();
-            (first..first + count).map(|place| kept.take(keeper, place)).collect()
-        };
-        let mut fresh = Vec::new();
+            own.extend((first..first + count).map(|place| kept.take(keeper, place)));
+        }
         let missing = own.iter().filter(|block| **block == NONE).count();
-        if let Err(mut room) = self.grab(missing, &mut fresh)? {
-            let had = (count - missing) as u64;
-            (room.needed, room.free) = (count as u64, room.free + had);
+        let grabbed = self.grab(missing, &mut fresh);
+        if !matches!(grabbed, Ok(Ok(()))) {
             self.keep(keeper, first, &own)?;
-            return Ok(Err(room));
+            return grabbed.map(|got| {
+                got.map_err(|room| Room { needed: count as u64, free: room.free + (count - missing) as u64, ..room })
+            });
         }
         // Taken from the end: ascending, neighbours can be mapped together.
         fresh.sort_unstable_by(|a, b| b.cmp(a));
@@ -83,11 +97,13 @@ impl Hands<'_> {
 
     /// Private blocks become free, but stay at their places as long as nobody else needs them.
     fn keep(&mut self, keeper: u64, first: usize, blocks: &[u32]) -> Result<()> {
-        let mut kept = self.cache.kept.lock();
-        let there = blocks.iter().enumerate().filter(|(_, block)| **block != NONE);
-        let others: Vec<u32> = there.filter_map(|(k, block)| kept.put(keeper, first + k, *block)).collect();
-        drop(kept);
-        self.put_back(&others)
+        for (k, block) in blocks.iter().enumerate().filter(|(_, block)| **block != NONE) {
+            let other = self.cache.kept.lock().put(keeper, first + k, *block);
+            if let Some(other) = other {
+                self.put_back(&[other])?;
+            }
+        }
+        Ok(())
     }
 
     #[cold]
@@ -99,7 +115,8 @@ impl Hands<'_> {
 
     /// Private blocks become spare, or free if there are enough of those.
     fn put_back(&mut self, blocks: &[u32]) -> Result<()> {
-        let fits = self.cache.spare_max.saturating_sub(self.spare.len()).min(blocks.len());
+        let room = self.spare.capacity().min(self.cache.spare_max);
+        let fits = room.saturating_sub(self.spare.len()).min(blocks.len());
         self.spare.extend_from_slice(&blocks[..fits]);
         if fits == blocks.len() {
             return Ok(());
@@ -119,7 +136,12 @@ impl Hands<'_> {
         let known = open.tokens.unwrap_or_default();
         let reusable = if seq.placement != Placement::Run { (open.max_hit / size) as usize } else { 0 };
         let asked = &hashes[..reusable.min(hashes.len())];
+        memory::reserve(&mut seq.ahead, hashes.len())?;
+        memory::reserve(&mut seq.pending, if seq.known { known.len() } else { 0 })?;
+        memory::reserve(&mut seq.blocks, asked.len())?;
+        memory::reserve(&mut seq.parts, self.cache.config.sides.len())?;
         seq.parts.extend(self.cache.config.sides.iter().map(|side| Part::new(side.kind)));
+        seq.parts.iter_mut().try_for_each(|part| part.reserve(usize::MAX, asked.len()))?;
         let hits = if asked.is_empty() {
             0
         } else {
@@ -134,7 +156,7 @@ impl Hands<'_> {
         (seq.shared, seq.published) = (hit_blocks, hit_blocks);
         let mut tokens = open.n_tokens;
         let want = self.cache.blocks_for(tokens);
-        let mut got = self.grow_all(seq, want, want > hits)?;
+        let mut got = self.grow_new(seq, want, want > hits)?;
         if got.is_err() && self.cache.config.when_full == WhenFull::Shorten {
             // With hits alone there would be nothing to compute, unless that is what was asked for.
             let least = usize::from(hits == 0 || open.max_hit < open.n_tokens);
@@ -151,7 +173,7 @@ impl Hands<'_> {
                     break;
                 }
                 fits = fewer;
-                got = self.grow_all(seq, hits + fits, fits > 0)?;
+                got = self.grow_new(seq, hits + fits, fits > 0)?;
             }
             if got.is_ok() {
                 tokens = u32::try_from(seq.blocks.len()).unwrap_or(u32::MAX).saturating_mul(size).min(tokens);
@@ -172,20 +194,29 @@ impl Hands<'_> {
         Ok(Ok(Opened { hit_tokens: hit_blocks * size, tokens }))
     }
 
+    /// The same as [`Hands::grow_all`], for a sequence that is being opened: if it fails, that has nothing.
+    fn grow_new(&mut self, seq: &mut Seq, count: usize, writes: bool) -> Result<Attempt<()>> {
+        let got = self.grow_all(seq, count, writes);
+        if got.is_err() {
+            self.empty(seq)?;
+        }
+        got
+    }
+
     /// Makes a sequence have at least `count` blocks, of all sides as well, and slots for states if tokens are to be
     /// written. A run that cannot grow where it is moves.
     pub fn grow_all(&mut self, seq: &mut Seq, count: usize, writes: bool) -> Result<Attempt<()>> {
         if seq.parts.is_empty() {
             return self.grow(seq, count);
         }
-        if let Err(room) = self.grow_parts(seq, count, writes) {
+        if let Err(room) = self.grow_parts(seq, count, writes)? {
             return Ok(Err(room));
         }
-        let got = self.grow(seq, count)?;
-        if got.is_err() {
+        let got = self.grow(seq, count);
+        if !matches!(got, Ok(Ok(()))) {
             self.shrink_parts(seq, writes);
         }
-        Ok(got)
+        got
     }
 
     fn grow(&mut self, seq: &mut Seq, count: usize) -> Result<Attempt<()>> {
@@ -198,6 +229,11 @@ impl Hands<'_> {
             return self.gain(seq.keeper, first, more, &mut seq.blocks);
         }
         let all = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let total = self.cache.pool.lock().levels().total as usize;
+        if count > total {
+            return Ok(Err(self.short(count)));
+        }
+        memory::reserve(&mut seq.blocks, more)?;
         if let Some(last) = seq.blocks.last().copied().filter(|last| *last != NONE)
             && self.cache.pool.lock().extend_run(Run { first: last, count: 1 }, all(more))?
         {
@@ -209,6 +245,12 @@ impl Hands<'_> {
 
     /// Moves a contiguous sequence to a new run of `count` blocks. Its blocks so far stay until the next call for it.
     fn relocate(&mut self, seq: &mut Seq, count: u32) -> Result<Attempt<()>> {
+        let had = seq.blocks.len();
+        memory::reserve_to(&mut seq.blocks, count as usize)?;
+        memory::reserve(&mut seq.plan, had)?;
+        memory::reserve(&mut seq.held, seq.shared as usize)?;
+        memory::reserve(&mut seq.left, had)?;
+        let mut holes: Vec<usize> = memory::with_capacity(had)?;
         let run = self.cache.pool.lock().take_run(count, self.cache.now())?;
         let Some(run) = run else { return Ok(Err(self.short(count as usize))) };
         let written = self.cache.blocks_for(seq.tokens).min(count as usize);
@@ -223,7 +265,7 @@ impl Hands<'_> {
             seq.stop_publishing();
             (seq.shared, seq.published) = (0, 0);
         }
-        let holes: Vec<usize> = (0..written).filter(|at| seq.blocks[*at] == NONE).collect();
+        holes.extend((0..written.min(had)).filter(|at| seq.blocks[*at] == NONE));
         seq.blocks.clear();
         seq.blocks.extend(run.first..run.first + count);
         for at in holes {
@@ -276,6 +318,11 @@ impl Hands<'_> {
         let first = seq.published;
         let mut pool = self.cache.pool.lock();
         let mut swapped = 0;
+        // The block of the index that the next one continues; others may have taken the place of the sequence's own.
+        let mut parent = match first.checked_sub(1) {
+            None => Some(NONE),
+            Some(last) => stand(&mut pool, seq, last as usize),
+        };
         pool.look_ahead_of(&seq.ahead);
         while seq.published < end {
             let at = seq.published as usize;
@@ -288,22 +335,24 @@ impl Hands<'_> {
                 None => break,
             };
             let block = seq.blocks[at];
-            let parent = at.checked_sub(1).map_or(NONE, |before| seq.blocks[before]);
-            if block == NONE || (at > 0 && parent == NONE) {
+            let Some(before) = parent.filter(|_| block != NONE) else {
                 seq.known = false;
                 break;
-            }
+            };
             if seq.shared as usize == at {
                 pool.share(block);
                 seq.shared += 1;
             }
             let may_swap = seq.placement == Placement::Paged;
-            match pool.publish(block, Named { root: seq.root, parent, hash, tokens }, seq.keep, may_swap)? {
+            let named = Named { root: seq.root, parent: before, hash, tokens };
+            parent = Some(block);
+            match pool.publish(block, named, seq.keep, may_swap)? {
                 Published::Ours => {}
                 Published::Other(other) => {
-                    seq.blocks[at] = other;
+                    (seq.blocks[at], parent) = (other, Some(other));
                     swapped += 1;
                 }
+                Published::Double(other) => (seq.doubles, parent) = (true, Some(other)),
                 Published::Refused => {
                     seq.known = false;
                     break;
@@ -342,6 +391,12 @@ impl Hands<'_> {
         let Some(after) = seq.tokens.checked_add(count).filter(|after| *after <= seq.limit) else {
             return Err(too_long(seq.id, u64::from(seq.tokens) + u64::from(count), seq.limit));
         };
+        if seq.known {
+            memory::reserve(&mut seq.pending, tokens.map_or(0, <[u32]>::len))?;
+        }
+        if importance.is_some() {
+            memory::reserve_to(&mut seq.scores, after.div_ceil(size) as usize)?;
+        }
         if self.cache.config.window > 0 {
             self.slide(seq)?;
         }
@@ -431,7 +486,7 @@ impl Hands<'_> {
             if rest > 0 {
                 let kept = pool_tokens(&pool, seq.blocks[published as usize], rest);
                 known &= kept.is_some();
-                pending.extend_from_slice(kept.unwrap_or_default());
+                pending = memory::copy(kept.unwrap_or_default())?;
             }
         }
         if rest > 0
@@ -458,6 +513,8 @@ impl Hands<'_> {
     /// Makes the block before `keep`, which the pool counts, private, so that tokens can be written to it.
     fn own_tail(&mut self, seq: &mut Seq, keep: usize) -> Result<Attempt<()>> {
         let tail = seq.blocks[keep - 1];
+        memory::reserve(&mut seq.plan, 1)?;
+        memory::reserve(&mut seq.held, 1)?;
         let alone = {
             let mut pool = self.cache.pool.lock();
             pool.is_ours_alone(tail) || (pool.info(tail).refs == 1 && pool.unpublish(tail))
@@ -494,11 +551,8 @@ impl Hands<'_> {
         if seq.blocks.len() > private && seq.keeper != 0 {
             self.keep(seq.keeper, private, &seq.blocks[private..])?;
         } else if seq.blocks.len() > private {
-            if seq.blocks[private..].contains(&NONE) {
-                let some: Vec<u32> = seq.blocks[private..].iter().copied().filter(|block| *block != NONE).collect();
-                self.put_back(&some)?;
-            } else {
-                self.put_back(&seq.blocks[private..])?;
+            for some in seq.blocks[private..].split(|block| *block == NONE) {
+                self.put_back(some)?;
             }
         }
         seq.rewrites += u32::from(seq.blocks.len() > keep);
@@ -513,8 +567,9 @@ impl Hands<'_> {
         let full = (parent.tokens / size) as usize;
         let tail = parent.blocks[..self.cache.blocks_for(parent.tokens)].get(full).copied();
         let mut fresh = Vec::new();
+        child.reserve_like(parent, full + 1)?;
         if !parent.parts.is_empty()
-            && let Err(room) = self.fork_parts(parent, child)
+            && let Err(room) = self.fork_parts(parent, child)?
         {
             return Ok(Err(room));
         }
@@ -554,6 +609,10 @@ impl Hands<'_> {
 
     /// Lets go of everything.
     pub fn empty(&mut self, seq: &mut Seq) -> Result<()> {
+        if seq.doubles && seq.published > 0 {
+            // Its double of a block that has left the index since stays there instead.
+            let _stands = stand(&mut self.cache.pool.lock(), seq, seq.published as usize - 1);
+        }
         self.let_go(seq)?;
         if !seq.parts.is_empty() {
             self.let_parts_go(seq);
@@ -582,6 +641,33 @@ impl Hands<'_> {
         seq.slid = seq.slid.max(end);
         Ok(())
     }
+}
+
+/// The block that the index has for the tokens up to the end of block `at`, which the sequence has published: that one, or
+/// another of the same name. What has left the index since, and is still here, enters it again: when room was needed,
+/// another's block went, or was in the way, of which the sequence has a double. `None` if a block that is needed
+/// for that was dropped.
+pub(super) fn stand(pool: &mut Pool, seq: &Seq, at: usize) -> Option<u32> {
+    // Up to a block that the index has, or to the root; then down again.
+    let (mut next, mut found) = (at + 1, NONE);
+    while let Some(up) = next.checked_sub(1) {
+        if seq.blocks[up] == NONE {
+            return None;
+        }
+        if let Some(standing) = pool.standing(seq.blocks[up]) {
+            found = standing;
+            break;
+        }
+        next = up;
+    }
+    for block in &seq.blocks[next..=at] {
+        found = match pool.publish_again(*block, seq.root, found, seq.keep) {
+            Published::Ours => *block,
+            Published::Other(other) | Published::Double(other) => other,
+            Published::Refused => return None,
+        };
+    }
+    Some(found)
 }
 
 /// The first `count` tokens of a published block, if they are kept.

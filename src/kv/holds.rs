@@ -2,13 +2,14 @@
 //! published or write those of a sequence that waits for them. Each hold has a number, and counts like a sequence.
 
 use super::cache::Cache;
-use super::hands::Hands;
+use super::hands::{Hands, stand};
 use super::hash::BlockHash;
 use super::lists::NONE;
 use super::parts::Part;
 use super::pool::Pool;
 use super::transfer::Item;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::NMC_ERR_NOT_FOUND;
 use std::sync::atomic::Ordering;
 
@@ -50,22 +51,32 @@ impl Cache {
     pub fn pin(&self, id: u64, tokens: u32) -> Result<(u64, u32)> {
         self.with(id, |seq, _| {
             let count = (tokens / self.per_block()).min(seq.published) as usize;
-            let blocks: Vec<u32> = seq.blocks[..count].iter().copied().take_while(|block| *block != NONE).collect();
-            let pin = self.next_pin.fetch_add(1, Ordering::Relaxed);
-            let covered = u32::try_from(blocks.len()).unwrap_or(0) * self.per_block();
+            let mut blocks = memory::collect(seq.blocks[..count].iter().copied().take_while(|block| *block != NONE))?;
             let mut pins = self.pins.lock();
+            memory::reserve_map(&mut pins, 1)?;
             let mut pool = self.pool.lock();
+            let mut parts = memory::with_capacity(blocks.len() * pool.sides.len())?;
+            if seq.doubles && !blocks.is_empty() {
+                // What is to stay is what the index has for them.
+                let mut at = stand(&mut pool, seq, blocks.len() - 1).unwrap_or(NONE);
+                for block in blocks.iter_mut().rev() {
+                    *block = at;
+                    at = pool.info.get(at as usize).map_or(NONE, |entry| entry.parent);
+                }
+                blocks.retain(|block| pool.info.get(*block as usize).is_some());
+            }
             for block in &blocks {
                 pool.acquire(*block);
             }
-            let mut parts = Vec::new();
             // Sides may not have what comes after all of them, but after fewer: there sequences begin.
             let usable = pool.usable(&blocks);
             for (number, side) in pool.sides.iter_mut().enumerate() {
-                let needed: Vec<u32> = side.needed(&blocks[..usable]).collect();
-                needed.iter().for_each(|block| side.acquire(*block));
-                parts.extend(needed.into_iter().map(|block| (number, block)));
+                let first = parts.len();
+                parts.extend(side.needed(&blocks[..usable]).map(|block| (number, block)));
+                parts[first..].iter().for_each(|(_, block)| side.acquire(*block));
             }
+            let covered = u32::try_from(blocks.len()).unwrap_or(0) * self.per_block();
+            let pin = self.next_pin.fetch_add(1, Ordering::Relaxed);
             pins.insert(pin, Hold { blocks, parts });
             Ok((pin, covered))
         })
@@ -77,13 +88,15 @@ impl Cache {
         self.with(id, |seq, hands| {
             hands.publish(seq)?;
             let count = (tokens / self.per_block()).min(seq.published) as usize;
+            let held = memory::collect(seq.blocks[..count].iter().copied().filter(|block| *block != NONE))?;
             let mut pins = self.pins.lock();
+            memory::reserve_map(&mut pins, 1)?;
             let mut pool = self.pool.lock();
-            let held: Vec<u32> = seq.blocks[..count].iter().copied().filter(|block| *block != NONE).collect();
+            let most = held.len() * pool.sides.len();
+            let (mut items, mut parts) = (memory::with_capacity(most + held.len())?, memory::with_capacity(most)?);
             for block in &held {
                 pool.acquire(*block);
             }
-            let (mut items, mut parts) = (Vec::new(), Vec::new());
             for side in 0..pool.sides.len() {
                 for owner in &held {
                     if let Some(block) = pool.sides[side].peer(*owner) {
@@ -105,7 +118,7 @@ impl Cache {
             let pool = self.pool.lock();
             let published = seq.blocks[..seq.published as usize].iter();
             let known = published.take_while(|block| **block != NONE).map(|block| pool.hash(*block));
-            Ok(known.chain(seq.ahead.iter().copied()).collect())
+            memory::collect(known.chain(seq.ahead.iter().copied()))
         })
     }
 
@@ -119,7 +132,7 @@ impl Cache {
             let whole = seq.computed <= seq.published * self.per_block();
             let tokens = if all { seq.tokens } else { seq.tokens.saturating_sub(1) };
             let end = (tokens / self.per_block()).saturating_sub(seq.published) as usize;
-            let ahead = if whole { seq.ahead[..end.min(seq.ahead.len())].to_vec() } else { Vec::new() };
+            let ahead = if whole { memory::copy(&seq.ahead[..end.min(seq.ahead.len())])? } else { Vec::new() };
             Ok((seq.uid, seq.published as usize, ahead))
         })
     }
@@ -135,18 +148,20 @@ impl Cache {
             if seq.uid != uid || ahead != hashes {
                 crate::bail!(NMC_ERR_STALE, "sequence {id} changed meanwhile");
             }
-            let held = blocks.to_vec();
+            let held = memory::copy(blocks)?;
             let (mut items, mut parts) = (Vec::new(), Vec::new());
             for (number, part) in seq.parts.iter().enumerate() {
                 for at in self.needed_from(number, first, first + count) {
                     let Some(block) = part.wanted(at) else {
                         crate::bail!(NMC_ERR_STALE, "sequence {id} changed meanwhile");
                     };
-                    parts.push((number, block));
-                    items.push(item_of(number, block, hashes[at - first]));
+                    memory::push(&mut parts, (number, block))?;
+                    memory::push(&mut items, item_of(number, block, hashes[at - first]))?;
                 }
             }
+            memory::reserve(&mut items, held.len())?;
             let mut pins = self.pins.lock();
+            memory::reserve_map(&mut pins, 1)?;
             let mut pool = self.pool.lock();
             for (number, part) in seq.parts.iter().enumerate() {
                 // A fork reads the slot as the state after all tokens, and would find that after those that came.
@@ -175,7 +190,8 @@ impl Cache {
         })
     }
 
-    /// Transfer `number` is over: the first `good` blocks that it wrote for a sequence are there. Nothing if that is gone.
+    /// Transfer `number` is over: the first `good` blocks that it wrote for a sequence are there. Nothing if that is gone. What
+    /// is left to compute the program knows when it is told of the end ([`Cache::told`]), and can do nothing else before.
     pub(super) fn land(&self, id: u64, uid: u64, number: u64, good: u32) -> Result<()> {
         let Ok((mut lane, at)) = self.locked(id) else { return Ok(()) };
         let lane = &mut *lane;
@@ -183,18 +199,25 @@ impl Cache {
         if seq.uid != uid || seq.fetching != number {
             return Ok(());
         }
-        seq.fetching = 0;
         let landed = (seq.published + good) * self.per_block();
         seq.computed = seq.computed.max(landed);
         let mut hands = Hands { cache: self, spare: &mut lane.spare };
-        let published = if seq.parts.is_empty() || good == 0 {
+        if seq.parts.is_empty() || good == 0 {
             hands.publish(seq)
         } else {
             self.let_parts_of_hold_go(number);
             hands.land_parts(seq, landed)
-        };
-        seq.find_ceiling(self.config.tokens_per_block, self.config.window);
-        published
+        }
+    }
+
+    /// The program knows that transfer `number` is over, and how it ended. From now on what it asks of the sequence counts.
+    pub(super) fn told(&self, id: u64, uid: u64, number: u64) {
+        let Ok((mut lane, at)) = self.locked(id) else { return };
+        let seq = &mut lane.seqs[at];
+        if seq.uid == uid && seq.fetching == number {
+            seq.fetching = 0;
+            seq.find_ceiling(self.config.tokens_per_block, self.config.window);
+        }
     }
 
     /// What a transfer wrote to sides is the sequence's alone again.

@@ -6,11 +6,12 @@ use super::hands::Hands;
 use super::lists::NONE;
 use super::parts::{NoCut, Part, Ready, copy_of};
 use super::pool::Pool;
+use super::room::count_of;
 use super::seq::Seq;
 use super::side::{Side, seen_from};
 use super::types::{Attempt, Room, SideKind, SideStats};
 use crate::base::error::Result;
-use std::collections::HashSet;
+use crate::base::memory;
 
 /// Each part of a sequence with its side and number.
 fn each<'a>(pool: &'a mut Pool, seq: &'a mut Seq) -> impl Iterator<Item = (usize, &'a mut Side, &'a mut Part)> {
@@ -27,10 +28,11 @@ pub(super) fn begin_parts(pool: &mut Pool, seq: &mut Seq, hits: usize, size: u32
 
 impl Hands<'_> {
     /// Gets room for `count` blocks in all parts, and slots for states if tokens are to be written; all or nothing.
-    pub fn grow_parts(&mut self, seq: &mut Seq, count: usize, writes: bool) -> Attempt<()> {
+    pub fn grow_parts(&mut self, seq: &mut Seq, count: usize, writes: bool) -> Result<Attempt<()>> {
         // Parts have as many places as the sequence has blocks.
         let before = seq.blocks.len();
         let mut pool = self.cache.pool.lock();
+        each(&mut pool, seq).try_for_each(|(_, side, part)| part.reserve(side.total(), count))?;
         let mut short = None;
         for (number, side, part) in each(&mut pool, seq) {
             if let Err(missing) = part.grow(side, count, writes) {
@@ -38,11 +40,11 @@ impl Hands<'_> {
                 break;
             }
         }
-        let Some((failed, room)) = short else { return Ok(()) };
+        let Some((failed, room)) = short else { return Ok(Ok(())) };
         for (_, side, part) in each(&mut pool, seq).take(failed) {
             part.shrink(side, before, writes);
         }
-        Err(room)
+        Ok(Err(room))
     }
 
     /// Undoes [`Hands::grow_parts`].
@@ -122,8 +124,10 @@ impl Hands<'_> {
 
     /// Gets what a cut needs, or nothing.
     pub fn prepare_cut(&mut self, seq: &mut Seq, tokens: u32) -> Result<Attempt<Vec<Ready>>> {
+        memory::reserve(&mut seq.plan, seq.parts.len())?;
+        memory::reserve(&mut seq.lent, seq.parts.len())?;
+        let mut ready = memory::with_capacity(seq.parts.len())?;
         let mut pool = self.cache.pool.lock();
-        let mut ready = Vec::new();
         let mut failed = None;
         for (number, (side, part)) in pool.sides.iter_mut().zip(&seq.parts).enumerate() {
             match part.prepare_cut(side, &seq.blocks, tokens, self.cache.per_block()) {
@@ -139,6 +143,7 @@ impl Hands<'_> {
         self.abandon_cut(&ready);
         match why {
             NoCut::Room => Ok(Err(room)),
+            NoCut::Memory(error) => Err(error),
             NoCut::Gone => crate::bail!(
                 NMC_ERR_UNSUPPORTED,
                 "sequence {} cannot be cut to {tokens} tokens: the window or the state there is gone; cut it to the end \
@@ -160,7 +165,8 @@ impl Hands<'_> {
     pub fn cut_parts(&mut self, seq: &mut Seq, tokens: u32, ready: Vec<Ready>) {
         let size = self.cache.per_block();
         let mut pool = self.cache.pool.lock();
-        let (mut plan, mut lent) = (Vec::new(), Vec::new());
+        // There is room for them since the cut was prepared.
+        let (mut plan, mut lent) = (std::mem::take(&mut seq.plan), std::mem::take(&mut seq.lent));
         for ((number, side, part), ready) in each(&mut pool, seq).zip(ready) {
             if let Some((from, to)) = part.cut(side, tokens, size, ready) {
                 plan.push(copy_of(number, from, to));
@@ -168,17 +174,21 @@ impl Hands<'_> {
             }
         }
         drop(pool);
-        seq.plan.append(&mut plan);
-        seq.lent.append(&mut lent);
+        (seq.plan, seq.lent) = (plan, lent);
     }
 
     /// Gives a fork its parts; all or nothing.
-    pub fn fork_parts(&mut self, parent: &mut Seq, child: &mut Seq) -> Attempt<()> {
+    pub fn fork_parts(&mut self, parent: &mut Seq, child: &mut Seq) -> Result<Attempt<()>> {
         let (tokens, size) = (parent.tokens, self.cache.per_block());
         let full = (tokens / size) as usize;
         let tail = !tokens.is_multiple_of(size);
+        let count = parent.parts.len();
+        memory::reserve(&mut child.parts, count)?;
+        memory::reserve(&mut child.plan, count + 1)?;
+        memory::reserve(&mut child.lent, count)?;
+        let lists = memory::try_collect(parent.parts.iter().map(|part| part.list_for_fork(full)))?;
+        let mut fresh: Vec<Option<u32>> = memory::with_capacity(count)?;
         let mut pool = self.cache.pool.lock();
-        let mut fresh: Vec<Option<u32>> = Vec::new();
         let mut short = None;
         for (number, side, part) in each(&mut pool, parent) {
             let mut one = Vec::new();
@@ -192,10 +202,10 @@ impl Hands<'_> {
             for (side, block) in pool.sides.iter_mut().zip(fresh) {
                 block.into_iter().for_each(|block| side.release(block));
             }
-            return Err(room);
+            return Ok(Err(room));
         }
-        for ((number, side, part), fresh) in each(&mut pool, parent).zip(fresh) {
-            let (forked, from) = part.fork(side, tokens, full, fresh);
+        for (((number, side, part), fresh), list) in each(&mut pool, parent).zip(fresh).zip(lists) {
+            let (forked, from) = part.fork(side, tokens, full, fresh, list);
             child.parts.push(forked);
             if let (Some(from), Some(to)) = (from, fresh) {
                 child.plan.push(copy_of(number, from, to));
@@ -203,7 +213,7 @@ impl Hands<'_> {
                 child.lent.push((number, from));
             }
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Copies that read blocks of sides are made.
@@ -279,10 +289,10 @@ impl Cache {
     }
 
     /// Whether a side would have room if all sequences but one, of which these are the parts, were gone.
-    pub(super) fn side_could_fit(&self, room: Room, own: &Seq) -> bool {
-        let mut kept: HashSet<u32> = self.pins.lock().values().flat_map(|hold| hold.of_side(room.side)).collect();
-        kept.extend(own.parts.get(room.side as usize).into_iter().flat_map(Part::held));
+    pub(super) fn side_could_fit(&self, room: Room, own: &Seq) -> Result<bool> {
+        let pinned = memory::collect(self.pins.lock().values().flat_map(|hold| hold.of_side(room.side)))?;
+        let kept = count_of(pinned, own.parts.get(room.side as usize).into_iter().flat_map(Part::held))?;
         let total = self.config.sides.get(room.side as usize).map_or(0, |side| u64::from(side.blocks));
-        room.needed + kept.len() as u64 <= total
+        Ok(room.needed + kept <= total)
     }
 }

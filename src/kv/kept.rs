@@ -3,6 +3,8 @@
 //! They are free in every count. The lock is taken after a lane's and before the pool's.
 
 use super::lists::NONE;
+use crate::base::error::Result;
+use crate::base::memory;
 use std::collections::BTreeMap;
 
 /// Blocks by whose addresses map them, and where.
@@ -19,15 +21,15 @@ impl Kept {
     }
 
     /// All blocks.
-    pub fn blocks(&self) -> Vec<u32> {
-        self.places.values().flatten().copied().filter(|block| *block != NONE).collect()
+    pub fn blocks(&self) -> Result<Vec<u32>> {
+        memory::collect(self.places.values().flatten().copied().filter(|block| *block != NONE))
     }
 
-    /// Keeps a block at a place; gives the one that was there before.
+    /// Keeps a block at a place; gives the one that was there before, or this one if there is no memory for the place.
     pub fn put(&mut self, keeper: u64, place: usize, block: u32) -> Option<u32> {
         let places = self.places.entry(keeper).or_default();
-        if places.len() <= place {
-            places.resize(place + 1, NONE);
+        if places.len() <= place && memory::resize(places, place + 1, NONE).is_err() {
+            return Some(block);
         }
         let before = std::mem::replace(&mut places[place], block);
         self.count += usize::from(before == NONE);
@@ -42,22 +44,18 @@ impl Kept {
         block
     }
 
-    /// Takes up to `count` blocks from wherever they are, of each keeper the last first.
-    pub fn reclaim(&mut self, count: usize) -> Vec<u32> {
-        let mut out = Vec::new();
-        while out.len() < count {
-            let Some(mut entry) = self.places.first_entry() else { break };
-            while out.len() < count
-                && let Some(block) = entry.get_mut().pop()
-            {
-                out.extend((block != NONE).then_some(block));
+    /// Takes a block from wherever one is, of each keeper the last first.
+    pub fn reclaim(&mut self) -> Option<u32> {
+        while let Some(mut entry) = self.places.first_entry() {
+            while let Some(block) = entry.get_mut().pop() {
+                if block != NONE {
+                    self.count -= 1;
+                    return Some(block);
+                }
             }
-            if entry.get().is_empty() {
-                entry.remove();
-            }
+            entry.remove();
         }
-        self.count -= out.len();
-        out
+        None
     }
 }
 
@@ -73,9 +71,9 @@ mod tests {
         }
         assert_eq!(kept.put(7, 3, 23), Some(13), "a place has one");
         assert_eq!(kept.put(8, 0, 30), None);
-        assert_eq!((kept.count(), kept.blocks()), (4, vec![10, 11, 23, 30]));
+        assert_eq!((kept.count(), kept.blocks()), (4, Ok(vec![10, 11, 23, 30])));
         assert_eq!((kept.take(7, 1), kept.take(7, 1), kept.take(7, 9), kept.take(9, 0)), (11, NONE, NONE, NONE));
-        assert_eq!(kept.reclaim(2), [23, 10], "the last of a keeper first");
-        assert_eq!((kept.reclaim(5), kept.count()), (vec![30], 0));
+        assert_eq!([kept.reclaim(), kept.reclaim()], [Some(23), Some(10)], "the last of a keeper first");
+        assert_eq!((kept.reclaim(), kept.reclaim(), kept.count()), (Some(30), None, 0));
     }
 }

@@ -5,6 +5,7 @@ use super::cache::Cache;
 use super::seq::Seq;
 use super::types::State;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::NMC_ERR_NOT_FOUND;
 use crate::sync::lock::{Mutex, MutexGuard, thread_number};
 
@@ -154,7 +155,9 @@ impl Lane {
         if self.seqs.len() >= 1 << LANE_SHIFT {
             crate::bail!(NMC_ERR_LIMIT, "no more sequences fit");
         }
-        self.seqs.push(Seq::new());
+        // So that its place can be given back.
+        memory::reserve_to(&mut self.vacant, self.seqs.len() + 1)?;
+        memory::push(&mut self.seqs, Seq::new())?;
         Ok(self.seqs.len() - 1)
     }
 

@@ -17,7 +17,7 @@ const LIST: u8 = 0x0f;
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Info {
-    /// Name of the block, while it is published.
+    /// Name of the block, while it is published or the double of one that is, and after that as long as it is held.
     pub hash: BlockHash,
     /// The next published block of the same bucket of the index.
     pub chain: u32,

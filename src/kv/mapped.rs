@@ -17,6 +17,7 @@ use super::lane::unknown;
 use super::space::{Part, Space};
 use super::types::{Attempt, Config, Open, Opened};
 use crate::base::error::Result;
+use crate::base::memory;
 use crate::base::status::NMC_ERR_LIMIT;
 use crate::cuda::Device;
 use crate::mem::PagePool;
@@ -78,7 +79,7 @@ impl Mapped {
         let (blocks, per_block) = (cache.config().total_blocks, cache.config().tokens_per_block);
         let granularity = PagePool::granularity(device)?;
         let slots = limit.div_ceil(per_block);
-        let mut parts = Vec::new();
+        let mut parts = memory::with_capacity(groups.len())?;
         for (number, geometry) in groups.iter().enumerate() {
             let page = geometry.piece_bytes();
             if !page.is_multiple_of(granularity) {
@@ -119,11 +120,12 @@ impl Mapped {
     }
 
     /// Pages that are mapped now, those that are free or mapped twice as well.
-    #[must_use]
-    pub fn mapped_pages(&self) -> u64 {
-        let mut spaces: Vec<Shared> = self.open.read().values().cloned().collect();
-        spaces.extend(self.idle.lock().iter().map(|(_, space)| Arc::clone(space)));
-        spaces.iter().map(|space| space.lock().pages()).sum()
+    pub fn mapped_pages(&self) -> Result<u64> {
+        let mut spaces = memory::collect(self.open.read().values().cloned())?;
+        for (_, space) in self.idle.lock().iter() {
+            memory::push(&mut spaces, Arc::clone(space))?;
+        }
+        Ok(spaces.iter().map(|space| space.lock().mapped_pages()).sum())
     }
 
     /// Addresses for a sequence of so many blocks: those of a closed one that fit it best, or new ones.
@@ -145,7 +147,11 @@ impl Mapped {
         (now.owner, now.tokens, now.ready, now.source) = (None, 0, 0, None);
         let mapped = now.leading();
         drop(now);
-        self.idle.lock().push((mapped, Arc::clone(space)));
+        let mut idle = self.idle.lock();
+        // Where there is no memory for that, they go.
+        if memory::reserve(&mut idle, 1).is_ok() {
+            idle.push((mapped, Arc::clone(space)));
+        }
     }
 
     /// Runs `body` with the addresses of a sequence. Calls for one sequence wait for each other here.
@@ -167,14 +173,18 @@ impl Mapped {
 
     /// Makes the addresses of a sequence show its blocks.
     fn follow(&self, cache: &Cache, id: u64, space: &mut Space) -> Result<()> {
-        let blocks = cache.read(id, |seq| Ok(seq.blocks.clone()))?;
-        match space.show(&self.parts, &blocks, self.per_block) {
+        let mut blocks = std::mem::take(&mut space.wanted);
+        blocks.clear();
+        let read = cache.read(id, |seq| memory::extend(&mut blocks, &seq.blocks));
+        let shown = read.and_then(|()| match space.show(&self.parts, &blocks, self.per_block) {
             // A process can have so many mappings, and those of closed sequences count.
             Err(error) if error.status == NMC_ERR_LIMIT && self.shed() => {
                 space.show(&self.parts, &blocks, self.per_block)
             }
             done => done,
-        }
+        });
+        space.wanted = blocks;
+        shown
     }
 
     /// Opens a sequence and maps its blocks, all or nothing.
@@ -182,6 +192,8 @@ impl Mapped {
         if open.n_tokens > self.limit {
             return Err(super::cache::too_long(id, u64::from(open.n_tokens), self.limit));
         }
+        // It may be gone when it is needed; most often it is not, and nothing has to be undone.
+        memory::reserve_map(&mut self.open.write(), 1)?;
         let space = self.pick(cache.blocks_for(open.n_tokens))?;
         let keeper = space.lock().keeper;
         let opened = cache.open(id, &Open { keeper, limit: self.limit, ..*open });
@@ -197,18 +209,19 @@ impl Mapped {
     fn settle_in(&self, cache: &Cache, id: u64, space: &Shared) -> Result<()> {
         let mut now = space.lock();
         let mapped = self.follow(cache, id, &mut now).and_then(|()| cache.info(id));
-        let info = match mapped {
-            Ok(info) => info,
-            Err(error) => {
-                drop(now);
-                let closed = cache.close(id, true);
-                self.put_away(space);
-                return closed.and(Err(error));
-            }
-        };
-        (now.owner, now.tokens) = (Some(id), info.tokens);
+        let known = mapped.and_then(|info| {
+            let mut open = self.open.write();
+            memory::reserve_map(&mut open, 1)?;
+            (now.owner, now.tokens) = (Some(id), info.tokens);
+            open.insert(id, Arc::clone(space));
+            Ok(())
+        });
         drop(now);
-        self.open.write().insert(id, Arc::clone(space));
+        if known.is_err() {
+            let closed = cache.close(id, true);
+            self.put_away(space);
+            return closed.and(known);
+        }
         Ok(())
     }
 
@@ -281,6 +294,8 @@ impl Mapped {
     /// Opens `child` with the tokens of `parent`. Full blocks are mapped twice, the rest is to be copied.
     pub fn fork(&self, cache: &Cache, parent: u64, child: u64) -> Result<Attempt<()>> {
         self.with(parent, |from| {
+            let bases = from.bases()?;
+            memory::reserve_map(&mut self.open.write(), 1)?;
             let space = self.pick(cache.blocks_for(from.tokens))?;
             let keeper = space.lock().keeper;
             let forked = cache.fork_to(parent, child, keeper);
@@ -289,8 +304,7 @@ impl Mapped {
                 return forked;
             }
             let copy = cache.read(child, |seq| Ok(seq.plan.last().copied()));
-            space.lock().source =
-                copy.ok().flatten().map(|copy| (copy.from, from.bases(), from.tokens / self.per_block));
+            space.lock().source = copy.ok().flatten().map(|copy| (copy.from, bases, from.tokens / self.per_block));
             self.settle_in(cache, child, &space)?;
             forked
         })
@@ -309,17 +323,19 @@ impl Mapped {
             if count > most {
                 return Ok(Err(count));
             }
+            let mut moves = memory::with_capacity(count)?;
+            let own = space.bases()?;
             let (bases, from) = match space.source.take() {
                 Some((known, bases, place)) if known == block => (bases, place),
                 _ => {
+                    let bases = memory::copy(&own)?;
                     // It is nobody's any more here: it gets the last place.
                     space.map(&self.parts, self.slots, &[block])?;
-                    (space.bases(), self.slots)
+                    (bases, self.slots)
                 }
             };
             cache.take_plan(id, usize::MAX)?.ok();
-            let mut moves = Vec::with_capacity(count);
-            for ((part, own), base) in self.parts.iter().zip(space.bases()).zip(bases) {
+            for ((part, own), base) in self.parts.iter().zip(own).zip(bases) {
                 let bytes = part.geometry.piece_bytes();
                 for plane in 0..u64::from(part.planes) {
                     let at = |place: u64| (plane * u64::from(self.slots + 1) + place) * bytes;
@@ -384,21 +400,23 @@ impl Mapped {
     }
 
     /// Whether every address shows what it should.
-    pub fn audit(&self, cache: &Cache) -> std::result::Result<(), String> {
-        let open: Vec<(u64, Shared)> = self.open.read().iter().map(|(id, space)| (*id, Arc::clone(space))).collect();
+    pub fn audit(&self, cache: &Cache) -> Result<()> {
+        let open = memory::collect(self.open.read().iter().map(|(id, space)| (*id, Arc::clone(space))))?;
         for (id, space) in open {
             let space = space.lock();
             // Closed meanwhile, or its blocks were taken.
-            let Ok(blocks) = cache.read(id, |seq| Ok(seq.blocks.clone())) else { continue };
+            let Ok(blocks) = cache.read(id, |seq| Ok(memory::copy(&seq.blocks))) else { continue };
+            let blocks = blocks?;
             if space.owner != Some(id) {
                 continue;
             }
             let ready = blocks.len().min((space.ready / self.per_block) as usize);
-            space.audit(&self.parts, &blocks[..ready]).map_err(|what| format!("sequence {id}: {what}"))?;
+            let found = space.audit(&self.parts, &blocks[..ready]);
+            found.map_err(|error| error.context(format_args!("sequence {id}")))?;
         }
         for (_, space) in self.idle.lock().iter() {
             let found = space.lock().audit(&self.parts, &[]);
-            found.map_err(|what| format!("addresses without a sequence: {what}"))?;
+            found.map_err(|error| error.context("addresses without a sequence"))?;
         }
         Ok(())
     }

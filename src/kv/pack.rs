@@ -5,6 +5,7 @@
 use super::arena::Group;
 use super::geometry::Pieces;
 use crate::base::error::Result;
+use crate::base::memory;
 use crate::cuda::{self, Device, KvCopy, KvPlace, Owner};
 use crate::store::sys;
 use std::ffi::c_void;
@@ -61,7 +62,7 @@ impl Places {
     pub fn find(groups: &[Group]) -> Result<Self> {
         // A program without the driver has no memory of a device, and is spared what looking for one costs.
         let host_only = !cuda::in_process() || cuda::probe().problem.is_some();
-        let memory = |group: &Group| -> Result<Memory> {
+        let of = |group: &Group| -> Result<Memory> {
             if group.base == 0 || host_only {
                 return Ok(if group.base == 0 { Memory::Unknown } else { Memory::Host });
             }
@@ -76,7 +77,7 @@ impl Places {
                 }
             })
         };
-        Ok(Self(groups.iter().map(memory).collect::<Result<_>>()?))
+        Ok(Self(memory::try_collect(groups.iter().map(of))?))
     }
 
     /// Where the groups with these numbers lie, which must be one place.
@@ -123,7 +124,7 @@ impl Memory {
             crate::bail!(NMC_ERR_TOO_SMALL, "{count} blocks of {total} bytes need {needed} bytes, there are {bytes}");
         }
         if way == Way::Scatter {
-            check_distinct(blocks.iter().map(|block| block.unsigned_abs()).collect(), [])?;
+            check_distinct(memory::collect(blocks.iter().map(|block| block.unsigned_abs()))?, [])?;
         }
         if needed == 0 {
             return Ok(());
@@ -154,7 +155,7 @@ impl Memory {
         self.check_stream(stream)?;
         check_numbers(groups, copies.iter().flatten().copied())?;
         let pairs = || copies.iter().map(|pair| pair.map(i32::unsigned_abs));
-        check_distinct(pairs().map(|[_, to]| to).collect(), pairs().map(|[from, _]| from))
+        check_distinct(memory::collect(pairs().map(|[_, to]| to))?, pairs().map(|[from, _]| from))
     }
 
     /// Copies blocks to other blocks of the same groups. No block is written twice, or read and written: the caller has

@@ -8,6 +8,8 @@
 use super::lists::NONE;
 use super::side::{Side, first_seen};
 use super::types::{BlockCopy, SideKind};
+use crate::base::error::{Error, Result};
+use crate::base::memory;
 
 /// What a sequence has of one side.
 #[derive(Debug)]
@@ -48,6 +50,23 @@ impl Part {
         }
     }
 
+    /// Gets memory for `count` places, or for as many as can have blocks of a side that has `total`.
+    pub fn reserve(&mut self, total: usize, count: usize) -> Result<()> {
+        match self {
+            Self::Window(strip) => {
+                let more = count.saturating_sub(strip.blocks.len());
+                // More than all cannot be had, and is found out.
+                if more > total { Ok(()) } else { memory::reserve(&mut strip.blocks, more) }
+            }
+            Self::State(_) => Ok(()),
+        }
+    }
+
+    /// A list for the blocks of a fork that has `full` full blocks, and one more.
+    pub fn list_for_fork(&self, full: usize) -> Result<Vec<u32>> {
+        memory::with_capacity(if self.fork_copies() { full + 1 } else { 0 })
+    }
+
     /// Holds what a sequence needs that begins with these blocks of the index, of `tokens` tokens.
     pub fn begin(&mut self, side: &mut Side, owners: &[u32], tokens: u32) {
         match self {
@@ -67,8 +86,8 @@ impl Part {
         }
     }
 
-    /// Gets room for `count` blocks in all, and, if tokens are to be written, a slot for the state after them.
-    pub fn grow(&mut self, side: &mut Side, count: usize, writes: bool) -> Result<(), usize> {
+    /// Gets room for `count` blocks in all, for which there is memory ([`Part::reserve`]), and, if tokens are to be written, a slot for the state after them.
+    pub fn grow(&mut self, side: &mut Side, count: usize, writes: bool) -> std::result::Result<(), usize> {
         match self {
             Self::Window(strip) => {
                 let more = count.saturating_sub(strip.blocks.len());
@@ -167,14 +186,20 @@ impl Part {
 
     /// Gets what a cut to `tokens` tokens needs: blocks that left the window and are seen again, a kept state, a block to
     /// copy the last one to. `owners` are the blocks of the sequence.
-    pub fn prepare_cut(&self, side: &mut Side, owners: &[u32], tokens: u32, size: u32) -> Result<Ready, NoCut> {
+    pub fn prepare_cut(
+        &self,
+        side: &mut Side,
+        owners: &[u32],
+        tokens: u32,
+        size: u32,
+    ) -> std::result::Result<Ready, NoCut> {
         let (full, keep) = ((tokens / size) as usize, tokens.div_ceil(size) as usize);
         let mut ready = Ready::default();
         let mut copies = false;
         match self {
             Self::Window(strip) => {
                 let seen = first_seen(tokens, strip.window, size) as usize;
-                ready.missing = (seen..keep).filter(|at| strip.blocks[*at] == NONE).collect();
+                ready.missing = memory::collect((seen..keep).filter(|at| strip.blocks[*at] == NONE))?;
                 copies = full < keep && ready.missing.last() != Some(&full) && !side.is_ours_alone(strip.blocks[full]);
             }
             Self::State(slots) => {
@@ -188,7 +213,8 @@ impl Part {
         if !ready.missing.iter().all(|at| peer(side, *at).is_some()) {
             return Err(NoCut::Gone);
         }
-        ready.found = ready.missing.iter().map(|at| hold(side, owners[*at])).collect();
+        ready.found = memory::with_capacity(ready.missing.len())?;
+        ready.found.extend(ready.missing.iter().map(|at| hold(side, owners[*at])));
         if copies && !side.take(1, &mut ready.fresh) {
             ready.let_go(side);
             return Err(NoCut::Room);
@@ -223,10 +249,18 @@ impl Part {
     }
 
     /// What a fork has, of which the first `full` blocks are full. `fresh` is for a copy of the block after them.
-    pub fn fork(&mut self, side: &mut Side, tokens: u32, full: usize, fresh: Option<u32>) -> (Self, Option<u32>) {
+    /// `blocks` is an empty list with room for all of them.
+    pub fn fork(
+        &mut self,
+        side: &mut Side,
+        tokens: u32,
+        full: usize,
+        fresh: Option<u32>,
+        mut blocks: Vec<u32>,
+    ) -> (Self, Option<u32>) {
         match self {
             Self::Window(strip) => {
-                let mut blocks = strip.blocks[..full].to_vec();
+                blocks.extend_from_slice(&strip.blocks[..full]);
                 for block in blocks.iter().filter(|block| **block != NONE) {
                     side.acquire(*block);
                 }
@@ -327,6 +361,14 @@ pub enum NoCut {
     Gone,
     /// There is no block for a copy.
     Room,
+    /// There is no memory for it.
+    Memory(Error),
+}
+
+impl From<Error> for NoCut {
+    fn from(error: Error) -> Self {
+        Self::Memory(error)
+    }
 }
 
 /// Holds the block that belongs to a block of the index.

@@ -2,6 +2,7 @@
 //! next when room is needed. Guarantees: a block is free, private to one sequence, or held by exactly `refs` holders; a
 //! published block's ancestors are all published; a match returns blocks of exactly these tokens. One lock guards it.
 
+use super::audit::wrong;
 use super::events::{Event, Events, What};
 use super::evict::{Kind, Policy};
 use super::hash::BlockHash;
@@ -10,9 +11,10 @@ use super::roots::{FIRST_ROOT, Roots};
 use super::scatter::Scatter;
 use super::side::Side;
 use super::types::SideConfig;
-use crate::alloc::blocks::{Blocks, Strategy};
+use crate::alloc::blocks::{self, Blocks, Strategy};
 use crate::alloc::runs::Run;
 use crate::base::error::Result;
+use crate::base::memory;
 use crate::layout::region::hint;
 
 /// How many blocks a match looks ahead, so that cache misses overlap.
@@ -34,6 +36,9 @@ pub enum Published {
     Ours,
     /// Another block has the same tokens. The caller now holds that one, and no longer the one it gave.
     Other(u32),
+    /// Another block has the same tokens, and the caller cannot do with that one. It keeps its own, which has the name but
+    /// is not in the index; what follows continues the other, which it does not hold.
+    Double(u32),
     /// The index does not take it; the caller keeps it.
     Refused,
 }
@@ -83,6 +88,9 @@ pub struct Pool {
     pub sides: Vec<Side>,
 }
 
+/// The name of every block in the index with that of the one that it continues, and the number of the next event.
+pub type Snapshot = (Vec<(BlockHash, BlockHash)>, u64);
+
 /// Numbers about a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Levels {
@@ -122,6 +130,18 @@ fn buckets_for(total: u32) -> usize {
 }
 
 impl Pool {
+    /// Bytes of memory that the books of so many blocks take, about, with `sides` sides.
+    pub fn book_bytes(total: u32, kind: Kind, tokens_per_block: u32, compare: bool, sides: usize) -> u64 {
+        let policy = match kind {
+            Kind::S3Fifo => 2,
+            Kind::Priority => 20,
+            Kind::Lru | Kind::Lfu | Kind::Fifo => 0,
+        };
+        let tokens = if compare { 4 * u64::from(tokens_per_block) } else { 0 };
+        let block = size_of::<Info>() as u64 + policy + tokens + 4 * sides as u64;
+        blocks::book_bytes(total) + buckets_for(total) as u64 * 4 + u64::from(total) * block
+    }
+
     /// All blocks free. With `compare`, tokens are kept and compared on every match.
     pub fn new(
         total: u32,
@@ -135,9 +155,9 @@ impl Pool {
         let mut pool = Self {
             blocks: Blocks::new(total, strategy)?,
             info: Vec::new(),
-            buckets: vec![NONE; buckets_for(total)],
+            buckets: memory::vec_of(buckets_for(total), NONE)?,
             scatter: Scatter::new(),
-            policy: Policy::new(kind, total),
+            policy: Policy::new(kind, total)?,
             roots: Roots::default(),
             tokens: Vec::new(),
             tokens_per_block: tokens_per_block as usize,
@@ -145,14 +165,26 @@ impl Pool {
             published: 0,
             idle: 0,
             evicted: 0,
-            events: Events::new(events),
-            sides: sides.iter().map(|side| Side::new(*side, tokens_per_block)).collect(),
+            events: Events::new(events)?,
+            sides: memory::try_collect(sides.iter().map(|side| Side::new(*side, tokens_per_block)))?,
         };
+        pool.reserve(total)?;
         pool.fit(total);
         Ok(pool)
     }
 
-    /// Sizes the books for `total` blocks.
+    /// Gets memory for the books of `total` blocks, except those of who is free.
+    fn reserve(&mut self, total: u32) -> Result<()> {
+        let total = total as usize;
+        memory::reserve_to(&mut self.info, total)?;
+        self.policy.reserve(total)?;
+        if self.compare {
+            memory::reserve_to(&mut self.tokens, total * self.tokens_per_block)?;
+        }
+        self.sides.iter_mut().try_for_each(|side| side.reserve(total))
+    }
+
+    /// Sizes the books for `total` blocks, for which there is memory.
     fn fit(&mut self, total: u32) {
         let total = total as usize;
         self.info.resize(total, Info::NEW);
@@ -208,7 +240,7 @@ impl Pool {
         self.info[block as usize].hash
     }
 
-    /// The tokens of a published block, if they are kept.
+    /// The tokens of a block that has a name, if they are kept.
     pub fn tokens_of(&self, block: u32) -> Option<&[u32]> {
         let start = block as usize * self.tokens_per_block;
         self.tokens.get(start..start + self.tokens_per_block)
@@ -303,13 +335,13 @@ impl Pool {
     }
 
     /// How many leading blocks are published; holds none.
-    pub fn matching(&self, prefix: Prefix<'_>) -> usize {
+    pub fn matching(&self, prefix: Prefix<'_>) -> Result<usize> {
         if self.sides.is_empty() {
-            return self.walk(prefix, |_| {});
+            return Ok(self.walk(prefix, |_| {}));
         }
-        let mut blocks = Vec::new();
+        let mut blocks = memory::with_capacity(prefix.hashes.len())?;
         self.walk(prefix, |block| blocks.push(block));
-        self.usable(&blocks)
+        Ok(self.usable(&blocks))
     }
 
     /// How many of these leading blocks a sequence can begin with, so that every side has what comes next.
@@ -324,7 +356,7 @@ impl Pool {
         }
     }
 
-    /// Adds the blocks of the longest published prefix to `out`; the caller holds them now.
+    /// Adds the blocks of the longest published prefix to `out`, which has room for all; the caller holds them now.
     pub fn acquire_prefix(&mut self, prefix: Prefix<'_>, out: &mut Vec<u32>) -> usize {
         let before = out.len();
         let mut found = self.walk(prefix, |block| out.push(block));
@@ -336,6 +368,11 @@ impl Pool {
             self.acquire(*block);
         }
         found
+    }
+
+    /// Makes sure that each of `sequences` can publish a first block, where tokens are compared.
+    pub fn reserve_roots(&mut self, sequences: u64) -> Result<()> {
+        if self.compare { self.roots.reserve(usize::try_from(sequences).unwrap_or(usize::MAX / 4)) } else { Ok(()) }
     }
 
     /// One more holder of a block that is held or published.
@@ -386,8 +423,20 @@ impl Pool {
         self.blocks.give(&[block])
     }
 
-    /// Puts a held block into the index. `parent` is held by the caller, or [`NONE`]; if it is not published, or has more
-    /// children than can be counted, the block is refused. So is one whose tokens another has, unless it `may_swap`.
+    /// The block that the index has for one that was published or a double, as far as that can be told without what it
+    /// continues: itself, or the one of that name.
+    pub fn standing(&self, block: u32) -> Option<u32> {
+        let entry = &self.info[block as usize];
+        match entry.is_published() {
+            true => Some(block),
+            // Where names can collide, what a block continues must be the same as well.
+            false if self.compare => None,
+            false => self.find(entry.hash, NONE, &[]),
+        }
+    }
+
+    /// Puts a held block into the index. `parent` is in the index, or [`NONE`]; if it is not, or has more children than can
+    /// be counted, the block is refused. One whose tokens another has is swapped for that, if it `may_swap`.
     pub fn publish(&mut self, block: u32, named: Named<'_>, keep: Keep, may_swap: bool) -> Result<Published> {
         let Named { root, mut parent, hash, tokens } = named;
         if parent == NONE {
@@ -397,21 +446,46 @@ impl Pool {
             return Ok(Published::Ours);
         }
         if let Some(other) = self.find(hash, parent, tokens) {
-            if !may_swap {
-                return Ok(Published::Refused);
-            }
+            // It is used either way.
             self.acquire(other);
             self.raise(other, keep);
-            self.release_one(block)?;
-            return Ok(Published::Other(other));
+            if may_swap {
+                self.release_one(block)?;
+                return Ok(Published::Other(other));
+            }
+            self.release_one(other)?;
+            self.info[block as usize].hash = hash;
+            self.keep_tokens(block, tokens);
+            return Ok(Published::Double(other));
         }
+        self.keep_tokens(block, tokens);
+        Ok(self.enter(block, root, parent, hash, keep))
+    }
+
+    /// Puts a held block that has a name into the index, as [`Pool::publish`] does, if that has no other for it by now.
+    pub fn publish_again(&mut self, block: u32, root: BlockHash, parent: u32, keep: Keep) -> Published {
+        let parent = if parent == NONE { self.first_parent(root) } else { parent };
+        let entry = &self.info[block as usize];
+        if entry.is_published() {
+            return Published::Ours;
+        }
+        let hash = entry.hash;
+        if let Some(other) = self.find(hash, parent, self.tokens_of(block).unwrap_or_default()) {
+            return Published::Double(other);
+        }
+        self.enter(block, root, parent, hash, keep)
+    }
+
+    /// Makes the index know a block, whose tokens are kept; `parent` is a block, or what stands for the root.
+    fn enter(&mut self, block: u32, root: BlockHash, mut parent: u32, hash: BlockHash, keep: Keep) -> Published {
         if let Some(up) = self.info.get_mut(parent as usize) {
             if !up.is_published() || up.children == u16::MAX {
-                return Ok(Published::Refused);
+                return Published::Refused;
             }
             up.children += 1;
         } else if self.compare {
-            parent = self.roots.enter(root);
+            let Some(number) = self.roots.enter(root) else { return Published::Refused };
+            parent = number;
         }
         let bucket = self.bucket(hash);
         let entry = &mut self.info[block as usize];
@@ -420,16 +494,20 @@ impl Pool {
         entry.chain = self.buckets[bucket];
         entry.set_published(true);
         self.buckets[bucket] = block;
-        if self.compare {
-            let start = block as usize * self.tokens_per_block;
-            self.tokens[start..start + self.tokens_per_block].copy_from_slice(tokens);
-        }
         self.published += 1;
         let before = self.info.get(parent as usize).map_or_else(BlockHash::default, |up| up.hash);
         self.events.push(What::Stored, hash, before);
         self.policy.published(&mut self.info, block, keep.priority, keep.expiry);
         self.raise(parent, keep);
-        Ok(Published::Ours)
+        Published::Ours
+    }
+
+    /// Keeps the tokens of a block that gets a name, where they are compared.
+    fn keep_tokens(&mut self, block: u32, tokens: &[u32]) {
+        if self.compare {
+            let start = block as usize * self.tokens_per_block;
+            self.tokens[start..start + self.tokens_per_block].copy_from_slice(tokens);
+        }
     }
 
     /// Raises the priority of a block and of all that it continues. What a block continues has its priority or more, so
@@ -448,8 +526,9 @@ impl Pool {
     /// Makes idle blocks evictable on which held ones build, since their sequences dropped them: the held ones, which nobody
     /// could match without these, leave the index, and all that builds on them. Looks at all blocks.
     pub(super) fn uncover(&mut self) -> Result<()> {
-        let mut places = vec![None; self.info.len()];
-        let (mut path, mut cut) = (Vec::new(), Vec::new());
+        let mut places = memory::vec_of(self.info.len(), None)?;
+        let most = self.published as usize;
+        let (mut path, mut cut) = (memory::with_capacity(most)?, memory::with_capacity(most)?);
         for block in 0..self.blocks.total() {
             // Up to a block whose place is known, or to the root; then down again.
             let mut at = block;
@@ -548,6 +627,7 @@ impl Pool {
         if count > free + self.idle as usize {
             return Ok(false);
         }
+        memory::reserve(out, count)?;
         let before = out.len();
         out.resize(before + count.min(free), 0);
         if !self.blocks.take(&mut out[before..]) {
@@ -557,12 +637,13 @@ impl Pool {
         while out.len() < before + count {
             let at = out.len();
             out.push(0);
-            if let Some(block) = self.evict(now)? {
+            let evicted = self.evict(now);
+            if let Ok(Some(block)) = evicted {
                 out[at] = block;
-            } else if !self.blocks.take(&mut out[at..]) {
+            } else if evicted.is_err() || !self.blocks.take(&mut out[at..]) {
                 self.blocks.give(&out[before..at])?;
                 out.truncate(before);
-                return Ok(false);
+                return evicted.map(|_| false);
             }
         }
         Ok(true)
@@ -584,28 +665,34 @@ impl Pool {
         let all = self.idle == self.published && self.idle > 0;
         self.events.mute(all);
         let (before, evicted) = (self.idle, self.evicted);
-        while let Some(block) = self.evict(now)? {
-            self.blocks.give(&[block])?;
-        }
+        let cleared = self.clear_idle(now);
         self.events.mute(false);
         self.evicted = evicted;
+        cleared?;
         if all {
             self.events.push(What::Cleared, BlockHash::default(), BlockHash::default());
         }
         Ok(before - self.idle)
     }
 
+    fn clear_idle(&mut self, now: u32) -> Result<()> {
+        while let Some(block) = self.evict(now)? {
+            self.blocks.give(&[block])?;
+        }
+        Ok(())
+    }
+
     /// Events from number `from` on, see [`Events::read`].
-    pub fn read_events(&self, from: u64, out: &mut Vec<Event>, most: usize) -> (u64, u64) {
-        self.events.read(from, out, most)
+    pub fn read_events(&self, from: u64, most: usize) -> Result<(Vec<Event>, u64, u64)> {
+        self.events.read(from, most)
     }
 
     /// What would be told of every block in the index if it came now, each after the one that it continues, and the number
     /// of the next event.
-    pub fn snapshot(&self) -> (Vec<(BlockHash, BlockHash)>, u64) {
-        let mut told = vec![false; self.info.len()];
-        let mut out = Vec::with_capacity(self.published as usize);
-        let mut line = Vec::new();
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let most = self.published as usize;
+        let mut told = memory::vec_of(self.info.len(), false)?;
+        let (mut out, mut line) = (memory::with_capacity(most)?, memory::with_capacity(most)?);
         for block in self.all_published() {
             let mut at = block;
             while let Some(info) = self.info.get(at as usize).filter(|_| !told[at as usize]) {
@@ -618,34 +705,35 @@ impl Pool {
             }
             out.extend(line.drain(..).rev());
         }
-        (out, self.events.next())
+        Ok((out, self.events.next()))
     }
 
     /// Changes the number of blocks. It shrinks only if all blocks above are free; idle ones there are evicted first.
     pub fn resize(&mut self, total: u32) -> Result<bool> {
         let old = self.blocks.total();
+        let buckets = buckets_for(total);
+        let buckets = if buckets == self.buckets.len() { Vec::new() } else { memory::vec_of(buckets, NONE)? };
         if total >= old {
+            self.reserve(total)?;
             self.blocks.grow(total)?;
             self.fit(total);
         } else {
             self.uncover()?;
             // Leaves above the new end go first, as often as that frees what they continue.
             loop {
-                let above: Vec<u32> = (total..old)
-                    .filter(|block| {
-                        let entry = &self.info[*block as usize];
-                        entry.is_published() && entry.is_evictable()
-                    })
-                    .collect();
-                if above.is_empty() {
+                let before = self.published;
+                for block in total..old {
+                    let entry = &self.info[block as usize];
+                    if entry.is_published() && entry.is_evictable() {
+                        self.unpublish(block);
+                        self.blocks.give(&[block])?;
+                    }
+                }
+                if self.published == before {
                     break;
                 }
-                for block in above {
-                    self.unpublish(block);
-                    self.blocks.give(&[block])?;
-                }
             }
-            if !self.blocks.shrink(total) {
+            if !self.blocks.shrink(total)? {
                 return Ok(false);
             }
             self.info.truncate(total as usize);
@@ -653,15 +741,14 @@ impl Pool {
             self.sides.iter_mut().for_each(|side| side.fit(total as usize));
             self.tokens.truncate(total as usize * self.tokens_per_block * usize::from(self.compare));
         }
-        let buckets = buckets_for(total);
-        if buckets != self.buckets.len() {
+        if !buckets.is_empty() {
             self.rehash(buckets);
         }
         Ok(true)
     }
 
-    fn rehash(&mut self, buckets: usize) {
-        self.buckets = vec![NONE; buckets];
+    fn rehash(&mut self, buckets: Vec<u32>) {
+        self.buckets = buckets;
         for block in 0..self.blocks.total() {
             if self.info[block as usize].is_published() {
                 let bucket = self.bucket(self.info[block as usize].hash);
@@ -677,37 +764,40 @@ impl Pool {
     }
 
     /// Whether the index, the counts of children and the numbers agree with each other; the first thing that does not.
-    pub fn check(&self) -> std::result::Result<(), String> {
+    pub fn check(&self) -> Result<()> {
         let total = self.blocks.total();
         let (mut published, mut idle) = (0, 0);
-        let mut children = vec![0u32; total as usize];
+        let mut children = memory::zeroed::<u32>(total as usize)?;
         for block in self.all_published() {
             let entry = &self.info[block as usize];
             published += 1;
             idle += u32::from(entry.refs == 0);
             if entry.parent < FIRST_ROOT {
                 if !self.info.get(entry.parent as usize).is_some_and(Info::is_published) {
-                    return Err(format!("published block {block} continues block {}, which is not", entry.parent));
+                    return Err(wrong(format!(
+                        "published block {block} continues block {}, which is not",
+                        entry.parent
+                    )));
                 }
                 children[entry.parent as usize] += 1;
             }
             let tokens = self.tokens_of(block).unwrap_or_default();
             if self.find(self.info[block as usize].hash, entry.parent, tokens).is_none() {
-                return Err(format!("published block {block} is not found by its hash"));
+                return Err(wrong(format!("published block {block} is not found by its hash")));
             }
         }
         for block in 0..total {
             let entry = &self.info[block as usize];
             if entry.is_published() && u32::from(entry.children) != children[block as usize] {
                 let counted = children[block as usize];
-                return Err(format!("block {block} has {counted} children, its count says {}", entry.children));
+                return Err(wrong(format!("block {block} has {counted} children, its count says {}", entry.children)));
             }
         }
         if (published, idle) != (self.published, self.idle) {
-            return Err(format!(
+            return Err(wrong(format!(
                 "{published} published and {idle} idle blocks, the counts say {} and {}",
                 self.published, self.idle
-            ));
+            )));
         }
         Ok(())
     }

@@ -3,12 +3,13 @@
 
 use super::cache::Cache;
 use super::events::Event;
-use super::hash::BlockHash;
 use super::lane::Lane;
 use super::lists::NONE;
+use super::pool::Snapshot;
 use super::seq::Seq;
 use super::types::{Placement, SeqInfo, SideStats, State, Stats};
 use crate::base::error::Result;
+use crate::base::memory::{self, Text};
 use crate::sync::lock::MutexGuard;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,13 +41,15 @@ impl Cache {
     }
 
     /// All open sequences, by id.
-    pub fn sequences(&self) -> Vec<u64> {
+    pub fn sequences(&self) -> Result<Vec<u64>> {
         let mut ids = Vec::new();
         for lane in &self.lanes {
-            ids.extend(lane.0.lock().seqs.iter().filter(|seq| seq.state != State::Closed).map(|seq| seq.id));
+            for seq in lane.0.lock().seqs.iter().filter(|seq| seq.state != State::Closed) {
+                memory::push(&mut ids, seq.id)?;
+            }
         }
         ids.sort_unstable();
-        ids
+        Ok(ids)
     }
 
     /// Numbers that add up, taken at one moment.
@@ -78,28 +81,27 @@ impl Cache {
     }
 
     /// One character a block: `.` free, `X` held, `c` cached and idle.
-    pub(super) fn states(&self) -> Vec<char> {
+    pub(super) fn states(&self) -> Result<Vec<char>> {
         let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
-        let kept = self.kept.lock().blocks();
+        let kept = self.kept.lock().blocks()?;
         let pool = self.pool.lock();
-        let mut states: Vec<char> = (0..pool.blocks().total())
-            .map(|block| match (pool.is_used(block), pool.info(block)) {
-                (false, _) => '.',
-                (true, info) if info.is_published() && info.refs == 0 => 'c',
-                _ => 'X',
-            })
-            .collect();
+        let state = |block| match (pool.is_used(block), pool.info(block)) {
+            (false, _) => '.',
+            (true, info) if info.is_published() && info.refs == 0 => 'c',
+            _ => 'X',
+        };
+        let mut states = memory::collect((0..pool.blocks().total()).map(state))?;
         for block in lanes.iter().flat_map(|lane| &lane.spare).chain(&kept) {
             states[*block as usize] = '.';
         }
-        states
+        Ok(states)
     }
 
     /// Whether every block is exactly where it should be. Counts holders afresh, from all sequences and pins.
-    pub fn audit(&self) -> std::result::Result<(), String> {
+    pub fn audit(&self) -> Result<()> {
         let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.0.lock()).collect();
         let pins = self.pins.lock();
-        let kept = self.kept.lock().blocks();
+        let kept = self.kept.lock().blocks()?;
         let pool = self.pool.lock();
         let seqs = lanes.iter().flat_map(|lane| &lane.seqs).filter(|seq| seq.state != State::Closed);
         let spare = lanes.iter().map(|lane| &lane.spare[..]).chain([&kept[..]]);
@@ -107,55 +109,59 @@ impl Cache {
     }
 
     /// Up to `most` events from number `from` on, the number to go on with, and how many before the first are gone.
-    pub fn events(&self, from: u64, most: usize) -> (Vec<Event>, u64, u64) {
-        let mut out = Vec::new();
-        let (next, lost) = self.pool.lock().read_events(from, &mut out, most);
-        (out, next, lost)
+    pub fn events(&self, from: u64, most: usize) -> Result<(Vec<Event>, u64, u64)> {
+        self.pool.lock().read_events(from, most)
     }
 
     /// Every block in the index with the one that it continues, which comes before it, and the number of the next event.
-    pub fn snapshot(&self) -> (Vec<(BlockHash, BlockHash)>, u64) {
+    pub fn snapshot(&self) -> Result<Snapshot> {
         self.pool.lock().snapshot()
     }
 
     /// A page about the cache. `block_bytes` is what one block takes in memory, 0 if that is not known.
-    pub fn dump(&self, block_bytes: u64) -> String {
+    pub fn dump(&self, block_bytes: u64) -> Result<String> {
+        let ids = self.sequences()?;
+        let mut text = Text::default();
+        let written = self.write_dump(&mut text, block_bytes, &ids);
+        text.finish(written)
+    }
+
+    fn write_dump(&self, text: &mut Text, block_bytes: u64, ids: &[u64]) -> std::fmt::Result {
         let stats = self.stats();
         let config = self.config();
-        let mut text = String::from("=== KV cache ===\nConfiguration:\n");
+        text.write_str("=== KV cache ===\nConfiguration:\n")?;
         let megabytes = |blocks: u64| blocks as f64 * block_bytes as f64 / f64::from(1 << 20);
-        let _ = writeln!(
+        writeln!(
             text,
             "  TokensPerBlock: {}, TotalBlocks: {}, Eviction: {:?}, WhenFull: {:?}",
             config.tokens_per_block, stats.total, config.eviction, config.when_full
-        );
-        let _ = writeln!(text, "Allocation state:\n  Sequences: {}", stats.sequences);
+        )?;
+        writeln!(text, "Allocation state:\n  Sequences: {}", stats.sequences)?;
         for (name, blocks) in [("Used", stats.used), ("Cached, idle", stats.idle), ("Free", stats.free)] {
-            let _ = writeln!(text, "  {name}: {blocks} blocks, {:.2} MB", megabytes(blocks));
+            writeln!(text, "  {name}: {blocks} blocks, {:.2} MB", megabytes(blocks))?;
         }
         for (number, side) in config.sides.iter().enumerate() {
             let SideStats { total, free, idle, used, .. } = self.side_stats(u32::try_from(number).unwrap_or(NONE));
-            let _ = writeln!(
+            writeln!(
                 text,
                 "  Group with own blocks, {:?}: {used} used, {idle} idle, {free} free of {total}",
                 side.kind
-            );
+            )?;
         }
-        let _ = writeln!(text, "  Fragmentation: {:.2}", self.fragmentation());
-        let _ = writeln!(
+        writeln!(text, "  Fragmentation: {:.2}", self.fragmentation())?;
+        writeln!(
             text,
             "Prefix cache:\n  Published: {}, hit {} of {} tokens, evicted {}, deduplicated {}",
             stats.published, stats.hit_tokens, stats.asked_tokens, stats.evicted_blocks, stats.deduplicated
-        );
-        let _ = writeln!(text, "Sequences:");
-        let ids = self.sequences();
+        )?;
+        writeln!(text, "Sequences:")?;
         for info in ids.iter().take(LISTED).filter_map(|id| self.info(*id).ok()) {
-            let _ = writeln!(text, "  {}", self.line(&info));
+            writeln!(text, "  {}", self.line(&info))?;
         }
         if ids.len() > LISTED {
-            let _ = writeln!(text, "  and {} more", ids.len() - LISTED);
+            writeln!(text, "  and {} more", ids.len() - LISTED)?;
         }
-        text
+        Ok(())
     }
 
     fn line(&self, info: &SeqInfo) -> String {
@@ -171,23 +177,24 @@ impl Cache {
     }
 
     /// The blocks for people: `.` free, `X` held by sequences or pins, `c` cached and idle.
-    pub fn map(&self) -> String {
+    pub fn map(&self) -> Result<String> {
         // Counted in the picture: the numbers of another moment would not be those that it shows.
-        let states = self.states();
+        let states = self.states()?;
         let count = |what: char| states.iter().filter(|state| **state == what).count();
-        let mut text = format!(
-            "KV blocks: total {}, used {}, cached {}, free {}\n  (. = free, X = used, c = cached)\n",
-            states.len(),
-            count('X'),
-            count('c'),
-            count('.')
+        let (total, used, cached, free) = (states.len(), count('X'), count('c'), count('.'));
+        let mut text = Text::default();
+        let written = writeln!(
+            text,
+            "KV blocks: total {total}, used {used}, cached {cached}, free {free}\n  (. = free, X = used, c = cached)"
         );
-        for line in states.chunks(LINE) {
-            text.push_str("    ");
-            text.extend(line);
-            text.push('\n');
-        }
-        text
+        let written = written.and_then(|()| {
+            states.chunks(LINE).try_for_each(|line| {
+                text.write_str("    ")?;
+                line.iter().try_for_each(|state| text.write_char(*state))?;
+                text.write_char('\n')
+            })
+        });
+        text.finish(written)
     }
 
     /// 0 if the free blocks are one run, towards 1 the more they are scattered.

@@ -7,11 +7,22 @@ use super::seq::Seq;
 use super::types::{Attempt, Room, State, WhenFull};
 use crate::base::error::Result;
 use crate::base::log;
-use std::collections::HashSet;
+use crate::base::memory;
+use crate::base::status::NMC_ERR_NO_MEMORY;
 use std::sync::atomic::Ordering;
 
 /// What [`WhenFull::MoveSequence`] calls with a sequence.
 pub(super) type Mover = Box<dyn Fn(u64) -> Result<()> + Send + Sync>;
+
+/// How many different blocks these are.
+pub(super) fn count_of(mut some: Vec<u32>, more: impl Iterator<Item = u32>) -> Result<u64> {
+    for block in more {
+        memory::push(&mut some, block)?;
+    }
+    some.sort_unstable();
+    some.dedup();
+    Ok(some.len() as u64)
+}
 
 impl Cache {
     /// Repeats `attempt` as long as it wants room and the policy finds some. `id` is not a victim. It will have `whole` blocks
@@ -35,9 +46,9 @@ impl Cache {
                 }
             }
             let made = match (self.config.when_full, self.mover.get()) {
-                (WhenFull::EvictSequence, _) => self.could_fit(id, whole, room) && self.evict_oldest(id, None)?,
+                (WhenFull::EvictSequence, _) => self.could_fit(id, whole, room)? && self.evict_oldest(id, None)?,
                 (WhenFull::MoveSequence, Some(mover)) => {
-                    self.could_fit(id, whole, room) && self.evict_oldest(id, Some(mover))?
+                    self.could_fit(id, whole, room)? && self.evict_oldest(id, Some(mover))?
                 }
                 _ => false,
             };
@@ -48,21 +59,22 @@ impl Cache {
     }
 
     /// Whether there would be room if all sequences but `id` were gone.
-    fn could_fit(&self, id: u64, whole: usize, room: Room) -> bool {
+    fn could_fit(&self, id: u64, whole: usize, room: Room) -> Result<bool> {
         let total = u64::from(self.pool.lock().levels().total);
         if whole as u64 > total {
-            return false;
+            return Ok(false);
         }
         let own = self.locked(id);
         if room.side != NONE {
             let none = Seq::new();
             return self.side_could_fit(room, own.as_ref().map_or(&none, |(lane, at)| &lane.seqs[*at]));
         }
-        let mut kept: HashSet<u32> = self.pins.lock().values().flat_map(|hold| &hold.blocks).copied().collect();
-        if let Ok((lane, at)) = own {
-            kept.extend(lane.seqs[at].counted().chain(lane.seqs[at].private()));
-        }
-        room.needed + kept.len() as u64 <= total
+        let pinned = memory::collect(self.pins.lock().values().flat_map(|hold| &hold.blocks).copied())?;
+        let kept = match own {
+            Ok((lane, at)) => count_of(pinned, lane.seqs[at].counted().chain(lane.seqs[at].private()))?,
+            Err(_) => count_of(pinned, std::iter::empty())?,
+        };
+        Ok(room.needed + kept <= total)
     }
 
     /// Gives the spare blocks of all lanes back; false if there were none.
@@ -90,12 +102,15 @@ impl Cache {
     /// Takes the blocks of the sequence that was used longest ago, other than `id`, after `mover` has sent them to the store,
     /// if there is one; false if there is no such sequence, or it could not be sent.
     fn evict_oldest(&self, id: u64, mover: Option<&Mover>) -> Result<bool> {
-        let Some(victim) = self.oldest(1, Some(id)).pop() else { return Ok(false) };
+        let Some(victim) = self.oldest(1, Some(id))?.pop() else { return Ok(false) };
         // One that is closed or taken in the meantime makes room as well; of one that is fetched others are left.
         let Some(uid) = self.takeable(victim) else { return Ok(true) };
         if let Some(Err(error)) = mover.map(|mover| mover(victim)) {
             if self.takeable(victim) != Some(uid) {
                 return Ok(true);
+            }
+            if error.status == NMC_ERR_NO_MEMORY {
+                return Err(error);
             }
             log::emit(log::WARN, || format!("sequence {victim} could not be moved to make room: {error}"));
             return Ok(false);
@@ -126,16 +141,18 @@ impl Cache {
     }
 
     /// The ids of up to `count` open sequences that hold blocks, the one used longest ago first, without `id`.
-    pub fn oldest(&self, count: usize, id: Option<u64>) -> Vec<u64> {
-        let mut all: Vec<_> = Vec::new();
+    pub fn oldest(&self, count: usize, id: Option<u64>) -> Result<Vec<u64>> {
+        let mut all: Vec<_> = memory::with_capacity(usize::try_from(self.table.count()).unwrap_or(0))?;
         for lane in &self.lanes {
             let lane = lane.0.lock();
             let open = lane.seqs.iter().filter(|seq| {
                 seq.state == State::Open && seq.fetching == 0 && Some(seq.id) != id && !seq.blocks.is_empty()
             });
-            all.extend(open.map(|seq| (seq.last_use, seq.id)));
+            for seq in open {
+                memory::push(&mut all, (seq.last_use, seq.id))?;
+            }
         }
         all.sort_unstable();
-        all.into_iter().take(count).map(|(_, id)| id).collect()
+        memory::collect(all.iter().take(count).map(|(_, id)| *id))
     }
 }

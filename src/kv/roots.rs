@@ -3,6 +3,8 @@
 
 use super::hash::BlockHash;
 use super::lists::NONE;
+use crate::base::error::Result;
+use crate::base::memory;
 use std::collections::HashMap;
 
 /// Numbers of roots begin here; no block has one of them.
@@ -23,18 +25,36 @@ impl Roots {
         self.numbers.get(&root).copied().unwrap_or(NONE)
     }
 
-    /// One more block has this root.
-    pub fn enter(&mut self, root: BlockHash) -> u32 {
-        let number = *self.numbers.entry(root).or_insert_with(|| {
-            self.vacant.pop().unwrap_or_else(|| {
-                self.entries.push((root, 0));
-                // There are no more roots than blocks, so fewer than 2^31.
-                FIRST_ROOT - 1 + u32::try_from(self.entries.len()).unwrap_or(FIRST_ROOT)
-            })
-        });
+    /// Makes room for `more` roots, so that entering them, again and again, gets no memory.
+    pub fn reserve(&mut self, more: usize) -> Result<()> {
+        // A map that is at most half full makes room where it is for what comes after others have left.
+        let want = (self.numbers.len() + more) * 2;
+        if self.numbers.capacity() < want {
+            let more = want - self.numbers.len();
+            memory::reserve_map(&mut self.numbers, more)?;
+        }
+        memory::reserve(&mut self.entries, more)?;
+        memory::reserve_to(&mut self.vacant, self.entries.len() + more)
+    }
+
+    /// One more block has this root; `None` if there is no memory for it.
+    pub fn enter(&mut self, root: BlockHash) -> Option<u32> {
+        let number = match self.numbers.get(&root) {
+            Some(number) => *number,
+            None => {
+                self.reserve(1).ok()?;
+                let number = self.vacant.pop().unwrap_or_else(|| {
+                    self.entries.push((root, 0));
+                    // There are no more roots than blocks, so fewer than 2^31.
+                    FIRST_ROOT - 1 + u32::try_from(self.entries.len()).unwrap_or(FIRST_ROOT)
+                });
+                self.numbers.insert(root, number);
+                number
+            }
+        };
         let entry = &mut self.entries[(number - FIRST_ROOT) as usize];
         *entry = (root, entry.1 + 1);
-        number
+        Some(number)
     }
 
     /// One block fewer has this root.

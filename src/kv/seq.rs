@@ -1,8 +1,8 @@
 //! One sequence: its tokens, its blocks, and how far they are shared and published. Pure bookkeeping; the lane's lock
 //! guards it, and `cache` moves the blocks.
 //!
-//! Of the blocks the first `published` are in the prefix index, the first `shared` are counted by the pool, and the rest
-//! are private. A block that is not full is private, or held by forks until they have copied it, so appending never writes
+//! Of the blocks the first `published` are in the prefix index, or are doubles of blocks that are; the first `shared` are
+//! counted by the pool, and the rest are private. A block that is not full is private, or held by forks until they have copied it, so appending never writes
 //! where another sequence reads.
 
 use super::hash::BlockHash;
@@ -11,6 +11,7 @@ use super::parts::Part;
 use super::pool::Keep;
 use super::types::{BlockCopy, Placement, State};
 use crate::base::error::Result;
+use crate::base::memory;
 
 /// A sequence. What an append of one token needs comes first.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub struct Seq {
     pub known: bool,
     pub state: State,
     pub placement: Placement,
+    /// Published blocks may be doubles: the index has others for their names.
+    pub doubles: bool,
     /// The tokens after the published ones.
     pub pending: Vec<u32>,
     /// The blocks in order; [`NONE`] where one was dropped.
@@ -52,7 +55,7 @@ pub struct Seq {
     pub left: Vec<u32>,
     /// The highest importance of a token in each block, if any was given.
     pub scores: Vec<f32>,
-    /// The transfer that writes its blocks, or 0; until it is over, the sequence can only be read or closed.
+    /// The transfer that writes its blocks, or 0; until the program knows its end, the sequence can only be read or closed.
     pub fetching: u64,
     /// Leading blocks that left the window.
     pub slid: u32,
@@ -80,6 +83,7 @@ impl Seq {
             computed: 0,
             shared: 0,
             published: 0,
+            doubles: false,
             rewrites: 0,
             blocks: Vec::new(),
             chain: BlockHash::default(),
@@ -104,7 +108,10 @@ impl Seq {
     /// One more token, if that needs nothing else; as [`super::hands::Hands::append`] would do it.
     #[inline]
     pub fn bump(&mut self, token: Option<u32>) -> bool {
-        if self.tokens >= self.ceiling || self.known && token.is_none() {
+        // A list that would have to grow is not for here: there may be no memory for it.
+        if self.tokens >= self.ceiling
+            || self.known && (token.is_none() || self.pending.len() == self.pending.capacity())
+        {
             return false;
         }
         self.computed = self.tokens;
@@ -154,6 +161,7 @@ impl Seq {
         self.lent.clear();
         (self.tokens, self.computed, self.shared, self.published, self.rewrites, self.slid) = (0, 0, 0, 0, 0, 0);
         self.fetching = 0;
+        self.doubles = false;
         self.keeper = 0;
         self.name = None;
     }
@@ -209,12 +217,22 @@ impl Seq {
         }
     }
 
+    /// Gets memory for what a fork has in common with its parent, with `blocks` blocks and the copy of one.
+    pub fn reserve_like(&mut self, parent: &Self, blocks: usize) -> Result<()> {
+        memory::reserve(&mut self.blocks, blocks)?;
+        memory::reserve(&mut self.plan, 1)?;
+        memory::reserve(&mut self.held, 1)?;
+        memory::reserve(&mut self.ahead, parent.ahead.len())?;
+        memory::reserve(&mut self.pending, parent.pending.len())?;
+        memory::reserve(&mut self.scores, parent.scores.len())
+    }
+
     /// Takes over what a fork has in common with its parent, except the blocks.
     pub fn inherit(&mut self, parent: &Self) {
         self.placement = if self.keeper == 0 { Placement::Paged } else { Placement::Virtual };
         (self.known, self.tokens, self.limit, self.computed) =
             (parent.known, parent.tokens, parent.limit, parent.computed);
-        (self.published, self.shared) = (parent.published, parent.shared);
+        (self.published, self.shared, self.doubles) = (parent.published, parent.shared, parent.doubles);
         (self.chain, self.root, self.keep, self.slid) = (parent.chain, parent.root, parent.keep, parent.slid);
         self.ahead.extend_from_slice(&parent.ahead);
         self.pending.extend_from_slice(&parent.pending);

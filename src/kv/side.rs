@@ -4,8 +4,11 @@
 //! there. It goes when its owner leaves the index, or, the one idle longest first, when room is needed. The pool's
 //! lock guards it.
 
+use super::audit::wrong;
 use super::lists::{Info, Lists, NONE};
 use super::types::{Room, SideConfig, SideKind, SideStats};
+use crate::base::error::Result;
+use crate::base::memory;
 
 /// The one list: idle blocks, the one idle longest first.
 const IDLE: usize = 0;
@@ -36,19 +39,29 @@ pub fn seen_from(blocks: usize, window: u32, tokens_per_block: u32) -> usize {
 
 impl Side {
     /// All blocks free.
-    pub fn new(config: SideConfig, tokens_per_block: u32) -> Self {
-        Self {
+    pub fn new(config: SideConfig, tokens_per_block: u32) -> Result<Self> {
+        Ok(Self {
             kind: config.kind,
             tokens_per_block,
-            info: vec![Info::NEW; config.blocks as usize],
-            free: (0..config.blocks).rev().collect(),
+            info: memory::vec_of(config.blocks as usize, Info::NEW)?,
+            free: memory::collect((0..config.blocks).rev())?,
             idle: Lists::new(),
             peers: Vec::new(),
             evicted: 0,
-        }
+        })
     }
 
-    /// There are now so many blocks that can be owners.
+    /// Bytes of memory that the books of its own blocks take.
+    pub fn book_bytes(config: &SideConfig) -> u64 {
+        u64::from(config.blocks) * (size_of::<Info>() as u64 + 4)
+    }
+
+    /// Gets memory for so many blocks that can be owners.
+    pub fn reserve(&mut self, owners: usize) -> Result<()> {
+        memory::reserve_to(&mut self.peers, owners)
+    }
+
+    /// There are now so many blocks that can be owners, for which there is memory.
     pub fn fit(&mut self, owners: usize) {
         self.peers.resize(owners, NONE);
     }
@@ -84,7 +97,8 @@ impl Side {
         self.peers.get(owner as usize).copied().filter(|block| *block != NONE)
     }
 
-    /// Adds `count` blocks to `out`, which the caller then holds: free ones, then idle ones. All or nothing.
+    /// Adds `count` blocks to `out`, which has room for them, and which the caller then holds: free ones, then idle ones. All
+    /// or nothing.
     pub fn take(&mut self, count: usize, out: &mut Vec<u32>) -> bool {
         if count > self.free.len() + self.idle.len(IDLE) as usize {
             return false;
@@ -186,42 +200,44 @@ impl Side {
     }
 
     /// The first thing that is wrong, given how many hold each block.
-    pub fn check(&self, holders: &[u32], is_published: impl Fn(u32) -> bool) -> Result<(), String> {
-        let mut free = vec![false; self.info.len()];
+    pub fn check(&self, holders: &[u32], is_published: impl Fn(u32) -> bool) -> Result<()> {
+        let mut free = memory::vec_of(self.info.len(), false)?;
         for block in &self.free {
             if std::mem::replace(&mut free[*block as usize], true) {
-                return Err(format!("side block {block} is free twice"));
+                return Err(wrong(format!("side block {block} is free twice")));
             }
         }
         let mut idle = 0;
         for ((block, entry), count) in (0u32..).zip(&self.info).zip(holders) {
             let is_free = free[block as usize];
             if !is_free && entry.refs != *count {
-                return Err(format!("side block {block} has {count} holders, its count says {}", entry.refs));
+                return Err(wrong(format!("side block {block} has {count} holders, its count says {}", entry.refs)));
             }
             if entry.parent != NONE && !is_free {
                 if self.peer(entry.parent) != Some(block) || !is_published(entry.parent) {
-                    return Err(format!("side block {block} does not belong to block {}", entry.parent));
+                    return Err(wrong(format!("side block {block} does not belong to block {}", entry.parent)));
                 }
                 idle += u32::from(entry.refs == 0);
             }
             let is_idle = !is_free && entry.refs == 0 && entry.parent != NONE;
             if entry.list().is_some() != is_idle {
-                return Err(format!("side block {block} is idle and not in the list, or the reverse"));
+                return Err(wrong(format!("side block {block} is idle and not in the list, or the reverse")));
             }
             match (is_free, *count, entry.parent == NONE) {
                 (true, 0, _) | (false, 1.., _) | (false, 0, false) => {}
-                (true, ..) => return Err(format!("side block {block} is free, but somebody has it")),
-                (false, 0, true) => return Err(format!("side block {block} is lost: in use, but nobody has it")),
+                (true, ..) => return Err(wrong(format!("side block {block} is free, but somebody has it"))),
+                (false, 0, true) => {
+                    return Err(wrong(format!("side block {block} is lost: in use, but nobody has it")));
+                }
             }
         }
         for (owner, block) in (0u32..).zip(&self.peers).filter(|(_, block)| **block != NONE) {
             if self.info[*block as usize].parent != owner || free[*block as usize] {
-                return Err(format!("block {owner} has side block {block}, which is not its own"));
+                return Err(wrong(format!("block {owner} has side block {block}, which is not its own")));
             }
         }
         if idle != self.idle.len(IDLE) {
-            return Err(format!("{idle} side blocks are idle, the list has {}", self.idle.len(IDLE)));
+            return Err(wrong(format!("{idle} side blocks are idle, the list has {}", self.idle.len(IDLE))));
         }
         Ok(())
     }

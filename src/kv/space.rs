@@ -3,10 +3,12 @@
 //! the blocks in the layout splits it into planes: one for each layer and side, one for each head as well, or one in
 //! all. A page is one block in one plane, so a block has a page in every plane, and these come and go together.
 
+use super::audit::wrong;
 use super::geometry::Geometry;
 use super::lists::NONE;
 use crate::alloc::pages::PageId;
 use crate::base::error::Result;
+use crate::base::memory;
 use crate::cuda::Device;
 use crate::mem::{PagePool, PageRange};
 use std::ops::Range;
@@ -68,6 +70,10 @@ pub(super) struct Space {
     ranges: Vec<PageRange>,
     /// The block that is mapped at each place, or [`NONE`].
     mapped: Vec<u32>,
+    /// The blocks that should be; has room for all places, so that what a call changed can always be followed.
+    pub wanted: Vec<u32>,
+    /// Pages of one plane that are to be mapped; has room for all places, too.
+    pages: Vec<PageId>,
     /// Tokens of its owner.
     pub tokens: u32,
     /// Leading tokens for which pages are mapped.
@@ -79,12 +85,16 @@ pub(super) struct Space {
 impl Space {
     /// Addresses with nothing mapped.
     pub fn new(parts: &[Part], places: u32, keeper: u64) -> Result<Self> {
+        let mapped = memory::vec_of(places as usize, NONE)?;
+        let (wanted, pages) = (memory::with_capacity(places as usize)?, memory::with_capacity(places as usize)?);
         let ranges = parts.iter().map(|part| part.pool.reserve(part.geometry.bytes()));
         Ok(Self {
             keeper,
             owner: None,
-            ranges: ranges.collect::<Result<_>>()?,
-            mapped: vec![NONE; places as usize],
+            ranges: memory::try_collect(ranges)?,
+            mapped,
+            wanted,
+            pages,
             tokens: 0,
             ready: 0,
             source: None,
@@ -92,8 +102,8 @@ impl Space {
     }
 
     /// The first address of each group.
-    pub fn bases(&self) -> Vec<u64> {
-        self.ranges.iter().map(PageRange::base).collect()
+    pub fn bases(&self) -> Result<Vec<u64>> {
+        memory::collect(self.ranges.iter().map(PageRange::base))
     }
 
     /// The first address of a group that exists.
@@ -102,7 +112,7 @@ impl Space {
     }
 
     /// Pages that are mapped.
-    pub fn pages(&self) -> u64 {
+    pub fn mapped_pages(&self) -> u64 {
         self.ranges.iter().map(|range| u64::from(range.slots().mapped())).sum()
     }
 
@@ -131,12 +141,11 @@ impl Space {
         if self.mapped[places.clone()].iter().any(|block| *block != NONE) {
             self.unmap(parts, at.clone())?;
         }
-        let mut pages = Vec::with_capacity(blocks.len());
         for (part, range) in parts.iter().zip(&mut self.ranges) {
             for plane in 0..part.planes {
-                pages.clear();
-                pages.extend(blocks.iter().map(|block| part.page(plane, *block)));
-                if let Err(error) = range.map(part.index(plane, first), &pages) {
+                self.pages.clear();
+                self.pages.extend(blocks.iter().map(|block| part.page(plane, *block)));
+                if let Err(error) = range.map(part.index(plane, first), &self.pages) {
                     return self.unmap(parts, at).and(Err(error));
                 }
             }
@@ -162,10 +171,10 @@ impl Space {
     }
 
     /// The first thing that is not as it should be, if the first tokens of a sequence have these blocks.
-    pub fn audit(&self, parts: &[Part], blocks: &[u32]) -> std::result::Result<(), String> {
+    pub fn audit(&self, parts: &[Part], blocks: &[u32]) -> Result<()> {
         for (k, (block, mapped)) in blocks.iter().zip(&self.mapped).enumerate() {
             if *block != NONE && mapped != block {
-                return Err(format!("block {block} should be at {k}, but {mapped} is mapped"));
+                return Err(wrong(format!("block {block} should be at {k}, but {mapped} is mapped")));
             }
         }
         for (part, range) in parts.iter().zip(&self.ranges) {
@@ -174,7 +183,7 @@ impl Space {
                     let page = (*block != NONE).then(|| part.page(plane, *block));
                     let found = range.slots().get(part.index(plane, place));
                     if found != page {
-                        return Err(format!("place {place} of plane {plane} has {found:?}, not {page:?}"));
+                        return Err(wrong(format!("place {place} of plane {plane} has {found:?}, not {page:?}")));
                     }
                 }
             }

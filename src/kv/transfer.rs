@@ -15,6 +15,7 @@ use super::lists::NONE;
 use super::steps::{Step, Steps, Watcher};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
+use crate::base::memory::{self, Text};
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND, NMC_ERR_STALE,
 };
@@ -27,6 +28,7 @@ use crate::sync::panics;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -69,6 +71,16 @@ pub struct Progress {
 enum Work {
     Out,
     In { id: u64, uid: u64, by_layer: bool },
+}
+
+impl Work {
+    /// The sequence that waits for it, with its id, if one does.
+    const fn waits(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Out => None,
+            Self::In { id, uid, .. } => Some((*id, *uid)),
+        }
+    }
 }
 
 /// A block that is read or written by a job.
@@ -160,6 +172,8 @@ impl Job {
 }
 
 struct Ticket {
+    /// The sequence that waits for it, with its id, if one does.
+    waits: Option<(u64, u64)>,
     blocks: u32,
     blocks_done: AtomicU32,
     layers_done: AtomicU32,
@@ -220,18 +234,16 @@ impl Drop for Link {
 
 /// What must be equal for two caches to exchange blocks of these groups: everything but the order of layers, K and V, and
 /// the sizes.
-fn fingerprint<'a>(groups: impl Iterator<Item = &'a Group>) -> u64 {
-    let mut text = String::new();
-    for group in groups {
+fn fingerprint<'a>(mut groups: impl Iterator<Item = &'a Group>) -> Result<u64> {
+    let mut text = Text::default();
+    let written = groups.try_for_each(|group| {
         let shape = group.geometry.shape();
         let tokens_first = shape.order == Order::LayerMajorNhd;
         let numbers = (shape.layers, shape.kv_heads, shape.head_dim, shape.tokens_per_block);
-        text.push_str(&format!("{:?} {:?} {numbers:?} {tokens_first};", shape.kind, shape.dtype));
-        if group.side != NONE {
-            text.push_str(&format!("side {}", group.side));
-        }
-    }
-    xxhash_rust::xxh64::xxh64(text.as_bytes(), 0)
+        write!(text, "{:?} {:?} {numbers:?} {tokens_first};", shape.kind, shape.dtype)?;
+        if group.side == NONE { Ok(()) } else { write!(text, "side {}", group.side) }
+    });
+    Ok(xxhash_rust::xxh64::xxh64(text.finish(written)?.as_bytes(), 0))
 }
 
 impl Shared {
@@ -245,15 +257,17 @@ impl Shared {
 
     /// Where a layer of a block of a side, or of the cache, lies, counted through all its groups, in the order of its bytes
     /// in the store.
-    fn slices(&self, side: u32, block: u32, layers: std::ops::Range<u32>, out: &mut Vec<Slice>) {
+    fn slices(&self, side: u32, block: u32, layers: std::ops::Range<u32>, out: &mut Vec<Slice>) -> Result<()> {
         let mut first = 0;
         for group in self.arena.of(side) {
             let shape = group.geometry.shape();
             let own = layers.start.max(first) - first..layers.end.min(first + shape.layers).max(first) - first;
             let pieces = group.geometry.pieces(own);
+            memory::reserve(out, usize::try_from(pieces.count()).unwrap_or(usize::MAX))?;
             out.extend(pieces.extents(block).map(|p| Slice { address: group.base + p.offset, bytes: p.bytes }));
             first += shape.layers;
         }
+        Ok(())
     }
 
     fn layers(&self) -> u32 {
@@ -299,7 +313,7 @@ impl Shared {
             return Ok(());
         }
         slices.clear();
-        self.slices(side, block, 0..u32::MAX, slices);
+        self.slices(side, block, 0..u32::MAX, slices)?;
         match self.store.put(&key, &Pieces::Slices(slices), &PutOptions::DEFAULT) {
             // Somebody else computed and stored the same block.
             Err(error) if error.status == NMC_ERR_EXISTS => Ok(()),
@@ -310,10 +324,10 @@ impl Shared {
     fn fetch(&self, item: Item, layers: std::ops::Range<u32>, slices: &mut Vec<Slice>) -> Result<()> {
         let Item { side, block, hash } = item;
         slices.clear();
-        self.slices(side, block, 0..layers.start, slices);
+        self.slices(side, block, 0..layers.start, slices)?;
         let offset = slices.iter().map(|slice| slice.bytes).sum();
         slices.clear();
-        self.slices(side, block, layers.clone(), slices);
+        self.slices(side, block, layers.clone(), slices)?;
         let pieces = Pieces::Slices(slices);
         let expected = self.arena.of(side).map(|group| group.geometry.block_bytes()).sum();
         // Layers come from the same pages; a layer counts only when all before it have come.
@@ -374,12 +388,27 @@ impl Shared {
         })
     }
 
-    /// Queues a job for blocks that are held under its number. After the end it is over at once: no thread may be left for it,
-    /// and somebody may wait for it.
-    fn enqueue(&self, number: u64, items: Vec<Item>, wait: Wait, work: Work) -> u64 {
+    /// Queues a job for blocks that are held under its number. If it cannot be, they are let go.
+    fn enqueue(&self, number: u64, items: Vec<Item>, wait: Wait, work: Work) -> Result<u64> {
+        let waits = work.waits();
+        let queued = self.queue(number, items, wait, work);
+        if queued.is_err() {
+            if let Some((id, uid)) = waits {
+                self.cache.land(id, uid, number, 0)?;
+                self.cache.told(id, uid, number);
+            }
+            self.cache.let_hold_go(number)?;
+        }
+        queued
+    }
+
+    /// The same, and nothing else. After the end a job is over at once: no thread may be left for it, and somebody may wait for
+    /// it.
+    fn queue(&self, number: u64, items: Vec<Item>, wait: Wait, work: Work) -> Result<u64> {
         self.steps.reach(number, Step::Held);
         let blocks = items.iter().filter(|item| item.side == NONE).count();
         let ticket = Arc::new(Ticket {
+            waits: work.waits(),
             blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
             blocks_done: AtomicU32::new(0),
             layers_done: AtomicU32::new(0),
@@ -387,11 +416,16 @@ impl Shared {
             over: Mutex::new(None),
             rings: Condvar::new(),
         });
-        self.tickets.lock().insert(number, Arc::clone(&ticket));
         let (ready, state) = (OnceLock::new(), Mutex::default());
-        let job = Job { ticket, number, items, wait, work, ready, state };
-        job.state.lock().done = vec![false; job.parts(self.layers())];
+        let job = Job { ticket: Arc::clone(&ticket), number, items, wait, work, ready, state };
+        job.state.lock().done = memory::vec_of(job.parts(self.layers()), false)?;
         let mut queue = self.queue.lock();
+        memory::reserve_queue(&mut queue.0, 1)?;
+        {
+            let mut tickets = self.tickets.lock();
+            memory::reserve_map(&mut tickets, 1)?;
+            tickets.insert(number, ticket);
+        }
         if queue.1 {
             drop(queue);
             job.state.lock().failed = Some((0, cancelled()));
@@ -402,7 +436,7 @@ impl Shared {
             self.rings.notify_all();
         }
         self.steps.reach(number, Step::Queued);
-        number
+        Ok(number)
     }
 
     fn number(&self) -> Result<u64> {
@@ -418,7 +452,7 @@ impl Shared {
         let wait = self.wait_of(after)?;
         let number = self.number()?;
         let items = self.cache.hold_published(id, tokens, number)?;
-        Ok(self.enqueue(number, items, wait, Work::Out))
+        self.enqueue(number, items, wait, Work::Out)
     }
 
     /// Sends the published blocks of a sequence to the store, and waits until they are there.
@@ -447,6 +481,9 @@ impl Shared {
         let over = ticket.over.lock().clone();
         if over.is_some() {
             self.tickets.lock().remove(&number);
+            if let Some((id, uid)) = ticket.waits {
+                self.cache.told(id, uid, number);
+            }
         }
         Ok((ticket.progress(), over))
     }
@@ -547,8 +584,8 @@ impl Link {
         }
         let sides = u32::try_from(cache.config().sides.len()).unwrap_or(0);
         let shared = Arc::new(Shared {
-            fingerprint: fingerprint(arena.of(NONE)),
-            side_fingerprints: (0..sides).map(|side| fingerprint(arena.of(side))).collect(),
+            fingerprint: fingerprint(arena.of(NONE))?,
+            side_fingerprints: memory::try_collect((0..sides).map(|side| fingerprint(arena.of(side))))?,
             cache,
             arena,
             store,
@@ -606,7 +643,7 @@ impl Link {
     }
 
     /// Fetches the blocks that follow what a sequence has computed, as far as the store has them. Returns the ticket and
-    /// how many tokens that are; 0 and 0 if there are none. Until it is over the sequence can only be read or closed.
+    /// how many tokens that are; 0 and 0 if there are none. Until its end was told the sequence can only be read or closed.
     pub fn onboard(&self, id: u64, after: &After, all: bool, by_layer: bool) -> Result<(u64, u32)> {
         let wait = self.shared.wait_of(after)?;
         if by_layer && !self.shared.side_fingerprints.is_empty() {
@@ -621,12 +658,12 @@ impl Link {
         let number = self.shared.number()?;
         let items = self.shared.cache.hold_wanted(id, uid, &hashes, number)?;
         let tokens = u32::try_from(hashes.len()).unwrap_or(0) * self.shared.cache.config().tokens_per_block;
-        Ok((self.shared.enqueue(number, items, wait, Work::In { id, uid, by_layer }), tokens))
+        Ok((self.shared.enqueue(number, items, wait, Work::In { id, uid, by_layer })?, tokens))
     }
 
     /// How many leading blocks of these the store has.
     fn leading(&self, hashes: &[BlockHash]) -> Result<usize> {
-        let keys: Vec<_> = hashes.iter().map(|hash| self.shared.key(NONE, *hash)).collect();
+        let keys = memory::collect(hashes.iter().map(|hash| self.shared.key(NONE, *hash)))?;
         self.shared.store.match_prefix(keys.iter().map(|key| Ok(&key[..])))
     }
 
@@ -664,6 +701,8 @@ fn cancelled() -> Error {
 pub(super) fn busy(id: u64) -> Error {
     Error::new(
         NMC_ERR_BUSY,
-        format!("blocks of sequence {id} are being fetched; wait for that, cancel it, or close it"),
+        format!(
+            "blocks of sequence {id} are being fetched, or it was not asked how that ended; wait for it, cancel it, or close it"
+        ),
     )
 }

@@ -5,6 +5,7 @@
 use super::pool::Pool;
 use crate::alloc::runs::Run;
 use crate::base::error::Result;
+use crate::base::memory;
 use std::ops::Range;
 
 /// What the loss of one block counts, at least; a block that would be evicted last counts almost twice as much.
@@ -24,17 +25,17 @@ impl Pool {
         if count == 0 || count > self.blocks.free() + self.idle {
             return Ok(None);
         }
-        let mut costs = self.costs(true, now);
-        if self.cheapest(&costs, count).is_none() {
+        let mut costs = self.costs(true, now)?;
+        if self.cheapest(&costs, count)?.is_none() {
             // Idle blocks on which held ones build can go as well, if the held ones leave the index.
-            let most = self.costs(false, now);
-            if self.cheapest(&most, count).is_none() {
+            let most = self.costs(false, now)?;
+            if self.cheapest(&most, count)?.is_none() {
                 return Ok(None);
             }
             self.uncover()?;
-            costs = self.costs(true, now);
+            costs = self.costs(true, now)?;
         }
-        match self.cheapest(&costs, count) {
+        match self.cheapest(&costs, count)? {
             Some(first) => self.make_run(Run { first, count }),
             None => Ok(None),
         }
@@ -53,16 +54,17 @@ impl Pool {
     }
 
     /// The cost of every block. With `gently`, blocks on which held ones build cannot be had.
-    fn costs(&mut self, gently: bool, now: u32) -> Costs {
+    fn costs(&mut self, gently: bool, now: u32) -> Result<Costs> {
         let all = i64::from(self.blocks.total());
-        let mut weights = vec![0; self.info.len()];
+        let mut weights = memory::vec_of(self.info.len(), 0)?;
         for (rank, block) in (0..).zip(self.policy.in_order(&mut self.info, now)) {
             weights[block as usize] = LOSS + LOSS * rank / (all + 1);
         }
         // From the leaves up: a block is done when all that build on it are.
-        let mut builders: Vec<u16> = self.info.iter().map(|entry| entry.children).collect();
-        let mut done: Vec<u32> = self.all_published().filter(|block| self.info(*block).children == 0).collect();
-        let mut held = vec![false; self.info.len()];
+        let mut builders = memory::collect(self.info.iter().map(|entry| entry.children))?;
+        let mut done: Vec<u32> = memory::with_capacity(self.levels().published as usize)?;
+        done.extend(self.all_published().filter(|block| self.info(*block).children == 0));
+        let mut held = memory::vec_of(self.info.len(), false)?;
         while let Some(block) = done.pop() {
             let (at, entry) = (block as usize, self.info(block));
             held[at] |= entry.refs > 0;
@@ -84,15 +86,15 @@ impl Pool {
                 true => (!gently || !held[block as usize]).then_some(weights[block as usize]),
             }
         };
-        (0..self.blocks.total()).map(cost).collect()
+        memory::collect((0..self.blocks.total()).map(cost))
     }
 
     /// Where the stretch of `count` blocks begins that costs least; of equals the first. What builds on a block is counted
     /// with it, so a block whose parent is in the stretch adds nothing.
-    fn cheapest(&self, costs: &Costs, count: u32) -> Option<u32> {
+    fn cheapest(&self, costs: &Costs, count: u32) -> Result<Option<u32>> {
         let length = count as usize;
         // How much the cost of the stretch from a block on differs from that of the one before.
-        let mut changes = vec![0i64; costs.len() + 1];
+        let mut changes = memory::vec_of(costs.len() + 1, 0i64)?;
         let mut add = |first: usize, last: usize, cost: i64| {
             changes[(last + 1).saturating_sub(length)] += cost;
             changes[first + 1] -= cost;
@@ -115,7 +117,7 @@ impl Pool {
                 best = Some((sum, first));
             }
         }
-        best.and_then(|(_, first)| u32::try_from(first).ok())
+        Ok(best.and_then(|(_, first)| u32::try_from(first).ok()))
     }
 
     /// Makes a stretch of free and idle blocks private; one that costs no more, if free blocks lie before it.
@@ -123,8 +125,9 @@ impl Pool {
         let before = (0..run.first).rev().take_while(|block| !self.is_used(*block)).count();
         let first = run.first - u32::try_from(before).unwrap_or(0);
         let end = first + run.count;
-        let mut others = Vec::new();
-        for block in self.within_and_beyond(first..end) {
+        let going = self.within_and_beyond(first..end)?;
+        let mut others = memory::with_capacity(going.len())?;
+        for block in going {
             self.remove(block);
             self.evicted += 1;
             if !(first..end).contains(&block) {
@@ -146,9 +149,10 @@ impl Pool {
     }
 
     /// The published blocks of a range and all that build on them, these first.
-    fn within_and_beyond(&self, range: Range<u32>) -> Vec<u32> {
-        let mut known = vec![None; self.info.len()];
-        let (mut path, mut all) = (Vec::new(), Vec::new());
+    fn within_and_beyond(&self, range: Range<u32>) -> Result<Vec<u32>> {
+        let mut known = memory::vec_of(self.info.len(), None)?;
+        let most = self.levels().published as usize;
+        let (mut path, mut all) = (memory::with_capacity(most)?, memory::with_capacity(most)?);
         for block in self.all_published() {
             // Up to a block that is known, or to the root; then down again.
             let mut at = block;
@@ -167,7 +171,7 @@ impl Pool {
             }
         }
         all.reverse();
-        all
+        Ok(all)
     }
 }
 

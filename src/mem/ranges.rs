@@ -301,7 +301,9 @@ impl HostRange {
         let Some(base) = NonNull::new(base) else {
             crate::bail!(NMC_ERR_INTERNAL, "a range was mapped at address 0");
         };
-        Ok(Self { pages, base, bytes: len, slots: Slots::new(count) })
+        let mut range = Self { pages, base, bytes: len, slots: Slots::new(0)? };
+        range.slots = Slots::new(count)?;
+        Ok(range)
     }
 
     /// First address; stays the same for the range's lifetime.

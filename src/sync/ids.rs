@@ -3,6 +3,7 @@
 //! a lookup that runs beside it can miss, or pair one id with another's slot; then it is repeated under the writers' lock.
 
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT};
 #[cfg(not(shuttle))]
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -34,14 +35,27 @@ fn mix(id: u64) -> usize {
 
 impl Ids {
     /// Room for `limit` ids.
-    pub fn new(limit: u32) -> Self {
-        let entries = (limit as usize * 2).next_power_of_two().max(4);
-        let empty = || Entry { id: AtomicU64::new(0), slot: AtomicU64::new(0) };
-        Self {
-            entries: (0..entries).map(|_| empty()).collect(),
+    pub fn new(limit: u32) -> Result<Self> {
+        let empty = |_| Entry { id: AtomicU64::new(0), slot: AtomicU64::new(0) };
+        Ok(Self {
+            entries: memory::vec_with(Self::entries(limit), empty)?.into_boxed_slice(),
             limit: u64::from(limit),
             count: Count(AtomicU64::new(0)),
-        }
+        })
+    }
+
+    fn entries(limit: u32) -> usize {
+        (limit as usize * 2).next_power_of_two().max(4)
+    }
+
+    /// Bytes of memory that a table of so many ids takes.
+    pub fn book_bytes(limit: u32) -> u64 {
+        (Self::entries(limit) * size_of::<Entry>()) as u64
+    }
+
+    /// How many ids there are.
+    pub fn count(&self) -> u64 {
+        self.count.0.load(Ordering::Relaxed)
     }
 
     /// Bytes of memory that it takes.
@@ -147,7 +161,7 @@ mod tests {
 
     #[test]
     fn ids_behave_like_a_map() {
-        let ids = Ids::new(40);
+        let ids = Ids::new(40).unwrap();
         let mut naive = HashMap::new();
         let mut random = 7u64;
         for step in 0..50_000u32 {
@@ -192,7 +206,7 @@ mod model {
     fn a_lookup_beside_a_removal_ends_and_one_after_it_is_exact() {
         check(|| {
             let [a, b, c] = neighbours();
-            let ids = Arc::new(Ids::new(2));
+            let ids = Arc::new(Ids::new(2).unwrap());
             ids.insert(a, 10).unwrap();
             ids.insert(b, 11).unwrap();
             let reader = {
@@ -213,7 +227,7 @@ mod model {
         let believed = std::panic::catch_unwind(|| {
             check(|| {
                 let [a, b, _] = neighbours();
-                let ids = Arc::new(Ids::new(2));
+                let ids = Arc::new(Ids::new(2).unwrap());
                 ids.insert(a, 10).unwrap();
                 ids.insert(b, 11).unwrap();
                 let reader = {
