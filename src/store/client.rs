@@ -5,7 +5,7 @@ use super::config::{Config, check_same};
 use super::counters::Counters;
 use super::host::Host;
 use super::map::Map;
-use super::master::{ClientInfo, Master, OpenRequest, Opened};
+use super::master::{ClientInfo, Master, OpenRequest, Opened, hash_of};
 use super::remote::{self, Remote};
 use super::server::Server;
 use super::slots::Slots;
@@ -76,24 +76,42 @@ impl Hasher for AsItIs {
     }
 }
 
+/// A plan, and what it was asked for: the header says it too, but others can reach that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// The plan.
+    pub plan: Opened,
+    /// Hash of the key.
+    pub key_hash: u64,
+    /// Bytes of the value.
+    pub bytes: u64,
+}
+
 /// The plans that a client has open, by their names.
 #[derive(Default)]
-pub struct Plans(Mutex<HashMap<u64, Opened, BuildHasherDefault<AsItIs>>>);
+pub struct Plans(Mutex<HashMap<u64, Terms, BuildHasherDefault<AsItIs>>>);
 
 impl Plans {
-    /// Notes a plan.
-    pub fn add(&self, plan: Opened) {
-        self.0.lock().insert(plan.plan_id, plan);
+    /// Notes a plan, and what it was asked for.
+    pub fn add(&self, plan: Opened, request: &OpenRequest<'_>) {
+        let key_hash = hash_of(request.key, request.namespace);
+        self.0.lock().insert(plan.plan_id, Terms { plan, key_hash, bytes: request.bytes });
     }
 
-    /// Forgets a plan; gives it if it was there.
-    pub fn remove(&self, plan_id: u64) -> Option<Opened> {
-        self.0.lock().remove(&plan_id)
+    /// Forgets a plan.
+    pub fn remove(&self, plan_id: u64) {
+        self.0.lock().remove(&plan_id);
     }
 
     /// The plan of this name.
     #[must_use]
     pub fn get(&self, plan_id: u64) -> Option<Opened> {
+        self.terms(plan_id).map(|terms| terms.plan)
+    }
+
+    /// The same with what it was asked for.
+    #[must_use]
+    pub fn terms(&self, plan_id: u64) -> Option<Terms> {
         self.0.lock().get(&plan_id).copied()
     }
 
@@ -105,13 +123,13 @@ impl Plans {
 
     /// Forgets the plans for which `over` says so.
     pub fn sweep(&self, over: impl Fn(&Opened) -> bool) {
-        self.0.lock().retain(|_, plan| !over(plan));
+        self.0.lock().retain(|_, terms| !over(&terms.plan));
     }
 
     /// Epochs of all plans.
     #[must_use]
     pub fn epochs(&self) -> Vec<u64> {
-        self.0.lock().values().map(|plan| plan.epoch).collect()
+        self.0.lock().values().map(|terms| terms.plan.epoch).collect()
     }
 }
 
@@ -367,7 +385,7 @@ impl Client {
         match &self.way {
             Way::Direct { host, .. } => {
                 let plan = host.with(|master: &mut Master| master.open(self.number, request))?;
-                self.plans.add(plan);
+                self.plans.add(plan, request);
                 Ok(plan)
             }
             Way::Remote(_) => {
@@ -388,14 +406,18 @@ impl Client {
                     });
                     opened.extend(some.unwrap_or_else(|error| vec![Err(error); part.len()]));
                 }
-                opened.iter().flatten().for_each(|plan| self.plans.add(*plan));
+                let asked =
+                    opened.iter().zip(requests).filter_map(|(plan, request)| Some((plan.as_ref().ok()?, request)));
+                asked.for_each(|(plan, request)| self.plans.add(*plan, request));
                 opened
             }
             Way::Remote(remote) => {
                 let mut results = Vec::with_capacity(requests.len());
                 for part in parts(requests, |request| request.key.len()) {
                     let answer = remote.call(&Request::Open(part.to_vec()), |items| {
-                        items.iter().filter_map(plan_of).for_each(|plan| self.plans.add(plan));
+                        let asked = items.iter().zip(part);
+                        let made = asked.filter_map(|(item, request)| Some((plan_of(item)?, request)));
+                        made.for_each(|(plan, request)| self.plans.add(plan, request));
                     });
                     collect(&mut results, answer, part.len(), |item| {
                         let plan = plan_of(&item);

@@ -9,12 +9,13 @@ use super::wire::{Item, Request};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::log;
-use crate::base::status::{NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::Params;
 use crate::world::Membership;
 use crate::world::master::Board;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -46,6 +47,21 @@ fn away() -> Error {
         NMC_ERR_UNAVAILABLE,
         "the master of the store is away; reads go on, writes can be repeated when it is back",
     )
+}
+
+/// A call ended by a bug, in the middle of a change: the master begins anew with what is in the slabs.
+#[cold]
+fn recover(master: &mut Master) -> Error {
+    let text = match catch_unwind(AssertUnwindSafe(|| master.renew())) {
+        Ok(Ok(renewed)) => {
+            *master = renewed;
+            "a call to the store's master ended by a bug in nanomc; its state was rebuilt. Please report it".to_owned()
+        }
+        Ok(Err(error)) => format!("the store's master could not be rebuilt after a bug in nanomc: {error}"),
+        Err(_) => "the store's master could not be rebuilt after a bug in nanomc; please report it".to_owned(),
+    };
+    master.note(log::ERROR, text.clone());
+    Error::new(NMC_ERR_INTERNAL, text)
 }
 
 impl Host {
@@ -101,8 +117,12 @@ impl Host {
     pub fn with<R>(&self, body: impl FnOnce(&mut Master) -> Result<R>) -> Result<R> {
         let mut state = self.state.lock();
         let master = state.master.as_mut().ok_or_else(away)?;
-        let result = body(master);
-        master.publish_counters();
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            let result = body(master);
+            master.publish_counters();
+            result
+        }));
+        let result = done.unwrap_or_else(|_| Err(recover(master)));
         let news = master.take_news();
         // The program's log callback may call us: it must not find the lock taken.
         drop(state);
@@ -130,6 +150,7 @@ impl Host {
         }
         let Some(master) = state.master.as_mut() else { return Err(away()) };
         check_same(master.map().params(), params)?;
+        master.map().restore_header();
         // Not left to the next look: a master that dies young would leave its own client behind each time.
         for client in master.former(info.rank, info.rank_generation)? {
             master.client_gone(client)?;

@@ -3,7 +3,7 @@
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id;
-use crate::base::status::NMC_ERR_INTERNAL;
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_PROTOCOL};
 use crate::cuda::{Device, HostRegistration};
 use crate::layout::store::{Layout, Params, View};
 use crate::mem::slab::reopen;
@@ -22,6 +22,7 @@ pub struct Map {
     /// For the GPU; dropped before the memory that it registers.
     registered: OnceCell<Registered>,
     slabs: Viewed,
+    store_id: u64,
 }
 
 impl Map {
@@ -30,28 +31,46 @@ impl Map {
         let layout = Layout::new(*params);
         let control = Slab::create(c"nanomc store control", layout.control_bytes as u64, false, deadline)?;
         let words = Slab::create(c"nanomc store words", layout.words_bytes as u64, false, deadline)?;
-        let map = Self::new(layout, control, words)?;
-        map.view().header().fill(id::random_u64()?, params);
+        let map = Self::new(layout, control, words, id::random_u64()?)?;
+        map.view().header().fill(map.store_id, params);
         Ok(map)
     }
 
-    fn new(layout: Layout, control: Slab, words: Slab) -> Result<Self> {
+    fn new(layout: Layout, control: Slab, words: Slab, store_id: u64) -> Result<Self> {
         let slabs = Viewed::new(layout, control, words).ok_or_else(too_small)?;
-        Ok(Self { registered: OnceCell::new(), slabs })
+        Ok(Self { registered: OnceCell::new(), slabs, store_id })
     }
 
-    /// Maps the slabs of a store: for a client, or (`master`) with the control slab writable.
-    pub fn open(params: &Params, control: OwnedFd, words: OwnedFd, master: bool) -> Result<Self> {
-        let layout = Layout::new(*params);
-        let control = if master { reopen(control.as_fd(), libc::O_RDWR)? } else { control };
-        let control = Slab::open(control, layout.control_bytes as u64, master)?;
-        let words = Slab::open(words, layout.words_bytes as u64, true)?;
-        let map = Self::new(layout, control, words)?;
-        let found = map.view().header().params();
-        if found != Some(*params) {
-            crate::bail!(NMC_ERR_PROTOCOL, "the memory that came is not that of this store");
+    /// Maps the slabs of a store for a client.
+    pub fn open(params: &Params, store_id: u64, control: OwnedFd, words: OwnedFd) -> Result<Self> {
+        let map = Self::mapped(params, store_id, control, words, false)?;
+        if map.view().header().params() != Some(*params) {
+            return Err(not_of_this_store());
         }
         Ok(map)
+    }
+
+    /// Maps the slabs that a survivor hands to a new master, which writes to both. The survivor knows what they are; a
+    /// header that was overwritten in part is put right.
+    pub fn adopt(params: &Params, store_id: u64, control: OwnedFd, words: OwnedFd) -> Result<Self> {
+        let map = Self::mapped(params, store_id, reopen(control.as_fd(), libc::O_RDWR)?, words, true)?;
+        if !map.view().header().resembles(params) {
+            return Err(not_of_this_store());
+        }
+        map.restore_header();
+        Ok(map)
+    }
+
+    fn mapped(params: &Params, store_id: u64, control: OwnedFd, words: OwnedFd, master: bool) -> Result<Self> {
+        let layout = Layout::new(*params);
+        let control = Slab::open(control, layout.control_bytes as u64, master)?;
+        let words = Slab::open(words, layout.words_bytes as u64, true)?;
+        Self::new(layout, control, words, store_id)
+    }
+
+    /// Master: stores again what clients compare when they come.
+    pub fn restore_header(&self) {
+        self.view().header().restore(self.store_id, self.params());
     }
 
     /// Makes the slabs known to the GPU, once for all clients of this process.
@@ -88,7 +107,7 @@ impl Map {
     /// Random name of the store.
     #[must_use]
     pub fn store_id(&self) -> u64 {
-        self.view().header().store_id.load(std::sync::atomic::Ordering::Relaxed)
+        self.store_id
     }
 
     /// Parameters.
@@ -126,6 +145,11 @@ impl Map {
     pub fn bytes(&self) -> u64 {
         (self.view().layout.control_bytes + self.view().layout.words_bytes) as u64
     }
+}
+
+#[cold]
+fn not_of_this_store() -> Error {
+    Error::new(NMC_ERR_PROTOCOL, "the memory that came is not that of this store")
 }
 
 #[cold]

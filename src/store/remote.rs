@@ -72,12 +72,12 @@ pub fn attach(
         !patience.passed()
     };
     let Some((link, items, fds)) = introduce(place, member, hello, None, wait)? else { return Ok(None) };
-    let [client, _, _] = first(items)?;
+    let [client, store_id, _] = first(items)?;
     let mut fds = fds.into_iter();
     let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
         crate::bail!(NMC_ERR_PROTOCOL, "the store's master sent no memory");
     };
-    let map = Map::open(params, control, words, false)?;
+    let map = Map::open(params, store_id, control, words)?;
     Ok(Some((link, u32::try_from(client).unwrap_or(u32::MAX), map)))
 }
 
@@ -178,9 +178,7 @@ impl Remote {
             .name("nmc-store-link".into())
             .spawn(move || {
                 sys::settle_thread(c"nmc-store-link", cpu);
-                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| keeping.keep_connected())).is_err() {
-                    log::emit(log::ERROR, || "the store's link ended by a bug in nanomc; please report it".into());
-                }
+                sys::persist("the store's link", || keeping.keep_connected());
             })
             .map_err(|e| Error::os("starting the store's link", &e))?;
         Ok(Self { inner, thread: Some(thread), call_limit })

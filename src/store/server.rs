@@ -55,12 +55,8 @@ impl Server {
             .name("nmc-store".into())
             .spawn(move || {
                 sys::settle_thread(c"nmc-store", cpu);
-                let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    Serving::new(&listener, &host).serve(&stopped);
-                }));
-                if served.is_err() {
-                    log::emit(log::ERROR, || "the store's thread ended by a bug in nanomc; please report it".into());
-                }
+                let mut serving = Serving::new(&listener, &host);
+                sys::persist("the store's thread", || serving.serve(&stopped));
                 drop(lock);
             })
             .map_err(|e| Error::os("starting the store's thread", &e))?;
@@ -96,6 +92,8 @@ struct Serving<'a> {
     orphans: BTreeMap<u32, Instant>,
     packet: Vec<u8>,
     reply: Vec<u8>,
+    /// The connection that is being heard: if that ends by a bug, so does the connection.
+    hearing: Option<u64>,
 }
 
 impl<'a> Serving<'a> {
@@ -110,10 +108,14 @@ impl<'a> Serving<'a> {
             orphans: BTreeMap::new(),
             packet: vec![0; MAX_PACKET],
             reply: Vec::new(),
+            hearing: None,
         }
     }
 
     fn serve(&mut self, stop: &Event) {
+        if let Some(id) = self.hearing.take() {
+            self.connections.remove(&id);
+        }
         let mut limit = TICK_IDLE;
         let mut next_look = Instant::now();
         loop {
@@ -127,7 +129,9 @@ impl<'a> Serving<'a> {
                 return;
             }
             for (id, _) in ids.iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
+                self.hearing = Some(*id);
                 self.hear(*id);
+                self.hearing = None;
             }
             if ready.get(1).copied().unwrap_or(false) {
                 self.accept();
@@ -191,20 +195,12 @@ impl<'a> Serving<'a> {
         self.orphans.retain(|client, _| unwatched.contains(client));
         let mut gone = Vec::new();
         for client in unwatched {
-            let entry = self.host.with(|master| {
-                let view = master.map().view();
-                let entry = view.client(client).map(|e| {
-                    use std::sync::atomic::Ordering::Relaxed;
-                    (
-                        e.pid.load(Relaxed),
-                        e.start_time.load(Relaxed),
-                        e.rank.load(Relaxed),
-                        e.rank_generation.load(Relaxed),
-                    )
-                });
-                Ok(entry)
-            });
-            let Ok(Some((pid, start, rank, generation))) = entry else { continue };
+            let entry = self.host.with(|master| Ok(master.info_of(client)));
+            let Ok(ClientInfo { pid, start_time: start, rank, rank_generation: generation }) = entry else { continue };
+            if rank as usize >= MAX_RANKS {
+                // Its entry was overwritten: nobody knows who it is, so nobody can say that it is gone.
+                continue;
+            }
             let verdict = self.host.board.as_ref().map(|b| b.verdict(self.host.world_id(), rank, generation));
             match (&self.host.member, verdict) {
                 (Some(member), _) if member.state(rank, generation).free() => gone.push(client),
@@ -319,6 +315,7 @@ impl<'a> Serving<'a> {
         if hello.rank >= params.world_size {
             crate::bail!(NMC_ERR_PROTOCOL, "a client says that it is rank {} of {}", hello.rank, params.world_size);
         }
+        check_generation(self.host, hello)?;
         let watch = Watch::new(pidfd, life, Duration::from_millis(hello.drain_ms.min(600_000).into()));
         let info = ClientInfo {
             pid: hello.pid,
@@ -331,7 +328,8 @@ impl<'a> Serving<'a> {
                 crate::bail!(NMC_ERR_PROTOCOL, "a client of before comes without memory");
             };
             let client = hello.client;
-            self.host.reattach(hello.world_id, client, &info, || Map::open(&params, control, words, true))?;
+            self.host
+                .reattach(hello.world_id, client, &info, || Map::adopt(&params, hello.store_id, control, words))?;
             if self.host.store_id() != hello.store_id {
                 crate::bail!(NMC_ERR_STALE, "the client was one of another store");
             }
@@ -358,6 +356,27 @@ impl<'a> Serving<'a> {
         for client in former.unwrap_or_default() {
             self.lose(client);
         }
+    }
+}
+
+/// Refuses a client that says to be a holder of its rank whom the world does not know, or knows to be gone.
+pub(super) fn check_generation(host: &Host, hello: &Hello) -> Result<()> {
+    let Hello { rank, rank_generation, world_id, .. } = *hello;
+    let known = match (&host.member, &host.board) {
+        (Some(member), _) if member.world_id() == world_id => Some(member.generation_of(rank)),
+        (None, Some(board)) => board.newest(world_id, rank),
+        _ => None,
+    };
+    match known {
+        Some(known) if rank_generation > known => crate::bail!(
+            NMC_ERR_UNAVAILABLE,
+            "a client says that it is holder {rank_generation} of rank {rank}, of which the world knows {known} so far"
+        ),
+        Some(known) if rank_generation < known => crate::bail!(
+            NMC_ERR_STALE,
+            "a client says that it is holder {rank_generation} of rank {rank}, which holder {known} has now"
+        ),
+        _ => Ok(()),
     }
 }
 

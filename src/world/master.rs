@@ -46,6 +46,13 @@ pub enum Verdict {
 }
 
 impl Board {
+    /// The newest holder of `rank`; `None` if nothing is known about this world.
+    #[must_use]
+    pub fn newest(&self, world_id: u64, rank: u32) -> Option<u64> {
+        let seen = self.0.lock();
+        seen.1.get(rank as usize).filter(|_| seen.0 == world_id).map(|(newest, _)| *newest)
+    }
+
     /// About whoever held `rank` in `generation`.
     #[must_use]
     pub fn verdict(&self, world_id: u64, rank: u32, generation: u64) -> Verdict {
@@ -93,12 +100,8 @@ impl Master {
             .name("nmc-master".into())
             .spawn(move || {
                 sys::settle_thread(c"nmc-master", cpu);
-                let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    Server::new(listener, params, shown).serve(&stopped);
-                }));
-                if served.is_err() {
-                    log::emit(log::ERROR, || "the master thread ended by a bug in nanomc; please report it".into());
-                }
+                let mut server = Server::new(listener, params, shown);
+                sys::persist("the master thread", || server.serve(&stopped));
                 drop(lock);
             })
             .map_err(|e| Error::os("starting the master thread", &e))?;
@@ -165,6 +168,8 @@ struct Server {
     buffer: Vec<u8>,
     missing: Vec<u32>,
     board: Arc<Board>,
+    /// The connection that is being heard: if that ends by a bug, so does the connection.
+    hearing: Option<u64>,
 }
 
 impl Server {
@@ -178,6 +183,7 @@ impl Server {
             buffer: Vec::new(),
             missing: Vec::new(),
             board,
+            hearing: None,
         }
     }
 
@@ -190,6 +196,9 @@ impl Server {
     }
 
     fn serve(&mut self, stop: &Event) {
+        if let Some(id) = self.hearing.take() {
+            self.drop_connection(id, "what it said met a bug");
+        }
         loop {
             let mut fds: Vec<BorrowedFd<'_>> = vec![stop.as_fd(), self.listener.as_fd()];
             fds.extend(self.connections.values().map(|c| c.socket.as_fd()));
@@ -199,7 +208,9 @@ impl Server {
                 return;
             }
             for (id, _) in ids.iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
+                self.hearing = Some(*id);
                 self.hear(*id);
+                self.hearing = None;
             }
             if ready.get(1).copied().unwrap_or(false) {
                 self.accept();

@@ -18,7 +18,10 @@ impl Master {
             entry.start_time.store(info.start_time, Relaxed);
             entry.rank.store(info.rank, Relaxed);
             entry.rank_generation.store(info.rank_generation, Relaxed);
-            entry.generation.store((entry.generation.load(Relaxed) + 1) | 1, Release);
+            if let Some(place) = self.places.get_mut(client as usize) {
+                *place = Place { generation: place.generation.wrapping_add(1) | 1, info: *info, high_water: 0 };
+                entry.generation.store(place.generation, Release);
+            }
         }
         Ok(client)
     }
@@ -26,11 +29,9 @@ impl Master {
     /// Clients that are entered for an earlier holder of a rank. It is given to another process only when its former
     /// holder is gone: so are they.
     pub fn former(&self, rank: u32, generation: u64) -> Result<Vec<u32>> {
-        let view = self.map.view();
         let is_former = |client: &u32| {
-            view.client(*client).is_some_and(|entry| {
-                entry.rank.load(Relaxed) == rank && entry.rank_generation.load(Relaxed) < generation
-            })
+            let info = self.info_of(*client);
+            info.rank == rank && info.rank_generation < generation
         };
         Ok(self.attached().into_iter().filter(is_former).collect())
     }
@@ -79,37 +80,36 @@ impl Master {
         if let Some((high_water, _)) = view.pins(client) {
             high_water.store(0, Relaxed);
         }
-        if let Some(entry) = view.client(client) {
-            entry.generation.store((entry.generation.load(Relaxed) + 1) & !1, Release);
+        if let (Some(entry), Some(place)) = (view.client(client), self.places.get_mut(client as usize)) {
+            *place =
+                Place { generation: place.generation.wrapping_add(1) & !1, info: ClientInfo::NOBODY, high_water: 0 };
+            entry.generation.store(place.generation, Release);
         }
     }
 
     /// Everything that a client is writing is given up, except plans with the epochs in `kept`. What it has published
     /// stays.
     pub fn end_plans(&mut self, view: &View<'_>, client: u32, kept: &[u64]) -> Result<()> {
-        let of_client = |index: &u32| {
-            view.object(*index).is_some_and(|header| {
-                header.writer.load(Relaxed) == client && !kept.contains(&object::epoch(header.control.load(Relaxed)))
-            })
+        let of_client = |master: &Self, index: u32| {
+            let book = master.book(index);
+            book.writer == client && !kept.contains(&book.epoch)
         };
         let now = now_ns();
-        let writing: Vec<u32> = self.lists.iter(WRITING).filter(of_client).collect();
+        let writing: Vec<u32> = self.lists.iter(WRITING).filter(|index| of_client(self, *index)).collect();
         for index in writing {
-            let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { continue };
-            let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
-            let epoch = object::epoch(header.control.load(Relaxed));
-            if !hidden && is_verifiable(header, words) && object::promote(&header.control, &words.published, epoch) {
+            if self.promote(view, index) {
                 self.admit(view, index, now);
             } else {
                 self.drop_object(view, index, true);
             }
-            self.count_of(view, index);
+            self.count_of(index);
         }
-        let late: Vec<u32> = self.lists.iter(QUARANTINE).filter(of_client).collect();
+        self.hear_of_plans(client, kept);
+        let late: Vec<u32> = self.lists.iter(QUARANTINE).filter(|index| of_client(self, *index)).collect();
         for index in late {
-            self.leave_waiting(view, index);
+            self.leave_waiting(index);
             self.free_or_wait(view, index);
-            self.count_of(view, index);
+            self.count_of(index);
         }
         Ok(())
     }

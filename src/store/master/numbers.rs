@@ -8,8 +8,8 @@ impl Master {
         self.uncounted |= 1 << (owner as usize % MAX_RANKS);
     }
 
-    pub(super) fn count_of(&mut self, view: &View<'_>, index: u32) {
-        self.count(view.object(index).map_or(0, |h| h.owner_rank.load(Relaxed)));
+    pub(super) fn count_of(&mut self, index: u32) {
+        self.count(self.book(index).owner);
     }
 
     pub(super) fn count_all(&mut self) {
@@ -27,18 +27,20 @@ impl Master {
     /// Generation of a client's place; odd while somebody has it.
     #[must_use]
     pub fn generation_of(&self, client: u32) -> u64 {
-        self.map.view().client(client).map_or(0, |entry| entry.generation.load(Relaxed))
+        self.places.get(client as usize).map_or(0, |place| place.generation)
+    }
+
+    /// Who has a client's place.
+    #[must_use]
+    pub fn info_of(&self, client: u32) -> ClientInfo {
+        self.places.get(client as usize).map_or(ClientInfo::NOBODY, |place| place.info)
     }
 
     /// Whether a client is the one that `info` describes.
     #[must_use]
     pub fn is_client(&self, client: u32, info: &ClientInfo) -> bool {
-        self.is_attached(client)
-            && self.map.view().client(client).is_some_and(|entry| {
-                entry.pid.load(Relaxed) == info.pid
-                    && entry.start_time.load(Relaxed) == info.start_time
-                    && entry.rank.load(Relaxed) == info.rank
-            })
+        let known = self.info_of(client);
+        self.is_attached(client) && (known.pid, known.start_time, known.rank) == (info.pid, info.start_time, info.rank)
     }
 
     fn publish_rank(&self, owner: u32) {
@@ -54,6 +56,12 @@ impl Master {
         counters.limbo_bytes.store(rank.limbo, Relaxed);
         counters.free_runs.store(frag.free_runs.into(), Relaxed);
         counters.largest_free_bytes.store(u64::from(frag.largest_run) * page, Relaxed);
+    }
+
+    /// How many headers are in a list.
+    #[cfg(test)]
+    pub fn waiting(&self, list: ListId) -> u32 {
+        self.lists.len(list)
     }
 
     /// Whether a client with this number is attached.
@@ -107,6 +115,7 @@ impl Master {
     #[must_use]
     pub fn private_bytes(&self) -> u64 {
         let ranks: usize = self.ranks.iter().map(|r| r.pages.bytes() + r.queues.bytes()).sum();
-        (ranks + self.keys.bytes() + self.lists.bytes()) as u64
+        let books = self.books.capacity() * size_of::<Book>();
+        (ranks + books + self.keys.bytes() + self.lists.bytes()) as u64
     }
 }
