@@ -2977,8 +2977,8 @@ nmc_status_t nmc_store_put_strided(struct nmc_store_t *store,
  *
  * Does not block and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
  * written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
- * is wrong; what is in a buffer of device memory then is not the value), `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`,
- * `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory).
+ * is wrong, and what is in the buffer then is not the value, or the object's header was overwritten), `NMC_ERR_PEER_LOST`,
+ * `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory).
  */
 nmc_status_t nmc_store_get(struct nmc_store_t *store,
                            struct nmc_slice_t key,

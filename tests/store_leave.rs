@@ -88,8 +88,14 @@ impl MasterProcess {
     }
 
     fn signal(&self, signal: i32) {
+        let mut status = 0;
+        let pid = self.0.id().cast_signed();
         // SAFETY: our own child, which has not been waited for.
-        assert_eq!(unsafe { libc::kill(self.0.id().cast_signed(), signal) }, 0);
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+        if signal == libc::SIGSTOP {
+            // SAFETY: as above; it says that the child has stopped.
+            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) }, pid);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod raw;
 use common::{PATIENCE, config, eventually};
 use nanomc::base::Deadline;
 use nanomc::base::status::*;
+use nanomc::layout::world::Farewell;
 use nanomc::world::{Config, Hosting, Master, RankState, World};
 use raw::{Raw, memfd, pidfd};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -37,7 +38,7 @@ fn say_aborted(words: &OwnedFd, rank: usize, generation: u64) {
     // SAFETY: the words slab of a small world: one page per rank, the farewell first.
     unsafe {
         let map = libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_WRITE, libc::MAP_SHARED, words.as_raw_fd(), 0);
-        map.cast::<u64>().byte_add(4096 * rank).write_volatile(generation << 2 | 2);
+        map.cast::<u64>().byte_add(4096 * rank).write_volatile(Farewell::Aborted.encode(generation));
         libc::munmap(map, 8192);
     }
 }
@@ -487,8 +488,14 @@ fn stopped_survivor(dir: &Path) -> (Child, Master) {
 }
 
 fn signal(child: &Child, signal: i32) {
+    let mut status = 0;
+    let pid = child.id().cast_signed();
     // SAFETY: our own child.
-    assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    if signal == libc::SIGSTOP {
+        // SAFETY: as above; it says that the child has stopped.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) }, pid);
+    }
 }
 
 fn end(mut child: Child) {

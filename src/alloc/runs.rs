@@ -28,7 +28,7 @@ const CLASSES: usize = class_of(u32::MAX) + 1;
 const SEARCH_STEPS: usize = 8;
 
 /// Units that follow each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
     /// Number of the first unit.
     pub first: u32,

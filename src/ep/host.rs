@@ -279,7 +279,11 @@ pub fn send_combine(d: &RankDesc, c: &EpCall) -> Outcome {
 pub fn recv_combine(d: &RankDesc, c: &EpCall, lost: &dyn Fn(u32) -> bool, scratch: &Mutex<Scratch>) -> Outcome {
     check(d)?;
     wait(d, OFF_RETURNS, phase(d), lost)?;
+    // Peers can reach this word: it was checked when it was stored, which says nothing about now.
     let tokens: u32 = sys::get(d.own() + d.off_set + OFF_TOKENS);
+    if tokens > d.t_cap {
+        return Err(fail(d, Fault::Tokens, d.rank, tokens));
+    }
     let sum = &mut scratch.lock().row;
     for t in 0..tokens {
         let targets: u32 = sys::get(d.own() + d.off_sent + 4 * u64::from(t));
@@ -302,12 +306,16 @@ pub fn pack(d: &RankDesc, c: &EpCall, scratch: &Mutex<Scratch>) -> Outcome {
     row_of.fill(-1);
     let row_index = sys::slice_mut::<i32>(c.row_index, groups * max_m);
     row_index.fill(-1);
-    let eid = |slot: u64, i: u64| sys::get::<i16>(d.own() + d.off_eid + 2 * (slot * k + i));
+    // A peer stored it: what is no expert of ours counts as none.
+    let eid = |slot: u64, i: u64| {
+        let stored: i16 = sys::get(d.own() + d.off_eid + 2 * (slot * k + i));
+        usize::try_from(stored).ok().filter(|e| *e < d.n_local as usize)
+    };
     let [rows, spill_first, next] = &mut scratch.lock().experts;
     rows.fill(0);
     for slot in live_slots(d) {
         for i in 0..k {
-            if let Ok(e) = usize::try_from(eid(slot, i)) {
+            if let Some(e) = eid(slot, i) {
                 rows[e] += 1;
             }
         }
@@ -331,7 +339,7 @@ pub fn pack(d: &RankDesc, c: &EpCall, scratch: &Mutex<Scratch>) -> Outcome {
     next.fill(0);
     for slot in live_slots(d) {
         for i in 0..k {
-            let Ok(e) = usize::try_from(eid(slot, i)) else { continue };
+            let Some(e) = eid(slot, i) else { continue };
             let n = next[e];
             next[e] += 1;
             let Some((group, row)) = group_of(e, n) else { continue };
@@ -367,12 +375,14 @@ pub fn scatter(d: &RankDesc, c: &EpCall, scratch: &Mutex<Scratch>) -> Outcome {
     check(d)?;
     let k = u64::from(d.top_k);
     let out = if c.out != 0 { c.out } else { d.own() + d.off_y };
+    let rows = u64::from(d.groups) * u64::from(d.max_m);
     let sum = &mut scratch.lock().row;
     for slot in live_slots(d) {
         sum.fill(0.0);
         for i in 0..k {
             let entry = slot * k + i;
-            let Ok(row) = u64::try_from(sys::get::<i32>(c.row_of + 4 * entry)) else { continue };
+            let stored = u64::try_from(sys::get::<i32>(c.row_of + 4 * entry)).ok();
+            let Some(row) = stored.filter(|row| *row < rows) else { continue };
             let at = d.own() + d.off_weight + u64::from(d.weight_bytes) * entry;
             let weight = if d.weight_bytes == 4 { sys::get(at) } else { number::from_fp16(sys::get(at)) };
             number::add(y_dtype(d), sum, c.grouped + row * u64::from(d.y_bytes), Some(weight));
@@ -391,8 +401,9 @@ pub fn gemm(d: &RankDesc, g: &super::forward::Gemm, rows: &mut Rows) {
     let (a, b) = (&mut rows.a[..g.k as usize], &mut rows.b[..g.k as usize]);
     let out = &mut rows.out[..g.n as usize];
     for group in 0..u64::from(d.groups) {
-        let Ok(e) = u64::try_from(sys::get::<i32>(g.group_expert + 4 * group)) else { continue };
-        let rows = u64::try_from(sys::get::<i32>(g.masked_m + 4 * group)).unwrap_or(0);
+        let expert = u64::try_from(sys::get::<i32>(g.group_expert + 4 * group)).ok();
+        let Some(e) = expert.filter(|e| *e < u64::from(d.n_local)) else { continue };
+        let rows = u64::try_from(sys::get::<i32>(g.masked_m + 4 * group)).unwrap_or(0).min(max_m);
         for row in (0..rows).map(|r| group * max_m + r) {
             a.fill(0.0);
             number::add(a_dtype, a, g.a + row * k * u64::from(a_dtype.bytes()), None);
@@ -420,7 +431,7 @@ pub fn silu_mul(d: &RankDesc, gate_up: u64, out: u64, masked_m: u64, inner: u32,
     let (dtype, inner) = (y_dtype(d), u64::from(inner));
     let size = u64::from(dtype.bytes());
     for group in 0..u64::from(d.groups) {
-        let rows = u64::try_from(sys::get::<i32>(masked_m + 4 * group)).unwrap_or(0);
+        let rows = u64::try_from(sys::get::<i32>(masked_m + 4 * group)).unwrap_or(0).min(d.max_m.into());
         for row in (0..rows).map(|r| group * u64::from(d.max_m) + r) {
             let at = gate_up + row * 2 * inner * size;
             for (i, o) in (0u64..).zip(row_out.iter_mut()) {
@@ -429,5 +440,139 @@ pub fn silu_mul(d: &RankDesc, gate_up: u64, out: u64, masked_m: u64, inner: u32,
             }
             number::store(dtype, row_out, out + row * inner * size);
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+    use crate::layout::ep::Shape;
+
+    /// A group of one rank, its region, and the tables of a call, each with a guard behind it.
+    struct Bed {
+        region: Vec<u64>,
+        status: Vec<u64>,
+        tables: [Vec<i32>; 4],
+        rows: Vec<f32>,
+        out: Vec<f32>,
+        desc: RankDesc,
+        scratch: Mutex<Scratch>,
+    }
+
+    const T_CAP: u32 = 4;
+    const K: u32 = 2;
+    const HIDDEN: u32 = 8;
+    const GUARD: i32 = 0x5a5a_5a5a;
+
+    impl Bed {
+        fn new() -> Self {
+            let shape = Shape {
+                t_cap: T_CAP,
+                hidden: HIDDEN,
+                top_k: K,
+                experts: 2,
+                dtype: Dtype::Fp32,
+                wire: Wire::Same,
+                weight_bytes: 4,
+                max_m: 4,
+                spill_groups: 1,
+                sets: 1,
+                world: 1,
+                separate_y: false,
+                blocks: 1,
+            };
+            let region = vec![0u64; usize::try_from(shape.region_bytes() / 8).unwrap()];
+            let status = vec![0u64; 64];
+            let mut desc = RankDesc::new(&shape, 0, 1_000_000_000, false);
+            (desc.region[0], desc.status) = (region.as_ptr() as u64, status.as_ptr() as u64);
+            let (groups, max_m) = (3, 4);
+            let table = |n: usize| {
+                let mut table = vec![0; n + 16];
+                table[n..].fill(GUARD);
+                table
+            };
+            let slots = (T_CAP * K) as usize;
+            let tables = [table(slots), table(groups * max_m), table(groups), table(groups)];
+            let rows = vec![1.0; groups * max_m * HIDDEN as usize];
+            let out = vec![0.0; (T_CAP * HIDDEN) as usize];
+            let scratch = Mutex::new(Scratch::new(&shape).unwrap());
+            Self { region, status, tables, rows, out, desc, scratch }
+        }
+
+        fn call(&mut self) -> EpCall {
+            let [row_of, row_index, masked_m, group_expert] = &mut self.tables;
+            EpCall {
+                row_of: row_of.as_mut_ptr() as u64,
+                row_index: row_index.as_mut_ptr() as u64,
+                masked_m: masked_m.as_mut_ptr() as u64,
+                group_expert: group_expert.as_mut_ptr() as u64,
+                grouped: self.rows.as_mut_ptr() as u64,
+                out: self.rows.as_mut_ptr() as u64,
+                ..EpCall::default()
+            }
+        }
+
+        /// All tokens of the only source have come, with this expert at every entry.
+        fn receive(&mut self, expert: i16) {
+            let d = &self.desc;
+            sys::put(d.own() + d.off_record, u32::MAX);
+            sys::put(d.own() + d.off_record + RECORD_HEAD, u32::MAX);
+            for entry in 0..u64::from(T_CAP * K) {
+                sys::put(d.own() + d.off_eid + 2 * entry, expert);
+            }
+        }
+
+        fn is_intact(&self) -> bool {
+            self.tables.iter().all(|table| table[table.len() - 16..].iter().all(|v| *v == GUARD))
+        }
+    }
+
+    #[test]
+    fn an_expert_number_that_a_peer_made_up_is_no_index() {
+        for expert in [2, 3, 255, 256, i16::MAX, -1, -2, i16::MIN] {
+            let mut bed = Bed::new();
+            bed.receive(expert);
+            let call = bed.call();
+            pack(&bed.desc, &call, &bed.scratch).unwrap();
+            assert!(bed.is_intact() && bed.tables[2][..3] == [0; 3], "{expert}: {:?}", bed.tables);
+            scatter(&bed.desc, &EpCall { out: 0, ..call }, &bed.scratch).unwrap();
+            assert!(!bed.region.is_empty() && bed.status[0] == 0);
+        }
+        // Control: those that are experts are taken.
+        let mut bed = Bed::new();
+        bed.receive(1);
+        let call = bed.call();
+        pack(&bed.desc, &call, &bed.scratch).unwrap();
+        assert_eq!(bed.tables[2][..3], [0, 4, 4]);
+        assert!(bed.is_intact());
+    }
+
+    #[test]
+    fn a_number_of_tokens_that_was_overwritten_is_no_count() {
+        for tokens in [T_CAP + 1, 1 << 16, u32::MAX] {
+            let mut bed = Bed::new();
+            let call = EpCall { out: bed.out.as_mut_ptr() as u64, ..EpCall::default() };
+            sys::put(bed.desc.own() + bed.desc.off_set + OFF_TOKENS, tokens);
+            assert!(recv_combine(&bed.desc, &call, &|_| false, &bed.scratch).is_err());
+            assert_ne!(bed.status[0], 0, "the group has failed, and says why");
+        }
+        let mut bed = Bed::new();
+        let call = EpCall { out: bed.out.as_mut_ptr() as u64, ..EpCall::default() };
+        sys::put(bed.desc.own() + bed.desc.off_set + OFF_TOKENS, T_CAP);
+        recv_combine(&bed.desc, &call, &|_| false, &bed.scratch).unwrap();
+    }
+
+    #[test]
+    fn rows_of_a_group_that_were_overwritten_are_no_count_either() {
+        let mut bed = Bed::new();
+        let call = bed.call();
+        bed.tables[2][..3].fill(i32::MAX);
+        let mut out = vec![0f32; 3 * 4 * HIDDEN as usize];
+        let mut work = Rows::new(HIDDEN, HIDDEN / 2).unwrap();
+        silu_mul(&bed.desc, bed.rows.as_ptr() as u64, out.as_mut_ptr() as u64, call.masked_m, HIDDEN / 2, &mut work);
+        bed.tables[0].iter_mut().take((T_CAP * K) as usize).for_each(|row| *row = i32::MAX);
+        bed.receive(0);
+        scatter(&bed.desc, &EpCall { out: 0, ..call }, &bed.scratch).unwrap();
     }
 }

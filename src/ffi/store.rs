@@ -297,8 +297,8 @@ fn rows_of(address: u64, rows: usize, row_bytes: usize, stride: usize) -> Pieces
 ///
 /// Does not block and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
 /// written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
-/// is wrong; what is in a buffer of device memory then is not the value), `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`,
-/// `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory).
+/// is wrong, and what is in the buffer then is not the value, or the object's header was overwritten), `NMC_ERR_PEER_LOST`,
+/// `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get(
     store: *mut nmc_store_t,
@@ -316,33 +316,20 @@ pub unsafe extern "C" fn nmc_store_get(
                 return Err(no_buffer(capacity));
             }
             let asks = capacity == 0 && size.is_some();
-            // The size of the value decides how much is read: look first.
-            let (pin, place) = match store.pin(key)? {
-                Look::Ready(found) => found,
-                other => return missed(key, &other),
-            };
-            if store.awaits_sums(pin.index) {
-                store.unpin(pin)?;
-                return missed(key, &Look::<()>::Writing(pin.index, pin.epoch));
-            }
-            let bytes = place.bytes_total;
-            let read = (|| -> Result<()> {
+            // The size of the value decides how much is read.
+            let look = store.read_whole(key, |bytes| {
                 if let Some(size) = size {
                     size.write(usize::try_from(bytes).unwrap_or(usize::MAX));
                 }
                 if asks {
-                    return Ok(());
+                    return Ok(None);
                 }
                 if bytes > capacity as u64 {
                     crate::bail!(NMC_ERR_TOO_SMALL, "the value has {bytes} bytes, the buffer {capacity}");
                 }
-                let slices = [Slice { address: buffer as u64, bytes }];
-                let pieces = Pieces::Slices(&slices);
-                pieces.check()?;
-                store.read_view(pin.index, 0, &pieces)
-            })();
-            store.unpin(pin)?;
-            read.map(|()| NMC_OK)
+                Ok(Some(Slice { address: buffer as u64, bytes }))
+            })?;
+            missed(key, &look)
         })
     })
 }

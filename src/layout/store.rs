@@ -209,22 +209,71 @@ pub struct ObjectHeader {
     pub retain_until: AtomicU64,
 }
 
+/// What a header says about where its value is, read once and in range: whatever is in the header by now, these pages
+/// are pages of the store. A stray store may still have made them those of another object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of the value.
+    pub bytes_total: u64,
+    /// Pages of the value.
+    pub n_pages: u32,
+    /// Rank whose heap holds it.
+    pub owner_rank: u32,
+    /// Runs of pages.
+    pub n_extents: u32,
+    /// First page and pages of the first run.
+    pub first: (u32, u32),
+}
+
 /// Words of an object that its writer stores.
 #[repr(C, align(16))]
 pub struct PublishWords {
     /// Epoch in which the object is complete.
     pub published: AtomicU64,
-    /// Pages that are complete already, or [`SUMMED`]. Reset by the master before the object is opened.
+    /// Pages that are complete already, or [`Seal::word`]. Reset by the master before the object is opened.
     pub progress: AtomicU64,
 }
 
-/// All pages are complete, and so are their checksums.
-pub const SUMMED: u64 = u64::MAX;
+/// What the checksums of a value are bound to, besides its bytes: a page that a stray store leads to, or one that was
+/// given to two objects, is intact, but not this object's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seal {
+    /// Hash of the key: the reader's own, not what the header says.
+    pub key_hash: u64,
+    /// Epoch of the object.
+    pub epoch: u64,
+}
 
-/// Whether an object has the checksums that it needs, if it needs any.
-#[must_use]
-pub fn is_verifiable(header: &ObjectHeader, words: &PublishWords) -> bool {
-    header.flags.load(Ordering::Relaxed) & FLAG_CHECKSUM == 0 || words.progress.load(Ordering::Acquire) == SUMMED
+const SEALED: u64 = 1 << 63;
+
+impl Seal {
+    fn mix(self, value: u64) -> u64 {
+        let mut x = self.key_hash ^ self.epoch.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        for word in [value, self.epoch] {
+            x = (x ^ word).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+            x ^= x >> 32;
+        }
+        x
+    }
+
+    /// What `progress` holds when a value of `bytes` bytes is complete, and so are its checksums.
+    #[must_use]
+    pub fn word(self, bytes: u64) -> u64 {
+        self.mix(!bytes) | SEALED
+    }
+
+    /// Whether `progress` is such a word, of whatever object.
+    #[must_use]
+    pub fn is_word(progress: u64) -> bool {
+        progress & SEALED != 0
+    }
+
+    /// What the checksum of page `page` of the value starts with.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "half of a mixed word")]
+    pub fn page_seed(self, page: u64) -> u32 {
+        self.mix(page) as u32
+    }
 }
 
 /// A client of the store.
@@ -444,6 +493,8 @@ pub struct View<'a> {
     /// The pin blocks of all clients, heads and slots.
     pins: &'a [AtomicU64],
     sums: &'a [AtomicU32],
+    /// Pages that each rank lends: dividing takes longer than looking.
+    pages: u32,
 }
 
 impl<'a> View<'a> {
@@ -467,6 +518,7 @@ impl<'a> View<'a> {
             access: words.slice(layout.access, objects)?,
             pins: words.slice(layout.pins, p.max_clients as usize * layout.pin_stride / 8)?,
             sums: words.slice(layout.sums, layout.sum_count)?,
+            pages: p.pages(),
             layout,
         })
     }
@@ -609,11 +661,10 @@ impl<'a> View<'a> {
     /// Checksum of a page of a rank's heap; `None` if the store keeps none.
     #[must_use]
     pub fn sum(&self, rank: u32, page: u32) -> Option<&'a AtomicU32> {
-        let p = &self.layout.params;
-        if rank >= p.world_size || page >= p.pages() {
+        if rank >= self.layout.params.world_size || page >= self.pages {
             return None;
         }
-        self.sums.get(rank as usize * p.pages() as usize + page as usize)
+        self.sums.get(rank as usize * self.pages as usize + page as usize)
     }
 
     /// Whether the key of an object is `key`, in `namespace`. Atomic reads only: it may be called for an object that is
@@ -669,13 +720,63 @@ impl<'a> View<'a> {
         self.key_words(object.key_unit.load(Ordering::Relaxed), skip + 1)?.last()
     }
 
-    /// Run `i` of an object's pages: first page and count.
+    /// Run `i` of an object's pages, first page and count, of which at most `most` can be; `None` if it is not in the heap.
     #[inline(always)]
     #[must_use]
-    pub fn extent(&self, object: &ObjectHeader, i: usize) -> Option<(u32, u32)> {
+    pub fn extent(&self, object: &ObjectHeader, i: usize, most: u32) -> Option<(u32, u32)> {
         let word = self.extent_word(object, i)?.load(Ordering::Relaxed);
         #[allow(clippy::cast_possible_truncation, reason = "two halves of a word")]
-        Some(((word >> 32) as u32, word as u32))
+        let (first, count) = ((word >> 32) as u32, word as u32);
+        let end = u64::from(first) + u64::from(count);
+        (count != 0 && count <= most && end <= u64::from(self.pages)).then_some((first, count))
+    }
+
+    /// Where the value of an object that is pinned or planned lies; `None` if that makes no sense. The further runs are
+    /// looked at one by one, see [`View::runs`].
+    #[inline(always)]
+    #[must_use]
+    pub fn shape(&self, object: &ObjectHeader) -> Option<Shape> {
+        let p = &self.layout.params;
+        let bytes_total = object.bytes_total.load(Ordering::Relaxed);
+        let n_pages = object.n_pages.load(Ordering::Relaxed);
+        let owner_rank = object.owner_rank.load(Ordering::Relaxed);
+        let n_extents = object.n_extents.load(Ordering::Relaxed);
+        // Products of two halves: no overflow. The bytes end in the last page.
+        let (end, page) = (u64::from(n_pages) * u64::from(p.page_bytes), u64::from(p.page_bytes));
+        if owner_rank >= p.world_size || n_pages > self.pages || bytes_total > end || end - bytes_total >= page {
+            return None;
+        }
+        if n_pages == 0 {
+            return (n_extents == 0).then_some(Shape { bytes_total, n_pages, owner_rank, n_extents, first: (0, 0) });
+        }
+        let first = self.extent(object, 0, n_pages)?;
+        let alone = first.1 == n_pages;
+        if alone != (n_extents == 1) || n_extents as usize > MAX_EXTENTS {
+            return None;
+        }
+        Some(Shape { bytes_total, n_pages, owner_rank, n_extents, first })
+    }
+
+    /// All runs of an object's pages, in order; `None` at the end of a list that makes no sense.
+    pub fn runs<'s>(
+        &'s self,
+        object: &'s ObjectHeader,
+        shape: &Shape,
+    ) -> impl Iterator<Item = Option<(u32, u32)>> + use<'s, 'a> {
+        let (n, mut i, mut left) = (shape.n_extents as usize, 0, shape.n_pages);
+        let mut next = Some(shape.first);
+        std::iter::from_fn(move || {
+            if i == n {
+                // What is missing is as wrong as what is too much.
+                return (std::mem::take(&mut left) > 0).then_some(None);
+            }
+            let run = next.take().or_else(|| self.extent(object, i, left));
+            (i, left) = match run {
+                Some((_, count)) => (i + 1, left - count),
+                None => (n, 0),
+            };
+            Some(run)
+        })
     }
 
     /// Stores run `i` of an object's pages. The key's units must have room for it.
@@ -734,9 +835,14 @@ pub fn key_units(key_len: usize, extents: usize) -> u32 {
 impl StoreHeader {
     /// Fills a fresh header.
     pub fn fill(&self, store_id: u64, seed: [u64; 2], params: &Params) {
+        self.next_epoch.store(1, Ordering::Relaxed);
+        self.restore(store_id, seed, params);
+    }
+
+    /// Stores again what never changes, in case somebody has overwritten it.
+    pub fn restore(&self, store_id: u64, seed: [u64; 2], params: &Params) {
         self.layout_version.store(super::VERSION.into(), Ordering::Relaxed);
         self.store_id.store(store_id, Ordering::Relaxed);
-        self.next_epoch.store(1, Ordering::Relaxed);
         for (place, value) in self.seed.iter().zip(seed) {
             place.store(value, Ordering::Relaxed);
         }
@@ -750,6 +856,18 @@ impl StoreHeader {
     #[must_use]
     pub fn seed(&self) -> [u64; 2] {
         std::array::from_fn(|at| self.seed[at].load(Ordering::Relaxed))
+    }
+
+    /// Whether this is the header of a store with these parameters in our layout, though stray stores may have hit
+    /// some of it.
+    #[must_use]
+    pub fn resembles(&self, params: &Params) -> bool {
+        let same =
+            self.params.iter().zip(params.words()).filter(|(found, wanted)| found.load(Ordering::Relaxed) == *wanted);
+        let same = same.count()
+            + usize::from(self.magic.load(Ordering::Acquire) == MAGIC)
+            + usize::from(self.layout_version.load(Ordering::Relaxed) == super::VERSION.into());
+        same > (PARAM_WORDS + 2) / 2
     }
 
     /// The parameters, if this is the header of a store in a layout that we know.

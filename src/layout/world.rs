@@ -59,7 +59,7 @@ pub struct WordLine {
 /// Lines of a rank in the words slab that belong to the library.
 #[repr(C)]
 pub struct RankLines {
-    /// Written by the rank when it leaves: `generation << 2 | code`, see [`Farewell`].
+    /// Written by the rank when it leaves, see [`Farewell::encode`].
     pub farewell: WordLine,
     /// Barriers that the rank has arrived at. Written by the rank.
     pub arrived: WordLine,
@@ -115,10 +115,12 @@ pub enum Farewell {
 }
 
 impl Farewell {
-    /// The word that generation `generation` stores.
+    /// The word that generation `generation` stores: a mark that hardly anything else has, the generation, and what it
+    /// says. A later generation's is larger.
     #[must_use]
     pub fn encode(self, generation: u64) -> u64 {
-        generation << 2
+        FAREWELL_MARK
+            | generation << 2 & FAREWELL_GENERATION
             | match self {
                 Farewell::None => 0,
                 Farewell::Left => 1,
@@ -127,18 +129,26 @@ impl Farewell {
             }
     }
 
-    /// What `word` says about `generation`. A word of an earlier generation says nothing; one of a later generation
-    /// says that this one had gone for good, since a rank is given away only then.
+    /// What `word` says about `generation`: nothing, unless it is that generation's own. To take a stray store for a
+    /// goodbye would be to give away the memory of a rank that lives.
     #[must_use]
     pub fn decode(word: u64, generation: u64) -> Self {
-        match ((word >> 2).cmp(&generation), word & 3) {
-            (std::cmp::Ordering::Greater, _) | (std::cmp::Ordering::Equal, 1) => Farewell::Left,
-            (std::cmp::Ordering::Equal, 2) => Farewell::Aborted,
-            (std::cmp::Ordering::Equal, 3) => Farewell::Ended,
-            _ => Farewell::None,
-        }
+        let said = [Farewell::Left, Farewell::Aborted, Farewell::Ended];
+        said.into_iter().find(|what| what.encode(generation) == word).unwrap_or(Farewell::None)
+    }
+
+    fn say(self, generation: u64, place: &AtomicU64) {
+        let word = self.encode(generation);
+        // A late word of an earlier holder must not hide that of a later one; one that is none hides nothing.
+        let is_later = |now: u64| now >> 32 == FAREWELL_MARK >> 32 && now > word;
+        let _ = place.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| (!is_later(now)).then_some(word));
     }
 }
+
+/// The upper bits of a farewell.
+const FAREWELL_MARK: u64 = 0x4e4d_4657 << 32;
+/// The bits of its generation.
+const FAREWELL_GENERATION: u64 = 0xffff_fffc;
 
 /// Bytes of a control slab.
 #[must_use]
@@ -239,8 +249,7 @@ impl<'a> Words<'a> {
     /// Stores the last word of the holder of `rank` in `generation`.
     pub fn say_farewell(&self, rank: u32, generation: u64, what: Farewell) {
         if let Some(lines) = self.lines(rank) {
-            // A late word of an earlier holder must not hide that of a later one.
-            lines.farewell.value.fetch_max(what.encode(generation), Ordering::AcqRel);
+            what.say(generation, &lines.farewell.value);
         }
     }
 
@@ -264,5 +273,45 @@ impl RankLines {
     pub fn bell_futex(&self) -> &AtomicU32 {
         // SAFETY: the first four bytes of an AtomicU64 are aligned and atomic-sized; nobody uses the word as 64 bits.
         unsafe { &*std::ptr::from_ref(&self.bell.value).cast::<AtomicU32>() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_own_word_of_a_generation_is_its_farewell() {
+        let all = [Farewell::Left, Farewell::Aborted, Farewell::Ended];
+        for generation in [1u64, 2, 3, 1000] {
+            for what in all {
+                assert_eq!(Farewell::decode(what.encode(generation), generation), what);
+                assert_eq!(Farewell::decode(what.encode(generation + 1), generation), Farewell::None);
+                assert_eq!(Farewell::decode(what.encode(generation), generation + 1), Farewell::None);
+            }
+            let strays = (0..0x1_0000).chain([u64::MAX, u64::MAX >> 1, 1 << 63, FAREWELL_MARK]);
+            for word in strays.chain((0..64).map(|bit| 1 << bit)) {
+                assert_eq!(Farewell::decode(word, generation), Farewell::None, "{word:#x}");
+            }
+        }
+    }
+
+    /// Control: what any later generation counts for is what strays count for.
+    #[test]
+    fn control_a_later_generation_counts_as_gone() {
+        let decode = |word: u64, generation: u64| word >> 2 > generation;
+        assert!(decode(0xffff, 1) && decode(u64::MAX, 1));
+    }
+
+    #[test]
+    fn a_stray_word_hides_no_farewell_and_a_late_one_neither() {
+        let word = AtomicU64::new(0);
+        for stray in [u64::MAX, 0xffff, 1] {
+            word.store(stray, Ordering::Relaxed);
+            Farewell::Left.say(3, &word);
+            assert_eq!(Farewell::decode(word.load(Ordering::Relaxed), 3), Farewell::Left);
+            Farewell::Aborted.say(2, &word);
+            assert_eq!(Farewell::decode(word.load(Ordering::Relaxed), 3), Farewell::Left);
+        }
     }
 }

@@ -121,10 +121,21 @@ impl Hasher for AsItIs {
     }
 }
 
+/// A plan, and what it was asked for: the header says it too, but others can reach that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// The plan.
+    pub plan: Opened,
+    /// Hash of the key.
+    pub key_hash: u64,
+    /// Bytes of the value.
+    pub bytes: u64,
+}
+
 /// The plans that a client has open, by their names.
 #[derive(Default)]
 pub struct Plans {
-    open: Mutex<HashMap<u64, Opened, BuildHasherDefault<AsItIs>>>,
+    open: Mutex<HashMap<u64, Terms, BuildHasherDefault<AsItIs>>>,
     /// The next one needs memory.
     full: AtomicBool,
 }
@@ -141,12 +152,12 @@ impl Plans {
         Ok(())
     }
 
-    /// Notes a plan; false if there is no memory for it, and it has to be given up.
-    pub fn add(&self, plan: Opened) -> bool {
+    /// Notes a plan, and what it was asked for; false if there is no memory for it, and it has to be given up.
+    pub fn add(&self, terms: Terms) -> bool {
         let mut open = self.open.lock();
         let room = open.try_reserve(1).is_ok();
         if room {
-            open.insert(plan.plan_id, plan);
+            open.insert(terms.plan.plan_id, terms);
         }
         if open.len() == open.capacity() {
             self.full.store(true, Ordering::Relaxed);
@@ -154,14 +165,20 @@ impl Plans {
         room
     }
 
-    /// Forgets a plan; gives it if it was there.
-    pub fn remove(&self, plan_id: u64) -> Option<Opened> {
-        self.open.lock().remove(&plan_id)
+    /// Forgets a plan; true if it was there.
+    pub fn remove(&self, plan_id: u64) -> bool {
+        self.open.lock().remove(&plan_id).is_some()
     }
 
     /// The plan of this name.
     #[must_use]
     pub fn get(&self, plan_id: u64) -> Option<Opened> {
+        self.terms(plan_id).map(|terms| terms.plan)
+    }
+
+    /// The same with what it was asked for.
+    #[must_use]
+    pub fn terms(&self, plan_id: u64) -> Option<Terms> {
         self.open.lock().get(&plan_id).copied()
     }
 
@@ -173,12 +190,12 @@ impl Plans {
 
     /// Forgets the plans for which `over` says so.
     pub fn sweep(&self, over: impl Fn(&Opened) -> bool) {
-        self.open.lock().retain(|_, plan| !over(plan));
+        self.open.lock().retain(|_, terms| !over(&terms.plan));
     }
 
     /// Epochs of all plans.
     pub fn epochs(&self) -> Result<Vec<u64>> {
-        memory::collect(self.open.lock().values().map(|plan| plan.epoch))
+        memory::collect(self.open.lock().values().map(|terms| terms.plan.epoch))
     }
 }
 
@@ -486,7 +503,7 @@ impl Client {
             Way::Direct { host, .. } => {
                 self.plans.make_room(1)?;
                 let plan = host.with(|master: &mut Master| master.open(self.number, request))?;
-                self.note(plan)
+                self.note(plan, request)
             }
             Way::Remote(_) => {
                 let mut opened = Vec::new();
@@ -496,19 +513,23 @@ impl Client {
         }
     }
 
+    fn terms(&self, plan: Opened, request: &OpenRequest<'_>) -> Terms {
+        Terms { plan, key_hash: self.map.hash_of(request.key, request.namespace), bytes: request.bytes }
+    }
+
     /// Notes a plan, or gives it up if there is no memory for that.
-    fn note(&self, plan: Opened) -> Result<Opened> {
-        if self.plans.add(plan) {
+    fn note(&self, plan: Opened, request: &OpenRequest<'_>) -> Result<Opened> {
+        if self.plans.add(self.terms(plan, request)) {
             return Ok(plan);
         }
         let _ = self.abandon(&[plan]);
         Err(memory::refused::<Opened>(self.plans.len() + 1))
     }
 
-    fn note_all(&self, plans: &mut [Result<Opened>]) {
-        for result in plans {
+    fn note_all(&self, plans: &mut [Result<Opened>], requests: &[OpenRequest<'_>]) {
+        for (result, request) in plans.iter_mut().zip(requests) {
             if let Ok(plan) = *result
-                && let Err(error) = self.note(plan)
+                && let Err(error) = self.note(plan, request)
             {
                 *result = Err(error);
             }
@@ -524,23 +545,26 @@ impl Client {
         match &self.way {
             Way::Direct { host, .. } => {
                 for part in requests.chunks(MAX_ITEMS) {
+                    let from = results.len();
                     let opened = host.with(|master| {
                         results.extend(part.iter().map(|request| master.open(self.number, request)));
                         Ok(())
                     });
                     if let Err(error) = opened {
+                        results.truncate(from);
                         results.extend(part.iter().map(|_| Err(error.clone())));
                     }
                 }
-                self.note_all(results);
+                self.note_all(results, requests);
             }
             Way::Remote(remote) => {
                 for part in parts(requests, |request| request.key.len()) {
                     let noted = std::cell::Cell::new(true);
-                    let answer = memory::copy(part).and_then(|part| {
-                        remote.call(&Request::Open(part), |items| {
-                            for plan in items.iter().filter_map(plan_of) {
-                                noted.set(self.plans.add(plan) && noted.get());
+                    let answer = memory::copy(part).and_then(|copy| {
+                        remote.call(&Request::Open(copy), |items| {
+                            for (item, request) in items.iter().zip(part) {
+                                let Some(plan) = plan_of(item) else { continue };
+                                noted.set(self.plans.add(self.terms(plan, request)) && noted.get());
                             }
                         })
                     });
@@ -550,7 +574,7 @@ impl Client {
                         item.result().and(plan.ok_or_else(|| Error::new(NMC_ERR_PROTOCOL, "a plan makes no sense")))
                     });
                     if !noted.get() {
-                        self.note_all(&mut results[from..]);
+                        self.note_all(&mut results[from..], part);
                     }
                 }
             }

@@ -6,11 +6,10 @@ use super::client::Client;
 use super::sys;
 use crate::base::error::{Error, Result};
 use crate::base::point::reach;
-use crate::base::status::NMC_ERR_INVALID_ARG;
+use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG};
 use crate::cuda::{self, Copier, Device, Ordinary, Reach};
-use crate::layout::store::{ObjectHeader, View};
+use crate::layout::store::{ObjectHeader, Shape, View};
 use crate::mem::HeapKind;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A slice of the program's memory: address and bytes.
 #[repr(C)]
@@ -121,41 +120,77 @@ impl Slice {
 
 /// Walks the runs of a value.
 pub struct Cursor<'v> {
-    view: View<'v>,
+    view: &'v View<'v>,
     header: &'v ObjectHeader,
+    shape: &'v Shape,
     /// Address of page 0 of the store in the owner's heap.
     base: u64,
     page: u64,
     next_extent: usize,
+    /// Pages of the value that no run has held yet.
+    unseen: u32,
     /// Where the current run goes on, and what is left of it.
     at: u64,
     left: u64,
 }
 
+#[cold]
+fn behind(offset: u64) -> Error {
+    Error::new(NMC_ERR_INVALID_ARG, format!("offset {offset} is behind the end of the value"))
+}
+
+#[cold]
+fn torn() -> Error {
+    Error::new(NMC_ERR_CORRUPT, "a value ends before its pages do; was the memory of its header overwritten?")
+}
+
 impl<'v> Cursor<'v> {
-    /// At byte `offset` of an object that is pinned or planned.
-    pub fn new(store: &Store, view: &View<'v>, header: &'v ObjectHeader, offset: u64) -> Result<Self> {
-        let base = store.client.heap(header.owner_rank.load(Relaxed))?.base;
-        Self::from_base(store, view, header, offset, base)
+    /// At byte `offset` of an object that is pinned or planned and has this shape.
+    #[inline(always)]
+    pub fn new(
+        store: &Store,
+        view: &'v View<'v>,
+        header: &'v ObjectHeader,
+        shape: &'v Shape,
+        offset: u64,
+    ) -> Result<Self> {
+        let base = store.client.heap(shape.owner_rank)?.base;
+        Self::from_base(view, header, shape, offset, base)
     }
 
     /// The same, with addresses for the GPU.
-    pub fn on_device(store: &Store, view: &View<'v>, header: &'v ObjectHeader, offset: u64) -> Result<Self> {
-        let base = store.client.heap(header.owner_rank.load(Relaxed))?.device_base;
+    pub fn on_device(
+        store: &Store,
+        view: &'v View<'v>,
+        header: &'v ObjectHeader,
+        shape: &'v Shape,
+        offset: u64,
+    ) -> Result<Self> {
+        let base = store.client.heap(shape.owner_rank)?.device_base;
         if base == 0 {
             crate::bail!(NMC_ERR_UNSUPPORTED, "the store's world was joined without a CUDA device (set config.device)");
         }
-        Self::from_base(store, view, header, offset, base)
+        Self::from_base(view, header, shape, offset, base)
     }
 
-    fn from_base(store: &Store, view: &View<'v>, header: &'v ObjectHeader, offset: u64, base: u64) -> Result<Self> {
-        let base = base + store.client.params().heap_offset;
-        let page = u64::from(header.page_bytes.load(Relaxed));
-        let mut cursor = Self { view: *view, header, base, page, next_extent: 0, at: 0, left: 0 };
+    #[inline(always)]
+    fn from_base(
+        view: &'v View<'v>,
+        header: &'v ObjectHeader,
+        shape: &'v Shape,
+        offset: u64,
+        base: u64,
+    ) -> Result<Self> {
+        if offset > shape.bytes_total {
+            return Err(behind(offset));
+        }
+        let p = &view.layout.params;
+        let (base, page, unseen) = (base + p.heap_offset, u64::from(p.page_bytes), shape.n_pages);
+        let mut cursor = Self { view, header, shape, base, page, next_extent: 0, unseen, at: 0, left: 0 };
         let mut skip = offset;
         while skip > 0 {
             if cursor.left == 0 && !cursor.advance() {
-                crate::bail!(NMC_ERR_INVALID_ARG, "offset {offset} is behind the end of the value");
+                return Err(torn());
             }
             let step = skip.min(cursor.left);
             cursor.at += step;
@@ -165,28 +200,38 @@ impl<'v> Cursor<'v> {
         Ok(cursor)
     }
 
+    #[inline(always)]
     fn advance(&mut self) -> bool {
-        if self.next_extent >= self.header.n_extents.load(Relaxed) as usize {
-            return false;
-        }
-        let Some((first, count)) = self.view.extent(self.header, self.next_extent) else { return false };
+        let run = match self.next_extent {
+            0 if self.unseen > 0 => Some(self.shape.first),
+            i if i < self.shape.n_extents as usize => self.further(),
+            _ => None,
+        };
+        let Some((first, count)) = run else { return false };
         self.next_extent += 1;
+        self.unseen -= count;
         self.at = self.base + u64::from(first) * self.page;
         self.left = u64::from(count) * self.page;
-        self.left > 0
+        true
+    }
+
+    #[inline(never)]
+    fn further(&self) -> Option<(u32, u32)> {
+        self.view.extent(self.header, self.next_extent, self.unseen)
     }
 }
 
 impl Client {
-    /// Moves `bytes` bytes between the value at `cursor` and `pieces`; `into` the value, or out of it. `meanwhile` is done
-    /// before the CPU begins, or beside a copy of the GPU, and is part of it: if it fails, so does the move.
+    /// Moves `bytes` bytes between the value at `cursor` and `pieces`; `into` the value, or out of it. `check` is done after
+    /// a copy of the CPU, so that what is right then was right before, or beside one of the GPU, and is part of it: if it
+    /// fails, so does the move.
     pub(super) fn move_bytes(
         &self,
         cursor: &mut Cursor<'_>,
         pieces: &Pieces<'_>,
         bytes: u64,
         into: bool,
-        meanwhile: impl FnOnce() -> Result<()>,
+        check: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         match self.member.device() {
             Some(device) if bytes > 0 && self.needs_device(device, pieces)? => {
@@ -211,7 +256,7 @@ impl Client {
                         let ordinary = reach == Reach::Cpu;
                         copier.copy(from, to, bytes, ordinary.then_some(side))
                     });
-                    let moved = moved.and_then(|()| meanwhile());
+                    let moved = moved.and_then(|()| check());
                     // Also after a failure: nothing may be in flight when the pages are given back.
                     moved.and(copier.finish())
                 });
@@ -219,14 +264,14 @@ impl Client {
                 moved
             }
             _ => {
-                meanwhile()?;
                 walk(cursor, pieces, into, |_, from, to, bytes| {
                     sys::copy(from, to, bytes);
                     if into {
                         reach("writer.mid_copy");
                     }
                     Ok(())
-                })
+                })?;
+                check()
             }
         }
     }
@@ -257,7 +302,7 @@ pub(super) fn walk(
     pieces.each(|mut address, mut left| {
         while left > 0 {
             if cursor.left == 0 && !cursor.advance() {
-                crate::bail!(NMC_ERR_INTERNAL, "a value ends before its pages do");
+                return Err(torn());
             }
             let step = left.min(cursor.left);
             let (from, to) = if into { (address, cursor.at) } else { (cursor.at, address) };

@@ -67,6 +67,11 @@ pub struct Facts {
     pub expired: bool,
 }
 
+impl Facts {
+    /// Of an object that is not there.
+    pub const NONE: Facts = Facts { stamp: 0, fingerprint: 0, priority: 0, expired: true };
+}
+
 /// The eviction queues of one rank.
 pub struct Queues {
     base: u16,

@@ -169,7 +169,7 @@ mod tests {
     fn who_maps_a_store_has_its_hash_and_no_other_store_has_it() {
         let (here, other) = (map(64), map(64));
         let (control, words) = here.client_fds().unwrap();
-        let there = Map::open(here.params(), control, words, false).unwrap();
+        let there = Map::open(here.params(), here.store_id(), control, words).unwrap();
         assert_eq!(here.hash_of(b"key", 3), there.hash_of(b"key", 3));
         assert_ne!(here.hash_of(b"key", 3), other.hash_of(b"key", 3));
         assert_ne!(here.hash_of(b"key", 3), here.hash_of(b"key", 4), "a namespace has places of its own");
@@ -186,7 +186,7 @@ mod tests {
         master.open(client.number, &request(b"before")).unwrap();
         drop(master);
         let (control, words) = old.client_fds().unwrap();
-        let new = Arc::new(Map::open(old.params(), control, words, true).unwrap());
+        let new = Arc::new(Map::adopt(old.params(), old.store_id(), old.seed(), control, words).unwrap());
         let mut master = Master::take_over(new).unwrap();
         let again = master.open(client.number, &request(b"before")).unwrap_err();
         assert_eq!(again.status, crate::base::status::NMC_ERR_EXISTS);

@@ -10,12 +10,13 @@ use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::Params;
 use crate::world::Membership;
 use crate::world::master::Board;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -47,6 +48,21 @@ fn away() -> Error {
         NMC_ERR_UNAVAILABLE,
         "the master of the store is away; reads go on, writes can be repeated when it is back",
     )
+}
+
+/// A call ended by a bug, in the middle of a change: the master begins anew with what is in the slabs.
+#[cold]
+fn recover(master: &mut Master) -> Error {
+    let text = match catch_unwind(AssertUnwindSafe(|| master.renew())) {
+        Ok(Ok(renewed)) => {
+            *master = renewed;
+            "a call to the store's master ended by a bug in nanomc; its state was rebuilt. Please report it".to_owned()
+        }
+        Ok(Err(error)) => format!("the store's master could not be rebuilt after a bug in nanomc: {error}"),
+        Err(_) => "the store's master could not be rebuilt after a bug in nanomc; please report it".to_owned(),
+    };
+    master.note(log::ERROR, text.clone());
+    Error::new(NMC_ERR_INTERNAL, text)
 }
 
 impl Host {
@@ -103,8 +119,12 @@ impl Host {
     pub fn with<R>(&self, body: impl FnOnce(&mut Master) -> Result<R>) -> Result<R> {
         let mut state = self.state.lock();
         let master = state.master.as_mut().ok_or_else(away)?;
-        let result = body(master);
-        master.publish_counters();
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            let result = body(master);
+            master.publish_counters();
+            result
+        }));
+        let result = done.unwrap_or_else(|_| Err(recover(master)));
         let news = master.take_news();
         // The program's log callback may call us: it must not find the lock taken.
         drop(state);
@@ -139,6 +159,7 @@ impl Host {
         }
         let Some(master) = state.master.as_mut() else { return Err(away()) };
         check_same(master.map().params(), params)?;
+        master.map().restore_header();
         // Not left to the next look: a master that dies young would leave its own client behind each time.
         master.supersede(info)?;
         // Before the client can read: it may have other memory in the place of what was lost.
@@ -179,7 +200,7 @@ impl Host {
             state.world_id = world_id;
         }
         match &mut state.master {
-            Some(master) if master.is_attached(client) && master.info_of(client).as_ref() == Some(info) => {
+            Some(master) if master.is_attached(client) && master.info_of(client) == *info => {
                 master.note_heaps(heaps);
                 Ok(())
             }

@@ -28,51 +28,56 @@ pub struct IndexWriter {
     /// Tombstones of the spare table while it is being built.
     spare_tombstones: usize,
     purge: Purge,
+    /// Switches so far. Everybody else reads it in shared memory; what is there is put right if it is another.
+    root: u64,
 }
 
 impl IndexWriter {
     /// A writer for an index that is empty.
     #[must_use]
     pub fn new() -> Self {
-        Self { entries: 0, tombstones: 0, spare_tombstones: 0, purge: Purge::Idle }
+        Self { entries: 0, tombstones: 0, spare_tombstones: 0, purge: Purge::Idle, root: 0 }
     }
 
-    fn tables<'a>(view: &View<'a>) -> (&'a [AtomicU64], &'a [AtomicU64]) {
-        let root = view.header().root.load(Ordering::Relaxed);
+    fn tables<'a>(&self, view: &View<'a>) -> (&'a [AtomicU64], &'a [AtomicU64]) {
         let [a, b] = view.tables();
-        if root & 1 == 0 { (a, b) } else { (b, a) }
+        if self.root & 1 == 0 { (a, b) } else { (b, a) }
+    }
+
+    fn switch(&mut self, view: &View<'_>) {
+        self.root = self.root.wrapping_add(1);
+        index::switch(&view.header().root, self.root);
     }
 
     /// Builds the whole index anew in the spare table: what a new master does.
     pub fn rebuild(&mut self, view: &View<'_>, entries: impl Iterator<Item = (u64, u32)>) {
-        let (_, spare) = Self::tables(view);
-        *self = Self::new();
-        index::begin_clearing();
+        *self = Self { root: view.header().root.load(Ordering::Relaxed), ..Self::new() };
+        let (_, spare) = self.tables(view);
         index::clear(spare);
         for (hash, object) in entries {
             if index::insert(spare, hash, object).is_some() {
                 self.entries += 1;
             }
         }
-        index::switch(&view.header().root);
+        self.switch(view);
     }
 
     /// Adds an object.
     pub fn insert(&mut self, view: &View<'_>, hash: u64, object: u32) -> bool {
-        let (table, spare) = Self::tables(view);
+        let (table, spare) = self.tables(view);
         let Some((_, reused)) = index::insert(table, hash, object) else { return false };
-        self.tombstones -= usize::from(reused);
+        self.tombstones = self.tombstones.saturating_sub(usize::from(reused));
         self.entries += 1;
         if matches!(self.purge, Purge::Copying(_)) {
             let reused = index::insert(spare, hash, object).is_some_and(|(_, reused)| reused);
-            self.spare_tombstones -= usize::from(reused);
+            self.spare_tombstones = self.spare_tombstones.saturating_sub(usize::from(reused));
         }
         true
     }
 
     /// Lets `new` take the place of `old`, which has the same hash: readers find the one or the other.
     pub fn exchange(&mut self, view: &View<'_>, hash: u64, old: u32, new: u32) -> bool {
-        let (table, spare) = Self::tables(view);
+        let (table, spare) = self.tables(view);
         let Some(bucket) = index::bucket_of(table, hash, old) else { return false };
         index::exchange(table, bucket, hash, new);
         if matches!(self.purge, Purge::Copying(_))
@@ -85,10 +90,10 @@ impl IndexWriter {
 
     /// Takes an object out.
     pub fn remove(&mut self, view: &View<'_>, hash: u64, object: u32) -> bool {
-        let (table, spare) = Self::tables(view);
+        let (table, spare) = self.tables(view);
         let Some(bucket) = index::bucket_of(table, hash, object) else { return false };
         self.tombstones = self.tombstones.saturating_add_signed(index::delete(table, bucket, TRAIL));
-        self.entries -= 1;
+        self.entries = self.entries.saturating_sub(1);
         if matches!(self.purge, Purge::Copying(_))
             && let Some(bucket) = index::bucket_of(spare, hash, object)
         {
@@ -97,15 +102,15 @@ impl IndexWriter {
         true
     }
 
-    /// A bounded step of purging, if there is a need.
-    pub fn tend(&mut self, view: &View<'_>) {
-        let (table, spare) = Self::tables(view);
+    /// A bounded step of purging, if there is a need. `linked` gives the hash of an object that the index is to lead to.
+    pub fn tend(&mut self, view: &View<'_>, linked: impl Fn(u32) -> Option<u64>) {
+        if view.header().root.load(Ordering::Relaxed) != self.root {
+            index::switch(&view.header().root, self.root);
+        }
+        let (table, spare) = self.tables(view);
         self.purge = match self.purge {
             Purge::Idle if self.tombstones <= table.len() / 8 => Purge::Idle,
-            Purge::Idle => {
-                index::begin_clearing();
-                Purge::Clearing(0)
-            }
+            Purge::Idle => Purge::Clearing(0),
             Purge::Clearing(from) => {
                 let to = (from + STEP * 4).min(spare.len());
                 index::clear(&spare[from..to]);
@@ -121,17 +126,17 @@ impl IndexWriter {
                 for bucket in &table[from..to] {
                     let word = bucket.load(Ordering::Relaxed);
                     let Some(object) = index::index_of(word) else { continue };
-                    let hash = view.object(object).map_or(0, |o| o.key_hash.load(Ordering::Relaxed));
+                    let Some(hash) = linked(object) else { continue };
                     // An entry that came since copying began is there already.
                     if index::bucket_of(spare, hash, object).is_none() {
                         let reused = index::insert(spare, hash, object).is_some_and(|(_, reused)| reused);
-                        self.spare_tombstones -= usize::from(reused);
+                        self.spare_tombstones = self.spare_tombstones.saturating_sub(usize::from(reused));
                     }
                 }
                 reach("master.purging");
                 if to == table.len() {
                     reach("master.purged");
-                    index::switch(&view.header().root);
+                    self.switch(view);
                     self.tombstones = self.spare_tombstones;
                     Purge::Idle
                 } else {

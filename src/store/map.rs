@@ -4,7 +4,7 @@ use super::hash::KeyHash;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id;
-use crate::base::status::NMC_ERR_INTERNAL;
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_PROTOCOL};
 use crate::cuda::{Device, HostRegistration};
 use crate::layout::store::{Layout, Params, View};
 use crate::mem::slab::reopen;
@@ -24,6 +24,8 @@ pub struct Map {
     registered: OnceCell<Registered>,
     slabs: Viewed,
     keys: KeyHash,
+    seed: [u64; 2],
+    store_id: u64,
 }
 
 impl Map {
@@ -33,28 +35,54 @@ impl Map {
         let control = Slab::create(c"nanomc store control", layout.control_bytes as u64, false, deadline)?;
         let words = Slab::create(c"nanomc store words", layout.words_bytes as u64, false, deadline)?;
         let slabs = Viewed::new(layout, control, words).ok_or_else(too_small)?;
-        let seed = [id::random_u64()?, id::random_u64()?];
-        slabs.view().header().fill(id::random_u64()?, seed, params);
-        Ok(Self::new(slabs))
+        let (store_id, seed) = (id::random_u64()?, [id::random_u64()?, id::random_u64()?]);
+        slabs.view().header().fill(store_id, seed, params);
+        Ok(Self::new(slabs, store_id, seed))
     }
 
-    /// The slabs of a store, whose header is filled.
-    fn new(slabs: Viewed) -> Self {
-        let keys = KeyHash::new(slabs.view().header().seed());
-        Self { registered: OnceCell::new(), slabs, keys }
+    fn new(slabs: Viewed, store_id: u64, seed: [u64; 2]) -> Self {
+        Self { registered: OnceCell::new(), slabs, keys: KeyHash::new(seed), seed, store_id }
     }
 
-    /// Maps the slabs of a store: for a client, or (`master`) with the control slab writable.
-    pub fn open(params: &Params, control: OwnedFd, words: OwnedFd, master: bool) -> Result<Self> {
+    /// Maps the slabs of a store for a client.
+    pub fn open(params: &Params, store_id: u64, control: OwnedFd, words: OwnedFd) -> Result<Self> {
+        let slabs = Self::mapped(params, control, words, false)?;
+        let seed = slabs.view().header().seed();
+        let map = Self::new(slabs, store_id, seed);
+        if map.view().header().params() != Some(*params) {
+            return Err(not_of_this_store());
+        }
+        Ok(map)
+    }
+
+    /// Maps the slabs that a survivor hands to a new master, which writes to both. The survivor knows what they are; a
+    /// header that was overwritten in part is put right.
+    pub fn adopt(params: &Params, store_id: u64, seed: [u64; 2], control: OwnedFd, words: OwnedFd) -> Result<Self> {
+        let slabs = Self::mapped(params, reopen(control.as_fd(), libc::O_RDWR)?, words, true)?;
+        let map = Self::new(slabs, store_id, seed);
+        if !map.view().header().resembles(params) {
+            return Err(not_of_this_store());
+        }
+        map.restore_header();
+        Ok(map)
+    }
+
+    fn mapped(params: &Params, control: OwnedFd, words: OwnedFd, master: bool) -> Result<Viewed> {
         let layout = Layout::new(*params);
-        let control = if master { reopen(control.as_fd(), libc::O_RDWR)? } else { control };
         let control = Slab::open(control, layout.control_bytes as u64, master)?;
         let words = Slab::open(words, layout.words_bytes as u64, true)?;
-        let slabs = Viewed::new(layout, control, words).ok_or_else(too_small)?;
-        if slabs.view().header().params() != Some(*params) {
-            crate::bail!(NMC_ERR_PROTOCOL, "the memory that came is not that of this store");
-        }
-        Ok(Self::new(slabs))
+        Viewed::new(layout, control, words).ok_or_else(too_small)
+    }
+
+    /// Master: stores again what clients compare when they come.
+    pub fn restore_header(&self) {
+        self.view().header().restore(self.store_id, self.seed, self.params());
+    }
+
+    /// What the hash of the index is made from.
+    #[must_use]
+    pub fn seed(&self) -> [u64; 2] {
+        self.seed
     }
 
     /// Makes the slabs known to the GPU, once for all clients of this process.
@@ -98,7 +126,7 @@ impl Map {
     /// Random name of the store.
     #[must_use]
     pub fn store_id(&self) -> u64 {
-        self.view().header().store_id.load(std::sync::atomic::Ordering::Relaxed)
+        self.store_id
     }
 
     /// Parameters.
@@ -136,6 +164,11 @@ impl Map {
     pub fn bytes(&self) -> u64 {
         (self.view().layout.control_bytes + self.view().layout.words_bytes) as u64
     }
+}
+
+#[cold]
+fn not_of_this_store() -> Error {
+    Error::new(NMC_ERR_PROTOCOL, "the memory that came is not that of this store")
 }
 
 #[cold]

@@ -19,6 +19,8 @@ mod remote;
 mod server;
 mod slots;
 mod stats;
+#[cfg(test)]
+mod strays;
 pub mod stream;
 pub(crate) mod sys;
 mod wait;

@@ -3,16 +3,16 @@
 
 use super::Store;
 use super::client::Client;
-use super::copy::{Cursor, Pieces};
+use super::copy::{Cursor, Pieces, Slice};
 use super::counters::Op;
 use super::hash::route_of;
-use super::master::{check_key, namespace_word, show};
+use super::master::{check_key, corrupt, namespace_word, show};
 use super::sys;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::point::reach;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
-use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN, ObjectHeader, View, is_verifiable};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
+use crate::layout::store::{FLAG_HIDDEN, ObjectHeader, Seal, Shape, View};
 use crate::sync::index::Found;
 use crate::sync::object;
 use std::sync::atomic::AtomicU64;
@@ -93,6 +93,18 @@ pub struct Extents {
 #[cold]
 fn busy(key: &[u8]) -> Error {
     Error::new(NMC_ERR_BUSY, format!("the index was rebuilt again and again while {} was looked for", show(key)))
+}
+
+#[cold]
+fn beyond(offset: u64, bytes: u64, total: u64) -> Error {
+    let text = format!("{bytes} bytes from offset {offset} on reach behind the end of the value, which has {total}");
+    Error::new(NMC_ERR_INVALID_ARG, text)
+}
+
+#[cold]
+fn not_sealed(index: u32) -> Error {
+    let text = format!("object {index} is not what its writer published; was the memory of its header overwritten?");
+    Error::new(NMC_ERR_CORRUPT, text)
 }
 
 #[cold]
@@ -274,8 +286,7 @@ impl Store {
         let view = self.client.view();
         match self.look_and_pin(view, key)? {
             Look::Ready(pin) => {
-                let Some(header) = view.object(pin.index) else { return Ok(Look::Missing) };
-                let location = location(view, pin.index, header, pin.epoch);
+                let location = self.located(view, pin)?;
                 self.stamp(view, pin.index);
                 self.client.counters.hit(location.bytes_total);
                 Ok(Look::Ready((pin, location)))
@@ -289,6 +300,16 @@ impl Store {
                 Ok(Look::Missing)
             }
         }
+    }
+
+    /// Where a pinned object is. If that makes no sense, the pin is over.
+    #[inline(always)]
+    pub(super) fn located(&self, view: &View<'_>, pin: Pin) -> Result<Location> {
+        let found = located(view, pin.index, pin.epoch);
+        if found.is_err() {
+            self.let_go(view, pin.slot);
+        }
+        found
     }
 
     /// Ends a pin of the program.
@@ -330,11 +351,54 @@ impl Store {
         Ok(())
     }
 
-    /// Reads from an object that the program has pinned.
-    pub fn read_view(&self, index: u32, offset: u64, pieces: &Pieces<'_>) -> Result<()> {
+    /// Reads a whole value into the slice that `choose` names when it is told the size; `None` reads nothing.
+    pub fn read_whole(&self, key: &[u8], choose: impl FnOnce(u64) -> Result<Option<Slice>>) -> Result<Look<u64>> {
         let view = self.client.view();
-        let pin = Pin { index, slot: 0, epoch: 0, turn: 0 };
-        self.read_pinned(view, pin, offset, pieces, Sums::Touched, |_| Ok(true)).map(|_| ())
+        let pin = match self.pin_to_read(view, key)? {
+            Look::Ready(pin) => pin,
+            Look::Writing(index, epoch) => return Ok(Look::Writing(index, epoch)),
+            Look::Missing => return Ok(Look::Missing),
+        };
+        let read = (|| -> Result<u64> {
+            let (header, shape) = shaped(view, pin.index)?;
+            let seal = self.seal(view, key, pin, &shape)?;
+            self.stamp(view, pin.index);
+            self.client.counters.hit(shape.bytes_total);
+            if let Some(slice) = choose(shape.bytes_total)? {
+                self.read_pinned(view, (pin.index, header, &shape), 0, &Pieces::Slices(&[slice]), seal, Sums::Touched)?;
+            }
+            Ok(shape.bytes_total)
+        })();
+        self.let_go(view, pin.slot);
+        read.map(Look::Ready)
+    }
+
+    /// Pins a value to be read by a copy: one whose checksums are not there yet counts as being written.
+    #[inline(always)]
+    fn pin_to_read(&self, view: &View<'_>, key: &[u8]) -> Result<Look<Pin>> {
+        let mut look = self.look_and_pin(view, key)?;
+        if let Look::Ready(pin) = look
+            && self.awaits_sums(pin.index)
+        {
+            self.let_go(view, pin.slot);
+            look = Look::Writing(pin.index, pin.epoch);
+        }
+        if !matches!(look, Look::Ready(_)) {
+            self.client.counters.miss();
+        }
+        Ok(look)
+    }
+
+    /// What the checksums of a pinned object are bound to, and whether its writer has sealed a value of this size so;
+    /// `None` in a store without checksums.
+    #[inline(always)]
+    fn seal(&self, view: &View<'_>, key: &[u8], pin: Pin, shape: &Shape) -> Result<Option<Seal>> {
+        if self.client.params().checksums == 0 {
+            return Ok(None);
+        }
+        let seal = Seal { key_hash: self.client.map.hash_of(key, self.namespace), epoch: pin.epoch };
+        let word = view.publish(pin.index).map_or(0, |words| words.progress.load(Acquire));
+        if word == seal.word(shape.bytes_total) { Ok(Some(seal)) } else { Err(not_sealed(pin.index)) }
     }
 
     /// Hash of a key by which its rank is chosen; the same in every store.
@@ -348,9 +412,9 @@ impl Store {
         let view = self.client.view();
         Ok(match self.look_and_pin(view, key)? {
             Look::Ready(pin) => {
-                let found = view.object(pin.index).map(|header| location(view, pin.index, header, pin.epoch));
+                let found = self.located(view, pin)?;
                 self.let_go(view, pin.slot);
-                found.map_or(Look::Missing, Look::Ready)
+                Look::Ready(found)
             }
             Look::Writing(index, epoch) => Look::Writing(index, epoch),
             Look::Missing => Look::Missing,
@@ -360,13 +424,16 @@ impl Store {
     /// The runs of pages of an object that is pinned or planned.
     pub fn extents(&self, index: u32) -> Result<Extents> {
         let view = self.client.view();
-        let Some(header) = view.object(index) else { return Ok(Extents::default()) };
-        let (owner_rank, bytes_total) = (header.owner_rank.load(Relaxed), header.bytes_total.load(Relaxed));
+        let (header, shape) = shaped(view, index)?;
         let p = self.client.params();
         let page = u64::from(p.page_bytes);
-        let runs = (0..header.n_extents.load(Relaxed) as usize).filter_map(|i| view.extent(header, i));
-        let runs = runs.map(|(first, count)| (p.heap_offset + u64::from(first) * page, u64::from(count) * page));
-        Ok(Extents { owner_rank, bytes_total, runs: memory::collect(runs)? })
+        let place = |(first, count)| (p.heap_offset + u64::from(first) * page, u64::from(count) * page);
+        let mut runs = memory::with_capacity(shape.n_extents as usize)?;
+        for run in view.runs(header, &shape) {
+            runs.push(place(run.ok_or_else(|| corrupt(index))?));
+        }
+        let Shape { owner_rank, bytes_total, .. } = shape;
+        Ok(Extents { owner_rank, bytes_total, runs })
     }
 
     /// Notes that an object was used, for policies that care. Gives whether there is one.
@@ -418,23 +485,21 @@ impl Store {
         let client = &*self.client;
         let view = client.view();
         let started = client.counters.is_sample(Op::Get).then(sys::now_ns);
-        let pin = match self.look_and_pin(view, key)? {
+        let pin = match self.pin_to_read(view, key)? {
             Look::Ready(pin) => pin,
-            Look::Writing(index, epoch) => {
-                client.counters.miss();
-                return Ok(Look::Writing(index, epoch));
-            }
-            Look::Missing => {
-                client.counters.miss();
-                return Ok(Look::Missing);
-            }
+            Look::Writing(index, epoch) => return Ok(Look::Writing(index, epoch)),
+            Look::Missing => return Ok(Look::Missing),
         };
-        if self.awaits_sums(pin.index) {
-            self.let_go(view, pin.slot);
-            client.counters.miss();
-            return Ok(Look::Writing(pin.index, pin.epoch));
-        }
-        let read = self.read_pinned(view, pin, offset, pieces, sums, fits);
+        let read = (|| -> Result<(u64, u64)> {
+            let (header, shape) = shaped(view, pin.index)?;
+            let seal = self.seal(view, key, pin, &shape)?;
+            if !fits(shape.bytes_total)? {
+                return Ok((shape.bytes_total, 0));
+            }
+            self.stamp(view, pin.index);
+            let moved = self.read_pinned(view, (pin.index, header, &shape), offset, pieces, seal, sums)?;
+            Ok((shape.bytes_total, moved))
+        })();
         self.let_go(view, pin.slot);
         let (total, moved) = read?;
         client.counters.hit(moved);
@@ -444,27 +509,28 @@ impl Store {
         Ok(Look::Ready(total))
     }
 
+    /// Copies from an object that is pinned; gives how much.
+    #[inline(always)]
     fn read_pinned(
         &self,
         view: &View<'_>,
-        pin: Pin,
+        (index, header, shape): (u32, &ObjectHeader, &Shape),
         offset: u64,
         pieces: &Pieces<'_>,
+        seal: Option<Seal>,
         sums: Sums,
-        fits: impl FnOnce(u64) -> Result<bool>,
-    ) -> Result<(u64, u64)> {
-        let Some(header) = view.object(pin.index) else { return Ok((0, 0)) };
-        let total = header.bytes_total.load(Relaxed);
-        if !fits(total)? {
-            return Ok((total, 0));
-        }
-        self.stamp(view, pin.index);
+    ) -> Result<u64> {
         let bytes = pieces.bytes()?;
-        let checked = header.flags.load(Relaxed) & FLAG_CHECKSUM != 0;
-        let check = || if checked { self.check_sums(view, pin.index, header, offset, bytes, sums) } else { Ok(()) };
-        let mut cursor = Cursor::new(self, view, header, offset)?;
+        if offset.checked_add(bytes).is_none_or(|end| end > shape.bytes_total) {
+            return Err(beyond(offset, bytes, shape.bytes_total));
+        }
+        let check = || match seal {
+            Some(seal) => self.check_sums(view, (index, header, shape), offset..offset + bytes, seal, sums),
+            None => Ok(()),
+        };
+        let mut cursor = Cursor::new(self, view, header, shape, offset)?;
         self.client.move_bytes(&mut cursor, pieces, bytes, false, check)?;
-        Ok((total, bytes))
+        Ok(bytes)
     }
 
     /// Whether a pinned object was published by its program before `commit` has stored the checksums: nothing can be
@@ -472,42 +538,34 @@ impl Store {
     #[must_use]
     pub fn awaits_sums(&self, index: u32) -> bool {
         let view = self.client.view();
-        if view.layout.params.checksums == 0 {
-            return false;
-        }
-        match (view.object(index), view.publish(index)) {
-            (Some(header), Some(words)) => !is_verifiable(header, words),
-            _ => false,
-        }
+        view.layout.params.checksums != 0
+            && view.publish(index).is_some_and(|words| !Seal::is_word(words.progress.load(Acquire)))
     }
 
     /// Compares the checksums of pages.
     fn check_sums(
         &self,
         view: &View<'_>,
-        index: u32,
-        header: &ObjectHeader,
-        offset: u64,
-        bytes: u64,
+        (index, header, shape): (u32, &ObjectHeader, &Shape),
+        part: std::ops::Range<u64>,
+        seal: Seal,
         sums: Sums,
     ) -> Result<()> {
-        let page = u64::from(header.page_bytes.load(Relaxed));
-        let total = header.bytes_total.load(Relaxed);
-        let owner = header.owner_rank.load(Relaxed);
+        let page = u64::from(self.client.params().page_bytes);
+        let owner = shape.owner_rank;
         let base = self.client.heap(owner)?.base + self.client.params().heap_offset;
-        let mut at = if sums == Sums::Begun { offset.div_ceil(page) } else { offset / page };
-        let end = (offset + bytes).div_ceil(page);
+        let mut at = if sums == Sums::Begun { part.start.div_ceil(page) } else { part.start / page };
+        let end = part.end.div_ceil(page);
         let mut skip = 0;
-        for i in 0..header.n_extents.load(Relaxed) as usize {
-            let Some((first, count)) = view.extent(header, i) else { break };
+        for run in view.runs(header, shape) {
+            let (first, count) = run.ok_or_else(|| corrupt(index))?;
             while at >= skip && at < skip + u64::from(count) && at < end {
                 let heap_page = u64::from(first) + (at - skip);
-                let in_page = page.min(total - at * page);
+                let in_page = page.min(shape.bytes_total - at * page);
                 let wanted = u32::try_from(heap_page).ok().and_then(|page| view.sum(owner, page));
-                let found = sys::checksum(0, base + heap_page * page, in_page);
-                if let Some(wanted) = wanted.map(|sum| sum.load(Acquire))
-                    && wanted != found
-                {
+                let wanted = wanted.ok_or_else(|| corrupt(index))?.load(Acquire);
+                let found = sys::checksum(seal.page_seed(at), base + heap_page * page, in_page);
+                if wanted != found {
                     return Err(Error::new(
                         NMC_ERR_CORRUPT,
                         format!("page {at} of object {index} has checksum {found:08x}, not {wanted:08x}"),
@@ -542,8 +600,9 @@ impl Store {
     /// Pages of an object that is being written which are ready, and how many it has.
     pub fn progress(&self, index: u32, epoch: u64) -> Result<(u64, u64)> {
         let view = self.client.view();
-        let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return Ok((0, 0)) };
-        let pages = u64::from(header.n_pages.load(Relaxed));
+        let Some(words) = view.publish(index) else { return Ok((0, 0)) };
+        let (header, shape) = shaped(view, index)?;
+        let pages = u64::from(shape.n_pages);
         if words.published.load(Acquire) == epoch {
             return Ok((pages, pages));
         }
@@ -567,33 +626,49 @@ impl Store {
         let held = self
             .slot_word(view, slot)
             .is_some_and(|w| object::hold(w, object::pin_word(index, epoch), &header.control, epoch));
-        let all = u64::from(header.n_pages.load(Relaxed));
+        let place = match (held, located(view, index, epoch)) {
+            (true, Ok(place)) => place,
+            (held, found) => {
+                self.let_go(view, slot);
+                return if held { found.map(|_| Look::Missing) } else { Ok(Look::Missing) };
+            }
+        };
+        let all = u64::from(place.n_pages);
         let ready = if words.published.load(Acquire) == epoch { all } else { words.progress.load(Acquire).min(all) };
-        if held && ready >= pages.min(all) && (ready > 0 || words.published.load(Acquire) == epoch) {
-            let place = location(view, index, header, epoch);
+        if ready >= pages.min(all) && (ready > 0 || words.published.load(Acquire) == epoch) {
             let pin = Pin { index, slot, epoch, turn: self.client.slots.turn(slot) };
             return Ok(Look::Ready((pin, place, ready)));
         }
         self.let_go(view, slot);
-        Ok(if held { Look::Writing(index, epoch) } else { Look::Missing })
+        Ok(Look::Writing(index, epoch))
     }
+}
+
+/// The header of an object that is held, and where its value lies.
+#[inline(always)]
+pub(super) fn shaped<'v>(view: &View<'v>, index: u32) -> Result<(&'v ObjectHeader, Shape)> {
+    let found = view.object(index).and_then(|header| Some((header, view.shape(header)?)));
+    found.ok_or_else(|| corrupt(index))
 }
 
 /// The fields of an object that is held, or whose epoch is confirmed afterwards.
 #[inline(always)]
-pub(super) fn location(view: &View<'_>, index: u32, header: &ObjectHeader, epoch: u64) -> Location {
-    let p = view.layout.params;
-    let first = view.extent(header, 0).map_or(0, |(first, _)| first);
-    Location {
+pub(super) fn located(view: &View<'_>, index: u32, epoch: u64) -> Result<Location> {
+    let p = &view.layout.params;
+    let (header, shape) = shaped(view, index)?;
+    let Shape { bytes_total, n_pages, owner_rank, n_extents, first } = shape;
+    let page = u64::from(p.page_bytes);
+    let before = u64::from(n_pages.saturating_sub(1)) * page;
+    Ok(Location {
         index,
-        owner_rank: header.owner_rank.load(Relaxed),
-        bytes_total: header.bytes_total.load(Relaxed),
-        page_bytes: header.page_bytes.load(Relaxed),
-        n_pages: header.n_pages.load(Relaxed),
-        last_page_bytes: header.last_page_bytes.load(Relaxed),
-        n_extents: header.n_extents.load(Relaxed),
+        owner_rank,
+        bytes_total,
+        page_bytes: p.page_bytes,
+        n_pages,
+        last_page_bytes: u32::try_from(bytes_total - before).unwrap_or(0),
+        n_extents,
         epoch,
-        offset: p.heap_offset + u64::from(first) * u64::from(p.page_bytes),
+        offset: p.heap_offset + u64::from(first.0) * page,
         flags: header.flags.load(Relaxed),
-    }
+    })
 }

@@ -13,7 +13,6 @@ use crate::base::log;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NO_MEMORY, NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::Params;
-use crate::sync::panics;
 use crate::world::Membership;
 use crate::world::dir::Place;
 use crate::world::sys::{self, BlockSignals, Event, Link, Packet};
@@ -88,20 +87,26 @@ pub fn attach(
         !patience.passed()
     };
     let Some((link, items, fds)) = introduce(place, member, hello, None, buffers, wait)? else { return Ok(None) };
-    let [number, _, generation] = first(items)?;
+    let [number, store_id, generation] = first(items)?;
     let mut fds = fds.into_iter();
     let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
         crate::bail!(NMC_ERR_PROTOCOL, "the store's master sent no memory");
     };
-    let map = Map::open(params, control, words, false)?;
+    let map = Map::open(params, store_id, control, words)?;
     let number = u32::try_from(number).unwrap_or(u32::MAX);
     Ok(Some((link, ClientId { number, generation }, map)))
 }
 
-fn introduction(member: &Membership, params: &Params, store_id: u64, held: Option<(ClientId, Vec<u64>)>) -> Hello {
+fn introduction(
+    member: &Membership,
+    params: &Params,
+    store_id: u64,
+    held: Option<(ClientId, [u64; 2], Vec<u64>)>,
+) -> Hello {
     let (pid, start_time, drain_ms) = member.process();
     let holds = held.is_some();
-    let (client, mut kept) = held.unwrap_or((ClientId { number: u32::MAX, generation: 0 }, Vec::new()));
+    let nobody = ClientId { number: u32::MAX, generation: 0 };
+    let (client, seed, mut kept) = held.unwrap_or((nobody, [0; 2], Vec::new()));
     let kept_all = kept.len() <= MAX_KEPT;
     kept.truncate(MAX_KEPT);
     Hello {
@@ -116,6 +121,7 @@ fn introduction(member: &Membership, params: &Params, store_id: u64, held: Optio
         rank_generation: member.generation(),
         drain_ms,
         heaps: member.heaps().iter().flat_map(|heap| [heap.generation, heap.id]).collect(),
+        seed: seed.to_vec(),
         params: params.words().to_vec(),
         kept_all,
         kept,
@@ -199,9 +205,7 @@ impl Remote {
             .name("nmc-store-link".into())
             .spawn(move || {
                 sys::settle_thread(c"nmc-store-link", cpu);
-                if panics::catch(|| keeping.keep_connected()).is_err() {
-                    log::emit(log::ERROR, || "the store's link ended by a bug in nanomc; please report it".into());
-                }
+                sys::persist("the store's link", || keeping.keep_connected());
             })
             .map_err(|e| Error::os("starting the store's link", &e))?;
         Ok(Self { inner, thread: Some(thread), call_limit })
@@ -341,7 +345,7 @@ impl Inner {
             !patience.passed() && !self.stopped()
         };
         let outcome = self.plans.epochs().and_then(|epochs| {
-            let held = Some((self.client, epochs));
+            let held = Some((self.client, self.map.seed(), epochs));
             let hello = introduction(&self.member, self.map.params(), self.map.store_id(), held);
             introduce(&self.place, &self.member, hello, Some(&self.map), &mut wire.buffers, wait)
         });

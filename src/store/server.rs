@@ -13,7 +13,6 @@ use crate::base::memory;
 use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
 use crate::layout::MAX_RANKS;
 use crate::layout::world::Farewell;
-use crate::sync::panics;
 use crate::world::dir::{Lock, Place};
 use crate::world::master::Verdict;
 use crate::world::sys::{self, BlockSignals, Event, Link, Packet, ParentOnly};
@@ -58,10 +57,8 @@ impl Server {
             .name("nmc-store".into())
             .spawn(move || {
                 sys::settle_thread(c"nmc-store", cpu);
-                let served = panics::catch(|| Serving::new(&listener, &host, buffers).serve(&stopped));
-                if served.is_err() {
-                    log::emit(log::ERROR, || "the store's thread ended by a bug in nanomc; please report it".into());
-                }
+                let mut serving = Serving::new(&listener, &host, buffers);
+                sys::persist("the store's thread", || serving.serve(&stopped));
                 drop(lock);
             })
             .map_err(|e| Error::os("starting the store's thread", &e))?;
@@ -112,6 +109,8 @@ struct Serving<'a> {
     reply: Vec<u8>,
     /// Connections, in the order in which they are polled.
     ids: Vec<u64>,
+    /// The connection that is being heard: if that ends by a bug, so does the connection.
+    hearing: Option<u64>,
 }
 
 impl<'a> Serving<'a> {
@@ -127,10 +126,14 @@ impl<'a> Serving<'a> {
             packet,
             reply,
             ids,
+            hearing: None,
         }
     }
 
     fn serve(&mut self, stop: &Event) {
+        if let Some(id) = self.hearing.take() {
+            self.connections.remove(&id);
+        }
         let mut limit = TICK_IDLE;
         let mut next_look = Instant::now();
         loop {
@@ -147,7 +150,9 @@ impl<'a> Serving<'a> {
                 return;
             }
             for (id, _) in ids.iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
+                self.hearing = Some(*id);
                 self.hear(*id);
+                self.hearing = None;
             }
             if ready.get(1).copied().unwrap_or(false) {
                 self.accept();
@@ -210,8 +215,12 @@ impl<'a> Serving<'a> {
         self.orphans.retain(|client, _| unwatched.contains(client));
         let mut gone = Vec::new();
         for client in unwatched {
-            let Ok(Some(info)) = self.host.with(|master| Ok(master.info_of(client))) else { continue };
+            let Ok(info) = self.host.with(|master| Ok(master.info_of(client))) else { continue };
             let ClientInfo { pid, start_time, rank, rank_generation } = info;
+            if rank as usize >= MAX_RANKS {
+                // Its entry was overwritten: nobody knows who it is, so nobody can say that it is gone.
+                continue;
+            }
             let verdict = self.host.board.as_ref().map(|b| b.verdict(self.host.world_id(), rank, rank_generation));
             match (&self.host.member, verdict) {
                 (Some(member), _) if member.state(rank, rank_generation).free() => gone.push(client),
@@ -337,6 +346,7 @@ impl<'a> Serving<'a> {
         if hello.rank >= params.world_size {
             crate::bail!(NMC_ERR_PROTOCOL, "a client says that it is rank {} of {}", hello.rank, params.world_size);
         }
+        check_generation(self.host, hello)?;
         let watch = Watch::new(pidfd, life, Duration::from_millis(hello.drain_ms.min(600_000).into()));
         let info = ClientInfo {
             pid: hello.pid,
@@ -349,7 +359,8 @@ impl<'a> Serving<'a> {
                 crate::bail!(NMC_ERR_PROTOCOL, "a client of before comes without memory");
             };
             let client = ClientId { number: hello.client, generation: hello.client_generation };
-            let map = || Map::open(&params, control, words, true);
+            let seed = hello.seed()?;
+            let map = || Map::adopt(&params, hello.store_id, seed, control, words);
             self.host.reattach(hello.world_id, client, &info, hello.heaps(), map)?;
             if self.host.store_id() != hello.store_id {
                 crate::bail!(NMC_ERR_STALE, "the client was one of another store");
@@ -368,6 +379,27 @@ impl<'a> Serving<'a> {
         let (control, words) = map.client_fds()?;
         self.watches.insert(client, watch);
         Ok((client, map.store_id(), vec![control, words]))
+    }
+}
+
+/// Refuses a client that says to be a holder of its rank whom the world does not know, or knows to be gone.
+pub(super) fn check_generation(host: &Host, hello: &Hello) -> Result<()> {
+    let Hello { rank, rank_generation, world_id, .. } = *hello;
+    let known = match (&host.member, &host.board) {
+        (Some(member), _) if member.world_id() == world_id => Some(member.generation_of(rank)),
+        (None, Some(board)) => board.newest(world_id, rank),
+        _ => None,
+    };
+    match known {
+        Some(known) if rank_generation > known => crate::bail!(
+            NMC_ERR_UNAVAILABLE,
+            "a client says that it is holder {rank_generation} of rank {rank}, of which the world knows {known} so far"
+        ),
+        Some(known) if rank_generation < known => crate::bail!(
+            NMC_ERR_STALE,
+            "a client says that it is holder {rank_generation} of rank {rank}, which holder {known} has now"
+        ),
+        _ => Ok(()),
     }
 }
 

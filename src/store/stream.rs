@@ -4,7 +4,7 @@
 use super::Store;
 use super::copy::{Cursor, Pieces, walk};
 use super::master::{Opened, not_found, show};
-use super::read::{Location, Look, Pin, location};
+use super::read::{Location, Look, Pin, located, shaped};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
@@ -102,8 +102,8 @@ impl Store {
     fn copy_async(&self, index: u32, offset: u64, pieces: &Pieces<'_>, stream: *mut c_void, into: bool) -> Result<()> {
         let device = self.device()?;
         let view = self.client.view();
-        let Some(header) = view.object(index) else { return Ok(()) };
-        let (bytes, total) = (pieces.bytes()?, header.bytes_total.load(Relaxed));
+        let (header, shape) = shaped(view, index)?;
+        let (bytes, total) = (pieces.bytes()?, shape.bytes_total);
         if offset.checked_add(bytes).is_none_or(|end| end > total) {
             crate::bail!(
                 NMC_ERR_INVALID_ARG,
@@ -125,7 +125,7 @@ impl Store {
             Ok(())
         })?;
         let kernels = device.kernels()?;
-        let mut cursor = Cursor::on_device(self, view, header, offset)?;
+        let mut cursor = Cursor::on_device(self, view, header, &shape, offset)?;
         let mut stretches: Vec<Stretch> = memory::with_capacity(STRETCHES)?;
         walk(&mut cursor, pieces, into, |_, src, dst, bytes| {
             if bytes >= LARGE && !by_kernel {
@@ -214,8 +214,7 @@ impl Store {
         self.client.slots.reuse(slot);
         Ok(match self.pin_in(view, key, slot)? {
             Look::Ready(pin) => {
-                let Some(header) = view.object(pin.index) else { return Ok(Look::Missing) };
-                let place = location(view, pin.index, header, pin.epoch);
+                let place = self.located(view, pin)?;
                 self.stamp(view, pin.index);
                 self.client.counters.hit(place.bytes_total);
                 Look::Ready((pin, place))
@@ -245,10 +244,11 @@ impl Store {
             Look::Missing => return Ok(Look::Missing),
         };
         let Some(header) = view.object(index) else { return Ok(Look::Missing) };
-        let place = location(view, index, header, epoch);
+        let place = located(view, index, epoch);
         if !object::still(&header.control, epoch) {
             return Ok(Look::Missing);
         }
+        let place = place?;
         if place.n_extents > 1 {
             crate::bail!(
                 NMC_ERR_UNSUPPORTED,

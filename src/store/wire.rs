@@ -48,6 +48,8 @@ message_structs! {
         pub drain_ms: u32,
         /// The heap of each rank as it knows it: generation of the rank's holder and name of the memory, in turn.
         pub heaps: Vec<u64>,
+        /// What the hash of the index is made from, if it was a client before.
+        pub seed: Vec<u64>,
         /// Parameters of the store as it wants or knows it.
         pub params: Vec<u64>,
         /// Whether `kept` is complete.
@@ -61,6 +63,14 @@ impl Hello {
     /// The heap of each rank: generation of its holder, and name of the memory.
     pub fn heaps(&self) -> impl Iterator<Item = (u64, u64)> {
         self.heaps.as_chunks::<2>().0.iter().map(|[generation, id]| (*generation, *id))
+    }
+
+    /// What the hash of the index is made from.
+    pub fn seed(&self) -> Result<[u64; 2]> {
+        match self.seed.as_slice().try_into() {
+            Ok(seed) => Ok(seed),
+            Err(_) => crate::bail!(NMC_ERR_PROTOCOL, "a client sent a seed of {} words", self.seed.len()),
+        }
     }
 
     /// The parameters.
@@ -415,6 +425,7 @@ mod tests {
             rank_generation: 7,
             drain_ms: 8,
             heaps: vec![1, 2, 3, 4],
+            seed: vec![5, 6],
             params: (0..PARAM_WORDS as u64).collect(),
             kept_all: true,
             kept: vec![1, 2, 3],

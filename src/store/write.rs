@@ -1,10 +1,11 @@
 //! Writing: ask for a plan, store the pages, publish. Only the first step asks the master.
 
 use super::Store;
+use super::client::Terms;
 use super::copy::{Cursor, Pieces};
 use super::counters::Op;
-use super::master::{Keep, OpenRequest, Opened, check_key, namespace_word, show};
-use super::read::{Location, Look, location};
+use super::master::{Keep, OpenRequest, Opened, check_key, corrupt, namespace_word, show};
+use super::read::{Location, Look, located, shaped};
 use super::sys;
 use super::wire::{MAX_ITEMS, Request};
 use crate::base::error::{Error, Result};
@@ -12,7 +13,7 @@ use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::{
-    FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_KEY, ObjectHeader, PublishWords, SUMMED, View,
+    FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_KEY, ObjectHeader, PublishWords, Seal, Shape, View,
 };
 use crate::sync::object;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -124,12 +125,12 @@ impl Store {
         let view = self.client.view();
         reach("writer.opened");
         let stored = (|| -> Result<()> {
-            let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
-                return Err(no_plan(plan.plan_id));
-            };
-            let mut cursor = Cursor::new(self, view, header, 0)?;
+            let (header, shape, words, seal) = self.planned(view, plan)?;
+            let mut cursor = Cursor::new(self, view, header, &shape, 0)?;
             self.client.move_bytes(&mut cursor, pieces, bytes, true, || Ok(()))?;
-            self.store_sums(view, header, words)
+            // Of what the program has, not of what lies in the heap by now. The CPU may not reach it if there is a device.
+            let source = if self.client.member.device().is_none() { Some(pieces) } else { None };
+            self.store_sums(view, (plan.index, header, &shape), words, seal, source)
         })();
         if let Err(error) = stored {
             let _ = self.client.abandon(&[*plan]);
@@ -175,25 +176,72 @@ impl Store {
         Ok(())
     }
 
-    fn store_sums(&self, view: &View<'_>, header: &ObjectHeader, words: &PublishWords) -> Result<()> {
-        if header.flags.load(Relaxed) & FLAG_CHECKSUM == 0 {
+    /// What a writer needs of an open plan. The header must be what the plan was made for: its writer stores into no
+    /// more pages than it asked for.
+    fn planned<'v>(&self, view: &View<'v>, plan: &Opened) -> Result<(&'v ObjectHeader, Shape, &'v PublishWords, Seal)> {
+        let Some(Terms { key_hash, bytes, .. }) = self.client.plans.terms(plan.plan_id) else {
+            return Err(no_plan(plan.plan_id));
+        };
+        let (header, shape) = shaped(view, plan.index)?;
+        match view.publish(plan.index) {
+            Some(words) if shape.bytes_total == bytes => {
+                Ok((header, shape, words, Seal { key_hash, epoch: plan.epoch }))
+            }
+            _ => Err(corrupt(plan.index)),
+        }
+    }
+
+    /// Stores the checksums of a value: of `source`, which was copied into it, or of what is in its pages.
+    fn store_sums(
+        &self,
+        view: &View<'_>,
+        (index, header, shape): (u32, &ObjectHeader, &Shape),
+        words: &PublishWords,
+        seal: Seal,
+        source: Option<&Pieces<'_>>,
+    ) -> Result<()> {
+        if self.client.params().checksums == 0 {
             return Ok(());
         }
-        let page = u64::from(header.page_bytes.load(Relaxed));
-        let owner = header.owner_rank.load(Relaxed);
-        let base = self.client.heap(owner)?.base + self.client.params().heap_offset;
-        let mut left = header.bytes_total.load(Relaxed);
-        for i in 0..header.n_extents.load(Relaxed) as usize {
-            let Some((first, count)) = view.extent(header, i) else { break };
-            for heap_page in first..first + count {
-                let bytes = left.min(page);
-                if let Some(sum) = view.sum(owner, heap_page) {
-                    sum.store(sys::checksum(0, base + u64::from(heap_page) * page, bytes), Release);
-                }
-                left -= bytes;
+        let page = u64::from(self.client.params().page_bytes);
+        let base = self.client.heap(shape.owner_rank)?.base + self.client.params().heap_offset;
+        let runs = view.runs(header, shape).map_while(|run| run);
+        let pages = runs.flat_map(|(first, count)| first..first + count).zip(0u64..);
+        let mut summed = 0;
+        let in_page = |at: u64| page.min(shape.bytes_total - at * page);
+        let mut store = |heap_page: u32, found: u32| {
+            if let Some(sum) = view.sum(shape.owner_rank, heap_page) {
+                sum.store(found, Release);
+                summed += 1;
+            }
+        };
+        match source {
+            None => pages.for_each(|(heap_page, at)| {
+                let address = base + u64::from(heap_page) * page;
+                store(heap_page, sys::checksum(seal.page_seed(at), address, in_page(at)));
+            }),
+            Some(pieces) => {
+                let mut pages = pages.map(|(heap_page, at)| (heap_page, seal.page_seed(at), in_page(at)));
+                let mut now = pages.next();
+                pieces.each(|mut address, mut left| {
+                    while left > 0 {
+                        let Some((heap_page, sum, room)) = &mut now else { return Err(corrupt(index)) };
+                        let step = left.min(*room);
+                        *sum = sys::checksum(*sum, address, step);
+                        (address, left, *room) = (address + step, left - step, *room - step);
+                        if *room == 0 {
+                            store(*heap_page, *sum);
+                            now = pages.next();
+                        }
+                    }
+                    Ok(())
+                })?;
             }
         }
-        words.progress.store(SUMMED, Release);
+        if summed != shape.n_pages {
+            return Err(corrupt(index));
+        }
+        words.progress.store(seal.word(shape.bytes_total), Release);
         Ok(())
     }
 
@@ -232,8 +280,11 @@ impl Store {
 
     fn locate(&self, plan: &Opened) -> Result<(Opened, Location)> {
         let view = self.client.view();
-        let Some(header) = view.object(plan.index) else { return Err(no_plan(plan.plan_id)) };
-        Ok((*plan, location(view, plan.index, header, plan.epoch)))
+        let found = self.planned(view, plan).and_then(|_| located(view, plan.index, plan.epoch));
+        if found.is_err() {
+            let _ = self.client.abandon(&[*plan]);
+        }
+        found.map(|place| (*plan, place))
     }
 
     /// Whether the plan is open, or what became of it: true if it is committed already.
@@ -272,15 +323,17 @@ impl Store {
         // In this order: a publish word that a later object has overwritten shows in the control word too.
         let done = words.published.load(Acquire) == plan.epoch;
         if object::epoch(header.control.load(Acquire)) != plan.epoch {
-            // The program published it itself, it is gone, and the header is another object's.
-            self.client.plans.remove(plan.plan_id);
+            // The program published it itself, it is gone, and the header is another object's. Or the header was overwritten:
+            // then the master still waits for its writer.
+            let _ = self.client.abandon(&[*plan]);
             return Err(stale("the write"));
         }
         if done {
             self.store_sums_of_published(view, plan)?;
         } else {
             // Until it is published neither its header nor its pages are anybody else's.
-            self.store_sums(view, header, words)?;
+            let (header, shape, words, seal) = self.planned(view, plan)?;
+            self.store_sums(view, (plan.index, header, &shape), words, seal, None)?;
         }
         self.publish(view, plan, hidden, if done { Publication::Done } else { Publication::Repeatable })
     }
@@ -295,7 +348,13 @@ impl Store {
             (Some(word), Some(header), Some(words)) => {
                 let value = object::pin_word(plan.index, plan.epoch);
                 let pinned = object::pin(word, value, &header.control, &words.published, plan.epoch);
-                if pinned { self.store_sums(view, header, words) } else { Ok(()) }
+                let planned = if pinned { self.planned(view, plan).map(Some) } else { Ok(None) };
+                planned.and_then(|planned| match planned {
+                    Some((header, shape, words, seal)) => {
+                        self.store_sums(view, (plan.index, header, &shape), words, seal, None)
+                    }
+                    None => Ok(()),
+                })
             }
             _ => Ok(()),
         };
@@ -319,7 +378,7 @@ impl Store {
         if object::epoch(header.control.load(Acquire)) != plan.epoch {
             return Err(stale("the write"));
         }
-        let all = u64::from(header.n_pages.load(Relaxed));
+        let all = u64::from(shaped(view, plan.index)?.1.n_pages);
         let now = words.progress.load(Relaxed);
         if pages > all || pages < now {
             crate::bail!(NMC_ERR_INVALID_ARG, "{pages} pages are not between {now}, which are ready, and all {all}");

@@ -151,21 +151,18 @@ pub fn delete(table: &[AtomicU64], bucket: usize, most: usize) -> isize {
     grown
 }
 
-/// Master: must run between the switch away from a table and the first store into it.
-pub fn begin_clearing() {
-    fence(Ordering::Release);
-}
-
 /// Master: empties buckets of the table that is not in use.
 pub fn clear(buckets: &[AtomicU64]) {
+    // Between the switch away from the table and the first store into it, and on the thread that stores, which need not
+    // be the one that switched: whoever sees a bucket emptied sees the switch.
+    fence(Ordering::Release);
     for bucket in buckets {
         bucket.store(EMPTY, Ordering::Relaxed);
     }
 }
 
-/// Master: the other table is complete and takes over.
-pub fn switch(root: &AtomicU64) {
-    let next = root.load(Ordering::Relaxed).wrapping_add(1);
+/// Master: the other table is complete and takes over; `next` is one more than the switches so far.
+pub fn switch(root: &AtomicU64, next: u64) {
     root.store(next, Ordering::Release);
 }
 

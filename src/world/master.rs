@@ -14,7 +14,6 @@ use crate::base::log;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
 use crate::layout::MAX_RANKS;
-use crate::sync::panics;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -58,6 +57,13 @@ pub enum Verdict {
 }
 
 impl Board {
+    /// The newest holder of `rank`; `None` if nothing is known about this world.
+    #[must_use]
+    pub fn newest(&self, world_id: u64, rank: u32) -> Option<u64> {
+        let seen = self.0.lock();
+        seen.1.get(rank as usize).filter(|_| seen.0 == world_id).map(|note| note.generation)
+    }
+
     /// About whoever held `rank` in `generation`.
     #[must_use]
     pub fn verdict(&self, world_id: u64, rank: u32, generation: u64) -> Verdict {
@@ -117,10 +123,8 @@ impl Master {
             .name("nmc-master".into())
             .spawn(move || {
                 sys::settle_thread(c"nmc-master", cpu);
-                let served = panics::catch(|| Server::new(listener, params, shown, locks, buffer).serve(&stopped));
-                if served.is_err() {
-                    log::emit(log::ERROR, || "the master thread ended by a bug in nanomc; please report it".into());
-                }
+                let mut server = Server::new(listener, params, shown, locks, buffer);
+                sys::persist("the master thread", || server.serve(&stopped));
                 drop(lock);
             })
             .map_err(|e| Error::os("starting the master thread", &e))?;
@@ -190,6 +194,8 @@ struct Server {
     living: Vec<u32>,
     board: Arc<Board>,
     locks: Arc<RankLocks>,
+    /// The connection that is being heard: if that ends by a bug, so does the connection.
+    hearing: Option<u64>,
 }
 
 impl Server {
@@ -205,6 +211,7 @@ impl Server {
             living: Vec::new(),
             board,
             locks: Arc::new(locks),
+            hearing: None,
         }
     }
 
@@ -220,6 +227,9 @@ impl Server {
     }
 
     fn serve(&mut self, stop: &Event) {
+        if let Some(id) = self.hearing.take() {
+            self.drop_connection(id, "what it said met a bug");
+        }
         loop {
             let mut fds: Vec<BorrowedFd<'_>> = vec![stop.as_fd(), self.listener.as_fd()];
             fds.extend(self.connections.values().map(|c| c.socket.as_fd()));
@@ -229,7 +239,9 @@ impl Server {
                 return;
             }
             for (id, _) in ids.iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
+                self.hearing = Some(*id);
                 self.hear(*id);
+                self.hearing = None;
             }
             if ready.get(1).copied().unwrap_or(false) {
                 self.accept();

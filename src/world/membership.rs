@@ -175,6 +175,15 @@ impl Membership {
         if known > generation { RankState::Gone } else { state }
     }
 
+    /// The newest holder of a rank that this one has heard of; 0 if of none.
+    #[must_use]
+    pub fn generation_of(&self, rank: u32) -> u64 {
+        if rank == self.rank() {
+            return self.generation();
+        }
+        self.shared().peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |peer| peer.generation)
+    }
+
     /// Fails if the rank has left or aborted, or its handle is being destroyed: nothing new is made from it.
     pub fn check_present(&self) -> Result<()> {
         self.shared().check_present()

@@ -4,6 +4,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "constants and struct sizes of the kernel's interface fit")]
 
 use crate::base::error::{Error, Result};
+use crate::base::log;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_PROTOCOL};
 use std::io;
@@ -466,6 +467,15 @@ pub fn is_locked(fd: BorrowedFd<'_>, at: libc::off_t) -> bool {
     asked && lock.l_type != libc::F_UNLCK as libc::c_short
 }
 
+/// Runs the body of a thread that others depend on until it ends by itself. A bug in it is logged, and it begins again.
+pub fn persist(what: &str, mut body: impl FnMut()) {
+    while crate::sync::panics::catch(&mut body).is_err() {
+        log::emit(log::ERROR, || format!("{what} met a bug in nanomc and goes on; please report it"));
+        // Should it happen again and again, at least others can work.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Names the calling thread and binds it to a CPU if asked.
 pub fn settle_thread(name: &std::ffi::CStr, cpu: Option<u32>) {
     // SAFETY: a NUL-terminated name of at most 15 characters for the calling thread.
@@ -530,4 +540,18 @@ pub fn first_bad_word(address: u64, bytes: u64, word: impl Fn(u64) -> u64) -> Op
     let at = address as *const u64;
     // SAFETY: as in `fill_words`.
     (0..bytes / 8).find(|i| unsafe { at.add(*i as usize).read_volatile() } != word(*i))
+}
+
+#[cfg(test)]
+#[allow(clippy::panic, reason = "a test may")]
+mod tests {
+    #[test]
+    fn a_thread_that_others_need_goes_on_after_a_bug() {
+        let mut rounds = 0;
+        super::persist("a test", || {
+            rounds += 1;
+            assert!(rounds > 2, "a bug, for a test");
+        });
+        assert_eq!(rounds, 3);
+    }
 }

@@ -6,7 +6,7 @@ impl Master {
     /// The place of a client as it is now.
     #[must_use]
     pub fn place_of(&self, number: u32) -> ClientId {
-        let generation = self.map.view().client(number).map_or(0, |entry| entry.generation.load(Relaxed));
+        let generation = self.places.get(number as usize).map_or(0, |place| place.generation);
         ClientId { number, generation }
     }
 
@@ -31,14 +31,8 @@ impl Master {
 
     /// Who a client said to be.
     #[must_use]
-    pub fn info_of(&self, client: ClientId) -> Option<ClientInfo> {
-        let entry = self.map.view().client(client.number)?;
-        Some(ClientInfo {
-            pid: entry.pid.load(Relaxed),
-            start_time: entry.start_time.load(Relaxed),
-            rank: entry.rank.load(Relaxed),
-            rank_generation: entry.rank_generation.load(Relaxed),
-        })
+    pub fn info_of(&self, client: ClientId) -> ClientInfo {
+        self.places.get(client.number as usize).map_or(ClientInfo::NOBODY, |place| place.info)
     }
 
     /// Gives a client a pin block.
@@ -57,7 +51,10 @@ impl Master {
             entry.start_time.store(info.start_time, Relaxed);
             entry.rank.store(info.rank, Relaxed);
             entry.rank_generation.store(info.rank_generation, Relaxed);
-            entry.generation.store((entry.generation.load(Relaxed) + 1) | 1, Release);
+            if let Some(place) = self.places.get_mut(client) {
+                *place = Place { generation: place.generation.wrapping_add(1) | 1, info: *info, high_water: 0 };
+                entry.generation.store(place.generation, Release);
+            }
         }
         Ok(self.place_of(number))
     }
@@ -67,7 +64,10 @@ impl Master {
     /// listened, or never heard that it was taken in: a holder has one client at a time.
     pub fn supersede(&mut self, info: &ClientInfo) -> Result<()> {
         for client in self.entered() {
-            let Some(other) = self.info_of(client).filter(|other| other.rank == info.rank) else { continue };
+            let other = self.info_of(client);
+            if other.rank != info.rank {
+                continue;
+            }
             match other.rank_generation.cmp(&info.rank_generation) {
                 std::cmp::Ordering::Less => self.client_gone(client)?,
                 std::cmp::Ordering::Equal => self.detach(client)?,
@@ -140,46 +140,44 @@ impl Master {
         if let Some((high_water, _)) = view.pins(client) {
             high_water.store(0, Relaxed);
         }
-        if let Some(entry) = view.client(client) {
-            entry.generation.store((entry.generation.load(Relaxed) + 1) & !1, Release);
+        if let (Some(entry), Some(place)) = (view.client(client), self.places.get_mut(client as usize)) {
+            *place = Place { generation: place.generation.wrapping_add(1) & !1, ..Place::FREE };
+            entry.generation.store(place.generation, Release);
         }
     }
 
     /// Everything that a client is writing is given up, except plans with the epochs in `kept`. What it has published
     /// stays.
     pub fn end_plans(&mut self, view: &View<'_>, client: u32, kept: &[u64]) -> Result<()> {
-        let of_client = |index: u32| {
-            view.object(index).is_some_and(|header| {
-                header.writer.load(Relaxed) == client && !kept.contains(&object::epoch(header.control.load(Relaxed)))
-            })
+        let of_client = |master: &Self, index: u32| {
+            let book = master.book(index);
+            book.writer == client && !kept.contains(&book.epoch)
         };
         let now = now_ns();
         // What becomes of an object moves that one alone: the one after it is still in the list.
         let mut next = self.lists.head(WRITING);
         while let Some(index) = next {
             next = self.lists.after(index);
-            if !of_client(index) {
+            if !of_client(self, index) {
                 continue;
             }
-            let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { continue };
-            let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
-            let epoch = object::epoch(header.control.load(Relaxed));
-            if !hidden && is_verifiable(header, words) && object::promote(&header.control, &words.published, epoch) {
+            if self.promote(view, index) {
                 self.admit(view, index, now);
             } else {
                 self.drop_object(view, index, true);
             }
-            self.count_of(view, index);
+            self.count_of(index);
         }
+        self.hear_of_plans(client, kept)?;
         let mut next = self.lists.head(QUARANTINE);
         while let Some(index) = next {
             next = self.lists.after(index);
-            if !of_client(index) {
+            if !of_client(self, index) {
                 continue;
             }
-            self.leave_waiting(view, index);
+            self.leave_waiting(index);
             self.free_or_wait(view, index);
-            self.count_of(view, index);
+            self.count_of(index);
         }
         Ok(())
     }

@@ -5,9 +5,7 @@ use super::*;
 impl Master {
     pub(super) fn find(&self, view: &View<'_>, hash: u64, key: &[u8], namespace: u32) -> Option<u32> {
         let there = |index| {
-            view.object(index).is_some_and(|header| {
-                object::is_live(header.control.load(Relaxed)) && view.key_is(header, key, namespace)
-            })
+            self.is_current(index) && view.object(index).is_some_and(|header| view.key_is(header, key, namespace))
         };
         match view.find(hash, there) {
             Found::At(index) => Some(index),
@@ -22,26 +20,28 @@ impl Master {
 
     /// Kills objects together, with one look at the pins.
     pub(super) fn drop_objects(&mut self, view: &View<'_>, batch: &[u32], stopped: bool) {
-        if batch.is_empty() {
+        // What is dead already dies no second time, whatever its header says.
+        if !batch.iter().any(|index| self.is_current(*index)) {
             return;
         }
         for index in batch {
-            let Some(header) = view.object(*index) else { continue };
-            object::kill(&header.control, object::epoch(header.control.load(Relaxed)));
+            let Some(header) = view.object(*index).filter(|_| self.is_current(*index)) else { continue };
+            let Book { epoch, hash, .. } = *self.book(*index);
+            object::kill(&header.control, epoch);
             reach("master.killed");
-            self.index.remove(view, header.key_hash.load(Relaxed), *index);
+            self.index.remove(view, hash, *index);
         }
         object::settle();
         reach("master.unlinked");
         self.read_pins(view);
         for index in batch.iter().copied() {
-            let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { continue };
-            let epoch = object::epoch(header.control.load(Relaxed));
+            let Some(words) = view.publish(index).filter(|_| self.is_current(index)) else { continue };
+            let (&Book { epoch, owner, .. }, paged) = (self.book(index), self.paged_bytes(index));
             let was_writing = self.lists.list_of(index) == Some(WRITING);
             let done = stopped || !was_writing || object::finished(&words.published, epoch);
-            if let Some(rank) = self.ranks.get_mut(header.owner_rank.load(Relaxed) as usize) {
+            if let Some(rank) = self.ranks.get_mut(owner as usize) {
                 *(if was_writing { &mut rank.writing } else { &mut rank.ready }) -= 1;
-                rank.quarantined += if done { 0 } else { paged_bytes(header) };
+                rank.quarantined += if done { 0 } else { paged };
             }
             if done {
                 self.free_unless_pinned(view, index);
@@ -51,11 +51,17 @@ impl Master {
         }
     }
 
-    /// Kills these objects together, no more than `batch` has room for; gives how many.
-    pub(super) fn drop_all(&mut self, view: &View<'_>, objects: impl Iterator<Item = u32>) -> usize {
+    /// Kills those of these headers' objects together for which `over` says so; gives how many. There are no more headers
+    /// than `batch` has room for.
+    pub(super) fn drop_those(
+        &mut self,
+        view: &View<'_>,
+        headers: std::ops::Range<u32>,
+        over: impl Fn(&Self, u32) -> bool,
+    ) -> usize {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
-        batch.extend(objects);
+        batch.extend(headers.filter(|index| self.is_current(*index) && over(self, *index)));
         self.drop_objects(view, &batch, false);
         let n = batch.len();
         self.batch = batch;
@@ -71,10 +77,9 @@ impl Master {
     /// Like [`Master::free_or_wait`], after a look at the pins.
     fn free_unless_pinned(&mut self, view: &View<'_>, index: u32) {
         if self.pinned.binary_search(&index).is_ok() {
-            if let Some(header) = view.object(index)
-                && let Some(rank) = self.ranks.get_mut(header.owner_rank.load(Relaxed) as usize)
-            {
-                rank.limbo += paged_bytes(header);
+            let (owner, paged) = (self.book(index).owner, self.paged_bytes(index));
+            if let Some(rank) = self.ranks.get_mut(owner as usize) {
+                rank.limbo += paged;
             }
             self.lists.move_to(index, LIMBO);
         } else {
@@ -86,11 +91,11 @@ impl Master {
     pub(super) fn sweep_quarantine(&mut self, view: &View<'_>, most: usize) {
         for _ in 0..(self.lists.len(QUARANTINE) as usize).min(most) {
             let Some(index) = self.lists.head(QUARANTINE) else { break };
-            let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { break };
-            if object::finished(&words.published, object::epoch(header.control.load(Relaxed))) {
-                self.leave_waiting(view, index);
+            let Some(words) = view.publish(index) else { break };
+            if object::finished(&words.published, self.book(index).epoch) {
+                self.leave_waiting(index);
                 self.free_or_wait(view, index);
-                self.count_of(view, index);
+                self.count_of(index);
             } else {
                 self.lists.move_to(index, QUARANTINE);
             }
@@ -98,10 +103,9 @@ impl Master {
     }
 
     /// Takes an object out of the accounts of those that wait.
-    pub(super) fn leave_waiting(&mut self, view: &View<'_>, index: u32) {
-        let Some(header) = view.object(index) else { return };
-        let bytes = paged_bytes(header);
-        let Some(rank) = self.ranks.get_mut(header.owner_rank.load(Relaxed) as usize) else { return };
+    pub(super) fn leave_waiting(&mut self, index: u32) {
+        let (owner, bytes) = (self.book(index).owner, self.paged_bytes(index));
+        let Some(rank) = self.ranks.get_mut(owner as usize) else { return };
         match self.lists.list_of(index) {
             Some(LIMBO) => rank.limbo = rank.limbo.saturating_sub(bytes),
             Some(QUARANTINE) => rank.quarantined = rank.quarantined.saturating_sub(bytes),
@@ -111,27 +115,29 @@ impl Master {
 
     /// Gives back everything of a dead object that nobody uses.
     pub(super) fn release(&mut self, view: &View<'_>, index: u32) {
-        let Some(header) = view.object(index) else { return };
-        let n_extents = header.n_extents.load(Relaxed) as usize;
-        let owner = header.owner_rank.load(Relaxed);
+        let (Some(header), Some(book)) = (view.object(index), self.books.get_mut(index as usize)) else { return };
+        let Book { epoch, owner, namespace, .. } = *book;
+        let (paged, key) =
+            (u64::from(book.pages) * u64::from(self.map.params().page_bytes), std::mem::take(&mut book.key));
         let mut failed = None;
-        for i in 0..n_extents {
-            if let (Some((first, count)), Some(rank)) = (view.extent(header, i), self.ranks.get_mut(owner as usize)) {
-                failed = rank.pages.free(Run { first, count }).err().or(failed);
+        if let Some(rank) = self.ranks.get_mut(owner as usize) {
+            for run in book.runs() {
+                failed = rank.pages.free(run).err().or(failed);
             }
         }
-        if let Some(run) = key_run(header) {
-            failed = self.keys.free(run).err().or(failed);
+        (book.first, book.more, book.pages) = (Run::default(), None, 0);
+        if key.count > 0 {
+            failed = self.keys.free(key).err().or(failed);
         }
         if let Some(error) = failed {
             self.tell(log::ERROR, || format!("store: giving back object {index}: {error}"));
         }
-        if let Some(ns) = view.namespace(header.namespace.load(Relaxed) & 0xff) {
-            ns.bytes_used.fetch_sub(paged_bytes(header), Relaxed);
-            ns.objects.fetch_sub(1, Relaxed);
-        }
+        self.charge(view, namespace, |account| {
+            account.used = account.used.saturating_sub(paged);
+            account.objects = account.objects.saturating_sub(1);
+        });
         reach("master.releasing");
-        object::reserve(&header.control, object::epoch(header.control.load(Relaxed)));
+        object::reserve(&header.control, epoch);
         self.lists.move_to(index, FREE);
     }
 
@@ -143,7 +149,10 @@ impl Master {
                 continue;
             }
             let Some((high_water, slots)) = view.pins(number) else { continue };
-            let used = usize::try_from(high_water.load(Acquire)).unwrap_or(usize::MAX).min(slots.len());
+            let announced = high_water.load(Acquire).min(slots.len() as u64);
+            let Some(place) = self.places.get_mut(number as usize) else { continue };
+            place.high_water = place.high_water.max(announced);
+            let used = usize::try_from(place.high_water).unwrap_or(usize::MAX).min(slots.len());
             self.pinned.extend(slots[..used].iter().filter_map(|slot| object::pinned_index(object::scan(slot))));
         }
         self.pinned.sort_unstable();

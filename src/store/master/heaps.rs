@@ -3,52 +3,74 @@
 
 use super::*;
 
+/// Largest number of holders of a rank that is believed.
+const SANE_GENERATION: u64 = 1 << 48;
+
 impl Master {
+    /// What the former master knew.
+    pub(super) fn read_heaps(&mut self) {
+        let view = self.map.view();
+        for (known, rank) in self.heaps.iter_mut().zip(0u32..) {
+            if let Some(heap) = view.heap(rank) {
+                *known = (heap.generation.load(Relaxed), heap.id.load(Relaxed));
+                if known.0 > SANE_GENERATION {
+                    // A stray store: whoever reports next knows.
+                    known.0 = 0;
+                }
+            }
+        }
+    }
+
     /// Takes note of the heaps that ranks have: for each rank the generation of its holder and the name of its memory.
     /// What is older than what is known already says nothing.
     pub fn note_heaps(&mut self, heaps: impl IntoIterator<Item = (u64, u64)>) {
         let map = Arc::clone(&self.map);
         let view = map.view();
         for ((generation, id), rank) in heaps.into_iter().zip(0u32..) {
+            let Some(known) = self.heaps.get(rank as usize).copied() else { continue };
+            if generation != 0 && generation >= known.0 && (generation, id) != known {
+                if id != known.1 {
+                    // In this order: whoever finds the new name finds no object of the former memory alive. A master
+                    // that dies in between leaves the former name, and the next one begins again.
+                    self.drop_rank(view, rank);
+                    reach("master.rank_dropped");
+                }
+                self.heaps[rank as usize] = (generation, id);
+            }
+        }
+        self.show_heaps(view);
+    }
+
+    /// Says it to everybody, again if somebody has overwritten it.
+    pub(super) fn show_heaps(&self, view: &View<'_>) {
+        for ((generation, id), rank) in self.heaps.iter().zip(0u32..) {
             let Some(heap) = view.heap(rank) else { continue };
-            if generation <= heap.generation.load(Relaxed) {
-                continue;
+            if heap.id.load(Relaxed) != *id || heap.generation.load(Relaxed) != *generation {
+                heap.id.store(*id, Release);
+                heap.generation.store(*generation, Release);
             }
-            if heap.id.load(Relaxed) != id {
-                // In this order: whoever finds the new name finds no object of the former memory alive. A master that
-                // dies in between leaves the former name, and the next one begins again.
-                self.drop_rank(view, rank);
-                reach("master.rank_dropped");
-                heap.id.store(id, Release);
-            }
-            heap.generation.store(generation, Release);
         }
     }
 
     /// Kills all objects of a rank, whoever reads or writes them.
     fn drop_rank(&mut self, view: &View<'_>, rank: u32) {
-        let of_rank = |index: &u32| {
-            view.object(*index).is_some_and(|header| {
-                header.owner_rank.load(Relaxed) == rank && object::is_live(header.control.load(Relaxed))
-            })
-        };
         let mut lost = 0;
-        for from in (0..self.map.params().max_objects).step_by(FLUSH as usize) {
-            let batch: Vec<u32> = (from..self.map.params().max_objects).take(FLUSH as usize).filter(of_rank).collect();
-            lost += batch.len();
-            self.drop_objects(view, &batch, false);
+        let all = self.map.params().max_objects;
+        for from in (0..all).step_by(FLUSH as usize) {
+            let to = from.saturating_add(FLUSH).min(all);
+            lost += self.drop_those(view, from..to, |master, index| master.book(index).owner == rank);
         }
         if lost > 0 {
-            let text =
-                format!("store: rank {rank} has other memory than before: {lost} objects in the former are lost");
-            self.news.push((log::WARN, text));
+            self.tell(log::WARN, || {
+                format!("store: rank {rank} has other memory than before: {lost} objects in the former are lost")
+            });
         }
         self.count(rank);
     }
 
     /// Fails if nothing can be stored on a rank.
-    pub(super) fn check_heap(&self, view: &View<'_>, rank: u32) -> Result<()> {
-        if view.heap(rank).is_none_or(|heap| heap.id.load(Relaxed) == 0) {
+    pub(super) fn check_heap(&self, rank: u32) -> Result<()> {
+        if self.heaps.get(rank as usize).is_none_or(|(_, id)| *id == 0) {
             crate::bail!(
                 NMC_ERR_PEER_LOST,
                 "rank {rank} has no heap in which objects can lie: its engine lent it, or it could not be mapped"

@@ -2,6 +2,7 @@
 //! takes back what dead or late clients leave. Every call does a bounded amount of work and a little upkeep; in a
 //! process of its own or beside others a thread calls [`Master::tend`] too. It never touches a byte of a value.
 
+mod book;
 mod clients;
 mod fate;
 mod heaps;
@@ -21,7 +22,7 @@ use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ER
 use crate::layout::MAX_RANKS;
 use crate::layout::store::{
     FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_EXTENTS, MAX_KEY, MAX_NAMESPACE_NAME, MAX_NAMESPACES,
-    ObjectHeader, PRIORITY_SHIFT, RETAIN_SHIFT, View, is_verifiable, key_units,
+    ObjectHeader, PRIORITY_SHIFT, PublishWords, RETAIN_SHIFT, Seal, View, key_units,
 };
 use crate::mem::limits::check_available;
 use crate::store::config::Policy;
@@ -33,6 +34,7 @@ use crate::store::map::Map;
 use crate::store::sys::now_ns;
 use crate::sync::index::Found;
 use crate::sync::object;
+use book::{Account, Book};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -135,6 +137,10 @@ pub struct ClientId {
     pub generation: u64,
 }
 
+impl ClientInfo {
+    const NOBODY: ClientInfo = ClientInfo { pid: 0, start_time: 0, rank: u32::MAX, rank_generation: 0 };
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Client {
     Free,
@@ -154,14 +160,36 @@ struct Rank {
     draining: bool,
 }
 
+/// Whoever has a client's place.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// Odd while somebody has it.
+    generation: u64,
+    info: ClientInfo,
+    /// How far its pin slots have been looked at: what is announced in shared memory must not shrink.
+    high_water: u64,
+}
+
+impl Place {
+    const FREE: Place = Place { generation: 0, info: ClientInfo::NOBODY, high_water: 0 };
+}
+
 /// See the module.
 pub struct Master {
     map: Arc<Map>,
+    books: Vec<Book>,
+    /// By namespace.
+    accounts: Vec<Account>,
     ranks: Vec<Rank>,
     keys: Runs,
     lists: Lists,
     index: IndexWriter,
     clients: Vec<Client>,
+    places: Vec<Place>,
+    /// By rank, the holder that brought its heap, and the heap's name.
+    heaps: Vec<(u64, u64)>,
+    /// Pages and key units that an object may have whose header made no sense when this master took over.
+    held: takeover::Held,
     next_epoch: u64,
     names: RandomState,
     next_sweep: u64,
@@ -192,28 +220,12 @@ pub fn namespace_word(view: &View<'_>, namespace: u32) -> u32 {
     view.namespace(namespace).map_or(u32::MAX, |ns| ns.generation.load(Acquire) << 8 | namespace)
 }
 
-fn flags_of(header: &ObjectHeader) -> (Retain, u16) {
-    let flags = header.flags.load(Relaxed);
-    let retain = Retain::from_code(flags >> RETAIN_SHIFT & 3).unwrap_or(Retain::None);
-    (retain, u16::try_from(flags >> PRIORITY_SHIFT & 3).unwrap_or(0))
-}
-
-fn facts(view: &View<'_>, index: u32, now: u64) -> Facts {
-    let Some(header) = view.object(index) else {
-        return Facts { stamp: 0, fingerprint: 0, priority: 0, expired: true };
-    };
-    #[allow(clippy::cast_possible_truncation, reason = "stamps are compared for equality only")]
-    let stamp = view.access(index).map_or(0, |a| a.load(Relaxed)) as u32;
-    let (retain, priority) = flags_of(header);
-    let expired = retain != Retain::Soft || header.retain_until.load(Relaxed) <= now;
-    Facts { stamp, fingerprint: header.key_hash.load(Relaxed), priority, expired }
-}
-
 impl Master {
     fn empty(map: Arc<Map>) -> Result<Self> {
         let p = *map.params();
         // The allocator gives addresses for what there is no memory for, and the kernel ends who uses them.
-        let books = u64::from(p.max_objects) * Lists::NODE_BYTES + u64::from(p.key_units());
+        let books =
+            u64::from(p.max_objects) * (Lists::NODE_BYTES + size_of::<Book>() as u64) + u64::from(p.key_units());
         check_available(books + u64::from(p.pages()) * u64::from(p.world_size))?;
         let policy = Policy::from_code(p.policy).unwrap_or(Policy::Fifo);
         let rank = |rank| {
@@ -233,6 +245,11 @@ impl Master {
             lists: Lists::new(p.max_objects, evict::lists(p.world_size), FREE)?,
             index: IndexWriter::new(),
             clients: memory::vec_of(p.max_clients as usize, Client::Free)?,
+            places: memory::vec_of(p.max_clients as usize, Place::FREE)?,
+            heaps: memory::vec_of(p.world_size as usize, (0, 0))?,
+            held: takeover::Held::default(),
+            books: memory::vec_of(p.max_objects as usize, Book::default())?,
+            accounts: memory::vec_of(MAX_NAMESPACES, Account::default())?,
             next_epoch: 1,
             names: RandomState::new(),
             next_sweep: 0,
@@ -273,6 +290,11 @@ impl Master {
         }
     }
 
+    /// A line for the log.
+    pub fn note(&mut self, level: i32, line: String) {
+        self.tell(level, || line);
+    }
+
     /// Lines for the log that came up since the last call.
     pub fn take_news(&mut self) -> Vec<(i32, String)> {
         std::mem::take(&mut self.news)
@@ -283,16 +305,6 @@ impl Master {
     pub fn map(&self) -> &Arc<Map> {
         &self.map
     }
-}
-
-/// What an object has in the key slab.
-fn key_run(header: &ObjectHeader) -> Option<Run> {
-    let count = key_units(header.key_len.load(Relaxed) as usize, header.n_extents.load(Relaxed) as usize);
-    (count > 0).then(|| Run { first: header.key_unit.load(Relaxed), count })
-}
-
-fn paged_bytes(header: &ObjectHeader) -> u64 {
-    u64::from(header.n_pages.load(Relaxed)) * u64::from(header.page_bytes.load(Relaxed))
 }
 
 /// Bytes used of the last page of a value.
@@ -321,8 +333,10 @@ pub fn bad_key(len: usize) -> Error {
     Error::new(crate::base::status::NMC_ERR_INVALID_ARG, text)
 }
 
+/// The error for a header whose fields contradict each other.
 #[cold]
-fn corrupt(index: u32) -> Error {
+#[must_use]
+pub fn corrupt(index: u32) -> Error {
     let text = format!("header {index} of the store makes no sense; was its memory overwritten?");
     Error::new(crate::base::status::NMC_ERR_CORRUPT, text)
 }

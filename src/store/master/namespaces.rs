@@ -21,7 +21,7 @@ impl Master {
                 free = free.or(Some((id, ns)));
             } else if ns.name() == name {
                 if let Some(quota) = quota_bytes {
-                    ns.quota_bytes.store(quota, Relaxed);
+                    self.charge(view, id, |account| account.quota = quota);
                 }
                 return Ok(id);
             }
@@ -29,7 +29,7 @@ impl Master {
         let Some((id, ns)) = free else {
             crate::bail!(NMC_ERR_LIMIT, "all {MAX_NAMESPACES} namespaces are in use");
         };
-        ns.quota_bytes.store(quota_bytes.unwrap_or(0), Relaxed);
+        self.charge(view, id, |account| account.quota = quota_bytes.unwrap_or(0));
         ns.set_name(name);
         Ok(id)
     }
@@ -41,7 +41,7 @@ impl Master {
         let Some(ns) = view.namespace(namespace) else {
             crate::bail!(NMC_ERR_NOT_FOUND, "there is no namespace {namespace}");
         };
-        let next = (ns.generation.load(Relaxed) + 1) & 0xff_ffff;
+        let next = ns.generation.load(Relaxed).wrapping_add(1) & 0xff_ffff;
         ns.generation.store(next, Release);
         self.begin_flush();
         self.glance(view, now_ns());
@@ -68,13 +68,11 @@ impl Master {
         let all = self.map.params().max_objects;
         let from = self.flush_at;
         let to = from.saturating_add(FLUSH.min(self.flush_left)).min(all);
-        let over = |index: &u32| {
-            view.object(*index).is_some_and(|header| {
-                let word = header.namespace.load(Relaxed);
-                object::is_live(header.control.load(Relaxed)) && namespace_word(view, word & 0xff) != word
-            })
+        let over = |master: &Self, index: u32| {
+            let word = master.book(index).namespace;
+            namespace_word(view, word & 0xff) != word
         };
-        if self.drop_all(view, (from..to).filter(over)) > 0 {
+        if self.drop_those(view, from..to, over) > 0 {
             self.count_all();
         }
         self.flush_left -= to - from;
@@ -82,9 +80,9 @@ impl Master {
     }
 
     pub(super) fn respect_quota(&mut self, view: &View<'_>, namespace: u32, quota: u64, need: u64) -> Result<()> {
-        let used = || view.namespace(namespace).map_or(0, |ns| ns.bytes_used.load(Relaxed));
-        let over = || used().saturating_add(need).saturating_sub(quota);
-        if over() == 0 {
+        let used = |master: &Self| master.accounts.get(namespace as usize).map_or(0, |account| account.used);
+        let over = |master: &Self| used(master).saturating_add(need).saturating_sub(quota);
+        if over(self) == 0 {
             return Ok(());
         }
         if need > quota {
@@ -95,7 +93,7 @@ impl Master {
         self.sweep_quarantine(view, SWEEP);
         self.sweep_limbo(view, BUDGET);
         self.hurry_flush(view, HURRIED_STEPS);
-        if over() == 0 {
+        if over(self) == 0 {
             return Ok(());
         }
         self.read_pins(view);
@@ -110,7 +108,7 @@ impl Master {
             let mut at = if step == 0 { place.filter(|_| first.is_some()) } else { None };
             at = at.or_else(|| self.lists.head(list));
             while let Some(index) = at {
-                if gained >= over() || budget == 0 {
+                if gained >= over(self) || budget == 0 {
                     next = Some(index);
                     break 'walk;
                 }
@@ -119,10 +117,10 @@ impl Master {
                 }
                 at = self.lists.after(index);
                 budget -= 1;
-                let Some(header) = view.object(index) else { continue };
-                let own = header.namespace.load(Relaxed) & 0xff == namespace;
-                if own && flags_of(header).0 != Retain::Hard && self.pinned.binary_search(&index).is_err() {
-                    gained += paged_bytes(header);
+                let book = self.book(index);
+                let own = book.namespace & 0xff == namespace;
+                if own && book.class().0 != Retain::Hard && self.pinned.binary_search(&index).is_err() {
+                    gained += self.paged_bytes(index);
                     victims.push(index);
                 }
             }
@@ -135,13 +133,17 @@ impl Master {
         }
         self.batch = victims;
         self.count_all();
-        if over() == 0 {
+        if over(self) == 0 {
             return Ok(());
         }
         if need <= quota && budget == 0 {
             crate::bail!(NMC_ERR_BUSY, "room within the namespace's {quota} bytes is being looked for; try again");
         }
-        crate::bail!(NMC_ERR_NO_SPACE, "the namespace uses {} of its {quota} bytes, and {need} more are wanted", used())
+        crate::bail!(
+            NMC_ERR_NO_SPACE,
+            "the namespace uses {} of its {quota} bytes, and {need} more are wanted",
+            used(self)
+        )
     }
 }
 

@@ -8,8 +8,8 @@ impl Master {
         self.uncounted |= 1 << (owner as usize % MAX_RANKS);
     }
 
-    pub(super) fn count_of(&mut self, view: &View<'_>, index: u32) {
-        self.count(view.object(index).map_or(0, |h| h.owner_rank.load(Relaxed)));
+    pub(super) fn count_of(&mut self, index: u32) {
+        self.count(self.book(index).owner);
     }
 
     pub(super) fn count_all(&mut self) {
@@ -37,6 +37,12 @@ impl Master {
         counters.limbo_bytes.store(rank.limbo, Relaxed);
         counters.free_runs.store(frag.free_runs.into(), Relaxed);
         counters.largest_free_bytes.store(u64::from(frag.largest_run) * page, Relaxed);
+    }
+
+    /// How many headers are in a list.
+    #[cfg(test)]
+    pub fn waiting(&self, list: ListId) -> u32 {
+        self.lists.len(list)
     }
 
     /// A picture of the heaps, for people.
@@ -83,6 +89,7 @@ impl Master {
     #[must_use]
     pub fn private_bytes(&self) -> u64 {
         let ranks: usize = self.ranks.iter().map(|r| r.pages.bytes() + r.queues.bytes()).sum();
-        (ranks + self.keys.bytes() + self.lists.bytes()) as u64
+        let books = self.books.capacity() * size_of::<Book>();
+        (ranks + books + self.keys.bytes() + self.lists.bytes()) as u64
     }
 }

@@ -12,9 +12,9 @@ impl Master {
         self.glance(view, now);
         let OpenRequest { key, namespace, bytes, flags, keep, .. } = *request;
         check_key(key)?;
-        let Some(ns) = view.namespace(namespace).filter(|ns| namespace == 0 || ns.name_len.load(Relaxed) != 0) else {
+        if view.namespace(namespace).is_none_or(|ns| namespace != 0 && ns.name_len.load(Relaxed) == 0) {
             crate::bail!(NMC_ERR_NOT_FOUND, "there is no namespace {namespace}");
-        };
+        }
         let word = namespace_word(view, namespace);
         let hash = map.hash_of(key, namespace);
         if flags & FLAG_HIDDEN == 0
@@ -28,14 +28,14 @@ impl Master {
             None if p.world_size == 1 => 0,
             None => u32::try_from(route_of(key, namespace) % u64::from(p.world_size)).unwrap_or(0),
         };
-        self.check_heap(view, owner)?;
+        self.check_heap(owner)?;
         let pages = bytes.div_ceil(p.page_bytes.into());
         let Some(pages) = u32::try_from(pages).ok().filter(|n| *n <= p.pages()) else {
             self.refused(view, owner);
             let heap = p.heap_bytes;
             crate::bail!(NMC_ERR_NO_SPACE, "a value of {bytes} bytes does not fit the store's {heap} bytes of a heap");
         };
-        let quota = ns.quota_bytes.load(Relaxed);
+        let quota = self.accounts.get(namespace as usize).map_or(0, |account| account.quota);
         let paged = u64::from(pages) * u64::from(p.page_bytes);
         if quota != 0 {
             self.respect_quota(view, namespace, quota, paged)?;
@@ -54,25 +54,40 @@ impl Master {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
         let plan_id = self.names.hash_one((index, epoch)).max(1);
+        let sums = if p.checksums != 0 { FLAG_CHECKSUM } else { 0 };
+        let book = Book {
+            hash,
+            epoch,
+            plan_id,
+            since: now,
+            until: keep.until(now),
+            first: runs.first().copied().unwrap_or_default(),
+            more: book::further(&runs),
+            key: key_run.unwrap_or_default(),
+            pages,
+            owner,
+            namespace: word,
+            writer: client,
+            flags: keep.flags() | flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS) | sums,
+        };
         if let (Some(header), Some(words)) = (view.object(index), view.publish(index)) {
             view.header().next_epoch.store(self.next_epoch, Release);
             object::reserve(&header.control, epoch);
             header.key_hash.store(hash, Relaxed);
-            header.key_unit.store(key_run.map_or(0, |run| run.first), Relaxed);
+            header.key_unit.store(book.key.first, Relaxed);
             view.store_key(header, key);
             header.bytes_total.store(bytes, Relaxed);
             header.page_bytes.store(p.page_bytes, Relaxed);
             header.n_pages.store(pages, Relaxed);
             header.last_page_bytes.store(last_page_bytes(bytes, p.page_bytes), Relaxed);
             header.owner_rank.store(owner, Relaxed);
-            let sums = if p.checksums != 0 { FLAG_CHECKSUM } else { 0 };
-            header.flags.store(keep.flags() | flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS | sums), Relaxed);
+            header.flags.store(book.flags, Relaxed);
             header.n_extents.store(u32::try_from(runs.len()).unwrap_or(0), Relaxed);
             header.state_ts.store(now, Relaxed);
             header.plan_id.store(plan_id, Relaxed);
             header.writer.store(client, Relaxed);
             header.namespace.store(word, Relaxed);
-            header.retain_until.store(keep.until(now), Relaxed);
+            header.retain_until.store(book.until, Relaxed);
             for (i, run) in runs.iter().enumerate() {
                 view.store_extent(header, i, run.first, run.count);
             }
@@ -85,11 +100,17 @@ impl Master {
             reach("master.writing");
         }
         self.runs = runs;
-        ns.bytes_used.fetch_add(paged, Relaxed);
-        ns.objects.fetch_add(1, Relaxed);
+        if let Some(place) = self.books.get_mut(index as usize) {
+            *place = book;
+        }
+        self.charge(view, namespace, |account| {
+            account.used += paged;
+            account.objects += 1;
+        });
         self.lists.move_to(index, WRITING);
         self.ranks[owner as usize].writing += 1;
-        if flags & FLAG_HIDDEN == 0 && !self.index.insert(view, hash, index) {
+        if flags & FLAG_HIDDEN == 0 && !self.link(view, hash, index) {
+            self.drop_object(view, index, true);
             return Err(Error::new(NMC_ERR_INTERNAL, "the index is full, though it has two buckets for every object"));
         }
         self.count(owner);
@@ -100,27 +121,38 @@ impl Master {
     pub fn abandon(&mut self, client: u32, plan: &Opened) -> Result<()> {
         let map = Arc::clone(&self.map);
         let view = map.view();
-        self.check_plan(view, client, plan)?;
+        self.check_plan(client, plan)?;
         match self.lists.list_of(plan.index) {
             Some(WRITING) => self.drop_object(view, plan.index, true),
             Some(QUARANTINE) => {
-                self.leave_waiting(view, plan.index);
+                self.leave_waiting(plan.index);
                 self.free_or_wait(view, plan.index);
             }
             // It is readable, evicted, or waits for a reader: nothing is left to give up.
             _ => return Ok(()),
         }
-        self.count_of(view, plan.index);
+        self.count_of(plan.index);
         Ok(())
     }
 
-    pub(super) fn check_plan(&self, view: &View<'_>, client: u32, plan: &Opened) -> Result<()> {
-        let known = view.object(plan.index).is_some_and(|header| {
-            header.plan_id.load(Relaxed) == plan.plan_id
-                && header.writer.load(Relaxed) == client
-                && object::epoch(header.control.load(Relaxed)) == plan.epoch
-        });
-        if !known {
+    /// Leads to an object in the index.
+    fn link(&mut self, view: &View<'_>, hash: u64, index: u32) -> bool {
+        if self.index.insert(view, hash, index) {
+            return true;
+        }
+        // It has two buckets for every object: only stray stores fill it.
+        self.news.push((log::ERROR, "store: the index was full of nonsense; it is built anew".into()));
+        let linked = |i: &u32| *i != index && self.is_current(*i) && !self.book(*i).is_hidden();
+        let entries: Vec<(u64, u32)> =
+            (0..self.map.params().max_objects).filter(linked).map(|i| (self.book(i).hash, i)).collect();
+        self.index.rebuild(view, entries.into_iter());
+        self.index.insert(view, hash, index)
+    }
+
+    pub(super) fn check_plan(&self, client: u32, plan: &Opened) -> Result<()> {
+        let book = self.book(plan.index);
+        let known = book.plan_id == plan.plan_id && book.writer == client && book.epoch == plan.epoch;
+        if !known || plan.plan_id == 0 {
             crate::bail!(NMC_ERR_NOT_FOUND, "there is no write plan {:x} of this client", plan.plan_id);
         }
         Ok(())
@@ -130,34 +162,38 @@ impl Master {
     pub fn reveal(&mut self, client: u32, plan: &Opened) -> Result<()> {
         let map = Arc::clone(&self.map);
         let view = map.view();
-        self.check_plan(view, client, plan)?;
+        self.check_plan(client, plan)?;
         let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else { return Ok(()) };
-        let flags = header.flags.load(Relaxed);
+        let Book { flags, hash, namespace: word, .. } = *self.book(plan.index);
         if flags & FLAG_HIDDEN == 0 {
             return Ok(());
         }
         if self.lists.list_of(plan.index) != Some(WRITING) || !object::finished(&words.published, plan.epoch) {
             crate::bail!(NMC_ERR_STALE, "the plan was given up: its writer was late");
         }
-        let (hash, word) = (header.key_hash.load(Relaxed), header.namespace.load(Relaxed));
-        let former = self.find(view, hash, &view.key_of(header), word);
+        let former = self.find(view, hash, &view.key_of(header), word).filter(|former| *former != plan.index);
         // For a master that finds both: this one came last, whichever was opened first.
         header.state_ts.store(now_ns(), Relaxed);
         header.flags.store(flags & !FLAG_HIDDEN, Release);
+        if let Some(book) = self.books.get_mut(plan.index as usize) {
+            book.flags = flags & !FLAG_HIDDEN;
+        }
         reach("master.shown");
         match former {
             Some(former) => {
-                self.index.exchange(view, hash, former, plan.index);
+                if !self.index.exchange(view, hash, former, plan.index) {
+                    self.link(view, hash, plan.index);
+                }
                 reach("master.exchanged");
                 self.drop_object(view, former, false);
-                self.count_of(view, former);
+                self.count_of(former);
             }
             None => {
-                self.index.insert(view, hash, plan.index);
+                self.link(view, hash, plan.index);
             }
         }
         self.admit(view, plan.index, now_ns());
-        self.count_of(view, plan.index);
+        self.count_of(plan.index);
         Ok(())
     }
 
@@ -172,7 +208,7 @@ impl Master {
             return Err(not_found(key));
         };
         self.drop_object(view, index, false);
-        self.count_of(view, index);
+        self.count_of(index);
         Ok(())
     }
 
@@ -185,14 +221,11 @@ impl Master {
         let (from, all) = (cursor, map.params().max_objects);
         self.glance(view, now_ns());
         let to = from.saturating_add(4 * FLUSH).min(all);
-        let matches = |index: &u32| {
-            view.object(*index).is_some_and(|header| {
-                header.namespace.load(Relaxed) == word
-                    && object::is_live(header.control.load(Relaxed))
-                    && view.key_of(header).starts_with(prefix)
-            })
+        let matches = |master: &Self, index: u32| {
+            master.book(index).namespace == word
+                && view.object(index).is_some_and(|header| view.key_of(header).starts_with(prefix))
         };
-        let removed = self.drop_all(view, (from..to).filter(matches));
+        let removed = self.drop_those(view, from..to, matches);
         self.count_all();
         Ok((u32::try_from(removed).unwrap_or(u32::MAX), Some(to).filter(|to| *to < all)))
     }
@@ -208,10 +241,11 @@ impl Master {
         let Some(index) = self.find(view, hash, key, word) else {
             return Err(not_found(key));
         };
-        if let Some(header) = view.object(index) {
-            let others = header.flags.load(Relaxed) & (FLAG_HIDDEN | FLAG_CONTIGUOUS | FLAG_CHECKSUM);
-            header.flags.store(others | keep.flags(), Relaxed);
-            header.retain_until.store(keep.until(now), Relaxed);
+        if let (Some(header), Some(book)) = (view.object(index), self.books.get_mut(index as usize)) {
+            let others = book.flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS | FLAG_CHECKSUM);
+            (book.flags, book.until) = (others | keep.flags(), keep.until(now));
+            header.flags.store(book.flags, Relaxed);
+            header.retain_until.store(book.until, Relaxed);
             if self.lists.list_of(index) != Some(WRITING) {
                 self.enqueue(view, index, now);
             }

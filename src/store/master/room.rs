@@ -122,7 +122,9 @@ impl Master {
         let mut candidates = rank.queues.len(&self.lists);
         let mut pages = 0;
         while chosen < goal.objects.min(BATCH) && pages < goal.pages && candidates > 0 {
-            let victim = rank.queues.victim(&mut self.lists, |i| facts(view, i, now), goal.soft, budget);
+            let books = &self.books;
+            let facts = |i: u32| books.get(i as usize).map_or(Facts::NONE, |book| book.facts(view, i, now));
+            let victim = rank.queues.victim(&mut self.lists, facts, goal.soft, budget);
             let Some(index) = victim else { break };
             candidates -= 1;
             if self.pinned.binary_search(&index).is_ok() {
@@ -134,7 +136,7 @@ impl Master {
                 }
                 continue;
             }
-            pages += view.object(index).map_or(0, |header| header.n_pages.load(Relaxed));
+            pages += self.books.get(index as usize).map_or(0, |book| book.pages);
             // Out of the queue, so that it is not chosen twice.
             self.lists.move_to(index, LIMBO);
             batch[chosen] = index;
@@ -153,8 +155,9 @@ impl Master {
     pub(super) fn evict(&mut self, view: &View<'_>, batch: &[u32]) -> usize {
         for index in batch {
             if let Some(header) = view.object(*index) {
-                object::kill(&header.control, object::epoch(header.control.load(Relaxed)));
-                self.index.remove(view, header.key_hash.load(Relaxed), *index);
+                let Book { epoch, hash, .. } = *self.book(*index);
+                object::kill(&header.control, epoch);
+                self.index.remove(view, hash, *index);
             }
         }
         if batch.is_empty() {
@@ -165,15 +168,14 @@ impl Master {
         self.read_pins(view);
         let mut freed = 0;
         for index in batch {
-            let Some(header) = view.object(*index) else { continue };
-            let owner = header.owner_rank.load(Relaxed);
+            let (owner, paged) = (self.book(*index).owner, self.paged_bytes(*index));
             let rank = &mut self.ranks[owner as usize];
             rank.ready -= 1;
             if let Some(counters) = view.rank(owner) {
                 counters.evict_count.fetch_add(1, Relaxed);
             }
             if self.pinned.binary_search(index).is_ok() {
-                rank.limbo += paged_bytes(header);
+                rank.limbo += paged;
                 self.lists.move_to(*index, LIMBO);
             } else {
                 self.release(view, *index);
@@ -182,7 +184,7 @@ impl Master {
             }
         }
         if let Some(first) = batch.first() {
-            self.count_of(view, *first);
+            self.count_of(*first);
         }
         freed
     }

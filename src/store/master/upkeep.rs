@@ -5,7 +5,11 @@ use super::*;
 impl Master {
     /// The bit of upkeep that every call does.
     pub(super) fn glance(&mut self, view: &View<'_>, now: u64) {
-        self.index.tend(view);
+        let (books, lists) = (&self.books, &self.lists);
+        self.index.tend(view, |index| {
+            let book = books.get(index as usize).filter(|book| book::is_current(lists, index) && !book.is_hidden());
+            book.map(|book| book.hash)
+        });
         for _ in 0..GLANCE {
             let Some(index) = self.lists.head(WRITING) else { break };
             self.look_at_writing(view, index, now);
@@ -16,7 +20,23 @@ impl Master {
             self.sweep_quarantine(view, SWEEP);
             self.continue_flush(view);
             self.look_at_leaving(view);
+            self.show_heaps(view);
+            self.let_held_go(view);
+            // A master that takes over, and clients that come, compare it.
+            self.map.restore_header();
         }
+    }
+
+    /// If the writer of an object that replaces no other is done, says so in the control word.
+    pub(super) fn promote(&self, view: &View<'_>, index: u32) -> bool {
+        let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return false };
+        let (book, summed) = (self.book(index), self.is_summed(words));
+        !book.is_hidden() && summed && object::promote(&header.control, &words.published, book.epoch)
+    }
+
+    /// Whether the checksums of a value are there, if there are to be any.
+    fn is_summed(&self, words: &PublishWords) -> bool {
+        self.map.params().checksums == 0 || Seal::is_word(words.progress.load(Acquire))
     }
 
     /// Upkeep when nobody calls. Gives whether something is waiting that only time can settle.
@@ -43,15 +63,10 @@ impl Master {
 
     /// Takes note of a publication, or of a writer that is late; else the object goes to the end of the line.
     pub(super) fn look_at_writing(&mut self, view: &View<'_>, index: u32, now: u64) {
-        let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return };
-        let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
-        let epoch = object::epoch(header.control.load(Relaxed));
-        if !hidden && is_verifiable(header, words) && object::promote(&header.control, &words.published, epoch) {
+        let Book { since, owner, .. } = *self.book(index);
+        if self.promote(view, index) {
             self.admit(view, index, now);
-        } else if now.saturating_sub(header.state_ts.load(Relaxed))
-            > u64::from(self.map.params().watchdog_ms) * 1_000_000
-        {
-            let owner = header.owner_rank.load(Relaxed);
+        } else if now.saturating_sub(since) > u64::from(self.map.params().watchdog_ms) * 1_000_000 {
             self.drop_object(view, index, false);
             if let Some(counters) = view.rank(owner).filter(|_| self.lists.list_of(index) == Some(QUARANTINE)) {
                 counters.stuck_put_reclaimed.fetch_add(1, Relaxed);
@@ -65,13 +80,11 @@ impl Master {
 
     /// An object has become readable as far as the master is concerned.
     pub(super) fn admit(&mut self, view: &View<'_>, index: u32, now: u64) {
-        let Some(header) = view.object(index) else { return };
-        let word = header.control.load(Relaxed);
-        if object::state(word) == object::WRITING {
-            header.control.store(object::control(object::READY, object::epoch(word)), Release);
-        }
+        let (Some(header), Some(book)) = (view.object(index), self.books.get_mut(index as usize)) else { return };
+        header.control.store(object::control(object::READY, book.epoch), Release);
         header.state_ts.store(now, Relaxed);
-        let owner = header.owner_rank.load(Relaxed);
+        book.since = now;
+        let owner = book.owner;
         if let Some(rank) = self.ranks.get_mut(owner as usize) {
             rank.writing -= 1;
             rank.ready += 1;
@@ -81,10 +94,10 @@ impl Master {
     }
 
     pub(super) fn enqueue(&mut self, view: &View<'_>, index: u32, now: u64) {
-        let Some(header) = view.object(index) else { return };
-        let class = flags_of(header).0;
-        if let Some(rank) = self.ranks.get_mut(header.owner_rank.load(Relaxed) as usize) {
-            rank.queues.admit(&mut self.lists, index, class, &facts(view, index, now));
+        let book = self.book(index);
+        let (class, facts, owner) = (book.class().0, book.facts(view, index, now), book.owner);
+        if let Some(rank) = self.ranks.get_mut(owner as usize) {
+            rank.queues.admit(&mut self.lists, index, class, &facts);
         }
     }
 
@@ -99,9 +112,9 @@ impl Master {
             if self.pinned.binary_search(&index).is_ok() {
                 self.lists.move_to(index, LIMBO);
             } else {
-                self.leave_waiting(view, index);
+                self.leave_waiting(index);
                 self.release(view, index);
-                self.count_of(view, index);
+                self.count_of(index);
             }
         }
     }
