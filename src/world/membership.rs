@@ -150,11 +150,17 @@ impl Membership {
         peer.and_then(|peer| peer.heap.as_ref()).map_or(0, |heap| heap.device_base())
     }
 
-    /// Whether a heap is memory that an engine lent.
+    /// Whether the heap of a rank that is there is memory that its engine lent. Whoever takes the rank of a lender that has
+    /// gone brings another one.
     #[must_use]
     pub fn has_lent_heap(&self) -> bool {
-        let peers = self.shared().peers.lock();
-        peers.iter().flatten().filter_map(|peer| peer.heap.as_ref()).any(|heap| heap.desc().lent)
+        let shared = self.shared();
+        let lent = |rank: u32| {
+            let peers = shared.peers.lock();
+            let heap = peers.get(rank as usize).and_then(Option::as_ref).and_then(|peer| peer.heap.as_ref());
+            heap.is_some_and(|heap| heap.desc().lent)
+        };
+        (0..self.world_size()).any(|rank| lent(rank) && !shared.changing(rank) && !shared.state(rank).free())
     }
 
     /// The CUDA device that the world was joined with.
