@@ -124,7 +124,6 @@ const std::vector<Use>& looks() {
 const std::vector<Use>& ends() {
   static const std::vector<Use> all = {
       {"ep_abort", [](const Library& nmc, const Objects& o) { return nmc.ep_abort(o.ep); }},
-      {"world_finalize", [](const Library& nmc, const Objects& o) { return nmc.world_finalize(o.world); }},
       {"world_abort", [](const Library& nmc, const Objects& o) { return nmc.world_abort(o.world); }},
       {"kv_destroy", [](const Library& nmc, const Objects& o) { return nmc.kv_destroy(o.kv); }},
       {"blocks_destroy", [](const Library& nmc, const Objects& o) { return nmc.blocks_destroy(o.blocks); }},

@@ -180,9 +180,8 @@ pub unsafe extern "C" fn nmc_store_plan_extents(
         with(store, |store| {
             // SAFETY: the C contract of `plan`.
             let opened = unsafe { opened_of(plan) }?;
-            store.check_plan(&opened)?;
             // SAFETY: the C contract of `extents`.
-            unsafe { extents_out(store, opened.index, extents, capacity, n) }
+            unsafe { extents_out(store, store.plan_extents(&opened)?, extents, capacity, n) }
         })
     })
 }
@@ -202,7 +201,7 @@ pub unsafe extern "C" fn nmc_store_view_extents(
             let view = unsafe { view_of(view) }?;
             store.check_view(pin_of(view))?;
             // SAFETY: the C contract of `extents`.
-            unsafe { extents_out(store, view.index, extents, capacity, n) }
+            unsafe { extents_out(store, store.extents(view.index)?, extents, capacity, n) }
         })
     })
 }
@@ -211,13 +210,13 @@ pub unsafe extern "C" fn nmc_store_view_extents(
 /// `extents` points to `capacity` structs, unless that is 0.
 unsafe fn extents_out(
     store: &Store,
-    index: u32,
+    found: Extents,
     extents: *mut nmc_extent_t,
     capacity: usize,
     n: *mut usize,
 ) -> Result<()> {
     let count = out(n, "n")?;
-    let Extents { owner_rank, bytes_total, runs } = store.extents(index)?;
+    let Extents { owner_rank, bytes_total, runs } = found;
     count.write(runs.len());
     if runs.len() > capacity {
         crate::bail!(NMC_ERR_TOO_SMALL, "there are {} extents, and room for {capacity}", runs.len());

@@ -225,6 +225,21 @@ pub struct Shape {
     pub first: (u32, u32),
 }
 
+impl Shape {
+    /// Begins a number that tells where the pages of a value are: those that its writer was given are those that are summed.
+    #[must_use]
+    pub fn trace(&self) -> u64 {
+        u64::from(self.owner_rank) + 1
+    }
+
+    /// Goes on with a run.
+    #[must_use]
+    pub fn traced(trace: u64, (first, count): (u32, u32)) -> u64 {
+        let mixed = (trace ^ (u64::from(first) << 32 | u64::from(count))).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed.rotate_left(29)
+    }
+}
+
 /// Words of an object that its writer stores.
 #[repr(C, align(16))]
 pub struct PublishWords {

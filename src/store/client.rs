@@ -130,6 +130,8 @@ pub struct Terms {
     pub key_hash: u64,
     /// Bytes of the value.
     pub bytes: u64,
+    /// Where the program was told to store them, see `Shape::trace`; 0 if it was not told.
+    pub trace: u64,
 }
 
 /// The plans that a client has open, by their names.
@@ -180,6 +182,13 @@ impl Plans {
     #[must_use]
     pub fn terms(&self, plan_id: u64) -> Option<Terms> {
         self.open.lock().get(&plan_id).copied()
+    }
+
+    /// Notes where the program was told to store the value.
+    pub fn set_trace(&self, plan_id: u64, trace: u64) {
+        if let Some(terms) = self.open.lock().get_mut(&plan_id) {
+            terms.trace = trace;
+        }
     }
 
     /// How many there are.
@@ -514,7 +523,7 @@ impl Client {
     }
 
     fn terms(&self, plan: Opened, request: &OpenRequest<'_>) -> Terms {
-        Terms { plan, key_hash: self.map.hash_of(request.key, request.namespace), bytes: request.bytes }
+        Terms { plan, key_hash: self.map.hash_of(request.key, request.namespace), bytes: request.bytes, trace: 0 }
     }
 
     /// Notes a plan, or gives it up if there is no memory for that.

@@ -365,6 +365,7 @@ impl Store {
             self.stamp(view, pin.index);
             self.client.counters.hit(shape.bytes_total);
             if let Some(slice) = choose(shape.bytes_total)? {
+                Pieces::Slices(&[slice]).check()?;
                 self.read_pinned(view, (pin.index, header, &shape), 0, &Pieces::Slices(&[slice]), seal, Sums::Touched)?;
             }
             Ok(shape.bytes_total)
@@ -423,17 +424,25 @@ impl Store {
 
     /// The runs of pages of an object that is pinned or planned.
     pub fn extents(&self, index: u32) -> Result<Extents> {
+        self.traced_extents(index).map(|(extents, _)| extents)
+    }
+
+    /// The same, with their trace.
+    pub(super) fn traced_extents(&self, index: u32) -> Result<(Extents, u64)> {
         let view = self.client.view();
         let (header, shape) = shaped(view, index)?;
         let p = self.client.params();
         let page = u64::from(p.page_bytes);
         let place = |(first, count)| (p.heap_offset + u64::from(first) * page, u64::from(count) * page);
         let mut runs = memory::with_capacity(shape.n_extents as usize)?;
+        let mut trace = shape.trace();
         for run in view.runs(header, &shape) {
-            runs.push(place(run.ok_or_else(|| corrupt(index))?));
+            let run = run.ok_or_else(|| corrupt(index))?;
+            trace = Shape::traced(trace, run);
+            runs.push(place(run));
         }
         let Shape { owner_rank, bytes_total, .. } = shape;
-        Ok(Extents { owner_rank, bytes_total, runs })
+        Ok((Extents { owner_rank, bytes_total, runs }, trace))
     }
 
     /// Notes that an object was used, for policies that care. Gives whether there is one.
@@ -654,12 +663,18 @@ pub(super) fn shaped<'v>(view: &View<'v>, index: u32) -> Result<(&'v ObjectHeade
 /// The fields of an object that is held, or whose epoch is confirmed afterwards.
 #[inline(always)]
 pub(super) fn located(view: &View<'_>, index: u32, epoch: u64) -> Result<Location> {
-    let p = &view.layout.params;
     let (header, shape) = shaped(view, index)?;
-    let Shape { bytes_total, n_pages, owner_rank, n_extents, first } = shape;
+    Ok(placed(view, index, epoch, header, &shape))
+}
+
+/// The same, of an object with this shape.
+#[inline(always)]
+pub(super) fn placed(view: &View<'_>, index: u32, epoch: u64, header: &ObjectHeader, shape: &Shape) -> Location {
+    let p = &view.layout.params;
+    let Shape { bytes_total, n_pages, owner_rank, n_extents, first } = *shape;
     let page = u64::from(p.page_bytes);
     let before = u64::from(n_pages.saturating_sub(1)) * page;
-    Ok(Location {
+    Location {
         index,
         owner_rank,
         bytes_total,
@@ -670,5 +685,5 @@ pub(super) fn located(view: &View<'_>, index: u32, epoch: u64) -> Result<Locatio
         epoch,
         offset: p.heap_offset + u64::from(first.0) * page,
         flags: header.flags.load(Relaxed),
-    })
+    }
 }

@@ -5,7 +5,7 @@ use super::client::Terms;
 use super::copy::{Cursor, Pieces};
 use super::counters::Op;
 use super::master::{Keep, OpenRequest, Opened, check_key, corrupt, namespace_word, show};
-use super::read::{Location, Look, located, shaped};
+use super::read::{Extents, Location, Look, placed, shaped};
 use super::sys;
 use super::wire::{MAX_ITEMS, Request};
 use crate::base::error::{Error, Result};
@@ -55,6 +55,17 @@ fn stale(what: &str) -> Error {
 #[cold]
 fn no_plan(plan_id: u64) -> Error {
     Error::new(NMC_ERR_NOT_FOUND, format!("there is no open write plan {plan_id:x} of this client"))
+}
+
+/// What a writer needs of an open plan.
+struct Planned<'v> {
+    index: u32,
+    header: &'v ObjectHeader,
+    shape: Shape,
+    words: &'v PublishWords,
+    seal: Seal,
+    /// Where the program was told to store, or 0.
+    told: u64,
 }
 
 impl Store {
@@ -125,12 +136,12 @@ impl Store {
         let view = self.client.view();
         reach("writer.opened");
         let stored = (|| -> Result<()> {
-            let (header, shape, words, seal) = self.planned(view, plan)?;
-            let mut cursor = Cursor::new(self, view, header, &shape, 0)?;
+            let planned = self.planned(view, plan)?;
+            let mut cursor = Cursor::new(self, view, planned.header, &planned.shape, 0)?;
             self.client.move_bytes(&mut cursor, pieces, bytes, true, || Ok(()))?;
             // Of what the program has, not of what lies in the heap by now. The CPU may not reach it if there is a device.
             let source = if self.client.member.device().is_none() { Some(pieces) } else { None };
-            self.store_sums(view, (plan.index, header, &shape), words, seal, source)
+            self.store_sums(view, &planned, source)
         })();
         if let Err(error) = stored {
             let _ = self.client.abandon(&[*plan]);
@@ -178,34 +189,30 @@ impl Store {
 
     /// What a writer needs of an open plan. The header must be what the plan was made for: its writer stores into no
     /// more pages than it asked for.
-    fn planned<'v>(&self, view: &View<'v>, plan: &Opened) -> Result<(&'v ObjectHeader, Shape, &'v PublishWords, Seal)> {
-        let Some(Terms { key_hash, bytes, .. }) = self.client.plans.terms(plan.plan_id) else {
+    fn planned<'v>(&self, view: &View<'v>, plan: &Opened) -> Result<Planned<'v>> {
+        let Some(Terms { key_hash, bytes, trace: told, .. }) = self.client.plans.terms(plan.plan_id) else {
             return Err(no_plan(plan.plan_id));
         };
-        let (header, shape) = shaped(view, plan.index)?;
-        match view.publish(plan.index) {
+        let index = plan.index;
+        let (header, shape) = shaped(view, index)?;
+        match view.publish(index) {
             Some(words) if shape.bytes_total == bytes => {
-                Ok((header, shape, words, Seal { key_hash, epoch: plan.epoch }))
+                Ok(Planned { index, header, shape, words, seal: Seal { key_hash, epoch: plan.epoch }, told })
             }
-            _ => Err(corrupt(plan.index)),
+            _ => Err(corrupt(index)),
         }
     }
 
     /// Stores the checksums of a value: of `source`, which was copied into it, or of what is in its pages.
-    fn store_sums(
-        &self,
-        view: &View<'_>,
-        (index, header, shape): (u32, &ObjectHeader, &Shape),
-        words: &PublishWords,
-        seal: Seal,
-        source: Option<&Pieces<'_>>,
-    ) -> Result<()> {
+    fn store_sums(&self, view: &View<'_>, planned: &Planned<'_>, source: Option<&Pieces<'_>>) -> Result<()> {
+        let Planned { index, header, ref shape, words, seal, told } = *planned;
         if self.client.params().checksums == 0 {
             return Ok(());
         }
         let page = u64::from(self.client.params().page_bytes);
         let base = self.client.heap(shape.owner_rank)?.base + self.client.params().heap_offset;
-        let runs = view.runs(header, shape).map_while(|run| run);
+        let mut trace = shape.trace();
+        let runs = view.runs(header, shape).map_while(|run| run).inspect(|run| trace = Shape::traced(trace, *run));
         let pages = runs.flat_map(|(first, count)| first..first + count).zip(0u64..);
         let mut summed = 0;
         let in_page = |at: u64| page.min(shape.bytes_total - at * page);
@@ -238,7 +245,8 @@ impl Store {
                 })?;
             }
         }
-        if summed != shape.n_pages {
+        // Other pages than those that the program was told to store into hold something else.
+        if summed != shape.n_pages || (told != 0 && told != trace) {
             return Err(corrupt(index));
         }
         words.progress.store(seal.word(shape.bytes_total), Release);
@@ -280,11 +288,26 @@ impl Store {
 
     fn locate(&self, plan: &Opened) -> Result<(Opened, Location)> {
         let view = self.client.view();
-        let found = self.planned(view, plan).and_then(|_| located(view, plan.index, plan.epoch));
+        let found = self.planned(view, plan).and_then(|Planned { header, shape, .. }| {
+            let trace =
+                view.runs(header, &shape).try_fold(shape.trace(), |trace, run| Some(Shape::traced(trace, run?)));
+            self.client.plans.set_trace(plan.plan_id, trace.ok_or_else(|| corrupt(plan.index))?);
+            Ok(placed(view, plan.index, plan.epoch, header, &shape))
+        });
         if found.is_err() {
             let _ = self.client.abandon(&[*plan]);
         }
         found.map(|place| (*plan, place))
+    }
+
+    /// The runs of pages of a plan, which must be those that it was made with.
+    pub fn plan_extents(&self, plan: &Opened) -> Result<Extents> {
+        self.check_plan(plan)?;
+        let (extents, trace) = self.traced_extents(plan.index)?;
+        match self.client.plans.terms(plan.plan_id) {
+            Some(terms) if terms.trace != 0 && terms.trace != trace => Err(corrupt(plan.index)),
+            _ => Ok(extents),
+        }
     }
 
     /// Whether the plan is open, or what became of it: true if it is committed already.
@@ -332,8 +355,7 @@ impl Store {
             self.store_sums_of_published(view, plan)?;
         } else {
             // Until it is published neither its header nor its pages are anybody else's.
-            let (header, shape, words, seal) = self.planned(view, plan)?;
-            self.store_sums(view, (plan.index, header, &shape), words, seal, None)?;
+            self.store_sums(view, &self.planned(view, plan)?, None)?;
         }
         self.publish(view, plan, hidden, if done { Publication::Done } else { Publication::Repeatable })
     }
@@ -350,9 +372,7 @@ impl Store {
                 let pinned = object::pin(word, value, &header.control, &words.published, plan.epoch);
                 let planned = if pinned { self.planned(view, plan).map(Some) } else { Ok(None) };
                 planned.and_then(|planned| match planned {
-                    Some((header, shape, words, seal)) => {
-                        self.store_sums(view, (plan.index, header, &shape), words, seal, None)
-                    }
+                    Some(planned) => self.store_sums(view, &planned, None),
                     None => Ok(()),
                 })
             }
