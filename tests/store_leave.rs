@@ -302,3 +302,42 @@ fn silent_connections_keep_nobody_out() {
     put(&store, b"k", b"v", 0).unwrap();
     assert_eq!(get(&store, b"k").unwrap(), b"v");
 }
+
+/// One thread destroys the last handle of a client while another makes a new one, and watches a key: either is done.
+#[test]
+fn a_watch_is_not_lost_with_the_last_handle_of_another_thread() {
+    let mut config = world_config(Path::new("/"), None, 1);
+    config.dir = None;
+    let worlds = World::local(&config).unwrap();
+    for round in 0..800u64 {
+        let first = Store::attach(&worlds[0], &store_config()).unwrap();
+        let gate = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                gate.wait();
+                drop(first);
+            });
+            gate.wait();
+            let second = Store::attach(&worlds[0], &store_config()).unwrap();
+            second.watch(b"nothing", round, false).unwrap();
+            let told = eventually(|| second.completion().is_some_and(|done| done.token == round));
+            assert!(told, "round {round}: the watch is lost");
+        });
+    }
+}
+
+/// A store's master is killed, and all ranks leave: nothing stays behind.
+#[test]
+fn the_last_to_leave_removes_what_a_killed_master_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = MasterProcess::start(dir.path(), 2);
+    let world = World::join(world_config(dir.path(), Some(1), 2)).unwrap();
+    let master = master.wait_until_ready();
+    let store = Store::attach(&world, &store_config()).unwrap();
+    put(&store, b"k", b"v", 1).unwrap();
+    drop(master);
+    drop(store);
+    drop(world);
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -233,8 +233,6 @@ pub struct Client {
     pub(super) copiers: Mutex<Vec<Copier>>,
     /// Grows when whoever waits is to give up.
     pub(super) cancelled: AtomicU64,
-    /// Handles of the program; the thread that watches keys holds the client too, now and then.
-    handles: AtomicU64,
     closed: AtomicBool,
     /// Ends when it has closed; none if it is embedded.
     _seat: Option<Occupancy>,
@@ -251,11 +249,21 @@ fn heaps_of(member: &Membership) -> impl Iterator<Item = (u64, u64)> {
 fn settled_heaps(member: &Membership, map: &Map, config: &Config) -> Vec<MappedHeap> {
     let patience = Deadline::after(SETTLING.min(config.deadline.left()));
     loop {
-        let heaps = member.heaps();
-        let settled = heaps.iter().zip(0u32..).all(|(mapped, rank)| {
+        let mut heaps = member.heaps();
+        let settled = |mapped: &MappedHeap, rank: u32| {
             map.view().heap(rank).is_some_and(|heap| heap.id.load(Ordering::Acquire) == mapped.id)
-        });
-        if settled || patience.passed() || member.check_present().is_err() {
+        };
+        if heaps.iter().zip(0u32..).all(|(mapped, rank)| settled(mapped, rank)) {
+            return heaps;
+        }
+        if patience.passed() || member.check_present().is_err() {
+            // Not later either: what was pinned before it was settled lies in the other memory.
+            let unsettled = |(mapped, rank): (&mut MappedHeap, u32)| {
+                if !settled(mapped, rank) {
+                    mapped.id = 0;
+                }
+            };
+            heaps.iter_mut().zip(0u32..).for_each(unsettled);
             return heaps;
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -270,11 +278,12 @@ fn info_of(member: &Membership) -> ClientInfo {
 /// A store that another rank of the world is a client of; 0 if there is none. One that is dying may still be storing into
 /// the heaps: nobody begins with empty ones until it is gone.
 fn expected(member: &Membership) -> u64 {
-    (0..member.world_size())
-        .filter(|rank| *rank != member.rank())
-        .filter(|rank| member.store_of(*rank) != 0)
-        .find(|rank| matches!(member.state(*rank, u64::MAX), RankState::Alive | RankState::Dying))
-        .map_or(0, |rank| member.store_of(rank))
+    // Whoever has the rank now, also one that this process has not heard of yet.
+    let there =
+        |rank: u32| matches!(member.holder(rank).0, RankState::Alive | RankState::Dying) || member.changing(rank);
+    let others = (0..member.world_size()).filter(|rank| *rank != member.rank());
+    let named = others.map(|rank| (rank, member.store_of(rank))).filter(|(_, store)| *store != 0);
+    named.into_iter().find(|(rank, _)| there(*rank)).map_or(0, |(_, store)| store)
 }
 
 impl Client {
@@ -347,7 +356,6 @@ impl Client {
             watches,
             copiers: Mutex::new(Vec::new()),
             cancelled: AtomicU64::new(0),
-            handles: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             _seat: seat,
             _worlds: worlds,
@@ -394,7 +402,8 @@ impl Client {
                 }
                 None => {
                     let mut buffers = Buffers::new()?;
-                    let met = remote::attach(&place, member, params, expected(member), &config.deadline, &mut buffers);
+                    let met =
+                        remote::attach(&place, member, params, || expected(member), &config.deadline, &mut buffers);
                     met.and_then(|met| {
                         let Some((link, id, map)) = met else { return Ok(None) };
                         let map = Arc::new(map);
@@ -647,14 +656,12 @@ impl Client {
 
     /// The program has one more handle.
     pub(super) fn enter_handle(&self) {
-        self.handles.fetch_add(1, Ordering::SeqCst);
+        self.watches.enter();
     }
 
     /// The program has one handle less. With the last one the client ends here and now, on the thread that destroys it.
     pub(super) fn leave_handle(&self) {
-        if self.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.watches.stop();
-        }
+        self.watches.leave();
     }
 
     fn close(&self) {
@@ -676,7 +683,11 @@ impl Client {
         self.member.set_store(0);
         match &self.way {
             Way::Direct { host, .. } => host.detach_direct(self.id),
-            Way::Remote(remote) => remote.detach(),
+            Way::Remote(remote) => {
+                remote.detach();
+                // A master that was killed left its socket. Whoever leaves cleans up, if nobody serves by now.
+                self.member.place("store").sweep();
+            }
         }
     }
 

@@ -50,6 +50,17 @@ fn away() -> Error {
     )
 }
 
+/// Runs `body` on the master, which begins anew if that ends by a bug.
+#[inline]
+fn guarded<R>(master: &mut Master, body: impl FnOnce(&mut Master) -> Result<R>) -> Result<R> {
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        let result = body(master);
+        master.publish_counters();
+        result
+    }));
+    done.unwrap_or_else(|_| Err(recover(master)))
+}
+
 /// A call ended by a bug, in the middle of a change: the master begins anew with what is in the slabs.
 #[cold]
 fn recover(master: &mut Master) -> Error {
@@ -119,12 +130,7 @@ impl Host {
     pub fn with<R>(&self, body: impl FnOnce(&mut Master) -> Result<R>) -> Result<R> {
         let mut state = self.state.lock();
         let master = state.master.as_mut().ok_or_else(away)?;
-        let done = catch_unwind(AssertUnwindSafe(|| {
-            let result = body(master);
-            master.publish_counters();
-            result
-        }));
-        let result = done.unwrap_or_else(|_| Err(recover(master)));
+        let result = guarded(master, body);
         let news = master.take_news();
         // The program's log callback may call us: it must not find the lock taken.
         drop(state);
@@ -160,13 +166,13 @@ impl Host {
         let Some(master) = state.master.as_mut() else { return Err(away()) };
         check_same(master.map().params(), params)?;
         master.map().restore_header();
-        // Not left to the next look: a master that dies young would leave its own client behind each time.
-        master.supersede(info)?;
-        // Before the client can read: it may have other memory in the place of what was lost.
-        master.note_heaps(heaps);
-        let attached = master.attach(info);
-        master.publish_counters();
-        let client = attached?;
+        let client = guarded(master, |master| {
+            // Not left to the next look: a master that dies young would leave its own client behind each time.
+            master.supersede(info)?;
+            // Before the client can read: it may have other memory in the place of what was lost.
+            master.note_heaps(heaps);
+            master.attach(info)
+        })?;
         Ok((client, Arc::clone(master.map())))
     }
 
@@ -201,8 +207,10 @@ impl Host {
         }
         match &mut state.master {
             Some(master) if master.is_attached(client) && master.info_of(client) == *info => {
-                master.note_heaps(heaps);
-                Ok(())
+                guarded(master, |master| {
+                    master.note_heaps(heaps);
+                    Ok(())
+                })
             }
             _ => Err(Error::new(NMC_ERR_STALE, "the master counts this client as gone")),
         }
@@ -300,6 +308,7 @@ impl Host {
                     vec![item]
                 }
                 Request::Detach => one(master.detach(id).map(nothing)),
+                Request::Confirm => one(Ok([0; 3])),
             })
         });
         answered.unwrap_or_else(|error| vec![Item::from(Err(error))])

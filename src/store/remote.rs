@@ -76,17 +76,19 @@ pub fn attach(
     place: &Place,
     member: &Membership,
     params: &Params,
-    expected: u64,
+    expected: impl Fn() -> u64,
     deadline: &Deadline,
     buffers: &mut Buffers,
 ) -> Result<Option<(Link, ClientId, Map)>> {
-    let hello = introduction(member, params, expected, None);
+    // After the connection is there: whoever serves has the lock, so a master before it is dead, and all its clients have
+    // named their store by now.
+    let hello = || Ok(introduction(member, params, expected(), None));
     let patience = Deadline::after(ANSWER.min(deadline.left()));
     let wait = |link: &Link| {
         sys::poll(&[link.as_fd()], patience.left());
         !patience.passed()
     };
-    let Some((link, items, fds)) = introduce(place, member, hello, None, buffers, wait)? else { return Ok(None) };
+    let Some((link, items, fds)) = introduce(place, member, hello, None, buffers, &wait)? else { return Ok(None) };
     let [number, store_id, generation] = first(items)?;
     let mut fds = fds.into_iter();
     let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
@@ -94,7 +96,31 @@ pub fn attach(
     };
     let map = Map::open(params, store_id, control, words)?;
     let number = u32::try_from(number).unwrap_or(u32::MAX);
+    // Named while the master lives that entered us, or not used at all: the next master begins with empty heaps if it finds
+    // nobody's name, and must not do so under a client of this store.
+    member.set_store(store_id);
+    if !confirmed(&link, buffers, wait) {
+        member.set_store(0);
+        return Ok(None);
+    }
     Ok(Some((link, ClientId { number, generation }, map)))
+}
+
+/// Whether the master at the other end still answers.
+fn confirmed(link: &Link, buffers: &mut Buffers, wait: impl Fn(&Link) -> bool) -> bool {
+    Request::Confirm.encode(&mut buffers.packet);
+    if !matches!(quick::send(link.as_fd(), &buffers.packet), Ok(true)) {
+        return false;
+    }
+    loop {
+        match sys::receive(link.as_fd(), &mut buffers.buffer) {
+            Ok(Packet::Data(len, _)) => {
+                return decode_reply(&buffers.buffer[..len], Vec::new()).and_then(first).is_ok();
+            }
+            Ok(Packet::Empty) if wait(link) => {}
+            _ => return false,
+        }
+    }
 }
 
 fn introduction(
@@ -134,10 +160,10 @@ type Answer = (Link, Vec<Item>, Vec<std::os::fd::OwnedFd>);
 fn introduce(
     place: &Place,
     member: &Membership,
-    hello: Hello,
+    hello: impl FnOnce() -> Result<Hello>,
     map: Option<&Map>,
     buffers: &mut Buffers,
-    wait: impl Fn(&Link) -> bool,
+    wait: &impl Fn(&Link) -> bool,
 ) -> Result<Option<Answer>> {
     place.check()?;
     let Some(link) = sys::connect(&place.socket())? else { return Ok(None) };
@@ -151,7 +177,7 @@ fn introduce(
     if let Some((control, words)) = &memory {
         fds.extend([control.as_fd(), words.as_fd()]);
     }
-    Request::Hello(hello).encode(&mut buffers.packet);
+    Request::Hello(hello()?).encode(&mut buffers.packet);
     if sys::send(link.as_fd(), &buffers.packet, &fds)? != sys::Sent::Yes {
         return Ok(None);
     }
@@ -344,11 +370,11 @@ impl Inner {
             }
             !patience.passed() && !self.stopped()
         };
-        let outcome = self.plans.epochs().and_then(|epochs| {
-            let held = Some((self.client, self.map.seed(), epochs));
-            let hello = introduction(&self.member, self.map.params(), self.map.store_id(), held);
-            introduce(&self.place, &self.member, hello, Some(&self.map), &mut wire.buffers, wait)
-        });
+        let hello = || {
+            let held = Some((self.client, self.map.seed(), self.plans.epochs()?));
+            Ok(introduction(&self.member, self.map.params(), self.map.store_id(), held))
+        };
+        let outcome = introduce(&self.place, &self.member, hello, Some(&self.map), &mut wire.buffers, &wait);
         let met = outcome.and_then(|answer| match answer {
             Some((link, items, _)) => first(items).map(|_| Some(link)),
             None => Ok(None),
@@ -377,5 +403,115 @@ impl Inner {
         sys::poll(&[self.nudge.as_fd()], pause);
         // Also if it is not the end: a call that failed has rung, and the next pause would be none.
         self.nudge.drain();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may")]
+    use super::super::wire::encode_reply;
+    use super::*;
+    use crate::mem::HeapKind;
+    use crate::world::{Config, Hosting, Master, World};
+    use std::cell::Cell;
+
+    fn world(dir: &std::path::Path) -> (Master, World) {
+        let config = || Config {
+            name: "t".into(),
+            dir: Some(dir.to_path_buf()),
+            rank: Some(0),
+            world_size: 1,
+            heap_kind: HeapKind::Host,
+            heap_bytes: 1 << 20,
+            huge_pages: false,
+            import: None,
+            device: None,
+            device_rank: None,
+            words_per_rank: 8,
+            hosting: Hosting::Elsewhere,
+            deadline: Deadline::after(Duration::from_secs(60)),
+            drain_ms: 0,
+            service_cpu: None,
+            give_up: Arc::default(),
+        };
+        let master = Master::open(&config()).unwrap();
+        (master, World::join(config()).unwrap())
+    }
+
+    /// The next packet on a connection.
+    fn hear(link: &Link) -> Vec<u8> {
+        let mut buffer = vec![0; MAX_PACKET];
+        loop {
+            match sys::receive(link.as_fd(), &mut buffer).unwrap() {
+                Packet::Data(len, _) => return buffer[..len].to_vec(),
+                Packet::Empty => drop(sys::poll(&[link.as_fd()], Duration::from_secs(60))),
+                Packet::End => return Vec::new(),
+            }
+        }
+    }
+
+    /// Attaches to a master that enters the client, and dies before (`answers`: after) the client could name its store.
+    /// Gives whether the client is one, and the store that it names.
+    fn attach_to_one_who_dies(answers: bool) -> (bool, u64) {
+        let dir = tempfile::tempdir().unwrap();
+        let (_master, world) = world(dir.path());
+        let member = world.membership("test").unwrap();
+        let config = crate::store::Config { page_bytes: 4096, ..crate::store::Config::default() };
+        let params = config.params(1, 1 << 20).unwrap();
+        let place = member.place("store");
+        let lock = place.try_lock().unwrap().unwrap();
+        let listener = lock.listen().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let link = loop {
+                    sys::poll(&[listener.as_fd()], Duration::from_secs(60));
+                    if let Some(link) = sys::accept(listener.as_fd()).unwrap() {
+                        break link;
+                    }
+                };
+                assert!(!hear(&link).is_empty());
+                let map = Map::create(&params, &Deadline::after(Duration::from_secs(60))).unwrap();
+                let (control, words) = map.client_fds().unwrap();
+                let mut reply = Vec::new();
+                encode_reply(&[Item::ok([0, map.store_id(), 1])], &mut reply);
+                sys::send(link.as_fd(), &reply, &[control.as_fd(), words.as_fd()]).unwrap();
+                if answers {
+                    assert!(!hear(&link).is_empty());
+                    encode_reply(&[Item::ok([0; 3])], &mut reply);
+                    sys::send(link.as_fd(), &reply, &[]).unwrap();
+                    hear(&link);
+                }
+            });
+            let deadline = Deadline::after(Duration::from_secs(60));
+            let met = attach(&place, &member, &params, || 0, &deadline, &mut Buffers::new().unwrap()).unwrap();
+            (met.is_some(), member.store_of(0))
+        })
+    }
+
+    /// A client that was entered by a master that died before the client had named its store is none: the next master finds
+    /// no name, and begins with empty heaps.
+    #[test]
+    fn who_has_not_named_its_store_before_the_master_died_is_no_client() {
+        assert_eq!(attach_to_one_who_dies(false), (false, 0));
+        let (is_client, named) = attach_to_one_who_dies(true);
+        assert!(is_client && named != 0, "control: of one that lives on it is");
+    }
+
+    /// Which store others are clients of is asked when the master is known that will hear it, not before.
+    #[test]
+    fn what_is_said_to_a_master_is_not_older_than_the_master() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_master, world) = world(dir.path());
+        let member = world.membership("test").unwrap();
+        let config = crate::store::Config { page_bytes: 4096, ..crate::store::Config::default() };
+        let params = config.params(1, 1 << 20).unwrap();
+        let asked = Cell::new(false);
+        let expected = || {
+            asked.set(true);
+            0
+        };
+        let deadline = Deadline::after(Duration::from_secs(60));
+        let met = attach(&member.place("store"), &member, &params, expected, &deadline, &mut Buffers::new().unwrap());
+        assert!(met.unwrap().is_none() && !asked.get(), "nobody serves, so nobody was asked for");
     }
 }

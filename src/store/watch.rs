@@ -76,6 +76,10 @@ struct Watched {
 
 #[derive(Default)]
 struct State {
+    /// Handles of the program. With the last of them all watches end.
+    handles: u64,
+    /// Which thread looks: one that was stopped must not go on for whoever comes next.
+    turn: u64,
     watched: Vec<Watched>,
     done: Queue<MAX_COMPLETIONS>,
     running: bool,
@@ -94,9 +98,21 @@ impl Watches {
         Ok(Self { state: Mutex::default(), event: Event::new()? })
     }
 
-    /// Ends all watches and the thread, which may hold the client for a moment: afterwards it does not.
-    pub(super) fn stop(&self) {
+    /// The program has one more handle.
+    pub(super) fn enter(&self) {
+        self.state.lock().handles += 1;
+    }
+
+    /// The program has one handle less. With the last one all watches end, and the thread, which may hold the client for a
+    /// moment: afterwards it does not.
+    pub(super) fn leave(&self) {
         let mut state = self.state.lock();
+        state.handles = state.handles.saturating_sub(1);
+        if state.handles > 0 {
+            return;
+        }
+        state.turn += 1;
+        state.running = false;
         state.watched.clear();
         let thread = state.thread.take();
         drop(state);
@@ -122,14 +138,14 @@ impl Store {
         state.done.reserve(all)?;
         state.watched.push(Watched { key: key.to_vec(), namespace: self.namespace, token, appear, seen: None, born });
         if !state.running {
-            let client = Arc::downgrade(&self.client);
+            let (client, turn) = (Arc::downgrade(&self.client), state.turn);
             let cpu = self.client.member.service_cpu();
             let _quiet = BlockSignals::new();
             let thread = std::thread::Builder::new().name("nmc-store-watch".into());
             let started = thread.spawn(move || {
                 sys::settle_thread(c"nmc-store-watch", cpu);
                 // What it was is in the log.
-                let _ = panics::catch(|| while look(&client) {});
+                let _ = panics::catch(|| while look(&client, turn) {});
             });
             match started {
                 Ok(thread) => {
@@ -170,12 +186,15 @@ impl Store {
 }
 
 /// Looks at all watched keys once and sleeps a little; false when there is nothing left to do.
-fn look(client: &Weak<Client>) -> bool {
+fn look(client: &Weak<Client>, turn: u64) -> bool {
     let Some(client) = client.upgrade() else { return false };
     let (view, bell) = (client.view(), client.view().bell());
     let heard = bell.ring.load(SeqCst);
     bell.waiting.store(1, SeqCst);
     let mut state = client.watches.state.lock();
+    if state.turn != turn {
+        return false;
+    }
     let cancelled = client.cancelled.load(SeqCst);
     let left = client.member.has_departed();
     let State { watched, done, .. } = &mut *state;

@@ -110,6 +110,8 @@ pub enum Request<'a> {
     Dump(u32),
     /// Leaves.
     Detach,
+    /// Asks whether the master that entered the client is still there.
+    Confirm,
 }
 
 /// The result of an item: three numbers, or an error; and a text.
@@ -232,6 +234,7 @@ impl<'a> Request<'a> {
             Request::Evict(..) => "evict",
             Request::Dump(_) => "dump",
             Request::Detach => "detach",
+            Request::Confirm => "confirm",
         }
     }
 
@@ -314,6 +317,7 @@ impl<'a> Request<'a> {
                 width.put(to);
             }
             Request::Detach => 12u32.put(to),
+            Request::Confirm => 13u32.put(to),
         }
     }
 
@@ -348,6 +352,7 @@ impl<'a> Request<'a> {
             10 => Request::Evict(u32::get(from)?, u32::get(from)?),
             11 => Request::Dump(u32::get(from)?),
             12 => Request::Detach,
+            13 => Request::Confirm,
             other => crate::bail!(NMC_ERR_PROTOCOL, "there is no call of kind {other}"),
         };
         check_end(from)?;
@@ -444,6 +449,7 @@ mod tests {
             Request::Evict(1, 500),
             Request::Dump(80),
             Request::Detach,
+            Request::Confirm,
         ]
     }
 

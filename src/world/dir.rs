@@ -206,7 +206,10 @@ impl Lock {
 
     /// The locks of the ranks.
     pub fn rank_locks(&self) -> Result<RankLocks> {
-        RankLocks::open(&self.place)
+        match RankLocks::open(&self.place)? {
+            Some(locks) => Ok(locks),
+            None => crate::bail!(NMC_ERR_OS, "{} was removed", self.place.world.display()),
+        }
     }
 
     /// Binds the socket, replacing what a dead master left.
@@ -230,7 +233,8 @@ impl Drop for Lock {
         let _ = std::fs::remove_file(self.place.socket());
         if self.place.rank_locks().exists() {
             let held = |locks: RankLocks| (0..MAX_RANKS).any(|rank| locks.is_held(u32::try_from(rank).unwrap_or(0)));
-            if RankLocks::open(&self.place).is_ok_and(held) {
+            // If they cannot be looked at, nobody knows that they are free.
+            if RankLocks::open(&self.place).map_or(true, |locks| locks.is_some_and(held)) {
                 return; // the last rank to leave removes the rest
             }
             let _ = std::fs::remove_file(self.place.rank_locks());
@@ -306,6 +310,27 @@ mod tests {
 
     fn status(path: &Path) -> i32 {
         Place::new(Some(path), "w").try_lock().map_or_else(|error| error.status, |_| 0)
+    }
+
+    /// A master that ends and cannot look at the locks of the ranks does not know that nobody holds one.
+    #[test]
+    fn locks_that_cannot_be_looked_at_count_as_held() {
+        for readable in [false, true] {
+            let top = folder();
+            let place = Place::new(Some(top.path()), "w");
+            let lock = place.try_lock().expect("lock").expect("nobody has it");
+            if readable {
+                lock.rank_locks().expect("the file");
+            } else {
+                create_dir(place.rank_locks()).expect("something that cannot be opened as a file");
+            }
+            drop(lock);
+            assert_eq!(
+                place.world.exists(),
+                !readable,
+                "control: where it can be seen that nobody is there, all is removed"
+            );
+        }
     }
 
     #[test]

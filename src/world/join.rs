@@ -174,22 +174,20 @@ impl Attempt<'_> {
     }
 
     /// Maps the slabs and checks that they are those of this world.
-    fn sit(&self, welcome: &Welcome, fds: &mut impl Iterator<Item = OwnedFd>, life: OwnedFd) -> Result<Seat> {
+    fn sit(&self, welcome: &Welcome, fds: &mut impl Iterator<Item = OwnedFd>, life: OwnedFd) -> Try<Seat> {
         let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
-            crate::bail!(NMC_ERR_PROTOCOL, "the master sent no memory");
+            return Err(Error::new(NMC_ERR_PROTOCOL, "the master sent no memory").into());
         };
         let (size, words_per_rank) = (self.config.world_size, self.config.words_per_rank);
         let control = Slab::open(control, control_bytes(size), false)?;
         let words = Slab::open(words, words_bytes(size, words_per_rank), true)?;
         if !Control::new(control.region()).is_of(welcome.world_id) || welcome.rank >= size {
-            crate::bail!(
-                NMC_ERR_PROTOCOL,
-                "the memory that the master sent is not that of world {:x}",
-                welcome.world_id
-            );
+            let text = format!("the memory that the master sent is not that of world {:x}", welcome.world_id);
+            return Err(Error::new(NMC_ERR_PROTOCOL, text).into());
         }
         let Welcome { world_id, rank, generation, .. } = *welcome;
-        let locks = RankLocks::open(&self.config.place())?;
+        // The master has ended meanwhile, and removed the directory.
+        let locks = RankLocks::open(&self.config.place())?.ok_or(Setback::NoMaster)?;
         locks.hold(rank, &self.config.deadline)?;
         Ok(Seat { rank, generation, world_id, control, words: Arc::new(words), life, locks })
     }

@@ -177,8 +177,13 @@ impl Membership {
         }
         let state = self.shared().state(rank);
         let known = self.shared().peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |p| p.generation);
-        // A rank is given to another only when its former holder is gone.
-        if known > generation { RankState::Gone } else { state }
+        match known.cmp(&generation) {
+            // A rank is given to another only when its former holder is gone.
+            std::cmp::Ordering::Greater => RankState::Gone,
+            std::cmp::Ordering::Equal => state,
+            // Nobody has told us of it yet: nothing says that it is gone.
+            std::cmp::Ordering::Less => RankState::Alive,
+        }
     }
 
     /// The newest holder of a rank that this one has heard of; 0 if of none.

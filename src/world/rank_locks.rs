@@ -16,15 +16,16 @@ use std::os::unix::fs::OpenOptionsExt as _;
 pub struct RankLocks(sys::ParentOnly);
 
 impl RankLocks {
-    /// Opens the file of a world, made if need be. The directory must have been checked.
-    pub fn open(place: &Place) -> Result<Self> {
+    /// Opens the file of a world, made if need be; `None` if its directory is gone. The directory must have been checked.
+    pub fn open(place: &Place) -> Result<Option<Self>> {
         let path = place.rank_locks();
         let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
         let mut options = File::options();
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
         match file.open(&path) {
             // A forked child never reports to a master, and does not make one wait.
-            Ok(file) => Ok(Self(sys::ParentOnly::new(file.into()))),
+            Ok(file) => Ok(Some(Self(sys::ParentOnly::new(file.into())))),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(Error::os("open", &e).context(path.display())),
         }
     }

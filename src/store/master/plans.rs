@@ -141,10 +141,10 @@ impl Master {
             return true;
         }
         // It has two buckets for every object: only stray stores fill it.
-        self.news.push((log::ERROR, "store: the index was full of nonsense; it is built anew".into()));
+        self.tell(log::ERROR, || "store: the index was full of nonsense; it is built anew".into());
         let linked = |i: &u32| *i != index && self.is_current(*i) && !self.book(*i).is_hidden();
-        let entries: Vec<(u64, u32)> =
-            (0..self.map.params().max_objects).filter(linked).map(|i| (self.book(i).hash, i)).collect();
+        let entries = (0..self.map.params().max_objects).filter(linked).map(|i| (self.book(i).hash, i));
+        let Ok(entries) = memory::collect::<(u64, u32)>(entries) else { return false };
         self.index.rebuild(view, entries.into_iter());
         self.index.insert(view, hash, index)
     }
