@@ -252,7 +252,7 @@ struct Rank {
       held.erase(held.begin() + static_cast<long>(which));
     }
     // Whose heap was replaced, or who was counted as gone, begins anew.
-    if (board().lost.load(std::memory_order_relaxed) > 40) {
+    if (world != nullptr && board().lost.load(std::memory_order_relaxed) > 40) {
       board().lost.store(0);
       look_at_held();
       detach(NMC_ERR_STALE);
