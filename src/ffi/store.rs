@@ -214,8 +214,9 @@ pub unsafe extern "C" fn nmc_store_namespace(
 /// no kernel and no thread of the program may use its views and plans any more. NULL is fine; in a forked child it does
 /// nothing.
 ///
-/// Blocks until calls of other threads have returned (waiting ones are cancelled). Not graph-safe. Thread-safe: of
-/// several callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a log callback.
+/// Blocks until calls of other threads have returned: those that wait for an object are cancelled, one that has asked a
+/// master that does not answer returns by `call_timeout_ms`. Not graph-safe. Thread-safe: of several callers one succeeds.
+/// Statuses: `NMC_ERR_BUSY` when called inside a log callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_store_destroy(store: *mut nmc_store_t) -> nmc_status_t {
     guard(|| {

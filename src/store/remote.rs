@@ -361,8 +361,11 @@ impl Inner {
             sys::poll(&[self.nudge.as_fd()], RETRY_REFUSED);
             return self.nudge.drain();
         }
-        // Whoever rang did so before the lock was ours; from here on it is the end.
+        // Whoever rang did so before the lock was ours; from here on it is the end. It may have been the end already.
         self.nudge.drain();
+        if self.stopped() {
+            return;
+        }
         let patience = Deadline::after(ANSWER);
         let wait = |link: &Link| {
             if !self.stopped() {

@@ -2,6 +2,7 @@
 //! peers. If the master dies in between, it starts over; whatever happens, it returns by the deadline.
 
 use super::config::{Config, Hosting};
+use super::dir::Place;
 use super::master::{Master, slots_of};
 use super::rank_locks::RankLocks;
 use super::realm::Slot;
@@ -62,11 +63,27 @@ impl From<Error> for Setback {
     }
 }
 
-/// Joins the world of `config`; see the module.
+/// Joins the world of `config`; see the module. Who fails leaves nothing behind.
 pub fn join(config: &mut Config, device: Option<&Arc<Device>>) -> Result<Joined> {
     config.check()?;
     let place = config.place();
     let mut master = None;
+    let joined = meet(config, device, &place, &mut master);
+    if joined.is_err() {
+        drop(master.take());
+        // A master that has ended meanwhile left the directory to whoever was about to be a rank.
+        place.sweep();
+    }
+    let (seat, socket, heap, peers) = joined?;
+    Ok(Joined { seat, socket, heap, peers, master })
+}
+
+fn meet(
+    config: &mut Config,
+    device: Option<&Arc<Device>>,
+    place: &Place,
+    master: &mut Option<Master>,
+) -> Result<Success> {
     let mut lent = config.import.take().map(|import| Heap::lend(import, config.heap_bytes, device)).transpose()?;
     let holder = Holder {
         pid: std::process::id(),
@@ -85,14 +102,12 @@ pub fn join(config: &mut Config, device: Option<&Arc<Device>>) -> Result<Joined>
             && master.is_none()
             && let Some(lock) = place.try_lock()?
         {
-            master = Some(Master::start(lock, config.params(), config.service_cpu)?);
+            *master = Some(Master::start(lock, config.params(), config.service_cpu)?);
         }
         place.check()?;
         let mut attempt = Attempt { config, device, holder: &holder, waited_for: &mut waited_for };
         match attempt.run(&place.socket(), &mut lent) {
-            Ok((seat, socket, heap, peers)) => {
-                return Ok(Joined { seat, socket, heap, peers, master });
-            }
+            Ok(joined) => return Ok(joined),
             Err(Setback::Failed(error)) => return Err(error.context(format!("joining world {:?}", config.name))),
             Err(Setback::NoMaster) => {}
         }
