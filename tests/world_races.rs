@@ -294,6 +294,29 @@ fn a_joiner_that_died_does_not_block_its_rank() {
     assert_eq!(worlds.len(), 2);
 }
 
+/// A rank that is stopped reads nothing. Others come and go all the same.
+#[test]
+fn a_rank_that_does_not_read_keeps_nobody_from_joining() {
+    let dir = tempfile::tempdir().expect("dir");
+    let dir = dir.path();
+    let _master = serve(dir, 3);
+    let mut deaf = Raw::connect(dir);
+    deaf.hello(&external(dir, 2, 3), false);
+    let mut worlds = std::thread::scope(|scope| {
+        let others = scope.spawn(|| World::join_many((0..2).map(|r| external(dir, r, 3)).collect()).expect("join"));
+        deaf.welcome();
+        deaf.offer(&memfd(1 << 20, true));
+        assert_eq!(deaf.roster().peers.len(), 3);
+        others.join().expect("no panic")
+    });
+    // Far more than its socket has room for.
+    for round in 0..400 {
+        drop(worlds.pop());
+        let again = Config { deadline: within(5), ..external(dir, 1, 3) };
+        worlds.push(World::join(again).unwrap_or_else(|error| panic!("round {round}: {error}")));
+    }
+}
+
 #[test]
 fn a_newer_header_may_make_a_local_world() {
     use nanomc::ffi::world::{nmc_world_create_local, nmc_world_destroy};

@@ -26,6 +26,8 @@ const SILENCE: Duration = Duration::from_secs(5);
 const MAX_CONNECTIONS: usize = 4 * MAX_RANKS;
 /// A connection that has had no room for what it is owed by then is closed.
 const SLOWNESS: Duration = Duration::from_secs(10);
+/// For one that has had no room for this long no newcomer waits: it may be stopped.
+const HESITATION: Duration = Duration::from_millis(500);
 /// How often a waiting join looks whether a dying rank is gone.
 const TICK_BUSY: Duration = Duration::from_millis(20);
 const TICK_IDLE: Duration = Duration::from_millis(500);
@@ -570,8 +572,9 @@ impl Server {
             match sent {
                 Ok(Sent::Yes) => connection.owed = Owed::default(),
                 Ok(Sent::Full) => {
-                    connection.owed.since.get_or_insert_with(Instant::now);
-                    still_owed.extend(connection.owed.roster.iter().flatten());
+                    if connection.owed.since.get_or_insert_with(Instant::now).elapsed() < HESITATION {
+                        still_owed.extend(connection.owed.roster.iter().flatten());
+                    }
                 }
                 Ok(Sent::Closed) => memory::push(&mut closed, (*id, "it closed".to_owned())).unwrap_or_default(),
                 Err(error) => memory::push(&mut closed, (*id, error.to_string())).unwrap_or_default(),
