@@ -4,11 +4,11 @@
 
 use super::master::Master;
 use super::service;
-use super::shared::Shared;
+use super::shared::{Shared, departed};
 use super::sys::Link;
 use crate::base::error::{Error, Result};
 use crate::base::log;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CANCELLED};
+use crate::base::status::NMC_ERR_BUSY;
 use crate::cuda::HostRegistration;
 use crate::layout::world::Farewell;
 use parking_lot::Mutex;
@@ -68,7 +68,7 @@ impl Presence {
     pub fn enter(&self, what: &'static str) -> Result<()> {
         let mut holders = self.holders.lock();
         if holders.leaving {
-            return Err(left());
+            return Err(departed());
         }
         *holders.kinds.entry(what).or_default() += 1;
         Ok(())
@@ -175,9 +175,4 @@ impl Drop for Presence {
             words.say_farewell(rank, generation, Farewell::Ended);
         }
     }
-}
-
-#[cold]
-fn left() -> Error {
-    Error::new(NMC_ERR_CANCELLED, "the rank has left, aborted, or is being destroyed")
 }

@@ -260,8 +260,14 @@ impl Shared {
     /// Fails if the rank has left or aborted, or its handle is being destroyed.
     pub fn check_present(&self) -> Result<()> {
         if self.cancelled.load(Ordering::SeqCst) || self.departed.load(Ordering::SeqCst) {
-            return Err(Error::new(NMC_ERR_CANCELLED, "the rank has left, aborted, or is being destroyed"));
+            return Err(departed());
         }
         Ok(())
     }
+}
+
+/// The error of a rank that is not there any more.
+#[cold]
+pub fn departed() -> Error {
+    Error::new(NMC_ERR_CANCELLED, "the rank has left, aborted, or is being destroyed")
 }
