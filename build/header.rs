@@ -6,6 +6,7 @@ use std::path::Path;
 pub const SOURCES: &[&str] = &[
     "src/base/status.rs",
     "src/ffi/basic.rs",
+    "src/ffi/common.rs",
     "src/ffi/log.rs",
     "src/ffi/world_types.rs",
     "src/ffi/world.rs",

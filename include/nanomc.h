@@ -50,7 +50,7 @@
   }
 #define NMC_EP_CONFIG_INIT \
   { \
-    (uint32_t)sizeof(nmc_ep_config_t), NMC_ABI_VERSION, 0, 0, 0, 0, 0, 0, NMC_EP_BF16, NMC_EP_DISPATCH_SAME, \
+    (uint32_t)sizeof(nmc_ep_config_t), NMC_ABI_VERSION, 0, 0, 0, 0, 0, 0, NMC_DTYPE_BF16, NMC_EP_DISPATCH_SAME, \
     NMC_EP_WEIGHTS_FP32, 0, 0, 0, 0, 0, -1, 0, 0, {0, 0, 0, 0} \
   }
 #define NMC_EP_DISPATCH_INIT \
@@ -61,12 +61,12 @@
   {(uint32_t)sizeof(nmc_blocks_config_t), NMC_ABI_VERSION, 0, NMC_BLOCKS_BEST, {0, 0, 0, 0}}
 #define NMC_BLOCKS_STATS_INIT {(uint32_t)sizeof(nmc_blocks_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}}
 #define NMC_KV_GROUP_INIT \
-  {NMC_KV_FULL, NMC_KV_BF16, 0, 0, 0, 0, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE, NULL, 0, 0, 0, 0, 0, 0, {0, 0}}
+  {NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 0, 0, 0, 0, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE, NULL, 0, 0, 0, 0, 0, 0, {0, 0}}
 #define NMC_KV_GROUP_STATS_INIT {(uint32_t)sizeof(nmc_kv_group_stats_t), 0, 0, 0, 0, 0, 0, 0, 0}
 #define NMC_KV_CONFIG_INIT \
   { \
     (uint32_t)sizeof(nmc_kv_config_t), NMC_ABI_VERSION, 0, 16, 0, 0, 0, NULL, 0, 0, NMC_BLOCKS_BEST, \
-    NMC_KV_EVICT_LRU, NMC_KV_FULL_REJECT, NMC_KV_HASH_BLAKE3, 0, 0, {NULL, 0}, NMC_HEAP_HOST, -1, 0, 0, NULL, 0 \
+    NMC_EVICT_LRU, NMC_KV_WHEN_FULL_REJECT, NMC_KV_HASH_BLAKE3, 0, 0, {NULL, 0}, NMC_HEAP_HOST, -1, 0, 0, NULL, 0 \
   }
 #define NMC_KV_OPEN_INIT \
   {(uint32_t)sizeof(nmc_kv_open_t), NMC_ABI_VERSION, 0, 0, 0, 0, {NULL, 0}, {NULL, 0}, NULL, 0, {0, 0}}
@@ -217,6 +217,62 @@
 #define NMC_ABI_VERSION 1
 
 /**
+ * Element types: 32-bit float.
+ */
+#define NMC_DTYPE_FP32 0
+
+/**
+ * 16-bit brain float.
+ */
+#define NMC_DTYPE_BF16 1
+
+/**
+ * 16-bit float.
+ */
+#define NMC_DTYPE_FP16 2
+
+/**
+ * 8-bit float of either kind.
+ */
+#define NMC_DTYPE_FP8 3
+
+/**
+ * 8-bit integer.
+ */
+#define NMC_DTYPE_INT8 4
+
+/**
+ * Elements of `element_bytes` bytes that the library knows nothing else about.
+ */
+#define NMC_DTYPE_RAW 5
+
+/**
+ * What is evicted first: what was stored or published first.
+ */
+#define NMC_EVICT_FIFO 0
+
+/**
+ * What was used longest ago; a cached block of the KV cache that has been idle longest.
+ */
+#define NMC_EVICT_LRU 1
+
+/**
+ * S3-FIFO: what is new passes a small queue first, and stays if it is used there or returns soon after it left. A scan does
+ * not push out what is read often.
+ */
+#define NMC_EVICT_S3FIFO 2
+
+/**
+ * What was used least, in powers of two; among equals the one idle longest. KV cache only.
+ */
+#define NMC_EVICT_LFU 3
+
+/**
+ * What has the lowest priority; a priority lapses after its time to live. KV cache only.
+ */
+#define NMC_EVICT_PRIORITY 4
+
+/**
  * Something failed and a user will notice.
  */
 #define NMC_LOG_ERROR 1
@@ -312,21 +368,6 @@
 #define NMC_RANK_LEFT 4
 
 /**
- * Evict the oldest first.
- */
-#define NMC_EVICT_FIFO 0
-
-/**
- * Evict what was not read for the longest time, as far as sampled stamps tell.
- */
-#define NMC_EVICT_LRU 1
-
-/**
- * Evict what was not read soon after it came; keeps a hot set through scans (S3-FIFO).
- */
-#define NMC_EVICT_S3FIFO 2
-
-/**
  * Keep a CRC32C of every page and check it on every read by the library. It is stored by `nmc_store_commit`: an object that
  * its program published by itself gives such reads `NMC_NOT_READY` until then.
  */
@@ -348,7 +389,7 @@
 #define NMC_PUT_REPLACE 2
 
 /**
- * Evicted as the policy says.
+ * Evicted as the config says.
  */
 #define NMC_RETAIN_NONE 0
 
@@ -386,21 +427,6 @@
  * Completions of one client that wait to be taken. When there are more, the oldest go.
  */
 #define NMC_MAX_COMPLETIONS 65536
-
-/**
- * bfloat16.
- */
-#define NMC_EP_BF16 0
-
-/**
- * IEEE half precision.
- */
-#define NMC_EP_FP16 1
-
-/**
- * IEEE single precision.
- */
-#define NMC_EP_FP32 2
 
 /**
  * Rows travel to the experts as they are.
@@ -471,49 +497,19 @@
 #define NMC_BLOCKS_BUDDY 2
 
 /**
- * Element types of a group.
- */
-#define NMC_KV_FP32 0
-
-/**
- * 16-bit brain float.
- */
-#define NMC_KV_BF16 1
-
-/**
- * 16-bit float.
- */
-#define NMC_KV_FP16 2
-
-/**
- * 8-bit float of either kind.
- */
-#define NMC_KV_FP8 3
-
-/**
- * 8-bit integer.
- */
-#define NMC_KV_INT8 4
-
-/**
- * Elements of `element_bytes` bytes that the library knows nothing else about.
- */
-#define NMC_KV_RAW 5
-
-/**
  * Keys and values, of all tokens of a sequence.
  */
-#define NMC_KV_FULL 0
+#define NMC_KV_KIND_ATTENTION 0
 
 /**
  * One latent vector for each token (multi-head latent attention): one head, no V.
  */
-#define NMC_KV_MLA 1
+#define NMC_KV_KIND_MLA 1
 
 /**
  * One state for each sequence, of `state_bytes` bytes a layer, that every token changes: linear attention, Mamba.
  */
-#define NMC_KV_RECURRENT 2
+#define NMC_KV_KIND_RECURRENT 2
 
 /**
  * In place of a group: all groups that share the block numbers of the cache.
@@ -566,52 +562,27 @@
 #define NMC_KV_V 1
 
 /**
- * Evict the cached block that was idle longest.
- */
-#define NMC_KV_EVICT_LRU 0
-
-/**
- * Evict the cached block used least, in powers of two; among equals the one idle longest.
- */
-#define NMC_KV_EVICT_LFU 1
-
-/**
- * Evict the cached block that was published first.
- */
-#define NMC_KV_EVICT_FIFO 2
-
-/**
- * S3-FIFO: new blocks pass a small queue first, and stay if they are used there or return soon after they left it.
- */
-#define NMC_KV_EVICT_S3FIFO 3
-
-/**
- * Evict the cached block of the lowest priority; a priority lapses after its time to live.
- */
-#define NMC_KV_EVICT_PRIORITY 4
-
-/**
  * No room: `NMC_ERR_NO_SPACE`. Idle cached blocks are evicted before, here and in all other cases.
  */
-#define NMC_KV_FULL_REJECT 0
+#define NMC_KV_WHEN_FULL_REJECT 0
 
 /**
  * No room: a new sequence gets fewer tokens than it asked for, which is then its limit.
  */
-#define NMC_KV_FULL_SHORTEN 1
+#define NMC_KV_WHEN_FULL_SHORTEN 1
 
 /**
  * No room: the sequence that was used longest ago loses its blocks; calls for it are `NMC_ERR_STALE` until it is closed.
  */
-#define NMC_KV_FULL_EVICT_SEQUENCE 2
+#define NMC_KV_WHEN_FULL_EVICT_SEQUENCE 2
 
 /**
  * No room: the sequence that was used longest ago goes to the store (`nmc_kv_attach_store`; without one this is
- * `NMC_KV_FULL_REJECT`) and loses its blocks here; calls for it are `NMC_ERR_STALE` until it is closed. Opened again with all
+ * `NMC_KV_WHEN_FULL_REJECT`) and loses its blocks here; calls for it are `NMC_ERR_STALE` until it is closed. Opened again with all
  * its tokens, `nmc_kv_onboard` fetches what it had computed; with recurrent groups up to the last state that was kept. With
  * it, calls that need room may block until the copy is done, and are not graph-safe.
  */
-#define NMC_KV_FULL_MOVE_SEQUENCE 3
+#define NMC_KV_WHEN_FULL_MOVE_SEQUENCE 3
 
 /**
  * Keyed BLAKE3. The default.
@@ -1075,7 +1046,7 @@ typedef struct nmc_store_config_t {
   /**
    * One of `NMC_EVICT_*`.
    */
-  uint32_t policy;
+  uint32_t eviction;
   /**
    * 0, or `NMC_STORE_*` flags.
    */
@@ -1587,7 +1558,7 @@ typedef struct nmc_ep_config_t {
    */
   uint32_t experts;
   /**
-   * Type of rows: `NMC_EP_BF16`, `NMC_EP_FP16` or `NMC_EP_FP32`.
+   * Type of rows: `NMC_DTYPE_BF16`, `NMC_DTYPE_FP16` or `NMC_DTYPE_FP32`.
    */
   uint32_t dtype;
   /**
@@ -2007,24 +1978,24 @@ typedef struct nmc_blocks_stats_t {
 
 /**
  * Layers with one layout. Start from `NMC_KV_GROUP_INIT`; `layers`, `kv_heads` and `head_dim` must be set, or `layers` and
- * `state_bytes` for `NMC_KV_RECURRENT`.
+ * `state_bytes` for `NMC_KV_KIND_RECURRENT`.
  *
- * Groups share block numbers: one table serves all of them. A group with a `window`, or of kind `NMC_KV_RECURRENT`, does not
+ * Groups share block numbers: one table serves all of them. A group with a `window`, or of kind `NMC_KV_KIND_RECURRENT`, does not
  * keep every token. It has `blocks` blocks with numbers of its own, which follow its sequences by themselves: blocks that leave
  * the window are free, and a prefix is matched as far as all groups have what comes next. When they run short, blocks of
  * earlier sequences that could be matched go, the one unused longest first; then it is as if the cache were full.
  */
 typedef struct nmc_kv_group_t {
   /**
-   * `NMC_KV_FULL`, `NMC_KV_MLA` or `NMC_KV_RECURRENT`.
+   * `NMC_KV_KIND_ATTENTION`, `NMC_KV_KIND_MLA` or `NMC_KV_KIND_RECURRENT`.
    */
   uint32_t kind;
   /**
-   * One of `NMC_KV_FP32`, `NMC_KV_BF16`, `NMC_KV_FP16`, `NMC_KV_FP8`, `NMC_KV_INT8`, `NMC_KV_RAW`.
+   * One of `NMC_DTYPE_FP32`, `NMC_DTYPE_BF16`, `NMC_DTYPE_FP16`, `NMC_DTYPE_FP8`, `NMC_DTYPE_INT8`, `NMC_DTYPE_RAW`.
    */
   uint32_t dtype;
   /**
-   * Bytes of an element of `NMC_KV_RAW`; else 0.
+   * Bytes of an element of `NMC_DTYPE_RAW`; else 0.
    */
   uint32_t element_bytes;
   /**
@@ -2032,7 +2003,7 @@ typedef struct nmc_kv_group_t {
    */
   uint32_t layers;
   /**
-   * Heads of K and of V; 1 for `NMC_KV_MLA`.
+   * Heads of K and of V; 1 for `NMC_KV_KIND_MLA`.
    */
   uint32_t kv_heads;
   /**
@@ -2059,7 +2030,7 @@ typedef struct nmc_kv_group_t {
    */
   uint64_t memory_bytes;
   /**
-   * `NMC_KV_RECURRENT`: bytes of the state of one layer; else 0. A block is one state of all layers, called a slot.
+   * `NMC_KV_KIND_RECURRENT`: bytes of the state of one layer; else 0. A block is one state of all layers, called a slot.
    */
   uint64_t state_bytes;
   /**
@@ -2072,7 +2043,7 @@ typedef struct nmc_kv_group_t {
    */
   uint32_t blocks;
   /**
-   * `NMC_KV_RECURRENT`: the state at the end of every so many blocks is kept for later sequences, if a call ends
+   * `NMC_KV_KIND_RECURRENT`: the state at the end of every so many blocks is kept for later sequences, if a call ends
    * there. 0: only those for which `nmc_kv_keep_state` is called, and the last one of a sequence.
    */
   uint32_t state_every;
@@ -2136,11 +2107,11 @@ typedef struct nmc_kv_config_t {
    */
   uint32_t strategy;
   /**
-   * Which cached block goes first: `NMC_KV_EVICT_LRU`, ...
+   * Which cached block goes first: `NMC_EVICT_LRU`, ...
    */
   uint32_t eviction;
   /**
-   * What happens when there is no room: `NMC_KV_FULL_REJECT`, ...
+   * What happens when there is no room: `NMC_KV_WHEN_FULL_REJECT`, ...
    */
   uint32_t when_full;
   /**
@@ -2216,7 +2187,7 @@ typedef struct nmc_kv_open_t {
    */
   uint32_t flags;
   /**
-   * 0 to 15: with `NMC_KV_EVICT_PRIORITY`, its blocks stay longer than those of a lower one.
+   * 0 to 15: with `NMC_EVICT_PRIORITY`, its blocks stay longer than those of a lower one.
    */
   uint32_t priority;
   /**
@@ -2259,7 +2230,7 @@ typedef struct nmc_kv_opened_t {
    */
   uint32_t hit_tokens;
   /**
-   * Tokens that it has: as many as asked for, or fewer with `NMC_KV_FULL_SHORTEN`.
+   * Tokens that it has: as many as asked for, or fewer with `NMC_KV_WHEN_FULL_SHORTEN`.
    */
   uint32_t tokens;
 } nmc_kv_opened_t;
@@ -3987,7 +3958,7 @@ nmc_status_t nmc_kv_append_batch(struct nmc_kv_t *kv,
 nmc_status_t nmc_kv_commit(struct nmc_kv_t *kv, uint64_t id, uint64_t n_tokens);
 
 /**
- * Keeps the state that a sequence has now, in all groups of kind `NMC_KV_RECURRENT`, for later sequences that begin with the
+ * Keeps the state that a sequence has now, in all groups of kind `NMC_KV_KIND_RECURRENT`, for later sequences that begin with the
  * same tokens: they can begin here. The sequence must be at the end of a block. All its tokens count as computed. Its next
  * tokens are written to another slot (see `nmc_kv_states`).
  *
@@ -4317,7 +4288,7 @@ nmc_status_t nmc_kv_slots(struct nmc_kv_t *kv,
                           size_t *n_slots);
 
 /**
- * Stores the slots of the states of `n` sequences in a group of kind `NMC_KV_RECURRENT`, int32 `[n]` each, for the tokens that
+ * Stores the slots of the states of `n` sequences in a group of kind `NMC_KV_KIND_RECURRENT`, int32 `[n]` each, for the tokens that
  * the last call gave room for: `reads` has the slot with the state before them, or -1 if they are the first and begin with no
  * state; `writes` the slot for the state after them, or -1 if there are none. Where the two differ, the state that is read is
  * kept for others: a kernel that can only update in place copies it first.
@@ -4346,7 +4317,7 @@ nmc_status_t nmc_kv_attach_store(struct nmc_kv_t *kv,
                                  struct nmc_store_t *store);
 
 /**
- * Says which stream moves come after that make room (`NMC_KV_FULL_MOVE_SEQUENCE`): the one on which the program computes. They
+ * Says which stream moves come after that make room (`NMC_KV_WHEN_FULL_MOVE_SEQUENCE`): the one on which the program computes. They
  * wait for what is on it when they begin. Needed if the cache lies in device memory; `after` is of kind
  * `NMC_KV_AFTER_STREAM`, or `NMC_KV_AFTER_NOTHING` for host memory. The stream must stay until the cache is destroyed.
  *

@@ -6,6 +6,7 @@
 
 use nanomc::base::status::*;
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
+use nanomc::ffi::common::*;
 use nanomc::ffi::kv::{nmc_kv_create, nmc_kv_destroy};
 use nanomc::ffi::kv_seq::*;
 use nanomc::ffi::kv_tables::*;

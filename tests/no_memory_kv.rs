@@ -102,7 +102,7 @@ struct Cache {
 
 fn group(shape: Shape) -> nmc_kv_group_t {
     let mut group: nmc_kv_group_t = zeroed();
-    (group.kind, group.dtype, group.element_bytes) = (NMC_KV_FULL, NMC_KV_RAW, 8);
+    (group.kind, group.dtype, group.element_bytes) = (NMC_KV_KIND_ATTENTION, NMC_DTYPE_RAW, 8);
     // With pages, those of the system.
     (group.layers, group.kv_heads, group.head_dim) = if shape == Shape::Virtual { (1, 1, 128) } else { (1, 1, 1) };
     (group.order, group.sides) = (NMC_KV_BLOCK_MAJOR, NMC_KV_SIDES_SEPARATE);
@@ -114,8 +114,8 @@ fn groups(shape: Shape) -> Vec<nmc_kv_group_t> {
     if shape == Shape::Sides {
         all.push(nmc_kv_group_t { window: 5000, blocks: 4 * BLOCKS, ..group(shape) });
         let mut states: nmc_kv_group_t = zeroed();
-        (states.kind, states.layers, states.state_bytes, states.blocks) = (NMC_KV_RECURRENT, 1, 8, 2000);
-        (states.dtype, states.order, states.state_every) = (NMC_KV_BF16, NMC_KV_BLOCK_MAJOR, 500);
+        (states.kind, states.layers, states.state_bytes, states.blocks) = (NMC_KV_KIND_RECURRENT, 1, 8, 2000);
+        (states.dtype, states.order, states.state_every) = (NMC_DTYPE_BF16, NMC_KV_BLOCK_MAJOR, 500);
         all.push(states);
     }
     all
@@ -131,7 +131,7 @@ fn config(shape: Shape, groups: &[nmc_kv_group_t]) -> nmc_kv_config_t {
     match shape {
         Shape::Plain | Shape::Contiguous | Shape::Sides => {}
         Shape::Compared => config.hash = NMC_KV_HASH_XXH3,
-        Shape::Priority => (config.eviction, config.strategy) = (NMC_KV_EVICT_PRIORITY, NMC_BLOCKS_BUDDY),
+        Shape::Priority => (config.eviction, config.strategy) = (NMC_EVICT_PRIORITY, NMC_BLOCKS_BUDDY),
         Shape::Virtual => {
             config.capacity_blocks = 0;
             (config.flags, config.max_sequence_tokens) = (NMC_KV_VIRTUAL, 13_500);

@@ -347,7 +347,7 @@ fn ep_config(experts: u32) -> nmc_ep_config_t {
     let mut config: nmc_ep_config_t = fresh();
     (config.t_cap, config.hidden, config.top_k, config.experts) = (2048, HIDDEN, 1, experts);
     (config.max_m, config.spill_groups) = (4, 4);
-    config.dtype = nanomc::ffi::ep_types::NMC_EP_FP32;
+    config.dtype = nanomc::ffi::common::NMC_DTYPE_FP32;
     config.dispatch = nanomc::ffi::ep_types::NMC_EP_DISPATCH_FP8;
     config.deadline_ms = -1;
     config

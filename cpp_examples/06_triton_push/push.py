@@ -46,7 +46,7 @@ class StoreConfig(Structure):
     _fields_ = [
         ("struct_size", c_uint32), ("abi_version", c_uint32), ("heap_bytes", c_uint64), ("heap_offset", c_uint64),
         ("key_slab_bytes", c_uint64), ("page_bytes", c_uint32), ("max_objects", c_uint32), ("pin_slots", c_uint32),
-        ("policy", c_uint32), ("flags", c_uint32), ("master_rank", c_int32), ("high_permille", c_int32),
+        ("eviction", c_uint32), ("flags", c_uint32), ("master_rank", c_int32), ("high_permille", c_int32),
         ("low_permille", c_int32), ("watchdog_ms", c_int32), ("world_size", c_uint32), ("heap_kind", c_uint32),
         ("device", c_int32), ("attach_timeout_ms", c_int64), ("call_timeout_ms", c_int64), ("reserved", c_uint64 * 4),
     ]

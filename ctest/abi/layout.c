@@ -78,7 +78,7 @@ int main(void) {
   FIELD(nmc_store_config_t, page_bytes);
   FIELD(nmc_store_config_t, max_objects);
   FIELD(nmc_store_config_t, pin_slots);
-  FIELD(nmc_store_config_t, policy);
+  FIELD(nmc_store_config_t, eviction);
   FIELD(nmc_store_config_t, flags);
   FIELD(nmc_store_config_t, master_rank);
   FIELD(nmc_store_config_t, high_permille);

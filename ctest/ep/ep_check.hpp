@@ -58,25 +58,25 @@ inline float from_e4m3(unsigned char code) {
   return (code & 0x80) != 0 ? -size : size;
 }
 
-inline uint32_t element_bytes(uint32_t dtype) { return dtype == NMC_EP_FP32 ? 4 : 2; }
+inline uint32_t element_bytes(uint32_t dtype) { return dtype == NMC_DTYPE_FP32 ? 4 : 2; }
 
 inline float get(uint32_t dtype, const unsigned char* row, size_t at) {
-  if (dtype == NMC_EP_FP32) {
+  if (dtype == NMC_DTYPE_FP32) {
     float value;
     std::memcpy(&value, row + 4 * at, 4);
     return value;
   }
   uint16_t bits;
   std::memcpy(&bits, row + 2 * at, 2);
-  return dtype == NMC_EP_BF16 ? from_bf16(bits) : from_fp16(bits);
+  return dtype == NMC_DTYPE_BF16 ? from_bf16(bits) : from_fp16(bits);
 }
 
 inline void put(uint32_t dtype, unsigned char* row, size_t at, float value) {
-  if (dtype == NMC_EP_FP32) {
+  if (dtype == NMC_DTYPE_FP32) {
     std::memcpy(row + 4 * at, &value, 4);
     return;
   }
-  const uint16_t bits = dtype == NMC_EP_BF16 ? to_bf16(value) : to_fp16(value);
+  const uint16_t bits = dtype == NMC_DTYPE_BF16 ? to_bf16(value) : to_fp16(value);
   std::memcpy(row + 2 * at, &bits, 2);
 }
 
@@ -85,7 +85,7 @@ inline void put(uint32_t dtype, unsigned char* row, size_t at, float value) {
 struct Case {
   uint64_t seed = 1;
   uint32_t world = 4, t_cap = 8, hidden = 256, top_k = 4, experts = 16;
-  uint32_t dtype = NMC_EP_BF16, dispatch = NMC_EP_DISPATCH_SAME, weights = NMC_EP_WEIGHTS_FP32;
+  uint32_t dtype = NMC_DTYPE_BF16, dispatch = NMC_EP_DISPATCH_SAME, weights = NMC_EP_WEIGHTS_FP32;
   uint32_t max_m = 0, spill_groups = 0, sets = 1, first_phase = 0;
   bool idx_64 = false, masked = true, repeated = true;
   bool tiny = true;  // some groups of elements are; see unusual()
@@ -431,8 +431,8 @@ struct Rank {
 // if a single element outweighs the others; fp8 rounds once more, and coarsely.
 inline double tolerance(const Case& c) {
   if (c.dispatch == NMC_EP_DISPATCH_FP8) return 4e-2;
-  if (c.dtype == NMC_EP_FP32) return 1e-6;
-  return c.dtype == NMC_EP_FP16 ? 1.6e-3 : 6e-3;
+  if (c.dtype == NMC_DTYPE_FP32) return 1e-6;
+  return c.dtype == NMC_DTYPE_FP16 ? 1.6e-3 : 6e-3;
 }
 
 // A random case.

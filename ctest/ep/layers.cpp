@@ -144,8 +144,8 @@ void layers() {
     uint32_t dtype, dispatch;
     double tolerance;
   };
-  for (const Kind& kind : {Kind{NMC_EP_FP32, NMC_EP_DISPATCH_SAME, 1e-5}, Kind{NMC_EP_BF16, NMC_EP_DISPATCH_SAME, 2e-2},
-                           Kind{NMC_EP_BF16, NMC_EP_DISPATCH_FP8_GIVEN, 2e-2}, Kind{NMC_EP_FP32, NMC_EP_DISPATCH_FP8, 2e-1}}) {
+  for (const Kind& kind : {Kind{NMC_DTYPE_FP32, NMC_EP_DISPATCH_SAME, 1e-5}, Kind{NMC_DTYPE_BF16, NMC_EP_DISPATCH_SAME, 2e-2},
+                           Kind{NMC_DTYPE_BF16, NMC_EP_DISPATCH_FP8_GIVEN, 2e-2}, Kind{NMC_DTYPE_FP32, NMC_EP_DISPATCH_FP8, 2e-1}}) {
     promise("a whole layer is what its products give");
     Group g(layer_case(kind.dtype, kind.dispatch));
     std::vector<Layer> parts;
@@ -170,7 +170,7 @@ void layers() {
 
 void layer_errors() {
   promise("a layer with bad arguments is refused before anything is sent");
-  Group g(layer_case(NMC_EP_BF16, NMC_EP_DISPATCH_SAME, short_deadline_ms()));
+  Group g(layer_case(NMC_DTYPE_BF16, NMC_EP_DISPATCH_SAME, short_deadline_ms()));
   std::vector<Layer> parts;
   for (uint32_t r = 0; r < 2; ++r) parts.emplace_back(g, r);
   g.load(0);
@@ -200,7 +200,7 @@ void layer_errors() {
 
   promise("what a callback returns is passed on, and ends the group: peers do not wait for the deadline");
   g.destroy();
-  Group fails(layer_case(NMC_EP_BF16, NMC_EP_DISPATCH_SAME));
+  Group fails(layer_case(NMC_DTYPE_BF16, NMC_EP_DISPATCH_SAME));
   parts.clear();
   for (uint32_t r = 0; r < 2; ++r) parts.emplace_back(fails, r);
   fails.load(1);

@@ -793,8 +793,8 @@ void errors() {
 // ---- whole layers -----------------------------------------------------------------------------------------------------
 
 __device__ float element(uint32_t dtype, const void* rows, uint64_t at) {
-  if (dtype == NMC_EP_FP32) return static_cast<const float*>(rows)[at];
-  if (dtype == NMC_EP_FP16) return __half2float(static_cast<const __half*>(rows)[at]);
+  if (dtype == NMC_DTYPE_FP32) return static_cast<const float*>(rows)[at];
+  if (dtype == NMC_DTYPE_FP16) return __half2float(static_cast<const __half*>(rows)[at]);
   return __bfloat162float(static_cast<const __nv_bfloat16*>(rows)[at]);
 }
 
@@ -807,8 +807,8 @@ __global__ void plain_gemm(nmc_ep_gemm_t g, uint32_t dtype) {
     const uint64_t b = (static_cast<uint64_t>(g.group_expert[group]) * g.n + col) * g.k;
     float sum = 0;
     for (uint32_t k = 0; k < g.k; ++k) sum += element(dtype, g.a, row * g.k + k) * element(dtype, g.b, b + k);
-    if (dtype == NMC_EP_FP32) static_cast<float*>(g.c)[row * g.n + col] = sum;
-    else if (dtype == NMC_EP_FP16) static_cast<__half*>(g.c)[row * g.n + col] = __float2half_rn(sum);
+    if (dtype == NMC_DTYPE_FP32) static_cast<float*>(g.c)[row * g.n + col] = sum;
+    else if (dtype == NMC_DTYPE_FP16) static_cast<__half*>(g.c)[row * g.n + col] = __float2half_rn(sum);
     else static_cast<__nv_bfloat16*>(g.c)[row * g.n + col] = __float2bfloat16_rn(sum);
   }
 }
@@ -926,7 +926,7 @@ void forward(uint32_t dtype, int callback) {
     }
   }
   std::printf("dtype %u: a whole layer is off by %.2e\n", dtype, std::sqrt(difference / size));
-  check(std::sqrt(difference / size) < (dtype == NMC_EP_FP32 ? 1e-5 : 1e-2),
+  check(std::sqrt(difference / size) < (dtype == NMC_DTYPE_FP32 ? 1e-5 : 1e-2),
         callback != 0 ? "a whole layer with a callback is right" : "a whole layer with the built-in product is right");
   for (nmc_ep_t* e : g.eps) NMC_CHECK(nmc_ep_check(e));
   for (cudaStream_t& s : streams) CUDA_OK(cudaStreamDestroy(s));
@@ -966,9 +966,9 @@ int main(int argc, char** argv) {
     else if (mode == "seeds") seeds(number(4, 1), number(2, 20), number(3, 3));
     else if (mode == "prefill") prefill();
     else if (mode == "forward") {
-      forward(NMC_EP_BF16, 0);
-      for (const uint32_t dtype : {NMC_EP_BF16, NMC_EP_FP16, NMC_EP_FP32}) forward(dtype, 1);
-      forward(NMC_EP_BF16, 2);
+      forward(NMC_DTYPE_BF16, 0);
+      for (const uint32_t dtype : {NMC_DTYPE_BF16, NMC_DTYPE_FP16, NMC_DTYPE_FP32}) forward(dtype, 1);
+      forward(NMC_DTYPE_BF16, 2);
     } else return std::fprintf(stderr, "usage: ep_gpu same|seeds|prefill|procs|fused|errors|abort|forward|kill|kill_mps|order\n"), 2;
   }
   return failed_checks != 0;

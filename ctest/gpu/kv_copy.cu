@@ -19,17 +19,17 @@ static bool expect(nmc_status_t got, nmc_status_t want, const char* name) {
   return check(got == want, name);
 }
 
-static uint32_t bytes_of(const nmc_kv_group_t& g) { return g.dtype == NMC_KV_FP8 ? 1 : g.dtype == NMC_KV_FP32 ? 4 : 2; }
+static uint32_t bytes_of(const nmc_kv_group_t& g) { return g.dtype == NMC_DTYPE_FP8 ? 1 : g.dtype == NMC_DTYPE_FP32 ? 4 : 2; }
 
 static uint64_t block_bytes(const nmc_kv_group_t& g, uint32_t tokens) {
-  return uint64_t{g.layers} * (g.kind == NMC_KV_MLA ? 1 : 2) * g.kv_heads * tokens * g.head_dim * bytes_of(g);
+  return uint64_t{g.layers} * (g.kind == NMC_KV_KIND_MLA ? 1 : 2) * g.kv_heads * tokens * g.head_dim * bytes_of(g);
 }
 
 static nmc_kv_group_t group_of(uint32_t kind, uint32_t dtype, uint32_t layers, uint32_t heads, uint32_t dim, uint32_t order,
                                uint32_t sides) {
   nmc_kv_group_t group = NMC_KV_GROUP_INIT;
   group.kind = kind, group.dtype = dtype, group.layers = layers;
-  group.kv_heads = kind == NMC_KV_MLA ? 1 : heads, group.head_dim = dim;
+  group.kv_heads = kind == NMC_KV_KIND_MLA ? 1 : heads, group.head_dim = dim;
   group.order = order, group.sides = sides;
   return group;
 }
@@ -204,9 +204,9 @@ static void layouts(std::mt19937_64& random, bool all) {
   bool right = true;
   for (uint32_t order = 0; order < 4; ++order) {
     for (uint32_t sides = 0; sides < 3; ++sides) {
-      for (uint32_t kind : {NMC_KV_FULL, NMC_KV_MLA}) {
-        const nmc_kv_group_t even = group_of(kind, NMC_KV_BF16, 3, 2, 64, order, sides);
-        const nmc_kv_group_t odd = group_of(kind, NMC_KV_FP8, 2, 3, 3, order, sides);
+      for (uint32_t kind : {NMC_KV_KIND_ATTENTION, NMC_KV_KIND_MLA}) {
+        const nmc_kv_group_t even = group_of(kind, NMC_DTYPE_BF16, 3, 2, 64, order, sides);
+        const nmc_kv_group_t odd = group_of(kind, NMC_DTYPE_FP8, 2, 3, 3, order, sides);
         for (uint32_t tokens : {1u, 5u, 16u}) {
           if (!all && tokens != 5) continue;
           Twins one({even}, 13, tokens, random), two({odd}, 13, tokens, random), shifted({even}, 13, tokens, random, 4);
@@ -226,19 +226,19 @@ static void layouts(std::mt19937_64& random, bool all) {
 }
 
 static void many(std::mt19937_64& random) {
-  Twins twins({group_of(NMC_KV_FULL, NMC_KV_BF16, 4, 2, 64, NMC_KV_LAYER_MAJOR_NHD, NMC_KV_SIDES_PER_LAYER)}, 3000, 16, random);
+  Twins twins({group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 4, 2, 64, NMC_KV_LAYER_MAJOR_NHD, NMC_KV_SIDES_PER_LAYER)}, 3000, 16, random);
   bool right = true;
   for (size_t n : {1u, 487u, 488u, 489u, 976u, 2999u, 3000u}) {
     right &= round_of(twins, random, n, 0, twins.block(), false, 0, n == 489 ? 20'000'000 : 0);
   }
   right &= round_of(twins, random, 700, 0, twins.block(), true, 0, 20'000'000);
   check(right, "lists of many launches, and streams that are late");
-  Twins large({group_of(NMC_KV_FULL, NMC_KV_BF16, 32, 8, 128, NMC_KV_HEAD_MAJOR, NMC_KV_SIDES_SEPARATE)}, 100, 16, random);
+  Twins large({group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 32, 8, 128, NMC_KV_HEAD_MAJOR, NMC_KV_SIDES_SEPARATE)}, 100, 16, random);
   check(round_of(large, random, 60, NMC_KV_GROUPS_ALL, large.block(), false, 0, 0), "blocks of 2 MiB");
 }
 
 static void graph(std::mt19937_64& random) {
-  Twins twins({group_of(NMC_KV_FULL, NMC_KV_BF16, 4, 2, 64, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_PER_BLOCK)}, 1200, 16, random);
+  Twins twins({group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 4, 2, 64, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_PER_BLOCK)}, 1200, 16, random);
   const size_t n = 600;
   const uint64_t bytes = n * twins.block();
   Buffer buffer(bytes, false, 0);
@@ -272,7 +272,7 @@ static void graph(std::mt19937_64& random) {
 }
 
 static void refused(std::mt19937_64& random) {
-  const nmc_kv_group_t layout = group_of(NMC_KV_FULL, NMC_KV_BF16, 2, 2, 64, 0, 0);
+  const nmc_kv_group_t layout = group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 2, 2, 64, 0, 0);
   Twins twins({layout}, 8, 16, random);
   Buffer buffer(8 * twins.block(), false, 0);
   Bytes ordinary(8 * twins.block());
@@ -406,7 +406,7 @@ static void bench_layout(bool json, const char* layout_name, nmc_kv_group_t grou
 
 // To and from pinned host memory, beside cudaMemcpyAsync of as many bytes; and what a call costs the CPU.
 static void bench_pinned(bool json, std::mt19937_64& random) {
-  nmc_kv_group_t group = group_of(NMC_KV_FULL, NMC_KV_BF16, 32, 8, 128, NMC_KV_LAYER_MAJOR_NHD, NMC_KV_SIDES_PER_LAYER);
+  nmc_kv_group_t group = group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 32, 8, 128, NMC_KV_LAYER_MAJOR_NHD, NMC_KV_SIDES_PER_LAYER);
   constexpr uint32_t total = 512, n = 128;
   const uint64_t block = block_bytes(group, 16), bytes = block * n;
   unsigned char *arena = nullptr, *pinned = nullptr;
@@ -445,12 +445,12 @@ static void bench_pinned(bool json, std::mt19937_64& random) {
 }
 
 static void bench(bool json, std::mt19937_64& random) {
-  const auto full = [](uint32_t order, uint32_t sides) { return group_of(NMC_KV_FULL, NMC_KV_BF16, 32, 8, 128, order, sides); };
+  const auto full = [](uint32_t order, uint32_t sides) { return group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 32, 8, 128, order, sides); };
   bench_layout(json, "nhd", full(NMC_KV_LAYER_MAJOR_NHD, NMC_KV_SIDES_PER_LAYER), 16, random);
   bench_layout(json, "layer_major", full(NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE), 16, random);
   bench_layout(json, "block_major", full(NMC_KV_BLOCK_MAJOR, NMC_KV_SIDES_PER_LAYER), 16, random);
   bench_layout(json, "head_major", full(NMC_KV_HEAD_MAJOR, NMC_KV_SIDES_SEPARATE), 16, random);
-  bench_layout(json, "mla", group_of(NMC_KV_MLA, NMC_KV_BF16, 61, 1, 576, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE), 64, random);
+  bench_layout(json, "mla", group_of(NMC_KV_KIND_MLA, NMC_DTYPE_BF16, 61, 1, 576, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE), 64, random);
   bench_pinned(json, random);
 }
 

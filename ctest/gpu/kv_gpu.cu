@@ -60,7 +60,7 @@ struct Bench {
 
   Bench(uint32_t order, uint32_t sides, uint32_t blocks, uint32_t sequence_blocks, uint32_t scale = 1) {
     nmc_kv_group_t group = NMC_KV_GROUP_INIT;
-    group.dtype = NMC_KV_RAW;
+    group.dtype = NMC_DTYPE_RAW;
     group.element_bytes = 4;
     group.layers = kLayers;
     group.kv_heads = kHeads;

@@ -48,7 +48,7 @@ struct Cache {
   int32_t* table = nullptr;
   unsigned long long* wrong = nullptr;
 
-  Cache(uint32_t blocks, nmc_store_t* store, uint32_t when_full = NMC_KV_FULL_REJECT) : total(blocks) {
+  Cache(uint32_t blocks, nmc_store_t* store, uint32_t when_full = NMC_KV_WHEN_FULL_REJECT) : total(blocks) {
     CUDA_OK(cudaMalloc(&arena, BLOCK_BYTES * blocks));
     CUDA_OK(cudaMalloc(&table, sizeof(int32_t) * blocks));
     CUDA_OK(cudaMalloc(&wrong, sizeof(*wrong)));
@@ -140,7 +140,7 @@ static void test() {
 // Sequences are moved to make room while the kernel that computes them is late.
 static void moves() {
   nmc_store_t* store = create(embedded(NMC_HEAP_HOST, 256 * MIB, 256 * KIB));
-  Cache cache(24, store, NMC_KV_FULL_MOVE_SEQUENCE);
+  Cache cache(24, store, NMC_KV_WHEN_FULL_MOVE_SEQUENCE);
   const nmc_kv_after_t nothing = {NMC_KV_AFTER_NOTHING, 0, nullptr}, after = cache.after_stream();
   check(nmc_kv_move_after(cache.kv, &nothing) == NMC_ERR_INVALID_ARG, "moves of device memory come after a stream");
   for (uint64_t id = 1; id <= 3; ++id) {
@@ -186,8 +186,8 @@ struct Hybrid {
     nmc_kv_group_t groups[kGroups] = {NMC_KV_GROUP_INIT, NMC_KV_GROUP_INIT, NMC_KV_GROUP_INIT};
     for (nmc_kv_group_t& group : groups) group.layers = 3, group.kv_heads = 1, group.head_dim = 64, group.order = NMC_KV_BLOCK_MAJOR;
     groups[0].sides = NMC_KV_SIDES_PER_LAYER;
-    groups[1].kind = NMC_KV_MLA, groups[1].window = kWindow, groups[1].blocks = kTotal[1];
-    groups[2].kind = NMC_KV_RECURRENT, groups[2].state_bytes = 20000, groups[2].blocks = kTotal[2];
+    groups[1].kind = NMC_KV_KIND_MLA, groups[1].window = kWindow, groups[1].blocks = kTotal[1];
+    groups[2].kind = NMC_KV_KIND_RECURRENT, groups[2].state_bytes = 20000, groups[2].blocks = kTotal[2];
     nmc_kv_config_t config = NMC_KV_CONFIG_INIT;
     config.total_blocks = kTotal[0], config.groups = groups, config.n_groups = kGroups;
     for (uint32_t g = 0; g < kGroups; ++g) {

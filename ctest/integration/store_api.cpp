@@ -269,7 +269,7 @@ void eviction() {
   for (uint32_t policy : {NMC_EVICT_FIFO, NMC_EVICT_LRU, NMC_EVICT_S3FIFO}) {
     StoreSetup setup;
     setup.pages = 16;
-    setup.policy = policy;
+    setup.eviction = policy;
     Embedded store(setup);
     OK(put(store, "old", value_of(0, kPage)));
     for (int i = 0; i < 10; ++i) OK(put(store, "a" + std::to_string(i), value_of(1, kPage)));

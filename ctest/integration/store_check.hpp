@@ -53,7 +53,7 @@ struct StoreSetup {
   uint32_t max_objects = 0;
   uint64_t key_slab_bytes = 0;
   uint32_t pin_slots = 0;
-  uint32_t policy = NMC_EVICT_FIFO;
+  uint32_t eviction = NMC_EVICT_FIFO;
   uint32_t flags = 0;
   int32_t watchdog_ms = -1;
   uint32_t page_bytes = kPage;
@@ -67,7 +67,7 @@ inline nmc_store_config_t store_config(const StoreSetup& setup) {
   config.max_objects = setup.max_objects;
   config.key_slab_bytes = setup.key_slab_bytes;
   config.pin_slots = setup.pin_slots;
-  config.policy = setup.policy;
+  config.eviction = setup.eviction;
   config.flags = setup.flags;
   config.watchdog_ms = setup.watchdog_ms;
   return config;

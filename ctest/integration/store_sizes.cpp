@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
     setup.page_bytes = page;
     setup.pages = (24 << 20) / page;
     setup.flags = NMC_STORE_CHECKSUMS;
-    setup.policy = NMC_EVICT_LRU;
+    setup.eviction = NMC_EVICT_LRU;
     Embedded store(setup);
     std::vector<size_t> sizes = {kLeast, kLeast - 1, kLeast + 1, kMost, kMost - 1};
     for (size_t pages : {size_t{1}, size_t{3}}) {

@@ -30,7 +30,7 @@ void configs() {
                                    .page_bytes(4)
                                    .max_objects(5)
                                    .pin_slots(6)
-                                   .policy(nmc::Evict::s3fifo)
+                                   .eviction(nmc::Evict::s3fifo)
                                    .checksums()
                                    .huge_pages()
                                    .master_rank(7)
@@ -43,7 +43,7 @@ void configs() {
                                    .call_timeout(std::chrono::milliseconds(14))
                                    .c();
   CHECK(c.struct_size == sizeof c && c.abi_version == NMC_ABI_VERSION && c.heap_bytes == 1 && c.heap_offset == 2);
-  CHECK(c.key_slab_bytes == 3 && c.page_bytes == 4 && c.max_objects == 5 && c.pin_slots == 6 && c.policy == 2);
+  CHECK(c.key_slab_bytes == 3 && c.page_bytes == 4 && c.max_objects == 5 && c.pin_slots == 6 && c.eviction == 2);
   CHECK(c.flags == 3 && c.master_rank == 7 && c.low_permille == 8 && c.high_permille == 9 && c.watchdog_ms == 10000);
   CHECK(c.world_size == 11 && c.heap_kind == NMC_HEAP_CUDA && c.device == 12 && c.attach_timeout_ms == 13);
   CHECK(c.call_timeout_ms == 14 && nmc::StoreConfig().checksums().checksums(false).c().flags == 0);

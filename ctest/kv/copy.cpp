@@ -156,7 +156,7 @@ void same_bytes(Cache& cache, std::mt19937_64& random) {
 nmc_kv_group_t group_of(uint32_t kind, uint32_t dtype, uint32_t layers, uint32_t heads, uint32_t dim, uint32_t order, uint32_t sides) {
   nmc_kv_group_t group = NMC_KV_GROUP_INIT;
   group.kind = kind, group.dtype = dtype, group.layers = layers;
-  group.kv_heads = kind == NMC_KV_MLA ? 1 : heads, group.head_dim = dim;
+  group.kv_heads = kind == NMC_KV_KIND_MLA ? 1 : heads, group.head_dim = dim;
   group.order = order, group.sides = sides;
   return group;
 }
@@ -166,9 +166,9 @@ void all_layouts(std::mt19937_64& random) {
   std::vector<nmc_kv_group_t> others;
   for (uint32_t order = 0; order < 4; ++order) {
     for (uint32_t sides = 0; sides < 3; ++sides) {
-      for (uint32_t kind : {NMC_KV_FULL, NMC_KV_MLA}) {
-        const nmc_kv_group_t even = group_of(kind, NMC_KV_BF16, 3, 2, 16, order, sides);
-        const nmc_kv_group_t odd = group_of(kind, NMC_KV_FP8, 2, 3, 3, order, sides);
+      for (uint32_t kind : {NMC_KV_KIND_ATTENTION, NMC_KV_KIND_MLA}) {
+        const nmc_kv_group_t even = group_of(kind, NMC_DTYPE_BF16, 3, 2, 16, order, sides);
+        const nmc_kv_group_t odd = group_of(kind, NMC_DTYPE_FP8, 2, 3, 3, order, sides);
         for (uint32_t tokens : {1u, 4u, 5u}) {
           Cache one({even}, kBlocks, tokens), two({odd}, kBlocks, tokens);
           same_bytes(one, random);
@@ -176,7 +176,7 @@ void all_layouts(std::mt19937_64& random) {
         }
         others.push_back(even);
         others.push_back(odd);
-        Cache several({even, odd, others[random() % others.size()], group_of(kind, NMC_KV_FP32, 1, 1, 1, order, sides)}, kBlocks, 3);
+        Cache several({even, odd, others[random() % others.size()], group_of(kind, NMC_DTYPE_FP32, 1, 1, 1, order, sides)}, kBlocks, 3);
         same_bytes(several, random);
       }
     }
@@ -185,8 +185,8 @@ void all_layouts(std::mt19937_64& random) {
 
 void exchange(std::mt19937_64& random) {
   promise("caches with other orders exchange blocks through contiguous memory");
-  Cache from({group_of(NMC_KV_FULL, NMC_KV_BF16, 3, 2, 8, NMC_KV_HEAD_MAJOR, NMC_KV_SIDES_PER_BLOCK)}, kBlocks, 4);
-  Cache to({group_of(NMC_KV_FULL, NMC_KV_BF16, 3, 2, 8, NMC_KV_BLOCK_MAJOR, NMC_KV_SIDES_SEPARATE)}, kBlocks, 4);
+  Cache from({group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 3, 2, 8, NMC_KV_HEAD_MAJOR, NMC_KV_SIDES_PER_BLOCK)}, kBlocks, 4);
+  Cache to({group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 3, 2, 8, NMC_KV_BLOCK_MAJOR, NMC_KV_SIDES_SEPARATE)}, kBlocks, 4);
   from.fill(random);
   const std::vector<int32_t> here = some_blocks(random, kBlocks, 5), there = some_blocks(random, kBlocks, 5);
   std::vector<unsigned char> packed(5 * from.block_bytes(0)), again(packed.size());
@@ -198,7 +198,7 @@ void exchange(std::mt19937_64& random) {
 
 void fork_and_move() {
   promise("the copies of a fork, a cut and a move are made by nmc_kv_copy_blocks");
-  nmc_kv_group_t layout = group_of(NMC_KV_FULL, NMC_KV_BF16, 2, 2, 8, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE);
+  nmc_kv_group_t layout = group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 2, 2, 8, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE);
   Arena arena(layout, 32, 4);
   nmc_kv_config_t config = NMC_KV_CONFIG_INIT;
   config.total_blocks = 32, config.tokens_per_block = 4;
@@ -244,7 +244,7 @@ void fork_and_move() {
 
 void refused() {
   promise("what makes no sense is refused with a reason, and nothing is copied");
-  Cache cache({group_of(NMC_KV_FULL, NMC_KV_BF16, 2, 2, 8, 0, 0), group_of(NMC_KV_MLA, NMC_KV_FP8, 1, 1, 3, 0, 0)}, kBlocks, 4);
+  Cache cache({group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 2, 2, 8, 0, 0), group_of(NMC_KV_KIND_MLA, NMC_DTYPE_FP8, 1, 1, 3, 0, 0)}, kBlocks, 4);
   const size_t first = cache.block_bytes(0), bytes = cache.block_bytes(NMC_KV_GROUPS_ALL);
   std::vector<unsigned char> memory(kBlocks * bytes, 0x77);
   const auto untouched = memory;
@@ -315,7 +315,7 @@ void refused() {
     OK(nmc_kv_destroy(kv));
   }
   nmc_kv_t* kv = nullptr;
-  groups[0] = group_of(NMC_KV_FULL, NMC_KV_BF16, 1, 1, 512, NMC_KV_BLOCK_MAJOR, NMC_KV_SIDES_PER_LAYER);
+  groups[0] = group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 1, 1, 512, NMC_KV_BLOCK_MAJOR, NMC_KV_SIDES_PER_LAYER);
   config.groups = groups, config.n_groups = 1, config.flags = NMC_KV_VIRTUAL;
   REQUIRE(nmc_kv_page_tokens(&config, &config.tokens_per_block) == NMC_OK);
   REQUIRE(nmc_kv_create(&config, &kv) == NMC_OK);
@@ -327,7 +327,7 @@ void refused() {
 
 void wrapper() {
   promise("the C++ calls do the same");
-  Arena arena(group_of(NMC_KV_FULL, NMC_KV_BF16, 2, 2, 8, 0, 0), 4, 4);
+  Arena arena(group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 2, 2, 8, 0, 0), 4, 4);
   nmc::KvGroup group(2, 2, 8);
   nmc::KvCache cache = nmc::KvCache::create(nmc::KvConfig(4).tokens_per_block(4).group(group.memory(arena.base(), arena.bytes())));
   std::iota(arena.base(), arena.base() + arena.bytes(), static_cast<unsigned char>(0));
@@ -346,7 +346,7 @@ void own_blocks() {
   promise("a cache whose groups all have blocks of their own has no blocks of all, and no copies to make are none");
   std::vector<uint64_t> states = {1, 2, 3, 4};
   nmc_kv_group_t group = NMC_KV_GROUP_INIT;
-  group.kind = NMC_KV_RECURRENT, group.layers = 1, group.state_bytes = 8, group.blocks = 4;
+  group.kind = NMC_KV_KIND_RECURRENT, group.layers = 1, group.state_bytes = 8, group.blocks = 4;
   group.memory = states.data(), group.memory_bytes = states.size() * 8;
   nmc_kv_config_t config = NMC_KV_CONFIG_INIT;
   config.total_blocks = kBlocks, config.groups = &group, config.n_groups = 1;

@@ -90,10 +90,10 @@ void groups() {
   };
   const Bad bad[] = {{&nmc_kv_group_t::kind, 3, "kind 3"},          {&nmc_kv_group_t::kind, UINT32_MAX, "kind"},
                      {&nmc_kv_group_t::dtype, 6, "dtype 6"},        {&nmc_kv_group_t::element_bytes, 2, "element_bytes 2"},
-                     {&nmc_kv_group_t::dtype, NMC_KV_RAW, "bytes"}, {&nmc_kv_group_t::layers, 0, "layers"},
+                     {&nmc_kv_group_t::dtype, NMC_DTYPE_RAW, "bytes"}, {&nmc_kv_group_t::layers, 0, "layers"},
                      {&nmc_kv_group_t::kv_heads, 0, "kv_heads"},    {&nmc_kv_group_t::head_dim, 0, "head_dim"},
                      {&nmc_kv_group_t::order, 4, "order 4"},        {&nmc_kv_group_t::sides, 3, "sides 3"},
-                     {&nmc_kv_group_t::kind, NMC_KV_MLA, "MLA"}};
+                     {&nmc_kv_group_t::kind, NMC_KV_KIND_MLA, "MLA"}};
   std::vector<nmc_kv_group_t> two(2);
   nmc_kv_config_t c = plain_config(10);
   c.groups = two.data();
@@ -238,7 +238,7 @@ void ids() {
 
   promise("an evicted sequence is stale everywhere until it is closed");
   config = plain_config(4);
-  config.when_full = NMC_KV_FULL_EVICT_SEQUENCE;
+  config.when_full = NMC_KV_WHEN_FULL_EVICT_SEQUENCE;
   Cache full(config);
   Engine f = full.engine();
   OK(f.open(1, numbers(0, 12)));
@@ -327,7 +327,7 @@ void counts() {
   OK(e.close(1));
 
   nmc_kv_group_t latent = plain_group(1, 1, 8);
-  latent.kind = NMC_KV_MLA;
+  latent.kind = NMC_KV_KIND_MLA;
   Cache mla(plain_config(4), {latent});
   Engine m = mla.engine();
   OK(m.open(1, {1}));

@@ -27,16 +27,16 @@ using namespace kv;
 // The model over a cache.
 class Model {
  public:
-  Model(uint32_t blocks, uint32_t window_blocks, uint32_t slots, uint32_t every, uint32_t when_full = NMC_KV_FULL_REJECT) {
+  Model(uint32_t blocks, uint32_t window_blocks, uint32_t slots, uint32_t every, uint32_t when_full = NMC_KV_WHEN_FULL_REJECT) {
     const auto group = [](uint32_t kind) {
       nmc_kv_group_t g = NMC_KV_GROUP_INIT;
       g.kind = kind;
       g.layers = 1;
       return g;
     };
-    nmc_kv_group_t groups[3] = {group(NMC_KV_FULL), group(NMC_KV_MLA), group(NMC_KV_RECURRENT)};
+    nmc_kv_group_t groups[3] = {group(NMC_KV_KIND_ATTENTION), group(NMC_KV_KIND_MLA), group(NMC_KV_KIND_RECURRENT)};
     for (int g = 0; g < 2; ++g) {
-      groups[g].dtype = NMC_KV_RAW;
+      groups[g].dtype = NMC_DTYPE_RAW;
       groups[g].element_bytes = 8;
       groups[g].kv_heads = groups[g].head_dim = 1;
     }
@@ -308,7 +308,7 @@ void room() {
   OK(nmc_kv_audit(m.kv));
 
   promise("the oldest sequence goes, if that is the policy");
-  Model e(64, 100, 2, 0, NMC_KV_FULL_EVICT_SEQUENCE);
+  Model e(64, 100, 2, 0, NMC_KV_WHEN_FULL_EVICT_SEQUENCE);
   for (uint64_t id = 1; id <= 5; ++id) {
     e.open(id, numbers(static_cast<uint32_t>(id) * 100, 6));
   }
@@ -426,7 +426,7 @@ void stored() {
   promise("a cache that has the first group alone finds its blocks, without what belongs to the others");
   nmc_kv_group_t other = NMC_KV_GROUP_INIT;
   other.layers = other.kv_heads = other.head_dim = 1;
-  other.dtype = NMC_KV_RAW;
+  other.dtype = NMC_DTYPE_RAW;
   other.element_bytes = 8;
   std::vector<uint64_t> memory(64 * kSize * 2);
   other.memory = memory.data();
@@ -510,8 +510,8 @@ void refusals() {
   refused(NMC_ERR_INVALID_ARG, "blocks 2147483648 is not in");
   g.blocks = 4;
   g.state_bytes = 8;
-  refused(NMC_ERR_INVALID_ARG, "are for NMC_KV_RECURRENT");
-  g.kind = NMC_KV_RECURRENT;
+  refused(NMC_ERR_INVALID_ARG, "are for NMC_KV_KIND_RECURRENT");
+  g.kind = NMC_KV_KIND_RECURRENT;
   refused(NMC_ERR_INVALID_ARG, "a recurrent state has none");
   g.window = 0;
   g.state_bytes = 0;
@@ -539,7 +539,7 @@ void refusals() {
   FAILS(nmc_kv_table(m.kv, kState, NMC_KV_TABLE_BLOCKS, &id, 1, &row, slots, 4, 0, nullptr), NMC_ERR_INVALID_ARG,
         "nmc_kv_states");
   FAILS(nmc_kv_table(m.kv, 3, NMC_KV_TABLE_BLOCKS, &id, 1, &row, slots, 4, 0, nullptr), NMC_ERR_INVALID_ARG, "group 3");
-  FAILS(nmc_kv_states(m.kv, kFull, &id, 1, slots, slots + 1), NMC_ERR_INVALID_ARG, "NMC_KV_RECURRENT");
+  FAILS(nmc_kv_states(m.kv, kFull, &id, 1, slots, slots + 1), NMC_ERR_INVALID_ARG, "NMC_KV_KIND_RECURRENT");
   GIVES(nmc_kv_states(m.kv, kState, &id, 1, nullptr, slots), NMC_ERR_INVALID_ARG);
   FAILS(nmc_kv_keep_state(m.kv, 1), NMC_ERR_INVALID_ARG, "at the end of a block of 4");
   GIVES(nmc_kv_keep_state(m.kv, 2), NMC_ERR_NOT_FOUND);

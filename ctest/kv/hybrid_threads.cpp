@@ -33,7 +33,7 @@ std::atomic<uint32_t> wrong{0};
 struct Case {
   const char* what;
   uint32_t blocks, window_blocks, slots, every;
-  uint32_t when_full = NMC_KV_FULL_REJECT;
+  uint32_t when_full = NMC_KV_WHEN_FULL_REJECT;
   bool store = false;  // prefixes go to a store and come back
   bool bytes = true;   // sequences that others can evict have none that anyone could rely on
 };
@@ -50,8 +50,8 @@ struct Shared {
     for (uint32_t g = 0; g < 3; ++g) {
       groups[g].layers = 1;
       if (g != kState) {
-        groups[g].kind = NMC_KV_MLA;
-        groups[g].dtype = NMC_KV_RAW;
+        groups[g].kind = NMC_KV_KIND_MLA;
+        groups[g].dtype = NMC_DTYPE_RAW;
         groups[g].element_bytes = 8;
         groups[g].kv_heads = groups[g].head_dim = 1;
       }
@@ -61,7 +61,7 @@ struct Shared {
     }
     groups[kSliding].window = kWindow;
     groups[kSliding].blocks = how.window_blocks;
-    groups[kState].kind = NMC_KV_RECURRENT;
+    groups[kState].kind = NMC_KV_KIND_RECURRENT;
     groups[kState].state_bytes = 8;
     groups[kState].blocks = how.slots;
     groups[kState].state_every = how.every;
@@ -93,7 +93,7 @@ class Worker {
   // What the policies allow a call to say; others are failures.
   bool fine(nmc_status_t status) {
     if (status == NMC_OK || status == NMC_ERR_NO_SPACE) return true;
-    if (status == NMC_ERR_STALE && how_.when_full != NMC_KV_FULL_REJECT) return true;
+    if (status == NMC_ERR_STALE && how_.when_full != NMC_KV_WHEN_FULL_REJECT) return true;
     return good_ = GIVES(status, NMC_OK) != 0;
   }
 
@@ -153,7 +153,7 @@ class Worker {
     const nmc_status_t status = nmc_kv_onboard(kv_, id, 0, nullptr, &ticket, &found);
     // A block that was there when it was looked for may be gone.
     if (status != NMC_ERR_STALE && !fine(status)) return false;
-    if (status == NMC_ERR_STALE && how_.when_full != NMC_KV_FULL_REJECT) return true;
+    if (status == NMC_ERR_STALE && how_.when_full != NMC_KV_WHEN_FULL_REJECT) return true;
     if (status != NMC_OK || ticket == 0) return true;
     const uint32_t what = below(8);
     if (what == 0) OK(nmc_kv_close(kv_, id, NMC_KV_CLOSE_ABORT));
@@ -302,7 +302,7 @@ void run(const Case& how, uint32_t rounds, uint32_t seed) {
 
 void forked_and_fetched() {
   promise("a state that forks wait for is not overwritten by a fetch");
-  Shared shared({"", 64, 64, 8, 1, NMC_KV_FULL_REJECT, true});
+  Shared shared({"", 64, 64, 8, 1, NMC_KV_WHEN_FULL_REJECT, true});
   nmc_kv_t* kv = shared.kv;
   const Tokens tokens = numbers(5, 4 * kSize);
   uint64_t ticket = 0, found = 0;
@@ -329,7 +329,7 @@ void forked_and_fetched() {
 void attached_at_once() {
   promise("of threads that attach a store one does, and sequences are moved to it");
   for (int round = 0; round < 20; ++round) {
-    Shared shared({"", 10, 100, 40, 1, NMC_KV_FULL_MOVE_SEQUENCE, false, false});
+    Shared shared({"", 10, 100, 40, 1, NMC_KV_WHEN_FULL_MOVE_SEQUENCE, false, false});
     std::atomic<int> attached{0}, ready{0};
     std::vector<std::thread> all;
     for (int self = 0; self < 4; ++self) {
@@ -354,7 +354,7 @@ void attached_at_once() {
 void destroyed_under_way(uint32_t rounds) {
   promise("a cache can be destroyed while calls move sequences to the store");
   for (uint32_t round = 0; round < rounds; ++round) {
-    Shared shared({"", 24, 100, 40, 1, NMC_KV_FULL_MOVE_SEQUENCE, true, false});
+    Shared shared({"", 24, 100, 40, 1, NMC_KV_WHEN_FULL_MOVE_SEQUENCE, true, false});
     std::vector<std::thread> all;
     for (uint64_t self = 0; self < 4; ++self) {
       all.emplace_back([kv = shared.kv, self] {
@@ -393,10 +393,10 @@ int main(int argc, char** argv) {
   run(few, rounds, seed);
   run({"the same with few slots for states", 400, 300, 14, 2}, rounds, seed);
   run({"the same with few blocks for windows", 400, 40, 100, 0}, rounds, seed);
-  run({"the same with a store", 160, 100, 40, 1, NMC_KV_FULL_REJECT, true}, rounds / 4, seed);
-  run({"threads that take each other's sequences lose nothing", 120, 60, 20, 1, NMC_KV_FULL_EVICT_SEQUENCE, true, false},
+  run({"the same with a store", 160, 100, 40, 1, NMC_KV_WHEN_FULL_REJECT, true}, rounds / 4, seed);
+  run({"threads that take each other's sequences lose nothing", 120, 60, 20, 1, NMC_KV_WHEN_FULL_EVICT_SEQUENCE, true, false},
       rounds / 4, seed);
-  run({"threads that move each other's sequences lose nothing", 120, 60, 20, 1, NMC_KV_FULL_MOVE_SEQUENCE, true, false},
+  run({"threads that move each other's sequences lose nothing", 120, 60, 20, 1, NMC_KV_WHEN_FULL_MOVE_SEQUENCE, true, false},
       rounds / 4, seed);
   CHECK(wrong.load() == 0);
   destroyed_under_way(rounds / 100 + 1);

@@ -31,10 +31,10 @@ inline const char* axes(uint32_t order, uint32_t sides) {
 
 inline uint32_t bytes_of(const nmc_kv_group_t& g) {
   switch (g.dtype) {
-    case NMC_KV_FP32: return 4;
-    case NMC_KV_BF16:
-    case NMC_KV_FP16: return 2;
-    case NMC_KV_RAW: return g.element_bytes;
+    case NMC_DTYPE_FP32: return 4;
+    case NMC_DTYPE_BF16:
+    case NMC_DTYPE_FP16: return 2;
+    case NMC_DTYPE_RAW: return g.element_bytes;
     default: return 1;
   }
 }
@@ -52,7 +52,7 @@ class Arena {
   }
   const nmc_kv_group_t& c() const { return group_; }
   size_t bytes() const { return bytes_; }
-  uint32_t sides() const { return group_.kind == NMC_KV_FULL ? 2 : 1; }
+  uint32_t sides() const { return group_.kind == NMC_KV_KIND_ATTENTION ? 2 : 1; }
   uint32_t vector_bytes() const { return group_.head_dim * element_; }
   unsigned char* base() { return memory_.data() + kGuard; }
 

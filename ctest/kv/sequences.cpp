@@ -484,9 +484,9 @@ void contiguous() {
 // ---- no room --------------------------------------------------------------------------------------------------------------
 
 void shorten() {
-  promise("with NMC_KV_FULL_SHORTEN a sequence gets what there is, and that is its limit");
+  promise("with NMC_KV_WHEN_FULL_SHORTEN a sequence gets what there is, and that is its limit");
   nmc_kv_config_t config = plain_config(8);
-  config.when_full = NMC_KV_FULL_SHORTEN;
+  config.when_full = NMC_KV_WHEN_FULL_SHORTEN;
   Cache cache(config);
   Engine e = cache.engine();
   OK(e.open(1, numbers(0, 10)));
@@ -525,8 +525,8 @@ void order_of_eviction() {
     uint32_t first;  // which prompt loses blocks first: 0, 100 or 200
   };
   // Prompt 0 is the oldest and used again at the end; prompt 100 is used often; prompt 200 has the priority.
-  for (const Want want : {Want{NMC_KV_EVICT_LRU, 100}, Want{NMC_KV_EVICT_LFU, 200}, Want{NMC_KV_EVICT_FIFO, 0},
-                          Want{NMC_KV_EVICT_PRIORITY, 100}}) {
+  for (const Want want : {Want{NMC_EVICT_LRU, 100}, Want{NMC_EVICT_LFU, 200}, Want{NMC_EVICT_FIFO, 0},
+                          Want{NMC_EVICT_PRIORITY, 100}}) {
     nmc_kv_config_t config = plain_config(9);
     config.eviction = want.eviction;
     Cache cache(config);
@@ -564,7 +564,7 @@ void priorities_lapse() {
   };
   for (const Want want : {Want{0, true}, Want{3'600'000, true}, Want{1, false}}) {
     nmc_kv_config_t config = plain_config(6);
-    config.eviction = NMC_KV_EVICT_PRIORITY;
+    config.eviction = NMC_EVICT_PRIORITY;
     Cache cache(config);
     Engine e = cache.engine();
     uint64_t id = 1;
@@ -595,9 +595,9 @@ void priorities_lapse() {
 }
 
 void evict_sequences() {
-  promise("with NMC_KV_FULL_EVICT_SEQUENCE the one used longest ago goes, and can only be closed");
+  promise("with NMC_KV_WHEN_FULL_EVICT_SEQUENCE the one used longest ago goes, and can only be closed");
   nmc_kv_config_t config = plain_config(8);
-  config.when_full = NMC_KV_FULL_EVICT_SEQUENCE;
+  config.when_full = NMC_KV_WHEN_FULL_EVICT_SEQUENCE;
   Cache cache(config);
   Engine e = cache.engine();
   OK(e.open(1, numbers(0, 12)));
@@ -1154,7 +1154,7 @@ void walk(const Walk& how, uint32_t steps, uint32_t seed, bool deep) {
 
 void walks(uint32_t steps, uint32_t seed) {
   promise("in every layout all sequences read their own bytes, by tables, slots, views and addresses");
-  const uint32_t dtypes[] = {NMC_KV_FP32, NMC_KV_BF16, NMC_KV_FP16, NMC_KV_FP8, NMC_KV_INT8, NMC_KV_RAW};
+  const uint32_t dtypes[] = {NMC_DTYPE_FP32, NMC_DTYPE_BF16, NMC_DTYPE_FP16, NMC_DTYPE_FP8, NMC_DTYPE_INT8, NMC_DTYPE_RAW};
   uint32_t number = 0;
   for (uint32_t order = 0; order < 4; ++order) {
     for (uint32_t sides = 0; sides < 3; ++sides) {
@@ -1163,11 +1163,11 @@ void walks(uint32_t steps, uint32_t seed) {
       group.order = order;
       group.sides = sides;
       group.dtype = dtypes[number % 6];
-      group.element_bytes = group.dtype == NMC_KV_RAW ? 3 : 0;
+      group.element_bytes = group.dtype == NMC_DTYPE_RAW ? 3 : 0;
       how.groups = {group};
       if (number % 2 == 0) {
         nmc_kv_group_t latent = plain_group(2, 1, 12);
-        latent.kind = NMC_KV_MLA;
+        latent.kind = NMC_KV_KIND_MLA;
         latent.order = (order + 1) % 4;
         how.groups.push_back(latent);
       }

@@ -35,8 +35,8 @@ std::vector<uint64_t> words(const Tokens& tokens) {
 
 nmc_kv_group_t group_of(uint32_t layers) {
   nmc_kv_group_t group = NMC_KV_GROUP_INIT;
-  group.kind = NMC_KV_MLA;
-  group.dtype = NMC_KV_RAW;
+  group.kind = NMC_KV_KIND_MLA;
+  group.dtype = NMC_DTYPE_RAW;
   group.element_bytes = 8;
   group.layers = layers;
   group.kv_heads = group.head_dim = 1;
@@ -166,7 +166,7 @@ struct Mover {
     nmc_kv_config_t config = NMC_KV_CONFIG_INIT;
     config.total_blocks = blocks;
     config.tokens_per_block = kSize;
-    config.when_full = NMC_KV_FULL_MOVE_SEQUENCE;
+    config.when_full = NMC_KV_WHEN_FULL_MOVE_SEQUENCE;
     config.groups = &group;
     config.n_groups = 1;
     OK(nmc_kv_create(&config, &kv));

@@ -46,7 +46,7 @@ class Mailbox {
 };
 
 struct Case {
-  uint32_t blocks = 512, when_full = NMC_KV_FULL_REJECT, eviction = NMC_KV_EVICT_LRU, hash = NMC_KV_HASH_BLAKE3;
+  uint32_t blocks = 512, when_full = NMC_KV_WHEN_FULL_REJECT, eviction = NMC_EVICT_LRU, hash = NMC_KV_HASH_BLAKE3;
   bool bytes = true;  // sequences that can be evicted by others have no bytes that anyone could rely on
   Fault fault = Fault::kNone;
 };
@@ -71,8 +71,8 @@ class Worker {
   // What the policies allow a call to say.
   bool fine(nmc_status_t status) {
     if (status == NMC_OK || status == NMC_ERR_NO_SPACE) return true;
-    if (status == NMC_ERR_LIMIT && how_.when_full == NMC_KV_FULL_SHORTEN) return true;
-    if (status == NMC_ERR_STALE && how_.when_full == NMC_KV_FULL_EVICT_SEQUENCE) return true;
+    if (status == NMC_ERR_LIMIT && how_.when_full == NMC_KV_WHEN_FULL_SHORTEN) return true;
+    if (status == NMC_ERR_STALE && how_.when_full == NMC_KV_WHEN_FULL_EVICT_SEQUENCE) return true;
     return good_ = GIVES(status, NMC_OK) != 0;
   }
   void drop(uint64_t id, uint32_t flags) { good_ &= OK(e_.close(id, flags)) != 0; }
@@ -198,8 +198,8 @@ void run(const Case& how, uint32_t rounds, uint32_t seed) {
   config.hash = how.hash;
   config.max_sequences = 200;
   nmc_kv_group_t group = plain_group(1, 1, 1);
-  group.kind = NMC_KV_MLA;
-  group.dtype = NMC_KV_RAW;
+  group.kind = NMC_KV_KIND_MLA;
+  group.dtype = NMC_DTYPE_RAW;
   group.element_bytes = 8;
   Cache cache(config, {group});
   Mailbox mail;
@@ -309,17 +309,17 @@ int main(int argc, char** argv) {
   promise("16 threads read their own bytes whatever they share, and no block is lost");
   Case few, many, shorter, xxh3;
   many.blocks = 4096;  // with spare blocks in lanes
-  many.eviction = NMC_KV_EVICT_S3FIFO;
+  many.eviction = NMC_EVICT_S3FIFO;
   shorter.blocks = 200;
-  shorter.when_full = NMC_KV_FULL_SHORTEN;
+  shorter.when_full = NMC_KV_WHEN_FULL_SHORTEN;
   xxh3.hash = NMC_KV_HASH_XXH3;
-  xxh3.eviction = NMC_KV_EVICT_LFU;
+  xxh3.eviction = NMC_EVICT_LFU;
   xxh3.blocks = 300;
   for (const Case& how : {few, many, shorter, xxh3}) run(how, rounds, seed);
   promise("16 threads that take each other's sequences lose no block");
   Case evicting;
   evicting.blocks = 200;
-  evicting.when_full = NMC_KV_FULL_EVICT_SEQUENCE;
+  evicting.when_full = NMC_KV_WHEN_FULL_EVICT_SEQUENCE;
   evicting.bytes = false;
   run(evicting, rounds, seed);
   ids_that_move(rounds);

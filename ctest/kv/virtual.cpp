@@ -27,7 +27,7 @@ constexpr uint32_t kTokens = 32;  // of a block; 32 x 2 heads x 16 elements x 4 
 
 nmc_kv_group_t group_of(uint32_t order, uint32_t sides) {
   nmc_kv_group_t group = NMC_KV_GROUP_INIT;
-  group.dtype = NMC_KV_FP32;
+  group.dtype = NMC_DTYPE_FP32;
   group.layers = kLayers;
   group.kv_heads = kHeads;
   group.head_dim = order == NMC_KV_HEAD_MAJOR ? 32 : 16;

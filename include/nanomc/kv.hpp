@@ -24,11 +24,11 @@ enum class BlockStrategy : uint32_t;  // of blocks.hpp
 
 /// Type of an element.
 enum class KvDtype : uint32_t {
-  fp32 = NMC_KV_FP32,
-  bf16 = NMC_KV_BF16,
-  fp16 = NMC_KV_FP16,
-  fp8 = NMC_KV_FP8,
-  int8 = NMC_KV_INT8,
+  fp32 = NMC_DTYPE_FP32,
+  bf16 = NMC_DTYPE_BF16,
+  fp16 = NMC_DTYPE_FP16,
+  fp8 = NMC_DTYPE_FP8,
+  int8 = NMC_DTYPE_INT8,
 };
 
 /// Order of the axes, outermost first.
@@ -51,19 +51,19 @@ enum class KvSide : uint32_t { k = NMC_KV_K, v = NMC_KV_V };
 
 /// Which cached block goes first.
 enum class KvEviction : uint32_t {
-  lru = NMC_KV_EVICT_LRU,
-  lfu = NMC_KV_EVICT_LFU,
-  fifo = NMC_KV_EVICT_FIFO,
-  s3fifo = NMC_KV_EVICT_S3FIFO,
-  priority = NMC_KV_EVICT_PRIORITY,
+  lru = NMC_EVICT_LRU,
+  lfu = NMC_EVICT_LFU,
+  fifo = NMC_EVICT_FIFO,
+  s3fifo = NMC_EVICT_S3FIFO,
+  priority = NMC_EVICT_PRIORITY,
 };
 
 /// What happens when there is no room.
 enum class KvWhenFull : uint32_t {
-  reject = NMC_KV_FULL_REJECT,
-  shorten = NMC_KV_FULL_SHORTEN,
-  evict_sequence = NMC_KV_FULL_EVICT_SEQUENCE,
-  move_sequence = NMC_KV_FULL_MOVE_SEQUENCE,
+  reject = NMC_KV_WHEN_FULL_REJECT,
+  shorten = NMC_KV_WHEN_FULL_SHORTEN,
+  evict_sequence = NMC_KV_WHEN_FULL_EVICT_SEQUENCE,
+  move_sequence = NMC_KV_WHEN_FULL_MOVE_SEQUENCE,
 };
 
 /// What names blocks by their tokens.
@@ -85,13 +85,13 @@ class KvGroup {
   /// Latent vectors of `dim` elements: one head, no V.
   static KvGroup mla(uint32_t layers, uint32_t dim) {
     KvGroup group(layers, 1, dim);
-    group.c_.kind = NMC_KV_MLA;
+    group.c_.kind = NMC_KV_KIND_MLA;
     return group;
   }
-  /// A state of so many bytes in each layer, one for each sequence, in `slots` slots; see NMC_KV_RECURRENT.
+  /// A state of so many bytes in each layer, one for each sequence, in `slots` slots; see NMC_KV_KIND_RECURRENT.
   static KvGroup recurrent(uint32_t layers, uint64_t state_bytes, uint32_t slots) {
     KvGroup group(layers, 0, 0);
-    group.c_.kind = NMC_KV_RECURRENT;
+    group.c_.kind = NMC_KV_KIND_RECURRENT;
     group.c_.state_bytes = state_bytes;
     group.c_.blocks = slots;
     return group;
@@ -110,7 +110,7 @@ class KvGroup {
   /// Elements of so many bytes that the library knows nothing else about.
   KvGroup& raw(uint32_t element_bytes) {
     c_.element_bytes = element_bytes;
-    return c_.dtype = NMC_KV_RAW, *this;
+    return c_.dtype = NMC_DTYPE_RAW, *this;
   }
   KvGroup& order(KvOrder value) { return c_.order = static_cast<uint32_t>(value), *this; }
   KvGroup& sides(KvSides value) { return c_.sides = static_cast<uint32_t>(value), *this; }

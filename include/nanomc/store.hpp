@@ -105,7 +105,7 @@ class StoreConfig {
   StoreConfig& page_bytes(uint32_t value) { return c_.page_bytes = value, *this; }
   StoreConfig& max_objects(uint32_t value) { return c_.max_objects = value, *this; }
   StoreConfig& pin_slots(uint32_t value) { return c_.pin_slots = value, *this; }
-  StoreConfig& policy(Evict value) { return c_.policy = static_cast<uint32_t>(value), *this; }
+  StoreConfig& eviction(Evict value) { return c_.eviction = static_cast<uint32_t>(value), *this; }
   StoreConfig& checksums(bool wanted = true) { return flag(NMC_STORE_CHECKSUMS, wanted); }
   StoreConfig& huge_pages(bool wanted = true) { return flag(NMC_STORE_HUGE_PAGES, wanted); }
   StoreConfig& master_rank(int32_t value) { return c_.master_rank = value, *this; }

@@ -1,7 +1,7 @@
 //! A whole MoE layer: dispatch, pack, the experts' two matrix products with the activation between them, scatter, combine.
 //! The products are the engine's own, through a callback that enqueues them, or the library's.
 
-use super::{Core, Dispatch, Grouped, host};
+use super::{Core, Dispatch, Grouped, cpu};
 use crate::base::error::Result;
 use crate::cuda::GemmShape;
 use crate::layout::ep::{Dtype, Shape, Wire};
@@ -148,8 +148,8 @@ pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Resu
         row_index: at(parts.row_index),
     };
     let mut rows = match core.device {
-        None => host::Rows::new(shape.hidden, layer.inner)?,
-        Some(_) => host::Rows::default(),
+        None => cpu::Rows::new(shape.hidden, layer.inner)?,
+        Some(_) => cpu::Rows::default(),
     };
     core.dispatch(stream, &layer.dispatch)?;
     // The others wait for this rank from here on.
@@ -163,7 +163,7 @@ fn experts(
     layer: &Layer<'_>,
     parts: &Parts,
     grouped: &Grouped,
-    rows: &mut host::Rows,
+    rows: &mut cpu::Rows,
 ) -> Result<()> {
     let (shape, number) = (&core.shape, layer.dispatch.layer);
     let at = |offset: u64| layer.workspace + offset;
@@ -191,7 +191,7 @@ fn experts(
     };
     product(core, stream, layer, &first, rows)?;
     match &core.device {
-        None => host::silu_mul(&core.desc_for(number), first.c, second.a, grouped.masked_m, layer.inner, rows),
+        None => cpu::silu_mul(&core.desc_for(number), first.c, second.a, grouped.masked_m, layer.inner, rows),
         Some(device) => {
             let groups = shape.groups();
             device.kernels()?.ep_silu_mul(
@@ -221,12 +221,12 @@ fn check_built_in(core: &Core, layer: &Layer<'_>) -> Result<()> {
     Ok(())
 }
 
-fn product(core: &Core, stream: *mut c_void, layer: &Layer<'_>, gemm: &Gemm, rows: &mut host::Rows) -> Result<()> {
+fn product(core: &Core, stream: *mut c_void, layer: &Layer<'_>, gemm: &Gemm, rows: &mut cpu::Rows) -> Result<()> {
     if let Some(theirs) = layer.gemm {
         return theirs(gemm);
     }
     match &core.device {
-        None => host::gemm(&core.desc_for(layer.dispatch.layer), gemm, rows),
+        None => cpu::gemm(&core.desc_for(layer.dispatch.layer), gemm, rows),
         Some(device) => {
             let (groups, max_m) = (core.shape.groups(), core.shape.max_m);
             let shape = GemmShape { groups, max_m, n: gemm.n, k: gemm.k };

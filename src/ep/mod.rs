@@ -6,13 +6,13 @@
 //! same results. `ffi` calls this.
 
 pub mod config;
+mod cpu;
+pub mod dtype;
 pub mod forward;
 pub mod group;
-mod host;
-mod meet;
-pub mod number;
-mod sets;
+mod rendezvous;
 pub mod status;
+mod stream_turns;
 mod sys;
 mod turns;
 
@@ -74,8 +74,8 @@ pub struct Core {
     status: Status,
     grid: Grid,
     /// Of the CPU backend.
-    scratch: Mutex<host::Scratch>,
-    streams: Mutex<sets::Streams>,
+    scratch: Mutex<cpu::Scratch>,
+    streams: Mutex<stream_turns::Streams>,
     turns: turns::Turns,
     count_load: bool,
     early: bool,
@@ -182,7 +182,7 @@ impl Core {
         let mut blank = memory::zeroed(usize::try_from(shape.set().sent).unwrap_or(0))?;
         let mut cores = memory::try_collect(members.iter().map(|member| Self::prepare(member, config, &ranks, shape)))?;
         let own: Vec<&Membership> = members.iter().collect();
-        let mut fields: meet::Fields = shape.fields().to_vec();
+        let mut fields: rendezvous::Fields = shape.fields().to_vec();
         fields.push(("heap_offset", config.heap_offset));
         fields.push(("members", mask_of(&ranks)));
         fields.push(("first phase", config.first_phase.into()));
@@ -190,7 +190,7 @@ impl Core {
         for core in &cores {
             core.wait_for_leavers(&ranks, &deadline)?;
         }
-        meet::meet(&own, &ranks, &fields, &deadline, || {
+        rendezvous::meet(&own, &ranks, &fields, &deadline, || {
             for core in &mut cores {
                 core.find_heaps(config.heap_offset, &ranks, &deadline)?;
                 core.grid =
@@ -220,7 +220,7 @@ impl Core {
             HeapKind::Cuda => Some(Arc::clone(member.device().ok_or_else(no_device)?)),
         };
         let status = Status::new(shape.n_local(), device.as_ref())?;
-        let scratch = Mutex::new(if device.is_none() { host::Scratch::new(&shape)? } else { host::Scratch::default() });
+        let scratch = Mutex::new(if device.is_none() { cpu::Scratch::new(&shape)? } else { cpu::Scratch::default() });
         let deadline_ns = u64::try_from(config.deadline.as_nanos()).unwrap_or(u64::MAX);
         let mut desc = RankDesc::new(&shape, number, deadline_ns, config.trap);
         desc.status = status.address();
@@ -592,10 +592,10 @@ fn go(calls: &[Pending], ranks: &mut Vec<(RankDesc, EpCall)>) -> Result<()> {
 }
 
 fn run_on_host(calls: &[Pending]) -> Result<()> {
-    let each = |f: &dyn Fn(&Core, &RankDesc, &EpCall) -> host::Outcome| {
+    let each = |f: &dyn Fn(&Core, &RankDesc, &EpCall) -> cpu::Outcome| {
         for p in calls {
             let desc = p.core.desc_for(p.call.layer);
-            f(&p.core, &desc, &p.call.args).map_err(|host::Failed| p.core.failure())?;
+            f(&p.core, &desc, &p.call.args).map_err(|cpu::Failed| p.core.failure())?;
         }
         Ok(())
     };
@@ -604,19 +604,19 @@ fn run_on_host(calls: &[Pending]) -> Result<()> {
     match first.call.kernel {
         EpKernel::Dispatch => {
             if send {
-                each(&|core, d, c| host::send_dispatch(d, c, &core.scratch))?;
+                each(&|core, d, c| cpu::send_dispatch(d, c, &core.scratch))?;
             }
-            if recv { each(&|core, d, _| host::recv_dispatch(d, &|n| core.lost(n))) } else { Ok(()) }
+            if recv { each(&|core, d, _| cpu::recv_dispatch(d, &|n| core.lost(n))) } else { Ok(()) }
         }
         EpKernel::Combine => {
             if send {
-                each(&|_, d, c| host::send_combine(d, c))?;
+                each(&|_, d, c| cpu::send_combine(d, c))?;
             }
             let receive =
-                |core: &Core, d: &RankDesc, c: &EpCall| host::recv_combine(d, c, &|n| core.lost(n), &core.scratch);
+                |core: &Core, d: &RankDesc, c: &EpCall| cpu::recv_combine(d, c, &|n| core.lost(n), &core.scratch);
             if recv { each(&receive) } else { Ok(()) }
         }
-        EpKernel::Pack => each(&|core, d, c| host::pack(d, c, &core.scratch)),
-        EpKernel::Scatter => each(&|core, d, c| host::scatter(d, c, &core.scratch)),
+        EpKernel::Pack => each(&|core, d, c| cpu::pack(d, c, &core.scratch)),
+        EpKernel::Scatter => each(&|core, d, c| cpu::scatter(d, c, &core.scratch)),
     }
 }

@@ -155,7 +155,7 @@ impl Core {
         let regions = self.desc.region.iter().take(self.desc.world as usize);
         match &self.device {
             None => {
-                super::host::fail_with(&self.desc, error);
+                super::cpu::fail_with(&self.desc, error);
             }
             // If no kernel of this rank waits, nobody looks at the request. A device that cannot do this leaves the others to
             // their deadline; there is nobody to tell.

@@ -1,6 +1,7 @@
 //! Structs and constants of the expert-parallel API.
 
 use super::basic::NMC_ABI_VERSION;
+use super::common::{NMC_DTYPE_BF16, NMC_DTYPE_FP16, NMC_DTYPE_FP32};
 use super::config::Config as Versioned;
 use crate::base::deadline::MAX_TIMEOUT_MS;
 use crate::base::error::Result;
@@ -8,13 +9,6 @@ use crate::ep::config::{Config, DEFAULT_DEADLINE_MS};
 use crate::layout::ep::{Dtype, Wire};
 use std::ffi::c_void;
 use std::time::Duration;
-
-/// bfloat16.
-pub const NMC_EP_BF16: u32 = 0;
-/// IEEE half precision.
-pub const NMC_EP_FP16: u32 = 1;
-/// IEEE single precision.
-pub const NMC_EP_FP32: u32 = 2;
 
 /// Rows travel to the experts as they are.
 pub const NMC_EP_DISPATCH_SAME: u32 = 0;
@@ -63,7 +57,7 @@ pub struct nmc_ep_config_t {
     pub top_k: u32,
     /// Experts of all ranks together, a multiple of their number. Rank r has those from r * n_local on.
     pub experts: u32,
-    /// Type of rows: `NMC_EP_BF16`, `NMC_EP_FP16` or `NMC_EP_FP32`.
+    /// Type of rows: `NMC_DTYPE_BF16`, `NMC_DTYPE_FP16` or `NMC_DTYPE_FP32`.
     pub dtype: u32,
     /// How rows travel to the experts: one of `NMC_EP_DISPATCH_*`.
     pub dispatch: u32,
@@ -105,7 +99,7 @@ unsafe impl Versioned for nmc_ep_config_t {
             hidden: 0,
             top_k: 0,
             experts: 0,
-            dtype: NMC_EP_BF16,
+            dtype: NMC_DTYPE_BF16,
             dispatch: NMC_EP_DISPATCH_SAME,
             weights: NMC_EP_WEIGHTS_FP32,
             max_m: 0,
@@ -327,7 +321,12 @@ unsafe impl Versioned for nmc_ep_moe_t {
 pub(super) unsafe fn parse_ep(ptr: *const nmc_ep_config_t) -> Result<Config> {
     // SAFETY: forwarded from the caller.
     let c = unsafe { super::config::read(ptr) }?;
-    let dtype = Dtype::from_code(c.dtype).filter(|dtype| *dtype != Dtype::Fp8);
+    let dtype = match c.dtype {
+        NMC_DTYPE_BF16 => Some(Dtype::Bf16),
+        NMC_DTYPE_FP16 => Some(Dtype::Fp16),
+        NMC_DTYPE_FP32 => Some(Dtype::Fp32),
+        _ => None,
+    };
     let (Some(dtype), Some(wire)) = (dtype, Wire::from_code(c.dispatch)) else {
         crate::bail!(NMC_ERR_INVALID_ARG, "dtype {} or dispatch {} does not exist", c.dtype, c.dispatch);
     };

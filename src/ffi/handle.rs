@@ -7,7 +7,7 @@
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BAD_HANDLE, NMC_ERR_BUSY, NMC_ERR_FORKED, NMC_ERR_LIMIT};
-use crate::sync::{asym, fork, hazard, thread_slot};
+use crate::sync::{fork, hazard, membarrier, thread_slot};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::hash::{BuildHasher as _, RandomState};
@@ -184,7 +184,7 @@ pub(crate) trait HasC {
 pub(crate) fn create<T: Object + HasC>(object: T) -> Result<*mut T::C> {
     const { assert!(size_of::<T>() < 4096, "the box below is of those that are never refused") };
     prepare()?;
-    asym::init();
+    membarrier::init();
     let mut free = FREE.lock();
     if KEY.load(Ordering::Relaxed) == 0 {
         // The standard library's random keys come from the kernel, and cannot fail for want of a descriptor.

@@ -1,6 +1,7 @@
 //! A caller's `nmc_kv_config_t`, checked.
 
 use super::blocks::{NMC_BLOCKS_BEST, NMC_BLOCKS_BUDDY, NMC_BLOCKS_SIZE_CLASS};
+use super::common::*;
 use super::config;
 use super::kv::bytes;
 use super::kv_types::*;
@@ -18,9 +19,9 @@ use crate::kv::types::{Config, SideConfig, SideKind, WhenFull};
 
 /// What a group is in a cache, if it has blocks of its own.
 fn parse_side(group: &nmc_kv_group_t) -> Result<Option<SideConfig>> {
-    let recurrent = group.kind == NMC_KV_RECURRENT;
+    let recurrent = group.kind == NMC_KV_KIND_RECURRENT;
     if !recurrent && (group.state_bytes != 0 || group.state_every != 0) {
-        crate::bail!(NMC_ERR_INVALID_ARG, "state_bytes and state_every are for NMC_KV_RECURRENT");
+        crate::bail!(NMC_ERR_INVALID_ARG, "state_bytes and state_every are for NMC_KV_KIND_RECURRENT");
     }
     let kind = match (recurrent, group.window) {
         (true, 0) => SideKind::State { every: group.state_every },
@@ -45,22 +46,29 @@ fn parse_side(group: &nmc_kv_group_t) -> Result<Option<SideConfig>> {
 
 fn parse_group(group: &nmc_kv_group_t, tokens_per_block: u32, blocks: u32) -> Result<Geometry> {
     let kind = match group.kind {
-        NMC_KV_FULL => Kind::Full,
-        NMC_KV_MLA => Kind::Mla,
-        NMC_KV_RECURRENT => Kind::Recurrent { state_bytes: group.state_bytes },
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "kind {other} is none of NMC_KV_FULL, NMC_KV_MLA, NMC_KV_RECURRENT"),
+        NMC_KV_KIND_ATTENTION => Kind::Full,
+        NMC_KV_KIND_MLA => Kind::Mla,
+        NMC_KV_KIND_RECURRENT => Kind::Recurrent { state_bytes: group.state_bytes },
+        other => crate::bail!(
+            NMC_ERR_INVALID_ARG,
+            "kind {other} is none of NMC_KV_KIND_ATTENTION, NMC_KV_KIND_MLA, NMC_KV_KIND_RECURRENT"
+        ),
     };
     let dtype = match group.dtype {
-        NMC_KV_FP32 => Dtype::Fp32,
-        NMC_KV_BF16 => Dtype::Bf16,
-        NMC_KV_FP16 => Dtype::Fp16,
-        NMC_KV_FP8 => Dtype::Fp8,
-        NMC_KV_INT8 => Dtype::Int8,
-        NMC_KV_RAW => Dtype::Raw(group.element_bytes),
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "dtype {other} is none of NMC_KV_FP32, ..., NMC_KV_RAW"),
+        NMC_DTYPE_FP32 => Dtype::Fp32,
+        NMC_DTYPE_BF16 => Dtype::Bf16,
+        NMC_DTYPE_FP16 => Dtype::Fp16,
+        NMC_DTYPE_FP8 => Dtype::Fp8,
+        NMC_DTYPE_INT8 => Dtype::Int8,
+        NMC_DTYPE_RAW => Dtype::Raw(group.element_bytes),
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "dtype {other} is none of NMC_DTYPE_FP32, ..., NMC_DTYPE_RAW"),
     };
-    if group.dtype != NMC_KV_RAW && group.element_bytes != 0 {
-        crate::bail!(NMC_ERR_INVALID_ARG, "element_bytes {} is set, but dtype is not NMC_KV_RAW", group.element_bytes);
+    if group.dtype != NMC_DTYPE_RAW && group.element_bytes != 0 {
+        crate::bail!(
+            NMC_ERR_INVALID_ARG,
+            "element_bytes {} is set, but dtype is not NMC_DTYPE_RAW",
+            group.element_bytes
+        );
     }
     let order = match group.order {
         NMC_KV_LAYER_MAJOR => Order::LayerMajor,
@@ -217,19 +225,19 @@ pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
         other => crate::bail!(NMC_ERR_INVALID_ARG, "strategy {other} is none of NMC_BLOCKS_*"),
     };
     let eviction = match c.eviction {
-        NMC_KV_EVICT_LRU => Evict::Lru,
-        NMC_KV_EVICT_LFU => Evict::Lfu,
-        NMC_KV_EVICT_FIFO => Evict::Fifo,
-        NMC_KV_EVICT_S3FIFO => Evict::S3Fifo,
-        NMC_KV_EVICT_PRIORITY => Evict::Priority,
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "eviction {other} is none of NMC_KV_EVICT_*"),
+        NMC_EVICT_LRU => Evict::Lru,
+        NMC_EVICT_LFU => Evict::Lfu,
+        NMC_EVICT_FIFO => Evict::Fifo,
+        NMC_EVICT_S3FIFO => Evict::S3Fifo,
+        NMC_EVICT_PRIORITY => Evict::Priority,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "eviction {other} is none of NMC_EVICT_*"),
     };
     let when_full = match c.when_full {
-        NMC_KV_FULL_REJECT => WhenFull::Reject,
-        NMC_KV_FULL_SHORTEN => WhenFull::Shorten,
-        NMC_KV_FULL_EVICT_SEQUENCE => WhenFull::EvictSequence,
-        NMC_KV_FULL_MOVE_SEQUENCE => WhenFull::MoveSequence,
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "when_full {other} is none of NMC_KV_FULL_*"),
+        NMC_KV_WHEN_FULL_REJECT => WhenFull::Reject,
+        NMC_KV_WHEN_FULL_SHORTEN => WhenFull::Shorten,
+        NMC_KV_WHEN_FULL_EVICT_SEQUENCE => WhenFull::EvictSequence,
+        NMC_KV_WHEN_FULL_MOVE_SEQUENCE => WhenFull::MoveSequence,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "when_full {other} is none of NMC_KV_WHEN_FULL_*"),
     };
     let algo = match c.hash {
         NMC_KV_HASH_BLAKE3 => Algo::Blake3,

@@ -73,7 +73,7 @@ unsafe fn after_of(after: *const nmc_kv_after_t) -> Result<After> {
     })
 }
 
-/// Says which stream moves come after that make room (`NMC_KV_FULL_MOVE_SEQUENCE`): the one on which the program computes. They
+/// Says which stream moves come after that make room (`NMC_KV_WHEN_FULL_MOVE_SEQUENCE`): the one on which the program computes. They
 /// wait for what is on it when they begin. Needed if the cache lies in device memory; `after` is of kind
 /// `NMC_KV_AFTER_STREAM`, or `NMC_KV_AFTER_NOTHING` for host memory. The stream must stay until the cache is destroyed.
 ///

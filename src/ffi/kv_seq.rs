@@ -283,7 +283,7 @@ pub extern "C" fn nmc_kv_commit(kv: *mut nmc_kv_t, id: u64, n_tokens: u64) -> nm
     guard(|| with(kv, |kv| counted(n_tokens, |n| kv.cache.commit(id, n))))
 }
 
-/// Keeps the state that a sequence has now, in all groups of kind `NMC_KV_RECURRENT`, for later sequences that begin with the
+/// Keeps the state that a sequence has now, in all groups of kind `NMC_KV_KIND_RECURRENT`, for later sequences that begin with the
 /// same tokens: they can begin here. The sequence must be at the end of a block. All its tokens count as computed. Its next
 /// tokens are written to another slot (see `nmc_kv_states`).
 ///

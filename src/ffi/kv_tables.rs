@@ -217,7 +217,7 @@ pub unsafe extern "C" fn nmc_kv_slots(
     })
 }
 
-/// Stores the slots of the states of `n` sequences in a group of kind `NMC_KV_RECURRENT`, int32 `[n]` each, for the tokens that
+/// Stores the slots of the states of `n` sequences in a group of kind `NMC_KV_KIND_RECURRENT`, int32 `[n]` each, for the tokens that
 /// the last call gave room for: `reads` has the slot with the state before them, or -1 if they are the first and begin with no
 /// state; `writes` the slot for the state after them, or -1 if there are none. Where the two differ, the state that is read is
 /// kept for others: a kernel that can only update in place copies it first.

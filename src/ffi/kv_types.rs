@@ -1,30 +1,18 @@
 //! Types of `nmc_kv_*`.
 
 use super::basic::{NMC_ABI_VERSION, nmc_slice_t};
+use super::common::NMC_EVICT_LRU;
 use super::config::Config as Versioned;
 use super::world::nmc_world_t;
 use super::world_types::NMC_HEAP_HOST;
 use std::ffi::c_void;
 
-/// Element types of a group.
-pub const NMC_KV_FP32: u32 = 0;
-/// 16-bit brain float.
-pub const NMC_KV_BF16: u32 = 1;
-/// 16-bit float.
-pub const NMC_KV_FP16: u32 = 2;
-/// 8-bit float of either kind.
-pub const NMC_KV_FP8: u32 = 3;
-/// 8-bit integer.
-pub const NMC_KV_INT8: u32 = 4;
-/// Elements of `element_bytes` bytes that the library knows nothing else about.
-pub const NMC_KV_RAW: u32 = 5;
-
 /// Keys and values, of all tokens of a sequence.
-pub const NMC_KV_FULL: u32 = 0;
+pub const NMC_KV_KIND_ATTENTION: u32 = 0;
 /// One latent vector for each token (multi-head latent attention): one head, no V.
-pub const NMC_KV_MLA: u32 = 1;
+pub const NMC_KV_KIND_MLA: u32 = 1;
 /// One state for each sequence, of `state_bytes` bytes a layer, that every token changes: linear attention, Mamba.
-pub const NMC_KV_RECURRENT: u32 = 2;
+pub const NMC_KV_KIND_RECURRENT: u32 = 2;
 
 /// In place of a group: all groups that share the block numbers of the cache.
 pub const NMC_KV_GROUPS_ALL: u32 = u32::MAX;
@@ -50,29 +38,18 @@ pub const NMC_KV_K: u32 = 0;
 /// V.
 pub const NMC_KV_V: u32 = 1;
 
-/// Evict the cached block that was idle longest.
-pub const NMC_KV_EVICT_LRU: u32 = 0;
-/// Evict the cached block used least, in powers of two; among equals the one idle longest.
-pub const NMC_KV_EVICT_LFU: u32 = 1;
-/// Evict the cached block that was published first.
-pub const NMC_KV_EVICT_FIFO: u32 = 2;
-/// S3-FIFO: new blocks pass a small queue first, and stay if they are used there or return soon after they left it.
-pub const NMC_KV_EVICT_S3FIFO: u32 = 3;
-/// Evict the cached block of the lowest priority; a priority lapses after its time to live.
-pub const NMC_KV_EVICT_PRIORITY: u32 = 4;
-
 /// No room: `NMC_ERR_NO_SPACE`. Idle cached blocks are evicted before, here and in all other cases.
-pub const NMC_KV_FULL_REJECT: u32 = 0;
+pub const NMC_KV_WHEN_FULL_REJECT: u32 = 0;
 /// No room: a new sequence gets fewer tokens than it asked for, which is then its limit.
-pub const NMC_KV_FULL_SHORTEN: u32 = 1;
+pub const NMC_KV_WHEN_FULL_SHORTEN: u32 = 1;
 /// No room: the sequence that was used longest ago loses its blocks; calls for it are `NMC_ERR_STALE` until it is closed.
-pub const NMC_KV_FULL_EVICT_SEQUENCE: u32 = 2;
+pub const NMC_KV_WHEN_FULL_EVICT_SEQUENCE: u32 = 2;
 
 /// No room: the sequence that was used longest ago goes to the store (`nmc_kv_attach_store`; without one this is
-/// `NMC_KV_FULL_REJECT`) and loses its blocks here; calls for it are `NMC_ERR_STALE` until it is closed. Opened again with all
+/// `NMC_KV_WHEN_FULL_REJECT`) and loses its blocks here; calls for it are `NMC_ERR_STALE` until it is closed. Opened again with all
 /// its tokens, `nmc_kv_onboard` fetches what it had computed; with recurrent groups up to the last state that was kept. With
 /// it, calls that need room may block until the copy is done, and are not graph-safe.
-pub const NMC_KV_FULL_MOVE_SEQUENCE: u32 = 3;
+pub const NMC_KV_WHEN_FULL_MOVE_SEQUENCE: u32 = 3;
 
 /// Keyed BLAKE3. The default.
 pub const NMC_KV_HASH_BLAKE3: u32 = 0;
@@ -136,24 +113,24 @@ pub const NMC_KV_TABLE_BLOCKS: u32 = 0;
 pub const NMC_KV_TABLE_OFFSETS: u32 = 1;
 
 /// Layers with one layout. Start from `NMC_KV_GROUP_INIT`; `layers`, `kv_heads` and `head_dim` must be set, or `layers` and
-/// `state_bytes` for `NMC_KV_RECURRENT`.
+/// `state_bytes` for `NMC_KV_KIND_RECURRENT`.
 ///
-/// Groups share block numbers: one table serves all of them. A group with a `window`, or of kind `NMC_KV_RECURRENT`, does not
+/// Groups share block numbers: one table serves all of them. A group with a `window`, or of kind `NMC_KV_KIND_RECURRENT`, does not
 /// keep every token. It has `blocks` blocks with numbers of its own, which follow its sequences by themselves: blocks that leave
 /// the window are free, and a prefix is matched as far as all groups have what comes next. When they run short, blocks of
 /// earlier sequences that could be matched go, the one unused longest first; then it is as if the cache were full.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_kv_group_t {
-    /// `NMC_KV_FULL`, `NMC_KV_MLA` or `NMC_KV_RECURRENT`.
+    /// `NMC_KV_KIND_ATTENTION`, `NMC_KV_KIND_MLA` or `NMC_KV_KIND_RECURRENT`.
     pub kind: u32,
-    /// One of `NMC_KV_FP32`, `NMC_KV_BF16`, `NMC_KV_FP16`, `NMC_KV_FP8`, `NMC_KV_INT8`, `NMC_KV_RAW`.
+    /// One of `NMC_DTYPE_FP32`, `NMC_DTYPE_BF16`, `NMC_DTYPE_FP16`, `NMC_DTYPE_FP8`, `NMC_DTYPE_INT8`, `NMC_DTYPE_RAW`.
     pub dtype: u32,
-    /// Bytes of an element of `NMC_KV_RAW`; else 0.
+    /// Bytes of an element of `NMC_DTYPE_RAW`; else 0.
     pub element_bytes: u32,
     /// Layers.
     pub layers: u32,
-    /// Heads of K and of V; 1 for `NMC_KV_MLA`.
+    /// Heads of K and of V; 1 for `NMC_KV_KIND_MLA`.
     pub kv_heads: u32,
     /// Elements of a head's vector.
     pub head_dim: u32,
@@ -168,14 +145,14 @@ pub struct nmc_kv_group_t {
     pub memory: *mut c_void,
     /// Bytes at `memory`.
     pub memory_bytes: u64,
-    /// `NMC_KV_RECURRENT`: bytes of the state of one layer; else 0. A block is one state of all layers, called a slot.
+    /// `NMC_KV_KIND_RECURRENT`: bytes of the state of one layer; else 0. A block is one state of all layers, called a slot.
     pub state_bytes: u64,
     /// Sliding window of these layers in tokens; 0 for none.
     pub window: u32,
     /// Blocks of its own, with a window or a state; else 0. A sequence needs as many as the window and the tokens of its next
     /// call take, and one more; of states it needs one, and a second while the first is kept for others.
     pub blocks: u32,
-    /// `NMC_KV_RECURRENT`: the state at the end of every so many blocks is kept for later sequences, if a call ends
+    /// `NMC_KV_KIND_RECURRENT`: the state at the end of every so many blocks is kept for later sequences, if a call ends
     /// there. 0: only those for which `nmc_kv_keep_state` is called, and the last one of a sequence.
     pub state_every: u32,
     /// Zero.
@@ -211,9 +188,9 @@ pub struct nmc_kv_config_t {
     pub window: u32,
     /// How contiguous runs are found: `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`.
     pub strategy: u32,
-    /// Which cached block goes first: `NMC_KV_EVICT_LRU`, ...
+    /// Which cached block goes first: `NMC_EVICT_LRU`, ...
     pub eviction: u32,
-    /// What happens when there is no room: `NMC_KV_FULL_REJECT`, ...
+    /// What happens when there is no room: `NMC_KV_WHEN_FULL_REJECT`, ...
     pub when_full: u32,
     /// What names blocks by their tokens: `NMC_KV_HASH_BLAKE3`, ...
     pub hash: u32,
@@ -257,8 +234,8 @@ unsafe impl Versioned for nmc_kv_config_t {
             n_groups: 0,
             window: 0,
             strategy: 0,
-            eviction: NMC_KV_EVICT_LRU,
-            when_full: NMC_KV_FULL_REJECT,
+            eviction: NMC_EVICT_LRU,
+            when_full: NMC_KV_WHEN_FULL_REJECT,
             hash: NMC_KV_HASH_BLAKE3,
             flags: 0,
             event_capacity: 0,
@@ -291,7 +268,7 @@ pub struct nmc_kv_open_t {
     pub abi_version: u32,
     /// `NMC_KV_OPEN_*`, or 0.
     pub flags: u32,
-    /// 0 to 15: with `NMC_KV_EVICT_PRIORITY`, its blocks stay longer than those of a lower one.
+    /// 0 to 15: with `NMC_EVICT_PRIORITY`, its blocks stay longer than those of a lower one.
     pub priority: u32,
     /// How long the priority lasts; 0 for ever.
     pub ttl_ms: u32,
@@ -337,7 +314,7 @@ unsafe impl Versioned for nmc_kv_open_t {
 pub struct nmc_kv_opened_t {
     /// Leading tokens whose blocks the cache had: they need not be computed.
     pub hit_tokens: u32,
-    /// Tokens that it has: as many as asked for, or fewer with `NMC_KV_FULL_SHORTEN`.
+    /// Tokens that it has: as many as asked for, or fewer with `NMC_KV_WHEN_FULL_SHORTEN`.
     pub tokens: u32,
 }
 

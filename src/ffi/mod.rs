@@ -7,6 +7,7 @@
 pub mod abi;
 pub mod basic;
 pub mod blocks;
+pub mod common;
 pub mod config;
 pub mod ep;
 pub mod ep_types;

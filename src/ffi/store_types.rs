@@ -1,6 +1,7 @@
 //! Structs and constants of the store API.
 
 use super::basic::{NMC_ABI_VERSION, nmc_slice_t};
+use super::common::NMC_EVICT_FIFO;
 use super::config::Config as Versioned;
 use super::world_types::{NMC_HEAP_HOST, nmc_world_config_t};
 use crate::base::Deadline;
@@ -14,13 +15,6 @@ use crate::store::master::Keep;
 use crate::store::write::PutOptions;
 use std::ffi::c_void;
 
-/// Evict the oldest first.
-pub const NMC_EVICT_FIFO: u32 = 0;
-/// Evict what was not read for the longest time, as far as sampled stamps tell.
-pub const NMC_EVICT_LRU: u32 = 1;
-/// Evict what was not read soon after it came; keeps a hot set through scans (S3-FIFO).
-pub const NMC_EVICT_S3FIFO: u32 = 2;
-
 /// Keep a CRC32C of every page and check it on every read by the library. It is stored by `nmc_store_commit`: an object that
 /// its program published by itself gives such reads `NMC_NOT_READY` until then.
 pub const NMC_STORE_CHECKSUMS: u32 = 1;
@@ -32,7 +26,7 @@ pub const NMC_PUT_CONTIGUOUS: u32 = 1;
 /// Take the place of an object with the same key; readers see the old value until the new one is complete.
 pub const NMC_PUT_REPLACE: u32 = 2;
 
-/// Evicted as the policy says.
+/// Evicted as the config says.
 pub const NMC_RETAIN_NONE: u32 = 0;
 /// Evicted when nothing else is left, or when its time is over.
 pub const NMC_RETAIN_SOFT: u32 = 1;
@@ -72,7 +66,7 @@ pub struct nmc_store_config_t {
     /// Most pins that a client can hold at a time; 0 for 1,024.
     pub pin_slots: u32,
     /// One of `NMC_EVICT_*`.
-    pub policy: u32,
+    pub eviction: u32,
     /// 0, or `NMC_STORE_*` flags.
     pub flags: u32,
     /// Rank whose process runs the master; not used when the world's master runs elsewhere.
@@ -366,7 +360,7 @@ unsafe impl Versioned for nmc_store_config_t {
             page_bytes: 0,
             max_objects: 0,
             pin_slots: 0,
-            policy: NMC_EVICT_FIFO,
+            eviction: NMC_EVICT_FIFO,
             flags: 0,
             master_rank: 0,
             high_permille: -1,
@@ -426,8 +420,12 @@ pub(crate) unsafe fn parse_store(ptr: *const nmc_store_config_t) -> Result<(Conf
     if c.reserved.iter().any(|r| *r != 0) {
         crate::bail!(NMC_ERR_INVALID_ARG, "the reserved fields of the config are not zero; start from its _INIT macro");
     }
-    let Some(policy) = Policy::from_code(c.policy) else {
-        crate::bail!(NMC_ERR_INVALID_ARG, "policy {} is none of NMC_EVICT_*", c.policy);
+    let Some(policy) = Policy::from_code(c.eviction) else {
+        crate::bail!(
+            NMC_ERR_INVALID_ARG,
+            "eviction {} is none of NMC_EVICT_FIFO, NMC_EVICT_LRU, NMC_EVICT_S3FIFO",
+            c.eviction
+        );
     };
     let call_ms = if c.call_timeout_ms == -1 { 10_000 } else { c.call_timeout_ms };
     let Some(call_ms) = u32::try_from(call_ms).ok().filter(|ms| i64::from(*ms) <= MAX_TIMEOUT_MS) else {

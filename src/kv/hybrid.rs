@@ -246,7 +246,7 @@ impl Cache {
         let size = self.per_block();
         self.with(id, |seq, hands| {
             if !self.config.sides.iter().any(|side| matches!(side.kind, SideKind::State { .. })) {
-                crate::bail!(NMC_ERR_UNSUPPORTED, "the cache has no group of kind NMC_KV_RECURRENT");
+                crate::bail!(NMC_ERR_UNSUPPORTED, "the cache has no group of kind NMC_KV_KIND_RECURRENT");
             }
             if seq.tokens == 0 || !seq.tokens.is_multiple_of(size) {
                 let (id, tokens) = (seq.id, seq.tokens);
@@ -274,7 +274,7 @@ impl Cache {
     pub fn state_slots(&self, id: u64, side: u32) -> Result<(u32, u32)> {
         self.read(id, |seq| match seq.parts.get(side as usize) {
             Some(Part::State(slots)) => Ok((slots.state, slots.next)),
-            _ => crate::bail!(NMC_ERR_INVALID_ARG, "the group is not of kind NMC_KV_RECURRENT"),
+            _ => crate::bail!(NMC_ERR_INVALID_ARG, "the group is not of kind NMC_KV_KIND_RECURRENT"),
         })
     }
 

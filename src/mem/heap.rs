@@ -117,7 +117,7 @@ pub struct HeapDesc {
 }
 
 #[derive(Debug)]
-enum Backing {
+enum HeapMemory {
     Host(Slab),
     Vmm { _heap: VmmHeap, fd: OwnedFd },
     Ipc { _heap: IpcHeap },
@@ -131,7 +131,7 @@ pub struct Heap {
     base: u64,
     /// Dropped before the memory that it registers.
     registration: Option<HostRegistration>,
-    backing: Backing,
+    memory: HeapMemory,
 }
 
 fn need_device(device: Option<&Arc<Device>>) -> Result<&Arc<Device>> {
@@ -215,16 +215,16 @@ impl Heap {
             (Route::VmmFd, Some(fd)) => {
                 let heap = VmmHeap::import(need_device(device)?, fd.as_fd(), desc.allocation_bytes)?;
                 let base = heap.base() + desc.offset;
-                Ok(Self { desc: desc.clone(), base, backing: Backing::Vmm { _heap: heap, fd }, registration: None })
+                Ok(Self { desc: desc.clone(), base, memory: HeapMemory::Vmm { _heap: heap, fd }, registration: None })
             }
             (Route::Ipc | Route::Address, None) if same_process => {
-                Ok(Self { desc: desc.clone(), base: desc.address, backing: Backing::Lent, registration: None })
+                Ok(Self { desc: desc.clone(), base: desc.address, memory: HeapMemory::Lent, registration: None })
             }
             (Route::Ipc, None) => {
                 let export = IpcExport { handle: desc.ipc, offset: desc.offset, bytes: desc.bytes };
                 let heap = IpcHeap::open(need_device(device)?, &export)?;
                 let base = heap.base();
-                Ok(Self { desc: desc.clone(), base, backing: Backing::Ipc { _heap: heap }, registration: None })
+                Ok(Self { desc: desc.clone(), base, memory: HeapMemory::Ipc { _heap: heap }, registration: None })
             }
             (Route::Address, None) => crate::bail!(
                 NMC_ERR_UNSUPPORTED,
@@ -256,7 +256,7 @@ impl Heap {
         let mut desc = Self::describe(Route::HostFd, base, bytes)?;
         desc.allocation_bytes = slab.bytes() as u64;
         desc.device_address = registration.as_ref().map_or(0, HostRegistration::device_ptr);
-        Ok(Self { desc, base, registration, backing: Backing::Host(slab) })
+        Ok(Self { desc, base, registration, memory: HeapMemory::Host(slab) })
     }
 
     fn from_vmm(heap: VmmHeap, bytes: u64) -> Result<Self> {
@@ -270,12 +270,12 @@ impl Heap {
         desc.allocation_bytes = heap.export_bytes();
         desc.offset = heap.export_offset();
         desc.device_address = base;
-        Ok(Self { desc, base, registration: None, backing: Backing::Vmm { _heap: heap, fd } })
+        Ok(Self { desc, base, registration: None, memory: HeapMemory::Vmm { _heap: heap, fd } })
     }
 
     fn by_address(route: Route, address: u64, bytes: u64) -> Result<Self> {
         let desc = Self::describe(route, address, bytes)?;
-        Ok(Self { desc, base: address, registration: None, backing: Backing::Lent })
+        Ok(Self { desc, base: address, registration: None, memory: HeapMemory::Lent })
     }
 
     /// What another process needs to know.
@@ -287,10 +287,10 @@ impl Heap {
     /// The descriptor that travels with the description, if its route has one.
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.backing {
-            Backing::Host(slab) => Some(slab.as_fd()),
-            Backing::Vmm { fd, .. } => Some(fd.as_fd()),
-            Backing::Ipc { .. } | Backing::Lent => None,
+        match &self.memory {
+            HeapMemory::Host(slab) => Some(slab.as_fd()),
+            HeapMemory::Vmm { fd, .. } => Some(fd.as_fd()),
+            HeapMemory::Ipc { .. } | HeapMemory::Lent => None,
         }
     }
 
@@ -304,11 +304,11 @@ impl Heap {
     /// a device.
     #[must_use]
     pub fn device_base(&self) -> u64 {
-        match (&self.backing, &self.registration) {
+        match (&self.memory, &self.registration) {
             (_, Some(registration)) => registration.device_ptr(),
-            (Backing::Vmm { .. } | Backing::Ipc { .. }, None) => self.base,
-            (Backing::Lent, None) => self.desc.device_address,
-            (Backing::Host(_), None) => 0,
+            (HeapMemory::Vmm { .. } | HeapMemory::Ipc { .. }, None) => self.base,
+            (HeapMemory::Lent, None) => self.desc.device_address,
+            (HeapMemory::Host(_), None) => 0,
         }
     }
 
@@ -321,6 +321,6 @@ impl Heap {
     /// Whether the library got huge pages for it.
     #[must_use]
     pub fn huge(&self) -> bool {
-        matches!(&self.backing, Backing::Host(slab) if slab.huge())
+        matches!(&self.memory, HeapMemory::Host(slab) if slab.huge())
     }
 }

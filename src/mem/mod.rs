@@ -4,13 +4,13 @@
 
 pub mod heap;
 pub mod limits;
-pub mod placed;
+pub mod mapped_view;
+pub mod page_pool;
 pub mod ranges;
 pub mod slab;
-pub mod viewed;
 
 pub use heap::{Heap, HeapDesc, HeapKind, Import};
-pub use placed::{PagePool, PageRange};
+pub use mapped_view::MappedView;
+pub use page_pool::{PagePool, PageRange};
 pub use ranges::{HostPages, HostRange, Reuse};
 pub use slab::Slab;
-pub use viewed::Viewed;

@@ -3,9 +3,9 @@
 
 use super::config::{Config, check_same};
 use super::counters::Counters;
-use super::host::Host;
 use super::map::Map;
 use super::master::{ClientId, ClientInfo, Master, OpenRequest, Opened};
+use super::master_slot::MasterSlot;
 use super::remote::{self, Buffers, Remote};
 use super::server::Server;
 use super::slots::Slots;
@@ -210,7 +210,7 @@ impl Plans {
 
 /// The way to the master.
 enum Way {
-    Direct { host: Arc<Host>, _server: Option<Arc<Server>> },
+    Direct { host: Arc<MasterSlot>, _server: Option<Arc<Server>> },
     Remote(Remote),
 }
 
@@ -336,7 +336,8 @@ impl Client {
         let (slots, counters, watches) = (Slots::new(params.pin_slots)?, Counters::new()?, Watches::new()?);
         let plans = Arc::new(Plans::default());
         let (way, id, map) = if member.is_local() {
-            let host = Host::of_world_or(member.world_id(), || Ok(Arc::new(Host::new(Some(member.clone())))))?;
+            let host =
+                MasterSlot::of_world_or(member.world_id(), || Ok(Arc::new(MasterSlot::new(Some(member.clone())))))?;
             let (id, map) = host.attach_direct(member.world_id(), &info_of(&member), heaps_of(&member), params, 0)?;
             (Way::Direct { host, _server: None }, id, map)
         } else {
@@ -378,19 +379,19 @@ impl Client {
         let mut server: Option<Arc<Server>> = None;
         loop {
             if may_host && server.is_none() {
-                let made = || Arc::new(Host::new(Some(member.clone())));
-                let host = Host::of_world(member.world_id()).unwrap_or_else(made);
+                let made = || Arc::new(MasterSlot::new(Some(member.clone())));
+                let host = MasterSlot::of_world(member.world_id()).unwrap_or_else(made);
                 server = host.server();
                 if server.is_none() {
                     server = Server::start(&place, Arc::clone(&host), member.service_cpu())?.map(Arc::new);
                     if let Some(server) = &server {
                         host.set_server(server);
-                        Host::of_world_or(member.world_id(), || Ok(host))?;
+                        MasterSlot::of_world_or(member.world_id(), || Ok(host))?;
                     }
                 }
             }
             // Every client of this process keeps the server: whoever calls the master directly must have its lock.
-            let here = Host::of_world(member.world_id()).and_then(|host| {
+            let here = MasterSlot::of_world(member.world_id()).and_then(|host| {
                 let server = server.clone().or_else(|| host.server())?;
                 Some((host, server))
             });

@@ -8,7 +8,7 @@ use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_PROTOCOL};
 use crate::cuda::{Device, HostRegistration};
 use crate::layout::store::{Layout, Params, View};
 use crate::mem::slab::reopen;
-use crate::mem::{Slab, Viewed};
+use crate::mem::{MappedView, Slab};
 use once_cell::sync::OnceCell;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ struct Registered {
 pub struct Map {
     /// For the GPU; dropped before the memory that it registers.
     registered: OnceCell<Registered>,
-    slabs: Viewed,
+    slabs: MappedView,
     keys: KeyHash,
     seed: [u64; 2],
     store_id: u64,
@@ -34,13 +34,13 @@ impl Map {
         let layout = Layout::new(*params);
         let control = Slab::create(c"nanomc store control", layout.control_bytes as u64, false, deadline)?;
         let words = Slab::create(c"nanomc store words", layout.words_bytes as u64, false, deadline)?;
-        let slabs = Viewed::new(layout, control, words).ok_or_else(too_small)?;
+        let slabs = MappedView::new(layout, control, words).ok_or_else(too_small)?;
         let (store_id, seed) = (id::random_u64()?, [id::random_u64()?, id::random_u64()?]);
         slabs.view().header().fill(store_id, seed, params);
         Ok(Self::new(slabs, store_id, seed))
     }
 
-    fn new(slabs: Viewed, store_id: u64, seed: [u64; 2]) -> Self {
+    fn new(slabs: MappedView, store_id: u64, seed: [u64; 2]) -> Self {
         Self { registered: OnceCell::new(), slabs, keys: KeyHash::new(seed), seed, store_id }
     }
 
@@ -67,11 +67,11 @@ impl Map {
         Ok(map)
     }
 
-    fn mapped(params: &Params, control: OwnedFd, words: OwnedFd, master: bool) -> Result<Viewed> {
+    fn mapped(params: &Params, control: OwnedFd, words: OwnedFd, master: bool) -> Result<MappedView> {
         let layout = Layout::new(*params);
         let control = Slab::open(control, layout.control_bytes as u64, master)?;
         let words = Slab::open(words, layout.words_bytes as u64, true)?;
-        Viewed::new(layout, control, words).ok_or_else(too_small)
+        MappedView::new(layout, control, words).ok_or_else(too_small)
     }
 
     /// Master: stores again what clients compare when they come.

@@ -7,13 +7,13 @@ pub mod config;
 pub mod copy;
 mod counters;
 pub mod evict;
-mod external;
 mod hash;
-mod host;
 mod index;
 mod lists;
 mod map;
 pub mod master;
+mod master_slot;
+mod masters;
 pub mod read;
 mod remote;
 mod server;
@@ -30,7 +30,7 @@ pub mod write;
 
 pub use client::Client;
 pub use config::{Config, Policy};
-pub use external::Masters;
+pub use masters::Masters;
 pub use stats::{RankStats, Stats, percentile};
 
 use crate::base::error::Result;

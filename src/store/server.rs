@@ -2,9 +2,9 @@
 //! clients that are gone, and does the upkeep when nobody calls. It never waits for a client.
 
 use super::config::check_sane;
-use super::host::Host;
 use super::map::Map;
 use super::master::{ClientId, ClientInfo};
+use super::master_slot::MasterSlot;
 use super::sys::{self as quick, Heard};
 use super::wire::{Hello, Item, MAX_PACKET, Request, encode_reply};
 use crate::base::error::{Error, Result};
@@ -40,14 +40,14 @@ pub struct Server {
 
 impl Server {
     /// Serves the store of `host` at `place`; `None` if somebody else does.
-    pub fn start(place: &Place, host: Arc<Host>, cpu: Option<u32>) -> Result<Option<Self>> {
+    pub fn start(place: &Place, host: Arc<MasterSlot>, cpu: Option<u32>) -> Result<Option<Self>> {
         match place.try_lock()? {
             Some(lock) => Self::run(lock, host, cpu).map(Some),
             None => Ok(None),
         }
     }
 
-    fn run(lock: Lock, host: Arc<Host>, cpu: Option<u32>) -> Result<Self> {
+    fn run(lock: Lock, host: Arc<MasterSlot>, cpu: Option<u32>) -> Result<Self> {
         let listener = lock.listen()?;
         let stop = Arc::new(Event::new()?);
         let stopped = Arc::clone(&stop);
@@ -97,7 +97,7 @@ impl Buffers {
 
 struct Serving<'a> {
     listener: &'a ParentOnly,
-    host: &'a Host,
+    host: &'a MasterSlot,
     connections: BTreeMap<u64, Connection>,
     next_id: u64,
     /// How the end of each client is noticed, for as long as it has a place: also of one that left in order, but whose
@@ -114,7 +114,7 @@ struct Serving<'a> {
 }
 
 impl<'a> Serving<'a> {
-    fn new(listener: &'a ParentOnly, host: &'a Host, buffers: Buffers) -> Self {
+    fn new(listener: &'a ParentOnly, host: &'a MasterSlot, buffers: Buffers) -> Self {
         let Buffers { packet, reply, ids } = buffers;
         Self {
             listener,
@@ -383,7 +383,7 @@ impl<'a> Serving<'a> {
 }
 
 /// Refuses a client that says to be a holder of its rank whom the world does not know, or knows to be gone.
-pub(super) fn check_generation(host: &Host, hello: &Hello) -> Result<()> {
+pub(super) fn check_generation(host: &MasterSlot, hello: &Hello) -> Result<()> {
     let Hello { rank, rank_generation, world_id, .. } = *hello;
     let known = match (&host.member, &host.board) {
         (Some(member), _) if member.world_id() == world_id => Some(member.generation_of(rank)),

@@ -6,8 +6,8 @@
 use super::config::Config;
 use super::copy::{Pieces, Slice};
 use super::evict::{LIMBO, QUARANTINE};
-use super::host::Host;
 use super::master::{ClientInfo, Keep, Master, OpenRequest, Opened};
+use super::master_slot::MasterSlot;
 use super::read::Look;
 use super::server::check_generation;
 use super::wire::Hello;
@@ -429,7 +429,7 @@ fn a_full_index_is_built_anew() {
 #[test]
 fn a_master_goes_on_after_a_bug_in_a_call() {
     let params: Params = config(false).params(2, PAGES * PAGE as u64).unwrap();
-    let host = Host::new(None);
+    let host = MasterSlot::new(None);
     let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1 };
     let (client, map) = host.attach(1, &info, [(1, 1), (1, 2)], &params, 0).unwrap();
     let request =
@@ -452,7 +452,7 @@ fn a_client_that_makes_up_its_generation_is_not_believed() {
     let world = crate::world::World::local(&world()).unwrap().swap_remove(0);
     let member = world.membership("test").unwrap();
     let known = member.generation();
-    let host = Host::new(Some(member.clone()));
+    let host = MasterSlot::new(Some(member.clone()));
     let hello = |world_id: u64, rank_generation: u64| Hello {
         world_id,
         store_id: 0,

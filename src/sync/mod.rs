@@ -3,7 +3,6 @@
 //! the locks of the KV cache, and the table of its ids, are shuttle's.
 #![allow(unsafe_code, reason = "madvise, membarrier and futex are system calls")]
 
-pub mod asym;
 pub mod barrier;
 #[cfg(not(loom))]
 pub mod fork;
@@ -18,6 +17,7 @@ pub mod index;
 mod index_model;
 #[cfg(not(loom))]
 pub mod lock;
+pub mod membarrier;
 pub mod object;
 #[cfg(all(loom, test))]
 mod object_model;

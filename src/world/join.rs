@@ -5,7 +5,7 @@ use super::config::{Config, Hosting};
 use super::dir::Place;
 use super::master::{Master, slots_of};
 use super::rank_locks::RankLocks;
-use super::realm::Slot;
+use super::roster::Slot;
 use super::sys::{self, Link, Packet, Sent};
 use super::wire::{Hello, Holder, Message, Offer, Welcome};
 use crate::base::error::{Error, Result};
@@ -246,10 +246,10 @@ impl Attempt<'_> {
     fn roster(&mut self, socket: &Link, world_id: u64, own: (u32, u64)) -> Try<Peers> {
         loop {
             match self.next(socket)? {
-                (Message::Roster(roster), fds) => {
-                    let complete = roster.peers.iter().any(|p| (p.rank, p.generation) == own);
-                    if complete && roster.world_id == world_id {
-                        return Ok(slots_of(roster.peers, fds.into_iter())?);
+                (Message::PeerList(list), fds) => {
+                    let complete = list.peers.iter().any(|p| (p.rank, p.generation) == own);
+                    if complete && list.world_id == world_id {
+                        return Ok(slots_of(list.peers, fds.into_iter())?);
                     }
                 }
                 (other, _) => return Err(unexpected(&other).into()),

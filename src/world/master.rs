@@ -5,10 +5,10 @@
 use super::config::Config;
 use super::dir::Lock;
 use super::rank_locks::RankLocks;
-use super::realm::{Realm, Slot};
+use super::roster::{Roster, Slot};
 use super::sys::{self, BlockSignals, Event, Link, Packet, ParentOnly, Sent};
 use super::watch::Watch;
-use super::wire::{Hello, Message, Offer, Params, Peer, Reattach, Reject, Roster, Waiting, Welcome};
+use super::wire::{Hello, Message, Offer, Params, Peer, PeerList, Reattach, Reject, Waiting, Welcome};
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
@@ -189,7 +189,7 @@ struct Server {
     params: Params,
     connections: BTreeMap<u64, Connection>,
     next_id: u64,
-    realm: Option<Realm>,
+    roster: Option<Roster>,
     buffer: Vec<u8>,
     missing: Vec<u32>,
     /// Ranks of a former world for which newcomers wait.
@@ -207,7 +207,7 @@ impl Server {
             params,
             connections: BTreeMap::new(),
             next_id: 1,
-            realm: None,
+            roster: None,
             buffer,
             missing: Vec::new(),
             living: Vec::new(),
@@ -218,14 +218,14 @@ impl Server {
     }
 
     fn show(&mut self) {
-        let Some(realm) = &mut self.realm else { return };
+        let Some(roster) = &mut self.roster else { return };
         let notes = (0..self.params.world_size).map(|rank| RankNote {
-            generation: realm.newest(rank),
-            free: realm.state(rank).free(),
-            heap: realm.heap_of(rank),
+            generation: roster.newest(rank),
+            free: roster.state(rank).free(),
+            heap: roster.heap_of(rank),
         });
         let notes = notes.collect();
-        *self.board.0.lock() = (realm.id(), notes);
+        *self.board.0.lock() = (roster.id(), notes);
     }
 
     fn serve(&mut self, stop: &Event) {
@@ -250,9 +250,9 @@ impl Server {
             }
             self.drop_dead();
             self.show();
-            if self.realm.as_mut().is_some_and(Realm::is_over) {
+            if self.roster.as_mut().is_some_and(Roster::is_over) {
                 log::emit(log::INFO, || "master: all ranks are gone, the next join forms a new world".into());
-                self.realm = None;
+                self.roster = None;
             }
             self.admit();
             self.pay();
@@ -268,11 +268,11 @@ impl Server {
     }
 
     fn is_current(&self, seat: Seat) -> bool {
-        self.realm.as_ref().is_some_and(|r| r.id() == seat.world_id && r.is_holder(seat.rank, seat.generation))
+        self.roster.as_ref().is_some_and(|r| r.id() == seat.world_id && r.is_holder(seat.rank, seat.generation))
     }
 
     fn is_joining(&self, seat: Seat) -> bool {
-        self.is_current(seat) && self.realm.as_ref().is_some_and(|r| r.is_joining(seat.rank))
+        self.is_current(seat) && self.roster.as_ref().is_some_and(|r| r.is_joining(seat.rank))
     }
 
     fn accept(&mut self) {
@@ -321,7 +321,7 @@ impl Server {
             Role::Silent if c.since.elapsed() > SILENCE => Some("it said nothing"),
             Role::Waiting { pidfd, .. } if sys::ready(pidfd.as_fd()) => Some("it died"),
             Role::Rank(seat)
-                if self.is_joining(*seat) && self.realm.as_ref().is_some_and(|r| r.joiner_died(seat.rank)) =>
+                if self.is_joining(*seat) && self.roster.as_ref().is_some_and(|r| r.joiner_died(seat.rank)) =>
             {
                 Some("it died")
             }
@@ -381,7 +381,7 @@ impl Server {
                 crate::bail!(NMC_ERR_INVALID_ARG, "{name} {value} is not below the world size {size}");
             }
         }
-        if self.realm.is_some() {
+        if self.roster.is_some() {
             return Ok(());
         }
         let mut others = 0;
@@ -418,18 +418,18 @@ impl Server {
         }
         let seats: Vec<Seat> = self.seats().map(|(_, seat)| seat).filter(|seat| self.is_current(*seat)).collect();
         let all_came = waiting.len() >= self.params.world_size as usize;
-        if self.realm.is_none() && all_came && self.someone_lives(&waiting) {
+        if self.roster.is_none() && all_came && self.someone_lives(&waiting) {
             return;
         }
-        match &mut self.realm {
-            Some(realm) => {
-                if realm.is_settling(|rank| seats.iter().any(|seat| seat.rank == rank)) {
+        match &mut self.roster {
+            Some(roster) => {
+                if roster.is_settling(|rank| seats.iter().any(|seat| seat.rank == rank)) {
                     return;
                 }
             }
             None if !all_came => return self.tell_missing(&waiting),
-            None => match Realm::create(&self.params, &self.locks) {
-                Ok(realm) => self.realm = Some(realm),
+            None => match Roster::create(&self.params, &self.locks) {
+                Ok(roster) => self.roster = Some(roster),
                 Err(error) => {
                     for id in waiting {
                         self.reject(id, error.clone());
@@ -474,11 +474,11 @@ impl Server {
     }
 
     fn admit_one(&mut self, id: u64) -> Result<()> {
-        let (Some(realm), Some(connection)) = (self.realm.as_mut(), self.connections.get_mut(&id)) else {
+        let (Some(roster), Some(connection)) = (self.roster.as_mut(), self.connections.get_mut(&id)) else {
             return Ok(());
         };
         let Role::Waiting { hello, .. } = &connection.role else { return Ok(()) };
-        let Some(rank) = realm.choose_rank(hello)? else {
+        let Some(rank) = roster.choose_rank(hello)? else {
             if !std::mem::replace(&mut connection.told_to_wait, true) {
                 let dying = u32::try_from(hello.rank).into_iter().collect();
                 let waiting = Message::Waiting(Waiting { missing: vec![], dying, living: vec![] });
@@ -490,8 +490,8 @@ impl Server {
             return Ok(());
         };
         let watch = Watch::new(pidfd, life, hello.holder.drain());
-        let generation = realm.seat(rank, hello.holder, watch);
-        connection.role = Role::Rank(Seat { world_id: realm.id(), rank, generation });
+        let generation = roster.seat(rank, hello.holder, watch);
+        connection.role = Role::Rank(Seat { world_id: roster.id(), rank, generation });
         connection.owed = Owed { welcome: true, ..Owed::default() };
         Ok(())
     }
@@ -500,12 +500,12 @@ impl Server {
         if !self.is_joining(seat) {
             crate::bail!(NMC_ERR_EXISTS, "rank {} was given to another process meanwhile", seat.rank);
         }
-        let Some(realm) = self.realm.as_mut() else { return Ok(()) };
+        let Some(roster) = self.roster.as_mut() else { return Ok(()) };
         if fds.len() != usize::from(offer.heap.route.has_fd()) || offer.heap.bytes != self.params.heap_bytes {
             crate::bail!(NMC_ERR_PROTOCOL, "rank {} offers a heap that is not what it announced", seat.rank);
         }
-        let was_formed = realm.formed();
-        let now_formed = realm.set_heap(seat.rank, offer.heap, fds.pop());
+        let was_formed = roster.formed();
+        let now_formed = roster.set_heap(seat.rank, offer.heap, fds.pop());
         let everyone: Vec<u32> = (0..self.params.world_size).collect();
         match (was_formed, now_formed) {
             (false, true) => self.owe(|_| true, &everyone),
@@ -537,7 +537,7 @@ impl Server {
 
     /// Sends what is owed, as far as there is room.
     fn pay(&mut self) {
-        let Some(realm) = &self.realm else { return };
+        let Some(roster) = &self.roster else { return };
         let mut closed = Vec::new();
         // If the master died in between, a rank that nobody else knows could not be watched by anybody.
         // Without memory all of them wait for the next look.
@@ -549,22 +549,22 @@ impl Server {
             if connection.owed.completes && still_owed.contains(&seat.rank) {
                 continue;
             }
-            if realm.id() != seat.world_id || !realm.is_holder(seat.rank, seat.generation) {
+            if roster.id() != seat.world_id || !roster.is_holder(seat.rank, seat.generation) {
                 connection.owed = Owed::default();
                 continue;
             }
             let sent = if connection.owed.welcome {
-                let mut fds = vec![realm.control_ro(), realm.words_fd()];
-                let inherited = realm.inheritance(seat.rank);
+                let mut fds = vec![roster.control_ro(), roster.words_fd()];
+                let inherited = roster.inheritance(seat.rank);
                 fds.extend(inherited.map(|(_, fd)| fd));
                 let adopt = inherited.map(|(desc, _)| desc.clone()).into_iter().collect();
                 let Seat { world_id, rank, generation } = seat;
                 let welcome = Message::Welcome(Welcome { world_id, rank, generation, adopt });
                 tell(&connection.socket, &welcome, &fds)
             } else if let Some(about) = &connection.owed.roster {
-                realm.roster(|rank| about.contains(&rank)).and_then(|(peers, fds)| {
-                    let roster = Message::Roster(Roster { world_id: seat.world_id, peers });
-                    tell(&connection.socket, &roster, &fds)
+                roster.roster(|rank| about.contains(&rank)).and_then(|(peers, fds)| {
+                    let message = Message::PeerList(PeerList { world_id: seat.world_id, peers });
+                    tell(&connection.socket, &message, &fds)
                 })
             } else {
                 continue;
@@ -594,20 +594,20 @@ impl Server {
         };
         let known: BTreeMap<u32, u64> = peers.iter().map(|p| (p.rank, p.generation)).collect();
         let slots = slots_of(peers, fds)?;
-        let realm = match &mut self.realm {
-            Some(realm) if realm.id() == world_id => realm,
+        let roster = match &mut self.roster {
+            Some(roster) if roster.id() == world_id => roster,
             Some(_) => crate::bail!(
                 NMC_ERR_EXISTS,
                 "another world was formed under this name; destroy this one and join again"
             ),
             None => {
-                let realm = Realm::adopt(&self.params, world_id, control, words, &self.locks)?;
+                let roster = Roster::adopt(&self.params, world_id, control, words, &self.locks)?;
                 log::emit(log::INFO, || format!("master: took over world {world_id:x}"));
-                self.realm.insert(realm)
+                self.roster.insert(roster)
             }
         };
-        let news_from_it = realm.merge(rank, generation, slots)?;
-        let generations = realm.generations().to_vec();
+        let news_from_it = roster.merge(rank, generation, slots)?;
+        let generations = roster.generations().to_vec();
         let seat = Seat { world_id, rank, generation };
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.role = Role::Rank(seat);
@@ -662,11 +662,11 @@ impl Server {
         let Role::Rank(seat) = connection.role else { return };
         log::emit(log::INFO, || format!("master: connection of rank {} ended: {why}", seat.rank));
         if self.is_current(seat)
-            && let Some(realm) = &mut self.realm
+            && let Some(roster) = &mut self.roster
         {
-            realm.unseat_if_joining(seat.rank);
-            if !realm.formed() && realm.is_empty() {
-                self.realm = None;
+            roster.unseat_if_joining(seat.rank);
+            if !roster.formed() && roster.is_empty() {
+                self.roster = None;
             }
         }
     }

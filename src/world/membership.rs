@@ -7,7 +7,7 @@ use super::liveness::RankState;
 use super::presence::Presence;
 use super::shared::{PeerView, Shared};
 use super::sys;
-use super::view::World;
+use super::world::World;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_PEER_LOST;
 use crate::cuda::Device;

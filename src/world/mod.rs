@@ -11,17 +11,18 @@ pub mod master;
 mod membership;
 mod presence;
 mod rank_locks;
-mod realm;
+mod roster;
 mod selftest;
 mod service;
 mod shared;
 pub mod sys;
-mod view;
 pub mod watch;
 pub mod wire;
+#[allow(clippy::module_inception, reason = "the facade of the noun, in a file that is named after it")]
+mod world;
 
 pub use config::{Config, Hosting};
 pub use liveness::RankState;
 pub use master::Master;
 pub use membership::{MappedHeap, Membership};
-pub use view::{PeerInfo, World};
+pub use world::{PeerInfo, World};

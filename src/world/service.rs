@@ -4,7 +4,7 @@
 use super::RankState;
 use super::join::connect;
 use super::master::slots_of;
-use super::realm::Slot;
+use super::roster::Slot;
 use super::shared::{PeerView, Shared};
 use super::sys::{self, BlockSignals, Link, Packet, Sent};
 use super::wire::{Message, Peer, Reattach};
@@ -146,14 +146,14 @@ impl<'a> Service<'a> {
 
     fn handle(&mut self, message: Message, fds: Vec<OwnedFd>) -> Result<()> {
         match message {
-            Message::Roster(roster) if roster.world_id == self.shared.world_id => {
+            Message::PeerList(list) if list.world_id == self.shared.world_id => {
                 if self.asked.take().is_some() {
                     log::emit(log::INFO, || format!("rank {}: handed the world to a new master", self.shared.rank));
                     self.pause = RECONNECT_FIRST;
                     self.shared.master_up.store(true, Ordering::Relaxed);
                     self.shared.changed.signal();
                 }
-                for (rank, slot) in slots_of(roster.peers, fds.into_iter())? {
+                for (rank, slot) in slots_of(list.peers, fds.into_iter())? {
                     if let Err(error) = self.shared.replace(rank, slot) {
                         fail(self.shared, error);
                     }

@@ -5,7 +5,7 @@ use super::config::{Config, Hosting};
 use super::dir::Place;
 use super::liveness::RankState;
 use super::rank_locks::RankLocks;
-use super::realm::Slot;
+use super::roster::Slot;
 use super::sys::Event;
 use super::watch::Watch;
 use super::wire::{Holder, Params};

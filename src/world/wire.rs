@@ -137,7 +137,7 @@ message_structs! {
     }
     /// Master to rank: these are your peers. The first roster has all ranks, the receiver included, and completes its
     /// join; later ones have those that changed, and may be empty in answer to a [`Reattach`].
-    pub struct Roster {
+    pub struct PeerList {
         /// World that it is about.
         pub world_id: u64,
         /// The peers.
@@ -210,7 +210,7 @@ messages! {
     /// A rank gives its heap.
     Offer = 4,
     /// The master tells who is there.
-    Roster = 5,
+    PeerList = 5,
     /// A survivor hands the world to a new master.
     Reattach = 6,
     /// The master tells who is missing.
@@ -292,7 +292,7 @@ mod tests {
             Message::Welcome(Welcome { world_id: 1, rank: 2, generation: 3, adopt: vec![heap.clone()] }),
             Message::Offer(Offer { heap }),
             Message::Waiting(Waiting { missing: vec![1, 3], dying: vec![2], living: vec![0] }),
-            Message::Roster(Roster { world_id: 1, peers: vec![peer.clone(), peer.clone()] }),
+            Message::PeerList(PeerList { world_id: 1, peers: vec![peer.clone(), peer.clone()] }),
             Message::Reattach(Reattach { world_id: 1, params, rank: 2, generation: 3, peers: vec![peer] }),
         ]
     }

@@ -3,7 +3,7 @@
 
 use nanomc::mem::heap::{HeapDesc, Route};
 use nanomc::world::Config;
-use nanomc::world::wire::{Hello, Holder, Message, Offer, Roster, Welcome};
+use nanomc::world::wire::{Hello, Holder, Message, Offer, PeerList, Welcome};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -117,9 +117,9 @@ impl Raw {
         self.send(&Message::Offer(Offer { heap: describe(1 << 20) }), &[heap.as_raw_fd()]);
     }
 
-    pub fn roster(&mut self) -> Roster {
+    pub fn roster(&mut self) -> PeerList {
         match self.receive() {
-            Some(Message::Roster(roster)) => roster,
+            Some(Message::PeerList(list)) => list,
             other => panic!("expected a roster, got {other:?}"),
         }
     }

@@ -4,12 +4,12 @@
 
 mod book;
 mod clients;
-mod fate;
 mod heaps;
+mod make_room;
+mod metrics;
 mod namespaces;
-mod numbers;
 mod plans;
-mod room;
+mod reclaim;
 mod takeover;
 mod upkeep;
 

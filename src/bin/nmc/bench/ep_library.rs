@@ -6,10 +6,11 @@ use super::library::{Nanomc, Status, functions};
 use crate::args::Failure;
 use crate::sys::Mapping;
 use nanomc::ffi::basic::NMC_ABI_VERSION;
+use nanomc::ffi::common::NMC_DTYPE_BF16;
 use nanomc::ffi::ep::nmc_ep_t;
 use nanomc::ffi::ep_types::{
-    NMC_EP_BF16, NMC_EP_DISPATCH_SAME, NMC_EP_WEIGHTS_FP32, nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t,
-    nmc_ep_grouped_t, nmc_ep_recv_t,
+    NMC_EP_DISPATCH_SAME, NMC_EP_WEIGHTS_FP32, nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_grouped_t,
+    nmc_ep_recv_t,
 };
 use nanomc::ffi::world::nmc_world_t;
 use nanomc::ffi::world_types::nmc_world_config_t;
@@ -165,7 +166,7 @@ impl Party {
             experts: number(EXPERTS),
             members: 0,
             heap_offset: 0,
-            dtype: NMC_EP_BF16,
+            dtype: NMC_DTYPE_BF16,
             dispatch: NMC_EP_DISPATCH_SAME,
             weights: NMC_EP_WEIGHTS_FP32,
             max_m: 0,

@@ -4,9 +4,10 @@
 use super::library::{Nanomc, Status, functions};
 use crate::args::Failure;
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
+use nanomc::ffi::common::NMC_DTYPE_BF16;
 use nanomc::ffi::kv::nmc_kv_t;
 use nanomc::ffi::kv_types::{
-    NMC_KV_BF16, NMC_KV_HASH_BLAKE3, NMC_KV_OPEN_MATCH_ALL, NMC_KV_RECURRENT, NMC_KV_TABLE_BLOCKS, nmc_kv_config_t,
+    NMC_KV_HASH_BLAKE3, NMC_KV_KIND_RECURRENT, NMC_KV_OPEN_MATCH_ALL, NMC_KV_TABLE_BLOCKS, nmc_kv_config_t,
     nmc_kv_group_t, nmc_kv_hash_t, nmc_kv_open_t, nmc_kv_opened_t, nmc_kv_room_t, nmc_kv_row_t, nmc_kv_stats_t,
 };
 
@@ -50,9 +51,9 @@ impl Kv {
     pub fn create_hybrid(blocks: u32) -> Result<Self, Failure> {
         // SAFETY: integers and pointers, for which all zero is a value.
         let mut full: nmc_kv_group_t = unsafe { std::mem::zeroed() };
-        (full.dtype, full.layers, full.kv_heads, full.head_dim) = (NMC_KV_BF16, 1, 1, 64);
+        (full.dtype, full.layers, full.kv_heads, full.head_dim) = (NMC_DTYPE_BF16, 1, 1, 64);
         let window = nmc_kv_group_t { window: 1_024, blocks, ..full };
-        let state = nmc_kv_group_t { kind: NMC_KV_RECURRENT, state_bytes: 4_096, blocks: 1_024, ..full };
+        let state = nmc_kv_group_t { kind: NMC_KV_KIND_RECURRENT, state_bytes: 4_096, blocks: 1_024, ..full };
         Self::create_of(blocks, NMC_KV_HASH_BLAKE3, 16, &[full, window, state])
     }
 

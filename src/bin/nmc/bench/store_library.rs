@@ -171,7 +171,7 @@ impl Wanted {
             page_bytes: self.page_bytes,
             max_objects: self.max_objects,
             pin_slots: 0,
-            policy: 0,
+            eviction: 0,
             flags: 0,
             master_rank: 0,
             high_permille: mark,

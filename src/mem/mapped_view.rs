@@ -4,14 +4,14 @@ use super::Slab;
 use crate::layout::store::{Layout, View};
 
 /// See the module. The slabs neither move nor go away while the view is lent.
-pub struct Viewed {
+pub struct MappedView {
     /// Of the slabs below; never given out for longer than they live.
     view: View<'static>,
     control: Slab,
     words: Slab,
 }
 
-impl Viewed {
+impl MappedView {
     /// Looks up what is in the slabs; `None` if they are smaller than `layout` says.
     #[must_use]
     pub fn new(layout: Layout, control: Slab, words: Slab) -> Option<Self> {

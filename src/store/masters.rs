@@ -1,6 +1,6 @@
 //! The masters of a world and of its store in a process that is not one of the ranks.
 
-use super::host::Host;
+use super::master_slot::MasterSlot;
 use super::server::Server;
 use crate::base::error::Result;
 use crate::world::{Config, Master};
@@ -24,7 +24,9 @@ impl Masters {
         let world = Master::open(config)?;
         let place = config.place().beside("store");
         for _ in 0..TRIES {
-            if let Some(store) = Server::start(&place, Arc::new(Host::external(world.board())), config.service_cpu)? {
+            if let Some(store) =
+                Server::start(&place, Arc::new(MasterSlot::external(world.board())), config.service_cpu)?
+            {
                 return Ok(Self { _store: store, _world: world });
             }
             std::thread::sleep(PAUSE);

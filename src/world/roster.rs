@@ -33,7 +33,7 @@ pub struct Slot {
 }
 
 /// The master's state of one world.
-pub struct Realm {
+pub struct Roster {
     id: u64,
     params: Params,
     control: Slab,
@@ -51,7 +51,7 @@ pub struct Realm {
 /// How long a master that took a world over waits for survivors who have not reported.
 const SETTLING: Duration = Duration::from_secs(1);
 
-impl Realm {
+impl Roster {
     /// A new, empty world.
     pub fn create(params: &Params, locks: &Arc<RankLocks>) -> Result<Self> {
         let deadline = Deadline::after(Duration::from_secs(60));
@@ -101,9 +101,9 @@ impl Realm {
         if !Control::new(control.region()).is_of(id) {
             crate::bail!(NMC_ERR_PROTOCOL, "a survivor handed over something that is not world {id:x}");
         }
-        let mut realm = Self::assemble(p, id, control, words, locks, true)?;
-        realm.settled_at = Instant::now() + SETTLING;
-        Ok(realm)
+        let mut roster = Self::assemble(p, id, control, words, locks, true)?;
+        roster.settled_at = Instant::now() + SETTLING;
+        Ok(roster)
     }
 
     fn entry(&self, rank: u32) -> Option<&RankEntry> {

@@ -20,10 +20,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-static HOSTS: Mutex<Option<HashMap<u64, Weak<Host>>>> = Mutex::new(None);
+static HOSTS: Mutex<Option<HashMap<u64, Weak<MasterSlot>>>> = Mutex::new(None);
 
 /// See the module.
-pub struct Host {
+pub struct MasterSlot {
     state: Mutex<State>,
     /// The world as the host's process sees it, if it is a rank itself.
     pub(super) member: Option<Membership>,
@@ -76,7 +76,7 @@ fn recover(master: &mut Master) -> Error {
     Error::new(NMC_ERR_INTERNAL, text)
 }
 
-impl Host {
+impl MasterSlot {
     /// A host without a master yet.
     #[must_use]
     pub fn new(member: Option<Membership>) -> Self {
@@ -107,12 +107,12 @@ impl Host {
     }
 
     /// The host of a world's store in this process.
-    pub fn of_world(world_id: u64) -> Option<Arc<Host>> {
+    pub fn of_world(world_id: u64) -> Option<Arc<MasterSlot>> {
         HOSTS.lock().as_ref()?.get(&world_id)?.upgrade()
     }
 
     /// The host of a world's store in this process, made if need be.
-    pub fn of_world_or(world_id: u64, make: impl FnOnce() -> Result<Arc<Host>>) -> Result<Arc<Host>> {
+    pub fn of_world_or(world_id: u64, make: impl FnOnce() -> Result<Arc<MasterSlot>>) -> Result<Arc<MasterSlot>> {
         let mut hosts = HOSTS.lock();
         let hosts = hosts.get_or_insert_default();
         hosts.retain(|_, host| host.strong_count() > 0);
@@ -176,7 +176,7 @@ impl Host {
         Ok((client, Arc::clone(master.map())))
     }
 
-    /// Like [`Host::attach`], for a client of this process.
+    /// Like [`MasterSlot::attach`], for a client of this process.
     pub fn attach_direct(
         &self,
         world_id: u64,

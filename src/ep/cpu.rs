@@ -4,7 +4,7 @@
 //! A step writes to a peer's region only what the protocol says that it may, then stores a flag with release; the peer
 //! loads the flag with acquire before it looks.
 
-use super::number;
+use super::dtype;
 use super::sys::{self, word, word32};
 use crate::base::error::Error;
 use crate::base::memory;
@@ -187,8 +187,8 @@ pub fn send_dispatch(d: &RankDesc, c: &EpCall, scratch: &Mutex<Scratch>) -> Outc
         if d.wire == Wire::Quantised as u32 {
             // Negative zero is what changes nothing when it is added to, not even the sign of a zero.
             row.fill(-0.0);
-            number::add(y_dtype(d), row, from, None);
-            number::quantise(row, codes, scales);
+            dtype::add(y_dtype(d), row, from, None);
+            dtype::quantise(row, codes, scales);
         } else if d.wire == Wire::Given as u32 {
             scales.copy_from_slice(sys::slice(c.scales + 4 * u64::from(t) * u64::from(d.scales), u64::from(d.scales)));
         }
@@ -290,9 +290,9 @@ pub fn recv_combine(d: &RankDesc, c: &EpCall, lost: &dyn Fn(u32) -> bool, scratc
         sum.fill(0.0);
         for r in (0..d.world).filter(|r| targets >> r & 1 != 0) {
             let slot = u64::from(d.rank * d.t_cap + t);
-            number::add(y_dtype(d), sum, d.region[r as usize] + d.off_y + slot * u64::from(d.y_bytes), None);
+            dtype::add(y_dtype(d), sum, d.region[r as usize] + d.off_y + slot * u64::from(d.y_bytes), None);
         }
-        number::store(y_dtype(d), sum, c.out + u64::from(t) * u64::from(d.y_bytes));
+        dtype::store(y_dtype(d), sum, c.out + u64::from(t) * u64::from(d.y_bytes));
     }
     Ok(())
 }
@@ -384,10 +384,10 @@ pub fn scatter(d: &RankDesc, c: &EpCall, scratch: &Mutex<Scratch>) -> Outcome {
             let stored = u64::try_from(sys::get::<i32>(c.row_of + 4 * entry)).ok();
             let Some(row) = stored.filter(|row| *row < rows) else { continue };
             let at = d.own() + d.off_weight + u64::from(d.weight_bytes) * entry;
-            let weight = if d.weight_bytes == 4 { sys::get(at) } else { number::from_fp16(sys::get(at)) };
-            number::add(y_dtype(d), sum, c.grouped + row * u64::from(d.y_bytes), Some(weight));
+            let weight = if d.weight_bytes == 4 { sys::get(at) } else { dtype::from_fp16(sys::get(at)) };
+            dtype::add(y_dtype(d), sum, c.grouped + row * u64::from(d.y_bytes), Some(weight));
         }
-        number::store(y_dtype(d), sum, out + slot * u64::from(d.y_bytes));
+        dtype::store(y_dtype(d), sum, out + slot * u64::from(d.y_bytes));
     }
     Ok(())
 }
@@ -406,7 +406,7 @@ pub fn gemm(d: &RankDesc, g: &super::forward::Gemm, rows: &mut Rows) {
         let rows = u64::try_from(sys::get::<i32>(g.masked_m + 4 * group)).unwrap_or(0).min(max_m);
         for row in (0..rows).map(|r| group * max_m + r) {
             a.fill(0.0);
-            number::add(a_dtype, a, g.a + row * k * u64::from(a_dtype.bytes()), None);
+            dtype::add(a_dtype, a, g.a + row * k * u64::from(a_dtype.bytes()), None);
             if g.a_scales != 0 {
                 let (scales, pitch) = (k.div_ceil(128), max_m.next_multiple_of(4));
                 for (s, part) in (0u64..).zip(a.chunks_mut(128)) {
@@ -417,10 +417,10 @@ pub fn gemm(d: &RankDesc, g: &super::forward::Gemm, rows: &mut Rows) {
             }
             for (j, o) in (0u64..).zip(out.iter_mut()) {
                 b.fill(0.0);
-                number::add(dtype, b, g.b + (e * n + j) * k * size, None);
+                dtype::add(dtype, b, g.b + (e * n + j) * k * size, None);
                 *o = a.iter().zip(&*b).map(|(a, b)| a * b).sum();
             }
-            number::store(dtype, out, g.c + row * n * size);
+            dtype::store(dtype, out, g.c + row * n * size);
         }
     }
 }
@@ -435,10 +435,10 @@ pub fn silu_mul(d: &RankDesc, gate_up: u64, out: u64, masked_m: u64, inner: u32,
         for row in (0..rows).map(|r| group * u64::from(d.max_m) + r) {
             let at = gate_up + row * 2 * inner * size;
             for (i, o) in (0u64..).zip(row_out.iter_mut()) {
-                let (gate, up) = (number::element(dtype, at, i), number::element(dtype, at, inner + i));
+                let (gate, up) = (dtype::element(dtype, at, i), dtype::element(dtype, at, inner + i));
                 *o = gate / (1.0 + (-gate).exp()) * up;
             }
-            number::store(dtype, row_out, out + row * inner * size);
+            dtype::store(dtype, row_out, out + row * inner * size);
         }
     }
 }
