@@ -120,7 +120,7 @@ fn store_with(policy: u32, flags: u32) -> *mut nmc_store_t {
     (config.page_bytes, config.heap_bytes, config.max_objects) = (4096, 256 * 4096, 256);
     (config.high_permille, config.low_permille, config.watchdog_ms) = (-1, -1, -1);
     (config.device, config.attach_timeout_ms, config.call_timeout_ms) = (-1, -1, -1);
-    (config.policy, config.flags, config.heap_kind) = (policy, flags, NMC_HEAP_HOST);
+    (config.eviction, config.flags, config.heap_kind) = (policy, flags, NMC_HEAP_HOST);
     let mut store = null_mut();
     // SAFETY: a complete config, and an out-pointer that is a local.
     assert_eq!(unsafe { nmc_store_create(null_mut(), &raw const config, &raw mut store) }, NMC_OK);

@@ -183,7 +183,7 @@ fn creating_a_store_fails_with_a_status_and_leaves_nothing() {
     drop(Store::new(&config()));
     for policy in 0..3 {
         for world_size in [1, 4] {
-            let config = nmc_store_config_t { policy, world_size, ..config() };
+            let config = nmc_store_config_t { eviction: policy, world_size, ..config() };
             let (mut store, before) = (null_mut(), descriptors());
             let create = || unsafe { c::nmc_store_create(null_mut(), &raw const config, &raw mut store) };
             let refused = refuse_each("nmc_store_create", create, || assert_eq!(descriptors(), before));
@@ -394,7 +394,7 @@ fn reading_pinning_and_asking_go_on_without_memory() {
 fn eviction_needs_no_memory() {
     let _alone = alone();
     for policy in 0..3 {
-        let store = Store::new(&nmc_store_config_t { policy, high_permille: 900, low_permille: 800, ..config() });
+        let store = Store::new(&nmc_store_config_t { eviction: policy, high_permille: 900, low_permille: 800, ..config() });
         let all = Batch::new();
         // Pins are in the way of eviction, and are set aside.
         all.put(&store);
