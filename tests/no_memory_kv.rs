@@ -17,6 +17,7 @@ mod failing;
 use nanomc::base::status::{NMC_ERR_NO_MEMORY, NMC_IN_PROGRESS, NMC_OK};
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_last_error_message, nmc_slice_t};
 use nanomc::ffi::blocks::*;
+use nanomc::ffi::common::*;
 use nanomc::ffi::kv::*;
 use nanomc::ffi::kv_copy::*;
 use nanomc::ffi::kv_move::*;

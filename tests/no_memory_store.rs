@@ -394,7 +394,8 @@ fn reading_pinning_and_asking_go_on_without_memory() {
 fn eviction_needs_no_memory() {
     let _alone = alone();
     for policy in 0..3 {
-        let store = Store::new(&nmc_store_config_t { eviction: policy, high_permille: 900, low_permille: 800, ..config() });
+        let store =
+            Store::new(&nmc_store_config_t { eviction: policy, high_permille: 900, low_permille: 800, ..config() });
         let all = Batch::new();
         // Pins are in the way of eviction, and are set aside.
         all.put(&store);
