@@ -5,16 +5,18 @@ JOBS ?= $(shell nproc)
 EXAMPLES := cpp_examples/01_hello_world/hello_world cpp_examples/02_prefill_decode/prefill_decode \
   cpp_examples/03_moe_layer/moe_layer cpp_examples/04_paged_attention/paged_attention cpp_examples/05_scheduler/scheduler \
   cpp_examples/07_hybrid_model/hybrid_model
+PREFIX ?= /usr/local
 NVCC_VENV := target/nvcc-venv
 PEERS := benches/target/release/kv_peers
+SONAME := libnanomc.so.$(shell sed -n 's/^version = "\([0-9]*\)\..*/\1/p' Cargo.toml)
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench peers soak docs bless kernels package clean lib configure built loom shuttle deny
+.PHONY: help demo test install package bench peers soak docs bless kernels clean lib tools configure built loom shuttle deny
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-demo: ## build everything and run the examples
+demo: ## build the library and run the examples
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory configure
 	@cmake --build $(BUILD) --target $(notdir $(EXAMPLES))
@@ -22,11 +24,22 @@ demo: ## build everything and run the examples
 
 test: ## install what is missing, then all checks and tests
 	@scripts/setup.sh test
-	$(CARGO) fmt --check
-	$(CARGO) clippy --all-targets --locked -- -D warnings
-	$(CARGO) test --locked
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --workspace --locked
 	@$(MAKE) --no-print-directory loom shuttle deny built
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+install: ## build and install below PREFIX (/usr/local)
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory tools
+	cmake --install $(BUILD) --prefix "$(abspath $(PREFIX))"
+
+package: ## .tar.gz and .deb into target/package
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory tools
+	cpack --config $(BUILD)/CPackConfig.cmake -B target/package
+	@rm -rf target/package/_CPack_Packages
 
 bench: lib ## measure, and write docs/benchmarks.md
 	target/release/nmc bench all $(if $(wildcard $(PEERS)),--peers $(PEERS)) --report docs/benchmarks.md
@@ -55,30 +68,32 @@ kernels: ## compile the GPU kernels anew (fetches nvcc with pip)
 	NMC_NVCC=$$(echo $(CURDIR)/$(NVCC_VENV)/lib/python3*/site-packages/nvidia/cu13/bin/nvcc) NMC_BLESS_KERNELS=1 \
 	  $(CARGO) build --release --locked
 
-package: built ## .tar.gz and .deb into target/package
-	cpack --config $(BUILD)/CPackConfig.cmake -B target/package
-	@rm -rf target/package/_CPack_Packages
-
 clean: ## remove everything that was built, but not the tools
 	rm -rf $(BUILD) $(addprefix target/,cmake.log debug release loom shuttle package docs tmp)
 
 # ---- steps of the above ---------------------------------------------------------------------------------------------
 
+# The library and nmc. With the link a program linked with -L target/release finds the library there.
 lib:
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked --workspace
+	@ln -sf libnanomc.so target/release/$(SONAME)
 
 configure:
 	@mkdir -p target
 	@cmake -S . -B $(BUILD) -G Ninja > target/cmake.log || { cat target/cmake.log; exit 1; }
 
+# The same by way of CMake, and what is installed besides.
+tools: configure
+	@cmake --build $(BUILD) --target nanomc_tools
+
 built: configure
 	cmake --build $(BUILD)
 
 shuttle:
-	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --release --lib --target-dir target/shuttle kv::schedules
+	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --release -p nanomc --lib --target-dir target/shuttle kv::schedules
 
 loom:
-	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --release --lib --target-dir target/loom
+	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --release -p nanomc --lib --target-dir target/loom
 
 deny:
 	target/tools/bin/cargo-deny --locked check --hide-inclusion-graph licenses bans sources

@@ -6,22 +6,29 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(nmc_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/nanomc")
 
-install(FILES
-  "${NANOMC_SHARED}" "${NANOMC_LIBDIR}/libnanomc.so.${PROJECT_VERSION_MAJOR}" "${NANOMC_LIBDIR}/libnanomc.so"
+if(NANOMC_PREBUILT)
+  set(nmc_optional OPTIONAL) # a ready library may come without the archive and without nmc
+endif()
+install(FILES "${NANOMC_SHARED}" "${NANOMC_LIBDIR}/${nmc_soname}" "${NANOMC_LIBDIR}/libnanomc.so"
   DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-install(FILES "${NANOMC_OUT}/libnanomc.a" DESTINATION "${CMAKE_INSTALL_LIBDIR}" OPTIONAL)
-install(FILES "${NANOMC_ROOT}/include/nanomc.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
-install(FILES "${NANOMC_ROOT}/include/nanomc.hpp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" OPTIONAL)
+install(FILES "${NANOMC_OUT}/libnanomc.a" DESTINATION "${CMAKE_INSTALL_LIBDIR}" ${nmc_optional})
+install(PROGRAMS "${NANOMC_OUT}/nmc" DESTINATION "${CMAKE_INSTALL_BINDIR}" ${nmc_optional})
+install(FILES "${NANOMC_ROOT}/include/nanomc.h" "${NANOMC_ROOT}/include/nanomc.hpp"
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(DIRECTORY "${NANOMC_ROOT}/include/nanomc" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
-install(PROGRAMS "${NANOMC_OUT}/nmc" DESTINATION "${CMAKE_INSTALL_BINDIR}" OPTIONAL)
-install(FILES "${NANOMC_ROOT}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-# Debug information is nine tenths of the libraries; who needs it finds it in target/release.
+# Side by side as in the source tree, so that their links lead somewhere; the examples are built against the installed library.
+install(FILES "${NANOMC_ROOT}/LICENSE" "${NANOMC_ROOT}/README.md" "${NANOMC_ROOT}/CHANGELOG.md"
+  "${NANOMC_ROOT}/CONTRIBUTING.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(DIRECTORY "${NANOMC_ROOT}/docs" "${NANOMC_ROOT}/cpp_examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
+  PATTERN Doxyfile EXCLUDE PATTERN __pycache__ EXCLUDE)
+# Debug information and the compiler's bitcode are nine tenths of the libraries; who needs them finds them in target/release.
 install(CODE "
   file(GLOB files \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/libnanomc.a\"
     \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/libnanomc.so.${PROJECT_VERSION}\"
     \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/nmc\")
   if(files AND NOT \"${CMAKE_STRIP}\" STREQUAL \"\")
-    execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-debug \${files} COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd
+      \${files} COMMAND_ERROR_IS_FATAL ANY)
   endif()")
 
 configure_package_config_file(cmake/nanomcConfig.cmake.in "${PROJECT_BINARY_DIR}/nanomcConfig.cmake"

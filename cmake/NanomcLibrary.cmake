@@ -1,10 +1,12 @@
-# The imported targets nanomc::nanomc (shared) and nanomc::static, built by cargo or taken from NANOMC_PREBUILT.
+# The imported targets nanomc::nanomc (shared) and nanomc::static, built by cargo or taken from NANOMC_PREBUILT, and the
+# target nanomc_tools: the library and the command line, which is all that is installed.
 # NANOMC_OUT is where cargo leaves its files; NANOMC_LIBDIR holds the shared library under its versioned names, as
 # programs look for its soname.
 
 set(NANOMC_ROOT "${PROJECT_SOURCE_DIR}")
 set(NANOMC_LIBDIR "${PROJECT_BINARY_DIR}/lib")
 set(NANOMC_SHARED "${NANOMC_LIBDIR}/libnanomc.so.${PROJECT_VERSION}")
+set(nmc_soname "libnanomc.so.${PROJECT_VERSION_MAJOR}")
 # What `cargo rustc --release --lib --crate-type staticlib -- --print native-static-libs` says.
 set(NANOMC_STATIC_NEEDS gcc_s util rt pthread m dl c)
 
@@ -14,29 +16,35 @@ if(NANOMC_PREBUILT)
     message(FATAL_ERROR "NANOMC_PREBUILT: there is no libnanomc.so in ${NANOMC_OUT}")
   endif()
   set(nmc_build)
+  set(nmc_build_tools)
 else()
   find_program(CARGO cargo HINTS "$ENV{HOME}/.cargo/bin")
   if(NOT CARGO)
     message(FATAL_ERROR "cargo is not installed; install Rust, or give -DNANOMC_PREBUILT=<folder with libnanomc.so>")
   endif()
   set(NANOMC_OUT "${NANOMC_ROOT}/target/release")
-  set(nmc_build COMMAND "${CARGO}" build --release --locked --quiet --target-dir "${NANOMC_ROOT}/target")
+  set(cargo "${CARGO}" build --release --locked --quiet --target-dir "${NANOMC_ROOT}/target")
+  # With the link a program linked with -L target/release finds the library there.
+  set(nmc_build COMMAND ${cargo} -p nanomc
+      COMMAND "${CMAKE_COMMAND}" -E create_symlink libnanomc.so "${NANOMC_OUT}/${nmc_soname}")
+  set(nmc_build_tools COMMAND ${cargo} -p nmc WORKING_DIRECTORY "${NANOMC_ROOT}" COMMENT "nmc" USES_TERMINAL VERBATIM)
 endif()
 
 # cargo knows itself when there is nothing to do. Copying only what differs keeps programs from being linked again.
 add_custom_target(nanomc_build ALL ${nmc_build}
   COMMAND "${CMAKE_COMMAND}" -E make_directory "${NANOMC_LIBDIR}"
   COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${NANOMC_OUT}/libnanomc.so" "${NANOMC_SHARED}"
-  COMMAND "${CMAKE_COMMAND}" -E create_symlink "libnanomc.so.${PROJECT_VERSION}"
-          "${NANOMC_LIBDIR}/libnanomc.so.${PROJECT_VERSION_MAJOR}"
-  COMMAND "${CMAKE_COMMAND}" -E create_symlink "libnanomc.so.${PROJECT_VERSION_MAJOR}" "${NANOMC_LIBDIR}/libnanomc.so"
+  COMMAND "${CMAKE_COMMAND}" -E create_symlink "libnanomc.so.${PROJECT_VERSION}" "${NANOMC_LIBDIR}/${nmc_soname}"
+  COMMAND "${CMAKE_COMMAND}" -E create_symlink "${nmc_soname}" "${NANOMC_LIBDIR}/libnanomc.so"
   BYPRODUCTS "${NANOMC_SHARED}"
   WORKING_DIRECTORY "${NANOMC_ROOT}" COMMENT "libnanomc" USES_TERMINAL VERBATIM)
+add_custom_target(nanomc_tools ALL ${nmc_build_tools})
+add_dependencies(nanomc_tools nanomc_build)
 
 add_library(nanomc::nanomc SHARED IMPORTED GLOBAL)
 set_target_properties(nanomc::nanomc PROPERTIES
   IMPORTED_LOCATION "${NANOMC_SHARED}"
-  IMPORTED_SONAME "libnanomc.so.${PROJECT_VERSION_MAJOR}"
+  IMPORTED_SONAME "${nmc_soname}"
   INTERFACE_INCLUDE_DIRECTORIES "${NANOMC_ROOT}/include")
 add_dependencies(nanomc::nanomc nanomc_build)
 

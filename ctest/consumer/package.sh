@@ -12,10 +12,10 @@ test -f "$build/CPackConfig.cmake" || fail "no CPackConfig.cmake in $build"
 "$cpack" --config "$build/CPackConfig.cmake" -B "$tmp" > "$tmp/log" 2>&1 || { cat "$tmp/log"; fail cpack; }
 
 files="lib/libnanomc.so lib/libnanomc.so.$major lib/libnanomc.so.$version include/nanomc.h include/nanomc/layout.h
-  include/nanomc/device.cuh include/nanomc/impl/device_impl.cuh lib/pkgconfig/nanomc.pc share/doc/nanomc/LICENSE
-  lib/cmake/nanomc/nanomcConfig.cmake lib/cmake/nanomc/nanomcConfigVersion.cmake"
-optional="lib/libnanomc.a include/nanomc.hpp include/nanomc/store.hpp include/nanomc/blocks.hpp
-  include/nanomc/kv.hpp bin/nmc" # where this build has them
+  include/nanomc/device.cuh include/nanomc/impl/device_impl.cuh include/nanomc.hpp lib/pkgconfig/nanomc.pc
+  lib/cmake/nanomc/nanomcConfig.cmake lib/cmake/nanomc/nanomcConfigVersion.cmake share/doc/nanomc/LICENSE
+  share/doc/nanomc/docs/index.md share/doc/nanomc/cpp_examples/01_hello_world/CMakeLists.txt"
+optional="lib/libnanomc.a bin/nmc" # a ready library may come without
 "$(dirname "$cpack")/cmake" --install "$build" --prefix "$tmp/installed" > /dev/null
 for file in $optional; do if test -e "$tmp/installed/$file"; then files="$files $file"; fi; done
 
@@ -25,6 +25,11 @@ check() { # name, folder
   (cd "$tmp/installed" && find . ! -type d | sort) > "$tmp/want"
   (cd "$2" && find . ! -type d | sort) > "$tmp/have"
   diff -u "$tmp/want" "$tmp/have" || fail "$1 holds other files than an installation"
+  for file in $optional; do
+    if test -e "$2/$file"; then # stripped in the same way
+      test "$(wc -c < "$2/$file")" = "$(wc -c < "$tmp/installed/$file")" || fail "$1: size of $file"
+    fi
+  done
   echo "ok $1: $(wc -l < "$tmp/have") files"
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs, moves the installed folder, and builds and runs an outside program against it in four ways: shared and static,
-# each with find_package and with pkg-config. None of them may see the source tree.
+# each with find_package and with pkg-config. None of them may see the source tree. What is installed is stripped.
 #   run.sh CMAKE BUILD_DIR SOURCE_DIR CXX
 set -eu
 cmake=$1 build=$2 source=$3 cxx=$4
@@ -17,6 +17,16 @@ version=$(sed -n 's/^#define NMC_VERSION_STRING "\(.*\)"/\1/p' "$prefix/include/
 soname=libnanomc.so.${version%%.*}
 for file in libnanomc.so "$soname"; do test -L "$prefix/lib/$file" || fail "$file is no symlink"; done
 ! grep -rlF "$source" "$prefix/lib/cmake" "$prefix/lib/pkgconfig" "$prefix/include" || fail "path of the source tree"
+
+# Neither debug information nor bitcode, which would be four fifths of the archive.
+bulk() { readelf -SW "$1" 2> /dev/null | grep -E '\.(debug_info|debug_line|llvmbc)\b'; }
+for file in lib/libnanomc.a "lib/libnanomc.so.$version" bin/nmc; do
+  if test -f "$prefix/$file" && bulk "$prefix/$file" > "$tmp/log"; then head -3 "$tmp/log"; fail "$file is not stripped"; fi
+done
+run "$cxx" -g -c -std=c++17 -I"$prefix/include" "$source/ctest/consumer/main.cpp" -o "$tmp/bulky.o"
+run ar rc "$tmp/bulky.a" "$tmp/bulky.o"
+bulk "$tmp/bulky.a" > /dev/null || fail "control: debug information in an archive is not noticed"
+echo "ok stripped; libnanomc.a: $(wc -c < "$prefix/lib/libnanomc.a") bytes"
 
 mkdir "$tmp/project"
 cp "$source/ctest/consumer/main.cpp" "$source/ctest/consumer/CMakeLists.txt" "$tmp/project"

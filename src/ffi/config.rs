@@ -12,7 +12,7 @@ const MAX_STRUCT_BYTES: u32 = 4096;
 /// # Safety
 /// The type is `repr(C)`, starts with `struct_size: u32, abi_version: u32`, holds only integers and raw
 /// pointers (any bit pattern is valid), and has no padding.
-pub(crate) unsafe trait Config: Copy {
+pub unsafe trait Config: Copy {
     /// Name for messages.
     const NAME: &'static str;
     /// What the C initialiser macro stores.

@@ -1,7 +1,7 @@
 //! What other allocators need for the work that `nmc bench kv` measures ours with: one JSON line a figure. Given to it
 //! with `--peers`, so that all figures are of one run. `--quick` only shows that everything works.
 
-#[path = "../../../src/bin/nmc/bench/kv_load.rs"]
+#[path = "../../../crates/nmc/src/bench/kv_load.rs"]
 mod load;
 
 use dynamo_tokens::PositionalLineageHash;

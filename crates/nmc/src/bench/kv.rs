@@ -3,9 +3,9 @@
 
 use super::kv_library::{Blocks, Malloc};
 use super::kv_load::{self, BATCH_BLOCKS, Figures, RUN_BLOCKS};
+use super::library::c_api::{NMC_BLOCKS_BEST, NMC_BLOCKS_BUDDY};
 use super::{Better, Metric, Run, kv_cache, median, outside};
 use crate::args::Failure;
-use nanomc::ffi::blocks::{NMC_BLOCKS_BEST, NMC_BLOCKS_BUDDY};
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;

@@ -2,35 +2,15 @@
 //! without it.
 #![allow(unsafe_code, reason = "calls through the C ABI, and copies of rows by address")]
 
-use super::library::{Nanomc, Status, functions};
+use super::library::c_api::{
+    Config as _, nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_grouped_t, nmc_ep_t, nmc_world_config_t,
+    nmc_world_t,
+};
+use super::library::{Nanomc, call, try_call};
 use crate::args::Failure;
 use crate::sys::Mapping;
-use nanomc::ffi::basic::NMC_ABI_VERSION;
-use nanomc::ffi::common::NMC_DTYPE_BF16;
-use nanomc::ffi::ep::nmc_ep_t;
-use nanomc::ffi::ep_types::{
-    NMC_EP_DISPATCH_SAME, NMC_EP_WEIGHTS_FP32, nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_grouped_t,
-    nmc_ep_recv_t,
-};
-use nanomc::ffi::world::nmc_world_t;
-use nanomc::ffi::world_types::nmc_world_config_t;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
-
-functions! {
-    create_local = c"nmc_world_create_local" (*const nmc_world_config_t, *mut *mut nmc_world_t);
-    destroy_world = c"nmc_world_destroy" (*mut nmc_world_t);
-    bytes_needed = c"nmc_ep_bytes_needed" (*const nmc_ep_config_t, u32, u32, *mut nmc_ep_bytes_t);
-    create_ranks = c"nmc_ep_create_ranks" (*const *mut nmc_world_t, usize, *const nmc_ep_config_t, *mut *mut nmc_ep_t);
-    destroy = c"nmc_ep_destroy" (*mut nmc_ep_t);
-    recv = c"nmc_ep_recv" (*const nmc_ep_t, u32, *mut nmc_ep_recv_t);
-    group_begin = c"nmc_ep_group_begin" ();
-    group_end = c"nmc_ep_group_end" ();
-    dispatch = c"nmc_ep_dispatch" (*mut nmc_ep_t, *mut c_void, *const nmc_ep_dispatch_t);
-    route_pack = c"nmc_ep_route_pack" (*mut nmc_ep_t, *mut c_void, u32, *const nmc_ep_grouped_t);
-    scatter = c"nmc_ep_scatter" (*mut nmc_ep_t, *mut c_void, u32, *const c_void, *const i32, *mut c_void);
-    combine = c"nmc_ep_combine" (*mut nmc_ep_t, *mut c_void, u32, *const c_void, *mut c_void);
-}
 
 const WORLD: usize = 8;
 const EXPERTS: usize = 256;
@@ -144,7 +124,6 @@ fn number(n: usize) -> u32 {
 /// All ranks of a group.
 pub struct Party {
     nanomc: Nanomc,
-    functions: Functions,
     worlds: [*mut nmc_world_t; WORLD],
     eps: [*mut nmc_ep_t; WORLD],
     members: Vec<Member>,
@@ -153,48 +132,29 @@ pub struct Party {
 impl Party {
     /// Makes the group and its tokens.
     pub fn form() -> Result<Self, Failure> {
-        let (nanomc, loaded) = Nanomc::load_file()?;
-        let functions = Functions::of(&loaded)?;
         let (worlds, eps) = ([std::ptr::null_mut(); WORLD], [std::ptr::null_mut(); WORLD]);
-        let mut party = Self { nanomc, functions, worlds, eps, members: Vec::new() };
+        let mut party = Self { nanomc: Nanomc::load()?, worlds, eps, members: Vec::new() };
         let config = nmc_ep_config_t {
-            struct_size: number(size_of::<nmc_ep_config_t>()),
-            abi_version: NMC_ABI_VERSION,
             t_cap: number(TOKENS),
             hidden: number(HIDDEN),
             top_k: number(TOP_K),
             experts: number(EXPERTS),
-            members: 0,
-            heap_offset: 0,
-            dtype: NMC_DTYPE_BF16,
-            dispatch: NMC_EP_DISPATCH_SAME,
-            weights: NMC_EP_WEIGHTS_FP32,
-            max_m: 0,
-            spill_groups: 0,
-            buffer_sets: 0,
-            blocks: 0,
-            flags: 0,
-            deadline_ms: -1,
-            first_phase: 0,
-            reserved0: 0,
-            reserved: [0; 4],
+            ..nmc_ep_config_t::defaults()
         };
         let mut needed = MaybeUninit::uninit();
         // SAFETY: a full config and room for the answer.
-        let status =
-            unsafe { (party.functions.bytes_needed)(&raw const config, number(WORLD), 0, needed.as_mut_ptr()) };
-        party.check("nmc_ep_bytes_needed", status)?;
+        unsafe {
+            try_call!(party.nanomc, nmc_ep_bytes_needed(&raw const config, number(WORLD), 0, needed.as_mut_ptr()))
+        }?;
         // SAFETY: the call succeeded.
         let needed = unsafe { needed.assume_init() };
         let heap_bytes = needed.transport.next_multiple_of(4096);
-        let world = nmc_world_config_t { world_size: number(WORLD), heap_bytes, ..Default::default() };
+        let world = nmc_world_config_t { world_size: number(WORLD), heap_bytes, ..nmc_world_config_t::defaults() };
         // SAFETY: a full config, and room for as many handles as it has ranks.
-        let status = unsafe { (party.functions.create_local)(&raw const world, party.worlds.as_mut_ptr()) };
-        party.check("nmc_world_create_local", status)?;
+        unsafe { try_call!(party.nanomc, nmc_world_create_local(&raw const world, party.worlds.as_mut_ptr())) }?;
         let (worlds, eps) = (party.worlds.as_ptr(), party.eps.as_mut_ptr());
         // SAFETY: as many worlds and places for handles as are said.
-        let status = unsafe { (party.functions.create_ranks)(worlds, WORLD, &raw const config, eps) };
-        party.check("nmc_ep_create_ranks", status)?;
+        unsafe { try_call!(party.nanomc, nmc_ep_create_ranks(worlds, WORLD, &raw const config, eps)) }?;
         // The same tokens in every run.
         let mut random = 0x9E37_79B9_7F4A_7C15;
         for rank in 0..WORLD {
@@ -203,31 +163,22 @@ impl Party {
         Ok(party)
     }
 
-    fn check(&self, what: &str, status: Status) -> Result<(), Failure> {
-        if status == 0 { Ok(()) } else { Err(Failure::new(format!("{what}: {}", self.nanomc.last_error()))) }
-    }
-
     /// One layer of all ranks.
     pub fn step(&mut self, layer: u32, steps: Steps) -> Result<(), Failure> {
-        let (f, stream) = (&self.functions, std::ptr::null_mut());
+        let (nanomc, stream) = (&self.nanomc, std::ptr::null_mut());
         // SAFETY: no arguments.
-        self.check("nmc_ep_group_begin", unsafe { (f.group_begin)() })?;
+        unsafe { try_call!(nanomc, nmc_ep_group_begin()) }?;
         for (ep, member) in self.eps.iter().zip(&self.members) {
             let args = nmc_ep_dispatch_t {
-                struct_size: number(size_of::<nmc_ep_dispatch_t>()),
-                abi_version: NMC_ABI_VERSION,
                 x: member.x.base().cast(),
                 topk_idx: member.idx.as_ptr().cast(),
                 topk_w: member.weights.as_ptr().cast(),
                 n_tokens: number(TOKENS),
                 layer,
-                scales: std::ptr::null(),
-                n_tokens_ptr: std::ptr::null(),
-                idx_is_64: 0,
-                reserved: 0,
+                ..nmc_ep_dispatch_t::defaults()
             };
             // SAFETY: TOKENS rows, expert numbers and weights that live until the group of calls ends.
-            self.check("nmc_ep_dispatch", unsafe { (f.dispatch)(*ep, stream, &raw const args) })?;
+            unsafe { try_call!(nanomc, nmc_ep_dispatch(*ep, stream, &raw const args)) }?;
         }
         if steps == Steps::Full {
             for (ep, member) in self.eps.iter().zip(&mut self.members) {
@@ -240,25 +191,21 @@ impl Party {
                     row_index: member.row_index.as_mut_ptr(),
                 };
                 // SAFETY: memory of the sizes that the library asked for.
-                let status = unsafe { (f.route_pack)(*ep, stream, layer, &raw const grouped) };
-                if status != 0 {
-                    return Err(Failure::new(format!("nmc_ep_route_pack: {}", self.nanomc.last_error())));
-                }
+                unsafe { try_call!(nanomc, nmc_ep_route_pack(*ep, stream, layer, &raw const grouped)) }?;
             }
             for (ep, member) in self.eps.iter().zip(&self.members) {
                 let (y, row_of) = (member.grouped.base().cast::<c_void>(), member.row_of.as_ptr());
                 // SAFETY: as above; the rows go where the combine takes them from.
-                let status = unsafe { (f.scatter)(*ep, stream, layer, y, row_of, std::ptr::null_mut()) };
-                self.check("nmc_ep_scatter", status)?;
+                unsafe { try_call!(nanomc, nmc_ep_scatter(*ep, stream, layer, y, row_of, std::ptr::null_mut())) }?;
             }
         }
         for (ep, member) in self.eps.iter().zip(&self.members) {
+            let out = member.out.base().cast();
             // SAFETY: room for TOKENS rows; those to return are in place.
-            let status = unsafe { (f.combine)(*ep, stream, layer, std::ptr::null(), member.out.base().cast()) };
-            self.check("nmc_ep_combine", status)?;
+            unsafe { try_call!(nanomc, nmc_ep_combine(*ep, stream, layer, std::ptr::null(), out)) }?;
         }
         // SAFETY: no arguments; all that the calls above were given is alive.
-        self.check("nmc_ep_group_end", unsafe { (f.group_end)() })
+        unsafe { try_call!(nanomc, nmc_ep_group_end()) }
     }
 
     /// Whether the last step gave what it must: each token as often as it went out, or once by its weights.
@@ -283,7 +230,7 @@ impl Party {
         for ep in self.eps {
             let mut recv = MaybeUninit::uninit();
             // SAFETY: room for the answer.
-            self.check("nmc_ep_recv", unsafe { (self.functions.recv)(ep, 0, recv.as_mut_ptr()) })?;
+            unsafe { try_call!(self.nanomc, nmc_ep_recv(ep, 0, recv.as_mut_ptr())) }?;
             // SAFETY: the call succeeded.
             received.push(unsafe { recv.assume_init() });
         }
@@ -315,10 +262,10 @@ impl Drop for Party {
         // SAFETY: handles of the library, or NULL; groups go before their worlds.
         unsafe {
             for ep in self.eps {
-                let _ = (self.functions.destroy)(ep);
+                call!(self.nanomc, nmc_ep_destroy(ep));
             }
             for world in self.worlds {
-                let _ = (self.functions.destroy_world)(world);
+                call!(self.nanomc, nmc_world_destroy(world));
             }
         }
     }

@@ -2,23 +2,13 @@
 #![allow(unsafe_code, reason = "calls through the C ABI")]
 
 use super::kv_load::{BATCH, Batches, RunAllocator};
-use super::library::{Nanomc, Status, functions};
+use super::library::c_api::{Config as _, NMC_OK, nmc_block_run_t, nmc_blocks_config_t, nmc_blocks_t, nmc_status_t};
+use super::library::{Nanomc, call, try_call};
 use crate::args::Failure;
-use nanomc::ffi::basic::NMC_ABI_VERSION;
-use nanomc::ffi::blocks::{nmc_block_run_t, nmc_blocks_config_t, nmc_blocks_t};
-
-functions! {
-    create = c"nmc_blocks_create" (*const nmc_blocks_config_t, *mut *mut nmc_blocks_t);
-    destroy = c"nmc_blocks_destroy" (*mut nmc_blocks_t);
-    allocate = c"nmc_blocks_allocate" (*mut nmc_blocks_t, u32, *mut nmc_block_run_t);
-    free = c"nmc_blocks_free" (*mut nmc_blocks_t, nmc_block_run_t);
-    allocate_scattered = c"nmc_blocks_allocate_scattered" (*mut nmc_blocks_t, usize, *mut i32);
-    free_scattered = c"nmc_blocks_free_scattered" (*mut nmc_blocks_t, *const i32, usize);
-}
 
 /// An allocator of the loaded library.
 pub struct Blocks {
-    functions: Functions,
+    nanomc: Nanomc,
     handle: *mut nmc_blocks_t,
     /// The first call that failed although it must not.
     failed: Option<&'static str>,
@@ -27,21 +17,12 @@ pub struct Blocks {
 impl Blocks {
     /// `strategy` is one of `NMC_BLOCKS_*`.
     pub fn create(total_blocks: u32, strategy: u32) -> Result<Self, Failure> {
-        let (nanomc, loaded) = Nanomc::load_file()?;
-        let functions = Functions::of(&loaded)?;
-        let config = nmc_blocks_config_t {
-            struct_size: u32::try_from(size_of::<nmc_blocks_config_t>()).unwrap_or(0),
-            abi_version: NMC_ABI_VERSION,
-            total_blocks,
-            strategy,
-            reserved: [0; 4],
-        };
+        let nanomc = Nanomc::load()?;
+        let config = nmc_blocks_config_t { total_blocks, strategy, ..nmc_blocks_config_t::defaults() };
         let mut handle = std::ptr::null_mut();
         // SAFETY: a complete config, and an out-pointer that is a local.
-        if unsafe { (functions.create)(&raw const config, &raw mut handle) } != 0 {
-            return Err(Failure::new(format!("nmc_blocks_create: {}", nanomc.last_error())));
-        }
-        Ok(Self { functions, handle, failed: None })
+        unsafe { try_call!(nanomc, nmc_blocks_create(&raw const config, &raw mut handle)) }?;
+        Ok(Self { nanomc, handle, failed: None })
     }
 
     /// An error if a free failed.
@@ -49,18 +30,18 @@ impl Blocks {
         self.failed.map_or(Ok(()), |call| Err(Failure::new(format!("{call} failed"))))
     }
 
-    fn expect(&mut self, status: Status, call: &'static str) -> Option<()> {
-        if status != 0 {
+    fn expect(&mut self, status: nmc_status_t, call: &'static str) -> Option<()> {
+        if status != NMC_OK {
             self.failed.get_or_insert(call);
         }
-        (status == 0).then_some(())
+        (status == NMC_OK).then_some(())
     }
 }
 
 impl Drop for Blocks {
     fn drop(&mut self) {
         // SAFETY: the library checks the handle.
-        unsafe { (self.functions.destroy)(self.handle) };
+        unsafe { call!(self.nanomc, nmc_blocks_destroy(self.handle)) };
     }
 }
 
@@ -70,7 +51,8 @@ impl Batches for Blocks {
     fn take(&mut self) -> Option<Self::Batch> {
         let mut batch = [0; BATCH];
         // SAFETY: room for as many numbers.
-        let status = unsafe { (self.functions.allocate_scattered)(self.handle, BATCH, batch.as_mut_ptr()) };
+        let status =
+            unsafe { call!(self.nanomc, nmc_blocks_allocate_scattered(self.handle, BATCH, batch.as_mut_ptr())) };
         self.expect(status, "nmc_blocks_allocate_scattered")?;
         Some(batch)
     }
@@ -78,10 +60,11 @@ impl Batches for Blocks {
     #[inline]
     fn renew(&mut self, batch: &mut Self::Batch) -> Option<()> {
         // SAFETY: as many numbers.
-        let status = unsafe { (self.functions.free_scattered)(self.handle, batch.as_ptr(), BATCH) };
+        let status = unsafe { call!(self.nanomc, nmc_blocks_free_scattered(self.handle, batch.as_ptr(), BATCH)) };
         self.expect(status, "nmc_blocks_free_scattered")?;
         // SAFETY: room for as many numbers.
-        let status = unsafe { (self.functions.allocate_scattered)(self.handle, BATCH, batch.as_mut_ptr()) };
+        let status =
+            unsafe { call!(self.nanomc, nmc_blocks_allocate_scattered(self.handle, BATCH, batch.as_mut_ptr())) };
         self.expect(status, "nmc_blocks_allocate_scattered")
     }
 }
@@ -93,13 +76,13 @@ impl RunAllocator for Blocks {
     fn allocate(&mut self, count: u32) -> Option<nmc_block_run_t> {
         let mut run = nmc_block_run_t { first: 0, count: 0 };
         // SAFETY: the out-pointer is a local.
-        (unsafe { (self.functions.allocate)(self.handle, count, &raw mut run) } == 0).then_some(run)
+        (unsafe { call!(self.nanomc, nmc_blocks_allocate(self.handle, count, &raw mut run)) } == NMC_OK).then_some(run)
     }
 
     #[inline]
     fn free(&mut self, run: nmc_block_run_t, _: u32) {
         // SAFETY: the library checks the run.
-        let status = unsafe { (self.functions.free)(self.handle, run) };
+        let status = unsafe { call!(self.nanomc, nmc_blocks_free(self.handle, run)) };
         let _ = self.expect(status, "nmc_blocks_free");
     }
 }

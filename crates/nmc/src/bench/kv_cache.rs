@@ -2,9 +2,9 @@
 //! the rest is measured against the plain thing that a program would write instead.
 
 use super::kv_cache_library::Kv;
+use super::library::c_api::{NMC_KV_HASH_BLAKE3, NMC_KV_HASH_SHA256, NMC_KV_HASH_XXH3, nmc_kv_hash_t, nmc_kv_row_t};
 use super::{Better, Metric, Run, median};
 use crate::args::Failure;
-use nanomc::ffi::kv_types::{NMC_KV_HASH_BLAKE3, NMC_KV_HASH_SHA256, NMC_KV_HASH_XXH3, nmc_kv_hash_t, nmc_kv_row_t};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Instant;

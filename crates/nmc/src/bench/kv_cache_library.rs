@@ -1,33 +1,17 @@
 //! A KV cache as a C program sees it: `libnanomc.so` loaded at run time.
 #![allow(unsafe_code, reason = "calls through the C ABI")]
 
-use super::library::{Nanomc, Status, functions};
-use crate::args::Failure;
-use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
-use nanomc::ffi::common::NMC_DTYPE_BF16;
-use nanomc::ffi::kv::nmc_kv_t;
-use nanomc::ffi::kv_types::{
-    NMC_KV_HASH_BLAKE3, NMC_KV_KIND_RECURRENT, NMC_KV_OPEN_MATCH_ALL, NMC_KV_TABLE_BLOCKS, nmc_kv_config_t,
-    nmc_kv_group_t, nmc_kv_hash_t, nmc_kv_open_t, nmc_kv_opened_t, nmc_kv_room_t, nmc_kv_row_t, nmc_kv_stats_t,
+use super::library::c_api::{
+    Config as _, NMC_DTYPE_BF16, NMC_KV_HASH_BLAKE3, NMC_KV_KIND_RECURRENT, NMC_KV_OPEN_MATCH_ALL, NMC_KV_TABLE_BLOCKS,
+    nmc_kv_config_t, nmc_kv_group_t, nmc_kv_hash_t, nmc_kv_open_t, nmc_kv_opened_t, nmc_kv_row_t, nmc_kv_stats_t,
+    nmc_kv_t, nmc_slice_t,
 };
-
-functions! {
-    create = c"nmc_kv_create" (*const nmc_kv_config_t, *mut *mut nmc_kv_t);
-    destroy = c"nmc_kv_destroy" (*mut nmc_kv_t);
-    open = c"nmc_kv_open" (*mut nmc_kv_t, u64, *const u32, u64, *const nmc_kv_open_t, *mut nmc_kv_opened_t, *mut nmc_kv_room_t);
-    close = c"nmc_kv_close" (*mut nmc_kv_t, u64, u32);
-    append = c"nmc_kv_append" (*mut nmc_kv_t, u64, *const u32, u64, *mut nmc_kv_room_t);
-    append_batch = c"nmc_kv_append_batch" (*mut nmc_kv_t, *const u64, *const u32, usize, *mut Status);
-    truncate = c"nmc_kv_truncate" (*mut nmc_kv_t, u64, u64, *mut nmc_kv_room_t);
-    table = c"nmc_kv_table" (*mut nmc_kv_t, u32, u32, *const u64, usize, *mut nmc_kv_row_t, *mut i32, usize, i32, *mut u64);
-    hash = c"nmc_kv_hash" (*mut nmc_kv_t, *const u32, u64, nmc_slice_t, *mut nmc_kv_hash_t);
-    stats = c"nmc_kv_stats" (*mut nmc_kv_t, *mut nmc_kv_stats_t);
-}
+use super::library::{Nanomc, call, try_call};
+use crate::args::Failure;
 
 /// A cache of the loaded library.
 pub struct Kv {
     nanomc: Nanomc,
-    functions: Functions,
     handle: *mut nmc_kv_t,
 }
 
@@ -58,49 +42,38 @@ impl Kv {
     }
 
     fn create_of(blocks: u32, hash: u32, tokens_per_block: u32, groups: &[nmc_kv_group_t]) -> Result<Self, Failure> {
-        let (nanomc, loaded) = Nanomc::load_file()?;
-        let functions = Functions::of(&loaded)?;
-        // SAFETY: integers and pointers, for which all zero is a value.
-        let mut config: nmc_kv_config_t = unsafe { std::mem::zeroed() };
-        config.struct_size = u32::try_from(size_of::<nmc_kv_config_t>()).unwrap_or(0);
-        config.abi_version = NMC_ABI_VERSION;
-        (config.total_blocks, config.tokens_per_block, config.hash) = (blocks, tokens_per_block, hash);
-        config.n_groups = u32::try_from(groups.len()).unwrap_or(0);
-        config.groups = if groups.is_empty() { std::ptr::null() } else { groups.as_ptr() };
+        let nanomc = Nanomc::load()?;
+        let config = nmc_kv_config_t {
+            total_blocks: blocks,
+            tokens_per_block,
+            hash,
+            n_groups: u32::try_from(groups.len()).unwrap_or(0),
+            groups: if groups.is_empty() { std::ptr::null() } else { groups.as_ptr() },
+            ..nmc_kv_config_t::defaults()
+        };
         let mut handle = std::ptr::null_mut();
         // SAFETY: a complete config, and an out-pointer that is a local.
-        let status = unsafe { (functions.create)(&raw const config, &raw mut handle) };
-        let kv = Self { nanomc, functions, handle };
-        kv.expect(status, "nmc_kv_create")?;
-        Ok(kv)
-    }
-
-    fn expect(&self, status: Status, call: &str) -> Result<(), Failure> {
-        if status == 0 { Ok(()) } else { Err(Failure::new(format!("{call}: {}", self.nanomc.last_error()))) }
+        unsafe { try_call!(nanomc, nmc_kv_create(&raw const config, &raw mut handle)) }?;
+        Ok(Self { nanomc, handle })
     }
 
     /// Opens a sequence of full blocks with these hashes; returns how many tokens the cache had.
     pub fn open_hashes(&self, id: u64, hashes: &[nmc_kv_hash_t]) -> Result<u32, Failure> {
         let options = nmc_kv_open_t {
-            struct_size: u32::try_from(size_of::<nmc_kv_open_t>()).unwrap_or(0),
-            abi_version: NMC_ABI_VERSION,
             flags: NMC_KV_OPEN_MATCH_ALL,
-            priority: 0,
-            ttl_ms: 0,
-            reserved0: 0,
-            salt: NONE,
-            name: NONE,
             hashes: hashes.as_ptr(),
             n_hashes: hashes.len() as u64,
-            reserved: [0; 2],
+            ..nmc_kv_open_t::defaults()
         };
         let mut opened = nmc_kv_opened_t { hit_tokens: 0, tokens: 0 };
         let (none, tokens) = (std::ptr::null_mut(), hashes.len() as u64 * 16);
         // SAFETY: complete options with as many hashes, and an out-pointer that is a local.
-        let status = unsafe {
-            (self.functions.open)(self.handle, id, std::ptr::null(), tokens, &raw const options, &raw mut opened, none)
-        };
-        self.expect(status, "nmc_kv_open")?;
+        unsafe {
+            try_call!(
+                self.nanomc,
+                nmc_kv_open(self.handle, id, std::ptr::null(), tokens, &raw const options, &raw mut opened, none)
+            )
+        }?;
         Ok(opened.hit_tokens)
     }
 
@@ -109,66 +82,69 @@ impl Kv {
         let values = if tokens.is_empty() { std::ptr::null() } else { tokens.as_ptr() };
         let (none, out) = (std::ptr::null(), std::ptr::null_mut());
         // SAFETY: as many tokens, or none; the rest may be NULL.
-        let status = unsafe { (self.functions.open)(self.handle, id, values, count, none, out, std::ptr::null_mut()) };
-        self.expect(status, "nmc_kv_open")
+        unsafe { try_call!(self.nanomc, nmc_kv_open(self.handle, id, values, count, none, out, std::ptr::null_mut())) }
     }
 
     pub fn close(&self, id: u64) -> Result<(), Failure> {
         // SAFETY: the library checks the handle.
-        self.expect(unsafe { (self.functions.close)(self.handle, id, 0) }, "nmc_kv_close")
+        unsafe { try_call!(self.nanomc, nmc_kv_close(self.handle, id, 0)) }
     }
 
     pub fn append(&self, id: u64, count: u64) -> Result<(), Failure> {
         // SAFETY: tokens and room may be NULL.
-        let status = unsafe { (self.functions.append)(self.handle, id, std::ptr::null(), count, std::ptr::null_mut()) };
-        self.expect(status, "nmc_kv_append")
+        unsafe { try_call!(self.nanomc, nmc_kv_append(self.handle, id, std::ptr::null(), count, std::ptr::null_mut())) }
     }
 
     /// One more token for each, told if there are any.
     pub fn append_batch(&self, ids: &[u64], tokens: &[u32]) -> Result<(), Failure> {
         let values = if tokens.len() == ids.len() { tokens.as_ptr() } else { std::ptr::null() };
         // SAFETY: as many ids, and as many tokens or none.
-        let status = unsafe {
-            (self.functions.append_batch)(self.handle, ids.as_ptr(), values, ids.len(), std::ptr::null_mut())
-        };
-        self.expect(status, "nmc_kv_append_batch")
+        unsafe {
+            try_call!(
+                self.nanomc,
+                nmc_kv_append_batch(self.handle, ids.as_ptr(), values, ids.len(), std::ptr::null_mut())
+            )
+        }
     }
 
     pub fn truncate(&self, id: u64, tokens: u64) -> Result<(), Failure> {
         // SAFETY: room may be NULL.
-        let status = unsafe { (self.functions.truncate)(self.handle, id, tokens, std::ptr::null_mut()) };
-        self.expect(status, "nmc_kv_truncate")
+        unsafe { try_call!(self.nanomc, nmc_kv_truncate(self.handle, id, tokens, std::ptr::null_mut())) }
     }
 
     /// Brings a dense table up to date; returns how many entries were written.
     pub fn table(&self, ids: &[u64], rows: &mut [nmc_kv_row_t], table: &mut [i32]) -> Result<u64, Failure> {
         let (width, mut written) = (table.len() / ids.len(), 0);
         // SAFETY: as many rows as ids, and a table of as many rows of `width`.
-        let status = unsafe {
-            (self.functions.table)(
-                self.handle,
-                0,
-                NMC_KV_TABLE_BLOCKS,
-                ids.as_ptr(),
-                ids.len(),
-                rows.as_mut_ptr(),
-                table.as_mut_ptr(),
-                width,
-                -1,
-                &raw mut written,
+        unsafe {
+            try_call!(
+                self.nanomc,
+                nmc_kv_table(
+                    self.handle,
+                    0,
+                    NMC_KV_TABLE_BLOCKS,
+                    ids.as_ptr(),
+                    ids.len(),
+                    rows.as_mut_ptr(),
+                    table.as_mut_ptr(),
+                    width,
+                    -1,
+                    &raw mut written,
+                )
             )
-        };
-        self.expect(status, "nmc_kv_table")?;
+        }?;
         Ok(written)
     }
 
     /// The hashes of full blocks.
     pub fn hash(&self, tokens: &[u32], hashes: &mut [nmc_kv_hash_t]) -> Result<(), Failure> {
         // SAFETY: a hash for every 16 tokens.
-        let status = unsafe {
-            (self.functions.hash)(self.handle, tokens.as_ptr(), tokens.len() as u64, NONE, hashes.as_mut_ptr())
-        };
-        self.expect(status, "nmc_kv_hash")
+        unsafe {
+            try_call!(
+                self.nanomc,
+                nmc_kv_hash(self.handle, tokens.as_ptr(), tokens.len() as u64, NONE, hashes.as_mut_ptr())
+            )
+        }
     }
 
     /// Bytes of the books, for every block.
@@ -177,8 +153,7 @@ impl Kv {
         let mut stats: nmc_kv_stats_t = unsafe { std::mem::zeroed() };
         stats.struct_size = u32::try_from(size_of::<nmc_kv_stats_t>()).unwrap_or(0);
         // SAFETY: an out-pointer that is a local, with its size.
-        let status = unsafe { (self.functions.stats)(self.handle, &raw mut stats) };
-        self.expect(status, "nmc_kv_stats")?;
+        unsafe { try_call!(self.nanomc, nmc_kv_stats(self.handle, &raw mut stats)) }?;
         Ok(stats.metadata_bytes as f64 / stats.total as f64)
     }
 }
@@ -186,6 +161,6 @@ impl Kv {
 impl Drop for Kv {
     fn drop(&mut self) {
         // SAFETY: the library checks the handle.
-        unsafe { (self.functions.destroy)(self.handle) };
+        unsafe { call!(self.nanomc, nmc_kv_destroy(self.handle)) };
     }
 }

@@ -2,38 +2,15 @@
 //! in a call. The wrappers do what a C++ program would do and no more.
 #![allow(unsafe_code, reason = "calls through the C ABI, and copies to and from a store's memory by address")]
 
-use super::library::{Nanomc, Status, functions};
-use crate::args::Failure;
-use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
-use nanomc::ffi::store::nmc_store_t;
-use nanomc::ffi::store_types::{
-    nmc_put_options_t, nmc_store_config_t, nmc_store_rank_stats_t, nmc_store_stats_t, nmc_view_t,
+use super::library::c_api::{
+    Config as _, NMC_OK, nmc_put_options_t, nmc_slice_t, nmc_status_t, nmc_store_config_t, nmc_store_stats_t,
+    nmc_store_t, nmc_view_t, nmc_world_config_t, nmc_world_t,
 };
-use nanomc::ffi::world::nmc_world_t;
-use nanomc::ffi::world_types::{NMC_HEAP_HOST, nmc_world_config_t};
-use std::ffi::c_void;
+use super::library::{Nanomc, call, try_call};
+use crate::args::Failure;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-
-functions! {
-    join = c"nmc_world_join" (*const nmc_world_config_t, *mut *mut nmc_world_t);
-    finalize = c"nmc_world_finalize" (*mut nmc_world_t);
-    destroy_world = c"nmc_world_destroy" (*mut nmc_world_t);
-    create = c"nmc_store_create" (*mut nmc_world_t, *const nmc_store_config_t, *mut *mut nmc_store_t);
-    destroy = c"nmc_store_destroy" (*mut nmc_store_t);
-    put = c"nmc_store_put" (*mut nmc_store_t, nmc_slice_t, *const c_void, usize, *const nmc_put_options_t);
-    put_batch = c"nmc_store_put_batch"
-        (*mut nmc_store_t, *const nmc_slice_t, *const nmc_slice_t, usize, *const nmc_put_options_t, *mut Status);
-    get = c"nmc_store_get" (*mut nmc_store_t, nmc_slice_t, *mut c_void, usize, *mut usize);
-    get_into = c"nmc_store_get_into" (*mut nmc_store_t, nmc_slice_t, *mut c_void, usize);
-    exists = c"nmc_store_exists" (*mut nmc_store_t, nmc_slice_t, *mut u32);
-    exists_batch = c"nmc_store_exists_batch" (*mut nmc_store_t, *const nmc_slice_t, usize, *mut u32);
-    pin = c"nmc_store_pin" (*mut nmc_store_t, nmc_slice_t, *mut nmc_view_t);
-    unpin = c"nmc_store_unpin" (*mut nmc_store_t, *const nmc_view_t);
-    remove_batch = c"nmc_store_remove_batch" (*mut nmc_store_t, *const nmc_slice_t, usize, *mut Status);
-    stats = c"nmc_store_stats" (*mut nmc_store_t, *mut nmc_store_stats_t, *mut nmc_store_rank_stats_t, usize);
-}
 
 /// Bytes of every key.
 pub const KEY_BYTES: usize = 32;
@@ -163,38 +140,19 @@ impl Wanted {
     fn config(&self) -> nmc_store_config_t {
         let mark = if self.brim { 1000 } else { -1 };
         nmc_store_config_t {
-            struct_size: size_of_u32::<nmc_store_config_t>(),
-            abi_version: NMC_ABI_VERSION,
             heap_bytes: self.heap_bytes,
-            heap_offset: 0,
-            key_slab_bytes: 0,
             page_bytes: self.page_bytes,
             max_objects: self.max_objects,
-            pin_slots: 0,
-            eviction: 0,
-            flags: 0,
-            master_rank: 0,
             high_permille: mark,
             low_permille: mark,
-            watchdog_ms: -1,
-            world_size: 0,
-            heap_kind: NMC_HEAP_HOST,
-            device: -1,
-            attach_timeout_ms: -1,
-            call_timeout_ms: -1,
-            reserved: [0; 4],
+            ..nmc_store_config_t::defaults()
         }
     }
-}
-
-fn size_of_u32<T>() -> u32 {
-    u32::try_from(size_of::<T>()).unwrap_or(0)
 }
 
 /// A client of a store.
 pub struct Shelf {
     nanomc: Nanomc,
-    functions: Functions,
     world: *mut nmc_world_t,
     store: *mut nmc_store_t,
     options: nmc_put_options_t,
@@ -202,20 +160,9 @@ pub struct Shelf {
 
 impl Shelf {
     fn load() -> Result<Self, Failure> {
-        let (nanomc, loaded) = Nanomc::load_file()?;
-        let options = nmc_put_options_t {
-            struct_size: size_of_u32::<nmc_put_options_t>(),
-            abi_version: NMC_ABI_VERSION,
-            preferred_segment: 0,
-            flags: 0,
-            retain: 0,
-            priority: 0,
-            ttl_ms: 0,
-            reserved: [0; 2],
-        };
-        let functions = Functions::of(&loaded)?;
-        let (world, store) = (std::ptr::null_mut(), std::ptr::null_mut());
-        Ok(Self { nanomc, functions, world, store, options })
+        let nanomc = Nanomc::load()?;
+        let options = nmc_put_options_t { preferred_segment: 0, ..nmc_put_options_t::defaults() };
+        Ok(Self { nanomc, world: std::ptr::null_mut(), store: std::ptr::null_mut(), options })
     }
 
     /// A store of this process alone.
@@ -235,11 +182,10 @@ impl Shelf {
             rank: i32::try_from(rank).unwrap_or(-1),
             world_size: size,
             heap_bytes: wanted.heap_bytes,
-            ..Default::default()
+            ..nmc_world_config_t::defaults()
         };
         // SAFETY: a full config whose slices live during the call.
-        let status = unsafe { (shelf.functions.join)(&raw const config, &raw mut shelf.world) };
-        shelf.check("nmc_world_join", status)?;
+        unsafe { try_call!(shelf.nanomc, nmc_world_join(&raw const config, &raw mut shelf.world)) }?;
         shelf.create(wanted)?;
         Ok(shelf)
     }
@@ -247,45 +193,46 @@ impl Shelf {
     fn create(&mut self, wanted: &Wanted) -> Result<(), Failure> {
         let config = wanted.config();
         // SAFETY: a full config; the world is NULL or joined.
-        let status = unsafe { (self.functions.create)(self.world, &raw const config, &raw mut self.store) };
-        self.check("nmc_store_create", status)
+        unsafe { try_call!(self.nanomc, nmc_store_create(self.world, &raw const config, &raw mut self.store)) }
     }
 
     /// Turns a status into a failure with its reason.
-    pub fn check(&self, what: &str, status: Status) -> Result<(), Failure> {
-        if status == 0 { Ok(()) } else { Err(Failure::new(format!("{what}: {}", self.nanomc.last_error()))) }
+    pub fn check(&self, what: &str, status: nmc_status_t) -> Result<(), Failure> {
+        self.nanomc.check(what, status)
     }
 
     /// `nmc_store_put`.
     #[inline(always)]
-    pub fn put(&self, key: Item<'_>, value: Item<'_>) -> Status {
+    pub fn put(&self, key: Item<'_>, value: Item<'_>) -> nmc_status_t {
         let options = &raw const self.options;
         // SAFETY: key and value are slices of this process that live during the call.
-        unsafe { (self.functions.put)(self.store, *key.0, value.0.ptr, value.0.len, options) }
+        unsafe { call!(self.nanomc, nmc_store_put(self.store, *key.0, value.0.ptr, value.0.len, options)) }
     }
 
     /// `nmc_store_put_batch`, one value for each key.
     #[inline(always)]
-    pub fn put_batch(&self, keys: Part<'_>, values: Part<'_>) -> Status {
+    pub fn put_batch(&self, keys: Part<'_>, values: Part<'_>) -> nmc_status_t {
         let n = keys.len().min(values.len());
         let (keys, values, options) = (keys.0.as_ptr(), values.0.as_ptr(), &raw const self.options);
         // SAFETY: `n` keys and values that live during the call; no statuses are asked for.
-        unsafe { (self.functions.put_batch)(self.store, keys, values, n, options, std::ptr::null_mut()) }
+        unsafe { call!(self.nanomc, nmc_store_put_batch(self.store, keys, values, n, options, std::ptr::null_mut())) }
     }
 
     /// `nmc_store_get`.
     #[inline(always)]
-    pub fn get(&self, key: Item<'_>, to: &mut [u8]) -> Status {
+    pub fn get(&self, key: Item<'_>, to: &mut [u8]) -> nmc_status_t {
         let mut size = 0;
         // SAFETY: the buffer is ours.
-        unsafe { (self.functions.get)(self.store, *key.0, to.as_mut_ptr().cast(), to.len(), &raw mut size) }
+        unsafe {
+            call!(self.nanomc, nmc_store_get(self.store, *key.0, to.as_mut_ptr().cast(), to.len(), &raw mut size))
+        }
     }
 
     /// `nmc_store_get_into`.
     #[inline(always)]
-    pub fn get_into(&self, key: Item<'_>, to: &mut [u8]) -> Status {
+    pub fn get_into(&self, key: Item<'_>, to: &mut [u8]) -> nmc_status_t {
         // SAFETY: the buffer is ours.
-        unsafe { (self.functions.get_into)(self.store, *key.0, to.as_mut_ptr().cast(), to.len()) }
+        unsafe { call!(self.nanomc, nmc_store_get_into(self.store, *key.0, to.as_mut_ptr().cast(), to.len())) }
     }
 
     /// `nmc_store_exists`; whether it is there.
@@ -293,8 +240,8 @@ impl Shelf {
     pub fn exists(&self, key: Item<'_>) -> bool {
         let mut state = 0;
         // SAFETY: the out-pointer is a local.
-        let status = unsafe { (self.functions.exists)(self.store, *key.0, &raw mut state) };
-        status == 0 && state != 0
+        let status = unsafe { call!(self.nanomc, nmc_store_exists(self.store, *key.0, &raw mut state)) };
+        status == NMC_OK && state != 0
     }
 
     /// `nmc_store_exists_batch`; whether all are there. `states` has room for each of them.
@@ -302,18 +249,19 @@ impl Shelf {
     pub fn exist(&self, keys: Part<'_>, states: &mut [u32]) -> bool {
         let n = keys.len().min(states.len());
         // SAFETY: `n` keys and states of ours.
-        let status = unsafe { (self.functions.exists_batch)(self.store, keys.0.as_ptr(), n, states.as_mut_ptr()) };
-        status == 0 && states[..n].iter().all(|state| *state != 0)
+        let status =
+            unsafe { call!(self.nanomc, nmc_store_exists_batch(self.store, keys.0.as_ptr(), n, states.as_mut_ptr())) };
+        status == NMC_OK && states[..n].iter().all(|state| *state != 0)
     }
 
     /// `nmc_store_pin`, a look at the first byte's address, `nmc_store_unpin`.
     #[inline(always)]
-    pub fn pin_unpin(&self, key: Item<'_>) -> Status {
+    pub fn pin_unpin(&self, key: Item<'_>) -> nmc_status_t {
         let mut view = MaybeUninit::<nmc_view_t>::uninit();
         // SAFETY: the view is filled by a pin that succeeds, and only then used.
         unsafe {
-            match (self.functions.pin)(self.store, *key.0, view.as_mut_ptr()) {
-                0 => (self.functions.unpin)(self.store, view.as_ptr()),
+            match call!(self.nanomc, nmc_store_pin(self.store, *key.0, view.as_mut_ptr())) {
+                NMC_OK => call!(self.nanomc, nmc_store_unpin(self.store, view.as_ptr())),
                 status => status,
             }
         }
@@ -324,13 +272,11 @@ impl Shelf {
         let place = |key: Item<'_>| {
             let mut view = MaybeUninit::<nmc_view_t>::uninit();
             // SAFETY: the out-pointer is a local.
-            let status = unsafe { (self.functions.pin)(self.store, *key.0, view.as_mut_ptr()) };
-            self.check("nmc_store_pin", status)?;
+            unsafe { try_call!(self.nanomc, nmc_store_pin(self.store, *key.0, view.as_mut_ptr())) }?;
             // SAFETY: the pin succeeded, so it is filled.
             let view = unsafe { view.assume_init() };
             // SAFETY: a view that is pinned.
-            let status = unsafe { (self.functions.unpin)(self.store, &raw const view) };
-            self.check("nmc_store_unpin", status)?;
+            unsafe { try_call!(self.nanomc, nmc_store_unpin(self.store, &raw const view)) }?;
             let bytes = usize::try_from(view.bytes).map_err(|_| Failure::new("a value does not fit"))?;
             if view.n_extents != 1 {
                 return Err(Failure::new(format!("a value lies in {} runs of pages", view.n_extents)));
@@ -343,9 +289,12 @@ impl Shelf {
     /// `nmc_store_remove_batch`.
     pub fn remove(&self, keys: Part<'_>) -> Result<(), Failure> {
         // SAFETY: keys that live during the call; no statuses are asked for.
-        let status =
-            unsafe { (self.functions.remove_batch)(self.store, keys.0.as_ptr(), keys.len(), std::ptr::null_mut()) };
-        self.check("nmc_store_remove_batch", status)
+        unsafe {
+            try_call!(
+                self.nanomc,
+                nmc_store_remove_batch(self.store, keys.0.as_ptr(), keys.len(), std::ptr::null_mut())
+            )
+        }
     }
 
     /// Stores the same value under all keys, in batches.
@@ -362,14 +311,11 @@ impl Shelf {
 
     /// Bytes of metadata: shared, and of the master in this process.
     pub fn metadata_bytes(&self) -> Result<(u64, u64), Failure> {
-        let mut stats = MaybeUninit::<nmc_store_stats_t>::zeroed();
-        // SAFETY: all-zero bytes are a valid struct of integers; its size is stored before the call.
-        let (status, stats) = unsafe {
-            (*stats.as_mut_ptr()).struct_size = size_of_u32::<nmc_store_stats_t>();
-            let status = (self.functions.stats)(self.store, stats.as_mut_ptr(), std::ptr::null_mut(), 0);
-            (status, stats.assume_init())
-        };
-        self.check("nmc_store_stats", status)?;
+        // SAFETY: numbers, for which all zero is a value.
+        let mut stats: nmc_store_stats_t = unsafe { std::mem::zeroed() };
+        stats.struct_size = u32::try_from(size_of::<nmc_store_stats_t>()).unwrap_or(0);
+        // SAFETY: an out-pointer that is a local, with its size; no statistics of ranks are asked for.
+        unsafe { try_call!(self.nanomc, nmc_store_stats(self.store, &raw mut stats, std::ptr::null_mut(), 0)) }?;
         Ok((stats.metadata_bytes, stats.master_bytes))
     }
 
@@ -377,10 +323,10 @@ impl Shelf {
     pub fn close(mut self) -> Result<(), Failure> {
         let store = std::mem::replace(&mut self.store, std::ptr::null_mut());
         // SAFETY: a handle that was not destroyed yet.
-        self.check("nmc_store_destroy", unsafe { (self.functions.destroy)(store) })?;
+        unsafe { try_call!(self.nanomc, nmc_store_destroy(store)) }?;
         if !self.world.is_null() {
             // SAFETY: a handle that was not destroyed yet.
-            self.check("nmc_world_finalize", unsafe { (self.functions.finalize)(self.world) })?;
+            unsafe { try_call!(self.nanomc, nmc_world_finalize(self.world)) }?;
         }
         Ok(())
     }
@@ -390,8 +336,8 @@ impl Drop for Shelf {
     fn drop(&mut self) {
         // SAFETY: the library checks handles; NULL is fine.
         unsafe {
-            (self.functions.destroy)(self.store);
-            (self.functions.destroy_world)(self.world);
+            call!(self.nanomc, nmc_store_destroy(self.store));
+            call!(self.nanomc, nmc_world_destroy(self.world));
         }
     }
 }

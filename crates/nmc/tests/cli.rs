@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "a signal is sent to a process")]
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+#[path = "../../../tests/common/mod.rs"]
 mod common;
 
 use nanomc::world::{Config, Hosting, World};
