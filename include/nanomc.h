@@ -11,11 +11,49 @@
  *  - A process that has made a handle and forks: every call in the child returns NMC_ERR_FORKED, destroy does
  *    nothing. Fork before the first call, or exec in the child.
  *  - Memory that the caller passes stays the caller's and is not kept after the call, except where stated.
- *  - Config structs start from their _INIT macro. A program compiled against an older or newer header keeps working.
+ *  - A struct that begins with struct_size starts from its _INIT macro, whether the program or the library fills it.
+ *    A program compiled against an older or newer header then keeps working.
  *  - The library never changes the calling thread's current CUDA context. "Graph-safe" means legal while a stream is
  *    being captured. Streams are cudaStream_t or CUstream, passed as void*.
  *
- * Generated from the Rust sources by cbindgen; do not edit.
+ * Contents. Each part begins with how its calls go together.
+ *
+ *  Basics    versions, statuses and error messages, values that several nouns share, the log
+ *            nmc_*: version abi_version layout_version status_name last_error_message log_set_callback
+ *
+ *  World     the ranks of one machine: heaps that all of them address, control words, who is alive
+ *            nmc_world_*: join join_ranks create_local finalize abort destroy info rank_info alive event_fd ptr
+ *              locate base_table rank_of_device_rank word write_word_async barrier selftest async_error dump
+ *
+ *  Master    the master of a world and of its store, in a process that is not one of the ranks
+ *            nmc_master_*: start destroy
+ *
+ *  Store     objects that one process writes and all read, in place or as a copy; reads ask nobody
+ *            nmc_store_*: create namespace destroy put put_slices put_strided get get_into get_slices get_range
+ *              get_strided exists remove remove_by_prefix remove_all touch retain get_location open_for_write commit
+ *              publish_pages abort plan_extents view_extents pin pin_partial unpin ready_pages wait_ready wait_pages
+ *              cancel watch completions event_fd evict_until_below retry_hint next stats prometheus dump put_batch
+ *              get_into_batch exists_batch match_prefix remove_batch open_batch commit_batch pin_batch unpin_batch
+ *              commit_async push_async fetch_async unpin_async wait_ready_async publish_desc publish_captured
+ *              slot_reserve slot_release slot_pin slot_unpin_async device_pin
+ *
+ *  KV cache  where the K and V of every token lie: blocks, sequences, shared prefixes, tables for kernels
+ *            nmc_kv_*: group_bytes create heap_bytes destroy open open_named find append append_scored append_batch
+ *              commit keep_state reserve truncate fork copies close drop_least match hash pin unpin clear events
+ *              snapshot resize seq_info victims stats group_stats dump map audit view token_address table table_csr
+ *              slots states attach_store move_after offload onboard transfer_poll transfer_wait transfer_cancel
+ *              residency gather scatter copy_blocks page_tokens moves
+ *
+ *  Blocks    block numbers without memory behind them, for engines that keep their own sequences
+ *            nmc_blocks_*: create destroy allocate free extend allocate_scattered free_scattered request poll cancel
+ *              stats map resize
+ *
+ *  EP        expert-parallel transport: the tokens of an MoE layer to their experts, and the results back
+ *            nmc_ep_*: bytes_needed create create_ranks destroy abort check group_begin group_end dispatch
+ *              dispatch_send dispatch_recv recv device route_pack scatter combine combine_send combine_recv
+ *              moe_forward stats
+ *
+ * Generated from the Rust sources (build/header.rs) by cbindgen; do not edit.
  */
 
 #ifndef NANOMC_H
@@ -25,190 +63,37 @@
 #include <stdint.h>
 #include "nanomc/layout.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Handles: what calls make and destroy. The part of each says more. */
+struct nmc_world_t;
+struct nmc_master_t;
+struct nmc_store_t;
+struct nmc_kv_t;
+struct nmc_blocks_t;
+struct nmc_ep_t;
+
+/* == Basics ======================================================================================================= */
+
+/**
+ * @defgroup basics Basics
+ * Versions, statuses and error messages, values that several nouns share, the log.
+ *
+ * A program that loads the library at run time compares `nmc_abi_version` with `NMC_ABI_VERSION` first. After a call that
+ * failed, `nmc_status_name` gives the name of its status and `nmc_last_error_message` a sentence with the values; ask on the
+ * thread that made the call, before its next one fails. What happens in the background, such as a rank that dies, goes to the
+ * callback of `nmc_log_set_callback`; without one the library writes nothing anywhere. Keys, names and other bytes that a
+ * call reads are passed as `nmc_slice_t`.
+ * @{
+ */
+
 /* Version of this header, from Cargo.toml. */
 #define NMC_VERSION_MAJOR 0
 #define NMC_VERSION_MINOR 1
 #define NMC_VERSION_PATCH 0
 #define NMC_VERSION_STRING "0.1.0"
-/* Initialisers: start from these, so that fields added later have their defaults. */
-#define NMC_WORLD_CONFIG_INIT \
-  { \
-    (uint32_t)sizeof(nmc_world_config_t), NMC_ABI_VERSION, {NULL, 0}, {NULL, 0}, -1, 1, 0, NMC_HEAP_HOST, 0, \
-    {NMC_IMPORT_NONE, -1, NULL}, -1, -1, -1, NMC_MASTER_RANK0, -1, -1, -1, {0, 0, 0, 0} \
-  }
-#define NMC_WORLD_INFO_INIT {(uint32_t)sizeof(nmc_world_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
-#define NMC_STORE_CONFIG_INIT \
-  { \
-    (uint32_t)sizeof(nmc_store_config_t), NMC_ABI_VERSION, 0, 0, 0, 0, 0, 0, NMC_EVICT_FIFO, 0, 0, -1, -1, -1, 0, \
-    NMC_HEAP_HOST, -1, -1, -1, {0, 0, 0, 0} \
-  }
-#define NMC_PUT_OPTIONS_INIT \
-  {(uint32_t)sizeof(nmc_put_options_t), NMC_ABI_VERSION, -1, 0, NMC_RETAIN_NONE, 0, 0, {0, 0}}
-#define NMC_STORE_STATS_INIT \
-  { \
-    (uint32_t)sizeof(nmc_store_stats_t), 0, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
-  }
-#define NMC_EP_CONFIG_INIT \
-  { \
-    (uint32_t)sizeof(nmc_ep_config_t), NMC_ABI_VERSION, 0, 0, 0, 0, 0, 0, NMC_DTYPE_BF16, NMC_EP_DISPATCH_SAME, \
-    NMC_EP_WEIGHTS_FP32, 0, 0, 0, 0, 0, -1, 0, 0, {0, 0, 0, 0} \
-  }
-#define NMC_EP_DISPATCH_INIT \
-  {(uint32_t)sizeof(nmc_ep_dispatch_t), NMC_ABI_VERSION, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0}
-#define NMC_EP_MOE_INIT \
-  {(uint32_t)sizeof(nmc_ep_moe_t), NMC_ABI_VERSION, NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, 0}
-#define NMC_BLOCKS_CONFIG_INIT \
-  {(uint32_t)sizeof(nmc_blocks_config_t), NMC_ABI_VERSION, 0, NMC_BLOCKS_BEST, {0, 0, 0, 0}}
-#define NMC_BLOCKS_STATS_INIT {(uint32_t)sizeof(nmc_blocks_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}}
-#define NMC_KV_GROUP_INIT \
-  {NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 0, 0, 0, 0, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE, NULL, 0, 0, 0, 0, 0, 0, {0, 0}}
-#define NMC_KV_GROUP_STATS_INIT {(uint32_t)sizeof(nmc_kv_group_stats_t), 0, 0, 0, 0, 0, 0, 0, 0}
-#define NMC_KV_CONFIG_INIT \
-  { \
-    (uint32_t)sizeof(nmc_kv_config_t), NMC_ABI_VERSION, 0, 16, 0, 0, 0, NULL, 0, 0, NMC_BLOCKS_BEST, \
-    NMC_EVICT_LRU, NMC_KV_WHEN_FULL_REJECT, NMC_KV_HASH_BLAKE3, 0, 0, {NULL, 0}, NMC_HEAP_HOST, -1, 0, 0, NULL, 0 \
-  }
-#define NMC_KV_OPEN_INIT \
-  {(uint32_t)sizeof(nmc_kv_open_t), NMC_ABI_VERSION, 0, 0, 0, 0, {NULL, 0}, {NULL, 0}, NULL, 0, {0, 0}}
-#define NMC_KV_SEQ_INFO_INIT {(uint32_t)sizeof(nmc_kv_seq_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-#define NMC_KV_STATS_INIT \
-  {(uint32_t)sizeof(nmc_kv_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-#define NMC_RANK_INFO_INIT {(uint32_t)sizeof(nmc_rank_info_t), 0, 0, 0, -1, NULL, 0, 0}
-
-/**
- * The call succeeded.
- */
-#define NMC_OK 0
-
-/**
- * Nothing is wrong, but what was asked for is not there yet.
- */
-#define NMC_NOT_READY 1
-
-/**
- * The operation was started and has not finished.
- */
-#define NMC_IN_PROGRESS 2
-
-/**
- * An argument is out of range, NULL where a value is needed, or contradicts another one.
- */
-#define NMC_ERR_INVALID_ARG -1
-
-/**
- * The handle is NULL, stale, of another kind, already destroyed, or not a handle at all.
- */
-#define NMC_ERR_BAD_HANDLE -2
-
-/**
- * The handle belongs to the parent of this forked process. Only `destroy` is allowed here, and does nothing.
- */
-#define NMC_ERR_FORKED -3
-
-/**
- * A struct, a shared region or a peer speaks a version of the ABI or layout that this library does not.
- */
-#define NMC_ERR_VERSION -4
-
-/**
- * This machine, driver or build cannot do it; the message says what is missing.
- */
-#define NMC_ERR_UNSUPPORTED -5
-
-/**
- * Memory could not be reserved.
- */
-#define NMC_ERR_NO_MEMORY -6
-
-/**
- * A limit was reached: file descriptors, handles, nesting, table entries.
- */
-#define NMC_ERR_LIMIT -7
-
-/**
- * The deadline passed first.
- */
-#define NMC_ERR_TIMEOUT -8
-
-/**
- * Ranks of one world disagree about a parameter; the message names both values.
- */
-#define NMC_ERR_MISMATCH -9
-
-/**
- * The rank, name or key is already taken.
- */
-#define NMC_ERR_EXISTS -10
-
-/**
- * Owner or mode of a file, or the user id of a peer, is not acceptable.
- */
-#define NMC_ERR_PERMISSION -11
-
-/**
- * A peer sent something that is not part of the protocol.
- */
-#define NMC_ERR_PROTOCOL -12
-
-/**
- * No master answers at the moment; the call may be repeated.
- */
-#define NMC_ERR_UNAVAILABLE -13
-
-/**
- * A rank that this call depends on has died.
- */
-#define NMC_ERR_PEER_LOST -14
-
-/**
- * The call was ended by `finalize`, `destroy` or `abort` in another thread.
- */
-#define NMC_ERR_CANCELLED -15
-
-/**
- * An operating-system call failed; the message names it and the reason.
- */
-#define NMC_ERR_OS -16
-
-/**
- * A CUDA driver call failed; the message names it and the reason.
- */
-#define NMC_ERR_CUDA -17
-
-/**
- * A bug in the library was caught at the boundary. The handle involved should be destroyed.
- */
-#define NMC_ERR_INTERNAL -18
-
-/**
- * Not possible right now because something is in use; the call may be repeated.
- */
-#define NMC_ERR_BUSY -19
-
-/**
- * There is no such thing.
- */
-#define NMC_ERR_NOT_FOUND -20
-
-/**
- * The caller's buffer is too small; the size that is needed was stored.
- */
-#define NMC_ERR_TOO_SMALL -21
-
-/**
- * Bytes in shared memory are not what was written.
- */
-#define NMC_ERR_CORRUPT -22
-
-/**
- * The object was removed, evicted or given up in the meantime.
- */
-#define NMC_ERR_STALE -23
-
-/**
- * There is no room: the value is larger than the heap, or a quota is used up.
- */
-#define NMC_ERR_NO_SPACE -24
 
 /**
  * Version of the C ABI. It grows by one with every release that adds to the ABI; a release that would break it
@@ -216,44 +101,120 @@
  */
 #define NMC_ABI_VERSION 1
 
-/**
- * Element types: 32-bit float.
- */
+/** A sequence of bytes that belongs to the caller. `ptr` may be NULL if `len` is 0. */
+typedef struct nmc_slice_t {
+  /** First byte. */
+  const void *ptr;
+  /** Number of bytes. */
+  size_t len;
+} nmc_slice_t;
+
+/** Result of a call: 0 is success, negative numbers are errors, positive numbers are outcomes that are not errors. */
+typedef int32_t nmc_status_t;
+
+/** The call succeeded. */
+#define NMC_OK 0
+
+/** Nothing is wrong, but what was asked for is not there yet. */
+#define NMC_NOT_READY 1
+
+/** The operation was started and has not finished. */
+#define NMC_IN_PROGRESS 2
+
+/** An argument is out of range, NULL where a value is needed, or contradicts another one. */
+#define NMC_ERR_INVALID_ARG -1
+
+/** The handle is NULL, stale, of another kind, already destroyed, or not a handle at all. */
+#define NMC_ERR_BAD_HANDLE -2
+
+/** The handle belongs to the parent of this forked process. Only `destroy` is allowed here, and does nothing. */
+#define NMC_ERR_FORKED -3
+
+/** A struct, a shared region or a peer speaks a version of the ABI or layout that this library does not. */
+#define NMC_ERR_VERSION -4
+
+/** This machine, driver or build cannot do it; the message says what is missing. */
+#define NMC_ERR_UNSUPPORTED -5
+
+/** Memory could not be reserved. */
+#define NMC_ERR_NO_MEMORY -6
+
+/** A limit was reached: file descriptors, handles, nesting, table entries. */
+#define NMC_ERR_LIMIT -7
+
+/** The deadline passed first. */
+#define NMC_ERR_TIMEOUT -8
+
+/** Ranks of one world disagree about a parameter; the message names both values. */
+#define NMC_ERR_MISMATCH -9
+
+/** The rank, name or key is already taken. */
+#define NMC_ERR_EXISTS -10
+
+/** Owner or mode of a file, or the user id of a peer, is not acceptable. */
+#define NMC_ERR_PERMISSION -11
+
+/** A peer sent something that is not part of the protocol. */
+#define NMC_ERR_PROTOCOL -12
+
+/** No master answers at the moment; the call may be repeated. */
+#define NMC_ERR_UNAVAILABLE -13
+
+/** A rank that this call depends on has died. */
+#define NMC_ERR_PEER_LOST -14
+
+/** The call was ended by `finalize`, `destroy` or `abort` in another thread. */
+#define NMC_ERR_CANCELLED -15
+
+/** An operating-system call failed; the message names it and the reason. */
+#define NMC_ERR_OS -16
+
+/** A CUDA driver call failed; the message names it and the reason. */
+#define NMC_ERR_CUDA -17
+
+/** A bug in the library was caught at the boundary. The handle involved should be destroyed. */
+#define NMC_ERR_INTERNAL -18
+
+/** Not possible right now because something is in use; the call may be repeated. */
+#define NMC_ERR_BUSY -19
+
+/** There is no such thing. */
+#define NMC_ERR_NOT_FOUND -20
+
+/** The caller's buffer is too small; the size that is needed was stored. */
+#define NMC_ERR_TOO_SMALL -21
+
+/** Bytes in shared memory are not what was written. */
+#define NMC_ERR_CORRUPT -22
+
+/** The object was removed, evicted or given up in the meantime. */
+#define NMC_ERR_STALE -23
+
+/** There is no room: the value is larger than the heap, or a quota is used up. */
+#define NMC_ERR_NO_SPACE -24
+
+/** Element types: 32-bit float. */
 #define NMC_DTYPE_FP32 0
 
-/**
- * 16-bit brain float.
- */
+/** 16-bit brain float. */
 #define NMC_DTYPE_BF16 1
 
-/**
- * 16-bit float.
- */
+/** 16-bit float. */
 #define NMC_DTYPE_FP16 2
 
-/**
- * 8-bit float of either kind.
- */
+/** 8-bit float of either kind. */
 #define NMC_DTYPE_FP8 3
 
-/**
- * 8-bit integer.
- */
+/** 8-bit integer. */
 #define NMC_DTYPE_INT8 4
 
-/**
- * Elements of `element_bytes` bytes that the library knows nothing else about.
- */
+/** Elements of `element_bytes` bytes that the library knows nothing else about. */
 #define NMC_DTYPE_RAW 5
 
-/**
- * What is evicted first: what was stored or published first.
- */
+/** What is evicted first: what was stored or published first. */
 #define NMC_EVICT_FIFO 0
 
-/**
- * What was used longest ago; a cached block of the KV cache that has been idle longest.
- */
+/** What was used longest ago; a cached block of the KV cache that has been idle longest. */
 #define NMC_EVICT_LRU 1
 
 /**
@@ -262,542 +223,23 @@
  */
 #define NMC_EVICT_S3FIFO 2
 
-/**
- * What was used least, in powers of two; among equals the one idle longest. KV cache only.
- */
+/** What was used least, in powers of two; among equals the one idle longest. KV cache only. */
 #define NMC_EVICT_LFU 3
 
-/**
- * What has the lowest priority; a priority lapses after its time to live. KV cache only.
- */
+/** What has the lowest priority; a priority lapses after its time to live. KV cache only. */
 #define NMC_EVICT_PRIORITY 4
 
-/**
- * Something failed and a user will notice.
- */
+/** Something failed and a user will notice. */
 #define NMC_LOG_ERROR 1
 
-/**
- * Something is wrong but was dealt with.
- */
+/** Something is wrong but was dealt with. */
 #define NMC_LOG_WARN 2
 
-/**
- * Rare events of normal life: a rank joined, a rank died.
- */
+/** Rare events of normal life: a rank joined, a rank died. */
 #define NMC_LOG_INFO 3
 
-/**
- * What a developer of the library wants to see.
- */
+/** What a developer of the library wants to see. */
 #define NMC_LOG_DEBUG 4
-
-/**
- * Heaps in host memory (sealed memfd).
- */
-#define NMC_HEAP_HOST 1
-
-/**
- * Heaps in the memory of a CUDA device.
- */
-#define NMC_HEAP_CUDA 2
-
-/**
- * Use huge pages for a host heap if there are any; `nmc_world_info_t.heap_flags` tells whether there were.
- */
-#define NMC_HEAP_HUGE_PAGES 1
-
-/**
- * The library allocates the heap.
- */
-#define NMC_IMPORT_NONE 0
-
-/**
- * `ptr`: host memory of this process. Only ranks of the same process can reach it.
- */
-#define NMC_IMPORT_HOST_PTR 1
-
-/**
- * `fd`: a memfd that is sealed with F_SEAL_SHRINK and F_SEAL_GROW.
- */
-#define NMC_IMPORT_HOST_FD 2
-
-/**
- * `ptr`: device memory from `cudaMalloc`, or one VMM allocation that was created as exportable.
- */
-#define NMC_IMPORT_CUDA_PTR 3
-
-/**
- * `fd`: a VMM allocation exported with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
- */
-#define NMC_IMPORT_CUDA_FD 4
-
-/**
- * The master runs in the process of rank 0 (with automatic ranks: of whoever comes first).
- */
-#define NMC_MASTER_RANK0 0
-
-/**
- * The master runs elsewhere: `nmc_master_start` in another process, or `nmc master`.
- */
-#define NMC_MASTER_EXTERNAL 1
-
-/**
- * Nobody has taken the rank yet.
- */
-#define NMC_RANK_ABSENT 0
-
-/**
- * A process holds the rank.
- */
-#define NMC_RANK_ALIVE 1
-
-/**
- * The process died or broke off; something of it (a forked child, a kernel) may still write to shared memory.
- */
-#define NMC_RANK_DYING 2
-
-/**
- * Provably nothing of the process is left. The rank can be taken again.
- */
-#define NMC_RANK_GONE 3
-
-/**
- * The process left in order. The rank can be taken again.
- */
-#define NMC_RANK_LEFT 4
-
-/**
- * Keep a CRC32C of every page and check it on every read by the library. It is stored by `nmc_store_commit`: an object that
- * its program published by itself gives such reads `NMC_NOT_READY` until then.
- */
-#define NMC_STORE_CHECKSUMS 1
-
-/**
- * Use huge pages for the heaps of an embedded store, if there are any.
- */
-#define NMC_STORE_HUGE_PAGES 2
-
-/**
- * Store the value in one run of pages.
- */
-#define NMC_PUT_CONTIGUOUS 1
-
-/**
- * Take the place of an object with the same key; readers see the old value until the new one is complete.
- */
-#define NMC_PUT_REPLACE 2
-
-/**
- * Evicted as the config says.
- */
-#define NMC_RETAIN_NONE 0
-
-/**
- * Evicted when nothing else is left, or when its time is over.
- */
-#define NMC_RETAIN_SOFT 1
-
-/**
- * Never evicted, only removed.
- */
-#define NMC_RETAIN_HARD 2
-
-/**
- * There is no such object.
- */
-#define NMC_OBJECT_ABSENT 0
-
-/**
- * The object is being written.
- */
-#define NMC_OBJECT_WRITING 1
-
-/**
- * The object can be read.
- */
-#define NMC_OBJECT_READY 2
-
-/**
- * Also wait for a key that nobody is writing yet.
- */
-#define NMC_WAIT_APPEAR 1
-
-/**
- * Completions of one client that wait to be taken. When there are more, the oldest go.
- */
-#define NMC_MAX_COMPLETIONS 65536
-
-/**
- * Rows travel to the experts as they are.
- */
-#define NMC_EP_DISPATCH_SAME 0
-
-/**
- * Rows travel as fp8 (e4m3) with an fp32 scale for every 128 elements; the library quantises them. If all 128 are smaller than
- * 1e-30, the scale is 1 and they become zeros, each with its sign.
- */
-#define NMC_EP_DISPATCH_FP8 1
-
-/**
- * Rows travel as fp8 with scales that the caller gives.
- */
-#define NMC_EP_DISPATCH_FP8_GIVEN 2
-
-/**
- * Weights are fp32.
- */
-#define NMC_EP_WEIGHTS_FP32 0
-
-/**
- * Weights are fp16.
- */
-#define NMC_EP_WEIGHTS_FP16 1
-
-/**
- * Trap in the kernel that finds an error, instead of reporting it. For debugging: the context is lost.
- */
-#define NMC_EP_TRAP 1
-
-/**
- * Do not count tokens per expert.
- */
-#define NMC_EP_NO_LOAD 2
-
-/**
- * Give rows to return memory of their own. Without it `nmc_ep_recv_t.y` is `nmc_ep_recv_t.x`: a row goes back from where
- * it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
- */
-#define NMC_EP_SEPARATE_Y 4
-
-/**
- * Let kernels after a dispatch that are launched with programmatic stream serialization be placed while it waits, although
- * other processes share the device. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program
- * itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group.
- * Without other processes on the device kernels are always placed early.
- */
-#define NMC_EP_EARLY 8
-
-/**
- * The better strategy, which is `NMC_BLOCKS_SIZE_CLASS`.
- */
-#define NMC_BLOCKS_BEST 0
-
-/**
- * Free runs by size class, found by bitmaps. A run fits wherever one is free that is longer by an eighth, and
- * nearly always where one is just as long. About a byte a block.
- */
-#define NMC_BLOCKS_SIZE_CLASS 1
-
-/**
- * Buddies. A run of n blocks is cut from an aligned free piece of the next power of two, of which it takes n, or begins
- * with the largest piece; so runs do not fit where they would with the other one, and about three quarters of the blocks
- * can be used for runs of 1 to 64. About a byte a block.
- */
-#define NMC_BLOCKS_BUDDY 2
-
-/**
- * Keys and values, of all tokens of a sequence.
- */
-#define NMC_KV_KIND_ATTENTION 0
-
-/**
- * One latent vector for each token (multi-head latent attention): one head, no V.
- */
-#define NMC_KV_KIND_MLA 1
-
-/**
- * One state for each sequence, of `state_bytes` bytes a layer, that every token changes: linear attention, Mamba.
- */
-#define NMC_KV_KIND_RECURRENT 2
-
-/**
- * In place of a group: all groups that share the block numbers of the cache.
- */
-#define NMC_KV_GROUPS_ALL UINT32_MAX
-
-/**
- * `[layers, blocks, heads, tokens, dim]`.
- */
-#define NMC_KV_LAYER_MAJOR 0
-
-/**
- * `[heads, layers, blocks, tokens, dim]`.
- */
-#define NMC_KV_HEAD_MAJOR 1
-
-/**
- * `[layers, blocks, tokens, heads, dim]`: what FlashAttention, FlashInfer ("NHD") and vLLM take.
- */
-#define NMC_KV_LAYER_MAJOR_NHD 2
-
-/**
- * `[blocks, layers, heads, tokens, dim]`: a block is one piece of memory.
- */
-#define NMC_KV_BLOCK_MAJOR 3
-
-/**
- * All of K and then all of V.
- */
-#define NMC_KV_SIDES_SEPARATE 0
-
-/**
- * K and V right inside the layers: `[layers, 2, blocks, ...]`.
- */
-#define NMC_KV_SIDES_PER_LAYER 1
-
-/**
- * K and V right inside the blocks: `[layers, blocks, 2, ...]`.
- */
-#define NMC_KV_SIDES_PER_BLOCK 2
-
-/**
- * K, the latent vectors, or the state.
- */
-#define NMC_KV_K 0
-
-/**
- * V.
- */
-#define NMC_KV_V 1
-
-/**
- * No room: `NMC_ERR_NO_SPACE`. Idle cached blocks are evicted before, here and in all other cases.
- */
-#define NMC_KV_WHEN_FULL_REJECT 0
-
-/**
- * No room: a new sequence gets fewer tokens than it asked for, which is then its limit.
- */
-#define NMC_KV_WHEN_FULL_SHORTEN 1
-
-/**
- * No room: the sequence that was used longest ago loses its blocks; calls for it are `NMC_ERR_STALE` until it is closed.
- */
-#define NMC_KV_WHEN_FULL_EVICT_SEQUENCE 2
-
-/**
- * No room: the sequence that was used longest ago goes to the store (`nmc_kv_attach_store`; without one this is
- * `NMC_KV_WHEN_FULL_REJECT`) and loses its blocks here; calls for it are `NMC_ERR_STALE` until it is closed. Opened again with all
- * its tokens, `nmc_kv_onboard` fetches what it had computed; with recurrent groups up to the last state that was kept. With
- * it, calls that need room may block until the copy is done, and are not graph-safe.
- */
-#define NMC_KV_WHEN_FULL_MOVE_SEQUENCE 3
-
-/**
- * Keyed BLAKE3. The default.
- */
-#define NMC_KV_HASH_BLAKE3 0
-
-/**
- * SHA-256 with a key, cut to 16 bytes.
- */
-#define NMC_KV_HASH_SHA256 1
-
-/**
- * XXH3, which can be made to collide; tokens and salts are kept and compared, which takes 4 bytes a token. Not with a store,
- * which has no tokens to compare.
- */
-#define NMC_KV_HASH_XXH3 2
-
-/**
- * Flag of a config: no block is matched or published.
- */
-#define NMC_KV_NO_PREFIX 1
-
-/**
- * Flag of a config: virtual placement. Every sequence has contiguous addresses of its own, of `max_sequence_tokens` tokens,
- * and the pages of its blocks are mapped there as it grows: growing never moves anything, `nmc_kv_view` is always of the
- * sequence alone, and kernels need no table. The library owns the memory (`heap_kind`, `device`), and gets all of it in
- * `nmc_kv_create`.
- *
- * **What a page is.** The addresses of a sequence have the group's layout with the sequence's own blocks in place of all
- * blocks. A page is one block of it in one plane, that is `tokens_per_block` tokens of what is contiguous from block to
- * block: of one layer, K or V, with `NMC_KV_LAYER_MAJOR` and `NMC_KV_LAYER_MAJOR_NHD`; of one layer, both, with
- * `NMC_KV_SIDES_PER_BLOCK`; of one head of that with `NMC_KV_HEAD_MAJOR`; of all layers, K and V, with
- * `NMC_KV_BLOCK_MAJOR` (K or V with `NMC_KV_SIDES_SEPARATE`). It must be a multiple of the system's page (4 KiB) or of the
- * device's (2 MiB): `nmc_kv_page_tokens` finds the smallest `tokens_per_block`. A block has one page in each plane; growing
- * by a block maps them all, so layouts with few planes grow cheaper and in smaller steps. Forks and prefixes share whole
- * blocks.
- *
- * **When pages are mapped.** By `nmc_kv_open`, `nmc_kv_append`, `nmc_kv_truncate` and `nmc_kv_fork` for the blocks they add,
- * and ahead of need by `nmc_kv_reserve`, also from another thread: an append up to there maps nothing. A closed sequence
- * leaves its addresses, with the free blocks that are mapped there, to the next one. These calls may call CUDA and
- * wait for the driver then, and are not graph-safe; beside their own statuses they can return `NMC_ERR_LIMIT` (too many
- * mappings), `NMC_ERR_CUDA` and `NMC_ERR_NO_MEMORY`, and leave the tokens of the sequence as they were.
- *
- * **When pages are unmapped.** When their place is needed for another block: after the tokens there were cut off, or when a
- * later sequence has the addresses. Like freeing memory, `nmc_kv_truncate`, `nmc_kv_close` and `nmc_kv_destroy` may be
- * called when no work uses those tokens any more. Blocks are never exchanged for equal ones of another sequence.
- *
- * Not available (`NMC_ERR_UNSUPPORTED`): memory of the program's, `window`, `nmc_kv_table*`, `nmc_kv_slots`,
- * `nmc_kv_drop_least`, `nmc_kv_resize`, `nmc_kv_attach_store`; instead of `nmc_kv_copies` there is `nmc_kv_moves`.
- */
-#define NMC_KV_VIRTUAL 2
-
-/**
- * Flag of `nmc_kv_open`: the blocks follow each other, so that views are of the sequence alone.
- */
-#define NMC_KV_OPEN_CONTIGUOUS 1
-
-/**
- * Flag of `nmc_kv_open`: neither match blocks nor publish any.
- */
-#define NMC_KV_OPEN_PRIVATE 2
-
-/**
- * Flag of `nmc_kv_open`: the cache may have all tokens. Otherwise at least the last one is left to be computed, since
- * the engine needs its result.
- */
-#define NMC_KV_OPEN_MATCH_ALL 4
-
-/**
- * Flag of `nmc_kv_close`: what was not committed was not computed, and is not published.
- */
-#define NMC_KV_CLOSE_ABORT 1
-
-/**
- * State of a sequence: in use.
- */
-#define NMC_KV_SEQ_OPEN 0
-
-/**
- * State of a sequence: its blocks were taken to make room.
- */
-#define NMC_KV_SEQ_EVICTED 1
-
-/**
- * Entries of a table are block numbers: vLLM, FlashAttention (`block_table`), FlashMLA.
- */
-#define NMC_KV_TABLE_BLOCKS 0
-
-/**
- * Two rows a sequence, of K and of V: 2 x block and 2 x block + 1, for pools whose blocks hold K and then V, as
- * TensorRT-LLM's block offsets are.
- */
-#define NMC_KV_TABLE_OFFSETS 1
-
-/**
- * Event: a block can be matched now.
- */
-#define NMC_KV_EVENT_STORED 0
-
-/**
- * Event: a block is no longer there.
- */
-#define NMC_KV_EVENT_REMOVED 1
-
-/**
- * Event: no block is there any more.
- */
-#define NMC_KV_EVENT_CLEARED 2
-
-/**
- * A transfer waits for nothing: the cache lies in host memory, and the program has written it.
- */
-#define NMC_KV_AFTER_NOTHING 0
-
-/**
- * A transfer waits for what is on a stream now; `handle` is the stream.
- */
-#define NMC_KV_AFTER_STREAM 1
-
-/**
- * A transfer waits for an event; `handle` is a `cudaEvent_t` that stays until the transfer is over.
- */
-#define NMC_KV_AFTER_EVENT 2
-
-/**
- * Flag of `nmc_kv_onboard`: fetch all tokens. Otherwise at least the last one is left to be computed.
- */
-#define NMC_KV_ONBOARD_ALL 1
-
-/**
- * Flag of `nmc_kv_onboard`: a layer of all blocks after the other, so that computing can begin with the first layers
- * (`layers_done`); blocks are complete only at the end.
- */
-#define NMC_KV_ONBOARD_BY_LAYER 2
-
-/**
- * An allocator of blocks: it knows their numbers, 0 to `total_blocks` - 1, and nothing of what lies in them. Blocks are
- * taken as runs that follow each other, or scattered; both kinds are blocks like others, can be freed by either function,
- * in any parts, and share the same free blocks. What is not in use is never freed: freeing something twice is an error,
- * unless it was handed out again meanwhile.
- *
- * All functions may be called from any thread at the same time, also while another thread destroys it; none of them
- * waits for blocks, and a mutex is held for the time of one operation. Statuses that every function can return:
- * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (pointers that are NULL or not aligned).
- */
-typedef struct nmc_blocks_t nmc_blocks_t;
-
-/**
- * One rank's part of an expert-parallel group: it sends tokens to the ranks of their experts and gets results back.
- *
- * All ranks take the same steps in the same order: dispatch and combine of a layer, in turn, in each buffer set. A call out of turn
- * (a combine without its dispatch, a second dispatch) is refused with `NMC_ERR_INVALID_ARG` and does nothing, as long as the host
- * makes all calls itself: not any more once one was captured, or `nmc_ep_device` was called. Calls of one handle are made
- * by one thread at a time, on one stream for each buffer set. On CUDA heaps calls only enqueue, need no synchronisation,
- * allocate nothing, and are graph-safe; on host heaps they work at once and take a NULL stream. Results are the same bits
- * in every arrangement.
- *
- * When a rank dies, does not come within the deadline, or makes a mistake that only the GPU can see, the group is over for
- * all ranks: kernels of later steps do nothing, calls return the reason, `nmc_ep_check` tells it. Heaps, contexts and the
- * world live on; destroy the handle and make a new group. Statuses that every function can return:
- * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; those with a stream also `NMC_ERR_PEER_LOST`,
- * `NMC_ERR_MISMATCH`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the group is over), `NMC_ERR_CUDA`, and between
- * `nmc_ep_group_begin` and `nmc_ep_group_end` `NMC_ERR_NO_MEMORY` (the call is not part of the group).
- */
-typedef struct nmc_ep_t nmc_ep_t;
-
-/**
- * A block KV cache: it maps the tokens of sequences to numbered blocks of equal size. Full blocks of equal tokens are
- * found again by later sequences (prefix reuse), forks share blocks, and tables for attention kernels are written
- * straight into the program's memory. The cache touches the blocks themselves only when it is asked to copy them
- * (`nmc_kv_gather`, `nmc_kv_copy_blocks`, `nmc_kv_offload`, ...). With `NMC_KV_VIRTUAL`, which see, it maps them besides,
- * and some of what follows is different.
- *
- * **When blocks count as computed.** `nmc_kv_open` and `nmc_kv_append` give room for tokens that the engine computes
- * afterwards. With the next `nmc_kv_append` or `nmc_kv_close` of the same sequence, what it had before counts as computed,
- * and its full blocks can be matched by others; `nmc_kv_commit` says so earlier. The engine must have enqueued that work
- * by then, and order later work after it: on the same stream, or with an event.
- *
- * **When blocks are free.** A block that is let go may be handed out at once. Work that still reads it must be ordered
- * before work that writes the new owner's tokens, as on one stream it is.
- *
- * All functions may be called from any thread at the same time, also while another thread destroys the cache; calls for
- * one sequence exclude each other. Threads that work on sequences of their own do not wait for each other, except where
- * blocks are shared. Where nothing else is said, nothing blocks, nothing calls CUDA, and all is graph-safe. Statuses that every function can return:
- * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY` (for the books; the message says how
- * much, and nothing changed); those that take a sequence also `NMC_ERR_NOT_FOUND` (no such sequence is open) and
- * `NMC_ERR_STALE` (its blocks were taken to make room: close it).
- */
-typedef struct nmc_kv_t nmc_kv_t;
-
-/**
- * The master of a world and that of its store, each on a thread of its own.
- */
-typedef struct nmc_master_t nmc_master_t;
-
-/**
- * A client of a store, in one of its namespaces. All functions that take it may be called from any thread at the same
- * time, also while another thread destroys it.
- *
- * Reads (`get`, `pin`, `exists`, `match_prefix`, ...) never ask the master and go on while it is away. Calls that do ask
- * it return `NMC_ERR_UNAVAILABLE` then, and can be repeated. Statuses that every function can return:
- * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (keys have 1 to 1,024 bytes).
- */
-typedef struct nmc_store_t nmc_store_t;
-
-/**
- * One rank of a world: the heaps of all ranks, control words, and who is alive. All functions that take it may be
- * called from any thread at the same time, also while another thread destroys it.
- */
-typedef struct nmc_world_t nmc_world_t;
-
-/**
- * Result of a call: 0 is success, negative numbers are errors, positive numbers are outcomes that are not errors.
- */
-typedef int32_t nmc_status_t;
 
 /**
  * Receives a log line: level, NUL-terminated text that is valid during the call, and the caller's pointer. It is
@@ -806,1793 +248,7 @@ typedef int32_t nmc_status_t;
  */
 typedef void (*nmc_log_fn)(int32_t level, const char *text, void *user);
 
-/**
- * A sequence of bytes that belongs to the caller. `ptr` may be NULL if `len` is 0.
- */
-typedef struct nmc_slice_t {
-  /**
-   * First byte.
-   */
-  const void *ptr;
-  /**
-   * Number of bytes.
-   */
-  size_t len;
-} nmc_slice_t;
-
-/**
- * Memory of the engine that is to be used instead of memory of the library. It stays the engine's, and must stay
- * valid until the world is destroyed in every process.
- */
-typedef struct nmc_memory_t {
-  /**
-   * One of `NMC_IMPORT_*`.
-   */
-  uint32_t kind;
-  /**
-   * File descriptor, for the kinds that need one; it is duplicated. Otherwise -1.
-   */
-  int32_t fd;
-  /**
-   * Address, for the kinds that need one; aligned to 16 bytes. Otherwise NULL.
-   */
-  void *ptr;
-} nmc_memory_t;
-
-/**
- * How a process joins a world. Start from `NMC_WORLD_CONFIG_INIT`; `name`, `world_size` and `heap_bytes` must be
- * set. Ranks must agree on `world_size`, `heap_kind`, `heap_bytes` and `words_per_rank`.
- */
-typedef struct nmc_world_config_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * `NMC_ABI_VERSION` as the caller knows it.
-   */
-  uint32_t abi_version;
-  /**
-   * Name under which ranks find each other: 1 to 48 of A-Z a-z 0-9 . _ -
-   */
-  struct nmc_slice_t name;
-  /**
-   * Directory in which they meet; empty for $XDG_RUNTIME_DIR/nanomc or /tmp/nanomc-UID. The library makes a
-   * subdirectory with mode 0700 in it.
-   */
-  struct nmc_slice_t dir;
-  /**
-   * Own rank; -1 for the lowest that is free.
-   */
-  int32_t rank;
-  /**
-   * Number of ranks, 1 to `NMC_MAX_RANKS`.
-   */
-  uint32_t world_size;
-  /**
-   * Bytes of every rank's heap.
-   */
-  uint64_t heap_bytes;
-  /**
-   * `NMC_HEAP_HOST` (default) or `NMC_HEAP_CUDA`.
-   */
-  uint32_t heap_kind;
-  /**
-   * 0 or `NMC_HEAP_HUGE_PAGES`.
-   */
-  uint32_t heap_flags;
-  /**
-   * Memory of the engine to use as this rank's heap.
-   */
-  struct nmc_memory_t heap_import;
-  /**
-   * CUDA device. -1: none for host heaps, the current context's (else device 0) for CUDA heaps. With a device,
-   * host heaps and words are registered with it.
-   */
-  int32_t device;
-  /**
-   * This rank's number in device code, if that differs from the rank; -1 for the same. No two ranks share one.
-   */
-  int32_t device_rank;
-  /**
-   * Control words per rank; -1 for 64.
-   */
-  int32_t words_per_rank;
-  /**
-   * `NMC_MASTER_RANK0` (default) or `NMC_MASTER_EXTERNAL`.
-   */
-  uint32_t master;
-  /**
-   * When joining gives up, in ms; -1 for 30 s.
-   */
-  int64_t join_timeout_ms;
-  /**
-   * How long this process's GPU may go on after its death, in ms, before its memory is reused; -1 for 1 s.
-   * Without a device it is 0.
-   */
-  int32_t drain_ms;
-  /**
-   * CPU to which the library's threads are bound; -1 for none.
-   */
-  int32_t service_cpu;
-  /**
-   * Zero.
-   */
-  uint64_t reserved[4];
-} nmc_world_config_t;
-
-/**
- * Facts about a world. Set `struct_size` before the call (`NMC_WORLD_INFO_INIT`).
- */
-typedef struct nmc_world_info_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * Own rank.
-   */
-  uint32_t rank;
-  /**
-   * Number of ranks.
-   */
-  uint32_t world_size;
-  /**
-   * `NMC_HEAP_HOST` or `NMC_HEAP_CUDA`.
-   */
-  uint32_t heap_kind;
-  /**
-   * Bytes of every heap.
-   */
-  uint64_t heap_bytes;
-  /**
-   * Random name of this world; a new one each time all ranks have left and others join.
-   */
-  uint64_t world_id;
-  /**
-   * Flags that are in effect, such as `NMC_HEAP_HUGE_PAGES`.
-   */
-  uint32_t heap_flags;
-  /**
-   * Control words per rank.
-   */
-  uint32_t words_per_rank;
-  /**
-   * 1 if the master can be reached, else 0.
-   */
-  uint32_t master_up;
-  /**
-   * Zero.
-   */
-  uint32_t reserved;
-} nmc_world_info_t;
-
-/**
- * Facts about a rank. Set `struct_size` before the call (`NMC_RANK_INFO_INIT`).
- */
-typedef struct nmc_rank_info_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * One of `NMC_RANK_*`.
-   */
-  uint32_t state;
-  /**
-   * How many processes have held the rank so far.
-   */
-  uint64_t generation;
-  /**
-   * Process id of the holder.
-   */
-  uint32_t pid;
-  /**
-   * CUDA device in the holder's process; -1 for none.
-   */
-  int32_t device;
-  /**
-   * First byte of its heap in this process; a device pointer for CUDA heaps. NULL if it has none.
-   */
-  void *heap_base;
-  /**
-   * Its number in device code.
-   */
-  uint32_t device_rank;
-  /**
-   * Zero.
-   */
-  uint32_t reserved;
-} nmc_rank_info_t;
-
-/**
- * How a store is made or attached to. Start from `NMC_STORE_CONFIG_INIT`. With a world, all ranks must agree on
- * everything but the timeouts; without one, `heap_bytes` must be set.
- */
-typedef struct nmc_store_config_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * `NMC_ABI_VERSION` as the caller knows it.
-   */
-  uint32_t abi_version;
-  /**
-   * Bytes of each rank's heap that the store uses, rounded down to whole pages. 0: with a world, the heap from
-   * `heap_offset` to its end.
-   */
-  uint64_t heap_bytes;
-  /**
-   * First byte of each heap that the store uses, a multiple of `page_bytes`.
-   */
-  uint64_t heap_offset;
-  /**
-   * Bytes for keys and long lists of extents; 0 for 64 bytes an object.
-   */
-  uint64_t key_slab_bytes;
-  /**
-   * Bytes of a page, a power of two from 4 KiB to 2 MiB; 0 for 256 KiB. Values take whole pages.
-   */
-  uint32_t page_bytes;
-  /**
-   * Most objects at a time; 0 for one a page, between 1,024 and 1,048,576.
-   */
-  uint32_t max_objects;
-  /**
-   * Most pins that a client can hold at a time; 0 for 1,024.
-   */
-  uint32_t pin_slots;
-  /**
-   * One of `NMC_EVICT_*`.
-   */
-  uint32_t eviction;
-  /**
-   * 0, or `NMC_STORE_*` flags.
-   */
-  uint32_t flags;
-  /**
-   * Rank whose process runs the master; not used when the world's master runs elsewhere.
-   */
-  int32_t master_rank;
-  /**
-   * Usage of a heap, in 1/1000, above which the master evicts; -1 for 950.
-   */
-  int32_t high_permille;
-  /**
-   * Usage of a heap, in 1/1000, down to which it evicts then; -1 for 850.
-   */
-  int32_t low_permille;
-  /**
-   * Time after which an object that was not published is taken from its writer, in ms; -1 for 30 s.
-   */
-  int32_t watchdog_ms;
-  /**
-   * Embedded store: number of heaps; 0 for 1.
-   */
-  uint32_t world_size;
-  /**
-   * Embedded store: `NMC_HEAP_HOST` or `NMC_HEAP_CUDA`.
-   */
-  uint32_t heap_kind;
-  /**
-   * Embedded store: CUDA device, as in `nmc_world_config_t`.
-   */
-  int32_t device;
-  /**
-   * How long to wait for the store's master when attaching, in ms; -1 for 30 s.
-   */
-  int64_t attach_timeout_ms;
-  /**
-   * How long a call waits for the master, in ms; -1 for 10 s.
-   */
-  int64_t call_timeout_ms;
-  /**
-   * Zero.
-   */
-  uint64_t reserved[4];
-} nmc_store_config_t;
-
-/**
- * How a value is stored. Start from `NMC_PUT_OPTIONS_INIT`; NULL means the same.
- */
-typedef struct nmc_put_options_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * `NMC_ABI_VERSION` as the caller knows it.
-   */
-  uint32_t abi_version;
-  /**
-   * Rank whose heap is to hold the value; -1 for xxh64(key) modulo the number of ranks.
-   */
-  int32_t preferred_segment;
-  /**
-   * 0, or `NMC_PUT_*` flags.
-   */
-  uint32_t flags;
-  /**
-   * One of `NMC_RETAIN_*`.
-   */
-  uint32_t retain;
-  /**
-   * 0 to 3; lower ones are evicted first.
-   */
-  uint32_t priority;
-  /**
-   * For `NMC_RETAIN_SOFT`: how long, in ms; 0 for no end.
-   */
-  uint64_t ttl_ms;
-  /**
-   * Zero.
-   */
-  uint64_t reserved[2];
-} nmc_put_options_t;
-
-/**
- * Memory of the caller that is written to.
- */
-typedef struct nmc_buffer_t {
-  /**
-   * First byte.
-   */
-  void *ptr;
-  /**
-   * Bytes.
-   */
-  size_t len;
-} nmc_buffer_t;
-
-/**
- * Where an object is.
- */
-typedef struct nmc_object_meta_t {
-  /**
-   * xxh64 of the key.
-   */
-  uint64_t key_hash;
-  /**
-   * Epoch of the object: another object with the same key has another one.
-   */
-  uint64_t epoch;
-  /**
-   * Bytes of the value.
-   */
-  uint64_t bytes_total;
-  /**
-   * First byte of the value in this process; a device pointer for CUDA heaps. To be read only while pinned.
-   */
-  const void *payload;
-  /**
-   * The object's header in shared memory; read-only.
-   */
-  const void *header;
-  /**
-   * Rank whose heap holds the value.
-   */
-  uint32_t owner_rank;
-  /**
-   * Bytes of a page.
-   */
-  uint32_t page_bytes;
-  /**
-   * Pages of the value.
-   */
-  uint32_t n_pages;
-  /**
-   * Bytes used of the last page; 0 for an empty value.
-   */
-  uint32_t last_page_bytes;
-  /**
-   * Extents of the value; with one, all bytes are consecutive.
-   */
-  uint32_t n_extents;
-  /**
-   * Number of the header.
-   */
-  uint32_t index;
-  /**
-   * Zero.
-   */
-  uint64_t reserved[2];
-} nmc_object_meta_t;
-
-/**
- * Where the program stores the bytes of an object that it writes itself. Addresses are valid in this process until the
- * plan is committed or aborted. Pages are consecutive within an extent; `nmc_store_plan_extents` lists the extents.
- */
-typedef struct nmc_write_plan_t {
-  /**
-   * xxh64 of the key.
-   */
-  uint64_t key_hash;
-  /**
-   * Name of the plan; nobody can guess it.
-   */
-  uint64_t plan_id;
-  /**
-   * What has to be published.
-   */
-  uint64_t epoch;
-  /**
-   * Bytes of the value.
-   */
-  uint64_t bytes_total;
-  /**
-   * First byte of the first extent; a device pointer for CUDA heaps. NULL for an empty value.
-   */
-  void *payload;
-  /**
-   * The same for the GPU: equal for CUDA heaps, the registered address for host heaps, NULL without a device.
-   */
-  void *payload_device;
-  /**
-   * The object's header in shared memory; read-only.
-   */
-  const void *header;
-  /**
-   * The word that is to become `epoch` when all bytes are stored.
-   */
-  uint64_t *publish_word;
-  /**
-   * The same for the GPU; NULL without a device.
-   */
-  uint64_t *publish_word_device;
-  /**
-   * Rank whose heap holds the value.
-   */
-  uint32_t dst_rank;
-  /**
-   * Bytes of a page.
-   */
-  uint32_t page_bytes;
-  /**
-   * Pages of the value.
-   */
-  uint32_t n_pages;
-  /**
-   * Bytes used of the last page; 0 for an empty value.
-   */
-  uint32_t last_page_bytes;
-  /**
-   * Extents of the value.
-   */
-  uint32_t n_extents;
-  /**
-   * Number of the header.
-   */
-  uint32_t index;
-  /**
-   * Zero.
-   */
-  uint64_t reserved[2];
-} nmc_write_plan_t;
-
-/**
- * A run of consecutive bytes of a value.
- */
-typedef struct nmc_extent_t {
-  /**
-   * First byte in this process; a device pointer for CUDA heaps.
-   */
-  void *ptr;
-  /**
-   * The same for the GPU; NULL without a device.
-   */
-  void *device_ptr;
-  /**
-   * Bytes of the value in this run.
-   */
-  uint64_t bytes;
-} nmc_extent_t;
-
-/**
- * A pinned object: its bytes stay where and what they are until `nmc_store_unpin`.
- */
-typedef struct nmc_view_t {
-  /**
-   * First byte of the value in this process; a device pointer for CUDA heaps. NULL for an empty value.
-   */
-  const void *data;
-  /**
-   * The same for the GPU: equal for CUDA heaps, the registered address for host heaps, NULL without a device.
-   */
-  const void *data_device;
-  /**
-   * Bytes of the value.
-   */
-  uint64_t bytes;
-  /**
-   * Epoch of the object.
-   */
-  uint64_t epoch;
-  /**
-   * Pages that are ready; all of them, unless the object is still being written.
-   */
-  uint32_t ready_pages;
-  /**
-   * Extents of the value; with one, all bytes are consecutive.
-   */
-  uint32_t n_extents;
-  /**
-   * Rank whose heap holds the value.
-   */
-  uint32_t owner_rank;
-  /**
-   * Bytes of a page.
-   */
-  uint32_t page_bytes;
-  /**
-   * Number of the header.
-   */
-  uint32_t index;
-  /**
-   * Pin slot.
-   */
-  uint32_t slot;
-  /**
-   * Tells this pin from an earlier one of the same object in the same slot.
-   */
-  uint64_t nonce;
-} nmc_view_t;
-
-/**
- * What became of a key that was watched.
- */
-typedef struct nmc_completion_t {
-  /**
-   * What the caller passed to `nmc_store_watch`.
-   */
-  uint64_t token;
-  /**
-   * `NMC_OK` if the object can be read; else why it will not become so.
-   */
-  int32_t status;
-  /**
-   * How many completions that came just before this one are gone, since more than `NMC_MAX_COMPLETIONS` waited; mostly 0.
-   * If it is not, look at the keys that the program still waits for (`nmc_store_exists_batch`), or watch them again.
-   */
-  uint32_t lost;
-} nmc_completion_t;
-
-/**
- * When a call that found no room may be worth repeating (`nmc_store_retry_hint`).
- */
-typedef struct nmc_retry_hint_t {
-  /**
-   * After this time, in microseconds; 0 if waiting alone will not help, since nothing waits.
-   */
-  uint64_t retry_after_us;
-  /**
-   * Bytes that are free.
-   */
-  uint64_t free_bytes;
-  /**
-   * Bytes of the largest free run.
-   */
-  uint64_t largest_free_bytes;
-  /**
-   * Bytes that will be free when readers unpin and late writers stop.
-   */
-  uint64_t waiting_bytes;
-  /**
-   * Objects that could be evicted if nobody had pinned them.
-   */
-  uint64_t ready_count;
-} nmc_retry_hint_t;
-
-/**
- * Counters of one rank's heap.
- */
-typedef struct nmc_store_rank_stats_t {
-  /**
-   * Bytes in pages that are not free.
-   */
-  uint64_t bytes_used;
-  /**
-   * Bytes in pages.
-   */
-  uint64_t bytes_total;
-  /**
-   * Objects that the master knows to be readable.
-   */
-  uint64_t ready_count;
-  /**
-   * Objects that are being written, as far as the master knows.
-   */
-  uint64_t writing_count;
-  /**
-   * Objects evicted so far.
-   */
-  uint64_t evict_count;
-  /**
-   * Requests that found no room.
-   */
-  uint64_t oom_count;
-  /**
-   * Evictions that found the object pinned.
-   */
-  uint64_t evict_in_use_retry;
-  /**
-   * Objects that the watchdog took from a writer that was late.
-   */
-  uint64_t stuck_put_reclaimed;
-  /**
-   * Bytes that wait for a writer to stop.
-   */
-  uint64_t quarantined_bytes;
-  /**
-   * Bytes that wait for a reader to unpin.
-   */
-  uint64_t limbo_bytes;
-  /**
-   * Free runs of pages.
-   */
-  uint64_t free_runs;
-  /**
-   * Bytes of the largest free run.
-   */
-  uint64_t largest_free_bytes;
-} nmc_store_rank_stats_t;
-
-/**
- * Numbers about a store: of all ranks together, and of this client. Set `struct_size` before the call
- * (`NMC_STORE_STATS_INIT`).
- */
-typedef struct nmc_store_stats_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * Number of ranks.
-   */
-  uint32_t n_ranks;
-  /**
-   * Sums over all ranks.
-   */
-  struct nmc_store_rank_stats_t total;
-  /**
-   * Moving average of the time for a plan, in microseconds.
-   */
-  uint64_t t_plan_us;
-  /**
-   * Moving average of the bytes of a put.
-   */
-  uint64_t bytes_tx;
-  /**
-   * Moving average of the bytes of a get.
-   */
-  uint64_t bytes_rx;
-  /**
-   * Values that this client has written.
-   */
-  uint64_t puts;
-  /**
-   * Bytes that this client has written.
-   */
-  uint64_t bytes_written;
-  /**
-   * Reads of this client that found their object.
-   */
-  uint64_t get_hits;
-  /**
-   * Reads of this client that did not.
-   */
-  uint64_t get_misses;
-  /**
-   * Bytes that this client has read.
-   */
-  uint64_t bytes_read;
-  /**
-   * Share of reads that found their object, in 1/1000.
-   */
-  uint64_t hit_permille;
-  /**
-   * Half of the puts (a sample) took less than this, in ns, to the next power of two.
-   */
-  uint64_t put_p50_ns;
-  /**
-   * 99 % of the puts (a sample) took less than this.
-   */
-  uint64_t put_p99_ns;
-  /**
-   * Half of the gets (a sample) took less than this.
-   */
-  uint64_t get_p50_ns;
-  /**
-   * 99 % of the gets (a sample) took less than this.
-   */
-  uint64_t get_p99_ns;
-  /**
-   * Bytes of shared memory for headers, keys, index and words.
-   */
-  uint64_t metadata_bytes;
-  /**
-   * Bytes of this process that the master takes, if it is here.
-   */
-  uint64_t master_bytes;
-  /**
-   * 1 if the master can be reached.
-   */
-  uint64_t master_up;
-} nmc_store_stats_t;
-
-/**
- * How a group is made. Start from `NMC_EP_CONFIG_INIT`; `hidden`, `top_k` and `experts` must be set. All ranks must
- * agree on everything but the deadline and what is counted or trapped.
- */
-typedef struct nmc_ep_config_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * `NMC_ABI_VERSION` as the caller knows it.
-   */
-  uint32_t abi_version;
-  /**
-   * Ranks of the world that are in the group, one bit each; 0 for all. At most 32. The lowest one is number 0.
-   */
-  uint64_t members;
-  /**
-   * Where the transport lies in every rank's heap, a multiple of 256; `nmc_ep_bytes_needed` says how much it takes.
-   */
-  uint64_t heap_offset;
-  /**
-   * Most tokens of a rank in a step; 0 for 256 shared by all ranks (32 with 8).
-   */
-  uint32_t t_cap;
-  /**
-   * Elements of a row; rows are whole multiples of 16 bytes, with fp8 of 128 elements.
-   */
-  uint32_t hidden;
-  /**
-   * Experts of a token, 1 to 32.
-   */
-  uint32_t top_k;
-  /**
-   * Experts of all ranks together, a multiple of their number. Rank r has those from r * n_local on.
-   */
-  uint32_t experts;
-  /**
-   * Type of rows: `NMC_DTYPE_BF16`, `NMC_DTYPE_FP16` or `NMC_DTYPE_FP32`.
-   */
-  uint32_t dtype;
-  /**
-   * How rows travel to the experts: one of `NMC_EP_DISPATCH_*`.
-   */
-  uint32_t dispatch;
-  /**
-   * Type of weights: one of `NMC_EP_WEIGHTS_*`.
-   */
-  uint32_t weights;
-  /**
-   * Rows that an expert has room for in the grouped layout; 0 for as many as can come (world * t_cap). With less,
-   * rows that do not fit are counted, or go to spill groups.
-   */
-  uint32_t max_m;
-  /**
-   * Groups of `max_m` rows behind those of the experts, for rows that did not fit, filled in the order of experts.
-   */
-  uint32_t spill_groups;
-  /**
-   * Buffer sets; 0 for 1. Layer l uses set l % buffer_sets. Steps of different sets may overlap, if there is room for both
-   * (see `blocks`).
-   */
-  uint32_t buffer_sets;
-  /**
-   * Blocks of a rank's kernels on a GPU, at most 128; 0 for 32. What cannot be resident at once, with the other ranks of
-   * the group on the same device, is refused; what else runs there is not known.
-   */
-  uint32_t blocks;
-  /**
-   * 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`, `NMC_EP_EARLY`.
-   */
-  uint32_t flags;
-  /**
-   * Longest wait for a peer, in ms; -1 for 10 s. Also how long making the group may take.
-   */
-  int64_t deadline_ms;
-  /**
-   * Number of the first step; for tests of the wrap. 0 is fine.
-   */
-  uint32_t first_phase;
-  /**
-   * Zero.
-   */
-  uint32_t reserved0;
-  /**
-   * Zero.
-   */
-  uint64_t reserved[4];
-} nmc_ep_config_t;
-
-/**
- * What a group needs, in bytes.
- */
-typedef struct nmc_ep_bytes_t {
-  /**
-   * In every rank's heap, from `heap_offset` on.
-   */
-  uint64_t transport;
-  /**
-   * Grouped rows: `[groups][max_m][hidden]` of the type that travels.
-   */
-  uint64_t grouped_x;
-  /**
-   * Scales of grouped rows: fp32 `[groups][hidden / 128][max_m rounded up to 4]`; 0 without fp8.
-   */
-  uint64_t grouped_scales;
-  /**
-   * Grouped results: `[groups][max_m][hidden]`.
-   */
-  uint64_t grouped_y;
-  /**
-   * `masked_m`, and the same for `group_expert`: int32 `[groups]`.
-   */
-  uint64_t masked_m;
-  /**
-   * `row_of`: int32 `[world * t_cap][top_k]`.
-   */
-  uint64_t row_of;
-  /**
-   * `row_index`: int32 `[groups][max_m]`.
-   */
-  uint64_t row_index;
-  /**
-   * The workspace of `nmc_ep_moe_forward` for the given `inner`.
-   */
-  uint64_t workspace;
-} nmc_ep_bytes_t;
-
-/**
- * The arguments of a dispatch. Start from `NMC_EP_DISPATCH_INIT`. Memory stays the caller's and is used until the
- * stream has run the step; on host heaps, until the call returns.
- */
-typedef struct nmc_ep_dispatch_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * `NMC_ABI_VERSION` as the caller knows it.
-   */
-  uint32_t abi_version;
-  /**
-   * Rows `[n_tokens][hidden]`, aligned to 16 bytes.
-   */
-  const void *x;
-  /**
-   * Scales `[n_tokens][hidden / 128]` of rows given as fp8; NULL otherwise.
-   */
-  const float *scales;
-  /**
-   * Expert numbers `[n_tokens][top_k]`, int32 or int64; -1 for none. An expert that is named twice gets two rows.
-   */
-  const void *topk_idx;
-  /**
-   * Weights `[n_tokens][top_k]`.
-   */
-  const void *topk_w;
-  /**
-   * Where the number of tokens is; NULL for `n_tokens`. Read by the kernel, so a captured graph can be replayed with
-   * other numbers.
-   */
-  const int32_t *n_tokens_ptr;
-  /**
-   * Number of tokens, at most `t_cap`.
-   */
-  uint32_t n_tokens;
-  /**
-   * Layer, 0 to 65535; all ranks must be at the same.
-   */
-  uint32_t layer;
-  /**
-   * 1 if `topk_idx` is int64.
-   */
-  uint32_t idx_is_64;
-  /**
-   * Zero.
-   */
-  uint32_t reserved;
-} nmc_ep_dispatch_t;
-
-/**
- * What a rank receives in a step: views of its heap, valid until it takes part in the next dispatch of the same buffer
- * set. Token t of rank s is in slot `s * t_cap + t`; rows of slots whose hit bit is not set are what they were.
- */
-typedef struct nmc_ep_recv_t {
-  /**
-   * Rows `[world * t_cap][hidden]`.
-   */
-  const void *x;
-  /**
-   * Scales `[world * t_cap][hidden / 128]`; NULL without fp8.
-   */
-  const float *scales;
-  /**
-   * Local expert numbers `[world * t_cap][top_k]`; -1 for entries of other ranks.
-   */
-  const int16_t *local_eid;
-  /**
-   * Weights `[world * t_cap][top_k]`; 0 for entries of other ranks.
-   */
-  const void *weights;
-  /**
-   * Records, one a source, `record_stride` bytes apart: uint32 number of tokens, layer, config hash, phase; then the
-   * hit mask, uint32 `[(t_cap + 31) / 32]`.
-   */
-  const void *records;
-  /**
-   * Rows to return `[world * t_cap][hidden]`: what is put here needs no copy in `nmc_ep_combine`. The same memory as `x`
-   * unless `NMC_EP_SEPARATE_Y` was given or rows travel as fp8.
-   */
-  void *y;
-  /**
-   * Bytes from one record to the next.
-   */
-  uint32_t record_stride;
-  /**
-   * Zero.
-   */
-  uint32_t reserved;
-} nmc_ep_recv_t;
-
-/**
- * Where grouped rows go: memory of the caller, of the sizes that `nmc_ep_bytes_needed` says.
- */
-typedef struct nmc_ep_grouped_t {
-  /**
-   * Rows `[groups][max_m][hidden]`, aligned to 16 bytes; NULL for the lists alone. Rows from `masked_m` on are left.
-   */
-  void *x;
-  /**
-   * Scales of fp8 rows `[groups][hidden / 128][max_m rounded up to 4]`; NULL without fp8.
-   */
-  float *scales;
-  /**
-   * Rows of each group.
-   */
-  int32_t *masked_m;
-  /**
-   * Local expert of each group: group g < n_local has expert g, spill groups any, or -1 if they are empty.
-   */
-  int32_t *group_expert;
-  /**
-   * For each slot and entry: the row (`group * max_m + row`), or -1. What `nmc_ep_scatter` goes by.
-   */
-  int32_t *row_of;
-  /**
-   * For each row its slot, or -1: for products that gather from `nmc_ep_recv_t.x` and need no packed rows.
-   */
-  int32_t *row_index;
-} nmc_ep_grouped_t;
-
-/**
- * A product that `nmc_ep_moe_forward` asks the engine for: `c[g][r] = a[g][r] * b[e]^T` for `r < masked_m[g]`, where e is
- * `group_expert[g]` and b the engine's own weights.
- */
-typedef struct nmc_ep_gemm_t {
-  /**
-   * Rows `[groups][max_m][k]`.
-   */
-  const void *a;
-  /**
-   * Scales of `a` if it is fp8, else NULL.
-   */
-  const float *a_scales;
-  /**
-   * What was given as `w13` or `w2`.
-   */
-  const void *b;
-  /**
-   * Result `[groups][max_m][n]`.
-   */
-  void *c;
-  /**
-   * Rows of each group.
-   */
-  const int32_t *masked_m;
-  /**
-   * Local expert of each group, or -1.
-   */
-  const int32_t *group_expert;
-  /**
-   * Groups.
-   */
-  uint32_t groups;
-  /**
-   * Rows of a group.
-   */
-  uint32_t max_m;
-  /**
-   * Columns of the result.
-   */
-  uint32_t n;
-  /**
-   * Columns of `a`.
-   */
-  uint32_t k;
-  /**
-   * 0: gate and up (n = 2 * inner). 1: down (n = hidden).
-   */
-  uint32_t which;
-  /**
-   * A guess of the rows of a group, at least 1: (tokens of all ranks * top_k) / experts, for products that want one.
-   */
-  uint32_t expected_m;
-} nmc_ep_gemm_t;
-
-/**
- * Enqueues a product on `stream`; called on the calling thread. Returns `NMC_OK`, or a status that the call passes on.
- */
-typedef int32_t (*nmc_ep_gemm_fn)(void *user, void *stream, const struct nmc_ep_gemm_t *gemm);
-
-/**
- * A whole MoE layer. Start from `NMC_EP_MOE_INIT`.
- */
-typedef struct nmc_ep_moe_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * `NMC_ABI_VERSION` as the caller knows it.
-   */
-  uint32_t abi_version;
-  /**
-   * Gate and up matrices of the local experts `[n_local][2 * inner][hidden]`; passed on to the callback if there is one.
-   */
-  const void *w13;
-  /**
-   * Down matrices `[n_local][hidden][inner]`.
-   */
-  const void *w2;
-  /**
-   * Memory for what is between the steps, aligned to 256 bytes.
-   */
-  void *workspace;
-  /**
-   * Its size.
-   */
-  uint64_t workspace_bytes;
-  /**
-   * Result rows `[n_tokens][hidden]`.
-   */
-  void *out;
-  /**
-   * The engine's grouped product; NULL for the built-in one (bf16 on a GPU).
-   */
-  nmc_ep_gemm_fn gemm;
-  /**
-   * Passed to the callback.
-   */
-  void *gemm_user;
-  /**
-   * Columns between the two products.
-   */
-  uint32_t inner;
-  /**
-   * Zero.
-   */
-  uint32_t reserved;
-} nmc_ep_moe_t;
-
-/**
- * How an allocator of blocks is made. Start from `NMC_BLOCKS_CONFIG_INIT`; `total_blocks` must be set.
- */
-typedef struct nmc_blocks_config_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * `NMC_ABI_VERSION` as the caller knows it.
-   */
-  uint32_t abi_version;
-  /**
-   * Number of blocks, 1 to 2^31 - 1.
-   */
-  uint32_t total_blocks;
-  /**
-   * Where runs come from: one of `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS`, `NMC_BLOCKS_BUDDY`.
-   */
-  uint32_t strategy;
-  /**
-   * Zero.
-   */
-  uint64_t reserved[4];
-} nmc_blocks_config_t;
-
-/**
- * Blocks that follow each other: `first`, `first + 1`, ... A plain value, which may be copied, cut in parts and kept by
- * the program; the allocator knows blocks, not runs.
- */
-typedef struct nmc_block_run_t {
-  /**
-   * Number of the first block.
-   */
-  int32_t first;
-  /**
-   * How many blocks.
-   */
-  int32_t count;
-} nmc_block_run_t;
-
-/**
- * The state of an allocator of blocks at one moment. Start from `NMC_BLOCKS_STATS_INIT`.
- */
-typedef struct nmc_blocks_stats_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`.
-   */
-  uint32_t strategy;
-  /**
-   * All blocks.
-   */
-  uint32_t total;
-  /**
-   * Blocks in use.
-   */
-  uint32_t used;
-  /**
-   * Blocks that are free; `used` and `free` are together `total`.
-   */
-  uint32_t free;
-  /**
-   * The longest run that `nmc_blocks_allocate` would give now.
-   */
-  uint32_t largest_run;
-  /**
-   * Stretches of free blocks.
-   */
-  uint32_t free_runs;
-  /**
-   * 1 - `largest_run` / `free`: 0 if all that is free is one run, near 1 if it lies in many pieces; 0 if nothing is free.
-   */
-  float fragmentation;
-  /**
-   * Requests that wait.
-   */
-  uint32_t waiting;
-  /**
-   * Requests that were served, and not fetched yet with `nmc_blocks_poll`.
-   */
-  uint32_t ready;
-  /**
-   * Bytes of memory that the allocator takes.
-   */
-  uint64_t bytes;
-  /**
-   * Zero.
-   */
-  uint64_t reserved[2];
-} nmc_blocks_stats_t;
-
-/**
- * Layers with one layout. Start from `NMC_KV_GROUP_INIT`; `layers`, `kv_heads` and `head_dim` must be set, or `layers` and
- * `state_bytes` for `NMC_KV_KIND_RECURRENT`.
- *
- * Groups share block numbers: one table serves all of them. A group with a `window`, or of kind `NMC_KV_KIND_RECURRENT`, does not
- * keep every token. It has `blocks` blocks with numbers of its own, which follow its sequences by themselves: blocks that leave
- * the window are free, and a prefix is matched as far as all groups have what comes next. When they run short, blocks of
- * earlier sequences that could be matched go, the one unused longest first; then it is as if the cache were full.
- */
-typedef struct nmc_kv_group_t {
-  /**
-   * `NMC_KV_KIND_ATTENTION`, `NMC_KV_KIND_MLA` or `NMC_KV_KIND_RECURRENT`.
-   */
-  uint32_t kind;
-  /**
-   * One of `NMC_DTYPE_FP32`, `NMC_DTYPE_BF16`, `NMC_DTYPE_FP16`, `NMC_DTYPE_FP8`, `NMC_DTYPE_INT8`, `NMC_DTYPE_RAW`.
-   */
-  uint32_t dtype;
-  /**
-   * Bytes of an element of `NMC_DTYPE_RAW`; else 0.
-   */
-  uint32_t element_bytes;
-  /**
-   * Layers.
-   */
-  uint32_t layers;
-  /**
-   * Heads of K and of V; 1 for `NMC_KV_KIND_MLA`.
-   */
-  uint32_t kv_heads;
-  /**
-   * Elements of a head's vector.
-   */
-  uint32_t head_dim;
-  /**
-   * Order of the axes: one of `NMC_KV_LAYER_MAJOR`, `NMC_KV_HEAD_MAJOR`, `NMC_KV_LAYER_MAJOR_NHD`,
-   * `NMC_KV_BLOCK_MAJOR`.
-   */
-  uint32_t order;
-  /**
-   * Where K and V are among them: one of `NMC_KV_SIDES_SEPARATE`, `NMC_KV_SIDES_PER_LAYER`, `NMC_KV_SIDES_PER_BLOCK`.
-   */
-  uint32_t sides;
-  /**
-   * The memory, on host or device: `nmc_kv_group_bytes` says how much. It is the program's, must stay until the cache
-   * is destroyed, and is touched only by calls that copy blocks. NULL: views hold offsets instead of addresses, except with
-   * `NMC_KV_VIRTUAL`, where it must be NULL.
-   */
-  void *memory;
-  /**
-   * Bytes at `memory`.
-   */
-  uint64_t memory_bytes;
-  /**
-   * `NMC_KV_KIND_RECURRENT`: bytes of the state of one layer; else 0. A block is one state of all layers, called a slot.
-   */
-  uint64_t state_bytes;
-  /**
-   * Sliding window of these layers in tokens; 0 for none.
-   */
-  uint32_t window;
-  /**
-   * Blocks of its own, with a window or a state; else 0. A sequence needs as many as the window and the tokens of its next
-   * call take, and one more; of states it needs one, and a second while the first is kept for others.
-   */
-  uint32_t blocks;
-  /**
-   * `NMC_KV_KIND_RECURRENT`: the state at the end of every so many blocks is kept for later sequences, if a call ends
-   * there. 0: only those for which `nmc_kv_keep_state` is called, and the last one of a sequence.
-   */
-  uint32_t state_every;
-  /**
-   * Zero.
-   */
-  uint32_t reserved0;
-  /**
-   * Zero.
-   */
-  uint64_t reserved[2];
-} nmc_kv_group_t;
-
-/**
- * How a KV cache is made. Start from `NMC_KV_CONFIG_INIT`; `total_blocks` or `max_total_tokens` must be set.
- */
-typedef struct nmc_kv_config_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * `NMC_ABI_VERSION` as the caller knows it.
-   */
-  uint32_t abi_version;
-  /**
-   * Number of blocks, or 0 for as many as `max_total_tokens` need.
-   */
-  uint32_t total_blocks;
-  /**
-   * Tokens of a block. Default 16.
-   */
-  uint32_t tokens_per_block;
-  /**
-   * Tokens of all sequences together, if `total_blocks` is 0.
-   */
-  uint64_t max_total_tokens;
-  /**
-   * Blocks for which there is memory, at least `total_blocks`; 0 for just as many. `nmc_kv_resize` goes up to it.
-   */
-  uint32_t capacity_blocks;
-  /**
-   * Sequences that can be open at once, up to 2^24; each takes 32 bytes. 0: an eighth of the blocks, 1,024 to 65,536.
-   */
-  uint32_t max_sequences;
-  /**
-   * Layouts of the memory; NULL if the cache is to manage block numbers alone.
-   */
-  const struct nmc_kv_group_t *groups;
-  /**
-   * How many.
-   */
-  uint32_t n_groups;
-  /**
-   * Sliding window in tokens, of all groups: blocks that the next token's window does not reach are freed as a sequence
-   * grows. 0 for none.
-   */
-  uint32_t window;
-  /**
-   * How contiguous runs are found: `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`.
-   */
-  uint32_t strategy;
-  /**
-   * Which cached block goes first: `NMC_EVICT_LRU`, ...
-   */
-  uint32_t eviction;
-  /**
-   * What happens when there is no room: `NMC_KV_WHEN_FULL_REJECT`, ...
-   */
-  uint32_t when_full;
-  /**
-   * What names blocks by their tokens: `NMC_KV_HASH_BLAKE3`, ...
-   */
-  uint32_t hash;
-  /**
-   * `NMC_KV_NO_PREFIX`, `NMC_KV_VIRTUAL`, or 0.
-   */
-  uint32_t flags;
-  /**
-   * How many events `nmc_kv_events` can look back; 48 bytes each. 0 for none.
-   */
-  uint32_t event_capacity;
-  /**
-   * Secret that goes into all hashes; caches with the same one name the same tokens alike. Empty: a fixed one, the same
-   * everywhere.
-   */
-  struct nmc_slice_t hash_secret;
-  /**
-   * With `NMC_KV_VIRTUAL`: `NMC_HEAP_HOST` (default) or `NMC_HEAP_CUDA`.
-   */
-  uint32_t heap_kind;
-  /**
-   * With `NMC_HEAP_CUDA`: the device; -1 for the calling thread's current one.
-   */
-  int32_t device;
-  /**
-   * With `NMC_KV_VIRTUAL`: tokens for which every sequence has addresses. 0 for as many as the cache has.
-   */
-  uint32_t max_sequence_tokens;
-  /**
-   * Zero.
-   */
-  uint32_t reserved1;
-  /**
-   * The groups lie in the heap that this rank has in a world, one after the other from `heap_offset` on, each at the next
-   * multiple of 4,096 bytes; `nmc_kv_heap_bytes` says how much. Their `memory` must be NULL. So peers reach the blocks, with
-   * `nmc_world_ptr` and the offset of a group (`nmc_kv_group_stats`). Nothing else may use that part of the heap, and the world
-   * must not be destroyed before the cache. NULL: the memory is the program's.
-   */
-  struct nmc_world_t *world;
-  /**
-   * Where they begin, a multiple of 4,096.
-   */
-  uint64_t heap_offset;
-} nmc_kv_config_t;
-
-/**
- * Name of a block of tokens and of all blocks before it.
- */
-typedef struct nmc_kv_hash_t {
-  /**
-   * The hash.
-   */
-  uint8_t bytes[16];
-} nmc_kv_hash_t;
-
-/**
- * How a sequence is opened. Start from `NMC_KV_OPEN_INIT`.
- */
-typedef struct nmc_kv_open_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * `NMC_ABI_VERSION` as the caller knows it.
-   */
-  uint32_t abi_version;
-  /**
-   * `NMC_KV_OPEN_*`, or 0.
-   */
-  uint32_t flags;
-  /**
-   * 0 to 15: with `NMC_EVICT_PRIORITY`, its blocks stay longer than those of a lower one.
-   */
-  uint32_t priority;
-  /**
-   * How long the priority lasts; 0 for ever.
-   */
-  uint32_t ttl_ms;
-  /**
-   * Zero.
-   */
-  uint32_t reserved0;
-  /**
-   * What else must be equal for blocks to be: tenant, LoRA adapter, images.
-   */
-  struct nmc_slice_t salt;
-  /**
-   * A name to find the sequence by with `nmc_kv_find`, 1 to 1,024 bytes; empty for none.
-   */
-  struct nmc_slice_t name;
-  /**
-   * Hashes of its full blocks, if the program computed them; NULL to let the cache do it. With `NMC_KV_HASH_XXH3`
-   * tokens are needed all the same.
-   */
-  const struct nmc_kv_hash_t *hashes;
-  /**
-   * How many: `n_tokens` / `tokens_per_block`.
-   */
-  uint64_t n_hashes;
-  /**
-   * Zero.
-   */
-  uint64_t reserved[2];
-} nmc_kv_open_t;
-
-/**
- * What a sequence began with.
- */
-typedef struct nmc_kv_opened_t {
-  /**
-   * Leading tokens whose blocks the cache had: they need not be computed.
-   */
-  uint32_t hit_tokens;
-  /**
-   * Tokens that it has: as many as asked for, or fewer with `NMC_KV_WHEN_FULL_SHORTEN`.
-   */
-  uint32_t tokens;
-} nmc_kv_opened_t;
-
-/**
- * How much room there was when there was not enough, in blocks.
- */
-typedef struct nmc_kv_room_t {
-  /**
-   * Blocks that were wanted.
-   */
-  uint64_t needed;
-  /**
-   * Blocks that nobody has.
-   */
-  uint64_t free;
-  /**
-   * Cached blocks that nobody holds; they were not enough together with the free ones.
-   */
-  uint64_t evictable;
-  /**
-   * Whose blocks these are: a group with blocks of its own, or `NMC_KV_GROUPS_ALL`.
-   */
-  uint32_t group;
-  /**
-   * Zero.
-   */
-  uint32_t reserved;
-} nmc_kv_room_t;
-
-/**
- * Block `from` is to be copied to block `to`.
- */
-typedef struct nmc_kv_copy_t {
-  /**
-   * The block to read.
-   */
-  int32_t from;
-  /**
-   * The block to write.
-   */
-  int32_t to;
-  /**
-   * In which groups: `NMC_KV_GROUPS_ALL`, or one with blocks of its own.
-   */
-  uint32_t group;
-} nmc_kv_copy_t;
-
-/**
- * What entered or left the prefix index.
- */
-typedef struct nmc_kv_event_t {
-  /**
-   * Counts up by one.
-   */
-  uint64_t number;
-  /**
-   * `NMC_KV_EVENT_STORED`, `NMC_KV_EVENT_REMOVED` or `NMC_KV_EVENT_CLEARED`.
-   */
-  uint32_t kind;
-  /**
-   * Zero.
-   */
-  uint32_t reserved;
-  /**
-   * Name of the block; zero for `NMC_KV_EVENT_CLEARED`.
-   */
-  struct nmc_kv_hash_t hash;
-  /**
-   * For `NMC_KV_EVENT_STORED` the name of the block that it continues; zero if it is a first block.
-   */
-  struct nmc_kv_hash_t parent;
-} nmc_kv_event_t;
-
-/**
- * What a sequence is. Start from `NMC_KV_SEQ_INFO_INIT`.
- */
-typedef struct nmc_kv_seq_info_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * `NMC_KV_SEQ_OPEN` or `NMC_KV_SEQ_EVICTED`.
-   */
-  uint32_t state;
-  /**
-   * Tokens that it has.
-   */
-  uint32_t tokens;
-  /**
-   * Place of the next token in its block: `tokens` modulo `tokens_per_block`.
-   */
-  uint32_t next_offset_in_block;
-  /**
-   * Tokens that it may have.
-   */
-  uint32_t max_tokens;
-  /**
-   * Its blocks, with those that were dropped.
-   */
-  uint32_t blocks;
-  /**
-   * Blocks that were dropped.
-   */
-  uint32_t dropped;
-  /**
-   * Leading blocks that others may hold as well.
-   */
-  uint32_t shared;
-  /**
-   * Leading blocks that the prefix index has.
-   */
-  uint32_t published;
-  /**
-   * 1 if its blocks follow each other.
-   */
-  uint32_t contiguous;
-  /**
-   * Copies that `nmc_kv_copies` would tell.
-   */
-  uint32_t copies;
-  /**
-   * Leading tokens that are computed, as far as the calls so far tell.
-   */
-  uint32_t computed;
-} nmc_kv_seq_info_t;
-
-/**
- * The state of a KV cache at one moment. Start from `NMC_KV_STATS_INIT`.
- */
-typedef struct nmc_kv_stats_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * 1 if no block is free or could be freed by eviction.
-   */
-  uint32_t is_full;
-  /**
-   * All blocks: `used` and `idle` and `free` together.
-   */
-  uint64_t total;
-  /**
-   * Blocks that sequences and pins hold.
-   */
-  uint64_t used;
-  /**
-   * Cached blocks that nobody holds.
-   */
-  uint64_t idle;
-  /**
-   * Blocks that nobody has.
-   */
-  uint64_t free;
-  /**
-   * Blocks that the prefix index has, held or idle.
-   */
-  uint64_t published;
-  /**
-   * Open sequences.
-   */
-  uint64_t sequences;
-  /**
-   * Tokens that sequences were opened with.
-   */
-  uint64_t asked_tokens;
-  /**
-   * Those of them that the cache had.
-   */
-  uint64_t hit_tokens;
-  /**
-   * Cached blocks that were evicted to make room.
-   */
-  uint64_t evicted_blocks;
-  /**
-   * Sequences that were evicted to make room.
-   */
-  uint64_t evicted_sequences;
-  /**
-   * Blocks that were computed twice, of which one was kept.
-   */
-  uint64_t deduplicated;
-  /**
-   * Memory of the arena: bytes of all blocks in all groups.
-   */
-  uint64_t arena_bytes;
-  /**
-   * Memory of the books.
-   */
-  uint64_t metadata_bytes;
-  /**
-   * 1 - the longest free run / the free blocks.
-   */
-  float fragmentation;
-  /**
-   * Zero.
-   */
-  uint32_t reserved0;
-  /**
-   * Those evicted sequences whose blocks went to the store first.
-   */
-  uint64_t moved_sequences;
-  /**
-   * Zero.
-   */
-  uint64_t reserved;
-} nmc_kv_stats_t;
-
-/**
- * The blocks of one group at one moment. Start from `NMC_KV_GROUP_STATS_INIT`.
- */
-typedef struct nmc_kv_group_stats_t {
-  /**
-   * Size of this struct as the caller knows it.
-   */
-  uint32_t struct_size;
-  /**
-   * 1 if its blocks have numbers of their own; else the numbers are those of the cache.
-   */
-  uint32_t own_blocks;
-  /**
-   * All blocks: `used` and `idle` and `free` together.
-   */
-  uint64_t total;
-  /**
-   * Blocks that sequences and pins hold.
-   */
-  uint64_t used;
-  /**
-   * Blocks that a later sequence could use, and that nobody holds.
-   */
-  uint64_t idle;
-  /**
-   * Blocks that nobody has.
-   */
-  uint64_t free;
-  /**
-   * Idle blocks that were evicted to make room.
-   */
-  uint64_t evicted;
-  /**
-   * Bytes of a block in this group.
-   */
-  uint64_t block_bytes;
-  /**
-   * Where it begins in the heap of this rank; `UINT64_MAX` if it is not in one.
-   */
-  uint64_t heap_offset;
-} nmc_kv_group_stats_t;
-
-/**
- * A 4-D tensor `[blocks, heads, tokens, dim]` in the arena.
- */
-typedef struct nmc_kv_view_t {
-  /**
-   * Address of element `[0, 0, 0, 0]`; an offset if the group has no memory.
-   */
-  void *data;
-  /**
-   * Lengths of the axes.
-   */
-  int64_t shape[4];
-  /**
-   * Distances along the axes, in elements.
-   */
-  int64_t strides[4];
-  /**
-   * Bytes of an element.
-   */
-  uint32_t element_bytes;
-  /**
-   * 1 if the blocks of the view are the sequence's own, in order; 0 if they are all blocks of the layer, and the
-   * block table tells which are the sequence's.
-   */
-  uint32_t contiguous;
-} nmc_kv_view_t;
-
-/**
- * What a row of a dense table holds; the table's owner keeps one for each row, all zero at first, in ordinary memory.
- */
-typedef struct nmc_kv_row_t {
-  /**
-   * Known to the library.
-   */
-  uint64_t uid;
-  /**
-   * Known to the library.
-   */
-  uint32_t rewrites;
-  /**
-   * Entries that were written.
-   */
-  uint32_t blocks;
-} nmc_kv_row_t;
-
-/**
- * What a transfer waits for.
- */
-typedef struct nmc_kv_after_t {
-  /**
-   * `NMC_KV_AFTER_NOTHING`, `NMC_KV_AFTER_STREAM` or `NMC_KV_AFTER_EVENT`.
-   */
-  uint32_t kind;
-  /**
-   * Zero.
-   */
-  uint32_t reserved;
-  /**
-   * The stream or the event.
-   */
-  void *handle;
-} nmc_kv_after_t;
-
-/**
- * How far a transfer is.
- */
-typedef struct nmc_kv_progress_t {
-  /**
-   * Tokens of its blocks.
-   */
-  uint64_t tokens;
-  /**
-   * Those of the leading blocks that are done.
-   */
-  uint64_t tokens_done;
-  /**
-   * Leading layers, counted through all groups, that have come in all blocks.
-   */
-  uint32_t layers_done;
-  /**
-   * Zero.
-   */
-  uint32_t reserved;
-} nmc_kv_progress_t;
-
-/**
- * Bytes that are to be copied.
- */
-typedef struct nmc_kv_move_t {
-  /**
-   * The address to read.
-   */
-  const void *from;
-  /**
-   * The address to write.
-   */
-  void *to;
-  /**
-   * How many bytes.
-   */
-  uint64_t bytes;
-} nmc_kv_move_t;
-
-#ifdef __cplusplus
-extern "C" {
-#endif // __cplusplus
-
-/**
- * Version of the library as text, such as "0.1.0". Static, never NULL. Thread-safe, does not block, graph-safe.
- */
+/** Version of the library as text, such as "0.1.0". Static, never NULL. Thread-safe, does not block, graph-safe. */
 const char *nmc_version(void);
 
 /**
@@ -2630,6 +286,233 @@ const char *nmc_last_error_message(void);
 nmc_status_t nmc_log_set_callback(nmc_log_fn callback,
                                   int32_t max_level,
                                   void *user);
+
+/** @} */
+
+/* == World ======================================================================================================== */
+
+/**
+ * @defgroup world World
+ * The ranks of one machine: heaps that all of them address, control words, who is alive.
+ *
+ * Every process calls `nmc_world_join` with the same name (`nmc_world_create_local` makes all ranks inside one process). Then
+ * `nmc_world_ptr` gives the address of any byte in any rank's heap, and `nmc_world_word` a control word to publish through:
+ * fill the heap, store to the word with release, and whoever loads it with acquire may read the heap. `nmc_world_alive` and
+ * `nmc_world_event_fd` say who died; another process may join in its place and finds the heap as it was left. Destroy what was
+ * made from a world, then leave with `nmc_world_finalize` and `nmc_world_destroy`; `nmc_world_abort` is the way out of trouble.
+ * @{
+ */
+
+/** Heaps in host memory (sealed memfd). */
+#define NMC_HEAP_HOST 1
+
+/** Heaps in the memory of a CUDA device. */
+#define NMC_HEAP_CUDA 2
+
+/** Use huge pages for a host heap if there are any; `nmc_world_info_t.heap_flags` tells whether there were. */
+#define NMC_HEAP_HUGE_PAGES 1
+
+/** The library allocates the heap. */
+#define NMC_IMPORT_NONE 0
+
+/** `ptr`: host memory of this process. Only ranks of the same process can reach it. */
+#define NMC_IMPORT_HOST_PTR 1
+
+/** `fd`: a memfd that is sealed with F_SEAL_SHRINK and F_SEAL_GROW. */
+#define NMC_IMPORT_HOST_FD 2
+
+/** `ptr`: device memory from `cudaMalloc`, or one VMM allocation that was created as exportable. */
+#define NMC_IMPORT_CUDA_PTR 3
+
+/** `fd`: a VMM allocation exported with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR. */
+#define NMC_IMPORT_CUDA_FD 4
+
+/** The master runs in the process of rank 0 (with automatic ranks: of whoever comes first). */
+#define NMC_MASTER_RANK0 0
+
+/** The master runs elsewhere: `nmc_master_start` in another process, or `nmc master`. */
+#define NMC_MASTER_EXTERNAL 1
+
+/** Nobody has taken the rank yet. */
+#define NMC_RANK_ABSENT 0
+
+/** A process holds the rank. */
+#define NMC_RANK_ALIVE 1
+
+/** The process died or broke off; something of it (a forked child, a kernel) may still write to shared memory. */
+#define NMC_RANK_DYING 2
+
+/** Provably nothing of the process is left. The rank can be taken again. */
+#define NMC_RANK_GONE 3
+
+/** The process left in order. The rank can be taken again. */
+#define NMC_RANK_LEFT 4
+
+/**
+ * Memory of the engine that is to be used instead of memory of the library. It stays the engine's, and must stay
+ * valid until the world is destroyed in every process.
+ */
+typedef struct nmc_memory_t {
+  /** One of `NMC_IMPORT_*`. */
+  uint32_t kind;
+  /** File descriptor, for the kinds that need one; it is duplicated. Otherwise -1. */
+  int32_t fd;
+  /** Address, for the kinds that need one; aligned to 16 bytes. Otherwise NULL. */
+  void *ptr;
+} nmc_memory_t;
+
+/**
+ * How a process joins a world. Start from `NMC_WORLD_CONFIG_INIT`; `name`, `world_size` and `heap_bytes` must be
+ * set. Ranks must agree on `world_size`, `heap_kind`, `heap_bytes` and `words_per_rank`.
+ */
+typedef struct nmc_world_config_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
+  /** Name under which ranks find each other: 1 to 48 of A-Z a-z 0-9 . _ - */
+  struct nmc_slice_t name;
+  /**
+   * Directory in which they meet; empty for $XDG_RUNTIME_DIR/nanomc or /tmp/nanomc-UID. The library makes a
+   * subdirectory with mode 0700 in it.
+   */
+  struct nmc_slice_t dir;
+  /** Own rank; -1 for the lowest that is free. */
+  int32_t rank;
+  /** Number of ranks, 1 to `NMC_MAX_RANKS`. */
+  uint32_t world_size;
+  /** Bytes of every rank's heap. */
+  uint64_t heap_bytes;
+  /** `NMC_HEAP_HOST` (default) or `NMC_HEAP_CUDA`. */
+  uint32_t heap_kind;
+  /** 0 or `NMC_HEAP_HUGE_PAGES`. */
+  uint32_t heap_flags;
+  /** Memory of the engine to use as this rank's heap. */
+  struct nmc_memory_t heap_import;
+  /**
+   * CUDA device. -1: none for host heaps, the current context's (else device 0) for CUDA heaps. With a device,
+   * host heaps and words are registered with it.
+   */
+  int32_t device;
+  /** This rank's number in device code, if that differs from the rank; -1 for the same. No two ranks share one. */
+  int32_t device_rank;
+  /** Control words per rank; -1 for 64. */
+  int32_t words_per_rank;
+  /** `NMC_MASTER_RANK0` (default) or `NMC_MASTER_EXTERNAL`. */
+  uint32_t master;
+  /** When joining gives up, in ms; -1 for 30 s. */
+  int64_t join_timeout_ms;
+  /**
+   * How long this process's GPU may go on after its death, in ms, before its memory is reused; -1 for 1 s.
+   * Without a device it is 0.
+   */
+  int32_t drain_ms;
+  /** CPU to which the library's threads are bound; -1 for none. */
+  int32_t service_cpu;
+  /** Zero. */
+  uint64_t reserved[4];
+} nmc_world_config_t;
+
+/** What an nmc_world_config_t starts from. */
+#define NMC_WORLD_CONFIG_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_world_config_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* name */ {NULL, 0}, \
+    /* dir */ {NULL, 0}, \
+    /* rank */ -1, \
+    /* world_size */ 1, \
+    /* heap_bytes */ 0, \
+    /* heap_kind */ NMC_HEAP_HOST, \
+    /* heap_flags */ 0, \
+    /* heap_import */ {NMC_IMPORT_NONE, -1, NULL}, \
+    /* device */ -1, \
+    /* device_rank */ -1, \
+    /* words_per_rank */ -1, \
+    /* master */ NMC_MASTER_RANK0, \
+    /* join_timeout_ms */ -1, \
+    /* drain_ms */ -1, \
+    /* service_cpu */ -1, \
+    /* reserved */ {0, 0, 0, 0} \
+  }
+
+/** Facts about a world. Set `struct_size` before the call (`NMC_WORLD_INFO_INIT`). */
+typedef struct nmc_world_info_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** Own rank. */
+  uint32_t rank;
+  /** Number of ranks. */
+  uint32_t world_size;
+  /** `NMC_HEAP_HOST` or `NMC_HEAP_CUDA`. */
+  uint32_t heap_kind;
+  /** Bytes of every heap. */
+  uint64_t heap_bytes;
+  /** Random name of this world; a new one each time all ranks have left and others join. */
+  uint64_t world_id;
+  /** Flags that are in effect, such as `NMC_HEAP_HUGE_PAGES`. */
+  uint32_t heap_flags;
+  /** Control words per rank. */
+  uint32_t words_per_rank;
+  /** 1 if the master can be reached, else 0. */
+  uint32_t master_up;
+  /** Zero. */
+  uint32_t reserved;
+} nmc_world_info_t;
+
+/** What an nmc_world_info_t starts from. */
+#define NMC_WORLD_INFO_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_world_info_t), \
+    /* rank */ 0, \
+    /* world_size */ 0, \
+    /* heap_kind */ 0, \
+    /* heap_bytes */ 0, \
+    /* world_id */ 0, \
+    /* heap_flags */ 0, \
+    /* words_per_rank */ 0, \
+    /* master_up */ 0, \
+    /* reserved */ 0 \
+  }
+
+/** Facts about a rank. Set `struct_size` before the call (`NMC_RANK_INFO_INIT`). */
+typedef struct nmc_rank_info_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** One of `NMC_RANK_*`. */
+  uint32_t state;
+  /** How many processes have held the rank so far. */
+  uint64_t generation;
+  /** Process id of the holder. */
+  uint32_t pid;
+  /** CUDA device in the holder's process; -1 for none. */
+  int32_t device;
+  /** First byte of its heap in this process; a device pointer for CUDA heaps. NULL if it has none. */
+  void *heap_base;
+  /** Its number in device code. */
+  uint32_t device_rank;
+  /** Zero. */
+  uint32_t reserved;
+} nmc_rank_info_t;
+
+/** What an nmc_rank_info_t starts from. */
+#define NMC_RANK_INFO_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_rank_info_t), \
+    /* state */ 0, \
+    /* generation */ 0, \
+    /* pid */ 0, \
+    /* device */ 0, \
+    /* heap_base */ NULL, \
+    /* device_rank */ 0, \
+    /* reserved */ 0 \
+  }
+
+/**
+ * One rank of a world: the heaps of all ranks, control words, and who is alive. All functions that take it may be
+ * called from any thread at the same time, also while another thread destroys it.
+ */
+typedef struct nmc_world_t nmc_world_t;
 
 /**
  * Joins a world as one rank and stores a handle in `*out`. Returns when all ranks have joined (or, if the world
@@ -2700,13 +583,13 @@ nmc_status_t nmc_world_destroy(struct nmc_world_t *world);
 
 /**
  * Stores facts about the world. Thread-safe, does not block, graph-safe.
- * Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`.
+ * Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
  */
 nmc_status_t nmc_world_info(const struct nmc_world_t *world, struct nmc_world_info_t *out_info);
 
 /**
  * Stores facts about a rank. Thread-safe, does not block, graph-safe.
- * Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`.
+ * Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
  */
 nmc_status_t nmc_world_rank_info(const struct nmc_world_t *world, int32_t rank, struct nmc_rank_info_t *out_info);
 
@@ -2846,6 +729,24 @@ nmc_status_t nmc_world_async_error(const struct nmc_world_t *world,
  */
 nmc_status_t nmc_world_dump(const struct nmc_world_t *world, char *buffer, size_t capacity, size_t *needed);
 
+/** @} */
+
+/* == Master ======================================================================================================= */
+
+/**
+ * @defgroup master Master
+ * The master of a world and of its store, in a process that is not one of the ranks.
+ *
+ * Only for ranks that join with `NMC_MASTER_EXTERNAL`; otherwise rank 0 runs the master and nothing here is needed. One process
+ * calls `nmc_master_start` with the name and the sizes that the ranks have; they may come before it or after. Ranks need a master
+ * to join and to write to the store, not to use their heaps, to read objects, or to see who died. If its process dies, start it
+ * again: the survivors hand the world back to it. `nmc_master_destroy` ends it, and `nmc master` is the same as a command.
+ * @{
+ */
+
+/** The master of a world and that of its store, each on a thread of its own. */
+typedef struct nmc_master_t nmc_master_t;
+
 /**
  * Starts the master of the world that `config` describes, and of its store, for ranks that join with `NMC_MASTER_EXTERNAL`. `rank` and
  * the fields about own memory are not used. It takes over a world whose former master died, as soon as a survivor
@@ -2866,6 +767,414 @@ nmc_status_t nmc_master_start(const struct nmc_world_config_t *config,
  * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
  */
 nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
+
+/** @} */
+
+/* == Store ======================================================================================================== */
+
+/**
+ * @defgroup store Store
+ * Objects that one process writes and all read, in place or as a copy; reads ask nobody.
+ *
+ * `nmc_store_create` attaches to the one store of a world, or makes a store inside this process if the world is NULL. By copy:
+ * `nmc_store_put` and `nmc_store_get_into`. In place: `nmc_store_open_for_write` says where the bytes go, `nmc_store_commit`
+ * publishes them; `nmc_store_pin` gives a reader their address, and they stay until `nmc_store_unpin`. An object never changes: it
+ * is replaced, removed or evicted as a whole. `nmc_store_wait_ready` and `nmc_store_watch` wait for one. The calls that end in
+ * `_batch` take many keys at once, those in `_async` go into a CUDA stream.
+ * @{
+ */
+
+/**
+ * Keep a CRC32C of every page and check it on every read by the library. It is stored by `nmc_store_commit`: an object that
+ * its program published by itself gives such reads `NMC_NOT_READY` until then.
+ */
+#define NMC_STORE_CHECKSUMS 1
+
+/** Use huge pages for the heaps of an embedded store, if there are any. */
+#define NMC_STORE_HUGE_PAGES 2
+
+/** Store the value in one run of pages. */
+#define NMC_PUT_CONTIGUOUS 1
+
+/** Take the place of an object with the same key; readers see the old value until the new one is complete. */
+#define NMC_PUT_REPLACE 2
+
+/** Evicted as the config says. */
+#define NMC_RETAIN_NONE 0
+
+/** Evicted when nothing else is left, or when its time is over. */
+#define NMC_RETAIN_SOFT 1
+
+/** Never evicted, only removed. */
+#define NMC_RETAIN_HARD 2
+
+/** There is no such object. */
+#define NMC_OBJECT_ABSENT 0
+
+/** The object is being written. */
+#define NMC_OBJECT_WRITING 1
+
+/** The object can be read. */
+#define NMC_OBJECT_READY 2
+
+/** Also wait for a key that nobody is writing yet. */
+#define NMC_WAIT_APPEAR 1
+
+/**
+ * How a store is made or attached to. Start from `NMC_STORE_CONFIG_INIT`. With a world, all ranks must agree on
+ * everything but the timeouts; without one, `heap_bytes` must be set.
+ */
+typedef struct nmc_store_config_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
+  /**
+   * Bytes of each rank's heap that the store uses, rounded down to whole pages. 0: with a world, the heap from
+   * `heap_offset` to its end.
+   */
+  uint64_t heap_bytes;
+  /** First byte of each heap that the store uses, a multiple of `page_bytes`. */
+  uint64_t heap_offset;
+  /** Bytes for keys and long lists of extents; 0 for 64 bytes an object. */
+  uint64_t key_slab_bytes;
+  /** Bytes of a page, a power of two from 4 KiB to 2 MiB; 0 for 256 KiB. Values take whole pages. */
+  uint32_t page_bytes;
+  /** Most objects at a time; 0 for one a page, between 1,024 and 1,048,576. */
+  uint32_t max_objects;
+  /** Most pins that a client can hold at a time; 0 for 1,024. */
+  uint32_t pin_slots;
+  /** One of `NMC_EVICT_*`. */
+  uint32_t eviction;
+  /** 0, or `NMC_STORE_*` flags. */
+  uint32_t flags;
+  /** Rank whose process runs the master; not used when the world's master runs elsewhere. */
+  int32_t master_rank;
+  /** Usage of a heap, in 1/1000, above which the master evicts; -1 for 950. */
+  int32_t high_permille;
+  /** Usage of a heap, in 1/1000, down to which it evicts then; -1 for 850. */
+  int32_t low_permille;
+  /** Time after which an object that was not published is taken from its writer, in ms; -1 for 30 s. */
+  int32_t watchdog_ms;
+  /** Embedded store: number of heaps; 0 for 1. */
+  uint32_t world_size;
+  /** Embedded store: `NMC_HEAP_HOST` or `NMC_HEAP_CUDA`. */
+  uint32_t heap_kind;
+  /** Embedded store: CUDA device, as in `nmc_world_config_t`. */
+  int32_t device;
+  /** How long to wait for the store's master when attaching, in ms; -1 for 30 s. */
+  int64_t attach_timeout_ms;
+  /** How long a call waits for the master, in ms; -1 for 10 s. */
+  int64_t call_timeout_ms;
+  /** Zero. */
+  uint64_t reserved[4];
+} nmc_store_config_t;
+
+/** What an nmc_store_config_t starts from. */
+#define NMC_STORE_CONFIG_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_store_config_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* heap_bytes */ 0, \
+    /* heap_offset */ 0, \
+    /* key_slab_bytes */ 0, \
+    /* page_bytes */ 0, \
+    /* max_objects */ 0, \
+    /* pin_slots */ 0, \
+    /* eviction */ NMC_EVICT_FIFO, \
+    /* flags */ 0, \
+    /* master_rank */ 0, \
+    /* high_permille */ -1, \
+    /* low_permille */ -1, \
+    /* watchdog_ms */ -1, \
+    /* world_size */ 0, \
+    /* heap_kind */ NMC_HEAP_HOST, \
+    /* device */ -1, \
+    /* attach_timeout_ms */ -1, \
+    /* call_timeout_ms */ -1, \
+    /* reserved */ {0, 0, 0, 0} \
+  }
+
+/** How a value is stored. Start from `NMC_PUT_OPTIONS_INIT`; NULL means the same. */
+typedef struct nmc_put_options_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
+  /** Rank whose heap is to hold the value; -1 for xxh64(key) modulo the number of ranks. */
+  int32_t preferred_segment;
+  /** 0, or `NMC_PUT_*` flags. */
+  uint32_t flags;
+  /** One of `NMC_RETAIN_*`. */
+  uint32_t retain;
+  /** 0 to 3; lower ones are evicted first. */
+  uint32_t priority;
+  /** For `NMC_RETAIN_SOFT`: how long, in ms; 0 for no end. */
+  uint64_t ttl_ms;
+  /** Zero. */
+  uint64_t reserved[2];
+} nmc_put_options_t;
+
+/** What an nmc_put_options_t starts from. */
+#define NMC_PUT_OPTIONS_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_put_options_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* preferred_segment */ -1, \
+    /* flags */ 0, \
+    /* retain */ NMC_RETAIN_NONE, \
+    /* priority */ 0, \
+    /* ttl_ms */ 0, \
+    /* reserved */ {0, 0} \
+  }
+
+/**
+ * Where the program stores the bytes of an object that it writes itself. Addresses are valid in this process until the
+ * plan is committed or aborted. Pages are consecutive within an extent; `nmc_store_plan_extents` lists the extents.
+ */
+typedef struct nmc_write_plan_t {
+  /** xxh64 of the key. */
+  uint64_t key_hash;
+  /** Name of the plan; nobody can guess it. */
+  uint64_t plan_id;
+  /** What has to be published. */
+  uint64_t epoch;
+  /** Bytes of the value. */
+  uint64_t bytes_total;
+  /** First byte of the first extent; a device pointer for CUDA heaps. NULL for an empty value. */
+  void *payload;
+  /** The same for the GPU: equal for CUDA heaps, the registered address for host heaps, NULL without a device. */
+  void *payload_device;
+  /** The object's header in shared memory; read-only. */
+  const void *header;
+  /** The word that is to become `epoch` when all bytes are stored. */
+  uint64_t *publish_word;
+  /** The same for the GPU; NULL without a device. */
+  uint64_t *publish_word_device;
+  /** Rank whose heap holds the value. */
+  uint32_t dst_rank;
+  /** Bytes of a page. */
+  uint32_t page_bytes;
+  /** Pages of the value. */
+  uint32_t n_pages;
+  /** Bytes used of the last page; 0 for an empty value. */
+  uint32_t last_page_bytes;
+  /** Extents of the value. */
+  uint32_t n_extents;
+  /** Number of the header. */
+  uint32_t index;
+  /** Zero. */
+  uint64_t reserved[2];
+} nmc_write_plan_t;
+
+/** Where an object is. */
+typedef struct nmc_object_meta_t {
+  /** xxh64 of the key. */
+  uint64_t key_hash;
+  /** Epoch of the object: another object with the same key has another one. */
+  uint64_t epoch;
+  /** Bytes of the value. */
+  uint64_t bytes_total;
+  /** First byte of the value in this process; a device pointer for CUDA heaps. To be read only while pinned. */
+  const void *payload;
+  /** The object's header in shared memory; read-only. */
+  const void *header;
+  /** Rank whose heap holds the value. */
+  uint32_t owner_rank;
+  /** Bytes of a page. */
+  uint32_t page_bytes;
+  /** Pages of the value. */
+  uint32_t n_pages;
+  /** Bytes used of the last page; 0 for an empty value. */
+  uint32_t last_page_bytes;
+  /** Extents of the value; with one, all bytes are consecutive. */
+  uint32_t n_extents;
+  /** Number of the header. */
+  uint32_t index;
+  /** Zero. */
+  uint64_t reserved[2];
+} nmc_object_meta_t;
+
+/** A pinned object: its bytes stay where and what they are until `nmc_store_unpin`. */
+typedef struct nmc_view_t {
+  /** First byte of the value in this process; a device pointer for CUDA heaps. NULL for an empty value. */
+  const void *data;
+  /** The same for the GPU: equal for CUDA heaps, the registered address for host heaps, NULL without a device. */
+  const void *data_device;
+  /** Bytes of the value. */
+  uint64_t bytes;
+  /** Epoch of the object. */
+  uint64_t epoch;
+  /** Pages that are ready; all of them, unless the object is still being written. */
+  uint32_t ready_pages;
+  /** Extents of the value; with one, all bytes are consecutive. */
+  uint32_t n_extents;
+  /** Rank whose heap holds the value. */
+  uint32_t owner_rank;
+  /** Bytes of a page. */
+  uint32_t page_bytes;
+  /** Number of the header. */
+  uint32_t index;
+  /** Pin slot. */
+  uint32_t slot;
+  /** Tells this pin from an earlier one of the same object in the same slot. */
+  uint64_t nonce;
+} nmc_view_t;
+
+/** A run of consecutive bytes of a value. */
+typedef struct nmc_extent_t {
+  /** First byte in this process; a device pointer for CUDA heaps. */
+  void *ptr;
+  /** The same for the GPU; NULL without a device. */
+  void *device_ptr;
+  /** Bytes of the value in this run. */
+  uint64_t bytes;
+} nmc_extent_t;
+
+/** Memory of the caller that is written to. */
+typedef struct nmc_buffer_t {
+  /** First byte. */
+  void *ptr;
+  /** Bytes. */
+  size_t len;
+} nmc_buffer_t;
+
+/** What became of a key that was watched. */
+typedef struct nmc_completion_t {
+  /** What the caller passed to `nmc_store_watch`. */
+  uint64_t token;
+  /** `NMC_OK` if the object can be read; else why it will not become so. */
+  int32_t status;
+  /**
+   * How many completions that came just before this one are gone, since more than `NMC_MAX_COMPLETIONS` waited; mostly 0.
+   * If it is not, look at the keys that the program still waits for (`nmc_store_exists_batch`), or watch them again.
+   */
+  uint32_t lost;
+} nmc_completion_t;
+
+/** Completions of one client that wait to be taken. When there are more, the oldest go. */
+#define NMC_MAX_COMPLETIONS 65536
+
+/** When a call that found no room may be worth repeating (`nmc_store_retry_hint`). */
+typedef struct nmc_retry_hint_t {
+  /** After this time, in microseconds; 0 if waiting alone will not help, since nothing waits. */
+  uint64_t retry_after_us;
+  /** Bytes that are free. */
+  uint64_t free_bytes;
+  /** Bytes of the largest free run. */
+  uint64_t largest_free_bytes;
+  /** Bytes that will be free when readers unpin and late writers stop. */
+  uint64_t waiting_bytes;
+  /** Objects that could be evicted if nobody had pinned them. */
+  uint64_t ready_count;
+} nmc_retry_hint_t;
+
+/** Counters of one rank's heap. */
+typedef struct nmc_store_rank_stats_t {
+  /** Bytes in pages that are not free. */
+  uint64_t bytes_used;
+  /** Bytes in pages. */
+  uint64_t bytes_total;
+  /** Objects that the master knows to be readable. */
+  uint64_t ready_count;
+  /** Objects that are being written, as far as the master knows. */
+  uint64_t writing_count;
+  /** Objects evicted so far. */
+  uint64_t evict_count;
+  /** Requests that found no room. */
+  uint64_t oom_count;
+  /** Evictions that found the object pinned. */
+  uint64_t evict_in_use_retry;
+  /** Objects that the watchdog took from a writer that was late. */
+  uint64_t stuck_put_reclaimed;
+  /** Bytes that wait for a writer to stop. */
+  uint64_t quarantined_bytes;
+  /** Bytes that wait for a reader to unpin. */
+  uint64_t limbo_bytes;
+  /** Free runs of pages. */
+  uint64_t free_runs;
+  /** Bytes of the largest free run. */
+  uint64_t largest_free_bytes;
+} nmc_store_rank_stats_t;
+
+/**
+ * Numbers about a store: of all ranks together, and of this client. Set `struct_size` before the call
+ * (`NMC_STORE_STATS_INIT`).
+ */
+typedef struct nmc_store_stats_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** Number of ranks. */
+  uint32_t n_ranks;
+  /** Sums over all ranks. */
+  struct nmc_store_rank_stats_t total;
+  /** Moving average of the time for a plan, in microseconds. */
+  uint64_t t_plan_us;
+  /** Moving average of the bytes of a put. */
+  uint64_t bytes_tx;
+  /** Moving average of the bytes of a get. */
+  uint64_t bytes_rx;
+  /** Values that this client has written. */
+  uint64_t puts;
+  /** Bytes that this client has written. */
+  uint64_t bytes_written;
+  /** Reads of this client that found their object. */
+  uint64_t get_hits;
+  /** Reads of this client that did not. */
+  uint64_t get_misses;
+  /** Bytes that this client has read. */
+  uint64_t bytes_read;
+  /** Share of reads that found their object, in 1/1000. */
+  uint64_t hit_permille;
+  /** Half of the puts (a sample) took less than this, in ns, to the next power of two. */
+  uint64_t put_p50_ns;
+  /** 99 % of the puts (a sample) took less than this. */
+  uint64_t put_p99_ns;
+  /** Half of the gets (a sample) took less than this. */
+  uint64_t get_p50_ns;
+  /** 99 % of the gets (a sample) took less than this. */
+  uint64_t get_p99_ns;
+  /** Bytes of shared memory for headers, keys, index and words. */
+  uint64_t metadata_bytes;
+  /** Bytes of this process that the master takes, if it is here. */
+  uint64_t master_bytes;
+  /** 1 if the master can be reached. */
+  uint64_t master_up;
+} nmc_store_stats_t;
+
+/** What an nmc_store_stats_t starts from. */
+#define NMC_STORE_STATS_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_store_stats_t), \
+    /* n_ranks */ 0, \
+    /* total */ {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, \
+    /* t_plan_us */ 0, \
+    /* bytes_tx */ 0, \
+    /* bytes_rx */ 0, \
+    /* puts */ 0, \
+    /* bytes_written */ 0, \
+    /* get_hits */ 0, \
+    /* get_misses */ 0, \
+    /* bytes_read */ 0, \
+    /* hit_permille */ 0, \
+    /* put_p50_ns */ 0, \
+    /* put_p99_ns */ 0, \
+    /* get_p50_ns */ 0, \
+    /* get_p99_ns */ 0, \
+    /* metadata_bytes */ 0, \
+    /* master_bytes */ 0, \
+    /* master_up */ 0 \
+  }
+
+/**
+ * A client of a store, in one of its namespaces. All functions that take it may be called from any thread at the same
+ * time, also while another thread destroys it.
+ *
+ * Reads (`get`, `pin`, `exists`, `match_prefix`, ...) never ask the master and go on while it is away. Calls that do ask
+ * it return `NMC_ERR_UNAVAILABLE` then, and can be repeated. Statuses that every function can return:
+ * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (keys have 1 to 1,024 bytes).
+ */
+typedef struct nmc_store_t nmc_store_t;
 
 /**
  * Makes a store, or attaches to the store of a world, and puts a handle into `*out_store`.
@@ -2923,18 +1232,14 @@ nmc_status_t nmc_store_put(struct nmc_store_t *store,
                            size_t bytes,
                            const struct nmc_put_options_t *options);
 
-/**
- * Like `nmc_store_put`, from `n` slices of host or device memory one after the other.
- */
+/** Like `nmc_store_put`, from `n` slices of host or device memory one after the other. */
 nmc_status_t nmc_store_put_slices(struct nmc_store_t *store,
                                   struct nmc_slice_t key,
                                   const struct nmc_slice_t *slices,
                                   size_t n,
                                   const struct nmc_put_options_t *options);
 
-/**
- * Like `nmc_store_put`, from `rows` rows of `row_bytes` bytes whose beginnings are `stride` bytes apart.
- */
+/** Like `nmc_store_put`, from `rows` rows of `row_bytes` bytes whose beginnings are `stride` bytes apart. */
 nmc_status_t nmc_store_put_strided(struct nmc_store_t *store,
                                    struct nmc_slice_t key,
                                    const void *data,
@@ -2976,18 +1281,14 @@ nmc_status_t nmc_store_get_slices(struct nmc_store_t *store,
                                   size_t n,
                                   size_t *size);
 
-/**
- * Like `nmc_store_get_slices`, into one buffer.
- */
+/** Like `nmc_store_get_slices`, into one buffer. */
 nmc_status_t nmc_store_get_range(struct nmc_store_t *store,
                                  struct nmc_slice_t key,
                                  uint64_t offset,
                                  void *dst,
                                  size_t bytes);
 
-/**
- * Like `nmc_store_get_slices`, into `rows` rows of `row_bytes` bytes whose beginnings are `stride` bytes apart.
- */
+/** Like `nmc_store_get_slices`, into `rows` rows of `row_bytes` bytes whose beginnings are `stride` bytes apart. */
 nmc_status_t nmc_store_get_strided(struct nmc_store_t *store,
                                    struct nmc_slice_t key,
                                    uint64_t offset,
@@ -3108,9 +1409,7 @@ nmc_status_t nmc_store_plan_extents(struct nmc_store_t *store,
                                     size_t capacity,
                                     size_t *n);
 
-/**
- * The extents of a pinned object, in order. Otherwise like `nmc_store_plan_extents`.
- */
+/** The extents of a pinned object, in order. Otherwise like `nmc_store_plan_extents`. */
 nmc_status_t nmc_store_view_extents(struct nmc_store_t *store,
                                     const struct nmc_view_t *view,
                                     struct nmc_extent_t *extents,
@@ -3166,9 +1465,7 @@ nmc_status_t nmc_store_wait_ready(struct nmc_store_t *store,
                                   uint32_t flags,
                                   int64_t timeout_ms);
 
-/**
- * Like `nmc_store_wait_ready`, until at least the first `pages` pages are ready.
- */
+/** Like `nmc_store_wait_ready`, until at least the first `pages` pages are ready. */
 nmc_status_t nmc_store_wait_pages(struct nmc_store_t *store,
                                   struct nmc_slice_t key,
                                   uint32_t pages,
@@ -3248,7 +1545,7 @@ nmc_status_t nmc_store_next(struct nmc_store_t *store,
  * Stores numbers about the store and this client in `*stats`, and those of each rank in `ranks[0..n_ranks]`, if that is
  * not NULL.
  *
- * Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`.
+ * Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_store_stats(struct nmc_store_t *store,
                              struct nmc_store_stats_t *stats,
@@ -3320,9 +1617,7 @@ nmc_status_t nmc_store_match_prefix(struct nmc_store_t *store,
                                     size_t n,
                                     size_t *matched);
 
-/**
- * Removes `n` objects. Otherwise like `nmc_store_remove` and `nmc_store_put_batch`.
- */
+/** Removes `n` objects. Otherwise like `nmc_store_remove` and `nmc_store_put_batch`. */
 nmc_status_t nmc_store_remove_batch(struct nmc_store_t *store,
                                     const struct nmc_slice_t *keys,
                                     size_t n,
@@ -3340,9 +1635,7 @@ nmc_status_t nmc_store_open_batch(struct nmc_store_t *store,
                                   struct nmc_write_plan_t *plans,
                                   nmc_status_t *statuses);
 
-/**
- * Commits `n` plans. Otherwise like `nmc_store_commit` and `nmc_store_put_batch`.
- */
+/** Commits `n` plans. Otherwise like `nmc_store_commit` and `nmc_store_put_batch`. */
 nmc_status_t nmc_store_commit_batch(struct nmc_store_t *store,
                                     const struct nmc_write_plan_t *plans,
                                     size_t n,
@@ -3360,9 +1653,7 @@ nmc_status_t nmc_store_pin_batch(struct nmc_store_t *store,
                                  size_t *pinned_count,
                                  nmc_status_t *statuses);
 
-/**
- * Ends `n` pins. Otherwise like `nmc_store_unpin` and `nmc_store_put_batch`.
- */
+/** Ends `n` pins. Otherwise like `nmc_store_unpin` and `nmc_store_put_batch`. */
 nmc_status_t nmc_store_unpin_batch(struct nmc_store_t *store,
                                    const struct nmc_view_t *views,
                                    size_t n,
@@ -3501,339 +1792,686 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
                                   struct nmc_slice_t key,
                                   nmc_device_pin_t *pin);
 
-/**
- * Says how much memory a group of `world_size` ranks with this config needs, before it is made. `inner` is for
- * `nmc_ep_moe_forward`; 0 without it.
- *
- * Thread-safe. Asks nobody.
- * Statuses: see `nmc_ep_t`.
- */
-nmc_status_t nmc_ep_bytes_needed(const struct nmc_ep_config_t *config,
-                                 uint32_t world_size,
-                                 uint32_t inner,
-                                 struct nmc_ep_bytes_t *out_bytes);
+/** @} */
+
+/* == KV cache ===================================================================================================== */
 
 /**
- * Makes a group together with all other members, which call this at the same time, and stores a handle in `*out_ep`.
+ * @defgroup kv_cache KV cache
+ * Where the K and V of every token lie: blocks, sequences, shared prefixes, tables for kernels.
  *
- * The transport lies in the world's heaps from `heap_offset` on; what else uses the heap (a store, the program) stays
- * clear of it. On CUDA heaps this waits for the device's work of this process. Blocks up to the deadline. Not graph-safe.
- * The world must not be destroyed before the group. Destroyed with `nmc_ep_destroy`.
- * Statuses: `NMC_ERR_MISMATCH` (names the field, the rank and both values; all ranks that came are told, and can call this
- * again at once), `NMC_ERR_TIMEOUT` (says who is missing), `NMC_ERR_PEER_LOST`,
- * `NMC_ERR_LIMIT` (blocks that cannot be resident at once, too many ranks), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_NO_MEMORY`,
- * `NMC_ERR_VERSION`, `NMC_ERR_CANCELLED`, `NMC_ERR_CUDA`.
- * One thread at a time for a handle.
+ * `nmc_kv_create` makes a cache of blocks, with a group for all layers of one layout. For each request `nmc_kv_open` takes the
+ * blocks that the cache has of its prompt and gives room for the rest; `nmc_kv_append` gives room for what is generated, and
+ * `nmc_kv_close` leaves the full blocks to others. `nmc_kv_table` and `nmc_kv_table_csr` write the block tables that attention
+ * kernels take; `nmc_kv_view` describes the memory. Tokens count as computed from the next call for their sequence on
+ * (`nmc_kv_commit` says so earlier): enqueue the work of a step first. With a store attached (`nmc_kv_attach_store`),
+ * `nmc_kv_offload` and `nmc_kv_onboard` move blocks there and back while the engine goes on.
+ * @{
  */
-nmc_status_t nmc_ep_create(struct nmc_world_t *world,
-                           const struct nmc_ep_config_t *config,
-                           struct nmc_ep_t **out_ep);
+
+/** Keys and values, of all tokens of a sequence. */
+#define NMC_KV_KIND_ATTENTION 0
+
+/** One latent vector for each token (multi-head latent attention): one head, no V. */
+#define NMC_KV_KIND_MLA 1
+
+/** One state for each sequence, of `state_bytes` bytes a layer, that every token changes: linear attention, Mamba. */
+#define NMC_KV_KIND_RECURRENT 2
+
+/** In place of a group: all groups that share the block numbers of the cache. */
+#define NMC_KV_GROUPS_ALL UINT32_MAX
+
+/** `[layers, blocks, heads, tokens, dim]`. */
+#define NMC_KV_LAYER_MAJOR 0
+
+/** `[heads, layers, blocks, tokens, dim]`. */
+#define NMC_KV_HEAD_MAJOR 1
+
+/** `[layers, blocks, tokens, heads, dim]`: what FlashAttention, FlashInfer ("NHD") and vLLM take. */
+#define NMC_KV_LAYER_MAJOR_NHD 2
+
+/** `[blocks, layers, heads, tokens, dim]`: a block is one piece of memory. */
+#define NMC_KV_BLOCK_MAJOR 3
+
+/** All of K and then all of V. */
+#define NMC_KV_SIDES_SEPARATE 0
+
+/** K and V right inside the layers: `[layers, 2, blocks, ...]`. */
+#define NMC_KV_SIDES_PER_LAYER 1
+
+/** K and V right inside the blocks: `[layers, blocks, 2, ...]`. */
+#define NMC_KV_SIDES_PER_BLOCK 2
+
+/** K, the latent vectors, or the state. */
+#define NMC_KV_K 0
+
+/** V. */
+#define NMC_KV_V 1
+
+/** No room: `NMC_ERR_NO_SPACE`. Idle cached blocks are evicted before, here and in all other cases. */
+#define NMC_KV_WHEN_FULL_REJECT 0
+
+/** No room: a new sequence gets fewer tokens than it asked for, which is then its limit. */
+#define NMC_KV_WHEN_FULL_SHORTEN 1
 
 /**
- * Like `nmc_ep_create`, for `n` ranks of this process at once: `worlds[i]` gets `out_eps[i]`. On error no handle is made.
+ * No room: the sequence that was used longest ago loses its blocks; calls for it are `NMC_ERR_STALE` until it is closed.
  */
-nmc_status_t nmc_ep_create_ranks(struct nmc_world_t *const *worlds,
-                                 size_t n,
-                                 const struct nmc_ep_config_t *config,
-                                 struct nmc_ep_t **out_eps);
+#define NMC_KV_WHEN_FULL_EVICT_SEQUENCE 2
 
 /**
- * Leaves a group. Peers that still wait for this rank run into their deadline: finish the same steps everywhere first. NULL is fine; in a forked child it does nothing.
- *
- * On CUDA heaps waits for the device's work of this process: steps that wait for a peer end by the deadline. Not graph-safe: graphs that hold steps of the group must not
- * be launched afterwards. Statuses: `NMC_ERR_BUSY` when called inside a log callback.
- * One thread at a time for a handle.
+ * No room: the sequence that was used longest ago goes to the store (`nmc_kv_attach_store`; without one this is
+ * `NMC_KV_WHEN_FULL_REJECT`) and loses its blocks here; calls for it are `NMC_ERR_STALE` until it is closed. Opened again with all
+ * its tokens, `nmc_kv_onboard` fetches what it had computed; with recurrent groups up to the last state that was kept. With
+ * it, calls that need room may block until the copy is done, and are not graph-safe.
  */
-nmc_status_t nmc_ep_destroy(struct nmc_ep_t *ep);
+#define NMC_KV_WHEN_FULL_MOVE_SEQUENCE 3
+
+/** Keyed BLAKE3. The default. */
+#define NMC_KV_HASH_BLAKE3 0
+
+/** SHA-256 with a key, cut to 16 bytes. */
+#define NMC_KV_HASH_SHA256 1
 
 /**
- * Ends the group. Never blocks. Steps that wait return, calls return `NMC_ERR_CANCELLED`, on all ranks at once. On CUDA heaps the
- * word is stored by a stream of the library, and kernels of all ranks that wait see it; a peer's calls return the error after
- * the first kernel that has seen it. A group that is over already is left alone.
- *
- * Thread-safe. Graph-safe: takes effect at once, also during a capture. Statuses: `NMC_ERR_BAD_HANDLE`.
+ * XXH3, which can be made to collide; tokens and salts are kept and compared, which takes 4 bytes a token. Not with a store,
+ * which has no tokens to compare.
  */
-nmc_status_t nmc_ep_abort(struct nmc_ep_t *ep);
+#define NMC_KV_HASH_XXH3 2
+
+/** Flag of a config: no block is matched or published. */
+#define NMC_KV_NO_PREFIX 1
 
 /**
- * Says whether the group works: the error that ended it, whichever rank found it. Looks for ranks that died, too: then
- * kernels that wait for them return soon. Does not wait for streams, so what is still under way is not told yet.
+ * Flag of a config: virtual placement. Every sequence has contiguous addresses of its own, of `max_sequence_tokens` tokens,
+ * and the pages of its blocks are mapped there as it grows: growing never moves anything, `nmc_kv_view` is always of the
+ * sequence alone, and kernels need no table. The library owns the memory (`heap_kind`, `device`), and gets all of it in
+ * `nmc_kv_create`.
  *
- * Thread-safe. Graph-safe. Statuses: those that end a group, see `nmc_ep_t`.
+ * **What a page is.** The addresses of a sequence have the group's layout with the sequence's own blocks in place of all
+ * blocks. A page is one block of it in one plane, that is `tokens_per_block` tokens of what is contiguous from block to
+ * block: of one layer, K or V, with `NMC_KV_LAYER_MAJOR` and `NMC_KV_LAYER_MAJOR_NHD`; of one layer, both, with
+ * `NMC_KV_SIDES_PER_BLOCK`; of one head of that with `NMC_KV_HEAD_MAJOR`; of all layers, K and V, with
+ * `NMC_KV_BLOCK_MAJOR` (K or V with `NMC_KV_SIDES_SEPARATE`). It must be a multiple of the system's page (4 KiB) or of the
+ * device's (2 MiB): `nmc_kv_page_tokens` finds the smallest `tokens_per_block`. A block has one page in each plane; growing
+ * by a block maps them all, so layouts with few planes grow cheaper and in smaller steps. Forks and prefixes share whole
+ * blocks.
+ *
+ * **When pages are mapped.** By `nmc_kv_open`, `nmc_kv_append`, `nmc_kv_truncate` and `nmc_kv_fork` for the blocks they add,
+ * and ahead of need by `nmc_kv_reserve`, also from another thread: an append up to there maps nothing. A closed sequence
+ * leaves its addresses, with the free blocks that are mapped there, to the next one. These calls may call CUDA and
+ * wait for the driver then, and are not graph-safe; beside their own statuses they can return `NMC_ERR_LIMIT` (too many
+ * mappings), `NMC_ERR_CUDA` and `NMC_ERR_NO_MEMORY`, and leave the tokens of the sequence as they were.
+ *
+ * **When pages are unmapped.** When their place is needed for another block: after the tokens there were cut off, or when a
+ * later sequence has the addresses. Like freeing memory, `nmc_kv_truncate`, `nmc_kv_close` and `nmc_kv_destroy` may be
+ * called when no work uses those tokens any more. Blocks are never exchanged for equal ones of another sequence.
+ *
+ * Not available (`NMC_ERR_UNSUPPORTED`): memory of the program's, `window`, `nmc_kv_table*`, `nmc_kv_slots`,
+ * `nmc_kv_drop_least`, `nmc_kv_resize`, `nmc_kv_attach_store`; instead of `nmc_kv_copies` there is `nmc_kv_moves`.
  */
-nmc_status_t nmc_ep_check(const struct nmc_ep_t *ep);
+#define NMC_KV_VIRTUAL 2
+
+/** Flag of `nmc_kv_open`: the blocks follow each other, so that views are of the sequence alone. */
+#define NMC_KV_OPEN_CONTIGUOUS 1
+
+/** Flag of `nmc_kv_open`: neither match blocks nor publish any. */
+#define NMC_KV_OPEN_PRIVATE 2
 
 /**
- * Begins a group of calls on this thread: calls for several ranks of this process up to `nmc_ep_group_end` go out
- * together, on a GPU in one launch a step. On host heaps this is how one thread serves several ranks.
- *
- * Graph-safe. Thread-safe: a group belongs to the thread that begins it. Statuses: `NMC_ERR_INVALID_ARG` if it has begun one.
+ * Flag of `nmc_kv_open`: the cache may have all tokens. Otherwise at least the last one is left to be computed, since
+ * the engine needs its result.
  */
-nmc_status_t nmc_ep_group_begin(void);
+#define NMC_KV_OPEN_MATCH_ALL 4
+
+/** Flag of `nmc_kv_close`: what was not committed was not computed, and is not published. */
+#define NMC_KV_CLOSE_ABORT 1
+
+/** State of a sequence: in use. */
+#define NMC_KV_SEQ_OPEN 0
+
+/** State of a sequence: its blocks were taken to make room. */
+#define NMC_KV_SEQ_EVICTED 1
+
+/** Entries of a table are block numbers: vLLM, FlashAttention (`block_table`), FlashMLA. */
+#define NMC_KV_TABLE_BLOCKS 0
 
 /**
- * Ends a group of calls: those of ranks of one expert-parallel group, on one stream and device, go out together, others one after
- * the other. Errors that calls find only when they go out are returned here; calls that could not go out before an error are
- * dropped. On the thread that began the group.
- *
- * Graph-safe. One thread: that of `nmc_ep_group_begin`. Statuses: see `nmc_ep_t`.
+ * Two rows a sequence, of K and of V: 2 x block and 2 x block + 1, for pools whose blocks hold K and then V, as
+ * TensorRT-LLM's block offsets are.
  */
-nmc_status_t nmc_ep_group_end(void);
+#define NMC_KV_TABLE_OFFSETS 1
 
 /**
- * Sends this rank's tokens to the ranks of their experts, and waits for those that come here. A rank without tokens takes
- * part with `n_tokens` 0.
+ * Layers with one layout. Start from `NMC_KV_GROUP_INIT`; `layers`, `kv_heads` and `head_dim` must be set, or `layers` and
+ * `state_bytes` for `NMC_KV_KIND_RECURRENT`.
  *
- * On CUDA heaps only enqueues; graph-safe. What only the GPU can see (expert numbers out of range, too many tokens in
- * `n_tokens_ptr`, a peer at another layer) ends the group: `nmc_ep_check`. Statuses: `NMC_ERR_LIMIT` (more tokens than
- * `t_cap`; nothing was sent), and see `nmc_ep_t`.
- * One thread at a time for a handle.
+ * Groups share block numbers: one table serves all of them. A group with a `window`, or of kind `NMC_KV_KIND_RECURRENT`, does not
+ * keep every token. It has `blocks` blocks with numbers of its own, which follow its sequences by themselves: blocks that leave
+ * the window are free, and a prefix is matched as far as all groups have what comes next. When they run short, blocks of
+ * earlier sequences that could be matched go, the one unused longest first; then it is as if the cache were full.
  */
-nmc_status_t nmc_ep_dispatch(struct nmc_ep_t *ep,
-                             void *stream,
-                             const struct nmc_ep_dispatch_t *args);
+typedef struct nmc_kv_group_t {
+  /** `NMC_KV_KIND_ATTENTION`, `NMC_KV_KIND_MLA` or `NMC_KV_KIND_RECURRENT`. */
+  uint32_t kind;
+  /**
+   * One of `NMC_DTYPE_FP32`, `NMC_DTYPE_BF16`, `NMC_DTYPE_FP16`, `NMC_DTYPE_FP8`, `NMC_DTYPE_INT8`, `NMC_DTYPE_RAW`.
+   */
+  uint32_t dtype;
+  /** Bytes of an element of `NMC_DTYPE_RAW`; else 0. */
+  uint32_t element_bytes;
+  /** Layers. */
+  uint32_t layers;
+  /** Heads of K and of V; 1 for `NMC_KV_KIND_MLA`. */
+  uint32_t kv_heads;
+  /** Elements of a head's vector. */
+  uint32_t head_dim;
+  /**
+   * Order of the axes: one of `NMC_KV_LAYER_MAJOR`, `NMC_KV_HEAD_MAJOR`, `NMC_KV_LAYER_MAJOR_NHD`,
+   * `NMC_KV_BLOCK_MAJOR`.
+   */
+  uint32_t order;
+  /**
+   * Where K and V are among them: one of `NMC_KV_SIDES_SEPARATE`, `NMC_KV_SIDES_PER_LAYER`, `NMC_KV_SIDES_PER_BLOCK`.
+   */
+  uint32_t sides;
+  /**
+   * The memory, on host or device: `nmc_kv_group_bytes` says how much. It is the program's, must stay until the cache
+   * is destroyed, and is touched only by calls that copy blocks. NULL: views hold offsets instead of addresses, except with
+   * `NMC_KV_VIRTUAL`, where it must be NULL.
+   */
+  void *memory;
+  /** Bytes at `memory`. */
+  uint64_t memory_bytes;
+  /**
+   * `NMC_KV_KIND_RECURRENT`: bytes of the state of one layer; else 0. A block is one state of all layers, called a slot.
+   */
+  uint64_t state_bytes;
+  /** Sliding window of these layers in tokens; 0 for none. */
+  uint32_t window;
+  /**
+   * Blocks of its own, with a window or a state; else 0. A sequence needs as many as the window and the tokens of its next
+   * call take, and one more; of states it needs one, and a second while the first is kept for others.
+   */
+  uint32_t blocks;
+  /**
+   * `NMC_KV_KIND_RECURRENT`: the state at the end of every so many blocks is kept for later sequences, if a call ends
+   * there. 0: only those for which `nmc_kv_keep_state` is called, and the last one of a sequence.
+   */
+  uint32_t state_every;
+  /** Zero. */
+  uint32_t reserved0;
+  /** Zero. */
+  uint64_t reserved[2];
+} nmc_kv_group_t;
+
+/** What an nmc_kv_group_t starts from. */
+#define NMC_KV_GROUP_INIT \
+  { \
+    /* kind */ NMC_KV_KIND_ATTENTION, \
+    /* dtype */ NMC_DTYPE_BF16, \
+    /* element_bytes */ 0, \
+    /* layers */ 0, \
+    /* kv_heads */ 0, \
+    /* head_dim */ 0, \
+    /* order */ NMC_KV_LAYER_MAJOR, \
+    /* sides */ NMC_KV_SIDES_SEPARATE, \
+    /* memory */ NULL, \
+    /* memory_bytes */ 0, \
+    /* state_bytes */ 0, \
+    /* window */ 0, \
+    /* blocks */ 0, \
+    /* state_every */ 0, \
+    /* reserved0 */ 0, \
+    /* reserved */ {0, 0} \
+  }
+
+/** How a KV cache is made. Start from `NMC_KV_CONFIG_INIT`; `total_blocks` or `max_total_tokens` must be set. */
+typedef struct nmc_kv_config_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
+  /** Number of blocks, or 0 for as many as `max_total_tokens` need. */
+  uint32_t total_blocks;
+  /** Tokens of a block. Default 16. */
+  uint32_t tokens_per_block;
+  /** Tokens of all sequences together, if `total_blocks` is 0. */
+  uint64_t max_total_tokens;
+  /** Blocks for which there is memory, at least `total_blocks`; 0 for just as many. `nmc_kv_resize` goes up to it. */
+  uint32_t capacity_blocks;
+  /**
+   * Sequences that can be open at once, up to 2^24; each takes 32 bytes. 0: an eighth of the blocks, 1,024 to 65,536.
+   */
+  uint32_t max_sequences;
+  /** Layouts of the memory; NULL if the cache is to manage block numbers alone. */
+  const struct nmc_kv_group_t *groups;
+  /** How many. */
+  uint32_t n_groups;
+  /**
+   * Sliding window in tokens, of all groups: blocks that the next token's window does not reach are freed as a sequence
+   * grows. 0 for none.
+   */
+  uint32_t window;
+  /** How contiguous runs are found: `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`. */
+  uint32_t strategy;
+  /** Which cached block goes first: `NMC_EVICT_LRU`, ... */
+  uint32_t eviction;
+  /** What happens when there is no room: `NMC_KV_WHEN_FULL_REJECT`, ... */
+  uint32_t when_full;
+  /** What names blocks by their tokens: `NMC_KV_HASH_BLAKE3`, ... */
+  uint32_t hash;
+  /** `NMC_KV_NO_PREFIX`, `NMC_KV_VIRTUAL`, or 0. */
+  uint32_t flags;
+  /** How many events `nmc_kv_events` can look back; 48 bytes each. 0 for none. */
+  uint32_t event_capacity;
+  /**
+   * Secret that goes into all hashes; caches with the same one name the same tokens alike. Empty: a fixed one, the same
+   * everywhere.
+   */
+  struct nmc_slice_t hash_secret;
+  /** With `NMC_KV_VIRTUAL`: `NMC_HEAP_HOST` (default) or `NMC_HEAP_CUDA`. */
+  uint32_t heap_kind;
+  /** With `NMC_HEAP_CUDA`: the device; -1 for the calling thread's current one. */
+  int32_t device;
+  /** With `NMC_KV_VIRTUAL`: tokens for which every sequence has addresses. 0 for as many as the cache has. */
+  uint32_t max_sequence_tokens;
+  /** Zero. */
+  uint32_t reserved1;
+  /**
+   * The groups lie in the heap that this rank has in a world, one after the other from `heap_offset` on, each at the next
+   * multiple of 4,096 bytes; `nmc_kv_heap_bytes` says how much. Their `memory` must be NULL. So peers reach the blocks, with
+   * `nmc_world_ptr` and the offset of a group (`nmc_kv_group_stats`). Nothing else may use that part of the heap, and the world
+   * must not be destroyed before the cache. NULL: the memory is the program's.
+   */
+  struct nmc_world_t *world;
+  /** Where they begin, a multiple of 4,096. */
+  uint64_t heap_offset;
+} nmc_kv_config_t;
+
+/** What an nmc_kv_config_t starts from. */
+#define NMC_KV_CONFIG_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_kv_config_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* total_blocks */ 0, \
+    /* tokens_per_block */ 16, \
+    /* max_total_tokens */ 0, \
+    /* capacity_blocks */ 0, \
+    /* max_sequences */ 0, \
+    /* groups */ NULL, \
+    /* n_groups */ 0, \
+    /* window */ 0, \
+    /* strategy */ 0, \
+    /* eviction */ NMC_EVICT_LRU, \
+    /* when_full */ NMC_KV_WHEN_FULL_REJECT, \
+    /* hash */ NMC_KV_HASH_BLAKE3, \
+    /* flags */ 0, \
+    /* event_capacity */ 0, \
+    /* hash_secret */ {NULL, 0}, \
+    /* heap_kind */ NMC_HEAP_HOST, \
+    /* device */ -1, \
+    /* max_sequence_tokens */ 0, \
+    /* reserved1 */ 0, \
+    /* world */ NULL, \
+    /* heap_offset */ 0 \
+  }
+
+/** Name of a block of tokens and of all blocks before it. */
+typedef struct nmc_kv_hash_t {
+  /** The hash. */
+  uint8_t bytes[16];
+} nmc_kv_hash_t;
+
+/** How a sequence is opened. Start from `NMC_KV_OPEN_INIT`. */
+typedef struct nmc_kv_open_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
+  /** `NMC_KV_OPEN_*`, or 0. */
+  uint32_t flags;
+  /** 0 to 15: with `NMC_EVICT_PRIORITY`, its blocks stay longer than those of a lower one. */
+  uint32_t priority;
+  /** How long the priority lasts; 0 for ever. */
+  uint32_t ttl_ms;
+  /** Zero. */
+  uint32_t reserved0;
+  /** What else must be equal for blocks to be: tenant, LoRA adapter, images. */
+  struct nmc_slice_t salt;
+  /** A name to find the sequence by with `nmc_kv_find`, 1 to 1,024 bytes; empty for none. */
+  struct nmc_slice_t name;
+  /**
+   * Hashes of its full blocks, if the program computed them; NULL to let the cache do it. With `NMC_KV_HASH_XXH3`
+   * tokens are needed all the same.
+   */
+  const struct nmc_kv_hash_t *hashes;
+  /** How many: `n_tokens` / `tokens_per_block`. */
+  uint64_t n_hashes;
+  /** Zero. */
+  uint64_t reserved[2];
+} nmc_kv_open_t;
+
+/** What an nmc_kv_open_t starts from. */
+#define NMC_KV_OPEN_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_kv_open_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* flags */ 0, \
+    /* priority */ 0, \
+    /* ttl_ms */ 0, \
+    /* reserved0 */ 0, \
+    /* salt */ {NULL, 0}, \
+    /* name */ {NULL, 0}, \
+    /* hashes */ NULL, \
+    /* n_hashes */ 0, \
+    /* reserved */ {0, 0} \
+  }
+
+/** What a sequence began with. */
+typedef struct nmc_kv_opened_t {
+  /** Leading tokens whose blocks the cache had: they need not be computed. */
+  uint32_t hit_tokens;
+  /** Tokens that it has: as many as asked for, or fewer with `NMC_KV_WHEN_FULL_SHORTEN`. */
+  uint32_t tokens;
+} nmc_kv_opened_t;
+
+/** How much room there was when there was not enough, in blocks. */
+typedef struct nmc_kv_room_t {
+  /** Blocks that were wanted. */
+  uint64_t needed;
+  /** Blocks that nobody has. */
+  uint64_t free;
+  /** Cached blocks that nobody holds; they were not enough together with the free ones. */
+  uint64_t evictable;
+  /** Whose blocks these are: a group with blocks of its own, or `NMC_KV_GROUPS_ALL`. */
+  uint32_t group;
+  /** Zero. */
+  uint32_t reserved;
+} nmc_kv_room_t;
+
+/** Block `from` is to be copied to block `to`. */
+typedef struct nmc_kv_copy_t {
+  /** The block to read. */
+  int32_t from;
+  /** The block to write. */
+  int32_t to;
+  /** In which groups: `NMC_KV_GROUPS_ALL`, or one with blocks of its own. */
+  uint32_t group;
+} nmc_kv_copy_t;
+
+/** Bytes that are to be copied. */
+typedef struct nmc_kv_move_t {
+  /** The address to read. */
+  const void *from;
+  /** The address to write. */
+  void *to;
+  /** How many bytes. */
+  uint64_t bytes;
+} nmc_kv_move_t;
+
+/** What a sequence is. Start from `NMC_KV_SEQ_INFO_INIT`. */
+typedef struct nmc_kv_seq_info_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_KV_SEQ_OPEN` or `NMC_KV_SEQ_EVICTED`. */
+  uint32_t state;
+  /** Tokens that it has. */
+  uint32_t tokens;
+  /** Place of the next token in its block: `tokens` modulo `tokens_per_block`. */
+  uint32_t next_offset_in_block;
+  /** Tokens that it may have. */
+  uint32_t max_tokens;
+  /** Its blocks, with those that were dropped. */
+  uint32_t blocks;
+  /** Blocks that were dropped. */
+  uint32_t dropped;
+  /** Leading blocks that others may hold as well. */
+  uint32_t shared;
+  /** Leading blocks that the prefix index has. */
+  uint32_t published;
+  /** 1 if its blocks follow each other. */
+  uint32_t contiguous;
+  /** Copies that `nmc_kv_copies` would tell. */
+  uint32_t copies;
+  /** Leading tokens that are computed, as far as the calls so far tell. */
+  uint32_t computed;
+} nmc_kv_seq_info_t;
+
+/** What an nmc_kv_seq_info_t starts from. */
+#define NMC_KV_SEQ_INFO_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_kv_seq_info_t), \
+    /* state */ 0, \
+    /* tokens */ 0, \
+    /* next_offset_in_block */ 0, \
+    /* max_tokens */ 0, \
+    /* blocks */ 0, \
+    /* dropped */ 0, \
+    /* shared */ 0, \
+    /* published */ 0, \
+    /* contiguous */ 0, \
+    /* copies */ 0, \
+    /* computed */ 0 \
+  }
+
+/** The state of a KV cache at one moment. Start from `NMC_KV_STATS_INIT`. */
+typedef struct nmc_kv_stats_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** 1 if no block is free or could be freed by eviction. */
+  uint32_t is_full;
+  /** All blocks: `used` and `idle` and `free` together. */
+  uint64_t total;
+  /** Blocks that sequences and pins hold. */
+  uint64_t used;
+  /** Cached blocks that nobody holds. */
+  uint64_t idle;
+  /** Blocks that nobody has. */
+  uint64_t free;
+  /** Blocks that the prefix index has, held or idle. */
+  uint64_t published;
+  /** Open sequences. */
+  uint64_t sequences;
+  /** Tokens that sequences were opened with. */
+  uint64_t asked_tokens;
+  /** Those of them that the cache had. */
+  uint64_t hit_tokens;
+  /** Cached blocks that were evicted to make room. */
+  uint64_t evicted_blocks;
+  /** Sequences that were evicted to make room. */
+  uint64_t evicted_sequences;
+  /** Blocks that were computed twice, of which one was kept. */
+  uint64_t deduplicated;
+  /** Memory of the arena: bytes of all blocks in all groups. */
+  uint64_t arena_bytes;
+  /** Memory of the books. */
+  uint64_t metadata_bytes;
+  /** 1 - the longest free run / the free blocks. */
+  float fragmentation;
+  /** Zero. */
+  uint32_t reserved0;
+  /** Those evicted sequences whose blocks went to the store first. */
+  uint64_t moved_sequences;
+  /** Zero. */
+  uint64_t reserved;
+} nmc_kv_stats_t;
+
+/** What an nmc_kv_stats_t starts from. */
+#define NMC_KV_STATS_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_kv_stats_t), \
+    /* is_full */ 0, \
+    /* total */ 0, \
+    /* used */ 0, \
+    /* idle */ 0, \
+    /* free */ 0, \
+    /* published */ 0, \
+    /* sequences */ 0, \
+    /* asked_tokens */ 0, \
+    /* hit_tokens */ 0, \
+    /* evicted_blocks */ 0, \
+    /* evicted_sequences */ 0, \
+    /* deduplicated */ 0, \
+    /* arena_bytes */ 0, \
+    /* metadata_bytes */ 0, \
+    /* fragmentation */ 0, \
+    /* reserved0 */ 0, \
+    /* moved_sequences */ 0, \
+    /* reserved */ 0 \
+  }
+
+/** The blocks of one group at one moment. Start from `NMC_KV_GROUP_STATS_INIT`. */
+typedef struct nmc_kv_group_stats_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** 1 if its blocks have numbers of their own; else the numbers are those of the cache. */
+  uint32_t own_blocks;
+  /** All blocks: `used` and `idle` and `free` together. */
+  uint64_t total;
+  /** Blocks that sequences and pins hold. */
+  uint64_t used;
+  /** Blocks that a later sequence could use, and that nobody holds. */
+  uint64_t idle;
+  /** Blocks that nobody has. */
+  uint64_t free;
+  /** Idle blocks that were evicted to make room. */
+  uint64_t evicted;
+  /** Bytes of a block in this group. */
+  uint64_t block_bytes;
+  /** Where it begins in the heap of this rank; `UINT64_MAX` if it is not in one. */
+  uint64_t heap_offset;
+} nmc_kv_group_stats_t;
+
+/** What an nmc_kv_group_stats_t starts from. */
+#define NMC_KV_GROUP_STATS_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_kv_group_stats_t), \
+    /* own_blocks */ 0, \
+    /* total */ 0, \
+    /* used */ 0, \
+    /* idle */ 0, \
+    /* free */ 0, \
+    /* evicted */ 0, \
+    /* block_bytes */ 0, \
+    /* heap_offset */ 0 \
+  }
+
+/** A 4-D tensor `[blocks, heads, tokens, dim]` in the arena. */
+typedef struct nmc_kv_view_t {
+  /** Address of element `[0, 0, 0, 0]`; an offset if the group has no memory. */
+  void *data;
+  /** Lengths of the axes. */
+  int64_t shape[4];
+  /** Distances along the axes, in elements. */
+  int64_t strides[4];
+  /** Bytes of an element. */
+  uint32_t element_bytes;
+  /**
+   * 1 if the blocks of the view are the sequence's own, in order; 0 if they are all blocks of the layer, and the
+   * block table tells which are the sequence's.
+   */
+  uint32_t contiguous;
+} nmc_kv_view_t;
 
 /**
- * The first half of a dispatch: sends, does not wait. Own work can run until `nmc_ep_dispatch_recv`.
- *
- * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ * What a row of a dense table holds; the table's owner keeps one for each row, all zero at first, in ordinary memory.
  */
-nmc_status_t nmc_ep_dispatch_send(struct nmc_ep_t *ep, void *stream, const struct nmc_ep_dispatch_t *args);
+typedef struct nmc_kv_row_t {
+  /** Known to the library. */
+  uint64_t uid;
+  /** Known to the library. */
+  uint32_t rewrites;
+  /** Entries that were written. */
+  uint32_t blocks;
+} nmc_kv_row_t;
+
+/** Event: a block can be matched now. */
+#define NMC_KV_EVENT_STORED 0
+
+/** Event: a block is no longer there. */
+#define NMC_KV_EVENT_REMOVED 1
+
+/** Event: no block is there any more. */
+#define NMC_KV_EVENT_CLEARED 2
+
+/** What entered or left the prefix index. */
+typedef struct nmc_kv_event_t {
+  /** Counts up by one. */
+  uint64_t number;
+  /** `NMC_KV_EVENT_STORED`, `NMC_KV_EVENT_REMOVED` or `NMC_KV_EVENT_CLEARED`. */
+  uint32_t kind;
+  /** Zero. */
+  uint32_t reserved;
+  /** Name of the block; zero for `NMC_KV_EVENT_CLEARED`. */
+  struct nmc_kv_hash_t hash;
+  /** For `NMC_KV_EVENT_STORED` the name of the block that it continues; zero if it is a first block. */
+  struct nmc_kv_hash_t parent;
+} nmc_kv_event_t;
+
+/** A transfer waits for nothing: the cache lies in host memory, and the program has written it. */
+#define NMC_KV_AFTER_NOTHING 0
+
+/** A transfer waits for what is on a stream now; `handle` is the stream. */
+#define NMC_KV_AFTER_STREAM 1
+
+/** A transfer waits for an event; `handle` is a `cudaEvent_t` that stays until the transfer is over. */
+#define NMC_KV_AFTER_EVENT 2
+
+/** Flag of `nmc_kv_onboard`: fetch all tokens. Otherwise at least the last one is left to be computed. */
+#define NMC_KV_ONBOARD_ALL 1
 
 /**
- * The second half of a dispatch: waits for what comes here.
- *
- * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ * Flag of `nmc_kv_onboard`: a layer of all blocks after the other, so that computing can begin with the first layers
+ * (`layers_done`); blocks are complete only at the end.
  */
-nmc_status_t nmc_ep_dispatch_recv(struct nmc_ep_t *ep, void *stream, uint32_t layer);
+#define NMC_KV_ONBOARD_BY_LAYER 2
+
+/** What a transfer waits for. */
+typedef struct nmc_kv_after_t {
+  /** `NMC_KV_AFTER_NOTHING`, `NMC_KV_AFTER_STREAM` or `NMC_KV_AFTER_EVENT`. */
+  uint32_t kind;
+  /** Zero. */
+  uint32_t reserved;
+  /** The stream or the event. */
+  void *handle;
+} nmc_kv_after_t;
+
+/** How far a transfer is. */
+typedef struct nmc_kv_progress_t {
+  /** Tokens of its blocks. */
+  uint64_t tokens;
+  /** Those of the leading blocks that are done. */
+  uint64_t tokens_done;
+  /** Leading layers, counted through all groups, that have come in all blocks. */
+  uint32_t layers_done;
+  /** Zero. */
+  uint32_t reserved;
+} nmc_kv_progress_t;
 
 /**
- * Where the rows that a dispatch of `layer` brings are. The same for all layers of a buffer set: it can be asked once,
- * before anything is sent. Thread-safe. Graph-safe.
+ * A block KV cache: it maps the tokens of sequences to numbered blocks of equal size. Full blocks of equal tokens are
+ * found again by later sequences (prefix reuse), forks share blocks, and tables for attention kernels are written
+ * straight into the program's memory. The cache touches the blocks themselves only when it is asked to copy them
+ * (`nmc_kv_gather`, `nmc_kv_copy_blocks`, `nmc_kv_offload`, ...). With `NMC_KV_VIRTUAL`, which see, it maps them besides,
+ * and some of what follows is different.
  *
- * Statuses: see `nmc_ep_t`.
- */
-nmc_status_t nmc_ep_recv(const struct nmc_ep_t *ep,
-                         uint32_t layer,
-                         struct nmc_ep_recv_t *out_recv);
-
-/**
- * What a kernel of the engine needs to take part in a step of `layer` (nanomc/ep.cuh). Thread-safe. Graph-safe: the
- * struct can be baked into a graph. Statuses: `NMC_ERR_UNSUPPORTED` for groups on host memory.
- */
-nmc_status_t nmc_ep_device(const struct nmc_ep_t *ep, uint32_t layer, nmc_ep_rank_t *out_device);
-
-/**
- * Groups the rows that came by expert: `grouped->x[g][r]` in ascending order of slot, then entry, as masked grouped
- * products take them. With `grouped->x` NULL writes the lists alone.
+ * **When blocks count as computed.** `nmc_kv_open` and `nmc_kv_append` give room for tokens that the engine computes
+ * afterwards. With the next `nmc_kv_append` or `nmc_kv_close` of the same sequence, what it had before counts as computed,
+ * and its full blocks can be matched by others; `nmc_kv_commit` says so earlier. The engine must have enqueued that work
+ * by then, and order later work after it: on the same stream, or with an event.
  *
- * On CUDA heaps only enqueues; graph-safe. Rows that do not fit `max_m` and the spill groups are counted
- * (`nmc_ep_stats_t.overflow_rows`) and left out of the sums of `nmc_ep_scatter`; with the default `max_m` there are none.
- * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
- */
-nmc_status_t nmc_ep_route_pack(struct nmc_ep_t *ep,
-                               void *stream,
-                               uint32_t layer,
-                               const struct nmc_ep_grouped_t *grouped);
-
-/**
- * Sums the weighted rows of each token that came: `y[slot] = sum over entries of weight * y_grouped[row_of]`, in fp32 in
- * the order of entries, rounded once. `y_recv` NULL puts the rows where `nmc_ep_combine` needs no copy.
+ * **When blocks are free.** A block that is let go may be handed out at once. Work that still reads it must be ordered
+ * before work that writes the new owner's tokens, as on one stream it is.
  *
- * On CUDA heaps only enqueues; graph-safe.
- * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ * All functions may be called from any thread at the same time, also while another thread destroys the cache; calls for
+ * one sequence exclude each other. Threads that work on sequences of their own do not wait for each other, except where
+ * blocks are shared. Where nothing else is said, nothing blocks, nothing calls CUDA, and all is graph-safe. Statuses that every function can return:
+ * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY` (for the books; the message says how
+ * much, and nothing changed); those that take a sequence also `NMC_ERR_NOT_FOUND` (no such sequence is open) and
+ * `NMC_ERR_STALE` (its blocks were taken to make room: close it).
  */
-nmc_status_t nmc_ep_scatter(struct nmc_ep_t *ep,
-                            void *stream,
-                            uint32_t layer,
-                            const void *y_grouped,
-                            const int32_t *row_of,
-                            void *y_recv);
-
-/**
- * Returns the rows of all slots that came to their owners, and sums what comes back for own tokens into
- * `out[n_tokens][hidden]`: in fp32 in the order of ranks, rounded once. `y_recv` NULL, or `nmc_ep_recv_t.y`, means that the
- * rows are in place. Tokens that went nowhere get zeros.
- *
- * On CUDA heaps only enqueues; graph-safe. Statuses: `NMC_ERR_LIMIT` (steps of two buffer sets are on two streams, and cannot be
- * resident at once; nothing was returned), and see `nmc_ep_t`.
- * One thread at a time for a handle.
- */
-nmc_status_t nmc_ep_combine(struct nmc_ep_t *ep,
-                            void *stream,
-                            uint32_t layer,
-                            const void *y_recv,
-                            void *out);
-
-/**
- * The first half of a combine: returns rows, does not wait.
- *
- * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
- */
-nmc_status_t nmc_ep_combine_send(struct nmc_ep_t *ep, void *stream, uint32_t layer, const void *y_recv);
-
-/**
- * The second half of a combine: waits for what comes back, and sums it.
- *
- * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
- */
-nmc_status_t nmc_ep_combine_recv(struct nmc_ep_t *ep, void *stream, uint32_t layer, void *out);
-
-/**
- * A whole layer: dispatch, pack, product with `w13`, silu(gate) * up, product with `w2`, scatter, combine.
- *
- * The products are those of the callback, which enqueues them on the stream, or built in. On CUDA heaps only enqueues;
- * graph-safe if the callback is. Not between `nmc_ep_group_begin` and `_end`. What fails after the dispatch, such as the callback,
- * aborts the group (`nmc_ep_abort`), since the others already wait for this rank; arguments are checked before. Statuses:
- * `NMC_ERR_UNSUPPORTED` (built-in product on a GPU with other rows than bf16), `NMC_ERR_NO_MEMORY` (on host heaps; nothing was
- * sent), what the callback returns, and see `nmc_ep_t`.
- * One thread at a time for a handle.
- */
-nmc_status_t nmc_ep_moe_forward(struct nmc_ep_t *ep,
-                                void *stream,
-                                const struct nmc_ep_dispatch_t *dispatch,
-                                const struct nmc_ep_moe_t *moe);
-
-/**
- * Copies what was counted since the group was made: `expert_load[experts]`, the tokens that this rank sent to each expert;
- * `waited_ns[ranks of the group]`, the time spent waiting for each rank; `*overflow_rows`, rows that did not fit. Each may
- * be NULL. Does not wait for streams: steps that are under way may be counted or not.
- *
- * Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library).
- * Statuses: `NMC_ERR_NO_MEMORY`, and see `nmc_ep_t`.
- */
-nmc_status_t nmc_ep_stats(const struct nmc_ep_t *ep,
-                          uint64_t *expert_load,
-                          uint64_t *waited_ns,
-                          uint64_t *overflow_rows);
-
-/**
- * Makes an allocator with all blocks free and puts a handle into `*out_blocks`.
- *
- * Does not block. Thread-safe. Graph-safe. Destroyed with `nmc_blocks_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (the
- * number of blocks, the strategy or a reserved field), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`.
- */
-nmc_status_t nmc_blocks_create(const struct nmc_blocks_config_t *config, struct nmc_blocks_t **out_blocks);
-
-/**
- * Destroys an allocator, whatever is in use. NULL is fine; in a forked child it does nothing.
- *
- * Blocks until calls of other threads have returned, which is soon. Graph-safe. Thread-safe: of several callers one
- * succeeds. Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
- */
-nmc_status_t nmc_blocks_destroy(struct nmc_blocks_t *blocks);
-
-/**
- * Takes a run of exactly `count` blocks and stores it in `*run`. It takes what is free now, past requests that wait: those
- * are served whenever blocks become free, before the call that frees them returns.
- *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (no such run is free; the message says how many
- * blocks are free and how long the longest run is), `NMC_ERR_INVALID_ARG` (`count` is 0).
- */
-nmc_status_t nmc_blocks_allocate(struct nmc_blocks_t *blocks,
-                                 uint32_t count,
-                                 struct nmc_block_run_t *run);
-
-/**
- * Gives back the blocks of a run, which may be a part of one (such as its tail), several that lie side by side, or blocks
- * that were taken scattered. Requests that wait are served with them.
- *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (the run has no blocks, reaches past the end, or one of its
- * blocks is not in use; nothing was freed).
- */
-nmc_status_t nmc_blocks_free(struct nmc_blocks_t *blocks,
-                             struct nmc_block_run_t run);
-
-/**
- * Makes a run longer by the `more` blocks behind it, in place, and adds them to `run->count`.
- *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (not all of those are free, or the blocks end
- * there; `*run` stays what it was), `NMC_ERR_INVALID_ARG` (`more` is 0, or `*run` is not wholly in use).
- */
-nmc_status_t nmc_blocks_extend(struct nmc_blocks_t *blocks, struct nmc_block_run_t *run, uint32_t more);
-
-/**
- * Takes any `count` free blocks and stores their numbers in `out`: all, or none. With `count` 0 it does nothing. It leaves
- * long runs alone as far as it can, and takes what is free now, past requests that wait.
- *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (fewer are free; the message says how many).
- */
-nmc_status_t nmc_blocks_allocate_scattered(struct nmc_blocks_t *blocks,
-                                           size_t count,
-                                           int32_t *out);
-
-/**
- * Gives back `count` blocks, in any order, however they were taken. Requests that wait are served with them.
- *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (a number that is no block, a block that is not in use or that is
- * given twice: the message says which one, and nothing was freed).
- */
-nmc_status_t nmc_blocks_free_scattered(struct nmc_blocks_t *blocks,
-                                       const int32_t *numbers,
-                                       size_t count);
-
-/**
- * Asks for a run of `count` blocks when there is room, and stores a ticket in `*ticket`, with which `nmc_blocks_poll`
- * fetches it. Tickets are never 0 and never used again.
- *
- * Requests are served strictly in the order in which they came, whenever blocks become free: a small one behind a large
- * one waits, though it would fit, so that the large one is not passed over for ever. `nmc_blocks_allocate` and
- * `nmc_blocks_allocate_scattered` do not stand in line: a program that wants the line to hold uses requests only.
- *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (`count` is more than all blocks),
- * `NMC_ERR_INVALID_ARG` (`count` is 0), `NMC_ERR_LIMIT` (65,536 tickets are open), `NMC_ERR_NO_MEMORY`.
- */
-nmc_status_t nmc_blocks_request(struct nmc_blocks_t *blocks,
-                                uint32_t count,
-                                uint64_t *ticket);
-
-/**
- * Fetches the run of a request into `*run`; with that its ticket ends.
- *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_IN_PROGRESS` (it waits), `NMC_ERR_NOT_FOUND` (no such ticket is
- * open), `NMC_ERR_NO_SPACE` (since `nmc_blocks_resize` there are fewer blocks than it asked for; the ticket ends).
- */
-nmc_status_t nmc_blocks_poll(struct nmc_blocks_t *blocks,
-                             uint64_t ticket,
-                             struct nmc_block_run_t *run);
-
-/**
- * Gives up a request. A run that it was served with, and that was not fetched, is free again; those behind it move up.
- *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket is open: if it was fetched, its
- * run belongs to who fetched it).
- */
-nmc_status_t nmc_blocks_cancel(struct nmc_blocks_t *blocks,
-                               uint64_t ticket);
-
-/**
- * Stores the state of the allocator in `*stats`.
- *
- * Does not block; puts single free blocks back to their neighbours first, which takes at most about a millisecond.
- * Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`.
- */
-nmc_status_t nmc_blocks_stats(struct nmc_blocks_t *blocks, struct nmc_blocks_stats_t *stats);
-
-/**
- * The state as text for people: counts that add up, and a map with a character a block, 64 in a line: `.` is free, `X` in
- * use. Text goes out as everywhere: `needed` receives the size with the NUL, and may be NULL.
- *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored), `NMC_ERR_NO_MEMORY`.
- */
-nmc_status_t nmc_blocks_map(struct nmc_blocks_t *blocks,
-                            char *buffer,
-                            size_t capacity,
-                            size_t *needed);
-
-/**
- * Changes the number of blocks to `total_blocks`, 1 to 2^31 - 1. New blocks are free and have the next numbers; blocks that go away are
- * those with the highest numbers, and must be free. What lies in blocks is the program's business, before and after.
- *
- * Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (one that should go is
- * in use; the message says which), `NMC_ERR_INVALID_ARG` (the number), `NMC_ERR_NO_MEMORY`.
- */
-nmc_status_t nmc_blocks_resize(struct nmc_blocks_t *blocks,
-                               uint32_t total_blocks);
+typedef struct nmc_kv_t nmc_kv_t;
 
 /**
  * Stores how much memory the group with this number of a config needs in `*bytes_needed`.
@@ -4139,7 +2777,7 @@ nmc_status_t nmc_kv_resize(struct nmc_kv_t *kv,
 /**
  * Stores what a sequence is in `*info`. Also for one whose blocks were taken to make room.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_VERSION`.
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_INVALID_ARG`.
  */
 nmc_status_t nmc_kv_seq_info(struct nmc_kv_t *kv, uint64_t id, struct nmc_kv_seq_info_t *info);
 
@@ -4157,18 +2795,16 @@ nmc_status_t nmc_kv_victims(struct nmc_kv_t *kv,
 /**
  * Stores the state of the cache in `*stats`, all numbers of one moment.
  *
- * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`.
+ * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
  */
 nmc_status_t nmc_kv_stats(struct nmc_kv_t *kv, struct nmc_kv_stats_t *stats);
 
 /**
  * Stores the blocks of one group in `*stats`. For a group without blocks of its own these are those of the cache.
  *
- * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such group), `NMC_ERR_VERSION`.
+ * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such group).
  */
-nmc_status_t nmc_kv_group_stats(struct nmc_kv_t *kv,
-                                uint32_t group,
-                                struct nmc_kv_group_stats_t *stats);
+nmc_status_t nmc_kv_group_stats(struct nmc_kv_t *kv, uint32_t group, struct nmc_kv_group_stats_t *stats);
 
 /**
  * The state as text for people: configuration, numbers that add up, and the sequences.
@@ -4492,8 +3128,824 @@ nmc_status_t nmc_kv_moves(struct nmc_kv_t *kv,
                           size_t capacity,
                           size_t *n);
 
-#ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+/** @} */
 
-#endif  /* NANOMC_H */
+/* == Blocks ======================================================================================================= */
+
+/**
+ * @defgroup blocks Blocks
+ * Block numbers without memory behind them, for engines that keep their own sequences.
+ *
+ * `nmc_blocks_create` makes the numbers 0 to `total_blocks` - 1, all free. `nmc_blocks_allocate` takes a run of neighbours and
+ * `nmc_blocks_allocate_scattered` any blocks; both take what is free now or fail at once. To wait, `nmc_blocks_request` stands in
+ * line and returns a ticket for `nmc_blocks_poll`. `nmc_blocks_extend` lengthens a run in place, and `nmc_blocks_free` takes back
+ * a run or a part of one. The allocator knows which blocks are in use, not by whom: what lies in them is the program's.
+ * @{
+ */
+
+/** The better strategy, which is `NMC_BLOCKS_SIZE_CLASS`. */
+#define NMC_BLOCKS_BEST 0
+
+/**
+ * Free runs by size class, found by bitmaps. A run fits wherever one is free that is longer by an eighth, and
+ * nearly always where one is just as long. About a byte a block.
+ */
+#define NMC_BLOCKS_SIZE_CLASS 1
+
+/**
+ * Buddies. A run of n blocks is cut from an aligned free piece of the next power of two, of which it takes n, or begins
+ * with the largest piece; so runs do not fit where they would with the other one, and about three quarters of the blocks
+ * can be used for runs of 1 to 64. About a byte a block.
+ */
+#define NMC_BLOCKS_BUDDY 2
+
+/** How an allocator of blocks is made. Start from `NMC_BLOCKS_CONFIG_INIT`; `total_blocks` must be set. */
+typedef struct nmc_blocks_config_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
+  /** Number of blocks, 1 to 2^31 - 1. */
+  uint32_t total_blocks;
+  /** Where runs come from: one of `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS`, `NMC_BLOCKS_BUDDY`. */
+  uint32_t strategy;
+  /** Zero. */
+  uint64_t reserved[4];
+} nmc_blocks_config_t;
+
+/** What an nmc_blocks_config_t starts from. */
+#define NMC_BLOCKS_CONFIG_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_blocks_config_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* total_blocks */ 0, \
+    /* strategy */ NMC_BLOCKS_BEST, \
+    /* reserved */ {0, 0, 0, 0} \
+  }
+
+/**
+ * Blocks that follow each other: `first`, `first + 1`, ... A plain value, which may be copied, cut in parts and kept by
+ * the program; the allocator knows blocks, not runs.
+ */
+typedef struct nmc_block_run_t {
+  /** Number of the first block. */
+  int32_t first;
+  /** How many blocks. */
+  int32_t count;
+} nmc_block_run_t;
+
+/** The state of an allocator of blocks at one moment. Start from `NMC_BLOCKS_STATS_INIT`. */
+typedef struct nmc_blocks_stats_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`. */
+  uint32_t strategy;
+  /** All blocks. */
+  uint32_t total;
+  /** Blocks in use. */
+  uint32_t used;
+  /** Blocks that are free; `used` and `free` are together `total`. */
+  uint32_t free;
+  /** The longest run that `nmc_blocks_allocate` would give now. */
+  uint32_t largest_run;
+  /** Stretches of free blocks. */
+  uint32_t free_runs;
+  /**
+   * 1 - `largest_run` / `free`: 0 if all that is free is one run, near 1 if it lies in many pieces; 0 if nothing is free.
+   */
+  float fragmentation;
+  /** Requests that wait. */
+  uint32_t waiting;
+  /** Requests that were served, and not fetched yet with `nmc_blocks_poll`. */
+  uint32_t ready;
+  /** Bytes of memory that the allocator takes. */
+  uint64_t bytes;
+  /** Zero. */
+  uint64_t reserved[2];
+} nmc_blocks_stats_t;
+
+/** What an nmc_blocks_stats_t starts from. */
+#define NMC_BLOCKS_STATS_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_blocks_stats_t), \
+    /* strategy */ 0, \
+    /* total */ 0, \
+    /* used */ 0, \
+    /* free */ 0, \
+    /* largest_run */ 0, \
+    /* free_runs */ 0, \
+    /* fragmentation */ 0, \
+    /* waiting */ 0, \
+    /* ready */ 0, \
+    /* bytes */ 0, \
+    /* reserved */ {0, 0} \
+  }
+
+/**
+ * An allocator of blocks: it knows their numbers, 0 to `total_blocks` - 1, and nothing of what lies in them. Blocks are
+ * taken as runs that follow each other, or scattered; both kinds are blocks like others, can be freed by either function,
+ * in any parts, and share the same free blocks. What is not in use is never freed: freeing something twice is an error,
+ * unless it was handed out again meanwhile.
+ *
+ * All functions may be called from any thread at the same time, also while another thread destroys it; none of them
+ * waits for blocks, and a mutex is held for the time of one operation. Statuses that every function can return:
+ * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (pointers that are NULL or not aligned).
+ */
+typedef struct nmc_blocks_t nmc_blocks_t;
+
+/**
+ * Makes an allocator with all blocks free and puts a handle into `*out_blocks`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Destroyed with `nmc_blocks_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (the
+ * number of blocks, the strategy or a reserved field), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`.
+ */
+nmc_status_t nmc_blocks_create(const struct nmc_blocks_config_t *config, struct nmc_blocks_t **out_blocks);
+
+/**
+ * Destroys an allocator, whatever is in use. NULL is fine; in a forked child it does nothing.
+ *
+ * Blocks until calls of other threads have returned, which is soon. Graph-safe. Thread-safe: of several callers one
+ * succeeds. Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
+ */
+nmc_status_t nmc_blocks_destroy(struct nmc_blocks_t *blocks);
+
+/**
+ * Takes a run of exactly `count` blocks and stores it in `*run`. It takes what is free now, past requests that wait: those
+ * are served whenever blocks become free, before the call that frees them returns.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (no such run is free; the message says how many
+ * blocks are free and how long the longest run is), `NMC_ERR_INVALID_ARG` (`count` is 0).
+ */
+nmc_status_t nmc_blocks_allocate(struct nmc_blocks_t *blocks,
+                                 uint32_t count,
+                                 struct nmc_block_run_t *run);
+
+/**
+ * Gives back the blocks of a run, which may be a part of one (such as its tail), several that lie side by side, or blocks
+ * that were taken scattered. Requests that wait are served with them.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (the run has no blocks, reaches past the end, or one of its
+ * blocks is not in use; nothing was freed).
+ */
+nmc_status_t nmc_blocks_free(struct nmc_blocks_t *blocks,
+                             struct nmc_block_run_t run);
+
+/**
+ * Makes a run longer by the `more` blocks behind it, in place, and adds them to `run->count`.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (not all of those are free, or the blocks end
+ * there; `*run` stays what it was), `NMC_ERR_INVALID_ARG` (`more` is 0, or `*run` is not wholly in use).
+ */
+nmc_status_t nmc_blocks_extend(struct nmc_blocks_t *blocks, struct nmc_block_run_t *run, uint32_t more);
+
+/**
+ * Takes any `count` free blocks and stores their numbers in `out`: all, or none. With `count` 0 it does nothing. It leaves
+ * long runs alone as far as it can, and takes what is free now, past requests that wait.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (fewer are free; the message says how many).
+ */
+nmc_status_t nmc_blocks_allocate_scattered(struct nmc_blocks_t *blocks,
+                                           size_t count,
+                                           int32_t *out);
+
+/**
+ * Gives back `count` blocks, in any order, however they were taken. Requests that wait are served with them.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (a number that is no block, a block that is not in use or that is
+ * given twice: the message says which one, and nothing was freed).
+ */
+nmc_status_t nmc_blocks_free_scattered(struct nmc_blocks_t *blocks,
+                                       const int32_t *numbers,
+                                       size_t count);
+
+/**
+ * Asks for a run of `count` blocks when there is room, and stores a ticket in `*ticket`, with which `nmc_blocks_poll`
+ * fetches it. Tickets are never 0 and never used again.
+ *
+ * Requests are served strictly in the order in which they came, whenever blocks become free: a small one behind a large
+ * one waits, though it would fit, so that the large one is not passed over for ever. `nmc_blocks_allocate` and
+ * `nmc_blocks_allocate_scattered` do not stand in line: a program that wants the line to hold uses requests only.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (`count` is more than all blocks),
+ * `NMC_ERR_INVALID_ARG` (`count` is 0), `NMC_ERR_LIMIT` (65,536 tickets are open), `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_blocks_request(struct nmc_blocks_t *blocks,
+                                uint32_t count,
+                                uint64_t *ticket);
+
+/**
+ * Fetches the run of a request into `*run`; with that its ticket ends.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_IN_PROGRESS` (it waits), `NMC_ERR_NOT_FOUND` (no such ticket is
+ * open), `NMC_ERR_NO_SPACE` (since `nmc_blocks_resize` there are fewer blocks than it asked for; the ticket ends).
+ */
+nmc_status_t nmc_blocks_poll(struct nmc_blocks_t *blocks,
+                             uint64_t ticket,
+                             struct nmc_block_run_t *run);
+
+/**
+ * Gives up a request. A run that it was served with, and that was not fetched, is free again; those behind it move up.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket is open: if it was fetched, its
+ * run belongs to who fetched it).
+ */
+nmc_status_t nmc_blocks_cancel(struct nmc_blocks_t *blocks,
+                               uint64_t ticket);
+
+/**
+ * Stores the state of the allocator in `*stats`.
+ *
+ * Does not block; puts single free blocks back to their neighbours first, which takes at most about a millisecond.
+ * Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
+ */
+nmc_status_t nmc_blocks_stats(struct nmc_blocks_t *blocks, struct nmc_blocks_stats_t *stats);
+
+/**
+ * The state as text for people: counts that add up, and a map with a character a block, 64 in a line: `.` is free, `X` in
+ * use. Text goes out as everywhere: `needed` receives the size with the NUL, and may be NULL.
+ *
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored), `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_blocks_map(struct nmc_blocks_t *blocks,
+                            char *buffer,
+                            size_t capacity,
+                            size_t *needed);
+
+/**
+ * Changes the number of blocks to `total_blocks`, 1 to 2^31 - 1. New blocks are free and have the next numbers; blocks that go away are
+ * those with the highest numbers, and must be free. What lies in blocks is the program's business, before and after.
+ *
+ * Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (one that should go is
+ * in use; the message says which), `NMC_ERR_INVALID_ARG` (the number), `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_blocks_resize(struct nmc_blocks_t *blocks,
+                               uint32_t total_blocks);
+
+/** @} */
+
+/* == EP =========================================================================================================== */
+
+/**
+ * @defgroup ep EP
+ * Expert-parallel transport: the tokens of an MoE layer to their experts, and the results back.
+ *
+ * All ranks of a group call `nmc_ep_create` together; `nmc_ep_bytes_needed` says beforehand how much of their heaps it takes. A
+ * layer is `nmc_ep_dispatch`, `nmc_ep_route_pack`, the engine's grouped GEMMs, `nmc_ep_scatter` and `nmc_ep_combine`, by every
+ * rank; `nmc_ep_moe_forward` does all of it in one call. The halves of dispatch and combine (`_send` and `_recv`) let other work run
+ * in between. Ranks of one process go out together between `nmc_ep_group_begin` and `nmc_ep_group_end`. A group ends for all
+ * ranks with its first error, which `nmc_ep_check` tells; destroy it then, and create another one.
+ * @{
+ */
+
+/** Rows travel to the experts as they are. */
+#define NMC_EP_DISPATCH_SAME 0
+
+/**
+ * Rows travel as fp8 (e4m3) with an fp32 scale for every 128 elements; the library quantises them. If all 128 are smaller than
+ * 1e-30, the scale is 1 and they become zeros, each with its sign.
+ */
+#define NMC_EP_DISPATCH_FP8 1
+
+/** Rows travel as fp8 with scales that the caller gives. */
+#define NMC_EP_DISPATCH_FP8_GIVEN 2
+
+/** Weights are fp32. */
+#define NMC_EP_WEIGHTS_FP32 0
+
+/** Weights are fp16. */
+#define NMC_EP_WEIGHTS_FP16 1
+
+/** Trap in the kernel that finds an error, instead of reporting it. For debugging: the context is lost. */
+#define NMC_EP_TRAP 1
+
+/** Do not count tokens per expert. */
+#define NMC_EP_NO_LOAD 2
+
+/**
+ * Give rows to return memory of their own. Without it `nmc_ep_recv_t.y` is `nmc_ep_recv_t.x`: a row goes back from where
+ * it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
+ */
+#define NMC_EP_SEPARATE_Y 4
+
+/**
+ * Let kernels after a dispatch that are launched with programmatic stream serialization be placed while it waits, although
+ * other processes share the device. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program
+ * itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group.
+ * Without other processes on the device kernels are always placed early.
+ */
+#define NMC_EP_EARLY 8
+
+/**
+ * How a group is made. Start from `NMC_EP_CONFIG_INIT`; `hidden`, `top_k` and `experts` must be set. All ranks must
+ * agree on everything but the deadline and what is counted or trapped.
+ */
+typedef struct nmc_ep_config_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
+  /** Ranks of the world that are in the group, one bit each; 0 for all. At most 32. The lowest one is number 0. */
+  uint64_t members;
+  /**
+   * Where the transport lies in every rank's heap, a multiple of 256; `nmc_ep_bytes_needed` says how much it takes.
+   */
+  uint64_t heap_offset;
+  /** Most tokens of a rank in a step; 0 for 256 shared by all ranks (32 with 8). */
+  uint32_t t_cap;
+  /** Elements of a row; rows are whole multiples of 16 bytes, with fp8 of 128 elements. */
+  uint32_t hidden;
+  /** Experts of a token, 1 to 32. */
+  uint32_t top_k;
+  /** Experts of all ranks together, a multiple of their number. Rank r has those from r * n_local on. */
+  uint32_t experts;
+  /** Type of rows: `NMC_DTYPE_BF16`, `NMC_DTYPE_FP16` or `NMC_DTYPE_FP32`. */
+  uint32_t dtype;
+  /** How rows travel to the experts: one of `NMC_EP_DISPATCH_*`. */
+  uint32_t dispatch;
+  /** Type of weights: one of `NMC_EP_WEIGHTS_*`. */
+  uint32_t weights;
+  /**
+   * Rows that an expert has room for in the grouped layout; 0 for as many as can come (world * t_cap). With less,
+   * rows that do not fit are counted, or go to spill groups.
+   */
+  uint32_t max_m;
+  /**
+   * Groups of `max_m` rows behind those of the experts, for rows that did not fit, filled in the order of experts.
+   */
+  uint32_t spill_groups;
+  /**
+   * Buffer sets; 0 for 1. Layer l uses set l % buffer_sets. Steps of different sets may overlap, if there is room for both
+   * (see `blocks`).
+   */
+  uint32_t buffer_sets;
+  /**
+   * Blocks of a rank's kernels on a GPU, at most 128; 0 for 32. What cannot be resident at once, with the other ranks of
+   * the group on the same device, is refused; what else runs there is not known.
+   */
+  uint32_t blocks;
+  /** 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`, `NMC_EP_EARLY`. */
+  uint32_t flags;
+  /** Longest wait for a peer, in ms; -1 for 10 s. Also how long making the group may take. */
+  int64_t deadline_ms;
+  /** Number of the first step; for tests of the wrap. 0 is fine. */
+  uint32_t first_phase;
+  /** Zero. */
+  uint32_t reserved0;
+  /** Zero. */
+  uint64_t reserved[4];
+} nmc_ep_config_t;
+
+/** What an nmc_ep_config_t starts from. */
+#define NMC_EP_CONFIG_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_ep_config_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* members */ 0, \
+    /* heap_offset */ 0, \
+    /* t_cap */ 0, \
+    /* hidden */ 0, \
+    /* top_k */ 0, \
+    /* experts */ 0, \
+    /* dtype */ NMC_DTYPE_BF16, \
+    /* dispatch */ NMC_EP_DISPATCH_SAME, \
+    /* weights */ NMC_EP_WEIGHTS_FP32, \
+    /* max_m */ 0, \
+    /* spill_groups */ 0, \
+    /* buffer_sets */ 0, \
+    /* blocks */ 0, \
+    /* flags */ 0, \
+    /* deadline_ms */ -1, \
+    /* first_phase */ 0, \
+    /* reserved0 */ 0, \
+    /* reserved */ {0, 0, 0, 0} \
+  }
+
+/** What a group needs, in bytes. */
+typedef struct nmc_ep_bytes_t {
+  /** In every rank's heap, from `heap_offset` on. */
+  uint64_t transport;
+  /** Grouped rows: `[groups][max_m][hidden]` of the type that travels. */
+  uint64_t grouped_x;
+  /** Scales of grouped rows: fp32 `[groups][hidden / 128][max_m rounded up to 4]`; 0 without fp8. */
+  uint64_t grouped_scales;
+  /** Grouped results: `[groups][max_m][hidden]`. */
+  uint64_t grouped_y;
+  /** `masked_m`, and the same for `group_expert`: int32 `[groups]`. */
+  uint64_t masked_m;
+  /** `row_of`: int32 `[world * t_cap][top_k]`. */
+  uint64_t row_of;
+  /** `row_index`: int32 `[groups][max_m]`. */
+  uint64_t row_index;
+  /** The workspace of `nmc_ep_moe_forward` for the given `inner`. */
+  uint64_t workspace;
+} nmc_ep_bytes_t;
+
+/**
+ * The arguments of a dispatch. Start from `NMC_EP_DISPATCH_INIT`. Memory stays the caller's and is used until the
+ * stream has run the step; on host heaps, until the call returns.
+ */
+typedef struct nmc_ep_dispatch_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
+  /** Rows `[n_tokens][hidden]`, aligned to 16 bytes. */
+  const void *x;
+  /** Scales `[n_tokens][hidden / 128]` of rows given as fp8; NULL otherwise. */
+  const float *scales;
+  /** Expert numbers `[n_tokens][top_k]`, int32 or int64; -1 for none. An expert that is named twice gets two rows. */
+  const void *topk_idx;
+  /** Weights `[n_tokens][top_k]`. */
+  const void *topk_w;
+  /**
+   * Where the number of tokens is; NULL for `n_tokens`. Read by the kernel, so a captured graph can be replayed with
+   * other numbers.
+   */
+  const int32_t *n_tokens_ptr;
+  /** Number of tokens, at most `t_cap`. */
+  uint32_t n_tokens;
+  /** Layer, 0 to 65535; all ranks must be at the same. */
+  uint32_t layer;
+  /** 1 if `topk_idx` is int64. */
+  uint32_t idx_is_64;
+  /** Zero. */
+  uint32_t reserved;
+} nmc_ep_dispatch_t;
+
+/** What an nmc_ep_dispatch_t starts from. */
+#define NMC_EP_DISPATCH_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_ep_dispatch_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* x */ NULL, \
+    /* scales */ NULL, \
+    /* topk_idx */ NULL, \
+    /* topk_w */ NULL, \
+    /* n_tokens_ptr */ NULL, \
+    /* n_tokens */ 0, \
+    /* layer */ 0, \
+    /* idx_is_64 */ 0, \
+    /* reserved */ 0 \
+  }
+
+/**
+ * What a rank receives in a step: views of its heap, valid until it takes part in the next dispatch of the same buffer
+ * set. Token t of rank s is in slot `s * t_cap + t`; rows of slots whose hit bit is not set are what they were.
+ */
+typedef struct nmc_ep_recv_t {
+  /** Rows `[world * t_cap][hidden]`. */
+  const void *x;
+  /** Scales `[world * t_cap][hidden / 128]`; NULL without fp8. */
+  const float *scales;
+  /** Local expert numbers `[world * t_cap][top_k]`; -1 for entries of other ranks. */
+  const int16_t *local_eid;
+  /** Weights `[world * t_cap][top_k]`; 0 for entries of other ranks. */
+  const void *weights;
+  /**
+   * Records, one a source, `record_stride` bytes apart: uint32 number of tokens, layer, config hash, phase; then the
+   * hit mask, uint32 `[(t_cap + 31) / 32]`.
+   */
+  const void *records;
+  /**
+   * Rows to return `[world * t_cap][hidden]`: what is put here needs no copy in `nmc_ep_combine`. The same memory as `x`
+   * unless `NMC_EP_SEPARATE_Y` was given or rows travel as fp8.
+   */
+  void *y;
+  /** Bytes from one record to the next. */
+  uint32_t record_stride;
+  /** Zero. */
+  uint32_t reserved;
+} nmc_ep_recv_t;
+
+/** Where grouped rows go: memory of the caller, of the sizes that `nmc_ep_bytes_needed` says. */
+typedef struct nmc_ep_grouped_t {
+  /**
+   * Rows `[groups][max_m][hidden]`, aligned to 16 bytes; NULL for the lists alone. Rows from `masked_m` on are left.
+   */
+  void *x;
+  /** Scales of fp8 rows `[groups][hidden / 128][max_m rounded up to 4]`; NULL without fp8. */
+  float *scales;
+  /** Rows of each group. */
+  int32_t *masked_m;
+  /** Local expert of each group: group g < n_local has expert g, spill groups any, or -1 if they are empty. */
+  int32_t *group_expert;
+  /** For each slot and entry: the row (`group * max_m + row`), or -1. What `nmc_ep_scatter` goes by. */
+  int32_t *row_of;
+  /** For each row its slot, or -1: for products that gather from `nmc_ep_recv_t.x` and need no packed rows. */
+  int32_t *row_index;
+} nmc_ep_grouped_t;
+
+/**
+ * A product that `nmc_ep_moe_forward` asks the engine for: `c[g][r] = a[g][r] * b[e]^T` for `r < masked_m[g]`, where e is
+ * `group_expert[g]` and b the engine's own weights.
+ */
+typedef struct nmc_ep_gemm_t {
+  /** Rows `[groups][max_m][k]`. */
+  const void *a;
+  /** Scales of `a` if it is fp8, else NULL. */
+  const float *a_scales;
+  /** What was given as `w13` or `w2`. */
+  const void *b;
+  /** Result `[groups][max_m][n]`. */
+  void *c;
+  /** Rows of each group. */
+  const int32_t *masked_m;
+  /** Local expert of each group, or -1. */
+  const int32_t *group_expert;
+  /** Groups. */
+  uint32_t groups;
+  /** Rows of a group. */
+  uint32_t max_m;
+  /** Columns of the result. */
+  uint32_t n;
+  /** Columns of `a`. */
+  uint32_t k;
+  /** 0: gate and up (n = 2 * inner). 1: down (n = hidden). */
+  uint32_t which;
+  /**
+   * A guess of the rows of a group, at least 1: (tokens of all ranks * top_k) / experts, for products that want one.
+   */
+  uint32_t expected_m;
+} nmc_ep_gemm_t;
+
+/**
+ * Enqueues a product on `stream`; called on the calling thread. Returns `NMC_OK`, or a status that the call passes on.
+ */
+typedef int32_t (*nmc_ep_gemm_fn)(void *user, void *stream, const struct nmc_ep_gemm_t *gemm);
+
+/** A whole MoE layer. Start from `NMC_EP_MOE_INIT`. */
+typedef struct nmc_ep_moe_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
+  /**
+   * Gate and up matrices of the local experts `[n_local][2 * inner][hidden]`; passed on to the callback if there is one.
+   */
+  const void *w13;
+  /** Down matrices `[n_local][hidden][inner]`. */
+  const void *w2;
+  /** Memory for what is between the steps, aligned to 256 bytes. */
+  void *workspace;
+  /** Its size. */
+  uint64_t workspace_bytes;
+  /** Result rows `[n_tokens][hidden]`. */
+  void *out;
+  /** The engine's grouped product; NULL for the built-in one (bf16 on a GPU). */
+  nmc_ep_gemm_fn gemm;
+  /** Passed to the callback. */
+  void *gemm_user;
+  /** Columns between the two products. */
+  uint32_t inner;
+  /** Zero. */
+  uint32_t reserved;
+} nmc_ep_moe_t;
+
+/** What an nmc_ep_moe_t starts from. */
+#define NMC_EP_MOE_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_ep_moe_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* w13 */ NULL, \
+    /* w2 */ NULL, \
+    /* workspace */ NULL, \
+    /* workspace_bytes */ 0, \
+    /* out */ NULL, \
+    /* gemm */ NULL, \
+    /* gemm_user */ NULL, \
+    /* inner */ 0, \
+    /* reserved */ 0 \
+  }
+
+/**
+ * One rank's part of an expert-parallel group: it sends tokens to the ranks of their experts and gets results back.
+ *
+ * All ranks take the same steps in the same order: dispatch and combine of a layer, in turn, in each buffer set. A call out of turn
+ * (a combine without its dispatch, a second dispatch) is refused with `NMC_ERR_INVALID_ARG` and does nothing, as long as the host
+ * makes all calls itself: not any more once one was captured, or `nmc_ep_device` was called. Calls of one handle are made
+ * by one thread at a time, on one stream for each buffer set. On CUDA heaps calls only enqueue, need no synchronisation,
+ * allocate nothing, and are graph-safe; on host heaps they work at once and take a NULL stream. Results are the same bits
+ * in every arrangement.
+ *
+ * When a rank dies, does not come within the deadline, or makes a mistake that only the GPU can see, the group is over for
+ * all ranks: kernels of later steps do nothing, calls return the reason, `nmc_ep_check` tells it. Heaps, contexts and the
+ * world live on; destroy the handle and make a new group. Statuses that every function can return:
+ * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; those with a stream also `NMC_ERR_PEER_LOST`,
+ * `NMC_ERR_MISMATCH`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the group is over), `NMC_ERR_CUDA`, and between
+ * `nmc_ep_group_begin` and `nmc_ep_group_end` `NMC_ERR_NO_MEMORY` (the call is not part of the group).
+ */
+typedef struct nmc_ep_t nmc_ep_t;
+
+/**
+ * Says how much memory a group of `world_size` ranks with this config needs, before it is made. `inner` is for
+ * `nmc_ep_moe_forward`; 0 without it.
+ *
+ * Thread-safe. Asks nobody.
+ * Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_bytes_needed(const struct nmc_ep_config_t *config,
+                                 uint32_t world_size,
+                                 uint32_t inner,
+                                 struct nmc_ep_bytes_t *out_bytes);
+
+/**
+ * Makes a group together with all other members, which call this at the same time, and stores a handle in `*out_ep`.
+ *
+ * The transport lies in the world's heaps from `heap_offset` on; what else uses the heap (a store, the program) stays
+ * clear of it. On CUDA heaps this waits for the device's work of this process. Blocks up to the deadline. Not graph-safe.
+ * The world must not be destroyed before the group. Destroyed with `nmc_ep_destroy`.
+ * Statuses: `NMC_ERR_MISMATCH` (names the field, the rank and both values; all ranks that came are told, and can call this
+ * again at once), `NMC_ERR_TIMEOUT` (says who is missing), `NMC_ERR_PEER_LOST`,
+ * `NMC_ERR_LIMIT` (blocks that cannot be resident at once, too many ranks), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_NO_MEMORY`,
+ * `NMC_ERR_VERSION`, `NMC_ERR_CANCELLED`, `NMC_ERR_CUDA`.
+ * One thread at a time for a handle.
+ */
+nmc_status_t nmc_ep_create(struct nmc_world_t *world,
+                           const struct nmc_ep_config_t *config,
+                           struct nmc_ep_t **out_ep);
+
+/**
+ * Like `nmc_ep_create`, for `n` ranks of this process at once: `worlds[i]` gets `out_eps[i]`. On error no handle is made.
+ */
+nmc_status_t nmc_ep_create_ranks(struct nmc_world_t *const *worlds,
+                                 size_t n,
+                                 const struct nmc_ep_config_t *config,
+                                 struct nmc_ep_t **out_eps);
+
+/**
+ * Leaves a group. Peers that still wait for this rank run into their deadline: finish the same steps everywhere first. NULL is fine; in a forked child it does nothing.
+ *
+ * On CUDA heaps waits for the device's work of this process: steps that wait for a peer end by the deadline. Not graph-safe: graphs that hold steps of the group must not
+ * be launched afterwards. Statuses: `NMC_ERR_BUSY` when called inside a log callback.
+ * One thread at a time for a handle.
+ */
+nmc_status_t nmc_ep_destroy(struct nmc_ep_t *ep);
+
+/**
+ * Ends the group. Never blocks. Steps that wait return, calls return `NMC_ERR_CANCELLED`, on all ranks at once. On CUDA heaps the
+ * word is stored by a stream of the library, and kernels of all ranks that wait see it; a peer's calls return the error after
+ * the first kernel that has seen it. A group that is over already is left alone.
+ *
+ * Thread-safe. Graph-safe: takes effect at once, also during a capture. Statuses: `NMC_ERR_BAD_HANDLE`.
+ */
+nmc_status_t nmc_ep_abort(struct nmc_ep_t *ep);
+
+/**
+ * Says whether the group works: the error that ended it, whichever rank found it. Looks for ranks that died, too: then
+ * kernels that wait for them return soon. Does not wait for streams, so what is still under way is not told yet.
+ *
+ * Thread-safe. Graph-safe. Statuses: those that end a group, see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_check(const struct nmc_ep_t *ep);
+
+/**
+ * Begins a group of calls on this thread: calls for several ranks of this process up to `nmc_ep_group_end` go out
+ * together, on a GPU in one launch a step. On host heaps this is how one thread serves several ranks.
+ *
+ * Graph-safe. Thread-safe: a group belongs to the thread that begins it. Statuses: `NMC_ERR_INVALID_ARG` if it has begun one.
+ */
+nmc_status_t nmc_ep_group_begin(void);
+
+/**
+ * Ends a group of calls: those of ranks of one expert-parallel group, on one stream and device, go out together, others one after
+ * the other. Errors that calls find only when they go out are returned here; calls that could not go out before an error are
+ * dropped. On the thread that began the group.
+ *
+ * Graph-safe. One thread: that of `nmc_ep_group_begin`. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_group_end(void);
+
+/**
+ * Sends this rank's tokens to the ranks of their experts, and waits for those that come here. A rank without tokens takes
+ * part with `n_tokens` 0.
+ *
+ * On CUDA heaps only enqueues; graph-safe. What only the GPU can see (expert numbers out of range, too many tokens in
+ * `n_tokens_ptr`, a peer at another layer) ends the group: `nmc_ep_check`. Statuses: `NMC_ERR_LIMIT` (more tokens than
+ * `t_cap`; nothing was sent), and see `nmc_ep_t`.
+ * One thread at a time for a handle.
+ */
+nmc_status_t nmc_ep_dispatch(struct nmc_ep_t *ep,
+                             void *stream,
+                             const struct nmc_ep_dispatch_t *args);
+
+/**
+ * The first half of a dispatch: sends, does not wait. Own work can run until `nmc_ep_dispatch_recv`.
+ *
+ * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_dispatch_send(struct nmc_ep_t *ep, void *stream, const struct nmc_ep_dispatch_t *args);
+
+/**
+ * The second half of a dispatch: waits for what comes here.
+ *
+ * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_dispatch_recv(struct nmc_ep_t *ep, void *stream, uint32_t layer);
+
+/**
+ * Where the rows that a dispatch of `layer` brings are. The same for all layers of a buffer set: it can be asked once,
+ * before anything is sent. Thread-safe. Graph-safe.
+ *
+ * Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_recv(const struct nmc_ep_t *ep,
+                         uint32_t layer,
+                         struct nmc_ep_recv_t *out_recv);
+
+/**
+ * What a kernel of the engine needs to take part in a step of `layer` (nanomc/ep.cuh). Thread-safe. Graph-safe: the
+ * struct can be baked into a graph. Statuses: `NMC_ERR_UNSUPPORTED` for groups on host memory.
+ */
+nmc_status_t nmc_ep_device(const struct nmc_ep_t *ep, uint32_t layer, nmc_ep_rank_t *out_device);
+
+/**
+ * Groups the rows that came by expert: `grouped->x[g][r]` in ascending order of slot, then entry, as masked grouped
+ * products take them. With `grouped->x` NULL writes the lists alone.
+ *
+ * On CUDA heaps only enqueues; graph-safe. Rows that do not fit `max_m` and the spill groups are counted
+ * (`overflow_rows` of `nmc_ep_stats`) and left out of the sums of `nmc_ep_scatter`; with the default `max_m` there are none.
+ * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_route_pack(struct nmc_ep_t *ep,
+                               void *stream,
+                               uint32_t layer,
+                               const struct nmc_ep_grouped_t *grouped);
+
+/**
+ * Sums the weighted rows of each token that came: `y[slot] = sum over entries of weight * y_grouped[row_of]`, in fp32 in
+ * the order of entries, rounded once. `y_recv` NULL puts the rows where `nmc_ep_combine` needs no copy.
+ *
+ * On CUDA heaps only enqueues; graph-safe.
+ * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_scatter(struct nmc_ep_t *ep,
+                            void *stream,
+                            uint32_t layer,
+                            const void *y_grouped,
+                            const int32_t *row_of,
+                            void *y_recv);
+
+/**
+ * Returns the rows of all slots that came to their owners, and sums what comes back for own tokens into
+ * `out[n_tokens][hidden]`: in fp32 in the order of ranks, rounded once. `y_recv` NULL, or `nmc_ep_recv_t.y`, means that the
+ * rows are in place. Tokens that went nowhere get zeros.
+ *
+ * On CUDA heaps only enqueues; graph-safe. Statuses: `NMC_ERR_LIMIT` (steps of two buffer sets are on two streams, and cannot be
+ * resident at once; nothing was returned), and see `nmc_ep_t`.
+ * One thread at a time for a handle.
+ */
+nmc_status_t nmc_ep_combine(struct nmc_ep_t *ep,
+                            void *stream,
+                            uint32_t layer,
+                            const void *y_recv,
+                            void *out);
+
+/**
+ * The first half of a combine: returns rows, does not wait.
+ *
+ * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_combine_send(struct nmc_ep_t *ep, void *stream, uint32_t layer, const void *y_recv);
+
+/**
+ * The second half of a combine: waits for what comes back, and sums it.
+ *
+ * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_combine_recv(struct nmc_ep_t *ep, void *stream, uint32_t layer, void *out);
+
+/**
+ * A whole layer: dispatch, pack, product with `w13`, silu(gate) * up, product with `w2`, scatter, combine.
+ *
+ * The products are those of the callback, which enqueues them on the stream, or built in. On CUDA heaps only enqueues;
+ * graph-safe if the callback is. Not between `nmc_ep_group_begin` and `_end`. What fails after the dispatch, such as the callback,
+ * aborts the group (`nmc_ep_abort`), since the others already wait for this rank; arguments are checked before. Statuses:
+ * `NMC_ERR_UNSUPPORTED` (built-in product on a GPU with other rows than bf16), `NMC_ERR_NO_MEMORY` (on host heaps; nothing was
+ * sent), what the callback returns, and see `nmc_ep_t`.
+ * One thread at a time for a handle.
+ */
+nmc_status_t nmc_ep_moe_forward(struct nmc_ep_t *ep,
+                                void *stream,
+                                const struct nmc_ep_dispatch_t *dispatch,
+                                const struct nmc_ep_moe_t *moe);
+
+/**
+ * Copies what was counted since the group was made: `expert_load[experts]`, the tokens that this rank sent to each expert;
+ * `waited_ns[ranks of the group]`, the time spent waiting for each rank; `*overflow_rows`, rows that did not fit. Each may
+ * be NULL. Does not wait for streams: steps that are under way may be counted or not.
+ *
+ * Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library).
+ * Statuses: `NMC_ERR_NO_MEMORY`, and see `nmc_ep_t`.
+ */
+nmc_status_t nmc_ep_stats(const struct nmc_ep_t *ep,
+                          uint64_t *expert_load,
+                          uint64_t *waited_ns,
+                          uint64_t *overflow_rows);
+
+/** @} */
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* NANOMC_H */

@@ -228,13 +228,16 @@ static void config_ages(void) {
   long_info.info.struct_size = (uint32_t)sizeof long_info;
   OK(nmc_world_info(world, &long_info.info));
   CHECK(long_info.info.heap_bytes == 1 << 16 && long_info.beyond[0] == UINT64_C(0xA5A5A5A5A5A5A5A5));
-  const uint32_t wrong[] = {0, 3, 7, 4097, UINT32_MAX};
+  promise("an_out_struct_without_its_size_is_refused_and_its_macro_named");
+  const uint32_t wrong[] = {0, 3, 4, 7, 12, 4097, UINT32_MAX};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
     nmc_world_info_t info = NMC_WORLD_INFO_INIT;
     nmc_rank_info_t rank_info = NMC_RANK_INFO_INIT;
     info.struct_size = rank_info.struct_size = wrong[i];
-    GIVES(nmc_world_info(world, &info), NMC_ERR_VERSION);
-    GIVES(nmc_world_rank_info(world, 0, &rank_info), NMC_ERR_VERSION);
+    GIVES(nmc_world_info(world, &info), NMC_ERR_INVALID_ARG);
+    CHECK(error_mentions("NMC_WORLD_INFO_INIT") && info.world_size == 0);
+    GIVES(nmc_world_rank_info(world, 0, &rank_info), NMC_ERR_INVALID_ARG);
+    CHECK(error_mentions("NMC_RANK_INFO_INIT"));
   }
   OK(nmc_world_destroy(world));
 }

@@ -466,10 +466,10 @@ void pointers() {
   for (uint32_t size : {0u, 7u, 5000u, UINT32_MAX}) {
     nmc_kv_stats_t stats = NMC_KV_STATS_INIT;
     stats.struct_size = size;
-    GIVES(nmc_kv_stats(e.kv, &stats), NMC_ERR_VERSION);
+    GIVES(nmc_kv_stats(e.kv, &stats), NMC_ERR_INVALID_ARG);
     nmc_kv_seq_info_t info = NMC_KV_SEQ_INFO_INIT;
     info.struct_size = size;
-    GIVES(nmc_kv_seq_info(e.kv, 1, &info), NMC_ERR_VERSION);
+    GIVES(nmc_kv_seq_info(e.kv, 1, &info), NMC_ERR_INVALID_ARG);
   }
   nmc_kv_stats_t older = NMC_KV_STATS_INIT;  // one that knows only the first numbers
   older.struct_size = 16;

@@ -396,7 +396,7 @@ pub extern "C" fn nmc_blocks_cancel(blocks: *mut nmc_blocks_t, ticket: u64) -> n
 /// Stores the state of the allocator in `*stats`.
 ///
 /// Does not block; puts single free blocks back to their neighbours first, which takes at most about a millisecond.
-/// Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`.
+/// Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_blocks_stats(blocks: *mut nmc_blocks_t, stats: *mut nmc_blocks_stats_t) -> nmc_status_t {
     guard(|| {

@@ -127,7 +127,7 @@ pub extern "C" fn nmc_kv_resize(kv: *mut nmc_kv_t, total_blocks: u32) -> nmc_sta
 
 /// Stores what a sequence is in `*info`. Also for one whose blocks were taken to make room.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_VERSION`.
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_INVALID_ARG`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_seq_info(kv: *mut nmc_kv_t, id: u64, info: *mut nmc_kv_seq_info_t) -> nmc_status_t {
     guard(|| {
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn nmc_kv_victims(
 
 /// Stores the state of the cache in `*stats`, all numbers of one moment.
 ///
-/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`.
+/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, stats: *mut nmc_kv_stats_t) -> nmc_status_t {
     guard(|| {
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, stats: *mut nmc_kv_stat
 
 /// Stores the blocks of one group in `*stats`. For a group without blocks of its own these are those of the cache.
 ///
-/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such group), `NMC_ERR_VERSION`.
+/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such group).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_group_stats(
     kv: *mut nmc_kv_t,

@@ -1,7 +1,7 @@
 //! Types of `nmc_kv_*`.
 
 use super::basic::{NMC_ABI_VERSION, nmc_slice_t};
-use super::common::NMC_EVICT_LRU;
+use super::common::{NMC_DTYPE_BF16, NMC_EVICT_LRU};
 use super::config::Config as Versioned;
 use super::world::nmc_world_t;
 use super::world_types::NMC_HEAP_HOST;
@@ -159,6 +159,29 @@ pub struct nmc_kv_group_t {
     pub reserved0: u32,
     /// Zero.
     pub reserved: [u64; 2],
+}
+
+impl Default for nmc_kv_group_t {
+    fn default() -> Self {
+        Self {
+            kind: NMC_KV_KIND_ATTENTION,
+            dtype: NMC_DTYPE_BF16,
+            element_bytes: 0,
+            layers: 0,
+            kv_heads: 0,
+            head_dim: 0,
+            order: NMC_KV_LAYER_MAJOR,
+            sides: NMC_KV_SIDES_SEPARATE,
+            memory: std::ptr::null_mut(),
+            memory_bytes: 0,
+            state_bytes: 0,
+            window: 0,
+            blocks: 0,
+            state_every: 0,
+            reserved0: 0,
+            reserved: [0; 2],
+        }
+    }
 }
 
 /// How a KV cache is made. Start from `NMC_KV_CONFIG_INIT`; `total_blocks` or `max_total_tokens` must be set.

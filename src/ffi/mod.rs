@@ -33,6 +33,8 @@ pub mod text;
 pub mod world;
 pub mod world_types;
 
+pub(crate) use config::put_struct;
+
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_OK, nmc_status_t};
 use crate::store::master::{SHOWN, not_found};
@@ -139,24 +141,6 @@ pub(crate) fn out<'a, T>(ptr: *mut T, name: &str) -> Result<&'a mut std::mem::Ma
     // SAFETY: non-null and aligned; the caller promises by the C contract that it points to writable memory
     // for a T. MaybeUninit makes no claim about the bytes there now.
     Ok(unsafe { &mut *ptr.cast::<std::mem::MaybeUninit<T>>() })
-}
-
-/// Stores as much of `value` as the caller's struct has room for.
-///
-/// # Safety
-/// `to` is NULL or points to a struct whose first field is its size in bytes.
-pub(crate) unsafe fn put_struct<T: Copy>(to: *mut T, value: T) -> Result<()> {
-    let place = out(to, "the out struct")?.as_mut_ptr();
-    // SAFETY: the first four bytes are the caller's struct_size.
-    let size = unsafe { place.cast::<u32>().read() };
-    if !(8..=4096).contains(&size) {
-        crate::bail!(NMC_ERR_VERSION, "struct_size {size} of the out struct is wrong; start from its _INIT macro");
-    }
-    let bytes = (size as usize).min(size_of::<T>());
-    let from = (&raw const value).cast::<u8>();
-    // SAFETY: both sides hold at least `bytes` bytes; the caller's size field is left as it is.
-    unsafe { std::ptr::copy_nonoverlapping(from.add(4), place.cast::<u8>().add(4), bytes - 4) };
-    Ok(())
 }
 
 #[cfg(test)]

@@ -211,7 +211,7 @@ pub unsafe extern "C" fn nmc_store_next(
 /// Stores numbers about the store and this client in `*stats`, and those of each rank in `ranks[0..n_ranks]`, if that is
 /// not NULL.
 ///
-/// Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`.
+/// Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_stats(
     store: *mut nmc_store_t,

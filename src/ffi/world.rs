@@ -206,7 +206,7 @@ pub extern "C" fn nmc_world_destroy(world: *mut nmc_world_t) -> nmc_status_t {
 }
 
 /// Stores facts about the world. Thread-safe, does not block, graph-safe.
-/// Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`.
+/// Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_world_info(world: *const nmc_world_t, out_info: *mut nmc_world_info_t) -> nmc_status_t {
     guard(|| {
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn nmc_world_info(world: *const nmc_world_t, out_info: *mu
 }
 
 /// Stores facts about a rank. Thread-safe, does not block, graph-safe.
-/// Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`.
+/// Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_world_rank_info(
     world: *const nmc_world_t,

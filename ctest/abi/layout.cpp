@@ -1,0 +1,2 @@
+// The same as a C++ compiler sees them.
+#include "layout.c"
