@@ -99,6 +99,7 @@ int main(void) {
   FIELD(nmc_put_options_t, retain);
   FIELD(nmc_put_options_t, priority);
   FIELD(nmc_put_options_t, ttl_ms);
+  FIELD(nmc_put_options_t, wait_ms);
   FIELD(nmc_put_options_t, reserved);
 
   STRUCT(nmc_write_plan_t);

@@ -44,7 +44,7 @@ pub fn table() -> String {
         }
         nmc_rank_info_t { struct_size, state, generation, pid, device, heap_base, device_rank, reserved }
         nmc_store_config_t { struct_size, abi_version, heap_bytes, heap_offset, key_slab_bytes, page_bytes, max_objects, pin_slots, eviction, flags, master_rank, high_permille, low_permille, watchdog_ms, world_size, heap_kind, device, attach_timeout_ms, call_timeout_ms, reserved }
-        nmc_put_options_t { struct_size, abi_version, preferred_segment, flags, retain, priority, ttl_ms, reserved }
+        nmc_put_options_t { struct_size, abi_version, preferred_segment, flags, retain, priority, ttl_ms, wait_ms, reserved }
         nmc_write_plan_t { key_hash, plan_id, epoch, bytes_total, payload, payload_device, header, publish_word, publish_word_device, dst_rank, page_bytes, n_pages, last_page_bytes, n_extents, index, reserved }
         nmc_object_meta_t { key_hash, epoch, bytes_total, payload, header, owner_rank, page_bytes, n_pages, last_page_bytes, n_extents, index, reserved }
         nmc_view_t { data, data_device, bytes, epoch, ready_pages, n_extents, owner_rank, page_bytes, index, slot, nonce }

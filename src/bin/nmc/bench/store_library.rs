@@ -211,6 +211,7 @@ impl Shelf {
             retain: 0,
             priority: 0,
             ttl_ms: 0,
+            wait_ms: 0,
             reserved: [0; 2],
         };
         let functions = Functions::of(&loaded)?;
