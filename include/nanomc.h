@@ -799,6 +799,14 @@ nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
 /** Take the place of an object with the same key; readers see the old value until the new one is complete. */
 #define NMC_PUT_REPLACE 2
 
+/**
+ * If the rank that is to hold the value has no room, cannot hold anything or has no holder, another one holds it. First a
+ * rank is looked for that has room without evicting anything: the preferred one, else the one with most free pages. If there is
+ * none, the preferred rank evicts, and if it cannot, the others do, in the same order. `dst_rank` of the plan, or
+ * `nmc_store_get_location`, tells which one it is.
+ */
+#define NMC_PUT_ANY_RANK 4
+
 /** Evicted as the config says. */
 #define NMC_RETAIN_NONE 0
 
@@ -911,6 +919,13 @@ typedef struct nmc_put_options_t {
   uint32_t priority;
   /** For `NMC_RETAIN_SOFT`: how long, in ms; 0 for no end. */
   uint64_t ttl_ms;
+  /**
+   * How long to wait for room if there is none, in ms; 0 for not at all, -1 for `call_timeout_ms` of the store. Room comes
+   * when readers unpin, writers commit or give up, objects are removed. `NMC_ERR_BUSY`, `NMC_ERR_LIMIT` and `NMC_ERR_NO_SPACE`
+   * say then that none came in time; a value that no empty heap and no unused quota could hold is `NMC_ERR_NO_SPACE` at once.
+   * Those who wait are served in no particular order.
+   */
+  int64_t wait_ms;
   /** Zero. */
   uint64_t reserved[2];
 } nmc_put_options_t;
@@ -925,6 +940,7 @@ typedef struct nmc_put_options_t {
     /* retain */ NMC_RETAIN_NONE, \
     /* priority */ 0, \
     /* ttl_ms */ 0, \
+    /* wait_ms */ 0, \
     /* reserved */ {0, 0} \
   }
 
@@ -1171,7 +1187,8 @@ typedef struct nmc_store_stats_t {
  * time, also while another thread destroys it.
  *
  * Reads (`get`, `pin`, `exists`, `match_prefix`, ...) never ask the master and go on while it is away. Calls that do ask
- * it return `NMC_ERR_UNAVAILABLE` then, and can be repeated. Statuses that every function can return:
+ * it return `NMC_ERR_UNAVAILABLE` then, and can be repeated; those that wait for its answer return `NMC_ERR_CANCELLED` when
+ * `nmc_store_cancel`, destroy or `nmc_world_abort` ends the wait. Statuses that every function can return:
  * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (keys have 1 to 1,024 bytes).
  */
 typedef struct nmc_store_t nmc_store_t;
@@ -1210,8 +1227,8 @@ nmc_status_t nmc_store_namespace(struct nmc_store_t *store,
  * no kernel and no thread of the program may use its views and plans any more. NULL is fine; in a forked child it does
  * nothing.
  *
- * Blocks until calls of other threads have returned: those that wait for an object are cancelled, one that has asked a
- * master that does not answer returns by `call_timeout_ms`. Not graph-safe. Thread-safe: of several callers one succeeds.
+ * Blocks until calls of other threads have returned: those that wait, for an object, for room or for a master that does not
+ * answer, are cancelled. Not graph-safe. Thread-safe: of several callers one succeeds.
  * Statuses: `NMC_ERR_BUSY` when called inside a log callback.
  */
 nmc_status_t nmc_store_destroy(struct nmc_store_t *store);
@@ -1220,9 +1237,9 @@ nmc_status_t nmc_store_destroy(struct nmc_store_t *store);
  * Stores a value of `bytes` bytes under `key`. `options` may be NULL. Device memory is copied on a stream of the library: what
  * the program's streams write to it must be done before the call.
  *
- * Asks the master once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old value stays),
- * `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when), `NMC_ERR_NO_SPACE` (larger than a
- * heap, or the quota is used up), `NMC_ERR_LIMIT` (headers or key slab), `NMC_ERR_STALE` (took longer than the
+ * Asks the master once, unless it waits for room (`wait_ms`). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old
+ * value stays), `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when,
+ * or wait for room), `NMC_ERR_CANCELLED` (the wait was), `NMC_ERR_NO_SPACE` (larger than a heap, or the quota is used up), `NMC_ERR_LIMIT` (headers or key slab), `NMC_ERR_STALE` (took longer than the
  * watchdog, or removed meanwhile), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
  * (the namespace), `NMC_ERR_CUDA`.
  */
@@ -1457,8 +1474,10 @@ nmc_status_t nmc_store_ready_pages(struct nmc_store_t *store,
 /**
  * Waits until an object can be read. `flags` is 0 or `NMC_WAIT_APPEAR`, to wait also for a key that nobody is writing yet.
  *
- * Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_NOT_FOUND`,
- * `NMC_ERR_STALE` (its writer gave up, or it was removed), `NMC_ERR_CANCELLED` (`nmc_store_cancel` or destroy).
+ * Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT` (not yet),
+ * `NMC_ERR_NOT_FOUND` (nobody is writing it, or it was there and has been removed, replaced or evicted), `NMC_ERR_STALE` (its
+ * writer gave it up, or was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to),
+ * `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`.
  */
 nmc_status_t nmc_store_wait_ready(struct nmc_store_t *store,
                                   struct nmc_slice_t key,
@@ -1473,8 +1492,8 @@ nmc_status_t nmc_store_wait_pages(struct nmc_store_t *store,
                                   int64_t timeout_ms);
 
 /**
- * Makes every wait and every watch of this client, in all threads, end with `NMC_ERR_CANCELLED`. Later ones are not
- * affected. Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
+ * Makes every wait and every watch of this client, in all threads, end with `NMC_ERR_CANCELLED`: for an object, for room,
+ * and for a master that does not answer. Later ones are not affected. Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
  */
 nmc_status_t nmc_store_cancel(struct nmc_store_t *store);
 
@@ -1712,7 +1731,7 @@ nmc_status_t nmc_store_unpin_async(struct nmc_store_t *store,
 
 /**
  * Makes the stream wait until the object, which is being written or there already, can be read. `*result`, in memory that
- * the GPU can reach, or NULL, becomes `NMC_READY_YES`, `NMC_READY_STALE` (its writer gave up) or `NMC_READY_TIMEOUT`
+ * the GPU can reach, or NULL, becomes `NMC_READY_YES`, `NMC_READY_STALE` (it will not be: given up, removed or lost) or `NMC_READY_TIMEOUT`
  * (after `timeout_ms`; -1 for 30 s). One block of the GPU spins meanwhile. A published object can still be evicted: pin it
  * from the host after the wait, or in a kernel with `nmc_dev_pin`.
  *

@@ -13,10 +13,12 @@ mod common;
 mod failing;
 
 use failing::{count, fail_from, fail_nth, fail_nth_anywhere};
-use nanomc::base::status::{NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_OK};
+use nanomc::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_OK};
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use nanomc::ffi::store::{self as c, nmc_store_t};
-use nanomc::ffi::store_types::{nmc_buffer_t, nmc_completion_t, nmc_store_config_t, nmc_store_stats_t};
+use nanomc::ffi::store_types::{
+    nmc_buffer_t, nmc_completion_t, nmc_put_options_t, nmc_store_config_t, nmc_store_stats_t,
+};
 use nanomc::ffi::{store_access as access, store_batch as batch, store_service as service};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -272,6 +274,43 @@ fn a_batch_of_puts_says_of_every_item_whether_it_is_stored() {
         assert_eq!(store.stats()[..3], [before[0] + N as u64 * 4096, N as u64, 0]);
     }
     assert!(refused >= 6, "only {refused} requests");
+}
+
+/// A batch that is larger than the heap waits for the room that its own first items leave. One that has no memory to wait
+/// says that there is no room.
+#[test]
+fn a_batch_that_waits_for_room_leaves_nothing_open() {
+    let _alone = alone();
+    let all = Batch::new();
+    let (keys, values) = (all.keys(), all.values());
+    // SAFETY: integers.
+    let mut options: nmc_put_options_t = unsafe { std::mem::zeroed() };
+    (options.struct_size, options.abi_version) =
+        (u32::try_from(size_of_val(&options)).expect("small"), NMC_ABI_VERSION);
+    (options.preferred_segment, options.wait_ms) = (-1, 60_000);
+    let mut refused = 0;
+    for n in 0..MANY {
+        let store = Store::new(&nmc_store_config_t { heap_bytes: 40 * 4096, ..config() });
+        let mut statuses = vec![77; N];
+        let put = || unsafe {
+            let (options, statuses) = (&raw const options, statuses.as_mut_ptr());
+            batch::nmc_store_put_batch(store.0, keys.as_ptr(), values.as_ptr(), N, options, statuses)
+        };
+        let (status, seen) = fail_nth(n, put);
+        if seen <= n {
+            assert_eq!((status, statuses), (NMC_OK, vec![NMC_OK; N]));
+            refused = n;
+            break;
+        }
+        assert!(statuses.iter().all(|s| [NMC_OK, NMC_ERR_NO_MEMORY, NMC_ERR_BUSY].contains(s)), "request {n}");
+        assert!(status != NMC_OK || !statuses.contains(&NMC_ERR_NO_MEMORY), "request {n}");
+        for (key, value) in store.contents() {
+            let i = all.keys.iter().position(|other| *other == key).expect("a key of the batch");
+            assert_eq!((statuses[i], &value), (NMC_OK, &all.values[i]), "request {n}");
+        }
+        assert_eq!(store.stats()[2], 0, "request {n}: something is still being written");
+    }
+    assert!(refused >= 10, "only {refused} requests");
 }
 
 #[test]

@@ -470,6 +470,56 @@ void waiting() {
   CHECK(status == NMC_ERR_CANCELLED || status == NMC_ERR_BAD_HANDLE);  // the latter if it had not begun
 }
 
+void room() {
+  promise("every_form_of_put_finds_another_rank_or_waits_for_room");
+  StoreSetup setup;
+  setup.pages = 4;
+  setup.ranks = 2;
+  Embedded store(setup);
+  const nmc_put_options_t hard = with([](auto& o) { o.preferred_segment = 0, o.retain = NMC_RETAIN_HARD; });
+  const nmc_put_options_t alone = with([](auto& o) { o.preferred_segment = 0; });
+  const nmc_put_options_t anywhere = with([](auto& o) { o.preferred_segment = 0, o.flags = NMC_PUT_ANY_RANK; });
+  const nmc_put_options_t patient = with([](auto& o) { o.preferred_segment = 0, o.wait_ms = 60000; });
+  const std::string value = value_of(1, kPage);
+  const nmc_slice_t halves[] = {{value.data(), kPage / 2}, {value.data() + kPage / 2, kPage / 2}}, whole = bytes_of(value);
+  const nmc_slice_t key = slice_of("late");
+  const uint64_t bytes = kPage;
+  nmc_write_plan_t plan{};
+  using Form = std::function<nmc_status_t(const nmc_put_options_t*)>;
+  const Form forms[] = {
+      [&](auto* o) { return nmc_store_put(store, key, value.data(), kPage, o); },
+      [&](auto* o) { return nmc_store_put_slices(store, key, halves, 2, o); },
+      [&](auto* o) { return nmc_store_put_strided(store, key, value.data(), 4, kPage / 4, kPage / 4, o); },
+      [&](auto* o) { return nmc_store_put_batch(store, &key, &whole, 1, o, nullptr); },
+      [&](auto* o) { return nmc_store_open_for_write(store, key, kPage, o, &plan); },
+      [&](auto* o) { return nmc_store_open_batch(store, &key, &bytes, 1, o, &plan, nullptr); },
+  };
+  for (const Form& form : forms) {
+    for (int i = 0; i < 4; ++i) OK(put(store, "hard" + std::to_string(i), value, &hard));
+    plan = {};
+    GIVES(form(&alone), NMC_ERR_BUSY);
+    OK(form(&anywhere));
+    if (plan.plan_id == 0) {
+      nmc_object_meta_t meta{};
+      OK(nmc_store_get_location(store, key, &meta));
+      CHECK(meta.owner_rank == 1 && get(store, "late") == value);
+    } else {
+      CHECK(plan.dst_rank == 1);
+      OK(nmc_store_commit(store, &plan));
+    }
+    OK(nmc_store_remove(store, key));
+    std::atomic<nmc_status_t> status{77};
+    std::thread waiter([&] { status = form(&patient); });
+    sleep_ms(20);
+    CHECK(status == 77);
+    OK(nmc_store_remove(store, slice_of("hard2")));
+    waiter.join();
+    OK(status);
+    if (plan.plan_id != 0) OK(nmc_store_commit(store, &plan));
+    OK(nmc_store_remove_all(store));
+  }
+}
+
 // Takes completions until there are `n`.
 std::map<uint64_t, nmc_status_t> completed(nmc_store_t* store, size_t n) {
   std::map<uint64_t, nmc_status_t> found;
@@ -719,6 +769,7 @@ int main() {
   eviction();
   pinned_objects();
   waiting();
+  room();
   watching();
   looking();
   in_a_world();

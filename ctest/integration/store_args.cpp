@@ -206,7 +206,9 @@ void configs() {
   GIVES(with([](auto& o) { o.struct_size = 3; }), NMC_ERR_VERSION);
   GIVES(with([](auto& o) { o.preferred_segment = -2; }), NMC_ERR_INVALID_ARG);
   GIVES(with([](auto& o) { o.preferred_segment = 1; }), NMC_ERR_INVALID_ARG);
-  GIVES(with([](auto& o) { o.flags = 4; }), NMC_ERR_INVALID_ARG);
+  GIVES(with([](auto& o) { o.flags = 8; }), NMC_ERR_INVALID_ARG);
+  GIVES(with([](auto& o) { o.wait_ms = -2; }), NMC_ERR_INVALID_ARG);
+  GIVES(with([](auto& o) { o.wait_ms = INT64_MAX; }), NMC_ERR_INVALID_ARG);
   GIVES(with([](auto& o) { o.retain = 3; }), NMC_ERR_INVALID_ARG);
   GIVES(with([](auto& o) { o.priority = 4; }), NMC_ERR_INVALID_ARG);
   GIVES(with([](auto& o) { o.reserved[1] = 1; }), NMC_ERR_INVALID_ARG);

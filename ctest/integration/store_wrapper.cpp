@@ -50,13 +50,16 @@ void configs() {
   CHECK(nmc::Store::try_embedded(small().watchdog(std::chrono::hours(24 * 365))).status() == NMC_ERR_INVALID_ARG);
   const nmc_put_options_t o = nmc::PutOptions()
                                   .on_rank(3)
+                                  .any_rank()
                                   .contiguous()
                                   .replace()
                                   .retain(nmc::Retain::soft)
                                   .priority(2)
                                   .ttl(std::chrono::seconds(1))
+                                  .wait(std::chrono::seconds(2))
                                   .c();
-  CHECK(o.preferred_segment == 3 && o.flags == 3 && o.retain == NMC_RETAIN_SOFT && o.priority == 2 && o.ttl_ms == 1000);
+  CHECK(o.wait_ms == 2000 && nmc::PutOptions().wait(nmc::default_timeout).c().wait_ms == -1);
+  CHECK(o.preferred_segment == 3 && o.flags == 7 && o.retain == NMC_RETAIN_SOFT && o.priority == 2 && o.ttl_ms == 1000);
 
   promise("bytes_are_made_from_what_programs_have");
   const std::vector<float> floats(3);

@@ -2,6 +2,8 @@
 #ifndef NMC_CTEST_STORE_PUPPET_HPP
 #define NMC_CTEST_STORE_PUPPET_HPP
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <map>
 #include <memory>
@@ -17,12 +19,14 @@ struct StoreWish {
   int32_t watchdog_ms = -1;
   int64_t call_timeout_ms = -1;
   uint32_t page_bytes = kPage;
+  uint32_t max_objects = 0;
   bool external = false;
 };
 
 inline nmc_store_config_t client_config(const StoreWish& wish) {
   nmc_store_config_t config = NMC_STORE_CONFIG_INIT;
   config.page_bytes = wish.page_bytes;
+  config.max_objects = wish.max_objects;
   config.watchdog_ms = wish.watchdog_ms;
   config.attach_timeout_ms = 40000;
   config.call_timeout_ms = wish.call_timeout_ms;
@@ -62,7 +66,7 @@ class Client {
       const nmc_status_t left = nmc_store_destroy(store_);
       const nmc_status_t destroyed = nmc_world_destroy(world_);
       _exit(left != NMC_OK || destroyed != NMC_OK);
-    } else if (verb == "put") {  // put <key> <size> <seed> [<rank> [<flags>]]
+    } else if (verb == "put") {  // put <key> <size> <seed> [<rank> [<flags> [<wait_ms> [<retain>]]]]
       const std::string key = word();
       const std::string value = value_of_next(number);
       const nmc_put_options_t options = options_of_next(words);
@@ -124,9 +128,11 @@ class Client {
       answer << (view.n_extents == 1 && memcmp(view.data, value.data(), value.size()) == 0 ? "right" : "wrong");
     } else if (verb == "unpin") {
       answer << outcome(nmc_store_unpin(store_, &views_[word()]));
-    } else if (verb == "wait") {  // wait <key> <flags>
+    } else if (verb == "wait") {  // wait <key> <flags> [<timeout_ms>]
       const std::string key = word();
-      answer << outcome(nmc_store_wait_ready(store_, bytes_of(key), static_cast<uint32_t>(number()), 50000));
+      const uint32_t flags = static_cast<uint32_t>(number());
+      const long long timeout_ms = number();
+      answer << outcome(nmc_store_wait_ready(store_, bytes_of(key), flags, timeout_ms == 0 ? 50000 : timeout_ms));
     } else if (verb == "wait_pages") {  // wait_pages <key> <pages>
       const std::string key = word();
       const uint32_t pages = static_cast<uint32_t>(number());
@@ -143,6 +149,36 @@ class Client {
       const bool woken = poll(&event, 1, 50000) == 1;
       OK(nmc_store_completions(store_, &done, 1, &n));
       answer << (woken && n == 1 ? std::to_string(done.token) + " " + nmc_status_name(done.status) : "nothing");
+    } else if (verb == "limit") {  // limit <MiB>: the process gets no more memory than this
+      long pages = 0;
+      FILE* file = fopen("/proc/self/statm", "r");
+      REQUIRE(file != nullptr && fscanf(file, "%ld", &pages) == 1);
+      fclose(file);
+      const rlim_t most = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + (number() << 20));
+      const rlimit limit{most, RLIM_INFINITY};
+      answer << (setrlimit(RLIMIT_AS, &limit) == 0 ? "limited" : "refused");
+    } else if (verb == "owner") {  // owner <key>: the rank that holds it
+      nmc_object_meta_t meta{};
+      const nmc_status_t status = nmc_store_get_location(store_, bytes_of(word()), &meta);
+      answer << (status == NMC_OK ? std::to_string(meta.owner_rank) : outcome(status));
+    } else if (verb == "interrupted") {  // interrupted cancel|destroy|abort <key> [<wait_ms>]: a put that does not return by itself
+      const std::string how = word(), key = word();
+      nmc_put_options_t options = NMC_PUT_OPTIONS_INIT;
+      options.preferred_segment = 0;
+      options.wait_ms = number();
+      std::atomic<bool> over{false};
+      std::string said;
+      std::thread caller([&] {
+        said = outcome(put(store_, key, value_of(1, 5000), &options));
+        over = true;
+      });
+      sleep_ms(200);
+      if (how == "destroy") OK(nmc_store_destroy(store_));
+      if (how == "abort") OK(nmc_world_abort(world_));
+      for (; how == "cancel" && !over; sleep_ms(5)) OK(nmc_store_cancel(store_));
+      caller.join();
+      if (how == "destroy") store_ = nullptr;
+      answer << said;
     } else if (verb == "bytes") {  // bytes_used quarantined_bytes limbo_bytes, of all ranks
       const nmc_store_stats_t stats = stats_of(store_);
       answer << stats.total.bytes_used << " " << stats.total.quarantined_bytes << " " << stats.total.limbo_bytes;
@@ -206,6 +242,8 @@ class Client {
     long long value = 0;
     if (words >> value) options.preferred_segment = static_cast<int32_t>(value);
     if (words >> value) options.flags = static_cast<uint32_t>(value);
+    if (words >> value) options.wait_ms = value;
+    if (words >> value) options.retain = static_cast<uint32_t>(value);
     return options;
   }
   void stop_reading() {

@@ -139,6 +139,8 @@ class PutOptions {
  public:
   /// In the heap of this rank.
   PutOptions& on_rank(int32_t value) { return c_.preferred_segment = value, *this; }
+  /// In the heap of another rank if that one has no room.
+  PutOptions& any_rank(bool wanted = true) { return flag(NMC_PUT_ANY_RANK, wanted); }
   /// In one run of pages.
   PutOptions& contiguous(bool wanted = true) { return flag(NMC_PUT_CONTIGUOUS, wanted); }
   /// In the place of an object with the same key.
@@ -148,6 +150,8 @@ class PutOptions {
   PutOptions& priority(uint32_t value) { return c_.priority = value, *this; }
   /// How long a soft retention lasts.
   PutOptions& ttl(std::chrono::milliseconds value) { return c_.ttl_ms = static_cast<uint64_t>(value.count()), *this; }
+  /// Waits so long for room if there is none; `default_timeout` is the store's call timeout.
+  PutOptions& wait(std::chrono::milliseconds value) { return c_.wait_ms = value.count(), *this; }
 
   const nmc_put_options_t& c() const noexcept { return c_; }
 

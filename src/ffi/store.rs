@@ -21,7 +21,8 @@ use std::ffi::c_void;
 /// time, also while another thread destroys it.
 ///
 /// Reads (`get`, `pin`, `exists`, `match_prefix`, ...) never ask the master and go on while it is away. Calls that do ask
-/// it return `NMC_ERR_UNAVAILABLE` then, and can be repeated. Statuses that every function can return:
+/// it return `NMC_ERR_UNAVAILABLE` then, and can be repeated; those that wait for its answer return `NMC_ERR_CANCELLED` when
+/// `nmc_store_cancel`, destroy or `nmc_world_abort` ends the wait. Statuses that every function can return:
 /// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (keys have 1 to 1,024 bytes).
 pub struct nmc_store_t {
     _opaque: [u8; 0],
@@ -214,8 +215,8 @@ pub unsafe extern "C" fn nmc_store_namespace(
 /// no kernel and no thread of the program may use its views and plans any more. NULL is fine; in a forked child it does
 /// nothing.
 ///
-/// Blocks until calls of other threads have returned: those that wait for an object are cancelled, one that has asked a
-/// master that does not answer returns by `call_timeout_ms`. Not graph-safe. Thread-safe: of several callers one succeeds.
+/// Blocks until calls of other threads have returned: those that wait, for an object, for room or for a master that does not
+/// answer, are cancelled. Not graph-safe. Thread-safe: of several callers one succeeds.
 /// Statuses: `NMC_ERR_BUSY` when called inside a log callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_store_destroy(store: *mut nmc_store_t) -> nmc_status_t {
@@ -228,9 +229,9 @@ pub extern "C" fn nmc_store_destroy(store: *mut nmc_store_t) -> nmc_status_t {
 /// Stores a value of `bytes` bytes under `key`. `options` may be NULL. Device memory is copied on a stream of the library: what
 /// the program's streams write to it must be done before the call.
 ///
-/// Asks the master once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old value stays),
-/// `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when), `NMC_ERR_NO_SPACE` (larger than a
-/// heap, or the quota is used up), `NMC_ERR_LIMIT` (headers or key slab), `NMC_ERR_STALE` (took longer than the
+/// Asks the master once, unless it waits for room (`wait_ms`). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old
+/// value stays), `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when,
+/// or wait for room), `NMC_ERR_CANCELLED` (the wait was), `NMC_ERR_NO_SPACE` (larger than a heap, or the quota is used up), `NMC_ERR_LIMIT` (headers or key slab), `NMC_ERR_STALE` (took longer than the
 /// watchdog, or removed meanwhile), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
 /// (the namespace), `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]

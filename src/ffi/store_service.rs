@@ -15,8 +15,10 @@ use std::ffi::{c_char, c_void};
 
 /// Waits until an object can be read. `flags` is 0 or `NMC_WAIT_APPEAR`, to wait also for a key that nobody is writing yet.
 ///
-/// Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_NOT_FOUND`,
-/// `NMC_ERR_STALE` (its writer gave up, or it was removed), `NMC_ERR_CANCELLED` (`nmc_store_cancel` or destroy).
+/// Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT` (not yet),
+/// `NMC_ERR_NOT_FOUND` (nobody is writing it, or it was there and has been removed, replaced or evicted), `NMC_ERR_STALE` (its
+/// writer gave it up, or was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to),
+/// `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_wait_ready(
     store: *mut nmc_store_t,
@@ -56,8 +58,8 @@ fn wait_flags(flags: u32) -> Result<bool> {
     }
 }
 
-/// Makes every wait and every watch of this client, in all threads, end with `NMC_ERR_CANCELLED`. Later ones are not
-/// affected. Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
+/// Makes every wait and every watch of this client, in all threads, end with `NMC_ERR_CANCELLED`: for an object, for room,
+/// and for a master that does not answer. Later ones are not affected. Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_store_cancel(store: *mut nmc_store_t) -> nmc_status_t {
     guard(|| {

@@ -126,7 +126,7 @@ pub unsafe extern "C" fn nmc_store_unpin_async(
 }
 
 /// Makes the stream wait until the object, which is being written or there already, can be read. `*result`, in memory that
-/// the GPU can reach, or NULL, becomes `NMC_READY_YES`, `NMC_READY_STALE` (its writer gave up) or `NMC_READY_TIMEOUT`
+/// the GPU can reach, or NULL, becomes `NMC_READY_YES`, `NMC_READY_STALE` (it will not be: given up, removed or lost) or `NMC_READY_TIMEOUT`
 /// (after `timeout_ms`; -1 for 30 s). One block of the GPU spins meanwhile. A published object can still be evicted: pin it
 /// from the host after the wait, or in a kernel with `nmc_dev_pin`.
 ///

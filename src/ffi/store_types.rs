@@ -12,8 +12,9 @@ use crate::store::config::{
 };
 use crate::store::evict::Retain;
 use crate::store::master::Keep;
-use crate::store::write::PutOptions;
+use crate::store::write::{PutOptions, Wait};
 use std::ffi::c_void;
+use std::time::Duration;
 
 /// Keep a CRC32C of every page and check it on every read by the library. It is stored by `nmc_store_commit`: an object that
 /// its program published by itself gives such reads `NMC_NOT_READY` until then.
@@ -25,6 +26,11 @@ pub const NMC_STORE_HUGE_PAGES: u32 = 2;
 pub const NMC_PUT_CONTIGUOUS: u32 = 1;
 /// Take the place of an object with the same key; readers see the old value until the new one is complete.
 pub const NMC_PUT_REPLACE: u32 = 2;
+/// If the rank that is to hold the value has no room, cannot hold anything or has no holder, another one holds it. First a
+/// rank is looked for that has room without evicting anything: the preferred one, else the one with most free pages. If there is
+/// none, the preferred rank evicts, and if it cannot, the others do, in the same order. `dst_rank` of the plan, or
+/// `nmc_store_get_location`, tells which one it is.
+pub const NMC_PUT_ANY_RANK: u32 = 4;
 
 /// Evicted as the config says.
 pub const NMC_RETAIN_NONE: u32 = 0;
@@ -109,6 +115,11 @@ pub struct nmc_put_options_t {
     pub priority: u32,
     /// For `NMC_RETAIN_SOFT`: how long, in ms; 0 for no end.
     pub ttl_ms: u64,
+    /// How long to wait for room if there is none, in ms; 0 for not at all, -1 for `call_timeout_ms` of the store. Room comes
+    /// when readers unpin, writers commit or give up, objects are removed. `NMC_ERR_BUSY`, `NMC_ERR_LIMIT` and `NMC_ERR_NO_SPACE`
+    /// say then that none came in time; a value that no empty heap and no unused quota could hold is `NMC_ERR_NO_SPACE` at once.
+    /// Those who wait are served in no particular order.
+    pub wait_ms: i64,
     /// Zero.
     pub reserved: [u64; 2],
 }
@@ -388,6 +399,7 @@ unsafe impl Versioned for nmc_put_options_t {
             retain: NMC_RETAIN_NONE,
             priority: 0,
             ttl_ms: 0,
+            wait_ms: 0,
             reserved: [0; 2],
         }
     }
@@ -494,7 +506,7 @@ pub(crate) unsafe fn parse_options(ptr: *const nmc_put_options_t) -> Result<PutO
     }
     // SAFETY: forwarded from the caller.
     let c = unsafe { super::config::read(ptr) }?;
-    if c.flags & !(NMC_PUT_CONTIGUOUS | NMC_PUT_REPLACE) != 0 || c.reserved.iter().any(|r| *r != 0) {
+    if c.flags & !(NMC_PUT_CONTIGUOUS | NMC_PUT_REPLACE | NMC_PUT_ANY_RANK) != 0 || c.reserved.iter().any(|r| *r != 0) {
         crate::bail!(NMC_ERR_INVALID_ARG, "flags {:#x} or a reserved field has bits that mean nothing", c.flags);
     }
     let rank = match c.preferred_segment {
@@ -504,8 +516,16 @@ pub(crate) unsafe fn parse_options(ptr: *const nmc_put_options_t) -> Result<PutO
             Err(_) => crate::bail!(NMC_ERR_INVALID_ARG, "preferred_segment {rank} is neither -1 nor a rank"),
         },
     };
+    let wait = match c.wait_ms {
+        0 => Wait::No,
+        -1 => Wait::CallTimeout,
+        ms @ 1..=MAX_TIMEOUT_MS => Wait::For(Duration::from_millis(ms.unsigned_abs())),
+        ms => crate::bail!(NMC_ERR_INVALID_ARG, "wait_ms {ms} is not between -1 and {MAX_TIMEOUT_MS}"),
+    };
     Ok(PutOptions {
         rank,
+        any_rank: c.flags & NMC_PUT_ANY_RANK != 0,
+        wait,
         contiguous: c.flags & NMC_PUT_CONTIGUOUS != 0,
         replace: c.flags & NMC_PUT_REPLACE != 0,
         keep: keep(c.retain, c.priority, c.ttl_ms)?,

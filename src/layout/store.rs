@@ -5,7 +5,7 @@
 
 use super::CACHE_LINE;
 use super::region::{InShared, Region, hint};
-use crate::sync::{index, object};
+use crate::sync::{futex, index, object};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// First word of a control slab.
@@ -364,20 +364,89 @@ pub struct RankHeap {
     pub generation: AtomicU64,
 }
 
-/// What wakes those who wait for a publication.
-#[repr(C, align(64))]
+/// A futex that is rung only if somebody listens.
+#[repr(C, align(8))]
 pub struct Bell {
-    /// Futex that a committing writer rings if somebody waits.
+    /// The futex.
     pub ring: AtomicU32,
     /// Not 0 if somebody may wait since the last ring.
     pub waiting: AtomicU32,
-    reserved: [AtomicU64; 7],
 }
+
+impl Bell {
+    /// Wakes those who wait, in all processes. They say that they do anew before each look: a waiter that died costs one
+    /// wake.
+    #[inline]
+    pub fn ring(&self) {
+        if self.waiting.load(Ordering::SeqCst) != 0 {
+            // Before the ring: whoever says it after hears the next one.
+            self.waiting.store(0, Ordering::SeqCst);
+            self.ring.fetch_add(1, Ordering::SeqCst);
+            futex::wake_all(&self.ring);
+        }
+    }
+
+    /// Says that somebody waits. To be called before each look; [`Bell::wait`] with what it gave sleeps unless the bell
+    /// has rung since.
+    #[must_use]
+    pub fn listen(&self) -> u32 {
+        let heard = self.ring.load(Ordering::SeqCst);
+        self.waiting.store(1, Ordering::SeqCst);
+        heard
+    }
+
+    /// Sleeps until the bell rings, at most for `limit`.
+    pub fn wait(&self, heard: u32, limit: std::time::Duration) {
+        futex::wait(&self.ring, heard, limit);
+    }
+}
+
+/// What wakes those who wait.
+#[repr(C, align(64))]
+pub struct Bells {
+    /// For a publication: rung by writers that commit.
+    pub published: Bell,
+    /// For room: rung by the master when it has freed something, and by writers, whose objects can be evicted from then on.
+    pub room: Bell,
+    reserved: [AtomicU64; 6],
+}
+
+/// How an object ended that was never published. Others were removed, replaced or evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Its writer gave it up.
+    GivenUp,
+    /// Its writer took longer than the watchdog allows.
+    Late,
+    /// Nothing is left of its writer.
+    WriterGone,
+    /// The rank that held its pages has other memory now.
+    HeapGone,
+}
+
+impl Fate {
+    const ALL: [Fate; 4] = [Fate::GivenUp, Fate::Late, Fate::WriterGone, Fate::HeapGone];
+
+    /// A word that tells that the object with this epoch ended so.
+    #[must_use]
+    pub fn word(self, epoch: u64) -> u64 {
+        epoch << 8 | (self as u64 + 1)
+    }
+
+    /// The inverse; `None` if the word tells of another object.
+    #[must_use]
+    pub fn of(word: u64, epoch: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|fate| fate.word(epoch) == word)
+    }
+}
+
+/// How many of them are remembered: that of epoch `e` until one of `e + FATES` ends so, or one of a multiple.
+const FATES: usize = 512;
 
 const _: () = {
     assert!(size_of::<StoreHeader>() == 256 && size_of::<ObjectHeader>() == 128);
     assert!(size_of::<ClientEntry>() == 64 && size_of::<RankCounters>() == 128 && size_of::<Namespace>() == 128);
-    assert!(size_of::<Bell>() == CACHE_LINE && size_of::<PublishWords>() == 16 && size_of::<RankHeap>() == 16);
+    assert!(size_of::<Bells>() == CACHE_LINE && size_of::<PublishWords>() == 16 && size_of::<RankHeap>() == 16);
     assert!(std::mem::offset_of!(ObjectHeader, bytes_total) == 64 && std::mem::offset_of!(StoreHeader, root) == 192);
 };
 
@@ -387,7 +456,7 @@ macro_rules! in_shared {
         unsafe impl InShared for $t {}
     )*};
 }
-in_shared!(StoreHeader, ObjectHeader, PublishWords, ClientEntry, RankCounters, Namespace, RankHeap, Bell);
+in_shared!(StoreHeader, ObjectHeader, PublishWords, ClientEntry, RankCounters, Namespace, RankHeap, Bells);
 
 /// Where everything is. The same for everybody who has the same parameters.
 #[derive(Debug, Clone, Copy)]
@@ -400,6 +469,7 @@ pub struct Layout {
     heaps: usize,
     clients: usize,
     namespaces: usize,
+    fates: usize,
     objects: usize,
     tables: usize,
     keys: usize,
@@ -431,6 +501,7 @@ impl Layout {
         let heaps = place(params.world_size as usize * size_of::<RankHeap>(), 64);
         let clients = place(params.max_clients as usize * size_of::<ClientEntry>(), 64);
         let namespaces = place(MAX_NAMESPACES * size_of::<Namespace>(), 64);
+        let fates = place(FATES * 8, 64);
         let headers = place(objects * size_of::<ObjectHeader>(), 4096);
         let tables = place(2 * params.buckets() * 8, 4096);
         let keys = place(params.key_units() as usize * KEY_UNIT, 4096);
@@ -441,7 +512,7 @@ impl Layout {
             at = start + bytes;
             start
         };
-        place(size_of::<Bell>(), 64);
+        place(size_of::<Bells>(), 64);
         let publish = place(objects * size_of::<PublishWords>(), 4096);
         let access = place(objects * 8, 4096);
         let pin_stride = (PIN_HEAD + params.pin_slots as usize * 8).next_multiple_of(4096);
@@ -456,6 +527,7 @@ impl Layout {
             heaps,
             clients,
             namespaces,
+            fates,
             objects: headers,
             tables,
             keys,
@@ -499,10 +571,11 @@ pub struct View<'a> {
     heaps: &'a [RankHeap],
     clients: &'a [ClientEntry],
     namespaces: &'a [Namespace],
+    fates: &'a [AtomicU64],
     objects: &'a [ObjectHeader],
     tables: [&'a [AtomicU64]; 2],
     keys: &'a [AtomicU64],
-    bell: &'a Bell,
+    bells: &'a Bells,
     publish: &'a [PublishWords],
     access: &'a [AtomicU64],
     /// The pin blocks of all clients, heads and slots.
@@ -525,10 +598,11 @@ impl<'a> View<'a> {
             heaps: control.slice(layout.heaps, p.world_size as usize)?,
             clients: control.slice(layout.clients, p.max_clients as usize)?,
             namespaces: control.slice(layout.namespaces, MAX_NAMESPACES)?,
+            fates: control.slice(layout.fates, FATES)?,
             objects: control.slice(layout.objects, objects)?,
             tables: [table(0)?, table(1)?],
             keys: control.slice(layout.keys, p.key_units() as usize * (KEY_UNIT / 8))?,
-            bell: words.at(0)?,
+            bells: words.at(0)?,
             publish: words.slice(layout.publish, objects)?,
             access: words.slice(layout.access, objects)?,
             pins: words.slice(layout.pins, p.max_clients as usize * layout.pin_stride / 8)?,
@@ -651,10 +725,17 @@ impl<'a> View<'a> {
         self.namespaces.get(id as usize)
     }
 
-    /// The bell.
+    /// The bells.
+    #[inline(always)]
     #[must_use]
-    pub fn bell(&self) -> &'a Bell {
-        self.bell
+    pub fn bells(&self) -> &'a Bells {
+        self.bells
+    }
+
+    /// Where it is told how the object with this epoch ended, if that was before it was published; see [`Fate`].
+    #[must_use]
+    pub fn fate(&self, epoch: u64) -> Option<&'a AtomicU64> {
+        self.fates.get(usize::try_from(epoch).unwrap_or(0) % FATES)
     }
 
     /// A client's pin block: the high-water mark, below which all slots are that were ever used, and the slots.

@@ -4,21 +4,20 @@
 use super::config::{Config, check_same};
 use super::counters::Counters;
 use super::map::Map;
-use super::master::{ClientId, ClientInfo, Master, OpenRequest, Opened};
+use super::master::{ClientId, ClientInfo, Opened};
 use super::master_slot::MasterSlot;
 use super::remote::{self, Buffers, Remote};
 use super::server::Server;
 use super::slots::Slots;
 use super::watch::Watches;
-use super::wire::{Item, MAX_ITEMS, MAX_PACKET, Request, item_bytes};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_PEER_LOST, NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
-    NMC_ERR_UNAVAILABLE,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_PEER_LOST, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
 };
 use crate::cuda::Copier;
+use crate::layout::MAX_RANKS;
 use crate::layout::store::{Params, View};
 use crate::mem::HeapKind;
 use crate::sync::object;
@@ -209,7 +208,7 @@ impl Plans {
 }
 
 /// The way to the master.
-enum Way {
+pub(super) enum Way {
     Direct { host: Arc<MasterSlot>, _server: Option<Arc<Server>> },
     Remote(Remote),
 }
@@ -217,12 +216,12 @@ enum Way {
 /// See the module.
 pub struct Client {
     /// Dropped first: it ends the threads.
-    way: Way,
+    pub(super) way: Way,
     pub(super) map: Arc<Map>,
     pub(super) member: Membership,
     /// The heaps as they were mapped when this client came.
     heaps: Vec<MappedHeap>,
-    id: ClientId,
+    pub(super) id: ClientId,
     /// Number of its pin block.
     pub(super) number: u32,
     pub(super) slots: Slots,
@@ -233,6 +232,8 @@ pub struct Client {
     pub(super) copiers: Mutex<Vec<Copier>>,
     /// Grows when whoever waits is to give up.
     pub(super) cancelled: AtomicU64,
+    /// How long a call waits for the master.
+    pub(super) call_limit: Duration,
     closed: AtomicBool,
     /// Ends when it has closed; none if it is embedded.
     _seat: Option<Occupancy>,
@@ -357,6 +358,7 @@ impl Client {
             watches,
             copiers: Mutex::new(Vec::new()),
             cancelled: AtomicU64::new(0),
+            call_limit: Duration::from_millis(config.call_ms.into()),
             closed: AtomicBool::new(false),
             _seat: seat,
             _worlds: worlds,
@@ -452,6 +454,14 @@ impl Client {
         }
     }
 
+    /// The ranks in whose heaps this client can store something that stays, a bit each: it has mapped the heap, and the
+    /// rank has a holder.
+    pub(super) fn ranks_to_store_on(&self) -> u64 {
+        let ranks = 0..self.params().world_size;
+        let good = ranks.filter(|rank| self.heap(*rank).is_ok() && self.member.holder(*rank).0 == RankState::Alive);
+        good.fold(0, |all, rank| all | 1 << (rank as usize % MAX_RANKS))
+    }
+
     /// Fails if the rank has aborted.
     pub(super) fn check_departed(&self) -> Result<()> {
         if self.member.has_departed() {
@@ -487,142 +497,6 @@ impl Client {
         }
     }
 
-    fn send(&self, request: &Request<'_>) -> Result<Vec<Item>> {
-        match &self.way {
-            Way::Direct { host, .. } => Ok(host.serve(self.id, request)),
-            Way::Remote(remote) => remote.call(request, |_| ()),
-        }
-    }
-
-    fn ask(&self, request: &Request<'_>) -> Result<Item> {
-        let items = self.send(request)?;
-        match items.into_iter().next() {
-            Some(item) => Ok(item),
-            None => Err(Error::new(NMC_ERR_PROTOCOL, "the store's master sent an empty answer")),
-        }
-    }
-
-    /// One call with one result.
-    pub(super) fn call(&self, request: &Request<'_>) -> Result<[u64; 3]> {
-        self.ask(request)?.result()
-    }
-
-    /// A call that gives a text.
-    pub(super) fn call_text(&self, request: &Request<'_>) -> Result<String> {
-        let mut item = self.ask(request)?;
-        if item.status == 0 {
-            return Ok(std::mem::take(&mut item.text));
-        }
-        item.result().map(|_| String::new())
-    }
-
-    /// Asks for one plan, and notes it.
-    pub(super) fn open(&self, request: &OpenRequest<'_>) -> Result<Opened> {
-        match &self.way {
-            Way::Direct { host, .. } => {
-                self.plans.make_room(1)?;
-                let plan = host.with(|master: &mut Master| master.open(self.number, request))?;
-                self.note(plan, request)
-            }
-            Way::Remote(_) => {
-                let mut opened = Vec::new();
-                self.open_many(std::slice::from_ref(request), &mut opened)?;
-                opened.pop().unwrap_or_else(|| Err(Error::new(NMC_ERR_PROTOCOL, "an empty answer")))
-            }
-        }
-    }
-
-    fn terms(&self, plan: Opened, request: &OpenRequest<'_>) -> Terms {
-        Terms { plan, key_hash: self.map.hash_of(request.key, request.namespace), bytes: request.bytes, trace: 0 }
-    }
-
-    /// Notes a plan, or gives it up if there is no memory for that.
-    fn note(&self, plan: Opened, request: &OpenRequest<'_>) -> Result<Opened> {
-        if self.plans.add(self.terms(plan, request)) {
-            return Ok(plan);
-        }
-        let _ = self.abandon(&[plan]);
-        Err(memory::refused::<Opened>(self.plans.len() + 1))
-    }
-
-    fn note_all(&self, plans: &mut [Result<Opened>], requests: &[OpenRequest<'_>]) {
-        for (result, request) in plans.iter_mut().zip(requests) {
-            if let Ok(plan) = *result
-                && let Err(error) = self.note(plan, request)
-            {
-                *result = Err(error);
-            }
-        }
-    }
-
-    /// Asks for many plans, in as few calls as possible; the results come into `results`. Fails as a whole only
-    /// before anything is opened.
-    pub(super) fn open_many(&self, requests: &[OpenRequest<'_>], results: &mut Vec<Result<Opened>>) -> Result<()> {
-        results.clear();
-        memory::reserve(results, requests.len())?;
-        self.plans.make_room(requests.len())?;
-        match &self.way {
-            Way::Direct { host, .. } => {
-                for part in requests.chunks(MAX_ITEMS) {
-                    let from = results.len();
-                    let opened = host.with(|master| {
-                        results.extend(part.iter().map(|request| master.open(self.number, request)));
-                        Ok(())
-                    });
-                    if let Err(error) = opened {
-                        results.truncate(from);
-                        results.extend(part.iter().map(|_| Err(error.clone())));
-                    }
-                }
-                self.note_all(results, requests);
-            }
-            Way::Remote(remote) => {
-                for part in parts(requests, |request| request.key.len()) {
-                    let noted = std::cell::Cell::new(true);
-                    let answer = memory::copy(part).and_then(|copy| {
-                        remote.call(&Request::Open(copy), |items| {
-                            for (item, request) in items.iter().zip(part) {
-                                let Some(plan) = plan_of(item) else { continue };
-                                noted.set(self.plans.add(self.terms(plan, request)) && noted.get());
-                            }
-                        })
-                    });
-                    let from = results.len();
-                    collect(results, answer, part.len(), |item| {
-                        let plan = plan_of(&item);
-                        item.result().and(plan.ok_or_else(|| Error::new(NMC_ERR_PROTOCOL, "a plan makes no sense")))
-                    });
-                    if !noted.get() {
-                        self.note_all(&mut results[from..], part);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes many objects. Fails as a whole only before anything is removed.
-    pub(super) fn remove_many(&self, namespace: u32, keys: &[&[u8]]) -> Result<Vec<Result<()>>> {
-        let mut results = memory::with_capacity(keys.len())?;
-        for part in parts(keys, |key| key.len()) {
-            let answer = memory::copy(part).and_then(|part| self.send(&Request::Remove(namespace, part)));
-            collect(&mut results, answer, part.len(), |item| item.result().map(|_| ()));
-        }
-        Ok(results)
-    }
-
-    /// Gives plans up: nothing of this process stores for them any more.
-    pub(super) fn abandon(&self, plans: &[Opened]) -> Result<()> {
-        for part in plans.chunks(MAX_ITEMS) {
-            let request = Request::Abandon(memory::copy(part)?);
-            for plan in part {
-                self.plans.remove(plan.plan_id);
-            }
-            self.call(&request)?;
-        }
-        Ok(())
-    }
-
     /// Takes a pin slot.
     #[inline(always)]
     pub(super) fn take_slot(&self, view: &View<'_>) -> Result<u32> {
@@ -643,16 +517,11 @@ impl Client {
         self.ring();
     }
 
-    /// Wakes those who wait for a publication, in all processes. They say so anew before each look: a waiter that died
-    /// costs one wake.
+    /// Wakes those who wait for a publication or for room, in all processes.
     pub(super) fn ring(&self) {
-        let bell = self.view().bell();
-        if bell.waiting.load(Ordering::SeqCst) != 0 {
-            // Before the ring: whoever says it after hears the next one.
-            bell.waiting.store(0, Ordering::SeqCst);
-            bell.ring.fetch_add(1, Ordering::SeqCst);
-            crate::sync::futex::wake_all(&bell.ring);
-        }
+        let bells = self.view().bells();
+        bells.published.ring();
+        bells.room.ring();
     }
 
     /// The program has one more handle.
@@ -729,39 +598,4 @@ impl Drop for Client {
 #[cold]
 fn not_counted() -> Error {
     Error::new(NMC_ERR_STALE, "the store's master counts this client as gone; destroy the handle and attach again")
-}
-
-fn plan_of(item: &Item) -> Option<Opened> {
-    let [index, epoch, plan_id] = item.values;
-    (item.status == 0 && plan_id != 0).then_some(Opened { index: u32::try_from(index).ok()?, epoch, plan_id })
-}
-
-/// Cuts a list into parts that fit a packet.
-fn parts<T>(items: &[T], key_len: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
-    let mut rest = items;
-    std::iter::from_fn(move || {
-        let mut bytes = 0;
-        let fits = |item: &&T| {
-            bytes += item_bytes(key_len(item));
-            bytes <= MAX_PACKET - 64
-        };
-        let n = rest.iter().take(MAX_ITEMS).take_while(fits).count().max(1);
-        let (part, others) = rest.split_at_checked(n)?;
-        rest = others;
-        Some(part)
-    })
-}
-
-/// One result for each of `wanted` items, whatever the answer.
-fn collect<T>(results: &mut Vec<Result<T>>, answer: Result<Vec<Item>>, wanted: usize, one: impl Fn(Item) -> Result<T>) {
-    match answer {
-        Ok(items) if items.len() == wanted => results.extend(items.into_iter().map(one)),
-        Ok(items) => {
-            let text = format!("the store's master gave {} answers to {wanted} questions", items.len());
-            let error = items.into_iter().next().and_then(|item| item.result().err());
-            let error = error.unwrap_or_else(|| Error::new(NMC_ERR_PROTOCOL, text));
-            results.extend((0..wanted).map(|_| Err(error.clone())));
-        }
-        Err(error) => results.extend((0..wanted).map(|_| Err(error.clone()))),
-    }
 }

@@ -10,7 +10,7 @@ use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NO_MEMORY, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::Params;
 use crate::world::Membership;
 use crate::world::master::Board;
@@ -38,6 +38,8 @@ struct State {
     /// World that the store belongs to, once there is one.
     world_id: u64,
     master: Option<Master>,
+    /// Why there is none, if the last one who brought the store's memory could not be served for want of memory.
+    no_memory: Option<Error>,
     /// Clients of this process.
     direct: Vec<ClientId>,
 }
@@ -202,7 +204,9 @@ impl MasterSlot {
         let mut state = self.state.lock();
         Self::make_way(&mut state, world_id, 0)?;
         if state.master.is_none() {
-            state.master = Some(Master::take_over(Arc::new(map()?))?);
+            let taken = map().and_then(|map| Master::take_over(Arc::new(map)));
+            state.no_memory = taken.as_ref().err().filter(|error| error.status == NMC_ERR_NO_MEMORY).cloned();
+            state.master = Some(taken?);
             state.world_id = world_id;
         }
         match &mut state.master {
@@ -225,6 +229,9 @@ impl MasterSlot {
             state.master = None;
         }
         if expected != 0 && state.master.is_none() {
+            if let Some(error) = &state.no_memory {
+                return Err(error.clone());
+            }
             return Err(Error::new(NMC_ERR_UNAVAILABLE, "the store's master has not been rebuilt yet"));
         }
         Ok(())
@@ -312,5 +319,29 @@ impl MasterSlot {
             })
         });
         answered.unwrap_or_else(|error| vec![Item::from(Err(error))])
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+
+    /// A client brings the memory of a store to a new master, which fails with `status`; then another one comes.
+    fn newcomer_after(status: i32) -> i32 {
+        let config = crate::store::Config { page_bytes: 4096, ..crate::store::Config::default() };
+        let params = config.params(1, 1 << 20).unwrap();
+        let info = |rank| ClientInfo { pid: 1, start_time: 1, rank, rank_generation: 1 };
+        let slot = MasterSlot::new(None);
+        let failed = || Err(Error::new(status, "for a test"));
+        let survivor = ClientId { number: 0, generation: 1 };
+        assert_eq!(slot.reattach(7, survivor, &info(0), [], failed).unwrap_err().status, status);
+        slot.attach(7, &info(1), [(1, 1)], &params, 9).err().unwrap().status
+    }
+
+    #[test]
+    fn a_master_without_memory_for_its_store_says_so_to_newcomers() {
+        assert_eq!(newcomer_after(NMC_ERR_NO_MEMORY), NMC_ERR_NO_MEMORY);
+        assert_eq!(newcomer_after(NMC_ERR_STALE), NMC_ERR_UNAVAILABLE, "control: others are to come again");
     }
 }

@@ -2,6 +2,7 @@
 //! writers ask the master. `layout::store` is what lies where, `sync::object` and `sync::index` are the rules by which
 //! it is read and written, `master` decides, and [`Store`] is what a program holds.
 
+mod calls;
 mod client;
 pub mod config;
 pub mod copy;
@@ -90,7 +91,7 @@ impl Store {
                 crate::layout::store::MAX_NAMESPACE_NAME
             );
         }
-        let [id, _, _] = self.client.call(&wire::Request::Namespace(name, quota_bytes))?;
+        let [id, _, _] = self.call(&wire::Request::Namespace(name, quota_bytes))?;
         Ok(Self::of(Arc::clone(&self.client), u32::try_from(id).unwrap_or(0)))
     }
 

@@ -6,6 +6,7 @@ use super::client::Plans;
 use super::map::Map;
 use super::master::ClientId;
 use super::sys::{self as quick, Heard};
+use super::wait::Interrupt;
 use super::wire::{Hello, Item, MAX_PACKET, Request, decode_reply};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
@@ -16,7 +17,7 @@ use crate::layout::store::Params;
 use crate::world::Membership;
 use crate::world::dir::Place;
 use crate::world::sys::{self, BlockSignals, Event, Link, Packet};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -24,6 +25,8 @@ use std::time::Duration;
 
 /// Longest list of open plans that is named to a master.
 const MAX_KEPT: usize = 4096;
+/// How often a call that waits looks whether it is to give up.
+const LOOK: Duration = Duration::from_millis(20);
 const RETRY: Duration = Duration::from_millis(20);
 const RETRY_REFUSED: Duration = Duration::from_secs(1);
 /// How long a master may take to answer an introduction; rebuilding a large store takes a while.
@@ -61,6 +64,8 @@ struct Inner {
     stop: std::sync::atomic::AtomicBool,
     /// The master refused this client for good.
     refused: Mutex<Option<Error>>,
+    /// There is a master, but it has no memory to begin with.
+    no_memory: Mutex<Option<Error>>,
     is_refused: std::sync::atomic::AtomicBool,
 }
 
@@ -85,8 +90,8 @@ pub fn attach(
     let hello = || Ok(introduction(member, params, expected(), None));
     let patience = Deadline::after(ANSWER.min(deadline.left()));
     let wait = |link: &Link| {
-        sys::poll(&[link.as_fd()], patience.left());
-        !patience.passed()
+        sys::poll(&[link.as_fd()], LOOK.min(patience.left()));
+        !patience.passed() && member.check_present().is_ok()
     };
     let Some((link, items, fds)) = introduce(place, member, hello, None, buffers, &wait)? else { return Ok(None) };
     let [number, store_id, generation] = first(items)?;
@@ -223,6 +228,7 @@ impl Remote {
             nudge: Event::new()?,
             stop: std::sync::atomic::AtomicBool::new(false),
             refused: Mutex::new(None),
+            no_memory: Mutex::new(None),
             is_refused: std::sync::atomic::AtomicBool::new(false),
         });
         let keeping = Arc::clone(&inner);
@@ -237,22 +243,33 @@ impl Remote {
         Ok(Self { inner, thread: Some(thread), call_limit })
     }
 
-    /// Calls the master and waits for its answer. `heard` runs before the next call or reconnection can: what it notes
-    /// about the answer is known to whoever hands the store to a new master.
-    pub fn call(&self, request: &Request<'_>, heard: impl FnOnce(&[Item])) -> Result<Vec<Item>> {
-        self.call_within(self.call_limit, request, heard)
+    /// Calls the master and waits for its answer, unless `interrupt` ends the wait. `heard` runs before the next call or
+    /// reconnection can: what it notes about the answer is known to whoever hands the store to a new master.
+    pub fn call(
+        &self,
+        request: &Request<'_>,
+        interrupt: &Interrupt<'_>,
+        heard: impl FnOnce(&[Item]),
+    ) -> Result<Vec<Item>> {
+        self.call_within(self.call_limit, request, || interrupt.check(), heard)
     }
 
-    fn call_within(&self, limit: Duration, request: &Request<'_>, heard: impl FnOnce(&[Item])) -> Result<Vec<Item>> {
+    fn call_within(
+        &self,
+        limit: Duration,
+        request: &Request<'_>,
+        go_on: impl Fn() -> Result<()>,
+        heard: impl FnOnce(&[Item]),
+    ) -> Result<Vec<Item>> {
         let inner = &*self.inner;
-        let Some(mut wire) = inner.wire.try_lock_for(limit) else { return Err(inner.why_away()) };
+        let Some(mut wire) = inner.lock_within(limit, &go_on)? else { return Err(inner.why_away()) };
         let Wire { link, buffers: Buffers { packet, buffer } } = &mut *wire;
         let Some(open) = link.as_ref() else { return Err(inner.why_away()) };
         let room = memory::with_capacity(request.items().max(1))?;
         request.encode(packet);
         let deadline = Deadline::after(limit);
         let answer = match quick::send(open.as_fd(), packet) {
-            Ok(true) => quick::receive(open.as_fd(), buffer, Some(&deadline)),
+            Ok(true) => await_answer(open.as_fd(), buffer, &deadline, &go_on),
             Ok(false) => Ok(Heard::End),
             Err(error) => Err(error),
         };
@@ -294,7 +311,7 @@ impl Remote {
     /// Leaves in order, soon also if the master does not answer.
     pub fn detach(&self) {
         self.stop();
-        let _ = self.call_within(FAREWELL.min(self.call_limit), &Request::Detach, |_| ());
+        let _ = self.call_within(FAREWELL.min(self.call_limit), &Request::Detach, || Ok(()), |_| ());
         self.inner.wire.lock().link = None;
     }
 
@@ -313,10 +330,38 @@ impl Drop for Remote {
     }
 }
 
+/// Waits for an answer, until `deadline` or until `go_on` fails.
+fn await_answer(
+    link: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    deadline: &Deadline,
+    go_on: impl Fn() -> Result<()>,
+) -> Result<Heard> {
+    loop {
+        let heard = quick::receive(link, buffer, Some(&Deadline::after(LOOK.min(deadline.left()))))?;
+        if !matches!(heard, Heard::Nothing) || deadline.passed() {
+            return Ok(heard);
+        }
+        go_on()?;
+    }
+}
+
 impl Inner {
+    /// The connection, when no other call has it; `None` after `limit`.
+    fn lock_within(&self, limit: Duration, go_on: impl Fn() -> Result<()>) -> Result<Option<MutexGuard<'_, Wire>>> {
+        let deadline = Deadline::after(limit);
+        loop {
+            let locked = self.wire.try_lock_for(LOOK.min(deadline.left()));
+            if locked.is_some() || deadline.passed() {
+                return Ok(locked);
+            }
+            go_on()?;
+        }
+    }
+
     #[cold]
     fn why_away(&self) -> Error {
-        self.refused.lock().clone().unwrap_or_else(|| {
+        self.refused.lock().clone().or_else(|| self.no_memory.lock().clone()).unwrap_or_else(|| {
             Error::new(
                 NMC_ERR_UNAVAILABLE,
                 "the master of the store is away; reads go on, writes can be repeated when it is back",
@@ -382,6 +427,10 @@ impl Inner {
             Some((link, items, _)) => first(items).map(|_| Some(link)),
             None => Ok(None),
         });
+        *self.no_memory.lock() = match &met {
+            Err(error) if error.status == NMC_ERR_NO_MEMORY => Some(error.clone().context("the store's master")),
+            _ => None,
+        };
         let (pause, error) = match met {
             Ok(Some(link)) => {
                 wire.link = Some(link);

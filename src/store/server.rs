@@ -12,6 +12,7 @@ use crate::base::log;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL};
 use crate::layout::MAX_RANKS;
+use crate::layout::store::Fate;
 use crate::layout::world::Farewell;
 use crate::world::dir::{Lock, Place};
 use crate::world::master::Verdict;
@@ -368,7 +369,7 @@ impl<'a> Serving<'a> {
             if hello.kept_all {
                 self.host.with(|master| {
                     let map = Arc::clone(master.map());
-                    master.end_plans(map.view(), client.number, &hello.kept)
+                    master.end_plans(map.view(), client.number, &hello.kept, Fate::GivenUp)
                 })?;
             }
             self.connections.retain(|_, c| c.client != Some(client));

@@ -107,7 +107,7 @@ impl Store {
 
     /// A picture of the heaps, for people.
     pub fn dump(&self, width: u32) -> Result<String> {
-        self.client.call_text(&Request::Dump(width))
+        self.call_text(&Request::Dump(width))
     }
 }
 

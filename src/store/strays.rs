@@ -357,6 +357,7 @@ fn a_master_that_takes_over_quarantines_what_it_does_not_understand() {
             namespace: 0,
             bytes: PAGE as u64,
             rank: Some(1),
+            among: 0,
             flags: 0,
             keep: Keep::DEFAULT,
         };
@@ -432,8 +433,15 @@ fn a_master_goes_on_after_a_bug_in_a_call() {
     let host = MasterSlot::new(None);
     let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1 };
     let (client, map) = host.attach(1, &info, [(1, 1), (1, 2)], &params, 0).unwrap();
-    let request =
-        |key: &'static [u8]| OpenRequest { key, namespace: 0, bytes: 10, rank: Some(0), flags: 0, keep: Keep::DEFAULT };
+    let request = |key: &'static [u8]| OpenRequest {
+        key,
+        namespace: 0,
+        bytes: 10,
+        rank: Some(0),
+        among: 0,
+        flags: 0,
+        keep: Keep::DEFAULT,
+    };
     let plan = host.with(|master| master.open(client.number, &request(b"a"))).unwrap();
     let failed = host.with(|master| -> Result<()> {
         master.open(client.number, &request(b"b"))?;

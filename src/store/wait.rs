@@ -1,61 +1,184 @@
-//! Waiting for an object to become readable. Writers on a CPU ring a bell in shared memory; for those on a GPU, and
-//! for whoever missed the bell, a waiter looks again every millisecond.
+//! Waiting: for an object to become readable, and for room. Whoever can end a wait rings a bell in shared memory; for
+//! writers on a GPU, readers that unpin, and whoever missed the bell, a waiter looks again every so often. Waits are the
+//! client's: the master never waits.
 
 use super::Store;
+use super::client::Client;
 use super::master::{not_found, show};
 use super::read::Look;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_STALE, NMC_ERR_TIMEOUT};
-use crate::sync::futex;
-use std::sync::atomic::Ordering::SeqCst;
+use crate::base::status::{
+    NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_PEER_LOST, NMC_ERR_STALE, NMC_ERR_TIMEOUT, nmc_status_t,
+};
+use crate::layout::store::{Fate, View};
+use crate::sync::object;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::Duration;
 
+/// How often an object is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// How often room is asked for when nobody has rung: readers that unpin tell nobody.
+const ASK_AGAIN: Duration = Duration::from_millis(10);
+/// How long whoever asked for room in vain does not ask again, bell or not: twice as long each time. Many that wait for
+/// the same room leave the master time for others.
+const FIRST_REST: Duration = Duration::from_micros(100);
+const LONGEST_REST: Duration = Duration::from_millis(8);
+
+/// What ends a wait through a handle before its time: `nmc_store_cancel`, the end of the handle, or of the rank.
+pub(super) struct Interrupt<'a> {
+    client: &'a Client,
+    closing: &'a AtomicBool,
+    /// How often the client had been cancelled when the wait began.
+    cancelled: u64,
+}
+
+impl Interrupt<'_> {
+    /// Fails if the wait is over.
+    pub fn check(&self) -> Result<()> {
+        if self.client.cancelled.load(SeqCst) != self.cancelled || self.closing.load(SeqCst) {
+            return Err(Error::new(NMC_ERR_CANCELLED, "the wait was cancelled"));
+        }
+        self.client.check_departed()
+    }
+}
 
 impl Store {
+    /// For a wait that begins now.
+    pub(super) fn interrupt(&self) -> Interrupt<'_> {
+        Interrupt { client: &self.client, closing: &self.closing, cancelled: self.client.cancelled.load(SeqCst) }
+    }
+
     /// Waits until the object is readable, or at least its first `pages` pages are. A key that nobody writes is an
     /// error, unless `appear` asks to wait for it too.
     pub fn wait_ready(&self, key: &[u8], pages: Option<u64>, appear: bool, deadline: &Deadline) -> Result<()> {
         let client = &*self.client;
         let view = client.view();
-        let cancelled = client.cancelled.load(SeqCst);
-        let bell = view.bell();
-        let mut was_there = None;
+        let interrupt = self.interrupt();
+        let bell = &view.bells().published;
+        let mut seen = None;
         loop {
-            let heard = bell.ring.load(SeqCst);
-            bell.waiting.store(1, SeqCst);
-            match self.look(view, key)? {
-                Look::Ready(_) => return Ok(()),
+            let heard = bell.listen();
+            let look = self.look(view, key)?;
+            if matches!(look, Look::Ready(_)) {
+                return Ok(());
+            }
+            if let Some(end) = Client::end_of(view, &look, &mut seen) {
+                return Err(end.error(key));
+            }
+            match look {
                 Look::Writing(index, epoch) => {
-                    if was_there.is_some_and(|seen| seen != (index, epoch)) {
-                        return Err(gone(key));
+                    match pages.map(|pages| (pages, self.progress(index, epoch))) {
+                        Some((pages, Ok((ready, _)))) if ready >= pages => return Ok(()),
+                        // One that has ended since is found so by the next look.
+                        Some((_, Err(error))) if error.status != NMC_ERR_STALE => return Err(error),
+                        _ => {}
                     }
-                    was_there = Some((index, epoch));
-                    if let Some(pages) = pages
-                        && self.progress(index, epoch)?.0 >= pages
-                    {
-                        return Ok(());
+                    if client.is_orphan(view, self.namespace, key, (index, epoch)) {
+                        return Err(End::Of(Fate::WriterGone).error(key));
                     }
                 }
-                Look::Missing if was_there.is_some() => return Err(gone(key)),
                 Look::Missing if !appear => return Err(not_found(key)),
-                Look::Missing => {}
+                _ => {}
             }
-            if client.cancelled.load(SeqCst) != cancelled || self.closing.load(SeqCst) {
-                return Err(Error::new(NMC_ERR_CANCELLED, "the wait was cancelled"));
-            }
-            client.check_departed()?;
+            interrupt.check()?;
             if deadline.passed() {
                 return Err(Error::new(NMC_ERR_TIMEOUT, format!("{} was not ready in time", show(key))));
             }
             client.tend();
-            futex::wait(&bell.ring, heard, LOOK_AGAIN.min(deadline.left()));
+            bell.wait(heard, LOOK_AGAIN.min(deadline.left()));
+        }
+    }
+
+    /// Asks again and again until there is room, or `deadline`. `ask` tells how many are still without. Fails if
+    /// the wait is interrupted.
+    pub(super) fn wait_for_room(&self, deadline: &Deadline, mut ask: impl FnMut() -> Result<usize>) -> Result<()> {
+        let interrupt = self.interrupt();
+        let bell = &self.client.view().bells().room;
+        let (mut short, mut rest) = (0, FIRST_REST);
+        loop {
+            let heard = bell.listen();
+            let still = ask()?;
+            if still == 0 {
+                return Ok(());
+            }
+            interrupt.check()?;
+            if deadline.passed() {
+                return Ok(());
+            }
+            if std::mem::replace(&mut short, still) > still {
+                // What has been placed may be written by now, and make room for the rest.
+                rest = FIRST_REST;
+                continue;
+            }
+            std::thread::sleep(rest.min(deadline.left()));
+            rest = (rest * 2).min(LONGEST_REST);
+            bell.wait(heard, ASK_AGAIN.min(deadline.left()));
         }
     }
 }
 
-#[cold]
-fn gone(key: &[u8]) -> Error {
-    Error::new(NMC_ERR_STALE, format!("{} was given up by its writer, removed or replaced during the wait", show(key)))
+/// Why an object that was being written will not become readable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// It was there, and was removed, replaced or evicted.
+    Removed,
+    /// See [`Fate`].
+    Of(Fate),
+}
+
+impl End {
+    /// The status of a wait for it.
+    pub fn status(self) -> nmc_status_t {
+        match self {
+            End::Removed => NMC_ERR_NOT_FOUND,
+            End::Of(Fate::GivenUp | Fate::Late) => NMC_ERR_STALE,
+            End::Of(Fate::WriterGone | Fate::HeapGone) => NMC_ERR_PEER_LOST,
+        }
+    }
+
+    #[cold]
+    fn error(self, key: &[u8]) -> Error {
+        let what = match self {
+            End::Removed => "was there when the wait began, and has been removed, replaced or evicted since",
+            End::Of(Fate::GivenUp) => "was given up by its writer",
+            End::Of(Fate::Late) => "was taken from its writer, which took longer than the watchdog allows",
+            End::Of(Fate::WriterGone) => "was being written by a rank that is gone",
+            End::Of(Fate::HeapGone) => "was being written to a rank that has other memory now",
+        };
+        Error::new(self.status(), format!("{} {what}", show(key)))
+    }
+}
+
+impl Client {
+    /// Whether what was being written at the last look (`seen`) has ended, as another look at its key shows.
+    pub(super) fn end_of<T>(view: &View<'_>, look: &Look<T>, seen: &mut Option<(u32, u64)>) -> Option<End> {
+        let now = if let Look::Writing(index, epoch) = *look { Some((index, epoch)) } else { None };
+        match *seen {
+            Some((_, epoch)) if *seen != now => {
+                let told = view.fate(epoch).and_then(|word| Fate::of(word.load(Acquire), epoch));
+                Some(told.map_or(End::Removed, End::Of))
+            }
+            _ => {
+                *seen = now;
+                None
+            }
+        }
+    }
+
+    /// Whether nothing is left of the writer of an object that is being written, so that nobody will publish it. The master
+    /// finds it out as well, unless it died with the writer.
+    pub(super) fn is_orphan(&self, view: &View<'_>, namespace: u32, key: &[u8], (index, epoch): (u32, u64)) -> bool {
+        let Some(header) = view.object(index) else { return false };
+        let Some(entry) = view.client(header.writer.load(Relaxed)) else { return false };
+        let taken = entry.generation.load(Acquire) & 1 == 1;
+        let (rank, generation) = (entry.rank.load(Relaxed), entry.rank_generation.load(Relaxed));
+        // A place stays its client's for as long as something is there that it writes.
+        let theirs = taken && rank < self.params().world_size && object::still(&header.control, epoch);
+        theirs
+            && self.member.state(rank, generation).free()
+            // Its last store came before its end: who looks now sees it.
+            && self.look(view, namespace, key) == Ok(Look::Writing(index, epoch))
+    }
 }

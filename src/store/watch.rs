@@ -4,11 +4,12 @@
 use super::Store;
 use super::client::Client;
 use super::read::Look;
+use super::wait::End;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_OK, nmc_status_t};
-use crate::layout::store::View;
-use crate::sync::{futex, panics};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_OK, nmc_status_t};
+use crate::layout::store::{Fate, View};
+use crate::sync::panics;
 use crate::world::sys::{self, BlockSignals, Event};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -19,6 +20,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Looks at a key between two looks at its writer, which cost as much.
+const LOOKS_A_WRITER: u32 = 16;
 /// Most keys that one client can watch at a time.
 const MAX_WATCHED: usize = 1 << 16;
 /// Most completions that wait for the program: a megabyte.
@@ -80,6 +83,8 @@ struct State {
     handles: u64,
     /// Which thread looks: one that was stopped must not go on for whoever comes next.
     turn: u64,
+    /// How often the keys were looked at.
+    looks: u32,
     watched: Vec<Watched>,
     done: Queue<MAX_COMPLETIONS>,
     running: bool,
@@ -188,20 +193,20 @@ impl Store {
 /// Looks at all watched keys once and sleeps a little; false when there is nothing left to do.
 fn look(client: &Weak<Client>, turn: u64) -> bool {
     let Some(client) = client.upgrade() else { return false };
-    let (view, bell) = (client.view(), client.view().bell());
-    let heard = bell.ring.load(SeqCst);
-    bell.waiting.store(1, SeqCst);
+    let (view, bell) = (client.view(), &client.view().bells().published);
+    let heard = bell.listen();
     let mut state = client.watches.state.lock();
     if state.turn != turn {
         return false;
     }
     let cancelled = client.cancelled.load(SeqCst);
     let left = client.member.has_departed();
-    let State { watched, done, .. } = &mut *state;
-    let all = watched.len();
+    state.looks = state.looks.wrapping_add(1);
+    let State { watched, done, looks, .. } = &mut *state;
+    let (all, writers) = (watched.len(), *looks % LOOKS_A_WRITER == 0);
     watched.retain_mut(|watched| {
         let over = left || watched.born != cancelled;
-        let status = if over { Some(NMC_ERR_CANCELLED) } else { verdict(&client, view, watched) };
+        let status = if over { Some(NMC_ERR_CANCELLED) } else { verdict(&client, view, watched, writers) };
         if let Some(status) = status {
             done.push(watched.token, status);
         }
@@ -214,24 +219,28 @@ fn look(client: &Weak<Client>, turn: u64) -> bool {
     let go_on = state.running;
     drop(state);
     if go_on {
-        futex::wait(&bell.ring, heard, LOOK_AGAIN);
+        bell.wait(heard, LOOK_AGAIN);
     }
     go_on
 }
 
-fn verdict(client: &Client, view: &View<'_>, watched: &mut Watched) -> Option<nmc_status_t> {
-    match client.look(view, watched.namespace, &watched.key) {
-        Ok(Look::Ready(_)) => Some(NMC_OK),
-        Ok(Look::Writing(index, epoch)) => {
-            let other = watched.seen.replace((index, epoch)).is_some_and(|seen| seen != (index, epoch));
-            other.then_some(NMC_ERR_STALE)
+/// What became of a key, if that is known. `writers`: also look whether its writer is still there.
+fn verdict(client: &Client, view: &View<'_>, watched: &mut Watched, writers: bool) -> Option<nmc_status_t> {
+    let Watched { key, namespace, appear, seen, .. } = watched;
+    let look = match client.look(view, *namespace, key) {
+        Ok(Look::Ready(_)) => return Some(NMC_OK),
+        Ok(look) => look,
+        Err(error) if error.status == NMC_ERR_BUSY => return None,
+        Err(error) => return Some(error.status),
+    };
+    let end = Client::end_of(view, &look, seen).or_else(|| match look {
+        Look::Writing(index, epoch) => {
+            let orphan = writers && client.is_orphan(view, *namespace, key, (index, epoch));
+            orphan.then_some(End::Of(Fate::WriterGone))
         }
-        Ok(Look::Missing) if watched.seen.is_some() => Some(NMC_ERR_STALE),
-        Ok(Look::Missing) if watched.appear => None,
-        Ok(Look::Missing) => Some(NMC_ERR_NOT_FOUND),
-        Err(error) if error.status == crate::base::status::NMC_ERR_BUSY => None,
-        Err(error) => Some(error.status),
-    }
+        _ => (!*appear).then_some(End::Removed),
+    });
+    end.map(End::status)
 }
 
 #[cfg(test)]

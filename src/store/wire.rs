@@ -10,7 +10,8 @@ use crate::base::status::{NMC_ERR_PROTOCOL, NMC_OK};
 use crate::layout::store::{MAX_KEY, PARAM_WORDS, Params};
 use std::fmt::Write as _;
 
-const MAGIC: u32 = 0x314f_5453;
+/// "STO" and the version of these packets: it changes with them, and with what both sides keep in shared memory.
+const MAGIC: u32 = 0x324f_5453;
 /// Largest packet.
 pub const MAX_PACKET: usize = crate::world::sys::MAX_PACKET;
 /// Bytes that an item with a key of `key` bytes takes at most, in a call.
@@ -266,6 +267,7 @@ impl<'a> Request<'a> {
                     item.namespace.put(to);
                     item.bytes.put(to);
                     item.rank.map_or(-1, u32::cast_signed).put(to);
+                    item.among.put(to);
                     item.flags.put(to);
                     put_keep(item.keep, to);
                 }
@@ -334,6 +336,7 @@ impl<'a> Request<'a> {
                     namespace: u32::get(from)?,
                     bytes: u64::get(from)?,
                     rank: u32::try_from(i32::get(from)?).ok(),
+                    among: u64::get(from)?,
                     flags: u32::get(from)?,
                     keep: get_keep(from)?,
                 })
@@ -417,7 +420,7 @@ mod tests {
     fn samples() -> Vec<Request<'static>> {
         let plan = Opened { index: 3, epoch: 9, plan_id: 77 };
         let keep = Keep { retain: Retain::Soft, priority: 2, ttl_ms: 5 };
-        let open = OpenRequest { key: b"k", namespace: 1, bytes: 10, rank: Some(2), flags: 3, keep };
+        let open = OpenRequest { key: b"k", namespace: 1, bytes: 10, rank: Some(2), among: 6, flags: 3, keep };
         let hello = Hello {
             world_id: 1,
             store_id: 2,
@@ -437,7 +440,7 @@ mod tests {
         };
         vec![
             Request::Hello(hello),
-            Request::Open(vec![open, OpenRequest { rank: None, ..open }]),
+            Request::Open(vec![open, OpenRequest { rank: None, among: 0, ..open }]),
             Request::Abandon(vec![plan, plan]),
             Request::Reveal(plan),
             Request::Remove(1, vec![b"a", b"bc"]),

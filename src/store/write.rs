@@ -11,18 +11,34 @@ use super::wire::{MAX_ITEMS, Request};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::point::reach;
-use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::{
     FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_KEY, ObjectHeader, PublishWords, Seal, Shape, View,
 };
 use crate::sync::object;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
+
+/// How long a call that finds no room waits for some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// As long as calls wait for the master.
+    CallTimeout,
+    /// So long.
+    For(Duration),
+}
 
 /// How a value is to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct PutOptions {
     /// Rank whose heap is to hold it; by hash if not given.
     pub rank: Option<u32>,
+    /// If that one has no room, any other may hold it.
+    pub any_rank: bool,
+    /// What to do when there is no room.
+    pub wait: Wait,
     /// In one run of pages.
     pub contiguous: bool,
     /// In the place of an object with the same key, if there is one.
@@ -33,7 +49,14 @@ pub struct PutOptions {
 
 impl PutOptions {
     /// Nothing special.
-    pub const DEFAULT: PutOptions = PutOptions { rank: None, contiguous: false, replace: false, keep: Keep::DEFAULT };
+    pub const DEFAULT: PutOptions = PutOptions {
+        rank: None,
+        any_rank: false,
+        wait: Wait::No,
+        contiguous: false,
+        replace: false,
+        keep: Keep::DEFAULT,
+    };
 }
 
 /// What a publication has behind it and ahead.
@@ -53,7 +76,7 @@ fn stale(what: &str) -> Error {
 }
 
 #[cold]
-fn no_plan(plan_id: u64) -> Error {
+pub(super) fn no_plan(plan_id: u64) -> Error {
     Error::new(NMC_ERR_NOT_FOUND, format!("there is no open write plan {plan_id:x} of this client"))
 }
 
@@ -69,11 +92,17 @@ struct Planned<'v> {
 }
 
 impl Store {
-    fn request<'k>(&self, key: &'k [u8], bytes: u64, options: &PutOptions) -> OpenRequest<'k> {
+    /// The ranks that may hold what is put with these options, besides the one that it is put on.
+    #[inline]
+    fn among(&self, options: &PutOptions) -> u64 {
+        if options.any_rank { self.client.ranks_to_store_on() } else { 0 }
+    }
+
+    fn request<'k>(&self, key: &'k [u8], bytes: u64, options: &PutOptions, among: u64) -> OpenRequest<'k> {
         let contiguous = if options.contiguous { FLAG_CONTIGUOUS } else { 0 };
         let hidden = if options.replace { FLAG_HIDDEN } else { 0 };
         let flags = contiguous | hidden | FLAG_CHECKSUM;
-        OpenRequest { key, namespace: self.namespace, bytes, rank: options.rank, flags, keep: options.keep }
+        OpenRequest { key, namespace: self.namespace, bytes, rank: options.rank, among, flags, keep: options.keep }
     }
 
     /// Stores a value.
@@ -82,7 +111,7 @@ impl Store {
         let counters = &self.client.counters;
         let started = counters.is_sample(Op::Put).then(sys::now_ns);
         let bytes = pieces.bytes()?;
-        let plan = self.client.open(&self.request(key, bytes, options))?;
+        let plan = self.open_one(&self.request(key, bytes, options, self.among(options)), options)?;
         counters.plan(1);
         if let Some(started) = started {
             counters.timed_plan(sys::now_ns() - started);
@@ -104,28 +133,37 @@ impl Store {
         good.extend((0..items.len()).filter(|i| results[*i].is_ok()));
         let most = good.len().min(MAX_ITEMS);
         let (mut requests, mut opened) = (memory::with_capacity(most)?, memory::with_capacity(most)?);
-        let request = |i: &usize| self.request(items[*i].0, items[*i].1.bytes().unwrap_or(0), options);
+        let among = self.among(options);
+        let request = |i: usize| self.request(items[i].0, items[i].1.bytes().unwrap_or(0), options, among);
         let counters = &self.client.counters;
+        let patience = self.patience(options);
+        let fill = |i: usize, plan: Opened| {
+            let bytes = items[i].1.bytes()?;
+            let begun = counters.is_sample(Op::Put).then(sys::now_ns);
+            self.fill(&plan, &items[i].1, bytes, options.replace)?;
+            counters.put(bytes);
+            if let Some(begun) = begun {
+                counters.timed_put(sys::now_ns() - begun);
+            }
+            Ok(())
+        };
         // A few at a time: what is open cannot be evicted, and waits for the watchdog while the others are filled.
         for part in good.chunks(MAX_ITEMS) {
             let asked = sys::now_ns();
             requests.clear();
-            requests.extend(part.iter().map(request));
-            if let Err(error) = self.client.open_many(&requests, &mut opened) {
+            requests.extend(part.iter().map(|i| request(*i)));
+            if let Err(error) = self.open_plans(&requests, &mut opened) {
                 part.iter().for_each(|i| results[*i] = Err(error.clone()));
                 continue;
             }
             counters.plan(part.len() as u64);
             counters.timed_plan(sys::now_ns() - asked);
-            for ((i, opened), request) in part.iter().zip(opened.drain(..)).zip(&requests) {
-                let begun = counters.is_sample(Op::Put).then(sys::now_ns);
-                results[*i] = opened.and_then(|plan| self.fill(&plan, &items[*i].1, request.bytes, options.replace));
-                if results[*i].is_ok() {
-                    counters.put(request.bytes);
-                    if let Some(begun) = begun {
-                        counters.timed_put(sys::now_ns() - begun);
-                    }
-                }
+            for (i, opened) in part.iter().zip(opened.drain(..)) {
+                results[*i] = opened.and_then(|plan| fill(*i, plan));
+            }
+            if let Some(deadline) = &patience {
+                // What was stored so far can be evicted for the rest. Without memory to wait, those stay without room.
+                let _ = self.open_rest(deadline, part.iter().copied(), &mut results, request, fill);
             }
         }
         Ok(results)
@@ -144,7 +182,7 @@ impl Store {
             self.store_sums(view, &planned, source)
         })();
         if let Err(error) = stored {
-            let _ = self.client.abandon(&[*plan]);
+            let _ = self.abandon(&[*plan]);
             return Err(error);
         }
         self.publish(view, plan, replace, Publication::Once)
@@ -165,7 +203,7 @@ impl Store {
         let word = header.namespace.load(Relaxed);
         if !lives || word != namespace_word(view, word & 0xff) {
             // The master may not know that nothing of us stores any more.
-            let _ = self.client.abandon(&[*plan]);
+            let _ = self.abandon(&[*plan]);
             return Err(stale("the write"));
         }
         if replace && how == Publication::Once {
@@ -175,9 +213,9 @@ impl Store {
         if replace {
             reach("writer.before_reveal");
         }
-        if replace && let Err(error) = self.client.call(&Request::Reveal(*plan)) {
+        if replace && let Err(error) = self.call(&Request::Reveal(*plan)) {
             // The plan stays open if the master may not have heard of it: the commit can be repeated.
-            if error.status != NMC_ERR_UNAVAILABLE && error.status != NMC_ERR_TIMEOUT {
+            if ![NMC_ERR_UNAVAILABLE, NMC_ERR_TIMEOUT, NMC_ERR_CANCELLED].contains(&error.status) {
                 self.client.plans.remove(plan.plan_id);
             }
             return Err(error);
@@ -258,7 +296,7 @@ impl Store {
         check_key(key)?;
         let counters = &self.client.counters;
         let started = counters.is_sample(Op::Plan).then(sys::now_ns);
-        let plan = self.client.open(&self.request(key, bytes, options))?;
+        let plan = self.open_one(&self.request(key, bytes, options, self.among(options)), options)?;
         counters.plan(1);
         if let Some(started) = started {
             counters.timed_plan(sys::now_ns() - started);
@@ -273,15 +311,22 @@ impl Store {
         let bad = |key: &[u8]| check_key(key).err();
         let mut requests: Vec<OpenRequest<'_>> = memory::with_capacity(items.len())?;
         let good = items.iter().filter(|(key, _)| bad(key).is_none());
-        requests.extend(good.map(|(key, bytes)| self.request(key, *bytes, options)));
+        let among = self.among(options);
+        requests.extend(good.map(|(key, bytes)| self.request(key, *bytes, options, among)));
         let mut opened = memory::with_capacity(requests.len())?;
-        self.client.open_many(&requests, &mut opened)?;
+        let patience = self.patience(options);
+        self.open_plans(&requests, &mut opened)?;
         let mut opened = opened.into_iter();
         for (key, _) in items {
             results.push(match bad(key) {
                 Some(error) => Err(error),
                 None => opened.next().unwrap_or_else(|| Err(no_plan(0))).and_then(|plan| self.locate(&plan)),
             });
+        }
+        if let Some(deadline) = &patience {
+            let request = |i: usize| self.request(items[i].0, items[i].1, options, among);
+            let take = |_, plan| self.locate(&plan);
+            let _ = self.open_rest(deadline, 0..items.len(), &mut results, request, take);
         }
         Ok(results)
     }
@@ -295,7 +340,7 @@ impl Store {
             Ok(placed(view, plan.index, plan.epoch, header, &shape))
         });
         if found.is_err() {
-            let _ = self.client.abandon(&[*plan]);
+            let _ = self.abandon(&[*plan]);
         }
         found.map(|place| (*plan, place))
     }
@@ -348,7 +393,7 @@ impl Store {
         if object::epoch(header.control.load(Acquire)) != plan.epoch {
             // The program published it itself, it is gone, and the header is another object's. Or the header was overwritten:
             // then the master still waits for its writer.
-            let _ = self.client.abandon(&[*plan]);
+            let _ = self.abandon(&[*plan]);
             return Err(stale("the write"));
         }
         if done {
@@ -423,20 +468,20 @@ impl Store {
             crate::bail!(NMC_ERR_INVALID_ARG, "plan {:x} is committed; remove the object instead", plan.plan_id);
         }
         reach("writer.before_abort");
-        self.client.abandon(&[*plan])
+        self.abandon(&[*plan])
     }
 
     /// Removes an object.
     pub fn remove(&self, key: &[u8]) -> Result<()> {
         check_key(key)?;
-        self.client.call(&Request::Remove(self.namespace, vec![key])).map(|_| ())
+        self.call(&Request::Remove(self.namespace, vec![key])).map(|_| ())
     }
 
     /// Removes many objects. Fails as a whole only before anything is removed.
     pub fn remove_many(&self, keys: &[&[u8]]) -> Result<Vec<Result<()>>> {
         let (mut good, mut results) = (memory::with_capacity(keys.len())?, memory::with_capacity(keys.len())?);
         good.extend(keys.iter().copied().filter(|key| check_key(key).is_ok()));
-        let mut removed = self.client.remove_many(self.namespace, &good)?.into_iter();
+        let mut removed = self.remove_keys(&good)?.into_iter();
         results.extend(keys.iter().map(|key| check_key(key).and_then(|()| removed.next().unwrap_or(Ok(())))));
         Ok(results)
     }
@@ -448,7 +493,7 @@ impl Store {
         }
         let (mut removed, mut cursor) = (0, 0);
         loop {
-            let [n, next, _] = self.client.call(&Request::RemoveMatching(self.namespace, prefix, cursor))?;
+            let [n, next, _] = self.call(&Request::RemoveMatching(self.namespace, prefix, cursor))?;
             removed += n;
             match u32::try_from(next) {
                 Ok(next) => cursor = next,
@@ -459,18 +504,18 @@ impl Store {
 
     /// Forgets every object of the namespace at once.
     pub fn remove_all(&self) -> Result<()> {
-        self.client.call(&Request::Flush(self.namespace)).map(|_| ())
+        self.call(&Request::Flush(self.namespace)).map(|_| ())
     }
 
     /// Changes how an object is kept.
     pub fn retain(&self, key: &[u8], keep: Keep) -> Result<()> {
         check_key(key)?;
-        self.client.call(&Request::Retain(self.namespace, key, keep)).map(|_| ())
+        self.call(&Request::Retain(self.namespace, key, keep)).map(|_| ())
     }
 
     /// Evicts from a rank until at most `permille`/1000 of its heap are used.
     pub fn evict_until_below(&self, rank: u32, permille: u32) -> Result<()> {
-        while self.client.call(&Request::Evict(rank, permille))?[0] == 0 {}
+        while self.call(&Request::Evict(rank, permille))?[0] == 0 {}
         Ok(())
     }
 

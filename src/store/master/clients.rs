@@ -95,7 +95,7 @@ impl Master {
         }
         let map = Arc::clone(&self.map);
         let view = map.view();
-        self.end_plans(view, client.number, &[])?;
+        self.end_plans(view, client.number, &[], Fate::GivenUp)?;
         if let Some(state) = self.clients.get_mut(client.number as usize) {
             *state = Client::Leaving;
         }
@@ -112,7 +112,7 @@ impl Master {
         let client = client.number;
         let map = Arc::clone(&self.map);
         let view = map.view();
-        self.end_plans(view, client, &[])?;
+        self.end_plans(view, client, &[], Fate::WriterGone)?;
         if let Some((_, slots)) = view.pins(client) {
             for slot in slots {
                 slot.store(0, Relaxed);
@@ -146,9 +146,9 @@ impl Master {
         }
     }
 
-    /// Everything that a client is writing is given up, except plans with the epochs in `kept`. What it has published
+    /// Everything that a client is writing ends so, except plans with the epochs in `kept`. What it has published
     /// stays.
-    pub fn end_plans(&mut self, view: &View<'_>, client: u32, kept: &[u64]) -> Result<()> {
+    pub fn end_plans(&mut self, view: &View<'_>, client: u32, kept: &[u64], fate: Fate) -> Result<()> {
         let of_client = |master: &Self, index: u32| {
             let book = master.book(index);
             book.writer == client && !kept.contains(&book.epoch)
@@ -164,7 +164,7 @@ impl Master {
             if self.promote(view, index) {
                 self.admit(view, index, now);
             } else {
-                self.drop_object(view, index, true);
+                self.end_writing(view, index, fate, true);
             }
             self.count_of(index);
         }
@@ -228,6 +228,33 @@ mod tests {
         let by_number = master.place_of(old.number);
         master.client_gone(by_number).unwrap();
         assert_eq!((pinned(&master, new), master.is_attached(new)), (0, false));
+    }
+
+    /// How an object ended that was never published is told by whichever master finds out.
+    #[test]
+    fn a_writer_that_is_gone_is_told_from_one_that_gave_up_also_by_the_next_master() {
+        let mut master = master();
+        master.note_heaps([(1, 1), (1, 2)]);
+        let writer = master.attach(&holder(1)).unwrap();
+        let mut open = |key: &[u8]| {
+            let keep = Keep::DEFAULT;
+            let request = OpenRequest { key, namespace: 0, bytes: 5000, rank: Some(0), among: 0, flags: 0, keep };
+            master.open(writer.number, &request).unwrap()
+        };
+        let (unfinished, given_up, published) = (open(b"a"), open(b"b"), open(b"c"));
+        master.abandon(writer.number, &given_up).unwrap();
+        let map = Arc::clone(master.map());
+        map.view().publish(published.index).unwrap().published.store(published.epoch, Release);
+        drop(master);
+        let told = |plan: &Opened| Fate::of(map.view().fate(plan.epoch).unwrap().load(Acquire), plan.epoch);
+        let mut master = Master::take_over(Arc::clone(&map)).unwrap();
+        assert_eq!(
+            [&unfinished, &given_up].map(told),
+            [None, Some(Fate::GivenUp)],
+            "nobody knows yet what became of one"
+        );
+        master.client_gone(writer).unwrap();
+        assert_eq!([&unfinished, &given_up, &published].map(told), [Some(Fate::WriterGone), Some(Fate::GivenUp), None]);
     }
 
     /// Whoever comes anew for a rank takes the place of what its holder left; what a stream still has to unpin stays.

@@ -58,6 +58,9 @@ impl Master {
         let all = self.map.params().max_objects;
         for from in (0..all).step_by(FLUSH as usize) {
             let to = from.saturating_add(FLUSH).min(all);
+            for index in (from..to).filter(|index| self.book(*index).owner == rank) {
+                self.tell_fate(view, index, Fate::HeapGone);
+            }
             lost += self.drop_those(view, from..to, |master, index| master.book(index).owner == rank);
         }
         if lost > 0 {
@@ -66,6 +69,12 @@ impl Master {
             });
         }
         self.count(rank);
+    }
+
+    /// The ranks on which something can be stored, a bit each.
+    pub(super) fn usable(&self) -> u64 {
+        let usable = self.heaps.iter().zip(0u32..).filter(|((_, id), _)| *id != 0);
+        usable.fold(0, |ranks, (_, rank)| ranks | 1 << (rank as usize % MAX_RANKS))
     }
 
     /// Fails if nothing can be stored on a rank.

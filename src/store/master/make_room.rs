@@ -11,19 +11,86 @@ pub(super) struct Goal {
     soft: bool,
 }
 
+/// What a value needs.
+#[derive(Clone, Copy)]
+pub(super) struct Need {
+    pub pages: u32,
+    pub key_len: usize,
+    /// Whether its pages must be one run.
+    pub contiguous: bool,
+}
+
+impl Need {
+    /// Whether these pages of a rank have room for it.
+    fn fits(self, pages: &Runs) -> bool {
+        self.pages == 0
+            || (if self.contiguous { pages.fits(self.pages) } else { pages.fits_spread(self.pages, MAX_EXTENTS) })
+    }
+}
+
 impl Master {
-    #[allow(clippy::too_many_arguments, reason = "what a value needs")]
-    pub(super) fn make_room(
+    /// Room for a value on `owner`, or on any rank of `among`, if that is not empty. Then nothing is evicted as long as
+    /// one of them has room: `owner`, else the one with most of it. Without, `owner` evicts, and if that is in vain the
+    /// others do, the one with most free pages first. Gives the rank, the header and the room for the key.
+    pub(super) fn find_room(
         &mut self,
         view: &View<'_>,
         owner: u32,
-        pages: u32,
-        key_len: usize,
-        contiguous: bool,
+        among: u64,
+        need: Need,
         runs: &mut Vec<Run>,
         now: u64,
+    ) -> Result<(u32, u32, Option<Run>)> {
+        let of = |rank: u32| move |(index, key)| (rank, index, key);
+        if among == 0 {
+            return self.make_room(view, owner, need, runs, now, BUDGET).map(of(owner));
+        }
+        let mut left = among;
+        let is_left = |left: u64, rank: u32| left >> (rank as usize % MAX_RANKS) & 1 == 1;
+        let mut next = Some(owner).filter(|owner| is_left(left, *owner) && self.has_room(*owner, need));
+        next = next.or_else(|| self.roomiest(|rank| is_left(left, rank) && self.has_room(rank, need)));
+        next = next.or(Some(owner).filter(|owner| is_left(left, *owner)));
+        let mut why = None;
+        while let Some(rank) = next.or_else(|| self.roomiest(|rank| is_left(left, rank))) {
+            next = None;
+            left &= !(1 << (rank as usize % MAX_RANKS));
+            // The first may take what a call takes. The others get less, since they may be many.
+            let budget = if why.is_none() { BUDGET } else { BUDGET / 16 };
+            match self.make_room(view, rank, need, runs, now, budget) {
+                Err(error) if error.status == NMC_ERR_BUSY => why = why.or(Some(error)),
+                made => return made.map(of(rank)),
+            }
+        }
+        let why = why.unwrap_or_else(|| self.nothing_to_evict(view, owner, need));
+        Err(Error::new(why.status, format!("none of the ranks that may hold the value has room; {}", why.message)))
+    }
+
+    /// Whether a value fits a rank, and it would not begin to evict, or go on with it: [`Master::approach_low`].
+    fn has_room(&self, rank: u32, need: Need) -> bool {
+        let p = self.map.params();
+        let Some(rank) = self.ranks.get(rank as usize) else { return false };
+        let used = u64::from(rank.pages.used()) + u64::from(need.pages);
+        let most = if rank.draining { p.low_permille } else { p.high_permille };
+        used * 1000 <= u64::from(p.pages()) * u64::from(most) && need.fits(&rank.pages)
+    }
+
+    /// The rank with most free pages of those that are `wanted`.
+    fn roomiest(&self, wanted: impl Fn(u32) -> bool) -> Option<u32> {
+        let ranks = self.ranks.iter().zip(0u32..).filter(|(_, rank)| wanted(*rank));
+        ranks.min_by_key(|(rank, _)| rank.pages.used()).map(|(_, rank)| rank)
+    }
+
+    /// Room on one rank, with eviction if need be.
+    fn make_room(
+        &mut self,
+        view: &View<'_>,
+        owner: u32,
+        need: Need,
+        runs: &mut Vec<Run>,
+        now: u64,
+        mut budget: usize,
     ) -> Result<(u32, Option<Run>)> {
-        let mut budget = BUDGET;
+        let Need { pages, key_len, contiguous } = need;
         self.approach_low(view, owner, pages, now, &mut budget);
         let mut last_resort = true;
         loop {
@@ -45,10 +112,7 @@ impl Master {
                     self.ranks[owner as usize].pages.free(run)?;
                 }
             }
-            let short_of_pages = header.is_some() && pages > 0 && {
-                let rank = &self.ranks[owner as usize];
-                !(if contiguous { rank.pages.fits(pages) } else { rank.pages.fits_spread(pages, most) })
-            };
+            let short_of_pages = header.is_some() && !need.fits(&self.ranks[owner as usize].pages);
             let goal = Goal { objects: BATCH, pages: pages.max(1), soft: true };
             let mut evicted = self.evict_some(view, owner, goal, now, &mut budget);
             // Headers and keys are everybody's: any rank can give them back.
@@ -60,7 +124,7 @@ impl Master {
             }
             if budget == 0 || evicted == 0 {
                 if !std::mem::take(&mut last_resort) {
-                    return Err(self.nothing_to_evict(view, owner, pages, contiguous));
+                    return Err(self.nothing_to_evict(view, owner, need));
                 }
                 self.look_at_all_writing(view, now, BUDGET);
                 self.sweep_quarantine(view, SWEEP);
@@ -190,7 +254,8 @@ impl Master {
     }
 
     #[cold]
-    pub(super) fn nothing_to_evict(&self, view: &View<'_>, owner: u32, pages: u32, contiguous: bool) -> Error {
+    fn nothing_to_evict(&self, view: &View<'_>, owner: u32, need: Need) -> Error {
+        let pages = need.pages;
         let rank = &self.ranks[owner as usize];
         let frag = rank.pages.fragmentation();
         if self.lists.len(FREE) == 0 {
@@ -202,8 +267,7 @@ impl Master {
                 ),
             );
         }
-        let most = if contiguous { 1 } else { MAX_EXTENTS };
-        if pages == 0 || (if contiguous { rank.pages.fits(pages) } else { rank.pages.fits_spread(pages, most) }) {
+        if need.fits(&rank.pages) {
             return Error::new(
                 NMC_ERR_LIMIT,
                 format!("the key slab of {} bytes is full, and nothing can be evicted", view.layout.params.key_bytes),

@@ -16,8 +16,12 @@ impl Master {
         self.uncounted = u64::MAX;
     }
 
-    /// Brings the counters in shared memory up to date: at the end of each call, however much it did.
+    /// Brings the counters in shared memory up to date, and wakes those who wait for room that there is now: at the end of
+    /// each call, however much it did.
     pub fn publish_counters(&mut self) {
+        if std::mem::take(&mut self.freed) {
+            self.map.view().bells().room.ring();
+        }
         let changed = std::mem::take(&mut self.uncounted);
         for rank in (0..self.map.params().world_size).filter(|rank| changed >> (*rank as usize % MAX_RANKS) & 1 == 1) {
             self.publish_rank(rank);

@@ -21,7 +21,7 @@ use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::layout::MAX_RANKS;
 use crate::layout::store::{
-    FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_EXTENTS, MAX_KEY, MAX_NAMESPACE_NAME, MAX_NAMESPACES,
+    FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, Fate, MAX_EXTENTS, MAX_KEY, MAX_NAMESPACE_NAME, MAX_NAMESPACES,
     ObjectHeader, PRIORITY_SHIFT, PublishWords, RETAIN_SHIFT, Seal, View, key_units,
 };
 use crate::mem::limits::check_available;
@@ -71,6 +71,8 @@ pub struct OpenRequest<'a> {
     pub bytes: u64,
     /// Rank whose heap is to hold it; by hash if not given.
     pub rank: Option<u32>,
+    /// Ranks of which any may hold it, a bit each, if that one has no room; 0 if no other may.
+    pub among: u64,
     /// `FLAG_HIDDEN`, `FLAG_CONTIGUOUS`, `FLAG_CHECKSUM`.
     pub flags: u32,
     /// How it is kept.
@@ -208,6 +210,8 @@ pub struct Master {
     runs: Vec<Run>,
     /// Ranks whose counters in shared memory are behind, one bit each.
     uncounted: u64,
+    /// Whether this call has freed something that somebody may wait for.
+    freed: bool,
     /// Lines for the log, until nobody holds a lock that the program's callback could need.
     news: Vec<(i32, String)>,
 }
@@ -261,6 +265,7 @@ impl Master {
             batch: memory::with_capacity(BUDGET.max(4 * FLUSH as usize))?,
             runs: memory::with_capacity(MAX_EXTENTS)?,
             uncounted: 0,
+            freed: false,
             news: Vec::new(),
             map,
         })

@@ -171,7 +171,7 @@ mod tests {
         let keep = Keep { retain: Retain::Hard, ..Keep::DEFAULT };
         for i in 0..HEADERS * 9 / 10 {
             let key = i.to_le_bytes();
-            let request = OpenRequest { key: &key, namespace: a, bytes: 0, rank: None, flags: 0, keep };
+            let request = OpenRequest { key: &key, namespace: a, bytes: 0, rank: None, among: 0, flags: 0, keep };
             let plan = master.open(client.number, &request).unwrap();
             map.view().publish(plan.index).unwrap().published.store(plan.epoch, Release);
         }

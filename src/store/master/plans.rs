@@ -1,5 +1,6 @@
 //! Write plans: how an object begins, is replaced, removed or kept.
 
+use super::make_room::Need;
 use super::*;
 
 impl Master {
@@ -28,7 +29,10 @@ impl Master {
             None if p.world_size == 1 => 0,
             None => u32::try_from(route_of(key, namespace) % u64::from(p.world_size)).unwrap_or(0),
         };
-        self.check_heap(owner)?;
+        let among = request.among & self.usable();
+        if among == 0 {
+            self.check_heap(owner)?;
+        }
         let pages = bytes.div_ceil(p.page_bytes.into());
         let Some(pages) = u32::try_from(pages).ok().filter(|n| *n <= p.pages()) else {
             self.refused(view, owner);
@@ -42,8 +46,8 @@ impl Master {
         }
         let mut runs = std::mem::take(&mut self.runs);
         runs.clear();
-        let made = self.make_room(view, owner, pages, key.len(), flags & FLAG_CONTIGUOUS != 0, &mut runs, now);
-        let (index, key_run) = match made {
+        let need = Need { pages, key_len: key.len(), contiguous: flags & FLAG_CONTIGUOUS != 0 };
+        let (owner, index, key_run) = match self.find_room(view, owner, among, need, &mut runs, now) {
             Ok(room) => room,
             Err(error) => {
                 self.runs = runs;
@@ -123,7 +127,7 @@ impl Master {
         let view = map.view();
         self.check_plan(client, plan)?;
         match self.lists.list_of(plan.index) {
-            Some(WRITING) => self.drop_object(view, plan.index, true),
+            Some(WRITING) => self.end_writing(view, plan.index, Fate::GivenUp, true),
             Some(QUARANTINE) => {
                 self.leave_waiting(plan.index);
                 self.free_or_wait(view, plan.index);

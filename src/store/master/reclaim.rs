@@ -13,6 +13,20 @@ impl Master {
         }
     }
 
+    /// Kills an object that is being written, and says why to whoever waits for it. `stopped` as below.
+    pub(super) fn end_writing(&mut self, view: &View<'_>, index: u32, fate: Fate, stopped: bool) {
+        self.tell_fate(view, index, fate);
+        self.drop_object(view, index, stopped);
+    }
+
+    /// Says how an object will have ended, before it does: who finds it dead finds this.
+    pub(super) fn tell_fate(&self, view: &View<'_>, index: u32, fate: Fate) {
+        let epoch = self.book(index).epoch;
+        if let Some(word) = view.fate(epoch).filter(|_| self.lists.list_of(index) == Some(WRITING)) {
+            word.store(fate.word(epoch), Relaxed);
+        }
+    }
+
     /// Kills an object that is being written or readable. `stopped`: its writer will not store any more.
     pub(super) fn drop_object(&mut self, view: &View<'_>, index: u32, stopped: bool) {
         self.drop_objects(view, &[index], stopped);
@@ -139,6 +153,7 @@ impl Master {
         reach("master.releasing");
         object::reserve(&header.control, epoch);
         self.lists.move_to(index, FREE);
+        self.freed = true;
     }
 
     /// Which headers are pinned, sorted.

@@ -287,6 +287,7 @@ impl Master {
         if !self.held.objects.is_empty() {
             return;
         }
+        self.freed = true;
         let Held { pages, keys, .. } = std::mem::take(&mut self.held);
         let mut failed = None;
         for (owner, run) in pages {

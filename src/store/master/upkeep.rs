@@ -67,7 +67,7 @@ impl Master {
         if self.promote(view, index) {
             self.admit(view, index, now);
         } else if now.saturating_sub(since) > u64::from(self.map.params().watchdog_ms) * 1_000_000 {
-            self.drop_object(view, index, false);
+            self.end_writing(view, index, Fate::Late, false);
             if let Some(counters) = view.rank(owner).filter(|_| self.lists.list_of(index) == Some(QUARANTINE)) {
                 counters.stuck_put_reclaimed.fetch_add(1, Relaxed);
                 self.tell(log::WARN, || format!("store: the writer of object {index} on rank {owner} is late"));

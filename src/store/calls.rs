@@ -1,0 +1,286 @@
+//! Calls of the master through a handle of the program: one plan or many, waiting for room if the program wants that,
+//! removals, questions. A call that waits for a master in another process ends early when it is cancelled, or its handle or
+//! its rank ends.
+
+use super::Store;
+use super::client::{Terms, Way};
+use super::master::{Master, OpenRequest, Opened};
+use super::wire::{Item, MAX_ITEMS, MAX_PACKET, Request, item_bytes};
+use super::write::{PutOptions, Wait, no_plan};
+use crate::base::Deadline;
+use crate::base::error::{Error, Result};
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE, NMC_ERR_PROTOCOL};
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Store {
+    fn send(&self, request: &Request<'_>) -> Result<Vec<Item>> {
+        match &self.client.way {
+            Way::Direct { host, .. } => Ok(host.serve(self.client.id, request)),
+            Way::Remote(remote) => remote.call(request, &self.interrupt(), |_| ()),
+        }
+    }
+
+    fn ask(&self, request: &Request<'_>) -> Result<Item> {
+        let items = self.send(request)?;
+        match items.into_iter().next() {
+            Some(item) => Ok(item),
+            None => Err(Error::new(NMC_ERR_PROTOCOL, "the store's master sent an empty answer")),
+        }
+    }
+
+    /// One call with one result.
+    pub(super) fn call(&self, request: &Request<'_>) -> Result<[u64; 3]> {
+        self.ask(request)?.result()
+    }
+
+    /// A call that gives a text.
+    pub(super) fn call_text(&self, request: &Request<'_>) -> Result<String> {
+        let mut item = self.ask(request)?;
+        if item.status == 0 {
+            return Ok(std::mem::take(&mut item.text));
+        }
+        item.result().map(|_| String::new())
+    }
+
+    /// Asks for one plan, and notes it.
+    pub(super) fn open_plan(&self, request: &OpenRequest<'_>) -> Result<Opened> {
+        match &self.client.way {
+            Way::Direct { host, .. } => {
+                self.client.plans.make_room(1)?;
+                let plan = host.with(|master: &mut Master| master.open(self.client.number, request))?;
+                self.note(plan, request)
+            }
+            Way::Remote(_) => {
+                let mut opened = Vec::new();
+                self.open_plans(std::slice::from_ref(request), &mut opened)?;
+                opened.pop().unwrap_or_else(|| Err(Error::new(NMC_ERR_PROTOCOL, "an empty answer")))
+            }
+        }
+    }
+
+    fn terms(&self, plan: Opened, request: &OpenRequest<'_>) -> Terms {
+        Terms {
+            plan,
+            key_hash: self.client.map.hash_of(request.key, request.namespace),
+            bytes: request.bytes,
+            trace: 0,
+        }
+    }
+
+    /// Notes a plan, or gives it up if there is no memory for that.
+    fn note(&self, plan: Opened, request: &OpenRequest<'_>) -> Result<Opened> {
+        if self.client.plans.add(self.terms(plan, request)) {
+            return Ok(plan);
+        }
+        let _ = self.abandon(&[plan]);
+        Err(memory::refused::<Opened>(self.client.plans.len() + 1))
+    }
+
+    fn note_all(&self, plans: &mut [Result<Opened>], requests: &[OpenRequest<'_>]) {
+        for (result, request) in plans.iter_mut().zip(requests) {
+            if let Ok(plan) = *result
+                && let Err(error) = self.note(plan, request)
+            {
+                *result = Err(error);
+            }
+        }
+    }
+
+    /// Asks for many plans, in as few calls as possible; the results come into `results`. Fails as a whole only
+    /// before anything is opened.
+    pub(super) fn open_plans(&self, requests: &[OpenRequest<'_>], results: &mut Vec<Result<Opened>>) -> Result<()> {
+        results.clear();
+        memory::reserve(results, requests.len())?;
+        self.client.plans.make_room(requests.len())?;
+        match &self.client.way {
+            Way::Direct { host, .. } => {
+                for part in requests.chunks(MAX_ITEMS) {
+                    let from = results.len();
+                    let opened = host.with(|master| {
+                        results.extend(part.iter().map(|request| master.open(self.client.number, request)));
+                        Ok(())
+                    });
+                    if let Err(error) = opened {
+                        results.truncate(from);
+                        results.extend(part.iter().map(|_| Err(error.clone())));
+                    }
+                }
+                self.note_all(results, requests);
+            }
+            Way::Remote(remote) => {
+                for part in parts(requests, |request| request.key.len()) {
+                    let noted = std::cell::Cell::new(true);
+                    let answer = memory::copy(part).and_then(|copy| {
+                        remote.call(&Request::Open(copy), &self.interrupt(), |items| {
+                            for (item, request) in items.iter().zip(part) {
+                                let Some(plan) = plan_of(item) else { continue };
+                                noted.set(self.client.plans.add(self.terms(plan, request)) && noted.get());
+                            }
+                        })
+                    });
+                    let from = results.len();
+                    collect(results, answer, part.len(), |item| {
+                        let plan = plan_of(&item);
+                        item.result().and(plan.ok_or_else(|| Error::new(NMC_ERR_PROTOCOL, "a plan makes no sense")))
+                    });
+                    if !noted.get() {
+                        self.note_all(&mut results[from..], part);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Until when a call waits for room; `None` if it does not.
+    pub(super) fn patience(&self, options: &PutOptions) -> Option<Deadline> {
+        match options.wait {
+            Wait::No => None,
+            Wait::CallTimeout => Some(Deadline::after(self.client.call_limit)),
+            Wait::For(time) => Some(Deadline::after(time)),
+        }
+    }
+
+    /// Whether a call has failed for want of room that may still come: the value fits an empty heap, and the quota.
+    fn is_short(&self, request: &OpenRequest<'_>, error: &Error) -> bool {
+        let p = self.client.params();
+        let quota = || {
+            let namespace = self.client.view().namespace(request.namespace);
+            namespace.map(|ns| ns.quota_bytes.load(Relaxed)).filter(|quota| *quota != 0).unwrap_or(u64::MAX)
+        };
+        match error.status {
+            NMC_ERR_BUSY | NMC_ERR_LIMIT => true,
+            NMC_ERR_NO_SPACE => match request.bytes.checked_next_multiple_of(p.page_bytes.into()) {
+                Some(paged) => paged <= p.heap_bytes && paged <= quota(),
+                None => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// Asks for a plan, and waits for room as the options say.
+    #[inline]
+    pub(super) fn open_one(&self, request: &OpenRequest<'_>, options: &PutOptions) -> Result<Opened> {
+        let patience = self.patience(options);
+        let opened = self.open_plan(request);
+        match (&opened, &patience) {
+            (Err(error), Some(deadline)) if self.is_short(request, error) => self.open_later(request, deadline),
+            _ => opened,
+        }
+    }
+
+    #[cold]
+    fn open_later(&self, request: &OpenRequest<'_>, deadline: &Deadline) -> Result<Opened> {
+        let is_short = |opened: &Result<Opened>| matches!(opened, Err(error) if self.is_short(request, error));
+        let mut opened = Err(no_plan(0));
+        self.wait_for_room(deadline, || {
+            opened = self.open_plan(request);
+            Ok(is_short(&opened).into())
+        })?;
+        if is_short(&opened) { opened.map_err(not_in_time) } else { opened }
+    }
+
+    /// Asks again for the plans of those of `which` items that found no room, until there is some or time is over. `take`
+    /// is given each plan, and says what becomes of its item.
+    pub(super) fn open_rest<'k, T>(
+        &self,
+        deadline: &Deadline,
+        which: impl Iterator<Item = usize>,
+        results: &mut [Result<T>],
+        request: impl Fn(usize) -> OpenRequest<'k>,
+        mut take: impl FnMut(usize, Opened) -> Result<T>,
+    ) -> Result<()> {
+        let is_short = |results: &[Result<T>], i: usize| {
+            results.get(i).and_then(|result| result.as_ref().err()).is_some_and(|e| self.is_short(&request(i), e))
+        };
+        let mut short: Vec<usize> = memory::collect(which.filter(|i| is_short(results, *i)))?;
+        if short.is_empty() {
+            return Ok(());
+        }
+        let most = short.len().min(MAX_ITEMS);
+        let (mut requests, mut opened) = (memory::with_capacity(most)?, memory::with_capacity(most)?);
+        let waited = self.wait_for_room(deadline, || {
+            for part in short.chunks(MAX_ITEMS) {
+                requests.clear();
+                requests.extend(part.iter().map(|i| request(*i)));
+                if let Err(error) = self.open_plans(&requests, &mut opened) {
+                    part.iter().for_each(|i| results[*i] = Err(error.clone()));
+                    continue;
+                }
+                for (i, opened) in part.iter().zip(opened.drain(..)) {
+                    results[*i] = opened.and_then(|plan| take(*i, plan));
+                }
+            }
+            short.retain(|i| is_short(results, *i));
+            Ok(short.len())
+        });
+        for i in short {
+            let late = std::mem::replace(&mut results[i], Err(no_plan(0)));
+            results[i] = waited.clone().and_then(|()| late.map_err(not_in_time));
+        }
+        Ok(())
+    }
+
+    /// Removes many objects. Fails as a whole only before anything is removed.
+    pub(super) fn remove_keys(&self, keys: &[&[u8]]) -> Result<Vec<Result<()>>> {
+        let mut results = memory::with_capacity(keys.len())?;
+        for part in parts(keys, |key| key.len()) {
+            let answer = memory::copy(part).and_then(|part| self.send(&Request::Remove(self.namespace, part)));
+            collect(&mut results, answer, part.len(), |item| item.result().map(|_| ()));
+        }
+        Ok(results)
+    }
+
+    /// Gives plans up: nothing of this process stores for them any more.
+    pub(super) fn abandon(&self, plans: &[Opened]) -> Result<()> {
+        for part in plans.chunks(MAX_ITEMS) {
+            let request = Request::Abandon(memory::copy(part)?);
+            for plan in part {
+                self.client.plans.remove(plan.plan_id);
+            }
+            self.call(&request)?;
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn not_in_time(error: Error) -> Error {
+    Error::new(error.status, format!("{}; no room came in the time to wait for it", error.message))
+}
+
+fn plan_of(item: &Item) -> Option<Opened> {
+    let [index, epoch, plan_id] = item.values;
+    (item.status == 0 && plan_id != 0).then_some(Opened { index: u32::try_from(index).ok()?, epoch, plan_id })
+}
+
+/// Cuts a list into parts that fit a packet.
+fn parts<T>(items: &[T], key_len: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
+    let mut rest = items;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |item: &&T| {
+            bytes += item_bytes(key_len(item));
+            bytes <= MAX_PACKET - 64
+        };
+        let n = rest.iter().take(MAX_ITEMS).take_while(fits).count().max(1);
+        let (part, others) = rest.split_at_checked(n)?;
+        rest = others;
+        Some(part)
+    })
+}
+
+/// One result for each of `wanted` items, whatever the answer.
+fn collect<T>(results: &mut Vec<Result<T>>, answer: Result<Vec<Item>>, wanted: usize, one: impl Fn(Item) -> Result<T>) {
+    match answer {
+        Ok(items) if items.len() == wanted => results.extend(items.into_iter().map(one)),
+        Ok(items) => {
+            let text = format!("the store's master gave {} answers to {wanted} questions", items.len());
+            let error = items.into_iter().next().and_then(|item| item.result().err());
+            let error = error.unwrap_or_else(|| Error::new(NMC_ERR_PROTOCOL, text));
+            results.extend((0..wanted).map(|_| Err(error.clone())));
+        }
+        Err(error) => results.extend((0..wanted).map(|_| Err(error.clone()))),
+    }
+}
