@@ -4,7 +4,7 @@
  * Rules that hold for every function, unless it says otherwise:
  *  - It returns a status: 0 is success, negative an error, positive an outcome that is no error. After an error
  *    nmc_last_error_message() of the same thread says what was wrong, with the values. Out parameters are written
- *    only on success, except where stated.
+ *    only on success, except where stated. A function that makes handles stores NULL in their place when it fails.
  *  - It may be called from any thread. Handles are checked: NULL, a destroyed handle, a handle of another kind or
  *    any other pointer gives NMC_ERR_BAD_HANDLE, also while another thread destroys it.
  *  - Nothing is thrown, aborted, or written to stdout or stderr.
@@ -34,7 +34,7 @@
 #define NMC_WORLD_CONFIG_INIT \
   { \
     (uint32_t)sizeof(nmc_world_config_t), NMC_ABI_VERSION, {NULL, 0}, {NULL, 0}, -1, 1, 0, NMC_HEAP_HOST, 0, \
-    {NMC_IMPORT_NONE, -1, NULL}, -1, -1, -1, NMC_MASTER_RANK0, -1, -1, -1, {0, 0, 0, 0} \
+    {NMC_IMPORT_NONE, -1, NULL}, -1, -1, -1, NMC_MASTER_RANK0, -1, -1, -1, 0, 0, {0, 0, 0} \
   }
 #define NMC_WORLD_INFO_INIT {(uint32_t)sizeof(nmc_world_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define NMC_STORE_CONFIG_INIT \
@@ -308,6 +308,13 @@
 #define NMC_HEAP_HUGE_PAGES 1
 
 /**
+ * Fault host heaps in while joining, so that the first access to a page costs what every other does: the own heap, and in
+ * this process those of all ranks that are there. It takes about a second per 4 GiB, and counts towards `join_timeout_ms`.
+ * Heaps that come later, lent memory and CUDA heaps are left as they are.
+ */
+#define NMC_HEAP_POPULATE 2
+
+/**
  * The library allocates the heap.
  */
 #define NMC_IMPORT_NONE 0
@@ -377,6 +384,11 @@
  * Use huge pages for the heaps of an embedded store, if there are any.
  */
 #define NMC_STORE_HUGE_PAGES 2
+
+/**
+ * Fault the host heaps of an embedded store in when it is created, as `NMC_HEAP_POPULATE` does for a world.
+ */
+#define NMC_STORE_POPULATE 4
 
 /**
  * Store the value in one run of pages.
@@ -841,7 +853,7 @@ typedef struct nmc_memory_t {
 
 /**
  * How a process joins a world. Start from `NMC_WORLD_CONFIG_INIT`; `name`, `world_size` and `heap_bytes` must be
- * set. Ranks must agree on `world_size`, `heap_kind`, `heap_bytes` and `words_per_rank`.
+ * set. Ranks must agree on `world_size`, `min_ranks`, `heap_kind`, `heap_bytes` and `words_per_rank`.
  */
 typedef struct nmc_world_config_t {
   /**
@@ -853,7 +865,7 @@ typedef struct nmc_world_config_t {
    */
   uint32_t abi_version;
   /**
-   * Name under which ranks find each other: 1 to 48 of A-Z a-z 0-9 . _ -
+   * Name under which ranks find each other: 1 to 48 of A-Z a-z 0-9 . _ - of which the first is no dot.
    */
   struct nmc_slice_t name;
   /**
@@ -866,7 +878,7 @@ typedef struct nmc_world_config_t {
    */
   int32_t rank;
   /**
-   * Number of ranks, 1 to `NMC_MAX_RANKS`.
+   * Number of ranks, 1 to `NMC_MAX_RANKS`; the most there can be, if `min_ranks` is less.
    */
   uint32_t world_size;
   /**
@@ -878,7 +890,7 @@ typedef struct nmc_world_config_t {
    */
   uint32_t heap_kind;
   /**
-   * 0 or `NMC_HEAP_HUGE_PAGES`.
+   * `NMC_HEAP_*` flags: 0, or any of `NMC_HEAP_HUGE_PAGES` and `NMC_HEAP_POPULATE`. Ranks may differ.
    */
   uint32_t heap_flags;
   /**
@@ -916,9 +928,19 @@ typedef struct nmc_world_config_t {
    */
   int32_t service_cpu;
   /**
+   * How many ranks must be there for a join to complete; 0 for all. If it is less than `world_size`, the others may come
+   * later, or never: until then they are `NMC_RANK_ABSENT` and have no heap. Somebody must run the master: with
+   * `NMC_MASTER_RANK0`, rank 0 is one of those who come first.
+   */
+  uint32_t min_ranks;
+  /**
    * Zero.
    */
-  uint64_t reserved[4];
+  uint32_t reserved0;
+  /**
+   * Zero.
+   */
+  uint64_t reserved[3];
 } nmc_world_config_t;
 
 /**
@@ -962,9 +984,9 @@ typedef struct nmc_world_info_t {
    */
   uint32_t master_up;
   /**
-   * Zero.
+   * How many ranks had to be there for a join to complete.
    */
-  uint32_t reserved;
+  uint32_t min_ranks;
 } nmc_world_info_t;
 
 /**
@@ -2632,23 +2654,25 @@ nmc_status_t nmc_log_set_callback(nmc_log_fn callback,
                                   void *user);
 
 /**
- * Joins a world as one rank and stores a handle in `*out`. Returns when all ranks have joined (or, if the world
- * exists already and the rank's former holder is gone, when it has taken its place; it then finds the heap as it
- * was left, unless one of them lends its memory). Processes may start in any order.
+ * Joins a world as one rank and stores a handle in `*out_world`. Returns when all ranks have joined, or as many as
+ * `min_ranks` says. If the world exists already and the rank is free, it takes its place: that of a former holder who is gone
+ * (it then finds the heap as it was left, unless one of them lends its memory), or one that nobody has had. Processes may
+ * start in any order.
  *
  * Blocks up to `join_timeout_ms`. Thread-safe: several threads of one process may join as different ranks. Not
- * graph-safe. The handle is destroyed with `nmc_world_destroy`. On error `*out` is NULL.
+ * graph-safe. The handle is destroyed with `nmc_world_destroy`.
  * Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`, `NMC_ERR_TIMEOUT` (the message names the ranks that are
  * missing), `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_EXISTS` (rank or device rank is taken),
  * `NMC_ERR_PERMISSION`, `NMC_ERR_PROTOCOL`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED`,
  * `NMC_ERR_OS`, `NMC_ERR_CUDA`, `NMC_ERR_FORKED`.
  */
-nmc_status_t nmc_world_join(const struct nmc_world_config_t *config, struct nmc_world_t **out_world);
+nmc_status_t nmc_world_join(const struct nmc_world_config_t *config,
+                            struct nmc_world_t **out_world);
 
 /**
  * Joins a world as `n_ranks` ranks of this process and stores their handles in `out_worlds[0..n_ranks]`. `config`
  * is used for all of them, with its `rank` and `device_rank` replaced by `ranks[i]`; `heap_import` must be none.
- * Otherwise like `nmc_world_join`. On error no rank has joined and all of `out_worlds` is NULL.
+ * Otherwise like `nmc_world_join`. On error no rank has joined.
  */
 nmc_status_t nmc_world_join_ranks(const struct nmc_world_config_t *config,
                                   const int32_t *ranks,
@@ -2657,10 +2681,12 @@ nmc_status_t nmc_world_join_ranks(const struct nmc_world_config_t *config,
 
 /**
  * Makes a world of `config->world_size` ranks inside this process, without socket, files or threads, and stores
- * all handles in `out_worlds`. `name`, `dir`, `rank`, `device_rank`, `master` and the timeouts are not looked at.
+ * all handles in `out_worlds`. `name`, `dir`, `rank`, `device_rank`, `min_ranks`, `master` and the timeouts are not looked at.
+ * If `config` cannot be read `out_worlds` stays as it is, for nobody knows how long it is.
  * Takes as long as reserving the memory does. Thread-safe. Not graph-safe. Statuses as for `nmc_world_join`.
  */
-nmc_status_t nmc_world_create_local(const struct nmc_world_config_t *config, struct nmc_world_t **out_worlds);
+nmc_status_t nmc_world_create_local(const struct nmc_world_config_t *config,
+                                    struct nmc_world_t **out_worlds);
 
 /**
  * Leaves the world in order: waits until this process's GPU work is done, then tells the other ranks, which see
@@ -2805,18 +2831,22 @@ nmc_status_t nmc_world_write_word_async(const struct nmc_world_t *world,
  * barrier is still open, and the next call continues to wait for it: also together with a process that has taken
  * the place of a dead rank. After a barrier all ranks know the same holders of all ranks.
  *
+ * A rank that nobody has taken yet is not waited for. One that joins while a barrier is open takes part in it, or finds it
+ * passed: its own count begins where that of the others is.
+ *
  * Blocks up to `timeout_ms` (-1 for 30 s). One thread per handle at a time. Not graph-safe.
  * Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`
  * (names the rank), `NMC_ERR_CANCELLED` (the rank has left, aborted or is being destroyed), `NMC_ERR_BUSY` (another
  * thread is in it).
  */
-nmc_status_t nmc_world_barrier(const struct nmc_world_t *world, int64_t timeout_ms);
+nmc_status_t nmc_world_barrier(const struct nmc_world_t *world,
+                               int64_t timeout_ms);
 
 /**
  * Proves the paths between all ranks: each writes a pattern into every heap, publishes it with a system-scope
  * release, and compares every byte that the others wrote for it; on CUDA heaps with kernels. All ranks must call it
  * with the same `seed`. **Overwrites** up to `world_size` MiB at the start of every heap and the first `world_size`
- * control words of every rank.
+ * control words of every rank. While a rank is `NMC_RANK_ABSENT` it fails with `NMC_ERR_PEER_LOST`.
  *
  * Blocks up to about `timeout_ms` (-1 for 30 s). Not graph-safe. Statuses: those of `nmc_world_barrier`, and
  * `NMC_ERR_CORRUPT` (names the ranks and the offset), `NMC_ERR_CUDA`.
@@ -2835,16 +2865,19 @@ nmc_status_t nmc_world_async_error(const struct nmc_world_t *world,
                                    nmc_status_t *out_status,
                                    char *buffer,
                                    size_t capacity,
-                                   size_t *needed);
+                                   size_t *out_needed);
 
 /**
- * Writes the world as text for people into `buffer`, NUL-terminated. `*needed` (may be NULL) receives the size that
+ * Writes the world as text for people into `buffer`, NUL-terminated. `*out_needed` (may be NULL) receives the size that
  * the whole text needs; with capacity 0 nothing else happens.
  *
  * Thread-safe, does not block, graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`,
  * `NMC_ERR_TOO_SMALL` (as much as fits was written), `NMC_ERR_NO_MEMORY`.
  */
-nmc_status_t nmc_world_dump(const struct nmc_world_t *world, char *buffer, size_t capacity, size_t *needed);
+nmc_status_t nmc_world_dump(const struct nmc_world_t *world,
+                            char *buffer,
+                            size_t capacity,
+                            size_t *out_needed);
 
 /**
  * Starts the master of the world that `config` describes, and of its store, for ranks that join with `NMC_MASTER_EXTERNAL`. `rank` and

@@ -45,6 +45,8 @@ int main(void) {
   FIELD(nmc_world_config_t, join_timeout_ms);
   FIELD(nmc_world_config_t, drain_ms);
   FIELD(nmc_world_config_t, service_cpu);
+  FIELD(nmc_world_config_t, min_ranks);
+  FIELD(nmc_world_config_t, reserved0);
   FIELD(nmc_world_config_t, reserved);
 
   STRUCT(nmc_world_info_t);
@@ -57,7 +59,7 @@ int main(void) {
   FIELD(nmc_world_info_t, heap_flags);
   FIELD(nmc_world_info_t, words_per_rank);
   FIELD(nmc_world_info_t, master_up);
-  FIELD(nmc_world_info_t, reserved);
+  FIELD(nmc_world_info_t, min_ranks);
 
   STRUCT(nmc_rank_info_t);
   FIELD(nmc_rank_info_t, struct_size);

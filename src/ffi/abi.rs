@@ -36,11 +36,12 @@ pub fn table() -> String {
         nmc_memory_t { kind, fd, ptr }
         nmc_world_config_t {
             struct_size, abi_version, name, dir, rank, world_size, heap_bytes, heap_kind, heap_flags, heap_import,
-            device, device_rank, words_per_rank, master, join_timeout_ms, drain_ms, service_cpu, reserved,
+            device, device_rank, words_per_rank, master, join_timeout_ms, drain_ms, service_cpu, min_ranks,
+            reserved0, reserved,
         }
         nmc_world_info_t {
             struct_size, rank, world_size, heap_kind, heap_bytes, world_id, heap_flags, words_per_rank, master_up,
-            reserved,
+            min_ranks,
         }
         nmc_rank_info_t { struct_size, state, generation, pid, device, heap_base, device_rank, reserved }
         nmc_store_config_t { struct_size, abi_version, heap_bytes, heap_offset, key_slab_bytes, page_bytes, max_objects, pin_slots, eviction, flags, master_rank, high_permille, low_permille, watchdog_ms, world_size, heap_kind, device, attach_timeout_ms, call_timeout_ms, reserved }
