@@ -20,7 +20,7 @@ nanomc: memory that LLM serving processes share, and what moves through it.
 Rules that hold for every function, unless it says otherwise:
  - It returns a status: 0 is success, negative an error, positive an outcome that is no error. After an error
    nmc_last_error_message() of the same thread says what was wrong, with the values. Out parameters are written
-   only on success, except where stated.
+   only on success, except where stated. A function that makes handles stores NULL in their place when it fails.
  - It may be called from any thread. Handles are checked: NULL, a destroyed handle, a handle of another kind or
    any other pointer gives NMC_ERR_BAD_HANDLE, also while another thread destroys it.
  - Nothing is thrown, aborted, or written to stdout or stderr.

@@ -4,7 +4,7 @@
  * Rules that hold for every function, unless it says otherwise:
  *  - It returns a status: 0 is success, negative an error, positive an outcome that is no error. After an error
  *    nmc_last_error_message() of the same thread says what was wrong, with the values. Out parameters are written
- *    only on success, except where stated.
+ *    only on success, except where stated. A function that makes handles stores NULL in their place when it fails.
  *  - It may be called from any thread. Handles are checked: NULL, a destroyed handle, a handle of another kind or
  *    any other pointer gives NMC_ERR_BAD_HANDLE, also while another thread destroys it.
  *  - Nothing is thrown, aborted, or written to stdout or stderr.
@@ -312,6 +312,13 @@ nmc_status_t nmc_log_set_callback(nmc_log_fn callback,
 /** Use huge pages for a host heap if there are any; `nmc_world_info_t.heap_flags` tells whether there were. */
 #define NMC_HEAP_HUGE_PAGES 1
 
+/**
+ * Fault host heaps in while joining, so that the first access to a page costs what every other does: the own heap, and in
+ * this process those of all ranks that are there. It takes about a second per 4 GiB, and counts towards `join_timeout_ms`.
+ * Heaps that come later, lent memory and CUDA heaps are left as they are.
+ */
+#define NMC_HEAP_POPULATE 2
+
 /** The library allocates the heap. */
 #define NMC_IMPORT_NONE 0
 
@@ -363,14 +370,14 @@ typedef struct nmc_memory_t {
 
 /**
  * How a process joins a world. Start from `NMC_WORLD_CONFIG_INIT`; `name`, `world_size` and `heap_bytes` must be
- * set. Ranks must agree on `world_size`, `heap_kind`, `heap_bytes` and `words_per_rank`.
+ * set. Ranks must agree on `world_size`, `min_ranks`, `heap_kind`, `heap_bytes` and `words_per_rank`.
  */
 typedef struct nmc_world_config_t {
   /** Size of this struct as the caller knows it. */
   uint32_t struct_size;
   /** `NMC_ABI_VERSION` as the caller knows it. */
   uint32_t abi_version;
-  /** Name under which ranks find each other: 1 to 48 of A-Z a-z 0-9 . _ - */
+  /** Name under which ranks find each other: 1 to 48 of A-Z a-z 0-9 . _ - of which the first is no dot. */
   struct nmc_slice_t name;
   /**
    * Directory in which they meet; empty for $XDG_RUNTIME_DIR/nanomc or /tmp/nanomc-UID. The library makes a
@@ -379,13 +386,13 @@ typedef struct nmc_world_config_t {
   struct nmc_slice_t dir;
   /** Own rank; -1 for the lowest that is free. */
   int32_t rank;
-  /** Number of ranks, 1 to `NMC_MAX_RANKS`. */
+  /** Number of ranks, 1 to `NMC_MAX_RANKS`; the most there can be, if `min_ranks` is less. */
   uint32_t world_size;
   /** Bytes of every rank's heap. */
   uint64_t heap_bytes;
   /** `NMC_HEAP_HOST` (default) or `NMC_HEAP_CUDA`. */
   uint32_t heap_kind;
-  /** 0 or `NMC_HEAP_HUGE_PAGES`. */
+  /** `NMC_HEAP_*` flags: 0, or any of `NMC_HEAP_HUGE_PAGES` and `NMC_HEAP_POPULATE`. Ranks may differ. */
   uint32_t heap_flags;
   /** Memory of the engine to use as this rank's heap. */
   struct nmc_memory_t heap_import;
@@ -409,8 +416,16 @@ typedef struct nmc_world_config_t {
   int32_t drain_ms;
   /** CPU to which the library's threads are bound; -1 for none. */
   int32_t service_cpu;
+  /**
+   * How many ranks must be there for a join to complete; 0 for all. If it is less than `world_size`, the others may come
+   * later, or never: until then they are `NMC_RANK_ABSENT` and have no heap. Somebody must run the master: with
+   * `NMC_MASTER_RANK0`, rank 0 is one of those who come first.
+   */
+  uint32_t min_ranks;
   /** Zero. */
-  uint64_t reserved[4];
+  uint32_t reserved0;
+  /** Zero. */
+  uint64_t reserved[3];
 } nmc_world_config_t;
 
 /** What an nmc_world_config_t starts from. */
@@ -433,7 +448,9 @@ typedef struct nmc_world_config_t {
     /* join_timeout_ms */ -1, \
     /* drain_ms */ -1, \
     /* service_cpu */ -1, \
-    /* reserved */ {0, 0, 0, 0} \
+    /* min_ranks */ 0, \
+    /* reserved0 */ 0, \
+    /* reserved */ {0, 0, 0} \
   }
 
 /** Facts about a world. Set `struct_size` before the call (`NMC_WORLD_INFO_INIT`). */
@@ -456,8 +473,8 @@ typedef struct nmc_world_info_t {
   uint32_t words_per_rank;
   /** 1 if the master can be reached, else 0. */
   uint32_t master_up;
-  /** Zero. */
-  uint32_t reserved;
+  /** How many ranks had to be there for a join to complete. */
+  uint32_t min_ranks;
 } nmc_world_info_t;
 
 /** What an nmc_world_info_t starts from. */
@@ -472,7 +489,7 @@ typedef struct nmc_world_info_t {
     /* heap_flags */ 0, \
     /* words_per_rank */ 0, \
     /* master_up */ 0, \
-    /* reserved */ 0 \
+    /* min_ranks */ 0 \
   }
 
 /** Facts about a rank. Set `struct_size` before the call (`NMC_RANK_INFO_INIT`). */
@@ -515,23 +532,25 @@ typedef struct nmc_rank_info_t {
 typedef struct nmc_world_t nmc_world_t;
 
 /**
- * Joins a world as one rank and stores a handle in `*out`. Returns when all ranks have joined (or, if the world
- * exists already and the rank's former holder is gone, when it has taken its place; it then finds the heap as it
- * was left, unless one of them lends its memory). Processes may start in any order.
+ * Joins a world as one rank and stores a handle in `*out_world`. Returns when all ranks have joined, or as many as
+ * `min_ranks` says. If the world exists already and the rank is free, it takes its place: that of a former holder who is gone
+ * (it then finds the heap as it was left, unless one of them lends its memory), or one that nobody has had. Processes may
+ * start in any order.
  *
  * Blocks up to `join_timeout_ms`. Thread-safe: several threads of one process may join as different ranks. Not
- * graph-safe. The handle is destroyed with `nmc_world_destroy`. On error `*out` is NULL.
+ * graph-safe. The handle is destroyed with `nmc_world_destroy`.
  * Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`, `NMC_ERR_TIMEOUT` (the message names the ranks that are
  * missing), `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_EXISTS` (rank or device rank is taken),
  * `NMC_ERR_PERMISSION`, `NMC_ERR_PROTOCOL`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED`,
  * `NMC_ERR_OS`, `NMC_ERR_CUDA`, `NMC_ERR_FORKED`.
  */
-nmc_status_t nmc_world_join(const struct nmc_world_config_t *config, struct nmc_world_t **out_world);
+nmc_status_t nmc_world_join(const struct nmc_world_config_t *config,
+                            struct nmc_world_t **out_world);
 
 /**
  * Joins a world as `n_ranks` ranks of this process and stores their handles in `out_worlds[0..n_ranks]`. `config`
  * is used for all of them, with its `rank` and `device_rank` replaced by `ranks[i]`; `heap_import` must be none.
- * Otherwise like `nmc_world_join`. On error no rank has joined and all of `out_worlds` is NULL.
+ * Otherwise like `nmc_world_join`. On error no rank has joined.
  */
 nmc_status_t nmc_world_join_ranks(const struct nmc_world_config_t *config,
                                   const int32_t *ranks,
@@ -540,10 +559,12 @@ nmc_status_t nmc_world_join_ranks(const struct nmc_world_config_t *config,
 
 /**
  * Makes a world of `config->world_size` ranks inside this process, without socket, files or threads, and stores
- * all handles in `out_worlds`. `name`, `dir`, `rank`, `device_rank`, `master` and the timeouts are not looked at.
+ * all handles in `out_worlds`. `name`, `dir`, `rank`, `device_rank`, `min_ranks`, `master` and the timeouts are not looked at.
+ * If `config` cannot be read `out_worlds` stays as it is, for nobody knows how long it is.
  * Takes as long as reserving the memory does. Thread-safe. Not graph-safe. Statuses as for `nmc_world_join`.
  */
-nmc_status_t nmc_world_create_local(const struct nmc_world_config_t *config, struct nmc_world_t **out_worlds);
+nmc_status_t nmc_world_create_local(const struct nmc_world_config_t *config,
+                                    struct nmc_world_t **out_worlds);
 
 /**
  * Leaves the world in order: waits until this process's GPU work is done, then tells the other ranks, which see
@@ -688,18 +709,22 @@ nmc_status_t nmc_world_write_word_async(const struct nmc_world_t *world,
  * barrier is still open, and the next call continues to wait for it: also together with a process that has taken
  * the place of a dead rank. After a barrier all ranks know the same holders of all ranks.
  *
+ * A rank that nobody has taken yet is not waited for. One that joins while a barrier is open takes part in it, or finds it
+ * passed: its own count begins where that of the others is.
+ *
  * Blocks up to `timeout_ms` (-1 for 30 s). One thread per handle at a time. Not graph-safe.
  * Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`
  * (names the rank), `NMC_ERR_CANCELLED` (the rank has left, aborted or is being destroyed), `NMC_ERR_BUSY` (another
  * thread is in it).
  */
-nmc_status_t nmc_world_barrier(const struct nmc_world_t *world, int64_t timeout_ms);
+nmc_status_t nmc_world_barrier(const struct nmc_world_t *world,
+                               int64_t timeout_ms);
 
 /**
  * Proves the paths between all ranks: each writes a pattern into every heap, publishes it with a system-scope
  * release, and compares every byte that the others wrote for it; on CUDA heaps with kernels. All ranks must call it
  * with the same `seed`. **Overwrites** up to `world_size` MiB at the start of every heap and the first `world_size`
- * control words of every rank.
+ * control words of every rank. While a rank is `NMC_RANK_ABSENT` it fails with `NMC_ERR_PEER_LOST`.
  *
  * Blocks up to about `timeout_ms` (-1 for 30 s). Not graph-safe. Statuses: those of `nmc_world_barrier`, and
  * `NMC_ERR_CORRUPT` (names the ranks and the offset), `NMC_ERR_CUDA`.
@@ -718,16 +743,19 @@ nmc_status_t nmc_world_async_error(const struct nmc_world_t *world,
                                    nmc_status_t *out_status,
                                    char *buffer,
                                    size_t capacity,
-                                   size_t *needed);
+                                   size_t *out_needed);
 
 /**
- * Writes the world as text for people into `buffer`, NUL-terminated. `*needed` (may be NULL) receives the size that
+ * Writes the world as text for people into `buffer`, NUL-terminated. `*out_needed` (may be NULL) receives the size that
  * the whole text needs; with capacity 0 nothing else happens.
  *
  * Thread-safe, does not block, graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`,
  * `NMC_ERR_TOO_SMALL` (as much as fits was written), `NMC_ERR_NO_MEMORY`.
  */
-nmc_status_t nmc_world_dump(const struct nmc_world_t *world, char *buffer, size_t capacity, size_t *needed);
+nmc_status_t nmc_world_dump(const struct nmc_world_t *world,
+                            char *buffer,
+                            size_t capacity,
+                            size_t *out_needed);
 
 /** @} */
 
@@ -792,6 +820,9 @@ nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
 
 /** Use huge pages for the heaps of an embedded store, if there are any. */
 #define NMC_STORE_HUGE_PAGES 2
+
+/** Fault the host heaps of an embedded store in when it is created, as `NMC_HEAP_POPULATE` does for a world. */
+#define NMC_STORE_POPULATE 4
 
 /** Store the value in one run of pages. */
 #define NMC_PUT_CONTIGUOUS 1

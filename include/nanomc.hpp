@@ -274,9 +274,12 @@ class WorldConfig {
   WorldConfig& dir(std::string value) { return dir_ = std::move(value), *this; }
   WorldConfig& rank(int32_t value) { return c_.rank = value, *this; }
   WorldConfig& world_size(uint32_t value) { return c_.world_size = value, *this; }
+  /// How many ranks must be there for a join to complete; the others may come later. 0 for all.
+  WorldConfig& min_ranks(uint32_t value) { return c_.min_ranks = value, *this; }
   WorldConfig& heap_bytes(uint64_t value) { return c_.heap_bytes = value, *this; }
   WorldConfig& heap_kind(HeapKind value) { return c_.heap_kind = static_cast<uint32_t>(value), *this; }
-  WorldConfig& huge_pages(bool wanted = true) { return c_.heap_flags = wanted ? NMC_HEAP_HUGE_PAGES : 0, *this; }
+  WorldConfig& huge_pages(bool wanted = true) { return heap_flag(NMC_HEAP_HUGE_PAGES, wanted); }
+  WorldConfig& populate(bool wanted = true) { return heap_flag(NMC_HEAP_POPULATE, wanted); }
   WorldConfig& device(int32_t value) { return c_.device = value, *this; }
   WorldConfig& device_rank(int32_t value) { return c_.device_rank = value, *this; }
   WorldConfig& words_per_rank(int32_t value) { return c_.words_per_rank = value, *this; }
@@ -306,6 +309,9 @@ class WorldConfig {
   }
 
  private:
+  WorldConfig& heap_flag(uint32_t bit, bool wanted) {
+    return c_.heap_flags = wanted ? c_.heap_flags | bit : c_.heap_flags & ~bit, *this;
+  }
   WorldConfig& lend(uint32_t kind, int32_t fd, void* ptr) { return c_.heap_import = {kind, fd, ptr}, *this; }
 
   std::string name_;

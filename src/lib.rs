@@ -1,7 +1,7 @@
 //! Nano Mooncake: the memory that LLM serving processes share, behind one C header.
 //!
 //! C and C++ programs use `include/nanomc.h`; the Rust modules are the layers behind it and carry no
-//! stability promise. Imports point downward only: `ffi` → `kv` → `store`, `ep` → `world` → `mem`, `cuda` → `layout`, `alloc` → `sync`, `base`.
+//! stability promise. Imports point downward only: `ffi` → `kv` → `store`, `ep` → `world` → `rpc`, `mem`, `cuda` → `layout`, `alloc` → `sync`, `base`.
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64", target_endian = "little")))]
 compile_error!("nanomc runs on 64-bit little-endian Linux");
@@ -21,6 +21,8 @@ pub mod kv;
 pub mod layout;
 #[cfg(not(loom))]
 pub mod mem;
+#[cfg(not(loom))]
+pub mod rpc;
 #[cfg(not(loom))]
 pub mod store;
 pub mod sync;

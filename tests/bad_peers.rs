@@ -13,7 +13,7 @@ mod common;
 use common::{PATIENCE, config, eventually};
 use nanomc::base::Deadline;
 use nanomc::base::status::*;
-use nanomc::world::wire::{Message, Reject};
+use nanomc::world::wire::{Message, Refusal};
 use nanomc::world::{Hosting, Master, World};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -69,9 +69,9 @@ fn raw_receive(fd: &OwnedFd) -> Vec<u8> {
     buffer
 }
 
-fn reject_of(packet: &[u8]) -> Reject {
+fn reject_of(packet: &[u8]) -> Refusal {
     match Message::decode(packet) {
-        Ok(Message::Reject(reject)) => reject,
+        Ok(Message::Refusal(reject)) => reject,
         other => panic!("expected a rejection, got {other:?}"),
     }
 }
@@ -113,7 +113,8 @@ fn garbage_gets_an_answer_and_hurts_nobody() {
 fn truncated_and_premature_messages_are_refused() {
     let dir = tempfile::tempdir().expect("dir");
     let _master = serve(dir.path(), 2);
-    let reject = Message::Reject(Reject { status: -1, message: "I am not a master".into() }).encode().expect("memory");
+    let reject =
+        Message::Refusal(Refusal { status: -1, message: "I am not a master".into() }).encode().expect("memory");
     for packet in [&reject[..], &reject[..reject.len() / 2], &reject[..8]] {
         let peer = raw_connect(&socket(dir.path()));
         raw_send(&peer, packet);
@@ -228,7 +229,7 @@ fn a_fake_master_cannot_hang_or_fool_a_rank() {
     fake_master(dir.path(), std::mem::forget);
     assert_eq!(join_shortly(dir.path()).status, NMC_ERR_TIMEOUT, "one that says nothing");
     let dir = tempfile::tempdir().expect("dir");
-    let ok = Message::Reject(Reject { status: 0, message: "all is well".into() }).encode().expect("memory");
+    let ok = Message::Refusal(Refusal { status: 0, message: "all is well".into() }).encode().expect("memory");
     fake_master(dir.path(), move |fd| raw_send(&fd, &ok));
     assert_eq!(join_shortly(dir.path()).status, NMC_ERR_PROTOCOL, "a refusal that claims success");
 }

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 /// Every folder of `src` and what it may import. A new folder has to be added here.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
-    ("ffi", &["kv", "store", "ep", "world", "mem", "cuda", "layout", "alloc", "sync", "base"]),
-    ("kv", &["store", "world", "mem", "cuda", "layout", "alloc", "sync", "base"]),
-    ("store", &["world", "mem", "cuda", "layout", "alloc", "sync", "base"]),
-    ("ep", &["world", "mem", "cuda", "layout", "alloc", "sync", "base"]),
-    ("world", &["mem", "cuda", "layout", "alloc", "sync", "base"]),
+    ("ffi", &["kv", "store", "ep", "world", "rpc", "mem", "cuda", "layout", "alloc", "sync", "base"]),
+    ("kv", &["store", "world", "rpc", "mem", "cuda", "layout", "alloc", "sync", "base"]),
+    ("store", &["world", "rpc", "mem", "cuda", "layout", "alloc", "sync", "base"]),
+    ("ep", &["world", "rpc", "mem", "cuda", "layout", "alloc", "sync", "base"]),
+    ("world", &["rpc", "mem", "cuda", "layout", "alloc", "sync", "base"]),
+    ("rpc", &["sync", "base"]),
     ("mem", &["cuda", "layout", "alloc", "sync", "base"]),
     ("cuda", &["layout", "alloc", "sync", "base"]),
     ("layout", &["sync", "base"]),

@@ -292,7 +292,7 @@ fn silent_connections_keep_nobody_out() {
     let path = world.membership("test").unwrap().place("store").socket();
     let mut silent = Vec::new();
     for n in 0..700 {
-        silent.extend(nanomc::world::sys::connect(&path).unwrap());
+        silent.extend(nanomc::rpc::Link::connect(&path).unwrap());
         if n % 50 == 0 {
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -255,7 +255,7 @@ static void config_values(void) {
   promise("values_out_of_range_are_refused_and_named");
   const uint32_t kinds[] = {0, 3, 99, UINT32_MAX};
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) REFUSED(heap_kind, kinds[i], "heap_kind");
-  const uint32_t flags[] = {2, 3, 0x80000000u, UINT32_MAX};
+  const uint32_t flags[] = {4, 7, 0x80000000u, UINT32_MAX};
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; ++i) REFUSED(heap_flags, flags[i], "heap_flags");
   const uint32_t imports[] = {5, 77, UINT32_MAX};
   for (size_t i = 0; i < sizeof imports / sizeof imports[0]; ++i) REFUSED(heap_import.kind, imports[i], "heap_import");
@@ -270,7 +270,8 @@ static void config_values(void) {
   REFUSED(drain_ms, -2, "drain_ms");
   REFUSED(drain_ms, INT32_MAX, "drain_ms");
   REFUSED(service_cpu, -2, "service_cpu");
-  for (int i = 0; i < 4; ++i) REFUSED(reserved[i], 1, "reserved");
+  REFUSED(reserved0, 1, "reserved");
+  for (int i = 0; i < 3; ++i) REFUSED(reserved[i], 1, "reserved");
   const uint32_t masters[] = {2, 77, UINT32_MAX};
   for (size_t i = 0; i < sizeof masters / sizeof masters[0]; ++i) {
     nmc_world_config_t config = local_config(1); /* a local world has no master, so this one is asked of join */

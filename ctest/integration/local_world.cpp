@@ -48,7 +48,7 @@ void facts(const Local& local) {
     OK(nmc_world_info(local.ranks[rank], &info));
     CHECK(info.rank == static_cast<uint32_t>(rank) && info.world_size == local.ranks.size());
     CHECK(info.heap_kind == NMC_HEAP_HOST && info.heap_bytes == kHeap && info.words_per_rank == 64);
-    CHECK(info.world_id != 0 && (rank == 0 || info.world_id == world_id) && info.reserved == 0);
+    CHECK(info.world_id != 0 && (rank == 0 || info.world_id == world_id) && info.min_ranks == info.world_size);
     world_id = info.world_id;
     for (int32_t peer = 0; peer < local.size(); ++peer) {
       nmc_rank_info_t about = NMC_RANK_INFO_INIT;

@@ -26,8 +26,9 @@ int main() {
   world.world_size = 1;
   world.heap_bytes = 1 << 20;
   nmc_world_t* w = nullptr;
-  refused("nmc_world_config_t", world, &nmc_world_config_t::reserved,
-          [&](const nmc_world_config_t* c) { return nmc_world_create_local(c, &w); });
+  const auto make = [&](const nmc_world_config_t* c) { return nmc_world_create_local(c, &w); };
+  refused("nmc_world_config_t", world, &nmc_world_config_t::reserved, make);
+  refused("nmc_world_config_t", world, &nmc_world_config_t::reserved0, make);
   REQUIRE(OK(nmc_world_create_local(&world, &w)));  // the control: as it is, it works
 
   nmc_store_config_t store = NMC_STORE_CONFIG_INIT;

@@ -174,6 +174,7 @@ struct Place {
 struct Setup {
   int32_t rank = -1;
   uint32_t size = 3;
+  uint32_t least = 0;  // ranks that must be there; 0 for all
   uint64_t heap_bytes = 1 << 16;
   int32_t words = -1;
   int32_t device_rank = -1;
@@ -188,6 +189,7 @@ inline nmc_world_config_t config_of(const Place& place, const Setup& setup) {
   config.dir = {place.dir.data(), place.dir.size()};
   config.rank = setup.rank;
   config.world_size = setup.size;
+  config.min_ranks = setup.least;
   config.heap_bytes = setup.heap_bytes;
   config.heap_kind = setup.heap_kind;
   config.words_per_rank = setup.words;

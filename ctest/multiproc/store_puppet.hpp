@@ -21,7 +21,18 @@ struct StoreWish {
   uint32_t page_bytes = kPage;
   uint32_t max_objects = 0;
   bool external = false;
+  uint32_t least = 0;  // ranks that must be there; 0 for all
 };
+
+inline Setup setup_of(int32_t rank, uint32_t size, const StoreWish& wish) {
+  Setup setup;
+  setup.rank = rank;
+  setup.size = size;
+  setup.least = wish.least;
+  setup.heap_bytes = wish.pages * wish.page_bytes;
+  setup.external = wish.external;
+  return setup;
+}
 
 inline nmc_store_config_t client_config(const StoreWish& wish) {
   nmc_store_config_t config = NMC_STORE_CONFIG_INIT;
@@ -263,11 +274,7 @@ class Client {
 
 // A process that joins a world, says how that went, and obeys. It makes no store before it is told to.
 inline Process client_process(const Place& place, int32_t rank, uint32_t size, const StoreWish& wish = {}) {
-  Setup setup;
-  setup.rank = rank;
-  setup.size = size;
-  setup.heap_bytes = wish.pages * wish.page_bytes;
-  setup.external = wish.external;
+  const Setup setup = setup_of(rank, size, wish);
   return Process([&place, setup, wish](Link& test) {
     const nmc_world_config_t config = config_of(place, setup);
     nmc_world_t* world = nullptr;

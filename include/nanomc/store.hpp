@@ -108,6 +108,7 @@ class StoreConfig {
   StoreConfig& eviction(Evict value) { return c_.eviction = static_cast<uint32_t>(value), *this; }
   StoreConfig& checksums(bool wanted = true) { return flag(NMC_STORE_CHECKSUMS, wanted); }
   StoreConfig& huge_pages(bool wanted = true) { return flag(NMC_STORE_HUGE_PAGES, wanted); }
+  StoreConfig& populate(bool wanted = true) { return flag(NMC_STORE_POPULATE, wanted); }
   StoreConfig& master_rank(int32_t value) { return c_.master_rank = value, *this; }
   /// Above `high`/1000 of a heap the master evicts, down to `low`/1000.
   StoreConfig& watermarks(int32_t low, int32_t high) {

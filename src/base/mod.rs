@@ -5,7 +5,6 @@ pub mod error;
 pub mod id;
 pub mod log;
 pub mod memory;
-pub mod packet;
 pub mod point;
 pub mod status;
 mod sys;

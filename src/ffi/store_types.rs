@@ -21,6 +21,8 @@ use std::time::Duration;
 pub const NMC_STORE_CHECKSUMS: u32 = 1;
 /// Use huge pages for the heaps of an embedded store, if there are any.
 pub const NMC_STORE_HUGE_PAGES: u32 = 2;
+/// Fault the host heaps of an embedded store in when it is created, as `NMC_HEAP_POPULATE` does for a world.
+pub const NMC_STORE_POPULATE: u32 = 4;
 
 /// Store the value in one run of pages.
 pub const NMC_PUT_CONTIGUOUS: u32 = 1;
@@ -426,7 +428,7 @@ fn nonzero<T: PartialEq + Default>(value: T) -> Option<T> {
 pub(crate) unsafe fn parse_store(ptr: *const nmc_store_config_t) -> Result<(Config, nmc_store_config_t)> {
     // SAFETY: forwarded from the caller.
     let c = unsafe { super::config::read(ptr) }?;
-    if c.flags & !(NMC_STORE_CHECKSUMS | NMC_STORE_HUGE_PAGES) != 0 {
+    if c.flags & !(NMC_STORE_CHECKSUMS | NMC_STORE_HUGE_PAGES | NMC_STORE_POPULATE) != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "flags {:#x} has bits that mean nothing", c.flags);
     }
     if c.reserved.iter().any(|r| *r != 0) {
@@ -468,13 +470,14 @@ pub(crate) fn embedded_world(c: &nmc_store_config_t) -> Result<crate::world::Con
         crate::bail!(NMC_ERR_INVALID_ARG, "heap_bytes {} of an embedded store is not between 1 and 2^46", c.heap_bytes);
     }
     let huge = if c.flags & NMC_STORE_HUGE_PAGES != 0 { super::world_types::NMC_HEAP_HUGE_PAGES } else { 0 };
+    let populate = if c.flags & NMC_STORE_POPULATE != 0 { super::world_types::NMC_HEAP_POPULATE } else { 0 };
     let world = nmc_world_config_t {
         name: nmc_slice_t { ptr: c"local".as_ptr().cast(), len: 5 },
         dir: EMPTY,
         world_size: c.world_size.max(1),
         heap_bytes: c.heap_bytes.saturating_add(c.heap_offset),
         heap_kind: c.heap_kind,
-        heap_flags: huge,
+        heap_flags: huge | populate,
         device: c.device,
         words_per_rank: 0,
         join_timeout_ms: MAX_TIMEOUT_MS,

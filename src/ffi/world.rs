@@ -2,7 +2,9 @@
 
 use super::handle::{self, HasC, Object};
 use super::text::{check_buffer, copy_out};
-use super::world_types::{nmc_rank_info_t, nmc_world_config_t, nmc_world_info_t, parse};
+use super::world_types::{
+    NMC_HEAP_HUGE_PAGES, NMC_HEAP_POPULATE, nmc_rank_info_t, nmc_world_config_t, nmc_world_info_t, parse,
+};
 use super::{guard, optional_out, out, put_struct};
 use crate::base::Deadline;
 use crate::base::error::Result;
@@ -43,12 +45,13 @@ fn rank_u32(rank: i32) -> Result<u32> {
     }
 }
 
-/// Joins a world as one rank and stores a handle in `*out`. Returns when all ranks have joined (or, if the world
-/// exists already and the rank's former holder is gone, when it has taken its place; it then finds the heap as it
-/// was left, unless one of them lends its memory). Processes may start in any order.
+/// Joins a world as one rank and stores a handle in `*out_world`. Returns when all ranks have joined, or as many as
+/// `min_ranks` says. If the world exists already and the rank is free, it takes its place: that of a former holder who is gone
+/// (it then finds the heap as it was left, unless one of them lends its memory), or one that nobody has had. Processes may
+/// start in any order.
 ///
 /// Blocks up to `join_timeout_ms`. Thread-safe: several threads of one process may join as different ranks. Not
-/// graph-safe. The handle is destroyed with `nmc_world_destroy`. On error `*out` is NULL.
+/// graph-safe. The handle is destroyed with `nmc_world_destroy`.
 /// Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`, `NMC_ERR_TIMEOUT` (the message names the ranks that are
 /// missing), `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_EXISTS` (rank or device rank is taken),
 /// `NMC_ERR_PERMISSION`, `NMC_ERR_PROTOCOL`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED`,
@@ -71,7 +74,7 @@ pub unsafe extern "C" fn nmc_world_join(
 
 /// Joins a world as `n_ranks` ranks of this process and stores their handles in `out_worlds[0..n_ranks]`. `config`
 /// is used for all of them, with its `rank` and `device_rank` replaced by `ranks[i]`; `heap_import` must be none.
-/// Otherwise like `nmc_world_join`. On error no rank has joined and all of `out_worlds` is NULL.
+/// Otherwise like `nmc_world_join`. On error no rank has joined.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_world_join_ranks(
     config: *const nmc_world_config_t,
@@ -108,7 +111,8 @@ pub unsafe extern "C" fn nmc_world_join_ranks(
 }
 
 /// Makes a world of `config->world_size` ranks inside this process, without socket, files or threads, and stores
-/// all handles in `out_worlds`. `name`, `dir`, `rank`, `device_rank`, `master` and the timeouts are not looked at.
+/// all handles in `out_worlds`. `name`, `dir`, `rank`, `device_rank`, `min_ranks`, `master` and the timeouts are not looked at.
+/// If `config` cannot be read `out_worlds` stays as it is, for nobody knows how long it is.
 /// Takes as long as reserving the memory does. Thread-safe. Not graph-safe. Statuses as for `nmc_world_join`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_world_create_local(
@@ -116,19 +120,20 @@ pub unsafe extern "C" fn nmc_world_create_local(
     out_worlds: *mut *mut nmc_world_t,
 ) -> nmc_status_t {
     guard(|| {
-        handle::prepare()?;
         // SAFETY: the C contract of `config`; a name is optional here.
         let mut named = unsafe { super::config::read(config) }?;
         named.struct_size = super::world_types::WORLD_CONFIG_BYTES;
         // Nobody meets anybody: what is about meeting is not looked at.
         named.name = super::basic::nmc_slice_t { ptr: c"local".as_ptr().cast(), len: 5 };
         named.dir = super::basic::nmc_slice_t { ptr: std::ptr::null(), len: 0 };
-        (named.rank, named.device_rank, named.master) = (-1, -1, super::world_types::NMC_MASTER_RANK0);
+        (named.rank, named.device_rank, named.min_ranks) = (-1, -1, 0);
+        named.master = super::world_types::NMC_MASTER_RANK0;
         named.join_timeout_ms = crate::base::deadline::MAX_TIMEOUT_MS;
+        let slots = worlds_out(out_worlds, named.world_size as usize);
+        handle::prepare()?;
         // SAFETY: `named` is a full, valid config.
         let config = unsafe { parse(&raw const named) }?;
-        let slots = worlds_out(out_worlds, config.world_size as usize)?;
-        give_out(World::local(&config)?, slots)
+        give_out(World::local(&config)?, slots?)
     })
 }
 
@@ -219,15 +224,21 @@ pub unsafe extern "C" fn nmc_world_info(world: *const nmc_world_t, out_info: *mu
                 heap_kind: p.heap_kind,
                 heap_bytes: p.heap_bytes,
                 world_id: world.world_id(),
-                heap_flags: if world.huge_pages() { super::world_types::NMC_HEAP_HUGE_PAGES } else { 0 },
+                heap_flags: heap_flags(world),
                 words_per_rank: p.words_per_rank,
                 master_up: u32::from(world.master_up()),
-                reserved: 0,
+                min_ranks: p.min_ranks,
             };
             // SAFETY: the C contract of `out_info`.
             unsafe { put_struct(out_info, info) }
         })
     })
+}
+
+fn heap_flags(world: &World) -> u32 {
+    let huge = if world.huge_pages() { NMC_HEAP_HUGE_PAGES } else { 0 };
+    let populated = if world.populated() { NMC_HEAP_POPULATE } else { 0 };
+    huge | populated
 }
 
 /// Stores facts about a rank. Thread-safe, does not block, graph-safe.
@@ -423,6 +434,9 @@ pub extern "C" fn nmc_world_write_word_async(
 /// barrier is still open, and the next call continues to wait for it: also together with a process that has taken
 /// the place of a dead rank. After a barrier all ranks know the same holders of all ranks.
 ///
+/// A rank that nobody has taken yet is not waited for. One that joins while a barrier is open takes part in it, or finds it
+/// passed: its own count begins where that of the others is.
+///
 /// Blocks up to `timeout_ms` (-1 for 30 s). One thread per handle at a time. Not graph-safe.
 /// Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`
 /// (names the rank), `NMC_ERR_CANCELLED` (the rank has left, aborted or is being destroyed), `NMC_ERR_BUSY` (another
@@ -435,7 +449,7 @@ pub extern "C" fn nmc_world_barrier(world: *const nmc_world_t, timeout_ms: i64) 
 /// Proves the paths between all ranks: each writes a pattern into every heap, publishes it with a system-scope
 /// release, and compares every byte that the others wrote for it; on CUDA heaps with kernels. All ranks must call it
 /// with the same `seed`. **Overwrites** up to `world_size` MiB at the start of every heap and the first `world_size`
-/// control words of every rank.
+/// control words of every rank. While a rank is `NMC_RANK_ABSENT` it fails with `NMC_ERR_PEER_LOST`.
 ///
 /// Blocks up to about `timeout_ms` (-1 for 30 s). Not graph-safe. Statuses: those of `nmc_world_barrier`, and
 /// `NMC_ERR_CORRUPT` (names the ranks and the offset), `NMC_ERR_CUDA`.
@@ -456,7 +470,7 @@ pub unsafe extern "C" fn nmc_world_async_error(
     out_status: *mut nmc_status_t,
     buffer: *mut c_char,
     capacity: usize,
-    needed: *mut usize,
+    out_needed: *mut usize,
 ) -> nmc_status_t {
     guard(|| {
         with(world, |world| {
@@ -464,18 +478,18 @@ pub unsafe extern "C" fn nmc_world_async_error(
             let status = failure.as_ref().map_or(NMC_OK, |e| e.status);
             let to_status = out(out_status, "out_status")?;
             check_buffer(buffer, capacity)?;
-            optional_out(needed, "needed")?;
+            optional_out(out_needed, "out_needed")?;
             // Also when the text is too long for the buffer.
             to_status.write(status);
-            if capacity == 0 && needed.is_null() {
+            if capacity == 0 && out_needed.is_null() {
                 return Ok(());
             }
-            copy_out(failure.as_ref().map_or("", |e| &e.message), buffer, capacity, needed)
+            copy_out(failure.as_ref().map_or("", |e| &e.message), buffer, capacity, out_needed)
         })
     })
 }
 
-/// Writes the world as text for people into `buffer`, NUL-terminated. `*needed` (may be NULL) receives the size that
+/// Writes the world as text for people into `buffer`, NUL-terminated. `*out_needed` (may be NULL) receives the size that
 /// the whole text needs; with capacity 0 nothing else happens.
 ///
 /// Thread-safe, does not block, graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`,
@@ -485,7 +499,7 @@ pub unsafe extern "C" fn nmc_world_dump(
     world: *const nmc_world_t,
     buffer: *mut c_char,
     capacity: usize,
-    needed: *mut usize,
+    out_needed: *mut usize,
 ) -> nmc_status_t {
-    guard(|| with(world, |world| copy_out(&world.dump()?, buffer, capacity, needed)))
+    guard(|| with(world, |world| copy_out(&world.dump()?, buffer, capacity, out_needed)))
 }

@@ -17,6 +17,10 @@ pub const NMC_HEAP_CUDA: u32 = 2;
 
 /// Use huge pages for a host heap if there are any; `nmc_world_info_t.heap_flags` tells whether there were.
 pub const NMC_HEAP_HUGE_PAGES: u32 = 1;
+/// Fault host heaps in while joining, so that the first access to a page costs what every other does: the own heap, and in
+/// this process those of all ranks that are there. It takes about a second per 4 GiB, and counts towards `join_timeout_ms`.
+/// Heaps that come later, lent memory and CUDA heaps are left as they are.
+pub const NMC_HEAP_POPULATE: u32 = 2;
 
 /// The library allocates the heap.
 pub const NMC_IMPORT_NONE: u32 = 0;
@@ -59,7 +63,7 @@ pub struct nmc_memory_t {
 }
 
 /// How a process joins a world. Start from `NMC_WORLD_CONFIG_INIT`; `name`, `world_size` and `heap_bytes` must be
-/// set. Ranks must agree on `world_size`, `heap_kind`, `heap_bytes` and `words_per_rank`.
+/// set. Ranks must agree on `world_size`, `min_ranks`, `heap_kind`, `heap_bytes` and `words_per_rank`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_world_config_t {
@@ -67,20 +71,20 @@ pub struct nmc_world_config_t {
     pub struct_size: u32,
     /// `NMC_ABI_VERSION` as the caller knows it.
     pub abi_version: u32,
-    /// Name under which ranks find each other: 1 to 48 of A-Z a-z 0-9 . _ -
+    /// Name under which ranks find each other: 1 to 48 of A-Z a-z 0-9 . _ - of which the first is no dot.
     pub name: nmc_slice_t,
     /// Directory in which they meet; empty for $XDG_RUNTIME_DIR/nanomc or /tmp/nanomc-UID. The library makes a
     /// subdirectory with mode 0700 in it.
     pub dir: nmc_slice_t,
     /// Own rank; -1 for the lowest that is free.
     pub rank: i32,
-    /// Number of ranks, 1 to `NMC_MAX_RANKS`.
+    /// Number of ranks, 1 to `NMC_MAX_RANKS`; the most there can be, if `min_ranks` is less.
     pub world_size: u32,
     /// Bytes of every rank's heap.
     pub heap_bytes: u64,
     /// `NMC_HEAP_HOST` (default) or `NMC_HEAP_CUDA`.
     pub heap_kind: u32,
-    /// 0 or `NMC_HEAP_HUGE_PAGES`.
+    /// `NMC_HEAP_*` flags: 0, or any of `NMC_HEAP_HUGE_PAGES` and `NMC_HEAP_POPULATE`. Ranks may differ.
     pub heap_flags: u32,
     /// Memory of the engine to use as this rank's heap.
     pub heap_import: nmc_memory_t,
@@ -100,8 +104,14 @@ pub struct nmc_world_config_t {
     pub drain_ms: i32,
     /// CPU to which the library's threads are bound; -1 for none.
     pub service_cpu: i32,
+    /// How many ranks must be there for a join to complete; 0 for all. If it is less than `world_size`, the others may come
+    /// later, or never: until then they are `NMC_RANK_ABSENT` and have no heap. Somebody must run the master: with
+    /// `NMC_MASTER_RANK0`, rank 0 is one of those who come first.
+    pub min_ranks: u32,
     /// Zero.
-    pub reserved: [u64; 4],
+    pub reserved0: u32,
+    /// Zero.
+    pub reserved: [u64; 3],
 }
 
 /// Facts about a world. Set `struct_size` before the call (`NMC_WORLD_INFO_INIT`).
@@ -126,8 +136,8 @@ pub struct nmc_world_info_t {
     pub words_per_rank: u32,
     /// 1 if the master can be reached, else 0.
     pub master_up: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// How many ranks had to be there for a join to complete.
+    pub min_ranks: u32,
 }
 
 /// Facts about a rank. Set `struct_size` before the call (`NMC_RANK_INFO_INIT`).
@@ -187,7 +197,9 @@ impl Default for nmc_world_config_t {
             join_timeout_ms: -1,
             drain_ms: -1,
             service_cpu: -1,
-            reserved: [0; 4],
+            min_ranks: 0,
+            reserved0: 0,
+            reserved: [0; 3],
         }
     }
 }
@@ -230,10 +242,10 @@ pub(crate) unsafe fn parse(ptr: *const nmc_world_config_t) -> Result<Config> {
     let Some(heap_kind) = HeapKind::from_code(c.heap_kind) else {
         crate::bail!(NMC_ERR_INVALID_ARG, "heap_kind {} is neither host (1) nor cuda (2)", c.heap_kind);
     };
-    if c.heap_flags & !NMC_HEAP_HUGE_PAGES != 0 {
+    if c.heap_flags & !(NMC_HEAP_HUGE_PAGES | NMC_HEAP_POPULATE) != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "heap_flags {:#x} has bits that mean nothing", c.heap_flags);
     }
-    if c.reserved.iter().any(|r| *r != 0) {
+    if c.reserved.iter().any(|r| *r != 0) || c.reserved0 != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "the reserved fields of the config are not zero; start from its _INIT macro");
     }
     let hosting = match c.master {
@@ -252,9 +264,11 @@ pub(crate) unsafe fn parse(ptr: *const nmc_world_config_t) -> Result<Config> {
         dir: (!dir.is_empty()).then(|| std::ffi::OsStr::from_bytes(dir).into()),
         rank: optional(c.rank, "rank")?,
         world_size: c.world_size,
+        min_ranks: c.min_ranks,
         heap_kind,
         heap_bytes: c.heap_bytes,
         huge_pages: c.heap_flags & NMC_HEAP_HUGE_PAGES != 0,
+        populate: c.heap_flags & NMC_HEAP_POPULATE != 0,
         import: import(&c.heap_import, heap_kind, c.heap_bytes)?,
         device: device.map(|d| i32::try_from(d).unwrap_or(i32::MAX)),
         device_rank: optional(c.device_rank, "device_rank")?,

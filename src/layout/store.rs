@@ -360,8 +360,13 @@ pub struct Namespace {
 pub struct RankHeap {
     /// Random name of the memory; 0 while nothing can be stored there.
     pub id: AtomicU64,
-    /// How many processes had held the rank when it brought this heap.
+    /// How many processes had held the rank when it brought this heap, and [`RankHeap::REPLACED`].
     pub generation: AtomicU64,
+}
+
+impl RankHeap {
+    /// The objects of the rank lay in other memory before.
+    pub const REPLACED: u64 = 1 << 63;
 }
 
 /// A futex that is rung only if somebody listens.

@@ -278,6 +278,15 @@ impl Heap {
         Ok(Self { desc, base: address, registration: None, memory: HeapMemory::Lent })
     }
 
+    /// Fills this process's page tables for a host heap of the library; see [`Slab::populate`]. A lent heap is as its engine
+    /// made it, and one on a device has no pages here.
+    pub fn populate(&self, goes_on: impl Fn() -> bool) -> Result<()> {
+        match &self.memory {
+            HeapMemory::Host(slab) if !self.desc.lent => slab.populate(goes_on),
+            _ => Ok(()),
+        }
+    }
+
     /// What another process needs to know.
     #[must_use]
     pub fn desc(&self) -> &HeapDesc {

@@ -9,10 +9,13 @@ use crate::layout::region::Region;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 const HUGE_BYTES: u64 = 2 << 20;
 /// `fallocate` is called in steps of this size.
 const STEP_BYTES: u64 = 256 << 20;
+/// Page tables are filled in steps of this size, each some 20 ms.
+const POPULATE_BYTES: usize = 64 << 20;
 
 /// A mapped slab and its descriptor.
 #[derive(Debug)]
@@ -119,6 +122,50 @@ impl Slab {
         }
     }
 
+    /// Fills this process's page tables, so that no access has to later; the content stays. Between steps `goes_on` is asked.
+    pub fn populate(&self, goes_on: impl Fn() -> bool) -> Result<()> {
+        let mut done = 0;
+        while done < self.bytes {
+            let step = POPULATE_BYTES.min(self.bytes - done);
+            // SAFETY: inside our mapping; the advice changes no byte.
+            let rc = unsafe { libc::madvise(self.base.add(done).as_ptr().cast(), step, libc::MADV_POPULATE_WRITE) };
+            let cause = std::io::Error::last_os_error();
+            match cause.raw_os_error().filter(|_| rc != 0) {
+                None => done += step,
+                Some(libc::EINTR | libc::EAGAIN) => {}
+                // A kernel before 5.14. The memory is reserved, so that touching it cannot fail.
+                Some(libc::EINVAL) => {
+                    self.touch(done, step);
+                    done += step;
+                }
+                // EFAULT: an access would have ended in SIGBUS.
+                Some(libc::EFAULT | libc::EHWPOISON) => crate::bail!(
+                    NMC_ERR_NO_MEMORY,
+                    "{done} of {} bytes could be populated; the system has no memory for more",
+                    self.bytes
+                ),
+                Some(_) => return Err(Error::os("madvise(MADV_POPULATE_WRITE)", &cause)),
+            }
+            if done < self.bytes && !goes_on() {
+                return Err(Error::new(
+                    NMC_ERR_TIMEOUT,
+                    format!("{done} of {} bytes were populated in time", self.bytes),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Touches every page of a part, without changing it.
+    fn touch(&self, from: usize, bytes: usize) {
+        for at in (from..from + bytes).step_by(4096) {
+            // SAFETY: inside our mapping, which others access as atomics or not at all at this time.
+            let byte = unsafe { AtomicU8::from_ptr(self.base.add(at).as_ptr()) };
+            // Also when it fails this counts as a store for the CPU.
+            let _ = byte.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
     /// A descriptor of the same memory through which it cannot be written.
     pub fn read_only_fd(&self) -> Result<OwnedFd> {
         reopen(self.fd.as_fd(), libc::O_RDONLY)
@@ -182,4 +229,44 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: libc::c_int) -> Result<OwnedFd> {
     }
     // SAFETY: `raw` is a fresh descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const BYTES: usize = 4 << 20;
+
+    fn slab() -> Slab {
+        let deadline = Deadline::after(Duration::from_secs(60));
+        Slab::create(c"test", BYTES as u64, false, &deadline).unwrap()
+    }
+
+    /// Bytes of a slab that are in this process's page tables.
+    fn mapped(slab: &Slab) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let head = format!("{:x}-", slab.base() as usize);
+        let part = maps.lines().skip_while(|line| !line.starts_with(&head));
+        let rss = part.skip(1).find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        rss.trim().trim_end_matches(" kB").trim().parse::<usize>().unwrap() << 10
+    }
+
+    #[test]
+    fn a_populated_slab_is_in_the_page_tables_as_it_was() {
+        for by_touching in [false, true] {
+            let slab = slab();
+            let last = slab.region().at::<std::sync::atomic::AtomicU64>(BYTES - 8).unwrap();
+            last.store(7, Ordering::Relaxed);
+            assert!(mapped(&slab) < BYTES, "control: before it is not");
+            if by_touching {
+                slab.touch(0, BYTES);
+            } else {
+                slab.populate(|| true).unwrap();
+            }
+            assert_eq!(mapped(&slab), BYTES);
+            assert_eq!(last.load(Ordering::Relaxed), 7);
+        }
+    }
 }

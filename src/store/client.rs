@@ -18,7 +18,7 @@ use crate::base::status::{
 };
 use crate::cuda::Copier;
 use crate::layout::MAX_RANKS;
-use crate::layout::store::{Params, View};
+use crate::layout::store::{Params, RankHeap, View};
 use crate::mem::HeapKind;
 use crate::sync::object;
 use crate::world::config::Hosting;
@@ -27,7 +27,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// How long a new client waits for news about heaps that the master of the store has already.
@@ -221,6 +221,8 @@ pub struct Client {
     pub(super) member: Membership,
     /// The heaps as they were mapped when this client came.
     heaps: Vec<MappedHeap>,
+    /// Those of ranks that nobody had taken by then.
+    late_heaps: Vec<OnceLock<MappedHeap>>,
     pub(super) id: ClientId,
     /// Number of its pin block.
     pub(super) number: u32,
@@ -335,6 +337,7 @@ impl Client {
         }
         // What may be refused comes first: a client that is entered has everything.
         let (slots, counters, watches) = (Slots::new(params.pin_slots)?, Counters::new()?, Watches::new()?);
+        let late_heaps = memory::collect((0..params.world_size).map(|_| OnceLock::new()))?;
         let plans = Arc::new(Plans::default());
         let (way, id, map) = if member.is_local() {
             let host =
@@ -349,6 +352,7 @@ impl Client {
             way,
             slots,
             heaps: settled_heaps(&member, &map, config),
+            late_heaps,
             map,
             member,
             id,
@@ -450,7 +454,45 @@ impl Client {
         match (self.heaps.get(rank as usize), self.view().heap(rank)) {
             // Acquire: of an object that was found alive before, this is the memory, or the object is dead by now.
             (Some(mapped), Some(heap)) if heap.id.load(Ordering::Acquire) == mapped.id && mapped.id != 0 => Ok(mapped),
-            _ => Err(replaced(rank)),
+            _ => self.late_heap(rank),
+        }
+    }
+
+    /// The heap of a rank that nobody had taken when this client came, if it is the first one that the store has had there:
+    /// whatever the caller has found on that rank lies in it.
+    #[inline(never)]
+    fn late_heap(&self, rank: u32) -> Result<&MappedHeap> {
+        let (Some(place), Some(heap)) = (self.late_heaps.get(rank as usize), self.view().heap(rank)) else {
+            return Err(replaced(rank));
+        };
+        // Acquire: whoever finds the name of other memory finds that it is not the first.
+        let id = heap.id.load(Ordering::Acquire);
+        let first = heap.generation.load(Ordering::Relaxed) & RankHeap::REPLACED == 0;
+        if id == 0 {
+            crate::bail!(NMC_ERR_PEER_LOST, "rank {rank} has no heap yet");
+        }
+        let absent = self.heaps.get(rank as usize).is_some_and(|mapped| mapped.generation == 0);
+        if absent && first && place.get().is_none() {
+            self.wait_for_heap(rank, id).map(|mapped| place.set(mapped));
+        }
+        place.get().filter(|mapped| mapped.id == id).ok_or_else(|| replaced(rank))
+    }
+
+    /// The heap that a rank brought, when the world's thread has heard of it.
+    #[cold]
+    fn wait_for_heap(&self, rank: u32, id: u64) -> Option<MappedHeap> {
+        let patience = Deadline::after(SETTLING);
+        loop {
+            // In this order: what is no longer changing has its heap in place.
+            let changing = self.member.changing(rank);
+            let mapped = self.member.heaps().get(rank as usize).copied().unwrap_or_default();
+            if mapped.id == id {
+                return Some(mapped);
+            }
+            if !changing || patience.passed() || self.member.check_present().is_err() {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

@@ -5,18 +5,19 @@
 use super::client::Plans;
 use super::map::Map;
 use super::master::ClientId;
-use super::sys::{self as quick, Heard};
 use super::wait::Interrupt;
-use super::wire::{Hello, Item, MAX_PACKET, Request, decode_reply};
+use super::wire::{Hello, Item, MAX_PACKET, Request, SERVICE, decode_reply};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NO_MEMORY, NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::Params;
+use crate::rpc::caller::{self, Answer, LinkEnd};
+use crate::rpc::{self, Event, Link, Sent};
+use crate::sync::service_thread;
 use crate::world::Membership;
 use crate::world::dir::Place;
-use crate::world::sys::{self, BlockSignals, Event, Link, Packet};
 use parking_lot::{Mutex, MutexGuard};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -90,10 +91,10 @@ pub fn attach(
     let hello = || Ok(introduction(member, params, expected(), None));
     let patience = Deadline::after(ANSWER.min(deadline.left()));
     let wait = |link: &Link| {
-        sys::poll(&[link.as_fd()], LOOK.min(patience.left()));
+        rpc::poll(&[link.as_fd()], LOOK.min(patience.left()));
         !patience.passed() && member.check_present().is_ok()
     };
-    let Some((link, items, fds)) = introduce(place, member, hello, None, buffers, &wait)? else { return Ok(None) };
+    let Some((mut link, items, fds)) = introduce(place, member, hello, None, buffers, &wait)? else { return Ok(None) };
     let [number, store_id, generation] = first(items)?;
     let mut fds = fds.into_iter();
     let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
@@ -104,7 +105,7 @@ pub fn attach(
     // Named while the master lives that entered us, or not used at all: the next master begins with empty heaps if it finds
     // nobody's name, and must not do so under a client of this store.
     member.set_store(store_id);
-    if !confirmed(&link, buffers, wait) {
+    if !confirmed(&mut link, buffers, wait) {
         member.set_store(0);
         return Ok(None);
     }
@@ -112,19 +113,14 @@ pub fn attach(
 }
 
 /// Whether the master at the other end still answers.
-fn confirmed(link: &Link, buffers: &mut Buffers, wait: impl Fn(&Link) -> bool) -> bool {
+fn confirmed(link: &mut Link, buffers: &mut Buffers, wait: impl Fn(&Link) -> bool) -> bool {
     Request::Confirm.encode(&mut buffers.packet);
-    if !matches!(quick::send(link.as_fd(), &buffers.packet), Ok(true)) {
+    if link.send(&buffers.packet, &[]) != Ok(Sent::Yes) {
         return false;
     }
-    loop {
-        match sys::receive(link.as_fd(), &mut buffers.buffer) {
-            Ok(Packet::Data(len, _)) => {
-                return decode_reply(&buffers.buffer[..len], Vec::new()).and_then(first).is_ok();
-            }
-            Ok(Packet::Empty) if wait(link) => {}
-            _ => return false,
-        }
+    match caller::next(link, &mut buffers.buffer, wait) {
+        Ok(Some((len, _))) => decode_reply(&buffers.buffer[..len], Vec::new()).and_then(first).is_ok(),
+        _ => false,
     }
 }
 
@@ -159,7 +155,7 @@ fn introduction(
     }
 }
 
-type Answer = (Link, Vec<Item>, Vec<std::os::fd::OwnedFd>);
+type Met = (Link, Vec<Item>, Vec<std::os::fd::OwnedFd>);
 
 /// Says hello; `wait` sleeps until there may be an answer, and tells whether to go on.
 fn introduce(
@@ -169,13 +165,9 @@ fn introduce(
     map: Option<&Map>,
     buffers: &mut Buffers,
     wait: &impl Fn(&Link) -> bool,
-) -> Result<Option<Answer>> {
+) -> Result<Option<Met>> {
     place.check()?;
-    let Some(link) = sys::connect(&place.socket())? else { return Ok(None) };
-    let (theirs, ours) = (sys::peer_uid(link.as_fd())?, sys::own_uid());
-    if theirs != ours {
-        crate::bail!(NMC_ERR_PERMISSION, "the store's master runs as user {theirs}, this process as user {ours}");
-    }
+    let Some(mut link) = caller::connect(&place.socket(), &SERVICE)? else { return Ok(None) };
     let (pidfd, life) = member.signs_of_life()?;
     let memory = map.map(Map::client_fds).transpose()?;
     let mut fds: Vec<BorrowedFd<'_>> = vec![pidfd.as_fd(), life.as_fd()];
@@ -183,17 +175,11 @@ fn introduce(
         fds.extend([control.as_fd(), words.as_fd()]);
     }
     Request::Hello(hello()?).encode(&mut buffers.packet);
-    if sys::send(link.as_fd(), &buffers.packet, &fds)? != sys::Sent::Yes {
+    if link.send(&buffers.packet, &fds)? != Sent::Yes {
         return Ok(None);
     }
-    loop {
-        match sys::receive(link.as_fd(), &mut buffers.buffer)? {
-            Packet::Data(len, fds) => return Ok(Some((link, decode_reply(&buffers.buffer[..len], Vec::new())?, fds))),
-            Packet::End => return Ok(None),
-            Packet::Empty if wait(&link) => {}
-            Packet::Empty => return Ok(None),
-        }
-    }
+    let Some((len, fds)) = caller::next(&mut link, &mut buffers.buffer, wait)? else { return Ok(None) };
+    Ok(Some((link, decode_reply(&buffers.buffer[..len], Vec::new())?, fds)))
 }
 
 fn first(items: Vec<Item>) -> Result<[u64; 3]> {
@@ -232,14 +218,9 @@ impl Remote {
             is_refused: std::sync::atomic::AtomicBool::new(false),
         });
         let keeping = Arc::clone(&inner);
-        let _quiet = BlockSignals::new();
-        let thread = std::thread::Builder::new()
-            .name("nmc-store-link".into())
-            .spawn(move || {
-                sys::settle_thread(c"nmc-store-link", cpu);
-                sys::persist("the store's link", || keeping.keep_connected());
-            })
-            .map_err(|e| Error::os("starting the store's link", &e))?;
+        let thread = service_thread::spawn(c"nmc-store-link", cpu, move || {
+            service_thread::persist("the store's link", || keeping.keep_connected());
+        })?;
         Ok(Self { inner, thread: Some(thread), call_limit })
     }
 
@@ -264,17 +245,12 @@ impl Remote {
         let inner = &*self.inner;
         let Some(mut wire) = inner.lock_within(limit, &go_on)? else { return Err(inner.why_away()) };
         let Wire { link, buffers: Buffers { packet, buffer } } = &mut *wire;
-        let Some(open) = link.as_ref() else { return Err(inner.why_away()) };
+        let Some(open) = link.as_mut() else { return Err(inner.why_away()) };
         let room = memory::with_capacity(request.items().max(1))?;
         request.encode(packet);
         let deadline = Deadline::after(limit);
-        let answer = match quick::send(open.as_fd(), packet) {
-            Ok(true) => await_answer(open.as_fd(), buffer, &deadline, &go_on),
-            Ok(false) => Ok(Heard::End),
-            Err(error) => Err(error),
-        };
-        let failure = match answer {
-            Ok(Heard::Packet(len)) => match decode_reply(&buffer[..len], room) {
+        let failure = match caller::call(open, packet, buffer, &deadline, &go_on) {
+            Ok(Answer::Packet(len)) => match decode_reply(&buffer[..len], room) {
                 Ok(items) => {
                     heard(&items);
                     return Ok(items);
@@ -283,10 +259,10 @@ impl Remote {
                 Err(error) if error.status == NMC_ERR_NO_MEMORY => return Err(error),
                 Err(error) => error,
             },
-            Ok(Heard::Nothing) => {
+            Ok(Answer::Late) => {
                 Error::new(NMC_ERR_TIMEOUT, format!("the store's master has not answered for {} ms", limit.as_millis()))
             }
-            Ok(Heard::End) => inner.why_away(),
+            Ok(Answer::End) => inner.why_away(),
             Err(error) => error,
         };
         // What comes on this connection now may be the answer to another call.
@@ -330,22 +306,6 @@ impl Drop for Remote {
     }
 }
 
-/// Waits for an answer, until `deadline` or until `go_on` fails.
-fn await_answer(
-    link: BorrowedFd<'_>,
-    buffer: &mut [u8],
-    deadline: &Deadline,
-    go_on: impl Fn() -> Result<()>,
-) -> Result<Heard> {
-    loop {
-        let heard = quick::receive(link, buffer, Some(&Deadline::after(LOOK.min(deadline.left()))))?;
-        if !matches!(heard, Heard::Nothing) || deadline.passed() {
-            return Ok(heard);
-        }
-        go_on()?;
-    }
-}
-
 impl Inner {
     /// The connection, when no other call has it; `None` after `limit`.
     fn lock_within(&self, limit: Duration, go_on: impl Fn() -> Result<()>) -> Result<Option<MutexGuard<'_, Wire>>> {
@@ -375,23 +335,20 @@ impl Inner {
 
     fn keep_connected(&self) {
         while !self.stopped() {
-            let copy = {
-                let wire = self.wire.lock();
-                wire.link.as_ref().and_then(|link| link.as_fd().try_clone_to_owned().ok())
-            };
-            match copy {
-                Some(link) => self.watch(link.as_fd()),
+            let end = self.wire.lock().link.as_ref().and_then(Link::end);
+            match end {
+                Some(end) => self.watch(&end),
                 None => self.reconnect(),
             }
         }
     }
 
     /// Sleeps until the connection ends. Answers to calls are not looked at: only the end of the connection counts.
-    fn watch(&self, link: BorrowedFd<'_>) {
-        if quick::wait_for_end(link, self.nudge.as_fd(), Duration::from_millis(500)) {
+    fn watch(&self, end: &LinkEnd) {
+        if end.wait(self.nudge.as_fd(), Duration::from_millis(500)) {
             let mut wire = self.wire.lock();
             // A call may have replaced it meanwhile.
-            if wire.link.as_ref().is_some_and(|open| quick::has_ended(open.as_fd())) {
+            if wire.link.as_ref().is_some_and(Link::has_ended) {
                 wire.link = None;
             }
         }
@@ -403,7 +360,7 @@ impl Inner {
         let mut wire = self.wire.lock();
         if wire.link.is_some() || self.refused.lock().is_some() || self.member.has_departed() {
             drop(wire);
-            sys::poll(&[self.nudge.as_fd()], RETRY_REFUSED);
+            rpc::poll(&[self.nudge.as_fd()], RETRY_REFUSED);
             return self.nudge.drain();
         }
         // Whoever rang did so before the lock was ours; from here on it is the end. It may have been the end already.
@@ -414,7 +371,7 @@ impl Inner {
         let patience = Deadline::after(ANSWER);
         let wait = |link: &Link| {
             if !self.stopped() {
-                sys::poll(&[link.as_fd(), self.nudge.as_fd()], patience.left());
+                rpc::poll(&[link.as_fd(), self.nudge.as_fd()], patience.left());
             }
             !patience.passed() && !self.stopped()
         };
@@ -452,7 +409,7 @@ impl Inner {
         if let Some(error) = error {
             log::emit(log::WARN, || format!("rank {}: the store's master refuses: {error}", self.member.rank()));
         }
-        sys::poll(&[self.nudge.as_fd()], pause);
+        rpc::poll(&[self.nudge.as_fd()], pause);
         // Also if it is not the end: a call that failed has rung, and the next pause would be none.
         self.nudge.drain();
     }
@@ -473,9 +430,11 @@ mod tests {
             dir: Some(dir.to_path_buf()),
             rank: Some(0),
             world_size: 1,
+            min_ranks: 0,
             heap_kind: HeapKind::Host,
             heap_bytes: 1 << 20,
             huge_pages: false,
+            populate: false,
             import: None,
             device: None,
             device_rank: None,
@@ -491,15 +450,14 @@ mod tests {
     }
 
     /// The next packet on a connection.
-    fn hear(link: &Link) -> Vec<u8> {
+    fn hear(link: &mut Link) -> Vec<u8> {
         let mut buffer = vec![0; MAX_PACKET];
-        loop {
-            match sys::receive(link.as_fd(), &mut buffer).unwrap() {
-                Packet::Data(len, _) => return buffer[..len].to_vec(),
-                Packet::Empty => drop(sys::poll(&[link.as_fd()], Duration::from_secs(60))),
-                Packet::End => return Vec::new(),
-            }
-        }
+        let wait = |link: &Link| {
+            rpc::poll(&[link.as_fd()], Duration::from_secs(60));
+            true
+        };
+        let heard = caller::next(link, &mut buffer, wait).unwrap();
+        heard.map_or_else(Vec::new, |(len, _)| buffer[..len].to_vec())
     }
 
     /// Attaches to a master that enters the client, and dies before (`answers`: after) the client could name its store.
@@ -515,23 +473,23 @@ mod tests {
         let listener = lock.listen().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let link = loop {
-                    sys::poll(&[listener.as_fd()], Duration::from_secs(60));
-                    if let Some(link) = sys::accept(listener.as_fd()).unwrap() {
+                let mut link = loop {
+                    rpc::poll(&[listener.as_fd()], Duration::from_secs(60));
+                    if let Some(link) = listener.accept().unwrap() {
                         break link;
                     }
                 };
-                assert!(!hear(&link).is_empty());
+                assert!(!hear(&mut link).is_empty());
                 let map = Map::create(&params, &Deadline::after(Duration::from_secs(60))).unwrap();
                 let (control, words) = map.client_fds().unwrap();
                 let mut reply = Vec::new();
                 encode_reply(&[Item::ok([0, map.store_id(), 1])], &mut reply);
-                sys::send(link.as_fd(), &reply, &[control.as_fd(), words.as_fd()]).unwrap();
+                link.send(&reply, &[control.as_fd(), words.as_fd()]).unwrap();
                 if answers {
-                    assert!(!hear(&link).is_empty());
+                    assert!(!hear(&mut link).is_empty());
                     encode_reply(&[Item::ok([0; 3])], &mut reply);
-                    sys::send(link.as_fd(), &reply, &[]).unwrap();
-                    hear(&link);
+                    link.send(&reply, &[]).unwrap();
+                    hear(&mut link);
                 }
             });
             let deadline = Deadline::after(Duration::from_secs(60));

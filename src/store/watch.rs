@@ -5,12 +5,12 @@ use super::Store;
 use super::client::Client;
 use super::read::Look;
 use super::wait::End;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_OK, nmc_status_t};
 use crate::layout::store::{Fate, View};
-use crate::sync::panics;
-use crate::world::sys::{self, BlockSignals, Event};
+use crate::rpc::Event;
+use crate::sync::{panics, service_thread};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
@@ -145,10 +145,7 @@ impl Store {
         if !state.running {
             let (client, turn) = (Arc::downgrade(&self.client), state.turn);
             let cpu = self.client.member.service_cpu();
-            let _quiet = BlockSignals::new();
-            let thread = std::thread::Builder::new().name("nmc-store-watch".into());
-            let started = thread.spawn(move || {
-                sys::settle_thread(c"nmc-store-watch", cpu);
+            let started = service_thread::spawn(c"nmc-store-watch", cpu, move || {
                 // What it was is in the log.
                 let _ = panics::catch(|| while look(&client, turn) {});
             });
@@ -161,7 +158,7 @@ impl Store {
                 }
                 Err(error) => {
                     state.watched.pop();
-                    return Err(Error::os("starting a thread", &error));
+                    return Err(error);
                 }
             }
             state.running = true;

@@ -5,15 +5,18 @@ use super::evict::Retain;
 use super::master::{Keep, OpenRequest, Opened};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::packet::{Cursor, Field, message_structs};
 use crate::base::status::{NMC_ERR_PROTOCOL, NMC_OK};
 use crate::layout::store::{MAX_KEY, PARAM_WORDS, Params};
+use crate::rpc::packet::{Cursor, Field, REFUSAL, Refusal, Service, message_structs};
 use std::fmt::Write as _;
 
-/// "STO" and the version of these packets: it changes with them, and with what both sides keep in shared memory.
-const MAGIC: u32 = 0x324f_5453;
+/// The master of a store. "STO" and the version of its packets: it changes with them, and with what both sides keep in shared
+/// memory.
+pub const SERVICE: Service = Service { magic: 0x324f_5453, name: "the store's master" };
+/// The kind of an answer; the calls have the kinds below.
+const REPLY: u32 = u32::MAX;
 /// Largest packet.
-pub const MAX_PACKET: usize = crate::world::sys::MAX_PACKET;
+pub const MAX_PACKET: usize = crate::rpc::MAX_PACKET;
 /// Bytes that an item with a key of `key` bytes takes at most, in a call.
 #[must_use]
 pub fn item_bytes(key: usize) -> usize {
@@ -252,8 +255,7 @@ impl<'a> Request<'a> {
 
     /// Puts the packet into `to`, which has room for [`MAX_PACKET`] bytes: no call is longer.
     pub fn encode(&self, to: &mut Vec<u8>) {
-        to.clear();
-        MAGIC.put(to);
+        SERVICE.begin(to);
         match self {
             Request::Hello(hello) => {
                 1u32.put(to);
@@ -327,8 +329,7 @@ impl<'a> Request<'a> {
     pub fn decode(packet: &'a [u8]) -> Result<Self> {
         let mut cursor = Cursor::new(packet);
         let from = &mut cursor;
-        check_magic(from)?;
-        let request = match u32::get(from)? {
+        let request = match SERVICE.kind(from)? {
             1 => Request::Hello(Field::get(from)?),
             2 => Request::Open(get_list(from, |from| {
                 Ok(OpenRequest {
@@ -358,15 +359,15 @@ impl<'a> Request<'a> {
             13 => Request::Confirm,
             other => crate::bail!(NMC_ERR_PROTOCOL, "there is no call of kind {other}"),
         };
-        check_end(from)?;
+        from.end()?;
         Ok(request)
     }
 }
 
 /// Puts the packet of an answer into `to`, which has room for [`MAX_PACKET`] bytes: no answer is longer.
 pub fn encode_reply(items: &[Item], to: &mut Vec<u8>) {
-    to.clear();
-    MAGIC.put(to);
+    SERVICE.begin(to);
+    REPLY.put(to);
     put_len(items.len(), to);
     let most = if items.len() == 1 { MAX_PACKET - 64 } else { MAX_TEXT };
     for item in items {
@@ -385,7 +386,11 @@ pub fn encode_reply(items: &[Item], to: &mut Vec<u8>) {
 pub fn decode_reply(packet: &[u8], mut room: Vec<Item>) -> Result<Vec<Item>> {
     let mut cursor = Cursor::new(packet);
     let from = &mut cursor;
-    check_magic(from)?;
+    match SERVICE.kind(from)? {
+        REPLY => {}
+        REFUSAL => return Err(Refusal::get(from)?.into()),
+        other => crate::bail!(NMC_ERR_PROTOCOL, "an answer is of kind {other}"),
+    }
     let n = get_count(from)?;
     memory::reserve(&mut room, n)?;
     for _ in 0..n {
@@ -393,23 +398,8 @@ pub fn decode_reply(packet: &[u8], mut room: Vec<Item>) -> Result<Vec<Item>> {
         let len = u32::get(from)? as usize;
         room.push(Item { status, values, text: get_text(from.bytes(len)?)? });
     }
-    check_end(from)?;
+    from.end()?;
     Ok(room)
-}
-
-fn check_magic(from: &mut Cursor<'_>) -> Result<()> {
-    let magic = u32::get(from)?;
-    if magic != MAGIC {
-        crate::bail!(NMC_ERR_PROTOCOL, "a packet starts with {magic:#x}: not a call of a store");
-    }
-    Ok(())
-}
-
-fn check_end(from: &Cursor<'_>) -> Result<()> {
-    if !from.rest().is_empty() {
-        crate::bail!(NMC_ERR_PROTOCOL, "{} bytes follow the end of a call", from.rest().len());
-    }
-    Ok(())
 }
 
 #[cfg(test)]

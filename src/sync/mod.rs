@@ -24,6 +24,8 @@ mod object_model;
 #[cfg(not(loom))]
 pub mod panics;
 #[cfg(not(loom))]
+pub mod service_thread;
+#[cfg(not(loom))]
 pub mod thread_slot;
 
 /// The atomics to use in code that is model-checked.

@@ -3,6 +3,7 @@
 //! be called again, also together with a process that took the dead rank's place.
 
 use super::World;
+use super::liveness::RankState;
 use super::shared::Shared;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
@@ -37,8 +38,8 @@ impl Shared {
 }
 
 impl World {
-    /// Waits until every rank has called it as often as this one. After an error the same barrier is still open:
-    /// the next call continues to wait for it.
+    /// Waits until every rank that is there has called it as often as this one; a rank that nobody has taken yet is not
+    /// there. After an error the same barrier is still open: the next call continues to wait for it.
     pub fn barrier(&self, deadline: &Deadline) -> Result<()> {
         let size = self.params().world_size;
         let shared = self.shared();
@@ -53,6 +54,7 @@ impl World {
         shared.ring();
         let verdict = &shared.lines(0)?.verdict.value;
         let arrived = |rank| shared.lines(rank).is_ok_and(|lines| lines.arrived.value.load(Ordering::SeqCst) >= target);
+        let absent = |rank| shared.lost(rank) == Some(RankState::Absent);
         loop {
             let heard = bell.load(Ordering::SeqCst);
             let over = barrier::over(verdict) >= target;
@@ -63,12 +65,18 @@ impl World {
                 if (over || arrived(rank)) && !shared.changing(rank) {
                     continue;
                 }
+                let lost = shared.lost(rank);
+                if lost == Some(RankState::Absent) {
+                    continue;
+                }
                 waiting = waiting.or(Some(rank));
-                if let Some(state) = shared.lost(rank) {
+                if let Some(state) = lost {
                     return Err(Error::new(NMC_ERR_PEER_LOST, format!("barrier: rank {rank} is {state:?}")));
                 }
             }
-            if waiting.is_none() && barrier::decide(verdict, target, || (0..size).all(arrived)) {
+            if waiting.is_none()
+                && barrier::decide(verdict, target, || (0..size).all(|rank| arrived(rank) || absent(rank)))
+            {
                 *passed = target;
                 shared.ring();
                 return Ok(());

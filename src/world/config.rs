@@ -37,14 +37,18 @@ pub struct Config {
     pub dir: Option<PathBuf>,
     /// Wanted rank; the lowest free one if not given.
     pub rank: Option<u32>,
-    /// Number of ranks.
+    /// Number of ranks; the most, if `min_ranks` is less.
     pub world_size: u32,
+    /// How many ranks must be there for a join to complete; 0 for all.
+    pub min_ranks: u32,
     /// Kind of every heap.
     pub heap_kind: HeapKind,
     /// Bytes of every heap.
     pub heap_bytes: u64,
     /// Ask for huge pages.
     pub huge_pages: bool,
+    /// Fault host heaps in while joining.
+    pub populate: bool,
     /// The engine's own memory to be used as the heap.
     pub import: Option<Import>,
     /// CUDA device: needed for CUDA heaps; with host heaps it registers them with that device.
@@ -72,6 +76,9 @@ impl Config {
         let size = self.world_size;
         if size == 0 || size as usize > MAX_RANKS {
             crate::bail!(NMC_ERR_INVALID_ARG, "world_size {size} is not between 1 and {MAX_RANKS}");
+        }
+        if self.min_ranks > size {
+            crate::bail!(NMC_ERR_INVALID_ARG, "min_ranks {} is above the world size {size}", self.min_ranks);
         }
         for (what, rank) in [("rank", self.rank), ("device_rank", self.device_rank)] {
             if let Some(rank) = rank
@@ -104,6 +111,7 @@ impl Config {
         Params {
             layout: layout::VERSION,
             world_size: self.world_size,
+            min_ranks: if self.min_ranks == 0 { self.world_size } else { self.min_ranks },
             heap_kind: self.heap_kind.code(),
             heap_bytes: self.heap_bytes,
             words_per_rank: self.words_per_rank,

@@ -6,6 +6,7 @@ use super::rank_locks::RankLocks;
 use super::sys;
 use crate::base::error::{Error, Result};
 use crate::layout::MAX_RANKS;
+use crate::rpc::{Link, Listener, ParentOnly, own_uid};
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -31,7 +32,7 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Lock {
     place: Place,
-    dir: sys::ParentOnly,
+    dir: ParentOnly,
     /// The base was not there before.
     made_base: bool,
 }
@@ -152,7 +153,7 @@ impl Place {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(Error::os("stat", &e).context(self.world.display())),
         };
-        let uid = sys::own_uid();
+        let uid = own_uid();
         if !meta.is_dir() || meta.uid() != uid || meta.mode() & 0o022 != 0 {
             crate::bail!(
                 NMC_ERR_PERMISSION,
@@ -174,7 +175,7 @@ impl Place {
             match self.try_lock() {
                 Ok(Some(lock)) => return drop(lock),
                 // A master serves, or another rank that leaves is just looking, perhaps a moment too early.
-                Ok(None) if !matches!(sys::connect(&self.socket()), Ok(None)) => return,
+                Ok(None) if !matches!(Link::connect(&self.socket()), Ok(None)) => return,
                 Ok(None) => std::thread::sleep(Duration::from_millis(5)),
                 Err(_) => return,
             }
@@ -184,7 +185,7 @@ impl Place {
     /// Becomes the master if nobody is.
     pub fn try_lock(&self) -> Result<Option<Lock>> {
         let Some((dir, made)) = self.open()? else { return Ok(None) };
-        let dir = sys::ParentOnly::new(dir);
+        let dir = ParentOnly::new(dir);
         if !sys::try_lock(dir.as_fd())? {
             made.keep();
             return Ok(None);
@@ -213,13 +214,13 @@ impl Lock {
     }
 
     /// Binds the socket, replacing what a dead master left.
-    pub fn listen(&self) -> Result<sys::ParentOnly> {
+    pub fn listen(&self) -> Result<Listener> {
         let path = self.place.socket();
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != ErrorKind::NotFound => {
                 Err(Error::os("unlink of a stale socket", &e).context(path.display()))
             }
-            _ => sys::listen(&path),
+            _ => Listener::bind(&path),
         }
     }
 }
@@ -261,11 +262,11 @@ fn check_path(path: &Path) -> Result<()> {
                 "{} belongs to user {}; it must belong to user {} or to root",
                 part.display(),
                 meta.uid(),
-                sys::own_uid()
+                own_uid()
             );
         }
         // A group of the same number as its user is that user's alone.
-        let own_group = meta.gid() == 0 || meta.gid() == sys::own_uid();
+        let own_group = meta.gid() == 0 || meta.gid() == own_uid();
         let others = if own_group { 0o002 } else { 0o022 };
         if meta.is_dir() && meta.mode() & others != 0 && meta.mode() & 0o1000 == 0 {
             crate::bail!(
@@ -284,15 +285,13 @@ fn check_path(path: &Path) -> Result<()> {
 fn trusted(uid: u32) -> bool {
     const NOBODY: u32 = 65_534;
     let is_whole = |map: String| map.split_whitespace().eq(["0", "0", "4294967295"]);
-    uid == sys::own_uid()
-        || uid == 0
-        || uid == NOBODY && !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(is_whole)
+    uid == own_uid() || uid == 0 || uid == NOBODY && !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(is_whole)
 }
 
 fn default_base() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(dir) if !dir.is_empty() => Path::new(&dir).join("nanomc"),
-        _ => PathBuf::from(format!("/tmp/nanomc-{}", sys::own_uid())),
+        _ => PathBuf::from(format!("/tmp/nanomc-{}", own_uid())),
     }
 }
 
@@ -362,7 +361,7 @@ mod tests {
             return; // only root can give a folder away
         }
         let refused = status(&base);
-        chown(top.path(), Some(sys::own_uid()), None).expect("chown");
+        chown(top.path(), Some(own_uid()), None).expect("chown");
         assert_eq!(refused, NMC_ERR_PERMISSION);
     }
 

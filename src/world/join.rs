@@ -3,16 +3,18 @@
 
 use super::config::{Config, Hosting};
 use super::dir::Place;
-use super::master::{Master, slots_of};
+use super::master::Master;
 use super::rank_locks::RankLocks;
-use super::roster::Slot;
-use super::sys::{self, Link, Packet, Sent};
-use super::wire::{Hello, Holder, Message, Offer, Welcome};
+use super::roster::{Slot, slots_of};
+use super::sys;
+use super::wire::{Hello, Holder, Message, Offer, SERVICE, Waiting, Welcome};
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT};
 use crate::cuda::Device;
 use crate::layout::world::{Control, Farewell, Words, control_bytes, words_bytes};
 use crate::mem::{Heap, Slab};
+use crate::rpc::{self, Link, MAX_PACKET, Sent, caller};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,7 +97,8 @@ fn meet(
         lent: lent.is_some(),
     };
     let may_host = config.hosting == Hosting::Rank0 && config.rank.unwrap_or(0) == 0;
-    let mut waited_for = WaitedFor::default();
+    let mut waited_for = WaitedFor { what: Waiting::NOTHING, connected: false, given: None };
+    let mut buffer = memory::zeroed(MAX_PACKET)?;
     let mut pause = Duration::from_millis(1);
     loop {
         if may_host
@@ -105,7 +108,7 @@ fn meet(
             *master = Some(Master::start(lock, config.params(), config.service_cpu)?);
         }
         place.check()?;
-        let mut attempt = Attempt { config, device, holder: &holder, waited_for: &mut waited_for };
+        let mut attempt = Attempt { config, device, holder: &holder, waited_for: &mut waited_for, buffer: &mut buffer };
         match attempt.run(&place.socket(), &mut lent) {
             Ok(joined) => return Ok(joined),
             Err(Setback::Failed(error)) => return Err(error.context(format!("joining world {:?}", config.name))),
@@ -120,17 +123,22 @@ fn meet(
 }
 
 fn timeout(config: &Config, waited_for: &WaitedFor, hosts: bool) -> Error {
-    let why = if let WaitedFor { missing, .. } = waited_for
-        && !missing.is_empty()
-    {
-        format!("ranks {missing:?} of {} did not come", config.world_size)
-    } else if let Some(rank) = waited_for.dying.first() {
+    let Waiting { missing, unready, dying, living } = &waited_for.what;
+    let (size, least) = (config.world_size, config.params().min_ranks);
+    let why = if !missing.is_empty() && least < size {
+        format!("ranks {missing:?} of {size} did not come, and {least} are needed")
+    } else if !missing.is_empty() {
+        format!("ranks {missing:?} of {size} did not come")
+    } else if !unready.is_empty() {
+        format!("ranks {unready:?} of {size} came, but have no heap yet")
+    } else if let Some(rank) = dying.first() {
         format!("something of the former holder of rank {rank} is left: a forked child, or work on a GPU")
-    } else if !waited_for.living.is_empty() {
-        let living = &waited_for.living;
+    } else if !living.is_empty() {
         format!("ranks {living:?} of the former world live, and have not reported to its new master yet")
-    } else if hosts || waited_for.met {
-        "not all ranks completed their join".into()
+    } else if let Some(rank) = waited_for.given {
+        format!("the master gave rank {rank} to this process, and has not told it who the others are")
+    } else if hosts || waited_for.connected {
+        "the master has not answered".into()
     } else {
         let who = if config.hosting == Hosting::Rank0 { "rank 0" } else { "the master process" };
         format!("nobody serves {}; is {who} running?", config.place().where_it_is())
@@ -139,13 +147,12 @@ fn timeout(config: &Config, waited_for: &WaitedFor, hosts: bool) -> Error {
 }
 
 /// What a join was waiting for, for the message when time is over.
-#[derive(Default)]
 struct WaitedFor {
-    missing: Vec<u32>,
-    dying: Vec<u32>,
-    living: Vec<u32>,
-    /// The master has answered.
-    met: bool,
+    what: Waiting,
+    /// There was a connection to the master.
+    connected: bool,
+    /// The rank that the master gave.
+    given: Option<u32>,
 }
 
 struct Attempt<'a> {
@@ -153,6 +160,7 @@ struct Attempt<'a> {
     device: Option<&'a Arc<Device>>,
     holder: &'a Holder,
     waited_for: &'a mut WaitedFor,
+    buffer: &'a mut Vec<u8>,
 }
 
 type Try<T> = std::result::Result<T, Setback>;
@@ -161,7 +169,8 @@ type Success = (Seat, Link, Arc<Heap>, Peers);
 
 impl Attempt<'_> {
     fn run(&mut self, path: &std::path::Path, lent: &mut Option<Heap>) -> Try<Success> {
-        let Some(socket) = connect(path)? else { return Err(Setback::NoMaster) };
+        let Some(mut socket) = caller::connect(path, &SERVICE)? else { return Err(Setback::NoMaster) };
+        self.waited_for.connected = true;
         let (life_end, life) = sys::life_pipe()?;
         let pidfd = sys::own_pidfd()?;
         let hello = Hello {
@@ -169,15 +178,16 @@ impl Attempt<'_> {
             rank: self.config.rank.map_or(-1, u32::cast_signed),
             holder: self.holder.clone(),
         };
-        say(&socket, &Message::Hello(hello), &[pidfd.as_fd(), life_end.as_fd()])?;
+        say(&mut socket, &Message::Hello(hello), &[pidfd.as_fd(), life_end.as_fd()])?;
         drop((life_end, pidfd));
-        let (welcome, fds) = match self.next(&socket)? {
+        let (welcome, fds) = match self.next(&mut socket)? {
             (Message::Welcome(welcome), fds) => (welcome, fds),
             (other, _) => return Err(unexpected(&other).into()),
         };
         let mut fds = fds.into_iter();
+        self.waited_for.given = Some(welcome.rank);
         let seat = self.sit(&welcome, &mut fds, life)?;
-        let taken = self.settle(&socket, &welcome, &mut fds, lent);
+        let taken = self.settle(&mut socket, &welcome, &mut fds, lent);
         match taken {
             Ok((heap, peers)) => Ok((seat, socket, heap, peers)),
             Err(setback) => {
@@ -209,7 +219,7 @@ impl Attempt<'_> {
 
     fn settle(
         &mut self,
-        socket: &Link,
+        socket: &mut Link,
         welcome: &Welcome,
         fds: &mut impl Iterator<Item = OwnedFd>,
         lent: &mut Option<Heap>,
@@ -228,6 +238,9 @@ impl Attempt<'_> {
                 Heap::create(c.heap_kind, c.heap_bytes, c.huge_pages, self.device, &c.deadline)?
             }
         };
+        if self.config.populate {
+            heap.populate(|| !self.config.gives_up())?;
+        }
         let offer = Offer { heap: heap.desc().clone() };
         let sent = say(socket, &Message::Offer(offer), &heap.fd().into_iter().collect::<Vec<_>>());
         let own = (welcome.rank, welcome.generation);
@@ -243,7 +256,7 @@ impl Attempt<'_> {
     }
 
     /// Waits for the roster that completes the join: the one that has us in it.
-    fn roster(&mut self, socket: &Link, world_id: u64, own: (u32, u64)) -> Try<Peers> {
+    fn roster(&mut self, socket: &mut Link, world_id: u64, own: (u32, u64)) -> Try<Peers> {
         loop {
             match self.next(socket)? {
                 (Message::PeerList(list), fds) => {
@@ -258,59 +271,39 @@ impl Attempt<'_> {
     }
 
     /// The next message that is not just news about who is missing.
-    fn next(&mut self, socket: &Link) -> Try<(Message, Vec<OwnedFd>)> {
+    fn next(&mut self, socket: &mut Link) -> Try<(Message, Vec<OwnedFd>)> {
         loop {
-            match hear(socket, self.config)? {
+            match self.hear(socket)? {
                 None => return Err(Setback::NoMaster),
-                Some((Message::Waiting(waiting), _)) => {
-                    self.waited_for.missing = waiting.missing;
-                    self.waited_for.dying = waiting.dying;
-                    self.waited_for.living = waiting.living;
-                }
-                Some((Message::Reject(reject), _)) => return Err(Error::from(reject).into()),
+                Some((Message::Waiting(waiting), _)) => self.waited_for.what = waiting,
+                Some((Message::Refusal(refusal), _)) => return Err(Error::from(refusal).into()),
                 Some(other) => {
-                    *self.waited_for = WaitedFor { met: true, ..WaitedFor::default() };
+                    self.waited_for.what = Waiting::NOTHING;
                     return Ok(other);
                 }
             }
         }
     }
-}
 
-/// Connects to the master and makes sure that it runs as the same user.
-pub fn connect(path: &std::path::Path) -> Result<Option<Link>> {
-    let Some(socket) = sys::connect(path)? else { return Ok(None) };
-    let (theirs, ours) = (sys::peer_uid(socket.as_fd())?, sys::own_uid());
-    if theirs != ours {
-        crate::bail!(
-            NMC_ERR_PERMISSION,
-            "the master at {} runs as user {theirs}, this process as user {ours}",
-            path.display()
-        );
+    /// Waits for a message; `None` when the other end closed or the deadline passed.
+    fn hear(&mut self, socket: &mut Link) -> Result<Option<(Message, Vec<OwnedFd>)>> {
+        let wait = |socket: &Link| {
+            let goes_on = !self.config.gives_up();
+            if goes_on {
+                rpc::poll(&[socket.as_fd()], self.config.deadline.left().min(GLANCE));
+            }
+            goes_on
+        };
+        let Some((len, fds)) = caller::next(socket, self.buffer, wait)? else { return Ok(None) };
+        Ok(Some((Message::decode(&self.buffer[..len])?, fds)))
     }
-    Ok(Some(socket))
 }
 
-fn say(socket: &Link, message: &Message, fds: &[std::os::fd::BorrowedFd<'_>]) -> Try<()> {
-    match sys::send(socket.as_fd(), &message.encode()?, fds)? {
+fn say(socket: &mut Link, message: &Message, fds: &[std::os::fd::BorrowedFd<'_>]) -> Try<()> {
+    match socket.send(&message.encode()?, fds)? {
         // What a master said before it closed is still to be read, and ends with the end of the connection.
         Sent::Yes | Sent::Closed => Ok(()),
         Sent::Full => Err(Setback::NoMaster),
-    }
-}
-
-/// Waits for a message; `None` when the other end closed or the deadline passed.
-fn hear(socket: &Link, config: &Config) -> Result<Option<(Message, Vec<OwnedFd>)>> {
-    let mut buffer = Vec::new();
-    loop {
-        match sys::receive(socket.as_fd(), &mut buffer)? {
-            Packet::Data(len, fds) => return Ok(Some((Message::decode(&buffer[..len])?, fds))),
-            Packet::End => return Ok(None),
-            Packet::Empty if config.gives_up() => return Ok(None),
-            Packet::Empty => {
-                sys::poll(&[socket.as_fd()], config.deadline.left().min(GLANCE));
-            }
-        }
     }
 }
 

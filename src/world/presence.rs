@@ -5,12 +5,12 @@
 use super::master::Master;
 use super::service;
 use super::shared::{Shared, departed};
-use super::sys::Link;
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::status::NMC_ERR_BUSY;
 use crate::cuda::HostRegistration;
 use crate::layout::world::Farewell;
+use crate::rpc::Link;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

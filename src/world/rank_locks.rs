@@ -7,13 +7,14 @@ use super::dir::Place;
 use super::sys;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
+use crate::rpc::ParentOnly;
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 
 /// The file, opened.
 #[derive(Debug)]
-pub struct RankLocks(sys::ParentOnly);
+pub struct RankLocks(ParentOnly);
 
 impl RankLocks {
     /// Opens the file of a world, made if need be; `None` if its directory is gone. The directory must have been checked.
@@ -24,7 +25,7 @@ impl RankLocks {
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
         match file.open(&path) {
             // A forked child never reports to a master, and does not make one wait.
-            Ok(file) => Ok(Some(Self(sys::ParentOnly::new(file.into())))),
+            Ok(file) => Ok(Some(Self(ParentOnly::new(file.into())))),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(Error::os("open", &e).context(path.display())),
         }

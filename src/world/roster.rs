@@ -2,11 +2,11 @@
 //! does the talking.
 
 use super::liveness::RankState;
-use super::master::taken;
 use super::rank_locks::RankLocks;
 use super::watch::Watch;
 use super::wire::{Hello, Holder, Params, Peer};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_PROTOCOL};
 use crate::base::{Deadline, id, log, memory};
 use crate::layout::world::{Control, Farewell, RankEntry, Words, control_bytes, words_bytes};
 use crate::mem::heap::{HeapDesc, HeapKind};
@@ -163,12 +163,17 @@ impl Roster {
         (slot.generation, slot.heap.as_ref().map_or(0, |(desc, _)| if desc.lent { 0 } else { desc.id }))
     }
 
+    /// Ranks that were given away, but have no heap yet.
+    pub fn unready(&self) -> Vec<u32> {
+        (0..self.params.world_size).filter(|rank| self.is_joining(*rank)).collect()
+    }
+
     /// How many processes have held each rank.
     pub fn generations(&self) -> &[u64] {
         &self.generations
     }
 
-    /// Whether all ranks were there at once; only then does anybody's join complete.
+    /// Whether as many ranks as are needed were there at once; only then does anybody's join complete.
     pub fn formed(&self) -> bool {
         self.formed
     }
@@ -323,7 +328,8 @@ impl Roster {
         if let (Some(entry), Some(slot)) = (self.entry(rank), self.slot(rank)) {
             entry.pid.store(slot.holder.pid, Ordering::Release);
         }
-        self.formed |= self.slots.iter().all(|s| s.as_ref().is_some_and(|s| !s.joining));
+        let ready = self.slots.iter().flatten().filter(|slot| !slot.joining).count();
+        self.formed |= ready >= self.params.min_ranks as usize;
         self.formed
     }
 
@@ -366,6 +372,31 @@ impl Roster {
         }
         Ok((peers, fds))
     }
+}
+
+/// The error for a rank that somebody holds.
+pub fn taken(rank: impl std::fmt::Display, pid: u32) -> Error {
+    Error::new(NMC_ERR_EXISTS, format!("rank {rank} is already taken by process {pid}"))
+}
+
+/// Pairs the peers of a message with the descriptors that follow it.
+pub fn slots_of(peers: Vec<Peer>, mut fds: impl Iterator<Item = OwnedFd>) -> Result<Vec<(u32, Slot)>> {
+    let short = || Error::new(NMC_ERR_PROTOCOL, "a list of peers came with too few descriptors");
+    memory::try_collect(peers.into_iter().map(|peer| {
+        let watch = Watch::new(fds.next().ok_or_else(short)?, fds.next().ok_or_else(short)?, peer.holder.drain());
+        let fd = if peer.heap.route.has_fd() { Some(fds.next().ok_or_else(short)?) } else { None };
+        Ok((
+            peer.rank,
+            Slot {
+                generation: peer.generation,
+                holder: peer.holder,
+                watch,
+                heap: Some((peer.heap, fd)),
+                former: None,
+                joining: false,
+            },
+        ))
+    }))
 }
 
 fn uuid_text(uuid: &[u8; 16]) -> String {

@@ -2,17 +2,15 @@
 //! new master. It wakes up for events, not for the clock.
 
 use super::RankState;
-use super::join::connect;
-use super::master::slots_of;
-use super::roster::Slot;
+use super::roster::{Slot, slots_of};
 use super::shared::{PeerView, Shared};
-use super::sys::{self, BlockSignals, Link, Packet, Sent};
-use super::wire::{Message, Peer, Reattach};
+use super::wire::{Message, Peer, Reattach, SERVICE};
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
 use crate::base::status::NMC_ERR_EXISTS;
-use crate::sync::panics;
+use crate::rpc::{self, Link, MAX_PACKET, Packet, Sent, caller};
+use crate::sync::{panics, service_thread};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,19 +27,16 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 /// Starts the thread of a rank that has joined through `link`.
 pub fn start(shared: Arc<Shared>, link: Link, cpu: Option<u32>) -> Result<JoinHandle<()>> {
-    let _quiet = BlockSignals::new();
-    std::thread::Builder::new()
-        .name("nmc-world".into())
-        .spawn(move || {
-            sys::settle_thread(c"nmc-world", cpu);
-            if panics::catch(|| Service::new(&shared, link).run()).is_err() {
-                fail(
-                    &shared,
-                    Error::new(crate::base::status::NMC_ERR_INTERNAL, "the world's thread ended by a bug in nanomc"),
-                );
-            }
-        })
-        .map_err(|e| Error::os("starting the world's thread", &e))
+    // Before the thread: it must be able to hear whatever happens.
+    let buffer = memory::zeroed(MAX_PACKET)?;
+    service_thread::spawn(c"nmc-world", cpu, move || {
+        if panics::catch(|| Service::new(&shared, link, buffer).run()).is_err() {
+            fail(
+                &shared,
+                Error::new(crate::base::status::NMC_ERR_INTERNAL, "the world's thread ended by a bug in nanomc"),
+            );
+        }
+    })
 }
 
 fn fail(shared: &Shared, error: Error) {
@@ -64,7 +59,7 @@ struct Service<'a> {
 }
 
 impl<'a> Service<'a> {
-    fn new(shared: &'a Shared, link: Link) -> Self {
+    fn new(shared: &'a Shared, link: Link, buffer: Vec<u8>) -> Self {
         Self {
             shared,
             link: Some(link),
@@ -72,7 +67,7 @@ impl<'a> Service<'a> {
             next_try: Instant::now(),
             pause: RECONNECT_FIRST,
             refused: false,
-            buffer: Vec::new(),
+            buffer,
         }
     }
 
@@ -116,12 +111,12 @@ impl<'a> Service<'a> {
         let mut fds: Vec<BorrowedFd<'_>> = vec![self.shared.stop.as_fd()];
         fds.extend(self.link.as_ref().map(AsFd::as_fd));
         fds.extend(watched.iter().map(AsFd::as_fd));
-        sys::poll(&fds, limit).first().copied().unwrap_or(false)
+        rpc::poll(&fds, limit).first().copied().unwrap_or(false)
     }
 
     fn hear(&mut self) {
-        while let Some(link) = &self.link {
-            let heard = sys::receive(link.as_fd(), &mut self.buffer).and_then(|packet| match packet {
+        while let Some(link) = &mut self.link {
+            let heard = link.receive(&mut self.buffer).and_then(|packet| match packet {
                 Packet::Empty => Ok(None),
                 Packet::End => Ok(Some(false)),
                 Packet::Data(len, fds) => self.handle(Message::decode(&self.buffer[..len])?, fds).map(|()| Some(true)),
@@ -160,8 +155,8 @@ impl<'a> Service<'a> {
                 }
                 Ok(())
             }
-            Message::Reject(reject) => {
-                let error = Error::from(reject);
+            Message::Refusal(refusal) => {
+                let error = Error::from(refusal);
                 // Only a rank or world that is somebody else's now stays so; a master with other parameters may be a
                 // mistake that is corrected by the next one.
                 self.refused = error.status == NMC_ERR_EXISTS;
@@ -177,9 +172,9 @@ impl<'a> Service<'a> {
     fn reconnect(&mut self) {
         self.pause = (self.pause * 2).clamp(RECONNECT_FIRST, RECONNECT_MOST.max(self.pause));
         self.next_try = Instant::now() + self.pause;
-        let handed = connect(&self.shared.place.socket()).and_then(|link| {
-            let Some(link) = link else { return Ok(None) };
-            Ok((self.hand_over(&link)? == Sent::Yes).then_some(link))
+        let handed = caller::connect(&self.shared.place.socket(), &SERVICE).and_then(|link| {
+            let Some(mut link) = link else { return Ok(None) };
+            Ok((self.hand_over(&mut link)? == Sent::Yes).then_some(link))
         });
         match handed {
             Ok(Some(link)) => {
@@ -191,7 +186,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    fn hand_over(&self, link: &Link) -> Result<Sent> {
+    fn hand_over(&self, link: &mut Link) -> Result<Sent> {
         let shared = self.shared;
         let Some(control) = &shared.control else { return Ok(Sent::Closed) };
         let views = shared.peers.lock();
@@ -212,7 +207,7 @@ impl<'a> Service<'a> {
             generation: shared.generation,
             peers,
         };
-        sys::send(link.as_fd(), &Message::Reattach(reattach).encode()?, &fds)
+        link.send(&Message::Reattach(reattach).encode()?, &fds)
     }
 }
 

@@ -6,7 +6,6 @@ use super::dir::Place;
 use super::liveness::RankState;
 use super::rank_locks::RankLocks;
 use super::roster::Slot;
-use super::sys::Event;
 use super::watch::Watch;
 use super::wire::{Holder, Params};
 use crate::base::error::{Error, Result};
@@ -15,7 +14,8 @@ use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_PROTOCOL};
 use crate::cuda::{Device, DeviceTable};
 use crate::layout::world::{Control, Farewell, Words};
-use crate::mem::{Heap, Slab};
+use crate::mem::{Heap, HeapKind, Slab};
+use crate::rpc::Event;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -74,6 +74,8 @@ pub struct Shared {
     pub place: Place,
     pub hosting: Hosting,
     pub service_cpu: Option<u32>,
+    /// Host heaps were faulted in at the join.
+    pub populated: bool,
     /// Read-only; `None` in a local world.
     pub control: Option<Slab>,
     pub words: Arc<Slab>,
@@ -114,6 +116,7 @@ impl Shared {
             place: config.place(),
             hosting: config.hosting,
             service_cpu: config.service_cpu,
+            populated: config.populate && config.heap_kind == HeapKind::Host,
             control,
             words,
             locks,

@@ -1,8 +1,8 @@
 //! Watches one process that holds a rank: keeps its pidfd and life pipe and applies the rule of `liveness`.
 
 use super::liveness::{self, Evidence, RankState};
-use super::sys;
 use crate::layout::world::Farewell;
+use crate::rpc::ready;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -32,8 +32,8 @@ impl Watch {
             return state;
         }
         let mut evidence = Evidence {
-            pid_dead: sys::ready(self.pidfd.as_fd()),
-            life_ended: sys::ready(self.life.as_fd()),
+            pid_dead: ready(self.pidfd.as_fd()),
+            life_ended: ready(self.life.as_fd()),
             farewell,
             settled: Duration::ZERO,
             drain: self.drain,
@@ -49,14 +49,14 @@ impl Watch {
     /// Whether the process itself is dead.
     #[must_use]
     pub fn process_died(&self) -> bool {
-        sys::ready(self.pidfd.as_fd())
+        ready(self.pidfd.as_fd())
     }
 
     /// Descriptors whose readiness is news in `state`, so that a waiting thread wakes up for it and does not spin
     /// on what it knows already.
     pub fn pending(&self, state: RankState) -> impl Iterator<Item = BorrowedFd<'_>> {
         let open = matches!(state, RankState::Alive | RankState::Dying);
-        [self.pidfd.as_fd(), self.life.as_fd()].into_iter().filter(move |fd| open && !sys::ready(*fd))
+        [self.pidfd.as_fd(), self.life.as_fd()].into_iter().filter(move |fd| open && !ready(*fd))
     }
 
     /// How long until the drain grace is over, if it is running.

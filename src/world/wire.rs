@@ -1,13 +1,21 @@
 //! Messages between ranks and the master: one packet each, little-endian fields behind a magic number and a kind.
 //! Decoding trusts nothing: lengths, counts and codes are checked before they are used.
 
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::memory;
-use crate::base::packet::{Cursor, Field, message_structs};
-use crate::base::status::{NMC_ERR_PROTOCOL, nmc_status_t};
+use crate::layout::MAX_RANKS;
 use crate::mem::heap::{HeapDesc, Route};
+use crate::rpc::packet::{Cursor, Field, Service, message_structs};
+use crate::rpc::{MAX_FDS, MAX_PACKET};
 
-const MAGIC: u32 = 0x314d_4e57;
+pub use crate::rpc::packet::Refusal;
+
+/// The master of a world.
+pub const SERVICE: Service = Service { magic: 0x314d_4e57, name: "the world's master" };
+
+/// All peers travel in one packet: of each a pidfd, a life pipe and a heap, and beside them the two slabs.
+const _: () = assert!(3 * MAX_RANKS + 2 <= MAX_FDS);
+
 impl Field for HeapDesc {
     fn put(&self, to: &mut Vec<u8>) {
         self.route.code().put(to);
@@ -58,6 +66,8 @@ message_structs! {
         pub layout: u32,
         /// Number of ranks.
         pub world_size: u32,
+        /// How many of them must be there for a join to complete.
+        pub min_ranks: u32,
         /// Code of the heap kind.
         pub heap_kind: u32,
         /// Bytes of every heap.
@@ -91,13 +101,6 @@ message_structs! {
         /// Who asks.
         pub holder: Holder,
     }
-    /// Master to rank: no.
-    pub struct Reject {
-        /// Why, for programs.
-        pub status: nmc_status_t,
-        /// Why, for people.
-        pub message: String,
-    }
     /// Master to rank: make your heap. Descriptors: control (read-only), words, and the rank's former heap if
     /// `adopt` is set.
     pub struct Welcome {
@@ -110,10 +113,12 @@ message_structs! {
         /// Description of the former heap, empty if the rank has to make one.
         pub adopt: Vec<HeapDesc>,
     }
-    /// Master to rank: these ranks have not come yet.
+    /// Master to rank: what its join waits for.
     pub struct Waiting {
-        /// The ranks.
+        /// Ranks that have not come yet.
         pub missing: Vec<u32>,
+        /// Ranks that came, but have no heap yet.
+        pub unready: Vec<u32>,
         /// The receiver's rank, if its former holder is not gone yet.
         pub dying: Vec<u32>,
         /// Ranks of a former world that live and have not reported.
@@ -135,7 +140,7 @@ message_structs! {
         /// Its heap.
         pub heap: HeapDesc,
     }
-    /// Master to rank: these are your peers. The first roster has all ranks, the receiver included, and completes its
+    /// Master to rank: these are your peers. The first roster has all ranks that are there, the receiver included, and completes its
     /// join; later ones have those that changed, and may be empty in answer to a [`Reattach`].
     pub struct PeerList {
         /// World that it is about.
@@ -168,8 +173,8 @@ macro_rules! messages {
             /// The packet of the message.
             pub fn encode(&self) -> Result<Vec<u8>> {
                 // Room for the longest: putting the fields must not need more.
-                let mut to = memory::with_capacity(super::sys::MAX_PACKET)?;
-                MAGIC.put(&mut to);
+                let mut to = memory::with_capacity(MAX_PACKET)?;
+                SERVICE.begin(&mut to);
                 match self { $(Message::$name(m) => { ($kind as u32).put(&mut to); m.put(&mut to); })* }
                 Ok(to)
             }
@@ -183,17 +188,11 @@ macro_rules! messages {
             /// The message in a packet.
             pub fn decode(packet: &[u8]) -> Result<Self> {
                 let mut from = Cursor::new(packet);
-                let magic = u32::get(&mut from)?;
-                if magic != MAGIC {
-                    crate::bail!(NMC_ERR_PROTOCOL, "a packet starts with {magic:#x}: not a message of nanomc");
-                }
-                let message = match u32::get(&mut from)? {
+                let message = match SERVICE.kind(&mut from)? {
                     $($kind => Message::$name(Field::get(&mut from)?),)*
                     other => crate::bail!(NMC_ERR_PROTOCOL, "there is no message of kind {other}"),
                 };
-                if !from.rest().is_empty() {
-                    crate::bail!(NMC_ERR_PROTOCOL, "{} bytes follow the end of a message", from.rest().len());
-                }
+                from.end()?;
                 Ok(message)
             }
         }
@@ -201,10 +200,10 @@ macro_rules! messages {
 }
 
 messages! {
+    /// The master refuses ([`crate::rpc::packet::REFUSAL`]).
+    Refusal = 0,
     /// A rank asks to join.
     Hello = 1,
-    /// The master refuses.
-    Reject = 2,
     /// The master gives a rank.
     Welcome = 3,
     /// A rank gives its heap.
@@ -213,22 +212,13 @@ messages! {
     PeerList = 5,
     /// A survivor hands the world to a new master.
     Reattach = 6,
-    /// The master tells who is missing.
+    /// The master tells what is waited for.
     Waiting = 7,
 }
 
-impl From<Error> for Reject {
-    fn from(error: Error) -> Self {
-        Self { status: error.status, message: error.message }
-    }
-}
-
-impl From<Reject> for Error {
-    fn from(reject: Reject) -> Self {
-        // A status that is not an error of ours would read as success.
-        let known = reject.status < 0 && crate::base::status::TABLE.iter().any(|(s, _)| *s == reject.status);
-        Error::new(if known { reject.status } else { NMC_ERR_PROTOCOL }, reject.message)
-    }
+impl Waiting {
+    /// For nothing, as far as is known.
+    pub const NOTHING: Self = Self { missing: vec![], unready: vec![], dying: vec![], living: vec![] };
 }
 
 impl Holder {
@@ -245,6 +235,7 @@ impl Params {
         let fields = [
             ("layout version", u64::from(self.layout), u64::from(theirs.layout)),
             ("world size", self.world_size.into(), theirs.world_size.into()),
+            ("min_ranks", self.min_ranks.into(), theirs.min_ranks.into()),
             ("heap kind", self.heap_kind.into(), theirs.heap_kind.into()),
             ("heap size in bytes", self.heap_bytes, theirs.heap_bytes),
             ("words per rank", self.words_per_rank.into(), theirs.words_per_rank.into()),
@@ -263,7 +254,8 @@ mod tests {
     use super::*;
 
     fn sample() -> Vec<Message> {
-        let params = Params { layout: 1, world_size: 4, heap_kind: 1, heap_bytes: 4096, words_per_rank: 8 };
+        let params =
+            Params { layout: 1, world_size: 4, min_ranks: 2, heap_kind: 1, heap_bytes: 4096, words_per_rank: 8 };
         let holder = Holder {
             pid: 7,
             start_time: 9,
@@ -288,10 +280,10 @@ mod tests {
         let peer = Peer { rank: 2, generation: 3, holder: holder.clone(), heap: heap.clone() };
         vec![
             Message::Hello(Hello { params: params.clone(), rank: -1, holder }),
-            Message::Reject(Reject { status: -9, message: "größer".into() }),
+            Message::Refusal(Refusal { status: -9, message: "größer".into() }),
             Message::Welcome(Welcome { world_id: 1, rank: 2, generation: 3, adopt: vec![heap.clone()] }),
             Message::Offer(Offer { heap }),
-            Message::Waiting(Waiting { missing: vec![1, 3], dying: vec![2], living: vec![0] }),
+            Message::Waiting(Waiting { missing: vec![1, 3], unready: vec![0], dying: vec![2], living: vec![0] }),
             Message::PeerList(PeerList { world_id: 1, peers: vec![peer.clone(), peer.clone()] }),
             Message::Reattach(Reattach { world_id: 1, params, rank: 2, generation: 3, peers: vec![peer] }),
         ]

@@ -7,7 +7,6 @@ use super::liveness::RankState;
 use super::master::Master;
 use super::presence::Presence;
 use super::shared::{PeerView, Shared};
-use super::sys::Link;
 use super::wire::{Holder, Params};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_PEER_LOST, NMC_ERR_UNSUPPORTED};
@@ -15,6 +14,7 @@ use crate::base::{id, log, memory};
 use crate::cuda::{self, Device, DeviceTable, HostRegistration};
 use crate::layout::world::{Farewell, Words, words_bytes};
 use crate::mem::{Heap, HeapKind, Slab};
+use crate::rpc::Link;
 use crate::sync::panics;
 use parking_lot::Mutex;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
@@ -96,6 +96,9 @@ impl World {
         let heaps = (0..config.world_size)
             .map(|_| Heap::create(kind, heap_bytes, huge, device.as_ref(), &config.deadline).map(Arc::new))
             .collect::<Result<Vec<_>>>()?;
+        if config.populate {
+            heaps.iter().try_for_each(|heap| heap.populate(|| !config.gives_up()))?;
+        }
         let holder = |rank: u32| Holder {
             pid: std::process::id(),
             start_time: 0,
@@ -134,6 +137,12 @@ impl World {
                         return Err(error);
                     }
                     log::emit(log::WARN, || format!("rank {}: {error}", seat.rank));
+                }
+                if config.populate
+                    && let Some(heap) = view.heap.as_ref().filter(|_| rank != seat.rank)
+                {
+                    let of = |error: Error| error.context(format!("populating the heap of rank {rank}"));
+                    heap.populate(|| !config.gives_up()).map_err(of)?;
                 }
                 *place = Some(view);
             }
@@ -193,6 +202,12 @@ impl World {
         let peers = self.shared().peers.lock();
         let own = peers.get(self.rank() as usize).and_then(Option::as_ref);
         own.and_then(|own| own.heap.as_ref()).is_some_and(|heap| heap.huge())
+    }
+
+    /// Whether the heaps of all ranks that were there at the join were faulted in.
+    #[must_use]
+    pub fn populated(&self) -> bool {
+        self.shared().populated
     }
 
     /// Descriptor that becomes readable when a rank's state changes. It belongs to this value.

@@ -56,6 +56,7 @@ const COMMANDS: &[Command] = &[
             DIR,
             Opt::value("--heap-kind", "KIND", "host (default) or cuda"),
             Opt::value("--words", "N", "control words per rank (default 64)"),
+            Opt::value("--min-ranks", "N", "ranks that must be there for a join to complete (default all)"),
         ],
         run: master::run,
     },

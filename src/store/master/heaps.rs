@@ -2,6 +2,7 @@
 //! own: then what was stored there is lost, and must not be looked for in the other memory.
 
 use super::*;
+use crate::layout::store::RankHeap;
 
 /// Largest number of holders of a rank that is believed.
 const SANE_GENERATION: u64 = 1 << 48;
@@ -12,7 +13,7 @@ impl Master {
         let view = self.map.view();
         for (known, rank) in self.heaps.iter_mut().zip(0u32..) {
             if let Some(heap) = view.heap(rank) {
-                *known = (heap.generation.load(Relaxed), heap.id.load(Relaxed));
+                *known = (heap.generation.load(Relaxed) & !RankHeap::REPLACED, heap.id.load(Relaxed));
                 if known.0 > SANE_GENERATION {
                     // A stray store: whoever reports next knows.
                     known.0 = 0;
@@ -30,6 +31,9 @@ impl Master {
             let Some(known) = self.heaps.get(rank as usize).copied() else { continue };
             if generation != 0 && generation >= known.0 && (generation, id) != known {
                 if id != known.1 {
+                    if let Some(heap) = view.heap(rank).filter(|_| known.1 != 0) {
+                        heap.generation.fetch_or(RankHeap::REPLACED, Release);
+                    }
                     // In this order: whoever finds the new name finds no object of the former memory alive. A master
                     // that dies in between leaves the former name, and the next one begins again.
                     self.drop_rank(view, rank);
@@ -45,9 +49,10 @@ impl Master {
     pub(super) fn show_heaps(&self, view: &View<'_>) {
         for ((generation, id), rank) in self.heaps.iter().zip(0u32..) {
             let Some(heap) = view.heap(rank) else { continue };
-            if heap.id.load(Relaxed) != *id || heap.generation.load(Relaxed) != *generation {
+            let shown = heap.generation.load(Relaxed);
+            if heap.id.load(Relaxed) != *id || shown & !RankHeap::REPLACED != *generation {
                 heap.id.store(*id, Release);
-                heap.generation.store(*generation, Release);
+                heap.generation.store(*generation | shown & RankHeap::REPLACED, Release);
             }
         }
     }
@@ -77,12 +82,20 @@ impl Master {
         usable.fold(0, |ranks, (_, rank)| ranks | 1 << (rank as usize % MAX_RANKS))
     }
 
+    /// Where a key belongs whose writer does not say: the rank that its hash names, or the next one that has a heap.
+    pub(super) fn home_of(&self, hash: u64) -> u32 {
+        let n = self.heaps.len().max(1) as u64;
+        let rank = |step: u64| u32::try_from((hash % n + step) % n).unwrap_or(0);
+        (0..n).map(rank).find(|rank| self.heaps[*rank as usize].1 != 0).unwrap_or_else(|| rank(0))
+    }
+
     /// Fails if nothing can be stored on a rank.
     pub(super) fn check_heap(&self, rank: u32) -> Result<()> {
         if self.heaps.get(rank as usize).is_none_or(|(_, id)| *id == 0) {
             crate::bail!(
                 NMC_ERR_PEER_LOST,
-                "rank {rank} has no heap in which objects can lie: its engine lent it, or it could not be mapped"
+                "rank {rank} has no heap in which objects can lie: nobody has taken it yet, its engine lent it, or it could not \
+                 be mapped"
             );
         }
         Ok(())

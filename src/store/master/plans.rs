@@ -27,7 +27,7 @@ impl Master {
             Some(rank) if rank < p.world_size => rank,
             Some(rank) => crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is not below the world size {}", p.world_size),
             None if p.world_size == 1 => 0,
-            None => u32::try_from(route_of(key, namespace) % u64::from(p.world_size)).unwrap_or(0),
+            None => self.home_of(route_of(key, namespace)),
         };
         let among = request.among & self.usable();
         if among == 0 {

@@ -1,8 +1,13 @@
-//! Fields of packets: little-endian, without padding. Decoding trusts nothing: lengths and counts are checked before
-//! they are used, and a list is never longer than the packet it is in.
+//! What a packet looks like: the number of the service, the kind of the message, and its fields, little-endian and without
+//! padding. Kind 0 is a refusal in every service. Decoding trusts nothing: lengths and counts are checked before they are
+//! used, and a list is never longer than the packet it is in.
 
-use super::error::Result;
-use super::memory;
+use crate::base::error::{Error, Result};
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_PROTOCOL, TABLE, nmc_status_t};
+
+/// The kind of a [`Refusal`].
+pub const REFUSAL: u32 = 0;
 
 /// Most entries of a list.
 const MAX_LIST: usize = 8192;
@@ -17,12 +22,6 @@ impl<'a> Cursor<'a> {
     #[must_use]
     pub fn new(packet: &'a [u8]) -> Self {
         Self(packet)
-    }
-
-    /// What has not been read.
-    #[must_use]
-    pub fn rest(&self) -> &'a [u8] {
-        self.0
     }
 
     /// The next `len` bytes.
@@ -40,6 +39,50 @@ impl<'a> Cursor<'a> {
         };
         self.0 = rest;
         Ok(*head)
+    }
+
+    /// Fails if something follows the last field.
+    pub fn end(&self) -> Result<()> {
+        if !self.0.is_empty() {
+            crate::bail!(NMC_ERR_PROTOCOL, "{} bytes follow the end of a message", self.0.len());
+        }
+        Ok(())
+    }
+}
+
+/// Somebody who is spoken to in packets.
+#[derive(Debug)]
+pub struct Service {
+    /// What its packets begin with.
+    pub magic: u32,
+    /// Who it is, for people: "the world's master".
+    pub name: &'static str,
+}
+
+impl Service {
+    /// Begins a packet; its kind follows.
+    pub fn begin(&self, to: &mut Vec<u8>) {
+        to.clear();
+        self.magic.put(to);
+    }
+
+    /// Checks how a packet begins, and takes the kind of the message.
+    pub fn kind(&self, from: &mut Cursor<'_>) -> Result<u32> {
+        let magic = u32::get(from)?;
+        if magic != self.magic {
+            crate::bail!(NMC_ERR_PROTOCOL, "a packet starts with {magic:#x}: it is none of {}", self.name);
+        }
+        u32::get(from)
+    }
+
+    /// The packet that says no.
+    #[must_use]
+    pub fn refusal(&self, error: &Error) -> Vec<u8> {
+        let mut packet = Vec::new();
+        self.begin(&mut packet);
+        REFUSAL.put(&mut packet);
+        Refusal::from(error.clone()).put(&mut packet);
+        packet
     }
 }
 
@@ -124,12 +167,36 @@ macro_rules! message_structs {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct $name { $($(#[$fdoc])* pub $field: $t,)* }
-        impl $crate::base::packet::Field for $name {
-            fn put(&self, to: &mut Vec<u8>) { $($crate::base::packet::Field::put(&self.$field, to);)* }
-            fn get(from: &mut $crate::base::packet::Cursor<'_>) -> $crate::base::error::Result<Self> {
-                Ok(Self { $($field: $crate::base::packet::Field::get(from)?,)* })
+        impl $crate::rpc::packet::Field for $name {
+            fn put(&self, to: &mut Vec<u8>) { $($crate::rpc::packet::Field::put(&self.$field, to);)* }
+            fn get(from: &mut $crate::rpc::packet::Cursor<'_>) -> $crate::base::error::Result<Self> {
+                Ok(Self { $($field: $crate::rpc::packet::Field::get(from)?,)* })
             }
         }
     )*};
 }
 pub(crate) use message_structs;
+
+message_structs! {
+    /// The server says no, and closes the connection.
+    pub struct Refusal {
+        /// Why, for programs.
+        pub status: nmc_status_t,
+        /// Why, for people.
+        pub message: String,
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self { status: error.status, message: error.message }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        // A status that is not an error of ours would read as success.
+        let known = refusal.status < 0 && TABLE.iter().any(|(s, _)| *s == refusal.status);
+        Error::new(if known { refusal.status } else { NMC_ERR_PROTOCOL }, refusal.message)
+    }
+}
