@@ -58,14 +58,14 @@
 #define NMC_EP_MOE_INIT \
   {(uint32_t)sizeof(nmc_ep_moe_t), NMC_ABI_VERSION, NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, 0}
 #define NMC_BLOCKS_CONFIG_INIT \
-  {(uint32_t)sizeof(nmc_blocks_config_t), NMC_ABI_VERSION, 0, NMC_BLOCKS_BEST, {0, 0, 0, 0}}
+  {(uint32_t)sizeof(nmc_blocks_config_t), NMC_ABI_VERSION, 0, 0, {0, 0, 0, 0}}
 #define NMC_BLOCKS_STATS_INIT {(uint32_t)sizeof(nmc_blocks_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}}
 #define NMC_KV_GROUP_INIT \
   {NMC_KV_FULL, NMC_KV_BF16, 0, 0, 0, 0, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE, NULL, 0, 0, 0, 0, 0, 0, {0, 0}}
 #define NMC_KV_GROUP_STATS_INIT {(uint32_t)sizeof(nmc_kv_group_stats_t), 0, 0, 0, 0, 0, 0, 0, 0}
 #define NMC_KV_CONFIG_INIT \
   { \
-    (uint32_t)sizeof(nmc_kv_config_t), NMC_ABI_VERSION, 0, 16, 0, 0, 0, NULL, 0, 0, NMC_BLOCKS_BEST, \
+    (uint32_t)sizeof(nmc_kv_config_t), NMC_ABI_VERSION, 0, 16, 0, 0, 0, NULL, 0, 0, 0, \
     NMC_KV_EVICT_LRU, NMC_KV_FULL_REJECT, NMC_KV_HASH_BLAKE3, 0, 0, {NULL, 0}, NMC_HEAP_HOST, -1, 0, 0, NULL, 0 \
   }
 #define NMC_KV_OPEN_INIT \
@@ -451,24 +451,6 @@
  * Without other processes on the device kernels are always placed early.
  */
 #define NMC_EP_EARLY 8
-
-/**
- * The better strategy, which is `NMC_BLOCKS_SIZE_CLASS`.
- */
-#define NMC_BLOCKS_BEST 0
-
-/**
- * Free runs by size class, found by bitmaps. A run fits wherever one is free that is longer by an eighth, and
- * nearly always where one is just as long. About a byte a block.
- */
-#define NMC_BLOCKS_SIZE_CLASS 1
-
-/**
- * Buddies. A run of n blocks is cut from an aligned free piece of the next power of two, of which it takes n, or begins
- * with the largest piece; so runs do not fit where they would with the other one, and about three quarters of the blocks
- * can be used for runs of 1 to 64. About a byte a block.
- */
-#define NMC_BLOCKS_BUDDY 2
 
 /**
  * Element types of a group.
@@ -1927,9 +1909,9 @@ typedef struct nmc_blocks_config_t {
    */
   uint32_t total_blocks;
   /**
-   * Where runs come from: one of `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS`, `NMC_BLOCKS_BUDDY`.
+   * Zero.
    */
-  uint32_t strategy;
+  uint32_t reserved0;
   /**
    * Zero.
    */
@@ -1960,9 +1942,9 @@ typedef struct nmc_blocks_stats_t {
    */
   uint32_t struct_size;
   /**
-   * `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`.
+   * Zero.
    */
-  uint32_t strategy;
+  uint32_t reserved0;
   /**
    * All blocks.
    */
@@ -2132,9 +2114,9 @@ typedef struct nmc_kv_config_t {
    */
   uint32_t window;
   /**
-   * How contiguous runs are found: `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`.
+   * Zero.
    */
-  uint32_t strategy;
+  uint32_t reserved0;
   /**
    * Which cached block goes first: `NMC_KV_EVICT_LRU`, ...
    */
@@ -3740,7 +3722,7 @@ nmc_status_t nmc_ep_stats(const struct nmc_ep_t *ep,
  * Makes an allocator with all blocks free and puts a handle into `*out_blocks`.
  *
  * Does not block. Thread-safe. Graph-safe. Destroyed with `nmc_blocks_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (the
- * number of blocks, the strategy or a reserved field), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`.
+ * number of blocks or a reserved field), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`.
  */
 nmc_status_t nmc_blocks_create(const struct nmc_blocks_config_t *config, struct nmc_blocks_t **out_blocks);
 

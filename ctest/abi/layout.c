@@ -296,7 +296,7 @@ int main(void) {
   FIELD(nmc_blocks_config_t, struct_size);
   FIELD(nmc_blocks_config_t, abi_version);
   FIELD(nmc_blocks_config_t, total_blocks);
-  FIELD(nmc_blocks_config_t, strategy);
+  FIELD(nmc_blocks_config_t, reserved0);
   FIELD(nmc_blocks_config_t, reserved);
 
   STRUCT(nmc_block_run_t);
@@ -305,7 +305,7 @@ int main(void) {
 
   STRUCT(nmc_blocks_stats_t);
   FIELD(nmc_blocks_stats_t, struct_size);
-  FIELD(nmc_blocks_stats_t, strategy);
+  FIELD(nmc_blocks_stats_t, reserved0);
   FIELD(nmc_blocks_stats_t, total);
   FIELD(nmc_blocks_stats_t, used);
   FIELD(nmc_blocks_stats_t, free);
@@ -346,7 +346,7 @@ int main(void) {
   FIELD(nmc_kv_config_t, groups);
   FIELD(nmc_kv_config_t, n_groups);
   FIELD(nmc_kv_config_t, window);
-  FIELD(nmc_kv_config_t, strategy);
+  FIELD(nmc_kv_config_t, reserved0);
   FIELD(nmc_kv_config_t, eviction);
   FIELD(nmc_kv_config_t, when_full);
   FIELD(nmc_kv_config_t, hash);

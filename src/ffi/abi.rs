@@ -61,11 +61,11 @@ pub fn table() -> String {
         nmc_ep_grouped_t { x, scales, masked_m, group_expert, row_of, row_index }
         nmc_ep_gemm_t { a, a_scales, b, c, masked_m, group_expert, groups, max_m, n, k, which, expected_m }
         nmc_ep_moe_t { struct_size, abi_version, w13, w2, workspace, workspace_bytes, out, gemm, gemm_user, inner, reserved }
-        nmc_blocks_config_t { struct_size, abi_version, total_blocks, strategy, reserved }
+        nmc_blocks_config_t { struct_size, abi_version, total_blocks, reserved0, reserved }
         nmc_block_run_t { first, count }
-        nmc_blocks_stats_t { struct_size, strategy, total, used, free, largest_run, free_runs, fragmentation, waiting, ready, bytes, reserved }
+        nmc_blocks_stats_t { struct_size, reserved0, total, used, free, largest_run, free_runs, fragmentation, waiting, ready, bytes, reserved }
         nmc_kv_group_t { kind, dtype, element_bytes, layers, kv_heads, head_dim, order, sides, memory, memory_bytes, state_bytes, window, blocks, state_every, reserved0, reserved }
-        nmc_kv_config_t { struct_size, abi_version, total_blocks, tokens_per_block, max_total_tokens, capacity_blocks, max_sequences, groups, n_groups, window, strategy, eviction, when_full, hash, flags, event_capacity, hash_secret, heap_kind, device, max_sequence_tokens, reserved1, world, heap_offset }
+        nmc_kv_config_t { struct_size, abi_version, total_blocks, tokens_per_block, max_total_tokens, capacity_blocks, max_sequences, groups, n_groups, window, reserved0, eviction, when_full, hash, flags, event_capacity, hash_secret, heap_kind, device, max_sequence_tokens, reserved1, world, heap_offset }
         nmc_kv_hash_t { bytes }
         nmc_kv_open_t { struct_size, abi_version, flags, priority, ttl_ms, reserved0, salt, name, hashes, n_hashes, reserved }
         nmc_kv_opened_t { hit_tokens, tokens }

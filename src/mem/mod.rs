@@ -11,6 +11,6 @@ pub mod viewed;
 
 pub use heap::{Heap, HeapDesc, HeapKind, Import};
 pub use placed::{PagePool, PageRange};
-pub use ranges::{HostPages, HostRange, Reuse};
+pub use ranges::{HostPages, HostRange};
 pub use slab::Slab;
 pub use viewed::Viewed;

@@ -25,15 +25,14 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// `strategy` is one of `NMC_BLOCKS_*`.
-    pub fn create(total_blocks: u32, strategy: u32) -> Result<Self, Failure> {
+    pub fn create(total_blocks: u32) -> Result<Self, Failure> {
         let (nanomc, loaded) = Nanomc::load_file()?;
         let functions = Functions::of(&loaded)?;
         let config = nmc_blocks_config_t {
             struct_size: u32::try_from(size_of::<nmc_blocks_config_t>()).unwrap_or(0),
             abi_version: NMC_ABI_VERSION,
             total_blocks,
-            strategy,
+            reserved0: 0,
             reserved: [0; 4],
         };
         let mut handle = std::ptr::null_mut();
