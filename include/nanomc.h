@@ -2103,8 +2103,8 @@ typedef struct nmc_kv_config_t {
    * grows. 0 for none.
    */
   uint32_t window;
-  /** How contiguous runs are found: `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`. */
-  uint32_t strategy;
+  /** Zero. */
+  uint32_t reserved0;
   /** Which cached block goes first: `NMC_EVICT_LRU`, ... */
   uint32_t eviction;
   /** What happens when there is no room: `NMC_KV_WHEN_FULL_REJECT`, ... */
@@ -2152,7 +2152,7 @@ typedef struct nmc_kv_config_t {
     /* groups */ NULL, \
     /* n_groups */ 0, \
     /* window */ 0, \
-    /* strategy */ 0, \
+    /* reserved0 */ 0, \
     /* eviction */ NMC_EVICT_LRU, \
     /* when_full */ NMC_KV_WHEN_FULL_REJECT, \
     /* hash */ NMC_KV_HASH_BLAKE3, \
@@ -3193,22 +3193,6 @@ nmc_status_t nmc_kv_moves(struct nmc_kv_t *kv,
  * @{
  */
 
-/** The better strategy, which is `NMC_BLOCKS_SIZE_CLASS`. */
-#define NMC_BLOCKS_BEST 0
-
-/**
- * Free runs by size class, found by bitmaps. A run fits wherever one is free that is longer by an eighth, and
- * nearly always where one is just as long. About a byte a block.
- */
-#define NMC_BLOCKS_SIZE_CLASS 1
-
-/**
- * Buddies. A run of n blocks is cut from an aligned free piece of the next power of two, of which it takes n, or begins
- * with the largest piece; so runs do not fit where they would with the other one, and about three quarters of the blocks
- * can be used for runs of 1 to 64. About a byte a block.
- */
-#define NMC_BLOCKS_BUDDY 2
-
 /** How an allocator of blocks is made. Start from `NMC_BLOCKS_CONFIG_INIT`; `total_blocks` must be set. */
 typedef struct nmc_blocks_config_t {
   /** Size of this struct as the caller knows it. */
@@ -3217,8 +3201,8 @@ typedef struct nmc_blocks_config_t {
   uint32_t abi_version;
   /** Number of blocks, 1 to 2^31 - 1. */
   uint32_t total_blocks;
-  /** Where runs come from: one of `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS`, `NMC_BLOCKS_BUDDY`. */
-  uint32_t strategy;
+  /** Zero. */
+  uint32_t reserved0;
   /** Zero. */
   uint64_t reserved[4];
 } nmc_blocks_config_t;
@@ -3229,7 +3213,7 @@ typedef struct nmc_blocks_config_t {
     /* struct_size */ (uint32_t)sizeof(nmc_blocks_config_t), \
     /* abi_version */ NMC_ABI_VERSION, \
     /* total_blocks */ 0, \
-    /* strategy */ NMC_BLOCKS_BEST, \
+    /* reserved0 */ 0, \
     /* reserved */ {0, 0, 0, 0} \
   }
 
@@ -3248,8 +3232,8 @@ typedef struct nmc_block_run_t {
 typedef struct nmc_blocks_stats_t {
   /** Size of this struct as the caller knows it. */
   uint32_t struct_size;
-  /** `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`. */
-  uint32_t strategy;
+  /** Zero. */
+  uint32_t reserved0;
   /** All blocks. */
   uint32_t total;
   /** Blocks in use. */
@@ -3278,7 +3262,7 @@ typedef struct nmc_blocks_stats_t {
 #define NMC_BLOCKS_STATS_INIT \
   { \
     /* struct_size */ (uint32_t)sizeof(nmc_blocks_stats_t), \
-    /* strategy */ 0, \
+    /* reserved0 */ 0, \
     /* total */ 0, \
     /* used */ 0, \
     /* free */ 0, \
@@ -3307,7 +3291,7 @@ typedef struct nmc_blocks_t nmc_blocks_t;
  * Makes an allocator with all blocks free and puts a handle into `*out_blocks`.
  *
  * Does not block. Thread-safe. Graph-safe. Destroyed with `nmc_blocks_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (the
- * number of blocks, the strategy or a reserved field), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`.
+ * number of blocks or a reserved field), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`.
  */
 nmc_status_t nmc_blocks_create(const struct nmc_blocks_config_t *config, struct nmc_blocks_t **out_blocks);
 

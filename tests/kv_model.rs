@@ -17,7 +17,6 @@
 mod common;
 
 use common::Random;
-use nanomc::alloc::blocks::Strategy;
 use nanomc::kv::events::What;
 use nanomc::kv::evict::Kind;
 use nanomc::kv::hash::{Algo, BlockHash};
@@ -554,7 +553,6 @@ fn variants() -> Vec<Config> {
             }
         }
     }
-    all.push(Config { strategy: Strategy::Buddy, ..config(50, 4, Algo::Blake3) });
     all.push(Config { prefix: false, ..config(50, 4, Algo::Blake3) });
     // Large enough that lanes keep spare blocks.
     all.push(config(2000, 4, Algo::Xxh3));

@@ -132,7 +132,7 @@ fn config(shape: Shape, groups: &[nmc_kv_group_t]) -> nmc_kv_config_t {
     match shape {
         Shape::Plain | Shape::Contiguous | Shape::Sides => {}
         Shape::Compared => config.hash = NMC_KV_HASH_XXH3,
-        Shape::Priority => (config.eviction, config.strategy) = (NMC_EVICT_PRIORITY, NMC_BLOCKS_BUDDY),
+        Shape::Priority => config.eviction = NMC_EVICT_PRIORITY,
         Shape::Virtual => {
             config.capacity_blocks = 0;
             (config.flags, config.max_sequence_tokens) = (NMC_KV_VIRTUAL, 13_500);
@@ -655,71 +655,69 @@ fn blocks_outlive_every_refusal() {
     let _alone = alone();
     // Whatever a process has once is there.
     drop(Cache::new(Shape::Plain));
-    for strategy in [NMC_BLOCKS_SIZE_CLASS, NMC_BLOCKS_BUDDY] {
-        let mut config: nmc_blocks_config_t = zeroed();
-        (config.struct_size, config.abi_version) = (size_of::<nmc_blocks_config_t>() as u32, NMC_ABI_VERSION);
-        (config.total_blocks, config.strategy) = (200_000, strategy);
-        let (mut blocks, mut all) = (null_mut(), 0);
-        let mut until_granted = |name: &str, body: &mut dyn FnMut() -> i32| {
-            let mut refused = 0;
-            loop {
-                let (status, seen) = failing::fail_nth(refused, &mut *body);
-                if seen <= refused {
-                    assert_eq!(status, NMC_OK, "{name}: {}", message());
-                    break;
-                }
-                assert_eq!(status, NMC_ERR_NO_MEMORY, "{name}, request {refused}: {}", message());
-                refused += 1;
+    let mut config: nmc_blocks_config_t = zeroed();
+    (config.struct_size, config.abi_version) = (size_of::<nmc_blocks_config_t>() as u32, NMC_ABI_VERSION);
+    config.total_blocks = 200_000;
+    let (mut blocks, mut all) = (null_mut(), 0);
+    let mut until_granted = |name: &str, body: &mut dyn FnMut() -> i32| {
+        let mut refused = 0;
+        loop {
+            let (status, seen) = failing::fail_nth(refused, &mut *body);
+            if seen <= refused {
+                assert_eq!(status, NMC_OK, "{name}: {}", message());
+                break;
             }
-            all += refused;
-        };
-        // SAFETY: structs and arrays of the sizes that are said, here and in all that follows.
-        until_granted("create", &mut || unsafe { nmc_blocks_create(&raw const config, &raw mut blocks) });
-        let stats = || {
-            let mut stats: nmc_blocks_stats_t = zeroed();
-            stats.struct_size = size_of::<nmc_blocks_stats_t>() as u32;
-            // SAFETY: see above.
-            assert_eq!(unsafe { nmc_blocks_stats(blocks, &raw mut stats) }, NMC_OK);
-            [stats.total, stats.used, stats.free, stats.free_runs, stats.waiting, stats.ready]
-        };
-        let mut taken = vec![0i32; 50_001];
-        let first = taken.as_mut_ptr();
-        // SAFETY: see above.
-        until_granted("take", &mut || unsafe { nmc_blocks_allocate_scattered(blocks, 50_001, first) });
-        // SAFETY: see above.
-        until_granted("give", &mut || unsafe { nmc_blocks_free_scattered(blocks, first, 50_000) });
-        assert_eq!(stats()[..3], [200_000, 1, 199_999]);
-        until_granted("grow", &mut || nmc_blocks_resize(blocks, 400_000));
-        assert_eq!(stats()[..3], [400_000, 1, 399_999]);
-        let mut run = nmc_block_run_t { first: 0, count: 0 };
-        // SAFETY: see above.
-        until_granted("run", &mut || unsafe { nmc_blocks_allocate(blocks, 150_000, &raw mut run) });
-        // Most of these wait for it.
-        let mut tickets = Vec::new();
-        for _ in 0..3000 {
-            let mut ticket = 0;
-            // SAFETY: see above.
-            until_granted("request", &mut || unsafe { nmc_blocks_request(blocks, 100_000, &raw mut ticket) });
-            tickets.push(ticket);
+            assert_eq!(status, NMC_ERR_NO_MEMORY, "{name}, request {refused}: {}", message());
+            refused += 1;
         }
-        let mut needed = 0;
+        all += refused;
+    };
+    // SAFETY: structs and arrays of the sizes that are said, here and in all that follows.
+    until_granted("create", &mut || unsafe { nmc_blocks_create(&raw const config, &raw mut blocks) });
+    let stats = || {
+        let mut stats: nmc_blocks_stats_t = zeroed();
+        stats.struct_size = size_of::<nmc_blocks_stats_t>() as u32;
         // SAFETY: see above.
-        until_granted("map", &mut || unsafe { nmc_blocks_map(blocks, null_mut(), 0, &raw mut needed) });
-        until_granted("free", &mut || nmc_blocks_free(blocks, run));
-        for ticket in tickets {
-            // SAFETY: see above.
-            let polled = unsafe { nmc_blocks_poll(blocks, ticket, &raw mut run) };
-            assert!(polled == NMC_OK || polled == NMC_IN_PROGRESS);
-            let mut end =
-                || if polled == NMC_OK { nmc_blocks_free(blocks, run) } else { nmc_blocks_cancel(blocks, ticket) };
-            until_granted("end of a request", &mut end);
-        }
-        until_granted("shrink", &mut || nmc_blocks_resize(blocks, 200_000));
-        assert_eq!(stats(), [200_000, 1, 199_999, stats()[3], 0, 0]);
-        assert_eq!(nmc_blocks_destroy(blocks), NMC_OK);
-        println!("strategy {strategy}: {all} refused");
-        assert!(all > 10);
+        assert_eq!(unsafe { nmc_blocks_stats(blocks, &raw mut stats) }, NMC_OK);
+        [stats.total, stats.used, stats.free, stats.free_runs, stats.waiting, stats.ready]
+    };
+    let mut taken = vec![0i32; 50_001];
+    let first = taken.as_mut_ptr();
+    // SAFETY: see above.
+    until_granted("take", &mut || unsafe { nmc_blocks_allocate_scattered(blocks, 50_001, first) });
+    // SAFETY: see above.
+    until_granted("give", &mut || unsafe { nmc_blocks_free_scattered(blocks, first, 50_000) });
+    assert_eq!(stats()[..3], [200_000, 1, 199_999]);
+    until_granted("grow", &mut || nmc_blocks_resize(blocks, 400_000));
+    assert_eq!(stats()[..3], [400_000, 1, 399_999]);
+    let mut run = nmc_block_run_t { first: 0, count: 0 };
+    // SAFETY: see above.
+    until_granted("run", &mut || unsafe { nmc_blocks_allocate(blocks, 150_000, &raw mut run) });
+    // Most of these wait for it.
+    let mut tickets = Vec::new();
+    for _ in 0..3000 {
+        let mut ticket = 0;
+        // SAFETY: see above.
+        until_granted("request", &mut || unsafe { nmc_blocks_request(blocks, 100_000, &raw mut ticket) });
+        tickets.push(ticket);
     }
+    let mut needed = 0;
+    // SAFETY: see above.
+    until_granted("map", &mut || unsafe { nmc_blocks_map(blocks, null_mut(), 0, &raw mut needed) });
+    until_granted("free", &mut || nmc_blocks_free(blocks, run));
+    for ticket in tickets {
+        // SAFETY: see above.
+        let polled = unsafe { nmc_blocks_poll(blocks, ticket, &raw mut run) };
+        assert!(polled == NMC_OK || polled == NMC_IN_PROGRESS);
+        let mut end =
+            || if polled == NMC_OK { nmc_blocks_free(blocks, run) } else { nmc_blocks_cancel(blocks, ticket) };
+        until_granted("end of a request", &mut end);
+    }
+    until_granted("shrink", &mut || nmc_blocks_resize(blocks, 200_000));
+    assert_eq!(stats(), [200_000, 1, 199_999, stats()[3], 0, 0]);
+    assert_eq!(nmc_blocks_destroy(blocks), NMC_OK);
+    println!("{all} refused");
+    assert!(all > 10);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use nanomc::base::status::{
 };
 use nanomc::cuda::{CudaPages, Device, Stream, Stretch};
 use nanomc::mem::ranges::DEFAULT_PAGE_BYTES;
-use nanomc::mem::{HostPages, PagePool, PageRange, Reuse};
+use nanomc::mem::{HostPages, PagePool, PageRange};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ fn device() -> Result<Arc<Device>, String> {
 }
 
 fn host(pages: u32) -> PagePool {
-    PagePool::Host(HostPages::new(c"nmc-test-ranges", DEFAULT_PAGE_BYTES, pages, Reuse::AsIs).unwrap())
+    PagePool::Host(HostPages::new(c"nmc-test-ranges", DEFAULT_PAGE_BYTES, pages).unwrap())
 }
 
 /// A pool of each kind that this machine has.
@@ -92,8 +92,6 @@ fn a_page_in_two_ranges_is_the_same_memory() {
         assert_eq!((two.unmap(0, 3), two.unmap(0, 3)), (Ok(2), Ok(0)));
         drop(other);
         assert_eq!(pool.counts(), PageCounts { total: 4, used: 0, idle: 4 });
-        pool.trim(1).unwrap();
-        assert_eq!(pool.counts().idle, 1);
     }
 }
 
@@ -133,7 +131,6 @@ fn ten_thousand_mappings_leak_nothing() {
         range.grow(0, 8).unwrap();
         drop(range);
         assert_eq!(pool.counts().used, 0);
-        pool.trim(0).unwrap();
         for _ in 0..50 {
             drop(pool.reserve(64 << 30).unwrap());
         }
@@ -203,7 +200,7 @@ fn child() {
         return;
     }
     let places = 70_000;
-    let pool = HostPages::new(c"nmc-test-limit", 4096, 4, Reuse::AsIs).unwrap();
+    let pool = HostPages::new(c"nmc-test-limit", 4096, 4).unwrap();
     let mut range = pool.reserve(2 * places * 4096).unwrap();
     let page = pool.take().unwrap();
     let mut mapped = 0;
@@ -275,8 +272,5 @@ fn how_long_mapping_takes() {
             }
             println!("{kind}: {batch} at a time: map {map:.2} us, unmap {unmap:.2} us a page");
         }
-        let begin = Instant::now();
-        pool.trim(0).unwrap();
-        println!("{kind}: memory of a page back {:.2} us", per_page(begin));
     }
 }

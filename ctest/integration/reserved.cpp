@@ -63,15 +63,17 @@ int main() {
   nmc_blocks_config_t blocks = NMC_BLOCKS_CONFIG_INIT;
   blocks.total_blocks = 8;
   nmc_blocks_t* b = nullptr;
-  refused("nmc_blocks_config_t", blocks, &nmc_blocks_config_t::reserved,
-          [&](const nmc_blocks_config_t* c) { return nmc_blocks_create(c, &b); });
+  const auto create_blocks = [&](const nmc_blocks_config_t* c) { return nmc_blocks_create(c, &b); };
+  refused("nmc_blocks_config_t", blocks, &nmc_blocks_config_t::reserved0, create_blocks);
+  refused("nmc_blocks_config_t", blocks, &nmc_blocks_config_t::reserved, create_blocks);
   REQUIRE(OK(nmc_blocks_create(&blocks, &b)));
 
   nmc_kv_config_t kv = NMC_KV_CONFIG_INIT;
   kv.total_blocks = 8;
   nmc_kv_t* k = nullptr;
-  refused("nmc_kv_config_t", kv, &nmc_kv_config_t::reserved1,
-          [&](const nmc_kv_config_t* c) { return nmc_kv_create(c, &k); });
+  const auto create_kv = [&](const nmc_kv_config_t* c) { return nmc_kv_create(c, &k); };
+  refused("nmc_kv_config_t", kv, &nmc_kv_config_t::reserved0, create_kv);
+  refused("nmc_kv_config_t", kv, &nmc_kv_config_t::reserved1, create_kv);
   const auto with_group = [&](const nmc_kv_group_t* g) {
     nmc_kv_config_t config = kv;
     config.groups = g;

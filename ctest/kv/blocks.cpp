@@ -21,12 +21,9 @@
 
 namespace {
 
-constexpr nmc::BlockStrategy kStrategies[] = {nmc::BlockStrategy::size_class, nmc::BlockStrategy::buddy};
-
-nmc_blocks_t* make(uint32_t total, nmc::BlockStrategy strategy = nmc::BlockStrategy::best) {
+nmc_blocks_t* make(uint32_t total) {
   nmc_blocks_config_t config = NMC_BLOCKS_CONFIG_INIT;
   config.total_blocks = total;
-  config.strategy = static_cast<uint32_t>(strategy);
   nmc_blocks_t* blocks = nullptr;
   OK(nmc_blocks_create(&config, &blocks));
   return blocks;
@@ -41,9 +38,9 @@ nmc_blocks_stats_t stats_of(nmc_blocks_t* blocks) {
 
 // ---- what it gives ----------------------------------------------------------------------------------------------------
 
-void runs_and_scattered(nmc::BlockStrategy strategy) {
+void runs_and_scattered() {
   promise("runs and scattered blocks come from the same blocks, and either kind of free takes both");
-  nmc_blocks_t* blocks = make(256, strategy);
+  nmc_blocks_t* blocks = make(256);
   nmc_block_run_t run = {-1, -1};
   OK(nmc_blocks_allocate(blocks, 33, &run));
   CHECK(run.first >= 0 && run.count == 33);
@@ -66,14 +63,14 @@ void runs_and_scattered(nmc::BlockStrategy strategy) {
   OK(nmc_blocks_free_scattered(blocks, some.data(), some.size()));
   const nmc_blocks_stats_t empty = stats_of(blocks);
   CHECK(empty.used == 0 && empty.free_runs == 1 && empty.largest_run == 256 && empty.fragmentation == 0);
-  CHECK(empty.strategy == static_cast<uint32_t>(strategy) && empty.bytes > 0);
+  CHECK(empty.bytes > 0);
   OK(nmc_blocks_allocate(blocks, 256, &run));
   OK(nmc_blocks_destroy(blocks));
 }
 
-void extend(nmc::BlockStrategy strategy) {
+void extend() {
   promise("a run grows in place while the blocks behind it are free");
-  nmc_blocks_t* blocks = make(100, strategy);
+  nmc_blocks_t* blocks = make(100);
   nmc_block_run_t run = {0, 0}, next = {0, 0};
   OK(nmc_blocks_allocate(blocks, 10, &run));
   OK(nmc_blocks_extend(blocks, &run, 7));
@@ -110,9 +107,9 @@ void map() {
   OK(nmc_blocks_destroy(blocks));
 }
 
-void resize(nmc::BlockStrategy strategy) {
+void resize() {
   promise("blocks are added at the end, and taken away there when they are free");
-  nmc_blocks_t* blocks = make(64, strategy);
+  nmc_blocks_t* blocks = make(64);
   nmc_block_run_t all = {0, 0}, more = {0, 0};
   OK(nmc_blocks_allocate(blocks, 64, &all));
   OK(nmc_blocks_resize(blocks, 1000));
@@ -137,10 +134,6 @@ void configs() {
   CHECK(out == nullptr);
   config.total_blocks = 1u << 31;
   FAILS(nmc_blocks_create(&config, &out), NMC_ERR_INVALID_ARG, "2147483648 blocks: there must be 1 to 2147483647");
-  config.total_blocks = 10;
-  config.strategy = 3;
-  FAILS(nmc_blocks_create(&config, &out), NMC_ERR_INVALID_ARG, "strategy 3");
-  config = NMC_BLOCKS_CONFIG_INIT;
   config.total_blocks = 10;
   config.reserved[3] = 1;
   FAILS(nmc_blocks_create(&config, &out), NMC_ERR_INVALID_ARG, "reserved");
@@ -176,9 +169,9 @@ void handles() {
   }
 }
 
-void numbers(nmc::BlockStrategy strategy) {
+void numbers() {
   promise("counts and blocks that cannot be are refused, and nothing changes");
-  nmc_blocks_t* blocks = make(100, strategy);
+  nmc_blocks_t* blocks = make(100);
   nmc_block_run_t run = {5, 5};
   FAILS(nmc_blocks_allocate(blocks, 0, &run), NMC_ERR_INVALID_ARG, "no blocks");
   for (uint32_t many : {101u, 1u << 31, UINT32_MAX}) {
@@ -237,9 +230,9 @@ void no_run_fits() {
 
 // ---- the line -----------------------------------------------------------------------------------------------------------
 
-void line(nmc::BlockStrategy strategy) {
+void line() {
   promise("requests are served in order, a small one waits behind a large one, and nothing leaks");
-  nmc_blocks_t* blocks = make(100, strategy);
+  nmc_blocks_t* blocks = make(100);
   nmc_block_run_t held = {0, 0}, run = {-7, -7};
   uint64_t large = 0, small = 0, last = 0;
   OK(nmc_blocks_allocate(blocks, 95, &held));
@@ -295,7 +288,7 @@ void too_few_for_the_line() {
 
 void wrapper() {
   promise("the wrapper frees what goes out of scope, and gives up what waits");
-  nmc::Blocks blocks = nmc::Blocks::create(nmc::BlocksConfig(100).strategy(nmc::BlockStrategy::buddy));
+  nmc::Blocks blocks = nmc::Blocks::create(nmc::BlocksConfig(100));
   {
     nmc::BlockRun run = blocks.allocate(10);
     run.extend(5);
@@ -525,13 +518,11 @@ int main(int argc, char** argv) {
     threads(broken, rounds, seed);
     return finish();
   }
-  for (nmc::BlockStrategy strategy : kStrategies) {
-    runs_and_scattered(strategy);
-    extend(strategy);
-    resize(strategy);
-    numbers(strategy);
-    line(strategy);
-  }
+  runs_and_scattered();
+  extend();
+  resize();
+  numbers();
+  line();
   configs();
   handles();
   map();
@@ -539,11 +530,9 @@ int main(int argc, char** argv) {
   too_few_for_the_line();
   wrapper();
   destroyed_under_way();
-  for (nmc::BlockStrategy strategy : kStrategies) {
-    promise("16 threads never own a block twice, and lose none");
-    std::printf("seed %u\n", seed);
-    Library library(make(kTotal, strategy));
-    threads(library, rounds, seed);
-  }
+  promise("16 threads never own a block twice, and lose none");
+  std::printf("seed %u\n", seed);
+  Library library(make(kTotal));
+  threads(library, rounds, seed);
   return finish();
 }

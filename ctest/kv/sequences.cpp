@@ -427,10 +427,8 @@ void window() {
 
 void contiguous() {
   promise("a contiguous sequence grows in place or moves with its bytes, and its view is its own blocks");
-  for (uint32_t strategy : {NMC_BLOCKS_SIZE_CLASS, NMC_BLOCKS_BUDDY}) {
-    nmc_kv_config_t config = plain_config(64);
-    config.strategy = strategy;
-    Cache cache(config, {plain_group(2, 2, 8)});
+  {
+    Cache cache(plain_config(64), {plain_group(2, 2, 8)});
     Engine e = cache.engine();
     OK(e.open(1, numbers(0, 6), "", NMC_KV_OPEN_CONTIGUOUS));
     OK(e.open(2, numbers(50, 6), "", NMC_KV_OPEN_CONTIGUOUS));
@@ -1183,7 +1181,6 @@ void walks(uint32_t steps, uint32_t seed) {
       how.config.eviction = eviction;
       how.config.when_full = full;
       how.config.hash = (eviction + full) % 3;
-      how.config.strategy = eviction % 2 == 0 ? NMC_BLOCKS_SIZE_CLASS : NMC_BLOCKS_BUDDY;
       how.config.total_blocks = full == 0 ? 60 : 40;
       how.name = "eviction " + std::to_string(eviction) + ", when full " + std::to_string(full);
       walk(how, steps, seed + 100 + eviction * 3 + full, false);

@@ -15,20 +15,12 @@
 
 namespace nmc {
 
-/// Where runs of blocks come from.
-enum class BlockStrategy : uint32_t {
-  best = NMC_BLOCKS_BEST,
-  size_class = NMC_BLOCKS_SIZE_CLASS,
-  buddy = NMC_BLOCKS_BUDDY,
-};
-
 /// How an allocator of blocks is made; see nmc_blocks_config_t.
 class BlocksConfig {
  public:
   BlocksConfig() = default;
   explicit BlocksConfig(uint32_t total) { c_.total_blocks = total; }
   BlocksConfig& total_blocks(uint32_t value) { return c_.total_blocks = value, *this; }
-  BlocksConfig& strategy(BlockStrategy value) { return c_.strategy = static_cast<uint32_t>(value), *this; }
   const nmc_blocks_config_t& c() const noexcept { return c_; }
 
  private:

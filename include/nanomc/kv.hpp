@@ -18,8 +18,6 @@
 
 namespace nmc {
 
-enum class BlockStrategy : uint32_t;  // of blocks.hpp
-
 // ---------------------------------------------------------------------------------------------------- constants --
 
 /// Type of an element.
@@ -138,7 +136,6 @@ class KvConfig {
   KvConfig& max_sequences(uint32_t value) { return c_.max_sequences = value, *this; }
   KvConfig& group(const KvGroup& value) { return groups_.push_back(value.c()), *this; }
   KvConfig& window(uint32_t tokens) { return c_.window = tokens, *this; }
-  KvConfig& strategy(BlockStrategy value) { return c_.strategy = static_cast<uint32_t>(value), *this; }
   KvConfig& eviction(KvEviction value) { return c_.eviction = static_cast<uint32_t>(value), *this; }
   KvConfig& when_full(KvWhenFull value) { return c_.when_full = static_cast<uint32_t>(value), *this; }
   KvConfig& hash(KvHash value) { return c_.hash = static_cast<uint32_t>(value), *this; }

@@ -1,6 +1,5 @@
 //! Bitsets of the allocators: plain words, bit n in word n / 64. A range of bits is handled a word at a time.
 
-use super::runs::Run;
 use std::ops::Range;
 
 /// The words of a bitset that hold a range of bits, each with the mask of the bits in it.
@@ -84,29 +83,9 @@ pub(super) fn next(set: &[u64], from: u32, end: u32, value: bool) -> u32 {
     end
 }
 
-/// The longest runs of zeros among the first `units` bits, in order.
-pub(super) fn zero_runs(set: &[u64], units: u32) -> impl Iterator<Item = Run> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let first = next(set, at, units, false);
-        at = next(set, first, units, true);
-        (first < at).then(|| Run { first, count: at - first })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn runs_of_zeros_are_found_across_words_and_cut_at_the_end() {
-        let found = |set: &[u64], units| zero_runs(set, units).map(|run| (run.first, run.count)).collect::<Vec<_>>();
-        assert_eq!(found(&[0, 0], 100), [(0, 100)]);
-        assert_eq!(found(&[1, 1 << 3], 128), [(1, 66), (68, 60)]);
-        assert_eq!(found(&[!0, !0], 128), []);
-        assert_eq!(found(&[!0 >> 1, !1], 128), [(63, 2)]);
-        assert_eq!(found(&[], 0), []);
-    }
 
     #[test]
     fn ranges_are_set_clear_and_turned_over_exactly() {

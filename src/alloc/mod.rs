@@ -1,11 +1,10 @@
 //! Allocators on offsets only: pure, no pointers. They hand out numbers; what lies there is the caller's business.
 
 mod bits;
-pub mod blocks;
-pub mod buddy;
+pub(crate) mod blocks;
 #[cfg(test)]
 mod model;
 pub mod pages;
-mod places;
-pub mod runs;
-pub mod tickets;
+pub(crate) mod policy;
+pub(crate) mod runs;
+pub(crate) mod tickets;

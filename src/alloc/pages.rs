@@ -23,7 +23,7 @@ pub struct PageCounts {
 
 /// A page that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
+pub(crate) enum Taken {
     /// Has the memory of its last holder.
     Idle(PageId),
     /// Has no memory yet: the taker gets it some, or says [`Pages::park`] if there is none.
@@ -32,12 +32,12 @@ pub enum Taken {
 
 /// Holders and memory of every page of a pool.
 #[derive(Debug)]
-pub struct Pages {
+pub(crate) struct Pages {
     /// Holders of each page; 0 for pages in one of the lists below or between them.
     holders: Vec<u32>,
     /// With memory, the last used first: its memory is the likeliest to be in a cache.
     idle: Vec<u32>,
-    /// Had memory and gave it back.
+    /// Were taken, and got no memory.
     bare: Vec<u32>,
     /// Pages from here on were never taken.
     fresh: u32,
@@ -97,11 +97,6 @@ impl Pages {
         }
     }
 
-    /// Fails unless somebody holds the page.
-    pub fn check(&mut self, page: PageId) -> Result<()> {
-        self.held(page).map(drop)
-    }
-
     /// Adds a holder to a page that has one.
     pub fn retain(&mut self, page: PageId) -> Result<()> {
         let count = self.held(page)?;
@@ -127,11 +122,6 @@ impl Pages {
         list.push(page.0);
     }
 
-    /// Takes a page with memory out of the idle ones, to give its memory back; [`Pages::park`] follows.
-    pub fn unstock(&mut self) -> Option<PageId> {
-        self.idle.pop().map(PageId)
-    }
-
     /// Holders of a page.
     #[must_use]
     pub fn holders(&self, page: PageId) -> u32 {
@@ -147,7 +137,7 @@ impl Pages {
 }
 
 /// Takes `count` pages with `take`; if one cannot be had, gives those before it back with `release`.
-pub fn take_all(count: u32, take: impl Fn() -> Result<PageId>, release: impl Fn(PageId)) -> Result<Vec<PageId>> {
+pub(crate) fn take_all(count: u32, take: impl Fn() -> Result<PageId>, release: impl Fn(PageId)) -> Result<Vec<PageId>> {
     let mut taken = memory::with_capacity(count as usize)?;
     for _ in 0..count {
         match take() {
@@ -170,20 +160,12 @@ pub struct Slots {
 
 impl Slots {
     /// `count` places with nothing mapped.
-    pub fn new(count: u32) -> Result<Self> {
+    pub(crate) fn new(count: u32) -> Result<Self> {
         Ok(Self { pages: memory::vec_of(count as usize, None)?, mapped: 0 })
     }
 
-    /// How many places there are.
-    #[must_use]
-    pub fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         u32::try_from(self.pages.len()).unwrap_or(u32::MAX)
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.pages.is_empty()
     }
 
     /// Places with a page.
@@ -199,7 +181,7 @@ impl Slots {
     }
 
     /// Fails unless the `count` places from `first` on exist.
-    pub fn check(&self, first: u32, count: u32) -> Result<()> {
+    pub(crate) fn check(&self, first: u32, count: u32) -> Result<()> {
         if u64::from(first) + u64::from(count) > self.pages.len() as u64 {
             bail!(NMC_ERR_INVALID_ARG, "{count} pages from {first} on are not all in a range of {}", self.pages.len());
         }
@@ -207,7 +189,7 @@ impl Slots {
     }
 
     /// Fails unless those places exist and are empty.
-    pub fn check_empty(&self, first: u32, count: u32) -> Result<()> {
+    pub(crate) fn check_empty(&self, first: u32, count: u32) -> Result<()> {
         self.check(first, count)?;
         match (first..first + count).find(|i| self.get(*i).is_some()) {
             Some(index) => bail!(NMC_ERR_EXISTS, "place {index} of the range has a page; unmap it first"),
@@ -216,7 +198,7 @@ impl Slots {
     }
 
     /// Fails unless those places exist and have pages.
-    pub fn check_mapped(&self, first: u32, count: u32) -> Result<()> {
+    pub(crate) fn check_mapped(&self, first: u32, count: u32) -> Result<()> {
         self.check(first, count)?;
         match (first..first + count).find(|i| self.get(*i).is_none()) {
             Some(index) => bail!(NMC_ERR_NOT_FOUND, "place {index} of the range has no page; map one first"),
@@ -225,7 +207,7 @@ impl Slots {
     }
 
     /// Notes that a page is mapped at a place, which was checked to be there and empty.
-    pub fn set(&mut self, index: u32, page: PageId) {
+    pub(crate) fn set(&mut self, index: u32, page: PageId) {
         if let Some(slot) = self.pages.get_mut(index as usize) {
             self.mapped += u32::from(slot.is_none());
             *slot = Some(page);
@@ -233,7 +215,7 @@ impl Slots {
     }
 
     /// Notes that a place is empty; gives the page that was there.
-    pub fn clear(&mut self, index: u32) -> Option<PageId> {
+    pub(crate) fn clear(&mut self, index: u32) -> Option<PageId> {
         let page = self.pages.get_mut(index as usize)?.take();
         self.mapped -= u32::from(page.is_some());
         page
@@ -241,14 +223,14 @@ impl Slots {
 
     /// The next stretch of places with pages, as its first place and its length, in `first..end`.
     #[must_use]
-    pub fn next_run(&self, first: u32, end: u32) -> Option<(u32, u32)> {
+    pub(crate) fn next_run(&self, first: u32, end: u32) -> Option<(u32, u32)> {
         let begin = (first..end).find(|i| self.get(*i).is_some())?;
         let stop = (begin..end).find(|i| self.get(*i).is_none()).unwrap_or(end);
         Some((begin, stop - begin))
     }
 
     /// The places that `bytes` bytes at `offset` touch, checked to have pages: the first and how many.
-    pub fn span(&self, offset: u64, bytes: u64, page_bytes: u64) -> Result<(u32, u32)> {
+    pub(crate) fn span(&self, offset: u64, bytes: u64, page_bytes: u64) -> Result<(u32, u32)> {
         let total = self.pages.len() as u64 * page_bytes;
         let Some(end) = offset.checked_add(bytes).filter(|end| *end <= total) else {
             bail!(NMC_ERR_INVALID_ARG, "{bytes} bytes at {offset} pass the end of a range of {total} bytes");
@@ -289,7 +271,7 @@ mod tests {
         assert!(pages.release(b).unwrap());
         pages.park(b, false);
         assert_eq!(pages.take(), Ok(Taken::Bare(b)));
-        assert_eq!(pages.check(PageId(7)).unwrap_err().status, NMC_ERR_NOT_FOUND);
+        assert_eq!(pages.retain(PageId(7)).unwrap_err().status, NMC_ERR_NOT_FOUND);
     }
 
     #[test]

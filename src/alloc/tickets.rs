@@ -12,7 +12,6 @@ use std::collections::{HashMap, VecDeque};
 /// Most tickets that are open at a time: waiting, or served and not asked for.
 pub const MAX_TICKETS: usize = 1 << 16;
 
-/// Open requests.
 #[derive(Default)]
 pub struct Tickets {
     last: u64,
@@ -91,14 +90,11 @@ impl Tickets {
         }
     }
 
-    /// Requests that wait.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
     /// Requests that are served and not fetched.
-    #[must_use]
     pub fn ready(&self) -> usize {
         self.ended.len()
     }
@@ -121,7 +117,6 @@ fn unknown(ticket: u64) -> Error {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
-    use super::super::blocks::Strategy;
     use super::*;
     use crate::base::status::{NMC_ERR_INVALID_ARG, NMC_ERR_LIMIT};
 
@@ -131,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_small_request_waits_behind_a_large_one() {
-        let mut blocks = Blocks::new(100, Strategy::DEFAULT).unwrap();
+        let mut blocks = Blocks::new(100).unwrap();
         let mut tickets = Tickets::default();
         let held = blocks.take_run(90).unwrap();
         let large = tickets.request(&mut blocks, 50).unwrap();
@@ -147,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_ticket_that_is_given_up_leaks_nothing_and_lets_the_next_one_go() {
-        let mut blocks = Blocks::new(10, Strategy::DEFAULT).unwrap();
+        let mut blocks = Blocks::new(10).unwrap();
         let mut tickets = Tickets::default();
         let served = tickets.request(&mut blocks, 8).unwrap();
         let waiting = tickets.request(&mut blocks, 9).unwrap();
@@ -163,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_can_never_be_is_refused_also_when_the_blocks_become_fewer() {
-        let mut blocks = Blocks::new(10, Strategy::DEFAULT).unwrap();
+        let mut blocks = Blocks::new(10).unwrap();
         let mut tickets = Tickets::default();
         assert_eq!(status(tickets.request(&mut blocks, 0)), NMC_ERR_INVALID_ARG);
         assert_eq!(status(tickets.request(&mut blocks, 11)), NMC_ERR_NO_SPACE);
@@ -179,7 +174,7 @@ mod tests {
 
     #[test]
     fn there_is_a_limit_to_open_tickets() {
-        let mut blocks = Blocks::new(1, Strategy::DEFAULT).unwrap();
+        let mut blocks = Blocks::new(1).unwrap();
         let mut tickets = Tickets::default();
         let first = tickets.request(&mut blocks, 1).unwrap();
         for _ in 1..MAX_TICKETS {

@@ -145,19 +145,6 @@ impl CudaPages {
         Ok(())
     }
 
-    /// Gives the memory of idle pages back to the device until at most `keep` are idle.
-    pub fn trim(&self, keep: u32) -> Result<()> {
-        self.device.with_current(|| {
-            let mut stock = self.stock.lock();
-            while stock.books.counts().idle > keep {
-                let Some(page) = stock.books.unstock() else { break };
-                drop(stock.memory.get_mut(page.0 as usize).and_then(Option::take));
-                stock.books.park(page, false);
-            }
-            Ok(())
-        })
-    }
-
     /// Adds a holder to a page.
     pub fn retain(&self, page: PageId) -> Result<()> {
         self.stock.lock().books.retain(page)

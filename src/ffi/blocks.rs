@@ -5,7 +5,7 @@ use super::config::{self, Config as Versioned};
 use super::handle::{self, HasC, Object};
 use super::store::{array, array_out};
 use super::{guard, guard_status, out, put_struct, remember_untold, text};
-use crate::alloc::blocks::{Blocks, MAX_BLOCKS, Strategy, book_bytes, fragmentation};
+use crate::alloc::blocks::{Blocks, MAX_BLOCKS, book_bytes, fragmentation};
 use crate::alloc::runs::{Fragmentation, Run};
 use crate::alloc::tickets::Tickets;
 use crate::base::error::{Error, Result};
@@ -15,16 +15,6 @@ use crate::mem::limits::check_available;
 use parking_lot::Mutex;
 use std::ffi::c_char;
 use std::fmt::Write as _;
-
-/// The better strategy, which is `NMC_BLOCKS_SIZE_CLASS`.
-pub const NMC_BLOCKS_BEST: u32 = 0;
-/// Free runs by size class, found by bitmaps. A run fits wherever one is free that is longer by an eighth, and
-/// nearly always where one is just as long. About a byte a block.
-pub const NMC_BLOCKS_SIZE_CLASS: u32 = 1;
-/// Buddies. A run of n blocks is cut from an aligned free piece of the next power of two, of which it takes n, or begins
-/// with the largest piece; so runs do not fit where they would with the other one, and about three quarters of the blocks
-/// can be used for runs of 1 to 64. About a byte a block.
-pub const NMC_BLOCKS_BUDDY: u32 = 2;
 
 /// How an allocator of blocks is made. Start from `NMC_BLOCKS_CONFIG_INIT`; `total_blocks` must be set.
 #[repr(C)]
@@ -36,8 +26,8 @@ pub struct nmc_blocks_config_t {
     pub abi_version: u32,
     /// Number of blocks, 1 to 2^31 - 1.
     pub total_blocks: u32,
-    /// Where runs come from: one of `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS`, `NMC_BLOCKS_BUDDY`.
-    pub strategy: u32,
+    /// Zero.
+    pub reserved0: u32,
     /// Zero.
     pub reserved: [u64; 4],
 }
@@ -50,7 +40,7 @@ unsafe impl Versioned for nmc_blocks_config_t {
             struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
             abi_version: NMC_ABI_VERSION,
             total_blocks: 0,
-            strategy: NMC_BLOCKS_BEST,
+            reserved0: 0,
             reserved: [0; 4],
         }
     }
@@ -73,8 +63,8 @@ pub struct nmc_block_run_t {
 pub struct nmc_blocks_stats_t {
     /// Size of this struct as the caller knows it.
     pub struct_size: u32,
-    /// `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`.
-    pub strategy: u32,
+    /// Zero.
+    pub reserved0: u32,
     /// All blocks.
     pub total: u32,
     /// Blocks in use.
@@ -185,7 +175,7 @@ fn check_books(total: u32) -> Result<()> {
 /// Makes an allocator with all blocks free and puts a handle into `*out_blocks`.
 ///
 /// Does not block. Thread-safe. Graph-safe. Destroyed with `nmc_blocks_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (the
-/// number of blocks, the strategy or a reserved field), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`.
+/// number of blocks or a reserved field), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_blocks_create(
     config: *const nmc_blocks_config_t,
@@ -197,17 +187,11 @@ pub unsafe extern "C" fn nmc_blocks_create(
         handle::prepare()?;
         // SAFETY: the C contract of `config`.
         let config = unsafe { config::read(config) }?;
-        let strategy = match config.strategy {
-            NMC_BLOCKS_BEST => Strategy::DEFAULT,
-            NMC_BLOCKS_SIZE_CLASS => Strategy::SizeClass,
-            NMC_BLOCKS_BUDDY => Strategy::Buddy,
-            other => crate::bail!(NMC_ERR_INVALID_ARG, "strategy {other} is none of NMC_BLOCKS_*"),
-        };
-        if config.reserved != [0; 4] {
+        if config.reserved0 != 0 || config.reserved != [0; 4] {
             crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field of nmc_blocks_config_t is not zero");
         }
         check_books(config.total_blocks)?;
-        let blocks = Blocks::new(config.total_blocks, strategy).map_err(|error| error.context("total_blocks"))?;
+        let blocks = Blocks::new(config.total_blocks).map_err(|error| error.context("total_blocks"))?;
         slot.write(handle::create(Pool(Mutex::new(State { blocks, tickets: Tickets::default() })))?);
         Ok(())
     })
@@ -404,10 +388,7 @@ pub unsafe extern "C" fn nmc_blocks_stats(blocks: *mut nmc_blocks_t, stats: *mut
             let scatter = state.blocks.scatter();
             Ok(nmc_blocks_stats_t {
                 struct_size: 0,
-                strategy: match state.blocks.strategy() {
-                    Strategy::SizeClass => NMC_BLOCKS_SIZE_CLASS,
-                    Strategy::Buddy => NMC_BLOCKS_BUDDY,
-                },
+                reserved0: 0,
                 total: state.blocks.total(),
                 used: state.blocks.used(),
                 free: state.blocks.free(),

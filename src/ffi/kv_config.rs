@@ -1,6 +1,5 @@
 //! A caller's `nmc_kv_config_t`, checked.
 
-use super::blocks::{NMC_BLOCKS_BEST, NMC_BLOCKS_BUDDY, NMC_BLOCKS_SIZE_CLASS};
 use super::common::*;
 use super::config;
 use super::kv::bytes;
@@ -8,7 +7,6 @@ use super::kv_types::*;
 use super::kv_virtual::{self, Wanted};
 use super::store::array;
 use super::world::nmc_world_t;
-use crate::alloc::blocks::Strategy;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::kv::NONE;
@@ -175,7 +173,7 @@ pub(super) unsafe fn heap_bytes(config: *const nmc_kv_config_t) -> Result<u64> {
 pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
     // SAFETY: the C contract of `config`.
     let c = unsafe { config::read(config) }?;
-    if c.reserved1 != 0 || c.flags & !(NMC_KV_NO_PREFIX | NMC_KV_VIRTUAL) != 0 {
+    if c.reserved0 != 0 || c.reserved1 != 0 || c.flags & !(NMC_KV_NO_PREFIX | NMC_KV_VIRTUAL) != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field or an unknown flag of nmc_kv_config_t is not zero");
     }
     if c.tokens_per_block == 0 || c.tokens_per_block > 1 << 20 {
@@ -218,12 +216,6 @@ pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
         groups.push(Given { geometry, group: *group, side });
     }
     let heap = heap_of(&c, &groups)?;
-    let strategy = match c.strategy {
-        NMC_BLOCKS_BEST => Strategy::DEFAULT,
-        NMC_BLOCKS_SIZE_CLASS => Strategy::SizeClass,
-        NMC_BLOCKS_BUDDY => Strategy::Buddy,
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "strategy {other} is none of NMC_BLOCKS_*"),
-    };
     let eviction = match c.eviction {
         NMC_EVICT_LRU => Evict::Lru,
         NMC_EVICT_LFU => Evict::Lfu,
@@ -251,7 +243,6 @@ pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
         total_blocks,
         tokens_per_block: c.tokens_per_block,
         max_sequences: if c.max_sequences == 0 { (total_blocks / 8).clamp(1024, 65_536) } else { c.max_sequences },
-        strategy,
         eviction,
         when_full,
         prefix: c.flags & NMC_KV_NO_PREFIX == 0,

@@ -209,8 +209,8 @@ pub struct nmc_kv_config_t {
     /// Sliding window in tokens, of all groups: blocks that the next token's window does not reach are freed as a sequence
     /// grows. 0 for none.
     pub window: u32,
-    /// How contiguous runs are found: `NMC_BLOCKS_BEST`, `NMC_BLOCKS_SIZE_CLASS` or `NMC_BLOCKS_BUDDY`.
-    pub strategy: u32,
+    /// Zero.
+    pub reserved0: u32,
     /// Which cached block goes first: `NMC_EVICT_LRU`, ...
     pub eviction: u32,
     /// What happens when there is no room: `NMC_KV_WHEN_FULL_REJECT`, ...
@@ -256,7 +256,7 @@ unsafe impl Versioned for nmc_kv_config_t {
             groups: std::ptr::null(),
             n_groups: 0,
             window: 0,
-            strategy: 0,
+            reserved0: 0,
             eviction: NMC_EVICT_LRU,
             when_full: NMC_KV_WHEN_FULL_REJECT,
             hash: NMC_KV_HASH_BLAKE3,

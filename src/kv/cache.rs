@@ -128,7 +128,6 @@ impl Cache {
         check_books(&config, config.total_blocks, block_books(&config, config.total_blocks) + other + sides)?;
         let pool = Pool::new(
             config.total_blocks,
-            config.strategy,
             config.eviction,
             config.tokens_per_block,
             compare,

@@ -1,16 +1,16 @@
-//! What the pool knows about each block, and the intrusive lists that the eviction policies keep over it.
-//! 40 bytes a block, with the hash and the chain of the index side by side. Pure; the pool's lock guards it.
+//! What the pool knows about each block, with what the eviction policies keep of it: 40 bytes, the hash and the chain of
+//! the index side by side. Pure; the pool's lock guards it.
 
 use super::hash::BlockHash;
+use crate::alloc::policy::{self, Entry, Links, ListId};
 
 /// No block: the end of a list or chain, the parent of a first block, or a hole in a sequence.
-pub const NONE: u32 = u32::MAX;
-/// Lists that a policy can use.
-pub const LISTS: usize = 16;
+pub const NONE: u32 = policy::NONE;
 
 /// Bits of [`Info::flags`].
 const PUBLISHED: u8 = 0x80;
 const LISTED: u8 = 0x40;
+/// The number of the list, of which no policy has more than 16.
 const LIST: u8 = 0x0f;
 
 /// One block that more than one sequence may use, now or later. A block that is private to a sequence has none of this.
@@ -23,10 +23,7 @@ pub struct Info {
     pub chain: u32,
     /// Sequences and pins that hold the block.
     pub refs: u32,
-    /// The block before it in its list.
-    prev: u32,
-    /// The block after it in its list.
-    next: u32,
+    links: Links,
     /// The published block whose tokens come before these, or [`NONE`].
     pub parent: u32,
     /// Published blocks whose parent this is; a block with children is never evicted.
@@ -41,8 +38,7 @@ impl Info {
         hash: BlockHash([0; 16]),
         chain: NONE,
         refs: 0,
-        prev: NONE,
-        next: NONE,
+        links: Links::NONE,
         parent: NONE,
         children: 0,
         heat: 0,
@@ -63,14 +59,9 @@ impl Info {
         self.flags = self.flags & !PUBLISHED | if published { PUBLISHED } else { 0 };
     }
 
-    /// The list that the block is in.
-    pub fn list(&self) -> Option<usize> {
-        (self.flags & LISTED != 0).then_some((self.flags & LIST) as usize)
-    }
-
     /// The block after it in its list, or [`NONE`].
     pub const fn next(&self) -> u32 {
-        self.next
+        self.links.next
     }
 
     /// Whether it can go: nobody holds it and nothing published builds on it.
@@ -79,100 +70,36 @@ impl Info {
     }
 }
 
-/// Double-ended lists of blocks; a block is in one of them or in none.
-pub struct Lists {
-    heads: [u32; LISTS],
-    tails: [u32; LISTS],
-    lengths: [u32; LISTS],
-}
-
-impl Lists {
-    pub const fn new() -> Self {
-        Self { heads: [NONE; LISTS], tails: [NONE; LISTS], lengths: [0; LISTS] }
-    }
-
-    pub const fn len(&self, list: usize) -> u32 {
-        self.lengths[list]
-    }
-
-    pub fn front(&self, list: usize) -> Option<u32> {
-        (self.heads[list] != NONE).then_some(self.heads[list])
-    }
-
-    /// Puts a block that is in no list at the end of one.
+impl Entry for Info {
     #[inline]
-    pub fn push(&mut self, info: &mut [Info], list: usize, block: u32) {
-        debug_assert!(info[block as usize].list().is_none());
-        let last = self.tails[list];
-        match info.get_mut(last as usize) {
-            Some(last) => last.next = block,
-            None => self.heads[list] = block,
-        }
-        self.tails[list] = block;
-        self.lengths[list] += 1;
-        let entry = &mut info[block as usize];
-        (entry.prev, entry.next) = (last, NONE);
-        #[allow(clippy::cast_possible_truncation, reason = "lists are fewer than 16")]
-        let number = list as u8 & LIST;
-        entry.flags = entry.flags & !LIST | LISTED | number;
+    fn links(&self) -> Links {
+        self.links
     }
 
-    /// Takes a block out of its list, if it is in one.
     #[inline]
-    pub fn remove(&mut self, info: &mut [Info], block: u32) {
-        let entry = info[block as usize];
-        let Some(list) = entry.list() else { return };
-        match info.get_mut(entry.prev as usize) {
-            Some(prev) => prev.next = entry.next,
-            None => self.heads[list] = entry.next,
-        }
-        match info.get_mut(entry.next as usize) {
-            Some(next) => next.prev = entry.prev,
-            None => self.tails[list] = entry.prev,
-        }
-        self.lengths[list] -= 1;
-        info[block as usize].flags &= !LISTED;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::panic, clippy::unwrap_used, reason = "a test may")]
-    use super::*;
-    use std::collections::VecDeque;
-
-    impl Lists {
-        /// The blocks of a list, the next victim first.
-        pub fn iter<'a>(&self, info: &'a [Info], list: usize) -> impl Iterator<Item = u32> + 'a {
-            std::iter::successors(self.front(list), |block| {
-                let next = info[*block as usize].next;
-                (next != NONE).then_some(next)
-            })
-        }
+    fn links_mut(&mut self) -> &mut Links {
+        &mut self.links
     }
 
-    #[test]
-    fn lists_behave_like_deques() {
-        let mut info = vec![Info::NEW; 64];
-        let mut lists = Lists::new();
-        let mut naive: Vec<VecDeque<u32>> = vec![VecDeque::new(); LISTS];
-        let mut random = 12345u64;
-        for _ in 0..20_000 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let block = (random >> 33) as u32 % 64;
-            let list = (random >> 50) as usize % LISTS;
-            if let Some(at) = info[block as usize].list() {
-                lists.remove(&mut info, block);
-                naive[at].retain(|other| *other != block);
-            } else {
-                lists.push(&mut info, list, block);
-                naive[list].push_back(block);
-            }
-            for (list, naive) in naive.iter().enumerate() {
-                assert_eq!(lists.len(list) as usize, naive.len());
-                assert_eq!(lists.front(list), naive.front().copied());
-                assert!(lists.iter(&info, list).eq(naive.iter().copied()));
-            }
-        }
+    #[inline]
+    fn list(&self) -> Option<ListId> {
+        (self.flags & LISTED != 0).then_some(ListId((self.flags & LIST).into()))
+    }
+
+    #[inline]
+    fn set_list(&mut self, list: Option<ListId>) {
+        #[allow(clippy::cast_possible_truncation, reason = "there are at most 16")]
+        let bits = list.map_or(0, |list| LISTED | list.0 as u8 & LIST);
+        self.flags = self.flags & PUBLISHED | bits;
+    }
+
+    #[inline]
+    fn heat(&self) -> u8 {
+        self.heat
+    }
+
+    #[inline]
+    fn set_heat(&mut self, heat: u8) {
+        self.heat = heat;
     }
 }

@@ -4,14 +4,14 @@
 
 use super::audit::wrong;
 use super::events::{Event, Events, What};
-use super::evict::{Kind, Policy};
+use super::evict::{Evictor, Kind};
 use super::hash::BlockHash;
 use super::lists::{Info, NONE};
 use super::roots::{FIRST_ROOT, Roots};
 use super::scatter::Scatter;
 use super::side::Side;
 use super::types::SideConfig;
-use crate::alloc::blocks::{self, Blocks, Strategy};
+use crate::alloc::blocks::{self, Blocks};
 use crate::alloc::runs::Run;
 use crate::base::error::Result;
 use crate::base::memory;
@@ -72,7 +72,7 @@ pub struct Pool {
     /// First block of every bucket of the index.
     buckets: Vec<u32>,
     scatter: Scatter,
-    pub(super) policy: Policy,
+    pub(super) policy: Evictor,
     /// What first blocks have as their parent; empty where tokens are not compared.
     roots: Roots,
     /// The tokens of every published block, if they are compared.
@@ -132,20 +132,14 @@ fn buckets_for(total: u32) -> usize {
 impl Pool {
     /// Bytes of memory that the books of so many blocks take, about, with `sides` sides.
     pub fn book_bytes(total: u32, kind: Kind, tokens_per_block: u32, compare: bool, sides: usize) -> u64 {
-        let policy = match kind {
-            Kind::S3Fifo => 2,
-            Kind::Priority => 20,
-            Kind::Lru | Kind::Lfu | Kind::Fifo => 0,
-        };
         let tokens = if compare { 4 * u64::from(tokens_per_block) } else { 0 };
-        let block = size_of::<Info>() as u64 + policy + tokens + 4 * sides as u64;
+        let block = size_of::<Info>() as u64 + Evictor::bytes_per_block(kind) + tokens + 4 * sides as u64;
         blocks::book_bytes(total) + buckets_for(total) as u64 * 4 + u64::from(total) * block
     }
 
     /// All blocks free. With `compare`, tokens are kept and compared on every match.
     pub fn new(
         total: u32,
-        strategy: Strategy,
         kind: Kind,
         tokens_per_block: u32,
         compare: bool,
@@ -153,11 +147,11 @@ impl Pool {
         sides: &[SideConfig],
     ) -> Result<Self> {
         let mut pool = Self {
-            blocks: Blocks::new(total, strategy)?,
+            blocks: Blocks::new(total)?,
             info: Vec::new(),
             buckets: memory::vec_of(buckets_for(total), NONE)?,
             scatter: Scatter::new(),
-            policy: Policy::new(kind, total)?,
+            policy: Evictor::new(kind, total)?,
             roots: Roots::default(),
             tokens: Vec::new(),
             tokens_per_block: tokens_per_block as usize,
@@ -383,7 +377,7 @@ impl Pool {
         let was_idle = entry.refs == 1;
         if entry.is_published() {
             self.idle -= u32::from(was_idle);
-            self.policy.used(&mut self.info, block, was_idle);
+            self.policy.used(&mut self.info, block);
         }
     }
 

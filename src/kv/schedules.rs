@@ -8,7 +8,6 @@ use super::cache::Cache;
 use super::evict::Kind;
 use super::hash::{Algo, Chain, Key};
 use super::types::{Config, Open, State, WhenFull};
-use crate::alloc::blocks::Strategy;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread;
@@ -23,7 +22,6 @@ fn cache(blocks: u32, when_full: WhenFull) -> Cache {
         total_blocks: blocks,
         tokens_per_block: SIZE,
         max_sequences: 16,
-        strategy: Strategy::SizeClass,
         eviction: Kind::Lru,
         when_full,
         prefix: true,

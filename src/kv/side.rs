@@ -5,13 +5,14 @@
 //! lock guards it.
 
 use super::audit::wrong;
-use super::lists::{Info, Lists, NONE};
+use super::lists::{Info, NONE};
 use super::types::{Room, SideConfig, SideKind, SideStats};
+use crate::alloc::policy::{Entry as _, List, ListId, list};
 use crate::base::error::Result;
 use crate::base::memory;
 
 /// The one list: idle blocks, the one idle longest first.
-const IDLE: usize = 0;
+const IDLE: ListId = ListId(0);
 
 /// The blocks of one group of layers.
 pub struct Side {
@@ -20,7 +21,7 @@ pub struct Side {
     /// Of each block its holders and, as `parent`, its owner.
     info: Vec<Info>,
     free: Vec<u32>,
-    idle: Lists,
+    idle: [List; 1],
     /// The block that belongs to each block of the index, or [`NONE`].
     peers: Vec<u32>,
     evicted: u64,
@@ -45,7 +46,7 @@ impl Side {
             tokens_per_block,
             info: memory::vec_of(config.blocks as usize, Info::NEW)?,
             free: memory::collect((0..config.blocks).rev())?,
-            idle: Lists::new(),
+            idle: [List::EMPTY],
             peers: Vec::new(),
             evicted: 0,
         })
@@ -81,7 +82,7 @@ impl Side {
     }
 
     pub fn stats(&self) -> SideStats {
-        let (total, free, idle) = (self.info.len() as u64, self.free.len() as u64, u64::from(self.idle.len(IDLE)));
+        let (total, free, idle) = (self.info.len() as u64, self.free.len() as u64, u64::from(self.idle[0].len()));
         SideStats { total, free, idle, used: total - free - idle, evicted: self.evicted }
     }
 
@@ -100,7 +101,7 @@ impl Side {
     /// Adds `count` blocks to `out`, which has room for them, and which the caller then holds: free ones, then idle ones. All
     /// or nothing.
     pub fn take(&mut self, count: usize, out: &mut Vec<u32>) -> bool {
-        if count > self.free.len() + self.idle.len(IDLE) as usize {
+        if count > self.free.len() + self.idle[0].len() as usize {
             return false;
         }
         for _ in 0..count {
@@ -112,8 +113,8 @@ impl Side {
     }
 
     fn evict(&mut self) -> Option<u32> {
-        let block = self.idle.front(IDLE)?;
-        self.idle.remove(&mut self.info, block);
+        let block = self.idle[0].front()?;
+        list::remove(&mut self.idle, &mut self.info, block);
         self.peers[self.info[block as usize].parent as usize] = NONE;
         self.evicted += 1;
         Some(block)
@@ -121,7 +122,7 @@ impl Side {
 
     /// One more holder.
     pub fn acquire(&mut self, block: u32) {
-        self.idle.remove(&mut self.info, block);
+        list::remove(&mut self.idle, &mut self.info, block);
         self.info[block as usize].refs += 1;
     }
 
@@ -132,7 +133,7 @@ impl Side {
         entry.refs -= 1;
         match (entry.refs, entry.parent) {
             (0, NONE) => self.free.push(block),
-            (0, _) => self.idle.push(&mut self.info, IDLE, block),
+            (0, _) => list::push(&mut self.idle, &mut self.info, IDLE, block),
             _ => {}
         }
     }
@@ -169,7 +170,7 @@ impl Side {
         self.peers[owner as usize] = NONE;
         self.info[block as usize].parent = NONE;
         if self.info[block as usize].refs == 0 {
-            self.idle.remove(&mut self.info, block);
+            list::remove(&mut self.idle, &mut self.info, block);
             self.free.push(block);
         }
     }
@@ -236,8 +237,8 @@ impl Side {
                 return Err(wrong(format!("block {owner} has side block {block}, which is not its own")));
             }
         }
-        if idle != self.idle.len(IDLE) {
-            return Err(wrong(format!("{idle} side blocks are idle, the list has {}", self.idle.len(IDLE))));
+        if idle != self.idle[0].len() {
+            return Err(wrong(format!("{idle} side blocks are idle, the list has {}", self.idle[0].len())));
         }
         Ok(())
     }

@@ -3,7 +3,6 @@
 use super::evict::Kind;
 use super::hash::{BlockHash, Chain};
 use super::lists::NONE;
-use crate::alloc::blocks::Strategy;
 use crate::base::error::Error;
 use crate::base::status::NMC_ERR_NO_SPACE;
 
@@ -32,8 +31,6 @@ pub struct Config {
     pub tokens_per_block: u32,
     /// Sequences that can be open at once.
     pub max_sequences: u32,
-    /// How contiguous runs are found.
-    pub strategy: Strategy,
     /// Which cached block goes first.
     pub eviction: Kind,
     /// What happens when there is no room.

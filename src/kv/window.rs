@@ -183,13 +183,12 @@ mod tests {
     use super::super::lists::NONE;
     use super::super::pool::{Keep, Named, Published};
     use super::*;
-    use crate::alloc::blocks::Strategy;
 
     /// Blocks as a text tells: `.` free, `#` private, `i` idle, `h` published and held. `parents` names what a block
     /// continues, if anything; those come first.
-    fn pool(text: &str, parents: &[(u32, u32)], strategy: Strategy) -> Pool {
+    fn pool(text: &str, parents: &[(u32, u32)]) -> Pool {
         let total = u32::try_from(text.len()).unwrap();
-        let mut pool = Pool::new(total, strategy, Kind::Lru, 1, false, 0, &[]).unwrap();
+        let mut pool = Pool::new(total, Kind::Lru, 1, false, 0, &[]).unwrap();
         let mut all = Vec::new();
         assert!(pool.take(text.len(), &mut all, 0).unwrap());
         let parent_of = |block: u32| parents.iter().find(|(child, _)| *child == block).map_or(NONE, |(_, up)| *up);
@@ -237,57 +236,51 @@ mod tests {
         }
     }
 
-    const STRATEGIES: [Strategy; 2] = [Strategy::SizeClass, Strategy::Buddy];
-
     #[test]
     fn where_no_stretch_is_long_enough_the_cache_keeps_all_it_has() {
-        for strategy in STRATEGIES {
-            let text = "ii#.i#ihi#ii#i.#";
-            let mut pool = pool(text, &[], strategy);
-            assert_eq!((pool.take_run(3, 0).unwrap(), pool.longest_run()), (None, 2));
-            assert_eq!((picture(&pool), pool.levels().evicted), (text.into(), 0));
-            assert_eq!(pool.take_run(2, 0).unwrap().map(|run| run.count), Some(2));
-            pool.check().unwrap();
-        }
+        let text = "ii#.i#ihi#ii#i.#";
+        let mut pool = pool(text, &[]);
+        assert_eq!((pool.take_run(3, 0).unwrap(), pool.longest_run()), (None, 2));
+        assert_eq!((picture(&pool), pool.levels().evicted), (text.into(), 0));
+        assert_eq!(pool.take_run(2, 0).unwrap().map(|run| run.count), Some(2));
+        pool.check().unwrap();
     }
 
     #[test]
     fn control_evicting_until_there_is_a_run_empties_the_cache_in_vain() {
-        let mut pool = pool("ii#.i#ihi#ii#i.#", &[], Strategy::SizeClass);
+        let mut pool = pool("ii#.i#ihi#ii#i.#", &[]);
         assert_eq!(evict_and_hope(&mut pool, 3), None);
         assert_eq!(picture(&pool), "..#..#.h.#..#..#");
     }
 
     #[test]
     fn only_what_lies_in_the_cheapest_stretch_goes() {
-        for strategy in STRATEGIES {
-            for (text, count, after) in [
-                ("iii#.i.#iii", 3, "iii####"),
-                ("i#i#i#ii..ii", 3, "i#i#i#ii###i"),
-                ("i#i#i#iiii", 4, "i#i#i#####"),
-                ("#..ii..#ii", 6, "#######"),
-                ("iiiiiiiii", 9, "#########"),
-            ] {
-                let mut pool = pool(text, &[], strategy);
-                let run = pool.take_run(count, 0).unwrap().unwrap();
-                assert_eq!(run.count, count);
-                let all = format!("{after}{}", &text[after.len()..]);
-                assert_eq!(picture(&pool), all, "{count} of {text}");
-                pool.check().unwrap();
-            }
+        for (text, count, after) in [
+            ("iii#.i.#iii", 3, "iii####"),
+            ("i#i#i#ii..ii", 3, "i#i#i#ii###i"),
+            ("i#i#i#iiii", 4, "i#i#i#####"),
+            ("#..ii..#ii", 6, "#######"),
+            ("iiiiiiiii", 9, "#########"),
+        ] {
+            let mut pool = pool(text, &[]);
+            let run = pool.take_run(count, 0).unwrap().unwrap();
+            assert_eq!(run.count, count);
+            let all = format!("{after}{}", &text[after.len()..]);
+            assert_eq!(picture(&pool), all, "{count} of {text}");
+            pool.check().unwrap();
         }
     }
 
     #[test]
     fn control_evicting_until_there_is_a_run_takes_what_need_not_go() {
-        let mut pool = pool("iii#.i.#iii", &[], Strategy::SizeClass);
+        let mut pool = pool("iii#.i.#iii", &[]);
         evict_and_hope(&mut pool, 3).unwrap();
         assert!(picture(&pool).matches('i').count() < 6);
     }
 
     #[test]
     fn of_equal_stretches_the_colder_goes() {
-        let mut pool = pool("ii#ii#ii", &[], Strategy::SizeClass);
+        let mut pool = pool("ii#ii#ii", &[]);
         // The order in which they became idle, the last of a call first.
         for block in [0, 1, 6, 7] {
             pool.acquire(block);
@@ -300,11 +293,11 @@ mod tests {
     fn what_builds_on_a_block_goes_with_it_and_counts() {
         // The last two blocks continue the first; a stretch of three others costs as many.
         let chain = [(9, 0), (10, 9)];
-        let mut dear = pool("i.#ii#.i.iii", &chain, Strategy::SizeClass);
+        let mut dear = pool("i.#ii#.i.iii", &chain);
         assert_eq!(dear.take_run(2, 0).unwrap().map(|run| run.first), Some(6), "one block, and none behind it");
-        let mut only = pool("i.#i#ih#iiih", &[(8, 0), (9, 8)], Strategy::SizeClass);
+        let mut only = pool("i.#i#ih#iiih", &[(8, 0), (9, 8)]);
         assert_eq!(only.take_run(2, 0).unwrap().map(|run| run.first), Some(8), "two, not the first with two behind it");
-        let mut first = pool("i.#i#ih#ihih", &[(8, 0)], Strategy::SizeClass);
+        let mut first = pool("i.#i#ih#ihih", &[(8, 0)]);
         assert_eq!(first.take_run(2, 0).unwrap(), Some(Run { first: 0, count: 2 }));
         assert_eq!(picture(&first), "###i#ih#.hih", "what built on it is free");
         first.check().unwrap();
@@ -313,7 +306,7 @@ mod tests {
     #[test]
     fn idle_blocks_below_held_ones_go_last_and_the_held_ones_leave_the_index() {
         // A sequence dropped its first block and holds the second.
-        let mut pool = pool("i.#h#i.", &[(3, 0)], Strategy::SizeClass);
+        let mut pool = pool("i.#h#i.", &[(3, 0)]);
         assert_eq!(pool.take_run(2, 0).unwrap(), Some(Run { first: 5, count: 2 }));
         assert_eq!(pool.longest_run(), 2);
         assert_eq!(pool.take_run(3, 0).unwrap(), None);
@@ -331,7 +324,7 @@ mod tests {
             (random >> 33) % limit
         };
         let (mut given, mut refused) = (0, 0);
-        for round in 0..3_000 {
+        for _ in 0..3_000 {
             let total = 1 + below(200);
             let signs = ["..ii#h", "iiiii#", "..i#", "ih", "i"][below(5) as usize].as_bytes();
             let text: String = (0..total).map(|_| signs[below(signs.len() as u64) as usize] as char).collect();
@@ -343,7 +336,7 @@ mod tests {
                     parents.push((*block, published[if below(2) == 0 { at - 1 } else { below(at as u64) as usize }]));
                 }
             }
-            let mut pool = pool(&text, &parents, STRATEGIES[round % 2]);
+            let mut pool = pool(&text, &parents);
             let can = |sign: char| sign == '.' || sign == 'i';
             let longest = text.split(|sign| !can(sign)).map(str::len).max().unwrap();
             assert_eq!(pool.longest_run() as usize, longest);

@@ -12,5 +12,5 @@ pub mod slab;
 pub use heap::{Heap, HeapDesc, HeapKind, Import};
 pub use mapped_view::MappedView;
 pub use page_pool::{PagePool, PageRange};
-pub use ranges::{HostPages, HostRange, Reuse};
+pub use ranges::{HostPages, HostRange};
 pub use slab::Slab;

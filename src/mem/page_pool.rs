@@ -1,7 +1,7 @@
 //! Memory that is placed by mapping, on the host or on a device, behind one interface: what [`crate::mem::ranges`] and
 //! `cuda::ranges` say holds for both. `kv` uses it.
 
-use super::ranges::{HostPages, HostRange, Reuse};
+use super::ranges::{HostPages, HostRange};
 use crate::alloc::pages::{PageCounts, PageId, Slots};
 use crate::base::error::Result;
 use crate::cuda::{CudaPages, CudaRange, Device};
@@ -46,7 +46,7 @@ impl PagePool {
     /// memory yet. A page that is taken again has the bytes of its last holder.
     pub fn new(device: Option<&Arc<Device>>, name: &CStr, page_bytes: u64, pages: u32) -> Result<Self> {
         Ok(match device {
-            None => Self::Host(HostPages::new(name, page_bytes, pages, Reuse::AsIs)?),
+            None => Self::Host(HostPages::new(name, page_bytes, pages)?),
             Some(device) => Self::Cuda(CudaPages::new(device, page_bytes, pages)?),
         })
     }
@@ -95,11 +95,6 @@ impl PagePool {
     /// Gets memory for `pages` more pages ahead of their use.
     pub fn prepare(&self, pages: u32) -> Result<()> {
         either!(self, all => all.prepare(pages))
-    }
-
-    /// Gives the memory of idle pages back until at most `keep` are idle.
-    pub fn trim(&self, keep: u32) -> Result<()> {
-        either!(self, pages => pages.trim(keep))
     }
 }
 

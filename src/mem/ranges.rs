@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
-use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -24,23 +23,12 @@ const ALIGNMENT: u64 = 2 << 20;
 /// Pages are made in steps of at most this size between two looks at the limits.
 const STEP_BYTES: u64 = 256 << 20;
 
-/// What becomes of a page when its last holder lets go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reuse {
-    /// The next taker finds the old bytes: the fastest, for holders that trust each other.
-    AsIs,
-    /// It is overwritten with zeros and kept.
-    Zeroed,
-    /// Its memory goes back to the system, and the next taker gets zeroed memory.
-    GivenBack,
-}
-
-/// A pool of pages. Any thread may use it; a forked child gets `NMC_ERR_FORKED`.
+/// A pool of pages. A page that is taken again has the bytes of its last holder. Any thread may use it; a forked child gets
+/// `NMC_ERR_FORKED`.
 #[derive(Debug)]
 pub struct HostPages {
     file: File,
     page_bytes: u64,
-    reuse: Reuse,
     pid: u32,
     /// Also held while bytes are copied by [`HostRange::read`] and [`HostRange::write`]: two ranges may show one page.
     books: Mutex<Pages>,
@@ -48,7 +36,7 @@ pub struct HostPages {
 
 impl HostPages {
     /// A pool of at most `pages` pages of `page_bytes`, a multiple of the system's page size. It takes no memory yet.
-    pub fn new(name: &CStr, page_bytes: u64, pages: u32, reuse: Reuse) -> Result<Arc<Self>> {
+    pub fn new(name: &CStr, page_bytes: u64, pages: u32) -> Result<Arc<Self>> {
         let system = system_page_bytes();
         if page_bytes == 0 || !page_bytes.is_multiple_of(system) {
             crate::bail!(NMC_ERR_INVALID_ARG, "page_bytes is {page_bytes}; it must be a multiple of {system}");
@@ -79,7 +67,7 @@ impl HostPages {
             return Err(Error::last_os("fcntl(F_ADD_SEALS)"));
         }
         let books = Mutex::new(Pages::new(pages));
-        Ok(Arc::new(Self { file, page_bytes, reuse, pid: std::process::id(), books }))
+        Ok(Arc::new(Self { file, page_bytes, pid: std::process::id(), books }))
     }
 
     /// Reserves addresses for at least `bytes` bytes, rounded up to whole pages. Takes no memory.
@@ -150,22 +138,6 @@ impl HostPages {
         Ok(())
     }
 
-    /// Gives the memory of idle pages back to the system until at most `keep` are idle.
-    pub fn trim(&self, keep: u32) -> Result<()> {
-        self.check_process()?;
-        loop {
-            let mut books = self.books.lock();
-            if books.counts().idle <= keep {
-                return Ok(());
-            }
-            let Some(page) = books.unstock() else { return Ok(()) };
-            drop(books);
-            let punched = self.punch(page);
-            self.books.lock().park(page, punched.is_err());
-            punched?;
-        }
-    }
-
     /// Adds a holder to a page.
     pub fn retain(&self, page: PageId) -> Result<()> {
         self.check_process()?;
@@ -175,29 +147,11 @@ impl HostPages {
     /// Takes a holder away; the last one frees the page. For callers of `take` and `retain`: what ranges hold is theirs.
     pub fn release(&self, page: PageId) -> Result<()> {
         self.check_process()?;
-        if self.books.lock().release(page)? {
-            self.settle(page);
+        let mut books = self.books.lock();
+        if books.release(page)? {
+            books.park(page, true);
         }
         Ok(())
-    }
-
-    /// Finds a freed page its list. Under `Zeroed` and `GivenBack` an idle page holds zeros; one of which neither the bytes
-    /// nor the memory can be got rid of, which no known system does, is in no list and never used again.
-    fn settle(&self, page: PageId) {
-        let parked = match self.reuse {
-            Reuse::AsIs => Some(true),
-            Reuse::Zeroed => {
-                let zeroed = self.wipe(page).map(|()| true);
-                zeroed.or_else(|_| self.punch(page).map(|()| false)).ok()
-            }
-            Reuse::GivenBack => {
-                let punched = self.punch(page).map(|()| false);
-                punched.or_else(|_| self.wipe(page).map(|()| true)).ok()
-            }
-        };
-        if let Some(has_memory) = parked {
-            self.books.lock().park(page, has_memory);
-        }
     }
 
     /// Offset of a page in the file; its end was checked to fit when the pool was made.
@@ -206,18 +160,10 @@ impl HostPages {
     }
 
     fn commit(&self, page: PageId) -> Result<()> {
-        self.fallocate(page, 0)
-    }
-
-    fn punch(&self, page: PageId) -> Result<()> {
-        self.fallocate(page, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
-    }
-
-    fn fallocate(&self, page: PageId, mode: libc::c_int) -> Result<()> {
         let (offset, bytes) = (self.offset(page), self.page_bytes.cast_signed());
         loop {
-            // SAFETY: plain system call on our own descriptor; a page that is given back is mapped nowhere.
-            if unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, bytes) } == 0 {
+            // SAFETY: plain system call on our own descriptor.
+            if unsafe { libc::fallocate(self.file.as_raw_fd(), 0, offset, bytes) } == 0 {
                 return Ok(());
             }
             let cause = std::io::Error::last_os_error();
@@ -225,17 +171,6 @@ impl HostPages {
                 return Err(Error::os("fallocate", &cause));
             }
         }
-    }
-
-    fn wipe(&self, page: PageId) -> Result<()> {
-        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-        let (mut at, end) = (self.offset(page).cast_unsigned(), self.offset(page).cast_unsigned() + self.page_bytes);
-        while at < end {
-            let step = usize::try_from(end - at).unwrap_or(usize::MAX).min(ZEROS.len());
-            self.file.write_all_at(&ZEROS[..step], at).map_err(|e| Error::os("pwrite", &e))?;
-            at += step as u64;
-        }
-        Ok(())
     }
 }
 
@@ -507,8 +442,8 @@ mod tests {
 
     const SMALL: u64 = 12 << 10;
 
-    fn pool(name: &CStr, pages: u32, reuse: Reuse) -> Arc<HostPages> {
-        HostPages::new(name, SMALL, pages, reuse).unwrap()
+    fn pool(name: &CStr, pages: u32) -> Arc<HostPages> {
+        HostPages::new(name, SMALL, pages).unwrap()
     }
 
     /// Bytes of memory behind a pool.
@@ -533,7 +468,7 @@ mod tests {
 
     #[test]
     fn growing_keeps_the_address_and_the_data() {
-        let pool = pool(c"nmc-test-grow", 64, Reuse::AsIs);
+        let pool = pool(c"nmc-test-grow", 64);
         let mut range = pool.reserve(64 * SMALL).unwrap();
         let base = range.base();
         assert_eq!(pool.counts().used, 0, "reserving takes no memory");
@@ -554,7 +489,7 @@ mod tests {
 
     #[test]
     fn large_pages_begin_at_their_multiple() {
-        let pool = HostPages::new(c"nmc-test-align", DEFAULT_PAGE_BYTES, 2, Reuse::AsIs).unwrap();
+        let pool = HostPages::new(c"nmc-test-align", DEFAULT_PAGE_BYTES, 2).unwrap();
         for bytes in [1, DEFAULT_PAGE_BYTES, DEFAULT_PAGE_BYTES + 1] {
             let range = pool.reserve(bytes).unwrap();
             assert_eq!(range.base() as u64 % DEFAULT_PAGE_BYTES, 0);
@@ -564,7 +499,7 @@ mod tests {
 
     #[test]
     fn a_page_in_two_ranges_is_the_same_memory() {
-        let pool = pool(c"nmc-test-alias", 4, Reuse::GivenBack);
+        let pool = pool(c"nmc-test-alias", 4);
         let (mut one, mut two) = (pool.reserve(3 * SMALL).unwrap(), pool.reserve(3 * SMALL).unwrap());
         let page = pool.take().unwrap();
         one.map(0, &[page]).unwrap();
@@ -578,12 +513,12 @@ mod tests {
         drop(one);
         assert_eq!(byte_at(&two, 2 * SMALL + 7), Ok(b's'), "the page lives as long as one range has it");
         assert_eq!(two.unmap(0, 3), Ok(1));
-        assert_eq!((pool.counts().used, resident(&pool)), (0, 0));
+        assert_eq!(pool.counts(), PageCounts { total: 4, used: 0, idle: 1 });
     }
 
     #[test]
     fn places_without_a_page_are_refused() {
-        let pool = pool(c"nmc-test-refuse", 4, Reuse::AsIs);
+        let pool = pool(c"nmc-test-refuse", 4);
         let mut range = pool.reserve(4 * SMALL).unwrap();
         assert_eq!(byte_at(&range, 0).unwrap_err().status, NMC_ERR_NOT_FOUND);
         range.grow(1, 2).unwrap();
@@ -601,7 +536,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_mapped_changes_nothing() {
-        let pool = pool(c"nmc-test-unchanged", 4, Reuse::AsIs);
+        let pool = pool(c"nmc-test-unchanged", 4);
         let mut range = pool.reserve(4 * SMALL).unwrap();
         let page = pool.take().unwrap();
         range.map(1, &[page]).unwrap();
@@ -619,12 +554,12 @@ mod tests {
 
     #[test]
     fn a_shortage_is_a_status() {
-        let pool = pool(c"nmc-test-short", 2, Reuse::AsIs);
+        let pool = pool(c"nmc-test-short", 2);
         let mut range = pool.reserve(4 * SMALL).unwrap();
         assert_eq!(range.grow(0, 3).unwrap_err().status, NMC_ERR_NO_SPACE);
         assert_eq!((range.slots().mapped(), pool.counts().used), (0, 0), "all or none");
         range.grow(0, 2).unwrap();
-        let huge = HostPages::new(c"nmc-test-huge", 1 << 46, 2, Reuse::AsIs).unwrap();
+        let huge = HostPages::new(c"nmc-test-huge", 1 << 46, 2).unwrap();
         assert_eq!(huge.take().unwrap_err().status, NMC_ERR_NO_MEMORY);
         assert_eq!(huge.prepare(2).unwrap_err().status, NMC_ERR_NO_MEMORY);
         assert_eq!(huge.counts(), PageCounts { total: 2, used: 0, idle: 0 });
@@ -634,50 +569,35 @@ mod tests {
     #[test]
     fn sizes_that_make_no_sense_are_refused() {
         for (page_bytes, pages) in [(0, 1), (100, 1), (4095, 1), (SMALL, 0), (1 << 62, 2), (1 << 63, 1)] {
-            let error = HostPages::new(c"nmc-test-size", page_bytes, pages, Reuse::AsIs).unwrap_err();
+            let error = HostPages::new(c"nmc-test-size", page_bytes, pages).unwrap_err();
             assert_eq!(error.status, NMC_ERR_INVALID_ARG, "{page_bytes} {pages}: {error}");
         }
-        let pool = pool(c"nmc-test-size", 1, Reuse::AsIs);
+        let pool = pool(c"nmc-test-size", 1);
         for bytes in [0, u64::MAX, 1 << 63, SMALL << 32] {
             assert_eq!(pool.reserve(bytes).unwrap_err().status, NMC_ERR_INVALID_ARG, "{bytes}");
         }
     }
 
     #[test]
-    fn a_page_is_reused_as_the_pool_says() {
-        for (reuse, name, old, memory) in [
-            (Reuse::AsIs, c"nmc-test-as-is", 9, 1),
-            (Reuse::Zeroed, c"nmc-test-zeroed", 0, 1),
-            (Reuse::GivenBack, c"nmc-test-given-back", 0, 0),
-        ] {
-            let pool = pool(name, 3, reuse);
-            let mut range = pool.reserve(SMALL).unwrap();
-            range.grow(0, 1).unwrap();
-            range.write(0, &[9; 12 << 10]).unwrap();
-            let page = range.slots().get(0);
-            range.unmap(0, 1).unwrap();
-            assert_eq!(resident(&pool), memory * SMALL, "{reuse:?}");
-            assert_eq!(u64::from(pool.counts().idle), memory);
-            range.grow(0, 1).unwrap();
-            assert_eq!(range.slots().get(0), page);
-            for offset in [0, SMALL / 2, SMALL - 1] {
-                assert_eq!(byte_at(&range, offset), Ok(old), "{reuse:?}");
-            }
-            range.write(0, b"x").unwrap();
-            range.zero(0, 1).unwrap();
-            assert_eq!(byte_at(&range, 0), Ok(0));
-            pool.prepare(2).unwrap();
-            assert_eq!((pool.counts().idle, resident(&pool)), (2, 3 * SMALL));
-            pool.trim(1).unwrap();
-            assert_eq!((pool.counts().idle, resident(&pool)), (1, 2 * SMALL));
-            pool.trim(0).unwrap();
-            assert_eq!((pool.counts().idle, resident(&pool)), (0, SMALL));
-        }
+    fn a_page_that_is_taken_again_has_its_memory_and_the_bytes_of_its_last_holder() {
+        let pool = pool(c"nmc-test-again", 3);
+        let mut range = pool.reserve(SMALL).unwrap();
+        range.grow(0, 1).unwrap();
+        range.write(0, &[9; 12 << 10]).unwrap();
+        let page = range.slots().get(0);
+        range.unmap(0, 1).unwrap();
+        assert_eq!((pool.counts().idle, resident(&pool)), (1, SMALL));
+        range.grow(0, 1).unwrap();
+        assert_eq!((range.slots().get(0), byte_at(&range, SMALL - 1)), (page, Ok(9)));
+        range.zero(0, 1).unwrap();
+        assert_eq!((byte_at(&range, 0), byte_at(&range, SMALL - 1)), (Ok(0), Ok(0)));
+        pool.prepare(2).unwrap();
+        assert_eq!((pool.counts().idle, resident(&pool)), (2, 3 * SMALL));
     }
 
     #[test]
     fn nothing_is_left_after_drop() {
-        let pool = pool(c"nmc-test-drop", 40, Reuse::AsIs);
+        let pool = pool(c"nmc-test-drop", 40);
         let mut range = pool.reserve(37 * SMALL).unwrap();
         let addresses = format!("{:x}-{:x} ", range.base() as usize, range.base() as usize + 37 * 12 * 1024);
         range.grow(3, 5).unwrap();
@@ -694,7 +614,7 @@ mod tests {
 
     #[test]
     fn ten_thousand_mappings_leak_nothing() {
-        let pool = pool(c"nmc-test-many", 16, Reuse::AsIs);
+        let pool = pool(c"nmc-test-many", 16);
         let mut range = pool.reserve(16 * SMALL).unwrap();
         for round in 0..10_000u32 {
             let (first, count) = (round % 13, 1 + round % 3);
@@ -710,7 +630,7 @@ mod tests {
 
     #[test]
     fn many_threads_share_a_pool() {
-        let pool = pool(c"nmc-test-threads", 64, Reuse::Zeroed);
+        let pool = pool(c"nmc-test-threads", 64);
         std::thread::scope(|scope| {
             for mark in 1..=4u8 {
                 let pool = &pool;
@@ -721,11 +641,10 @@ mod tests {
                         range.grow(first, count).unwrap();
                         for index in first..first + count {
                             let at = u64::from(index) * SMALL;
-                            assert_eq!(byte_at(&range, at), Ok(0), "nobody else's bytes");
                             range.write(at, &[mark]).unwrap();
                         }
                         for index in first..first + count {
-                            assert_eq!(byte_at(&range, u64::from(index) * SMALL), Ok(mark));
+                            assert_eq!(byte_at(&range, u64::from(index) * SMALL), Ok(mark), "nobody else's bytes");
                         }
                         range.unmap(first, count).unwrap();
                     }
@@ -737,7 +656,7 @@ mod tests {
 
     #[test]
     fn a_forked_child_cannot_harm_its_parent() {
-        let pool = pool(c"nmc-test-fork", 4, Reuse::GivenBack);
+        let pool = pool(c"nmc-test-fork", 4);
         let mut range = pool.reserve(4 * SMALL).unwrap();
         range.grow(0, 1).unwrap();
         range.write(0, b"parent").unwrap();

@@ -2,27 +2,30 @@
 //! within a priority as the policy says; softly retained ones go when nothing else is left or their time is over; hard
 //! ones never. Readers leave sampled stamps in shared memory; a policy learns of a read when it next looks.
 
-use super::config::Policy;
+use super::config;
 use super::lists::{ListId, Lists};
+use crate::alloc::policy::{Fifo, Lru, Node, Policy, Queue, S3Fifo, Turn, take};
 use crate::base::error::Result;
-use crate::base::memory;
 
 /// Priorities, 0 goes first.
-pub const PRIORITIES: u16 = 4;
-/// Headers that are free.
-pub const FREE: ListId = ListId(0);
+pub(crate) const PRIORITIES: u16 = 4;
+pub(crate) const FREE: ListId = ListId(0);
 /// Objects that are being written, as far as the master knows.
-pub const WRITING: ListId = ListId(1);
+pub(crate) const WRITING: ListId = ListId(1);
 /// Dead objects that a reader has pinned.
-pub const LIMBO: ListId = ListId(2);
+pub(crate) const LIMBO: ListId = ListId(2);
 /// Dead objects whose writer may still be storing.
-pub const QUARANTINE: ListId = ListId(3);
+pub(crate) const QUARANTINE: ListId = ListId(3);
 const FIRST_QUEUE: u16 = 4;
-const QUEUES: u16 = 2 * PRIORITIES + 2;
+/// Lists of a priority: as many as the policy needs that has most.
+const LISTS: u16 = S3Fifo::LISTS;
+/// The priorities, and the objects that are retained softly and hard.
+const QUEUES: u16 = LISTS * PRIORITIES + 2;
+/// S3-FIFO remembers at most so many objects of a rank that left.
+const MOST_GHOSTS: usize = 1 << 16;
 
 /// Number of lists for `ranks` ranks.
-#[must_use]
-pub fn lists(ranks: u32) -> u16 {
+pub(crate) fn lists(ranks: u32) -> u16 {
     u16::try_from(ranks).unwrap_or(0) * QUEUES + FIRST_QUEUE
 }
 
@@ -56,12 +59,11 @@ impl Retain {
 }
 
 /// What a policy needs to know about an object.
-pub struct Facts {
+pub(crate) struct Facts {
     /// Last access as readers stamped it; 0 for never.
     pub stamp: u32,
     /// 64 bits of the key.
     pub fingerprint: u64,
-    /// Its priority.
     pub priority: u16,
     /// Whether its soft retention is over.
     pub expired: bool,
@@ -73,73 +75,73 @@ impl Facts {
 }
 
 /// The eviction queues of one rank.
-pub struct Queues {
+pub(crate) struct Queues {
     base: u16,
-    policy: Policy,
-    /// Fingerprints of objects that were evicted from the small queue, for S3-FIFO.
-    ghosts: Vec<u32>,
+    order: Order,
     /// Softly retained object at which the search for ended retentions goes on.
     next_soft: Option<u32>,
 }
 
+enum Order {
+    Fifo(Fifo),
+    Lru(Lru),
+    S3Fifo(S3Fifo),
+}
+
 impl Queues {
     /// Queues of `rank`, whose heap has room for about `objects`.
-    pub fn new(rank: u32, policy: Policy, objects: u32) -> Result<Self> {
-        let ghosts = if policy == Policy::S3Fifo { (objects as usize).next_power_of_two().min(1 << 16) } else { 0 };
+    pub fn new(rank: u32, policy: config::Policy, objects: u32) -> Result<Self> {
+        let order = match policy {
+            config::Policy::Fifo => Order::Fifo(Fifo),
+            config::Policy::Lru => Order::Lru(Lru),
+            config::Policy::S3Fifo => {
+                Order::S3Fifo(S3Fifo::new((objects as usize).next_power_of_two().min(MOST_GHOSTS))?)
+            }
+        };
         let base = FIRST_QUEUE + u16::try_from(rank).unwrap_or(0) * QUEUES;
-        Ok(Self { base, policy, ghosts: memory::zeroed(ghosts)?, next_soft: None })
+        Ok(Self { base, order, next_soft: None })
     }
 
-    fn small(&self, priority: u16) -> ListId {
-        ListId(self.base + priority.min(PRIORITIES - 1))
-    }
-
-    fn main(&self, priority: u16) -> ListId {
-        ListId(self.base + PRIORITIES + priority.min(PRIORITIES - 1))
+    /// The first list of a priority.
+    fn priority(&self, priority: u16) -> ListId {
+        ListId(self.base + LISTS * priority.min(PRIORITIES - 1))
     }
 
     fn soft(&self) -> ListId {
-        ListId(self.base + 2 * PRIORITIES)
+        ListId(self.base + LISTS * PRIORITIES)
     }
 
     fn hard(&self) -> ListId {
-        ListId(self.base + 2 * PRIORITIES + 1)
-    }
-
-    fn ghost(&self, fingerprint: u64) -> Option<(usize, u32)> {
-        #[allow(clippy::cast_possible_truncation, reason = "bits of a hash")]
-        let (at, mark) = (fingerprint as usize, (fingerprint >> 32) as u32 | 1);
-        (!self.ghosts.is_empty()).then(|| (at & (self.ghosts.len() - 1), mark))
+        ListId(self.base + LISTS * PRIORITIES + 1)
     }
 
     /// Objects that could be evicted.
-    #[must_use]
     pub fn len(&self, lists: &Lists) -> u32 {
-        (0..PRIORITIES).map(|p| lists.len(self.small(p)) + lists.len(self.main(p))).sum::<u32>()
-            + lists.len(self.soft())
+        (self.base..=self.soft().0).map(|list| lists.len(ListId(list))).sum()
     }
 
-    /// Objects in all queues, those that are never evicted too.
+    /// All queues, also those from which nothing is evicted.
     pub fn all(&self) -> impl Iterator<Item = ListId> {
-        (self.base..self.base + QUEUES).map(ListId)
+        let nth = move |n| (0..PRIORITIES).map(move |priority| ListId(self.priority(priority).0 + n));
+        (0..LISTS).flat_map(nth).chain([self.soft(), self.hard()])
     }
 
     /// Takes in an object that has become readable, or whose class changed.
     pub fn admit(&mut self, lists: &mut Lists, index: u32, class: Retain, facts: &Facts) {
+        let Some(node) = lists.get_mut(index) else { return };
+        node.seen = facts.stamp;
         let list = match class {
             Retain::Hard => self.hard(),
             Retain::Soft if !facts.expired => self.soft(),
-            _ if self.policy == Policy::S3Fifo => match self.ghost(facts.fingerprint) {
-                // It came back soon after it was thrown out: it was thrown out too early.
-                Some((at, mark)) if self.ghosts[at] == mark => {
-                    self.ghosts[at] = 0;
-                    self.main(facts.priority)
-                }
-                _ => self.small(facts.priority),
-            },
-            _ => self.main(facts.priority),
+            _ => {
+                let list = match &mut self.order {
+                    Order::Fifo(policy) => policy.joins(node, facts.fingerprint),
+                    Order::Lru(policy) => policy.joins(node, facts.fingerprint),
+                    Order::S3Fifo(policy) => policy.joins(node, facts.fingerprint),
+                };
+                ListId(self.priority(facts.priority).0 + list)
+            }
         };
-        lists.set_seen(index, facts.stamp);
         lists.move_to(index, list);
     }
 
@@ -154,8 +156,14 @@ impl Queues {
     ) -> Option<u32> {
         self.end_retention(lists, &facts);
         for priority in 0..PRIORITIES {
-            if let Some(found) = self.in_priority(lists, priority, &facts, budget) {
-                return Some(found);
+            let queue = &mut lists.queue(self.priority(priority));
+            let found = match &mut self.order {
+                Order::Fifo(policy) => policy.victim(queue, budget, |_, _| Turn::Goes(0)),
+                Order::Lru(policy) => unread(policy, queue, &facts, budget),
+                Order::S3Fifo(policy) => unread(policy, queue, &facts, budget),
+            };
+            if found.is_some() {
+                return found;
             }
         }
         lists.head(self.soft()).filter(|_| soft && take(budget))
@@ -174,54 +182,37 @@ impl Queues {
         }
     }
 
-    fn in_priority(
-        &mut self,
-        lists: &mut Lists,
-        priority: u16,
-        facts: &impl Fn(u32) -> Facts,
-        budget: &mut usize,
-    ) -> Option<u32> {
-        let (small, main) = (self.small(priority), self.main(priority));
-        let read_since = |lists: &Lists, index: u32, known: &Facts| known.stamp != lists.seen(index);
-        loop {
-            let (in_small, in_main) = (lists.len(small), lists.len(main));
-            let from_small = in_small > 0 && (in_main == 0 || in_small * 9 >= in_main);
-            let head = lists.head(if from_small { small } else { main })?;
-            if self.policy == Policy::Fifo {
-                return take(budget).then_some(head);
-            }
-            let known = facts(head);
-            if !take(budget) {
-                // Everything may have been read since: then the oldest is as good as any.
-                return Some(head);
-            }
-            if read_since(lists, head, &known) {
-                lists.set_seen(head, known.stamp);
-                lists.move_to(head, main);
-                continue;
-            }
-            if from_small && let Some((at, mark)) = self.ghost(known.fingerprint) {
-                self.ghosts[at] = mark;
-            }
-            return Some(head);
-        }
-    }
-
     /// Bytes of this process that the queues take.
-    #[must_use]
     pub fn bytes(&self) -> usize {
-        self.ghosts.len() * 4
+        if let Order::S3Fifo(policy) = &self.order { policy.bytes() } else { 0 }
     }
 }
 
-fn take(budget: &mut usize) -> bool {
-    let left = *budget > 0;
-    *budget = budget.saturating_sub(1);
-    left
+/// The next object that was not read since the policy last looked.
+fn unread(
+    policy: &mut impl Policy,
+    queue: &mut Queue<'_, Node>,
+    facts: impl Fn(u32) -> Facts,
+    budget: &mut usize,
+) -> Option<u32> {
+    let found = policy.victim(queue, budget, |node, index| {
+        let known = facts(index);
+        match std::mem::replace(&mut node.seen, known.stamp) == known.stamp {
+            true => Turn::Goes(known.fingerprint),
+            false => Turn::Stays,
+        }
+    });
+    // Everything may have been read since: then the oldest is as good as any.
+    found.or_else(|| {
+        let oldest = policy.front(queue)?;
+        take(budget);
+        Some(oldest)
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::Policy;
     use super::*;
     use std::cell::RefCell;
     use std::collections::HashMap;

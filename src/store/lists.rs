@@ -1,35 +1,15 @@
 //! Every header is in exactly one list of the master: free, being written, in an eviction queue, or waiting for a reader
-//! or a writer. Lists are doubly linked through one array, so moving a header costs the same wherever it is.
+//! or a writer. With its place there goes the stamp at which the eviction policy last looked; 16 bytes a header.
 
+use crate::alloc::policy::{Entry, List, NONE, Node, Queue, list};
 use crate::base::error::Result;
 use crate::base::memory;
 
-const NONE: u32 = u32::MAX;
+pub use crate::alloc::policy::ListId;
 
-/// A list. Which list a header is in is part of its node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ListId(pub u16);
-
-#[derive(Debug, Clone, Copy)]
-struct Node {
-    prev: u32,
-    next: u32,
-    /// Access stamp at which the policy last looked.
-    seen: u32,
-    list: ListId,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Ends {
-    head: u32,
-    tail: u32,
-    len: u32,
-}
-
-/// All lists of a master.
 pub struct Lists {
-    nodes: Vec<Node>,
-    ends: Vec<Ends>,
+    table: Vec<Node>,
+    lists: Vec<List>,
 }
 
 impl Lists {
@@ -38,101 +18,55 @@ impl Lists {
 
     /// `count` headers, all in list `first`, and `lists` lists.
     pub fn new(count: u32, lists: u16, first: ListId) -> Result<Self> {
-        let ends = memory::vec_of(lists.into(), Ends { head: NONE, tail: NONE, len: 0 })?;
-        let mut all = Self { nodes: memory::with_capacity(count as usize)?, ends };
-        for index in 0..count {
-            all.nodes.push(Node { prev: NONE, next: NONE, seen: 0, list: first });
-            all.link(index, first);
-        }
+        let table = memory::vec_of(count as usize, Node::NEW)?;
+        let mut all = Self { table, lists: memory::vec_of(lists.into(), List::EMPTY)? };
+        (0..count).for_each(|index| all.move_to(index, first));
         Ok(all)
     }
 
-    fn link(&mut self, index: u32, list: ListId) {
-        let Some(ends) = self.ends.get_mut(usize::from(list.0)) else { return };
-        let tail = std::mem::replace(&mut ends.tail, index);
-        if ends.head == NONE {
-            ends.head = index;
-        }
-        ends.len += 1;
-        if let Some(node) = self.nodes.get_mut(index as usize) {
-            (node.prev, node.next, node.list) = (tail, NONE, list);
-        }
-        if let Some(before) = self.nodes.get_mut(tail as usize) {
-            before.next = index;
-        }
-    }
-
-    fn unlink(&mut self, index: u32) {
-        let Some(Node { prev, next, list, .. }) = self.nodes.get(index as usize).copied() else { return };
-        if let Some(before) = self.nodes.get_mut(prev as usize) {
-            before.next = next;
-        }
-        if let Some(after) = self.nodes.get_mut(next as usize) {
-            after.prev = prev;
-        }
-        if let Some(ends) = self.ends.get_mut(usize::from(list.0)) {
-            if ends.head == index {
-                ends.head = next;
-            }
-            if ends.tail == index {
-                ends.tail = prev;
-            }
-            ends.len -= 1;
-        }
+    /// The lists from `first` on, for a policy.
+    pub fn queue(&mut self, first: ListId) -> Queue<'_, Node> {
+        Queue { lists: &mut self.lists, table: &mut self.table, first: first.0 }
     }
 
     /// Puts a header at the end of `list`, taking it out of the one it is in.
     pub fn move_to(&mut self, index: u32, list: ListId) {
-        self.unlink(index);
-        self.link(index, list);
+        if (index as usize) < self.table.len() {
+            list::remove(&mut self.lists, &mut self.table, index);
+            list::push(&mut self.lists, &mut self.table, list, index);
+        }
     }
 
-    /// The list a header is in.
-    #[must_use]
+    /// The list a header is in; `None` if there is no such header.
     pub fn list_of(&self, index: u32) -> Option<ListId> {
-        self.nodes.get(index as usize).map(|node| node.list)
+        self.table.get(index as usize).and_then(Entry::list)
     }
 
-    /// First of a list.
-    #[must_use]
     pub fn head(&self, list: ListId) -> Option<u32> {
-        self.ends.get(usize::from(list.0)).map(|ends| ends.head).filter(|head| *head != NONE)
+        self.lists.get(usize::from(list.0)).and_then(List::front)
     }
 
     /// The one after `index` in its list.
-    #[must_use]
     pub fn after(&self, index: u32) -> Option<u32> {
-        self.nodes.get(index as usize).map(|node| node.next).filter(|next| *next != NONE)
+        self.table.get(index as usize).map(|node| node.links().next).filter(|next| *next != NONE)
     }
 
-    /// Length of a list.
-    #[must_use]
     pub fn len(&self, list: ListId) -> u32 {
-        self.ends.get(usize::from(list.0)).map_or(0, |ends| ends.len)
+        self.lists.get(usize::from(list.0)).map_or(0, List::len)
     }
 
     /// The headers of a list, oldest first.
     pub fn iter(&self, list: ListId) -> impl Iterator<Item = u32> {
-        std::iter::successors(self.head(list), |index| self.after(*index))
+        self.lists.get(usize::from(list.0)).into_iter().flat_map(|list| list.iter(&self.table))
     }
 
-    /// Access stamp at which the policy last looked at a header.
-    #[must_use]
-    pub fn seen(&self, index: u32) -> u32 {
-        self.nodes.get(index as usize).map_or(0, |node| node.seen)
-    }
-
-    /// Notes the access stamp.
-    pub fn set_seen(&mut self, index: u32, stamp: u32) {
-        if let Some(node) = self.nodes.get_mut(index as usize) {
-            node.seen = stamp;
-        }
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut Node> {
+        self.table.get_mut(index as usize)
     }
 
     /// Bytes of this process that the lists take.
-    #[must_use]
     pub fn bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>()
+        self.table.capacity() * size_of::<Node>()
     }
 }
 

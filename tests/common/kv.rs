@@ -1,7 +1,6 @@
 //! What the tests of the KV cache share: a config, and random numbers that a seed gives again.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use nanomc::alloc::blocks::Strategy;
 use nanomc::kv::evict::Kind;
 use nanomc::kv::hash::{Algo, Chain, Key};
 use nanomc::kv::types::{Config, WhenFull};
@@ -12,7 +11,6 @@ pub fn config(total_blocks: u32, tokens_per_block: u32, algo: Algo) -> Config {
         total_blocks,
         tokens_per_block,
         max_sequences: 2000,
-        strategy: Strategy::SizeClass,
         eviction: Kind::Lru,
         when_full: WhenFull::Reject,
         prefix: true,

@@ -22,9 +22,6 @@ fn main() {
         let work = format!("run_alloc.{size}");
         let mut offsets = Offsets(offset_allocator::Allocator::new(blocks));
         tell_runs("offset-allocator", &work, load::runs(&mut offsets, blocks, samples, per_sample));
-        let mut frames = Frames(buddy_system_allocator::FrameAllocator::new());
-        frames.0.add_frame(0, blocks as usize);
-        tell_runs("buddy_system_allocator", &work, load::runs(&mut frames, blocks, samples, per_sample));
     }
     let batches = if quick { 20 } else { 50 };
     let mut manager = Kvbm(manager(BATCH_BLOCKS as usize, Backend::Lru));
@@ -63,20 +60,6 @@ impl RunAllocator for Offsets {
 
     fn free(&mut self, run: Self::Run, _: u32) {
         self.0.free(run);
-    }
-}
-
-struct Frames(buddy_system_allocator::FrameAllocator);
-
-impl RunAllocator for Frames {
-    type Run = usize;
-
-    fn allocate(&mut self, count: u32) -> Option<usize> {
-        self.0.alloc(count as usize)
-    }
-
-    fn free(&mut self, run: usize, count: u32) {
-        self.0.dealloc(run, count as usize);
     }
 }
 

@@ -3,7 +3,6 @@
 
 use super::kv_library::{Blocks, Malloc};
 use super::kv_load::{self, BATCH_BLOCKS, Figures, RUN_BLOCKS};
-use super::library::c_api::{NMC_BLOCKS_BEST, NMC_BLOCKS_BUDDY};
 use super::{Better, Metric, Run, kv_cache, median, outside};
 use crate::args::Failure;
 use std::collections::HashMap;
@@ -12,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// How many metrics [`measure`] adds.
-pub const METRICS: usize = 7 + kv_cache::METRICS;
+pub const METRICS: usize = 4 + kv_cache::METRICS;
 
 /// Longest run of the other program.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -20,14 +19,8 @@ const PEERS: &str = "kv.peers";
 const NOT_BUILT: &str = "peers not built; malloc and free of a byte a block";
 
 const BATCHES: &str = "kv.alloc_free.batch100";
-/// For each number of blocks the metric of the default strategy and that of buddies.
-const RUNS: [[&str; 2]; 3] = [
-    ["kv.run_alloc.2k", "kv.run_alloc.buddy.2k"],
-    ["kv.run_alloc.128k", "kv.run_alloc.buddy.128k"],
-    ["kv.run_alloc.1M", "kv.run_alloc.buddy.1M"],
-];
-const STRATEGIES: [(u32, &str); 2] =
-    [(NMC_BLOCKS_BEST, "offset-allocator"), (NMC_BLOCKS_BUDDY, "buddy_system_allocator")];
+/// For each number of blocks.
+const RUNS: [&str; 3] = ["kv.run_alloc.2k", "kv.run_alloc.128k", "kv.run_alloc.1M"];
 
 /// Adds the metrics of the area.
 pub fn measure(run: &mut Run) {
@@ -37,12 +30,9 @@ pub fn measure(run: &mut Run) {
         Ok(())
     });
     run.measure(BATCHES, |run| batches(run, &peers));
-    for (names, (size, blocks)) in RUNS.into_iter().zip(RUN_BLOCKS) {
-        for (name, (strategy, peer)) in names.into_iter().zip(STRATEGIES) {
-            run.measure(name, |run| {
-                runs(run, name, blocks, strategy, peers.get(&format!("{peer} run_alloc.{size}")).copied(), peer)
-            });
-        }
+    for (name, (size, blocks)) in RUNS.into_iter().zip(RUN_BLOCKS) {
+        let peer = peers.get(&format!("offset-allocator run_alloc.{size}")).copied();
+        run.measure(name, |run| runs(run, name, blocks, peer));
     }
     kv_cache::measure(run, &peers);
 }
@@ -63,7 +53,7 @@ fn add(
 fn batches(run: &mut Run, peers: &HashMap<String, f64>) -> Result<(), Failure> {
     let (samples, per_sample) = (run.reps(3, 501), run.reps(200, 1_000));
     let full = || Failure::new("there are too few blocks");
-    let mut ours = Blocks::create(BATCH_BLOCKS, NMC_BLOCKS_BEST)?;
+    let mut ours = Blocks::create(BATCH_BLOCKS)?;
     let figures = kv_load::batches(&mut ours, samples, per_sample);
     ours.check()?;
     let mut plain = kv_load::batches(&mut Malloc, samples, per_sample).ok_or_else(full)?;
@@ -73,20 +63,13 @@ fn batches(run: &mut Run, peers: &HashMap<String, f64>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn runs(
-    run: &mut Run,
-    name: &'static str,
-    blocks: u32,
-    strategy: u32,
-    peer: Option<f64>,
-    peer_name: &'static str,
-) -> Result<(), Failure> {
+fn runs(run: &mut Run, name: &'static str, blocks: u32, peer: Option<f64>) -> Result<(), Failure> {
     let (samples, per_sample) = (run.reps(3, 501), run.reps(2_000, 5_000));
-    let mut ours = Blocks::create(blocks, strategy)?;
+    let mut ours = Blocks::create(blocks)?;
     let Figures { mut ns, .. } = kv_load::runs(&mut ours, blocks, samples, per_sample);
     ours.check()?;
     let mut plain = kv_load::runs(&mut Malloc, blocks, samples, per_sample);
-    add(run, name, median(&mut ns), "ns/op", peer, peer_name, median(&mut plain.ns));
+    add(run, name, median(&mut ns), "ns/op", peer, "offset-allocator", median(&mut plain.ns));
     Ok(())
 }
 

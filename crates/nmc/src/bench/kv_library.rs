@@ -15,10 +15,9 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// `strategy` is one of `NMC_BLOCKS_*`.
-    pub fn create(total_blocks: u32, strategy: u32) -> Result<Self, Failure> {
+    pub fn create(total_blocks: u32) -> Result<Self, Failure> {
         let nanomc = Nanomc::load()?;
-        let config = nmc_blocks_config_t { total_blocks, strategy, ..nmc_blocks_config_t::defaults() };
+        let config = nmc_blocks_config_t { total_blocks, ..nmc_blocks_config_t::defaults() };
         let mut handle = std::ptr::null_mut();
         // SAFETY: a complete config, and an out-pointer that is a local.
         unsafe { try_call!(nanomc, nmc_blocks_create(&raw const config, &raw mut handle)) }?;

@@ -97,8 +97,8 @@ impl Places {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
-    use super::super::model::Random;
     use super::*;
+    use crate::alloc::model::Random;
     use std::collections::BTreeSet;
 
     #[test]
