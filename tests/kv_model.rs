@@ -20,8 +20,8 @@ use common::Random;
 use nanomc::kv::events::What;
 use nanomc::kv::evict::Kind;
 use nanomc::kv::hash::{Algo, BlockHash};
-use nanomc::kv::tables::{Format, Row};
-use nanomc::kv::types::{BlockCopy, Config, Open, Placement, SideConfig, SideKind, State, WhenFull};
+use nanomc::kv::place::tables::{Format, Row, write_csr, write_dense};
+use nanomc::kv::{BlockCopy, Config, Open, OwnGroup, OwnKind, Placement, State, WhenFull};
 use nanomc::kv::{Cache, NONE};
 use std::collections::BTreeMap;
 
@@ -75,8 +75,8 @@ enum Fault {
 struct Engine {
     cache: Cache,
     memory: Vec<u64>,
-    /// The memory of each side.
-    sides: Vec<Vec<u64>>,
+    /// The memory of each group.
+    groups: Vec<Vec<u64>>,
     known: BTreeMap<u64, Known>,
     pins: Vec<u64>,
     /// What a router knows of the index from events alone.
@@ -107,12 +107,12 @@ const PAD: i32 = -7;
 impl Engine {
     fn new(config: Config, seed: u64, fault: Fault) -> Self {
         let words = (config.total_blocks * config.tokens_per_block) as usize;
-        let side = |side: &SideConfig| match side.kind {
-            SideKind::Window(_) => vec![0; (side.blocks * config.tokens_per_block) as usize],
-            SideKind::State { .. } => vec![0; side.blocks as usize],
+        let group = |group: &OwnGroup| match group.kind {
+            OwnKind::Window(_) => vec![0; (group.blocks * config.tokens_per_block) as usize],
+            OwnKind::State { .. } => vec![0; group.blocks as usize],
         };
         Self {
-            sides: config.sides.iter().map(side).collect(),
+            groups: config.own_groups.iter().map(group).collect(),
             cache: Cache::new(config).expect("a cache"),
             memory: vec![0; words],
             known: BTreeMap::new(),
@@ -142,11 +142,11 @@ impl Engine {
         self.blocks_of(id, NONE)
     }
 
-    fn blocks_of(&self, id: u64, side: u32) -> Vec<i32> {
+    fn blocks_of(&self, id: u64, group: u32) -> Vec<i32> {
         let tokens = self.cache.info(id).expect("open").tokens as usize;
         let width = tokens.div_ceil(self.per_block());
         let (mut indptr, mut indices, mut last) = ([0; 2], vec![0; width], [0]);
-        let count = self.cache.write_csr(&[id], side, &mut indptr, &mut indices, &mut last).expect("a table");
+        let count = write_csr(&self.cache, &[id], group, &mut indptr, &mut indices, &mut last).expect("a table");
         assert_eq!(count, width);
         indices
     }
@@ -156,9 +156,9 @@ impl Engine {
         if self.fault == Fault::SkipsCopies {
             return;
         }
-        for BlockCopy { from, to, side } in copies {
+        for BlockCopy { from, to, own_group: group } in copies {
             let (from, to) = (from as usize * size, to as usize * size);
-            let memory = if side == NONE { &mut self.memory } else { &mut self.sides[side as usize] };
+            let memory = if group == NONE { &mut self.memory } else { &mut self.groups[group as usize] };
             memory.copy_within(from..from + size, to);
         }
     }
@@ -175,59 +175,59 @@ impl Engine {
             self.memory[block as usize * size + at % size] = words[at];
         }
         let from = std::mem::replace(&mut known.written, words.len());
-        for side in 0..self.sides.len() {
-            self.write_side(id, side, from, &words);
+        for group in 0..self.groups.len() {
+            self.write_group(id, group, from, &words);
         }
     }
 
-    /// What the layers of a side write for the tokens from `from` on.
-    fn write_side(&mut self, id: u64, side: usize, from: usize, words: &[u64]) {
-        let (size, number) = (self.per_block(), side as u32);
-        match self.cache.config().sides[side].kind {
-            SideKind::Window(_) => {
+    /// What the layers of a group write for the tokens from `from` on.
+    fn write_group(&mut self, id: u64, group: usize, from: usize, words: &[u64]) {
+        let (size, number) = (self.per_block(), group as u32);
+        match self.cache.config().own_groups[group].kind {
+            OwnKind::Window(_) => {
                 let blocks = self.blocks_of(id, number);
                 for at in from..words.len() {
                     let block = blocks[at / size];
-                    assert!(block >= 0, "a token that is still to be written has a block of side {side}");
-                    self.sides[side][block as usize * size + at % size] = words[at];
+                    assert!(block >= 0, "a token that is still to be written has a block of group {group}");
+                    self.groups[group][block as usize * size + at % size] = words[at];
                 }
             }
-            SideKind::State { .. } if from < words.len() => {
+            OwnKind::State { .. } if from < words.len() => {
                 let (read, write) = self.cache.state_slots(id, number).expect("open");
                 assert_eq!(read == NONE, from == 0, "there is a state before all tokens but the first");
                 let before = from.checked_sub(1).map(|at| words[at]);
-                let found = self.sides[side].get(read as usize).copied();
+                let found = self.groups[group].get(read as usize).copied();
                 assert_eq!(found.is_some(), before.is_some());
                 let write = if self.fault == Fault::OverwritesStates && read != NONE { read } else { write };
                 // A state that is not the one before these tokens makes all later ones wrong.
                 let wrong = found.zip(before).map_or(0, |(found, before)| found ^ before);
-                self.sides[side][write as usize] = words[words.len() - 1] ^ wrong;
+                self.groups[group][write as usize] = words[words.len() - 1] ^ wrong;
             }
-            SideKind::State { .. } => {}
+            OwnKind::State { .. } => {}
         }
     }
 
-    /// What the layers of a side would read for the next token.
-    fn verify_side(&self, id: u64, side: usize, words: &[u64]) -> Check {
-        let (size, number, known) = (self.per_block(), side as u32, &self.known[&id]);
-        match self.cache.config().sides[side].kind {
-            SideKind::Window(window) => {
+    /// What the layers of a group would read for the next token.
+    fn verify_group(&self, id: u64, group: usize, words: &[u64]) -> Check {
+        let (size, number, known) = (self.per_block(), group as u32, &self.known[&id]);
+        match self.cache.config().own_groups[group].kind {
+            OwnKind::Window(window) => {
                 let blocks = self.blocks_of(id, number);
                 let seen = (words.len() + 1).saturating_sub(window as usize);
                 for (at, word) in words.iter().enumerate().take(known.written).skip(seen) {
                     let block = blocks[at / size];
                     if block < 0 && !known.has_holes {
-                        return Err(format!("sequence {id} has lost token {at} of the window of side {side}"));
+                        return Err(format!("sequence {id} has lost token {at} of the window of group {group}"));
                     }
-                    if block >= 0 && self.sides[side][block as usize * size + at % size] != *word {
-                        return Err(format!("sequence {id} reads another word at token {at} of side {side}"));
+                    if block >= 0 && self.groups[group][block as usize * size + at % size] != *word {
+                        return Err(format!("sequence {id} reads another word at token {at} of group {group}"));
                     }
                 }
             }
-            SideKind::State { .. } => {
+            OwnKind::State { .. } => {
                 let (read, write) = self.cache.state_slots(id, number).expect("open");
                 let slot = if write == NONE { read } else { write };
-                let found = self.sides[side].get(slot as usize).copied();
+                let found = self.groups[group].get(slot as usize).copied();
                 if known.written == words.len() && found != words.last().copied() {
                     return Err(format!("sequence {id} has the state of other tokens in slot {slot}"));
                 }
@@ -247,21 +247,21 @@ impl Engine {
             }
         }
         let words = known.words();
-        (0..self.sides.len()).try_for_each(|side| self.verify_side(id, side, &words))
+        (0..self.groups.len()).try_for_each(|group| self.verify_group(id, group, &words))
     }
 
     /// The row that the sequence has in the dense table now, written in place, is what its blocks are.
     fn verify_row(&mut self, id: u64) -> Check {
-        let windows = (0u32..).zip(&self.cache.config().sides);
-        let windows = windows.filter(|(_, side)| matches!(side.kind, SideKind::Window(_))).map(|(number, _)| number);
+        let windows = (0u32..).zip(&self.cache.config().own_groups);
+        let windows = windows.filter(|(_, group)| matches!(group.kind, OwnKind::Window(_))).map(|(number, _)| number);
         let tables: Vec<u32> = windows.chain([NONE]).collect();
         // Buffers belong to one table: which one a sequence has is the same for all rows of a run.
-        let side = tables[self.table_of % tables.len()];
+        let group = tables[self.table_of % tables.len()];
         let at = self.random.below(ROWS as u64) as usize;
         let row = &mut self.table[at * WIDTH..(at + 1) * WIDTH];
         let rows = &mut self.rows[at..=at];
-        self.cache.write_dense(&[id], side, Format::Dense, WIDTH, PAD, rows, row).expect("a row");
-        let mut expected = self.blocks_of(id, side);
+        write_dense(&self.cache, &[id], group, Format::Dense, WIDTH, PAD, rows, row).expect("a row");
+        let mut expected = self.blocks_of(id, group);
         expected.resize(WIDTH, PAD);
         let row = &self.table[at * WIDTH..(at + 1) * WIDTH];
         if expected == row { Ok(()) } else { Err(format!("the row of sequence {id} is {row:?}, not {expected:?}")) }
@@ -305,7 +305,7 @@ impl Engine {
         let other = self.random.below(3) as u32 * 1000;
         let tokens: Vec<u32> = (0..length).map(|at| if at < fork_at { kind * 100 + at } else { other + at }).collect();
         let hashes: Vec<BlockHash> = (0..tokens.len() / self.per_block()).map(|k| BlockHash([k as u8; 16])).collect();
-        let contiguous = self.sides.is_empty() && self.random.one_in(3);
+        let contiguous = self.groups.is_empty() && self.random.one_in(3);
         let no_publish = self.random.one_in(10);
         let open = Open {
             n_tokens: length,
@@ -351,7 +351,7 @@ impl Engine {
 
     /// What a sequence computed can be matched when it has been closed, whoever published it first.
     fn check_published(&mut self, known: &Known) -> Check {
-        let exact = self.fault == Fault::None && self.sides.is_empty() && self.cache.config().window == 0;
+        let exact = self.fault == Fault::None && self.groups.is_empty() && self.cache.config().window == 0;
         if !exact || !known.published || known.has_holes || !self.cache.config().prefix {
             return Ok(());
         }
@@ -429,8 +429,8 @@ impl Engine {
                 let published = u64::from(self.cache.info(id).expect("open").published);
                 let forgets = keep % size > 0 && keep / size < published && !kept;
                 let cut = self.cache.truncate(id, keep as u32);
-                // What a side still has depends on what else is cached.
-                let may_fail = !self.sides.is_empty() && keep > 0 && keep < tokens;
+                // What a group still has depends on what else is cached.
+                let may_fail = !self.groups.is_empty() && keep > 0 && keep < tokens;
                 let fails = into_hole || gone;
                 assert!(cut.is_err() == fails || may_fail, "only what was dropped cannot be cut");
                 self.uncut += u64::from(cut.is_err());
@@ -464,7 +464,7 @@ impl Engine {
                     self.copy(id);
                 }
             }
-            70..=71 if !self.sides.is_empty() => {
+            70..=71 if !self.groups.is_empty() => {
                 // Refused where it is not at the end of a block, or its tokens are not known.
                 let _kept = self.cache.keep_state(id);
             }
@@ -512,8 +512,8 @@ impl Engine {
                 self.cache.audit().map_err(|error| format!("step {step}: audit: {error}"))?;
                 let stats = self.cache.stats();
                 assert_eq!(stats.total, stats.free + stats.idle + stats.used);
-                for side in 0..self.sides.len() {
-                    let stats = self.cache.side_stats(side as u32);
+                for group in 0..self.groups.len() {
+                    let stats = self.cache.group_stats(group as u32);
                     assert_eq!(stats.total, stats.free + stats.idle + stats.used);
                 }
                 assert_eq!(stats.sequences, self.known.len() as u64);
@@ -534,9 +534,9 @@ impl Engine {
         self.cache.clear().expect("clear");
         let stats = self.cache.stats();
         assert_eq!((stats.free, stats.published), (stats.total, 0), "nothing is lost");
-        for side in 0..self.sides.len() {
-            let stats = self.cache.side_stats(side as u32);
-            assert_eq!(stats.free, stats.total, "nothing of side {side} is lost");
+        for group in 0..self.groups.len() {
+            let stats = self.cache.group_stats(group as u32);
+            assert_eq!(stats.free, stats.total, "nothing of group {group} is lost");
         }
         self.cache.audit().map_err(|error| error.to_string())
     }
@@ -559,13 +559,13 @@ fn variants() -> Vec<Config> {
     all
 }
 
-/// Caches with sides: windows of several sizes, states, and both, each with room and with too little.
+/// Caches with groups: windows of several sizes, states, and both, each with room and with too little.
 fn hybrid_variants() -> Vec<Config> {
-    let window = |tokens, blocks| SideConfig { blocks, kind: SideKind::Window(tokens) };
-    let state = |every, blocks| SideConfig { blocks, kind: SideKind::State { every } };
+    let window = |tokens, blocks| OwnGroup { blocks, kind: OwnKind::Window(tokens) };
+    let state = |every, blocks| OwnGroup { blocks, kind: OwnKind::State { every } };
     let mut all = Vec::new();
     for when_full in [WhenFull::Reject, WhenFull::EvictSequence, WhenFull::Shorten] {
-        for sides in [
+        for groups in [
             vec![window(10, 40)],
             vec![window(1, 12), window(9, 100)],
             vec![state(1, 30)],
@@ -573,14 +573,14 @@ fn hybrid_variants() -> Vec<Config> {
             vec![state(2, 60), window(7, 60)],
             vec![window(30, 25), state(1, 9), state(3, 40)],
         ] {
-            all.push(Config { when_full, sides: sides.clone(), ..config(48, 4, Algo::Blake3) });
-            all.push(Config { when_full, sides, eviction: Kind::S3Fifo, ..config(300, 4, Algo::Xxh3) });
+            all.push(Config { when_full, own_groups: groups.clone(), ..config(48, 4, Algo::Blake3) });
+            all.push(Config { when_full, own_groups: groups, eviction: Kind::S3Fifo, ..config(300, 4, Algo::Xxh3) });
         }
     }
-    all.push(Config { window: 12, sides: vec![state(1, 30)], ..config(60, 4, Algo::Xxh3) });
-    all.push(Config { prefix: false, sides: vec![state(1, 30), window(6, 30)], ..config(60, 4, Algo::Xxh3) });
+    all.push(Config { window: 12, own_groups: vec![state(1, 30)], ..config(60, 4, Algo::Xxh3) });
+    all.push(Config { prefix: false, own_groups: vec![state(1, 30), window(6, 30)], ..config(60, 4, Algo::Xxh3) });
     // A block a token: the state of every token can be kept.
-    all.push(Config { sides: vec![state(1, 150), window(3, 80)], ..config(200, 1, Algo::Sha256) });
+    all.push(Config { own_groups: vec![state(1, 150), window(3, 80)], ..config(200, 1, Algo::Sha256) });
     all
 }
 
@@ -632,16 +632,16 @@ fn hybrid_sequences_read_their_own_words_and_states() {
 
 #[test]
 fn control_an_engine_that_overwrites_states_that_were_kept_is_caught() {
-    let sides = vec![SideConfig { blocks: 60, kind: SideKind::State { every: 1 } }];
-    let config = Config { sides, ..config(64, 4, Algo::Blake3) };
+    let groups = vec![OwnGroup { blocks: 60, kind: OwnKind::State { every: 1 } }];
+    let config = Config { own_groups: groups, ..config(64, 4, Algo::Blake3) };
     let caught = (0..20).any(|seed| Engine::new(config.clone(), seed + 1, Fault::OverwritesStates).run(2000).is_err());
     assert!(caught);
 }
 
 #[test]
-fn control_an_engine_that_makes_no_copies_in_a_side_is_caught() {
-    let sides = vec![SideConfig { blocks: 60, kind: SideKind::Window(20) }];
-    let config = Config { sides, ..config(64, 4, Algo::Blake3) };
+fn control_an_engine_that_makes_no_copies_in_a_group_is_caught() {
+    let groups = vec![OwnGroup { blocks: 60, kind: OwnKind::Window(20) }];
+    let config = Config { own_groups: groups, ..config(64, 4, Algo::Blake3) };
     let caught = (0..20).any(|seed| Engine::new(config.clone(), seed + 1, Fault::SkipsCopies).run(2000).is_err());
     assert!(caught);
 }
@@ -813,8 +813,8 @@ fn a_fork_goes_on_where_its_parent_has_doubles() {
 
 #[test]
 fn what_a_fork_is_to_copy_stays_until_it_is_copied() {
-    let sides = vec![SideConfig { blocks: 6, kind: SideKind::Window(8) }];
-    let cache = Cache::new(Config { sides, ..config(6, 4, Algo::Blake3) }).expect("a cache");
+    let groups = vec![OwnGroup { blocks: 6, kind: OwnKind::Window(8) }];
+    let cache = Cache::new(Config { own_groups: groups, ..config(6, 4, Algo::Blake3) }).expect("a cache");
     let open = |id, n_tokens| cache.open(id, &Open { n_tokens, ..Open::default() }).expect("valid").is_ok();
     assert!(open(1, 6));
     cache.fork(1, 2).expect("valid").expect("room");
@@ -825,14 +825,14 @@ fn what_a_fork_is_to_copy_stays_until_it_is_copied() {
     let mut taken = Vec::new();
     while open(10 + taken.len() as u64, 4) {
         let id = 10 + taken.len() as u64;
-        for side in [NONE, 0] {
+        for group in [NONE, 0] {
             let (mut indptr, mut indices, mut last) = ([0; 2], [0], [0]);
-            cache.write_csr(&[id], side, &mut indptr, &mut indices, &mut last).expect("a table");
-            taken.push((side, indices[0].cast_unsigned()));
+            write_csr(&cache, &[id], group, &mut indptr, &mut indices, &mut last).expect("a table");
+            taken.push((group, indices[0].cast_unsigned()));
         }
     }
     assert!(taken.len() >= 4);
-    assert!(copies.iter().all(|copy| !taken.contains(&(copy.side, copy.from))));
+    assert!(copies.iter().all(|copy| !taken.contains(&(copy.own_group, copy.from))));
     cache.audit().expect("sound");
     // With its next call they are free.
     cache.close(2, true).expect("open");

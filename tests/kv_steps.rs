@@ -18,13 +18,14 @@ mod kv;
 use nanomc::base::Deadline;
 use nanomc::base::error::{Error, Result};
 use nanomc::base::status::*;
-use nanomc::kv::arena::{Arena, Group};
-use nanomc::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides};
 use nanomc::kv::hash::Algo;
-use nanomc::kv::steps::Step;
+use nanomc::kv::place::Region;
+use nanomc::kv::place::arena::{Arena, Group};
+use nanomc::kv::place::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides};
+use nanomc::kv::transfer::steps::Step;
 use nanomc::kv::transfer::{After, Link};
-use nanomc::kv::types::{Config, Open, SideConfig, SideKind};
 use nanomc::kv::{Cache, NONE};
+use nanomc::kv::{Config, Open, OwnGroup, OwnKind};
 use nanomc::store::{self, Store};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -61,7 +62,7 @@ struct Plan {
 struct Node {
     cache: Arc<Cache>,
     arena: Arena,
-    /// Of each group: all layers, and with sides the window and the state.
+    /// Of each group: all layers, and with groups that have blocks of their own the window and the state.
     memory: Vec<Vec<u64>>,
     link: Arc<Link>,
     plan: Arc<Mutex<Plan>>,
@@ -74,12 +75,12 @@ impl Node {
 
     /// A cache that has a window and a state beside full attention.
     fn hybrid(store: &Store) -> Self {
-        let window = SideConfig { blocks: 20, kind: SideKind::Window(WINDOW) };
-        Self::with(store, vec![window, SideConfig { blocks: 8, kind: SideKind::State { every: 0 } }])
+        let window = OwnGroup { blocks: 20, kind: OwnKind::Window(WINDOW) };
+        Self::with(store, vec![window, OwnGroup { blocks: 8, kind: OwnKind::State { every: 0 } }])
     }
 
-    fn with(store: &Store, sides: Vec<SideConfig>) -> Self {
-        let config = Config { sides: sides.clone(), ..kv::config(BLOCKS, SIZE, Algo::Blake3) };
+    fn with(store: &Store, own_groups: Vec<OwnGroup>) -> Self {
+        let config = Config { own_groups: own_groups.clone(), ..kv::config(BLOCKS, SIZE, Algo::Blake3) };
         let shape = Shape {
             kind: Kind::Full,
             dtype: Dtype::Fp32,
@@ -91,22 +92,22 @@ impl Node {
             order: Order::LayerMajor,
             sides: Sides::Separate,
         };
-        let own = |side: &SideConfig| {
-            let kind = match side.kind {
-                SideKind::Window(_) => Kind::Full,
-                SideKind::State { .. } => Kind::Recurrent { state_bytes: 8 },
+        let own = |group: &OwnGroup| {
+            let kind = match group.kind {
+                OwnKind::Window(_) => Kind::Full,
+                OwnKind::State { .. } => Kind::Recurrent { state_bytes: 8 },
             };
-            Shape { kind, layers: 1, total_blocks: u64::from(side.blocks), ..shape }
+            Shape { kind, layers: 1, total_blocks: u64::from(group.blocks), ..shape }
         };
-        let shapes = std::iter::once(shape).chain(sides.iter().map(own));
+        let shapes = std::iter::once(shape).chain(own_groups.iter().map(own));
         let geometries: Vec<Geometry> = shapes.map(|shape| Geometry::new(shape).unwrap()).collect();
         let memory: Vec<Vec<u64>> = geometries.iter().map(|g| vec![0; g.bytes().div_ceil(8) as usize]).collect();
         let numbers = std::iter::once(NONE).chain(0..);
         let groups = geometries.into_iter().zip(&memory).zip(numbers);
-        let group = |((geometry, memory), side): ((Geometry, &Vec<u64>), u32)| Group {
-            geometry,
-            base: memory.as_ptr() as u64,
-            side,
+        let group = |((geometry, memory), own_group): ((Geometry, &Vec<u64>), u32)| {
+            // SAFETY: the node has it as long as its link, and looks at it only where no transfer writes.
+            let region = unsafe { Region::new(memory.as_ptr() as u64, memory.len() as u64 * 8) };
+            Group::new(geometry, Some(region), own_group).unwrap()
         };
         let arena = Arena::new(groups.map(group).collect());
         let cache = Arc::new(Cache::new(config).unwrap());
@@ -270,9 +271,9 @@ type Check = std::result::Result<(), String>;
 
 fn ask(link: &Link, way: Way) -> Result<u64> {
     match way {
-        Way::Out => link.offload(ID, LENGTH, &After::Nothing),
+        Way::Out => link.offload(ID, LENGTH, After::Nothing),
         Way::In | Way::InByLayer => {
-            link.onboard(ID, &After::Nothing, true, way == Way::InByLayer).map(|(ticket, _)| ticket)
+            link.onboard(ID, After::Nothing, true, way == Way::InByLayer).map(|(ticket, _)| ticket)
         }
     }
 }
@@ -337,7 +338,7 @@ fn run(node: &mut Node, store: &Store, way: Way, step: Option<Step>, blow: Blow)
     if way != Way::Out {
         *node.plan.lock().unwrap() = Plan::default();
         node.compute(1, &tokens);
-        let ticket = node.link.offload(1, LENGTH, &After::Nothing).unwrap();
+        let ticket = node.link.offload(1, LENGTH, After::Nothing).unwrap();
         node.end(ticket)?.unwrap();
         node.cache.close(1, false).unwrap();
         node.cache.clear().unwrap();
@@ -391,7 +392,7 @@ fn run(node: &mut Node, store: &Store, way: Way, step: Option<Step>, blow: Blow)
     if blow == Blow::LinkCloses {
         // Whoever still asks is told so, and nothing is held for it.
         node.compute(ID, &tokens);
-        if let Ok(ticket) = node.link.offload(ID, LENGTH, &After::Nothing) {
+        if let Ok(ticket) = node.link.offload(ID, LENGTH, After::Nothing) {
             node.end(ticket)?.expect_err("the link is closed");
         }
         node.cache.close(ID, true).unwrap();
@@ -405,9 +406,9 @@ fn run(node: &mut Node, store: &Store, way: Way, step: Option<Step>, blow: Blow)
 fn is_clean(node: &Node, tokens: &[u32]) -> Check {
     node.cache.audit().map_err(|error| error.to_string())?;
     let stats = node.cache.stats();
-    let sides: u64 = (0..2).map(|side| node.cache.side_stats(side).used).sum();
-    if (stats.used + sides, stats.sequences) != (0, 0) {
-        return Err(format!("{} blocks and {} sequences stay held", stats.used + sides, stats.sequences));
+    let own: u64 = (0..2).map(|group| node.cache.group_stats(group).used).sum();
+    if (stats.used + own, stats.sequences) != (0, 0) {
+        return Err(format!("{} blocks and {} sequences stay held", stats.used + own, stats.sequences));
     }
     let hit = node.open(77, tokens);
     let right = node.is_right(77, tokens, hit);
@@ -420,13 +421,13 @@ fn works_again(node: &mut Node) -> Check {
     *node.plan.lock().unwrap() = Plan::default();
     let tokens = prompt(2);
     node.compute(9, &tokens);
-    let ticket = node.link.offload(9, LENGTH, &After::Nothing).unwrap();
+    let ticket = node.link.offload(9, LENGTH, After::Nothing).unwrap();
     node.end(ticket)?.map_err(|error| format!("the next offload: {error}"))?;
     node.cache.close(9, false).unwrap();
     node.cache.clear().unwrap();
     node.memory.iter_mut().for_each(|group| group.fill(u64::MAX));
     node.open(9, &tokens);
-    let (ticket, _) = node.link.onboard(9, &After::Nothing, true, false).unwrap();
+    let (ticket, _) = node.link.onboard(9, After::Nothing, true, false).unwrap();
     node.end(ticket)?.map_err(|error| format!("the next onboard: {error}"))?;
     let right = node.is_right(9, &tokens, LENGTH / SIZE * SIZE);
     node.cache.close(9, true).unwrap();
@@ -493,7 +494,7 @@ fn check_steps(node: &Node, store: &Store, ways: &[Way]) {
         store.remove_all().unwrap();
         node.compute(1, &tokens);
         if way != Way::Out {
-            let ticket = node.link.offload(1, LENGTH, &After::Nothing).unwrap();
+            let ticket = node.link.offload(1, LENGTH, After::Nothing).unwrap();
             node.end(ticket).unwrap().unwrap();
         }
         node.cache.close(1, true).unwrap();

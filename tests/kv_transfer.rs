@@ -17,17 +17,16 @@ mod kv;
 use nanomc::base::Deadline;
 use nanomc::base::error::Result;
 use nanomc::base::status::*;
-use nanomc::kv::arena::{Arena, Group};
-use nanomc::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides};
+use nanomc::kv::Open;
 use nanomc::kv::hash::Algo;
-use nanomc::kv::transfer::{After, Link};
-use nanomc::kv::types::Open;
-use nanomc::kv::{Cache, NONE};
+use nanomc::kv::place::Region;
+use nanomc::kv::place::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides};
+use nanomc::kv::transfer::After;
+use nanomc::kv::{GroupSpec, Kv, Spec};
 use nanomc::store::copy::{Pieces, Slice};
 use nanomc::store::read::Look;
 use nanomc::store::write::PutOptions;
 use nanomc::store::{self, Store};
-use std::sync::Arc;
 use std::time::Duration;
 
 const SIZE: u32 = 4;
@@ -42,10 +41,9 @@ fn store(checksums: bool) -> Store {
 
 /// A cache with its memory: a group of attention layers and one of latent vectors.
 struct Node {
-    cache: Arc<Cache>,
-    arena: Arena,
+    kv: Kv,
+    geometries: Vec<Geometry>,
     memory: Vec<Vec<u64>>,
-    link: Link,
 }
 
 impl Node {
@@ -63,29 +61,29 @@ impl Node {
             sides,
         };
         let shapes = [shape(Kind::Full, LAYERS[0], 2), shape(Kind::Mla, LAYERS[1], 1)];
-        let geometries = shapes.map(|shape| Geometry::new(shape).unwrap());
+        let geometries = shapes.map(|shape| Geometry::new(shape).unwrap()).to_vec();
         let memory: Vec<Vec<u64>> = geometries.iter().map(|g| vec![0; g.bytes().div_ceil(8) as usize]).collect();
-        let group = |(geometry, memory): (&Geometry, &Vec<u64>)| Group {
-            geometry: *geometry,
-            base: memory.as_ptr() as u64,
-            side: NONE,
+        let group = |(shape, memory): (Shape, &Vec<u64>)| {
+            // SAFETY: the node has it as long as its cache, and looks at it only where no transfer writes.
+            let region = unsafe { Region::new(memory.as_ptr() as u64, memory.len() as u64 * 8) };
+            GroupSpec { shape, own: None, memory: Some(region) }
         };
-        let arena = Arena::new(geometries.iter().zip(&memory).map(group).collect());
-        let cache = Arc::new(Cache::new(config).unwrap());
-        let link = Link::new(Arc::clone(&cache), arena.clone(), store.share()).unwrap();
-        Self { cache, arena, memory, link }
+        let groups = shapes.into_iter().zip(&memory).map(group).collect();
+        let kv = Kv::new(&Spec { config, capacity_blocks: blocks, groups, mapped: None }).unwrap();
+        kv.attach_store(|| Ok(store.share())).unwrap();
+        Self { kv, geometries, memory }
     }
 
     /// All places of a token of a sequence, with what makes each of them different.
     fn places(&self, id: u64, token: u32) -> Vec<(u64, u32)> {
         let mut all = Vec::new();
-        for (number, group) in (0..).zip(self.arena.groups()) {
-            let shape = group.geometry.shape();
+        for (number, geometry) in (0..).zip(&self.geometries) {
+            let shape = geometry.shape();
             let heads = if shape.kind == Kind::Mla { 1 } else { shape.kv_heads };
             for layer in 0..shape.layers {
-                for side in [Side::K, Side::V].into_iter().take(group.geometry.side_count() as usize) {
+                for side in [Side::K, Side::V].into_iter().take(geometry.side_count() as usize) {
                     for head in 0..heads {
-                        let at = self.arena.address(&self.cache, id, token, number, (layer, side, head)).unwrap();
+                        let at = self.kv.token_address(id, token, number, (layer, side, head)).unwrap();
                         for dim in 0..shape.head_dim {
                             let salt = ((number * 8 + layer) * 2 + u32::from(side == Side::V)) * 4 + head;
                             all.push((at + u64::from(dim) * 4, salt * 64 + dim));
@@ -126,11 +124,11 @@ impl Node {
     fn open(&self, id: u64, tokens: &[u32]) -> u32 {
         let n_tokens = tokens.len() as u32;
         let open = Open { n_tokens, tokens: Some(tokens), max_hit: n_tokens, ..Open::default() };
-        self.cache.open(id, &open).unwrap().expect("room").hit_tokens
+        self.kv.open(id, &open).unwrap().expect("room").hit_tokens
     }
 
     fn end(&self, ticket: u64) -> (u32, Result<()>) {
-        let (progress, over) = self.link.wait(ticket, Deadline::after(Duration::from_secs(60))).unwrap();
+        let (progress, over) = self.kv.wait(ticket, Deadline::after(Duration::from_secs(60))).unwrap();
         (progress.blocks_done, over.expect("it ends"))
     }
 
@@ -138,16 +136,16 @@ impl Node {
     fn send(&mut self, id: u64, tokens: &[u32]) {
         let hit = self.open(id, tokens);
         self.write(id, tokens, hit..tokens.len() as u32);
-        self.cache.commit(id, tokens.len() as u32).unwrap();
-        let ticket = self.link.offload(id, tokens.len() as u32, &After::Nothing).unwrap();
+        self.kv.commit(id, tokens.len() as u32).unwrap();
+        let ticket = self.kv.offload(id, tokens.len() as u32, After::Nothing).unwrap();
         // What becomes of the sequence does not matter any more.
-        self.cache.close(id, false).unwrap();
+        self.kv.close(id, false).unwrap();
         self.end(ticket).1.unwrap();
     }
 
     fn is_clean(&self) {
-        self.cache.audit().unwrap();
-        let stats = self.cache.stats();
+        self.kv.audit().unwrap();
+        let stats = self.kv.stats().cache;
         assert_eq!((stats.used, stats.sequences), (0, 0), "nothing is held when nothing is open");
     }
 }
@@ -157,7 +155,7 @@ fn prompt(seed: u32, length: u32) -> Vec<u32> {
 }
 
 fn key_of(store: &Store, node: &Node, tokens: &[u32], block: usize) -> Vec<u8> {
-    let hash = node.cache.hashes_of(tokens, b"").unwrap()[block];
+    let hash = node.kv.hashes_of(tokens, b"").unwrap()[block];
     let mut found = None;
     let mut cursor = Some(0);
     while let Some(at) = cursor {
@@ -181,27 +179,27 @@ fn a_sequence_whose_fetch_nobody_asked_about_counts_only_what_came() {
     a.send(1, &tokens);
     for by_layer in [false, true] {
         let mut b = Node::new(&store, 40, Order::BlockMajor, Sides::PerLayer);
-        let found = |node: &Node| node.cache.matching(Some(&tokens), None, b"").unwrap();
+        let found = |node: &Node| node.kv.matching(Some(&tokens), None, b"").unwrap();
         b.open(7, &tokens);
-        let (ticket, fetched) = b.link.onboard(7, &After::Nothing, false, by_layer).unwrap();
+        let (ticket, fetched) = b.kv.onboard(7, After::Nothing, false, by_layer).unwrap();
         assert_eq!(fetched, 20, "the last token, and so its block, is left to compute");
         // It is over, but the program does not know, and so has computed nothing.
-        assert!(common::eventually(|| b.cache.info(7).unwrap().computed == 20));
-        assert!(common::eventually(|| b.cache.audit().is_ok() && found(&b) == 20));
-        let busy = [b.cache.append(7, 1, None, None).map(drop), b.cache.commit(7, 24), b.cache.fork(7, 8).map(drop)];
+        assert!(common::eventually(|| b.kv.info(7).unwrap().computed == 20));
+        assert!(common::eventually(|| b.kv.audit().is_ok() && found(&b) == 20));
+        let busy = [b.kv.append(7, 1, None, None).map(drop), b.kv.commit(7, 24), b.kv.fork(7, 8).map(drop)];
         assert!(busy.iter().all(|done| done.as_ref().is_err_and(|error| error.status == NMC_ERR_BUSY)), "{busy:?}");
-        b.cache.close(7, false).unwrap();
+        b.kv.close(7, false).unwrap();
         assert_eq!(found(&b), 20, "what it did not compute is not there");
         b.end(ticket).1.unwrap();
         b.is_clean();
 
         // The control: told, the program computes the rest, and closing counts it.
-        b.cache.clear().unwrap();
+        b.kv.clear().unwrap();
         assert_eq!(b.open(7, &tokens), 0);
-        let (ticket, _) = b.link.onboard(7, &After::Nothing, false, by_layer).unwrap();
+        let (ticket, _) = b.kv.onboard(7, After::Nothing, false, by_layer).unwrap();
         b.end(ticket).1.unwrap();
         b.write(7, &tokens, 20..24);
-        b.cache.close(7, false).unwrap();
+        b.kv.close(7, false).unwrap();
         assert_eq!(found(&b), 24);
         b.is_clean();
     }
@@ -214,26 +212,26 @@ fn doubles_of_blocks_that_others_published_go_to_the_store_under_their_names() {
     let tokens = prompt(4, 16);
     for (id, contiguous) in [(1, false), (2, true)] {
         let open = Open { n_tokens: 16, tokens: Some(&tokens), max_hit: 15, contiguous, ..Open::default() };
-        assert_eq!(a.cache.open(id, &open).unwrap().expect("room").hit_tokens, 0);
+        assert_eq!(a.kv.open(id, &open).unwrap().expect("room").hit_tokens, 0);
         a.write(id, &tokens, 0..16);
     }
-    a.cache.commit(1, 8).unwrap();
-    a.cache.commit(2, 16).unwrap();
-    assert_eq!(a.cache.info(2).unwrap().published, 4);
-    let ticket = a.link.offload(2, 16, &After::Nothing).unwrap();
+    a.kv.commit(1, 8).unwrap();
+    a.kv.commit(2, 16).unwrap();
+    assert_eq!(a.kv.info(2).unwrap().published, 4);
+    let ticket = a.kv.offload(2, 16, After::Nothing).unwrap();
     a.end(ticket).1.unwrap();
-    assert_eq!(a.link.stored(2).unwrap(), 16);
-    a.cache.close(1, true).unwrap();
-    a.cache.close(2, false).unwrap();
+    assert_eq!(a.kv.residency(2).unwrap().1, 16);
+    a.kv.close(1, true).unwrap();
+    a.kv.close(2, false).unwrap();
     a.is_clean();
     let mut b = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
     b.open(7, &tokens);
-    let (ticket, found) = b.link.onboard(7, &After::Nothing, true, false).unwrap();
+    let (ticket, found) = b.kv.onboard(7, After::Nothing, true, false).unwrap();
     assert_eq!(found, 16);
     b.end(ticket).1.unwrap();
     assert!(b.is_right(7, &tokens, 0..16));
     b.write(7, &tokens, 16..16);
-    b.cache.close(7, false).unwrap();
+    b.kv.close(7, false).unwrap();
     b.is_clean();
 }
 
@@ -256,18 +254,18 @@ fn blocks_come_back_bit_for_bit_in_any_layout() {
             for by_layer in [false, true] {
                 let mut b = Node::new(&store, 40, order, sides);
                 assert_eq!(b.open(7, &tokens), 0);
-                let (ticket, found) = b.link.onboard(7, &After::Nothing, false, by_layer).unwrap();
+                let (ticket, found) = b.kv.onboard(7, After::Nothing, false, by_layer).unwrap();
                 assert_eq!(found, 20, "five full blocks; the last two tokens are left");
                 b.end(ticket).1.unwrap();
-                assert_eq!(b.cache.info(7).unwrap().computed, 20);
+                assert_eq!(b.kv.info(7).unwrap().computed, 20);
                 assert!(b.is_right(7, &tokens, 0..20));
-                assert_eq!(b.link.stored(7).unwrap(), 20);
+                assert_eq!(b.kv.residency(7).unwrap().1, 20);
                 // The rest is computed here, and the next one finds all of it.
                 b.write(7, &tokens, 20..22);
-                b.cache.close(7, false).unwrap();
+                b.kv.close(7, false).unwrap();
                 assert_eq!(b.open(8, &tokens), 20);
                 assert!(b.is_right(8, &tokens, 0..20));
-                b.cache.close(8, false).unwrap();
+                b.kv.close(8, false).unwrap();
                 b.is_clean();
             }
         }
@@ -283,8 +281,8 @@ fn another_layout_of_heads_and_tokens_finds_nothing() {
     a.send(1, &tokens);
     let b = Node::new(&store, 40, Order::LayerMajorNhd, Sides::Separate);
     b.open(1, &tokens);
-    assert_eq!(b.link.onboard(1, &After::Nothing, true, false).unwrap(), (0, 0));
-    b.cache.close(1, false).unwrap();
+    assert_eq!(b.kv.onboard(1, After::Nothing, true, false).unwrap(), (0, 0));
+    b.kv.close(1, false).unwrap();
     b.is_clean();
 }
 
@@ -296,24 +294,24 @@ fn what_is_being_fetched_can_be_read_or_closed_and_nothing_else() {
     a.send(1, &tokens);
     let b = Node::new(&store, 600, Order::HeadMajor, Sides::Separate);
     b.open(5, &tokens);
-    let (ticket, _) = b.link.onboard(5, &After::Nothing, false, true).unwrap();
+    let (ticket, _) = b.kv.onboard(5, After::Nothing, false, true).unwrap();
     let busy = |result: Result<()>| {
         // It may be over by now, on a machine that stalls here; then the call is as any other.
         if let Err(error) = result {
             assert_eq!(error.status, NMC_ERR_BUSY);
         }
     };
-    busy(b.cache.append(5, 1, None, None).map(|_| ()));
-    busy(b.cache.commit(5, 1).map(|_| ()));
-    busy(b.cache.fork(5, 6).map(|_| ()));
-    busy(b.link.onboard(5, &After::Nothing, false, false).map(|_| ()));
-    assert!(b.cache.unpin(ticket).is_err(), "a transfer's hold is not a pin");
-    b.cache.audit().unwrap();
-    b.cache.close(5, false).unwrap();
-    let _whichever = b.cache.close(6, true);
+    busy(b.kv.append(5, 1, None, None).map(|_| ()));
+    busy(b.kv.commit(5, 1).map(|_| ()));
+    busy(b.kv.fork(5, 6).map(|_| ()));
+    busy(b.kv.onboard(5, After::Nothing, false, false).map(|_| ()));
+    assert!(b.kv.unpin(ticket).is_err(), "a transfer's hold is not a pin");
+    b.kv.audit().unwrap();
+    b.kv.close(5, false).unwrap();
+    let _whichever = b.kv.close(6, true);
     b.end(ticket).1.ok();
     b.is_clean();
-    assert!(b.link.poll(ticket).is_err(), "an end is told once");
+    assert!(b.kv.poll(ticket).is_err(), "an end is told once");
 }
 
 #[test]
@@ -328,17 +326,17 @@ fn cancelled_or_closed_at_any_moment_nothing_is_lost_and_nothing_unwritten_is_ma
         b.memory.iter_mut().for_each(|group| group.fill(u64::MAX));
         let id = u64::from(round);
         b.open(id, &tokens);
-        let (ticket, _) = b.link.onboard(id, &After::Nothing, false, round % 3 == 0).unwrap();
+        let (ticket, _) = b.kv.onboard(id, After::Nothing, false, round % 3 == 0).unwrap();
         for _ in 0..round * 37 % 4000 {
             std::hint::spin_loop();
         }
         let closes = round % 2 == 0;
         if closes {
             // An abort: an orderly close says that all was computed, if the fetch is over by now.
-            b.cache.close(id, true).unwrap();
+            b.kv.close(id, true).unwrap();
         }
         if round % 5 > 0 {
-            b.link.cancel(ticket).unwrap();
+            b.kv.cancel_transfer(ticket).unwrap();
         }
         let (done, over) = b.end(ticket);
         match over {
@@ -348,19 +346,19 @@ fn cancelled_or_closed_at_any_moment_nothing_is_lost_and_nothing_unwritten_is_ma
                 if done > 0 { part += 1 } else { none += 1 }
             }
         }
-        b.cache.audit().unwrap();
+        b.kv.audit().unwrap();
         if !closes {
-            let computed = b.cache.info(id).unwrap().computed;
+            let computed = b.kv.info(id).unwrap().computed;
             assert_eq!(computed, done * SIZE, "whole blocks, in order");
             assert!(b.is_right(id, &tokens, 0..computed));
             // Not `close`, which would say that the rest was computed.
-            b.cache.close(id, true).unwrap();
+            b.kv.close(id, true).unwrap();
         }
         // What others find now is right, and no more than what came.
         let hit = b.open(1_000_000, &tokens);
         assert!(hit <= done * SIZE && b.is_right(1_000_000, &tokens, 0..hit));
-        b.cache.close(1_000_000, true).unwrap();
-        b.cache.clear().unwrap();
+        b.kv.close(1_000_000, true).unwrap();
+        b.kv.clear().unwrap();
         b.is_clean();
     }
     println!("{whole} whole, {part} in part, {none} not at all");
@@ -376,15 +374,15 @@ fn control_a_program_that_says_it_computed_what_never_came_is_caught() {
     let mut b = Node::new(&store, 210, Order::LayerMajor, Sides::Separate);
     b.memory.iter_mut().for_each(|group| group.fill(u64::MAX));
     b.open(1, &tokens);
-    let (ticket, _) = b.link.onboard(1, &After::Nothing, false, true).unwrap();
-    b.link.cancel(ticket).unwrap();
+    let (ticket, _) = b.kv.onboard(1, After::Nothing, false, true).unwrap();
+    b.kv.cancel_transfer(ticket).unwrap();
     let (done, over) = b.end(ticket);
-    b.cache.close(1, false).unwrap();
+    b.kv.close(1, false).unwrap();
     let hit = b.open(2, &tokens);
     // The last block was left to compute in any case, and never was.
     assert!(hit > done * SIZE, "{over:?}");
     assert!(!b.is_right(2, &tokens, 0..hit), "unwritten blocks were taken for right");
-    b.cache.close(2, true).unwrap();
+    b.kv.close(2, true).unwrap();
     b.is_clean();
 }
 
@@ -410,15 +408,15 @@ fn a_block_that_is_damaged_or_of_another_size_ends_the_fetch_before_it() {
         }
         let b = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
         b.open(1, &tokens);
-        let (ticket, found) = b.link.onboard(1, &After::Nothing, true, by_layer).unwrap();
+        let (ticket, found) = b.kv.onboard(1, After::Nothing, true, by_layer).unwrap();
         assert_eq!(found, 24);
         let (done, over) = b.end(ticket);
         assert_eq!(over.unwrap_err().status, NMC_ERR_CORRUPT);
         assert_eq!(done, if by_layer { 0 } else { 3 });
-        assert_eq!(b.cache.info(1).unwrap().computed, done * SIZE);
+        assert_eq!(b.kv.info(1).unwrap().computed, done * SIZE);
         assert!(b.is_right(1, &tokens, 0..done * SIZE));
-        assert_eq!(b.cache.matching(Some(&tokens), None, b"").unwrap(), done * SIZE);
-        b.cache.close(1, true).unwrap();
+        assert_eq!(b.kv.matching(Some(&tokens), None, b"").unwrap(), done * SIZE);
+        b.kv.close(1, true).unwrap();
         b.is_clean();
     }
 }
@@ -435,24 +433,24 @@ fn blocks_that_leave_the_store_meanwhile_are_missed_and_not_made_up() {
         // The thread is busy with the long one when a block of the short one goes.
         let n = long.len() as u32;
         let open = Open { n_tokens: n, tokens: Some(&long), max_hit: 0, ..Open::default() };
-        b.cache.open(100, &open).unwrap().unwrap();
-        b.cache.commit(100, n).unwrap();
-        let slow = b.link.offload(100, n, &After::Nothing).unwrap();
+        b.kv.open(100, &open).unwrap().unwrap();
+        b.kv.commit(100, n).unwrap();
+        let slow = b.kv.offload(100, n, After::Nothing).unwrap();
         b.open(1, &tokens);
-        let (ticket, found) = b.link.onboard(1, &After::Nothing, true, false).unwrap();
+        let (ticket, found) = b.kv.onboard(1, After::Nothing, true, false).unwrap();
         assert_eq!(found, 24);
         let key = key_of(&store, &a, &tokens, 4);
         store.remove(&key).unwrap();
         let (done, over) = b.end(ticket);
         if let Err(error) = over {
             assert_eq!((error.status, done), (NMC_ERR_STALE, 4));
-            assert_eq!(b.cache.info(1).unwrap().computed, 16);
+            assert_eq!(b.kv.info(1).unwrap().computed, 16);
             missed = true;
         }
         b.end(slow).1.unwrap();
-        b.cache.close(1, true).unwrap();
-        b.cache.close(100, true).unwrap();
-        b.cache.clear().unwrap();
+        b.kv.close(1, true).unwrap();
+        b.kv.close(100, true).unwrap();
+        b.kv.clear().unwrap();
         b.is_clean();
         if missed {
             break;
@@ -460,7 +458,7 @@ fn blocks_that_leave_the_store_meanwhile_are_missed_and_not_made_up() {
         store.remove_all().unwrap();
         a.send(10 + round, &tokens);
         // The cache had it, so it was not sent: compute it again.
-        a.cache.clear().unwrap();
+        a.kv.clear().unwrap();
         a.send(100 + round, &tokens);
     }
     assert!(missed, "in no round was the thread busy long enough");
@@ -488,13 +486,13 @@ fn a_full_store_says_so_and_the_cache_goes_on() {
     let tokens = prompt(1, 100);
     a.open(1, &tokens);
     a.write(1, &tokens, 0..100);
-    a.cache.commit(1, 100).unwrap();
-    let ticket = a.link.offload(1, 100, &After::Nothing).unwrap();
+    a.kv.commit(1, 100).unwrap();
+    let ticket = a.kv.offload(1, 100, After::Nothing).unwrap();
     let (done, over) = a.end(ticket);
     assert_eq!(done, 0);
     assert!(matches!(over.unwrap_err().status, NMC_ERR_NO_SPACE | NMC_ERR_BUSY));
     assert!(a.is_right(1, &tokens, 0..100));
     pins.into_iter().for_each(|pin| store.unpin(pin).unwrap());
-    a.cache.close(1, false).unwrap();
+    a.kv.close(1, false).unwrap();
     a.is_clean();
 }

@@ -17,11 +17,10 @@ mod common;
 
 use common::Random;
 use nanomc::base::status::{NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
-use nanomc::kv::Cache;
-use nanomc::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides, View};
 use nanomc::kv::hash::Algo;
-use nanomc::kv::mapped::{Mapped, page_tokens};
-use nanomc::kv::types::{Config, Open, WhenFull};
+use nanomc::kv::place::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides, View};
+use nanomc::kv::place::page_tokens;
+use nanomc::kv::{Config, GroupSpec, Kv, MappedSpec, Open, Spec, WhenFull};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
@@ -63,6 +62,13 @@ fn groups(order: Order, sides: Sides) -> Vec<Geometry> {
     ]
 }
 
+/// A cache whose sequences have addresses for [`LIMIT`] tokens each.
+fn virtual_kv(config: Config, groups: &[Geometry]) -> nanomc::base::error::Result<Kv> {
+    let group = |geometry: &Geometry| GroupSpec { shape: *geometry.shape(), own: None, memory: None };
+    let mapped = Some(MappedSpec { max_sequence_tokens: LIMIT, device: None });
+    Kv::new(&Spec { capacity_blocks: config.total_blocks, groups: groups.iter().map(group).collect(), mapped, config })
+}
+
 /// What the engine knows of a sequence.
 #[derive(Clone)]
 struct Known {
@@ -95,8 +101,7 @@ enum Fault {
 }
 
 struct Engine {
-    cache: Cache,
-    mapped: Mapped,
+    kv: Kv,
     groups: Vec<Geometry>,
     known: BTreeMap<u64, Known>,
     random: Random,
@@ -124,27 +129,26 @@ fn vectors(tensors: &[(View, u32)], token: usize) -> impl Iterator<Item = *mut u
 
 impl Engine {
     fn new(config: Config, groups: Vec<Geometry>, seed: u64, fault: Fault) -> Self {
-        let cache = Cache::new(config).unwrap();
-        let mapped = Mapped::new(&cache, &groups, LIMIT, None).unwrap();
+        let kv = virtual_kv(config, &groups).unwrap();
         let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let known = BTreeMap::new();
         let (next_id, hits, forks, copies, refusals, evicted) = (1, 0, 0, 0, 0, 0);
-        Self { cache, mapped, groups, known, random, fault, next_id, hits, forks, copies, refusals, evicted }
+        Self { kv, groups, known, random, fault, next_id, hits, forks, copies, refusals, evicted }
     }
 
     /// All tensors of a sequence, each with its number of heads.
     fn tensors(&self, id: u64) -> Vec<(View, u32)> {
         let mut all = Vec::new();
-        let tokens = self.cache.info(id).unwrap().tokens;
+        let tokens = self.kv.info(id).unwrap().tokens;
         for (number, group) in (0..).zip(&self.groups) {
             let sides = if group.side_count() == 2 { &[Side::K, Side::V][..] } else { &[Side::K] };
             let heads = group.shape().kv_heads;
             for (layer, side) in (0..group.shape().layers).flat_map(|layer| sides.iter().map(move |s| (layer, *s))) {
-                let found = self.mapped.view(&self.cache, id, number, layer, side).unwrap();
+                let found = self.kv.view(id, number, layer, side).unwrap();
                 assert!(found.contiguous && found.view.shape[0] * u64::from(PER_BLOCK) >= u64::from(tokens));
                 if let Some(last) = tokens.checked_sub(1) {
                     let at = (layer, side, heads - 1);
-                    let told = self.mapped.address(&self.cache, id, last, number, at).unwrap();
+                    let told = self.kv.token_address(id, last, number, at).unwrap();
                     assert_eq!(vector(&found.view, last as usize, heads - 1) as u64, told);
                 }
                 all.push((found.view, heads));
@@ -193,22 +197,22 @@ impl Engine {
     }
 
     fn bases(&self, id: u64) -> Vec<u64> {
-        let base = |group| self.mapped.view(&self.cache, id, group, 0, Side::K).unwrap().view.offset;
+        let base = |group| self.kv.view(id, group, 0, Side::K).unwrap().view.offset;
         (0..self.groups.len() as u32).map(base).collect()
     }
 
     fn copy(&mut self, id: u64) {
         let all = self.groups.iter().map(|group| group.pieces_per_block() as usize).sum::<usize>();
-        let too_small = self.mapped.take_moves(&self.cache, id, all - 1).unwrap();
+        let too_small = self.kv.take_moves(id, all - 1).unwrap();
         let moves = match too_small {
             Ok(none) => {
                 assert_eq!(none, []);
                 return;
             }
-            Err(count) => self.mapped.take_moves(&self.cache, id, count).unwrap().unwrap(),
+            Err(count) => self.kv.take_moves(id, count).unwrap().unwrap(),
         };
         assert_eq!(moves.len(), all);
-        assert_eq!(self.mapped.take_moves(&self.cache, id, all).unwrap().unwrap(), [], "each is told once");
+        assert_eq!(self.kv.take_moves(id, all).unwrap().unwrap(), [], "each is told once");
         self.copies += 1;
         if self.fault == Fault::SkipsCopies {
             return;
@@ -229,11 +233,11 @@ impl Engine {
     fn forget_evicted(&mut self) {
         let ids: Vec<u64> = self.known.keys().copied().collect();
         for id in ids {
-            if self.cache.info(id).unwrap().state == nanomc::kv::types::State::Evicted {
-                let refused = self.mapped.view(&self.cache, id, 0, 0, Side::K).unwrap_err();
+            if self.kv.info(id).unwrap().state == nanomc::kv::State::Evicted {
+                let refused = self.kv.view(id, 0, 0, Side::K).unwrap_err();
                 assert_eq!(refused.status, NMC_ERR_STALE);
-                assert_eq!(self.mapped.append(&self.cache, id, 1, None, None).unwrap_err().status, NMC_ERR_STALE);
-                self.mapped.close(&self.cache, id, false).unwrap();
+                assert_eq!(self.kv.append(id, 1, None, None).unwrap_err().status, NMC_ERR_STALE);
+                self.kv.close(id, false).unwrap();
                 self.known.remove(&id);
                 self.evicted += 1;
             }
@@ -256,7 +260,7 @@ impl Engine {
                     max_hit: (tokens.len() as u32).saturating_sub(1),
                     ..Open::default()
                 };
-                match self.mapped.open(&self.cache, id, &open).unwrap() {
+                match self.kv.open(id, &open).unwrap() {
                     Ok(opened) => {
                         self.hits += u64::from(opened.hit_tokens);
                         let tokens = tokens[..opened.tokens as usize].to_vec();
@@ -271,7 +275,7 @@ impl Engine {
             2..=5 => {
                 let more = self.some_tokens(70);
                 let known = self.known[&id].tokens.len();
-                match self.mapped.append(&self.cache, id, more.len() as u32, Some(&more), None) {
+                match self.kv.append(id, more.len() as u32, Some(&more), None) {
                     Ok(Ok(())) => {
                         self.known.get_mut(&id).unwrap().tokens.extend(more);
                         self.compute(id);
@@ -282,15 +286,15 @@ impl Engine {
                     }
                     Err(error) => {
                         assert_eq!(error.status, NMC_ERR_LIMIT);
-                        let limit = self.cache.info(id).unwrap().limit as usize;
+                        let limit = self.kv.info(id).unwrap().limit as usize;
                         assert!(known + more.len() > limit);
                     }
                 }
             }
             6 => {
                 let want = self.random.below(u64::from(LIMIT)) as u32;
-                let limit = self.cache.info(id).unwrap().limit;
-                match self.mapped.reserve(&self.cache, id, want) {
+                let limit = self.kv.info(id).unwrap().limit;
+                match self.kv.reserve(id, want) {
                     Ok(done) => self.refusals += u64::from(done.is_err()),
                     Err(error) => assert!(error.status == NMC_ERR_LIMIT && want > limit),
                 }
@@ -298,8 +302,8 @@ impl Engine {
             7 | 8 => {
                 let known = self.known[&id].tokens.len();
                 let keep = self.random.below(known as u64 + 1) as u32;
-                let published = self.cache.info(id).unwrap().published;
-                match self.mapped.truncate(&self.cache, id, keep).unwrap() {
+                let published = self.kv.info(id).unwrap().published;
+                match self.kv.truncate(id, keep).unwrap() {
                     Ok(()) => {
                         let known = self.known.get_mut(&id).unwrap();
                         known.tokens.truncate(keep as usize);
@@ -313,7 +317,7 @@ impl Engine {
             9 => {
                 let child = self.next_id;
                 self.next_id += 1;
-                match self.mapped.fork(&self.cache, id, child).unwrap() {
+                match self.kv.fork(id, child).unwrap() {
                     Ok(()) => {
                         let bases = self.bases(child);
                         let known = Known { bases, ..self.known[&id].clone() };
@@ -327,12 +331,12 @@ impl Engine {
             }
             _ => {
                 let discard = self.random.one_in(4);
-                self.mapped.close(&self.cache, id, discard).unwrap();
+                self.kv.close(id, discard).unwrap();
                 let known = self.known.remove(&id).unwrap();
-                assert_eq!(self.mapped.close(&self.cache, id, false).unwrap_err().status, NMC_ERR_NOT_FOUND);
-                if !discard && known.published && self.cache.config().prefix {
+                assert_eq!(self.kv.close(id, false).unwrap_err().status, NMC_ERR_NOT_FOUND);
+                if !discard && known.published && self.kv.config().prefix {
                     let full = known.tokens.len() as u32 / PER_BLOCK * PER_BLOCK;
-                    let found = self.cache.matching(Some(&known.tokens), None, &[]).unwrap();
+                    let found = self.kv.matching(Some(&known.tokens), None, &[]).unwrap();
                     if found != full {
                         return Err(format!("{found} of {full} tokens of closed sequence {id} are cached"));
                     }
@@ -340,8 +344,7 @@ impl Engine {
             }
         }
         self.forget_evicted();
-        self.cache.audit().map_err(|error| error.to_string())?;
-        self.mapped.audit(&self.cache).map_err(|error| error.to_string())?;
+        self.kv.audit().map_err(|error| error.to_string())?;
         self.count()?;
         let all = self.random.one_in(8);
         let touched = |other: &&u64| all || **other == id || **other + 1 == self.next_id;
@@ -350,7 +353,7 @@ impl Engine {
 
     /// Blocks are counted exactly.
     fn count(&self) -> Check {
-        let stats = self.cache.stats();
+        let stats = self.kv.stats().cache;
         if stats.total != stats.free + stats.idle + stats.used {
             return Err(format!("the numbers do not add up: {stats:?}"));
         }
@@ -392,7 +395,7 @@ fn every_sequence_reads_its_own_words_in_every_layout() {
                 copies += engine.copies;
                 refusals += engine.refusals;
                 evicted += engine.evicted;
-                assert!(engine.mapped.mapped_pages().unwrap() > 0);
+                assert!(engine.kv.mapped_pages().unwrap() > 0);
                 drop(engine);
                 assert_eq!(mappings(), 0, "nothing stays mapped");
             }
@@ -419,24 +422,23 @@ fn an_engine_that_is_wrong_is_caught() {
 #[test]
 fn virtual_sequences_publish_what_follows_a_block_that_another_has_published() {
     let _alone = alone();
-    let cache = Cache::new(config(16, WhenFull::Reject, true)).unwrap();
-    let mapped = Mapped::new(&cache, &groups(Order::LayerMajor, Sides::Separate), LIMIT, None).unwrap();
+    let kv = virtual_kv(config(16, WhenFull::Reject, true), &groups(Order::LayerMajor, Sides::Separate)).unwrap();
     let prompt = |kind: u32| -> Vec<u32> { (0..96).map(|at| if at < PER_BLOCK { at } else { kind + at }).collect() };
     let [first, second] = [prompt(1000), prompt(2000)];
     for (id, tokens) in [(1, &first), (2, &second)] {
         let open = Open { n_tokens: 96, tokens: Some(tokens), max_hit: 95, ..Open::default() };
-        assert_eq!(mapped.open(&cache, id, &open).unwrap().unwrap().hit_tokens, 0);
+        assert_eq!(kv.open(id, &open).unwrap().unwrap().hit_tokens, 0);
     }
-    let matches = |tokens: &[u32]| cache.matching(Some(tokens), None, &[]).unwrap();
-    mapped.close(&cache, 1, false).unwrap();
-    cache.commit(2, 64).unwrap();
+    let matches = |tokens: &[u32]| kv.matching(Some(tokens), None, &[]).unwrap();
+    kv.close(1, false).unwrap();
+    kv.commit(2, 64).unwrap();
     assert_eq!((matches(&first), matches(&second)), (96, 64));
-    mapped.audit(&cache).unwrap();
-    mapped.close(&cache, 2, false).unwrap();
+    kv.audit().unwrap();
+    kv.close(2, false).unwrap();
     assert_eq!((matches(&first), matches(&second)), (96, 96));
-    let stats = cache.stats();
+    let stats = kv.stats().cache;
     assert_eq!((stats.idle, stats.used), (5, 0), "the block that was computed twice is cached once");
-    cache.audit().unwrap();
+    kv.audit().unwrap();
 }
 
 #[test]
@@ -445,54 +447,52 @@ fn growth_maps_pages_once_and_reuse_maps_none() {
     let groups = groups(Order::LayerMajor, Sides::Separate);
     let planes: u64 = groups.iter().map(Geometry::pieces_per_block).sum();
     assert_eq!(planes, 5, "two layers with K and V, and a latent one");
-    let cache = Cache::new(config(16, WhenFull::Reject, false)).unwrap();
-    let mapped = Mapped::new(&cache, &groups, LIMIT, None).unwrap();
-    assert_eq!(mapped.bytes(), 16 * planes * 4096);
-    let open = |id, n_tokens| mapped.open(&cache, id, &Open { n_tokens, ..Open::default() }).unwrap();
+    let kv = virtual_kv(config(16, WhenFull::Reject, false), &groups).unwrap();
+    assert_eq!(kv.stats().arena_bytes, 16 * planes * 4096);
+    let open = |id, n_tokens| kv.open(id, &Open { n_tokens, ..Open::default() }).unwrap();
     open(1, 0).unwrap();
-    assert_eq!(mapped.mapped_pages().unwrap(), 0);
-    assert_eq!(mapped.view(&cache, 1, 0, 0, Side::K).unwrap().view.shape[0], 0);
+    assert_eq!(kv.mapped_pages().unwrap(), 0);
+    assert_eq!(kv.view(1, 0, 0, Side::K).unwrap().view.shape[0], 0);
     for tokens in 1..=LIMIT {
-        mapped.append(&cache, 1, 1, None, None).unwrap().unwrap();
-        assert_eq!(mapped.mapped_pages().unwrap(), u64::from(tokens.div_ceil(PER_BLOCK)) * planes);
+        kv.append(1, 1, None, None).unwrap().unwrap();
+        assert_eq!(kv.mapped_pages().unwrap(), u64::from(tokens.div_ceil(PER_BLOCK)) * planes);
     }
-    assert_eq!(mapped.append(&cache, 1, 1, None, None).unwrap_err().status, NMC_ERR_LIMIT);
-    assert_eq!(cache.stats().used, 10);
-    let base = mapped.view(&cache, 1, 0, 0, Side::K).unwrap().view.offset;
+    assert_eq!(kv.append(1, 1, None, None).unwrap_err().status, NMC_ERR_LIMIT);
+    assert_eq!(kv.stats().cache.used, 10);
+    let base = kv.view(1, 0, 0, Side::K).unwrap().view.offset;
 
     // What is cut off is free, and stays mapped where it is.
-    mapped.truncate(&cache, 1, 33).unwrap().unwrap();
-    assert_eq!((cache.stats().used, mapped.mapped_pages().unwrap()), (2, 10 * planes));
-    mapped.close(&cache, 1, false).unwrap();
-    assert_eq!((cache.stats().used, cache.stats().free), (0, 16));
+    kv.truncate(1, 33).unwrap().unwrap();
+    assert_eq!((kv.stats().cache.used, kv.mapped_pages().unwrap()), (2, 10 * planes));
+    kv.close(1, false).unwrap();
+    assert_eq!((kv.stats().cache.used, kv.stats().cache.free), (0, 16));
     let before = mappings();
     open(2, LIMIT).unwrap();
-    assert_eq!(mapped.view(&cache, 2, 0, 0, Side::K).unwrap().view.offset, base, "the same addresses");
-    assert_eq!((mapped.mapped_pages().unwrap(), mappings()), (10 * planes, before));
+    assert_eq!(kv.view(2, 0, 0, Side::K).unwrap().view.offset, base, "the same addresses");
+    assert_eq!((kv.mapped_pages().unwrap(), mappings()), (10 * planes, before));
 
     // Another sequence takes free blocks from where they are mapped, if there are no others.
-    mapped.truncate(&cache, 2, 1).unwrap().unwrap();
+    kv.truncate(2, 1).unwrap().unwrap();
     open(3, LIMIT).unwrap();
-    assert_eq!((cache.stats().used, cache.stats().free), (11, 5));
-    let room = mapped.reserve(&cache, 2, LIMIT).unwrap().unwrap_err();
+    assert_eq!((kv.stats().cache.used, kv.stats().cache.free), (11, 5));
+    let room = kv.reserve(2, LIMIT).unwrap().unwrap_err();
     assert_eq!((room.needed, room.free), (9, 5));
-    mapped.reserve(&cache, 2, 6 * PER_BLOCK).unwrap().unwrap();
-    assert_eq!((cache.stats().used, cache.stats().free), (16, 0));
+    kv.reserve(2, 6 * PER_BLOCK).unwrap().unwrap();
+    assert_eq!((kv.stats().cache.used, kv.stats().cache.free), (16, 0));
     assert_eq!(open(4, 1).unwrap_err().needed, 1);
-    mapped.audit(&cache).unwrap();
-    cache.audit().unwrap();
+    kv.audit().unwrap();
 
     // A fork shares its full blocks.
-    mapped.close(&cache, 3, false).unwrap();
-    let pages = mapped.mapped_pages().unwrap();
-    mapped.append(&cache, 2, 3 * PER_BLOCK, None, None).unwrap().unwrap();
-    mapped.fork(&cache, 2, 5).unwrap().unwrap();
-    assert_eq!(cache.stats().used, 7);
-    assert_eq!(mapped.mapped_pages().unwrap(), pages, "into the addresses of the closed one");
-    assert_eq!(mapped.fork(&cache, 2, 5).unwrap_err().status, NMC_ERR_EXISTS);
-    assert_eq!(mapped.fork(&cache, 9, 10).unwrap_err().status, NMC_ERR_NOT_FOUND);
-    mapped.audit(&cache).unwrap();
-    drop(mapped);
+    kv.close(3, false).unwrap();
+    let pages = kv.mapped_pages().unwrap();
+    kv.append(2, 3 * PER_BLOCK, None, None).unwrap().unwrap();
+    kv.fork(2, 5).unwrap().unwrap();
+    assert_eq!(kv.stats().cache.used, 7);
+    assert_eq!(kv.mapped_pages().unwrap(), pages, "into the addresses of the closed one");
+    assert_eq!(kv.fork(2, 5).unwrap_err().status, NMC_ERR_EXISTS);
+    assert_eq!(kv.fork(9, 10).unwrap_err().status, NMC_ERR_NOT_FOUND);
+    kv.audit().unwrap();
+    drop(kv);
     assert_eq!(mappings(), 0);
 }
 
@@ -506,8 +506,7 @@ fn a_page_must_be_whole() {
     let shape = Shape { head_dim: 3, ..*good[0].shape() };
     let odd = Geometry::new(shape).unwrap();
     assert_eq!(page_tokens(&[odd], 4096), 256);
-    let cache = Cache::new(config(4, WhenFull::Reject, true)).unwrap();
-    let refused = Mapped::new(&cache, &[odd], LIMIT, None).unwrap_err();
+    let refused = virtual_kv(config(4, WhenFull::Reject, true), &[odd]).err().unwrap();
     assert_eq!(refused.status, NMC_ERR_INVALID_ARG);
     assert!(refused.message.contains("must be a multiple of 256"), "{}", refused.message);
     assert_eq!(mappings(), 0);
@@ -516,26 +515,25 @@ fn a_page_must_be_whole() {
 #[test]
 fn threads_that_map_do_not_disturb_each_other() {
     let _alone = alone();
-    let cache = Cache::new(config(64, WhenFull::Reject, false)).unwrap();
-    let mapped = Mapped::new(&cache, &groups(Order::LayerMajorNhd, Sides::PerLayer), LIMIT, None).unwrap();
+    let kv = virtual_kv(config(64, WhenFull::Reject, false), &groups(Order::LayerMajorNhd, Sides::PerLayer)).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
-            let (cache, mapped) = (&cache, &mapped);
+            let kv = &kv;
             scope.spawn(move || {
                 let mut random = Random(thread + 1);
                 for round in 0..200u64 {
                     let id = thread << 32 | round;
                     let open = Open { n_tokens: random.below(100) as u32, ..Open::default() };
-                    if mapped.open(cache, id, &open).unwrap().is_err() {
+                    if kv.open(id, &open).unwrap().is_err() {
                         continue;
                     }
                     for step in 0..4 {
-                        if mapped.append(cache, id, random.below(50) as u32, None, None).unwrap().is_err() {
+                        if kv.append(id, random.below(50) as u32, None, None).unwrap().is_err() {
                             break;
                         }
-                        let tokens = cache.info(id).unwrap().tokens;
+                        let tokens = kv.info(id).unwrap().tokens;
                         for token in 0..tokens {
-                            let at = mapped.address(cache, id, token, 0, (1, Side::V, 1)).unwrap() as *mut u64;
+                            let at = kv.token_address(id, token, 0, (1, Side::V, 1)).unwrap() as *mut u64;
                             // SAFETY: a mapped vector that only this sequence has.
                             unsafe {
                                 if step > 0 && token < 1 {
@@ -545,14 +543,13 @@ fn threads_that_map_do_not_disturb_each_other() {
                             }
                         }
                     }
-                    mapped.close(cache, id, false).unwrap();
+                    kv.close(id, false).unwrap();
                 }
             });
         }
     });
-    cache.audit().unwrap();
-    mapped.audit(&cache).unwrap();
-    assert_eq!(cache.stats().used, 0);
+    kv.audit().unwrap();
+    assert_eq!(kv.stats().cache.used, 0);
 }
 
 #[test]
@@ -564,21 +561,24 @@ fn when_there_are_too_many_mappings_those_of_closed_sequences_go() {
         return;
     }
     let shape = Shape { layers: 32, ..*groups(Order::LayerMajor, Sides::Separate)[0].shape() };
-    let cache = Cache::new(Config { max_sequences: 4096, ..config(21, WhenFull::Reject, false) }).unwrap();
-    let mapped = Mapped::new(&cache, &[Geometry::new(shape).unwrap()], LIMIT, None).unwrap();
+    let kv = virtual_kv(
+        Config { max_sequences: 4096, ..config(21, WhenFull::Reject, false) },
+        &[Geometry::new(shape).unwrap()],
+    )
+    .unwrap();
     // Four that grow in turn, so that no page is mapped beside its neighbour: 64 mappings a block.
     for id in 1..=4 {
-        mapped.open(&cache, id, &Open::default()).unwrap().unwrap();
+        kv.open(id, &Open::default()).unwrap().unwrap();
     }
     for id in (0..5).flat_map(|_| 1..=4) {
-        mapped.append(&cache, id, PER_BLOCK, None, None).unwrap().unwrap();
+        kv.append(id, PER_BLOCK, None, None).unwrap().unwrap();
     }
-    mapped.open(&cache, 5, &Open { n_tokens: PER_BLOCK, ..Open::default() }).unwrap().unwrap();
+    kv.open(5, &Open { n_tokens: PER_BLOCK, ..Open::default() }).unwrap().unwrap();
     let mut id = 6;
     // First in large steps, then in small ones, until there is no room for one more block.
     for parent in [1, 5] {
         let refused = loop {
-            match mapped.fork(&cache, parent, id) {
+            match kv.fork(parent, id) {
                 Ok(done) => done.unwrap(),
                 Err(error) => break error,
             }
@@ -587,17 +587,15 @@ fn when_there_are_too_many_mappings_those_of_closed_sequences_go() {
         assert_eq!(refused.status, NMC_ERR_LIMIT);
         assert!(refused.message.contains("vm.max_map_count"), "{}", refused.message);
     }
-    assert_eq!(mapped.fork(&cache, 1, 7).unwrap_err().status, NMC_ERR_EXISTS);
-    mapped.audit(&cache).unwrap();
-    cache.audit().unwrap();
+    assert_eq!(kv.fork(1, 7).unwrap_err().status, NMC_ERR_EXISTS);
+    kv.audit().unwrap();
 
-    mapped.close(&cache, 3, false).unwrap();
-    let before = mapped.mapped_pages().unwrap();
-    mapped.append(&cache, 1, LIMIT - 5 * PER_BLOCK, None, None).unwrap().unwrap();
+    kv.close(3, false).unwrap();
+    let before = kv.mapped_pages().unwrap();
+    kv.append(1, LIMIT - 5 * PER_BLOCK, None, None).unwrap().unwrap();
     // Its five blocks are mapped elsewhere now; the rest is what could not be unmapped when a fork failed.
-    assert!(mapped.mapped_pages().unwrap() <= before);
-    mapped.audit(&cache).unwrap();
-    cache.audit().unwrap();
-    drop(mapped);
+    assert!(kv.mapped_pages().unwrap() <= before);
+    kv.audit().unwrap();
+    drop(kv);
     assert_eq!(mappings(), 0);
 }

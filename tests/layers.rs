@@ -1,7 +1,9 @@
-//! Imports point downward only, and `unsafe` stays where it is allowed. The table below is the picture of the layers.
+//! Imports point downward only, between the folders of `src` and between the rooms of a large one, and `unsafe` stays where it is
+//! allowed. The tables below are the picture of the layers.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test may")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -21,12 +23,41 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("base", &[]),
 ];
 
-/// Layers that may use `unsafe`; in the others only files with one of the names below.
+/// Layers that are large enough to have rooms: files and folders directly in them, and what each may import of the others. All
+/// of them are listed; only `mod.rs`, which names them all, is free. A room is imported by its own name, not through `mod.rs`.
+const ROOMS: &[(&str, Table)] = &[("kv", KV)];
+
+type Table = &'static [(&'static str, &'static [&'static str])];
+
+const KV: Table = &[
+    ("schedules", &["cache", "config", "seq", "pool", "hash"]),
+    ("facade", &["transfer", "place", "cache", "seq", "config", "pool", "groups", "error", "block", "hash"]),
+    ("transfer", &["place", "cache", "block", "hash"]),
+    ("place", &["cache", "seq", "groups", "error", "block"]),
+    ("cache", &["seq", "config", "pool", "groups", "error", "block", "hash"]),
+    ("seq", &["config", "pool", "groups", "error", "block", "hash"]),
+    ("config", &["pool", "groups", "hash"]),
+    ("pool", &["groups", "error", "block", "hash"]),
+    ("groups", &["error", "block"]),
+    ("error", &["block"]),
+    ("block", &["hash"]),
+    ("hash", &[]),
+];
+
+/// Layers that may use `unsafe`; in the others only files with one of the names below, and these files.
 const UNSAFE_LAYERS: &[&str] = &["ffi", "mem", "cuda", "layout", "sync"];
-const UNSAFE_FILES: &[&str] = &["sys.rs", "kernels.rs"];
+const UNSAFE_NAMES: &[&str] = &["sys.rs", "kernels.rs", "gpu.rs"];
+const UNSAFE_FILES: &[&str] = &[
+    "kv/place/region.rs",     // addresses become memory that somebody vouches for
+    "kv/transfer/located.rs", // blocks are copied by the calling thread
+];
 
 fn is_layer(name: &str) -> bool {
     MAY_IMPORT.iter().any(|(layer, _)| *layer == name)
+}
+
+fn row(table: &'static [(&'static str, &'static [&'static str])], name: &str) -> Option<&'static [&'static str]> {
+    table.iter().find(|(row, _)| *row == name).map(|(_, may)| *may)
 }
 
 fn is_word(byte: u8) -> bool {
@@ -115,34 +146,81 @@ fn quoted(text: &str, quote: u8) -> usize {
     text.len()
 }
 
-/// First names of the paths that begin with `crate::`: `crate::a::b` gives a, `crate::{a, b::c}` gives a and b.
-fn crate_paths<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
+/// The module that a file is, from the root of the crate: `kv/pool/mod.rs` is `kv::pool`.
+fn module_of(path: &str) -> Vec<&str> {
+    let stem = path.strip_suffix(".rs").unwrap_or(path);
+    let stem = stem.strip_suffix("/mod").unwrap_or(stem);
+    stem.split('/').filter(|name| *name != "lib" && *name != "mod").collect()
+}
+
+/// All paths that begin with `crate`, `super` or `self`, from the root of the crate: in `kv::pool`, `use super::{a, b::C}` gives
+/// `kv::a` and `kv::b::C`, and `super::super::mem` gives `mem`. `module` is that of the file; modules inside it are followed.
+fn paths<'a>(module: &[&'a str], tokens: &[&'a str]) -> Vec<Vec<&'a str>> {
     let mut found = Vec::new();
-    for at in 0..tokens.len() {
-        let from_root = tokens[at] == "crate" || (tokens[at] == "super" && at >= 2 && tokens[at - 2] == "super");
-        if !from_root || tokens.get(at + 1) != Some(&"::") {
-            continue;
-        }
-        if tokens.get(at + 2) != Some(&"{") {
-            found.extend(tokens.get(at + 2));
-            continue;
-        }
-        let mut depth = 0;
-        for pair in tokens[at + 2..].windows(2) {
-            match pair[0] {
-                "{" => depth += 1,
-                "}" => depth -= 1,
-                _ => {}
+    let mut module = module.to_vec();
+    // Where the modules inside the file end, as the number of braces that are open around each.
+    let (mut braces, mut inside) = (0, Vec::new());
+    for (at, token) in tokens.iter().enumerate() {
+        let before = if at > 0 { tokens[at - 1] } else { "" };
+        let after = |n: usize| tokens.get(at + n).copied().unwrap_or("");
+        match *token {
+            "mod" if after(2) == "{" => {
+                module.push(after(1));
+                inside.push(braces);
             }
-            if depth == 0 {
-                break;
+            "{" => braces += 1,
+            "}" => {
+                braces -= 1;
+                if inside.last() == Some(&braces) {
+                    inside.pop();
+                    module.pop();
+                }
             }
-            if depth == 1 && (pair[0] == "{" || pair[0] == ",") {
-                found.push(pair[1]);
+            // What follows `in` says who may see something, and imports nothing.
+            "crate" | "super" | "self" if before != "::" && before != "in" && matches!(after(1), "::" | "as") => {
+                let mut path = match *token {
+                    "crate" => Vec::new(),
+                    _ => module.clone(),
+                };
+                if *token == "super" {
+                    path.pop();
+                }
+                follow(path, tokens, at + 1, &mut found);
             }
+            _ => {}
         }
     }
     found
+}
+
+/// Adds what a path, or a tree of them, names from `at` on, which is behind its beginning. Returns where it ends.
+fn follow<'a>(mut path: Vec<&'a str>, tokens: &[&'a str], mut at: usize, found: &mut Vec<Vec<&'a str>>) -> usize {
+    while tokens.get(at) == Some(&"::") {
+        match tokens.get(at + 1).copied() {
+            Some("{") => {
+                at += 2;
+                while let Some(token) = tokens.get(at).filter(|token| **token != "}") {
+                    let mut branch = path.clone();
+                    match *token {
+                        "super" => drop(branch.pop()),
+                        "self" => {}
+                        name => branch.push(name),
+                    }
+                    at = follow(branch, tokens, at + 1, found);
+                    // A new name for it, and the comma.
+                    at += tokens[at..].iter().take_while(|token| **token != "," && **token != "}").count();
+                    at += usize::from(tokens.get(at) == Some(&","));
+                }
+                return at + 1;
+            }
+            Some("super") => drop(path.pop()),
+            Some(name) => path.push(name),
+            None => break,
+        }
+        at += 2;
+    }
+    found.push(path);
+    at
 }
 
 /// What is wrong with a source file; `path` is relative to `src`.
@@ -151,19 +229,48 @@ fn problems(path: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let tokens = tokens(text);
     if !layer.is_empty() {
-        let Some((_, may)) = MAY_IMPORT.iter().find(|(name, _)| *name == layer) else {
+        let Some(may) = row(MAY_IMPORT, layer) else {
             return vec![format!("src/{path}: \"{layer}\" is no layer; add it to MAY_IMPORT")];
         };
-        for name in crate_paths(&tokens) {
-            if name != layer && is_layer(name) && !may.contains(&name) {
+        let imports = paths(&module_of(path), &tokens);
+        for name in imports.iter().filter_map(|import| import.first()) {
+            if *name != layer && is_layer(name) && !may.contains(name) {
                 found.push(format!("src/{path}: {layer} must not import {name}"));
             }
         }
+        if let Some((_, rooms)) = ROOMS.iter().find(|(name, _)| *name == layer)
+            && file != "mod.rs"
+        {
+            found.extend(room_problems(path, layer, rooms, &imports));
+        }
     }
     let name = file.rsplit('/').next().unwrap_or(file);
-    let allowed = UNSAFE_LAYERS.contains(&layer) || (!layer.is_empty() && UNSAFE_FILES.contains(&name));
-    if !allowed && tokens.contains(&"unsafe") {
+    let named = !layer.is_empty() && UNSAFE_NAMES.contains(&name) || UNSAFE_FILES.contains(&path);
+    if !named && !UNSAFE_LAYERS.contains(&layer) && tokens.contains(&"unsafe") {
         found.push(format!("src/{path}: unsafe is not allowed here"));
+    }
+    found.dedup();
+    found
+}
+
+/// What is wrong with the imports of a file from other rooms of its layer.
+fn room_problems(path: &str, layer: &str, rooms: Table, imports: &[Vec<&str>]) -> Vec<String> {
+    let room = module_of(path)[1];
+    let Some(may) = row(rooms, room) else {
+        return vec![format!("src/{path}: \"{room}\" is no room of {layer}; add it to ROOMS")];
+    };
+    let mut found = Vec::new();
+    for import in imports.iter().filter(|import| import.first() == Some(&layer) || import.is_empty()) {
+        match import.get(1) {
+            Some(name) if *name == room || may.contains(name) => {}
+            Some(name) if row(rooms, name).is_some() => {
+                found.push(format!("src/{path}: {layer}::{room} must not import {layer}::{name}"));
+            }
+            _ => {
+                let what = import.join("::");
+                found.push(format!("src/{path}: {layer}::{room} imports \"{what}\", which is in no room of its own"));
+            }
+        }
     }
     found
 }
@@ -195,11 +302,41 @@ fn imports_point_downward_and_unsafe_stays_in_its_places() {
 }
 
 #[test]
-fn the_table_itself_has_no_cycle() {
-    for (at, (layer, may)) in MAY_IMPORT.iter().enumerate() {
-        for name in *may {
-            let below = MAY_IMPORT[at + 1..].iter().any(|(lower, _)| lower == name);
-            assert!(below, "{layer} may import {name}, which is not below it");
+fn the_tables_themselves_have_no_cycle() {
+    for table in [MAY_IMPORT].into_iter().chain(ROOMS.iter().map(|(_, table)| *table)) {
+        for (at, (layer, may)) in table.iter().enumerate() {
+            for name in *may {
+                let below = table[at + 1..].iter().any(|(lower, _)| lower == name);
+                assert!(below, "{layer} may import {name}, which is not below it");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_room_is_there_and_uses_what_it_may() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for (layer, rooms) in ROOMS {
+        let mut used = BTreeSet::new();
+        for file in rust_files(&root.join(layer)) {
+            let path = file.strip_prefix(&root).expect("below src").to_str().expect("a name in UTF-8");
+            let (module, text) = (module_of(path), fs::read_to_string(&file).expect("text"));
+            let room = module.get(1).map_or(String::new(), |room| (*room).into());
+            for import in paths(&module, &tokens(&text)) {
+                let name = import.get(1).filter(|_| import[0] == *layer).copied().unwrap_or_default();
+                used.insert((room.clone(), name.to_string()));
+            }
+        }
+        for (room, may) in *rooms {
+            let there = ["", "/mod"].iter().any(|end| root.join(format!("{layer}/{room}{end}.rs")).exists());
+            assert!(there, "there is no {layer}::{room}");
+            for name in *may {
+                let key = ((*room).to_string(), (*name).to_string());
+                assert!(
+                    used.contains(&key),
+                    "{layer}::{room} does not import {layer}::{name}: the table says too much"
+                );
+            }
         }
     }
 }
@@ -214,11 +351,51 @@ fn control_bad_imports_are_detected() {
         ("mem/heap.rs", "use crate::{\n    base::{Deadline, error::Result},\n    world::World,\n};"),
         ("world/join.rs", "use crate::ffi::handle;"),
         ("world/sys.rs", "use super::super::ffi::handle;"),
-        ("kv/pool.rs", "use crate::ep::Group;"),
+        ("kv/pool/mod.rs", "use crate::ep::Group;"),
+        ("kv/pool/mod.rs", "use super::super::ep::Group;"),
         ("attic/pool.rs", ""),
         ("bin/main.rs", ""),
     ] {
         assert_eq!(problems(path, text).len(), 1, "{path}: {text}: {:?}", problems(path, text));
+    }
+}
+
+#[test]
+fn control_bad_imports_between_rooms_are_detected() {
+    for (path, text) in [
+        ("kv/pool/index.rs", "use crate::kv::seq::Seq;"),
+        ("kv/pool/index.rs", "use super::super::seq::Seq;"),
+        ("kv/pool/mod.rs", "use super::{block::NONE, seq::{Seq, Editor}};"),
+        ("kv/pool/mod.rs", "use crate::{base::memory, kv::{hash, cache}};"),
+        ("kv/pool/mod.rs", "fn f() -> super::cache::Cache { panic!() }"),
+        ("kv/seq/editor/cut.rs", "use super::super::super::cache::Cache;"),
+        ("kv/seq/editor/cut.rs", "use super::super::super::super::kv::cache::Cache;"),
+        ("kv/seq/editor/cut.rs", "use crate::base::{super::kv::cache::Cache, memory};"),
+        ("kv/groups/pool.rs", "mod tests { mod more { use super::super::super::super::pool::Pool; } }"),
+        ("kv/groups/pool.rs", "use crate::kv::Kv;"),
+        ("kv/groups/pool.rs", "use crate::kv::*;"),
+        ("kv/groups/pool.rs", "use crate::kv;"),
+        ("kv/groups/pool.rs", "use crate as all;"),
+        ("kv/groups/pool.rs", "use super::super as all;"),
+        ("kv/groups/pool.rs", "use crate::{self as all};"),
+        ("kv/block.rs", "use super::pool::Pool;"),
+        ("kv/attic/pool.rs", ""),
+        ("kv/attic.rs", ""),
+    ] {
+        assert_eq!(problems(path, text).len(), 1, "{path}: {text}: {:?}", problems(path, text));
+    }
+}
+
+#[test]
+fn control_good_imports_between_rooms_are_accepted() {
+    for (path, text) in [
+        ("kv/mod.rs", "mod pool; pub use cache::Cache; use self::seq::Seq;"),
+        ("kv/pool/mod.rs", "mod index; use index::Named; use self::index::Prefix; use super::block::{Info, NONE};"),
+        ("kv/pool/index.rs", "use super::{Keep, Pool}; pub(super) fn f() {} pub(in crate::kv) fn g(self) { self.h() }"),
+        ("kv/pool/index.rs", "mod tests { use super::*; use super::super::evict::Kind; } use super::roots::Roots;"),
+        ("kv/seq/editor/cut.rs", "use crate::{bail, kv::{pool::Pool, seq::{Seq, self}}}; crate::bail!(X, \"\");"),
+    ] {
+        assert_eq!(problems(path, text), Vec::<String>::new(), "{path}: {text}");
     }
 }
 
@@ -236,10 +413,10 @@ fn control_good_imports_are_accepted() {
 #[test]
 fn control_misplaced_unsafe_is_detected() {
     let bad = "fn f<'a>(x: &'a u8) -> char { unsafe { g() }; '\"' }";
-    for path in ["base/id.rs", "world/join.rs", "lib.rs", "sys.rs"] {
+    for path in ["base/id.rs", "world/join.rs", "lib.rs", "sys.rs", "kv/hash.rs", "world/region.rs"] {
         assert_eq!(problems(path, bad), [format!("src/{path}: unsafe is not allowed here")]);
     }
-    for path in ["world/sys.rs", "world/kernels.rs", "ffi/world.rs", "mem/heap.rs"] {
+    for path in ["world/sys.rs", "world/kernels.rs", "ffi/world.rs", "mem/heap.rs", "kv/place/region.rs"] {
         assert_eq!(problems(path, bad), Vec::<String>::new());
     }
     for good in ["#![allow(unsafe_code)]", "// unsafe", "/* unsafe */", "\"unsafe \\\" unsafe\"", "b'\\'' b\"unsafe\""]

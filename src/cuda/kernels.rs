@@ -24,14 +24,14 @@ struct Aligned<T: ?Sized>(T);
 static FATBIN: &Aligned<[u8]> = &Aligned(*include_bytes!(env!("NMC_FATBIN_PATH")));
 
 /// The module of one device.
-pub(super) struct Loaded {
+pub(crate) struct Loaded {
     module: CUmodule,
     pattern_write: CUfunction,
     pattern_verify: CUfunction,
     store_copy: CUfunction,
     store_publish: CUfunction,
     store_wait: CUfunction,
-    pub(super) kv_copy: CUfunction,
+    pub(crate) kv_copy: CUfunction,
     pub(super) ep: super::ep::Functions,
 }
 
@@ -148,8 +148,8 @@ pub struct PatternVerify {
 
 /// The kernels of one device; see [`Device::kernels`].
 pub struct Kernels<'a> {
-    pub(super) device: &'a Device,
-    pub(super) loaded: &'a Loaded,
+    pub(crate) device: &'a Device,
+    pub(crate) loaded: &'a Loaded,
 }
 
 // SAFETY: module and function handles may be used from every thread.
@@ -261,7 +261,7 @@ impl Kernels<'_> {
 
     /// # Safety
     /// `arguments` must be what the kernel's signature says.
-    pub(super) unsafe fn launch_2d(
+    pub(crate) unsafe fn launch_2d(
         &self,
         function: CUfunction,
         (x, y): (u32, u32),
@@ -291,7 +291,7 @@ impl Kernels<'_> {
     }
 }
 
-pub(super) fn arg<T>(value: &T) -> *mut c_void {
+pub(crate) fn arg<T>(value: &T) -> *mut c_void {
     core::ptr::from_ref(value).cast_mut().cast()
 }
 

@@ -1,23 +1,16 @@
 //! `nmc_kv_*`: the block KV cache: making one, and its sequences.
 
 use super::basic::nmc_slice_t;
+use super::config;
 use super::handle::{self, HasC, Object};
-use super::kv_config::{Given, Heap, Parsed, heap_bytes, parse};
+use super::kv_config::parse;
 use super::kv_types::*;
 use super::store::array;
 use super::{guard, out};
 use crate::base::error::Result;
-use crate::base::memory;
 use crate::base::status::nmc_status_t;
-use crate::kv::arena::{Arena, Group};
-use crate::kv::mapped::Mapped;
-use crate::kv::pack::Places;
-use crate::kv::transfer::Link;
-use crate::kv::{Cache, NONE};
-use crate::world::{Membership, World};
-use once_cell::sync::OnceCell;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use crate::kv::Kv;
+use crate::world::World;
 
 /// A block KV cache: it maps the tokens of sequences to numbered blocks of equal size. Full blocks of equal tokens are
 /// found again by later sequences (prefix reuse), forks share blocks, and tables for attention kernels are written
@@ -43,42 +36,11 @@ pub struct nmc_kv_t {
     _opaque: [u8; 0],
 }
 
-/// The object behind the handle.
-pub(super) struct Kv {
-    pub cache: Arc<Cache>,
-    /// The store that it exchanges blocks with.
-    pub link: OnceCell<Link>,
-    pub arena: Arena,
-    /// Where the groups lie, as far as blocks are copied.
-    pub places: OnceCell<Places>,
-    /// The memory, if sequences are virtual; the arena is empty then.
-    pub mapped: Option<Box<Mapped>>,
-    /// Keeps the heap that the groups lie in.
-    _member: Option<Membership>,
-    /// Where each group begins in that heap.
-    pub offsets: Vec<u64>,
-    pub capacity: u32,
-    /// Ids for sequences that are opened by name alone.
-    pub next_id: AtomicU64,
-}
-
-impl Kv {
-    /// Fails if the sequences are virtual, with the reason why the call is not for them.
-    pub fn paged(&self, call: &str, why: &str) -> Result<()> {
-        if self.mapped.is_some() {
-            crate::bail!(NMC_ERR_UNSUPPORTED, "{call} is not for a cache with NMC_KV_VIRTUAL: {why}");
-        }
-        Ok(())
-    }
-}
-
 impl Object for Kv {
     const KIND: u64 = 6;
     const NAME: &'static str = "KV cache";
     fn cancel(&self) {
-        if let Some(link) = self.link.get() {
-            link.close();
-        }
+        Self::cancel(self);
     }
 }
 
@@ -116,12 +78,10 @@ pub unsafe extern "C" fn nmc_kv_group_bytes(
     guard(|| {
         let slot = out(bytes_needed, "bytes_needed")?;
         // SAFETY: the C contract of `config`.
-        let parsed = unsafe { parse(config) }?;
-        let Some(Given { geometry, group, side }) = parsed.groups.get(group as usize) else {
-            crate::bail!(NMC_ERR_INVALID_ARG, "group {group} does not exist; there are {}", parsed.groups.len());
-        };
-        let blocks = if *side == NONE { parsed.capacity } else { group.blocks };
-        slot.write(geometry.block_bytes() * u64::from(blocks));
+        let c = unsafe { config::read(config) }?;
+        // SAFETY: the same of what it points to.
+        let spec = unsafe { parse(&c, !c.world.is_null()) }?;
+        slot.write(spec.group_bytes(group)?);
         Ok(())
     })
 }
@@ -139,41 +99,17 @@ pub unsafe extern "C" fn nmc_kv_create(config: *const nmc_kv_config_t, out_kv: *
         slot.write(std::ptr::null_mut());
         handle::prepare()?;
         // SAFETY: the C contract of `config`.
-        let Parsed { config, capacity, groups, wanted, heap } = unsafe { parse(config) }?;
-        let cache = Arc::new(Cache::new(config)?);
-        let mapped = wanted.map(|wanted| wanted.make(&cache, &groups)).transpose()?.map(Box::new);
-        let (member, arena) = match mapped {
-            Some(_) => (None, Arena::default()),
-            None => place(groups, heap.as_ref())?,
+        let c = unsafe { config::read(config) }?;
+        // SAFETY: the same of what it points to.
+        let spec = unsafe { parse(&c, !c.world.is_null()) }?;
+        let kv = if c.world.is_null() {
+            Kv::new(&spec)?
+        } else {
+            handle::with::<World, _>(c.world, |world| Kv::in_heap(&spec, world, c.heap_offset))?
         };
-        let (link, places, next_id) = (OnceCell::new(), OnceCell::new(), AtomicU64::new(1 << 63));
-        let offsets = heap.map(|heap| heap.offsets).unwrap_or_default();
-        let kv = Kv { cache, link, arena, places, mapped, _member: member, offsets, capacity, next_id };
         slot.write(handle::create(kv)?);
         Ok(())
     })
-}
-
-/// Finds where groups lie: in memory of the program's, or in the heap of a rank, which the membership then keeps.
-fn place(groups: Vec<Given>, heap: Option<&Heap>) -> Result<(Option<Membership>, Arena)> {
-    for (number, Given { geometry, group, .. }) in groups.iter().enumerate() {
-        if !group.memory.is_null() && group.memory_bytes < geometry.bytes() {
-            let (has, needs) = (group.memory_bytes, geometry.bytes());
-            crate::bail!(NMC_ERR_INVALID_ARG, "group {number} has {has} bytes of memory and needs {needs}");
-        }
-    }
-    let mut bases = memory::collect(groups.iter().map(|given| given.group.memory as u64))?;
-    let mut member = None;
-    if let Some(Heap { world, offset, bytes, offsets }) = heap {
-        handle::with::<World, _>(*world, |world| {
-            let start = world.ptr(world.rank(), *offset, *bytes)?;
-            bases = memory::collect(offsets.iter().map(|at| start + (at - offset)))?;
-            member = Some(world.membership("KV cache")?);
-            Ok(())
-        })?;
-    }
-    let group = |(Given { geometry, side, .. }, base): (Given, u64)| Group { geometry, base, side };
-    Ok((member, Arena::new(memory::collect(groups.into_iter().zip(bases).map(group))?)))
 }
 
 /// Stores how many bytes the groups of a config with a `world` need from `heap_offset` on, of which the world may be NULL yet,
@@ -186,7 +122,10 @@ pub unsafe extern "C" fn nmc_kv_heap_bytes(config: *const nmc_kv_config_t, bytes
     guard(|| {
         let slot = out(bytes_needed, "bytes_needed")?;
         // SAFETY: the C contract of `config`.
-        slot.write(unsafe { heap_bytes(config) }?);
+        let c = unsafe { config::read(config) }?;
+        // SAFETY: the same of what it points to.
+        let spec = unsafe { parse(&c, true) }?;
+        slot.write(spec.heap_bytes(c.heap_offset)?);
         Ok(())
     })
 }

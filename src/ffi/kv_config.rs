@@ -1,28 +1,26 @@
 //! A caller's `nmc_kv_config_t`, checked.
 
 use super::common::*;
-use super::config;
 use super::kv::bytes;
 use super::kv_types::*;
-use super::kv_virtual::{self, Wanted};
 use super::store::array;
-use super::world::nmc_world_t;
+use super::world_types::{NMC_HEAP_CUDA, NMC_HEAP_HOST};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::kv::NONE;
 use crate::kv::evict::Kind as Evict;
-use crate::kv::geometry::{Dtype, Geometry, Kind, Order, Shape, Sides};
 use crate::kv::hash::{Algo, Chain, Key};
-use crate::kv::types::{Config, SideConfig, SideKind, WhenFull};
+use crate::kv::place::Region;
+use crate::kv::place::geometry::{Dtype, Kind, Order, Shape, Sides};
+use crate::kv::{Config, GroupSpec, MappedSpec, OwnGroup, OwnKind, Spec, WhenFull};
 
-/// What a group is in a cache, if it has blocks of its own.
-fn parse_side(group: &nmc_kv_group_t) -> Result<Option<SideConfig>> {
+/// The blocks of a group that has its own.
+fn parse_own(group: &nmc_kv_group_t) -> Result<Option<OwnGroup>> {
     let recurrent = group.kind == NMC_KV_KIND_RECURRENT;
     if !recurrent && (group.state_bytes != 0 || group.state_every != 0) {
         crate::bail!(NMC_ERR_INVALID_ARG, "state_bytes and state_every are for NMC_KV_KIND_RECURRENT");
     }
     let kind = match (recurrent, group.window) {
-        (true, 0) => SideKind::State { every: group.state_every },
+        (true, 0) => OwnKind::State { every: group.state_every },
         (true, window) => crate::bail!(NMC_ERR_INVALID_ARG, "window {window}: a recurrent state has none"),
         (false, 0) if group.blocks == 0 => return Ok(None),
         (false, 0) => crate::bail!(
@@ -30,7 +28,7 @@ fn parse_side(group: &nmc_kv_group_t) -> Result<Option<SideConfig>> {
             "blocks {} is for groups with a window or a recurrent state; others have the blocks of the cache",
             group.blocks
         ),
-        (false, window) => SideKind::Window(window),
+        (false, window) => OwnKind::Window(window),
     };
     if group.blocks == 0 || group.blocks > i32::MAX.unsigned_abs() {
         crate::bail!(
@@ -39,10 +37,11 @@ fn parse_side(group: &nmc_kv_group_t) -> Result<Option<SideConfig>> {
             group.blocks
         );
     }
-    Ok(Some(SideConfig { blocks: group.blocks, kind }))
+    Ok(Some(OwnGroup { blocks: group.blocks, kind }))
 }
 
-fn parse_group(group: &nmc_kv_group_t, tokens_per_block: u32, blocks: u32) -> Result<Geometry> {
+/// The layout of a group. The numbers of tokens and blocks are those of the cache.
+fn parse_shape(group: &nmc_kv_group_t) -> Result<Shape> {
     let kind = match group.kind {
         NMC_KV_KIND_ATTENTION => Kind::Full,
         NMC_KV_KIND_MLA => Kind::Mla,
@@ -84,95 +83,32 @@ fn parse_group(group: &nmc_kv_group_t, tokens_per_block: u32, blocks: u32) -> Re
     if group.reserved != [0; 2] || group.reserved0 != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field of nmc_kv_group_t is not zero");
     }
-    let (layers, kv_heads, head_dim, total_blocks) = (group.layers, group.kv_heads, group.head_dim, u64::from(blocks));
-    Geometry::new(Shape { kind, dtype, layers, kv_heads, head_dim, tokens_per_block, total_blocks, order, sides })
+    let nmc_kv_group_t { layers, kv_heads, head_dim, .. } = *group;
+    Ok(Shape { kind, dtype, layers, kv_heads, head_dim, tokens_per_block: 0, total_blocks: 0, order, sides })
 }
 
-/// A group of a config, checked.
-pub(super) struct Given {
-    pub geometry: Geometry,
-    pub group: nmc_kv_group_t,
-    /// The side of the cache that it is, or [`NONE`].
-    pub side: u32,
-}
-
-/// The caller's config, checked, with the geometry of each group.
-pub(super) struct Parsed {
-    pub config: Config,
-    pub capacity: u32,
-    pub groups: Vec<Given>,
-    pub wanted: Option<Wanted>,
-    pub heap: Option<Heap>,
-}
-
-/// Where the groups lie in the heap of a rank.
-pub(super) struct Heap {
-    pub world: *mut nmc_world_t,
-    pub offset: u64,
-    pub bytes: u64,
-    /// Of each group.
-    pub offsets: Vec<u64>,
-}
-
-/// What groups in a heap begin at a multiple of.
-const HEAP_ALIGN: u64 = 4096;
-
-fn heap_of(c: &nmc_kv_config_t, groups: &[Given]) -> Result<Option<Heap>> {
-    if c.world.is_null() {
-        if c.heap_offset != 0 {
-            crate::bail!(NMC_ERR_INVALID_ARG, "heap_offset {} is set, but there is no world", c.heap_offset);
+/// The fields that are about virtual placement.
+fn parse_mapped(c: &nmc_kv_config_t) -> Result<Option<MappedSpec>> {
+    if c.flags & NMC_KV_VIRTUAL == 0 {
+        if c.max_sequence_tokens != 0 || c.heap_kind == NMC_HEAP_CUDA {
+            crate::bail!(NMC_ERR_INVALID_ARG, "max_sequence_tokens and heap_kind are for NMC_KV_VIRTUAL");
         }
         return Ok(None);
     }
-    if c.flags & NMC_KV_VIRTUAL != 0 {
-        crate::bail!(NMC_ERR_UNSUPPORTED, "with NMC_KV_VIRTUAL the library maps memory of its own, not a world's heap");
-    }
-    if !c.heap_offset.is_multiple_of(HEAP_ALIGN) || groups.is_empty() {
-        let offset = c.heap_offset;
-        crate::bail!(
-            NMC_ERR_INVALID_ARG,
-            "heap_offset {offset} is not a multiple of {HEAP_ALIGN}, or there are no groups"
-        );
-    }
-    let (mut end, mut offsets) = (Some(c.heap_offset), memory::with_capacity(groups.len())?);
-    for (number, Given { geometry, group, .. }) in groups.iter().enumerate() {
-        if !group.memory.is_null() || group.memory_bytes != 0 {
-            crate::bail!(
-                NMC_ERR_INVALID_ARG,
-                "group {number} has memory, and a world is given: it can lie in one of them"
-            );
-        }
-        let start = end.and_then(|end| end.checked_next_multiple_of(HEAP_ALIGN));
-        offsets.extend(start);
-        end = start.and_then(|start| start.checked_add(geometry.bytes()));
-    }
-    let Some(end) = end else {
-        crate::bail!(NMC_ERR_INVALID_ARG, "heap_offset {} and the groups pass 2^64 bytes", c.heap_offset);
+    let device = match c.heap_kind {
+        NMC_HEAP_HOST if c.device == -1 => None,
+        NMC_HEAP_HOST => crate::bail!(NMC_ERR_INVALID_ARG, "device {} is set, but heap_kind is not CUDA", c.device),
+        NMC_HEAP_CUDA => Some(c.device),
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "heap_kind {other} is neither host (1) nor cuda (2)"),
     };
-    Ok(Some(Heap { world: c.world, offset: c.heap_offset, bytes: end - c.heap_offset, offsets }))
+    Ok(Some(MappedSpec { max_sequence_tokens: c.max_sequence_tokens, device }))
 }
 
-/// What the groups of a config take in a heap, also if its world is not known yet.
+/// The spec of a cache, whose groups lie in a heap if `in_heap`.
 ///
 /// # Safety
-/// The C contract of `nmc_kv_config_t`.
-pub(super) unsafe fn heap_bytes(config: *const nmc_kv_config_t) -> Result<u64> {
-    // SAFETY: the C contract of `config`.
-    let mut c: nmc_kv_config_t = unsafe { config::read(config) }?;
-    if c.world.is_null() {
-        // Any that is not NULL: it is only looked at by those who use it.
-        c.world = std::ptr::dangling_mut();
-    }
-    // SAFETY: as the caller promises; `c` is a copy of it.
-    let heap = unsafe { parse(&raw const c) }?.heap;
-    Ok(heap.map_or(0, |heap| heap.bytes))
-}
-
-/// # Safety
-/// The C contract of `nmc_kv_config_t`.
-pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
-    // SAFETY: the C contract of `config`.
-    let c = unsafe { config::read(config) }?;
+/// The C contract of `nmc_kv_config_t`, as long as the cache is used that is made from it.
+pub(super) unsafe fn parse(c: &nmc_kv_config_t, in_heap: bool) -> Result<Spec> {
     if c.reserved0 != 0 || c.reserved1 != 0 || c.flags & !(NMC_KV_NO_PREFIX | NMC_KV_VIRTUAL) != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field or an unknown flag of nmc_kv_config_t is not zero");
     }
@@ -188,34 +124,27 @@ pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
     let Some(total_blocks) = u32::try_from(wanted).ok().filter(|blocks| *blocks <= i32::MAX.unsigned_abs()) else {
         crate::bail!(NMC_ERR_INVALID_ARG, "{wanted} blocks are more than 2147483647");
     };
-    let capacity = if c.capacity_blocks == 0 { total_blocks } else { c.capacity_blocks };
-    if capacity < total_blocks || capacity > i32::MAX.unsigned_abs() {
-        crate::bail!(NMC_ERR_INVALID_ARG, "capacity_blocks {capacity} is not in {total_blocks}..=2147483647");
-    }
-    let wanted = kv_virtual::wanted(&c, total_blocks, capacity)?;
+    let capacity_blocks = if c.capacity_blocks == 0 { total_blocks } else { c.capacity_blocks };
+    let mapped = parse_mapped(c)?;
     if c.n_groups > 1024 {
         crate::bail!(NMC_ERR_INVALID_ARG, "n_groups {} is more than 1024", c.n_groups);
     }
+    if !in_heap && c.heap_offset != 0 {
+        crate::bail!(NMC_ERR_INVALID_ARG, "heap_offset {} is set, but there is no world", c.heap_offset);
+    }
     // SAFETY: the C contract of `groups`.
     let given = unsafe { array(c.groups, c.n_groups as usize, "groups") }?;
-    let (mut groups, mut sides) = (memory::with_capacity(given.len())?, memory::with_capacity(given.len())?);
+    let mut groups = memory::with_capacity(given.len())?;
     for (number, group) in given.iter().enumerate() {
         let context = |error: Error| error.context(format!("group {number}"));
-        let own = parse_side(group).map_err(context)?;
-        if own.is_some() && wanted.is_some() {
-            crate::bail!(
-                NMC_ERR_UNSUPPORTED,
-                "group {number} has blocks of its own, and NMC_KV_VIRTUAL maps all alike"
-            );
-        }
-        let shared = wanted.as_ref().map_or(capacity, Wanted::places);
-        let blocks = own.map_or(shared, |own| own.blocks);
-        let geometry = parse_group(group, c.tokens_per_block, blocks).map_err(context)?;
-        let side = if own.is_some() { u32::try_from(sides.len()).unwrap_or(NONE) } else { NONE };
-        sides.extend(own);
-        groups.push(Given { geometry, group: *group, side });
+        let own = parse_own(group).map_err(context)?;
+        let shape = parse_shape(group).map_err(context)?;
+        // Where there can be none, a size alone is refused as well.
+        let has_memory = !group.memory.is_null() || group.memory_bytes != 0 && (in_heap || mapped.is_some());
+        // SAFETY: the C contract of `memory`: the program keeps it until the cache is destroyed.
+        let memory = has_memory.then(|| unsafe { Region::new(group.memory as u64, group.memory_bytes) });
+        groups.push(GroupSpec { shape, own, memory });
     }
-    let heap = heap_of(&c, &groups)?;
     let eviction = match c.eviction {
         NMC_EVICT_LRU => Evict::Lru,
         NMC_EVICT_LFU => Evict::Lfu,
@@ -249,7 +178,7 @@ pub(super) unsafe fn parse(config: *const nmc_kv_config_t) -> Result<Parsed> {
         chain: Chain::new(algo, &Key::from_secret(secret)),
         window: c.window,
         events: c.event_capacity,
-        sides,
+        own_groups: Vec::new(),
     };
-    Ok(Parsed { config, capacity, groups, wanted, heap })
+    Ok(Spec { config, capacity_blocks, groups, mapped })
 }

@@ -1,32 +1,15 @@
 //! `nmc_kv_*`: blocks are copied where they lie, into contiguous memory and back, on the host or on a stream.
 
 use super::guard;
-use super::kv::{Kv, nmc_kv_t, with};
+use super::kv::{nmc_kv_t, with};
 use super::kv_types::*;
 use super::store::array;
-use crate::base::error::Result;
-use crate::base::memory;
 use crate::base::status::nmc_status_t;
-use crate::kv::NONE;
-use crate::kv::arena::Group;
-use crate::kv::pack::{Memory, Packed, Places, Way};
-use std::collections::BTreeMap;
+use crate::kv::place::Region;
+use crate::kv::{GROUPS_ALL, GroupCopy};
 use std::ffi::c_void;
 
-/// The groups that a call is for, and where they lie.
-fn groups_of<'a>(kv: &'a Kv, group: u32, call: &str) -> Result<(Vec<&'a Group>, &'a Memory)> {
-    kv.paged(call, "blocks have no addresses there, only sequences do")?;
-    let all = kv.arena.groups();
-    let one = if group == NMC_KV_GROUPS_ALL { None } else { Some(kv.arena.group(group)?) };
-    let chosen = || {
-        let number = |at: u32| one.map_or(at, |_| group);
-        let some = one.map_or(all, std::slice::from_ref);
-        (0..).map(number).zip(some).filter(move |(_, group)| one.is_some() || group.side == NONE)
-    };
-    let places = kv.places.get_or_try_init(|| Places::find(all))?;
-    let memory = places.common(chosen().map(|(number, _)| number))?;
-    Ok((memory::collect(chosen().map(|(_, group)| group))?, memory))
-}
+const _: () = assert!(NMC_KV_GROUPS_ALL == GROUPS_ALL, "the same number in C and in Rust");
 
 /// Copies `n` blocks of a group, or of all with `NMC_KV_GROUPS_ALL`, one after the other in this order into the `to_bytes`
 /// bytes at `to`. Each is as it is in a store, whatever the order of the cache's memory: its groups one after the other, of
@@ -57,10 +40,9 @@ pub unsafe extern "C" fn nmc_kv_gather(
     guard(|| {
         // SAFETY: the C contract of `blocks`.
         let blocks = unsafe { array(blocks, n, "blocks") }?;
-        with(kv, |kv| {
-            let (groups, memory) = groups_of(kv, group, "nmc_kv_gather")?;
-            memory.pack(Way::Gather, &groups, blocks, Packed { address: to as u64, bytes: to_bytes }, stream)
-        })
+        // SAFETY: the C contract of `to`, until the copy is made.
+        let to = unsafe { Region::new(to as u64, to_bytes) };
+        with(kv, |kv| kv.gather(group, blocks, &to, stream))
     })
 }
 
@@ -82,10 +64,9 @@ pub unsafe extern "C" fn nmc_kv_scatter(
     guard(|| {
         // SAFETY: the C contract of `blocks`.
         let blocks = unsafe { array(blocks, n, "blocks") }?;
-        with(kv, |kv| {
-            let (groups, memory) = groups_of(kv, group, "nmc_kv_scatter")?;
-            memory.pack(Way::Scatter, &groups, blocks, Packed { address: from as u64, bytes: from_bytes }, stream)
-        })
+        // SAFETY: the C contract of `from`, which is only read, until the copy is made.
+        let from = unsafe { Region::new(from as u64, from_bytes) };
+        with(kv, |kv| kv.scatter(group, blocks, &from, stream))
     })
 }
 
@@ -110,32 +91,7 @@ pub unsafe extern "C" fn nmc_kv_copy_blocks(
     guard(|| {
         // SAFETY: the C contract of `copies`.
         let copies = unsafe { array(copies, n, "copies") }?;
-        let mut by_group: BTreeMap<u32, Vec<[i32; 2]>> = BTreeMap::new();
-        for copy in copies {
-            memory::push(by_group.entry(copy.group).or_default(), [copy.from, copy.to])?;
-        }
-        with(kv, |kv| {
-            if copies.is_empty() {
-                // Only what a first call does, for every group.
-                by_group.extend((0..).zip(kv.arena.groups()).map(|(number, _)| (number, Vec::new())));
-            }
-            if by_group.is_empty() {
-                by_group.insert(NMC_KV_GROUPS_ALL, Vec::new());
-            }
-            let groups_of = |group| groups_of(kv, group, "nmc_kv_copy_blocks");
-            for (group, pairs) in &by_group {
-                let (groups, memory) = groups_of(*group)?;
-                // A group that has the blocks of the cache is also one of all.
-                let is_one_of_all = *group != NMC_KV_GROUPS_ALL && groups.iter().all(|group| group.side == NONE);
-                let all = by_group.get(&NMC_KV_GROUPS_ALL).filter(|_| is_one_of_all).into_iter().flatten();
-                let together = memory::collect(pairs.iter().chain(all).copied())?;
-                memory.check_copies(&groups, &together, stream)?;
-            }
-            for (group, pairs) in &by_group {
-                let (groups, memory) = groups_of(*group)?;
-                memory.copy_blocks(&groups, pairs, stream)?;
-            }
-            Ok(())
-        })
+        let copies = copies.iter().map(|copy| GroupCopy { group: copy.group, from: copy.from, to: copy.to });
+        with(kv, |kv| kv.copy_blocks(copies, stream))
     })
 }

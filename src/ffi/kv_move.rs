@@ -1,6 +1,6 @@
 //! `nmc_kv_*`: blocks go to an object store, where other caches find them, and come back.
 
-use super::kv::{Kv, nmc_kv_t, with};
+use super::kv::{nmc_kv_t, with};
 use super::kv_seq::counted;
 use super::kv_types::*;
 use super::store::{self, nmc_store_t};
@@ -8,7 +8,8 @@ use super::{guard, guard_status, optional_out, out, remember};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::base::status::{NMC_IN_PROGRESS, NMC_OK, nmc_status_t};
-use crate::kv::transfer::{After, Link, Progress};
+use crate::kv::Kv;
+use crate::kv::transfer::{After, Progress};
 
 /// Ties a cache to a store, through which it exchanges blocks with caches of other processes: those with the same kinds,
 /// types and sizes of heads and blocks, and the same hash and secret. All groups must have memory, which the store can
@@ -20,38 +21,7 @@ use crate::kv::transfer::{After, Link, Progress};
 /// needs tokens to compare), `NMC_ERR_OS` (no thread).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_attach_store(kv: *mut nmc_kv_t, store: *mut nmc_store_t) -> nmc_status_t {
-    guard(|| {
-        with(kv, |kv| {
-            kv.paged("nmc_kv_attach_store", "blocks have no addresses there, only sequences do")?;
-            if !kv.cache.config().prefix {
-                crate::bail!(NMC_ERR_UNSUPPORTED, "a cache with NMC_KV_NO_PREFIX has no names for its blocks");
-            }
-            if kv.cache.config().chain.needs_comparison() {
-                crate::bail!(
-                    NMC_ERR_UNSUPPORTED,
-                    "NMC_KV_HASH_XXH3 can be made to collide, and a store compares no tokens; use another hash"
-                );
-            }
-            let mut is_first = false;
-            // One at a time: moves that make room belong to the first link that is made.
-            kv.link.get_or_try_init(|| {
-                is_first = true;
-                let share = store::with(store, |store| Ok(store.share()))?;
-                Link::new(std::sync::Arc::clone(&kv.cache), kv.arena.copy()?, share)
-            })?;
-            if !is_first {
-                crate::bail!(NMC_ERR_EXISTS, "the cache has a store already");
-            }
-            Ok(())
-        })
-    })
-}
-
-fn link(kv: &Kv) -> Result<&Link> {
-    match kv.link.get() {
-        Some(link) => Ok(link),
-        None => crate::bail!(NMC_ERR_INVALID_ARG, "the cache has no store; call nmc_kv_attach_store first"),
-    }
+    guard(|| with(kv, |kv| kv.attach_store(|| store::with(store, |store| Ok(store.share())))))
 }
 
 /// # Safety
@@ -84,10 +54,7 @@ pub unsafe extern "C" fn nmc_kv_move_after(kv: *mut nmc_kv_t, after: *const nmc_
     guard(|| {
         // SAFETY: the C contract of `after`.
         let after = unsafe { after_of(after) }?;
-        if matches!(after, After::Event(_)) {
-            crate::bail!(NMC_ERR_INVALID_ARG, "moves come again and again, and an event only once: give a stream");
-        }
-        with(kv, |kv| link(kv)?.move_after(after))
+        with(kv, |kv| kv.move_after(after))
     })
 }
 
@@ -112,8 +79,7 @@ pub unsafe extern "C" fn nmc_kv_offload(
         // SAFETY: the C contract of `after`.
         let after = unsafe { after_of(after) }?;
         with(kv, |kv| {
-            let link = link(kv)?;
-            slot.write(counted(n_tokens, |n| link.offload(id, n, &after))?);
+            slot.write(counted(n_tokens, |n| kv.offload(id, n, after))?);
             Ok(())
         })
     })
@@ -149,7 +115,7 @@ pub unsafe extern "C" fn nmc_kv_onboard(
         let after = unsafe { after_of(after) }?;
         with(kv, |kv| {
             let (all, by_layer) = (flags & NMC_KV_ONBOARD_ALL != 0, flags & NMC_KV_ONBOARD_BY_LAYER != 0);
-            let (number, tokens) = link(kv)?.onboard(id, &after, all, by_layer)?;
+            let (number, tokens) = kv.onboard(id, after, all, by_layer)?;
             slot.write(number);
             if let Some(count) = count {
                 count.write(u64::from(tokens));
@@ -166,7 +132,7 @@ fn told(
     progress: *mut nmc_kv_progress_t,
 ) -> Result<nmc_status_t> {
     if let Some(slot) = optional_out(progress, "progress")? {
-        let size = u64::from(kv.cache.config().tokens_per_block);
+        let size = u64::from(kv.config().tokens_per_block);
         slot.write(nmc_kv_progress_t {
             tokens: u64::from(now.blocks) * size,
             tokens_done: u64::from(now.blocks_done) * size,
@@ -192,7 +158,7 @@ pub unsafe extern "C" fn nmc_kv_transfer_poll(
     ticket: u64,
     progress: *mut nmc_kv_progress_t,
 ) -> nmc_status_t {
-    guard_status(|| with(kv, |kv| told(kv, link(kv)?.poll(ticket)?, progress)))
+    guard_status(|| with(kv, |kv| told(kv, kv.poll(ticket)?, progress)))
 }
 
 /// Waits until a transfer is over, at most `timeout_ms` (-1: 30 s); then like `nmc_kv_transfer_poll`.
@@ -207,7 +173,7 @@ pub unsafe extern "C" fn nmc_kv_transfer_wait(
 ) -> nmc_status_t {
     guard_status(|| {
         let deadline = Deadline::from_ms(timeout_ms, 30_000)?;
-        with(kv, |kv| told(kv, link(kv)?.wait(ticket, deadline)?, progress))
+        with(kv, |kv| told(kv, kv.wait(ticket, deadline)?, progress))
     })
 }
 
@@ -217,7 +183,7 @@ pub unsafe extern "C" fn nmc_kv_transfer_wait(
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket, or its end was told).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_transfer_cancel(kv: *mut nmc_kv_t, ticket: u64) -> nmc_status_t {
-    guard(|| with(kv, |kv| link(kv)?.cancel(ticket)))
+    guard(|| with(kv, |kv| kv.cancel_transfer(ticket)))
 }
 
 /// Where the leading tokens of a sequence are: `*computed_tokens` in this cache, `*stored_tokens` in the store (0 without
@@ -232,15 +198,14 @@ pub unsafe extern "C" fn nmc_kv_residency(
     stored_tokens: *mut u64,
 ) -> nmc_status_t {
     guard(|| {
-        let (here, there) =
+        let (in_cache, in_store) =
             (optional_out(computed_tokens, "computed_tokens")?, optional_out(stored_tokens, "stored_tokens")?);
         with(kv, |kv| {
-            let computed = kv.cache.info(id)?.computed;
-            let stored = kv.link.get().map_or(Ok(0), |link| link.stored(id))?;
-            if let Some(slot) = here {
+            let (computed, stored) = kv.residency(id)?;
+            if let Some(slot) = in_cache {
                 slot.write(u64::from(computed));
             }
-            if let Some(slot) = there {
+            if let Some(slot) = in_store {
                 slot.write(u64::from(stored));
             }
             Ok(())

@@ -2,22 +2,21 @@
 
 use super::basic::nmc_slice_t;
 use super::config;
-use super::kv::{Kv, bytes, nmc_kv_t, with};
+use super::kv::{bytes, nmc_kv_t, with};
 use super::kv_types::*;
 use super::store::{array, array_out};
 use super::{guard, guard_status, optional_out, out, remember};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_NO_SPACE, NMC_OK, nmc_status_t};
 use crate::kv::hash::BlockHash;
-use crate::kv::types::{Attempt, MAX_TOKENS, Open, Room};
-use std::sync::atomic::Ordering;
+use crate::kv::{Attempt, Kv, MAX_TOKENS, Open, Room};
 
 /// Stores how much room there was, and gives the status that says there was too little.
 fn finish(kv: &Kv, attempt: Attempt<()>, room: *mut nmc_kv_room_t) -> Result<nmc_status_t> {
     let Err(short) = attempt else { return Ok(NMC_OK) };
     if let Some(slot) = optional_out(room, "room")? {
-        let Room { side, needed, free, evictable } = short;
-        slot.write(nmc_kv_room_t { needed, free, evictable, group: kv.arena.of_side(side), reserved: 0 });
+        let Room { own_group, needed, free, evictable } = short;
+        slot.write(nmc_kv_room_t { needed, free, evictable, group: kv.group_of(own_group), reserved: 0 });
     }
     Ok(remember(&short.error()))
 }
@@ -100,11 +99,6 @@ unsafe fn open(
             bytes(o.name, 1024, "name")?,
         )
     };
-    let id = match id {
-        Some(id) => id,
-        None if name.is_empty() => crate::bail!(NMC_ERR_INVALID_ARG, "options with a name are needed"),
-        None => kv.next_id.fetch_add(1, Ordering::Relaxed),
-    };
     let all = o.flags & NMC_KV_OPEN_MATCH_ALL != 0;
     let open = Open {
         n_tokens,
@@ -120,9 +114,9 @@ unsafe fn open(
         ..Open::default()
     };
     let slot = optional_out(opened, "opened")?;
-    let attempt = match &kv.mapped {
-        None => kv.cache.open(id, &open)?,
-        Some(mapped) => mapped.open(&kv.cache, id, &open)?,
+    let (id, attempt) = match id {
+        Some(id) => (id, kv.open(id, &open)?),
+        None => kv.open_named(&open)?,
     };
     if let (Ok(got), Some(slot)) = (attempt, slot) {
         slot.write(nmc_kv_opened_t { hit_tokens: got.hit_tokens, tokens: got.tokens });
@@ -151,7 +145,7 @@ pub unsafe extern "C" fn nmc_kv_find(kv: *mut nmc_kv_t, name: nmc_slice_t, id: *
         // SAFETY: the C contract of `name`.
         let name = unsafe { bytes(name, 1024, "name") }?;
         with(kv, |kv| {
-            slot.write(kv.cache.find(name)?);
+            slot.write(kv.find(name)?);
             Ok(())
         })
     })
@@ -214,11 +208,7 @@ unsafe fn append(
     };
     // SAFETY: NULL, or as many tokens as is said.
     let tokens = if tokens.is_null() { None } else { Some(unsafe { array(tokens, count as usize, "tokens") }?) };
-    let attempt = match &kv.mapped {
-        None => kv.cache.append(id, count, tokens, importance)?,
-        Some(mapped) => mapped.append(&kv.cache, id, count, tokens, importance)?,
-    };
-    finish(kv, attempt, room)
+    finish(kv, kv.append(id, count, tokens, importance)?, room)
 }
 
 /// Stores what became of one sequence of many. The message is of the first that failed, as the status is.
@@ -262,12 +252,7 @@ pub unsafe extern "C" fn nmc_kv_append_batch(
         let mut worst = NMC_OK;
         with(kv, |kv| {
             let statuses = &mut statuses;
-            match &kv.mapped {
-                None => kv.cache.append_batch(ids, tokens, |at, done| note(at, done, &mut worst, statuses)),
-                Some(mapped) => {
-                    mapped.append_batch(&kv.cache, ids, tokens, &mut |at, done| note(at, done, &mut worst, statuses));
-                }
-            }
+            kv.append_batch(ids, tokens, |at, done| note(at, done, &mut worst, statuses));
             Ok(())
         })?;
         Ok(worst)
@@ -280,7 +265,7 @@ pub unsafe extern "C" fn nmc_kv_append_batch(
 /// `NMC_ERR_STALE`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_commit(kv: *mut nmc_kv_t, id: u64, n_tokens: u64) -> nmc_status_t {
-    guard(|| with(kv, |kv| counted(n_tokens, |n| kv.cache.commit(id, n))))
+    guard(|| with(kv, |kv| counted(n_tokens, |n| kv.commit(id, n))))
 }
 
 /// Keeps the state that a sequence has now, in all groups of kind `NMC_KV_KIND_RECURRENT`, for later sequences that begin with the
@@ -291,7 +276,7 @@ pub extern "C" fn nmc_kv_commit(kv: *mut nmc_kv_t, id: u64, n_tokens: u64) -> nm
 /// known, so that nobody could find it), `NMC_ERR_UNSUPPORTED` (no such group), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_keep_state(kv: *mut nmc_kv_t, id: u64) -> nmc_status_t {
-    guard(|| with(kv, |kv| kv.cache.keep_state(id)))
+    guard(|| with(kv, |kv| kv.keep_state(id)))
 }
 
 /// Runs `body` with a number of tokens. One that has no room in 32 bits is refused as the largest is that has, and its error
@@ -317,12 +302,7 @@ pub unsafe extern "C" fn nmc_kv_reserve(
     n_tokens: u64,
     room: *mut nmc_kv_room_t,
 ) -> nmc_status_t {
-    guard_status(|| {
-        with(kv, |kv| match &kv.mapped {
-            None => finish(kv, counted(n_tokens, |n| kv.cache.reserve(id, n))?, room),
-            Some(mapped) => finish(kv, counted(n_tokens, |n| mapped.reserve(&kv.cache, id, n))?, room),
-        })
-    })
+    guard_status(|| with(kv, |kv| finish(kv, counted(n_tokens, |n| kv.reserve(id, n))?, room)))
 }
 
 /// Cuts a sequence to its first `n_tokens` tokens, as after rejected speculation; what it had reserved is free again. What
@@ -339,12 +319,7 @@ pub unsafe extern "C" fn nmc_kv_truncate(
     n_tokens: u64,
     room: *mut nmc_kv_room_t,
 ) -> nmc_status_t {
-    guard_status(|| {
-        with(kv, |kv| match &kv.mapped {
-            None => finish(kv, counted(n_tokens, |n| kv.cache.truncate(id, n))?, room),
-            Some(mapped) => finish(kv, counted(n_tokens, |n| mapped.truncate(&kv.cache, id, n))?, room),
-        })
-    })
+    guard_status(|| with(kv, |kv| finish(kv, counted(n_tokens, |n| kv.truncate(id, n))?, room)))
 }
 
 /// Opens sequence `child` with the tokens of `parent`. Full blocks are shared; a last block that is not full is copied, and
@@ -359,12 +334,7 @@ pub unsafe extern "C" fn nmc_kv_fork(
     child: u64,
     room: *mut nmc_kv_room_t,
 ) -> nmc_status_t {
-    guard_status(|| {
-        with(kv, |kv| match &kv.mapped {
-            None => finish(kv, kv.cache.fork(parent, child)?, room),
-            Some(mapped) => finish(kv, mapped.fork(&kv.cache, parent, child)?, room),
-        })
-    })
+    guard_status(|| with(kv, |kv| finish(kv, kv.fork(parent, child)?, room)))
 }
 
 /// Stores the block copies that a sequence waits for, and forgets them. They must be enqueued, in this order, before the
@@ -388,8 +358,7 @@ pub unsafe extern "C" fn nmc_kv_copies(
         // SAFETY: the C contract of `copies`.
         let to = unsafe { array_out(copies, capacity, "copies") }?;
         with(kv, |kv| {
-            kv.paged("nmc_kv_copies", "nmc_kv_moves has the addresses")?;
-            let plan = match kv.cache.take_plan(id, capacity)? {
+            let plan = match kv.take_copies(id, capacity)? {
                 Ok(plan) => plan,
                 Err(count) => {
                     slot.write(count);
@@ -401,7 +370,7 @@ pub unsafe extern "C" fn nmc_kv_copies(
             };
             slot.write(plan.len());
             for (to, copy) in to.iter_mut().zip(&plan) {
-                let (from, group) = (copy.from.cast_signed(), kv.arena.of_side(copy.side));
+                let (from, group) = (copy.from.cast_signed(), kv.group_of(copy.own_group));
                 *to = nmc_kv_copy_t { from, to: copy.to.cast_signed(), group };
             }
             Ok(())
@@ -421,10 +390,7 @@ pub extern "C" fn nmc_kv_close(kv: *mut nmc_kv_t, id: u64, flags: u32) -> nmc_st
             crate::bail!(NMC_ERR_INVALID_ARG, "flags {flags:#x} are unknown");
         }
         let discard = flags & NMC_KV_CLOSE_ABORT != 0;
-        with(kv, |kv| match &kv.mapped {
-            None => kv.cache.close(id, discard),
-            Some(mapped) => mapped.close(&kv.cache, id, discard),
-        })
+        with(kv, |kv| kv.close(id, discard))
     })
 }
 
@@ -446,8 +412,7 @@ pub unsafe extern "C" fn nmc_kv_drop_least(
     guard(|| {
         let slot = optional_out(dropped, "dropped")?;
         with(kv, |kv| {
-            kv.paged("nmc_kv_drop_least", "no table would tell which blocks are gone")?;
-            let count = kv.cache.drop_least(id, count, keep_first, keep_recent)?;
+            let count = kv.drop_least(id, count, keep_first, keep_recent)?;
             if let Some(slot) = slot {
                 slot.write(count);
             }
@@ -474,7 +439,7 @@ pub unsafe extern "C" fn nmc_kv_match(
         let slot = out(hit_tokens, "hit_tokens")?;
         let count = usize::try_from(n_tokens).unwrap_or(usize::MAX);
         with(kv, |kv| {
-            let full = n_tokens / u64::from(kv.cache.config().tokens_per_block);
+            let full = n_tokens / u64::from(kv.config().tokens_per_block);
             // SAFETY: the C contract: each is NULL or as many as is said.
             let (tokens, hashes, salt) = unsafe {
                 (
@@ -483,10 +448,10 @@ pub unsafe extern "C" fn nmc_kv_match(
                     bytes(salt, 1 << 20, "salt")?,
                 )
             };
-            if tokens.is_none() && (hashes.is_none() || kv.cache.config().chain.needs_comparison()) && count > 0 {
+            if tokens.is_none() && (hashes.is_none() || kv.config().chain.needs_comparison()) && count > 0 {
                 crate::bail!(NMC_ERR_INVALID_ARG, "tokens are needed: there are no hashes, or tokens are compared");
             }
-            slot.write(u64::from(kv.cache.matching(tokens, hashes, salt)?));
+            slot.write(u64::from(kv.matching(tokens, hashes, salt)?));
             Ok(())
         })
     })
@@ -506,12 +471,12 @@ pub unsafe extern "C" fn nmc_kv_hash(
     guard(|| {
         let count = usize::try_from(n_tokens).unwrap_or(usize::MAX);
         with(kv, |kv| {
-            let full = count / kv.cache.config().tokens_per_block as usize;
+            let full = count / kv.config().tokens_per_block as usize;
             // SAFETY: the C contract of the arguments.
             let (tokens, salt, to) = unsafe {
                 (array(tokens, count, "tokens")?, bytes(salt, 1 << 20, "salt")?, array_out(hashes, full, "hashes")?)
             };
-            for (to, hash) in to.iter_mut().zip(kv.cache.hashes_of(tokens, salt)?) {
+            for (to, hash) in to.iter_mut().zip(kv.hashes_of(tokens, salt)?) {
                 *to = nmc_kv_hash_t { bytes: hash.0 };
             }
             Ok(())
@@ -534,7 +499,7 @@ pub unsafe extern "C" fn nmc_kv_pin(
     guard(|| {
         let (pin, covered) = (out(pin, "pin")?, optional_out(pinned_tokens, "pinned_tokens")?);
         with(kv, |kv| {
-            let (number, tokens) = counted(n_tokens, |n| kv.cache.pin(id, n))?;
+            let (number, tokens) = counted(n_tokens, |n| kv.pin(id, n))?;
             pin.write(number);
             if let Some(covered) = covered {
                 covered.write(u64::from(tokens));
@@ -549,5 +514,5 @@ pub unsafe extern "C" fn nmc_kv_pin(
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (it ended before).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_unpin(kv: *mut nmc_kv_t, pin: u64) -> nmc_status_t {
-    guard(|| with(kv, |kv| kv.cache.unpin(pin)))
+    guard(|| with(kv, |kv| kv.unpin(pin)))
 }

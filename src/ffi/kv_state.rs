@@ -4,14 +4,11 @@ use super::kv::{nmc_kv_t, with};
 use super::kv_types::*;
 use super::store::array_out;
 use super::{guard, optional_out, out, put_struct, text};
-use crate::base::memory::Text;
 use crate::base::status::nmc_status_t;
-use crate::kv::NONE;
 use crate::kv::events::What;
 use crate::kv::hash::BlockHash;
-use crate::kv::types::{Placement, SideStats, State, Stats};
+use crate::kv::{GroupReport, GroupStats, KvStats, Placement, State};
 use std::ffi::c_char;
-use std::fmt::Write as _;
 
 /// Evicts every cached block that nobody holds; `evicted`, if not NULL, receives how many.
 ///
@@ -22,7 +19,7 @@ pub unsafe extern "C" fn nmc_kv_clear(kv: *mut nmc_kv_t, evicted: *mut u64) -> n
     guard(|| {
         let slot = optional_out(evicted, "evicted")?;
         with(kv, |kv| {
-            let count = kv.cache.clear()?;
+            let count = kv.clear()?;
             if let Some(slot) = slot {
                 slot.write(u64::from(count));
             }
@@ -50,7 +47,7 @@ pub unsafe extern "C" fn nmc_kv_events(
         // SAFETY: the C contract: one number, and `capacity` events.
         let (cursor, to) = unsafe { (&mut array_out(cursor, 1, "cursor")?[0], array_out(events, capacity, "events")?) };
         with(kv, |kv| {
-            let (found, next, gone) = kv.cache.events(*cursor, capacity)?;
+            let (found, next, gone) = kv.events(*cursor, capacity)?;
             for (to, event) in to.iter_mut().zip(&found) {
                 let kind = match event.what {
                     What::Stored => NMC_KV_EVENT_STORED,
@@ -92,7 +89,7 @@ pub unsafe extern "C" fn nmc_kv_snapshot(
         // SAFETY: the C contract of `events`.
         let to = unsafe { array_out(events, capacity, "events") }?;
         with(kv, |kv| {
-            let (all, next) = kv.cache.snapshot()?;
+            let (all, next) = kv.snapshot()?;
             count.write(all.len());
             if all.len() > capacity {
                 crate::bail!(NMC_ERR_TOO_SMALL, "{} blocks are cached, there is room for {capacity}", all.len());
@@ -113,16 +110,7 @@ pub unsafe extern "C" fn nmc_kv_snapshot(
 /// go is held), `NMC_ERR_INVALID_ARG` (0, or more than the capacity), `NMC_ERR_UNSUPPORTED` (with `NMC_KV_VIRTUAL`).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_resize(kv: *mut nmc_kv_t, total_blocks: u32) -> nmc_status_t {
-    guard(|| {
-        with(kv, |kv| {
-            kv.paged("nmc_kv_resize", "its pages were made with it")?;
-            if total_blocks > kv.capacity {
-                let capacity = kv.capacity;
-                crate::bail!(NMC_ERR_INVALID_ARG, "{total_blocks} blocks are more than capacity_blocks ({capacity})");
-            }
-            kv.cache.resize(total_blocks)
-        })
-    })
+    guard(|| with(kv, |kv| kv.resize(total_blocks)))
 }
 
 /// Stores what a sequence is in `*info`. Also for one whose blocks were taken to make room.
@@ -132,12 +120,12 @@ pub extern "C" fn nmc_kv_resize(kv: *mut nmc_kv_t, total_blocks: u32) -> nmc_sta
 pub unsafe extern "C" fn nmc_kv_seq_info(kv: *mut nmc_kv_t, id: u64, info: *mut nmc_kv_seq_info_t) -> nmc_status_t {
     guard(|| {
         let now = with(kv, |kv| {
-            let seq = kv.cache.info(id)?;
+            let seq = kv.info(id)?;
             Ok(nmc_kv_seq_info_t {
                 struct_size: 0,
                 state: if seq.state == State::Evicted { NMC_KV_SEQ_EVICTED } else { NMC_KV_SEQ_OPEN },
                 tokens: seq.tokens,
-                next_offset_in_block: seq.tokens % kv.cache.config().tokens_per_block,
+                next_offset_in_block: seq.tokens % kv.config().tokens_per_block,
                 max_tokens: seq.limit,
                 blocks: seq.blocks,
                 dropped: seq.holes,
@@ -169,7 +157,7 @@ pub unsafe extern "C" fn nmc_kv_victims(
         // SAFETY: the C contract of `ids`.
         let to = unsafe { array_out(ids, capacity, "ids") }?;
         with(kv, |kv| {
-            let oldest = kv.cache.oldest(capacity, None)?;
+            let oldest = kv.oldest(capacity)?;
             slot.write(oldest.len());
             to[..oldest.len()].copy_from_slice(&oldest);
             Ok(())
@@ -184,7 +172,7 @@ pub unsafe extern "C" fn nmc_kv_victims(
 pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, stats: *mut nmc_kv_stats_t) -> nmc_status_t {
     guard(|| {
         let now = with(kv, |kv| {
-            let stats = kv.cache.stats();
+            let KvStats { cache: stats, arena_bytes, fragmentation } = kv.stats();
             Ok(nmc_kv_stats_t {
                 struct_size: 0,
                 is_full: u32::from(stats.free + stats.idle == 0),
@@ -199,13 +187,9 @@ pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, stats: *mut nmc_kv_stat
                 evicted_blocks: stats.evicted_blocks,
                 evicted_sequences: stats.evicted_sequences,
                 deduplicated: stats.deduplicated,
-                arena_bytes: match &kv.mapped {
-                    None => kv.arena.groups().iter().map(|group| group.geometry.bytes()).sum(),
-                    Some(mapped) => mapped.bytes(),
-                },
+                arena_bytes,
                 metadata_bytes: stats.bytes,
-                // Pages are mapped one by one: any will do.
-                fragmentation: if kv.mapped.is_some() { 0.0 } else { kv.cache.fragmentation() },
+                fragmentation,
                 reserved0: 0,
                 moved_sequences: stats.moved_sequences,
                 reserved: 0,
@@ -227,30 +211,18 @@ pub unsafe extern "C" fn nmc_kv_group_stats(
 ) -> nmc_status_t {
     guard(|| {
         let now = with(kv, |kv| {
-            kv.paged("nmc_kv_group_stats", "all its groups have the blocks of nmc_kv_stats")?;
-            let side = kv.arena.side(group)?;
-            let own = side != NONE;
-            let shared = if own { None } else { Some(kv.cache.stats()) };
-            let counts = match shared {
-                None => kv.cache.side_stats(side),
-                Some(Stats { total, free, idle, used, evicted_blocks, .. }) => {
-                    SideStats { total, free, idle, used, evicted: evicted_blocks }
-                }
-            };
-            let block_bytes = kv.arena.group(group).map_or(0, |group| group.geometry.block_bytes());
-            let SideStats { total, free, idle, used, evicted } = counts;
-            let own_blocks = u32::from(own);
-            let heap_offset = kv.offsets.get(group as usize).copied().unwrap_or(u64::MAX);
+            let GroupReport { has_own_blocks, blocks, block_bytes, heap_offset } = kv.group_report(group)?;
+            let GroupStats { total, free, idle, used, evicted } = blocks;
             Ok(nmc_kv_group_stats_t {
                 struct_size: 0,
-                own_blocks,
+                own_blocks: u32::from(has_own_blocks),
                 total,
                 used,
                 idle,
                 free,
                 evicted,
                 block_bytes,
-                heap_offset,
+                heap_offset: heap_offset.unwrap_or(u64::MAX),
             })
         })?;
         // SAFETY: the C contract of `stats`.
@@ -268,16 +240,7 @@ pub unsafe extern "C" fn nmc_kv_dump(
     capacity: usize,
     needed: *mut usize,
 ) -> nmc_status_t {
-    guard(|| {
-        let page = with(kv, |kv| {
-            let Some(mapped) = &kv.mapped else { return kv.cache.dump(kv.arena.block_bytes()) };
-            let (page, pages) = (kv.cache.dump(mapped.block_bytes())?, mapped.mapped_pages()?);
-            let mut text = Text::default();
-            let written = write!(text, "{page}Virtual memory:\n  Mapped: {pages} pages\n");
-            text.finish(written)
-        })?;
-        text::copy_out(&page, buffer, capacity, needed)
-    })
+    guard(|| text::copy_out(&with(kv, |kv| kv.dump())?, buffer, capacity, needed))
 }
 
 /// A picture of the blocks, 64 in a line: `.` free, `X` held, `c` cached and idle.
@@ -290,7 +253,7 @@ pub unsafe extern "C" fn nmc_kv_map(
     capacity: usize,
     needed: *mut usize,
 ) -> nmc_status_t {
-    guard(|| text::copy_out(&with(kv, |kv| kv.cache.map())?, buffer, capacity, needed))
+    guard(|| text::copy_out(&with(kv, |kv| kv.map())?, buffer, capacity, needed))
 }
 
 /// Counts every block afresh, from all sequences, pins and free lists, and compares: proof that nothing is lost or owned
@@ -299,10 +262,5 @@ pub unsafe extern "C" fn nmc_kv_map(
 /// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INTERNAL` (the message says what is wrong).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_audit(kv: *mut nmc_kv_t) -> nmc_status_t {
-    guard(|| {
-        with(kv, |kv| {
-            kv.cache.audit()?;
-            kv.mapped.as_ref().map_or(Ok(()), |mapped| mapped.audit(&kv.cache))
-        })
-    })
+    guard(|| with(kv, |kv| kv.audit()))
 }

@@ -7,12 +7,9 @@ use super::store::{array, array_out};
 use super::{guard, optional_out, out};
 use crate::base::error::Result;
 use crate::base::status::nmc_status_t;
-use crate::kv::geometry::Side;
-use crate::kv::tables::{Format, Row};
+use crate::kv::place::geometry::Side;
+use crate::kv::place::tables::{Format, Row};
 use std::ffi::c_void;
-
-/// Why there are no tables of virtual sequences.
-const NO_TABLE: &str = "kernels need no table there, nmc_kv_view is all of a sequence";
 
 fn side_of(side: u32) -> Result<Side> {
     match side {
@@ -41,11 +38,7 @@ pub unsafe extern "C" fn nmc_kv_view(
     guard(|| {
         let slot = out(view, "view")?;
         with(kv, |kv| {
-            let side = side_of(side)?;
-            let found = match &kv.mapped {
-                None => kv.arena.view(&kv.cache, id, group, layer, side)?,
-                Some(mapped) => mapped.view(&kv.cache, id, group, layer, side)?,
-            };
+            let found = kv.view(id, group, layer, side_of(side)?)?;
             // Lengths and distances in an arena are below 2^63.
             let signed = |numbers: [u64; 4]| numbers.map(u64::cast_signed);
             slot.write(nmc_kv_view_t {
@@ -79,10 +72,7 @@ pub unsafe extern "C" fn nmc_kv_token_address(
         let slot = out(address, "address")?;
         with(kv, |kv| {
             let at = (layer, side_of(side)?, head);
-            let found = counted(token, |token| match &kv.mapped {
-                None => kv.arena.address(&kv.cache, id, token, group, at),
-                Some(mapped) => mapped.address(&kv.cache, id, token, group, at),
-            })?;
+            let found = counted(token, |token| kv.token_address(id, token, group, at))?;
             slot.write(found as *mut c_void);
             Ok(())
         })
@@ -126,10 +116,7 @@ pub unsafe extern "C" fn nmc_kv_table(
         let (ids, rows, table) = unsafe {
             (array(ids, n, "ids")?, array_out(rows.cast::<Row>(), n, "rows")?, array_out(table, entries, "table")?)
         };
-        let count = with(kv, |kv| {
-            kv.paged("nmc_kv_table", NO_TABLE)?;
-            kv.cache.write_dense(ids, kv.arena.side(group)?, format, width, pad, rows, table)
-        })?;
+        let count = with(kv, |kv| kv.write_table(ids, group, format, width, pad, rows, table))?;
         if let Some(slot) = slot {
             slot.write(count);
         }
@@ -166,10 +153,7 @@ pub unsafe extern "C" fn nmc_kv_table_csr(
                 array_out(last_page_len, n, "last_page_len")?,
             )
         };
-        let count = with(kv, |kv| {
-            kv.paged("nmc_kv_table_csr", NO_TABLE)?;
-            kv.cache.write_csr(ids, kv.arena.side(group)?, indptr, indices, last)
-        })?;
+        let count = with(kv, |kv| kv.write_csr(ids, group, indptr, indices, last))?;
         slot.write(count);
         if count > capacity {
             crate::bail!(NMC_ERR_TOO_SMALL, "the sequences have {count} blocks, there is room for {capacity}");
@@ -205,10 +189,7 @@ pub unsafe extern "C" fn nmc_kv_slots(
                 array_out(slots, capacity, "slots")?,
             )
         };
-        let count = with(kv, |kv| {
-            kv.paged("nmc_kv_slots", NO_TABLE)?;
-            kv.cache.write_slots(ids, kv.arena.side(group)?, counts, slots)
-        })?;
+        let count = with(kv, |kv| kv.write_slot_mapping(ids, group, counts, slots))?;
         slot.write(count);
         if count > capacity {
             crate::bail!(NMC_ERR_TOO_SMALL, "there are {count} slots, and room for {capacity}");
@@ -238,12 +219,9 @@ pub unsafe extern "C" fn nmc_kv_states(
         let (ids, reads, writes) =
             unsafe { (array(ids, n, "ids")?, array_out(reads, n, "reads")?, array_out(writes, n, "writes")?) };
         with(kv, |kv| {
-            let side = kv.arena.side(group)?;
-            for (at, id) in ids.iter().enumerate() {
-                let (read, write) = kv.cache.state_slots(*id, side)?;
+            kv.state_slots(ids, group, |at, (read, write)| {
                 (reads[at], writes[at]) = (read.cast_signed(), write.cast_signed());
-            }
-            Ok(())
+            })
         })
     })
 }

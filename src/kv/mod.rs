@@ -1,44 +1,39 @@
 //! The block KV cache: sequences over fixed-size blocks, with prefix reuse, forks, growth and the tables that attention
-//! kernels take. The bytes of the blocks are the engine's, and `geometry` says where they are; only `pack`, when it is asked
-//! to copy blocks, and `transfer` touch them.
-//! `mapped` places sequences by mapping pages, in memory of the library's own.
+//! kernels take. [`Kv`] is the way in. The bytes of the blocks are the engine's; only `transfer` touches them, when it is asked
+//! to copy blocks or to exchange them with a store.
 //!
-//! `cache` is the way in: sequences in lanes (`lane`, `seq`, and `hands` that work on one), `room` for when there is none, the shared `pool` below with its
-//! index (`lists`, `evict` for what goes next, `window` for runs, `hash` for what is equal, `scatter` for where it is), `tables` for kernels,
-//! `report` and `audit` for people and for proof, `holds` for what is neither a sequence's nor free. Layers that do not
-//! keep every token have blocks of their own in a `side`, of which a sequence has `parts`; `hybrid` moves them along.
+//! ```text
+//! facade     Kv: owns all of it, paged or virtual; made from a Spec
+//! transfer   blocks go to a store and back (jobs), or are copied where they lie
+//! place      where blocks lie: layouts, the program's memory, mapped addresses, tables for kernels
+//! cache      sequences in lanes, with their ids, names and pins; what happens when there is no room
+//! seq        one sequence, and the editor that changes it
+//! config     how a cache is made
+//! pool       the blocks that sequences share: prefix index, eviction, runs
+//! groups     groups of layers with blocks of their own: windows and recurrent states
+//! block, hash, error   what is known of a block, what it is called, why a call fails
+//! ```
+//! Each uses those below it, and none above; `tests/layers.rs` has the table.
 
-pub mod arena;
-mod audit;
-pub mod cache;
-pub mod events;
-pub mod evict;
-pub mod geometry;
-mod hands;
+mod block;
+mod cache;
+mod config;
+mod error;
+mod facade;
+mod groups;
 pub mod hash;
-mod holds;
-mod hybrid;
-mod kept;
-mod lane;
-mod lists;
-pub mod mapped;
-pub mod pack;
-mod parts;
+pub mod place;
 mod pool;
-mod report;
-mod room;
-mod roots;
-mod scatter;
 #[cfg(all(shuttle, test))]
 mod schedules;
 mod seq;
-mod side;
-mod space;
-pub mod steps;
-pub mod tables;
 pub mod transfer;
-pub mod types;
-mod window;
 
-pub use cache::Cache;
-pub use lists::NONE;
+pub use block::NONE;
+pub use cache::{Cache, Stats};
+pub use config::{Config, WhenFull};
+pub use error::{Attempt, Room};
+pub use facade::{GROUPS_ALL, GroupCopy, GroupReport, GroupSpec, Kv, KvStats, MappedSpec, Spec};
+pub use groups::{GroupStats, OwnGroup, OwnKind};
+pub use pool::{events, evict};
+pub use seq::{BlockCopy, MAX_TOKENS, Open, Opened, Placement, SeqInfo, State};

@@ -5,9 +5,10 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may")]
 
 use super::cache::Cache;
-use super::evict::Kind;
+use super::config::{Config, WhenFull};
 use super::hash::{Algo, Chain, Key};
-use super::types::{Config, Open, State, WhenFull};
+use super::pool::evict::Kind;
+use super::seq::{Open, State};
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread;
@@ -28,7 +29,7 @@ fn cache(blocks: u32, when_full: WhenFull) -> Cache {
         chain: Chain::new(Algo::Xxh3, &Key::default()),
         window: 0,
         events: 0,
-        sides: Vec::new(),
+        own_groups: Vec::new(),
     })
     .unwrap()
 }
@@ -77,7 +78,7 @@ impl World {
             let blocks = self.cache.read(id, |seq| Ok(seq.blocks.clone()));
             if let Ok(blocks) = &blocks {
                 // Others run meanwhile.
-                drop(self.cache.pool.lock());
+                drop(self.cache.supply.pool.lock());
                 self.touch(id, blocks, tokens, written);
             }
             return !was_evicted(&blocks);

@@ -3,7 +3,7 @@
 
 use nanomc::kv::evict::Kind;
 use nanomc::kv::hash::{Algo, Chain, Key};
-use nanomc::kv::types::{Config, WhenFull};
+use nanomc::kv::{Config, WhenFull};
 
 /// A cache of so many blocks of so many tokens, which publishes full blocks and refuses what does not fit.
 pub fn config(total_blocks: u32, tokens_per_block: u32, algo: Algo) -> Config {
@@ -17,7 +17,7 @@ pub fn config(total_blocks: u32, tokens_per_block: u32, algo: Algo) -> Config {
         chain: Chain::new(algo, &Key::default()),
         window: 0,
         events: 0,
-        sides: Vec::new(),
+        own_groups: Vec::new(),
     }
 }
 
