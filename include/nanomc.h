@@ -53,8 +53,12 @@
     (uint32_t)sizeof(nmc_ep_config_t), NMC_ABI_VERSION, 0, 0, 0, 0, 0, 0, NMC_DTYPE_BF16, NMC_EP_DISPATCH_SAME, \
     NMC_EP_WEIGHTS_FP32, 0, 0, 0, 0, 0, -1, 0, 0, {0, 0, 0, 0} \
   }
+#define NMC_EP_BYTES_INIT {(uint32_t)sizeof(nmc_ep_bytes_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define NMC_EP_DISPATCH_INIT \
   {(uint32_t)sizeof(nmc_ep_dispatch_t), NMC_ABI_VERSION, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0}
+#define NMC_EP_RECV_BUFFERS_INIT {(uint32_t)sizeof(nmc_ep_recv_buffers_t), 0, NULL, NULL, NULL, NULL, NULL, NULL}
+#define NMC_EP_GROUPED_INIT \
+  {(uint32_t)sizeof(nmc_ep_grouped_t), NMC_ABI_VERSION, NULL, NULL, NULL, NULL, NULL, NULL}
 #define NMC_EP_MOE_INIT \
   {(uint32_t)sizeof(nmc_ep_moe_t), NMC_ABI_VERSION, NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, 0}
 #define NMC_BLOCKS_CONFIG_INIT \
@@ -465,8 +469,8 @@
 #define NMC_EP_NO_LOAD 2
 
 /**
- * Give rows to return memory of their own. Without it `nmc_ep_recv_t.y` is `nmc_ep_recv_t.x`: a row goes back from where
- * it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
+ * Give rows to return memory of their own. Without it `y` of `nmc_ep_recv_buffers_t` is its `x`: a row goes back from
+ * where it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
  */
 #define NMC_EP_SEPARATE_Y 4
 
@@ -1611,9 +1615,17 @@ typedef struct nmc_ep_config_t {
 } nmc_ep_config_t;
 
 /**
- * What a group needs, in bytes.
+ * What a group needs, in bytes. Start from `NMC_EP_BYTES_INIT`.
  */
 typedef struct nmc_ep_bytes_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
   /**
    * In every rank's heap, from `heap_offset` on.
    */
@@ -1635,7 +1647,7 @@ typedef struct nmc_ep_bytes_t {
    */
   uint64_t masked_m;
   /**
-   * `row_of`: int32 `[world * t_cap][top_k]`.
+   * `row_of`: int32 `[ranks * t_cap][top_k]`.
    */
   uint64_t row_of;
   /**
@@ -1691,7 +1703,7 @@ typedef struct nmc_ep_dispatch_t {
    */
   uint32_t layer;
   /**
-   * 1 if `topk_idx` is int64.
+   * 1 if `topk_idx` is int64, 0 if it is int32.
    */
   uint32_t idx_is_64;
   /**
@@ -1702,23 +1714,32 @@ typedef struct nmc_ep_dispatch_t {
 
 /**
  * What a rank receives in a step: views of its heap, valid until it takes part in the next dispatch of the same buffer
- * set. Token t of rank s is in slot `s * t_cap + t`; rows of slots whose hit bit is not set are what they were.
+ * set. Token t of rank s is in slot `s * t_cap + t`; rows of slots whose hit bit is not set are what they were. Start from
+ * `NMC_EP_RECV_BUFFERS_INIT`.
  */
-typedef struct nmc_ep_recv_t {
+typedef struct nmc_ep_recv_buffers_t {
   /**
-   * Rows `[world * t_cap][hidden]`.
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * Bytes from one record to the next.
+   */
+  uint32_t record_stride;
+  /**
+   * Rows `[ranks * t_cap][hidden]`.
    */
   const void *x;
   /**
-   * Scales `[world * t_cap][hidden / 128]`; NULL without fp8.
+   * Scales `[ranks * t_cap][hidden / 128]`; NULL without fp8.
    */
   const float *scales;
   /**
-   * Local expert numbers `[world * t_cap][top_k]`; -1 for entries of other ranks.
+   * Local expert numbers `[ranks * t_cap][top_k]`; -1 for entries of other ranks.
    */
   const int16_t *local_eid;
   /**
-   * Weights `[world * t_cap][top_k]`; 0 for entries of other ranks.
+   * Weights `[ranks * t_cap][top_k]`; 0 for entries of other ranks.
    */
   const void *weights;
   /**
@@ -1727,24 +1748,24 @@ typedef struct nmc_ep_recv_t {
    */
   const void *records;
   /**
-   * Rows to return `[world * t_cap][hidden]`: what is put here needs no copy in `nmc_ep_combine`. The same memory as `x`
+   * Rows to return `[ranks * t_cap][hidden]`: what is put here needs no copy in `nmc_ep_combine`. The same memory as `x`
    * unless `NMC_EP_SEPARATE_Y` was given or rows travel as fp8.
    */
   void *y;
-  /**
-   * Bytes from one record to the next.
-   */
-  uint32_t record_stride;
-  /**
-   * Zero.
-   */
-  uint32_t reserved;
-} nmc_ep_recv_t;
+} nmc_ep_recv_buffers_t;
 
 /**
- * Where grouped rows go: memory of the caller, of the sizes that `nmc_ep_bytes_needed` says.
+ * Where grouped rows go: memory of the caller, of the sizes that `nmc_ep_bytes_needed` says. Start from `NMC_EP_GROUPED_INIT`.
  */
 typedef struct nmc_ep_grouped_t {
+  /**
+   * Size of this struct as the caller knows it.
+   */
+  uint32_t struct_size;
+  /**
+   * `NMC_ABI_VERSION` as the caller knows it.
+   */
+  uint32_t abi_version;
   /**
    * Rows `[groups][max_m][hidden]`, aligned to 16 bytes; NULL for the lists alone. Rows from `masked_m` on are left.
    */
@@ -1766,7 +1787,7 @@ typedef struct nmc_ep_grouped_t {
    */
   int32_t *row_of;
   /**
-   * For each row its slot, or -1: for products that gather from `nmc_ep_recv_t.x` and need no packed rows.
+   * For each row its slot, or -1: for products that gather from `nmc_ep_recv_buffers_t.x` and need no packed rows.
    */
   int32_t *row_index;
 } nmc_ep_grouped_t;
@@ -1776,6 +1797,14 @@ typedef struct nmc_ep_grouped_t {
  * `group_expert[g]` and b the engine's own weights.
  */
 typedef struct nmc_ep_gemm_t {
+  /**
+   * Size of this struct as the library knows it: what lies behind it is not there.
+   */
+  uint32_t struct_size;
+  /**
+   * 0: gate and up (n = 2 * inner). 1: down (n = hidden).
+   */
+  uint32_t which;
   /**
    * Rows `[groups][max_m][k]`.
    */
@@ -1817,19 +1846,19 @@ typedef struct nmc_ep_gemm_t {
    */
   uint32_t k;
   /**
-   * 0: gate and up (n = 2 * inner). 1: down (n = hidden).
-   */
-  uint32_t which;
-  /**
    * A guess of the rows of a group, at least 1: (tokens of all ranks * top_k) / experts, for products that want one.
    */
   uint32_t expected_m;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
 } nmc_ep_gemm_t;
 
 /**
- * Enqueues a product on `stream`; called on the calling thread. Returns `NMC_OK`, or a status that the call passes on.
+ * Enqueues a product on `stream`; called on the calling thread. Returns `NMC_OK`, or an error that the call passes on.
  */
-typedef int32_t (*nmc_ep_gemm_fn)(void *user, void *stream, const struct nmc_ep_gemm_t *gemm);
+typedef int32_t (*nmc_ep_gemm_fn)(void *user, const struct nmc_ep_gemm_t *gemm, void *stream);
 
 /**
  * A whole MoE layer. Start from `NMC_EP_MOE_INIT`.
@@ -3502,11 +3531,10 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
                                   nmc_device_pin_t *pin);
 
 /**
- * Says how much memory a group of `world_size` ranks with this config needs, before it is made. `inner` is for
- * `nmc_ep_moe_forward`; 0 without it.
+ * Says how much memory a group with this config needs, before it is made, in a world of `world_size` ranks: all of them are in
+ * it, or those that `config->members` names. `inner` is for `nmc_ep_moe_forward`; 0 without it.
  *
- * Thread-safe. Asks nobody.
- * Statuses: see `nmc_ep_t`.
+ * Thread-safe. Asks nobody. Statuses: `NMC_ERR_LIMIT` (too many ranks), and see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_bytes_needed(const struct nmc_ep_config_t *config,
                                  uint32_t world_size,
@@ -3590,22 +3618,22 @@ nmc_status_t nmc_ep_group_end(void);
  * One thread at a time for a handle.
  */
 nmc_status_t nmc_ep_dispatch(struct nmc_ep_t *ep,
-                             void *stream,
-                             const struct nmc_ep_dispatch_t *args);
+                             const struct nmc_ep_dispatch_t *args,
+                             void *stream);
 
 /**
  * The first half of a dispatch: sends, does not wait. Own work can run until `nmc_ep_dispatch_recv`.
  *
  * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
-nmc_status_t nmc_ep_dispatch_send(struct nmc_ep_t *ep, void *stream, const struct nmc_ep_dispatch_t *args);
+nmc_status_t nmc_ep_dispatch_send(struct nmc_ep_t *ep, const struct nmc_ep_dispatch_t *args, void *stream);
 
 /**
  * The second half of a dispatch: waits for what comes here.
  *
  * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
-nmc_status_t nmc_ep_dispatch_recv(struct nmc_ep_t *ep, void *stream, uint32_t layer);
+nmc_status_t nmc_ep_dispatch_recv(struct nmc_ep_t *ep, uint32_t layer, void *stream);
 
 /**
  * Where the rows that a dispatch of `layer` brings are. The same for all layers of a buffer set: it can be asked once,
@@ -3613,9 +3641,9 @@ nmc_status_t nmc_ep_dispatch_recv(struct nmc_ep_t *ep, void *stream, uint32_t la
  *
  * Statuses: see `nmc_ep_t`.
  */
-nmc_status_t nmc_ep_recv(const struct nmc_ep_t *ep,
-                         uint32_t layer,
-                         struct nmc_ep_recv_t *out_recv);
+nmc_status_t nmc_ep_recv_buffers(const struct nmc_ep_t *ep,
+                                 uint32_t layer,
+                                 struct nmc_ep_recv_buffers_t *out_buffers);
 
 /**
  * What a kernel of the engine needs to take part in a step of `layer` (nanomc/ep.cuh). Thread-safe. Graph-safe: the
@@ -3627,14 +3655,14 @@ nmc_status_t nmc_ep_device(const struct nmc_ep_t *ep, uint32_t layer, nmc_ep_ran
  * Groups the rows that came by expert: `grouped->x[g][r]` in ascending order of slot, then entry, as masked grouped
  * products take them. With `grouped->x` NULL writes the lists alone.
  *
- * On CUDA heaps only enqueues; graph-safe. Rows that do not fit `max_m` and the spill groups are counted
- * (`nmc_ep_stats_t.overflow_rows`) and left out of the sums of `nmc_ep_scatter`; with the default `max_m` there are none.
+ * On CUDA heaps only enqueues; graph-safe. Rows that do not fit `max_m` and the spill groups are counted (`nmc_ep_stats`) and left
+ * out of the sums of `nmc_ep_scatter`; with the default `max_m` there are none.
  * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_route_pack(struct nmc_ep_t *ep,
-                               void *stream,
                                uint32_t layer,
-                               const struct nmc_ep_grouped_t *grouped);
+                               const struct nmc_ep_grouped_t *grouped,
+                               void *stream);
 
 /**
  * Sums the weighted rows of each token that came: `y[slot] = sum over entries of weight * y_grouped[row_of]`, in fp32 in
@@ -3644,40 +3672,40 @@ nmc_status_t nmc_ep_route_pack(struct nmc_ep_t *ep,
  * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_scatter(struct nmc_ep_t *ep,
-                            void *stream,
                             uint32_t layer,
                             const void *y_grouped,
                             const int32_t *row_of,
-                            void *y_recv);
+                            void *y_recv,
+                            void *stream);
 
 /**
  * Returns the rows of all slots that came to their owners, and sums what comes back for own tokens into
- * `out[n_tokens][hidden]`: in fp32 in the order of ranks, rounded once. `y_recv` NULL, or `nmc_ep_recv_t.y`, means that the
- * rows are in place. Tokens that went nowhere get zeros.
+ * `out[n_tokens][hidden]`: in fp32 in the order of ranks, rounded once. `y_recv` NULL, or `nmc_ep_recv_buffers_t.y`, means that
+ * the rows are in place. Tokens that went nowhere get zeros.
  *
  * On CUDA heaps only enqueues; graph-safe. Statuses: `NMC_ERR_LIMIT` (steps of two buffer sets are on two streams, and cannot be
  * resident at once; nothing was returned), and see `nmc_ep_t`.
  * One thread at a time for a handle.
  */
 nmc_status_t nmc_ep_combine(struct nmc_ep_t *ep,
-                            void *stream,
                             uint32_t layer,
                             const void *y_recv,
-                            void *out);
+                            void *out,
+                            void *stream);
 
 /**
  * The first half of a combine: returns rows, does not wait.
  *
  * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
-nmc_status_t nmc_ep_combine_send(struct nmc_ep_t *ep, void *stream, uint32_t layer, const void *y_recv);
+nmc_status_t nmc_ep_combine_send(struct nmc_ep_t *ep, uint32_t layer, const void *y_recv, void *stream);
 
 /**
  * The second half of a combine: waits for what comes back, and sums it.
  *
  * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
-nmc_status_t nmc_ep_combine_recv(struct nmc_ep_t *ep, void *stream, uint32_t layer, void *out);
+nmc_status_t nmc_ep_combine_recv(struct nmc_ep_t *ep, uint32_t layer, void *out, void *stream);
 
 /**
  * A whole layer: dispatch, pack, product with `w13`, silu(gate) * up, product with `w2`, scatter, combine.
@@ -3690,22 +3718,22 @@ nmc_status_t nmc_ep_combine_recv(struct nmc_ep_t *ep, void *stream, uint32_t lay
  * One thread at a time for a handle.
  */
 nmc_status_t nmc_ep_moe_forward(struct nmc_ep_t *ep,
-                                void *stream,
                                 const struct nmc_ep_dispatch_t *dispatch,
-                                const struct nmc_ep_moe_t *moe);
+                                const struct nmc_ep_moe_t *moe,
+                                void *stream);
 
 /**
- * Copies what was counted since the group was made: `expert_load[experts]`, the tokens that this rank sent to each expert;
- * `waited_ns[ranks of the group]`, the time spent waiting for each rank; `*overflow_rows`, rows that did not fit. Each may
- * be NULL. Does not wait for streams: steps that are under way may be counted or not.
+ * Copies what was counted since the group was made: `out_expert_load[experts]`, the tokens that this rank sent to each expert;
+ * `out_waited_ns[ranks of the group]`, the time spent waiting for each rank; `*out_overflow_rows`, rows that did not fit the
+ * grouped layout. Each may be NULL. Does not wait for streams: steps that are under way may be counted or not.
  *
  * Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library).
  * Statuses: `NMC_ERR_NO_MEMORY`, and see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_stats(const struct nmc_ep_t *ep,
-                          uint64_t *expert_load,
-                          uint64_t *waited_ns,
-                          uint64_t *overflow_rows);
+                          uint64_t *out_expert_load,
+                          uint64_t *out_waited_ns,
+                          uint64_t *out_overflow_rows);
 
 /**
  * Makes an allocator with all blocks free and puts a handle into `*out_blocks`.

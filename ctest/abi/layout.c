@@ -225,6 +225,8 @@ int main(void) {
   FIELD(nmc_ep_config_t, reserved);
 
   STRUCT(nmc_ep_bytes_t);
+  FIELD(nmc_ep_bytes_t, struct_size);
+  FIELD(nmc_ep_bytes_t, reserved);
   FIELD(nmc_ep_bytes_t, transport);
   FIELD(nmc_ep_bytes_t, grouped_x);
   FIELD(nmc_ep_bytes_t, grouped_scales);
@@ -247,17 +249,19 @@ int main(void) {
   FIELD(nmc_ep_dispatch_t, idx_is_64);
   FIELD(nmc_ep_dispatch_t, reserved);
 
-  STRUCT(nmc_ep_recv_t);
-  FIELD(nmc_ep_recv_t, x);
-  FIELD(nmc_ep_recv_t, scales);
-  FIELD(nmc_ep_recv_t, local_eid);
-  FIELD(nmc_ep_recv_t, weights);
-  FIELD(nmc_ep_recv_t, records);
-  FIELD(nmc_ep_recv_t, y);
-  FIELD(nmc_ep_recv_t, record_stride);
-  FIELD(nmc_ep_recv_t, reserved);
+  STRUCT(nmc_ep_recv_buffers_t);
+  FIELD(nmc_ep_recv_buffers_t, struct_size);
+  FIELD(nmc_ep_recv_buffers_t, record_stride);
+  FIELD(nmc_ep_recv_buffers_t, x);
+  FIELD(nmc_ep_recv_buffers_t, scales);
+  FIELD(nmc_ep_recv_buffers_t, local_eid);
+  FIELD(nmc_ep_recv_buffers_t, weights);
+  FIELD(nmc_ep_recv_buffers_t, records);
+  FIELD(nmc_ep_recv_buffers_t, y);
 
   STRUCT(nmc_ep_grouped_t);
+  FIELD(nmc_ep_grouped_t, struct_size);
+  FIELD(nmc_ep_grouped_t, abi_version);
   FIELD(nmc_ep_grouped_t, x);
   FIELD(nmc_ep_grouped_t, scales);
   FIELD(nmc_ep_grouped_t, masked_m);
@@ -266,6 +270,8 @@ int main(void) {
   FIELD(nmc_ep_grouped_t, row_index);
 
   STRUCT(nmc_ep_gemm_t);
+  FIELD(nmc_ep_gemm_t, struct_size);
+  FIELD(nmc_ep_gemm_t, which);
   FIELD(nmc_ep_gemm_t, a);
   FIELD(nmc_ep_gemm_t, a_scales);
   FIELD(nmc_ep_gemm_t, b);
@@ -276,8 +282,8 @@ int main(void) {
   FIELD(nmc_ep_gemm_t, max_m);
   FIELD(nmc_ep_gemm_t, n);
   FIELD(nmc_ep_gemm_t, k);
-  FIELD(nmc_ep_gemm_t, which);
   FIELD(nmc_ep_gemm_t, expected_m);
+  FIELD(nmc_ep_gemm_t, reserved);
 
   STRUCT(nmc_ep_moe_t);
   FIELD(nmc_ep_moe_t, struct_size);
@@ -484,6 +490,8 @@ int main(void) {
   init_bytes("NMC_EP_CONFIG_INIT", &ep_config, sizeof ep_config);
   static const nmc_ep_dispatch_t ep_dispatch = NMC_EP_DISPATCH_INIT;
   init_bytes("NMC_EP_DISPATCH_INIT", &ep_dispatch, sizeof ep_dispatch);
+  static const nmc_ep_grouped_t ep_grouped = NMC_EP_GROUPED_INIT;
+  init_bytes("NMC_EP_GROUPED_INIT", &ep_grouped, sizeof ep_grouped);
   static const nmc_ep_moe_t ep_moe = NMC_EP_MOE_INIT;
   init_bytes("NMC_EP_MOE_INIT", &ep_moe, sizeof ep_moe);
   static const nmc_blocks_config_t blocks = NMC_BLOCKS_CONFIG_INIT;

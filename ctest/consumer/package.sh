@@ -15,7 +15,7 @@ files="lib/libnanomc.so lib/libnanomc.so.$major lib/libnanomc.so.$version includ
   include/nanomc/device.cuh include/nanomc/impl/device_impl.cuh lib/pkgconfig/nanomc.pc share/doc/nanomc/LICENSE
   lib/cmake/nanomc/nanomcConfig.cmake lib/cmake/nanomc/nanomcConfigVersion.cmake"
 optional="lib/libnanomc.a include/nanomc.hpp include/nanomc/store.hpp include/nanomc/blocks.hpp
-  include/nanomc/kv.hpp bin/nmc" # where this build has them
+  include/nanomc/ep.hpp include/nanomc/kv.hpp bin/nmc" # where this build has them
 "$(dirname "$cpack")/cmake" --install "$build" --prefix "$tmp/installed" > /dev/null
 for file in $optional; do if test -e "$tmp/installed/$file"; then files="$files $file"; fi; done
 

@@ -5,7 +5,8 @@ use super::basic::nmc_slice_t;
 use super::blocks::{nmc_block_run_t, nmc_blocks_config_t, nmc_blocks_stats_t};
 use super::config::Config as _;
 use super::ep_types::{
-    nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_gemm_t, nmc_ep_grouped_t, nmc_ep_moe_t, nmc_ep_recv_t,
+    nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_gemm_t, nmc_ep_grouped_t, nmc_ep_moe_t,
+    nmc_ep_recv_buffers_t,
 };
 use super::kv_types::{
     nmc_kv_after_t, nmc_kv_config_t, nmc_kv_copy_t, nmc_kv_event_t, nmc_kv_group_stats_t, nmc_kv_group_t,
@@ -55,11 +56,11 @@ pub fn table() -> String {
         nmc_store_rank_stats_t { bytes_used, bytes_total, ready_count, writing_count, evict_count, oom_count, evict_in_use_retry, stuck_put_reclaimed, quarantined_bytes, limbo_bytes, free_runs, largest_free_bytes }
         nmc_store_stats_t { struct_size, n_ranks, total, t_plan_us, bytes_tx, bytes_rx, puts, bytes_written, get_hits, get_misses, bytes_read, hit_permille, put_p50_ns, put_p99_ns, get_p50_ns, get_p99_ns, metadata_bytes, master_bytes, master_up }
         nmc_ep_config_t { struct_size, abi_version, members, heap_offset, t_cap, hidden, top_k, experts, dtype, dispatch, weights, max_m, spill_groups, buffer_sets, blocks, flags, deadline_ms, first_phase, reserved0, reserved }
-        nmc_ep_bytes_t { transport, grouped_x, grouped_scales, grouped_y, masked_m, row_of, row_index, workspace }
+        nmc_ep_bytes_t { struct_size, reserved, transport, grouped_x, grouped_scales, grouped_y, masked_m, row_of, row_index, workspace }
         nmc_ep_dispatch_t { struct_size, abi_version, x, scales, topk_idx, topk_w, n_tokens_ptr, n_tokens, layer, idx_is_64, reserved }
-        nmc_ep_recv_t { x, scales, local_eid, weights, records, y, record_stride, reserved }
-        nmc_ep_grouped_t { x, scales, masked_m, group_expert, row_of, row_index }
-        nmc_ep_gemm_t { a, a_scales, b, c, masked_m, group_expert, groups, max_m, n, k, which, expected_m }
+        nmc_ep_recv_buffers_t { struct_size, record_stride, x, scales, local_eid, weights, records, y }
+        nmc_ep_grouped_t { struct_size, abi_version, x, scales, masked_m, group_expert, row_of, row_index }
+        nmc_ep_gemm_t { struct_size, which, a, a_scales, b, c, masked_m, group_expert, groups, max_m, n, k, expected_m, reserved }
         nmc_ep_moe_t { struct_size, abi_version, w13, w2, workspace, workspace_bytes, out, gemm, gemm_user, inner, reserved }
         nmc_blocks_config_t { struct_size, abi_version, total_blocks, strategy, reserved }
         nmc_block_run_t { first, count }
@@ -86,6 +87,7 @@ pub fn table() -> String {
     initialiser(&mut text, "NMC_PUT_OPTIONS_INIT", &nmc_put_options_t::defaults());
     initialiser(&mut text, "NMC_EP_CONFIG_INIT", &nmc_ep_config_t::defaults());
     initialiser(&mut text, "NMC_EP_DISPATCH_INIT", &nmc_ep_dispatch_t::defaults());
+    initialiser(&mut text, "NMC_EP_GROUPED_INIT", &nmc_ep_grouped_t::defaults());
     initialiser(&mut text, "NMC_EP_MOE_INIT", &nmc_ep_moe_t::defaults());
     initialiser(&mut text, "NMC_BLOCKS_CONFIG_INIT", &nmc_blocks_config_t::defaults());
     initialiser(&mut text, "NMC_KV_CONFIG_INIT", &nmc_kv_config_t::defaults());

@@ -10,12 +10,11 @@ use nanomc::ffi::common::NMC_DTYPE_BF16;
 use nanomc::ffi::ep::nmc_ep_t;
 use nanomc::ffi::ep_types::{
     NMC_EP_DISPATCH_SAME, NMC_EP_WEIGHTS_FP32, nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_grouped_t,
-    nmc_ep_recv_t,
+    nmc_ep_recv_buffers_t,
 };
 use nanomc::ffi::world::nmc_world_t;
 use nanomc::ffi::world_types::nmc_world_config_t;
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
 
 functions! {
     create_local = c"nmc_world_create_local" (*const nmc_world_config_t, *mut *mut nmc_world_t);
@@ -23,13 +22,13 @@ functions! {
     bytes_needed = c"nmc_ep_bytes_needed" (*const nmc_ep_config_t, u32, u32, *mut nmc_ep_bytes_t);
     create_ranks = c"nmc_ep_create_ranks" (*const *mut nmc_world_t, usize, *const nmc_ep_config_t, *mut *mut nmc_ep_t);
     destroy = c"nmc_ep_destroy" (*mut nmc_ep_t);
-    recv = c"nmc_ep_recv" (*const nmc_ep_t, u32, *mut nmc_ep_recv_t);
+    recv_buffers = c"nmc_ep_recv_buffers" (*const nmc_ep_t, u32, *mut nmc_ep_recv_buffers_t);
     group_begin = c"nmc_ep_group_begin" ();
     group_end = c"nmc_ep_group_end" ();
-    dispatch = c"nmc_ep_dispatch" (*mut nmc_ep_t, *mut c_void, *const nmc_ep_dispatch_t);
-    route_pack = c"nmc_ep_route_pack" (*mut nmc_ep_t, *mut c_void, u32, *const nmc_ep_grouped_t);
-    scatter = c"nmc_ep_scatter" (*mut nmc_ep_t, *mut c_void, u32, *const c_void, *const i32, *mut c_void);
-    combine = c"nmc_ep_combine" (*mut nmc_ep_t, *mut c_void, u32, *const c_void, *mut c_void);
+    dispatch = c"nmc_ep_dispatch" (*mut nmc_ep_t, *const nmc_ep_dispatch_t, *mut c_void);
+    route_pack = c"nmc_ep_route_pack" (*mut nmc_ep_t, u32, *const nmc_ep_grouped_t, *mut c_void);
+    scatter = c"nmc_ep_scatter" (*mut nmc_ep_t, u32, *const c_void, *const i32, *mut c_void, *mut c_void);
+    combine = c"nmc_ep_combine" (*mut nmc_ep_t, u32, *const c_void, *mut c_void, *mut c_void);
 }
 
 const WORLD: usize = 8;
@@ -179,13 +178,10 @@ impl Party {
             reserved0: 0,
             reserved: [0; 4],
         };
-        let mut needed = MaybeUninit::uninit();
+        let mut needed = nmc_ep_bytes_t::default();
         // SAFETY: a full config and room for the answer.
-        let status =
-            unsafe { (party.functions.bytes_needed)(&raw const config, number(WORLD), 0, needed.as_mut_ptr()) };
+        let status = unsafe { (party.functions.bytes_needed)(&raw const config, number(WORLD), 0, &raw mut needed) };
         party.check("nmc_ep_bytes_needed", status)?;
-        // SAFETY: the call succeeded.
-        let needed = unsafe { needed.assume_init() };
         let heap_bytes = needed.transport.next_multiple_of(4096);
         let world = nmc_world_config_t { world_size: number(WORLD), heap_bytes, ..Default::default() };
         // SAFETY: a full config, and room for as many handles as it has ranks.
@@ -227,7 +223,7 @@ impl Party {
                 reserved: 0,
             };
             // SAFETY: TOKENS rows, expert numbers and weights that live until the group of calls ends.
-            self.check("nmc_ep_dispatch", unsafe { (f.dispatch)(*ep, stream, &raw const args) })?;
+            self.check("nmc_ep_dispatch", unsafe { (f.dispatch)(*ep, &raw const args, stream) })?;
         }
         if steps == Steps::Full {
             for (ep, member) in self.eps.iter().zip(&mut self.members) {
@@ -238,9 +234,10 @@ impl Party {
                     group_expert: member.group_expert.as_mut_ptr(),
                     row_of: member.row_of.as_mut_ptr(),
                     row_index: member.row_index.as_mut_ptr(),
+                    ..Default::default()
                 };
                 // SAFETY: memory of the sizes that the library asked for.
-                let status = unsafe { (f.route_pack)(*ep, stream, layer, &raw const grouped) };
+                let status = unsafe { (f.route_pack)(*ep, layer, &raw const grouped, stream) };
                 if status != 0 {
                     return Err(Failure::new(format!("nmc_ep_route_pack: {}", self.nanomc.last_error())));
                 }
@@ -248,13 +245,13 @@ impl Party {
             for (ep, member) in self.eps.iter().zip(&self.members) {
                 let (y, row_of) = (member.grouped.base().cast::<c_void>(), member.row_of.as_ptr());
                 // SAFETY: as above; the rows go where the combine takes them from.
-                let status = unsafe { (f.scatter)(*ep, stream, layer, y, row_of, std::ptr::null_mut()) };
+                let status = unsafe { (f.scatter)(*ep, layer, y, row_of, std::ptr::null_mut(), stream) };
                 self.check("nmc_ep_scatter", status)?;
             }
         }
         for (ep, member) in self.eps.iter().zip(&self.members) {
             // SAFETY: room for TOKENS rows; those to return are in place.
-            let status = unsafe { (f.combine)(*ep, stream, layer, std::ptr::null(), member.out.base().cast()) };
+            let status = unsafe { (f.combine)(*ep, layer, std::ptr::null(), member.out.base().cast(), stream) };
             self.check("nmc_ep_combine", status)?;
         }
         // SAFETY: no arguments; all that the calls above were given is alive.
@@ -281,11 +278,11 @@ impl Party {
     pub fn copies(&self, steps: Steps) -> Result<Copies, Failure> {
         let mut received = Vec::with_capacity(WORLD);
         for ep in self.eps {
-            let mut recv = MaybeUninit::uninit();
+            let mut recv = nmc_ep_recv_buffers_t::default();
             // SAFETY: room for the answer.
-            self.check("nmc_ep_recv", unsafe { (self.functions.recv)(ep, 0, recv.as_mut_ptr()) })?;
-            // SAFETY: the call succeeded.
-            received.push(unsafe { recv.assume_init() });
+            let status = unsafe { (self.functions.recv_buffers)(ep, 0, &raw mut recv) };
+            self.check("nmc_ep_recv_buffers", status)?;
+            received.push(recv);
         }
         let row = |base: *mut u8, at: usize| base.wrapping_add(at * ROW);
         let (mut there, mut grouped, mut summed, mut back) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
