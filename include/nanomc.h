@@ -50,7 +50,7 @@
  *
  *  EP        expert-parallel transport: the tokens of an MoE layer to their experts, and the results back
  *            nmc_ep_*: bytes_needed create create_ranks destroy abort check group_begin group_end dispatch
- *              dispatch_send dispatch_recv recv device route_pack scatter combine combine_send combine_recv
+ *              dispatch_send dispatch_recv recv_buffers device route_pack scatter combine combine_send combine_recv
  *              moe_forward stats
  *
  * Generated from the Rust sources (build/header.rs) by cbindgen; do not edit.
@@ -3456,8 +3456,8 @@ nmc_status_t nmc_blocks_resize(struct nmc_blocks_t *blocks,
 #define NMC_EP_NO_LOAD 2
 
 /**
- * Give rows to return memory of their own. Without it `nmc_ep_recv_t.y` is `nmc_ep_recv_t.x`: a row goes back from where
- * it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
+ * Give rows to return memory of their own. Without it `y` of `nmc_ep_recv_buffers_t` is its `x`: a row goes back from
+ * where it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
  */
 #define NMC_EP_SEPARATE_Y 4
 
@@ -3554,8 +3554,12 @@ typedef struct nmc_ep_config_t {
     /* reserved */ {0, 0, 0, 0} \
   }
 
-/** What a group needs, in bytes. */
+/** What a group needs, in bytes. Start from `NMC_EP_BYTES_INIT`. */
 typedef struct nmc_ep_bytes_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** Zero. */
+  uint32_t reserved;
   /** In every rank's heap, from `heap_offset` on. */
   uint64_t transport;
   /** Grouped rows: `[groups][max_m][hidden]` of the type that travels. */
@@ -3566,13 +3570,28 @@ typedef struct nmc_ep_bytes_t {
   uint64_t grouped_y;
   /** `masked_m`, and the same for `group_expert`: int32 `[groups]`. */
   uint64_t masked_m;
-  /** `row_of`: int32 `[world * t_cap][top_k]`. */
+  /** `row_of`: int32 `[ranks * t_cap][top_k]`. */
   uint64_t row_of;
   /** `row_index`: int32 `[groups][max_m]`. */
   uint64_t row_index;
   /** The workspace of `nmc_ep_moe_forward` for the given `inner`. */
   uint64_t workspace;
 } nmc_ep_bytes_t;
+
+/** What an nmc_ep_bytes_t starts from. */
+#define NMC_EP_BYTES_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_ep_bytes_t), \
+    /* reserved */ 0, \
+    /* transport */ 0, \
+    /* grouped_x */ 0, \
+    /* grouped_scales */ 0, \
+    /* grouped_y */ 0, \
+    /* masked_m */ 0, \
+    /* row_of */ 0, \
+    /* row_index */ 0, \
+    /* workspace */ 0 \
+  }
 
 /**
  * The arguments of a dispatch. Start from `NMC_EP_DISPATCH_INIT`. Memory stays the caller's and is used until the
@@ -3600,7 +3619,7 @@ typedef struct nmc_ep_dispatch_t {
   uint32_t n_tokens;
   /** Layer, 0 to 65535; all ranks must be at the same. */
   uint32_t layer;
-  /** 1 if `topk_idx` is int64. */
+  /** 1 if `topk_idx` is int64, 0 if it is int32. */
   uint32_t idx_is_64;
   /** Zero. */
   uint32_t reserved;
@@ -3624,16 +3643,21 @@ typedef struct nmc_ep_dispatch_t {
 
 /**
  * What a rank receives in a step: views of its heap, valid until it takes part in the next dispatch of the same buffer
- * set. Token t of rank s is in slot `s * t_cap + t`; rows of slots whose hit bit is not set are what they were.
+ * set. Token t of rank s is in slot `s * t_cap + t`; rows of slots whose hit bit is not set are what they were. Start from
+ * `NMC_EP_RECV_BUFFERS_INIT`.
  */
-typedef struct nmc_ep_recv_t {
-  /** Rows `[world * t_cap][hidden]`. */
+typedef struct nmc_ep_recv_buffers_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** Bytes from one record to the next. */
+  uint32_t record_stride;
+  /** Rows `[ranks * t_cap][hidden]`. */
   const void *x;
-  /** Scales `[world * t_cap][hidden / 128]`; NULL without fp8. */
+  /** Scales `[ranks * t_cap][hidden / 128]`; NULL without fp8. */
   const float *scales;
-  /** Local expert numbers `[world * t_cap][top_k]`; -1 for entries of other ranks. */
+  /** Local expert numbers `[ranks * t_cap][top_k]`; -1 for entries of other ranks. */
   const int16_t *local_eid;
-  /** Weights `[world * t_cap][top_k]`; 0 for entries of other ranks. */
+  /** Weights `[ranks * t_cap][top_k]`; 0 for entries of other ranks. */
   const void *weights;
   /**
    * Records, one a source, `record_stride` bytes apart: uint32 number of tokens, layer, config hash, phase; then the
@@ -3641,18 +3665,33 @@ typedef struct nmc_ep_recv_t {
    */
   const void *records;
   /**
-   * Rows to return `[world * t_cap][hidden]`: what is put here needs no copy in `nmc_ep_combine`. The same memory as `x`
+   * Rows to return `[ranks * t_cap][hidden]`: what is put here needs no copy in `nmc_ep_combine`. The same memory as `x`
    * unless `NMC_EP_SEPARATE_Y` was given or rows travel as fp8.
    */
   void *y;
-  /** Bytes from one record to the next. */
-  uint32_t record_stride;
-  /** Zero. */
-  uint32_t reserved;
-} nmc_ep_recv_t;
+} nmc_ep_recv_buffers_t;
 
-/** Where grouped rows go: memory of the caller, of the sizes that `nmc_ep_bytes_needed` says. */
+/** What an nmc_ep_recv_buffers_t starts from. */
+#define NMC_EP_RECV_BUFFERS_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_ep_recv_buffers_t), \
+    /* record_stride */ 0, \
+    /* x */ NULL, \
+    /* scales */ NULL, \
+    /* local_eid */ NULL, \
+    /* weights */ NULL, \
+    /* records */ NULL, \
+    /* y */ NULL \
+  }
+
+/**
+ * Where grouped rows go: memory of the caller, of the sizes that `nmc_ep_bytes_needed` says. Start from `NMC_EP_GROUPED_INIT`.
+ */
 typedef struct nmc_ep_grouped_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
   /**
    * Rows `[groups][max_m][hidden]`, aligned to 16 bytes; NULL for the lists alone. Rows from `masked_m` on are left.
    */
@@ -3665,15 +3704,34 @@ typedef struct nmc_ep_grouped_t {
   int32_t *group_expert;
   /** For each slot and entry: the row (`group * max_m + row`), or -1. What `nmc_ep_scatter` goes by. */
   int32_t *row_of;
-  /** For each row its slot, or -1: for products that gather from `nmc_ep_recv_t.x` and need no packed rows. */
+  /**
+   * For each row its slot, or -1: for products that gather from `nmc_ep_recv_buffers_t.x` and need no packed rows.
+   */
   int32_t *row_index;
 } nmc_ep_grouped_t;
+
+/** What an nmc_ep_grouped_t starts from. */
+#define NMC_EP_GROUPED_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_ep_grouped_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* x */ NULL, \
+    /* scales */ NULL, \
+    /* masked_m */ NULL, \
+    /* group_expert */ NULL, \
+    /* row_of */ NULL, \
+    /* row_index */ NULL \
+  }
 
 /**
  * A product that `nmc_ep_moe_forward` asks the engine for: `c[g][r] = a[g][r] * b[e]^T` for `r < masked_m[g]`, where e is
  * `group_expert[g]` and b the engine's own weights.
  */
 typedef struct nmc_ep_gemm_t {
+  /** Size of this struct as the library knows it: what lies behind it is not there. */
+  uint32_t struct_size;
+  /** 0: gate and up (n = 2 * inner). 1: down (n = hidden). */
+  uint32_t which;
   /** Rows `[groups][max_m][k]`. */
   const void *a;
   /** Scales of `a` if it is fp8, else NULL. */
@@ -3694,18 +3752,37 @@ typedef struct nmc_ep_gemm_t {
   uint32_t n;
   /** Columns of `a`. */
   uint32_t k;
-  /** 0: gate and up (n = 2 * inner). 1: down (n = hidden). */
-  uint32_t which;
   /**
    * A guess of the rows of a group, at least 1: (tokens of all ranks * top_k) / experts, for products that want one.
    */
   uint32_t expected_m;
+  /** Zero. */
+  uint32_t reserved;
 } nmc_ep_gemm_t;
 
+/** What an nmc_ep_gemm_t starts from. */
+#define NMC_EP_GEMM_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_ep_gemm_t), \
+    /* which */ 0, \
+    /* a */ NULL, \
+    /* a_scales */ NULL, \
+    /* b */ NULL, \
+    /* c */ NULL, \
+    /* masked_m */ NULL, \
+    /* group_expert */ NULL, \
+    /* groups */ 0, \
+    /* max_m */ 0, \
+    /* n */ 0, \
+    /* k */ 0, \
+    /* expected_m */ 0, \
+    /* reserved */ 0 \
+  }
+
 /**
- * Enqueues a product on `stream`; called on the calling thread. Returns `NMC_OK`, or a status that the call passes on.
+ * Enqueues a product on `stream`; called on the calling thread. Returns `NMC_OK`, or an error that the call passes on.
  */
-typedef int32_t (*nmc_ep_gemm_fn)(void *user, void *stream, const struct nmc_ep_gemm_t *gemm);
+typedef int32_t (*nmc_ep_gemm_fn)(void *user, const struct nmc_ep_gemm_t *gemm, void *stream);
 
 /** A whole MoE layer. Start from `NMC_EP_MOE_INIT`. */
 typedef struct nmc_ep_moe_t {
@@ -3771,11 +3848,10 @@ typedef struct nmc_ep_moe_t {
 typedef struct nmc_ep_t nmc_ep_t;
 
 /**
- * Says how much memory a group of `world_size` ranks with this config needs, before it is made. `inner` is for
- * `nmc_ep_moe_forward`; 0 without it.
+ * Says how much memory a group with this config needs, before it is made, in a world of `world_size` ranks: all of them are in
+ * it, or those that `config->members` names. `inner` is for `nmc_ep_moe_forward`; 0 without it.
  *
- * Thread-safe. Asks nobody.
- * Statuses: see `nmc_ep_t`.
+ * Thread-safe. Asks nobody. Statuses: `NMC_ERR_LIMIT` (too many ranks), and see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_bytes_needed(const struct nmc_ep_config_t *config,
                                  uint32_t world_size,
@@ -3859,22 +3935,22 @@ nmc_status_t nmc_ep_group_end(void);
  * One thread at a time for a handle.
  */
 nmc_status_t nmc_ep_dispatch(struct nmc_ep_t *ep,
-                             void *stream,
-                             const struct nmc_ep_dispatch_t *args);
+                             const struct nmc_ep_dispatch_t *args,
+                             void *stream);
 
 /**
  * The first half of a dispatch: sends, does not wait. Own work can run until `nmc_ep_dispatch_recv`.
  *
  * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
-nmc_status_t nmc_ep_dispatch_send(struct nmc_ep_t *ep, void *stream, const struct nmc_ep_dispatch_t *args);
+nmc_status_t nmc_ep_dispatch_send(struct nmc_ep_t *ep, const struct nmc_ep_dispatch_t *args, void *stream);
 
 /**
  * The second half of a dispatch: waits for what comes here.
  *
  * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
-nmc_status_t nmc_ep_dispatch_recv(struct nmc_ep_t *ep, void *stream, uint32_t layer);
+nmc_status_t nmc_ep_dispatch_recv(struct nmc_ep_t *ep, uint32_t layer, void *stream);
 
 /**
  * Where the rows that a dispatch of `layer` brings are. The same for all layers of a buffer set: it can be asked once,
@@ -3882,9 +3958,9 @@ nmc_status_t nmc_ep_dispatch_recv(struct nmc_ep_t *ep, void *stream, uint32_t la
  *
  * Statuses: see `nmc_ep_t`.
  */
-nmc_status_t nmc_ep_recv(const struct nmc_ep_t *ep,
-                         uint32_t layer,
-                         struct nmc_ep_recv_t *out_recv);
+nmc_status_t nmc_ep_recv_buffers(const struct nmc_ep_t *ep,
+                                 uint32_t layer,
+                                 struct nmc_ep_recv_buffers_t *out_buffers);
 
 /**
  * What a kernel of the engine needs to take part in a step of `layer` (nanomc/ep.cuh). Thread-safe. Graph-safe: the
@@ -3901,9 +3977,9 @@ nmc_status_t nmc_ep_device(const struct nmc_ep_t *ep, uint32_t layer, nmc_ep_ran
  * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_route_pack(struct nmc_ep_t *ep,
-                               void *stream,
                                uint32_t layer,
-                               const struct nmc_ep_grouped_t *grouped);
+                               const struct nmc_ep_grouped_t *grouped,
+                               void *stream);
 
 /**
  * Sums the weighted rows of each token that came: `y[slot] = sum over entries of weight * y_grouped[row_of]`, in fp32 in
@@ -3913,40 +3989,40 @@ nmc_status_t nmc_ep_route_pack(struct nmc_ep_t *ep,
  * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_scatter(struct nmc_ep_t *ep,
-                            void *stream,
                             uint32_t layer,
                             const void *y_grouped,
                             const int32_t *row_of,
-                            void *y_recv);
+                            void *y_recv,
+                            void *stream);
 
 /**
  * Returns the rows of all slots that came to their owners, and sums what comes back for own tokens into
- * `out[n_tokens][hidden]`: in fp32 in the order of ranks, rounded once. `y_recv` NULL, or `nmc_ep_recv_t.y`, means that the
- * rows are in place. Tokens that went nowhere get zeros.
+ * `out[n_tokens][hidden]`: in fp32 in the order of ranks, rounded once. `y_recv` NULL, or `nmc_ep_recv_buffers_t.y`, means that
+ * the rows are in place. Tokens that went nowhere get zeros.
  *
  * On CUDA heaps only enqueues; graph-safe. Statuses: `NMC_ERR_LIMIT` (steps of two buffer sets are on two streams, and cannot be
  * resident at once; nothing was returned), and see `nmc_ep_t`.
  * One thread at a time for a handle.
  */
 nmc_status_t nmc_ep_combine(struct nmc_ep_t *ep,
-                            void *stream,
                             uint32_t layer,
                             const void *y_recv,
-                            void *out);
+                            void *out,
+                            void *stream);
 
 /**
  * The first half of a combine: returns rows, does not wait.
  *
  * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
-nmc_status_t nmc_ep_combine_send(struct nmc_ep_t *ep, void *stream, uint32_t layer, const void *y_recv);
+nmc_status_t nmc_ep_combine_send(struct nmc_ep_t *ep, uint32_t layer, const void *y_recv, void *stream);
 
 /**
  * The second half of a combine: waits for what comes back, and sums it.
  *
  * On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
-nmc_status_t nmc_ep_combine_recv(struct nmc_ep_t *ep, void *stream, uint32_t layer, void *out);
+nmc_status_t nmc_ep_combine_recv(struct nmc_ep_t *ep, uint32_t layer, void *out, void *stream);
 
 /**
  * A whole layer: dispatch, pack, product with `w13`, silu(gate) * up, product with `w2`, scatter, combine.
@@ -3959,22 +4035,22 @@ nmc_status_t nmc_ep_combine_recv(struct nmc_ep_t *ep, void *stream, uint32_t lay
  * One thread at a time for a handle.
  */
 nmc_status_t nmc_ep_moe_forward(struct nmc_ep_t *ep,
-                                void *stream,
                                 const struct nmc_ep_dispatch_t *dispatch,
-                                const struct nmc_ep_moe_t *moe);
+                                const struct nmc_ep_moe_t *moe,
+                                void *stream);
 
 /**
- * Copies what was counted since the group was made: `expert_load[experts]`, the tokens that this rank sent to each expert;
- * `waited_ns[ranks of the group]`, the time spent waiting for each rank; `*overflow_rows`, rows that did not fit. Each may
- * be NULL. Does not wait for streams: steps that are under way may be counted or not.
+ * Copies what was counted since the group was made: `out_expert_load[experts]`, the tokens that this rank sent to each expert;
+ * `out_waited_ns[ranks of the group]`, the time spent waiting for each rank; `*out_overflow_rows`, rows that did not fit the
+ * grouped layout. Each may be NULL. Does not wait for streams: steps that are under way may be counted or not.
  *
  * Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library).
  * Statuses: `NMC_ERR_NO_MEMORY`, and see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_stats(const struct nmc_ep_t *ep,
-                          uint64_t *expert_load,
-                          uint64_t *waited_ns,
-                          uint64_t *overflow_rows);
+                          uint64_t *out_expert_load,
+                          uint64_t *out_waited_ns,
+                          uint64_t *out_overflow_rows);
 
 /** @} */
 

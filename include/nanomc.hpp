@@ -10,8 +10,8 @@
  *   nmc::view<float> kv = world.heap<float>(2, offset, count);    // the heap of rank 2, mapped here
  *   world.word(2, 0).store_release(epoch);
  *
- * Worlds are here; the object store is in nanomc/store.hpp, the block allocator in nanomc/blocks.hpp, the block KV cache in
- * nanomc/kv.hpp: this header includes all.
+ * Worlds are here; the object store is in nanomc/store.hpp, the expert-parallel transport in nanomc/ep.hpp, the block allocator in
+ * nanomc/blocks.hpp, the block KV cache in nanomc/kv.hpp: this header includes all.
  */
 #ifndef NANOMC_HPP
 #define NANOMC_HPP
@@ -644,6 +644,7 @@ static_assert(std::is_trivially_copyable_v<Word> && std::is_trivially_copyable_v
 }  // namespace nmc
 
 #include "nanomc/blocks.hpp"
+#include "nanomc/ep.hpp"
 #include "nanomc/kv.hpp"
 #include "nanomc/store.hpp"
 

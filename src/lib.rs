@@ -12,7 +12,7 @@ pub mod base;
 #[cfg(not(loom))]
 pub mod cuda;
 #[cfg(not(loom))]
-pub mod ep;
+mod ep;
 #[cfg(not(loom))]
 pub mod ffi;
 #[cfg(not(loom))]

@@ -37,7 +37,7 @@ struct Protocol {
     came: Compare,
 }
 
-/// What src/ep/host.rs and kernels/ep.cu do.
+/// What src/ep/cpu and kernels/ep.cu do.
 const REAL: Protocol = Protocol {
     ranks: 3,
     layers: 3,

@@ -379,7 +379,7 @@ impl Drop for Group {
 impl Group {
     fn new(ranks: usize, experts: u32) -> (Self, u64) {
         let (config, world_size) = (ep_config(experts), u32::try_from(ranks).expect("few"));
-        let mut bytes: nmc_ep_bytes_t = unsafe { std::mem::zeroed() };
+        let mut bytes = nmc_ep_bytes_t::default();
         assert_eq!(unsafe { ep::nmc_ep_bytes_needed(&raw const config, world_size, INNER, &raw mut bytes) }, NMC_OK);
         let heap = bytes.transport.next_multiple_of(4096);
         let world_config = world_config(Path::new("/"), world_size, heap);
@@ -425,16 +425,17 @@ fn steps_of_a_group_need_no_memory() {
                 group_expert: start(group_expert).cast(),
                 row_of: start(row_of).cast(),
                 row_index: start(row_index).cast(),
+                ..Default::default()
             };
             let (y, out) = (start(y), start(&mut outs[rank]));
             // Many calls wait for the end of the group, and what it needs then is reserved now.
             refused +=
-                refuse_each("dispatch", || unsafe { ep::nmc_ep_dispatch(*at, null_mut(), &raw const dispatch) }, || ());
-            let pack = || unsafe { ep::nmc_ep_route_pack(*at, null_mut(), 0, &raw const grouped) };
+                refuse_each("dispatch", || unsafe { ep::nmc_ep_dispatch(*at, &raw const dispatch, null_mut()) }, || ());
+            let pack = || unsafe { ep::nmc_ep_route_pack(*at, 0, &raw const grouped, null_mut()) };
             refused += refuse_each("pack", pack, || ());
-            let scatter = || unsafe { ep::nmc_ep_scatter(*at, null_mut(), 0, y, grouped.row_of, null_mut()) };
+            let scatter = || unsafe { ep::nmc_ep_scatter(*at, 0, y, grouped.row_of, null_mut(), null_mut()) };
             refused += refuse_each("scatter", scatter, || ());
-            let combine = || unsafe { ep::nmc_ep_combine(*at, null_mut(), 0, null(), out) };
+            let combine = || unsafe { ep::nmc_ep_combine(*at, 0, null(), out, null_mut()) };
             refused += refuse_each("combine", combine, || ());
         }
         assert!(refused > 0, "nothing was kept for the end of the group");
@@ -466,7 +467,7 @@ fn a_layer_begins_with_all_its_memory_or_not_at_all() {
     (moe.w13, moe.w2, moe.inner) = (w13.as_ptr().cast(), w2.as_ptr().cast(), INNER);
     (moe.workspace, moe.workspace_bytes) = (start(&mut workspace), group.bytes.workspace);
     moe.out = start(&mut out);
-    let forward = || unsafe { ep::nmc_ep_moe_forward(group.eps[0], null_mut(), &raw const dispatch, &raw const moe) };
+    let forward = || unsafe { ep::nmc_ep_moe_forward(group.eps[0], &raw const dispatch, &raw const moe, null_mut()) };
     let check = || assert_eq!(ep::nmc_ep_check(group.eps[0]), NMC_OK);
     assert_eq!(refuse_each("nmc_ep_moe_forward", forward, check), 3);
     let first = out.clone();

@@ -1,5 +1,5 @@
 // A MoE layer of 8 ranks, compared with the same layer on one rank. README.md says how to run it.
-#include <nanomc.h>
+#include <nanomc.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -20,12 +20,6 @@
     if (result != cudaSuccess) std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(result)), std::exit(1); \
   } while (0)
 #endif
-#define NMC(call)                                                                                                       \
-  do {                                                                                                                  \
-    const nmc_status_t status = (call);                                                                                 \
-    if (status != NMC_OK)                                                                                               \
-      std::fprintf(stderr, "%s: %s: %s\n", #call, nmc_status_name(status), nmc_last_error_message()), std::exit(1);     \
-  } while (0)
 
 namespace {
 
@@ -138,61 +132,52 @@ struct Weights {
 
 // One rank: its part of the group, its experts and its buffers.
 struct Rank {
-  nmc_ep_t* ep = nullptr;
-  void *x, *idx, *weight, *count, *out, *w13, *w2, *workspace;
+  nmc::Ep ep;
+  uint16_t* x;
+  int32_t *idx, *count;
+  float* weight;
+  void *out, *w13, *w2, *workspace;
   uint64_t workspace_bytes;
   void* stream = nullptr;
 
   void forward(uint32_t layer) {
-    nmc_ep_dispatch_t dispatch = NMC_EP_DISPATCH_INIT;
-    dispatch.x = x;
-    dispatch.topk_idx = idx;
-    dispatch.topk_w = weight;
-    dispatch.n_tokens_ptr = static_cast<const int32_t*>(count);  // read by every replay
-    dispatch.layer = layer;
-    nmc_ep_moe_t moe = NMC_EP_MOE_INIT;
-    moe.w13 = w13;
-    moe.w2 = w2;
-    moe.workspace = workspace;
-    moe.workspace_bytes = workspace_bytes;
-    moe.out = out;
-    moe.inner = options.inner;
-    NMC(nmc_ep_moe_forward(ep, stream, &dispatch, &moe));
+    // The number of tokens is read by every replay.
+    const nmc::EpTokens tokens = nmc::EpTokens(x, idx, weight, 0).count_at(count).layer(layer);
+    const nmc::EpMoe moe = nmc::EpMoe().weights(w13, w2).inner(options.inner).workspace(workspace, workspace_bytes).out(out);
+    ep.moe_forward(tokens, moe, stream);
   }
 };
 
 // A group of `ranks` ranks in this process.
 class Moe {
  public:
-  Moe(uint32_t ranks, uint32_t t_cap, const Weights& weights) : worlds_(ranks), ranks_(ranks) {
-    nmc_ep_config_t config = NMC_EP_CONFIG_INIT;
-    config.t_cap = t_cap;
-    config.hidden = options.hidden;
-    config.top_k = options.top_k;
-    config.experts = options.experts;
-    config.blocks = options.gpu ? 8 : 0;  // eight ranks share the device with their products
-    nmc_ep_bytes_t bytes;
-    NMC(nmc_ep_bytes_needed(&config, ranks, options.inner, &bytes));
-    nmc_world_config_t world = NMC_WORLD_CONFIG_INIT;
-    world.world_size = ranks;
-    world.heap_bytes = (bytes.transport + (2 << 20) - 1) >> 21 << 21;
-    world.heap_kind = options.gpu ? NMC_HEAP_CUDA : NMC_HEAP_HOST;
-    world.device = options.gpu ? 0 : -1;
-    NMC(nmc_world_create_local(&world, worlds_.data()));
-    std::vector<nmc_ep_t*> eps(ranks);
-    NMC(nmc_ep_create_ranks(worlds_.data(), ranks, &config, eps.data()));
+  Moe(uint32_t ranks, uint32_t t_cap, const Weights& weights) : ranks_(ranks) {
+    const nmc::EpConfig config = nmc::EpConfig(options.hidden, options.top_k, options.experts)
+                                     .t_cap(t_cap)
+                                     .blocks(options.gpu ? 8 : 0);  // eight ranks share the device with their products
+    const nmc::EpBytes bytes = config.bytes_needed(ranks, options.inner);
+    worlds_ = nmc::World::create_local(nmc::WorldConfig()
+                                           .world_size(ranks)
+                                           .heap_bytes((bytes.transport + (2 << 20) - 1) >> 21 << 21)
+                                           .heap_kind(options.gpu ? nmc::HeapKind::cuda : nmc::HeapKind::host)
+                                           .device(options.gpu ? 0 : -1));
+    std::vector<nmc::Ep> eps = nmc::Ep::create_ranks(worlds_, config);
     const size_t n_local = options.experts / ranks;
     const size_t per13 = size_t{2} * options.inner * options.hidden, per2 = size_t{options.inner} * options.hidden;
+    const auto part = [&](const Rows& all, size_t rank, size_t per) {
+      const auto first = all.begin() + static_cast<long>(rank * n_local * per);
+      return uploaded(Rows(first, first + static_cast<long>(n_local * per)));
+    };
     for (uint32_t r = 0; r < ranks; ++r) {
       Rank& rank = ranks_[r];
-      rank.ep = eps[r];
-      rank.x = allocate(size_t{t_cap} * options.hidden * 2);
+      rank.ep = std::move(eps[r]);
+      rank.x = static_cast<uint16_t*>(allocate(size_t{t_cap} * options.hidden * 2));
       rank.out = allocate(size_t{t_cap} * options.hidden * 2);
-      rank.idx = allocate(size_t{t_cap} * options.top_k * 4);
-      rank.weight = allocate(size_t{t_cap} * options.top_k * 4);
-      rank.count = allocate(4);
-      rank.w13 = uploaded(Rows(weights.w13.begin() + static_cast<long>(r * n_local * per13), weights.w13.begin() + static_cast<long>((r + 1) * n_local * per13)));
-      rank.w2 = uploaded(Rows(weights.w2.begin() + static_cast<long>(r * n_local * per2), weights.w2.begin() + static_cast<long>((r + 1) * n_local * per2)));
+      rank.idx = static_cast<int32_t*>(allocate(size_t{t_cap} * options.top_k * 4));
+      rank.weight = static_cast<float*>(allocate(size_t{t_cap} * options.top_k * 4));
+      rank.count = static_cast<int32_t*>(allocate(4));
+      rank.w13 = part(weights.w13, r, per13);
+      rank.w2 = part(weights.w2, r, per2);
       rank.workspace = allocate(bytes.workspace);
       rank.workspace_bytes = bytes.workspace;
     }
@@ -201,10 +186,12 @@ class Moe {
   }
   ~Moe() {
     for (Rank& rank : ranks_) {
-      nmc_ep_destroy(rank.ep);
-      for (void* p : {rank.x, rank.idx, rank.weight, rank.count, rank.out, rank.w13, rank.w2, rank.workspace}) release(p);
+      rank.ep = {};
+      for (void* p : {static_cast<void*>(rank.x), static_cast<void*>(rank.idx), static_cast<void*>(rank.weight),
+                      static_cast<void*>(rank.count), rank.out, rank.w13, rank.w2, rank.workspace}) {
+        release(p);
+      }
     }
-    for (nmc_world_t* world : worlds_) nmc_world_destroy(world);
   }
 
   // Gives tokens [first, first + n) of the batch to a rank.
@@ -230,7 +217,11 @@ class Moe {
     std::vector<std::thread> threads;
     for (Rank& rank : ranks_) {
       threads.emplace_back([&rank] {
-        for (uint32_t l = 0; l < options.layers; ++l) rank.forward(l);
+        try {
+          for (uint32_t l = 0; l < options.layers; ++l) rank.forward(l);
+        } catch (const nmc::Error& error) {
+          std::fprintf(stderr, "%s\n", error.what()), std::exit(1);
+        }
       });
     }
     for (std::thread& t : threads) t.join();
@@ -262,12 +253,12 @@ class Moe {
     }
     CUDA(cudaGraphLaunch(graph_, main_));
     CUDA(cudaStreamSynchronize(main_));
-    for (Rank& rank : ranks_) NMC(nmc_ep_check(rank.ep));
+    for (Rank& rank : ranks_) rank.ep.check();
   }
   cudaStream_t main_ = nullptr;
   cudaGraphExec_t graph_ = nullptr;
 #endif
-  std::vector<nmc_world_t*> worlds_;
+  std::vector<nmc::World> worlds_;  // outlive their ranks' parts of the group
   std::vector<Rank> ranks_;
 };
 
@@ -333,5 +324,9 @@ int main(int argc, char** argv) {
 #else
   if (options.gpu) return std::fprintf(stderr, "--gpu: built without the CUDA runtime (CMake found no CUDAToolkit)\n"), 2;
 #endif
-  return run();
+  try {
+    return run();
+  } catch (const nmc::Error& error) {
+    return std::fprintf(stderr, "%s\n", error.what()), 1;
+  }
 }

@@ -291,7 +291,7 @@ struct Rank {
   }
 
   nmc_ep_grouped_t where(bool lists_only = false) const {
-    nmc_ep_grouped_t g;
+    nmc_ep_grouped_t g = NMC_EP_GROUPED_INIT;
     g.x = lists_only ? nullptr : grouped.get();
     g.scales = c.scales() != 0 ? grouped_scales.template as<float>() : nullptr;
     g.masked_m = masked_m.template as<int32_t>();
@@ -446,7 +446,8 @@ inline Case random_case(uint64_t seed) {
   c.top_k = 1 + random() % 8;
   c.experts = c.world * (2 + random() % 8);
   if (c.experts < c.top_k) c.experts = c.world * c.top_k;
-  c.dtype = random() % 3;
+  const uint32_t dtypes[] = {NMC_DTYPE_BF16, NMC_DTYPE_FP16, NMC_DTYPE_FP32};
+  c.dtype = dtypes[random() % 3];
   c.dispatch = random() % 3;
   c.weights = random() % 2;
   c.idx_64 = random() % 2 != 0;

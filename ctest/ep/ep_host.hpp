@@ -20,7 +20,7 @@ inline int64_t short_deadline_ms() { return std::getenv("NMC_TEST_TOOL") != null
 // Bytes that a rank's heap needs for the transport.
 inline uint64_t heap_bytes(const Case& c) {
   const nmc_ep_config_t config = c.config();
-  nmc_ep_bytes_t bytes;
+  nmc_ep_bytes_t bytes = NMC_EP_BYTES_INIT;
   REQUIRE(OK(nmc_ep_bytes_needed(&config, c.world, 0, &bytes)));
   return bytes.transport + c.heap_offset;
 }
@@ -83,12 +83,12 @@ struct Group {
 inline nmc_status_t try_step(nmc_ep_t* e, HostRank& rank, uint32_t layer) {
   const nmc_ep_dispatch_t args = rank.dispatch(layer, true);
   const nmc_ep_grouped_t where = rank.where();
-  nmc_status_t status = nmc_ep_dispatch(e, nullptr, &args);
-  if (status == NMC_OK) status = nmc_ep_route_pack(e, nullptr, layer, &where);
+  nmc_status_t status = nmc_ep_dispatch(e, &args, nullptr);
+  if (status == NMC_OK) status = nmc_ep_route_pack(e, layer, &where, nullptr);
   if (status != NMC_OK) return status;
   rank.compute();
-  status = nmc_ep_scatter(e, nullptr, layer, rank.y.get(), where.row_of, nullptr);
-  return status == NMC_OK ? nmc_ep_combine(e, nullptr, layer, nullptr, rank.out.get()) : status;
+  status = nmc_ep_scatter(e, layer, rank.y.get(), where.row_of, nullptr, nullptr);
+  return status == NMC_OK ? nmc_ep_combine(e, layer, nullptr, rank.out.get(), nullptr) : status;
 }
 
 // `body(rank)` on a thread for each of `ranks`.
@@ -107,15 +107,15 @@ inline void grouped_step(Group& g, uint32_t layer) {
   each([&](nmc_ep_t* e, HostRank& rank) {
     const nmc_ep_dispatch_t args = rank.dispatch(layer, false);
     const nmc_ep_grouped_t where = rank.where();
-    OK(nmc_ep_dispatch(e, nullptr, &args));
-    OK(nmc_ep_route_pack(e, nullptr, layer, &where));
+    OK(nmc_ep_dispatch(e, &args, nullptr));
+    OK(nmc_ep_route_pack(e, layer, &where, nullptr));
   });
   OK(nmc_ep_group_end());
   each([](nmc_ep_t*, HostRank& rank) { rank.compute(); });
   OK(nmc_ep_group_begin());
   each([&](nmc_ep_t* e, HostRank& rank) {
-    OK(nmc_ep_scatter(e, nullptr, layer, rank.y.get(), rank.row_of.as<int32_t>(), nullptr));
-    OK(nmc_ep_combine(e, nullptr, layer, nullptr, rank.out.get()));
+    OK(nmc_ep_scatter(e, layer, rank.y.get(), rank.row_of.as<int32_t>(), nullptr, nullptr));
+    OK(nmc_ep_combine(e, layer, nullptr, rank.out.get(), nullptr));
   });
   OK(nmc_ep_group_end());
 }

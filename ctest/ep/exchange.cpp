@@ -17,19 +17,19 @@ void halves_step(Group& g, uint32_t layer) {
   };
   each([&](nmc_ep_t* e, HostRank& rank) {
     const nmc_ep_dispatch_t args = rank.dispatch(layer, true);
-    OK(nmc_ep_dispatch_send(e, nullptr, &args));
+    OK(nmc_ep_dispatch_send(e, &args, nullptr));
   });
-  each([&](nmc_ep_t* e, HostRank&) { OK(nmc_ep_dispatch_recv(e, nullptr, layer)); });
+  each([&](nmc_ep_t* e, HostRank&) { OK(nmc_ep_dispatch_recv(e, layer, nullptr)); });
   each([&](nmc_ep_t* e, HostRank& rank) {
     const nmc_ep_grouped_t where = rank.where();
-    OK(nmc_ep_route_pack(e, nullptr, layer, &where));
+    OK(nmc_ep_route_pack(e, layer, &where, nullptr));
     rank.compute();
     // Through memory of the program; the other arrangements return rows in place.
     const Buffer<HostMemory> y(size_t{rank.c.world} * rank.c.t_cap * rank.c.y_bytes());
-    OK(nmc_ep_scatter(e, nullptr, layer, rank.y.get(), rank.row_of.as<int32_t>(), y.get()));
-    OK(nmc_ep_combine_send(e, nullptr, layer, y.get()));
+    OK(nmc_ep_scatter(e, layer, rank.y.get(), rank.row_of.as<int32_t>(), y.get(), nullptr));
+    OK(nmc_ep_combine_send(e, layer, y.get(), nullptr));
   });
-  each([&](nmc_ep_t* e, HostRank& rank) { OK(nmc_ep_combine_recv(e, nullptr, layer, rank.out.get())); });
+  each([&](nmc_ep_t* e, HostRank& rank) { OK(nmc_ep_combine_recv(e, layer, rank.out.get(), nullptr)); });
 }
 
 void step(Group& g, uint32_t layer, Arrangement how) {

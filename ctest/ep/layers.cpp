@@ -77,7 +77,7 @@ struct Layer {
 
   static uint64_t needed(const Case& c) {
     const nmc_ep_config_t config = c.config();
-    nmc_ep_bytes_t bytes;
+    nmc_ep_bytes_t bytes = NMC_EP_BYTES_INIT;
     REQUIRE(OK(nmc_ep_bytes_needed(&config, c.world, kInner, &bytes)));
     return bytes.workspace;
   }
@@ -94,7 +94,7 @@ struct Layer {
   }
 
   // A product as an engine might do it, in single precision.
-  static int32_t gemm(void* user, void* stream, const nmc_ep_gemm_t* g) {
+  static int32_t gemm(void* user, const nmc_ep_gemm_t* g, void* stream) {
     Layer& self = *static_cast<Layer*>(user);
     const Case& c = self.rank.c;
     CHECK(stream == nullptr && g->which == self.calls && g->groups == c.groups() && g->max_m == c.rows() && g->expected_m >= 1);
@@ -121,7 +121,7 @@ struct Layer {
   nmc_status_t forward(uint32_t layer, const nmc_ep_moe_t& m) {
     calls = 0;
     const nmc_ep_dispatch_t args = rank.dispatch(layer, true);
-    return nmc_ep_moe_forward(ep, nullptr, &args, &m);
+    return nmc_ep_moe_forward(ep, &args, &m, nullptr);
   }
 };
 
@@ -191,7 +191,7 @@ void layer_errors() {
   refused([](nmc_ep_moe_t& m) { m.w2 = nullptr; }, "needs w13 and w2");
   const nmc_ep_dispatch_t args = g.ranks[0].dispatch(0, false);
   GIVES(nmc_ep_moe_forward(g.eps[0], nullptr, nullptr, nullptr), NMC_ERR_INVALID_ARG);
-  GIVES(nmc_ep_moe_forward(g.eps[0], nullptr, &args, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_ep_moe_forward(g.eps[0], &args, nullptr, nullptr), NMC_ERR_INVALID_ARG);
   OK(nmc_ep_group_begin());
   GIVES(parts[0].forward(0, parts[0].moe()), NMC_ERR_INVALID_ARG);
   OK(nmc_ep_group_end());
@@ -341,15 +341,15 @@ void two_groups() {
   each([](nmc_ep_t* e, HostRank& rank) {
     const nmc_ep_dispatch_t args = rank.dispatch(0, false);
     const nmc_ep_grouped_t where = rank.where();
-    OK(nmc_ep_dispatch(e, nullptr, &args));
-    OK(nmc_ep_route_pack(e, nullptr, 0, &where));
+    OK(nmc_ep_dispatch(e, &args, nullptr));
+    OK(nmc_ep_route_pack(e, 0, &where, nullptr));
   });
   for (Group* g : {&one, &two}) {
     for (HostRank& rank : g->ranks) rank.compute();
   }
   each([](nmc_ep_t* e, HostRank& rank) {
-    OK(nmc_ep_scatter(e, nullptr, 0, rank.y.get(), rank.row_of.as<int32_t>(), nullptr));
-    OK(nmc_ep_combine(e, nullptr, 0, nullptr, rank.out.get()));
+    OK(nmc_ep_scatter(e, 0, rank.y.get(), rank.row_of.as<int32_t>(), nullptr, nullptr));
+    OK(nmc_ep_combine(e, 0, nullptr, rank.out.get(), nullptr));
   });
   for (Group* g : {&one, &two}) {
     for (HostRank& rank : g->ranks) CHECK(right(rank, 0));

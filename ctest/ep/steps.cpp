@@ -11,8 +11,8 @@ constexpr uint32_t kEvery = 50, kWrap = 1000;
 
 // What a rank received in the last step.
 void poison_received(const HostRank& rank, nmc_ep_t* e, uint32_t layer) {
-  nmc_ep_recv_t recv;
-  REQUIRE(OK(nmc_ep_recv(e, layer, &recv)));
+  nmc_ep_recv_buffers_t recv = NMC_EP_RECV_BUFFERS_INIT;
+  REQUIRE(OK(nmc_ep_recv_buffers(e, layer, &recv)));
   const size_t slots = size_t{rank.c.world} * rank.c.t_cap, entries = slots * rank.c.top_k;
   std::memset(const_cast<void*>(recv.x), 0xff, slots * rank.c.x_bytes());
   std::memset(const_cast<int16_t*>(recv.local_eid), 0xff, 2 * entries);

@@ -154,7 +154,7 @@ nmc_ep_config_t config_of(const Workload& w) {
 Buffers buffers_of(const Workload& w, uint32_t rank) {
   Buffers b;
   const nmc_ep_config_t config = config_of(w);
-  nmc_ep_bytes_t bytes;
+  nmc_ep_bytes_t bytes = NMC_EP_BYTES_INIT;
   NMC_CHECK(nmc_ep_bytes_needed(&config, kWorld, 0, &bytes));
   const size_t rows = std::max<uint32_t>(w.tokens[rank], 1);
   b.x = device_bytes<char>(rows * kHidden * 2);
@@ -326,14 +326,19 @@ void layer_of(nmc_ep_t* ep, cudaStream_t stream, uint32_t layer, const Workload&
     args.topk_w = b.weight;
     args.n_tokens = tokens;
     args.layer = layer;
-    NMC_CHECK(nmc_ep_dispatch(ep, stream, &args));
+    NMC_CHECK(nmc_ep_dispatch(ep, &args, stream));
   } else if (step == 1 && w.full) {
-    const nmc_ep_grouped_t grouped = {b.grouped, nullptr, b.masked_m, b.group_expert, b.row_of, b.row_index};
-    NMC_CHECK(nmc_ep_route_pack(ep, stream, layer, &grouped));
+    nmc_ep_grouped_t grouped = NMC_EP_GROUPED_INIT;
+    grouped.x = b.grouped;
+    grouped.masked_m = b.masked_m;
+    grouped.group_expert = b.group_expert;
+    grouped.row_of = b.row_of;
+    grouped.row_index = b.row_index;
+    NMC_CHECK(nmc_ep_route_pack(ep, layer, &grouped, stream));
   } else if (step == 2 && w.full) {
-    NMC_CHECK(nmc_ep_scatter(ep, stream, layer, b.y, b.row_of, nullptr));
+    NMC_CHECK(nmc_ep_scatter(ep, layer, b.y, b.row_of, nullptr, stream));
   } else if (step == 3) {
-    NMC_CHECK(nmc_ep_combine(ep, stream, layer, nullptr, b.out));
+    NMC_CHECK(nmc_ep_combine(ep, layer, nullptr, b.out, stream));
   }
 }
 
@@ -358,7 +363,7 @@ nmc_world_config_t world_config(const Workload& w) {
   config.heap_kind = NMC_HEAP_CUDA;
   config.device = 0;
   const nmc_ep_config_t ep = config_of(w);
-  nmc_ep_bytes_t bytes;
+  nmc_ep_bytes_t bytes = NMC_EP_BYTES_INIT;
   NMC_CHECK(nmc_ep_bytes_needed(&ep, kWorld, 0, &bytes));
   config.heap_bytes = (bytes.transport + (2 << 20) - 1) >> 21 << 21;
   return config;

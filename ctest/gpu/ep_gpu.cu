@@ -56,7 +56,7 @@ struct Group {
     nmc_ep_config_t config = c.config();
     config.flags = flags;
     config.blocks = c.hidden >= 1024 ? 0 : 1 + c.seed % 5;
-    nmc_ep_bytes_t bytes;
+    nmc_ep_bytes_t bytes = NMC_EP_BYTES_INIT;
     NMC_CHECK(nmc_ep_bytes_needed(&config, c.world, 0, &bytes));
     nmc_world_config_t world = NMC_WORLD_CONFIG_INIT;
     world.world_size = c.world;
@@ -94,18 +94,18 @@ struct Group {
       if (how == 1) {
         each([&](nmc_ep_t* e, Rank<Memory>& rank) {
           const nmc_ep_dispatch_t args = rank.dispatch(layer, true);
-          NMC_CHECK(nmc_ep_dispatch_send(e, stream, &args));
+          NMC_CHECK(nmc_ep_dispatch_send(e, &args, stream));
         });
-        each([&](nmc_ep_t* e, Rank<Memory>&) { NMC_CHECK(nmc_ep_dispatch_recv(e, stream, layer)); });
+        each([&](nmc_ep_t* e, Rank<Memory>&) { NMC_CHECK(nmc_ep_dispatch_recv(e, layer, stream)); });
       } else {
         each([&](nmc_ep_t* e, Rank<Memory>& rank) {
           const nmc_ep_dispatch_t args = rank.dispatch(layer, how == 2);
-          NMC_CHECK(nmc_ep_dispatch(e, stream, &args));
+          NMC_CHECK(nmc_ep_dispatch(e, &args, stream));
         });
       }
       each([&](nmc_ep_t* e, Rank<Memory>& rank) {
         const nmc_ep_grouped_t where = rank.where();
-        NMC_CHECK(nmc_ep_route_pack(e, stream, layer, &where));
+        NMC_CHECK(nmc_ep_route_pack(e, layer, &where, stream));
       });
     };
     run(enqueue, how == 2);
@@ -119,14 +119,14 @@ struct Group {
           staged.emplace_back(size_t{c.world} * c.t_cap * c.y_bytes());
           y = staged.back().get();
         }
-        NMC_CHECK(nmc_ep_scatter(e, stream, layer, rank.y.get(), rank.row_of.template as<int32_t>(), y));
+        NMC_CHECK(nmc_ep_scatter(e, layer, rank.y.get(), rank.row_of.template as<int32_t>(), y, stream));
       });
       if (how == 1) {
         size_t i = 0;
-        each([&](nmc_ep_t* e, Rank<Memory>&) { NMC_CHECK(nmc_ep_combine_send(e, stream, layer, staged[i++].get())); });
-        each([&](nmc_ep_t* e, Rank<Memory>& rank) { NMC_CHECK(nmc_ep_combine_recv(e, stream, layer, rank.out.get())); });
+        each([&](nmc_ep_t* e, Rank<Memory>&) { NMC_CHECK(nmc_ep_combine_send(e, layer, staged[i++].get(), stream)); });
+        each([&](nmc_ep_t* e, Rank<Memory>& rank) { NMC_CHECK(nmc_ep_combine_recv(e, layer, rank.out.get(), stream)); });
       } else {
-        each([&](nmc_ep_t* e, Rank<Memory>& rank) { NMC_CHECK(nmc_ep_combine(e, stream, layer, nullptr, rank.out.get())); });
+        each([&](nmc_ep_t* e, Rank<Memory>& rank) { NMC_CHECK(nmc_ep_combine(e, layer, nullptr, rank.out.get(), stream)); });
       }
     };
     run(enqueue, how == 2);
@@ -233,7 +233,7 @@ void fused(uint64_t n) {
       for (cudaStream_t& stream : streams) CUDA_OK(cudaStreamSynchronize(stream));
       g.each([&](nmc_ep_t* e, Rank<DeviceMemory>& rank) {
         const nmc_ep_grouped_t where = rank.where();
-        NMC_CHECK(nmc_ep_route_pack(e, g.stream, s, &where));
+        NMC_CHECK(nmc_ep_route_pack(e, s, &where, g.stream));
       });
       g.wait();
       for (auto& rank : g.ranks) rank.compute();
@@ -361,7 +361,7 @@ Member join(const Case& c, uint32_t rank, const char* dir, const char* name, uin
 
 uint64_t heap_for(const Case& c) {
   const nmc_ep_config_t config = c.config();
-  nmc_ep_bytes_t bytes;
+  nmc_ep_bytes_t bytes = NMC_EP_BYTES_INIT;
   NMC_CHECK(nmc_ep_bytes_needed(&config, c.world, 0, &bytes));
   return (bytes.transport + (2 << 20) - 1) >> 21 << 21;
 }
@@ -371,14 +371,14 @@ nmc_status_t step_of(const Member& m, Rank<DeviceMemory>& rank, uint32_t s, Byte
   rank.load(s);
   const nmc_ep_dispatch_t args = rank.dispatch(s, true);
   const nmc_ep_grouped_t where = rank.where();
-  nmc_status_t status = nmc_ep_dispatch(m.ep, m.stream, &args);
-  if (status == NMC_OK) status = nmc_ep_route_pack(m.ep, m.stream, s, &where);
+  nmc_status_t status = nmc_ep_dispatch(m.ep, &args, m.stream);
+  if (status == NMC_OK) status = nmc_ep_route_pack(m.ep, s, &where, m.stream);
   CUDA_OK(cudaStreamSynchronize(m.stream));
   if (status == NMC_OK) status = nmc_ep_check(m.ep);
   if (status != NMC_OK) return status;
   rank.compute();
-  status = nmc_ep_scatter(m.ep, m.stream, s, rank.y.get(), where.row_of, nullptr);
-  if (status == NMC_OK) status = nmc_ep_combine(m.ep, m.stream, s, nullptr, rank.out.get());
+  status = nmc_ep_scatter(m.ep, s, rank.y.get(), where.row_of, nullptr, m.stream);
+  if (status == NMC_OK) status = nmc_ep_combine(m.ep, s, nullptr, rank.out.get(), m.stream);
   CUDA_OK(cudaStreamSynchronize(m.stream));
   if (status == NMC_OK) status = nmc_ep_check(m.ep);
   if (status == NMC_OK) *out = rank.digest();
@@ -421,7 +421,7 @@ int abort_child(uint32_t number, const char* dir) {
   if (number == 0) {
     const nmc_ep_dispatch_t args = rank.dispatch(0, false);
     const uint64_t began = now_ns();
-    NMC_CHECK(nmc_ep_dispatch(m.ep, m.stream, &args));
+    NMC_CHECK(nmc_ep_dispatch(m.ep, &args, m.stream));
     CUDA_OK(cudaStreamSynchronize(m.stream));
     const double waited = static_cast<double>(now_ns() - began) * 1e-9;
     const nmc_status_t status = nmc_ep_check(m.ep);
@@ -565,13 +565,13 @@ void aborts(Case c) {
     if (kind == 2) {
       g.each([&](nmc_ep_t* e, Rank<DeviceMemory>& rank) {
         const nmc_ep_dispatch_t args = rank.dispatch(0, false);
-        NMC_CHECK(nmc_ep_dispatch(e, g.stream, &args));
+        NMC_CHECK(nmc_ep_dispatch(e, &args, g.stream));
       });
       g.wait();
-      NMC_CHECK(nmc_ep_combine(g.eps[0], g.stream, 0, nullptr, g.ranks[0].out.get()));
+      NMC_CHECK(nmc_ep_combine(g.eps[0], 0, nullptr, g.ranks[0].out.get(), g.stream));
     } else {
       const nmc_ep_dispatch_t args = g.ranks[0].dispatch(0, false);
-      NMC_CHECK(nmc_ep_dispatch(g.eps[0], g.stream, &args));
+      NMC_CHECK(nmc_ep_dispatch(g.eps[0], &args, g.stream));
     }
     usleep(50000);
     if (kind == 1) CUDA_OK(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal));
@@ -598,8 +598,8 @@ void aborts(Case c) {
     for (auto& rank : g.ranks) rank.load(0, 8);
     if (abort) NMC_CHECK(nmc_ep_abort(g.eps[1]));
     CUDA_OK(cudaDeviceSynchronize());
-    nmc_ep_recv_t recv;
-    NMC_CHECK(nmc_ep_recv(g.eps[1], 0, &recv));
+    nmc_ep_recv_buffers_t recv = NMC_EP_RECV_BUFFERS_INIT;
+    NMC_CHECK(nmc_ep_recv_buffers(g.eps[1], 0, &recv));
     const size_t slots = size_t{c.world} * c.t_cap;
     struct {
       const void* at;
@@ -610,7 +610,7 @@ void aborts(Case c) {
                        {recv.records, size_t{c.world} * recv.record_stride}};
     for (const auto& part : parts) DeviceMemory::poison(const_cast<void*>(part.at), part.bytes);
     const nmc_ep_dispatch_t args = g.ranks[0].dispatch(0, false);
-    NMC_CHECK(nmc_ep_dispatch_send(g.eps[0], g.stream, &args));
+    NMC_CHECK(nmc_ep_dispatch_send(g.eps[0], &args, g.stream));
     g.wait();
     size_t changed = 0;
     for (const auto& part : parts) {
@@ -645,9 +645,9 @@ void overflow() {
       g.each([&](nmc_ep_t* e, Rank<DeviceMemory>& rank) {
         const nmc_ep_dispatch_t args = rank.dispatch(layer, false);
         const nmc_ep_grouped_t where = rank.where(true);
-        NMC_CHECK(nmc_ep_dispatch(e, streams[layer], &args));
-        NMC_CHECK(nmc_ep_route_pack(e, streams[layer], layer, &where));
-        NMC_CHECK(nmc_ep_combine(e, streams[layer], layer, nullptr, rank.out.get()));
+        NMC_CHECK(nmc_ep_dispatch(e, &args, streams[layer]));
+        NMC_CHECK(nmc_ep_route_pack(e, layer, &where, streams[layer]));
+        NMC_CHECK(nmc_ep_combine(e, layer, nullptr, rank.out.get(), streams[layer]));
       });
     }
   }
@@ -677,14 +677,14 @@ void room() {
   for (uint32_t layer = 0; layer < 2; ++layer) {
     g.each([&](nmc_ep_t* e, Rank<DeviceMemory>& rank) {
       const nmc_ep_dispatch_t args = rank.dispatch(layer, false);
-      NMC_CHECK(nmc_ep_dispatch(e, streams[layer], &args));
+      NMC_CHECK(nmc_ep_dispatch(e, &args, streams[layer]));
     });
   }
-  check(nmc_ep_combine(g.eps[0], streams[0], 0, nullptr, g.ranks[0].out.get()) == NMC_ERR_LIMIT,
+  check(nmc_ep_combine(g.eps[0], 0, nullptr, g.ranks[0].out.get(), streams[0]) == NMC_ERR_LIMIT,
         "two sets on two streams without room for both are refused");
   for (uint32_t layer = 0; layer < 2; ++layer) {
     g.each([&](nmc_ep_t* e, Rank<DeviceMemory>& rank) {
-      NMC_CHECK(nmc_ep_combine(e, streams[layer], layer, nullptr, rank.out.get()));
+      NMC_CHECK(nmc_ep_combine(e, layer, nullptr, rank.out.get(), streams[layer]));
     });
   }
   for (cudaStream_t& s : streams) {
@@ -703,7 +703,7 @@ void errors() {
     NMC_CHECK(nmc_ep_group_begin());
     for (uint32_t r = 0; r < g.c.world; ++r) {
       const nmc_ep_dispatch_t args = g.ranks[r].dispatch(r == 1 ? layer_of_second : 0, count_on_device);
-      NMC_CHECK(nmc_ep_dispatch(g.eps[r], g.stream, &args));
+      NMC_CHECK(nmc_ep_dispatch(g.eps[r], &args, g.stream));
     }
     NMC_CHECK(nmc_ep_group_end());
     g.wait();
@@ -714,7 +714,7 @@ void errors() {
       const nmc_status_t got = nmc_ep_check(e);
       if (got != want) ok = false, std::printf("  %s: %s\n", nmc_status_name(got), nmc_last_error_message());
       // Steps after it do nothing and fail at once.
-      ok = nmc_ep_combine(e, g.stream, 0, nullptr, g.ranks[0].out.get()) == want && ok;
+      ok = nmc_ep_combine(e, 0, nullptr, g.ranks[0].out.get(), g.stream) == want && ok;
     }
     g.wait();
     check(ok, name);
@@ -749,7 +749,7 @@ void errors() {
     Group<DeviceMemory> g(c);
     for (auto& rank : g.ranks) rank.load(0, 4);
     const nmc_ep_dispatch_t args = g.ranks[0].dispatch(0, false);
-    NMC_CHECK(nmc_ep_dispatch(g.eps[0], g.stream, &args));  // rank 1 does not come
+    NMC_CHECK(nmc_ep_dispatch(g.eps[0], &args, g.stream));  // rank 1 does not come
     g.wait();
     check(nmc_ep_check(g.eps[0]) == NMC_ERR_PEER_LOST, "a rank that does not come is reported, the context lives");
     std::printf("  %s\n", nmc_last_error_message());
@@ -761,7 +761,7 @@ void errors() {
     Group<DeviceMemory> g(c);
     for (auto& rank : g.ranks) rank.load(0, 4);
     const nmc_ep_dispatch_t args = g.ranks[0].dispatch(0, false);
-    NMC_CHECK(nmc_ep_dispatch(g.eps[0], g.stream, &args));
+    NMC_CHECK(nmc_ep_dispatch(g.eps[0], &args, g.stream));
     NMC_CHECK(nmc_ep_abort(g.eps[0]));
     g.wait();
     check(nmc_ep_check(g.eps[0]) == NMC_ERR_CANCELLED, "an abort ends a kernel that waits");
@@ -775,9 +775,9 @@ void errors() {
     nmc_ep_dispatch_t args = g.ranks[0].dispatch(0, false);
     std::vector<char> host(1 << 16);
     args.x = host.data() + (16 - reinterpret_cast<uintptr_t>(host.data()) % 16) % 16;
-    check(nmc_ep_dispatch(g.eps[0], g.stream, &args) == NMC_ERR_INVALID_ARG, "host memory is refused");
+    check(nmc_ep_dispatch(g.eps[0], &args, g.stream) == NMC_ERR_INVALID_ARG, "host memory is refused");
     args.x = nullptr;
-    check(nmc_ep_dispatch(g.eps[0], g.stream, &args) == NMC_ERR_INVALID_ARG, "NULL is refused");
+    check(nmc_ep_dispatch(g.eps[0], &args, g.stream) == NMC_ERR_INVALID_ARG, "NULL is refused");
     check(nmc_ep_check(g.eps[0]) == NMC_OK, "a refused call changes nothing");
     Case eight = c;
     eight.world = 8;
@@ -816,7 +816,7 @@ __global__ void plain_gemm(nmc_ep_gemm_t g, uint32_t dtype) {
 struct Callback {
   uint32_t dtype = 0;
   nmc_status_t fail = NMC_OK;
-  static int32_t run(void* user, void* stream, const nmc_ep_gemm_t* g) {
+  static int32_t run(void* user, const nmc_ep_gemm_t* g, void* stream) {
     const Callback& self = *static_cast<const Callback*>(user);
     if (self.fail != NMC_OK) return self.fail;
     plain_gemm<<<dim3(32, g->groups), 128, 0, static_cast<cudaStream_t>(stream)>>>(*g, self.dtype);
@@ -832,7 +832,7 @@ void forward(uint32_t dtype, int callback) {
   c.deadline_ms = 20000;
   constexpr uint32_t kInner = 256;
   Group<DeviceMemory> g(c);
-  nmc_ep_bytes_t bytes;
+  nmc_ep_bytes_t bytes = NMC_EP_BYTES_INIT;
   const nmc_ep_config_t config = c.config();
   NMC_CHECK(nmc_ep_bytes_needed(&config, c.world, kInner, &bytes));
   std::mt19937_64 random(7);
@@ -881,7 +881,7 @@ void forward(uint32_t dtype, int callback) {
     moe.inner = kInner;
     moe.gemm = callback != 0 ? Callback::run : nullptr;
     moe.gemm_user = &callbacks[r];
-    const nmc_status_t status = nmc_ep_moe_forward(g.eps[r], streams[r], &args, &moe);
+    const nmc_status_t status = nmc_ep_moe_forward(g.eps[r], &args, &moe, streams[r]);
     if (callback == 2 && r == 1) check(status == NMC_ERR_NO_MEMORY, "what a callback returns is passed on");
     else NMC_CHECK(status);
   }

@@ -55,10 +55,10 @@ int main() {
   const nmc_ep_dispatch_t dispatch = NMC_EP_DISPATCH_INIT;
   const nmc_ep_moe_t moe = NMC_EP_MOE_INIT;
   refused("nmc_ep_dispatch_t", dispatch, &nmc_ep_dispatch_t::reserved,
-          [&](const nmc_ep_dispatch_t* d) { return nmc_ep_dispatch(e, nullptr, d); });
+          [&](const nmc_ep_dispatch_t* d) { return nmc_ep_dispatch(e, d, nullptr); });
   refused("nmc_ep_moe_t", moe, &nmc_ep_moe_t::reserved,
-          [&](const nmc_ep_moe_t* m) { return nmc_ep_moe_forward(e, nullptr, &dispatch, m); });
-  OK(nmc_ep_dispatch(e, nullptr, &dispatch));
+          [&](const nmc_ep_moe_t* m) { return nmc_ep_moe_forward(e, &dispatch, m, nullptr); });
+  OK(nmc_ep_dispatch(e, &dispatch, nullptr));
 
   nmc_blocks_config_t blocks = NMC_BLOCKS_CONFIG_INIT;
   blocks.total_blocks = 8;

@@ -22,7 +22,7 @@ struct Library {
   CALL(world_create_local) CALL(world_info) CALL(world_finalize) CALL(world_abort) CALL(world_destroy)              \
   CALL(master_start) CALL(master_destroy)                                                                           \
   CALL(store_create) CALL(store_stats) CALL(store_destroy)                                                          \
-  CALL(ep_create) CALL(ep_recv) CALL(ep_abort) CALL(ep_destroy)                                                     \
+  CALL(ep_create) CALL(ep_recv_buffers) CALL(ep_abort) CALL(ep_destroy)                                             \
   CALL(blocks_create) CALL(blocks_stats) CALL(blocks_destroy)                                                       \
   CALL(kv_create) CALL(kv_stats) CALL(kv_attach_store) CALL(kv_destroy)
   CALLS
@@ -104,9 +104,9 @@ const std::vector<Use>& looks() {
          nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
          return nmc.store_stats(o.store, &stats, nullptr, 0);
        }},
-      {"ep_recv", [](const Library& nmc, const Objects& o) {
-         nmc_ep_recv_t recv;
-         return nmc.ep_recv(o.ep, 0, &recv);
+      {"ep_recv_buffers", [](const Library& nmc, const Objects& o) {
+         nmc_ep_recv_buffers_t recv = NMC_EP_RECV_BUFFERS_INIT;
+         return nmc.ep_recv_buffers(o.ep, 0, &recv);
        }},
       {"blocks_stats", [](const Library& nmc, const Objects& o) {
          nmc_blocks_stats_t stats = NMC_BLOCKS_STATS_INIT;

@@ -230,6 +230,37 @@ impl Device {
         unsafe { call!(sys::cuStreamSynchronize(stream.0)) }
     }
 
+    /// Copies to device memory, and waits.
+    pub fn write_now(&self, device_addr: u64, bytes: &[u8]) -> Result<()> {
+        self.with_current(|| {
+            self.run_and_wait(|stream| {
+                // SAFETY: the driver checks device addresses, and the source is borrowed until the copy is done.
+                unsafe { call!(sys::cuMemcpyAsync(device_addr, bytes.as_ptr() as u64, bytes.len(), stream)) }
+            })
+        })
+    }
+
+    /// Copies from device memory, and waits.
+    pub fn read_now(&self, device_addr: u64, words: &mut [u64]) -> Result<()> {
+        self.with_current(|| {
+            self.run_and_wait(|stream| {
+                let (to, bytes) = (words.as_mut_ptr() as u64, size_of_val(words));
+                // SAFETY: the driver checks device addresses, and the words are borrowed until the copy is done.
+                unsafe { call!(sys::cuMemcpyAsync(to, device_addr, bytes, stream)) }
+            })
+        })
+    }
+
+    /// Fills device memory with zeros, and waits.
+    pub fn zero_now(&self, device_addr: u64, bytes: usize) -> Result<()> {
+        self.with_current(|| {
+            self.run_and_wait(|stream| {
+                // SAFETY: the driver checks the address.
+                unsafe { call!(sys::cuMemsetD8Async(device_addr, 0, bytes, stream)) }
+            })
+        })
+    }
+
     fn urgent_stream(&self) -> Result<CUstream> {
         let stream = self.urgent.get_or_try_init(|| -> Result<PrivateStream> {
             let (mut stream, mut least, mut greatest) = (core::ptr::null_mut(), 0, 0);

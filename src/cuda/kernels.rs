@@ -1,9 +1,12 @@
-//! The kernels of the library: a fatbin embedded at build time, loaded into a device on first use, and one typed launch
-//! per kernel. A launch only enqueues; it can be captured. `world` calls this.
+//! The kernels of the library: a fatbin embedded at build time, loaded into a device on first use, with typed launches of the
+//! kernels that `world` and `store` use, and a generic one for capabilities that launch their own (`ep/gpu.rs`). A launch only
+//! enqueues; it can be captured.
 
 use core::ffi::{CStr, c_void};
 
-use cudarc::driver::sys::{self, CUfunction, CUmodule};
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig, CUmodule,
+};
 
 use super::device::Device;
 use super::error::call;
@@ -17,6 +20,27 @@ use crate::layout::device::PATTERN_ALIGN;
 pub const VERIFY_RESULT_WORDS: usize = 4;
 
 const THREADS: u32 = 1024;
+
+/// Kernels that [`Kernels::find`] finds. They are loaded with the module: later that may wait for kernels that wait for this
+/// rank, and is not legal in a capture.
+const BY_NAME: [&CStr; 16] = [
+    c"nmc_k_ep_dispatch_1",
+    c"nmc_k_ep_dispatch_8",
+    c"nmc_k_ep_dispatch_32",
+    c"nmc_k_ep_combine_1",
+    c"nmc_k_ep_combine_8",
+    c"nmc_k_ep_combine_32",
+    c"nmc_k_ep_pack_1",
+    c"nmc_k_ep_pack_8",
+    c"nmc_k_ep_pack_32",
+    c"nmc_k_ep_scatter_1",
+    c"nmc_k_ep_scatter_8",
+    c"nmc_k_ep_scatter_32",
+    c"nmc_k_ep_gemm",
+    c"nmc_k_ep_silu_mul",
+    c"nmc_k_ep_silu_mul_fp16",
+    c"nmc_k_ep_silu_mul_fp32",
+];
 
 /// The loader reads the image as structs, so it is aligned like them.
 #[repr(C, align(16))]
@@ -32,7 +56,7 @@ pub(crate) struct Loaded {
     store_publish: CUfunction,
     store_wait: CUfunction,
     pub(crate) kv_copy: CUfunction,
-    pub(super) ep: super::ep::Functions,
+    by_name: [CUfunction; BY_NAME.len()],
 }
 
 impl Loaded {
@@ -43,6 +67,10 @@ impl Loaded {
         unsafe { call!(sys::cuModuleLoadData(&raw mut module, FATBIN.0.as_ptr().cast())) }
             .map_err(|e| e.context("loading the kernels of the library"))?;
         let loaded = (|| -> Result<Self> {
+            let mut by_name = [core::ptr::null_mut(); BY_NAME.len()];
+            for (place, name) in by_name.iter_mut().zip(BY_NAME) {
+                *place = function(module, name)?;
+            }
             Ok(Self {
                 module,
                 pattern_write: function(module, c"nmc_k_world_pattern_write")?,
@@ -51,7 +79,7 @@ impl Loaded {
                 store_publish: function(module, c"nmc_k_store_publish")?,
                 store_wait: function(module, c"nmc_k_store_wait")?,
                 kv_copy: function(module, c"nmc_k_kv_copy")?,
-                ep: super::ep::Functions::find(|name| function(module, name))?,
+                by_name,
             })
         })();
         loaded.inspect_err(|_| {
@@ -77,6 +105,28 @@ fn function(module: CUmodule, name: &CStr) -> Result<CUfunction> {
     // SAFETY: found above.
     unsafe { call!(sys::cuFuncLoad(function)) }.map_err(|e| e.context(name.to_string_lossy()))?;
     Ok(function)
+}
+
+/// A kernel of one device, for [`Kernels::launch_on`].
+#[derive(Debug, Clone, Copy)]
+pub struct Kernel(CUfunction);
+
+// SAFETY: a function handle may be used from every thread.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+/// How a [`Kernel`] is launched.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch {
+    /// Blocks, in two dimensions.
+    pub grid: (u32, u32),
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory; see [`Kernels::allow_shared`].
+    pub shared_bytes: u32,
+    /// Whether its blocks may be placed while the kernel before it in the stream ends (programmatic stream serialization).
+    pub overlaps: bool,
 }
 
 /// Stretches that one launch copies.
@@ -246,6 +296,80 @@ impl Kernels<'_> {
         unsafe { self.launch(self.loaded.store_wait, (1, 32), stream, &mut arguments) }
     }
 
+    /// The kernel with this name.
+    pub fn find(&self, name: &CStr) -> Result<Kernel> {
+        match BY_NAME.iter().position(|known| *known == name) {
+            Some(at) => Ok(Kernel(self.loaded.by_name[at])),
+            None => {
+                bail!(NMC_ERR_INTERNAL, "the kernel {} is not in the list of those to load", name.to_string_lossy())
+            }
+        }
+    }
+
+    /// Lets launches of a kernel have up to `bytes` of dynamic shared memory. A device that has less refuses those that ask for it.
+    pub fn allow_shared(&self, kernel: Kernel, bytes: u32) -> Result<()> {
+        let most = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        self.device.with_current(|| {
+            // SAFETY: a kernel of this library. Whether it worked shows in the launches.
+            unsafe { sys::cuFuncSetAttribute(kernel.0, most, bytes.cast_signed()) };
+            Ok(())
+        })
+    }
+
+    /// Blocks of a kernel that the device can hold at once.
+    pub fn resident_blocks(&self, kernel: Kernel, threads: u32) -> Result<u32> {
+        let mut blocks = 0;
+        self.device.with_current(|| {
+            // SAFETY: a kernel of this library, and the out-pointer is a local.
+            unsafe {
+                call!(sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                    &raw mut blocks,
+                    kernel.0,
+                    threads.cast_signed(),
+                    0
+                ))
+            }
+        })?;
+        Ok(u32::try_from(blocks * self.device.facts().sm_count).unwrap_or(0))
+    }
+
+    /// Enqueues a kernel that was found with [`Self::find`].
+    ///
+    /// # Safety
+    /// The kernel is of this device, and `arguments` are what its signature says; see [`arg`].
+    pub unsafe fn launch_on(
+        &self,
+        stream: *mut c_void,
+        kernel: Kernel,
+        how: Launch,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
+        let mut serial = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            // SAFETY: plain numbers, for which zero is a value.
+            value: unsafe { core::mem::zeroed() },
+        };
+        serial.value.programmaticStreamSerializationAllowed = 1;
+        let config = CUlaunchConfig {
+            gridDimX: how.grid.0,
+            gridDimY: how.grid.1,
+            gridDimZ: 1,
+            blockDimX: how.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: how.shared_bytes,
+            hStream: stream.cast(),
+            attrs: &raw mut serial,
+            numAttrs: u32::from(how.overlaps),
+        };
+        self.device.with_current(|| {
+            let arguments = arguments.as_mut_ptr();
+            // SAFETY: as promised by the caller; the driver copies the arguments before it returns.
+            unsafe { call!(sys::cuLaunchKernelEx(&raw const config, kernel.0, arguments, core::ptr::null_mut())) }
+        })
+    }
+
     /// # Safety
     /// `arguments` must be what the kernel's signature says.
     unsafe fn launch(
@@ -291,7 +415,9 @@ impl Kernels<'_> {
     }
 }
 
-pub(crate) fn arg<T>(value: &T) -> *mut c_void {
+/// An argument of a launch, which the driver copies.
+#[must_use]
+pub fn arg<T>(value: &T) -> *mut c_void {
     core::ptr::from_ref(value).cast_mut().cast()
 }
 

@@ -8,7 +8,6 @@
 
 mod copy;
 mod device;
-mod ep;
 mod error;
 mod host;
 mod ipc;
@@ -22,11 +21,9 @@ mod vmm;
 
 pub use copy::{Copier, Ordinary};
 pub use device::{Device, DeviceFacts};
-pub use ep::{Early, EpCall, EpKernel, EpLaunch, GemmShape, MAX_LOCAL_EXPERTS};
 pub use host::HostRegistration;
 pub use ipc::{IpcExport, IpcHeap, ipc_export};
-pub(crate) use kernels::arg;
-pub use kernels::{Kernels, PatternVerify, PatternWrite, STRETCHES, Stretch, VERIFY_RESULT_WORDS};
+pub use kernels::{Kernel, Kernels, Launch, PatternVerify, PatternWrite, STRETCHES, Stretch, VERIFY_RESULT_WORDS, arg};
 pub use pointer::{Owner, PointerKind, Reach, kernel_address, owner, pointer_kind, reach, reach_around};
 pub use probe::{MIN_DRIVER_CUDA, Probe, in_process, probe, require};
 pub use ranges::{CudaPages, CudaRange};

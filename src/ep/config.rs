@@ -1,7 +1,8 @@
 //! What a program says about the group it wants, checked before anything is done.
 
+use super::gpu::MAX_LOCAL_EXPERTS;
+use super::grid::{MAX_BLOCKS, USUAL_BLOCKS};
 use crate::base::error::Result;
-use crate::cuda::MAX_LOCAL_EXPERTS;
 use crate::layout::ep::{Dtype, MAX_EP_RANKS, SCALE_GROUP, Shape, Wire};
 use crate::mem::HeapKind;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 /// Tokens of all ranks together, from which the default `t_cap` follows.
 const DEFAULT_TOKENS: u32 = 256;
 /// Default time to wait for a peer.
-pub const DEFAULT_DEADLINE_MS: i64 = 10_000;
+pub(crate) const DEFAULT_DEADLINE_MS: i64 = 10_000;
 /// Most tokens of a rank: what a flag can count.
 const MAX_TOKENS: u32 = 32_768;
 /// Most experts of a token: what a warp can look at.
@@ -19,45 +20,45 @@ const MAX_HIDDEN: u32 = 1 << 20;
 
 /// A group as a program wants it.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub(crate) struct Config {
     /// Ranks of the world that are in the group, one bit each; 0 for all.
-    pub members: u64,
+    pub(crate) members: u64,
     /// Where the transport region begins in every heap.
-    pub heap_offset: u64,
+    pub(crate) heap_offset: u64,
     /// Most tokens of a rank; 0 for 256 shared by all ranks.
-    pub t_cap: u32,
+    pub(crate) t_cap: u32,
     /// Elements of a row.
-    pub hidden: u32,
+    pub(crate) hidden: u32,
     /// Experts of a token.
-    pub top_k: u32,
+    pub(crate) top_k: u32,
     /// Experts of all ranks.
-    pub experts: u32,
+    pub(crate) experts: u32,
     /// Element type.
-    pub dtype: Dtype,
+    pub(crate) dtype: Dtype,
     /// How rows travel.
-    pub wire: Wire,
+    pub(crate) wire: Wire,
     /// Bytes of a weight.
-    pub weight_bytes: u32,
+    pub(crate) weight_bytes: u32,
     /// Rows of an expert; 0 for as many as can come.
-    pub max_m: u32,
+    pub(crate) max_m: u32,
     /// Groups for rows that do not fit.
-    pub spill_groups: u32,
+    pub(crate) spill_groups: u32,
     /// Buffer sets; 0 for 1.
-    pub sets: u32,
+    pub(crate) sets: u32,
     /// Blocks of a rank's kernels; 0 for what fits.
-    pub blocks: u32,
+    pub(crate) blocks: u32,
     /// Returned rows have memory of their own.
-    pub separate_y: bool,
+    pub(crate) separate_y: bool,
     /// Trap instead of reporting.
-    pub trap: bool,
+    pub(crate) trap: bool,
     /// Count tokens per expert.
-    pub count_load: bool,
+    pub(crate) count_load: bool,
     /// Kernels after a dispatch may always be placed while it waits.
-    pub early: bool,
+    pub(crate) early: bool,
     /// Longest wait for a peer.
-    pub deadline: Duration,
+    pub(crate) deadline: Duration,
     /// The phase of the first step. For tests of the wrap.
-    pub first_phase: u32,
+    pub(crate) first_phase: u32,
 }
 
 fn rows_fit(shape: &Shape) -> bool {
@@ -66,7 +67,7 @@ fn rows_fit(shape: &Shape) -> bool {
 
 impl Config {
     /// The members among `world_size` ranks.
-    pub fn members(&self, world_size: u32) -> Result<Vec<u32>> {
+    pub(crate) fn members(&self, world_size: u32) -> Result<Vec<u32>> {
         let all = if world_size >= 64 { u64::MAX } else { (1 << world_size) - 1 };
         let mask = if self.members == 0 { all } else { self.members };
         if mask & !all != 0 {
@@ -83,7 +84,7 @@ impl Config {
     }
 
     /// What all ranks of a group of `world` have to agree on.
-    pub fn shape(&self, world: u32, heaps: HeapKind) -> Result<Shape> {
+    pub(crate) fn shape(&self, world: u32, heaps: HeapKind) -> Result<Shape> {
         let t_cap = if self.t_cap == 0 { DEFAULT_TOKENS.div_ceil(world) } else { self.t_cap };
         if t_cap > MAX_TOKENS {
             crate::bail!(NMC_ERR_INVALID_ARG, "t_cap {t_cap} is more than {MAX_TOKENS}");
@@ -133,12 +134,12 @@ impl Config {
             separate_y: self.separate_y,
             blocks: match heaps {
                 HeapKind::Host => 1,
-                HeapKind::Cuda if self.blocks == 0 => super::USUAL_BLOCKS,
+                HeapKind::Cuda if self.blocks == 0 => USUAL_BLOCKS,
                 HeapKind::Cuda => self.blocks,
             },
         };
-        if shape.blocks > super::MAX_BLOCKS {
-            crate::bail!(NMC_ERR_INVALID_ARG, "blocks {} is more than {}", shape.blocks, super::MAX_BLOCKS);
+        if shape.blocks > MAX_BLOCKS {
+            crate::bail!(NMC_ERR_INVALID_ARG, "blocks {} is more than {}", shape.blocks, MAX_BLOCKS);
         }
         if shape.max_m > most.saturating_mul(self.top_k)
             || shape.spill_groups > 65_535

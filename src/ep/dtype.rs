@@ -1,41 +1,32 @@
 //! Element types on the CPU, rounded exactly as the kernels do: to nearest even, and every NaN becomes the canonical one.
 
-use super::sys;
+use super::sys::Region;
 use crate::layout::ep::{Dtype, SCALE_GROUP};
 
 const NAN16: u16 = 0x7fff;
 
-/// bfloat16 to single.
-#[must_use]
-pub fn from_bf16(bits: u16) -> f32 {
+pub(super) fn from_bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Single to bfloat16.
-#[must_use]
 #[allow(clippy::cast_possible_truncation, reason = "the upper half of a word")]
-pub fn to_bf16(value: f32) -> u16 {
+pub(super) fn to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
     if value.is_nan() { NAN16 } else { rounded }
 }
 
-/// Half to single.
-#[must_use]
-pub fn from_fp16(bits: u16) -> f32 {
+pub(super) fn from_fp16(bits: u16) -> f32 {
     half::f16::from_bits(bits).to_f32()
 }
 
-/// Single to half.
-#[must_use]
-pub fn to_fp16(value: f32) -> u16 {
+pub(super) fn to_fp16(value: f32) -> u16 {
     if value.is_nan() { NAN16 } else { half::f16::from_f32(value).to_bits() }
 }
 
 /// Single to e4m3, saturating at 448.
-#[must_use]
 #[allow(clippy::cast_possible_truncation, reason = "seven bits")]
-pub fn to_e4m3(value: f32) -> u8 {
+pub(super) fn to_e4m3(value: f32) -> u8 {
     if value.is_nan() {
         return 0x7f;
     }
@@ -56,9 +47,7 @@ pub fn to_e4m3(value: f32) -> u8 {
     sign | code.min(0x7e) as u8
 }
 
-/// e4m3 to single.
-#[must_use]
-pub fn from_e4m3(code: u8) -> f32 {
+pub(super) fn from_e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (u32::from(code >> 3 & 15), u32::from(code & 7));
     let size = if exponent == 15 && mantissa == 7 {
         f32::NAN
@@ -72,48 +61,35 @@ pub fn from_e4m3(code: u8) -> f32 {
     if code & 0x80 != 0 { -size } else { size }
 }
 
-/// The element `at` of a row.
-#[must_use]
-pub fn element(dtype: Dtype, row: u64, at: u64) -> f32 {
-    match dtype {
-        Dtype::Bf16 => from_bf16(sys::get(row + 2 * at)),
-        Dtype::Fp16 => from_fp16(sys::get(row + 2 * at)),
-        Dtype::Fp32 => sys::get(row + 4 * at),
-        Dtype::Fp8 => from_e4m3(sys::get(row + at)),
-    }
-}
-
 /// Adds `weight` times a row (the row itself without one) to `sum`: a product, rounded, then a sum, rounded.
-pub fn add(dtype: Dtype, sum: &mut [f32], row: u64, weight: Option<f32>) {
-    let n = sum.len() as u64;
+pub(super) fn add(dtype: Dtype, sum: &mut [f32], row: Region<'_>, weight: Option<f32>) {
     // Two loops a type: inside there is no choice left, so that they become vector code.
     macro_rules! run {
         ($values:expr, $convert:expr) => {
             match weight {
-                None => sum.iter_mut().zip($values).for_each(|(s, v)| *s += $convert(*v)),
-                Some(w) => sum.iter_mut().zip($values).for_each(|(s, v)| *s += w * $convert(*v)),
+                None => sum.iter_mut().zip($values).for_each(|(s, v)| *s += $convert(v.get())),
+                Some(w) => sum.iter_mut().zip($values).for_each(|(s, v)| *s += w * $convert(v.get())),
             }
         };
     }
     match dtype {
-        Dtype::Bf16 => run!(sys::slice::<u16>(row, n), from_bf16),
-        Dtype::Fp16 => run!(sys::slice::<u16>(row, n), from_fp16),
-        Dtype::Fp32 => run!(sys::slice::<f32>(row, n), |v| v),
-        Dtype::Fp8 => run!(sys::slice::<u8>(row, n), from_e4m3),
+        Dtype::Bf16 => run!(row.cells::<u16>(), from_bf16),
+        Dtype::Fp16 => run!(row.cells::<u16>(), from_fp16),
+        Dtype::Fp32 => run!(row.cells::<f32>(), |v| v),
+        Dtype::Fp8 => run!(row.cells::<u8>(), from_e4m3),
     }
 }
 
 /// Stores a row with one rounding.
-pub fn store(dtype: Dtype, values: &[f32], row: u64) {
-    let n = values.len() as u64;
+pub(super) fn store(dtype: Dtype, values: &[f32], row: Region<'_>) {
     match dtype {
-        Dtype::Bf16 => sys::slice_mut::<u16>(row, n).iter_mut().zip(values).for_each(|(o, v)| *o = to_bf16(*v)),
-        Dtype::Fp16 => sys::slice_mut::<u16>(row, n).iter_mut().zip(values).for_each(|(o, v)| *o = to_fp16(*v)),
+        Dtype::Bf16 => row.cells::<u16>().iter().zip(values).for_each(|(o, v)| o.set(to_bf16(*v))),
+        Dtype::Fp16 => row.cells::<u16>().iter().zip(values).for_each(|(o, v)| o.set(to_fp16(*v))),
         Dtype::Fp32 => {
             let canonical = |v: f32| if v.is_nan() { f32::from_bits(0x7fff_ffff) } else { v };
-            sys::slice_mut::<f32>(row, n).iter_mut().zip(values).for_each(|(o, v)| *o = canonical(*v));
+            row.cells::<f32>().iter().zip(values).for_each(|(o, v)| o.set(canonical(*v)));
         }
-        Dtype::Fp8 => sys::slice_mut::<u8>(row, n).iter_mut().zip(values).for_each(|(o, v)| *o = to_e4m3(*v)),
+        Dtype::Fp8 => row.cells::<u8>().iter().zip(values).for_each(|(o, v)| o.set(to_e4m3(*v))),
     }
 }
 
@@ -122,7 +98,7 @@ pub fn store(dtype: Dtype, values: &[f32], row: u64) {
 const TINY: f32 = 1e-30;
 
 /// Quantises a row to e4m3 with one scale per group.
-pub fn quantise(values: &[f32], codes: &mut [u8], scales: &mut [f32]) {
+pub(super) fn quantise(values: &[f32], codes: &mut [u8], scales: &mut [f32]) {
     let group = SCALE_GROUP as usize;
     for ((values, codes), scale) in values.chunks(group).zip(codes.chunks_mut(group)).zip(scales) {
         let most = values.iter().fold(0.0f32, |most, v| most.max(v.abs()));

@@ -1,91 +1,84 @@
 //! A whole MoE layer: dispatch, pack, the experts' two matrix products with the activation between them, scatter, combine.
 //! The products are the engine's own, through a callback that enqueues them, or the library's.
 
-use super::{Core, Dispatch, Grouped, cpu};
+use super::calls::{BOTH, Dispatch, Grouped};
+use super::cpu::{self, HostRank};
+use super::sys::Given;
+use super::{Ep, call_group};
 use crate::base::error::Result;
-use crate::cuda::GemmShape;
 use crate::layout::ep::{Dtype, Shape, Wire};
 use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Most columns between the products.
-pub const MAX_INNER: u32 = 1 << 20;
+pub(crate) const MAX_INNER: u32 = 1 << 20;
 
 /// A product: `c[g][r] = a[g][r] * b[group_expert[g]]^T` for the rows `r < masked_m[g]`.
 #[derive(Debug, Clone, Copy)]
-pub struct Gemm {
+pub(crate) struct Gemm {
     /// 0 for gate and up, 1 for down.
-    pub which: u32,
+    pub(crate) which: u32,
     /// Rows `[groups][max_m][k]`.
-    pub a: u64,
-    /// Scales of `a`, 0 unless it is fp8.
-    pub a_scales: u64,
-    /// Matrices `[n_local][n][k]`; 0 if the engine keeps them.
-    pub b: u64,
+    pub(crate) a: Given,
+    /// Scales of `a`, none unless it is fp8.
+    pub(crate) a_scales: Given,
+    /// Matrices `[n_local][n][k]`; none if the engine keeps them.
+    pub(crate) b: Given,
     /// Rows `[groups][max_m][n]`.
-    pub c: u64,
+    pub(crate) c: Given,
     /// Rows of each group.
-    pub masked_m: u64,
+    pub(crate) masked_m: Given,
     /// Expert of each group.
-    pub group_expert: u64,
+    pub(crate) group_expert: Given,
     /// Columns of the result.
-    pub n: u32,
+    pub(crate) n: u32,
     /// Columns of `a`.
-    pub k: u32,
+    pub(crate) k: u32,
 }
 
 /// The engine's product.
-pub type GemmFn<'a> = &'a dyn Fn(&Gemm) -> Result<()>;
+pub(crate) type GemmFn<'a> = &'a dyn Fn(&Gemm) -> Result<()>;
 
 /// What a layer is computed from.
-pub struct Layer<'a> {
+pub(crate) struct Layer<'a> {
     /// Tokens and where they go.
-    pub dispatch: Dispatch,
+    pub(crate) dispatch: Dispatch,
     /// Gate and up matrices `[n_local][2 * inner][hidden]`.
-    pub w13: u64,
+    pub(crate) w13: Given,
     /// Down matrices `[n_local][hidden][inner]`.
-    pub w2: u64,
+    pub(crate) w2: Given,
     /// Columns between the products.
-    pub inner: u32,
+    pub(crate) inner: u32,
     /// [`Parts`] of memory for what is between the steps.
-    pub workspace: u64,
+    pub(crate) workspace: Given,
     /// Its size.
-    pub workspace_bytes: u64,
+    pub(crate) workspace_bytes: u64,
     /// Result rows.
-    pub out: u64,
+    pub(crate) out: Given,
     /// The engine's product, or the library's.
-    pub gemm: Option<GemmFn<'a>>,
+    pub(crate) gemm: Option<GemmFn<'a>>,
 }
 
-/// Where the buffers of a layer are in its workspace.
+/// Where the buffers of a layer are in its workspace: grouped rows and their scales, the result of the first product, the same
+/// after the activation, the result of the second, and the lists of [`Grouped`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parts {
-    /// Grouped rows.
-    pub x: u64,
-    /// Their scales.
-    pub scales: u64,
-    /// Result of the first product.
-    pub gate_up: u64,
-    /// After the activation.
-    pub act: u64,
-    /// Result of the second product.
-    pub y: u64,
-    /// Rows of each group.
-    pub masked_m: u64,
-    /// Expert of each group.
-    pub group_expert: u64,
-    /// Row of each slot and entry.
-    pub row_of: u64,
-    /// Slot of each row.
-    pub row_index: u64,
+pub(crate) struct Parts {
+    x: u64,
+    scales: u64,
+    gate_up: u64,
+    act: u64,
+    y: u64,
+    masked_m: u64,
+    group_expert: u64,
+    row_of: u64,
+    row_index: u64,
     /// Bytes of all.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Parts {
     /// The parts for `inner` columns between the products; 0 for a workspace without them.
-    #[must_use]
-    pub fn of(shape: &Shape, inner: u32) -> Self {
+    pub(crate) fn of(shape: &Shape, inner: u32) -> Self {
         let rows = u64::from(shape.groups()) * u64::from(shape.max_m);
         let element = u64::from(shape.dtype.bytes());
         let mut at = 0u64;
@@ -109,11 +102,11 @@ impl Parts {
 }
 
 /// Runs a layer, or enqueues it.
-pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Result<()> {
-    if super::group::open() {
+pub(crate) fn forward(ep: &Arc<Ep>, layer: &Layer<'_>, stream: *mut c_void) -> Result<()> {
+    if call_group::open() {
         crate::bail!(NMC_ERR_INVALID_ARG, "nmc_ep_moe_forward cannot be part of a group of calls");
     }
-    let shape = &core.shape;
+    let shape = &ep.shape;
     if layer.inner == 0 || !layer.inner.is_multiple_of(16 / shape.dtype.bytes()) || layer.inner > MAX_INNER {
         crate::bail!(
             NMC_ERR_INVALID_ARG,
@@ -123,51 +116,43 @@ pub fn forward(core: &Arc<Core>, stream: *mut c_void, layer: &Layer<'_>) -> Resu
         );
     }
     let parts = Parts::of(shape, layer.inner);
-    if layer.workspace_bytes < parts.bytes || !layer.workspace.is_multiple_of(256) || layer.workspace == 0 {
+    let workspace = layer.workspace.address();
+    if layer.workspace_bytes < parts.bytes || !workspace.is_multiple_of(256) || workspace == 0 {
         crate::bail!(
             NMC_ERR_INVALID_ARG,
-            "the workspace at {:#x} with {} bytes is not aligned to 256 with {} bytes (nmc_ep_bytes_needed)",
-            layer.workspace,
+            "the workspace at {workspace:#x} with {} bytes is not aligned to 256 with {} bytes (nmc_ep_bytes_needed)",
             layer.workspace_bytes,
             parts.bytes
         );
     }
     // All of it before anything is sent: a layer that stops half-way would leave the peers waiting.
-    core.memory("out", layer.out, 16)?;
-    core.memory("workspace", layer.workspace, 256)?;
+    ep.check_memory("out", layer.out, 16)?;
+    ep.check_memory("workspace", layer.workspace, 256)?;
     if layer.gemm.is_none() {
-        check_built_in(core, layer)?;
+        check_built_in(ep, layer)?;
     }
-    let at = |offset: u64| layer.workspace + offset;
+    let mut rows = match ep.gpu {
+        None => cpu::Rows::new(shape.hidden, layer.inner)?,
+        Some(_) => cpu::Rows::default(),
+    };
+    ep.dispatch(&layer.dispatch, stream)?;
+    // The others wait for this rank from here on.
+    experts(ep, layer, &parts, &mut rows, stream).inspect_err(|_| ep.abort())
+}
+
+/// Everything after the dispatch.
+fn experts(ep: &Arc<Ep>, layer: &Layer<'_>, parts: &Parts, rows: &mut cpu::Rows, stream: *mut c_void) -> Result<()> {
+    let (shape, number) = (&ep.shape, layer.dispatch.layer);
+    let at = |offset: u64| layer.workspace.at(offset);
     let grouped = Grouped {
         x: at(parts.x),
-        scales: if shape.scales() > 0 { at(parts.scales) } else { 0 },
+        scales: if shape.scales() > 0 { at(parts.scales) } else { Given::NONE },
         masked_m: at(parts.masked_m),
         group_expert: at(parts.group_expert),
         row_of: at(parts.row_of),
         row_index: at(parts.row_index),
     };
-    let mut rows = match core.device {
-        None => cpu::Rows::new(shape.hidden, layer.inner)?,
-        Some(_) => cpu::Rows::default(),
-    };
-    core.dispatch(stream, &layer.dispatch)?;
-    // The others wait for this rank from here on.
-    experts(core, stream, layer, &parts, &grouped, &mut rows).inspect_err(|_| core.abort())
-}
-
-/// Everything after the dispatch.
-fn experts(
-    core: &Arc<Core>,
-    stream: *mut c_void,
-    layer: &Layer<'_>,
-    parts: &Parts,
-    grouped: &Grouped,
-    rows: &mut cpu::Rows,
-) -> Result<()> {
-    let (shape, number) = (&core.shape, layer.dispatch.layer);
-    let at = |offset: u64| layer.workspace + offset;
-    core.pack(stream, number, grouped)?;
+    ep.pack(number, &grouped, stream)?;
     let first = Gemm {
         which: 0,
         a: grouped.x,
@@ -182,56 +167,43 @@ fn experts(
     let second = Gemm {
         which: 1,
         a: at(parts.act),
-        a_scales: 0,
+        a_scales: Given::NONE,
         b: layer.w2,
         c: at(parts.y),
         n: shape.hidden,
         k: layer.inner,
         ..first
     };
-    product(core, stream, layer, &first, rows)?;
-    match &core.device {
-        None => cpu::silu_mul(&core.desc_for(number), first.c, second.a, grouped.masked_m, layer.inner, rows),
-        Some(device) => {
-            let groups = shape.groups();
-            device.kernels()?.ep_silu_mul(
-                stream,
-                shape.dtype,
-                (first.c, second.a, grouped.masked_m),
-                groups,
-                shape.max_m,
-                layer.inner,
-            )?;
-        }
+    product(ep, layer, &first, rows, stream)?;
+    let activation = (first.c, second.a, grouped.masked_m);
+    match &ep.gpu {
+        None => cpu::silu_mul(&HostRank::of(ep, number), activation, layer.inner, rows),
+        Some(gpu) => gpu.silu_mul(stream, shape, activation, layer.inner)?,
     }
-    product(core, stream, layer, &second, rows)?;
-    core.scatter(stream, number, second.c, grouped.row_of, 0)?;
-    core.combine(stream, number, 0, layer.out, super::BOTH)
+    product(ep, layer, &second, rows, stream)?;
+    ep.scatter(number, second.c, grouped.row_of, Given::NONE, stream)?;
+    ep.combine(number, Given::NONE, layer.out, BOTH, stream)
 }
 
-fn check_built_in(core: &Core, layer: &Layer<'_>) -> Result<()> {
-    if layer.w13 == 0 || layer.w2 == 0 {
+fn check_built_in(ep: &Ep, layer: &Layer<'_>) -> Result<()> {
+    if layer.w13.is_none() || layer.w2.is_none() {
         crate::bail!(NMC_ERR_INVALID_ARG, "without a callback the layer needs w13 and w2");
     }
-    core.memory("w13", layer.w13, 16)?;
-    core.memory("w2", layer.w2, 16)?;
-    if core.device.is_some() && (core.shape.dtype != Dtype::Bf16 || core.shape.wire != Wire::Same) {
+    ep.check_memory("w13", layer.w13, 16)?;
+    ep.check_memory("w2", layer.w2, 16)?;
+    if ep.gpu.is_some() && (ep.shape.dtype != Dtype::Bf16 || ep.shape.wire != Wire::Same) {
         crate::bail!(NMC_ERR_UNSUPPORTED, "on a GPU the built-in product takes bf16 rows only; give a callback");
     }
     Ok(())
 }
 
-fn product(core: &Core, stream: *mut c_void, layer: &Layer<'_>, gemm: &Gemm, rows: &mut cpu::Rows) -> Result<()> {
+fn product(ep: &Ep, layer: &Layer<'_>, gemm: &Gemm, rows: &mut cpu::Rows, stream: *mut c_void) -> Result<()> {
     if let Some(theirs) = layer.gemm {
         return theirs(gemm);
     }
-    match &core.device {
-        None => cpu::gemm(&core.desc_for(layer.dispatch.layer), gemm, rows),
-        Some(device) => {
-            let (groups, max_m) = (core.shape.groups(), core.shape.max_m);
-            let shape = GemmShape { groups, max_m, n: gemm.n, k: gemm.k };
-            device.kernels()?.ep_gemm(stream, (gemm.a, gemm.b, gemm.c), (gemm.masked_m, gemm.group_expert), shape)?;
-        }
+    match &ep.gpu {
+        None => cpu::gemm(&HostRank::of(ep, layer.dispatch.layer), gemm, rows),
+        Some(gpu) => gpu.gemm(stream, &ep.shape, gemm)?,
     }
     Ok(())
 }

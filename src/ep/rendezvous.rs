@@ -3,7 +3,11 @@
 //! all those numbers (it is *ready*), and goes on when all show the same one and have said that they saw it.
 //!
 //! Who learns of a difference tells all others, in the place of its answer, also those who come a little later, and stays until
-//! all have told it. Then they may come again, with other numbers; who is ready with an old one goes back and agrees anew. Nobody takes an old group's words for a new one's, since numbers are never shown by two attempts. If one rank goes on,
+//! all have told it. Two ranks tell each other's numbers, so that a difference ends exactly one attempt of each: who is still
+//! leaving its last attempt when others are told of the next difference is waited for, and told when it comes again. Then they
+//! may come again at once, with other numbers; who is ready with an old one goes back and agrees anew.
+//!
+//! Nobody takes an old group's words for a new one's, since numbers are never shown by two attempts. If one rank goes on,
 //! all do: it has seen that all were ready with the same numbers, and one of them goes back only for a number that is
 //! another, from a rank that has not answered it; who goes on has answered all.
 
@@ -16,8 +20,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::Duration;
 
-/// Fields that fit a meeting, with their names.
-pub type Fields = Vec<(&'static str, u64)>;
+/// Fields that fit a meeting, with their names. The first one that differs is reported.
+pub(super) type Fields = Vec<(&'static str, u64)>;
+/// Name of the field with the members; most others follow from it.
+pub(super) const MEMBERS: &str = "members";
 
 const NAP: Duration = Duration::from_micros(200);
 /// How long a rank that knows of a difference stays at most, so that the others learn of it, too.
@@ -27,10 +33,8 @@ const STAY: Duration = Duration::from_secs(1);
 const DOING: u64 = 3;
 const AGREES: u64 = 1;
 const READY: u64 = 2;
-/// In the place of an answer: there is a difference. Such a word is the number of whom it tells, but for the low bits, in which
-/// are which field and whose.
+/// In the place of an answer: there is a difference; see [`Told`].
 const DIFFERS: u64 = 3;
-const TOLD_BITS: u64 = 0xffff;
 
 /// A field of a rank that is not what others want.
 #[derive(Clone, Copy)]
@@ -39,18 +43,31 @@ struct Odd {
     field: usize,
 }
 
-impl Odd {
-    /// What tells whoever shows `number`.
-    fn told(self, number: u64) -> u64 {
-        number & !TOLD_BITS | u64::from(self.rank & 0xff) << 8 | (self.field as u64 & 0x3f) << 2 | DIFFERS
+/// A difference that a rank was told of, and by which attempt of the other. As a word: the upper half of the number of whom it
+/// tells, the tag of the number of who tells, whose field it is, which one, and [`DIFFERS`].
+#[derive(Clone, Copy)]
+struct Told {
+    odd: Odd,
+    by: u64,
+}
+
+impl Told {
+    fn word(self, whom: u64) -> u64 {
+        let (rank, field) = (u64::from(self.odd.rank & 0xff), self.odd.field as u64 & 0x3f);
+        whom >> 32 << 32 | self.by << 16 | rank << 8 | field << 2 | DIFFERS
     }
 
-    /// What whoever shows `number` was told, if it was.
+    /// What whoever shows `number` was told with `word`, if it was.
     fn of(word: u64, number: u64) -> Option<Self> {
-        let told = does(word, DIFFERS) && word & !TOLD_BITS == number & !TOLD_BITS;
         #[allow(clippy::cast_possible_truncation, reason = "8 and 6 bits")]
-        told.then_some(Self { rank: (word >> 8 & 0xff) as u32, field: (word >> 2 & 0x3f) as usize })
+        let odd = Odd { rank: (word >> 8 & 0xff) as u32, field: (word >> 2 & 0x3f) as usize };
+        (does(word, DIFFERS) && word >> 32 == number >> 32).then_some(Self { odd, by: word >> 16 & 0xffff })
     }
+}
+
+/// What tells the attempts of a rank apart. The next one has the same in one of 65,536 cases; then a rank may have to try again.
+fn tag(number: u64) -> u64 {
+    number >> 48
 }
 
 fn does(number: u64, what: u64) -> bool {
@@ -60,7 +77,7 @@ fn does(number: u64, what: u64) -> bool {
 /// Meets the other `members` for several ranks of this process at once. `prepare` runs between agreeing and being ready, again
 /// if it has to agree anew. Fails with the first field that differs, with a rank that has died, or with one that did not come
 /// by `deadline`.
-pub fn meet(
+pub(super) fn meet(
     own: &[&Membership],
     members: &[u32],
     fields: &Fields,
@@ -134,21 +151,31 @@ impl Meeting<'_> {
     /// Tells `peer` that all own ranks have seen `number` of it. Who was told of a difference is not to be answered any more.
     fn answer(&self, peer: u32, number: u64) {
         for place in self.own.iter().filter_map(|member| self.place(peer, member.rank())) {
-            if Odd::of(place.load(Relaxed), number).is_none() {
+            if Told::of(place.load(Relaxed), number).is_none() {
                 place.store(number, Release);
             }
         }
     }
 
-    /// What `peer` has told one of the own ranks of a difference.
-    fn has_told(&self, peer: u32) -> Option<Odd> {
-        let place = |member: &Membership| self.place(member.rank(), peer).map_or(0, |place| place.load(Acquire));
-        self.own.iter().zip(&self.numbers).find_map(|(member, number)| Odd::of(place(member), *number))
+    /// What `peer` has told each own rank, in this attempt, of a difference.
+    fn told_by(&self, peer: u32) -> impl Iterator<Item = Option<Told>> {
+        let place = move |member: &Membership| self.place(member.rank(), peer).map_or(0, |place| place.load(Acquire));
+        self.own.iter().zip(&self.numbers).map(move |(member, number)| Told::of(place(member), *number))
+    }
+
+    /// Tells `peer`, which shows or showed `number`. What an earlier attempt of this process has told it there stays.
+    fn tell(&self, odd: Odd, peer: u32, number: u64) {
+        for (member, own) in self.own.iter().zip(&self.numbers) {
+            let Some(place) = self.place(peer, member.rank()) else { continue };
+            if number != 0 && Told::of(place.load(Relaxed), number).is_none() {
+                place.store(Told { odd, by: tag(*own) }.word(number), Release);
+            }
+        }
     }
 
     /// Fails if somebody has told of a difference.
     fn check_told(&mut self) -> Result<()> {
-        let told = self.peers().find_map(|(_, peer)| self.has_told(peer).map(|odd| (odd, peer)));
+        let told = self.peers().find_map(|(_, peer)| self.told_by(peer).flatten().next().map(|told| (told.odd, peer)));
         let Some((odd, by)) = told else { return Ok(()) };
         let (odd, error) = self.explain(odd, by);
         Err(self.differ(odd, error))
@@ -277,9 +304,12 @@ impl Meeting<'_> {
         let value = |rank: u32| Some((rank, self.words(rank)?.fields.get(odd.field)?.load(Relaxed)));
         let other = [odd.rank, by].into_iter().filter_map(value).find(|(_, value)| *value != mine);
         let (rank, what) = match other {
-            Some((rank, value)) => (rank, format!("{name} is {mine} here and {value} on rank {rank}")),
+            Some((rank, value)) => {
+                (rank, format!("{name} is {} here and {} on rank {rank}", shown_as(name, mine), shown_as(name, value)))
+            }
             // It has come again meanwhile, with what the others want.
             None => {
+                let mine = shown_as(name, mine);
                 (odd.rank, format!("{name} is {mine} here and was another on rank {}, as rank {by} found", odd.rank))
             }
         };
@@ -287,28 +317,24 @@ impl Meeting<'_> {
     }
 
     /// Tells all others of a difference, as far as they come within a while, and gives `error` back when they have told
-    /// this process as well: nobody tells twice, so that whoever comes again is not told of it any more.
+    /// this process as well.
     fn differ(&mut self, odd: Odd, error: Error) -> Error {
         self.show_numbers();
         let peers: Vec<(usize, u32)> = self.peers().collect();
-        let mut told = vec![false; self.members.len()];
         let until = Deadline::after(STAY);
         loop {
             let mut all_know = true;
             for (at, peer) in peers.iter().copied() {
+                // In this order: who has left its attempt, and shows another, has told before.
                 let shown = self.shown(peer);
-                if self.known[at] == 0 && does(shown, AGREES) {
+                let by = self.told_by(peer).reduce(|all, told| all.and(told)).flatten().map(|told| told.by);
+                // The attempt that told is the one to be told, and stays until it is; before, whichever is there.
+                let told_us = |number: u64| number != 0 && by == Some(tag(number));
+                if does(shown, AGREES) && (by.is_none() || told_us(shown)) {
                     self.known[at] = shown;
                 }
-                let known = self.known[at];
-                if known != 0 && !told[at] {
-                    for place in self.own.iter().filter_map(|member| self.place(peer, member.rank())) {
-                        place.store(odd.told(known), Release);
-                    }
-                    told[at] = true;
-                }
-                let has_gone = shown != known && !does(shown, READY);
-                all_know &= told[at] && (has_gone || self.has_told(peer).is_some());
+                self.tell(odd, peer, self.known[at]);
+                all_know &= told_us(self.known[at]);
             }
             if all_know || until.passed() || self.deadline.passed() {
                 return error;
@@ -316,6 +342,11 @@ impl Meeting<'_> {
             std::thread::sleep(NAP);
         }
     }
+}
+
+/// A value as the program wrote it: ranks are bits.
+fn shown_as(name: &str, value: u64) -> String {
+    if name == MEMBERS { format!("{value:#x}") } else { value.to_string() }
 }
 
 enum Same {

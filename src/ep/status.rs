@@ -1,8 +1,9 @@
 //! How a group fares: the error that ended it, the request to end it, and what was counted. The words are in memory that
 //! the host and its GPU both see, so that looking needs no synchronisation.
 
-use super::Core;
-use super::sys::word;
+use super::Ep;
+use super::cpu::{HostRank, fail_with};
+use super::sys::Region;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
@@ -16,11 +17,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
 /// Where overflow is counted, per local expert.
-const OFF_OVERFLOW: u64 = 64;
-const OFF_REQUEST: u64 = 8;
+pub(super) const OFF_OVERFLOW: u64 = 64;
+/// Where steps of this rank are asked to end the group, with an error word.
+pub(super) const OFF_REQUEST: u64 = 8;
 
 /// The page that the host looks at.
-pub struct Status {
+pub(super) struct Status {
     /// Dropped before the memory that it registers.
     registration: Option<HostRegistration>,
     page: Slab,
@@ -30,7 +32,7 @@ pub struct Status {
 
 impl Status {
     /// A page for a rank with `n_local` experts.
-    pub fn new(n_local: u32, device: Option<&Arc<Device>>) -> Result<Self> {
+    pub(super) fn new(n_local: u32, device: Option<&Arc<Device>>) -> Result<Self> {
         let bytes = OFF_OVERFLOW + 8 * u64::from(n_local);
         let page = Slab::create(c"nanomc ep status", bytes, false, &Deadline::after(Duration::from_secs(10)))?;
         let registration =
@@ -38,14 +40,14 @@ impl Status {
         Ok(Self { registration, page, ended: Mutex::new(None) })
     }
 
-    /// Its address for the backend.
-    #[must_use]
-    pub fn address(&self) -> u64 {
-        self.registration.as_ref().map_or(self.host(), HostRegistration::device_ptr)
+    /// Its address for kernels.
+    pub(super) fn address(&self) -> u64 {
+        self.registration.as_ref().map_or(self.page.base() as u64, HostRegistration::device_ptr)
     }
 
-    fn host(&self) -> u64 {
-        self.page.base() as u64
+    /// Its words: the error word, the request, and overflow.
+    pub(super) fn words(&self) -> Region<'_> {
+        Region::of_slab(&self.page)
     }
 }
 
@@ -60,16 +62,16 @@ fn told_tokens(high: u64, low: u64) -> String {
 
 /// What a group has counted.
 #[derive(Debug, Clone, Default)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Tokens that this rank sent to each expert of the group.
-    pub expert_load: Vec<u64>,
+    pub(crate) expert_load: Vec<u64>,
     /// Nanoseconds waited for each rank.
-    pub waited_ns: Vec<u64>,
+    pub(crate) waited_ns: Vec<u64>,
     /// Rows that did not fit the grouped layout.
-    pub overflow_rows: u64,
+    pub(crate) overflow_rows: u64,
 }
 
-impl Core {
+impl Ep {
     fn name(&self, number: u64) -> String {
         let rank = usize::try_from(number).ok().and_then(|n| self.ranks.get(n));
         rank.map_or_else(|| String::from("a rank"), |(rank, _)| format!("rank {rank}"))
@@ -109,9 +111,9 @@ impl Core {
     fn ended(&self) -> Option<Error> {
         let mut ended = self.status.ended.lock();
         if ended.is_none() {
-            let mut error = word(self.status.host()).load(Acquire);
-            if error == 0 && self.device.is_none() {
-                error = word(self.desc.own() + OFF_ABORT).load(Acquire);
+            let mut error = self.status.words().word(0).load(Acquire);
+            if error == 0 && self.gpu.is_none() {
+                error = self.own_region().word(OFF_ABORT).load(Acquire);
             }
             if error != 0 {
                 *ended = Some(self.describe(error));
@@ -121,18 +123,18 @@ impl Core {
     }
 
     /// The error after a failed step.
-    pub fn failure(&self) -> Error {
+    pub(super) fn failure(&self) -> Error {
         self.ended().unwrap_or_else(|| self.describe(0))
     }
 
     /// Fails if the group is over.
-    pub fn usable(&self) -> Result<()> {
+    pub(super) fn usable(&self) -> Result<()> {
         self.ended().map_or(Ok(()), Err)
     }
 
     /// Whether everything is well: the error that ended the group; a rank that died (the group ends then, and kernels that
     /// wait for it return); rows that did not fit since the last call.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.usable()?;
         let own = self.desc.rank;
         for number in (0..self.shape.world).filter(|n| *n != own) {
@@ -153,21 +155,19 @@ impl Core {
         self.status.ended.lock().get_or_insert_with(|| self.describe(error));
         self.request(error);
         let regions = self.desc.region.iter().take(self.desc.world as usize);
-        match &self.device {
-            None => {
-                super::cpu::fail_with(&self.desc, error);
-            }
+        match &self.gpu {
+            None => drop(fail_with(&HostRank::of(self, 0), error)),
             // If no kernel of this rank waits, nobody looks at the request. A device that cannot do this leaves the others to
             // their deadline; there is nobody to tell.
-            Some(device) => regions.for_each(|region| {
-                let _ = device.write_urgently(region + OFF_ABORT, error);
+            Some(gpu) => regions.for_each(|region| {
+                let _ = gpu.device.write_urgently(region + OFF_ABORT, error);
             }),
         }
     }
 
     /// Asks the steps of this rank to end the group with an error word.
     fn request(&self, error: u64) {
-        word(self.status.host() + OFF_REQUEST).store(error, Release);
+        self.status.words().word(OFF_REQUEST).store(error, Release);
     }
 
     fn aborted(&self) -> u64 {
@@ -175,41 +175,43 @@ impl Core {
     }
 
     /// Ends the group for all ranks, without waiting.
-    pub fn abort(&self) {
+    pub(crate) fn abort(&self) {
         self.end(self.aborted());
     }
 
     /// Ends waiting steps of this rank, whose handle is being destroyed.
-    pub fn abort_own(&self) {
-        if self.device.is_none() {
+    pub(crate) fn abort_own(&self) {
+        if self.gpu.is_none() {
             self.request(self.aborted());
         }
     }
 
     /// What was counted so far. Does not wait for streams.
-    pub fn counts(&self) -> Result<Counts> {
+    pub(crate) fn counts(&self) -> Result<Counts> {
         let experts = self.shape.experts as usize;
         let world = self.shape.world as usize;
         let begin = self.shape.off_waited();
         let n = usize::try_from((self.shape.off_load() - begin) / 8).unwrap_or(0) + experts;
         let mut words = memory::zeroed::<u64>(n)?;
-        let (from, to) = (self.desc.own() + begin, words.as_mut_ptr() as u64);
-        match &self.device {
-            None => words.iter_mut().zip(0u64..).for_each(|(w, i)| *w = word(from + 8 * i).load(Relaxed)),
-            Some(device) => device.copy_now(from, to, n * 8)?,
+        match &self.gpu {
+            None => {
+                let counted = self.own_region();
+                words.iter_mut().zip(0u64..).for_each(|(w, i)| *w = counted.word(begin + 8 * i).load(Relaxed));
+            }
+            Some(gpu) => gpu.device.read_now(self.desc.own() + begin, &mut words)?,
         }
         let load = memory::copy(&words[n - experts..])?;
         words.truncate(world);
-        let overflow = |e: u32| word(self.status.host() + OFF_OVERFLOW + 8 * u64::from(e)).load(Relaxed);
+        let overflow = |e: u32| self.status.words().word(OFF_OVERFLOW + 8 * u64::from(e)).load(Relaxed);
         Ok(Counts { expert_load: load, waited_ns: words, overflow_rows: (0..self.shape.n_local()).map(overflow).sum() })
     }
 }
 
-impl Drop for Core {
+impl Drop for Ep {
     fn drop(&mut self) {
         // Kernels that use the status page end before it does; none waits longer than the deadline.
-        if let Some(device) = &self.device {
-            let _ = device.synchronize();
+        if let Some(gpu) = &self.gpu {
+            let _ = gpu.device.synchronize();
         }
     }
 }

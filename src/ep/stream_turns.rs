@@ -2,7 +2,7 @@
 
 /// The streams of a rank's sets, as far as calls have shown them.
 #[derive(Debug, Default)]
-pub struct Streams {
+pub(super) struct Streams {
     /// By set.
     of: Vec<Option<usize>>,
     /// The set of the last call.
@@ -12,7 +12,7 @@ pub struct Streams {
 impl Streams {
     /// Notes a call of `set` on `stream`. True if calls of two sets on two streams take turns: a program that moves from one
     /// stream to another does not come back.
-    pub fn take_turns(&mut self, set: usize, stream: usize) -> bool {
+    pub(super) fn take_turns(&mut self, set: usize, stream: usize) -> bool {
         if self.of.len() <= set {
             self.of.resize(set + 1, None);
         }

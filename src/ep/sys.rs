@@ -1,11 +1,63 @@
-//! Raw rows and words of the CPU backend. A group's descriptor says where they are; the program vouches for its own
-//! pointers by the C contract.
-#![allow(unsafe_code, reason = "rows and words by address")]
+//! Memory of a group on host heaps, and of the program. All of it is reached through a [`Region`], which checks bounds and
+//! alignment; who makes one says why the memory is there. Addresses that the program gives are [`Given`]s: the C boundary
+//! vouches for them.
+#![allow(unsafe_code, reason = "regions are made from addresses")]
 
+use super::Ep;
+use crate::mem::Slab;
+use std::cell::Cell;
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// A number that may be read from any bytes.
-pub trait Plain: Copy {}
+/// An address in memory of the program, or none. It is only looked into by the step that it is given for, and by as much as the
+/// C header says that lies there.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Given(u64);
+
+impl Given {
+    /// No memory.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// # Safety
+    /// The pointer is NULL, or has behind it what the C header says about the argument, until the step that uses it is over.
+    /// That it is aligned and not NULL is checked before.
+    pub(crate) unsafe fn new(ptr: *const c_void) -> Self {
+        Self(ptr as u64)
+    }
+
+    /// Memory of a test, which keeps it until its step is over.
+    #[cfg(test)]
+    pub(super) fn of<T: Plain>(memory: &mut [T]) -> Self {
+        Self(memory.as_mut_ptr() as u64)
+    }
+
+    /// The address, for kernels and messages.
+    pub(crate) fn address(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// What lies `offset` bytes behind it in the same memory.
+    pub(super) fn at(self, offset: u64) -> Self {
+        Self(self.0 + offset)
+    }
+
+    /// The first `bytes` bytes.
+    ///
+    /// # Safety
+    /// The header says that at least so many lie there, and `'a` ends with the step.
+    pub(super) unsafe fn region<'a>(self, bytes: u64) -> Region<'a> {
+        // SAFETY: `Given::new` and this function's caller vouch for it.
+        unsafe { Region::new(self.0, bytes) }
+    }
+}
+
+/// A number that any bytes are.
+pub(super) trait Plain: Copy {}
 impl Plain for u8 {}
 impl Plain for u16 {}
 impl Plain for i16 {}
@@ -14,67 +66,106 @@ impl Plain for i64 {}
 impl Plain for u32 {}
 impl Plain for f32 {}
 
+/// Bytes that are there as long as `'a`. Other processes may use them as well; what is not an atomic belongs to the step between
+/// the flags of the protocol. To reach outside, or at an odd address, is a bug of this library and a panic, which the C boundary
+/// turns into an error.
+#[derive(Clone, Copy)]
+pub(super) struct Region<'a>(&'a [Cell<u8>]);
+
+impl<'a> Region<'a> {
+    /// # Safety
+    /// `bytes` bytes at `base` are mapped for reading and writing as long as `'a`, and used as the type says.
+    pub(super) unsafe fn new(base: u64, bytes: u64) -> Self {
+        if base == 0 || bytes == 0 {
+            return Self(&[]);
+        }
+        // SAFETY: the caller vouches for the memory; any bytes are in order, and a cell allows others to change them.
+        Self(unsafe { std::slice::from_raw_parts(base as *const Cell<u8>, size(bytes)) })
+    }
+
+    /// A slab, as long as it is borrowed.
+    pub(super) fn of_slab(slab: &'a Slab) -> Self {
+        // SAFETY: the slab has these bytes mapped until it is dropped.
+        unsafe { Self::new(slab.base() as u64, slab.bytes() as u64) }
+    }
+
+    /// `bytes` bytes from `offset` on.
+    pub(super) fn part(self, offset: u64, bytes: u64) -> Self {
+        Self(&self.0[size(offset)..][..size(bytes)])
+    }
+
+    /// Row `at` of rows of `bytes` bytes each.
+    pub(super) fn row(self, at: u64, bytes: u32) -> Self {
+        self.part(at * u64::from(bytes), bytes.into())
+    }
+
+    fn first<T>(self) -> *const T {
+        let first = self.0.as_ptr().cast::<T>();
+        assert!(first.is_aligned() && self.0.len() >= size_of::<T>(), "no number of this type at {first:p}");
+        first
+    }
+
+    /// All of it as numbers.
+    pub(super) fn cells<T: Plain>(self) -> &'a [Cell<T>] {
+        if self.0.is_empty() {
+            return &[];
+        }
+        // SAFETY: inside the region and aligned; any bytes are a number, and cells may be changed by whoever has them.
+        unsafe { std::slice::from_raw_parts(self.first::<Cell<T>>(), self.0.len() / size_of::<T>()) }
+    }
+
+    /// The number at byte `offset`.
+    pub(super) fn get<T: Plain>(self, offset: u64) -> T {
+        self.part(offset, size_of::<T>() as u64).cells()[0].get()
+    }
+
+    /// Stores a number at byte `offset`.
+    pub(super) fn put<T: Plain>(self, offset: u64, value: T) {
+        self.part(offset, size_of::<T>() as u64).cells()[0].set(value);
+    }
+
+    /// Stores numbers from the beginning on.
+    pub(super) fn write<T: Plain>(self, values: &[T]) {
+        let to = self.part(0, size_of_val(values) as u64);
+        // SAFETY: there is room for all of them, and they are this process's own.
+        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), to.0.as_ptr() as *mut u8, to.0.len()) };
+    }
+
+    /// Copies all of `from` to the beginning of it.
+    pub(super) fn copy_from(self, from: Region<'_>) {
+        let to = self.part(0, from.0.len() as u64);
+        // SAFETY: there is room for all of it; cells may be changed.
+        unsafe { std::ptr::copy(from.0.as_ptr().cast::<u8>(), to.0.as_ptr() as *mut u8, to.0.len()) };
+    }
+
+    /// A word that several processes use, at byte `offset`.
+    pub(super) fn word(self, offset: u64) -> &'a AtomicU64 {
+        // SAFETY: inside the region and aligned; words of the protocol are only used as atomics.
+        unsafe { &*self.part(offset, 8).first() }
+    }
+
+    /// The same of 32 bits.
+    pub(super) fn word32(self, offset: u64) -> &'a AtomicU32 {
+        // SAFETY: as in `word`.
+        unsafe { &*self.part(offset, 4).first() }
+    }
+}
+
+impl Ep {
+    /// The transport region of a rank of the group in host memory; nothing on a GPU, or if there is no such rank.
+    pub(super) fn region(&self, number: usize) -> Region<'_> {
+        let base = if self.gpu.is_none() { self.desc.region.get(number).copied().unwrap_or(0) } else { 0 };
+        // SAFETY: `create` found the heaps in the membership, which keeps them mapped, and checked that the region fits.
+        unsafe { Region::new(base, self.shape.region_bytes()) }
+    }
+
+    /// Own region.
+    pub(super) fn own_region(&self) -> Region<'_> {
+        self.region(self.desc.rank as usize)
+    }
+}
+
 #[allow(clippy::cast_possible_truncation, reason = "64-bit only")]
 fn size(n: u64) -> usize {
     n as usize
-}
-
-/// `n` numbers at `address`, which the protocol or the program keeps unchanged meanwhile.
-#[must_use]
-pub fn slice<'a, T: Plain>(address: u64, n: u64) -> &'a [T] {
-    if n == 0 {
-        return &[];
-    }
-    // SAFETY: aligned by the layout or checked where the program gave it; readable for `n` numbers by contract, and any
-    // bytes are a number.
-    unsafe { std::slice::from_raw_parts(address as *const T, size(n)) }
-}
-
-/// `n` numbers at `address`, which nobody else uses meanwhile.
-#[must_use]
-pub fn slice_mut<'a, T: Plain>(address: u64, n: u64) -> &'a mut [T] {
-    if n == 0 {
-        return &mut [];
-    }
-    // SAFETY: as in `slice`, and written by this thread alone until the next flag.
-    unsafe { std::slice::from_raw_parts_mut(address as *mut T, size(n)) }
-}
-
-/// The number at `address`.
-#[must_use]
-pub fn get<T: Plain>(address: u64) -> T {
-    // SAFETY: as in `slice`.
-    unsafe { (address as *const T).read() }
-}
-
-/// Stores a number.
-pub fn put<T: Plain>(address: u64, value: T) {
-    // SAFETY: as in `slice_mut`.
-    unsafe { (address as *mut T).write(value) };
-}
-
-/// Copies bytes.
-pub fn copy(from: u64, to: u64, bytes: u64) {
-    // SAFETY: as in `slice` and `slice_mut`; the two do not overlap.
-    unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, size(bytes)) };
-}
-
-/// Fills with zeros.
-pub fn zero(to: u64, bytes: u64) {
-    // SAFETY: as in `slice_mut`.
-    unsafe { std::ptr::write_bytes(to as *mut u8, 0, size(bytes)) };
-}
-
-/// A word that several processes use.
-#[must_use]
-pub fn word<'a>(address: u64) -> &'a AtomicU64 {
-    // SAFETY: aligned by the layout, mapped as long as the group's membership, and only used as an atomic.
-    unsafe { &*(address as *const AtomicU64) }
-}
-
-/// The same of 32 bits.
-#[must_use]
-pub fn word32<'a>(address: u64) -> &'a AtomicU32 {
-    // SAFETY: as in `word`.
-    unsafe { &*(address as *const AtomicU32) }
 }

@@ -1,18 +1,20 @@
 //! Expert-parallel groups over the C ABI.
 
 use super::ep_types::{
-    nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_gemm_t, nmc_ep_grouped_t, nmc_ep_moe_t, nmc_ep_recv_t,
-    parse_ep,
+    nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_gemm_t, nmc_ep_grouped_t, nmc_ep_moe_t,
+    nmc_ep_recv_buffers_t, parse_ep,
 };
 use super::handle::{self, HasC, Object};
 use super::store::{array, array_out};
 use super::world::nmc_world_t;
-use super::{guard, out};
+use super::{guard, out, put_struct};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_OK, nmc_status_t};
+use crate::ep::calls::{BOTH, Dispatch, Grouped, RECV, SEND};
 use crate::ep::forward::{Gemm, Layer, MAX_INNER, Parts};
-use crate::ep::{self, BOTH, Core, Dispatch, Grouped, RECV, SEND};
+use crate::ep::sys::Given;
+use crate::ep::{Ep, call_group, forward};
 use crate::layout::ep::RankDesc;
 use crate::world::World;
 use std::ffi::c_void;
@@ -37,7 +39,7 @@ pub struct nmc_ep_t {
     _opaque: [u8; 0],
 }
 
-struct Handle(Arc<Core>);
+struct Handle(Arc<Ep>);
 
 impl Object for Handle {
     const KIND: u64 = 4;
@@ -51,15 +53,14 @@ impl HasC for Handle {
     type C = nmc_ep_t;
 }
 
-fn with<R>(ep: *const nmc_ep_t, body: impl FnOnce(&Arc<Core>) -> Result<R>) -> Result<R> {
+fn with<R>(ep: *const nmc_ep_t, body: impl FnOnce(&Arc<Ep>) -> Result<R>) -> Result<R> {
     handle::with::<Handle, R>(ep, |handle| body(&handle.0))
 }
 
-/// Says how much memory a group of `world_size` ranks with this config needs, before it is made. `inner` is for
-/// `nmc_ep_moe_forward`; 0 without it.
+/// Says how much memory a group with this config needs, before it is made, in a world of `world_size` ranks: all of them are in
+/// it, or those that `config->members` names. `inner` is for `nmc_ep_moe_forward`; 0 without it.
 ///
-/// Thread-safe. Asks nobody.
-/// Statuses: see `nmc_ep_t`.
+/// Thread-safe. Asks nobody. Statuses: `NMC_ERR_LIMIT` (too many ranks), and see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_bytes_needed(
     config: *const nmc_ep_config_t,
@@ -68,7 +69,6 @@ pub unsafe extern "C" fn nmc_ep_bytes_needed(
     out_bytes: *mut nmc_ep_bytes_t,
 ) -> nmc_status_t {
     guard(|| {
-        let slot = out(out_bytes, "out_bytes")?;
         // SAFETY: the C contract of `config`.
         let config = unsafe { parse_ep(config) }?;
         if world_size == 0 || world_size as usize > crate::layout::MAX_RANKS {
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn nmc_ep_bytes_needed(
         // With more blocks the transport is larger: as large as it gets on either kind of heap.
         let shape = config.shape(ranks, crate::mem::HeapKind::Cuda)?;
         let (groups, max_m) = (u64::from(shape.groups()), u64::from(shape.max_m));
-        slot.write(nmc_ep_bytes_t {
+        let bytes = nmc_ep_bytes_t {
             transport: shape.region_bytes(),
             grouped_x: groups * max_m * u64::from(shape.x_bytes()),
             grouped_scales: 4 * groups * u64::from(shape.scales()) * max_m.next_multiple_of(4),
@@ -94,8 +94,10 @@ pub unsafe extern "C" fn nmc_ep_bytes_needed(
             row_of: 4 * shape.slots() * u64::from(shape.top_k),
             row_index: 4 * groups * max_m,
             workspace: Parts::of(&shape, inner).bytes,
-        });
-        Ok(())
+            ..Default::default()
+        };
+        // SAFETY: the C contract of `out_bytes`.
+        unsafe { put_struct(out_bytes, bytes) }
     })
 }
 
@@ -143,8 +145,8 @@ pub unsafe extern "C" fn nmc_ep_create_ranks(
         };
         let members = memory::try_collect(worlds.iter().map(member))?;
         let mut made = memory::with_capacity(n)?;
-        for core in Core::create(&members, &config)? {
-            match handle::create(Handle(core)) {
+        for ep in Ep::create(&members, &config)? {
+            match handle::create(Handle(ep)) {
                 Ok(one) => made.push(one),
                 Err(error) => {
                     for one in made {
@@ -180,8 +182,8 @@ pub extern "C" fn nmc_ep_destroy(ep: *mut nmc_ep_t) -> nmc_status_t {
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_ep_abort(ep: *mut nmc_ep_t) -> nmc_status_t {
     guard(|| {
-        with(ep, |core| {
-            core.abort();
+        with(ep, |ep| {
+            ep.abort();
             Ok(())
         })
     })
@@ -193,7 +195,7 @@ pub extern "C" fn nmc_ep_abort(ep: *mut nmc_ep_t) -> nmc_status_t {
 /// Thread-safe. Graph-safe. Statuses: those that end a group, see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_ep_check(ep: *const nmc_ep_t) -> nmc_status_t {
-    guard(|| with(ep, |core| core.check()))
+    guard(|| with(ep, |ep| ep.check()))
 }
 
 /// Begins a group of calls on this thread: calls for several ranks of this process up to `nmc_ep_group_end` go out
@@ -202,7 +204,7 @@ pub extern "C" fn nmc_ep_check(ep: *const nmc_ep_t) -> nmc_status_t {
 /// Graph-safe. Thread-safe: a group belongs to the thread that begins it. Statuses: `NMC_ERR_INVALID_ARG` if it has begun one.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_ep_group_begin() -> nmc_status_t {
-    guard(ep::group::begin)
+    guard(call_group::begin)
 }
 
 /// Ends a group of calls: those of ranks of one expert-parallel group, on one stream and device, go out together, others one after
@@ -212,26 +214,34 @@ pub extern "C" fn nmc_ep_group_begin() -> nmc_status_t {
 /// Graph-safe. One thread: that of `nmc_ep_group_begin`. Statuses: see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_ep_group_end() -> nmc_status_t {
-    guard(ep::group::end)
+    guard(call_group::end)
 }
 
+/// # Safety
+/// `args` is NULL or what the C contract says, and so is the memory that it names.
 unsafe fn dispatch_of(args: *const nmc_ep_dispatch_t, halves: u32) -> Result<Dispatch> {
     // SAFETY: forwarded from the caller.
     let a = unsafe { super::config::read(args) }?;
     if a.reserved != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "the reserved field of nmc_ep_dispatch_t is {:#x} and not zero", a.reserved);
     }
-    Ok(Dispatch {
-        layer: a.layer,
-        x: a.x as u64,
-        scales: a.scales as u64,
-        idx: a.topk_idx as u64,
-        idx_64: a.idx_is_64 != 0,
-        weight: a.topk_w as u64,
-        tokens: a.n_tokens,
-        tokens_at: a.n_tokens_ptr as u64,
-        halves,
-    })
+    if a.idx_is_64 > 1 {
+        crate::bail!(NMC_ERR_INVALID_ARG, "idx_is_64 is {}; it must be 0 (int32) or 1 (int64)", a.idx_is_64);
+    }
+    // SAFETY: forwarded from the caller.
+    unsafe {
+        Ok(Dispatch {
+            layer: a.layer,
+            x: Given::new(a.x),
+            scales: Given::new(a.scales.cast()),
+            idx: Given::new(a.topk_idx),
+            idx_64: a.idx_is_64 != 0,
+            weight: Given::new(a.topk_w),
+            tokens: a.n_tokens,
+            tokens_at: Given::new(a.n_tokens_ptr.cast()),
+            halves,
+        })
+    }
 }
 
 /// Sends this rank's tokens to the ranks of their experts, and waits for those that come here. A rank without tokens takes
@@ -244,11 +254,11 @@ unsafe fn dispatch_of(args: *const nmc_ep_dispatch_t, halves: u32) -> Result<Dis
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_dispatch(
     ep: *mut nmc_ep_t,
-    stream: *mut c_void,
     args: *const nmc_ep_dispatch_t,
+    stream: *mut c_void,
 ) -> nmc_status_t {
     // SAFETY: the C contract of `args`.
-    guard(|| with(ep, |core| core.dispatch(stream, &unsafe { dispatch_of(args, BOTH) }?)))
+    guard(|| with(ep, |ep| ep.dispatch(&unsafe { dispatch_of(args, BOTH) }?, stream)))
 }
 
 /// The first half of a dispatch: sends, does not wait. Own work can run until `nmc_ep_dispatch_recv`.
@@ -257,21 +267,20 @@ pub unsafe extern "C" fn nmc_ep_dispatch(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_dispatch_send(
     ep: *mut nmc_ep_t,
-    stream: *mut c_void,
     args: *const nmc_ep_dispatch_t,
+    stream: *mut c_void,
 ) -> nmc_status_t {
     // SAFETY: the C contract of `args`.
-    guard(|| with(ep, |core| core.dispatch(stream, &unsafe { dispatch_of(args, SEND) }?)))
+    guard(|| with(ep, |ep| ep.dispatch(&unsafe { dispatch_of(args, SEND) }?, stream)))
 }
 
 /// The second half of a dispatch: waits for what comes here.
 ///
 /// On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
 #[unsafe(no_mangle)]
-pub extern "C" fn nmc_ep_dispatch_recv(ep: *mut nmc_ep_t, stream: *mut c_void, layer: u32) -> nmc_status_t {
-    let nothing =
-        Dispatch { layer, x: 0, scales: 0, idx: 0, idx_64: false, weight: 0, tokens: 0, tokens_at: 0, halves: RECV };
-    guard(|| with(ep, |core| core.dispatch(stream, &nothing)))
+pub extern "C" fn nmc_ep_dispatch_recv(ep: *mut nmc_ep_t, layer: u32, stream: *mut c_void) -> nmc_status_t {
+    let nothing = Dispatch { layer, halves: RECV, ..Dispatch::default() };
+    guard(|| with(ep, |ep| ep.dispatch(&nothing, stream)))
 }
 
 /// Where the rows that a dispatch of `layer` brings are. The same for all layers of a buffer set: it can be asked once,
@@ -279,21 +288,25 @@ pub extern "C" fn nmc_ep_dispatch_recv(ep: *mut nmc_ep_t, stream: *mut c_void, l
 ///
 /// Statuses: see `nmc_ep_t`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_ep_recv(ep: *const nmc_ep_t, layer: u32, out_recv: *mut nmc_ep_recv_t) -> nmc_status_t {
+pub unsafe extern "C" fn nmc_ep_recv_buffers(
+    ep: *const nmc_ep_t,
+    layer: u32,
+    out_buffers: *mut nmc_ep_recv_buffers_t,
+) -> nmc_status_t {
     guard(|| {
-        let slot = out(out_recv, "out_recv")?;
-        let r = with(ep, |core| Ok(core.received(layer)))?;
-        slot.write(nmc_ep_recv_t {
+        let r = with(ep, |ep| ep.recv_buffers(layer))?;
+        let buffers = nmc_ep_recv_buffers_t {
+            record_stride: r.record_stride,
             x: r.x as *const c_void,
             scales: r.scales as *const f32,
             local_eid: r.eid as *const i16,
             weights: r.weight as *const c_void,
             records: r.record as *const c_void,
             y: r.y as *mut c_void,
-            record_stride: r.record_stride,
-            reserved: 0,
-        });
-        Ok(())
+            ..Default::default()
+        };
+        // SAFETY: the C contract of `out_buffers`.
+        unsafe { put_struct(out_buffers, buffers) }
     })
 }
 
@@ -307,7 +320,7 @@ pub unsafe extern "C" fn nmc_ep_device(
 ) -> nmc_status_t {
     guard(|| {
         let slot = out(out_device.cast::<RankDesc>(), "out_device")?;
-        slot.write(with(ep, |core| core.device_desc(layer))?);
+        slot.write(with(ep, |ep| ep.device_desc(layer))?);
         Ok(())
     })
 }
@@ -321,22 +334,24 @@ pub unsafe extern "C" fn nmc_ep_device(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_route_pack(
     ep: *mut nmc_ep_t,
-    stream: *mut c_void,
     layer: u32,
     grouped: *const nmc_ep_grouped_t,
+    stream: *mut c_void,
 ) -> nmc_status_t {
     guard(|| {
-        // SAFETY: the C contract of `grouped`.
-        let [g] = (unsafe { array(grouped, 1, "grouped") })? else { return Ok(()) };
-        let grouped = Grouped {
-            x: g.x as u64,
-            scales: g.scales as u64,
-            masked_m: g.masked_m as u64,
-            group_expert: g.group_expert as u64,
-            row_of: g.row_of as u64,
-            row_index: g.row_index as u64,
+        // SAFETY: the C contract of `grouped`, and of the memory that it names.
+        let grouped = unsafe {
+            let g = super::config::read(grouped)?;
+            Grouped {
+                x: Given::new(g.x),
+                scales: Given::new(g.scales.cast()),
+                masked_m: Given::new(g.masked_m.cast()),
+                group_expert: Given::new(g.group_expert.cast()),
+                row_of: Given::new(g.row_of.cast()),
+                row_index: Given::new(g.row_index.cast()),
+            }
         };
-        with(ep, |core| core.pack(stream, layer, &grouped))
+        with(ep, |ep| ep.pack(layer, &grouped, stream))
     })
 }
 
@@ -348,18 +363,20 @@ pub unsafe extern "C" fn nmc_ep_route_pack(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_scatter(
     ep: *mut nmc_ep_t,
-    stream: *mut c_void,
     layer: u32,
     y_grouped: *const c_void,
     row_of: *const i32,
     y_recv: *mut c_void,
+    stream: *mut c_void,
 ) -> nmc_status_t {
-    guard(|| with(ep, |core| core.scatter(stream, layer, y_grouped as u64, row_of as u64, y_recv as u64)))
+    // SAFETY: the C contract of these.
+    let (grouped, row_of, y) = unsafe { (Given::new(y_grouped), Given::new(row_of.cast()), Given::new(y_recv)) };
+    guard(|| with(ep, |ep| ep.scatter(layer, grouped, row_of, y, stream)))
 }
 
 /// Returns the rows of all slots that came to their owners, and sums what comes back for own tokens into
-/// `out[n_tokens][hidden]`: in fp32 in the order of ranks, rounded once. `y_recv` NULL, or `nmc_ep_recv_t.y`, means that the
-/// rows are in place. Tokens that went nowhere get zeros.
+/// `out[n_tokens][hidden]`: in fp32 in the order of ranks, rounded once. `y_recv` NULL, or `nmc_ep_recv_buffers_t.y`, means that
+/// the rows are in place. Tokens that went nowhere get zeros.
 ///
 /// On CUDA heaps only enqueues; graph-safe. Statuses: `NMC_ERR_LIMIT` (steps of two buffer sets are on two streams, and cannot be
 /// resident at once; nothing was returned), and see `nmc_ep_t`.
@@ -367,12 +384,14 @@ pub unsafe extern "C" fn nmc_ep_scatter(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_combine(
     ep: *mut nmc_ep_t,
-    stream: *mut c_void,
     layer: u32,
     y_recv: *const c_void,
     out: *mut c_void,
+    stream: *mut c_void,
 ) -> nmc_status_t {
-    guard(|| with(ep, |core| core.combine(stream, layer, y_recv as u64, out as u64, BOTH)))
+    // SAFETY: the C contract of these.
+    let (y, out) = unsafe { (Given::new(y_recv), Given::new(out)) };
+    guard(|| with(ep, |ep| ep.combine(layer, y, out, BOTH, stream)))
 }
 
 /// The first half of a combine: returns rows, does not wait.
@@ -381,11 +400,13 @@ pub unsafe extern "C" fn nmc_ep_combine(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_combine_send(
     ep: *mut nmc_ep_t,
-    stream: *mut c_void,
     layer: u32,
     y_recv: *const c_void,
+    stream: *mut c_void,
 ) -> nmc_status_t {
-    guard(|| with(ep, |core| core.combine(stream, layer, y_recv as u64, 0, SEND)))
+    // SAFETY: the C contract of `y_recv`.
+    let y = unsafe { Given::new(y_recv) };
+    guard(|| with(ep, |ep| ep.combine(layer, y, Given::NONE, SEND, stream)))
 }
 
 /// The second half of a combine: waits for what comes back, and sums it.
@@ -394,11 +415,34 @@ pub unsafe extern "C" fn nmc_ep_combine_send(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_combine_recv(
     ep: *mut nmc_ep_t,
-    stream: *mut c_void,
     layer: u32,
     out: *mut c_void,
+    stream: *mut c_void,
 ) -> nmc_status_t {
-    guard(|| with(ep, |core| core.combine(stream, layer, 0, out as u64, RECV)))
+    // SAFETY: the C contract of `out`.
+    let out = unsafe { Given::new(out) };
+    guard(|| with(ep, |ep| ep.combine(layer, Given::NONE, out, RECV, stream)))
+}
+
+/// A product as the engine's callback takes it.
+fn gemm_of(ep: &Ep, gemm: &Gemm) -> nmc_ep_gemm_t {
+    let expected = ep.shape.slots() * u64::from(ep.shape.top_k) / u64::from(ep.shape.experts);
+    nmc_ep_gemm_t {
+        struct_size: u32::try_from(size_of::<nmc_ep_gemm_t>()).unwrap_or(0),
+        which: gemm.which,
+        a: gemm.a.address() as *const c_void,
+        a_scales: gemm.a_scales.address() as *const f32,
+        b: gemm.b.address() as *const c_void,
+        c: gemm.c.address() as *mut c_void,
+        masked_m: gemm.masked_m.address() as *const i32,
+        group_expert: gemm.group_expert.address() as *const i32,
+        groups: ep.shape.groups(),
+        max_m: ep.shape.max_m,
+        n: gemm.n,
+        k: gemm.k,
+        expected_m: u32::try_from(expected.max(1)).unwrap_or(u32::MAX),
+        reserved: 0,
+    }
 }
 
 /// A whole layer: dispatch, pack, product with `w13`, silu(gate) * up, product with `w2`, scatter, combine.
@@ -412,9 +456,9 @@ pub unsafe extern "C" fn nmc_ep_combine_recv(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_moe_forward(
     ep: *mut nmc_ep_t,
-    stream: *mut c_void,
     dispatch: *const nmc_ep_dispatch_t,
     moe: *const nmc_ep_moe_t,
+    stream: *mut c_void,
 ) -> nmc_status_t {
     guard(|| {
         // SAFETY: the C contract of these arguments.
@@ -422,72 +466,66 @@ pub unsafe extern "C" fn nmc_ep_moe_forward(
         if moe.reserved != 0 {
             crate::bail!(NMC_ERR_INVALID_ARG, "the reserved field of nmc_ep_moe_t is {:#x} and not zero", moe.reserved);
         }
-        with(ep, |core| {
+        // SAFETY: the C contract of `moe`.
+        let [w13, w2, workspace, out] = [moe.w13, moe.w2, moe.workspace, moe.out].map(|ptr| unsafe { Given::new(ptr) });
+        with(ep, |ep| {
             let callback = moe.gemm.map(|function| {
                 move |gemm: &Gemm| -> Result<()> {
-                    let expected = core.shape.slots() * u64::from(core.shape.top_k) / u64::from(core.shape.experts);
-                    let gemm = nmc_ep_gemm_t {
-                        a: gemm.a as *const c_void,
-                        a_scales: gemm.a_scales as *const f32,
-                        b: gemm.b as *const c_void,
-                        c: gemm.c as *mut c_void,
-                        masked_m: gemm.masked_m as *const i32,
-                        group_expert: gemm.group_expert as *const i32,
-                        groups: core.shape.groups(),
-                        max_m: core.shape.max_m,
-                        n: gemm.n,
-                        k: gemm.k,
-                        which: gemm.which,
-                        expected_m: u32::try_from(expected.max(1)).unwrap_or(u32::MAX),
-                    };
+                    let gemm = gemm_of(ep, gemm);
                     // SAFETY: the engine's function, called as its type says.
-                    match unsafe { function(moe.gemm_user, stream, &raw const gemm) } {
+                    match unsafe { function(moe.gemm_user, &raw const gemm, stream) } {
                         NMC_OK => Ok(()),
+                        status @ 1.. => crate::bail!(
+                            NMC_ERR_INVALID_ARG,
+                            "the callback for product {} returned {status}, which is neither NMC_OK nor an error",
+                            gemm.which
+                        ),
                         status => Err(Error::new(status, format!("the callback for product {} failed", gemm.which))),
                     }
                 }
             });
             let layer = Layer {
                 dispatch,
-                w13: moe.w13 as u64,
-                w2: moe.w2 as u64,
+                w13,
+                w2,
                 inner: moe.inner,
-                workspace: moe.workspace as u64,
+                workspace,
                 workspace_bytes: moe.workspace_bytes,
-                out: moe.out as u64,
+                out,
                 gemm: callback.as_ref().map(|f| f as _),
             };
-            ep::forward::forward(core, stream, &layer)
+            forward::forward(ep, &layer, stream)
         })
     })
 }
 
-/// Copies what was counted since the group was made: `expert_load[experts]`, the tokens that this rank sent to each expert;
-/// `waited_ns[ranks of the group]`, the time spent waiting for each rank; `*overflow_rows`, rows that did not fit. Each may
-/// be NULL. Does not wait for streams: steps that are under way may be counted or not.
+/// Copies what was counted since the group was made: `out_expert_load[experts]`, the tokens that this rank sent to each expert;
+/// `out_waited_ns[ranks of the group]`, the time spent waiting for each rank; `*out_overflow_rows`, rows that did not fit the
+/// grouped layout. Each may be NULL. Does not wait for streams: steps that are under way may be counted or not.
 ///
 /// Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library).
 /// Statuses: `NMC_ERR_NO_MEMORY`, and see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_stats(
     ep: *const nmc_ep_t,
-    expert_load: *mut u64,
-    waited_ns: *mut u64,
-    overflow_rows: *mut u64,
+    out_expert_load: *mut u64,
+    out_waited_ns: *mut u64,
+    out_overflow_rows: *mut u64,
 ) -> nmc_status_t {
     guard(|| {
-        with(ep, |core| {
-            let counts = core.counts()?;
-            for (to, from) in [(expert_load, &counts.expert_load), (waited_ns, &counts.waited_ns)] {
-                if !to.is_null() {
-                    // SAFETY: the C contract of these arrays.
-                    unsafe { array_out(to, from.len(), "the array")? }.copy_from_slice(from);
-                }
+        let counts = with(ep, |ep| ep.counts())?;
+        for (to, from, name) in [
+            (out_expert_load, &counts.expert_load, "out_expert_load"),
+            (out_waited_ns, &counts.waited_ns, "out_waited_ns"),
+        ] {
+            if !to.is_null() {
+                // SAFETY: the C contract of these arrays.
+                unsafe { array_out(to, from.len(), name)? }.copy_from_slice(from);
             }
-            if let Some(slot) = super::optional_out(overflow_rows, "overflow_rows")? {
-                slot.write(counts.overflow_rows);
-            }
-            Ok(())
-        })
+        }
+        if let Some(slot) = super::optional_out(out_overflow_rows, "out_overflow_rows")? {
+            slot.write(counts.overflow_rows);
+        }
+        Ok(())
     })
 }

@@ -1,7 +1,7 @@
 //! Structs and constants of the expert-parallel API.
 
 use super::basic::NMC_ABI_VERSION;
-use super::common::{NMC_DTYPE_BF16, NMC_DTYPE_FP16, NMC_DTYPE_FP32};
+use super::common::NMC_DTYPE_BF16;
 use super::config::Config as Versioned;
 use crate::base::deadline::MAX_TIMEOUT_MS;
 use crate::base::error::Result;
@@ -27,8 +27,8 @@ pub const NMC_EP_WEIGHTS_FP16: u32 = 1;
 pub const NMC_EP_TRAP: u32 = 1;
 /// Do not count tokens per expert.
 pub const NMC_EP_NO_LOAD: u32 = 2;
-/// Give rows to return memory of their own. Without it `nmc_ep_recv_t.y` is `nmc_ep_recv_t.x`: a row goes back from where
-/// it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
+/// Give rows to return memory of their own. Without it `y` of `nmc_ep_recv_buffers_t` is its `x`: a row goes back from
+/// where it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
 pub const NMC_EP_SEPARATE_Y: u32 = 4;
 /// Let kernels after a dispatch that are launched with programmatic stream serialization be placed while it waits, although
 /// other processes share the device. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program
@@ -115,10 +115,14 @@ unsafe impl Versioned for nmc_ep_config_t {
     }
 }
 
-/// What a group needs, in bytes.
+/// What a group needs, in bytes. Start from `NMC_EP_BYTES_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_ep_bytes_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// Zero.
+    pub reserved: u32,
     /// In every rank's heap, from `heap_offset` on.
     pub transport: u64,
     /// Grouped rows: `[groups][max_m][hidden]` of the type that travels.
@@ -129,12 +133,30 @@ pub struct nmc_ep_bytes_t {
     pub grouped_y: u64,
     /// `masked_m`, and the same for `group_expert`: int32 `[groups]`.
     pub masked_m: u64,
-    /// `row_of`: int32 `[world * t_cap][top_k]`.
+    /// `row_of`: int32 `[ranks * t_cap][top_k]`.
     pub row_of: u64,
     /// `row_index`: int32 `[groups][max_m]`.
     pub row_index: u64,
     /// The workspace of `nmc_ep_moe_forward` for the given `inner`.
     pub workspace: u64,
+}
+
+/// `NMC_EP_BYTES_INIT`.
+impl Default for nmc_ep_bytes_t {
+    fn default() -> Self {
+        Self {
+            struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
+            reserved: 0,
+            transport: 0,
+            grouped_x: 0,
+            grouped_scales: 0,
+            grouped_y: 0,
+            masked_m: 0,
+            row_of: 0,
+            row_index: 0,
+            workspace: 0,
+        }
+    }
 }
 
 /// The arguments of a dispatch. Start from `NMC_EP_DISPATCH_INIT`. Memory stays the caller's and is used until the
@@ -161,7 +183,7 @@ pub struct nmc_ep_dispatch_t {
     pub n_tokens: u32,
     /// Layer, 0 to 65535; all ranks must be at the same.
     pub layer: u32,
-    /// 1 if `topk_idx` is int64.
+    /// 1 if `topk_idx` is int64, 0 if it is int32.
     pub idx_is_64: u32,
     /// Zero.
     pub reserved: u32,
@@ -188,34 +210,55 @@ unsafe impl Versioned for nmc_ep_dispatch_t {
 }
 
 /// What a rank receives in a step: views of its heap, valid until it takes part in the next dispatch of the same buffer
-/// set. Token t of rank s is in slot `s * t_cap + t`; rows of slots whose hit bit is not set are what they were.
+/// set. Token t of rank s is in slot `s * t_cap + t`; rows of slots whose hit bit is not set are what they were. Start from
+/// `NMC_EP_RECV_BUFFERS_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct nmc_ep_recv_t {
-    /// Rows `[world * t_cap][hidden]`.
+pub struct nmc_ep_recv_buffers_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// Bytes from one record to the next.
+    pub record_stride: u32,
+    /// Rows `[ranks * t_cap][hidden]`.
     pub x: *const c_void,
-    /// Scales `[world * t_cap][hidden / 128]`; NULL without fp8.
+    /// Scales `[ranks * t_cap][hidden / 128]`; NULL without fp8.
     pub scales: *const f32,
-    /// Local expert numbers `[world * t_cap][top_k]`; -1 for entries of other ranks.
+    /// Local expert numbers `[ranks * t_cap][top_k]`; -1 for entries of other ranks.
     pub local_eid: *const i16,
-    /// Weights `[world * t_cap][top_k]`; 0 for entries of other ranks.
+    /// Weights `[ranks * t_cap][top_k]`; 0 for entries of other ranks.
     pub weights: *const c_void,
     /// Records, one a source, `record_stride` bytes apart: uint32 number of tokens, layer, config hash, phase; then the
     /// hit mask, uint32 `[(t_cap + 31) / 32]`.
     pub records: *const c_void,
-    /// Rows to return `[world * t_cap][hidden]`: what is put here needs no copy in `nmc_ep_combine`. The same memory as `x`
+    /// Rows to return `[ranks * t_cap][hidden]`: what is put here needs no copy in `nmc_ep_combine`. The same memory as `x`
     /// unless `NMC_EP_SEPARATE_Y` was given or rows travel as fp8.
     pub y: *mut c_void,
-    /// Bytes from one record to the next.
-    pub record_stride: u32,
-    /// Zero.
-    pub reserved: u32,
 }
 
-/// Where grouped rows go: memory of the caller, of the sizes that `nmc_ep_bytes_needed` says.
+/// `NMC_EP_RECV_BUFFERS_INIT`.
+impl Default for nmc_ep_recv_buffers_t {
+    fn default() -> Self {
+        Self {
+            struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
+            record_stride: 0,
+            x: std::ptr::null(),
+            scales: std::ptr::null(),
+            local_eid: std::ptr::null(),
+            weights: std::ptr::null(),
+            records: std::ptr::null(),
+            y: std::ptr::null_mut(),
+        }
+    }
+}
+
+/// Where grouped rows go: memory of the caller, of the sizes that `nmc_ep_bytes_needed` says. Start from `NMC_EP_GROUPED_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_ep_grouped_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// `NMC_ABI_VERSION` as the caller knows it.
+    pub abi_version: u32,
     /// Rows `[groups][max_m][hidden]`, aligned to 16 bytes; NULL for the lists alone. Rows from `masked_m` on are left.
     pub x: *mut c_void,
     /// Scales of fp8 rows `[groups][hidden / 128][max_m rounded up to 4]`; NULL without fp8.
@@ -226,8 +269,32 @@ pub struct nmc_ep_grouped_t {
     pub group_expert: *mut i32,
     /// For each slot and entry: the row (`group * max_m + row`), or -1. What `nmc_ep_scatter` goes by.
     pub row_of: *mut i32,
-    /// For each row its slot, or -1: for products that gather from `nmc_ep_recv_t.x` and need no packed rows.
+    /// For each row its slot, or -1: for products that gather from `nmc_ep_recv_buffers_t.x` and need no packed rows.
     pub row_index: *mut i32,
+}
+
+// SAFETY: repr(C), integers and pointers only, no padding.
+unsafe impl Versioned for nmc_ep_grouped_t {
+    const NAME: &'static str = "nmc_ep_grouped_t";
+    fn defaults() -> Self {
+        Self {
+            struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
+            abi_version: NMC_ABI_VERSION,
+            x: std::ptr::null_mut(),
+            scales: std::ptr::null_mut(),
+            masked_m: std::ptr::null_mut(),
+            group_expert: std::ptr::null_mut(),
+            row_of: std::ptr::null_mut(),
+            row_index: std::ptr::null_mut(),
+        }
+    }
+}
+
+/// `NMC_EP_GROUPED_INIT`.
+impl Default for nmc_ep_grouped_t {
+    fn default() -> Self {
+        Self::defaults()
+    }
 }
 
 /// A product that `nmc_ep_moe_forward` asks the engine for: `c[g][r] = a[g][r] * b[e]^T` for `r < masked_m[g]`, where e is
@@ -235,6 +302,10 @@ pub struct nmc_ep_grouped_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_ep_gemm_t {
+    /// Size of this struct as the library knows it: what lies behind it is not there.
+    pub struct_size: u32,
+    /// 0: gate and up (n = 2 * inner). 1: down (n = hidden).
+    pub which: u32,
     /// Rows `[groups][max_m][k]`.
     pub a: *const c_void,
     /// Scales of `a` if it is fp8, else NULL.
@@ -255,15 +326,15 @@ pub struct nmc_ep_gemm_t {
     pub n: u32,
     /// Columns of `a`.
     pub k: u32,
-    /// 0: gate and up (n = 2 * inner). 1: down (n = hidden).
-    pub which: u32,
     /// A guess of the rows of a group, at least 1: (tokens of all ranks * top_k) / experts, for products that want one.
     pub expected_m: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
-/// Enqueues a product on `stream`; called on the calling thread. Returns `NMC_OK`, or a status that the call passes on.
+/// Enqueues a product on `stream`; called on the calling thread. Returns `NMC_OK`, or an error that the call passes on.
 pub type nmc_ep_gemm_fn =
-    Option<unsafe extern "C" fn(user: *mut c_void, stream: *mut c_void, gemm: *const nmc_ep_gemm_t) -> i32>;
+    Option<unsafe extern "C" fn(user: *mut c_void, gemm: *const nmc_ep_gemm_t, stream: *mut c_void) -> i32>;
 
 /// A whole MoE layer. Start from `NMC_EP_MOE_INIT`.
 #[repr(C)]
@@ -321,14 +392,14 @@ unsafe impl Versioned for nmc_ep_moe_t {
 pub(super) unsafe fn parse_ep(ptr: *const nmc_ep_config_t) -> Result<Config> {
     // SAFETY: forwarded from the caller.
     let c = unsafe { super::config::read(ptr) }?;
-    let dtype = match c.dtype {
-        NMC_DTYPE_BF16 => Some(Dtype::Bf16),
-        NMC_DTYPE_FP16 => Some(Dtype::Fp16),
-        NMC_DTYPE_FP32 => Some(Dtype::Fp32),
-        _ => None,
-    };
+    let dtype = [Dtype::Bf16, Dtype::Fp16, Dtype::Fp32].into_iter().find(|dtype| dtype.public_code() == c.dtype);
     let (Some(dtype), Some(wire)) = (dtype, Wire::from_code(c.dispatch)) else {
-        crate::bail!(NMC_ERR_INVALID_ARG, "dtype {} or dispatch {} does not exist", c.dtype, c.dispatch);
+        crate::bail!(
+            NMC_ERR_INVALID_ARG,
+            "dtype {} is not one of rows (NMC_DTYPE_BF16, _FP16 or _FP32), or dispatch {} does not exist",
+            c.dtype,
+            c.dispatch
+        );
     };
     let weight_bytes = match c.weights {
         NMC_EP_WEIGHTS_FP32 => 4,

@@ -27,7 +27,7 @@ pub const OFF_RETURNS: u64 = 128;
 /// Flags for dispatch, one for each block of each rank: a block signals when its own rows are stored, and waits for no other.
 pub const OFF_FLAGS: u64 = OFF_RETURNS + 8 * MAX_EP_RANKS as u64;
 
-/// Element types; numbers of the C header.
+/// Element types; numbers of `nmc_ep_rank_t`, which kernels go by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Dtype {
@@ -49,6 +49,17 @@ impl Dtype {
             Dtype::Bf16 | Dtype::Fp16 => 2,
             Dtype::Fp32 => 4,
             Dtype::Fp8 => 1,
+        }
+    }
+
+    /// Its `NMC_DTYPE_*` of the C header, where FP32 is 0.
+    #[must_use]
+    pub fn public_code(self) -> u32 {
+        match self {
+            Dtype::Fp32 => 0,
+            Dtype::Bf16 => 1,
+            Dtype::Fp16 => 2,
+            Dtype::Fp8 => 3,
         }
     }
 
@@ -221,7 +232,7 @@ impl Shape {
         self.head_bytes() + self.set().bytes * u64::from(self.sets)
     }
 
-    /// The numbers that must agree, with their names.
+    /// The numbers that must agree, with their names, as the program gave them.
     #[must_use]
     pub fn fields(&self) -> [(&'static str, u64); 13] {
         [
@@ -229,9 +240,9 @@ impl Shape {
             ("hidden", self.hidden.into()),
             ("top_k", self.top_k.into()),
             ("experts", self.experts.into()),
-            ("dtype", self.dtype as u64),
+            ("dtype", self.dtype.public_code().into()),
             ("dispatch", self.wire as u64),
-            ("weight type", self.weight_bytes.into()),
+            ("weights", (self.weight_bytes == 2).into()),
             ("max_m", self.max_m.into()),
             ("spill_groups", self.spill_groups.into()),
             ("buffer_sets", self.sets.into()),

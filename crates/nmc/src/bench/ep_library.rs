@@ -3,14 +3,13 @@
 #![allow(unsafe_code, reason = "calls through the C ABI, and copies of rows by address")]
 
 use super::library::c_api::{
-    Config as _, nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_grouped_t, nmc_ep_t, nmc_world_config_t,
-    nmc_world_t,
+    Config as _, nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_grouped_t, nmc_ep_recv_buffers_t, nmc_ep_t,
+    nmc_world_config_t, nmc_world_t,
 };
-use super::library::{Nanomc, call, try_call};
+use super::library::{Nanomc, blank, call, try_call};
 use crate::args::Failure;
 use crate::sys::Mapping;
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
 
 const WORLD: usize = 8;
 const EXPERTS: usize = 256;
@@ -141,13 +140,10 @@ impl Party {
             experts: number(EXPERTS),
             ..nmc_ep_config_t::defaults()
         };
-        let mut needed = MaybeUninit::uninit();
+        // SAFETY: integers behind their size.
+        let mut needed: nmc_ep_bytes_t = unsafe { blank() };
         // SAFETY: a full config and room for the answer.
-        unsafe {
-            try_call!(party.nanomc, nmc_ep_bytes_needed(&raw const config, number(WORLD), 0, needed.as_mut_ptr()))
-        }?;
-        // SAFETY: the call succeeded.
-        let needed = unsafe { needed.assume_init() };
+        unsafe { try_call!(party.nanomc, nmc_ep_bytes_needed(&raw const config, number(WORLD), 0, &raw mut needed)) }?;
         let heap_bytes = needed.transport.next_multiple_of(4096);
         let world = nmc_world_config_t { world_size: number(WORLD), heap_bytes, ..nmc_world_config_t::defaults() };
         // SAFETY: a full config, and room for as many handles as it has ranks.
@@ -178,7 +174,7 @@ impl Party {
                 ..nmc_ep_dispatch_t::defaults()
             };
             // SAFETY: TOKENS rows, expert numbers and weights that live until the group of calls ends.
-            unsafe { try_call!(nanomc, nmc_ep_dispatch(*ep, stream, &raw const args)) }?;
+            unsafe { try_call!(nanomc, nmc_ep_dispatch(*ep, &raw const args, stream)) }?;
         }
         if steps == Steps::Full {
             for (ep, member) in self.eps.iter().zip(&mut self.members) {
@@ -189,20 +185,21 @@ impl Party {
                     group_expert: member.group_expert.as_mut_ptr(),
                     row_of: member.row_of.as_mut_ptr(),
                     row_index: member.row_index.as_mut_ptr(),
+                    ..nmc_ep_grouped_t::defaults()
                 };
                 // SAFETY: memory of the sizes that the library asked for.
-                unsafe { try_call!(nanomc, nmc_ep_route_pack(*ep, stream, layer, &raw const grouped)) }?;
+                unsafe { try_call!(nanomc, nmc_ep_route_pack(*ep, layer, &raw const grouped, stream)) }?;
             }
             for (ep, member) in self.eps.iter().zip(&self.members) {
                 let (y, row_of) = (member.grouped.base().cast::<c_void>(), member.row_of.as_ptr());
                 // SAFETY: as above; the rows go where the combine takes them from.
-                unsafe { try_call!(nanomc, nmc_ep_scatter(*ep, stream, layer, y, row_of, std::ptr::null_mut())) }?;
+                unsafe { try_call!(nanomc, nmc_ep_scatter(*ep, layer, y, row_of, std::ptr::null_mut(), stream)) }?;
             }
         }
         for (ep, member) in self.eps.iter().zip(&self.members) {
             let out = member.out.base().cast();
             // SAFETY: room for TOKENS rows; those to return are in place.
-            unsafe { try_call!(nanomc, nmc_ep_combine(*ep, stream, layer, std::ptr::null(), out)) }?;
+            unsafe { try_call!(nanomc, nmc_ep_combine(*ep, layer, std::ptr::null(), out, stream)) }?;
         }
         // SAFETY: no arguments; all that the calls above were given is alive.
         unsafe { try_call!(nanomc, nmc_ep_group_end()) }
@@ -228,11 +225,11 @@ impl Party {
     pub fn copies(&self, steps: Steps) -> Result<Copies, Failure> {
         let mut received = Vec::with_capacity(WORLD);
         for ep in self.eps {
-            let mut recv = MaybeUninit::uninit();
+            // SAFETY: integers and pointers, behind their size.
+            let mut buffers: nmc_ep_recv_buffers_t = unsafe { blank() };
             // SAFETY: room for the answer.
-            unsafe { try_call!(self.nanomc, nmc_ep_recv(ep, 0, recv.as_mut_ptr())) }?;
-            // SAFETY: the call succeeded.
-            received.push(unsafe { recv.assume_init() });
+            unsafe { try_call!(self.nanomc, nmc_ep_recv_buffers(ep, 0, &raw mut buffers)) }?;
+            received.push(buffers);
         }
         let row = |base: *mut u8, at: usize| base.wrapping_add(at * ROW);
         let (mut there, mut grouped, mut summed, mut back) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

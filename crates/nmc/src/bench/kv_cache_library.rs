@@ -6,7 +6,7 @@ use super::library::c_api::{
     nmc_kv_config_t, nmc_kv_group_t, nmc_kv_hash_t, nmc_kv_open_t, nmc_kv_opened_t, nmc_kv_row_t, nmc_kv_stats_t,
     nmc_kv_t, nmc_slice_t,
 };
-use super::library::{Nanomc, call, try_call};
+use super::library::{Nanomc, blank, call, try_call};
 use crate::args::Failure;
 
 /// A cache of the loaded library.
@@ -150,8 +150,7 @@ impl Kv {
     /// Bytes of the books, for every block.
     pub fn bytes_per_block(&self) -> Result<f64, Failure> {
         // SAFETY: numbers, for which all zero is a value.
-        let mut stats: nmc_kv_stats_t = unsafe { std::mem::zeroed() };
-        stats.struct_size = u32::try_from(size_of::<nmc_kv_stats_t>()).unwrap_or(0);
+        let mut stats: nmc_kv_stats_t = unsafe { blank() };
         // SAFETY: an out-pointer that is a local, with its size.
         unsafe { try_call!(self.nanomc, nmc_kv_stats(self.handle, &raw mut stats)) }?;
         Ok(stats.metadata_bytes as f64 / stats.total as f64)

@@ -71,7 +71,7 @@ functions! {
     nmc_world_create_local nmc_world_join nmc_world_finalize nmc_world_destroy nmc_world_event_fd
     nmc_store_create nmc_store_destroy nmc_store_put nmc_store_put_batch nmc_store_get nmc_store_get_into
     nmc_store_exists nmc_store_exists_batch nmc_store_pin nmc_store_unpin nmc_store_remove_batch nmc_store_stats
-    nmc_ep_bytes_needed nmc_ep_create_ranks nmc_ep_destroy nmc_ep_recv nmc_ep_group_begin nmc_ep_group_end
+    nmc_ep_bytes_needed nmc_ep_create_ranks nmc_ep_destroy nmc_ep_recv_buffers nmc_ep_group_begin nmc_ep_group_end
     nmc_ep_dispatch nmc_ep_route_pack nmc_ep_scatter nmc_ep_combine
     nmc_blocks_create nmc_blocks_destroy nmc_blocks_allocate nmc_blocks_free nmc_blocks_allocate_scattered
     nmc_blocks_free_scattered
@@ -98,6 +98,19 @@ macro_rules! try_call {
     };
 }
 pub(super) use try_call;
+
+/// A struct that the library fills, as its `_INIT` macro makes it: zeros, and its size.
+///
+/// # Safety
+/// The type begins with `struct_size: u32`, and zeros are a value of it.
+pub(super) unsafe fn blank<T: Copy>() -> T {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut made: T = std::mem::zeroed();
+        (&raw mut made).cast::<u32>().write(u32::try_from(size_of::<T>()).unwrap_or(0));
+        made
+    }
+}
 
 /// `address` with the type of the function `_like`.
 ///

@@ -6,7 +6,7 @@ use super::library::c_api::{
     Config as _, NMC_OK, nmc_put_options_t, nmc_slice_t, nmc_status_t, nmc_store_config_t, nmc_store_stats_t,
     nmc_store_t, nmc_view_t, nmc_world_config_t, nmc_world_t,
 };
-use super::library::{Nanomc, call, try_call};
+use super::library::{Nanomc, blank, call, try_call};
 use crate::args::Failure;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
@@ -312,8 +312,7 @@ impl Shelf {
     /// Bytes of metadata: shared, and of the master in this process.
     pub fn metadata_bytes(&self) -> Result<(u64, u64), Failure> {
         // SAFETY: numbers, for which all zero is a value.
-        let mut stats: nmc_store_stats_t = unsafe { std::mem::zeroed() };
-        stats.struct_size = u32::try_from(size_of::<nmc_store_stats_t>()).unwrap_or(0);
+        let mut stats: nmc_store_stats_t = unsafe { blank() };
         // SAFETY: an out-pointer that is a local, with its size; no statistics of ranks are asked for.
         unsafe { try_call!(self.nanomc, nmc_store_stats(self.store, &raw mut stats, std::ptr::null_mut(), 0)) }?;
         Ok((stats.metadata_bytes, stats.master_bytes))

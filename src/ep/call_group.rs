@@ -1,23 +1,20 @@
 //! Calls for several ranks of one process between `begin` and `end` go out together: on a GPU in one launch, on the CPU
 //! with all sends before the first wait, so that one thread can serve all ranks.
 
-use super::{Call, Core};
+use super::calls::{Call, CallArgs};
+use super::{Ep, run};
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::cuda::EpCall;
 use crate::layout::ep::RankDesc;
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::Arc;
 
 /// A call that waits for the end of its group.
-pub struct Pending {
-    /// For whom.
-    pub core: Arc<Core>,
-    /// On which stream.
-    pub stream: *mut c_void,
-    /// What.
-    pub call: Call,
+pub(super) struct Pending {
+    pub(super) ep: Arc<Ep>,
+    pub(super) stream: *mut c_void,
+    pub(super) call: Call,
 }
 
 /// The calls of a group, and room for what its end does with them: that must not fail half-way for want of memory.
@@ -26,7 +23,7 @@ struct Open {
     calls: Vec<Pending>,
     turn: Vec<Pending>,
     rest: Vec<Pending>,
-    ranks: Vec<(RankDesc, EpCall)>,
+    ranks: Vec<(RankDesc, CallArgs)>,
 }
 
 impl Open {
@@ -44,13 +41,12 @@ thread_local! {
 }
 
 /// Whether this thread has begun a group.
-#[must_use]
-pub fn open() -> bool {
+pub(super) fn open() -> bool {
     OPEN.try_with(|open| open.borrow().is_some()).unwrap_or(false)
 }
 
 /// Begins a group on this thread.
-pub fn begin() -> Result<()> {
+pub(crate) fn begin() -> Result<()> {
     OPEN.with(|open| {
         let mut open = open.borrow_mut();
         if open.is_some() {
@@ -62,31 +58,31 @@ pub fn begin() -> Result<()> {
 }
 
 /// Runs `call`, or keeps it for the end of the group.
-pub fn submit(core: &Arc<Core>, stream: *mut c_void, call: Call) -> Result<()> {
+pub(super) fn submit(ep: &Arc<Ep>, stream: *mut c_void, call: Call) -> Result<()> {
     let kept = OPEN.with(|open| -> Result<bool> {
         let mut open = open.borrow_mut();
         let Some(open) = open.as_mut() else { return Ok(false) };
         open.make_room()?;
-        open.calls.push(Pending { core: Arc::clone(core), stream, call });
+        open.calls.push(Pending { ep: Arc::clone(ep), stream, call });
         Ok(true)
     })?;
-    if kept { Ok(()) } else { super::run(&[Pending { core: Arc::clone(core), stream, call }], &mut Vec::new()) }
+    if kept { Ok(()) } else { run::run(&[Pending { ep: Arc::clone(ep), stream, call }], &mut Vec::new()) }
 }
 
 /// Ends the group: the first calls of all ranks go out together, then the second ones, and so on.
-pub fn end() -> Result<()> {
+pub(crate) fn end() -> Result<()> {
     let Some(Open { mut calls, mut turn, mut rest, mut ranks }) = OPEN.with(|open| open.borrow_mut().take()) else {
         crate::bail!(NMC_ERR_INVALID_ARG, "this thread has begun no group");
     };
     while !calls.is_empty() {
         for call in calls.drain(..) {
             let fits = turn.first().is_none_or(|first| {
-                first.call.goes_with(&call.call) && first.core.goes_with(&call.core) && first.stream == call.stream
+                first.call.goes_with(&call.call) && first.ep.goes_with(&call.ep) && first.stream == call.stream
             });
-            let again = turn.iter().chain(&rest).any(|other| Arc::ptr_eq(&other.core, &call.core));
+            let again = turn.iter().chain(&rest).any(|other| Arc::ptr_eq(&other.ep, &call.ep));
             if fits && !again { turn.push(call) } else { rest.push(call) }
         }
-        super::run(&turn, &mut ranks)?;
+        run::run(&turn, &mut ranks)?;
         turn.clear();
         std::mem::swap(&mut calls, &mut rest);
     }

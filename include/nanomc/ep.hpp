@@ -1,0 +1,462 @@
+/*
+ * The expert-parallel transport for C++17: RAII over nmc_ep_* of nanomc.h. nanomc.hpp includes it; like there, every operation
+ * has a `try_x` that returns a Result, and an `x` that throws nmc::Error. Rows are addresses: memory of the kind that the
+ * world's heaps are of. Where a pointer is taken, a container or std::span with data() does as well.
+ *
+ *   nmc::Ep ep = nmc::Ep::create(world, nmc::EpConfig(7168, 8, 256));      // hidden, top_k, experts; all ranks together
+ *   ep.dispatch(nmc::EpTokens(x, topk_idx, topk_w, n).layer(l), stream);   // to the ranks of their experts
+ *   ep.pack(l, grouped, stream);
+ *   your_grouped_gemms(grouped, y_grouped, stream);
+ *   ep.scatter(l, y_grouped, grouped.row_of, stream);
+ *   ep.combine(l, out, stream);                                            // and back, summed
+ *
+ * or all of it in ep.moe_forward(tokens, moe, gemm, stream), where gemm is anything that can be called.
+ */
+#ifndef NANOMC_EP_HPP
+#define NANOMC_EP_HPP
+
+#include <exception>
+#include <iterator>
+
+#include "nanomc.hpp"
+
+namespace nmc {
+
+// ---------------------------------------------------------------------------------------------------- constants --
+
+/// Type of rows.
+enum class EpDtype : uint32_t { fp32 = NMC_DTYPE_FP32, bf16 = NMC_DTYPE_BF16, fp16 = NMC_DTYPE_FP16 };
+/// How rows travel to the experts.
+enum class EpWire : uint32_t {
+  same = NMC_EP_DISPATCH_SAME,            ///< as they are
+  fp8 = NMC_EP_DISPATCH_FP8,              ///< as fp8; the library quantises
+  fp8_given = NMC_EP_DISPATCH_FP8_GIVEN,  ///< as fp8, with the caller's scales
+};
+/// Type of weights.
+enum class EpWeights : uint32_t { fp32 = NMC_EP_WEIGHTS_FP32, fp16 = NMC_EP_WEIGHTS_FP16 };
+
+namespace detail {
+/// The first element: of a pointer, or of a container, array or span.
+template <class C>
+auto first_of(C& values) noexcept {
+  if constexpr (std::is_pointer_v<C> || std::is_null_pointer_v<C>) {
+    return values;
+  } else {
+    return std::data(values);
+  }
+}
+template <class C>
+using element_of = std::remove_cv_t<std::remove_pointer_t<decltype(first_of(std::declval<C&>()))>>;
+}  // namespace detail
+
+// ------------------------------------------------------------------------------------------------------- config --
+
+/// What a group needs, in bytes; see nmc_ep_bytes_t.
+struct EpBytes : nmc_ep_bytes_t {
+  EpBytes() noexcept : nmc_ep_bytes_t NMC_EP_BYTES_INIT {}
+};
+
+/// How a group is made; see nmc_ep_config_t. All ranks give the same.
+class EpConfig {
+ public:
+  EpConfig() = default;
+  EpConfig(uint32_t hidden, uint32_t top_k, uint32_t experts) { this->hidden(hidden).top_k(top_k).experts(experts); }
+  /// Ranks of the world that are in the group, one bit each; 0 for all.
+  EpConfig& members(uint64_t mask) { return c_.members = mask, *this; }
+  EpConfig& heap_offset(uint64_t value) { return c_.heap_offset = value, *this; }
+  EpConfig& t_cap(uint32_t value) { return c_.t_cap = value, *this; }
+  EpConfig& hidden(uint32_t value) { return c_.hidden = value, *this; }
+  EpConfig& top_k(uint32_t value) { return c_.top_k = value, *this; }
+  EpConfig& experts(uint32_t value) { return c_.experts = value, *this; }
+  EpConfig& dtype(EpDtype value) { return c_.dtype = static_cast<uint32_t>(value), *this; }
+  EpConfig& dispatch(EpWire value) { return c_.dispatch = static_cast<uint32_t>(value), *this; }
+  EpConfig& weights(EpWeights value) { return c_.weights = static_cast<uint32_t>(value), *this; }
+  EpConfig& max_m(uint32_t value) { return c_.max_m = value, *this; }
+  EpConfig& spill_groups(uint32_t value) { return c_.spill_groups = value, *this; }
+  EpConfig& buffer_sets(uint32_t value) { return c_.buffer_sets = value, *this; }
+  EpConfig& blocks(uint32_t value) { return c_.blocks = value, *this; }
+  EpConfig& deadline(std::chrono::milliseconds value) { return c_.deadline_ms = value.count(), *this; }
+  EpConfig& first_phase(uint32_t value) { return c_.first_phase = value, *this; }
+  EpConfig& trap(bool wanted = true) { return flag(NMC_EP_TRAP, wanted); }
+  EpConfig& count_load(bool wanted = true) { return flag(NMC_EP_NO_LOAD, !wanted); }
+  EpConfig& separate_y(bool wanted = true) { return flag(NMC_EP_SEPARATE_Y, wanted); }
+  EpConfig& early(bool wanted = true) { return flag(NMC_EP_EARLY, wanted); }
+
+  /// What the group needs in a world of `world_size` ranks; `inner` is for Ep::moe_forward.
+  Result<EpBytes> try_bytes_needed(uint32_t world_size, uint32_t inner = 0) const {
+    EpBytes bytes;
+    const nmc_status_t status = nmc_ep_bytes_needed(&c_, world_size, inner, &bytes);
+    if (status < 0) return detail::failure(status);
+    return bytes;
+  }
+#if NMC_HPP_EXCEPTIONS
+  EpBytes bytes_needed(uint32_t world_size, uint32_t inner = 0) const {
+    return try_bytes_needed(world_size, inner).value();
+  }
+#endif
+
+  const nmc_ep_config_t& c() const noexcept { return c_; }
+
+ private:
+  EpConfig& flag(uint32_t bit, bool wanted) { return c_.flags = wanted ? c_.flags | bit : c_.flags & ~bit, *this; }
+  nmc_ep_config_t c_ = NMC_EP_CONFIG_INIT;
+};
+
+// ---------------------------------------------------------------------------------------------------- arguments --
+
+/// The tokens that a rank sends in a step; see nmc_ep_dispatch_t. Refers to them.
+class EpTokens {
+ public:
+  /// A rank without tokens takes part, too.
+  EpTokens() = default;
+  /// `n` rows, and for each of them top_k expert numbers (int32_t or int64_t; -1 for none) and weights.
+  template <class X, class Idx, class Weights>
+  EpTokens(X&& x, Idx&& topk_idx, Weights&& topk_w, uint32_t n) {
+    using Index = detail::element_of<Idx>;
+    static_assert(std::is_same_v<Index, int32_t> || std::is_same_v<Index, int64_t>, "expert numbers are int32 or int64");
+    c_.x = detail::first_of(x);
+    c_.topk_idx = detail::first_of(topk_idx);
+    c_.idx_is_64 = sizeof(Index) == 8 ? 1 : 0;
+    c_.topk_w = detail::first_of(topk_w);
+    c_.n_tokens = n;
+  }
+  EpTokens& layer(uint32_t value) { return c_.layer = value, *this; }
+  /// Of rows that are given as fp8.
+  template <class Scales>
+  EpTokens& scales(Scales&& values) {
+    return c_.scales = detail::first_of(values), *this;
+  }
+  /// Where the number of tokens is when the step runs, in place of `n`: a captured graph can be replayed with others.
+  EpTokens& count_at(const int32_t* where) { return c_.n_tokens_ptr = where, *this; }
+
+  const nmc_ep_dispatch_t& c() const noexcept { return c_; }
+
+ private:
+  nmc_ep_dispatch_t c_ = NMC_EP_DISPATCH_INIT;
+};
+
+/// Where grouped rows and their lists go: memory of the caller; see nmc_ep_grouped_t for the fields.
+struct EpGrouped : nmc_ep_grouped_t {
+  EpGrouped() noexcept : nmc_ep_grouped_t NMC_EP_GROUPED_INIT {}
+};
+
+/// Where what a rank receives lies; see nmc_ep_recv_buffers_t for the fields.
+struct EpRecvBuffers : nmc_ep_recv_buffers_t {
+  EpRecvBuffers() noexcept : nmc_ep_recv_buffers_t NMC_EP_RECV_BUFFERS_INIT {}
+};
+
+/// The experts of a whole layer; see nmc_ep_moe_t. Refers to its memory.
+class EpMoe {
+ public:
+  /// Gate and up matrices, and down matrices; NULL if the callable keeps its own.
+  template <class W13, class W2>
+  EpMoe& weights(W13&& w13, W2&& w2) {
+    return c_.w13 = detail::first_of(w13), c_.w2 = detail::first_of(w2), *this;
+  }
+  /// Columns between the two products.
+  EpMoe& inner(uint32_t value) { return c_.inner = value, *this; }
+  /// Memory for what is between the steps: EpBytes::workspace bytes, aligned to 256.
+  EpMoe& workspace(void* memory, uint64_t bytes) { return c_.workspace = memory, c_.workspace_bytes = bytes, *this; }
+  /// Result rows.
+  template <class Rows>
+  EpMoe& out(Rows&& rows) {
+    return c_.out = detail::first_of(rows), *this;
+  }
+
+  const nmc_ep_moe_t& c() const noexcept { return c_; }
+
+ private:
+  nmc_ep_moe_t c_ = NMC_EP_MOE_INIT;
+};
+
+/// What a group has counted; see nmc_ep_stats.
+struct EpStats {
+  std::vector<uint64_t> expert_load;  ///< tokens that this rank sent to each expert
+  std::vector<uint64_t> waited_ns;    ///< for each rank of the group
+  uint64_t overflow_rows = 0;         ///< that did not fit the grouped layout
+};
+
+namespace detail {
+/// The engine's product behind the C callback. Nothing that it throws passes through the library.
+template <class Gemm>
+struct EpGemm {
+  Gemm& gemm;
+  Failure failure{};
+#if NMC_HPP_EXCEPTIONS
+  std::exception_ptr thrown{};
+#endif
+
+  nmc_status_t call(const nmc_ep_gemm_t& product, void* stream) {
+    using Returned = std::invoke_result_t<Gemm&, const nmc_ep_gemm_t&, void*>;
+    if constexpr (std::is_void_v<Returned>) {
+      gemm(product, stream);
+      return NMC_OK;
+    } else if constexpr (std::is_same_v<std::decay_t<Returned>, nmc_status_t>) {
+      return gemm(product, stream);
+    } else {
+      const Result<void> done = gemm(product, stream);
+      if (!done.ok()) failure = Failure{done.status(), done.message()};
+      return done.ok() ? NMC_OK : done.status();
+    }
+  }
+
+  static int32_t run(void* user, const nmc_ep_gemm_t* product, void* stream) {
+    EpGemm& self = *static_cast<EpGemm*>(user);
+#if NMC_HPP_EXCEPTIONS
+    try {
+      return self.call(*product, stream);
+    } catch (const Error& error) {
+      self.failure = Failure{error.status(), error.message()};
+      return error.status();
+    } catch (...) {
+      self.thrown = std::current_exception();
+      return NMC_ERR_CANCELLED;
+    }
+#else
+    return self.call(*product, stream);
+#endif
+  }
+
+  /// What the layer gave, or why the product failed.
+  Result<void> finish(nmc_status_t status) {
+#if NMC_HPP_EXCEPTIONS
+    if (thrown) std::rethrow_exception(thrown);
+#endif
+    if (status < 0 && failure.status == status) return std::move(failure);
+    return done(status);
+  }
+};
+}  // namespace detail
+
+// -------------------------------------------------------------------------------------------------------- group --
+
+/// Calls for several ranks of this process go out together when it ends, on a GPU in one launch a step. On host heaps this is how
+/// one thread serves several ranks. Stays on the thread that began it.
+///
+///   nmc::EpCallGroup group = nmc::EpCallGroup::begin();
+///   for (...) eps[r].dispatch(tokens[r]);
+///   group.end();                             // errors of the calls come here; the destructor ends it, too, and drops them
+class [[nodiscard]] EpCallGroup {
+ public:
+  static Result<EpCallGroup> try_begin() {
+    const nmc_status_t status = nmc_ep_group_begin();
+    if (status < 0) return detail::failure(status);
+    return EpCallGroup(true);
+  }
+  /// Sends the calls out. The group is over, whatever it gives.
+  Result<void> try_end() {
+    open_ = false;
+    return detail::done(nmc_ep_group_end());
+  }
+#if NMC_HPP_EXCEPTIONS
+  static EpCallGroup begin() { return try_begin().value(); }
+  void end() { try_end().value(); }
+#endif
+
+  EpCallGroup(EpCallGroup&& other) noexcept : open_(std::exchange(other.open_, false)) {}
+  EpCallGroup& operator=(EpCallGroup&&) = delete;
+  EpCallGroup(const EpCallGroup&) = delete;
+  EpCallGroup& operator=(const EpCallGroup&) = delete;
+  ~EpCallGroup() {
+    if (open_) (void)nmc_ep_group_end();
+  }
+
+ private:
+  explicit EpCallGroup(bool open) noexcept : open_(open) {}
+  bool open_;
+};
+
+/// One rank's part of a group; see nmc_ep_t. Move-only; the destructor leaves the group, and the world must live longer. Its calls
+/// are made by one thread at a time; abort and check by any.
+class Ep : public detail::Handle<nmc_ep_t, nmc_ep_destroy> {
+ public:
+  Ep() noexcept = default;
+  /// Takes over a handle of a group with so many experts and ranks.
+  Ep(nmc_ep_t* handle, uint32_t experts, uint32_t ranks) noexcept : Handle(handle), experts_(experts), ranks_(ranks) {}
+
+  /// Makes a group together with the other members.
+  static Result<Ep> try_create(const World& world, const EpConfig& config) {
+    nmc_world_t* const one = world.get();
+    Result<std::vector<Ep>> made = make(&one, 1, config);
+    if (!made) return Failure{made.status(), made.message()};
+    return std::move(made->front());
+  }
+  /// The same for several ranks of this process at once.
+  static Result<std::vector<Ep>> try_create_ranks(const std::vector<World>& worlds, const EpConfig& config) {
+    std::vector<nmc_world_t*> handles;
+    handles.reserve(worlds.size() + 1);  // never empty: NULL would be another error
+    for (const World& world : worlds) handles.push_back(world.get());
+    return make(handles.data(), handles.size(), config);
+  }
+
+  Result<void> try_abort() const { return detail::done(nmc_ep_abort(get())); }
+  Result<void> try_check() const { return detail::done(nmc_ep_check(get())); }
+
+  Result<EpRecvBuffers> try_recv_buffers(uint32_t layer) const {
+    EpRecvBuffers buffers;
+    const nmc_status_t status = nmc_ep_recv_buffers(get(), layer, &buffers);
+    if (status < 0) return detail::failure(status);
+    return buffers;
+  }
+  /// What kernels of the engine need to take part (nanomc/ep.cuh).
+  Result<nmc_ep_rank_t> try_device(uint32_t layer) const {
+    nmc_ep_rank_t device;
+    const nmc_status_t status = nmc_ep_device(get(), layer, &device);
+    if (status < 0) return detail::failure(status);
+    return device;
+  }
+
+  /// Sends tokens to the ranks of their experts, and waits for those that come here.
+  Result<void> try_dispatch(const EpTokens& tokens, void* stream = nullptr) {
+    return detail::done(nmc_ep_dispatch(get(), &tokens.c(), stream));
+  }
+  Result<void> try_dispatch_send(const EpTokens& tokens, void* stream = nullptr) {
+    return detail::done(nmc_ep_dispatch_send(get(), &tokens.c(), stream));
+  }
+  Result<void> try_dispatch_recv(uint32_t layer, void* stream = nullptr) {
+    return detail::done(nmc_ep_dispatch_recv(get(), layer, stream));
+  }
+
+  /// Groups the rows that came by expert.
+  Result<void> try_pack(uint32_t layer, const nmc_ep_grouped_t& grouped, void* stream = nullptr) {
+    return detail::done(nmc_ep_route_pack(get(), layer, &grouped, stream));
+  }
+  /// Sums the weighted rows of each token that came, where the combine takes them from.
+  template <class Rows, class Lists>
+  Result<void> try_scatter(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* stream = nullptr) {
+    return try_scatter_to(layer, y_grouped, row_of, nullptr, stream);
+  }
+  /// The same into memory of the caller.
+  template <class Rows, class Lists>
+  Result<void> try_scatter_to(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* y_recv, void* stream = nullptr) {
+    return detail::done(
+        nmc_ep_scatter(get(), layer, detail::first_of(y_grouped), detail::first_of(row_of), y_recv, stream));
+  }
+
+  /// Returns the rows that came to their owners, and sums what comes back.
+  template <class Rows>
+  Result<void> try_combine(uint32_t layer, Rows&& out, void* stream = nullptr) {
+    return try_combine_from(layer, nullptr, out, stream);
+  }
+  /// The same with rows to return that are not in place.
+  template <class Rows>
+  Result<void> try_combine_from(uint32_t layer, const void* y_recv, Rows&& out, void* stream = nullptr) {
+    return detail::done(nmc_ep_combine(get(), layer, y_recv, detail::first_of(out), stream));
+  }
+  Result<void> try_combine_send(uint32_t layer, void* stream = nullptr) {
+    return try_combine_send_from(layer, nullptr, stream);
+  }
+  Result<void> try_combine_send_from(uint32_t layer, const void* y_recv, void* stream = nullptr) {
+    return detail::done(nmc_ep_combine_send(get(), layer, y_recv, stream));
+  }
+  template <class Rows>
+  Result<void> try_combine_recv(uint32_t layer, Rows&& out, void* stream = nullptr) {
+    return detail::done(nmc_ep_combine_recv(get(), layer, detail::first_of(out), stream));
+  }
+
+  /// A whole layer with the built-in products.
+  Result<void> try_moe_forward(const EpTokens& tokens, const EpMoe& moe, void* stream = nullptr) {
+    return detail::done(nmc_ep_moe_forward(get(), &tokens.c(), &moe.c(), stream));
+  }
+  /// A whole layer with the engine's products: `gemm(const nmc_ep_gemm_t&, void* stream)` enqueues one, and returns nothing, an
+  /// nmc_status_t or a Result<void>. If it fails the group is over. What it throws is thrown here, when the library has returned;
+  /// only an nmc::Error becomes the Result.
+  template <class Gemm, class = std::enable_if_t<std::is_invocable_v<Gemm&, const nmc_ep_gemm_t&, void*>>>
+  Result<void> try_moe_forward(const EpTokens& tokens, const EpMoe& moe, Gemm&& gemm, void* stream = nullptr) {
+    using Callable = std::remove_reference_t<Gemm>;
+    detail::EpGemm<Callable> callback{gemm};
+    nmc_ep_moe_t c = moe.c();
+    c.gemm = &detail::EpGemm<Callable>::run;
+    c.gemm_user = &callback;
+    return callback.finish(nmc_ep_moe_forward(get(), &tokens.c(), &c, stream));
+  }
+
+  Result<EpStats> try_stats() const {
+    EpStats stats;
+    stats.expert_load.resize(experts_);
+    stats.waited_ns.resize(ranks_);
+    const nmc_status_t status =
+        nmc_ep_stats(get(), stats.expert_load.data(), stats.waited_ns.data(), &stats.overflow_rows);
+    if (status < 0) return detail::failure(status);
+    return stats;
+  }
+
+#if NMC_HPP_EXCEPTIONS
+  static Ep create(const World& world, const EpConfig& config) { return try_create(world, config).value(); }
+  static std::vector<Ep> create_ranks(const std::vector<World>& worlds, const EpConfig& config) {
+    return try_create_ranks(worlds, config).value();
+  }
+  void abort() const { try_abort().value(); }
+  void check() const { try_check().value(); }
+  EpRecvBuffers recv_buffers(uint32_t layer) const { return try_recv_buffers(layer).value(); }
+  nmc_ep_rank_t device(uint32_t layer) const { return try_device(layer).value(); }
+  void dispatch(const EpTokens& tokens, void* stream = nullptr) { try_dispatch(tokens, stream).value(); }
+  void dispatch_send(const EpTokens& tokens, void* stream = nullptr) { try_dispatch_send(tokens, stream).value(); }
+  void dispatch_recv(uint32_t layer, void* stream = nullptr) { try_dispatch_recv(layer, stream).value(); }
+  void pack(uint32_t layer, const nmc_ep_grouped_t& grouped, void* stream = nullptr) {
+    try_pack(layer, grouped, stream).value();
+  }
+  template <class Rows, class Lists>
+  void scatter(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* stream = nullptr) {
+    try_scatter(layer, y_grouped, row_of, stream).value();
+  }
+  template <class Rows, class Lists>
+  void scatter_to(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* y_recv, void* stream = nullptr) {
+    try_scatter_to(layer, y_grouped, row_of, y_recv, stream).value();
+  }
+  template <class Rows>
+  void combine(uint32_t layer, Rows&& out, void* stream = nullptr) {
+    try_combine(layer, out, stream).value();
+  }
+  template <class Rows>
+  void combine_from(uint32_t layer, const void* y_recv, Rows&& out, void* stream = nullptr) {
+    try_combine_from(layer, y_recv, out, stream).value();
+  }
+  void combine_send(uint32_t layer, void* stream = nullptr) { try_combine_send(layer, stream).value(); }
+  void combine_send_from(uint32_t layer, const void* y_recv, void* stream = nullptr) {
+    try_combine_send_from(layer, y_recv, stream).value();
+  }
+  template <class Rows>
+  void combine_recv(uint32_t layer, Rows&& out, void* stream = nullptr) {
+    try_combine_recv(layer, out, stream).value();
+  }
+  void moe_forward(const EpTokens& tokens, const EpMoe& moe, void* stream = nullptr) {
+    try_moe_forward(tokens, moe, stream).value();
+  }
+  template <class Gemm, class = std::enable_if_t<std::is_invocable_v<Gemm&, const nmc_ep_gemm_t&, void*>>>
+  void moe_forward(const EpTokens& tokens, const EpMoe& moe, Gemm&& gemm, void* stream = nullptr) {
+    try_moe_forward(tokens, moe, gemm, stream).value();
+  }
+  EpStats stats() const { return try_stats().value(); }
+#endif
+
+ private:
+  static Result<std::vector<Ep>> make(nmc_world_t* const* worlds, size_t n, const EpConfig& config) {
+    uint32_t ranks = 0;
+    for (uint64_t mask = config.c().members; mask != 0; mask &= mask - 1) ++ranks;
+    if (ranks == 0 && n > 0) {
+      nmc_world_info_t info = NMC_WORLD_INFO_INIT;
+      const nmc_status_t status = nmc_world_info(worlds[0], &info);
+      if (status < 0) return detail::failure(status);
+      ranks = info.world_size;
+    }
+    std::vector<nmc_ep_t*> handles(n + 1, nullptr);
+    const nmc_status_t status = nmc_ep_create_ranks(worlds, n, &config.c(), handles.data());
+    if (status < 0) return detail::failure(status);
+    std::vector<Ep> made;
+    made.reserve(n);
+    for (size_t i = 0; i < n; ++i) made.emplace_back(handles[i], config.c().experts, ranks);
+    return made;
+  }
+
+  uint32_t experts_ = 0;
+  uint32_t ranks_ = 0;
+};
+
+namespace detail {
+static_assert(is_move_only_v<Ep>, "handles have one owner");
+}  // namespace detail
+
+}  // namespace nmc
+
+#endif  // NANOMC_EP_HPP

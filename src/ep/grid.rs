@@ -1,0 +1,98 @@
+//! How large a rank's kernels are, and when kernels behind them may be placed. Blocks that wait for peers must be resident
+//! together, with those of the other ranks on the device: otherwise those that are placed wait for ever for those that are not.
+
+use super::Ep;
+use super::calls::{Call, CallKind, RECV};
+use super::gpu::{Early, Gpu, StepLaunch};
+use crate::base::error::Result;
+use std::ffi::c_void;
+
+/// Threads of a dispatching block: 7 warps that move rows and one that tells what they are for. A row of 7168 bf16 elements
+/// is 14 pieces of a warp, so a block has a token in two turns.
+const DISPATCH_THREADS: u32 = 256;
+const COMBINE_THREADS: u32 = 448;
+const SCATTER_THREADS: u32 = 448;
+const PACK_PARTS: u32 = 4;
+/// Blocks of a rank by default, and at most.
+pub(super) const USUAL_BLOCKS: u32 = 32;
+pub(super) const MAX_BLOCKS: u32 = 128;
+
+/// How large a rank's kernels are.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Grid {
+    /// Blocks of a scatter.
+    scatter: u32,
+    /// Ranks of the group that use this device.
+    sharing: usize,
+    /// Whether steps of two buffer sets can be resident at once.
+    two_sets: bool,
+}
+
+impl Ep {
+    /// Counts the ranks that share the device. Fails if their blocks cannot be resident at once. Only after all have met: before,
+    /// a rank's device may not be known here. What else runs on the device, such as another group, cannot be known at all.
+    pub(super) fn fit_grid(&self, gpu: &Gpu, ranks: &[u32]) -> Result<Grid> {
+        let uuid = gpu.device.uuid();
+        let sharing = ranks.iter().filter(|rank| self.member.device_uuid(**rank) == uuid).count();
+        let sharing = u32::try_from(sharing.max(1)).unwrap_or(1);
+        let resident = gpu
+            .resident_blocks(CallKind::Combine, COMBINE_THREADS)?
+            .min(gpu.resident_blocks(CallKind::Dispatch, DISPATCH_THREADS)?);
+        // Kernels that are placed early take room too.
+        let most = if self.early && sharing > 1 { resident / sharing / 2 } else { resident / sharing };
+        let blocks = self.shape.blocks;
+        if blocks > most {
+            crate::bail!(
+                NMC_ERR_LIMIT,
+                "{blocks} blocks of each of the {sharing} ranks on device {} cannot be resident at once; {most} can (set blocks)",
+                gpu.device.ordinal()
+            );
+        }
+        Ok(Grid {
+            scatter: (2 * gpu.device.facts().sm_count.unsigned_abs() / sharing).max(1),
+            sharing: sharing as usize,
+            two_sets: 2 * blocks <= most,
+        })
+    }
+
+    /// How a call is launched together with those of `n` ranks.
+    pub(super) fn step_launch(&self, call: &Call, n: usize) -> StepLaunch {
+        let (blocks, threads) = match call.kind {
+            CallKind::Dispatch if call.args.halves == RECV => (1, DISPATCH_THREADS),
+            CallKind::Dispatch => (self.shape.blocks, DISPATCH_THREADS),
+            CallKind::Combine => (self.shape.blocks, COMBINE_THREADS),
+            CallKind::Scatter => (self.grid.scatter, SCATTER_THREADS),
+            CallKind::Pack => (PACK_PARTS, 0),
+        };
+        StepLaunch { kind: call.kind, blocks, threads, early: self.early(n) }
+    }
+
+    /// When kernels after those of a launch for `n` ranks may be placed. A kernel that waits for a dispatch must not take the
+    /// room of a dispatch that is to come; with all ranks of the device in the launch there is none to come.
+    fn early(&self, n: usize) -> Early {
+        match self.gpu.as_ref().map_or(0, |gpu| gpu.device.facts().cc_major) {
+            9.. if n >= self.grid.sharing => Early::Always,
+            9.. if self.early => Early::Waiting,
+            _ => Early::Never,
+        }
+    }
+
+    /// Fails if this combine can wait beside a step of another buffer set, and there is no room for both. With all ranks of the
+    /// group in the launch it cannot be kept from ending, once it is placed.
+    pub(super) fn check_room(&self, call: &Call, stream: *mut c_void, n: usize) -> Result<()> {
+        if self.shape.sets == 1 || self.grid.two_sets || !matches!(call.kind, CallKind::Dispatch | CallKind::Combine) {
+            return Ok(());
+        }
+        let turns = self.streams.lock().take_turns((call.layer % self.shape.sets) as usize, stream as usize);
+        if turns && call.kind == CallKind::Combine && n < self.shape.world as usize {
+            crate::bail!(
+                NMC_ERR_LIMIT,
+                "steps of two buffer sets are on two streams, and twice the {} blocks of each of the {} ranks on the device \
+                 cannot be resident at once (set blocks, or use one stream)",
+                self.shape.blocks,
+                self.grid.sharing
+            );
+        }
+        Ok(())
+    }
+}
