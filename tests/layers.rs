@@ -22,7 +22,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 
 /// Layers that may use `unsafe`; in the others only files with one of the names below.
 const UNSAFE_LAYERS: &[&str] = &["ffi", "mem", "cuda", "layout", "sync"];
-const UNSAFE_FILES: &[&str] = &["sys.rs", "kernels.rs"];
+const UNSAFE_FILES: &[&str] = &["sys.rs", "kernels.rs", "copy.rs", "pack.rs"];
 
 fn is_layer(name: &str) -> bool {
     MAY_IMPORT.iter().any(|(layer, _)| *layer == name)

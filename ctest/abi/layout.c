@@ -99,6 +99,8 @@ int main(void) {
   FIELD(nmc_put_options_t, retain);
   FIELD(nmc_put_options_t, priority);
   FIELD(nmc_put_options_t, ttl_ms);
+  FIELD(nmc_put_options_t, metadata);
+  FIELD(nmc_put_options_t, metadata_each);
   FIELD(nmc_put_options_t, reserved);
 
   STRUCT(nmc_write_plan_t);
@@ -161,6 +163,8 @@ int main(void) {
   FIELD(nmc_completion_t, lost);
 
   STRUCT(nmc_retry_hint_t);
+  FIELD(nmc_retry_hint_t, struct_size);
+  FIELD(nmc_retry_hint_t, reserved);
   FIELD(nmc_retry_hint_t, retry_after_us);
   FIELD(nmc_retry_hint_t, free_bytes);
   FIELD(nmc_retry_hint_t, largest_free_bytes);
@@ -168,6 +172,8 @@ int main(void) {
   FIELD(nmc_retry_hint_t, ready_count);
 
   STRUCT(nmc_store_rank_stats_t);
+  FIELD(nmc_store_rank_stats_t, struct_size);
+  FIELD(nmc_store_rank_stats_t, reserved);
   FIELD(nmc_store_rank_stats_t, bytes_used);
   FIELD(nmc_store_rank_stats_t, bytes_total);
   FIELD(nmc_store_rank_stats_t, ready_count);
@@ -184,7 +190,18 @@ int main(void) {
   STRUCT(nmc_store_stats_t);
   FIELD(nmc_store_stats_t, struct_size);
   FIELD(nmc_store_stats_t, n_ranks);
-  FIELD(nmc_store_stats_t, total);
+  FIELD(nmc_store_stats_t, bytes_used);
+  FIELD(nmc_store_stats_t, bytes_total);
+  FIELD(nmc_store_stats_t, ready_count);
+  FIELD(nmc_store_stats_t, writing_count);
+  FIELD(nmc_store_stats_t, evict_count);
+  FIELD(nmc_store_stats_t, oom_count);
+  FIELD(nmc_store_stats_t, evict_in_use_retry);
+  FIELD(nmc_store_stats_t, stuck_put_reclaimed);
+  FIELD(nmc_store_stats_t, quarantined_bytes);
+  FIELD(nmc_store_stats_t, limbo_bytes);
+  FIELD(nmc_store_stats_t, free_runs);
+  FIELD(nmc_store_stats_t, largest_free_bytes);
   FIELD(nmc_store_stats_t, t_plan_us);
   FIELD(nmc_store_stats_t, bytes_tx);
   FIELD(nmc_store_stats_t, bytes_rx);
@@ -493,6 +510,9 @@ int main(void) {
   static const nmc_kv_open_t kv_open = NMC_KV_OPEN_INIT;
   init_bytes("NMC_KV_OPEN_INIT", &kv_open, sizeof kv_open);
   static const nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
+  static const nmc_store_rank_stats_t rank_stats = NMC_STORE_RANK_STATS_INIT;
+  static const nmc_retry_hint_t hint = NMC_RETRY_HINT_INIT;
+  if (rank_stats.struct_size != sizeof rank_stats || hint.struct_size != sizeof hint) return 1;
   static const nmc_blocks_stats_t blocks_stats = NMC_BLOCKS_STATS_INIT;
   return stats.struct_size == sizeof stats && blocks_stats.struct_size == sizeof blocks_stats ? 0 : 1;
 }

@@ -44,16 +44,16 @@ pub fn table() -> String {
         }
         nmc_rank_info_t { struct_size, state, generation, pid, device, heap_base, device_rank, reserved }
         nmc_store_config_t { struct_size, abi_version, heap_bytes, heap_offset, key_slab_bytes, page_bytes, max_objects, pin_slots, eviction, flags, master_rank, high_permille, low_permille, watchdog_ms, world_size, heap_kind, device, attach_timeout_ms, call_timeout_ms, reserved }
-        nmc_put_options_t { struct_size, abi_version, preferred_segment, flags, retain, priority, ttl_ms, reserved }
+        nmc_put_options_t { struct_size, abi_version, preferred_segment, flags, retain, priority, ttl_ms, metadata, metadata_each, reserved }
         nmc_write_plan_t { key_hash, plan_id, epoch, bytes_total, payload, payload_device, header, publish_word, publish_word_device, dst_rank, page_bytes, n_pages, last_page_bytes, n_extents, index, reserved }
         nmc_object_meta_t { key_hash, epoch, bytes_total, payload, header, owner_rank, page_bytes, n_pages, last_page_bytes, n_extents, index, reserved }
         nmc_view_t { data, data_device, bytes, epoch, ready_pages, n_extents, owner_rank, page_bytes, index, slot, nonce }
         nmc_extent_t { ptr, device_ptr, bytes }
         nmc_buffer_t { ptr, len }
         nmc_completion_t { token, status, lost }
-        nmc_retry_hint_t { retry_after_us, free_bytes, largest_free_bytes, waiting_bytes, ready_count }
-        nmc_store_rank_stats_t { bytes_used, bytes_total, ready_count, writing_count, evict_count, oom_count, evict_in_use_retry, stuck_put_reclaimed, quarantined_bytes, limbo_bytes, free_runs, largest_free_bytes }
-        nmc_store_stats_t { struct_size, n_ranks, total, t_plan_us, bytes_tx, bytes_rx, puts, bytes_written, get_hits, get_misses, bytes_read, hit_permille, put_p50_ns, put_p99_ns, get_p50_ns, get_p99_ns, metadata_bytes, master_bytes, master_up }
+        nmc_retry_hint_t { struct_size, reserved, retry_after_us, free_bytes, largest_free_bytes, waiting_bytes, ready_count }
+        nmc_store_rank_stats_t { struct_size, reserved, bytes_used, bytes_total, ready_count, writing_count, evict_count, oom_count, evict_in_use_retry, stuck_put_reclaimed, quarantined_bytes, limbo_bytes, free_runs, largest_free_bytes }
+        nmc_store_stats_t { struct_size, n_ranks, bytes_used, bytes_total, ready_count, writing_count, evict_count, oom_count, evict_in_use_retry, stuck_put_reclaimed, quarantined_bytes, limbo_bytes, free_runs, largest_free_bytes, t_plan_us, bytes_tx, bytes_rx, puts, bytes_written, get_hits, get_misses, bytes_read, hit_permille, put_p50_ns, put_p99_ns, get_p50_ns, get_p99_ns, metadata_bytes, master_bytes, master_up }
         nmc_ep_config_t { struct_size, abi_version, members, heap_offset, t_cap, hidden, top_k, experts, dtype, dispatch, weights, max_m, spill_groups, buffer_sets, blocks, flags, deadline_ms, first_phase, reserved0, reserved }
         nmc_ep_bytes_t { transport, grouped_x, grouped_scales, grouped_y, masked_m, row_of, row_index, workspace }
         nmc_ep_dispatch_t { struct_size, abi_version, x, scales, topk_idx, topk_w, n_tokens_ptr, n_tokens, layer, idx_is_64, reserved }

@@ -1,12 +1,12 @@
 //! A caller's `nmc_kv_config_t`, checked.
 
+use super::arg::array;
 use super::blocks::{NMC_BLOCKS_BEST, NMC_BLOCKS_BUDDY, NMC_BLOCKS_SIZE_CLASS};
 use super::common::*;
 use super::config;
 use super::kv::bytes;
 use super::kv_types::*;
 use super::kv_virtual::{self, Wanted};
-use super::store::array;
 use super::world::nmc_world_t;
 use crate::alloc::blocks::Strategy;
 use crate::base::error::{Error, Result};

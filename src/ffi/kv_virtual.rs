@@ -1,9 +1,9 @@
 //! `nmc_kv_*` for virtual placement (`NMC_KV_VIRTUAL`): what its config means, and the calls that it alone has.
 
+use super::arg::array_out;
 use super::kv::{nmc_kv_t, with};
 use super::kv_config::{Given, parse};
 use super::kv_types::*;
-use super::store::array_out;
 use super::world_types::{NMC_HEAP_CUDA, NMC_HEAP_HOST};
 use super::{guard, out};
 use crate::base::error::Result;

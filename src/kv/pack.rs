@@ -229,6 +229,7 @@ impl Memory {
 }
 
 /// What nmc_k_kv_copy does, by the calling thread.
+#[allow(unsafe_code, reason = "a copy by address")]
 fn copy_here(copy: &KvCopy, pairs: impl Iterator<Item = [u32; 2]>) {
     let [outer, middle, inner] = copy.counts;
     let at = |place: &KvPlace, block: u32, [a, b, c]: [u64; 3]| {
@@ -238,7 +239,10 @@ fn copy_here(copy: &KvCopy, pairs: impl Iterator<Item = [u32; 2]>) {
         for a in 0..outer {
             for b in 0..middle {
                 for c in 0..inner {
-                    sys::copy(at(&copy.from, from, [a, b, c]), at(&copy.to, to, [a, b, c]), copy.bytes);
+                    let (from, to) = (at(&copy.from, from, [a, b, c]), at(&copy.to, to, [a, b, c]));
+                    // SAFETY: both are pieces of blocks whose numbers were checked, in memory of the cache or of the caller, who
+                    // vouches for it by the C contract; what is copied from and to does not overlap.
+                    unsafe { sys::copy(from, to, copy.bytes) };
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! A rank's membership in a store: the mapped slabs, its pin slots, its open plans, and the way to the master. Several
 //! handles of one process may share it.
 
+use super::backing::DiskReader;
 use super::config::{Config, check_same};
 use super::counters::Counters;
 use super::map::Map;
@@ -19,7 +20,7 @@ use crate::base::status::{
     NMC_ERR_UNAVAILABLE,
 };
 use crate::cuda::Copier;
-use crate::layout::store::{Params, View};
+use crate::layout::store::{Params, Seal, View};
 use crate::mem::HeapKind;
 use crate::sync::object;
 use crate::world::config::Hosting;
@@ -130,6 +131,8 @@ pub struct Terms {
     pub key_hash: u64,
     /// Bytes of the value.
     pub bytes: u64,
+    /// What stands for its metadata in the checksums.
+    pub metadata: u64,
     /// Where the program was told to store them, see `Shape::trace`; 0 if it was not told.
     pub trace: u64,
 }
@@ -229,6 +232,8 @@ pub struct Client {
     pub(super) plans: Arc<Plans>,
     pub(super) counters: Counters,
     pub(super) watches: Watches,
+    /// Where values may be that memory does not hold.
+    pub(super) disk: Option<Arc<dyn DiskReader>>,
     /// For copies that need a GPU.
     pub(super) copiers: Mutex<Vec<Copier>>,
     /// Grows when whoever waits is to give up.
@@ -355,6 +360,7 @@ impl Client {
             plans,
             counters,
             watches,
+            disk: None,
             copiers: Mutex::new(Vec::new()),
             cancelled: AtomicU64::new(0),
             closed: AtomicBool::new(false),
@@ -533,7 +539,8 @@ impl Client {
     }
 
     fn terms(&self, plan: Opened, request: &OpenRequest<'_>) -> Terms {
-        Terms { plan, key_hash: self.map.hash_of(request.key, request.namespace), bytes: request.bytes, trace: 0 }
+        let OpenRequest { key, namespace, bytes, metadata, .. } = *request;
+        Terms { plan, key_hash: self.map.hash_of(key, namespace), bytes, metadata: Seal::sum(metadata), trace: 0 }
     }
 
     /// Notes a plan, or gives it up if there is no memory for that.
@@ -541,7 +548,7 @@ impl Client {
         if self.plans.add(self.terms(plan, request)) {
             return Ok(plan);
         }
-        let _ = self.abandon(&[plan]);
+        let _ = self.abandon(&plan);
         Err(memory::refused::<Opened>(self.plans.len() + 1))
     }
 
@@ -577,7 +584,7 @@ impl Client {
                 self.note_all(results, requests);
             }
             Way::Remote(remote) => {
-                for part in parts(requests, |request| request.key.len()) {
+                for part in parts(requests, |request| request.key.len() + request.metadata.len()) {
                     let noted = std::cell::Cell::new(true);
                     let answer = memory::copy(part).and_then(|copy| {
                         remote.call(&Request::Open(copy), |items| {
@@ -611,16 +618,11 @@ impl Client {
         Ok(results)
     }
 
-    /// Gives plans up: nothing of this process stores for them any more.
-    pub(super) fn abandon(&self, plans: &[Opened]) -> Result<()> {
-        for part in plans.chunks(MAX_ITEMS) {
-            let request = Request::Abandon(memory::copy(part)?);
-            for plan in part {
-                self.plans.remove(plan.plan_id);
-            }
-            self.call(&request)?;
-        }
-        Ok(())
+    /// Gives a plan up: nothing of this process stores for it any more. Gives whether a consumer has taken the object.
+    pub(super) fn abandon(&self, plan: &Opened) -> Result<bool> {
+        let request = Request::Abandon(memory::copy(std::slice::from_ref(plan))?);
+        self.plans.remove(plan.plan_id);
+        self.call(&request).map(|[taken, ..]| taken != 0)
     }
 
     /// Takes a pin slot.
@@ -737,12 +739,12 @@ fn plan_of(item: &Item) -> Option<Opened> {
 }
 
 /// Cuts a list into parts that fit a packet.
-fn parts<T>(items: &[T], key_len: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
+fn parts<T>(items: &[T], texts: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
     let mut rest = items;
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fits = |item: &&T| {
-            bytes += item_bytes(key_len(item));
+            bytes += item_bytes(texts(item));
             bytes <= MAX_PACKET - 64
         };
         let n = rest.iter().take(MAX_ITEMS).take_while(fits).count().max(1);

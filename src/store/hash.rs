@@ -156,7 +156,10 @@ mod tests {
             for key in keys {
                 let keep = Keep::DEFAULT;
                 master
-                    .open(client.number, &OpenRequest { key, namespace: 0, bytes: 0, rank: None, flags: 0, keep })
+                    .open(
+                        client.number,
+                        &OpenRequest { key, namespace: 0, bytes: 0, rank: None, flags: 0, keep, metadata: &[] },
+                    )
                     .unwrap();
             }
             longest_row(&map)
@@ -182,7 +185,8 @@ mod tests {
         master.note_heaps([(1, 1)]);
         let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1 };
         let client = master.attach(&info).unwrap();
-        let request = |key| OpenRequest { key, namespace: 0, bytes: 0, rank: None, flags: 0, keep: Keep::DEFAULT };
+        let request =
+            |key| OpenRequest { key, namespace: 0, bytes: 0, rank: None, flags: 0, keep: Keep::DEFAULT, metadata: &[] };
         master.open(client.number, &request(b"before")).unwrap();
         drop(master);
         let (control, words) = old.client_fds().unwrap();

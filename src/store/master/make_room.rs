@@ -18,7 +18,7 @@ impl Master {
         view: &View<'_>,
         owner: u32,
         pages: u32,
-        key_len: usize,
+        (key_len, metadata_len): (usize, usize),
         contiguous: bool,
         runs: &mut Vec<Run>,
         now: u64,
@@ -33,7 +33,7 @@ impl Master {
             if let Some(index) = header
                 && (pages == 0 || rank.pages.allocate_spread(pages, most, runs))
             {
-                match key_units(key_len, runs.len()) {
+                match key_units(key_len, runs.len(), metadata_len) {
                     0 => return Ok((index, None)),
                     units => {
                         if let Some(run) = self.keys.allocate(units) {

@@ -32,7 +32,7 @@ functions! {
     pin = c"nmc_store_pin" (*mut nmc_store_t, nmc_slice_t, *mut nmc_view_t);
     unpin = c"nmc_store_unpin" (*mut nmc_store_t, *const nmc_view_t);
     remove_batch = c"nmc_store_remove_batch" (*mut nmc_store_t, *const nmc_slice_t, usize, *mut Status);
-    stats = c"nmc_store_stats" (*mut nmc_store_t, *mut nmc_store_stats_t, *mut nmc_store_rank_stats_t, usize);
+    stats = c"nmc_store_stats" (*mut nmc_store_t, *mut nmc_store_rank_stats_t, usize, *mut nmc_store_stats_t);
 }
 
 /// Bytes of every key.
@@ -211,6 +211,8 @@ impl Shelf {
             retain: 0,
             priority: 0,
             ttl_ms: 0,
+            metadata: nmc_slice_t { ptr: std::ptr::null(), len: 0 },
+            metadata_each: std::ptr::null(),
             reserved: [0; 2],
         };
         let functions = Functions::of(&loaded)?;
@@ -366,7 +368,7 @@ impl Shelf {
         // SAFETY: all-zero bytes are a valid struct of integers; its size is stored before the call.
         let (status, stats) = unsafe {
             (*stats.as_mut_ptr()).struct_size = size_of_u32::<nmc_store_stats_t>();
-            let status = (self.functions.stats)(self.store, stats.as_mut_ptr(), std::ptr::null_mut(), 0);
+            let status = (self.functions.stats)(self.store, std::ptr::null_mut(), 0, stats.as_mut_ptr());
             (status, stats.assume_init())
         };
         self.check("nmc_store_stats", status)?;
