@@ -29,13 +29,13 @@
  *            nmc_master_*: start destroy
  *
  *  Store     objects that one process writes and all read, in place or as a copy; reads ask nobody
- *            nmc_store_*: create namespace destroy put put_slices put_strided get get_into get_slices get_range
- *              get_strided exists remove remove_by_prefix remove_all touch retain get_location open_for_write commit
- *              publish_pages abort plan_extents view_extents pin pin_partial unpin ready_pages wait_ready wait_pages
- *              cancel watch completions event_fd evict_until_below retry_hint next stats prometheus dump put_batch
- *              get_into_batch exists_batch match_prefix remove_batch open_batch commit_batch pin_batch unpin_batch
- *              commit_async push_async fetch_async unpin_async wait_ready_async publish_desc publish_captured
- *              slot_reserve slot_release slot_pin slot_unpin_async device_pin
+ *            nmc_store_*: create namespace destroy put put_slices put_strided get get_into get_slices get_strided
+ *              get_metadata exists remove remove_by_prefix remove_all touch retain get_location open_for_write commit
+ *              publish_pages abort plan_extents view_extents pin consume verify view_metadata pin_partial unpin
+ *              ready_pages wait_ready wait_pages cancel watch completions event_fd evict_until_below retry_hint next
+ *              stats prometheus dump put_batch get_into_batch exists_batch match_prefix remove_batch open_batch
+ *              commit_batch pin_batch unpin_batch commit_async push_async fetch_async unpin_async wait_ready_async
+ *              publish_desc publish_captured slot_reserve slot_release slot_pin slot_unpin_async device_pin
  *
  *  KV cache  where the K and V of every token lie: blocks, sequences, shared prefixes, tables for kernels
  *            nmc_kv_*: group_bytes create heap_bytes destroy open open_named find append append_scored append_batch
@@ -856,6 +856,12 @@ nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
 /** The object can be read. */
 #define NMC_OBJECT_READY 2
 
+/** The object is not in memory, but can be read from disk. It cannot be pinned. */
+#define NMC_OBJECT_ON_DISK 3
+
+/** Most bytes of an object's metadata. */
+#define NMC_MAX_METADATA 256
+
 /** Also wait for a key that nobody is writing yet. */
 #define NMC_WAIT_APPEAR 1
 
@@ -875,7 +881,10 @@ typedef struct nmc_store_config_t {
   uint64_t heap_bytes;
   /** First byte of each heap that the store uses, a multiple of `page_bytes`. */
   uint64_t heap_offset;
-  /** Bytes for keys and long lists of extents; 0 for 64 bytes an object. */
+  /**
+   * Bytes for keys, metadata and long lists of extents; 0 for 64 bytes an object. A key takes room there for what is behind
+   * its first 32 bytes, metadata for all of it.
+   */
   uint64_t key_slab_bytes;
   /** Bytes of a page, a power of two from 4 KiB to 2 MiB; 0 for 256 KiB. Values take whole pages. */
   uint32_t page_bytes;
@@ -940,7 +949,7 @@ typedef struct nmc_put_options_t {
   uint32_t struct_size;
   /** `NMC_ABI_VERSION` as the caller knows it. */
   uint32_t abi_version;
-  /** Rank whose heap is to hold the value; -1 for xxh64(key) modulo the number of ranks. */
+  /** Rank whose heap is to hold the value; -1 for `key_hash` of `nmc_write_plan_t` modulo the number of ranks. */
   int32_t preferred_segment;
   /** 0, or `NMC_PUT_*` flags. */
   uint32_t flags;
@@ -957,6 +966,13 @@ typedef struct nmc_put_options_t {
    * Those who wait are served in no particular order.
    */
   int64_t wait_ms;
+  /**
+   * What the program says about the object, up to `NMC_MAX_METADATA` bytes: `nmc_store_get_metadata` reads it. It comes and
+   * goes with the value, and with `NMC_STORE_CHECKSUMS` it is verified with it.
+   */
+  struct nmc_slice_t metadata;
+  /** In calls for `n` objects: NULL, or metadata for each of them instead. */
+  const struct nmc_slice_t *metadata_each;
   /** Zero. */
   uint64_t reserved[2];
 } nmc_put_options_t;
@@ -972,6 +988,8 @@ typedef struct nmc_put_options_t {
     /* priority */ 0, \
     /* ttl_ms */ 0, \
     /* wait_ms */ 0, \
+    /* metadata */ {NULL, 0}, \
+    /* metadata_each */ NULL, \
     /* reserved */ {0, 0} \
   }
 
@@ -980,7 +998,7 @@ typedef struct nmc_put_options_t {
  * plan is committed or aborted. Pages are consecutive within an extent; `nmc_store_plan_extents` lists the extents.
  */
 typedef struct nmc_write_plan_t {
-  /** xxh64 of the key. */
+  /** xxh64 of the key, seeded with the number of its namespace. */
   uint64_t key_hash;
   /** Name of the plan; nobody can guess it. */
   uint64_t plan_id;
@@ -1016,7 +1034,7 @@ typedef struct nmc_write_plan_t {
 
 /** Where an object is. */
 typedef struct nmc_object_meta_t {
-  /** xxh64 of the key. */
+  /** xxh64 of the key, seeded with the number of its namespace. */
   uint64_t key_hash;
   /** Epoch of the object: another object with the same key has another one. */
   uint64_t epoch;
@@ -1102,8 +1120,15 @@ typedef struct nmc_completion_t {
 /** Completions of one client that wait to be taken. When there are more, the oldest go. */
 #define NMC_MAX_COMPLETIONS 65536
 
-/** When a call that found no room may be worth repeating (`nmc_store_retry_hint`). */
+/**
+ * When a call that found no room may be worth repeating (`nmc_store_retry_hint`).
+ * Start from `NMC_RETRY_HINT_INIT`.
+ */
 typedef struct nmc_retry_hint_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** Zero. */
+  uint32_t reserved;
   /** After this time, in microseconds; 0 if waiting alone will not help, since nothing waits. */
   uint64_t retry_after_us;
   /** Bytes that are free. */
@@ -1116,8 +1141,24 @@ typedef struct nmc_retry_hint_t {
   uint64_t ready_count;
 } nmc_retry_hint_t;
 
-/** Counters of one rank's heap. */
+/** What an nmc_retry_hint_t starts from. */
+#define NMC_RETRY_HINT_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_retry_hint_t), \
+    /* reserved */ 0, \
+    /* retry_after_us */ 0, \
+    /* free_bytes */ 0, \
+    /* largest_free_bytes */ 0, \
+    /* waiting_bytes */ 0, \
+    /* ready_count */ 0 \
+  }
+
+/** Counters of one rank's heap. Start from `NMC_STORE_RANK_STATS_INIT`. */
 typedef struct nmc_store_rank_stats_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** Zero. */
+  uint32_t reserved;
   /** Bytes in pages that are not free. */
   uint64_t bytes_used;
   /** Bytes in pages. */
@@ -1144,17 +1185,58 @@ typedef struct nmc_store_rank_stats_t {
   uint64_t largest_free_bytes;
 } nmc_store_rank_stats_t;
 
+/** What an nmc_store_rank_stats_t starts from. */
+#define NMC_STORE_RANK_STATS_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_store_rank_stats_t), \
+    /* reserved */ 0, \
+    /* bytes_used */ 0, \
+    /* bytes_total */ 0, \
+    /* ready_count */ 0, \
+    /* writing_count */ 0, \
+    /* evict_count */ 0, \
+    /* oom_count */ 0, \
+    /* evict_in_use_retry */ 0, \
+    /* stuck_put_reclaimed */ 0, \
+    /* quarantined_bytes */ 0, \
+    /* limbo_bytes */ 0, \
+    /* free_runs */ 0, \
+    /* largest_free_bytes */ 0 \
+  }
+
 /**
- * Numbers about a store: of all ranks together, and of this client. Set `struct_size` before the call
- * (`NMC_STORE_STATS_INIT`).
+ * Numbers about a store: of all ranks together, as in `nmc_store_rank_stats_t`, and of this client. Start from
+ * `NMC_STORE_STATS_INIT`.
  */
 typedef struct nmc_store_stats_t {
   /** Size of this struct as the caller knows it. */
   uint32_t struct_size;
   /** Number of ranks. */
   uint32_t n_ranks;
-  /** Sums over all ranks. */
-  struct nmc_store_rank_stats_t total;
+  /** Bytes in pages that are not free. */
+  uint64_t bytes_used;
+  /** Bytes in pages. */
+  uint64_t bytes_total;
+  /** Objects that the master knows to be readable. */
+  uint64_t ready_count;
+  /** Objects that are being written, as far as the master knows. */
+  uint64_t writing_count;
+  /** Objects evicted so far. */
+  uint64_t evict_count;
+  /** Requests that found no room. */
+  uint64_t oom_count;
+  /** Evictions that found the object pinned. */
+  uint64_t evict_in_use_retry;
+  /** Objects that the watchdog took from a writer that was late. */
+  uint64_t stuck_put_reclaimed;
+  /** Bytes that wait for a writer to stop. */
+  uint64_t quarantined_bytes;
+  /** Bytes that wait for a reader to unpin. */
+  uint64_t limbo_bytes;
+  /** Free runs of pages. */
+  uint64_t free_runs;
+  /** Bytes of the largest free run of any rank. */
+  uint64_t largest_free_bytes;
   /** Moving average of the time for a plan, in microseconds. */
   uint64_t t_plan_us;
   /** Moving average of the bytes of a put. */
@@ -1194,7 +1276,18 @@ typedef struct nmc_store_stats_t {
   { \
     /* struct_size */ (uint32_t)sizeof(nmc_store_stats_t), \
     /* n_ranks */ 0, \
-    /* total */ {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, \
+    /* bytes_used */ 0, \
+    /* bytes_total */ 0, \
+    /* ready_count */ 0, \
+    /* writing_count */ 0, \
+    /* evict_count */ 0, \
+    /* oom_count */ 0, \
+    /* evict_in_use_retry */ 0, \
+    /* stuck_put_reclaimed */ 0, \
+    /* quarantined_bytes */ 0, \
+    /* limbo_bytes */ 0, \
+    /* free_runs */ 0, \
+    /* largest_free_bytes */ 0, \
     /* t_plan_us */ 0, \
     /* bytes_tx */ 0, \
     /* bytes_rx */ 0, \
@@ -1242,8 +1335,9 @@ nmc_status_t nmc_store_create(struct nmc_world_t *world,
 
 /**
  * Opens a namespace of the same store: keys of its own, an optional quota, and `nmc_store_remove_all` for it alone. A
- * handle of its own goes into `*out_store`. `quota_bytes` limits the bytes of its pages on all ranks together; 0 is no
- * limit, `UINT64_MAX` leaves what it is. Names have 1 to 64 bytes; there are at most 63.
+ * handle of its own goes into `*out_store`. `quota_bytes` limits the bytes of its pages on all ranks together: a put that
+ * would exceed it evicts objects of this namespace first, and of no other. 0 is no limit, `UINT64_MAX` leaves what it is.
+ * Names have 1 to 64 bytes; there are at most 63.
  *
  * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`,
  * `NMC_ERR_NO_MEMORY`.
@@ -1270,7 +1364,8 @@ nmc_status_t nmc_store_destroy(struct nmc_store_t *store);
  *
  * Asks the master once, unless it waits for room (`wait_ms`). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old
  * value stays), `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when,
- * or wait for room), `NMC_ERR_CANCELLED` (the wait was), `NMC_ERR_NO_SPACE` (larger than a heap, or the quota is used up), `NMC_ERR_LIMIT` (headers or key slab), `NMC_ERR_STALE` (took longer than the
+ * or wait for room), `NMC_ERR_CANCELLED` (the wait was), `NMC_ERR_NO_SPACE` (larger than a heap or the namespace's quota, or
+ * nothing of the namespace can be evicted to stay within it), `NMC_ERR_LIMIT` (headers, or the slab for keys and metadata), `NMC_ERR_STALE` (took longer than the
  * watchdog, or removed meanwhile), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
  * (the namespace), `NMC_ERR_CUDA`.
  */
@@ -1297,7 +1392,7 @@ nmc_status_t nmc_store_put_strided(struct nmc_store_t *store,
                                    const struct nmc_put_options_t *options);
 
 /**
- * Reads a value into `buffer` and stores its size in `*size`, if `size` is not NULL. With `capacity` 0 and a `size` it
+ * Reads a value into `buffer` and stores its size in `*out_bytes`, if that is not NULL. With `capacity` 0 and `out_bytes` it
  * only tells the size. If the buffer is too small, only the size is stored.
  *
  * Does not block and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
@@ -1309,7 +1404,7 @@ nmc_status_t nmc_store_get(struct nmc_store_t *store,
                            struct nmc_slice_t key,
                            void *buffer,
                            size_t capacity,
-                           size_t *size);
+                           size_t *out_bytes);
 
 /**
  * Reads a value of exactly `bytes` bytes into `dst`: another size is `NMC_ERR_INVALID_ARG`. Otherwise like
@@ -1319,7 +1414,7 @@ nmc_status_t nmc_store_get_into(struct nmc_store_t *store, struct nmc_slice_t ke
 
 /**
  * Reads a part of a value, from byte `offset` on, into `n` buffers of host or device memory, as many bytes as they hold.
- * Stores the size of the whole value in `*size`, if that is not NULL. A part that reaches behind the end of the value
+ * Stores the size of the whole value in `*out_bytes`, if that is not NULL. A part that reaches behind the end of the value
  * is `NMC_ERR_INVALID_ARG`. Otherwise like `nmc_store_get`.
  */
 nmc_status_t nmc_store_get_slices(struct nmc_store_t *store,
@@ -1327,14 +1422,7 @@ nmc_status_t nmc_store_get_slices(struct nmc_store_t *store,
                                   uint64_t offset,
                                   const struct nmc_buffer_t *buffers,
                                   size_t n,
-                                  size_t *size);
-
-/** Like `nmc_store_get_slices`, into one buffer. */
-nmc_status_t nmc_store_get_range(struct nmc_store_t *store,
-                                 struct nmc_slice_t key,
-                                 uint64_t offset,
-                                 void *dst,
-                                 size_t bytes);
+                                  size_t *out_bytes);
 
 /** Like `nmc_store_get_slices`, into `rows` rows of `row_bytes` bytes whose beginnings are `stride` bytes apart. */
 nmc_status_t nmc_store_get_strided(struct nmc_store_t *store,
@@ -1346,8 +1434,23 @@ nmc_status_t nmc_store_get_strided(struct nmc_store_t *store,
                                    size_t stride);
 
 /**
- * Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING` or `_READY`. It neither pins nor counts
- * as an access.
+ * Reads what the writer of an object said about it (`metadata` of `nmc_put_options_t`) into `buffer`, and stores its size
+ * in `*out_bytes`, if that is not NULL: 0 if there is none. With `capacity` 0 and `out_bytes` it only tells the size. If the
+ * buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are enough for any.
+ *
+ * Does not block and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
+ * `NMC_NOT_READY` (it is being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot),
+ * `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`: it is not what the writer said).
+ */
+nmc_status_t nmc_store_get_metadata(struct nmc_store_t *store,
+                                    struct nmc_slice_t key,
+                                    void *buffer,
+                                    size_t capacity,
+                                    size_t *out_bytes);
+
+/**
+ * Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`. It neither pins nor
+ * counts as an access.
  *
  * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
  */
@@ -1364,11 +1467,13 @@ nmc_status_t nmc_store_exists(struct nmc_store_t *store,
 nmc_status_t nmc_store_remove(struct nmc_store_t *store, struct nmc_slice_t key);
 
 /**
- * Removes all objects of the namespace whose keys begin with `prefix`; stores how many in `*removed`, if that is not
+ * Removes all objects of the namespace whose keys begin with `prefix`; stores how many in `*out_removed`, if that is not
  * NULL. Takes one call of the master for some thousand objects that the store can hold. Otherwise like
  * `nmc_store_remove`.
  */
-nmc_status_t nmc_store_remove_by_prefix(struct nmc_store_t *store, struct nmc_slice_t prefix, uint64_t *removed);
+nmc_status_t nmc_store_remove_by_prefix(struct nmc_store_t *store,
+                                        struct nmc_slice_t prefix,
+                                        uint64_t *out_removed);
 
 /**
  * Forgets every object of the namespace at once, as when the weights of a model changed: from now on none is found. The
@@ -1400,7 +1505,7 @@ nmc_status_t nmc_store_retain(struct nmc_store_t *store,
  */
 nmc_status_t nmc_store_get_location(struct nmc_store_t *store,
                                     struct nmc_slice_t key,
-                                    struct nmc_object_meta_t *meta);
+                                    struct nmc_object_meta_t *out_meta);
 
 /**
  * Opens an object of `bytes` bytes for writing: the program stores the bytes itself, where the plan says, with its own
@@ -1412,7 +1517,7 @@ nmc_status_t nmc_store_open_for_write(struct nmc_store_t *store,
                                       struct nmc_slice_t key,
                                       uint64_t bytes,
                                       const struct nmc_put_options_t *options,
-                                      struct nmc_write_plan_t *plan);
+                                      struct nmc_write_plan_t *out_plan);
 
 /**
  * Publishes an object whose bytes are all stored (by this thread, or by whoever it is ordered after). If the program has
@@ -1446,23 +1551,23 @@ nmc_status_t nmc_store_abort(struct nmc_store_t *store,
                              const struct nmc_write_plan_t *plan);
 
 /**
- * The extents of a plan, in order: stores up to `capacity` of them and their number in `*n`.
+ * The extents of a plan, in order: stores up to `capacity` of them and their number in `*out_n`.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL` (`*n` is stored),
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL` (`*out_n` is stored),
  * `NMC_ERR_PEER_LOST`, `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_store_plan_extents(struct nmc_store_t *store,
                                     const struct nmc_write_plan_t *plan,
                                     struct nmc_extent_t *extents,
                                     size_t capacity,
-                                    size_t *n);
+                                    size_t *out_n);
 
 /** The extents of a pinned object, in order. Otherwise like `nmc_store_plan_extents`. */
 nmc_status_t nmc_store_view_extents(struct nmc_store_t *store,
                                     const struct nmc_view_t *view,
                                     struct nmc_extent_t *extents,
                                     size_t capacity,
-                                    size_t *n);
+                                    size_t *out_n);
 
 /**
  * Pins an object and stores a view of it: its bytes stay where and what they are until `nmc_store_unpin`, also if it is
@@ -1473,7 +1578,42 @@ nmc_status_t nmc_store_view_extents(struct nmc_store_t *store,
  */
 nmc_status_t nmc_store_pin(struct nmc_store_t *store,
                            struct nmc_slice_t key,
-                           struct nmc_view_t *view);
+                           struct nmc_view_t *out_view);
+
+/**
+ * Pins an object and removes it, for exactly one consumer: of several that ask, in any process, one gets a view, and to the
+ * others, and to every later call, the key is not there. The view is one of `nmc_store_pin`; the memory is free when it is
+ * unpinned.
+ *
+ * Delivery is at most once. When the call has succeeded the object belongs to this consumer: if it is killed before it
+ * unpins, the value is gone. A consumer killed during the call leaves the object in the store, or has taken it with
+ * it. After `NMC_ERR_UNAVAILABLE` and `NMC_ERR_TIMEOUT` the object may be gone, too: the master may have removed it before
+ * it was lost. Where a value must survive its consumer, pin it, use it, and remove it afterwards.
+ *
+ * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being written, or with
+ * `NMC_STORE_CHECKSUMS` not yet committed), `NMC_ERR_NOT_FOUND` (also if another consumer was faster), `NMC_ERR_BUSY`,
+ * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`.
+ */
+nmc_status_t nmc_store_consume(struct nmc_store_t *store,
+                               struct nmc_slice_t key,
+                               struct nmc_view_t *out_view);
+
+/**
+ * Compares every page of a pinned object with its checksum, as a get does: for programs that read in place.
+ *
+ * Reads the whole value; does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (its checksums are
+ * not stored yet), `NMC_ERR_CORRUPT` (the message names the page), `NMC_ERR_UNSUPPORTED` (the store has no checksums: those on
+ * CUDA heaps never do), `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_PEER_LOST`.
+ */
+nmc_status_t nmc_store_verify(struct nmc_store_t *store,
+                              const struct nmc_view_t *view);
+
+/** Like `nmc_store_get_metadata`, for an object that is pinned. */
+nmc_status_t nmc_store_view_metadata(struct nmc_store_t *store,
+                                     const struct nmc_view_t *view,
+                                     void *buffer,
+                                     size_t capacity,
+                                     size_t *out_bytes);
 
 /**
  * Like `nmc_store_pin`, for an object that may still be being written, if at least its first `pages` pages are ready
@@ -1483,7 +1623,7 @@ nmc_status_t nmc_store_pin(struct nmc_store_t *store,
 nmc_status_t nmc_store_pin_partial(struct nmc_store_t *store,
                                    struct nmc_slice_t key,
                                    uint32_t pages,
-                                   struct nmc_view_t *view);
+                                   struct nmc_view_t *out_view);
 
 /**
  * Ends a pin.
@@ -1493,14 +1633,14 @@ nmc_status_t nmc_store_pin_partial(struct nmc_store_t *store,
 nmc_status_t nmc_store_unpin(struct nmc_store_t *store, const struct nmc_view_t *view);
 
 /**
- * How many pages of a pinned object are ready by now: stores it in `*pages`.
+ * How many pages of a pinned object are ready by now: stores it in `*out_pages`.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_STALE` (its writer gave
  * up: no more will come).
  */
 nmc_status_t nmc_store_ready_pages(struct nmc_store_t *store,
                                    const struct nmc_view_t *view,
-                                   uint32_t *pages);
+                                   uint32_t *out_pages);
 
 /**
  * Waits until an object can be read. `flags` is 0 or `NMC_WAIT_APPEAR`, to wait also for a key that nobody is writing yet.
@@ -1541,7 +1681,7 @@ nmc_status_t nmc_store_watch(struct nmc_store_t *store,
                              uint64_t token);
 
 /**
- * Takes queued completions, the oldest first, at most `capacity`; stores their number in `*n`. At most
+ * Takes queued completions, the oldest first, at most `capacity`; stores their number in `*out_n`. At most
  * `NMC_MAX_COMPLETIONS` wait: when nobody takes them the oldest go, and `lost` of the next one that is taken, of that one
  * alone, tells how many did.
  *
@@ -1550,14 +1690,14 @@ nmc_status_t nmc_store_watch(struct nmc_store_t *store,
 nmc_status_t nmc_store_completions(struct nmc_store_t *store,
                                    struct nmc_completion_t *completions,
                                    size_t capacity,
-                                   size_t *n);
+                                   size_t *out_n);
 
 /**
- * Stores a descriptor in `*fd` that is readable (poll, epoll) while completions are queued. It belongs to the store: do
+ * Stores a descriptor in `*out_fd` that is readable (poll, epoll) while completions are queued. It belongs to the store: do
  * not close it. Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
  */
 nmc_status_t nmc_store_event_fd(struct nmc_store_t *store,
-                                int32_t *fd);
+                                int32_t *out_fd);
 
 /**
  * Evicts objects of `rank` until at most `permille`/1000 of its heap are used, or nothing is left that may be evicted.
@@ -1570,61 +1710,66 @@ nmc_status_t nmc_store_evict_until_below(struct nmc_store_t *store,
                                          uint32_t permille);
 
 /**
- * After `NMC_ERR_BUSY` or `NMC_ERR_NO_SPACE`: what is free on `rank`, what waits, and when to try again.
+ * After `NMC_ERR_BUSY` or `NMC_ERR_NO_SPACE`: what is free on `rank`, what waits, and when to try again. Start `*out_hint`
+ * from `NMC_RETRY_HINT_INIT`.
  *
  * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: none of its own.
  */
-nmc_status_t nmc_store_retry_hint(struct nmc_store_t *store, int32_t rank, struct nmc_retry_hint_t *hint);
+nmc_status_t nmc_store_retry_hint(struct nmc_store_t *store,
+                                  int32_t rank,
+                                  struct nmc_retry_hint_t *out_hint);
 
 /**
  * Goes through the objects of the namespace that can be read, in no particular order. `*cursor` is 0 at first; each call
- * stores a key (up to `capacity` bytes) in `key`, its length in `*key_len`, the size of the value in `*bytes`, and moves
- * the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile may or may not be seen.
+ * stores a key (up to `capacity` bytes) in `key`, its length in `*out_key_len`, the size of the value in `*out_bytes`, if
+ * that is not NULL, and moves the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile may or may not be
+ * seen; what stays is seen once.
  *
  * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
- * `NMC_ERR_TOO_SMALL` (`*key_len` is stored, the cursor stays).
+ * `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored, the cursor stays).
  */
 nmc_status_t nmc_store_next(struct nmc_store_t *store,
-                            uint32_t *cursor,
+                            uint64_t *cursor,
                             void *key,
                             size_t capacity,
-                            size_t *key_len,
-                            uint64_t *bytes);
+                            size_t *out_key_len,
+                            uint64_t *out_bytes);
 
 /**
- * Stores numbers about the store and this client in `*stats`, and those of each rank in `ranks[0..n_ranks]`, if that is
- * not NULL.
+ * Stores numbers about the store and this client in `*out_stats`, which starts from `NMC_STORE_STATS_INIT`, and those of
+ * each rank in `ranks[0..n_ranks]`, if that is not NULL. Each of `ranks` starts from `NMC_STORE_RANK_STATS_INIT`: the size
+ * that the first one says is the distance from one to the next.
  *
  * Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_store_stats(struct nmc_store_t *store,
-                             struct nmc_store_stats_t *stats,
                              struct nmc_store_rank_stats_t *ranks,
-                             size_t n_ranks);
+                             size_t n_ranks,
+                             struct nmc_store_stats_t *out_stats);
 
 /**
  * The numbers in the text format of Prometheus, as `nmc_world_dump` gives text. Does not ask the master. Thread-safe. Not
- * graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored), `NMC_ERR_NO_MEMORY`.
+ * graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*out_needed` is stored), `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_store_prometheus(struct nmc_store_t *store,
                                   char *buffer,
                                   size_t capacity,
-                                  size_t *needed);
+                                  size_t *out_needed);
 
 /**
  * A picture of the heaps and what waits, for people: `#` used, `.` free, `+` mixed, `width` characters a rank. Asks the
- * master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored), `NMC_ERR_UNAVAILABLE`,
+ * master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*out_needed` is stored), `NMC_ERR_UNAVAILABLE`,
  * `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_store_dump(struct nmc_store_t *store,
                             uint32_t width,
                             char *buffer,
                             size_t capacity,
-                            size_t *needed);
+                            size_t *out_needed);
 
 /**
- * Stores `n` values. `values[i]` goes under `keys[i]`; `statuses[i]`, if `statuses` is not NULL, tells what became of
- * it. `options` apply to all and may be NULL. A failed item does not stop the others.
+ * Stores `n` values. `values[i]` goes under `keys[i]`; `out_statuses[i]`, if `out_statuses` is not NULL, tells
+ * what became of it. `options` apply to all and may be NULL. A failed item does not stop the others.
  *
  * Asks the master once for up to 256 objects. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the
  * status of the first item that did not. Statuses as for `nmc_store_put`; `NMC_ERR_NO_MEMORY` is also given for all items
@@ -1635,7 +1780,7 @@ nmc_status_t nmc_store_put_batch(struct nmc_store_t *store,
                                  const struct nmc_slice_t *values,
                                  size_t n,
                                  const struct nmc_put_options_t *options,
-                                 nmc_status_t *statuses);
+                                 nmc_status_t *out_statuses);
 
 /**
  * Reads `n` values into `buffers`, each of exactly the value's size. Otherwise like `nmc_store_get_into` and
@@ -1645,19 +1790,19 @@ nmc_status_t nmc_store_get_into_batch(struct nmc_store_t *store,
                                       const struct nmc_slice_t *keys,
                                       const struct nmc_buffer_t *buffers,
                                       size_t n,
-                                      nmc_status_t *statuses);
+                                      nmc_status_t *out_statuses);
 
 /**
- * Stores in `states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING` or `_READY`. Otherwise like
- * `nmc_store_exists`.
+ * Stores in `out_states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`.
+ * Otherwise like `nmc_store_exists`.
  */
 nmc_status_t nmc_store_exists_batch(struct nmc_store_t *store,
                                     const struct nmc_slice_t *keys,
                                     size_t n,
-                                    uint32_t *states);
+                                    uint32_t *out_states);
 
 /**
- * How many of the `n` keys, from the first on, can be read: stores it in `*matched`. What an engine asks to know how much
+ * How many of the `n` keys, from the first on, can be read: stores it in `*out_matched`. What an engine asks to know how much
  * of a prompt is cached.
  *
  * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
@@ -1665,13 +1810,13 @@ nmc_status_t nmc_store_exists_batch(struct nmc_store_t *store,
 nmc_status_t nmc_store_match_prefix(struct nmc_store_t *store,
                                     const struct nmc_slice_t *keys,
                                     size_t n,
-                                    size_t *matched);
+                                    size_t *out_matched);
 
 /** Removes `n` objects. Otherwise like `nmc_store_remove` and `nmc_store_put_batch`. */
 nmc_status_t nmc_store_remove_batch(struct nmc_store_t *store,
                                     const struct nmc_slice_t *keys,
                                     size_t n,
-                                    nmc_status_t *statuses);
+                                    nmc_status_t *out_statuses);
 
 /**
  * Opens `n` objects of `sizes[i]` bytes for writing. Plans of items that failed are all zero. Otherwise like
@@ -1682,32 +1827,33 @@ nmc_status_t nmc_store_open_batch(struct nmc_store_t *store,
                                   const uint64_t *sizes,
                                   size_t n,
                                   const struct nmc_put_options_t *options,
-                                  struct nmc_write_plan_t *plans,
-                                  nmc_status_t *statuses);
+                                  struct nmc_write_plan_t *out_plans,
+                                  nmc_status_t *out_statuses);
 
 /** Commits `n` plans. Otherwise like `nmc_store_commit` and `nmc_store_put_batch`. */
 nmc_status_t nmc_store_commit_batch(struct nmc_store_t *store,
                                     const struct nmc_write_plan_t *plans,
                                     size_t n,
-                                    nmc_status_t *statuses);
+                                    nmc_status_t *out_statuses);
 
 /**
- * Pins `n` objects: all of them, or, if `*pinned_count` is not NULL, as many as could be. Views of items that failed are all
- * zero. Without `pinned_count` a failure unpins what was pinned. Otherwise like `nmc_store_pin` and
+ * Pins `n` objects: all of them, or, if `out_pinned` is not NULL, as many as could be, whose
+ * number it gets. Views of items that failed are all
+ * zero. Without `out_pinned` a failure unpins what was pinned. Otherwise like `nmc_store_pin` and
  * `nmc_store_put_batch`.
  */
 nmc_status_t nmc_store_pin_batch(struct nmc_store_t *store,
                                  const struct nmc_slice_t *keys,
                                  size_t n,
-                                 struct nmc_view_t *views,
-                                 size_t *pinned_count,
-                                 nmc_status_t *statuses);
+                                 struct nmc_view_t *out_views,
+                                 size_t *out_pinned,
+                                 nmc_status_t *out_statuses);
 
 /** Ends `n` pins. Otherwise like `nmc_store_unpin` and `nmc_store_put_batch`. */
 nmc_status_t nmc_store_unpin_batch(struct nmc_store_t *store,
                                    const struct nmc_view_t *views,
                                    size_t n,
-                                   nmc_status_t *statuses);
+                                   nmc_status_t *out_statuses);
 
 /**
  * Publishes a plan when the stream gets there, after everything that this stream stored before. What other streams
@@ -1761,7 +1907,7 @@ nmc_status_t nmc_store_unpin_async(struct nmc_store_t *store,
                                    void *stream);
 
 /**
- * Makes the stream wait until the object, which is being written or there already, can be read. `*result`, in memory that
+ * Makes the stream wait until the object, which is being written or there already, can be read. `*out_result`, in memory that
  * the GPU can reach, or NULL, becomes `NMC_READY_YES`, `NMC_READY_STALE` (it will not be: given up, removed or lost) or `NMC_READY_TIMEOUT`
  * (after `timeout_ms`; -1 for 30 s). One block of the GPU spins meanwhile. A published object can still be evicted: pin it
  * from the host after the wait, or in a kernel with `nmc_dev_pin`.
@@ -1772,18 +1918,18 @@ nmc_status_t nmc_store_unpin_async(struct nmc_store_t *store,
 nmc_status_t nmc_store_wait_ready_async(struct nmc_store_t *store,
                                         struct nmc_slice_t key,
                                         int64_t timeout_ms,
-                                        uint32_t *result,
-                                        void *stream);
+                                        void *stream,
+                                        uint32_t *out_result);
 
 /**
  * Fills a descriptor for `nmc_store_publish_captured`: before each launch of the graph, for the plan that this launch
- * writes. `desc` is memory of the host that the GPU can reach (pinned).
+ * writes. `out_desc` is memory of the host that the GPU can reach (pinned).
  *
  * Does not block. Thread-safe. Graph-safe. Statuses as for `nmc_store_commit_async`.
  */
 nmc_status_t nmc_store_publish_desc(struct nmc_store_t *store,
                                     const struct nmc_write_plan_t *plan,
-                                    nmc_publish_desc_t *desc);
+                                    nmc_publish_desc_t *out_desc);
 
 /**
  * Publishes what `n` descriptors say at the time the stream gets there, which a captured graph does anew in every launch;
@@ -1798,12 +1944,12 @@ nmc_status_t nmc_store_publish_captured(struct nmc_store_t *store,
                                         void *stream);
 
 /**
- * Sets a pin slot aside for a captured graph or for kernels, and stores its number in `*slot`.
+ * Sets a pin slot aside for a captured graph or for kernels, and stores its number in `*out_slot`.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (no free slot), `NMC_ERR_UNSUPPORTED` (no device).
  */
 nmc_status_t nmc_store_slot_reserve(struct nmc_store_t *store,
-                                    uint32_t *slot);
+                                    uint32_t *out_slot);
 
 /**
  * Gives a reserved slot back; no graph and no kernel will use it again.
@@ -1820,7 +1966,7 @@ nmc_status_t nmc_store_slot_release(struct nmc_store_t *store, uint32_t slot);
 nmc_status_t nmc_store_slot_pin(struct nmc_store_t *store,
                                 uint32_t slot,
                                 struct nmc_slice_t key,
-                                struct nmc_view_t *view);
+                                struct nmc_view_t *out_view);
 
 /**
  * Ends the pin in a reserved slot when the stream gets there; in a captured graph, with every launch.
@@ -1831,7 +1977,7 @@ nmc_status_t nmc_store_slot_pin(struct nmc_store_t *store,
 nmc_status_t nmc_store_slot_unpin_async(struct nmc_store_t *store, uint32_t slot, void *stream);
 
 /**
- * Stores in `*pin` what a kernel needs to pin the object by itself (`nmc_dev_pin`), with a reserved slot. The object must
+ * Stores in `*out_pin` what a kernel needs to pin the object by itself (`nmc_dev_pin`), with a reserved slot. The object must
  * lie in one extent.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNSUPPORTED`,
@@ -1840,7 +1986,7 @@ nmc_status_t nmc_store_slot_unpin_async(struct nmc_store_t *store, uint32_t slot
 nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
                                   uint32_t slot,
                                   struct nmc_slice_t key,
-                                  nmc_device_pin_t *pin);
+                                  nmc_device_pin_t *out_pin);
 
 /** @} */
 

@@ -157,16 +157,12 @@ fn prompt(seed: u32, length: u32) -> Vec<u32> {
 fn key_of(store: &Store, node: &Node, tokens: &[u32], block: usize) -> Vec<u8> {
     let hash = node.kv.hashes_of(tokens, b"").unwrap()[block];
     let mut found = None;
-    let mut cursor = Some(0);
-    while let Some(at) = cursor {
-        cursor = store
-            .iterate(at, |key, _| {
-                if key.ends_with(&hash.0) {
-                    found = Some(key.to_vec());
-                }
-                true
-            })
-            .unwrap();
+    let mut cursor = 0;
+    while let Some(listed) = store.next(cursor).unwrap() {
+        cursor = listed.cursor;
+        if listed.key.ends_with(&hash.0) {
+            found = Some(listed.key);
+        }
     }
     found.expect("the block is in the store")
 }

@@ -101,14 +101,14 @@ impl Store {
     fn stats(&self) -> [u64; 7] {
         let mut stats: nmc_store_stats_t = unsafe { std::mem::zeroed() };
         stats.struct_size = u32::try_from(size_of_val(&stats)).expect("a small struct");
-        assert_eq!(unsafe { service::nmc_store_stats(self.0, &raw mut stats, null_mut(), 0) }, NMC_OK);
-        let t = stats.total;
+        assert_eq!(unsafe { service::nmc_store_stats(self.0, null_mut(), 0, &raw mut stats) }, NMC_OK);
+        let t = stats;
         [t.bytes_used, t.ready_count, t.writing_count, t.evict_count, t.quarantined_bytes, t.limbo_bytes, t.free_runs]
     }
 
     /// Every object with its bytes.
     fn contents(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
-        let (mut all, mut cursor, mut room) = (BTreeMap::new(), 0u32, [0u8; 1024]);
+        let (mut all, mut cursor, mut room) = (BTreeMap::new(), 0u64, [0u8; 1024]);
         loop {
             let (mut len, at) = (0, &raw mut cursor);
             let found = unsafe {
@@ -523,8 +523,8 @@ fn namespaces_quotas_texts_and_extents_are_given_or_refused() {
     assert!(needed > 4096);
     // Keys and sizes, one after the other.
     let (contents, requests) = count(|| {
-        let (mut n, mut cursor, mut room, mut len) = (0, 0u32, [0u8; 64], 0);
-        let next = |cursor: &mut u32, room: &mut [u8; 64], len: &mut usize| unsafe {
+        let (mut n, mut cursor, mut room, mut len) = (0, 0u64, [0u8; 64], 0);
+        let next = |cursor: &mut u64, room: &mut [u8; 64], len: &mut usize| unsafe {
             service::nmc_store_next(store.0, cursor, room.as_mut_ptr().cast(), 64, len, null_mut())
         };
         while next(&mut cursor, &mut room, &mut len) == NMC_OK {

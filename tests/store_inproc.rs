@@ -13,6 +13,8 @@ use nanomc::store::read::Look;
 use nanomc::store::write::PutOptions;
 use nanomc::store::{Config, Policy, Store};
 use nanomc::world::Hosting;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Release;
 use std::time::Duration;
 
 const PAGE: u32 = 4096;
@@ -245,6 +247,37 @@ fn namespaces_have_their_own_keys_quota_and_end() {
     assert_eq!(get(&store, b"k").unwrap(), b"default");
 }
 
+/// Keys and sizes of all objects.
+fn listed(store: &Store) -> Vec<(Vec<u8>, u64)> {
+    let mut cursor = 0;
+    let next = || {
+        let found = store.next(cursor).unwrap()?;
+        cursor = found.cursor;
+        Some((found.key, found.bytes))
+    };
+    std::iter::from_fn(next).collect()
+}
+
+#[test]
+fn what_stays_is_listed_once_whatever_comes_and_goes() {
+    let store = store(64);
+    for i in 0..20u8 {
+        put(&store, &[i], b"1").unwrap();
+    }
+    let (mut cursor, mut seen) = (0, Vec::new());
+    while let Some(found) = store.next(cursor).unwrap() {
+        cursor = found.cursor;
+        seen.push(found.key.clone());
+        // Odd ones go, also such as were listed already, and others come.
+        let _ = store.remove(&[u8::try_from(seen.len() % 100).unwrap() * 2 + 1]);
+        let _ = put(&store, &[100 + u8::try_from(seen.len() % 100).unwrap()], b"2");
+    }
+    for even in (0..20u8).step_by(2) {
+        assert_eq!(seen.iter().filter(|key| **key == [even]).count(), 1, "{even}");
+    }
+    assert_eq!(store.next(u64::from(u32::MAX) + 1).unwrap(), None);
+}
+
 #[test]
 fn objects_are_removed_by_the_beginning_of_their_keys_and_listed() {
     let store = store(64);
@@ -253,16 +286,11 @@ fn objects_are_removed_by_the_beginning_of_their_keys_and_listed() {
         put(&store, format!("b/{i}").as_bytes(), b"22").unwrap();
     }
     assert_eq!(store.remove_by_prefix(b"a/").unwrap(), 10);
-    let mut keys = Vec::new();
-    let end = store.iterate(0, |key, bytes| {
-        keys.push((key.to_vec(), bytes));
-        true
-    });
-    assert_eq!(end.unwrap(), None);
+    let keys = listed(&store);
     assert_eq!(keys.len(), 10);
     assert!(keys.iter().all(|(key, bytes)| key.starts_with(b"b/") && *bytes == 2));
-    let listed: Vec<Vec<u8>> = (0..12).map(|i| format!("b/{i}").into_bytes()).collect();
-    assert_eq!(store.match_prefix(listed.iter().map(|key| Ok(key.as_slice()))).unwrap(), 10);
+    let asked: Vec<Vec<u8>> = (0..12).map(|i| format!("b/{i}").into_bytes()).collect();
+    assert_eq!(store.match_prefix(asked.iter().map(|key| Ok(key.as_slice()))).unwrap(), 10);
 }
 
 #[test]
@@ -385,17 +413,148 @@ fn every_policy_keeps_the_books() {
                 Err(error) => assert_eq!(error.status, NMC_ERR_EXISTS, "{i}: {error}"),
             }
         }
-        let mut pages = 0;
-        store
-            .iterate(0, |_, bytes| {
-                pages += bytes.div_ceil(PAGE.into());
-                true
-            })
-            .unwrap();
+        let pages: u64 = listed(&store).iter().map(|(_, bytes)| bytes.div_ceil(PAGE.into())).sum();
         let stats = store.stats().unwrap().ranks[0];
         assert_eq!(stats.bytes_used, pages * u64::from(PAGE), "{policy:?}");
         assert!(stats.evict_count > 100);
         store.evict_until_below(0, 0).unwrap();
         assert_eq!(store.stats().unwrap().ranks[0].bytes_used, 0);
     }
+}
+
+fn said(store: &Store, key: &[u8]) -> Vec<u8> {
+    match store.metadata(key).unwrap() {
+        Look::Ready(metadata) => metadata.to_vec(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Of every length, with keys that fit the header and such that do not, and values in one run and in several.
+#[test]
+fn metadata_comes_back_as_it_was_given() {
+    for checksums in [false, true] {
+        let (key_bytes, max_objects) = (Some(1 << 20), Some(4096));
+        let (high_permille, low_permille) = (1000, 1000);
+        let config = Config { checksums, key_bytes, max_objects, high_permille, low_permille, ..Config::default() };
+        let store = store_with(1024, 1, config);
+        let key = |n: usize, i: usize| format!("{i:04}{}", "k".repeat(n)).into_bytes();
+        for len in (0..=256).filter(|len| len % 37 < 3 || *len > 250) {
+            for (i, n) in [1, 28, 29, 40, 1000].into_iter().enumerate() {
+                let (key, metadata) = (key(n, i), bytes(len, 3));
+                let options = PutOptions { metadata: &metadata, ..PutOptions::DEFAULT };
+                put_as(&store, &key, &bytes(n * 9, 4), &options).unwrap();
+                assert_eq!(said(&store, &key), metadata);
+                assert_eq!(get(&store, &key).unwrap(), bytes(n * 9, 4));
+                store.retain(&key, Keep { retain: Retain::Soft, priority: 3, ttl_ms: 9 }).unwrap();
+                assert_eq!(said(&store, &key), metadata, "what is kept otherwise says the same");
+                store.remove(&key).unwrap();
+            }
+        }
+        // In many runs: the metadata is behind the last of them.
+        for i in 0..1024u32 {
+            put(&store, &i.to_le_bytes(), &[1]).unwrap();
+        }
+        (0..1024u32).step_by(2).for_each(|i| store.remove(&i.to_le_bytes()).unwrap());
+        let options = PutOptions { metadata: b"behind all extents", ..PutOptions::DEFAULT };
+        put_as(&store, b"spread", &bytes(100 * 4096, 5), &options).unwrap();
+        let Look::Ready((pin, place)) = store.pin(b"spread").unwrap() else { panic!() };
+        assert!(place.n_extents > 50);
+        assert_eq!(store.view_metadata(pin).unwrap(), store.metadata(b"spread").unwrap());
+        assert_eq!(said(&store, b"spread"), b"behind all extents");
+        assert_eq!(get(&store, b"spread").unwrap(), bytes(100 * 4096, 5));
+        store.unpin(pin).unwrap();
+        let long = [0; 257];
+        let options = PutOptions { metadata: &long, ..PutOptions::DEFAULT };
+        assert_eq!(put_as(&store, b"long", b"v", &options).unwrap_err().status, NMC_ERR_INVALID_ARG);
+        assert_eq!(store.metadata(b"none").unwrap(), Look::Missing);
+    }
+}
+
+#[test]
+fn metadata_is_replaced_with_the_value_and_nobody_sees_one_with_the_other() {
+    let store = store_with(64, 1, Config { checksums: true, ..Config::default() });
+    let options = |metadata| PutOptions { metadata, replace: true, ..PutOptions::DEFAULT };
+    put_as(&store, b"k", b"one", &options(b"first")).unwrap();
+    let Look::Ready((pin, _)) = store.pin(b"k").unwrap() else { panic!() };
+    put_as(&store, b"k", b"two", &options(b"")).unwrap();
+    assert_eq!((said(&store, b"k"), get(&store, b"k").unwrap()), (Vec::new(), b"two".to_vec()));
+    let Look::Ready(old) = store.view_metadata(pin).unwrap() else { panic!() };
+    assert_eq!(&*old, b"first", "whoever has pinned the old value keeps what was said of it");
+    store.unpin(pin).unwrap();
+    assert_eq!(store.view_metadata(pin).unwrap_err().status, NMC_ERR_NOT_FOUND);
+}
+
+#[test]
+fn a_batch_has_metadata_for_all_or_for_each() {
+    let store = store(64);
+    let slices = [Slice { address: b"v".as_ptr() as u64, bytes: 1 }];
+    let items: Vec<(&[u8], Pieces<'_>)> =
+        [&b"a"[..], b"b", b"c"].iter().map(|key| (*key, Pieces::Slices(&slices))).collect();
+    let all = PutOptions { metadata: b"all", ..PutOptions::DEFAULT };
+    assert!(store.put_many(&items, &all).unwrap().iter().all(Result::is_ok));
+    assert!([b"a", b"b", b"c"].iter().all(|key| said(&store, *key) == b"all"));
+    let each = PutOptions { metadata_each: &[b"1", b"", b"333"], replace: true, ..all };
+    assert!(store.put_many(&items, &each).unwrap().iter().all(Result::is_ok));
+    assert_eq!([said(&store, b"a"), said(&store, b"b"), said(&store, b"c")], [&b"1"[..], b"", b"333"]);
+    let opened = store.open_many(&[(b"d", 1), (b"", 1), (b"e", 1)], &each).unwrap();
+    for (plan, _) in opened.into_iter().flatten() {
+        store.commit(&plan).unwrap();
+    }
+    assert_eq!([said(&store, b"d"), said(&store, b"e")], [&b"1"[..], b"333"], "those of refused items are left out");
+}
+
+#[test]
+fn a_view_is_verified_and_damage_is_named_by_its_page() {
+    let plain = store(8);
+    put(&plain, b"k", b"v").unwrap();
+    let Look::Ready((pin, _)) = plain.pin(b"k").unwrap() else { panic!() };
+    assert_eq!(plain.verify(pin).unwrap_err().status, NMC_ERR_UNSUPPORTED);
+    let store = store_with(16, 1, Config { checksums: true, ..Config::default() });
+    put(&store, b"k", &bytes(5 * 4096 + 9, 1)).unwrap();
+    let Look::Ready((pin, place)) = store.pin(b"k").unwrap() else { panic!() };
+    assert_eq!(store.verify(pin).unwrap(), Look::Ready(()));
+    let byte = (store.base(0).unwrap() + place.offset + 3 * 4096 + 1) as *mut u8;
+    // SAFETY: inside the value, which is pinned.
+    let was = unsafe { byte.replace(0xee) };
+    let error = store.verify(pin).unwrap_err();
+    assert!(error.status == NMC_ERR_CORRUPT && error.message.contains("page 3 "), "{error}");
+    // SAFETY: as above.
+    unsafe { byte.write(was) };
+    assert_eq!(store.verify(pin).unwrap(), Look::Ready(()), "the control: nothing else was wrong");
+    store.unpin(pin).unwrap();
+    assert_eq!(store.verify(pin).unwrap_err().status, NMC_ERR_NOT_FOUND);
+    // Published by the program: the checksums come with the commit.
+    let (plan, _) = store.open_for_write(b"own", 5000, &PutOptions::DEFAULT).unwrap();
+    // SAFETY: the publish word of a plan of ours.
+    unsafe { &*(store.publish_word(plan.index).0 as *const AtomicU64) }.store(plan.epoch, Release);
+    let Look::Ready((pin, _)) = store.pin(b"own").unwrap() else { panic!() };
+    assert!(matches!(store.verify(pin).unwrap(), Look::Writing(..)));
+    assert!(matches!(store.view_metadata(pin).unwrap(), Look::Writing(..)));
+    assert!(matches!(store.consume(b"own").unwrap(), Look::Writing(..)), "nobody takes what cannot be verified");
+    store.commit(&plan).unwrap();
+    assert_eq!(store.verify(pin).unwrap(), Look::Ready(()));
+}
+
+#[test]
+fn what_is_consumed_is_the_consumers_until_it_unpins() {
+    let store = store(8);
+    put(&store, b"k", &bytes(5000, 1)).unwrap();
+    let Look::Ready((reader, _)) = store.pin(b"k").unwrap() else { panic!() };
+    let Look::Ready((pin, _)) = store.consume(b"k").unwrap() else { panic!() };
+    assert_eq!(store.consume(b"k").unwrap(), Look::Missing);
+    assert!(!store.exists(b"k").unwrap());
+    put(&store, b"k", b"another").unwrap();
+    store.unpin(reader).unwrap();
+    assert_eq!(store.stats().unwrap().ranks[0].limbo_bytes, 2 * 4096);
+    store.unpin(pin).unwrap();
+    assert_eq!(store.stats().unwrap().ranks[0].limbo_bytes, 0);
+    let Look::Ready((pin, place)) = store.consume(b"k").unwrap() else { panic!() };
+    assert_eq!(place.bytes_total, 7);
+    store.unpin(pin).unwrap();
+    assert_eq!(store.stats().unwrap().ranks[0].bytes_used, 0);
+    let (plan, _) = store.open_for_write(b"w", 5, &PutOptions::DEFAULT).unwrap();
+    assert!(matches!(store.consume(b"w").unwrap(), Look::Writing(..)));
+    store.commit(&plan).unwrap();
+    store.remove_all().unwrap();
+    assert_eq!(store.consume(b"w").unwrap(), Look::Missing);
 }

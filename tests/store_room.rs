@@ -37,19 +37,19 @@ fn store(pages: usize, ranks: u32) -> Store {
     Store::embedded(&world(pages, ranks), &config()).unwrap()
 }
 
-fn on(rank: u32) -> PutOptions {
+fn on(rank: u32) -> PutOptions<'static> {
     PutOptions { rank: Some(rank), ..PutOptions::DEFAULT }
 }
 
-fn anywhere(rank: u32) -> PutOptions {
+fn anywhere(rank: u32) -> PutOptions<'static> {
     PutOptions { any_rank: true, ..on(rank) }
 }
 
-fn patient(options: PutOptions) -> PutOptions {
+fn patient(options: PutOptions<'static>) -> PutOptions<'static> {
     PutOptions { wait: Wait::For(PATIENCE), ..options }
 }
 
-fn hard(options: PutOptions) -> PutOptions {
+fn hard(options: PutOptions<'static>) -> PutOptions<'static> {
     PutOptions { keep: Keep { retain: Retain::Hard, ..Keep::DEFAULT }, ..options }
 }
 
@@ -349,7 +349,7 @@ fn ended_while(store: &Store, act: impl FnOnce(&Opened)) -> Error {
     });
     let mut told = None;
     assert!(eventually(|| {
-        told = store.completion();
+        store.completions(1, |completion| told = Some(completion));
         told.is_some()
     }));
     assert_eq!(told.map(|told| told.status), Some(ended.status));

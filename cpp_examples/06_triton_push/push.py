@@ -55,7 +55,8 @@ class StoreConfig(Structure):
 class PutOptions(Structure):
     _fields_ = [
         ("struct_size", c_uint32), ("abi_version", c_uint32), ("preferred_segment", c_int32), ("flags", c_uint32),
-        ("retain", c_uint32), ("priority", c_uint32), ("ttl_ms", c_uint64), ("reserved", c_uint64 * 2),
+        ("retain", c_uint32), ("priority", c_uint32), ("ttl_ms", c_uint64), ("metadata", Slice),
+        ("metadata_each", c_void_p), ("reserved", c_uint64 * 2),
     ]
 
 

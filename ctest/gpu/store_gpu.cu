@@ -279,14 +279,14 @@ static void ranges_and_rows(Bed& bed, Buffers& sources, Buffers& targets) {
         Memory& target = targets.of(to);
         target.fill(0, RED_BYTE, RED + offset + want.size() + RED);
         const nmc_status_t got =
-            nmc_store_get_range(bed.store, slice("range"), range[0], target.base + RED + offset, want.size());
+            get_range(bed.store, slice("range"), range[0], target.base + RED + offset, want.size());
         parts.note(got == NMC_OK && arrived(target, RED + offset, want),
                    case_name("get_range into", to, offset, want.size()));
       }
     }
   }
   parts.all_right("get_range gives parts at odd offsets" + where);
-  expect(nmc_store_get_range(bed.store, slice("range"), bytes - 1, targets.device.base, 2), NMC_ERR_INVALID_ARG,
+  expect(get_range(bed.store, slice("range"), bytes - 1, targets.device.base, 2), NMC_ERR_INVALID_ARG,
          "get_range behind the end is refused");
   NMC_CHECK(nmc_store_remove(bed.store, slice("range")));
 
@@ -392,7 +392,7 @@ static void several_extents(Bed& bed, Buffers& sources, Buffers& targets) {
           const std::vector<uint8_t> want(value.begin() + static_cast<std::ptrdiff_t>(begin),
                                           value.begin() + static_cast<std::ptrdiff_t>(begin + part));
           target.fill(0, RED_BYTE, RED + part + RED);
-          const nmc_status_t ranged = nmc_store_get_range(bed.store, slice("wide"), begin, target.base + RED, part);
+          const nmc_status_t ranged = get_range(bed.store, slice("wide"), begin, target.base + RED, part);
           all.note(ranged == NMC_OK && arrived(target, RED, want), case_name("get_range into", to, 0, part));
         }
         NMC_CHECK(nmc_store_remove(bed.store, slice("wide")));
@@ -802,7 +802,7 @@ static void test_wait() {
   const auto seen = [&] { return __atomic_load_n(result, __ATOMIC_ACQUIRE); };
   const auto begin = [&](const char* key, int64_t timeout_ms) {
     __atomic_store_n(result, 99u, __ATOMIC_RELEASE);
-    return nmc_store_wait_ready_async(store, slice(key), timeout_ms, result, stream);
+    return nmc_store_wait_ready_async(store, slice(key), timeout_ms, stream, result);
   };
 
   expect(begin("nothing", 1000), NMC_ERR_NOT_FOUND, "wait_ready_async for a key that nobody writes");
@@ -819,7 +819,7 @@ static void test_wait() {
   expect(begin("later", 10000), NMC_OK, "wait_ready_async for an object that is there");
   CUDA_OK(cudaStreamSynchronize(stream));
   check(seen() == NMC_READY_YES, "NMC_READY_YES at once");
-  expect(nmc_store_wait_ready_async(store, slice("later"), 10000, nullptr, stream), NMC_OK,
+  expect(nmc_store_wait_ready_async(store, slice("later"), 10000, stream, nullptr), NMC_OK,
          "wait_ready_async without a result");
   CUDA_OK(cudaStreamSynchronize(stream));
 
@@ -1254,15 +1254,15 @@ static bool decode(nmc_world_t* world, nmc_store_t* store) {
   nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
   const uint64_t deadline = now_ns() + 5000000000ull;
   do {
-    NMC_CHECK(nmc_store_stats(store, &stats, nullptr, 0));
-  } while (stats.total.limbo_bytes != 0 && now_ns() < deadline);
+    NMC_CHECK(nmc_store_stats(store, nullptr, 0, &stats));
+  } while (stats.limbo_bytes != 0 && now_ns() < deadline);
   std::printf(
       "# decode: %llu objects verified, %llu wrong words, %llu evicted, %llu bytes in limbo, %llu in quarantine\n",
-      ull(OBJECTS), total, ull(stats.total.evict_count), ull(stats.total.limbo_bytes),
-      ull(stats.total.quarantined_bytes));
+      ull(OBJECTS), total, ull(stats.evict_count), ull(stats.limbo_bytes),
+      ull(stats.quarantined_bytes));
   bool fine = check(total == 0, "decode: every byte is what prefill's kernels stored");
-  fine = check(stats.total.evict_count >= OBJECTS / 2, "decode: the heap was used over and over") && fine;
-  fine = check(stats.total.limbo_bytes == 0 && stats.total.quarantined_bytes == 0, "decode: nothing is left behind") &&
+  fine = check(stats.evict_count >= OBJECTS / 2, "decode: the heap was used over and over") && fine;
+  fine = check(stats.limbo_bytes == 0 && stats.quarantined_bytes == 0, "decode: nothing is left behind") &&
          fine;
   CUDA_OK(cudaFree(wrong));
   CUDA_OK(cudaStreamDestroy(stream));

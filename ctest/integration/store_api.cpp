@@ -56,7 +56,7 @@ void values() {
       OK(nmc_store_unpin(store, &view));
       if (size < 3) continue;
       Guarded part(size - 2), left(size / 3), right(size - size / 3);
-      OK(nmc_store_get_range(store, bytes_of(key), 1, part.data(), part.size()));
+      OK(get_range(store, bytes_of(key), 1, part.data(), part.size()));
       CHECK(part.text() == std::string_view(value).substr(1, size - 2) && part.zones_intact());
       const nmc_buffer_t buffers[3] = {{left.data(), left.size()}, {nullptr, 0}, {right.data(), right.size()}};
       OK(nmc_store_get_slices(store, bytes_of(key), 0, buffers, 3, &told));
@@ -124,7 +124,7 @@ void extents() {
   OK(nmc_store_commit(store, &plan));
   CHECK(get(store, "spread") == value);
   Guarded part(3 * kPage);
-  OK(nmc_store_get_range(store, slice_of("spread"), kPage - 7, part.data(), part.size()));
+  OK(get_range(store, slice_of("spread"), kPage - 7, part.data(), part.size()));
   CHECK(part.text() == std::string_view(value).substr(kPage - 7, 3 * kPage) && part.zones_intact());
   nmc_view_t view{};
   OK(nmc_store_pin(store, slice_of("spread"), &view));
@@ -156,7 +156,7 @@ void limits() {
     GIVES(nmc_store_open_for_write(store, slice_of("more"), 1, nullptr, &plan), NMC_ERR_BUSY);
     GIVES(put(store, "huge", value_of(0, 4 * kPage + 1)), NMC_ERR_NO_SPACE);
     GIVES(nmc_store_open_for_write(store, slice_of("huge"), UINT64_MAX, nullptr, &plan), NMC_ERR_NO_SPACE);
-    CHECK(stats_of(store).total.oom_count >= 4 && state_of(store, "more") == NMC_OBJECT_ABSENT);
+    CHECK(stats_of(store).oom_count >= 4 && state_of(store, "more") == NMC_OBJECT_ABSENT);
     OK(put(store, "nothing", ""));  // needs no page
     for (int i = 0; i < 4; ++i) {
       CHECK(memcmp(views[i].data, value_of(i, kPage).data(), kPage) == 0 && get(store, std::to_string(i)) == value_of(i, kPage));
@@ -278,11 +278,11 @@ void eviction() {
     for (int i = 0; i < 8; ++i) OK(put(store, "b" + std::to_string(i), value_of(2, kPage)));
     CHECK((state_of(store, "old") == NMC_OBJECT_READY) == (policy != NMC_EVICT_FIFO));
     const nmc_store_stats_t stats = stats_of(store);
-    CHECK(stats.total.evict_count > 0 && stats.total.bytes_used <= 16 * kPage);
+    CHECK(stats.evict_count > 0 && stats.bytes_used <= 16 * kPage);
     OK(nmc_store_evict_until_below(store, 0, 250));
-    CHECK(stats_of(store).total.bytes_used <= 4 * kPage && stats_of(store).total.bytes_used > 0);
+    CHECK(stats_of(store).bytes_used <= 4 * kPage && stats_of(store).bytes_used > 0);
     OK(nmc_store_evict_until_below(store, 0, 0));
-    CHECK(stats_of(store).total.bytes_used == 0 && stats_of(store).total.ready_count == 0);
+    CHECK(stats_of(store).bytes_used == 0 && stats_of(store).ready_count == 0);
   }
   promise("what_waited_for_readers_is_taken_back_before_anything_is_evicted");
   {
@@ -299,7 +299,7 @@ void eviction() {
     for (int i = 0; i < 14; ++i) OK(nmc_store_remove(store, bytes_of("r" + std::to_string(i))));
     for (const nmc_view_t& view : views) OK(nmc_store_unpin(store, &view));
     OK(put(store, "new", value_of(3, kPage)));
-    CHECK(stats_of(store).total.evict_count == 0 && get(store, "kept") == value_of(1, kPage));
+    CHECK(stats_of(store).evict_count == 0 && get(store, "kept") == value_of(1, kPage));
   }
   promise("retained_objects_stay_and_priorities_go_in_order");
   Embedded store;
@@ -330,7 +330,7 @@ void pinned_objects() {
   nmc_view_t view{};
   OK(nmc_store_pin(store, slice_of("k"), &view));
   OK(nmc_store_remove(store, slice_of("k")));
-  CHECK(stats_of(store).total.limbo_bytes == 3 * kPage);
+  CHECK(stats_of(store).limbo_bytes == 3 * kPage);
   OK(put(store, "k", value_of(2, 3 * kPage)));
   for (int i = 0; i < 200; ++i) OK(put(store, "x" + std::to_string(i), value_of(3, kPage)));
   CHECK(memcmp(view.data, value_of(1, 3 * kPage).data(), view.bytes) == 0);
@@ -338,7 +338,7 @@ void pinned_objects() {
   OK(nmc_store_ready_pages(store, &view, &pages));
   CHECK(pages == 3);
   OK(nmc_store_unpin(store, &view));
-  CHECK(stats_of(store).total.limbo_bytes == 0);
+  CHECK(stats_of(store).limbo_bytes == 0);
 
   promise("replacing_shows_the_old_value_until_the_new_one_is_complete");
   const nmc_put_options_t replace = with([](auto& o) { o.flags = NMC_PUT_REPLACE; });
@@ -417,9 +417,9 @@ void pinned_objects() {
   OK(nmc_store_open_for_write(hurried, slice_of("slow"), kPage, nullptr, &plan));
   sleep_ms(60);
   nmc_store_stats_t stats = stats_of(hurried);
-  CHECK(stats.total.stuck_put_reclaimed == 1 && stats.total.quarantined_bytes == kPage);
+  CHECK(stats.stuck_put_reclaimed == 1 && stats.quarantined_bytes == kPage);
   GIVES(nmc_store_commit(hurried, &plan), NMC_ERR_STALE);
-  CHECK(stats_of(hurried).total.quarantined_bytes == 0 && state_of(hurried, "slow") == NMC_OBJECT_ABSENT);
+  CHECK(stats_of(hurried).quarantined_bytes == 0 && state_of(hurried, "slow") == NMC_OBJECT_ABSENT);
 }
 
 void waiting() {
@@ -630,7 +630,7 @@ void looking() {
   }
   nmc_write_plan_t plan{};
   OK(nmc_store_open_for_write(store, slice_of("unfinished"), 8, nullptr, &plan));
-  uint32_t cursor = 0;
+  uint64_t cursor = 0;
   Guarded key(1024);
   size_t len = 0;
   uint64_t bytes = 0;
@@ -644,7 +644,7 @@ void looking() {
   size_t short_ones = 0;
   Guarded brief(100);
   for (;;) {
-    const uint32_t before = cursor;
+    const uint64_t before = cursor;
     status = nmc_store_next(store, &cursor, brief.data(), brief.size(), &len, nullptr);
     if (status == NMC_ERR_NOT_FOUND) break;
     if (status == NMC_ERR_TOO_SMALL) {
@@ -656,8 +656,10 @@ void looking() {
     ++short_ones;
   }
   CHECK(short_ones == 2);
-  cursor = UINT32_MAX;
-  GIVES(nmc_store_next(store, &cursor, key.data(), key.size(), &len, &bytes), NMC_ERR_NOT_FOUND);
+  for (const uint64_t end : {uint64_t{UINT32_MAX}, uint64_t{UINT32_MAX} + 1, UINT64_MAX}) {
+    cursor = end;
+    GIVES(nmc_store_next(store, &cursor, key.data(), key.size(), &len, &bytes), NMC_ERR_NOT_FOUND);
+  }
 
   promise("states_prefixes_and_removal_by_prefix");
   const nmc_slice_t keys[4] = {slice_of("a"), bytes_of(want.rbegin()->first), slice_of("unfinished"), slice_of("none")};
@@ -698,8 +700,9 @@ void looking() {
   nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
   nmc_store_rank_stats_t ranks[4];
   memset(ranks, 0xee, sizeof ranks);
-  OK(nmc_store_stats(three, &stats, ranks, 4));
-  CHECK(stats.n_ranks == 3 && stats.total.bytes_total == 3 * 64 * kPage && stats.total.bytes_used == 6 * 2 * kPage);
+  ranks[0].struct_size = sizeof *ranks;
+  OK(nmc_store_stats(three, ranks, 4, &stats));
+  CHECK(stats.n_ranks == 3 && stats.bytes_total == 3 * 64 * kPage && stats.bytes_used == 6 * 2 * kPage);
   for (uint64_t rank = 0; rank < 3; ++rank) {
     CHECK(ranks[rank].ready_count == rank + 1 && ranks[rank].bytes_used == (rank + 1) * 2 * kPage);
     CHECK(ranks[rank].largest_free_bytes + ranks[rank].bytes_used == 64 * kPage && ranks[rank].free_runs == 1);
@@ -708,14 +711,76 @@ void looking() {
   CHECK(stats.get_hits == 10 && stats.get_misses == 1 && stats.bytes_read == 50000 && stats.hit_permille == 909);
   CHECK(stats.put_p50_ns > 0 && stats.put_p99_ns >= stats.put_p50_ns && stats.get_p99_ns >= stats.get_p50_ns);
   CHECK(stats.master_up == 1 && stats.metadata_bytes > 0 && stats.master_bytes > 0 && stats.bytes_tx > 0);
-  nmc_store_rank_stats_t first{};
-  OK(nmc_store_stats(three, &stats, &first, 1));
-  CHECK(first.bytes_used == 2 * kPage);
+  nmc_store_rank_stats_t first = NMC_STORE_RANK_STATS_INIT;
+  OK(nmc_store_stats(three, &first, 1, &stats));
+  CHECK(first.bytes_used == 2 * kPage && first.struct_size == sizeof first);
+  nmc_retry_hint_t hint = NMC_RETRY_HINT_INIT;
+  OK(nmc_store_retry_hint(three, 2, &hint));
+  CHECK(hint.free_bytes == 58 * kPage && hint.ready_count == 3 && hint.retry_after_us > 0 && hint.waiting_bytes == 0);
+
+  promise("a_program_of_a_newer_header_gets_what_this_library_knows");
+  struct Newer {
+    nmc_store_rank_stats_t known;
+    uint64_t later[3];
+  } newer[3];
+  memset(newer, 0xee, sizeof newer);
+  newer[0].known.struct_size = sizeof *newer;
+  OK(nmc_store_stats(three, &newer[0].known, 3, &stats));
+  for (uint64_t rank = 0; rank < 3; ++rank) {
+    CHECK(newer[rank].known.ready_count == rank + 1 && newer[rank].later[0] == 0xeeeeeeeeeeeeeeee);
+  }
   std::vector<char> text(1 << 16);
   OK(nmc_store_prometheus(three, text.data(), text.size(), nullptr));
   CHECK(strstr(text.data(), "nanomc_store_bytes_used{rank=\"2\"} 24576") != nullptr);
   OK(nmc_store_dump(three, 32, text.data(), text.size(), nullptr));
   CHECK(strchr(text.data(), '#') != nullptr && strchr(text.data(), '.') != nullptr);
+}
+
+void metadata() {
+  promise("metadata_is_given_with_its_size_and_a_buffer_that_is_too_small_is_left_alone");
+  Embedded store;
+  const std::string said = value_of(9, NMC_MAX_METADATA);
+  const nmc_put_options_t with_it = with([&](auto& o) { o.metadata = bytes_of(said); });
+  OK(put(store, "k", "value", &with_it));
+  OK(put(store, "plain", "value"));
+  size_t n = 77;
+  OK(nmc_store_get_metadata(store, slice_of("k"), nullptr, 0, &n));
+  CHECK(n == NMC_MAX_METADATA);
+  Guarded small(NMC_MAX_METADATA - 1), right(NMC_MAX_METADATA);
+  n = 77;
+  GIVES(nmc_store_get_metadata(store, slice_of("k"), small.data(), small.size(), &n), NMC_ERR_TOO_SMALL);
+  CHECK(n == NMC_MAX_METADATA && small.untouched());
+  GIVES(nmc_store_get_metadata(store, slice_of("k"), small.data(), small.size(), nullptr), NMC_ERR_TOO_SMALL);
+  GIVES(nmc_store_get_metadata(store, slice_of("k"), nullptr, 0, nullptr), NMC_ERR_TOO_SMALL);
+  OK(nmc_store_get_metadata(store, slice_of("k"), right.data(), right.size(), nullptr));
+  CHECK(right.text() == said && right.zones_intact());
+  OK(nmc_store_get_metadata(store, slice_of("plain"), right.data(), right.size(), &n));
+  CHECK(n == 0 && right.text() == said);
+  GIVES(nmc_store_get_metadata(store, slice_of("none"), right.data(), right.size(), &n), NMC_ERR_NOT_FOUND);
+  nmc_write_plan_t plan{};
+  OK(nmc_store_open_for_write(store, slice_of("open"), 5, &with_it, &plan));
+  GIVES(nmc_store_get_metadata(store, slice_of("open"), right.data(), right.size(), &n), NMC_NOT_READY);
+  OK(nmc_store_commit(store, &plan));
+  OK(nmc_store_get_metadata(store, slice_of("open"), right.data(), right.size(), &n));
+  CHECK(n == NMC_MAX_METADATA);
+  nmc_view_t view{};
+  OK(nmc_store_pin(store, slice_of("k"), &view));
+  Guarded again(NMC_MAX_METADATA + 9);
+  OK(nmc_store_view_metadata(store, &view, again.data(), again.size(), &n));
+  CHECK(n == NMC_MAX_METADATA && again.text().substr(0, n) == said && again.zones_intact());
+  OK(nmc_store_unpin(store, &view));
+  GIVES(nmc_store_view_metadata(store, &view, again.data(), again.size(), &n), NMC_ERR_NOT_FOUND);
+
+  promise("of_a_batch_with_metadata_for_each_only_the_item_with_the_wrong_one_fails");
+  const std::string longer(NMC_MAX_METADATA + 1, 'x');
+  const nmc_slice_t keys[3] = {slice_of("a"), slice_of("b"), slice_of("c")}, values[3] = {keys[0], keys[1], keys[2]};
+  const nmc_slice_t each[3] = {slice_of("first"), bytes_of(longer), slice_of("third")};
+  const nmc_put_options_t options = with([&](auto& o) { o.metadata_each = each; });
+  nmc_status_t items[3];
+  GIVES(nmc_store_put_batch(store, keys, values, 3, &options, items), NMC_ERR_INVALID_ARG);
+  CHECK(items[0] == NMC_OK && items[1] == NMC_ERR_INVALID_ARG && items[2] == NMC_OK && state_of(store, "b") == NMC_OBJECT_ABSENT);
+  OK(nmc_store_get_metadata(store, keys[2], again.data(), again.size(), &n));
+  CHECK(again.text().substr(0, n) == "third");
 }
 
 void in_a_world() {
@@ -772,6 +837,7 @@ int main() {
   room();
   watching();
   looking();
+  metadata();
   in_a_world();
   return finish();
 }

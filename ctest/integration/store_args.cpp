@@ -25,8 +25,9 @@ void every_call(nmc_store_t* store, nmc_status_t want) {
   nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
   nmc_status_t item = 0;
   size_t n = 0;
-  uint32_t number = 0, cursor = 0;
-  uint64_t long_number = 0;
+  uint32_t number = 0;
+  uint64_t long_number = 0, cursor = 0;
+  nmc_retry_hint_t hint = NMC_RETRY_HINT_INIT;
   int32_t fd = -1;
   GIVES(nmc_store_namespace(store, key, 0, &other), want);
   CHECK(other == nullptr);
@@ -36,7 +37,7 @@ void every_call(nmc_store_t* store, nmc_status_t want) {
   GIVES(nmc_store_get(store, key, &byte, 1, &n), want);
   GIVES(nmc_store_get_into(store, key, &byte, 1), want);
   GIVES(nmc_store_get_slices(store, key, 0, buffers, 1, &n), want);
-  GIVES(nmc_store_get_range(store, key, 0, &byte, 1), want);
+  GIVES(get_range(store, key, 0, &byte, 1), want);
   GIVES(nmc_store_get_strided(store, key, 0, &byte, 1, 1, 1), want);
   GIVES(nmc_store_exists(store, key, &number), want);
   GIVES(nmc_store_remove(store, key), want);
@@ -63,7 +64,12 @@ void every_call(nmc_store_t* store, nmc_status_t want) {
   GIVES(nmc_store_event_fd(store, &fd), want);
   GIVES(nmc_store_evict_until_below(store, 0, 500), want);
   GIVES(nmc_store_next(store, &cursor, &byte, 1, &n, &long_number), want);
-  GIVES(nmc_store_stats(store, &stats, nullptr, 0), want);
+  GIVES(nmc_store_stats(store, nullptr, 0, &stats), want);
+  GIVES(nmc_store_retry_hint(store, 0, &hint), want);
+  GIVES(nmc_store_get_metadata(store, key, &byte, 1, &n), want);
+  GIVES(nmc_store_view_metadata(store, &view, &byte, 1, &n), want);
+  GIVES(nmc_store_consume(store, key, &view), want);
+  GIVES(nmc_store_verify(store, &view), want);
   GIVES(nmc_store_prometheus(store, &byte, 1, &n), want);
   GIVES(nmc_store_dump(store, 40, &byte, 1, &n), want);
   GIVES(nmc_store_put_batch(store, keys, values, 1, nullptr, &item), want);
@@ -212,17 +218,40 @@ void configs() {
   GIVES(with([](auto& o) { o.retain = 3; }), NMC_ERR_INVALID_ARG);
   GIVES(with([](auto& o) { o.priority = 4; }), NMC_ERR_INVALID_ARG);
   GIVES(with([](auto& o) { o.reserved[1] = 1; }), NMC_ERR_INVALID_ARG);
+  static const char said[NMC_MAX_METADATA + 1] = {};
+  static const nmc_slice_t each = {said, 1};
+  GIVES(with([](auto& o) { o.metadata = {said, sizeof said}; }), NMC_ERR_INVALID_ARG);
+  CHECK(error_mentions("metadata") && error_mentions("257"));
+  GIVES(with([](auto& o) { o.metadata = {nullptr, 1}; }), NMC_ERR_INVALID_ARG);
+  GIVES(with([](auto& o) { o.metadata_each = &each; }), NMC_ERR_INVALID_ARG);
+  CHECK(error_mentions("metadata_each"));
   CHECK(state_of(store, "with") == NMC_OBJECT_ABSENT);
   OK(with([](auto& o) { o.struct_size = offsetof(nmc_put_options_t, retain); }));
   nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
-  GIVES(nmc_store_stats(store, nullptr, nullptr, 0), NMC_ERR_INVALID_ARG);
-  stats.struct_size = 2;
-  GIVES(nmc_store_stats(store, &stats, nullptr, 0), NMC_ERR_INVALID_ARG);
-  CHECK(error_mentions("NMC_STORE_STATS_INIT"));
-  stats.struct_size = offsetof(nmc_store_stats_t, t_plan_us);
-  stats.t_plan_us = 0xeeee;
-  OK(nmc_store_stats(store, &stats, nullptr, 0));
-  CHECK(stats.t_plan_us == 0xeeee && stats.n_ranks == 1 && stats.total.bytes_total == 64 * kPage);
+  GIVES(nmc_store_stats(store, nullptr, 0, nullptr), NMC_ERR_INVALID_ARG);
+  for (const uint32_t size : {0u, 2u, uint32_t{sizeof stats} + 4, 1u << 20}) {
+    stats.struct_size = size;
+    stats.bytes_total = 0xeeee;
+    GIVES(nmc_store_stats(store, nullptr, 0, &stats), NMC_ERR_INVALID_ARG);
+    CHECK(error_mentions("NMC_STORE_STATS_INIT") && stats.bytes_total == 0xeeee);
+  }
+  stats = NMC_STORE_STATS_INIT;
+  nmc_store_rank_stats_t ranks[2] = {};
+  GIVES(nmc_store_stats(store, ranks, 2, &stats), NMC_ERR_INVALID_ARG);
+  CHECK(error_mentions("NMC_STORE_RANK_STATS_INIT") && stats.n_ranks == 0);
+  ranks[0] = NMC_STORE_RANK_STATS_INIT;
+  GIVES(nmc_store_stats(store, ranks, SIZE_MAX / 2, &stats), NMC_ERR_INVALID_ARG);
+  OK(nmc_store_stats(store, ranks, 2, &stats));
+  OK(nmc_store_stats(store, nullptr, 2, &stats));
+  CHECK(stats.n_ranks == 1 && stats.bytes_total == 64 * kPage && ranks[0].bytes_total == 64 * kPage && ranks[1].bytes_total == 0);
+  nmc_retry_hint_t hint{};
+  GIVES(nmc_store_retry_hint(store, 0, &hint), NMC_ERR_INVALID_ARG);
+  CHECK(error_mentions("NMC_RETRY_HINT_INIT"));
+  hint = NMC_RETRY_HINT_INIT;
+  GIVES(nmc_store_retry_hint(store, 1, &hint), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_store_retry_hint(store, -1, &hint), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_store_retry_hint(store, 0, nullptr), NMC_ERR_INVALID_ARG);
+  OK(nmc_store_retry_hint(store, 0, &hint));
 }
 
 void keys() {
@@ -242,7 +271,7 @@ void keys() {
     GIVES(nmc_store_put_strided(store, key, "x", 1, 1, 1, nullptr), NMC_ERR_INVALID_ARG);
     GIVES(nmc_store_get(store, key, &byte, 1, &n), NMC_ERR_INVALID_ARG);
     GIVES(nmc_store_get_into(store, key, &byte, 1), NMC_ERR_INVALID_ARG);
-    GIVES(nmc_store_get_range(store, key, 0, &byte, 1), NMC_ERR_INVALID_ARG);
+    GIVES(get_range(store, key, 0, &byte, 1), NMC_ERR_INVALID_ARG);
     GIVES(nmc_store_get_strided(store, key, 0, &byte, 1, 1, 1), NMC_ERR_INVALID_ARG);
     GIVES(nmc_store_exists(store, key, &state), NMC_ERR_INVALID_ARG);
     GIVES(nmc_store_remove(store, key), NMC_ERR_INVALID_ARG);
@@ -295,7 +324,8 @@ void pointers() {
   OK(put(store, "k", value));
   const nmc_slice_t key = slice_of("k"), fresh = slice_of("fresh");
   size_t n = 77;
-  uint32_t cursor = 0;
+  uint64_t cursor = 0;
+  uint32_t pages = 0;
   GIVES(nmc_store_put(store, fresh, nullptr, 1, nullptr), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_put(store, fresh, "x", SIZE_MAX, nullptr), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_put_slices(store, fresh, nullptr, 2, nullptr), NMC_ERR_INVALID_ARG);
@@ -310,7 +340,7 @@ void pointers() {
   GIVES(nmc_store_get(store, key, nullptr, 5000, &n), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_get_into(store, key, nullptr, 5000), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_get_slices(store, key, 0, nullptr, 1, &n), NMC_ERR_INVALID_ARG);
-  GIVES(nmc_store_get_range(store, key, 0, nullptr, 1), NMC_ERR_INVALID_ARG);
+  GIVES(get_range(store, key, 0, nullptr, 1), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_get_strided(store, key, 0, nullptr, 1, 1, 1), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_exists(store, key, nullptr), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_get_location(store, key, nullptr), NMC_ERR_INVALID_ARG);
@@ -324,7 +354,11 @@ void pointers() {
   GIVES(nmc_store_pin(store, key, nullptr), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_pin_partial(store, key, 1, nullptr), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_unpin(store, nullptr), NMC_ERR_INVALID_ARG);
-  GIVES(nmc_store_ready_pages(store, nullptr, &cursor), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_store_ready_pages(store, nullptr, &pages), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_store_consume(store, key, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_store_verify(store, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_store_view_metadata(store, nullptr, nullptr, 0, &n), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_store_get_metadata(store, key, nullptr, 1, &n), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_completions(store, nullptr, 1, &n), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_completions(store, nullptr, 0, nullptr), NMC_ERR_INVALID_ARG);
   OK(nmc_store_completions(store, nullptr, 0, &n));
@@ -370,13 +404,13 @@ void pointers() {
   GIVES(nmc_store_get(store, key, buffer.data(), 4999, &n), NMC_ERR_TOO_SMALL);
   CHECK(n == 5000 && buffer.untouched());
   GIVES(nmc_store_get(store, key, buffer.data(), 0, nullptr), NMC_ERR_TOO_SMALL);
-  GIVES(nmc_store_get_range(store, key, 2, buffer.data(), 4999), NMC_ERR_INVALID_ARG);
-  GIVES(nmc_store_get_range(store, key, 5000, buffer.data(), 1), NMC_ERR_INVALID_ARG);
-  GIVES(nmc_store_get_range(store, key, UINT64_MAX, buffer.data(), 2), NMC_ERR_INVALID_ARG);
+  GIVES(get_range(store, key, 2, buffer.data(), 4999), NMC_ERR_INVALID_ARG);
+  GIVES(get_range(store, key, 5000, buffer.data(), 1), NMC_ERR_INVALID_ARG);
+  GIVES(get_range(store, key, UINT64_MAX, buffer.data(), 2), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_get_strided(store, key, 0, buffer.data(), 2, 100, 99), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_get_strided(store, key, 0, buffer.data(), 51, 100, 100), NMC_ERR_INVALID_ARG);
   CHECK(buffer.untouched() && buffer.zones_intact());
-  OK(nmc_store_get_range(store, key, 5000, buffer.data(), 0));  // nothing, from the end
+  OK(get_range(store, key, 5000, buffer.data(), 0));  // nothing, from the end
 }
 
 // Whether the last error speaks of all these.
@@ -430,7 +464,7 @@ void ranges() {
   GIVES(nmc_store_get(store, key, last, SIZE_MAX, nullptr), NMC_ERR_INVALID_ARG);
   CHECK(says({"5000", "address space"}));
   GIVES(nmc_store_get_into(store, key, last, 5000), NMC_ERR_INVALID_ARG);
-  GIVES(nmc_store_get_range(store, key, 0, last, 200), NMC_ERR_INVALID_ARG);
+  GIVES(get_range(store, key, 0, last, 200), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_get_slices(store, key, 0, into, 2, nullptr), NMC_ERR_INVALID_ARG);
   CHECK(says({"slice 1", "200", "address space"}) && buffer.untouched());
   const nmc_slice_t both[2] = {key, key};
@@ -552,15 +586,15 @@ void plans_and_views() {
   GIVES(nmc_store_abort(store, &plan), NMC_ERR_NOT_FOUND);
   GIVES(nmc_store_commit(store, &plan), NMC_ERR_NOT_FOUND);
   GIVES(nmc_store_publish_pages(store, &plan, 1), NMC_ERR_NOT_FOUND);
-  CHECK(state_of(store, "k") == NMC_OBJECT_ABSENT && stats_of(store).total.bytes_used == 0);
+  CHECK(state_of(store, "k") == NMC_OBJECT_ABSENT && stats_of(store).bytes_used == 0);
 
   promise("a_plan_whose_key_was_removed_is_stale_once_and_then_not_found");
   OK(nmc_store_open_for_write(store, slice_of("k"), 5000, nullptr, &plan));
   OK(nmc_store_remove(store, slice_of("k")));
-  CHECK(stats_of(store).total.quarantined_bytes == 2 * kPage);
+  CHECK(stats_of(store).quarantined_bytes == 2 * kPage);
   GIVES(nmc_store_commit(store, &plan), NMC_ERR_STALE);
   GIVES(nmc_store_commit(store, &plan), NMC_ERR_NOT_FOUND);
-  CHECK(state_of(store, "k") == NMC_OBJECT_ABSENT && stats_of(store).total.bytes_used == 0);
+  CHECK(state_of(store, "k") == NMC_OBJECT_ABSENT && stats_of(store).bytes_used == 0);
 
   promise("a_view_that_is_not_pinned_here_is_not_found");
   OK(put(store, "v", "value"));

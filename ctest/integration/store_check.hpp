@@ -103,6 +103,12 @@ inline std::string get(nmc_store_t* store, std::string_view key) {
   return std::string(buffer.text());
 }
 
+// A part of a value, into one buffer.
+inline nmc_status_t get_range(nmc_store_t* store, nmc_slice_t key, uint64_t offset, void* to, size_t bytes) {
+  const nmc_buffer_t buffer{to, bytes};
+  return nmc_store_get_slices(store, key, offset, &buffer, 1, nullptr);
+}
+
 inline uint32_t state_of(nmc_store_t* store, std::string_view key) {
   uint32_t state = 77;
   OK(nmc_store_exists(store, bytes_of(key), &state));
@@ -111,7 +117,7 @@ inline uint32_t state_of(nmc_store_t* store, std::string_view key) {
 
 inline nmc_store_stats_t stats_of(nmc_store_t* store) {
   nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
-  OK(nmc_store_stats(store, &stats, nullptr, 0));
+  OK(nmc_store_stats(store, nullptr, 0, &stats));
   return stats;
 }
 

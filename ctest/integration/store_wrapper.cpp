@@ -122,6 +122,28 @@ void reads_and_writes() {
   size_t called = 0;
   CHECK(store.try_for_each([&](std::string_view, uint64_t) { return ++called < 2; }).value() == 2 && called == 2);
 
+  promise("what_is_said_of_an_object_is_read_by_its_key_and_from_a_view");
+  const std::vector<uint16_t> shape = {2, 3};
+  CHECK(store.try_put("said", value, nmc::PutOptions().metadata(shape)).ok());
+  CHECK(store.try_metadata("said").value().size() == 4 && store.try_metadata("k").value().empty());
+  CHECK(std::memcmp(store.try_metadata("said").value().data(), shape.data(), 4) == 0);
+  CHECK(store.try_pin("said").value().try_metadata().value().size() == 4);
+  CHECK(store.try_metadata("none").status() == NMC_ERR_NOT_FOUND);
+  const std::vector<nmc::Bytes> each = {"one"sv, ""sv};
+  CHECK(store.try_put_batch({"m1", "m2"}, {value, value}, nmc::PutOptions().metadata_each(each)).ok());
+  CHECK(store.try_metadata("m1").value().text() == "one" && store.try_metadata("m2").value().empty());
+
+  promise("one_consumer_gets_an_object_and_a_view_is_verified");
+  {
+    nmc::View taken = store.try_consume("said").value();
+    CHECK(taken.size() == value.size() && taken.page(0).size() == kPage);
+    CHECK(store.try_consume("said").status() == NMC_ERR_NOT_FOUND && !store.try_exists("said").value());
+    CHECK(taken.try_verify().status() == NMC_ERR_UNSUPPORTED);
+  }
+  nmc::Store checked = nmc::Store::try_embedded(small().checksums()).value();
+  CHECK(checked.try_put("k", value).ok() && checked.try_pin("k").value().try_verify().value());
+  CHECK(store.try_remove_batch({"m1", "m2"}).ok());
+
   promise("get_is_right_while_the_object_changes_its_size");
   const nmc::PutOptions kept = nmc::PutOptions().replace().retain(nmc::Retain::hard);
   CHECK(store.try_put("changing", std::string(1, '1'), kept).ok());
@@ -155,7 +177,7 @@ void reads_and_writes() {
 
   promise("numbers_and_pictures");
   const nmc::StoreStats stats = store.try_stats().value();
-  CHECK(stats.ranks.size() == 1 && stats.total.bytes_total == 64 * kPage && stats.puts > 3 && stats.master_up == 1);
+  CHECK(stats.ranks.size() == 1 && stats.bytes_total == 64 * kPage && stats.puts > 3 && stats.master_up == 1);
   CHECK(store.try_prometheus().value().find("nanomc_store_puts_total") != std::string::npos);
   CHECK(store.try_dump().value().find('#') != std::string::npos && store.try_dump(20).ok());
 }
@@ -198,11 +220,11 @@ void plans_and_views() {
     CHECK(view && view.size() == 5000 && !view.empty() && view.n_pages() == 2 && view.contiguous());
     CHECK(text(view.page(1)) == std::string(904, 'b') && view.page(2).empty() && view.extents().size() == 1);
     CHECK(view.owner_rank() == 0 && view.epoch() != 0 && view.page_bytes() == kPage && view.device_data() == nullptr);
-    CHECK(store.try_remove("k").ok() && store.try_stats().value().total.limbo_bytes == 2 * kPage);
+    CHECK(store.try_remove("k").ok() && store.try_stats().value().limbo_bytes == 2 * kPage);
     nmc::View moved = std::move(view);
     CHECK(!view && moved.data()[0] == std::byte{'a'} && view.try_unpin().status() == NMC_ERR_BAD_HANDLE);
   }
-  CHECK(store.try_stats().value().total.limbo_bytes == 0);
+  CHECK(store.try_stats().value().limbo_bytes == 0);
   CHECK(store.try_put("k", "x"sv).ok());
   nmc::View view = store.try_pin("k").value();
   CHECK(view.try_unpin_async(nullptr).status() == NMC_ERR_UNSUPPORTED && view);

@@ -192,12 +192,12 @@ class Client {
       answer << said;
     } else if (verb == "bytes") {  // bytes_used quarantined_bytes limbo_bytes, of all ranks
       const nmc_store_stats_t stats = stats_of(store_);
-      answer << stats.total.bytes_used << " " << stats.total.quarantined_bytes << " " << stats.total.limbo_bytes;
+      answer << stats.bytes_used << " " << stats.quarantined_bytes << " " << stats.limbo_bytes;
     } else if (verb == "await_bytes") {  // until bytes_used is this, and nothing waits: the seconds
       const uint64_t wanted = static_cast<uint64_t>(number());
       const double start = seconds_now();
       for (;;) {
-        const nmc_store_rank_stats_t now = stats_of(store_).total;
+        const nmc_store_stats_t now = stats_of(store_);
         if (now.bytes_used == wanted && now.quarantined_bytes == 0 && now.limbo_bytes == 0) break;
         if (seconds_now() - start > kPatience / 2) {
           answer << "-1 with " << now.bytes_used << " " << now.quarantined_bytes << " " << now.limbo_bytes;

@@ -315,7 +315,7 @@ struct Rank {
       while (nmc_store_open_for_write(store, nmc_slice_t{"leak", 4}, PAGE, nullptr, &kept) != NMC_OK && now_s() < deadline) pause_us(500);
     for (;;) {
       uint64_t pages = 0, objects = 0, bytes = 0;
-      uint32_t cursor = 0;
+      uint64_t cursor = 0;
       char text[64];
       size_t length = 0;
       while (nmc_store_next(store, &cursor, text, sizeof text, &length, &bytes) == NMC_OK) {
@@ -323,8 +323,8 @@ struct Rank {
         ++objects;
       }
       nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
-      if (nmc_status_t s = nmc_store_stats(store, &stats, nullptr, 0); s != NMC_OK) fail("stats", s);
-      const nmc_store_rank_stats_t& t = stats.total;
+      if (nmc_status_t s = nmc_store_stats(store, nullptr, 0, &stats); s != NMC_OK) fail("stats", s);
+      const nmc_store_stats_t& t = stats;
       if (t.bytes_used == pages * PAGE && t.ready_count == objects && t.writing_count == 0 && t.limbo_bytes == 0 && t.quarantined_bytes == 0) return true;
       if (now_s() > deadline)
         return complain("leaked: %" PRIu64 " bytes used for %" PRIu64 " pages of %" PRIu64 " objects; %" PRIu64 " ready, %" PRIu64

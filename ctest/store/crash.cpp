@@ -273,7 +273,7 @@ struct Rank {
     }
     for (;;) {
       uint64_t pages = 0, objects = 0;
-      uint32_t cursor = 0;
+      uint64_t cursor = 0;
       char text[64];
       size_t length = 0;
       uint64_t bytes = 0;
@@ -282,8 +282,8 @@ struct Rank {
         ++objects;
       }
       nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
-      if (nmc_status_t s = nmc_store_stats(store, &stats, nullptr, 0); s != NMC_OK) fail("stats", s);
-      const nmc_store_rank_stats_t& t = stats.total;
+      if (nmc_status_t s = nmc_store_stats(store, nullptr, 0, &stats); s != NMC_OK) fail("stats", s);
+      const nmc_store_stats_t& t = stats;
       if (t.bytes_used == pages * PAGE && t.ready_count == objects && t.writing_count == 0 && t.limbo_bytes == 0 && t.quarantined_bytes == 0)
         break;
       if (now_s() > deadline)

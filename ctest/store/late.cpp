@@ -170,8 +170,8 @@ int keeper(const std::string& dir) {
       for (int i = 0; i < 3; ++i) look();
       nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
       for (const double deadline = now_s() + PATIENCE;; pause_us(1000)) {
-        if (nmc_status_t s = nmc_store_stats(self.store, &stats, nullptr, 0); s != NMC_OK) fail("stats", s);
-        if (stats.total.quarantined_bytes == 0 && stats.total.writing_count == 0) break;
+        if (nmc_status_t s = nmc_store_stats(self.store, nullptr, 0, &stats); s != NMC_OK) fail("stats", s);
+        if (stats.quarantined_bytes == 0 && stats.writing_count == 0) break;
         if (now_s() > deadline) fail("late writers have stopped, but their pages are not free", NMC_ERR_TIMEOUT);
       }
       for (uint64_t w = 0; w < WRITERS && !reuse; ++w)

@@ -44,6 +44,27 @@ void obey_store(Link& test, const Place& place, Setup setup, int32_t watchdog_ms
       std::vector<char> bytes(number() * PAGE);
       make_value(stamp, 0, bytes.data(), bytes.size());
       answer << outcome(nmc_store_put(store, slice(key), bytes.data(), bytes.size(), nullptr));
+    } else if (verb == "say") {  // say <key> <stamp> <pages> [text]: put with metadata, in the heap of rank 2
+      words >> key;
+      const uint64_t stamp = number();
+      std::vector<char> bytes(number() * PAGE);
+      std::string text;
+      words >> text;
+      make_value(stamp, 0, bytes.data(), bytes.size());
+      nmc_put_options_t options = NMC_PUT_OPTIONS_INIT;
+      options.flags = NMC_PUT_REPLACE;
+      options.preferred_segment = 2;
+      options.metadata = slice(text);
+      answer << outcome(nmc_store_put(store, slice(key), bytes.data(), bytes.size(), &options));
+    } else if (verb == "said") {  // said <key>: its metadata
+      words >> key;
+      char text[NMC_MAX_METADATA];
+      size_t n = 0;
+      status = nmc_store_get_metadata(store, slice(key), text, sizeof text, &n);
+      answer << (status == NMC_OK ? "\"" + std::string(text, n) + "\"" : outcome(status));
+    } else if (verb == "consume") {
+      words >> key;
+      answer << outcome(nmc_store_consume(store, slice(key), &view));
     } else if (verb == "get") {  // get <key> <stamp> <pages>
       words >> key;
       const uint64_t stamp = number();
@@ -108,9 +129,9 @@ void obey_store(Link& test, const Place& place, Setup setup, int32_t watchdog_ms
       const uint64_t used = number() * PAGE, limbo = number() * PAGE, quarantined = number() * PAGE, writing = number();
       nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
       const double deadline = seconds_now() + 20;
-      const nmc_store_rank_stats_t& t = stats.total;
+      const nmc_store_stats_t& t = stats;
       do {
-        OK(nmc_store_stats(store, &stats, nullptr, 0));
+        OK(nmc_store_stats(store, nullptr, 0, &stats));
         if (t.bytes_used == used && t.limbo_bytes == limbo && t.quarantined_bytes == quarantined && t.writing_count == writing) break;
         sleep_ms(2);
       } while (seconds_now() < deadline);
@@ -118,8 +139,8 @@ void obey_store(Link& test, const Place& place, Setup setup, int32_t watchdog_ms
              << " wait for readers, " << t.quarantined_bytes / PAGE << " for writers, " << t.writing_count << " being written";
     } else if (verb == "stuck") {
       nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
-      OK(nmc_store_stats(store, &stats, nullptr, 0));
-      answer << stats.total.stuck_put_reclaimed;
+      OK(nmc_store_stats(store, nullptr, 0, &stats));
+      answer << stats.stuck_put_reclaimed;
     } else if (verb == "fork") {
       fflush(stdout);
       const pid_t child = fork();
@@ -296,6 +317,72 @@ void plans_survive_the_master() {
   leave(ranks);
 }
 
+void metadata_survives_the_master() {
+  promise("what_is_said_of_an_object_stays_under_the_next_master_and_goes_with_the_object");
+  Place place;
+  std::vector<Process> ranks = three(place);
+  const std::string longest(NMC_MAX_METADATA, 'x'), key(100, 'k');
+  SAYS(ranks[1].ask("say k 1 2 short"), "NMC_OK");
+  SAYS(ranks[1].ask("say " + key + " 2 3 " + longest), "NMC_OK");
+  SAYS(ranks[2].ask("say plain 3 1"), "NMC_OK");
+  for (int time = 0; time < 3; ++time) {
+    ranks[0].kill9();
+    SAYS(ranks[2].ask("said k"), "\"short\"");
+    ranks[0] = store_process(place, 0, 60000);
+    REQUIRE(SAYS(ranks[0].reply(), "NMC_OK"));
+    // What the new master gives to others is not what these lie in.
+    SAYS(ranks[1].ask("say n" + std::to_string(time) + " 9 1 " + std::string(200, 'n')), "NMC_OK");
+    SAYS(ranks[0].ask("said k"), "\"short\"");
+    SAYS(ranks[1].ask("said " + key), "\"" + longest + "\"");
+    SAYS(ranks[2].ask("said plain"), "\"\"");
+    SAYS(ranks[2].ask("get " + key + " 2 3"), "NMC_OK");
+  }
+  SAYS(ranks[2].ask("say k 4 1 other"), "NMC_OK");
+  SAYS(ranks[0].ask("said k"), "\"other\"");
+  SAYS(ranks[2].ask("remove k"), "NMC_OK");
+  SAYS(ranks[0].ask("said k"), "NMC_ERR_NOT_FOUND");
+  SAYS(ranks[0].ask("settle 7 0 0 0"), "NMC_OK");
+  leave(ranks);
+}
+
+void consumers_that_die() {
+  promise("what_a_killed_consumer_had_taken_is_gone_and_its_memory_comes_back");
+  Place place;
+  std::vector<Process> ranks = three(place);
+  SAYS(ranks[0].ask("say k 7 4"), "NMC_OK");
+  SAYS(ranks[1].ask("consume k"), "NMC_OK");
+  SAYS(ranks[2].ask("consume k"), "NMC_ERR_NOT_FOUND");
+  SAYS(ranks[2].ask("get k 7 4"), "NMC_ERR_NOT_FOUND");
+  SAYS(ranks[0].ask("settle 4 4 0 0"), "NMC_OK");
+  SAYS(ranks[0].ask("churn 3"), "NMC_OK");
+  SAYS(ranks[1].ask("viewed 7 4"), "NMC_OK");  // it is the consumer's, whatever the others store
+  SAYS(ranks[0].ask("empty"), "NMC_OK");
+  ranks[1].kill9();
+  SAYS(ranks[0].ask("settle 0 0 0 0"), "NMC_OK");
+  SAYS(ranks[2].ask("consume k"), "NMC_ERR_NOT_FOUND");
+  ranks[1] = store_process(place, 1, 60000);
+  REQUIRE(SAYS(ranks[1].reply(), "NMC_OK"));
+  promise("a_consumer_killed_before_it_has_taken_its_object_leaves_it_to_the_next");
+  SAYS(ranks[0].ask("say k 8 4"), "NMC_OK");
+  SAYS(ranks[1].ask("pin k"), "NMC_OK");  // as far as it gets without the master
+  ranks[1].kill9();
+  SAYS(ranks[2].ask("consume k"), "NMC_OK");
+  SAYS(ranks[2].ask("viewed 8 4"), "NMC_OK");
+  promise("without_a_master_nothing_is_taken_and_nothing_is_lost");
+  SAYS(ranks[2].ask("say other 9 2"), "NMC_OK");
+  ranks[0].kill9();
+  SAYS(ranks[2].ask("consume other"), "NMC_ERR_UNAVAILABLE");
+  SAYS(ranks[2].ask("get other 9 2"), "NMC_OK");
+  ranks[0] = store_process(place, 0, 60000);
+  REQUIRE(SAYS(ranks[0].reply(), "NMC_OK"));
+  SAYS(ranks[0].ask("consume other"), "NMC_OK");
+  SAYS(ranks[0].ask("viewed 9 2"), "NMC_OK");
+  SAYS(ranks[0].ask("unpin"), "NMC_OK");
+  ranks[1] = store_process(place, 1, 60000);
+  REQUIRE(SAYS(ranks[1].reply(), "NMC_OK"));
+  leave(ranks);
+}
+
 // ---- one process ----------------------------------------------------------------------------------------------------
 
 nmc_store_t* embedded(uint64_t pages, uint32_t max_objects, uint32_t flags = 0, uint32_t page = PAGE, uint32_t ranks = 1) {
@@ -428,6 +515,8 @@ int main(int argc, char** argv) {
     if (wanted("child")) child_left_alive(false);
     if (wanted("partial")) master_returns_to_a_partial_pin();
     if (wanted("plans")) plans_survive_the_master();
+    if (wanted("metadata")) metadata_survives_the_master();
+    if (wanted("consumers")) consumers_that_die();
   }
   if (wanted("published")) published_by_the_program();
   if (wanted("pinned")) pinned_ones_do_not_hide_others();

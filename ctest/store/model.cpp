@@ -212,8 +212,8 @@ struct Bed {
   void compare() {
     settle();
     nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
-    nmc_store_rank_stats_t each[4];
-    must(nmc_store_stats(stores[0], &stats, each, ranks), NMC_OK, "stats");
+    nmc_store_rank_stats_t each[4] = {NMC_STORE_RANK_STATS_INIT};
+    must(nmc_store_stats(stores[0], each, ranks, &stats), NMC_OK, "stats");
     uint64_t ready = 0, writing = 0, limbo = 0, quarantined = 0;
     for (const Ref& object : all) {
       if (!object->held()) continue;
@@ -228,12 +228,12 @@ struct Bed {
         fail("rank %u uses %" PRIu64 " bytes, the model %" PRIu64, rank, each[rank].bytes_used, want);
       must_be(each[rank].bytes_total == uint64_t{heap_pages} * page, "bytes_total");
     }
-    if (stats.total.ready_count != ready || stats.total.writing_count != writing)
-      fail("%" PRIu64 " ready and %" PRIu64 " being written, the model has %" PRIu64 " and %" PRIu64, stats.total.ready_count,
-           stats.total.writing_count, ready, writing);
-    if (stats.total.limbo_bytes != limbo || stats.total.quarantined_bytes != quarantined)
+    if (stats.ready_count != ready || stats.writing_count != writing)
+      fail("%" PRIu64 " ready and %" PRIu64 " being written, the model has %" PRIu64 " and %" PRIu64, stats.ready_count,
+           stats.writing_count, ready, writing);
+    if (stats.limbo_bytes != limbo || stats.quarantined_bytes != quarantined)
       fail("%" PRIu64 " bytes wait for readers and %" PRIu64 " for writers, the model has %" PRIu64 " and %" PRIu64,
-           stats.total.limbo_bytes, stats.total.quarantined_bytes, limbo, quarantined);
+           stats.limbo_bytes, stats.quarantined_bytes, limbo, quarantined);
   }
 
   // ---- what to do it with -------------------------------------------------------------------------------------------
@@ -587,7 +587,7 @@ struct Bed {
       offset = random.below(bytes + 1);
       const uint64_t behind = random.one_in(6) ? 1 + random.below(100) : 0;
       const uint64_t part = random.below(bytes - offset + 1);
-      status = nmc_store_get_range(store, slice(key), offset + behind, buffer.data(), part);
+      status = get_range(store, slice(key), offset + behind, buffer.data(), part);
       if (offset + behind + part > bytes) good = NMC_ERR_INVALID_ARG;
       else offset += behind;
       bytes = part;
@@ -747,11 +747,11 @@ struct Bed {
     }
     for (int tries = 0; tries < 5000; ++tries) {
       nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
-      must(nmc_store_stats(stores[0], &stats, nullptr, 0), NMC_OK, "stats");
+      must(nmc_store_stats(stores[0], nullptr, 0, &stats), NMC_OK, "stats");
       uint64_t want = 0, live = 0;
       for (uint32_t rank = 0; rank < ranks; ++rank) want += used(rank) * page;
       for (const Ref& object : all) live += !object->dead;
-      if (stats.total.bytes_used == want && stats.total.ready_count + stats.total.writing_count == live) return;
+      if (stats.bytes_used == want && stats.ready_count + stats.writing_count == live) return;
       const timespec pause{0, 300000};
       nanosleep(&pause, nullptr);
     }
@@ -798,7 +798,7 @@ struct Bed {
     note("iterate ns %zu", ns);
     look_for_evicted();
     std::map<std::string, uint64_t> seen;
-    uint32_t cursor = 0;
+    uint64_t cursor = 0;
     char key[1024];
     for (;;) {
       size_t length = 0;

@@ -91,6 +91,8 @@ void work(Member& self, uint32_t rank, bool sums_late) {
           if (timed([&] { return nmc_store_view_extents(self.store, &view, extents.data(), extents.size(), &n); }) == NMC_OK)
             for (size_t i = 0; i < n; ++i)  // whatever is there can be read
               if (extents[i].bytes > 0) (void)static_cast<const volatile unsigned char*>(extents[i].ptr)[extents[i].bytes - 1];
+          timed([&] { return nmc_store_verify(self.store, &view); });
+          timed([&] { return nmc_store_view_metadata(self.store, &view, found.data(), found.size(), &n); });
           timed([&] { return nmc_store_unpin(self.store, &view); });
         }
         break;
@@ -108,6 +110,7 @@ void work(Member& self, uint32_t rank, bool sums_late) {
       case 3:
         make_value(key, 0, value.data(), bytes);
         options.flags = NMC_PUT_REPLACE;
+        options.metadata = text;
         timed([&] { return nmc_store_put(self.store, text, value.data(), bytes, &options); });
         break;
       case 4:
@@ -115,7 +118,7 @@ void work(Member& self, uint32_t rank, bool sums_late) {
         break;
       case 5: {
         nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
-        timed([&] { return nmc_store_stats(self.store, &stats, nullptr, 0); });
+        timed([&] { return nmc_store_stats(self.store, nullptr, 0, &stats); });
         break;
       }
       case 6:
@@ -131,6 +134,8 @@ void work(Member& self, uint32_t rank, bool sums_late) {
         size_t size = 0;
         if (timed([&] { return nmc_store_get(self.store, text, found.data(), found.size(), &size); }) == NMC_OK)
           (size == bytes && is_value(key, 0, found.data(), size) ? shared->right : shared->wrong).fetch_add(1);
+        if (timed([&] { return nmc_store_get_metadata(self.store, text, found.data(), found.size(), &size); }) == NMC_OK && size > 0)
+          (size == name.size() && std::memcmp(found.data(), name.data(), size) == 0 ? shared->right : shared->wrong).fetch_add(1);
       }
     }
   }

@@ -57,6 +57,12 @@ inline bool is_value(uint64_t stamp, uint64_t offset, const void* from, uint64_t
 
 inline nmc_slice_t slice(const std::string& text) { return nmc_slice_t{text.data(), text.size()}; }
 
+// A part of a value, into one buffer.
+inline nmc_status_t get_range(nmc_store_t* store, nmc_slice_t key, uint64_t offset, void* to, size_t bytes) {
+  const nmc_buffer_t buffer{to, bytes};
+  return nmc_store_get_slices(store, key, offset, &buffer, 1, nullptr);
+}
+
 // Whether a pinned value is the one with this stamp, wherever its extents are; only the first `bytes` bytes.
 inline bool view_is(nmc_store_t* store, const nmc_view_t& view, uint64_t stamp, uint64_t bytes) {
   if (bytes > view.bytes) return false;

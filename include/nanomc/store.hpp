@@ -33,6 +33,7 @@ enum class ObjectState : uint32_t {
   absent = NMC_OBJECT_ABSENT,
   writing = NMC_OBJECT_WRITING,
   ready = NMC_OBJECT_READY,
+  on_disk = NMC_OBJECT_ON_DISK,
 };
 /// Whether a wait ends at once for a key that nobody is writing.
 enum class Wait : uint32_t { written = 0, appear = NMC_WAIT_APPEAR };
@@ -153,6 +154,10 @@ class PutOptions {
   PutOptions& ttl(std::chrono::milliseconds value) { return c_.ttl_ms = static_cast<uint64_t>(value.count()), *this; }
   /// Waits so long for room if there is none; `default_timeout` is the store's call timeout.
   PutOptions& wait(std::chrono::milliseconds value) { return c_.wait_ms = value.count(), *this; }
+  /// What is said about the object, up to NMC_MAX_METADATA bytes; refers to them. In a batch, about each.
+  PutOptions& metadata(Bytes value) { return c_.metadata = value, *this; }
+  /// In a batch: the same for each object, one after the other; refers to the list.
+  PutOptions& metadata_each(const std::vector<Bytes>& values) { return c_.metadata_each = values.data(), *this; }
 
   const nmc_put_options_t& c() const noexcept { return c_; }
 
@@ -193,6 +198,8 @@ class Buffer {
   const std::byte& operator[](size_t index) const noexcept { return data_[index]; }
   /// The same bytes as text.
   std::string_view text() const noexcept { return {reinterpret_cast<const char*>(data()), size_}; }
+  /// Keeps only the first `size` bytes.
+  void resize(size_t size) noexcept { size_ = size < capacity_ ? size : capacity_; }
 
  private:
   friend class Store;
@@ -225,6 +232,17 @@ namespace detail {
 inline Failure missed(nmc_status_t status) {
   if (status > 0) return Failure{status, "the object is still being written"};
   return failure(status);
+}
+
+/// Metadata, which `fetch` copies.
+template <class Fetch>
+Result<Buffer> metadata(Fetch fetch) {
+  Buffer found(NMC_MAX_METADATA);
+  size_t bytes = 0;
+  const nmc_status_t status = fetch(found.data(), found.size(), &bytes);
+  if (status != NMC_OK) return missed(status);
+  found.resize(bytes);
+  return Result<Buffer>(std::move(found));
 }
 
 /// The runs of bytes that a value lies in: one as a rule, and then without an allocation.
@@ -307,6 +325,19 @@ class View {
     if (status < 0) return detail::failure(status);
     return pages;
   }
+  /// What the writer of the object said about it; empty if nothing.
+  Result<Buffer> try_metadata() const {
+    return detail::metadata([&](void* to, size_t capacity, size_t* bytes) {
+      return nmc_store_view_metadata(store_, &c_, to, capacity, bytes);
+    });
+  }
+  /// Compares every page with its checksum: NMC_ERR_CORRUPT if one is wrong, NMC_ERR_UNSUPPORTED in a store without them.
+  /// False if they are not stored yet.
+  Result<bool> try_verify() const {
+    const nmc_status_t status = nmc_store_verify(store_, &c_);
+    if (status < 0) return detail::failure(status);
+    return status == NMC_OK;
+  }
   /// Unpins now.
   Result<void> try_unpin() {
     const nmc_status_t status = nmc_store_unpin(store_, &c_);
@@ -321,6 +352,8 @@ class View {
   }
 #if NMC_HPP_EXCEPTIONS
   uint32_t ready_pages() const { return try_ready_pages().value(); }
+  Buffer metadata() const { return try_metadata().value(); }
+  bool verify() const { return try_verify().value(); }
   void unpin() { try_unpin().value(); }
   void unpin_async(void* stream) { try_unpin_async(stream).value(); }
 #endif
@@ -519,7 +552,7 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
   }
   /// A part of the value, from byte `offset` on.
   Result<size_t> try_get_range(Key key, uint64_t offset, MutableBytes to) const {
-    return read(nmc_store_get_range(get(), key, offset, to.ptr, to.len), to.len);
+    return read(nmc_store_get_slices(get(), key, offset, &to, 1, nullptr), to.len);
   }
   /// The same into several pieces of memory.
   Result<size_t> try_get_slices(Key key, uint64_t offset, const std::vector<MutableBytes>& to) const {
@@ -546,6 +579,20 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
     if (status != NMC_OK) return detail::missed(status);
     return View::adopt(get(), c);
   }
+  /// The value in place, for this caller alone: it is removed from the store, and of several who ask one gets it. If that one
+  /// dies, the value is gone with it.
+  Result<View> try_consume(Key key) const {
+    nmc_view_t c{};
+    const nmc_status_t status = nmc_store_consume(get(), key, &c);
+    if (status != NMC_OK) return detail::missed(status);
+    return View::adopt(get(), c);
+  }
+  /// What the writer of an object said about it (PutOptions::metadata); empty if nothing.
+  Result<Buffer> try_metadata(Key key) const {
+    return detail::metadata([&](void* to, size_t capacity, size_t* bytes) {
+      return nmc_store_get_metadata(get(), key, to, capacity, bytes);
+    });
+  }
   Result<ObjectState> try_state(Key key) const {
     uint32_t state = 0;
     const nmc_status_t status = nmc_store_exists(get(), key, &state);
@@ -556,7 +603,7 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
   Result<bool> try_exists(Key key) const {
     const Result<ObjectState> state = try_state(key);
     if (!state) return Failure{state.status(), state.message()};
-    return state.value() == ObjectState::ready;
+    return state.value() == ObjectState::ready || state.value() == ObjectState::on_disk;
   }
   /// Where an object is; it is not pinned.
   Result<nmc_object_meta_t> try_location(Key key) const {
@@ -576,7 +623,7 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
   template <class One>
   Result<size_t> try_for_each(One one) const {
     std::array<char, 1024> key;  // the longest there is
-    uint32_t cursor = 0;
+    uint64_t cursor = 0;
     for (size_t n = 0;; ++n) {
       size_t len = 0;
       uint64_t bytes = 0;
@@ -718,8 +765,8 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
   Result<StoreStats> try_stats() const {
     StoreStats stats;
     static_cast<nmc_store_stats_t&>(stats) = NMC_STORE_STATS_INIT;
-    stats.ranks.resize(NMC_MAX_RANKS);
-    const nmc_status_t status = nmc_store_stats(get(), &stats, stats.ranks.data(), stats.ranks.size());
+    stats.ranks.assign(NMC_MAX_RANKS, nmc_store_rank_stats_t NMC_STORE_RANK_STATS_INIT);
+    const nmc_status_t status = nmc_store_stats(get(), stats.ranks.data(), stats.ranks.size(), &stats);
     if (status < 0) return detail::failure(status);
     stats.ranks.resize(stats.n_ranks);
     return stats;
@@ -766,6 +813,8 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
   }
   View pin(Key key) const { return try_pin(key).value(); }
   View pin_partial(Key key, uint32_t pages) const { return try_pin_partial(key, pages).value(); }
+  View consume(Key key) const { return try_consume(key).value(); }
+  Buffer metadata(Key key) const { return try_metadata(key).value(); }
   ObjectState state(Key key) const { return try_state(key).value(); }
   bool exists(Key key) const { return try_exists(key).value(); }
   nmc_object_meta_t location(Key key) const { return try_location(key).value(); }

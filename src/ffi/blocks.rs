@@ -1,9 +1,9 @@
 //! `nmc_blocks_*`: the numbers of the blocks of a KV cache, free and in use.
 
+use super::arg::{array, array_out};
 use super::basic::NMC_ABI_VERSION;
 use super::config::{self, Config as Versioned};
 use super::handle::{self, HasC, Object};
-use super::store::{array, array_out};
 use super::{guard, guard_status, out, put_struct, remember_untold, text};
 use crate::alloc::blocks::{Blocks, MAX_BLOCKS, book_bytes, fragmentation};
 use crate::alloc::runs::{Fragmentation, Run};

@@ -174,14 +174,12 @@ pub(crate) unsafe fn put_struct<T: Copy>(to: *mut T, value: T) -> Result<()> {
 }
 
 /// A caller's array of out structs. Only the first needs its `struct_size`; the library stores it in the others.
-#[cfg_attr(not(test), allow(dead_code, reason = "no array that the library fills has elements with a size yet"))]
 pub(crate) struct OutStructs<T> {
     first: *mut T,
     stride: usize,
     count: usize,
 }
 
-#[cfg_attr(not(test), allow(dead_code, reason = "as above"))]
 impl<T: Copy> OutStructs<T> {
     /// Checks the array `name` of `count` elements. NULL is fine if there are none.
     ///
@@ -214,7 +212,6 @@ impl<T: Copy> OutStructs<T> {
 ///
 /// # Safety
 /// `ptr` is NULL or points to a readable `u32`.
-#[cfg_attr(not(test), allow(dead_code, reason = "as above"))]
 unsafe fn stride_of<T>(ptr: *const T, count: usize, name: &str) -> Result<usize> {
     out(ptr.cast_mut(), name)?;
     // SAFETY: checked by `out` but for being readable, which the caller promises.

@@ -1,11 +1,11 @@
 //! Expert-parallel groups over the C ABI.
 
+use super::arg::{array, array_out};
 use super::ep_types::{
     nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_gemm_t, nmc_ep_grouped_t, nmc_ep_moe_t,
     nmc_ep_recv_buffers_t, parse_ep,
 };
 use super::handle::{self, HasC, Object};
-use super::store::{array, array_out};
 use super::world::nmc_world_t;
 use super::{guard, out, put_struct};
 use crate::base::error::{Error, Result};

@@ -1,11 +1,11 @@
 //! `nmc_kv_*`: the block KV cache: making one, and its sequences.
 
+use super::arg::array;
 use super::basic::nmc_slice_t;
 use super::config;
 use super::handle::{self, HasC, Object};
 use super::kv_config::parse;
 use super::kv_types::*;
-use super::store::array;
 use super::{guard, out};
 use crate::base::error::Result;
 use crate::base::status::nmc_status_t;

@@ -1,9 +1,9 @@
 //! A caller's `nmc_kv_config_t`, checked.
 
+use super::arg::array;
 use super::common::*;
 use super::kv::bytes;
 use super::kv_types::*;
-use super::store::array;
 use super::world_types::{NMC_HEAP_CUDA, NMC_HEAP_HOST};
 use crate::base::error::{Error, Result};
 use crate::base::memory;

@@ -1,9 +1,9 @@
 //! `nmc_kv_*`: blocks are copied where they lie, into contiguous memory and back, on the host or on a stream.
 
+use super::arg::array;
 use super::guard;
 use super::kv::{nmc_kv_t, with};
 use super::kv_types::*;
-use super::store::array;
 use crate::base::status::nmc_status_t;
 use crate::kv::place::Region;
 use crate::kv::{GROUPS_ALL, GroupCopy};

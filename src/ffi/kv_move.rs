@@ -1,5 +1,6 @@
 //! `nmc_kv_*`: blocks go to an object store, where other caches find them, and come back.
 
+use super::arg::array;
 use super::kv::{nmc_kv_t, with};
 use super::kv_seq::counted;
 use super::kv_types::*;
@@ -31,7 +32,7 @@ unsafe fn after_of(after: *const nmc_kv_after_t) -> Result<After> {
         return Ok(After::Nothing);
     }
     // SAFETY: the C contract of `after`.
-    let after = unsafe { &store::array(after, 1, "after")?[0] };
+    let after = unsafe { &array(after, 1, "after")?[0] };
     if after.reserved != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "the reserved field of nmc_kv_after_t is {:#x} and not zero", after.reserved);
     }

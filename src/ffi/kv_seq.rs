@@ -1,10 +1,10 @@
 //! `nmc_kv_*`: the sequences of a cache.
 
+use super::arg::{array, array_out};
 use super::basic::nmc_slice_t;
 use super::config;
 use super::kv::{bytes, nmc_kv_t, with};
 use super::kv_types::*;
-use super::store::{array, array_out};
 use super::{guard, guard_status, optional_out, out, remember};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_NO_SPACE, NMC_OK, nmc_status_t};

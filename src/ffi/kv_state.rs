@@ -1,8 +1,8 @@
 //! `nmc_kv_*`: the cache as a whole: what it holds, its size, its events, and what it says of itself.
 
+use super::arg::array_out;
 use super::kv::{nmc_kv_t, with};
 use super::kv_types::*;
-use super::store::array_out;
 use super::{guard, optional_out, out, put_struct, text};
 use crate::base::status::nmc_status_t;
 use crate::kv::events::What;

@@ -1,9 +1,9 @@
 //! `nmc_kv_*`: views of sequences, and the tables that attention kernels take.
 
+use super::arg::{array, array_out};
 use super::kv::{nmc_kv_t, with};
 use super::kv_seq::counted;
 use super::kv_types::*;
-use super::store::{array, array_out};
 use super::{guard, optional_out, out};
 use crate::base::error::Result;
 use crate::base::status::nmc_status_t;

@@ -1,9 +1,9 @@
 //! `nmc_kv_*` that virtual placement (`NMC_KV_VIRTUAL`) alone has.
 
+use super::arg::array_out;
 use super::kv::{nmc_kv_t, with};
 use super::kv_config::parse;
 use super::kv_types::*;
-use super::store::array_out;
 use super::{config, guard, out};
 use crate::base::status::nmc_status_t;
 use std::ffi::c_void;

@@ -5,6 +5,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract of each export is its C documentation")]
 
 pub mod abi;
+mod arg;
 pub mod basic;
 pub mod blocks;
 pub mod common;

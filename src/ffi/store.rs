@@ -1,19 +1,19 @@
 //! `nmc_store_*`: immutable objects in the heaps of a world.
 
+use super::arg::{array, array_out, buffer_of, key_of, slices_of};
 use super::basic::nmc_slice_t;
 use super::handle::{self, HasC, Object};
 use super::store_types::{
-    NMC_OBJECT_ABSENT, NMC_OBJECT_READY, NMC_OBJECT_WRITING, embedded_world, keep, nmc_buffer_t, nmc_put_options_t,
-    nmc_store_config_t, parse_options, parse_store,
+    NMC_OBJECT_ABSENT, NMC_OBJECT_ON_DISK, NMC_OBJECT_READY, NMC_OBJECT_WRITING, embedded_world, keep, nmc_buffer_t,
+    nmc_put_options_t, nmc_store_config_t, parse_options, parse_store,
 };
 use super::world::nmc_world_t;
 use super::{guard, guard_status, optional_out, out, remember_missing};
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_NOT_READY, NMC_OK, nmc_status_t};
+use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_TOO_SMALL, NMC_NOT_READY, NMC_OK, nmc_status_t};
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
-use crate::store::master::{bad_key, check_key};
-use crate::store::read::Look;
+use crate::store::read::{Look, Presence};
 use crate::world::World;
 use std::ffi::c_void;
 
@@ -43,95 +43,6 @@ impl HasC for Store {
 #[inline]
 pub(super) fn with<R>(store: *const nmc_store_t, body: impl FnOnce(&Store) -> Result<R>) -> Result<R> {
     handle::with::<Store, R>(store, body)
-}
-
-#[cold]
-fn bad_key_pointer(len: usize) -> Error {
-    Error::new(NMC_ERR_INVALID_ARG, format!("the key has no address, but a length of {len}"))
-}
-
-/// The bytes of a key.
-///
-/// # Safety
-/// `key.ptr` points to `key.len` readable bytes.
-#[inline]
-pub(super) unsafe fn key_of<'a>(key: nmc_slice_t) -> Result<&'a [u8]> {
-    if key.ptr.is_null() {
-        return Err(bad_key_pointer(key.len));
-    }
-    if key.len > isize::MAX.unsigned_abs() {
-        return Err(bad_key(key.len));
-    }
-    // SAFETY: non-null; the caller promises the bytes. Lengths above the limit are refused before they are read.
-    let bytes = unsafe { std::slice::from_raw_parts(key.ptr.cast::<u8>(), key.len) };
-    check_key(bytes)?;
-    Ok(bytes)
-}
-
-#[cold]
-fn no_buffer(capacity: usize) -> Error {
-    Error::new(NMC_ERR_INVALID_ARG, format!("buffer is NULL, but its capacity is {capacity}"))
-}
-
-#[cold]
-fn bad_array(address: usize, n: usize, name: &str) -> Error {
-    let text = format!("{name} must be an aligned pointer to {n} entries, got {address:#x}");
-    Error::new(NMC_ERR_INVALID_ARG, text)
-}
-
-/// An array of the caller.
-///
-/// # Safety
-/// `ptr` points to `n` values, unless `n` is 0.
-#[inline]
-pub(super) unsafe fn array<'a, T>(ptr: *const T, n: usize, name: &str) -> Result<&'a [T]> {
-    if n == 0 {
-        return Ok(&[]);
-    }
-    let end = n.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(ptr as usize));
-    if ptr.is_null() || !ptr.is_aligned() || end.is_none_or(|end| end > isize::MAX.unsigned_abs()) {
-        return Err(bad_array(ptr as usize, n, name));
-    }
-    // SAFETY: non-null and aligned; the caller promises `n` values.
-    Ok(unsafe { std::slice::from_raw_parts(ptr, n) })
-}
-
-/// An array of the caller that is written to; `None` if the pointer may be and is NULL.
-///
-/// # Safety
-/// `ptr` is NULL or points to `n` values.
-pub(super) unsafe fn array_out<'a, T>(ptr: *mut T, n: usize, name: &str) -> Result<&'a mut [T]> {
-    // SAFETY: as promised by the caller.
-    unsafe { array(ptr.cast_const(), n, name) }?;
-    if n == 0 {
-        return Ok(&mut []);
-    }
-    // SAFETY: checked above; nobody else uses the caller's array during the call.
-    Ok(unsafe { std::slice::from_raw_parts_mut(ptr, n) })
-}
-
-/// A pointer and a length, as C has them.
-///
-/// # Safety
-/// The type is two words: an address, and how many bytes are there.
-pub(super) unsafe trait Span {}
-// SAFETY: as the asserts below say.
-unsafe impl Span for nmc_slice_t {}
-// SAFETY: as above.
-unsafe impl Span for nmc_buffer_t {}
-
-const _: () = {
-    use std::mem::offset_of;
-    assert!(size_of::<nmc_slice_t>() == size_of::<Slice>() && size_of::<nmc_buffer_t>() == size_of::<Slice>());
-    assert!(align_of::<nmc_slice_t>() == align_of::<Slice>() && align_of::<nmc_buffer_t>() == align_of::<Slice>());
-    assert!(offset_of!(nmc_slice_t, len) == offset_of!(Slice, bytes));
-    assert!(offset_of!(nmc_buffer_t, len) == offset_of!(Slice, bytes));
-};
-
-/// The caller's array as the library has it, without a copy.
-pub(super) fn slices_of<T: Span>(spans: &[T]) -> &[Slice] {
-    // SAFETY: the same two words (see `Span`). Addresses are numbers to the library until it copies.
-    unsafe { std::slice::from_raw_parts(spans.as_ptr().cast::<Slice>(), spans.len()) }
 }
 
 /// The status of a look.
@@ -188,8 +99,9 @@ pub unsafe extern "C" fn nmc_store_create(
 }
 
 /// Opens a namespace of the same store: keys of its own, an optional quota, and `nmc_store_remove_all` for it alone. A
-/// handle of its own goes into `*out_store`. `quota_bytes` limits the bytes of its pages on all ranks together; 0 is no
-/// limit, `UINT64_MAX` leaves what it is. Names have 1 to 64 bytes; there are at most 63.
+/// handle of its own goes into `*out_store`. `quota_bytes` limits the bytes of its pages on all ranks together: a put that
+/// would exceed it evicts objects of this namespace first, and of no other. 0 is no limit, `UINT64_MAX` leaves what it is.
+/// Names have 1 to 64 bytes; there are at most 63.
 ///
 /// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`,
 /// `NMC_ERR_NO_MEMORY`.
@@ -231,7 +143,8 @@ pub extern "C" fn nmc_store_destroy(store: *mut nmc_store_t) -> nmc_status_t {
 ///
 /// Asks the master once, unless it waits for room (`wait_ms`). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old
 /// value stays), `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when,
-/// or wait for room), `NMC_ERR_CANCELLED` (the wait was), `NMC_ERR_NO_SPACE` (larger than a heap, or the quota is used up), `NMC_ERR_LIMIT` (headers or key slab), `NMC_ERR_STALE` (took longer than the
+/// or wait for room), `NMC_ERR_CANCELLED` (the wait was), `NMC_ERR_NO_SPACE` (larger than a heap or the namespace's quota, or
+/// nothing of the namespace can be evicted to stay within it), `NMC_ERR_LIMIT` (headers, or the slab for keys and metadata), `NMC_ERR_STALE` (took longer than the
 /// watchdog, or removed meanwhile), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
 /// (the namespace), `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
@@ -294,7 +207,7 @@ fn rows_of(address: u64, rows: usize, row_bytes: usize, stride: usize) -> Pieces
     Pieces::Rows { address, rows: rows as u64, row_bytes: row_bytes as u64, stride: stride as u64 }
 }
 
-/// Reads a value into `buffer` and stores its size in `*size`, if `size` is not NULL. With `capacity` 0 and a `size` it
+/// Reads a value into `buffer` and stores its size in `*out_bytes`, if that is not NULL. With `capacity` 0 and `out_bytes` it
 /// only tells the size. If the buffer is too small, only the size is stored.
 ///
 /// Does not block and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
@@ -307,33 +220,43 @@ pub unsafe extern "C" fn nmc_store_get(
     key: nmc_slice_t,
     buffer: *mut c_void,
     capacity: usize,
-    size: *mut usize,
+    out_bytes: *mut usize,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
-            let size = optional_out(size, "size")?;
-            if buffer.is_null() && capacity != 0 {
-                return Err(no_buffer(capacity));
+            let size = optional_out(out_bytes, "out_bytes")?;
+            let look = store.get(key, buffer_of(buffer, capacity)?)?;
+            if let Look::Ready(bytes) = look {
+                size_out(size, bytes, capacity, "value")?;
             }
-            let asks = capacity == 0 && size.is_some();
-            // The size of the value decides how much is read.
-            let look = store.read_whole(key, |bytes| {
-                if let Some(size) = size {
-                    size.write(usize::try_from(bytes).unwrap_or(usize::MAX));
-                }
-                if asks {
-                    return Ok(None);
-                }
-                if bytes > capacity as u64 {
-                    crate::bail!(NMC_ERR_TOO_SMALL, "the value has {bytes} bytes, the buffer {capacity}");
-                }
-                Ok(Some(Slice { address: buffer as u64, bytes }))
-            })?;
             missed(key, &look)
         })
     })
+}
+
+/// Stores the size of what was asked for, and fails if the buffer has no room for it, unless only the size was asked for.
+#[inline]
+pub(super) fn size_out(
+    place: Option<&mut std::mem::MaybeUninit<usize>>,
+    bytes: u64,
+    capacity: usize,
+    what: &str,
+) -> Result<()> {
+    let asked = capacity == 0 && place.is_some();
+    if let Some(place) = place {
+        place.write(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+    if bytes > capacity as u64 && !asked {
+        return Err(too_small(bytes, capacity, what));
+    }
+    Ok(())
+}
+
+#[cold]
+fn too_small(bytes: u64, capacity: usize, what: &str) -> Error {
+    Error::new(NMC_ERR_TOO_SMALL, format!("the {what} has {bytes} bytes, the buffer {capacity}"))
 }
 
 /// Reads a value of exactly `bytes` bytes into `dst`: another size is `NMC_ERR_INVALID_ARG`. Otherwise like
@@ -345,31 +268,18 @@ pub unsafe extern "C" fn nmc_store_get_into(
     dst: *mut c_void,
     bytes: usize,
 ) -> nmc_status_t {
-    let buffers = [nmc_buffer_t { ptr: dst, len: bytes }];
     guard_status(|| {
         with(store, |store| {
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
-            missed(key, &read_all(store, key, &buffers)?)
+            let slices = [Slice { address: dst as u64, bytes: bytes as u64 }];
+            missed(key, &store.get_into(key, &Pieces::Slices(&slices))?)
         })
     })
 }
 
-/// Reads a whole value into buffers that must have its size together.
-pub(super) fn read_all(store: &Store, key: &[u8], buffers: &[nmc_buffer_t]) -> Result<Look<u64>> {
-    let pieces = Pieces::Slices(slices_of(buffers));
-    pieces.check()?;
-    let wanted = pieces.bytes()?;
-    store.read(key, 0, &pieces, |total| {
-        if total != wanted {
-            crate::bail!(NMC_ERR_INVALID_ARG, "the value has {total} bytes, the buffers {wanted}");
-        }
-        Ok(true)
-    })
-}
-
 /// Reads a part of a value, from byte `offset` on, into `n` buffers of host or device memory, as many bytes as they hold.
-/// Stores the size of the whole value in `*size`, if that is not NULL. A part that reaches behind the end of the value
+/// Stores the size of the whole value in `*out_bytes`, if that is not NULL. A part that reaches behind the end of the value
 /// is `NMC_ERR_INVALID_ARG`. Otherwise like `nmc_store_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get_slices(
@@ -378,32 +288,18 @@ pub unsafe extern "C" fn nmc_store_get_slices(
     offset: u64,
     buffers: *const nmc_buffer_t,
     n: usize,
-    size: *mut usize,
+    out_bytes: *mut usize,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (key, buffers) = unsafe { (key_of(key)?, array(buffers, n, "buffers")?) };
-            read_part(store, key, offset, &Pieces::Slices(slices_of(buffers)), size)
-        })
-    })
-}
-
-/// Like `nmc_store_get_slices`, into one buffer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_store_get_range(
-    store: *mut nmc_store_t,
-    key: nmc_slice_t,
-    offset: u64,
-    dst: *mut c_void,
-    bytes: usize,
-) -> nmc_status_t {
-    guard_status(|| {
-        with(store, |store| {
-            // SAFETY: the C contract of `key`.
-            let key = unsafe { key_of(key) }?;
-            let slices = [Slice { address: dst as u64, bytes: bytes as u64 }];
-            read_part(store, key, offset, &Pieces::Slices(&slices), std::ptr::null_mut())
+            let size = optional_out(out_bytes, "out_bytes")?;
+            let look = store.get_part(key, offset, &Pieces::Slices(slices_of(buffers)))?;
+            if let (Some(size), Look::Ready(total)) = (size, look) {
+                size.write(usize::try_from(total).unwrap_or(usize::MAX));
+            }
+            missed(key, &look)
         })
     })
 }
@@ -423,32 +319,54 @@ pub unsafe extern "C" fn nmc_store_get_strided(
         with(store, |store| {
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
-            read_part(store, key, offset, &rows_of(dst as u64, rows, row_bytes, stride), std::ptr::null_mut())
+            missed(key, &store.get_part(key, offset, &rows_of(dst as u64, rows, row_bytes, stride))?)
         })
     })
 }
 
-fn read_part(store: &Store, key: &[u8], offset: u64, pieces: &Pieces<'_>, size: *mut usize) -> Result<nmc_status_t> {
-    pieces.check()?;
-    let size = optional_out(size, "size")?;
-    let bytes = pieces.bytes()?;
-    let look = store.read(key, offset, pieces, |total| {
-        if offset.checked_add(bytes).is_none_or(|end| end > total) {
-            crate::bail!(
-                NMC_ERR_INVALID_ARG,
-                "{bytes} bytes from offset {offset} on reach behind the end of the value, which has {total}"
-            );
-        }
-        Ok(true)
-    })?;
-    if let (Some(size), Look::Ready(total)) = (size, look) {
-        size.write(usize::try_from(total).unwrap_or(usize::MAX));
-    }
-    missed(key, &look)
+/// Reads what the writer of an object said about it (`metadata` of `nmc_put_options_t`) into `buffer`, and stores its size
+/// in `*out_bytes`, if that is not NULL: 0 if there is none. With `capacity` 0 and `out_bytes` it only tells the size. If the
+/// buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are enough for any.
+///
+/// Does not block and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
+/// `NMC_NOT_READY` (it is being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot),
+/// `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`: it is not what the writer said).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_get_metadata(
+    store: *mut nmc_store_t,
+    key: nmc_slice_t,
+    buffer: *mut c_void,
+    capacity: usize,
+    out_bytes: *mut usize,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of these arguments.
+            let (key, buffer) = unsafe { (key_of(key)?, array_out(buffer.cast::<u8>(), capacity, "buffer")?) };
+            let size = optional_out(out_bytes, "out_bytes")?;
+            let look = store.metadata(key)?;
+            if let Look::Ready(metadata) = &look {
+                metadata_out(metadata, buffer, size)?;
+            }
+            missed(key, &look)
+        })
+    })
 }
 
-/// Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING` or `_READY`. It neither pins nor counts
-/// as an access.
+pub(super) fn metadata_out(
+    metadata: &[u8],
+    buffer: &mut [u8],
+    size: Option<&mut std::mem::MaybeUninit<usize>>,
+) -> Result<()> {
+    size_out(size, metadata.len() as u64, buffer.len(), "metadata")?;
+    if let Some(room) = buffer.get_mut(..metadata.len()) {
+        room.copy_from_slice(metadata);
+    }
+    Ok(())
+}
+
+/// Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`. It neither pins nor
+/// counts as an access.
 ///
 /// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
 #[unsafe(no_mangle)]
@@ -461,18 +379,18 @@ pub unsafe extern "C" fn nmc_store_exists(
         with(store, |store| {
             let state = out(out_state, "out_state")?;
             // SAFETY: the C contract of `key`.
-            let look = store.state(unsafe { key_of(key) }?)?;
-            state.write(state_code(&look));
+            state.write(presence_code(store.presence(unsafe { key_of(key) }?)?));
             Ok(())
         })
     })
 }
 
-pub(super) fn state_code<T>(look: &Look<T>) -> u32 {
-    match look {
-        Look::Ready(_) => NMC_OBJECT_READY,
-        Look::Writing(..) => NMC_OBJECT_WRITING,
-        Look::Missing => NMC_OBJECT_ABSENT,
+pub(super) fn presence_code(presence: Presence) -> u32 {
+    match presence {
+        Presence::Absent => NMC_OBJECT_ABSENT,
+        Presence::Writing => NMC_OBJECT_WRITING,
+        Presence::Ready => NMC_OBJECT_READY,
+        Presence::OnDisk => NMC_OBJECT_ON_DISK,
     }
 }
 
@@ -486,18 +404,18 @@ pub unsafe extern "C" fn nmc_store_remove(store: *mut nmc_store_t, key: nmc_slic
     guard(|| with(store, |store| store.remove(unsafe { key_of(key) }?)))
 }
 
-/// Removes all objects of the namespace whose keys begin with `prefix`; stores how many in `*removed`, if that is not
+/// Removes all objects of the namespace whose keys begin with `prefix`; stores how many in `*out_removed`, if that is not
 /// NULL. Takes one call of the master for some thousand objects that the store can hold. Otherwise like
 /// `nmc_store_remove`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_remove_by_prefix(
     store: *mut nmc_store_t,
     prefix: nmc_slice_t,
-    removed: *mut u64,
+    out_removed: *mut u64,
 ) -> nmc_status_t {
     guard(|| {
         with(store, |store| {
-            let place = optional_out(removed, "removed")?;
+            let place = optional_out(out_removed, "out_removed")?;
             // SAFETY: the C contract of `prefix`.
             let n = store.remove_by_prefix(unsafe { super::world_types::bytes_of(prefix, "prefix", 4096) }?)?;
             if let Some(place) = place {

@@ -1,11 +1,12 @@
 //! `nmc_store_*` for programs that touch the bytes themselves: where an object is, write plans, pins.
 
+use super::arg::{array_out, key_of, one};
 use super::basic::nmc_slice_t;
-use super::store::{array, array_out, key_of, missed, nmc_store_t, with};
+use super::store::{metadata_out, missed, nmc_store_t, status_of, with};
 use super::store_types::{
     nmc_extent_t, nmc_object_meta_t, nmc_put_options_t, nmc_view_t, nmc_write_plan_t, parse_options,
 };
-use super::{guard, guard_status, out};
+use super::{guard, guard_status, optional_out, out};
 use crate::base::error::Result;
 use crate::base::status::{NMC_OK, nmc_status_t};
 use crate::store::Store;
@@ -21,16 +22,16 @@ use std::ffi::c_void;
 pub unsafe extern "C" fn nmc_store_get_location(
     store: *mut nmc_store_t,
     key: nmc_slice_t,
-    meta: *mut nmc_object_meta_t,
+    out_meta: *mut nmc_object_meta_t,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
-            let place = out(meta, "meta")?;
+            let place = out(out_meta, "out_meta")?;
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
             let look = store.location(key)?;
             if let Look::Ready(l) = look {
-                let (payload, _) = payload(store, &l)?;
+                let (payload, _) = store.payload(&l)?;
                 place.write(nmc_object_meta_t {
                     key_hash: store.route_of(key),
                     epoch: l.epoch,
@@ -51,16 +52,6 @@ pub unsafe extern "C" fn nmc_store_get_location(
     })
 }
 
-/// First byte of a value here and on the GPU.
-#[inline(always)]
-fn payload(store: &Store, l: &Location) -> Result<(u64, u64)> {
-    if l.bytes_total == 0 {
-        return Ok((0, 0));
-    }
-    let device = store.device_base(l.owner_rank);
-    Ok((store.base(l.owner_rank)? + l.offset, if device == 0 { 0 } else { device + l.offset }))
-}
-
 /// Opens an object of `bytes` bytes for writing: the program stores the bytes itself, where the plan says, with its own
 /// kernels or memcpy, and commits. Until then nobody can read it, and the key counts as taken.
 ///
@@ -71,11 +62,11 @@ pub unsafe extern "C" fn nmc_store_open_for_write(
     key: nmc_slice_t,
     bytes: u64,
     options: *const nmc_put_options_t,
-    plan: *mut nmc_write_plan_t,
+    out_plan: *mut nmc_write_plan_t,
 ) -> nmc_status_t {
     guard(|| {
         with(store, |store| {
-            let place = out(plan, "plan")?;
+            let place = out(out_plan, "out_plan")?;
             // SAFETY: the C contract of these arguments.
             let (key, options) = unsafe { (key_of(key)?, parse_options(options)?) };
             let (opened, location) = store.open_for_write(key, bytes, &options)?;
@@ -86,13 +77,7 @@ pub unsafe extern "C" fn nmc_store_open_for_write(
 }
 
 pub(super) fn plan_of(store: &Store, key: &[u8], opened: &Opened, l: &Location) -> Result<nmc_write_plan_t> {
-    let (payload, payload_device) = match payload(store, l) {
-        Ok(found) => found,
-        Err(error) => {
-            let _ = store.abort(opened);
-            return Err(error);
-        }
-    };
+    let (payload, payload_device) = store.payload(l).inspect_err(|_| _ = store.abort(opened))?;
     let (publish, publish_device) = store.publish_word(opened.index);
     Ok(nmc_write_plan_t {
         key_hash: store.route_of(key),
@@ -120,11 +105,8 @@ pub(super) fn plan_of(store: &Store, key: &[u8], opened: &Opened, l: &Location) 
 /// `plan` is NULL or points to a plan.
 pub(super) unsafe fn opened_of(plan: *const nmc_write_plan_t) -> Result<Opened> {
     // SAFETY: forwarded from the caller.
-    let plans = unsafe { array(plan, 1, "plan") }?;
-    match plans.first() {
-        Some(plan) => Ok(Opened { index: plan.index, epoch: plan.epoch, plan_id: plan.plan_id }),
-        None => crate::bail!(NMC_ERR_INVALID_ARG, "plan is NULL"),
-    }
+    let plan = unsafe { one(plan, "plan") }?;
+    Ok(Opened { index: plan.index, epoch: plan.epoch, plan_id: plan.plan_id })
 }
 
 /// Publishes an object whose bytes are all stored (by this thread, or by whoever it is ordered after). If the program has
@@ -164,9 +146,9 @@ pub unsafe extern "C" fn nmc_store_abort(store: *mut nmc_store_t, plan: *const n
     guard(|| with(store, |store| store.abort(&unsafe { opened_of(plan) }?)))
 }
 
-/// The extents of a plan, in order: stores up to `capacity` of them and their number in `*n`.
+/// The extents of a plan, in order: stores up to `capacity` of them and their number in `*out_n`.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL` (`*n` is stored),
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL` (`*out_n` is stored),
 /// `NMC_ERR_PEER_LOST`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_plan_extents(
@@ -174,14 +156,14 @@ pub unsafe extern "C" fn nmc_store_plan_extents(
     plan: *const nmc_write_plan_t,
     extents: *mut nmc_extent_t,
     capacity: usize,
-    n: *mut usize,
+    out_n: *mut usize,
 ) -> nmc_status_t {
     guard(|| {
         with(store, |store| {
             // SAFETY: the C contract of `plan`.
             let opened = unsafe { opened_of(plan) }?;
             // SAFETY: the C contract of `extents`.
-            unsafe { extents_out(store, store.plan_extents(&opened)?, extents, capacity, n) }
+            unsafe { extents_out(store, store.plan_extents(&opened)?, extents, capacity, out_n) }
         })
     })
 }
@@ -193,15 +175,14 @@ pub unsafe extern "C" fn nmc_store_view_extents(
     view: *const nmc_view_t,
     extents: *mut nmc_extent_t,
     capacity: usize,
-    n: *mut usize,
+    out_n: *mut usize,
 ) -> nmc_status_t {
     guard(|| {
         with(store, |store| {
             // SAFETY: the C contract of `view`.
-            let view = unsafe { view_of(view) }?;
-            store.check_view(pin_of(view))?;
+            let pin = pin_of(unsafe { view_of(view) }?);
             // SAFETY: the C contract of `extents`.
-            unsafe { extents_out(store, store.extents(view.index)?, extents, capacity, n) }
+            unsafe { extents_out(store, store.view_extents(pin)?, extents, capacity, out_n) }
         })
     })
 }
@@ -213,23 +194,18 @@ unsafe fn extents_out(
     found: Extents,
     extents: *mut nmc_extent_t,
     capacity: usize,
-    n: *mut usize,
+    out_n: *mut usize,
 ) -> Result<()> {
-    let count = out(n, "n")?;
-    let Extents { owner_rank, bytes_total, runs } = found;
-    count.write(runs.len());
-    if runs.len() > capacity {
-        crate::bail!(NMC_ERR_TOO_SMALL, "there are {} extents, and room for {capacity}", runs.len());
+    let count = out(out_n, "out_n")?;
+    let n = found.runs.len();
+    count.write(n);
+    if n > capacity {
+        crate::bail!(NMC_ERR_TOO_SMALL, "there are {n} extents, and room for {capacity}");
     }
     // SAFETY: forwarded from the caller.
-    let places = unsafe { array_out(extents, runs.len(), "extents") }?;
-    let (base, device) = (store.base(owner_rank)?, store.device_base(owner_rank));
-    let mut left = bytes_total;
-    for (place, (offset, bytes)) in places.iter_mut().zip(runs) {
-        let device_ptr = if device == 0 { 0 } else { device + offset };
-        let bytes = bytes.min(left);
-        left -= bytes;
-        *place = nmc_extent_t { ptr: (base + offset) as *mut c_void, device_ptr: device_ptr as *mut c_void, bytes };
+    let places = unsafe { array_out(extents, n, "extents") }?;
+    for (place, (ptr, device_ptr, bytes)) in places.iter_mut().zip(store.addresses(found)?) {
+        *place = nmc_extent_t { ptr: ptr as *mut c_void, device_ptr: device_ptr as *mut c_void, bytes };
     }
     Ok(())
 }
@@ -243,11 +219,11 @@ unsafe fn extents_out(
 pub unsafe extern "C" fn nmc_store_pin(
     store: *mut nmc_store_t,
     key: nmc_slice_t,
-    view: *mut nmc_view_t,
+    out_view: *mut nmc_view_t,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
-            let place = out(view, "view")?;
+            let place = out(out_view, "out_view")?;
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
             match store.pin(key)? {
@@ -261,6 +237,76 @@ pub unsafe extern "C" fn nmc_store_pin(
     })
 }
 
+/// Pins an object and removes it, for exactly one consumer: of several that ask, in any process, one gets a view, and to the
+/// others, and to every later call, the key is not there. The view is one of `nmc_store_pin`; the memory is free when it is
+/// unpinned.
+///
+/// Delivery is at most once. When the call has succeeded the object belongs to this consumer: if it is killed before it
+/// unpins, the value is gone. A consumer killed during the call leaves the object in the store, or has taken it with
+/// it. After `NMC_ERR_UNAVAILABLE` and `NMC_ERR_TIMEOUT` the object may be gone, too: the master may have removed it before
+/// it was lost. Where a value must survive its consumer, pin it, use it, and remove it afterwards.
+///
+/// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being written, or with
+/// `NMC_STORE_CHECKSUMS` not yet committed), `NMC_ERR_NOT_FOUND` (also if another consumer was faster), `NMC_ERR_BUSY`,
+/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_consume(
+    store: *mut nmc_store_t,
+    key: nmc_slice_t,
+    out_view: *mut nmc_view_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            let place = out(out_view, "out_view")?;
+            // SAFETY: the C contract of `key`.
+            let key = unsafe { key_of(key) }?;
+            match store.consume(key)? {
+                Look::Ready((pin, location)) => {
+                    place.write(pinned(store, pin, &location, location.n_pages)?);
+                    Ok(NMC_OK)
+                }
+                other => missed(key, &other),
+            }
+        })
+    })
+}
+
+/// Compares every page of a pinned object with its checksum, as a get does: for programs that read in place.
+///
+/// Reads the whole value; does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (its checksums are
+/// not stored yet), `NMC_ERR_CORRUPT` (the message names the page), `NMC_ERR_UNSUPPORTED` (the store has no checksums: those on
+/// CUDA heaps never do), `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_PEER_LOST`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_verify(store: *mut nmc_store_t, view: *const nmc_view_t) -> nmc_status_t {
+    guard_status(|| {
+        // SAFETY: the C contract of `view`.
+        with(store, |store| Ok(status_of(&store.verify(pin_of(unsafe { view_of(view) }?))?)))
+    })
+}
+
+/// Like `nmc_store_get_metadata`, for an object that is pinned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_store_view_metadata(
+    store: *mut nmc_store_t,
+    view: *const nmc_view_t,
+    buffer: *mut c_void,
+    capacity: usize,
+    out_bytes: *mut usize,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(store, |store| {
+            // SAFETY: the C contract of these arguments.
+            let (view, buffer) = unsafe { (view_of(view)?, array_out(buffer.cast::<u8>(), capacity, "buffer")?) };
+            let size = optional_out(out_bytes, "out_bytes")?;
+            let look = store.view_metadata(pin_of(view))?;
+            if let Look::Ready(metadata) = &look {
+                metadata_out(metadata, buffer, size)?;
+            }
+            Ok(status_of(&look))
+        })
+    })
+}
+
 /// Like `nmc_store_pin`, for an object that may still be being written, if at least its first `pages` pages are ready
 /// (`nmc_store_publish_pages`); `ready_pages` of the view tells how many are. Only those may be read. If the writer gives
 /// up, what is there stays until it is unpinned.
@@ -269,11 +315,11 @@ pub unsafe extern "C" fn nmc_store_pin_partial(
     store: *mut nmc_store_t,
     key: nmc_slice_t,
     pages: u32,
-    view: *mut nmc_view_t,
+    out_view: *mut nmc_view_t,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
-            let place = out(view, "view")?;
+            let place = out(out_view, "out_view")?;
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
             match store.pin_partial(key, pages.into())? {
@@ -289,13 +335,7 @@ pub unsafe extern "C" fn nmc_store_pin_partial(
 
 #[inline(always)]
 pub(super) fn pinned(store: &Store, pin: Pin, l: &Location, ready_pages: u32) -> Result<nmc_view_t> {
-    let (data, data_device) = match payload(store, l) {
-        Ok(found) => found,
-        Err(error) => {
-            store.unpin(pin)?;
-            return Err(error);
-        }
-    };
+    let (data, data_device) = store.payload(l).inspect_err(|_| _ = store.unpin(pin))?;
     Ok(nmc_view_t {
         data: data as *const c_void,
         data_device: data_device as *const c_void,
@@ -322,10 +362,7 @@ pub(super) fn pin_of(view: &nmc_view_t) -> Pin {
 #[inline(always)]
 pub(super) unsafe fn view_of<'a>(view: *const nmc_view_t) -> Result<&'a nmc_view_t> {
     // SAFETY: forwarded from the caller.
-    match unsafe { array(view, 1, "view") }?.first() {
-        Some(view) => Ok(view),
-        None => crate::bail!(NMC_ERR_INVALID_ARG, "view is NULL"),
-    }
+    unsafe { one(view, "view") }
 }
 
 /// Ends a pin.
@@ -342,7 +379,7 @@ pub unsafe extern "C" fn nmc_store_unpin(store: *mut nmc_store_t, view: *const n
     })
 }
 
-/// How many pages of a pinned object are ready by now: stores it in `*pages`.
+/// How many pages of a pinned object are ready by now: stores it in `*out_pages`.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_STALE` (its writer gave
 /// up: no more will come).
@@ -350,15 +387,13 @@ pub unsafe extern "C" fn nmc_store_unpin(store: *mut nmc_store_t, view: *const n
 pub unsafe extern "C" fn nmc_store_ready_pages(
     store: *mut nmc_store_t,
     view: *const nmc_view_t,
-    pages: *mut u32,
+    out_pages: *mut u32,
 ) -> nmc_status_t {
     guard(|| {
         with(store, |store| {
-            let place = out(pages, "pages")?;
+            let place = out(out_pages, "out_pages")?;
             // SAFETY: the C contract of `view`.
-            let view = unsafe { view_of(view) }?;
-            store.check_view(pin_of(view))?;
-            let (ready, _) = store.progress(view.index, view.epoch)?;
+            let ready = store.ready_pages(pin_of(unsafe { view_of(view) }?))?;
             place.write(u32::try_from(ready).unwrap_or(u32::MAX));
             Ok(())
         })

@@ -1,15 +1,19 @@
 //! `nmc_store_*_batch`: many objects in one call, asking the master as seldom as possible.
 
+use super::arg::{array, array_out, key_of, slices_of};
 use super::basic::nmc_slice_t;
-use super::store::{array, array_out, key_of, nmc_store_t, read_all, slices_of, state_code, status_of, with};
+use super::store::{nmc_store_t, presence_code, status_of, with};
 use super::store_access::{opened_of, pin_of, pinned, plan_of, view_of};
-use super::store_types::{nmc_buffer_t, nmc_put_options_t, nmc_view_t, nmc_write_plan_t, parse_options};
+use super::store_types::{
+    metadata_of, nmc_buffer_t, nmc_put_options_t, nmc_view_t, nmc_write_plan_t, parse_batch_options,
+};
 use super::{guard_status, optional_out, out, remember, remember_missing};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND, NMC_OK, nmc_status_t};
 use crate::store::copy::Pieces;
 use crate::store::read::Look;
+use crate::store::write::PutOptions;
 
 /// Where the results of the items of a batch go.
 struct Statuses<'a> {
@@ -25,7 +29,7 @@ impl<'a> Statuses<'a> {
     /// `ptr` is NULL or points to `n` statuses.
     unsafe fn new(ptr: *mut nmc_status_t, n: usize) -> Result<Self> {
         // SAFETY: forwarded from the caller.
-        let places = if ptr.is_null() { &mut [] } else { unsafe { array_out(ptr, n, "statuses") }? };
+        let places = if ptr.is_null() { &mut [] } else { unsafe { array_out(ptr, n, "out_statuses") }? };
         Ok(Self { places, first: NMC_OK, item: usize::MAX })
     }
 
@@ -58,13 +62,44 @@ impl<'a> Statuses<'a> {
     }
 }
 
+/// The metadata of the objects of a batch, if each has its own.
+struct MetadataEach<'a> {
+    given: &'a [nmc_slice_t],
+    /// Of those whose arguments are right.
+    taken: Vec<&'a [u8]>,
+}
+
+impl<'a> MetadataEach<'a> {
+    /// # Safety
+    /// `ptr` is NULL or points to `n` slices.
+    unsafe fn new(ptr: *const nmc_slice_t, n: usize) -> Result<Self> {
+        // SAFETY: forwarded from the caller.
+        let given = if ptr.is_null() { &[] } else { unsafe { array(ptr, n, "metadata_each") }? };
+        Ok(Self { given, taken: Vec::new() })
+    }
+
+    /// Room for all of it.
+    fn room(&mut self) -> Result<()> {
+        memory::reserve(&mut self.taken, self.given.len())
+    }
+
+    /// Takes that of object `item`, which is the next whose key is right.
+    fn take(&mut self, item: usize) -> Result<()> {
+        if let Some(given) = self.given.get(item) {
+            // SAFETY: by the contract of `new` these are slices of the caller.
+            self.taken.push(unsafe { metadata_of(*given) }?);
+        }
+        Ok(())
+    }
+}
+
 /// Two empty lists with room for `n`.
 fn pair<A, B>(n: usize) -> Result<(Vec<A>, Vec<B>)> {
     Ok((memory::with_capacity(n)?, memory::with_capacity(n)?))
 }
 
-/// Stores `n` values. `values[i]` goes under `keys[i]`; `statuses[i]`, if `statuses` is not NULL, tells what became of
-/// it. `options` apply to all and may be NULL. A failed item does not stop the others.
+/// Stores `n` values. `values[i]` goes under `keys[i]`; `out_statuses[i]`, if `out_statuses` is not NULL, tells
+/// what became of it. `options` apply to all and may be NULL. A failed item does not stop the others.
 ///
 /// Asks the master once for up to 256 objects. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the
 /// status of the first item that did not. Statuses as for `nmc_store_put`; `NMC_ERR_NO_MEMORY` is also given for all items
@@ -76,28 +111,30 @@ pub unsafe extern "C" fn nmc_store_put_batch(
     values: *const nmc_slice_t,
     n: usize,
     options: *const nmc_put_options_t,
-    statuses: *mut nmc_status_t,
+    out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
-            let (keys, values, options, mut statuses) = unsafe {
+            let (keys, values, (options, each), mut statuses) = unsafe {
                 (
                     array(keys, n, "keys")?,
                     array(values, n, "values")?,
-                    parse_options(options)?,
-                    Statuses::new(statuses, n)?,
+                    parse_batch_options(options)?,
+                    Statuses::new(out_statuses, n)?,
                 )
             };
-            let room = || Ok((memory::with_capacity(n)?, memory::with_capacity(n)?));
-            let (mut items, mut numbers): (Vec<(&[u8], Pieces<'_>)>, Vec<usize>) = match room() {
+            // SAFETY: the C contract of `metadata_each`.
+            let mut metadata = unsafe { MetadataEach::new(each, n) }?;
+            let (mut items, mut numbers) = match metadata.room().and_then(|()| pair(n)) {
                 Ok(room) => room,
                 Err(error) => return Ok(statuses.refuse(&error)),
             };
             for (i, (key, value)) in keys.iter().zip(values).enumerate() {
                 let pieces = Pieces::Slices(slices_of(std::slice::from_ref(value)));
                 // SAFETY: the C contract of `keys`.
-                match unsafe { key_of(*key) }.and_then(|key| pieces.check().map(|()| key)) {
+                let key = unsafe { key_of(*key) }.and_then(|key| pieces.check().map(|()| key));
+                match key.and_then(|key| metadata.take(i).map(|()| key)) {
                     Ok(key) => {
                         items.push((key, pieces));
                         numbers.push(i);
@@ -105,7 +142,7 @@ pub unsafe extern "C" fn nmc_store_put_batch(
                     Err(error) => statuses.set(i, Err(error)),
                 }
             }
-            match store.put_many(&items, &options) {
+            match store.put_many(&items, &PutOptions { metadata_each: &metadata.taken, ..options }) {
                 Ok(results) => {
                     for (i, result) in numbers.iter().zip(results) {
                         statuses.set(*i, result.map(|()| NMC_OK));
@@ -126,18 +163,18 @@ pub unsafe extern "C" fn nmc_store_get_into_batch(
     keys: *const nmc_slice_t,
     buffers: *const nmc_buffer_t,
     n: usize,
-    statuses: *mut nmc_status_t,
+    out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (keys, buffers, mut statuses) =
-                unsafe { (array(keys, n, "keys")?, array(buffers, n, "buffers")?, Statuses::new(statuses, n)?) };
+                unsafe { (array(keys, n, "keys")?, array(buffers, n, "buffers")?, Statuses::new(out_statuses, n)?) };
             for (i, (key, buffer)) in keys.iter().zip(buffers).enumerate() {
                 // SAFETY: the C contract of `keys`.
                 match unsafe { key_of(*key) } {
                     Ok(key) => {
-                        let look = read_all(store, key, std::slice::from_ref(buffer));
+                        let look = store.get_into(key, &Pieces::Slices(slices_of(std::slice::from_ref(buffer))));
                         statuses.set_of(i, key, look.map(|look| status_of(&look)));
                     }
                     Err(error) => statuses.set(i, Err(error)),
@@ -148,24 +185,24 @@ pub unsafe extern "C" fn nmc_store_get_into_batch(
     })
 }
 
-/// Stores in `states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING` or `_READY`. Otherwise like
-/// `nmc_store_exists`.
+/// Stores in `out_states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`.
+/// Otherwise like `nmc_store_exists`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_exists_batch(
     store: *mut nmc_store_t,
     keys: *const nmc_slice_t,
     n: usize,
-    states: *mut u32,
+    out_states: *mut u32,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
-            let (keys, states) = unsafe { (array(keys, n, "keys")?, array_out(states, n, "states")?) };
+            let (keys, states) = unsafe { (array(keys, n, "keys")?, array_out(out_states, n, "out_states")?) };
             let mut places = states.iter_mut();
             // SAFETY: the C contract of `keys`.
-            store.look_many(keys.iter().map(|key| unsafe { key_of(*key) }), |look| {
+            store.look_many(keys.iter().map(|key| unsafe { key_of(*key) }), |presence| {
                 if let Some(place) = places.next() {
-                    *place = state_code(&look);
+                    *place = presence_code(presence);
                 }
                 true
             })?;
@@ -174,7 +211,7 @@ pub unsafe extern "C" fn nmc_store_exists_batch(
     })
 }
 
-/// How many of the `n` keys, from the first on, can be read: stores it in `*matched`. What an engine asks to know how much
+/// How many of the `n` keys, from the first on, can be read: stores it in `*out_matched`. What an engine asks to know how much
 /// of a prompt is cached.
 ///
 /// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
@@ -183,11 +220,11 @@ pub unsafe extern "C" fn nmc_store_match_prefix(
     store: *mut nmc_store_t,
     keys: *const nmc_slice_t,
     n: usize,
-    matched: *mut usize,
+    out_matched: *mut usize,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
-            let place = out(matched, "matched")?;
+            let place = out(out_matched, "out_matched")?;
             // SAFETY: the C contract of `keys`.
             let keys = unsafe { array(keys, n, "keys") }?;
             // SAFETY: as above.
@@ -203,12 +240,12 @@ pub unsafe extern "C" fn nmc_store_remove_batch(
     store: *mut nmc_store_t,
     keys: *const nmc_slice_t,
     n: usize,
-    statuses: *mut nmc_status_t,
+    out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
-            let (keys, mut statuses) = unsafe { (array(keys, n, "keys")?, Statuses::new(statuses, n)?) };
+            let (keys, mut statuses) = unsafe { (array(keys, n, "keys")?, Statuses::new(out_statuses, n)?) };
             let (mut good, mut numbers) = match pair(n) {
                 Ok(room) => room,
                 Err(error) => return Ok(statuses.refuse(&error)),
@@ -245,30 +282,32 @@ pub unsafe extern "C" fn nmc_store_open_batch(
     sizes: *const u64,
     n: usize,
     options: *const nmc_put_options_t,
-    plans: *mut nmc_write_plan_t,
-    statuses: *mut nmc_status_t,
+    out_plans: *mut nmc_write_plan_t,
+    out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
-            let (keys, sizes, options, plans, mut statuses) = unsafe {
+            let (keys, sizes, (options, each), plans, mut statuses) = unsafe {
                 (
                     array(keys, n, "keys")?,
                     array(sizes, n, "sizes")?,
-                    parse_options(options)?,
-                    array_out(plans, n, "plans")?,
-                    Statuses::new(statuses, n)?,
+                    parse_batch_options(options)?,
+                    array_out(out_plans, n, "out_plans")?,
+                    Statuses::new(out_statuses, n)?,
                 )
             };
+            // SAFETY: the C contract of `metadata_each`.
+            let mut metadata = unsafe { MetadataEach::new(each, n) }?;
             // SAFETY: all zero is a valid plan: integers and null pointers.
             plans.iter_mut().for_each(|plan| *plan = unsafe { std::mem::zeroed() });
-            let (mut items, mut numbers) = match pair(n) {
+            let (mut items, mut numbers) = match metadata.room().and_then(|()| pair(n)) {
                 Ok(room) => room,
                 Err(error) => return Ok(statuses.refuse(&error)),
             };
             for (i, (key, size)) in keys.iter().zip(sizes).enumerate() {
                 // SAFETY: the C contract of `keys`.
-                match unsafe { key_of(*key) } {
+                match unsafe { key_of(*key) }.and_then(|key| metadata.take(i).map(|()| key)) {
                     Ok(key) => {
                         items.push((key, *size));
                         numbers.push(i);
@@ -276,7 +315,7 @@ pub unsafe extern "C" fn nmc_store_open_batch(
                     Err(error) => statuses.set(i, Err(error)),
                 }
             }
-            let results = match store.open_many(&items, &options) {
+            let results = match store.open_many(&items, &PutOptions { metadata_each: &metadata.taken, ..options }) {
                 Ok(results) => results,
                 Err(error) => return Ok(statuses.refuse(&error)),
             };
@@ -302,12 +341,12 @@ pub unsafe extern "C" fn nmc_store_commit_batch(
     store: *mut nmc_store_t,
     plans: *const nmc_write_plan_t,
     n: usize,
-    statuses: *mut nmc_status_t,
+    out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
-            let (plans, mut statuses) = unsafe { (array(plans, n, "plans")?, Statuses::new(statuses, n)?) };
+            let (plans, mut statuses) = unsafe { (array(plans, n, "plans")?, Statuses::new(out_statuses, n)?) };
             for (i, plan) in plans.iter().enumerate() {
                 // SAFETY: a plan of the caller's array.
                 let committed = unsafe { opened_of(plan) }.and_then(|plan| store.commit(&plan));
@@ -318,24 +357,26 @@ pub unsafe extern "C" fn nmc_store_commit_batch(
     })
 }
 
-/// Pins `n` objects: all of them, or, if `*pinned_count` is not NULL, as many as could be. Views of items that failed are all
-/// zero. Without `pinned_count` a failure unpins what was pinned. Otherwise like `nmc_store_pin` and
+/// Pins `n` objects: all of them, or, if `out_pinned` is not NULL, as many as could be, whose
+/// number it gets. Views of items that failed are all
+/// zero. Without `out_pinned` a failure unpins what was pinned. Otherwise like `nmc_store_pin` and
 /// `nmc_store_put_batch`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_pin_batch(
     store: *mut nmc_store_t,
     keys: *const nmc_slice_t,
     n: usize,
-    views: *mut nmc_view_t,
-    pinned_count: *mut usize,
-    statuses: *mut nmc_status_t,
+    out_views: *mut nmc_view_t,
+    out_pinned: *mut usize,
+    out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
-            let count = optional_out(pinned_count, "pinned_count")?;
+            let count = optional_out(out_pinned, "out_pinned")?;
             // SAFETY: the C contract of these arguments.
-            let (keys, views, mut statuses) =
-                unsafe { (array(keys, n, "keys")?, array_out(views, n, "views")?, Statuses::new(statuses, n)?) };
+            let (keys, views, mut statuses) = unsafe {
+                (array(keys, n, "keys")?, array_out(out_views, n, "out_views")?, Statuses::new(out_statuses, n)?)
+            };
             // SAFETY: all zero is a valid view: integers and null pointers.
             views.iter_mut().for_each(|view| *view = unsafe { std::mem::zeroed() });
             let mut held = 0;
@@ -382,12 +423,12 @@ pub unsafe extern "C" fn nmc_store_unpin_batch(
     store: *mut nmc_store_t,
     views: *const nmc_view_t,
     n: usize,
-    statuses: *mut nmc_status_t,
+    out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
-            let (views, mut statuses) = unsafe { (array(views, n, "views")?, Statuses::new(statuses, n)?) };
+            let (views, mut statuses) = unsafe { (array(views, n, "views")?, Statuses::new(out_statuses, n)?) };
             for (i, view) in views.iter().enumerate() {
                 // SAFETY: a view of the caller's array.
                 let view = unsafe { view_of(view) }?;

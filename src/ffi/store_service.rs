@@ -1,16 +1,19 @@
 //! `nmc_store_*` around the objects: waiting, watching, iteration, eviction by hand, numbers and texts.
 
+use super::arg::{array_out, key_of};
 use super::basic::nmc_slice_t;
-use super::store::{array_out, key_of, nmc_store_t, with};
+use super::config::{OutStruct, OutStructs};
+use super::store::{nmc_store_t, with};
 use super::store_types::{
     NMC_WAIT_APPEAR, nmc_completion_t, nmc_retry_hint_t, nmc_store_rank_stats_t, nmc_store_stats_t,
 };
 use super::text::{check_buffer, copy_out};
-use super::{guard, guard_status, optional_out, out, put_struct};
+use super::{guard, guard_status, optional_out, out};
 use crate::base::Deadline;
 use crate::base::error::Result;
 use crate::base::status::{NMC_OK, nmc_status_t};
-use crate::store::{RankStats, Store, percentile};
+use crate::store::watch::Completion;
+use crate::store::{RankStats, RetryHint, Stats, Store, percentile};
 use std::ffi::{c_char, c_void};
 
 /// Waits until an object can be read. `flags` is 0 or `NMC_WAIT_APPEAR`, to wait also for a key that nobody is writing yet.
@@ -86,7 +89,7 @@ pub unsafe extern "C" fn nmc_store_watch(
     guard(|| with(store, |store| store.watch(unsafe { key_of(key) }?, token, wait_flags(flags)?)))
 }
 
-/// Takes queued completions, the oldest first, at most `capacity`; stores their number in `*n`. At most
+/// Takes queued completions, the oldest first, at most `capacity`; stores their number in `*out_n`. At most
 /// `NMC_MAX_COMPLETIONS` wait: when nobody takes them the oldest go, and `lost` of the next one that is taken, of that one
 /// alone, tells how many did.
 ///
@@ -96,32 +99,31 @@ pub unsafe extern "C" fn nmc_store_completions(
     store: *mut nmc_store_t,
     completions: *mut nmc_completion_t,
     capacity: usize,
-    n: *mut usize,
+    out_n: *mut usize,
 ) -> nmc_status_t {
     guard(|| {
         with(store, |store| {
-            let count = out(n, "n")?;
+            let count = out(out_n, "out_n")?;
             // SAFETY: the C contract of `completions`.
             let places = unsafe { array_out(completions, capacity, "completions") }?;
-            let mut taken = 0;
-            for place in places {
-                let Some(done) = store.completion() else { break };
-                *place = nmc_completion_t { token: done.token, status: done.status, lost: done.lost };
-                taken += 1;
-            }
-            count.write(taken);
+            let mut places = places.iter_mut();
+            count.write(store.completions(capacity, |Completion { token, status, lost }| {
+                if let Some(place) = places.next() {
+                    *place = nmc_completion_t { token, status, lost };
+                }
+            }));
             Ok(())
         })
     })
 }
 
-/// Stores a descriptor in `*fd` that is readable (poll, epoll) while completions are queued. It belongs to the store: do
+/// Stores a descriptor in `*out_fd` that is readable (poll, epoll) while completions are queued. It belongs to the store: do
 /// not close it. Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_store_event_fd(store: *mut nmc_store_t, fd: *mut i32) -> nmc_status_t {
+pub unsafe extern "C" fn nmc_store_event_fd(store: *mut nmc_store_t, out_fd: *mut i32) -> nmc_status_t {
     guard(|| {
         with(store, |store| {
-            out(fd, "fd")?.write(store.event_fd());
+            out(out_fd, "out_fd")?.write(store.event_fd());
             Ok(())
         })
     })
@@ -139,128 +141,143 @@ pub extern "C" fn nmc_store_evict_until_below(store: *mut nmc_store_t, rank: i32
     })
 }
 
-/// After `NMC_ERR_BUSY` or `NMC_ERR_NO_SPACE`: what is free on `rank`, what waits, and when to try again.
+/// After `NMC_ERR_BUSY` or `NMC_ERR_NO_SPACE`: what is free on `rank`, what waits, and when to try again. Start `*out_hint`
+/// from `NMC_RETRY_HINT_INIT`.
 ///
 /// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: none of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_retry_hint(
     store: *mut nmc_store_t,
     rank: i32,
-    hint: *mut nmc_retry_hint_t,
+    out_hint: *mut nmc_retry_hint_t,
 ) -> nmc_status_t {
     guard(|| {
-        let place = out(hint, "hint")?;
         let Ok(rank) = u32::try_from(rank) else { crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is negative") };
-        let r = with(store, |store| store.rank_stats(rank))?;
-        let waiting_bytes = r.limbo_bytes + r.quarantined_bytes;
-        let in_motion = waiting_bytes + r.writing_count + r.ready_count > 0;
-        place.write(nmc_retry_hint_t {
-            // The master looks at what waits every millisecond or so.
-            retry_after_us: if in_motion { 1_000 } else { 0 },
-            free_bytes: r.bytes_total.saturating_sub(r.bytes_used),
-            largest_free_bytes: r.largest_free_bytes,
+        let RetryHint { retry_after_us, free_bytes, largest_free_bytes, waiting_bytes, ready_count } =
+            with(store, |store| store.retry_hint(rank))?;
+        let value = nmc_retry_hint_t {
+            struct_size: 0,
+            reserved: 0,
+            retry_after_us,
+            free_bytes,
+            largest_free_bytes,
             waiting_bytes,
-            ready_count: r.ready_count,
-        });
+            ready_count,
+        };
+        // SAFETY: the C contract of `out_hint`.
+        unsafe { OutStruct::new(out_hint, "out_hint") }?.put(value);
         Ok(())
     })
 }
 
 /// Goes through the objects of the namespace that can be read, in no particular order. `*cursor` is 0 at first; each call
-/// stores a key (up to `capacity` bytes) in `key`, its length in `*key_len`, the size of the value in `*bytes`, and moves
-/// the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile may or may not be seen.
+/// stores a key (up to `capacity` bytes) in `key`, its length in `*out_key_len`, the size of the value in `*out_bytes`, if
+/// that is not NULL, and moves the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile may or may not be
+/// seen; what stays is seen once.
 ///
 /// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
-/// `NMC_ERR_TOO_SMALL` (`*key_len` is stored, the cursor stays).
+/// `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored, the cursor stays).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_next(
     store: *mut nmc_store_t,
-    cursor: *mut u32,
+    cursor: *mut u64,
     key: *mut c_void,
     capacity: usize,
-    key_len: *mut usize,
-    bytes: *mut u64,
+    out_key_len: *mut usize,
+    out_bytes: *mut u64,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (places, buffer) =
                 unsafe { (array_out(cursor, 1, "cursor")?, array_out(key.cast::<u8>(), capacity, "key")?) };
-            let (len, size) = (out(key_len, "key_len")?, optional_out(bytes, "bytes")?);
+            let (len, size) = (out(out_key_len, "out_key_len")?, optional_out(out_bytes, "out_bytes")?);
             let Some(place) = places.first_mut() else { crate::bail!(NMC_ERR_INVALID_ARG, "cursor is NULL") };
-            let mut found = None;
-            let at = store.iterate(*place, |key, bytes| {
-                found = Some((key.to_vec(), bytes));
-                false
-            })?;
-            let (Some((name, value)), Some(at)) = (found, at) else {
+            let Some(found) = store.next(*place)? else {
                 crate::bail!(NMC_ERR_NOT_FOUND, "there are no more objects");
             };
-            len.write(name.len());
-            let Some(room) = buffer.get_mut(..name.len()) else {
-                crate::bail!(NMC_ERR_TOO_SMALL, "the key has {} bytes, the buffer {capacity}", name.len());
+            len.write(found.key.len());
+            let Some(room) = buffer.get_mut(..found.key.len()) else {
+                crate::bail!(NMC_ERR_TOO_SMALL, "the key has {} bytes, the buffer {capacity}", found.key.len());
             };
-            room.copy_from_slice(&name);
+            room.copy_from_slice(&found.key);
             if let Some(size) = size {
-                size.write(value);
+                size.write(found.bytes);
             }
-            *place = at + 1;
+            *place = found.cursor;
             Ok(NMC_OK)
         })
     })
 }
 
-/// Stores numbers about the store and this client in `*stats`, and those of each rank in `ranks[0..n_ranks]`, if that is
-/// not NULL.
+/// Stores numbers about the store and this client in `*out_stats`, which starts from `NMC_STORE_STATS_INIT`, and those of
+/// each rank in `ranks[0..n_ranks]`, if that is not NULL. Each of `ranks` starts from `NMC_STORE_RANK_STATS_INIT`: the size
+/// that the first one says is the distance from one to the next.
 ///
 /// Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_stats(
     store: *mut nmc_store_t,
-    stats: *mut nmc_store_stats_t,
     ranks: *mut nmc_store_rank_stats_t,
     n_ranks: usize,
+    out_stats: *mut nmc_store_stats_t,
 ) -> nmc_status_t {
     guard(|| {
         with(store, |store| {
+            let n_ranks = if ranks.is_null() { 0 } else { n_ranks };
+            // SAFETY: the C contract of these arguments.
+            let (all, each) =
+                unsafe { (OutStruct::new(out_stats, "out_stats")?, OutStructs::new(ranks, n_ranks, "ranks")?) };
             let found = store.stats()?;
-            let own = &found.own;
-            let sum = found.ranks.iter().fold(RankStats::default(), add);
-            if !ranks.is_null() {
-                // SAFETY: the C contract of `ranks`.
-                let places = unsafe { array_out(ranks, n_ranks, "ranks") }?;
-                places.iter_mut().zip(&found.ranks).for_each(|(place, rank)| *place = rank_stats(rank));
+            for (at, rank) in found.ranks.iter().enumerate() {
+                each.put(at, rank_stats(rank));
             }
-            let reads = own.hits + own.misses;
-            let value = nmc_store_stats_t {
-                struct_size: 0,
-                n_ranks: u32::try_from(found.ranks.len()).unwrap_or(0),
-                total: rank_stats(&sum),
-                t_plan_us: own.average_plan_ns.div_ceil(1000),
-                bytes_tx: own.average_tx,
-                bytes_rx: own.average_rx,
-                puts: own.puts,
-                bytes_written: own.tx,
-                get_hits: own.hits,
-                get_misses: own.misses,
-                bytes_read: own.rx,
-                hit_permille: own.hits * 1000 / reads.max(1),
-                put_p50_ns: percentile(&own.histograms[0], 500),
-                put_p99_ns: percentile(&own.histograms[0], 990),
-                get_p50_ns: percentile(&own.histograms[1], 500),
-                get_p99_ns: percentile(&own.histograms[1], 990),
-                metadata_bytes: found.metadata_bytes,
-                master_bytes: found.master_bytes,
-                master_up: store.client().master_up().into(),
-            };
-            // SAFETY: the C contract of `stats`.
-            unsafe { put_struct(stats, value) }
+            all.put(stats(&found));
+            Ok(())
         })
     })
 }
 
+fn stats(found: &Stats) -> nmc_store_stats_t {
+    let (own, r) = (&found.own, &found.total);
+    nmc_store_stats_t {
+        struct_size: 0,
+        n_ranks: u32::try_from(found.ranks.len()).unwrap_or(0),
+        bytes_used: r.bytes_used,
+        bytes_total: r.bytes_total,
+        ready_count: r.ready_count,
+        writing_count: r.writing_count,
+        evict_count: r.evict_count,
+        oom_count: r.oom_count,
+        evict_in_use_retry: r.evict_in_use_retry,
+        stuck_put_reclaimed: r.stuck_put_reclaimed,
+        quarantined_bytes: r.quarantined_bytes,
+        limbo_bytes: r.limbo_bytes,
+        free_runs: r.free_runs,
+        largest_free_bytes: r.largest_free_bytes,
+        t_plan_us: own.average_plan_ns.div_ceil(1000),
+        bytes_tx: own.average_tx,
+        bytes_rx: own.average_rx,
+        puts: own.puts,
+        bytes_written: own.tx,
+        get_hits: own.hits,
+        get_misses: own.misses,
+        bytes_read: own.rx,
+        hit_permille: own.hit_permille(),
+        put_p50_ns: percentile(&own.histograms[0], 500),
+        put_p99_ns: percentile(&own.histograms[0], 990),
+        get_p50_ns: percentile(&own.histograms[1], 500),
+        get_p99_ns: percentile(&own.histograms[1], 990),
+        metadata_bytes: found.metadata_bytes,
+        master_bytes: found.master_bytes,
+        master_up: found.master_up.into(),
+    }
+}
+
 fn rank_stats(r: &RankStats) -> nmc_store_rank_stats_t {
     nmc_store_rank_stats_t {
+        struct_size: 0,
+        reserved: 0,
         bytes_used: r.bytes_used,
         bytes_total: r.bytes_total,
         ready_count: r.ready_count,
@@ -276,40 +293,24 @@ fn rank_stats(r: &RankStats) -> nmc_store_rank_stats_t {
     }
 }
 
-fn add(mut sum: RankStats, r: &RankStats) -> RankStats {
-    sum.bytes_used += r.bytes_used;
-    sum.bytes_total += r.bytes_total;
-    sum.ready_count += r.ready_count;
-    sum.writing_count += r.writing_count;
-    sum.evict_count += r.evict_count;
-    sum.oom_count += r.oom_count;
-    sum.evict_in_use_retry += r.evict_in_use_retry;
-    sum.stuck_put_reclaimed += r.stuck_put_reclaimed;
-    sum.quarantined_bytes += r.quarantined_bytes;
-    sum.limbo_bytes += r.limbo_bytes;
-    sum.free_runs += r.free_runs;
-    sum.largest_free_bytes = sum.largest_free_bytes.max(r.largest_free_bytes);
-    sum
-}
-
 /// The numbers in the text format of Prometheus, as `nmc_world_dump` gives text. Does not ask the master. Thread-safe. Not
-/// graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored), `NMC_ERR_NO_MEMORY`.
+/// graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*out_needed` is stored), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_prometheus(
     store: *mut nmc_store_t,
     buffer: *mut c_char,
     capacity: usize,
-    needed: *mut usize,
+    out_needed: *mut usize,
 ) -> nmc_status_t {
     guard(|| {
         check_buffer(buffer, capacity)?;
         let text = with(store, Store::prometheus)?;
-        copy_out(&text, buffer, capacity, needed)
+        copy_out(&text, buffer, capacity, out_needed)
     })
 }
 
 /// A picture of the heaps and what waits, for people: `#` used, `.` free, `+` mixed, `width` characters a rank. Asks the
-/// master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*needed` is stored), `NMC_ERR_UNAVAILABLE`,
+/// master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*out_needed` is stored), `NMC_ERR_UNAVAILABLE`,
 /// `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_dump(
@@ -317,11 +318,11 @@ pub unsafe extern "C" fn nmc_store_dump(
     width: u32,
     buffer: *mut c_char,
     capacity: usize,
-    needed: *mut usize,
+    out_needed: *mut usize,
 ) -> nmc_status_t {
     guard(|| {
         check_buffer(buffer, capacity)?;
         let text = with(store, |store| store.dump(width))?;
-        copy_out(&text, buffer, capacity, needed)
+        copy_out(&text, buffer, capacity, out_needed)
     })
 }

@@ -1,7 +1,8 @@
 //! `nmc_store_*_async` and what graphs and kernels need: the store on CUDA streams.
 
+use super::arg::{array, key_of, slices_of};
 use super::basic::nmc_slice_t;
-use super::store::{array, key_of, missed, nmc_store_t, slices_of, with};
+use super::store::{missed, nmc_store_t, with};
 use super::store_access::{opened_of, pin_of, pinned, view_of};
 use super::store_types::{nmc_buffer_t, nmc_view_t, nmc_write_plan_t};
 use super::{guard, guard_status, out};
@@ -125,7 +126,7 @@ pub unsafe extern "C" fn nmc_store_unpin_async(
     })
 }
 
-/// Makes the stream wait until the object, which is being written or there already, can be read. `*result`, in memory that
+/// Makes the stream wait until the object, which is being written or there already, can be read. `*out_result`, in memory that
 /// the GPU can reach, or NULL, becomes `NMC_READY_YES`, `NMC_READY_STALE` (it will not be: given up, removed or lost) or `NMC_READY_TIMEOUT`
 /// (after `timeout_ms`; -1 for 30 s). One block of the GPU spins meanwhile. A published object can still be evicted: pin it
 /// from the host after the wait, or in a kernel with `nmc_dev_pin`.
@@ -137,34 +138,33 @@ pub unsafe extern "C" fn nmc_store_wait_ready_async(
     store: *mut nmc_store_t,
     key: nmc_slice_t,
     timeout_ms: i64,
-    result: *mut u32,
     stream: *mut c_void,
+    out_result: *mut u32,
 ) -> nmc_status_t {
     guard(|| {
         let limit = crate::base::Deadline::from_ms(timeout_ms, 30_000)?.left();
         let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         // SAFETY: the C contract of `key`.
-        with(store, |store| store.wait_ready_async(unsafe { key_of(key) }?, limit, result as u64, stream))
+        with(store, |store| store.wait_ready_async(unsafe { key_of(key) }?, limit, out_result as u64, stream))
     })
 }
 
 /// Fills a descriptor for `nmc_store_publish_captured`: before each launch of the graph, for the plan that this launch
-/// writes. `desc` is memory of the host that the GPU can reach (pinned).
+/// writes. `out_desc` is memory of the host that the GPU can reach (pinned).
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses as for `nmc_store_commit_async`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_publish_desc(
     store: *mut nmc_store_t,
     plan: *const nmc_write_plan_t,
-    desc: *mut nmc_publish_desc_t,
+    out_desc: *mut nmc_publish_desc_t,
 ) -> nmc_status_t {
     guard(|| {
         with(store, |store| {
-            let place = out(desc, "desc")?;
+            let place = out(out_desc, "out_desc")?;
             // SAFETY: the C contract of `plan`.
-            let plan = unsafe { opened_of(plan) }?;
-            store.check_plan_for_stream(&plan)?;
-            place.write(nmc_publish_desc_t { word: store.publish_word(plan.index).1, epoch: plan.epoch });
+            let (word, epoch) = store.publish_descriptor(&unsafe { opened_of(plan) }?)?;
+            place.write(nmc_publish_desc_t { word, epoch });
             Ok(())
         })
     })
@@ -185,14 +185,14 @@ pub unsafe extern "C" fn nmc_store_publish_captured(
     guard(|| with(store, |store| store.publish_captured(descs as u64, n, stream)))
 }
 
-/// Sets a pin slot aside for a captured graph or for kernels, and stores its number in `*slot`.
+/// Sets a pin slot aside for a captured graph or for kernels, and stores its number in `*out_slot`.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (no free slot), `NMC_ERR_UNSUPPORTED` (no device).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_store_slot_reserve(store: *mut nmc_store_t, slot: *mut u32) -> nmc_status_t {
+pub unsafe extern "C" fn nmc_store_slot_reserve(store: *mut nmc_store_t, out_slot: *mut u32) -> nmc_status_t {
     guard(|| {
         with(store, |store| {
-            let place = out(slot, "slot")?;
+            let place = out(out_slot, "out_slot")?;
             place.write(store.reserve_slot()?);
             Ok(())
         })
@@ -215,11 +215,11 @@ pub unsafe extern "C" fn nmc_store_slot_pin(
     store: *mut nmc_store_t,
     slot: u32,
     key: nmc_slice_t,
-    view: *mut nmc_view_t,
+    out_view: *mut nmc_view_t,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
-            let place = out(view, "view")?;
+            let place = out(out_view, "out_view")?;
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
             match store.pin_slot(slot, key)? {
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn nmc_store_slot_unpin_async(
     guard(|| with(store, |store| store.unpin_slot_async(slot, stream)))
 }
 
-/// Stores in `*pin` what a kernel needs to pin the object by itself (`nmc_dev_pin`), with a reserved slot. The object must
+/// Stores in `*out_pin` what a kernel needs to pin the object by itself (`nmc_dev_pin`), with a reserved slot. The object must
 /// lie in one extent.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNSUPPORTED`,
@@ -256,11 +256,11 @@ pub unsafe extern "C" fn nmc_store_device_pin(
     store: *mut nmc_store_t,
     slot: u32,
     key: nmc_slice_t,
-    pin: *mut nmc_device_pin_t,
+    out_pin: *mut nmc_device_pin_t,
 ) -> nmc_status_t {
     guard_status(|| {
         with(store, |store| {
-            let place = out(pin, "pin")?;
+            let place = out(out_pin, "out_pin")?;
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
             let look = store.device_pin(slot, key)?;

@@ -47,6 +47,12 @@ pub const NMC_OBJECT_ABSENT: u32 = 0;
 pub const NMC_OBJECT_WRITING: u32 = 1;
 /// The object can be read.
 pub const NMC_OBJECT_READY: u32 = 2;
+/// The object is not in memory, but can be read from disk. It cannot be pinned.
+pub const NMC_OBJECT_ON_DISK: u32 = 3;
+
+/// Most bytes of an object's metadata.
+pub const NMC_MAX_METADATA: u32 = 256;
+const _: () = assert!(NMC_MAX_METADATA as usize == crate::layout::store::MAX_METADATA);
 
 /// Also wait for a key that nobody is writing yet.
 pub const NMC_WAIT_APPEAR: u32 = 1;
@@ -65,7 +71,8 @@ pub struct nmc_store_config_t {
     pub heap_bytes: u64,
     /// First byte of each heap that the store uses, a multiple of `page_bytes`.
     pub heap_offset: u64,
-    /// Bytes for keys and long lists of extents; 0 for 64 bytes an object.
+    /// Bytes for keys, metadata and long lists of extents; 0 for 64 bytes an object. A key takes room there for what is behind
+    /// its first 32 bytes, metadata for all of it.
     pub key_slab_bytes: u64,
     /// Bytes of a page, a power of two from 4 KiB to 2 MiB; 0 for 256 KiB. Values take whole pages.
     pub page_bytes: u32,
@@ -107,7 +114,7 @@ pub struct nmc_put_options_t {
     pub struct_size: u32,
     /// `NMC_ABI_VERSION` as the caller knows it.
     pub abi_version: u32,
-    /// Rank whose heap is to hold the value; -1 for xxh64(key) modulo the number of ranks.
+    /// Rank whose heap is to hold the value; -1 for `key_hash` of `nmc_write_plan_t` modulo the number of ranks.
     pub preferred_segment: i32,
     /// 0, or `NMC_PUT_*` flags.
     pub flags: u32,
@@ -122,6 +129,11 @@ pub struct nmc_put_options_t {
     /// say then that none came in time; a value that no empty heap and no unused quota could hold is `NMC_ERR_NO_SPACE` at once.
     /// Those who wait are served in no particular order.
     pub wait_ms: i64,
+    /// What the program says about the object, up to `NMC_MAX_METADATA` bytes: `nmc_store_get_metadata` reads it. It comes and
+    /// goes with the value, and with `NMC_STORE_CHECKSUMS` it is verified with it.
+    pub metadata: nmc_slice_t,
+    /// In calls for `n` objects: NULL, or metadata for each of them instead.
+    pub metadata_each: *const nmc_slice_t,
     /// Zero.
     pub reserved: [u64; 2],
 }
@@ -131,7 +143,7 @@ pub struct nmc_put_options_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_write_plan_t {
-    /// xxh64 of the key.
+    /// xxh64 of the key, seeded with the number of its namespace.
     pub key_hash: u64,
     /// Name of the plan; nobody can guess it.
     pub plan_id: u64,
@@ -169,7 +181,7 @@ pub struct nmc_write_plan_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_object_meta_t {
-    /// xxh64 of the key.
+    /// xxh64 of the key, seeded with the number of its namespace.
     pub key_hash: u64,
     /// Epoch of the object: another object with the same key has another one.
     pub epoch: u64,
@@ -263,9 +275,14 @@ pub const NMC_MAX_COMPLETIONS: u32 = 65536;
 const _: () = assert!(NMC_MAX_COMPLETIONS as usize == crate::store::watch::MAX_COMPLETIONS);
 
 /// When a call that found no room may be worth repeating (`nmc_store_retry_hint`).
+/// Start from `NMC_RETRY_HINT_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_retry_hint_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// Zero.
+    pub reserved: u32,
     /// After this time, in microseconds; 0 if waiting alone will not help, since nothing waits.
     pub retry_after_us: u64,
     /// Bytes that are free.
@@ -278,10 +295,14 @@ pub struct nmc_retry_hint_t {
     pub ready_count: u64,
 }
 
-/// Counters of one rank's heap.
+/// Counters of one rank's heap. Start from `NMC_STORE_RANK_STATS_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_store_rank_stats_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// Zero.
+    pub reserved: u32,
     /// Bytes in pages that are not free.
     pub bytes_used: u64,
     /// Bytes in pages.
@@ -308,8 +329,8 @@ pub struct nmc_store_rank_stats_t {
     pub largest_free_bytes: u64,
 }
 
-/// Numbers about a store: of all ranks together, and of this client. Set `struct_size` before the call
-/// (`NMC_STORE_STATS_INIT`).
+/// Numbers about a store: of all ranks together, as in `nmc_store_rank_stats_t`, and of this client. Start from
+/// `NMC_STORE_STATS_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_store_stats_t {
@@ -317,8 +338,30 @@ pub struct nmc_store_stats_t {
     pub struct_size: u32,
     /// Number of ranks.
     pub n_ranks: u32,
-    /// Sums over all ranks.
-    pub total: nmc_store_rank_stats_t,
+    /// Bytes in pages that are not free.
+    pub bytes_used: u64,
+    /// Bytes in pages.
+    pub bytes_total: u64,
+    /// Objects that the master knows to be readable.
+    pub ready_count: u64,
+    /// Objects that are being written, as far as the master knows.
+    pub writing_count: u64,
+    /// Objects evicted so far.
+    pub evict_count: u64,
+    /// Requests that found no room.
+    pub oom_count: u64,
+    /// Evictions that found the object pinned.
+    pub evict_in_use_retry: u64,
+    /// Objects that the watchdog took from a writer that was late.
+    pub stuck_put_reclaimed: u64,
+    /// Bytes that wait for a writer to stop.
+    pub quarantined_bytes: u64,
+    /// Bytes that wait for a reader to unpin.
+    pub limbo_bytes: u64,
+    /// Free runs of pages.
+    pub free_runs: u64,
+    /// Bytes of the largest free run of any rank.
+    pub largest_free_bytes: u64,
     /// Moving average of the time for a plan, in microseconds.
     pub t_plan_us: u64,
     /// Moving average of the bytes of a put.
@@ -402,6 +445,8 @@ unsafe impl Versioned for nmc_put_options_t {
             priority: 0,
             ttl_ms: 0,
             wait_ms: 0,
+            metadata: EMPTY,
+            metadata_each: std::ptr::null(),
             reserved: [0; 2],
         }
     }
@@ -498,14 +543,29 @@ pub(crate) fn keep(retain: u32, priority: u32, ttl_ms: u64) -> Result<Keep> {
     Ok(Keep { retain, priority, ttl_ms })
 }
 
-/// Checks C options and turns them into the library's.
+/// Checks C options for one object and turns them into the library's.
 ///
 /// # Safety
 /// `ptr` is NULL or options as the C contract says.
 #[inline]
-pub(crate) unsafe fn parse_options(ptr: *const nmc_put_options_t) -> Result<PutOptions> {
+pub(crate) unsafe fn parse_options<'a>(ptr: *const nmc_put_options_t) -> Result<PutOptions<'a>> {
+    // SAFETY: forwarded from the caller.
+    match unsafe { parse_batch_options(ptr) }? {
+        (options, each) if each.is_null() => Ok(options),
+        _ => crate::bail!(NMC_ERR_INVALID_ARG, "metadata_each is for calls that store many objects"),
+    }
+}
+
+/// The same for a batch, with the metadata of each of its objects or NULL.
+///
+/// # Safety
+/// As for [`parse_options`].
+#[inline]
+pub(crate) unsafe fn parse_batch_options<'a>(
+    ptr: *const nmc_put_options_t,
+) -> Result<(PutOptions<'a>, *const nmc_slice_t)> {
     if ptr.is_null() {
-        return Ok(PutOptions::DEFAULT);
+        return Ok((PutOptions::DEFAULT, std::ptr::null()));
     }
     // SAFETY: forwarded from the caller.
     let c = unsafe { super::config::read(ptr) }?;
@@ -525,12 +585,25 @@ pub(crate) unsafe fn parse_options(ptr: *const nmc_put_options_t) -> Result<PutO
         ms @ 1..=MAX_TIMEOUT_MS => Wait::For(Duration::from_millis(ms.unsigned_abs())),
         ms => crate::bail!(NMC_ERR_INVALID_ARG, "wait_ms {ms} is not between -1 and {MAX_TIMEOUT_MS}"),
     };
-    Ok(PutOptions {
+    let options = PutOptions {
         rank,
         any_rank: c.flags & NMC_PUT_ANY_RANK != 0,
         wait,
         contiguous: c.flags & NMC_PUT_CONTIGUOUS != 0,
         replace: c.flags & NMC_PUT_REPLACE != 0,
         keep: keep(c.retain, c.priority, c.ttl_ms)?,
-    })
+        // SAFETY: forwarded from the caller.
+        metadata: unsafe { metadata_of(c.metadata) }?,
+        metadata_each: &[],
+    };
+    Ok((options, c.metadata_each))
+}
+
+/// The bytes of metadata.
+///
+/// # Safety
+/// `metadata.ptr` points to `metadata.len` readable bytes unless the length is 0.
+pub(crate) unsafe fn metadata_of<'a>(metadata: nmc_slice_t) -> Result<&'a [u8]> {
+    // SAFETY: forwarded from the caller.
+    unsafe { super::world_types::bytes_of(metadata, "metadata", NMC_MAX_METADATA as usize) }
 }

@@ -14,7 +14,10 @@ pub const MAGIC: u64 = 0x6e61_6e6f_6d63_5354;
 pub const MAX_KEY: usize = 1024;
 /// Bytes of a key that its header holds.
 pub const INLINE_KEY: usize = 32;
-/// What a header has no room for, the rest of its key and then all extents but the first, is in units of this many bytes.
+/// Most bytes that a program can say about an object beside its value.
+pub const MAX_METADATA: usize = 256;
+/// What a header has no room for, the rest of its key, then all extents but the first, then the object's metadata, is in
+/// units of this many bytes.
 pub const KEY_UNIT: usize = 32;
 /// Most extents of a value.
 pub const MAX_EXTENTS: usize = 256;
@@ -35,6 +38,11 @@ pub const FLAG_CONTIGUOUS: u32 = 4;
 pub const RETAIN_SHIFT: u32 = 8;
 /// Shift of the priority (2 bits) in the flags.
 pub const PRIORITY_SHIFT: u32 = 10;
+/// Shift of the length of the metadata (9 bits) in the flags.
+const METADATA_SHIFT: u32 = 16;
+/// Where it is in the flags: these bits stay as they are as long as the object lives.
+pub const METADATA_FLAGS: u32 = 0x1ff << METADATA_SHIFT;
+const _: () = assert!(MAX_METADATA <= (METADATA_FLAGS >> METADATA_SHIFT) as usize);
 
 /// What all clients of a store must agree on. Every field has a place in [`StoreHeader`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,7 +189,7 @@ pub struct ObjectHeader {
     pub key_len: AtomicU32,
     /// Namespace and its generation.
     pub namespace: AtomicU32,
-    /// `FLAG_*`, retain class, priority.
+    /// `FLAG_*`, retain class, priority, length of the metadata.
     pub flags: AtomicU32,
     /// The first bytes of the key, padded with zeros.
     key: [AtomicU64; INLINE_KEY / 8],
@@ -257,6 +265,8 @@ pub struct Seal {
     pub key_hash: u64,
     /// Epoch of the object.
     pub epoch: u64,
+    /// [`Seal::sum`] of its metadata.
+    pub metadata: u64,
 }
 
 const SEALED: u64 = 1 << 63;
@@ -271,10 +281,17 @@ impl Seal {
         x
     }
 
+    /// What stands for metadata in a seal; 0 if there is none.
+    #[must_use]
+    pub fn sum(metadata: &[u8]) -> u64 {
+        if metadata.is_empty() { 0 } else { (metadata.len() as u64) << 32 | u64::from(crc32c::crc32c(metadata)) }
+    }
+
     /// What `progress` holds when a value of `bytes` bytes is complete, and so are its checksums.
     #[must_use]
     pub fn word(self, bytes: u64) -> u64 {
-        self.mix(!bytes) | SEALED
+        let metadata = if self.metadata == 0 { 0 } else { self.mix(self.metadata) };
+        self.mix(!bytes ^ metadata) | SEALED
     }
 
     /// Whether `progress` is such a word, of whatever object.
@@ -887,12 +904,72 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Where the metadata of an object lies, behind its extents: its length and the words. `None` if that makes no sense.
+    fn metadata_words(&self, object: &ObjectHeader) -> Option<(usize, &'a [AtomicU64])> {
+        let len = metadata_len(object.flags.load(Ordering::Relaxed));
+        let more = (object.n_extents.load(Ordering::Relaxed) as usize).saturating_sub(1);
+        let skip = tail_words(object.key_len.load(Ordering::Relaxed) as usize) + more;
+        let words = self.key_words(object.key_unit.load(Ordering::Relaxed), skip + len.div_ceil(8))?.get(skip..)?;
+        (len <= MAX_METADATA).then_some((len, words))
+    }
+
+    /// Copies the metadata of an object that is pinned or planned; `None` if it makes no sense.
+    #[must_use]
+    pub fn metadata(&self, object: &ObjectHeader) -> Option<Metadata> {
+        let mut found = Metadata { bytes: [0; MAX_METADATA], len: 0 };
+        if object.flags.load(Ordering::Relaxed) & METADATA_FLAGS == 0 {
+            return Some(found);
+        }
+        let (len, words) = self.metadata_words(object)?;
+        for (place, word) in found.bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *place = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        found.len = len;
+        Some(found)
+    }
+
+    /// Stores the metadata of an object that nobody looks at, whose key and number of extents are stored already. Its units
+    /// must have room for it, and its flags must say how long it is.
+    pub fn store_metadata(&self, object: &ObjectHeader, metadata: &[u8]) {
+        let Some((_, words)) = self.metadata_words(object) else { return };
+        for (word, chunk) in words.iter().zip(metadata.chunks(8)) {
+            word.store(padded(chunk), Ordering::Relaxed);
+        }
+    }
+
     /// The epoch in which an object is readable now.
     #[inline(always)]
     #[must_use]
     pub fn readable(&self, index: u32) -> Option<u64> {
         object::readable(&self.object(index)?.control, &self.publish(index)?.published)
     }
+}
+
+/// What the writer of an object said about it, beside its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metadata {
+    bytes: [u8; MAX_METADATA],
+    len: usize,
+}
+
+impl std::ops::Deref for Metadata {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// The flags of an object with so much metadata.
+#[must_use]
+pub fn metadata_flags(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(0) << METADATA_SHIFT & METADATA_FLAGS
+}
+
+/// The length of an object's metadata, from its flags.
+#[must_use]
+pub fn metadata_len(flags: u32) -> usize {
+    ((flags & METADATA_FLAGS) >> METADATA_SHIFT) as usize
 }
 
 /// Up to 8 bytes as a word, padded with zeros.
@@ -928,8 +1005,8 @@ const fn tail_words(key_len: usize) -> usize {
 
 /// Units that an object takes in the key slab: none for most.
 #[must_use]
-pub fn key_units(key_len: usize, extents: usize) -> u32 {
-    let words = tail_words(key_len) + extents.saturating_sub(1);
+pub fn key_units(key_len: usize, extents: usize, metadata_len: usize) -> u32 {
+    let words = tail_words(key_len) + extents.saturating_sub(1) + metadata_len.div_ceil(8);
     u32::try_from((words * 8).div_ceil(KEY_UNIT)).unwrap_or(u32::MAX)
 }
 

@@ -11,6 +11,7 @@ use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE, NMC_ERR_PROTOCOL};
+use crate::layout::store::Seal;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Store {
@@ -60,12 +61,9 @@ impl Store {
     }
 
     fn terms(&self, plan: Opened, request: &OpenRequest<'_>) -> Terms {
-        Terms {
-            plan,
-            key_hash: self.client.map.hash_of(request.key, request.namespace),
-            bytes: request.bytes,
-            trace: 0,
-        }
+        let OpenRequest { key, namespace, bytes, metadata, .. } = *request;
+        let key_hash = self.client.map.hash_of(key, namespace);
+        Terms { plan, key_hash, bytes, metadata: Seal::sum(metadata), trace: 0 }
     }
 
     /// Notes a plan, or gives it up if there is no memory for that.
@@ -73,7 +71,7 @@ impl Store {
         if self.client.plans.add(self.terms(plan, request)) {
             return Ok(plan);
         }
-        let _ = self.abandon(&[plan]);
+        let _ = self.abandon(&plan);
         Err(memory::refused::<Opened>(self.client.plans.len() + 1))
     }
 
@@ -109,7 +107,7 @@ impl Store {
                 self.note_all(results, requests);
             }
             Way::Remote(remote) => {
-                for part in parts(requests, |request| request.key.len()) {
+                for part in parts(requests, |request| request.key.len() + request.metadata.len()) {
                     let noted = std::cell::Cell::new(true);
                     let answer = memory::copy(part).and_then(|copy| {
                         remote.call(&Request::Open(copy), &self.interrupt(), |items| {
@@ -134,7 +132,7 @@ impl Store {
     }
 
     /// Until when a call waits for room; `None` if it does not.
-    pub(super) fn patience(&self, options: &PutOptions) -> Option<Deadline> {
+    pub(super) fn patience(&self, options: &PutOptions<'_>) -> Option<Deadline> {
         match options.wait {
             Wait::No => None,
             Wait::CallTimeout => Some(Deadline::after(self.client.call_limit)),
@@ -161,7 +159,7 @@ impl Store {
 
     /// Asks for a plan, and waits for room as the options say.
     #[inline]
-    pub(super) fn open_one(&self, request: &OpenRequest<'_>, options: &PutOptions) -> Result<Opened> {
+    pub(super) fn open_one(&self, request: &OpenRequest<'_>, options: &PutOptions<'_>) -> Result<Opened> {
         let patience = self.patience(options);
         let opened = self.open_plan(request);
         match (&opened, &patience) {
@@ -232,16 +230,11 @@ impl Store {
         Ok(results)
     }
 
-    /// Gives plans up: nothing of this process stores for them any more.
-    pub(super) fn abandon(&self, plans: &[Opened]) -> Result<()> {
-        for part in plans.chunks(MAX_ITEMS) {
-            let request = Request::Abandon(memory::copy(part)?);
-            for plan in part {
-                self.client.plans.remove(plan.plan_id);
-            }
-            self.call(&request)?;
-        }
-        Ok(())
+    /// Gives a plan up: nothing of this process stores for it any more. Gives whether a consumer has taken the object.
+    pub(super) fn abandon(&self, plan: &Opened) -> Result<bool> {
+        let request = Request::Abandon(memory::copy(std::slice::from_ref(plan))?);
+        self.client.plans.remove(plan.plan_id);
+        self.call(&request).map(|[taken, ..]| taken != 0)
     }
 }
 
@@ -256,12 +249,12 @@ fn plan_of(item: &Item) -> Option<Opened> {
 }
 
 /// Cuts a list into parts that fit a packet.
-fn parts<T>(items: &[T], key_len: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
+fn parts<T>(items: &[T], texts: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
     let mut rest = items;
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fits = |item: &&T| {
-            bytes += item_bytes(key_len(item));
+            bytes += item_bytes(texts(item));
             bytes <= MAX_PACKET - 64
         };
         let n = rest.iter().take(MAX_ITEMS).take_while(fits).count().max(1);

@@ -1,6 +1,7 @@
 //! A rank's membership in a store: the mapped slabs, its pin slots, its open plans, and the way to the master. Several
 //! handles of one process may share it.
 
+use super::backing::DiskReader;
 use super::config::{Config, check_same};
 use super::counters::Counters;
 use super::map::Map;
@@ -129,6 +130,8 @@ pub struct Terms {
     pub key_hash: u64,
     /// Bytes of the value.
     pub bytes: u64,
+    /// What stands for its metadata in the checksums.
+    pub metadata: u64,
     /// Where the program was told to store them, see `Shape::trace`; 0 if it was not told.
     pub trace: u64,
 }
@@ -230,6 +233,8 @@ pub struct Client {
     pub(super) plans: Arc<Plans>,
     pub(super) counters: Counters,
     pub(super) watches: Watches,
+    /// Where values may be that memory does not hold.
+    pub(super) disk: Option<Arc<dyn DiskReader>>,
     /// For copies that need a GPU.
     pub(super) copiers: Mutex<Vec<Copier>>,
     /// Grows when whoever waits is to give up.
@@ -360,6 +365,7 @@ impl Client {
             plans,
             counters,
             watches,
+            disk: None,
             copiers: Mutex::new(Vec::new()),
             cancelled: AtomicU64::new(0),
             call_limit: Duration::from_millis(config.call_ms.into()),

@@ -1,5 +1,8 @@
 //! Moving bytes between a value, which lies in runs of pages, and the program's memory, which may be one buffer, a list
-//! of slices, or rows with a stride. Both sides are walked once, in order.
+//! of slices, or rows with a stride. Both sides are walked once, in order. The only place where the store touches bytes of
+//! values: an address in a heap is one that a checked header led to, of an object that is pinned or planned, and whoever
+//! makes [`Pieces`] vouches for theirs.
+#![allow(unsafe_code, reason = "copies and checksums by address")]
 
 use super::Store;
 use super::client::Client;
@@ -21,7 +24,9 @@ pub struct Slice {
     pub bytes: u64,
 }
 
-/// The program's side of a copy.
+/// The program's side of a copy. Whoever makes one vouches that all of it is memory of this process, or of its device, that
+/// stays there until the call returns, and that nobody else writes to; nor reads, if the call writes to it. The C contract
+/// hands that on to the program.
 #[derive(Debug, Clone, Copy)]
 pub enum Pieces<'a> {
     /// One after the other.
@@ -89,6 +94,31 @@ impl Pieces<'_> {
             ),
         };
         Error::new(NMC_ERR_INVALID_ARG, text)
+    }
+
+    /// CRC32C of the pieces, cut as `pages` say: each is what the sum starts with, and how many bytes go into it. `store` gets
+    /// the sums of those that are full. False if there are not enough of them. For memory that the CPU reaches.
+    pub(super) fn sums(&self, mut pages: impl Iterator<Item = (u32, u64)>, mut store: impl FnMut(u32)) -> Result<bool> {
+        let mut now = pages.next();
+        let mut fits = true;
+        self.each(|mut address, mut left| {
+            while left > 0 {
+                let Some((sum, room)) = &mut now else {
+                    fits = false;
+                    return Ok(());
+                };
+                let step = left.min(*room);
+                // SAFETY: within a piece, which stays as it is during the call: see `Pieces`.
+                *sum = unsafe { sys::checksum(*sum, address, step) };
+                (address, left, *room) = (address + step, left - step, *room - step);
+                if *room == 0 {
+                    store(*sum);
+                    now = pages.next();
+                }
+            }
+            Ok(())
+        })?;
+        Ok(fits)
     }
 
     pub(super) fn each(&self, mut one: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
@@ -265,7 +295,9 @@ impl Client {
             }
             _ => {
                 walk(cursor, pieces, into, |_, from, to, bytes| {
-                    sys::copy(from, to, bytes);
+                    // SAFETY: the cursor is in pages of a heap that is mapped as long as the client, of a value that is pinned
+                    // or ours to write; the other side is of a piece, see `Pieces`.
+                    unsafe { sys::copy(from, to, bytes) };
                     if into {
                         reach("writer.mid_copy");
                     }
@@ -274,6 +306,19 @@ impl Client {
                 check()
             }
         }
+    }
+
+    /// CRC32C of the first `bytes` bytes of a page of a rank's heap, of an object that is pinned or planned.
+    pub(super) fn page_sum(&self, rank: u32, page: u64, seed: u32, bytes: u64) -> Result<u32> {
+        let p = self.params();
+        let page_bytes = u64::from(p.page_bytes);
+        let base = self.heap(rank)?.base + p.heap_offset;
+        if page >= u64::from(p.pages()) || bytes > page_bytes {
+            return Err(torn());
+        }
+        // SAFETY: within the part of a heap that the store has, which is mapped as long as the client. Nobody writes to the
+        // pages of a value that is pinned; those of a plan are summed when they are stored.
+        Ok(unsafe { sys::checksum(seed, base + page * page_bytes, bytes) })
     }
 
     /// Whether the CPU alone cannot do it: the heap or a piece is memory of a device.
@@ -314,4 +359,13 @@ pub(super) fn walk(
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    /// Stores bytes in a piece of a test.
+    pub fn copy_to(bytes: &[u8], address: u64) {
+        // SAFETY: see `Pieces`; the test made them.
+        unsafe { super::sys::copy(bytes.as_ptr() as u64, address, bytes.len() as u64) };
+    }
 }

@@ -75,6 +75,14 @@ pub struct Totals {
     pub histograms: [[u64; BUCKETS]; 3],
 }
 
+impl Totals {
+    /// Share of reads that found their object, in 1/1000.
+    #[must_use]
+    pub fn hit_permille(&self) -> u64 {
+        self.hits * 1000 / (self.hits + self.misses).max(1)
+    }
+}
+
 /// Adds without a locked instruction when one thread uses the shard; with several, a count may get lost rarely.
 #[inline(always)]
 fn add(counter: &AtomicU64, n: u64) {

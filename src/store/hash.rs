@@ -158,7 +158,16 @@ mod tests {
                 master
                     .open(
                         client.number,
-                        &OpenRequest { key, namespace: 0, bytes: 0, rank: None, among: 0, flags: 0, keep },
+                        &OpenRequest {
+                            key,
+                            namespace: 0,
+                            bytes: 0,
+                            rank: None,
+                            among: 0,
+                            flags: 0,
+                            keep,
+                            metadata: &[],
+                        },
                     )
                     .unwrap();
             }
@@ -185,8 +194,16 @@ mod tests {
         master.note_heaps([(1, 1)]);
         let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1 };
         let client = master.attach(&info).unwrap();
-        let request =
-            |key| OpenRequest { key, namespace: 0, bytes: 0, rank: None, among: 0, flags: 0, keep: Keep::DEFAULT };
+        let request = |key| OpenRequest {
+            key,
+            namespace: 0,
+            bytes: 0,
+            rank: None,
+            among: 0,
+            flags: 0,
+            keep: Keep::DEFAULT,
+            metadata: &[],
+        };
         master.open(client.number, &request(b"before")).unwrap();
         drop(master);
         let (control, words) = old.client_fds().unwrap();

@@ -1,6 +1,7 @@
 //! A master and those who call it. Clients of the same process call it directly; others through a server. The master
 //! comes into being with the first client, or is rebuilt from what the first survivor hands over.
 
+use super::backing::DiskOwner;
 use super::config::check_same;
 use super::map::Map;
 use super::master::{ClientId, ClientInfo, Master, Opened};
@@ -29,6 +30,8 @@ pub struct MasterSlot {
     pub(super) member: Option<Membership>,
     /// What is known about the ranks in a process that is none of them.
     pub(super) board: Option<Arc<Board>>,
+    /// The disk below the store, if there is one.
+    pub(super) disk: Option<Arc<dyn DiskOwner>>,
     /// Whoever serves it to other processes; its clients in this process keep it.
     server: Mutex<Weak<Server>>,
 }
@@ -82,7 +85,7 @@ impl MasterSlot {
     /// A host without a master yet.
     #[must_use]
     pub fn new(member: Option<Membership>) -> Self {
-        Self { state: Mutex::default(), member, board: None, server: Mutex::new(Weak::new()) }
+        Self { state: Mutex::default(), member, board: None, disk: None, server: Mutex::new(Weak::new()) }
     }
 
     /// A host in a process that is no rank, beside the master of its world.
@@ -127,19 +130,24 @@ impl MasterSlot {
         Ok(host)
     }
 
-    /// Runs `body` on the master.
+    /// Runs `body` on the master. What must not come back from the disk is written down there before this returns.
     #[inline]
     pub fn with<R>(&self, body: impl FnOnce(&mut Master) -> Result<R>) -> Result<R> {
         let mut state = self.state.lock();
         let master = state.master.as_mut().ok_or_else(away)?;
         let result = guarded(master, body);
         let news = master.take_news();
-        // The program's log callback may call us: it must not find the lock taken.
+        let marks = if self.disk.is_some() { master.take_marks() } else { Vec::new() };
+        // The program's log callback may call us: it must not find the lock taken. Nor do others wait for a disk.
         drop(state);
+        let written = match &self.disk {
+            Some(disk) if !marks.is_empty() => disk.append(&marks),
+            _ => Ok(()),
+        };
         for (level, line) in news {
             log::emit(level, || line);
         }
-        result
+        written.and(result)
     }
 
     /// Random name of the store; 0 while there is none.
@@ -162,7 +170,7 @@ impl MasterSlot {
         Self::make_way(&mut state, world_id, expected)?;
         if state.master.is_none() {
             let deadline = Deadline::after(Duration::from_secs(60));
-            state.master = Some(Master::new(Arc::new(Map::create(params, &deadline)?))?);
+            state.master = Some(self.ready(Master::new(Arc::new(Map::create(params, &deadline)?))?));
             state.world_id = world_id;
         }
         let Some(master) = state.master.as_mut() else { return Err(away()) };
@@ -206,7 +214,7 @@ impl MasterSlot {
         if state.master.is_none() {
             let taken = map().and_then(|map| Master::take_over(Arc::new(map)));
             state.no_memory = taken.as_ref().err().filter(|error| error.status == NMC_ERR_NO_MEMORY).cloned();
-            state.master = Some(taken?);
+            state.master = Some(self.ready(taken?));
             state.world_id = world_id;
         }
         match &mut state.master {
@@ -218,6 +226,14 @@ impl MasterSlot {
             }
             _ => Err(Error::new(NMC_ERR_STALE, "the master counts this client as gone")),
         }
+    }
+
+    /// A master that was just made, for what is here.
+    fn ready(&self, mut master: Master) -> Master {
+        if self.disk.is_some() {
+            master.keep_marks();
+        }
+        master
     }
 
     /// A store of a world that is over makes way for the next one.
@@ -291,7 +307,8 @@ impl MasterSlot {
                     each
                 }
                 Request::Abandon(plans) => {
-                    each.extend(plans.iter().map(|plan| Item::from(master.abandon(client, plan).map(nothing))));
+                    let abandon = |plan| master.abandon(client, plan).map(|taken| [taken.into(), 0, 0]);
+                    each.extend(plans.iter().map(abandon).map(Item::from));
                     each
                 }
                 Request::Reveal(plan) => one(master.reveal(client, plan).map(nothing)),
@@ -299,6 +316,7 @@ impl MasterSlot {
                     each.extend(keys.iter().map(|key| Item::from(master.remove(*namespace, key).map(nothing))));
                     each
                 }
+                Request::Take(index, epoch) => one(master.take(*index, *epoch).map(nothing)),
                 Request::RemoveMatching(namespace, prefix, cursor) => {
                     let removed = master.remove_matching(*namespace, prefix, *cursor);
                     one(removed.map(|(n, next)| [n.into(), next.map_or(u64::MAX, u64::from), 0]))

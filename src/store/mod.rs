@@ -2,12 +2,14 @@
 //! writers ask the master. `layout::store` is what lies where, `sync::object` and `sync::index` are the rules by which
 //! it is read and written, `master` decides, and [`Store`] is what a program holds.
 
+pub mod backing;
 mod calls;
 mod client;
 pub mod config;
 pub mod copy;
 mod counters;
 pub mod evict;
+mod get;
 mod hash;
 mod index;
 mod lists;
@@ -17,6 +19,7 @@ mod master_slot;
 mod masters;
 pub mod read;
 mod remote;
+mod seal;
 mod server;
 mod slots;
 mod stats;
@@ -32,7 +35,7 @@ pub mod write;
 pub use client::Client;
 pub use config::{Config, Policy};
 pub use masters::Masters;
-pub use stats::{RankStats, Stats, percentile};
+pub use stats::{RankStats, RetryHint, Stats, percentile};
 
 use crate::base::error::Result;
 use crate::world::World;

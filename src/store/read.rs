@@ -1,18 +1,17 @@
-//! Reading: find, pin, look, unpin. Nothing here asks the master. What is read of an object is read only while a pin
-//! slot holds it, or confirmed afterwards.
+//! Reading in place: find, pin, look, unpin, list; `get` has the reads that copy, `seal` what is verified. Nothing here asks the
+//! master, except to consume. What is read of an object is read only while a pin slot holds it, or confirmed afterwards.
 
 use super::Store;
 use super::client::Client;
-use super::copy::{Cursor, Pieces, Slice};
-use super::counters::Op;
 use super::hash::route_of;
 use super::master::{check_key, corrupt, namespace_word, show};
 use super::sys;
+use super::wire::Request;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::point::reach;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
-use crate::layout::store::{FLAG_HIDDEN, ObjectHeader, Seal, Shape, View};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
+use crate::layout::store::{FLAG_HIDDEN, ObjectHeader, Shape, View};
 use crate::sync::index::Found;
 use crate::sync::object;
 use std::sync::atomic::AtomicU64;
@@ -20,6 +19,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Keys whose looks wait for memory together.
 const GROUP: usize = 16;
+/// How often a key that moves away under a call is looked for again.
+pub(super) const LOOKS: usize = 16;
 
 /// Which pages a read verifies, where there are checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,38 @@ pub enum Look<T> {
     Writing(u32, u64),
     /// It is not there.
     Missing,
+}
+
+/// What is known of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// There is no such object.
+    Absent,
+    /// It is being written.
+    Writing,
+    /// It is in memory, readable.
+    Ready,
+    /// It is not in memory, but can be read from disk.
+    OnDisk,
+}
+
+impl Presence {
+    /// Whether it can be read.
+    #[must_use]
+    pub fn is_readable(self) -> bool {
+        matches!(self, Presence::Ready | Presence::OnDisk)
+    }
+}
+
+/// An object that [`Store::next`] came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Bytes of its value.
+    pub bytes: u64,
+    /// Where to go on.
+    pub cursor: u64,
 }
 
 /// A hold on an object. It must be given back.
@@ -95,16 +128,19 @@ fn busy(key: &[u8]) -> Error {
     Error::new(NMC_ERR_BUSY, format!("the index was rebuilt again and again while {} was looked for", show(key)))
 }
 
+/// Refuses a part that reaches behind the end of its value.
+#[inline(always)]
+pub(super) fn check_within(offset: u64, bytes: u64, total: u64) -> Result<()> {
+    if offset.checked_add(bytes).is_none_or(|end| end > total) {
+        return Err(beyond(offset, bytes, total));
+    }
+    Ok(())
+}
+
 #[cold]
 fn beyond(offset: u64, bytes: u64, total: u64) -> Error {
     let text = format!("{bytes} bytes from offset {offset} on reach behind the end of the value, which has {total}");
     Error::new(NMC_ERR_INVALID_ARG, text)
-}
-
-#[cold]
-fn not_sealed(index: u32) -> Error {
-    let text = format!("object {index} is not what its writer published; was the memory of its header overwritten?");
-    Error::new(NMC_ERR_CORRUPT, text)
 }
 
 #[cold]
@@ -227,7 +263,24 @@ impl Store {
     /// Whether an object is readable. Neither pins nor stamps.
     #[inline]
     pub fn exists(&self, key: &[u8]) -> Result<bool> {
-        Ok(matches!(self.look(self.client.view(), key)?, Look::Ready(_)))
+        self.presence(key).map(Presence::is_readable)
+    }
+
+    /// What is known of a key. Neither pins nor stamps.
+    #[inline]
+    pub fn presence(&self, key: &[u8]) -> Result<Presence> {
+        let look = self.look(self.client.view(), key)?;
+        self.presence_of(key, &look)
+    }
+
+    #[inline(always)]
+    fn presence_of(&self, key: &[u8], look: &Look<(u32, u64)>) -> Result<Presence> {
+        Ok(match (look, &self.client.disk) {
+            (Look::Ready(_), _) => Presence::Ready,
+            (Look::Writing(..), _) => Presence::Writing,
+            (Look::Missing, Some(disk)) if disk.probe(self.namespace, key)?.is_some() => Presence::OnDisk,
+            (Look::Missing, _) => Presence::Absent,
+        })
     }
 
     /// Looks for many keys, as long as `go_on` says so. In a large store a look waits for memory twice, one after
@@ -235,7 +288,7 @@ impl Store {
     pub fn look_many<'k>(
         &self,
         mut keys: impl Iterator<Item = Result<&'k [u8]>>,
-        mut go_on: impl FnMut(Look<(u32, u64)>) -> bool,
+        mut go_on: impl FnMut(Presence) -> bool,
     ) -> Result<()> {
         let view = self.client.view();
         self.client.check_counted()?;
@@ -259,7 +312,8 @@ impl Store {
             group.iter().filter_map(|(_, _, index)| *index).for_each(|index| view.hint_rest(index));
             for (key, hash, _) in group {
                 check_key(key)?;
-                if !go_on(self.client.look_hashed(view, self.namespace, key, *hash)?) {
+                let look = self.client.look_hashed(view, self.namespace, key, *hash)?;
+                if !go_on(self.presence_of(key, &look)?) {
                     return Ok(());
                 }
             }
@@ -272,10 +326,9 @@ impl Store {
     /// How many of these keys, from the first on, are readable.
     pub fn match_prefix<'k>(&self, keys: impl Iterator<Item = Result<&'k [u8]>>) -> Result<usize> {
         let mut n = 0;
-        self.look_many(keys, |look| {
-            let ready = matches!(look, Look::Ready(_));
-            n += usize::from(ready);
-            ready
+        self.look_many(keys, |presence| {
+            n += usize::from(presence.is_readable());
+            presence.is_readable()
         })?;
         Ok(n)
     }
@@ -300,6 +353,36 @@ impl Store {
                 Ok(Look::Missing)
             }
         }
+    }
+
+    /// Pins an object and takes it away, so that nobody else finds it: of several who ask, in whatever process, one gets it.
+    /// It is the caller's from then on, also if the caller dies before it unpins.
+    pub fn consume(&self, key: &[u8]) -> Result<Look<(Pin, Location)>> {
+        let view = self.client.view();
+        for _ in 0..LOOKS {
+            let pin = match self.pin_to_read(view, key)? {
+                Look::Ready(pin) => pin,
+                Look::Writing(index, epoch) => return Ok(Look::Writing(index, epoch)),
+                Look::Missing => return Ok(Look::Missing),
+            };
+            let location = self.located(view, pin)?;
+            reach("consumer.pinned");
+            match self.call(&Request::Take(pin.index, pin.epoch)) {
+                Ok(_) => {
+                    reach("consumer.took");
+                    self.client.counters.hit(location.bytes_total);
+                    return Ok(Look::Ready((pin, location)));
+                }
+                Err(error) => {
+                    self.let_go(view, pin.slot);
+                    if error.status != NMC_ERR_NOT_FOUND {
+                        return Err(error);
+                    }
+                }
+            }
+            // Somebody else was faster. If it was replaced, there is another one.
+        }
+        Err(Error::new(NMC_ERR_BUSY, format!("{} was replaced again and again while it was taken", show(key))))
     }
 
     /// Where a pinned object is. If that makes no sense, the pin is over.
@@ -351,57 +434,6 @@ impl Store {
         Ok(())
     }
 
-    /// Reads a whole value into the slice that `choose` names when it is told the size; `None` reads nothing.
-    pub fn read_whole(&self, key: &[u8], choose: impl FnOnce(u64) -> Result<Option<Slice>>) -> Result<Look<u64>> {
-        let view = self.client.view();
-        let pin = match self.pin_to_read(view, key)? {
-            Look::Ready(pin) => pin,
-            Look::Writing(index, epoch) => return Ok(Look::Writing(index, epoch)),
-            Look::Missing => return Ok(Look::Missing),
-        };
-        let read = (|| -> Result<u64> {
-            let (header, shape) = shaped(view, pin.index)?;
-            let seal = self.seal(view, key, pin, &shape)?;
-            self.stamp(view, pin.index);
-            self.client.counters.hit(shape.bytes_total);
-            if let Some(slice) = choose(shape.bytes_total)? {
-                Pieces::Slices(&[slice]).check()?;
-                self.read_pinned(view, (pin.index, header, &shape), 0, &Pieces::Slices(&[slice]), seal, Sums::Touched)?;
-            }
-            Ok(shape.bytes_total)
-        })();
-        self.let_go(view, pin.slot);
-        read.map(Look::Ready)
-    }
-
-    /// Pins a value to be read by a copy: one whose checksums are not there yet counts as being written.
-    #[inline(always)]
-    fn pin_to_read(&self, view: &View<'_>, key: &[u8]) -> Result<Look<Pin>> {
-        let mut look = self.look_and_pin(view, key)?;
-        if let Look::Ready(pin) = look
-            && self.awaits_sums(pin.index)
-        {
-            self.let_go(view, pin.slot);
-            look = Look::Writing(pin.index, pin.epoch);
-        }
-        if !matches!(look, Look::Ready(_)) {
-            self.client.counters.miss();
-        }
-        Ok(look)
-    }
-
-    /// What the checksums of a pinned object are bound to, and whether its writer has sealed a value of this size so;
-    /// `None` in a store without checksums.
-    #[inline(always)]
-    fn seal(&self, view: &View<'_>, key: &[u8], pin: Pin, shape: &Shape) -> Result<Option<Seal>> {
-        if self.client.params().checksums == 0 {
-            return Ok(None);
-        }
-        let seal = Seal { key_hash: self.client.map.hash_of(key, self.namespace), epoch: pin.epoch };
-        let word = view.publish(pin.index).map_or(0, |words| words.progress.load(Acquire));
-        if word == seal.word(shape.bytes_total) { Ok(Some(seal)) } else { Err(not_sealed(pin.index)) }
-    }
-
     /// Hash of a key by which its rank is chosen; the same in every store.
     #[must_use]
     pub fn route_of(&self, key: &[u8]) -> u64 {
@@ -422,9 +454,31 @@ impl Store {
         })
     }
 
-    /// The runs of pages of an object that is pinned or planned.
-    pub fn extents(&self, index: u32) -> Result<Extents> {
-        self.traced_extents(index).map(|(extents, _)| extents)
+    /// The runs of pages of an object that the program has pinned.
+    pub fn view_extents(&self, pin: Pin) -> Result<Extents> {
+        self.check_view(pin)?;
+        self.traced_extents(pin.index).map(|(extents, _)| extents)
+    }
+
+    /// Where these runs are in this process and on the GPU (0 without a device), and how many bytes of the value each has.
+    pub fn addresses(&self, extents: Extents) -> Result<impl Iterator<Item = (u64, u64, u64)>> {
+        let Extents { owner_rank, bytes_total: mut left, runs } = extents;
+        let (base, device) = (self.base(owner_rank)?, self.device_base(owner_rank));
+        Ok(runs.into_iter().map(move |(offset, bytes)| {
+            let bytes = bytes.min(left);
+            left -= bytes;
+            (base + offset, if device == 0 { 0 } else { device + offset }, bytes)
+        }))
+    }
+
+    /// First byte of a value in this process and on the GPU (0 without a device); both are 0 if it is empty.
+    #[inline(always)]
+    pub fn payload(&self, l: &Location) -> Result<(u64, u64)> {
+        if l.bytes_total == 0 {
+            return Ok((0, 0));
+        }
+        let device = self.device_base(l.owner_rank);
+        Ok((self.base(l.owner_rank)? + l.offset, if device == 0 { 0 } else { device + l.offset }))
     }
 
     /// The same, with their trace.
@@ -470,140 +524,30 @@ impl Store {
         }
     }
 
-    /// Reads `pieces` of a value from `offset` on. Gives the bytes of the whole value. Nothing is read if the pieces do
-    /// not fit what is there: `fits` is asked with the size of the value first.
-    pub fn read(
-        &self,
-        key: &[u8],
-        offset: u64,
-        pieces: &Pieces<'_>,
-        fits: impl FnOnce(u64) -> Result<bool>,
-    ) -> Result<Look<u64>> {
-        self.read_with(key, offset, pieces, Sums::Touched, fits)
-    }
-
-    /// The same, with a choice of what is verified.
-    pub fn read_with(
-        &self,
-        key: &[u8],
-        offset: u64,
-        pieces: &Pieces<'_>,
-        sums: Sums,
-        fits: impl FnOnce(u64) -> Result<bool>,
-    ) -> Result<Look<u64>> {
-        let client = &*self.client;
-        let view = client.view();
-        let started = client.counters.is_sample(Op::Get).then(sys::now_ns);
-        let pin = match self.pin_to_read(view, key)? {
-            Look::Ready(pin) => pin,
-            Look::Writing(index, epoch) => return Ok(Look::Writing(index, epoch)),
-            Look::Missing => return Ok(Look::Missing),
-        };
-        let read = (|| -> Result<(u64, u64)> {
-            let (header, shape) = shaped(view, pin.index)?;
-            let seal = self.seal(view, key, pin, &shape)?;
-            if !fits(shape.bytes_total)? {
-                return Ok((shape.bytes_total, 0));
-            }
-            self.stamp(view, pin.index);
-            let moved = self.read_pinned(view, (pin.index, header, &shape), offset, pieces, seal, sums)?;
-            Ok((shape.bytes_total, moved))
-        })();
-        self.let_go(view, pin.slot);
-        let (total, moved) = read?;
-        client.counters.hit(moved);
-        if let Some(started) = started {
-            client.counters.timed_get(sys::now_ns() - started, moved);
-        }
-        Ok(Look::Ready(total))
-    }
-
-    /// Copies from an object that is pinned; gives how much.
-    #[inline(always)]
-    fn read_pinned(
-        &self,
-        view: &View<'_>,
-        (index, header, shape): (u32, &ObjectHeader, &Shape),
-        offset: u64,
-        pieces: &Pieces<'_>,
-        seal: Option<Seal>,
-        sums: Sums,
-    ) -> Result<u64> {
-        let bytes = pieces.bytes()?;
-        if offset.checked_add(bytes).is_none_or(|end| end > shape.bytes_total) {
-            return Err(beyond(offset, bytes, shape.bytes_total));
-        }
-        let check = || match seal {
-            Some(seal) => self.check_sums(view, (index, header, shape), offset..offset + bytes, seal, sums),
-            None => Ok(()),
-        };
-        let mut cursor = Cursor::new(self, view, header, shape, offset)?;
-        self.client.move_bytes(&mut cursor, pieces, bytes, false, check)?;
-        Ok(bytes)
-    }
-
-    /// Whether a pinned object was published by its program before `commit` has stored the checksums: nothing can be
-    /// verified yet.
-    #[must_use]
-    pub fn awaits_sums(&self, index: u32) -> bool {
-        let view = self.client.view();
-        view.layout.params.checksums != 0
-            && view.publish(index).is_some_and(|words| !Seal::is_word(words.progress.load(Acquire)))
-    }
-
-    /// Compares the checksums of pages.
-    fn check_sums(
-        &self,
-        view: &View<'_>,
-        (index, header, shape): (u32, &ObjectHeader, &Shape),
-        part: std::ops::Range<u64>,
-        seal: Seal,
-        sums: Sums,
-    ) -> Result<()> {
-        let page = u64::from(self.client.params().page_bytes);
-        let owner = shape.owner_rank;
-        let base = self.client.heap(owner)?.base + self.client.params().heap_offset;
-        let mut at = if sums == Sums::Begun { part.start.div_ceil(page) } else { part.start / page };
-        let end = part.end.div_ceil(page);
-        let mut skip = 0;
-        for run in view.runs(header, shape) {
-            let (first, count) = run.ok_or_else(|| corrupt(index))?;
-            while at >= skip && at < skip + u64::from(count) && at < end {
-                let heap_page = u64::from(first) + (at - skip);
-                let in_page = page.min(shape.bytes_total - at * page);
-                let wanted = u32::try_from(heap_page).ok().and_then(|page| view.sum(owner, page));
-                let wanted = wanted.ok_or_else(|| corrupt(index))?.load(Acquire);
-                let found = sys::checksum(seal.page_seed(at), base + heap_page * page, in_page);
-                if wanted != found {
-                    return Err(Error::new(
-                        NMC_ERR_CORRUPT,
-                        format!("page {at} of object {index} has checksum {found:08x}, not {wanted:08x}"),
-                    ));
-                }
-                at += 1;
-            }
-            skip += u64::from(count);
-        }
-        Ok(())
-    }
-
-    /// The objects from header `cursor` on: their keys and sizes, until `take` says no. Gives where to go on, or `None`
-    /// at the end.
-    pub fn iterate(&self, cursor: u32, mut take: impl FnMut(&[u8], u64) -> bool) -> Result<Option<u32>> {
+    /// The next object from `cursor` on, which is 0 at first; `None` at the end. A cursor is a place among the headers:
+    /// whatever comes and goes meanwhile, an object that stays is come to once.
+    pub fn next(&self, cursor: u64) -> Result<Option<Listed>> {
         let view = self.client.view();
         let namespace = namespace_word(view, self.namespace);
-        for index in cursor..self.client.params().max_objects {
+        let Ok(first) = u32::try_from(cursor) else { return Ok(None) };
+        for index in first..self.client.params().max_objects {
             let (Some(header), Some(epoch)) = (view.object(index), view.readable(index)) else { continue };
             let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
             if header.namespace.load(Relaxed) != namespace || hidden {
                 continue;
             }
             let (key, bytes) = (view.key_of(header), header.bytes_total.load(Relaxed));
-            if object::still(&header.control, epoch) && !take(&key, bytes) {
-                return Ok(Some(index));
+            if object::still(&header.control, epoch) {
+                return Ok(Some(Listed { key, bytes, cursor: u64::from(index) + 1 }));
             }
         }
         Ok(None)
+    }
+
+    /// How many pages of an object that the program has pinned are ready.
+    pub fn ready_pages(&self, pin: Pin) -> Result<u64> {
+        self.check_view(pin)?;
+        self.progress(pin.index, pin.epoch).map(|(ready, _)| ready)
     }
 
     /// Pages of an object that is being written which are ready, and how many it has.

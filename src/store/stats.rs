@@ -38,17 +38,54 @@ pub struct RankStats {
     pub largest_free_bytes: u64,
 }
 
+/// When a call that found no room may be worth repeating.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryHint {
+    /// After this time; 0 if waiting alone will not help.
+    pub retry_after_us: u64,
+    /// Bytes that are free.
+    pub free_bytes: u64,
+    /// Bytes of the largest free run.
+    pub largest_free_bytes: u64,
+    /// Bytes that will be free when readers unpin and late writers stop.
+    pub waiting_bytes: u64,
+    /// Objects that could be evicted if nobody had pinned them.
+    pub ready_count: u64,
+}
+
 /// Numbers about a store.
 #[derive(Debug, Clone)]
 pub struct Stats {
     /// By rank.
     pub ranks: Vec<RankStats>,
+    /// Of all ranks together; of the largest free runs, the largest.
+    pub total: RankStats,
     /// Of this client.
     pub own: Totals,
     /// Bytes of shared memory for headers, keys, index, words.
     pub metadata_bytes: u64,
     /// Bytes of the master, if it is in this process.
     pub master_bytes: u64,
+    /// Whether the master can be reached.
+    pub master_up: bool,
+}
+
+impl RankStats {
+    fn plus(mut self, r: &RankStats) -> RankStats {
+        self.bytes_used += r.bytes_used;
+        self.bytes_total += r.bytes_total;
+        self.ready_count += r.ready_count;
+        self.writing_count += r.writing_count;
+        self.evict_count += r.evict_count;
+        self.oom_count += r.oom_count;
+        self.evict_in_use_retry += r.evict_in_use_retry;
+        self.stuck_put_reclaimed += r.stuck_put_reclaimed;
+        self.quarantined_bytes += r.quarantined_bytes;
+        self.limbo_bytes += r.limbo_bytes;
+        self.free_runs += r.free_runs;
+        self.largest_free_bytes = self.largest_free_bytes.max(r.largest_free_bytes);
+        self
+    }
 }
 
 impl From<&RankCounters> for RankStats {
@@ -85,15 +122,33 @@ impl Store {
         }
     }
 
+    /// What a call that found no room on a rank may hope for.
+    pub fn retry_hint(&self, rank: u32) -> Result<RetryHint> {
+        let r = self.rank_stats(rank)?;
+        let waiting_bytes = r.limbo_bytes + r.quarantined_bytes;
+        let in_motion = waiting_bytes + r.writing_count + r.ready_count > 0;
+        Ok(RetryHint {
+            // The master looks at what waits every millisecond or so.
+            retry_after_us: if in_motion { 1_000 } else { 0 },
+            free_bytes: r.bytes_total.saturating_sub(r.bytes_used),
+            largest_free_bytes: r.largest_free_bytes,
+            waiting_bytes,
+            ready_count: r.ready_count,
+        })
+    }
+
     /// All numbers. If the master is in this process it looks first, so that they are up to date.
     pub fn stats(&self) -> Result<Stats> {
         self.client.tend();
-        let ranks = memory::try_collect((0..self.client.params().world_size).map(|rank| self.rank_stats(rank)))?;
+        let ranks: Vec<RankStats> =
+            memory::try_collect((0..self.client.params().world_size).map(|rank| self.rank_stats(rank)))?;
         Ok(Stats {
+            total: ranks.iter().fold(RankStats::default(), RankStats::plus),
             ranks,
             own: self.client.counters.totals(),
             metadata_bytes: self.client.map.bytes(),
             master_bytes: self.client.master_bytes(),
+            master_up: self.client.master_up(),
         })
     }
 

@@ -28,7 +28,8 @@ use std::time::Duration;
 const PAGE: usize = 4096;
 const PAGES: u64 = 12;
 
-fn world() -> crate::world::Config {
+/// A world for an embedded store.
+pub(super) fn world() -> crate::world::Config {
     crate::world::Config {
         name: "strays".into(),
         dir: None,
@@ -69,6 +70,11 @@ fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| u8::try_from(i % 251).unwrap().wrapping_add(seed)).collect()
 }
 
+/// The metadata of an object: none for most.
+fn said_of<'a>(key: &[u8], value: &'a [u8]) -> &'a [u8] {
+    if key.len() > 2 { &value[..value.len().min(45)] } else { &[] }
+}
+
 /// A store with an object of each shape.
 struct Bed {
     store: Store,
@@ -97,7 +103,8 @@ impl Bed {
     }
 
     fn put(&mut self, key: Vec<u8>, value: Vec<u8>, rank: u32) {
-        put(&self.store, &key, &value, &options(rank)).unwrap();
+        let options = PutOptions { metadata: said_of(&key, &value), ..options(rank) };
+        put(&self.store, &key, &value, &options).unwrap();
         self.objects.push((key, value));
     }
 
@@ -137,11 +144,16 @@ impl Bed {
                 if place.n_extents == 1 {
                     assert!(place.offset + place.bytes_total <= room, "{what}: {place:?}");
                 }
-                if let Ok(extents) = store.extents(pin.index) {
+                if let Ok(extents) = store.view_extents(pin) {
                     assert!(extents.runs.iter().all(|(at, bytes)| at + bytes <= room), "{what}: {extents:?}");
                     assert!(extents.runs.iter().map(|(_, bytes)| bytes).sum::<u64>() >= extents.bytes_total);
                 }
                 let _ = store.progress(pin.index, pin.epoch);
+                let said = store.view_metadata(pin);
+                if let Ok(Look::Ready(found)) = said {
+                    assert!(!checked || *found == *said_of(key, value), "{what}: other metadata of {key:?}");
+                }
+                let _ = store.verify(pin);
                 let _ = store.unpin(pin);
             }
             if let Ok(Look::Ready((pin, ..))) = store.pin_partial(key, 1) {
@@ -166,7 +178,10 @@ impl Bed {
             }
         }
         let _ = store.match_prefix(self.objects.iter().map(|(key, _)| Ok(&key[..])));
-        let _ = store.iterate(0, |_, _| true);
+        let mut cursor = 0;
+        while let Ok(Some(found)) = store.next(cursor) {
+            cursor = found.cursor;
+        }
         let _ = (store.stats().unwrap(), store.prometheus().unwrap(), store.dump(40).unwrap());
         let _ = store.publish_pages(&self.plan, 1);
         if store.commit(&self.plan).is_err() {
@@ -196,7 +211,7 @@ impl Bed {
     }
 }
 
-fn options(rank: u32) -> PutOptions {
+fn options(rank: u32) -> PutOptions<'static> {
     PutOptions { rank: Some(rank), ..PutOptions::DEFAULT }
 }
 
@@ -362,6 +377,7 @@ fn a_master_that_takes_over_quarantines_what_it_does_not_understand() {
             among: 0,
             flags: 0,
             keep: Keep::DEFAULT,
+            metadata: &[],
         };
         let opened = master.open(0, &request);
         if let Some(pin) = pin {
@@ -443,6 +459,7 @@ fn a_master_goes_on_after_a_bug_in_a_call() {
         among: 0,
         flags: 0,
         keep: Keep::DEFAULT,
+        metadata: &[],
     };
     let plan = host.with(|master| master.open(client.number, &request(b"a"))).unwrap();
     let failed = host.with(|master| -> Result<()> {
@@ -516,4 +533,60 @@ fn the_header_of_a_store_that_is_partly_overwritten_is_put_right() {
     words[..20].iter().for_each(|word| word.store(7, SeqCst));
     let (control, of_words) = fds();
     assert!(Map::adopt(&params, map.store_id(), map.seed(), control, of_words).is_err());
+}
+
+/// What a new master does not count as used it would give to the next object.
+#[test]
+fn a_new_master_gives_nobody_the_room_of_metadata() {
+    let bed = Bed::new(true);
+    let mut master = bed.take_over(true, "takeover");
+    let metadata = [0xee; 256];
+    for i in 0..6u8 {
+        let (key, bytes, keep) = ([b'n', i], 0, Keep::DEFAULT);
+        let request = OpenRequest {
+            key: &key,
+            namespace: 0,
+            bytes,
+            rank: Some(1),
+            among: 0,
+            flags: 0,
+            keep,
+            metadata: &metadata,
+        };
+        master.open(0, &request).unwrap();
+    }
+    for (key, value) in &bed.objects {
+        let Look::Ready(found) = bed.store.metadata(key).unwrap() else { panic!("{key:?} is gone") };
+        assert_eq!(*found, *said_of(key, value));
+    }
+}
+
+/// The control: without checksums nobody knows what the writer said.
+#[test]
+fn metadata_that_was_overwritten_is_not_given_for_the_writers() {
+    for checksums in [true, false] {
+        let bed = Bed::new(checksums);
+        let (key, value) = bed.objects.iter().find(|(key, _)| key == b"one").unwrap();
+        let header = bed.store.client.view().object(bed.index_of(key)).unwrap();
+        let said = bed.store.metadata(key);
+        assert!(matches!(said, Ok(Look::Ready(found)) if *found == *said_of(key, value)));
+        let words = bed.store.client.view().key_words(header.key_unit.load(Relaxed), 6).unwrap();
+        for word in words {
+            let was = word.fetch_xor(1 << 5, SeqCst);
+            match bed.store.metadata(key) {
+                Ok(Look::Ready(found)) => assert!(!checksums && *found != *said_of(key, value)),
+                other => assert!(checksums && other.unwrap_err().status == NMC_ERR_CORRUPT),
+            }
+            assert_eq!(get(&bed.store, key).is_err(), checksums, "it is one object with its value");
+            word.store(was, SeqCst);
+        }
+        // That it is shorter, or not there at all, is no less wrong.
+        let was = header.flags.load(Relaxed);
+        for flags in [was & 0xffff, was - (1 << 16)] {
+            header.flags.store(flags, SeqCst);
+            assert_eq!(bed.store.metadata(key).is_err(), checksums);
+        }
+        header.flags.store(was, SeqCst);
+        assert!(bed.store.metadata(key).is_ok());
+    }
 }

@@ -4,7 +4,7 @@
 use super::Store;
 use super::copy::{Cursor, Pieces, walk};
 use super::master::{Opened, not_found, show};
-use super::read::{Location, Look, Pin, located, shaped};
+use super::read::{Location, Look, Pin, check_within, located, shaped};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
@@ -85,6 +85,12 @@ impl Store {
         Ok(())
     }
 
+    /// What a captured publication of a plan stores, and where on the GPU.
+    pub fn publish_descriptor(&self, plan: &Opened) -> Result<(u64, u64)> {
+        self.check_plan_for_stream(plan)?;
+        Ok((self.publish_word(plan.index).1, plan.epoch))
+    }
+
     /// Copies `pieces` into the pages of a plan from `offset` on, when the stream gets there.
     pub fn push_async(&self, plan: &Opened, offset: u64, pieces: &Pieces<'_>, stream: *mut c_void) -> Result<()> {
         if self.client.plans.get(plan.plan_id) != Some(*plan) {
@@ -103,13 +109,7 @@ impl Store {
         let device = self.device()?;
         let view = self.client.view();
         let (header, shape) = shaped(view, index)?;
-        let (bytes, total) = (pieces.bytes()?, shape.bytes_total);
-        if offset.checked_add(bytes).is_none_or(|end| end > total) {
-            crate::bail!(
-                NMC_ERR_INVALID_ARG,
-                "{bytes} bytes from offset {offset} on reach behind the end of the value, which has {total}"
-            );
-        }
+        check_within(offset, pieces.bytes()?, shape.bytes_total)?;
         let host_heap = self.client.member.heap_kind() == HeapKind::Host;
         let mut by_kernel = false;
         pieces.each(|address, bytes| {

@@ -22,23 +22,31 @@ pub fn coarse_ms() -> u64 {
     time.tv_sec.unsigned_abs() * 1_000 + time.tv_nsec.unsigned_abs() / 1_000_000
 }
 
-/// Copies between addresses of this process. The caller of the C function, or a pin or plan, vouches for both sides.
+/// Copies between addresses of this process.
+///
+/// # Safety
+/// `from` has `bytes` readable bytes that nobody writes to, and `to` as many writable ones, elsewhere, that nobody else uses,
+/// both until this returns. For a heap of the store a pin or an open plan keeps that, for memory of the program whoever
+/// called the C function.
 #[inline(always)]
-pub fn copy(from: u64, to: u64, bytes: u64) {
+pub unsafe fn copy(from: u64, to: u64, bytes: u64) {
     #[allow(clippy::cast_possible_truncation, reason = "64-bit only")]
     let bytes = bytes as usize;
-    // SAFETY: by contract `from` has `bytes` readable bytes that nobody writes to, and `to` as many writable ones.
+    // SAFETY: by contract.
     unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
 }
 
-/// CRC32C of memory of this process, for which the caller vouches as in [`copy`].
+/// CRC32C of memory of this process.
+///
+/// # Safety
+/// `from` has `bytes` readable bytes that nobody writes to until this returns, as in [`copy`].
 #[must_use]
-pub fn checksum(seed: u32, from: u64, bytes: u64) -> u32 {
+pub unsafe fn checksum(seed: u32, from: u64, bytes: u64) -> u32 {
     #[allow(clippy::cast_possible_truncation, reason = "64-bit only")]
     let bytes = bytes as usize;
     if bytes == 0 {
         return seed;
     }
-    // SAFETY: as in `copy`.
+    // SAFETY: by contract.
     crc32c::crc32c_append(seed, unsafe { std::slice::from_raw_parts(from as *const u8, bytes) })
 }

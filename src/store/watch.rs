@@ -168,16 +168,15 @@ impl Store {
         Ok(())
     }
 
-    /// Takes a completion that is queued.
-    #[must_use]
-    pub fn completion(&self) -> Option<Completion> {
+    /// Takes completions that are queued, the oldest first, at most `most`; gives how many.
+    pub fn completions(&self, most: usize, mut take: impl FnMut(Completion)) -> usize {
         let watches = &self.client.watches;
         let mut state = watches.state.lock();
-        let next = state.done.pop();
+        let taken = (0..most).map_while(|_| state.done.pop()).map(&mut take).count();
         if state.done.waiting.is_empty() {
             watches.event.drain();
         }
-        next
+        taken
     }
 
     /// Descriptor that is readable while completions are queued. It belongs to the store.

@@ -17,10 +17,10 @@ pub const SERVICE: Service = Service { magic: 0x324f_5453, name: "the store's ma
 const REPLY: u32 = u32::MAX;
 /// Largest packet.
 pub const MAX_PACKET: usize = crate::rpc::MAX_PACKET;
-/// Bytes that an item with a key of `key` bytes takes at most, in a call.
+/// Bytes that an item with `texts` bytes of key and metadata takes at most, in a call.
 #[must_use]
-pub fn item_bytes(key: usize) -> usize {
-    key + 64
+pub fn item_bytes(texts: usize) -> usize {
+    texts + 64
 }
 /// Items of one call, so that the answer fits a packet even if each is an error.
 pub const MAX_ITEMS: usize = 256;
@@ -100,6 +100,8 @@ pub enum Request<'a> {
     Reveal(Opened),
     /// Removes objects.
     Remove(u32, Vec<&'a [u8]>),
+    /// Removes the object with this header and epoch.
+    Take(u32, u64),
     /// Removes objects by the beginning of their keys, from a cursor on.
     RemoveMatching(u32, &'a [u8], u32),
     /// Changes how an object is kept.
@@ -165,7 +167,7 @@ fn put_bytes(bytes: &[u8], to: &mut Vec<u8>) {
 fn get_bytes<'a>(from: &mut Cursor<'a>) -> Result<&'a [u8]> {
     let len = u32::get(from)? as usize;
     if len > MAX_KEY {
-        crate::bail!(NMC_ERR_PROTOCOL, "a key in a call claims {len} bytes");
+        crate::bail!(NMC_ERR_PROTOCOL, "a key or metadata in a call claims {len} bytes");
     }
     from.bytes(len)
 }
@@ -232,6 +234,7 @@ impl<'a> Request<'a> {
             Request::Abandon(_) => "abandon",
             Request::Reveal(_) => "reveal",
             Request::Remove(..) | Request::RemoveMatching(..) => "remove",
+            Request::Take(..) => "consume",
             Request::Retain(..) => "retain",
             Request::Namespace(..) => "namespace",
             Request::Flush(_) => "flush",
@@ -272,6 +275,7 @@ impl<'a> Request<'a> {
                     item.among.put(to);
                     item.flags.put(to);
                     put_keep(item.keep, to);
+                    put_bytes(item.metadata, to);
                 }
             }
             Request::Abandon(plans) => {
@@ -322,6 +326,11 @@ impl<'a> Request<'a> {
             }
             Request::Detach => 12u32.put(to),
             Request::Confirm => 13u32.put(to),
+            Request::Take(index, epoch) => {
+                14u32.put(to);
+                index.put(to);
+                epoch.put(to);
+            }
         }
     }
 
@@ -340,6 +349,7 @@ impl<'a> Request<'a> {
                     among: u64::get(from)?,
                     flags: u32::get(from)?,
                     keep: get_keep(from)?,
+                    metadata: get_bytes(from)?,
                 })
             })?),
             3 => Request::Abandon(get_list(from, |from| get_plan(from))?),
@@ -357,6 +367,7 @@ impl<'a> Request<'a> {
             11 => Request::Dump(u32::get(from)?),
             12 => Request::Detach,
             13 => Request::Confirm,
+            14 => Request::Take(u32::get(from)?, u64::get(from)?),
             other => crate::bail!(NMC_ERR_PROTOCOL, "there is no call of kind {other}"),
         };
         from.end()?;
@@ -410,7 +421,8 @@ mod tests {
     fn samples() -> Vec<Request<'static>> {
         let plan = Opened { index: 3, epoch: 9, plan_id: 77 };
         let keep = Keep { retain: Retain::Soft, priority: 2, ttl_ms: 5 };
-        let open = OpenRequest { key: b"k", namespace: 1, bytes: 10, rank: Some(2), among: 6, flags: 3, keep };
+        let open =
+            OpenRequest { key: b"k", namespace: 1, bytes: 10, rank: Some(2), among: 6, flags: 3, keep, metadata: b"m" };
         let hello = Hello {
             world_id: 1,
             store_id: 2,
@@ -430,7 +442,7 @@ mod tests {
         };
         vec![
             Request::Hello(hello),
-            Request::Open(vec![open, OpenRequest { rank: None, among: 0, ..open }]),
+            Request::Open(vec![open, OpenRequest { rank: None, among: 0, metadata: &[], ..open }]),
             Request::Abandon(vec![plan, plan]),
             Request::Reveal(plan),
             Request::Remove(1, vec![b"a", b"bc"]),
@@ -443,6 +455,7 @@ mod tests {
             Request::Dump(80),
             Request::Detach,
             Request::Confirm,
+            Request::Take(3, 9),
         ]
     }
 

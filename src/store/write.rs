@@ -32,7 +32,7 @@ pub enum Wait {
 
 /// How a value is to be stored.
 #[derive(Debug, Clone, Copy)]
-pub struct PutOptions {
+pub struct PutOptions<'a> {
     /// Rank whose heap is to hold it; by hash if not given.
     pub rank: Option<u32>,
     /// If that one has no room, any other may hold it.
@@ -45,18 +45,31 @@ pub struct PutOptions {
     pub replace: bool,
     /// How it is kept.
     pub keep: Keep,
+    /// What is said about it, up to `MAX_METADATA` bytes.
+    pub metadata: &'a [u8],
+    /// The same for each object of a batch; `metadata` for those behind its end.
+    pub metadata_each: &'a [&'a [u8]],
 }
 
-impl PutOptions {
+impl PutOptions<'static> {
     /// Nothing special.
-    pub const DEFAULT: PutOptions = PutOptions {
+    pub const DEFAULT: PutOptions<'static> = PutOptions {
         rank: None,
         any_rank: false,
         wait: Wait::No,
         contiguous: false,
         replace: false,
         keep: Keep::DEFAULT,
+        metadata: &[],
+        metadata_each: &[],
     };
+}
+
+impl<'a> PutOptions<'a> {
+    /// The metadata of object `at` of a batch.
+    fn metadata_of(&self, at: usize) -> &'a [u8] {
+        self.metadata_each.get(at).copied().unwrap_or(self.metadata)
+    }
 }
 
 /// What a publication has behind it and ahead.
@@ -94,19 +107,20 @@ struct Planned<'v> {
 impl Store {
     /// The ranks that may hold what is put with these options, besides the one that it is put on.
     #[inline]
-    fn among(&self, options: &PutOptions) -> u64 {
+    fn among(&self, options: &PutOptions<'_>) -> u64 {
         if options.any_rank { self.client.ranks_to_store_on() } else { 0 }
     }
 
-    fn request<'k>(&self, key: &'k [u8], bytes: u64, options: &PutOptions, among: u64) -> OpenRequest<'k> {
+    fn request<'k>(&self, key: &'k [u8], bytes: u64, options: &PutOptions<'k>, among: u64) -> OpenRequest<'k> {
         let contiguous = if options.contiguous { FLAG_CONTIGUOUS } else { 0 };
         let hidden = if options.replace { FLAG_HIDDEN } else { 0 };
         let flags = contiguous | hidden | FLAG_CHECKSUM;
-        OpenRequest { key, namespace: self.namespace, bytes, rank: options.rank, among, flags, keep: options.keep }
+        let PutOptions { rank, keep, metadata, .. } = *options;
+        OpenRequest { key, namespace: self.namespace, bytes, rank, among, flags, keep, metadata }
     }
 
     /// Stores a value.
-    pub fn put(&self, key: &[u8], pieces: &Pieces<'_>, options: &PutOptions) -> Result<()> {
+    pub fn put(&self, key: &[u8], pieces: &Pieces<'_>, options: &PutOptions<'_>) -> Result<()> {
         check_key(key)?;
         let counters = &self.client.counters;
         let started = counters.is_sample(Op::Put).then(sys::now_ns);
@@ -126,7 +140,7 @@ impl Store {
 
     /// Stores many values, asking the master for as many plans at once as possible.
     /// Fails as a whole only before anything is stored.
-    pub fn put_many(&self, items: &[(&[u8], Pieces<'_>)], options: &PutOptions) -> Result<Vec<Result<()>>> {
+    pub fn put_many(&self, items: &[(&[u8], Pieces<'_>)], options: &PutOptions<'_>) -> Result<Vec<Result<()>>> {
         let check = |(key, pieces): &(&[u8], Pieces<'_>)| check_key(key).and_then(|()| pieces.bytes()).map(|_| ());
         let mut results: Vec<Result<()>> = memory::collect(items.iter().map(check))?;
         let mut good = memory::with_capacity(items.len())?;
@@ -134,7 +148,10 @@ impl Store {
         let most = good.len().min(MAX_ITEMS);
         let (mut requests, mut opened) = (memory::with_capacity(most)?, memory::with_capacity(most)?);
         let among = self.among(options);
-        let request = |i: usize| self.request(items[i].0, items[i].1.bytes().unwrap_or(0), options, among);
+        let request = |i: usize| OpenRequest {
+            metadata: options.metadata_of(i),
+            ..self.request(items[i].0, items[i].1.bytes().unwrap_or(0), options, among)
+        };
         let counters = &self.client.counters;
         let patience = self.patience(options);
         let fill = |i: usize, plan: Opened| {
@@ -182,7 +199,7 @@ impl Store {
             self.store_sums(view, &planned, source)
         })();
         if let Err(error) = stored {
-            let _ = self.abandon(&[*plan]);
+            let _ = self.abandon(plan);
             return Err(error);
         }
         self.publish(view, plan, replace, Publication::Once)
@@ -202,9 +219,11 @@ impl Store {
         // A namespace that was flushed meanwhile has forgotten the object, though its header may still be live.
         let word = header.namespace.load(Relaxed);
         if !lives || word != namespace_word(view, word & 0xff) {
-            // The master may not know that nothing of us stores any more.
-            let _ = self.abandon(&[*plan]);
-            return Err(stale("the write"));
+            // The master may not know that nothing of us stores any more. It knows whether somebody has the value by now.
+            return match self.abandon(plan) {
+                Ok(true) => Ok(()),
+                _ => Err(stale("the write")),
+            };
         }
         if replace && how == Publication::Once {
             // From here on nothing is stored: a master that does not hear of the rest is to give the plan up.
@@ -228,14 +247,15 @@ impl Store {
     /// What a writer needs of an open plan. The header must be what the plan was made for: its writer stores into no
     /// more pages than it asked for.
     fn planned<'v>(&self, view: &View<'v>, plan: &Opened) -> Result<Planned<'v>> {
-        let Some(Terms { key_hash, bytes, trace: told, .. }) = self.client.plans.terms(plan.plan_id) else {
+        let Some(Terms { key_hash, bytes, metadata, trace: told, .. }) = self.client.plans.terms(plan.plan_id) else {
             return Err(no_plan(plan.plan_id));
         };
         let index = plan.index;
         let (header, shape) = shaped(view, index)?;
         match view.publish(index) {
             Some(words) if shape.bytes_total == bytes => {
-                Ok(Planned { index, header, shape, words, seal: Seal { key_hash, epoch: plan.epoch }, told })
+                let seal = Seal { key_hash, epoch: plan.epoch, metadata };
+                Ok(Planned { index, header, shape, words, seal, told })
             }
             _ => Err(corrupt(index)),
         }
@@ -248,7 +268,6 @@ impl Store {
             return Ok(());
         }
         let page = u64::from(self.client.params().page_bytes);
-        let base = self.client.heap(shape.owner_rank)?.base + self.client.params().heap_offset;
         let mut trace = shape.trace();
         let runs = view.runs(header, shape).map_while(|run| run).inspect(|run| trace = Shape::traced(trace, *run));
         let pages = runs.flat_map(|(first, count)| first..first + count).zip(0u64..);
@@ -261,26 +280,21 @@ impl Store {
             }
         };
         match source {
-            None => pages.for_each(|(heap_page, at)| {
-                let address = base + u64::from(heap_page) * page;
-                store(heap_page, sys::checksum(seal.page_seed(at), address, in_page(at)));
-            }),
+            None => {
+                for (heap_page, at) in pages {
+                    let (seed, bytes) = (seal.page_seed(at), in_page(at));
+                    store(heap_page, self.client.page_sum(shape.owner_rank, heap_page.into(), seed, bytes)?);
+                }
+            }
             Some(pieces) => {
-                let mut pages = pages.map(|(heap_page, at)| (heap_page, seal.page_seed(at), in_page(at)));
-                let mut now = pages.next();
-                pieces.each(|mut address, mut left| {
-                    while left > 0 {
-                        let Some((heap_page, sum, room)) = &mut now else { return Err(corrupt(index)) };
-                        let step = left.min(*room);
-                        *sum = sys::checksum(*sum, address, step);
-                        (address, left, *room) = (address + step, left - step, *room - step);
-                        if *room == 0 {
-                            store(*heap_page, *sum);
-                            now = pages.next();
-                        }
-                    }
-                    Ok(())
-                })?;
+                let full = std::cell::Cell::new(0);
+                let cuts = pages.map(|(heap_page, at)| {
+                    full.set(heap_page);
+                    (seal.page_seed(at), in_page(at))
+                });
+                if !pieces.sums(cuts, |sum| store(full.get(), sum))? {
+                    return Err(corrupt(index));
+                }
             }
         }
         // Other pages than those that the program was told to store into hold something else.
@@ -292,7 +306,7 @@ impl Store {
     }
 
     /// Asks for a plan and leaves storing the pages to the program.
-    pub fn open_for_write(&self, key: &[u8], bytes: u64, options: &PutOptions) -> Result<(Opened, Location)> {
+    pub fn open_for_write(&self, key: &[u8], bytes: u64, options: &PutOptions<'_>) -> Result<(Opened, Location)> {
         check_key(key)?;
         let counters = &self.client.counters;
         let started = counters.is_sample(Op::Plan).then(sys::now_ns);
@@ -306,13 +320,20 @@ impl Store {
 
     /// Asks for many plans. Fails as a whole only before anything is opened.
     #[allow(clippy::type_complexity, reason = "one result for each")]
-    pub fn open_many(&self, items: &[(&[u8], u64)], options: &PutOptions) -> Result<Vec<Result<(Opened, Location)>>> {
+    pub fn open_many(
+        &self,
+        items: &[(&[u8], u64)],
+        options: &PutOptions<'_>,
+    ) -> Result<Vec<Result<(Opened, Location)>>> {
         let mut results: Vec<Result<(Opened, Location)>> = memory::with_capacity(items.len())?;
         let bad = |key: &[u8]| check_key(key).err();
         let mut requests: Vec<OpenRequest<'_>> = memory::with_capacity(items.len())?;
-        let good = items.iter().filter(|(key, _)| bad(key).is_none());
+        let good = items.iter().enumerate().filter(|(_, (key, _))| bad(key).is_none());
         let among = self.among(options);
-        requests.extend(good.map(|(key, bytes)| self.request(key, *bytes, options, among)));
+        requests.extend(good.map(|(i, (key, bytes))| OpenRequest {
+            metadata: options.metadata_of(i),
+            ..self.request(key, *bytes, options, among)
+        }));
         let mut opened = memory::with_capacity(requests.len())?;
         let patience = self.patience(options);
         self.open_plans(&requests, &mut opened)?;
@@ -340,7 +361,7 @@ impl Store {
             Ok(placed(view, plan.index, plan.epoch, header, &shape))
         });
         if found.is_err() {
-            let _ = self.abandon(&[*plan]);
+            let _ = self.abandon(plan);
         }
         found.map(|place| (*plan, place))
     }
@@ -393,7 +414,7 @@ impl Store {
         if object::epoch(header.control.load(Acquire)) != plan.epoch {
             // The program published it itself, it is gone, and the header is another object's. Or the header was overwritten:
             // then the master still waits for its writer.
-            let _ = self.abandon(&[*plan]);
+            let _ = self.abandon(plan);
             return Err(stale("the write"));
         }
         if done {
@@ -468,7 +489,7 @@ impl Store {
             crate::bail!(NMC_ERR_INVALID_ARG, "plan {:x} is committed; remove the object instead", plan.plan_id);
         }
         reach("writer.before_abort");
-        self.abandon(&[*plan])
+        self.abandon(plan).map(|_| ())
     }
 
     /// Removes an object.

@@ -28,6 +28,8 @@ pub(super) struct Book {
     /// Client that writes or wrote it.
     pub writer: u32,
     pub flags: u32,
+    /// A consumer has taken it: it was published, whatever its writer thinks.
+    pub taken: bool,
 }
 
 static NOTHING: Book = Book {
@@ -44,6 +46,7 @@ static NOTHING: Book = Book {
     namespace: 0,
     writer: 0,
     flags: 0,
+    taken: false,
 };
 
 impl Book {
@@ -78,13 +81,15 @@ impl Book {
             runs.push(Run { first, count });
         }
         let key_len = header.key_len.load(Relaxed) as usize;
-        let key = match key_units(key_len, runs.len()) {
+        let flags = header.flags.load(Relaxed);
+        let key = match key_units(key_len, runs.len(), metadata_len(flags)) {
             0 => Run::default(),
             count => Run { first: header.key_unit.load(Relaxed), count },
         };
         let namespace = header.namespace.load(Relaxed);
         let sane = (1..=MAX_KEY).contains(&key_len)
             && key.range().end <= p.key_units() as usize
+            && metadata_len(flags) <= MAX_METADATA
             && ((namespace & 0xff) as usize) < MAX_NAMESPACES
             && header.page_bytes.load(Relaxed) == p.page_bytes
             && header.last_page_bytes.load(Relaxed) == last_page_bytes(shape.bytes_total, p.page_bytes)
@@ -102,7 +107,8 @@ impl Book {
             owner: shape.owner_rank,
             namespace,
             writer: header.writer.load(Relaxed),
-            flags: header.flags.load(Relaxed),
+            flags,
+            taken: false,
         }))
     }
 }

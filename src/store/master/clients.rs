@@ -238,7 +238,8 @@ mod tests {
         let writer = master.attach(&holder(1)).unwrap();
         let mut open = |key: &[u8]| {
             let keep = Keep::DEFAULT;
-            let request = OpenRequest { key, namespace: 0, bytes: 5000, rank: Some(0), among: 0, flags: 0, keep };
+            let request =
+                OpenRequest { key, namespace: 0, bytes: 5000, rank: Some(0), among: 0, flags: 0, keep, metadata: &[] };
             master.open(writer.number, &request).unwrap()
         };
         let (unfinished, given_up, published) = (open(b"a"), open(b"b"), open(b"c"));

@@ -16,6 +16,7 @@ pub(super) struct Goal {
 pub(super) struct Need {
     pub pages: u32,
     pub key_len: usize,
+    pub metadata_len: usize,
     /// Whether its pages must be one run.
     pub contiguous: bool,
 }
@@ -90,7 +91,7 @@ impl Master {
         now: u64,
         mut budget: usize,
     ) -> Result<(u32, Option<Run>)> {
-        let Need { pages, key_len, contiguous } = need;
+        let Need { pages, key_len, metadata_len, contiguous } = need;
         self.approach_low(view, owner, pages, now, &mut budget);
         let mut last_resort = true;
         loop {
@@ -100,7 +101,7 @@ impl Master {
             if let Some(index) = header
                 && (pages == 0 || rank.pages.allocate_spread(pages, most, runs))
             {
-                match key_units(key_len, runs.len()) {
+                match key_units(key_len, runs.len(), metadata_len) {
                     0 => return Ok((index, None)),
                     units => {
                         if let Some(run) = self.keys.allocate(units) {

@@ -21,10 +21,12 @@ use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::layout::MAX_RANKS;
 use crate::layout::store::{
-    FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, Fate, MAX_EXTENTS, MAX_KEY, MAX_NAMESPACE_NAME, MAX_NAMESPACES,
-    ObjectHeader, PRIORITY_SHIFT, PublishWords, RETAIN_SHIFT, Seal, View, key_units,
+    FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, Fate, MAX_EXTENTS, MAX_KEY, MAX_METADATA, MAX_NAMESPACE_NAME,
+    MAX_NAMESPACES, METADATA_FLAGS, ObjectHeader, PRIORITY_SHIFT, PublishWords, RETAIN_SHIFT, Seal, View, key_units,
+    metadata_flags, metadata_len,
 };
 use crate::mem::limits::check_available;
+use crate::store::backing::Mark;
 use crate::store::config::Policy;
 use crate::store::evict::{self, FREE, Facts, LIMBO, PRIORITIES, QUARANTINE, Queues, Retain, WRITING};
 use crate::store::hash::route_of;
@@ -77,6 +79,8 @@ pub struct OpenRequest<'a> {
     pub flags: u32,
     /// How it is kept.
     pub keep: Keep,
+    /// What its writer says about it.
+    pub metadata: &'a [u8],
 }
 
 /// How an object is kept.
@@ -214,6 +218,8 @@ pub struct Master {
     freed: bool,
     /// Lines for the log, until nobody holds a lock that the program's callback could need.
     news: Vec<(i32, String)>,
+    /// What must not come back from the disk, until it is written down; `None` without a disk.
+    marks: Option<Vec<Mark>>,
 }
 
 /// Id and generation of a namespace as headers hold them.
@@ -267,6 +273,7 @@ impl Master {
             uncounted: 0,
             freed: false,
             news: Vec::new(),
+            marks: None,
             map,
         })
     }
@@ -303,6 +310,32 @@ impl Master {
     /// Lines for the log that came up since the last call.
     pub fn take_news(&mut self) -> Vec<(i32, String)> {
         std::mem::take(&mut self.news)
+    }
+
+    /// From now on there is a disk: what is removed, replaced or flushed is noted for it. What is evicted is not.
+    pub fn keep_marks(&mut self) {
+        self.marks = Some(Vec::new());
+    }
+
+    /// What was noted since the last call.
+    pub fn take_marks(&mut self) -> Vec<Mark> {
+        self.marks.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Before something is taken away: noting it must not fail afterwards.
+    fn room_for_marks(&mut self, more: usize) -> Result<()> {
+        self.marks.as_mut().map_or(Ok(()), |marks| memory::reserve(marks, more))
+    }
+
+    fn mark(&mut self, mark: Mark) {
+        if let Some(marks) = &mut self.marks {
+            marks.push(mark);
+        }
+    }
+
+    fn mark_object(&mut self, index: u32) {
+        let Book { hash, epoch, .. } = *self.book(index);
+        self.mark(Mark::Object { key_hash: hash, epoch });
     }
 
     /// The memory.

@@ -41,8 +41,10 @@ impl Master {
         let Some(ns) = view.namespace(namespace) else {
             crate::bail!(NMC_ERR_NOT_FOUND, "there is no namespace {namespace}");
         };
+        self.room_for_marks(1)?;
         let next = ns.generation.load(Relaxed).wrapping_add(1) & 0xff_ffff;
         ns.generation.store(next, Release);
+        self.mark(Mark::Namespace { id: namespace, generation: next });
         self.begin_flush();
         self.glance(view, now_ns());
         Ok(())
@@ -171,7 +173,8 @@ mod tests {
         let keep = Keep { retain: Retain::Hard, ..Keep::DEFAULT };
         for i in 0..HEADERS * 9 / 10 {
             let key = i.to_le_bytes();
-            let request = OpenRequest { key: &key, namespace: a, bytes: 0, rank: None, among: 0, flags: 0, keep };
+            let request =
+                OpenRequest { key: &key, namespace: a, bytes: 0, rank: None, among: 0, flags: 0, keep, metadata: &[] };
             let plan = master.open(client.number, &request).unwrap();
             map.view().publish(plan.index).unwrap().published.store(plan.epoch, Release);
         }

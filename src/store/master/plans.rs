@@ -11,8 +11,11 @@ impl Master {
         let p = map.params();
         let now = now_ns();
         self.glance(view, now);
-        let OpenRequest { key, namespace, bytes, flags, keep, .. } = *request;
+        let OpenRequest { key, namespace, bytes, flags, keep, metadata, .. } = *request;
         check_key(key)?;
+        if metadata.len() > MAX_METADATA {
+            crate::bail!(NMC_ERR_INVALID_ARG, "the metadata has {} bytes; {MAX_METADATA} are possible", metadata.len());
+        }
         if view.namespace(namespace).is_none_or(|ns| namespace != 0 && ns.name_len.load(Relaxed) == 0) {
             crate::bail!(NMC_ERR_NOT_FOUND, "there is no namespace {namespace}");
         }
@@ -46,7 +49,8 @@ impl Master {
         }
         let mut runs = std::mem::take(&mut self.runs);
         runs.clear();
-        let need = Need { pages, key_len: key.len(), contiguous: flags & FLAG_CONTIGUOUS != 0 };
+        let (key_len, metadata_len) = (key.len(), metadata.len());
+        let need = Need { pages, key_len, metadata_len, contiguous: flags & FLAG_CONTIGUOUS != 0 };
         let (owner, index, key_run) = match self.find_room(view, owner, among, need, &mut runs, now) {
             Ok(room) => room,
             Err(error) => {
@@ -72,7 +76,8 @@ impl Master {
             owner,
             namespace: word,
             writer: client,
-            flags: keep.flags() | flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS) | sums,
+            flags: keep.flags() | flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS) | sums | metadata_flags(metadata.len()),
+            taken: false,
         };
         if let (Some(header), Some(words)) = (view.object(index), view.publish(index)) {
             view.header().next_epoch.store(self.next_epoch, Release);
@@ -94,6 +99,9 @@ impl Master {
             header.retain_until.store(book.until, Relaxed);
             for (i, run) in runs.iter().enumerate() {
                 view.store_extent(header, i, run.first, run.count);
+            }
+            if !metadata.is_empty() {
+                view.store_metadata(header, metadata);
             }
             words.progress.store(0, Relaxed);
             if let Some(access) = view.access(index) {
@@ -121,8 +129,9 @@ impl Master {
         Ok(Opened { index, epoch, plan_id })
     }
 
-    /// A writer gives up, or says that it stopped after the master gave it up: nothing of it will store any more.
-    pub fn abandon(&mut self, client: u32, plan: &Opened) -> Result<()> {
+    /// A writer gives up, or says that it stopped after the master gave it up: nothing of it will store any more. Gives whether
+    /// a consumer has taken the object, of which its writer only knows that it is gone.
+    pub fn abandon(&mut self, client: u32, plan: &Opened) -> Result<bool> {
         let map = Arc::clone(&self.map);
         let view = map.view();
         self.check_plan(client, plan)?;
@@ -133,10 +142,10 @@ impl Master {
                 self.free_or_wait(view, plan.index);
             }
             // It is readable, evicted, or waits for a reader: nothing is left to give up.
-            _ => return Ok(()),
+            _ => return Ok(self.book(plan.index).taken),
         }
         self.count_of(plan.index);
-        Ok(())
+        Ok(false)
     }
 
     /// Leads to an object in the index.
@@ -175,6 +184,7 @@ impl Master {
         if self.lists.list_of(plan.index) != Some(WRITING) || !object::finished(&words.published, plan.epoch) {
             crate::bail!(NMC_ERR_STALE, "the plan was given up: its writer was late");
         }
+        self.room_for_marks(1)?;
         let former = self.find(view, hash, &view.key_of(header), word).filter(|former| *former != plan.index);
         // For a master that finds both: this one came last, whichever was opened first.
         header.state_ts.store(now_ns(), Relaxed);
@@ -189,6 +199,7 @@ impl Master {
                     self.link(view, hash, plan.index);
                 }
                 reach("master.exchanged");
+                self.mark_object(former);
                 self.drop_object(view, former, false);
                 self.count_of(former);
             }
@@ -211,6 +222,29 @@ impl Master {
         let Some(index) = self.find(view, map.hash_of(key, namespace), key, word) else {
             return Err(not_found(key));
         };
+        self.room_for_marks(1)?;
+        self.mark_object(index);
+        self.drop_object(view, index, false);
+        self.count_of(index);
+        Ok(())
+    }
+
+    /// Takes this very object away, of which the caller holds a pin. Of several who ask for it, one succeeds.
+    pub fn take(&mut self, index: u32, epoch: u64) -> Result<()> {
+        let map = Arc::clone(&self.map);
+        let view = map.view();
+        self.glance(view, now_ns());
+        let book = self.book(index);
+        // What was flushed is forgotten, though it may not be dead yet.
+        let known = book.epoch == epoch && namespace_word(view, book.namespace & 0xff) == book.namespace;
+        if !known || book.is_hidden() || !self.is_current(index) {
+            crate::bail!(NMC_ERR_NOT_FOUND, "the object was taken, removed or replaced meanwhile");
+        }
+        self.room_for_marks(1)?;
+        self.mark_object(index);
+        if let Some(book) = self.books.get_mut(index as usize) {
+            book.taken = true;
+        }
         self.drop_object(view, index, false);
         self.count_of(index);
         Ok(())
@@ -229,7 +263,11 @@ impl Master {
             master.book(index).namespace == word
                 && view.object(index).is_some_and(|header| view.key_of(header).starts_with(prefix))
         };
+        self.room_for_marks(4 * FLUSH as usize)?;
         let removed = self.drop_those(view, from..to, matches);
+        for at in 0..removed {
+            self.mark_object(self.batch[at]);
+        }
         self.count_all();
         Ok((u32::try_from(removed).unwrap_or(u32::MAX), Some(to).filter(|to| *to < all)))
     }
@@ -246,7 +284,7 @@ impl Master {
             return Err(not_found(key));
         };
         if let (Some(header), Some(book)) = (view.object(index), self.books.get_mut(index as usize)) {
-            let others = book.flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS | FLAG_CHECKSUM);
+            let others = book.flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS | FLAG_CHECKSUM | METADATA_FLAGS);
             (book.flags, book.until) = (others | keep.flags(), keep.until(now));
             header.flags.store(book.flags, Relaxed);
             header.retain_until.store(book.until, Relaxed);

@@ -67,6 +67,7 @@ impl Master {
         master.places.copy_from_slice(&self.places);
         master.heaps.copy_from_slice(&self.heaps);
         master.next_epoch = self.next_epoch;
+        master.marks = self.marks.as_ref().map(|marks| memory::copy(marks)).transpose()?;
         master.read_objects()?;
         Ok(master)
     }

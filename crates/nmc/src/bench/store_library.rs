@@ -314,7 +314,7 @@ impl Shelf {
         // SAFETY: numbers, for which all zero is a value.
         let mut stats: nmc_store_stats_t = unsafe { blank() };
         // SAFETY: an out-pointer that is a local, with its size; no statistics of ranks are asked for.
-        unsafe { try_call!(self.nanomc, nmc_store_stats(self.store, &raw mut stats, std::ptr::null_mut(), 0)) }?;
+        unsafe { try_call!(self.nanomc, nmc_store_stats(self.store, std::ptr::null_mut(), 0, &raw mut stats)) }?;
         Ok((stats.metadata_bytes, stats.master_bytes))
     }
 

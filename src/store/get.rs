@@ -1,0 +1,225 @@
+//! Reads that copy: into one buffer, into pieces, all of a value or a part. From memory, while the object is pinned; what memory
+//! does not have, from the disk, if there is one. Nothing here asks the master.
+
+use super::Store;
+use super::backing::{DiskEntry, DiskReader};
+use super::copy::{Cursor, Pieces, Slice};
+use super::counters::Op;
+use super::master::show;
+use super::read::{LOOKS, Look, Pin, Sums, check_within, shaped};
+use super::sys;
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_INVALID_ARG};
+use crate::layout::store::{ObjectHeader, Seal, Shape, View};
+
+#[cold]
+fn other_size(total: u64, wanted: u64) -> Error {
+    Error::new(NMC_ERR_INVALID_ARG, format!("the value has {total} bytes, the buffers {wanted}"))
+}
+
+impl Store {
+    /// Reads a value into `buffer` if it fits there. Gives its size in any case.
+    pub fn get(&self, key: &[u8], buffer: Slice) -> Result<Look<u64>> {
+        self.read_whole(key, |bytes| Ok((bytes <= buffer.bytes).then_some(Slice { bytes, ..buffer })))
+    }
+
+    /// Reads a value into pieces that must have its size together.
+    pub fn get_into(&self, key: &[u8], pieces: &Pieces<'_>) -> Result<Look<u64>> {
+        pieces.check()?;
+        let wanted = pieces.bytes()?;
+        self.read(key, 0, pieces, |total| if total == wanted { Ok(true) } else { Err(other_size(total, wanted)) })
+    }
+
+    /// Reads a part of a value, from `offset` on, as much as the pieces hold. Gives the size of all of it.
+    pub fn get_part(&self, key: &[u8], offset: u64, pieces: &Pieces<'_>) -> Result<Look<u64>> {
+        pieces.check()?;
+        self.read(key, offset, pieces, |_| Ok(true))
+    }
+
+    /// Reads a whole value into the slice that `choose` names when it is told the size; `None` reads nothing.
+    pub fn read_whole(&self, key: &[u8], mut choose: impl FnMut(u64) -> Result<Option<Slice>>) -> Result<Look<u64>> {
+        let look = self.whole_from_memory(key, &mut choose)?;
+        match (look, &self.client.disk) {
+            (Look::Missing, Some(disk)) => self.read_disk(&**disk, key, |entry| match entry {
+                Some(entry) => match choose(entry.bytes)? {
+                    Some(slice) => {
+                        Pieces::Slices(&[slice]).check()?;
+                        disk.read(entry, key, 0, &Pieces::Slices(&[slice]))
+                            .map(|read| read.then_some(Look::Ready(entry.bytes)))
+                    }
+                    None => Ok(Some(Look::Ready(entry.bytes))),
+                },
+                None => self.whole_from_memory(key, &mut choose).map(Some),
+            }),
+            _ => Ok(look),
+        }
+    }
+
+    #[inline(always)]
+    fn whole_from_memory(
+        &self,
+        key: &[u8],
+        choose: &mut impl FnMut(u64) -> Result<Option<Slice>>,
+    ) -> Result<Look<u64>> {
+        let view = self.client.view();
+        let pin = match self.pin_to_read(view, key)? {
+            Look::Ready(pin) => pin,
+            Look::Writing(index, epoch) => return Ok(Look::Writing(index, epoch)),
+            Look::Missing => return Ok(Look::Missing),
+        };
+        let read = (|| -> Result<u64> {
+            let (header, shape) = shaped(view, pin.index)?;
+            let seal = self.seal(view, key, pin, header, &shape)?;
+            self.stamp(view, pin.index);
+            self.client.counters.hit(shape.bytes_total);
+            if let Some(slice) = choose(shape.bytes_total)? {
+                Pieces::Slices(&[slice]).check()?;
+                self.read_pinned(view, (pin.index, header, &shape), 0, &Pieces::Slices(&[slice]), seal, Sums::Touched)?;
+            }
+            Ok(shape.bytes_total)
+        })();
+        self.let_go(view, pin.slot);
+        read.map(Look::Ready)
+    }
+
+    /// Pins a value to be read by a copy: one whose checksums are not there yet counts as being written.
+    #[inline(always)]
+    pub(super) fn pin_to_read(&self, view: &View<'_>, key: &[u8]) -> Result<Look<Pin>> {
+        let look = self.pin_complete(view, key)?;
+        if !matches!(look, Look::Ready(_)) {
+            self.client.counters.miss();
+        }
+        Ok(look)
+    }
+
+    /// The same, without being counted.
+    #[inline(always)]
+    pub(super) fn pin_complete(&self, view: &View<'_>, key: &[u8]) -> Result<Look<Pin>> {
+        let look = self.look_and_pin(view, key)?;
+        match look {
+            Look::Ready(pin) if self.awaits_sums(pin.index) => {
+                self.let_go(view, pin.slot);
+                Ok(Look::Writing(pin.index, pin.epoch))
+            }
+            look => Ok(look),
+        }
+    }
+
+    /// Reads `pieces` of a value from `offset` on. Gives the bytes of the whole value. Nothing is read if the pieces do
+    /// not fit what is there: `fits` is asked with the size of the value first.
+    pub fn read(
+        &self,
+        key: &[u8],
+        offset: u64,
+        pieces: &Pieces<'_>,
+        fits: impl FnMut(u64) -> Result<bool>,
+    ) -> Result<Look<u64>> {
+        self.read_with(key, offset, pieces, Sums::Touched, fits)
+    }
+
+    /// The same, with a choice of what is verified.
+    pub fn read_with(
+        &self,
+        key: &[u8],
+        offset: u64,
+        pieces: &Pieces<'_>,
+        sums: Sums,
+        mut fits: impl FnMut(u64) -> Result<bool>,
+    ) -> Result<Look<u64>> {
+        let look = self.part_from_memory(key, offset, pieces, sums, &mut fits)?;
+        match (look, &self.client.disk) {
+            (Look::Missing, Some(disk)) => self.read_disk(&**disk, key, |entry| match entry {
+                Some(entry) => {
+                    let bytes = pieces.bytes()?;
+                    if !fits(entry.bytes)? {
+                        return Ok(Some(Look::Ready(entry.bytes)));
+                    }
+                    check_within(offset, bytes, entry.bytes)?;
+                    disk.read(entry, key, offset, pieces).map(|read| read.then_some(Look::Ready(entry.bytes)))
+                }
+                None => self.part_from_memory(key, offset, pieces, sums, &mut fits).map(Some),
+            }),
+            _ => Ok(look),
+        }
+    }
+
+    /// Memory does not have a value: `read` is given what the disk has of it, and says what came of that, or `None` if it
+    /// ended meanwhile. Then it is called without an entry, since the key may be in memory again.
+    #[cold]
+    fn read_disk(
+        &self,
+        disk: &dyn DiskReader,
+        key: &[u8],
+        mut read: impl FnMut(Option<&DiskEntry>) -> Result<Option<Look<u64>>>,
+    ) -> Result<Look<u64>> {
+        for _ in 0..LOOKS {
+            let Some(entry) = disk.probe(self.namespace, key)? else { return Ok(Look::Missing) };
+            if let Some(look) = read(Some(&entry))? {
+                return Ok(look);
+            }
+            match read(None)? {
+                None | Some(Look::Missing) => {}
+                Some(look) => return Ok(look),
+            }
+        }
+        Err(Error::new(NMC_ERR_BUSY, format!("{} was moved again and again while it was read", show(key))))
+    }
+
+    #[inline(always)]
+    fn part_from_memory(
+        &self,
+        key: &[u8],
+        offset: u64,
+        pieces: &Pieces<'_>,
+        sums: Sums,
+        fits: &mut impl FnMut(u64) -> Result<bool>,
+    ) -> Result<Look<u64>> {
+        let client = &*self.client;
+        let view = client.view();
+        let started = client.counters.is_sample(Op::Get).then(sys::now_ns);
+        let pin = match self.pin_to_read(view, key)? {
+            Look::Ready(pin) => pin,
+            Look::Writing(index, epoch) => return Ok(Look::Writing(index, epoch)),
+            Look::Missing => return Ok(Look::Missing),
+        };
+        let read = (|| -> Result<(u64, u64)> {
+            let (header, shape) = shaped(view, pin.index)?;
+            let seal = self.seal(view, key, pin, header, &shape)?;
+            if !fits(shape.bytes_total)? {
+                return Ok((shape.bytes_total, 0));
+            }
+            self.stamp(view, pin.index);
+            let moved = self.read_pinned(view, (pin.index, header, &shape), offset, pieces, seal, sums)?;
+            Ok((shape.bytes_total, moved))
+        })();
+        self.let_go(view, pin.slot);
+        let (total, moved) = read?;
+        client.counters.hit(moved);
+        if let Some(started) = started {
+            client.counters.timed_get(sys::now_ns() - started, moved);
+        }
+        Ok(Look::Ready(total))
+    }
+
+    /// Copies from an object that is pinned; gives how much.
+    #[inline(always)]
+    fn read_pinned(
+        &self,
+        view: &View<'_>,
+        (index, header, shape): (u32, &ObjectHeader, &Shape),
+        offset: u64,
+        pieces: &Pieces<'_>,
+        seal: Option<Seal>,
+        sums: Sums,
+    ) -> Result<u64> {
+        let bytes = pieces.bytes()?;
+        check_within(offset, bytes, shape.bytes_total)?;
+        let check = || match seal {
+            Some(seal) => self.check_sums(view, (index, header, shape), offset..offset + bytes, seal, sums),
+            None => Ok(()),
+        };
+        let mut cursor = Cursor::new(self, view, header, shape, offset)?;
+        self.client.move_bytes(&mut cursor, pieces, bytes, false, check)?;
+        Ok(bytes)
+    }
+}

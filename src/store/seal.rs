@@ -1,0 +1,149 @@
+//! What a writer sealed: the checksums of an object's pages, its size and its metadata, all bound to its key and its epoch. A
+//! stray store makes an object unreadable; it does not make it another one.
+
+use super::Store;
+use super::master::corrupt;
+use super::read::{Look, Pin, Sums, shaped};
+use crate::base::error::{Error, Result};
+use crate::base::status::NMC_ERR_CORRUPT;
+use crate::layout::store::{METADATA_FLAGS, Metadata, ObjectHeader, Seal, Shape, View};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+#[cold]
+fn not_sealed(index: u32) -> Error {
+    let text = format!("object {index} is not what its writer published; was the memory of its header overwritten?");
+    Error::new(NMC_ERR_CORRUPT, text)
+}
+
+impl Store {
+    /// What the checksums of a pinned object are bound to, and whether its writer has sealed a value of this size so;
+    /// `None` in a store without checksums.
+    #[inline(always)]
+    pub(super) fn seal(
+        &self,
+        view: &View<'_>,
+        key: &[u8],
+        pin: Pin,
+        header: &ObjectHeader,
+        shape: &Shape,
+    ) -> Result<Option<Seal>> {
+        if self.client.params().checksums == 0 {
+            return Ok(None);
+        }
+        let some = header.flags.load(Relaxed) & METADATA_FLAGS != 0;
+        let metadata = if some { Seal::sum(&metadata_of(view, pin.index, header)?) } else { 0 };
+        let seal = Seal { key_hash: self.client.map.hash_of(key, self.namespace), epoch: pin.epoch, metadata };
+        check_seal(view, pin.index, shape, seal).map(Some)
+    }
+
+    /// What its writer said about an object.
+    pub fn metadata(&self, key: &[u8]) -> Result<Look<Metadata>> {
+        let view = self.client.view();
+        Ok(match self.pin_complete(view, key)? {
+            Look::Ready(pin) => {
+                let found = self.sealed_metadata(view, pin, self.client.map.hash_of(key, self.namespace));
+                self.let_go(view, pin.slot);
+                Look::Ready(found?.0)
+            }
+            Look::Writing(index, epoch) => Look::Writing(index, epoch),
+            Look::Missing => Look::Missing,
+        })
+    }
+
+    /// The same for an object that the program has pinned.
+    pub fn view_metadata(&self, pin: Pin) -> Result<Look<Metadata>> {
+        let view = self.client.view();
+        self.check_view(pin)?;
+        if self.awaits_sums(pin.index) {
+            return Ok(Look::Writing(pin.index, pin.epoch));
+        }
+        let (header, _) = shaped(view, pin.index)?;
+        // Of what the seal was made with: another hash breaks it.
+        Ok(Look::Ready(self.sealed_metadata(view, pin, header.key_hash.load(Relaxed))?.0))
+    }
+
+    /// The metadata of a pinned object; where there are checksums, as its writer sealed it, with the seal.
+    fn sealed_metadata(&self, view: &View<'_>, pin: Pin, key_hash: u64) -> Result<(Metadata, Option<Seal>)> {
+        let (header, shape) = shaped(view, pin.index)?;
+        let metadata = metadata_of(view, pin.index, header)?;
+        if self.client.params().checksums == 0 {
+            return Ok((metadata, None));
+        }
+        let seal = Seal { key_hash, epoch: pin.epoch, metadata: Seal::sum(&metadata) };
+        Ok((metadata, Some(check_seal(view, pin.index, &shape, seal)?)))
+    }
+
+    /// Compares all pages of an object that the program has pinned with their checksums.
+    pub fn verify(&self, pin: Pin) -> Result<Look<()>> {
+        let view = self.client.view();
+        self.check_view(pin)?;
+        if self.client.params().checksums == 0 {
+            crate::bail!(NMC_ERR_UNSUPPORTED, "the store keeps no checksums (set NMC_STORE_CHECKSUMS)");
+        }
+        if self.awaits_sums(pin.index) {
+            return Ok(Look::Writing(pin.index, pin.epoch));
+        }
+        let (header, shape) = shaped(view, pin.index)?;
+        if let (_, Some(seal)) = self.sealed_metadata(view, pin, header.key_hash.load(Relaxed))? {
+            self.check_sums(view, (pin.index, header, &shape), 0..shape.bytes_total, seal, Sums::Touched)?;
+        }
+        Ok(Look::Ready(()))
+    }
+
+    /// Whether a pinned object was published by its program before `commit` has stored the checksums: nothing can be
+    /// verified yet.
+    #[must_use]
+    pub fn awaits_sums(&self, index: u32) -> bool {
+        let view = self.client.view();
+        view.layout.params.checksums != 0
+            && view.publish(index).is_some_and(|words| !Seal::is_word(words.progress.load(Acquire)))
+    }
+
+    /// Compares the checksums of pages.
+    pub(super) fn check_sums(
+        &self,
+        view: &View<'_>,
+        (index, header, shape): (u32, &ObjectHeader, &Shape),
+        part: std::ops::Range<u64>,
+        seal: Seal,
+        sums: Sums,
+    ) -> Result<()> {
+        let page = u64::from(self.client.params().page_bytes);
+        let owner = shape.owner_rank;
+        let mut at = if sums == Sums::Begun { part.start.div_ceil(page) } else { part.start / page };
+        let end = part.end.div_ceil(page);
+        let mut skip = 0;
+        for run in view.runs(header, shape) {
+            let (first, count) = run.ok_or_else(|| corrupt(index))?;
+            while at >= skip && at < skip + u64::from(count) && at < end {
+                let heap_page = u64::from(first) + (at - skip);
+                let in_page = page.min(shape.bytes_total - at * page);
+                let wanted = u32::try_from(heap_page).ok().and_then(|page| view.sum(owner, page));
+                let wanted = wanted.ok_or_else(|| corrupt(index))?.load(Acquire);
+                let found = self.client.page_sum(owner, heap_page, seal.page_seed(at), in_page)?;
+                if wanted != found {
+                    return Err(Error::new(
+                        NMC_ERR_CORRUPT,
+                        format!("page {at} of object {index} has checksum {found:08x}, not {wanted:08x}"),
+                    ));
+                }
+                at += 1;
+            }
+            skip += u64::from(count);
+        }
+        Ok(())
+    }
+}
+
+/// The metadata of an object that is held.
+#[inline(never)]
+fn metadata_of(view: &View<'_>, index: u32, header: &ObjectHeader) -> Result<Metadata> {
+    view.metadata(header).ok_or_else(|| corrupt(index))
+}
+
+/// Refuses an object that was not sealed so by its writer.
+#[inline(always)]
+fn check_seal(view: &View<'_>, index: u32, shape: &Shape, seal: Seal) -> Result<Seal> {
+    let word = view.publish(index).map_or(0, |words| words.progress.load(Acquire));
+    if word == seal.word(shape.bytes_total) { Ok(seal) } else { Err(not_sealed(index)) }
+}
