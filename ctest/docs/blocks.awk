@@ -8,7 +8,7 @@ function finish() {
   kind = body ~ /int main\(/ ? "program" : run ? "run" : "fragment"
   if (kind == "program") text = body
   if (kind == "run")
-    text = "#include <nanomc.hpp>\n#include <cstdio>\n#include <vector>\n\nint main() try {\n" place body \
+    text = "#include <nanomc.hpp>\n#include <cstdio>\n#include <cstring>\n#include <vector>\n\nint main() try {\n" place body \
            "} catch (const nmc::Error& error) {\n  std::fprintf(stderr, \"%s\\n\", error.what());\n  return 1;\n}\n"
   if (kind == "fragment")
     text = "#include \"" page ".hpp\"\n\nvoid fragment();\nvoid fragment() {\n" place body "}\n"

@@ -102,7 +102,7 @@ const std::vector<Use>& looks() {
        }},
       {"store_stats", [](const Library& nmc, const Objects& o) {
          nmc_store_stats_t stats = NMC_STORE_STATS_INIT;
-         return nmc.store_stats(o.store, &stats, nullptr, 0);
+         return nmc.store_stats(o.store, nullptr, 0, &stats);
        }},
       {"ep_recv_buffers", [](const Library& nmc, const Objects& o) {
          nmc_ep_recv_buffers_t recv = NMC_EP_RECV_BUFFERS_INIT;
