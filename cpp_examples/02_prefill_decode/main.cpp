@@ -95,7 +95,7 @@ class Cpu : public Engine {
     for (uint32_t page = 0; page < view.n_pages(); ++page) {
       compute(key_hash, page);
       const auto start = Clock::now();
-      const nmc::const_bytes_view bytes = view.page(page);
+      const nmc::span<const std::byte> bytes = view.page(page);
       right &= std::memcmp(bytes.data(), page_.data(), bytes.size()) == 0;
       busy += Clock::now() - start;
     }

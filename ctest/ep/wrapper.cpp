@@ -18,9 +18,9 @@ nmc::EpConfig config() {
   return nmc::EpConfig(kHidden, kTopK, kExperts).t_cap(kCap).dtype(nmc::EpDtype::fp32).deadline(std::chrono::seconds(60));
 }
 
-std::vector<nmc::World> local_worlds(uint32_t ranks) {
+std::vector<nmc::nothrow::World> local_worlds(uint32_t ranks) {
   const nmc::EpBytes bytes = config().try_bytes_needed(ranks).value();
-  return nmc::World::try_create_local(nmc::WorldConfig().world_size(ranks).heap_bytes(bytes.transport)).value();
+  return nmc::nothrow::World::create_local(nmc::WorldConfig().world_size(ranks).heap_bytes(bytes.transport)).value();
 }
 
 // Rows are aligned to 16 bytes.
@@ -74,7 +74,7 @@ struct Rank {
 template <class Index>
 void steps(const char* name) {
   promise(name);
-  std::vector<nmc::World> worlds = local_worlds(2);
+  std::vector<nmc::nothrow::World> worlds = local_worlds(2);
   std::vector<nmc::Ep> eps = nmc::Ep::try_create_ranks(worlds, config()).value();
   const nmc::EpBytes bytes = config().try_bytes_needed(2).value();
   std::vector<Rank<Index>> ranks;
@@ -135,16 +135,16 @@ void arguments() {
   CHECK(c.flags == (NMC_EP_TRAP | NMC_EP_NO_LOAD | NMC_EP_SEPARATE_Y | NMC_EP_EARLY) && c.members == 3 && c.deadline_ms == 60000);
 
   promise("making a group fails as it does in C");
-  std::vector<nmc::World> worlds = local_worlds(1);
+  std::vector<nmc::nothrow::World> worlds = local_worlds(1);
   CHECK(nmc::Ep::try_create(worlds[0], config().hidden(3)).status() == NMC_ERR_INVALID_ARG);
-  CHECK(nmc::Ep::try_create(nmc::World(), config()).status() == NMC_ERR_BAD_HANDLE);
+  CHECK(nmc::Ep::try_create(nmc::nothrow::World(), config()).status() == NMC_ERR_BAD_HANDLE);
   CHECK(nmc::Ep::try_create_ranks({}, config()).status() == NMC_ERR_INVALID_ARG);
   CHECK(config().try_bytes_needed(0).status() == NMC_ERR_INVALID_ARG);
 }
 
 void call_groups() {
   promise("a group of calls tells its errors at its end, and is over with its scope");
-  std::vector<nmc::World> worlds = local_worlds(1);
+  std::vector<nmc::nothrow::World> worlds = local_worlds(1);
   nmc::Ep ep = nmc::Ep::try_create(worlds[0], config()).value();
   Rank<int32_t> rank(config().try_bytes_needed(1).value(), 0);
   {
@@ -164,7 +164,7 @@ void call_groups() {
 
 // A layer of one rank.
 struct Layer {
-  std::vector<nmc::World> worlds = local_worlds(1);
+  std::vector<nmc::nothrow::World> worlds = local_worlds(1);
   nmc::Ep ep = nmc::Ep::try_create(worlds[0], config()).value();
   nmc::EpBytes bytes = config().try_bytes_needed(1, kInner).value();
   Rank<int64_t> rank{bytes, 0};
@@ -221,7 +221,7 @@ bool throws(F f) {
 
 void throwing() {
   promise("the throwing forms throw");
-  std::vector<nmc::World> worlds = local_worlds(1);
+  std::vector<nmc::nothrow::World> worlds = local_worlds(1);
   nmc::Ep ep = nmc::Ep::create(worlds[0], config());
   Rank<int32_t> rank(config().bytes_needed(1), 0);
   ep.dispatch(rank.tokens(0));

@@ -296,8 +296,8 @@ void batches() {
 
 void in_a_world() {
   promise("a_store_of_a_world_and_handles_that_outlive_it");
-  std::vector<nmc::World> worlds =
-      nmc::World::try_create_local(nmc::WorldConfig().world_size(2).heap_bytes(32 * kPage)).value();
+  std::vector<nmc::nothrow::World> worlds =
+      nmc::nothrow::World::create_local(nmc::WorldConfig().world_size(2).heap_bytes(32 * kPage)).value();
   nmc::View left;
   nmc::WritePlan open;
   {
@@ -312,7 +312,7 @@ void in_a_world() {
     CHECK(moved.try_destroy().ok() && !moved);
   }
   CHECK(left.try_unpin().status() == NMC_ERR_BAD_HANDLE && open.try_commit().status() == NMC_ERR_BAD_HANDLE);
-  CHECK(nmc::Store::try_attach(nmc::World()).status() == NMC_ERR_BAD_HANDLE);
+  CHECK(nmc::Store::try_attach(nmc::nothrow::World()).status() == NMC_ERR_BAD_HANDLE);
 }
 
 #if NMC_HPP_EXCEPTIONS

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "../integration/forms.hpp"
 #include "nanomc.hpp"
 #include "words.hpp"
 
@@ -286,47 +287,53 @@ void too_few_for_the_line() {
 
 // ---- the C++ wrapper ----------------------------------------------------------------------------------------------------
 
+template <class Mode>
 void wrapper() {
+  using Blocks = nmc::BasicBlocks<Mode>;
+  using Run = nmc::BasicBlockRun<Mode>;
+  using Ticket = nmc::BasicBlockTicket<Mode>;
   promise("the wrapper frees what goes out of scope, and gives up what waits");
-  nmc::Blocks blocks = nmc::Blocks::create(nmc::BlocksConfig(100));
+  Blocks blocks = value_of(Blocks::create(nmc::BlocksConfig(100)));
+  const auto used = [&] { return value_of(blocks.stats()).used; };
   {
-    nmc::BlockRun run = blocks.allocate(10);
-    run.extend(5);
-    CHECK(run && run.count() == 15 && blocks.stats().used == 15);
-    run.shrink(4);
-    nmc::BlockRun other = std::move(run);
-    CHECK(!run && other.count() == 4 && blocks.stats().used == 4);
-    other = blocks.allocate(1);
-    CHECK(blocks.stats().used == 1);
-    CHECK(blocks.try_allocate(1000).status() == NMC_ERR_NO_SPACE);
-    CHECK(other.try_shrink(-1).status() == NMC_ERR_INVALID_ARG);
-    other.free();
-    CHECK(!other && blocks.stats().used == 0);
+    Run run = value_of(blocks.allocate(10));
+    CHECK(value_of(run.extend(5)) && run && run.count() == 15 && used() == 15);
+    CHECK(STATUS(run.shrink(4)) == NMC_OK);
+    Run other = std::move(run);
+    CHECK(!run && run.count() == 0 && other.count() == 4 && used() == 4);
+    other = value_of(blocks.allocate(1));
+    CHECK(used() == 1);
+    CHECK(STATUS(blocks.allocate(1000)) == NMC_ERR_NO_SPACE && STATUS(blocks.allocate(0)) == NMC_ERR_INVALID_ARG);
+    CHECK(blocks.nothrow()->allocate(1000).status() == NMC_ERR_NO_SPACE);
+    CHECK(STATUS(other.shrink(-1)) == NMC_ERR_INVALID_ARG && STATUS(other.shrink(7)) == NMC_OK && other.count() == 1);
+    CHECK(STATUS(other.free()) == NMC_OK && !other && used() == 0);
   }
   {
-    std::vector<int32_t> table = blocks.allocate_scattered(100);
-    nmc::BlockTicket waits = blocks.request(60);
-    CHECK(!waits.poll() && waits.try_poll().status() == NMC_IN_PROGRESS);
-    nmc::BlockTicket never = blocks.request(100);
-    blocks.free_scattered(table);
-    std::optional<nmc::BlockRun> run = waits.poll();
+    Run run = value_of(blocks.allocate(10)), behind = value_of(blocks.allocate(90));
+    CHECK(!value_of(run.extend(1)) && run.count() == 10 && STATUS(run.extend(0)) == NMC_ERR_INVALID_ARG);
+  }
+  {
+    const std::vector<int32_t> table = value_of(blocks.allocate_scattered(100));
+    Ticket waits = value_of(blocks.request(60));
+    CHECK(!value_of(waits.poll()) && STATUS(waits.poll()) == NMC_OK && waits);
+    Ticket never = value_of(blocks.request(100)), given_up = value_of(blocks.request(1));
+    CHECK(STATUS(given_up.cancel()) == NMC_OK && !given_up);
+    CHECK(STATUS(blocks.free_scattered(table)) == NMC_OK);
+    std::optional<Run> run = value_of(waits.poll());
     CHECK(run && run->count() == 60 && !waits && never);
     const nmc_block_run_t given = run->release();
-    CHECK(blocks.stats().used == 60 && given.count == 60);
-    nmc::BlockRun back(blocks.get(), given);
+    CHECK(used() == 60 && given.count == 60);
+    nmc::nothrow::BlockRun back(blocks.get(), given);
+    run = std::move(back);  // in the other form, or the same
+    CHECK(!back && run->count() == 60);
   }
-  CHECK(blocks.stats().used == 0 && blocks.stats().waiting == 0);
+  CHECK(used() == 0 && value_of(blocks.stats()).waiting == 0);
   int32_t few[4];
-  blocks.allocate_scattered(nmc::view<int32_t>(few, 4));
-  blocks.free_scattered(nmc::view<const int32_t>(few, 4));
-  blocks.resize(200);
-  CHECK(blocks.map().find("Blocks: 200, used 0, free 200") == 0);
-  try {
-    blocks.allocate(0);
-    CHECK(!"an error is thrown");
-  } catch (const nmc::Error& error) {
-    CHECK(error.status() == NMC_ERR_INVALID_ARG);
-  }
+  CHECK(STATUS(blocks.allocate_scattered(few)) == NMC_OK && STATUS(blocks.free_scattered(few)) == NMC_OK);
+  CHECK(STATUS(blocks.free_scattered({few, 1})) == NMC_ERR_INVALID_ARG);
+  CHECK(STATUS(blocks.resize(200)) == NMC_OK);
+  CHECK(value_of(blocks.dump()).find("Blocks: 200, used 0, free 200") == 0);
+  CHECK(STATUS(blocks.destroy()) == NMC_OK && !blocks && STATUS(blocks.stats()) == NMC_ERR_BAD_HANDLE);
 }
 
 // ---- 16 threads ---------------------------------------------------------------------------------------------------------
@@ -528,7 +535,8 @@ int main(int argc, char** argv) {
   map();
   no_run_fits();
   too_few_for_the_line();
-  wrapper();
+  wrapper<nmc::Throwing>();
+  wrapper<nmc::Returning>();
   destroyed_under_way();
   promise("16 threads never own a block twice, and lose none");
   std::printf("seed %u\n", seed);

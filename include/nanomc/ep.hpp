@@ -275,17 +275,18 @@ class Ep : public detail::Handle<nmc_ep_t, nmc_ep_destroy> {
   Ep(nmc_ep_t* handle, uint32_t experts, uint32_t ranks) noexcept : Handle(handle), experts_(experts), ranks_(ranks) {}
 
   /// Makes a group together with the other members.
-  static Result<Ep> try_create(const World& world, const EpConfig& config) {
+  static Result<Ep> try_create(const AnyWorld& world, const EpConfig& config) {
     nmc_world_t* const one = world.get();
     Result<std::vector<Ep>> made = make(&one, 1, config);
     if (!made) return Failure{made.status(), made.message()};
     return std::move(made->front());
   }
   /// The same for several ranks of this process at once.
-  static Result<std::vector<Ep>> try_create_ranks(const std::vector<World>& worlds, const EpConfig& config) {
+  template <class Mode = Returning>
+  static Result<std::vector<Ep>> try_create_ranks(const std::vector<BasicWorld<Mode>>& worlds, const EpConfig& config) {
     std::vector<nmc_world_t*> handles;
     handles.reserve(worlds.size() + 1);  // never empty: NULL would be another error
-    for (const World& world : worlds) handles.push_back(world.get());
+    for (const AnyWorld& world : worlds) handles.push_back(world.get());
     return make(handles.data(), handles.size(), config);
   }
 
@@ -382,8 +383,9 @@ class Ep : public detail::Handle<nmc_ep_t, nmc_ep_destroy> {
   }
 
 #if NMC_HPP_EXCEPTIONS
-  static Ep create(const World& world, const EpConfig& config) { return try_create(world, config).value(); }
-  static std::vector<Ep> create_ranks(const std::vector<World>& worlds, const EpConfig& config) {
+  static Ep create(const AnyWorld& world, const EpConfig& config) { return try_create(world, config).value(); }
+  template <class Mode = Returning>
+  static std::vector<Ep> create_ranks(const std::vector<BasicWorld<Mode>>& worlds, const EpConfig& config) {
     return try_create_ranks(worlds, config).value();
   }
   void abort() const { try_abort().value(); }

@@ -157,7 +157,7 @@ class KvConfig {
   }
 
   /// The groups lie in the heap of this rank, so that peers reach them. The world must outlive the cache.
-  KvConfig& heap(const World& world, uint64_t offset = 0) {
+  KvConfig& heap(const AnyWorld& world, uint64_t offset = 0) {
     c_.heap_offset = offset;
     return c_.world = world.get(), *this;
   }

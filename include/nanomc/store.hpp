@@ -490,7 +490,7 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
   /// A store of this process alone, with a heap of `config.heap_bytes`.
   static Result<Store> try_embedded(const StoreConfig& config) { return create(nullptr, config); }
   /// The store of a world, for one of its ranks. The world must outlive it.
-  static Result<Store> try_attach(const World& world, const StoreConfig& config = {}) {
+  static Result<Store> try_attach(const AnyWorld& world, const StoreConfig& config = {}) {
     if (!world) return Failure{NMC_ERR_BAD_HANDLE, "the world is empty; Store::embedded makes a store without one"};
     return create(world.get(), config);
   }
@@ -786,7 +786,7 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
 
 #if NMC_HPP_EXCEPTIONS
   static Store embedded(const StoreConfig& config) { return try_embedded(config).value(); }
-  static Store attach(const World& world, const StoreConfig& config = {}) { return try_attach(world, config).value(); }
+  static Store attach(const AnyWorld& world, const StoreConfig& config = {}) { return try_attach(world, config).value(); }
   Store namespace_(Key name, uint64_t quota_bytes = same_quota) const {
     return try_namespace_(name, quota_bytes).value();
   }

@@ -1,0 +1,25 @@
+// Every class of the C++ headers in both forms, so that the compiler sees all of their functions: those of a template are
+// only looked at when they are used. wrapped.sh shows that none is left out.
+#include "nanomc.hpp"
+
+template class nmc::BasicBlockRun<nmc::Returning>;
+template class nmc::BasicBlockTicket<nmc::Returning>;
+template class nmc::BasicBlocks<nmc::Returning>;
+template class nmc::BasicLog<nmc::Returning>;
+template class nmc::BasicMaster<nmc::Returning>;
+template class nmc::BasicWorld<nmc::Returning>;
+
+#if NMC_HPP_EXCEPTIONS
+template class nmc::BasicBlockRun<nmc::Throwing>;
+template class nmc::BasicBlockTicket<nmc::Throwing>;
+template class nmc::BasicBlocks<nmc::Throwing>;
+template class nmc::BasicLog<nmc::Throwing>;
+template class nmc::BasicMaster<nmc::Throwing>;
+template class nmc::BasicWorld<nmc::Throwing>;
+#endif
+
+// -DFORM=nmc: without exceptions this form is not there, and the compiler says what to use.
+#ifndef FORM
+#define FORM nmc::nothrow
+#endif
+auto make() { return FORM::Blocks::create(nmc::BlocksConfig(4)); }
