@@ -238,20 +238,21 @@ void again_and_again() {
   }
 }
 
-// Ranks that are told of a difference come again at once with what they should have wanted, at different speeds.
-void second_try() {
-  promise("ranks that disagreed are all told, and meet when they try again");
+// Ranks that are told of a difference come again at once with what they should have wanted, at different speeds. A rank that gets no
+// CPU for as long as the others stay to tell it learns of the difference later, and they with it: such a run says nothing.
+bool second_try(uint32_t rounds) {
   const Case c = small(4);
   std::vector<nmc_world_t*> worlds = local_world(4, heap_bytes(c));
-  std::atomic<int> told{0};
-  const uint32_t rounds = std::getenv("NMC_TEST_TOOL") != nullptr ? 10 : 100;
-  for (uint32_t i = 0; i < rounds && failed_checks == 0; ++i) {
+  std::atomic<int> told{0}, unmet{0};
+  std::atomic<bool> starved{false};
+  for (uint32_t i = 0; i < rounds && unmet.load() == 0; ++i) {
     on_threads(4, [&](uint32_t r) {
       nmc_ep_config_t config = c.config();
       if (r == i % 4) config.first_phase = 5;
       nmc_ep_t* e = nullptr;
       // Who comes late may meet those that come again, and find nothing wrong.
       if (i % 3 == 1 && r == (i + 1) % 4) sleep_ms(static_cast<long>(i % 7));
+      const double before = starved_seconds();
       nmc_status_t status = nmc_ep_create(worlds[r], &config, &e);
       if (status == NMC_ERR_MISMATCH) {
         told.fetch_add(1);
@@ -260,11 +261,27 @@ void second_try() {
         if (i % 2 == 0) sleep_ms(r % 3);
         status = nmc_ep_create(worlds[r], &config, &e);
       }
-      if (OK(status)) OK(nmc_ep_destroy(e));
+      if (starved_seconds() - before > 0.3) starved = true;
+      if (status == NMC_OK) {
+        OK(nmc_ep_destroy(e));
+      } else {
+        unmet.fetch_add(1);
+      }
     });
   }
-  CHECK(told.load() >= static_cast<int>(2 * rounds));
   for (nmc_world_t* w : worlds) OK(nmc_world_destroy(w));
+  if (starved.load()) return false;
+  CHECK(unmet.load() == 0);
+  CHECK(told.load() >= static_cast<int>(2 * rounds));
+  return true;
+}
+
+void tried_again() {
+  promise("ranks that disagreed are all told, and meet when they try again");
+  const uint32_t rounds = std::getenv("NMC_TEST_TOOL") != nullptr ? 10 : 100;
+  int tries = 0;
+  while (!second_try(rounds) && ++tries < 5) {}
+  if (tries == 5) std::printf("     could not be checked: this machine has no CPU for them\n");
 }
 
 void missing() {
@@ -639,7 +656,7 @@ int main() {
   disagreement();
   other_members();
   again_and_again();
-  second_try();
+  tried_again();
   missing();
   one_after_another();
   arguments();

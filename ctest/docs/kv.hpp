@@ -1,0 +1,3 @@
+// What the fragments in docs/kv.md take for granted.
+#include <nanomc.hpp>
+#include <vector>
