@@ -188,7 +188,7 @@ class Blocks : public detail::Handle<nmc_blocks_t, nmc_blocks_destroy> {
   /// Counts and a map of all blocks, for people.
   Result<std::string> try_map() const {
     return detail::text([&](char* buffer, size_t capacity, size_t* needed) {
-      return nmc_blocks_map(get(), buffer, capacity, needed);
+      return nmc_blocks_dump(get(), buffer, capacity, needed);
     });
   }
   Result<void> try_resize(uint32_t total) const { return detail::done(nmc_blocks_resize(get(), total)); }
