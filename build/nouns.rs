@@ -106,7 +106,6 @@ kernels take; `nmc_kv_view` describes the memory. Tokens count as computed from 
             "ffi/kv_tables.rs",
             "ffi/kv_move.rs",
             "ffi/kv_copy.rs",
-            "ffi/kv_virtual.rs",
         ],
     },
     Noun {

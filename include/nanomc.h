@@ -38,15 +38,15 @@
  *              publish_desc publish_captured slot_reserve slot_release slot_pin slot_unpin_async device_pin
  *
  *  KV cache  where the K and V of every token lie: blocks, sequences, shared prefixes, tables for kernels
- *            nmc_kv_*: group_bytes create heap_bytes destroy open open_named find append append_scored append_batch
- *              commit keep_state reserve truncate fork copies close drop_least match hash pin unpin clear events
- *              snapshot resize seq_info victims stats group_stats dump map audit view token_address table table_csr
- *              slots states attach_store move_after offload onboard transfer_poll transfer_wait transfer_cancel
- *              residency gather scatter copy_blocks page_tokens moves
+ *            nmc_kv_*: create heap_bytes page_tokens destroy open find append append_batch commit keep_state reserve
+ *              truncate fork close drop_least match hash pin unpin clear events snapshot resize seq_info victims
+ *              stats group_stats dump audit view token_address table table_csr slot_mapping state_slots attach_store
+ *              move_after offload onboard transfer_poll transfer_wait transfer_cancel take_copies gather scatter
+ *              copy_blocks
  *
  *  Blocks    block numbers without memory behind them, for engines that keep their own sequences
  *            nmc_blocks_*: create destroy allocate free extend allocate_scattered free_scattered request poll cancel
- *              stats map resize
+ *              stats dump resize
  *
  *  EP        expert-parallel transport: the tokens of an MoE layer to their experts, and the results back
  *            nmc_ep_*: bytes_needed create create_ranks destroy abort check group_begin group_end dispatch
@@ -2014,8 +2014,11 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
 /** One state for each sequence, of `state_bytes` bytes a layer, that every token changes: linear attention, Mamba. */
 #define NMC_KV_KIND_RECURRENT 2
 
-/** In place of a group: all groups that share the block numbers of the cache. */
+/** In place of a group: all of them; where blocks are named, all that share the block numbers of the cache. */
 #define NMC_KV_GROUPS_ALL UINT32_MAX
+
+/** In place of the id of a new sequence: the cache chooses one that no open sequence has. */
+#define NMC_KV_ID_AUTO UINT64_MAX
 
 /** `[layers, blocks, heads, tokens, dim]`. */
 #define NMC_KV_LAYER_MAJOR 0
@@ -2103,8 +2106,9 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
  * later sequence has the addresses. Like freeing memory, `nmc_kv_truncate`, `nmc_kv_close` and `nmc_kv_destroy` may be
  * called when no work uses those tokens any more. Blocks are never exchanged for equal ones of another sequence.
  *
- * Not available (`NMC_ERR_UNSUPPORTED`): memory of the program's, `window`, `nmc_kv_table*`, `nmc_kv_slots`,
- * `nmc_kv_drop_least`, `nmc_kv_resize`, `nmc_kv_attach_store`; instead of `nmc_kv_copies` there is `nmc_kv_moves`.
+ * Not available (`NMC_ERR_UNSUPPORTED`): memory of the program's, `window`, `nmc_kv_table*`, `nmc_kv_slot_mapping`,
+ * `nmc_kv_gather`, `nmc_kv_scatter`, `nmc_kv_drop_least`, `nmc_kv_resize`, `nmc_kv_attach_store`. Copies are of addresses: see
+ * `nmc_kv_copy_t`.
  */
 #define NMC_KV_VIRTUAL 2
 
@@ -2122,6 +2126,9 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
 
 /** Flag of `nmc_kv_close`: what was not committed was not computed, and is not published. */
 #define NMC_KV_CLOSE_ABORT 1
+
+/** Flag of `nmc_kv_seq_info`: look up in the store how many tokens it has. */
+#define NMC_KV_SEQ_STORED 1
 
 /** State of a sequence: in use. */
 #define NMC_KV_SEQ_OPEN 0
@@ -2148,6 +2155,8 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
  * earlier sequences that could be matched go, the one unused longest first; then it is as if the cache were full.
  */
 typedef struct nmc_kv_group_t {
+  /** Size of this struct as the caller knows it; in all elements of an array that of the first. */
+  uint32_t struct_size;
   /** `NMC_KV_KIND_ATTENTION`, `NMC_KV_KIND_MLA` or `NMC_KV_KIND_RECURRENT`. */
   uint32_t kind;
   /**
@@ -2172,20 +2181,6 @@ typedef struct nmc_kv_group_t {
    */
   uint32_t sides;
   /**
-   * The memory, on host or device: `nmc_kv_group_bytes` says how much. It is the program's, must stay until the cache
-   * is destroyed, and is touched only by calls that copy blocks. NULL: views hold offsets instead of addresses, except with
-   * `NMC_KV_VIRTUAL`, where it must be NULL.
-   */
-  void *memory;
-  /** Bytes at `memory`. */
-  uint64_t memory_bytes;
-  /**
-   * `NMC_KV_KIND_RECURRENT`: bytes of the state of one layer; else 0. A block is one state of all layers, called a slot.
-   */
-  uint64_t state_bytes;
-  /** Sliding window of these layers in tokens; 0 for none. */
-  uint32_t window;
-  /**
    * Blocks of its own, with a window or a state; else 0. A sequence needs as many as the window and the tokens of its next
    * call take, and one more; of states it needs one, and a second while the first is kept for others.
    */
@@ -2197,13 +2192,26 @@ typedef struct nmc_kv_group_t {
   uint32_t state_every;
   /** Zero. */
   uint32_t reserved0;
-  /** Zero. */
-  uint64_t reserved[2];
+  /** Sliding window of these layers in tokens; 0 for none. */
+  uint64_t window;
+  /**
+   * `NMC_KV_KIND_RECURRENT`: bytes of the state of one layer; else 0. A block is one state of all layers, called a slot.
+   */
+  uint64_t state_bytes;
+  /**
+   * The memory, on host or device: `nmc_kv_heap_bytes` says how much. It is the program's, must stay until the cache
+   * is destroyed, and is touched only by calls that copy blocks. NULL: views hold offsets instead of addresses, except with
+   * `NMC_KV_VIRTUAL`, where it must be NULL.
+   */
+  void *memory;
+  /** Bytes at `memory`. */
+  uint64_t memory_bytes;
 } nmc_kv_group_t;
 
 /** What an nmc_kv_group_t starts from. */
 #define NMC_KV_GROUP_INIT \
   { \
+    /* struct_size */ (uint32_t)sizeof(nmc_kv_group_t), \
     /* kind */ NMC_KV_KIND_ATTENTION, \
     /* dtype */ NMC_DTYPE_BF16, \
     /* element_bytes */ 0, \
@@ -2212,14 +2220,13 @@ typedef struct nmc_kv_group_t {
     /* head_dim */ 0, \
     /* order */ NMC_KV_LAYER_MAJOR, \
     /* sides */ NMC_KV_SIDES_SEPARATE, \
-    /* memory */ NULL, \
-    /* memory_bytes */ 0, \
-    /* state_bytes */ 0, \
-    /* window */ 0, \
     /* blocks */ 0, \
     /* state_every */ 0, \
     /* reserved0 */ 0, \
-    /* reserved */ {0, 0} \
+    /* window */ 0, \
+    /* state_bytes */ 0, \
+    /* memory */ NULL, \
+    /* memory_bytes */ 0 \
   }
 
 /** How a KV cache is made. Start from `NMC_KV_CONFIG_INIT`; `total_blocks` or `max_total_tokens` must be set. */
@@ -2230,27 +2237,25 @@ typedef struct nmc_kv_config_t {
   uint32_t abi_version;
   /** Number of blocks, or 0 for as many as `max_total_tokens` need. */
   uint32_t total_blocks;
-  /** Tokens of a block. Default 16. */
-  uint32_t tokens_per_block;
-  /** Tokens of all sequences together, if `total_blocks` is 0. */
-  uint64_t max_total_tokens;
   /** Blocks for which there is memory, at least `total_blocks`; 0 for just as many. `nmc_kv_resize` goes up to it. */
   uint32_t capacity_blocks;
+  /** Tokens of a block. Default 16. */
+  uint32_t tokens_per_block;
   /**
    * Sequences that can be open at once, up to 2^24; each takes 32 bytes. 0: an eighth of the blocks, 1,024 to 65,536.
    */
   uint32_t max_sequences;
+  /** Tokens of all sequences together, if `total_blocks` is 0. */
+  uint64_t max_total_tokens;
   /** Layouts of the memory; NULL if the cache is to manage block numbers alone. */
   const struct nmc_kv_group_t *groups;
   /** How many. */
-  uint32_t n_groups;
+  size_t n_groups;
   /**
    * Sliding window in tokens, of all groups: blocks that the next token's window does not reach are freed as a sequence
    * grows. 0 for none.
    */
-  uint32_t window;
-  /** Zero. */
-  uint32_t reserved0;
+  uint64_t window;
   /** Which cached block goes first: `NMC_EVICT_LRU`, ... */
   uint32_t eviction;
   /** What happens when there is no room: `NMC_KV_WHEN_FULL_REJECT`, ... */
@@ -2259,29 +2264,22 @@ typedef struct nmc_kv_config_t {
   uint32_t hash;
   /** `NMC_KV_NO_PREFIX`, `NMC_KV_VIRTUAL`, or 0. */
   uint32_t flags;
-  /** How many events `nmc_kv_events` can look back; 48 bytes each. 0 for none. */
-  uint32_t event_capacity;
   /**
    * Secret that goes into all hashes; caches with the same one name the same tokens alike. Empty: a fixed one, the same
    * everywhere.
    */
   struct nmc_slice_t hash_secret;
+  /** How many events `nmc_kv_events` can look back; 48 bytes each. 0 for none. */
+  uint32_t event_capacity;
   /** With `NMC_KV_VIRTUAL`: `NMC_HEAP_HOST` (default) or `NMC_HEAP_CUDA`. */
   uint32_t heap_kind;
   /** With `NMC_HEAP_CUDA`: the device; -1 for the calling thread's current one. */
   int32_t device;
-  /** With `NMC_KV_VIRTUAL`: tokens for which every sequence has addresses. 0 for as many as the cache has. */
-  uint32_t max_sequence_tokens;
   /** Zero. */
-  uint32_t reserved1;
-  /**
-   * The groups lie in the heap that this rank has in a world, one after the other from `heap_offset` on, each at the next
-   * multiple of 4,096 bytes; `nmc_kv_heap_bytes` says how much. Their `memory` must be NULL. So peers reach the blocks, with
-   * `nmc_world_ptr` and the offset of a group (`nmc_kv_group_stats`). Nothing else may use that part of the heap, and the world
-   * must not be destroyed before the cache. NULL: the memory is the program's.
-   */
-  struct nmc_world_t *world;
-  /** Where they begin, a multiple of 4,096. */
+  uint32_t reserved0;
+  /** With `NMC_KV_VIRTUAL`: tokens for which every sequence has addresses. 0 for as many as the cache has. */
+  uint64_t max_sequence_tokens;
+  /** In the heap of a world (see `nmc_kv_create`): where the groups begin, a multiple of 4,096. */
   uint64_t heap_offset;
 } nmc_kv_config_t;
 
@@ -2291,25 +2289,23 @@ typedef struct nmc_kv_config_t {
     /* struct_size */ (uint32_t)sizeof(nmc_kv_config_t), \
     /* abi_version */ NMC_ABI_VERSION, \
     /* total_blocks */ 0, \
-    /* tokens_per_block */ 16, \
-    /* max_total_tokens */ 0, \
     /* capacity_blocks */ 0, \
+    /* tokens_per_block */ 16, \
     /* max_sequences */ 0, \
+    /* max_total_tokens */ 0, \
     /* groups */ NULL, \
     /* n_groups */ 0, \
     /* window */ 0, \
-    /* reserved0 */ 0, \
     /* eviction */ NMC_EVICT_LRU, \
     /* when_full */ NMC_KV_WHEN_FULL_REJECT, \
     /* hash */ NMC_KV_HASH_BLAKE3, \
     /* flags */ 0, \
-    /* event_capacity */ 0, \
     /* hash_secret */ {NULL, 0}, \
+    /* event_capacity */ 0, \
     /* heap_kind */ NMC_HEAP_HOST, \
     /* device */ -1, \
+    /* reserved0 */ 0, \
     /* max_sequence_tokens */ 0, \
-    /* reserved1 */ 0, \
-    /* world */ NULL, \
     /* heap_offset */ 0 \
   }
 
@@ -2330,9 +2326,7 @@ typedef struct nmc_kv_open_t {
   /** 0 to 15: with `NMC_EVICT_PRIORITY`, its blocks stay longer than those of a lower one. */
   uint32_t priority;
   /** How long the priority lasts; 0 for ever. */
-  uint32_t ttl_ms;
-  /** Zero. */
-  uint32_t reserved0;
+  uint64_t ttl_ms;
   /** What else must be equal for blocks to be: tenant, LoRA adapter, images. */
   struct nmc_slice_t salt;
   /** A name to find the sequence by with `nmc_kv_find`, 1 to 1,024 bytes; empty for none. */
@@ -2343,7 +2337,7 @@ typedef struct nmc_kv_open_t {
    */
   const struct nmc_kv_hash_t *hashes;
   /** How many: `n_tokens` / `tokens_per_block`. */
-  uint64_t n_hashes;
+  size_t n_hashes;
   /** Zero. */
   uint64_t reserved[2];
 } nmc_kv_open_t;
@@ -2356,7 +2350,6 @@ typedef struct nmc_kv_open_t {
     /* flags */ 0, \
     /* priority */ 0, \
     /* ttl_ms */ 0, \
-    /* reserved0 */ 0, \
     /* salt */ {NULL, 0}, \
     /* name */ {NULL, 0}, \
     /* hashes */ NULL, \
@@ -2364,47 +2357,100 @@ typedef struct nmc_kv_open_t {
     /* reserved */ {0, 0} \
   }
 
-/** What a sequence began with. */
+/** What a sequence began with. Start from `NMC_KV_OPENED_INIT`. */
 typedef struct nmc_kv_opened_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** Zero. */
+  uint32_t reserved0;
+  /** Its id: the program's, or the one that the cache chose for `NMC_KV_ID_AUTO`. */
+  uint64_t id;
   /** Leading tokens whose blocks the cache had: they need not be computed. */
-  uint32_t hit_tokens;
+  uint64_t hit_tokens;
   /** Tokens that it has: as many as asked for, or fewer with `NMC_KV_WHEN_FULL_SHORTEN`. */
-  uint32_t tokens;
+  uint64_t tokens;
 } nmc_kv_opened_t;
 
-/** How much room there was when there was not enough, in blocks. */
+/** What an nmc_kv_opened_t starts from. */
+#define NMC_KV_OPENED_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_kv_opened_t), \
+    /* reserved0 */ 0, \
+    /* id */ 0, \
+    /* hit_tokens */ 0, \
+    /* tokens */ 0 \
+  }
+
+/** How tokens are appended. Start from `NMC_KV_APPEND_INIT`. */
+typedef struct nmc_kv_append_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
+  /**
+   * How important the tokens are, which `nmc_kv_drop_least` goes by: a finite number. A block is as important as its most
+   * important token. Default 0, as without options.
+   */
+  float importance;
+  /** Zero. */
+  uint32_t flags;
+} nmc_kv_append_t;
+
+/** What an nmc_kv_append_t starts from. */
+#define NMC_KV_APPEND_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_kv_append_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* importance */ 0.0, \
+    /* flags */ 0 \
+  }
+
+/** How much room there was when there was not enough, in blocks. Start from `NMC_KV_ROOM_INIT`. */
 typedef struct nmc_kv_room_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** Whose blocks these are: a group with blocks of its own, or `NMC_KV_GROUPS_ALL`. */
+  uint32_t group;
   /** Blocks that were wanted. */
   uint64_t needed;
   /** Blocks that nobody has. */
   uint64_t free;
   /** Cached blocks that nobody holds; they were not enough together with the free ones. */
   uint64_t evictable;
-  /** Whose blocks these are: a group with blocks of its own, or `NMC_KV_GROUPS_ALL`. */
+} nmc_kv_room_t;
+
+/** What an nmc_kv_room_t starts from. */
+#define NMC_KV_ROOM_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_kv_room_t), \
+    /* group */ 0, \
+    /* needed */ 0, \
+    /* free */ 0, \
+    /* evictable */ 0 \
+  }
+
+/**
+ * What is to be copied: a block to another one, or with `NMC_KV_VIRTUAL`, where blocks have no addresses of their own, the
+ * bytes of one page. `nmc_kv_copy_blocks` takes either.
+ */
+typedef struct nmc_kv_copy_t {
+  /** The block to read; -1 if bytes are copied. */
+  int32_t from;
+  /** The block to write; -1 if bytes are copied. */
+  int32_t to;
+  /**
+   * Of a block: in which groups it is copied, `NMC_KV_GROUPS_ALL` or one with blocks of its own. Of bytes: whose they are.
+   */
   uint32_t group;
   /** Zero. */
   uint32_t reserved;
-} nmc_kv_room_t;
-
-/** Block `from` is to be copied to block `to`. */
-typedef struct nmc_kv_copy_t {
-  /** The block to read. */
-  int32_t from;
-  /** The block to write. */
-  int32_t to;
-  /** In which groups: `NMC_KV_GROUPS_ALL`, or one with blocks of its own. */
-  uint32_t group;
-} nmc_kv_copy_t;
-
-/** Bytes that are to be copied. */
-typedef struct nmc_kv_move_t {
-  /** The address to read. */
-  const void *from;
-  /** The address to write. */
-  void *to;
-  /** How many bytes. */
+  /** The address to read; NULL if a block is copied. */
+  const void *from_address;
+  /** The address to write; NULL if a block is copied. */
+  void *to_address;
+  /** How many bytes; 0 if a block is copied. */
   uint64_t bytes;
-} nmc_kv_move_t;
+} nmc_kv_copy_t;
 
 /** What a sequence is. Start from `NMC_KV_SEQ_INFO_INIT`. */
 typedef struct nmc_kv_seq_info_t {
@@ -2413,11 +2459,15 @@ typedef struct nmc_kv_seq_info_t {
   /** `NMC_KV_SEQ_OPEN` or `NMC_KV_SEQ_EVICTED`. */
   uint32_t state;
   /** Tokens that it has. */
-  uint32_t tokens;
+  uint64_t tokens;
+  /** Tokens that it may have. */
+  uint64_t max_tokens;
+  /** Leading tokens that are computed, as far as the calls so far tell. */
+  uint64_t computed_tokens;
+  /** Leading tokens that the store has, if `NMC_KV_SEQ_STORED` asks for it; else 0. */
+  uint64_t stored_tokens;
   /** Place of the next token in its block: `tokens` modulo `tokens_per_block`. */
   uint32_t next_offset_in_block;
-  /** Tokens that it may have. */
-  uint32_t max_tokens;
   /** Its blocks, with those that were dropped. */
   uint32_t blocks;
   /** Blocks that were dropped. */
@@ -2428,10 +2478,10 @@ typedef struct nmc_kv_seq_info_t {
   uint32_t published;
   /** 1 if its blocks follow each other. */
   uint32_t contiguous;
-  /** Copies that `nmc_kv_copies` would tell. */
+  /** Blocks that wait to be copied: 0 if `nmc_kv_take_copies` has nothing. */
   uint32_t copies;
-  /** Leading tokens that are computed, as far as the calls so far tell. */
-  uint32_t computed;
+  /** Zero. */
+  uint32_t reserved0;
 } nmc_kv_seq_info_t;
 
 /** What an nmc_kv_seq_info_t starts from. */
@@ -2440,15 +2490,17 @@ typedef struct nmc_kv_seq_info_t {
     /* struct_size */ (uint32_t)sizeof(nmc_kv_seq_info_t), \
     /* state */ 0, \
     /* tokens */ 0, \
-    /* next_offset_in_block */ 0, \
     /* max_tokens */ 0, \
+    /* computed_tokens */ 0, \
+    /* stored_tokens */ 0, \
+    /* next_offset_in_block */ 0, \
     /* blocks */ 0, \
     /* dropped */ 0, \
     /* shared */ 0, \
     /* published */ 0, \
     /* contiguous */ 0, \
     /* copies */ 0, \
-    /* computed */ 0 \
+    /* reserved0 */ 0 \
   }
 
 /** The state of a KV cache at one moment. Start from `NMC_KV_STATS_INIT`. */
@@ -2553,22 +2605,38 @@ typedef struct nmc_kv_group_stats_t {
     /* heap_offset */ 0 \
   }
 
-/** A 4-D tensor `[blocks, heads, tokens, dim]` in the arena. */
+/** A 4-D tensor `[blocks, heads, tokens, dim]` in the arena. Start from `NMC_KV_VIEW_INIT`. */
 typedef struct nmc_kv_view_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** Bytes of an element. */
+  uint32_t element_bytes;
   /** Address of element `[0, 0, 0, 0]`; an offset if the group has no memory. */
   void *data;
   /** Lengths of the axes. */
   int64_t shape[4];
   /** Distances along the axes, in elements. */
   int64_t strides[4];
-  /** Bytes of an element. */
-  uint32_t element_bytes;
   /**
    * 1 if the blocks of the view are the sequence's own, in order; 0 if they are all blocks of the layer, and the
    * block table tells which are the sequence's.
    */
   uint32_t contiguous;
+  /** Zero. */
+  uint32_t reserved0;
 } nmc_kv_view_t;
+
+/** What an nmc_kv_view_t starts from. */
+#define NMC_KV_VIEW_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_kv_view_t), \
+    /* element_bytes */ 0, \
+    /* data */ NULL, \
+    /* shape */ {0, 0, 0, 0}, \
+    /* strides */ {0, 0, 0, 0}, \
+    /* contiguous */ 0, \
+    /* reserved0 */ 0 \
+  }
 
 /**
  * What a row of a dense table holds; the table's owner keeps one for each row, all zero at first, in ordinary memory.
@@ -2633,17 +2701,26 @@ typedef struct nmc_kv_after_t {
   void *handle;
 } nmc_kv_after_t;
 
-/** How far a transfer is. */
+/** How far a transfer is. Start from `NMC_KV_PROGRESS_INIT`. */
 typedef struct nmc_kv_progress_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** Leading layers, counted through all groups, that have come in all blocks. */
+  uint32_t layers_done;
   /** Tokens of its blocks. */
   uint64_t tokens;
   /** Those of the leading blocks that are done. */
   uint64_t tokens_done;
-  /** Leading layers, counted through all groups, that have come in all blocks. */
-  uint32_t layers_done;
-  /** Zero. */
-  uint32_t reserved;
 } nmc_kv_progress_t;
+
+/** What an nmc_kv_progress_t starts from. */
+#define NMC_KV_PROGRESS_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_kv_progress_t), \
+    /* layers_done */ 0, \
+    /* tokens */ 0, \
+    /* tokens_done */ 0 \
+  }
 
 /**
  * A block KV cache: it maps the tokens of sequences to numbered blocks of equal size. Full blocks of equal tokens are
@@ -2670,33 +2747,43 @@ typedef struct nmc_kv_progress_t {
 typedef struct nmc_kv_t nmc_kv_t;
 
 /**
- * Stores how much memory the group with this number of a config needs in `*bytes_needed`.
- *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (what `nmc_kv_create` would refuse),
- * `NMC_ERR_VERSION`.
- */
-nmc_status_t nmc_kv_group_bytes(const struct nmc_kv_config_t *config, uint32_t group, uint64_t *bytes_needed);
-
-/**
  * Makes a cache with all blocks free and puts a handle into `*out_kv`.
+ *
+ * With a `world` the groups lie in the heap that this rank has there, one after the other from `heap_offset` of the config on,
+ * each at the next multiple of 4,096 bytes; `nmc_kv_heap_bytes` says how much that is. Their `memory` must be NULL. So peers reach
+ * the blocks, with `nmc_world_ptr` and the offset of a group (`nmc_kv_group_stats`). Nothing else may use that part of the heap,
+ * and the world must not be destroyed before the cache. NULL: the memory is the program's, or the library's with
+ * `NMC_KV_VIRTUAL`.
  *
  * Does not block, except to get memory for `NMC_KV_VIRTUAL`. Thread-safe. Graph-safe without it. Destroyed with
  * `nmc_kv_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (a number in the config, memory that is too small), `NMC_ERR_VERSION`,
  * `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED` (what `NMC_KV_VIRTUAL` does not have, or no CUDA),
  * `NMC_ERR_CUDA`.
  */
-nmc_status_t nmc_kv_create(const struct nmc_kv_config_t *config,
+nmc_status_t nmc_kv_create(struct nmc_world_t *world,
+                           const struct nmc_kv_config_t *config,
                            struct nmc_kv_t **out_kv);
 
 /**
- * Stores how many bytes the groups of a config with a `world` need from `heap_offset` on, of which the world may be NULL yet,
- * in `*bytes_needed`.
+ * Stores in `*out_bytes` how much memory the group with this number needs, or with `NMC_KV_GROUPS_ALL` how much of a world's heap
+ * all groups of a config take from `heap_offset` on, with what lies between them.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (what `nmc_kv_create` would refuse),
- * `NMC_ERR_UNSUPPORTED` (`NMC_KV_VIRTUAL`), `NMC_ERR_VERSION`.
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (what `nmc_kv_create` would refuse, or no such
+ * group), `NMC_ERR_UNSUPPORTED` (all groups with `NMC_KV_VIRTUAL`), `NMC_ERR_VERSION`.
  */
 nmc_status_t nmc_kv_heap_bytes(const struct nmc_kv_config_t *config,
-                               uint64_t *bytes_needed);
+                               uint32_t group,
+                               uint64_t *out_bytes);
+
+/**
+ * Stores in `*out_tokens` the smallest `tokens_per_block` with which the pages of a config with `NMC_KV_VIRTUAL` are whole pages
+ * of the system or of the device; its multiples are as good. What the config says about it does not matter.
+ *
+ * Does not block. Thread-safe. Not graph-safe with `NMC_HEAP_CUDA`. Statuses: `NMC_ERR_INVALID_ARG` (another number in the
+ * config, or no `NMC_KV_VIRTUAL`), `NMC_ERR_VERSION`, `NMC_ERR_UNSUPPORTED` (no CUDA), `NMC_ERR_CUDA`.
+ */
+nmc_status_t nmc_kv_page_tokens(const struct nmc_kv_config_t *config,
+                                uint32_t *out_tokens);
 
 /**
  * Destroys a cache; what its sequences held is gone with it. NULL does nothing.
@@ -2706,73 +2793,50 @@ nmc_status_t nmc_kv_heap_bytes(const struct nmc_kv_config_t *config,
 nmc_status_t nmc_kv_destroy(struct nmc_kv_t *kv);
 
 /**
- * Opens sequence `id`, which the program chooses, with `n_tokens` tokens: takes the blocks that the cache has of its
- * prefix, and gets others for the rest, all or nothing. `tokens` may be NULL: then nothing is matched or published.
- * `options`, `opened` and `room` may be NULL; `*room` is stored with `NMC_ERR_NO_SPACE`.
+ * Opens sequence `id` with `n_tokens` tokens: takes the blocks that the cache has of its prefix, and gets others for the rest,
+ * all or nothing. The program chooses the id, or the cache does with `NMC_KV_ID_AUTO`: one of 2^63 or above that no open
+ * sequence has, and that it never chooses again; `out_opened->id` says which, or `nmc_kv_find` for a sequence with a name.
+ * `tokens` may be NULL: then nothing is matched or published. `options`, `out_opened` and `out_room` may be NULL; `*out_room` is
+ * stored with `NMC_ERR_NO_SPACE`.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_EXISTS` (the id or the
- * name), `NMC_ERR_LIMIT` (`max_sequences`, or more than 2^31 tokens), `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`.
+ * name), `NMC_ERR_LIMIT` (`max_sequences`, or more than 2^31 tokens), `NMC_ERR_INVALID_ARG` (also: `NMC_KV_ID_AUTO` with neither
+ * `out_opened` nor a name, so that nobody could know the sequence), `NMC_ERR_VERSION`.
  */
 nmc_status_t nmc_kv_open(struct nmc_kv_t *kv,
                          uint64_t id,
                          const uint32_t *tokens,
                          uint64_t n_tokens,
                          const struct nmc_kv_open_t *options,
-                         struct nmc_kv_opened_t *opened,
-                         struct nmc_kv_room_t *room);
+                         struct nmc_kv_opened_t *out_opened,
+                         struct nmc_kv_room_t *out_room);
 
 /**
- * Like `nmc_kv_open`, for programs that know sequences by the name in `options`: stores the id, which the cache chooses
- * (2^63 or above), in `*id`.
- *
- * Does not block. Thread-safe. Graph-safe. Statuses: those of `nmc_kv_open`; `NMC_ERR_INVALID_ARG` also without a name.
- */
-nmc_status_t nmc_kv_open_named(struct nmc_kv_t *kv,
-                               const uint32_t *tokens,
-                               uint64_t n_tokens,
-                               const struct nmc_kv_open_t *options,
-                               uint64_t *id,
-                               struct nmc_kv_opened_t *opened,
-                               struct nmc_kv_room_t *room);
-
-/**
- * Stores the id of the open sequence with this name in `*id`.
+ * Stores the id of the open sequence with this name in `*out_id`.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`.
  */
-nmc_status_t nmc_kv_find(struct nmc_kv_t *kv, struct nmc_slice_t name, uint64_t *id);
+nmc_status_t nmc_kv_find(struct nmc_kv_t *kv, struct nmc_slice_t name, uint64_t *out_id);
 
 /**
  * Adds `n_tokens` tokens to a sequence, and blocks as they are needed, all or nothing. `tokens` may be NULL if they are
  * not known; then no further blocks of the sequence are published. What it had before counts as computed (see
- * `nmc_kv_t`). A contiguous sequence that cannot grow where it is moves: see `nmc_kv_copies`. `room` may be NULL.
+ * `nmc_kv_t`). A contiguous sequence that cannot grow where it is moves: see `nmc_kv_take_copies`. `options` and `out_room` may be
+ * NULL; `*out_room` is stored with `NMC_ERR_NO_SPACE`.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_LIMIT` (more tokens than
- * the sequence may have), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ * the sequence may have), `NMC_ERR_INVALID_ARG` (the options), `NMC_ERR_VERSION`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
  */
 nmc_status_t nmc_kv_append(struct nmc_kv_t *kv,
                            uint64_t id,
                            const uint32_t *tokens,
                            uint64_t n_tokens,
-                           struct nmc_kv_room_t *room);
-
-/**
- * Like `nmc_kv_append`, for tokens of this importance, which `nmc_kv_drop_least` goes by. A block is as important as its
- * most important token; tokens without an importance have 0.
- *
- * Does not block. Thread-safe. Graph-safe. Statuses: those of `nmc_kv_append`; `NMC_ERR_INVALID_ARG` also if the importance
- * is not a finite number.
- */
-nmc_status_t nmc_kv_append_scored(struct nmc_kv_t *kv,
-                                  uint64_t id,
-                                  const uint32_t *tokens,
-                                  uint64_t n_tokens,
-                                  float importance,
-                                  struct nmc_kv_room_t *room);
+                           const struct nmc_kv_append_t *options,
+                           struct nmc_kv_room_t *out_room);
 
 /**
  * Adds one token to each of `n` sequences, as a decode step does. `tokens` has one for each, or is NULL. Every sequence
- * gets a status of its own, in `statuses` if that is not NULL; those that fail are as they were. Returns `NMC_OK`, or the
+ * gets a status of its own, in `out_statuses` if that is not NULL; those that fail are as they were. Returns `NMC_OK`, or the
  * status of the first that failed.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: those of `nmc_kv_append`.
@@ -2781,7 +2845,7 @@ nmc_status_t nmc_kv_append_batch(struct nmc_kv_t *kv,
                                  const uint64_t *ids,
                                  const uint32_t *tokens,
                                  size_t n,
-                                 nmc_status_t *statuses);
+                                 nmc_status_t *out_statuses);
 
 /**
  * Says that the first `n_tokens` tokens of a sequence are computed, so that their full blocks can be matched at once.
@@ -2794,7 +2858,7 @@ nmc_status_t nmc_kv_commit(struct nmc_kv_t *kv, uint64_t id, uint64_t n_tokens);
 /**
  * Keeps the state that a sequence has now, in all groups of kind `NMC_KV_KIND_RECURRENT`, for later sequences that begin with the
  * same tokens: they can begin here. The sequence must be at the end of a block. All its tokens count as computed. Its next
- * tokens are written to another slot (see `nmc_kv_states`).
+ * tokens are written to another slot (see `nmc_kv_state_slots`).
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (not at the end of a block, or its tokens are not
  * known, so that nobody could find it), `NMC_ERR_UNSUPPORTED` (no such group), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
@@ -2804,7 +2868,7 @@ nmc_status_t nmc_kv_keep_state(struct nmc_kv_t *kv,
 
 /**
  * Gets blocks for `n_tokens` tokens in all, so that growing to there cannot fail. A contiguous sequence may move. Slots of
- * states are not among them: a sequence whose state is kept, or was forked, still needs one when it grows. `room` may be NULL.
+ * states are not among them: a sequence whose state is kept, or was forked, still needs one when it grows. `out_room` may be NULL.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_LIMIT`,
  * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
@@ -2812,12 +2876,12 @@ nmc_status_t nmc_kv_keep_state(struct nmc_kv_t *kv,
 nmc_status_t nmc_kv_reserve(struct nmc_kv_t *kv,
                             uint64_t id,
                             uint64_t n_tokens,
-                            struct nmc_kv_room_t *room);
+                            struct nmc_kv_room_t *out_room);
 
 /**
  * Cuts a sequence to its first `n_tokens` tokens, as after rejected speculation; what it had reserved is free again. What
  * is cut off was not computed, unless it was committed. If the last block stays in part and others may read it, the
- * sequence gets a copy: see `nmc_kv_copies`. `room` may be NULL.
+ * sequence gets a copy: see `nmc_kv_take_copies`. `out_room` may be NULL.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (for the copy; nothing changed),
  * `NMC_ERR_INVALID_ARG` (more than it has, or into a block that was dropped), `NMC_ERR_UNSUPPORTED` (what the next token needs
@@ -2826,35 +2890,20 @@ nmc_status_t nmc_kv_reserve(struct nmc_kv_t *kv,
 nmc_status_t nmc_kv_truncate(struct nmc_kv_t *kv,
                              uint64_t id,
                              uint64_t n_tokens,
-                             struct nmc_kv_room_t *room);
+                             struct nmc_kv_room_t *out_room);
 
 /**
  * Opens sequence `child` with the tokens of `parent`. Full blocks are shared; a last block that is not full is copied, and
- * the copy is told by `nmc_kv_copies` of the child. A child's blocks lie anywhere. `room` may be NULL.
+ * `nmc_kv_take_copies` of the child has the copy. A child's blocks lie anywhere. `child` is the program's: not `NMC_KV_ID_AUTO`.
+ * `out_room` may be NULL.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_EXISTS`, `NMC_ERR_LIMIT`,
- * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_EXISTS`, `NMC_ERR_INVALID_ARG`
+ * (the id), `NMC_ERR_LIMIT`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
  */
 nmc_status_t nmc_kv_fork(struct nmc_kv_t *kv,
                          uint64_t parent,
                          uint64_t child,
-                         struct nmc_kv_room_t *room);
-
-/**
- * Stores the block copies that a sequence waits for, and forgets them. They must be enqueued, in this order, before the
- * next call that changes the sequence; the blocks that they read stay until then, whatever becomes of a parent. Paged
- * sequences have at most one, and one more for each group with a window, from `nmc_kv_fork` or `nmc_kv_truncate`; contiguous
- * ones one a block when they move. `nmc_kv_copy_blocks` makes them. `*n` receives how many there are; if `capacity` is less,
- * that is all that happens.
- *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*n` was stored), `NMC_ERR_NOT_FOUND`,
- * `NMC_ERR_STALE`, `NMC_ERR_UNSUPPORTED` (with `NMC_KV_VIRTUAL`).
- */
-nmc_status_t nmc_kv_copies(struct nmc_kv_t *kv,
-                           uint64_t id,
-                           struct nmc_kv_copy_t *copies,
-                           size_t capacity,
-                           size_t *n);
+                         struct nmc_kv_room_t *out_room);
 
 /**
  * Closes a sequence. Full blocks that it computed stay in the cache for others; all else is free. With
@@ -2866,9 +2915,9 @@ nmc_status_t nmc_kv_copies(struct nmc_kv_t *kv,
 nmc_status_t nmc_kv_close(struct nmc_kv_t *kv, uint64_t id, uint32_t flags);
 
 /**
- * Drops up to `count` full blocks from the middle of a sequence, the least important first (`nmc_kv_append_scored`; among
+ * Drops up to `count` full blocks from the middle of a sequence, the least important first (`nmc_kv_append_t`; among
  * equals the earliest). The first `keep_first` and the last `keep_recent` full blocks stay. Other tokens keep their
- * positions; tables have -1 for a dropped block. `dropped`, if not NULL, receives how many went.
+ * positions; tables have -1 for a dropped block. `out_dropped`, if not NULL, receives how many went.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`, `NMC_ERR_UNSUPPORTED` (with
  * `NMC_KV_VIRTUAL`).
@@ -2878,10 +2927,10 @@ nmc_status_t nmc_kv_drop_least(struct nmc_kv_t *kv,
                                uint32_t count,
                                uint32_t keep_first,
                                uint32_t keep_recent,
-                               uint32_t *dropped);
+                               uint32_t *out_dropped);
 
 /**
- * Stores in `*hit_tokens` how many leading tokens the cache has, as cache-aware routers ask. Holds nothing: they may be
+ * Stores in `*out_hit_tokens` how many leading tokens the cache has, as cache-aware routers ask. Holds nothing: they may be
  * gone when a sequence is opened. `tokens` or `hashes` may be NULL, not both; `n_tokens` tokens have
  * `n_tokens` / `tokens_per_block` hashes.
  *
@@ -2892,10 +2941,10 @@ nmc_status_t nmc_kv_match(struct nmc_kv_t *kv,
                           uint64_t n_tokens,
                           const struct nmc_kv_hash_t *hashes,
                           struct nmc_slice_t salt,
-                          uint64_t *hit_tokens);
+                          uint64_t *out_hit_tokens);
 
 /**
- * Stores the hashes of the full blocks of `tokens` in `hashes`, which has room for `n_tokens` / `tokens_per_block`.
+ * Stores the hashes of the full blocks of `tokens` in `out_hashes`, which has room for `n_tokens` / `tokens_per_block`.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
  */
@@ -2903,19 +2952,19 @@ nmc_status_t nmc_kv_hash(struct nmc_kv_t *kv,
                          const uint32_t *tokens,
                          uint64_t n_tokens,
                          struct nmc_slice_t salt,
-                         struct nmc_kv_hash_t *hashes);
+                         struct nmc_kv_hash_t *out_hashes);
 
 /**
  * Keeps the published blocks of the first `n_tokens` tokens of a sequence in the cache until `nmc_kv_unpin`, also after
- * the sequence is closed. `*pin` receives the pin; `pinned_tokens`, if not NULL, how many tokens it covers.
+ * the sequence is closed. `*out_pin` receives the pin; `out_pinned_tokens`, if not NULL, how many tokens it covers.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
  */
 nmc_status_t nmc_kv_pin(struct nmc_kv_t *kv,
                         uint64_t id,
                         uint64_t n_tokens,
-                        uint64_t *pin,
-                        uint64_t *pinned_tokens);
+                        uint64_t *out_pin,
+                        uint64_t *out_pinned_tokens);
 
 /**
  * Ends a pin.
@@ -2925,40 +2974,40 @@ nmc_status_t nmc_kv_pin(struct nmc_kv_t *kv,
 nmc_status_t nmc_kv_unpin(struct nmc_kv_t *kv, uint64_t pin);
 
 /**
- * Evicts every cached block that nobody holds; `evicted`, if not NULL, receives how many.
+ * Evicts every cached block that nobody holds; `out_evicted`, if not NULL, receives how many.
  *
  * Does not block; takes time in the number of cached blocks. Thread-safe. Graph-safe. Statuses: none of its own beside
  * `NMC_ERR_BAD_HANDLE`.
  */
 nmc_status_t nmc_kv_clear(struct nmc_kv_t *kv,
-                          uint64_t *evicted);
+                          uint64_t *out_evicted);
 
 /**
- * Stores events from number `*cursor` on in `events`, up to `capacity` of them, how many in `*n`, and the number to go on
- * with in `*cursor`, which begins at 0. `lost`, if not NULL, receives how many were overwritten before they could be read:
+ * Stores events from number `*cursor` on in `out_events`, up to `capacity` of them, how many in `*out_n`, and the number to
+ * go on with in `*cursor`, which begins at 0. `out_lost`, if not NULL, receives how many were overwritten before they could be read:
  * if it is not 0, what the reader knows has a gap, and `nmc_kv_snapshot` fills it.
  *
  * Does not block. Thread-safe; every reader has its own cursor. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
  */
 nmc_status_t nmc_kv_events(struct nmc_kv_t *kv,
                            uint64_t *cursor,
-                           struct nmc_kv_event_t *events,
+                           struct nmc_kv_event_t *out_events,
                            size_t capacity,
-                           size_t *n,
-                           uint64_t *lost);
+                           size_t *out_n,
+                           uint64_t *out_lost);
 
 /**
  * Stores every block of the prefix index as an event `NMC_KV_EVENT_STORED`, each after the one that it continues, how
- * many in `*n`, and in `*cursor` the number with which `nmc_kv_events` goes on from there.
+ * many in `*out_n`, and in `*out_cursor` the number with which `nmc_kv_events` goes on from there.
  *
  * Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than
- * `capacity`; `*n` was stored).
+ * `capacity`; `*out_n` was stored).
  */
 nmc_status_t nmc_kv_snapshot(struct nmc_kv_t *kv,
-                             uint64_t *cursor,
-                             struct nmc_kv_event_t *events,
+                             uint64_t *out_cursor,
+                             struct nmc_kv_event_t *out_events,
                              size_t capacity,
-                             size_t *n);
+                             size_t *out_n);
 
 /**
  * Changes the number of blocks, up to `capacity_blocks` of the config. Sequences stay as they are: the blocks that go are
@@ -2971,56 +3020,54 @@ nmc_status_t nmc_kv_resize(struct nmc_kv_t *kv,
                            uint32_t total_blocks);
 
 /**
- * Stores what a sequence is in `*info`. Also for one whose blocks were taken to make room.
+ * Stores what a sequence is in `*out_info`. Also for one whose blocks were taken to make room. With `NMC_KV_SEQ_STORED` in
+ * `flags` also how many of its tokens the store has, for which every block is looked up there; else that costs nothing.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_INVALID_ARG`.
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_INVALID_ARG` (also unknown flags); with
+ * `NMC_KV_SEQ_STORED` also `NMC_ERR_NO_MEMORY`, and `NMC_ERR_STALE` for a sequence whose blocks were taken: it has no names for
+ * them any more.
  */
-nmc_status_t nmc_kv_seq_info(struct nmc_kv_t *kv, uint64_t id, struct nmc_kv_seq_info_t *info);
+nmc_status_t nmc_kv_seq_info(struct nmc_kv_t *kv,
+                             uint64_t id,
+                             uint32_t flags,
+                             struct nmc_kv_seq_info_t *out_info);
 
 /**
  * Stores the ids of the sequences that were used longest ago, for a scheduler that preempts by itself: up to `capacity`
- * of them into `ids`, the oldest first, and how many into `*n`. Takes time in the number of sequences.
+ * of them into `out_ids`, the oldest first, and how many into `*out_n`. Takes time in the number of sequences.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
  */
 nmc_status_t nmc_kv_victims(struct nmc_kv_t *kv,
-                            uint64_t *ids,
+                            uint64_t *out_ids,
                             size_t capacity,
-                            size_t *n);
+                            size_t *out_n);
 
 /**
- * Stores the state of the cache in `*stats`, all numbers of one moment.
+ * Stores the state of the cache in `*out_stats`, all numbers of one moment.
  *
  * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
  */
-nmc_status_t nmc_kv_stats(struct nmc_kv_t *kv, struct nmc_kv_stats_t *stats);
+nmc_status_t nmc_kv_stats(struct nmc_kv_t *kv, struct nmc_kv_stats_t *out_stats);
 
 /**
- * Stores the blocks of one group in `*stats`. For a group without blocks of its own these are those of the cache.
+ * Stores the blocks of one group in `*out_stats`. For a group without blocks of its own these are those of the cache.
  *
  * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such group).
  */
-nmc_status_t nmc_kv_group_stats(struct nmc_kv_t *kv, uint32_t group, struct nmc_kv_group_stats_t *stats);
+nmc_status_t nmc_kv_group_stats(struct nmc_kv_t *kv, uint32_t group, struct nmc_kv_group_stats_t *out_stats);
 
 /**
- * The state as text for people: configuration, numbers that add up, and the sequences.
+ * The state as text for people: configuration, numbers that add up, and the sequences; and a picture of the blocks with `width` of
+ * them in a line, `.` free, `X` held, `c` cached and idle. 0 for no picture.
  *
- * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
+ * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*out_needed` was stored).
  */
 nmc_status_t nmc_kv_dump(struct nmc_kv_t *kv,
+                         uint32_t width,
                          char *buffer,
                          size_t capacity,
-                         size_t *needed);
-
-/**
- * A picture of the blocks, 64 in a line: `.` free, `X` held, `c` cached and idle.
- *
- * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
- */
-nmc_status_t nmc_kv_map(struct nmc_kv_t *kv,
-                        char *buffer,
-                        size_t capacity,
-                        size_t *needed);
+                         size_t *out_needed);
 
 /**
  * Counts every block afresh, from all sequences, pins and free lists, and compares: proof that nothing is lost or owned
@@ -3031,7 +3078,7 @@ nmc_status_t nmc_kv_map(struct nmc_kv_t *kv,
 nmc_status_t nmc_kv_audit(struct nmc_kv_t *kv);
 
 /**
- * Stores K or V of a sequence in one layer as a 4-D tensor in `*view`. For a contiguous sequence these are its own blocks
+ * Stores K or V of a sequence in one layer as a 4-D tensor in `*out_view`. For a contiguous sequence these are its own blocks
  * in order; for a paged one all blocks of the layer, which a kernel indexes through the block table. Nothing is copied.
  * The view of a contiguous sequence is valid until it moves; that of a virtual one, which has all blocks that are mapped,
  * until it is closed: only its number of blocks changes.
@@ -3044,10 +3091,10 @@ nmc_status_t nmc_kv_view(struct nmc_kv_t *kv,
                          uint32_t group,
                          uint32_t layer,
                          uint32_t side,
-                         struct nmc_kv_view_t *view);
+                         struct nmc_kv_view_t *out_view);
 
 /**
- * Stores the address of the vector of one token, by its position in the sequence, in `*address`.
+ * Stores the address of the vector of one token, by its position in the sequence, in `*out_address`.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (group, layer, side, head or token),
  * `NMC_ERR_STALE` (also: the token's block was dropped), `NMC_ERR_NOT_FOUND`.
@@ -3059,15 +3106,15 @@ nmc_status_t nmc_kv_token_address(struct nmc_kv_t *kv,
                                   uint32_t layer,
                                   uint32_t side,
                                   uint32_t head,
-                                  void **address);
+                                  void **out_address);
 
 /**
  * Writes the rows of a dense block table, int32 `[n, width]` (`[n, 2, width]` with `NMC_KV_TABLE_OFFSETS`), for `n`
  * sequences. `group` is one that the table is for: groups with blocks of their own have their own tables, all others have the
  * same, that of group 0 if there are none. Writes only what changed since the row was last written, as `rows` remembers, one `nmc_kv_row_t` for each sequence,
  * all zero at first. A row that is new, of another sequence, or of one whose earlier blocks changed is written whole, and
- * filled up with `pad`. A dropped block is -1. `table` may be pinned memory; it is never read. Give every buffer its own
- * `rows`. `written`, if not NULL, receives how many entries were stored.
+ * filled up with `pad`. A dropped block is -1. `out_table` may be pinned memory; it is never read. Give every buffer its own
+ * `rows`. `out_written`, if not NULL, receives how many entries were stored.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (a sequence has more than `width` blocks),
  * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`; rows before the one at fault are written. `NMC_ERR_UNSUPPORTED` with
@@ -3078,62 +3125,62 @@ nmc_status_t nmc_kv_table(struct nmc_kv_t *kv,
                           uint32_t format,
                           const uint64_t *ids,
                           size_t n,
-                          struct nmc_kv_row_t *rows,
-                          int32_t *table,
                           size_t width,
                           int32_t pad,
-                          uint64_t *written);
+                          struct nmc_kv_row_t *rows,
+                          int32_t *out_table,
+                          uint64_t *out_written);
 
 /**
- * Writes the compressed table that FlashInfer takes: `indptr` int32 `[n + 1]`, `indices` int32 with room for `capacity`
- * blocks, `last_page_len` int32 `[n]` (1 to `tokens_per_block`; 0 for a sequence without tokens). `*n_indices` receives
- * how many blocks there are.
+ * Writes the compressed table that FlashInfer takes: `out_indptr` int32 `[n + 1]`, `out_indices` int32 with room for `capacity`
+ * blocks, `out_last_page_len` int32 `[n]` (1 to `tokens_per_block`; 0 for a sequence without tokens). `*out_n` receives how many
+ * blocks there are.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than `capacity`; `*n_indices` was stored),
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than `capacity`; `*out_n` was stored),
  * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
  */
 nmc_status_t nmc_kv_table_csr(struct nmc_kv_t *kv,
                               uint32_t group,
                               const uint64_t *ids,
                               size_t n,
-                              int32_t *indptr,
-                              int32_t *indices,
+                              int32_t *out_indptr,
+                              int32_t *out_last_page_len,
+                              int32_t *out_indices,
                               size_t capacity,
-                              size_t *n_indices,
-                              int32_t *last_page_len);
+                              size_t *out_n);
 
 /**
  * Writes the slot mapping, int64: where the last `counts[i]` tokens of each sequence go, as block x `tokens_per_block` +
- * place in the block, one sequence after the other; -1 in a dropped block. `counts` NULL is the last token of each.
- * `*n_slots` receives how many there are.
+ * place in the block, one sequence after the other; -1 in a dropped block. `counts` NULL is the last token of each; they have 32 bits, as
+ * kernels take them. `*out_n` receives how many slots there are.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than `capacity`; `*n_slots` was stored),
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than `capacity`; `*out_n` was stored),
  * `NMC_ERR_INVALID_ARG` (more than a sequence has), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
  */
-nmc_status_t nmc_kv_slots(struct nmc_kv_t *kv,
-                          uint32_t group,
-                          const uint64_t *ids,
-                          const uint32_t *counts,
-                          size_t n,
-                          int64_t *slots,
-                          size_t capacity,
-                          size_t *n_slots);
+nmc_status_t nmc_kv_slot_mapping(struct nmc_kv_t *kv,
+                                 uint32_t group,
+                                 const uint64_t *ids,
+                                 const uint32_t *counts,
+                                 size_t n,
+                                 int64_t *out_slots,
+                                 size_t capacity,
+                                 size_t *out_n);
 
 /**
  * Stores the slots of the states of `n` sequences in a group of kind `NMC_KV_KIND_RECURRENT`, int32 `[n]` each, for the tokens that
- * the last call gave room for: `reads` has the slot with the state before them, or -1 if they are the first and begin with no
- * state; `writes` the slot for the state after them, or -1 if there are none. Where the two differ, the state that is read is
+ * the last call gave room for: `out_reads` has the slot with the state before them, or -1 if they are the first and begin with no
+ * state; `out_writes` the slot for the state after them, or -1 if there are none. Where the two differ, the state that is read is
  * kept for others: a kernel that can only update in place copies it first.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (not such a group), `NMC_ERR_NOT_FOUND`,
  * `NMC_ERR_STALE`.
  */
-nmc_status_t nmc_kv_states(struct nmc_kv_t *kv,
-                           uint32_t group,
-                           const uint64_t *ids,
-                           size_t n,
-                           int32_t *reads,
-                           int32_t *writes);
+nmc_status_t nmc_kv_state_slots(struct nmc_kv_t *kv,
+                                uint32_t group,
+                                const uint64_t *ids,
+                                size_t n,
+                                int32_t *out_reads,
+                                int32_t *out_writes);
 
 /**
  * Ties a cache to a store, through which it exchanges blocks with caches of other processes: those with the same kinds,
@@ -3163,7 +3210,7 @@ nmc_status_t nmc_kv_move_after(struct nmc_kv_t *kv,
  * Begins to copy the published blocks of the first `n_tokens` tokens of a sequence to the store, which keeps them until it
  * evicts them; blocks that it has are left out. The blocks are held until it is over, whatever becomes of the sequence.
  * `after`: what the copy waits for, such as the stream that computes the blocks; needed if the cache lies in device
- * memory, else NULL for nothing. `*ticket` receives what `nmc_kv_transfer_poll` takes.
+ * memory, else NULL for nothing. `*out_ticket` receives what `nmc_kv_transfer_poll` takes.
  *
  * Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no store; device memory and nothing to wait
  * for), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`, `NMC_ERR_BUSY` (being fetched), `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED`,
@@ -3173,15 +3220,15 @@ nmc_status_t nmc_kv_offload(struct nmc_kv_t *kv,
                             uint64_t id,
                             uint64_t n_tokens,
                             const struct nmc_kv_after_t *after,
-                            uint64_t *ticket);
+                            uint64_t *out_ticket);
 
 /**
  * Begins to fetch, for a sequence that was just opened, the full blocks that follow those that it found in the cache, as
- * far as the store has them. `*tokens` receives how many tokens that are, and `*ticket` the ticket; both 0 if there are
+ * far as the store has them. `*out_tokens` receives how many tokens that are, and `*out_ticket` the ticket; both 0 if there are
  * none. Until the program was told that it is over (`nmc_kv_transfer_poll`, `nmc_kv_transfer_wait`) the sequence can be read and
  * closed, all else is `NMC_ERR_BUSY`; then the blocks that came count as computed, can be matched, and the engine computes the
  * rest. If it is closed before, the blocks that had come stay, and nothing else counts as computed. A fetch that fails or is cancelled in the middle leaves
- * the blocks that were complete, in order, and nothing of the others (see `computed` of `nmc_kv_seq_info`); with groups that
+ * the blocks that were complete, in order, and nothing of the others (see `computed_tokens` of `nmc_kv_seq_info_t`); with groups that
  * have blocks of their own it leaves nothing. With recurrent groups, fetch before you fork. `after`: what
  * must be over before the blocks are written; needed if the cache lies in device memory. `flags`:
  * `NMC_KV_ONBOARD_ALL`, `NMC_KV_ONBOARD_BY_LAYER` or 0.
@@ -3193,11 +3240,11 @@ nmc_status_t nmc_kv_onboard(struct nmc_kv_t *kv,
                             uint64_t id,
                             uint32_t flags,
                             const struct nmc_kv_after_t *after,
-                            uint64_t *ticket,
-                            uint64_t *tokens);
+                            uint64_t *out_ticket,
+                            uint64_t *out_tokens);
 
 /**
- * How a transfer is: `NMC_IN_PROGRESS`, or its outcome, with which the ticket ends. `progress` may be NULL.
+ * How a transfer is: `NMC_IN_PROGRESS`, or its outcome, with which the ticket ends. `out_progress` may be NULL.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_OK` (done), `NMC_IN_PROGRESS`, `NMC_ERR_CANCELLED`, `NMC_ERR_STALE`
  * (a block left the store meanwhile), `NMC_ERR_CORRUPT` (a checksum or size was wrong), `NMC_ERR_NO_SPACE` (the store is
@@ -3205,7 +3252,7 @@ nmc_status_t nmc_kv_onboard(struct nmc_kv_t *kv,
  */
 nmc_status_t nmc_kv_transfer_poll(struct nmc_kv_t *kv,
                                   uint64_t ticket,
-                                  struct nmc_kv_progress_t *progress);
+                                  struct nmc_kv_progress_t *out_progress);
 
 /**
  * Waits until a transfer is over, at most `timeout_ms` (-1: 30 s); then like `nmc_kv_transfer_poll`.
@@ -3215,7 +3262,7 @@ nmc_status_t nmc_kv_transfer_poll(struct nmc_kv_t *kv,
 nmc_status_t nmc_kv_transfer_wait(struct nmc_kv_t *kv,
                                   uint64_t ticket,
                                   int64_t timeout_ms,
-                                  struct nmc_kv_progress_t *progress);
+                                  struct nmc_kv_progress_t *out_progress);
 
 /**
  * Asks a transfer to end soon, after the blocks that are under way. Its outcome is then told by `nmc_kv_transfer_poll`: cancelled, or done if
@@ -3227,21 +3274,29 @@ nmc_status_t nmc_kv_transfer_cancel(struct nmc_kv_t *kv,
                                     uint64_t ticket);
 
 /**
- * Where the leading tokens of a sequence are: `*computed_tokens` in this cache, `*stored_tokens` in the store (0 without
- * one). Either may be NULL.
+ * Stores the copies that a sequence waits for, and forgets them. They must be enqueued, in this order, before the next call that
+ * changes the sequence; the blocks that they read stay until then, whatever becomes of a parent. `nmc_kv_copy_blocks` makes them.
+ * Paged sequences have at most one, and one more for each group with a window, from `nmc_kv_fork` or `nmc_kv_truncate`; contiguous
+ * ones one a block when they move. `*out_n` receives how many there are; if `capacity` is less, that is all that happens.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ * With `NMC_KV_VIRTUAL` they are of bytes: after `nmc_kv_fork` the last block of the child if it is not full, after
+ * `nmc_kv_truncate` the last block if others share it; one copy for each page of it. They must also be enqueued before the next call
+ * that changes the parent, and be done before either is cut or closed.
+ *
+ * Does not block; with `NMC_KV_VIRTUAL` it may map pages and call CUDA. Thread-safe. Graph-safe without it. Statuses:
+ * `NMC_ERR_TOO_SMALL` (`*out_n` was stored), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`, `NMC_ERR_LIMIT`, `NMC_ERR_CUDA`.
  */
-nmc_status_t nmc_kv_residency(struct nmc_kv_t *kv,
-                              uint64_t id,
-                              uint64_t *computed_tokens,
-                              uint64_t *stored_tokens);
+nmc_status_t nmc_kv_take_copies(struct nmc_kv_t *kv,
+                                uint64_t id,
+                                struct nmc_kv_copy_t *out_copies,
+                                size_t capacity,
+                                size_t *out_n);
 
 /**
  * Copies `n` blocks of a group, or of all with `NMC_KV_GROUPS_ALL`, one after the other in this order into the `to_bytes`
  * bytes at `to`. Each is as it is in a store, whatever the order of the cache's memory: its groups one after the other, of
  * those the layers, of those K and V, of those the heads and then the tokens, or the tokens and then the heads with
- * `NMC_KV_LAYER_MAJOR_NHD`. So `nmc_kv_scatter` of another cache can take it. A block has `nmc_kv_group_bytes` /
+ * `NMC_KV_LAYER_MAJOR_NHD`. So `nmc_kv_scatter` of another cache can take it. A block has `nmc_kv_heap_bytes` /
  * `capacity_blocks` bytes in a group. A block may be named more than once.
  *
  * If the cache lies in device memory, the copy runs when `stream`, of that device, gets there, and `to` is memory of the same
@@ -3279,50 +3334,23 @@ nmc_status_t nmc_kv_scatter(struct nmc_kv_t *kv,
                             void *stream);
 
 /**
- * Makes the copies that `nmc_kv_copies` told, of one sequence or of several, each in the groups that it names; also those
- * from slot to slot of a recurrent group, where `nmc_kv_states` has two. They are made in no order: a block that is written
- * must not be read or written by another copy of the same call. Those of one `nmc_kv_copies` never are; the copy for a fork
- * of a sequence that waits for one itself goes into a second call.
+ * Makes the copies that `nmc_kv_take_copies` stored, of one sequence or of several, each in the groups that it names; also those
+ * from slot to slot of a recurrent group, where `nmc_kv_state_slots` has two. Blocks are copied in no order: one that is written
+ * must not be read or written by another copy of the same call. Those of one `nmc_kv_take_copies` never are; the copy for a fork
+ * of a sequence that waits for one itself goes into a second call. With `NMC_KV_VIRTUAL` copies are of bytes, at the addresses
+ * that `nmc_kv_take_copies` stored, and are made one after the other.
  *
  * In device memory the copies run when `stream` gets there, and `copies` may be freed at once; in host memory they are done
  * when the call returns, and `stream` is NULL.
  *
  * Does not block, except as `nmc_kv_gather`. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such block, one that
- * is written twice or read and written, no memory, a stream for host memory), `NMC_ERR_UNSUPPORTED` (groups on host and
- * device together, managed memory, or `NMC_KV_VIRTUAL`), `NMC_ERR_LIMIT`, `NMC_ERR_CUDA`.
+ * is written twice or read and written, no memory, a stream for host memory), `NMC_ERR_UNSUPPORTED` (bytes in a paged cache,
+ * blocks in a virtual one, groups on host and device together, managed memory), `NMC_ERR_LIMIT`, `NMC_ERR_CUDA`.
  */
 nmc_status_t nmc_kv_copy_blocks(struct nmc_kv_t *kv,
                                 const struct nmc_kv_copy_t *copies,
                                 size_t n,
                                 void *stream);
-
-/**
- * Stores in `*tokens_per_block` the smallest with which the pages of a config with `NMC_KV_VIRTUAL` are whole pages of the
- * system or of the device; its multiples are as good. What the config says about it does not matter.
- *
- * Does not block. Thread-safe. Not graph-safe with `NMC_HEAP_CUDA`. Statuses: `NMC_ERR_INVALID_ARG` (another number in the
- * config, or no `NMC_KV_VIRTUAL`), `NMC_ERR_VERSION`, `NMC_ERR_UNSUPPORTED` (no CUDA), `NMC_ERR_CUDA`.
- */
-nmc_status_t nmc_kv_page_tokens(const struct nmc_kv_config_t *config,
-                                uint32_t *tokens_per_block);
-
-/**
- * Stores the copies that a sequence of a cache with `NMC_KV_VIRTUAL` waits for, and forgets them: after `nmc_kv_fork` the
- * last block of the child if it is not full, after `nmc_kv_truncate` the last block if others share it; one piece for each
- * page, all of the same block. They must be enqueued before the next call that changes the sequence, or its parent if it was
- * forked, and be done before either is cut or closed. `*n` receives how many there are; if `capacity` is less, that is
- * all that happens. The library copies nothing itself: memcpy will do in host memory, cudaMemcpyBatchAsync or a kernel on a
- * device.
- *
- * May map pages and call CUDA. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*n` was stored),
- * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`, `NMC_ERR_UNSUPPORTED` (a paged cache: see `nmc_kv_copies`), `NMC_ERR_LIMIT`,
- * `NMC_ERR_CUDA`.
- */
-nmc_status_t nmc_kv_moves(struct nmc_kv_t *kv,
-                          uint64_t id,
-                          struct nmc_kv_move_t *moves,
-                          size_t capacity,
-                          size_t *n);
 
 /** @} */
 
@@ -3450,7 +3478,7 @@ nmc_status_t nmc_blocks_create(const struct nmc_blocks_config_t *config, struct 
 nmc_status_t nmc_blocks_destroy(struct nmc_blocks_t *blocks);
 
 /**
- * Takes a run of exactly `count` blocks and stores it in `*run`. It takes what is free now, past requests that wait: those
+ * Takes a run of exactly `count` blocks and stores it in `*out_run`. It takes what is free now, past requests that wait: those
  * are served whenever blocks become free, before the call that frees them returns.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (no such run is free; the message says how many
@@ -3458,7 +3486,7 @@ nmc_status_t nmc_blocks_destroy(struct nmc_blocks_t *blocks);
  */
 nmc_status_t nmc_blocks_allocate(struct nmc_blocks_t *blocks,
                                  uint32_t count,
-                                 struct nmc_block_run_t *run);
+                                 struct nmc_block_run_t *out_run);
 
 /**
  * Gives back the blocks of a run, which may be a part of one (such as its tail), several that lie side by side, or blocks
@@ -3479,14 +3507,14 @@ nmc_status_t nmc_blocks_free(struct nmc_blocks_t *blocks,
 nmc_status_t nmc_blocks_extend(struct nmc_blocks_t *blocks, struct nmc_block_run_t *run, uint32_t more);
 
 /**
- * Takes any `count` free blocks and stores their numbers in `out`: all, or none. With `count` 0 it does nothing. It leaves
+ * Takes any `count` free blocks and stores their numbers in `out_numbers`: all, or none. With `count` 0 it does nothing. It leaves
  * long runs alone as far as it can, and takes what is free now, past requests that wait.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (fewer are free; the message says how many).
  */
 nmc_status_t nmc_blocks_allocate_scattered(struct nmc_blocks_t *blocks,
                                            size_t count,
-                                           int32_t *out);
+                                           int32_t *out_numbers);
 
 /**
  * Gives back `count` blocks, in any order, however they were taken. Requests that wait are served with them.
@@ -3499,7 +3527,7 @@ nmc_status_t nmc_blocks_free_scattered(struct nmc_blocks_t *blocks,
                                        size_t count);
 
 /**
- * Asks for a run of `count` blocks when there is room, and stores a ticket in `*ticket`, with which `nmc_blocks_poll`
+ * Asks for a run of `count` blocks when there is room, and stores a ticket in `*out_ticket`, with which `nmc_blocks_poll`
  * fetches it. Tickets are never 0 and never used again.
  *
  * Requests are served strictly in the order in which they came, whenever blocks become free: a small one behind a large
@@ -3511,17 +3539,17 @@ nmc_status_t nmc_blocks_free_scattered(struct nmc_blocks_t *blocks,
  */
 nmc_status_t nmc_blocks_request(struct nmc_blocks_t *blocks,
                                 uint32_t count,
-                                uint64_t *ticket);
+                                uint64_t *out_ticket);
 
 /**
- * Fetches the run of a request into `*run`; with that its ticket ends.
+ * Fetches the run of a request into `*out_run`; with that its ticket ends.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_IN_PROGRESS` (it waits), `NMC_ERR_NOT_FOUND` (no such ticket is
  * open), `NMC_ERR_NO_SPACE` (since `nmc_blocks_resize` there are fewer blocks than it asked for; the ticket ends).
  */
 nmc_status_t nmc_blocks_poll(struct nmc_blocks_t *blocks,
                              uint64_t ticket,
-                             struct nmc_block_run_t *run);
+                             struct nmc_block_run_t *out_run);
 
 /**
  * Gives up a request. A run that it was served with, and that was not fetched, is free again; those behind it move up.
@@ -3533,23 +3561,23 @@ nmc_status_t nmc_blocks_cancel(struct nmc_blocks_t *blocks,
                                uint64_t ticket);
 
 /**
- * Stores the state of the allocator in `*stats`.
+ * Stores the state of the allocator in `*out_stats`.
  *
  * Does not block; puts single free blocks back to their neighbours first, which takes at most about a millisecond.
  * Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
  */
-nmc_status_t nmc_blocks_stats(struct nmc_blocks_t *blocks, struct nmc_blocks_stats_t *stats);
+nmc_status_t nmc_blocks_stats(struct nmc_blocks_t *blocks, struct nmc_blocks_stats_t *out_stats);
 
 /**
  * The state as text for people: counts that add up, and a map with a character a block, 64 in a line: `.` is free, `X` in
- * use. Text goes out as everywhere: `needed` receives the size with the NUL, and may be NULL.
+ * use. Text goes out as everywhere: `out_needed` receives the size with the NUL, and may be NULL.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored), `NMC_ERR_NO_MEMORY`.
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*out_needed` was stored), `NMC_ERR_NO_MEMORY`.
  */
-nmc_status_t nmc_blocks_map(struct nmc_blocks_t *blocks,
-                            char *buffer,
-                            size_t capacity,
-                            size_t *needed);
+nmc_status_t nmc_blocks_dump(struct nmc_blocks_t *blocks,
+                             char *buffer,
+                             size_t capacity,
+                             size_t *out_needed);
 
 /**
  * Changes the number of blocks to `total_blocks`, 1 to 2^31 - 1. New blocks are free and have the next numbers; blocks that go away are

@@ -211,12 +211,6 @@ const GROWS_SOON: &[&str] = &[
     "nmc_ep_recv_t",
     "nmc_ep_grouped_t",
     "nmc_ep_gemm_t",
-    "nmc_kv_group_t",
-    "nmc_kv_opened_t",
-    "nmc_kv_room_t",
-    "nmc_kv_move_t",
-    "nmc_kv_view_t",
-    "nmc_kv_progress_t",
 ];
 
 #[test]

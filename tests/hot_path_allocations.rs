@@ -7,6 +7,7 @@
 use nanomc::base::status::*;
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use nanomc::ffi::common::*;
+use nanomc::ffi::config::Config as _;
 use nanomc::ffi::kv::{nmc_kv_create, nmc_kv_destroy};
 use nanomc::ffi::kv_seq::*;
 use nanomc::ffi::kv_tables::*;
@@ -307,6 +308,9 @@ fn a_step_of_the_kv_cache_does_not_allocate() {
     config.struct_size = u32::try_from(size_of::<nmc_kv_config_t>()).unwrap();
     config.abi_version = NMC_ABI_VERSION;
     (config.total_blocks, config.tokens_per_block, config.hash) = (1024, 16, NMC_KV_HASH_BLAKE3);
+    let options = nmc_kv_append_t::defaults();
+    let mut room: nmc_kv_room_t = zeroed();
+    room.struct_size = u32::try_from(size_of::<nmc_kv_room_t>()).unwrap();
     let mut kv = null_mut();
     let mut book = Book::default();
     let prompt: Vec<u32> = (0..256).collect();
@@ -318,40 +322,45 @@ fn a_step_of_the_kv_cache_does_not_allocate() {
     let (mut slots, none) = ([0i64; 4], slice(&[]));
     // SAFETY: the C contracts: every pointer is to a local that is large enough.
     unsafe {
-        assert_eq!(nmc_kv_create(&raw const config, &raw mut kv), NMC_OK);
-        for id in ids {
+        assert_eq!(nmc_kv_create(null_mut(), &raw const config, &raw mut kv), NMC_OK);
+        for id in ids.into_iter().chain([5]) {
             let prompt = prompt.as_ptr();
             assert_eq!(nmc_kv_open(kv, id, prompt, 256, null(), null_mut(), null_mut()), NMC_OK);
             // As much as the test will need: a sequence grows by doubling.
             assert_eq!(nmc_kv_reserve(kv, id, 1800, null_mut()), NMC_OK);
         }
         book.hot("append_batch", |_| nmc_kv_append_batch(kv, ids.as_ptr(), next.as_ptr(), 1, statuses.as_mut_ptr()));
-        book.hot("append", |_| nmc_kv_append(kv, 2, next.as_ptr(), 1, null_mut()));
-        book.hot("append of tokens that are not told", |_| nmc_kv_append(kv, 3, null(), 1, null_mut()));
+        book.hot("append", |_| nmc_kv_append(kv, 2, next.as_ptr(), 1, null(), null_mut()));
+        book.hot("append with options and room", |_| {
+            nmc_kv_append(kv, 5, next.as_ptr(), 1, &raw const options, &raw mut room)
+        });
+        book.hot("append of tokens that are not told", |_| nmc_kv_append(kv, 3, null(), 1, null(), null_mut()));
         book.hot("match", |_| nmc_kv_match(kv, prompt.as_ptr(), 256, null(), none, &raw mut hit));
         book.hot("match of something else", |_| {
             nmc_kv_match(kv, prompt[1..].as_ptr(), 255, null(), none, &raw mut hit)
         });
         book.hot("table", |_| {
             let (rows, table) = (rows.as_mut_ptr(), table.as_mut_ptr());
-            nmc_kv_append(kv, 4, next.as_ptr(), 1, null_mut()).min(nmc_kv_table(
+            nmc_kv_append(kv, 4, next.as_ptr(), 1, null(), null_mut()).min(nmc_kv_table(
                 kv,
                 0,
                 NMC_KV_TABLE_BLOCKS,
                 ids.as_ptr(),
                 4,
-                rows,
-                table,
                 128,
                 0,
+                rows,
+                table,
                 &raw mut written,
             ))
         });
         book.hot("table_csr", |_| {
             let (indptr, indices, last) = (indptr.as_mut_ptr(), indices.as_mut_ptr(), last.as_mut_ptr());
-            nmc_kv_table_csr(kv, 0, ids.as_ptr(), 4, indptr, indices, 512, &raw mut n, last)
+            nmc_kv_table_csr(kv, 0, ids.as_ptr(), 4, indptr, last, indices, 512, &raw mut n)
         });
-        book.hot("slots", |_| nmc_kv_slots(kv, 0, ids.as_ptr(), null(), 4, slots.as_mut_ptr(), 4, &raw mut n));
+        book.hot("slot mapping", |_| {
+            nmc_kv_slot_mapping(kv, 0, ids.as_ptr(), null(), 4, slots.as_mut_ptr(), 4, &raw mut n)
+        });
         assert_eq!(nmc_kv_destroy(kv), NMC_OK);
     }
     book.close();

@@ -1,7 +1,7 @@
 //! `Kv`, the KV cache as a whole, one promise at a time: where its groups lie, what paged and virtual caches have each, and
 //! copies of blocks. The models (`kv_model`, `kv_virtual`, `kv_transfer`) have the sequences under random calls.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may")]
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may")]
 #![allow(unsafe_code, reason = "a test that gives the cache its memory")]
 
 mod common;
@@ -10,11 +10,12 @@ mod kv;
 
 use nanomc::base::status::*;
 use nanomc::kv::hash::Algo;
-use nanomc::kv::place::Region;
 use nanomc::kv::place::geometry::{Dtype, Kind, Order, Shape, Side, Sides};
 use nanomc::kv::place::tables::{Format, Row};
+use nanomc::kv::place::{Move, Region};
 use nanomc::kv::{
-    GROUPS_ALL, GroupCopy, GroupReport, GroupSpec, GroupStats, Kv, MappedSpec, Open, OwnGroup, OwnKind, Spec,
+    Copies, GROUPS_ALL, GroupCopy, GroupReport, GroupSpec, GroupStats, Kv, MappedSpec, Open, OwnGroup, OwnKind,
+    SeqCopy, Spec,
 };
 use std::ptr::null_mut;
 
@@ -51,6 +52,10 @@ fn spec(groups: Vec<GroupSpec>) -> Spec {
 fn region(memory: &mut [u32]) -> Region {
     // SAFETY: the test touches it only between calls, and has it longer than the cache.
     unsafe { Region::new(memory.as_mut_ptr() as u64, size_of_val(memory) as u64) }
+}
+
+fn block_copy(group: u32, from: i32, to: i32) -> SeqCopy {
+    SeqCopy::Block(GroupCopy { group, from, to })
 }
 
 fn open(kv: &Kv, id: u64, tokens: u32) {
@@ -122,7 +127,7 @@ fn blocks_are_copied_where_they_lie_and_into_contiguous_memory() {
     kv.gather(GROUPS_ALL, &[5, 2], &region(&mut packed), null_mut()).unwrap();
     assert_eq!(packed.to_vec(), [of_block(5), of_block(2)].concat());
     kv.scatter(0, &[7], &region(&mut packed), null_mut()).unwrap();
-    kv.copy_blocks([GroupCopy { group: GROUPS_ALL, from: 2, to: 6 }].into_iter(), null_mut()).unwrap();
+    kv.copy_blocks(std::iter::once(block_copy(GROUPS_ALL, 2, 6)), null_mut()).unwrap();
     let mut back = [0; 64];
     kv.gather(0, &[7, 6], &region(&mut back), null_mut()).unwrap();
     assert_eq!(back, packed);
@@ -130,7 +135,7 @@ fn blocks_are_copied_where_they_lie_and_into_contiguous_memory() {
     assert_eq!(status(kv.gather(0, &[8], &region(&mut packed), null_mut())), NMC_ERR_INVALID_ARG);
     assert_eq!(status(kv.gather(0, &[0, 1, 2], &region(&mut packed), null_mut())), NMC_ERR_TOO_SMALL);
     assert_eq!(status(kv.scatter(0, &[1, 1], &region(&mut packed), null_mut())), NMC_ERR_INVALID_ARG);
-    let two = [(1, 2), (2, 3)].map(|(from, to)| GroupCopy { group: 0, from, to });
+    let two = [(1, 2), (2, 3)].map(|(from, to)| block_copy(0, from, to));
     assert_eq!(status(kv.copy_blocks(two.into_iter(), null_mut())), NMC_ERR_INVALID_ARG);
     let own = region(&mut memory[..32]);
     assert_eq!(status(kv.gather(0, &[0], &own, null_mut())), NMC_ERR_INVALID_ARG, "it overlaps the cache");
@@ -156,10 +161,26 @@ fn a_virtual_cache_has_addresses_and_no_tables_and_a_paged_one_the_reverse() {
         kv.audit().unwrap();
     }
     assert_eq!((table(&paged), table(&mapped)), (Ok(8), Err(NMC_ERR_UNSUPPORTED)));
-    assert_eq!(mapped.take_moves(2, 9).unwrap().unwrap().len(), 4, "K and V of two layers");
-    assert_eq!(mapped.take_copies(2, 9).unwrap_err().status, NMC_ERR_UNSUPPORTED);
-    assert_eq!(paged.take_moves(2, 9).unwrap_err().status, NMC_ERR_UNSUPPORTED);
-    assert_eq!(paged.take_copies(2, 9).unwrap().unwrap().len(), 0, "three full blocks are shared");
+    assert_eq!(mapped.take_copies(2, 3).unwrap(), Err(4), "K and V of two layers");
+    let Copies::Bytes(moves) = mapped.take_copies(2, 9).unwrap().unwrap() else { panic!("copies of blocks") };
+    assert_eq!(moves.iter().map(|one| (one.group, one.bytes)).collect::<Vec<_>>(), [(0, 4096); 4]);
+    assert_eq!(paged.take_copies(2, 9).unwrap().unwrap(), Copies::Blocks(Vec::new()), "three full blocks are shared");
+    // SAFETY: pages that the cache has just said are mapped.
+    let regions = |one: &Move| unsafe { [one.from, one.to].map(|address| Region::new(address, one.bytes)) };
+    let bytes = |one: &Move| {
+        let [from, to] = regions(one);
+        SeqCopy::Bytes { from, to }
+    };
+    // SAFETY: as above.
+    let words = |address: u64| unsafe { std::slice::from_raw_parts_mut(address as *mut u32, 1024) };
+    moves.iter().zip(1..).for_each(|(one, value)| words(one.from).fill(value));
+    mapped.copy_blocks(moves.iter().map(bytes), null_mut()).unwrap();
+    assert!(moves.iter().zip(1..).all(|(one, value)| words(one.to).iter().all(|word| *word == value)));
+    let status = |done: nanomc::base::error::Result<()>| done.unwrap_err().status;
+    assert_eq!(status(paged.copy_blocks(moves.iter().map(bytes), null_mut())), NMC_ERR_UNSUPPORTED);
+    assert_eq!(status(mapped.copy_blocks(std::iter::once(block_copy(0, 1, 2)), null_mut())), NMC_ERR_UNSUPPORTED);
+    let stream = std::ptr::dangling_mut();
+    assert_eq!(status(mapped.copy_blocks(moves.iter().map(bytes), stream)), NMC_ERR_INVALID_ARG, "it is host memory");
     assert_eq!((paged.mapped_pages().unwrap(), mapped.mapped_pages().unwrap()), (0, 16));
     assert!(mapped.view(1, 0, 0, Side::K).unwrap().contiguous && !paged.view(1, 0, 0, Side::K).unwrap().contiguous);
     assert_eq!(mapped.resize(9).unwrap_err().status, NMC_ERR_UNSUPPORTED);
@@ -190,12 +211,22 @@ fn what_cannot_be_is_refused_with_a_reason() {
 }
 
 #[test]
-fn ids_that_the_cache_chooses_are_found_by_name() {
+fn ids_that_the_cache_chooses_are_those_of_nobody() {
     let kv = Kv::new(&spec(Vec::new())).unwrap();
     let named = |name: &'static [u8]| Open { name: Some(name), ..Open::default() };
-    let (id, opened) = kv.open_named(&named(b"first")).unwrap();
+    let (id, opened) = kv.open_auto(&named(b"first")).unwrap();
     opened.unwrap();
     assert_eq!(kv.find(b"first").unwrap(), id);
-    assert_eq!(kv.open_named(&named(b"first")).unwrap_err().status, NMC_ERR_EXISTS);
-    assert_eq!(kv.open_named(&Open::default()).unwrap_err().status, NMC_ERR_INVALID_ARG);
+    assert_eq!(kv.open_auto(&named(b"first")).unwrap_err().status, NMC_ERR_EXISTS, "the name");
+    for own in id + 1..id + 9 {
+        open(&kv, own, 0);
+    }
+    let (next, opened) = kv.open_auto(&Open::default()).unwrap();
+    opened.unwrap();
+    assert!(next > id + 8, "{next}: the ids before it are the program's");
+    for taken in id..=next {
+        assert_eq!(kv.open(taken, &Open::default()).unwrap_err().status, NMC_ERR_EXISTS);
+    }
+    kv.close(next, false).unwrap();
+    assert_ne!(kv.open_auto(&Open::default()).unwrap().0, next, "a chosen id never comes again");
 }

@@ -216,7 +216,7 @@ fn doubles_of_blocks_that_others_published_go_to_the_store_under_their_names() {
     assert_eq!(a.kv.info(2).unwrap().published, 4);
     let ticket = a.kv.offload(2, 16, After::Nothing).unwrap();
     a.end(ticket).1.unwrap();
-    assert_eq!(a.kv.residency(2).unwrap().1, 16);
+    assert_eq!(a.kv.stored_tokens(2).unwrap(), 16);
     a.kv.close(1, true).unwrap();
     a.kv.close(2, false).unwrap();
     a.is_clean();
@@ -255,7 +255,7 @@ fn blocks_come_back_bit_for_bit_in_any_layout() {
                 b.end(ticket).1.unwrap();
                 assert_eq!(b.kv.info(7).unwrap().computed, 20);
                 assert!(b.is_right(7, &tokens, 0..20));
-                assert_eq!(b.kv.residency(7).unwrap().1, 20);
+                assert_eq!(b.kv.stored_tokens(7).unwrap(), 20);
                 // The rest is computed here, and the next one finds all of it.
                 b.write(7, &tokens, 20..22);
                 b.kv.close(7, false).unwrap();

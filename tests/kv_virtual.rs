@@ -20,7 +20,7 @@ use nanomc::base::status::{NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_LIMIT, N
 use nanomc::kv::hash::Algo;
 use nanomc::kv::place::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides, View};
 use nanomc::kv::place::page_tokens;
-use nanomc::kv::{Config, GroupSpec, Kv, MappedSpec, Open, Spec, WhenFull};
+use nanomc::kv::{Config, Copies, GroupSpec, Kv, MappedSpec, Open, Spec, WhenFull};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
@@ -65,7 +65,7 @@ fn groups(order: Order, sides: Sides) -> Vec<Geometry> {
 /// A cache whose sequences have addresses for [`LIMIT`] tokens each.
 fn virtual_kv(config: Config, groups: &[Geometry]) -> nanomc::base::error::Result<Kv> {
     let group = |geometry: &Geometry| GroupSpec { shape: *geometry.shape(), own: None, memory: None };
-    let mapped = Some(MappedSpec { max_sequence_tokens: LIMIT, device: None });
+    let mapped = Some(MappedSpec { max_sequence_tokens: LIMIT.into(), device: None });
     Kv::new(&Spec { capacity_blocks: config.total_blocks, groups: groups.iter().map(group).collect(), mapped, config })
 }
 
@@ -203,16 +203,17 @@ impl Engine {
 
     fn copy(&mut self, id: u64) {
         let all = self.groups.iter().map(|group| group.pieces_per_block() as usize).sum::<usize>();
-        let too_small = self.kv.take_moves(id, all - 1).unwrap();
+        let too_small = self.kv.take_copies(id, all - 1).unwrap();
         let moves = match too_small {
             Ok(none) => {
-                assert_eq!(none, []);
+                assert_eq!(none, Copies::Bytes(Vec::new()));
                 return;
             }
-            Err(count) => self.kv.take_moves(id, count).unwrap().unwrap(),
+            Err(count) => self.kv.take_copies(id, count).unwrap().unwrap(),
         };
+        let Copies::Bytes(moves) = moves else { panic!("copies of blocks") };
         assert_eq!(moves.len(), all);
-        assert_eq!(self.kv.take_moves(id, all).unwrap().unwrap(), [], "each is told once");
+        assert_eq!(self.kv.take_copies(id, all).unwrap().unwrap(), Copies::Bytes(Vec::new()), "each is told once");
         self.copies += 1;
         if self.fault == Fault::SkipsCopies {
             return;

@@ -18,6 +18,7 @@ use nanomc::base::status::{NMC_ERR_NO_MEMORY, NMC_IN_PROGRESS, NMC_OK};
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_last_error_message, nmc_slice_t};
 use nanomc::ffi::blocks::*;
 use nanomc::ffi::common::*;
+use nanomc::ffi::config::Config as _;
 use nanomc::ffi::kv::*;
 use nanomc::ffi::kv_copy::*;
 use nanomc::ffi::kv_move::*;
@@ -25,12 +26,11 @@ use nanomc::ffi::kv_seq::*;
 use nanomc::ffi::kv_state::*;
 use nanomc::ffi::kv_tables::*;
 use nanomc::ffi::kv_types::*;
-use nanomc::ffi::kv_virtual::*;
 use nanomc::ffi::store as store_api;
 use nanomc::ffi::store_types::nmc_store_config_t;
 use nanomc::ffi::world_types::NMC_HEAP_HOST;
 use std::cell::Cell;
-use std::ffi::{CStr, c_char};
+use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 use std::sync::{Mutex, MutexGuard};
 
@@ -102,7 +102,7 @@ struct Cache {
 }
 
 fn group(shape: Shape) -> nmc_kv_group_t {
-    let mut group: nmc_kv_group_t = zeroed();
+    let mut group = nmc_kv_group_t::defaults();
     (group.kind, group.dtype, group.element_bytes) = (NMC_KV_KIND_ATTENTION, NMC_DTYPE_RAW, 8);
     // With pages, those of the system.
     (group.layers, group.kv_heads, group.head_dim) = if shape == Shape::Virtual { (1, 1, 128) } else { (1, 1, 1) };
@@ -114,7 +114,7 @@ fn groups(shape: Shape) -> Vec<nmc_kv_group_t> {
     let mut all = vec![group(shape)];
     if shape == Shape::Sides {
         all.push(nmc_kv_group_t { window: 5000, blocks: 4 * BLOCKS, ..group(shape) });
-        let mut states: nmc_kv_group_t = zeroed();
+        let mut states = nmc_kv_group_t::defaults();
         (states.kind, states.layers, states.state_bytes, states.blocks) = (NMC_KV_KIND_RECURRENT, 1, 8, 2000);
         (states.dtype, states.order, states.state_every) = (NMC_DTYPE_BF16, NMC_KV_BLOCK_MAJOR, 500);
         all.push(states);
@@ -128,7 +128,7 @@ fn config(shape: Shape, groups: &[nmc_kv_group_t]) -> nmc_kv_config_t {
     (config.total_blocks, config.tokens_per_block, config.capacity_blocks) = (BLOCKS, SIZE, CAPACITY);
     (config.max_sequences, config.event_capacity) = (2000, 3000);
     (config.heap_kind, config.device) = (NMC_HEAP_HOST, -1);
-    (config.groups, config.n_groups) = (groups.as_ptr(), groups.len() as u32);
+    (config.groups, config.n_groups) = (groups.as_ptr(), groups.len());
     match shape {
         Shape::Plain | Shape::Contiguous | Shape::Sides => {}
         Shape::Compared => config.hash = NMC_KV_HASH_XXH3,
@@ -150,7 +150,7 @@ impl Cache {
             for number in 0..groups.len() {
                 let mut bytes = 0;
                 // SAFETY: a config and its groups.
-                assert_eq!(unsafe { nmc_kv_group_bytes(&config(shape, &groups), number as u32, &mut bytes) }, NMC_OK);
+                assert_eq!(unsafe { nmc_kv_heap_bytes(&config(shape, &groups), number as u32, &mut bytes) }, NMC_OK);
                 let mut words = vec![0u64; bytes.div_ceil(8) as usize];
                 (groups[number].memory, groups[number].memory_bytes) = (words.as_mut_ptr().cast(), bytes);
                 memory.push(words);
@@ -163,7 +163,7 @@ impl Cache {
         let (mut kv, mut store) = (null_mut(), null_mut());
         // SAFETY: a config and its groups; the memory lives as long as the cache.
         unsafe {
-            assert_eq!(nmc_kv_create(config, &raw mut kv), NMC_OK, "{}", message());
+            assert_eq!(nmc_kv_create(null_mut(), config, &raw mut kv), NMC_OK, "{}", message());
             if shape == Shape::Plain {
                 let mut config: nmc_store_config_t = zeroed();
                 (config.struct_size, config.abi_version) = (size_of::<nmc_store_config_t>() as u32, NMC_ABI_VERSION);
@@ -199,9 +199,9 @@ impl Cache {
         let mut needed = 0;
         // SAFETY: a size is asked for, then a text of that size.
         let text = unsafe {
-            nmc_kv_dump(self.kv, null_mut(), 0, &raw mut needed);
+            nmc_kv_dump(self.kv, 0, null_mut(), 0, &raw mut needed);
             let mut text = vec![0u8; needed];
-            let status = nmc_kv_dump(self.kv, text.as_mut_ptr().cast(), needed, null_mut());
+            let status = nmc_kv_dump(self.kv, 0, text.as_mut_ptr().cast(), needed, null_mut());
             assert_eq!(status, NMC_OK, "{}", message());
             String::from_utf8_lossy(&text).into_owned()
         };
@@ -254,16 +254,17 @@ fn open(id: u64, kind: u32, count: u64, flags: u32, name: &'static str) -> Step 
             options.salt = nmc_slice_t { ptr: salt.as_ptr().cast(), len: salt.len() };
         }
         let mut opened: nmc_kv_opened_t = zeroed();
+        opened.struct_size = size_of::<nmc_kv_opened_t>() as u32;
         let (kv, first) = (cache.kv, tokens.as_ptr());
         let status = call!(nmc_kv_open(kv, id, first, count, &raw const options, &raw mut opened, null_mut()));
-        (status, vec![opened.hit_tokens.into(), opened.tokens.into()])
+        (status, vec![opened.id, opened.hit_tokens, opened.tokens])
     })
 }
 
 fn append(id: u64, kind: u32, count: u64) -> Step {
     plain(format!("append {count} to {id}"), move |kv| {
         let tokens = tokens(kind, count);
-        call!(nmc_kv_append(kv, id, tokens.as_ptr(), count, null_mut()))
+        call!(nmc_kv_append(kv, id, tokens.as_ptr(), count, null(), null_mut()))
     })
 }
 
@@ -279,17 +280,17 @@ fn resize(blocks: u32) -> Step {
     plain(format!("resize to {blocks}"), move |kv| call!(nmc_kv_resize(kv, blocks)))
 }
 
-fn text_of(name: &str, text: unsafe extern "C" fn(*mut nmc_kv_t, *mut c_char, usize, *mut usize) -> i32) -> Step {
+fn dump(name: &str, width: u32) -> Step {
     step(name, move |cache| {
         let mut needed = 0;
-        (call!(text(cache.kv, null_mut(), 0, &raw mut needed)), vec![needed as u64])
+        (call!(nmc_kv_dump(cache.kv, width, null_mut(), 0, &raw mut needed)), vec![needed as u64])
     })
 }
 
 fn copies(id: u64) -> Step {
     step(format!("copies of {id}"), move |cache| {
         let (mut n, mut copies) = (0, some::<nmc_kv_copy_t>(4000));
-        let status = call!(nmc_kv_copies(cache.kv, id, copies.as_mut_ptr(), 4000, &raw mut n));
+        let status = call!(nmc_kv_take_copies(cache.kv, id, copies.as_mut_ptr(), 4000, &raw mut n));
         (status, vec![n as u64])
     })
 }
@@ -299,7 +300,7 @@ fn table(id: u64) -> Step {
         let (mut row, mut table, mut written): (nmc_kv_row_t, _, _) = (zeroed(), vec![0i32; 4000], 0);
         let (kv, entries) = (cache.kv, table.as_mut_ptr());
         let (row, written) = (&raw mut row, &raw mut written);
-        let status = call!(nmc_kv_table(kv, 0, NMC_KV_TABLE_BLOCKS, &raw const id, 1, row, entries, 4000, -1, written));
+        let status = call!(nmc_kv_table(kv, 0, NMC_KV_TABLE_BLOCKS, &raw const id, 1, 4000, -1, row, entries, written));
         // Which blocks they are depends on what came and went.
         (status, table.iter().map(|entry| u64::from(*entry >= 0)).collect())
     })
@@ -345,7 +346,8 @@ fn script(shape: Shape) -> Vec<Step> {
         close(10),
         plain("append scored", |kv| {
             let tokens = tokens(3, 2001);
-            call!(nmc_kv_append_scored(kv, 2, tokens.as_ptr(), 2001, 0.5, null_mut()))
+            let options = nmc_kv_append_t { importance: 0.5, ..nmc_kv_append_t::defaults() };
+            call!(nmc_kv_append(kv, 2, tokens.as_ptr(), 2001, &raw const options, null_mut()))
         }),
         plain("fork", |kv| call!(nmc_kv_fork(kv, 2, 3, null_mut()))),
         plain("reserve", |kv| call!(nmc_kv_reserve(kv, 3, LONG + 6000, null_mut()))),
@@ -377,8 +379,14 @@ fn script(shape: Shape) -> Vec<Step> {
             let status = call!(nmc_kv_snapshot(cache.kv, from, to, BLOCKS as usize, &raw mut n));
             (status, vec![cursor, n as u64])
         }),
-        text_of("dump", nmc_kv_dump),
-        text_of("map", nmc_kv_map),
+        dump("dump", 0),
+        dump("dump with a picture", 64),
+        step("info", |cache| {
+            let mut info: nmc_kv_seq_info_t = zeroed();
+            info.struct_size = size_of::<nmc_kv_seq_info_t>() as u32;
+            let status = call!(nmc_kv_seq_info(cache.kv, 1, NMC_KV_SEQ_STORED, &raw mut info));
+            (status, vec![info.tokens, info.computed_tokens, info.stored_tokens])
+        }),
         plain("audit", |kv| call!(nmc_kv_audit(kv))),
     ];
     if shape == Shape::Sides {
@@ -392,10 +400,7 @@ fn script(shape: Shape) -> Vec<Step> {
         all.push(truncate(3, 4001));
     }
     match shape {
-        Shape::Virtual => all.push(step("moves", |cache| {
-            let (mut n, mut moves) = (0, some::<nmc_kv_move_t>(16));
-            (call!(nmc_kv_moves(cache.kv, 3, moves.as_mut_ptr(), 16, &raw mut n)), vec![n as u64])
-        })),
+        Shape::Virtual => all.push(copies(3)),
         _ => all.extend(paged_script(shape)),
     }
     // Maps and lists of what there are many of.
@@ -410,7 +415,7 @@ fn script(shape: Shape) -> Vec<Step> {
         let (mut ids, mut n) = (vec![0; 1000], 0);
         (call!(nmc_kv_victims(cache.kv, ids.as_mut_ptr(), 1000, &raw mut n)), vec![n as u64])
     }));
-    all.push(text_of("dump of many", nmc_kv_dump));
+    all.push(dump("dump of many", 0));
     all.extend(many.chain([3, 2, 1]).map(close));
     all.push(plain("unpin", |kv| call!(nmc_kv_unpin(kv, 1))));
     all.push(plain("clear", |kv| call!(nmc_kv_clear(kv, null_mut()))));
@@ -434,7 +439,7 @@ fn paged_script(shape: Shape) -> Vec<Step> {
             (call!(nmc_kv_scatter(kv, 0, first, 2000, from, 2000 * 64, null_mut())), Vec::new())
         }),
         step("copy blocks", |cache| {
-            let copy = |at: i32| nmc_kv_copy_t { from: at, to: 6000 + at, group: NMC_KV_GROUPS_ALL };
+            let copy = |at: i32| nmc_kv_copy_t { from: at, to: 6000 + at, group: NMC_KV_GROUPS_ALL, ..zeroed() };
             let copies: Vec<nmc_kv_copy_t> = (0..2000).map(copy).collect();
             (call!(nmc_kv_copy_blocks(cache.kv, copies.as_ptr(), 2000, null_mut())), Vec::new())
         }),
@@ -554,7 +559,7 @@ fn a_cache_is_made_or_refused() {
             let mut kv = null_mut();
             // SAFETY: a config with its groups.
             let (status, seen) =
-                failing::fail_nth(refused, || unsafe { nmc_kv_create(&raw const config, &raw mut kv) });
+                failing::fail_nth(refused, || unsafe { nmc_kv_create(null_mut(), &raw const config, &raw mut kv) });
             if seen <= refused {
                 assert_eq!((status, nmc_kv_destroy(kv)), (NMC_OK, NMC_OK));
                 break;
@@ -581,7 +586,7 @@ fn transfers_outlive_refusals_in_any_thread() {
         (config.groups, config.n_groups) = (&raw const pieces, 1);
         let mut bytes = 0;
         // SAFETY: a config and its group.
-        assert_eq!(unsafe { nmc_kv_group_bytes(&raw const config, 0, &raw mut bytes) }, NMC_OK, "{}", message());
+        assert_eq!(unsafe { nmc_kv_heap_bytes(&raw const config, 0, &raw mut bytes) }, NMC_OK, "{}", message());
         let mut memory = vec![1u64; bytes as usize / 8];
         (pieces.memory, pieces.memory_bytes) = (memory.as_mut_ptr().cast(), bytes);
         let cache = Cache::with(&config, Shape::Plain, vec![memory]);
@@ -633,7 +638,7 @@ fn books_that_cannot_be_are_refused() {
         change(&mut config);
         let mut kv = null_mut();
         // SAFETY: a config.
-        let status = unsafe { nmc_kv_create(&raw const config, &raw mut kv) };
+        let status = unsafe { nmc_kv_create(null_mut(), &raw const config, &raw mut kv) };
         assert!(kv.is_null() == (status != NMC_OK));
         if status == NMC_OK {
             assert_eq!(nmc_kv_destroy(kv), NMC_OK);
@@ -703,7 +708,7 @@ fn blocks_outlive_every_refusal() {
     }
     let mut needed = 0;
     // SAFETY: see above.
-    until_granted("map", &mut || unsafe { nmc_blocks_map(blocks, null_mut(), 0, &raw mut needed) });
+    until_granted("dump", &mut || unsafe { nmc_blocks_dump(blocks, null_mut(), 0, &raw mut needed) });
     until_granted("free", &mut || nmc_blocks_free(blocks, run));
     for ticket in tickets {
         // SAFETY: see above.

@@ -203,7 +203,7 @@ class Engine {
     nmc::KvGroup group(s.layers, s.kv_heads, s.dim);
     group.dtype(nmc::KvDtype::fp32).order(nmc::KvOrder::layer_major_nhd);
     nmc::KvConfig config(s.blocks);
-    const uint64_t bytes = nmc::KvConfig(config.tokens_per_block(s.block_tokens)).group(group).group_bytes();
+    const uint64_t bytes = nmc::KvConfig(config.tokens_per_block(s.block_tokens)).group(group).heap_bytes(0);
     config.group(group.memory(device_.allocate(bytes), bytes));
     cache = nmc::KvCache::create(config);
     // A sequence without blocks: its views are of all blocks of a layer.
@@ -217,8 +217,8 @@ class Engine {
   // Opens a sequence and computes what the cache does not have of its prompt.
   Text prefill(uint64_t id, const Tokens& prompt, bool contiguous = false) {
     Text text{cache.open(id, prompt, nmc::KvOpen().contiguous(contiguous)), prompt, {}, contiguous};
-    const uint32_t missing = static_cast<uint32_t>(prompt.size()) - text.seq.hit_tokens();
-    const std::vector<int64_t> slots = cache.slots({&id, 1}, {&missing, 1});
+    const uint32_t missing = static_cast<uint32_t>(prompt.size() - text.seq.hit_tokens());
+    const std::vector<int64_t> slots = cache.slot_mapping({&id, 1}, {&missing, 1});
     for (size_t i = 0; i < missing; ++i) {
       step({&text}, {slots[i]}, static_cast<uint32_t>(prompt.size() - missing + i));
     }
@@ -233,7 +233,7 @@ class Engine {
       texts[i]->tokens.push_back(tokens[i]);
       make_copies(*texts[i]);  // of a contiguous sequence that had to move
     }
-    step(texts, cache.slots({ids.data(), ids.size()}), UINT32_MAX);
+    step(texts, cache.slot_mapping({ids.data(), ids.size()}), UINT32_MAX);
   }
   void generate(Text& text, uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) decode({&text}, {choice(text.scores.back())});
@@ -249,7 +249,7 @@ class Engine {
 
  private:
   void make_copies(const Text& text) {
-    for (const nmc_kv_copy_t& blocks : text.seq.copies()) {
+    for (const nmc_kv_copy_t& blocks : text.seq.take_copies()) {
       ++copied;
       for (uint32_t l = 0; l < m_.shape.layers; ++l) {
         device_.copy(k_[l], blocks);
@@ -367,7 +367,8 @@ int run(Device& device) {
   other.insert(other.end(), {9, 99, 199});
   const uint64_t before = engine.computed;
   Text second = engine.prefill(4, other);
-  std::printf("    %u of %zu tokens were there, %llu were computed\n", second.seq.hit_tokens(), other.size(),
+  std::printf("    %llu of %zu tokens were there, %llu were computed\n",
+              static_cast<unsigned long long>(second.seq.hit_tokens()), other.size(),
               static_cast<unsigned long long>(engine.computed - before));
   tell(second.seq.hit_tokens() == 40 && engine.computed - before == 8, "what the cache has is not computed again");
   engine.generate(second, 4);
@@ -400,7 +401,7 @@ int run(Device& device) {
   tell(second.tokens == beams[0].tokens && same_bits({second.scores.back()}, {beams[0].scores.back()}),
        "the parent goes on as its first child did, to the last bit");
 
-  std::printf("%s", engine.cache.map().c_str());
+  std::printf("%s", engine.cache.dump(64).c_str());
   const nmc_kv_stats_t stats = engine.cache.stats();
   std::printf("    %llu of %llu prompt tokens were found in the cache\n", static_cast<unsigned long long>(stats.hit_tokens),
               static_cast<unsigned long long>(stats.asked_tokens));

@@ -73,7 +73,7 @@ class Engine {
     config.tokens_per_block(kBlockTokens);
     nmc::KvGroup group(kLayers, kHeads, kDim);
     group.dtype(nmc::KvDtype::fp32);
-    arena_.assign(nmc::KvConfig(config).group(group).group_bytes() / sizeof(float), -1.0f);
+    arena_.assign(nmc::KvConfig(config).group(group).heap_bytes(0) / sizeof(float), -1.0f);
     config.group(group.memory(arena_.data(), arena_.size() * sizeof(float)));
     kv_ = nmc::KvCache::create(config);
     if (!offload_) return;
@@ -119,8 +119,8 @@ class Engine {
                 static_cast<unsigned long long>(counts_.steps), running_.size(), waiting_.size(), finished_.size(),
                 static_cast<unsigned long long>(stats.used), static_cast<unsigned long long>(stats.idle),
                 static_cast<unsigned long long>(stats.free));
-    const std::string map = kv_.map();
-    std::printf("%s", map.substr(map.find('\n', map.find('\n') + 1) + 1).c_str());
+    const std::string text = kv_.dump(64), picture = text.substr(text.find("KV blocks:"));
+    std::printf("%s", picture.substr(picture.find('\n', picture.find('\n') + 1) + 1).c_str());
   }
 
  private:
@@ -139,7 +139,7 @@ class Engine {
       if (fetch.ticket != 0) {
         kv_.wait(fetch.ticket);  // an engine would go on with others, and look again in the next step
         counts_.from_store += fetch.tokens;
-        request.computed = request.blocks.info().computed;
+        request.computed = request.blocks.info().computed_tokens;
       }
     }
     return true;

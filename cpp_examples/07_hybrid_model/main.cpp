@@ -89,7 +89,7 @@ class Engine {
     nmc::KvConfig placed(256);
     placed.tokens_per_block(kBlock);
     for (uint32_t g = 0; g < 3; ++g) {
-      memory_[g].resize(config.group_bytes(g) / sizeof(Vector));
+      memory_[g].resize(config.heap_bytes(g) / sizeof(Vector));
       placed.group(groups[g].memory(memory_[g].data(), memory_[g].size() * sizeof(Vector)));
     }
     kv_ = nmc::KvCache::create(placed);
@@ -121,7 +121,7 @@ class Engine {
       const size_t half = memory_[group].size() / 2;  // K, then V
       return memory_[group][side * half + static_cast<size_t>(table.indices[i / kBlock]) * kBlock + i % kBlock];
     };
-    const nmc::KvStates slots = kv_.states({&id, 1}, kState);
+    const nmc::KvStateSlots slots = kv_.state_slots({&id, 1}, kState);
     Vector state = {};
     if (slots.reads[0] >= 0) state = memory_[kState][static_cast<size_t>(slots.reads[0])];
     counts_.slots_switched += slots.reads[0] >= 0 && slots.writes[0] >= 0 && slots.reads[0] != slots.writes[0];
@@ -156,7 +156,7 @@ class Engine {
   // Tries tokens in a fork, which shares everything and overwrites nothing; returns how many of them are as generated.
   size_t draft(const nmc::KvSequence& seq, Tokens tokens, const Tokens& guess, uint64_t id) {
     nmc::KvSequence fork = seq.fork(id);
-    kv_.copy_blocks(fork.copies(), nullptr);
+    kv_.copy_blocks(fork.take_copies(), nullptr);
     size_t right = 0;
     for (uint32_t token : guess) {
       if (reference(tokens) != token) break;
@@ -206,7 +206,8 @@ int main() {
   const Tokens tail = text(900, 9);
   asks.insert(asks.end(), tail.begin(), tail.end());
   nmc::KvSequence second = engine.prefill(11, asks);
-  std::printf("  another question: %zu tokens asked, %u of them found\n", asks.size(), second.hit_tokens());
+  std::printf("  another question: %zu tokens asked, %llu of them found\n", asks.size(),
+              static_cast<unsigned long long>(second.hit_tokens()));
   // Drafts: the first three are what the model says, the fourth is not.
   Tokens sure = asks, guess;
   for (int i = 0; i < 4; ++i) {

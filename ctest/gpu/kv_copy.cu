@@ -34,12 +34,14 @@ static nmc_kv_group_t group_of(uint32_t kind, uint32_t dtype, uint32_t layers, u
   return group;
 }
 
+static nmc_kv_copy_t block_copy(int32_t from, int32_t to) { return {from, to, NMC_KV_GROUPS_ALL, 0, nullptr, nullptr, 0}; }
+
 static nmc_kv_t* create_kv(const std::vector<nmc_kv_group_t>& groups, uint32_t blocks, uint32_t tokens) {
   nmc_kv_config_t config = NMC_KV_CONFIG_INIT;
   config.total_blocks = blocks, config.tokens_per_block = tokens;
   config.groups = groups.data(), config.n_groups = static_cast<uint32_t>(groups.size());
   nmc_kv_t* kv = nullptr;
-  NMC_CHECK(nmc_kv_create(&config, &kv));
+  NMC_CHECK(nmc_kv_create(nullptr, &config, &kv));
   return kv;
 }
 
@@ -194,7 +196,7 @@ static bool round_of(Twins& twins, std::mt19937_64& random, size_t n, uint32_t g
   list = some_blocks(random, twins.blocks(), twins.blocks());
   std::vector<nmc_kv_copy_t> copies;
   const size_t half = list.size() / 2;
-  for (size_t i = half; i < list.size() && copies.size() < n; ++i) copies.push_back({list[random() % half], list[i], NMC_KV_GROUPS_ALL});
+  for (size_t i = half; i < list.size() && copies.size() < n; ++i) copies.push_back(block_copy(list[random() % half], list[i]));
   NMC_CHECK(nmc_kv_copy_blocks(twins.cpu, copies.data(), copies.size(), nullptr));
   NMC_CHECK(nmc_kv_copy_blocks(twins.gpu, copies.data(), copies.size(), twins.stream));
   return twins.same();
@@ -243,7 +245,7 @@ static void graph(std::mt19937_64& random) {
   const uint64_t bytes = n * twins.block();
   Buffer buffer(bytes, false, 0);
   std::vector<int32_t> from = some_blocks(random, 1200, n), to = some_blocks(random, 1200, n);
-  std::vector<nmc_kv_copy_t> copies = {{from[0], from[1], NMC_KV_GROUPS_ALL}, {from[2], from[3], NMC_KV_GROUPS_ALL}};
+  std::vector<nmc_kv_copy_t> copies = {block_copy(from[0], from[1]), block_copy(from[2], from[3])};
   NMC_CHECK(nmc_kv_gather(twins.gpu, 0, nullptr, 0, nullptr, 0, twins.stream));
   cudaGraph_t captured;
   cudaGraphExec_t executable;
@@ -277,7 +279,7 @@ static void refused(std::mt19937_64& random) {
   Buffer buffer(8 * twins.block(), false, 0);
   Bytes ordinary(8 * twins.block());
   const int32_t blocks[] = {1, 2}, far[] = {1, 8};
-  const nmc_kv_copy_t chain[] = {{1, 2, NMC_KV_GROUPS_ALL}, {2, 3, NMC_KV_GROUPS_ALL}};
+  const nmc_kv_copy_t chain[] = {block_copy(1, 2), block_copy(2, 3)};
   const uint64_t room = 2 * twins.block();
   expect(nmc_kv_gather(twins.gpu, 0, blocks, 2, ordinary.data(), room, twins.stream), NMC_ERR_INVALID_ARG,
          "ordinary host memory cannot be gathered into");
@@ -377,7 +379,7 @@ static void bench_layout(bool json, const char* layout_name, nmc_kv_group_t grou
     for (uint32_t s = 0; s < sets; ++s) {
       lists.emplace_back(all.begin() + s * 2 * n, all.begin() + (s * 2 + 1) * n);
       copies.emplace_back();
-      for (uint32_t i = 0; i < n; ++i) copies.back().push_back({all[s * 2 * n + i], all[(s * 2 + 1) * n + i], NMC_KV_GROUPS_ALL});
+      for (uint32_t i = 0; i < n; ++i) copies.back().push_back(block_copy(all[s * 2 * n + i], all[(s * 2 + 1) * n + i]));
     }
     for (uint32_t s = 0; s < sets; ++s) {
       unsigned char *at = packed + s * bytes, *other = arena + s * bytes;

@@ -77,7 +77,7 @@ struct Bench {
     per_block *= scale;
     config.tokens_per_block = per_block;
     config.max_sequence_tokens = per_block * sequence_blocks;
-    NMC_CHECK(nmc_kv_create(&config, &kv));
+    NMC_CHECK(nmc_kv_create(nullptr, &config, &kv));
     const uint32_t layer_planes = sides == NMC_KV_SIDES_PER_BLOCK ? kLayers : kLayers * 2;
     planes = order == NMC_KV_BLOCK_MAJOR ? (sides == NMC_KV_SIDES_SEPARATE ? 2 : 1) : layer_planes;
     if (order == NMC_KV_HEAD_MAJOR) planes *= kHeads;
@@ -96,7 +96,7 @@ struct Bench {
   Bench& operator=(const Bench&) = delete;
 
   Tensor tensor(uint64_t id, uint32_t layer, uint32_t side) const {
-    nmc_kv_view_t view = {};
+    nmc_kv_view_t view = NMC_KV_VIEW_INIT;
     NMC_CHECK(nmc_kv_view(kv, id, 0, layer, side, &view));
     return {static_cast<uint32_t*>(view.data), view.strides[0], view.strides[1], view.strides[2]};
   }
@@ -112,11 +112,10 @@ struct Bench {
   }
 
   void copy(uint64_t id) {
-    std::vector<nmc_kv_move_t> moves(planes);
+    std::vector<nmc_kv_copy_t> moves(planes);
     size_t n = 0;
-    NMC_CHECK(nmc_kv_moves(kv, id, moves.data(), moves.size(), &n));
-    for (size_t i = 0; i < n; ++i)
-      CUDA_OK(cudaMemcpyAsync(moves[i].to, moves[i].from, moves[i].bytes, cudaMemcpyDeviceToDevice, stream));
+    NMC_CHECK(nmc_kv_take_copies(kv, id, moves.data(), moves.size(), &n));
+    NMC_CHECK(nmc_kv_copy_blocks(kv, moves.data(), n, stream));
   }
 };
 
@@ -140,7 +139,7 @@ void grow() {
   uint64_t has = 0;
   bool moved = false;
   for (uint64_t step : {1023, 1, 1, 300, 700, 1500, 3000, 17, 2500, 1198}) {
-    NMC_CHECK(nmc_kv_append(bench.kv, 1, nullptr, step, nullptr));
+    NMC_CHECK(nmc_kv_append(bench.kv, 1, nullptr, step, nullptr, nullptr));
     bench.tokens(1, has, has + step, words.at, true);
     has += step;
     bench.tokens(1, 0, has, words.at, false);
@@ -225,7 +224,7 @@ void load(uint64_t steps, uint64_t seed, uint32_t order) {
         compute(id, amount);
       }
     } else if (choice <= 4) {
-      status = nmc_kv_append(bench.kv, id, nullptr, amount, nullptr);
+      status = nmc_kv_append(bench.kv, id, nullptr, amount, nullptr, nullptr);
       if (status == NMC_OK) compute(id, amount);
     } else if (choice == 5) {
       status = nmc_kv_reserve(bench.kv, id, amount * 3, nullptr);
@@ -296,7 +295,7 @@ void times() {
     const double mapped = us_since(began);
     began = now_ns();
     const uint64_t appends = tokens < 100000 ? tokens : 100000;
-    for (uint64_t t = 0; t < appends; ++t) NMC_CHECK(nmc_kv_append(bench.kv, 1, nullptr, 1, nullptr));
+    for (uint64_t t = 0; t < appends; ++t) NMC_CHECK(nmc_kv_append(bench.kv, 1, nullptr, 1, nullptr, nullptr));
     const double appended = us_since(began);
     NMC_CHECK(nmc_kv_close(bench.kv, 1, 0));
     began = now_ns();

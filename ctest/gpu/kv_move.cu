@@ -58,7 +58,7 @@ struct Cache {
     group.memory = arena, group.memory_bytes = BLOCK_BYTES * blocks;
     nmc_kv_config_t config = NMC_KV_CONFIG_INIT;
     config.total_blocks = blocks, config.groups = &group, config.n_groups = 1, config.when_full = when_full;
-    NMC_CHECK(nmc_kv_create(&config, &kv));
+    NMC_CHECK(nmc_kv_create(nullptr, &config, &kv));
     NMC_CHECK(nmc_kv_attach_store(kv, store));
   }
   ~Cache() {
@@ -66,17 +66,17 @@ struct Cache {
     cudaFree(arena), cudaFree(table), cudaFree(wrong), cudaStreamDestroy(stream);
   }
   // Opens a sequence of whole blocks with tokens of its own; returns how many tokens were there.
-  uint32_t open(uint64_t id, uint32_t blocks) {
+  uint64_t open(uint64_t id, uint32_t blocks) {
     std::vector<uint32_t> tokens(blocks * TOKENS);
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = word_of(id, i);
     nmc_kv_open_t options = NMC_KV_OPEN_INIT;
     options.flags = NMC_KV_OPEN_MATCH_ALL;
-    nmc_kv_opened_t opened;
+    nmc_kv_opened_t opened = NMC_KV_OPENED_INIT;
     NMC_CHECK(nmc_kv_open(kv, id, tokens.data(), tokens.size(), &options, &opened, nullptr));
     std::vector<int32_t> indices(blocks);
     int32_t indptr[2], last;
     size_t n;
-    NMC_CHECK(nmc_kv_table_csr(kv, 0, &id, 1, indptr, indices.data(), indices.size(), &n, &last));
+    NMC_CHECK(nmc_kv_table_csr(kv, 0, &id, 1, indptr, &last, indices.data(), indices.size(), &n));
     CUDA_OK(cudaMemcpy(table, indices.data(), n * sizeof(int32_t), cudaMemcpyHostToDevice));
     CUDA_OK(cudaDeviceSynchronize());
     return opened.hit_tokens;
@@ -191,14 +191,14 @@ struct Hybrid {
     nmc_kv_config_t config = NMC_KV_CONFIG_INIT;
     config.total_blocks = kTotal[0], config.groups = groups, config.n_groups = kGroups;
     for (uint32_t g = 0; g < kGroups; ++g) {
-      NMC_CHECK(nmc_kv_group_bytes(&config, g, &groups[g].memory_bytes));
+      NMC_CHECK(nmc_kv_heap_bytes(&config, g, &groups[g].memory_bytes));
       CUDA_OK(cudaMalloc(&memory[g], groups[g].memory_bytes));
       CUDA_OK(cudaMemset(memory[g], 0xee, groups[g].memory_bytes));
       groups[g].memory = memory[g];
       bytes[g] = groups[g].memory_bytes / kTotal[g];
     }
     CUDA_OK(cudaDeviceSynchronize());
-    NMC_CHECK(nmc_kv_create(&config, &kv));
+    NMC_CHECK(nmc_kv_create(nullptr, &config, &kv));
     NMC_CHECK(nmc_kv_attach_store(kv, store));
   }
   ~Hybrid() {
@@ -210,11 +210,11 @@ struct Hybrid {
     std::vector<int32_t> all(count);
     if (group == 2) {
       int32_t read = -1, write = -1;
-      NMC_CHECK(nmc_kv_states(kv, 2, &id, 1, &read, &write));
+      NMC_CHECK(nmc_kv_state_slots(kv, 2, &id, 1, &read, &write));
       return {read >= 0 && write < 0 ? read : write};
     }
     nmc_kv_row_t row = {0, 0, 0};
-    NMC_CHECK(nmc_kv_table(kv, group, NMC_KV_TABLE_BLOCKS, &id, 1, &row, all.data(), count, -1, nullptr));
+    NMC_CHECK(nmc_kv_table(kv, group, NMC_KV_TABLE_BLOCKS, &id, 1, count, -1, &row, all.data(), nullptr));
     return all;
   }
   std::vector<uint32_t> expected(uint32_t group, size_t place) const {
@@ -259,7 +259,7 @@ static void hybrid() {
   uint64_t ticket, found;
   NMC_CHECK(nmc_kv_offload(a.kv, 1, tokens.size(), &after, &ticket));
   NMC_CHECK(nmc_kv_transfer_wait(a.kv, ticket, 30000, nullptr));
-  nmc_kv_opened_t opened;
+  nmc_kv_opened_t opened = NMC_KV_OPENED_INIT;
   tokens.push_back(4711);
   NMC_CHECK(nmc_kv_open(b.kv, 2, tokens.data(), tokens.size(), nullptr, &opened, nullptr));
   check(opened.hit_tokens == 0, "the other hybrid cache has nothing");
@@ -270,9 +270,9 @@ static void hybrid() {
   check(b.right(2, 1, 10 + 1) == 3, "the window came: 40 tokens reach into three blocks");
   int32_t read, write;
   const uint64_t id = 2;
-  NMC_CHECK(nmc_kv_states(b.kv, 2, &id, 1, &read, &write));
+  NMC_CHECK(nmc_kv_state_slots(b.kv, 2, &id, 1, &read, &write));
   check(read >= 0 && write >= 0 && read != write, "the state is kept, and the next one goes elsewhere");
-  const nmc_kv_copy_t copy = {read, write, 2};
+  const nmc_kv_copy_t copy = {read, write, 2, 0, nullptr, nullptr, 0};
   NMC_CHECK(nmc_kv_copy_blocks(b.kv, &copy, 1, nullptr));
   CUDA_OK(cudaDeviceSynchronize());
   check(b.right(2, 2, 1) == 1, "the state came, and can be copied from slot to slot");

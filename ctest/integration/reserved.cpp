@@ -71,24 +71,24 @@ int main() {
   nmc_kv_config_t kv = NMC_KV_CONFIG_INIT;
   kv.total_blocks = 8;
   nmc_kv_t* k = nullptr;
-  const auto create_kv = [&](const nmc_kv_config_t* c) { return nmc_kv_create(c, &k); };
+  const auto create_kv = [&](const nmc_kv_config_t* c) { return nmc_kv_create(nullptr, c, &k); };
   refused("nmc_kv_config_t", kv, &nmc_kv_config_t::reserved0, create_kv);
-  refused("nmc_kv_config_t", kv, &nmc_kv_config_t::reserved1, create_kv);
   const auto with_group = [&](const nmc_kv_group_t* g) {
     nmc_kv_config_t config = kv;
     config.groups = g;
     config.n_groups = 1;
-    return nmc_kv_create(&config, &k);
+    return nmc_kv_create(nullptr, &config, &k);
   };
-  const nmc_kv_group_t group{};
+  const nmc_kv_group_t group = NMC_KV_GROUP_INIT;
   refused("nmc_kv_group_t", group, &nmc_kv_group_t::reserved0, with_group);
-  refused("nmc_kv_group_t", group, &nmc_kv_group_t::reserved, with_group);
-  REQUIRE(OK(nmc_kv_create(&kv, &k)));
+  REQUIRE(OK(nmc_kv_create(nullptr, &kv, &k)));
   const nmc_kv_open_t open = NMC_KV_OPEN_INIT;
   const auto open_1 = [&](const nmc_kv_open_t* o) { return nmc_kv_open(k, 1, nullptr, 3, o, nullptr, nullptr); };
-  refused("nmc_kv_open_t", open, &nmc_kv_open_t::reserved0, open_1);
   refused("nmc_kv_open_t", open, &nmc_kv_open_t::reserved, open_1);
   OK(open_1(&open));
+  const nmc_kv_copy_t copy{};
+  refused("nmc_kv_copy_t", copy, &nmc_kv_copy_t::reserved,
+          [&](const nmc_kv_copy_t* c) { return nmc_kv_copy_blocks(k, c, 1, nullptr); });
   const nmc_kv_after_t after{};
   refused("nmc_kv_after_t", after, &nmc_kv_after_t::reserved,
           [&](const nmc_kv_after_t* a) { return nmc_kv_move_after(k, a); });

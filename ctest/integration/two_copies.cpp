@@ -84,7 +84,7 @@ Objects make(const Library& nmc, const std::string& dir) {
   REQUIRE(OK(nmc.blocks_create(&blocks, &made.blocks)));
   nmc_kv_config_t kv = NMC_KV_CONFIG_INIT;
   kv.total_blocks = 8;
-  REQUIRE(OK(nmc.kv_create(&kv, &made.kv)));
+  REQUIRE(OK(nmc.kv_create(nullptr, &kv, &made.kv)));
   return made;
 }
 

@@ -94,16 +94,16 @@ void map() {
   nmc_block_run_t run = {0, 0};
   OK(nmc_blocks_allocate(blocks, 3, &run));
   size_t needed = 0;
-  OK(nmc_blocks_map(blocks, nullptr, 0, &needed));
+  OK(nmc_blocks_dump(blocks, nullptr, 0, &needed));
   std::string text(needed, '\0');
-  OK(nmc_blocks_map(blocks, text.data(), text.size(), nullptr));
+  OK(nmc_blocks_dump(blocks, text.data(), text.size(), nullptr));
   text.pop_back();
   const std::string expected =
       "Blocks: 70, used 3, free 67\nFree runs: 1, largest 67, fragmentation 0.00\nMap (. free, X used):\nXXX" +
       std::string(61, '.') + "\n......\n";
   if (!CHECK(text == expected)) std::printf("%s", text.c_str());
   char small[10];
-  GIVES(nmc_blocks_map(blocks, small, sizeof small, &needed), NMC_ERR_TOO_SMALL);
+  GIVES(nmc_blocks_dump(blocks, small, sizeof small, &needed), NMC_ERR_TOO_SMALL);
   CHECK(needed == expected.size() + 1 && std::strlen(small) == 9);
   OK(nmc_blocks_destroy(blocks));
 }
@@ -165,7 +165,7 @@ void handles() {
     GIVES(nmc_blocks_poll(bad, 1, &run), NMC_ERR_BAD_HANDLE);
     GIVES(nmc_blocks_cancel(bad, 1), NMC_ERR_BAD_HANDLE);
     GIVES(nmc_blocks_stats(bad, &stats), NMC_ERR_BAD_HANDLE);
-    GIVES(nmc_blocks_map(bad, nullptr, 0, &needed), NMC_ERR_BAD_HANDLE);
+    GIVES(nmc_blocks_dump(bad, nullptr, 0, &needed), NMC_ERR_BAD_HANDLE);
     GIVES(nmc_blocks_resize(bad, 1), NMC_ERR_BAD_HANDLE);
   }
 }
@@ -193,7 +193,7 @@ void numbers() {
   GIVES(nmc_blocks_request(blocks, 1, nullptr), NMC_ERR_INVALID_ARG);
   GIVES(nmc_blocks_poll(blocks, 1, nullptr), NMC_ERR_INVALID_ARG);
   GIVES(nmc_blocks_stats(blocks, nullptr), NMC_ERR_INVALID_ARG);
-  GIVES(nmc_blocks_map(blocks, nullptr, 5, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_blocks_dump(blocks, nullptr, 5, nullptr), NMC_ERR_INVALID_ARG);
 
   OK(nmc_blocks_allocate(blocks, 20, &run));
   const nmc_block_run_t foreign[] = {{run.first, 21}, {90, 20},        {50, 0},         {-1, 5},

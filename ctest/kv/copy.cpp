@@ -26,13 +26,13 @@ class Cache {
     config.tokens_per_block = tokens;
     config.groups = groups_.data();
     config.n_groups = static_cast<uint32_t>(groups_.size());
-    REQUIRE(nmc_kv_create(&config, &kv) == NMC_OK);
+    REQUIRE(nmc_kv_create(nullptr, &config, &kv) == NMC_OK);
     REQUIRE(nmc_kv_open(kv, 1, nullptr, uint64_t{blocks} * tokens, nullptr, nullptr, nullptr) == NMC_OK);
     const uint64_t id = 1;
     std::vector<int32_t> indices(blocks);
     int32_t indptr[2], last;
     size_t n = 0;
-    REQUIRE(nmc_kv_table_csr(kv, 0, &id, 1, indptr, indices.data(), indices.size(), &n, &last) == NMC_OK && n == blocks);
+    REQUIRE(nmc_kv_table_csr(kv, 0, &id, 1, indptr, &last, indices.data(), indices.size(), &n) == NMC_OK && n == blocks);
     index_.resize(blocks);
     for (uint32_t i = 0; i < blocks; ++i) index_[static_cast<uint32_t>(indices[i])] = i;
   }
@@ -136,7 +136,7 @@ void same_bytes(Cache& cache, std::mt19937_64& random) {
   // Half of the blocks, some of them more than once, to the other half.
   std::vector<int32_t> list = some_blocks(random, kBlocks, kBlocks);
   std::vector<nmc_kv_copy_t> copies;
-  for (size_t i = kBlocks / 2; i < kBlocks; ++i) copies.push_back({list[random() % (kBlocks / 2)], list[i], kAll});
+  for (size_t i = kBlocks / 2; i < kBlocks; ++i) copies.push_back(nmc::kv_copy(list[random() % (kBlocks / 2)], list[i]));
   cache.fill(random);
   const auto before = cache.content();
   OK(nmc_kv_copy_blocks(cache.kv, copies.data(), copies.size(), nullptr));
@@ -204,7 +204,7 @@ void fork_and_move() {
   config.total_blocks = 32, config.tokens_per_block = 4;
   config.groups = &arena.c(), config.n_groups = 1;
   nmc_kv_t* kv = nullptr;
-  REQUIRE(nmc_kv_create(&config, &kv) == NMC_OK);
+  REQUIRE(nmc_kv_create(nullptr, &config, &kv) == NMC_OK);
   auto byte_of = [&](uint64_t id, uint64_t token) -> unsigned char& {
     void* at = nullptr;
     REQUIRE(nmc_kv_token_address(kv, id, token, 0, 1, NMC_KV_V, 1, &at) == NMC_OK);
@@ -213,7 +213,11 @@ void fork_and_move() {
   auto make_copies = [&](uint64_t id) {
     nmc_kv_copy_t copies[32];
     size_t n = 0;
-    OK(nmc_kv_copies(kv, id, copies, 32, &n));
+    OK(nmc_kv_take_copies(kv, id, copies, 32, &n));
+    for (size_t i = 0; i < n; ++i) {
+      CHECK(copies[i].from >= 0 && copies[i].to >= 0 && copies[i].group == kAll && copies[i].bytes == 0);
+      CHECK(copies[i].from_address == nullptr && copies[i].to_address == nullptr);
+    }
     OK(nmc_kv_copy_blocks(kv, copies, n, nullptr));
     return n;
   };
@@ -234,7 +238,7 @@ void fork_and_move() {
   size_t moved = 0;
   for (uint64_t t = 0; t < 8; ++t) byte_of(3, t) = byte_of(4, t) = static_cast<unsigned char>(50 + t);
   for (uint64_t id : {3, 4}) {
-    OK(nmc_kv_append(kv, id, nullptr, 24, nullptr));
+    OK(nmc_kv_append(kv, id, nullptr, 24, nullptr, nullptr));
     moved += make_copies(id);
     for (uint64_t t = 0; t < 8; ++t) CHECK(byte_of(id, t) == 50 + t);
   }
@@ -269,7 +273,7 @@ void refused() {
     const std::string says = "block " + std::to_string(bad) + " does not exist; there are 11";
     FAILS(gather(0, list, 2, to, memory.size()), NMC_ERR_INVALID_ARG, says.c_str());
     FAILS(nmc_kv_scatter(cache.kv, 0, list, 2, to, memory.size(), nullptr), NMC_ERR_INVALID_ARG, says.c_str());
-    const nmc_kv_copy_t reads[] = {{bad, 0, kAll}}, writes[] = {{0, bad, kAll}};
+    const nmc_kv_copy_t reads[] = {nmc::kv_copy(bad, 0, kAll)}, writes[] = {nmc::kv_copy(0, bad, kAll)};
     FAILS(nmc_kv_copy_blocks(cache.kv, reads, 1, nullptr), NMC_ERR_INVALID_ARG, says.c_str());
     FAILS(nmc_kv_copy_blocks(cache.kv, writes, 1, nullptr), NMC_ERR_INVALID_ARG, says.c_str());
   }
@@ -279,17 +283,21 @@ void refused() {
   FAILS(nmc_kv_scatter(cache.kv, 0, blocks, 3, to, memory.size(), nullptr), NMC_ERR_INVALID_ARG, "block 3 would be written twice");
   FAILS(nmc_kv_scatter(cache.kv, 0, blocks, 2, to, 1, nullptr), NMC_ERR_TOO_SMALL, "need");
   FAILS(nmc_kv_scatter(cache.kv, 0, blocks, 2, to, memory.size(), any_stream), NMC_ERR_INVALID_ARG, "stream must be NULL");
-  const nmc_kv_copy_t twice[] = {{1, 2, kAll}, {3, 2, kAll}}, chain[] = {{1, 2, kAll}, {2, 3, kAll}};
-  const nmc_kv_copy_t itself[] = {{4, 4, kAll}}, fine[] = {{1, 2, kAll}}, elsewhere[] = {{1, 2, 77}};
+  const nmc_kv_copy_t twice[] = {nmc::kv_copy(1, 2, kAll), nmc::kv_copy(3, 2, kAll)}, chain[] = {nmc::kv_copy(1, 2, kAll), nmc::kv_copy(2, 3, kAll)};
+  const nmc_kv_copy_t itself[] = {nmc::kv_copy(4, 4, kAll)}, fine[] = {nmc::kv_copy(1, 2, kAll)}, elsewhere[] = {nmc::kv_copy(1, 2, 77)};
   FAILS(nmc_kv_copy_blocks(cache.kv, twice, 2, nullptr), NMC_ERR_INVALID_ARG, "block 2 would be written twice");
   FAILS(nmc_kv_copy_blocks(cache.kv, chain, 2, nullptr), NMC_ERR_INVALID_ARG, "block 2 would be read and written");
   FAILS(nmc_kv_copy_blocks(cache.kv, itself, 1, nullptr), NMC_ERR_INVALID_ARG, "block 4 would be read and written");
   FAILS(nmc_kv_copy_blocks(cache.kv, elsewhere, 1, nullptr), NMC_ERR_INVALID_ARG, "group 77 does not exist");
-  const nmc_kv_copy_t mixed[] = {{1, 2, kAll}, {3, 2, 0}}, passed[] = {{2, 3, 0}, {1, 2, kAll}};
+  const nmc_kv_copy_t mixed[] = {nmc::kv_copy(1, 2, kAll), nmc::kv_copy(3, 2, 0)}, passed[] = {nmc::kv_copy(2, 3, 0), nmc::kv_copy(1, 2, kAll)};
   FAILS(nmc_kv_copy_blocks(cache.kv, mixed, 2, nullptr), NMC_ERR_INVALID_ARG, "block 2 would be written twice");
   FAILS(nmc_kv_copy_blocks(cache.kv, passed, 2, nullptr), NMC_ERR_INVALID_ARG, "block 2 would be read and written");
   FAILS(nmc_kv_copy_blocks(cache.kv, fine, 1, any_stream), NMC_ERR_INVALID_ARG, "stream must be NULL");
   FAILS(nmc_kv_copy_blocks(cache.kv, nullptr, 1, nullptr), NMC_ERR_INVALID_ARG, "copies");
+  const nmc_kv_copy_t of_bytes = {-1, -1, 0, 0, to, to, 8}, half = {-1, -1, 0, 0, nullptr, to, 8}, odd = {1, 2, kAll, 7, nullptr, nullptr, 0};
+  FAILS(nmc_kv_copy_blocks(cache.kv, &of_bytes, 1, nullptr), NMC_ERR_UNSUPPORTED, "is for NMC_KV_VIRTUAL");
+  FAILS(nmc_kv_copy_blocks(cache.kv, &half, 1, nullptr), NMC_ERR_UNSUPPORTED, "is for NMC_KV_VIRTUAL");
+  FAILS(nmc_kv_copy_blocks(cache.kv, &odd, 1, nullptr), NMC_ERR_INVALID_ARG, "reserved");
   GIVES(nmc_kv_copy_blocks(nullptr, fine, 1, nullptr), NMC_ERR_BAD_HANDLE);
   GIVES(nmc_kv_gather(nullptr, 0, blocks, 1, to, bytes, nullptr), NMC_ERR_BAD_HANDLE);
   OK(gather(NMC_KV_GROUPS_ALL, nullptr, 0, nullptr, 0));
@@ -305,7 +313,7 @@ void refused() {
   for (uint32_t n : {0u, 2u}) {
     nmc_kv_t* kv = nullptr;
     config.groups = groups, config.n_groups = n;
-    REQUIRE(nmc_kv_create(&config, &kv) == NMC_OK);
+    REQUIRE(nmc_kv_create(nullptr, &config, &kv) == NMC_OK);
     FAILS(nmc_kv_gather(kv, NMC_KV_GROUPS_ALL, blocks, 1, to, bytes, nullptr), NMC_ERR_INVALID_ARG, "does not know");
     FAILS(nmc_kv_copy_blocks(kv, fine, 1, nullptr), NMC_ERR_INVALID_ARG, "does not know");
     if (n == 2) {
@@ -318,7 +326,7 @@ void refused() {
   groups[0] = group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 1, 1, 512, NMC_KV_BLOCK_MAJOR, NMC_KV_SIDES_PER_LAYER);
   config.groups = groups, config.n_groups = 1, config.flags = NMC_KV_VIRTUAL;
   REQUIRE(nmc_kv_page_tokens(&config, &config.tokens_per_block) == NMC_OK);
-  REQUIRE(nmc_kv_create(&config, &kv) == NMC_OK);
+  REQUIRE(nmc_kv_create(nullptr, &config, &kv) == NMC_OK);
   FAILS(nmc_kv_gather(kv, 0, blocks, 1, to, bytes, nullptr), NMC_ERR_UNSUPPORTED, "NMC_KV_VIRTUAL");
   FAILS(nmc_kv_scatter(kv, 0, blocks, 1, to, bytes, nullptr), NMC_ERR_UNSUPPORTED, "NMC_KV_VIRTUAL");
   FAILS(nmc_kv_copy_blocks(kv, fine, 1, nullptr), NMC_ERR_UNSUPPORTED, "NMC_KV_VIRTUAL");
@@ -337,7 +345,7 @@ void wrapper() {
   cache.scatter({even, 2}, packed.data(), packed.size(), nullptr, 0);
   CHECK(*arena.at(1, 1, 2, 1, 3) == *arena.at(1, 1, 1, 1, 3) && *arena.at(0, 0, 0, 0, 0) == *arena.at(0, 0, 3, 0, 0));
   *arena.at(1, 1, 1, 1, 3) = 0x5b;
-  cache.copy_blocks({{1, 0, kAll}});
+  cache.copy_blocks({nmc::kv_copy(1, 0)});
   CHECK(*arena.at(1, 1, 0, 1, 3) == 0x5b);
   CHECK(cache.try_gather({odd, 2}, packed.data(), 1).status() == NMC_ERR_TOO_SMALL);
 }
@@ -351,9 +359,9 @@ void own_blocks() {
   nmc_kv_config_t config = NMC_KV_CONFIG_INIT;
   config.total_blocks = kBlocks, config.groups = &group, config.n_groups = 1;
   nmc_kv_t* kv = nullptr;
-  REQUIRE(nmc_kv_create(&config, &kv) == NMC_OK);
+  REQUIRE(nmc_kv_create(nullptr, &config, &kv) == NMC_OK);
   OK(nmc_kv_copy_blocks(kv, nullptr, 0, nullptr));
-  const nmc_kv_copy_t copy = {1, 3, 0};
+  const nmc_kv_copy_t copy = nmc::kv_copy(1, 3, 0);
   OK(nmc_kv_copy_blocks(kv, &copy, 1, nullptr));
   CHECK(states == std::vector<uint64_t>({1, 2, 3, 2}));
   OK(nmc_kv_destroy(kv));

@@ -54,13 +54,13 @@ class Model {
     const uint64_t want[3] = {uint64_t{blocks} * kSize * 16, uint64_t{window_blocks} * kSize * 8, uint64_t{slots} * 8};
     for (uint32_t g = 0; g < 3; ++g) {
       uint64_t bytes = 0;
-      OK(nmc_kv_group_bytes(&config, g, &bytes));
+      OK(nmc_kv_heap_bytes(&config, g, &bytes));
       CHECK(bytes == want[g]);
       memory_[g].resize(bytes / 8);
       groups[g].memory = memory_[g].data();
       groups[g].memory_bytes = bytes;
     }
-    OK(nmc_kv_create(&config, &kv));
+    OK(nmc_kv_create(nullptr, &config, &kv));
     REQUIRE(kv != nullptr);
   }
   ~Model() { OK(nmc_kv_destroy(kv)); }
@@ -72,7 +72,7 @@ class Model {
     copy(id);
     const std::vector<int32_t> full = table(id, kFull, tokens.size()), near = table(id, kSliding, tokens.size());
     int32_t read = 0, write = 0;
-    OK(nmc_kv_states(kv, kState, &id, 1, &read, &write));
+    OK(nmc_kv_state_slots(kv, kState, &id, 1, &read, &write));
     if (computed == tokens.size()) {
       if (write >= 0) read = write;  // what the last call asked for was done
     } else {
@@ -80,7 +80,7 @@ class Model {
       if (in_place && read >= 0) write = read;
       if (read >= 0 && read != write && id % 2 == 0) {
         // As a kernel that updates in place would have it.
-        const nmc_kv_copy_t state = {read, write, kState};
+        const nmc_kv_copy_t state = nmc::kv_copy(read, write, kState);
         OK(nmc_kv_copy_blocks(kv, &state, 1, nullptr));
         read = write;
       }
@@ -104,7 +104,7 @@ class Model {
   }
 
   uint32_t open(uint64_t id, const Tokens& tokens, nmc_status_t want = NMC_OK) {
-    nmc_kv_opened_t opened = {0, 0};
+    nmc_kv_opened_t opened = NMC_KV_OPENED_INIT;
     GIVES(nmc_kv_open(kv, id, tokens.data(), tokens.size(), nullptr, &opened, nullptr), want);
     if (want == NMC_OK) CHECK(forward(id, tokens, opened.hit_tokens) == reference(tokens));
     return opened.hit_tokens;
@@ -112,7 +112,7 @@ class Model {
 
   void append(uint64_t id, Tokens& tokens, const Tokens& more) {
     const size_t before = tokens.size();
-    OK(nmc_kv_append(kv, id, more.data(), more.size(), nullptr));
+    OK(nmc_kv_append(kv, id, more.data(), more.size(), nullptr, nullptr));
     tokens.insert(tokens.end(), more.begin(), more.end());
     CHECK(forward(id, tokens, before) == reference(tokens));
   }
@@ -127,7 +127,7 @@ class Model {
   void copy(uint64_t id) {
     nmc_kv_copy_t copies[8];
     size_t n = 0;
-    OK(nmc_kv_copies(kv, id, copies, 8, &n));
+    OK(nmc_kv_take_copies(kv, id, copies, 8, &n));
     if (n > 0 && id % 2 == 0 && !skip_copies) {
       OK(nmc_kv_copy_blocks(kv, copies, n, nullptr));
       return;
@@ -145,7 +145,7 @@ class Model {
   std::vector<int32_t> table(uint64_t id, uint32_t group, size_t tokens) {
     std::vector<int32_t> row((tokens + kSize - 1) / kSize + 1, -7);
     nmc_kv_row_t rows = {0, 0, 0};
-    OK(nmc_kv_table(kv, group, NMC_KV_TABLE_BLOCKS, &id, 1, &rows, row.data(), row.size(), -1, nullptr));
+    OK(nmc_kv_table(kv, group, NMC_KV_TABLE_BLOCKS, &id, 1, row.size(), -1, &rows, row.data(), nullptr));
     return row;
   }
 
@@ -244,7 +244,7 @@ void forks() {
   m.append(2, b, {61, 62});
   int32_t reads[2], writes[2];
   const uint64_t ids[2] = {1, 2};
-  OK(nmc_kv_states(m.kv, kState, ids, 2, reads, writes));
+  OK(nmc_kv_state_slots(m.kv, kState, ids, 2, reads, writes));
   CHECK(reads[0] == writes[0] && reads[1] == writes[1] && reads[0] != reads[1]);  // alone again, both update in place
   CHECK(m.stats(kState).used == 2);
   OK(nmc_kv_close(m.kv, 1, 0));
@@ -291,7 +291,7 @@ void room() {
   Model m(64, 4, 2, 0);
   Tokens a = numbers(1, 14), b = numbers(50, 5);
   m.open(1, a);
-  nmc_kv_room_t room = {};
+  nmc_kv_room_t room = NMC_KV_ROOM_INIT;
   FAILS(nmc_kv_open(m.kv, 2, b.data(), b.size(), nullptr, nullptr, &room), NMC_ERR_NO_SPACE, "blocks of its own");
   CHECK(room.group == kSliding && room.needed == 2 && room.free == 0 && room.evictable == 0);
   m.append(1, a, {3});  // the window moves on, and blocks are free again
@@ -313,9 +313,9 @@ void room() {
     e.open(id, numbers(static_cast<uint32_t>(id) * 100, 6));
   }
   nmc_kv_seq_info_t info = NMC_KV_SEQ_INFO_INIT;
-  OK(nmc_kv_seq_info(e.kv, 3, &info));
+  OK(nmc_kv_seq_info(e.kv, 3, 0, &info));
   CHECK(info.state == NMC_KV_SEQ_EVICTED);
-  OK(nmc_kv_seq_info(e.kv, 4, &info));
+  OK(nmc_kv_seq_info(e.kv, 4, 0, &info));
   CHECK(info.state == NMC_KV_SEQ_OPEN);
   OK(nmc_kv_audit(e.kv));
 }
@@ -351,16 +351,16 @@ uint64_t onboard(Model& m, uint64_t id, const Tokens& tokens, size_t hit, bool c
   OK(nmc_kv_onboard(m.kv, id, 0, nullptr, &ticket, &found));
   if (ticket != 0) {
     if (cancel) OK(nmc_kv_transfer_cancel(m.kv, ticket));
-    nmc_kv_progress_t progress = {};
+    nmc_kv_progress_t progress = NMC_KV_PROGRESS_INIT;
     const nmc_status_t status = nmc_kv_transfer_wait(m.kv, ticket, 60000, &progress);
     CHECK(status == NMC_OK || (cancel && status == NMC_ERR_CANCELLED));
     if (status != NMC_OK) found = 0;  // all or nothing: without the state there is nothing to go on from
     CHECK(progress.tokens_done == found);
   }
   nmc_kv_seq_info_t info = NMC_KV_SEQ_INFO_INIT;
-  OK(nmc_kv_seq_info(m.kv, id, &info));
-  CHECK(info.computed == hit + found);
-  CHECK(m.forward(id, tokens, info.computed) == reference(tokens));
+  OK(nmc_kv_seq_info(m.kv, id, 0, &info));
+  CHECK(info.computed_tokens == hit + found);
+  CHECK(m.forward(id, tokens, info.computed_tokens) == reference(tokens));
   return found;
 }
 
@@ -382,13 +382,16 @@ void stored() {
   a.append(1, tokens, numbers(500, 7));
   OK(nmc_kv_commit(a.kv, 1, tokens.size()));
   offload(a, 1);
-  uint64_t here = 0, there = 0;
-  OK(nmc_kv_residency(a.kv, 1, &here, &there));
-  CHECK(here == 23 && there == 16);  // block 5 is there as well, but no state after it
+  nmc_kv_seq_info_t info = NMC_KV_SEQ_INFO_INIT;
+  OK(nmc_kv_seq_info(a.kv, 1, NMC_KV_SEQ_STORED, &info));
+  CHECK(info.computed_tokens == 23 && info.stored_tokens == 16);  // block 5 is there as well, but no state after it
+  OK(nmc_kv_seq_info(a.kv, 1, 0, &info));
+  CHECK(info.computed_tokens == 23 && info.stored_tokens == 0);  // not asked for
+  FAILS(nmc_kv_seq_info(a.kv, 1, 2, &info), NMC_ERR_INVALID_ARG, "flags 0x2");
   CHECK(b.open(1, tokens) == 0);
   OK(nmc_kv_close(b.kv, 1, NMC_KV_CLOSE_ABORT));
 
-  nmc_kv_opened_t opened = {9, 9};
+  nmc_kv_opened_t opened = NMC_KV_OPENED_INIT;
   OK(nmc_kv_open(b.kv, 2, tokens.data(), tokens.size(), nullptr, &opened, nullptr));
   CHECK(opened.hit_tokens == 0);
   CHECK(onboard(b, 2, tokens, 0) == 16);
@@ -437,7 +440,7 @@ void stored() {
   config.groups = &other;
   config.n_groups = 1;
   nmc_kv_t* kv = nullptr;
-  OK(nmc_kv_create(&config, &kv));
+  OK(nmc_kv_create(nullptr, &config, &kv));
   OK(nmc_kv_attach_store(kv, store.get()));
   OK(nmc_kv_open(kv, 1, tokens.data(), tokens.size(), nullptr, nullptr, nullptr));
   uint64_t found = 9;
@@ -462,14 +465,14 @@ void stored_load(uint32_t steps, uint32_t seed) {
     Tokens tokens = numbers(below(6) * 100, 1 + below(40));
     if (below(2) == 0) tokens.back() = below(3) + 1000;
     const uint64_t id = step + 1;
-    nmc_kv_opened_t opened = {0, 0};
+    nmc_kv_opened_t opened = NMC_KV_OPENED_INIT;
     const nmc_status_t status = nmc_kv_open(m.kv, id, tokens.data(), tokens.size(), nullptr, &opened, nullptr);
     if (status == NMC_ERR_NO_SPACE) continue;
     OK(status);
     came += onboard(m, id, tokens, opened.hit_tokens, below(4) == 0);
     for (uint32_t more = below(12); more > 0; --more) {
       const uint32_t next = static_cast<uint32_t>(tokens.size());
-      if (nmc_kv_append(m.kv, id, &next, 1, nullptr) != NMC_OK) break;
+      if (nmc_kv_append(m.kv, id, &next, 1, nullptr, nullptr) != NMC_OK) break;
       tokens.push_back(next);
       CHECK(m.forward(id, tokens, tokens.size() - 1) == reference(tokens));
     }
@@ -498,7 +501,7 @@ void refusals() {
   config.n_groups = 1;
   nmc_kv_t* kv = nullptr;
   const auto refused = [&](nmc_status_t want, const char* text) {
-    FAILS(nmc_kv_create(&config, &kv), want, text);
+    FAILS(nmc_kv_create(nullptr, &config, &kv), want, text);
     CHECK(kv == nullptr);
   };
   g.blocks = 3;
@@ -536,11 +539,11 @@ void refusals() {
   m.open(1, numbers(1, 5));
   int32_t slots[4];
   nmc_kv_row_t row = {0, 0, 0};
-  FAILS(nmc_kv_table(m.kv, kState, NMC_KV_TABLE_BLOCKS, &id, 1, &row, slots, 4, 0, nullptr), NMC_ERR_INVALID_ARG,
-        "nmc_kv_states");
-  FAILS(nmc_kv_table(m.kv, 3, NMC_KV_TABLE_BLOCKS, &id, 1, &row, slots, 4, 0, nullptr), NMC_ERR_INVALID_ARG, "group 3");
-  FAILS(nmc_kv_states(m.kv, kFull, &id, 1, slots, slots + 1), NMC_ERR_INVALID_ARG, "NMC_KV_KIND_RECURRENT");
-  GIVES(nmc_kv_states(m.kv, kState, &id, 1, nullptr, slots), NMC_ERR_INVALID_ARG);
+  FAILS(nmc_kv_table(m.kv, kState, NMC_KV_TABLE_BLOCKS, &id, 1, 4, 0, &row, slots, nullptr), NMC_ERR_INVALID_ARG,
+        "nmc_kv_state_slots");
+  FAILS(nmc_kv_table(m.kv, 3, NMC_KV_TABLE_BLOCKS, &id, 1, 4, 0, &row, slots, nullptr), NMC_ERR_INVALID_ARG, "group 3");
+  FAILS(nmc_kv_state_slots(m.kv, kFull, &id, 1, slots, slots + 1), NMC_ERR_INVALID_ARG, "NMC_KV_KIND_RECURRENT");
+  GIVES(nmc_kv_state_slots(m.kv, kState, &id, 1, nullptr, slots), NMC_ERR_INVALID_ARG);
   FAILS(nmc_kv_keep_state(m.kv, 1), NMC_ERR_INVALID_ARG, "at the end of a block of 4");
   GIVES(nmc_kv_keep_state(m.kv, 2), NMC_ERR_NOT_FOUND);
   nmc_kv_group_stats_t stats = NMC_KV_GROUP_STATS_INIT;
@@ -550,7 +553,7 @@ void refusals() {
   GIVES(nmc_kv_open(m.kv, 2, nullptr, 5, &options, nullptr, nullptr), NMC_ERR_UNSUPPORTED);
   OK(nmc_kv_open(m.kv, 3, nullptr, 4, nullptr, nullptr, nullptr));
   FAILS(nmc_kv_keep_state(m.kv, 3), NMC_ERR_INVALID_ARG, "nobody could find");
-  nmc_kv_view_t view = {};
+  nmc_kv_view_t view = NMC_KV_VIEW_INIT;
   OK(nmc_kv_view(m.kv, 1, kState, 0, NMC_KV_K, &view));
   CHECK(view.shape[0] == 4 && view.shape[3] == 8 && view.element_bytes == 1 && view.contiguous == 0);
   OK(nmc_kv_audit(m.kv));
@@ -569,7 +572,7 @@ void load(uint32_t steps, uint32_t seed) {
     if (open.empty() || below(4) == 0) {
       Tokens tokens = numbers(below(3) * 100, 1 + below(24));
       if (below(2) == 0) tokens.back() = below(5) + 1000;
-      nmc_kv_opened_t opened = {0, 0};
+      nmc_kv_opened_t opened = NMC_KV_OPENED_INIT;
       const nmc_status_t status = nmc_kv_open(m.kv, next, tokens.data(), tokens.size(), nullptr, &opened, nullptr);
       if (status == NMC_OK) {
         hits += opened.hit_tokens;
@@ -590,7 +593,7 @@ void load(uint32_t steps, uint32_t seed) {
         const Tokens more = numbers(below(2) * 1000 + static_cast<uint32_t>(tokens.size()), 1 + (below(3) == 0 ? below(6) : 0));
         // One token comes as in a decode step.
         const nmc_status_t status = more.size() == 1 ? nmc_kv_append_batch(m.kv, &id, more.data(), 1, nullptr)
-                                                     : nmc_kv_append(m.kv, id, more.data(), more.size(), nullptr);
+                                                     : nmc_kv_append(m.kv, id, more.data(), more.size(), nullptr, nullptr);
         if (status != NMC_OK) {
           CHECK(status == NMC_ERR_NO_SPACE);
           ++refused;

@@ -71,7 +71,7 @@ struct Shared {
     config.when_full = how.when_full;
     config.groups = groups;
     config.n_groups = 3;
-    OK(nmc_kv_create(&config, &kv));
+    OK(nmc_kv_create(nullptr, &config, &kv));
     REQUIRE(kv != nullptr);
     if (how.store) OK(nmc_kv_attach_store(kv, store.get()));
   }
@@ -100,7 +100,7 @@ class Worker {
   std::vector<int32_t> table(uint64_t id, uint32_t group, size_t tokens) {
     std::vector<int32_t> row((tokens + kSize - 1) / kSize + 1, -7);
     nmc_kv_row_t rows = {0, 0, 0};
-    good_ &= OK(nmc_kv_table(kv_, group, NMC_KV_TABLE_BLOCKS, &id, 1, &rows, row.data(), row.size(), -1, nullptr)) != 0;
+    good_ &= OK(nmc_kv_table(kv_, group, NMC_KV_TABLE_BLOCKS, &id, 1, row.size(), -1, &rows, row.data(), nullptr)) != 0;
     return row;
   }
 
@@ -118,11 +118,11 @@ class Worker {
     if (!how_.bytes) return true;
     nmc_kv_copy_t copies[8];
     size_t n = 0;
-    OK(nmc_kv_copies(kv_, id, copies, 8, &n));
+    OK(nmc_kv_take_copies(kv_, id, copies, 8, &n));
     if (n > 0) OK(nmc_kv_copy_blocks(kv_, copies, n, nullptr));
     const std::vector<int32_t> full = table(id, kFull, tokens.size()), near = table(id, kSliding, tokens.size());
     int32_t read = 0, write = 0;
-    OK(nmc_kv_states(kv_, kState, &id, 1, &read, &write));
+    OK(nmc_kv_state_slots(kv_, kState, &id, 1, &read, &write));
     if (computed < tokens.size()) {
       if ((read < 0) != (computed == 0) || write < 0) return is_wrong(id, "there is no state before its tokens");
       if (in_place && read >= 0) write = read;
@@ -158,7 +158,7 @@ class Worker {
     const uint32_t what = below(8);
     if (what == 0) OK(nmc_kv_close(kv_, id, NMC_KV_CLOSE_ABORT));
     if (what == 1) OK(nmc_kv_transfer_cancel(kv_, ticket));
-    nmc_kv_progress_t progress = {};
+    nmc_kv_progress_t progress = NMC_KV_PROGRESS_INIT;
     const nmc_status_t over = nmc_kv_transfer_wait(kv_, ticket, 60000, &progress);
     good_ &= CHECK(over == NMC_OK || over == NMC_ERR_CANCELLED || over == NMC_ERR_STALE);
     if (over == NMC_OK) *computed += progress.tokens_done;
@@ -169,7 +169,7 @@ class Worker {
     const uint64_t id = next_++;
     Tokens tokens = numbers(10000 * below(5), 1 + below(40));
     if (below(2) == 0) tokens.push_back(static_cast<uint32_t>(random_()));
-    nmc_kv_opened_t opened = {0, 0};
+    nmc_kv_opened_t opened = NMC_KV_OPENED_INIT;
     const nmc_status_t status = nmc_kv_open(kv_, id, tokens.data(), tokens.size(), nullptr, &opened, nullptr);
     if (!fine(status) || status != NMC_OK) return;
     size_t computed = opened.hit_tokens;
@@ -189,7 +189,7 @@ class Worker {
     const uint32_t first = below(3) == 0 ? static_cast<uint32_t>(random_()) : 10000 * below(5);
     const Tokens more = numbers(first + static_cast<uint32_t>(tokens.size()), below(2) == 0 ? 1 : 1 + below(8));
     const nmc_status_t status = more.size() == 1 ? nmc_kv_append_batch(kv_, &id, more.data(), 1, nullptr)
-                                                 : nmc_kv_append(kv_, id, more.data(), more.size(), nullptr);
+                                                 : nmc_kv_append(kv_, id, more.data(), more.size(), nullptr, nullptr);
     if (!fine(status)) return;
     const size_t before = tokens.size();
     if (status == NMC_OK) tokens.insert(tokens.end(), more.begin(), more.end());

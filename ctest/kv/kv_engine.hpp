@@ -137,8 +137,8 @@ class Engine {
   bool execute_copies = true; // false is a fault
   bool may_vanish = false;    // other threads may take the blocks of any sequence
   bool deep = true;           // all four ways to look a token up, in all layers
-  nmc_kv_room_t room = {};
-  nmc_kv_opened_t opened = {0, 0};
+  nmc_kv_room_t room = NMC_KV_ROOM_INIT;
+  nmc_kv_opened_t opened = NMC_KV_OPENED_INIT;
 
   nmc_status_t open(uint64_t id, const Tokens& tokens, const std::string& salt = "", uint32_t flags = 0, bool known = true) {
     nmc_kv_open_t options = NMC_KV_OPEN_INIT;
@@ -148,13 +148,14 @@ class Engine {
   }
   nmc_status_t open(uint64_t id, const Tokens& tokens, const nmc_kv_open_t& options, bool known = true) {
     static const uint32_t none = 0;
-    opened = {77, 77};
+    opened = NMC_KV_OPENED_INIT;
+    opened.id = opened.hit_tokens = opened.tokens = 77;
     const uint32_t* const data = !known ? nullptr : tokens.empty() ? &none : tokens.data();
     const nmc_status_t status = nmc_kv_open(kv, id, data, tokens.size(), &options, &opened, &room);
     if (status != NMC_OK) return status;
     Seq seq;
     seq.salt.assign(static_cast<const char*>(options.salt.ptr), options.salt.len);
-    CHECK(opened.tokens <= tokens.size() && opened.hit_tokens <= opened.tokens);
+    CHECK(opened.id == id && opened.tokens <= tokens.size() && opened.hit_tokens <= opened.tokens);
     for (size_t i = 0; i < opened.tokens; ++i) seq.push(tokens[i]);
     seq.written = opened.hit_tokens;  // what was hit must be there already
     seqs[id] = seq;
@@ -162,7 +163,7 @@ class Engine {
     return NMC_OK;
   }
   nmc_status_t append(uint64_t id, const Tokens& tokens, bool known = true) {
-    const nmc_status_t status = nmc_kv_append(kv, id, known ? tokens.data() : nullptr, tokens.size(), &room);
+    const nmc_status_t status = nmc_kv_append(kv, id, known ? tokens.data() : nullptr, tokens.size(), nullptr, &room);
     if (status == NMC_OK) appended(id, tokens);
     return status;
   }
@@ -200,7 +201,7 @@ class Engine {
 
   nmc_kv_seq_info_t info(uint64_t id) const {
     nmc_kv_seq_info_t info = NMC_KV_SEQ_INFO_INIT;
-    OK(nmc_kv_seq_info(kv, id, &info));
+    OK(nmc_kv_seq_info(kv, id, 0, &info));
     return info;
   }
   nmc_kv_stats_t stats() const {
@@ -242,7 +243,7 @@ class Engine {
     if (!CHECK(table.size() == (seq.tokens.size() + size_ - 1) / size_)) return false;
     // The row that is kept must have become the same by its pieces.
     if (seq.table.empty()) seq.table.assign(kWidth, 12345);
-    OK(nmc_kv_table(kv, 0, NMC_KV_TABLE_BLOCKS, &id, 1, seq.row.data(), seq.table.data(), kWidth, kPad, nullptr));
+    OK(nmc_kv_table(kv, 0, NMC_KV_TABLE_BLOCKS, &id, 1, kWidth, kPad, seq.row.data(), seq.table.data(), nullptr));
     CHECK(std::equal(table.begin(), table.end(), seq.table.begin()));
     uint32_t holes = 0;
     std::set<int32_t> once;
@@ -254,7 +255,7 @@ class Engine {
     const uint32_t all = info.tokens;
     std::vector<int64_t> slots(all);
     size_t n = 0;
-    OK(nmc_kv_slots(kv, 0, &id, &all, 1, slots.data(), slots.size(), &n));
+    OK(nmc_kv_slot_mapping(kv, 0, &id, &all, 1, slots.data(), slots.size(), &n));
     CHECK(n == all);
     for (uint32_t t = 0; t < all; ++t) {
       const int32_t block = table[t / size_];
@@ -284,7 +285,7 @@ class Engine {
     nmc_kv_row_t row = {0, 0, 0};
     std::vector<int32_t> table(kWidth, 12345);
     uint64_t written = 0;
-    OK(nmc_kv_table(kv, 0, NMC_KV_TABLE_BLOCKS, &id, 1, &row, table.data(), kWidth, kPad, &written));
+    OK(nmc_kv_table(kv, 0, NMC_KV_TABLE_BLOCKS, &id, 1, kWidth, kPad, &row, table.data(), &written));
     CHECK(written == kWidth);
     size_t end = kWidth;
     while (end > 0 && table[end - 1] == kPad) --end;
@@ -319,7 +320,7 @@ class Engine {
         if (!deep) return;
         void* address = nullptr;
         OK(nmc_kv_token_address(kv, id, t, g, l, s, h, &address));
-        nmc_kv_view_t view;
+        nmc_kv_view_t view = NMC_KV_VIEW_INIT;
         OK(nmc_kv_view(kv, id, g, l, s, &view));
         good &= CHECK(view.contiguous == (contiguous ? 1u : 0u)) != 0;
         const int64_t first = view.contiguous != 0 ? t / size_ : block;
@@ -334,12 +335,12 @@ class Engine {
   }
   void copy(uint64_t id) {
     size_t n = 77;
-    const nmc_status_t asked = nmc_kv_copies(kv, id, nullptr, 0, &n);
+    const nmc_status_t asked = nmc_kv_take_copies(kv, id, nullptr, 0, &n);
     if (may_vanish) return;
     CHECK(asked == (n == 0 ? NMC_OK : NMC_ERR_TOO_SMALL));
     last_copies_ = n;
     std::vector<nmc_kv_copy_t> copies(n);
-    if (n != 0) OK(nmc_kv_copies(kv, id, copies.data(), n, &n));
+    if (n != 0) OK(nmc_kv_take_copies(kv, id, copies.data(), n, &n));
     if (!execute_copies) return;
     for (const nmc_kv_copy_t& one : copies) {
       for (Arena* arena : arenas_) arena->copy(static_cast<uint32_t>(one.from), static_cast<uint32_t>(one.to));
@@ -384,11 +385,11 @@ struct Cache {
     for (uint32_t g = 0; g < given.size(); ++g) {
       arenas.emplace_back(given[g], capacity, size);
       uint64_t bytes = 0;
-      OK(nmc_kv_group_bytes(&config, g, &bytes));
+      OK(nmc_kv_heap_bytes(&config, g, &bytes));
       CHECK(bytes == arenas[g].bytes());
       given[g] = arenas[g].c();
     }
-    REQUIRE(nmc_kv_create(&config, &kv) == NMC_OK);
+    REQUIRE(nmc_kv_create(nullptr, &config, &kv) == NMC_OK);
   }
   Cache(const Cache&) = delete;
   ~Cache() { OK(nmc_kv_destroy(kv)); }

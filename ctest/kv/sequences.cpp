@@ -334,7 +334,9 @@ void dropping() {
   const float scores[] = {5, 1, 3, 1, 9, 2};
   for (uint32_t i = 0; i < 6; ++i) {
     const Tokens four = numbers(4 + 4 * i, 4);
-    OK(nmc_kv_append_scored(e.kv, 1, four.data(), 4, scores[i], nullptr));
+    nmc_kv_append_t options = NMC_KV_APPEND_INIT;
+    options.importance = scores[i];
+    OK(nmc_kv_append(e.kv, 1, four.data(), 4, &options, nullptr));
     e.appended(1, four);
   }
   OK(e.append(1, {28, 29}));
@@ -360,7 +362,7 @@ void dropping() {
   int32_t indptr[2], last = 0, indices[16];
   size_t n = 0;
   const uint64_t id = 1;
-  OK(nmc_kv_table_csr(e.kv, 0, &id, 1, indptr, indices, 16, &n, &last));
+  OK(nmc_kv_table_csr(e.kv, 0, &id, 1, indptr, &last, indices, 16, &n));
   CHECK(n == 8 && indices[2] == -1 && last == 2);
   OK(e.close(1));
   OK(e.close(2));
@@ -443,7 +445,7 @@ void contiguous() {
     CHECK(moves > 0);
     OK(e.reserve(1, 60));
     e.verify();
-    nmc_kv_view_t view;
+    nmc_kv_view_t view = NMC_KV_VIEW_INIT;
     OK(nmc_kv_view(e.kv, 1, 0, 1, NMC_KV_V, &view));
     CHECK(view.shape[0] == 15 && view.shape[1] == 2 && view.shape[2] == 4 && view.shape[3] == 8 && view.contiguous == 1);
     OK(e.truncate(1, 9));
@@ -811,12 +813,14 @@ void named() {
   Engine e = cache.engine();
   nmc_kv_open_t options = NMC_KV_OPEN_INIT;
   options.name = slice_of("request-1");
-  uint64_t id = 0, found = 0;
-  OK(nmc_kv_open_named(e.kv, nullptr, 5, &options, &id, nullptr, nullptr));
-  CHECK(id >= uint64_t{1} << 63);
+  nmc_kv_opened_t opened = NMC_KV_OPENED_INIT;
+  uint64_t found = 0;
+  OK(nmc_kv_open(e.kv, NMC_KV_ID_AUTO, nullptr, 5, &options, &opened, nullptr));
+  const uint64_t id = opened.id;
+  CHECK(id >= uint64_t{1} << 63 && opened.tokens == 5);
   OK(nmc_kv_find(e.kv, options.name, &found));
   CHECK(found == id);
-  FAILS(nmc_kv_open_named(e.kv, nullptr, 5, &options, &found, nullptr, nullptr), NMC_ERR_EXISTS, "'request-1'");
+  FAILS(nmc_kv_open(e.kv, NMC_KV_ID_AUTO, nullptr, 5, &options, &opened, nullptr), NMC_ERR_EXISTS, "'request-1'");
   FAILS(e.open(3, {1}, options), NMC_ERR_EXISTS, "'request-1'");
   options.name = slice_of("request-2");
   OK(e.open(3, {1}, options));
@@ -828,13 +832,30 @@ void named() {
   GIVES(nmc_kv_find(e.kv, slice_of("request-1"), &found), NMC_ERR_NOT_FOUND);
   OK(nmc_kv_audit(e.kv));
   OK(e.close(3));
+
+  promise("an id that the cache chooses is one that nobody has, whatever ids the program uses");
+  for (uint64_t own = id; own < id + 6; ++own) OK(nmc_kv_open(e.kv, own, nullptr, 1, nullptr, nullptr, nullptr));
+  std::vector<uint64_t> chosen;
+  for (int i = 0; i < 3; ++i) {
+    OK(nmc_kv_open(e.kv, NMC_KV_ID_AUTO, nullptr, 1, nullptr, &opened, nullptr));
+    CHECK(opened.id >= id + 6 && (chosen.empty() || opened.id > chosen.back()));
+    FAILS(nmc_kv_open(e.kv, opened.id, nullptr, 1, nullptr, nullptr, nullptr), NMC_ERR_EXISTS, "is already open");
+    chosen.push_back(opened.id);
+  }
+  FAILS(nmc_kv_open(e.kv, NMC_KV_ID_AUTO, nullptr, 1, nullptr, nullptr, nullptr), NMC_ERR_INVALID_ARG, "out_opened or a name");
+  FAILS(nmc_kv_fork(e.kv, id, NMC_KV_ID_AUTO, nullptr), NMC_ERR_INVALID_ARG, "the id of a fork is the program's");
+  options.name = slice_of("request-4");
+  OK(nmc_kv_open(e.kv, NMC_KV_ID_AUTO, nullptr, 1, &options, nullptr, nullptr));  // found by its name
+  OK(nmc_kv_find(e.kv, options.name, &found));
+  CHECK(found > chosen.back());
+  OK(nmc_kv_audit(e.kv));
 }
 
-std::string text_of(nmc_status_t (*write)(nmc_kv_t*, char*, size_t, size_t*), nmc_kv_t* kv) {
+std::string dump_of(nmc_kv_t* kv, uint32_t width) {
   size_t needed = 0;
-  OK(write(kv, nullptr, 0, &needed));
+  OK(nmc_kv_dump(kv, width, nullptr, 0, &needed));
   std::string text(needed, '\0');
-  OK(write(kv, text.data(), text.size(), nullptr));
+  OK(nmc_kv_dump(kv, width, text.data(), text.size(), nullptr));
   text.pop_back();
   return text;
 }
@@ -851,13 +872,13 @@ void texts() {
   const nmc_kv_stats_t stats = e.stats();
   CHECK(stats.used == 12 && stats.idle == 4 && stats.free == 54);
   CHECK(stats.arena_bytes == 70ull * 4 * 2 * 8 * 4 * 128 * 2 && stats.metadata_bytes > 0);
-  const std::string map = text_of(nmc_kv_map, e.kv);
+  const std::string map = dump_of(e.kv, 64);
   CHECK(map.find("total 70, used 12, cached 4, free 54") != std::string::npos);
   const std::string picture = map.substr(map.find("cached)\n") + 8);
   CHECK(std::count(picture.begin(), picture.end(), 'X') == 12);
   CHECK(std::count(picture.begin(), picture.end(), 'c') == 4);
   CHECK(std::count(picture.begin(), picture.end(), '.') == 54);
-  const std::string dump = text_of(nmc_kv_dump, e.kv);
+  const std::string dump = dump_of(e.kv, 0);
   for (const char* part : {"TotalBlocks: 70", "Sequences: 2", "Used: 12 blocks, 0.75 MB", "Cached, idle: 4 blocks, 0.25 MB",
                            "Free: 54 blocks", "1: 30/32 tokens, 8 blocks (0 shared, 0 dropped), paged",
                            "2: 13/16 tokens, 4 blocks (0 shared, 0 dropped), contiguous"}) {
@@ -865,7 +886,7 @@ void texts() {
   }
   char small[10];
   size_t needed = 0;
-  GIVES(nmc_kv_dump(e.kv, small, sizeof(small), &needed), NMC_ERR_TOO_SMALL);
+  GIVES(nmc_kv_dump(e.kv, 0, small, sizeof(small), &needed), NMC_ERR_TOO_SMALL);
   CHECK(needed == dump.size() + 1);
   OK(e.close(1));
   OK(e.close(2));
@@ -882,9 +903,9 @@ void tables() {
   nmc_kv_row_t rows[3] = {}, offset_rows[3] = {};
   std::vector<int32_t> table(3 * 5, 99), offsets(3 * 2 * 5, 99);
   uint64_t written = 0;
-  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, 5, -9, rows, table.data(), &written));
   CHECK(written == 15 && rows[0].blocks == 3 && rows[1].blocks == 0 && rows[2].blocks == 2);
-  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_OFFSETS, ids, 3, offset_rows, offsets.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_OFFSETS, ids, 3, 5, -9, offset_rows, offsets.data(), &written));
   CHECK(written == 30);
   for (size_t r = 0; r < 3; ++r) {
     for (size_t k = 0; k < 5; ++k) {
@@ -894,41 +915,41 @@ void tables() {
   }
   table.assign(table.size(), 99);  // what is not written again keeps its value
   OK(e.append(1, {10, 11}));
-  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, 5, -9, rows, table.data(), &written));
   CHECK(written == 0);
   OK(e.append(1, {12}));
-  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, 5, -9, rows, table.data(), &written));
   CHECK(written == 1 && table[0] == 99 && table[3] == e.fresh_table(1)[3] && table[4] == 99);
   OK(e.truncate(1, 3));
-  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, 5, -9, rows, table.data(), &written));
   CHECK(written == 5 && table[0] == e.fresh_table(1)[0] && table[1] == -9);
 
   int32_t indptr[4], last[3], indices[8];
   size_t n = 0;
-  OK(nmc_kv_table_csr(e.kv, 0, ids, 3, indptr, indices, 8, &n, last));
+  OK(nmc_kv_table_csr(e.kv, 0, ids, 3, indptr, last, indices, 8, &n));
   CHECK(n == 3 && indptr[0] == 0 && indptr[1] == 1 && indptr[2] == 1 && indptr[3] == 3);
   CHECK(last[0] == 3 && last[1] == 0 && last[2] == 4);
   CHECK(indices[0] == e.fresh_table(1)[0] && indices[1] == e.fresh_table(3)[0] && indices[2] == e.fresh_table(3)[1]);
-  GIVES(nmc_kv_table_csr(e.kv, 0, ids, 3, indptr, indices, 2, &n, last), NMC_ERR_TOO_SMALL);
+  GIVES(nmc_kv_table_csr(e.kv, 0, ids, 3, indptr, last, indices, 2, &n), NMC_ERR_TOO_SMALL);
   CHECK(n == 3);
   const uint32_t counts[] = {2, 0, 8};
   int64_t slots[10];
-  OK(nmc_kv_slots(e.kv, 0, ids, counts, 3, slots, 10, &n));
+  OK(nmc_kv_slot_mapping(e.kv, 0, ids, counts, 3, slots, 10, &n));
   CHECK(n == 10 && slots[0] == int64_t{indices[0]} * 4 + 1 && slots[2] == int64_t{indices[1]} * 4);
-  GIVES(nmc_kv_slots(e.kv, 0, ids, counts, 3, slots, 9, &n), NMC_ERR_TOO_SMALL);
+  GIVES(nmc_kv_slot_mapping(e.kv, 0, ids, counts, 3, slots, 9, &n), NMC_ERR_TOO_SMALL);
   CHECK(n == 10);
-  GIVES(nmc_kv_slots(e.kv, 0, ids, nullptr, 3, slots, 10, &n), NMC_ERR_INVALID_ARG);  // sequence 2 has no last token
+  GIVES(nmc_kv_slot_mapping(e.kv, 0, ids, nullptr, 3, slots, 10, &n), NMC_ERR_INVALID_ARG);  // sequence 2 has no last token
   const uint64_t two[] = {1, 3};
-  OK(nmc_kv_slots(e.kv, 0, two, nullptr, 2, slots, 10, &n));
+  OK(nmc_kv_slot_mapping(e.kv, 0, two, nullptr, 2, slots, 10, &n));
   CHECK(n == 2 && slots[0] == int64_t{indices[0]} * 4 + 2 && slots[1] == int64_t{indices[2]} * 4 + 3);
-  FAILS(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 1, -9, nullptr), NMC_ERR_TOO_SMALL, "2 blocks");
+  FAILS(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, 1, -9, rows, table.data(), nullptr), NMC_ERR_TOO_SMALL, "2 blocks");
   nmc_kv_row_t again[3] = {};
-  GIVES(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, again, nullptr, 0, -9, nullptr), NMC_ERR_TOO_SMALL);
+  GIVES(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, 0, -9, again, nullptr, nullptr), NMC_ERR_TOO_SMALL);
   // A row knows its sequence even if another one gets its id.
-  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, 5, -9, rows, table.data(), &written));
   OK(e.close(3));
   OK(e.open(3, numbers(900, 8)));
-  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, rows, table.data(), 5, -9, &written));
+  OK(nmc_kv_table(e.kv, 0, NMC_KV_TABLE_BLOCKS, ids, 3, 5, -9, rows, table.data(), &written));
   CHECK(written == 5 && table[10] == e.fresh_table(3)[0]);
   for (uint64_t id : ids) OK(e.close(id));
 }
@@ -940,14 +961,14 @@ void no_memory() {
   config.groups = &group;
   config.n_groups = 1;
   nmc_kv_t* kv = nullptr;
-  OK(nmc_kv_create(&config, &kv));
+  OK(nmc_kv_create(nullptr, &config, &kv));
   OK(nmc_kv_open(kv, 1, nullptr, 3, nullptr, nullptr, nullptr));
-  nmc_kv_view_t view;
+  nmc_kv_view_t view = NMC_KV_VIEW_INIT;
   OK(nmc_kv_view(kv, 1, 0, 1, NMC_KV_K, &view));
   CHECK(reinterpret_cast<uintptr_t>(view.data) == 8u * 2 * 4 * 16 * 2);
   OK(nmc_kv_destroy(kv));
   config.n_groups = 0;
-  OK(nmc_kv_create(&config, &kv));
+  OK(nmc_kv_create(nullptr, &config, &kv));
   OK(nmc_kv_open(kv, 1, nullptr, 3, nullptr, nullptr, nullptr));
   FAILS(nmc_kv_view(kv, 1, 0, 0, NMC_KV_K, &view), NMC_ERR_INVALID_ARG, "group 0 does not exist");
   OK(nmc_kv_destroy(kv));
@@ -959,7 +980,7 @@ void wrapper() {
   promise("the C++ wrapper closes, aborts, pins and unpins with its scopes");
   nmc::KvConfig config(64);
   config.tokens_per_block(4).group(nmc::KvGroup(2, 2, 8).dtype(nmc::KvDtype::fp32).order(nmc::KvOrder::layer_major_nhd));
-  std::vector<float> arena(static_cast<size_t>(config.group_bytes() / 4));
+  std::vector<float> arena(static_cast<size_t>(config.heap_bytes(0) / 4));
   nmc::KvConfig real(64);
   real.tokens_per_block(4).max_sequences(16).group(
       nmc::KvGroup(2, 2, 8).dtype(nmc::KvDtype::fp32).memory(arena.data(), arena.size() * 4));
@@ -976,8 +997,8 @@ void wrapper() {
   seq.append(uint32_t{10});
   seq.append(numbers(11, 2));
   nmc::KvSequence child = seq.fork(2);
-  CHECK(child.copies().size() == 1 && child.copies().empty());
-  child.append_scored(numbers(60, 20), 0.5f);
+  CHECK(child.take_copies().size() == 1 && child.take_copies().empty());
+  child.append(numbers(60, 20), nmc::KvAppend().importance(0.5f));
   CHECK(child.drop_least(2, 1, 1) == 2 && child.info().dropped == 2);
   child.truncate(30);
   seq.reserve(40);
@@ -991,7 +1012,7 @@ void wrapper() {
   CHECK(cache.table({ids, 2}, rows, {table.data(), table.size()}, 10, -1) == 20);
   const nmc::KvCsr csr = cache.table_csr({ids, 2});
   CHECK(csr.indptr.back() == 12 && csr.indices.size() == 12 && csr.last_page_len[1] == 3);
-  const std::vector<int64_t> slots = cache.slots({ids, 2});
+  const std::vector<int64_t> slots = cache.slot_mapping({ids, 2});
   CHECK(slots.size() == 2 && slots[0] == int64_t{table[3]} * 4 + 1);
   const nmc_kv_view_t view = seq.view(1, nmc::KvSide::v);
   CHECK(view.shape[0] == 64 && view.contiguous == 0);
@@ -1008,7 +1029,7 @@ void wrapper() {
     CHECK(cache.stats().used == 2 && cache.victims(10).empty());
   }
   CHECK(cache.stats().used == 0 && cache.clear() > 0 && cache.match(prompt) == 0);
-  nmc_kv_room_t room = {};
+  nmc_kv_room_t room = NMC_KV_ROOM_INIT;
   CHECK(cache.try_open(3, nmc::KvTokens::unknown(1000), {}, &room).status() == NMC_ERR_NO_SPACE && room.needed == 250);
   const std::vector<nmc_kv_hash_t> hash = cache.hash(prompt, 4, "salt");
   nmc::KvSequence by_hash = cache.open(4, nmc::KvTokens::unknown(10), nmc::KvOpen().salt("salt").hashes(hash));
@@ -1018,11 +1039,24 @@ void wrapper() {
   empty.append(prompt);
   empty.close();
   CHECK(cache.match(prompt) == 8);  // tokens that are known, though there were none at first
-  nmc::KvSequence told = cache.open_named(prompt, nmc::KvOpen().name("told").contiguous().match_all());
+  nmc::KvSequence told = cache.open(NMC_KV_ID_AUTO, prompt, nmc::KvOpen().name("told").contiguous().match_all());
   CHECK(told.id() >> 63 == 1 && told.view(0, nmc::KvSide::k).contiguous == 1);
   cache.resize(40);
   cache.audit();
-  CHECK(cache.map().find("total 40") != std::string::npos && cache.dump().find("TotalBlocks: 40") != std::string::npos);
+  CHECK(cache.dump(64).find("KV blocks: total 40") != std::string::npos);
+  CHECK(cache.dump().find("TotalBlocks: 40") != std::string::npos && cache.dump().find("KV blocks") == std::string::npos);
+
+  promise("tokens may be any contiguous range of 32-bit numbers, with or without sign");
+  const std::vector<int32_t> with_sign(prompt.begin(), prompt.end());
+  const std::array<int32_t, 2> pair = {90, 91};
+  CHECK(cache.match(with_sign) == cache.match(prompt) && cache.match(nmc::view<const int32_t>(with_sign.data(), 10)) == 8);
+  nmc::KvSequence of_ints = cache.open(20, with_sign);
+  of_ints.append(pair);
+  const uint64_t one[] = {20};
+  const std::vector<int32_t> token = {92};
+  cache.append_batch({one, 1}, token);
+  cache.append_batch({one, 1}, {});  // one that is not known
+  CHECK(of_ints.hit_tokens() == 8 && of_ints.info().tokens == 14);
   try {
     cache.open(9, prompt, nmc::KvOpen().priority(99));
     CHECK(!"an error is thrown");

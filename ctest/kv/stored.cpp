@@ -76,29 +76,34 @@ void heaps() {
   config.groups = groups;
   config.n_groups = 2;
   uint64_t bytes = 0;
-  OK(nmc_kv_heap_bytes(&config, &bytes));
+  OK(nmc_kv_heap_bytes(&config, NMC_KV_GROUPS_ALL, &bytes));
   CHECK(bytes == 4096 + 20 * kSize * 3 * 8);  // the second begins at the next page
+  OK(nmc_kv_heap_bytes(&config, 0, &bytes));
+  CHECK(bytes == 20 * kSize * 8);
+  OK(nmc_kv_heap_bytes(&config, 1, &bytes));
+  CHECK(bytes == 20 * kSize * 3 * 8);
+  FAILS(nmc_kv_heap_bytes(&config, 2, &bytes), NMC_ERR_INVALID_ARG, "group 2 does not exist; there are 2");
   config.heap_offset = 8192;
   nmc_kv_t* kv = nullptr;
-  FAILS(nmc_kv_create(&config, &kv), NMC_ERR_INVALID_ARG, "there is no world");
-  config.world = worlds[1].get();
+  FAILS(nmc_kv_create(nullptr, &config, &kv), NMC_ERR_INVALID_ARG, "there is no world");
+  nmc_world_t* const world = worlds[1].get();
   config.heap_offset = 100;
-  FAILS(nmc_kv_create(&config, &kv), NMC_ERR_INVALID_ARG, "multiple of 4096");
+  FAILS(nmc_kv_create(world, &config, &kv), NMC_ERR_INVALID_ARG, "multiple of 4096");
   config.heap_offset = 1 << 20;
-  FAILS(nmc_kv_create(&config, &kv), NMC_ERR_INVALID_ARG, "past the end of a heap");
+  FAILS(nmc_kv_create(world, &config, &kv), NMC_ERR_INVALID_ARG, "past the end of a heap");
   config.heap_offset = UINT64_MAX - 4095;
-  FAILS(nmc_kv_create(&config, &kv), NMC_ERR_INVALID_ARG, "pass 2^64 bytes");
+  FAILS(nmc_kv_create(world, &config, &kv), NMC_ERR_INVALID_ARG, "pass 2^64 bytes");
   config.heap_offset = 8192;
   config.flags = NMC_KV_VIRTUAL;
-  GIVES(nmc_kv_create(&config, &kv), NMC_ERR_UNSUPPORTED);
+  GIVES(nmc_kv_create(world, &config, &kv), NMC_ERR_UNSUPPORTED);
   config.flags = 0;
   uint64_t mine[400];
   groups[1].memory = mine;
   groups[1].memory_bytes = sizeof mine;
-  FAILS(nmc_kv_create(&config, &kv), NMC_ERR_INVALID_ARG, "group 1 has memory, and a world is given");
+  FAILS(nmc_kv_create(world, &config, &kv), NMC_ERR_INVALID_ARG, "group 1 has memory, and a world is given");
   groups[1].memory = nullptr;
   groups[1].memory_bytes = 0;
-  OK(nmc_kv_create(&config, &kv));
+  OK(nmc_kv_create(world, &config, &kv));
   REQUIRE(kv != nullptr);
 
   const Tokens tokens = numbers(7, 11);
@@ -113,7 +118,7 @@ void heaps() {
   int32_t indptr[2], indices[8], last = 0;
   size_t n = 0;
   const uint64_t id = 1;
-  OK(nmc_kv_table_csr(kv, 0, &id, 1, indptr, indices, 8, &n, &last));
+  OK(nmc_kv_table_csr(kv, 0, &id, 1, indptr, &last, indices, 8, &n));
   CHECK(n == 3 && last == 3);
   const std::vector<uint64_t> all = words(tokens);
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -123,7 +128,7 @@ void heaps() {
     CHECK(std::memcmp(there, &all[i], 8) == 0);
   }
   // The reverse: the address of a view is found in the heap.
-  nmc_kv_view_t view = {};
+  nmc_kv_view_t view = NMC_KV_VIEW_INIT;
   OK(nmc_kv_view(kv, 1, 1, 2, NMC_KV_K, &view));
   int32_t rank = -1;
   uint64_t offset = 0;
@@ -135,8 +140,8 @@ void heaps() {
   promise("the C++ wrapper places a cache in a heap, too");
   nmc::KvConfig wrapped(20);
   wrapped.tokens_per_block(kSize).group(nmc::KvGroup::mla(1, 1).raw(8));
-  CHECK(wrapped.heap_bytes() == 20 * kSize * 8);
-  nmc::KvCache cache = nmc::KvCache::create(wrapped.heap(worlds[0], 4096));
+  CHECK(wrapped.heap_bytes() == 20 * kSize * 8 && wrapped.heap_bytes(0) == 20 * kSize * 8);
+  nmc::KvCache cache = nmc::KvCache::create(worlds[0], wrapped.heap_offset(4096));
   CHECK(cache.group_stats(0).heap_offset == 4096);
   nmc_kv_group_t own = group_of(1);
   std::vector<uint64_t> memory(20 * kSize);
@@ -144,9 +149,8 @@ void heaps() {
   own.memory_bytes = memory.size() * 8;
   config.groups = &own;
   config.n_groups = 1;
-  config.world = nullptr;
   config.heap_offset = 0;
-  OK(nmc_kv_create(&config, &kv));
+  OK(nmc_kv_create(nullptr, &config, &kv));
   OK(nmc_kv_group_stats(kv, 0, &stats));
   CHECK(stats.heap_offset == UINT64_MAX);
   OK(nmc_kv_destroy(kv));
@@ -169,7 +173,7 @@ struct Mover {
     config.when_full = NMC_KV_WHEN_FULL_MOVE_SEQUENCE;
     config.groups = &group;
     config.n_groups = 1;
-    OK(nmc_kv_create(&config, &kv));
+    OK(nmc_kv_create(nullptr, &config, &kv));
     REQUIRE(kv != nullptr);
     if (attach) OK(nmc_kv_attach_store(kv, store.get()));
   }
@@ -178,7 +182,7 @@ struct Mover {
   Mover& operator=(const Mover&) = delete;
 
   nmc_status_t open(uint64_t id, const Tokens& tokens, uint64_t* from_store = nullptr) {
-    nmc_kv_opened_t opened = {0, 0};
+    nmc_kv_opened_t opened = NMC_KV_OPENED_INIT;
     const nmc_status_t status = nmc_kv_open(kv, id, tokens.data(), tokens.size(), nullptr, &opened, nullptr);
     if (status != NMC_OK) return status;
     uint64_t ticket = 0, found = 0;
@@ -211,9 +215,9 @@ void moves() {
   OK(nmc_kv_commit(m.kv, 3, c.size()));
   CHECK(m.stats().moved_sequences == 2 && m.stats().evicted_sequences == 2);
   nmc_kv_seq_info_t info = NMC_KV_SEQ_INFO_INIT;
-  OK(nmc_kv_seq_info(m.kv, 1, &info));
+  OK(nmc_kv_seq_info(m.kv, 1, 0, &info));
   CHECK(info.state == NMC_KV_SEQ_EVICTED);
-  FAILS(nmc_kv_append(m.kv, 1, nullptr, 1, nullptr), NMC_ERR_STALE, "open it again");
+  FAILS(nmc_kv_append(m.kv, 1, nullptr, 1, nullptr, nullptr), NMC_ERR_STALE, "open it again");
   OK(nmc_kv_close(m.kv, 1, 0));
   OK(nmc_kv_clear(m.kv, nullptr));
   uint64_t from_store = 0;
@@ -223,7 +227,7 @@ void moves() {
   promise("nobody is moved for what could never fit");
   const Tokens huge = numbers(1000, 44);
   FAILS(nmc_kv_open(m.kv, 9, huge.data(), huge.size(), nullptr, nullptr, nullptr), NMC_ERR_NO_SPACE, "11 blocks");
-  OK(nmc_kv_seq_info(m.kv, 1, &info));
+  OK(nmc_kv_seq_info(m.kv, 1, 0, &info));
   CHECK(info.state == NMC_KV_SEQ_OPEN);
   OK(nmc_kv_audit(m.kv));
   for (uint64_t id = 1; id <= 3; ++id) OK(nmc_kv_close(m.kv, id, 0));
@@ -254,7 +258,7 @@ void moves() {
   OK(nmc_kv_commit(tiny.kv, 1, a.size()));
   OK(tiny.open(2, b));
   GIVES(nmc_kv_open(tiny.kv, 3, c.data(), c.size(), nullptr, nullptr, nullptr), NMC_ERR_NO_SPACE);
-  OK(nmc_kv_seq_info(tiny.kv, 1, &info));
+  OK(nmc_kv_seq_info(tiny.kv, 1, 0, &info));
   CHECK(info.state == NMC_KV_SEQ_OPEN && is_right(tiny.kv, 1, a, a.size()));
   OK(nmc_kv_audit(tiny.kv));
 }
@@ -273,7 +277,7 @@ void collisions() {
   config.groups = &group;
   config.n_groups = 1;
   nmc_kv_t* kv = nullptr;
-  OK(nmc_kv_create(&config, &kv));
+  OK(nmc_kv_create(nullptr, &config, &kv));
   FAILS(nmc_kv_attach_store(kv, store.get()), NMC_ERR_UNSUPPORTED, "can be made to collide");
   OK(nmc_kv_destroy(kv));
 }
@@ -298,11 +302,11 @@ void load(uint32_t steps, uint32_t seed) {
     const uint64_t id = it->first;
     Tokens& tokens = it->second;
     const uint32_t token = static_cast<uint32_t>(tokens.size());
-    nmc_status_t status = nmc_kv_append(m.kv, id, &token, 1, nullptr);
+    nmc_status_t status = nmc_kv_append(m.kv, id, &token, 1, nullptr, nullptr);
     if (status == NMC_ERR_STALE) {
       OK(nmc_kv_close(m.kv, id, 0));
       OK(m.open(id, tokens, &came));
-      status = nmc_kv_append(m.kv, id, &token, 1, nullptr);
+      status = nmc_kv_append(m.kv, id, &token, 1, nullptr, nullptr);
     }
     if (!OK(status)) return;
     tokens.push_back(token);
@@ -333,13 +337,13 @@ void threads(uint32_t steps) {
       for (uint32_t step = 0; step < steps; ++step) {
         const uint64_t id = t + 1;
         const Tokens tokens = numbers((t * 7 + step % 7) * 1000, 30);
-        nmc_kv_opened_t opened = {0, 0};
+        nmc_kv_opened_t opened = NMC_KV_OPENED_INIT;
         nmc_status_t status = nmc_kv_open(m.kv, id, tokens.data(), tokens.size(), nullptr, &opened, nullptr);
         if (status == NMC_ERR_NO_SPACE) continue;  // the others are being fetched, or opened
         OK(status);
         // Blocks can be taken by another thread at any time, so that none are written here: only the books are used.
         for (uint32_t token = 0; token < 6 && status == NMC_OK; ++token) {
-          status = nmc_kv_append(m.kv, id, &token, 1, nullptr);
+          status = nmc_kv_append(m.kv, id, &token, 1, nullptr, nullptr);
           CHECK(status == NMC_OK || status == NMC_ERR_STALE || status == NMC_ERR_NO_SPACE);
         }
         OK(nmc_kv_close(m.kv, id, 0));

@@ -49,7 +49,7 @@ nmc_kv_config_t config_of(const nmc_kv_group_t* group, uint32_t blocks) {
 
 nmc_kv_t* make(const nmc_kv_config_t& config) {
   nmc_kv_t* kv = nullptr;
-  OK(nmc_kv_create(&config, &kv));
+  OK(nmc_kv_create(nullptr, &config, &kv));
   REQUIRE(kv != nullptr);
   return kv;
 }
@@ -62,7 +62,7 @@ nmc_kv_stats_t stats_of(nmc_kv_t* kv) {
 }
 
 nmc_kv_view_t view_of(nmc_kv_t* kv, uint64_t id, uint32_t layer, uint32_t side) {
-  nmc_kv_view_t view = {};
+  nmc_kv_view_t view = NMC_KV_VIEW_INIT;
   OK(nmc_kv_view(kv, id, 0, layer, side, &view));
   CHECK(view.contiguous == 1);
   return view;
@@ -75,10 +75,10 @@ uint32_t* at(const nmc_kv_view_t& view, uint64_t token, uint32_t head) {
 }
 
 void copy(nmc_kv_t* kv, uint64_t id) {
-  nmc_kv_move_t moves[64];
+  nmc_kv_copy_t moves[64];
   size_t n = 0;
-  OK(nmc_kv_moves(kv, id, moves, 64, &n));
-  for (size_t i = 0; i < n && !skip_copies; ++i) std::memcpy(moves[i].to, moves[i].from, moves[i].bytes);
+  OK(nmc_kv_take_copies(kv, id, moves, 64, &n));
+  if (!skip_copies) OK(nmc_kv_copy_blocks(kv, moves, n, nullptr));
 }
 
 // ---- what a page is -----------------------------------------------------------------------------------------------------
@@ -102,20 +102,23 @@ void pages() {
     CHECK(tokens == c.tokens);
     config.tokens_per_block = kTokens;
     uint64_t bytes = 0;
-    OK(nmc_kv_group_bytes(&config, 0, &bytes));
+    OK(nmc_kv_heap_bytes(&config, 0, &bytes));
     nmc_kv_t* kv = make(config);
     CHECK(stats_of(kv).arena_bytes == bytes);
     // A block more has a page in every plane: what is copied for a fork tells how many there are.
     OK(nmc_kv_open(kv, 1, nullptr, 5, nullptr, nullptr, nullptr));
     OK(nmc_kv_fork(kv, 1, 2, nullptr));
-    nmc_kv_move_t moves[64];
+    nmc_kv_copy_t moves[64];
     size_t n = 0;
-    GIVES(nmc_kv_moves(kv, 2, moves, 0, &n), NMC_ERR_TOO_SMALL);
+    GIVES(nmc_kv_take_copies(kv, 2, moves, 0, &n), NMC_ERR_TOO_SMALL);
     CHECK(n == c.planes);
-    OK(nmc_kv_moves(kv, 2, moves, 64, &n));
+    OK(nmc_kv_take_copies(kv, 2, moves, 64, &n));
     CHECK(n == c.planes);
-    for (size_t i = 0; i < n; ++i) CHECK(moves[i].bytes * n * 12 == bytes && moves[i].from != moves[i].to);
-    OK(nmc_kv_moves(kv, 2, moves, 64, &n));
+    for (size_t i = 0; i < n; ++i) {
+      CHECK(moves[i].bytes * n * 12 == bytes && moves[i].from_address != moves[i].to_address);
+      CHECK(moves[i].from == -1 && moves[i].to == -1 && moves[i].group == 0);
+    }
+    OK(nmc_kv_take_copies(kv, 2, moves, 64, &n));
     CHECK(n == 0);
     OK(nmc_kv_audit(kv));
     OK(nmc_kv_destroy(kv));
@@ -135,7 +138,7 @@ void growth() {
   CHECK(first.strides[0] == first.strides[2] * kTokens && first.strides[2] == kHeads * 16 && first.strides[1] == 16);
   *at(first, 0, 1) = 4711;
   for (uint32_t token = 1; token < 10 * kTokens; ++token) {
-    OK(nmc_kv_append(kv, 7, nullptr, 1, nullptr));
+    OK(nmc_kv_append(kv, 7, nullptr, 1, nullptr, nullptr));
     const nmc_kv_view_t view = view_of(kv, 7, 1, NMC_KV_V);
     CHECK(view.data == first.data && view.shape[0] == token / kTokens + 1);
     void* address = nullptr;
@@ -144,9 +147,9 @@ void growth() {
     *at(first, token, 1) = token;
   }
   CHECK(*at(first, 0, 1) == 4711 && *at(first, 319, 1) == 319);
-  FAILS(nmc_kv_append(kv, 7, nullptr, 1, nullptr), NMC_ERR_LIMIT, "its limit is 320");
+  FAILS(nmc_kv_append(kv, 7, nullptr, 1, nullptr, nullptr), NMC_ERR_LIMIT, "its limit is 320");
   CHECK(stats_of(kv).used == 10);
-  nmc_kv_room_t room = {};
+  nmc_kv_room_t room = NMC_KV_ROOM_INIT;
   GIVES(nmc_kv_open(kv, 8, nullptr, 3 * kTokens, nullptr, nullptr, &room), NMC_ERR_NO_SPACE);
   CHECK(room.needed == 3 && room.free == 2);
   OK(nmc_kv_truncate(kv, 7, 40, nullptr));
@@ -154,16 +157,16 @@ void growth() {
   OK(nmc_kv_reserve(kv, 7, 5 * kTokens, nullptr));
   CHECK(view_of(kv, 7, 0, NMC_KV_K).shape[0] == 5);
   nmc_kv_seq_info_t info = NMC_KV_SEQ_INFO_INIT;
-  OK(nmc_kv_seq_info(kv, 7, &info));
+  OK(nmc_kv_seq_info(kv, 7, 0, &info));
   CHECK(info.tokens == 40 && info.blocks == 5 && info.contiguous == 1 && info.max_tokens == 320);
   char text[4096];
   size_t needed = 0;
-  OK(nmc_kv_dump(kv, text, sizeof text, &needed));
+  OK(nmc_kv_dump(kv, 0, text, sizeof text, &needed));
   CHECK(std::strstr(text, "virtual") != nullptr && std::strstr(text, "Mapped: 40 pages") != nullptr);
   OK(nmc_kv_close(kv, 7, 0));
   OK(nmc_kv_open(kv, 9, nullptr, 10 * kTokens, nullptr, nullptr, nullptr));
   CHECK(view_of(kv, 9, 1, NMC_KV_V).data == first.data);
-  OK(nmc_kv_dump(kv, text, sizeof text, &needed));
+  OK(nmc_kv_dump(kv, 0, text, sizeof text, &needed));
   CHECK(std::strstr(text, "Mapped: 40 pages") != nullptr);  // those of the closed sequence
   OK(nmc_kv_audit(kv));
   OK(nmc_kv_destroy(kv));
@@ -178,7 +181,7 @@ void prefixes() {
   OK(nmc_kv_open(kv, 1, tokens.data(), tokens.size(), nullptr, nullptr, nullptr));
   for (uint64_t t = 0; t < 100; ++t) *at(view_of(kv, 1, 0, NMC_KV_K), t, 0) = static_cast<uint32_t>(t + 1);
   OK(nmc_kv_commit(kv, 1, 100));
-  nmc_kv_opened_t opened = {};
+  nmc_kv_opened_t opened = NMC_KV_OPENED_INIT;
   OK(nmc_kv_open(kv, 2, tokens.data(), tokens.size(), nullptr, &opened, nullptr));
   CHECK(opened.hit_tokens == 96 && stats_of(kv).used == 5);
   for (uint64_t t = 0; t < 96; ++t) CHECK(*at(view_of(kv, 2, 0, NMC_KV_K), t, 0) == t + 1);
@@ -187,7 +190,7 @@ void prefixes() {
   OK(nmc_kv_truncate(kv, 2, 70, nullptr));
   copy(kv, 2);
   for (uint64_t t = 0; t < 70; ++t) CHECK(*at(view_of(kv, 2, 0, NMC_KV_K), t, 0) == t + 1);
-  OK(nmc_kv_append(kv, 2, nullptr, 10, nullptr));
+  OK(nmc_kv_append(kv, 2, nullptr, 10, nullptr, nullptr));
   *at(view_of(kv, 2, 0, NMC_KV_K), 75, 0) = 1000;
   CHECK(*at(view_of(kv, 1, 0, NMC_KV_K), 75, 0) == 76);
   OK(nmc_kv_close(kv, 1, 0));
@@ -211,10 +214,12 @@ void wrapper() {
   auto* words = static_cast<uint32_t*>(seq.view(0, nmc::KvSide::k).data);
   words[0] = 1;
   nmc::KvSequence child = seq.fork(2);
-  const std::vector<nmc_kv_move_t> moves = child.moves();
+  const std::vector<nmc_kv_copy_t> moves = child.take_copies();
   CHECK(moves.size() == 1 && moves[0].bytes == 4096);
   auto* theirs = static_cast<uint32_t*>(child.view(0, nmc::KvSide::k).data);
-  CHECK(theirs != words && theirs[0] == 1);
+  words[1024] = 77;  // in the block that is not full
+  cache.copy_blocks(moves);
+  CHECK(theirs != words && theirs[0] == 1 && theirs[1024] == 77);
   theirs[0] = 2;  // a full block is one memory at two addresses
   CHECK(words[0] == 2);
 }
@@ -228,25 +233,25 @@ void refusals() {
   nmc_kv_t* kv = nullptr;
   char memory[64];
   group.memory = memory;
-  FAILS(nmc_kv_create(&config, &kv), NMC_ERR_UNSUPPORTED, "the library owns it");
+  FAILS(nmc_kv_create(nullptr, &config, &kv), NMC_ERR_UNSUPPORTED, "the library owns it");
   group.memory = nullptr;
   config.tokens_per_block = 16;
-  FAILS(nmc_kv_create(&config, &kv), NMC_ERR_INVALID_ARG, "must be a multiple of 32");
+  FAILS(nmc_kv_create(nullptr, &config, &kv), NMC_ERR_INVALID_ARG, "must be a multiple of 32");
   config.tokens_per_block = kTokens;
   config.window = 64;
-  FAILS(nmc_kv_create(&config, &kv), NMC_ERR_UNSUPPORTED, "window");
+  FAILS(nmc_kv_create(nullptr, &config, &kv), NMC_ERR_UNSUPPORTED, "window");
   config.window = 0;
   config.capacity_blocks = 13;
-  FAILS(nmc_kv_create(&config, &kv), NMC_ERR_UNSUPPORTED, "not resized");
+  FAILS(nmc_kv_create(nullptr, &config, &kv), NMC_ERR_UNSUPPORTED, "not resized");
   config.capacity_blocks = 0;
   config.heap_kind = 7;
-  FAILS(nmc_kv_create(&config, &kv), NMC_ERR_INVALID_ARG, "heap_kind 7");
+  FAILS(nmc_kv_create(nullptr, &config, &kv), NMC_ERR_INVALID_ARG, "heap_kind 7");
   config.heap_kind = NMC_HEAP_HOST;
   config.n_groups = 0;
-  FAILS(nmc_kv_create(&config, &kv), NMC_ERR_INVALID_ARG, "at least one group");
+  FAILS(nmc_kv_create(nullptr, &config, &kv), NMC_ERR_INVALID_ARG, "at least one group");
   config.n_groups = 1;
   config.flags = 0;
-  FAILS(nmc_kv_create(&config, &kv), NMC_ERR_INVALID_ARG, "NMC_KV_VIRTUAL");
+  FAILS(nmc_kv_create(nullptr, &config, &kv), NMC_ERR_INVALID_ARG, "NMC_KV_VIRTUAL");
   CHECK(kv == nullptr);
   config.flags = NMC_KV_VIRTUAL;
   kv = make(config);
@@ -258,16 +263,22 @@ void refusals() {
   int64_t slots[4];
   size_t n = 0;
   nmc_kv_copy_t copies[1];
-  FAILS(nmc_kv_table(kv, 0, NMC_KV_TABLE_BLOCKS, &id, 1, &row, table, 16, -1, nullptr), NMC_ERR_UNSUPPORTED, "no table");
-  FAILS(nmc_kv_table_csr(kv, 0, &id, 1, table, table + 2, 14, &n, last), NMC_ERR_UNSUPPORTED, "no table");
-  FAILS(nmc_kv_slots(kv, 0, &id, nullptr, 1, slots, 4, &n), NMC_ERR_UNSUPPORTED, "no table");
-  FAILS(nmc_kv_copies(kv, 1, copies, 1, &n), NMC_ERR_UNSUPPORTED, "nmc_kv_moves");
+  FAILS(nmc_kv_table(kv, 0, NMC_KV_TABLE_BLOCKS, &id, 1, 16, -1, &row, table, nullptr), NMC_ERR_UNSUPPORTED, "no table");
+  FAILS(nmc_kv_table_csr(kv, 0, &id, 1, table, last, table + 2, 14, &n), NMC_ERR_UNSUPPORTED, "no table");
+  FAILS(nmc_kv_slot_mapping(kv, 0, &id, nullptr, 1, slots, 4, &n), NMC_ERR_UNSUPPORTED, "no table");
+  OK(nmc_kv_take_copies(kv, 1, copies, 1, &n));
+  CHECK(n == 0);
+  const nmc_kv_copy_t block = nmc::kv_copy(1, 2, 0), nowhere = {-1, -1, 0, 0, nullptr, table, 8};
+  FAILS(nmc_kv_copy_blocks(kv, &block, 1, nullptr), NMC_ERR_UNSUPPORTED, "blocks have no addresses");
+  FAILS(nmc_kv_copy_blocks(kv, &nowhere, 1, nullptr), NMC_ERR_INVALID_ARG, "cannot be copied");
+  FAILS(nmc_kv_copy_blocks(kv, nullptr, 0, &n), NMC_ERR_INVALID_ARG, "stream must be NULL");
+  OK(nmc_kv_copy_blocks(kv, nullptr, 0, nullptr));
   FAILS(nmc_kv_drop_least(kv, 1, 1, 0, 0, nullptr), NMC_ERR_UNSUPPORTED, "no table");
   FAILS(nmc_kv_resize(kv, 11), NMC_ERR_UNSUPPORTED, "pages");
   FAILS(nmc_kv_open(kv, 2, nullptr, 321, nullptr, nullptr, nullptr), NMC_ERR_LIMIT, "320");
   GIVES(nmc_kv_open(kv, 1, nullptr, 1, nullptr, nullptr, nullptr), NMC_ERR_EXISTS);
-  GIVES(nmc_kv_append(kv, 2, nullptr, 1, nullptr), NMC_ERR_NOT_FOUND);
-  nmc_kv_view_t view = {};
+  GIVES(nmc_kv_append(kv, 2, nullptr, 1, nullptr, nullptr), NMC_ERR_NOT_FOUND);
+  nmc_kv_view_t view = NMC_KV_VIEW_INIT;
   GIVES(nmc_kv_view(kv, 2, 0, 0, NMC_KV_K, &view), NMC_ERR_NOT_FOUND);
   GIVES(nmc_kv_view(kv, 1, 1, 0, NMC_KV_K, &view), NMC_ERR_INVALID_ARG);
   GIVES(nmc_kv_view(kv, 1, 0, kLayers, NMC_KV_K, &view), NMC_ERR_INVALID_ARG);
@@ -280,8 +291,6 @@ void refusals() {
   paged.total_blocks = 8;
   kv = make(paged);
   OK(nmc_kv_open(kv, 1, nullptr, 5, nullptr, nullptr, nullptr));
-  nmc_kv_move_t moves[1];
-  FAILS(nmc_kv_moves(kv, 1, moves, 1, &n), NMC_ERR_UNSUPPORTED, "nmc_kv_copies");
   uint32_t tokens = 0;
   FAILS(nmc_kv_page_tokens(&paged, &tokens), NMC_ERR_INVALID_ARG, "NMC_KV_VIRTUAL");
   OK(nmc_kv_destroy(kv));
@@ -329,7 +338,7 @@ void load(uint32_t order, uint64_t steps, uint64_t seed) {
       status = nmc_kv_open(kv, id, nullptr, amount, nullptr, nullptr, nullptr);
       if (status == NMC_OK) compute(id, amount);
     } else if (choice <= 4) {
-      status = nmc_kv_append(kv, id, nullptr, amount, nullptr);
+      status = nmc_kv_append(kv, id, nullptr, amount, nullptr, nullptr);
       if (status == NMC_OK) compute(id, amount);
     } else if (choice == 5) {
       status = nmc_kv_reserve(kv, id, amount * 3, nullptr);
@@ -385,7 +394,7 @@ void ahead() {
     });
     const nmc_kv_view_t view = view_of(kv, id, 0, NMC_KV_K);
     for (uint64_t t = 1; t < 10 * kTokens; ++t) {
-      OK(nmc_kv_append(kv, id, nullptr, 1, nullptr));
+      OK(nmc_kv_append(kv, id, nullptr, 1, nullptr, nullptr));
       *at(view, t, 0) = static_cast<uint32_t>(t);
     }
     mapper.join();

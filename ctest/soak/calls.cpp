@@ -75,7 +75,7 @@ struct Caller {
       case 2: cfg.world_size = static_cast<uint32_t>(odd_number() % 100); break;
       case 3: cfg.heap_kind = static_cast<uint32_t>(odd_number()); break;
       case 4: cfg.heap_bytes = rarely(2) ? 0 : UINT64_MAX; break;
-      case 5: cfg.reserved[below(4)] = random(); break;
+      case 5: cfg.reserved[below(sizeof cfg.reserved / sizeof cfg.reserved[0])] = random(); break;
       case 6: cfg.words_per_rank = static_cast<int32_t>(odd_number() % 5000) - 2; break;
       case 7: cfg.name = nmc_slice_t{"a/b", 3}; break;
       default: break;

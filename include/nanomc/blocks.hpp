@@ -153,7 +153,7 @@ class BasicBlocks : public AnyBlocks {
   /// Counts and a map of all blocks, for people.
   Out<std::string> dump() const {
     return detail::text<Mode>([&](char* buffer, size_t capacity, size_t* needed) {
-      return nmc_blocks_map(get(), buffer, capacity, needed);
+      return nmc_blocks_dump(get(), buffer, capacity, needed);
     });
   }
   Out<void> resize(uint32_t total) const { return Mode::done(nmc_blocks_resize(get(), total)); }

@@ -97,7 +97,7 @@ class KvGroup {
   /// The state at the end of every so many blocks is kept for later sequences.
   KvGroup& state_every(uint32_t blocks) { return c_.state_every = blocks, *this; }
   /// These layers see the last `tokens` tokens alone, and have `blocks` blocks of their own.
-  KvGroup& window(uint32_t tokens, uint32_t blocks) {
+  KvGroup& window(uint64_t tokens, uint32_t blocks) {
     c_.blocks = blocks;
     return c_.window = tokens, *this;
   }
@@ -135,7 +135,7 @@ class KvConfig {
   KvConfig& capacity_blocks(uint32_t value) { return c_.capacity_blocks = value, *this; }
   KvConfig& max_sequences(uint32_t value) { return c_.max_sequences = value, *this; }
   KvConfig& group(const KvGroup& value) { return groups_.push_back(value.c()), *this; }
-  KvConfig& window(uint32_t tokens) { return c_.window = tokens, *this; }
+  KvConfig& window(uint64_t tokens) { return c_.window = tokens, *this; }
   KvConfig& eviction(KvEviction value) { return c_.eviction = static_cast<uint32_t>(value), *this; }
   KvConfig& when_full(KvWhenFull value) { return c_.when_full = static_cast<uint32_t>(value), *this; }
   KvConfig& hash(KvHash value) { return c_.hash = static_cast<uint32_t>(value), *this; }
@@ -148,7 +148,7 @@ class KvConfig {
     return *this;
   }
   /// Every sequence has contiguous addresses for so many tokens; see NMC_KV_VIRTUAL.
-  KvConfig& virtual_memory(uint32_t max_sequence_tokens, uint32_t heap_kind = NMC_HEAP_HOST, int32_t device = -1) {
+  KvConfig& virtual_memory(uint64_t max_sequence_tokens, uint32_t heap_kind = NMC_HEAP_HOST, int32_t device = -1) {
     c_.flags |= NMC_KV_VIRTUAL;
     c_.max_sequence_tokens = max_sequence_tokens;
     c_.heap_kind = heap_kind;
@@ -156,33 +156,22 @@ class KvConfig {
     return *this;
   }
 
-  /// The groups lie in the heap of this rank, so that peers reach them. The world must outlive the cache.
-  KvConfig& heap(const AnyWorld& world, uint64_t offset = 0) {
-    c_.heap_offset = offset;
-    return c_.world = world.get(), *this;
-  }
+  /// Where the groups begin in the heap of a world, if the cache is made in one.
+  KvConfig& heap_offset(uint64_t value) { return c_.heap_offset = value, *this; }
 
   /// The C struct; it points into this object.
   nmc_kv_config_t c() const noexcept {
     nmc_kv_config_t c = c_;
     c.groups = groups_.data();
-    c.n_groups = static_cast<uint32_t>(groups_.size());
+    c.n_groups = groups_.size();
     c.hash_secret = {secret_.data(), secret_.size()};
     return c;
   }
-  /// Bytes of memory that the group with this number needs.
-  Result<uint64_t> try_group_bytes(uint32_t number = 0) const {
+  /// Bytes of memory that the group with this number needs, or that all of them take in the heap of a world.
+  Result<uint64_t> try_heap_bytes(uint32_t group = NMC_KV_GROUPS_ALL) const {
     const nmc_kv_config_t config = c();
     uint64_t bytes = 0;
-    const nmc_status_t status = nmc_kv_group_bytes(&config, number, &bytes);
-    if (status < 0) return detail::failure(status);
-    return bytes;
-  }
-  /// Bytes that the groups need in a heap.
-  Result<uint64_t> try_heap_bytes() const {
-    const nmc_kv_config_t config = c();
-    uint64_t bytes = 0;
-    const nmc_status_t status = nmc_kv_heap_bytes(&config, &bytes);
+    const nmc_status_t status = nmc_kv_heap_bytes(&config, group, &bytes);
     if (status < 0) return detail::failure(status);
     return bytes;
   }
@@ -196,8 +185,7 @@ class KvConfig {
   }
 #if NMC_HPP_EXCEPTIONS
   uint32_t page_tokens() const { return try_page_tokens().value(); }
-  uint64_t group_bytes(uint32_t number = 0) const { return try_group_bytes(number).value(); }
-  uint64_t heap_bytes() const { return try_heap_bytes().value(); }
+  uint64_t heap_bytes(uint32_t group = NMC_KV_GROUPS_ALL) const { return try_heap_bytes(group).value(); }
 #endif
 
  private:
@@ -215,7 +203,7 @@ class KvOpen {
   KvOpen& unshared(bool value = true) { return flag(NMC_KV_OPEN_PRIVATE, value); }
   /// The last token may come from the cache, too.
   KvOpen& match_all(bool value = true) { return flag(NMC_KV_OPEN_MATCH_ALL, value); }
-  KvOpen& priority(uint32_t value, uint32_t ttl_ms = 0) {
+  KvOpen& priority(uint32_t value, uint64_t ttl_ms = 0) {
     c_.ttl_ms = ttl_ms;
     return c_.priority = value, *this;
   }
@@ -246,21 +234,46 @@ class KvOpen {
   nmc_kv_open_t c_ = NMC_KV_OPEN_INIT;
 };
 
-/// Tokens of the caller, or so many that are not known. For arguments: it owns nothing.
+/// How tokens are appended; see nmc_kv_append_t.
+class KvAppend {
+ public:
+  /// How important they are, for drop_least().
+  KvAppend& importance(float value) { return c_.importance = value, *this; }
+  const nmc_kv_append_t& c() const noexcept { return c_; }
+
+ private:
+  nmc_kv_append_t c_ = NMC_KV_APPEND_INIT;
+};
+
+namespace detail {
+template <class Range>
+using element_t = std::remove_const_t<std::remove_pointer_t<decltype(std::declval<const Range&>().data())>>;
+/// Whether something has tokens one after the other: uint32_t or int32_t, with data() and size().
+template <class Range, class = void>
+inline constexpr bool has_tokens_v = false;
+template <class Range>
+inline constexpr bool has_tokens_v<Range, std::void_t<element_t<Range>, decltype(std::declval<const Range&>().size())>> =
+    std::is_same_v<element_t<Range>, uint32_t> || std::is_same_v<element_t<Range>, int32_t>;
+}  // namespace detail
+
+/// Tokens of the caller, of 32 bits with or without sign, or so many that are not known. For arguments: it owns nothing.
 class KvTokens {
  public:
+  /// None, of which nothing is known.
+  KvTokens() noexcept : data_(nullptr), count_(0) {}
   KvTokens(const uint32_t* data, size_t count) noexcept : data_(data == nullptr ? &none() : data), count_(count) {}
-  KvTokens(view<const uint32_t> tokens) noexcept : KvTokens(tokens.data(), tokens.size()) {}
-  KvTokens(const std::vector<uint32_t>& tokens) noexcept : KvTokens(tokens.data(), tokens.size()) {}
+  KvTokens(const int32_t* data, size_t count) noexcept : KvTokens(reinterpret_cast<const uint32_t*>(data), count) {}
+  /// A vector, an array, a view, a std::span.
+  template <class Range, class = std::enable_if_t<detail::has_tokens_v<Range>>>
+  KvTokens(const Range& tokens) noexcept : KvTokens(tokens.data(), static_cast<size_t>(tokens.size())) {}
   KvTokens(const uint32_t& token) noexcept : KvTokens(&token, 1) {}
   /// Blocks of tokens that are not known are neither matched nor published.
   static KvTokens unknown(uint64_t count) noexcept {
-    KvTokens tokens(nullptr, 0);
-    tokens.data_ = nullptr;
+    KvTokens tokens;
     tokens.count_ = count;
     return tokens;
   }
-  /// Not NULL for tokens that are known, even if there are none.
+  /// Not NULL for tokens that are known, even if there are none of them.
   const uint32_t* data() const noexcept { return data_; }
   uint64_t size() const noexcept { return count_; }
 
@@ -324,6 +337,11 @@ class KvAfter {
   nmc_kv_after_t c_ = {NMC_KV_AFTER_NOTHING, 0, nullptr};
 };
 
+/// The copy of a block to another one, as from slot to slot of a recurrent group.
+inline nmc_kv_copy_t kv_copy(int32_t from, int32_t to, uint32_t group = NMC_KV_GROUPS_ALL) noexcept {
+  return {from, to, group, 0, nullptr, nullptr, 0};
+}
+
 /// What began to come from the store; both are 0 if it has nothing.
 struct KvOnboard {
   uint64_t ticket = 0, tokens = 0;
@@ -335,7 +353,8 @@ class KvSequence {
  public:
   KvSequence() = default;
   /// Takes over a sequence that is open.
-  KvSequence(nmc_kv_t* kv, uint64_t id, nmc_kv_opened_t opened = {0, 0}) noexcept : kv_(kv), id_(id), opened_(opened) {}
+  KvSequence(nmc_kv_t* kv, uint64_t id, nmc_kv_opened_t opened = NMC_KV_OPENED_INIT) noexcept
+      : kv_(kv), id_(id), opened_(opened) {}
   KvSequence(KvSequence&& other) noexcept
       : kv_(std::exchange(other.kv_, nullptr)), id_(other.id_), opened_(other.opened_) {}
   KvSequence& operator=(KvSequence&& other) noexcept {
@@ -356,17 +375,17 @@ class KvSequence {
   explicit operator bool() const noexcept { return kv_ != nullptr; }
   uint64_t id() const noexcept { return id_; }
   /// Leading tokens that the cache had when it was opened.
-  uint32_t hit_tokens() const noexcept { return opened_.hit_tokens; }
+  uint64_t hit_tokens() const noexcept { return opened_.hit_tokens; }
   /// Tokens that it was opened with: as many as asked for, or fewer with KvWhenFull::shorten.
-  uint32_t opened_tokens() const noexcept { return opened_.tokens; }
+  uint64_t opened_tokens() const noexcept { return opened_.tokens; }
   /// Gives the sequence away: the caller closes it.
   uint64_t release() noexcept { return kv_ = nullptr, id_; }
 
   Result<void> try_append(KvTokens tokens, nmc_kv_room_t* room = nullptr) const {
-    return detail::done(nmc_kv_append(kv_, id_, tokens.data(), tokens.size(), room));
+    return detail::done(nmc_kv_append(kv_, id_, tokens.data(), tokens.size(), nullptr, room));
   }
-  Result<void> try_append_scored(KvTokens tokens, float importance, nmc_kv_room_t* room = nullptr) const {
-    return detail::done(nmc_kv_append_scored(kv_, id_, tokens.data(), tokens.size(), importance, room));
+  Result<void> try_append(KvTokens tokens, const KvAppend& options, nmc_kv_room_t* room = nullptr) const {
+    return detail::done(nmc_kv_append(kv_, id_, tokens.data(), tokens.size(), &options.c(), room));
   }
   /// The first `tokens` tokens are computed.
   Result<void> try_commit(uint64_t tokens) const { return detail::done(nmc_kv_commit(kv_, id_, tokens)); }
@@ -376,36 +395,25 @@ class KvSequence {
   Result<void> try_reserve(uint64_t tokens, nmc_kv_room_t* room = nullptr) const {
     return detail::done(nmc_kv_reserve(kv_, id_, tokens, room));
   }
-  /// Keeps the first `tokens` tokens. Look at copies() afterwards.
+  /// Keeps the first `tokens` tokens. Look at take_copies() afterwards.
   Result<void> try_truncate(uint64_t tokens, nmc_kv_room_t* room = nullptr) const {
     return detail::done(nmc_kv_truncate(kv_, id_, tokens, room));
   }
-  /// Another sequence with the same tokens. Look at its copies().
+  /// Another sequence with the same tokens. Look at its take_copies().
   Result<KvSequence> try_fork(uint64_t child, nmc_kv_room_t* room = nullptr) const {
     const nmc_status_t status = nmc_kv_fork(kv_, id_, child, room);
     if (status < 0) return detail::failure(status);
     return KvSequence(kv_, child);
   }
-  /// The block copies that it waits for; they are told once.
-  Result<std::vector<nmc_kv_copy_t>> try_copies() const {
+  /// The copies that it waits for, which copy_blocks() makes; each is given once.
+  Result<std::vector<nmc_kv_copy_t>> try_take_copies() const {
     std::vector<nmc_kv_copy_t> copies(1);
     for (;;) {
       size_t n = 0;
-      const nmc_status_t status = nmc_kv_copies(kv_, id_, copies.data(), copies.size(), &n);
+      const nmc_status_t status = nmc_kv_take_copies(kv_, id_, copies.data(), copies.size(), &n);
       if (status < 0 && status != NMC_ERR_TOO_SMALL) return detail::failure(status);
       copies.resize(n);
       if (status == NMC_OK) return copies;
-    }
-  }
-  /// The same by address, with virtual memory.
-  Result<std::vector<nmc_kv_move_t>> try_moves() const {
-    std::vector<nmc_kv_move_t> moves(64);
-    for (;;) {
-      size_t n = 0;
-      const nmc_status_t status = nmc_kv_moves(kv_, id_, moves.data(), moves.size(), &n);
-      if (status < 0 && status != NMC_ERR_TOO_SMALL) return detail::failure(status);
-      moves.resize(n);
-      if (status == NMC_OK) return moves;
     }
   }
   /// Drops up to `count` full blocks from the middle, the least important first; gives how many went.
@@ -422,15 +430,16 @@ class KvSequence {
     if (status < 0) return detail::failure(status);
     return KvPin(kv_, pin, covered);
   }
-  Result<nmc_kv_seq_info_t> try_info() const {
+  /// What it is. `flags`: NMC_KV_SEQ_STORED to look up what the store has.
+  Result<nmc_kv_seq_info_t> try_info(uint32_t flags = 0) const {
     nmc_kv_seq_info_t info = NMC_KV_SEQ_INFO_INIT;
-    const nmc_status_t status = nmc_kv_seq_info(kv_, id_, &info);
+    const nmc_status_t status = nmc_kv_seq_info(kv_, id_, flags, &info);
     if (status < 0) return detail::failure(status);
     return info;
   }
   /// K or V in one layer, as a 4-D tensor.
   Result<nmc_kv_view_t> try_view(uint32_t layer, KvSide side, uint32_t group = 0) const {
-    nmc_kv_view_t view{};
+    nmc_kv_view_t view = NMC_KV_VIEW_INIT;
     const nmc_status_t status = nmc_kv_view(kv_, id_, group, layer, static_cast<uint32_t>(side), &view);
     if (status < 0) return detail::failure(status);
     return view;
@@ -464,21 +473,20 @@ class KvSequence {
 
 #if NMC_HPP_EXCEPTIONS
   void append(KvTokens tokens, nmc_kv_room_t* room = nullptr) const { try_append(tokens, room).value(); }
-  void append_scored(KvTokens tokens, float importance, nmc_kv_room_t* room = nullptr) const {
-    try_append_scored(tokens, importance, room).value();
+  void append(KvTokens tokens, const KvAppend& options, nmc_kv_room_t* room = nullptr) const {
+    try_append(tokens, options, room).value();
   }
   void commit(uint64_t tokens) const { try_commit(tokens).value(); }
   void keep_state() const { try_keep_state().value(); }
   void reserve(uint64_t tokens, nmc_kv_room_t* room = nullptr) const { try_reserve(tokens, room).value(); }
   void truncate(uint64_t tokens, nmc_kv_room_t* room = nullptr) const { try_truncate(tokens, room).value(); }
   KvSequence fork(uint64_t child, nmc_kv_room_t* room = nullptr) const { return try_fork(child, room).value(); }
-  std::vector<nmc_kv_copy_t> copies() const { return try_copies().value(); }
-  std::vector<nmc_kv_move_t> moves() const { return try_moves().value(); }
+  std::vector<nmc_kv_copy_t> take_copies() const { return try_take_copies().value(); }
   uint32_t drop_least(uint32_t count, uint32_t keep_first, uint32_t keep_recent) const {
     return try_drop_least(count, keep_first, keep_recent).value();
   }
   KvPin pin(uint64_t tokens) const { return try_pin(tokens).value(); }
-  nmc_kv_seq_info_t info() const { return try_info().value(); }
+  nmc_kv_seq_info_t info(uint32_t flags = 0) const { return try_info(flags).value(); }
   nmc_kv_view_t view(uint32_t layer, KvSide side, uint32_t group = 0) const {
     return try_view(layer, side, group).value();
   }
@@ -494,7 +502,7 @@ class KvSequence {
  private:
   nmc_kv_t* kv_ = nullptr;
   uint64_t id_ = 0;
-  nmc_kv_opened_t opened_ = {0, 0};
+  nmc_kv_opened_t opened_ = NMC_KV_OPENED_INIT;
 };
 
 // --------------------------------------------------------------------------------------------------------- cache --
@@ -505,7 +513,7 @@ struct KvCsr {
 };
 
 /// Slots of states; -1 where there is none.
-struct KvStates {
+struct KvStateSlots {
   std::vector<int32_t> reads, writes;
 };
 
@@ -520,31 +528,18 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
  public:
   using Handle::Handle;
 
-  static Result<KvCache> try_create(const KvConfig& config) {
-    const nmc_kv_config_t c = config.c();
-    nmc_kv_t* handle = nullptr;
-    const nmc_status_t status = nmc_kv_create(&c, &handle);
-    if (status < 0) return detail::failure(status);
-    return KvCache(handle);
-  }
+  static Result<KvCache> try_create(const KvConfig& config) { return created(nullptr, config); }
+  /// The groups lie in the heap of this rank, so that peers reach them. The world must outlive the cache.
+  static Result<KvCache> try_create(const AnyWorld& world, const KvConfig& config) { return created(world.get(), config); }
 
-  /// Opens a sequence under an id of the caller.
+  /// Opens a sequence under an id of the caller, or with NMC_KV_ID_AUTO one of the cache.
   Result<KvSequence> try_open(uint64_t id, KvTokens tokens, const KvOpen& options = {},
                               nmc_kv_room_t* room = nullptr) const {
     const nmc_kv_open_t c = options.c();
-    nmc_kv_opened_t opened = {0, 0};
+    nmc_kv_opened_t opened = NMC_KV_OPENED_INIT;
     const nmc_status_t status = nmc_kv_open(get(), id, tokens.data(), tokens.size(), &c, &opened, room);
     if (status < 0) return detail::failure(status);
-    return KvSequence(get(), id, opened);
-  }
-  /// Opens a sequence under the name in `options`, and an id of the cache.
-  Result<KvSequence> try_open_named(KvTokens tokens, const KvOpen& options, nmc_kv_room_t* room = nullptr) const {
-    const nmc_kv_open_t c = options.c();
-    nmc_kv_opened_t opened = {0, 0};
-    uint64_t id = 0;
-    const nmc_status_t status = nmc_kv_open_named(get(), tokens.data(), tokens.size(), &c, &id, &opened, room);
-    if (status < 0) return detail::failure(status);
-    return KvSequence(get(), id, opened);
+    return KvSequence(get(), opened.id, opened);
   }
   /// The id of the open sequence with this name.
   Result<uint64_t> try_find(std::string_view name) const {
@@ -554,12 +549,11 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
     return id;
   }
   /// One token more for each sequence. Those that fail are as they were; `statuses`, if not empty, has one for each.
-  Result<void> try_append_batch(view<const uint64_t> ids, view<const uint32_t> tokens,
-                                view<nmc_status_t> statuses = {}) const {
-    if ((!tokens.empty() && tokens.size() != ids.size()) || (!statuses.empty() && statuses.size() != ids.size())) {
+  Result<void> try_append_batch(view<const uint64_t> ids, KvTokens tokens, view<nmc_status_t> statuses = {}) const {
+    if ((tokens.size() != 0 && tokens.size() != ids.size()) || (!statuses.empty() && statuses.size() != ids.size())) {
       return Failure{NMC_ERR_INVALID_ARG, "tokens and statuses are one for each sequence, or none"};
     }
-    return detail::done(nmc_kv_append_batch(get(), ids.data(), tokens.empty() ? nullptr : tokens.data(), ids.size(),
+    return detail::done(nmc_kv_append_batch(get(), ids.data(), tokens.size() == 0 ? nullptr : tokens.data(), ids.size(),
                                             statuses.empty() ? nullptr : statuses.data()));
   }
   /// How many leading tokens the cache has now.
@@ -590,8 +584,7 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
     }
     rows.resize(ids.size(), nmc_kv_row_t{0, 0, 0});
     uint64_t written = 0;
-    const nmc_status_t status = nmc_kv_table(get(), group, static_cast<uint32_t>(format), ids.data(), ids.size(), rows.data(),
-                                             table.data(), width, pad, &written);
+    const nmc_status_t status = nmc_kv_table(get(), group, static_cast<uint32_t>(format), ids.data(), ids.size(), width, pad, rows.data(), table.data(), &written);
     if (status < 0) return detail::failure(status);
     return written;
   }
@@ -602,34 +595,34 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
     csr.last_page_len.resize(ids.size());
     for (;;) {  // it may grow between two calls
       size_t n = 0;
-      const nmc_status_t status = nmc_kv_table_csr(get(), group, ids.data(), ids.size(), csr.indptr.data(), csr.indices.data(),
-                                                   csr.indices.size(), &n, csr.last_page_len.data());
+      const nmc_status_t status = nmc_kv_table_csr(get(), group, ids.data(), ids.size(), csr.indptr.data(),
+                                                   csr.last_page_len.data(), csr.indices.data(), csr.indices.size(), &n);
       if (status < 0 && status != NMC_ERR_TOO_SMALL) return detail::failure(status);
       csr.indices.resize(n);
       if (status == NMC_OK) return csr;
     }
   }
   /// Slots of the last `counts[i]` tokens of each sequence; without counts of the last one.
-  Result<std::vector<int64_t>> try_slots(view<const uint64_t> ids, view<const uint32_t> counts = {},
-                                         uint32_t group = 0) const {
+  Result<std::vector<int64_t>> try_slot_mapping(view<const uint64_t> ids, view<const uint32_t> counts = {},
+                                                uint32_t group = 0) const {
     if (!counts.empty() && counts.size() != ids.size()) {
       return Failure{NMC_ERR_INVALID_ARG, "counts are one for each sequence, or none"};
     }
     std::vector<int64_t> slots;
     for (;;) {
       size_t n = 0;
-      const nmc_status_t status = nmc_kv_slots(get(), group, ids.data(), counts.empty() ? nullptr : counts.data(), ids.size(),
-                                               slots.data(), slots.size(), &n);
+      const nmc_status_t status = nmc_kv_slot_mapping(get(), group, ids.data(), counts.empty() ? nullptr : counts.data(),
+                                                      ids.size(), slots.data(), slots.size(), &n);
       if (status < 0 && status != NMC_ERR_TOO_SMALL) return detail::failure(status);
       slots.resize(n);
       if (status == NMC_OK) return slots;
     }
   }
-  /// The slots of states that the next work of each sequence reads and writes; see nmc_kv_states.
-  Result<KvStates> try_states(view<const uint64_t> ids, uint32_t group) const {
-    KvStates found{std::vector<int32_t>(ids.size()), std::vector<int32_t>(ids.size())};
+  /// The slots of states that the next work of each sequence reads and writes; see nmc_kv_state_slots.
+  Result<KvStateSlots> try_state_slots(view<const uint64_t> ids, uint32_t group) const {
+    KvStateSlots found{std::vector<int32_t>(ids.size()), std::vector<int32_t>(ids.size())};
     const nmc_status_t status =
-        nmc_kv_states(get(), group, ids.data(), ids.size(), found.reads.data(), found.writes.data());
+        nmc_kv_state_slots(get(), group, ids.data(), ids.size(), found.reads.data(), found.writes.data());
     if (status < 0) return detail::failure(status);
     return found;
   }
@@ -694,7 +687,7 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
                            uint32_t group = NMC_KV_GROUPS_ALL) const {
     return detail::done(nmc_kv_scatter(get(), group, blocks.data(), blocks.size(), from, from_bytes, stream));
   }
-  /// Makes the copies that KvSequence::copies() told.
+  /// Makes the copies of KvSequence::take_copies().
   Result<void> try_copy_blocks(const std::vector<nmc_kv_copy_t>& copies, void* stream = nullptr) const {
     return detail::done(nmc_kv_copy_blocks(get(), copies.data(), copies.size(), stream));
   }
@@ -722,16 +715,10 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
     if (status < 0) return detail::failure(status);
     return stats;
   }
-  /// The state as text for people.
-  Result<std::string> try_dump() const {
+  /// The state as text for people; with a picture of the blocks, so many in a line, if `width` is not 0.
+  Result<std::string> try_dump(uint32_t width = 0) const {
     return detail::text([&](char* buffer, size_t capacity, size_t* needed) {
-      return nmc_kv_dump(get(), buffer, capacity, needed);
-    });
-  }
-  /// A picture of the blocks.
-  Result<std::string> try_map() const {
-    return detail::text([&](char* buffer, size_t capacity, size_t* needed) {
-      return nmc_kv_map(get(), buffer, capacity, needed);
+      return nmc_kv_dump(get(), width, buffer, capacity, needed);
     });
   }
   /// Counts every block afresh.
@@ -739,14 +726,12 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
 
 #if NMC_HPP_EXCEPTIONS
   static KvCache create(const KvConfig& config) { return try_create(config).value(); }
+  static KvCache create(const AnyWorld& world, const KvConfig& config) { return try_create(world, config).value(); }
   KvSequence open(uint64_t id, KvTokens tokens, const KvOpen& options = {}, nmc_kv_room_t* room = nullptr) const {
     return try_open(id, tokens, options, room).value();
   }
-  KvSequence open_named(KvTokens tokens, const KvOpen& options, nmc_kv_room_t* room = nullptr) const {
-    return try_open_named(tokens, options, room).value();
-  }
   uint64_t find(std::string_view name) const { return try_find(name).value(); }
-  void append_batch(view<const uint64_t> ids, view<const uint32_t> tokens, view<nmc_status_t> statuses = {}) const {
+  void append_batch(view<const uint64_t> ids, KvTokens tokens, view<nmc_status_t> statuses = {}) const {
     try_append_batch(ids, tokens, statuses).value();
   }
   uint64_t match(KvTokens tokens, std::string_view salt = {}) const { return try_match(tokens, salt).value(); }
@@ -758,10 +743,10 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
     return try_table(ids, rows, out, width, pad, format, group).value();
   }
   KvCsr table_csr(view<const uint64_t> ids, uint32_t group = 0) const { return try_table_csr(ids, group).value(); }
-  std::vector<int64_t> slots(view<const uint64_t> ids, view<const uint32_t> counts = {}, uint32_t group = 0) const {
-    return try_slots(ids, counts, group).value();
+  std::vector<int64_t> slot_mapping(view<const uint64_t> ids, view<const uint32_t> counts = {}, uint32_t group = 0) const {
+    return try_slot_mapping(ids, counts, group).value();
   }
-  KvStates states(view<const uint64_t> ids, uint32_t group) const { return try_states(ids, group).value(); }
+  KvStateSlots state_slots(view<const uint64_t> ids, uint32_t group) const { return try_state_slots(ids, group).value(); }
   nmc_kv_group_stats_t group_stats(uint32_t group) const { return try_group_stats(group).value(); }
   KvEvents events(uint64_t& cursor, size_t most = 1024) const { return try_events(cursor, most).value(); }
   std::vector<nmc_kv_event_t> snapshot(uint64_t& cursor) const { return try_snapshot(cursor).value(); }
@@ -787,10 +772,18 @@ class KvCache : public detail::Handle<nmc_kv_t, nmc_kv_destroy> {
   void resize(uint32_t total_blocks) const { try_resize(total_blocks).value(); }
   std::vector<uint64_t> victims(size_t count) const { return try_victims(count).value(); }
   nmc_kv_stats_t stats() const { return try_stats().value(); }
-  std::string dump() const { return try_dump().value(); }
-  std::string map() const { return try_map().value(); }
+  std::string dump(uint32_t width = 0) const { return try_dump(width).value(); }
   void audit() const { try_audit().value(); }
 #endif
+
+ private:
+  static Result<KvCache> created(nmc_world_t* world, const KvConfig& config) {
+    const nmc_kv_config_t c = config.c();
+    nmc_kv_t* handle = nullptr;
+    const nmc_status_t status = nmc_kv_create(world, &c, &handle);
+    if (status < 0) return detail::failure(status);
+    return KvCache(handle);
+  }
 };
 
 // ------------------------------------------------------------------------------------------------- by request id --
@@ -806,8 +799,7 @@ class KvByRequest {
     nmc_kv_open_t options = NMC_KV_OPEN_INIT;
     options.flags = NMC_KV_OPEN_CONTIGUOUS;
     options.name = {request.data(), request.size()};
-    uint64_t id = 0;
-    return nmc_kv_open_named(kv_, nullptr, tokens, &options, &id, nullptr, nullptr) == NMC_OK;
+    return nmc_kv_open(kv_, NMC_KV_ID_AUTO, nullptr, tokens, &options, nullptr, nullptr) == NMC_OK;
   }
   bool freeFor(std::string_view request) const {
     uint64_t id = 0;
@@ -816,15 +808,15 @@ class KvByRequest {
   /// One token more. The blocks may move: `moved`, if not NULL, receives the copies to make before the next call.
   bool appendToken(std::string_view request, std::vector<nmc_kv_copy_t>* moved = nullptr) const {
     uint64_t id = 0;
-    if (!find(request, &id) || nmc_kv_append(kv_, id, nullptr, 1, nullptr) != NMC_OK) return false;
+    if (!find(request, &id) || nmc_kv_append(kv_, id, nullptr, 1, nullptr, nullptr) != NMC_OK) return false;
     if (moved == nullptr) return true;
     KvSequence seq(kv_, id);
-    Result<std::vector<nmc_kv_copy_t>> copies = seq.try_copies();
+    Result<std::vector<nmc_kv_copy_t>> copies = seq.try_take_copies();
     seq.release();
     if (copies.ok()) *moved = *copies;
     return copies.ok();
   }
-  uint32_t usedTokens(std::string_view request) const { return info(request).tokens; }
+  uint64_t usedTokens(std::string_view request) const { return info(request).tokens; }
   uint32_t getTokenOffsetInBlock(std::string_view request) const { return info(request).next_offset_in_block; }
   nmc_kv_view_t getKView(std::string_view request, uint32_t layer) const { return tensor(request, layer, NMC_KV_K); }
   nmc_kv_view_t getVView(std::string_view request, uint32_t layer) const { return tensor(request, layer, NMC_KV_V); }
@@ -843,29 +835,32 @@ class KvByRequest {
   float getFragmentation() const { return stats().fragmentation; }
   template <class Stream>
   void dumpCacheStats(Stream& out) const {
-    out << detail::text([&](char* buffer, size_t capacity, size_t* needed) {
-             return nmc_kv_dump(kv_, buffer, capacity, needed);
-           }).value_or({});
+    dump(out, 0);
   }
+  /// The same with a picture of the blocks.
   template <class Stream>
   void dumpBlockMap(Stream& out) const {
-    out << detail::text([&](char* buffer, size_t capacity, size_t* needed) {
-             return nmc_kv_map(kv_, buffer, capacity, needed);
-           }).value_or({});
+    dump(out, 64);
   }
 
  private:
+  template <class Stream>
+  void dump(Stream& out, uint32_t width) const {
+    out << detail::text([&](char* buffer, size_t capacity, size_t* needed) {
+             return nmc_kv_dump(kv_, width, buffer, capacity, needed);
+           }).value_or({});
+  }
   bool find(std::string_view request, uint64_t* id) const {
     return nmc_kv_find(kv_, {request.data(), request.size()}, id) == NMC_OK;
   }
   nmc_kv_seq_info_t info(std::string_view request) const {
     nmc_kv_seq_info_t info = NMC_KV_SEQ_INFO_INIT;
     uint64_t id = 0;
-    if (find(request, &id)) (void)nmc_kv_seq_info(kv_, id, &info);
+    if (find(request, &id)) (void)nmc_kv_seq_info(kv_, id, 0, &info);
     return info;
   }
   nmc_kv_view_t tensor(std::string_view request, uint32_t layer, uint32_t side) const {
-    nmc_kv_view_t view{};
+    nmc_kv_view_t view = NMC_KV_VIEW_INIT;
     uint64_t id = 0;
     if (find(request, &id)) (void)nmc_kv_view(kv_, id, 0, layer, side, &view);
     return view;

@@ -209,7 +209,7 @@ pub extern "C" fn nmc_blocks_destroy(blocks: *mut nmc_blocks_t) -> nmc_status_t 
     })
 }
 
-/// Takes a run of exactly `count` blocks and stores it in `*run`. It takes what is free now, past requests that wait: those
+/// Takes a run of exactly `count` blocks and stores it in `*out_run`. It takes what is free now, past requests that wait: those
 /// are served whenever blocks become free, before the call that frees them returns.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (no such run is free; the message says how many
@@ -218,10 +218,10 @@ pub extern "C" fn nmc_blocks_destroy(blocks: *mut nmc_blocks_t) -> nmc_status_t 
 pub unsafe extern "C" fn nmc_blocks_allocate(
     blocks: *mut nmc_blocks_t,
     count: u32,
-    run: *mut nmc_block_run_t,
+    out_run: *mut nmc_block_run_t,
 ) -> nmc_status_t {
     guard_status(|| {
-        let slot = out(run, "run")?;
+        let slot = out(out_run, "out_run")?;
         with(blocks, |state| match state.blocks.take_run(count) {
             Some(run) => {
                 slot.write(to_c(run));
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn nmc_blocks_extend(
     })
 }
 
-/// Takes any `count` free blocks and stores their numbers in `out`: all, or none. With `count` 0 it does nothing. It leaves
+/// Takes any `count` free blocks and stores their numbers in `out_numbers`: all, or none. With `count` 0 it does nothing. It leaves
 /// long runs alone as far as it can, and takes what is free now, past requests that wait.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (fewer are free; the message says how many).
@@ -289,16 +289,16 @@ pub unsafe extern "C" fn nmc_blocks_extend(
 pub unsafe extern "C" fn nmc_blocks_allocate_scattered(
     blocks: *mut nmc_blocks_t,
     count: usize,
-    out: *mut i32,
+    out_numbers: *mut i32,
 ) -> nmc_status_t {
     guard_status(|| {
         with(blocks, |state| {
             if count > state.blocks.free() as usize {
                 return Ok(too_many(count, state));
             }
-            // SAFETY: the C contract of `out`. Numbers of blocks are below 2^31, so they are the same in both types.
-            let out = unsafe { array_out(out.cast::<u32>(), count, "out") }?;
-            Ok(if state.blocks.take(out) { NMC_OK } else { too_many(count, state) })
+            // SAFETY: the C contract of `out_numbers`. Numbers of blocks are below 2^31, so they are the same in both types.
+            let numbers = unsafe { array_out(out_numbers.cast::<u32>(), count, "out_numbers") }?;
+            Ok(if state.blocks.take(numbers) { NMC_OK } else { too_many(count, state) })
         })
     })
 }
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn nmc_blocks_free_scattered(
     })
 }
 
-/// Asks for a run of `count` blocks when there is room, and stores a ticket in `*ticket`, with which `nmc_blocks_poll`
+/// Asks for a run of `count` blocks when there is room, and stores a ticket in `*out_ticket`, with which `nmc_blocks_poll`
 /// fetches it. Tickets are never 0 and never used again.
 ///
 /// Requests are served strictly in the order in which they came, whenever blocks become free: a small one behind a large
@@ -334,9 +334,13 @@ pub unsafe extern "C" fn nmc_blocks_free_scattered(
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (`count` is more than all blocks),
 /// `NMC_ERR_INVALID_ARG` (`count` is 0), `NMC_ERR_LIMIT` (65,536 tickets are open), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_blocks_request(blocks: *mut nmc_blocks_t, count: u32, ticket: *mut u64) -> nmc_status_t {
+pub unsafe extern "C" fn nmc_blocks_request(
+    blocks: *mut nmc_blocks_t,
+    count: u32,
+    out_ticket: *mut u64,
+) -> nmc_status_t {
     guard(|| {
-        let slot = out(ticket, "ticket")?;
+        let slot = out(out_ticket, "out_ticket")?;
         with(blocks, |state| {
             slot.write(state.tickets.request(&mut state.blocks, count)?);
             Ok(())
@@ -344,7 +348,7 @@ pub unsafe extern "C" fn nmc_blocks_request(blocks: *mut nmc_blocks_t, count: u3
     })
 }
 
-/// Fetches the run of a request into `*run`; with that its ticket ends.
+/// Fetches the run of a request into `*out_run`; with that its ticket ends.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_IN_PROGRESS` (it waits), `NMC_ERR_NOT_FOUND` (no such ticket is
 /// open), `NMC_ERR_NO_SPACE` (since `nmc_blocks_resize` there are fewer blocks than it asked for; the ticket ends).
@@ -352,10 +356,10 @@ pub unsafe extern "C" fn nmc_blocks_request(blocks: *mut nmc_blocks_t, count: u3
 pub unsafe extern "C" fn nmc_blocks_poll(
     blocks: *mut nmc_blocks_t,
     ticket: u64,
-    run: *mut nmc_block_run_t,
+    out_run: *mut nmc_block_run_t,
 ) -> nmc_status_t {
     guard_status(|| {
-        let slot = out(run, "run")?;
+        let slot = out(out_run, "out_run")?;
         with(blocks, |state| {
             Ok(match state.tickets.poll(ticket)? {
                 Some(run) => {
@@ -377,12 +381,15 @@ pub extern "C" fn nmc_blocks_cancel(blocks: *mut nmc_blocks_t, ticket: u64) -> n
     guard(|| with(blocks, |state| state.tickets.cancel(&mut state.blocks, ticket)))
 }
 
-/// Stores the state of the allocator in `*stats`.
+/// Stores the state of the allocator in `*out_stats`.
 ///
 /// Does not block; puts single free blocks back to their neighbours first, which takes at most about a millisecond.
 /// Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_blocks_stats(blocks: *mut nmc_blocks_t, stats: *mut nmc_blocks_stats_t) -> nmc_status_t {
+pub unsafe extern "C" fn nmc_blocks_stats(
+    blocks: *mut nmc_blocks_t,
+    out_stats: *mut nmc_blocks_stats_t,
+) -> nmc_status_t {
     guard(|| {
         let stats_now = with(blocks, |state| {
             let scatter = state.blocks.scatter();
@@ -401,21 +408,21 @@ pub unsafe extern "C" fn nmc_blocks_stats(blocks: *mut nmc_blocks_t, stats: *mut
                 reserved: [0; 2],
             })
         })?;
-        // SAFETY: the C contract of `stats`.
-        unsafe { put_struct(stats, stats_now) }
+        // SAFETY: the C contract of `out_stats`.
+        unsafe { put_struct(out_stats, stats_now) }
     })
 }
 
 /// The state as text for people: counts that add up, and a map with a character a block, 64 in a line: `.` is free, `X` in
-/// use. Text goes out as everywhere: `needed` receives the size with the NUL, and may be NULL.
+/// use. Text goes out as everywhere: `out_needed` receives the size with the NUL, and may be NULL.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored), `NMC_ERR_NO_MEMORY`.
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*out_needed` was stored), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_blocks_map(
+pub unsafe extern "C" fn nmc_blocks_dump(
     blocks: *mut nmc_blocks_t,
     buffer: *mut c_char,
     capacity: usize,
-    needed: *mut usize,
+    out_needed: *mut usize,
 ) -> nmc_status_t {
     guard(|| {
         let (used, total, words, scatter) = with(blocks, |state| {
@@ -424,7 +431,7 @@ pub unsafe extern "C" fn nmc_blocks_map(
         })?;
         let mut text = Text::default();
         let written = picture(&mut text, used, total, &words, scatter);
-        text::copy_out(&text.finish(written)?, buffer, capacity, needed)
+        text::copy_out(&text.finish(written)?, buffer, capacity, out_needed)
     })
 }
 

@@ -77,7 +77,6 @@ unsafe fn adapt<C: Config>(ptr: *const C, size: usize) -> Result<C> {
 }
 
 /// A caller's array of structs that may grow.
-#[cfg_attr(not(test), allow(dead_code, reason = "no array that a program fills has elements with a size yet"))]
 pub(crate) struct InStructs<C> {
     first: *const u8,
     stride: usize,
@@ -85,7 +84,6 @@ pub(crate) struct InStructs<C> {
     _elements: PhantomData<C>,
 }
 
-#[cfg_attr(not(test), allow(dead_code, reason = "as above"))]
 impl<C: Config> InStructs<C> {
     /// Checks the array `name` of `count` elements. NULL is fine if there are none.
     ///
@@ -135,6 +133,7 @@ impl<T: Copy> OutStruct<T> {
     /// # Safety
     /// `T` begins with `struct_size: u32`. `to` is NULL or points to a writable struct whose size is what its first field
     /// says, and which stays while the result is used.
+    #[inline]
     pub(crate) unsafe fn new(to: *mut T, name: &str) -> Result<Self> {
         let place = out(to, name)?.as_mut_ptr();
         // SAFETY: the first four bytes are the caller's struct_size.
@@ -149,7 +148,7 @@ impl<T: Copy> OutStruct<T> {
     ///
     /// # Safety
     /// As for `new`.
-    #[cfg_attr(not(test), allow(dead_code, reason = "no optional out struct has a size yet"))]
+    #[inline]
     pub(crate) unsafe fn optional(to: *mut T, name: &str) -> Result<Option<Self>> {
         // SAFETY: forwarded from the caller.
         if to.is_null() { Ok(None) } else { unsafe { Self::new(to, name) }.map(Some) }

@@ -6,6 +6,7 @@ use super::config;
 use super::handle::{self, HasC, Object};
 use super::kv_config::parse;
 use super::kv_types::*;
+use super::world::nmc_world_t;
 use super::{guard, out};
 use crate::base::error::Result;
 use crate::base::status::nmc_status_t;
@@ -65,35 +66,24 @@ pub(super) unsafe fn bytes<'a>(slice: nmc_slice_t, most: usize, name: &str) -> R
     unsafe { array(slice.ptr.cast::<u8>(), slice.len, name) }
 }
 
-/// Stores how much memory the group with this number of a config needs in `*bytes_needed`.
-///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (what `nmc_kv_create` would refuse),
-/// `NMC_ERR_VERSION`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_group_bytes(
-    config: *const nmc_kv_config_t,
-    group: u32,
-    bytes_needed: *mut u64,
-) -> nmc_status_t {
-    guard(|| {
-        let slot = out(bytes_needed, "bytes_needed")?;
-        // SAFETY: the C contract of `config`.
-        let c = unsafe { config::read(config) }?;
-        // SAFETY: the same of what it points to.
-        let spec = unsafe { parse(&c, !c.world.is_null()) }?;
-        slot.write(spec.group_bytes(group)?);
-        Ok(())
-    })
-}
-
 /// Makes a cache with all blocks free and puts a handle into `*out_kv`.
+///
+/// With a `world` the groups lie in the heap that this rank has there, one after the other from `heap_offset` of the config on,
+/// each at the next multiple of 4,096 bytes; `nmc_kv_heap_bytes` says how much that is. Their `memory` must be NULL. So peers reach
+/// the blocks, with `nmc_world_ptr` and the offset of a group (`nmc_kv_group_stats`). Nothing else may use that part of the heap,
+/// and the world must not be destroyed before the cache. NULL: the memory is the program's, or the library's with
+/// `NMC_KV_VIRTUAL`.
 ///
 /// Does not block, except to get memory for `NMC_KV_VIRTUAL`. Thread-safe. Graph-safe without it. Destroyed with
 /// `nmc_kv_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (a number in the config, memory that is too small), `NMC_ERR_VERSION`,
 /// `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED` (what `NMC_KV_VIRTUAL` does not have, or no CUDA),
 /// `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_create(config: *const nmc_kv_config_t, out_kv: *mut *mut nmc_kv_t) -> nmc_status_t {
+pub unsafe extern "C" fn nmc_kv_create(
+    world: *mut nmc_world_t,
+    config: *const nmc_kv_config_t,
+    out_kv: *mut *mut nmc_kv_t,
+) -> nmc_status_t {
     guard(|| {
         let slot = out(out_kv, "out_kv")?;
         slot.write(std::ptr::null_mut());
@@ -101,31 +91,57 @@ pub unsafe extern "C" fn nmc_kv_create(config: *const nmc_kv_config_t, out_kv: *
         // SAFETY: the C contract of `config`.
         let c = unsafe { config::read(config) }?;
         // SAFETY: the same of what it points to.
-        let spec = unsafe { parse(&c, !c.world.is_null()) }?;
-        let kv = if c.world.is_null() {
+        let spec = unsafe { parse(&c, !world.is_null()) }?;
+        let kv = if world.is_null() {
             Kv::new(&spec)?
         } else {
-            handle::with::<World, _>(c.world, |world| Kv::in_heap(&spec, world, c.heap_offset))?
+            handle::with::<World, _>(world, |world| Kv::in_heap(&spec, world, c.heap_offset))?
         };
         slot.write(handle::create(kv)?);
         Ok(())
     })
 }
 
-/// Stores how many bytes the groups of a config with a `world` need from `heap_offset` on, of which the world may be NULL yet,
-/// in `*bytes_needed`.
+/// Stores in `*out_bytes` how much memory the group with this number needs, or with `NMC_KV_GROUPS_ALL` how much of a world's heap
+/// all groups of a config take from `heap_offset` on, with what lies between them.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (what `nmc_kv_create` would refuse),
-/// `NMC_ERR_UNSUPPORTED` (`NMC_KV_VIRTUAL`), `NMC_ERR_VERSION`.
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (what `nmc_kv_create` would refuse, or no such
+/// group), `NMC_ERR_UNSUPPORTED` (all groups with `NMC_KV_VIRTUAL`), `NMC_ERR_VERSION`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_heap_bytes(config: *const nmc_kv_config_t, bytes_needed: *mut u64) -> nmc_status_t {
+pub unsafe extern "C" fn nmc_kv_heap_bytes(
+    config: *const nmc_kv_config_t,
+    group: u32,
+    out_bytes: *mut u64,
+) -> nmc_status_t {
     guard(|| {
-        let slot = out(bytes_needed, "bytes_needed")?;
+        let slot = out(out_bytes, "out_bytes")?;
         // SAFETY: the C contract of `config`.
         let c = unsafe { config::read(config) }?;
         // SAFETY: the same of what it points to.
         let spec = unsafe { parse(&c, true) }?;
-        slot.write(spec.heap_bytes(c.heap_offset)?);
+        slot.write(match group {
+            NMC_KV_GROUPS_ALL => spec.heap_bytes(c.heap_offset)?,
+            group => spec.group_bytes(group)?,
+        });
+        Ok(())
+    })
+}
+
+/// Stores in `*out_tokens` the smallest `tokens_per_block` with which the pages of a config with `NMC_KV_VIRTUAL` are whole pages
+/// of the system or of the device; its multiples are as good. What the config says about it does not matter.
+///
+/// Does not block. Thread-safe. Not graph-safe with `NMC_HEAP_CUDA`. Statuses: `NMC_ERR_INVALID_ARG` (another number in the
+/// config, or no `NMC_KV_VIRTUAL`), `NMC_ERR_VERSION`, `NMC_ERR_UNSUPPORTED` (no CUDA), `NMC_ERR_CUDA`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_kv_page_tokens(config: *const nmc_kv_config_t, out_tokens: *mut u32) -> nmc_status_t {
+    guard(|| {
+        let slot = out(out_tokens, "out_tokens")?;
+        // SAFETY: the C contract of `config`.
+        let c = unsafe { config::read(config) }?;
+        // SAFETY: the same of what it points to.
+        let spec = unsafe { parse(&c, false) }?;
+        // At most the granularity.
+        slot.write(u32::try_from(spec.page_tokens()?).unwrap_or(u32::MAX));
         Ok(())
     })
 }

@@ -1,7 +1,7 @@
 //! A caller's `nmc_kv_config_t`, checked.
 
-use super::arg::array;
 use super::common::*;
+use super::config::InStructs;
 use super::kv::bytes;
 use super::kv_types::*;
 use super::world_types::{NMC_HEAP_CUDA, NMC_HEAP_HOST};
@@ -11,7 +11,17 @@ use crate::kv::evict::Kind as Evict;
 use crate::kv::hash::{Algo, Chain, Key};
 use crate::kv::place::Region;
 use crate::kv::place::geometry::{Dtype, Kind, Order, Shape, Sides};
-use crate::kv::{Config, GroupSpec, MappedSpec, OwnGroup, OwnKind, Spec, WhenFull};
+use crate::kv::{Config, GroupSpec, MAX_TOKENS, MappedSpec, OwnGroup, OwnKind, Spec, WhenFull};
+
+/// A sliding window in tokens.
+fn parse_window(window: u64) -> Result<u32> {
+    match u32::try_from(window) {
+        Ok(window) if window <= MAX_TOKENS => Ok(window),
+        _ => {
+            crate::bail!(NMC_ERR_INVALID_ARG, "window {window} is more than a sequence can have ({MAX_TOKENS} tokens)")
+        }
+    }
+}
 
 /// The blocks of a group that has its own.
 fn parse_own(group: &nmc_kv_group_t) -> Result<Option<OwnGroup>> {
@@ -28,7 +38,7 @@ fn parse_own(group: &nmc_kv_group_t) -> Result<Option<OwnGroup>> {
             "blocks {} is for groups with a window or a recurrent state; others have the blocks of the cache",
             group.blocks
         ),
-        (false, window) => OwnKind::Window(window),
+        (false, window) => OwnKind::Window(parse_window(window)?),
     };
     if group.blocks == 0 || group.blocks > i32::MAX.unsigned_abs() {
         crate::bail!(
@@ -80,7 +90,7 @@ fn parse_shape(group: &nmc_kv_group_t) -> Result<Shape> {
         NMC_KV_SIDES_PER_BLOCK => Sides::PerBlock,
         other => crate::bail!(NMC_ERR_INVALID_ARG, "sides {other} is none of NMC_KV_SIDES_*"),
     };
-    if group.reserved != [0; 2] || group.reserved0 != 0 {
+    if group.reserved0 != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field of nmc_kv_group_t is not zero");
     }
     let nmc_kv_group_t { layers, kv_heads, head_dim, .. } = *group;
@@ -109,7 +119,7 @@ fn parse_mapped(c: &nmc_kv_config_t) -> Result<Option<MappedSpec>> {
 /// # Safety
 /// The C contract of `nmc_kv_config_t`, as long as the cache is used that is made from it.
 pub(super) unsafe fn parse(c: &nmc_kv_config_t, in_heap: bool) -> Result<Spec> {
-    if c.reserved0 != 0 || c.reserved1 != 0 || c.flags & !(NMC_KV_NO_PREFIX | NMC_KV_VIRTUAL) != 0 {
+    if c.reserved0 != 0 || c.flags & !(NMC_KV_NO_PREFIX | NMC_KV_VIRTUAL) != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "a reserved field or an unknown flag of nmc_kv_config_t is not zero");
     }
     if c.tokens_per_block == 0 || c.tokens_per_block > 1 << 20 {
@@ -133,12 +143,13 @@ pub(super) unsafe fn parse(c: &nmc_kv_config_t, in_heap: bool) -> Result<Spec> {
         crate::bail!(NMC_ERR_INVALID_ARG, "heap_offset {} is set, but there is no world", c.heap_offset);
     }
     // SAFETY: the C contract of `groups`.
-    let given = unsafe { array(c.groups, c.n_groups as usize, "groups") }?;
-    let mut groups = memory::with_capacity(given.len())?;
+    let given = unsafe { InStructs::new(c.groups, c.n_groups, "groups") }?;
+    let mut groups = memory::with_capacity(c.n_groups)?;
     for (number, group) in given.iter().enumerate() {
         let context = |error: Error| error.context(format!("group {number}"));
-        let own = parse_own(group).map_err(context)?;
-        let shape = parse_shape(group).map_err(context)?;
+        let group = group?;
+        let own = parse_own(&group).map_err(context)?;
+        let shape = parse_shape(&group).map_err(context)?;
         // Where there can be none, a size alone is refused as well.
         let has_memory = !group.memory.is_null() || group.memory_bytes != 0 && (in_heap || mapped.is_some());
         // SAFETY: the C contract of `memory`: the program keeps it until the cache is destroyed.
@@ -176,7 +187,7 @@ pub(super) unsafe fn parse(c: &nmc_kv_config_t, in_heap: bool) -> Result<Spec> {
         when_full,
         prefix: c.flags & NMC_KV_NO_PREFIX == 0,
         chain: Chain::new(algo, &Key::from_secret(secret)),
-        window: c.window,
+        window: parse_window(c.window)?,
         events: c.event_capacity,
         own_groups: Vec::new(),
     };

@@ -1,6 +1,7 @@
 //! `nmc_kv_*`: blocks go to an object store, where other caches find them, and come back.
 
 use super::arg::array;
+use super::config::OutStruct;
 use super::kv::{nmc_kv_t, with};
 use super::kv_seq::counted;
 use super::kv_types::*;
@@ -62,7 +63,7 @@ pub unsafe extern "C" fn nmc_kv_move_after(kv: *mut nmc_kv_t, after: *const nmc_
 /// Begins to copy the published blocks of the first `n_tokens` tokens of a sequence to the store, which keeps them until it
 /// evicts them; blocks that it has are left out. The blocks are held until it is over, whatever becomes of the sequence.
 /// `after`: what the copy waits for, such as the stream that computes the blocks; needed if the cache lies in device
-/// memory, else NULL for nothing. `*ticket` receives what `nmc_kv_transfer_poll` takes.
+/// memory, else NULL for nothing. `*out_ticket` receives what `nmc_kv_transfer_poll` takes.
 ///
 /// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no store; device memory and nothing to wait
 /// for), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`, `NMC_ERR_BUSY` (being fetched), `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED`,
@@ -73,10 +74,10 @@ pub unsafe extern "C" fn nmc_kv_offload(
     id: u64,
     n_tokens: u64,
     after: *const nmc_kv_after_t,
-    ticket: *mut u64,
+    out_ticket: *mut u64,
 ) -> nmc_status_t {
     guard(|| {
-        let slot = out(ticket, "ticket")?;
+        let slot = out(out_ticket, "out_ticket")?;
         // SAFETY: the C contract of `after`.
         let after = unsafe { after_of(after) }?;
         with(kv, |kv| {
@@ -87,11 +88,11 @@ pub unsafe extern "C" fn nmc_kv_offload(
 }
 
 /// Begins to fetch, for a sequence that was just opened, the full blocks that follow those that it found in the cache, as
-/// far as the store has them. `*tokens` receives how many tokens that are, and `*ticket` the ticket; both 0 if there are
+/// far as the store has them. `*out_tokens` receives how many tokens that are, and `*out_ticket` the ticket; both 0 if there are
 /// none. Until the program was told that it is over (`nmc_kv_transfer_poll`, `nmc_kv_transfer_wait`) the sequence can be read and
 /// closed, all else is `NMC_ERR_BUSY`; then the blocks that came count as computed, can be matched, and the engine computes the
 /// rest. If it is closed before, the blocks that had come stay, and nothing else counts as computed. A fetch that fails or is cancelled in the middle leaves
-/// the blocks that were complete, in order, and nothing of the others (see `computed` of `nmc_kv_seq_info`); with groups that
+/// the blocks that were complete, in order, and nothing of the others (see `computed_tokens` of `nmc_kv_seq_info_t`); with groups that
 /// have blocks of their own it leaves nothing. With recurrent groups, fetch before you fork. `after`: what
 /// must be over before the blocks are written; needed if the cache lies in device memory. `flags`:
 /// `NMC_KV_ONBOARD_ALL`, `NMC_KV_ONBOARD_BY_LAYER` or 0.
@@ -104,11 +105,11 @@ pub unsafe extern "C" fn nmc_kv_onboard(
     id: u64,
     flags: u32,
     after: *const nmc_kv_after_t,
-    ticket: *mut u64,
-    tokens: *mut u64,
+    out_ticket: *mut u64,
+    out_tokens: *mut u64,
 ) -> nmc_status_t {
     guard(|| {
-        let (slot, count) = (out(ticket, "ticket")?, optional_out(tokens, "tokens")?);
+        let (slot, count) = (out(out_ticket, "out_ticket")?, optional_out(out_tokens, "out_tokens")?);
         if flags & !(NMC_KV_ONBOARD_ALL | NMC_KV_ONBOARD_BY_LAYER) != 0 {
             crate::bail!(NMC_ERR_INVALID_ARG, "flags {flags:#x} are unknown");
         }
@@ -130,25 +131,25 @@ pub unsafe extern "C" fn nmc_kv_onboard(
 fn told(
     kv: &Kv,
     (now, over): (Progress, Option<Result<()>>),
-    progress: *mut nmc_kv_progress_t,
-) -> Result<nmc_status_t> {
-    if let Some(slot) = optional_out(progress, "progress")? {
+    progress: Option<&OutStruct<nmc_kv_progress_t>>,
+) -> nmc_status_t {
+    if let Some(slot) = progress {
         let size = u64::from(kv.config().tokens_per_block);
-        slot.write(nmc_kv_progress_t {
+        slot.put(nmc_kv_progress_t {
+            struct_size: 0,
+            layers_done: now.layers_done,
             tokens: u64::from(now.blocks) * size,
             tokens_done: u64::from(now.blocks_done) * size,
-            layers_done: now.layers_done,
-            reserved: 0,
         });
     }
-    Ok(match over {
+    match over {
         None => NMC_IN_PROGRESS,
         Some(Ok(())) => NMC_OK,
         Some(Err(error)) => remember(&error),
-    })
+    }
 }
 
-/// How a transfer is: `NMC_IN_PROGRESS`, or its outcome, with which the ticket ends. `progress` may be NULL.
+/// How a transfer is: `NMC_IN_PROGRESS`, or its outcome, with which the ticket ends. `out_progress` may be NULL.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_OK` (done), `NMC_IN_PROGRESS`, `NMC_ERR_CANCELLED`, `NMC_ERR_STALE`
 /// (a block left the store meanwhile), `NMC_ERR_CORRUPT` (a checksum or size was wrong), `NMC_ERR_NO_SPACE` (the store is
@@ -157,9 +158,13 @@ fn told(
 pub unsafe extern "C" fn nmc_kv_transfer_poll(
     kv: *mut nmc_kv_t,
     ticket: u64,
-    progress: *mut nmc_kv_progress_t,
+    out_progress: *mut nmc_kv_progress_t,
 ) -> nmc_status_t {
-    guard_status(|| with(kv, |kv| told(kv, kv.poll(ticket)?, progress)))
+    guard_status(|| {
+        // SAFETY: the C contract of `out_progress`.
+        let progress = unsafe { OutStruct::optional(out_progress, "out_progress") }?;
+        with(kv, |kv| Ok(told(kv, kv.poll(ticket)?, progress.as_ref())))
+    })
 }
 
 /// Waits until a transfer is over, at most `timeout_ms` (-1: 30 s); then like `nmc_kv_transfer_poll`.
@@ -170,11 +175,13 @@ pub unsafe extern "C" fn nmc_kv_transfer_wait(
     kv: *mut nmc_kv_t,
     ticket: u64,
     timeout_ms: i64,
-    progress: *mut nmc_kv_progress_t,
+    out_progress: *mut nmc_kv_progress_t,
 ) -> nmc_status_t {
     guard_status(|| {
+        // SAFETY: the C contract of `out_progress`.
+        let progress = unsafe { OutStruct::optional(out_progress, "out_progress") }?;
         let deadline = Deadline::from_ms(timeout_ms, 30_000)?;
-        with(kv, |kv| told(kv, kv.wait(ticket, deadline)?, progress))
+        with(kv, |kv| Ok(told(kv, kv.wait(ticket, deadline)?, progress.as_ref())))
     })
 }
 
@@ -185,31 +192,4 @@ pub unsafe extern "C" fn nmc_kv_transfer_wait(
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_transfer_cancel(kv: *mut nmc_kv_t, ticket: u64) -> nmc_status_t {
     guard(|| with(kv, |kv| kv.cancel_transfer(ticket)))
-}
-
-/// Where the leading tokens of a sequence are: `*computed_tokens` in this cache, `*stored_tokens` in the store (0 without
-/// one). Either may be NULL.
-///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_residency(
-    kv: *mut nmc_kv_t,
-    id: u64,
-    computed_tokens: *mut u64,
-    stored_tokens: *mut u64,
-) -> nmc_status_t {
-    guard(|| {
-        let (in_cache, in_store) =
-            (optional_out(computed_tokens, "computed_tokens")?, optional_out(stored_tokens, "stored_tokens")?);
-        with(kv, |kv| {
-            let (computed, stored) = kv.residency(id)?;
-            if let Some(slot) = in_cache {
-                slot.write(u64::from(computed));
-            }
-            if let Some(slot) = in_store {
-                slot.write(u64::from(stored));
-            }
-            Ok(())
-        })
-    })
 }

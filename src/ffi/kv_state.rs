@@ -10,14 +10,14 @@ use crate::kv::hash::BlockHash;
 use crate::kv::{GroupReport, GroupStats, KvStats, Placement, State};
 use std::ffi::c_char;
 
-/// Evicts every cached block that nobody holds; `evicted`, if not NULL, receives how many.
+/// Evicts every cached block that nobody holds; `out_evicted`, if not NULL, receives how many.
 ///
 /// Does not block; takes time in the number of cached blocks. Thread-safe. Graph-safe. Statuses: none of its own beside
 /// `NMC_ERR_BAD_HANDLE`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_clear(kv: *mut nmc_kv_t, evicted: *mut u64) -> nmc_status_t {
+pub unsafe extern "C" fn nmc_kv_clear(kv: *mut nmc_kv_t, out_evicted: *mut u64) -> nmc_status_t {
     guard(|| {
-        let slot = optional_out(evicted, "evicted")?;
+        let slot = optional_out(out_evicted, "out_evicted")?;
         with(kv, |kv| {
             let count = kv.clear()?;
             if let Some(slot) = slot {
@@ -28,8 +28,8 @@ pub unsafe extern "C" fn nmc_kv_clear(kv: *mut nmc_kv_t, evicted: *mut u64) -> n
     })
 }
 
-/// Stores events from number `*cursor` on in `events`, up to `capacity` of them, how many in `*n`, and the number to go on
-/// with in `*cursor`, which begins at 0. `lost`, if not NULL, receives how many were overwritten before they could be read:
+/// Stores events from number `*cursor` on in `out_events`, up to `capacity` of them, how many in `*out_n`, and the number to
+/// go on with in `*cursor`, which begins at 0. `out_lost`, if not NULL, receives how many were overwritten before they could be read:
 /// if it is not 0, what the reader knows has a gap, and `nmc_kv_snapshot` fills it.
 ///
 /// Does not block. Thread-safe; every reader has its own cursor. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
@@ -37,15 +37,16 @@ pub unsafe extern "C" fn nmc_kv_clear(kv: *mut nmc_kv_t, evicted: *mut u64) -> n
 pub unsafe extern "C" fn nmc_kv_events(
     kv: *mut nmc_kv_t,
     cursor: *mut u64,
-    events: *mut nmc_kv_event_t,
+    out_events: *mut nmc_kv_event_t,
     capacity: usize,
-    n: *mut usize,
-    lost: *mut u64,
+    out_n: *mut usize,
+    out_lost: *mut u64,
 ) -> nmc_status_t {
     guard(|| {
-        let (count, lost) = (out(n, "n")?, optional_out(lost, "lost")?);
+        let (count, lost) = (out(out_n, "out_n")?, optional_out(out_lost, "out_lost")?);
         // SAFETY: the C contract: one number, and `capacity` events.
-        let (cursor, to) = unsafe { (&mut array_out(cursor, 1, "cursor")?[0], array_out(events, capacity, "events")?) };
+        let (cursor, to) =
+            unsafe { (&mut array_out(cursor, 1, "cursor")?[0], array_out(out_events, capacity, "out_events")?) };
         with(kv, |kv| {
             let (found, next, gone) = kv.events(*cursor, capacity)?;
             for (to, event) in to.iter_mut().zip(&found) {
@@ -72,22 +73,22 @@ fn event_of(number: u64, kind: u32, hash: BlockHash, parent: BlockHash) -> nmc_k
 }
 
 /// Stores every block of the prefix index as an event `NMC_KV_EVENT_STORED`, each after the one that it continues, how
-/// many in `*n`, and in `*cursor` the number with which `nmc_kv_events` goes on from there.
+/// many in `*out_n`, and in `*out_cursor` the number with which `nmc_kv_events` goes on from there.
 ///
 /// Does not block; takes time in the number of blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (more than
-/// `capacity`; `*n` was stored).
+/// `capacity`; `*out_n` was stored).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_snapshot(
     kv: *mut nmc_kv_t,
-    cursor: *mut u64,
-    events: *mut nmc_kv_event_t,
+    out_cursor: *mut u64,
+    out_events: *mut nmc_kv_event_t,
     capacity: usize,
-    n: *mut usize,
+    out_n: *mut usize,
 ) -> nmc_status_t {
     guard(|| {
-        let (cursor, count) = (out(cursor, "cursor")?, out(n, "n")?);
-        // SAFETY: the C contract of `events`.
-        let to = unsafe { array_out(events, capacity, "events") }?;
+        let (cursor, count) = (out(out_cursor, "out_cursor")?, out(out_n, "out_n")?);
+        // SAFETY: the C contract of `out_events`.
+        let to = unsafe { array_out(out_events, capacity, "out_events") }?;
         with(kv, |kv| {
             let (all, next) = kv.snapshot()?;
             count.write(all.len());
@@ -113,49 +114,63 @@ pub extern "C" fn nmc_kv_resize(kv: *mut nmc_kv_t, total_blocks: u32) -> nmc_sta
     guard(|| with(kv, |kv| kv.resize(total_blocks)))
 }
 
-/// Stores what a sequence is in `*info`. Also for one whose blocks were taken to make room.
+/// Stores what a sequence is in `*out_info`. Also for one whose blocks were taken to make room. With `NMC_KV_SEQ_STORED` in
+/// `flags` also how many of its tokens the store has, for which every block is looked up there; else that costs nothing.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_INVALID_ARG`.
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_INVALID_ARG` (also unknown flags); with
+/// `NMC_KV_SEQ_STORED` also `NMC_ERR_NO_MEMORY`, and `NMC_ERR_STALE` for a sequence whose blocks were taken: it has no names for
+/// them any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_seq_info(kv: *mut nmc_kv_t, id: u64, info: *mut nmc_kv_seq_info_t) -> nmc_status_t {
+pub unsafe extern "C" fn nmc_kv_seq_info(
+    kv: *mut nmc_kv_t,
+    id: u64,
+    flags: u32,
+    out_info: *mut nmc_kv_seq_info_t,
+) -> nmc_status_t {
     guard(|| {
+        if flags & !NMC_KV_SEQ_STORED != 0 {
+            crate::bail!(NMC_ERR_INVALID_ARG, "flags {flags:#x} are unknown");
+        }
         let now = with(kv, |kv| {
             let seq = kv.info(id)?;
+            let stored = if flags & NMC_KV_SEQ_STORED == 0 { 0 } else { kv.stored_tokens(id)? };
             Ok(nmc_kv_seq_info_t {
                 struct_size: 0,
                 state: if seq.state == State::Evicted { NMC_KV_SEQ_EVICTED } else { NMC_KV_SEQ_OPEN },
-                tokens: seq.tokens,
+                tokens: seq.tokens.into(),
+                max_tokens: seq.limit.into(),
+                computed_tokens: seq.computed.into(),
+                stored_tokens: stored.into(),
                 next_offset_in_block: seq.tokens % kv.config().tokens_per_block,
-                max_tokens: seq.limit,
                 blocks: seq.blocks,
                 dropped: seq.holes,
                 shared: seq.shared,
                 published: seq.published,
                 contiguous: u32::from(seq.placement != Placement::Paged),
                 copies: seq.copies,
-                computed: seq.computed,
+                reserved0: 0,
             })
         })?;
-        // SAFETY: the C contract of `info`.
-        unsafe { put_struct(info, now) }
+        // SAFETY: the C contract of `out_info`.
+        unsafe { put_struct(out_info, now) }
     })
 }
 
 /// Stores the ids of the sequences that were used longest ago, for a scheduler that preempts by itself: up to `capacity`
-/// of them into `ids`, the oldest first, and how many into `*n`. Takes time in the number of sequences.
+/// of them into `out_ids`, the oldest first, and how many into `*out_n`. Takes time in the number of sequences.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_victims(
     kv: *mut nmc_kv_t,
-    ids: *mut u64,
+    out_ids: *mut u64,
     capacity: usize,
-    n: *mut usize,
+    out_n: *mut usize,
 ) -> nmc_status_t {
     guard(|| {
-        let slot = out(n, "n")?;
-        // SAFETY: the C contract of `ids`.
-        let to = unsafe { array_out(ids, capacity, "ids") }?;
+        let slot = out(out_n, "out_n")?;
+        // SAFETY: the C contract of `out_ids`.
+        let to = unsafe { array_out(out_ids, capacity, "out_ids") }?;
         with(kv, |kv| {
             let oldest = kv.oldest(capacity)?;
             slot.write(oldest.len());
@@ -165,11 +180,11 @@ pub unsafe extern "C" fn nmc_kv_victims(
     })
 }
 
-/// Stores the state of the cache in `*stats`, all numbers of one moment.
+/// Stores the state of the cache in `*out_stats`, all numbers of one moment.
 ///
 /// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, stats: *mut nmc_kv_stats_t) -> nmc_status_t {
+pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, out_stats: *mut nmc_kv_stats_t) -> nmc_status_t {
     guard(|| {
         let now = with(kv, |kv| {
             let KvStats { cache: stats, arena_bytes, fragmentation } = kv.stats();
@@ -195,19 +210,19 @@ pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, stats: *mut nmc_kv_stat
                 reserved: 0,
             })
         })?;
-        // SAFETY: the C contract of `stats`.
-        unsafe { put_struct(stats, now) }
+        // SAFETY: the C contract of `out_stats`.
+        unsafe { put_struct(out_stats, now) }
     })
 }
 
-/// Stores the blocks of one group in `*stats`. For a group without blocks of its own these are those of the cache.
+/// Stores the blocks of one group in `*out_stats`. For a group without blocks of its own these are those of the cache.
 ///
 /// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such group).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_group_stats(
     kv: *mut nmc_kv_t,
     group: u32,
-    stats: *mut nmc_kv_group_stats_t,
+    out_stats: *mut nmc_kv_group_stats_t,
 ) -> nmc_status_t {
     guard(|| {
         let now = with(kv, |kv| {
@@ -225,35 +240,24 @@ pub unsafe extern "C" fn nmc_kv_group_stats(
                 heap_offset: heap_offset.unwrap_or(u64::MAX),
             })
         })?;
-        // SAFETY: the C contract of `stats`.
-        unsafe { put_struct(stats, now) }
+        // SAFETY: the C contract of `out_stats`.
+        unsafe { put_struct(out_stats, now) }
     })
 }
 
-/// The state as text for people: configuration, numbers that add up, and the sequences.
+/// The state as text for people: configuration, numbers that add up, and the sequences; and a picture of the blocks with `width` of
+/// them in a line, `.` free, `X` held, `c` cached and idle. 0 for no picture.
 ///
-/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
+/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*out_needed` was stored).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_dump(
     kv: *mut nmc_kv_t,
+    width: u32,
     buffer: *mut c_char,
     capacity: usize,
-    needed: *mut usize,
+    out_needed: *mut usize,
 ) -> nmc_status_t {
-    guard(|| text::copy_out(&with(kv, |kv| kv.dump())?, buffer, capacity, needed))
-}
-
-/// A picture of the blocks, 64 in a line: `.` free, `X` held, `c` cached and idle.
-///
-/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*needed` was stored).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_kv_map(
-    kv: *mut nmc_kv_t,
-    buffer: *mut c_char,
-    capacity: usize,
-    needed: *mut usize,
-) -> nmc_status_t {
-    guard(|| text::copy_out(&with(kv, |kv| kv.map())?, buffer, capacity, needed))
+    guard(|| text::copy_out(&with(kv, |kv| kv.dump(width as usize))?, buffer, capacity, out_needed))
 }
 
 /// Counts every block afresh, from all sequences, pins and free lists, and compares: proof that nothing is lost or owned

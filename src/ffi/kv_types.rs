@@ -3,7 +3,6 @@
 use super::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use super::common::{NMC_DTYPE_BF16, NMC_EVICT_LRU};
 use super::config::Config as Versioned;
-use super::world::nmc_world_t;
 use super::world_types::NMC_HEAP_HOST;
 use std::ffi::c_void;
 
@@ -14,8 +13,11 @@ pub const NMC_KV_KIND_MLA: u32 = 1;
 /// One state for each sequence, of `state_bytes` bytes a layer, that every token changes: linear attention, Mamba.
 pub const NMC_KV_KIND_RECURRENT: u32 = 2;
 
-/// In place of a group: all groups that share the block numbers of the cache.
+/// In place of a group: all of them; where blocks are named, all that share the block numbers of the cache.
 pub const NMC_KV_GROUPS_ALL: u32 = u32::MAX;
+
+/// In place of the id of a new sequence: the cache chooses one that no open sequence has.
+pub const NMC_KV_ID_AUTO: u64 = u64::MAX;
 
 /// `[layers, blocks, heads, tokens, dim]`.
 pub const NMC_KV_LAYER_MAJOR: u32 = 0;
@@ -86,8 +88,9 @@ pub const NMC_KV_NO_PREFIX: u32 = 1;
 /// later sequence has the addresses. Like freeing memory, `nmc_kv_truncate`, `nmc_kv_close` and `nmc_kv_destroy` may be
 /// called when no work uses those tokens any more. Blocks are never exchanged for equal ones of another sequence.
 ///
-/// Not available (`NMC_ERR_UNSUPPORTED`): memory of the program's, `window`, `nmc_kv_table*`, `nmc_kv_slots`,
-/// `nmc_kv_drop_least`, `nmc_kv_resize`, `nmc_kv_attach_store`; instead of `nmc_kv_copies` there is `nmc_kv_moves`.
+/// Not available (`NMC_ERR_UNSUPPORTED`): memory of the program's, `window`, `nmc_kv_table*`, `nmc_kv_slot_mapping`,
+/// `nmc_kv_gather`, `nmc_kv_scatter`, `nmc_kv_drop_least`, `nmc_kv_resize`, `nmc_kv_attach_store`. Copies are of addresses: see
+/// `nmc_kv_copy_t`.
 pub const NMC_KV_VIRTUAL: u32 = 2;
 
 /// Flag of `nmc_kv_open`: the blocks follow each other, so that views are of the sequence alone.
@@ -100,6 +103,9 @@ pub const NMC_KV_OPEN_MATCH_ALL: u32 = 4;
 
 /// Flag of `nmc_kv_close`: what was not committed was not computed, and is not published.
 pub const NMC_KV_CLOSE_ABORT: u32 = 1;
+
+/// Flag of `nmc_kv_seq_info`: look up in the store how many tokens it has.
+pub const NMC_KV_SEQ_STORED: u32 = 1;
 
 /// State of a sequence: in use.
 pub const NMC_KV_SEQ_OPEN: u32 = 0;
@@ -122,6 +128,8 @@ pub const NMC_KV_TABLE_OFFSETS: u32 = 1;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_kv_group_t {
+    /// Size of this struct as the caller knows it; in all elements of an array that of the first.
+    pub struct_size: u32,
     /// `NMC_KV_KIND_ATTENTION`, `NMC_KV_KIND_MLA` or `NMC_KV_KIND_RECURRENT`.
     pub kind: u32,
     /// One of `NMC_DTYPE_FP32`, `NMC_DTYPE_BF16`, `NMC_DTYPE_FP16`, `NMC_DTYPE_FP8`, `NMC_DTYPE_INT8`, `NMC_DTYPE_RAW`.
@@ -139,16 +147,6 @@ pub struct nmc_kv_group_t {
     pub order: u32,
     /// Where K and V are among them: one of `NMC_KV_SIDES_SEPARATE`, `NMC_KV_SIDES_PER_LAYER`, `NMC_KV_SIDES_PER_BLOCK`.
     pub sides: u32,
-    /// The memory, on host or device: `nmc_kv_group_bytes` says how much. It is the program's, must stay until the cache
-    /// is destroyed, and is touched only by calls that copy blocks. NULL: views hold offsets instead of addresses, except with
-    /// `NMC_KV_VIRTUAL`, where it must be NULL.
-    pub memory: *mut c_void,
-    /// Bytes at `memory`.
-    pub memory_bytes: u64,
-    /// `NMC_KV_KIND_RECURRENT`: bytes of the state of one layer; else 0. A block is one state of all layers, called a slot.
-    pub state_bytes: u64,
-    /// Sliding window of these layers in tokens; 0 for none.
-    pub window: u32,
     /// Blocks of its own, with a window or a state; else 0. A sequence needs as many as the window and the tokens of its next
     /// call take, and one more; of states it needs one, and a second while the first is kept for others.
     pub blocks: u32,
@@ -157,13 +155,24 @@ pub struct nmc_kv_group_t {
     pub state_every: u32,
     /// Zero.
     pub reserved0: u32,
-    /// Zero.
-    pub reserved: [u64; 2],
+    /// Sliding window of these layers in tokens; 0 for none.
+    pub window: u64,
+    /// `NMC_KV_KIND_RECURRENT`: bytes of the state of one layer; else 0. A block is one state of all layers, called a slot.
+    pub state_bytes: u64,
+    /// The memory, on host or device: `nmc_kv_heap_bytes` says how much. It is the program's, must stay until the cache
+    /// is destroyed, and is touched only by calls that copy blocks. NULL: views hold offsets instead of addresses, except with
+    /// `NMC_KV_VIRTUAL`, where it must be NULL.
+    pub memory: *mut c_void,
+    /// Bytes at `memory`.
+    pub memory_bytes: u64,
 }
 
-impl Default for nmc_kv_group_t {
-    fn default() -> Self {
+// SAFETY: repr(C), integers and pointers only, no padding; an element of arrays.
+unsafe impl Versioned for nmc_kv_group_t {
+    const NAME: &'static str = "nmc_kv_group_t";
+    fn defaults() -> Self {
         Self {
+            struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
             kind: NMC_KV_KIND_ATTENTION,
             dtype: NMC_DTYPE_BF16,
             element_bytes: 0,
@@ -172,14 +181,13 @@ impl Default for nmc_kv_group_t {
             head_dim: 0,
             order: NMC_KV_LAYER_MAJOR,
             sides: NMC_KV_SIDES_SEPARATE,
-            memory: std::ptr::null_mut(),
-            memory_bytes: 0,
-            state_bytes: 0,
-            window: 0,
             blocks: 0,
             state_every: 0,
             reserved0: 0,
-            reserved: [0; 2],
+            window: 0,
+            state_bytes: 0,
+            memory: std::ptr::null_mut(),
+            memory_bytes: 0,
         }
     }
 }
@@ -194,23 +202,21 @@ pub struct nmc_kv_config_t {
     pub abi_version: u32,
     /// Number of blocks, or 0 for as many as `max_total_tokens` need.
     pub total_blocks: u32,
-    /// Tokens of a block. Default 16.
-    pub tokens_per_block: u32,
-    /// Tokens of all sequences together, if `total_blocks` is 0.
-    pub max_total_tokens: u64,
     /// Blocks for which there is memory, at least `total_blocks`; 0 for just as many. `nmc_kv_resize` goes up to it.
     pub capacity_blocks: u32,
+    /// Tokens of a block. Default 16.
+    pub tokens_per_block: u32,
     /// Sequences that can be open at once, up to 2^24; each takes 32 bytes. 0: an eighth of the blocks, 1,024 to 65,536.
     pub max_sequences: u32,
+    /// Tokens of all sequences together, if `total_blocks` is 0.
+    pub max_total_tokens: u64,
     /// Layouts of the memory; NULL if the cache is to manage block numbers alone.
     pub groups: *const nmc_kv_group_t,
     /// How many.
-    pub n_groups: u32,
+    pub n_groups: usize,
     /// Sliding window in tokens, of all groups: blocks that the next token's window does not reach are freed as a sequence
     /// grows. 0 for none.
-    pub window: u32,
-    /// Zero.
-    pub reserved0: u32,
+    pub window: u64,
     /// Which cached block goes first: `NMC_EVICT_LRU`, ...
     pub eviction: u32,
     /// What happens when there is no room: `NMC_KV_WHEN_FULL_REJECT`, ...
@@ -219,25 +225,20 @@ pub struct nmc_kv_config_t {
     pub hash: u32,
     /// `NMC_KV_NO_PREFIX`, `NMC_KV_VIRTUAL`, or 0.
     pub flags: u32,
-    /// How many events `nmc_kv_events` can look back; 48 bytes each. 0 for none.
-    pub event_capacity: u32,
     /// Secret that goes into all hashes; caches with the same one name the same tokens alike. Empty: a fixed one, the same
     /// everywhere.
     pub hash_secret: nmc_slice_t,
+    /// How many events `nmc_kv_events` can look back; 48 bytes each. 0 for none.
+    pub event_capacity: u32,
     /// With `NMC_KV_VIRTUAL`: `NMC_HEAP_HOST` (default) or `NMC_HEAP_CUDA`.
     pub heap_kind: u32,
     /// With `NMC_HEAP_CUDA`: the device; -1 for the calling thread's current one.
     pub device: i32,
-    /// With `NMC_KV_VIRTUAL`: tokens for which every sequence has addresses. 0 for as many as the cache has.
-    pub max_sequence_tokens: u32,
     /// Zero.
-    pub reserved1: u32,
-    /// The groups lie in the heap that this rank has in a world, one after the other from `heap_offset` on, each at the next
-    /// multiple of 4,096 bytes; `nmc_kv_heap_bytes` says how much. Their `memory` must be NULL. So peers reach the blocks, with
-    /// `nmc_world_ptr` and the offset of a group (`nmc_kv_group_stats`). Nothing else may use that part of the heap, and the world
-    /// must not be destroyed before the cache. NULL: the memory is the program's.
-    pub world: *mut nmc_world_t,
-    /// Where they begin, a multiple of 4,096.
+    pub reserved0: u32,
+    /// With `NMC_KV_VIRTUAL`: tokens for which every sequence has addresses. 0 for as many as the cache has.
+    pub max_sequence_tokens: u64,
+    /// In the heap of a world (see `nmc_kv_create`): where the groups begin, a multiple of 4,096.
     pub heap_offset: u64,
 }
 
@@ -249,25 +250,23 @@ unsafe impl Versioned for nmc_kv_config_t {
             struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
             abi_version: NMC_ABI_VERSION,
             total_blocks: 0,
-            tokens_per_block: 16,
-            max_total_tokens: 0,
             capacity_blocks: 0,
+            tokens_per_block: 16,
             max_sequences: 0,
+            max_total_tokens: 0,
             groups: std::ptr::null(),
             n_groups: 0,
             window: 0,
-            reserved0: 0,
             eviction: NMC_EVICT_LRU,
             when_full: NMC_KV_WHEN_FULL_REJECT,
             hash: NMC_KV_HASH_BLAKE3,
             flags: 0,
-            event_capacity: 0,
             hash_secret: nmc_slice_t { ptr: std::ptr::null(), len: 0 },
+            event_capacity: 0,
             heap_kind: NMC_HEAP_HOST,
             device: -1,
+            reserved0: 0,
             max_sequence_tokens: 0,
-            reserved1: 0,
-            world: std::ptr::null_mut(),
             heap_offset: 0,
         }
     }
@@ -294,9 +293,7 @@ pub struct nmc_kv_open_t {
     /// 0 to 15: with `NMC_EVICT_PRIORITY`, its blocks stay longer than those of a lower one.
     pub priority: u32,
     /// How long the priority lasts; 0 for ever.
-    pub ttl_ms: u32,
-    /// Zero.
-    pub reserved0: u32,
+    pub ttl_ms: u64,
     /// What else must be equal for blocks to be: tenant, LoRA adapter, images.
     pub salt: nmc_slice_t,
     /// A name to find the sequence by with `nmc_kv_find`, 1 to 1,024 bytes; empty for none.
@@ -305,7 +302,7 @@ pub struct nmc_kv_open_t {
     /// tokens are needed all the same.
     pub hashes: *const nmc_kv_hash_t,
     /// How many: `n_tokens` / `tokens_per_block`.
-    pub n_hashes: u64,
+    pub n_hashes: usize,
     /// Zero.
     pub reserved: [u64; 2],
 }
@@ -321,7 +318,6 @@ unsafe impl Versioned for nmc_kv_open_t {
             flags: 0,
             priority: 0,
             ttl_ms: 0,
-            reserved0: 0,
             salt: none,
             name: none,
             hashes: std::ptr::null(),
@@ -331,53 +327,84 @@ unsafe impl Versioned for nmc_kv_open_t {
     }
 }
 
-/// What a sequence began with.
+/// What a sequence began with. Start from `NMC_KV_OPENED_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_kv_opened_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// Zero.
+    pub reserved0: u32,
+    /// Its id: the program's, or the one that the cache chose for `NMC_KV_ID_AUTO`.
+    pub id: u64,
     /// Leading tokens whose blocks the cache had: they need not be computed.
-    pub hit_tokens: u32,
+    pub hit_tokens: u64,
     /// Tokens that it has: as many as asked for, or fewer with `NMC_KV_WHEN_FULL_SHORTEN`.
-    pub tokens: u32,
+    pub tokens: u64,
 }
 
-/// How much room there was when there was not enough, in blocks.
+/// How tokens are appended. Start from `NMC_KV_APPEND_INIT`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_kv_append_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// `NMC_ABI_VERSION` as the caller knows it.
+    pub abi_version: u32,
+    /// How important the tokens are, which `nmc_kv_drop_least` goes by: a finite number. A block is as important as its most
+    /// important token. Default 0, as without options.
+    pub importance: f32,
+    /// Zero.
+    pub flags: u32,
+}
+
+// SAFETY: repr(C), numbers only, no padding.
+unsafe impl Versioned for nmc_kv_append_t {
+    const NAME: &'static str = "nmc_kv_append_t";
+    fn defaults() -> Self {
+        Self {
+            struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
+            abi_version: NMC_ABI_VERSION,
+            importance: 0.0,
+            flags: 0,
+        }
+    }
+}
+
+/// How much room there was when there was not enough, in blocks. Start from `NMC_KV_ROOM_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_kv_room_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// Whose blocks these are: a group with blocks of its own, or `NMC_KV_GROUPS_ALL`.
+    pub group: u32,
     /// Blocks that were wanted.
     pub needed: u64,
     /// Blocks that nobody has.
     pub free: u64,
     /// Cached blocks that nobody holds; they were not enough together with the free ones.
     pub evictable: u64,
-    /// Whose blocks these are: a group with blocks of its own, or `NMC_KV_GROUPS_ALL`.
-    pub group: u32,
-    /// Zero.
-    pub reserved: u32,
 }
 
-/// Block `from` is to be copied to block `to`.
+/// What is to be copied: a block to another one, or with `NMC_KV_VIRTUAL`, where blocks have no addresses of their own, the
+/// bytes of one page. `nmc_kv_copy_blocks` takes either.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_kv_copy_t {
-    /// The block to read.
+    /// The block to read; -1 if bytes are copied.
     pub from: i32,
-    /// The block to write.
+    /// The block to write; -1 if bytes are copied.
     pub to: i32,
-    /// In which groups: `NMC_KV_GROUPS_ALL`, or one with blocks of its own.
+    /// Of a block: in which groups it is copied, `NMC_KV_GROUPS_ALL` or one with blocks of its own. Of bytes: whose they are.
     pub group: u32,
-}
-
-/// Bytes that are to be copied.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct nmc_kv_move_t {
-    /// The address to read.
-    pub from: *const c_void,
-    /// The address to write.
-    pub to: *mut c_void,
-    /// How many bytes.
+    /// Zero.
+    pub reserved: u32,
+    /// The address to read; NULL if a block is copied.
+    pub from_address: *const c_void,
+    /// The address to write; NULL if a block is copied.
+    pub to_address: *mut c_void,
+    /// How many bytes; 0 if a block is copied.
     pub bytes: u64,
 }
 
@@ -390,11 +417,15 @@ pub struct nmc_kv_seq_info_t {
     /// `NMC_KV_SEQ_OPEN` or `NMC_KV_SEQ_EVICTED`.
     pub state: u32,
     /// Tokens that it has.
-    pub tokens: u32,
+    pub tokens: u64,
+    /// Tokens that it may have.
+    pub max_tokens: u64,
+    /// Leading tokens that are computed, as far as the calls so far tell.
+    pub computed_tokens: u64,
+    /// Leading tokens that the store has, if `NMC_KV_SEQ_STORED` asks for it; else 0.
+    pub stored_tokens: u64,
     /// Place of the next token in its block: `tokens` modulo `tokens_per_block`.
     pub next_offset_in_block: u32,
-    /// Tokens that it may have.
-    pub max_tokens: u32,
     /// Its blocks, with those that were dropped.
     pub blocks: u32,
     /// Blocks that were dropped.
@@ -405,10 +436,10 @@ pub struct nmc_kv_seq_info_t {
     pub published: u32,
     /// 1 if its blocks follow each other.
     pub contiguous: u32,
-    /// Copies that `nmc_kv_copies` would tell.
+    /// Blocks that wait to be copied: 0 if `nmc_kv_take_copies` has nothing.
     pub copies: u32,
-    /// Leading tokens that are computed, as far as the calls so far tell.
-    pub computed: u32,
+    /// Zero.
+    pub reserved0: u32,
 }
 
 /// The state of a KV cache at one moment. Start from `NMC_KV_STATS_INIT`.
@@ -479,21 +510,25 @@ pub struct nmc_kv_group_stats_t {
     pub heap_offset: u64,
 }
 
-/// A 4-D tensor `[blocks, heads, tokens, dim]` in the arena.
+/// A 4-D tensor `[blocks, heads, tokens, dim]` in the arena. Start from `NMC_KV_VIEW_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_kv_view_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// Bytes of an element.
+    pub element_bytes: u32,
     /// Address of element `[0, 0, 0, 0]`; an offset if the group has no memory.
     pub data: *mut c_void,
     /// Lengths of the axes.
     pub shape: [i64; 4],
     /// Distances along the axes, in elements.
     pub strides: [i64; 4],
-    /// Bytes of an element.
-    pub element_bytes: u32,
     /// 1 if the blocks of the view are the sequence's own, in order; 0 if they are all blocks of the layer, and the
     /// block table tells which are the sequence's.
     pub contiguous: u32,
+    /// Zero.
+    pub reserved0: u32,
 }
 
 /// What a row of a dense table holds; the table's owner keeps one for each row, all zero at first, in ordinary memory.
@@ -556,16 +591,16 @@ pub struct nmc_kv_after_t {
     pub handle: *mut c_void,
 }
 
-/// How far a transfer is.
+/// How far a transfer is. Start from `NMC_KV_PROGRESS_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_kv_progress_t {
+    /// Size of this struct as the caller knows it.
+    pub struct_size: u32,
+    /// Leading layers, counted through all groups, that have come in all blocks.
+    pub layers_done: u32,
     /// Tokens of its blocks.
     pub tokens: u64,
     /// Those of the leading blocks that are done.
     pub tokens_done: u64,
-    /// Leading layers, counted through all groups, that have come in all blocks.
-    pub layers_done: u32,
-    /// Zero.
-    pub reserved: u32,
 }

@@ -21,7 +21,6 @@ pub mod kv_seq;
 pub mod kv_state;
 pub mod kv_tables;
 pub mod kv_types;
-pub mod kv_virtual;
 pub mod log;
 pub mod master;
 pub mod store;

@@ -33,7 +33,7 @@ pub use block::NONE;
 pub use cache::{Cache, Stats};
 pub use config::{Config, WhenFull};
 pub use error::{Attempt, Room};
-pub use facade::{GROUPS_ALL, GroupCopy, GroupReport, GroupSpec, Kv, KvStats, MappedSpec, Spec};
+pub use facade::{Copies, GROUPS_ALL, GroupCopy, GroupReport, GroupSpec, Kv, KvStats, MappedSpec, SeqCopy, Spec};
 pub use groups::{GroupStats, OwnGroup, OwnKind};
 pub use pool::{events, evict};
 pub use seq::{BlockCopy, MAX_TOKENS, Open, Opened, Placement, SeqInfo, State};

@@ -244,6 +244,12 @@ impl Cache {
         Ok(())
     }
 
+    /// Whether a sequence with this id is open.
+    pub fn has(&self, id: u64) -> bool {
+        let _table = self.ids.lock();
+        self.table.hint(id).is_some()
+    }
+
     /// The id of a named sequence.
     pub fn find(&self, name: &[u8]) -> Result<u64> {
         let found = self.names.lock().get(name).copied();

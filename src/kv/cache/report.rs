@@ -16,8 +16,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Sequences that a dump lists; the rest are counted.
 const LISTED: usize = 256;
-/// Blocks in a line of the map.
-const LINE: usize = 64;
 
 /// Numbers about a cache. Blocks: `total = free + idle + used`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -207,8 +205,8 @@ impl Cache {
         format!("{id}: {tokens}/{capacity} tokens, {blocks} blocks ({shared} shared, {holes} dropped), {place}")
     }
 
-    /// The blocks for people: `.` free, `X` held by sequences or pins, `c` cached and idle.
-    pub fn map(&self) -> Result<String> {
+    /// The blocks for people, `width` in a line: `.` free, `X` held by sequences or pins, `c` cached and idle.
+    pub fn map(&self, width: usize) -> Result<String> {
         // Counted in the picture: the numbers of another moment would not be those that it shows.
         let states = self.states()?;
         let count = |what: char| states.iter().filter(|state| **state == what).count();
@@ -219,7 +217,7 @@ impl Cache {
             "KV blocks: total {total}, used {used}, cached {cached}, free {free}\n  (. = free, X = used, c = cached)"
         );
         let written = written.and_then(|()| {
-            states.chunks(LINE).try_for_each(|line| {
+            states.chunks(width.max(1)).try_for_each(|line| {
                 text.write_str("    ")?;
                 line.iter().try_for_each(|state| text.write_char(*state))?;
                 text.write_char('\n')

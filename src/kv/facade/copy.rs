@@ -1,14 +1,18 @@
-//! Blocks are copied where they lie, into contiguous memory and back, on the host or on a stream.
+//! Blocks are copied where they lie, into contiguous memory and back, on the host or on a stream; and what sequences wait for
+//! to be copied.
 
 use super::{Kv, NO_ADDRESS};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::kv::block::NONE;
-use crate::kv::place::Region;
 use crate::kv::place::arena::Group;
+use crate::kv::place::mapped::Mapped;
+use crate::kv::place::{Memory, Move, Region};
+use crate::kv::seq::BlockCopy;
 use crate::kv::transfer::{Located, Locations, Way};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::sync::Arc;
 
 /// In place of a group: all that share the blocks of the cache.
 pub const GROUPS_ALL: u32 = u32::MAX;
@@ -24,7 +28,38 @@ pub struct GroupCopy {
     pub to: i32,
 }
 
+/// The copies that a sequence waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Copies {
+    /// Of blocks, in a paged cache.
+    Blocks(Vec<BlockCopy>),
+    /// Of bytes, in a virtual one.
+    Bytes(Vec<Move>),
+}
+
+/// One copy to make.
+#[derive(Debug, Clone)]
+pub enum SeqCopy {
+    /// Of a block, in a paged cache.
+    Block(GroupCopy),
+    /// Of the bytes of one region to those of another, in a virtual cache.
+    Bytes {
+        /// Where they are.
+        from: Region,
+        /// Where they go.
+        to: Region,
+    },
+}
+
 impl Kv {
+    /// The copies that a sequence waits for, each of which is told once. More than `most` stay: then it is their number.
+    pub fn take_copies(&self, id: u64, most: usize) -> Result<std::result::Result<Copies, usize>> {
+        Ok(match &self.memory {
+            Memory::Paged(_) => self.cache.take_plan(id, most)?.map(Copies::Blocks),
+            Memory::Virtual(mapped) => mapped.take_moves(&self.cache, id, most)?.map(Copies::Bytes),
+        })
+    }
+
     /// The groups that a call is for, and where they lie.
     fn groups_at(&self, group: u32, call: &str) -> Result<(Vec<&Group>, &Located)> {
         let arena = self.memory.paged(call, NO_ADDRESS)?;
@@ -53,10 +88,17 @@ impl Kv {
         located.pack(Way::Scatter, &groups, blocks, from, stream)
     }
 
-    /// Copies blocks to other blocks, in no order: one that is written must not be read or written by another copy.
-    pub fn copy_blocks(&self, copies: impl Iterator<Item = GroupCopy>, stream: *mut c_void) -> Result<()> {
+    /// Makes copies. In a paged cache they are made in no order: a block that is written must not be read or written by another
+    /// of them. In a virtual one they are made one after the other.
+    pub fn copy_blocks(&self, copies: impl Iterator<Item = SeqCopy>, stream: *mut c_void) -> Result<()> {
+        if let Memory::Virtual(mapped) = &self.memory {
+            return copy_bytes(mapped, copies, stream);
+        }
         let mut by_group: BTreeMap<u32, Vec<[i32; 2]>> = BTreeMap::new();
-        for GroupCopy { group, from, to } in copies {
+        for copy in copies {
+            let SeqCopy::Block(GroupCopy { group, from, to }) = copy else {
+                crate::bail!(NMC_ERR_UNSUPPORTED, "a copy of bytes is for NMC_KV_VIRTUAL; a paged cache copies blocks");
+            };
             memory::push(by_group.entry(group).or_default(), [from, to])?;
         }
         let call = "nmc_kv_copy_blocks";
@@ -82,4 +124,16 @@ impl Kv {
         }
         Ok(())
     }
+}
+
+fn copy_bytes(mapped: &Mapped, copies: impl Iterator<Item = SeqCopy>, stream: *mut c_void) -> Result<()> {
+    let located = mapped.device().map_or(Located::Host, |device| Located::Device(Arc::clone(device)));
+    located.check_stream(stream)?;
+    for copy in copies {
+        let SeqCopy::Bytes { from, to } = copy else {
+            crate::bail!(NMC_ERR_UNSUPPORTED, "a copy of blocks is not for NMC_KV_VIRTUAL: {NO_ADDRESS}");
+        };
+        located.copy_region(&from, &to, stream)?;
+    }
+    Ok(())
 }

@@ -10,7 +10,7 @@ mod report;
 mod spec;
 mod store;
 
-pub use copy::{GROUPS_ALL, GroupCopy};
+pub use copy::{Copies, GROUPS_ALL, GroupCopy, SeqCopy};
 pub use report::{GroupReport, KvStats};
 pub use spec::{GroupSpec, MappedSpec, Spec};
 
@@ -21,11 +21,11 @@ use super::hash::BlockHash;
 use super::place::Memory;
 use super::place::arena::SeqView;
 use super::place::geometry::Side;
-use super::place::mapped::Move;
 use super::place::tables::{self, Format, Row};
-use super::seq::{BlockCopy, Open, Opened};
+use super::seq::{Open, Opened};
 use super::transfer::{Link, Locations};
 use crate::base::error::Result;
+use crate::base::status::NMC_ERR_EXISTS;
 use crate::world::World;
 use once_cell::sync::OnceCell;
 use std::sync::Arc;
@@ -111,13 +111,19 @@ impl Kv {
         self.memory.open(&self.cache, id, open)
     }
 
-    /// The same for a sequence that the program knows by its name, with an id that the cache chooses.
-    pub fn open_named(&self, open: &Open<'_>) -> Result<(u64, Attempt<Opened>)> {
-        if open.name.is_none() {
-            crate::bail!(NMC_ERR_INVALID_ARG, "options with a name are needed");
+    /// The same with an id that the cache chooses: one that no open sequence has, and that it has not chosen before.
+    pub fn open_auto(&self, open: &Open<'_>) -> Result<(u64, Attempt<Opened>)> {
+        loop {
+            let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+            if self.cache.has(id) {
+                continue;
+            }
+            match self.open(id, open) {
+                // The program took the id for itself meanwhile; if it is free, it was the name that is taken.
+                Err(error) if error.status == NMC_ERR_EXISTS && self.cache.has(id) => {}
+                opened => return Ok((id, opened?)),
+            }
         }
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        Ok((id, self.open(id, open)?))
     }
 
     /// The id of a named sequence.
@@ -166,23 +172,6 @@ impl Kv {
     /// Closes a sequence. Full blocks of what it computed stay in the cache, unless it is to be `discard`ed.
     pub fn close(&self, id: u64, discard: bool) -> Result<()> {
         self.memory.close(&self.cache, id, discard)
-    }
-
-    /// The block copies that a sequence waits for, each of which is told once. More than `most` stay: then it is their number.
-    pub fn take_copies(&self, id: u64, most: usize) -> Result<std::result::Result<Vec<BlockCopy>, usize>> {
-        self.memory.paged("nmc_kv_copies", "nmc_kv_moves has the addresses")?;
-        self.cache.take_plan(id, most)
-    }
-
-    /// The same for a virtual cache, where copies are of bytes.
-    pub fn take_moves(&self, id: u64, most: usize) -> Result<std::result::Result<Vec<Move>, usize>> {
-        match &self.memory {
-            Memory::Virtual(mapped) => mapped.take_moves(&self.cache, id, most),
-            Memory::Paged(_) => crate::bail!(
-                NMC_ERR_UNSUPPORTED,
-                "nmc_kv_moves is for NMC_KV_VIRTUAL; here nmc_kv_copies has the blocks"
-            ),
-        }
     }
 
     /// Drops up to `count` whole blocks from the middle of a sequence, the least important first; returns how many.
@@ -274,7 +263,7 @@ impl Kv {
         counts: Option<&[u32]>,
         out: &mut [i64],
     ) -> Result<usize> {
-        let own_group = self.memory.paged("nmc_kv_slots", NO_TABLE)?.own_group(group)?;
+        let own_group = self.memory.paged("nmc_kv_slot_mapping", NO_TABLE)?.own_group(group)?;
         tables::write_slot_mapping(&self.cache, ids, own_group, counts, out)
     }
 

@@ -80,24 +80,27 @@ impl Kv {
         self.cache.snapshot()
     }
 
-    /// A page about the cache.
-    pub fn dump(&self) -> Result<String> {
+    /// A page about the cache, and a picture of its blocks with `width` of them in a line; 0 for none.
+    pub fn dump(&self, width: usize) -> Result<String> {
         let (_, block_bytes) = self.memory.bytes();
-        let page = self.cache.dump(block_bytes)?;
-        let Some(pages) = self.memory.mapped_pages()? else { return Ok(page) };
+        let mut page = self.cache.dump(block_bytes)?;
+        if let Some(pages) = self.memory.mapped_pages()? {
+            let mut text = Text::default();
+            let written = write!(text, "{page}Virtual memory:\n  Mapped: {pages} pages\n");
+            page = text.finish(written)?;
+        }
+        if width == 0 {
+            return Ok(page);
+        }
+        let picture = self.cache.map(width)?;
         let mut text = Text::default();
-        let written = write!(text, "{page}Virtual memory:\n  Mapped: {pages} pages\n");
+        let written = text.write_str(&page).and_then(|()| text.write_str(&picture));
         text.finish(written)
     }
 
     /// Pages that are mapped now, those that are free or mapped twice as well; 0 for a paged cache.
     pub fn mapped_pages(&self) -> Result<u64> {
         Ok(self.memory.mapped_pages()?.unwrap_or(0))
-    }
-
-    /// The blocks for people: `.` free, `X` held by sequences or pins, `c` cached and idle.
-    pub fn map(&self) -> Result<String> {
-        self.cache.map()
     }
 
     /// Whether every block is exactly where it should be.

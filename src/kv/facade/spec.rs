@@ -47,7 +47,7 @@ pub struct GroupSpec {
 #[derive(Debug, Clone, Copy)]
 pub struct MappedSpec {
     /// Tokens of a sequence at most; 0 for as many as there are.
-    pub max_sequence_tokens: u32,
+    pub max_sequence_tokens: u64,
     /// The ordinal, for device memory.
     pub device: Option<i32>,
 }
@@ -70,7 +70,7 @@ impl Spec {
     /// Tokens of a virtual sequence at most.
     pub(super) fn sequence_limit(&self, mapped: MappedSpec) -> u32 {
         let all = u64::from(self.config.total_blocks) * u64::from(self.config.tokens_per_block);
-        let limit = if mapped.max_sequence_tokens == 0 { all } else { u64::from(mapped.max_sequence_tokens) };
+        let limit = if mapped.max_sequence_tokens == 0 { all } else { mapped.max_sequence_tokens };
         u32::try_from(limit.min(u64::from(MAX_TOKENS))).unwrap_or(MAX_TOKENS)
     }
 

@@ -73,9 +73,8 @@ impl Kv {
         self.link()?.cancel(ticket)
     }
 
-    /// How many leading tokens of a sequence are computed here, and how many the store has.
-    pub fn residency(&self, id: u64) -> Result<(u32, u32)> {
-        let computed = self.cache.info(id)?.computed;
-        Ok((computed, self.link.get().map_or(Ok(0), |link| link.stored(id))?))
+    /// How many leading tokens of a sequence the store has; 0 without one. Looks each block up there.
+    pub fn stored_tokens(&self, id: u64) -> Result<u32> {
+        self.link.get().map_or(Ok(0), |link| link.stored(id))
     }
 }

@@ -29,6 +29,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes that are to be copied, before the next call that changes the sequence or the one it was forked from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
+    /// The group whose page it is.
+    pub group: u32,
     /// Address to read.
     pub from: u64,
     /// Address to write.
@@ -43,6 +45,8 @@ type Shared = Arc<Mutex<AddressSpace>>;
 #[derive(Debug)]
 pub struct Mapped {
     groups: Vec<MappedGroup>,
+    /// Whose memory it is, if not the host's.
+    device: Option<Arc<Device>>,
     /// Blocks of a sequence at most; addresses have one place more.
     slots: u32,
     per_block: u32,
@@ -98,6 +102,7 @@ impl Mapped {
         }
         Ok(Self {
             groups: mapped,
+            device: device.cloned(),
             slots,
             per_block,
             limit,
@@ -105,6 +110,11 @@ impl Mapped {
             idle: Mutex::default(),
             next_number: AtomicU64::new(1),
         })
+    }
+
+    /// The device whose memory it is; none for the host's.
+    pub const fn device(&self) -> Option<&Arc<Device>> {
+        self.device.as_ref()
     }
 
     /// Bytes of all pages.
@@ -335,12 +345,12 @@ impl Mapped {
                 }
             };
             cache.take_plan(id, usize::MAX)?.ok();
-            for ((group, own), base) in self.groups.iter().zip(own).zip(bases) {
+            for (((number, group), own), base) in (0..).zip(&self.groups).zip(own).zip(bases) {
                 let bytes = group.geometry.piece_bytes();
                 for plane in 0..u64::from(group.planes) {
                     let at = |place: u64| (plane * u64::from(self.slots + 1) + place) * bytes;
                     let (from, to) = (base + at(u64::from(from)), own + at(to as u64));
-                    moves.push(Move { from, to, bytes });
+                    moves.push(Move { group: number, from, to, bytes });
                 }
             }
             Ok(Ok(moves))

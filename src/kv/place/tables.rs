@@ -86,7 +86,7 @@ pub(super) fn used_blocks<'s>(cache: &Cache, seq: &'s Seq, own_group: u32) -> Re
     }
     match seq.groups.get(own_group as usize) {
         Some(SeqGroup::Window(strip)) => Ok((&strip.blocks[..count], strip.rewrites)),
-        _ => crate::bail!(NMC_ERR_INVALID_ARG, "a recurrent group has no table; nmc_kv_states has its slots"),
+        _ => crate::bail!(NMC_ERR_INVALID_ARG, "a recurrent group has no table; nmc_kv_state_slots has its slots"),
     }
 }
 

@@ -251,10 +251,29 @@ impl Located {
             // SAFETY: the driver, if there is one, was asked: groups that lie here are host memory, and so is what
             // `reachable` let pass.
             Self::Host => unsafe { copy_on_host(copy, pairs) },
-            Self::Unknown | Self::Managed => {
-                crate::bail!(NMC_ERR_UNSUPPORTED, "blocks that lie {self} are not copied")
-            }
+            Self::Unknown | Self::Managed => self.not_copied(),
         }
+    }
+
+    /// Copies the bytes of one region to another of the same place. On a device it only enqueues.
+    pub fn copy_region(&self, from: &Region, to: &Region, stream: *mut c_void) -> Result<()> {
+        if from.base() == 0 || to.base() == 0 || from.bytes() != to.bytes() {
+            crate::bail!(NMC_ERR_INVALID_ARG, "{from:?} cannot be copied to {to:?}");
+        }
+        match self {
+            Self::Device(device) => cuda::copy_on_stream(device, stream, from.base(), to.base(), from.bytes()),
+            Self::Host => {
+                let bytes = usize::try_from(from.bytes()).unwrap_or(usize::MAX);
+                // SAFETY: whoever made the regions vouches for them, and they are the host's.
+                unsafe { std::ptr::copy(from.base() as *const u8, to.base() as *mut u8, bytes) };
+                Ok(())
+            }
+            Self::Unknown | Self::Managed => self.not_copied(),
+        }
+    }
+
+    fn not_copied(&self) -> Result<()> {
+        crate::bail!(NMC_ERR_UNSUPPORTED, "blocks that lie {self} are not copied")
     }
 }
 

@@ -88,7 +88,8 @@ impl Located {
         Ok(())
     }
 
-    fn check_stream(&self, stream: *mut c_void) -> Result<()> {
+    /// Fails if there is a stream for host memory.
+    pub fn check_stream(&self, stream: *mut c_void) -> Result<()> {
         if !matches!(self, Self::Device(_)) && !stream.is_null() {
             crate::bail!(
                 NMC_ERR_INVALID_ARG,

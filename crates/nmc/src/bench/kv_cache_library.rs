@@ -33,9 +33,8 @@ impl Kv {
 
     /// A cache with a window of 1,024 tokens and a recurrent state beside full attention.
     pub fn create_hybrid(blocks: u32) -> Result<Self, Failure> {
-        // SAFETY: integers and pointers, for which all zero is a value.
-        let mut full: nmc_kv_group_t = unsafe { std::mem::zeroed() };
-        (full.dtype, full.layers, full.kv_heads, full.head_dim) = (NMC_DTYPE_BF16, 1, 1, 64);
+        let dtype = NMC_DTYPE_BF16;
+        let full = nmc_kv_group_t { dtype, layers: 1, kv_heads: 1, head_dim: 64, ..nmc_kv_group_t::defaults() };
         let window = nmc_kv_group_t { window: 1_024, blocks, ..full };
         let state = nmc_kv_group_t { kind: NMC_KV_KIND_RECURRENT, state_bytes: 4_096, blocks: 1_024, ..full };
         Self::create_of(blocks, NMC_KV_HASH_BLAKE3, 16, &[full, window, state])
@@ -47,25 +46,26 @@ impl Kv {
             total_blocks: blocks,
             tokens_per_block,
             hash,
-            n_groups: u32::try_from(groups.len()).unwrap_or(0),
+            n_groups: groups.len(),
             groups: if groups.is_empty() { std::ptr::null() } else { groups.as_ptr() },
             ..nmc_kv_config_t::defaults()
         };
         let mut handle = std::ptr::null_mut();
         // SAFETY: a complete config, and an out-pointer that is a local.
-        unsafe { try_call!(nanomc, nmc_kv_create(&raw const config, &raw mut handle)) }?;
+        unsafe { try_call!(nanomc, nmc_kv_create(std::ptr::null_mut(), &raw const config, &raw mut handle)) }?;
         Ok(Self { nanomc, handle })
     }
 
     /// Opens a sequence of full blocks with these hashes; returns how many tokens the cache had.
-    pub fn open_hashes(&self, id: u64, hashes: &[nmc_kv_hash_t]) -> Result<u32, Failure> {
+    pub fn open_hashes(&self, id: u64, hashes: &[nmc_kv_hash_t]) -> Result<u64, Failure> {
         let options = nmc_kv_open_t {
             flags: NMC_KV_OPEN_MATCH_ALL,
             hashes: hashes.as_ptr(),
-            n_hashes: hashes.len() as u64,
+            n_hashes: hashes.len(),
             ..nmc_kv_open_t::defaults()
         };
-        let mut opened = nmc_kv_opened_t { hit_tokens: 0, tokens: 0 };
+        let struct_size = u32::try_from(size_of::<nmc_kv_opened_t>()).unwrap_or(0);
+        let mut opened = nmc_kv_opened_t { struct_size, reserved0: 0, id: 0, hit_tokens: 0, tokens: 0 };
         let (none, tokens) = (std::ptr::null_mut(), hashes.len() as u64 * 16);
         // SAFETY: complete options with as many hashes, and an out-pointer that is a local.
         unsafe {
@@ -91,8 +91,9 @@ impl Kv {
     }
 
     pub fn append(&self, id: u64, count: u64) -> Result<(), Failure> {
-        // SAFETY: tokens and room may be NULL.
-        unsafe { try_call!(self.nanomc, nmc_kv_append(self.handle, id, std::ptr::null(), count, std::ptr::null_mut())) }
+        let (tokens, options, room) = (std::ptr::null(), std::ptr::null(), std::ptr::null_mut());
+        // SAFETY: tokens, options and room may be NULL.
+        unsafe { try_call!(self.nanomc, nmc_kv_append(self.handle, id, tokens, count, options, room)) }
     }
 
     /// One more token for each, told if there are any.
@@ -125,10 +126,10 @@ impl Kv {
                     NMC_KV_TABLE_BLOCKS,
                     ids.as_ptr(),
                     ids.len(),
-                    rows.as_mut_ptr(),
-                    table.as_mut_ptr(),
                     width,
                     -1,
+                    rows.as_mut_ptr(),
+                    table.as_mut_ptr(),
                     &raw mut written,
                 )
             )
