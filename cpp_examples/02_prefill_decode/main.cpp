@@ -155,14 +155,14 @@ void decode(Engine& engine, const nmc::World& world, const nmc::Store& store, in
   std::mt19937_64 random(static_cast<uint64_t>(me));
 
   const auto attend = [&](const std::string& key) {
-    auto meta = store.try_location(key);  // only to know which bytes to expect
+    const auto meta = store.location(key);  // only to know which bytes to expect
     const auto start = Clock::now();
-    nmc::Result<nmc::View> view = store.try_pin(key);  // a hash probe: no copy, and no other process is asked
+    std::optional<nmc::View> view = store.find(key);  // a hash probe: no copy, and no other process is asked
     tally.took(Clock::now() - start);
     if (!view || !meta) return;  // evicted meanwhile: an engine would compute it again
     const uint64_t bytes = view->size(), key_hash = meta->key_hash;
     bool right = false;
-    const Clock::duration busy = engine.check(std::move(view).value(), key_hash, right);
+    const Clock::duration busy = engine.check(std::move(*view), key_hash, right);
     tally.wrong += !right;
     tally.moved(bytes, busy);
   };
@@ -170,7 +170,7 @@ void decode(Engine& engine, const nmc::World& world, const nmc::Store& store, in
   for (uint64_t prompt = 0;; ++prompt) {
     for (uint64_t block = 0; block < kBlocks; ++block) {
       const std::string key = key_of(prefiller, prompt, block);
-      while (!store.try_wait_ready(key, nmc::Wait::appear, std::chrono::milliseconds(100))) {
+      while (!store.nothrow()->wait_ready(key, nmc::Wait::appear, std::chrono::milliseconds(100))) {
         const uint64_t end = end_word.load_acquire();  // 0 while there is more to come
         if (end != 0 && prompt + 1 >= end) return;
       }

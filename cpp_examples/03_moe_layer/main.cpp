@@ -155,7 +155,7 @@ class Moe {
     const nmc::EpConfig config = nmc::EpConfig(options.hidden, options.top_k, options.experts)
                                      .t_cap(t_cap)
                                      .blocks(options.gpu ? 8 : 0);  // eight ranks share the device with their products
-    const nmc::EpBytes bytes = config.bytes_needed(ranks, options.inner);
+    const nmc::EpBytes bytes = nmc::Ep::bytes_needed(config, ranks, options.inner);
     worlds_ = nmc::World::create_local(nmc::WorldConfig()
                                            .world_size(ranks)
                                            .heap_bytes((bytes.transport + (2 << 20) - 1) >> 21 << 21)

@@ -1,4 +1,4 @@
-// nanomc/ep.hpp: what it offers with and without exceptions (wrapper_noexc.cpp), on host heaps.
+// nanomc/ep.hpp on host heaps: every function in both forms, from one body; without exceptions (wrapper_noexc.cpp) in the only one.
 #include <functional>
 #include <string>
 #include <type_traits>
@@ -8,7 +8,10 @@
 #endif
 
 #include "../integration/check.h"
+#include "../integration/forms.hpp"
 #include "nanomc/ep.hpp"
+
+#define WORKS(...) (STATUS(__VA_ARGS__) == NMC_OK)
 
 namespace {
 
@@ -18,9 +21,10 @@ nmc::EpConfig config() {
   return nmc::EpConfig(kHidden, kTopK, kExperts).t_cap(kCap).dtype(nmc::EpDtype::fp32).deadline(std::chrono::seconds(60));
 }
 
-std::vector<nmc::nothrow::World> local_worlds(uint32_t ranks) {
-  const nmc::EpBytes bytes = config().try_bytes_needed(ranks).value();
-  return nmc::nothrow::World::create_local(nmc::WorldConfig().world_size(ranks).heap_bytes(bytes.transport)).value();
+template <class Mode>
+std::vector<nmc::BasicWorld<Mode>> local_worlds(uint32_t ranks) {
+  const nmc::EpBytes bytes = value_of(nmc::BasicEp<Mode>::bytes_needed(config(), ranks));
+  return value_of(nmc::BasicWorld<Mode>::create_local(nmc::WorldConfig().world_size(ranks).heap_bytes(bytes.transport)));
 }
 
 // Rows are aligned to 16 bytes.
@@ -71,49 +75,58 @@ struct Rank {
   }
 };
 
-template <class Index>
+template <class Mode, class Index>
 void steps(const char* name) {
   promise(name);
-  std::vector<nmc::nothrow::World> worlds = local_worlds(2);
-  std::vector<nmc::Ep> eps = nmc::Ep::try_create_ranks(worlds, config()).value();
-  const nmc::EpBytes bytes = config().try_bytes_needed(2).value();
+  std::vector<nmc::BasicWorld<Mode>> worlds = local_worlds<Mode>(2);
+  std::vector<nmc::BasicEp<Mode>> eps = value_of(nmc::BasicEp<Mode>::create_ranks(worlds, config()));
+  const nmc::EpBytes bytes = value_of(nmc::BasicEp<Mode>::bytes_needed(config(), 2));
   std::vector<Rank<Index>> ranks;
   for (uint32_t r = 0; r < 2; ++r) ranks.emplace_back(bytes, r);
   const auto all = [&](auto call) {
-    nmc::EpCallGroup group = nmc::EpCallGroup::try_begin().value();
-    for (uint32_t r = 0; r < 2; ++r) CHECK(call(eps[r], ranks[r]).ok());
-    CHECK(group.try_end().ok());
+    nmc::BasicEpCallGroup<Mode> group = value_of(nmc::BasicEpCallGroup<Mode>::begin());
+    for (uint32_t r = 0; r < 2; ++r) CHECK(WORKS(call(eps[r], ranks[r])));
+    CHECK(WORKS(group.end()));
   };
   // Whole steps, then halves, with rows to return elsewhere.
-  all([](nmc::Ep& ep, Rank<Index>& rank) { return ep.try_dispatch(rank.tokens(0)); });
-  all([](nmc::Ep& ep, Rank<Index>& rank) { return ep.try_pack(0, rank.where()); });
+  all([](nmc::BasicEp<Mode>& ep, Rank<Index>& rank) { return ep.dispatch(rank.tokens(0)); });
+  all([](nmc::BasicEp<Mode>& ep, Rank<Index>& rank) { return ep.pack(0, rank.where()); });
   for (Rank<Index>& rank : ranks) rank.compute();
-  all([](nmc::Ep& ep, Rank<Index>& rank) { return ep.try_scatter(0, rank.y, rank.row_of); });
-  all([](nmc::Ep& ep, Rank<Index>& rank) { return ep.try_combine(0, rank.out); });
+  all([](nmc::BasicEp<Mode>& ep, Rank<Index>& rank) { return ep.scatter(0, rank.y, rank.row_of); });
+  all([](nmc::BasicEp<Mode>& ep, Rank<Index>& rank) { return ep.combine(0, rank.out); });
   for (Rank<Index>& rank : ranks) CHECK(rank.is_right());
   for (Rank<Index>& rank : ranks) rank.out.assign(kTokens, Row{});
 
   std::vector<std::vector<Row>> back(2, std::vector<Row>(2 * kCap));
-  all([](nmc::Ep& ep, Rank<Index>& rank) { return ep.try_dispatch_send(rank.tokens(1)); });
-  all([](nmc::Ep& ep, Rank<Index>&) { return ep.try_dispatch_recv(1); });
-  all([](nmc::Ep& ep, Rank<Index>& rank) { return ep.try_pack(1, rank.where()); });
+  all([](nmc::BasicEp<Mode>& ep, Rank<Index>& rank) { return ep.dispatch_send(rank.tokens(1)); });
+  all([](nmc::BasicEp<Mode>& ep, Rank<Index>&) { return ep.dispatch_recv(1); });
+  all([](nmc::BasicEp<Mode>& ep, Rank<Index>& rank) { return ep.pack(1, rank.where()); });
   for (Rank<Index>& rank : ranks) rank.compute();
   for (uint32_t r = 0; r < 2; ++r) {
-    CHECK(eps[r].try_scatter_to(1, ranks[r].y.data(), ranks[r].row_of.data(), back[r].data()).ok());
-    CHECK(eps[r].try_combine_send_from(1, back[r].data()).ok());
+    CHECK(WORKS(eps[r].scatter_to(1, ranks[r].y.data(), ranks[r].row_of.data(), back[r].data())));
+    CHECK(WORKS(eps[r].combine_send_from(1, back[r].data())));
   }
-  all([](nmc::Ep& ep, Rank<Index>& rank) { return ep.try_combine_recv(1, rank.out.data()); });
+  all([](nmc::BasicEp<Mode>& ep, Rank<Index>& rank) { return ep.combine_recv(1, rank.out.data()); });
   for (Rank<Index>& rank : ranks) CHECK(rank.is_right());
 
-  const nmc::EpStats stats = eps[1].try_stats().value();
+  const nmc::EpStats stats = value_of(eps[1].stats());
   CHECK(stats.expert_load == std::vector<uint64_t>({4, 2, 4, 2}) && stats.waited_ns.size() == 2 && stats.overflow_rows == 0);
-  const nmc::EpRecvBuffers recv = eps[0].try_recv_buffers(1).value();
+  for (Rank<Index>& rank : ranks) rank.out.assign(kTokens, Row{});
+  all([](nmc::BasicEp<Mode>& ep, Rank<Index>& rank) { return ep.dispatch(rank.tokens(2)); });
+  all([](nmc::BasicEp<Mode>& ep, Rank<Index>& rank) { return ep.pack(2, rank.where()); });
+  for (Rank<Index>& rank : ranks) rank.compute();
+  all([](nmc::BasicEp<Mode>& ep, Rank<Index>& rank) { return ep.scatter(2, rank.y, rank.row_of); });
+  all([](nmc::BasicEp<Mode>& ep, Rank<Index>&) { return ep.combine_send(2); });
+  all([](nmc::BasicEp<Mode>& ep, Rank<Index>& rank) { return ep.combine_recv(2, rank.out); });
+  for (Rank<Index>& rank : ranks) CHECK(rank.is_right());
+
+  const nmc::EpRecvBuffers recv = value_of(eps[0].recv_buffers(1));
   CHECK(recv.x == recv.y && recv.local_eid != nullptr && recv.scales == nullptr);
-  CHECK(eps[0].try_recv_buffers(70000).status() == NMC_ERR_INVALID_ARG);
-  CHECK(eps[0].try_device(0).status() == NMC_ERR_UNSUPPORTED);
-  CHECK(eps[0].try_check().ok() && eps[0].try_abort().ok());
-  CHECK(eps[1].try_check().status() == NMC_ERR_CANCELLED);
-  CHECK(eps[0].try_destroy().ok() && !eps[0]);
+  CHECK(STATUS(eps[0].recv_buffers(70000)) == NMC_ERR_INVALID_ARG);
+  CHECK(STATUS(eps[0].device(0)) == NMC_ERR_UNSUPPORTED);
+  CHECK(WORKS(eps[0].check()) && eps[0].nothrow()->check().ok() && WORKS(eps[0].abort()));
+  CHECK(STATUS(eps[1].check()) == NMC_ERR_CANCELLED);
+  CHECK(WORKS(eps[0].destroy()) && !eps[0]);
 }
 
 void arguments() {
@@ -133,40 +146,45 @@ void arguments() {
   const nmc_ep_config_t c =
       config().members(3).trap().count_load(false).separate_y().early().dispatch(nmc::EpWire::fp8).weights(nmc::EpWeights::fp16).c();
   CHECK(c.flags == (NMC_EP_TRAP | NMC_EP_NO_LOAD | NMC_EP_SEPARATE_Y | NMC_EP_EARLY) && c.members == 3 && c.deadline_ms == 60000);
-
-  promise("making a group fails as it does in C");
-  std::vector<nmc::nothrow::World> worlds = local_worlds(1);
-  CHECK(nmc::Ep::try_create(worlds[0], config().hidden(3)).status() == NMC_ERR_INVALID_ARG);
-  CHECK(nmc::Ep::try_create(nmc::nothrow::World(), config()).status() == NMC_ERR_BAD_HANDLE);
-  CHECK(nmc::Ep::try_create_ranks({}, config()).status() == NMC_ERR_INVALID_ARG);
-  CHECK(config().try_bytes_needed(0).status() == NMC_ERR_INVALID_ARG);
 }
 
+template <class Mode>
+void refused() {
+  promise("making a group fails as it does in C");
+  std::vector<nmc::BasicWorld<Mode>> worlds = local_worlds<Mode>(1);
+  CHECK(STATUS(nmc::BasicEp<Mode>::create(worlds[0], config().hidden(3))) == NMC_ERR_INVALID_ARG);
+  CHECK(STATUS(nmc::BasicEp<Mode>::create(nmc::BasicWorld<Mode>(), config())) == NMC_ERR_BAD_HANDLE);
+  CHECK(STATUS(nmc::BasicEp<Mode>::create_ranks({}, config())) == NMC_ERR_INVALID_ARG);
+  CHECK(STATUS(nmc::BasicEp<Mode>::bytes_needed(config(), 0)) == NMC_ERR_INVALID_ARG);
+}
+
+template <class Mode>
 void call_groups() {
   promise("a group of calls tells its errors at its end, and is over with its scope");
-  std::vector<nmc::nothrow::World> worlds = local_worlds(1);
-  nmc::Ep ep = nmc::Ep::try_create(worlds[0], config()).value();
-  Rank<int32_t> rank(config().try_bytes_needed(1).value(), 0);
+  std::vector<nmc::BasicWorld<Mode>> worlds = local_worlds<Mode>(1);
+  nmc::BasicEp<Mode> ep = value_of(nmc::BasicEp<Mode>::create(worlds[0], config()));
+  Rank<int32_t> rank(value_of(nmc::BasicEp<Mode>::bytes_needed(config(), 1)), 0);
   {
-    nmc::EpCallGroup group = nmc::EpCallGroup::try_begin().value();
-    CHECK(nmc::EpCallGroup::try_begin().status() == NMC_ERR_INVALID_ARG);
-    CHECK(ep.try_combine(0, rank.out).ok());
-    const nmc::Result<void> ended = group.try_end();
+    nmc::nothrow::EpCallGroup group = nmc::nothrow::EpCallGroup::begin().value();
+    CHECK(STATUS(nmc::BasicEpCallGroup<Mode>::begin()) == NMC_ERR_INVALID_ARG);
+    CHECK(WORKS(ep.combine(0, rank.out)));
+    const nmc::Result<void> ended = group.end();
     CHECK(ended.status() == NMC_ERR_INVALID_ARG && ended.message().find("out of turn") != std::string::npos);
   }
   {
-    nmc::EpCallGroup moved = [] { return nmc::EpCallGroup::try_begin().value(); }();
-    CHECK(ep.try_dispatch(rank.tokens(0)).ok() && ep.try_pack(0, rank.where()).ok());
+    nmc::BasicEpCallGroup<Mode> moved = [] { return value_of(nmc::BasicEpCallGroup<Mode>::begin()); }();
+    CHECK(WORKS(ep.dispatch(rank.tokens(0))) && WORKS(ep.pack(0, rank.where())));
   }
   CHECK(rank.masked_m[0] == 2);  // the destructor has sent them out
-  CHECK(nmc::EpCallGroup::try_begin().value().try_end().ok());
+  CHECK(WORKS(value_of(nmc::BasicEpCallGroup<Mode>::begin()).end()));
 }
 
 // A layer of one rank.
+template <class Mode>
 struct Layer {
-  std::vector<nmc::nothrow::World> worlds = local_worlds(1);
-  nmc::Ep ep = nmc::Ep::try_create(worlds[0], config()).value();
-  nmc::EpBytes bytes = config().try_bytes_needed(1, kInner).value();
+  std::vector<nmc::BasicWorld<Mode>> worlds = local_worlds<Mode>(1);
+  nmc::BasicEp<Mode> ep = value_of(nmc::BasicEp<Mode>::create(worlds[0], config()));
+  nmc::EpBytes bytes = value_of(nmc::BasicEp<Mode>::bytes_needed(config(), 1, kInner));
   Rank<int64_t> rank{bytes, 0};
   struct alignas(256) Piece {
     unsigned char v[256];
@@ -181,31 +199,45 @@ struct Layer {
 
 int32_t fails(const nmc_ep_gemm_t&, void*) { return NMC_ERR_NO_SPACE; }
 
+template <class Mode>
 void forward() {
   promise("a layer takes any callable as its product");
-  Layer layer;
+  Layer<Mode> layer;
   const nmc::EpTokens tokens = layer.rank.tokens(0);
-  CHECK(layer.ep.try_moe_forward(tokens, layer.moe()).ok());
+  CHECK(WORKS(layer.ep.moe_forward(tokens, layer.moe())));
   std::vector<uint32_t> which;
-  CHECK(layer.ep.try_moe_forward(tokens, layer.moe(), [&](const nmc_ep_gemm_t& g, void* stream) {
+  CHECK(WORKS(layer.ep.moe_forward(tokens, layer.moe(), [&](const nmc_ep_gemm_t& g, void* stream) {
     which.push_back(g.which);
     CHECK(stream == nullptr && g.struct_size == sizeof g && g.b == (g.which == 0 ? layer.w13.data() : layer.w2.data()));
-  }).ok());
+  })));
   CHECK(which == std::vector<uint32_t>({0, 1}));
   const std::function<nmc::Result<void>(const nmc_ep_gemm_t&, void*)> good = [](const nmc_ep_gemm_t&, void*) {
     return nmc::Result<void>();
   };
-  CHECK(layer.ep.try_moe_forward(tokens, layer.moe(), good).ok());
+  CHECK(WORKS(layer.ep.moe_forward(tokens, layer.moe(), good)));
 
   promise("a product that fails ends the group, and the call tells why");
-  const nmc::Result<void> failed = layer.ep.try_moe_forward(tokens, layer.moe(), fails);
+  const nmc::Result<void> failed = layer.ep.nothrow()->moe_forward(tokens, layer.moe(), fails);
   CHECK(failed.status() == NMC_ERR_NO_SPACE && failed.message().find("product 0") != std::string::npos);
-  CHECK(layer.ep.try_check().status() == NMC_ERR_CANCELLED);
-  Layer other;
-  const nmc::Result<void> told = other.ep.try_moe_forward(other.rank.tokens(0), other.moe(), [](const nmc_ep_gemm_t& g, void*) {
+  CHECK(STATUS(layer.ep.check()) == NMC_ERR_CANCELLED);
+  Layer<Mode> other;
+  const auto second_fails = [](const nmc_ep_gemm_t& g, void*) {
     return g.which == 0 ? nmc::Result<void>() : nmc::Result<void>(nmc::Failure{NMC_ERR_CUDA, "no such stream"});
-  });
+  };
+  CHECK(STATUS(other.ep.moe_forward(other.rank.tokens(0), other.moe(), second_fails)) == NMC_ERR_CUDA);
+  Layer<Mode> third;
+  const nmc::Result<void> told = third.ep.nothrow()->moe_forward(third.rank.tokens(0), third.moe(), second_fails);
   CHECK(told.status() == NMC_ERR_CUDA && told.message() == "no such stream");
+}
+
+template <class Mode>
+void cases(const char* form) {
+  printf("%s\n", form);
+  steps<Mode, int32_t>("steps with 32-bit expert numbers");
+  steps<Mode, int64_t>("steps with 64-bit expert numbers");
+  refused<Mode>();
+  call_groups<Mode>();
+  forward<Mode>();
 }
 
 #if NMC_HPP_EXCEPTIONS
@@ -219,53 +251,29 @@ bool throws(F f) {
   return false;
 }
 
-void throwing() {
-  promise("the throwing forms throw");
-  std::vector<nmc::nothrow::World> worlds = local_worlds(1);
-  nmc::Ep ep = nmc::Ep::create(worlds[0], config());
-  Rank<int32_t> rank(config().bytes_needed(1), 0);
-  ep.dispatch(rank.tokens(0));
-  ep.pack(0, rank.where());
-  rank.compute();
-  ep.scatter(0, rank.y, rank.row_of);
-  ep.combine(0, rank.out);
-  CHECK(rank.is_right() && ep.stats().expert_load[0] == 2 && ep.recv_buffers(0).x != nullptr);
-  ep.dispatch_send(rank.tokens(1));
-  ep.dispatch_recv(1);
-  ep.combine_send(1);
-  ep.combine_recv(1, rank.out);
-  nmc::EpCallGroup::begin().end();
-  ep.check();
-  CHECK(throws<nmc::Error>([&] { ep.combine(2, rank.out); }) && throws<nmc::Error>([&] { (void)ep.device(0); }));
-  CHECK(throws<nmc::Error>([&] { (void)nmc::Ep::create(worlds[0], config().top_k(0)); }));
-  CHECK(throws<nmc::Error>([&] { (void)nmc::Ep::create_ranks({}, config()); }));
-  ep.abort();
-  CHECK(throws<nmc::Error>([&] { ep.check(); }));
-
+template <class Mode>
+void products_that_throw() {
   promise("what a product throws does not pass through the library, and is thrown by the call");
-  Layer layer;
+  Layer<Mode> first, second;
   const auto breaks = [](const nmc_ep_gemm_t&, void*) { throw std::out_of_range("no tile"); };
-  CHECK(throws<std::out_of_range>([&] { layer.ep.moe_forward(layer.rank.tokens(0), layer.moe(), breaks); }));
-  CHECK(layer.ep.try_check().status() == NMC_ERR_CANCELLED);
-  Layer second, third;
-  CHECK(throws<std::out_of_range>([&] { (void)second.ep.try_moe_forward(second.rank.tokens(0), second.moe(), breaks); }));
-  const nmc::Result<void> ours = third.ep.try_moe_forward(third.rank.tokens(0), third.moe(), [&](const nmc_ep_gemm_t&, void*) {
-    second.ep.check();  // an nmc::Error
-  });
-  CHECK(ours.status() == NMC_ERR_CANCELLED && ours.message().find("aborted") != std::string::npos);
+  CHECK(throws<std::out_of_range>([&] { (void)first.ep.moe_forward(first.rank.tokens(0), first.moe(), breaks); }));
+  CHECK(STATUS(first.ep.check()) == NMC_ERR_CANCELLED);
+
+  promise("an nmc::Error of a product is how the call fails");
+  const auto checks = [&](const nmc_ep_gemm_t&, void*) { nmc::Ep(nullptr, 0, 0).check(); };
+  CHECK(STATUS(second.ep.moe_forward(second.rank.tokens(0), second.moe(), checks)) == NMC_ERR_BAD_HANDLE);
 }
 #endif
 
 }  // namespace
 
 int main() {
-  steps<int32_t>("steps with 32-bit expert numbers");
-  steps<int64_t>("steps with 64-bit expert numbers");
   arguments();
-  call_groups();
-  forward();
 #if NMC_HPP_EXCEPTIONS
-  throwing();
+  cases<nmc::Throwing>("nmc");
+  products_that_throw<nmc::Throwing>();
+  products_that_throw<nmc::Returning>();
 #endif
+  cases<nmc::Returning>("nmc::nothrow");
   return finish();
 }

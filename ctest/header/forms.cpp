@@ -5,17 +5,29 @@
 template class nmc::BasicBlockRun<nmc::Returning>;
 template class nmc::BasicBlockTicket<nmc::Returning>;
 template class nmc::BasicBlocks<nmc::Returning>;
+template class nmc::BasicEp<nmc::Returning>;
+template class nmc::BasicEpCallGroup<nmc::Returning>;
 template class nmc::BasicLog<nmc::Returning>;
 template class nmc::BasicMaster<nmc::Returning>;
+template class nmc::BasicPinSlot<nmc::Returning>;
+template class nmc::BasicStore<nmc::Returning>;
+template class nmc::BasicView<nmc::Returning>;
 template class nmc::BasicWorld<nmc::Returning>;
+template class nmc::BasicWritePlan<nmc::Returning>;
 
 #if NMC_HPP_EXCEPTIONS
 template class nmc::BasicBlockRun<nmc::Throwing>;
 template class nmc::BasicBlockTicket<nmc::Throwing>;
 template class nmc::BasicBlocks<nmc::Throwing>;
+template class nmc::BasicEp<nmc::Throwing>;
+template class nmc::BasicEpCallGroup<nmc::Throwing>;
 template class nmc::BasicLog<nmc::Throwing>;
 template class nmc::BasicMaster<nmc::Throwing>;
+template class nmc::BasicPinSlot<nmc::Throwing>;
+template class nmc::BasicStore<nmc::Throwing>;
+template class nmc::BasicView<nmc::Throwing>;
 template class nmc::BasicWorld<nmc::Throwing>;
+template class nmc::BasicWritePlan<nmc::Throwing>;
 #endif
 
 // -DFORM=nmc: without exceptions this form is not there, and the compiler says what to use.

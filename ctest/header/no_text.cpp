@@ -10,7 +10,7 @@ const char* pointer = page;
 #endif
 
 void puts(const nmc::Store& store) {
-  (void)store.try_put("key", VALUE);
-  (void)store.try_put_slices("key", {VALUE, VALUE});
-  (void)store.try_put_batch({"one", "two"}, {VALUE, VALUE});
+  (void)store.put("key", VALUE);
+  (void)store.put_slices("key", {VALUE, VALUE});
+  (void)store.put_batch({"one", "two"}, {VALUE, VALUE});
 }

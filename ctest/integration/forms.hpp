@@ -28,7 +28,8 @@ nmc_status_t status_of(Call call) {
   using Given = decltype(call());
   if constexpr (is_result<Given>::value) {
     const Given given = call();
-    CHECK(given.ok() == (given.status() >= 0) && given.message().empty() == given.ok());
+    CHECK(given.ok() ? given.status() >= 0 : given.status() != NMC_OK);  // NMC_NOT_READY is no value either
+    CHECK(given.message().empty() == given.ok());
     return given.status();
   } else {
 #if NMC_HPP_EXCEPTIONS

@@ -1,4 +1,4 @@
-// nanomc/store.hpp: every function through its try_ form, and where there are exceptions, through the throwing one.
+// nanomc/store.hpp: every function in both forms, from one body; without exceptions (store_wrapper_noexc.cpp) in the only one.
 #include <poll.h>
 
 #include <atomic>
@@ -6,7 +6,10 @@
 #include <thread>
 
 #include "check.h"
+#include "forms.hpp"
 #include "nanomc/store.hpp"
+
+#define WORKS(...) (STATUS(__VA_ARGS__) == NMC_OK)
 
 namespace {
 
@@ -17,7 +20,7 @@ constexpr uint32_t kPage = 4096;
 nmc::StoreConfig small(uint64_t pages = 64) { return nmc::StoreConfig().heap_bytes(pages * kPage).page_bytes(kPage); }
 
 template <class T>
-std::string_view text(nmc::view<T> bytes) {
+std::string_view text(nmc::span<T> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
@@ -47,7 +50,7 @@ void configs() {
   CHECK(c.flags == 3 && c.master_rank == 7 && c.low_permille == 8 && c.high_permille == 9 && c.watchdog_ms == 10000);
   CHECK(c.world_size == 11 && c.heap_kind == NMC_HEAP_CUDA && c.device == 12 && c.attach_timeout_ms == 13);
   CHECK(c.call_timeout_ms == 14 && nmc::StoreConfig().checksums().checksums(false).c().flags == 0);
-  CHECK(nmc::Store::try_embedded(small().watchdog(std::chrono::hours(24 * 365))).status() == NMC_ERR_INVALID_ARG);
+  CHECK(STATUS(nmc::nothrow::Store::embedded(small().watchdog(std::chrono::hours(24 * 365)))) == NMC_ERR_INVALID_ARG);
   const nmc_put_options_t o = nmc::PutOptions()
                                   .on_rank(3)
                                   .any_rank()
@@ -67,7 +70,7 @@ void configs() {
   std::string string = "abc";
   CHECK(nmc::Key("abc").len == 3 && nmc::Bytes(string).ptr == string.data() && nmc::Bytes(floats).len == 12);
   CHECK(nmc::Bytes(shorts).len == 4 && nmc::Bytes(std::string_view("ab\0c", 4)).len == 4 && nmc::Bytes().ptr == nullptr);
-  CHECK(nmc::Bytes(nmc::view<const float>(floats.data(), 2)).len == 8 && nmc::MutableBytes(string).len == 3);
+  CHECK(nmc::Bytes(nmc::span<const float>(floats.data(), 2)).len == 8 && nmc::MutableBytes(string).len == 3);
   CHECK(nmc::Bytes(&string[1], 2).ptr == &string[1] && nmc::Key(static_cast<const char*>(nullptr)).len == 0);
   static_assert(std::is_convertible_v<const char*, nmc::Key> && std::is_convertible_v<char (&)[8], nmc::Key>,
                 "a key is text");
@@ -78,83 +81,94 @@ void configs() {
   static_assert(!std::is_constructible_v<nmc::Bytes, const std::vector<std::string>&>, "those are no plain data");
 }
 
+template <class Mode>
 void whole_arrays() {
   promise("an_array_is_stored_as_all_of_its_bytes");
-  nmc::Store store = nmc::Store::try_embedded(small()).value();
+  nmc::BasicStore<Mode> store = value_of(nmc::BasicStore<Mode>::embedded(small()));
   char page[kPage] = {'p'};
   page[kPage - 1] = 'q';
-  CHECK(store.try_put("page", nmc::bytes(page)).ok());
-  CHECK(store.try_get("page").value().text() == std::string_view(page, kPage));
-  const nmc::Batch put = store.try_put_batch({"one", "two"}, {nmc::bytes(page), nmc::bytes("ab")});
-  CHECK(put.ok() && store.try_size("one").value() == kPage && store.try_size("two").value() == 3);
+  CHECK(WORKS(store.put("page", nmc::bytes(page))));
+  CHECK(value_of(store.get("page")).text() == std::string_view(page, kPage));
+  const nmc::Batch put = store.put_batch({"one", "two"}, {nmc::bytes(page), nmc::bytes("ab")});
+  CHECK(put.ok() && value_of(store.size("one")) == kPage && value_of(store.size("two")) == 3);
 }
 
+template <class Mode>
 void reads_and_writes() {
   promise("every_read_and_write_once");
-  nmc::Store store = nmc::Store::try_embedded(small()).value();
+  nmc::BasicStore<Mode> store = value_of(nmc::BasicStore<Mode>::embedded(small()));
   const std::string value(10000, 'v');
   const std::vector<uint32_t> numbers = {1, 2, 3};
-  CHECK(store.try_put("k", value).ok() && store.try_put("n", numbers).ok() && store.try_put("empty", ""sv).ok());
-  CHECK(store.try_put("k", "other"sv).status() == NMC_ERR_EXISTS && store.try_put("", "x"sv).status() == NMC_ERR_INVALID_ARG);
-  CHECK(store.try_put_slices("s", {"one "sv, value, numbers}).ok() && store.try_size("s").value() == 10016);
-  CHECK(store.try_put_strided("rows", value.data(), 10, 100, 1000).ok() && store.try_size("rows").value() == 1000);
-  nmc::Buffer got = store.try_get("k").value();
+  CHECK(WORKS(store.put("k", value)) && WORKS(store.put("n", numbers)) && WORKS(store.put("empty", ""sv)));
+  CHECK(STATUS(store.put("k", "other"sv)) == NMC_ERR_EXISTS && STATUS(store.put("", "x"sv)) == NMC_ERR_INVALID_ARG);
+  CHECK(WORKS(store.put_slices("s", {"one "sv, value, numbers})) && value_of(store.size("s")) == 10016);
+  CHECK(WORKS(store.put_strided("rows", value.data(), 10, 100, 1000)) && value_of(store.size("rows")) == 1000);
+  nmc::Buffer got = value_of(store.get("k"));
   CHECK(got.text() == value && got.size() == 10000 && got[9999] == std::byte{'v'} && got.end() - got.begin() == 10000);
-  CHECK(store.try_get("empty").value().empty());
-  nmc::Result<nmc::Buffer> missing = store.try_get("none");
+  CHECK(value_of(store.get("empty")).empty());
+  const nmc::Result<nmc::Buffer> missing = store.nothrow()->get("none");
   CHECK(!missing && missing.status() == NMC_ERR_NOT_FOUND && missing.message().find("none") != std::string::npos);
+  CHECK(STATUS(store.get("none")) == NMC_ERR_NOT_FOUND && STATUS(store.pin("none")) == NMC_ERR_NOT_FOUND);
   std::vector<uint32_t> back(3);
-  CHECK(store.try_get_into("n", back).value() == 12 && back == numbers);
-  CHECK(store.try_get_into("n", nmc::MutableBytes(back.data(), 11)).status() == NMC_ERR_INVALID_ARG);
-  CHECK(store.try_get_range("n", 4, nmc::MutableBytes(back.data(), 4)).value() == 4 && back[0] == 2);
+  CHECK(value_of(store.get_into("n", back)) == 12 && back == numbers);
+  CHECK(STATUS(store.get_into("n", nmc::MutableBytes(back.data(), 11))) == NMC_ERR_INVALID_ARG);
+  CHECK(value_of(store.get_range("n", 4, nmc::MutableBytes(back.data(), 4))) == 4 && back[0] == 2);
   std::string left(4, ' '), right(6, ' ');
-  CHECK(store.try_get_slices("s", 0, {left, right}).value() == 10 && left + right == "one vvvvvv");
+  CHECK(value_of(store.get_slices("s", 0, {left, right})) == 10 && left + right == "one vvvvvv");
   std::string grid(30, '.');
-  CHECK(store.try_get_strided("k", 0, grid.data(), 3, 2, 10).value() == 6 && grid == "vv........vv........vv........");
-  CHECK(store.try_exists("k").value() && !store.try_exists("none").value());
-  CHECK(store.try_state("none").value() == nmc::ObjectState::absent);
-  CHECK(store.try_location("k").value().bytes_total == 10000);
-  CHECK(store.try_location("none").status() == NMC_ERR_NOT_FOUND);
-  CHECK(store.try_match_prefix({"k", "n", "none", "s"}).value() == 2);
+  CHECK(value_of(store.get_strided("k", 0, grid.data(), 3, 2, 10)) == 6 && grid == "vv........vv........vv........");
+  CHECK(value_of(store.exists("k")) && !value_of(store.exists("none")));
+  CHECK(value_of(store.state("none")) == nmc::ObjectState::absent);
+  CHECK(value_of(store.location("k"))->bytes_total == 10000);
+  CHECK(value_of(store.match_prefix({"k", "n", "none", "s"})) == 2);
   std::map<std::string, uint64_t> seen;
-  CHECK(store.try_for_each([&](std::string_view key, uint64_t bytes) { seen.emplace(key, bytes); }).value() == 5);
+  CHECK(value_of(store.for_each([&](std::string_view key, uint64_t bytes) { seen.emplace(key, bytes); })) == 5);
   CHECK(seen.size() == 5 && seen["k"] == 10000 && seen["empty"] == 0);
   size_t called = 0;
-  CHECK(store.try_for_each([&](std::string_view, uint64_t) { return ++called < 2; }).value() == 2 && called == 2);
+  CHECK(value_of(store.for_each([&](std::string_view, uint64_t) { return ++called < 2; })) == 2 && called == 2);
+
+  promise("a_key_that_may_be_missing_is_found_or_not");
+  CHECK(value_of(store.find("k"))->size() == 10000 && value_of(store.get_if("k"))->text() == value);
+  CHECK(value_of(store.find_partial("k", 1))->n_pages() == 3);
+  CHECK(!value_of(store.find("none")) && !value_of(store.find_partial("none", 1)) && !value_of(store.get_if("none")));
+  CHECK(!value_of(store.consume_if("none")) && !value_of(store.size("none")) && !value_of(store.location("none")));
+  CHECK(STATUS(nmc::BasicStore<Mode>().find("k")) == NMC_ERR_BAD_HANDLE);
+  CHECK(STATUS(nmc::BasicStore<Mode>().get_if("k")) == NMC_ERR_BAD_HANDLE);
 
   promise("what_is_said_of_an_object_is_read_by_its_key_and_from_a_view");
   const std::vector<uint16_t> shape = {2, 3};
-  CHECK(store.try_put("said", value, nmc::PutOptions().metadata(shape)).ok());
-  CHECK(store.try_metadata("said").value().size() == 4 && store.try_metadata("k").value().empty());
-  CHECK(std::memcmp(store.try_metadata("said").value().data(), shape.data(), 4) == 0);
-  CHECK(store.try_pin("said").value().try_metadata().value().size() == 4);
-  CHECK(store.try_metadata("none").status() == NMC_ERR_NOT_FOUND);
+  CHECK(WORKS(store.put("said", value, nmc::PutOptions().metadata(shape))));
+  CHECK(value_of(store.metadata("said"))->size() == 4 && value_of(store.metadata("k"))->empty());
+  CHECK(std::memcmp(value_of(store.metadata("said"))->data(), shape.data(), 4) == 0);
+  CHECK(value_of(value_of(store.pin("said")).metadata()).size() == 4);
+  CHECK(!value_of(store.metadata("none")));
   const std::vector<nmc::Bytes> each = {"one"sv, ""sv};
-  CHECK(store.try_put_batch({"m1", "m2"}, {value, value}, nmc::PutOptions().metadata_each(each)).ok());
-  CHECK(store.try_metadata("m1").value().text() == "one" && store.try_metadata("m2").value().empty());
+  CHECK(store.put_batch({"m1", "m2"}, {value, value}, nmc::PutOptions().metadata_each(each)).ok());
+  CHECK(value_of(store.metadata("m1"))->text() == "one" && value_of(store.metadata("m2"))->empty());
 
   promise("one_consumer_gets_an_object_and_a_view_is_verified");
   {
-    nmc::View taken = store.try_consume("said").value();
+    nmc::BasicView<Mode> taken = value_of(store.consume("said"));
     CHECK(taken.size() == value.size() && taken.page(0).size() == kPage);
-    CHECK(store.try_consume("said").status() == NMC_ERR_NOT_FOUND && !store.try_exists("said").value());
-    CHECK(taken.try_verify().status() == NMC_ERR_UNSUPPORTED);
+    CHECK(STATUS(store.consume("said")) == NMC_ERR_NOT_FOUND && !value_of(store.consume_if("said")));
+    CHECK(!value_of(store.exists("said")));
+    CHECK(STATUS(taken.verify()) == NMC_ERR_UNSUPPORTED);
   }
-  nmc::Store checked = nmc::Store::try_embedded(small().checksums()).value();
-  CHECK(checked.try_put("k", value).ok() && checked.try_pin("k").value().try_verify().value());
-  CHECK(store.try_remove_batch({"m1", "m2"}).ok());
+  nmc::BasicStore<Mode> checked = value_of(nmc::BasicStore<Mode>::embedded(small().checksums()));
+  CHECK(WORKS(checked.put("k", value)) && value_of(value_of(checked.pin("k")).verify()));
+  CHECK(store.remove_batch({"m1", "m2"}).ok());
 
   promise("get_is_right_while_the_object_changes_its_size");
   const nmc::PutOptions kept = nmc::PutOptions().replace().retain(nmc::Retain::hard);
-  CHECK(store.try_put("changing", std::string(1, '1'), kept).ok());
+  CHECK(WORKS(store.put("changing", std::string(1, '1'), kept)));
   std::thread writer([&] {
     for (int i = 0; i < 500; ++i) {
       const size_t size = i % 5 == 0 ? 0 : static_cast<size_t>(i * 37 % 9000);
-      CHECK(store.try_put("changing", std::string(size, static_cast<char>('0' + size % 10)), kept).ok());
+      CHECK(WORKS(store.put("changing", std::string(size, static_cast<char>('0' + size % 10)), kept)));
     }
   });
   for (int i = 0; i < 500; ++i) {
-    const nmc::Result<nmc::Buffer> read = store.try_get("changing");
+    const nmc::Result<nmc::Buffer> read = store.nothrow()->get("changing");
     if (!CHECK(read.ok())) break;
     const std::string_view all = read.value().text();
     CHECK(all == std::string(all.size(), static_cast<char>('0' + all.size() % 10)));
@@ -162,229 +176,224 @@ void reads_and_writes() {
   writer.join();
 
   promise("keeping_and_removing");
-  CHECK(store.try_touch("k").ok() && store.try_touch("none").status() == NMC_ERR_NOT_FOUND);
-  CHECK(store.try_retain("k", nmc::Retain::hard).ok() && store.try_evict_until_below(0, 0).ok());
-  CHECK(store.try_exists("k").value() && !store.try_exists("n").value());
-  CHECK(store.try_remove("k").ok() && store.try_remove("k").status() == NMC_ERR_NOT_FOUND);
-  CHECK(store.try_put("p/1", "x"sv).ok() && store.try_put("p/2", "x"sv).ok() && store.try_put("q", "x"sv).ok());
-  CHECK(store.try_remove_by_prefix("p/").value() == 2 && store.try_remove_all().ok() && !store.try_exists("q").value());
+  CHECK(value_of(store.touch("k")) && !value_of(store.touch("none")));
+  CHECK(WORKS(store.retain("k", nmc::Retain::hard)) && WORKS(store.evict_until_below(0, 0)));
+  CHECK(value_of(store.exists("k")) && !value_of(store.exists("n")));
+  CHECK(value_of(store.remove("k")) && !value_of(store.remove("k")));
+  CHECK(WORKS(store.put("p/1", "x"sv)) && WORKS(store.put("p/2", "x"sv)) && WORKS(store.put("q", "x"sv)));
+  CHECK(value_of(store.remove_by_prefix("p/")) == 2 && WORKS(store.remove_all()) && !value_of(store.exists("q")));
 
   promise("namespaces");
-  const nmc::Store space = store.try_namespace_("model", 2 * kPage).value();
-  CHECK(space.try_put("k", "own"sv).ok() && !store.try_exists("k").value());
-  CHECK(store.try_namespace_("model").value().try_get("k").value().text() == "own");
-  CHECK(space.try_put("big", std::string(3 * kPage, 'x')).status() == NMC_ERR_NO_SPACE);
+  const nmc::BasicStore<Mode> space = value_of(store.namespace_("model", 2 * kPage));
+  CHECK(WORKS(space.put("k", "own"sv)) && !value_of(store.exists("k")));
+  CHECK(value_of(value_of(store.namespace_("model")).get("k")).text() == "own");
+  CHECK(STATUS(space.put("big", std::string(3 * kPage, 'x'))) == NMC_ERR_NO_SPACE);
+  CHECK(value_of(store.retry_hint(0)).struct_size == sizeof(nmc_retry_hint_t));
+  CHECK(STATUS(store.retry_hint(1)) == NMC_ERR_INVALID_ARG);
 
   promise("numbers_and_pictures");
-  const nmc::StoreStats stats = store.try_stats().value();
+  const nmc::StoreStats stats = value_of(store.stats());
   CHECK(stats.ranks.size() == 1 && stats.bytes_total == 64 * kPage && stats.puts > 3 && stats.master_up == 1);
-  CHECK(store.try_prometheus().value().find("nanomc_store_puts_total") != std::string::npos);
-  CHECK(store.try_dump().value().find('#') != std::string::npos && store.try_dump(20).ok());
+  CHECK(value_of(store.prometheus()).find("nanomc_store_puts_total") != std::string::npos);
+  CHECK(value_of(store.dump()).find('#') != std::string::npos && WORKS(store.dump(20)));
 }
 
+template <class Mode>
 void plans_and_views() {
   promise("a_plan_is_given_up_with_its_scope_unless_it_was_committed");
-  nmc::Store store = nmc::Store::try_embedded(small()).value();
+  nmc::BasicStore<Mode> store = value_of(nmc::BasicStore<Mode>::embedded(small()));
   {
-    nmc::WritePlan plan = store.try_open_for_write("k", 5000).value();
+    nmc::BasicWritePlan<Mode> plan = value_of(store.open_for_write("k", 5000));
     CHECK(plan && !plan.committed() && plan.size() == 5000 && plan.n_pages() == 2 && plan.contiguous());
     CHECK(plan.page(0).size() == kPage && plan.page(1).size() == 904 && plan.page(2).empty());
     CHECK(plan.page(1).data() == plan.data() + kPage && plan.extents().size() == 1 && plan.extents()[0].bytes == 5000);
     CHECK(plan.dst_rank() == 0 && plan.epoch() != 0 && plan.page_bytes() == kPage && plan.device_data() == nullptr);
-    CHECK(plan.try_commit_async(nullptr).status() == NMC_ERR_UNSUPPORTED && !plan.committed());
-    CHECK(store.try_state("k").value() == nmc::ObjectState::writing);
-    CHECK(store.try_get("k").status() == NMC_NOT_READY && store.try_pin("k").status() == NMC_NOT_READY);
-    CHECK(store.try_get_into("k", nmc::MutableBytes(nullptr, 0)).status() == NMC_NOT_READY);
-    CHECK(!store.try_get("k").message().empty());
+    CHECK(STATUS(plan.commit_async(nullptr)) == NMC_ERR_UNSUPPORTED && !plan.committed());
+    CHECK(value_of(store.state("k")) == nmc::ObjectState::writing);
+    CHECK(STATUS(store.get("k")) == NMC_NOT_READY && STATUS(store.pin("k")) == NMC_NOT_READY);
+    CHECK(STATUS(store.get_into("k", nmc::MutableBytes(nullptr, 0))) == NMC_NOT_READY);
+    CHECK(!value_of(store.find("k")) && !value_of(store.get_if("k")) && !value_of(store.size("k")));
   }
-  CHECK(store.try_state("k").value() == nmc::ObjectState::absent);
+  CHECK(value_of(store.state("k")) == nmc::ObjectState::absent);
   {
-    nmc::WritePlan plan = store.try_open_for_write("k", 5000).value();
+    nmc::BasicWritePlan<Mode> plan = value_of(store.open_for_write("k", 5000));
     std::memset(plan.page(0).data(), 'a', kPage);
-    CHECK(plan.try_publish_pages(1).ok());
-    nmc::View part = store.try_pin_partial("k", 1).value();
-    CHECK(part.try_ready_pages().value() == 1 && text(part.page(0)).front() == 'a');
+    CHECK(WORKS(plan.publish_pages(1)));
+    nmc::BasicView<Mode> part = value_of(store.pin_partial("k", 1));
+    CHECK(value_of(part.ready_pages()) == 1 && text(part.page(0)).front() == 'a');
     std::memset(plan.page(1).data(), 'b', 904);
-    nmc::WritePlan moved = std::move(plan);
-    CHECK(!plan && moved.try_commit().ok() && moved.committed() && moved.try_commit().ok());
-    CHECK(moved.try_abort().status() == NMC_ERR_INVALID_ARG && part.try_ready_pages().value() == 2);
-    moved = nmc::WritePlan();
+    nmc::BasicWritePlan<Mode> moved = std::move(plan);
+    CHECK(!plan && WORKS(moved.commit()) && moved.committed() && WORKS(moved.commit()));
+    CHECK(STATUS(moved.abort()) == NMC_ERR_INVALID_ARG && value_of(part.ready_pages()) == 2);
+    moved = nmc::BasicWritePlan<Mode>();
   }
-  CHECK(store.try_get("k").value().text() == std::string(kPage, 'a') + std::string(904, 'b'));
-  nmc::WritePlan aborted = store.try_open_for_write("a", 10).value();
-  CHECK(aborted.try_abort().ok() && !aborted && aborted.try_commit().status() == NMC_ERR_BAD_HANDLE);
+  CHECK(value_of(store.get("k")).text() == std::string(kPage, 'a') + std::string(904, 'b'));
+  nmc_write_plan_t c_plan{};
+  REQUIRE(nmc_store_open_for_write(store.get(), nmc::Key("c"), 3, nullptr, &c_plan) == NMC_OK);
+  (void)value_of(nmc::BasicWritePlan<Mode>::adopt(store.get(), c_plan));
+  CHECK(value_of(store.state("c")) == nmc::ObjectState::absent);  // what C code opened is given up, too
+  nmc::BasicWritePlan<Mode> aborted = value_of(store.open_for_write("a", 10));
+  CHECK(WORKS(aborted.abort()) && !aborted && STATUS(aborted.commit()) == NMC_ERR_BAD_HANDLE);
 
   promise("a_view_is_unpinned_with_its_scope");
   {
-    nmc::View view = store.try_pin("k").value();
+    nmc::BasicView<Mode> view = value_of(store.pin("k"));
     CHECK(view && view.size() == 5000 && !view.empty() && view.n_pages() == 2 && view.contiguous());
     CHECK(text(view.page(1)) == std::string(904, 'b') && view.page(2).empty() && view.extents().size() == 1);
     CHECK(view.owner_rank() == 0 && view.epoch() != 0 && view.page_bytes() == kPage && view.device_data() == nullptr);
-    CHECK(store.try_remove("k").ok() && store.try_stats().value().limbo_bytes == 2 * kPage);
-    nmc::View moved = std::move(view);
-    CHECK(!view && moved.data()[0] == std::byte{'a'} && view.try_unpin().status() == NMC_ERR_BAD_HANDLE);
+    CHECK(value_of(store.remove("k")) && value_of(store.stats()).limbo_bytes == 2 * kPage);
+    nmc::BasicView<Mode> moved = std::move(view);
+    CHECK(!view && moved.data()[0] == std::byte{'a'} && STATUS(view.unpin()) == NMC_ERR_BAD_HANDLE);
   }
-  CHECK(store.try_stats().value().limbo_bytes == 0);
-  CHECK(store.try_put("k", "x"sv).ok());
-  nmc::View view = store.try_pin("k").value();
-  CHECK(view.try_unpin_async(nullptr).status() == NMC_ERR_UNSUPPORTED && view);
-  CHECK(view.try_unpin().ok() && !view);
+  CHECK(value_of(store.stats()).limbo_bytes == 0);
+  CHECK(WORKS(store.put("k", "x"sv)));
+  nmc::BasicView<Mode> view = value_of(store.pin("k"));
+  CHECK(STATUS(view.unpin_async(nullptr)) == NMC_ERR_UNSUPPORTED && view);
+  CHECK(WORKS(view.unpin()) && !view);
 
   promise("pages_of_a_value_in_several_extents");
-  for (int i = 0; i < 60; ++i) CHECK(store.try_put(std::to_string(i), std::string(kPage, 'x')).ok());
-  for (int i = 0; i < 60; i += 2) (void)store.try_remove(std::to_string(i));
-  nmc::WritePlan spread = store.try_open_for_write("spread", 20 * kPage - 1).value();
+  for (int i = 0; i < 60; ++i) CHECK(WORKS(store.put(std::to_string(i), std::string(kPage, 'x'))));
+  for (int i = 0; i < 60; i += 2) (void)value_of(store.remove(std::to_string(i)));  // some are evicted already
+  nmc::BasicWritePlan<Mode> spread = value_of(store.open_for_write("spread", 20 * kPage - 1));
   CHECK(!spread.contiguous() && spread.extents().size() == spread.c().n_extents);
   for (uint32_t i = 0; i < spread.n_pages(); ++i) {
     std::memset(spread.page(i).data(), 'A' + static_cast<int>(i), spread.page(i).size());
   }
-  CHECK(spread.page(19).size() == kPage - 1 && spread.try_commit().ok());
-  nmc::View pages = store.try_pin("spread").value();
-  const nmc::Buffer copy = store.try_get("spread").value();
+  CHECK(spread.page(19).size() == kPage - 1 && WORKS(spread.commit()));
+  nmc::BasicView<Mode> pages = value_of(store.pin("spread"));
+  const nmc::Buffer copy = value_of(store.get("spread"));
   for (uint32_t i = 0; i < pages.n_pages(); ++i) {
     CHECK(text(pages.page(i)) == copy.text().substr(i * kPage, kPage) && copy.text()[i * kPage] == static_cast<char>('A' + i));
   }
 }
 
+template <class Mode>
 void waits() {
   promise("waits_watches_and_cancel");
-  nmc::Store store = nmc::Store::try_embedded(small()).value();
+  nmc::BasicStore<Mode> store = value_of(nmc::BasicStore<Mode>::embedded(small()));
   using std::chrono::milliseconds;
-  CHECK(store.try_wait_ready("k").status() == NMC_ERR_NOT_FOUND);
-  CHECK(store.try_wait_ready("k", nmc::Wait::appear, milliseconds(5)).status() == NMC_ERR_TIMEOUT);
-  CHECK(store.try_watch("k", 7, nmc::Wait::appear).ok() && store.try_completions().value().empty());
-  CHECK(store.try_put("k", "x"sv).ok() && store.try_wait_ready("k").ok() && store.try_wait_pages("k", 1).ok());
-  pollfd event{store.try_event_fd().value(), POLLIN, 0};
+  CHECK(STATUS(store.wait_ready("k")) == NMC_ERR_NOT_FOUND);
+  CHECK(STATUS(store.wait_ready("k", nmc::Wait::appear, milliseconds(5))) == NMC_ERR_TIMEOUT);
+  CHECK(WORKS(store.watch("k", 7, nmc::Wait::appear)) && value_of(store.completions()).empty());
+  CHECK(WORKS(store.put("k", "x"sv)) && WORKS(store.wait_ready("k")) && WORKS(store.wait_pages("k", 1)));
+  pollfd event{value_of(store.event_fd()), POLLIN, 0};
   CHECK(poll(&event, 1, 30000) == 1);
-  const std::vector<nmc_completion_t> done = store.try_completions().value();
+  const std::vector<nmc_completion_t> done = value_of(store.completions());
   CHECK(done.size() == 1 && done[0].token == 7 && done[0].status == NMC_OK);
   std::atomic<nmc_status_t> status{77};
-  std::thread waiter([&] { status = store.try_wait_ready("never", nmc::Wait::appear).status(); });
-  for (; status == 77; sleep_ms(5)) CHECK(store.try_cancel().ok());  // the first may come before the wait
+  std::thread waiter([&] { status = STATUS(store.wait_ready("never", nmc::Wait::appear)); });
+  for (; status == 77; sleep_ms(5)) CHECK(WORKS(store.cancel()));  // the first may come before the wait
   waiter.join();
   GIVES(status, NMC_ERR_CANCELLED);
 }
 
+template <class Mode>
 void batches() {
   promise("batches_tell_of_every_item");
-  nmc::Store store = nmc::Store::try_embedded(small()).value();
+  nmc::BasicStore<Mode> store = value_of(nmc::BasicStore<Mode>::embedded(small()));
   const std::vector<std::string> names = {"a", "b", "c"};
   const std::vector<nmc::Key> keys = nmc::all_keys(names);
-  nmc::Batch put = store.try_put_batch(keys, {"1"sv, "22"sv, "333"sv});
+  nmc::Batch put = store.put_batch(keys, {"1"sv, "22"sv, "333"sv});
   CHECK(put && put.items == std::vector<nmc_status_t>(3, NMC_OK));
-  put = store.try_put_batch({"d", "a"}, {"x"sv, "y"sv});
+  put = store.put_batch({"d", "a"}, {"x"sv, "y"sv});
   CHECK(!put && put.status() == NMC_ERR_EXISTS && put.items[0] == NMC_OK && put.items[1] == NMC_ERR_EXISTS);
   CHECK(put.message().find("\"a\"") != std::string::npos);
-  CHECK(store.try_put_batch(keys, {"1"sv}).status() == NMC_ERR_INVALID_ARG);
+  CHECK(store.put_batch(keys, {"1"sv}).status() == NMC_ERR_INVALID_ARG);
   std::string one(1, ' '), two(2, ' '), three(1, ' ');
-  const nmc::Batch got = store.try_get_into_batch(keys, {one, two, three});
+  const nmc::Batch got = store.get_into_batch(keys, {one, two, three});
   CHECK(!got && one == "1" && two == "22" && three == " " && got.items[2] == NMC_ERR_INVALID_ARG);
-  CHECK(store.try_state_batch({"a", "none"}).value()[1] == nmc::ObjectState::absent);
-  nmc::PlanBatch opened = store.try_open_batch({"p", "a", "q"}, {10, 10, 10});
-  CHECK(!opened && opened.plans[0] && !opened.plans[1] && opened.plans[2] && opened.status() == NMC_ERR_EXISTS);
-  std::memcpy(opened.plans[0].data(), "0123456789", 10);
-  opened.plans.pop_back();
-  opened.plans.pop_back();
-  CHECK(store.try_commit_batch(opened.plans) && opened.plans[0].committed() && !store.try_exists("q").value());
-  nmc::ViewBatch pinned = store.try_pin_batch({"p", "none", "b"});
-  CHECK(!pinned && pinned.views[0].size() == 10 && !pinned.views[1] && text(pinned.views[2].page(0)) == "22");
-  CHECK(store.try_unpin_batch(pinned.views).items[0] == NMC_OK && !pinned.views[0]);
-  CHECK(store.try_remove_batch({"p", "none"}).items[1] == NMC_ERR_NOT_FOUND);
-  const nmc::Batch refused = nmc::Store().try_remove_batch(keys);
+  CHECK(value_of(store.state_batch({"a", "none"}))[1] == nmc::ObjectState::absent);
+  auto opened = store.open_batch({"p", "a", "q"}, {10, 10, 10});
+  CHECK(!opened && opened.values[0] && !opened.values[1] && opened.values[2] && opened.status() == NMC_ERR_EXISTS);
+  std::memcpy(opened.values[0].data(), "0123456789", 10);
+  opened.values.pop_back();
+  opened.values.pop_back();
+  CHECK(store.commit_batch(opened.values) && opened.values[0].committed() && !value_of(store.exists("q")));
+  auto pinned = store.pin_batch({"p", "none", "b"});
+  CHECK(!pinned && pinned.values[0].size() == 10 && !pinned.values[1] && text(pinned.values[2].page(0)) == "22");
+  CHECK(store.unpin_batch(pinned.values).items[0] == NMC_OK && !pinned.values[0]);
+  CHECK(store.remove_batch({"p", "none"}).items[1] == NMC_ERR_NOT_FOUND);
+  CHECK(store.open_batch({"x", "y"}, {1, 1}).value().size() == 2 && store.pin_batch({"a", "b"}).value().size() == 2);
+  const nmc::Batch refused = nmc::BasicStore<Mode>().remove_batch(keys);
   CHECK(refused.items == std::vector<nmc_status_t>(3, NMC_ERR_BAD_HANDLE));
 }
 
+template <class Mode>
 void in_a_world() {
   promise("a_store_of_a_world_and_handles_that_outlive_it");
-  std::vector<nmc::nothrow::World> worlds =
-      nmc::nothrow::World::create_local(nmc::WorldConfig().world_size(2).heap_bytes(32 * kPage)).value();
-  nmc::View left;
-  nmc::WritePlan open;
+  std::vector<nmc::BasicWorld<Mode>> worlds =
+      value_of(nmc::BasicWorld<Mode>::create_local(nmc::WorldConfig().world_size(2).heap_bytes(32 * kPage)));
+  nmc::BasicView<Mode> left;
+  nmc::BasicWritePlan<Mode> open;
   {
     const nmc::StoreConfig config = nmc::StoreConfig().page_bytes(kPage);
-    nmc::Store zero = nmc::Store::try_attach(worlds[0], config).value();
-    nmc::Store one = nmc::Store::try_attach(worlds[1], config).value();
-    CHECK(zero.try_put("k", "x"sv, nmc::PutOptions().on_rank(1)).ok() && one.try_location("k").value().owner_rank == 1);
-    left = one.try_pin("k").value();
-    open = zero.try_open_for_write("w", 10).value();
-    nmc::Store moved = std::move(zero);
-    CHECK(!zero && zero.try_get("k").status() == NMC_ERR_BAD_HANDLE && moved.try_get("k").ok());
-    CHECK(moved.try_destroy().ok() && !moved);
+    nmc::BasicStore<Mode> zero = value_of(nmc::BasicStore<Mode>::attach(worlds[0], config));
+    nmc::BasicStore<Mode> one = value_of(nmc::BasicStore<Mode>::attach(worlds[1], config));
+    CHECK(WORKS(zero.put("k", "x"sv, nmc::PutOptions().on_rank(1))) && value_of(one.location("k"))->owner_rank == 1);
+    left = value_of(one.pin("k"));
+    open = value_of(zero.open_for_write("w", 10));
+    nmc::BasicStore<Mode> moved = std::move(zero);
+    CHECK(!zero && STATUS(zero.get("k")) == NMC_ERR_BAD_HANDLE && WORKS(moved.get("k")));
+    CHECK(WORKS(moved.destroy()) && !moved);
   }
-  CHECK(left.try_unpin().status() == NMC_ERR_BAD_HANDLE && open.try_commit().status() == NMC_ERR_BAD_HANDLE);
-  CHECK(nmc::Store::try_attach(nmc::nothrow::World()).status() == NMC_ERR_BAD_HANDLE);
+  CHECK(STATUS(left.unpin()) == NMC_ERR_BAD_HANDLE && STATUS(open.commit()) == NMC_ERR_BAD_HANDLE);
+  CHECK(STATUS(nmc::BasicStore<Mode>::attach(nmc::BasicWorld<Mode>())) == NMC_ERR_BAD_HANDLE);
+}
+
+template <class Mode>
+void without_a_device() {
+  promise("what_goes_to_a_cuda_stream_needs_a_device");
+  nmc::BasicStore<Mode> store = value_of(nmc::BasicStore<Mode>::embedded(small()));
+  CHECK(WORKS(store.put("k", "0123"sv)));
+  const nmc::BasicView<Mode> view = value_of(store.pin("k"));
+  const nmc::BasicWritePlan<Mode> plan = value_of(store.open_for_write("w", 4));
+  std::string four(4, ' ');
+  nmc_publish_desc_t desc{};
+  CHECK(STATUS(view.fetch_async(0, {four}, nullptr)) == NMC_ERR_UNSUPPORTED);
+  CHECK(STATUS(plan.push_async(0, {four}, nullptr)) == NMC_ERR_UNSUPPORTED);
+  CHECK(STATUS(plan.publish_desc(desc)) == NMC_ERR_UNSUPPORTED);
+  CHECK(STATUS(store.publish_captured({&desc, 1}, nullptr)) == NMC_ERR_UNSUPPORTED);
+  CHECK(STATUS(store.wait_ready_async("k", nullptr)) == NMC_ERR_UNSUPPORTED);
+  CHECK(STATUS(store.reserve_slot()) == NMC_ERR_UNSUPPORTED);
+  const nmc::BasicPinSlot<Mode> none;
+  CHECK(STATUS(none.pin("k")) == NMC_ERR_BAD_HANDLE && STATUS(none.device_pin("k")) == NMC_ERR_BAD_HANDLE);
+  CHECK(STATUS(none.unpin_async(nullptr)) == NMC_ERR_BAD_HANDLE);
+}
+
+template <class Mode>
+void both(const char* form) {
+  printf("%s\n", form);
+  whole_arrays<Mode>();
+  reads_and_writes<Mode>();
+  plans_and_views<Mode>();
+  waits<Mode>();
+  batches<Mode>();
+  in_a_world<Mode>();
+  without_a_device<Mode>();
 }
 
 #if NMC_HPP_EXCEPTIONS
-template <class Body>
-void throws(nmc_status_t want, Body body) {
-  try {
-    body();
-    CHECK(!"it should have thrown");
-  } catch (const nmc::Error& error) {
-    GIVES(error.status(), want);
-    CHECK(!error.message().empty());
-  }
-}
-
-void throwing_forms() {
-  promise("the_throwing_forms_return_values");
+void throwing() {
+  promise("a_throwing_call_gives_the_value_itself_and_a_batch_throws_when_asked");
   nmc::Store store = nmc::Store::embedded(small());
-  std::string ten(10, ' ');
   store.put("k", "0123456789"sv);
-  CHECK(store.get("k").text() == "0123456789" && store.size("k") == 10 && store.get_into("k", ten) == 10);
-  CHECK(store.get_range("k", 8, nmc::MutableBytes(ten.data(), 2)) == 2 && store.get_slices("k", 0, {ten}) == 10);
-  CHECK(store.get_strided("k", 0, ten.data(), 2, 5, 5) == 10 && ten == "0123456789");
-  store.put_slices("s", {"a"sv, "b"sv});
-  store.put_strided("t", ten.data(), 5, 1, 2);
-  CHECK(store.get("t").text() == "02468" && store.exists("s") && store.state("s") == nmc::ObjectState::ready);
-  nmc::WritePlan plan = store.open_for_write("w", 2 * kPage);
-  std::memset(plan.data(), 'w', plan.size());
-  plan.publish_pages(1);
-  CHECK(store.pin_partial("w", 1).ready_pages() == 1);
+  const nmc::View view = store.pin("k");
+  const std::optional<nmc::View> hit = store.find("k");
+  CHECK(view.size() == 10 && hit && hit->data() == view.data() && store.get("k").text() == "0123456789");
+  nmc::WritePlan plan = store.open_for_write("w", 3);
   plan.commit();
-  store.open_for_write("gone", 1).abort();
-  nmc::View view = store.pin("w");
-  CHECK(view.ready_pages() == 2);
-  view.unpin();
-  CHECK(store.location("w").n_pages == 2 && store.match_prefix({"k", "w"}) == 2);
-  CHECK(store.for_each([](std::string_view, uint64_t) {}) == 4);
-  store.touch("k");
-  store.retain("k", nmc::Retain::soft, 1, std::chrono::seconds(1));
-  store.wait_ready("k");
-  store.wait_pages("w", 2);
-  store.watch("k", 1);
-  pollfd event{store.event_fd(), POLLIN, 0};
-  CHECK(poll(&event, 1, 30000) == 1 && store.completions().size() == 1);
-  store.cancel();
-  store.put_batch({"1", "2"}, {"x"sv, "y"sv});
-  store.get_into_batch({"k"}, {ten});
-  CHECK(store.state_batch({"1"})[0] == nmc::ObjectState::ready);
-  std::vector<nmc::WritePlan> plans = store.open_batch({"3", "4"}, {1, 1});
-  store.commit_batch(plans);
-  std::vector<nmc::View> views = store.pin_batch({"3", "4"});
-  store.unpin_batch(views);
-  store.remove_batch({"3", "4"});
-  store.remove("k");
-  CHECK(store.remove_by_prefix("1") == 1);
-  nmc::Store space = store.namespace_("space");
-  space.remove_all();
-  CHECK(store.stats().puts > 0 && !store.prometheus().empty() && !store.dump(20).empty());
-  store.evict_until_below(0, 0);
-  std::vector<nmc::World> worlds = nmc::World::create_local(nmc::WorldConfig().heap_bytes(32 * kPage));
-  CHECK(nmc::Store::attach(worlds[0], nmc::StoreConfig().page_bytes(kPage)).stats().n_ranks == 1);
+  store.wait_ready("w");
+  CHECK(STATUS(store.put_batch({"k"}, {"x"sv}).value()) == NMC_ERR_EXISTS);
+  CHECK(STATUS(store.pin_batch({"k", "none"}).value()) == NMC_ERR_NOT_FOUND);
+  std::vector<nmc::View> views = store.pin_batch({"k", "w"}).value();
+  CHECK(views.size() == 2 && store.unpin_batch(views).ok());
 
-  promise("the_throwing_forms_throw_the_status");
-  throws(NMC_ERR_NOT_FOUND, [&] { (void)store.get("none"); });
-  throws(NMC_ERR_NOT_FOUND, [&] { (void)store.pin("none"); });
-  const nmc::WritePlan open = store.open_for_write("o", 1);
-  throws(NMC_NOT_READY, [&] { (void)store.get("o"); });
-  throws(NMC_NOT_READY, [&] { store.get_into("o", ten); });
-  throws(NMC_ERR_EXISTS, [&] { store.put("o", "x"sv); });
-  throws(NMC_ERR_EXISTS, [&] { store.put_batch({"o"}, {"x"sv}); });
-  throws(NMC_ERR_NOT_FOUND, [&] { (void)store.pin_batch({"none"}); });
-  throws(NMC_ERR_INVALID_ARG, [] { (void)nmc::Store::embedded(nmc::StoreConfig()); });
-  throws(NMC_ERR_BAD_HANDLE, [] { nmc::Store().remove("k"); });
+  promise("views_and_plans_change_their_form_when_they_are_moved");
+  nmc::nothrow::View returning = store.pin("k");
+  CHECK(returning.ready_pages().value() == 1 && returning.unpin().ok());
+  CHECK(returning.unpin().status() == NMC_ERR_BAD_HANDLE);
+  nmc::WritePlan back = std::move(store.nothrow()->open_for_write("b", 3)).value();
+  back.abort();
 }
 #endif
 
@@ -392,14 +401,10 @@ void throwing_forms() {
 
 int main() {
   configs();
-  whole_arrays();
-  reads_and_writes();
-  plans_and_views();
-  waits();
-  batches();
-  in_a_world();
 #if NMC_HPP_EXCEPTIONS
-  throwing_forms();
+  both<nmc::Throwing>("nmc");
+  throwing();
 #endif
+  both<nmc::Returning>("nmc::nothrow");
   return finish();
 }

@@ -1,5 +1,5 @@
-// nanomc/store.hpp without exceptions (and without RTTI): the same calls, and the throwing forms are not there.
-#include "nanomc.hpp"
+// nanomc/store.hpp without exceptions (and without RTTI): the same calls in the form with results.
+#include "nanomc/core.hpp"
 #if NMC_HPP_EXCEPTIONS
 #error "build this file with -fno-exceptions"
 #endif

@@ -250,7 +250,7 @@ class Handle {
   C* release() noexcept { return std::exchange(handle_, nullptr); }
   explicit operator bool() const noexcept { return handle_ != nullptr; }
 
-  // Until store.hpp, kv.hpp and ep.hpp have destroy() of their own.
+  // Until kv.hpp has destroy() of its own.
   Result<void> try_destroy() { return Returning::done(destroy_now()); }
 #if NMC_HPP_EXCEPTIONS
   void destroy() { try_destroy().value(); }
@@ -349,14 +349,11 @@ inline constexpr bool is_move_only_v =
 static_assert(std::is_trivially_copyable_v<span<int>> && sizeof(span<int>) == 2 * sizeof(void*), "spans are values");
 }  // namespace detail
 
-// Until store.hpp, kv.hpp and ep.hpp have both forms.
+// Until kv.hpp has both forms.
 template <class T>
 using view = span<T>;
-using bytes_view = span<std::byte>;
-using const_bytes_view = span<const std::byte>;
 namespace detail {
 inline Result<void> done(nmc_status_t status) { return Returning::done(status); }
-[[noreturn]] inline void bad_access(const Failure& failure) { raise(failure); }
 }  // namespace detail
 
 }  // namespace nmc

@@ -1,7 +1,7 @@
 /*
- * The expert-parallel transport for C++17: RAII over nmc_ep_* of nanomc.h. nanomc.hpp includes it; like there, every operation
- * has a `try_x` that returns a Result, and an `x` that throws nmc::Error. Rows are addresses: memory of the kind that the
- * world's heaps are of. Where a pointer is taken, a container or std::span with data() does as well.
+ * The expert-parallel transport for C++17. In nmc::nothrow the same with results instead of exceptions: nanomc/core.hpp says
+ * how, and what `Mode` and `Out<T>` are. Rows are addresses: memory of the kind that the world's heaps are of. Where a pointer
+ * is taken, a container or std::span with data() does as well.
  *
  *   nmc::Ep ep = nmc::Ep::create(world, nmc::EpConfig(7168, 8, 256));      // hidden, top_k, experts; all ranks together
  *   ep.dispatch(nmc::EpTokens(x, topk_idx, topk_w, n).layer(l), stream);   // to the ranks of their experts
@@ -18,7 +18,7 @@
 #include <exception>
 #include <iterator>
 
-#include "nanomc.hpp"
+#include "nanomc/world.hpp"
 
 namespace nmc {
 
@@ -81,20 +81,6 @@ class EpConfig {
   EpConfig& count_load(bool wanted = true) { return flag(NMC_EP_NO_LOAD, !wanted); }
   EpConfig& separate_y(bool wanted = true) { return flag(NMC_EP_SEPARATE_Y, wanted); }
   EpConfig& early(bool wanted = true) { return flag(NMC_EP_EARLY, wanted); }
-
-  /// What the group needs in a world of `world_size` ranks; `inner` is for Ep::moe_forward.
-  Result<EpBytes> try_bytes_needed(uint32_t world_size, uint32_t inner = 0) const {
-    EpBytes bytes;
-    const nmc_status_t status = nmc_ep_bytes_needed(&c_, world_size, inner, &bytes);
-    if (status < 0) return detail::failure(status);
-    return bytes;
-  }
-#if NMC_HPP_EXCEPTIONS
-  EpBytes bytes_needed(uint32_t world_size, uint32_t inner = 0) const {
-    return try_bytes_needed(world_size, inner).value();
-  }
-#endif
-
   const nmc_ep_config_t& c() const noexcept { return c_; }
 
  private:
@@ -218,12 +204,13 @@ struct EpGemm {
   }
 
   /// What the layer gave, or why the product failed.
-  Result<void> finish(nmc_status_t status) {
+  template <class Mode>
+  typename Mode::template Out<void> finish(nmc_status_t status) {
 #if NMC_HPP_EXCEPTIONS
     if (thrown) std::rethrow_exception(thrown);
 #endif
-    if (status < 0 && failure.status == status) return std::move(failure);
-    return done(status);
+    if (status < 0 && failure.status == status) return Mode::done(std::move(failure));
+    return Mode::done(status);
   }
 };
 }  // namespace detail
@@ -236,227 +223,215 @@ struct EpGemm {
 ///   nmc::EpCallGroup group = nmc::EpCallGroup::begin();
 ///   for (...) eps[r].dispatch(tokens[r]);
 ///   group.end();                             // errors of the calls come here; the destructor ends it, too, and drops them
-class [[nodiscard]] EpCallGroup {
+template <class Mode>
+class [[nodiscard]] BasicEpCallGroup {
  public:
-  static Result<EpCallGroup> try_begin() {
+  template <class T>
+  using Out = typename Mode::template Out<T>;
+
+  static Out<BasicEpCallGroup> begin() {
     const nmc_status_t status = nmc_ep_group_begin();
-    if (status < 0) return detail::failure(status);
-    return EpCallGroup(true);
+    if (status < 0) return Mode::failure(status);
+    return BasicEpCallGroup(Begun{});
   }
   /// Sends the calls out. The group is over, whatever it gives.
-  Result<void> try_end() {
+  Out<void> end() {
     open_ = false;
-    return detail::done(nmc_ep_group_end());
+    return Mode::done(nmc_ep_group_end());
   }
-#if NMC_HPP_EXCEPTIONS
-  static EpCallGroup begin() { return try_begin().value(); }
-  void end() { try_end().value(); }
-#endif
 
-  EpCallGroup(EpCallGroup&& other) noexcept : open_(std::exchange(other.open_, false)) {}
-  EpCallGroup& operator=(EpCallGroup&&) = delete;
-  EpCallGroup(const EpCallGroup&) = delete;
-  EpCallGroup& operator=(const EpCallGroup&) = delete;
-  ~EpCallGroup() {
+  BasicEpCallGroup(BasicEpCallGroup&& other) noexcept : open_(std::exchange(other.open_, false)) {}
+  BasicEpCallGroup& operator=(BasicEpCallGroup&&) = delete;
+  BasicEpCallGroup(const BasicEpCallGroup&) = delete;
+  BasicEpCallGroup& operator=(const BasicEpCallGroup&) = delete;
+  ~BasicEpCallGroup() {
     if (open_) (void)nmc_ep_group_end();
   }
 
  private:
-  explicit EpCallGroup(bool open) noexcept : open_(open) {}
+  struct Begun {};
+  explicit BasicEpCallGroup(Begun) noexcept : open_(true) {}
   bool open_;
+};
+
+/// One rank's part of a group, in either form.
+class AnyEp : public detail::Handle<nmc_ep_t, nmc_ep_destroy> {
+ public:
+  AnyEp() noexcept = default;
+  /// Takes over a handle of a group with so many experts and ranks.
+  AnyEp(nmc_ep_t* handle, uint32_t experts, uint32_t ranks) noexcept : Handle(handle), experts_(experts), ranks_(ranks) {}
+
+ protected:
+  uint32_t experts_ = 0;
+  uint32_t ranks_ = 0;
 };
 
 /// One rank's part of a group; see nmc_ep_t. Move-only; the destructor leaves the group, and the world must live longer. Its calls
 /// are made by one thread at a time; abort and check by any.
-class Ep : public detail::Handle<nmc_ep_t, nmc_ep_destroy> {
+template <class Mode>
+class BasicEp : public AnyEp {
  public:
-  Ep() noexcept = default;
-  /// Takes over a handle of a group with so many experts and ranks.
-  Ep(nmc_ep_t* handle, uint32_t experts, uint32_t ranks) noexcept : Handle(handle), experts_(experts), ranks_(ranks) {}
+  template <class T>
+  using Out = typename Mode::template Out<T>;
 
+  using AnyEp::AnyEp;
+  BasicEp(AnyEp&& other) noexcept : AnyEp(std::move(other)) {}
+  /// This part with results, for one call: `ep.nothrow()->check()`.
+  detail::Borrowed<BasicEp<Returning>> nothrow() const noexcept {
+    return detail::Borrowed<BasicEp<Returning>>(get(), experts_, ranks_);
+  }
+
+  /// What a group needs in a world of `world_size` ranks; `inner` is for moe_forward.
+  static Out<EpBytes> bytes_needed(const EpConfig& config, uint32_t world_size, uint32_t inner = 0) {
+    EpBytes bytes;
+    const nmc_status_t status = nmc_ep_bytes_needed(&config.c(), world_size, inner, &bytes);
+    if (status < 0) return Mode::failure(status);
+    return bytes;
+  }
   /// Makes a group together with the other members.
-  static Result<Ep> try_create(const AnyWorld& world, const EpConfig& config) {
+  static Out<BasicEp> create(const AnyWorld& world, const EpConfig& config) {
     nmc_world_t* const one = world.get();
-    Result<std::vector<Ep>> made = make(&one, 1, config);
-    if (!made) return Failure{made.status(), made.message()};
-    return std::move(made->front());
+    std::vector<BasicEp> made;
+    const nmc_status_t status = make(&one, 1, config, made);
+    if (status < 0) return Mode::failure(status);
+    return std::move(made.front());
   }
   /// The same for several ranks of this process at once.
-  template <class Mode = Returning>
-  static Result<std::vector<Ep>> try_create_ranks(const std::vector<BasicWorld<Mode>>& worlds, const EpConfig& config) {
+  template <class Worlds = Mode>
+  static Out<std::vector<BasicEp>> create_ranks(const std::vector<BasicWorld<Worlds>>& worlds, const EpConfig& config) {
     std::vector<nmc_world_t*> handles;
     handles.reserve(worlds.size() + 1);  // never empty: NULL would be another error
     for (const AnyWorld& world : worlds) handles.push_back(world.get());
-    return make(handles.data(), handles.size(), config);
+    std::vector<BasicEp> made;
+    const nmc_status_t status = make(handles.data(), handles.size(), config, made);
+    if (status < 0) return Mode::failure(status);
+    return made;
   }
+  /// Does what the destructor does, and says how it went. If it fails (NMC_ERR_BUSY) the part is still owned.
+  Out<void> destroy() { return Mode::done(destroy_now()); }
 
-  Result<void> try_abort() const { return detail::done(nmc_ep_abort(get())); }
-  Result<void> try_check() const { return detail::done(nmc_ep_check(get())); }
+  Out<void> abort() const { return Mode::done(nmc_ep_abort(get())); }
+  Out<void> check() const { return Mode::done(nmc_ep_check(get())); }
 
-  Result<EpRecvBuffers> try_recv_buffers(uint32_t layer) const {
+  Out<EpRecvBuffers> recv_buffers(uint32_t layer) const {
     EpRecvBuffers buffers;
     const nmc_status_t status = nmc_ep_recv_buffers(get(), layer, &buffers);
-    if (status < 0) return detail::failure(status);
+    if (status < 0) return Mode::failure(status);
     return buffers;
   }
   /// What kernels of the engine need to take part (nanomc/ep.cuh).
-  Result<nmc_ep_rank_t> try_device(uint32_t layer) const {
+  Out<nmc_ep_rank_t> device(uint32_t layer) const {
     nmc_ep_rank_t device;
     const nmc_status_t status = nmc_ep_device(get(), layer, &device);
-    if (status < 0) return detail::failure(status);
+    if (status < 0) return Mode::failure(status);
     return device;
   }
 
   /// Sends tokens to the ranks of their experts, and waits for those that come here.
-  Result<void> try_dispatch(const EpTokens& tokens, void* stream = nullptr) {
-    return detail::done(nmc_ep_dispatch(get(), &tokens.c(), stream));
+  Out<void> dispatch(const EpTokens& tokens, void* stream = nullptr) const {
+    return Mode::done(nmc_ep_dispatch(get(), &tokens.c(), stream));
   }
-  Result<void> try_dispatch_send(const EpTokens& tokens, void* stream = nullptr) {
-    return detail::done(nmc_ep_dispatch_send(get(), &tokens.c(), stream));
+  Out<void> dispatch_send(const EpTokens& tokens, void* stream = nullptr) const {
+    return Mode::done(nmc_ep_dispatch_send(get(), &tokens.c(), stream));
   }
-  Result<void> try_dispatch_recv(uint32_t layer, void* stream = nullptr) {
-    return detail::done(nmc_ep_dispatch_recv(get(), layer, stream));
+  Out<void> dispatch_recv(uint32_t layer, void* stream = nullptr) const {
+    return Mode::done(nmc_ep_dispatch_recv(get(), layer, stream));
   }
 
   /// Groups the rows that came by expert.
-  Result<void> try_pack(uint32_t layer, const nmc_ep_grouped_t& grouped, void* stream = nullptr) {
-    return detail::done(nmc_ep_route_pack(get(), layer, &grouped, stream));
+  Out<void> pack(uint32_t layer, const nmc_ep_grouped_t& grouped, void* stream = nullptr) const {
+    return Mode::done(nmc_ep_route_pack(get(), layer, &grouped, stream));
   }
   /// Sums the weighted rows of each token that came, where the combine takes them from.
   template <class Rows, class Lists>
-  Result<void> try_scatter(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* stream = nullptr) {
-    return try_scatter_to(layer, y_grouped, row_of, nullptr, stream);
+  Out<void> scatter(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* stream = nullptr) const {
+    return scatter_to(layer, y_grouped, row_of, nullptr, stream);
   }
   /// The same into memory of the caller.
   template <class Rows, class Lists>
-  Result<void> try_scatter_to(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* y_recv, void* stream = nullptr) {
-    return detail::done(
+  Out<void> scatter_to(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* y_recv, void* stream = nullptr) const {
+    return Mode::done(
         nmc_ep_scatter(get(), layer, detail::first_of(y_grouped), detail::first_of(row_of), y_recv, stream));
   }
 
   /// Returns the rows that came to their owners, and sums what comes back.
   template <class Rows>
-  Result<void> try_combine(uint32_t layer, Rows&& out, void* stream = nullptr) {
-    return try_combine_from(layer, nullptr, out, stream);
+  Out<void> combine(uint32_t layer, Rows&& out, void* stream = nullptr) const {
+    return combine_from(layer, nullptr, out, stream);
   }
   /// The same with rows to return that are not in place.
   template <class Rows>
-  Result<void> try_combine_from(uint32_t layer, const void* y_recv, Rows&& out, void* stream = nullptr) {
-    return detail::done(nmc_ep_combine(get(), layer, y_recv, detail::first_of(out), stream));
+  Out<void> combine_from(uint32_t layer, const void* y_recv, Rows&& out, void* stream = nullptr) const {
+    return Mode::done(nmc_ep_combine(get(), layer, y_recv, detail::first_of(out), stream));
   }
-  Result<void> try_combine_send(uint32_t layer, void* stream = nullptr) {
-    return try_combine_send_from(layer, nullptr, stream);
+  Out<void> combine_send(uint32_t layer, void* stream = nullptr) const {
+    return combine_send_from(layer, nullptr, stream);
   }
-  Result<void> try_combine_send_from(uint32_t layer, const void* y_recv, void* stream = nullptr) {
-    return detail::done(nmc_ep_combine_send(get(), layer, y_recv, stream));
+  Out<void> combine_send_from(uint32_t layer, const void* y_recv, void* stream = nullptr) const {
+    return Mode::done(nmc_ep_combine_send(get(), layer, y_recv, stream));
   }
   template <class Rows>
-  Result<void> try_combine_recv(uint32_t layer, Rows&& out, void* stream = nullptr) {
-    return detail::done(nmc_ep_combine_recv(get(), layer, detail::first_of(out), stream));
+  Out<void> combine_recv(uint32_t layer, Rows&& out, void* stream = nullptr) const {
+    return Mode::done(nmc_ep_combine_recv(get(), layer, detail::first_of(out), stream));
   }
 
   /// A whole layer with the built-in products.
-  Result<void> try_moe_forward(const EpTokens& tokens, const EpMoe& moe, void* stream = nullptr) {
-    return detail::done(nmc_ep_moe_forward(get(), &tokens.c(), &moe.c(), stream));
+  Out<void> moe_forward(const EpTokens& tokens, const EpMoe& moe, void* stream = nullptr) const {
+    return Mode::done(nmc_ep_moe_forward(get(), &tokens.c(), &moe.c(), stream));
   }
   /// A whole layer with the engine's products: `gemm(const nmc_ep_gemm_t&, void* stream)` enqueues one, and returns nothing, an
   /// nmc_status_t or a Result<void>. If it fails the group is over. What it throws is thrown here, when the library has returned;
-  /// only an nmc::Error becomes the Result.
+  /// an nmc::Error is how this call fails.
   template <class Gemm, class = std::enable_if_t<std::is_invocable_v<Gemm&, const nmc_ep_gemm_t&, void*>>>
-  Result<void> try_moe_forward(const EpTokens& tokens, const EpMoe& moe, Gemm&& gemm, void* stream = nullptr) {
+  Out<void> moe_forward(const EpTokens& tokens, const EpMoe& moe, Gemm&& gemm, void* stream = nullptr) const {
     using Callable = std::remove_reference_t<Gemm>;
     detail::EpGemm<Callable> callback{gemm};
     nmc_ep_moe_t c = moe.c();
     c.gemm = &detail::EpGemm<Callable>::run;
     c.gemm_user = &callback;
-    return callback.finish(nmc_ep_moe_forward(get(), &tokens.c(), &c, stream));
+    return callback.template finish<Mode>(nmc_ep_moe_forward(get(), &tokens.c(), &c, stream));
   }
 
-  Result<EpStats> try_stats() const {
+  Out<EpStats> stats() const {
     EpStats stats;
     stats.expert_load.resize(experts_);
     stats.waited_ns.resize(ranks_);
     const nmc_status_t status =
         nmc_ep_stats(get(), stats.expert_load.data(), stats.waited_ns.data(), &stats.overflow_rows);
-    if (status < 0) return detail::failure(status);
+    if (status < 0) return Mode::failure(status);
     return stats;
   }
 
-#if NMC_HPP_EXCEPTIONS
-  static Ep create(const AnyWorld& world, const EpConfig& config) { return try_create(world, config).value(); }
-  template <class Mode = Returning>
-  static std::vector<Ep> create_ranks(const std::vector<BasicWorld<Mode>>& worlds, const EpConfig& config) {
-    return try_create_ranks(worlds, config).value();
-  }
-  void abort() const { try_abort().value(); }
-  void check() const { try_check().value(); }
-  EpRecvBuffers recv_buffers(uint32_t layer) const { return try_recv_buffers(layer).value(); }
-  nmc_ep_rank_t device(uint32_t layer) const { return try_device(layer).value(); }
-  void dispatch(const EpTokens& tokens, void* stream = nullptr) { try_dispatch(tokens, stream).value(); }
-  void dispatch_send(const EpTokens& tokens, void* stream = nullptr) { try_dispatch_send(tokens, stream).value(); }
-  void dispatch_recv(uint32_t layer, void* stream = nullptr) { try_dispatch_recv(layer, stream).value(); }
-  void pack(uint32_t layer, const nmc_ep_grouped_t& grouped, void* stream = nullptr) {
-    try_pack(layer, grouped, stream).value();
-  }
-  template <class Rows, class Lists>
-  void scatter(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* stream = nullptr) {
-    try_scatter(layer, y_grouped, row_of, stream).value();
-  }
-  template <class Rows, class Lists>
-  void scatter_to(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* y_recv, void* stream = nullptr) {
-    try_scatter_to(layer, y_grouped, row_of, y_recv, stream).value();
-  }
-  template <class Rows>
-  void combine(uint32_t layer, Rows&& out, void* stream = nullptr) {
-    try_combine(layer, out, stream).value();
-  }
-  template <class Rows>
-  void combine_from(uint32_t layer, const void* y_recv, Rows&& out, void* stream = nullptr) {
-    try_combine_from(layer, y_recv, out, stream).value();
-  }
-  void combine_send(uint32_t layer, void* stream = nullptr) { try_combine_send(layer, stream).value(); }
-  void combine_send_from(uint32_t layer, const void* y_recv, void* stream = nullptr) {
-    try_combine_send_from(layer, y_recv, stream).value();
-  }
-  template <class Rows>
-  void combine_recv(uint32_t layer, Rows&& out, void* stream = nullptr) {
-    try_combine_recv(layer, out, stream).value();
-  }
-  void moe_forward(const EpTokens& tokens, const EpMoe& moe, void* stream = nullptr) {
-    try_moe_forward(tokens, moe, stream).value();
-  }
-  template <class Gemm, class = std::enable_if_t<std::is_invocable_v<Gemm&, const nmc_ep_gemm_t&, void*>>>
-  void moe_forward(const EpTokens& tokens, const EpMoe& moe, Gemm&& gemm, void* stream = nullptr) {
-    try_moe_forward(tokens, moe, gemm, stream).value();
-  }
-  EpStats stats() const { return try_stats().value(); }
-#endif
-
  private:
-  static Result<std::vector<Ep>> make(nmc_world_t* const* worlds, size_t n, const EpConfig& config) {
+  static nmc_status_t make(nmc_world_t* const* worlds, size_t n, const EpConfig& config, std::vector<BasicEp>& made) {
     uint32_t ranks = 0;
     for (uint64_t mask = config.c().members; mask != 0; mask &= mask - 1) ++ranks;
     if (ranks == 0 && n > 0) {
       nmc_world_info_t info = NMC_WORLD_INFO_INIT;
       const nmc_status_t status = nmc_world_info(worlds[0], &info);
-      if (status < 0) return detail::failure(status);
+      if (status < 0) return status;
       ranks = info.world_size;
     }
     std::vector<nmc_ep_t*> handles(n + 1, nullptr);
     const nmc_status_t status = nmc_ep_create_ranks(worlds, n, &config.c(), handles.data());
-    if (status < 0) return detail::failure(status);
-    std::vector<Ep> made;
+    if (status < 0) return status;
     made.reserve(n);
     for (size_t i = 0; i < n; ++i) made.emplace_back(handles[i], config.c().experts, ranks);
-    return made;
+    return status;
   }
-
-  uint32_t experts_ = 0;
-  uint32_t ranks_ = 0;
 };
 
+// ------------------------------------------------------------------------------------------------- the two forms --
+
+using Ep = BasicEp<Throwing>;
+using EpCallGroup = BasicEpCallGroup<Throwing>;
+namespace nothrow {
+using Ep = BasicEp<Returning>;
+using EpCallGroup = BasicEpCallGroup<Returning>;
+}  // namespace nothrow
+
 namespace detail {
-static_assert(is_move_only_v<Ep>, "handles have one owner");
+static_assert(is_move_only_v<nothrow::Ep>, "handles have one owner");
 }  // namespace detail
 
 }  // namespace nmc

@@ -1,24 +1,27 @@
 /*
- * The object store for C++17: RAII over nmc_store_* of nanomc.h. nanomc.hpp includes it; like there, every operation
- * has a `try_x` that returns a Result, and an `x` that throws nmc::Error.
+ * The object store for C++17. In nmc::nothrow the same with results instead of exceptions: nanomc/core.hpp says how, and what
+ * `Mode` and `Out<T>` are.
  *
  *   nmc::Store store = nmc::Store::attach(world, nmc::StoreConfig().page_bytes(256 << 10));
- *   store.put("prompt/17", kv);                                   // from a vector, a string, pointer and size, ...
- *   if (nmc::Result<nmc::View> hit = store.try_pin("prompt/17"))  // in place, no copy; unpinned with the scope
+ *   store.put("prompt/17", kv);                                         // from a vector, a string, pointer and size, ...
+ *   nmc::View view = store.pin("prompt/17");                            // in place, no copy; unpinned with the scope
+ *   if (std::optional<nmc::View> hit = store.find("prompt/18"))         // the same, for a key that may be missing
  *     attend(hit->page(0).data());
  *
- * A key that is missing or still being written is a Result without a value: NMC_ERR_NOT_FOUND or NMC_NOT_READY. The
- * throwing forms throw for both.
+ * A key that is missing or still being written is an error of pin, get, and the calls that copy: NMC_ERR_NOT_FOUND or
+ * NMC_NOT_READY. Of find, of those that end in _if, and of questions (size, location, metadata) it is an answer: std::nullopt.
  */
 #ifndef NANOMC_STORE_HPP
 #define NANOMC_STORE_HPP
 
 #include <array>
 #include <cstring>
+#include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <string_view>
 
-#include "nanomc.hpp"
+#include "nanomc/world.hpp"
 
 namespace nmc {
 
@@ -44,7 +47,7 @@ inline constexpr uint64_t same_quota = UINT64_MAX;
 // ---------------------------------------------------------------------------------------------------- arguments --
 
 namespace detail {
-/// A container whose data() and size() describe plain data: string, string_view, vector, array, nmc::view.
+/// A container whose data() and size() describe plain data: string, string_view, vector, array, nmc::span.
 template <class C>
 using data_of = std::remove_pointer_t<decltype(std::data(std::declval<C&>()))>;
 template <class C, class = void>
@@ -84,6 +87,15 @@ struct MutableBytes : nmc_buffer_t {
   MutableBytes(void* data, size_t size) noexcept : nmc_buffer_t{data, size} {}
   template <class C, class = std::enable_if_t<detail::is_plain_v<C> && !std::is_const_v<detail::data_of<C>>>>
   MutableBytes(C& values) noexcept : nmc_buffer_t{std::data(values), std::size(values) * sizeof(*std::data(values))} {}
+};
+
+/// Several of a kind for one call: a list in braces, or a container of them; refers to it.
+template <class T>
+struct Many : span<const T> {
+  Many() = default;
+  Many(std::initializer_list<T> list) noexcept : span<const T>(std::data(list), list.size()) {}
+  template <class C, class = std::enable_if_t<std::is_convertible_v<detail::data_of<const C> (*)[], const T (*)[]>>>
+  Many(const C& values) noexcept : span<const T>(std::data(values), std::size(values)) {}
 };
 
 /// The keys of a range of strings, for the batch forms; refers to them.
@@ -157,7 +169,7 @@ class PutOptions {
   /// What is said about the object, up to NMC_MAX_METADATA bytes; refers to them. In a batch, about each.
   PutOptions& metadata(Bytes value) { return c_.metadata = value, *this; }
   /// In a batch: the same for each object, one after the other; refers to the list.
-  PutOptions& metadata_each(const std::vector<Bytes>& values) { return c_.metadata_each = values.data(), *this; }
+  PutOptions& metadata_each(span<const Bytes> values) { return c_.metadata_each = values.data(), *this; }
 
   const nmc_put_options_t& c() const noexcept { return c_; }
 
@@ -189,6 +201,7 @@ class Buffer {
   std::byte* data() noexcept { return data_.get(); }
   const std::byte* data() const noexcept { return data_.get(); }
   size_t size() const noexcept { return size_; }
+  size_t capacity() const noexcept { return capacity_; }
   bool empty() const noexcept { return size_ == 0; }
   std::byte* begin() noexcept { return data(); }
   std::byte* end() noexcept { return data() + size_; }
@@ -202,14 +215,13 @@ class Buffer {
   void resize(size_t size) noexcept { size_ = size < capacity_ ? size : capacity_; }
 
  private:
-  friend class Store;
   std::unique_ptr<std::byte[]> data_;
   size_t size_ = 0;
   size_t capacity_ = 0;
 };
 
-/// What became of the items of a batch. A failed item does not stop the others.
-struct Batch {
+/// What became of the items of a batch, in both forms. A failed item does not stop the others; value() throws for the first.
+struct [[nodiscard]] Batch {
   std::vector<nmc_status_t> items;
   Failure failure;  ///< of the first item that failed
 
@@ -218,7 +230,19 @@ struct Batch {
   nmc_status_t status() const noexcept { return failure.status; }
   const std::string& message() const noexcept { return failure.message; }
   void value() const {
-    if (!ok()) detail::bad_access(failure);
+    if (!ok()) detail::raise(failure);
+  }
+};
+
+/// The same for a batch that makes something of each item; what failed items made is empty.
+template <class T>
+struct [[nodiscard]] BatchOf : Batch {
+  std::vector<T> values;
+
+  /// All of them. If one failed, the others are given back.
+  std::vector<T> value() && {
+    Batch::value();
+    return std::move(values);
   }
 };
 
@@ -236,37 +260,30 @@ inline Failure missed(nmc_status_t status) {
 
 /// Metadata, which `fetch` copies.
 template <class Fetch>
-Result<Buffer> metadata(Fetch fetch) {
-  Buffer found(NMC_MAX_METADATA);
+nmc_status_t read_metadata(Buffer& found, Fetch fetch) {
+  found = Buffer(NMC_MAX_METADATA);
   size_t bytes = 0;
   const nmc_status_t status = fetch(found.data(), found.size(), &bytes);
-  if (status != NMC_OK) return missed(status);
-  found.resize(bytes);
-  return Result<Buffer>(std::move(found));
+  if (status == NMC_OK) found.resize(bytes);
+  return status;
 }
 
 /// The runs of bytes that a value lies in: one as a rule, and then without an allocation.
 class Runs {
  public:
-  Runs() = default;
   template <class Fetch>
-  static Result<Runs> fetch(uint32_t n, const void* data, const void* device, uint64_t bytes, Fetch fetch) {
-    Runs runs;
-    runs.count_ = n;
-    if (n == 1) runs.first_ = {const_cast<void*>(data), const_cast<void*>(device), bytes};
-    if (n > 1) {
-      runs.rest_.resize(n);
-      size_t found = 0;
-      const nmc_status_t status = fetch(runs.rest_.data(), runs.rest_.size(), &found);
-      if (status < 0) return failure(status);
-    }
-    return runs;
+  nmc_status_t read(const nmc_extent_t& only, uint32_t n, Fetch fetch) {
+    only_ = only;
+    if (n <= 1) return NMC_OK;
+    all_.resize(n);
+    size_t found = 0;
+    return fetch(all_.data(), all_.size(), &found);
   }
-  view<const nmc_extent_t> all() const noexcept { return {count_ > 1 ? rest_.data() : &first_, count_}; }
+  span<const nmc_extent_t> all(uint32_t n) const noexcept { return {n > 1 ? all_.data() : &only_, n}; }
   /// Page `index`, which is never split.
-  bytes_view page(uint32_t index, uint32_t page_bytes) const noexcept {
+  static span<std::byte> page(span<const nmc_extent_t> runs, uint32_t index, uint32_t page_bytes) noexcept {
     uint64_t at = uint64_t{index} * page_bytes;
-    for (const nmc_extent_t& run : all()) {
+    for (const nmc_extent_t& run : runs) {
       if (at < run.bytes) {
         const uint64_t left = run.bytes - at;
         return {static_cast<std::byte*>(run.ptr) + at, static_cast<size_t>(left < page_bytes ? left : page_bytes)};
@@ -277,351 +294,429 @@ class Runs {
   }
 
  private:
-  nmc_extent_t first_{};
-  std::vector<nmc_extent_t> rest_;
-  uint32_t count_ = 0;
+  nmc_extent_t only_{};
+  std::vector<nmc_extent_t> all_;
 };
+
+inline nmc_status_t unpin(nmc_store_t* store, nmc_view_t view) { return nmc_store_unpin(store, &view); }
+
+/// A plan that is given up, unless it was committed.
+struct OpenPlan : nmc_write_plan_t {
+  bool committed = false;
+};
+inline nmc_status_t give_up(nmc_store_t* store, OpenPlan plan) {
+  return plan.committed ? NMC_OK : nmc_store_abort(store, &plan);
+}
 }  // namespace detail
+
+template <class Mode>
+class BasicStore;
 
 // --------------------------------------------------------------------------------------------------------- view --
 
-/// A pinned object: its bytes stay where and what they are until the view is destroyed. Move-only. The addresses end
-/// with the store.
-class View {
+/// A pinned object in either form.
+class AnyView : public detail::Lease<nmc_store_t, nmc_view_t, detail::unpin> {
  public:
-  View() = default;
-  View(View&& other) noexcept { swap(other); }
-  View& operator=(View&& other) noexcept {
-    View taken(std::move(other));
-    swap(taken);
-    return *this;
-  }
-  ~View() {
-    if (store_ != nullptr) (void)nmc_store_unpin(store_, &c_);
-  }
+  AnyView() = default;
 
-  explicit operator bool() const noexcept { return store_ != nullptr; }
   /// First byte. The others follow it only if the value is contiguous().
-  const std::byte* data() const noexcept { return static_cast<const std::byte*>(c_.data); }
-  const void* device_data() const noexcept { return c_.data_device; }
-  size_t size() const noexcept { return static_cast<size_t>(c_.bytes); }
-  bool empty() const noexcept { return c_.bytes == 0; }
-  bool contiguous() const noexcept { return c_.n_extents <= 1; }
-  view<const nmc_extent_t> extents() const noexcept { return runs_.all(); }
-  uint32_t page_bytes() const noexcept { return c_.page_bytes; }
+  const std::byte* data() const noexcept { return static_cast<const std::byte*>(what_.data); }
+  const void* device_data() const noexcept { return what_.data_device; }
+  size_t size() const noexcept { return static_cast<size_t>(what_.bytes); }
+  bool empty() const noexcept { return what_.bytes == 0; }
+  bool contiguous() const noexcept { return what_.n_extents <= 1; }
+  span<const nmc_extent_t> extents() const noexcept { return runs_.all(what_.n_extents); }
+  uint32_t page_bytes() const noexcept { return what_.page_bytes; }
   uint32_t n_pages() const noexcept {
-    return c_.page_bytes == 0 ? 0 : static_cast<uint32_t>((c_.bytes + c_.page_bytes - 1) / c_.page_bytes);
+    return what_.page_bytes == 0 ? 0 : static_cast<uint32_t>((what_.bytes + what_.page_bytes - 1) / what_.page_bytes);
   }
   /// The bytes of a page; empty behind the last.
-  const_bytes_view page(uint32_t index) const noexcept { return runs_.page(index, c_.page_bytes); }
-  uint64_t epoch() const noexcept { return c_.epoch; }
-  uint32_t owner_rank() const noexcept { return c_.owner_rank; }
-  const nmc_view_t& c() const noexcept { return c_; }
+  span<const std::byte> page(uint32_t index) const noexcept {
+    return detail::Runs::page(extents(), index, what_.page_bytes);
+  }
+  uint64_t epoch() const noexcept { return what_.epoch; }
+  uint32_t owner_rank() const noexcept { return what_.owner_rank; }
+
+ protected:
+  using Lease::Lease;
+  nmc_status_t read_runs() {
+    const nmc_extent_t only = {const_cast<void*>(what_.data), const_cast<void*>(what_.data_device), what_.bytes};
+    return runs_.read(only, what_.n_extents, [&](nmc_extent_t* to, size_t capacity, size_t* n) {
+      return nmc_store_view_extents(from_, &what_, to, capacity, n);
+    });
+  }
+
+ private:
+  detail::Runs runs_;
+};
+
+/// A pinned object: its bytes stay where and what they are until the view is destroyed. Move-only. The addresses end
+/// with the store.
+template <class Mode>
+class BasicView : public AnyView {
+ public:
+  template <class T>
+  using Out = typename Mode::template Out<T>;
+
+  BasicView() = default;
+  BasicView(AnyView&& other) noexcept : AnyView(std::move(other)) {}
+  /// Takes over a pin that C code has made.
+  static Out<BasicView> adopt(nmc_store_t* store, const nmc_view_t& c) {
+    BasicView made(store, c);  // from here on it is unpinned, whatever happens
+    const nmc_status_t status = made.read_runs();
+    if (status < 0) return Mode::failure(status);
+    return made;
+  }
 
   /// How many pages can be read by now; fewer than all only if the object was pinned while it was being written.
-  Result<uint32_t> try_ready_pages() const {
+  Out<uint32_t> ready_pages() const {
     uint32_t pages = 0;
-    const nmc_status_t status = nmc_store_ready_pages(store_, &c_, &pages);
-    if (status < 0) return detail::failure(status);
+    const nmc_status_t status = nmc_store_ready_pages(from_, &what_, &pages);
+    if (status < 0) return Mode::failure(status);
     return pages;
   }
   /// What the writer of the object said about it; empty if nothing.
-  Result<Buffer> try_metadata() const {
-    return detail::metadata([&](void* to, size_t capacity, size_t* bytes) {
-      return nmc_store_view_metadata(store_, &c_, to, capacity, bytes);
+  Out<Buffer> metadata() const {
+    Buffer found;
+    const nmc_status_t status = detail::read_metadata(found, [&](void* to, size_t capacity, size_t* bytes) {
+      return nmc_store_view_metadata(from_, &what_, to, capacity, bytes);
     });
+    if (status != NMC_OK) return Mode::failure(detail::missed(status));
+    return found;
   }
   /// Compares every page with its checksum: NMC_ERR_CORRUPT if one is wrong, NMC_ERR_UNSUPPORTED in a store without them.
   /// False if they are not stored yet.
-  Result<bool> try_verify() const {
-    const nmc_status_t status = nmc_store_verify(store_, &c_);
-    if (status < 0) return detail::failure(status);
+  [[nodiscard]] Out<bool> verify() const {
+    const nmc_status_t status = nmc_store_verify(from_, &what_);
+    if (status < 0) return Mode::failure(status);
     return status == NMC_OK;
   }
+  /// A CUDA stream copies from byte `offset` on into memory that the GPU can reach. Unpin on that stream, too.
+  Out<void> fetch_async(uint64_t offset, Many<MutableBytes> to, void* stream) const {
+    return Mode::done(nmc_store_fetch_async(from_, &what_, offset, to.data(), to.size(), stream));
+  }
   /// Unpins now.
-  Result<void> try_unpin() {
-    const nmc_status_t status = nmc_store_unpin(store_, &c_);
-    store_ = nullptr;
-    return detail::done(status);
+  Out<void> unpin() {
+    nmc_store_t* const store = from_;
+    return Mode::done(detail::unpin(store, release()));
   }
   /// Leaves the unpinning to a CUDA stream, after all that was enqueued before. The view is empty then.
-  Result<void> try_unpin_async(void* stream) {
-    const nmc_status_t status = nmc_store_unpin_async(store_, &c_, stream);
-    if (status >= 0) store_ = nullptr;
-    return detail::done(status);
+  Out<void> unpin_async(void* stream) {
+    const nmc_status_t status = nmc_store_unpin_async(from_, &what_, stream);
+    if (status >= 0) (void)release();
+    return Mode::done(status);
   }
-#if NMC_HPP_EXCEPTIONS
-  uint32_t ready_pages() const { return try_ready_pages().value(); }
-  Buffer metadata() const { return try_metadata().value(); }
-  bool verify() const { return try_verify().value(); }
-  void unpin() { try_unpin().value(); }
-  void unpin_async(void* stream) { try_unpin_async(stream).value(); }
-#endif
 
  private:
-  friend class Store;
-  static Result<View> adopt(nmc_store_t* store, const nmc_view_t& c) {
-    View made;
-    made.store_ = store;  // from here on it is unpinned, whatever happens
-    made.c_ = c;
-    const auto fetch = [&](nmc_extent_t* to, size_t n, size_t* found) {
-      return nmc_store_view_extents(store, &c, to, n, found);
-    };
-    auto runs = detail::Runs::fetch(c.n_extents, c.data, c.data_device, c.bytes, fetch);
-    if (!runs) return Failure{runs.status(), runs.message()};
-    made.runs_ = std::move(runs).value();
-    return Result<View>(std::move(made));
-  }
-  void swap(View& other) noexcept {
-    std::swap(store_, other.store_);
-    std::swap(c_, other.c_);
-    std::swap(runs_, other.runs_);
-  }
-
-  nmc_store_t* store_ = nullptr;
-  nmc_view_t c_{};
-  detail::Runs runs_;
+  BasicView(nmc_store_t* store, const nmc_view_t& c) noexcept : AnyView(store, c) {}
 };
 
 // --------------------------------------------------------------------------------------------------------- plan --
 
-/// An object that is open for writing: the program stores its bytes where the plan says, and commits. The destructor
-/// gives it up unless it was committed. Move-only.
-class WritePlan {
+/// An object that is open for writing, in either form.
+class AnyWritePlan : public detail::Lease<nmc_store_t, detail::OpenPlan, detail::give_up> {
  public:
-  WritePlan() = default;
-  WritePlan(WritePlan&& other) noexcept { swap(other); }
-  WritePlan& operator=(WritePlan&& other) noexcept {
-    WritePlan taken(std::move(other));
-    swap(taken);
-    return *this;
-  }
-  ~WritePlan() {
-    if (store_ != nullptr && !committed_) (void)nmc_store_abort(store_, &c_);
-  }
+  AnyWritePlan() = default;
 
-  explicit operator bool() const noexcept { return store_ != nullptr; }
-  bool committed() const noexcept { return committed_; }
+  bool committed() const noexcept { return what_.committed; }
   /// First byte. The others follow it only if the value is contiguous().
-  std::byte* data() const noexcept { return static_cast<std::byte*>(c_.payload); }
-  void* device_data() const noexcept { return c_.payload_device; }
-  size_t size() const noexcept { return static_cast<size_t>(c_.bytes_total); }
-  bool contiguous() const noexcept { return c_.n_extents <= 1; }
-  view<const nmc_extent_t> extents() const noexcept { return runs_.all(); }
-  uint32_t page_bytes() const noexcept { return c_.page_bytes; }
-  uint32_t n_pages() const noexcept { return c_.n_pages; }
+  std::byte* data() const noexcept { return static_cast<std::byte*>(what_.payload); }
+  void* device_data() const noexcept { return what_.payload_device; }
+  size_t size() const noexcept { return static_cast<size_t>(what_.bytes_total); }
+  bool contiguous() const noexcept { return what_.n_extents <= 1; }
+  span<const nmc_extent_t> extents() const noexcept { return runs_.all(what_.n_extents); }
+  uint32_t page_bytes() const noexcept { return what_.page_bytes; }
+  uint32_t n_pages() const noexcept { return what_.n_pages; }
   /// The bytes of a page; empty behind the last.
-  bytes_view page(uint32_t index) const noexcept { return runs_.page(index, c_.page_bytes); }
-  uint64_t epoch() const noexcept { return c_.epoch; }
-  uint32_t dst_rank() const noexcept { return c_.dst_rank; }
-  const nmc_write_plan_t& c() const noexcept { return c_; }
+  span<std::byte> page(uint32_t index) const noexcept { return detail::Runs::page(extents(), index, what_.page_bytes); }
+  uint64_t epoch() const noexcept { return what_.epoch; }
+  uint32_t dst_rank() const noexcept { return what_.dst_rank; }
 
-  /// All bytes are stored: readers may have the object.
-  Result<void> try_commit() {
-    const nmc_status_t status = nmc_store_commit(store_, &c_);
-    committed_ = committed_ || status >= 0;
-    return detail::done(status);
+ protected:
+  template <class Mode>
+  friend class BasicStore;
+  using Lease::Lease;
+  void ended(nmc_status_t commit) noexcept { what_.committed = what_.committed || commit >= 0; }
+  nmc_status_t read_runs() {
+    const nmc_extent_t only = {what_.payload, what_.payload_device, what_.bytes_total};
+    return runs_.read(only, what_.n_extents, [&](nmc_extent_t* to, size_t capacity, size_t* n) {
+      return nmc_store_plan_extents(from_, &what_, to, capacity, n);
+    });
   }
-  /// A CUDA stream publishes when it gets there. commit() afterwards tells what became of it, and wakes who waits.
-  Result<void> try_commit_async(void* stream) const {
-    return detail::done(nmc_store_commit_async(store_, &c_, stream));
-  }
-  /// The first `pages` pages are stored: readers may begin with them.
-  Result<void> try_publish_pages(uint32_t pages) const {
-    return detail::done(nmc_store_publish_pages(store_, &c_, pages));
-  }
-  /// Gives the plan up now.
-  Result<void> try_abort() {
-    const nmc_status_t status = nmc_store_abort(store_, &c_);
-    if (status >= 0) store_ = nullptr;
-    return detail::done(status);
-  }
-#if NMC_HPP_EXCEPTIONS
-  void commit() { try_commit().value(); }
-  void commit_async(void* stream) const { try_commit_async(stream).value(); }
-  void publish_pages(uint32_t pages) const { try_publish_pages(pages).value(); }
-  void abort() { try_abort().value(); }
-#endif
 
  private:
-  friend class Store;
-  static Result<WritePlan> adopt(nmc_store_t* store, const nmc_write_plan_t& c) {
-    WritePlan made;
-    made.store_ = store;  // from here on it is given up, whatever happens
-    made.c_ = c;
-    const auto fetch = [&](nmc_extent_t* to, size_t n, size_t* found) {
-      return nmc_store_plan_extents(store, &c, to, n, found);
-    };
-    auto runs = detail::Runs::fetch(c.n_extents, c.payload, c.payload_device, c.bytes_total, fetch);
-    if (!runs) return Failure{runs.status(), runs.message()};
-    made.runs_ = std::move(runs).value();
-    return Result<WritePlan>(std::move(made));
-  }
-  void swap(WritePlan& other) noexcept {
-    std::swap(store_, other.store_);
-    std::swap(committed_, other.committed_);
-    std::swap(c_, other.c_);
-    std::swap(runs_, other.runs_);
-  }
-
-  nmc_store_t* store_ = nullptr;
-  bool committed_ = false;
-  nmc_write_plan_t c_{};
   detail::Runs runs_;
 };
 
-/// Plans of a batch; those of failed items are empty.
-struct PlanBatch : Batch {
-  std::vector<WritePlan> plans;
+/// An object that is open for writing: the program stores its bytes where the plan says, and commits. The destructor
+/// gives it up unless it was committed. Move-only.
+template <class Mode>
+class BasicWritePlan : public AnyWritePlan {
+ public:
+  template <class T>
+  using Out = typename Mode::template Out<T>;
+
+  BasicWritePlan() = default;
+  BasicWritePlan(AnyWritePlan&& other) noexcept : AnyWritePlan(std::move(other)) {}
+  /// Takes over a plan that C code has opened.
+  static Out<BasicWritePlan> adopt(nmc_store_t* store, const nmc_write_plan_t& c) {
+    BasicWritePlan made(store, c);  // from here on it is given up, whatever happens
+    const nmc_status_t status = made.read_runs();
+    if (status < 0) return Mode::failure(status);
+    return made;
+  }
+
+  /// All bytes are stored: readers may have the object.
+  Out<void> commit() {
+    const nmc_status_t status = nmc_store_commit(from_, &what_);
+    ended(status);
+    return Mode::done(status);
+  }
+  /// A CUDA stream publishes when it gets there. commit() afterwards tells what became of it, and wakes who waits.
+  Out<void> commit_async(void* stream) const { return Mode::done(nmc_store_commit_async(from_, &what_, stream)); }
+  /// A CUDA stream copies memory that the GPU can reach to byte `offset` of the value, and on. Follow with commit_async.
+  Out<void> push_async(uint64_t offset, Many<Bytes> slices, void* stream) const {
+    return Mode::done(nmc_store_push_async(from_, &what_, offset, slices.data(), slices.size(), stream));
+  }
+  /// For Store::publish_captured, before each launch of the graph: fills `desc`, host memory that the GPU can reach.
+  Out<void> publish_desc(nmc_publish_desc_t& desc) const {
+    return Mode::done(nmc_store_publish_desc(from_, &what_, &desc));
+  }
+  /// The first `pages` pages are stored: readers may begin with them.
+  Out<void> publish_pages(uint32_t pages) const { return Mode::done(nmc_store_publish_pages(from_, &what_, pages)); }
+  /// Gives the plan up now.
+  Out<void> abort() {
+    const nmc_status_t status = nmc_store_abort(from_, &what_);
+    if (status >= 0) (void)release();
+    return Mode::done(status);
+  }
+
+ private:
+  BasicWritePlan(nmc_store_t* store, const nmc_write_plan_t& c) noexcept : AnyWritePlan(store, {c, false}) {}
 };
-/// Views of a batch; those of failed items are empty.
-struct ViewBatch : Batch {
-  std::vector<View> views;
+
+// --------------------------------------------------------------------------------------------------------- slot --
+
+/// A reserved pin slot in either form.
+using AnyPinSlot = detail::Lease<nmc_store_t, uint32_t, nmc_store_slot_release>;
+
+/// A pin slot that is set aside for a captured graph or for kernels. Move-only; given back with this object, when no graph
+/// and no kernel will use it again.
+template <class Mode>
+class BasicPinSlot : public AnyPinSlot {
+ public:
+  template <class T>
+  using Out = typename Mode::template Out<T>;
+
+  using AnyPinSlot::AnyPinSlot;
+  BasicPinSlot(AnyPinSlot&& other) noexcept : AnyPinSlot(std::move(other)) {}
+
+  /// Pins an object before the launch of a graph that ends the pin with a captured unpin_async: what it gives owns nothing.
+  Out<nmc_view_t> pin(Key key) const {
+    nmc_view_t view{};
+    const nmc_status_t status = nmc_store_slot_pin(from_, what_, key, &view);
+    if (status != NMC_OK) return Mode::failure(detail::missed(status));
+    return view;
+  }
+  /// Ends the pin when the CUDA stream gets there; in a captured graph, with every launch.
+  Out<void> unpin_async(void* stream) const { return Mode::done(nmc_store_slot_unpin_async(from_, what_, stream)); }
+  /// What a kernel needs to pin the object by itself (nmc_dev_pin). The object must lie in one extent.
+  Out<nmc_device_pin_t> device_pin(Key key) const {
+    nmc_device_pin_t pin{};
+    const nmc_status_t status = nmc_store_device_pin(from_, what_, key, &pin);
+    if (status != NMC_OK) return Mode::failure(detail::missed(status));
+    return pin;
+  }
 };
 
 // -------------------------------------------------------------------------------------------------------- store --
 
+/// A store in either form: for functions that take one.
+using AnyStore = detail::Handle<nmc_store_t, nmc_store_destroy>;
+
 /// A client of a store, in one of its namespaces. Move-only; the destructor leaves the store. All members may be called
 /// from any thread. Views and plans must be gone before it is.
-class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
+template <class Mode>
+class BasicStore : public AnyStore {
  public:
-  using Handle::Handle;
+  template <class T>
+  using Out = typename Mode::template Out<T>;
+  using View = BasicView<Mode>;
+  using WritePlan = BasicWritePlan<Mode>;
+
+  using AnyStore::AnyStore;
+  BasicStore(AnyStore&& other) noexcept : AnyStore(std::move(other)) {}
+  /// This store with results, for one call: `store.nothrow()->wait_ready(key)`.
+  detail::Borrowed<BasicStore<Returning>> nothrow() const noexcept {
+    return detail::Borrowed<BasicStore<Returning>>(get());
+  }
 
   /// A store of this process alone, with a heap of `config.heap_bytes`.
-  static Result<Store> try_embedded(const StoreConfig& config) { return create(nullptr, config); }
+  static Out<BasicStore> embedded(const StoreConfig& config) { return create(nullptr, config); }
   /// The store of a world, for one of its ranks. The world must outlive it.
-  static Result<Store> try_attach(const AnyWorld& world, const StoreConfig& config = {}) {
-    if (!world) return Failure{NMC_ERR_BAD_HANDLE, "the world is empty; Store::embedded makes a store without one"};
+  static Out<BasicStore> attach(const AnyWorld& world, const StoreConfig& config = {}) {
+    if (!world) {
+      return Mode::failure({NMC_ERR_BAD_HANDLE, "the world is empty; Store::embedded makes a store without one"});
+    }
     return create(world.get(), config);
   }
   /// The same store with keys of its own, and a quota: 0 for none.
-  Result<Store> try_namespace_(Key name, uint64_t quota_bytes = same_quota) const {
+  Out<BasicStore> namespace_(Key name, uint64_t quota_bytes = same_quota) const {
     nmc_store_t* handle = nullptr;
     const nmc_status_t status = nmc_store_namespace(get(), name, quota_bytes, &handle);
-    if (status < 0) return detail::failure(status);
-    return Store(handle);
+    if (status < 0) return Mode::failure(status);
+    return BasicStore(handle);
   }
+  /// Does what the destructor does, and says how it went. If it fails (NMC_ERR_BUSY) the store is still owned.
+  Out<void> destroy() { return Mode::done(destroy_now()); }
 
   // ---- writing ------------------------------------------------------------------------------------------------------
 
-  Result<void> try_put(Key key, Bytes value, const PutOptions& options = {}) const {
-    return detail::done(nmc_store_put(get(), key, value.ptr, value.len, &options.c()));
+  Out<void> put(Key key, Bytes value, const PutOptions& options = {}) const {
+    return Mode::done(nmc_store_put(get(), key, value.ptr, value.len, &options.c()));
   }
   /// From several pieces, one after the other.
-  Result<void> try_put_slices(Key key, const std::vector<Bytes>& slices, const PutOptions& options = {}) const {
-    return detail::done(nmc_store_put_slices(get(), key, slices.data(), slices.size(), &options.c()));
+  Out<void> put_slices(Key key, Many<Bytes> slices, const PutOptions& options = {}) const {
+    return Mode::done(nmc_store_put_slices(get(), key, slices.data(), slices.size(), &options.c()));
   }
   /// From rows of `row_bytes` bytes whose beginnings are `stride` bytes apart.
-  Result<void> try_put_strided(Key key, const void* data, size_t rows, size_t row_bytes, size_t stride,
-                               const PutOptions& options = {}) const {
-    return detail::done(nmc_store_put_strided(get(), key, data, rows, row_bytes, stride, &options.c()));
+  Out<void> put_strided(Key key, const void* data, size_t rows, size_t row_bytes, size_t stride,
+                        const PutOptions& options = {}) const {
+    return Mode::done(nmc_store_put_strided(get(), key, data, rows, row_bytes, stride, &options.c()));
   }
   /// An object whose bytes the program stores itself.
-  Result<WritePlan> try_open_for_write(Key key, uint64_t bytes, const PutOptions& options = {}) const {
+  Out<WritePlan> open_for_write(Key key, uint64_t bytes, const PutOptions& options = {}) const {
     nmc_write_plan_t c{};
     const nmc_status_t status = nmc_store_open_for_write(get(), key, bytes, &options.c(), &c);
-    if (status < 0) return detail::failure(status);
+    if (status < 0) return Mode::failure(status);
     return WritePlan::adopt(get(), c);
   }
+  /// When to try again after NMC_ERR_BUSY or NMC_ERR_NO_SPACE, and what is free on `rank`.
+  Out<nmc_retry_hint_t> retry_hint(int32_t rank) const {
+    nmc_retry_hint_t hint = NMC_RETRY_HINT_INIT;
+    const nmc_status_t status = nmc_store_retry_hint(get(), rank, &hint);
+    if (status < 0) return Mode::failure(status);
+    return hint;
+  }
 
-  // ---- reading ------------------------------------------------------------------------------------------------------
+  // ---- reading in place ---------------------------------------------------------------------------------------------
+
+  /// The value in place.
+  Out<View> pin(Key key) const {
+    return pinned([&](nmc_view_t* c) { return nmc_store_pin(get(), key, c); });
+  }
+  /// The same while it is being written, if its first `pages` pages are ready.
+  Out<View> pin_partial(Key key, uint32_t pages) const {
+    return pinned([&](nmc_view_t* c) { return nmc_store_pin_partial(get(), key, pages, c); });
+  }
+  /// The value in place, for this caller alone: it is removed from the store, and of several who ask one gets it. If that one
+  /// dies, the value is gone with it.
+  Out<View> consume(Key key) const {
+    return pinned([&](nmc_view_t* c) { return nmc_store_consume(get(), key, c); });
+  }
+  /// pin, for a key that may be missing or still being written: a hash probe, and no message.
+  Out<std::optional<View>> find(Key key) const {
+    return pinned_if([&](nmc_view_t* c) { return nmc_store_pin(get(), key, c); });
+  }
+  /// pin_partial in the same way.
+  Out<std::optional<View>> find_partial(Key key, uint32_t pages) const {
+    return pinned_if([&](nmc_view_t* c) { return nmc_store_pin_partial(get(), key, pages, c); });
+  }
+  /// consume in the same way: nothing, too, if another was faster.
+  Out<std::optional<View>> consume_if(Key key) const {
+    return pinned_if([&](nmc_view_t* c) { return nmc_store_consume(get(), key, c); });
+  }
+
+  // ---- copying ------------------------------------------------------------------------------------------------------
+
+  using AnyStore::get;  // the C handle; get(key) is the read
 
   /// A copy of the value.
-  Result<Buffer> try_get(Key key) const {
+  Out<Buffer> get(Key key) const {
     Buffer value;
-    for (;;) {  // another object may take the key between the question for its size and the read
-      size_t size = 0;
-      const nmc_status_t status = nmc_store_get(get(), key, value.data(), value.capacity_, &size);
-      if (status != NMC_OK && status != NMC_ERR_TOO_SMALL) return detail::missed(status);
-      if (size <= value.capacity_) {
-        value.size_ = size;
-        return Result<Buffer>(std::move(value));
-      }
-      value = Buffer(size);
-    }
+    const nmc_status_t status = read_all(key, value);
+    if (status != NMC_OK) return Mode::failure(detail::missed(status));
+    return value;
   }
-  /// The size of the value.
-  Result<size_t> try_size(Key key) const {
-    size_t size = 0;
-    const nmc_status_t status = nmc_store_get(get(), key, nullptr, 0, &size);
-    return read(status, size);
+  /// get, for a key that may be missing or still being written.
+  Out<std::optional<Buffer>> get_if(Key key) const {
+    Buffer value;
+    const nmc_status_t status = read_all(key, value);
+    if (detail::is_miss(status)) return std::nullopt;
+    if (status < 0) return Mode::failure(status);
+    return value;
   }
   /// Into memory of exactly the value's size. The result is the number of bytes read, also in the next three.
-  Result<size_t> try_get_into(Key key, MutableBytes to) const {
+  Out<size_t> get_into(Key key, MutableBytes to) const {
     return read(nmc_store_get_into(get(), key, to.ptr, to.len), to.len);
   }
   /// A part of the value, from byte `offset` on.
-  Result<size_t> try_get_range(Key key, uint64_t offset, MutableBytes to) const {
+  Out<size_t> get_range(Key key, uint64_t offset, MutableBytes to) const {
     return read(nmc_store_get_slices(get(), key, offset, &to, 1, nullptr), to.len);
   }
   /// The same into several pieces of memory.
-  Result<size_t> try_get_slices(Key key, uint64_t offset, const std::vector<MutableBytes>& to) const {
+  Out<size_t> get_slices(Key key, uint64_t offset, Many<MutableBytes> to) const {
     size_t bytes = 0;
     for (const MutableBytes& piece : to) bytes += piece.len;
     return read(nmc_store_get_slices(get(), key, offset, to.data(), to.size(), nullptr), bytes);
   }
   /// The same into rows of `row_bytes` bytes whose beginnings are `stride` bytes apart.
-  Result<size_t> try_get_strided(Key key, uint64_t offset, void* to, size_t rows, size_t row_bytes,
-                                 size_t stride) const {
+  Out<size_t> get_strided(Key key, uint64_t offset, void* to, size_t rows, size_t row_bytes, size_t stride) const {
     return read(nmc_store_get_strided(get(), key, offset, to, rows, row_bytes, stride), rows * row_bytes);
   }
-  /// The value in place.
-  Result<View> try_pin(Key key) const {
-    nmc_view_t c{};
-    const nmc_status_t status = nmc_store_pin(get(), key, &c);
-    if (status != NMC_OK) return detail::missed(status);
-    return View::adopt(get(), c);
-  }
-  /// The same while it is being written, if its first `pages` pages are ready.
-  Result<View> try_pin_partial(Key key, uint32_t pages) const {
-    nmc_view_t c{};
-    const nmc_status_t status = nmc_store_pin_partial(get(), key, pages, &c);
-    if (status != NMC_OK) return detail::missed(status);
-    return View::adopt(get(), c);
-  }
-  /// The value in place, for this caller alone: it is removed from the store, and of several who ask one gets it. If that one
-  /// dies, the value is gone with it.
-  Result<View> try_consume(Key key) const {
-    nmc_view_t c{};
-    const nmc_status_t status = nmc_store_consume(get(), key, &c);
-    if (status != NMC_OK) return detail::missed(status);
-    return View::adopt(get(), c);
-  }
-  /// What the writer of an object said about it (PutOptions::metadata); empty if nothing.
-  Result<Buffer> try_metadata(Key key) const {
-    return detail::metadata([&](void* to, size_t capacity, size_t* bytes) {
-      return nmc_store_get_metadata(get(), key, to, capacity, bytes);
-    });
-  }
-  Result<ObjectState> try_state(Key key) const {
+
+  // ---- asking -------------------------------------------------------------------------------------------------------
+
+  Out<ObjectState> state(Key key) const {
     uint32_t state = 0;
     const nmc_status_t status = nmc_store_exists(get(), key, &state);
-    if (status < 0) return detail::failure(status);
+    if (status < 0) return Mode::failure(status);
     return static_cast<ObjectState>(state);
   }
   /// Whether the object can be read.
-  Result<bool> try_exists(Key key) const {
-    const Result<ObjectState> state = try_state(key);
-    if (!state) return Failure{state.status(), state.message()};
-    return state.value() == ObjectState::ready || state.value() == ObjectState::on_disk;
+  [[nodiscard]] Out<bool> exists(Key key) const {
+    uint32_t state = 0;
+    const nmc_status_t status = nmc_store_exists(get(), key, &state);
+    if (status < 0) return Mode::failure(status);
+    return state == NMC_OBJECT_READY || state == NMC_OBJECT_ON_DISK;
+  }
+  /// The size of the value; nothing if there is none yet, also in the next two.
+  Out<std::optional<size_t>> size(Key key) const {
+    size_t size = 0;
+    const nmc_status_t status = nmc_store_get(get(), key, nullptr, 0, &size);
+    if (detail::is_miss(status)) return std::nullopt;
+    if (status < 0) return Mode::failure(status);
+    return size;
+  }
+  /// What the writer of an object said about it (PutOptions::metadata); empty if that was nothing.
+  Out<std::optional<Buffer>> metadata(Key key) const {
+    Buffer found;
+    const nmc_status_t status = detail::read_metadata(found, [&](void* to, size_t capacity, size_t* bytes) {
+      return nmc_store_get_metadata(get(), key, to, capacity, bytes);
+    });
+    if (detail::is_miss(status)) return std::nullopt;
+    if (status < 0) return Mode::failure(status);
+    return found;
   }
   /// Where an object is; it is not pinned.
-  Result<nmc_object_meta_t> try_location(Key key) const {
+  Out<std::optional<nmc_object_meta_t>> location(Key key) const {
     nmc_object_meta_t meta{};
     const nmc_status_t status = nmc_store_get_location(get(), key, &meta);
-    if (status != NMC_OK) return detail::missed(status);
+    if (detail::is_miss(status)) return std::nullopt;
+    if (status < 0) return Mode::failure(status);
     return meta;
   }
   /// How many of the keys, from the first on, can be read.
-  Result<size_t> try_match_prefix(const std::vector<Key>& keys) const {
+  Out<size_t> match_prefix(Many<Key> keys) const {
     size_t matched = 0;
     const nmc_status_t status = nmc_store_match_prefix(get(), keys.data(), keys.size(), &matched);
-    return read(status, matched);
+    if (status < 0) return Mode::failure(status);
+    return matched;
   }
   /// Calls `one(std::string_view key, uint64_t bytes)` for the objects that can be read; if it returns a bool, until
   /// that is false. Gives how many it was called for.
   template <class One>
-  Result<size_t> try_for_each(One one) const {
+  Out<size_t> for_each(One one) const {
     std::array<char, 1024> key;  // the longest there is
     uint64_t cursor = 0;
     for (size_t n = 0;; ++n) {
@@ -629,7 +724,7 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
       uint64_t bytes = 0;
       const nmc_status_t status = nmc_store_next(get(), &cursor, key.data(), key.size(), &len, &bytes);
       if (status == NMC_ERR_NOT_FOUND) return n;
-      if (status < 0) return detail::failure(status);
+      if (status < 0) return Mode::failure(status);
       if constexpr (std::is_same_v<decltype(one(std::string_view(), bytes)), bool>) {
         if (!one(std::string_view(key.data(), len), bytes)) return n + 1;
       } else {
@@ -640,250 +735,218 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
 
   // ---- keeping ------------------------------------------------------------------------------------------------------
 
-  Result<void> try_remove(Key key) const { return detail::done(nmc_store_remove(get(), key)); }
+  /// False if there was no such object.
+  Out<bool> remove(Key key) const { return was_there(nmc_store_remove(get(), key)); }
   /// Gives how many were removed.
-  Result<uint64_t> try_remove_by_prefix(Key prefix) const {
+  Out<uint64_t> remove_by_prefix(Key prefix) const {
     uint64_t removed = 0;
     const nmc_status_t status = nmc_store_remove_by_prefix(get(), prefix, &removed);
-    if (status < 0) return detail::failure(status);
+    if (status < 0) return Mode::failure(status);
     return removed;
   }
   /// Forgets every object of the namespace.
-  Result<void> try_remove_all() const { return detail::done(nmc_store_remove_all(get())); }
-  /// Counts as an access.
-  Result<void> try_touch(Key key) const { return detail::done(nmc_store_touch(get(), key)); }
-  Result<void> try_retain(Key key, Retain retain, uint32_t priority = 0,
-                          std::chrono::milliseconds ttl = std::chrono::milliseconds(0)) const {
+  Out<void> remove_all() const { return Mode::done(nmc_store_remove_all(get())); }
+  /// Counts as an access. False if there is no such object.
+  Out<bool> touch(Key key) const { return was_there(nmc_store_touch(get(), key)); }
+  Out<void> retain(Key key, Retain retain, uint32_t priority = 0,
+                   std::chrono::milliseconds ttl = std::chrono::milliseconds(0)) const {
     const auto ms = static_cast<uint64_t>(ttl.count());
-    return detail::done(nmc_store_retain(get(), key, static_cast<uint32_t>(retain), priority, ms));
+    return Mode::done(nmc_store_retain(get(), key, static_cast<uint32_t>(retain), priority, ms));
   }
-  Result<void> try_evict_until_below(int32_t rank, uint32_t permille) const {
-    return detail::done(nmc_store_evict_until_below(get(), rank, permille));
+  Out<void> evict_until_below(int32_t rank, uint32_t permille) const {
+    return Mode::done(nmc_store_evict_until_below(get(), rank, permille));
   }
 
   // ---- waiting ------------------------------------------------------------------------------------------------------
 
-  Result<void> try_wait_ready(Key key, Wait wait = Wait::written,
-                              std::chrono::milliseconds timeout = default_timeout) const {
-    return detail::done(nmc_store_wait_ready(get(), key, static_cast<uint32_t>(wait), timeout.count()));
+  Out<void> wait_ready(Key key, Wait wait = Wait::written, std::chrono::milliseconds timeout = default_timeout) const {
+    return Mode::done(nmc_store_wait_ready(get(), key, static_cast<uint32_t>(wait), timeout.count()));
   }
   /// Until the first `pages` pages are ready.
-  Result<void> try_wait_pages(Key key, uint32_t pages, Wait wait = Wait::written,
-                              std::chrono::milliseconds timeout = default_timeout) const {
-    return detail::done(nmc_store_wait_pages(get(), key, pages, static_cast<uint32_t>(wait), timeout.count()));
+  Out<void> wait_pages(Key key, uint32_t pages, Wait wait = Wait::written,
+                       std::chrono::milliseconds timeout = default_timeout) const {
+    return Mode::done(nmc_store_wait_pages(get(), key, pages, static_cast<uint32_t>(wait), timeout.count()));
   }
   /// Queues a completion with `token` when the object can be read, or will not become so.
-  Result<void> try_watch(Key key, uint64_t token, Wait wait = Wait::written) const {
-    return detail::done(nmc_store_watch(get(), key, static_cast<uint32_t>(wait), token));
+  Out<void> watch(Key key, uint64_t token, Wait wait = Wait::written) const {
+    return Mode::done(nmc_store_watch(get(), key, static_cast<uint32_t>(wait), token));
   }
   /// Takes what is queued, the oldest first, at most `most`. `lost` of one tells how many just before it are gone, since
   /// nobody took them and more than `NMC_MAX_COMPLETIONS` waited.
-  Result<std::vector<nmc_completion_t>> try_completions(size_t most = 64) const {
+  Out<std::vector<nmc_completion_t>> completions(size_t most = 64) const {
     std::vector<nmc_completion_t> taken(most);
     size_t n = 0;
     const nmc_status_t status = nmc_store_completions(get(), taken.data(), taken.size(), &n);
-    if (status < 0) return detail::failure(status);
+    if (status < 0) return Mode::failure(status);
     taken.resize(n);
     return taken;
   }
   /// Readable while completions are queued; belongs to the store.
-  Result<int> try_event_fd() const {
+  Out<int> event_fd() const {
     int32_t fd = -1;
     const nmc_status_t status = nmc_store_event_fd(get(), &fd);
-    if (status < 0) return detail::failure(status);
-    return static_cast<int>(fd);
+    if (status < 0) return Mode::failure(status);
+    return fd;
   }
   /// Ends every wait and watch of this client.
-  Result<void> try_cancel() const { return detail::done(nmc_store_cancel(get())); }
+  Out<void> cancel() const { return Mode::done(nmc_store_cancel(get())); }
+
+  // ---- on CUDA streams ----------------------------------------------------------------------------------------------
+
+  /// Makes the stream wait until the object can be read. `*result`, in memory that the GPU can reach, becomes NMC_READY_YES,
+  /// NMC_READY_STALE or NMC_READY_TIMEOUT.
+  Out<void> wait_ready_async(Key key, void* stream, uint32_t* result = nullptr,
+                             std::chrono::milliseconds timeout = default_timeout) const {
+    return Mode::done(nmc_store_wait_ready_async(get(), key, timeout.count(), stream, result));
+  }
+  /// Publishes what the descriptors (WritePlan::publish_desc) say when the stream gets there: to be captured in a graph.
+  Out<void> publish_captured(span<const nmc_publish_desc_t> descs, void* stream) const {
+    if (descs.size() > UINT32_MAX) {
+      return Mode::done({NMC_ERR_INVALID_ARG, std::to_string(descs.size()) + " descriptors do not fit 32 bits"});
+    }
+    return Mode::done(nmc_store_publish_captured(get(), descs.data(), static_cast<uint32_t>(descs.size()), stream));
+  }
+  /// Sets a pin slot aside for a captured graph or for kernels.
+  Out<BasicPinSlot<Mode>> reserve_slot() const {
+    uint32_t slot = 0;
+    const nmc_status_t status = nmc_store_slot_reserve(get(), &slot);
+    if (status < 0) return Mode::failure(status);
+    return BasicPinSlot<Mode>(get(), slot);
+  }
 
   // ---- many at a time -----------------------------------------------------------------------------------------------
+  //
+  // A batch tells of every item, in both forms: `store.put_batch(keys, values).value()` throws if one failed.
 
-  Batch try_put_batch(const std::vector<Key>& keys, const std::vector<Bytes>& values,
-                      const PutOptions& options = {}) const {
+  Batch put_batch(Many<Key> keys, Many<Bytes> values, const PutOptions& options = {}) const {
     return batch<Batch>(keys.size(), values.size(), [&](nmc_status_t* items) {
       return nmc_store_put_batch(get(), keys.data(), values.data(), keys.size(), &options.c(), items);
     });
   }
-  Batch try_get_into_batch(const std::vector<Key>& keys, const std::vector<MutableBytes>& buffers) const {
+  Batch get_into_batch(Many<Key> keys, Many<MutableBytes> buffers) const {
     return batch<Batch>(keys.size(), buffers.size(), [&](nmc_status_t* items) {
       return nmc_store_get_into_batch(get(), keys.data(), buffers.data(), keys.size(), items);
     });
   }
-  Batch try_remove_batch(const std::vector<Key>& keys) const {
+  Batch remove_batch(Many<Key> keys) const {
     return batch<Batch>(keys.size(), keys.size(), [&](nmc_status_t* items) {
       return nmc_store_remove_batch(get(), keys.data(), keys.size(), items);
     });
   }
-  Result<std::vector<ObjectState>> try_state_batch(const std::vector<Key>& keys) const {
+  Out<std::vector<ObjectState>> state_batch(Many<Key> keys) const {
     std::vector<uint32_t> states(keys.size());
     const nmc_status_t status = nmc_store_exists_batch(get(), keys.data(), keys.size(), states.data());
-    if (status < 0) return detail::failure(status);
+    if (status < 0) return Mode::failure(status);
     std::vector<ObjectState> found;
+    found.reserve(states.size());
     for (uint32_t state : states) found.push_back(static_cast<ObjectState>(state));
     return found;
   }
-  PlanBatch try_open_batch(const std::vector<Key>& keys, const std::vector<uint64_t>& sizes,
-                           const PutOptions& options = {}) const {
+  BatchOf<WritePlan> open_batch(Many<Key> keys, Many<uint64_t> sizes, const PutOptions& options = {}) const {
     std::vector<nmc_write_plan_t> plans(keys.size());
-    PlanBatch made = batch<PlanBatch>(keys.size(), sizes.size(), [&](nmc_status_t* items) {
+    auto made = batch<BatchOf<WritePlan>>(keys.size(), sizes.size(), [&](nmc_status_t* items) {
       return nmc_store_open_batch(get(), keys.data(), sizes.data(), keys.size(), &options.c(), plans.data(), items);
     });
-    adopt(made, made.plans, plans);
+    adopt<BasicWritePlan<Returning>>(made, plans);
     return made;
   }
-  Batch try_commit_batch(std::vector<WritePlan>& plans) const {
+  Batch commit_batch(span<WritePlan> plans) const {
     std::vector<nmc_write_plan_t> c;
+    c.reserve(plans.size());
     for (const WritePlan& plan : plans) c.push_back(plan.c());
     Batch done = batch<Batch>(c.size(), c.size(), [&](nmc_status_t* items) {
       return nmc_store_commit_batch(get(), c.data(), c.size(), items);
     });
-    for (size_t i = 0; i < plans.size(); ++i) plans[i].committed_ = plans[i].committed_ || done.items[i] >= 0;
+    for (size_t i = 0; i < plans.size(); ++i) plans[i].ended(done.items[i]);
     return done;
   }
   /// Pins as many as can be.
-  ViewBatch try_pin_batch(const std::vector<Key>& keys) const {
+  BatchOf<View> pin_batch(Many<Key> keys) const {
     std::vector<nmc_view_t> views(keys.size());
     size_t pinned = 0;
-    ViewBatch made = batch<ViewBatch>(keys.size(), keys.size(), [&](nmc_status_t* items) {
+    auto made = batch<BatchOf<View>>(keys.size(), keys.size(), [&](nmc_status_t* items) {
       return nmc_store_pin_batch(get(), keys.data(), keys.size(), views.data(), &pinned, items);
     });
-    adopt(made, made.views, views);
+    adopt<BasicView<Returning>>(made, views);
     return made;
   }
-  Batch try_unpin_batch(std::vector<View>& views) const {
+  Batch unpin_batch(span<View> views) const {
     std::vector<nmc_view_t> c;
-    for (const View& each : views) c.push_back(each.c());
-    Batch done = batch<Batch>(c.size(), c.size(), [&](nmc_status_t* items) {
+    c.reserve(views.size());
+    for (View& view : views) c.push_back(view.release());
+    return batch<Batch>(c.size(), c.size(), [&](nmc_status_t* items) {
       return nmc_store_unpin_batch(get(), c.data(), c.size(), items);
     });
-    for (View& each : views) each.store_ = nullptr;
-    return done;
   }
 
   // ---- looking ------------------------------------------------------------------------------------------------------
 
-  Result<StoreStats> try_stats() const {
+  Out<StoreStats> stats() const {
     StoreStats stats;
     static_cast<nmc_store_stats_t&>(stats) = NMC_STORE_STATS_INIT;
     stats.ranks.assign(NMC_MAX_RANKS, nmc_store_rank_stats_t NMC_STORE_RANK_STATS_INIT);
     const nmc_status_t status = nmc_store_stats(get(), stats.ranks.data(), stats.ranks.size(), &stats);
-    if (status < 0) return detail::failure(status);
+    if (status < 0) return Mode::failure(status);
     stats.ranks.resize(stats.n_ranks);
     return stats;
   }
   /// The numbers in the text format of Prometheus.
-  Result<std::string> try_prometheus() const {
-    return detail::text([&](char* buffer, size_t capacity, size_t* needed) {
+  Out<std::string> prometheus() const {
+    return detail::text<Mode>([&](char* buffer, size_t capacity, size_t* needed) {
       return nmc_store_prometheus(get(), buffer, capacity, needed);
     });
   }
   /// A picture of the heaps for people, `width` characters a rank.
-  Result<std::string> try_dump(uint32_t width = 80) const {
-    return detail::text([&](char* buffer, size_t capacity, size_t* needed) {
+  Out<std::string> dump(uint32_t width = 80) const {
+    return detail::text<Mode>([&](char* buffer, size_t capacity, size_t* needed) {
       return nmc_store_dump(get(), width, buffer, capacity, needed);
     });
   }
 
-#if NMC_HPP_EXCEPTIONS
-  static Store embedded(const StoreConfig& config) { return try_embedded(config).value(); }
-  static Store attach(const AnyWorld& world, const StoreConfig& config = {}) { return try_attach(world, config).value(); }
-  Store namespace_(Key name, uint64_t quota_bytes = same_quota) const {
-    return try_namespace_(name, quota_bytes).value();
-  }
-  void put(Key key, Bytes value, const PutOptions& options = {}) const { try_put(key, value, options).value(); }
-  void put_slices(Key key, const std::vector<Bytes>& slices, const PutOptions& options = {}) const {
-    try_put_slices(key, slices, options).value();
-  }
-  void put_strided(Key key, const void* data, size_t rows, size_t row_bytes, size_t stride,
-                   const PutOptions& options = {}) const {
-    try_put_strided(key, data, rows, row_bytes, stride, options).value();
-  }
-  WritePlan open_for_write(Key key, uint64_t bytes, const PutOptions& options = {}) const {
-    return try_open_for_write(key, bytes, options).value();
-  }
-  Buffer get(Key key) const { return try_get(key).value(); }
-  size_t size(Key key) const { return try_size(key).value(); }
-  size_t get_into(Key key, MutableBytes to) const { return try_get_into(key, to).value(); }
-  size_t get_range(Key key, uint64_t offset, MutableBytes to) const { return try_get_range(key, offset, to).value(); }
-  size_t get_slices(Key key, uint64_t offset, const std::vector<MutableBytes>& to) const {
-    return try_get_slices(key, offset, to).value();
-  }
-  size_t get_strided(Key key, uint64_t offset, void* to, size_t rows, size_t row_bytes, size_t stride) const {
-    return try_get_strided(key, offset, to, rows, row_bytes, stride).value();
-  }
-  View pin(Key key) const { return try_pin(key).value(); }
-  View pin_partial(Key key, uint32_t pages) const { return try_pin_partial(key, pages).value(); }
-  View consume(Key key) const { return try_consume(key).value(); }
-  Buffer metadata(Key key) const { return try_metadata(key).value(); }
-  ObjectState state(Key key) const { return try_state(key).value(); }
-  bool exists(Key key) const { return try_exists(key).value(); }
-  nmc_object_meta_t location(Key key) const { return try_location(key).value(); }
-  size_t match_prefix(const std::vector<Key>& keys) const { return try_match_prefix(keys).value(); }
-  template <class One>
-  size_t for_each(One one) const {
-    return try_for_each(std::move(one)).value();
-  }
-  void remove(Key key) const { try_remove(key).value(); }
-  uint64_t remove_by_prefix(Key prefix) const { return try_remove_by_prefix(prefix).value(); }
-  void remove_all() const { try_remove_all().value(); }
-  void touch(Key key) const { try_touch(key).value(); }
-  void retain(Key key, Retain retain, uint32_t priority = 0,
-              std::chrono::milliseconds ttl = std::chrono::milliseconds(0)) const {
-    try_retain(key, retain, priority, ttl).value();
-  }
-  void evict_until_below(int32_t rank, uint32_t permille) const { try_evict_until_below(rank, permille).value(); }
-  void wait_ready(Key key, Wait wait = Wait::written, std::chrono::milliseconds timeout = default_timeout) const {
-    try_wait_ready(key, wait, timeout).value();
-  }
-  void wait_pages(Key key, uint32_t pages, Wait wait = Wait::written,
-                  std::chrono::milliseconds timeout = default_timeout) const {
-    try_wait_pages(key, pages, wait, timeout).value();
-  }
-  void watch(Key key, uint64_t token, Wait wait = Wait::written) const { try_watch(key, token, wait).value(); }
-  std::vector<nmc_completion_t> completions(size_t most = 64) const { return try_completions(most).value(); }
-  int event_fd() const { return try_event_fd().value(); }
-  void cancel() const { try_cancel().value(); }
-  void put_batch(const std::vector<Key>& keys, const std::vector<Bytes>& values,
-                 const PutOptions& options = {}) const {
-    try_put_batch(keys, values, options).value();
-  }
-  void get_into_batch(const std::vector<Key>& keys, const std::vector<MutableBytes>& buffers) const {
-    try_get_into_batch(keys, buffers).value();
-  }
-  void remove_batch(const std::vector<Key>& keys) const { try_remove_batch(keys).value(); }
-  std::vector<ObjectState> state_batch(const std::vector<Key>& keys) const { return try_state_batch(keys).value(); }
-  /// All of them: if one fails, the others are given up.
-  std::vector<WritePlan> open_batch(const std::vector<Key>& keys, const std::vector<uint64_t>& sizes,
-                                    const PutOptions& options = {}) const {
-    PlanBatch made = try_open_batch(keys, sizes, options);
-    made.value();
-    return std::move(made.plans);
-  }
-  void commit_batch(std::vector<WritePlan>& plans) const { try_commit_batch(plans).value(); }
-  /// All of them: if one fails, the others are unpinned.
-  std::vector<View> pin_batch(const std::vector<Key>& keys) const {
-    ViewBatch made = try_pin_batch(keys);
-    made.value();
-    return std::move(made.views);
-  }
-  void unpin_batch(std::vector<View>& views) const { try_unpin_batch(views).value(); }
-  StoreStats stats() const { return try_stats().value(); }
-  std::string prometheus() const { return try_prometheus().value(); }
-  std::string dump(uint32_t width = 80) const { return try_dump(width).value(); }
-#endif
-  using Handle::get;  // the C handle; get(key) is the read
-
  private:
-  static Result<Store> create(nmc_world_t* world, const StoreConfig& config) {
+  static Out<BasicStore> create(nmc_world_t* world, const StoreConfig& config) {
     nmc_store_t* handle = nullptr;
     const nmc_status_t status = nmc_store_create(world, &config.c(), &handle);
-    if (status < 0) return detail::failure(status);
-    return Store(handle);
+    if (status < 0) return Mode::failure(status);
+    return BasicStore(handle);
   }
 
-  static Result<size_t> read(nmc_status_t status, size_t bytes) {
-    if (status != NMC_OK) return detail::missed(status);
+  template <class Call>
+  Out<View> pinned(Call call) const {
+    nmc_view_t c{};
+    const nmc_status_t status = call(&c);
+    if (status != NMC_OK) return Mode::failure(detail::missed(status));
+    return View::adopt(get(), c);
+  }
+  template <class Call>
+  Out<std::optional<View>> pinned_if(Call call) const {
+    nmc_view_t c{};
+    const nmc_status_t status = call(&c);
+    if (detail::is_miss(status)) return std::nullopt;
+    if (status < 0) return Mode::failure(status);
+    return View::adopt(get(), c);
+  }
+
+  nmc_status_t read_all(Key key, Buffer& value) const {
+    for (;;) {  // another object may take the key between the question for its size and the read
+      size_t size = 0;
+      const nmc_status_t status = nmc_store_get(get(), key, value.data(), value.capacity(), &size);
+      if (status != NMC_OK && status != NMC_ERR_TOO_SMALL) return status;
+      if (size <= value.capacity()) {
+        value.resize(size);
+        return NMC_OK;
+      }
+      value = Buffer(size);
+    }
+  }
+  static Out<size_t> read(nmc_status_t status, size_t bytes) {
+    if (status != NMC_OK) return Mode::failure(detail::missed(status));
     return bytes;
+  }
+  static Out<bool> was_there(nmc_status_t status) {
+    if (status == NMC_ERR_NOT_FOUND) return false;
+    if (status < 0) return Mode::failure(status);
+    return true;
   }
 
   /// Runs a call on `n` items; `others` is the length of what goes with them.
@@ -906,28 +969,41 @@ class Store : public detail::Handle<nmc_store_t, nmc_store_destroy> {
     return made;
   }
 
-  /// Takes over the plans or views of the items that went well.
-  template <class T, class C>
-  void adopt(Batch& made, std::vector<T>& to, const std::vector<C>& from) const {
-    to.resize(from.size());
+  /// Takes over the plans or views of the items that went well. One that cannot be is an item that failed.
+  template <class Made, class T, class C>
+  void adopt(BatchOf<T>& batch, const std::vector<C>& from) const {
+    batch.values.resize(from.size());
     for (size_t i = 0; i < from.size(); ++i) {
-      if (made.items[i] != NMC_OK) continue;
-      Result<T> one = T::adopt(get(), from[i]);
-      if (one) {
-        to[i] = std::move(one).value();
+      if (batch.items[i] != NMC_OK) continue;
+      Result<Made> made = Made::adopt(get(), from[i]);
+      if (made) {
+        batch.values[i] = std::move(*made);
         continue;
       }
-      made.items[i] = one.status();
-      if (made.ok()) made.failure = {one.status(), one.message()};
+      batch.items[i] = made.status();
+      if (batch.ok()) batch.failure = {made.status(), made.message()};
     }
   }
 };
 
-// ------------------------------------------------------------------------------------------------------- checks --
+// ------------------------------------------------------------------------------------------------- the two forms --
+
+using Store = BasicStore<Throwing>;
+using View = BasicView<Throwing>;
+using WritePlan = BasicWritePlan<Throwing>;
+using PinSlot = BasicPinSlot<Throwing>;
+namespace nothrow {
+using Store = BasicStore<Returning>;
+using View = BasicView<Returning>;
+using WritePlan = BasicWritePlan<Returning>;
+using PinSlot = BasicPinSlot<Returning>;
+}  // namespace nothrow
 
 namespace detail {
-static_assert(is_move_only_v<Store> && is_move_only_v<View> && is_move_only_v<WritePlan>, "pins have one owner");
-static_assert(sizeof(Store) == sizeof(void*), "a handle costs one pointer");
+static_assert(is_move_only_v<nothrow::Store> && is_move_only_v<nothrow::View> && is_move_only_v<nothrow::WritePlan> &&
+                  is_move_only_v<nothrow::PinSlot>,
+              "pins have one owner");
+static_assert(sizeof(nothrow::Store) == sizeof(void*), "a handle costs one pointer");
 static_assert(sizeof(Bytes) == sizeof(nmc_slice_t) && sizeof(Key) == sizeof(nmc_slice_t) &&
                   sizeof(MutableBytes) == sizeof(nmc_buffer_t),
               "arrays of them are arrays of the C structs");
