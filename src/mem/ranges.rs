@@ -337,8 +337,11 @@ impl HostRange {
     pub fn unmap(&mut self, first: u32, count: u32) -> Result<u32> {
         self.pages.check_process()?;
         self.slots.check(first, count)?;
+        // From the first page to the last one: where an end lay between addresses without pages, the kernel would have to split
+        // a mapping, and at its limit of mappings it cannot.
         let Some((begin, _)) = self.slots.next_run(first, first + count) else { return Ok(0) };
-        let (address, bytes) = (self.address(begin), (first + count - begin) as usize * self.page_len());
+        let last = (begin..first + count).rev().find(|index| self.slots.get(*index).is_some()).unwrap_or(begin);
+        let (address, bytes) = (self.address(begin), (last + 1 - begin) as usize * self.page_len());
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         // SAFETY: replaces places of our own range by addresses that nobody can access.
         if unsafe { libc::mmap(address, bytes, libc::PROT_NONE, flags, -1, 0) } == libc::MAP_FAILED {
@@ -349,7 +352,7 @@ impl HostRange {
             }
         }
         let (mut unmapped, mut outcome) = (0, Ok(()));
-        for index in begin..first + count {
+        for index in begin..=last {
             if let Some(page) = self.slots.clear(index) {
                 unmapped += 1;
                 outcome = outcome.and(self.pages.release(page));
