@@ -155,7 +155,8 @@ void local_worlds() {
   nmc::span<Plain> plain = value_of(world.template heap<Plain>(1, 64, 100));
   for (size_t i = 0; i < plain.size(); ++i) plain[i] = {static_cast<uint32_t>(i), i * i};
   uint64_t sum = 0;
-  for (const Plain& p : value_of(worlds[1].template heap<const Plain>(1, 64, 100))) sum += p.b;
+  const nmc::span<const Plain> seen = value_of(worlds[1].template heap<const Plain>(1, 64, 100));
+  for (size_t i = 0; i < seen.size(); ++i) sum += seen[i].b;
   CHECK(sum == 328350);
   CHECK(STATUS(world.template heap<Plain>(1, 1, 1)) == NMC_ERR_INVALID_ARG);  // not aligned
   CHECK(STATUS(world.template heap<Plain>(1, 0, SIZE_MAX)) == NMC_ERR_INVALID_ARG);

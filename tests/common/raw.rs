@@ -118,9 +118,12 @@ impl Raw {
     }
 
     pub fn roster(&mut self) -> PeerList {
-        match self.receive() {
-            Some(Message::PeerList(list)) => list,
-            other => panic!("expected a roster, got {other:?}"),
+        loop {
+            match self.receive() {
+                Some(Message::Waiting(_)) => {}
+                Some(Message::PeerList(list)) => return list,
+                other => panic!("expected a roster, got {other:?}"),
+            }
         }
     }
 }
