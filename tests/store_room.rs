@@ -280,13 +280,21 @@ fn a_batch_waits_for_what_found_no_room_and_uses_its_own() {
     store.remove_all().unwrap();
     fill(&store, "hard", 2, &hard(on(0)));
     let sizes: Vec<(&[u8], u64)> = keys[..3].iter().map(|key| (key.as_bytes(), PAGE as u64)).collect();
+    // Each has metadata of its own, also the one that finds room later.
+    let about: [&[u8]; 3] = [b"first", b"second", b"third"];
+    let told = PutOptions { metadata_each: &about, ..patient(on(0)) };
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| store.open_many(&sizes, &patient(on(0))).unwrap());
+        let waiter = scope.spawn(|| store.open_many(&sizes, &told).unwrap());
         std::thread::sleep(Duration::from_millis(20));
         store.remove(b"hard0").unwrap();
         let opened = waiter.join().unwrap();
         assert!(opened.iter().all(std::result::Result::is_ok), "{opened:?}");
-        opened.into_iter().flatten().for_each(|(plan, _)| store.abort(&plan).unwrap());
+        for ((plan, _), (key, about)) in opened.into_iter().flatten().zip(keys.iter().zip(about)) {
+            store.commit(&plan).unwrap();
+            let Look::Ready(found) = store.metadata(key.as_bytes()).unwrap() else { panic!("{key} was committed") };
+            assert_eq!(&found[..], about, "{key}");
+            store.remove(key.as_bytes()).unwrap();
+        }
     });
     // Those that found room keep it when the others are cancelled.
     fill(&store, "more", 1, &hard(on(0)));

@@ -29,7 +29,8 @@ const char* const POINTS[] = {
     "writer.opened",   "writer.mid_copy", "writer.before_publish", "writer.published",  "writer.before_reveal", "writer.before_abort",
     "reader.held",     "reader.pinned",   "reader.before_unpin",   "master.filled",     "master.writing",       "master.killed",
     "master.unlinked", "master.releasing", "master.shown",         "master.exchanged",  "master.unpinned",      "master.rank_dropped",
-    "evictor.killed",  "evictor.released", "takeover.counted",     "takeover.indexed",  "takeover.swept"};
+    "evictor.killed",  "evictor.released", "takeover.counted",     "takeover.indexed",  "takeover.swept",       "consumer.pinned",
+    "consumer.took"};
 constexpr size_t N_POINTS = sizeof POINTS / sizeof *POINTS;
 
 enum Wish : uint32_t { RUN, PAUSE, CHECK, QUIT };
@@ -172,7 +173,7 @@ struct Rank {
     nmc_status_t status;
     if (random.one_in(2)) {
       nmc_view_t view;
-      status = nmc_store_pin(store, slice(text), &view);
+      status = random.one_in(8) ? nmc_store_consume(store, slice(text), &view) : nmc_store_pin(store, slice(text), &view);
       if (status == NMC_OK) {
         bool keep = false;
         if (view.n_extents <= 1) {
@@ -408,10 +409,10 @@ struct Driver {
         waitpid(pid, nullptr, 0);
       }
   }
-  void start(uint32_t place, bool lends = false) {
+  void start(uint32_t place, bool lends = false, uint32_t wish = RUN) {
     Board& board = shared->ranks[place];
     board.state.store(JOINING);
-    board.wish.store(RUN);
+    board.wish.store(wish);
     board.event.store(NOTHING);
     board.lends.store(lends);
     pids[place] = start_member([&] {
@@ -442,7 +443,8 @@ struct Driver {
         if (shared->breaks.load() == 'p' && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
           arm(place, "");
           ++done["died at a point"];
-          start(place);
+          // It may have died at the last moment before it was told to do something else: that is what the next one does.
+          start(place, false, shared->ranks[place].wish.load());
         } else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
           complain("rank %u ended by itself with %#x", place, static_cast<unsigned>(status));
           shared->ranks[place].state.store(FAILED);

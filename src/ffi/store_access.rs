@@ -243,12 +243,14 @@ pub unsafe extern "C" fn nmc_store_pin(
 ///
 /// Delivery is at most once. When the call has succeeded the object belongs to this consumer: if it is killed before it
 /// unpins, the value is gone. A consumer killed during the call leaves the object in the store, or has taken it with
-/// it. After `NMC_ERR_UNAVAILABLE` and `NMC_ERR_TIMEOUT` the object may be gone, too: the master may have removed it before
-/// it was lost. Where a value must survive its consumer, pin it, use it, and remove it afterwards.
+/// it. After `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` the object may be gone, too: the master may have
+/// removed it, and its answer did not come in time. (A call that is cancelled while the master works on it waits up to 250 ms
+/// for the answer: with a master that answers, nothing is lost.) Where a value must survive its consumer, pin it, use it, and
+/// remove it afterwards.
 ///
 /// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being written, or with
 /// `NMC_STORE_CHECKSUMS` not yet committed), `NMC_ERR_NOT_FOUND` (also if another consumer was faster), `NMC_ERR_BUSY`,
-/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`.
+/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`, `NMC_ERR_PEER_LOST`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_consume(
     store: *mut nmc_store_t,

@@ -433,7 +433,7 @@ pub struct Bells {
     reserved: [AtomicU64; 6],
 }
 
-/// How an object ended that was never published. Others were removed, replaced or evicted.
+/// How an object ended that was never published, or was consumed. Others were removed, replaced or evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// Its writer gave it up.
@@ -444,10 +444,12 @@ pub enum Fate {
     WriterGone,
     /// The rank that held its pages has other memory now.
     HeapGone,
+    /// It was published, and a consumer has it.
+    Taken,
 }
 
 impl Fate {
-    const ALL: [Fate; 4] = [Fate::GivenUp, Fate::Late, Fate::WriterGone, Fate::HeapGone];
+    const ALL: [Fate; 5] = [Fate::GivenUp, Fate::Late, Fate::WriterGone, Fate::HeapGone, Fate::Taken];
 
     /// A word that tells that the object with this epoch ended so.
     #[must_use]
@@ -463,7 +465,7 @@ impl Fate {
 }
 
 /// How many of them are remembered: that of epoch `e` until one of `e + FATES` ends so, or one of a multiple.
-const FATES: usize = 512;
+const FATES: usize = 4096;
 
 const _: () = {
     assert!(size_of::<StoreHeader>() == 256 && size_of::<ObjectHeader>() == 128);
@@ -754,7 +756,7 @@ impl<'a> View<'a> {
         self.bells
     }
 
-    /// Where it is told how the object with this epoch ended, if that was before it was published; see [`Fate`].
+    /// Where it is told how the object with this epoch ended; see [`Fate`].
     #[must_use]
     pub fn fate(&self, epoch: u64) -> Option<&'a AtomicU64> {
         self.fates.get(usize::try_from(epoch).unwrap_or(0) % FATES)

@@ -5,25 +5,29 @@
 use super::Store;
 use super::client::{Terms, Way};
 use super::master::{Master, OpenRequest, Opened};
+use super::wait::{Interrupt, Patience};
 use super::wire::{Item, MAX_ITEMS, MAX_PACKET, Request, item_bytes};
-use super::write::{PutOptions, Wait, no_plan};
+use super::write::{PutOptions, no_plan};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE, NMC_ERR_PROTOCOL};
+use crate::base::status::{
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND,
+    NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
+};
 use crate::layout::store::Seal;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Store {
-    fn send(&self, request: &Request<'_>) -> Result<Vec<Item>> {
+    fn send(&self, request: &Request<'_>, interrupt: &Interrupt<'_>) -> Result<Vec<Item>> {
         match &self.client.way {
             Way::Direct { host, .. } => Ok(host.serve(self.client.id, request)),
-            Way::Remote(remote) => remote.call(request, &self.interrupt(), |_| ()),
+            Way::Remote(remote) => remote.call(request, interrupt, |_| ()),
         }
     }
 
-    fn ask(&self, request: &Request<'_>) -> Result<Item> {
-        let items = self.send(request)?;
+    fn ask(&self, request: &Request<'_>, interrupt: &Interrupt<'_>) -> Result<Item> {
+        let items = self.send(request, interrupt)?;
         match items.into_iter().next() {
             Some(item) => Ok(item),
             None => Err(Error::new(NMC_ERR_PROTOCOL, "the store's master sent an empty answer")),
@@ -32,12 +36,17 @@ impl Store {
 
     /// One call with one result.
     pub(super) fn call(&self, request: &Request<'_>) -> Result<[u64; 3]> {
-        self.ask(request)?.result()
+        self.call_until(request, &self.interrupt())
+    }
+
+    /// The same as one of several calls, of which the first made `interrupt`.
+    pub(super) fn call_until(&self, request: &Request<'_>, interrupt: &Interrupt<'_>) -> Result<[u64; 3]> {
+        self.ask(request, interrupt)?.result()
     }
 
     /// A call that gives a text.
     pub(super) fn call_text(&self, request: &Request<'_>) -> Result<String> {
-        let mut item = self.ask(request)?;
+        let mut item = self.ask(request, &self.interrupt())?;
         if item.status == 0 {
             return Ok(std::mem::take(&mut item.text));
         }
@@ -45,7 +54,7 @@ impl Store {
     }
 
     /// Asks for one plan, and notes it.
-    pub(super) fn open_plan(&self, request: &OpenRequest<'_>) -> Result<Opened> {
+    pub(super) fn open_plan(&self, request: &OpenRequest<'_>, interrupt: &Interrupt<'_>) -> Result<Opened> {
         match &self.client.way {
             Way::Direct { host, .. } => {
                 self.client.plans.make_room(1)?;
@@ -54,7 +63,7 @@ impl Store {
             }
             Way::Remote(_) => {
                 let mut opened = Vec::new();
-                self.open_plans(std::slice::from_ref(request), &mut opened)?;
+                self.open_plans(std::slice::from_ref(request), interrupt, &mut opened)?;
                 opened.pop().unwrap_or_else(|| Err(Error::new(NMC_ERR_PROTOCOL, "an empty answer")))
             }
         }
@@ -71,23 +80,24 @@ impl Store {
         if self.client.plans.add(self.terms(plan, request)) {
             return Ok(plan);
         }
-        let _ = self.abandon(&plan);
-        Err(memory::refused::<Opened>(self.client.plans.len() + 1))
+        Err(self.unnoted(&plan))
     }
 
-    fn note_all(&self, plans: &mut [Result<Opened>], requests: &[OpenRequest<'_>]) {
-        for (result, request) in plans.iter_mut().zip(requests) {
-            if let Ok(plan) = *result
-                && let Err(error) = self.note(plan, request)
-            {
-                *result = Err(error);
-            }
-        }
+    /// There was no memory to note a plan: it is given up.
+    #[cold]
+    fn unnoted(&self, plan: &Opened) -> Error {
+        let _ = self.abandon(plan);
+        memory::refused::<Terms>(self.client.plans.len() + 1)
     }
 
     /// Asks for many plans, in as few calls as possible; the results come into `results`. Fails as a whole only
     /// before anything is opened.
-    pub(super) fn open_plans(&self, requests: &[OpenRequest<'_>], results: &mut Vec<Result<Opened>>) -> Result<()> {
+    pub(super) fn open_plans(
+        &self,
+        requests: &[OpenRequest<'_>],
+        interrupt: &Interrupt<'_>,
+        results: &mut Vec<Result<Opened>>,
+    ) -> Result<()> {
         results.clear();
         memory::reserve(results, requests.len())?;
         self.client.plans.make_room(requests.len())?;
@@ -104,13 +114,19 @@ impl Store {
                         results.extend(part.iter().map(|_| Err(error.clone())));
                     }
                 }
-                self.note_all(results, requests);
+                for (result, request) in results.iter_mut().zip(requests) {
+                    if let Ok(plan) = *result
+                        && let Err(error) = self.note(plan, request)
+                    {
+                        *result = Err(error);
+                    }
+                }
             }
             Way::Remote(remote) => {
                 for part in parts(requests, |request| request.key.len() + request.metadata.len()) {
                     let noted = std::cell::Cell::new(true);
                     let answer = memory::copy(part).and_then(|copy| {
-                        remote.call(&Request::Open(copy), &self.interrupt(), |items| {
+                        remote.call(&Request::Open(copy), interrupt, |items| {
                             for (item, request) in items.iter().zip(part) {
                                 let Some(plan) = plan_of(item) else { continue };
                                 noted.set(self.client.plans.add(self.terms(plan, request)) && noted.get());
@@ -123,21 +139,19 @@ impl Store {
                         item.result().and(plan.ok_or_else(|| Error::new(NMC_ERR_PROTOCOL, "a plan makes no sense")))
                     });
                     if !noted.get() {
-                        self.note_all(&mut results[from..], part);
+                        // Not noted later: a master that did not see it in our list has given it up by now.
+                        for result in &mut results[from..] {
+                            if let Ok(plan) = *result
+                                && self.client.plans.get(plan.plan_id).is_none()
+                            {
+                                *result = Err(self.unnoted(&plan));
+                            }
+                        }
                     }
                 }
             }
         }
         Ok(())
-    }
-
-    /// Until when a call waits for room; `None` if it does not.
-    pub(super) fn patience(&self, options: &PutOptions<'_>) -> Option<Deadline> {
-        match options.wait {
-            Wait::No => None,
-            Wait::CallTimeout => Some(Deadline::after(self.client.call_limit)),
-            Wait::For(time) => Some(Deadline::after(time)),
-        }
     }
 
     /// Whether a call has failed for want of room that may still come: the value fits an empty heap, and the quota.
@@ -160,30 +174,40 @@ impl Store {
     /// Asks for a plan, and waits for room as the options say.
     #[inline]
     pub(super) fn open_one(&self, request: &OpenRequest<'_>, options: &PutOptions<'_>) -> Result<Opened> {
-        let patience = self.patience(options);
-        let opened = self.open_plan(request);
-        match (&opened, &patience) {
-            (Err(error), Some(deadline)) if self.is_short(request, error) => self.open_later(request, deadline),
+        let Patience { deadline, interrupt } = self.patience(options.wait);
+        let opened = self.open_plan(request, &interrupt);
+        match (&opened, &deadline) {
+            (Err(error), Some(deadline)) if self.is_short(request, error) => {
+                self.open_later(request, options, deadline, &interrupt)
+            }
             _ => opened,
         }
     }
 
     #[cold]
-    fn open_later(&self, request: &OpenRequest<'_>, deadline: &Deadline) -> Result<Opened> {
+    fn open_later(
+        &self,
+        request: &OpenRequest<'_>,
+        options: &PutOptions<'_>,
+        deadline: &Deadline,
+        interrupt: &Interrupt<'_>,
+    ) -> Result<Opened> {
         let is_short = |opened: &Result<Opened>| matches!(opened, Err(error) if self.is_short(request, error));
         let mut opened = Err(no_plan(0));
-        self.wait_for_room(deadline, || {
-            opened = self.open_plan(request);
+        self.wait_for_room(deadline, interrupt, || {
+            // Ranks come and go while it waits.
+            opened = self.open_plan(&OpenRequest { among: self.among(options), ..*request }, interrupt);
             Ok(is_short(&opened).into())
         })?;
         if is_short(&opened) { opened.map_err(not_in_time) } else { opened }
     }
 
-    /// Asks again for the plans of those of `which` items that found no room, until there is some or time is over. `take`
+    /// Asks again for the plans of those of `which` items that found no room, if the call waits for that, until there is some or
+    /// time is over. `take`
     /// is given each plan, and says what becomes of its item.
     pub(super) fn open_rest<'k, T>(
         &self,
-        deadline: &Deadline,
+        patience: &Patience<'_>,
         which: impl Iterator<Item = usize>,
         results: &mut [Result<T>],
         request: impl Fn(usize) -> OpenRequest<'k>,
@@ -192,17 +216,18 @@ impl Store {
         let is_short = |results: &[Result<T>], i: usize| {
             results.get(i).and_then(|result| result.as_ref().err()).is_some_and(|e| self.is_short(&request(i), e))
         };
+        let Patience { deadline: Some(deadline), interrupt } = patience else { return Ok(()) };
         let mut short: Vec<usize> = memory::collect(which.filter(|i| is_short(results, *i)))?;
         if short.is_empty() {
             return Ok(());
         }
         let most = short.len().min(MAX_ITEMS);
         let (mut requests, mut opened) = (memory::with_capacity(most)?, memory::with_capacity(most)?);
-        let waited = self.wait_for_room(deadline, || {
+        let waited = self.wait_for_room(deadline, interrupt, || {
             for part in short.chunks(MAX_ITEMS) {
                 requests.clear();
                 requests.extend(part.iter().map(|i| request(*i)));
-                if let Err(error) = self.open_plans(&requests, &mut opened) {
+                if let Err(error) = self.open_plans(&requests, interrupt, &mut opened) {
                     part.iter().for_each(|i| results[*i] = Err(error.clone()));
                     continue;
                 }
@@ -223,8 +248,10 @@ impl Store {
     /// Removes many objects. Fails as a whole only before anything is removed.
     pub(super) fn remove_keys(&self, keys: &[&[u8]]) -> Result<Vec<Result<()>>> {
         let mut results = memory::with_capacity(keys.len())?;
+        let interrupt = self.interrupt();
         for part in parts(keys, |key| key.len()) {
-            let answer = memory::copy(part).and_then(|part| self.send(&Request::Remove(self.namespace, part)));
+            let answer =
+                memory::copy(part).and_then(|part| self.send(&Request::Remove(self.namespace, part), &interrupt));
             collect(&mut results, answer, part.len(), |item| item.result().map(|_| ()));
         }
         Ok(results)
@@ -232,9 +259,27 @@ impl Store {
 
     /// Gives a plan up: nothing of this process stores for it any more. Gives whether a consumer has taken the object.
     pub(super) fn abandon(&self, plan: &Opened) -> Result<bool> {
-        let request = Request::Abandon(memory::copy(std::slice::from_ref(plan))?);
         self.client.plans.remove(plan.plan_id);
-        self.call(&request).map(|[taken, ..]| taken != 0)
+        match self.call(&Request::Abandon(*plan)) {
+            Ok([taken, ..]) => Ok(taken != 0),
+            // It was not in the list of plans that a new connection began with: the master has ended it already.
+            Err(error) if error.status == NMC_ERR_NOT_FOUND => Ok(false),
+            Err(error) => {
+                self.repeat_plans(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// A call that ends a plan has failed, and the plan is not ours any more: if the master may not have heard of it, it is
+    /// given the list of those that are.
+    pub(super) fn repeat_plans(&self, error: &Error) {
+        let unheard = [NMC_ERR_UNAVAILABLE, NMC_ERR_TIMEOUT, NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY];
+        if let Way::Remote(remote) = &self.client.way
+            && unheard.contains(&error.status)
+        {
+            remote.renew();
+        }
     }
 }
 

@@ -306,11 +306,7 @@ impl MasterSlot {
                     each.extend(items.iter().map(open).map(Item::from));
                     each
                 }
-                Request::Abandon(plans) => {
-                    let abandon = |plan| master.abandon(client, plan).map(|taken| [taken.into(), 0, 0]);
-                    each.extend(plans.iter().map(abandon).map(Item::from));
-                    each
-                }
+                Request::Abandon(plan) => one(master.abandon(client, plan).map(|taken| [taken.into(), 0, 0])),
                 Request::Reveal(plan) => one(master.reveal(client, plan).map(nothing)),
                 Request::Remove(namespace, keys) => {
                     each.extend(keys.iter().map(|key| Item::from(master.remove(*namespace, key).map(nothing))));

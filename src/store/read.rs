@@ -359,6 +359,7 @@ impl Store {
     /// It is the caller's from then on, also if the caller dies before it unpins.
     pub fn consume(&self, key: &[u8]) -> Result<Look<(Pin, Location)>> {
         let view = self.client.view();
+        let interrupt = self.interrupt();
         for _ in 0..LOOKS {
             let pin = match self.pin_to_read(view, key)? {
                 Look::Ready(pin) => pin,
@@ -367,7 +368,7 @@ impl Store {
             };
             let location = self.located(view, pin)?;
             reach("consumer.pinned");
-            match self.call(&Request::Take(pin.index, pin.epoch)) {
+            match self.call_until(&Request::Take(pin.index, pin.epoch), &interrupt) {
                 Ok(_) => {
                     reach("consumer.took");
                     self.client.counters.hit(location.bytes_total);

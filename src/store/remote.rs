@@ -1,6 +1,6 @@
 //! A client's connection to a master in another process. Calls go out one at a time and have a deadline; a call that
 //! failed half-way closes the connection, and a thread opens the next one, handing over the store's memory and naming
-//! the plans that are still open, so that a new master and an old one know the same.
+//! the plans that are still open, so that a new master and an old one know the same. Calls of others wait for that.
 
 use super::client::Plans;
 use super::map::Map;
@@ -19,10 +19,13 @@ use crate::sync::service_thread;
 use crate::world::Membership;
 use crate::world::dir::Place;
 use parking_lot::{Mutex, MutexGuard};
+use std::cell::Cell;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest list of open plans that is named to a master.
 const MAX_KEPT: usize = 4096;
@@ -32,6 +35,10 @@ const RETRY: Duration = Duration::from_millis(20);
 const RETRY_REFUSED: Duration = Duration::from_secs(1);
 /// How long a master may take to answer an introduction; rebuilding a large store takes a while.
 const ANSWER: Duration = Duration::from_secs(30);
+/// How long a call that is to give up still waits for its answer: with it, it is known what was done.
+const GRACE: Duration = Duration::from_millis(250);
+/// How often a call looks whether the next connection is there.
+const RENEWAL: Duration = Duration::from_millis(1);
 /// How long a client that leaves waits for the master to say goodbye. It hears of it anyway, later.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -50,6 +57,8 @@ impl Buffers {
 
 struct Wire {
     link: Option<Link>,
+    /// There is none because this side has closed it: the next one is on its way.
+    renewing: bool,
     buffers: Buffers,
 }
 
@@ -62,12 +71,14 @@ struct Inner {
     plans: Arc<Plans>,
     /// Wakes the thread: the connection is lost, or the end has come.
     nudge: Event,
-    stop: std::sync::atomic::AtomicBool,
+    stop: AtomicBool,
+    /// The master is to hear again which plans are open.
+    renew: AtomicBool,
     /// The master refused this client for good.
     refused: Mutex<Option<Error>>,
     /// There is a master, but it has no memory to begin with.
     no_memory: Mutex<Option<Error>>,
-    is_refused: std::sync::atomic::AtomicBool,
+    is_refused: AtomicBool,
 }
 
 /// See the module.
@@ -203,7 +214,7 @@ impl Remote {
         call_limit: Duration,
     ) -> Result<Self> {
         let cpu = member.service_cpu();
-        let wire = Wire { link: Some(link), buffers };
+        let wire = Wire { link: Some(link), renewing: false, buffers };
         let inner = Arc::new(Inner {
             wire: Mutex::new(wire),
             place,
@@ -212,10 +223,11 @@ impl Remote {
             client,
             plans,
             nudge: Event::new()?,
-            stop: std::sync::atomic::AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            renew: AtomicBool::new(false),
             refused: Mutex::new(None),
             no_memory: Mutex::new(None),
-            is_refused: std::sync::atomic::AtomicBool::new(false),
+            is_refused: AtomicBool::new(false),
         });
         let keeping = Arc::clone(&inner);
         let thread = service_thread::spawn(c"nmc-store-link", cpu, move || {
@@ -244,18 +256,28 @@ impl Remote {
     ) -> Result<Vec<Item>> {
         let inner = &*self.inner;
         let Some(mut wire) = inner.lock_within(limit, &go_on)? else { return Err(inner.why_away()) };
-        let Wire { link, buffers: Buffers { packet, buffer } } = &mut *wire;
+        let Wire { link, renewing, buffers: Buffers { packet, buffer } } = &mut *wire;
         let Some(open) = link.as_mut() else { return Err(inner.why_away()) };
         let room = memory::with_capacity(request.items().max(1))?;
         request.encode(packet);
         let deadline = Deadline::after(limit);
-        let failure = match caller::call(open, packet, buffer, &deadline, &go_on) {
+        let grace = Cell::new(None);
+        let go_on = || {
+            go_on().or_else(|error| {
+                let over = grace.get().unwrap_or_else(|| Instant::now() + GRACE);
+                grace.set(Some(over));
+                if Instant::now() < over { Ok(()) } else { Err(error) }
+            })
+        };
+        let called = caller::call(open, packet, buffer, &deadline, go_on);
+        let by_us = !matches!(called, Ok(Answer::End));
+        let failure = match called {
             Ok(Answer::Packet(len)) => match decode_reply(&buffer[..len], room) {
                 Ok(items) => {
                     heard(&items);
                     return Ok(items);
                 }
-                // Only of a text: nothing is lost with it that cannot be asked for again.
+                // Only of a text that was asked for: it can be asked for again.
                 Err(error) if error.status == NMC_ERR_NO_MEMORY => return Err(error),
                 Err(error) => error,
             },
@@ -266,16 +288,22 @@ impl Remote {
             Err(error) => error,
         };
         // What comes on this connection now may be the answer to another call.
-        *link = None;
+        (*link, *renewing) = (None, by_us);
         inner.nudge.signal();
         Err(failure)
+    }
+
+    /// Has the master told soon which plans are open, since it may not have heard that one is not. Does not wait.
+    pub fn renew(&self) {
+        self.inner.renew.store(true, SeqCst);
+        self.inner.nudge.signal();
     }
 
     /// Whether the master refused this client for good.
     #[inline(always)]
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        self.inner.is_refused.load(std::sync::atomic::Ordering::Relaxed)
+        self.inner.is_refused.load(Relaxed)
     }
 
     /// Whether there is a connection.
@@ -292,7 +320,7 @@ impl Remote {
     }
 
     fn stop(&self) {
-        self.inner.stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        self.inner.stop.store(true, SeqCst);
         self.inner.nudge.signal();
     }
 }
@@ -307,13 +335,21 @@ impl Drop for Remote {
 }
 
 impl Inner {
-    /// The connection, when no other call has it; `None` after `limit`.
+    /// The connection, when no other call has it and none is being made in the place of one that this side has closed; `None`
+    /// after `limit`.
     fn lock_within(&self, limit: Duration, go_on: impl Fn() -> Result<()>) -> Result<Option<MutexGuard<'_, Wire>>> {
         let deadline = Deadline::after(limit);
         loop {
-            let locked = self.wire.try_lock_for(LOOK.min(deadline.left()));
-            if locked.is_some() || deadline.passed() {
-                return Ok(locked);
+            match self.wire.try_lock_for(LOOK.min(deadline.left())) {
+                Some(wire) if wire.link.is_none() && wire.renewing => {
+                    drop(wire);
+                    std::thread::sleep(RENEWAL.min(deadline.left()));
+                }
+                Some(wire) => return Ok(Some(wire)),
+                None => {}
+            }
+            if deadline.passed() {
+                return Ok(None);
             }
             go_on()?;
         }
@@ -330,12 +366,18 @@ impl Inner {
     }
 
     fn stopped(&self) -> bool {
-        self.stop.load(std::sync::atomic::Ordering::SeqCst)
+        self.stop.load(SeqCst)
     }
 
     fn keep_connected(&self) {
         while !self.stopped() {
-            let end = self.wire.lock().link.as_ref().and_then(Link::end);
+            let mut wire = self.wire.lock();
+            // What is told to the next connection is newer than what asked for it.
+            if self.renew.swap(false, SeqCst) && wire.link.take().is_some() {
+                wire.renewing = true;
+            }
+            let end = wire.link.as_ref().and_then(Link::end);
+            drop(wire);
             match end {
                 Some(end) => self.watch(&end),
                 None => self.reconnect(),
@@ -358,6 +400,7 @@ impl Inner {
     fn reconnect(&self) {
         // The lock is held, so that no call begins a plan that is not in the list.
         let mut wire = self.wire.lock();
+        wire.renewing = false;
         if wire.link.is_some() || self.refused.lock().is_some() || self.member.has_departed() {
             drop(wire);
             rpc::poll(&[self.nudge.as_fd()], RETRY_REFUSED);
@@ -400,7 +443,7 @@ impl Inner {
             Err(error) => {
                 if error.status == NMC_ERR_STALE {
                     *self.refused.lock() = Some(error.clone());
-                    self.is_refused.store(true, std::sync::atomic::Ordering::SeqCst);
+                    self.is_refused.store(true, SeqCst);
                 }
                 (RETRY_REFUSED, Some(error))
             }
@@ -417,12 +460,15 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test may")]
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+    use super::super::client::Terms;
+    use super::super::master::Opened;
     use super::super::wire::encode_reply;
     use super::*;
+    use crate::base::status::NMC_ERR_CANCELLED;
     use crate::mem::HeapKind;
     use crate::world::{Config, Hosting, Master, World};
-    use std::cell::Cell;
+    use std::sync::mpsc;
 
     fn world(dir: &std::path::Path) -> (Master, World) {
         let config = || Config {
@@ -523,5 +569,136 @@ mod tests {
         let deadline = Deadline::after(Duration::from_secs(60));
         let met = attach(&member.place("store"), &member, &params, expected, &deadline, &mut Buffers::new().unwrap());
         assert!(met.unwrap().is_none() && !asked.get(), "nobody serves, so nobody was asked for");
+    }
+
+    /// What a master of the tests does with the calls on one connection.
+    #[derive(Clone, Copy)]
+    enum Manner {
+        Answers,
+        AnswersAfter(Duration),
+        /// Says nothing until the connection is closed.
+        IsSilent,
+        /// Closes the connection when a call comes.
+        Leaves,
+    }
+
+    /// A client of a master that treats its connections one after the other as told, the last way from then on. `body` gets the
+    /// connection and a way to hear which plans each of them began with.
+    fn with_master(manners: &[Manner], body: impl FnOnce(&Remote, &Plans, &mpsc::Receiver<Vec<u64>>)) {
+        let dir = tempfile::tempdir().unwrap();
+        let (_master, world) = world(dir.path());
+        let member = world.membership("test").unwrap();
+        let config = crate::store::Config { page_bytes: 4096, ..crate::store::Config::default() };
+        let params = config.params(1, 1 << 20).unwrap();
+        let place = member.place("store");
+        let lock = place.try_lock().unwrap().unwrap();
+        let listener = lock.listen().unwrap();
+        let over = AtomicBool::new(false);
+        let (said, heard) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let over = &over;
+            scope.spawn(move || {
+                let map = Map::create(&params, &Deadline::after(Duration::from_secs(60))).unwrap();
+                let mut reply = Vec::new();
+                for n in 0.. {
+                    let mut link = loop {
+                        rpc::poll(&[listener.as_fd()], Duration::from_millis(20));
+                        match listener.accept().unwrap() {
+                            Some(link) => break link,
+                            None if over.load(SeqCst) => return,
+                            None => {}
+                        }
+                    };
+                    let packet = hear(&mut link);
+                    let Request::Hello(hello) = Request::decode(&packet).unwrap() else { panic!("no introduction") };
+                    let (control, words) = map.client_fds().unwrap();
+                    encode_reply(&[Item::ok([0, map.store_id(), 1])], &mut reply);
+                    link.send(&reply, &[control.as_fd(), words.as_fd()]).unwrap();
+                    if hello.holds {
+                        said.send(hello.kept).unwrap();
+                    } else {
+                        // The first client makes sure that it was entered.
+                        hear(&mut link);
+                        link.send(&reply, &[]).unwrap();
+                    }
+                    let manner = manners[n.min(manners.len() - 1)];
+                    while !hear(&mut link).is_empty() {
+                        match manner {
+                            Manner::Leaves => break,
+                            Manner::IsSilent => continue,
+                            Manner::AnswersAfter(time) => std::thread::sleep(time),
+                            Manner::Answers => {}
+                        }
+                        encode_reply(&[Item::ok([0; 3])], &mut reply);
+                        link.send(&reply, &[]).unwrap();
+                    }
+                }
+            });
+            let deadline = Deadline::after(Duration::from_secs(60));
+            let mut buffers = Buffers::new().unwrap();
+            let (link, client, map) = attach(&place, &member, &params, || 0, &deadline, &mut buffers).unwrap().unwrap();
+            let plans = Arc::new(Plans::default());
+            let limit = Duration::from_secs(60);
+            let remote = Remote::new(
+                link,
+                buffers,
+                place.clone(),
+                member.clone(),
+                Arc::new(map),
+                client,
+                Arc::clone(&plans),
+                limit,
+            );
+            let remote = remote.unwrap();
+            body(&remote, &plans, &heard);
+            over.store(true, SeqCst);
+        });
+    }
+
+    fn call(remote: &Remote, go_on: impl Fn() -> Result<()>) -> std::result::Result<(), i32> {
+        remote.call_within(Duration::from_secs(60), &Request::Confirm, go_on, |_| ()).map(|_| ()).map_err(|e| e.status)
+    }
+
+    fn cancelled() -> Result<()> {
+        Err(Error::new(NMC_ERR_CANCELLED, "enough"))
+    }
+
+    /// One call gives up, and with it the connection that all share: the others go on with the next one. Control: after the
+    /// master itself has closed it they hear that it is away.
+    #[test]
+    fn a_call_that_gives_up_fails_no_other() {
+        for (first, status) in [(Manner::IsSilent, NMC_ERR_CANCELLED), (Manner::Leaves, NMC_ERR_UNAVAILABLE)] {
+            with_master(&[first, Manner::Answers], |remote, _, _| {
+                assert_eq!(call(remote, cancelled), Err(status));
+                let next = call(remote, || Ok(()));
+                assert!(next == Ok(()) || status == NMC_ERR_UNAVAILABLE, "{next:?}");
+            });
+        }
+    }
+
+    /// A call that is to give up still takes an answer that comes soon: nothing is done that nobody knows of.
+    #[test]
+    fn a_call_that_gives_up_takes_an_answer_that_comes_soon() {
+        with_master(&[Manner::AnswersAfter(Duration::from_millis(30))], |remote, _, _| {
+            // However late the answer is on a busy machine: the connection holds if it came in time, and only then.
+            let [first, second] = [call(remote, cancelled), call(remote, || Ok(()))];
+            assert!(first == Ok(()) || first == Err(NMC_ERR_CANCELLED), "{first:?}");
+            assert_eq!(second, Ok(()));
+        });
+    }
+
+    /// A master that may not have heard that a plan has ended hears which ones have not.
+    #[test]
+    fn the_master_hears_again_which_plans_are_open() {
+        with_master(&[Manner::Answers], |remote, plans, heard| {
+            for epoch in [7, 8] {
+                let plan = Opened { index: 0, epoch, plan_id: epoch };
+                assert!(plans.add(Terms { plan, key_hash: 0, bytes: 0, metadata: 0, trace: 0 }));
+            }
+            plans.remove(7);
+            remote.renew();
+            assert_eq!(heard.recv_timeout(Duration::from_secs(60)).unwrap(), [8]);
+            assert_eq!(call(remote, || Ok(())), Ok(()));
+        });
     }
 }

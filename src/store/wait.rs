@@ -6,6 +6,7 @@ use super::Store;
 use super::client::Client;
 use super::master::{not_found, show};
 use super::read::Look;
+use super::write::Wait;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{
@@ -44,7 +45,24 @@ impl Interrupt<'_> {
     }
 }
 
+/// How long a call waits for room, if at all, and what ends the call before. Made when the call begins: whoever cancels from
+/// then on means it.
+pub(super) struct Patience<'a> {
+    pub deadline: Option<Deadline>,
+    pub interrupt: Interrupt<'a>,
+}
+
 impl Store {
+    /// For a call that begins now.
+    pub(super) fn patience(&self, wait: Wait) -> Patience<'_> {
+        let deadline = match wait {
+            Wait::No => None,
+            Wait::CallTimeout => Some(Deadline::after(self.client.call_limit)),
+            Wait::For(time) => Some(Deadline::after(time)),
+        };
+        Patience { deadline, interrupt: self.interrupt() }
+    }
+
     /// For a wait that begins now.
     pub(super) fn interrupt(&self) -> Interrupt<'_> {
         Interrupt { client: &self.client, closing: &self.closing, cancelled: self.client.cancelled.load(SeqCst) }
@@ -93,8 +111,12 @@ impl Store {
 
     /// Asks again and again until there is room, or `deadline`. `ask` tells how many are still without. Fails if
     /// the wait is interrupted.
-    pub(super) fn wait_for_room(&self, deadline: &Deadline, mut ask: impl FnMut() -> Result<usize>) -> Result<()> {
-        let interrupt = self.interrupt();
+    pub(super) fn wait_for_room(
+        &self,
+        deadline: &Deadline,
+        interrupt: &Interrupt<'_>,
+        mut ask: impl FnMut() -> Result<usize>,
+    ) -> Result<()> {
         let bell = &self.client.view().bells().room;
         let (mut short, mut rest) = (0, FIRST_REST);
         loop {
@@ -132,7 +154,7 @@ impl End {
     /// The status of a wait for it.
     pub fn status(self) -> nmc_status_t {
         match self {
-            End::Removed => NMC_ERR_NOT_FOUND,
+            End::Removed | End::Of(Fate::Taken) => NMC_ERR_NOT_FOUND,
             End::Of(Fate::GivenUp | Fate::Late) => NMC_ERR_STALE,
             End::Of(Fate::WriterGone | Fate::HeapGone) => NMC_ERR_PEER_LOST,
         }
@@ -142,6 +164,7 @@ impl End {
     fn error(self, key: &[u8]) -> Error {
         let what = match self {
             End::Removed => "was there when the wait began, and has been removed, replaced or evicted since",
+            End::Of(Fate::Taken) => "was published and consumed",
             End::Of(Fate::GivenUp) => "was given up by its writer",
             End::Of(Fate::Late) => "was taken from its writer, which took longer than the watchdog allows",
             End::Of(Fate::WriterGone) => "was being written by a rank that is gone",

@@ -5,14 +5,14 @@ use super::evict::Retain;
 use super::master::{Keep, OpenRequest, Opened};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_PROTOCOL, NMC_OK};
+use crate::base::status::{NMC_ERR_NO_MEMORY, NMC_ERR_PROTOCOL, NMC_OK};
 use crate::layout::store::{MAX_KEY, PARAM_WORDS, Params};
 use crate::rpc::packet::{Cursor, Field, REFUSAL, Refusal, Service, message_structs};
 use std::fmt::Write as _;
 
 /// The master of a store. "STO" and the version of its packets: it changes with them, and with what both sides keep in shared
 /// memory.
-pub const SERVICE: Service = Service { magic: 0x324f_5453, name: "the store's master" };
+pub const SERVICE: Service = Service { magic: 0x334f_5453, name: "the store's master" };
 /// The kind of an answer; the calls have the kinds below.
 const REPLY: u32 = u32::MAX;
 /// Largest packet.
@@ -94,8 +94,8 @@ pub enum Request<'a> {
     Hello(Hello),
     /// Opens objects for writing.
     Open(Vec<OpenRequest<'a>>),
-    /// Gives plans up.
-    Abandon(Vec<Opened>),
+    /// Gives a plan up.
+    Abandon(Opened),
     /// A replacement takes its place.
     Reveal(Opened),
     /// Removes objects.
@@ -250,7 +250,6 @@ impl<'a> Request<'a> {
     pub fn items(&self) -> usize {
         match self {
             Request::Open(items) => items.len(),
-            Request::Abandon(plans) => plans.len(),
             Request::Remove(_, keys) => keys.len(),
             _ => 0,
         }
@@ -278,10 +277,9 @@ impl<'a> Request<'a> {
                     put_bytes(item.metadata, to);
                 }
             }
-            Request::Abandon(plans) => {
+            Request::Abandon(plan) => {
                 3u32.put(to);
-                put_len(plans.len(), to);
-                plans.iter().for_each(|plan| put_plan(plan, to));
+                put_plan(plan, to);
             }
             Request::Reveal(plan) => {
                 4u32.put(to);
@@ -352,7 +350,7 @@ impl<'a> Request<'a> {
                     metadata: get_bytes(from)?,
                 })
             })?),
-            3 => Request::Abandon(get_list(from, |from| get_plan(from))?),
+            3 => Request::Abandon(get_plan(from)?),
             4 => Request::Reveal(get_plan(from)?),
             5 => Request::Remove(u32::get(from)?, get_list(from, get_bytes)?),
             6 => Request::RemoveMatching(u32::get(from)?, get_bytes(from)?, u32::get(from)?),
@@ -407,7 +405,12 @@ pub fn decode_reply(packet: &[u8], mut room: Vec<Item>) -> Result<Vec<Item>> {
     for _ in 0..n {
         let (status, values) = (i32::get(from)?, [u64::get(from)?, u64::get(from)?, u64::get(from)?]);
         let len = u32::get(from)? as usize;
-        room.push(Item { status, values, text: get_text(from.bytes(len)?)? });
+        let text = match get_text(from.bytes(len)?) {
+            // Better an error without its explanation than none of the other results.
+            Err(error) if error.status == NMC_ERR_NO_MEMORY && status != 0 => String::new(),
+            text => text?,
+        };
+        room.push(Item { status, values, text });
     }
     from.end()?;
     Ok(room)
@@ -443,7 +446,7 @@ mod tests {
         vec![
             Request::Hello(hello),
             Request::Open(vec![open, OpenRequest { rank: None, among: 0, metadata: &[], ..open }]),
-            Request::Abandon(vec![plan, plan]),
+            Request::Abandon(plan),
             Request::Reveal(plan),
             Request::Remove(1, vec![b"a", b"bc"]),
             Request::RemoveMatching(2, b"pre", 7),

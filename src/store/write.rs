@@ -13,7 +13,7 @@ use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::{
-    FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, MAX_KEY, ObjectHeader, PublishWords, Seal, Shape, View,
+    FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, Fate, MAX_KEY, ObjectHeader, PublishWords, Seal, Shape, View,
 };
 use crate::sync::object;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -107,7 +107,7 @@ struct Planned<'v> {
 impl Store {
     /// The ranks that may hold what is put with these options, besides the one that it is put on.
     #[inline]
-    fn among(&self, options: &PutOptions<'_>) -> u64 {
+    pub(super) fn among(&self, options: &PutOptions<'_>) -> u64 {
         if options.any_rank { self.client.ranks_to_store_on() } else { 0 }
     }
 
@@ -117,6 +117,17 @@ impl Store {
         let flags = contiguous | hidden | FLAG_CHECKSUM;
         let PutOptions { rank, keep, metadata, .. } = *options;
         OpenRequest { key, namespace: self.namespace, bytes, rank, among, flags, keep, metadata }
+    }
+
+    /// For item `at` of a batch.
+    fn request_of<'k>(
+        &self,
+        at: usize,
+        (key, bytes): (&'k [u8], u64),
+        options: &PutOptions<'k>,
+        among: u64,
+    ) -> OpenRequest<'k> {
+        OpenRequest { metadata: options.metadata_of(at), ..self.request(key, bytes, options, among) }
     }
 
     /// Stores a value.
@@ -147,13 +158,10 @@ impl Store {
         good.extend((0..items.len()).filter(|i| results[*i].is_ok()));
         let most = good.len().min(MAX_ITEMS);
         let (mut requests, mut opened) = (memory::with_capacity(most)?, memory::with_capacity(most)?);
-        let among = self.among(options);
-        let request = |i: usize| OpenRequest {
-            metadata: options.metadata_of(i),
-            ..self.request(items[i].0, items[i].1.bytes().unwrap_or(0), options, among)
-        };
+        let request =
+            |i: usize| self.request_of(i, (items[i].0, items[i].1.bytes().unwrap_or(0)), options, self.among(options));
         let counters = &self.client.counters;
-        let patience = self.patience(options);
+        let patience = self.patience(options.wait);
         let fill = |i: usize, plan: Opened| {
             let bytes = items[i].1.bytes()?;
             let begun = counters.is_sample(Op::Put).then(sys::now_ns);
@@ -169,7 +177,8 @@ impl Store {
             let asked = sys::now_ns();
             requests.clear();
             requests.extend(part.iter().map(|i| request(*i)));
-            if let Err(error) = self.open_plans(&requests, &mut opened) {
+            let asking = patience.interrupt.check();
+            if let Err(error) = asking.and_then(|()| self.open_plans(&requests, &patience.interrupt, &mut opened)) {
                 part.iter().for_each(|i| results[*i] = Err(error.clone()));
                 continue;
             }
@@ -178,10 +187,8 @@ impl Store {
             for (i, opened) in part.iter().zip(opened.drain(..)) {
                 results[*i] = opened.and_then(|plan| fill(*i, plan));
             }
-            if let Some(deadline) = &patience {
-                // What was stored so far can be evicted for the rest. Without memory to wait, those stay without room.
-                let _ = self.open_rest(deadline, part.iter().copied(), &mut results, request, fill);
-            }
+            // What was stored so far can be evicted for the rest. Without memory to wait, those stay without room.
+            let _ = self.open_rest(&patience, part.iter().copied(), &mut results, request, fill);
         }
         Ok(results)
     }
@@ -219,29 +226,38 @@ impl Store {
         // A namespace that was flushed meanwhile has forgotten the object, though its header may still be live.
         let word = header.namespace.load(Relaxed);
         if !lives || word != namespace_word(view, word & 0xff) {
-            // The master may not know that nothing of us stores any more. It knows whether somebody has the value by now.
-            return match self.abandon(plan) {
-                Ok(true) => Ok(()),
-                _ => Err(stale("the write")),
-            };
-        }
-        if replace && how == Publication::Once {
-            // From here on nothing is stored: a master that does not hear of the rest is to give the plan up.
-            self.client.plans.remove(plan.plan_id);
+            return self.publish_in_vain(view, plan);
         }
         if replace {
             reach("writer.before_reveal");
         }
         if replace && let Err(error) = self.call(&Request::Reveal(*plan)) {
-            // The plan stays open if the master may not have heard of it: the commit can be repeated.
-            if ![NMC_ERR_UNAVAILABLE, NMC_ERR_TIMEOUT, NMC_ERR_CANCELLED].contains(&error.status) {
+            // The plan stays open if the master may not have heard of it and the commit can be repeated.
+            let unheard = [NMC_ERR_UNAVAILABLE, NMC_ERR_TIMEOUT, NMC_ERR_CANCELLED].contains(&error.status);
+            if how == Publication::Once || !unheard {
                 self.client.plans.remove(plan.plan_id);
+                self.repeat_plans(&error);
             }
             return Err(error);
         }
         self.client.plans.remove(plan.plan_id);
         self.client.ring();
         Ok(())
+    }
+
+    /// The object of a plan is not there any more: well if a consumer has it.
+    #[cold]
+    fn publish_in_vain(&self, view: &View<'_>, plan: &Opened) -> Result<()> {
+        let told = view.fate(plan.epoch).and_then(|word| Fate::of(word.load(Acquire), plan.epoch));
+        if told == Some(Fate::Taken) {
+            self.client.plans.remove(plan.plan_id);
+            return Ok(());
+        }
+        // The master may not know that nothing of us stores any more. It knows whether somebody has the value by now.
+        match self.abandon(plan) {
+            Ok(true) => Ok(()),
+            _ => Err(stale("the write")),
+        }
     }
 
     /// What a writer needs of an open plan. The header must be what the plan was made for: its writer stores into no
@@ -252,6 +268,10 @@ impl Store {
         };
         let index = plan.index;
         let (header, shape) = shaped(view, index)?;
+        let control = header.control.load(Acquire);
+        if object::epoch(control) != plan.epoch || object::state(control) == object::RESERVED {
+            return Err(stale("the write"));
+        }
         match view.publish(index) {
             Some(words) if shape.bytes_total == bytes => {
                 let seal = Seal { key_hash, epoch: plan.epoch, metadata };
@@ -328,15 +348,12 @@ impl Store {
         let mut results: Vec<Result<(Opened, Location)>> = memory::with_capacity(items.len())?;
         let bad = |key: &[u8]| check_key(key).err();
         let mut requests: Vec<OpenRequest<'_>> = memory::with_capacity(items.len())?;
-        let good = items.iter().enumerate().filter(|(_, (key, _))| bad(key).is_none());
-        let among = self.among(options);
-        requests.extend(good.map(|(i, (key, bytes))| OpenRequest {
-            metadata: options.metadata_of(i),
-            ..self.request(key, *bytes, options, among)
-        }));
+        let good = (0..items.len()).filter(|i| bad(items[*i].0).is_none());
+        let request = |i: usize| self.request_of(i, items[i], options, self.among(options));
+        requests.extend(good.map(request));
         let mut opened = memory::with_capacity(requests.len())?;
-        let patience = self.patience(options);
-        self.open_plans(&requests, &mut opened)?;
+        let patience = self.patience(options.wait);
+        self.open_plans(&requests, &patience.interrupt, &mut opened)?;
         let mut opened = opened.into_iter();
         for (key, _) in items {
             results.push(match bad(key) {
@@ -344,11 +361,8 @@ impl Store {
                 None => opened.next().unwrap_or_else(|| Err(no_plan(0))).and_then(|plan| self.locate(&plan)),
             });
         }
-        if let Some(deadline) = &patience {
-            let request = |i: usize| self.request(items[i].0, items[i].1, options, among);
-            let take = |_, plan| self.locate(&plan);
-            let _ = self.open_rest(deadline, 0..items.len(), &mut results, request, take);
-        }
+        let take = |_, plan| self.locate(&plan);
+        let _ = self.open_rest(&patience, 0..items.len(), &mut results, request, take);
         Ok(results)
     }
 
@@ -414,8 +428,7 @@ impl Store {
         if object::epoch(header.control.load(Acquire)) != plan.epoch {
             // The program published it itself, it is gone, and the header is another object's. Or the header was overwritten:
             // then the master still waits for its writer.
-            let _ = self.abandon(plan);
-            return Err(stale("the write"));
+            return self.publish_in_vain(view, plan);
         }
         if done {
             self.store_sums_of_published(view, plan)?;
@@ -513,8 +526,9 @@ impl Store {
             crate::bail!(NMC_ERR_INVALID_ARG, "the prefix {} has more than {MAX_KEY} bytes", show(prefix));
         }
         let (mut removed, mut cursor) = (0, 0);
+        let interrupt = self.interrupt();
         loop {
-            let [n, next, _] = self.call(&Request::RemoveMatching(self.namespace, prefix, cursor))?;
+            let [n, next, _] = self.call_until(&Request::RemoveMatching(self.namespace, prefix, cursor), &interrupt)?;
             removed += n;
             match u32::try_from(next) {
                 Ok(next) => cursor = next,
@@ -536,12 +550,100 @@ impl Store {
 
     /// Evicts from a rank until at most `permille`/1000 of its heap are used.
     pub fn evict_until_below(&self, rank: u32, permille: u32) -> Result<()> {
-        while self.call(&Request::Evict(rank, permille))?[0] == 0 {}
+        let interrupt = self.interrupt();
+        while self.call_until(&Request::Evict(rank, permille), &interrupt)?[0] == 0 {
+            interrupt.check()?;
+        }
         Ok(())
     }
 
     /// What became of a key: for callers that need to know whether it is being written.
     pub fn state(&self, key: &[u8]) -> Result<Look<(u32, u64)>> {
         self.look(self.client.view(), key)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+mod tests {
+    use super::super::config::Config;
+    use super::super::copy::Slice;
+    use super::super::strays::world;
+    use super::*;
+    use crate::layout::store::Fate;
+
+    fn store() -> Store {
+        let config = Config { page_bytes: 4096, max_objects: Some(1), key_bytes: Some(4096), ..Config::default() };
+        Store::embedded(&world(), &config).unwrap()
+    }
+
+    fn on_rank_0() -> PutOptions<'static> {
+        PutOptions { rank: Some(0), ..PutOptions::DEFAULT }
+    }
+
+    /// Stores a small value whatever is there; there is one header, so it gets that of its predecessor.
+    fn put(store: &Store, key: &[u8]) {
+        let value = [7; 8];
+        let slices = [Slice { address: value.as_ptr() as u64, bytes: 8 }];
+        store.put(key, &Pieces::Slices(&slices), &on_rank_0()).unwrap();
+    }
+
+    /// Opens a plan and publishes it as a kernel does: nobody else hears of it.
+    fn published_by_itself(store: &Store) -> Opened {
+        let (plan, _) = store.open_for_write(b"k", 8, &on_rank_0()).unwrap();
+        object::publish(&store.client.view().publish(plan.index).unwrap().published, plan.epoch);
+        plan
+    }
+
+    /// A value that was consumed before its writer looked was stored, also when its header is another object's by then. One
+    /// that was removed was not.
+    #[test]
+    fn a_write_whose_value_was_consumed_has_succeeded() {
+        for consumed in [true, false] {
+            let store = store();
+            let plan = published_by_itself(&store);
+            if consumed {
+                let Look::Ready((pin, _)) = store.consume(b"k").unwrap() else { panic!("it was published") };
+                store.unpin(pin).unwrap();
+            } else {
+                store.remove(b"k").unwrap();
+            }
+            put(&store, b"other");
+            let told = store.client.view().fate(plan.epoch).unwrap().load(Relaxed);
+            assert_eq!(Fate::of(told, plan.epoch), consumed.then_some(Fate::Taken));
+            let committed = store.commit(&plan);
+            assert_eq!(committed.map_err(|error| error.status), if consumed { Ok(()) } else { Err(NMC_ERR_STALE) });
+            assert_eq!(store.client.plans.len(), 0);
+        }
+    }
+
+    /// A plan that the master has ended leads nobody to pages that are another object's by now.
+    #[test]
+    fn nothing_is_stored_for_a_plan_that_has_ended() {
+        let store = store();
+        let (plan, _) = store.open_for_write(b"k", 8, &on_rank_0()).unwrap();
+        let terms = store.client.plans.terms(plan.plan_id).unwrap();
+        store.abort(&plan).unwrap();
+        assert!(store.client.plans.add(terms), "as if it were still open");
+        let status = |store: &Store| store.planned(store.client.view(), &plan).err().map(|error| error.status);
+        assert_eq!(status(&store), Some(NMC_ERR_STALE), "its pages are free");
+        put(&store, b"other");
+        assert_eq!(status(&store), Some(NMC_ERR_STALE), "its pages are another's");
+    }
+
+    /// Whoever cancels after a call has begun ends it, also if it did not wait yet.
+    #[test]
+    fn a_call_that_was_cancelled_before_it_waits_does_not_wait() {
+        let store = store();
+        // What is being written is not evicted: there is no room.
+        store.open_for_write(b"there", 8, &on_rank_0()).unwrap();
+        let long = PutOptions { wait: Wait::For(Duration::from_secs(3600)), ..on_rank_0() };
+        let patience = store.patience(long.wait);
+        store.cancel();
+        let mut results = [Err::<Opened, _>(Error::new(crate::base::status::NMC_ERR_BUSY, "no room"))];
+        let request = |_| store.request(b"k", 8, &long, 0);
+        store.open_rest(&patience, 0..1, &mut results, request, |_, plan| Ok(plan)).unwrap();
+        let [result] = results;
+        assert_eq!(result.map_err(|error| error.status), Err(NMC_ERR_CANCELLED));
     }
 }

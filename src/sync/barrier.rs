@@ -42,26 +42,22 @@ pub fn decide(verdict: &AtomicU64, number: u64, mut all_arrived: impl FnMut() ->
     mine || over(verdict) >= number
 }
 
-/// A process takes over a rank whose word is `arrived`. Gives how many barriers it has passed: an arrival at one that is
-/// still open is taken back.
+/// A process takes a rank whose word is `arrived`. Gives how many barriers it has passed: an arrival of its predecessor at one
+/// that is still open is taken back, and a look that has begun, which may count the rank as absent, is undone.
 pub fn resume(verdict: &AtomicU64, arrived: &AtomicU64) -> u64 {
     let own = arrived.load(SeqCst);
-    let last = over(verdict);
-    if last >= own {
-        // The predecessor had passed it, or died while it took an arrival back that had counted already.
-        arrived.store(last, SeqCst);
-        return last;
-    }
-    arrived.store(own - 1, SeqCst);
-    full_fence();
     loop {
+        let last = over(verdict);
+        // Not before the last one that is over: the predecessor had passed it, died while it took an arrival back that had
+        // counted already, or there was none and the others met without this rank.
+        let passed = last.max(own.saturating_sub(1));
+        arrived.store(passed, SeqCst);
+        full_fence();
         let seen = verdict.load(SeqCst);
-        if seen >> NUMBER_SHIFT >= own {
-            arrived.store(own, SeqCst);
-            return own;
-        }
-        if seen & LOOKING == 0 || verdict.compare_exchange(seen, seen & !LOOKING, SeqCst, SeqCst).is_ok() {
-            return own - 1;
+        let still_open = seen >> NUMBER_SHIFT <= passed;
+        let undone = || seen & LOOKING == 0 || verdict.compare_exchange(seen, seen & !LOOKING, SeqCst, SeqCst).is_ok();
+        if still_open && undone() {
+            return passed;
         }
     }
 }
@@ -140,6 +136,44 @@ mod model {
                 assert_eq!(count == 1, passed, "one passed the barrier, and another is before it");
             }
         });
+    }
+
+    /// Rank 1 is taken for the first time while rank 0 arrives: either the barrier was over before, and rank 1 is behind it,
+    /// or both meet there.
+    fn race_with_the_first_holder(undoes: bool) {
+        loom::model(move || {
+            let verdict = Arc::new(AtomicU64::new(0));
+            let arrived = Arc::new([0, 0].map(AtomicU64::new));
+            let taken = Arc::new(AtomicU64::new(0));
+            let holder = {
+                let (verdict, arrived, taken) = (Arc::clone(&verdict), Arc::clone(&arrived), Arc::clone(&taken));
+                move || {
+                    taken.store(1, SeqCst);
+                    if undoes {
+                        return resume(&verdict, &arrived[1]);
+                    }
+                    let last = over(&verdict);
+                    arrived[1].store(last, SeqCst);
+                    last
+                }
+            };
+            let holder = loom::thread::spawn(holder);
+            arrived[0].store(1, SeqCst);
+            let there = |rank: usize| arrived[rank].load(SeqCst) >= 1 || (rank == 1 && taken.load(SeqCst) == 0);
+            let passed = decide(&verdict, 1, || there(0) && there(1));
+            let count = holder.join().unwrap();
+            assert_eq!(count == 1, passed, "one passed the barrier, and another is before it");
+        });
+    }
+
+    #[test]
+    fn the_first_holder_of_a_rank_meets_the_others_or_comes_after() {
+        race_with_the_first_holder(true);
+    }
+
+    #[test]
+    fn control_a_first_holder_that_undoes_nothing_disagrees() {
+        assert!(std::panic::catch_unwind(|| race_with_the_first_holder(false)).is_err());
     }
 
     fn broken(how: Break, both: bool) -> bool {

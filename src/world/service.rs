@@ -8,7 +8,7 @@ use super::wire::{Message, Peer, Reattach, SERVICE};
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::NMC_ERR_EXISTS;
+use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY};
 use crate::rpc::{self, Link, MAX_PACKET, Packet, Sent, caller};
 use crate::sync::{panics, service_thread};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -125,7 +125,7 @@ impl<'a> Service<'a> {
                 Ok(Some(true)) => {}
                 Ok(Some(false)) => return self.lose_master("is away"),
                 Ok(None) => return,
-                Err(error) => return self.lose_master(&format!("cannot be understood: {error}")),
+                Err(error) => return self.lose_master(&format!("sent what could not be used: {error}")),
             }
         }
     }
@@ -149,8 +149,11 @@ impl<'a> Service<'a> {
                     self.shared.changed.signal();
                 }
                 for (rank, slot) in slots_of(list.peers, fds.into_iter())? {
-                    if let Err(error) = self.shared.replace(rank, slot) {
-                        fail(self.shared, error);
+                    match self.shared.replace(rank, slot) {
+                        // It was not put in place: the master says it again to whoever comes back.
+                        Err(error) if error.status == NMC_ERR_NO_MEMORY => return Err(error),
+                        Err(error) => fail(self.shared, error),
+                        Ok(()) => {}
                     }
                 }
                 Ok(())

@@ -63,7 +63,8 @@ impl Master {
         let all = self.map.params().max_objects;
         for from in (0..all).step_by(FLUSH as usize) {
             let to = from.saturating_add(FLUSH).min(all);
-            for index in (from..to).filter(|index| self.book(*index).owner == rank) {
+            let unfinished = |index: &u32| self.lists.list_of(*index) == Some(WRITING);
+            for index in (from..to).filter(|index| self.book(*index).owner == rank).filter(unfinished) {
                 self.tell_fate(view, index, Fate::HeapGone);
             }
             lost += self.drop_those(view, from..to, |master, index| master.book(index).owner == rank);

@@ -245,6 +245,8 @@ impl Master {
         if let Some(book) = self.books.get_mut(index as usize) {
             book.taken = true;
         }
+        // Its writer may not have looked yet whether it was still wanted, and finds this also when another object has its header.
+        self.tell_fate(view, index, Fate::Taken);
         self.drop_object(view, index, false);
         self.count_of(index);
         Ok(())

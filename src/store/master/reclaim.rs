@@ -15,14 +15,16 @@ impl Master {
 
     /// Kills an object that is being written, and says why to whoever waits for it. `stopped` as below.
     pub(super) fn end_writing(&mut self, view: &View<'_>, index: u32, fate: Fate, stopped: bool) {
-        self.tell_fate(view, index, fate);
+        if self.lists.list_of(index) == Some(WRITING) {
+            self.tell_fate(view, index, fate);
+        }
         self.drop_object(view, index, stopped);
     }
 
     /// Says how an object will have ended, before it does: who finds it dead finds this.
     pub(super) fn tell_fate(&self, view: &View<'_>, index: u32, fate: Fate) {
         let epoch = self.book(index).epoch;
-        if let Some(word) = view.fate(epoch).filter(|_| self.lists.list_of(index) == Some(WRITING)) {
+        if let Some(word) = view.fate(epoch) {
             word.store(fate.word(epoch), Relaxed);
         }
     }
