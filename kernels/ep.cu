@@ -1,5 +1,5 @@
 // Kernels of the expert-parallel transport: dispatch, pack, scatter, combine. docs/ep.md explains the protocol and
-// src/ep/host.rs does the same on the CPU, bit for bit. Only src/cuda/ep.rs launches them.
+// src/ep/cpu does the same on the CPU, bit for bit. Only src/ep/gpu.rs launches them.
 //
 // A launch serves the ranks of one process that the caller grouped: block b works for rank b % n, so that the first
 // blocks of all ranks are placed first. A block that waits depends on blocks of other ranks only; how many of them can
@@ -26,7 +26,7 @@ static __device__ __forceinline__ void nmc_ep_st16(void* to, ulonglong2 v) {
 static constexpr uint32_t NMC_EP_SEND = 1;
 static constexpr uint32_t NMC_EP_RECV = 2;
 
-// What one rank wants done; all kernels share it. src/cuda/ep.rs has the same struct.
+// What one rank wants done; all kernels share it. src/ep/calls.rs has the same struct.
 struct NmcEpCall {
   const void* x;             // dispatch: rows; combine: rows to return, or null if they are in place
   const float* scales;       // dispatch of given fp8 rows
@@ -189,7 +189,7 @@ static __device__ __forceinline__ void nmc_ep_eight(ulonglong2 v, ulonglong2 mor
 }
 
 // A group of elements that are all smaller than this has scale 1 and becomes zeros, each with its sign: the inverse of a smaller
-// scale is no number any more. src/ep/number.rs has the same.
+// scale is no number any more. src/ep/dtype.rs has the same.
 static constexpr float NMC_EP_TINY = 1e-30f;
 
 // One warp quantises 512 elements of a row and stores them, and their scales, at every target. 16 lanes have a group.

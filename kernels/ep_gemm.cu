@@ -1,7 +1,7 @@
 // Kernels of the experts: a masked grouped GEMM and the activation between the two GEMMs of an expert. Group g has
 // max_m rows of space and masked_m[g] of them in use; nothing is read or written behind those.
 // Both read activations through the coherent path, since a peer may have written them before the launch.
-// Only src/cuda/ep.rs launches them, with the argument order below.
+// Only src/ep/gpu.rs launches them, with the argument order below.
 //
 // Launch of nmc_k_ep_gemm:     grid (ceil(n / 64), groups, 1), block (128, 1, 1), no dynamic shared memory
 //                              (48 KB static: no function attribute to set).
@@ -14,7 +14,7 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
-// src/cuda/ep.rs has the same numbers.
+// src/ep/gpu.rs has the same numbers.
 static constexpr uint32_t NMC_EP_GEMM_THREADS = 128;
 static constexpr uint32_t NMC_EP_GEMM_TILE_N = 64;
 static constexpr uint32_t NMC_EP_SILU_THREADS = 256;

@@ -1,5 +1,5 @@
 // Kernel of the KV cache: copies blocks, which lie in many pieces, to and from contiguous memory and to other blocks.
-// Only src/cuda/kv.rs launches it, with the argument order below.
+// Only src/kv/transfer/gpu.rs launches it, with the argument order below.
 
 #include "../include/nanomc/device.cuh"
 
@@ -11,7 +11,7 @@ struct NmcKvPlace {
   uint64_t step[3];
 };
 
-// A copy of equal pieces. src/cuda/kv.rs has the same struct.
+// A copy of equal pieces. src/kv/transfer/gpu.rs has the same struct.
 struct NmcKvCopy {
   NmcKvPlace from;
   NmcKvPlace to;
@@ -25,7 +25,7 @@ struct NmcKvCopy {
 };
 
 // The block numbers come with the launch, so that nothing has to be kept for it, and a graph has them in it. With the copy
-// they fill the 4 KiB that a launch can always take. src/cuda/kv.rs has the same number.
+// they fill the 4 KiB that a launch can always take. src/kv/transfer/gpu.rs has the same number.
 static constexpr uint32_t NMC_KV_LISTED = 488;
 
 struct NmcKvList {

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Version of everything in this file. A process that attaches to memory of another version is refused. */
-#define NMC_LAYOUT_VERSION 3
+#define NMC_LAYOUT_VERSION 4
 
 /* What one writer must not share with another, in bytes. */
 #define NMC_CACHE_LINE 64
@@ -113,7 +113,7 @@ typedef struct nmc_ep_rank_t {
   uint32_t x_bytes; /* of a dispatched row */
   uint32_t y_bytes; /* of a returned row */
   uint32_t scales;  /* of a row; 0 unless rows travel as fp8 */
-  uint32_t dtype;   /* of returned rows: NMC_EP_BF16 0, NMC_EP_FP16 1, NMC_EP_FP32 2 */
+  uint32_t dtype;   /* of returned rows: 0 bf16, 1 fp16, 2 fp32 (not the numbers of NMC_DTYPE_*) */
   uint32_t wire;    /* 0: rows travel as they are, 1: quantised to fp8 on the way, 2: given as fp8 */
   uint32_t weight_bytes;
   uint32_t max_m;
