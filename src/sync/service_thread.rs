@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Starts a thread, bound to a CPU if asked.
 pub fn spawn(name: &'static CStr, cpu: Option<u32>, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let name = name.to_str().unwrap_or("nmc");
-    let _quiet = BlockSignals::new();
+    let _quiet = BlockSignals::now();
     let settled = move || {
         if let Some(cpu) = cpu {
             bind(cpu);
@@ -47,10 +47,12 @@ fn bind(cpu: u32) {
 }
 
 /// Blocks all signals in threads started while the guard lives.
-struct BlockSignals(libc::sigset_t);
+pub struct BlockSignals(libc::sigset_t);
 
 impl BlockSignals {
-    fn new() -> Self {
+    /// From now on.
+    #[must_use]
+    pub fn now() -> Self {
         // SAFETY: sigfillset and pthread_sigmask fill the sets they are given.
         unsafe {
             let mut all: libc::sigset_t = std::mem::zeroed();

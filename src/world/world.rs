@@ -16,6 +16,7 @@ use crate::layout::world::{Farewell, Words, words_bytes};
 use crate::mem::{Heap, HeapKind, Slab};
 use crate::rpc::Link;
 use crate::sync::panics;
+use crate::sync::service_thread::BlockSignals;
 use parking_lot::Mutex;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -72,7 +73,9 @@ impl World {
                 let thread = std::thread::Builder::new().name("nmc-join".into());
                 thread.spawn_scoped(scope, move || join(config)).map_err(|e| fail(Error::os("starting a thread", &e)))
             };
+            let quiet = BlockSignals::now();
             threads.extend(configs.into_iter().map(start));
+            drop(quiet);
             joined.extend(threads.into_iter().map(|thread| thread.ok().and_then(|t| t.join().unwrap_or_default())));
             Ok(())
         })?;

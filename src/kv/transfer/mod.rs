@@ -28,6 +28,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_CANCELLED;
 use crate::store::Store;
+use crate::sync::service_thread;
 use after::Wait;
 use codec::Codec;
 use exchange::Exchange;
@@ -78,8 +79,7 @@ impl Link {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         for _ in 0..cores.clamp(*MOVERS.start(), *MOVERS.end()) {
             let exchange = Arc::clone(&link.exchange);
-            let started = std::thread::Builder::new().name("nmc-kv-move".into()).spawn(move || exchange.work());
-            link.workers.push(started.map_err(|cause| Error::os("starting a thread", &cause))?);
+            link.workers.push(service_thread::spawn(c"nmc-kv-move", None, move || exchange.work())?);
         }
         // Now that nothing can fail: it is set once. A second link for the same cache is refused before it is made.
         let _set = link.exchange.cache.move_with(Box::new(mover));
