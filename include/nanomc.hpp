@@ -13,12 +13,11 @@
 #ifndef NANOMC_HPP
 #define NANOMC_HPP
 
-#include "nanomc/world.hpp"  // first, until store.hpp, kv.hpp and ep.hpp include it themselves
-
 #include "nanomc/blocks.hpp"
 #include "nanomc/ep.hpp"
 #include "nanomc/kv.hpp"
 #include "nanomc/log.hpp"
 #include "nanomc/store.hpp"
+#include "nanomc/world.hpp"
 
 #endif  // NANOMC_HPP

@@ -203,7 +203,8 @@ class Engine {
     nmc::KvGroup group(s.layers, s.kv_heads, s.dim);
     group.dtype(nmc::KvDtype::fp32).order(nmc::KvOrder::layer_major_nhd);
     nmc::KvConfig config(s.blocks);
-    const uint64_t bytes = nmc::KvConfig(config.tokens_per_block(s.block_tokens)).group(group).heap_bytes(0);
+    config.tokens_per_block(s.block_tokens);
+    const uint64_t bytes = nmc::KvCache::heap_bytes(nmc::KvConfig(config).group(group), 0);
     config.group(group.memory(device_.allocate(bytes), bytes));
     cache = nmc::KvCache::create(config);
     // A sequence without blocks: its views are of all blocks of a layer.
@@ -228,12 +229,12 @@ class Engine {
   void decode(const std::vector<Text*>& texts, const Tokens& tokens) {
     std::vector<uint64_t> ids;
     for (const Text* text : texts) ids.push_back(text->seq.id());
-    cache.append_batch({ids.data(), ids.size()}, {tokens.data(), tokens.size()});
+    cache.append_batch(ids, tokens);
     for (size_t i = 0; i < texts.size(); ++i) {
       texts[i]->tokens.push_back(tokens[i]);
       make_copies(*texts[i]);  // of a contiguous sequence that had to move
     }
-    step(texts, cache.slot_mapping({ids.data(), ids.size()}), UINT32_MAX);
+    step(texts, cache.slot_mapping(ids), UINT32_MAX);
   }
   void generate(Text& text, uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) decode({&text}, {choice(text.scores.back())});
@@ -274,7 +275,7 @@ class Engine {
     std::vector<nmc_kv_row_t> rows;
     std::vector<int32_t> table(texts.size() * m_.shape.blocks);
     batch.width = m_.shape.blocks;
-    if (!own) cache.table({ids.data(), ids.size()}, rows, {table.data(), table.size()}, batch.width);
+    if (!own) cache.table(ids, rows, table, batch.width);
     batch.table = own ? nullptr : table.data();
     for (uint32_t l = 0; l < m_.shape.layers; ++l) {
       std::vector<float> q, k, v, out;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,7 +74,7 @@ class Engine {
     config.tokens_per_block(kBlockTokens);
     nmc::KvGroup group(kLayers, kHeads, kDim);
     group.dtype(nmc::KvDtype::fp32);
-    arena_.assign(nmc::KvConfig(config).group(group).heap_bytes(0) / sizeof(float), -1.0f);
+    arena_.assign(nmc::KvCache::heap_bytes(nmc::KvConfig(config).group(group), 0) / sizeof(float), -1.0f);
     config.group(group.memory(arena_.data(), arena_.size() * sizeof(float)));
     kv_ = nmc::KvCache::create(config);
     if (!offload_) return;
@@ -126,7 +127,7 @@ class Engine {
  private:
   // Gets blocks for a request: those that the cache has, those that the store has, and room for the rest.
   bool admit(Request& request) {
-    nmc::Result<nmc::KvSequence> opened = kv_.try_open(request.id, request.tokens);
+    nmc::Result<nmc::KvSequence> opened = kv_.nothrow()->open(request.id, request.tokens);
     if (!opened) {
       if (opened.status() == NMC_ERR_NO_SPACE && !running_.empty()) return false;
       opened.value();  // it can never fit, or something is wrong: throws
@@ -135,10 +136,9 @@ class Engine {
     request.computed = request.blocks.hit_tokens();
     counts_.from_cache += request.computed;
     if (offload_) {
-      const nmc::KvOnboard fetch = request.blocks.onboard();
-      if (fetch.ticket != 0) {
-        kv_.wait(fetch.ticket);  // an engine would go on with others, and look again in the next step
-        counts_.from_store += fetch.tokens;
+      if (const std::optional<nmc::KvOnboard> fetch = request.blocks.onboard()) {
+        finish(fetch->ticket);  // an engine would go on with others, and look again in the next step
+        counts_.from_store += fetch->tokens;
         request.computed = request.blocks.info().computed_tokens;
       }
     }
@@ -177,14 +177,13 @@ class Engine {
       tokens.push_back(request->tokens.back());
     }
     std::vector<nmc_status_t> statuses(ids.size());
-    const nmc::Result<void> grown = kv_.try_append_batch(
-        {ids.data(), ids.size()}, {tokens.data(), tokens.size()}, {statuses.data(), statuses.size()});
+    const nmc::Result<void> grown = kv_.nothrow()->append_batch(ids, tokens, statuses);
     if (grown) return;
     for (size_t i = 0; i < running_.size(); ++i) {
       if (statuses[i] == NMC_OK) continue;
       // The last one in goes first; it may be this one.
       while (i < running_.size()) {
-        const nmc::Result<void> again = running_[i]->blocks.try_append(running_[i]->tokens.back());
+        const nmc::Result<void> again = running_[i]->blocks.nothrow()->append(running_[i]->tokens.back());
         if (again) break;
         if (again.status() != NMC_ERR_NO_SPACE) again.value();
         preempt();
@@ -198,11 +197,17 @@ class Engine {
     ++counts_.preempted;
     // Its last token is not computed yet, so it is closed as an abort: only what is committed stays.
     request->blocks.commit(request->computed);
-    if (offload_) kv_.wait(request->blocks.offload(request->computed));
+    if (offload_) finish(request->blocks.offload(request->computed));
     request->blocks.abort();
     request->computed = 0;
     if (offload_) kv_.clear();  // for the show: without it most of the blocks would still be in the cache
     waiting_.push_front(std::move(request));
+  }
+
+  // Waits for the end of a transfer, however long it takes.
+  void finish(uint64_t ticket) {
+    while (!kv_.wait(ticket)) {
+    }
   }
 
   uint32_t most_running_;

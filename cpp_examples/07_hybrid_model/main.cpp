@@ -89,7 +89,7 @@ class Engine {
     nmc::KvConfig placed(256);
     placed.tokens_per_block(kBlock);
     for (uint32_t g = 0; g < 3; ++g) {
-      memory_[g].resize(config.heap_bytes(g) / sizeof(Vector));
+      memory_[g].resize(nmc::KvCache::heap_bytes(config, g) / sizeof(Vector));
       placed.group(groups[g].memory(memory_[g].data(), memory_[g].size() * sizeof(Vector)));
     }
     kv_ = nmc::KvCache::create(placed);

@@ -333,23 +333,6 @@ void refused() {
   OK(nmc_kv_destroy(kv));
 }
 
-void wrapper() {
-  promise("the C++ calls do the same");
-  Arena arena(group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 2, 2, 8, 0, 0), 4, 4);
-  nmc::KvGroup group(2, 2, 8);
-  nmc::KvCache cache = nmc::KvCache::create(nmc::KvConfig(4).tokens_per_block(4).group(group.memory(arena.base(), arena.bytes())));
-  std::iota(arena.base(), arena.base() + arena.bytes(), static_cast<unsigned char>(0));
-  std::vector<unsigned char> packed(2 * arena.bytes() / 4);
-  const int32_t odd[] = {3, 1}, even[] = {0, 2};
-  cache.gather({odd, 2}, packed.data(), packed.size());
-  cache.scatter({even, 2}, packed.data(), packed.size(), nullptr, 0);
-  CHECK(*arena.at(1, 1, 2, 1, 3) == *arena.at(1, 1, 1, 1, 3) && *arena.at(0, 0, 0, 0, 0) == *arena.at(0, 0, 3, 0, 0));
-  *arena.at(1, 1, 1, 1, 3) = 0x5b;
-  cache.copy_blocks({nmc::kv_copy(1, 0)});
-  CHECK(*arena.at(1, 1, 0, 1, 3) == 0x5b);
-  CHECK(cache.try_gather({odd, 2}, packed.data(), 1).status() == NMC_ERR_TOO_SMALL);
-}
-
 void own_blocks() {
   promise("a cache whose groups all have blocks of their own has no blocks of all, and no copies to make are none");
   std::vector<uint64_t> states = {1, 2, 3, 4};
@@ -380,7 +363,6 @@ int main(int argc, char** argv) {
     fork_and_move();
     refused();
     own_blocks();
-    wrapper();
   }
   return finish();
 }

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <sstream>
 #include <thread>
 
 namespace {
@@ -800,11 +799,6 @@ void events() {
   GIVES(nmc_kv_events(e.kv, &cursor, nullptr, 1, &n, nullptr), NMC_ERR_INVALID_ARG);
   GIVES(nmc_kv_events(e.kv, &cursor, &one, 1, nullptr, nullptr), NMC_ERR_INVALID_ARG);
   GIVES(nmc_kv_snapshot(e.kv, nullptr, &one, 1, &n), NMC_ERR_INVALID_ARG);
-
-  nmc::KvCache wrapped = nmc::KvCache::create(nmc::KvConfig(64).event_capacity(100));
-  wrapped.open(1, numbers(0, 32)).close();
-  uint64_t from = 0, after = 0;
-  CHECK(wrapped.events(from).events.size() == 2 && wrapped.snapshot(after).size() == 2 && from == after);
 }
 
 void named() {
@@ -972,119 +966,6 @@ void no_memory() {
   OK(nmc_kv_open(kv, 1, nullptr, 3, nullptr, nullptr, nullptr));
   FAILS(nmc_kv_view(kv, 1, 0, 0, NMC_KV_K, &view), NMC_ERR_INVALID_ARG, "group 0 does not exist");
   OK(nmc_kv_destroy(kv));
-}
-
-// ---- C++ ------------------------------------------------------------------------------------------------------------------
-
-void wrapper() {
-  promise("the C++ wrapper closes, aborts, pins and unpins with its scopes");
-  nmc::KvConfig config(64);
-  config.tokens_per_block(4).group(nmc::KvGroup(2, 2, 8).dtype(nmc::KvDtype::fp32).order(nmc::KvOrder::layer_major_nhd));
-  std::vector<float> arena(static_cast<size_t>(config.heap_bytes(0) / 4));
-  nmc::KvConfig real(64);
-  real.tokens_per_block(4).max_sequences(16).group(
-      nmc::KvGroup(2, 2, 8).dtype(nmc::KvDtype::fp32).memory(arena.data(), arena.size() * 4));
-  nmc::KvCache cache = nmc::KvCache::create(real);
-  const Tokens prompt = numbers(0, 10);
-  {
-    nmc::KvSequence seq = cache.open(1, prompt);
-    CHECK(seq && seq.id() == 1 && seq.hit_tokens() == 0 && seq.opened_tokens() == 10);
-    seq.commit(4);
-  }  // aborted
-  CHECK(cache.match(prompt) == 4 && cache.stats().sequences == 0);
-  nmc::KvSequence seq = cache.open(1, prompt, nmc::KvOpen().name("first"));
-  CHECK(seq.hit_tokens() == 4 && cache.find("first") == 1);
-  seq.append(uint32_t{10});
-  seq.append(numbers(11, 2));
-  nmc::KvSequence child = seq.fork(2);
-  CHECK(child.take_copies().size() == 1 && child.take_copies().empty());
-  child.append(numbers(60, 20), nmc::KvAppend().importance(0.5f));
-  CHECK(child.drop_least(2, 1, 1) == 2 && child.info().dropped == 2);
-  child.truncate(30);
-  seq.reserve(40);
-  const uint64_t ids[] = {1, 2};
-  const uint32_t next[] = {5, 6};
-  nmc_status_t statuses[2];
-  cache.append_batch({ids, 2}, {next, 2}, {statuses, 2});
-  CHECK(seq.info().tokens == 14 && child.info().tokens == 31);
-  std::vector<nmc_kv_row_t> rows;
-  std::vector<int32_t> table(20);
-  CHECK(cache.table({ids, 2}, rows, {table.data(), table.size()}, 10, -1) == 20);
-  const nmc::KvCsr csr = cache.table_csr({ids, 2});
-  CHECK(csr.indptr.back() == 12 && csr.indices.size() == 12 && csr.last_page_len[1] == 3);
-  const std::vector<int64_t> slots = cache.slot_mapping({ids, 2});
-  CHECK(slots.size() == 2 && slots[0] == int64_t{table[3]} * 4 + 1);
-  const nmc_kv_view_t view = seq.view(1, nmc::KvSide::v);
-  CHECK(view.shape[0] == 64 && view.contiguous == 0);
-  CHECK(seq.token_address(13, 1, nmc::KvSide::v, 1) ==
-        static_cast<float*>(view.data) + table[3] * view.strides[0] + view.strides[1] + view.strides[2]);
-  {
-    nmc::KvPin pin = seq.pin(8);
-    CHECK(pin && pin.tokens() == 8);
-    seq.close();
-    CHECK(!seq && cache.stats().used > 0);
-    nmc::KvSequence moved = std::move(child);
-    CHECK(!child && moved);
-    moved.abort();
-    CHECK(cache.stats().used == 2 && cache.victims(10).empty());
-  }
-  CHECK(cache.stats().used == 0 && cache.clear() > 0 && cache.match(prompt) == 0);
-  nmc_kv_room_t room = NMC_KV_ROOM_INIT;
-  CHECK(cache.try_open(3, nmc::KvTokens::unknown(1000), {}, &room).status() == NMC_ERR_NO_SPACE && room.needed == 250);
-  const std::vector<nmc_kv_hash_t> hash = cache.hash(prompt, 4, "salt");
-  nmc::KvSequence by_hash = cache.open(4, nmc::KvTokens::unknown(10), nmc::KvOpen().salt("salt").hashes(hash));
-  by_hash.close();
-  CHECK(cache.match(prompt, "salt") == 8);
-  nmc::KvSequence empty = cache.open(5, Tokens());
-  empty.append(prompt);
-  empty.close();
-  CHECK(cache.match(prompt) == 8);  // tokens that are known, though there were none at first
-  nmc::KvSequence told = cache.open(NMC_KV_ID_AUTO, prompt, nmc::KvOpen().name("told").contiguous().match_all());
-  CHECK(told.id() >> 63 == 1 && told.view(0, nmc::KvSide::k).contiguous == 1);
-  cache.resize(40);
-  cache.audit();
-  CHECK(cache.dump(64).find("KV blocks: total 40") != std::string::npos);
-  CHECK(cache.dump().find("TotalBlocks: 40") != std::string::npos && cache.dump().find("KV blocks") == std::string::npos);
-
-  promise("tokens may be any contiguous range of 32-bit numbers, with or without sign");
-  const std::vector<int32_t> with_sign(prompt.begin(), prompt.end());
-  const std::array<int32_t, 2> pair = {90, 91};
-  CHECK(cache.match(with_sign) == cache.match(prompt) && cache.match(nmc::view<const int32_t>(with_sign.data(), 10)) == 8);
-  nmc::KvSequence of_ints = cache.open(20, with_sign);
-  of_ints.append(pair);
-  const uint64_t one[] = {20};
-  const std::vector<int32_t> token = {92};
-  cache.append_batch({one, 1}, token);
-  cache.append_batch({one, 1}, {});  // one that is not known
-  CHECK(of_ints.hit_tokens() == 8 && of_ints.info().tokens == 14);
-  try {
-    cache.open(9, prompt, nmc::KvOpen().priority(99));
-    CHECK(!"an error is thrown");
-  } catch (const nmc::Error& error) {
-    CHECK(error.status() == NMC_ERR_INVALID_ARG);
-  }
-
-  promise("requests are known by name in the simple form");
-  nmc::KvConfig by_name(32);
-  by_name.group(nmc::KvGroup(2, 2, 8).dtype(nmc::KvDtype::fp32));
-  nmc::KvCache named = nmc::KvCache::create(by_name);
-  const nmc::KvByRequest requests(named);
-  CHECK(requests.allocateFor("req_001", 512 / 4) && !requests.allocateFor("req_001", 1));
-  CHECK(requests.usedTokens("req_001") == 128 && requests.usedTokens("req_002") == 0);
-  CHECK(requests.getNumAllocatedSequences() == 1);  // asking makes none
-  std::vector<nmc_kv_copy_t> moved;
-  CHECK(requests.appendToken("req_001", &moved) && requests.usedTokens("req_001") == 129);
-  CHECK(requests.getTokenOffsetInBlock("req_001") == 1 && requests.getKView("req_001", 1).shape[0] == 9);
-  CHECK(requests.getVView("req_001", 1).contiguous == 1 && requests.getVView("other", 0).shape[0] == 0);
-  const uint64_t block = 2 * 2 * 16 * 2 * 8 * 4;
-  CHECK(requests.getTotalAllocated() == 9 * block && requests.getTotalFree() == 23 * block && !requests.isFull());
-  CHECK(requests.getFragmentation() == 0);
-  std::ostringstream out;
-  requests.dumpCacheStats(out);
-  requests.dumpBlockMap(out);
-  CHECK(out.str().find("Used: 9 blocks") != std::string::npos && out.str().find("XXXXXXXXX.") != std::string::npos);
-  CHECK(requests.freeFor("req_001") && !requests.freeFor("req_001") && !requests.appendToken("req_001"));
-  CHECK(named.stats().free == 32);
 }
 
 // ---- a random walk ----------------------------------------------------------------------------------------------------------
@@ -1279,7 +1160,6 @@ int main(int argc, char** argv) {
   texts();
   tables();
   no_memory();
-  wrapper();
   std::printf("seed %u\n", seed);
   walks(steps, seed);
   return finish();

@@ -136,13 +136,6 @@ void heaps() {
   CHECK(rank == 1 && offset == 8192 + 4096 + 2 * 20 * kSize * 8);
   OK(nmc_kv_audit(kv));
   OK(nmc_kv_destroy(kv));
-
-  promise("the C++ wrapper places a cache in a heap, too");
-  nmc::KvConfig wrapped(20);
-  wrapped.tokens_per_block(kSize).group(nmc::KvGroup::mla(1, 1).raw(8));
-  CHECK(wrapped.heap_bytes() == 20 * kSize * 8 && wrapped.heap_bytes(0) == 20 * kSize * 8);
-  nmc::KvCache cache = nmc::KvCache::create(worlds[0], wrapped.heap_offset(4096));
-  CHECK(cache.group_stats(0).heap_offset == 4096);
   nmc_kv_group_t own = group_of(1);
   std::vector<uint64_t> memory(20 * kSize);
   own.memory = memory.data();

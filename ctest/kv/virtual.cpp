@@ -200,30 +200,6 @@ void prefixes() {
   OK(nmc_kv_destroy(kv));
 }
 
-void wrapper() {
-  promise("the C++ classes have it too");
-  nmc::KvGroup group(kLayers, 1, 32);
-  group.dtype(nmc::KvDtype::fp32).order(nmc::KvOrder::block_major).sides(nmc::KvSides::per_layer);
-  nmc::KvConfig config(8);
-  config.group(group).no_prefix().virtual_memory(100);
-  config.tokens_per_block(config.page_tokens());
-  CHECK(config.c().tokens_per_block == 8 && config.c().flags == (NMC_KV_NO_PREFIX | NMC_KV_VIRTUAL));
-  nmc::KvCache cache = nmc::KvCache::create(config);
-  const std::vector<uint32_t> tokens(12, 1);
-  nmc::KvSequence seq = cache.open(1, tokens);
-  auto* words = static_cast<uint32_t*>(seq.view(0, nmc::KvSide::k).data);
-  words[0] = 1;
-  nmc::KvSequence child = seq.fork(2);
-  const std::vector<nmc_kv_copy_t> moves = child.take_copies();
-  CHECK(moves.size() == 1 && moves[0].bytes == 4096);
-  auto* theirs = static_cast<uint32_t*>(child.view(0, nmc::KvSide::k).data);
-  words[1024] = 77;  // in the block that is not full
-  cache.copy_blocks(moves);
-  CHECK(theirs != words && theirs[0] == 1 && theirs[1024] == 77);
-  theirs[0] = 2;  // a full block is one memory at two addresses
-  CHECK(words[0] == 2);
-}
-
 // ---- what is refused ----------------------------------------------------------------------------------------------------
 
 void refusals() {
@@ -425,7 +401,6 @@ int main(int argc, char** argv) {
     pages();
     growth();
     prefixes();
-    wrapper();
     refusals();
     ahead();
   }

@@ -250,12 +250,6 @@ class Handle {
   C* release() noexcept { return std::exchange(handle_, nullptr); }
   explicit operator bool() const noexcept { return handle_ != nullptr; }
 
-  // Until kv.hpp has destroy() of its own.
-  Result<void> try_destroy() { return Returning::done(destroy_now()); }
-#if NMC_HPP_EXCEPTIONS
-  void destroy() { try_destroy().value(); }
-#endif
-
  protected:
   /// Destroys the handle. If that fails (NMC_ERR_BUSY) it is still owned.
   nmc_status_t destroy_now() noexcept {
@@ -334,7 +328,7 @@ nmc_status_t read_text(std::string& text, Write write) {
   }
 }
 /// The text that `write(buffer, capacity, &needed)` writes.
-template <class Mode = Returning, class Write>
+template <class Mode, class Write>
 typename Mode::template Out<std::string> text(Write write) {
   std::string text;
   const nmc_status_t status = read_text(text, write);
@@ -347,13 +341,6 @@ inline constexpr bool is_move_only_v =
     std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T> &&
     !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
 static_assert(std::is_trivially_copyable_v<span<int>> && sizeof(span<int>) == 2 * sizeof(void*), "spans are values");
-}  // namespace detail
-
-// Until kv.hpp has both forms.
-template <class T>
-using view = span<T>;
-namespace detail {
-inline Result<void> done(nmc_status_t status) { return Returning::done(status); }
 }  // namespace detail
 
 }  // namespace nmc
