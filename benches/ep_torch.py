@@ -3,7 +3,7 @@
 
 usage: ep_torch.py [--json]
 
-The workload of `ep_bench` (ctest/gpu): 8 ranks of 32 tokens, here 8 index ranges on one device; 256 experts, 8 a token
+The workload of `ep_bench` (benches/gpu): 8 ranks of 32 tokens, here 8 index ranges on one device; 256 experts, 8 a token
 without repeats, rows of 7168 bf16. A layer sends each row to the ranks that have its experts and sums what comes back.
 A graph of 58 layers, median of 100 replays. Nothing waits for a peer: these are copies and sums without a protocol.
 

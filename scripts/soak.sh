@@ -30,7 +30,7 @@ if [ "$(nm -D "$out/asan/libnanomc.so.0" | grep -c __asan_report)" = 0 ]; then
 fi
 flags=(-std=c++17 -O1 -g -Wall -Wextra -Iinclude -pthread -fsanitize=address,undefined -fno-sanitize-recover=all)
 for program in calls kills; do
-  clang++ "${flags[@]}" "ctest/soak/$program.cpp" -o "$out/$program" "$out/asan/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/asan"
+  clang++ "${flags[@]}" "ctest/world/soak_$program.cpp" -o "$out/$program" "$out/asan/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/asan"
 done
 
 clang++ "${flags[@]}" ctest/store/model.cpp -o "$out/model_asan" "$out/asan/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/asan"

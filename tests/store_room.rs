@@ -1,5 +1,5 @@
 //! Where a value goes when its rank is full, and what a put that waits for room waits for. What happens between processes
-//! is in ctest/multiproc/store_waits.cpp.
+//! is in ctest/store/waits.cpp.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "../support/random.hpp"
 #include "nanomc.h"
 
 namespace ep {
@@ -136,7 +137,7 @@ inline float unusual(uint32_t random, size_t group, float value) {
 }
 
 inline Tokens tokens_of(const Case& c, uint32_t rank, uint32_t step, int fixed = -1) {
-  std::mt19937_64 random(c.seed * 1000003 + step * 131 + rank);
+  Random random(c.seed * 1000003 + step * 131 + rank);
   Tokens t;
   t.n = fixed >= 0 ? static_cast<uint32_t>(fixed) : random() % 5 == 0 ? 0 : static_cast<uint32_t>(random() % (c.t_cap + 1));
   std::normal_distribution<float> normal;
@@ -437,7 +438,7 @@ inline double tolerance(const Case& c) {
 
 // A random case.
 inline Case random_case(uint64_t seed) {
-  std::mt19937_64 random(seed);
+  Random random(seed);
   Case c;
   c.seed = seed;
   c.world = 1 + random() % 8;

@@ -8,7 +8,7 @@
 #include <functional>
 #include <thread>
 
-#include "../integration/check.h"
+#include "../support/check.h"
 
 namespace ep {
 

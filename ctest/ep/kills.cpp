@@ -3,7 +3,7 @@
 // usage: ep_kills ROUNDS [SEED] [BREAK]. BREAK "keep": the survivors keep the dead rank as a member, and get no group.
 #include "ep_host.hpp"
 
-#include "../multiproc/puppet.hpp"
+#include "../support/puppet.hpp"
 
 using namespace ep;
 
@@ -90,7 +90,7 @@ Process start(const Place& place, uint32_t rank) {
   return Process([&place, rank](Link& test) { as_rank(test, place, static_cast<int32_t>(rank)); });
 }
 
-void round(std::mt19937_64& random, bool keep) {
+void round(Random& random, bool keep) {
   const uint32_t victim = static_cast<uint32_t>(random() % kRanks);
   const long delay_ms = static_cast<long>(random() % 40);
   std::printf("     rank %u is killed after %ld ms\n", victim, delay_ms);
@@ -134,7 +134,7 @@ void round(std::mt19937_64& random, bool keep) {
 int main(int argc, char** argv) {
   skip_without_join();
   const uint64_t rounds = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 10;
-  std::mt19937_64 random(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
+  Random random(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
   promise("who is left learns of the death, keeps its heap, and goes on");
   for (uint64_t i = 0; i < rounds && failed_checks == 0; ++i) round(random, argc > 3 && std::string(argv[3]) == "keep");
   return finish();

@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "../multiproc/puppet.hpp"
+#include "../support/puppet.hpp"
 
 using namespace ep;
 

@@ -7,8 +7,8 @@
 #include <span>
 #endif
 
-#include "../integration/check.h"
-#include "../integration/forms.hpp"
+#include "../support/check.h"
+#include "../support/forms.hpp"
 #include "nanomc/ep.hpp"
 
 #define WORKS(...) (STATUS(__VA_ARGS__) == NMC_OK)
@@ -254,7 +254,7 @@ bool throws(F f) {
 template <class Mode>
 void products_that_throw() {
   promise("what a product throws does not pass through the library, and is thrown by the call");
-  Layer<Mode> first, second;
+  Layer<Mode> first, second, third;
   const auto breaks = [](const nmc_ep_gemm_t&, void*) { throw std::out_of_range("no tile"); };
   CHECK(throws<std::out_of_range>([&] { (void)first.ep.moe_forward(first.rank.tokens(0), first.moe(), breaks); }));
   CHECK(STATUS(first.ep.check()) == NMC_ERR_CANCELLED);
@@ -262,6 +262,8 @@ void products_that_throw() {
   promise("an nmc::Error of a product is how the call fails");
   const auto checks = [&](const nmc_ep_gemm_t&, void*) { nmc::Ep(nullptr, 0, 0).check(); };
   CHECK(STATUS(second.ep.moe_forward(second.rank.tokens(0), second.moe(), checks)) == NMC_ERR_BAD_HANDLE);
+  const auto misses = [](const nmc_ep_gemm_t&, void*) { throw nmc::Error({NMC_NOT_READY, "later"}); };
+  CHECK(STATUS(third.ep.moe_forward(third.rank.tokens(0), third.moe(), misses)) == NMC_NOT_READY);
 }
 #endif
 

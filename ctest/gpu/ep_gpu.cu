@@ -835,7 +835,7 @@ void forward(uint32_t dtype, int callback) {
   nmc_ep_bytes_t bytes = NMC_EP_BYTES_INIT;
   const nmc_ep_config_t config = c.config();
   NMC_CHECK(nmc_ep_bytes_needed(&config, c.world, kInner, &bytes));
-  std::mt19937_64 random(7);
+  Random random(7);
   std::normal_distribution<float> normal;
   const auto matrix = [&](size_t n) {
     Bytes all(n * element_bytes(dtype));

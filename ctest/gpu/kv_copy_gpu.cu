@@ -1,61 +1,18 @@
 // Copies of blocks of a KV cache in device memory.
-// `kv_copy test`: gather, scatter and copy_blocks leave the same bits as the CPU, in all layouts and odd sizes, with lists of
+// `kv_copy_gpu test`: gather, scatter and copy_blocks leave the same bits as the CPU, in all layouts and odd sizes, with lists of
 // many launches, from and to pinned memory, on a late stream and from a captured graph; what cannot be is refused.
-// `kv_copy short`: a part of it, for tools. `kv_copy bench [--json]`: how fast, beside cudaMemcpyAsync of as many bytes from
-// device to device.
+// `kv_copy_gpu short`: a part of it, for tools.
 
-#include <algorithm>
-#include <functional>
-#include <numeric>
-#include <random>
-#include <string>
-#include <vector>
-
-#include "check.h"
-#include "nanomc.h"
+#include "kv_copy.h"
 
 static bool expect(nmc_status_t got, nmc_status_t want, const char* name) {
   if (got != want) std::printf("# got %s, wanted %s: %s\n", nmc_status_name(got), nmc_status_name(want), nmc_last_error_message());
   return check(got == want, name);
 }
 
-static uint32_t bytes_of(const nmc_kv_group_t& g) { return g.dtype == NMC_DTYPE_FP8 ? 1 : g.dtype == NMC_DTYPE_FP32 ? 4 : 2; }
-
-static uint64_t block_bytes(const nmc_kv_group_t& g, uint32_t tokens) {
-  return uint64_t{g.layers} * (g.kind == NMC_KV_KIND_MLA ? 1 : 2) * g.kv_heads * tokens * g.head_dim * bytes_of(g);
-}
-
-static nmc_kv_group_t group_of(uint32_t kind, uint32_t dtype, uint32_t layers, uint32_t heads, uint32_t dim, uint32_t order,
-                               uint32_t sides) {
-  nmc_kv_group_t group = NMC_KV_GROUP_INIT;
-  group.kind = kind, group.dtype = dtype, group.layers = layers;
-  group.kv_heads = kind == NMC_KV_KIND_MLA ? 1 : heads, group.head_dim = dim;
-  group.order = order, group.sides = sides;
-  return group;
-}
-
-static nmc_kv_copy_t block_copy(int32_t from, int32_t to) { return {from, to, NMC_KV_GROUPS_ALL, 0, nullptr, nullptr, 0}; }
-
-static nmc_kv_t* create_kv(const std::vector<nmc_kv_group_t>& groups, uint32_t blocks, uint32_t tokens) {
-  nmc_kv_config_t config = NMC_KV_CONFIG_INIT;
-  config.total_blocks = blocks, config.tokens_per_block = tokens;
-  config.groups = groups.data(), config.n_groups = static_cast<uint32_t>(groups.size());
-  nmc_kv_t* kv = nullptr;
-  NMC_CHECK(nmc_kv_create(nullptr, &config, &kv));
-  return kv;
-}
-
-static std::vector<int32_t> some_blocks(std::mt19937_64& random, uint32_t blocks, size_t n) {
-  std::vector<int32_t> all(blocks);
-  std::iota(all.begin(), all.end(), 0);
-  std::shuffle(all.begin(), all.end(), random);
-  all.resize(n);
-  return all;
-}
-
 using Bytes = std::vector<unsigned char>;
 
-static Bytes random_bytes(std::mt19937_64& random, size_t n) {
+static Bytes random_bytes(Random& random, size_t n) {
   Bytes bytes(n + 8);
   for (size_t i = 0; i < n; i += 8) {
     const uint64_t word = random();
@@ -69,7 +26,7 @@ static Bytes random_bytes(std::mt19937_64& random, size_t n) {
 class Twins {
  public:
   // `shift`: bytes by which the memory of the groups misses a multiple of 16.
-  Twins(std::vector<nmc_kv_group_t> groups, uint32_t blocks, uint32_t tokens, std::mt19937_64& random, uint32_t shift = 0)
+  Twins(std::vector<nmc_kv_group_t> groups, uint32_t blocks, uint32_t tokens, Random& random, uint32_t shift = 0)
       : blocks_(blocks) {
     std::vector<nmc_kv_group_t> here = groups, there = groups;
     for (size_t g = 0; g < groups.size(); ++g) {
@@ -161,16 +118,8 @@ class Buffer {
   unsigned char* memory_ = nullptr;
 };
 
-static __global__ void wait_ns(uint64_t ns) {
-  uint64_t begin, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
-  do {
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  } while (now - begin < ns);
-}
-
 // One round of all three; true if both sides have the same bits.
-static bool round_of(Twins& twins, std::mt19937_64& random, size_t n, uint32_t group, uint64_t block, bool pinned, uint32_t shift,
+static bool round_of(Twins& twins, Random& random, size_t n, uint32_t group, uint64_t block, bool pinned, uint32_t shift,
                      uint64_t late_ns) {
   std::vector<int32_t> list = some_blocks(random, twins.blocks(), n);
   Bytes wanted(n * block);
@@ -202,7 +151,7 @@ static bool round_of(Twins& twins, std::mt19937_64& random, size_t n, uint32_t g
   return twins.same();
 }
 
-static void layouts(std::mt19937_64& random, bool all) {
+static void layouts(Random& random, bool all) {
   bool right = true;
   for (uint32_t order = 0; order < 4; ++order) {
     for (uint32_t sides = 0; sides < 3; ++sides) {
@@ -227,7 +176,7 @@ static void layouts(std::mt19937_64& random, bool all) {
   check(right, "the GPU leaves the same bits as the CPU, in all layouts");
 }
 
-static void many(std::mt19937_64& random) {
+static void many(Random& random) {
   Twins twins({group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 4, 2, 64, NMC_KV_LAYER_MAJOR_NHD, NMC_KV_SIDES_PER_LAYER)}, 3000, 16, random);
   bool right = true;
   for (size_t n : {1u, 487u, 488u, 489u, 976u, 2999u, 3000u}) {
@@ -239,7 +188,7 @@ static void many(std::mt19937_64& random) {
   check(round_of(large, random, 60, NMC_KV_GROUPS_ALL, large.block(), false, 0, 0), "blocks of 2 MiB");
 }
 
-static void graph(std::mt19937_64& random) {
+static void graph(Random& random) {
   Twins twins({group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 4, 2, 64, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_PER_BLOCK)}, 1200, 16, random);
   const size_t n = 600;
   const uint64_t bytes = n * twins.block();
@@ -273,7 +222,7 @@ static void graph(std::mt19937_64& random) {
   CUDA_OK(cudaGraphDestroy(captured));
 }
 
-static void refused(std::mt19937_64& random) {
+static void refused(Random& random) {
   const nmc_kv_group_t layout = group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 2, 2, 64, 0, 0);
   Twins twins({layout}, 8, 16, random);
   Buffer buffer(8 * twins.block(), false, 0);
@@ -313,161 +262,14 @@ static void refused(std::mt19937_64& random) {
   CUDA_OK(cudaFree(managed));
 }
 
-// ---- bench --------------------------------------------------------------------------------------------------------------
-
-static double median_ms(cudaStream_t stream, const std::vector<std::function<void()>>& sets) {
-  cudaEvent_t begin, end;
-  CUDA_OK(cudaEventCreate(&begin));
-  CUDA_OK(cudaEventCreate(&end));
-  std::vector<float> times;
-  for (size_t round = 0; round < 3 + 15; ++round) {
-    const auto& one = sets[round % sets.size()];
-    wait_ns<<<1, 1, 0, stream>>>(200'000);  // all is enqueued when the time begins
-    CUDA_OK(cudaEventRecord(begin, stream));
-    one();
-    CUDA_OK(cudaEventRecord(end, stream));
-    CUDA_OK(cudaEventSynchronize(end));
-    float ms = 0;
-    CUDA_OK(cudaEventElapsedTime(&ms, begin, end));
-    if (round >= 3) times.push_back(ms);
-  }
-  CUDA_OK(cudaEventDestroy(begin));
-  CUDA_OK(cudaEventDestroy(end));
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
-static void report(bool json, const std::string& name, const char* what, double ours, double baseline) {
-  if (json) {
-    std::printf("{\"name\":\"%s\",\"value\":%.5g,\"unit\":\"GB/s\",\"baseline_name\":\"%s\",\"baseline\":%.5g,\"ratio\":%.4g}\n",
-                name.c_str(), ours, what, baseline, ours / baseline);
-  } else {
-    std::printf("%-44s %9.1f GB/s  %s %9.1f  ratio %.3f\n", name.c_str(), ours, what, baseline, ours / baseline);
-  }
-  std::fflush(stdout);
-}
-
-static __global__ void scramble(uint64_t* words, uint64_t n) {
-  for (uint64_t i = blockIdx.x * uint64_t{blockDim.x} + threadIdx.x; i < n; i += uint64_t{gridDim.x} * blockDim.x) {
-    uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9u;
-    words[i] = x ^ x >> 29;
-  }
-}
-
-static void bench_layout(bool json, const char* layout_name, nmc_kv_group_t group, uint32_t tokens, std::mt19937_64& random) {
-  constexpr uint32_t total = 8192;
-  const uint64_t block = block_bytes(group, tokens), arena_bytes = block * total;
-  unsigned char *arena = nullptr, *packed = nullptr;
-  CUDA_OK(cudaMalloc(&arena, arena_bytes));
-  CUDA_OK(cudaMalloc(&packed, block * 4096));
-  scramble<<<2048, 256>>>(reinterpret_cast<uint64_t*>(arena), arena_bytes / 8);
-  scramble<<<2048, 256>>>(reinterpret_cast<uint64_t*>(packed), block * 4096 / 8);
-  group.memory = arena, group.memory_bytes = arena_bytes;
-  nmc_kv_t* kv = create_kv({group}, total, tokens);
-  cudaStream_t stream;
-  CUDA_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  CUDA_OK(cudaDeviceSynchronize());
-  for (uint32_t n : {8u, 64u, 256u, 1024u, 4096u}) {
-    const uint64_t bytes = block * n;
-    // Several sets of blocks and places, so that what fits the L2 does not stay there.
-    const uint32_t sets = std::min(8u, 4096 / n);
-    std::vector<std::vector<int32_t>> lists;
-    std::vector<std::vector<nmc_kv_copy_t>> copies;
-    std::vector<std::function<void()>> gather, scatter, copy, plain;
-    const std::vector<int32_t> all = some_blocks(random, total, total);
-    for (uint32_t s = 0; s < sets; ++s) {
-      lists.emplace_back(all.begin() + s * 2 * n, all.begin() + (s * 2 + 1) * n);
-      copies.emplace_back();
-      for (uint32_t i = 0; i < n; ++i) copies.back().push_back(block_copy(all[s * 2 * n + i], all[(s * 2 + 1) * n + i]));
-    }
-    for (uint32_t s = 0; s < sets; ++s) {
-      unsigned char *at = packed + s * bytes, *other = arena + s * bytes;
-      gather.push_back([&, s, at] { NMC_CHECK(nmc_kv_gather(kv, 0, lists[s].data(), n, at, bytes, stream)); });
-      scatter.push_back([&, s, at] { NMC_CHECK(nmc_kv_scatter(kv, 0, lists[s].data(), n, at, bytes, stream)); });
-      copy.push_back([&, s] { NMC_CHECK(nmc_kv_copy_blocks(kv, copies[s].data(), n, stream)); });
-      plain.push_back([&, at, other] { CUDA_OK(cudaMemcpyAsync(at, other, bytes, cudaMemcpyDeviceToDevice, stream)); });
-    }
-    auto rate = [&](const std::vector<std::function<void()>>& work) {
-      return static_cast<double>(bytes) / median_ms(stream, work) / 1e6;
-    };
-    const double before = rate(plain);
-    const double results[] = {rate(gather), rate(scatter), rate(copy)};
-    const double baseline = (before + rate(plain)) / 2;
-    const char* names[] = {"gather", "scatter", "copy_blocks"};
-    for (int i = 0; i < 3; ++i) {
-      const std::string name = std::string("kv.") + names[i] + "." + layout_name + "." + std::to_string(n);
-      report(json, name, "cudaMemcpyAsync d2d", results[i], baseline);
-    }
-  }
-  (void)nmc_kv_destroy(kv);
-  CUDA_OK(cudaStreamDestroy(stream));
-  CUDA_OK(cudaFree(arena));
-  CUDA_OK(cudaFree(packed));
-}
-
-// To and from pinned host memory, beside cudaMemcpyAsync of as many bytes; and what a call costs the CPU.
-static void bench_pinned(bool json, std::mt19937_64& random) {
-  nmc_kv_group_t group = group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 32, 8, 128, NMC_KV_LAYER_MAJOR_NHD, NMC_KV_SIDES_PER_LAYER);
-  constexpr uint32_t total = 512, n = 128;
-  const uint64_t block = block_bytes(group, 16), bytes = block * n;
-  unsigned char *arena = nullptr, *pinned = nullptr;
-  CUDA_OK(cudaMalloc(&arena, block * total));
-  CUDA_OK(cudaMallocHost(&pinned, bytes));
-  std::memset(pinned, 0x3c, bytes);
-  scramble<<<2048, 256>>>(reinterpret_cast<uint64_t*>(arena), block * total / 8);
-  group.memory = arena, group.memory_bytes = block * total;
-  nmc_kv_t* kv = create_kv({group}, total, 16);
-  cudaStream_t stream;
-  CUDA_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  CUDA_OK(cudaDeviceSynchronize());
-  const std::vector<int32_t> list = some_blocks(random, total, n);
-  auto rate = [&](const std::function<void()>& work) { return static_cast<double>(bytes) / median_ms(stream, {work}) / 1e6; };
-  const double out = rate([&] { NMC_CHECK(nmc_kv_gather(kv, 0, list.data(), n, pinned, bytes, stream)); });
-  const double in = rate([&] { NMC_CHECK(nmc_kv_scatter(kv, 0, list.data(), n, pinned, bytes, stream)); });
-  report(json, "kv.gather.nhd.pinned.128", "cudaMemcpyAsync d2h", out,
-         rate([&] { CUDA_OK(cudaMemcpyAsync(pinned, arena, bytes, cudaMemcpyDeviceToHost, stream)); }));
-  report(json, "kv.scatter.nhd.pinned.128", "cudaMemcpyAsync h2d", in,
-         rate([&] { CUDA_OK(cudaMemcpyAsync(arena, pinned, bytes, cudaMemcpyHostToDevice, stream)); }));
-  for (size_t few : {size_t{1}, size_t{16}, size_t{n}}) {
-    std::vector<uint64_t> times;
-    for (int round = 0; round < 200; ++round) {
-      const uint64_t begin = now_ns();
-      NMC_CHECK(nmc_kv_scatter(kv, 0, list.data(), few, pinned, bytes, stream));
-      times.push_back(now_ns() - begin);
-      CUDA_OK(cudaStreamSynchronize(stream));
-    }
-    std::sort(times.begin(), times.end());
-    std::printf("# a call for %zu blocks takes the CPU %.2f us\n", few, static_cast<double>(times[times.size() / 2]) / 1e3);
-  }
-  (void)nmc_kv_destroy(kv);
-  CUDA_OK(cudaStreamDestroy(stream));
-  CUDA_OK(cudaFree(arena));
-  CUDA_OK(cudaFreeHost(pinned));
-}
-
-static void bench(bool json, std::mt19937_64& random) {
-  const auto full = [](uint32_t order, uint32_t sides) { return group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 32, 8, 128, order, sides); };
-  bench_layout(json, "nhd", full(NMC_KV_LAYER_MAJOR_NHD, NMC_KV_SIDES_PER_LAYER), 16, random);
-  bench_layout(json, "layer_major", full(NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE), 16, random);
-  bench_layout(json, "block_major", full(NMC_KV_BLOCK_MAJOR, NMC_KV_SIDES_PER_LAYER), 16, random);
-  bench_layout(json, "head_major", full(NMC_KV_HEAD_MAJOR, NMC_KV_SIDES_SEPARATE), 16, random);
-  bench_layout(json, "mla", group_of(NMC_KV_KIND_MLA, NMC_DTYPE_BF16, 61, 1, 576, NMC_KV_LAYER_MAJOR, NMC_KV_SIDES_SEPARATE), 64, random);
-  bench_pinned(json, random);
-}
-
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "test";
   skip_without_gpu();
   CUDA_OK(cudaSetDevice(0));
-  std::mt19937_64 random(argc > 2 && mode != "bench" ? std::strtoull(argv[2], nullptr, 10) : 1);
-  if (mode == "bench") {
-    bench(argc > 2 && std::strcmp(argv[2], "--json") == 0, random);
-  } else {
-    layouts(random, mode == "test");
-    if (mode == "test") many(random);
-    graph(random);
-    refused(random);
-  }
+  Random random(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
+  layouts(random, mode == "test");
+  if (mode == "test") many(random);
+  graph(random);
+  refused(random);
   return failed_checks == 0 ? 0 : 1;
 }

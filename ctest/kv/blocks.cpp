@@ -11,12 +11,11 @@
 #include <cstring>
 #include <initializer_list>
 #include <mutex>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "../integration/forms.hpp"
+#include "../support/forms.hpp"
 #include "nanomc.hpp"
 #include "words.hpp"
 
@@ -345,7 +344,7 @@ struct Subject {
   virtual void give(const int32_t* numbers, size_t n) = 0;
   virtual bool take_run(uint32_t n, nmc_block_run_t* run) = 0;
   virtual void give_run(nmc_block_run_t run) = 0;
-  virtual bool request_run(uint32_t n, nmc_block_run_t* run, std::mt19937& random) = 0;
+  virtual bool request_run(uint32_t n, nmc_block_run_t* run, Random& random) = 0;
   virtual uint32_t used() = 0;
 };
 
@@ -357,7 +356,7 @@ struct Library : Subject {
   void give(const int32_t* numbers, size_t n) override { OK(nmc_blocks_free_scattered(blocks, numbers, n)); }
   bool take_run(uint32_t n, nmc_block_run_t* run) override { return fits(nmc_blocks_allocate(blocks, n, run)); }
   void give_run(nmc_block_run_t run) override { OK(nmc_blocks_free(blocks, run)); }
-  bool request_run(uint32_t n, nmc_block_run_t* run, std::mt19937& random) override {
+  bool request_run(uint32_t n, nmc_block_run_t* run, Random& random) override {
     uint64_t ticket = 0;
     OK(nmc_blocks_request(blocks, n, &ticket));
     for (uint32_t asked = 0; asked < random() % 20; ++asked) {
@@ -400,7 +399,7 @@ struct Broken : Subject {
   }
   bool take_run(uint32_t, nmc_block_run_t*) override { return false; }
   void give_run(nmc_block_run_t) override {}
-  bool request_run(uint32_t, nmc_block_run_t*, std::mt19937&) override { return false; }
+  bool request_run(uint32_t, nmc_block_run_t*, Random&) override { return false; }
   uint32_t used() override { return total - static_cast<uint32_t>(free.size()); }
 };
 
@@ -434,7 +433,7 @@ class Owners {
 void threads(Subject& subject, uint32_t rounds, uint32_t seed) {
   Owners owners;
   const auto work = [&](uint32_t self) {
-    std::mt19937 random(seed * 1000 + self);
+    Random random(seed * 1000 + self);
     std::vector<std::vector<int32_t>> scattered;
     std::vector<nmc_block_run_t> runs;
     const auto own = [&](nmc_block_run_t run) {

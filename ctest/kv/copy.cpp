@@ -50,7 +50,7 @@ class Cache {
     for (const Arena& arena : arenas_) sum += arena.bytes() / blocks_;
     return sum;
   }
-  void fill(std::mt19937_64& random) {
+  void fill(Random& random) {
     for (Arena& arena : arenas_) std::generate_n(arena.base(), arena.bytes(), [&] { return static_cast<unsigned char>(random()); });
   }
   std::vector<std::vector<unsigned char>> content() {
@@ -92,7 +92,7 @@ class Cache {
   std::vector<uint32_t> index_;  // of each block, its place in the sequence
 };
 
-std::vector<int32_t> some_blocks(std::mt19937_64& random, uint32_t blocks, size_t n) {
+std::vector<int32_t> some_blocks(Random& random, uint32_t blocks, size_t n) {
   std::vector<int32_t> all(blocks);
   std::iota(all.begin(), all.end(), 0);
   std::shuffle(all.begin(), all.end(), random);
@@ -102,7 +102,7 @@ std::vector<int32_t> some_blocks(std::mt19937_64& random, uint32_t blocks, size_
 
 constexpr uint32_t kBlocks = 11;
 
-void same_bytes(Cache& cache, std::mt19937_64& random) {
+void same_bytes(Cache& cache, Random& random) {
   for (uint32_t group = 0; group <= cache.groups(); ++group) {
     const uint32_t which = group == cache.groups() ? NMC_KV_GROUPS_ALL : group;
     const size_t bytes = cache.block_bytes(which);
@@ -161,7 +161,7 @@ nmc_kv_group_t group_of(uint32_t kind, uint32_t dtype, uint32_t layers, uint32_t
   return group;
 }
 
-void all_layouts(std::mt19937_64& random) {
+void all_layouts(Random& random) {
   promise("blocks are copied as a walk over their tokens does, in all layouts");
   std::vector<nmc_kv_group_t> others;
   for (uint32_t order = 0; order < 4; ++order) {
@@ -183,7 +183,7 @@ void all_layouts(std::mt19937_64& random) {
   }
 }
 
-void exchange(std::mt19937_64& random) {
+void exchange(Random& random) {
   promise("caches with other orders exchange blocks through contiguous memory");
   Cache from({group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 3, 2, 8, NMC_KV_HEAD_MAJOR, NMC_KV_SIDES_PER_BLOCK)}, kBlocks, 4);
   Cache to({group_of(NMC_KV_KIND_ATTENTION, NMC_DTYPE_BF16, 3, 2, 8, NMC_KV_BLOCK_MAJOR, NMC_KV_SIDES_SEPARATE)}, kBlocks, 4);
@@ -356,7 +356,7 @@ int main(int argc, char** argv) {
   const uint64_t seed = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1;
   if (argc > 2) fault = argv[2];
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
+  Random random(seed);
   all_layouts(random);
   exchange(random);
   if (fault.empty()) {

@@ -11,10 +11,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <random>
 #include <string>
 #include <vector>
 
+#include "../support/random.hpp"
 #include "nanomc.hpp"
 #include "hybrid_model.hpp"
 
@@ -456,7 +456,7 @@ void stored_load(uint32_t steps, uint32_t seed) {
   nmc::Store store = nmc::Store::embedded(nmc::StoreConfig().heap_bytes(8 << 20).page_bytes(4096));
   Model caches[2] = {{40, 40, 12, 1}, {50, 30, 10, 2}};
   for (Model& m : caches) OK(nmc_kv_attach_store(m.kv, store.get()));
-  std::mt19937 random(seed);
+  Random random(seed);
   const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
   uint64_t came = 0;
   for (uint32_t step = 0; step < steps; ++step) {
@@ -564,7 +564,7 @@ void refusals() {
 void load(uint32_t steps, uint32_t seed) {
   promise("whatever is called, every sequence comes to the result that it has without a cache");
   Model m(60, 60, 20, seed % 3);
-  std::mt19937 random(seed);
+  Random random(seed);
   const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
   std::map<uint64_t, Tokens> open;
   uint64_t next = 1, hits = 0, refused = 0;

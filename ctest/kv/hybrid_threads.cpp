@@ -13,11 +13,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "../support/random.hpp"
 #include "nanomc.hpp"
 #include "hybrid_model.hpp"
 
@@ -262,7 +262,7 @@ class Worker {
   Shared& s_;
   const Case& how_;
   nmc_kv_t* kv_;
-  std::mt19937 random_;
+  Random random_;
   uint64_t next_;
   std::map<uint64_t, Tokens> open_;
   bool good_ = true;

@@ -980,7 +980,7 @@ void walk(const Walk& how, uint32_t steps, uint32_t seed, bool deep) {
   Cache cache(how.config, how.groups);
   Engine e = cache.engine();
   e.deep = deep;
-  std::mt19937 random(seed);
+  Random random(seed);
   uint64_t next = 1;
   const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
   const auto any = [&](nmc_status_t status) {  // what a full cache may say

@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -279,7 +278,7 @@ void collisions() {
 void load(uint32_t steps, uint32_t seed) {
   promise("requests that need more than there is are moved to and fro, and always read their own words");
   Mover m(24);
-  std::mt19937 random(seed);
+  Random random(seed);
   const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
   std::map<uint64_t, Tokens> open;
   uint64_t next = 1, came = 0;

@@ -162,7 +162,7 @@ class Worker {
   Engine e_;
   const Case& how_;
   Mailbox& mail_;
-  std::mt19937 random_;
+  Random random_;
   uint64_t next_;
   bool good_ = true;
 };

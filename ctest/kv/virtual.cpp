@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -283,7 +282,7 @@ uint64_t wrong_words = 0;
 void load(uint32_t order, uint64_t steps, uint64_t seed) {
   const nmc_kv_group_t group = group_of(order, NMC_KV_SIDES_SEPARATE);
   nmc_kv_t* kv = make(config_of(&group, 40));
-  std::mt19937_64 random(seed);
+  Random random(seed);
   std::map<uint64_t, Known> known;
   uint64_t next_id = 1;
   uint32_t next_word = 1;

@@ -6,7 +6,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "../integration/check.h"
+#include "../support/check.h"
+#include "../support/random.hpp"
 
 #define FAILS(call, want, text)                                                                      \
   do {                                                                                               \

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "../integration/forms.hpp"
+#include "../support/forms.hpp"
 #include "nanomc/kv.hpp"
 #include "nanomc/store.hpp"
 #include "words.hpp"

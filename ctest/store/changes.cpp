@@ -8,8 +8,8 @@
 //   random one of them in most rounds, whatever is going on. The other words break something on purpose: the check must
 //   see it.
 
-#include "crew.hpp"
-#include "value.hpp"
+#include "../support/crew.hpp"
+#include "../support/value.hpp"
 
 #include <fcntl.h>
 

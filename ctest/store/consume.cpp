@@ -5,8 +5,8 @@
 // usage: consume DELIVERIES KILLS [SEED] [by-key]
 //   by-key is the control: pin, and remove by the key. Who removes what came after it counts for a consumer, too.
 
-#include "crew.hpp"
-#include "value.hpp"
+#include "../support/crew.hpp"
+#include "../support/value.hpp"
 
 #include <atomic>
 #include <cinttypes>

@@ -7,8 +7,8 @@
 //   EACH is how often every point must have been hit. `external` puts the master into a process of its own. The last word
 //   breaks something on purpose: the check must see it.
 
-#include "crew.hpp"
-#include "value.hpp"
+#include "../support/crew.hpp"
+#include "../support/value.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

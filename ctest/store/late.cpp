@@ -5,8 +5,8 @@
 //   `reuse`: pages of a late writer are given to the next one when time is up, in plain shared memory.
 //   `ignore`: a late writer publishes in spite of it, and counts that as a success. Both must be seen.
 
-#include "crew.hpp"
-#include "value.hpp"
+#include "../support/crew.hpp"
+#include "../support/value.hpp"
 
 #include <atomic>
 #include <cinttypes>

@@ -1,12 +1,12 @@
 // Lives of single objects, told step by step: readers and writers that die in the middle, a forked child that lives on, a
 // master that comes back, a plan that its program published itself, and the seed's own tests.
-#include "../multiproc/puppet.hpp"
+#include "../support/puppet.hpp"
 
 #include <atomic>
 #include <map>
 #include <thread>
 
-#include "value.hpp"
+#include "../support/value.hpp"
 
 namespace {
 

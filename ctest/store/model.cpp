@@ -4,7 +4,7 @@
 // usage: model OPERATIONS SEEDS [FIRST_SEED] [drop|stale]
 //   With `drop` one remove is not passed on, with `stale` one replacement: the comparison must notice.
 
-#include "value.hpp"
+#include "../support/value.hpp"
 
 #include <algorithm>
 #include <cinttypes>

@@ -3,8 +3,8 @@
 // named is free at once: its header would be another object's when the late store comes.
 // usage: order [early]   the control: a plan that is given up first, and published afterwards
 
-#include "crew.hpp"
-#include "value.hpp"
+#include "../support/crew.hpp"
+#include "../support/value.hpp"
 
 #include <atomic>
 #include <thread>

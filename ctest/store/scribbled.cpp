@@ -5,8 +5,8 @@
 // usage: scribbled SECONDS [SEED] [no-checksums]
 //   With `no-checksums` the heaps are hit and nothing is there to notice: the same harness must see wrong bytes.
 
-#include "crew.hpp"
-#include "value.hpp"
+#include "../support/crew.hpp"
+#include "../support/value.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>

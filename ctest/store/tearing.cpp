@@ -5,8 +5,8 @@
 //   With `seed-protocol` the readers check READY and then count themselves in, and the evictor looks at the count, over
 //   plain shared memory: the same harness must see torn or foreign reads.
 
-#include "crew.hpp"
-#include "value.hpp"
+#include "../support/crew.hpp"
+#include "../support/value.hpp"
 
 #include <atomic>
 #include <cinttypes>

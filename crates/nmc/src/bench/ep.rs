@@ -1,5 +1,5 @@
 //! Area `ep`: tokens to their experts and back, 8 ranks of this process on host heaps. What a GPU does is measured by a
-//! program that is built with nvcc (ctest/gpu/ep_bench.cu); its figures are taken over.
+//! program that is built with nvcc (benches/gpu/ep_bench.cu); its figures are taken over.
 
 use super::ep_library::{ALL_TOKENS, Party, Steps};
 use super::{Better, Metric, Run, median, outside};
@@ -60,7 +60,7 @@ fn exchange(run: &Run, party: &mut Party, steps: Steps) -> Result<[f64; 2], Fail
 /// Takes over what the GPU program measures, with 8 ranks in its process and with 8 processes.
 fn gpu(run: &mut Run) -> Result<(), Failure> {
     let Some(program) = run.gpu.clone() else {
-        run.skip(GPU, "GPU figures need --gpu path/to/ep_bench (built from ctest/gpu with nvcc)");
+        run.skip(GPU, "GPU figures need --gpu path/to/ep_bench (built from benches/gpu with nvcc)");
         return Ok(());
     };
     for extra in [None, Some("--procs")] {
