@@ -569,7 +569,8 @@ nmc_status_t nmc_world_create_local(const struct nmc_world_config_t *config,
 /**
  * Leaves the world in order: waits until this process's GPU work is done, then tells the other ranks, which see
  * `NMC_RANK_LEFT`. Handle and pointers stay valid until `nmc_world_destroy`, but from now on another process may take
- * the rank and its heap: do not store there any more. May be called again; later calls do nothing.
+ * the rank and its heap: do not store there any more. May be called again; later calls, and calls after `nmc_world_abort`, do
+ * nothing.
  *
  * What was made from the rank (stores, KV caches in its heap, expert-parallel groups) is destroyed first: while any of it
  * exists the rank stays, and this returns `NMC_ERR_BUSY`.
@@ -580,7 +581,7 @@ nmc_status_t nmc_world_create_local(const struct nmc_world_config_t *config,
 nmc_status_t nmc_world_finalize(struct nmc_world_t *world);
 
 /**
- * Breaks off at once: calls that wait return `NMC_ERR_CANCELLED` and the other ranks see `NMC_RANK_DYING`. The handle
+ * Breaks off: calls that wait return `NMC_ERR_CANCELLED` at once, and the other ranks see `NMC_RANK_DYING` soon. The handle
  * must still be destroyed, and so must all that was made from it; after that and the drain grace they see `NMC_RANK_GONE`.
  *
  * Never blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`.
@@ -960,7 +961,8 @@ typedef struct nmc_put_options_t {
   /** For `NMC_RETAIN_SOFT`: how long, in ms; 0 for no end. */
   uint64_t ttl_ms;
   /**
-   * How long to wait for room if there is none, in ms; 0 for not at all, -1 for `call_timeout_ms` of the store. Room comes
+   * How long to wait for room if there is none, in ms; 0 for not at all, -1 for `call_timeout_ms` of the store, at most 7 days
+   * (as all times to wait). Room comes
    * when readers unpin, writers commit or give up, objects are removed. `NMC_ERR_BUSY`, `NMC_ERR_LIMIT` and `NMC_ERR_NO_SPACE`
    * say then that none came in time; a value that no empty heap and no unused quota could hold is `NMC_ERR_NO_SPACE` at once.
    * Those who wait are served in no particular order.
@@ -1327,7 +1329,8 @@ typedef struct nmc_store_t nmc_store_t;
  * Blocks up to `attach_timeout_ms` for the master. Thread-safe. Not graph-safe. Destroyed with `nmc_store_destroy`.
  * Statuses: `NMC_ERR_VERSION`, `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_TIMEOUT` (says who is missing),
  * `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the rank has left), `NMC_ERR_PERMISSION`,
- * `NMC_ERR_PROTOCOL`, `NMC_ERR_OS`, `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
+ * `NMC_ERR_PROTOCOL`, `NMC_ERR_OS`, `NMC_ERR_UNSUPPORTED` (among others: a rank of the world lends its memory, see
+ * `nmc_world_config_t.heap_import`), `NMC_ERR_CUDA`.
  */
 nmc_status_t nmc_store_create(struct nmc_world_t *world,
                               const struct nmc_store_config_t *config,
@@ -1542,10 +1545,11 @@ nmc_status_t nmc_store_publish_pages(struct nmc_store_t *store,
 
 /**
  * Gives a plan up. The caller says by it that nothing stores for the plan any more: streams are drained, no captured
- * graph will be launched again with it. The memory is free at once.
+ * graph will be launched again with it. The memory is free at once; after `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and
+ * `NMC_ERR_CANCELLED` when the master hears of it. The plan is over in each case: there is nothing to repeat.
  *
  * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such plan), `NMC_ERR_INVALID_ARG` (it is
- * committed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * committed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`.
  */
 nmc_status_t nmc_store_abort(struct nmc_store_t *store,
                              const struct nmc_write_plan_t *plan);
@@ -1649,8 +1653,8 @@ nmc_status_t nmc_store_ready_pages(struct nmc_store_t *store,
  *
  * Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT` (not yet),
  * `NMC_ERR_NOT_FOUND` (nobody is writing it, or it was there and has been removed, replaced or evicted), `NMC_ERR_STALE` (its
- * writer gave it up, or was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to),
- * `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`.
+ * writer gave it up, or was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to; or it lies in
+ * memory that its rank did not have when this client attached), `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`.
  */
 nmc_status_t nmc_store_wait_ready(struct nmc_store_t *store,
                                   struct nmc_slice_t key,
@@ -2760,7 +2764,7 @@ typedef struct nmc_kv_t nmc_kv_t;
  * Does not block, except to get memory for `NMC_KV_VIRTUAL`. Thread-safe. Graph-safe without it. Destroyed with
  * `nmc_kv_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (a number in the config, memory that is too small), `NMC_ERR_VERSION`,
  * `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED` (what `NMC_KV_VIRTUAL` does not have, or no CUDA),
- * `NMC_ERR_CUDA`.
+ * `NMC_ERR_CANCELLED` (the rank has left or aborted), `NMC_ERR_CUDA`.
  */
 nmc_status_t nmc_kv_create(struct nmc_world_t *world,
                            const struct nmc_kv_config_t *config,
@@ -3690,7 +3694,9 @@ typedef struct nmc_ep_config_t {
   uint32_t buffer_sets;
   /**
    * Blocks of a rank's kernels on a GPU, at most 128; 0 for 32. What cannot be resident at once, with the other ranks of
-   * the group on the same device, is refused; what else runs there is not known.
+   * the group on the same device, is refused; what else runs there is not known. A combine that is not launched together with
+   * all ranks of the device has at most as many as the device has multiprocessors for each rank: it leaves room for kernels of
+   * ranks that it waits for.
    */
   uint32_t blocks;
   /** 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`, `NMC_EP_EARLY`. */

@@ -202,6 +202,10 @@ fn what_lay_in_a_heap_that_was_replaced_is_never_read_from_another() {
     assert_eq!(get(&its, b"l").unwrap(), b"in the third heap");
     // Who came before has the first heap mapped, or none: it says so.
     assert_eq!(get(&store, b"l"), Err(NMC_ERR_PEER_LOST));
+    let patience = Deadline::after(PATIENCE);
+    assert_eq!(store.wait_ready(b"l", None, false, &patience).unwrap_err().status, NMC_ERR_PEER_LOST);
+    assert_eq!(store.consume(b"l").unwrap_err().status, NMC_ERR_PEER_LOST);
+    assert_eq!(get(&its, b"l").unwrap(), b"in the third heap", "who cannot read it does not take it away");
     drop(store);
     let store = Store::attach(&worlds[0], &store_config()).unwrap();
     assert_eq!(get(&store, b"l").unwrap(), b"in the third heap");

@@ -192,8 +192,10 @@ struct EpGemm {
     try {
       return self.call(*product, stream);
     } catch (const Error& error) {
-      self.failure = Failure{error.status(), error.message()};
-      return error.status();
+      // What is no error to the library, such as NMC_NOT_READY, is one here: the product was not made.
+      const bool is_error = error.status() < 0;
+      self.failure = is_error ? Failure{error.status(), error.message()} : Failure{NMC_ERR_CANCELLED, error.what()};
+      return self.failure.status;
     } catch (...) {
       self.thrown = std::current_exception();
       return NMC_ERR_CANCELLED;

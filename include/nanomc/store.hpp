@@ -169,7 +169,11 @@ class PutOptions {
   /// What is said about the object, up to NMC_MAX_METADATA bytes; refers to them. In a batch, about each.
   PutOptions& metadata(Bytes value) { return c_.metadata = value, *this; }
   /// In a batch: the same for each object, one after the other; refers to the list.
-  PutOptions& metadata_each(span<const Bytes> values) { return c_.metadata_each = values.data(), *this; }
+  PutOptions& metadata_each(span<const Bytes> values) {
+    return c_.metadata_each = values.data(), each_ = values.size(), *this;
+  }
+  /// How many `metadata_each` has; `n` if there is none.
+  size_t each_or(size_t n) const noexcept { return each_ == SIZE_MAX ? n : each_; }
 
   const nmc_put_options_t& c() const noexcept { return c_; }
 
@@ -178,6 +182,7 @@ class PutOptions {
     return c_.flags = wanted ? c_.flags | bit : c_.flags & ~bit, *this;
   }
   nmc_put_options_t c_ = NMC_PUT_OPTIONS_INIT;
+  size_t each_ = SIZE_MAX;
 };
 
 // ------------------------------------------------------------------------------------------------------ results --
@@ -819,7 +824,8 @@ class BasicStore : public AnyStore {
   // A batch tells of every item, in both forms: `store.put_batch(keys, values).value()` throws if one failed.
 
   Batch put_batch(Many<Key> keys, Many<Bytes> values, const PutOptions& options = {}) const {
-    return batch<Batch>(keys.size(), values.size(), [&](nmc_status_t* items) {
+    const size_t others = values.size() == keys.size() ? options.each_or(keys.size()) : values.size();
+    return batch<Batch>(keys.size(), others, [&](nmc_status_t* items) {
       return nmc_store_put_batch(get(), keys.data(), values.data(), keys.size(), &options.c(), items);
     });
   }
@@ -844,7 +850,8 @@ class BasicStore : public AnyStore {
   }
   BatchOf<WritePlan> open_batch(Many<Key> keys, Many<uint64_t> sizes, const PutOptions& options = {}) const {
     std::vector<nmc_write_plan_t> plans(keys.size());
-    auto made = batch<BatchOf<WritePlan>>(keys.size(), sizes.size(), [&](nmc_status_t* items) {
+    const size_t others = sizes.size() == keys.size() ? options.each_or(keys.size()) : sizes.size();
+    auto made = batch<BatchOf<WritePlan>>(keys.size(), others, [&](nmc_status_t* items) {
       return nmc_store_open_batch(get(), keys.data(), sizes.data(), keys.size(), &options.c(), plans.data(), items);
     });
     adopt<BasicWritePlan<Returning>>(made, plans);
@@ -873,10 +880,14 @@ class BasicStore : public AnyStore {
   Batch unpin_batch(span<View> views) const {
     std::vector<nmc_view_t> c;
     c.reserve(views.size());
-    for (View& view : views) c.push_back(view.release());
-    return batch<Batch>(c.size(), c.size(), [&](nmc_status_t* items) {
+    for (const View& view : views) c.push_back(view.c());
+    Batch done = batch<Batch>(c.size(), c.size(), [&](nmc_status_t* items) {
       return nmc_store_unpin_batch(get(), c.data(), c.size(), items);
     });
+    for (size_t i = 0; i < views.size(); ++i) {
+      if (done.items[i] == NMC_OK) (void)views[i].release();  // the others are still the views' to unpin
+    }
+    return done;
   }
 
   // ---- looking ------------------------------------------------------------------------------------------------------

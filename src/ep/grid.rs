@@ -22,6 +22,8 @@ pub(super) const MAX_BLOCKS: u32 = 128;
 pub(super) struct Grid {
     /// Blocks of a scatter.
     scatter: u32,
+    /// Blocks of a combine that waits beside kernels of other ranks.
+    combine: u32,
     /// Ranks of the group that use this device.
     sharing: usize,
     /// Whether steps of two buffer sets can be resident at once.
@@ -40,7 +42,7 @@ impl Ep {
             .min(gpu.resident_blocks(CallKind::Dispatch, DISPATCH_THREADS)?);
         // Kernels that are placed early take room too.
         let most = if self.early && sharing > 1 { resident / sharing / 2 } else { resident / sharing };
-        let blocks = self.shape.blocks;
+        let (blocks, sm_count) = (self.shape.blocks, gpu.device.facts().sm_count.unsigned_abs());
         if blocks > most {
             crate::bail!(
                 NMC_ERR_LIMIT,
@@ -49,7 +51,10 @@ impl Ep {
             );
         }
         Ok(Grid {
-            scatter: (2 * gpu.device.facts().sm_count.unsigned_abs() / sharing).max(1),
+            scatter: (2 * sm_count / sharing).max(1),
+            // All blocks of a combine wait, those of ranks that are done with their experts for ranks that are not: so many
+            // multiprocessors stay free for what these have to run before.
+            combine: blocks.min(sm_count / sharing).max(1),
             sharing: sharing as usize,
             two_sets: 2 * blocks <= most,
         })
@@ -60,7 +65,8 @@ impl Ep {
         let (blocks, threads) = match call.kind {
             CallKind::Dispatch if call.args.halves == RECV => (1, DISPATCH_THREADS),
             CallKind::Dispatch => (self.shape.blocks, DISPATCH_THREADS),
-            CallKind::Combine => (self.shape.blocks, COMBINE_THREADS),
+            CallKind::Combine if n >= self.grid.sharing => (self.shape.blocks, COMBINE_THREADS),
+            CallKind::Combine => (self.grid.combine, COMBINE_THREADS),
             CallKind::Scatter => (self.grid.scatter, SCATTER_THREADS),
             CallKind::Pack => (PACK_PARTS, 0),
         };

@@ -60,7 +60,8 @@ pub(super) unsafe fn one<'a, T>(ptr: *const T, name: &str) -> Result<&'a T> {
 
 #[cold]
 fn bad_key_pointer(len: usize) -> Error {
-    Error::new(NMC_ERR_INVALID_ARG, format!("the key has no address, but a length of {len}"))
+    let text = if len == 0 { "the key is empty".into() } else { format!("the key has {len} bytes but no address") };
+    Error::new(NMC_ERR_INVALID_ARG, text)
 }
 
 /// The bytes of a key.

@@ -72,7 +72,9 @@ pub struct nmc_ep_config_t {
     /// (see `blocks`).
     pub buffer_sets: u32,
     /// Blocks of a rank's kernels on a GPU, at most 128; 0 for 32. What cannot be resident at once, with the other ranks of
-    /// the group on the same device, is refused; what else runs there is not known.
+    /// the group on the same device, is refused; what else runs there is not known. A combine that is not launched together with
+    /// all ranks of the device has at most as many as the device has multiprocessors for each rank: it leaves room for kernels of
+    /// ranks that it waits for.
     pub blocks: u32,
     /// 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`, `NMC_EP_EARLY`.
     pub flags: u32,

@@ -77,7 +77,7 @@ pub(super) unsafe fn bytes<'a>(slice: nmc_slice_t, most: usize, name: &str) -> R
 /// Does not block, except to get memory for `NMC_KV_VIRTUAL`. Thread-safe. Graph-safe without it. Destroyed with
 /// `nmc_kv_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (a number in the config, memory that is too small), `NMC_ERR_VERSION`,
 /// `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED` (what `NMC_KV_VIRTUAL` does not have, or no CUDA),
-/// `NMC_ERR_CUDA`.
+/// `NMC_ERR_CANCELLED` (the rank has left or aborted), `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_create(
     world: *mut nmc_world_t,

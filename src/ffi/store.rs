@@ -73,7 +73,8 @@ pub(super) fn missed<T>(key: &[u8], look: &Look<T>) -> Result<nmc_status_t> {
 /// Blocks up to `attach_timeout_ms` for the master. Thread-safe. Not graph-safe. Destroyed with `nmc_store_destroy`.
 /// Statuses: `NMC_ERR_VERSION`, `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_TIMEOUT` (says who is missing),
 /// `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the rank has left), `NMC_ERR_PERMISSION`,
-/// `NMC_ERR_PROTOCOL`, `NMC_ERR_OS`, `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
+/// `NMC_ERR_PROTOCOL`, `NMC_ERR_OS`, `NMC_ERR_UNSUPPORTED` (among others: a rank of the world lends its memory, see
+/// `nmc_world_config_t.heap_import`), `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_create(
     world: *mut nmc_world_t,

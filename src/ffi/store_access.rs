@@ -136,10 +136,11 @@ pub unsafe extern "C" fn nmc_store_publish_pages(
 }
 
 /// Gives a plan up. The caller says by it that nothing stores for the plan any more: streams are drained, no captured
-/// graph will be launched again with it. The memory is free at once.
+/// graph will be launched again with it. The memory is free at once; after `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and
+/// `NMC_ERR_CANCELLED` when the master hears of it. The plan is over in each case: there is nothing to repeat.
 ///
 /// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such plan), `NMC_ERR_INVALID_ARG` (it is
-/// committed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// committed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_abort(store: *mut nmc_store_t, plan: *const nmc_write_plan_t) -> nmc_status_t {
     // SAFETY: the C contract of `plan`.

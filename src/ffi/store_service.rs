@@ -20,8 +20,8 @@ use std::ffi::{c_char, c_void};
 ///
 /// Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT` (not yet),
 /// `NMC_ERR_NOT_FOUND` (nobody is writing it, or it was there and has been removed, replaced or evicted), `NMC_ERR_STALE` (its
-/// writer gave it up, or was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to),
-/// `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`.
+/// writer gave it up, or was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to; or it lies in
+/// memory that its rank did not have when this client attached), `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_wait_ready(
     store: *mut nmc_store_t,

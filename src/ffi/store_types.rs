@@ -124,7 +124,8 @@ pub struct nmc_put_options_t {
     pub priority: u32,
     /// For `NMC_RETAIN_SOFT`: how long, in ms; 0 for no end.
     pub ttl_ms: u64,
-    /// How long to wait for room if there is none, in ms; 0 for not at all, -1 for `call_timeout_ms` of the store. Room comes
+    /// How long to wait for room if there is none, in ms; 0 for not at all, -1 for `call_timeout_ms` of the store, at most 7 days
+    /// (as all times to wait). Room comes
     /// when readers unpin, writers commit or give up, objects are removed. `NMC_ERR_BUSY`, `NMC_ERR_LIMIT` and `NMC_ERR_NO_SPACE`
     /// say then that none came in time; a value that no empty heap and no unused quota could hold is `NMC_ERR_NO_SPACE` at once.
     /// Those who wait are served in no particular order.

@@ -165,7 +165,8 @@ fn give_out(worlds: Vec<World>, slots: &mut [*mut nmc_world_t]) -> Result<()> {
 
 /// Leaves the world in order: waits until this process's GPU work is done, then tells the other ranks, which see
 /// `NMC_RANK_LEFT`. Handle and pointers stay valid until `nmc_world_destroy`, but from now on another process may take
-/// the rank and its heap: do not store there any more. May be called again; later calls do nothing.
+/// the rank and its heap: do not store there any more. May be called again; later calls, and calls after `nmc_world_abort`, do
+/// nothing.
 ///
 /// What was made from the rank (stores, KV caches in its heap, expert-parallel groups) is destroyed first: while any of it
 /// exists the rank stays, and this returns `NMC_ERR_BUSY`.
@@ -177,7 +178,7 @@ pub extern "C" fn nmc_world_finalize(world: *mut nmc_world_t) -> nmc_status_t {
     guard(|| with(world, World::finalize))
 }
 
-/// Breaks off at once: calls that wait return `NMC_ERR_CANCELLED` and the other ranks see `NMC_RANK_DYING`. The handle
+/// Breaks off: calls that wait return `NMC_ERR_CANCELLED` at once, and the other ranks see `NMC_RANK_DYING` soon. The handle
 /// must still be destroyed, and so must all that was made from it; after that and the drain grace they see `NMC_RANK_GONE`.
 ///
 /// Never blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`.

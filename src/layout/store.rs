@@ -145,7 +145,7 @@ impl Params {
         "key_slab_bytes",
         "pin_slots",
         "max_clients",
-        "policy",
+        "eviction",
         "checksums",
         "high watermark",
         "low watermark",

@@ -367,6 +367,8 @@ impl Store {
                 Look::Missing => return Ok(Look::Missing),
             };
             let location = self.located(view, pin)?;
+            // Before it is taken away: a client that cannot read it leaves it to one that can.
+            self.payload(&location).inspect_err(|_| self.let_go(view, pin.slot))?;
             reach("consumer.pinned");
             match self.call_until(&Request::Take(pin.index, pin.epoch), &interrupt) {
                 Ok(_) => {

@@ -11,7 +11,9 @@ use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_NO_MEMORY, NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
+use crate::base::status::{
+    NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY, NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
+};
 use crate::layout::store::Params;
 use crate::rpc::caller::{self, Answer, LinkEnd};
 use crate::rpc::{self, Event, Link, Sent};
@@ -193,6 +195,11 @@ fn introduce(
     Ok(Some((link, decode_reply(&buffers.buffer[..len], Vec::new())?, fds)))
 }
 
+#[cold]
+fn silent_for(limit: Duration) -> Error {
+    Error::new(NMC_ERR_TIMEOUT, format!("the store's master has not answered for {} ms", limit.as_millis()))
+}
+
 fn first(items: Vec<Item>) -> Result<[u64; 3]> {
     match items.into_iter().next() {
         Some(item) => item.result(),
@@ -255,7 +262,7 @@ impl Remote {
         heard: impl FnOnce(&[Item]),
     ) -> Result<Vec<Item>> {
         let inner = &*self.inner;
-        let Some(mut wire) = inner.lock_within(limit, &go_on)? else { return Err(inner.why_away()) };
+        let Some(mut wire) = inner.lock_within(limit, &go_on)? else { return Err(silent_for(limit)) };
         let Wire { link, renewing, buffers: Buffers { packet, buffer } } = &mut *wire;
         let Some(open) = link.as_mut() else { return Err(inner.why_away()) };
         let room = memory::with_capacity(request.items().max(1))?;
@@ -281,9 +288,7 @@ impl Remote {
                 Err(error) if error.status == NMC_ERR_NO_MEMORY => return Err(error),
                 Err(error) => error,
             },
-            Ok(Answer::Late) => {
-                Error::new(NMC_ERR_TIMEOUT, format!("the store's master has not answered for {} ms", limit.as_millis()))
-            }
+            Ok(Answer::Late) => silent_for(limit),
             Ok(Answer::End) => inner.why_away(),
             Err(error) => error,
         };
@@ -357,6 +362,9 @@ impl Inner {
 
     #[cold]
     fn why_away(&self) -> Error {
+        if self.member.has_departed() {
+            return Error::new(NMC_ERR_CANCELLED, "the rank has left or aborted");
+        }
         self.refused.lock().clone().or_else(|| self.no_memory.lock().clone()).unwrap_or_else(|| {
             Error::new(
                 NMC_ERR_UNAVAILABLE,
@@ -465,7 +473,6 @@ mod tests {
     use super::super::master::Opened;
     use super::super::wire::encode_reply;
     use super::*;
-    use crate::base::status::NMC_ERR_CANCELLED;
     use crate::mem::HeapKind;
     use crate::world::{Config, Hosting, Master, World};
     use std::sync::mpsc;
@@ -674,6 +681,19 @@ mod tests {
                 assert!(next == Ok(()) || status == NMC_ERR_UNAVAILABLE, "{next:?}");
             });
         }
+    }
+
+    /// Calls that wait for one that the master does not answer wait for the master, too.
+    #[test]
+    fn all_calls_that_a_silent_master_keeps_waiting_time_out() {
+        with_master(&[Manner::IsSilent], |remote, _, _| {
+            let limit = Duration::from_millis(200);
+            let status = || remote.call_within(limit, &Request::Confirm, || Ok(()), |_| ()).unwrap_err().status;
+            std::thread::scope(|scope| {
+                let calls = [(); 4].map(|()| scope.spawn(status));
+                assert_eq!(calls.map(|call| call.join().unwrap()), [NMC_ERR_TIMEOUT; 4]);
+            });
+        });
     }
 
     /// A call that is to give up still takes an answer that comes soon: nothing is done that nobody knows of.

@@ -79,8 +79,12 @@ impl Store {
         loop {
             let heard = bell.listen();
             let look = self.look(view, key)?;
-            if matches!(look, Look::Ready(_)) {
-                return Ok(());
+            if let Look::Ready((index, _)) = look {
+                // Not of this client's, if the rank has other memory than it had when the client came.
+                return match view.object(index).map(|header| header.owner_rank.load(Relaxed)) {
+                    Some(rank) if rank < client.params().world_size => client.heap(rank).map(|_| ()),
+                    _ => Ok(()),
+                };
             }
             if let Some(end) = Client::end_of(view, &look, &mut seen) {
                 return Err(end.error(key));

@@ -238,7 +238,8 @@ impl Store {
                 self.client.plans.remove(plan.plan_id);
                 self.repeat_plans(&error);
             }
-            return Err(error);
+            // It has given the plan up, and its header may be another object's by now.
+            return Err(if error.status == NMC_ERR_NOT_FOUND { stale("the write") } else { error });
         }
         self.client.plans.remove(plan.plan_id);
         self.client.ring();
@@ -564,7 +565,7 @@ impl Store {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 mod tests {
     use super::super::config::Config;
     use super::super::copy::Slice;
@@ -629,6 +630,17 @@ mod tests {
         assert_eq!(status(&store), Some(NMC_ERR_STALE), "its pages are free");
         put(&store, b"other");
         assert_eq!(status(&store), Some(NMC_ERR_STALE), "its pages are another's");
+    }
+
+    /// A master that does not know a replacement any more has given it up, also if its header looks as it did.
+    #[test]
+    fn a_replacement_that_the_master_has_given_up_is_stale() {
+        let store = store();
+        let (plan, _) = store.open_for_write(b"k", 8, &PutOptions { replace: true, ..on_rank_0() }).unwrap();
+        let unknown = Opened { plan_id: plan.plan_id ^ 1, ..plan };
+        let published = store.publish(store.client.view(), &unknown, true, Publication::Once);
+        assert_eq!(published.map_err(|error| error.status), Err(NMC_ERR_STALE));
+        store.publish(store.client.view(), &plan, true, Publication::Once).expect("control: this one is known");
     }
 
     /// Whoever cancels after a call has begun ends it, also if it did not wait yet.
