@@ -7,7 +7,7 @@ use super::store_types::{
     nmc_extent_t, nmc_object_meta_t, nmc_put_options_t, nmc_view_t, nmc_write_plan_t, parse_options,
 };
 use super::{guard, guard_status, optional_out, out};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_OK, nmc_status_t};
 use crate::store::Store;
 use crate::store::master::Opened;
@@ -338,7 +338,10 @@ pub unsafe extern "C" fn nmc_store_pin_partial(
 
 #[inline(always)]
 pub(super) fn pinned(store: &Store, pin: Pin, l: &Location, ready_pages: u32) -> Result<nmc_view_t> {
-    let (data, data_device) = store.payload(l).inspect_err(|_| _ = store.unpin(pin))?;
+    let (data, data_device) = match store.payload(l) {
+        Ok(found) => found,
+        Err(error) => return Err(unpinned(store, pin, error)),
+    };
     Ok(nmc_view_t {
         data: data as *const c_void,
         data_device: data_device as *const c_void,
@@ -352,6 +355,12 @@ pub(super) fn pinned(store: &Store, pin: Pin, l: &Location, ready_pages: u32) ->
         slot: pin.slot,
         nonce: pin.turn,
     })
+}
+
+#[cold]
+fn unpinned(store: &Store, pin: Pin, error: Error) -> Error {
+    let _ = store.unpin(pin);
+    error
 }
 
 /// The pin behind a view.
