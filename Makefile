@@ -90,10 +90,10 @@ built: configure
 	cmake --build $(BUILD)
 
 shuttle:
-	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --release -p nanomc --lib --target-dir target/shuttle kv::schedules
+	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --profile checks -p nanomc --lib --target-dir target/shuttle kv::schedules
 
 loom:
-	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --release -p nanomc --lib --target-dir target/loom
+	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --profile checks -p nanomc --lib --target-dir target/loom
 
 deny:
 	target/tools/bin/cargo-deny --locked check --hide-inclusion-graph licenses bans sources

@@ -36,10 +36,10 @@ done
 clang++ "${flags[@]}" ctest/store/model.cpp -o "$out/model_asan" "$out/asan/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/asan"
 
 echo "building the library with crash points"
-cargo build --release --locked --quiet --lib --features crash-points --target-dir target/crash
+cargo build --profile checks --locked --quiet --lib --features crash-points --target-dir target/crash
 mkdir -p "$out/plain" "$out/crash"
 ln -sf "$PWD/target/release/libnanomc.so" "$out/plain/libnanomc.so.0"
-ln -sf "$PWD/target/crash/release/libnanomc.so" "$out/crash/libnanomc.so.0"
+ln -sf "$PWD/target/crash/checks/libnanomc.so" "$out/crash/libnanomc.so.0"
 for program in model tearing late crash changes; do
   lib=$(case "$program" in crash | changes) echo crash ;; *) echo plain ;; esac)
   clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/store/$program.cpp" -o "$out/$program" \
