@@ -581,7 +581,7 @@ nmc_status_t nmc_world_create_local(const struct nmc_world_config_t *config,
 nmc_status_t nmc_world_finalize(struct nmc_world_t *world);
 
 /**
- * Breaks off: calls that wait return `NMC_ERR_CANCELLED` at once, and the other ranks see `NMC_RANK_DYING` soon. The handle
+ * Breaks off: calls that wait return `NMC_ERR_CANCELLED` soon, and the other ranks see `NMC_RANK_DYING`. The handle
  * must still be destroyed, and so must all that was made from it; after that and the drain grace they see `NMC_RANK_GONE`.
  *
  * Never blocks. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`.

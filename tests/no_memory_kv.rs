@@ -14,8 +14,9 @@
 #[path = "common/failing.rs"]
 mod failing;
 
+use failing::{alone, last_error};
 use nanomc::base::status::{NMC_ERR_NO_MEMORY, NMC_IN_PROGRESS, NMC_OK};
-use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_last_error_message, nmc_slice_t};
+use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use nanomc::ffi::blocks::*;
 use nanomc::ffi::common::*;
 use nanomc::ffi::config::Config as _;
@@ -30,15 +31,7 @@ use nanomc::ffi::store as store_api;
 use nanomc::ffi::store_types::nmc_store_config_t;
 use nanomc::ffi::world_types::NMC_HEAP_HOST;
 use std::cell::Cell;
-use std::ffi::CStr;
 use std::ptr::{null, null_mut};
-use std::sync::{Mutex, MutexGuard};
-
-/// One test at a time: one of them refuses memory to all threads.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
 
 thread_local! {
     /// Which request of the next call is refused, and how many it made.
@@ -64,11 +57,6 @@ macro_rules! call {
 
 /// A status, and all numbers that the call gave.
 type Outcome = (i32, Vec<u64>);
-
-fn message() -> String {
-    // SAFETY: a text that is this thread's until its next call.
-    unsafe { CStr::from_ptr(nmc_last_error_message()) }.to_string_lossy().into_owned()
-}
 
 /// All bytes zero is a value of these structs; those that have a size and a version get them.
 fn zeroed<T>() -> T {
@@ -163,7 +151,7 @@ impl Cache {
         let (mut kv, mut store) = (null_mut(), null_mut());
         // SAFETY: a config and its groups; the memory lives as long as the cache.
         unsafe {
-            assert_eq!(nmc_kv_create(null_mut(), config, &raw mut kv), NMC_OK, "{}", message());
+            assert_eq!(nmc_kv_create(null_mut(), config, &raw mut kv), NMC_OK, "{}", last_error());
             if shape == Shape::Plain {
                 let mut config: nmc_store_config_t = zeroed();
                 (config.struct_size, config.abi_version) = (size_of::<nmc_store_config_t>() as u32, NMC_ABI_VERSION);
@@ -172,15 +160,15 @@ impl Cache {
                 (config.high_permille, config.low_permille, config.watchdog_ms) = (-1, -1, -1);
                 (config.attach_timeout_ms, config.call_timeout_ms) = (-1, -1);
                 let status = store_api::nmc_store_create(null_mut(), &config, &mut store);
-                assert_eq!(status, NMC_OK, "{}", message());
-                assert_eq!(nmc_kv_attach_store(kv, store), NMC_OK, "{}", message());
+                assert_eq!(status, NMC_OK, "{}", last_error());
+                assert_eq!(nmc_kv_attach_store(kv, store), NMC_OK, "{}", last_error());
             }
         }
         Self { kv, shape, memory, store }
     }
 
     fn audit(&self) {
-        assert_eq!(nmc_kv_audit(self.kv), NMC_OK, "{}", message());
+        assert_eq!(nmc_kv_audit(self.kv), NMC_OK, "{}", last_error());
     }
 
     /// What must be the same before and after a call that failed: who is there, and how many blocks are in use.
@@ -202,7 +190,7 @@ impl Cache {
             nmc_kv_dump(self.kv, 0, null_mut(), 0, &raw mut needed);
             let mut text = vec![0u8; needed];
             let status = nmc_kv_dump(self.kv, 0, text.as_mut_ptr().cast(), needed, null_mut());
-            assert_eq!(status, NMC_OK, "{}", message());
+            assert_eq!(status, NMC_OK, "{}", last_error());
             String::from_utf8_lossy(&text).into_owned()
         };
         // How many were evicted for a run depends on that, too.
@@ -478,7 +466,7 @@ fn refuse_all(subject: &Cache, name: &str, body: &dyn Fn(&Cache) -> Outcome) -> 
         REFUSE.set(Some(refused));
         let outcome = body(subject);
         REFUSE.set(None);
-        let said = message();
+        let said = last_error();
         if outcome.0 != NMC_ERR_NO_MEMORY {
             // All were granted, or it does without.
             return (outcome, refused + u64::from(SEEN.get() > refused));
@@ -500,7 +488,7 @@ fn run(shape: Shape) {
     for (name, body) in script(shape) {
         let (outcome, refused) = refuse_all(&subject, &name, &body);
         let untouched = body(&twin);
-        assert_eq!(untouched.0, NMC_OK, "{shape:?}, {name}: {}", message());
+        assert_eq!(untouched.0, NMC_OK, "{shape:?}, {name}: {}", last_error());
         assert_eq!(outcome, untouched, "{shape:?}, {name}, after {refused} were refused");
         all += refused;
         if refused > 0 {
@@ -565,7 +553,7 @@ fn a_cache_is_made_or_refused() {
                 break;
             }
             assert!(status == NMC_ERR_NO_MEMORY && kv.is_null(), "{shape:?}, request {refused}: {status}");
-            assert!(message().contains("bytes"), "{}", message());
+            assert!(last_error().contains("bytes"), "{}", last_error());
             refused += 1;
         }
         println!("{shape:?}: {refused} refused");
@@ -586,7 +574,7 @@ fn transfers_outlive_refusals_in_any_thread() {
         (config.groups, config.n_groups) = (&raw const pieces, 1);
         let mut bytes = 0;
         // SAFETY: a config and its group.
-        assert_eq!(unsafe { nmc_kv_heap_bytes(&raw const config, 0, &raw mut bytes) }, NMC_OK, "{}", message());
+        assert_eq!(unsafe { nmc_kv_heap_bytes(&raw const config, 0, &raw mut bytes) }, NMC_OK, "{}", last_error());
         let mut memory = vec![1u64; bytes as usize / 8];
         (pieces.memory, pieces.memory_bytes) = (memory.as_mut_ptr().cast(), bytes);
         let cache = Cache::with(&config, Shape::Plain, vec![memory]);
@@ -611,11 +599,11 @@ fn transfers_outlive_refusals_in_any_thread() {
                     nmc_kv_transfer_wait(kv, ticket, 60_000, null_mut())
                 };
                 let (status, seen) = failing::fail_nth_anywhere(n, &mut move_all);
-                assert!(seen > n || status == NMC_OK, "{}", message());
-                assert!(status == NMC_OK || status == NMC_ERR_NO_MEMORY, "{status}: {}", message());
+                assert!(seen > n || status == NMC_OK, "{}", last_error());
+                assert!(status == NMC_OK || status == NMC_ERR_NO_MEMORY, "{status}: {}", last_error());
                 cache.audit();
                 let again = if status == NMC_OK { status } else { move_all() };
-                assert_eq!(again, NMC_OK, "{}", message());
+                assert_eq!(again, NMC_OK, "{}", last_error());
                 assert_eq!(nmc_kv_close(kv, id, NMC_KV_CLOSE_ABORT), NMC_OK);
                 assert_eq!(nmc_kv_clear(kv, null_mut()), NMC_OK);
                 cache.audit();
@@ -651,7 +639,7 @@ fn books_that_cannot_be_are_refused() {
         (config.total_blocks, config.tokens_per_block, config.hash) = (1 << 30, 1 << 20, NMC_KV_HASH_XXH3);
     };
     assert_eq!(config(&compared), NMC_ERR_NO_MEMORY);
-    assert!(message().contains("bytes"), "{}", message());
+    assert!(last_error().contains("bytes"), "{}", last_error());
 }
 
 /// Blocks without a cache.
@@ -669,10 +657,10 @@ fn blocks_outlive_every_refusal() {
         loop {
             let (status, seen) = failing::fail_nth(refused, &mut *body);
             if seen <= refused {
-                assert_eq!(status, NMC_OK, "{name}: {}", message());
+                assert_eq!(status, NMC_OK, "{name}: {}", last_error());
                 break;
             }
-            assert_eq!(status, NMC_ERR_NO_MEMORY, "{name}, request {refused}: {}", message());
+            assert_eq!(status, NMC_ERR_NO_MEMORY, "{name}, request {refused}: {}", last_error());
             refused += 1;
         }
         all += refused;

@@ -12,7 +12,9 @@ mod common;
 #[path = "common/failing.rs"]
 mod failing;
 
-use failing::{count, fail_from, fail_nth, fail_nth_anywhere};
+use failing::{
+    MANY, alone, check_message, count, descriptors, fail_from, fail_nth, fail_nth_anywhere, last_error, refuse_each,
+};
 use nanomc::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_OK};
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use nanomc::ffi::store::{self as c, nmc_store_t};
@@ -21,21 +23,11 @@ use nanomc::ffi::store_types::{
 };
 use nanomc::ffi::{store_access as access, store_batch as batch, store_service as service};
 use std::collections::BTreeMap;
-use std::ffi::CStr;
 use std::ptr::{null, null_mut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Items of a batch: more than the master is asked for at once, and more than 4 KiB of anything.
 const N: usize = 600;
 const PAGES: u64 = 2048;
-/// More requests for memory than any call makes.
-const MANY: u64 = 200;
-
-/// One test at a time: the allocator of all of them is one, and some look at the descriptors of the process.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn slice(bytes: &[u8]) -> nmc_slice_t {
     nmc_slice_t { ptr: bytes.as_ptr().cast(), len: bytes.len() }
@@ -47,11 +39,6 @@ fn key(i: usize) -> Vec<u8> {
 
 fn value(i: usize) -> Vec<u8> {
     (0..100 + i % 50).map(|at| u8::try_from((at * 7 + i * 13) % 256).expect("a byte")).collect()
-}
-
-fn last_error() -> String {
-    // SAFETY: a text of the library, valid until the next call.
-    unsafe { CStr::from_ptr(nanomc::ffi::basic::nmc_last_error_message()) }.to_string_lossy().into_owned()
 }
 
 fn config() -> nmc_store_config_t {
@@ -126,31 +113,6 @@ impl Store {
     fn picture(&self) -> ([u64; 7], BTreeMap<Vec<u8>, Vec<u8>>) {
         (self.stats(), self.contents())
     }
-}
-
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("descriptors").count()
-}
-
-fn check_message(status: i32) {
-    assert_eq!(status, NMC_ERR_NO_MEMORY, "{}", last_error());
-    let text = last_error();
-    assert!(text.contains("bytes") && text.chars().any(|c| c.is_ascii_digit()), "no size in {text:?}");
-}
-
-/// Makes a call once for each of its requests for memory, which is refused, and once without: `unchanged` is called after
-/// every refusal. Gives how many requests there were.
-fn refuse_each(what: &str, mut call: impl FnMut() -> i32, mut unchanged: impl FnMut()) -> u64 {
-    for n in 0..MANY {
-        let (status, seen) = fail_nth(n, &mut call);
-        if seen <= n {
-            assert_eq!(status, NMC_OK, "{what}: {}", last_error());
-            return n;
-        }
-        check_message(status);
-        unchanged();
-    }
-    panic!("{what} makes more than {MANY} requests for memory");
 }
 
 /// Like [`refuse_each`], for a call that changes nothing of a store.

@@ -12,7 +12,7 @@ mod common;
 #[path = "common/failing.rs"]
 mod failing;
 
-use failing::{count, fail_nth, fail_nth_anywhere};
+use failing::{alone, check_message, count, descriptors, fail_nth, fail_nth_anywhere, last_error, refuse_each};
 use nanomc::base::status::{NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_OK};
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use nanomc::ffi::ep::{self, nmc_ep_t};
@@ -22,30 +22,16 @@ use nanomc::ffi::store_types::nmc_store_config_t;
 use nanomc::ffi::world::{self as world, nmc_world_t};
 use nanomc::ffi::world_types::nmc_world_config_t;
 use nanomc::ffi::{store_batch as batch, store_service as service};
-use std::ffi::CStr;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::ptr::{null, null_mut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// More requests for memory than any call makes.
-const MANY: u64 = 400;
 /// Items of a batch.
 const N: usize = 600;
 
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn slice(bytes: &[u8]) -> nmc_slice_t {
     nmc_slice_t { ptr: bytes.as_ptr().cast(), len: bytes.len() }
-}
-
-fn last_error() -> String {
-    // SAFETY: a text of the library, valid until the next call.
-    unsafe { CStr::from_ptr(nanomc::ffi::basic::nmc_last_error_message()) }.to_string_lossy().into_owned()
 }
 
 /// A struct of the ABI that is all zero but for its size and version.
@@ -77,30 +63,6 @@ impl Drop for Worlds {
     fn drop(&mut self) {
         self.0.iter().for_each(|one| assert_eq!(world::nmc_world_destroy(*one), NMC_OK));
     }
-}
-
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("descriptors").count()
-}
-
-fn check_message(status: i32) {
-    assert_eq!(status, NMC_ERR_NO_MEMORY, "{}", last_error());
-    let text = last_error();
-    assert!(text.contains("bytes") && text.chars().any(|c| c.is_ascii_digit()), "no size in {text:?}");
-}
-
-/// Makes a call once for each of its requests for memory, which is refused, and once without. Gives how many there were.
-fn refuse_each(what: &str, mut call: impl FnMut() -> i32, mut unchanged: impl FnMut()) -> u64 {
-    for n in 0..MANY {
-        let (status, seen) = fail_nth(n, &mut call);
-        if seen <= n {
-            assert_eq!(status, NMC_OK, "{what}: {}", last_error());
-            return n;
-        }
-        check_message(status);
-        unchanged();
-    }
-    panic!("{what} makes more than {MANY} requests for memory");
 }
 
 #[test]

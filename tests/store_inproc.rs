@@ -3,6 +3,9 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
 #![allow(unsafe_code, reason = "a test that damages memory")]
 
+#[path = "common/store.rs"]
+mod values;
+
 use nanomc::base::Deadline;
 use nanomc::base::status::*;
 use nanomc::mem::HeapKind;
@@ -16,6 +19,7 @@ use nanomc::world::Hosting;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Release;
 use std::time::Duration;
+use values::{get_if as get, put, put_as};
 
 const PAGE: u32 = 4096;
 
@@ -48,25 +52,6 @@ fn store_with(pages: u64, ranks: u32, config: Config) -> Store {
 
 fn store(pages: u64) -> Store {
     store_with(pages, 1, Config::default())
-}
-
-fn put(store: &Store, key: &[u8], value: &[u8]) -> nanomc::base::Result<()> {
-    put_as(store, key, value, &PutOptions::DEFAULT)
-}
-
-fn put_as(store: &Store, key: &[u8], value: &[u8], options: &PutOptions) -> nanomc::base::Result<()> {
-    let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
-    store.put(key, &Pieces::Slices(&slices), options)
-}
-
-fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
-    let Look::Ready(place) = store.location(key).unwrap() else { return None };
-    let mut value = vec![0u8; usize::try_from(place.bytes_total).unwrap()];
-    let slices = [Slice { address: value.as_mut_ptr() as u64, bytes: place.bytes_total }];
-    match store.read(key, 0, &Pieces::Slices(&slices), |_| Ok(true)).unwrap() {
-        Look::Ready(_) => Some(value),
-        _ => None,
-    }
 }
 
 fn bytes(len: usize, seed: u8) -> Vec<u8> {

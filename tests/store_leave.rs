@@ -5,12 +5,13 @@
 #![allow(unsafe_code, reason = "processes are stopped")]
 
 mod common;
+#[path = "common/store.rs"]
+mod values;
 
 use common::{PATIENCE, config as world_config, eventually};
 use nanomc::base::Deadline;
 use nanomc::base::status::*;
 use nanomc::mem::{Import, Slab};
-use nanomc::store::copy::{Pieces, Slice};
 use nanomc::store::read::Look;
 use nanomc::store::write::PutOptions;
 use nanomc::store::{Config, Store};
@@ -20,31 +21,12 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use values::{get, put_on as put};
 
 const PAGE: u32 = 4096;
 
 fn store_config() -> Config {
     Config { page_bytes: PAGE, call_ms: 2000, ..Config::default() }
-}
-
-fn put(store: &Store, key: &[u8], value: &[u8], rank: u32) -> nanomc::base::Result<()> {
-    let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
-    store.put(key, &Pieces::Slices(&slices), &PutOptions { rank: Some(rank), ..PutOptions::DEFAULT })
-}
-
-/// The value, or why there is none.
-fn get(store: &Store, key: &[u8]) -> Result<Vec<u8>, nmc_status_t> {
-    let place = match store.location(key).map_err(|e| e.status)? {
-        Look::Ready(place) => place,
-        Look::Writing(..) => return Err(NMC_NOT_READY),
-        Look::Missing => return Err(NMC_ERR_NOT_FOUND),
-    };
-    let mut value = vec![0u8; usize::try_from(place.bytes_total).unwrap()];
-    let slices = [Slice { address: value.as_mut_ptr() as u64, bytes: place.bytes_total }];
-    match store.read(key, 0, &Pieces::Slices(&slices), |_| Ok(true)).map_err(|e| e.status)? {
-        Look::Ready(_) => Ok(value),
-        _ => Err(NMC_ERR_NOT_FOUND),
-    }
 }
 
 fn used(store: &Store) -> u64 {

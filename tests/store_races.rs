@@ -4,6 +4,8 @@
 #![allow(unsafe_code, reason = "a program that publishes by itself, and the C functions")]
 
 mod common;
+#[path = "common/store.rs"]
+mod values;
 
 use common::{PATIENCE, config as world_config, eventually};
 use nanomc::base::Deadline;
@@ -19,6 +21,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use values::{get_if as get, put, put_as};
 
 const PAGE: u32 = 4096;
 
@@ -26,25 +29,6 @@ fn store_with(pages: u64, config: Config) -> Store {
     let mut world = world_config(std::path::Path::new("/"), None, 1);
     (world.dir, world.heap_bytes) = (None, pages * u64::from(PAGE));
     Store::embedded(&world, &Config { page_bytes: PAGE, ..config }).unwrap()
-}
-
-fn put(store: &Store, key: &[u8], value: &[u8]) -> nanomc::base::Result<()> {
-    put_as(store, key, value, &PutOptions::DEFAULT)
-}
-
-fn put_as(store: &Store, key: &[u8], value: &[u8], options: &PutOptions) -> nanomc::base::Result<()> {
-    let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
-    store.put(key, &Pieces::Slices(&slices), options)
-}
-
-fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
-    let Look::Ready(place) = store.location(key).unwrap() else { return None };
-    let mut value = vec![0u8; usize::try_from(place.bytes_total).unwrap()];
-    let slices = [Slice { address: value.as_mut_ptr() as u64, bytes: place.bytes_total }];
-    match store.read(key, 0, &Pieces::Slices(&slices), |_| Ok(true)).unwrap() {
-        Look::Ready(_) => Some(value),
-        _ => None,
-    }
 }
 
 /// What a kernel does at its end: the program stores the epoch itself.

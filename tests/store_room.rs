@@ -4,6 +4,8 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 mod common;
+#[path = "common/store.rs"]
+mod values;
 
 use common::{PATIENCE, config as world_config, eventually};
 use nanomc::base::status::*;
@@ -54,9 +56,7 @@ fn hard(options: PutOptions<'static>) -> PutOptions<'static> {
 }
 
 fn put(store: &Store, key: &str, pages: usize, options: &PutOptions) -> Result<()> {
-    let value = vec![7; pages * PAGE];
-    let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
-    store.put(key.as_bytes(), &Pieces::Slices(&slices), options)
+    values::put_as(store, key.as_bytes(), &vec![7; pages * PAGE], options)
 }
 
 /// The rank that holds a value; `None` if it is not there.

@@ -168,7 +168,7 @@ class PutOptions {
   PutOptions& wait(std::chrono::milliseconds value) { return c_.wait_ms = value.count(), *this; }
   /// What is said about the object, up to NMC_MAX_METADATA bytes; refers to them. In a batch, about each.
   PutOptions& metadata(Bytes value) { return c_.metadata = value, *this; }
-  /// In a batch: the same for each object, one after the other; refers to the list.
+  /// In a batch: the same for each object, one after the other, and as many as there are keys; refers to the list.
   PutOptions& metadata_each(span<const Bytes> values) {
     return c_.metadata_each = values.data(), each_ = values.size(), *this;
   }

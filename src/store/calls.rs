@@ -12,8 +12,7 @@ use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND,
-    NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
+    NMC_ERR_BUSY, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_PROTOCOL, NMC_ERR_STALE,
 };
 use crate::layout::store::Seal;
 use std::sync::atomic::Ordering::Relaxed;
@@ -155,15 +154,15 @@ impl Store {
     }
 
     /// Whether a call has failed for want of room that may still come: the value fits an empty heap, and the quota.
-    fn is_short(&self, request: &OpenRequest<'_>, error: &Error) -> bool {
+    fn is_short(&self, bytes: u64, error: &Error) -> bool {
         let p = self.client.params();
         let quota = || {
-            let namespace = self.client.view().namespace(request.namespace);
+            let namespace = self.client.view().namespace(self.namespace);
             namespace.map(|ns| ns.quota_bytes.load(Relaxed)).filter(|quota| *quota != 0).unwrap_or(u64::MAX)
         };
         match error.status {
             NMC_ERR_BUSY | NMC_ERR_LIMIT => true,
-            NMC_ERR_NO_SPACE => match request.bytes.checked_next_multiple_of(p.page_bytes.into()) {
+            NMC_ERR_NO_SPACE => match bytes.checked_next_multiple_of(p.page_bytes.into()) {
                 Some(paged) => paged <= p.heap_bytes && paged <= quota(),
                 None => false,
             },
@@ -177,7 +176,7 @@ impl Store {
         let Patience { deadline, interrupt } = self.patience(options.wait);
         let opened = self.open_plan(request, &interrupt);
         match (&opened, &deadline) {
-            (Err(error), Some(deadline)) if self.is_short(request, error) => {
+            (Err(error), Some(deadline)) if self.is_short(request.bytes, error) => {
                 self.open_later(request, options, deadline, &interrupt)
             }
             _ => opened,
@@ -192,7 +191,7 @@ impl Store {
         deadline: &Deadline,
         interrupt: &Interrupt<'_>,
     ) -> Result<Opened> {
-        let is_short = |opened: &Result<Opened>| matches!(opened, Err(error) if self.is_short(request, error));
+        let is_short = |opened: &Result<Opened>| matches!(opened, Err(error) if self.is_short(request.bytes, error));
         let mut opened = Err(no_plan(0));
         self.wait_for_room(deadline, interrupt, || {
             // Ranks come and go while it waits.
@@ -203,18 +202,22 @@ impl Store {
     }
 
     /// Asks again for the plans of those of `which` items that found no room, if the call waits for that, until there is some or
-    /// time is over. `take`
+    /// time is over. `request` makes one, for a value that may lie on these ranks; `take`
     /// is given each plan, and says what becomes of its item.
     pub(super) fn open_rest<'k, T>(
         &self,
         patience: &Patience<'_>,
         which: impl Iterator<Item = usize>,
         results: &mut [Result<T>],
-        request: impl Fn(usize) -> OpenRequest<'k>,
+        options: &PutOptions<'_>,
+        request: impl Fn(usize, u64) -> OpenRequest<'k>,
         mut take: impl FnMut(usize, Opened) -> Result<T>,
     ) -> Result<()> {
         let is_short = |results: &[Result<T>], i: usize| {
-            results.get(i).and_then(|result| result.as_ref().err()).is_some_and(|e| self.is_short(&request(i), e))
+            results
+                .get(i)
+                .and_then(|result| result.as_ref().err())
+                .is_some_and(|e| self.is_short(request(i, 0).bytes, e))
         };
         let Patience { deadline: Some(deadline), interrupt } = patience else { return Ok(()) };
         let mut short: Vec<usize> = memory::collect(which.filter(|i| is_short(results, *i)))?;
@@ -224,9 +227,10 @@ impl Store {
         let most = short.len().min(MAX_ITEMS);
         let (mut requests, mut opened) = (memory::with_capacity(most)?, memory::with_capacity(most)?);
         let waited = self.wait_for_room(deadline, interrupt, || {
+            let among = self.among(options);
             for part in short.chunks(MAX_ITEMS) {
                 requests.clear();
-                requests.extend(part.iter().map(|i| request(*i)));
+                requests.extend(part.iter().map(|i| request(*i, among)));
                 if let Err(error) = self.open_plans(&requests, interrupt, &mut opened) {
                     part.iter().for_each(|i| results[*i] = Err(error.clone()));
                     continue;
@@ -274,9 +278,8 @@ impl Store {
     /// A call that ends a plan has failed, and the plan is not ours any more: if the master may not have heard of it, it is
     /// given the list of those that are.
     pub(super) fn repeat_plans(&self, error: &Error) {
-        let unheard = [NMC_ERR_UNAVAILABLE, NMC_ERR_TIMEOUT, NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY];
         if let Way::Remote(remote) = &self.client.way
-            && unheard.contains(&error.status)
+            && ![NMC_ERR_STALE, NMC_ERR_NOT_FOUND].contains(&error.status)
         {
             remote.renew();
         }

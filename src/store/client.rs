@@ -460,14 +460,22 @@ impl Client {
         match (self.heaps.get(rank as usize), self.view().heap(rank)) {
             // Acquire: of an object that was found alive before, this is the memory, or the object is dead by now.
             (Some(mapped), Some(heap)) if heap.id.load(Ordering::Acquire) == mapped.id && mapped.id != 0 => Ok(mapped),
-            _ => self.late_heap(rank),
+            _ => self.late_heap(rank, SETTLING),
+        }
+    }
+
+    /// The same without waiting for news of a rank that has just been taken.
+    pub(super) fn heap_now(&self, rank: u32) -> Result<&MappedHeap> {
+        match (self.heaps.get(rank as usize), self.view().heap(rank)) {
+            (Some(mapped), Some(heap)) if heap.id.load(Ordering::Acquire) == mapped.id && mapped.id != 0 => Ok(mapped),
+            _ => self.late_heap(rank, Duration::ZERO),
         }
     }
 
     /// The heap of a rank that nobody had taken when this client came, if it is the first one that the store has had there:
     /// whatever the caller has found on that rank lies in it.
     #[inline(never)]
-    fn late_heap(&self, rank: u32) -> Result<&MappedHeap> {
+    fn late_heap(&self, rank: u32, patience: Duration) -> Result<&MappedHeap> {
         let (Some(place), Some(heap)) = (self.late_heaps.get(rank as usize), self.view().heap(rank)) else {
             return Err(replaced(rank));
         };
@@ -479,15 +487,15 @@ impl Client {
         }
         let absent = self.heaps.get(rank as usize).is_some_and(|mapped| mapped.generation == 0);
         if absent && first && place.get().is_none() {
-            self.wait_for_heap(rank, id).map(|mapped| place.set(mapped));
+            self.wait_for_heap(rank, id, patience).map(|mapped| place.set(mapped));
         }
         place.get().filter(|mapped| mapped.id == id).ok_or_else(|| replaced(rank))
     }
 
     /// The heap that a rank brought, when the world's thread has heard of it.
     #[cold]
-    fn wait_for_heap(&self, rank: u32, id: u64) -> Option<MappedHeap> {
-        let patience = Deadline::after(SETTLING);
+    fn wait_for_heap(&self, rank: u32, id: u64, patience: Duration) -> Option<MappedHeap> {
+        let patience = Deadline::after(patience);
         loop {
             // In this order: what is no longer changing has its heap in place.
             let changing = self.member.changing(rank);
@@ -506,7 +514,7 @@ impl Client {
     /// rank has a holder.
     pub(super) fn ranks_to_store_on(&self) -> u64 {
         let ranks = 0..self.params().world_size;
-        let good = ranks.filter(|rank| self.heap(*rank).is_ok() && self.member.holder(*rank).0 == RankState::Alive);
+        let good = ranks.filter(|rank| self.heap_now(*rank).is_ok() && self.member.holder(*rank).0 == RankState::Alive);
         good.fold(0, |all, rank| all | 1 << (rank as usize % MAX_RANKS))
     }
 

@@ -76,6 +76,8 @@ struct Inner {
     stop: AtomicBool,
     /// The master is to hear again which plans are open.
     renew: AtomicBool,
+    /// It has not heard of all of them, since there were too many, and ended none.
+    cut: AtomicBool,
     /// The master refused this client for good.
     refused: Mutex<Option<Error>>,
     /// There is a master, but it has no memory to begin with.
@@ -232,6 +234,7 @@ impl Remote {
             nudge: Event::new()?,
             stop: AtomicBool::new(false),
             renew: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
             refused: Mutex::new(None),
             no_memory: Mutex::new(None),
             is_refused: AtomicBool::new(false),
@@ -314,7 +317,7 @@ impl Remote {
     /// Whether there is a connection.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.inner.wire.try_lock().is_none_or(|wire| wire.link.is_some())
+        self.inner.wire.try_lock().is_none_or(|wire| wire.link.is_some() || wire.renewing)
     }
 
     /// Leaves in order, soon also if the master does not answer.
@@ -346,7 +349,7 @@ impl Inner {
         let deadline = Deadline::after(limit);
         loop {
             match self.wire.try_lock_for(LOOK.min(deadline.left())) {
-                Some(wire) if wire.link.is_none() && wire.renewing => {
+                Some(wire) if wire.link.is_none() && wire.renewing && !self.stopped() => {
                     drop(wire);
                     std::thread::sleep(RENEWAL.min(deadline.left()));
                 }
@@ -379,16 +382,12 @@ impl Inner {
 
     fn keep_connected(&self) {
         while !self.stopped() {
-            let mut wire = self.wire.lock();
+            let cut = self.cut.load(Relaxed) && self.plans.len() <= MAX_KEPT;
+            let end = self.wire.lock().link.as_ref().and_then(Link::end);
             // What is told to the next connection is newer than what asked for it.
-            if self.renew.swap(false, SeqCst) && wire.link.take().is_some() {
-                wire.renewing = true;
-            }
-            let end = wire.link.as_ref().and_then(Link::end);
-            drop(wire);
             match end {
-                Some(end) => self.watch(&end),
-                None => self.reconnect(),
+                Some(end) if !self.renew.swap(false, SeqCst) && !cut => self.watch(&end),
+                _ => self.reconnect(),
             }
         }
     }
@@ -405,11 +404,13 @@ impl Inner {
         self.nudge.drain();
     }
 
+    /// Opens a connection. One that is there serves until the next one does: the master closes it then.
     fn reconnect(&self) {
         // The lock is held, so that no call begins a plan that is not in the list.
         let mut wire = self.wire.lock();
         wire.renewing = false;
-        if wire.link.is_some() || self.refused.lock().is_some() || self.member.has_departed() {
+        let again = wire.link.is_some();
+        if self.refused.lock().is_some() || self.member.has_departed() {
             drop(wire);
             rpc::poll(&[self.nudge.as_fd()], RETRY_REFUSED);
             return self.nudge.drain();
@@ -427,7 +428,9 @@ impl Inner {
             !patience.passed() && !self.stopped()
         };
         let hello = || {
-            let held = Some((self.client, self.map.seed(), self.plans.epochs()?));
+            let epochs = self.plans.epochs()?;
+            self.cut.store(epochs.len() > MAX_KEPT, Relaxed);
+            let held = Some((self.client, self.map.seed(), epochs));
             Ok(introduction(&self.member, self.map.params(), self.map.store_id(), held))
         };
         let outcome = introduce(&self.place, &self.member, hello, Some(&self.map), &mut wire.buffers, &wait);
@@ -444,7 +447,9 @@ impl Inner {
                 wire.link = Some(link);
                 // The program's log callback may call us: it must not find the lock taken.
                 drop(wire);
-                log::emit(log::INFO, || format!("rank {}: the store has a master again", self.member.rank()));
+                if !again {
+                    log::emit(log::INFO, || format!("rank {}: the store has a master again", self.member.rank()));
+                }
                 return;
             }
             Ok(None) => (RETRY, None),
@@ -452,10 +457,15 @@ impl Inner {
                 if error.status == NMC_ERR_STALE {
                     *self.refused.lock() = Some(error.clone());
                     self.is_refused.store(true, SeqCst);
+                    wire.link = None;
                 }
                 (RETRY_REFUSED, Some(error))
             }
         };
+        if again {
+            // The master may still not have heard of what it is to hear.
+            self.renew.store(true, SeqCst);
+        }
         drop(wire);
         if let Some(error) = error {
             log::emit(log::WARN, || format!("rank {}: the store's master refuses: {error}", self.member.rank()));
@@ -600,45 +610,49 @@ mod tests {
         let place = member.place("store");
         let lock = place.try_lock().unwrap().unwrap();
         let listener = lock.listen().unwrap();
+        let last = *manners.last().unwrap();
         let over = AtomicBool::new(false);
         let (said, heard) = mpsc::channel();
         std::thread::scope(|scope| {
             let over = &over;
             scope.spawn(move || {
                 let map = Map::create(&params, &Deadline::after(Duration::from_secs(60))).unwrap();
-                let mut reply = Vec::new();
-                for n in 0.. {
-                    let mut link = loop {
-                        rpc::poll(&[listener.as_fd()], Duration::from_millis(20));
-                        match listener.accept().unwrap() {
-                            Some(link) => break link,
-                            None if over.load(SeqCst) => return,
-                            None => {}
+                let (mut reply, mut buffer) = (Vec::new(), vec![0; MAX_PACKET]);
+                let mut served: Option<(Link, Manner)> = None;
+                let mut manners = manners.iter().copied();
+                while !over.load(SeqCst) {
+                    let fds = [Some(listener.as_fd()), served.as_ref().map(|(link, _)| link.as_fd())];
+                    rpc::poll(&fds.into_iter().flatten().collect::<Vec<_>>(), Duration::from_millis(20));
+                    if let Some(mut link) = listener.accept().unwrap() {
+                        let packet = hear(&mut link);
+                        let Request::Hello(hello) = Request::decode(&packet).unwrap() else {
+                            panic!("no introduction")
+                        };
+                        let (control, words) = map.client_fds().unwrap();
+                        encode_reply(&[Item::ok([0, map.store_id(), 1])], &mut reply);
+                        link.send(&reply, &[control.as_fd(), words.as_fd()]).unwrap();
+                        if hello.holds {
+                            said.send(hello.kept).unwrap();
+                        } else {
+                            // The first client makes sure that it was entered.
+                            hear(&mut link);
+                            link.send(&reply, &[]).unwrap();
                         }
-                    };
-                    let packet = hear(&mut link);
-                    let Request::Hello(hello) = Request::decode(&packet).unwrap() else { panic!("no introduction") };
-                    let (control, words) = map.client_fds().unwrap();
-                    encode_reply(&[Item::ok([0, map.store_id(), 1])], &mut reply);
-                    link.send(&reply, &[control.as_fd(), words.as_fd()]).unwrap();
-                    if hello.holds {
-                        said.send(hello.kept).unwrap();
-                    } else {
-                        // The first client makes sure that it was entered.
-                        hear(&mut link);
-                        link.send(&reply, &[]).unwrap();
+                        let manner = manners.next().unwrap_or(last);
+                        served = Some((link, manner));
                     }
-                    let manner = manners[n.min(manners.len() - 1)];
-                    while !hear(&mut link).is_empty() {
-                        match manner {
-                            Manner::Leaves => break,
-                            Manner::IsSilent => continue,
-                            Manner::AnswersAfter(time) => std::thread::sleep(time),
-                            Manner::Answers => {}
+                    let Some((link, manner)) = &mut served else { continue };
+                    match (link.receive(&mut buffer), *manner) {
+                        (Ok(rpc::Packet::Empty), _) | (Ok(rpc::Packet::Data(..)), Manner::IsSilent) => continue,
+                        (Ok(rpc::Packet::End) | Err(_), _) | (_, Manner::Leaves) => {
+                            served = None;
+                            continue;
                         }
-                        encode_reply(&[Item::ok([0; 3])], &mut reply);
-                        link.send(&reply, &[]).unwrap();
+                        (_, Manner::AnswersAfter(time)) => std::thread::sleep(time),
+                        (_, Manner::Answers) => {}
                     }
+                    encode_reply(&[Item::ok([0; 3])], &mut reply);
+                    link.send(&reply, &[]).unwrap();
                 }
             });
             let deadline = Deadline::after(Duration::from_secs(60));
@@ -657,8 +671,10 @@ mod tests {
                 limit,
             );
             let remote = remote.unwrap();
-            body(&remote, &plans, &heard);
+            let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&remote, &plans, &heard)));
             over.store(true, SeqCst);
+            drop(remote);
+            passed.unwrap();
         });
     }
 

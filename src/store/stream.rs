@@ -96,6 +96,7 @@ impl Store {
         if self.client.plans.get(plan.plan_id) != Some(*plan) {
             return Err(Error::new(NMC_ERR_NOT_FOUND, format!("there is no open write plan {:x}", plan.plan_id)));
         }
+        self.check_unended(plan)?;
         self.copy_async(plan.index, offset, pieces, stream, true)
     }
 

@@ -79,20 +79,21 @@ impl Store {
         loop {
             let heard = bell.listen();
             let look = self.look(view, key)?;
-            if let Look::Ready((index, _)) = look {
-                // Not of this client's, if the rank has other memory than it had when the client came.
-                return match view.object(index).map(|header| header.owner_rank.load(Relaxed)) {
-                    Some(rank) if rank < client.params().world_size => client.heap(rank).map(|_| ()),
-                    _ => Ok(()),
-                };
-            }
-            if let Some(end) = Client::end_of(view, &look, &mut seen) {
+            if let Look::Ready(found) = look {
+                if let Some(outcome) = client.reaches(view, found) {
+                    return outcome;
+                }
+            } else if let Some(end) = Client::end_of(view, &look, &mut seen) {
                 return Err(end.error(key));
             }
             match look {
                 Look::Writing(index, epoch) => {
                     match pages.map(|pages| (pages, self.progress(index, epoch))) {
-                        Some((pages, Ok((ready, _)))) if ready >= pages => return Ok(()),
+                        Some((pages, Ok((ready, _)))) if ready >= pages => {
+                            if let Some(outcome) = client.reaches(view, (index, epoch)) {
+                                return outcome;
+                            }
+                        }
                         // One that has ended since is found so by the next look.
                         Some((_, Err(error))) if error.status != NMC_ERR_STALE => return Err(error),
                         _ => {}
@@ -191,6 +192,23 @@ impl Client {
                 *seen = now;
                 None
             }
+        }
+    }
+
+    /// Whether this client can reach the value of an object: not if its rank has other memory than it had when the client came.
+    /// `None` if the object is not there any more, or a holder of the rank is not known here yet.
+    pub(super) fn reaches(&self, view: &View<'_>, (index, epoch): (u32, u64)) -> Option<Result<()>> {
+        let header = view.object(index)?;
+        let (rank, bytes) = (header.owner_rank.load(Relaxed), header.bytes_total.load(Relaxed));
+        if !object::still(&header.control, epoch) {
+            return None;
+        }
+        if bytes == 0 || rank >= self.params().world_size {
+            return Some(Ok(()));
+        }
+        match self.heap_now(rank) {
+            Err(_) if self.member.changing(rank) => None,
+            found => Some(found.map(|_| ())),
         }
     }
 

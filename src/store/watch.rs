@@ -224,7 +224,9 @@ fn look(client: &Weak<Client>, turn: u64) -> bool {
 fn verdict(client: &Client, view: &View<'_>, watched: &mut Watched, writers: bool) -> Option<nmc_status_t> {
     let Watched { key, namespace, appear, seen, .. } = watched;
     let look = match client.look(view, *namespace, key) {
-        Ok(Look::Ready(_)) => return Some(NMC_OK),
+        Ok(Look::Ready(found)) => {
+            return client.reaches(view, found).map(|outcome| outcome.map_or_else(|error| error.status, |()| NMC_OK));
+        }
         Ok(look) => look,
         Err(error) if error.status == NMC_ERR_BUSY => return None,
         Err(error) => return Some(error.status),

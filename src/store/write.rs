@@ -11,7 +11,9 @@ use super::wire::{MAX_ITEMS, Request};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::point::reach;
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
+use crate::base::status::{
+    NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
+};
 use crate::layout::store::{
     FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, Fate, MAX_KEY, ObjectHeader, PublishWords, Seal, Shape, View,
 };
@@ -159,7 +161,7 @@ impl Store {
         let most = good.len().min(MAX_ITEMS);
         let (mut requests, mut opened) = (memory::with_capacity(most)?, memory::with_capacity(most)?);
         let request =
-            |i: usize| self.request_of(i, (items[i].0, items[i].1.bytes().unwrap_or(0)), options, self.among(options));
+            |i: usize, among: u64| self.request_of(i, (items[i].0, items[i].1.bytes().unwrap_or(0)), options, among);
         let counters = &self.client.counters;
         let patience = self.patience(options.wait);
         let fill = |i: usize, plan: Opened| {
@@ -176,7 +178,8 @@ impl Store {
         for part in good.chunks(MAX_ITEMS) {
             let asked = sys::now_ns();
             requests.clear();
-            requests.extend(part.iter().map(|i| request(*i)));
+            let among = self.among(options);
+            requests.extend(part.iter().map(|i| request(*i, among)));
             let asking = patience.interrupt.check();
             if let Err(error) = asking.and_then(|()| self.open_plans(&requests, &patience.interrupt, &mut opened)) {
                 part.iter().for_each(|i| results[*i] = Err(error.clone()));
@@ -188,7 +191,7 @@ impl Store {
                 results[*i] = opened.and_then(|plan| fill(*i, plan));
             }
             // What was stored so far can be evicted for the rest. Without memory to wait, those stay without room.
-            let _ = self.open_rest(&patience, part.iter().copied(), &mut results, request, fill);
+            let _ = self.open_rest(&patience, part.iter().copied(), &mut results, options, request, fill);
         }
         Ok(results)
     }
@@ -233,13 +236,16 @@ impl Store {
         }
         if replace && let Err(error) = self.call(&Request::Reveal(*plan)) {
             // The plan stays open if the master may not have heard of it and the commit can be repeated.
-            let unheard = [NMC_ERR_UNAVAILABLE, NMC_ERR_TIMEOUT, NMC_ERR_CANCELLED].contains(&error.status);
-            if how == Publication::Once || !unheard {
+            let unheard = [NMC_ERR_UNAVAILABLE, NMC_ERR_TIMEOUT, NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY];
+            if error.status == NMC_ERR_NOT_FOUND {
+                // It has given the plan up, or shown it when it was asked before, and somebody has taken it.
+                return self.publish_in_vain(view, plan);
+            }
+            if how == Publication::Once || !unheard.contains(&error.status) {
                 self.client.plans.remove(plan.plan_id);
                 self.repeat_plans(&error);
             }
-            // It has given the plan up, and its header may be another object's by now.
-            return Err(if error.status == NMC_ERR_NOT_FOUND { stale("the write") } else { error });
+            return Err(error);
         }
         self.client.plans.remove(plan.plan_id);
         self.client.ring();
@@ -261,6 +267,15 @@ impl Store {
         }
     }
 
+    /// Refuses a plan whose pages may be another object's by now.
+    pub(super) fn check_unended(&self, plan: &Opened) -> Result<()> {
+        let control = self.client.view().object(plan.index).map_or(0, |header| header.control.load(Acquire));
+        if object::epoch(control) != plan.epoch || object::state(control) == object::RESERVED {
+            return Err(stale("the write"));
+        }
+        Ok(())
+    }
+
     /// What a writer needs of an open plan. The header must be what the plan was made for: its writer stores into no
     /// more pages than it asked for.
     fn planned<'v>(&self, view: &View<'v>, plan: &Opened) -> Result<Planned<'v>> {
@@ -269,10 +284,7 @@ impl Store {
         };
         let index = plan.index;
         let (header, shape) = shaped(view, index)?;
-        let control = header.control.load(Acquire);
-        if object::epoch(control) != plan.epoch || object::state(control) == object::RESERVED {
-            return Err(stale("the write"));
-        }
+        self.check_unended(plan)?;
         match view.publish(index) {
             Some(words) if shape.bytes_total == bytes => {
                 let seal = Seal { key_hash, epoch: plan.epoch, metadata };
@@ -350,8 +362,9 @@ impl Store {
         let bad = |key: &[u8]| check_key(key).err();
         let mut requests: Vec<OpenRequest<'_>> = memory::with_capacity(items.len())?;
         let good = (0..items.len()).filter(|i| bad(items[*i].0).is_none());
-        let request = |i: usize| self.request_of(i, items[i], options, self.among(options));
-        requests.extend(good.map(request));
+        let request = |i: usize, among: u64| self.request_of(i, items[i], options, among);
+        let among = self.among(options);
+        requests.extend(good.map(|i| request(i, among)));
         let mut opened = memory::with_capacity(requests.len())?;
         let patience = self.patience(options.wait);
         self.open_plans(&requests, &patience.interrupt, &mut opened)?;
@@ -363,7 +376,7 @@ impl Store {
             });
         }
         let take = |_, plan| self.locate(&plan);
-        let _ = self.open_rest(&patience, 0..items.len(), &mut results, request, take);
+        let _ = self.open_rest(&patience, 0..items.len(), &mut results, options, request, take);
         Ok(results)
     }
 
@@ -530,6 +543,7 @@ impl Store {
         let interrupt = self.interrupt();
         loop {
             let [n, next, _] = self.call_until(&Request::RemoveMatching(self.namespace, prefix, cursor), &interrupt)?;
+            interrupt.check()?;
             removed += n;
             match u32::try_from(next) {
                 Ok(next) => cursor = next,
@@ -653,8 +667,8 @@ mod tests {
         let patience = store.patience(long.wait);
         store.cancel();
         let mut results = [Err::<Opened, _>(Error::new(crate::base::status::NMC_ERR_BUSY, "no room"))];
-        let request = |_| store.request(b"k", 8, &long, 0);
-        store.open_rest(&patience, 0..1, &mut results, request, |_, plan| Ok(plan)).unwrap();
+        let request = |_, among| store.request(b"k", 8, &long, among);
+        store.open_rest(&patience, 0..1, &mut results, &long, request, |_, plan| Ok(plan)).unwrap();
         let [result] = results;
         assert_eq!(result.map_err(|error| error.status), Err(NMC_ERR_CANCELLED));
     }

@@ -8,7 +8,7 @@ use super::wire::{Message, Peer, Reattach, SERVICE};
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY};
+use crate::base::status::NMC_ERR_EXISTS;
 use crate::rpc::{self, Link, MAX_PACKET, Packet, Sent, caller};
 use crate::sync::{panics, service_thread};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -144,18 +144,19 @@ impl<'a> Service<'a> {
             Message::PeerList(list) if list.world_id == self.shared.world_id => {
                 if self.asked.take().is_some() {
                     log::emit(log::INFO, || format!("rank {}: handed the world to a new master", self.shared.rank));
-                    self.pause = RECONNECT_FIRST;
                     self.shared.master_up.store(true, Ordering::Relaxed);
                     self.shared.changed.signal();
                 }
                 for (rank, slot) in slots_of(list.peers, fds.into_iter())? {
+                    let generation = slot.generation;
                     match self.shared.replace(rank, slot) {
                         // It was not put in place: the master says it again to whoever comes back.
-                        Err(error) if error.status == NMC_ERR_NO_MEMORY => return Err(error),
+                        Err(error) if self.shared.known_generation(rank) < generation => return Err(error),
                         Err(error) => fail(self.shared, error),
                         Ok(()) => {}
                     }
                 }
+                self.pause = RECONNECT_FIRST;
                 Ok(())
             }
             Message::Refusal(refusal) => {
@@ -218,14 +219,10 @@ impl Shared {
     /// `rank` was taken by another process.
     fn replace(&self, rank: u32, slot: Slot) -> Result<()> {
         self.check_rank(rank)?;
-        let former = {
-            let peers = self.peers.lock();
-            peers.get(rank as usize).and_then(Option::as_ref).map(|p| (p.generation, p.heap.clone()))
-        };
-        let (known, mapped) = former.unwrap_or((0, None));
-        if known >= slot.generation {
+        if self.known_generation(rank) >= slot.generation {
             return Ok(());
         }
+        let mapped = self.peers.lock().get(rank as usize).and_then(Option::as_ref).and_then(|p| p.heap.clone());
         let announced = slot.heap.as_ref().map(|(desc, _)| desc.id);
         let keep = mapped.clone().filter(|heap| Some(heap.desc().id) == announced);
         let kept = keep.is_some();

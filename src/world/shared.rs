@@ -222,11 +222,16 @@ impl Shared {
         RankState::from_code(self.states[rank as usize].load(Ordering::Acquire))
     }
 
+    /// The holder of a rank that is in place here, counted; 0 if nobody is.
+    pub fn known_generation(&self, rank: u32) -> u64 {
+        self.peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |p| p.generation)
+    }
+
     /// Whether the master has given `rank` to a process that this rank has not been told of yet.
     pub fn changing(&self, rank: u32) -> bool {
         let Some(control) = &self.control else { return false };
         let entry = Control::new(control.region()).rank(rank);
-        let known = self.peers.lock().get(rank as usize).and_then(Option::as_ref).map_or(0, |p| p.generation);
+        let known = self.known_generation(rank);
         entry.is_some_and(|e| {
             let newest = e.generation.load(Ordering::Acquire);
             // If it died before we heard of it, nobody may be there to tell us: its process is looked at.

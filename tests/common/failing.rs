@@ -3,10 +3,14 @@
 //! A test program that has this module has the allocator. One test at a time may arm it for all threads.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(unsafe_code, reason = "an allocator is unsafe by nature")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a test may")]
 
+use nanomc::base::status::{NMC_ERR_NO_MEMORY, NMC_OK};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Smaller requests are not counted, and are never refused.
 pub const LEAST: usize = 4096;
@@ -118,4 +122,46 @@ pub fn fail_nth_anywhere<R>(n: u64, body: impl FnOnce() -> R) -> (R, u64) {
     let result = body();
     FIRST.store(NEVER, Ordering::SeqCst);
     (result, SEEN.load(Ordering::SeqCst))
+}
+
+/// More requests for memory than any call makes.
+pub const MANY: u64 = 400;
+
+/// One test at a time: the allocator of all of them is one, and some look at the descriptors of the process.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The text of the thread's last error.
+pub fn last_error() -> String {
+    // SAFETY: a text of the library, valid until the next call.
+    unsafe { CStr::from_ptr(nanomc::ffi::basic::nmc_last_error_message()) }.to_string_lossy().into_owned()
+}
+
+/// How many descriptors the process has.
+pub fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("descriptors").count()
+}
+
+/// A call was refused memory, and says how much.
+pub fn check_message(status: i32) {
+    assert_eq!(status, NMC_ERR_NO_MEMORY, "{}", last_error());
+    let text = last_error();
+    assert!(text.contains("bytes") && text.chars().any(|c| c.is_ascii_digit()), "no size in {text:?}");
+}
+
+/// Makes a call once for each of its requests for memory, which is refused, and once without: `unchanged` is called after
+/// every refusal. Gives how many requests there were.
+pub fn refuse_each(what: &str, mut call: impl FnMut() -> i32, mut unchanged: impl FnMut()) -> u64 {
+    for n in 0..MANY {
+        let (status, seen) = fail_nth(n, &mut call);
+        if seen <= n {
+            assert_eq!(status, NMC_OK, "{what}: {}", last_error());
+            return n;
+        }
+        check_message(status);
+        unchanged();
+    }
+    panic!("{what} makes more than {MANY} requests for memory");
 }

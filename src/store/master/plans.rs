@@ -134,7 +134,11 @@ impl Master {
     pub fn abandon(&mut self, client: u32, plan: &Opened) -> Result<bool> {
         let map = Arc::clone(&self.map);
         let view = map.view();
-        self.check_plan(client, plan)?;
+        if let Err(error) = self.check_plan(client, plan) {
+            // Its header may have been overwritten, and what may be its pages be held back for it.
+            self.hear_of_end(client, plan.epoch);
+            return Err(error);
+        }
         match self.lists.list_of(plan.index) {
             Some(WRITING) => self.end_writing(view, plan.index, Fate::GivenUp, true),
             Some(QUARANTINE) => {

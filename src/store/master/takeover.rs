@@ -264,6 +264,11 @@ impl Master {
         Ok(())
     }
 
+    /// A client says that it does not write this any more.
+    pub(super) fn hear_of_end(&mut self, client: u32, epoch: u64) {
+        self.held.writing.retain(|known| *known != (client, epoch));
+    }
+
     /// What is held back is free when none of the objects is left that may have it.
     pub(super) fn let_held_go(&mut self, view: &View<'_>) {
         if self.held.objects.is_empty() {
