@@ -572,9 +572,11 @@ struct Driver {
   bool farewell() {
     disarm();
     if (!all_reach(RUNNING)) return fail("a rank does not run");
-    wish(QUIT);
-    for (uint32_t rank = 0; rank < RANKS; ++rank)
+    // The master last: a rank may be attaching to the store at this moment.
+    for (uint32_t rank = RANKS; rank-- > 0;) {
+      shared->ranks[rank].wish.store(QUIT);
       if (!ended(rank)) return fail("a rank does not leave");
+    }
     if (external) {
       shared->ranks[RANKS].wish.store(QUIT);
       int status = 0;
