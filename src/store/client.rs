@@ -457,18 +457,20 @@ impl Client {
     /// A rank's heap. Fails if the store's objects lie in another one than was mapped when this client came.
     #[inline(always)]
     pub(super) fn heap(&self, rank: u32) -> Result<&MappedHeap> {
-        match (self.heaps.get(rank as usize), self.view().heap(rank)) {
-            // Acquire: of an object that was found alive before, this is the memory, or the object is dead by now.
-            (Some(mapped), Some(heap)) if heap.id.load(Ordering::Acquire) == mapped.id && mapped.id != 0 => Ok(mapped),
-            _ => self.late_heap(rank, SETTLING),
-        }
+        self.heap_within(rank, SETTLING)
     }
 
     /// The same without waiting for news of a rank that has just been taken.
     pub(super) fn heap_now(&self, rank: u32) -> Result<&MappedHeap> {
+        self.heap_within(rank, Duration::ZERO)
+    }
+
+    #[inline(always)]
+    fn heap_within(&self, rank: u32, patience: Duration) -> Result<&MappedHeap> {
         match (self.heaps.get(rank as usize), self.view().heap(rank)) {
+            // Acquire: of an object that was found alive before, this is the memory, or the object is dead by now.
             (Some(mapped), Some(heap)) if heap.id.load(Ordering::Acquire) == mapped.id && mapped.id != 0 => Ok(mapped),
-            _ => self.late_heap(rank, Duration::ZERO),
+            _ => self.late_heap(rank, patience),
         }
     }
 
