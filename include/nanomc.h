@@ -193,6 +193,9 @@ typedef int32_t nmc_status_t;
 /** There is no room: the value is larger than the heap, or a quota is used up. */
 #define NMC_ERR_NO_SPACE -24
 
+/** The disk below the store failed, or refuses to be written; the message names the file and the reason. */
+#define NMC_ERR_IO -25
+
 /** Element types: 32-bit float. */
 #define NMC_DTYPE_FP32 0
 

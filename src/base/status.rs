@@ -61,6 +61,8 @@ pub const NMC_ERR_CORRUPT: i32 = -22;
 pub const NMC_ERR_STALE: i32 = -23;
 /// There is no room: the value is larger than the heap, or a quota is used up.
 pub const NMC_ERR_NO_SPACE: i32 = -24;
+/// The disk below the store failed, or refuses to be written; the message names the file and the reason.
+pub const NMC_ERR_IO: i32 = -25;
 
 /// Every status with its C name, in the order of the header.
 pub(crate) const TABLE: &[(nmc_status_t, &core::ffi::CStr)] = &[
@@ -91,6 +93,7 @@ pub(crate) const TABLE: &[(nmc_status_t, &core::ffi::CStr)] = &[
     (NMC_ERR_CORRUPT, c"NMC_ERR_CORRUPT"),
     (NMC_ERR_STALE, c"NMC_ERR_STALE"),
     (NMC_ERR_NO_SPACE, c"NMC_ERR_NO_SPACE"),
+    (NMC_ERR_IO, c"NMC_ERR_IO"),
 ];
 
 /// The C name of a status, or `NMC_UNKNOWN_STATUS`.
