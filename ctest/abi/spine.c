@@ -40,6 +40,7 @@ static const struct {
     ROW(NMC_ERR_CORRUPT),
     ROW(NMC_ERR_STALE),
     ROW(NMC_ERR_NO_SPACE),
+    ROW(NMC_ERR_IO),
 #undef ROW
 };
 
