@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "views of mapped memory")]
 
 pub mod device;
+pub mod disk;
 pub mod ep;
 pub mod region;
 pub mod store;

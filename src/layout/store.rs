@@ -168,7 +168,9 @@ pub struct StoreHeader {
     /// The next epoch to be given out.
     pub next_epoch: AtomicU64,
     params: [AtomicU64; PARAM_WORDS],
-    reserved: [AtomicU64; 7],
+    reserved: [AtomicU64; 6],
+    /// Name of the slab that leads to values on disk; 0 if the store has no tier below memory. It stays when the master dies.
+    pub disk: AtomicU64,
     /// Counts switches of the index.
     pub root: AtomicU64,
     /// What the hash of the index is made from: random, the same as long as the store lives.
@@ -664,11 +666,11 @@ impl<'a> View<'a> {
         self.access.get(index as usize)
     }
 
-    /// Both tables of the index.
+    /// The index.
     #[inline(always)]
     #[must_use]
-    pub fn tables(&self) -> [&'a [AtomicU64]; 2] {
-        self.tables
+    pub fn index(&self) -> index::Tables<'a> {
+        index::Tables { root: &self.header.root, tables: self.tables }
     }
 
     /// Searches the index.

@@ -1,6 +1,7 @@
-//! The two slabs of a store and the view of them, which is made once and lies beside the memory that it shows.
+//! The slabs of a store and the views of them, which are made once and lie beside the memory that they show.
 
 use super::Slab;
+use crate::layout::disk;
 use crate::layout::store::{Layout, View};
 
 /// See the module. The slabs neither move nor go away while the view is lent.
@@ -38,5 +39,36 @@ impl MappedView {
     #[must_use]
     pub fn words(&self) -> &Slab {
         &self.words
+    }
+}
+
+/// The slab that leads to values on disk. It neither moves nor goes away while the view is lent.
+pub struct MappedDisk {
+    /// Of the slab below; never given out for longer than it lives.
+    view: disk::View<'static>,
+    slab: Slab,
+}
+
+impl MappedDisk {
+    /// Looks up what is in the slab; `None` if it is smaller than `layout` says.
+    #[must_use]
+    pub fn new(layout: &disk::Layout, slab: Slab) -> Option<Self> {
+        // SAFETY: the slab stays mapped until it is dropped with this value, and `view` lends what is in it for no longer than
+        // this value is borrowed.
+        let region = unsafe { slab.region_unbound() };
+        Some(Self { view: disk::View::new(layout, region)?, slab })
+    }
+
+    /// What is in the slab.
+    #[inline(always)]
+    #[must_use]
+    pub fn view(&self) -> &disk::View<'_> {
+        &self.view
+    }
+
+    /// The slab.
+    #[must_use]
+    pub fn slab(&self) -> &Slab {
+        &self.slab
     }
 }

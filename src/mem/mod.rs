@@ -10,7 +10,7 @@ pub mod ranges;
 pub mod slab;
 
 pub use heap::{Heap, HeapDesc, HeapKind, Import};
-pub use mapped_view::MappedView;
+pub use mapped_view::{MappedDisk, MappedView};
 pub use page_pool::{PagePool, PageRange};
 pub use ranges::{HostPages, HostRange};
 pub use slab::Slab;

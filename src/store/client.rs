@@ -1,9 +1,9 @@
 //! A rank's membership in a store: the mapped slabs, its pin slots, its open plans, and the way to the master. Several
 //! handles of one process may share it.
 
-use super::backing::DiskReader;
 use super::config::{Config, check_same};
 use super::counters::Counters;
+use super::disk::DiskSeat;
 use super::map::Map;
 use super::master::{ClientId, ClientInfo, Opened};
 use super::master_slot::MasterSlot;
@@ -234,7 +234,7 @@ pub struct Client {
     pub(super) counters: Counters,
     pub(super) watches: Watches,
     /// Where values may be that memory does not hold.
-    pub(super) disk: Option<Arc<dyn DiskReader>>,
+    pub(super) disk: Arc<DiskSeat>,
     /// For copies that need a GPU.
     pub(super) copiers: Mutex<Vec<Copier>>,
     /// Grows when whoever waits is to give up.
@@ -343,14 +343,14 @@ impl Client {
         // What may be refused comes first: a client that is entered has everything.
         let (slots, counters, watches) = (Slots::new(params.pin_slots)?, Counters::new()?, Watches::new()?);
         let late_heaps = memory::collect((0..params.world_size).map(|_| OnceLock::new()))?;
-        let plans = Arc::new(Plans::default());
+        let (plans, disk) = (Arc::new(Plans::default()), Arc::new(DiskSeat::default()));
         let (way, id, map) = if member.is_local() {
             let host =
                 MasterSlot::of_world_or(member.world_id(), || Ok(Arc::new(MasterSlot::new(Some(member.clone())))))?;
             let (id, map) = host.attach_direct(member.world_id(), &info_of(&member), heaps_of(&member), params, 0)?;
             (Way::Direct { host, _server: None }, id, map)
         } else {
-            Self::meet(&member, params, config, &plans)?
+            Self::meet(&member, params, config, &plans, &disk)?
         };
         member.set_store(map.store_id());
         let client = Self {
@@ -365,7 +365,7 @@ impl Client {
             plans,
             counters,
             watches,
-            disk: None,
+            disk,
             copiers: Mutex::new(Vec::new()),
             cancelled: AtomicU64::new(0),
             call_limit: Duration::from_millis(config.call_ms.into()),
@@ -385,6 +385,7 @@ impl Client {
         params: &Params,
         config: &Config,
         plans: &Arc<Plans>,
+        disk: &Arc<DiskSeat>,
     ) -> Result<(Way, ClientId, Arc<Map>)> {
         let place = member.place("store");
         let may_host = member.hosting() == Hosting::Rank0 && member.rank() == config.master_rank;
@@ -421,8 +422,9 @@ impl Client {
                         let Some((link, id, map)) = met else { return Ok(None) };
                         let map = Arc::new(map);
                         let limit = Duration::from_millis(config.call_ms.into());
-                        let (member, plans, place) = (member.clone(), Arc::clone(plans), place.clone());
-                        let remote = Remote::new(link, buffers, place, member, Arc::clone(&map), id, plans, limit)?;
+                        let known = (Arc::clone(plans), Arc::clone(disk));
+                        let (member, place) = (member.clone(), place.clone());
+                        let remote = Remote::new(link, buffers, place, member, Arc::clone(&map), id, known, limit)?;
                         Ok(Some((Way::Remote(remote), id, map)))
                     })
                 }

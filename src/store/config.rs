@@ -4,7 +4,7 @@ use crate::base::Deadline;
 use crate::base::error::Result;
 use crate::layout::MAX_RANKS;
 use crate::layout::store::{KEY_UNIT, Params};
-use crate::sync::index::MAX_INDEX;
+use crate::sync::object::MAX_INDEX;
 
 /// Default bytes of a page.
 pub const DEFAULT_PAGE_BYTES: u32 = 256 << 10;

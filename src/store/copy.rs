@@ -308,6 +308,33 @@ impl Client {
         }
     }
 
+    /// Copies bytes into pieces, from byte `skip` of them on; for memory of a device.
+    pub(super) fn deliver(&self, pieces: &Pieces<'_>, mut skip: u64, bytes: &[u8]) -> Result<()> {
+        let Some(device) = self.member.device() else { return Ok(()) };
+        let mut copier = match self.copiers.lock().pop() {
+            Some(copier) => copier,
+            None => Copier::new(device)?,
+        };
+        let moved = device.with_current(|| {
+            let mut left = bytes;
+            let moved = pieces.each(|address, room| {
+                let passed = skip.min(room);
+                skip -= passed;
+                let step = usize::try_from(room - passed).unwrap_or(usize::MAX).min(left.len());
+                let (now, later) = left.split_at(step);
+                left = later;
+                if now.is_empty() {
+                    return Ok(());
+                }
+                copier.copy(now.as_ptr() as u64, address + passed, now.len() as u64, Some(Ordinary::Source))
+            });
+            // Also after a failure: nothing may be in flight when the bytes go.
+            moved.and(copier.finish())
+        });
+        self.copiers.lock().push(copier);
+        moved
+    }
+
     /// CRC32C of the first `bytes` bytes of a page of a rank's heap, of an object that is pinned or planned.
     pub(super) fn page_sum(&self, rank: u32, page: u64, seed: u32, bytes: u64) -> Result<u32> {
         let p = self.params();

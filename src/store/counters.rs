@@ -28,6 +28,8 @@ struct Shard {
     puts: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
+    disk_hits: AtomicU64,
+    disk_rx: AtomicU64,
     tx: AtomicU64,
     rx: AtomicU64,
     plans: AtomicU64,
@@ -59,6 +61,10 @@ pub struct Totals {
     pub hits: u64,
     /// Reads that did not.
     pub misses: u64,
+    /// Reads that found it on disk; they are not among the hits.
+    pub disk_hits: u64,
+    /// Bytes read from there.
+    pub disk_rx: u64,
     /// Bytes written.
     pub tx: u64,
     /// Bytes read.
@@ -127,6 +133,14 @@ impl Counters {
         add(&self.shard().misses, 1);
     }
 
+    /// A read that did not find its object in memory found it on disk.
+    pub fn disk_hit(&self, bytes: u64) {
+        let shard = self.shard();
+        add(&shard.misses, u64::MAX);
+        add(&shard.disk_hits, 1);
+        add(&shard.disk_rx, bytes);
+    }
+
     /// Whether the next call of this kind is one of those that are timed.
     #[inline(always)]
     pub fn is_sample(&self, op: Op) -> bool {
@@ -185,6 +199,8 @@ impl Counters {
             puts: sum(|s| &s.puts),
             hits: sum(|s| &s.hits),
             misses: sum(|s| &s.misses),
+            disk_hits: sum(|s| &s.disk_hits),
+            disk_rx: sum(|s| &s.disk_rx),
             tx: sum(|s| &s.tx),
             rx: sum(|s| &s.rx),
             plans: sum(|s| &s.plans),

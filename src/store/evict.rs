@@ -126,6 +126,18 @@ impl Queues {
         (0..LISTS).flat_map(nth).chain([self.soft(), self.hard()])
     }
 
+    /// The queues in the order in which they are evicted from; those that are never, too, if `hard`.
+    pub fn in_order(&self, hard: bool) -> [ListId; (LISTS * PRIORITIES) as usize + 2] {
+        let mut all = [self.soft(); (LISTS * PRIORITIES) as usize + 2];
+        for (place, list) in all.iter_mut().zip(self.base..self.soft().0) {
+            *place = ListId(list);
+        }
+        if let Some(last) = all.last_mut().filter(|_| hard) {
+            *last = self.hard();
+        }
+        all
+    }
+
     /// Takes in an object that has become readable, or whose class changed.
     pub fn admit(&mut self, lists: &mut Lists, index: u32, class: Retain, facts: &Facts) {
         let Some(node) = lists.get_mut(index) else { return };

@@ -2,18 +2,17 @@
 //! does not have, from the disk, if there is one. Nothing here asks the master.
 
 use super::Store;
-use super::backing::{DiskEntry, DiskReader};
 use super::copy::{Cursor, Pieces, Slice};
 use super::counters::Op;
-use super::master::show;
-use super::read::{LOOKS, Look, Pin, Sums, check_within, shaped};
+use super::disk::DiskAccess;
+use super::read::{Look, Pin, Sums, check_within, shaped};
 use super::sys;
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_INVALID_ARG};
+use crate::base::status::NMC_ERR_INVALID_ARG;
 use crate::layout::store::{ObjectHeader, Seal, Shape, View};
 
 #[cold]
-fn other_size(total: u64, wanted: u64) -> Error {
+pub(super) fn other_size(total: u64, wanted: u64) -> Error {
     Error::new(NMC_ERR_INVALID_ARG, format!("the value has {total} bytes, the buffers {wanted}"))
 }
 
@@ -30,6 +29,25 @@ impl Store {
         self.read(key, 0, pieces, |total| if total == wanted { Ok(true) } else { Err(other_size(total, wanted)) })
     }
 
+    /// The same from memory alone.
+    pub(super) fn get_from_memory(&self, key: &[u8], pieces: &Pieces<'_>) -> Result<Look<u64>> {
+        pieces.check()?;
+        let wanted = pieces.bytes()?;
+        let mut fits = |total| if total == wanted { Ok(true) } else { Err(other_size(total, wanted)) };
+        self.part_from_memory(key, 0, pieces, Sums::Touched, &mut fits, true)
+    }
+
+    /// The same when memory did not have it.
+    pub(super) fn read_late(
+        &self,
+        disk: DiskAccess,
+        key: &[u8],
+        pieces: &Pieces<'_>,
+        fits: impl FnMut(u64) -> Result<bool>,
+    ) -> Result<Look<u64>> {
+        self.part_from_disk(disk, key, 0, pieces, Sums::Touched, fits)
+    }
+
     /// Reads a part of a value, from `offset` on, as much as the pieces hold. Gives the size of all of it.
     pub fn get_part(&self, key: &[u8], offset: u64, pieces: &Pieces<'_>) -> Result<Look<u64>> {
         pieces.check()?;
@@ -38,21 +56,21 @@ impl Store {
 
     /// Reads a whole value into the slice that `choose` names when it is told the size; `None` reads nothing.
     pub fn read_whole(&self, key: &[u8], mut choose: impl FnMut(u64) -> Result<Option<Slice>>) -> Result<Look<u64>> {
-        let look = self.whole_from_memory(key, &mut choose)?;
-        match (look, &self.client.disk) {
-            (Look::Missing, Some(disk)) => self.read_disk(&**disk, key, |entry| match entry {
-                Some(entry) => match choose(entry.bytes)? {
-                    Some(slice) => {
-                        Pieces::Slices(&[slice]).check()?;
-                        disk.read(entry, key, 0, &Pieces::Slices(&[slice]))
-                            .map(|read| read.then_some(Look::Ready(entry.bytes)))
-                    }
-                    None => Ok(Some(Look::Ready(entry.bytes))),
-                },
-                None => self.whole_from_memory(key, &mut choose).map(Some),
-            }),
-            _ => Ok(look),
+        let look = self.whole_from_memory(key, &mut choose, true)?;
+        if !matches!(look, Look::Missing) {
+            return Ok(look);
         }
+        let Some(disk) = self.client.disk()? else { return Ok(look) };
+        self.from_disk(disk, key, |found| match found {
+            None => self.whole_from_memory(key, &mut choose, false).map(Some),
+            Some((disk, entry)) => {
+                let bytes = entry.entry.bytes;
+                let Some(slice) = choose(bytes)? else { return Ok(Some(Look::Ready(bytes))) };
+                let pieces = Pieces::Slices(std::slice::from_ref(&slice));
+                pieces.check()?;
+                Ok(self.read_entry(disk, entry, key, 0, &pieces)?.then_some(Look::Ready(bytes)))
+            }
+        })
     }
 
     #[inline(always)]
@@ -60,9 +78,10 @@ impl Store {
         &self,
         key: &[u8],
         choose: &mut impl FnMut(u64) -> Result<Option<Slice>>,
+        counted: bool,
     ) -> Result<Look<u64>> {
         let view = self.client.view();
-        let pin = match self.pin_to_read(view, key)? {
+        let pin = match self.pin_counted(view, key, counted)? {
             Look::Ready(pin) => pin,
             Look::Writing(index, epoch) => return Ok(Look::Writing(index, epoch)),
             Look::Missing => return Ok(Look::Missing),
@@ -85,8 +104,14 @@ impl Store {
     /// Pins a value to be read by a copy: one whose checksums are not there yet counts as being written.
     #[inline(always)]
     pub(super) fn pin_to_read(&self, view: &View<'_>, key: &[u8]) -> Result<Look<Pin>> {
+        self.pin_counted(view, key, true)
+    }
+
+    /// The same; a miss is counted only if `counted`.
+    #[inline(always)]
+    fn pin_counted(&self, view: &View<'_>, key: &[u8], counted: bool) -> Result<Look<Pin>> {
         let look = self.pin_complete(view, key)?;
-        if !matches!(look, Look::Ready(_)) {
+        if counted && !matches!(look, Look::Ready(_)) {
             self.client.counters.miss();
         }
         Ok(look)
@@ -126,43 +151,37 @@ impl Store {
         sums: Sums,
         mut fits: impl FnMut(u64) -> Result<bool>,
     ) -> Result<Look<u64>> {
-        let look = self.part_from_memory(key, offset, pieces, sums, &mut fits)?;
-        match (look, &self.client.disk) {
-            (Look::Missing, Some(disk)) => self.read_disk(&**disk, key, |entry| match entry {
-                Some(entry) => {
-                    let bytes = pieces.bytes()?;
-                    if !fits(entry.bytes)? {
-                        return Ok(Some(Look::Ready(entry.bytes)));
-                    }
-                    check_within(offset, bytes, entry.bytes)?;
-                    disk.read(entry, key, offset, pieces).map(|read| read.then_some(Look::Ready(entry.bytes)))
-                }
-                None => self.part_from_memory(key, offset, pieces, sums, &mut fits).map(Some),
-            }),
-            _ => Ok(look),
+        let look = self.part_from_memory(key, offset, pieces, sums, &mut fits, true)?;
+        if !matches!(look, Look::Missing) {
+            return Ok(look);
+        }
+        match self.client.disk()? {
+            Some(disk) => self.part_from_disk(disk, key, offset, pieces, sums, fits),
+            None => Ok(look),
         }
     }
 
-    /// Memory does not have a value: `read` is given what the disk has of it, and says what came of that, or `None` if it
-    /// ended meanwhile. Then it is called without an entry, since the key may be in memory again.
     #[cold]
-    fn read_disk(
+    fn part_from_disk(
         &self,
-        disk: &dyn DiskReader,
+        disk: DiskAccess,
         key: &[u8],
-        mut read: impl FnMut(Option<&DiskEntry>) -> Result<Option<Look<u64>>>,
+        offset: u64,
+        pieces: &Pieces<'_>,
+        sums: Sums,
+        mut fits: impl FnMut(u64) -> Result<bool>,
     ) -> Result<Look<u64>> {
-        for _ in 0..LOOKS {
-            let Some(entry) = disk.probe(self.namespace, key)? else { return Ok(Look::Missing) };
-            if let Some(look) = read(Some(&entry))? {
-                return Ok(look);
+        self.from_disk(disk, key, |found| match found {
+            None => self.part_from_memory(key, offset, pieces, sums, &mut fits, false).map(Some),
+            Some((disk, entry)) => {
+                let bytes = entry.entry.bytes;
+                if !fits(bytes)? {
+                    return Ok(Some(Look::Ready(bytes)));
+                }
+                check_within(offset, pieces.bytes()?, bytes)?;
+                Ok(self.read_entry(disk, entry, key, offset, pieces)?.then_some(Look::Ready(bytes)))
             }
-            match read(None)? {
-                None | Some(Look::Missing) => {}
-                Some(look) => return Ok(look),
-            }
-        }
-        Err(Error::new(NMC_ERR_BUSY, format!("{} was moved again and again while it was read", show(key))))
+        })
     }
 
     #[inline(always)]
@@ -173,11 +192,12 @@ impl Store {
         pieces: &Pieces<'_>,
         sums: Sums,
         fits: &mut impl FnMut(u64) -> Result<bool>,
+        counted: bool,
     ) -> Result<Look<u64>> {
         let client = &*self.client;
         let view = client.view();
         let started = client.counters.is_sample(Op::Get).then(sys::now_ns);
-        let pin = match self.pin_to_read(view, key)? {
+        let pin = match self.pin_counted(view, key, counted)? {
             Look::Ready(pin) => pin,
             Look::Writing(index, epoch) => return Ok(Look::Writing(index, epoch)),
             Look::Missing => return Ok(Look::Missing),

@@ -140,7 +140,7 @@ mod tests {
 
     /// Longest row of buckets in use: as long as the longest look.
     fn longest_row(map: &Map) -> usize {
-        let [table, _] = map.view().tables();
+        let [table, _] = map.view().index().tables;
         table.split(|bucket| bucket.load(Relaxed) == index::EMPTY).map(<[_]>::len).max().unwrap_or(0)
     }
 

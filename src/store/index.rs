@@ -2,8 +2,7 @@
 //! call does more than a bounded amount of work. While the spare table is being built every change goes to both.
 
 use crate::base::point::reach;
-use crate::layout::store::View;
-use crate::sync::index;
+use crate::sync::index::{self, Tables};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Buckets that one call clears or one call's share of headers that it copies.
@@ -39,32 +38,32 @@ impl IndexWriter {
         Self { entries: 0, tombstones: 0, spare_tombstones: 0, purge: Purge::Idle, root: 0 }
     }
 
-    fn tables<'a>(&self, view: &View<'a>) -> (&'a [AtomicU64], &'a [AtomicU64]) {
-        let [a, b] = view.tables();
+    fn tables<'a>(&self, at: Tables<'a>) -> (&'a [AtomicU64], &'a [AtomicU64]) {
+        let [a, b] = at.tables;
         if self.root & 1 == 0 { (a, b) } else { (b, a) }
     }
 
-    fn switch(&mut self, view: &View<'_>) {
+    fn switch(&mut self, at: Tables<'_>) {
         self.root = self.root.wrapping_add(1);
-        index::switch(&view.header().root, self.root);
+        index::switch(at.root, self.root);
     }
 
     /// Builds the whole index anew in the spare table: what a new master does.
-    pub fn rebuild(&mut self, view: &View<'_>, entries: impl Iterator<Item = (u64, u32)>) {
-        *self = Self { root: view.header().root.load(Ordering::Relaxed), ..Self::new() };
-        let (_, spare) = self.tables(view);
+    pub fn rebuild(&mut self, at: Tables<'_>, entries: impl Iterator<Item = (u64, u32)>) {
+        *self = Self { root: at.root.load(Ordering::Relaxed), ..Self::new() };
+        let (_, spare) = self.tables(at);
         index::clear(spare);
         for (hash, object) in entries {
             if index::insert(spare, hash, object).is_some() {
                 self.entries += 1;
             }
         }
-        self.switch(view);
+        self.switch(at);
     }
 
     /// Adds an object.
-    pub fn insert(&mut self, view: &View<'_>, hash: u64, object: u32) -> bool {
-        let (table, spare) = self.tables(view);
+    pub fn insert(&mut self, at: Tables<'_>, hash: u64, object: u32) -> bool {
+        let (table, spare) = self.tables(at);
         let Some((_, reused)) = index::insert(table, hash, object) else { return false };
         self.tombstones = self.tombstones.saturating_sub(usize::from(reused));
         self.entries += 1;
@@ -76,8 +75,8 @@ impl IndexWriter {
     }
 
     /// Lets `new` take the place of `old`, which has the same hash: readers find the one or the other.
-    pub fn exchange(&mut self, view: &View<'_>, hash: u64, old: u32, new: u32) -> bool {
-        let (table, spare) = self.tables(view);
+    pub fn exchange(&mut self, at: Tables<'_>, hash: u64, old: u32, new: u32) -> bool {
+        let (table, spare) = self.tables(at);
         let Some(bucket) = index::bucket_of(table, hash, old) else { return false };
         index::exchange(table, bucket, hash, new);
         if matches!(self.purge, Purge::Copying(_))
@@ -89,8 +88,8 @@ impl IndexWriter {
     }
 
     /// Takes an object out.
-    pub fn remove(&mut self, view: &View<'_>, hash: u64, object: u32) -> bool {
-        let (table, spare) = self.tables(view);
+    pub fn remove(&mut self, at: Tables<'_>, hash: u64, object: u32) -> bool {
+        let (table, spare) = self.tables(at);
         let Some(bucket) = index::bucket_of(table, hash, object) else { return false };
         self.tombstones = self.tombstones.saturating_add_signed(index::delete(table, bucket, TRAIL));
         self.entries = self.entries.saturating_sub(1);
@@ -103,11 +102,11 @@ impl IndexWriter {
     }
 
     /// A bounded step of purging, if there is a need. `linked` gives the hash of an object that the index is to lead to.
-    pub fn tend(&mut self, view: &View<'_>, linked: impl Fn(u32) -> Option<u64>) {
-        if view.header().root.load(Ordering::Relaxed) != self.root {
-            index::switch(&view.header().root, self.root);
+    pub fn tend(&mut self, at: Tables<'_>, linked: impl Fn(u32) -> Option<u64>) {
+        if at.root.load(Ordering::Relaxed) != self.root {
+            index::switch(at.root, self.root);
         }
-        let (table, spare) = self.tables(view);
+        let (table, spare) = self.tables(at);
         self.purge = match self.purge {
             Purge::Idle if self.tombstones <= table.len() / 8 => Purge::Idle,
             Purge::Idle => Purge::Clearing(0),
@@ -136,7 +135,7 @@ impl IndexWriter {
                 reach("master.purging");
                 if to == table.len() {
                     reach("master.purged");
-                    self.switch(view);
+                    self.switch(at);
                     self.tombstones = self.spare_tombstones;
                     Purge::Idle
                 } else {

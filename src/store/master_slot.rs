@@ -1,10 +1,11 @@
 //! A master and those who call it. Clients of the same process call it directly; others through a server. The master
 //! comes into being with the first client, or is rebuilt from what the first survivor hands over.
 
-use super::backing::DiskOwner;
+use super::backing::{DiskOwner, SpaceName};
 use super::config::check_same;
+use super::disk::{DiskAccess, DiskMap};
 use super::map::Map;
-use super::master::{ClientId, ClientInfo, Master, Opened};
+use super::master::{ClientId, ClientInfo, Master, OnDisk, Opened};
 use super::server::Server;
 use super::wire::{Item, Request};
 use crate::base::Deadline;
@@ -12,6 +13,7 @@ use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NO_MEMORY, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
+use crate::layout::disk::Space;
 use crate::layout::store::Params;
 use crate::world::Membership;
 use crate::world::master::Board;
@@ -30,8 +32,6 @@ pub struct MasterSlot {
     pub(super) member: Option<Membership>,
     /// What is known about the ranks in a process that is none of them.
     pub(super) board: Option<Arc<Board>>,
-    /// The disk below the store, if there is one.
-    pub(super) disk: Option<Arc<dyn DiskOwner>>,
     /// Whoever serves it to other processes; its clients in this process keep it.
     server: Mutex<Weak<Server>>,
 }
@@ -45,6 +45,8 @@ struct State {
     no_memory: Option<Error>,
     /// Clients of this process.
     direct: Vec<ClientId>,
+    /// The disk below the store, if there is one: as long as the master knows of it.
+    disk: Option<Arc<dyn DiskOwner>>,
 }
 
 #[cold]
@@ -85,7 +87,7 @@ impl MasterSlot {
     /// A host without a master yet.
     #[must_use]
     pub fn new(member: Option<Membership>) -> Self {
-        Self { state: Mutex::default(), member, board: None, disk: None, server: Mutex::new(Weak::new()) }
+        Self { state: Mutex::default(), member, board: None, server: Mutex::new(Weak::new()) }
     }
 
     /// A host in a process that is no rank, beside the master of its world.
@@ -137,13 +139,17 @@ impl MasterSlot {
         let master = state.master.as_mut().ok_or_else(away)?;
         let result = guarded(master, body);
         let news = master.take_news();
-        let marks = if self.disk.is_some() { master.take_marks() } else { Vec::new() };
+        let disk = state.disk.clone();
+        if let (Some(disk), Some(master)) = (&disk, &mut state.master) {
+            master.give_marks(|marks| disk.note(marks));
+            if master.take_wake() {
+                disk.wake();
+            }
+        }
         // The program's log callback may call us: it must not find the lock taken. Nor do others wait for a disk.
         drop(state);
-        let written = match &self.disk {
-            Some(disk) if !marks.is_empty() => disk.append(&marks),
-            _ => Ok(()),
-        };
+        // What others have noted, too: this call may have seen what came of it.
+        let written = disk.map_or(Ok(()), |disk| disk.settle());
         for (level, line) in news {
             log::emit(level, || line);
         }
@@ -170,7 +176,7 @@ impl MasterSlot {
         Self::make_way(&mut state, world_id, expected)?;
         if state.master.is_none() {
             let deadline = Deadline::after(Duration::from_secs(60));
-            state.master = Some(self.ready(Master::new(Arc::new(Map::create(params, &deadline)?))?));
+            state.master = Some(Master::new(Arc::new(Map::create(params, &deadline)?))?);
             state.world_id = world_id;
         }
         let Some(master) = state.master.as_mut() else { return Err(away()) };
@@ -214,7 +220,7 @@ impl MasterSlot {
         if state.master.is_none() {
             let taken = map().and_then(|map| Master::take_over(Arc::new(map)));
             state.no_memory = taken.as_ref().err().filter(|error| error.status == NMC_ERR_NO_MEMORY).cloned();
-            state.master = Some(self.ready(taken?));
+            state.master = Some(taken?);
             state.world_id = world_id;
         }
         match &mut state.master {
@@ -228,12 +234,49 @@ impl MasterSlot {
         }
     }
 
-    /// A master that was just made, for what is here.
-    fn ready(&self, mut master: Master) -> Master {
-        if self.disk.is_some() {
-            master.keep_marks();
+    /// From now on `owner` writes what is below the store: `found` is what is there, in the namespaces `names`. Gives how many
+    /// records found no room in the index. What has to be written down for it is noted, not settled.
+    pub fn attach_disk(
+        &self,
+        owner: Arc<dyn DiskOwner>,
+        map: Arc<DiskMap>,
+        names: &[(SpaceName, Space)],
+        found: &[OnDisk],
+        last_epoch: u64,
+    ) -> Result<u64> {
+        let mut state = self.state.lock();
+        if state.disk.is_some() {
+            crate::bail!(NMC_ERR_EXISTS, "the store has a tier already");
         }
-        master
+        let master = state.master.as_mut().ok_or_else(away)?;
+        let left_out = guarded(master, |master| master.attach_disk(map, names, found, last_epoch))?;
+        master.give_marks(|marks| owner.note(marks));
+        state.disk = Some(owner);
+        Ok(left_out)
+    }
+
+    /// The disk goes; gives who wrote it.
+    pub fn detach_disk(&self) -> Option<Arc<dyn DiskOwner>> {
+        let mut state = self.state.lock();
+        let owner = state.disk.take()?;
+        if let Some(master) = &mut state.master {
+            master.give_marks(|marks| owner.note(marks));
+            master.detach_disk();
+        }
+        Some(owner)
+    }
+
+    /// Who writes the disk, if there is one.
+    #[must_use]
+    pub fn disk_owner(&self) -> Option<Arc<dyn DiskOwner>> {
+        self.state.lock().disk.clone()
+    }
+
+    /// The disk, for readers of this process.
+    #[must_use]
+    pub fn disk_access(&self) -> Option<DiskAccess> {
+        let (map, reader) = self.disk_owner()?.reader();
+        Some(DiskAccess { map, reader })
     }
 
     /// A store of a world that is over makes way for the next one.
@@ -287,6 +330,12 @@ impl MasterSlot {
         let client = id.number;
         let one = |result: Result<[u64; 3]>| vec![Item::from(result)];
         let nothing = |()| [0; 3];
+        if let Request::Disk(what, arguments) = request {
+            let Some(disk) = self.disk_owner() else {
+                return one(Err(Error::new(NMC_ERR_UNAVAILABLE, "the store has no tier, or its owner is gone")));
+            };
+            return one(disk.call(*what, *arguments));
+        }
         // Before anything is done: a call that was served has an answer.
         let mut each = match memory::with_capacity(request.items()) {
             Ok(each) => each,
@@ -330,6 +379,10 @@ impl MasterSlot {
                 }
                 Request::Detach => one(master.detach(id).map(nothing)),
                 Request::Confirm => one(Ok([0; 3])),
+                // Answered elsewhere.
+                Request::Disk(..) | Request::Reach => {
+                    one(Err(Error::new(NMC_ERR_INTERNAL, "not a call of the master")))
+                }
             })
         });
         answered.unwrap_or_else(|error| vec![Item::from(Err(error))])

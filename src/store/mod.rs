@@ -8,8 +8,10 @@ mod client;
 pub mod config;
 pub mod copy;
 mod counters;
+pub mod disk;
 pub mod evict;
 mod get;
+mod get_disk;
 mod hash;
 mod index;
 mod lists;
@@ -34,6 +36,7 @@ pub mod write;
 
 pub use client::Client;
 pub use config::{Config, Policy};
+pub use master_slot::MasterSlot;
 pub use masters::Masters;
 pub use stats::{RankStats, RetryHint, Stats, percentile};
 

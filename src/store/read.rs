@@ -275,12 +275,25 @@ impl Store {
 
     #[inline(always)]
     fn presence_of(&self, key: &[u8], look: &Look<(u32, u64)>) -> Result<Presence> {
-        Ok(match (look, &self.client.disk) {
-            (Look::Ready(_), _) => Presence::Ready,
-            (Look::Writing(..), _) => Presence::Writing,
-            (Look::Missing, Some(disk)) if disk.probe(self.namespace, key)?.is_some() => Presence::OnDisk,
-            (Look::Missing, _) => Presence::Absent,
-        })
+        match look {
+            Look::Ready(_) => Ok(Presence::Ready),
+            Look::Writing(..) => Ok(Presence::Writing),
+            Look::Missing => self.presence_on_disk(key),
+        }
+    }
+
+    #[inline]
+    fn presence_on_disk(&self, key: &[u8]) -> Result<Presence> {
+        let Some(disk) = self.client.disk()? else { return Ok(Presence::Absent) };
+        let look = self.from_disk(disk, key, |found| match found {
+            Some(_) => Ok(Some(Look::Ready(Presence::OnDisk))),
+            None => Ok(Some(match self.look(self.client.view(), key)? {
+                Look::Ready(_) => Look::Ready(Presence::Ready),
+                Look::Writing(..) => Look::Ready(Presence::Writing),
+                Look::Missing => Look::Missing,
+            })),
+        })?;
+        Ok(if let Look::Ready(presence) = look { presence } else { Presence::Absent })
     }
 
     /// Looks for many keys, as long as `go_on` says so. In a large store a look waits for memory twice, one after

@@ -2,7 +2,9 @@
 //! failed half-way closes the connection, and a thread opens the next one, handing over the store's memory and naming
 //! the plans that are still open, so that a new master and an old one know the same. Calls of others wait for that.
 
+use super::backing::make_reader;
 use super::client::Plans;
+use super::disk::{DiskAccess, DiskMap, DiskSeat};
 use super::map::Map;
 use super::master::ClientId;
 use super::wait::Interrupt;
@@ -25,7 +27,7 @@ use std::cell::Cell;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -41,6 +43,8 @@ const ANSWER: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_millis(250);
 /// How often a call looks whether the next connection is there.
 const RENEWAL: Duration = Duration::from_millis(1);
+/// How long the master may take to hand out the disk that nobody waits for yet.
+const DISK: Duration = Duration::from_secs(1);
 /// How long a client that leaves waits for the master to say goodbye. It hears of it anyway, later.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -71,6 +75,8 @@ struct Inner {
     map: Arc<Map>,
     client: ClientId,
     plans: Arc<Plans>,
+    /// What the client has of the disk below the store.
+    disk: Arc<DiskSeat>,
     /// Wakes the thread: the connection is lost, or the end has come.
     nudge: Event,
     stop: AtomicBool,
@@ -219,7 +225,7 @@ impl Remote {
         member: Membership,
         map: Arc<Map>,
         client: ClientId,
-        plans: Arc<Plans>,
+        (plans, disk): (Arc<Plans>, Arc<DiskSeat>),
         call_limit: Duration,
     ) -> Result<Self> {
         let cpu = member.service_cpu();
@@ -231,6 +237,7 @@ impl Remote {
             map,
             client,
             plans,
+            disk,
             nudge: Event::new()?,
             stop: AtomicBool::new(false),
             renew: AtomicBool::new(false),
@@ -301,6 +308,11 @@ impl Remote {
         Err(failure)
     }
 
+    /// The disk below the store, which has this name, from the master. The next look finds it with the client.
+    pub fn fetch_disk(&self, id: u64) -> Result<DiskAccess> {
+        self.inner.fetch_disk(id, self.call_limit)
+    }
+
     /// Has the master told soon which plans are open, since it may not have heard that one is not. Does not wait.
     pub fn renew(&self) {
         self.inner.renew.store(true, SeqCst);
@@ -363,6 +375,51 @@ impl Inner {
         }
     }
 
+    fn fetch_disk(&self, id: u64, limit: Duration) -> Result<DiskAccess> {
+        let go_on = || if self.stopped() { Err(self.why_away()) } else { Ok(()) };
+        let Some(mut wire) = self.lock_within(limit, go_on)? else { return Err(silent_for(limit)) };
+        if let Some(access) = self.disk.get(id) {
+            return Ok(access);
+        }
+        let Wire { link, renewing, buffers: Buffers { packet, buffer } } = &mut *wire;
+        let Some(open) = link.as_mut() else { return Err(self.why_away()) };
+        Request::Reach.encode(packet);
+        let deadline = Deadline::after(limit);
+        let wait = |link: &Link| {
+            rpc::poll(&[link.as_fd()], LOOK.min(deadline.left()));
+            !deadline.passed() && !self.stopped()
+        };
+        let answer = match open.send(packet, &[]) {
+            Ok(Sent::Yes) => caller::next(open, buffer, wait),
+            Ok(Sent::Full | Sent::Closed) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let Ok(Some((len, fds))) = answer else {
+            // What comes on this connection now may be the answer to another call.
+            (*link, *renewing) = (None, true);
+            self.nudge.signal();
+            return Err(answer.err().unwrap_or_else(|| silent_for(limit)));
+        };
+        let [id, entries, flags] = first(decode_reply(&buffer[..len], Vec::new())?)?;
+        let mut fds = fds.into_iter();
+        let (Some(index), Some(directory)) = (fds.next(), fds.next()) else {
+            crate::bail!(NMC_ERR_PROTOCOL, "the store's master sent no disk");
+        };
+        let map = Arc::new(DiskMap::open(id, entries, index)?);
+        let access = DiskAccess { map, reader: make_reader(directory, flags)? };
+        self.disk.set(access.clone());
+        Ok(access)
+    }
+
+    /// Gets the disk below the store before it is needed: it can be read when the master is gone.
+    fn look_for_disk(&self) {
+        let id = self.map.view().header().disk.load(Acquire);
+        if id != 0 && self.disk.id() != id && self.wire.lock().link.is_some() {
+            // If it fails: the next time, or when a read needs it.
+            let _ = self.fetch_disk(id, DISK);
+        }
+    }
+
     #[cold]
     fn why_away(&self) -> Error {
         if self.member.has_departed() {
@@ -386,7 +443,10 @@ impl Inner {
             let end = self.wire.lock().link.as_ref().and_then(Link::end);
             // What is told to the next connection is newer than what asked for it.
             match end {
-                Some(end) if !self.renew.swap(false, SeqCst) && !cut => self.watch(&end),
+                Some(end) if !self.renew.swap(false, SeqCst) && !cut => {
+                    self.look_for_disk();
+                    self.watch(&end);
+                }
                 _ => self.reconnect(),
             }
         }

@@ -6,10 +6,10 @@ use super::map::Map;
 use super::master::{ClientId, ClientInfo};
 use super::master_slot::MasterSlot;
 use super::wire::{Hello, Item, MAX_PACKET, Request, SERVICE, encode_reply};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::NMC_ERR_PROTOCOL;
+use crate::base::status::{NMC_ERR_PROTOCOL, NMC_ERR_UNAVAILABLE};
 use crate::layout::MAX_RANKS;
 use crate::layout::store::Fate;
 use crate::layout::world::Farewell;
@@ -102,6 +102,7 @@ impl Serving {
     /// Answers a call. One that cannot be understood ends the connection.
     fn answer(&mut self, clients: &mut Clients, from: Id, client: ClientId, packet: &[u8]) -> Result<()> {
         let (items, leaves) = match Request::decode(packet) {
+            Ok(Request::Reach) => return self.reach(clients, from),
             Ok(request) => (self.host.serve(client, &request), request == Request::Detach),
             Err(error) if error.status == NMC_ERR_PROTOCOL => return Err(error),
             Err(error) => (vec![Item::from(Err(error))], false),
@@ -112,6 +113,25 @@ impl Serving {
         self.send(clients, from, &[]);
         if broken || over {
             clients.close(from);
+        }
+        Ok(())
+    }
+
+    /// Hands out the disk below the store.
+    fn reach(&mut self, clients: &mut Clients, from: Id) -> Result<()> {
+        let granted = match self.host.disk_owner() {
+            Some(owner) => owner.grant().and_then(|grant| Ok((grant.map.read_only_fd()?, grant))),
+            None => Err(Error::new(NMC_ERR_UNAVAILABLE, "the tier of the store has no owner at the moment")),
+        };
+        match granted {
+            Ok((index, grant)) => {
+                encode_reply(&[Item::ok([grant.map.id(), grant.map.entries(), grant.flags])], &mut self.reply);
+                self.send(clients, from, &[index.as_fd(), grant.directory.as_fd()]);
+            }
+            Err(error) => {
+                encode_reply(&[Item::from(Err(error))], &mut self.reply);
+                self.send(clients, from, &[]);
+            }
         }
         Ok(())
     }

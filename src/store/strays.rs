@@ -436,7 +436,7 @@ fn a_page_of_another_object_is_not_taken_for_the_own_though_its_checksum_is_righ
 fn a_full_index_is_built_anew() {
     let bed = Bed::new(true);
     let view = bed.store.client.view();
-    for table in view.tables() {
+    for table in view.index().tables {
         table.iter().for_each(|bucket| bucket.store(u64::MAX, SeqCst));
     }
     assert!(matches!(get(&bed.store, b"one").unwrap(), Look::Missing));

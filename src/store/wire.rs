@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 /// The master of a store. "STO" and the version of its packets: it changes with them, and with what both sides keep in shared
 /// memory.
-pub const SERVICE: Service = Service { magic: 0x334f_5453, name: "the store's master" };
+pub const SERVICE: Service = Service { magic: 0x344f_5453, name: "the store's master" };
 /// The kind of an answer; the calls have the kinds below.
 const REPLY: u32 = u32::MAX;
 /// Largest packet.
@@ -118,6 +118,10 @@ pub enum Request<'a> {
     Detach,
     /// Asks whether the master that entered the client is still there.
     Confirm,
+    /// Calls the owner of the disk below the store: what, and two numbers.
+    Disk(u32, [u64; 2]),
+    /// Asks for the disk itself: the answer has descriptors, the index and the directory.
+    Reach,
 }
 
 /// The result of an item: three numbers, or an error; and a text.
@@ -242,6 +246,8 @@ impl<'a> Request<'a> {
             Request::Dump(_) => "dump",
             Request::Detach => "detach",
             Request::Confirm => "confirm",
+            Request::Disk(..) => "disk",
+            Request::Reach => "reach",
         }
     }
 
@@ -324,6 +330,12 @@ impl<'a> Request<'a> {
             }
             Request::Detach => 12u32.put(to),
             Request::Confirm => 13u32.put(to),
+            Request::Disk(what, arguments) => {
+                15u32.put(to);
+                what.put(to);
+                arguments.iter().for_each(|argument| argument.put(to));
+            }
+            Request::Reach => 16u32.put(to),
             Request::Take(index, epoch) => {
                 14u32.put(to);
                 index.put(to);
@@ -366,6 +378,8 @@ impl<'a> Request<'a> {
             12 => Request::Detach,
             13 => Request::Confirm,
             14 => Request::Take(u32::get(from)?, u64::get(from)?),
+            15 => Request::Disk(u32::get(from)?, [u64::get(from)?, u64::get(from)?]),
+            16 => Request::Reach,
             other => crate::bail!(NMC_ERR_PROTOCOL, "there is no call of kind {other}"),
         };
         from.end()?;
@@ -459,6 +473,8 @@ mod tests {
             Request::Detach,
             Request::Confirm,
             Request::Take(3, 9),
+            Request::Disk(2, [3, 4]),
+            Request::Reach,
         ]
     }
 

@@ -11,11 +11,20 @@ pub const EMPTY: u64 = 0;
 /// A bucket whose entry was deleted.
 pub const TOMBSTONE: u64 = 1 << 34;
 
-const INDEX_MASK: u64 = 0xff_ffff;
+const INDEX_MASK: u64 = 0xffff_ffff;
 /// Highest index plus one that fits an entry.
-pub const MAX_INDEX: u32 = 0xff_fffe;
+pub const MAX_INDEX: u32 = u32::MAX;
 /// How often a reader starts again because the table was switched.
 const RETRIES: usize = 16;
+
+/// Both tables, and the count of switches that tells which one is in use.
+#[derive(Clone, Copy)]
+pub struct Tables<'a> {
+    /// Counts switches.
+    pub root: &'a AtomicU64,
+    /// The table in use is `root` modulo 2.
+    pub tables: [&'a [AtomicU64]; 2],
+}
 
 /// What a search found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +45,7 @@ pub const fn entry(hash: u64, index: u32) -> u64 {
 
 /// The index in an entry; `None` for [`EMPTY`] and [`TOMBSTONE`].
 #[must_use]
-#[allow(clippy::cast_possible_truncation, reason = "24 bits")]
+#[allow(clippy::cast_possible_truncation, reason = "32 bits")]
 pub const fn index_of(word: u64) -> Option<u32> {
     match word & INDEX_MASK {
         0 => None,

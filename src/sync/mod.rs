@@ -4,6 +4,9 @@
 #![allow(unsafe_code, reason = "madvise, membarrier and futex are system calls")]
 
 pub mod barrier;
+pub mod disk_entry;
+#[cfg(all(loom, test))]
+mod disk_entry_model;
 #[cfg(not(loom))]
 pub mod fork;
 #[cfg(not(loom))]

@@ -14,6 +14,9 @@ pub const READY: u64 = 2;
 /// Nobody may begin to read it.
 pub const DEAD: u64 = 3;
 
+/// Highest index plus one that fits a pin slot.
+pub const MAX_INDEX: u32 = 0xff_fffe;
+
 /// Largest epoch; they start at 1 and only grow.
 pub const MAX_EPOCH: u64 = (1 << 56) - 1;
 

@@ -28,9 +28,13 @@ pub(super) struct Book {
     /// Client that writes or wrote it.
     pub writer: u32,
     pub flags: u32,
-    /// A consumer has taken it: it was published, whatever its writer thinks.
-    pub taken: bool,
+    /// Its entry in the index of the disk, plus one, if that is still its own; 0 for none.
+    pub disk: u32,
 }
+
+/// In [`Book::flags`] alone: a consumer has taken it. It was published, whatever its writer thinks.
+pub(super) const TAKEN: u32 = 1 << 31;
+const _: () = assert!(size_of::<Book>() == 96);
 
 static NOTHING: Book = Book {
     hash: 0,
@@ -46,7 +50,7 @@ static NOTHING: Book = Book {
     namespace: 0,
     writer: 0,
     flags: 0,
-    taken: false,
+    disk: 0,
 };
 
 impl Book {
@@ -107,8 +111,8 @@ impl Book {
             owner: shape.owner_rank,
             namespace,
             writer: header.writer.load(Relaxed),
-            flags,
-            taken: false,
+            flags: flags & !TAKEN,
+            disk: 0,
         }))
     }
 }

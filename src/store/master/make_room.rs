@@ -21,6 +21,9 @@ pub(super) struct Need {
     pub contiguous: bool,
 }
 
+/// Objects that the disk does not have which are passed over, in one choice, for one that it has.
+const SPARED: usize = 32;
+
 impl Need {
     /// Whether these pages of a rank have room for it.
     fn fits(self, pages: &Runs) -> bool {
@@ -186,6 +189,7 @@ impl Master {
         let rank = &mut self.ranks[owner as usize];
         let mut candidates = rank.queues.len(&self.lists);
         let mut pages = 0;
+        let (mut dirty, mut spared) = ([(0, LIMBO); SPARED], 0);
         while chosen < goal.objects.min(BATCH) && pages < goal.pages && candidates > 0 {
             let books = &self.books;
             let facts = |i: u32| books.get(i as usize).map_or(Facts::NONE, |book| book.facts(view, i, now));
@@ -197,6 +201,18 @@ impl Master {
                 // again and again while those of the next priority could go.
                 if let Some(list) = self.lists.list_of(index) {
                     self.aside.push((index, list));
+                    self.lists.move_to(index, LIMBO);
+                }
+                continue;
+            }
+            if spared < SPARED
+                && self.disk.is_some()
+                && !disk::is_clean(self.disk.as_ref(), self.books.get(index as usize))
+            {
+                // The disk does not have it yet: others go first.
+                if let Some(list) = self.lists.list_of(index) {
+                    dirty[spared] = (index, list);
+                    spared += 1;
                     self.lists.move_to(index, LIMBO);
                 }
                 continue;
@@ -213,6 +229,16 @@ impl Master {
         for (index, list) in self.aside.drain(..) {
             self.lists.move_to(index, list);
         }
+        let only_dirty = chosen == 0;
+        for (index, list) in &dirty[..spared] {
+            if only_dirty && chosen < goal.objects.min(BATCH) && pages < goal.pages {
+                pages += self.book(*index).pages;
+                batch[chosen] = *index;
+                chosen += 1;
+            } else {
+                self.lists.move_to(*index, *list);
+            }
+        }
         self.evict(view, &batch[..chosen])
     }
 
@@ -221,8 +247,9 @@ impl Master {
         for index in batch {
             if let Some(header) = view.object(*index) {
                 let Book { epoch, hash, .. } = *self.book(*index);
+                self.count_evicted(*index);
                 object::kill(&header.control, epoch);
-                self.index.remove(view, hash, *index);
+                self.index.remove(view.index(), hash, *index);
             }
         }
         if batch.is_empty() {

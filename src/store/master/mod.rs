@@ -4,6 +4,7 @@
 
 mod book;
 mod clients;
+mod disk;
 mod heaps;
 mod make_room;
 mod metrics;
@@ -218,9 +219,11 @@ pub struct Master {
     freed: bool,
     /// Lines for the log, until nobody holds a lock that the program's callback could need.
     news: Vec<(i32, String)>,
-    /// What must not come back from the disk, until it is written down; `None` without a disk.
-    marks: Option<Vec<Mark>>,
+    /// What lies on disk, if there is one.
+    disk: Option<disk::Disk>,
 }
+
+pub use disk::{DiskCounts, MOST_NEXT, OnDisk, Scope, Stored, ToWrite};
 
 /// Id and generation of a namespace as headers hold them.
 #[inline(always)]
@@ -273,7 +276,7 @@ impl Master {
             uncounted: 0,
             freed: false,
             news: Vec::new(),
-            marks: None,
+            disk: None,
             map,
         })
     }
@@ -289,7 +292,7 @@ impl Master {
     /// Room for the pins of all clients that are there and `more`: looking at pins must not fail later.
     fn room_for_pins(&mut self, more: usize) -> Result<()> {
         let clients = self.clients.iter().filter(|client| **client != Client::Free).count() + more;
-        let most = clients * self.map.params().pin_slots as usize;
+        let most = clients * self.map.params().pin_slots as usize + disk::MOST_HELD;
         self.pinned.clear();
         memory::reserve(&mut self.pinned, most)?;
         memory::reserve(&mut self.aside, most)
@@ -310,32 +313,6 @@ impl Master {
     /// Lines for the log that came up since the last call.
     pub fn take_news(&mut self) -> Vec<(i32, String)> {
         std::mem::take(&mut self.news)
-    }
-
-    /// From now on there is a disk: what is removed, replaced or flushed is noted for it. What is evicted is not.
-    pub fn keep_marks(&mut self) {
-        self.marks = Some(Vec::new());
-    }
-
-    /// What was noted since the last call.
-    pub fn take_marks(&mut self) -> Vec<Mark> {
-        self.marks.as_mut().map(std::mem::take).unwrap_or_default()
-    }
-
-    /// Before something is taken away: noting it must not fail afterwards.
-    fn room_for_marks(&mut self, more: usize) -> Result<()> {
-        self.marks.as_mut().map_or(Ok(()), |marks| memory::reserve(marks, more))
-    }
-
-    fn mark(&mut self, mark: Mark) {
-        if let Some(marks) = &mut self.marks {
-            marks.push(mark);
-        }
-    }
-
-    fn mark_object(&mut self, index: u32) {
-        let Book { hash, epoch, .. } = *self.book(index);
-        self.mark(Mark::Object { key_hash: hash, epoch });
     }
 
     /// The memory.
@@ -398,7 +375,6 @@ pub fn not_found(key: &[u8]) -> Error {
 }
 
 #[cold]
-fn exists(key: &[u8], writing: bool) -> Error {
-    let how = if writing { "is being written" } else { "exists" };
+fn exists(key: &[u8], how: &str) -> Error {
     Error::new(NMC_ERR_EXISTS, format!("the object {} {how}; remove it first, or replace it", show(key)))
 }

@@ -30,6 +30,7 @@ impl Master {
             crate::bail!(NMC_ERR_LIMIT, "all {MAX_NAMESPACES} namespaces are in use");
         };
         self.charge(view, id, |account| account.quota = quota_bytes.unwrap_or(0));
+        self.give_space(id, name)?;
         ns.set_name(name);
         Ok(id)
     }
@@ -41,10 +42,11 @@ impl Master {
         let Some(ns) = view.namespace(namespace) else {
             crate::bail!(NMC_ERR_NOT_FOUND, "there is no namespace {namespace}");
         };
+        self.check_disk()?;
         self.room_for_marks(1)?;
         let next = ns.generation.load(Relaxed).wrapping_add(1) & 0xff_ffff;
         ns.generation.store(next, Release);
-        self.mark(Mark::Namespace { id: namespace, generation: next });
+        self.flush_disk(namespace);
         self.begin_flush();
         self.glance(view, now_ns());
         Ok(())

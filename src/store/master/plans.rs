@@ -10,6 +10,7 @@ impl Master {
         let view = map.view();
         let p = map.params();
         let now = now_ns();
+        self.check_disk()?;
         self.glance(view, now);
         let OpenRequest { key, namespace, bytes, flags, keep, metadata, .. } = *request;
         check_key(key)?;
@@ -24,7 +25,11 @@ impl Master {
         if flags & FLAG_HIDDEN == 0
             && let Some(there) = self.find(view, hash, key, word)
         {
-            return Err(exists(key, self.lists.list_of(there) == Some(WRITING)));
+            let writing = self.lists.list_of(there) == Some(WRITING);
+            return Err(exists(key, if writing { "is being written" } else { "exists" }));
+        }
+        if flags & FLAG_HIDDEN == 0 && self.on_disk(namespace, key).is_some() {
+            return Err(exists(key, "is on disk"));
         }
         let owner = match request.rank {
             Some(rank) if rank < p.world_size => rank,
@@ -77,7 +82,7 @@ impl Master {
             namespace: word,
             writer: client,
             flags: keep.flags() | flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS) | sums | metadata_flags(metadata.len()),
-            taken: false,
+            disk: 0,
         };
         if let (Some(header), Some(words)) = (view.object(index), view.publish(index)) {
             view.header().next_epoch.store(self.next_epoch, Release);
@@ -121,6 +126,7 @@ impl Master {
         });
         self.lists.move_to(index, WRITING);
         self.ranks[owner as usize].writing += 1;
+        self.press(owner, pages);
         if flags & FLAG_HIDDEN == 0 && !self.link(view, hash, index) {
             self.drop_object(view, index, true);
             return Err(Error::new(NMC_ERR_INTERNAL, "the index is full, though it has two buckets for every object"));
@@ -146,7 +152,7 @@ impl Master {
                 self.free_or_wait(view, plan.index);
             }
             // It is readable, evicted, or waits for a reader: nothing is left to give up.
-            _ => return Ok(self.book(plan.index).taken),
+            _ => return Ok(self.book(plan.index).flags & book::TAKEN != 0),
         }
         self.count_of(plan.index);
         Ok(false)
@@ -154,7 +160,7 @@ impl Master {
 
     /// Leads to an object in the index.
     fn link(&mut self, view: &View<'_>, hash: u64, index: u32) -> bool {
-        if self.index.insert(view, hash, index) {
+        if self.index.insert(view.index(), hash, index) {
             return true;
         }
         // It has two buckets for every object: only stray stores fill it.
@@ -162,8 +168,8 @@ impl Master {
         let linked = |i: &u32| *i != index && self.is_current(*i) && !self.book(*i).is_hidden();
         let entries = (0..self.map.params().max_objects).filter(linked).map(|i| (self.book(i).hash, i));
         let Ok(entries) = memory::collect::<(u64, u32)>(entries) else { return false };
-        self.index.rebuild(view, entries.into_iter());
-        self.index.insert(view, hash, index)
+        self.index.rebuild(view.index(), entries.into_iter());
+        self.index.insert(view.index(), hash, index)
     }
 
     pub(super) fn check_plan(&self, client: u32, plan: &Opened) -> Result<()> {
@@ -188,8 +194,11 @@ impl Master {
         if self.lists.list_of(plan.index) != Some(WRITING) || !object::finished(&words.published, plan.epoch) {
             crate::bail!(NMC_ERR_STALE, "the plan was given up: its writer was late");
         }
+        self.check_disk()?;
         self.room_for_marks(1)?;
-        let former = self.find(view, hash, &view.key_of(header), word).filter(|former| *former != plan.index);
+        let key = view.key_of(header);
+        let former = self.find(view, hash, &key, word).filter(|former| *former != plan.index);
+        let on_disk = self.on_disk(word & 0xff, &key);
         // For a master that finds both: this one came last, whichever was opened first.
         header.state_ts.store(now_ns(), Relaxed);
         header.flags.store(flags & !FLAG_HIDDEN, Release);
@@ -199,11 +208,10 @@ impl Master {
         reach("master.shown");
         match former {
             Some(former) => {
-                if !self.index.exchange(view, hash, former, plan.index) {
+                if !self.index.exchange(view.index(), hash, former, plan.index) {
                     self.link(view, hash, plan.index);
                 }
                 reach("master.exchanged");
-                self.mark_object(former);
                 self.drop_object(view, former, false);
                 self.count_of(former);
             }
@@ -211,6 +219,8 @@ impl Master {
                 self.link(view, hash, plan.index);
             }
         }
+        // When the key leads to the new value: it is never without one.
+        self.end_on_disk(on_disk);
         self.admit(view, plan.index, now_ns());
         self.count_of(plan.index);
         Ok(())
@@ -221,15 +231,20 @@ impl Master {
         let map = Arc::clone(&self.map);
         let view = map.view();
         check_key(key)?;
+        self.check_disk()?;
         self.glance(view, now_ns());
         let word = namespace_word(view, namespace);
-        let Some(index) = self.find(view, map.hash_of(key, namespace), key, word) else {
+        let there = self.find(view, map.hash_of(key, namespace), key, word);
+        let on_disk = self.on_disk(namespace, key);
+        if there.is_none() && on_disk.is_none() {
             return Err(not_found(key));
-        };
+        }
         self.room_for_marks(1)?;
-        self.mark_object(index);
-        self.drop_object(view, index, false);
-        self.count_of(index);
+        self.end_on_disk(on_disk);
+        if let Some(index) = there {
+            self.drop_object(view, index, false);
+            self.count_of(index);
+        }
         Ok(())
     }
 
@@ -237,6 +252,7 @@ impl Master {
     pub fn take(&mut self, index: u32, epoch: u64) -> Result<()> {
         let map = Arc::clone(&self.map);
         let view = map.view();
+        self.check_disk()?;
         self.glance(view, now_ns());
         let book = self.book(index);
         // What was flushed is forgotten, though it may not be dead yet.
@@ -245,9 +261,9 @@ impl Master {
             crate::bail!(NMC_ERR_NOT_FOUND, "the object was taken, removed or replaced meanwhile");
         }
         self.room_for_marks(1)?;
-        self.mark_object(index);
+        self.end_clean(index);
         if let Some(book) = self.books.get_mut(index as usize) {
-            book.taken = true;
+            book.flags |= book::TAKEN;
         }
         // Its writer may not have looked yet whether it was still wanted, and finds this also when another object has its header.
         self.tell_fate(view, index, Fate::Taken);
@@ -261,6 +277,7 @@ impl Master {
     pub fn remove_matching(&mut self, namespace: u32, prefix: &[u8], cursor: u32) -> Result<(u32, Option<u32>)> {
         let map = Arc::clone(&self.map);
         let view = map.view();
+        self.check_disk()?;
         let word = namespace_word(view, namespace);
         let (from, all) = (cursor, map.params().max_objects);
         self.glance(view, now_ns());
@@ -272,7 +289,7 @@ impl Master {
         self.room_for_marks(4 * FLUSH as usize)?;
         let removed = self.drop_those(view, from..to, matches);
         for at in 0..removed {
-            self.mark_object(self.batch[at]);
+            self.end_clean(self.batch[at]);
         }
         self.count_all();
         Ok((u32::try_from(removed).unwrap_or(u32::MAX), Some(to).filter(|to| *to < all)))

@@ -43,9 +43,10 @@ impl Master {
         for index in batch {
             let Some(header) = view.object(*index).filter(|_| self.is_current(*index)) else { continue };
             let Book { epoch, hash, .. } = *self.book(*index);
+            self.end_hold(*index);
             object::kill(&header.control, epoch);
             reach("master.killed");
-            self.index.remove(view, hash, *index);
+            self.index.remove(view.index(), hash, *index);
         }
         object::settle();
         reach("master.unlinked");
@@ -172,6 +173,7 @@ impl Master {
             let used = usize::try_from(place.high_water).unwrap_or(usize::MAX).min(slots.len());
             self.pinned.extend(slots[..used].iter().filter_map(|slot| object::pinned_index(object::scan(slot))));
         }
+        self.pinned.extend(Self::held_headers(self.disk.as_ref()));
         self.pinned.sort_unstable();
     }
 }

@@ -67,8 +67,9 @@ impl Master {
         master.places.copy_from_slice(&self.places);
         master.heaps.copy_from_slice(&self.heaps);
         master.next_epoch = self.next_epoch;
-        master.marks = self.marks.as_ref().map(|marks| memory::copy(marks)).transpose()?;
+        master.renew_disk(self.disk.as_ref())?;
         master.read_objects()?;
+        master.look_at_disk();
         Ok(master)
     }
 
@@ -156,7 +157,7 @@ impl Master {
             self.lists.move_to(index, WRITING);
         }
         reach("takeover.counted");
-        self.index.rebuild(view, linked.iter().copied());
+        self.index.rebuild(view.index(), linked.iter().copied());
         reach("takeover.indexed");
         self.drop_replaced(view, &mut linked);
         self.begin_flush();

@@ -6,7 +6,7 @@ impl Master {
     /// The bit of upkeep that every call does.
     pub(super) fn glance(&mut self, view: &View<'_>, now: u64) {
         let (books, lists) = (&self.books, &self.lists);
-        self.index.tend(view, |index| {
+        self.index.tend(view.index(), |index| {
             let book = books.get(index as usize).filter(|book| book::is_current(lists, index) && !book.is_hidden());
             book.map(|book| book.hash)
         });
@@ -22,6 +22,7 @@ impl Master {
             self.look_at_leaving(view);
             self.show_heaps(view);
             self.let_held_go(view);
+            self.tend_disk();
             // A master that takes over, and clients that come, compare it.
             self.map.restore_header();
         }
@@ -51,7 +52,8 @@ impl Master {
         self.hurry_flush(view, FLUSH_STEPS);
         self.count_all();
         let waiting = [WRITING, LIMBO, QUARANTINE].iter().any(|list| self.lists.len(*list) > 0);
-        Ok(waiting || self.flush_left > 0 || self.clients.contains(&Client::Leaving))
+        self.tend_disk();
+        Ok(waiting || self.disk_is_busy() || self.flush_left > 0 || self.clients.contains(&Client::Leaving))
     }
 
     pub(super) fn look_at_all_writing(&mut self, view: &View<'_>, now: u64, most: usize) {

@@ -180,8 +180,16 @@ fn with_master(manners: &[Manner], body: impl FnOnce(&Remote, &Plans, &mpsc::Rec
         let (link, client, map) = attach(&place, &member, &params, || 0, &deadline, &mut buffers).unwrap().unwrap();
         let plans = Arc::new(Plans::default());
         let limit = Duration::from_secs(60);
-        let remote =
-            Remote::new(link, buffers, place.clone(), member.clone(), Arc::new(map), client, Arc::clone(&plans), limit);
+        let remote = Remote::new(
+            link,
+            buffers,
+            place.clone(),
+            member.clone(),
+            Arc::new(map),
+            client,
+            (Arc::clone(&plans), Arc::default()),
+            limit,
+        );
         let remote = remote.unwrap();
         let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&remote, &plans, &heard)));
         over.store(true, SeqCst);

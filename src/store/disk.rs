@@ -1,0 +1,150 @@
+//! The index of the disk below a store, mapped; and how a client comes to it. The store's header names the index that counts:
+//! a client that has another one, or none, gets it from the master; one that has it asks nobody.
+
+use super::backing::{DiskEntry, DiskReader};
+use crate::base::Deadline;
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_INTERNAL};
+use crate::layout::disk::{Busy, Fingerprint, Layout, View, fingerprint};
+use crate::mem::{MappedDisk, Slab};
+use crate::sync::disk_entry;
+use parking_lot::Mutex;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// The slab that leads to values on disk.
+pub struct DiskMap {
+    mapped: MappedDisk,
+    id: u64,
+    entries: u64,
+    secret: [u8; 32],
+}
+
+impl DiskMap {
+    /// A new one, empty, with room for `entries` values.
+    pub fn create(id: u64, entries: u64, secret: &[u8; 32], deadline: &Deadline) -> Result<Self> {
+        let layout = layout(entries)?;
+        let slab = Slab::create(c"nanomc store disk", layout.bytes as u64, false, deadline)?;
+        let mapped = MappedDisk::new(&layout, slab).ok_or_else(too_small)?;
+        mapped.view().header().fill(id, entries, secret);
+        Ok(Self { mapped, id, entries, secret: *secret })
+    }
+
+    /// That of another process.
+    pub fn open(id: u64, entries: u64, slab: OwnedFd) -> Result<Self> {
+        let layout = layout(entries)?;
+        let slab = Slab::open(slab, layout.bytes as u64, false)?;
+        let mapped = MappedDisk::new(&layout, slab).ok_or_else(too_small)?;
+        if !mapped.view().header().is(id, entries) {
+            crate::bail!(NMC_ERR_PROTOCOL, "the memory that came is not the index of this store's disk");
+        }
+        let secret = mapped.view().header().secret();
+        Ok(Self { mapped, id, entries, secret })
+    }
+
+    /// Its name, as the store's header has it.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Room for so many values.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// Bytes of memory that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.mapped.slab().bytes() as u64
+    }
+
+    /// What fingerprints are made with.
+    #[must_use]
+    pub fn secret(&self) -> &[u8; 32] {
+        &self.secret
+    }
+
+    /// A descriptor for a client.
+    pub fn read_only_fd(&self) -> Result<OwnedFd> {
+        self.mapped.slab().read_only_fd()
+    }
+
+    /// What is in it.
+    #[must_use]
+    pub fn view(&self) -> &View<'_> {
+        self.mapped.view()
+    }
+
+    /// What stands for a key; `None` if nothing of its namespace was ever on disk.
+    #[must_use]
+    pub fn fingerprint(&self, namespace: u32, key: &[u8]) -> Option<Fingerprint> {
+        Some(fingerprint(&self.secret, self.view().space(namespace)?, key))
+    }
+
+    /// The entry of a key, if the disk has its value.
+    pub fn probe(&self, namespace: u32, key: &[u8]) -> Result<Option<DiskEntry>> {
+        let Some(wanted) = self.fingerprint(namespace, key) else { return Ok(None) };
+        match self.view().find(wanted) {
+            Ok(found) => Ok(found.map(|(index, word, entry)| DiskEntry { index, word, entry })),
+            Err(Busy) => Err(Error::new(NMC_ERR_BUSY, "the index of the disk was rebuilt again and again")),
+        }
+    }
+
+    /// Whether an entry is what it was: everything that was read since then belongs to it.
+    #[must_use]
+    pub fn is_still(&self, entry: &DiskEntry) -> bool {
+        self.view().entry(entry.index).is_some_and(|words| disk_entry::is_still(words, entry.word))
+    }
+}
+
+fn layout(entries: u64) -> Result<Layout> {
+    match Layout::new(entries) {
+        Some(layout) => Ok(layout),
+        None => crate::bail!(
+            NMC_ERR_INVALID_ARG,
+            "{entries} objects on disk: between 1 and {} are possible",
+            crate::layout::disk::MAX_ENTRIES
+        ),
+    }
+}
+
+#[cold]
+fn too_small() -> Error {
+    Error::new(NMC_ERR_INTERNAL, "the slab of the disk's index is smaller than its layout")
+}
+
+/// The disk of a store, for one who reads it.
+#[derive(Clone)]
+pub struct DiskAccess {
+    /// The index.
+    pub map: Arc<DiskMap>,
+    /// The files.
+    pub reader: Arc<dyn DiskReader>,
+}
+
+/// What a client has of it, which changes when the tier is opened anew.
+#[derive(Default)]
+pub struct DiskSeat(Mutex<Option<DiskAccess>>);
+
+impl DiskSeat {
+    /// The disk with this name, if the client has it.
+    #[must_use]
+    pub fn get(&self, id: u64) -> Option<DiskAccess> {
+        self.0.lock().as_ref().filter(|access| access.map.id() == id).cloned()
+    }
+
+    /// From now on the client has this one.
+    pub fn set(&self, access: DiskAccess) {
+        // Outside of the lock: unmapping takes a while.
+        let former = self.0.lock().replace(access);
+        drop(former);
+    }
+
+    /// The name of the one that it has; 0 for none.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.0.lock().as_ref().map_or(0, |access| access.map.id())
+    }
+}

@@ -1,0 +1,207 @@
+//! Reads of what memory does not have, from the disk below it. They ask nobody: entries are found in shared memory, and files
+//! are read by the calling process.
+
+use super::Store;
+use super::backing::{DiskEntry, DiskInfo, DiskRead, Target};
+use super::client::{Client, Way};
+use super::copy::Pieces;
+use super::disk::DiskAccess;
+use super::get::other_size;
+use super::master::{check_key, show};
+use super::read::{LOOKS, Look};
+use super::wire::Request;
+use crate::base::error::{Error, Result};
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT};
+use crate::cuda::Reach;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// The call by which the owner of the disk hears of an entry that cannot be read.
+pub const CALL_SUSPECT: u32 = 0;
+
+impl Client {
+    /// The disk below the store, if there is one.
+    #[inline]
+    pub(super) fn disk(&self) -> Result<Option<DiskAccess>> {
+        match self.view().header().disk.load(Acquire) {
+            0 => Ok(None),
+            id => self.disk_named(id).map(Some),
+        }
+    }
+
+    #[cold]
+    fn disk_named(&self, id: u64) -> Result<DiskAccess> {
+        if let Some(access) = self.disk.get(id) {
+            return Ok(access);
+        }
+        match &self.way {
+            Way::Direct { host, .. } => {
+                let Some(access) = host.disk_access() else {
+                    crate::bail!(NMC_ERR_UNAVAILABLE, "the tier of the store is being opened or closed");
+                };
+                self.disk.set(access.clone());
+                Ok(access)
+            }
+            Way::Remote(remote) => remote.fetch_disk(id),
+        }
+    }
+
+    /// Whether pieces are memory that the CPU writes to.
+    fn is_host(&self, pieces: &Pieces<'_>) -> Result<bool> {
+        let Some(device) = self.member.device() else { return Ok(true) };
+        let mut host = true;
+        pieces.each(|address, bytes| {
+            host = host && (bytes == 0 || crate::cuda::reach(device, address)? == Reach::Cpu);
+            Ok(())
+        })?;
+        Ok(host)
+    }
+}
+
+impl Store {
+    /// Looks for a key that memory did not have, on disk and in memory, until one of them has it or it is certain that none
+    /// does. `read` is called with what the disk has, and gives `None` if that ended; or without, and looks into memory.
+    #[cold]
+    pub(super) fn from_disk<T>(
+        &self,
+        mut disk: DiskAccess,
+        key: &[u8],
+        mut read: impl FnMut(Option<(&DiskAccess, &DiskEntry)>) -> Result<Option<Look<T>>>,
+    ) -> Result<Look<T>> {
+        let named = || self.client.view().header().disk.load(Acquire);
+        for _ in 0..LOOKS {
+            // In this order: a key that moves from memory to disk is on disk before it leaves memory, and one that moves the
+            // other way is counted when it is in memory, and before it ends on disk.
+            let ended = disk.map.view().header().ended.load(Acquire);
+            match read(None)? {
+                None | Some(Look::Missing) => {}
+                Some(look) => return Ok(look),
+            }
+            if let Some(entry) = disk.map.probe(self.namespace, key)? {
+                if let Some(look) = read(Some((&disk, &entry)))? {
+                    return Ok(look);
+                }
+            } else if disk.map.view().header().ended.load(Relaxed) == ended && named() == disk.map.id() {
+                return Ok(Look::Missing);
+            }
+            if named() != disk.map.id() {
+                // It was opened anew, or closed.
+                match self.client.disk()? {
+                    Some(access) => disk = access,
+                    None => return Ok(read(None)?.unwrap_or(Look::Missing)),
+                }
+            }
+        }
+        Err(Error::new(NMC_ERR_BUSY, format!("{} was moved again and again while it was read", show(key))))
+    }
+
+    /// Reads a part of what an entry leads to; false if the entry has ended.
+    pub(super) fn read_entry(
+        &self,
+        disk: &DiskAccess,
+        entry: &DiskEntry,
+        key: &[u8],
+        offset: u64,
+        pieces: &Pieces<'_>,
+    ) -> Result<bool> {
+        let bytes = pieces.bytes()?;
+        let mut deliver = |at: u64, bytes: &[u8]| self.client.deliver(pieces, at - offset, bytes);
+        let to = if self.client.is_host(pieces)? { Target::Host(*pieces) } else { Target::Take(&mut deliver) };
+        let mut read = [DiskRead { entry: *entry, key, offset, bytes, to, outcome: Ok(false) }];
+        disk.reader.read(&disk.map, &mut read);
+        let [DiskRead { outcome, .. }] = read;
+        self.judge(disk, entry, bytes, outcome)
+    }
+
+    /// What came of a read: counts it, and tells the owner of what cannot be read.
+    fn judge(&self, disk: &DiskAccess, entry: &DiskEntry, bytes: u64, outcome: Result<bool>) -> Result<bool> {
+        match &outcome {
+            Ok(true) => self.client.counters.disk_hit(bytes),
+            Ok(false) => {}
+            // An index that is not the store's any more may lead to what is no longer there.
+            Err(_) if self.client.view().header().disk.load(Acquire) != disk.map.id() => return Ok(false),
+            Err(error) if error.status == NMC_ERR_CORRUPT => {
+                // It looks itself. If it cannot be reached, the next one who reads tells it.
+                let _ = self.call(&Request::Disk(CALL_SUSPECT, [entry.index.into(), entry.word]));
+            }
+            Err(_) => {}
+        }
+        outcome
+    }
+
+    /// Reads many values, each into pieces of its size. What is on disk is read together: all requests are under way before the
+    /// first is waited for. Fails as a whole only before anything is read.
+    pub fn get_many_into(
+        &self,
+        items: &[(&[u8], Pieces<'_>)],
+        mut result: impl FnMut(usize, Result<Look<u64>>),
+    ) -> Result<()> {
+        let mut late: Vec<usize> = Vec::new();
+        let with_disk = self.client.view().header().disk.load(Relaxed) != 0;
+        if with_disk {
+            memory::reserve(&mut late, items.len())?;
+        }
+        for (number, (key, pieces)) in items.iter().enumerate() {
+            let look = if with_disk { self.get_from_memory(key, pieces) } else { self.get_into(key, pieces) };
+            match look {
+                Ok(Look::Missing) if with_disk => late.push(number),
+                look => result(number, look),
+            }
+        }
+        if late.is_empty() {
+            return Ok(());
+        }
+        let disk = match self.client.disk() {
+            Ok(Some(disk)) => disk,
+            Ok(None) => {
+                late.iter().for_each(|number| result(*number, Ok(Look::Missing)));
+                return Ok(());
+            }
+            Err(error) => {
+                late.iter().for_each(|number| result(*number, Err(error.clone())));
+                return Ok(());
+            }
+        };
+        let (mut reads, mut numbers) = (memory::with_capacity(late.len())?, memory::with_capacity(late.len())?);
+        let mut alone: Vec<usize> = memory::with_capacity(late.len())?;
+        for number in late {
+            let (key, pieces) = &items[number];
+            let found = disk.map.probe(self.namespace, key).ok().flatten();
+            let wanted = pieces.bytes().unwrap_or(0);
+            match found {
+                Some(entry) if entry.entry.bytes == wanted && self.client.is_host(pieces).unwrap_or(false) => {
+                    let to = Target::Host(*pieces);
+                    reads.push(DiskRead { entry, key, offset: 0, bytes: wanted, to, outcome: Ok(false) });
+                    numbers.push(number);
+                }
+                // One at a time: what the GPU takes, what has another size, and what may have moved.
+                _ => alone.push(number),
+            }
+        }
+        disk.reader.read(&disk.map, &mut reads);
+        for (number, read) in numbers.into_iter().zip(reads) {
+            match self.judge(&disk, &read.entry, read.bytes, read.outcome) {
+                Ok(true) => result(number, Ok(Look::Ready(read.bytes))),
+                Ok(false) => alone.push(number),
+                Err(error) => result(number, Err(error)),
+            }
+        }
+        for number in alone {
+            let (key, pieces) = &items[number];
+            let wanted = pieces.bytes()?;
+            let fits = |total| if total == wanted { Ok(true) } else { Err(other_size(total, wanted)) };
+            result(number, self.read_late(disk.clone(), key, pieces, fits));
+        }
+        Ok(())
+    }
+
+    /// What the record of a value says that is on disk only.
+    pub fn disk_info(&self, key: &[u8]) -> Result<Look<DiskInfo>> {
+        check_key(key)?;
+        let Some(disk) = self.client.disk()? else { return Ok(Look::Missing) };
+        self.from_disk(disk, key, |found| match found {
+            None => Ok(None),
+            Some((disk, entry)) => Ok(disk.reader.info(&disk.map, entry, key)?.map(Look::Ready)),
+        })
+    }
+}

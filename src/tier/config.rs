@@ -1,0 +1,149 @@
+//! What a tier is opened with, and what it tells about itself.
+
+use std::path::PathBuf;
+
+/// What becomes of a directory whose journal or head is damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnDamage {
+    /// Opening fails, and nothing is changed.
+    #[default]
+    Fail,
+    /// Everything in it that is the tier's is deleted, and it begins empty.
+    Reset,
+}
+
+/// What becomes of a bucket whose end is damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Torn {
+    /// It is renamed, so that somebody can look at it.
+    #[default]
+    MoveAside,
+    /// It is deleted.
+    Delete,
+}
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The directory. Made if it is not there.
+    pub directory: PathBuf,
+    /// Most values on disk; 0 for as many as seem right: a million, or twice what is found.
+    pub max_objects: u64,
+    /// Most bytes that files take; 0 for no limit but the file system's.
+    pub capacity_bytes: u64,
+    /// Bytes and values after which a bucket is complete.
+    pub bucket_bytes: u64,
+    /// See `bucket_bytes`.
+    pub bucket_keys: u32,
+    /// Longest time between two looks for something to write.
+    pub heartbeat_ms: u32,
+    /// Whether files are read and written past the page cache, where the file system can.
+    pub direct: bool,
+    /// Whether io_uring is used, where the kernel has it.
+    pub uring: bool,
+    /// Requests in flight.
+    pub depth: u32,
+    /// Whether `remove` and `replace` return when that is safe from a power loss, not only from a crash.
+    pub durable_remove: bool,
+    /// Whether offloading waits for [`super::Tier::pause`] to end it.
+    pub paused: bool,
+    /// See [`OnDamage`].
+    pub on_damage: OnDamage,
+    /// See [`Torn`].
+    pub torn: Torn,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            directory: PathBuf::new(),
+            max_objects: 0,
+            capacity_bytes: 0,
+            bucket_bytes: 256 << 20,
+            bucket_keys: 500,
+            heartbeat_ms: 10_000,
+            direct: true,
+            uring: true,
+            depth: 32,
+            durable_remove: false,
+            paused: false,
+            on_damage: OnDamage::Fail,
+            torn: Torn::MoveAside,
+        }
+    }
+}
+
+/// A tier in numbers. In processes that are not its owner's only some are known; the others are 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Values on disk that can be read.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Most values.
+    pub max_objects: u64,
+    /// Bytes that the files take.
+    pub file_bytes: u64,
+    /// Buckets.
+    pub buckets: u64,
+    /// Bytes of memory that the index takes.
+    pub index_bytes: u64,
+    /// Values written since the tier was opened, and their bytes.
+    pub written_objects: u64,
+    /// See `written_objects`.
+    pub written_bytes: u64,
+    /// Buckets written.
+    pub written_buckets: u64,
+    /// Values that left memory when the disk had them, and when it had not: those are lost.
+    pub evicted_clean: u64,
+    /// See `evicted_clean`.
+    pub evicted_dirty: u64,
+    /// Times that nothing was written because the disk, its share or the index was full.
+    pub full: u64,
+    /// Values that could not be read and were ended.
+    pub corrupt: u64,
+    /// Failed writes and syncs.
+    pub errors: u64,
+    /// 1 if offloading is paused by the program.
+    pub paused: u64,
+    /// 1 if the disk refuses to be written: reads go on, offloading has stopped, removals fail after they are done in memory.
+    pub degraded: u64,
+    /// Values, buckets and ns of the recovery when the tier was opened.
+    pub recovered_objects: u64,
+    /// See `recovered_objects`.
+    pub recovered_buckets: u64,
+    /// See `recovered_objects`.
+    pub recovery_ns: u64,
+    /// Values found dead, damaged or without room in the index.
+    pub recovered_dead: u64,
+    /// Values that this process read from disk, and their bytes.
+    pub read_objects: u64,
+    /// See `read_objects`.
+    pub read_bytes: u64,
+}
+
+/// A value that a scan came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scanned<'a> {
+    /// Name of its namespace; empty for the default one.
+    pub namespace: &'a [u8],
+    /// Its key.
+    pub key: &'a [u8],
+    /// Bytes of the value.
+    pub bytes: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Bucket and block.
+    pub spot: (u64, u64),
+}
+
+/// What a verification found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Values that are right, and their bytes.
+    pub objects: u64,
+    /// See `objects`.
+    pub bytes: u64,
+    /// Values that are not.
+    pub corrupt: u64,
+}
