@@ -47,7 +47,9 @@ bench: lib ## measure, and write docs/benchmarks.md
 peers: ## build other allocators, with which `make bench` then compares
 	$(CARGO) build --release --locked --manifest-path benches/Cargo.toml
 
-soak: lib ## run the long random test
+soak: ## run the long random tests (an hour and more)
+	@scripts/setup.sh soak
+	@$(MAKE) --no-print-directory lib
 	scripts/soak.sh
 
 docs: ## HTML of the header and of docs/ into target/docs

@@ -2,6 +2,7 @@
 # Installs the tools that are missing, and says nothing when none is.
 #   scripts/setup.sh demo    compilers and CMake
 #   scripts/setup.sh test    those, and what the tests need (default)
+#   scripts/setup.sh soak    what `make soak` needs
 #   scripts/setup.sh docs    doxygen
 set -eu
 cd "$(dirname "$0")/.."
@@ -12,11 +13,17 @@ deny_version=0.20.2 # the binary on PyPI is 0.14.2, which cannot read this works
 case $what in
   demo) tools="cmake:cmake ninja:ninja-build g++:g++" ;;
   test) tools="cmake:cmake ninja:ninja-build g++:g++ pkg-config:pkg-config clang:clang valgrind:valgrind readelf:binutils" ;;
+  soak) tools="cmake:cmake ninja:ninja-build g++:g++ clang:clang" ;;
   docs) tools="doxygen:doxygen" ;;
-  *) echo "usage: scripts/setup.sh [demo|test|docs]" >&2; exit 2 ;;
+  *) echo "usage: scripts/setup.sh [demo|test|soak|docs]" >&2; exit 2 ;;
 esac
 
 missing=
+# clang's sanitizers are a package of their own, named after its version.
+if test "$what" = soak && ! test -e "$(clang -print-file-name=libclang_rt.asan-x86_64.a 2> /dev/null)"; then
+  missing=" libclang-rt-$(clang -dumpversion 2> /dev/null | cut -d. -f1 || true)-dev"
+  command -v clang > /dev/null || missing=" libclang-rt-dev"
+fi
 for tool in $tools; do
   command -v "${tool%%:*}" > /dev/null || missing="$missing ${tool#*:}"
 done
