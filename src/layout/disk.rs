@@ -20,7 +20,6 @@ pub const MAX_BUCKET: u64 = 1 << 28;
 pub const MAX_BLOCK: u64 = 1 << 28;
 /// See [`MAX_VALUE`].
 pub const MAX_SPACE: u32 = 256;
-const KEY_ROOM: usize = super::store::MAX_KEY + 8;
 
 /// A namespace as the disk knows it, and how often it was flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,20 +39,27 @@ pub struct Fingerprint {
     pub high: u32,
 }
 
-/// The fingerprint of a key. Whoever does not know the secret cannot make two keys that have the same.
+/// Keys up to this length are hashed in one go, without the state of a longer hash: a quarter less time, which every miss of a
+/// store with a tier pays.
+const SHORT_KEY: usize = 120;
+
+/// The fingerprint of a key in a tier with this secret: keyed BLAKE3. Whoever does not know the secret cannot make two keys that
+/// have the same. Number and generation have a fixed width in front of the key, so that nothing of one can be read as part of
+/// another.
 #[must_use]
 pub fn fingerprint(secret: &[u8; 32], space: Space, key: &[u8]) -> Fingerprint {
-    let mut text = [0; KEY_ROOM];
+    let mut text = [0; 8 + SHORT_KEY];
     text[..4].copy_from_slice(&space.number.to_le_bytes());
     text[4..8].copy_from_slice(&space.generation.to_le_bytes());
-    // Longer keys are refused elsewhere.
-    let len = key.len().min(super::store::MAX_KEY);
-    text[8..8 + len].copy_from_slice(&key[..len]);
-    let hash = blake3::keyed_hash(secret, &text[..8 + len]);
-    let word = |at: usize| hash.as_bytes()[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    #[allow(clippy::cast_possible_truncation, reason = "24 bits")]
-    let high = (word(8) & 0xff_ffff) as u32;
-    Fingerprint { low: word(0), high }
+    let hash = match text.get_mut(8..8 + key.len()) {
+        Some(room) => {
+            room.copy_from_slice(key);
+            blake3::keyed_hash(secret, &text[..8 + key.len()])
+        }
+        None => blake3::Hasher::new_keyed(secret).update(&text[..8]).update(key).finalize(),
+    };
+    let [a, b, c, d, e, f, g, h, i, j, k, ..] = *hash.as_bytes();
+    Fingerprint { low: u64::from_le_bytes([a, b, c, d, e, f, g, h]), high: u32::from_le_bytes([i, j, k, 0]) }
 }
 
 /// Where a record begins: bucket and block of 4 KiB.

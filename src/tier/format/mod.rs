@@ -31,6 +31,8 @@ pub use journal::{
 };
 pub use record::{Header, Record, Shape, header_bytes};
 
+pub use crate::layout::disk::{Fingerprint, MAX_BLOCK, MAX_BUCKET, MAX_SPACE, MAX_VALUE, Space, fingerprint};
+
 use crate::layout::store;
 
 /// What everything on disk is counted in, whatever the file system's blocks are.
@@ -40,15 +42,7 @@ pub const GRANULE: usize = 64 * 1024;
 /// The format that this library writes, and the only one that it reads.
 pub const FORMAT: u32 = 1;
 
-/// What an entry of the index has no room for: values of so many bytes, …
-pub const MAX_VALUE: u64 = 1 << 40;
-/// … buckets from this number on, …
-pub const MAX_BUCKET: u64 = 1 << 28;
-/// … records that begin at this block of their bucket or behind it, …
-pub const MAX_BLOCK: u64 = 1 << 28;
-/// … namespaces from this number on, …
-pub const MAX_SPACE: u32 = 256;
-/// … and epochs from this one on.
+/// Epochs from this one on have no room in an entry of the index.
 pub const MAX_EPOCH: u64 = 1 << 56;
 
 /// Longest key. It and the next two are the format's own: a store that allows less reads what one with more has written.
@@ -63,45 +57,6 @@ const _: () = assert!(
         && store::MAX_NAMESPACE_NAME <= MAX_NAME
         && store::MAX_NAMESPACES <= MAX_SPACE as usize
 );
-
-/// A namespace as the disk knows it, and how often it was flushed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub struct Space {
-    /// Given to the name once and for ever, whatever number the store has for it; below [`MAX_SPACE`].
-    pub number: u32,
-    /// Goes up with every flush: what was written before it belongs to no key any more.
-    pub generation: u32,
-}
-
-/// 88 bits that stand for a key: keyed BLAKE3 over namespace number, generation and key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub struct Fingerprint {
-    /// The first 64 bits.
-    pub low: u64,
-    /// The other 24.
-    pub high: u32,
-}
-
-/// Keys up to this length are hashed in one go, without the state of a longer hash: a quarter less time,
-/// which every miss of a store with a tier pays.
-const SHORT_KEY: usize = 120;
-
-/// The fingerprint of a key in a tier with this secret. Number and generation have a fixed width in front of the key, so
-/// that nothing of one can be read as part of another.
-#[must_use]
-pub fn fingerprint(secret: &[u8; 32], space: Space, key: &[u8]) -> Fingerprint {
-    let mut input = [0; 8 + SHORT_KEY];
-    fields::put(&mut input, 0, &space.number.to_le_bytes());
-    fields::put(&mut input, 4, &space.generation.to_le_bytes());
-    let hash = if key.len() <= SHORT_KEY {
-        fields::put(&mut input, 8, key);
-        blake3::keyed_hash(secret, fields::bytes_at(&input, 0, 8 + key.len()))
-    } else {
-        blake3::Hasher::new_keyed(secret).update(fields::bytes_at(&input, 0, 8)).update(key).finalize()
-    };
-    let [a, b, c, d, e, f, g, h, i, j, k, ..] = *hash.as_bytes();
-    Fingerprint { low: u64::from_le_bytes([a, b, c, d, e, f, g, h]), high: u32::from_le_bytes([i, j, k, 0]) }
-}
 
 /// What is wrong with the numbers of an object, if an entry of the index has no room for them.
 fn beyond_limits(space: Space, epoch: u64, key_bytes: usize, value_bytes: u64) -> Option<String> {
