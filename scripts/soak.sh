@@ -17,37 +17,37 @@ kv_steps=${KV_STEPS:-10000}
 seed=${SEED:-1}
 out=target/soak
 host=$(rustc -vV | sed -n 's/^host: //p')
-mkdir -p "$out/asan"
+mkdir -p "$out/lib_asan"
 
 echo "building the library with AddressSanitizer"
 # -Zsanitizer is not stable yet; the variable lets the stable compiler accept it.
 RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" \
   cargo build --release --locked --quiet --lib --target "$host" --target-dir target/asan
-ln -sf "$PWD/target/asan/$host/release/libnanomc.so" "$out/asan/libnanomc.so.0"
-if [ "$(nm -D "$out/asan/libnanomc.so.0" | grep -c __asan_report)" = 0 ]; then
+ln -sf "$PWD/target/asan/$host/release/libnanomc.so" "$out/lib_asan/libnanomc.so.0"
+if [ "$(nm -D "$out/lib_asan/libnanomc.so.0" | grep -c __asan_report)" = 0 ]; then
   echo "the instrumented library is not instrumented" >&2
   exit 1
 fi
 flags=(-std=c++17 -O1 -g -Wall -Wextra -Iinclude -pthread -fsanitize=address,undefined -fno-sanitize-recover=all)
 for program in calls kills; do
-  clang++ "${flags[@]}" "ctest/world/soak_$program.cpp" -o "$out/$program" "$out/asan/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/asan"
+  clang++ "${flags[@]}" "ctest/world/soak_$program.cpp" -o "$out/$program" "$out/lib_asan/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_asan"
 done
 
-clang++ "${flags[@]}" ctest/store/model.cpp -o "$out/model_asan" "$out/asan/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/asan"
+clang++ "${flags[@]}" ctest/store/model.cpp -o "$out/model_asan" "$out/lib_asan/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_asan"
 
 echo "building the library with crash points"
 cargo build --profile checks --locked --quiet --lib --features crash-points --target-dir target/crash
-mkdir -p "$out/plain" "$out/crash"
-ln -sf "$PWD/target/release/libnanomc.so" "$out/plain/libnanomc.so.0"
-ln -sf "$PWD/target/crash/checks/libnanomc.so" "$out/crash/libnanomc.so.0"
+mkdir -p "$out/lib_plain" "$out/lib_crash"
+ln -sf "$PWD/target/release/libnanomc.so" "$out/lib_plain/libnanomc.so.0"
+ln -sf "$PWD/target/crash/checks/libnanomc.so" "$out/lib_crash/libnanomc.so.0"
 for program in model tearing late crash changes; do
   lib=$(case "$program" in crash | changes) echo crash ;; *) echo plain ;; esac)
   clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/store/$program.cpp" -o "$out/$program" \
-    "$out/$lib/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/$lib"
+    "$out/lib_$lib/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_$lib"
 done
 for program in exchange processes steps kills; do
   clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/ep/$program.cpp" -o "$out/ep_$program" \
-    "$out/plain/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/plain"
+    "$out/lib_plain/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_plain"
 done
 
 "$out/calls" "$sequences" "$seed"

@@ -131,6 +131,8 @@ pub enum Mark {
         spot: Spot,
         /// Bytes of the value.
         bytes: u64,
+        /// Whether an entry led there.
+        entered: bool,
     },
     /// The value at this place is of a generation that is over: nothing has to be written for it.
     Over {
@@ -138,6 +140,8 @@ pub enum Mark {
         spot: Spot,
         /// Bytes of the value.
         bytes: u64,
+        /// Whether an entry led there.
+        entered: bool,
     },
     /// Everything of a namespace before this generation is forgotten.
     Generation(Space),
@@ -151,8 +155,9 @@ pub trait DiskOwner: Send + Sync {
     fn note(&self, marks: &[Mark]);
 
     /// Writes down what was noted, by whatever call, before this returns. Called without the master's lock before a call is
-    /// answered; if it fails, so does that call, and what it removed stays removed in memory.
-    fn settle(&self) -> Result<()>;
+    /// answered; `mine` tells that some of it came up in that call. If that could not be written the call fails, and what it
+    /// removed stays removed in memory.
+    fn settle(&self, mine: bool) -> Result<()>;
 
     /// There is something to write, or soon will be.
     fn wake(&self);

@@ -8,12 +8,14 @@ use super::copy::Pieces;
 use super::disk::DiskAccess;
 use super::get::other_size;
 use super::master::{check_key, show};
+use super::master_slot::MasterSlot;
 use super::read::{LOOKS, Look};
 use super::wire::Request;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT};
 use crate::cuda::Reach;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// The call by which the owner of the disk hears of an entry that cannot be read.
@@ -59,6 +61,33 @@ impl Client {
 }
 
 impl Store {
+    /// The master of the store, if it is in this process.
+    #[must_use]
+    pub fn host(&self) -> Option<Arc<MasterSlot>> {
+        match &self.client.way {
+            Way::Direct { host, .. } => Some(Arc::clone(host)),
+            Way::Remote(_) => None,
+        }
+    }
+
+    /// Calls the owner of the disk below the store.
+    pub fn call_disk(&self, what: u32, arguments: [u64; 2]) -> Result<[u64; 3]> {
+        self.call(&Request::Disk(what, arguments))
+    }
+
+    /// Name of the index of the disk below the store; 0 if there is none.
+    #[must_use]
+    pub fn disk_id(&self) -> u64 {
+        self.client.view().header().disk.load(Acquire)
+    }
+
+    /// Values that this client has read from disk, and their bytes.
+    #[must_use]
+    pub fn disk_reads(&self) -> (u64, u64) {
+        let totals = self.client.counters.totals();
+        (totals.disk_hits, totals.disk_rx)
+    }
+
     /// Looks for a key that memory did not have, on disk and in memory, until one of them has it or it is certain that none
     /// does. `read` is called with what the disk has, and gives `None` if that ended; or without, and looks into memory.
     #[cold]

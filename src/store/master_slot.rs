@@ -139,9 +139,12 @@ impl MasterSlot {
         let master = state.master.as_mut().ok_or_else(away)?;
         let result = guarded(master, body);
         let news = master.take_news();
-        let disk = state.disk.clone();
+        let (disk, mut mine) = (state.disk.clone(), false);
         if let (Some(disk), Some(master)) = (&disk, &mut state.master) {
-            master.give_marks(|marks| disk.note(marks));
+            master.give_marks(|marks| {
+                mine = true;
+                disk.note(marks);
+            });
             if master.take_wake() {
                 disk.wake();
             }
@@ -149,7 +152,7 @@ impl MasterSlot {
         // The program's log callback may call us: it must not find the lock taken. Nor do others wait for a disk.
         drop(state);
         // What others have noted, too: this call may have seen what came of it.
-        let written = disk.map_or(Ok(()), |disk| disk.settle());
+        let written = disk.map_or(Ok(()), |disk| disk.settle(mine));
         for (level, line) in news {
             log::emit(level, || line);
         }

@@ -36,6 +36,7 @@ pub mod write;
 
 pub use client::Client;
 pub use config::{Config, Policy};
+pub use get_disk::CALL_SUSPECT;
 pub use master_slot::MasterSlot;
 pub use masters::Masters;
 pub use stats::{RankStats, RetryHint, Stats, percentile};
@@ -99,6 +100,12 @@ impl Store {
         }
         let [id, _, _] = self.call(&wire::Request::Namespace(name, quota_bytes))?;
         Ok(Self::of(Arc::clone(&self.client), u32::try_from(id).unwrap_or(0)))
+    }
+
+    /// Number of its namespace.
+    #[must_use]
+    pub fn namespace_id(&self) -> u32 {
+        self.namespace
     }
 
     /// The client.

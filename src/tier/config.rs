@@ -122,6 +122,117 @@ pub struct Stats {
     pub read_bytes: u64,
 }
 
+impl Stats {
+    /// Number of fields.
+    pub const WORDS: usize = 22;
+
+    /// All fields, in their order.
+    #[must_use]
+    pub fn words(&self) -> [u64; Self::WORDS] {
+        let Self {
+            objects,
+            bytes,
+            max_objects,
+            file_bytes,
+            buckets,
+            index_bytes,
+            written_objects,
+            written_bytes,
+            written_buckets,
+            evicted_clean,
+            evicted_dirty,
+            full,
+            corrupt,
+            errors,
+            paused,
+            degraded,
+            recovered_objects,
+            recovered_buckets,
+            recovery_ns,
+            recovered_dead,
+            read_objects,
+            read_bytes,
+        } = *self;
+        [
+            objects,
+            bytes,
+            max_objects,
+            file_bytes,
+            buckets,
+            index_bytes,
+            written_objects,
+            written_bytes,
+            written_buckets,
+            evicted_clean,
+            evicted_dirty,
+            full,
+            corrupt,
+            errors,
+            paused,
+            degraded,
+            recovered_objects,
+            recovered_buckets,
+            recovery_ns,
+            recovered_dead,
+            read_objects,
+            read_bytes,
+        ]
+    }
+
+    /// The inverse.
+    #[must_use]
+    pub fn from_words(words: [u64; Self::WORDS]) -> Self {
+        let [
+            objects,
+            bytes,
+            max_objects,
+            file_bytes,
+            buckets,
+            index_bytes,
+            written_objects,
+            written_bytes,
+            written_buckets,
+            evicted_clean,
+            evicted_dirty,
+            full,
+            corrupt,
+            errors,
+            paused,
+            degraded,
+            recovered_objects,
+            recovered_buckets,
+            recovery_ns,
+            recovered_dead,
+            read_objects,
+            read_bytes,
+        ] = words;
+        Self {
+            objects,
+            bytes,
+            max_objects,
+            file_bytes,
+            buckets,
+            index_bytes,
+            written_objects,
+            written_bytes,
+            written_buckets,
+            evicted_clean,
+            evicted_dirty,
+            full,
+            corrupt,
+            errors,
+            paused,
+            degraded,
+            recovered_objects,
+            recovered_buckets,
+            recovery_ns,
+            recovered_dead,
+            read_objects,
+            read_bytes,
+        }
+    }
+}
+
 /// A value that a scan came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scanned<'a> {

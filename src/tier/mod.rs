@@ -2,70 +2,140 @@
 //! it ahead of eviction; every process reads it by itself. After any crash the disk tells the truth.
 
 mod config;
+pub mod directory;
 pub mod format;
 pub mod io;
+pub mod journal;
+mod owner;
+pub mod reader;
 
 pub use config::{Config, OnDamage, Scanned, Stats, Torn, Verified};
 
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
+use crate::base::id;
+use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
 use crate::store::Store;
+use format::Head;
+use owner::{CALL_DONE, CALL_OFFLOAD, CALL_PAUSE, CALL_STATS, CALL_SYNC, Running};
+use std::time::{Duration, SystemTime};
+
+/// How often a handle in another process asks whether the owner is done.
+const ASK: Duration = Duration::from_millis(5);
 
 /// The tier of a store: its owner in the process of the store's master, elsewhere a handle to it.
 pub struct Tier {
+    /// Ends before the store does.
+    running: Option<Running>,
     store: Store,
 }
 
 /// Lets clients of stores read tiers. To be called before the first one comes; calling it again does nothing.
-pub fn install() {}
+pub fn install() {
+    crate::store::backing::set_maker(reader::make);
+}
+
+/// The head of a directory that is made now.
+fn new_head() -> Result<Head> {
+    let mut secret = [0; 32];
+    for bytes in secret.as_chunks_mut::<8>().0 {
+        *bytes = id::random_u64()?.to_le_bytes();
+    }
+    let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Ok(Head { tier_id: id::random_u64()?, secret, backend: directory::BACKEND, created })
+}
+
+#[cold]
+fn not_here() -> Error {
+    Error::new(NMC_ERR_UNSUPPORTED, "only the process of the store's master, which owns the tier, can do that")
+}
 
 impl Tier {
     /// In the process of the store's master: opens the directory, recovers what is there, and writes to it from then on.
     /// Elsewhere: a handle to the tier that the store has; `config` is not looked at.
     pub fn open(store: &Store, config: &Config, progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
-        let _ = (config, progress);
-        Ok(Self { store: store.share() })
+        install();
+        let Some(host) = store.host() else {
+            if store.disk_id() == 0 {
+                let text = "the store has no tier: the process of its master opens it first";
+                return Err(Error::new(NMC_ERR_NOT_FOUND, text));
+            }
+            return Ok(Self { running: None, store: store.share() });
+        };
+        let running = Running::open(store, host, config, progress)?;
+        Ok(Self { running: Some(running), store: store.share() })
     }
 
     /// Whether this process owns it.
     #[must_use]
     pub fn is_owner(&self) -> bool {
-        self.store.client().params().world_size == 0
+        self.running.is_some()
+    }
+
+    /// Waits for a job of the owner in another process.
+    fn wait(&self, what: u32) -> Result<u64> {
+        let [ticket, ..] = self.store.call_disk(what, [0; 2])?;
+        loop {
+            let [done, gave, _] = self.store.call_disk(CALL_DONE, [ticket, 0])?;
+            if done != 0 {
+                return Ok(gave);
+            }
+            std::thread::sleep(ASK);
+        }
     }
 
     /// Everything that was removed or written so far is safe from a power loss when this returns.
     pub fn sync(&self) -> Result<()> {
-        crate::bail!(NMC_ERR_UNSUPPORTED, "not yet")
+        match &self.running {
+            Some(running) => running.owner().sync(),
+            None => self.wait(CALL_SYNC).map(|_| ()),
+        }
     }
 
     /// Writes values to disk now: those of these keys, or all that are in memory. Gives how many were written; those that are on
-    /// disk already, or are not there, are not counted. In the owner's process only.
+    /// disk already, or are not there, are not counted. Keys only in the owner's process.
     pub fn offload(&self, keys: Option<&[&[u8]]>) -> Result<u64> {
-        let _ = keys;
-        crate::bail!(NMC_ERR_UNSUPPORTED, "not yet")
+        match (&self.running, keys) {
+            (Some(running), keys) => running.owner().offload(self.store.namespace_id(), keys),
+            (None, None) => self.wait(CALL_OFFLOAD),
+            (None, Some(_)) => Err(not_here()),
+        }
     }
 
     /// Ends or begins offloading. What is being written is written.
     pub fn pause(&self, paused: bool) -> Result<()> {
-        let _ = paused;
-        crate::bail!(NMC_ERR_UNSUPPORTED, "not yet")
+        match &self.running {
+            Some(running) => running.owner().pause(paused),
+            None => _ = self.store.call_disk(CALL_PAUSE, [paused.into(), 0])?,
+        }
+        Ok(())
     }
 
     /// Numbers.
     pub fn stats(&self) -> Result<Stats> {
-        crate::bail!(NMC_ERR_UNSUPPORTED, "not yet")
+        let mut stats = match &self.running {
+            Some(running) => running.owner().stats()?,
+            None => {
+                let mut words = Stats::default().words();
+                for (at, three) in (0u64..).zip(words.chunks_mut(3)) {
+                    let found = self.store.call_disk(CALL_STATS, [at, 0])?;
+                    three.copy_from_slice(&found[..three.len()]);
+                }
+                Stats::from_words(words)
+            }
+        };
+        (stats.read_objects, stats.read_bytes) = self.store.disk_reads();
+        Ok(stats)
     }
 
     /// Reads every value on disk and compares its checksums; those that are wrong end. `progress` is told how many of how many
     /// were read, and ends it by false. In the owner's process only.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Verified> {
-        let _ = progress;
-        crate::bail!(NMC_ERR_UNSUPPORTED, "not yet")
+        self.running.as_ref().ok_or_else(not_here)?.owner().verify(progress)
     }
 
     /// Every value on disk, of all namespaces, in no order that means anything; `each` ends it by false. What comes and goes
     /// meanwhile may be in it or not. In the owner's process only.
     pub fn scan(&self, each: &mut dyn FnMut(&Scanned<'_>) -> bool) -> Result<()> {
-        let _ = each;
-        crate::bail!(NMC_ERR_UNSUPPORTED, "not yet")
+        self.running.as_ref().ok_or_else(not_here)?.owner().scan(each)
     }
 }

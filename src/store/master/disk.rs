@@ -23,7 +23,9 @@ pub struct ToWrite {
     pub index: u32,
     /// Epoch.
     pub epoch: u64,
-    /// Its namespace on disk.
+    /// Its namespace in the store.
+    pub namespace: u32,
+    /// The same on disk.
     pub space: Space,
     /// Its key.
     pub key: Vec<u8>,
@@ -236,7 +238,7 @@ impl Disk {
     /// Ends an entry for good: its record must not come back.
     fn kill(&mut self, index: u32) {
         if let Some(Entry { spot, bytes, .. }) = self.end(index) {
-            self.marks.push(Mark::Dead { spot, bytes });
+            self.marks.push(Mark::Dead { spot, bytes, entered: true });
         }
     }
 
@@ -283,7 +285,7 @@ impl Disk {
             if epoch < since
                 && let Some(Entry { spot, bytes, .. }) = self.end(index)
             {
-                self.marks.push(Mark::Over { spot, bytes });
+                self.marks.push(Mark::Over { spot, bytes, entered: true });
             }
         }
         Ok(())
@@ -359,14 +361,14 @@ impl Master {
             memory::reserve(&mut disk.marks, 1)?;
             let Entry { fingerprint, epoch, spot, bytes, .. } = record.entry;
             match disk.find(fingerprint) {
-                Some((_, there)) if there.epoch >= epoch => disk.marks.push(Mark::Dead { spot, bytes }),
+                Some((_, there)) if there.epoch >= epoch => disk.marks.push(Mark::Dead { spot, bytes, entered: true }),
                 there => {
                     if let Some((index, _)) = there {
                         disk.kill(index);
                     }
                     if disk.insert(&record.entry).is_none() {
                         left_out += 1;
-                        disk.marks.push(Mark::Dead { spot, bytes });
+                        disk.marks.push(Mark::Dead { spot, bytes, entered: true });
                     }
                 }
             }
@@ -492,7 +494,7 @@ impl Master {
         let Some(hold) = disk.holds.iter_mut().find(|hold| hold.index == index && !hold.gone) else { return };
         hold.gone = true;
         if let Some(spot) = hold.spot {
-            disk.marks.push(Mark::Dead { spot, bytes: hold.bytes });
+            disk.marks.push(Mark::Dead { spot, bytes: hold.bytes, entered: false });
         }
     }
 
@@ -581,20 +583,20 @@ impl Master {
         }
     }
 
-    /// The next objects that are to be written, which are held from then on: they stay until [`Master::stored`] or
-    /// [`Master::let_go`]. Gives whether there may be more.
-    pub fn next_to_write(&mut self, scope: Scope, most: usize, out: &mut Vec<ToWrite>) -> Result<bool> {
+    /// The next objects that are to be written, until there are so many, or so many bytes; they are held from then on, and stay
+    /// until [`Master::stored`] or [`Master::let_go`]. Gives whether there may be more.
+    pub fn next_to_write(&mut self, scope: Scope, most: (usize, u64), out: &mut Vec<ToWrite>) -> Result<bool> {
         let map = Arc::clone(&self.map);
         let view = map.view();
         let now = now_ns();
         self.glance(view, now);
         self.look_at_all_writing(view, now, BUDGET);
         let Some(disk) = &self.disk else { return Ok(false) };
-        let most = most.min(MOST_NEXT).min(MOST_HELD - disk.holds.len());
+        let (most, mut bytes) = (most.0.min(MOST_NEXT).min(MOST_HELD - disk.holds.len()), most.1);
         memory::reserve(out, most)?;
         let (mut walk, mut budget, from) = (disk.walk, BUDGET, out.len());
         let ranks = map.params().world_size;
-        while out.len() - from < most && budget > 0 {
+        while out.len() - from < most && bytes > 0 && budget > 0 {
             let Some(rank) = self.ranks.get(walk.rank as usize).filter(|_| walk.rank < ranks) else { break };
             let queues = rank.queues.in_order(scope == Scope::All);
             let goal = if scope == Scope::All { u64::MAX } else { self.ahead(walk.rank) };
@@ -617,6 +619,7 @@ impl Master {
             }
             walk.pages += u64::from(self.book(index).pages);
             if let Some(next) = self.to_write(view, index)? {
+                bytes = bytes.saturating_sub(next.bytes.max(1));
                 out.push(next);
             }
         }
@@ -649,6 +652,7 @@ impl Master {
         Ok(Some(ToWrite {
             index,
             epoch: book.epoch,
+            namespace,
             space,
             key: view.key_of(header),
             metadata,
@@ -733,7 +737,7 @@ impl Master {
             };
             match place {
                 Some(_) => entered(number),
-                None => disk.marks.push(Mark::Dead { spot: entry.spot, bytes: entry.bytes }),
+                None => disk.marks.push(Mark::Dead { spot: entry.spot, bytes: entry.bytes, entered: false }),
             }
         }
         reach("master.disk_stored");

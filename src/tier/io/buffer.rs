@@ -1,0 +1,55 @@
+//! Memory that direct I/O accepts.
+
+use super::BLOCK;
+use crate::base::error::Result;
+use crate::base::memory;
+use std::ops::{Deref, DerefMut};
+
+/// Memory that starts at a multiple of [`BLOCK`]. Zero at first.
+pub struct Buffer {
+    /// A block more than asked for: there is a multiple of `BLOCK` in it wherever it lies.
+    memory: Vec<u8>,
+    first: usize,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// A buffer of `bytes` zeros, or `NMC_ERR_NO_MEMORY`.
+    pub fn new(bytes: usize) -> Result<Self> {
+        let memory = memory::zeroed::<u8>(bytes.saturating_add(BLOCK))?;
+        let first = (memory.as_ptr() as usize).next_multiple_of(BLOCK) - memory.as_ptr() as usize;
+        Ok(Self { memory, first, bytes })
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.first..self.first + self.bytes]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.first..self.first + self.bytes]
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+    use crate::base::status::NMC_ERR_NO_MEMORY;
+
+    #[test]
+    fn buffers_are_aligned_zero_and_may_be_refused() {
+        for bytes in [0, 1, BLOCK, 3 * BLOCK + 5, 1 << 20] {
+            let mut buffer = Buffer::new(bytes).unwrap();
+            assert_eq!((buffer.as_ptr() as usize % BLOCK, buffer.len()), (0, bytes));
+            assert!(buffer.iter().all(|byte| *byte == 0));
+            buffer.fill(7);
+        }
+        assert_eq!(Buffer::new(usize::MAX).err().unwrap().status, NMC_ERR_NO_MEMORY);
+    }
+}

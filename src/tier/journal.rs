@@ -1,0 +1,230 @@
+//! The journal of a directory: which records are dead, which buckets are gone, what namespaces are called. It is written in one
+//! go after the master's lock, so that it survives whoever is killed, and synced where a power loss must be survived as well.
+//! A file that cannot be written or synced is never tried again: everything is written anew, to the next one.
+
+use super::format::{
+    self, Entry, JOURNAL_RECORD, Space, encode_entries, journal_name, journal_number, journal_temporary_name,
+};
+use super::io::{Disk, File};
+use crate::base::error::{Error, Result};
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NO_SPACE};
+use std::sync::Arc;
+
+/// Records that a fresh journal has room for beyond those it begins with: 4 MiB.
+const ROOM: u64 = 32_768;
+
+/// What a journal says, all in all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    /// Namespaces: number, generation and name.
+    pub spaces: Vec<(Space, Vec<u8>)>,
+    /// No bucket above this one was ever begun.
+    pub high: u64,
+    /// Dead records: bucket and block. Sorted and without doubles after [`State::tidy`].
+    pub dead: Vec<(u64, u64)>,
+    /// Buckets whose files may come back.
+    pub gone: Vec<u64>,
+}
+
+impl State {
+    /// Takes in what a record says.
+    fn apply(&mut self, entry: &Entry) -> Result<()> {
+        match entry {
+            Entry::Dead { bucket, block } => memory::push(&mut self.dead, (*bucket, *block)),
+            Entry::Gone { bucket } => memory::push(&mut self.gone, *bucket),
+            Entry::Namespace { name, space } => {
+                self.spaces.retain(|(known, other)| known.number != space.number && other != name);
+                memory::push(&mut self.spaces, (*space, memory::copy(name)?))
+            }
+            Entry::Generation(space) => {
+                for (known, _) in self.spaces.iter_mut().filter(|(known, _)| known.number == space.number) {
+                    known.generation = space.generation;
+                }
+                Ok(())
+            }
+            Entry::High { bucket } => {
+                self.high = self.high.max(*bucket);
+                Ok(())
+            }
+            Entry::Position { .. } | Entry::Start { .. } => Ok(()),
+        }
+    }
+
+    /// Sorts, and forgets what is said twice, or of buckets that are gone.
+    pub fn tidy(&mut self) {
+        self.gone.sort_unstable();
+        self.gone.dedup();
+        self.dead.sort_unstable();
+        self.dead.dedup();
+        let gone = &self.gone;
+        self.dead.retain(|(bucket, _)| gone.binary_search(bucket).is_err());
+    }
+
+    /// Whether a record is dead. After [`State::tidy`].
+    #[must_use]
+    pub fn is_dead(&self, bucket: u64, block: u64) -> bool {
+        self.dead.binary_search(&(bucket, block)).is_ok()
+    }
+
+    /// The records of a journal that says the same.
+    fn entries(&self, tier_id: u64, journal: u64) -> Result<Vec<Entry>> {
+        let mut entries = memory::with_capacity(2 + self.spaces.len() + self.dead.len() + self.gone.len())?;
+        entries.push(Entry::Start { tier_id, journal });
+        entries.push(Entry::High { bucket: self.high });
+        for (space, name) in &self.spaces {
+            entries.push(Entry::Namespace { name: memory::copy(name)?, space: *space });
+        }
+        entries.extend(self.gone.iter().map(|bucket| Entry::Gone { bucket: *bucket }));
+        entries.extend(self.dead.iter().map(|(bucket, block)| Entry::Dead { bucket: *bucket, block: *block }));
+        Ok(entries)
+    }
+}
+
+/// See the module.
+pub struct Journal {
+    disk: Arc<dyn Disk>,
+    tier_id: u64,
+    file: Box<dyn File>,
+    /// Of the file.
+    number: u64,
+    /// The next record, and how many there are room for.
+    next: u64,
+    room: u64,
+    /// Records below this one are durable.
+    durable: u64,
+    state: State,
+}
+
+impl Journal {
+    /// The first journal of a directory.
+    pub fn create(disk: &Arc<dyn Disk>, tier_id: u64) -> Result<Self> {
+        Self::write_anew(disk, tier_id, 0, State::default())
+    }
+
+    /// Reads the journal of a directory, and writes it anew, without what is over. `names` are the files in it.
+    pub fn open(disk: &Arc<dyn Disk>, tier_id: u64, names: &[String]) -> Result<Self> {
+        let Some(number) = names.iter().filter_map(journal_number).max() else {
+            return Err(Error::new(NMC_ERR_CORRUPT, "the directory has no journal"));
+        };
+        let state = read(&**disk, tier_id, number)?;
+        let journal = Self::write_anew(disk, tier_id, number + 1, state)?;
+        for former in names.iter().filter(|name| journal_number(name).is_some()) {
+            // If it comes back, the next one counts.
+            let _ = disk.unlink(former);
+        }
+        Ok(journal)
+    }
+
+    /// Writes a whole journal under a temporary name and gives it its own when it is safe.
+    fn write_anew(disk: &Arc<dyn Disk>, tier_id: u64, number: u64, mut state: State) -> Result<Self> {
+        state.tidy();
+        let entries = state.entries(tier_id, number)?;
+        let (next, room) = (entries.len() as u64, entries.len() as u64 + ROOM);
+        let (temporary, name) = (journal_temporary_name(number), journal_name(number));
+        let bytes = encode_entries(0, next, tier_id, &entries)?;
+        // One that was begun before and never got its name.
+        let _ = disk.unlink(&temporary);
+        let file = disk.create_buffered(&temporary, room * JOURNAL_RECORD as u64)?;
+        let written =
+            file.write(&bytes, 0).and_then(|()| file.datasync()).and_then(|()| disk.rename(&temporary, &name));
+        if let Err(error) = written.and_then(|()| disk.sync()) {
+            let _ = disk.unlink(&temporary);
+            // With its name it says what the former one says. It may be here after a crash or not.
+            let _ = disk.unlink(&name);
+            return Err(error.context("writing the journal"));
+        }
+        Ok(Self { disk: Arc::clone(disk), tier_id, file, number, next, room, durable: next, state })
+    }
+
+    /// What it says.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Buckets whose files are gone for good, names and all: their marks are over with the next journal.
+    pub fn forget(&mut self, gone: &[u64]) {
+        self.state.gone.retain(|bucket| !gone.contains(bucket));
+        self.state.dead.retain(|(bucket, _)| !gone.contains(bucket));
+    }
+
+    /// Adds records; they survive whoever is killed.
+    pub fn append(&mut self, entries: &[Entry]) -> Result<()> {
+        for entry in entries {
+            self.state.apply(entry)?;
+        }
+        if self.next + entries.len() as u64 > self.room {
+            return self.begin_anew();
+        }
+        let bytes = encode_entries(self.next, self.durable, self.tier_id, entries)?;
+        match self.file.write(&bytes, self.next * JOURNAL_RECORD as u64) {
+            Ok(()) => {
+                self.next += entries.len() as u64;
+                Ok(())
+            }
+            Err(error) => self.begin_anew().map_err(|second| worse(error, &second)),
+        }
+    }
+
+    /// Everything that was added is durable when this returns.
+    pub fn sync(&mut self) -> Result<()> {
+        if self.durable == self.next {
+            return Ok(());
+        }
+        match self.file.datasync() {
+            Ok(()) => {
+                self.durable = self.next;
+                // A record that says so: what is damaged from here on is not taken for what was never synced.
+                self.append(&[Entry::High { bucket: self.state.high }])
+            }
+            Err(error) => self.begin_anew().map_err(|second| worse(error, &second)),
+        }
+    }
+
+    fn begin_anew(&mut self) -> Result<()> {
+        let mut state = std::mem::take(&mut self.state);
+        state.tidy();
+        let next = Self::write_anew(&self.disk, self.tier_id, self.number + 1, state.clone());
+        match next {
+            Ok(next) => {
+                let former = std::mem::replace(self, next);
+                let _ = self.disk.unlink(&journal_name(former.number));
+                Ok(())
+            }
+            Err(error) => {
+                // The next attempt has another name: a file that failed is not written again.
+                self.number += 1;
+                self.state = state;
+                Err(error)
+            }
+        }
+    }
+}
+
+#[cold]
+fn worse(first: Error, second: &Error) -> Error {
+    // A full disk is not a broken one.
+    let status = if second.status == NMC_ERR_NO_SPACE { second.status } else { first.status };
+    Error::new(status, format!("{}; and then {}", first.message, second.message))
+}
+
+/// What journal `number` of a directory says.
+pub fn read(disk: &dyn Disk, tier_id: u64, number: u64) -> Result<State> {
+    let name = journal_name(number);
+    let file = disk.open_buffered(&name, false)?;
+    let bytes = usize::try_from(file.bytes()?).unwrap_or(usize::MAX);
+    let mut text = memory::zeroed::<u8>(bytes)?;
+    file.read(&mut text, 0)?;
+    let replay = format::replay(&text, tier_id).map_err(|error| error.context(&name))?;
+    match replay.entries.first() {
+        Some((0, Entry::Start { journal, .. })) if *journal == number => {}
+        first => crate::bail!(NMC_ERR_CORRUPT, "{name}: it begins with {first:?}"),
+    }
+    let mut state = State::default();
+    for (_, entry) in &replay.entries {
+        state.apply(entry)?;
+    }
+    state.tidy();
+    Ok(state)
+}

@@ -1,0 +1,598 @@
+//! Who writes a tier: a thread in the process of the store's master. It asks the master what will be evicted soon, writes that
+//! into buckets, and tells the master when it is safe. The master never waits for it, except to have marks in the journal
+//! before a call is answered.
+
+use super::config::{Config, Scanned, Stats, Verified};
+use super::directory::{Directory, Recovered, Source, read_end};
+use super::format::{Item, bucket_name};
+use super::io::{Buffer, DirLock, RealDisk};
+use super::reader::check_record;
+use crate::base::Deadline;
+use crate::base::error::{Error, Result};
+use crate::base::id;
+use crate::base::log;
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_UNAVAILABLE};
+use crate::layout::disk::Spot;
+use crate::store::backing::{DiskGrant, DiskOwner, DiskReader, Mark, SpaceName};
+use crate::store::disk::DiskMap;
+use crate::store::master::{DiskCounts, Scope, ToWrite};
+use crate::store::{MasterSlot, Store};
+use crate::sync::disk_entry;
+use crate::sync::service_thread;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Values that an index has room for if nobody says: at least.
+const OBJECTS: u64 = 1 << 20;
+/// Calls of handles in other processes; 0 is the store's own, see `store::get_disk`.
+pub const CALL_SUSPECT: u32 = crate::store::CALL_SUSPECT;
+/// Three numbers of the stats.
+pub const CALL_STATS: u32 = 1;
+/// Pauses or resumes.
+pub const CALL_PAUSE: u32 = 2;
+/// Begins a sync; gives a ticket.
+pub const CALL_SYNC: u32 = 3;
+/// Begins to offload everything; gives a ticket.
+pub const CALL_OFFLOAD: u32 = 4;
+/// Asks whether a ticket is done: 1 and what it gave.
+pub const CALL_DONE: u32 = 5;
+/// Results that are kept for those who ask.
+const RESULTS: usize = 256;
+/// Buckets that are tidied in a row.
+const TIDY: usize = 16;
+
+enum Job {
+    /// An entry that somebody could not read.
+    Suspect { index: u32, word: u64 },
+    /// Marks are made durable.
+    Sync,
+    /// These objects, which are held, or everything.
+    Offload(Option<Vec<ToWrite>>),
+}
+
+#[derive(Default)]
+struct Inbox {
+    jobs: VecDeque<(u64, Job)>,
+    next: u64,
+    wake: bool,
+    stop: bool,
+    paused: bool,
+    results: VecDeque<(u64, Result<u64>)>,
+}
+
+/// See the module.
+pub struct Owner {
+    directory: Directory,
+    real: Arc<RealDisk>,
+    host: Weak<MasterSlot>,
+    map: Arc<DiskMap>,
+    reader: Arc<dyn DiskReader>,
+    flags: u64,
+    config: Config,
+    inbox: Mutex<Inbox>,
+    changed: Condvar,
+    corrupt: AtomicU64,
+    /// Values, buckets and dead records that were found, and how long that took.
+    recovered: [u64; 3],
+    recovery_ns: AtomicU64,
+    _lock: DirLock,
+}
+
+/// An owner and its thread. Dropping it ends both, and the store has no tier any more.
+pub struct Running {
+    owner: Arc<Owner>,
+    host: Arc<MasterSlot>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct FromStore<'a>(&'a Store);
+
+impl Source for FromStore<'_> {
+    fn read(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
+        self.0.read_held(item, offset, to)
+    }
+}
+
+impl Running {
+    /// Opens the directory of a config below the store whose master is `host`.
+    pub fn open(
+        store: &Store,
+        host: Arc<MasterSlot>,
+        config: &Config,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self> {
+        if host.disk_owner().is_some() {
+            crate::bail!(NMC_ERR_EXISTS, "the store has a tier already");
+        }
+        let began = Instant::now();
+        let options = super::io::Options { direct: config.direct, uring: config.uring, depth: config.depth };
+        let real = Arc::new(RealDisk::open(&config.directory, true, options)?);
+        let lock = real.lock()?;
+        let disk = Arc::clone(&real) as Arc<dyn super::io::Disk>;
+        let (directory, recovered) = Directory::open(disk, config, super::new_head, progress)?;
+        let Recovered { found, spaces, last_epoch, buckets, dead, .. } = recovered;
+        let entries = match config.max_objects {
+            0 => OBJECTS.max(2 * found.len() as u64),
+            given => given,
+        };
+        let deadline = Deadline::after(Duration::from_secs(600));
+        let map = Arc::new(DiskMap::create(id::random_u64()?, entries, &directory.head().secret, &deadline)?);
+        let flags = super::reader::flags(options);
+        let reader = super::reader::make(real.shareable()?, flags)?;
+        let names = spaces.iter().filter_map(|(space, name)| Some((SpaceName::new(name)?, *space)));
+        let names = memory::collect(names)?;
+        let owner = Arc::new(Owner {
+            directory,
+            real,
+            host: Arc::downgrade(&host),
+            map: Arc::clone(&map),
+            reader,
+            flags,
+            config: config.clone(),
+            inbox: Mutex::new(Inbox { paused: config.paused, next: 1, ..Inbox::default() }),
+            changed: Condvar::new(),
+            corrupt: AtomicU64::new(0),
+            recovered: [found.len() as u64, buckets, dead],
+            recovery_ns: AtomicU64::new(0),
+            _lock: lock,
+        });
+        let left_out = host.attach_disk(Arc::clone(&owner) as Arc<dyn DiskOwner>, map, &names, &found, last_epoch)?;
+        let mut running = Self { owner, host, thread: None };
+        // Before anything is removed or written: which of two records of a key counts must not change any more.
+        running.owner.directory.sync()?;
+        let took = began.elapsed();
+        running.owner.recovery_ns.store(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        log::emit(log::INFO, || {
+            format!(
+                "tier: {}: {} values in {buckets} buckets, {dead} dead, in {} ms",
+                config.directory.display(),
+                found.len(),
+                took.as_millis()
+            )
+        });
+        if left_out > 0 {
+            log::emit(log::WARN, || {
+                format!(
+                    "tier: the index has room for {entries} values; {left_out} older ones were given up (max_objects)"
+                )
+            });
+        }
+        let (working, store) = (Arc::clone(&running.owner), store.share());
+        running.thread = Some(service_thread::spawn(c"nmc-tier", None, move || {
+            service_thread::persist("the tier's owner", || working.work(&store));
+        })?);
+        Ok(running)
+    }
+
+    /// The owner.
+    #[must_use]
+    pub fn owner(&self) -> &Arc<Owner> {
+        &self.owner
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.owner.inbox.lock().stop = true;
+        self.owner.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.host.detach_disk();
+        // What was noted while the thread ended.
+        if let Err(error) = self.owner.directory.sync() {
+            log::emit(log::WARN, || format!("tier: closing: {error}"));
+        }
+    }
+}
+
+impl DiskOwner for Owner {
+    fn note(&self, marks: &[Mark]) {
+        self.directory.note(marks);
+    }
+
+    fn settle(&self, mine: bool) -> Result<()> {
+        self.directory.settle(mine)
+    }
+
+    fn wake(&self) {
+        self.inbox.lock().wake = true;
+        self.changed.notify_all();
+    }
+
+    fn grant(&self) -> Result<DiskGrant> {
+        Ok(DiskGrant { map: Arc::clone(&self.map), directory: self.real.shareable()?, flags: self.flags })
+    }
+
+    fn reader(&self) -> (Arc<DiskMap>, Arc<dyn DiskReader>) {
+        (Arc::clone(&self.map), Arc::clone(&self.reader))
+    }
+
+    fn call(&self, what: u32, [first, second]: [u64; 2]) -> Result<[u64; 3]> {
+        match what {
+            CALL_SUSPECT => {
+                self.suspect(u32::try_from(first).unwrap_or(u32::MAX), second);
+                Ok([0; 3])
+            }
+            CALL_STATS => {
+                let words = self.stats()?.words();
+                let at = usize::try_from(first).unwrap_or(usize::MAX).saturating_mul(3);
+                Ok(std::array::from_fn(|i| words.get(at.saturating_add(i)).copied().unwrap_or(0)))
+            }
+            CALL_PAUSE => {
+                self.pause(first != 0);
+                Ok([0; 3])
+            }
+            CALL_SYNC => Ok([self.begin(Job::Sync)?, 0, 0]),
+            CALL_OFFLOAD => Ok([self.begin(Job::Offload(None))?, 0, 0]),
+            CALL_DONE => match self.result(first) {
+                Some(result) => result.map(|gave| [1, gave, 0]),
+                None => Ok([0; 3]),
+            },
+            _ => Err(Error::new(NMC_ERR_INVALID_ARG, format!("a tier has no call {what}"))),
+        }
+    }
+}
+
+impl Owner {
+    fn host(&self) -> Result<Arc<MasterSlot>> {
+        self.host.upgrade().ok_or_else(|| Error::new(NMC_ERR_UNAVAILABLE, "the store of the tier is gone"))
+    }
+
+    fn counts(&self) -> DiskCounts {
+        let counts = self.host().and_then(|host| host.with(|master| Ok(master.disk_counts())));
+        counts.ok().flatten().unwrap_or_default()
+    }
+
+    /// Numbers.
+    pub fn stats(&self) -> Result<Stats> {
+        let DiskCounts { objects, bytes, capacity, evicted_clean, evicted_dirty, full, .. } = self.counts();
+        let counts = &self.directory.counts;
+        let [recovered_objects, recovered_buckets, recovered_dead] = self.recovered;
+        Ok(Stats {
+            objects,
+            bytes,
+            max_objects: capacity,
+            file_bytes: self.directory.file_bytes(),
+            buckets: self.directory.bucket_count(),
+            index_bytes: self.map.bytes(),
+            written_objects: counts.objects.load(Relaxed),
+            written_bytes: counts.bytes.load(Relaxed),
+            written_buckets: counts.buckets.load(Relaxed),
+            evicted_clean,
+            evicted_dirty,
+            full: full + counts.full.load(Relaxed),
+            corrupt: self.corrupt.load(Relaxed),
+            errors: counts.errors.load(Relaxed),
+            paused: self.inbox.lock().paused.into(),
+            degraded: self.directory.trouble().is_some().into(),
+            recovered_objects,
+            recovered_buckets,
+            recovery_ns: self.recovery_ns.load(Relaxed),
+            recovered_dead,
+            read_objects: 0,
+            read_bytes: 0,
+        })
+    }
+
+    /// Ends or begins offloading.
+    pub fn pause(&self, paused: bool) {
+        self.inbox.lock().paused = paused;
+        self.changed.notify_all();
+    }
+
+    // ---- jobs --------------------------------------------------------------------------------------------------------
+
+    fn begin(&self, job: Job) -> Result<u64> {
+        let mut inbox = self.inbox.lock();
+        if inbox.stop {
+            return Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed"));
+        }
+        inbox.jobs.try_reserve(1).map_err(|_| memory::refused::<Job>(1))?;
+        let ticket = inbox.next;
+        inbox.next += 1;
+        inbox.jobs.push_back((ticket, job));
+        self.changed.notify_all();
+        Ok(ticket)
+    }
+
+    /// What came of a job, if it is done.
+    fn result(&self, ticket: u64) -> Option<Result<u64>> {
+        let inbox = self.inbox.lock();
+        inbox.results.iter().find(|(done, _)| *done == ticket).map(|(_, result)| result.clone())
+    }
+
+    fn wait(&self, ticket: u64) -> Result<u64> {
+        let mut inbox = self.inbox.lock();
+        loop {
+            if let Some((_, result)) = inbox.results.iter().find(|(done, _)| *done == ticket) {
+                return result.clone();
+            }
+            if inbox.stop {
+                return Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed"));
+            }
+            self.changed.wait_for(&mut inbox, Duration::from_millis(100));
+        }
+    }
+
+    /// Somebody could not read what an entry leads to: the owner looks itself.
+    pub fn suspect(&self, index: u32, word: u64) {
+        let known = |inbox: &Inbox| {
+            inbox.jobs.iter().any(|(_, job)| matches!(job, Job::Suspect { index: other, .. } if *other == index))
+        };
+        if !known(&self.inbox.lock()) {
+            let _ = self.begin(Job::Suspect { index, word });
+        }
+    }
+
+    /// Marks that were made, and buckets, are safe from a power loss.
+    pub fn sync(&self) -> Result<()> {
+        let ticket = self.begin(Job::Sync)?;
+        self.wait(ticket).map(|_| ())
+    }
+
+    /// Writes these, or all.
+    pub fn offload(&self, namespace: u32, keys: Option<&[&[u8]]>) -> Result<u64> {
+        let items = match keys {
+            None => None,
+            Some(keys) => {
+                let mut items = Vec::new();
+                let host = self.host()?;
+                let found = host.with(|master| master.find_to_write(namespace, keys, &mut items));
+                found.inspect_err(|_| self.let_go(&items))?;
+                Some(items)
+            }
+        };
+        let ticket = self.begin(Job::Offload(items))?;
+        self.wait(ticket)
+    }
+
+    // ---- the thread --------------------------------------------------------------------------------------------------
+
+    fn work(&self, store: &Store) {
+        let beat = Duration::from_millis(u64::from(self.config.heartbeat_ms).max(1));
+        let mut next_beat = Instant::now() + beat;
+        loop {
+            let (job, paused) = {
+                let mut inbox = self.inbox.lock();
+                if !inbox.stop && !inbox.wake && inbox.jobs.is_empty() && Instant::now() < next_beat {
+                    self.changed.wait_until(&mut inbox, next_beat);
+                }
+                if inbox.stop {
+                    return;
+                }
+                inbox.wake = false;
+                (inbox.jobs.pop_front(), inbox.paused)
+            };
+            if let Some((ticket, job)) = job {
+                let result = self.run(store, job);
+                let mut inbox = self.inbox.lock();
+                if inbox.results.len() >= RESULTS {
+                    inbox.results.pop_front();
+                }
+                inbox.results.push_back((ticket, result));
+                drop(inbox);
+                self.changed.notify_all();
+                continue;
+            }
+            if !paused && self.directory.trouble().is_none() {
+                // What failed was logged; the next beat tries again.
+                let _ = self.write_all(store, Scope::Ahead);
+            }
+            for _ in 0..TIDY {
+                match self.directory.tidy() {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        log::emit(log::WARN, || format!("tier: giving space back: {error}"));
+                        break;
+                    }
+                }
+            }
+            if Instant::now() >= next_beat {
+                next_beat = Instant::now() + beat;
+            }
+        }
+    }
+
+    fn run(&self, store: &Store, job: Job) -> Result<u64> {
+        match job {
+            Job::Suspect { index, word } => self.look_at(index, word).map(u64::from),
+            Job::Sync => self.directory.sync().map(|()| 0),
+            Job::Offload(None) => self.write_all(store, Scope::All),
+            Job::Offload(Some(items)) => {
+                let mut written = 0;
+                let mut rest = items.as_slice();
+                while !rest.is_empty() {
+                    let (now, later) = rest.split_at(self.one_bucket(rest));
+                    rest = later;
+                    match self.write_bucket(store, now) {
+                        Ok(n) => written += n,
+                        Err(error) => {
+                            self.let_go(rest);
+                            return Err(error);
+                        }
+                    }
+                }
+                Ok(written)
+            }
+        }
+    }
+
+    /// How many objects, from the first on, go into a bucket.
+    fn one_bucket(&self, items: &[ToWrite]) -> usize {
+        let limit = self.bucket_bytes();
+        let mut bytes = 0;
+        let fits = |item: &&ToWrite| {
+            bytes += item.bytes;
+            bytes <= limit
+        };
+        items.iter().take(self.config.bucket_keys.max(1) as usize).take_while(fits).count().max(1)
+    }
+
+    /// Bytes of values in a bucket: no more than a small part of a heap, since they cannot be evicted before it is safe.
+    fn bucket_bytes(&self) -> u64 {
+        let heap = self.host().and_then(|host| host.with(|master| Ok(master.map().params().heap_bytes))).unwrap_or(0);
+        self.config.bucket_bytes.min((heap / 40).max(1 << 20))
+    }
+
+    /// Writes everything that is to be written, a bucket at a time; gives how many values.
+    fn write_all(&self, store: &Store, scope: Scope) -> Result<u64> {
+        let host = self.host()?;
+        let (limit, keys) = (self.bucket_bytes(), self.config.bucket_keys.max(1) as usize);
+        let mut written = 0;
+        loop {
+            let (mut items, mut more): (Vec<ToWrite>, bool) = (Vec::new(), true);
+            while more && items.len() < keys {
+                let bytes: u64 = items.iter().map(|item| item.bytes.max(1)).sum();
+                let Some(left) = limit.checked_sub(bytes).filter(|left| *left > 0) else { break };
+                let asked = host.with(|master| {
+                    let room = keys - items.len();
+                    master.next_to_write(scope, (room, left), &mut items)
+                });
+                more = asked.inspect_err(|_| self.let_go(&items))?;
+            }
+            let stopping = { self.inbox.lock().stop };
+            if items.is_empty() || stopping {
+                self.let_go(&items);
+                if more && !stopping {
+                    continue;
+                }
+                return Ok(written);
+            }
+            written += self.write_bucket(store, &items)?;
+            if scope == Scope::Ahead && self.inbox.lock().paused {
+                return Ok(written);
+            }
+        }
+    }
+
+    fn let_go(&self, items: &[ToWrite]) {
+        let headers: Vec<u32> = items.iter().map(|item| item.index).collect();
+        if let (false, Ok(host)) = (headers.is_empty(), self.host()) {
+            let _ = host.with(|master| {
+                master.let_go(&headers);
+                Ok(())
+            });
+        }
+    }
+
+    /// Writes held objects into one bucket, and tells the master. The holds are over in any case.
+    fn write_bucket(&self, store: &Store, items: &[ToWrite]) -> Result<u64> {
+        let host = self.host()?;
+        let mut assign = |places: &[(u32, Spot)]| {
+            let mut wanted = Vec::new();
+            host.with(|master| master.assign(places, &mut wanted))?;
+            Ok(wanted)
+        };
+        let store_id = host.store_id();
+        let written = self.directory.write(items, store_id, &FromStore(store), &mut assign);
+        let stored = match written {
+            Ok(stored) => stored,
+            Err(error) => {
+                self.let_go(items);
+                if error.status != NMC_ERR_NO_SPACE {
+                    log::emit(log::WARN, || format!("tier: {} values were not written: {error}", items.len()));
+                }
+                return Err(error);
+            }
+        };
+        let mut entered = 0;
+        let told = host.with(|master| {
+            master.stored(&stored, |number| {
+                entered += 1;
+                self.directory.entered(stored[number].entry.spot.bucket);
+            })
+        });
+        self.let_go(items);
+        told.map(|()| entered)
+    }
+
+    /// Reads what an entry leads to, and ends it if that is not right. Gives whether it did.
+    fn look_at(&self, index: u32, word: u64) -> Result<bool> {
+        let Some(words) = self.map.view().entry(index).and_then(disk_entry::read).filter(|words| words[0] == word)
+        else {
+            return Ok(false);
+        };
+        let entry = crate::layout::disk::Entry::from_words(words);
+        let name = bucket_name(entry.spot.bucket);
+        let checked = (|| -> Result<()> {
+            let file = self.real_file(&name)?;
+            let (tail, list) = read_end(&*file)?;
+            for item in tail.items(&list)? {
+                let item = item?;
+                if item.block == entry.spot.block {
+                    let mut scratch = Buffer::new(1 << 20)?;
+                    return check_record(&*file, item.block, item.key, entry.epoch, entry.bytes, &mut scratch);
+                }
+            }
+            crate::bail!(NMC_ERR_CORRUPT, "{name} has no record at block {}", entry.spot.block)
+        })();
+        let Err(error) = checked else { return Ok(false) };
+        let ended = self.host()?.with(|master| master.end_entry(index, word))?;
+        if ended {
+            self.corrupt.fetch_add(1, SeqCst);
+            log::emit(log::ERROR, || format!("tier: a value on disk is given up: {error}"));
+        }
+        Ok(ended)
+    }
+
+    fn real_file(&self, name: &str) -> Result<Box<dyn super::io::File>> {
+        self.directory.disk().open(name, false)
+    }
+
+    /// The entry that leads to a record, if one does.
+    fn entry_of(&self, bucket: u64, item: &Item<'_>) -> Option<(u32, u64)> {
+        let (index, word, entry) = self.map.view().find(item.fingerprint).ok().flatten()?;
+        (entry.spot == Spot { bucket, block: item.block }).then_some((index, word))
+    }
+
+    /// See [`super::Tier::verify`].
+    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Verified> {
+        let mut found = Verified::default();
+        let total = self.counts().objects;
+        let mut done = 0;
+        let mut suspects: Vec<(u32, u64)> = Vec::new();
+        let mut scratch = Buffer::new(1 << 20)?;
+        self.directory.list(&mut |bucket, item| {
+            let Some((index, word)) = self.entry_of(bucket, item) else { return Ok(true) };
+            let file = self.real_file(&bucket_name(bucket));
+            let checked = file.and_then(|file| {
+                check_record(&*file, item.block, item.key, item.epoch, item.value_bytes, &mut scratch)
+            });
+            done += 1;
+            match checked {
+                Ok(()) => {
+                    found.objects += 1;
+                    found.bytes += item.value_bytes;
+                }
+                Err(_) => memory::push(&mut suspects, (index, word))?,
+            }
+            Ok(progress(done, total.max(done)))
+        })?;
+        for (index, word) in suspects {
+            found.corrupt += u64::from(self.look_at(index, word)?);
+        }
+        Ok(found)
+    }
+
+    /// See [`super::Tier::scan`].
+    pub fn scan(&self, each: &mut dyn FnMut(&Scanned<'_>) -> bool) -> Result<()> {
+        let names = self.directory.names();
+        self.directory.list(&mut |bucket, item| {
+            let Some((space, name)) = names.iter().find(|(space, _)| *space == item.space) else { return Ok(true) };
+            let _ = space;
+            if self.entry_of(bucket, item).is_none() {
+                return Ok(true);
+            }
+            let Item { key, value_bytes: bytes, epoch, block, .. } = *item;
+            Ok(each(&Scanned { namespace: name, key, bytes, epoch, spot: (bucket, block) }))
+        })
+    }
+}
