@@ -64,6 +64,15 @@ pub(super) fn missed<T>(key: &[u8], look: &Look<T>) -> Result<nmc_status_t> {
     }
 }
 
+/// The same for calls that are about memory: what is on disk only is not ready.
+#[inline]
+pub(super) fn missed_in_memory<T>(store: &Store, key: &[u8], look: &Look<T>) -> Result<nmc_status_t> {
+    match look {
+        Look::Missing if store.is_on_disk(key)? => Ok(NMC_NOT_READY),
+        look => missed(key, look),
+    }
+}
+
 /// Makes a store, or attaches to the store of a world, and puts a handle into `*out_store`.
 ///
 /// With `world` NULL the store is embedded: it has a heap of `config->heap_bytes` of its own, in this process alone,
@@ -346,8 +355,15 @@ pub unsafe extern "C" fn nmc_store_get_metadata(
             let (key, buffer) = unsafe { (key_of(key)?, array_out(buffer.cast::<u8>(), capacity, "buffer")?) };
             let size = optional_out(out_bytes, "out_bytes")?;
             let look = store.metadata(key)?;
-            if let Look::Ready(metadata) = &look {
-                metadata_out(metadata, buffer, size)?;
+            match &look {
+                Look::Ready(metadata) => metadata_out(metadata, buffer, size)?,
+                Look::Writing(..) => {}
+                Look::Missing => {
+                    if let Look::Ready(info) = store.disk_info(key)? {
+                        metadata_out(&info.metadata, buffer, size)?;
+                        return Ok(NMC_OK);
+                    }
+                }
             }
             missed(key, &look)
         })

@@ -2,7 +2,7 @@
 
 use super::arg::{array_out, key_of, one};
 use super::basic::nmc_slice_t;
-use super::store::{metadata_out, missed, nmc_store_t, status_of, with};
+use super::store::{metadata_out, missed_in_memory, nmc_store_t, status_of, with};
 use super::store_types::{
     nmc_extent_t, nmc_object_meta_t, nmc_put_options_t, nmc_view_t, nmc_write_plan_t, parse_options,
 };
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn nmc_store_get_location(
                     reserved: [0; 2],
                 });
             }
-            missed(key, &look)
+            missed_in_memory(store, key, &look)
         })
     })
 }
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn nmc_store_pin(
                     place.write(pinned(store, pin, &location, location.n_pages)?);
                     Ok(NMC_OK)
                 }
-                other => missed(key, &other),
+                other => missed_in_memory(store, key, &other),
             }
         })
     })
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn nmc_store_consume(
                     place.write(pinned(store, pin, &location, location.n_pages)?);
                     Ok(NMC_OK)
                 }
-                other => missed(key, &other),
+                other => missed_in_memory(store, key, &other),
             }
         })
     })
@@ -330,7 +330,7 @@ pub unsafe extern "C" fn nmc_store_pin_partial(
                     place.write(pinned(store, pin, &location, u32::try_from(ready).unwrap_or(u32::MAX))?);
                     Ok(NMC_OK)
                 }
-                other => missed(key, &other),
+                other => missed_in_memory(store, key, &other),
             }
         })
     })

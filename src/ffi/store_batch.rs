@@ -2,7 +2,7 @@
 
 use super::arg::{array, array_out, key_of, slices_of};
 use super::basic::nmc_slice_t;
-use super::store::{nmc_store_t, presence_code, status_of, with};
+use super::store::{missed_in_memory, nmc_store_t, presence_code, status_of, with};
 use super::store_access::{opened_of, pin_of, pinned, plan_of, view_of};
 use super::store_types::{
     metadata_of, nmc_buffer_t, nmc_put_options_t, nmc_view_t, nmc_write_plan_t, parse_batch_options,
@@ -170,17 +170,27 @@ pub unsafe extern "C" fn nmc_store_get_into_batch(
             // SAFETY: the C contract of these arguments.
             let (keys, buffers, mut statuses) =
                 unsafe { (array(keys, n, "keys")?, array(buffers, n, "buffers")?, Statuses::new(out_statuses, n)?) };
+            let (mut items, mut numbers) = match pair(n) {
+                Ok(room) => room,
+                Err(error) => return Ok(statuses.refuse(&error)),
+            };
             for (i, (key, buffer)) in keys.iter().zip(buffers).enumerate() {
                 // SAFETY: the C contract of `keys`.
                 match unsafe { key_of(*key) } {
                     Ok(key) => {
-                        let look = store.get_into(key, &Pieces::Slices(slices_of(std::slice::from_ref(buffer))));
-                        statuses.set_of(i, key, look.map(|look| status_of(&look)));
+                        items.push((key, Pieces::Slices(slices_of(std::slice::from_ref(buffer)))));
+                        numbers.push(i);
                     }
                     Err(error) => statuses.set(i, Err(error)),
                 }
             }
-            Ok(statuses.first)
+            let read = store.get_many_into(&items, |item, look: Result<Look<u64>>| {
+                statuses.set_of(numbers[item], items[item].0, look.map(|look| status_of(&look)));
+            });
+            match read {
+                Ok(()) => Ok(statuses.first),
+                Err(error) => Ok(statuses.refuse(&error)),
+            }
         })
     })
 }
@@ -394,7 +404,7 @@ pub unsafe extern "C" fn nmc_store_pin_batch(
                         *view = pinned(store, *pin, location, location.n_pages)?;
                         held += 1;
                     }
-                    Ok(status_of(&look))
+                    missed_in_memory(store, key, &look)
                 });
                 statuses.set_of(i, key, result);
             }

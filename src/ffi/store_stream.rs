@@ -2,7 +2,7 @@
 
 use super::arg::{array, key_of, slices_of};
 use super::basic::nmc_slice_t;
-use super::store::{missed, nmc_store_t, with};
+use super::store::{missed_in_memory, nmc_store_t, with};
 use super::store_access::{opened_of, pin_of, pinned, view_of};
 use super::store_types::{nmc_buffer_t, nmc_view_t, nmc_write_plan_t};
 use super::{guard, guard_status, out};
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn nmc_store_slot_pin(
                     place.write(pinned(store, pin, &location, location.n_pages)?);
                     Ok(NMC_OK)
                 }
-                other => missed(key, &other),
+                other => missed_in_memory(store, key, &other),
             }
         })
     })
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn nmc_store_device_pin(
             if let Look::Ready(DevicePin { slot, value, control, published, epoch, payload, bytes }) = look {
                 place.write(nmc_device_pin_t { slot, value, control, published, epoch, payload, bytes });
             }
-            missed(key, &look)
+            missed_in_memory(store, key, &look)
         })
     })
 }

@@ -9,15 +9,17 @@ use super::disk::DiskAccess;
 use super::get::other_size;
 use super::master::{check_key, show};
 use super::master_slot::MasterSlot;
-use super::read::{LOOKS, Look};
-use super::wire::Request;
+use super::read::{LOOKS, Listed, Look};
+use super::wire::{MAX_ITEMS, Request};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
 use crate::cuda::Reach;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+/// In a cursor: what follows is on disk.
+const LISTED_ON_DISK: u64 = 1 << 63;
 /// The call by which the owner of the disk hears of an entry that cannot be read.
 pub const CALL_SUSPECT: u32 = 0;
 
@@ -222,6 +224,57 @@ impl Store {
             result(number, self.read_late(disk.clone(), key, pieces, fits));
         }
         Ok(())
+    }
+
+    /// The next value on disk that is not in memory, from a cursor on that an earlier call gave, or 0.
+    pub(super) fn next_on_disk(&self, cursor: u64) -> Result<Option<Listed>> {
+        let Some(disk) = self.client.disk()? else { return Ok(None) };
+        let mut at = cursor & !LISTED_ON_DISK;
+        while let Some((key, bytes, next)) = self.next_entry(&disk, at)? {
+            at = next;
+            if matches!(self.look(self.client.view(), &key)?, Look::Missing) {
+                return Ok(Some(Listed { key, bytes, cursor: LISTED_ON_DISK | next }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_entry(&self, disk: &DiskAccess, at: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {
+        match disk.map.view().space(self.namespace) {
+            Some(space) => disk.reader.next(&disk.map, space, at),
+            None => Ok(None),
+        }
+    }
+
+    /// Removes what is on disk of the keys that begin with `prefix`; gives how many.
+    pub(super) fn remove_on_disk(&self, prefix: &[u8]) -> Result<u64> {
+        let Some(disk) = self.client.disk()? else { return Ok(0) };
+        let (mut at, mut removed, mut keys) = (0, 0, Vec::new());
+        loop {
+            let found = self.next_entry(&disk, at)?;
+            let over = found.is_none();
+            if let Some((key, _, next)) = found {
+                at = next;
+                if key.starts_with(prefix) {
+                    memory::push(&mut keys, key)?;
+                }
+            }
+            if over || keys.len() == MAX_ITEMS {
+                let names: Vec<&[u8]> = memory::collect(keys.iter().map(Vec::as_slice))?;
+                for result in self.remove_keys(&names)? {
+                    match result {
+                        Ok(()) => removed += 1,
+                        // Somebody else was faster.
+                        Err(error) if error.status == NMC_ERR_NOT_FOUND => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                keys.clear();
+            }
+            if over {
+                return Ok(removed);
+            }
+        }
     }
 
     /// What the record of a value says that is on disk only.

@@ -515,6 +515,12 @@ impl Store {
         Ok((Extents { owner_rank, bytes_total, runs }, trace))
     }
 
+    /// Whether a key that is not in memory is on disk.
+    #[inline]
+    pub fn is_on_disk(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.presence_on_disk(key)? == Presence::OnDisk)
+    }
+
     /// Notes that an object was used, for policies that care. Gives whether there is one.
     pub fn touch(&self, key: &[u8]) -> Result<bool> {
         let view = self.client.view();
@@ -523,7 +529,7 @@ impl Store {
                 self.stamp(view, index);
                 Ok(true)
             }
-            Look::Missing => Ok(false),
+            Look::Missing => self.is_on_disk(key),
         }
     }
 
@@ -540,12 +546,13 @@ impl Store {
         }
     }
 
-    /// The next object from `cursor` on, which is 0 at first; `None` at the end. A cursor is a place among the headers:
-    /// whatever comes and goes meanwhile, an object that stays is come to once.
+    /// The next object from `cursor` on, which is 0 at first; `None` at the end. A cursor is a place among the headers, then
+    /// one on disk: whatever comes and goes meanwhile, an object that stays where it is is come to once. One that is evicted
+    /// may be come to in both places.
     pub fn next(&self, cursor: u64) -> Result<Option<Listed>> {
         let view = self.client.view();
         let namespace = namespace_word(view, self.namespace);
-        let Ok(first) = u32::try_from(cursor) else { return Ok(None) };
+        let Ok(first) = u32::try_from(cursor) else { return self.next_on_disk(cursor) };
         for index in first..self.client.params().max_objects {
             let (Some(header), Some(epoch)) = (view.object(index), view.readable(index)) else { continue };
             let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
@@ -557,7 +564,7 @@ impl Store {
                 return Ok(Some(Listed { key, bytes, cursor: u64::from(index) + 1 }));
             }
         }
-        Ok(None)
+        self.next_on_disk(0)
     }
 
     /// How many pages of an object that the program has pinned are ready.

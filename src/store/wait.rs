@@ -10,7 +10,8 @@ use super::write::Wait;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{
-    NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_PEER_LOST, NMC_ERR_STALE, NMC_ERR_TIMEOUT, nmc_status_t,
+    NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_PEER_LOST, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_NOT_READY,
+    nmc_status_t,
 };
 use crate::layout::store::{Fate, View};
 use crate::sync::object;
@@ -102,6 +103,7 @@ impl Store {
                         return Err(End::Of(Fate::WriterGone).error(key));
                     }
                 }
+                Look::Missing if self.is_on_disk(key)? => return Err(on_disk(key)),
                 Look::Missing if !appear => return Err(not_found(key)),
                 _ => {}
             }
@@ -226,4 +228,9 @@ impl Client {
             // Its last store came before its end: who looks now sees it.
             && self.look(view, namespace, key) == Ok(Look::Writing(index, epoch))
     }
+}
+/// What a wait says of a value that is on disk only: it can be read, but does not come into memory by itself.
+#[cold]
+pub(super) fn on_disk(key: &[u8]) -> Error {
+    Error::new(NMC_NOT_READY, format!("{} is on disk, not in memory", show(key)))
 }

@@ -7,6 +7,7 @@ use super::counters::Op;
 use super::master::{Keep, OpenRequest, Opened, check_key, corrupt, namespace_word, show};
 use super::read::{Extents, Location, Look, placed, shaped};
 use super::sys;
+use super::wait::on_disk;
 use super::wire::{MAX_ITEMS, Request};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
@@ -547,7 +548,8 @@ impl Store {
             removed += n;
             match u32::try_from(next) {
                 Ok(next) => cursor = next,
-                Err(_) => return Ok(removed),
+                // Memory first: what leaves it meanwhile is on disk then.
+                Err(_) => return Ok(removed + self.remove_on_disk(prefix)?),
             }
         }
     }
@@ -560,7 +562,10 @@ impl Store {
     /// Changes how an object is kept.
     pub fn retain(&self, key: &[u8], keep: Keep) -> Result<()> {
         check_key(key)?;
-        self.call(&Request::Retain(self.namespace, key, keep)).map(|_| ())
+        match self.call(&Request::Retain(self.namespace, key, keep)) {
+            Err(error) if error.status == NMC_ERR_NOT_FOUND && self.is_on_disk(key)? => Err(on_disk(key)),
+            kept => kept.map(|_| ()),
+        }
     }
 
     /// Evicts from a rank until at most `permille`/1000 of its heap are used.
