@@ -3,7 +3,7 @@
 mod bits;
 pub(crate) mod blocks;
 #[cfg(test)]
-mod model;
+pub(crate) mod model;
 pub mod pages;
 pub(crate) mod policy;
 pub(crate) mod runs;

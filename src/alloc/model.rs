@@ -7,6 +7,7 @@ use super::runs::Run;
 pub struct Random(pub u64);
 
 impl Random {
+    /// A number below `limit`.
     pub fn below(&mut self, limit: u32) -> u32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         u32::try_from(((self.0 >> 32) * u64::from(limit)) >> 32).unwrap()

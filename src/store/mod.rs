@@ -9,6 +9,8 @@ pub mod config;
 pub mod copy;
 mod counters;
 pub mod disk;
+#[cfg(test)]
+mod disk_tests;
 pub mod evict;
 mod get;
 mod get_disk;

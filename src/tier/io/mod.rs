@@ -18,7 +18,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 
 pub use buffer::Buffer;
-pub use real::{DirLock, RealDisk};
+pub use real::{DirLock, LOCK, RealDisk};
 pub use ring::{Read, Readers};
 
 /// Bytes of a block: offsets and sizes of everything the tier writes are multiples of it.

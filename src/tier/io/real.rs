@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Name of the file that the owner of a directory has locked.
-const LOCK: &str = "LOCK";
+pub const LOCK: &str = "LOCK";
 /// How often the lock is tried again when somebody removed its file meanwhile.
 const MOST_TRIES: u32 = 16;
 /// Bytes that are copied at a time where memory is not aligned.
@@ -167,20 +167,22 @@ impl Dir {
         }
     }
 
-    /// Opens a regular file for reading, and for writing if it is made or `write`.
-    fn open(self: &Arc<Self>, name: &str, flags: i32, direct: bool) -> Result<RealFile> {
+    /// Opens what is there under a name, or makes it. O_NONBLOCK is for planted pipes, and goes again.
+    fn open(&self, name: &str, flags: i32) -> Result<OwnedFd> {
         check_name(name)?;
-        // Without O_DIRECT at first: where that is refused, a new file stays nevertheless. O_NONBLOCK is for planted pipes;
-        // io_uring would take it to mean that reads must not wait either, so it goes again.
-        let fd = sys::open_beneath(self.fd.as_fd(), name, flags | libc::O_NONBLOCK | libc::O_NOCTTY)
-            .map_err(|cause| self.refused("open", name, &cause))?;
+        sys::open_beneath(self.fd.as_fd(), name, flags | libc::O_NONBLOCK | libc::O_NOCTTY)
+            .map_err(|cause| self.refused("open", name, &cause))
+    }
+
+    /// Makes a file of a descriptor, if it is a regular one, and direct if that is wanted and possible.
+    fn adopt(self: &Arc<Self>, fd: OwnedFd, name: &str, direct: bool) -> Result<RealFile> {
         let told = |call: &str, cause: io::Error| error(call, &self.full(name), &cause);
         if !sys::found(fd.as_fd()).map_err(|cause| told("fstat", cause))?.regular {
             return Err(self.not_regular(name));
         }
         let mut direct_align = None;
         if direct && !self.only_buffered.load(Ordering::Relaxed) {
-            // A block is enough for all that keep silent about it.
+            // A block is enough for all file systems that keep silent about it.
             let block = u32::try_from(BLOCK).unwrap_or(0);
             let (memory, offset) = sys::direct_align(fd.as_fd()).unwrap_or((block, block));
             let fits = (1..=block).contains(&memory) && (1..=block).contains(&offset);
@@ -200,25 +202,26 @@ impl Dir {
         if write {
             self.check_writable()?;
         }
-        Ok(Box::new(self.open(name, if write { libc::O_RDWR } else { libc::O_RDONLY }, direct)?))
+        let fd = self.open(name, if write { libc::O_RDWR } else { libc::O_RDONLY })?;
+        Ok(Box::new(self.adopt(fd, name, direct)?))
     }
 
     fn create_any(self: &Arc<Self>, name: &str, bytes: u64, direct: bool) -> Result<Box<dyn File>> {
         self.check_writable()?;
-        let file = self.open(name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, direct)?;
-        let reserved = match bytes {
-            0 => Ok(()),
-            _ => sys::allocate(file.fd.as_fd(), bytes),
-        };
-        let sized = match reserved {
-            Err(cause) if cause.raw_os_error() == Some(libc::EOPNOTSUPP) => sys::truncate(file.fd.as_fd(), bytes),
-            other => other,
-        };
-        if let Err(cause) = sized {
+        let fd = self.open(name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)?;
+        let made = self.adopt(fd, name, direct).and_then(|file| {
+            let reserved = if bytes == 0 { Ok(()) } else { sys::allocate(file.fd.as_fd(), bytes) };
+            let sized = match reserved {
+                Err(cause) if cause.raw_os_error() == Some(libc::EOPNOTSUPP) => sys::truncate(file.fd.as_fd(), bytes),
+                other => other,
+            };
+            sized.map_err(|cause| error("fallocate", &format!("{}, {bytes} bytes", self.full(name)), &cause))?;
+            Ok(file)
+        });
+        if made.is_err() {
             let _ = sys::unlink(self.fd.as_fd(), name);
-            return Err(error("fallocate", &format!("{}, {bytes} bytes", self.full(name)), &cause));
         }
-        Ok(Box::new(file))
+        Ok(Box::new(made?))
     }
 
     fn changed(&self, call: &str, name: &str, outcome: io::Result<()>) -> Result<()> {

@@ -121,7 +121,8 @@ pub fn found_beneath(dir: BorrowedFd<'_>, name: &str) -> io::Result<Found> {
     found_as(dir.as_raw_fd(), &c_string(name.as_bytes())?)
 }
 
-/// Makes a file that was opened with O_NONBLOCK block again, and direct if asked for, which not every file system can (EINVAL).
+/// Makes a file that was opened with O_NONBLOCK block again, since io_uring takes that to mean that reads must not wait, and
+/// direct if asked for, which not every file system can (EINVAL). An `open` that is refused for that would leave a new file.
 pub fn set_mode(fd: BorrowedFd<'_>, direct: bool) -> io::Result<()> {
     // SAFETY: plain system call.
     let flags = checked(|| unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;

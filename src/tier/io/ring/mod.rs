@@ -9,8 +9,9 @@ pub(super) use sys::{Rings, Stopped, read_some};
 
 use super::BLOCK;
 
-/// Long pieces are split into requests of this size: the smallest that reads as fast as larger ones.
-const REQUEST: usize = 256 << 10;
+/// Long pieces are split into requests of this size: from here on the disk is as fast as with larger ones, and the first part
+/// of a value is there when half of it is.
+const REQUEST: usize = 512 << 10;
 /// The kernel moves no more than 2 GiB by one call.
 const LONGEST: usize = 1 << 30;
 /// A piece that is smaller joins the one that follows it in the file.

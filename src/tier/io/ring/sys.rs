@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A piece of a file and where in memory it goes.
+/// A piece of a file and the memory that it is read to. (Inside this module also: written from.)
 #[derive(Debug, Clone, Copy)]
 pub struct Read {
     /// The file.
@@ -144,7 +144,7 @@ impl Rings {
             let fd = pieces[first].fd;
             match stopped {
                 // Of several requests behind the end any may have been the first to say so.
-                Stopped::End(at) => (fd, Stopped::End(size_of(fd).unwrap_or(at).min(at))),
+                Stopped::End(at) => (fd, Stopped::End(bytes_of(fd).unwrap_or(at).min(at))),
                 other => (fd, other),
             }
         })
@@ -214,7 +214,7 @@ fn split(
     Ok(pieces)
 }
 
-fn size_of(fd: RawFd) -> Option<u64> {
+fn bytes_of(fd: RawFd) -> Option<u64> {
     // SAFETY: the caller of the transfer has the descriptor open.
     found(unsafe { BorrowedFd::borrow_raw(fd) }).ok().map(|found| found.bytes)
 }
@@ -345,6 +345,10 @@ impl Ring {
     unsafe fn push(&mut self, way: Way, pieces: &[Read], first: usize, count: usize) -> bool {
         let (Some(ring), Some(place)) = (self.ring.as_mut(), self.free.last().copied()) else { return false };
         let (request, piece) = (&mut self.requests[place], pieces[first]);
+        // An offset that is none would mean the place where the file was read last. The plain call refuses it.
+        if i64::try_from(piece.offset).is_err() {
+            return false;
+        }
         request.list.clear();
         if count > 1 {
             if request.list.try_reserve(count).is_err() {

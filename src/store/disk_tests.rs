@@ -1,0 +1,598 @@
+//! The store's side of a disk, with a disk that is none: what clients look for, what the master notes, and what it refuses.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+use super::backing::{DiskEntry, DiskGrant, DiskInfo, DiskOwner, DiskRead, DiskReader, Mark, SpaceName, Target};
+use super::config::Config;
+use super::copy::{Pieces, Slice};
+use super::disk::DiskMap;
+use super::master::{Keep, Master, OnDisk, Scope, Stored, ToWrite};
+use super::read::{Look, Presence, Sums};
+use super::strays::world;
+use super::write::PutOptions;
+use super::{MasterSlot, Store};
+use crate::base::Deadline;
+use crate::base::error::{Error, Result};
+use crate::base::status::{
+    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED,
+    NMC_NOT_READY,
+};
+use crate::layout::disk::{Entry, Space, Spot, fingerprint};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+const SECRET: [u8; 32] = [3; 32];
+const DEFAULT: Space = Space { number: 0, generation: 0 };
+
+/// Values by where they lie, and what is done with them.
+#[derive(Default)]
+struct Disk {
+    values: Mutex<HashMap<Spot, Vec<u8>>>,
+    reads: AtomicU64,
+    /// So many reads find that their entry has ended.
+    ended: AtomicU64,
+    /// Then the key is in memory again.
+    returns_to: Mutex<Option<Store>>,
+    marks: Mutex<Vec<Mark>>,
+    settled: AtomicU64,
+    fails: AtomicU64,
+    slot: Mutex<Weak<MasterSlot>>,
+    map: Mutex<Option<Arc<DiskMap>>>,
+    this: Mutex<Weak<Disk>>,
+}
+
+impl DiskReader for Disk {
+    fn read(&self, _: &DiskMap, reads: &mut [DiskRead<'_>]) {
+        for read in reads {
+            self.reads.fetch_add(1, SeqCst);
+            if self.ended.load(SeqCst) > 0 {
+                self.ended.fetch_sub(1, SeqCst);
+                if let Some(store) = self.returns_to.lock().take() {
+                    replace(&store, read.key, b"in memory again..");
+                }
+                read.outcome = Ok(false);
+                continue;
+            }
+            let value = self.values.lock()[&read.entry.entry.spot].clone();
+            let from = usize::try_from(read.offset).unwrap();
+            let mut rest = &value[from..from + usize::try_from(read.bytes).unwrap()];
+            match &mut read.to {
+                Target::Host(pieces) => pieces
+                    .each(|address, bytes| {
+                        let (now, later) = rest.split_at(usize::try_from(bytes).unwrap());
+                        rest = later;
+                        super::copy::tests::copy_to(now, address);
+                        Ok(())
+                    })
+                    .unwrap(),
+                Target::Take(take) => take(read.offset, rest).unwrap(),
+            }
+            read.outcome = Ok(true);
+        }
+    }
+
+    fn info(&self, _: &DiskMap, _: &DiskEntry, _: &[u8]) -> Result<Option<DiskInfo>> {
+        Ok(Some(DiskInfo { metadata: b"meta".to_vec() }))
+    }
+
+    fn next(&self, _: &DiskMap, _: Space, _: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {
+        Ok(None)
+    }
+}
+
+impl DiskOwner for Disk {
+    fn note(&self, marks: &[Mark]) {
+        self.marks.lock().extend_from_slice(marks);
+    }
+
+    fn settle(&self, mine: bool) -> Result<()> {
+        // Would hang if the master's lock were held.
+        if let Some(slot) = self.slot.lock().upgrade() {
+            let _ = slot.store_id();
+        }
+        self.settled.fetch_add(1, SeqCst);
+        match self.fails.load(SeqCst) {
+            0 => Ok(()),
+            _ if !mine => Ok(()),
+            _ => Err(Error::new(NMC_ERR_IO, "the disk refuses")),
+        }
+    }
+
+    fn wake(&self) {}
+
+    fn grant(&self) -> Result<DiskGrant> {
+        Err(Error::new(NMC_ERR_UNSUPPORTED, "none"))
+    }
+
+    fn reader(&self) -> (Arc<DiskMap>, Arc<dyn DiskReader>) {
+        let this = self.this.lock().upgrade().unwrap();
+        (self.map.lock().clone().unwrap(), this)
+    }
+
+    fn call(&self, _: u32, _: [u64; 2]) -> Result<[u64; 3]> {
+        Ok([0; 3])
+    }
+}
+
+fn map(entries: u64) -> Arc<DiskMap> {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let id = NEXT.fetch_add(1, SeqCst);
+    Arc::new(DiskMap::create(id, entries, &SECRET, &Deadline::after(Duration::from_secs(60))).unwrap())
+}
+
+fn record(key: &[u8], space: Space, epoch: u64, spot: (u64, u64), bytes: u64, store_id: u64) -> OnDisk {
+    let spot = Spot { bucket: spot.0, block: spot.1 };
+    let fingerprint = fingerprint(&SECRET, space, key);
+    OnDisk { entry: Entry { epoch, fingerprint, bytes, spot, space: space.number }, store_id }
+}
+
+struct Bed {
+    store: Store,
+    disk: Arc<Disk>,
+    host: Arc<MasterSlot>,
+}
+
+fn config() -> Config {
+    Config { page_bytes: 4096, max_objects: Some(64), ..Config::default() }
+}
+
+impl Bed {
+    fn plain() -> Self {
+        let store = Store::embedded(&world(), &config()).unwrap();
+        let host = store.host().unwrap();
+        let disk = Arc::new(Disk::default());
+        *disk.this.lock() = Arc::downgrade(&disk);
+        *disk.slot.lock() = Arc::downgrade(&host);
+        Self { store, disk, host }
+    }
+
+    /// A store that comes to a disk with these records.
+    fn attach(&self, names: &[(&[u8], Space)], found: &[OnDisk]) -> u64 {
+        self.attach_to(map(100), names, found).unwrap()
+    }
+
+    fn attach_to(&self, map: Arc<DiskMap>, names: &[(&[u8], Space)], found: &[OnDisk]) -> Result<u64> {
+        *self.disk.map.lock() = Some(Arc::clone(&map));
+        let names: Vec<_> = names.iter().map(|(name, space)| (SpaceName::new(name).unwrap(), *space)).collect();
+        let last = found.iter().map(|record| record.entry.epoch).max().unwrap_or(0);
+        self.host.attach_disk(Arc::clone(&self.disk) as Arc<dyn DiskOwner>, map, &names, found, last)
+    }
+
+    /// One that has "disk" there.
+    fn new() -> Self {
+        let bed = Self::plain();
+        bed.attach(&[(b"", DEFAULT)], &[record(b"disk", DEFAULT, 40, (1, 0), VALUE.len() as u64, 9)]);
+        bed.disk.values.lock().insert(Spot { bucket: 1, block: 0 }, VALUE.to_vec());
+        bed.marks();
+        bed
+    }
+
+    fn marks(&self) -> Vec<Mark> {
+        std::mem::take(&mut self.disk.marks.lock())
+    }
+
+    fn with<R>(&self, body: impl FnOnce(&mut Master) -> Result<R>) -> R {
+        self.host.with(body).unwrap()
+    }
+
+    fn evict_all(&self) {
+        for rank in 0..self.store.client.params().world_size {
+            while !self.with(|master| master.evict_until_below(rank, 0)) {}
+        }
+    }
+
+    fn next(&self, scope: Scope) -> Vec<ToWrite> {
+        let mut items = Vec::new();
+        self.with(|master| master.next_to_write(scope, (64, u64::MAX), &mut items));
+        items
+    }
+
+    /// What an owner does with objects: they are in bucket `bucket`, one block each.
+    fn write(&self, items: &[ToWrite], bucket: u64) -> u64 {
+        let places: Vec<_> = items.iter().zip(0..).map(|(item, block)| (item.index, Spot { bucket, block })).collect();
+        let mut wanted = Vec::new();
+        self.with(|master| master.assign(&places, &mut wanted));
+        let stored: Vec<Stored> = items
+            .iter()
+            .zip(&places)
+            .zip(&wanted)
+            .filter(|(_, wanted)| **wanted)
+            .map(|((item, (_, spot)), _)| stored_of(item, *spot))
+            .collect();
+        let mut entered = 0;
+        self.with(|master| master.stored(&stored, |_| entered += 1));
+        let mut values = self.disk.values.lock();
+        for (item, (_, spot)) in items.iter().zip(&places) {
+            values.insert(*spot, format!("{} on disk", item.key.escape_ascii()).into_bytes());
+        }
+        entered
+    }
+}
+
+fn stored_of(item: &ToWrite, spot: Spot) -> Stored {
+    let fingerprint = fingerprint(&SECRET, item.space, &item.key);
+    let entry = Entry { epoch: item.epoch, fingerprint, bytes: item.bytes, spot, space: item.space.number };
+    Stored { index: item.index, generation: item.space.generation, entry }
+}
+
+const VALUE: &[u8] = b"what lies on disk";
+
+fn slice(buffer: &mut [u8]) -> Slice {
+    Slice { address: buffer.as_mut_ptr() as u64, bytes: buffer.len() as u64 }
+}
+
+fn put_with(store: &Store, key: &[u8], value: &[u8], options: &PutOptions<'_>) -> Result<()> {
+    let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
+    store.put(key, &Pieces::Slices(&slices), options)
+}
+
+fn put(store: &Store, key: &[u8], value: &[u8]) {
+    put_with(store, key, value, &PutOptions::DEFAULT).unwrap();
+}
+
+fn replace(store: &Store, key: &[u8], value: &[u8]) {
+    put_with(store, key, value, &PutOptions { replace: true, ..PutOptions::DEFAULT }).unwrap();
+}
+
+fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; 64];
+    match store.get(key, slice(&mut buffer)).unwrap() {
+        Look::Ready(bytes) => {
+            buffer.truncate(usize::try_from(bytes).unwrap());
+            Some(buffer)
+        }
+        _ => None,
+    }
+}
+
+fn dead(bucket: u64, block: u64) -> impl Fn(&Mark) -> bool {
+    move |mark| matches!(mark, Mark::Dead { spot, .. } if *spot == Spot { bucket, block })
+}
+
+// ---- what clients see ------------------------------------------------------------------------------------------------
+
+#[test]
+fn what_memory_misses_is_read_from_disk() {
+    let bed = Bed::new();
+    let store = &bed.store;
+    assert_eq!(get(store, b"disk").unwrap(), VALUE);
+    assert_eq!(store.get(b"disk", slice(&mut [])).unwrap(), Look::Ready(17), "the size alone");
+    assert_eq!(bed.disk.reads.load(SeqCst), 1);
+    let mut whole = [0; 17];
+    assert_eq!(store.get_into(b"disk", &Pieces::Slices(&[slice(&mut whole)])).unwrap(), Look::Ready(17));
+    let (mut a, mut b) = ([0; 3], [0; 4]);
+    let parts = [slice(&mut a), slice(&mut b)];
+    assert_eq!(store.get_part(b"disk", 5, &Pieces::Slices(&parts)).unwrap(), Look::Ready(17));
+    assert_eq!((&whole[..], &a[..], &b[..]), (VALUE, &VALUE[5..8], &VALUE[8..12]));
+    assert!(store.get_into(b"disk", &Pieces::Slices(&parts)).is_err(), "another size");
+    assert!(store.get_part(b"disk", 11, &Pieces::Slices(&parts)).is_err(), "behind the end");
+    assert_eq!(store.get_into(b"none", &Pieces::Slices(&parts)).unwrap(), Look::Missing);
+    assert_eq!(store.disk_reads(), (3, 17 + 17 + 7));
+}
+
+#[test]
+fn a_batch_reads_what_is_in_memory_on_disk_and_nowhere() {
+    let bed = Bed::new();
+    put(&bed.store, b"memory", b"m");
+    let (mut a, mut b, mut c, mut d) = ([0; 17], [0; 1], [0; 5], [0; 17]);
+    let [a_at, b_at, c_at, d_at] = [slice(&mut a), slice(&mut b), slice(&mut c), slice(&mut d)];
+    let pieces = [[a_at], [b_at], [c_at], [d_at]];
+    let keys: [&[u8]; 4] = [b"disk", b"memory", b"disk", b"none"];
+    let items: Vec<_> = keys.iter().zip(&pieces).map(|(key, slices)| (*key, Pieces::Slices(&slices[..]))).collect();
+    let mut results: Vec<Option<Result<Look<u64>>>> = vec![None, None, None, None];
+    bed.store.get_many_into(&items, |item, result| results[item] = Some(result)).unwrap();
+    assert_eq!(results[0], Some(Ok(Look::Ready(17))));
+    assert_eq!(results[1], Some(Ok(Look::Ready(1))));
+    assert!(matches!(results[2], Some(Err(_))), "another size");
+    assert_eq!(results[3], Some(Ok(Look::Missing)));
+    assert_eq!((&a[..], &b[..]), (VALUE, &b"m"[..]));
+}
+
+#[test]
+fn questions_count_what_is_on_disk_and_pins_do_not() {
+    let bed = Bed::new();
+    let store = &bed.store;
+    put(store, b"memory", b"m");
+    assert_eq!(store.presence(b"disk").unwrap(), Presence::OnDisk);
+    assert!(store.exists(b"disk").unwrap() && store.touch(b"disk").unwrap());
+    assert_eq!(store.presence(b"none").unwrap(), Presence::Absent);
+    let keys: [&[u8]; 4] = [b"memory", b"disk", b"none", b"disk"];
+    let mut seen = Vec::new();
+    store
+        .look_many(keys.iter().map(|key| Ok(*key)), |presence| {
+            seen.push(presence);
+            true
+        })
+        .unwrap();
+    assert_eq!(seen, [Presence::Ready, Presence::OnDisk, Presence::Absent, Presence::OnDisk]);
+    assert_eq!(store.match_prefix(keys.iter().map(|key| Ok(*key))).unwrap(), 2);
+    assert_eq!(store.pin(b"disk").unwrap(), Look::Missing);
+    assert_eq!(store.location(b"disk").unwrap(), Look::Missing);
+    let soon = Deadline::after(Duration::from_secs(60));
+    assert_eq!(store.wait_ready(b"disk", None, true, &soon).unwrap_err().status, NMC_NOT_READY);
+    assert_eq!(store.retain(b"disk", Keep::DEFAULT).unwrap_err().status, NMC_NOT_READY);
+    assert_eq!(store.disk_info(b"disk").unwrap(), Look::Ready(DiskInfo { metadata: b"meta".to_vec() }));
+    assert_eq!(bed.disk.reads.load(SeqCst), 0);
+}
+
+/// The control: what is in memory, or being written, never asks the disk.
+#[test]
+fn nothing_that_memory_has_asks_the_disk() {
+    let bed = Bed::new();
+    let store = &bed.store;
+    replace(store, b"disk", b"m");
+    let (plan, _) = store.open_for_write(b"open", 1, &PutOptions::DEFAULT).unwrap();
+    assert_eq!(get(store, b"disk").unwrap(), b"m");
+    let mut byte = [0; 1];
+    assert!(matches!(store.get(b"open", slice(&mut byte)).unwrap(), Look::Writing(..)));
+    assert_eq!(store.match_prefix([&b"disk"[..], b"open"].iter().map(|key| Ok(*key))).unwrap(), 1);
+    assert_eq!(bed.disk.reads.load(SeqCst), 0);
+    store.abort(&plan).unwrap();
+}
+
+#[test]
+fn an_entry_that_ends_during_a_read_is_looked_for_again_in_memory_too() {
+    let bed = Bed::new();
+    bed.disk.ended.store(2, SeqCst);
+    assert_eq!(get(&bed.store, b"disk").unwrap(), VALUE);
+    assert_eq!(bed.disk.reads.load(SeqCst), 3);
+    let mut buffer = [0; 17];
+    bed.disk.ended.store(u64::MAX, SeqCst);
+    assert_eq!(bed.store.get(b"disk", slice(&mut buffer)).unwrap_err().status, NMC_ERR_BUSY);
+    *bed.disk.returns_to.lock() = Some(bed.store.share());
+    let pieces = [slice(&mut buffer)];
+    let read = bed.store.read_with(b"disk", 0, &Pieces::Slices(&pieces), Sums::Touched, |bytes| Ok(bytes == 17));
+    assert_eq!(read.unwrap(), Look::Ready(17));
+    assert_eq!(&buffer, b"in memory again..");
+}
+
+// ---- what the master notes -------------------------------------------------------------------------------------------
+
+#[test]
+fn a_key_on_disk_exists_until_it_is_removed_or_replaced() {
+    let bed = Bed::new();
+    let store = &bed.store;
+    assert_eq!(put_with(store, b"disk", b"x", &PutOptions::DEFAULT).unwrap_err().status, NMC_ERR_EXISTS);
+    assert_eq!(bed.marks(), []);
+    store.remove(b"disk").unwrap();
+    assert!(bed.marks().iter().any(dead(1, 0)), "noted before the answer");
+    assert_eq!(store.remove(b"disk").unwrap_err().status, NMC_ERR_NOT_FOUND);
+    assert_eq!(get(store, b"disk"), None);
+    put(store, b"disk", b"x");
+    let items = bed.next(Scope::All);
+    assert_eq!((items.len(), bed.write(&items, 2)), (1, 1));
+    bed.evict_all();
+    assert_eq!(get(store, b"disk").map(|_| ()), Some(()), "evicted, and on disk");
+    replace(store, b"disk", b"y");
+    assert!(bed.marks().iter().any(dead(2, 0)));
+    assert_eq!(get(store, b"disk").unwrap(), b"y");
+}
+
+#[test]
+fn what_is_evicted_is_not_marked_and_what_is_clean_goes_first() {
+    let bed = Bed::new();
+    // All of them on one rank.
+    let options = PutOptions { rank: Some(0), ..PutOptions::DEFAULT };
+    (0..10u8).for_each(|i| put_with(&bed.store, &[b'k', i], b"v", &options).unwrap());
+    let items = bed.next(Scope::All);
+    let (dirty, clean): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| item.key[1] < 5);
+    assert_eq!((dirty.len(), bed.write(&clean, 2)), (5, 5));
+    let headers: Vec<u32> = dirty.iter().map(|item| item.index).collect();
+    bed.with(|master| {
+        master.let_go(&headers);
+        Ok(())
+    });
+    let half = 5 * 1000 / bed.with(|master| Ok(master.map().params().pages())) + 1;
+    while !bed.with(|master| master.evict_until_below(0, half)) {}
+    for i in 0..10u8 {
+        let want = if i < 5 { Presence::Ready } else { Presence::OnDisk };
+        assert_eq!(bed.store.presence(&[b'k', i]).unwrap(), want, "{i}: the older ones are not on disk yet, and stay");
+    }
+    bed.evict_all();
+    let counts = bed.with(|master| Ok(master.disk_counts().unwrap()));
+    assert_eq!((counts.evicted_clean, counts.evicted_dirty), (5, 5));
+    assert_eq!(bed.marks(), []);
+}
+
+#[test]
+fn what_is_held_stays_and_what_is_removed_meanwhile_gets_no_entry() {
+    let bed = Bed::new();
+    let store = &bed.store;
+    for key in [b"a", b"b", b"c", b"d"] {
+        put(store, key, b"v");
+    }
+    let items = bed.next(Scope::All);
+    let of = |key: &[u8]| items.iter().find(|item| item.key == key).unwrap();
+    // Before it has a place: nothing to mark.
+    store.remove(b"a").unwrap();
+    assert_eq!(bed.marks(), []);
+    let places: Vec<_> = items.iter().zip(0..).map(|(item, block)| (item.index, Spot { bucket: 5, block })).collect();
+    let mut wanted = Vec::new();
+    bed.with(|master| master.assign(&places, &mut wanted));
+    assert_eq!(wanted, items.iter().map(|item| item.key != b"a").collect::<Vec<_>>());
+    // Nothing that is held is evicted.
+    bed.evict_all();
+    assert_eq!(store.presence(b"b").unwrap(), Presence::Ready);
+    // With a place: marked before the answer. So is what replaces, and what is consumed.
+    store.remove(b"b").unwrap();
+    let spot_of = |key: &[u8]| places[items.iter().position(|item| item.key == key).unwrap()].1;
+    assert!(bed.marks().iter().any(dead(5, spot_of(b"b").block)));
+    replace(store, b"c", b"new");
+    assert!(bed.marks().iter().any(dead(5, spot_of(b"c").block)));
+    let stored: Vec<_> = [&b"b"[..], b"c", b"d"].iter().map(|key| stored_of(of(key), spot_of(key))).collect();
+    let mut entered = Vec::new();
+    bed.with(|master| master.stored(&stored, |number| entered.push(number)));
+    assert_eq!(entered, [2], "the one that was neither removed nor replaced");
+    assert_eq!(bed.marks(), [], "the others were marked already");
+    bed.evict_all();
+    assert_eq!(store.presence(b"d").unwrap(), Presence::OnDisk);
+    assert_eq!(store.presence(b"b").unwrap(), Presence::Absent);
+    assert_eq!(bed.with(|master| Ok(master.disk_counts().unwrap())).held, 0);
+}
+
+#[test]
+fn a_flush_forgets_what_is_on_disk_and_what_is_on_its_way() {
+    let bed = Bed::new();
+    let store = &bed.store;
+    put(store, b"way", b"v");
+    let items = bed.next(Scope::All);
+    store.remove_all().unwrap();
+    assert!(bed.marks().contains(&Mark::Generation(Space { number: 0, generation: 1 })));
+    assert_eq!(bed.write(&items, 6), 0);
+    assert_eq!((get(store, b"disk"), get(store, b"way")), (None, None));
+    put(store, b"disk", b"anew");
+    assert_eq!(get(store, b"disk").unwrap(), b"anew");
+    for _ in 0..4 {
+        bed.with(Master::tend);
+    }
+    assert!(bed.marks().iter().any(|mark| matches!(mark, Mark::Over { spot: Spot { bucket: 1, block: 0 }, .. })));
+    assert_eq!(bed.with(|master| Ok(master.disk_counts().unwrap())).objects, 0);
+}
+
+#[test]
+fn a_mark_that_cannot_be_written_fails_the_call_and_the_object_stays_hidden() {
+    let bed = Bed::new();
+    put(&bed.store, b"a", b"v");
+    bed.disk.fails.store(1, SeqCst);
+    assert_eq!(bed.store.remove(b"disk").unwrap_err().status, NMC_ERR_IO);
+    assert_eq!(get(&bed.store, b"disk"), None);
+    // What marks nothing goes on.
+    put(&bed.store, b"b", b"v");
+    bed.store.remove(b"a").unwrap();
+}
+
+// ---- coming and going ------------------------------------------------------------------------------------------------
+
+#[test]
+fn what_memory_has_counts_when_a_disk_comes() {
+    let bed = Bed::plain();
+    put(&bed.store, b"same", b"memory");
+    put(&bed.store, b"other", b"memory");
+    let epoch = |key: &[u8]| match bed.store.location(key).unwrap() {
+        Look::Ready(location) => location.epoch,
+        _ => panic!("it was put"),
+    };
+    let own = bed.host.store_id();
+    let found = [
+        record(b"same", DEFAULT, epoch(b"same"), (1, 0), 6, own),
+        record(b"other", DEFAULT, epoch(b"other"), (1, 1), 6, own + 1),
+        record(b"disk", DEFAULT, 700, (1, 2), 6, own + 1),
+        record(b"disk", DEFAULT, 600, (0, 0), 6, own + 1),
+    ];
+    bed.attach(&[(b"", DEFAULT)], &found);
+    let marks = bed.marks();
+    assert!(marks.iter().any(dead(1, 1)), "of another store, whatever its epoch");
+    assert!(marks.iter().any(dead(0, 0)), "the older of two records");
+    assert!(!marks.iter().any(dead(1, 0)) && !marks.iter().any(dead(1, 2)));
+    bed.evict_all();
+    assert_eq!(bed.store.presence(b"same").unwrap(), Presence::OnDisk);
+    assert_eq!(bed.store.presence(b"other").unwrap(), Presence::Absent);
+    put(&bed.store, b"later", b"v");
+    assert!(epoch(b"later") > 700, "epochs go on above all that is on disk");
+}
+
+#[test]
+fn more_records_than_entries_end_for_good() {
+    let bed = Bed::plain();
+    let found: Vec<_> = (0..30u64).map(|i| record(&[1, i as u8], DEFAULT, 100 - i, (9, i), 1, 1)).collect();
+    let left_out = bed.attach_to(map(10), &[(b"", DEFAULT)], &found).unwrap();
+    assert_eq!(left_out, 20);
+    assert_eq!(bed.marks().iter().filter(|mark| matches!(mark, Mark::Dead { .. })).count(), 20);
+    assert_eq!(bed.store.presence(&[1, 0]).unwrap(), Presence::OnDisk, "the newest stay");
+}
+
+#[test]
+fn namespaces_go_by_name_whatever_order_they_are_opened_in() {
+    let bed = Bed::plain();
+    let (a, b) = (Space { number: 7, generation: 3 }, Space { number: 2, generation: 0 });
+    let found = [record(b"k", a, 5, (1, 0), 1, 1), record(b"k", b, 6, (1, 1), 2, 1)];
+    let early = bed.store.namespace(b"b", None).unwrap();
+    bed.attach(&[(b"", DEFAULT), (b"a", a), (b"b", b)], &found);
+    let late = bed.store.namespace(b"a", None).unwrap();
+    let fresh = bed.store.namespace(b"c", None).unwrap();
+    assert_eq!(late.get(b"k", slice(&mut [])).unwrap(), Look::Ready(1));
+    assert_eq!(early.get(b"k", slice(&mut [])).unwrap(), Look::Ready(2));
+    assert_eq!(fresh.get(b"k", slice(&mut [])).unwrap(), Look::Missing);
+    let named = bed.marks().into_iter().find_map(|mark| match mark {
+        Mark::Namespace(name, space) if &*name == b"c" => Some(space),
+        _ => None,
+    });
+    assert!(named.is_some_and(|space| ![0, 2, 7].contains(&space.number)));
+}
+
+#[test]
+fn without_its_disk_a_store_is_read_and_not_written() {
+    let bed = Bed::new();
+    put(&bed.store, b"m", b"v");
+    let slabs = {
+        let master_map = bed.with(|master| Ok(Arc::clone(master.map())));
+        Master::take_over(master_map)
+    };
+    let mut taken_over = slabs.unwrap();
+    let refused = |result: Result<()>| result.unwrap_err().status == NMC_ERR_UNAVAILABLE;
+    assert!(
+        refused(taken_over.remove(0, b"m")) && refused(taken_over.remove(0, b"disk")) && refused(taken_over.flush(0))
+    );
+    taken_over.attach_disk(map(10), &[], &[], 0).unwrap();
+    assert!(taken_over.remove(0, b"m").is_ok());
+}
+
+#[test]
+fn a_disk_that_goes_takes_its_values_along() {
+    let bed = Bed::new();
+    put(&bed.store, b"m", b"v");
+    assert!(bed.host.detach_disk().is_some());
+    assert_eq!((get(&bed.store, b"disk"), get(&bed.store, b"m")), (None, Some(b"v".to_vec())));
+    put(&bed.store, b"disk", b"x");
+    bed.store.remove(b"disk").unwrap();
+    assert_eq!(bed.marks(), []);
+    let again = [record(b"disk", DEFAULT, 40, (1, 0), VALUE.len() as u64, 9)];
+    bed.attach(&[(b"", DEFAULT)], &again);
+    assert_eq!(get(&bed.store, b"disk").unwrap(), VALUE);
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_ends_once() {
+    let bed = Bed::new();
+    let found = bed.disk.map.lock().clone().unwrap().probe(0, b"disk").unwrap().unwrap();
+    assert!(!bed.with(|master| master.end_entry(found.index, found.word + 1)), "another value's by now");
+    assert!(bed.with(|master| master.end_entry(found.index, found.word)));
+    assert!(!bed.with(|master| master.end_entry(found.index, found.word)));
+    assert!(bed.marks().iter().any(dead(1, 0)));
+    assert_eq!(get(&bed.store, b"disk"), None);
+}
+
+/// Entries come and go at random; the index agrees with a model.
+#[test]
+fn the_index_of_the_disk_agrees_with_a_model() {
+    let bed = Bed::plain();
+    bed.attach(&[(b"", DEFAULT)], &[]);
+    let mut model = std::collections::HashSet::new();
+    let mut random = crate::alloc::model::Random(5);
+    for bucket in 10..3000 {
+        let key = u8::try_from(random.below(40)).unwrap();
+        match random.below(4) {
+            0 if model.insert(key) => put(&bed.store, &[key], b"v"),
+            0 => {
+                assert_eq!(put_with(&bed.store, &[key], b"v", &PutOptions::DEFAULT).unwrap_err().status, NMC_ERR_EXISTS)
+            }
+            1 => assert_eq!(bed.store.remove(&[key]).is_ok(), model.remove(&key)),
+            2 => replace(&bed.store, &[key], if model.insert(key) { b"new" } else { b"old" }),
+            _ => {
+                // Everything, or what was evicted before it was written would be lost, as without a disk.
+                let items = bed.next(Scope::All);
+                bed.write(&items, bucket);
+                bed.evict_all();
+            }
+        }
+        for key in 0..40u8 {
+            assert_eq!(bed.store.exists(&[key]).unwrap(), model.contains(&key));
+        }
+    }
+    let items = bed.next(Scope::All);
+    bed.write(&items, 3000);
+    assert_eq!(bed.with(|master| Ok(master.disk_counts().unwrap())).objects, model.len() as u64);
+}
