@@ -133,6 +133,64 @@ impl Pieces<'_> {
     }
 }
 
+/// Goes through pieces in order, in steps of any size, and can be kept to go on later.
+#[derive(Debug, Clone, Copy)]
+pub struct Walk<'a> {
+    pieces: Pieces<'a>,
+    piece: u64,
+    within: u64,
+}
+
+impl<'a> Walk<'a> {
+    /// At the beginning of the first piece.
+    #[must_use]
+    pub fn new(pieces: Pieces<'a>) -> Self {
+        Self { pieces, piece: 0, within: 0 }
+    }
+
+    /// The next bytes that lie together, at most so many of them: where, and how many; `None` behind the last piece.
+    pub fn step(&mut self, most: u64) -> Option<(u64, u64)> {
+        loop {
+            let (address, bytes) = match self.pieces {
+                Pieces::Slices(slices) => {
+                    usize::try_from(self.piece).ok().and_then(|n| slices.get(n)).map(|s| (s.address, s.bytes))
+                }
+                Pieces::Rows { address, rows, row_bytes, stride } => {
+                    (self.piece < rows && row_bytes > 0).then(|| (address + self.piece * stride, row_bytes))
+                }
+            }?;
+            if self.within < bytes {
+                let step = most.min(bytes - self.within);
+                let at = address + self.within;
+                self.within += step;
+                return Some((at, step));
+            }
+            (self.piece, self.within) = (self.piece + 1, 0);
+        }
+    }
+
+    /// Passes so many bytes by.
+    pub fn skip(&mut self, mut bytes: u64) {
+        while bytes > 0
+            && let Some((_, step)) = self.step(bytes)
+        {
+            bytes -= step;
+        }
+    }
+
+    /// Copies bytes to where they belong next. For memory that the CPU reaches.
+    pub fn fill(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty()
+            && let Some((address, step)) = self.step(bytes.len() as u64)
+        {
+            let (now, later) = bytes.split_at(usize::try_from(step).unwrap_or(usize::MAX).min(bytes.len()));
+            // SAFETY: within a piece, which is ours to write to during the call: see `Pieces`.
+            unsafe { sys::copy(now.as_ptr() as u64, address, now.len() as u64) };
+            bytes = later;
+        }
+    }
+}
+
 /// Whether `span` bytes from an address on, in which there are some to copy or none, can be memory: they end in the lower
 /// half of the addresses, where programs live.
 #[inline(always)]

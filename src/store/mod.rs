@@ -28,7 +28,7 @@ mod server;
 mod slots;
 mod stats;
 #[cfg(test)]
-mod strays;
+pub(crate) mod strays;
 pub mod stream;
 pub(crate) mod sys;
 mod wait;

@@ -29,7 +29,7 @@ const PAGE: usize = 4096;
 const PAGES: u64 = 12;
 
 /// A world for an embedded store.
-pub(super) fn world() -> crate::world::Config {
+pub(crate) fn world() -> crate::world::Config {
     crate::world::Config {
         name: "strays".into(),
         dir: None,

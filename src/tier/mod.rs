@@ -8,6 +8,8 @@ pub mod io;
 pub mod journal;
 mod owner;
 pub mod reader;
+#[cfg(test)]
+mod tests;
 
 pub use config::{Config, OnDamage, Scanned, Stats, Torn, Verified};
 

@@ -1,0 +1,176 @@
+//! The keys on disk, from the footers of buckets. A cursor is the number of a bucket times 2^28, plus that of a record in its
+//! footer: both are below 2^28. Buckets that are sealed later have higher numbers, so that a cursor comes to them, too.
+
+use crate::base::error::{Error, Result};
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
+use crate::layout::disk::{Busy, Fingerprint, Space, Spot};
+use crate::store::disk::DiskMap;
+use crate::tier::format::{BLOCK, Tail, bucket_id, bucket_name};
+use crate::tier::io::{Buffer, Disk, File};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Bits of a cursor that are the number of a record.
+const RECORD_BITS: u32 = 28;
+/// Footers that are kept: one for each who goes through the keys at the same time.
+const KEPT: usize = 4;
+
+/// What was read of the footers.
+#[derive(Default)]
+pub struct Lists(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    /// Numbers of the buckets, in order.
+    buckets: Arc<Vec<u64>>,
+    /// The footers that were used last; the last one is last.
+    footers: Vec<Arc<Footer>>,
+}
+
+/// The list of a bucket.
+struct Footer {
+    bucket: u64,
+    items: Vec<Item>,
+    /// The keys of all items, one behind the other.
+    keys: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+struct Item {
+    block: u64,
+    space: Space,
+    fingerprint: Fingerprint,
+    value_bytes: u64,
+    /// Where its key ends.
+    key_end: usize,
+}
+
+impl Lists {
+    /// See `DiskReader::next`.
+    pub fn next(
+        &self,
+        disk: &dyn Disk,
+        map: &DiskMap,
+        space: Space,
+        cursor: u64,
+    ) -> Result<Option<(Vec<u8>, u64, u64)>> {
+        let (mut bucket, mut record) = (cursor >> RECORD_BITS, cursor & ((1 << RECORD_BITS) - 1));
+        let mut listed = cursor == 0;
+        if listed {
+            self.list(disk)?;
+        }
+        loop {
+            let buckets = Arc::clone(&self.0.lock().buckets);
+            match buckets.get(buckets.partition_point(|number| *number < bucket)) {
+                Some(next) if *next == bucket => {}
+                Some(next) => (bucket, record) = (*next, 0),
+                None if listed => return Ok(None),
+                // There may be new ones.
+                None => {
+                    self.list(disk)?;
+                    listed = true;
+                    continue;
+                }
+            }
+            if let Some(footer) = self.footer(disk, bucket)?
+                && let Some((key, bytes, record)) = footer.find(map, space, record)?
+            {
+                return Ok(Some((key, bytes, (bucket << RECORD_BITS) + record + 1)));
+            }
+            (bucket, record) = (bucket + 1, 0);
+        }
+    }
+
+    fn list(&self, disk: &dyn Disk) -> Result<()> {
+        let names = disk.list()?;
+        let numbers = names.iter().filter(|file| file.regular).filter_map(|file| bucket_id(&file.name));
+        let mut buckets = memory::collect(numbers)?;
+        buckets.sort_unstable();
+        self.0.lock().buckets = Arc::new(buckets);
+        Ok(())
+    }
+
+    /// The footer of a bucket; `None` if it is gone.
+    fn footer(&self, disk: &dyn Disk, bucket: u64) -> Result<Option<Arc<Footer>>> {
+        {
+            let mut known = self.0.lock();
+            if let Some(at) = known.footers.iter().position(|footer| footer.bucket == bucket) {
+                known.footers[at..].rotate_left(1);
+                return Ok(known.footers.last().cloned());
+            }
+        }
+        let open_and_read = || Footer::read(&*disk.open(&bucket_name(bucket), false)?, bucket);
+        let footer = match open_and_read() {
+            // A bucket that is given up is removed first, then made empty.
+            Err(error) if error.status == NMC_ERR_CORRUPT => open_and_read(),
+            other => other,
+        };
+        let footer = match footer {
+            Err(error) if error.status == NMC_ERR_NOT_FOUND => return Ok(None),
+            other => Arc::new(other.map_err(|error| error.context(format!("the footer of bucket {bucket}")))?),
+        };
+        let mut known = self.0.lock();
+        if known.footers.len() >= KEPT {
+            known.footers.remove(0);
+        }
+        memory::push(&mut known.footers, Arc::clone(&footer))?;
+        Ok(Some(footer))
+    }
+}
+
+impl Footer {
+    fn read(file: &dyn File, bucket: u64) -> Result<Self> {
+        let file_bytes = file.bytes()?;
+        let Some(last_at) = file_bytes.checked_sub(BLOCK as u64) else {
+            crate::bail!(NMC_ERR_CORRUPT, "the file has {file_bytes} bytes, less than a block");
+        };
+        let mut last = Buffer::new(BLOCK)?;
+        file.read(&mut last, last_at)?;
+        let tail = Tail::decode(&last, file_bytes)?;
+        if tail.bucket != bucket {
+            crate::bail!(NMC_ERR_CORRUPT, "it says that the bucket is {}", tail.bucket);
+        }
+        // Not more than the file has, by now.
+        let mut list = Buffer::new(usize::try_from(tail.list_bytes).unwrap_or(usize::MAX))?;
+        file.read(&mut list, tail.list_at)?;
+        let mut items = memory::with_capacity(tail.count as usize)?;
+        let mut keys = memory::with_capacity(list.len())?;
+        for item in tail.items(&list)? {
+            let item = item?;
+            memory::extend(&mut keys, item.key)?;
+            let (block, space, fingerprint) = (item.block, item.space, item.fingerprint);
+            let item = Item { block, space, fingerprint, value_bytes: item.value_bytes, key_end: keys.len() };
+            memory::push(&mut items, item)?;
+        }
+        Ok(Self { bucket, items, keys })
+    }
+
+    /// The first record from this one on that is of the namespace and that the index leads to: its key, the bytes of its value,
+    /// and its number.
+    fn find(&self, map: &DiskMap, space: Space, from: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {
+        let mut key_at = match from.checked_sub(1) {
+            None => 0,
+            Some(before) => self.item(before).map_or(self.keys.len(), |item| item.key_end),
+        };
+        for number in from..self.items.len() as u64 {
+            let Some(item) = self.item(number) else { break };
+            let key = self.keys.get(key_at..item.key_end).unwrap_or_default();
+            key_at = item.key_end;
+            if item.space != space {
+                continue;
+            }
+            let found = map.view().find(item.fingerprint);
+            let busy = |Busy| Error::new(NMC_ERR_BUSY, "the index of the disk was rebuilt again and again");
+            let spot = Spot { bucket: self.bucket, block: item.block };
+            if found.map_err(busy)?.is_some_and(|(_, _, entry)| entry.spot == spot) {
+                return Ok(Some((memory::copy(key)?, item.value_bytes, number)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn item(&self, number: u64) -> Option<&Item> {
+        self.items.get(usize::try_from(number).ok()?)
+    }
+}

@@ -1,0 +1,123 @@
+//! How a client reads values from disk by itself. What it gives is right: the entry of the index is the same after the I/O as
+//! before it, the record has the key, epoch, length and namespace that the entry stands for, and every 64 KiB that were touched
+//! have their checksum. An entry that ended meanwhile is no failure; what is wrong while the entry stands is looked at twice,
+//! then `NMC_ERR_CORRUPT`.
+//!
+//! `round` plans and verifies reads, `files` keeps files open, `scratch` has memory for what cannot go straight to where it
+//! belongs, `list` goes through the keys, and `record` checks records for the owner of the directory.
+
+mod files;
+mod list;
+mod record;
+mod round;
+mod scratch;
+mod sys;
+#[cfg(test)]
+mod tests;
+
+pub use record::check_record;
+
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::layout::disk::Space;
+use crate::store::backing::{DiskEntry, DiskInfo, DiskRead, DiskReader, Target};
+use crate::store::copy::Pieces;
+use crate::store::disk::DiskMap;
+use crate::tier::io::{Options, Readers, RealDisk};
+use files::Files;
+use list::Lists;
+use round::Job;
+use scratch::Pool;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// In the flags of a grant: files are read around the page cache.
+pub const FLAG_DIRECT: u64 = 1;
+/// In the flags of a grant: many requests at a time, through io_uring.
+pub const FLAG_URING: u64 = 2;
+/// The flags from here on, 16 bits, are the most requests in flight for one call.
+const DEPTH_SHIFT: u32 = 8;
+
+/// Bytes of the longest request: the smallest that is read as fast as larger ones if several are under way, so that as much as
+/// possible is summed up meanwhile.
+const TOGETHER: u32 = 256 << 10;
+/// Where requests follow each other, the kernel splits long ones better.
+const ONE_BY_ONE: u32 = 8 << 20;
+
+/// How a directory is read, for the flags of a grant.
+#[must_use]
+pub fn flags(options: Options) -> u64 {
+    let set = |on, flag| if on { flag } else { 0 };
+    let depth = u64::from(options.depth.clamp(1, u16::MAX.into()));
+    set(options.direct, FLAG_DIRECT) | set(options.uring, FLAG_URING) | depth << DEPTH_SHIFT
+}
+
+/// The inverse of [`flags`].
+fn options(flags: u64) -> Options {
+    let depth = u32::try_from(flags >> DEPTH_SHIFT & u64::from(u16::MAX)).unwrap_or(1);
+    Options { direct: flags & FLAG_DIRECT != 0, uring: flags & FLAG_URING != 0, depth: depth.max(1) }
+}
+
+/// The reader of a directory, see `store::backing::MakeReader`.
+pub fn make(directory: OwnedFd, flags: u64) -> Result<Arc<dyn DiskReader>> {
+    Ok(Arc::new(Reader::new(directory, options(flags))?))
+}
+
+/// The disk as a client reads it. Threads may share it.
+pub struct Reader {
+    files: Files,
+    readers: Readers,
+    pool: Pool,
+    lists: Lists,
+    longest: u32,
+    #[cfg(test)]
+    stage: tests::Stage,
+}
+
+impl Reader {
+    fn new(directory: OwnedFd, options: Options) -> Result<Self> {
+        Ok(Self {
+            files: Files::new(RealDisk::from_fd(directory, options)?)?,
+            readers: Readers::new(options),
+            pool: Pool::default(),
+            lists: Lists::default(),
+            longest: std::env::var("LONGEST").map(|s| s.parse::<u32>().unwrap_or(256) << 10).unwrap_or(TOGETHER),
+            #[cfg(test)]
+            stage: tests::Stage::default(),
+        })
+    }
+
+    /// Whether an entry is what it was, after everything that was read for it.
+    fn is_still(&self, map: &DiskMap, entry: &DiskEntry) -> bool {
+        #[cfg(test)]
+        if let Some(answer) = self.stage.before_the_second_look() {
+            return answer;
+        }
+        map.is_still(entry)
+    }
+}
+
+impl DiskReader for Reader {
+    fn read(&self, map: &DiskMap, reads: &mut [DiskRead<'_>]) {
+        match memory::with_capacity(reads.len()) {
+            Ok(mut jobs) => {
+                jobs.extend(reads.iter_mut().map(Job::new));
+                self.work(map, &mut jobs);
+            }
+            Err(error) => reads.iter_mut().for_each(|read| read.outcome = Err(error.clone())),
+        }
+    }
+
+    fn info(&self, map: &DiskMap, entry: &DiskEntry, key: &[u8]) -> Result<Option<DiskInfo>> {
+        let to = Target::Host(Pieces::Slices(&[]));
+        let mut read = DiskRead { entry: *entry, key, offset: 0, bytes: 0, to, outcome: Ok(false) };
+        let mut jobs = [Job::new(&mut read)];
+        self.work(map, &mut jobs);
+        let [Job { metadata, .. }] = jobs;
+        Ok(read.outcome?.then_some(DiskInfo { metadata }))
+    }
+
+    fn next(&self, map: &DiskMap, space: Space, cursor: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {
+        self.lists.next(self.files.disk(), map, space, cursor)
+    }
+}

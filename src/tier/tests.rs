@@ -1,0 +1,308 @@
+//! The tier as a whole, in one process: a real store over a real directory.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+use super::*;
+use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND};
+use crate::store::copy::{Pieces, Slice};
+use crate::store::read::{Look, Presence};
+use crate::store::write::PutOptions;
+
+const PAGE: u32 = 4096;
+const PAGES: u64 = 512;
+
+fn store() -> Store {
+    let heap_bytes = PAGES * u64::from(PAGE);
+    let world = crate::world::Config { heap_bytes, world_size: 1, ..crate::store::strays::world() };
+    let config = crate::store::Config { page_bytes: PAGE, max_objects: Some(1024), ..crate::store::Config::default() };
+    Store::embedded(&world, &config).unwrap()
+}
+
+fn config(dir: &tempfile::TempDir) -> Config {
+    Config { directory: dir.path().join("tier"), paused: true, max_objects: 4096, ..Config::default() }
+}
+
+fn open(store: &Store, config: &Config) -> Tier {
+    Tier::open(store, config, &mut |_, _| ()).unwrap()
+}
+
+fn value(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut random = crate::alloc::model::Random(seed);
+    (0..bytes).map(|_| u8::try_from(random.below(256)).unwrap()).collect()
+}
+
+fn try_put(store: &Store, key: &str, value: &[u8], replace: bool) -> Result<()> {
+    let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
+    let options = PutOptions { replace, metadata: key.as_bytes(), ..PutOptions::DEFAULT };
+    store.put(key.as_bytes(), &Pieces::Slices(&slices), &options)
+}
+
+fn put(store: &Store, key: &str, value: &[u8]) {
+    try_put(store, key, value, false).unwrap();
+}
+
+fn get(store: &Store, key: &str) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; 2 << 20];
+    let slice = Slice { address: buffer.as_mut_ptr() as u64, bytes: buffer.len() as u64 };
+    match store.get(key.as_bytes(), slice).unwrap() {
+        Look::Ready(bytes) => {
+            buffer.truncate(usize::try_from(bytes).unwrap());
+            Some(buffer)
+        }
+        _ => None,
+    }
+}
+
+fn where_is(store: &Store, key: &str) -> Presence {
+    store.presence(key.as_bytes()).unwrap()
+}
+
+fn evict(store: &Store) {
+    store.evict_until_below(0, 0).unwrap();
+}
+
+const SIZES: [usize; 12] = [0, 1, 40, 3000, 3700, 4095, 4096, 4097, 65_535, 65_537, 300_000, 1_048_576];
+
+#[test]
+fn values_of_every_size_come_back_from_disk_and_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    {
+        let store = store();
+        let tier = open(&store, &config);
+        for (i, bytes) in SIZES.iter().enumerate() {
+            put(&store, &format!("k{i}"), &value(i as u64, *bytes));
+        }
+        assert_eq!(tier.offload(None).unwrap(), SIZES.len() as u64);
+        assert_eq!(tier.offload(None).unwrap(), 0, "all of it is there");
+        evict(&store);
+        for (i, bytes) in SIZES.iter().enumerate() {
+            let key = format!("k{i}");
+            assert_eq!(where_is(&store, &key), Presence::OnDisk);
+            assert_eq!(get(&store, &key).unwrap(), value(i as u64, *bytes), "{bytes} bytes");
+            assert_eq!(
+                store.disk_info(key.as_bytes()).unwrap(),
+                Look::Ready(crate::store::backing::DiskInfo { metadata: key.into_bytes() })
+            );
+        }
+        let stats = tier.stats().unwrap();
+        assert_eq!((stats.objects, stats.read_objects, stats.evicted_dirty), (12, 12, 0));
+        store.remove(b"k3").unwrap();
+        assert!(try_put(&store, "k4", b"x", false).is_err_and(|error| error.status == NMC_ERR_EXISTS));
+        try_put(&store, "k4", b"replaced", true).unwrap();
+        assert_eq!(
+            tier.verify(&mut |_, _| true).unwrap(),
+            Verified { objects: 10, bytes: stats.bytes - 3000 - 3700, corrupt: 0 }
+        );
+    }
+    let store = store();
+    put(&store, "k5", b"came before the tier");
+    let tier = open(&store, &config);
+    assert_eq!(tier.stats().unwrap().objects, 9);
+    for (i, bytes) in SIZES.iter().enumerate() {
+        let want = match i {
+            // In memory only when everything ended, or removed.
+            3 | 4 => None,
+            5 => Some(b"came before the tier".to_vec()),
+            _ => Some(value(i as u64, *bytes)),
+        };
+        assert_eq!(get(&store, &format!("k{i}")), want, "{bytes} bytes");
+    }
+    let mut keys = Vec::new();
+    tier.scan(&mut |found| {
+        keys.push(String::from_utf8(found.key.to_vec()).unwrap());
+        true
+    })
+    .unwrap();
+    keys.sort();
+    assert_eq!(keys.len(), 9);
+    assert!(!keys.contains(&"k3".to_owned()) && !keys.contains(&"k5".to_owned()));
+}
+
+#[test]
+fn what_is_evicted_under_pressure_was_written_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { paused: false, heartbeat_ms: 2, ..config(&dir) });
+    // Eight times what memory holds, with time for the disk in between.
+    let bytes = 32 << 10;
+    let count = 8 * PAGES * u64::from(PAGE) / bytes as u64;
+    for i in 0..count {
+        put(&store, &format!("p{i}"), &value(i, bytes));
+        if i % 8 == 7 {
+            for _ in 0..400 {
+                let stats = tier.stats().unwrap();
+                if stats.written_objects + 80 > i {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+    let stats = tier.stats().unwrap();
+    assert!(stats.evicted_clean > 0);
+    let found =
+        (0..count).filter(|i| get(&store, &format!("p{i}")).is_some_and(|found| found == value(*i, bytes))).count();
+    assert_eq!(found as u64 + stats.evicted_dirty, count, "{stats:?}");
+}
+
+#[test]
+fn namespaces_and_flushes_survive_a_restart_in_another_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    {
+        let store = store();
+        let tier = open(&store, &config);
+        for name in ["a", "b", "c"] {
+            let space = store.namespace(name.as_bytes(), None).unwrap();
+            put(&space, "key", name.as_bytes());
+        }
+        put(&store, "key", b"default");
+        tier.offload(None).unwrap();
+        store.namespace(b"b", None).unwrap().remove_all().unwrap();
+    }
+    let store = store();
+    let early = store.namespace(b"c", None).unwrap();
+    let tier = open(&store, &config);
+    assert_eq!(get(&early, "key").unwrap(), b"c");
+    assert_eq!(get(&store.namespace(b"b", None).unwrap(), "key"), None);
+    assert_eq!(get(&store.namespace(b"a", None).unwrap(), "key").unwrap(), b"a");
+    assert_eq!(get(&store, "key").unwrap(), b"default");
+    assert_eq!(tier.stats().unwrap().objects, 3);
+}
+
+#[test]
+fn space_comes_back_from_what_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { heartbeat_ms: 2, bucket_keys: 8, ..config(&dir) });
+    let live = 16 * (32u64 << 10);
+    for round in 0..20u64 {
+        for i in 0..16 {
+            try_put(&store, &format!("s{i}"), &value(round * 100 + i, 32 << 10), true).unwrap();
+        }
+        tier.offload(None).unwrap();
+    }
+    let settled = (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        tier.stats().unwrap().file_bytes <= live * 11 / 10 + (1 << 20)
+    });
+    assert!(settled, "{:?}", tier.stats().unwrap());
+    for i in 0..16 {
+        assert_eq!(get(&store, &format!("s{i}")).unwrap(), value(1900 + i, 32 << 10));
+    }
+}
+
+#[test]
+fn a_damaged_value_ends_and_is_never_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let store = store();
+    let tier = open(&store, &config);
+    put(&store, "good", &value(1, 100_000));
+    put(&store, "bad", &value(2, 100_000));
+    tier.offload(None).unwrap();
+    evict(&store);
+    let mut spot = (0, 0);
+    tier.scan(&mut |found| {
+        if found.key == b"bad" {
+            spot = found.spot;
+        }
+        true
+    })
+    .unwrap();
+    let file = config.directory.join(format::bucket_name(spot.0));
+    let mut bytes = std::fs::read(&file).unwrap();
+    let at = usize::try_from(spot.1).unwrap() * format::BLOCK + 50_000;
+    bytes[at] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let mut buffer = vec![0; 100_000];
+    let slice = Slice { address: buffer.as_mut_ptr() as u64, bytes: 100_000 };
+    let read = store.get(b"bad", slice);
+    assert_eq!(read.unwrap_err().status, crate::base::status::NMC_ERR_CORRUPT);
+    let ended = (0..2000).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        where_is(&store, "bad") == Presence::Absent
+    });
+    assert!(ended, "its owner has looked itself");
+    assert_eq!(tier.stats().unwrap().corrupt, 1);
+    assert_eq!(get(&store, "good").unwrap(), value(1, 100_000));
+    put(&store, "bad", b"anew");
+    assert_eq!(get(&store, "bad").unwrap(), b"anew");
+}
+
+#[test]
+fn a_directory_has_one_owner_and_a_store_one_tier() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) = (store(), store());
+    let tier = open(&one, &config(&dir));
+    let second = Tier::open(&other, &config(&dir), &mut |_, _| ()).err().unwrap();
+    assert_eq!(second.status, NMC_ERR_EXISTS);
+    assert!(second.message.contains(&std::process::id().to_string()), "{second}");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let again = Tier::open(&one, &config(&elsewhere), &mut |_, _| ()).err().unwrap();
+    assert_eq!(again.status, NMC_ERR_EXISTS);
+    drop(tier);
+    let _tier = open(&other, &config(&dir));
+}
+
+#[test]
+fn listings_and_removals_by_prefix_reach_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &config(&dir));
+    for i in 0..40 {
+        put(&store, &format!("x/{i}"), b"v");
+        put(&store, &format!("y/{i}"), b"v");
+    }
+    tier.offload(None).unwrap();
+    evict(&store);
+    put(&store, "x/memory", b"v");
+    let listed = || {
+        let (mut keys, mut cursor) = (Vec::new(), 0);
+        while let Some(found) = store.next(cursor).unwrap() {
+            keys.push(String::from_utf8(found.key).unwrap());
+            cursor = found.cursor;
+        }
+        keys.sort();
+        keys
+    };
+    assert_eq!(listed().len(), 81);
+    assert_eq!(store.remove_by_prefix(b"x/").unwrap(), 41);
+    assert_eq!(
+        listed(),
+        (0..40).map(|i| format!("y/{i}")).collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    );
+    assert_eq!(store.remove(b"x/3").unwrap_err().status, NMC_ERR_NOT_FOUND);
+}
+
+#[test]
+fn a_closed_tier_takes_its_values_along_and_brings_them_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &config(&dir));
+    put(&store, "k", b"v");
+    tier.offload(None).unwrap();
+    evict(&store);
+    drop(tier);
+    assert_eq!(where_is(&store, "k"), Presence::Absent);
+    let tier = open(&store, &config(&dir));
+    assert_eq!(get(&store, "k").unwrap(), b"v");
+    tier.sync().unwrap();
+}
+
+#[test]
+fn a_full_disk_pauses_offloading_and_loses_nothing_that_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { capacity_bytes: 600 << 10, bucket_keys: 4, ..config(&dir) });
+    for i in 0..40u64 {
+        put(&store, &format!("f{i}"), &value(i, 32 << 10));
+    }
+    assert_eq!(tier.offload(None).unwrap_err().status, crate::base::status::NMC_ERR_NO_SPACE);
+    let stats = tier.stats().unwrap();
+    assert!(stats.full > 0 && stats.objects > 0 && stats.file_bytes <= 600 << 10, "{stats:?}");
+    assert_eq!((stats.degraded, stats.errors), (0, 0));
+    for i in 0..40u64 {
+        assert_eq!(get(&store, &format!("f{i}")).unwrap(), value(i, 32 << 10));
+    }
+}
