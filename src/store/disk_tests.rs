@@ -497,7 +497,7 @@ fn what_memory_has_counts_when_a_disk_comes() {
 #[test]
 fn more_records_than_entries_end_for_good() {
     let bed = Bed::plain();
-    let found: Vec<_> = (0..30u64).map(|i| record(&[1, i as u8], DEFAULT, 100 - i, (9, i), 1, 1)).collect();
+    let found: Vec<_> = (0..30u8).map(|i| record(&[1, i], DEFAULT, 100 - u64::from(i), (9, i.into()), 1, 1)).collect();
     let left_out = bed.attach_to(map(10), &[(b"", DEFAULT)], &found).unwrap();
     assert_eq!(left_out, 20);
     assert_eq!(bed.marks().iter().filter(|mark| matches!(mark, Mark::Dead { .. })).count(), 20);

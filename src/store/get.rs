@@ -65,7 +65,7 @@ impl Store {
             return Ok(look);
         }
         let Some(disk) = self.client.disk()? else { return Ok(look) };
-        self.from_disk(disk, key, |found| match found {
+        self.look_on_disk(disk, key, |found| match found {
             None => self.whole_from_memory(key, &mut choose, false).map(Some),
             Some((disk, entry)) => {
                 let bytes = entry.entry.bytes;
@@ -175,7 +175,7 @@ impl Store {
         sums: Sums,
         mut fits: impl FnMut(u64) -> Result<bool>,
     ) -> Result<Look<u64>> {
-        self.from_disk(disk, key, |found| match found {
+        self.look_on_disk(disk, key, |found| match found {
             None => self.part_from_memory(key, offset, pieces, sums, &mut fits, false).map(Some),
             Some((disk, entry)) => {
                 let bytes = entry.entry.bytes;

@@ -93,7 +93,7 @@ impl Store {
     /// Looks for a key that memory did not have, on disk and in memory, until one of them has it or it is certain that none
     /// does. `read` is called with what the disk has, and gives `None` if that ended; or without, and looks into memory.
     #[cold]
-    pub(super) fn from_disk<T>(
+    pub(super) fn look_on_disk<T>(
         &self,
         mut disk: DiskAccess,
         key: &[u8],
@@ -281,7 +281,7 @@ impl Store {
     pub fn disk_info(&self, key: &[u8]) -> Result<Look<DiskInfo>> {
         check_key(key)?;
         let Some(disk) = self.client.disk()? else { return Ok(Look::Missing) };
-        self.from_disk(disk, key, |found| match found {
+        self.look_on_disk(disk, key, |found| match found {
             None => Ok(None),
             Some((disk, entry)) => Ok(disk.reader.info(&disk.map, entry, key)?.map(Look::Ready)),
         })

@@ -285,7 +285,7 @@ impl Store {
     #[inline]
     fn presence_on_disk(&self, key: &[u8]) -> Result<Presence> {
         let Some(disk) = self.client.disk()? else { return Ok(Presence::Absent) };
-        let look = self.from_disk(disk, key, |found| match found {
+        let look = self.look_on_disk(disk, key, |found| match found {
             Some(_) => Ok(Some(Look::Ready(Presence::OnDisk))),
             None => Ok(Some(match self.look(self.client.view(), key)? {
                 Look::Ready(_) => Look::Ready(Presence::Ready),

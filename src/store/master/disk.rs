@@ -504,7 +504,8 @@ impl Master {
         memory::reserve(&mut disk.marks, 1 + MOST_HELD)?;
         let map = Arc::clone(&disk.map);
         let view = map.view();
-        let used = |number| (0..MAX_NAMESPACES).any(|id| view.space(id as u32).is_some_and(|s| s.number == number));
+        let ids = 0..u32::try_from(MAX_NAMESPACES).unwrap_or(0);
+        let used = |number| ids.clone().any(|id| view.space(id).is_some_and(|s| s.number == number));
         let space = disk.space_of(name, used);
         view.set_space(namespace, space);
         if space.is_none() {
