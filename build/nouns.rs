@@ -88,6 +88,18 @@ ending in `_batch` take many keys, calls ending in `_async` enqueue on a CUDA st
         ],
     },
     Noun {
+        title: "Tier",
+        prefix: "nmc_tier_",
+        about: "an SSD below the store: what memory evicts, disk keeps, and any process reads it by itself",
+        how: "\
+The process of the store's master calls `nmc_tier_open` with a directory, after `nmc_store_create`. From then on values are written there
+before memory evicts them, and `nmc_store_get`, `nmc_store_get_into` and the others read what memory no longer has, in any process and
+without a handle of the tier. To write something at once, call `nmc_tier_offload`; for what must survive a power loss, `nmc_tier_sync`.
+`nmc_tier_stats` counts, `nmc_tier_verify` reads everything and compares checksums, `nmc_tier_scan` lists what is there. `nmc_tier_close`
+ends it; opening the same directory again, in this process or a later one, finds everything.",
+        sources: &["ffi/tier_types.rs", "ffi/tier.rs"],
+    },
+    Noun {
         title: "KV cache",
         prefix: "nmc_kv_",
         about: "where the K and V of every token are: blocks, sequences, shared prefixes, block tables",

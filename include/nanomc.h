@@ -37,6 +37,9 @@
  *              commit_batch pin_batch unpin_batch commit_async push_async fetch_async unpin_async wait_ready_async
  *              publish_desc publish_captured slot_reserve slot_release slot_pin slot_unpin_async device_pin
  *
+ *  Tier      an SSD below the store: what memory evicts, disk keeps, and any process reads it by itself
+ *            nmc_tier_*: open close sync offload pause resume stats verify scan
+ *
  *  KV cache  where the K and V of every token are: blocks, sequences, shared prefixes, block tables
  *            nmc_kv_*: create heap_bytes page_tokens destroy open find append append_batch commit keep_state reserve
  *              truncate fork close drop_least match hash pin unpin clear events snapshot resize seq_info victims
@@ -71,6 +74,7 @@ extern "C" {
 struct nmc_world_t;
 struct nmc_master_t;
 struct nmc_store_t;
+struct nmc_tier_t;
 struct nmc_kv_t;
 struct nmc_blocks_t;
 struct nmc_ep_t;
@@ -1366,7 +1370,8 @@ nmc_status_t nmc_store_destroy(struct nmc_store_t *store);
 
 /**
  * Stores a value of `bytes` bytes under `key`. `options` may be NULL. Device memory is copied on a stream of the library: what
- * the program's streams write to it must be done before the call.
+ * the program's streams write to it must be done before the call. A key that is on disk only counts as one that exists; with
+ * `NMC_PUT_REPLACE` its copy on disk ends when the new value takes its place.
  *
  * Asks the master once, unless it waits for room (`wait_ms`). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old
  * value stays), `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when,
@@ -1399,12 +1404,14 @@ nmc_status_t nmc_store_put_strided(struct nmc_store_t *store,
 
 /**
  * Reads a value into `buffer` and stores its size in `*out_bytes`, if that is not NULL. With `capacity` 0 and `out_bytes` it
- * only tells the size. If the buffer is too small, only the size is stored.
+ * only tells the size. If the buffer is too small, only the size is stored. A value that is on disk only is read from there by
+ * the calling process; after a failure nothing is known of what is in the buffer.
  *
- * Does not block and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
+ * Does not block, but for the disk, and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
  * written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
  * is wrong, and what is in the buffer then is not the value, or the object's header was overwritten), `NMC_ERR_PEER_LOST`,
- * `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory).
+ * `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory), `NMC_ERR_IO` (the disk failed),
+ * `NMC_ERR_UNAVAILABLE` (the disk is new to this client, and the master, who knows where it is, is away).
  */
 nmc_status_t nmc_store_get(struct nmc_store_t *store,
                            struct nmc_slice_t key,
@@ -1413,15 +1420,19 @@ nmc_status_t nmc_store_get(struct nmc_store_t *store,
                            size_t *out_bytes);
 
 /**
- * Reads a value of exactly `bytes` bytes into `dst`: another size is `NMC_ERR_INVALID_ARG`. Otherwise like
- * `nmc_store_get`.
+ * Reads a value of exactly `bytes` bytes into `dst`: another size is `NMC_ERR_INVALID_ARG`. A value that is on disk only is read
+ * from there, straight into `dst` where that is aligned as the disk wants it. Otherwise like `nmc_store_get`.
  */
-nmc_status_t nmc_store_get_into(struct nmc_store_t *store, struct nmc_slice_t key, void *dst, size_t bytes);
+nmc_status_t nmc_store_get_into(struct nmc_store_t *store,
+                                struct nmc_slice_t key,
+                                void *dst,
+                                size_t bytes);
 
 /**
  * Reads a part of a value, from byte `offset` on, into `n` buffers of host or device memory, as many bytes as they hold.
  * Stores the size of the whole value in `*out_bytes`, if that is not NULL. A part that reaches behind the end of the value
- * is `NMC_ERR_INVALID_ARG`. Otherwise like `nmc_store_get`.
+ * is `NMC_ERR_INVALID_ARG`. Of a value that is on disk only, the 64 KiB that the part touches are read. Otherwise like
+ * `nmc_store_get`.
  */
 nmc_status_t nmc_store_get_slices(struct nmc_store_t *store,
                                   struct nmc_slice_t key,
@@ -1442,11 +1453,12 @@ nmc_status_t nmc_store_get_strided(struct nmc_store_t *store,
 /**
  * Reads what the writer of an object said about it (`metadata` of `nmc_put_options_t`) into `buffer`, and stores its size
  * in `*out_bytes`, if that is not NULL: 0 if there is none. With `capacity` 0 and `out_bytes` it only tells the size. If the
- * buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are enough for any.
+ * buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are enough for any. Of an object that is on disk only it is
+ * read from there.
  *
- * Does not block and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
+ * Does not block, but for the disk, and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
  * `NMC_NOT_READY` (it is being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot),
- * `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`: it is not what the writer said).
+ * `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`, or on disk: it is not what the writer said), `NMC_ERR_IO` (the disk failed).
  */
 nmc_status_t nmc_store_get_metadata(struct nmc_store_t *store,
                                     struct nmc_slice_t key,
@@ -1455,8 +1467,8 @@ nmc_status_t nmc_store_get_metadata(struct nmc_store_t *store,
                                     size_t *out_bytes);
 
 /**
- * Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`. It neither pins nor
- * counts as an access.
+ * Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`, which is said of one that is on
+ * disk only. It neither pins nor counts as an access, and reads no disk.
  *
  * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
  */
@@ -1465,16 +1477,19 @@ nmc_status_t nmc_store_exists(struct nmc_store_t *store,
                               uint32_t *out_state);
 
 /**
- * Takes an object away at once. Whoever has pinned it keeps it; its memory is free when nobody does.
+ * Takes an object away at once. Whoever has pinned it keeps it; its memory is free when nobody does. A copy on disk ends with it,
+ * also one that is on disk only: it does not come back, whoever is killed after this has returned (for a power loss see
+ * `NMC_TIER_DURABLE_REMOVE`).
  *
  * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`,
- * `NMC_ERR_TIMEOUT`.
+ * `NMC_ERR_TIMEOUT`, `NMC_ERR_IO` (the object is gone, but the disk refused to note it: after a restart it may be there again).
  */
-nmc_status_t nmc_store_remove(struct nmc_store_t *store, struct nmc_slice_t key);
+nmc_status_t nmc_store_remove(struct nmc_store_t *store,
+                              struct nmc_slice_t key);
 
 /**
- * Removes all objects of the namespace whose keys begin with `prefix`; stores how many in `*out_removed`, if that is not
- * NULL. Takes one call of the master for some thousand objects that the store can hold. Otherwise like
+ * Removes all objects of the namespace whose keys begin with `prefix`, in memory and on disk; stores how many in `*out_removed`,
+ * if that is not NULL. For those on disk only it reads the ends of all buckets. Takes one call of the master for some thousand objects that the store can hold. Otherwise like
  * `nmc_store_remove`.
  */
 nmc_status_t nmc_store_remove_by_prefix(struct nmc_store_t *store,
@@ -1483,19 +1498,23 @@ nmc_status_t nmc_store_remove_by_prefix(struct nmc_store_t *store,
 
 /**
  * Forgets every object of the namespace at once, as when the weights of a model changed: from now on none is found. The
- * memory comes back bit by bit. Otherwise like `nmc_store_remove`.
+ * memory comes back bit by bit. So it is with what is on disk; that is safe from a power loss when this returns. Otherwise like
+ * `nmc_store_remove`.
  */
 nmc_status_t nmc_store_remove_all(struct nmc_store_t *store);
 
 /**
- * Counts as an access to the object, without reading it, for policies other than FIFO.
+ * Counts as an access to the object, without reading it, for policies other than FIFO. Of one that is on disk only it changes
+ * nothing yet, and is `NMC_OK`.
  *
  * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`.
  */
-nmc_status_t nmc_store_touch(struct nmc_store_t *store, struct nmc_slice_t key);
+nmc_status_t nmc_store_touch(struct nmc_store_t *store,
+                             struct nmc_slice_t key);
 
 /**
- * Changes how an object is kept: class, priority and time as in `nmc_put_options_t`. Otherwise like `nmc_store_remove`.
+ * Changes how an object is kept in memory: class, priority and time as in `nmc_put_options_t`. `NMC_NOT_READY` if it is on disk only:
+ * nothing keeps it there. Otherwise like `nmc_store_remove`.
  */
 nmc_status_t nmc_store_retain(struct nmc_store_t *store,
                               struct nmc_slice_t key,
@@ -1504,9 +1523,9 @@ nmc_status_t nmc_store_retain(struct nmc_store_t *store,
                               uint64_t ttl_ms);
 
 /**
- * Tells where an object is, without pinning it: by the time the caller looks there, it may be gone. Never blocks.
+ * Tells where in memory an object is, without pinning it: by the time the caller looks there, it may be gone. Never blocks.
  *
- * Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
+ * Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (it is being written, or on disk only), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
  * `NMC_ERR_PEER_LOST`.
  */
 nmc_status_t nmc_store_get_location(struct nmc_store_t *store,
@@ -1528,7 +1547,7 @@ nmc_status_t nmc_store_open_for_write(struct nmc_store_t *store,
 /**
  * Publishes an object whose bytes are all stored (by this thread, or by whoever it is ordered after). If the program has
  * stored `epoch` into the publish word itself, it only looks what became of the plan. Idempotent while the object lives.
- * With `NMC_PUT_REPLACE` the new value takes the place of the old one now. A program that publishes by itself calls it too, soon
+ * With `NMC_PUT_REPLACE` the new value takes the place of the old one now, in memory and on disk. A program that publishes by itself calls it too, soon
  * after: until then the library keeps the plan.
  *
  * Asks the master only to replace, and to tell it that a plan which it gave up is over. Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave the
@@ -1581,7 +1600,8 @@ nmc_status_t nmc_store_view_extents(struct nmc_store_t *store,
  * removed or evicted meanwhile, or the master dies. Unpin soon: pinned memory cannot be evicted.
  *
  * Does not block and does not ask the master. Thread-safe. Graph-safe (the CPU pins before the launch). Statuses:
- * `NMC_NOT_READY`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_PEER_LOST`.
+ * `NMC_NOT_READY` (it is being written, or on disk only: `nmc_store_get_into` reads it from there), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`
+ * (no free pin slot), `NMC_ERR_PEER_LOST`.
  */
 nmc_status_t nmc_store_pin(struct nmc_store_t *store,
                            struct nmc_slice_t key,
@@ -1599,8 +1619,8 @@ nmc_status_t nmc_store_pin(struct nmc_store_t *store,
  * for the answer: with a master that answers, nothing is lost.) Where a value must survive its consumer, pin it, use it, and
  * remove it afterwards.
  *
- * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being written, or with
- * `NMC_STORE_CHECKSUMS` not yet committed), `NMC_ERR_NOT_FOUND` (also if another consumer was faster), `NMC_ERR_BUSY`,
+ * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being written, with
+ * `NMC_STORE_CHECKSUMS` not yet committed, or on disk only: then it stays there), `NMC_ERR_NOT_FOUND` (also if another consumer was faster), `NMC_ERR_BUSY`,
  * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`, `NMC_ERR_PEER_LOST`.
  */
 nmc_status_t nmc_store_consume(struct nmc_store_t *store,
@@ -1652,9 +1672,11 @@ nmc_status_t nmc_store_ready_pages(struct nmc_store_t *store,
                                    uint32_t *out_pages);
 
 /**
- * Waits until an object can be read. `flags` is 0 or `NMC_WAIT_APPEAR`, to wait also for a key that nobody is writing yet.
+ * Waits until an object can be read from memory. `flags` is 0 or `NMC_WAIT_APPEAR`, to wait also for a key that nobody is writing
+ * yet.
  *
- * Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT` (not yet),
+ * Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is on disk only, at once:
+ * `nmc_store_get_into` reads it from there), `NMC_ERR_TIMEOUT` (not yet),
  * `NMC_ERR_NOT_FOUND` (nobody is writing it, or it was there and has been removed, replaced or evicted), `NMC_ERR_STALE` (its
  * writer gave it up, or was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to; or it lies in
  * memory that its rank did not have when this client attached), `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`.
@@ -1680,7 +1702,8 @@ nmc_status_t nmc_store_cancel(struct nmc_store_t *store);
 /**
  * Watches a key: when the object can be read, or will not become so, a completion with `token` is queued and the
  * descriptor of `nmc_store_event_fd` becomes readable. `flags` as in `nmc_store_wait_ready`. The library runs a thread
- * while keys are watched; 65,536 keys can be watched at a time.
+ * while keys are watched; 65,536 keys can be watched at a time. It is about memory: a copy on disk is not looked at, and nothing is
+ * queued when one is made or goes.
  *
  * Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`.
  */
@@ -1709,7 +1732,8 @@ nmc_status_t nmc_store_event_fd(struct nmc_store_t *store,
                                 int32_t *out_fd);
 
 /**
- * Evicts objects of `rank` until at most `permille`/1000 of its heap are used, or nothing is left that may be evicted.
+ * Evicts objects of `rank` until at most `permille`/1000 of its heap are used, or nothing is left that may be evicted. Those that
+ * are on disk can be read from there afterwards.
  *
  * Asks the master, several times if there is much to do. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`,
  * `NMC_ERR_TIMEOUT`.
@@ -1732,10 +1756,11 @@ nmc_status_t nmc_store_retry_hint(struct nmc_store_t *store,
  * Goes through the objects of the namespace that can be read, in no particular order. `*cursor` is 0 at first; each call
  * stores a key (up to `capacity` bytes) in `key`, its length in `*out_key_len`, the size of the value in `*out_bytes`, if
  * that is not NULL, and moves the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile may or may not be
- * seen; what stays is seen once.
+ * seen; what stays is seen once. Objects that are on disk only come after those in memory; one that is evicted meanwhile may be
+ * seen twice.
  *
- * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
- * `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored, the cursor stays).
+ * Does not block, but for the disk, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
+ * `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored, the cursor stays), `NMC_ERR_IO` (the disk failed).
  */
 nmc_status_t nmc_store_next(struct nmc_store_t *store,
                             uint64_t *cursor,
@@ -1792,8 +1817,9 @@ nmc_status_t nmc_store_put_batch(struct nmc_store_t *store,
                                  nmc_status_t *out_statuses);
 
 /**
- * Reads `n` values into `buffers`, each of exactly the value's size. Otherwise like `nmc_store_get_into` and
- * `nmc_store_put_batch`; items that are being written give `NMC_NOT_READY`.
+ * Reads `n` values into `buffers`, each of exactly the value's size. Those that are on disk only are read together: all requests
+ * are under way before the first is waited for. Otherwise like `nmc_store_get_into` and `nmc_store_put_batch`; items that are being
+ * written give `NMC_NOT_READY`.
  */
 nmc_status_t nmc_store_get_into_batch(struct nmc_store_t *store,
                                       const struct nmc_slice_t *keys,
@@ -1802,7 +1828,7 @@ nmc_status_t nmc_store_get_into_batch(struct nmc_store_t *store,
                                       nmc_status_t *out_statuses);
 
 /**
- * Stores in `out_states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`.
+ * Stores in `out_states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or, on disk only, `_ON_DISK`.
  * Otherwise like `nmc_store_exists`.
  */
 nmc_status_t nmc_store_exists_batch(struct nmc_store_t *store,
@@ -1811,8 +1837,8 @@ nmc_status_t nmc_store_exists_batch(struct nmc_store_t *store,
                                     uint32_t *out_states);
 
 /**
- * How many of the `n` keys, from the first on, can be read: stores it in `*out_matched`. What an engine asks to know how much
- * of a prompt is cached.
+ * How many of the `n` keys, from the first on, can be read, from memory or from disk: stores it in `*out_matched`. What an engine
+ * asks to know how much of a prompt is cached. It reads no disk.
  *
  * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
  */
@@ -1821,7 +1847,7 @@ nmc_status_t nmc_store_match_prefix(struct nmc_store_t *store,
                                     size_t n,
                                     size_t *out_matched);
 
-/** Removes `n` objects. Otherwise like `nmc_store_remove` and `nmc_store_put_batch`. */
+/** Removes `n` objects, in memory and on disk. Otherwise like `nmc_store_remove` and `nmc_store_put_batch`. */
 nmc_status_t nmc_store_remove_batch(struct nmc_store_t *store,
                                     const struct nmc_slice_t *keys,
                                     size_t n,
@@ -1921,8 +1947,8 @@ nmc_status_t nmc_store_unpin_async(struct nmc_store_t *store,
  * (after `timeout_ms`; -1 for 30 s). One block of the GPU spins meanwhile. A published object can still be evicted: pin it
  * from the host after the wait, or in a kernel with `nmc_dev_pin`.
  *
- * Does not block. Thread-safe. Graph-safe (it waits for this very object each time). Statuses: `NMC_ERR_NOT_FOUND`,
- * `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
+ * Does not block. Thread-safe. Graph-safe (it waits for this very object each time). Statuses: `NMC_ERR_NOT_FOUND` (also if it is on
+ * disk only), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
  */
 nmc_status_t nmc_store_wait_ready_async(struct nmc_store_t *store,
                                         struct nmc_slice_t key,
@@ -1970,7 +1996,7 @@ nmc_status_t nmc_store_slot_release(struct nmc_store_t *store, uint32_t slot);
 /**
  * Pins an object in a reserved slot, before the launch of a graph that ends the pin with a captured
  * `nmc_store_slot_unpin_async`. `NMC_ERR_BUSY` while the launch before still uses the slot. Otherwise like
- * `nmc_store_pin`.
+ * `nmc_store_pin`, also for an object that is on disk only.
  */
 nmc_status_t nmc_store_slot_pin(struct nmc_store_t *store,
                                 uint32_t slot,
@@ -1989,13 +2015,395 @@ nmc_status_t nmc_store_slot_unpin_async(struct nmc_store_t *store, uint32_t slot
  * Stores in `*out_pin` what a kernel needs to pin the object by itself (`nmc_dev_pin`), with a reserved slot. The object must
  * lie in one extent.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNSUPPORTED`,
- * `NMC_ERR_BUSY`.
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (also if it is on disk only), `NMC_ERR_NOT_FOUND`,
+ * `NMC_ERR_UNSUPPORTED`, `NMC_ERR_BUSY`.
  */
 nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
                                   uint32_t slot,
                                   struct nmc_slice_t key,
                                   nmc_device_pin_t *out_pin);
+
+/** @} */
+
+/* == Tier ========================================================================================================= */
+
+/**
+ * @defgroup tier Tier
+ * An SSD below the store: what memory evicts, disk keeps, and any process reads it by itself.
+ *
+ * The process of the store's master calls `nmc_tier_open` with a directory, after `nmc_store_create`. From then on values are written there
+ * before memory evicts them, and `nmc_store_get`, `nmc_store_get_into` and the others read what memory no longer has, in any process and
+ * without a handle of the tier. To write something at once, call `nmc_tier_offload`; for what must survive a power loss, `nmc_tier_sync`.
+ * `nmc_tier_stats` counts, `nmc_tier_verify` reads everything and compares checksums, `nmc_tier_scan` lists what is there. `nmc_tier_close`
+ * ends it; opening the same directory again, in this process or a later one, finds everything.
+ * @{
+ */
+
+/**
+ * Read and write through the page cache. Without it files are opened with `O_DIRECT` where the file system can do that.
+ */
+#define NMC_TIER_NO_DIRECT 1
+
+/** Do not use io_uring: one `preadv` or `pwritev` after the other. */
+#define NMC_TIER_NO_URING 2
+
+/**
+ * A remove, a replacement or a flush returns when it is safe from a power loss. Without it, it is safe from the death of any
+ * process when it returns, and from a power loss after the next `nmc_tier_sync`.
+ */
+#define NMC_TIER_DURABLE_REMOVE 4
+
+/** Begin paused: nothing is written before `nmc_tier_resume` or `nmc_tier_offload`. */
+#define NMC_TIER_PAUSED 8
+
+/**
+ * If the head or the journal of the directory is damaged, delete all files of the tier in it and begin empty. Without it,
+ * opening fails with `NMC_ERR_CORRUPT` and changes nothing.
+ */
+#define NMC_TIER_RESET_IF_DAMAGED 16
+
+/** Delete buckets whose end is damaged. Without it they get another name, so that somebody can look at them. */
+#define NMC_TIER_DELETE_TORN 32
+
+/**
+ * Told how far a recovery is: `done` of `total` buckets are read. Called on the thread that opens the tier; must not throw.
+ */
+typedef void (*nmc_tier_progress_fn)(void *user, uint64_t done, uint64_t total);
+
+/**
+ * Told how far a verification is: `done` of `total` values are read. Returns 0 to end it. Called on the calling thread; must not
+ * throw. It may call nmc functions, but not close this tier.
+ */
+typedef int32_t (*nmc_tier_verify_fn)(void *user, uint64_t done, uint64_t total);
+
+/**
+ * Gets a value that is on disk; `entry` and what it points to are valid during the call. Returns 0 to end the scan. Called on the
+ * calling thread; must not throw. It may call nmc functions, but not close this tier.
+ */
+typedef int32_t (*nmc_tier_scan_fn)(void *user, const struct nmc_tier_entry_t *entry);
+
+/**
+ * How a tier is opened. Start from `NMC_TIER_CONFIG_INIT` and set `directory`. In a number, 0 stands for the default.
+ *
+ * Three fields that are left open take their value from the environment: `heartbeat_ms` from
+ * `NMC_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS`, `capacity_bytes` from `NMC_BUCKET_MAX_TOTAL_SIZE`, and `NMC_TIER_NO_URING`, where it is
+ * not set, from `NMC_USE_URING`. If such a variable is not set or empty, the one with `MOONCAKE_` in the place of `NMC_` counts.
+ */
+typedef struct nmc_tier_config_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
+  /**
+   * Path of the directory, NUL-terminated. Its last part is made if it is not there, for this user alone. One process at a
+   * time can own it.
+   */
+  const char *directory;
+  /**
+   * Most values on disk; 0 for a million, or twice as many as are found there. Each takes up to 100 bytes of memory.
+   */
+  uint64_t max_objects;
+  /** Most bytes that the files take; 0 for the environment, or no limit but the file system's. */
+  uint64_t capacity_bytes;
+  /** Bytes after which a bucket is complete and gets its name, up to 2^40; 0 for 256 MiB. */
+  uint64_t bucket_bytes;
+  /** Values after which it is; 0 for 500. */
+  uint32_t bucket_keys;
+  /**
+   * Longest time between two looks for something to write, in ms; 0 for the environment, or 10 s. Under pressure it looks at once.
+   */
+  uint32_t heartbeat_ms;
+  /** Most requests in flight for one call, up to 4,096; 0 for 32. */
+  uint32_t depth;
+  /** 0, or `NMC_TIER_*` flags. */
+  uint32_t flags;
+  /** Told how far the recovery is, or NULL. */
+  nmc_tier_progress_fn progress;
+  /** Passed to it. */
+  void *progress_user;
+  /** Zero. */
+  uint64_t reserved[4];
+} nmc_tier_config_t;
+
+/** What an nmc_tier_config_t starts from. */
+#define NMC_TIER_CONFIG_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_tier_config_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* directory */ NULL, \
+    /* max_objects */ 0, \
+    /* capacity_bytes */ 0, \
+    /* bucket_bytes */ 0, \
+    /* bucket_keys */ 0, \
+    /* heartbeat_ms */ 0, \
+    /* depth */ 0, \
+    /* flags */ 0, \
+    /* progress */ NULL, \
+    /* progress_user */ NULL, \
+    /* reserved */ {0, 0, 0, 0} \
+  }
+
+/**
+ * A tier in numbers: those of its owner since it was opened, unless said otherwise. Start from `NMC_TIER_STATS_INIT`.
+ */
+typedef struct nmc_tier_stats_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** 1 if this process owns the tier. */
+  uint32_t owner;
+  /** Values that can be read from disk now. */
+  uint64_t objects;
+  /** Their bytes. */
+  uint64_t bytes;
+  /** Most values that the index has room for. */
+  uint64_t max_objects;
+  /** Bytes that the files take now. */
+  uint64_t file_bytes;
+  /** Buckets there are now. */
+  uint64_t buckets;
+  /** Bytes of memory that the index takes. */
+  uint64_t index_bytes;
+  /** Values written. */
+  uint64_t written_objects;
+  /** Their bytes. */
+  uint64_t written_bytes;
+  /** Buckets written. */
+  uint64_t written_buckets;
+  /** Values that left memory when the disk had them. */
+  uint64_t evicted_clean;
+  /** Values that left memory when the disk did not have them: these are lost. */
+  uint64_t evicted_dirty;
+  /**
+   * Times that something could not be kept on disk, because the file system, `capacity_bytes` or `max_objects` was used up.
+   */
+  uint64_t full;
+  /** Values that could not be read, and ended. */
+  uint64_t corrupt;
+  /** Writes and syncs that failed. */
+  uint64_t errors;
+  /** 1 if offloading is paused (`nmc_tier_pause`). */
+  uint64_t paused;
+  /**
+   * 1 if the disk refuses to be written: reads go on, offloading has stopped, and removals are done in memory and return
+   * `NMC_ERR_IO`.
+   */
+  uint64_t degraded;
+  /** Values that the recovery found. */
+  uint64_t recovered_objects;
+  /** Buckets that it read. */
+  uint64_t recovered_buckets;
+  /** How long it took, in ns. */
+  uint64_t recovery_ns;
+  /** Values that it found removed or damaged, or had no room for in the index. */
+  uint64_t recovered_dead;
+  /** Values that this process has read from disk. */
+  uint64_t read_objects;
+  /** Their bytes. */
+  uint64_t read_bytes;
+} nmc_tier_stats_t;
+
+/** What an nmc_tier_stats_t starts from. */
+#define NMC_TIER_STATS_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_tier_stats_t), \
+    /* owner */ 0, \
+    /* objects */ 0, \
+    /* bytes */ 0, \
+    /* max_objects */ 0, \
+    /* file_bytes */ 0, \
+    /* buckets */ 0, \
+    /* index_bytes */ 0, \
+    /* written_objects */ 0, \
+    /* written_bytes */ 0, \
+    /* written_buckets */ 0, \
+    /* evicted_clean */ 0, \
+    /* evicted_dirty */ 0, \
+    /* full */ 0, \
+    /* corrupt */ 0, \
+    /* errors */ 0, \
+    /* paused */ 0, \
+    /* degraded */ 0, \
+    /* recovered_objects */ 0, \
+    /* recovered_buckets */ 0, \
+    /* recovery_ns */ 0, \
+    /* recovered_dead */ 0, \
+    /* read_objects */ 0, \
+    /* read_bytes */ 0 \
+  }
+
+/** What a verification found. Start from `NMC_TIER_VERIFIED_INIT`. */
+typedef struct nmc_tier_verified_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** Zero. */
+  uint32_t reserved;
+  /** Values that are right. */
+  uint64_t objects;
+  /** Their bytes. */
+  uint64_t bytes;
+  /** Values that are not: they ended. */
+  uint64_t corrupt;
+} nmc_tier_verified_t;
+
+/** What an nmc_tier_verified_t starts from. */
+#define NMC_TIER_VERIFIED_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_tier_verified_t), \
+    /* reserved */ 0, \
+    /* objects */ 0, \
+    /* bytes */ 0, \
+    /* corrupt */ 0 \
+  }
+
+/** A value on disk. */
+typedef struct nmc_tier_entry_t {
+  /** Size of this struct as the library knows it: what lies behind it is not there. */
+  uint32_t struct_size;
+  /** Zero. */
+  uint32_t reserved;
+  /** Name of its namespace; empty for the one that a store begins with. */
+  struct nmc_slice_t namespace_name;
+  /** Its key. */
+  struct nmc_slice_t key;
+  /** Bytes of the value. */
+  uint64_t bytes;
+  /** Epoch of the object: another object with the same key has another one. */
+  uint64_t epoch;
+  /** Number of the bucket that it lies in. */
+  uint64_t bucket;
+  /** Where it begins there, in blocks of 4 KiB. */
+  uint64_t block;
+} nmc_tier_entry_t;
+
+/** What an nmc_tier_entry_t starts from. */
+#define NMC_TIER_ENTRY_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_tier_entry_t), \
+    /* reserved */ 0, \
+    /* namespace_name */ {NULL, 0}, \
+    /* key */ {NULL, 0}, \
+    /* bytes */ 0, \
+    /* epoch */ 0, \
+    /* bucket */ 0, \
+    /* block */ 0 \
+  }
+
+/**
+ * The SSD tier of a store: its owner in the process of the store's master, elsewhere a handle to it. Nobody needs a handle to read:
+ * `nmc_store_get` and the others find what is on disk by themselves, in every process, also while the master is away. What
+ * each function of the store does with a key that is on disk only is in its comment, and in one table in docs/tier.md.
+ *
+ * All functions that take it may be called from any thread at the same time, also while another thread closes it. It keeps the
+ * store open, also after `nmc_store_destroy`, until it is closed. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`,
+ * `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
+ */
+typedef struct nmc_tier_t nmc_tier_t;
+
+/**
+ * Opens the tier of a store and puts a handle into `*out_tier`.
+ *
+ * In the process of the store's master it makes the owner: it takes the directory, recovers what is there, and from then on
+ * writes values to it before memory evicts them, on a thread of its own. What it found can be read by every process when
+ * the call returns. With `store` embedded, that is this process. In other processes it gives a handle to the tier that the
+ * store has; `config` may be NULL there, and only its flags and numbers are checked. A new master does not open it by
+ * itself: after a restart of the master, calls that change something return `NMC_ERR_UNAVAILABLE` until its process has called this again.
+ *
+ * What was removed, replaced or flushed while no owner had the directory is not known there: those keys come back.
+ *
+ * Blocks while it recovers, which `progress` of the config reports. Thread-safe. Not graph-safe. Closed with `nmc_tier_close`. Statuses:
+ * `NMC_ERR_INVALID_ARG` (the config, no directory, or a variable of the environment: the message names it and its text),
+ * `NMC_ERR_VERSION` (the config, or a directory of another format), `NMC_ERR_EXISTS` (another process owns the directory, the message
+ * names it; or the store has a tier), `NMC_ERR_NOT_FOUND` (a part of the path; or, elsewhere, the store has no tier), `NMC_ERR_CORRUPT` (head or
+ * journal are damaged, see `NMC_TIER_RESET_IF_DAMAGED`), `NMC_ERR_PERMISSION`, `NMC_ERR_NO_SPACE`, `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`,
+ * `NMC_ERR_UNAVAILABLE` (the master is away), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_IO`, `NMC_ERR_OS`.
+ */
+nmc_status_t nmc_tier_open(struct nmc_store_t *store,
+                           const struct nmc_tier_config_t *config,
+                           struct nmc_tier_t **out_tier);
+
+/**
+ * Closes a handle. That of the owner ends the tier: what is being written is completed and made safe from a power loss, the
+ * directory is free for another owner, and keys that are on disk only are not found any more until it is opened again. What
+ * is in memory stays, and what is removed from now on comes back with the directory. A handle of another process ends alone. NULL
+ * is fine; in a forked child it does nothing.
+ *
+ * Blocks until calls of other threads have returned; `nmc_tier_verify` and `nmc_tier_scan` end early with `NMC_ERR_CANCELLED`. Not
+ * graph-safe. Thread-safe: of several callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a callback.
+ */
+nmc_status_t nmc_tier_close(struct nmc_tier_t *tier);
+
+/**
+ * Everything that was removed, replaced or flushed before, and every value that counts as written, is safe from a power loss when
+ * this returns. It writes no values: `nmc_tier_offload` does.
+ *
+ * Waits for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_IO` (the disk
+ * refuses, see `degraded` of `nmc_tier_stats_t`), `NMC_ERR_NO_SPACE`, `NMC_ERR_CANCELLED` (the tier is being closed),
+ * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_tier_sync(struct nmc_tier_t *tier);
+
+/**
+ * Writes values to disk now, also while offloading is paused: those of `n` keys in the namespace of the store that the tier was
+ * opened with, or, if `keys` is NULL and `n` is 0, all that are in memory, of every namespace. Stores in `*out_written`, if that
+ * is not NULL, how many were written. Not counted are those that are on disk already, which includes keys that are on disk only,
+ * that are being written or not there, whose checksum in memory is wrong, or for which the index has no room (`full` of
+ * `nmc_tier_stats_t`): none of them is an error. The values stay in memory.
+ *
+ * Waits for the disk: what was written is safe from a power loss when it returns. Outside of the owner's process it asks the master,
+ * and takes no keys. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (keys, and this process does not own the tier),
+ * `NMC_ERR_NO_SPACE` (the file system or `capacity_bytes` is used up; what fitted is written), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`,
+ * `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_tier_offload(struct nmc_tier_t *tier,
+                              const struct nmc_slice_t *keys,
+                              size_t n,
+                              uint64_t *out_written);
+
+/**
+ * Ends offloading until `nmc_tier_resume`: what memory evicts from now on is lost, unless it is on disk already. What is being
+ * written is written. Reads, removals and `nmc_tier_offload` go on.
+ *
+ * Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses:
+ * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_tier_pause(struct nmc_tier_t *tier);
+
+/** Begins offloading again. Otherwise like `nmc_tier_pause`. */
+nmc_status_t nmc_tier_resume(struct nmc_tier_t *tier);
+
+/**
+ * Stores numbers about the tier in `*out_stats`, which starts from `NMC_TIER_STATS_INIT`.
+ *
+ * Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses:
+ * `NMC_ERR_UNAVAILABLE` (the master or the tier is not there any more), `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_tier_stats(struct nmc_tier_t *tier,
+                            struct nmc_tier_stats_t *out_stats);
+
+/**
+ * Reads every value on disk, whether it is in memory as well or not, and compares it with its checksums. Those that are wrong
+ * end: their keys are not found any more, unless they are in memory. Stores what it found in `*out_verified`, which starts from
+ * `NMC_TIER_VERIFIED_INIT`. `callback`, which may be NULL, is told how far it is; if it returns 0, the call ends with what was found so
+ * far.
+ *
+ * Reads the whole disk. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this process does
+ * not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_tier_verify(struct nmc_tier_t *tier,
+                             nmc_tier_verify_fn callback,
+                             void *user,
+                             struct nmc_tier_verified_t *out_verified);
+
+/**
+ * Calls `callback` for every value on disk, of all namespaces, whether it is in memory as well or not, in no order that means anything,
+ * until it returns 0. What comes and goes meanwhile may be among them or not.
+ *
+ * Reads the ends of all buckets. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this
+ * process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_tier_scan(struct nmc_tier_t *tier,
+                           nmc_tier_scan_fn callback,
+                           void *user);
 
 /** @} */
 

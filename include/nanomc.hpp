@@ -3,6 +3,7 @@
  *
  *   nanomc/world.hpp    the ranks of one machine, whose heaps all of them address
  *   nanomc/store.hpp    objects that one process writes and all read
+ *   nanomc/tier.hpp     an SSD below the store
  *   nanomc/kv.hpp       the block KV cache
  *   nanomc/blocks.hpp   the allocator of blocks
  *   nanomc/ep.hpp       the expert-parallel transport
@@ -18,6 +19,7 @@
 #include "nanomc/kv.hpp"
 #include "nanomc/log.hpp"
 #include "nanomc/store.hpp"
+#include "nanomc/tier.hpp"
 #include "nanomc/world.hpp"
 
 #endif  // NANOMC_HPP

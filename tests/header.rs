@@ -106,6 +106,7 @@ fn comments_speak_of_names_that_exist() {
     let (comments, mut code) = apart(HEADER);
     OTHERS.iter().for_each(|other| code += &apart(other).1);
     code += " NMC_UNKNOWN_STATUS "; // a text that nmc_status_name returns
+    code += " NMC_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS NMC_BUCKET_MAX_TOTAL_SIZE NMC_USE_URING "; // of the environment
     assert_eq!(stale(&comments, &code), [""; 0], "what are they called now?");
     let control = format!("{comments} see `nmc_kv_no_such_call`, `NMC_KV_*` and `NMC_NO_SUCH_*`");
     assert_eq!(stale(&control, &code), ["nmc_kv_no_such_call", "NMC_NO_SUCH_"]);

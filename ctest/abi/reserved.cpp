@@ -1,5 +1,7 @@
 // Every reserved byte of every struct that a program fills must be zero: a later version may give it a meaning, and a program that
 // leaves rubbish there would then ask for something.
+#include <filesystem>
+
 #include "../support/check.h"
 
 namespace {
@@ -41,6 +43,15 @@ int main() {
   refused("nmc_put_options_t", put, &nmc_put_options_t::reserved,
           [&](const nmc_put_options_t* o) { return nmc_store_put(s, slice_of("k"), "v", 1, o); });
   OK(nmc_store_put(s, slice_of("k"), "v", 1, &put));
+
+  nmc_tier_config_t tier = NMC_TIER_CONFIG_INIT;
+  char dir[] = "/tmp/nmc-reserved-XXXXXX";
+  REQUIRE(mkdtemp(dir) != nullptr);
+  tier.directory = dir;
+  nmc_tier_t* t = nullptr;
+  refused("nmc_tier_config_t", tier, &nmc_tier_config_t::reserved,
+          [&](const nmc_tier_config_t* c) { return nmc_tier_open(s, c, &t); });
+  REQUIRE(OK(nmc_tier_open(s, &tier, &t)));
 
   nmc_ep_config_t ep = NMC_EP_CONFIG_INIT;
   ep.hidden = 8;
@@ -96,7 +107,9 @@ int main() {
   OK(nmc_kv_destroy(k));
   OK(nmc_blocks_destroy(b));
   OK(nmc_ep_destroy(e));
+  OK(nmc_tier_close(t));
   OK(nmc_store_destroy(s));
+  std::filesystem::remove_all(dir);
   OK(nmc_world_destroy(w));
   return finish();
 }

@@ -50,6 +50,8 @@ class Client {
   Client(nmc_world_t* world, const StoreWish& wish) : world_(world), wish_(wish) {}
   ~Client() { stop_reading(); }
 
+  nmc_store_t* store() const { return store_; }
+
   bool act(const std::string& verb, std::istringstream& words, std::ostringstream& answer) {
     const auto word = [&words] {
       std::string text;
@@ -105,9 +107,9 @@ class Client {
       const std::string value = value_of_next(number), found = get(store_, key);
       answer << (found == value ? "right" : begins_with(found, "<NMC_") ? found : "wrong");
     } else if (verb == "exists") {
-      const char* names[] = {"ABSENT", "WRITING", "READY"};
+      const char* names[] = {"ABSENT", "WRITING", "READY", "ON_DISK"};
       const uint32_t state = state_of(store_, word());
-      answer << (state < 3 ? names[state] : "?");
+      answer << (state < 4 ? names[state] : "?");
     } else if (verb == "remove") {
       answer << outcome(nmc_store_remove(store_, bytes_of(word())));
     } else if (verb == "flush") {

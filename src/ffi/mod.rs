@@ -30,6 +30,8 @@ pub mod store_service;
 pub mod store_stream;
 pub mod store_types;
 pub mod text;
+pub mod tier;
+pub mod tier_types;
 pub mod world;
 pub mod world_types;
 

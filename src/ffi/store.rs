@@ -96,6 +96,7 @@ pub unsafe extern "C" fn nmc_store_create(
         handle::prepare()?;
         // SAFETY: the C contract of `config`.
         let (config, raw) = unsafe { parse_store(config) }?;
+        crate::tier::install();
         let store = if world.is_null() {
             let mut config = config;
             config.master_rank = 0;
@@ -149,7 +150,8 @@ pub extern "C" fn nmc_store_destroy(store: *mut nmc_store_t) -> nmc_status_t {
 }
 
 /// Stores a value of `bytes` bytes under `key`. `options` may be NULL. Device memory is copied on a stream of the library: what
-/// the program's streams write to it must be done before the call.
+/// the program's streams write to it must be done before the call. A key that is on disk only counts as one that exists; with
+/// `NMC_PUT_REPLACE` its copy on disk ends when the new value takes its place.
 ///
 /// Asks the master once, unless it waits for room (`wait_ms`). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old
 /// value stays), `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when,
@@ -218,12 +220,14 @@ fn rows_of(address: u64, rows: usize, row_bytes: usize, stride: usize) -> Pieces
 }
 
 /// Reads a value into `buffer` and stores its size in `*out_bytes`, if that is not NULL. With `capacity` 0 and `out_bytes` it
-/// only tells the size. If the buffer is too small, only the size is stored.
+/// only tells the size. If the buffer is too small, only the size is stored. A value that is on disk only is read from there by
+/// the calling process; after a failure nothing is known of what is in the buffer.
 ///
-/// Does not block and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
+/// Does not block, but for the disk, and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
 /// written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
 /// is wrong, and what is in the buffer then is not the value, or the object's header was overwritten), `NMC_ERR_PEER_LOST`,
-/// `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory).
+/// `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory), `NMC_ERR_IO` (the disk failed),
+/// `NMC_ERR_UNAVAILABLE` (the disk is new to this client, and the master, who knows where it is, is away).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get(
     store: *mut nmc_store_t,
@@ -269,8 +273,8 @@ fn too_small(bytes: u64, capacity: usize, what: &str) -> Error {
     Error::new(NMC_ERR_TOO_SMALL, format!("the {what} has {bytes} bytes, the buffer {capacity}"))
 }
 
-/// Reads a value of exactly `bytes` bytes into `dst`: another size is `NMC_ERR_INVALID_ARG`. Otherwise like
-/// `nmc_store_get`.
+/// Reads a value of exactly `bytes` bytes into `dst`: another size is `NMC_ERR_INVALID_ARG`. A value that is on disk only is read
+/// from there, straight into `dst` where that is aligned as the disk wants it. Otherwise like `nmc_store_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get_into(
     store: *mut nmc_store_t,
@@ -290,7 +294,8 @@ pub unsafe extern "C" fn nmc_store_get_into(
 
 /// Reads a part of a value, from byte `offset` on, into `n` buffers of host or device memory, as many bytes as they hold.
 /// Stores the size of the whole value in `*out_bytes`, if that is not NULL. A part that reaches behind the end of the value
-/// is `NMC_ERR_INVALID_ARG`. Otherwise like `nmc_store_get`.
+/// is `NMC_ERR_INVALID_ARG`. Of a value that is on disk only, the 64 KiB that the part touches are read. Otherwise like
+/// `nmc_store_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get_slices(
     store: *mut nmc_store_t,
@@ -336,11 +341,12 @@ pub unsafe extern "C" fn nmc_store_get_strided(
 
 /// Reads what the writer of an object said about it (`metadata` of `nmc_put_options_t`) into `buffer`, and stores its size
 /// in `*out_bytes`, if that is not NULL: 0 if there is none. With `capacity` 0 and `out_bytes` it only tells the size. If the
-/// buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are enough for any.
+/// buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are enough for any. Of an object that is on disk only it is
+/// read from there.
 ///
-/// Does not block and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
+/// Does not block, but for the disk, and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
 /// `NMC_NOT_READY` (it is being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot),
-/// `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`: it is not what the writer said).
+/// `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`, or on disk: it is not what the writer said), `NMC_ERR_IO` (the disk failed).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get_metadata(
     store: *mut nmc_store_t,
@@ -382,8 +388,8 @@ pub(super) fn metadata_out(
     Ok(())
 }
 
-/// Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`. It neither pins nor
-/// counts as an access.
+/// Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`, which is said of one that is on
+/// disk only. It neither pins nor counts as an access, and reads no disk.
 ///
 /// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
 #[unsafe(no_mangle)]
@@ -411,18 +417,20 @@ pub(super) fn presence_code(presence: Presence) -> u32 {
     }
 }
 
-/// Takes an object away at once. Whoever has pinned it keeps it; its memory is free when nobody does.
+/// Takes an object away at once. Whoever has pinned it keeps it; its memory is free when nobody does. A copy on disk ends with it,
+/// also one that is on disk only: it does not come back, whoever is killed after this has returned (for a power loss see
+/// `NMC_TIER_DURABLE_REMOVE`).
 ///
 /// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`,
-/// `NMC_ERR_TIMEOUT`.
+/// `NMC_ERR_TIMEOUT`, `NMC_ERR_IO` (the object is gone, but the disk refused to note it: after a restart it may be there again).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_remove(store: *mut nmc_store_t, key: nmc_slice_t) -> nmc_status_t {
     // SAFETY: the C contract of `key`.
     guard(|| with(store, |store| store.remove(unsafe { key_of(key) }?)))
 }
 
-/// Removes all objects of the namespace whose keys begin with `prefix`; stores how many in `*out_removed`, if that is not
-/// NULL. Takes one call of the master for some thousand objects that the store can hold. Otherwise like
+/// Removes all objects of the namespace whose keys begin with `prefix`, in memory and on disk; stores how many in `*out_removed`,
+/// if that is not NULL. For those on disk only it reads the ends of all buckets. Takes one call of the master for some thousand objects that the store can hold. Otherwise like
 /// `nmc_store_remove`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_remove_by_prefix(
@@ -444,13 +452,15 @@ pub unsafe extern "C" fn nmc_store_remove_by_prefix(
 }
 
 /// Forgets every object of the namespace at once, as when the weights of a model changed: from now on none is found. The
-/// memory comes back bit by bit. Otherwise like `nmc_store_remove`.
+/// memory comes back bit by bit. So it is with what is on disk; that is safe from a power loss when this returns. Otherwise like
+/// `nmc_store_remove`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_store_remove_all(store: *mut nmc_store_t) -> nmc_status_t {
     guard(|| with(store, Store::remove_all))
 }
 
-/// Counts as an access to the object, without reading it, for policies other than FIFO.
+/// Counts as an access to the object, without reading it, for policies other than FIFO. Of one that is on disk only it changes
+/// nothing yet, and is `NMC_OK`.
 ///
 /// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`.
 #[unsafe(no_mangle)]
@@ -464,7 +474,8 @@ pub unsafe extern "C" fn nmc_store_touch(store: *mut nmc_store_t, key: nmc_slice
     })
 }
 
-/// Changes how an object is kept: class, priority and time as in `nmc_put_options_t`. Otherwise like `nmc_store_remove`.
+/// Changes how an object is kept in memory: class, priority and time as in `nmc_put_options_t`. `NMC_NOT_READY` if it is on disk only:
+/// nothing keeps it there. Otherwise like `nmc_store_remove`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_retain(
     store: *mut nmc_store_t,

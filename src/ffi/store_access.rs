@@ -14,9 +14,9 @@ use crate::store::master::Opened;
 use crate::store::read::{Extents, Location, Look, Pin};
 use std::ffi::c_void;
 
-/// Tells where an object is, without pinning it: by the time the caller looks there, it may be gone. Never blocks.
+/// Tells where in memory an object is, without pinning it: by the time the caller looks there, it may be gone. Never blocks.
 ///
-/// Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
+/// Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (it is being written, or on disk only), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
 /// `NMC_ERR_PEER_LOST`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get_location(
@@ -111,7 +111,7 @@ pub(super) unsafe fn opened_of(plan: *const nmc_write_plan_t) -> Result<Opened> 
 
 /// Publishes an object whose bytes are all stored (by this thread, or by whoever it is ordered after). If the program has
 /// stored `epoch` into the publish word itself, it only looks what became of the plan. Idempotent while the object lives.
-/// With `NMC_PUT_REPLACE` the new value takes the place of the old one now. A program that publishes by itself calls it too, soon
+/// With `NMC_PUT_REPLACE` the new value takes the place of the old one now, in memory and on disk. A program that publishes by itself calls it too, soon
 /// after: until then the library keeps the plan.
 ///
 /// Asks the master only to replace, and to tell it that a plan which it gave up is over. Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave the
@@ -215,7 +215,8 @@ unsafe fn extents_out(
 /// removed or evicted meanwhile, or the master dies. Unpin soon: pinned memory cannot be evicted.
 ///
 /// Does not block and does not ask the master. Thread-safe. Graph-safe (the CPU pins before the launch). Statuses:
-/// `NMC_NOT_READY`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_PEER_LOST`.
+/// `NMC_NOT_READY` (it is being written, or on disk only: `nmc_store_get_into` reads it from there), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`
+/// (no free pin slot), `NMC_ERR_PEER_LOST`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_pin(
     store: *mut nmc_store_t,
@@ -249,8 +250,8 @@ pub unsafe extern "C" fn nmc_store_pin(
 /// for the answer: with a master that answers, nothing is lost.) Where a value must survive its consumer, pin it, use it, and
 /// remove it afterwards.
 ///
-/// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being written, or with
-/// `NMC_STORE_CHECKSUMS` not yet committed), `NMC_ERR_NOT_FOUND` (also if another consumer was faster), `NMC_ERR_BUSY`,
+/// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being written, with
+/// `NMC_STORE_CHECKSUMS` not yet committed, or on disk only: then it stays there), `NMC_ERR_NOT_FOUND` (also if another consumer was faster), `NMC_ERR_BUSY`,
 /// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`, `NMC_ERR_PEER_LOST`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_consume(

@@ -155,8 +155,9 @@ pub unsafe extern "C" fn nmc_store_put_batch(
     })
 }
 
-/// Reads `n` values into `buffers`, each of exactly the value's size. Otherwise like `nmc_store_get_into` and
-/// `nmc_store_put_batch`; items that are being written give `NMC_NOT_READY`.
+/// Reads `n` values into `buffers`, each of exactly the value's size. Those that are on disk only are read together: all requests
+/// are under way before the first is waited for. Otherwise like `nmc_store_get_into` and `nmc_store_put_batch`; items that are being
+/// written give `NMC_NOT_READY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get_into_batch(
     store: *mut nmc_store_t,
@@ -195,7 +196,7 @@ pub unsafe extern "C" fn nmc_store_get_into_batch(
     })
 }
 
-/// Stores in `out_states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`.
+/// Stores in `out_states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or, on disk only, `_ON_DISK`.
 /// Otherwise like `nmc_store_exists`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_exists_batch(
@@ -221,8 +222,8 @@ pub unsafe extern "C" fn nmc_store_exists_batch(
     })
 }
 
-/// How many of the `n` keys, from the first on, can be read: stores it in `*out_matched`. What an engine asks to know how much
-/// of a prompt is cached.
+/// How many of the `n` keys, from the first on, can be read, from memory or from disk: stores it in `*out_matched`. What an engine
+/// asks to know how much of a prompt is cached. It reads no disk.
 ///
 /// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
 #[unsafe(no_mangle)]
@@ -244,7 +245,7 @@ pub unsafe extern "C" fn nmc_store_match_prefix(
     })
 }
 
-/// Removes `n` objects. Otherwise like `nmc_store_remove` and `nmc_store_put_batch`.
+/// Removes `n` objects, in memory and on disk. Otherwise like `nmc_store_remove` and `nmc_store_put_batch`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_remove_batch(
     store: *mut nmc_store_t,

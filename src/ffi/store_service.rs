@@ -16,9 +16,11 @@ use crate::store::watch::Completion;
 use crate::store::{RankStats, RetryHint, Stats, Store, percentile};
 use std::ffi::{c_char, c_void};
 
-/// Waits until an object can be read. `flags` is 0 or `NMC_WAIT_APPEAR`, to wait also for a key that nobody is writing yet.
+/// Waits until an object can be read from memory. `flags` is 0 or `NMC_WAIT_APPEAR`, to wait also for a key that nobody is writing
+/// yet.
 ///
-/// Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT` (not yet),
+/// Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is on disk only, at once:
+/// `nmc_store_get_into` reads it from there), `NMC_ERR_TIMEOUT` (not yet),
 /// `NMC_ERR_NOT_FOUND` (nobody is writing it, or it was there and has been removed, replaced or evicted), `NMC_ERR_STALE` (its
 /// writer gave it up, or was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to; or it lies in
 /// memory that its rank did not have when this client attached), `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`.
@@ -75,7 +77,8 @@ pub extern "C" fn nmc_store_cancel(store: *mut nmc_store_t) -> nmc_status_t {
 
 /// Watches a key: when the object can be read, or will not become so, a completion with `token` is queued and the
 /// descriptor of `nmc_store_event_fd` becomes readable. `flags` as in `nmc_store_wait_ready`. The library runs a thread
-/// while keys are watched; 65,536 keys can be watched at a time.
+/// while keys are watched; 65,536 keys can be watched at a time. It is about memory: a copy on disk is not looked at, and nothing is
+/// queued when one is made or goes.
 ///
 /// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
@@ -129,7 +132,8 @@ pub unsafe extern "C" fn nmc_store_event_fd(store: *mut nmc_store_t, out_fd: *mu
     })
 }
 
-/// Evicts objects of `rank` until at most `permille`/1000 of its heap are used, or nothing is left that may be evicted.
+/// Evicts objects of `rank` until at most `permille`/1000 of its heap are used, or nothing is left that may be evicted. Those that
+/// are on disk can be read from there afterwards.
 ///
 /// Asks the master, several times if there is much to do. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`,
 /// `NMC_ERR_TIMEOUT`.
@@ -173,10 +177,11 @@ pub unsafe extern "C" fn nmc_store_retry_hint(
 /// Goes through the objects of the namespace that can be read, in no particular order. `*cursor` is 0 at first; each call
 /// stores a key (up to `capacity` bytes) in `key`, its length in `*out_key_len`, the size of the value in `*out_bytes`, if
 /// that is not NULL, and moves the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile may or may not be
-/// seen; what stays is seen once.
+/// seen; what stays is seen once. Objects that are on disk only come after those in memory; one that is evicted meanwhile may be
+/// seen twice.
 ///
-/// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
-/// `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored, the cursor stays).
+/// Does not block, but for the disk, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
+/// `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored, the cursor stays), `NMC_ERR_IO` (the disk failed).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_next(
     store: *mut nmc_store_t,

@@ -131,8 +131,8 @@ pub unsafe extern "C" fn nmc_store_unpin_async(
 /// (after `timeout_ms`; -1 for 30 s). One block of the GPU spins meanwhile. A published object can still be evicted: pin it
 /// from the host after the wait, or in a kernel with `nmc_dev_pin`.
 ///
-/// Does not block. Thread-safe. Graph-safe (it waits for this very object each time). Statuses: `NMC_ERR_NOT_FOUND`,
-/// `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
+/// Does not block. Thread-safe. Graph-safe (it waits for this very object each time). Statuses: `NMC_ERR_NOT_FOUND` (also if it is on
+/// disk only), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_wait_ready_async(
     store: *mut nmc_store_t,
@@ -209,7 +209,7 @@ pub extern "C" fn nmc_store_slot_release(store: *mut nmc_store_t, slot: u32) -> 
 
 /// Pins an object in a reserved slot, before the launch of a graph that ends the pin with a captured
 /// `nmc_store_slot_unpin_async`. `NMC_ERR_BUSY` while the launch before still uses the slot. Otherwise like
-/// `nmc_store_pin`.
+/// `nmc_store_pin`, also for an object that is on disk only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_slot_pin(
     store: *mut nmc_store_t,
@@ -249,8 +249,8 @@ pub unsafe extern "C" fn nmc_store_slot_unpin_async(
 /// Stores in `*out_pin` what a kernel needs to pin the object by itself (`nmc_dev_pin`), with a reserved slot. The object must
 /// lie in one extent.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY`, `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNSUPPORTED`,
-/// `NMC_ERR_BUSY`.
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (also if it is on disk only), `NMC_ERR_NOT_FOUND`,
+/// `NMC_ERR_UNSUPPORTED`, `NMC_ERR_BUSY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_device_pin(
     store: *mut nmc_store_t,

@@ -1,0 +1,249 @@
+/*
+ * The SSD tier of a store for C++17: what memory evicts, disk keeps. In nmc::nothrow the same with results instead of exceptions:
+ * nanomc/core.hpp says how, and what `Mode` and `Out<T>` are.
+ *
+ *   nmc::Store store = nmc::Store::embedded(nmc::StoreConfig().heap_bytes(1 << 30));
+ *   nmc::Tier tier = nmc::Tier::open(store, nmc::TierConfig("/mnt/nvme/kv").capacity_bytes(uint64_t{100} << 30));
+ *   store.put("prompt/17", kv);                                 // written ahead of eviction, by a thread of the library
+ *   nmc::Buffer value = store.get("prompt/17");                 // from memory or from disk: the same call, in any process
+ *
+ * Reads need no tier object: only the process of the store's master opens one, to make the tier. What a callback throws ends the
+ * call that it was called from, and comes out of that call, in both forms.
+ */
+#ifndef NANOMC_TIER_HPP
+#define NANOMC_TIER_HPP
+
+#include <exception>
+#include <functional>
+
+#include "nanomc/store.hpp"
+
+namespace nmc {
+
+// ---------------------------------------------------------------------------------------------------- arguments --
+
+/// Told how far a recovery is: `done` of `total` buckets.
+using TierProgress = std::function<void(uint64_t done, uint64_t total)>;
+
+/// How a tier is opened; see nmc_tier_config_t.
+class TierConfig {
+ public:
+  TierConfig() = default;
+  explicit TierConfig(std::string directory) : directory_(std::move(directory)) {}
+
+  TierConfig& directory(std::string value) { return directory_ = std::move(value), *this; }
+  TierConfig& max_objects(uint64_t value) { return c_.max_objects = value, *this; }
+  TierConfig& capacity_bytes(uint64_t value) { return c_.capacity_bytes = value, *this; }
+  /// A bucket is complete when it has this many bytes, or values.
+  TierConfig& bucket_bytes(uint64_t value) { return c_.bucket_bytes = value, *this; }
+  TierConfig& bucket_keys(uint32_t value) { return c_.bucket_keys = value, *this; }
+  /// Longest time between two looks for something to write, from 1 ms up.
+  TierConfig& heartbeat(std::chrono::milliseconds value) {
+    const auto ms = value.count();
+    // 0 would be the default.
+    return c_.heartbeat_ms = ms < 1 ? 1 : ms > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(ms), *this;
+  }
+  TierConfig& depth(uint32_t value) { return c_.depth = value, *this; }
+  /// Past the page cache, where the file system can do that: so it is by default, as with io_uring.
+  TierConfig& direct(bool wanted) { return flag(NMC_TIER_NO_DIRECT, !wanted); }
+  TierConfig& uring(bool wanted) { return flag(NMC_TIER_NO_URING, !wanted); }
+  TierConfig& durable_remove(bool wanted = true) { return flag(NMC_TIER_DURABLE_REMOVE, wanted); }
+  TierConfig& paused(bool wanted = true) { return flag(NMC_TIER_PAUSED, wanted); }
+  TierConfig& reset_if_damaged(bool wanted = true) { return flag(NMC_TIER_RESET_IF_DAMAGED, wanted); }
+  TierConfig& delete_torn(bool wanted = true) { return flag(NMC_TIER_DELETE_TORN, wanted); }
+  TierConfig& progress(TierProgress value) { return progress_ = std::move(value), *this; }
+  const TierProgress& progress() const noexcept { return progress_; }
+
+  /// Without the progress function, whose place is in Tier::open. Valid while this object is not changed.
+  nmc_tier_config_t c() const noexcept {
+    nmc_tier_config_t c = c_;
+    c.directory = directory_.empty() ? nullptr : directory_.c_str();
+    return c;
+  }
+
+ private:
+  TierConfig& flag(uint32_t bit, bool wanted) {
+    return c_.flags = wanted ? c_.flags | bit : c_.flags & ~bit, *this;
+  }
+  std::string directory_;
+  TierProgress progress_;
+  nmc_tier_config_t c_ = NMC_TIER_CONFIG_INIT;
+};
+
+// ------------------------------------------------------------------------------------------------------ results --
+
+/// A value on disk. Refers to what is valid during the callback.
+struct TierEntry {
+  std::string_view namespace_name;  ///< empty for the namespace that a store begins with
+  std::string_view key;
+  uint64_t bytes;
+  uint64_t epoch;
+  uint64_t bucket;
+  uint64_t block;  ///< of 4 KiB, in the bucket
+};
+
+/// Told how far a verification is; false ends it.
+using TierVerifying = std::function<bool(uint64_t done, uint64_t total)>;
+/// Gets a value of a scan; false ends it.
+using TierScan = std::function<bool(const TierEntry& entry)>;
+
+namespace detail {
+/// A function of the program that the library calls through C, on the calling thread. What it throws is kept until the library has
+/// returned; then rethrow() goes on with it.
+template <class Function>
+class Callback {
+ public:
+  explicit Callback(const Function& function) : function_(function) {}
+
+  /// Whether to go on.
+  template <class... Args>
+  bool call(const Args&... args) noexcept {
+#if NMC_HPP_EXCEPTIONS
+    if (thrown_) return false;
+    try {
+      return answer(args...);
+    } catch (...) {
+      thrown_ = std::current_exception();
+      return false;
+    }
+#else
+    return answer(args...);
+#endif
+  }
+  void rethrow() const {
+#if NMC_HPP_EXCEPTIONS
+    if (thrown_) std::rethrow_exception(thrown_);
+#endif
+  }
+
+ private:
+  template <class... Args>
+  bool answer(const Args&... args) {
+    if constexpr (std::is_void_v<typename Function::result_type>) {
+      function_(args...);
+      return true;
+    } else {
+      return function_(args...);
+    }
+  }
+  const Function& function_;
+  std::exception_ptr thrown_;
+};
+
+inline std::string_view text_of(const nmc_slice_t& slice) noexcept {
+  return {static_cast<const char*>(slice.ptr), slice.len};
+}
+}  // namespace detail
+
+// --------------------------------------------------------------------------------------------------------- tier --
+
+/// A tier in either form: for functions that take one.
+using AnyTier = detail::Handle<nmc_tier_t, nmc_tier_close>;
+
+/// The SSD tier of a store: its owner in the process of the store's master, elsewhere a handle to it. Move-only; the destructor closes
+/// it. All members may be called from any thread.
+template <class Mode>
+class BasicTier : public AnyTier {
+ public:
+  template <class T>
+  using Out = typename Mode::template Out<T>;
+
+  using AnyTier::AnyTier;
+  BasicTier(AnyTier&& other) noexcept : AnyTier(std::move(other)) {}
+  /// This tier with results, for one call: `tier.nothrow()->sync()`.
+  detail::Borrowed<BasicTier<Returning>> nothrow() const noexcept {
+    return detail::Borrowed<BasicTier<Returning>>(get());
+  }
+
+  /// In the process of the store's master: takes the directory, recovers what is there, and writes to it from then on. Elsewhere: a
+  /// handle to the tier that the store has, for which the config does not matter. It keeps the store open.
+  static Out<BasicTier> open(const AnyStore& store, const TierConfig& config = {}) {
+    detail::Callback<TierProgress> progress(config.progress());
+    nmc_tier_config_t c = config.c();
+    if (config.progress()) {
+      c.progress = [](void* user, uint64_t done, uint64_t total) {
+        static_cast<detail::Callback<TierProgress>*>(user)->call(done, total);
+      };
+      c.progress_user = &progress;
+    }
+    nmc_tier_t* handle = nullptr;
+    const nmc_status_t status = nmc_tier_open(store.get(), &c, &handle);
+    BasicTier made(handle);  // closed, if the callback has thrown
+    progress.rethrow();
+    if (status < 0) return Mode::failure(status);
+    return made;
+  }
+  /// Does what the destructor does, and says how it went. If it fails (NMC_ERR_BUSY) the tier is still owned.
+  Out<void> close() { return Mode::done(destroy_now()); }
+
+  /// What was removed or written before is safe from a power loss when it returns.
+  Out<void> sync() const { return Mode::done(nmc_tier_sync(get())); }
+  /// Writes all values that are in memory now. Gives how many were not on disk yet.
+  Out<uint64_t> offload() const { return offload_these(nullptr, 0); }
+  /// The same for these keys, of the namespace of the store that the tier was opened with.
+  Out<uint64_t> offload(Many<Key> keys) const {
+    static const Key none;  // a list without keys is not "all"
+    return offload_these(keys.empty() ? &none : keys.data(), keys.size());
+  }
+  /// Ends offloading; what is being written is written.
+  Out<void> pause() const { return Mode::done(nmc_tier_pause(get())); }
+  Out<void> resume() const { return Mode::done(nmc_tier_resume(get())); }
+
+  Out<nmc_tier_stats_t> stats() const {
+    nmc_tier_stats_t stats = NMC_TIER_STATS_INIT;
+    const nmc_status_t status = nmc_tier_stats(get(), &stats);
+    if (status < 0) return Mode::failure(status);
+    return stats;
+  }
+  /// Reads every value on disk and compares its checksums; those that are wrong end.
+  Out<nmc_tier_verified_t> verify(const TierVerifying& progress = nullptr) const {
+    detail::Callback<TierVerifying> callback(progress);
+    nmc_tier_verify_fn call = nullptr;
+    if (progress) {
+      call = [](void* user, uint64_t done, uint64_t total) -> int32_t {
+        return static_cast<detail::Callback<TierVerifying>*>(user)->call(done, total);
+      };
+    }
+    nmc_tier_verified_t verified = NMC_TIER_VERIFIED_INIT;
+    const nmc_status_t status = nmc_tier_verify(get(), call, &callback, &verified);
+    callback.rethrow();
+    if (status < 0) return Mode::failure(status);
+    return verified;
+  }
+  /// Every value on disk, of all namespaces, in no order that means anything.
+  Out<void> scan(const TierScan& each) const {
+    if (!each) return Mode::done({NMC_ERR_INVALID_ARG, "a scan needs a function to call"});
+    detail::Callback<TierScan> callback(each);
+    const nmc_tier_scan_fn call = [](void* user, const nmc_tier_entry_t* c) -> int32_t {
+      const TierEntry entry{detail::text_of(c->namespace_name), detail::text_of(c->key), c->bytes, c->epoch, c->bucket,
+                            c->block};
+      return static_cast<detail::Callback<TierScan>*>(user)->call(entry);
+    };
+    const nmc_status_t status = nmc_tier_scan(get(), call, &callback);
+    callback.rethrow();
+    return Mode::done(status);
+  }
+
+ private:
+  Out<uint64_t> offload_these(const Key* keys, size_t n) const {
+    uint64_t written = 0;
+    const nmc_status_t status = nmc_tier_offload(get(), keys, n, &written);
+    if (status < 0) return Mode::failure(status);
+    return written;
+  }
+};
+
+// ------------------------------------------------------------------------------------------------- the two forms --
+
+using Tier = BasicTier<Throwing>;
+namespace nothrow {
+using Tier = BasicTier<Returning>;
+}  // namespace nothrow
+
+namespace detail {
+static_assert(is_move_only_v<nothrow::Tier> && sizeof(nothrow::Tier) == sizeof(void*), "a handle costs one pointer");
+}  // namespace detail
+
+}  // namespace nmc
+
+#endif  // NANOMC_TIER_HPP

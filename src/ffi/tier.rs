@@ -1,0 +1,251 @@
+//! `nmc_tier_*`: what memory evicts, disk keeps.
+
+use super::arg::{array, key_of};
+use super::basic::nmc_slice_t;
+use super::config::OutStruct;
+use super::handle::{self, HasC, Object};
+use super::store::{self, nmc_store_t};
+use super::tier_types::{
+    entry_of, nmc_tier_config_t, nmc_tier_scan_fn, nmc_tier_stats_t, nmc_tier_verified_t, nmc_tier_verify_fn,
+    parse_tier, stats_of, verified_of,
+};
+use super::{guard, optional_out, out};
+use crate::base::error::{Error, Result};
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_CANCELLED, nmc_status_t};
+use crate::tier::Tier;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The SSD tier of a store: its owner in the process of the store's master, elsewhere a handle to it. Nobody needs a handle to read:
+/// `nmc_store_get` and the others find what is on disk by themselves, in every process, also while the master is away. What
+/// each function of the store does with a key that is on disk only is in its comment, and in one table in docs/tier.md.
+///
+/// All functions that take it may be called from any thread at the same time, also while another thread closes it. It keeps the
+/// store open, also after `nmc_store_destroy`, until it is closed. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`,
+/// `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
+pub struct nmc_tier_t {
+    _opaque: [u8; 0],
+}
+
+/// What a handle stands for.
+struct Open {
+    tier: Tier,
+    /// It is being closed: calls that go through many values end early.
+    closing: AtomicBool,
+}
+
+impl Object for Open {
+    const KIND: u64 = 7;
+    const NAME: &'static str = "tier";
+    fn cancel(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+    }
+}
+
+impl HasC for Open {
+    type C = nmc_tier_t;
+}
+
+impl Open {
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+
+    /// The result of a call that goes through many values: one that was ended early by a close has none.
+    fn finished<T>(&self, result: Result<T>) -> Result<T> {
+        if self.is_closing() {
+            return Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed"));
+        }
+        result
+    }
+}
+
+fn with<R>(tier: *const nmc_tier_t, body: impl FnOnce(&Open) -> Result<R>) -> Result<R> {
+    handle::with::<Open, R>(tier, body)
+}
+
+/// Opens the tier of a store and puts a handle into `*out_tier`.
+///
+/// In the process of the store's master it makes the owner: it takes the directory, recovers what is there, and from then on
+/// writes values to it before memory evicts them, on a thread of its own. What it found can be read by every process when
+/// the call returns. With `store` embedded, that is this process. In other processes it gives a handle to the tier that the
+/// store has; `config` may be NULL there, and only its flags and numbers are checked. A new master does not open it by
+/// itself: after a restart of the master, calls that change something return `NMC_ERR_UNAVAILABLE` until its process has called this again.
+///
+/// What was removed, replaced or flushed while no owner had the directory is not known there: those keys come back.
+///
+/// Blocks while it recovers, which `progress` of the config reports. Thread-safe. Not graph-safe. Closed with `nmc_tier_close`. Statuses:
+/// `NMC_ERR_INVALID_ARG` (the config, no directory, or a variable of the environment: the message names it and its text),
+/// `NMC_ERR_VERSION` (the config, or a directory of another format), `NMC_ERR_EXISTS` (another process owns the directory, the message
+/// names it; or the store has a tier), `NMC_ERR_NOT_FOUND` (a part of the path; or, elsewhere, the store has no tier), `NMC_ERR_CORRUPT` (head or
+/// journal are damaged, see `NMC_TIER_RESET_IF_DAMAGED`), `NMC_ERR_PERMISSION`, `NMC_ERR_NO_SPACE`, `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`,
+/// `NMC_ERR_UNAVAILABLE` (the master is away), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_IO`, `NMC_ERR_OS`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_tier_open(
+    store: *mut nmc_store_t,
+    config: *const nmc_tier_config_t,
+    out_tier: *mut *mut nmc_tier_t,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(out_tier, "out_tier")?;
+        slot.write(std::ptr::null_mut());
+        handle::prepare()?;
+        // SAFETY: the C contract of `config`.
+        let (config, raw) = unsafe { parse_tier(config) }?;
+        let mut progress = |done, total| {
+            if let Some(callback) = raw.progress {
+                // SAFETY: the program's function, called as its type says.
+                unsafe { callback(raw.progress_user, done, total) };
+            }
+        };
+        let tier = store::with(store, |store| Tier::open(store, &config, &mut progress))?;
+        slot.write(handle::create(Open { tier, closing: AtomicBool::new(false) })?);
+        Ok(())
+    })
+}
+
+/// Closes a handle. That of the owner ends the tier: what is being written is completed and made safe from a power loss, the
+/// directory is free for another owner, and keys that are on disk only are not found any more until it is opened again. What
+/// is in memory stays, and what is removed from now on comes back with the directory. A handle of another process ends alone. NULL
+/// is fine; in a forked child it does nothing.
+///
+/// Blocks until calls of other threads have returned; `nmc_tier_verify` and `nmc_tier_scan` end early with `NMC_ERR_CANCELLED`. Not
+/// graph-safe. Thread-safe: of several callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a callback.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_tier_close(tier: *mut nmc_tier_t) -> nmc_status_t {
+    guard(|| handle::take::<Open>(tier).map(drop))
+}
+
+/// Everything that was removed, replaced or flushed before, and every value that counts as written, is safe from a power loss when
+/// this returns. It writes no values: `nmc_tier_offload` does.
+///
+/// Waits for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_IO` (the disk
+/// refuses, see `degraded` of `nmc_tier_stats_t`), `NMC_ERR_NO_SPACE`, `NMC_ERR_CANCELLED` (the tier is being closed),
+/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_tier_sync(tier: *mut nmc_tier_t) -> nmc_status_t {
+    guard(|| with(tier, |open| open.tier.sync()))
+}
+
+/// Writes values to disk now, also while offloading is paused: those of `n` keys in the namespace of the store that the tier was
+/// opened with, or, if `keys` is NULL and `n` is 0, all that are in memory, of every namespace. Stores in `*out_written`, if that
+/// is not NULL, how many were written. Not counted are those that are on disk already, which includes keys that are on disk only,
+/// that are being written or not there, whose checksum in memory is wrong, or for which the index has no room (`full` of
+/// `nmc_tier_stats_t`): none of them is an error. The values stay in memory.
+///
+/// Waits for the disk: what was written is safe from a power loss when it returns. Outside of the owner's process it asks the master,
+/// and takes no keys. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (keys, and this process does not own the tier),
+/// `NMC_ERR_NO_SPACE` (the file system or `capacity_bytes` is used up; what fitted is written), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`,
+/// `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_tier_offload(
+    tier: *mut nmc_tier_t,
+    keys: *const nmc_slice_t,
+    n: usize,
+    out_written: *mut u64,
+) -> nmc_status_t {
+    guard(|| {
+        with(tier, |open| {
+            let place = optional_out(out_written, "out_written")?;
+            let written = if keys.is_null() && n == 0 {
+                open.tier.offload(None)?
+            } else {
+                // SAFETY: the C contract of `keys`.
+                let keys = unsafe { array(keys, n, "keys") }?;
+                // SAFETY: as above.
+                let keys = memory::try_collect(keys.iter().map(|key| unsafe { key_of(*key) }))?;
+                open.tier.offload(Some(&keys))?
+            };
+            if let Some(place) = place {
+                place.write(written);
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Ends offloading until `nmc_tier_resume`: what memory evicts from now on is lost, unless it is on disk already. What is being
+/// written is written. Reads, removals and `nmc_tier_offload` go on.
+///
+/// Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses:
+/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_tier_pause(tier: *mut nmc_tier_t) -> nmc_status_t {
+    guard(|| with(tier, |open| open.tier.pause(true)))
+}
+
+/// Begins offloading again. Otherwise like `nmc_tier_pause`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_tier_resume(tier: *mut nmc_tier_t) -> nmc_status_t {
+    guard(|| with(tier, |open| open.tier.pause(false)))
+}
+
+/// Stores numbers about the tier in `*out_stats`, which starts from `NMC_TIER_STATS_INIT`.
+///
+/// Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses:
+/// `NMC_ERR_UNAVAILABLE` (the master or the tier is not there any more), `NMC_ERR_TIMEOUT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_tier_stats(tier: *mut nmc_tier_t, out_stats: *mut nmc_tier_stats_t) -> nmc_status_t {
+    guard(|| {
+        with(tier, |open| {
+            // SAFETY: the C contract of `out_stats`.
+            let place = unsafe { OutStruct::new(out_stats, "out_stats") }?;
+            place.put(stats_of(open.tier.is_owner(), &open.tier.stats()?));
+            Ok(())
+        })
+    })
+}
+
+/// Reads every value on disk, whether it is in memory as well or not, and compares it with its checksums. Those that are wrong
+/// end: their keys are not found any more, unless they are in memory. Stores what it found in `*out_verified`, which starts from
+/// `NMC_TIER_VERIFIED_INIT`. `callback`, which may be NULL, is told how far it is; if it returns 0, the call ends with what was found so
+/// far.
+///
+/// Reads the whole disk. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this process does
+/// not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_tier_verify(
+    tier: *mut nmc_tier_t,
+    callback: nmc_tier_verify_fn,
+    user: *mut c_void,
+    out_verified: *mut nmc_tier_verified_t,
+) -> nmc_status_t {
+    guard(|| {
+        with(tier, |open| {
+            // SAFETY: the C contract of `out_verified`.
+            let place = unsafe { OutStruct::new(out_verified, "out_verified") }?;
+            let mut go_on = |done, total| {
+                // SAFETY: the program's function, called as its type says.
+                !open.is_closing() && callback.is_none_or(|callback| unsafe { callback(user, done, total) } != 0)
+            };
+            place.put(verified_of(&open.finished(open.tier.verify(&mut go_on))?));
+            Ok(())
+        })
+    })
+}
+
+/// Calls `callback` for every value on disk, of all namespaces, whether it is in memory as well or not, in no order that means anything,
+/// until it returns 0. What comes and goes meanwhile may be among them or not.
+///
+/// Reads the ends of all buckets. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this
+/// process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_tier_scan(
+    tier: *mut nmc_tier_t,
+    callback: nmc_tier_scan_fn,
+    user: *mut c_void,
+) -> nmc_status_t {
+    guard(|| {
+        with(tier, |open| {
+            let Some(callback) = callback else {
+                crate::bail!(NMC_ERR_INVALID_ARG, "callback is NULL: a scan without one does nothing");
+            };
+            open.finished(open.tier.scan(&mut |found| {
+                let entry = entry_of(found);
+                // SAFETY: the program's function, called as its type says, with what lives for the call.
+                !open.is_closing() && unsafe { callback(user, &raw const entry) } != 0
+            }))
+        })
+    })
+}
