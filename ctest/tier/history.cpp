@@ -101,7 +101,7 @@ void act(nmc_store_t* store, Random& random, std::vector<unsigned char>& buffer)
     }
     if (away(status)) ++shared->unavailable;
   } else if (dice < 8) {
-    const bool all = random.one_in(40);
+    const bool all = random.one_in(600);
     const nmc_status_t status = all ? nmc_store_remove_all(store) : nmc_store_remove(store, key);
     event.ended = now_s();
     event.op = END;
@@ -164,12 +164,13 @@ int rank_body(uint32_t rank, const std::string& dir, const std::string& tier_dir
   while (shared->wish.load() != 2) {
     act(store, random, buffer);
     if (random.one_in(64)) pause_us(200);
+    if (rank == 0 && random.one_in(30)) nmc_tier_offload(tier, nullptr, 0, nullptr);
     if (rank == 0 && random.one_in(40)) nmc_store_evict_until_below(store, static_cast<int32_t>(random.below(RANKS)), 0.0);
     if (rank != 0 && random.one_in(500)) {
       nmc_tier_t* handle = nullptr;
       if (nmc_tier_open(store, nullptr, &handle) == NMC_OK) {
         nmc_tier_stats_t stats = NMC_TIER_STATS_INIT;
-        if (nmc_tier_stats(handle, &stats) == NMC_OK) shared->from_disk += stats.read_objects;
+        if (nmc_tier_stats(handle, &stats) == NMC_OK) shared->from_disk = std::max(shared->from_disk.load(), stats.read_objects);
         nmc_tier_close(handle);
       }
     }
@@ -330,8 +331,8 @@ int main(int argc, char** argv) {
     return wrong.empty() ? 1 : 0;
   }
   if (!wrong.empty()) return complain(wrong);
-  std::printf("%d kills, %" PRIu64 " events, %" PRIu64 " calls while the master was away, tier opened %" PRIu64 " times\n", done,
-              shared->count.load(), shared->unavailable.load(), shared->opened.load());
+  std::printf("%d kills, %" PRIu64 " events, %" PRIu64 " calls while the master was away, tier opened %" PRIu64 " times, a rank read %" PRIu64 " values from disk\n", done,
+              shared->count.load(), shared->unavailable.load(), shared->opened.load(), shared->from_disk.load());
   if (shared->count.load() > EVENTS) std::printf("only the first %zu events were kept\n", EVENTS);
   std::printf("PASS\n");
   return 0;

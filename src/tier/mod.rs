@@ -63,6 +63,9 @@ impl Tier {
             }
             return Ok(Self { running: None, store: store.share() });
         };
+        if config.directory.as_os_str().is_empty() {
+            crate::bail!(NMC_ERR_INVALID_ARG, "a tier needs a directory");
+        }
         let running = Running::open(store, host, config, progress)?;
         Ok(Self { running: Some(running), store: store.share() })
     }
