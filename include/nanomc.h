@@ -2077,12 +2077,6 @@ typedef void (*nmc_tier_progress_fn)(void *user, uint64_t done, uint64_t total);
 typedef int32_t (*nmc_tier_verify_fn)(void *user, uint64_t done, uint64_t total);
 
 /**
- * Gets a value that is on disk; `entry` and what it points to are valid during the call. Returns 0 to end the scan. Called on the
- * calling thread; must not throw. It may call nmc functions, but not close this tier.
- */
-typedef int32_t (*nmc_tier_scan_fn)(void *user, const struct nmc_tier_entry_t *entry);
-
-/**
  * How a tier is opened. Start from `NMC_TIER_CONFIG_INIT` and set `directory`. In a number, 0 stands for the default.
  *
  * Three fields that are left open take their value from the environment: `heartbeat_ms` from
@@ -2095,10 +2089,10 @@ typedef struct nmc_tier_config_t {
   /** `NMC_ABI_VERSION` as the caller knows it. */
   uint32_t abi_version;
   /**
-   * Path of the directory, NUL-terminated. Its last part is made if it is not there, for this user alone. One process at a
+   * Path of the directory. Its last part is made if it is not there, for this user alone. One process at a
    * time can own it.
    */
-  const char *directory;
+  struct nmc_slice_t directory;
   /**
    * Most values on disk; 0 for a million, or twice as many as are found there. Each takes up to 100 bytes of memory.
    */
@@ -2130,7 +2124,7 @@ typedef struct nmc_tier_config_t {
   { \
     /* struct_size */ (uint32_t)sizeof(nmc_tier_config_t), \
     /* abi_version */ NMC_ABI_VERSION, \
-    /* directory */ NULL, \
+    /* directory */ {NULL, 0}, \
     /* max_objects */ 0, \
     /* capacity_bytes */ 0, \
     /* bucket_bytes */ 0, \
@@ -2287,6 +2281,12 @@ typedef struct nmc_tier_entry_t {
     /* bucket */ 0, \
     /* block */ 0 \
   }
+
+/**
+ * Gets a value that is on disk; `entry` and what it points to are valid during the call. Returns 0 to end the scan. Called on the
+ * calling thread; must not throw. It may call nmc functions, but not close this tier.
+ */
+typedef int32_t (*nmc_tier_scan_fn)(void *user, const struct nmc_tier_entry_t *entry);
 
 /**
  * The SSD tier of a store: its owner in the process of the store's master, elsewhere a handle to it. Nobody needs a handle to read:

@@ -47,7 +47,7 @@ int main() {
   nmc_tier_config_t tier = NMC_TIER_CONFIG_INIT;
   char dir[] = "/tmp/nmc-reserved-XXXXXX";
   REQUIRE(mkdtemp(dir) != nullptr);
-  tier.directory = dir;
+  tier.directory = slice_of(dir);
   nmc_tier_t* t = nullptr;
   refused("nmc_tier_config_t", tier, &nmc_tier_config_t::reserved,
           [&](const nmc_tier_config_t* c) { return nmc_tier_open(s, c, &t); });

@@ -29,7 +29,7 @@ struct TierDir {
 // A tier that writes nothing by itself, so that a test knows what is where.
 inline nmc_tier_config_t tier_config(const std::string& path) {
   nmc_tier_config_t config = NMC_TIER_CONFIG_INIT;
-  config.directory = path.c_str();
+  config.directory = nmc_slice_t{path.data(), path.size()};
   config.max_objects = 1 << 14;
   config.flags = NMC_TIER_PAUSED;
   return config;

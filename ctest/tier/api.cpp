@@ -135,15 +135,15 @@ void configs() {
 
   promise("without_a_directory_nothing_is_opened");
   const std::string long_path(4096, 'x');
-  refused("directory", [](nmc_tier_config_t& c) { c.directory = nullptr; });
-  refused("directory", [](nmc_tier_config_t& c) { c.directory = ""; });
-  refused("directory", [&](nmc_tier_config_t& c) { c.directory = long_path.c_str(); });
+  refused("directory", [](nmc_tier_config_t& c) { c.directory = nmc_slice_t{nullptr, 0}; });
+  refused("directory", [](nmc_tier_config_t& c) { c.directory = nmc_slice_t{"", 0}; });
+  refused("directory", [&](nmc_tier_config_t& c) { c.directory = bytes_of(long_path); });
   GIVES(nmc_tier_open(store, nullptr, &out), NMC_ERR_INVALID_ARG);
 
   promise("zeros_are_the_defaults_and_small_numbers_work");
   {
     nmc_tier_config_t config = NMC_TIER_CONFIG_INIT;
-    config.directory = dir.path.c_str();
+    config.directory = bytes_of(dir.path);
     OpenTier tier(store, config);
     const nmc_tier_stats_t stats = tier_stats(tier);
     CHECK(stats.owner == 1 && stats.max_objects >= 1000000 && stats.paused == 0 && stats.degraded == 0);

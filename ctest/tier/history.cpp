@@ -150,7 +150,7 @@ int rank_body(uint32_t rank, const std::string& dir, const std::string& tier_dir
   nmc_tier_t* tier = nullptr;
   if (rank == 0) {
     nmc_tier_config_t own = NMC_TIER_CONFIG_INIT;
-    own.directory = tier_dir.c_str();
+    own.directory = slice(tier_dir);
     own.max_objects = 4096;
     own.bucket_keys = 6;
     own.heartbeat_ms = 5;
@@ -159,6 +159,8 @@ int rank_body(uint32_t rank, const std::string& dir, const std::string& tier_dir
     ++shared->opened;
   }
   shared->up[rank] = 1;
+  // What is stored before the tier is there is not compared with it.
+  while (shared->up[0].load() == 0) pause_us(1000);
   Random random(seed * 977 + rank);
   std::vector<unsigned char> buffer;
   while (shared->wish.load() != 2) {

@@ -44,14 +44,16 @@ void configs() {
                                   .reset_if_damaged()
                                   .delete_torn()
                                   .c();
-  CHECK(c.struct_size == sizeof c && c.abi_version == NMC_ABI_VERSION && std::string(c.directory) == "/here");
+  CHECK(c.struct_size == sizeof c && c.abi_version == NMC_ABI_VERSION && std::string(static_cast<const char*>(c.directory.ptr), c.directory.len) == "/here");
   CHECK(c.max_objects == 1 && c.capacity_bytes == 2 && c.bucket_bytes == 3 && c.bucket_keys == 4);
   CHECK(c.heartbeat_ms == 5000 && c.depth == 6 && c.flags == 63 && c.progress == nullptr);
   CHECK(config.direct(true).uring(true).durable_remove(false).paused(false).c().flags == 48);
-  CHECK(nmc::TierConfig().c().directory == nullptr && nmc::TierConfig().c().flags == 0);
+  CHECK(nmc::TierConfig().c().directory.len == 0 && nmc::TierConfig().c().flags == 0);
   CHECK(nmc::TierConfig().heartbeat(std::chrono::milliseconds(0)).c().heartbeat_ms == 1);
   CHECK(nmc::TierConfig().heartbeat(std::chrono::hours(24 * 365 * 100)).c().heartbeat_ms == UINT32_MAX);
-  CHECK(std::string(nmc::TierConfig().directory("/there").c().directory) == "/there");
+  nmc::TierConfig there;
+  const nmc_slice_t named = there.directory("/there").c().directory;
+  CHECK(std::string(static_cast<const char*>(named.ptr), named.len) == "/there");
 }
 
 template <class Store, class Tier>

@@ -57,7 +57,7 @@ class TierConfig {
   /// Without the progress function, whose place is in Tier::open. Valid while this object is not changed.
   nmc_tier_config_t c() const noexcept {
     nmc_tier_config_t c = c_;
-    c.directory = directory_.empty() ? nullptr : directory_.c_str();
+    c.directory = nmc_slice_t{directory_.data(), directory_.size()};
     return c;
   }
 

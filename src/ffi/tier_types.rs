@@ -2,10 +2,11 @@
 
 use super::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use super::config::Config as Versioned;
+use super::world_types::bytes_of;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_INVALID_ARG;
 use crate::tier::{Config, OnDamage, Scanned, Stats, Torn, Verified};
-use std::ffi::{CStr, OsStr, OsString, c_char, c_void};
+use std::ffi::{OsStr, OsString, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
@@ -31,10 +32,6 @@ pub type nmc_tier_progress_fn = Option<unsafe extern "C" fn(user: *mut c_void, d
 /// throw. It may call nmc functions, but not close this tier.
 pub type nmc_tier_verify_fn = Option<unsafe extern "C" fn(user: *mut c_void, done: u64, total: u64) -> i32>;
 
-/// Gets a value that is on disk; `entry` and what it points to are valid during the call. Returns 0 to end the scan. Called on the
-/// calling thread; must not throw. It may call nmc functions, but not close this tier.
-pub type nmc_tier_scan_fn = Option<unsafe extern "C" fn(user: *mut c_void, entry: *const nmc_tier_entry_t) -> i32>;
-
 /// How a tier is opened. Start from `NMC_TIER_CONFIG_INIT` and set `directory`. In a number, 0 stands for the default.
 ///
 /// Three fields that are left open take their value from the environment: `heartbeat_ms` from
@@ -47,9 +44,9 @@ pub struct nmc_tier_config_t {
     pub struct_size: u32,
     /// `NMC_ABI_VERSION` as the caller knows it.
     pub abi_version: u32,
-    /// Path of the directory, NUL-terminated. Its last part is made if it is not there, for this user alone. One process at a
+    /// Path of the directory. Its last part is made if it is not there, for this user alone. One process at a
     /// time can own it.
-    pub directory: *const c_char,
+    pub directory: nmc_slice_t,
     /// Most values on disk; 0 for a million, or twice as many as are found there. Each takes up to 100 bytes of memory.
     pub max_objects: u64,
     /// Most bytes that the files take; 0 for the environment, or no limit but the file system's.
@@ -165,6 +162,10 @@ pub struct nmc_tier_entry_t {
     pub block: u64,
 }
 
+/// Gets a value that is on disk; `entry` and what it points to are valid during the call. Returns 0 to end the scan. Called on the
+/// calling thread; must not throw. It may call nmc functions, but not close this tier.
+pub type nmc_tier_scan_fn = Option<unsafe extern "C" fn(user: *mut c_void, entry: *const nmc_tier_entry_t) -> i32>;
+
 // SAFETY: repr(C), begins with the two u32, integers and pointers only (any bits are a valid Option of a function pointer that is
 // not called), no padding.
 unsafe impl Versioned for nmc_tier_config_t {
@@ -173,7 +174,7 @@ unsafe impl Versioned for nmc_tier_config_t {
         Self {
             struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
             abi_version: NMC_ABI_VERSION,
-            directory: std::ptr::null(),
+            directory: nmc_slice_t { ptr: std::ptr::null(), len: 0 },
             max_objects: 0,
             capacity_bytes: 0,
             bucket_bytes: 0,
@@ -211,24 +212,12 @@ pub(super) unsafe fn parse_tier(ptr: *const nmc_tier_config_t) -> Result<(Config
     // SAFETY: forwarded from the caller.
     let c = if ptr.is_null() { Versioned::defaults() } else { unsafe { super::config::read(ptr) }? };
     // SAFETY: as above.
-    let directory = unsafe { path_of(c.directory) }?;
+    let directory = unsafe { bytes_of(c.directory, "directory", MAX_PATH) }?;
+    if directory.contains(&0) {
+        crate::bail!(NMC_ERR_INVALID_ARG, "directory contains a NUL byte");
+    }
+    let directory = OsStr::from_bytes(directory).into();
     Ok((translate(&c, directory, |name| std::env::var_os(name))?, c))
-}
-
-/// A caller's path; an empty one for NULL.
-///
-/// # Safety
-/// `path` is NULL or points to bytes up to a NUL.
-unsafe fn path_of(path: *const c_char) -> Result<PathBuf> {
-    if path.is_null() {
-        return Ok(PathBuf::new());
-    }
-    // SAFETY: forwarded from the caller.
-    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
-    if bytes.len() >= MAX_PATH {
-        crate::bail!(NMC_ERR_INVALID_ARG, "directory has {} bytes, the limit is {}", bytes.len(), MAX_PATH - 1);
-    }
-    Ok(OsStr::from_bytes(bytes).into())
 }
 
 /// The library's config for one of C, with what `environment` says where that says nothing.

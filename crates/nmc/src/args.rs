@@ -62,7 +62,7 @@ impl Opt {
 pub struct Command {
     /// First word on the command line.
     pub name: &'static str,
-    /// Placeholder of its one positional argument; empty if it has none.
+    /// Placeholders of its positional arguments, at most two; empty if it has none.
     pub positional: &'static str,
     /// One line about it.
     pub about: &'static str,
@@ -79,6 +79,8 @@ pub struct Parsed {
     pub help: bool,
     /// The positional argument.
     pub positional: Option<OsString>,
+    /// The second one.
+    pub second: Option<OsString>,
     given: Vec<(&'static str, Option<OsString>)>,
 }
 
@@ -120,10 +122,13 @@ impl Command {
                     },
                 };
                 parsed.given.push((option.name, value));
-            } else if self.positional.is_empty() || parsed.positional.is_some() {
-                return Err(refuse(format!("{} is one argument too many", word.display())));
             } else {
-                parsed.positional = Some(word);
+                let places = [&mut parsed.positional, &mut parsed.second];
+                let places = places.into_iter().take(self.positional.split_whitespace().count());
+                match places.into_iter().find(|place| place.is_none()) {
+                    Some(place) => *place = Some(word),
+                    None => return Err(refuse(format!("{} is one argument too many", word.display()))),
+                }
             }
         }
         Ok(parsed)

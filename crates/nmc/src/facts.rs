@@ -30,7 +30,11 @@ pub fn kernel() -> String {
 
 /// Today in UTC, as 2025-12-31.
 pub fn today() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    date(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()))
+}
+
+/// The same for a time in seconds since 1970.
+pub fn date(seconds: u64) -> String {
     let (year, month, day) = civil(seconds / 86_400);
     format!("{year:04}-{month:02}-{day:02}")
 }

@@ -1,5 +1,5 @@
 //! `nmc`, the command line beside the library: what the machine offers (`doctor`), what the library costs (`bench`),
-//! a master of its own (`master`), and a look at a world from outside (`dump`). Exit codes: 0 done, 1 failed or "no",
+//! a master of its own (`master`), and a look at a world from outside (`dump`) or at the directory of an SSD tier (`ssd`). Exit codes: 0 done, 1 failed or "no",
 //! 2 not understood.
 
 mod args;
@@ -9,6 +9,7 @@ mod dump;
 mod facts;
 mod json;
 mod master;
+mod ssd;
 mod sys;
 mod term;
 
@@ -66,6 +67,14 @@ const COMMANDS: &[Command] = &[
         about: "what can be seen of a world without joining it; exit code 1 when no master serves it",
         options: &[NAME, DIR],
         run: dump::run,
+    },
+    Command {
+        name: "ssd",
+        positional: ssd::WHAT,
+        about: "what lies in the directory of an SSD tier: ls (keys), stat (numbers), verify (reads everything and compares all \
+                checksums; exit code 1 if something is wrong), dump (structures). Changes nothing; the directory must have no owner",
+        options: &[Opt::value("--file", "NAME", "dump: this bucket or journal only")],
+        run: ssd::run,
     },
     Command {
         name: "abi",

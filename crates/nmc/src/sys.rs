@@ -27,6 +27,16 @@ pub fn page_bytes() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0)
 }
 
+/// Who holds the lock on a file, as the file says itself; `None` if nobody does, or there is no such file.
+pub fn locked_by(path: &Path) -> Option<String> {
+    let file = std::fs::File::open(path).ok()?;
+    // SAFETY: a system call on a descriptor that is open. A shared lock, which ends with the file a moment later.
+    let free = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) } == 0;
+    let says = io::read_to_string(file).unwrap_or_default();
+    let says = says.lines().next().filter(|line| !line.is_empty()).unwrap_or("another process").to_owned();
+    (!free).then_some(says)
+}
+
 /// Limits that matter to the library.
 #[derive(Debug, Clone, Copy)]
 pub enum Limit {

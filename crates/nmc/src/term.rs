@@ -78,6 +78,14 @@ impl Progress {
         }
     }
 
+    /// Replaces the line by a bar and some words.
+    pub fn bar(&self, done: u64, total: u64, text: &str) {
+        const WIDTH: usize = 30;
+        let percent = usize::try_from(done.saturating_mul(100) / total.max(1)).unwrap_or(0).min(100);
+        let full = "#".repeat(percent * WIDTH / 100);
+        self.show(&format!("[{full:.<WIDTH$}] {percent:3} %  {text}"));
+    }
+
     /// Removes the line.
     pub fn clear(&self) {
         if self.shown {

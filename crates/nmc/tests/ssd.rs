@@ -1,0 +1,237 @@
+//! `nmc ssd` as a user meets it, on directories that are written here byte by byte.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "a test may"
+)]
+
+use nanomc::tier::format::{
+    BLOCK, Entry, GRANULE, Head, Item, Record, Shape, Space, bucket_name, encode_entries, encode_footer, journal_name,
+};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const HEAD: Head = Head { tier_id: 77, secret: [3; 32], backend: 1, created: 1_700_000_000 };
+const PLAIN: Space = Space { number: 0, generation: 0 };
+const NAMED: Space = Space { number: 1, generation: 2 };
+
+fn value_of(key: &str, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 31 + key.len()) as u8).collect()
+}
+
+/// CRC32C, the slow way.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| if crc & 1 == 0 { crc >> 1 } else { crc >> 1 ^ 0x82f6_3b78 };
+    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+}
+
+/// Writes a bucket: key, bytes, epoch and namespace of each record.
+fn write_bucket(dir: &Path, bucket: u64, records: &[(&str, usize, u64, Space)]) {
+    let mut file = Vec::new();
+    let mut items = Vec::new();
+    for (key, bytes, epoch, space) in records {
+        let value = value_of(key, *bytes);
+        let shape = Shape::of(key.len(), *bytes as u64);
+        let record = Record {
+            space: *space,
+            key: key.as_bytes(),
+            metadata: b"",
+            value_bytes: *bytes as u64,
+            epoch: *epoch,
+            store_id: 5,
+            rank: 0,
+            retain: 0,
+            priority: 0,
+        };
+        let mut blocks = vec![0; shape.blocks as usize * BLOCK];
+        let sums: Vec<u32> = value.chunks(GRANULE).map(crc32c).collect();
+        blocks[shape.value_at as usize..][..value.len()].copy_from_slice(&value);
+        record.encode(&sums, &mut blocks[..shape.header_bytes()]).unwrap();
+        items.push(Item {
+            block: (file.len() / BLOCK) as u64,
+            space: *space,
+            fingerprint: HEAD.fingerprint(*space, key.as_bytes()),
+            epoch: *epoch,
+            store_id: 5,
+            value_bytes: *bytes as u64,
+            key: key.as_bytes(),
+        });
+        file.extend(blocks);
+    }
+    let records_blocks = (file.len() / BLOCK) as u64;
+    file.extend(encode_footer(HEAD.tier_id, bucket, records_blocks, &items).unwrap());
+    fs::write(dir.join(bucket_name(bucket)), file).unwrap();
+}
+
+fn write_journal(dir: &Path, marks: &[Entry]) {
+    let mut entries = vec![
+        Entry::Start { tier_id: HEAD.tier_id, journal: 4 },
+        Entry::High { bucket: 100 },
+        Entry::Namespace { name: Vec::new(), space: PLAIN },
+        Entry::Namespace { name: b"mine".to_vec(), space: NAMED },
+    ];
+    entries.extend_from_slice(marks);
+    let mut bytes = encode_entries(0, entries.len() as u64, HEAD.tier_id, &entries).unwrap();
+    bytes.resize(bytes.len() + 4096, 0);
+    fs::write(dir.join(journal_name(4)), bytes).unwrap();
+}
+
+/// A directory with two buckets: of six records three are live.
+fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("SUPER"), HEAD.encode()).unwrap();
+    fs::write(dir.path().join("LOCK"), "process 1 on somewhere\n").unwrap();
+    let older = Space { number: 1, generation: 1 };
+    write_bucket(dir.path(), 1, &[("small", 10, 1, PLAIN), ("large", 200_000, 2, PLAIN), ("removed", 5000, 3, PLAIN)]);
+    write_bucket(dir.path(), 2, &[("small", 20, 4, PLAIN), ("flushed", 30, 5, older), ("sp\nace", 70_000, 6, NAMED)]);
+    let removed = Shape::of("small".len(), 10).blocks + Shape::of("large".len(), 200_000).blocks;
+    write_journal(dir.path(), &[Entry::Dead { bucket: 1, block: removed }]);
+    dir
+}
+
+fn ssd(what: &str, dir: &Path, more: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nmc"));
+    command.arg("ssd").arg(what).arg(dir).args(more).output().expect("nmc starts")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Names and contents of everything in a directory.
+fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut all: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+        .collect();
+    all.sort();
+    all
+}
+
+/// Changes one byte of a file.
+fn damage(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 0x10;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn keys_that_would_be_found_are_listed_and_no_others() {
+    let dir = directory();
+    let output = ssd("ls", dir.path(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let lines: Vec<String> =
+        text(&output).lines().skip(1).map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(lines, ["200000 1 1 /large", "20 2 0 /small", "70000 2 2 mine/sp\\nace"]);
+}
+
+#[test]
+fn numbers_tell_what_became_of_the_records() {
+    let dir = directory();
+    fs::write(dir.path().join("notes.txt"), "mine").unwrap();
+    fs::write(dir.path().join(format!("{}.tmp", bucket_name(9))), "begun").unwrap();
+    let output = ssd("stat", dir.path(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let words: Vec<Vec<String>> =
+        text(&output).lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
+    let number = |name: &str| words.iter().find(|line| line[0] == name).unwrap_or_else(|| panic!("{name}"))[1].clone();
+    for (name, n) in [("live", "3"), ("removed", "1"), ("flushed", "1"), ("older", "1"), ("mine", "1"), ("files", "2")]
+    {
+        assert_eq!(number(name), n, "{name}: {}", text(&output));
+    }
+    for says in ["2023-11-14", "journal.4: 1 dead records", "notes.txt: not the tier's", ".tmp: not completed"] {
+        assert!(text(&output).contains(says), "{says}: {}", text(&output));
+    }
+}
+
+#[test]
+fn what_is_right_is_verified_and_what_is_wrong_is_named() {
+    let dir = directory();
+    let output = ssd("verify", dir.path(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert!(text(&output).contains("3 values are right"), "{}", text(&output));
+    let (first, second) = (bucket_name(1), bucket_name(2));
+    for (file, at, says) in [
+        (first.as_str(), 10 * BLOCK, "large"), // in the value
+        (first.as_str(), BLOCK + 30, "large"), // in its header
+        (second.as_str(), 3 * BLOCK + 7, "sp\\nace"),
+        ("journal.4", 130, "journal"),
+    ] {
+        let dir = directory();
+        damage(&dir.path().join(file), at);
+        let output = ssd("verify", dir.path(), &[]);
+        assert_eq!(output.status.code(), Some(1), "{file} {at}: {}", text(&output));
+        assert!(text(&output).contains(says), "{file} {at}: {}", text(&output));
+    }
+    let dir = directory();
+    let end = fs::metadata(dir.path().join(&first)).unwrap().len() as usize;
+    damage(&dir.path().join(&first), end - 100);
+    let output = ssd("verify", dir.path(), &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains(&first) && text(&output).contains("2 values are right"), "{}", text(&output));
+}
+
+#[test]
+fn what_was_removed_is_not_looked_at_since_its_space_may_be_given_back() {
+    let dir = directory();
+    let block = Shape::of("small".len(), 10).blocks + Shape::of("large".len(), 200_000).blocks;
+    damage(&dir.path().join(bucket_name(1)), block as usize * BLOCK + 20);
+    let output = ssd("verify", dir.path(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+}
+
+#[test]
+fn structures_are_shown_of_all_files_or_of_one() {
+    let dir = directory();
+    let all = text(&ssd("dump", dir.path(), &[]));
+    for says in
+        ["SUPER: Head", "journal.4: 5 records", "dead       bucket 1", "epoch 6", "older", "removed", "flushed", "live"]
+    {
+        assert!(all.contains(says), "{says}: {all}");
+    }
+    assert!(!all.contains("secret"), "{all}");
+    let one = text(&ssd("dump", dir.path(), &["--file", "journal.4"]));
+    assert!(one.contains("namespace") && !one.contains("SUPER") && !one.contains("epoch"), "{one}");
+    assert_eq!(ssd("dump", dir.path(), &["--file", "other"]).status.code(), Some(1));
+}
+
+#[test]
+fn nothing_is_changed() {
+    let dir = directory();
+    let before = contents(dir.path());
+    for what in ["ls", "stat", "verify", "dump"] {
+        assert_eq!(ssd(what, dir.path(), &[]).status.code(), Some(0), "{what}");
+    }
+    assert_eq!(contents(dir.path()), before);
+}
+
+#[test]
+fn what_is_no_directory_of_a_tier_or_has_an_owner_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in [dir.path().to_owned(), dir.path().join("none"), "/dev/null".into()] {
+        let output = ssd("ls", &path, &[]);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+        assert!(text(&output).contains(path.to_str().unwrap()), "{}", text(&output));
+    }
+    let dir = directory();
+    let disk = nanomc::tier::io::RealDisk::open(dir.path(), false, Default::default()).unwrap();
+    let lock = disk.lock().unwrap();
+    let output = ssd("ls", dir.path(), &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains(&format!("owned by process {}", std::process::id())), "{}", text(&output));
+    drop(lock);
+    assert_eq!(ssd("ls", dir.path(), &[]).status.code(), Some(0));
+}
+
+#[test]
+fn a_command_line_that_says_something_else_is_refused_with_code_2() {
+    let nmc = |words: &[&str]| Command::new(env!("CARGO_BIN_EXE_nmc")).args(words).output().unwrap().status.code();
+    for words in [["ssd"].as_slice(), &["ssd", "ls"], &["ssd", "delete", "/tmp"], &["ssd", "ls", "/tmp", "more"]] {
+        assert_eq!(nmc(words), Some(2), "{words:?}");
+    }
+}
