@@ -12,7 +12,9 @@ use crate::base::error::{Error, Result};
 use crate::base::id;
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_UNAVAILABLE};
+use crate::base::status::{
+    NMC_ERR_CANCELLED, NMC_ERR_INTERNAL, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_UNAVAILABLE,
+};
 use crate::layout::disk::Spot;
 use crate::store::backing::{DiskGrant, DiskOwner, DiskReader, Mark, SpaceName};
 use crate::store::disk::DiskMap;
@@ -63,7 +65,19 @@ struct Inbox {
     wake: bool,
     stop: bool,
     paused: bool,
+    /// The job that the thread is at.
+    current: Option<u64>,
     results: VecDeque<(u64, Result<u64>)>,
+}
+
+impl Inbox {
+    fn finish(&mut self, ticket: u64, result: Result<u64>) {
+        self.current = None;
+        if self.results.len() >= RESULTS {
+            self.results.pop_front();
+        }
+        self.results.push_back((ticket, result));
+    }
 }
 
 /// See the module.
@@ -165,7 +179,13 @@ impl Running {
         }
         let (working, store) = (Arc::clone(&running.owner), store.share());
         running.thread = Some(service_thread::spawn(c"nmc-tier", None, move || {
-            service_thread::persist("the tier's owner", || working.work(&store));
+            let mut again = false;
+            service_thread::persist("the tier's owner", || {
+                if std::mem::replace(&mut again, true) {
+                    working.recover_from_bug();
+                }
+                working.work(&store);
+            });
         })?);
         Ok(running)
     }
@@ -368,16 +388,13 @@ impl Owner {
                     return;
                 }
                 inbox.wake = false;
-                (inbox.jobs.pop_front(), inbox.paused)
+                let job = inbox.jobs.pop_front();
+                inbox.current = job.as_ref().map(|(ticket, _)| *ticket);
+                (job, inbox.paused)
             };
             if let Some((ticket, job)) = job {
                 let result = self.run(store, job);
-                let mut inbox = self.inbox.lock();
-                if inbox.results.len() >= RESULTS {
-                    inbox.results.pop_front();
-                }
-                inbox.results.push_back((ticket, result));
-                drop(inbox);
+                self.inbox.lock().finish(ticket, result);
                 self.changed.notify_all();
                 continue;
             }
@@ -398,6 +415,35 @@ impl Owner {
             if Instant::now() >= next_beat {
                 next_beat = Instant::now() + beat;
             }
+        }
+    }
+
+    /// The thread begins anew after a bug: nobody waits for what it was at, and nothing is held for it.
+    fn recover_from_bug(&self) {
+        let mut inbox = self.inbox.lock();
+        if let Some(ticket) = inbox.current {
+            inbox.finish(
+                ticket,
+                Err(Error::new(NMC_ERR_INTERNAL, "the tier's owner met a bug in nanomc; please report it")),
+            );
+        }
+        // Objects of jobs that wait were held for them.
+        for (ticket, job) in std::mem::take(&mut inbox.jobs) {
+            match job {
+                Job::Offload(Some(_)) => {
+                    let text = "the tier's owner began anew before it came to this";
+                    inbox.finish(ticket, Err(Error::new(NMC_ERR_INTERNAL, text)));
+                }
+                job => inbox.jobs.push_back((ticket, job)),
+            }
+        }
+        drop(inbox);
+        self.changed.notify_all();
+        if let Ok(host) = self.host() {
+            let _ = host.with(|master| {
+                master.let_all_go();
+                Ok(())
+            });
         }
     }
 

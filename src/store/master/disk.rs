@@ -167,6 +167,12 @@ impl Disk {
         self.map.view().find(wanted).ok().flatten().map(|(index, _, entry)| (index, entry))
     }
 
+    /// How many objects more can be held and find an entry.
+    fn room(&self) -> usize {
+        let entries = self.counts.capacity.saturating_sub(self.counts.objects);
+        usize::try_from(entries).unwrap_or(usize::MAX).min(MOST_HELD).saturating_sub(self.holds.len())
+    }
+
     /// The entry of an object in memory, if it has one.
     fn clean(&self, book: &Book) -> Option<u32> {
         let index = book.disk.checked_sub(1)?;
@@ -592,8 +598,14 @@ impl Master {
         let now = now_ns();
         self.glance(view, now);
         self.look_at_all_writing(view, now, BUDGET);
-        let Some(disk) = &self.disk else { return Ok(false) };
-        let (most, mut bytes) = (most.0.min(MOST_NEXT).min(MOST_HELD - disk.holds.len()), most.1);
+        let Some(disk) = &mut self.disk else { return Ok(false) };
+        let room = disk.room();
+        if room == 0 {
+            // Nothing is written that nobody could find.
+            disk.counts.full += 1;
+            return Ok(false);
+        }
+        let (most, mut bytes) = (most.0.min(MOST_NEXT).min(room), most.1);
         memory::reserve(out, most)?;
         let (mut walk, mut budget, from) = (disk.walk, BUDGET, out.len());
         let ranks = map.params().world_size;
@@ -671,9 +683,12 @@ impl Master {
         let word = namespace_word(view, namespace);
         for key in keys {
             let Some(index) = self.find(view, map.hash_of(key, namespace), key, word) else { continue };
-            let room = self.disk.as_ref().is_some_and(|disk| disk.holds.len() < MOST_HELD);
-            if self.lists.list_of(index) == Some(WRITING) || !room {
+            if self.lists.list_of(index) == Some(WRITING) {
                 continue;
+            }
+            if let Some(disk) = self.disk.as_mut().filter(|disk| disk.room() == 0) {
+                disk.counts.full += 1;
+                break;
             }
             if let Some(next) = self.to_write(view, index)? {
                 let ToWrite { index, epoch, bytes, .. } = next;
@@ -749,6 +764,13 @@ impl Master {
     pub fn let_go(&mut self, headers: &[u32]) {
         if let Some(disk) = &mut self.disk {
             disk.holds.retain(|hold| !headers.contains(&hold.index));
+        }
+    }
+
+    /// Whoever wrote begins anew, and knows of no hold.
+    pub fn let_all_go(&mut self) {
+        if let Some(disk) = &mut self.disk {
+            disk.holds.clear();
         }
     }
 
