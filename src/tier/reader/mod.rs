@@ -81,7 +81,7 @@ impl Reader {
             readers: Readers::new(options),
             pool: Pool::default(),
             lists: Lists::default(),
-            longest: std::env::var("LONGEST").map(|s| s.parse::<u32>().unwrap_or(256) << 10).unwrap_or(TOGETHER),
+            longest: if options.uring && options.depth > 1 { TOGETHER } else { ONE_BY_ONE },
             #[cfg(test)]
             stage: tests::Stage::default(),
         })

@@ -294,7 +294,8 @@ impl<'a> Round<'_, '_, 'a> {
             // From the first byte that is wanted; those behind the last one that is have no place.
             let from = job.at.max(at);
             let to = job.end().min(at + bytes.len() as u64);
-            walk.clone().fill(part_of(bytes, at, from..to));
+            let mut walk = *walk;
+            walk.fill(part_of(bytes, at, from..to));
         }
         let outcome = match role {
             Role::Header => self.header(seat, bytes),
@@ -328,7 +329,10 @@ impl<'a> Round<'_, '_, 'a> {
         check_sum(0, total, crc32c::crc32c(value), sum_of(0)).map_err(Trouble::Wrong)?;
         let (from, wanted) = (job.at, part_of(value, 0, job.at..job.end()));
         match &mut job.read.to {
-            Target::Host(_) => job.walk.clone().fill(wanted),
+            Target::Host(_) => {
+                let mut walk = job.walk;
+                walk.fill(wanted);
+            }
             Target::Take(_) if !self.reader.is_still(self.map, &job.read.entry) => return Err(Trouble::Ended),
             Target::Take(take) => take(from, wanted).map_err(Trouble::Refused)?,
         }
@@ -424,7 +428,7 @@ struct Plan<'p, 'f, 'a> {
     record_at: u64,
     value_at: u64,
     longest: u32,
-    /// What addresses must be multiples of to be read to; none is.
+    /// What addresses must be multiples of for blocks to go straight there; without it none do.
     align: Option<u64>,
     walk: Walk<'a>,
 }
@@ -455,7 +459,7 @@ impl<'a> Plan<'_, '_, 'a> {
                 first = first.or(part);
                 let part = self.add(&blocks, to, Role::Straight)?;
                 first = first.or(Some(part));
-                copied = self.walk_from(copied, wanted.start.max(planned), blocks.end);
+                copied.skip(blocks.end - wanted.start.max(planned));
                 planned = blocks.end;
             }
             at += bytes;
@@ -466,12 +470,7 @@ impl<'a> Plan<'_, '_, 'a> {
         Ok(first.or(part).unwrap_or(self.parts.len().saturating_sub(1)))
     }
 
-    /// The same walk, further on.
-    fn walk_from(&self, mut walk: Walk<'a>, from: u64, to: u64) -> Walk<'a> {
-        walk.skip(to - from);
-        walk
-    }
-
+    /// Plans blocks that go to scratch, if there are any, and gives the part that has them.
     fn copied(&mut self, blocks: Range<u64>, role: Role<'a>) -> Result<Option<usize>> {
         if blocks.is_empty() {
             return Ok(None);

@@ -691,9 +691,10 @@ fn threads_read_right_while_files_come_and_go() {
         }
         let (over, hits) = (AtomicBool::new(false), AtomicU32::new(0));
         std::thread::scope(|scope| {
+            let mut handles = Vec::new();
             for thread in 0..8 {
                 let (tree, reader, over, hits) = (&tree, &reader, &over, &hits);
-                scope.spawn(move || {
+                handles.push(scope.spawn(move || {
                     let mut random = Random(thread);
                     while !over.load(Relaxed) {
                         let mut keys: Vec<u32> = (0..KEYS).collect();
@@ -705,7 +706,7 @@ fn threads_read_right_while_files_come_and_go() {
                         let mut zones: Vec<Zone> = found
                             .iter()
                             .map(|(_, entry)| {
-                                Zone::new(thread as usize % 2, usize::try_from(entry.entry.bytes).unwrap())
+                                Zone::new(usize::from(thread % 2 == 1), usize::try_from(entry.entry.bytes).unwrap())
                             })
                             .collect();
                         let slices: Vec<[Slice; 1]> = zones.iter_mut().map(|zone| [zone.slice()]).collect();
@@ -731,7 +732,7 @@ fn threads_read_right_while_files_come_and_go() {
                             }
                         }
                     }
-                });
+                }));
             }
             for bucket in 3..40 {
                 let objects = generation(bucket);
@@ -747,7 +748,7 @@ fn threads_read_right_while_files_come_and_go() {
                 former.write_all_at(&generation(bucket + 100)[3].blocks(), 0).unwrap();
                 former.set_len(0).unwrap();
                 let seen = hits.load(Relaxed);
-                while hits.load(Relaxed) < seen + 4 {
+                while hits.load(Relaxed) < seen + 4 && !handles.iter().any(std::thread::ScopedJoinHandle::is_finished) {
                     std::thread::yield_now();
                 }
             }
