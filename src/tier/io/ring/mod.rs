@@ -23,20 +23,23 @@ const PIECES: usize = 64;
 /// More requests than this are never in flight for one call.
 const DEEPEST: u32 = 1024;
 
+/// Whether a piece begins in the file where another ends.
+fn follows(before: &Read, this: &Read) -> bool {
+    this.fd == before.fd && before.offset.checked_add(before.bytes.into()) == Some(this.offset)
+}
+
 /// How many pieces from the first on are one request: those that follow each other in the file, as long as they are small.
 fn joined(pieces: &[Read]) -> usize {
     let mut bytes = 0;
-    let follows = |i: usize, bytes: usize| {
-        let (before, this) = (&pieces[i - 1], &pieces[i]);
-        let next_to_it = this.fd == before.fd && before.offset.checked_add(before.bytes.into()) == Some(this.offset);
-        let size = this.bytes as usize;
-        next_to_it && size.min(bytes) < SMALL && size + bytes <= JOINED
+    let joins = |i: usize, bytes: usize| {
+        let size = pieces[i].bytes as usize;
+        follows(&pieces[i - 1], &pieces[i]) && size.min(bytes) < SMALL && size + bytes <= JOINED
     };
     (0..pieces.len().min(PIECES))
         .take_while(|i| {
-            let joins = *i == 0 || follows(*i, bytes);
+            let one = *i == 0 || joins(*i, bytes);
             bytes += pieces[*i].bytes as usize;
-            joins
+            one
         })
         .count()
 }
