@@ -171,27 +171,17 @@ pub unsafe extern "C" fn nmc_store_get_into_batch(
             // SAFETY: the C contract of these arguments.
             let (keys, buffers, mut statuses) =
                 unsafe { (array(keys, n, "keys")?, array(buffers, n, "buffers")?, Statuses::new(out_statuses, n)?) };
-            let (mut items, mut numbers) = match pair(n) {
-                Ok(room) => room,
-                Err(error) => return Ok(statuses.refuse(&error)),
-            };
-            for (i, (key, buffer)) in keys.iter().zip(buffers).enumerate() {
+            let item = |i: usize| {
                 // SAFETY: the C contract of `keys`.
-                match unsafe { key_of(*key) } {
-                    Ok(key) => {
-                        items.push((key, Pieces::Slices(slices_of(std::slice::from_ref(buffer)))));
-                        numbers.push(i);
-                    }
-                    Err(error) => statuses.set(i, Err(error)),
-                }
-            }
-            let read = store.get_many_into(&items, |item, look: Result<Look<u64>>| {
-                statuses.set_of(numbers[item], items[item].0, look.map(|look| status_of(&look)));
+                let key = unsafe { key_of(keys[i]) }?;
+                Ok((key, Pieces::Slices(slices_of(std::slice::from_ref(&buffers[i])))))
+            };
+            store.get_many_into(n, item, |i, look| {
+                // SAFETY: as above.
+                let key = unsafe { key_of(keys[i]) }.unwrap_or_default();
+                statuses.set_of(i, key, look.map(|look| status_of(&look)));
             });
-            match read {
-                Ok(()) => Ok(statuses.first),
-                Err(error) => Ok(statuses.refuse(&error)),
-            }
+            Ok(statuses.first)
         })
     })
 }

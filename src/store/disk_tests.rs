@@ -281,9 +281,9 @@ fn a_batch_reads_what_is_in_memory_on_disk_and_nowhere() {
     let [a_at, b_at, c_at, d_at] = [slice(&mut a), slice(&mut b), slice(&mut c), slice(&mut d)];
     let pieces = [[a_at], [b_at], [c_at], [d_at]];
     let keys: [&[u8]; 4] = [b"disk", b"memory", b"disk", b"none"];
-    let items: Vec<_> = keys.iter().zip(&pieces).map(|(key, slices)| (*key, Pieces::Slices(&slices[..]))).collect();
     let mut results: Vec<Option<Result<Look<u64>>>> = vec![None, None, None, None];
-    bed.store.get_many_into(&items, |item, result| results[item] = Some(result)).unwrap();
+    let item = |i: usize| Ok((keys[i], Pieces::Slices(&pieces[i][..])));
+    bed.store.get_many_into(4, item, |item, result| results[item] = Some(result));
     assert_eq!(results[0], Some(Ok(Look::Ready(17))));
     assert_eq!(results[1], Some(Ok(Look::Ready(1))));
     assert!(matches!(results[2], Some(Err(_))), "another size");

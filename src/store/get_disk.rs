@@ -160,70 +160,93 @@ impl Store {
         outcome
     }
 
-    /// Reads many values, each into pieces of its size. What is on disk is read together: all requests are under way before the
-    /// first is waited for. Fails as a whole only before anything is read.
-    pub fn get_many_into(
+    /// Reads `n` values, each into pieces of its size; `item` names them by their numbers, `result` hears what came of each. What is
+    /// on disk is read together: all requests are under way before the first is waited for.
+    pub fn get_many_into<'a>(
         &self,
-        items: &[(&[u8], Pieces<'_>)],
+        n: usize,
+        item: impl Fn(usize) -> Result<(&'a [u8], Pieces<'a>)>,
         mut result: impl FnMut(usize, Result<Look<u64>>),
-    ) -> Result<()> {
-        let mut late: Vec<usize> = Vec::new();
+    ) {
+        // What memory does not have; nothing is allocated if it has all, or there is no disk.
+        let mut late: Vec<(usize, &[u8], Pieces<'_>)> = Vec::new();
         let with_disk = self.client.view().header().disk.load(Relaxed) != 0;
-        if with_disk {
-            memory::reserve(&mut late, items.len())?;
-        }
-        for (number, (key, pieces)) in items.iter().enumerate() {
-            let look = if with_disk { self.get_from_memory(key, pieces) } else { self.get_into(key, pieces) };
+        for number in 0..n {
+            let (key, pieces) = match item(number) {
+                Ok(item) => item,
+                Err(error) => {
+                    result(number, Err(error));
+                    continue;
+                }
+            };
+            let look = if with_disk { self.get_from_memory(key, &pieces) } else { self.get_into(key, &pieces) };
             match look {
-                Ok(Look::Missing) if with_disk => late.push(number),
+                Ok(Look::Missing) if with_disk => {
+                    if let Err(error) = memory::push(&mut late, (number, key, pieces)) {
+                        result(number, Err(error));
+                    }
+                }
                 look => result(number, look),
             }
         }
         if late.is_empty() {
-            return Ok(());
+            return;
         }
-        let disk = match self.client.disk() {
-            Ok(Some(disk)) => disk,
-            Ok(None) => {
-                late.iter().for_each(|number| result(*number, Ok(Look::Missing)));
-                return Ok(());
-            }
-            Err(error) => {
-                late.iter().for_each(|number| result(*number, Err(error.clone())));
-                return Ok(());
-            }
-        };
-        let (mut reads, mut numbers) = (memory::with_capacity(late.len())?, memory::with_capacity(late.len())?);
-        let mut alone: Vec<usize> = memory::with_capacity(late.len())?;
-        for number in late {
-            let (key, pieces) = &items[number];
+        match self.client.disk() {
+            Ok(Some(disk)) => self.get_late(&disk, &late, &mut result),
+            Ok(None) => late.iter().for_each(|(number, ..)| result(*number, Ok(Look::Missing))),
+            Err(error) => late.iter().for_each(|(number, ..)| result(*number, Err(error.clone()))),
+        }
+    }
+
+    /// Reads what memory did not have, all of it together as far as that can be.
+    fn get_late(
+        &self,
+        disk: &DiskAccess,
+        late: &[(usize, &[u8], Pieces<'_>)],
+        result: &mut impl FnMut(usize, Result<Look<u64>>),
+    ) {
+        let mut alone: Vec<usize> = Vec::new();
+        let (mut reads, mut places): (Vec<DiskRead<'_>>, Vec<usize>) = (Vec::new(), Vec::new());
+        let room = memory::reserve(&mut alone, late.len())
+            .and_then(|()| memory::reserve(&mut reads, late.len()))
+            .and_then(|()| memory::reserve(&mut places, late.len()));
+        // Without memory for lists they are read one after the other.
+        if room.is_err() {
+            late.iter().for_each(|(number, key, pieces)| result(*number, self.get_one_late(disk, key, pieces)));
+            return;
+        }
+        for (at, (_, key, pieces)) in late.iter().enumerate() {
             let found = disk.map.probe(self.namespace, key).ok().flatten();
-            let wanted = pieces.bytes().unwrap_or(0);
+            let bytes = pieces.bytes().unwrap_or(0);
             match found {
-                Some(entry) if entry.entry.bytes == wanted && self.client.is_host(pieces).unwrap_or(false) => {
+                Some(entry) if entry.entry.bytes == bytes && self.client.is_host(pieces).unwrap_or(false) => {
                     let to = Target::Host(*pieces);
-                    reads.push(DiskRead { entry, key, offset: 0, bytes: wanted, to, outcome: Ok(false) });
-                    numbers.push(number);
+                    reads.push(DiskRead { entry, key, offset: 0, bytes, to, outcome: Ok(false) });
+                    places.push(at);
                 }
                 // One at a time: what the GPU takes, what has another size, and what may have moved.
-                _ => alone.push(number),
+                _ => alone.push(at),
             }
         }
         disk.reader.read(&disk.map, &mut reads);
-        for (number, read) in numbers.into_iter().zip(reads) {
-            match self.judge(&disk, &read.entry, read.bytes, read.outcome) {
-                Ok(true) => result(number, Ok(Look::Ready(read.bytes))),
-                Ok(false) => alone.push(number),
-                Err(error) => result(number, Err(error)),
+        for (at, read) in places.into_iter().zip(reads) {
+            match self.judge(disk, &read.entry, read.bytes, read.outcome) {
+                Ok(true) => result(late[at].0, Ok(Look::Ready(read.bytes))),
+                Ok(false) => alone.push(at),
+                Err(error) => result(late[at].0, Err(error)),
             }
         }
-        for number in alone {
-            let (key, pieces) = &items[number];
-            let wanted = pieces.bytes()?;
-            let fits = |total| if total == wanted { Ok(true) } else { Err(other_size(total, wanted)) };
-            result(number, self.read_late(disk.clone(), key, pieces, fits));
+        for at in alone {
+            let (number, key, pieces) = &late[at];
+            result(*number, self.get_one_late(disk, key, pieces));
         }
-        Ok(())
+    }
+
+    fn get_one_late(&self, disk: &DiskAccess, key: &[u8], pieces: &Pieces<'_>) -> Result<Look<u64>> {
+        let wanted = pieces.bytes()?;
+        let fits = |total| if total == wanted { Ok(true) } else { Err(other_size(total, wanted)) };
+        self.read_late(disk.clone(), key, pieces, fits)
     }
 
     /// The next value on disk that is not in memory, from a cursor on that an earlier call gave, or 0.
