@@ -13,7 +13,10 @@ use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
 use crate::base::point::reach;
-use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_IO, NMC_ERR_NO_SPACE};
+use crate::base::status::{
+    NMC_ERR_CORRUPT, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND,
+    NMC_ERR_UNAVAILABLE,
+};
 use crate::layout::disk::{Entry, Spot};
 use crate::store::backing::Mark;
 use crate::store::master::{OnDisk, Stored, ToWrite};
@@ -26,11 +29,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Numbers of buckets that are reserved at a time.
-const RESERVED: u64 = 1024;
+const RESERVED: u64 = if cfg!(test) { 3 } else { 1024 };
 /// Bytes that are collected before they are written.
-const STAGE: usize = 4 << 20;
+const STAGE: usize = if cfg!(test) { GRANULE } else { 4 << 20 };
 /// How long a reader may have an unlinked file open before its space is taken.
-const LINGER: Duration = Duration::from_secs(10);
+const LINGER: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 10 });
 /// Bytes of the end of a bucket that are read at first; most lists fit.
 const TAIL_GUESS: u64 = 64 << 10;
 /// Threads that read the ends of buckets.
@@ -58,6 +61,8 @@ struct Bucket {
     live: i64,
     /// It has its name.
     sealed: bool,
+    /// Its file could not be taken away: whoever opens the directory next tries again.
+    stuck: bool,
     /// Records that died, whose blocks were not given back yet.
     dying: Vec<u64>,
     /// Blocks that were given back.
@@ -119,6 +124,8 @@ pub struct Directory {
     written: AtomicU64,
     buckets: Mutex<Vec<Bucket>>,
     next_bucket: AtomicU64,
+    /// The journal says durably that numbers up to this one may be used.
+    reserved: AtomicU64,
     /// Unlinked files: names that may come back until the directory is synced, and space that readers may still use.
     leaving: Mutex<Leaving>,
     degraded: AtomicBool,
@@ -186,6 +193,10 @@ impl Directory {
             if head.backend != BACKEND {
                 crate::bail!(NMC_ERR_MISMATCH, "the directory is of backend {}, not of buckets", head.backend);
             }
+            if !names.iter().filter_map(journal_number).any(|number| number > 0) {
+                // Whoever made the directory may have failed to make the name of its head last.
+                write_head(&*disk, &head)?;
+            }
             let journal = Journal::open(&disk, head.tier_id, &names)?;
             (head, journal)
         } else {
@@ -202,7 +213,9 @@ impl Directory {
             (head, journal)
         };
         let (buckets, recovered) = scan(&*disk, &head, &journal, config, &names, progress)?;
-        let high = buckets.last().map_or(0, |bucket| bucket.id + 1).max(journal.state().high + 1);
+        let unsynced = unlink_again(&*disk, &journal.state().gone)?;
+        let reserved = journal.state().high;
+        let high = buckets.last().map_or(0, |bucket| bucket.id + 1).max(reserved + 1);
         let directory = Self {
             disk,
             head,
@@ -213,7 +226,8 @@ impl Directory {
             written: AtomicU64::new(0),
             buckets: Mutex::new(buckets),
             next_bucket: AtomicU64::new(high),
-            leaving: Mutex::default(),
+            reserved: AtomicU64::new(reserved),
+            leaving: Mutex::new(Leaving { unsynced, files: Vec::new() }),
             degraded: AtomicBool::new(false),
             why_degraded: Mutex::new(None),
             counts: Counts::default(),
@@ -279,12 +293,12 @@ impl Directory {
         } else {
             journal.append(&notes).and_then(|()| if sync { journal.sync() } else { Ok(()) })
         };
-        drop(journal);
-        // Also after a failure: it is told once, and then everybody hears that the disk refuses.
-        self.written.fetch_max(noted, Release);
+        // Before anybody whose marks were among these finds them written.
         if let Err(error) = written {
             self.degrade(&error);
         }
+        self.written.fetch_max(noted, Release);
+        drop(journal);
         match &*self.why_degraded.lock() {
             Some(error) if mine => {
                 let text = format!("done in memory, but it may come back from disk after a restart: {}", error.message);
@@ -306,8 +320,11 @@ impl Directory {
     /// The disk refuses to be written: from now on it is only read.
     fn degrade(&self, error: &Error) {
         self.counts.errors.fetch_add(1, Relaxed);
-        if !self.degraded.swap(true, Release) {
-            *self.why_degraded.lock() = Some(error.clone());
+        let mut why = self.why_degraded.lock();
+        if why.is_none() {
+            *why = Some(error.clone());
+            self.degraded.store(true, Release);
+            drop(why);
             log::emit(log::ERROR, || {
                 format!("tier: {}: is only read from now on: {error}", self.config.directory.display())
             });
@@ -328,11 +345,12 @@ impl Directory {
         if id >= MAX_BUCKET {
             crate::bail!(NMC_ERR_LIMIT, "all {MAX_BUCKET} numbers of buckets were used");
         }
-        let mut journal = self.journal.lock();
-        if id > journal.state().high {
+        if id > self.reserved.load(Relaxed) {
             // Before the first file has the number: it is never given twice.
             let high = (id + RESERVED - 1).min(MAX_BUCKET - 1);
+            let mut journal = self.journal.lock();
             journal.append(&[Note::High { bucket: high }]).and_then(|()| journal.sync())?;
+            self.reserved.store(high, Relaxed);
         }
         self.next_bucket.store(id + 1, Relaxed);
         Ok(id)
@@ -368,11 +386,8 @@ impl Directory {
                 Ok(stored) => return Ok(stored),
                 Err(error) => error,
             };
-            if error.status == NMC_ERR_NO_SPACE {
-                self.counts.full.fetch_add(1, Relaxed);
-                return Err(error);
-            }
-            if self.degraded.load(Acquire) {
+            self.counts.full.fetch_add(u64::from(error.status == NMC_ERR_NO_SPACE), Relaxed);
+            if self.degraded.load(Acquire) || !is_the_disks(&error) {
                 return Err(error);
             }
             // What may not have become safe is written anew, elsewhere.
@@ -392,7 +407,7 @@ impl Directory {
         assign: &mut Assign<'_>,
     ) -> Result<Vec<Stored>> {
         let bucket = self.reserve().inspect_err(|error| {
-            if error.status != NMC_ERR_NO_SPACE {
+            if is_the_disks(error) {
                 self.degrade(error);
             }
         })?;
@@ -413,7 +428,8 @@ impl Directory {
         // Known before the first mark for it can come.
         {
             let mut buckets = self.buckets.lock();
-            let fresh = Bucket { id: bucket, blocks: 0, live: 0, sealed: false, dying: Vec::new(), punched: 0 };
+            let fresh =
+                Bucket { id: bucket, blocks: 0, live: 0, sealed: false, stuck: false, dying: Vec::new(), punched: 0 };
             memory::push(&mut buckets, fresh)?;
         }
         let temporary = bucket_temporary_name(bucket);
@@ -441,10 +457,12 @@ impl Directory {
             let stored = memory::collect(stored.into_iter().map(|(_, stored)| stored))?;
             Ok((stored, total / BLOCK as u64))
         })();
+        let complete = written.is_ok();
         let sealed = written.and_then(|written| {
             self.disk.rename(&temporary, &bucket_name(bucket))?;
             reach("tier.renamed");
-            self.disk.sync().map(|()| written)
+            self.disk.sync().inspect_err(|_| self.journal.lock().doubt_names())?;
+            Ok(written)
         });
         match sealed {
             Ok((stored, total)) => {
@@ -460,27 +478,23 @@ impl Directory {
                 Ok(stored)
             }
             Err(error) => {
-                self.give_up(bucket)?;
+                self.give_up(bucket, complete)?;
                 Err(error)
             }
         }
     }
 
-    /// Nothing of a bucket may come back, whatever name it has by now.
-    fn give_up(&self, bucket: u64) -> Result<()> {
+    /// Nothing of a bucket may come back. `named`: it may have its name by now, and that may last.
+    fn give_up(&self, bucket: u64, named: bool) -> Result<()> {
         self.buckets.lock().retain(|other| other.id != bucket);
         let _ = self.disk.unlink(&bucket_temporary_name(bucket));
-        let named = self.disk.unlink(&bucket_name(bucket)).is_ok();
-        // A name that could not be made to last may last all the same.
-        let marked = {
-            let mut journal = self.journal.lock();
-            let marked = journal.append(&[Note::Gone { bucket }]);
-            if named { marked.and_then(|()| journal.sync()) } else { marked }
-        };
-        if let Err(error) = &marked {
-            self.degrade(error);
+        if !named {
+            return Ok(());
         }
-        marked
+        let _ = self.disk.unlink(&bucket_name(bucket));
+        let mut journal = self.journal.lock();
+        let marked = journal.append(&[Note::Gone { bucket }]).and_then(|()| journal.sync());
+        marked.inspect_err(|error| self.degrade(error))
     }
 
     /// Writes the records of the objects that are wanted; gives those that could be read, with their numbers.
@@ -563,7 +577,8 @@ impl Directory {
         }
         let (over, holed) = {
             let buckets = self.buckets.lock();
-            let over = buckets.iter().find(|bucket| bucket.sealed && bucket.live <= 0).map(|bucket| bucket.id);
+            let over = |bucket: &&Bucket| bucket.sealed && !bucket.stuck && bucket.live <= 0;
+            let over = buckets.iter().find(over).map(|bucket| bucket.id);
             let worth = |bucket: &&Bucket| bucket.sealed && bucket.live > 0 && !bucket.dying.is_empty();
             (over, buckets.iter().find(worth).map(|bucket| bucket.id))
         };
@@ -581,12 +596,14 @@ impl Directory {
         // Before the file: if it comes back, nothing of it counts.
         self.journal.lock().append(&[Note::Gone { bucket }]).inspect_err(|error| self.degrade(error))?;
         reach("tier.gone");
-        match self.disk.unlink(&name) {
-            Err(error) if error.status != crate::base::status::NMC_ERR_NOT_FOUND => {
-                self.counts.errors.fetch_add(1, Relaxed);
-                log::emit(log::WARN, || format!("tier: a bucket that is over stays: {error}"));
+        if let Err(error) = take_away(&*self.disk, &name) {
+            // Its mark stays, and its bytes count.
+            let mut buckets = self.buckets.lock();
+            if let Ok(at) = buckets.binary_search_by_key(&bucket, |bucket| bucket.id) {
+                buckets[at].stuck = true;
             }
-            _ => {}
+            self.counts.errors.fetch_add(1, Relaxed);
+            return Err(error.context("a bucket that is over stays"));
         }
         let mut leaving = self.leaving.lock();
         let _ = memory::push(&mut leaving.unsynced, bucket);
@@ -610,9 +627,14 @@ impl Directory {
     fn cut_files(&self) {
         let mut leaving = self.leaving.lock();
         let now = Instant::now();
+        if !leaving.files.iter().any(|(when, _)| *when <= now) {
+            return;
+        }
+        // A file that comes back after a power loss must be known to be gone, or it is one that is damaged.
+        let known = self.journal.lock().sync().inspect_err(|error| self.degrade(error)).is_ok();
         for (_, file) in leaving.files.extract_if(.., |(when, _)| *when <= now) {
-            // If it fails, the space comes back when the last one closes it.
-            let _ = file.truncate(0);
+            // If it is not cut, the space comes back when the last one closes it.
+            let _ = if known { file.truncate(0) } else { Ok(()) };
         }
     }
 
@@ -624,25 +646,31 @@ impl Directory {
             std::mem::take(&mut buckets[at].dying)
         };
         dying.sort_unstable();
-        let file = self.disk.open(&bucket_name(bucket), true)?;
-        let (tail, list) = read_end(&*file)?;
+        // Their marks first: a record that is found must not be a hole.
+        self.sync()?;
         let mut punched = 0;
-        for item in tail.items(&list)? {
-            let item = item?;
-            if dying.binary_search(&item.block).is_err() {
-                continue;
+        let given_back = (|| -> Result<()> {
+            let file = self.disk.open(&bucket_name(bucket), true)?;
+            let (tail, list) = read_end(&*file)?;
+            for item in tail.items(&list)? {
+                let item = item?;
+                if dying.binary_search(&item.block).is_err() {
+                    continue;
+                }
+                let blocks = Shape::of(item.key.len(), item.value_bytes).blocks;
+                if !file.punch(item.block * BLOCK as u64, blocks * BLOCK as u64)? {
+                    break;
+                }
+                punched += blocks;
             }
-            let blocks = Shape::of(item.key.len(), item.value_bytes).blocks;
-            if !file.punch(item.block * BLOCK as u64, blocks * BLOCK as u64)? {
-                break;
-            }
-            punched += blocks;
-        }
+            Ok(())
+        })();
+        // What was not given back counts, and comes with the whole bucket.
         let mut buckets = self.buckets.lock();
         if let Ok(at) = buckets.binary_search_by_key(&bucket, |bucket| bucket.id) {
             buckets[at].punched += punched;
         }
-        Ok(())
+        given_back
     }
 
     /// Every record of every bucket, dead or alive, as the lists have it; `each` ends it by false.
@@ -785,6 +813,32 @@ fn write_head(disk: &dyn Disk, head: &Head) -> Result<()> {
     disk.sync()
 }
 
+/// Takes a name away, if it is there.
+fn take_away(disk: &dyn Disk, name: &str) -> Result<()> {
+    match disk.unlink(name) {
+        Err(error) if error.status == NMC_ERR_NOT_FOUND => Ok(()),
+        taken => taken,
+    }
+}
+
+/// Takes the names of buckets that are gone away once more, though they are not there: if the sync failed that was to make
+/// that last, no later one does. Gives those that are away for good after the next.
+fn unlink_again(disk: &dyn Disk, gone: &[u64]) -> Result<Vec<u64>> {
+    let mut unlinked = memory::with_capacity(gone.len())?;
+    for bucket in gone {
+        let name = bucket_name(*bucket);
+        if disk.create(&name, 0).and_then(|_| disk.unlink(&name)).is_ok() {
+            unlinked.push(*bucket);
+        }
+    }
+    Ok(unlinked)
+}
+
+/// Whether an error says that the disk refuses, not that there is no room, memory, descriptor or master.
+fn is_the_disks(error: &Error) -> bool {
+    !matches!(error.status, NMC_ERR_NO_SPACE | NMC_ERR_NO_MEMORY | NMC_ERR_LIMIT | NMC_ERR_UNAVAILABLE)
+}
+
 /// Whether a name is one that the tier gives.
 fn is_ours(name: &str) -> bool {
     name == SUPER_NAME
@@ -809,10 +863,8 @@ fn reset(disk: &dyn Disk) -> Result<()> {
         }
     }
     disk.sync()?;
-    match disk.unlink(SUPER_NAME) {
-        Err(error) if error.status != crate::base::status::NMC_ERR_NOT_FOUND => Err(error),
-        _ => disk.sync(),
-    }
+    take_away(disk, SUPER_NAME)?;
+    disk.sync()
 }
 
 /// What the scan of one bucket gave.
@@ -858,9 +910,10 @@ fn scan(
     let mut ids = Vec::new();
     for name in names {
         match bucket_id(name) {
-            Some(id) if state.gone.binary_search(&id).is_ok() => disk.unlink(name)?,
+            Some(id) if state.gone.binary_search(&id).is_ok() => take_away(disk, name)?,
             Some(id) => memory::push(&mut ids, id)?,
-            None if is_temporary(name) => disk.unlink(name)?,
+            // It may have been in the way of a journal or a head.
+            None if is_temporary(name) => take_away(disk, name)?,
             None if is_ours(name) => {}
             None => {
                 recovered.foreign += 1;
@@ -912,7 +965,15 @@ fn scan(
                         }
                     }
                     let count = i64::try_from(live.len()).unwrap_or(i64::MAX);
-                    buckets.push(Bucket { id: *id, blocks, live: count, sealed: true, dying, punched: 0 });
+                    buckets.push(Bucket {
+                        id: *id,
+                        blocks,
+                        live: count,
+                        sealed: true,
+                        stuck: false,
+                        dying,
+                        punched: 0,
+                    });
                     all.push(live);
                 }
                 Scan::Torn(error) => {

@@ -3,7 +3,7 @@
 //! A file that cannot be written or synced is never tried again: everything is written anew, to the next one.
 
 use super::format::{
-    self, Entry, JOURNAL_RECORD, Space, encode_entries, journal_name, journal_number, journal_temporary_name,
+    self, Entry, JOURNAL_RECORD, Space, bucket_id, encode_entries, journal_name, journal_number, journal_temporary_name,
 };
 use super::io::{Disk, File};
 use crate::base::error::{Error, Result};
@@ -12,7 +12,7 @@ use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NO_SPACE};
 use std::sync::Arc;
 
 /// Records that a fresh journal has room for beyond those it begins with: 4 MiB.
-const ROOM: u64 = 32_768;
+const ROOM: u64 = if cfg!(test) { 8 } else { 32_768 };
 
 /// What a journal says, all in all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -86,20 +86,27 @@ pub struct Journal {
     disk: Arc<dyn Disk>,
     tier_id: u64,
     file: Box<dyn File>,
-    /// Of the file.
+    /// Of the file, and of the last one that was begun: what failed is not written again, nor is its name given again.
     number: u64,
+    begun: u64,
     /// The next record, and how many there are room for.
     next: u64,
     room: u64,
     /// Records below this one are durable.
     durable: u64,
+    /// Records from here on say something that is not durable yet.
+    settled: u64,
+    /// The file could not be written or synced: nothing is added to it any more.
+    failed: bool,
+    /// A sync of the directory failed: names that were taken away before may come back whatever later syncs say.
+    names_in_doubt: bool,
     state: State,
 }
 
 impl Journal {
     /// The first journal of a directory.
     pub fn create(disk: &Arc<dyn Disk>, tier_id: u64) -> Result<Self> {
-        Self::write_anew(disk, tier_id, 0, State::default())
+        Self::begin(disk, tier_id, 0, State::default())
     }
 
     /// Reads the journal of a directory, and writes it anew, without what is over. `names` are the files in it.
@@ -107,8 +114,12 @@ impl Journal {
         let Some(number) = names.iter().filter_map(journal_number).max() else {
             return Err(Error::new(NMC_ERR_CORRUPT, "the directory has no journal"));
         };
-        let state = read(&**disk, tier_id, number)?;
-        let journal = Self::write_anew(disk, tier_id, number + 1, state)?;
+        let mut state = read(&**disk, tier_id, number)?;
+        // A bucket that is not there, nor gone, never had a name that lasted.
+        let mut buckets: Vec<u64> = memory::collect(names.iter().filter_map(bucket_id))?;
+        buckets.sort_unstable();
+        state.dead.retain(|(bucket, _)| buckets.binary_search(bucket).is_ok());
+        let journal = Self::begin(disk, tier_id, number + 1, state)?;
         for former in names.iter().filter(|name| journal_number(name).is_some()) {
             // If it comes back, the next one counts.
             let _ = disk.unlink(former);
@@ -116,25 +127,22 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Writes a whole journal under a temporary name and gives it its own when it is safe.
-    fn write_anew(disk: &Arc<dyn Disk>, tier_id: u64, number: u64, mut state: State) -> Result<Self> {
-        state.tidy();
-        let entries = state.entries(tier_id, number)?;
-        let (next, room) = (entries.len() as u64, entries.len() as u64 + ROOM);
-        let (temporary, name) = (journal_temporary_name(number), journal_name(number));
-        let bytes = encode_entries(0, next, tier_id, &entries)?;
-        // One that was begun before and never got its name.
-        let _ = disk.unlink(&temporary);
-        let file = disk.create_buffered(&temporary, room * JOURNAL_RECORD as u64)?;
-        let written =
-            file.write(&bytes, 0).and_then(|()| file.datasync()).and_then(|()| disk.rename(&temporary, &name));
-        if let Err(error) = written.and_then(|()| disk.sync()) {
-            let _ = disk.unlink(&temporary);
-            // With its name it says what the former one says. It may be here after a crash or not.
-            let _ = disk.unlink(&name);
-            return Err(error.context("writing the journal"));
-        }
-        Ok(Self { disk: Arc::clone(disk), tier_id, file, number, next, room, durable: next, state })
+    fn begin(disk: &Arc<dyn Disk>, tier_id: u64, number: u64, state: State) -> Result<Self> {
+        let (file, next) = write_whole(&**disk, tier_id, number, &state)?;
+        Ok(Self {
+            disk: Arc::clone(disk),
+            tier_id,
+            file,
+            number,
+            begun: number,
+            next,
+            room: next + ROOM,
+            durable: next,
+            settled: next,
+            failed: false,
+            names_in_doubt: false,
+            state,
+        })
     }
 
     /// What it says.
@@ -143,21 +151,29 @@ impl Journal {
         &self.state
     }
 
-    /// Buckets whose files are gone for good, names and all: their marks are over with the next journal.
+    /// A sync of the directory failed.
+    pub fn doubt_names(&mut self) {
+        self.names_in_doubt = true;
+    }
+
+    /// The directory was synced after these buckets' files were taken away: their marks are over with the next journal.
     pub fn forget(&mut self, gone: &[u64]) {
+        if self.names_in_doubt {
+            return;
+        }
         self.state.gone.retain(|bucket| !gone.contains(bucket));
         self.state.dead.retain(|(bucket, _)| !gone.contains(bucket));
     }
 
     /// Adds records; they survive whoever is killed.
     pub fn append(&mut self, entries: &[Entry]) -> Result<()> {
+        let bytes = encode_entries(self.next, self.durable, self.tier_id, entries)?;
         for entry in entries {
             self.state.apply(entry)?;
         }
-        if self.next + entries.len() as u64 > self.room {
+        if self.failed || self.next + entries.len() as u64 > self.room {
             return self.begin_anew();
         }
-        let bytes = encode_entries(self.next, self.durable, self.tier_id, entries)?;
         match self.file.write(&bytes, self.next * JOURNAL_RECORD as u64) {
             Ok(()) => {
                 self.next += entries.len() as u64;
@@ -169,37 +185,69 @@ impl Journal {
 
     /// Everything that was added is durable when this returns.
     pub fn sync(&mut self) -> Result<()> {
-        if self.durable == self.next {
+        if self.failed {
+            return self.begin_anew();
+        }
+        if self.next == self.settled {
             return Ok(());
         }
         match self.file.datasync() {
             Ok(()) => {
                 self.durable = self.next;
                 // A record that says so: what is damaged from here on is not taken for what was never synced.
-                self.append(&[Entry::High { bucket: self.state.high }])
+                self.append(&[Entry::High { bucket: self.state.high }])?;
+                self.settled = self.next;
+                Ok(())
             }
             Err(error) => self.begin_anew().map_err(|second| worse(error, &second)),
         }
     }
 
+    /// Goes on with a new file, which says everything. One that cannot be written is tried once more, elsewhere.
     fn begin_anew(&mut self) -> Result<()> {
-        let mut state = std::mem::take(&mut self.state);
-        state.tidy();
-        let next = Self::write_anew(&self.disk, self.tier_id, self.number + 1, state.clone());
-        match next {
-            Ok(next) => {
-                let former = std::mem::replace(self, next);
-                let _ = self.disk.unlink(&journal_name(former.number));
-                Ok(())
-            }
-            Err(error) => {
-                // The next attempt has another name: a file that failed is not written again.
-                self.number += 1;
-                self.state = state;
-                Err(error)
-            }
-        }
+        self.failed = true;
+        self.state.tidy();
+        self.try_anew().or_else(|error| match error.status {
+            NMC_ERR_NO_SPACE => Err(error),
+            _ => self.try_anew(),
+        })
     }
+
+    fn try_anew(&mut self) -> Result<()> {
+        self.begun += 1;
+        let (file, next) = match write_whole(&*self.disk, self.tier_id, self.begun, &self.state) {
+            Ok(written) => written,
+            Err(error) => {
+                // It may have been the sync of the directory.
+                self.names_in_doubt = true;
+                return Err(error);
+            }
+        };
+        self.file = file;
+        let _ = self.disk.unlink(&journal_name(self.number));
+        (self.number, self.failed) = (self.begun, false);
+        (self.next, self.room, self.durable, self.settled) = (next, next + ROOM, next, next);
+        Ok(())
+    }
+}
+
+/// Writes a whole journal under a temporary name and gives it its own when it is safe. Gives how many records it has.
+fn write_whole(disk: &dyn Disk, tier_id: u64, number: u64, state: &State) -> Result<(Box<dyn File>, u64)> {
+    let entries = state.entries(tier_id, number)?;
+    let next = entries.len() as u64;
+    let (temporary, name) = (journal_temporary_name(number), journal_name(number));
+    let bytes = encode_entries(0, next, tier_id, &entries)?;
+    // One that was begun before and never got its name.
+    let _ = disk.unlink(&temporary);
+    let file = disk.create_buffered(&temporary, (next + ROOM) * JOURNAL_RECORD as u64)?;
+    let written = file.write(&bytes, 0).and_then(|()| file.datasync()).and_then(|()| disk.rename(&temporary, &name));
+    if let Err(error) = written.and_then(|()| disk.sync()) {
+        let _ = disk.unlink(&temporary);
+        // With its name it says what the former one says. It may be here after a crash or not.
+        let _ = disk.unlink(&name);
+        return Err(error.context("writing the journal"));
+    }
+    Ok((file, next))
 }
 
 #[cold]

@@ -2,6 +2,8 @@
 //! it ahead of eviction; every process reads it by itself. After any crash the disk tells the truth.
 
 mod config;
+#[cfg(test)]
+mod crash_tests;
 pub mod directory;
 pub mod format;
 pub mod io;

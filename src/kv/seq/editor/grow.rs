@@ -144,7 +144,7 @@ impl Editor<'_> {
         seq.held.extend(seq.blocks[..shared].iter().filter(|block| **block != NONE));
         seq.left.extend(seq.blocks[shared..].iter().filter(|block| **block != NONE));
         seq.rewrites += u32::from(!seq.blocks.is_empty());
-        if !seq.blocks.is_empty() {
+        if written > 0 {
             // What is in the index are the old blocks; the copies are not the ones that others match.
             seq.stop_publishing();
             (seq.shared, seq.published) = (0, 0);
