@@ -2327,7 +2327,7 @@ nmc_status_t nmc_tier_open(struct nmc_store_t *store,
  * is in memory stays, and what is removed from now on comes back with the directory. A handle of another process ends alone. NULL
  * is fine; in a forked child it does nothing.
  *
- * Blocks until calls of other threads have returned; `nmc_tier_verify` and `nmc_tier_scan` end early with `NMC_ERR_CANCELLED`. Not
+ * Blocks until calls of other threads have returned, which end early with `NMC_ERR_CANCELLED` if they would take long. Not
  * graph-safe. Thread-safe: of several callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a callback.
  */
 nmc_status_t nmc_tier_close(struct nmc_tier_t *tier);

@@ -40,6 +40,7 @@ impl Object for Open {
     const NAME: &'static str = "tier";
     fn cancel(&self) {
         self.closing.store(true, Ordering::SeqCst);
+        self.tier.stop();
     }
 }
 
@@ -110,7 +111,7 @@ pub unsafe extern "C" fn nmc_tier_open(
 /// is in memory stays, and what is removed from now on comes back with the directory. A handle of another process ends alone. NULL
 /// is fine; in a forked child it does nothing.
 ///
-/// Blocks until calls of other threads have returned; `nmc_tier_verify` and `nmc_tier_scan` end early with `NMC_ERR_CANCELLED`. Not
+/// Blocks until calls of other threads have returned, which end early with `NMC_ERR_CANCELLED` if they would take long. Not
 /// graph-safe. Thread-safe: of several callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_tier_close(tier: *mut nmc_tier_t) -> nmc_status_t {

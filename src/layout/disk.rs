@@ -137,8 +137,8 @@ pub struct DiskHeader {
     secret: [AtomicU64; 4],
     /// Counts switches of the index.
     pub root: AtomicU64,
-    /// Counts entries that ended.
-    pub ended: AtomicU64,
+    /// Counts entries that end because their key has another value, in memory.
+    pub moved: AtomicU64,
     reserved: [AtomicU64; 6],
     /// By the number of a namespace in this store, what it is to the disk; see [`View::space`].
     spaces: [AtomicU64; MAX_NAMESPACES],

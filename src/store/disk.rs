@@ -142,6 +142,12 @@ impl DiskSeat {
         drop(former);
     }
 
+    /// The tier was closed.
+    pub fn clear(&self) {
+        let former = self.0.lock().take();
+        drop(former);
+    }
+
     /// The name of the one that it has; 0 for none.
     #[must_use]
     pub fn id(&self) -> u64 {

@@ -380,9 +380,8 @@ fn what_is_evicted_is_not_marked_and_what_is_clean_goes_first() {
     let items = bed.next(Scope::All);
     let (dirty, clean): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| item.key[1] < 5);
     assert_eq!((dirty.len(), bed.write(&clean, 2)), (5, 5));
-    let headers: Vec<u32> = dirty.iter().map(|item| item.index).collect();
     bed.with(|master| {
-        master.let_go(&headers);
+        master.let_go(&dirty);
         Ok(())
     });
     let half = 5 * 1000 / bed.with(|master| Ok(master.map().params().pages())) + 1;

@@ -103,7 +103,7 @@ impl Store {
         for _ in 0..LOOKS {
             // In this order: a key that moves from memory to disk is on disk before it leaves memory, and one that moves the
             // other way is counted when it is in memory, and before it ends on disk.
-            let ended = disk.map.view().header().ended.load(Acquire);
+            let moved = disk.map.view().header().moved.load(Acquire);
             match read(None)? {
                 None | Some(Look::Missing) => {}
                 Some(look) => return Ok(look),
@@ -112,7 +112,7 @@ impl Store {
                 if let Some(look) = read(Some((&disk, &entry)))? {
                     return Ok(look);
                 }
-            } else if disk.map.view().header().ended.load(Relaxed) == ended && named() == disk.map.id() {
+            } else if disk.map.view().header().moved.load(Relaxed) == moved && named() == disk.map.id() {
                 return Ok(Look::Missing);
             }
             if named() != disk.map.id() {
@@ -300,12 +300,16 @@ impl Store {
         }
     }
 
-    /// What the record of a value says that is on disk only.
+    /// What the record of a value says, or memory if it is there by now.
     pub fn disk_info(&self, key: &[u8]) -> Result<Look<DiskInfo>> {
         check_key(key)?;
         let Some(disk) = self.client.disk()? else { return Ok(Look::Missing) };
         self.look_on_disk(disk, key, |found| match found {
-            None => Ok(None),
+            None => Ok(Some(match self.metadata(key)? {
+                Look::Ready(metadata) => Look::Ready(DiskInfo { metadata: memory::copy(&metadata)? }),
+                Look::Writing(index, epoch) => Look::Writing(index, epoch),
+                Look::Missing => Look::Missing,
+            })),
             Some((disk, entry)) => Ok(disk.reader.info(&disk.map, entry, key)?.map(Look::Ready)),
         })
     }

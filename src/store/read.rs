@@ -529,7 +529,7 @@ impl Store {
                 self.stamp(view, index);
                 Ok(true)
             }
-            Look::Missing => self.is_on_disk(key),
+            Look::Missing => Ok(self.presence(key)? != Presence::Absent),
         }
     }
 

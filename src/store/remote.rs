@@ -414,6 +414,10 @@ impl Inner {
     /// Gets the disk below the store before it is needed: it can be read when the master is gone.
     fn look_for_disk(&self) {
         let id = self.map.view().header().disk.load(Acquire);
+        if id == 0 {
+            // Nothing of a tier that was closed is kept open.
+            self.disk.clear();
+        }
         if id != 0 && self.disk.id() != id && self.wire.lock().link.is_some() {
             // If it fails: the next time, or when a read needs it.
             let _ = self.fetch_disk(id, DISK);

@@ -5,7 +5,7 @@
 use super::Store;
 use super::client::Client;
 use super::master::{not_found, show};
-use super::read::Look;
+use super::read::{Look, Presence};
 use super::write::Wait;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
@@ -103,9 +103,13 @@ impl Store {
                         return Err(End::Of(Fate::WriterGone).error(key));
                     }
                 }
-                Look::Missing if self.is_on_disk(key)? => return Err(on_disk(key)),
-                Look::Missing if !appear => return Err(not_found(key)),
-                _ => {}
+                Look::Missing => match self.presence(key)? {
+                    Presence::OnDisk => return Err(on_disk(key)),
+                    Presence::Absent if !appear => return Err(not_found(key)),
+                    // It came meanwhile: the next look finds it.
+                    Presence::Absent | Presence::Writing | Presence::Ready => {}
+                },
+                Look::Ready(_) => {}
             }
             interrupt.check()?;
             if deadline.passed() {

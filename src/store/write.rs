@@ -5,7 +5,7 @@ use super::client::Terms;
 use super::copy::{Cursor, Pieces};
 use super::counters::Op;
 use super::master::{Keep, OpenRequest, Opened, check_key, corrupt, namespace_word, show};
-use super::read::{Extents, Location, Look, placed, shaped};
+use super::read::{Extents, LOOKS, Location, Look, Presence, placed, shaped};
 use super::sys;
 use super::wait::on_disk;
 use super::wire::{MAX_ITEMS, Request};
@@ -562,10 +562,20 @@ impl Store {
     /// Changes how an object is kept.
     pub fn retain(&self, key: &[u8], keep: Keep) -> Result<()> {
         check_key(key)?;
-        match self.call(&Request::Retain(self.namespace, key, keep)) {
-            Err(error) if error.status == NMC_ERR_NOT_FOUND && self.is_on_disk(key)? => Err(on_disk(key)),
-            kept => kept.map(|_| ()),
+        let mut kept = Ok([0; 3]);
+        for _ in 0..LOOKS {
+            kept = self.call(&Request::Retain(self.namespace, key, keep));
+            match &kept {
+                Err(error) if error.status == NMC_ERR_NOT_FOUND => match self.presence(key)? {
+                    Presence::OnDisk => return Err(on_disk(key)),
+                    Presence::Absent => break,
+                    // It came meanwhile.
+                    Presence::Writing | Presence::Ready => {}
+                },
+                _ => break,
+            }
         }
+        kept.map(|_| ())
     }
 
     /// Evicts from a rank until at most `permille`/1000 of its heap are used.

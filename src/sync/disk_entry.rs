@@ -63,10 +63,14 @@ pub fn fill(words: &Words, wanted: [u64; 4]) {
     words[0].store(wanted[0], Ordering::Release);
 }
 
-/// Master: the entry ends. `ended` counts first, and what takes its place in memory is there before that: whoever looked at
-/// the count, then at memory, then at the entry, and found nothing, sees by the count that there may be something now.
-pub fn end(words: &Words, ended: &AtomicU64) {
-    ended.store(ended.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+/// Master: what takes the place of an entry is in memory by now, and the entry is about to end. Whoever looked at this count, then
+/// at memory, then at the entry, and found nothing, sees by the count that there may be something now.
+pub fn count_move(moved: &AtomicU64) {
+    moved.store(moved.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+}
+
+/// Master: the entry ends.
+pub fn end(words: &Words) {
     let now = words[0].load(Ordering::Relaxed);
     words[0].store(first(ENDED, epoch(now)), Ordering::Release);
 }

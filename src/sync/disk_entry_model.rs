@@ -22,7 +22,6 @@ const NOTHING: &str = "a key was nowhere while it moved";
 /// A place on disk that is given to the next value when the entry that leads there has ended.
 struct Disk {
     entry: Words,
-    ended: AtomicU64,
     /// The bytes there: the epoch of their value.
     bytes: AtomicU64,
 }
@@ -47,7 +46,7 @@ struct Seen {
 
 fn read_while_reused(broken: Broken) -> Seen {
     explore(move |seen: &Seen| {
-        let disk = Arc::new(Disk { entry: entry(of(1)), ended: AtomicU64::new(0), bytes: AtomicU64::new(1) });
+        let disk = Arc::new(Disk { entry: entry(of(1)), bytes: AtomicU64::new(1) });
         let reader = spawn(&disk, move |disk| {
             let found = match broken {
                 Broken::OneLook => {
@@ -76,7 +75,7 @@ fn read_while_reused(broken: Broken) -> Seen {
             }
             disk.entry[0].store(of(2)[0], Ordering::Release);
         } else {
-            disk_entry::end(&disk.entry, &disk.ended);
+            disk_entry::end(&disk.entry);
             // What lies on disk belongs to nobody from here on. A store there is seen by whoever reads it, in whatever order.
             fence(Ordering::Release);
             disk.bytes.store(2, Ordering::Release);
@@ -118,7 +117,7 @@ struct Key {
     memory: AtomicU64,
     entry: Words,
     again: Words,
-    ended: AtomicU64,
+    moved: AtomicU64,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -136,18 +135,18 @@ fn moving(order: Order, evicted: bool) {
     explore(move |_: &Seen| {
         let ended_entry = || entry([first(ENDED, 0), 0, 0, 0]);
         let key =
-            Key { memory: AtomicU64::new(0), entry: entry(of(1)), again: ended_entry(), ended: AtomicU64::new(0) };
+            Key { memory: AtomicU64::new(0), entry: entry(of(1)), again: ended_entry(), moved: AtomicU64::new(0) };
         let key = Arc::new(key);
         let reader = spawn(&key, move |key| {
             for _ in 0..4 {
                 let in_memory = || key.memory.load(Ordering::Acquire) == 1;
                 let early = order != Order::CountAfterMemory;
-                let mut count = if early { key.ended.load(Ordering::Acquire) } else { 0 };
+                let mut count = if early { key.moved.load(Ordering::Acquire) } else { 0 };
                 if in_memory() {
                     return;
                 }
                 if !early {
-                    count = key.ended.load(Ordering::Acquire);
+                    count = key.moved.load(Ordering::Acquire);
                 }
                 let read = |entry: &Words| match order {
                     Order::GiveUp => {
@@ -159,15 +158,16 @@ fn moving(order: Order, evicted: bool) {
                 if read(&key.entry) || read(&key.again) {
                     return;
                 }
-                assert_ne!(key.ended.load(Ordering::Relaxed), count, "{NOTHING}");
+                assert_ne!(key.moved.load(Ordering::Relaxed), count, "{NOTHING}");
             }
         });
         key.memory.store(1, Ordering::Release);
         if order == Order::CountAfterEnd {
             key.entry[0].store(first(ENDED, 1), Ordering::Release);
-            key.ended.store(1, Ordering::Release);
+            key.moved.store(1, Ordering::Release);
         } else {
-            disk_entry::end(&key.entry, &key.ended);
+            disk_entry::count_move(&key.moved);
+            disk_entry::end(&key.entry);
         }
         if evicted {
             disk_entry::fill(&key.again, of(2));

@@ -14,7 +14,7 @@ use crate::base::log;
 use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{
-    NMC_ERR_CORRUPT, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND,
+    NMC_ERR_CORRUPT, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_OS,
     NMC_ERR_UNAVAILABLE,
 };
 use crate::layout::disk::{Entry, Spot};
@@ -129,6 +129,8 @@ pub struct Directory {
     /// Unlinked files: names that may come back until the directory is synced, and space that readers may still use.
     leaving: Mutex<Leaving>,
     degraded: AtomicBool,
+    /// Nobody has heard of it yet.
+    untold: AtomicBool,
     why_degraded: Mutex<Option<Error>>,
     /// What was counted.
     pub counts: Counts,
@@ -229,6 +231,7 @@ impl Directory {
             reserved: AtomicU64::new(reserved),
             leaving: Mutex::new(Leaving { unsynced, files: Vec::new() }),
             degraded: AtomicBool::new(false),
+            untold: AtomicBool::new(false),
             why_degraded: Mutex::new(None),
             counts: Counts::default(),
         };
@@ -293,17 +296,21 @@ impl Directory {
         } else {
             journal.append(&notes).and_then(|()| if sync { journal.sync() } else { Ok(()) })
         };
-        // Before anybody whose marks were among these finds them written.
-        if let Err(error) = written {
-            self.degrade(&error);
+        // Before anybody whose marks were among these finds them written. What is wanting is not the disk's fault: the next
+        // journal says it all.
+        if let Err(error) = &written
+            && is_the_disks(error)
+        {
+            self.degrade(error);
         }
         self.written.fetch_max(noted, Release);
         drop(journal);
-        match &*self.why_degraded.lock() {
-            Some(error) if mine => {
-                let text = format!("done in memory, but it may come back from disk after a restart: {}", error.message);
-                Err(Error::new(NMC_ERR_IO, text))
-            }
+        self.report();
+        if let (Err(error), true) = (&written, mine && self.trouble().is_none()) {
+            return Err(not_safe(error));
+        }
+        match self.trouble() {
+            Some(error) if mine => Err(not_safe(&error)),
             _ => Ok(()),
         }
     }
@@ -323,8 +330,17 @@ impl Directory {
         let mut why = self.why_degraded.lock();
         if why.is_none() {
             *why = Some(error.clone());
+            self.untold.store(true, Release);
             self.degraded.store(true, Release);
-            drop(why);
+        }
+    }
+
+    /// Tells the log that the disk refuses, once. Not where a lock is held: the program's callback may call us.
+    pub fn report(&self) {
+        if self.untold.load(Relaxed)
+            && self.untold.swap(false, Acquire)
+            && let Some(error) = self.trouble()
+        {
             log::emit(log::ERROR, || {
                 format!("tier: {}: is only read from now on: {error}", self.config.directory.display())
             });
@@ -406,24 +422,26 @@ impl Directory {
         source: &dyn Source,
         assign: &mut Assign<'_>,
     ) -> Result<Vec<Stored>> {
+        let blocks: u64 = items.iter().map(|item| Shape::of(item.key.len(), item.bytes).blocks).sum();
+        let footer_room: u64 = items.iter().map(|item| item.key.len() as u64 + 64).sum::<u64>() + 2 * BLOCK as u64;
+        let size = blocks * BLOCK as u64 + footer_room;
+        if blocks > MAX_BLOCK {
+            crate::bail!(NMC_ERR_LIMIT, "a bucket of {blocks} blocks; {MAX_BLOCK} are possible");
+        }
+        // Before a number is used up.
+        if self.config.capacity_bytes != 0 && self.file_bytes() + size > self.config.capacity_bytes {
+            crate::bail!(NMC_ERR_NO_SPACE, "the tier's {} bytes are used up", self.config.capacity_bytes);
+        }
         let bucket = self.reserve().inspect_err(|error| {
             if is_the_disks(error) {
                 self.degrade(error);
             }
         })?;
         let mut places = memory::with_capacity(items.len())?;
-        let mut blocks = 0;
+        let mut block = 0;
         for item in items {
-            places.push((item.index, Spot { bucket, block: blocks }));
-            blocks += Shape::of(item.key.len(), item.bytes).blocks;
-        }
-        let footer_room: u64 = items.iter().map(|item| item.key.len() as u64 + 64).sum::<u64>() + 2 * BLOCK as u64;
-        let size = blocks * BLOCK as u64 + footer_room;
-        if blocks > MAX_BLOCK {
-            crate::bail!(NMC_ERR_LIMIT, "a bucket of {blocks} blocks; {MAX_BLOCK} are possible");
-        }
-        if self.config.capacity_bytes != 0 && self.file_bytes() + size > self.config.capacity_bytes {
-            crate::bail!(NMC_ERR_NO_SPACE, "the tier's {} bytes are used up", self.config.capacity_bytes);
+            places.push((item.index, Spot { bucket, block }));
+            block += Shape::of(item.key.len(), item.bytes).blocks;
         }
         // Known before the first mark for it can come.
         {
@@ -459,6 +477,8 @@ impl Directory {
         })();
         let complete = written.is_ok();
         let sealed = written.and_then(|written| {
+            // What these values replaced must not come back in their place after a power loss, though its epoch may be higher.
+            self.journal.lock().sync()?;
             self.disk.rename(&temporary, &bucket_name(bucket))?;
             reach("tier.renamed");
             self.disk.sync().inspect_err(|_| self.journal.lock().doubt_names())?;
@@ -834,9 +854,16 @@ fn unlink_again(disk: &dyn Disk, gone: &[u64]) -> Result<Vec<u64>> {
     Ok(unlinked)
 }
 
+/// What a call hears that took something away which may come back.
+#[cold]
+fn not_safe(error: &Error) -> Error {
+    let text = format!("done in memory, but it may come back from disk after a restart: {}", error.message);
+    Error::new(NMC_ERR_IO, text)
+}
+
 /// Whether an error says that the disk refuses, not that there is no room, memory, descriptor or master.
 fn is_the_disks(error: &Error) -> bool {
-    !matches!(error.status, NMC_ERR_NO_SPACE | NMC_ERR_NO_MEMORY | NMC_ERR_LIMIT | NMC_ERR_UNAVAILABLE)
+    !matches!(error.status, NMC_ERR_NO_SPACE | NMC_ERR_NO_MEMORY | NMC_ERR_LIMIT | NMC_ERR_UNAVAILABLE | NMC_ERR_OS)
 }
 
 /// Whether a name is one that the tier gives.

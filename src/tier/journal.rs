@@ -14,6 +14,11 @@ use std::sync::Arc;
 /// Records that a fresh journal has room for beyond those it begins with: 4 MiB.
 const ROOM: u64 = if cfg!(test) { 8 } else { 32_768 };
 
+/// Room in a journal that begins with so many records: as much again, so that it is written anew ever more seldom.
+fn room_for(records: u64) -> u64 {
+    ROOM.max(records)
+}
+
 /// What a journal says, all in all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
@@ -136,7 +141,7 @@ impl Journal {
             number,
             begun: number,
             next,
-            room: next + ROOM,
+            room: next + room_for(next),
             durable: next,
             settled: next,
             failed: false,
@@ -161,8 +166,10 @@ impl Journal {
         if self.names_in_doubt {
             return;
         }
-        self.state.gone.retain(|bucket| !gone.contains(bucket));
-        self.state.dead.retain(|(bucket, _)| !gone.contains(bucket));
+        let mut over = gone.to_vec();
+        over.sort_unstable();
+        self.state.gone.retain(|bucket| over.binary_search(bucket).is_err());
+        self.state.dead.retain(|(bucket, _)| over.binary_search(bucket).is_err());
     }
 
     /// Adds records; they survive whoever is killed.
@@ -226,7 +233,7 @@ impl Journal {
         self.file = file;
         let _ = self.disk.unlink(&journal_name(self.number));
         (self.number, self.failed) = (self.begun, false);
-        (self.next, self.room, self.durable, self.settled) = (next, next + ROOM, next, next);
+        (self.next, self.room, self.durable, self.settled) = (next, next + room_for(next), next, next);
         Ok(())
     }
 }
@@ -239,7 +246,7 @@ fn write_whole(disk: &dyn Disk, tier_id: u64, number: u64, state: &State) -> Res
     let bytes = encode_entries(0, next, tier_id, &entries)?;
     // One that was begun before and never got its name.
     let _ = disk.unlink(&temporary);
-    let file = disk.create_buffered(&temporary, (next + ROOM) * JOURNAL_RECORD as u64)?;
+    let file = disk.create_buffered(&temporary, (next + room_for(next)) * JOURNAL_RECORD as u64)?;
     let written = file.write(&bytes, 0).and_then(|()| file.datasync()).and_then(|()| disk.rename(&temporary, &name));
     if let Err(error) = written.and_then(|()| disk.sync()) {
         let _ = disk.unlink(&temporary);

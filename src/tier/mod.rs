@@ -17,10 +17,12 @@ pub use config::{Config, OnDamage, Scanned, Stats, Torn, Verified};
 
 use crate::base::error::{Error, Result};
 use crate::base::id;
-use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
 use crate::store::Store;
 use format::Head;
 use owner::{CALL_DONE, CALL_OFFLOAD, CALL_PAUSE, CALL_STATS, CALL_SYNC, Running};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, SystemTime};
 
 /// How often a handle in another process asks whether the owner is done.
@@ -31,6 +33,7 @@ pub struct Tier {
     /// Ends before the store does.
     running: Option<Running>,
     store: Store,
+    stopped: AtomicBool,
 }
 
 /// Lets clients of stores read tiers. To be called before the first one comes; calling it again does nothing.
@@ -63,13 +66,13 @@ impl Tier {
                 let text = "the store has no tier: the process of its master opens it first";
                 return Err(Error::new(NMC_ERR_NOT_FOUND, text));
             }
-            return Ok(Self { running: None, store: store.share() });
+            return Ok(Self { running: None, store: store.share(), stopped: AtomicBool::new(false) });
         };
         if config.directory.as_os_str().is_empty() {
             crate::bail!(NMC_ERR_INVALID_ARG, "a tier needs a directory");
         }
         let running = Running::open(store, host, config, progress)?;
-        Ok(Self { running: Some(running), store: store.share() })
+        Ok(Self { running: Some(running), store: store.share(), stopped: AtomicBool::new(false) })
     }
 
     /// Whether this process owns it.
@@ -78,10 +81,21 @@ impl Tier {
         self.running.is_some()
     }
 
+    /// Calls that wait give up: it is about to be closed.
+    pub fn stop(&self) {
+        self.stopped.store(true, SeqCst);
+        if let Some(running) = &self.running {
+            running.owner().stop();
+        }
+    }
+
     /// Waits for a job of the owner in another process.
     fn wait(&self, what: u32) -> Result<u64> {
         let [ticket, ..] = self.store.call_disk(what, [0; 2])?;
         loop {
+            if self.stopped.load(SeqCst) {
+                return Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed"));
+            }
             let [done, gave, _] = self.store.call_disk(CALL_DONE, [ticket, 0])?;
             if done != 0 {
                 return Ok(gave);

@@ -13,7 +13,8 @@ use crate::base::id;
 use crate::base::log;
 use crate::base::memory;
 use crate::base::status::{
-    NMC_ERR_CANCELLED, NMC_ERR_INTERNAL, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_UNAVAILABLE,
+    NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_INTERNAL, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND,
+    NMC_ERR_UNAVAILABLE,
 };
 use crate::layout::disk::Spot;
 use crate::store::backing::{DiskGrant, DiskOwner, DiskReader, Mark, SpaceName};
@@ -54,8 +55,8 @@ enum Job {
     Suspect { index: u32, word: u64 },
     /// Marks are made durable.
     Sync,
-    /// These objects, which are held, or everything.
-    Offload(Option<Vec<ToWrite>>),
+    /// The objects with these keys in a namespace, or everything.
+    Offload(Option<(u32, Vec<Vec<u8>>)>),
 }
 
 #[derive(Default)]
@@ -71,6 +72,11 @@ struct Inbox {
 }
 
 impl Inbox {
+    /// Whether a job waits or is worked at.
+    fn is_pending(&self, ticket: u64) -> bool {
+        self.current == Some(ticket) || self.jobs.iter().any(|(other, _)| *other == ticket)
+    }
+
     fn finish(&mut self, ticket: u64, result: Result<u64>) {
         self.current = None;
         if self.results.len() >= RESULTS {
@@ -95,6 +101,7 @@ pub struct Owner {
     /// Values, buckets and dead records that were found, and how long that took.
     recovered: [u64; 3],
     recovery_ns: AtomicU64,
+    left_out: AtomicU64,
     _lock: DirLock,
 }
 
@@ -105,11 +112,17 @@ pub struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-struct FromStore<'a>(&'a Store);
+struct FromStore<'a> {
+    store: &'a Store,
+    /// Objects that could not be read, with their epochs.
+    refused: Mutex<Vec<(u32, u64)>>,
+}
 
 impl Source for FromStore<'_> {
     fn read(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
-        self.0.read_held(item, offset, to)
+        self.store.read_held(item, offset, to).inspect_err(|_| {
+            let _ = memory::push(&mut self.refused.lock(), (item.index, item.epoch));
+        })
     }
 }
 
@@ -149,11 +162,12 @@ impl Running {
             reader,
             flags,
             config: config.clone(),
-            inbox: Mutex::new(Inbox { paused: config.paused, next: 1, ..Inbox::default() }),
+            inbox: Mutex::new(Inbox { paused: config.paused, next: id::random_u64()? >> 8, ..Inbox::default() }),
             changed: Condvar::new(),
             corrupt: AtomicU64::new(0),
             recovered: [found.len() as u64, buckets, dead],
             recovery_ns: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
             _lock: lock,
         });
         let left_out = host.attach_disk(Arc::clone(&owner) as Arc<dyn DiskOwner>, map, &names, &found, last_epoch)?;
@@ -161,6 +175,7 @@ impl Running {
         // Before anything is removed or written: which of two records of a key counts must not change any more.
         running.owner.directory.sync()?;
         let took = began.elapsed();
+        running.owner.left_out.store(left_out, Relaxed);
         running.owner.recovery_ns.store(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
         log::emit(log::INFO, || {
             format!(
@@ -199,8 +214,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.owner.inbox.lock().stop = true;
-        self.owner.changed.notify_all();
+        self.owner.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -295,7 +309,7 @@ impl Owner {
             recovered_objects,
             recovered_buckets,
             recovery_ns: self.recovery_ns.load(Relaxed),
-            recovered_dead,
+            recovered_dead: recovered_dead + self.left_out.load(Relaxed),
             read_objects: 0,
             read_bytes: 0,
         })
@@ -325,7 +339,14 @@ impl Owner {
     /// What came of a job, if it is done.
     fn result(&self, ticket: u64) -> Option<Result<u64>> {
         let inbox = self.inbox.lock();
-        inbox.results.iter().find(|(done, _)| *done == ticket).map(|(_, result)| result.clone())
+        let found = inbox.results.iter().find(|(done, _)| *done == ticket).map(|(_, result)| result.clone());
+        let over = || {
+            Err(Error::new(
+                NMC_ERR_CANCELLED,
+                "nobody knows what came of it: the tier was opened anew, or it is long ago",
+            ))
+        };
+        found.or_else(|| (!inbox.is_pending(ticket)).then(over))
     }
 
     fn wait(&self, ticket: u64) -> Result<u64> {
@@ -357,20 +378,17 @@ impl Owner {
         self.wait(ticket).map(|_| ())
     }
 
-    /// Writes these, or all.
+    /// Writes the values of these keys, or all.
     pub fn offload(&self, namespace: u32, keys: Option<&[&[u8]]>) -> Result<u64> {
-        let items = match keys {
-            None => None,
-            Some(keys) => {
-                let mut items = Vec::new();
-                let host = self.host()?;
-                let found = host.with(|master| master.find_to_write(namespace, keys, &mut items));
-                found.inspect_err(|_| self.let_go(&items))?;
-                Some(items)
-            }
-        };
-        let ticket = self.begin(Job::Offload(items))?;
+        let keys = keys.map(|keys| memory::try_collect(keys.iter().map(|key| memory::copy(key)))).transpose()?;
+        let ticket = self.begin(Job::Offload(keys.map(|keys| (namespace, keys))))?;
         self.wait(ticket)
+    }
+
+    /// Whoever waits gives up, and no job is begun any more.
+    pub fn stop(&self) {
+        self.inbox.lock().stop = true;
+        self.changed.notify_all();
     }
 
     // ---- the thread --------------------------------------------------------------------------------------------------
@@ -378,6 +396,7 @@ impl Owner {
     fn work(&self, store: &Store) {
         let beat = Duration::from_millis(u64::from(self.config.heartbeat_ms).max(1));
         let mut next_beat = Instant::now() + beat;
+        let mut full = false;
         loop {
             let (job, paused) = {
                 let mut inbox = self.inbox.lock();
@@ -393,26 +412,35 @@ impl Owner {
                 (job, inbox.paused)
             };
             if let Some((ticket, job)) = job {
+                let asked = !matches!(job, Job::Suspect { .. });
                 let result = self.run(store, job);
-                self.inbox.lock().finish(ticket, result);
+                let mut inbox = self.inbox.lock();
+                inbox.current = None;
+                if asked {
+                    inbox.finish(ticket, result);
+                }
+                drop(inbox);
                 self.changed.notify_all();
                 continue;
             }
-            if !paused && self.directory.trouble().is_none() {
-                // What failed was logged; the next beat tries again.
-                let _ = self.write_all(store, Scope::Ahead);
+            let beat_is_over = Instant::now() >= next_beat;
+            // Without room it waits for the next beat, or for what comes back.
+            let mut more = false;
+            if !paused && self.directory.trouble().is_none() && (!full || beat_is_over) {
+                let wrote = self.write_ahead(store);
+                full = wrote.as_ref().is_err_and(|error| error.status == NMC_ERR_NO_SPACE);
+                more = wrote.unwrap_or(false);
             }
-            for _ in 0..TIDY {
-                match self.directory.tidy() {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    Err(error) => {
-                        log::emit(log::WARN, || format!("tier: giving space back: {error}"));
-                        break;
-                    }
-                }
+            let tidied = self.tidy();
+            full &= !tidied;
+            if let Ok(host) = self.host() {
+                more |= host.with(|master| master.sweep_disk()).unwrap_or(false);
             }
-            if Instant::now() >= next_beat {
+            self.directory.report();
+            if more || tidied {
+                self.inbox.lock().wake = true;
+            }
+            if beat_is_over {
                 next_beat = Instant::now() + beat;
             }
         }
@@ -427,16 +455,6 @@ impl Owner {
                 Err(Error::new(NMC_ERR_INTERNAL, "the tier's owner met a bug in nanomc; please report it")),
             );
         }
-        // Objects of jobs that wait were held for them.
-        for (ticket, job) in std::mem::take(&mut inbox.jobs) {
-            match job {
-                Job::Offload(Some(_)) => {
-                    let text = "the tier's owner began anew before it came to this";
-                    inbox.finish(ticket, Err(Error::new(NMC_ERR_INTERNAL, text)));
-                }
-                job => inbox.jobs.push_back((ticket, job)),
-            }
-        }
         drop(inbox);
         self.changed.notify_all();
         if let Ok(host) = self.host() {
@@ -447,39 +465,49 @@ impl Owner {
         }
     }
 
+    /// Gives space back, a few buckets at a time; gives whether there was some.
+    fn tidy(&self) -> bool {
+        for step in 0..TIDY {
+            match self.directory.tidy() {
+                Ok(true) => {}
+                Ok(false) => return step > 0,
+                Err(error) => {
+                    log::emit(log::WARN, || format!("tier: giving space back: {error}"));
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
     fn run(&self, store: &Store, job: Job) -> Result<u64> {
         match job {
             Job::Suspect { index, word } => self.look_at(index, word).map(u64::from),
             Job::Sync => self.directory.sync().map(|()| 0),
-            Job::Offload(None) => self.write_all(store, Scope::All),
-            Job::Offload(Some(items)) => {
-                let mut written = 0;
-                let mut rest = items.as_slice();
-                while !rest.is_empty() {
-                    let (now, later) = rest.split_at(self.one_bucket(rest));
-                    rest = later;
-                    match self.write_bucket(store, now) {
-                        Ok(n) => written += n,
-                        Err(error) => {
-                            self.let_go(rest);
-                            return Err(error);
-                        }
-                    }
-                }
-                Ok(written)
-            }
+            Job::Offload(None) => self.write_all(store),
+            Job::Offload(Some((namespace, keys))) => self.write_keys(store, namespace, &keys),
         }
     }
 
-    /// How many objects, from the first on, go into a bucket.
-    fn one_bucket(&self, items: &[ToWrite]) -> usize {
-        let limit = self.bucket_bytes();
-        let mut bytes = 0;
-        let fits = |item: &&ToWrite| {
-            bytes += item.bytes;
-            bytes <= limit
-        };
-        items.iter().take(self.config.bucket_keys.max(1) as usize).take_while(fits).count().max(1)
+    /// Writes the values of keys, a bucket at a time: what is written cannot be evicted meanwhile.
+    fn write_keys(&self, store: &Store, namespace: u32, keys: &[Vec<u8>]) -> Result<u64> {
+        let host = self.host()?;
+        let most = (self.config.bucket_keys.max(1) as usize, self.bucket_bytes());
+        let (mut rest, mut written) = (keys, 0);
+        while !rest.is_empty() && !self.is_stopping() {
+            let mut items = Vec::new();
+            let looked = host.with(|master| master.find_to_write(namespace, rest, most, &mut items));
+            let looked = looked.inspect_err(|_| self.let_go(&items))?;
+            rest = rest.get(looked.max(1)..).unwrap_or_default();
+            if !items.is_empty() {
+                written += self.write_bucket(store, &items)?;
+            }
+        }
+        Ok(written)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.inbox.lock().stop
     }
 
     /// Bytes of values in a bucket: no more than a small part of a heap, since they cannot be evicted before it is safe.
@@ -488,42 +516,67 @@ impl Owner {
         self.config.bucket_bytes.min((heap / 40).max(1 << 20))
     }
 
-    /// Writes everything that is to be written, a bucket at a time; gives how many values.
-    fn write_all(&self, store: &Store, scope: Scope) -> Result<u64> {
+    /// The next objects that are to be written, up to a bucket full. Gives whether there may be more.
+    fn gather(&self, scope: Scope, items: &mut Vec<ToWrite>) -> Result<bool> {
         let host = self.host()?;
         let (limit, keys) = (self.bucket_bytes(), self.config.bucket_keys.max(1) as usize);
-        let mut written = 0;
+        // So many calls look at every object several times over, whatever comes and goes.
+        let looks = host.with(|master| Ok(master.map().params().max_objects))? as usize / 1024 + 64;
+        for _ in 0..looks {
+            let bytes: u64 = items.iter().map(|item| item.bytes.max(1)).sum();
+            let Some(left) = limit.checked_sub(bytes).filter(|left| *left > 0) else { return Ok(true) };
+            if items.len() >= keys {
+                return Ok(true);
+            }
+            let room = keys - items.len();
+            let asked = host.with(|master| master.next_to_write(scope, (room, left), items));
+            if !asked.inspect_err(|_| self.let_go(items))? {
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Writes a bucket of what may be evicted soon, if there is something. Gives whether there may be more.
+    fn write_ahead(&self, store: &Store) -> Result<bool> {
+        let mut items = Vec::new();
+        let more = self.gather(Scope::Ahead, &mut items)?;
+        if items.is_empty() {
+            return Ok(false);
+        }
+        Ok(self.write_bucket(store, &items)? > 0 && more)
+    }
+
+    /// Writes everything, a bucket at a time; gives how many values.
+    fn write_all(&self, store: &Store) -> Result<u64> {
+        let host = self.host()?;
+        host.with(|master| {
+            master.begin_walk();
+            Ok(())
+        })?;
+        let (mut written, mut in_pass) = (0, 0);
         loop {
-            let (mut items, mut more): (Vec<ToWrite>, bool) = (Vec::new(), true);
-            while more && items.len() < keys {
-                let bytes: u64 = items.iter().map(|item| item.bytes.max(1)).sum();
-                let Some(left) = limit.checked_sub(bytes).filter(|left| *left > 0) else { break };
-                let asked = host.with(|master| {
-                    let room = keys - items.len();
-                    master.next_to_write(scope, (room, left), &mut items)
-                });
-                more = asked.inspect_err(|_| self.let_go(&items))?;
-            }
-            let stopping = { self.inbox.lock().stop };
-            if items.is_empty() || stopping {
+            let mut items = Vec::new();
+            let more = self.gather(Scope::All, &mut items)?;
+            if self.is_stopping() {
                 self.let_go(&items);
-                if more && !stopping {
-                    continue;
-                }
-                return Ok(written);
+                return Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed"));
             }
-            written += self.write_bucket(store, &items)?;
-            if scope == Scope::Ahead && self.inbox.lock().paused {
+            if !items.is_empty() {
+                let now = self.write_bucket(store, &items)?;
+                (written, in_pass) = (written + now, in_pass + now);
+            }
+            // A pass in which nothing was found is the last: what came or was passed over meanwhile was looked at.
+            if !more && std::mem::take(&mut in_pass) == 0 {
                 return Ok(written);
             }
         }
     }
 
     fn let_go(&self, items: &[ToWrite]) {
-        let headers: Vec<u32> = items.iter().map(|item| item.index).collect();
-        if let (false, Ok(host)) = (headers.is_empty(), self.host()) {
+        if let (false, Ok(host)) = (items.is_empty(), self.host()) {
             let _ = host.with(|master| {
-                master.let_go(&headers);
+                master.let_go(items);
                 Ok(())
             });
         }
@@ -538,7 +591,15 @@ impl Owner {
             Ok(wanted)
         };
         let store_id = host.store_id();
-        let written = self.directory.write(items, store_id, &FromStore(store), &mut assign);
+        let source = FromStore { store, refused: Mutex::default() };
+        let written = self.directory.write(items, store_id, &source, &mut assign);
+        let refused = source.refused.into_inner();
+        if !refused.is_empty() {
+            host.with(|master| {
+                master.refuse(&refused);
+                Ok(())
+            })?;
+        }
         let stored = match written {
             Ok(stored) => stored,
             Err(error) => {
@@ -580,7 +641,12 @@ impl Owner {
             }
             crate::bail!(NMC_ERR_CORRUPT, "{name} has no record at block {}", entry.spot.block)
         })();
-        let Err(error) = checked else { return Ok(false) };
+        let error = match checked {
+            Ok(()) => return Ok(false),
+            // What cannot be read now may be readable later.
+            Err(error) if ![NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND].contains(&error.status) => return Err(error),
+            Err(error) => error,
+        };
         let ended = self.host()?.with(|master| master.end_entry(index, word))?;
         if ended {
             self.corrupt.fetch_add(1, SeqCst);
@@ -618,7 +684,10 @@ impl Owner {
                     found.objects += 1;
                     found.bytes += item.value_bytes;
                 }
-                Err(_) => memory::push(&mut suspects, (index, word))?,
+                Err(error) if [NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND].contains(&error.status) => {
+                    memory::push(&mut suspects, (index, word))?;
+                }
+                Err(error) => return Err(error),
             }
             Ok(progress(done, total.max(done)))
         })?;

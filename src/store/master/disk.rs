@@ -6,9 +6,12 @@ use crate::layout::disk::{Entry, Fingerprint, MAX_SPACE, MAX_VALUE, Space, Spot}
 use crate::store::backing::SpaceName;
 use crate::store::disk::DiskMap;
 use crate::sync::disk_entry;
+use std::collections::VecDeque;
 
 /// Objects that are being written to disk at a time, at most.
 pub const MOST_HELD: usize = 4096;
+/// Objects that could not be read, of which so many are remembered.
+const MOST_REFUSED: usize = 64;
 /// Objects that one call of [`Master::next_to_write`] gives.
 pub const MOST_NEXT: usize = 64;
 /// Entries that one step of a sweep looks at.
@@ -129,6 +132,8 @@ pub(super) struct Disk {
     /// Entries from here on were never used.
     fresh: u32,
     holds: Vec<Hold>,
+    /// Objects that could not be read, with their epochs.
+    refused: VecDeque<(u32, u64)>,
     /// By number.
     spaces: Vec<Option<Known>>,
     /// What must be written down, until it is; has room for all holds.
@@ -151,6 +156,7 @@ impl Disk {
             free: 0,
             fresh: 0,
             holds: memory::with_capacity(MOST_HELD)?,
+            refused: VecDeque::with_capacity(MOST_REFUSED),
             spaces: memory::vec_of(MAX_SPACE as usize, None)?,
             marks: memory::with_capacity(MOST_HELD)?,
             sweep_at: 0,
@@ -171,6 +177,14 @@ impl Disk {
     fn room(&self) -> usize {
         let entries = self.counts.capacity.saturating_sub(self.counts.objects);
         usize::try_from(entries).unwrap_or(usize::MAX).min(MOST_HELD).saturating_sub(self.holds.len())
+    }
+
+    /// A hold ends, and its object got no entry: if its record is somewhere, it must not be found.
+    fn end_hold(&mut self, at: usize) {
+        let Hold { spot, bytes, gone, .. } = self.holds.swap_remove(at);
+        if let Some(spot) = spot.filter(|_| !gone) {
+            self.marks.push(Mark::Dead { spot, bytes, entered: false });
+        }
     }
 
     /// The entry of an object in memory, if it has one.
@@ -204,7 +218,7 @@ impl Disk {
         reach("master.disk_filled");
         if !self.index.insert(view.index(), entry.fingerprint.low, index) {
             // Only while tombstones are purged.
-            disk_entry::end(words, &view.header().ended);
+            disk_entry::end(words);
             disk_entry::set_link(words, link.into());
             return None;
         }
@@ -227,7 +241,7 @@ impl Disk {
         let view = map.view();
         let words = view.entry(index)?;
         let entry = Entry::from_words(disk_entry::read(words)?);
-        disk_entry::end(words, &view.header().ended);
+        disk_entry::end(words);
         reach("master.disk_ended");
         self.index.remove(view.index(), entry.fingerprint.low, index);
         disk_entry::set_link(words, self.free.into());
@@ -451,18 +465,19 @@ impl Master {
     pub(super) fn look_at_disk(&mut self) {
         let map = Arc::clone(&self.map);
         let view = map.view();
-        let Some(disk) = &self.disk else { return };
+        let Some(disk) = &mut self.disk else { return };
         for (book, index) in self.books.iter_mut().zip(0u32..) {
             book.disk = 0;
-            if !book::is_current(&self.lists, index) {
+            if book.is_hidden() || !book::is_current(&self.lists, index) {
                 continue;
             }
             let Some(header) = view.object(index) else { continue };
             let wanted = disk.map.fingerprint(book.namespace & 0xff, &view.key_of(header));
-            if let Some((entry, there)) = wanted.and_then(|wanted| disk.find(wanted))
-                && there.epoch == book.epoch
-            {
-                book.disk = entry + 1;
+            match wanted.and_then(|wanted| disk.find(wanted)) {
+                Some((entry, there)) if there.epoch == book.epoch => book.disk = entry + 1,
+                // The bug was between a replacement and the end of what it replaced.
+                Some((entry, _)) => disk.kill(entry),
+                None => {}
             }
         }
     }
@@ -479,6 +494,14 @@ impl Master {
             Some(disk) => memory::reserve(&mut disk.marks, more + MOST_HELD),
             None => Ok(()),
         }
+    }
+
+    /// A value on disk is no longer what its key stands for: the one that is in memory by now is.
+    pub(super) fn move_from_disk(&mut self, entry: Option<u32>) {
+        if let (Some(_), Some(disk)) = (entry, &self.disk) {
+            disk_entry::count_move(&disk.map.view().header().moved);
+        }
+        self.end_on_disk(entry);
     }
 
     /// A value on disk is no longer what its key stands for.
@@ -619,9 +642,8 @@ impl Master {
                 continue;
             };
             let here = walk.next.filter(|index| self.lists.list_of(*index) == Some(list));
-            // What it stood at may have gone: then the rest of this queue comes the next time.
-            let start = if walk.next.is_some() { here } else { self.lists.head(list) };
-            let Some(index) = start else {
+            // What it stood at may have gone: then this queue is looked at from its head again.
+            let Some(index) = here.or_else(|| self.lists.head(list)) else {
                 (walk.queue, walk.next) = (walk.queue + 1, None);
                 continue;
             };
@@ -658,7 +680,8 @@ impl Master {
         let (Some(space), Some(shape)) = (disk.map.view().space(namespace), view.shape(header)) else {
             return Ok(None);
         };
-        if !known || held || disk.clean(book).is_some() || shape.bytes_total >= MAX_VALUE {
+        let refused = disk.refused.contains(&(index, book.epoch));
+        if !known || held || refused || disk.clean(book).is_some() || shape.bytes_total >= MAX_VALUE {
             return Ok(None);
         }
         let metadata = view.metadata(header).map_or(Ok(Vec::new()), |metadata| memory::copy(&metadata))?;
@@ -675,30 +698,40 @@ impl Master {
         }))
     }
 
-    /// The objects with these keys, if they are in memory and not on disk, as [`Master::next_to_write`] gives them.
-    pub fn find_to_write(&mut self, namespace: u32, keys: &[&[u8]], out: &mut Vec<ToWrite>) -> Result<()> {
+    /// The objects with these keys, if they are in memory and not on disk, as [`Master::next_to_write`] gives them, until there are so
+    /// many, or so many bytes. Gives how many keys were looked at; fails if the index has no room.
+    pub fn find_to_write(
+        &mut self,
+        namespace: u32,
+        keys: &[Vec<u8>],
+        most: (usize, u64),
+        out: &mut Vec<ToWrite>,
+    ) -> Result<usize> {
         let map = Arc::clone(&self.map);
         let view = map.view();
         self.look_at_all_writing(view, now_ns(), usize::MAX);
         let word = namespace_word(view, namespace);
+        let (mut bytes, mut looked) = (0, 0);
         for key in keys {
+            if out.len() >= most.0.min(MOST_NEXT) || bytes >= most.1 {
+                break;
+            }
+            looked += 1;
             let Some(index) = self.find(view, map.hash_of(key, namespace), key, word) else { continue };
             if self.lists.list_of(index) == Some(WRITING) {
                 continue;
             }
-            if let Some(disk) = self.disk.as_mut().filter(|disk| disk.room() == 0) {
+            let Some(next) = self.to_write(view, index)? else { continue };
+            let Some(disk) = &mut self.disk else { break };
+            if disk.room() == 0 {
                 disk.counts.full += 1;
-                break;
+                crate::bail!(NMC_ERR_LIMIT, "the index of the tier has room for {} values", disk.counts.capacity);
             }
-            if let Some(next) = self.to_write(view, index)? {
-                let ToWrite { index, epoch, bytes, .. } = next;
-                memory::push(out, next)?;
-                if let Some(disk) = &mut self.disk {
-                    disk.holds.push(Hold { index, epoch, bytes, spot: None, gone: false });
-                }
-            }
+            bytes += next.bytes.max(1);
+            disk.holds.push(Hold { index, epoch: next.epoch, bytes: next.bytes, spot: None, gone: false });
+            memory::push(out, next)?;
         }
-        Ok(())
+        Ok(looked)
     }
 
     /// Where the records of held objects will be, before the first byte of them is written. Gives for each whether the object is
@@ -732,6 +765,7 @@ impl Master {
         for (number, item) in items.iter().enumerate() {
             let Stored { index, generation, entry } = *item;
             let Some(at) = disk.holds.iter().position(|hold| hold.index == index && hold.epoch == entry.epoch) else {
+                disk.marks.push(Mark::Dead { spot: entry.spot, bytes: entry.bytes, entered: false });
                 continue;
             };
             let hold = disk.holds.swap_remove(at);
@@ -761,16 +795,49 @@ impl Master {
     }
 
     /// Nothing was written of these objects after all, or it counts for nothing: the holds are over.
-    pub fn let_go(&mut self, headers: &[u32]) {
+    pub fn let_go(&mut self, items: &[ToWrite]) {
+        let Some(disk) = &mut self.disk else { return };
+        for item in items {
+            let is = |hold: &Hold| hold.index == item.index && hold.epoch == item.epoch;
+            if let Some(at) = disk.holds.iter().position(is) {
+                disk.end_hold(at);
+            }
+        }
+    }
+
+    /// These cannot be read, and are not asked for again while they are what they are.
+    pub fn refuse(&mut self, items: &[(u32, u64)]) {
         if let Some(disk) = &mut self.disk {
-            disk.holds.retain(|hold| !headers.contains(&hold.index));
+            for item in items {
+                if disk.refused.len() == MOST_REFUSED {
+                    disk.refused.pop_front();
+                }
+                disk.refused.push_back(*item);
+            }
+        }
+    }
+
+    /// The next objects come from the beginning.
+    pub fn begin_walk(&mut self) {
+        if let Some(disk) = &mut self.disk {
+            disk.walk = Walk::default();
+        }
+    }
+
+    /// Looks for entries of former generations; gives whether some may be left.
+    pub fn sweep_disk(&mut self) -> Result<bool> {
+        match &mut self.disk {
+            Some(disk) => disk.sweep().map(|()| disk.sweep_left > 0),
+            None => Ok(false),
         }
     }
 
     /// Whoever wrote begins anew, and knows of no hold.
     pub fn let_all_go(&mut self) {
         if let Some(disk) = &mut self.disk {
-            disk.holds.clear();
+            while !disk.holds.is_empty() {
+                disk.end_hold(0);
+            }
         }
     }
 

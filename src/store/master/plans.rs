@@ -198,7 +198,8 @@ impl Master {
         self.room_for_marks(1)?;
         let key = view.key_of(header);
         let former = self.find(view, hash, &key, word).filter(|former| *former != plan.index);
-        let on_disk = self.on_disk(word & 0xff, &key);
+        // Of a generation that is over nothing is on disk; what is there now is another's.
+        let on_disk = (namespace_word(view, word & 0xff) == word).then(|| self.on_disk(word & 0xff, &key)).flatten();
         // For a master that finds both: this one came last, whichever was opened first.
         header.state_ts.store(now_ns(), Relaxed);
         header.flags.store(flags & !FLAG_HIDDEN, Release);
@@ -220,7 +221,7 @@ impl Master {
             }
         }
         // When the key leads to the new value: it is never without one.
-        self.end_on_disk(on_disk);
+        self.move_from_disk(on_disk);
         self.admit(view, plan.index, now_ns());
         self.count_of(plan.index);
         Ok(())

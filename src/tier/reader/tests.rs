@@ -154,7 +154,7 @@ impl Tree {
     }
 
     fn end(&self, index: u32) {
-        disk_entry::end(self.map.view().entry(index).unwrap(), &self.map.view().header().ended);
+        disk_entry::end(self.map.view().entry(index).unwrap());
     }
 
     /// A bucket with these objects, all of them entered.
