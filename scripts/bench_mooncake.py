@@ -1,5 +1,6 @@
 """Measures Mooncake Store: a master, a process that owns the memory, and this one, which reads and writes through
-loopback TCP. Prints one JSON line a figure. Every process it starts dies with it, and it with the one that started it."""
+loopback TCP. Prints one JSON line a figure. With `ssd` it owns the memory itself, and reads from disk when it is told.
+Every process it starts dies with it, and it with the one that started it."""
 
 import ctypes
 import json
@@ -15,8 +16,13 @@ import time
 import mooncake
 
 LIMIT_S = 50
+SSD_LIMIT_S = 150
 SEGMENT_BYTES = 512 << 20
 KIB = 1 << 10
+MIB = 1 << 20
+# Values that are read from disk, in buckets of 32: it writes whole buckets only.
+ON_DISK = 256
+BUCKET_BYTES = 32 * MIB
 
 
 def die_with(parent):
@@ -31,11 +37,11 @@ def free_port():
         return s.getsockname()[1]
 
 
-def open_store(master, segment_bytes):
+def open_store(master, segment_bytes, **more):
     from mooncake.store import MooncakeDistributedStore
 
     store = MooncakeDistributedStore()
-    rc = store.setup("127.0.0.1", "P2PHANDSHAKE", segment_bytes, 64 << 20, "tcp", "", master)
+    rc = store.setup("127.0.0.1", "P2PHANDSHAKE", segment_bytes, 64 << 20, "tcp", "", master, **more)
     if rc != 0:
         raise RuntimeError(f"setup of Mooncake Store failed: {rc}")
     return store
@@ -112,34 +118,120 @@ def measure(master):
     store.close()
 
 
-def main():
-    if sys.argv[1] == "own":
-        die_with(int(sys.argv[3]))
-        return own(sys.argv[2])
-    die_with(int(sys.argv[1]))
-    signal.alarm(LIMIT_S)
+class Missing(Exception):
+    """What is to be measured is not there."""
+
+
+def settle(what, seconds, body):
+    """Waits until `body` gives true."""
+    deadline = time.monotonic() + seconds
+    while not body():
+        if time.monotonic() > deadline:
+            raise Missing(f"{what} in {seconds} s")
+        time.sleep(0.2)
+
+
+def measure_ssd(master, folder):
+    """Puts values, waits until they are on disk alone, and then, for each number in a line of its input, reads so many."""
+    try:
+        store = open_store(master, SEGMENT_BYTES, enable_ssd_offload=True, ssd_offload_path=folder)
+    except TypeError:
+        raise Missing("this Mooncake has no SSD backend")
+    try:
+        keys = move_to_disk(store, folder)
+        buffer = ctypes.create_string_buffer(MIB + 4096)
+        address = (ctypes.addressof(buffer) + 4095) // 4096 * 4096
+        if store.register_buffer(address, MIB) != 0:
+            raise RuntimeError("register_buffer failed")
+        print(json.dumps({"ready": True}), flush=True)
+        at = 0
+        for line in sys.stdin:
+            count = int(line)
+            start = time.perf_counter_ns()
+            for i in range(count):
+                if store.get_into(keys[(at + i) % len(keys)], address, MIB) != MIB:
+                    raise RuntimeError("a value could not be read from disk")
+            tell("get", (time.perf_counter_ns() - start) / 1e3 / count, "us")
+            at += count
+    finally:
+        store.close()
+
+
+def move_to_disk(store, folder):
+    """Keys of values that are on disk alone, when nothing is written any more."""
+
+    def put(key):
+        settle("a value could not be put", 20, lambda: store.put(key, os.urandom(MIB)) == 0)
+
+    def kinds(key):
+        return {("memory" if r.is_memory_replica() else "disk") for r in store.get_replica_desc(key)}
+
+    def quiet():
+        size = sum(entry.stat().st_size for entry in os.scandir(folder))
+        if size != seen[0]:
+            seen[:] = size, time.monotonic()
+        return time.monotonic() - seen[1] > 3
+
+    keys = [f"cold-{i}" for i in range(ON_DISK)]
+    for key in keys:
+        put(key)
+    # Not all of them: what does not fill a bucket waits.
+    settle("Mooncake wrote too little to disk", 30, lambda: sum("disk" in kinds(key) for key in keys) > ON_DISK // 2)
+    seen = [-1, 0]
+    settle("Mooncake did not stop writing", 60, quiet)
+    # Others push them out of memory; nobody may look meanwhile, which would keep them there. What is not on disk by then is lost.
+    for i in range(3 * SEGMENT_BYTES // MIB // 2):
+        put(f"other-{i}")
+    settle("Mooncake did not stop writing", 60, quiet)
+    keys = [key for key in keys if kinds(key) == {"disk"}]
+    if len(keys) < ON_DISK // 4:
+        raise Missing(f"Mooncake kept {len(keys)} of {ON_DISK} values on disk alone")
+    return keys
+
+
+def ssd(folder):
+    # Before its library is loaded. All that is not said here is as it is by default.
+    os.environ.update(
+        MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=folder,
+        MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR="bucket_storage_backend",
+        MOONCAKE_OFFLOAD_BUCKET_SIZE_LIMIT_BYTES=str(BUCKET_BYTES),
+        MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES=str(128 * MIB),
+        MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS="1",
+        MOONCAKE_USE_URING="true",
+        MOONCAKE_OFFLOAD_USE_URING="true",
+    )
+    try:
+        with_master(["-default_kv_lease_ttl=10", "-enable_offload=true"], lambda master, _: measure_ssd(master, folder))
+    except Missing as missing:
+        print(json.dumps({"skipped": str(missing)}), flush=True)
+
+
+def with_master(flags, body):
+    """Calls `body` with the address of a master and a function that starts a process that owns memory."""
     deadline = time.monotonic() + 15
     port, metrics = free_port(), free_port()
     master = f"127.0.0.1:{port}"
     me = os.getpid()
     started = []
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as null:
-        try:
-            # The program itself: the one in bin is a script that starts it and would die alone.
-            command = [os.path.join(list(mooncake.__path__)[0], "mooncake_master"), "-rpc_address=127.0.0.1", f"-rpc_port={port}", f"-metrics_port={metrics}"]
-            command += ["-enable_metric_reporting=false", "-rpc_thread_num=2", "-default_kv_lease_ttl=60000"]
-            quiet = {"stdout": null, "stderr": null, "cwd": folder}
-            started.append(subprocess.Popen(command, preexec_fn=lambda: die_with(me), **quiet))
-            wait_for(port, started[0], deadline)
+
+        def start_owner():
             owner = [sys.executable, os.path.abspath(__file__), "own", master, str(me)]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": null, "cwd": folder}
             started.append(subprocess.Popen(owner, **pipes))
-            while line := started[1].stdout.readline():
+            while line := started[-1].stdout.readline():
                 if line.strip() == b"ready":
-                    break
-            else:
-                raise RuntimeError("the process that owns the memory ended early")
-            measure(master)
+                    return
+            raise RuntimeError("the process that owns the memory ended early")
+
+        try:
+            # The program itself: the one in bin is a script that starts it and would die alone.
+            command = [os.path.join(list(mooncake.__path__)[0], "mooncake_master"), "-rpc_address=127.0.0.1", f"-rpc_port={port}", f"-metrics_port={metrics}"]
+            command += ["-enable_metric_reporting=false", "-rpc_thread_num=2", *flags]
+            quiet = {"stdout": null, "stderr": null, "cwd": folder}
+            started.append(subprocess.Popen(command, preexec_fn=lambda: die_with(me), **quiet))
+            wait_for(port, started[0], deadline)
+            body(master, start_owner)
         finally:
             for process in reversed(started):
                 process.terminate()
@@ -148,6 +240,24 @@ def main():
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
+
+
+def main():
+    if sys.argv[1] == "own":
+        die_with(int(sys.argv[3]))
+        return own(sys.argv[2])
+    if sys.argv[1] == "ssd":
+        die_with(int(sys.argv[3]))
+        signal.alarm(SSD_LIMIT_S)
+        return ssd(sys.argv[2])
+    die_with(int(sys.argv[1]))
+    signal.alarm(LIMIT_S)
+
+    def body(master, start_owner):
+        start_owner()
+        measure(master)
+
+    with_master(["-default_kv_lease_ttl=60000"], body)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Figures of Mooncake Store on this machine, for `nmc bench store`.
+# Figures of Mooncake Store on this machine, for `nmc bench store` and `nmc bench ssd`.
 #   --install   PyPI mooncake-transfer-engine-non-cuda into target/mooncake-venv
 #   --run       starts its master on loopback, measures, prints JSON lines; ends everything it started
+#   --ssd DIR   the same with its SSD backend in DIR; reads as many values as each line of its input says
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$here/../target/mooncake-venv
@@ -34,13 +35,16 @@ library_path() {
     printf '%s' "${LD_LIBRARY_PATH:-}"
 }
 
-case ${1:-} in
---install) install ;;
---run)
+measure() {
     [ -x "$venv/bin/python" ] || { echo "not installed: run scripts/bench_mooncake.sh --install" >&2; exit 1; }
     LD_LIBRARY_PATH=$(library_path)
     export LD_LIBRARY_PATH
-    exec "$venv/bin/python" "$here/bench_mooncake.py" "${2:-$PPID}"
-    ;;
-*) sed -n '2,4p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+    exec "$venv/bin/python" "$here/bench_mooncake.py" "$@"
+}
+
+case ${1:-} in
+--install) install ;;
+--run) measure "${2:-$PPID}" ;;
+--ssd) measure ssd "${2:?which folder?}" "${3:-$PPID}" ;;
+*) sed -n '2,5p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac

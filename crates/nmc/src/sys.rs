@@ -1,5 +1,5 @@
 //! The operating system as the CLI needs it: trials of kernel features, limits, signals, and a packet socket. Together
-//! with the files `*library.rs` and `copy.rs` of `bench` the only unsafe code of the CLI.
+//! with the files `*library.rs`, `ssd_raw.rs` and `copy.rs` of `bench` the only unsafe code of the CLI.
 #![allow(unsafe_code, reason = "system calls")]
 
 use std::ffi::CStr;

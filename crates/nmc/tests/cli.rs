@@ -288,11 +288,15 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
         .expect("nmc starts");
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(output.stderr.is_empty(), "no progress into a pipe: {}", stderr(&output));
-    let (mut names, mut skipped) = (Vec::new(), Vec::new());
+    let (mut names, mut skipped, mut noted) = (Vec::new(), Vec::new(), Vec::new());
     for line in stdout(&output).lines() {
         let metric = Reader::document(line);
         if metric.names() == ["name", "skipped"] {
             skipped.push(metric.field("name").text().to_owned());
+            continue;
+        }
+        if metric.names() == ["name", "note"] {
+            noted.push(metric.field("name").text().to_owned());
             continue;
         }
         assert_eq!(metric.names(), ["baseline", "baseline_name", "name", "ratio", "unit", "value"]);
@@ -332,6 +336,20 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
         "store.put.1MiB",
         "store.churn",
         "store.churn.p999",
+        "ssd.get.256KiB",
+        "ssd.get.batch16.256KiB",
+        "ssd.get.1MiB",
+        "ssd.get.batch16.1MiB",
+        "ssd.cpu",
+        "ssd.get.8MiB",
+        "ssd.get.batch16.8MiB",
+        "ssd.offload",
+        "ssd.recover.100k",
+        "ssd.bytes_per_object",
+        "ssd.miss",
+        "ssd.get_beside_offload",
+        "ssd.get_beside_offload.p99",
+        "ssd.put_under_pressure",
         "ep.host.T32",
         "ep.host.full.T32",
         "kv.alloc_free.batch100",
@@ -363,10 +381,13 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
         "store.lookup.1M.batch128",
         "store.bytes_per_object",
         "store.vs_mooncake",
+        "ssd.recover.1M",
+        "ssd.vs_mooncake.get.1MiB",
         "ep.gpu",
         "kv.peers",
     ];
     assert_eq!(skipped, left_out);
+    assert_eq!(noted, ["ssd", "ssd.recover.100k", "ssd.miss"]);
 
     let report = std::fs::read_to_string(&file).expect("the report");
     assert!(report.starts_with("# Kept\n") && report.ends_with("\nkept, too\n"), "{report}");
@@ -374,7 +395,7 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
     for name in names {
         assert!(report.contains(&format!("| `{name}` |")), "{name}");
     }
-    for area in ["ffi", "world", "store", "ep", "kv"] {
+    for area in ["ffi", "world", "store", "ssd", "ep", "kv"] {
         let plot = std::fs::read_to_string(folder.path().join(format!("plots/{area}.svg"))).expect("a plot");
         assert!(plot.starts_with("<svg") && plot.ends_with("</svg>\n"));
         assert!(report.contains(&format!("(plots/{area}.svg)")));

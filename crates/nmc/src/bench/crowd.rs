@@ -14,15 +14,20 @@ use std::sync::{Mutex, PoisonError};
 static SCRATCH: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A folder of its own, under the system's folder for temporary files.
+/// A folder of its own, mostly under the system's folder for temporary files.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
     /// A fresh folder that only this user can enter.
     pub fn new() -> Result<Self, Failure> {
+        Self::within(&std::env::temp_dir())
+    }
+
+    /// The same in another folder than the one for temporary files.
+    pub fn within(folder: &Path) -> Result<Self, Failure> {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("nmc-bench-{}-{number}", std::process::id()));
+        let path = folder.join(format!("nmc-bench-{}-{number}", std::process::id()));
         let made = DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|e| Failure::os(format!("making {}", path.display()), &e))?;
         SCRATCH.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());

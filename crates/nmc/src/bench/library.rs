@@ -17,7 +17,8 @@ pub(super) mod c_api {
     pub use nanomc::ffi::config::Config;
     pub use nanomc::ffi::{
         basic::*, blocks::*, common::*, ep::*, ep_types::*, kv::*, kv_seq::*, kv_state::*, kv_tables::*, kv_types::*,
-        store::*, store_access::*, store_batch::*, store_service::*, store_types::*, world::*, world_types::*,
+        store::*, store_access::*, store_batch::*, store_service::*, store_types::*, tier::*, tier_types::*, world::*,
+        world_types::*,
     };
 }
 
@@ -71,6 +72,8 @@ functions! {
     nmc_world_create_local nmc_world_join nmc_world_finalize nmc_world_destroy nmc_world_event_fd
     nmc_store_create nmc_store_destroy nmc_store_put nmc_store_put_batch nmc_store_get nmc_store_get_into
     nmc_store_exists nmc_store_exists_batch nmc_store_pin nmc_store_unpin nmc_store_remove_batch nmc_store_stats
+    nmc_store_get_into_batch nmc_store_evict_until_below
+    nmc_tier_open nmc_tier_close nmc_tier_offload nmc_tier_scan nmc_tier_stats
     nmc_ep_bytes_needed nmc_ep_create_ranks nmc_ep_destroy nmc_ep_recv_buffers nmc_ep_group_begin nmc_ep_group_end
     nmc_ep_dispatch nmc_ep_route_pack nmc_ep_scatter nmc_ep_combine
     nmc_blocks_create nmc_blocks_destroy nmc_blocks_allocate nmc_blocks_free nmc_blocks_allocate_scattered

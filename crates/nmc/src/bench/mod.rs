@@ -17,6 +17,10 @@ mod mooncake;
 mod outside;
 pub mod rank;
 mod report;
+mod ssd;
+mod ssd_library;
+mod ssd_mooncake;
+mod ssd_raw;
 mod store;
 mod store_library;
 mod store_ops;
@@ -45,6 +49,7 @@ const AREAS: &[Area] = &[
     Area { name: "ffi", metrics: ffi::METRICS, measure: ffi::measure },
     Area { name: "world", metrics: world::METRICS, measure: world::measure },
     Area { name: "store", metrics: store::METRICS, measure: store::measure },
+    Area { name: "ssd", metrics: ssd::METRICS, measure: ssd::measure },
     Area { name: "ep", metrics: ep::METRICS, measure: ep::measure },
     Area { name: "kv", metrics: kv::METRICS, measure: kv::measure },
 ];
@@ -109,17 +114,17 @@ pub struct Run {
     expected: usize,
     progress: Progress,
     metrics: Vec<Metric>,
-    skipped: Vec<Skipped>,
+    remarks: Vec<Remark>,
     failures: Vec<String>,
 }
 
-/// A metric that could not be measured here.
+/// What is said about a metric or an area besides its figures.
 #[derive(Debug, Clone)]
-pub struct Skipped {
-    /// `area.what`.
+pub struct Remark {
+    /// `area.what`, or the area.
     pub name: &'static str,
-    /// What it would take.
-    pub why: String,
+    /// What is said.
+    pub text: String,
 }
 
 impl Run {
@@ -135,13 +140,21 @@ impl Run {
 
     /// Tells that a metric is not measured here, which is no failure.
     pub fn skip(&mut self, name: &'static str, why: impl Into<String>) {
-        let skipped = Skipped { name, why: why.into() };
+        self.remark(name, "skipped", why.into());
+    }
+
+    /// Tells what a reader of the figures should know.
+    pub fn note(&mut self, name: &'static str, text: impl Into<String>) {
+        self.remark(name, "note", text.into());
+    }
+
+    fn remark(&mut self, name: &'static str, kind: &str, text: String) {
         if self.json {
             self.progress.clear();
-            let line = Object::new().text("name", skipped.name).text("skipped", &skipped.why).finish();
+            let line = Object::new().text("name", name).text(kind, &text).finish();
             term::print(&format!("{line}\n"));
         }
-        self.skipped.push(skipped);
+        self.remarks.push(Remark { name, text });
     }
 
     /// One of two numbers of repetitions.
@@ -195,7 +208,7 @@ pub fn run(args: &Parsed) -> Outcome {
         expected: areas.iter().map(|a| a.metrics).sum(),
         progress: Progress::new(),
         metrics: Vec::new(),
-        skipped: Vec::new(),
+        remarks: Vec::new(),
         failures: Vec::new(),
     };
     for area in &areas {
@@ -205,13 +218,13 @@ pub fn run(args: &Parsed) -> Outcome {
     let machine = machine_line(run.quick);
     if !run.json {
         term::print(&table(&run.metrics, Style::stdout()));
-        for Skipped { name, why } in &run.skipped {
-            term::print(&format!("{name}  {why}\n"));
+        for Remark { name, text } in &run.remarks {
+            term::print(&format!("{name}  {text}\n"));
         }
         term::print(&format!("\n{machine}\n"));
     }
     if let Some(file) = args.path("--report") {
-        report::write(file, wanted, &run.metrics, &run.skipped, &machine)?;
+        report::write(file, wanted, &run.metrics, &run.remarks, &machine)?;
     }
     for failure in &run.failures {
         term::print_error(&format!("nmc: {failure}\n"));

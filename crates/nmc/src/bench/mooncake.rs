@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const NAME: &str = "store.vs_mooncake";
-const NOT_INSTALLED: &str = "not installed: run scripts/bench_mooncake.sh --install";
+/// What it would take to have its figures.
+pub const NOT_INSTALLED: &str = "not installed: run scripts/bench_mooncake.sh --install";
 const LIMIT: Duration = Duration::from_secs(60);
 /// What the script prints, ours that it is compared with, and bytes of a value if ours is in GB/s.
 const ROWS: [(&str, &str, &str, f64); 7] = [
@@ -56,7 +57,7 @@ pub fn measure(run: &mut Run) -> Result<(), Failure> {
 }
 
 /// The script, if what it installs is there.
-fn script() -> Option<PathBuf> {
+pub fn script() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let target = program.ancestors().find(|folder| folder.join("mooncake-venv/bin/python").exists())?;
     let script = target.parent()?.join("scripts/bench_mooncake.sh");
@@ -72,7 +73,7 @@ fn output(script: &Path) -> Result<String, Failure> {
 }
 
 /// A value in lines of `{"name": "x", "value": 1.5}`.
-fn figure(text: &str, name: &str) -> Option<f64> {
+pub fn figure(text: &str, name: &str) -> Option<f64> {
     let line = text.lines().find(|line| line.contains(&format!("\"name\": \"{name}\"")))?;
     let (_, rest) = line.split_once("\"value\": ")?;
     rest.split([',', '}']).next()?.trim().parse().ok()

@@ -1,7 +1,7 @@
 //! Figures for the documentation: the part of a Markdown file between two markers is rewritten, the rest is left as it
 //! is, and a plot per area is put into `plots` beside the file.
 
-use super::{Better, Metric, Skipped, short, svg};
+use super::{Better, Metric, Remark, short, svg};
 use crate::args::Failure;
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub fn check(file: &Path) -> Result<(), Failure> {
 }
 
 /// Rewrites the section of `file` and the plots beside it.
-pub fn write(file: &Path, what: &str, metrics: &[Metric], skipped: &[Skipped], machine: &str) -> Result<(), Failure> {
+pub fn write(file: &Path, what: &str, metrics: &[Metric], remarks: &[Remark], machine: &str) -> Result<(), Failure> {
     let mut areas: Vec<&str> = metrics.iter().map(Metric::area).collect();
     areas.dedup();
     let folder = file.parent().unwrap_or(Path::new("")).join("plots");
@@ -23,10 +23,10 @@ pub fn write(file: &Path, what: &str, metrics: &[Metric], skipped: &[Skipped], m
     for area in areas {
         let measured: Vec<&Metric> = metrics.iter().filter(|m| m.area() == area).collect();
         section.push_str(&format!("\n### {area}\n\n{}\n", table(&measured)));
-        let of_area = |s: &&Skipped| s.name.split('.').next() == Some(area);
-        let mut notes = skipped.iter().filter(of_area).peekable();
+        let of_area = |r: &&Remark| r.name.split('.').next() == Some(area);
+        let mut notes = remarks.iter().filter(of_area).peekable();
         if notes.peek().is_some() {
-            notes.for_each(|s| section.push_str(&format!("- `{}`: {}\n", s.name, s.why)));
+            notes.for_each(|r| section.push_str(&format!("- `{}`: {}\n", r.name, r.text)));
             section.push('\n');
         }
         section.push_str(&format!("![{area}: ours in units of the baseline](plots/{area}.svg)\n"));

@@ -49,7 +49,7 @@ fn rate((ours, plain): Pair) -> Pair {
 }
 
 /// Bytes that programs can still get.
-fn available_bytes() -> u64 {
+pub fn available_bytes() -> u64 {
     let info = facts::read("/proc/meminfo");
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok()).map_or(0, |kb| kb * 1024)

@@ -47,6 +47,19 @@ impl Slices {
         Self::cut(vec![0x5a; count * each], each)
     }
 
+    /// `count` values of `each` bytes, a multiple of 8, that no disk can make smaller.
+    pub fn noise(count: usize, each: usize) -> Self {
+        let mut bytes = vec![0; count * each];
+        let mut state = 0x9E37_79B9_7F4A_7C15u64;
+        for word in bytes.as_chunks_mut::<8>().0 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            *word = state.to_le_bytes();
+        }
+        Self::cut(bytes, each)
+    }
+
     /// `count` of them from `from` on.
     pub fn part(&self, from: usize, count: usize) -> Part<'_> {
         Part(&self.slices[from..from + count])
@@ -60,7 +73,7 @@ impl Slices {
 
 /// Some keys or values.
 #[derive(Clone, Copy)]
-pub struct Part<'a>(&'a [nmc_slice_t]);
+pub struct Part<'a>(pub(super) &'a [nmc_slice_t]);
 
 impl<'a> Part<'a> {
     /// How many.
@@ -152,9 +165,9 @@ impl Wanted {
 
 /// A client of a store.
 pub struct Shelf {
-    nanomc: Nanomc,
+    pub(super) nanomc: Nanomc,
     world: *mut nmc_world_t,
-    store: *mut nmc_store_t,
+    pub(super) store: *mut nmc_store_t,
     options: nmc_put_options_t,
 }
 
