@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Long runs of what CI runs short: random calls under AddressSanitizer (the library instrumented too), kills of random
-# ranks during join and leave, the store under attack, the expert-parallel transport, and the KV cache. SEQUENCES, KILLS and the
-# STORE_*, EP_* and KV_* variables set the size.
+# ranks during join and leave, the store under attack, its SSD tier, the expert-parallel transport, and the KV cache. SEQUENCES,
+# KILLS and the STORE_*, TIER_*, EP_* and KV_* variables set the size.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sequences=${SEQUENCES:-1000000}
@@ -11,6 +11,8 @@ reads=${STORE_READS:-50000000}
 crashes=${STORE_CRASHES:-2000}
 changes=${STORE_CHANGES:-2000}
 late=${STORE_LATE:-500}
+tier_kills=${TIER_KILLS:-500}
+tier_images=${TIER_IMAGES:-50000}
 ep_cases=${EP_CASES:-1000}
 ep_steps=${EP_STEPS:-100000}
 kv_steps=${KV_STEPS:-10000}
@@ -45,6 +47,8 @@ for program in model tearing late crash changes; do
   clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/store/$program.cpp" -o "$out/$program" \
     "$out/lib_$lib/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_$lib"
 done
+clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread ctest/tier/history.cpp -o "$out/tier_history" \
+  "$out/lib_crash/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_crash"
 for program in exchange processes steps kills; do
   clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/ep/$program.cpp" -o "$out/ep_$program" \
     "$out/lib_plain/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_plain"
@@ -59,6 +63,9 @@ done
 "$out/crash" "$crashes" "$seed" 20
 "$out/changes" $((changes / 2)) "$seed" points
 "$out/changes" $((changes / 2)) "$seed" external points
+"$out/tier_history" "$tier_kills" "$seed" "" 100000
+"$out/tier_history" $((tier_kills / 2)) "$seed" all 100000
+NMC_TIER_IMAGES="$tier_images" cargo test --release --locked --quiet --lib tier::crash_tests
 "$out/ep_exchange" "$ep_cases" "$seed" 20
 "$out/ep_processes" $((ep_cases / 10)) "$seed"
 "$out/ep_steps" "$ep_steps" "$seed"

@@ -321,7 +321,7 @@ int main(int argc, char** argv) {
     if (lost) put_back(place.tier(), former);
     for (uint32_t rank = 0; rank < (all ? RANKS : 1); ++rank) start(rank);
     if (shared->torn.load() != 0) return complain("torn");
-    if (done % 16 == 15) wrong = judge(all);
+    if (lost || done % 16 == 15) wrong = judge(all);
   }
   if (!watch_until(pids, 120, is_up)) return complain("ranks do not come up");
   shared->wish = 2;

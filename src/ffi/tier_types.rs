@@ -212,7 +212,7 @@ pub(super) unsafe fn parse_tier(ptr: *const nmc_tier_config_t) -> Result<(Config
     // SAFETY: forwarded from the caller.
     let c = if ptr.is_null() { Versioned::defaults() } else { unsafe { super::config::read(ptr) }? };
     // SAFETY: as above.
-    let directory = unsafe { bytes_of(c.directory, "directory", MAX_PATH) }?;
+    let directory = unsafe { bytes_of(c.directory, "directory", MAX_PATH - 1) }?;
     if directory.contains(&0) {
         crate::bail!(NMC_ERR_INVALID_ARG, "directory contains a NUL byte");
     }
