@@ -1,5 +1,6 @@
 // The object store with CUDA memory, used as an engine uses it: nanomc.h on the host, nanomc/device.cuh in kernels.
 // usage: store_gpu copies            put and get between every kind of memory, with red zones
+//        store_gpu tier              what left memory, from disk into every kind of memory
 //        store_gpu streams           push, commit, fetch and unpin on a stream
 //        store_gpu graph             captured publish and unpin; control: a baked epoch
 //        store_gpu wait              nmc_store_wait_ready_async: ready, stale, late
@@ -232,6 +233,49 @@ struct Buffers {
   Memory& of(Kind kind) { return kind == DEVICE ? device : kind == PINNED ? pinned : ordinary; }
 };
 
+static void tier_of(Bed& bed, Buffers& sources, Buffers& targets) {
+  static constexpr uint64_t sizes[] = {0, 1, 4096, PAGE + 1, 300 * KIB + 3, 3 * MIB + 5};
+  const std::string where = std::string(" on a ") + heap_name(bed.heap_kind);
+  char dir[] = "/tmp/nmc-gpu-tier-XXXXXX";
+  if (mkdtemp(dir) == nullptr) stop();
+  nmc_tier_config_t config = NMC_TIER_CONFIG_INIT;
+  config.directory = nmc_slice_t{dir, std::strlen(dir)};
+  config.flags = NMC_TIER_PAUSED;
+  config.max_objects = 1000;
+  nmc_tier_t* tier = nullptr;
+  NMC_CHECK(nmc_tier_open(bed.store, &config, &tier));
+  Tally gets, parts;
+  uint64_t seed = 4000;
+  for (const uint64_t bytes : sizes) {
+    const std::vector<uint8_t> value = value_of(++seed, bytes);
+    const std::string key = "tier " + std::to_string(bytes);
+    sources.device.write(RED, value.data(), bytes);
+    NMC_CHECK(nmc_store_put(bed.store, slice(key), sources.device.base + RED, bytes, nullptr));
+    uint64_t written = 0;
+    NMC_CHECK(nmc_tier_offload(tier, nullptr, 0, &written));
+    NMC_CHECK(nmc_store_evict_until_below(bed.store, 0, 0));
+    gets.note(written == 1 && state_of(bed.store, key) == NMC_OBJECT_ON_DISK, key + " is on disk");
+    for (const Kind to : KINDS) {
+      for (const size_t offset : {size_t{0}, size_t{3}}) {
+        Memory& target = targets.of(to);
+        target.fill(0, RED_BYTE, RED + offset + bytes + RED);
+        const nmc_status_t got = nmc_store_get_into(bed.store, slice(key), target.base + RED + offset, bytes);
+        gets.note(got == NMC_OK && arrived(target, RED + offset, value), case_name("get into", to, offset, bytes));
+        const uint64_t from = bytes / 3, part = bytes / 2;
+        const std::vector<uint8_t> want(value.begin() + static_cast<std::ptrdiff_t>(from),
+                                        value.begin() + static_cast<std::ptrdiff_t>(from + part));
+        target.fill(0, RED_BYTE, RED + offset + part + RED);
+        const nmc_status_t some = get_range(bed.store, slice(key), from, target.base + RED + offset, part);
+        parts.note(some == NMC_OK && arrived(target, RED + offset, want), case_name("a part into", to, offset, part));
+      }
+    }
+  }
+  gets.all_right("values come from disk into every kind of memory" + where);
+  parts.all_right("and so do parts of them" + where);
+  NMC_CHECK(nmc_tier_close(tier));
+  (void)!std::system((std::string("rm -rf ") + dir).c_str());
+}
+
 static void copies_of_all_kinds(Bed& bed, Buffers& sources, Buffers& targets) {
   static constexpr uint64_t sizes[] = {0, 1, 15, 16, 17, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 5, 5 * MIB};
   static constexpr size_t offsets[][2] = {{0, 0}, {1, 0}, {0, 1}, {1, 3}, {3, 8}, {8, 8}, {8, 1}};
@@ -413,6 +457,14 @@ static void test_copies() {
     ranges_and_rows(bed, sources, targets);
     mixed_slices(bed, sources, targets, "mixed", std::string(" on a ") + heap_name(kind));
     several_extents(bed, sources, targets);
+  }
+}
+
+static void test_tier() {
+  Buffers sources(6 * MIB), targets(6 * MIB);
+  for (const uint32_t kind : {NMC_HEAP_CUDA, NMC_HEAP_HOST}) {
+    Bed bed(kind);
+    tier_of(bed, sources, targets);
   }
 }
 
@@ -1320,6 +1372,8 @@ int main(int argc, char** argv) {
     CUDA_OK(cudaSetDevice(0));
     if (mode == "copies") {
       test_copies();
+    } else if (mode == "tier") {
+      test_tier();
     } else if (mode == "streams") {
       test_streams();
     } else if (mode == "graph") {

@@ -1,7 +1,7 @@
 //! A master and those who call it. Clients of the same process call it directly; others through a server. The master
 //! comes into being with the first client, or is rebuilt from what the first survivor hands over.
 
-use super::backing::{DiskOwner, Mark, SpaceName};
+use super::backing::{DiskOwner, SpaceName};
 use super::config::check_same;
 use super::disk::{DiskAccess, DiskMap};
 use super::map::Map;
@@ -141,11 +141,7 @@ impl MasterSlot {
         let news = master.take_news();
         let (disk, mut mine) = (state.disk.clone(), false);
         if let (Some(disk), Some(master)) = (&disk, &mut state.master) {
-            master.give_marks(|marks| {
-                // What a flush left behind is nobody's call.
-                mine = marks.iter().any(|mark| !matches!(mark, Mark::Over { .. }));
-                disk.note(marks);
-            });
+            mine = master.give_marks(|marks| disk.note(marks));
             if master.take_wake() {
                 disk.wake();
             }

@@ -145,6 +145,8 @@ pub(super) struct Disk {
     opened: u64,
     /// The owner has something to do.
     wake: bool,
+    /// This call has taken something away.
+    took: bool,
     counts: DiskCounts,
 }
 
@@ -164,6 +166,7 @@ impl Disk {
             walk: Walk::default(),
             opened: 0,
             wake: false,
+            took: false,
             counts: DiskCounts { capacity, ..DiskCounts::default() },
             map,
         })
@@ -603,13 +606,21 @@ impl Master {
         self.disk.as_mut().is_some_and(|disk| std::mem::take(&mut disk.wake))
     }
 
-    /// What must be written down since the last call, for `note`.
-    pub fn give_marks(&mut self, note: impl FnOnce(&[Mark])) {
-        if let Some(disk) = &mut self.disk
-            && !disk.marks.is_empty()
-        {
+    /// What must be written down since the last call, for `note`. Gives whether the call has taken something away, so that it fails
+    /// if that cannot be written down, or what was to be written down before.
+    pub fn give_marks(&mut self, note: impl FnOnce(&[Mark])) -> bool {
+        let Some(disk) = &mut self.disk else { return false };
+        if !disk.marks.is_empty() {
             note(&disk.marks);
             disk.marks.clear();
+        }
+        std::mem::take(&mut disk.took)
+    }
+
+    /// This call takes something away.
+    pub(super) fn takes_away(&mut self) {
+        if let Some(disk) = &mut self.disk {
+            disk.took = true;
         }
     }
 

@@ -46,6 +46,7 @@ impl Master {
         self.room_for_marks(1)?;
         let next = ns.generation.load(Relaxed).wrapping_add(1) & 0xff_ffff;
         ns.generation.store(next, Release);
+        self.takes_away();
         self.flush_disk(namespace);
         self.begin_flush();
         self.glance(view, now_ns());

@@ -220,6 +220,9 @@ impl Master {
                 self.link(view, hash, plan.index);
             }
         }
+        if former.is_some() || on_disk.is_some() {
+            self.takes_away();
+        }
         // When the key leads to the new value: it is never without one.
         self.move_from_disk(on_disk);
         self.admit(view, plan.index, now_ns());
@@ -241,6 +244,7 @@ impl Master {
             return Err(not_found(key));
         }
         self.room_for_marks(1)?;
+        self.takes_away();
         self.end_on_disk(on_disk);
         if let Some(index) = there {
             self.drop_object(view, index, false);
@@ -262,6 +266,7 @@ impl Master {
             crate::bail!(NMC_ERR_NOT_FOUND, "the object was taken, removed or replaced meanwhile");
         }
         self.room_for_marks(1)?;
+        self.takes_away();
         self.end_clean(index);
         if let Some(book) = self.books.get_mut(index as usize) {
             book.flags |= book::TAKEN;
@@ -289,6 +294,9 @@ impl Master {
         };
         self.room_for_marks(4 * FLUSH as usize)?;
         let removed = self.drop_those(view, from..to, matches);
+        if removed > 0 {
+            self.takes_away();
+        }
         for at in 0..removed {
             self.end_clean(self.batch[at]);
         }

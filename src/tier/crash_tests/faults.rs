@@ -166,9 +166,9 @@ fn whichever_operation_fails_nothing_that_was_promised_is_lost() {
     // A sync that fails with EIO is a failed sync.
     let faults: &[Fault] =
         if asked().is_some() { &[Fault::Eio, Fault::Enospc, Fault::FailedSync] } else { &[Fault::Eio] };
-    let step = if asked().is_some() { 1 } else { 3 };
+    let step = if asked().is_some() { 1 } else { 5 };
     let failed = run_all(faults, step, None).unwrap_or_else(|wrong| panic!("{wrong}"));
-    assert!(failed > 100, "only {failed} failures");
+    assert!(failed > 50, "only {failed} failures");
     println!("{failed} failures");
 }
 

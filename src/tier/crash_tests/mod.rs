@@ -418,7 +418,7 @@ fn gone_that_is_forgotten_early_is_noticed() {
     // Only a journal that is written anew is without it, and its own sync of the directory ends the danger: the journal has
     // to be full at the right time.
     let run = |mistake| {
-        let mut draw = Draw::new(32, u64::MAX);
+        let mut draw = Draw::new(10, u64::MAX);
         (0..10).try_for_each(|before| {
             let mut ops =
                 vec![Op::Set((1, 0)), Op::Set((0, 0)), Op::Write(None), Op::Remove((0, 0)), Op::Remove((1, 0))];
