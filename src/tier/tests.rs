@@ -126,9 +126,9 @@ fn what_is_evicted_under_pressure_was_written_before() {
     let dir = tempfile::tempdir().unwrap();
     let store = store();
     let tier = open(&store, &Config { paused: false, heartbeat_ms: 2, ..config(&dir) });
-    // Eight times what memory holds, with time for the disk in between.
+    // Three times what memory holds, with time for the disk in between.
     let bytes = 32 << 10;
-    let count = 8 * PAGES * u64::from(PAGE) / bytes as u64;
+    let count = 3 * PAGES * u64::from(PAGE) / bytes as u64;
     for i in 0..count {
         put(&store, &format!("p{i}"), &value(i, bytes));
         if i % 8 == 7 {
