@@ -77,7 +77,7 @@ static void names(void) {
     for (size_t j = 0; j < i; ++j) CHECK(statuses[i].status != statuses[j].status);
   }
   promise("a_number_that_is_no_status_has_a_name_too");
-  const nmc_status_t unknown[] = {3, 1000, -25, -100, INT32_MAX, INT32_MIN};
+  const nmc_status_t unknown[] = {3, 1000, -26, -100, INT32_MAX, INT32_MIN};
   for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; ++i) {
     CHECK(strcmp(nmc_status_name(unknown[i]), "NMC_UNKNOWN_STATUS") == 0);
   }

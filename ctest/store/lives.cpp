@@ -330,6 +330,11 @@ void metadata_survives_the_master() {
     SAYS(ranks[2].ask("said k"), "\"short\"");
     ranks[0] = store_process(place, 0, 60000);
     REQUIRE(SAYS(ranks[0].reply(), "NMC_OK"));
+    // They hear of the new master when they do.
+    for (const size_t rank : {1, 2}) {
+      ranks[rank].ask("await_put up 100 1");
+      SAYS(ranks[rank].ask("remove up"), "NMC_OK");
+    }
     // What the new master gives to others is not what these lie in.
     SAYS(ranks[1].ask("say n" + std::to_string(time) + " 9 1 " + std::string(200, 'n')), "NMC_OK");
     SAYS(ranks[0].ask("said k"), "\"short\"");

@@ -2,7 +2,7 @@
 
 use super::arg::{array, array_out, key_of, slices_of};
 use super::basic::nmc_slice_t;
-use super::store::{missed_in_memory, nmc_store_t, presence_code, status_of, with};
+use super::store::{nmc_store_t, presence_code, status_of, with};
 use super::store_access::{opened_of, pin_of, pinned, plan_of, view_of};
 use super::store_types::{
     metadata_of, nmc_buffer_t, nmc_put_options_t, nmc_view_t, nmc_write_plan_t, parse_batch_options,
@@ -10,7 +10,7 @@ use super::store_types::{
 use super::{guard_status, optional_out, out, remember, remember_missing};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND, NMC_OK, nmc_status_t};
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND, NMC_NOT_READY, NMC_OK, nmc_status_t};
 use crate::store::copy::Pieces;
 use crate::store::read::Look;
 use crate::store::write::PutOptions;
@@ -395,7 +395,10 @@ pub unsafe extern "C" fn nmc_store_pin_batch(
                         *view = pinned(store, *pin, location, location.n_pages)?;
                         held += 1;
                     }
-                    missed_in_memory(store, key, &look)
+                    match &look {
+                        Look::Missing if store.is_on_disk(key)? => Ok(NMC_NOT_READY),
+                        look => Ok(status_of(look)),
+                    }
                 });
                 statuses.set_of(i, key, result);
             }
