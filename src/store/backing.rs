@@ -129,8 +129,6 @@ pub enum Mark {
     Dead {
         /// Where its record is, or will be.
         spot: Spot,
-        /// Bytes of the value.
-        bytes: u64,
         /// Whether an entry led there.
         entered: bool,
     },
@@ -138,10 +136,6 @@ pub enum Mark {
     Over {
         /// Where its record is.
         spot: Spot,
-        /// Bytes of the value.
-        bytes: u64,
-        /// Whether an entry led there.
-        entered: bool,
     },
     /// Everything of a namespace before this generation is forgotten.
     Generation(Space),

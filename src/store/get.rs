@@ -41,17 +41,6 @@ impl Store {
         self.part_from_memory(key, 0, pieces, Sums::Touched, &mut fits, true)
     }
 
-    /// The same when memory did not have it.
-    pub(super) fn read_late(
-        &self,
-        disk: DiskAccess,
-        key: &[u8],
-        pieces: &Pieces<'_>,
-        fits: impl FnMut(u64) -> Result<bool>,
-    ) -> Result<Look<u64>> {
-        self.part_from_disk(disk, key, 0, pieces, Sums::Touched, fits)
-    }
-
     /// Reads a part of a value, from `offset` on, as much as the pieces hold. Gives the size of all of it.
     pub fn get_part(&self, key: &[u8], offset: u64, pieces: &Pieces<'_>) -> Result<Look<u64>> {
         pieces.check()?;
@@ -165,8 +154,9 @@ impl Store {
         }
     }
 
+    /// The same for a value that memory did not have.
     #[cold]
-    fn part_from_disk(
+    pub(super) fn part_from_disk(
         &self,
         disk: DiskAccess,
         key: &[u8],

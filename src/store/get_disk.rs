@@ -9,7 +9,7 @@ use super::disk::DiskAccess;
 use super::get::other_size;
 use super::master::{check_key, show};
 use super::master_slot::MasterSlot;
-use super::read::{LOOKS, Listed, Look};
+use super::read::{LOOKS, Listed, Look, Sums};
 use super::wire::{MAX_ITEMS, Request};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
@@ -246,7 +246,7 @@ impl Store {
     fn get_one_late(&self, disk: &DiskAccess, key: &[u8], pieces: &Pieces<'_>) -> Result<Look<u64>> {
         let wanted = pieces.bytes()?;
         let fits = |total| if total == wanted { Ok(true) } else { Err(other_size(total, wanted)) };
-        self.read_late(disk.clone(), key, pieces, fits)
+        self.part_from_disk(disk.clone(), key, 0, pieces, Sums::Touched, fits)
     }
 
     /// The next value on disk that is not in memory, from a cursor on that an earlier call gave, or 0.

@@ -73,163 +73,82 @@ impl Default for Config {
     }
 }
 
-/// A tier in numbers. In processes that are not its owner's only some are known; the others are 0.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Values on disk that can be read.
-    pub objects: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Most values.
-    pub max_objects: u64,
-    /// Bytes that the files take.
-    pub file_bytes: u64,
-    /// Buckets.
-    pub buckets: u64,
-    /// Bytes of memory that the index takes.
-    pub index_bytes: u64,
-    /// Values written since the tier was opened, and their bytes.
-    pub written_objects: u64,
-    /// See `written_objects`.
-    pub written_bytes: u64,
-    /// Buckets written.
-    pub written_buckets: u64,
-    /// Values that left memory when the disk had them, and when it had not: those are lost.
-    pub evicted_clean: u64,
-    /// See `evicted_clean`.
-    pub evicted_dirty: u64,
-    /// Times that nothing was written because the disk, its share or the index was full.
-    pub full: u64,
-    /// Values that could not be read and were ended.
-    pub corrupt: u64,
-    /// Failed writes and syncs.
-    pub errors: u64,
-    /// 1 if offloading is paused by the program.
-    pub paused: u64,
-    /// 1 if the disk refuses to be written: reads go on, offloading has stopped, removals fail after they are done in memory.
-    pub degraded: u64,
-    /// Values, buckets and ns of the recovery when the tier was opened.
-    pub recovered_objects: u64,
-    /// See `recovered_objects`.
-    pub recovered_buckets: u64,
-    /// See `recovered_objects`.
-    pub recovery_ns: u64,
-    /// Values found dead, damaged or without room in the index.
-    pub recovered_dead: u64,
-    /// Values that this process read from disk, and their bytes.
-    pub read_objects: u64,
-    /// See `read_objects`.
-    pub read_bytes: u64,
+/// A struct of numbers that can go from one process to another as a list of words, in the order of its fields.
+macro_rules! numbers {
+    ($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
+        $(#[$about])*
+        pub struct $name {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl $name {
+            /// Number of fields.
+            pub const WORDS: usize = [$(stringify!($field)),*].len();
+
+            /// All fields, in their order.
+            #[must_use]
+            pub fn words(&self) -> [u64; Self::WORDS] {
+                [$(self.$field),*]
+            }
+
+            /// The inverse.
+            #[must_use]
+            pub fn from_words(words: [u64; Self::WORDS]) -> Self {
+                let [$($field),*] = words;
+                Self { $($field),* }
+            }
+        }
+    };
 }
 
-impl Stats {
-    /// Number of fields.
-    pub const WORDS: usize = 22;
-
-    /// All fields, in their order.
-    #[must_use]
-    pub fn words(&self) -> [u64; Self::WORDS] {
-        let Self {
-            objects,
-            bytes,
-            max_objects,
-            file_bytes,
-            buckets,
-            index_bytes,
-            written_objects,
-            written_bytes,
-            written_buckets,
-            evicted_clean,
-            evicted_dirty,
-            full,
-            corrupt,
-            errors,
-            paused,
-            degraded,
-            recovered_objects,
-            recovered_buckets,
-            recovery_ns,
-            recovered_dead,
-            read_objects,
-            read_bytes,
-        } = *self;
-        [
-            objects,
-            bytes,
-            max_objects,
-            file_bytes,
-            buckets,
-            index_bytes,
-            written_objects,
-            written_bytes,
-            written_buckets,
-            evicted_clean,
-            evicted_dirty,
-            full,
-            corrupt,
-            errors,
-            paused,
-            degraded,
-            recovered_objects,
-            recovered_buckets,
-            recovery_ns,
-            recovered_dead,
-            read_objects,
-            read_bytes,
-        ]
-    }
-
-    /// The inverse.
-    #[must_use]
-    pub fn from_words(words: [u64; Self::WORDS]) -> Self {
-        let [
-            objects,
-            bytes,
-            max_objects,
-            file_bytes,
-            buckets,
-            index_bytes,
-            written_objects,
-            written_bytes,
-            written_buckets,
-            evicted_clean,
-            evicted_dirty,
-            full,
-            corrupt,
-            errors,
-            paused,
-            degraded,
-            recovered_objects,
-            recovered_buckets,
-            recovery_ns,
-            recovered_dead,
-            read_objects,
-            read_bytes,
-        ] = words;
-        Self {
-            objects,
-            bytes,
-            max_objects,
-            file_bytes,
-            buckets,
-            index_bytes,
-            written_objects,
-            written_bytes,
-            written_buckets,
-            evicted_clean,
-            evicted_dirty,
-            full,
-            corrupt,
-            errors,
-            paused,
-            degraded,
-            recovered_objects,
-            recovered_buckets,
-            recovery_ns,
-            recovered_dead,
-            read_objects,
-            read_bytes,
-        }
+numbers! {
+    /// A tier in numbers. In processes that are not its owner's only some are known; the others are 0.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct Stats {
+        /// Values on disk that can be read.
+        objects,
+        /// Their bytes.
+        bytes,
+        /// Most values.
+        max_objects,
+        /// Bytes that the files take.
+        file_bytes,
+        /// Buckets.
+        buckets,
+        /// Bytes of memory that the index takes.
+        index_bytes,
+        /// Values written since the tier was opened, and their bytes.
+        written_objects,
+        /// See `written_objects`.
+        written_bytes,
+        /// Buckets written.
+        written_buckets,
+        /// Values that left memory when the disk had them, and when it had not: those are lost.
+        evicted_clean,
+        /// See `evicted_clean`.
+        evicted_dirty,
+        /// Times that nothing was written because the disk, its share or the index was full.
+        full,
+        /// Values that could not be read and were ended.
+        corrupt,
+        /// Failed writes and syncs.
+        errors,
+        /// 1 if offloading is paused by the program.
+        paused,
+        /// 1 if the disk refuses to be written: reads go on, offloading has stopped, removals fail after they are done in memory.
+        degraded,
+        /// Values, buckets and ns of the recovery when the tier was opened.
+        recovered_objects,
+        /// See `recovered_objects`.
+        recovered_buckets,
+        /// See `recovered_objects`.
+        recovery_ns,
+        /// Values found dead, damaged or without room in the index.
+        recovered_dead,
+        /// Values that this process read from disk, and their bytes.
+        read_objects,
+        /// See `read_objects`.
+        read_bytes,
     }
 }
 

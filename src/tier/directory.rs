@@ -269,11 +269,14 @@ impl Directory {
         drop(queue);
         let mut buckets = self.buckets.lock();
         for mark in marks {
-            if let Mark::Dead { spot, entered, .. } | Mark::Over { spot, entered, .. } = mark
-                && let Ok(at) = buckets.binary_search_by_key(&spot.bucket, |bucket| bucket.id)
-            {
+            let (spot, entered) = match mark {
+                Mark::Dead { spot, entered } => (spot, *entered),
+                Mark::Over { spot } => (spot, true),
+                Mark::Generation(_) | Mark::Namespace(..) => continue,
+            };
+            if let Ok(at) = buckets.binary_search_by_key(&spot.bucket, |bucket| bucket.id) {
                 let bucket = &mut buckets[at];
-                bucket.live -= i64::from(*entered);
+                bucket.live -= i64::from(entered);
                 // Without memory its blocks come back with the whole bucket.
                 let _ = memory::push(&mut bucket.dying, spot.block);
             }

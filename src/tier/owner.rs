@@ -701,8 +701,7 @@ impl Owner {
     pub fn scan(&self, each: &mut dyn FnMut(&Scanned<'_>) -> bool) -> Result<()> {
         let names = self.directory.names();
         self.directory.list(&mut |bucket, item| {
-            let Some((space, name)) = names.iter().find(|(space, _)| *space == item.space) else { return Ok(true) };
-            let _ = space;
+            let Some((_, name)) = names.iter().find(|(space, _)| *space == item.space) else { return Ok(true) };
             if self.entry_of(bucket, item).is_none() {
                 return Ok(true);
             }

@@ -95,7 +95,6 @@ pub struct DiskCounts {
 struct Hold {
     index: u32,
     epoch: u64,
-    bytes: u64,
     /// Where its record is, or will be.
     spot: Option<Spot>,
     /// It is no longer what its key stands for.
@@ -184,9 +183,9 @@ impl Disk {
 
     /// A hold ends, and its object got no entry: if its record is somewhere, it must not be found.
     fn end_hold(&mut self, at: usize) {
-        let Hold { spot, bytes, gone, .. } = self.holds.swap_remove(at);
+        let Hold { spot, gone, .. } = self.holds.swap_remove(at);
         if let Some(spot) = spot.filter(|_| !gone) {
-            self.marks.push(Mark::Dead { spot, bytes, entered: false });
+            self.marks.push(Mark::Dead { spot, entered: false });
         }
     }
 
@@ -260,8 +259,8 @@ impl Disk {
 
     /// Ends an entry for good: its record must not come back.
     fn kill(&mut self, index: u32) {
-        if let Some(Entry { spot, bytes, .. }) = self.end(index) {
-            self.marks.push(Mark::Dead { spot, bytes, entered: true });
+        if let Some(Entry { spot, .. }) = self.end(index) {
+            self.marks.push(Mark::Dead { spot, entered: true });
         }
     }
 
@@ -306,9 +305,9 @@ impl Disk {
             let Entry { epoch, space, .. } = Entry::from_words(words);
             let since = self.spaces.get(space as usize).copied().flatten().map_or(0, |known| known.since);
             if epoch < since
-                && let Some(Entry { spot, bytes, .. }) = self.end(index)
+                && let Some(Entry { spot, .. }) = self.end(index)
             {
-                self.marks.push(Mark::Over { spot, bytes, entered: true });
+                self.marks.push(Mark::Over { spot });
             }
         }
         Ok(())
@@ -382,16 +381,16 @@ impl Master {
         let mut left_out = 0;
         for record in found {
             memory::reserve(&mut disk.marks, 1)?;
-            let Entry { fingerprint, epoch, spot, bytes, .. } = record.entry;
+            let Entry { fingerprint, epoch, spot, .. } = record.entry;
             match disk.find(fingerprint) {
-                Some((_, there)) if there.epoch >= epoch => disk.marks.push(Mark::Dead { spot, bytes, entered: true }),
+                Some((_, there)) if there.epoch >= epoch => disk.marks.push(Mark::Dead { spot, entered: true }),
                 there => {
                     if let Some((index, _)) = there {
                         disk.kill(index);
                     }
                     if disk.insert(&record.entry).is_none() {
                         left_out += 1;
-                        disk.marks.push(Mark::Dead { spot, bytes, entered: true });
+                        disk.marks.push(Mark::Dead { spot, entered: true });
                     }
                 }
             }
@@ -526,7 +525,7 @@ impl Master {
         let Some(hold) = disk.holds.iter_mut().find(|hold| hold.index == index && !hold.gone) else { return };
         hold.gone = true;
         if let Some(spot) = hold.spot {
-            disk.marks.push(Mark::Dead { spot, bytes: hold.bytes, entered: false });
+            disk.marks.push(Mark::Dead { spot, entered: false });
         }
     }
 
@@ -673,8 +672,8 @@ impl Master {
         if let Some(disk) = &mut self.disk {
             disk.walk = if over { Walk::default() } else { walk };
             for next in &out[from..] {
-                let ToWrite { index, epoch, bytes, .. } = *next;
-                disk.holds.push(Hold { index, epoch, bytes, spot: None, gone: false });
+                let ToWrite { index, epoch, .. } = *next;
+                disk.holds.push(Hold { index, epoch, spot: None, gone: false });
             }
         }
         Ok(!over)
@@ -739,7 +738,7 @@ impl Master {
                 crate::bail!(NMC_ERR_LIMIT, "the index of the tier has room for {} values", disk.counts.capacity);
             }
             bytes += next.bytes.max(1);
-            disk.holds.push(Hold { index, epoch: next.epoch, bytes: next.bytes, spot: None, gone: false });
+            disk.holds.push(Hold { index, epoch: next.epoch, spot: None, gone: false });
             memory::push(out, next)?;
         }
         Ok(looked)
@@ -776,7 +775,7 @@ impl Master {
         for (number, item) in items.iter().enumerate() {
             let Stored { index, generation, entry } = *item;
             let Some(at) = disk.holds.iter().position(|hold| hold.index == index && hold.epoch == entry.epoch) else {
-                disk.marks.push(Mark::Dead { spot: entry.spot, bytes: entry.bytes, entered: false });
+                disk.marks.push(Mark::Dead { spot: entry.spot, entered: false });
                 continue;
             };
             let hold = disk.holds.swap_remove(at);
@@ -798,7 +797,7 @@ impl Master {
             };
             match place {
                 Some(_) => entered(number),
-                None => disk.marks.push(Mark::Dead { spot: entry.spot, bytes: entry.bytes, entered: false }),
+                None => disk.marks.push(Mark::Dead { spot: entry.spot, entered: false }),
             }
         }
         reach("master.disk_stored");

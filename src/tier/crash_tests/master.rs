@@ -200,7 +200,7 @@ fn name_of(item: &ToWrite) -> Name {
 }
 
 fn dead(spot: Spot, entered: bool) -> Mark {
-    Mark::Dead { spot, bytes: 0, entered }
+    Mark::Dead { spot, entered }
 }
 
 impl Master {
@@ -396,10 +396,7 @@ impl Master {
     }
 
     fn tidy(&mut self) -> Result<bool> {
-        let swept: Vec<Mark> = std::mem::take(&mut self.former)
-            .into_iter()
-            .map(|spot| Mark::Over { spot, bytes: 0, entered: true })
-            .collect();
+        let swept: Vec<Mark> = std::mem::take(&mut self.former).into_iter().map(|spot| Mark::Over { spot }).collect();
         let mut worked = !swept.is_empty();
         self.tell(&swept, &[], false)?;
         for _ in 0..TIDY {
