@@ -3,12 +3,12 @@
 
 use super::config::{Config, OnDamage, Torn};
 use super::format::{
-    self, BLOCK, Entry as Note, GRANULE, Head, Item, MAX_BLOCK, MAX_BUCKET, Record, SUPER_NAME, Shape, Space, Tail,
-    bucket_id, bucket_name, bucket_temporary_id, bucket_temporary_name, encode_footer, journal_number,
-    journal_temporary_number,
+    self, BLOCK, Entry as Note, Head, Item, MAX_BLOCK, MAX_BUCKET, Record, SUPER_NAME, Shape, Space, Tail, bucket_id,
+    bucket_name, bucket_temporary_id, bucket_temporary_name, encode_footer, journal_number, journal_temporary_number,
 };
 use super::io::{Buffer, Disk, File};
 use super::journal::Journal;
+use super::stages::{STAGE, Stages};
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
@@ -30,8 +30,6 @@ use std::time::{Duration, Instant};
 
 /// Numbers of buckets that are reserved at a time.
 const RESERVED: u64 = if cfg!(test) { 3 } else { 1024 };
-/// Bytes that are collected before they are written.
-const STAGE: usize = if cfg!(test) { GRANULE } else { 4 << 20 };
 /// How long a reader may have an unlinked file open before its space is taken.
 const LINGER: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 10 });
 /// Bytes of the end of a bucket that are read at first; most lists fit.
@@ -546,7 +544,7 @@ impl Directory {
                 Ok::<(), Error>(())
             });
             let writer = writer.map_err(|cause| Error::os("clone", &cause))?;
-            let mut stages = Stages { full, free, stage: None, at: 0, used: 0 };
+            let mut stages = Stages::new(full, free);
             let filled = (|| -> Result<()> {
                 for (number, (item, (_, spot))) in items.iter().zip(places).enumerate() {
                     if wanted.get(number) != Some(&true) {
@@ -719,99 +717,6 @@ impl Directory {
     #[must_use]
     pub fn names(&self) -> Vec<(Space, Vec<u8>)> {
         self.journal.lock().state().spaces.clone()
-    }
-}
-
-/// Stages that are filled one after the other, while a thread writes those that are full.
-struct Stages {
-    full: mpsc::SyncSender<(Buffer, u64, usize)>,
-    free: mpsc::Receiver<Buffer>,
-    stage: Option<Buffer>,
-    /// Where the stage goes in the file, and how much of it is filled.
-    at: u64,
-    used: usize,
-}
-
-impl Stages {
-    fn stopped() -> Error {
-        Error::new(NMC_ERR_IO, "writing has stopped")
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        if let Some(stage) = self.stage.take().filter(|_| self.used > 0) {
-            self.full.send((stage, self.at, self.used)).map_err(|_| Self::stopped())?;
-        }
-        self.used = 0;
-        Ok(())
-    }
-
-    /// Room for `bytes` more, which are a multiple of a block and fit a stage, for offset `at` of the file.
-    fn room(&mut self, at: u64, bytes: usize) -> Result<&mut [u8]> {
-        if self.used + bytes > STAGE || (self.used > 0 && self.at + self.used as u64 != at) {
-            self.flush()?;
-        }
-        if self.stage.is_none() {
-            self.stage = Some(self.free.recv().map_err(|_| Self::stopped())?);
-        }
-        if self.used == 0 {
-            self.at = at;
-        }
-        let from = self.used;
-        self.used += bytes;
-        self.stage.as_mut().and_then(|stage| stage.get_mut(from..from + bytes)).ok_or_else(Self::stopped)
-    }
-
-    /// Writes a record at `at`; false if its value cannot be read, and then nothing of it is there that means anything.
-    fn record(
-        &mut self,
-        record: &Record<'_>,
-        at: u64,
-        mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
-    ) -> Result<bool> {
-        let shape = record.shape();
-        let (value_at, bytes) = (usize::try_from(shape.value_at).unwrap_or(0), record.value_bytes);
-        let mut sums: Vec<u32> = memory::with_capacity(shape.granules as usize)?;
-        let whole = usize::try_from(shape.blocks).unwrap_or(usize::MAX).saturating_mul(BLOCK);
-        if whole <= STAGE {
-            let room = self.room(at, whole)?;
-            let end = value_at + usize::try_from(bytes).unwrap_or(0);
-            if let Err(error) = read(0, &mut room[value_at..end]) {
-                return Ok(Self::unreadable(&error));
-            }
-            room[end..].fill(0);
-            sums.extend(room[value_at..end].chunks(GRANULE).map(crc32c::crc32c));
-            record.encode(&sums, &mut room[..shape.header_bytes()])?;
-            return Ok(true);
-        }
-        let mut done = 0;
-        while done < bytes {
-            let step = (bytes - done).min(STAGE as u64);
-            let (step, padded) = {
-                let step = usize::try_from(step).unwrap_or(STAGE);
-                (step, step.next_multiple_of(BLOCK))
-            };
-            let room = self.room(at + shape.value_at + done, padded)?;
-            if let Err(error) = read(done, &mut room[..step]) {
-                return Ok(Self::unreadable(&error));
-            }
-            room[step..].fill(0);
-            sums.extend(room[..step].chunks(GRANULE).map(crc32c::crc32c));
-            done += step as u64;
-        }
-        // The sums are known last. The header of a very long value does not fit a stage.
-        self.flush()?;
-        let mut header = Buffer::new(shape.header_bytes())?;
-        record.encode(&sums, &mut header)?;
-        for (number, part) in header.chunks(STAGE).enumerate() {
-            self.room(at + (number * STAGE) as u64, part.len())?.copy_from_slice(part);
-        }
-        self.flush()?;
-        Ok(true)
-    }
-
-    fn unreadable(error: &Error) -> bool {
-        log::emit(log::WARN, || format!("tier: a value is not written: {error}"));
-        false
     }
 }
 

@@ -10,6 +10,7 @@ pub mod io;
 pub mod journal;
 mod owner;
 pub mod reader;
+mod stages;
 #[cfg(test)]
 mod tests;
 
