@@ -48,7 +48,7 @@ fi
 test "$what" != docs || exit 0
 
 if ! command -v cargo > /dev/null; then
-  echo "Rust is missing: install it from https://rustup.rs (1.88 or newer)." >&2
+  echo "Rust is missing: install it from https://rustup.rs (1.89 or newer)." >&2
   exit 1
 fi
 test "$what" = test || exit 0

@@ -1,5 +1,6 @@
 //! What every layer may use: errors and status codes, logging, deadlines, random ids, memory that may be refused.
 
+pub mod crc;
 pub mod deadline;
 pub mod error;
 pub mod id;

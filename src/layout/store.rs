@@ -5,6 +5,7 @@
 
 use super::CACHE_LINE;
 use super::region::{InShared, Region, hint};
+use crate::base::crc;
 use crate::sync::{futex, index, object};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -286,7 +287,7 @@ impl Seal {
     /// What stands for metadata in a seal; 0 if there is none.
     #[must_use]
     pub fn sum(metadata: &[u8]) -> u64 {
-        if metadata.is_empty() { 0 } else { (metadata.len() as u64) << 32 | u64::from(crc32c::crc32c(metadata)) }
+        if metadata.is_empty() { 0 } else { (metadata.len() as u64) << 32 | u64::from(crc::crc32c(metadata)) }
     }
 
     /// What `progress` holds when a value of `bytes` bytes is complete, and so are its checksums.

@@ -48,5 +48,5 @@ pub unsafe fn checksum(seed: u32, from: u64, bytes: u64) -> u32 {
         return seed;
     }
     // SAFETY: by contract.
-    crc32c::crc32c_append(seed, unsafe { std::slice::from_raw_parts(from as *const u8, bytes) })
+    crate::base::crc::crc32c_append(seed, unsafe { std::slice::from_raw_parts(from as *const u8, bytes) })
 }

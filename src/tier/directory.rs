@@ -8,7 +8,7 @@ use super::format::{
 };
 use super::io::{Buffer, Disk, File};
 use super::journal::Journal;
-use super::stages::{STAGE, Stages};
+use super::stages::{STAGE, STAGES, Stages};
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
@@ -130,6 +130,8 @@ pub struct Directory {
     /// Nobody has heard of it yet.
     untold: AtomicBool,
     why_degraded: Mutex<Option<Error>>,
+    /// Kept for the next bucket.
+    stages: Mutex<Vec<Buffer>>,
     /// What was counted.
     pub counts: Counts,
 }
@@ -231,6 +233,7 @@ impl Directory {
             degraded: AtomicBool::new(false),
             untold: AtomicBool::new(false),
             why_degraded: Mutex::new(None),
+            stages: Mutex::default(),
             counts: Counts::default(),
         };
         Ok((directory, recovered))
@@ -531,9 +534,12 @@ impl Directory {
         let mut stored = memory::with_capacity(items.len())?;
         let (full, to_write) = mpsc::sync_channel::<(Buffer, u64, usize)>(1);
         let (empty, free) = mpsc::channel::<Buffer>();
-        for _ in 0..3 {
-            let _ = empty.send(Buffer::new(STAGE)?);
+        let mut stages = std::mem::take(&mut *self.stages.lock());
+        memory::reserve(&mut stages, STAGES)?;
+        while stages.len() < STAGES {
+            stages.push(Buffer::new(STAGE)?);
         }
+        stages.into_iter().for_each(|stage| _ = empty.send(stage));
         std::thread::scope(|scope| {
             // The next stage is filled while one is written.
             let writer = std::thread::Builder::new().name("nmc-tier-write".into()).spawn_scoped(scope, move || {
@@ -572,8 +578,10 @@ impl Directory {
                 }
                 stages.flush()
             })();
-            drop(stages);
+            let (free, rest) = stages.finish();
             let written = writer.join().unwrap_or_else(|_| Err(Error::new(NMC_ERR_IO, "the writing thread panicked")));
+            // Memory that was never touched costs more than to write it.
+            *self.stages.lock() = memory::collect(free.try_iter().chain(rest)).unwrap_or_default();
             // If writing failed, filling failed because of that.
             written.and(filled)
         })?;

@@ -2,6 +2,7 @@
 
 use super::format::{BLOCK, GRANULE, Record};
 use super::io::Buffer;
+use crate::base::crc;
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
@@ -10,6 +11,9 @@ use std::sync::mpsc;
 
 /// Bytes that are collected before they are written.
 pub(super) const STAGE: usize = if cfg!(test) { GRANULE } else { 4 << 20 };
+
+/// One is filled, one waits, and one is written.
+pub(super) const STAGES: usize = 3;
 
 /// Stages that are filled one after the other, while a thread writes those that are full.
 pub(super) struct Stages {
@@ -25,6 +29,11 @@ impl Stages {
     /// Stages that come from `free`, and go to `full` with their place in the file and their bytes.
     pub fn new(full: mpsc::SyncSender<(Buffer, u64, usize)>, free: mpsc::Receiver<Buffer>) -> Self {
         Self { full, free, stage: None, at: 0, used: 0 }
+    }
+
+    /// No more comes. Gives where stages come back to when they are written, and the one that was being filled.
+    pub fn finish(self) -> (mpsc::Receiver<Buffer>, Option<Buffer>) {
+        (self.free, self.stage)
     }
 
     fn stopped() -> Error {
@@ -74,7 +83,7 @@ impl Stages {
                 return Ok(Self::unreadable(&error));
             }
             room[end..].fill(0);
-            sums.extend(room[value_at..end].chunks(GRANULE).map(crc32c::crc32c));
+            sums.extend(room[value_at..end].chunks(GRANULE).map(crc::crc32c));
             record.encode(&sums, &mut room[..shape.header_bytes()])?;
             return Ok(true);
         }
@@ -90,7 +99,7 @@ impl Stages {
                 return Ok(Self::unreadable(&error));
             }
             room[step..].fill(0);
-            sums.extend(room[..step].chunks(GRANULE).map(crc32c::crc32c));
+            sums.extend(room[..step].chunks(GRANULE).map(crc::crc32c));
             done += step as u64;
         }
         // The sums are known last. The header of a very long value does not fit a stage.

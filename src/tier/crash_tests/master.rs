@@ -5,6 +5,7 @@ use super::Promise::{Counted, NumbersOnce, RightBytes};
 use super::Violation;
 use super::disk::{Mistake, Watched};
 use super::ledger::{Name, TIER, Version, value_of};
+use crate::base::crc;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_CORRUPT;
 use crate::layout::disk::{Space, Spot};
@@ -130,7 +131,7 @@ fn read_record(disk: &dyn Disk, spot: Spot) -> Result<(Vec<u8>, Version, Vec<u8>
     let mut value = vec![0; usize::try_from(record.value_bytes).unwrap()];
     file.read(&mut value, spot.block * BLOCK as u64 + header.shape().value_at)?;
     for (granule, bytes) in (0..).zip(value.chunks(GRANULE)) {
-        if header.sum(granule) != Some(crc32c::crc32c(bytes)) {
+        if header.sum(granule) != Some(crc::crc32c(bytes)) {
             return Err(Error::new(NMC_ERR_CORRUPT, "a sum is wrong"));
         }
     }

@@ -31,6 +31,7 @@
 
 use super::fields::{begin, check_begin, check_seal, put, seal, u16_at, u32_at, u64_at};
 use super::{BLOCK, Fingerprint, MAX_BLOCK, MAX_BUCKET, MAX_EPOCH, Shape, Space, beyond_limits};
+use crate::base::crc;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG};
@@ -108,7 +109,7 @@ pub fn encode_footer(tier_id: u64, bucket: u64, records_blocks: u64, items: &[It
     put(last, 40, &(list_bytes as u64).to_le_bytes());
     put(last, 48, &max_epoch.to_le_bytes());
     put(last, 56, &count.to_le_bytes());
-    put(last, 60, &crc32c::crc32c(list).to_le_bytes());
+    put(last, 60, &crc::crc32c(list).to_le_bytes());
     seal(last, BLOCK..BLOCK);
     Ok(footer)
 }
@@ -203,7 +204,7 @@ impl Tail {
             let (is, should) = (list.len(), self.list_bytes);
             crate::bail!(NMC_ERR_CORRUPT, "the list of bucket {} has {should} bytes, but {is} were read", self.bucket);
         }
-        let (is, should) = (crc32c::crc32c(list), self.list_crc);
+        let (is, should) = (crc::crc32c(list), self.list_crc);
         if is != should {
             let text = format!("the list of bucket {} has CRC32C {is:08x} instead of {should:08x}", self.bucket);
             return Err(Error::new(NMC_ERR_CORRUPT, text));

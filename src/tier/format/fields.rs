@@ -2,6 +2,7 @@
 //! never panic: they write nothing where there is no room and read zeros where nothing is. Callers check lengths first.
 
 use super::FORMAT;
+use crate::base::crc;
 use crate::base::error::{Error, Result};
 use crate::base::status::nmc_status_t;
 use std::ops::Range;
@@ -58,10 +59,10 @@ pub fn seal(to: &mut [u8], hole: Range<usize>) {
 }
 
 fn sum(bytes: &[u8], hole: Range<usize>) -> u32 {
-    let before = crc32c::crc32c(bytes.get(..SUM.start).unwrap_or(&[]));
-    let own = crc32c::crc32c_append(before, &[0; 4]);
-    let to_hole = crc32c::crc32c_append(own, bytes.get(SUM.end..hole.start).unwrap_or(&[]));
-    crc32c::crc32c_append(to_hole, bytes.get(hole.end..).unwrap_or(&[]))
+    let before = crc::crc32c(bytes.get(..SUM.start).unwrap_or(&[]));
+    let own = crc::crc32c_append(before, &[0; 4]);
+    let to_hole = crc::crc32c_append(own, bytes.get(SUM.end..hole.start).unwrap_or(&[]));
+    crc::crc32c_append(to_hole, bytes.get(hole.end..).unwrap_or(&[]))
 }
 
 /// Fails if `bytes` do not begin as `what` does. `other_format` is the status for one that another version has written.

@@ -28,6 +28,7 @@
 
 use super::fields::{bytes_at, is_zero, put, u32_at, u64_at};
 use super::{MAX_BLOCK, MAX_BUCKET, MAX_NAME, MAX_SPACE, Space};
+use crate::base::crc;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::NMC_ERR_CORRUPT;
@@ -157,7 +158,7 @@ pub fn encode_entries(first: u64, durable: u64, tier_id: u64, entries: &[Entry])
 }
 
 fn sum(tier_id: u64, record: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&tier_id.to_le_bytes()), bytes_at(record, 4, JOURNAL_RECORD - 4))
+    crc::crc32c_append(crate::base::crc::crc32c(&tier_id.to_le_bytes()), bytes_at(record, 4, JOURNAL_RECORD - 4))
 }
 
 /// Whether the bytes are what somebody wrote as this record of this tier. No kind is 0, so zeros never are.

@@ -4,6 +4,7 @@
 
 use super::fields::{put, seal};
 use super::*;
+use crate::base::crc;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_VERSION};
 
 const TIER: u64 = 0x1234_5678_9abc_def0;
@@ -66,7 +67,7 @@ fn record<'a>(random: &mut Random, key: &'a [u8], metadata: &'a [u8], value_byte
 }
 
 fn sums(value: &[u8]) -> Vec<u32> {
-    value.chunks(GRANULE).map(crc32c::crc32c).collect()
+    value.chunks(GRANULE).map(crc::crc32c).collect()
 }
 
 /// A whole record as a writer makes it, in a buffer with rubbish in it.
@@ -84,7 +85,7 @@ fn written(record: &Record<'_>, value: &[u8]) -> Vec<u8> {
 fn value_of<'a>(header: &Header<'_>, bytes: &'a [u8]) -> Option<&'a [u8]> {
     let at = usize::try_from(header.shape().value_at).unwrap();
     let value = bytes.get(at..)?.get(..usize::try_from(header.record.value_bytes).ok()?)?;
-    let right = |(granule, part): (u32, &[u8])| header.sum(granule) == Some(crc32c::crc32c(part));
+    let right = |(granule, part): (u32, &[u8])| header.sum(granule) == Some(crc::crc32c(part));
     (0..).zip(value.chunks(GRANULE)).all(right).then_some(value)
 }
 
@@ -338,7 +339,7 @@ fn records_of_a_bucket_lie_behind_each_other_and_within_it() {
 
 fn reseal_footer(footer: &mut [u8]) {
     let (list, last) = footer.split_at_mut(footer.len() - BLOCK);
-    put(last, 60, &crc32c::crc32c(list).to_le_bytes());
+    put(last, 60, &crc::crc32c(list).to_le_bytes());
     seal(last, BLOCK..BLOCK);
 }
 
@@ -445,7 +446,7 @@ fn a_whole_record_that_makes_no_sense_is_no_loss() {
 
 fn reseal_journal(bytes: &mut [u8]) {
     for record in bytes.chunks_exact_mut(JOURNAL_RECORD) {
-        let sum = crc32c::crc32c_append(crc32c::crc32c(&TIER.to_le_bytes()), &record[4..]);
+        let sum = crc::crc32c_append(crate::base::crc::crc32c(&TIER.to_le_bytes()), &record[4..]);
         put(record, 0, &sum.to_le_bytes());
     }
 }

@@ -40,7 +40,7 @@ const DEPTH_SHIFT: u32 = 8;
 
 /// Bytes of the longest request: the smallest that is read as fast as larger ones if several are under way, so that as much as
 /// possible is summed up meanwhile.
-const TOGETHER: u32 = 256 << 10;
+const TOGETHER: u32 = 128 << 10;
 /// Where requests follow each other, the kernel splits long ones better.
 const ONE_BY_ONE: u32 = 8 << 20;
 

@@ -1,6 +1,7 @@
 //! Records as the owner of a directory checks them: all of one, through any file.
 
 use super::round::check_sum;
+use crate::base::crc;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::NMC_ERR_CORRUPT;
@@ -45,7 +46,7 @@ pub fn check_record(
     if shape.inline {
         let at = usize::try_from(shape.value_at).unwrap_or(BLOCK);
         let value = scratch[..BLOCK].get(at..).and_then(|rest| rest.get(..usize::try_from(value_bytes).ok()?));
-        let (is, should) = (crc32c::crc32c(value.unwrap_or_default()), header.sum(0));
+        let (is, should) = (crc::crc32c(value.unwrap_or_default()), header.sum(0));
         return if value_bytes == 0 { Ok(()) } else { check_sum(0, value_bytes, is, should) };
     }
     let sums = memory::collect((0..shape.granules).map(|number| header.sum(number)))?;
@@ -60,7 +61,7 @@ pub fn check_record(
         let (value, padding) = blocks.split_at(bytes);
         for (number, granule) in (at / GRANULE as u64..).zip(value.chunks(GRANULE)) {
             let should = usize::try_from(number).ok().and_then(|number| sums.get(number)).copied().flatten();
-            check_sum(number, value_bytes, crc32c::crc32c(granule), should)?;
+            check_sum(number, value_bytes, crc::crc32c(granule), should)?;
         }
         if padding.iter().any(|byte| *byte != 0) {
             return Err(Error::new(NMC_ERR_CORRUPT, "there is something behind the value where zeros should be"));

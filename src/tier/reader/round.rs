@@ -5,6 +5,7 @@
 use super::Reader;
 use super::scratch::SLAB;
 use super::sys::{Flight, Landed};
+use crate::base::crc;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND};
@@ -326,7 +327,7 @@ impl<'a> Round<'_, '_, 'a> {
         }
         let total = job.read.entry.entry.bytes;
         let value = part_of(bytes, 0, job.shape.value_at..job.shape.value_at + total);
-        check_sum(0, total, crc32c::crc32c(value), sum_of(0)).map_err(Trouble::Wrong)?;
+        check_sum(0, total, crc::crc32c(value), sum_of(0)).map_err(Trouble::Wrong)?;
         let (from, wanted) = (job.at, part_of(value, 0, job.at..job.end()));
         match &mut job.read.to {
             Target::Host(_) => {
@@ -354,7 +355,7 @@ impl<'a> Round<'_, '_, 'a> {
                 if granule.missing == 0 {
                     let parts = (granule.part..seat.parts.end)
                         .map(|n| part_of(landed.bytes(n), self.parts[n].at, whole.clone()));
-                    granule.is = parts.take_while(|part| !part.is_empty()).fold(0, crc32c::crc32c_append);
+                    granule.is = parts.take_while(|part| !part.is_empty()).fold(0, crc::crc32c_append);
                 }
             }
             from = upto;

@@ -5,6 +5,7 @@
 use super::*;
 use crate::alloc::model::Random;
 use crate::base::Deadline;
+use crate::base::crc;
 use crate::base::error::Error;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_PERMISSION, NMC_ERR_TIMEOUT};
 use crate::layout::disk::{Entry, Spot};
@@ -80,7 +81,7 @@ impl Object {
         let mut bytes = vec![0; usize::try_from(shape.blocks).unwrap() * BLOCK];
         let at = usize::try_from(shape.value_at).unwrap();
         bytes[at..at + self.value.len()].copy_from_slice(&self.value);
-        let sums: Vec<u32> = self.value.chunks(GRANULE).map(crc32c::crc32c).collect();
+        let sums: Vec<u32> = self.value.chunks(GRANULE).map(crc::crc32c).collect();
         record.encode(&sums, &mut bytes[..shape.header_bytes()]).unwrap();
         bytes
     }
