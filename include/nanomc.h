@@ -38,7 +38,7 @@
  *              publish_desc publish_captured slot_reserve slot_release slot_pin slot_unpin_async device_pin
  *
  *  Tier      an SSD below the store: what memory evicts, disk keeps, and any process reads it by itself
- *            nmc_tier_*: open close sync offload pause resume stats verify scan
+ *            nmc_tier_*: open close sync offload prefetch evict events pause resume stats verify scan
  *
  *  KV cache  where the K and V of every token are: blocks, sequences, shared prefixes, block tables
  *            nmc_kv_*: create heap_bytes page_tokens destroy open find append append_batch commit keep_state reserve
@@ -2065,6 +2065,26 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
 /** Delete buckets whose end is damaged. Without it they get another name, so that somebody can look at them. */
 #define NMC_TIER_DELETE_TORN 32
 
+/** Keep what is stored on disk and evicted from it, for `nmc_tier_events`. */
+#define NMC_TIER_EVENTS 64
+
+/**
+ * Nothing leaves the disk to make room: when it is full, offloading pauses, which `full` of `nmc_tier_stats_t` counts.
+ */
+#define NMC_TIER_EVICT_NONE 0
+
+/** The bucket goes first that was written first. */
+#define NMC_TIER_EVICT_FIFO 1
+
+/** The bucket goes first that nobody has read for the longest time. */
+#define NMC_TIER_EVICT_LRU 2
+
+/** Values are on disk, safe from a power loss. */
+#define NMC_TIER_STORED 1
+
+/** Values were taken from the disk to make room, or by `nmc_tier_evict`. Those that are in memory are still there. */
+#define NMC_TIER_EVICTED 2
+
 /**
  * Told how far a recovery is: `done` of `total` buckets are read. Called on the thread that opens the tier; must not throw.
  */
@@ -2111,6 +2131,25 @@ typedef struct nmc_tier_config_t {
   uint32_t depth;
   /** 0, or `NMC_TIER_*` flags. */
   uint32_t flags;
+  /**
+   * What goes when the file system, `capacity_bytes` or `max_objects` is used up: `NMC_TIER_EVICT_*`. If `capacity_bytes` comes from
+   * the environment, `NMC_TIER_EVICT_NONE` stands for FIFO.
+   */
+  uint32_t eviction;
+  /**
+   * Reads from disk after which a value comes back into memory, into the heap of the rank that read it last: 1 for always, up to
+   * 255; 0 for never. It comes in the background, and evicts others if memory is full.
+   */
+  uint32_t promote_after;
+  /**
+   * Only values that were read from memory in so many different milliseconds are written ahead of their eviction, up to 2^24 - 1; 0
+   * for all. The store must evict by LRU or S3-FIFO.
+   */
+  uint32_t admit_reads;
+  /** Only values with this priority or a higher one are, from 0 to 3. */
+  uint32_t admit_priority;
+  /** Most bytes of values a second that are written ahead; 0 for no limit. `nmc_tier_offload` is not held back. */
+  uint64_t write_bytes_per_s;
   /** Told how far the recovery is, or NULL. */
   nmc_tier_progress_fn progress;
   /** Passed to it. */
@@ -2132,10 +2171,51 @@ typedef struct nmc_tier_config_t {
     /* heartbeat_ms */ 0, \
     /* depth */ 0, \
     /* flags */ 0, \
+    /* eviction */ NMC_TIER_EVICT_NONE, \
+    /* promote_after */ 0, \
+    /* admit_reads */ 0, \
+    /* admit_priority */ 0, \
+    /* write_bytes_per_s */ 0, \
     /* progress */ NULL, \
     /* progress_user */ NULL, \
     /* reserved */ {0, 0, 0, 0} \
   }
+
+/** Values on disk to which the same happened at the same time. What it points to is valid during the call. */
+typedef struct nmc_tier_event_t {
+  /** Size of this struct as the library knows it: what lies behind it is not there. */
+  uint32_t struct_size;
+  /** `NMC_TIER_STORED` or `NMC_TIER_EVICTED`. */
+  uint32_t what;
+  /** How many values. */
+  size_t n;
+  /** Name of the namespace of each; empty for the one that a store begins with. */
+  const struct nmc_slice_t *namespace_names;
+  /** Their keys. */
+  const struct nmc_slice_t *keys;
+  /** Bytes of each. */
+  const uint64_t *bytes;
+  /** Values of earlier events that nobody took in time: the oldest of 1,024 events make way. */
+  uint64_t lost;
+} nmc_tier_event_t;
+
+/** What an nmc_tier_event_t starts from. */
+#define NMC_TIER_EVENT_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_tier_event_t), \
+    /* what */ 0, \
+    /* n */ 0, \
+    /* namespace_names */ NULL, \
+    /* keys */ NULL, \
+    /* bytes */ NULL, \
+    /* lost */ 0 \
+  }
+
+/**
+ * Gets an event. Returns 0 to leave the others for later. Called on the calling thread; must not throw. It may call nmc functions,
+ * but not close this tier.
+ */
+typedef int32_t (*nmc_tier_event_fn)(void *user, const struct nmc_tier_event_t *event);
 
 /**
  * A tier in numbers: those of its owner since it was opened, unless said otherwise. Start from `NMC_TIER_STATS_INIT`.
@@ -2194,6 +2274,10 @@ typedef struct nmc_tier_stats_t {
   uint64_t read_objects;
   /** Their bytes. */
   uint64_t read_bytes;
+  /** Values that were taken from the disk to make room, or by `nmc_tier_evict`. */
+  uint64_t evicted;
+  /** Values that came back into memory because they were read often (`promote_after`). */
+  uint64_t promoted;
 } nmc_tier_stats_t;
 
 /** What an nmc_tier_stats_t starts from. */
@@ -2222,7 +2306,9 @@ typedef struct nmc_tier_stats_t {
     /* recovery_ns */ 0, \
     /* recovered_dead */ 0, \
     /* read_objects */ 0, \
-    /* read_bytes */ 0 \
+    /* read_bytes */ 0, \
+    /* evicted */ 0, \
+    /* promoted */ 0 \
   }
 
 /** What a verification found. Start from `NMC_TIER_VERIFIED_INIT`. */
@@ -2349,15 +2435,56 @@ nmc_status_t nmc_tier_sync(struct nmc_tier_t *tier);
  * that are being written or not there, whose checksum in memory is wrong, or for which the index has no room (`full` of
  * `nmc_tier_stats_t`): none of them is an error. The values stay in memory.
  *
- * Waits for the disk: what was written is safe from a power loss when it returns. Outside of the owner's process it asks the master,
- * and takes no keys. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (keys, and this process does not own the tier),
- * `NMC_ERR_NO_SPACE` (the file system or `capacity_bytes` is used up; what fitted is written), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`,
+ * Waits for the disk: what was written is safe from a power loss when it returns. Outside of the owner's process it asks the master.
+ * If the disk evicts (`eviction` of the config) and holds less than memory, it ends when it is full of what was written. Thread-safe.
+ * Not graph-safe. Statuses: `NMC_ERR_NO_SPACE` (the file system or `capacity_bytes` is used up; what fitted is written), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`,
  * `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
  */
 nmc_status_t nmc_tier_offload(struct nmc_tier_t *tier,
                               const struct nmc_slice_t *keys,
                               size_t n,
                               uint64_t *out_written);
+
+/**
+ * Brings the values of `n` keys back into memory, into the heap of this process's rank, in the namespace of the store that the tier was
+ * opened with: all that are on disk only are read together. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of
+ * `keys[i]`: `NMC_OK` if it is in memory, whether it was there before or not, `NMC_NOT_READY` if it is being written there,
+ * `NMC_ERR_NOT_FOUND` if it is nowhere. What comes back stays on disk too, so that memory can evict it without writing it again, and
+ * keeps its metadata, its priority and its retain class, but for a retention for a time.
+ *
+ * Reads the disk in this process, and asks the master for room, which evicts others as a put does; it does not wait for room. A key that
+ * is removed or replaced meanwhile does not come back. Thread-safe. Not graph-safe. Returns `NMC_OK` if all are in memory, else the
+ * status of the first that is not: besides these `NMC_ERR_NO_SPACE`, `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the
+ * master or the tier's owner is away), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_tier_prefetch(struct nmc_tier_t *tier,
+                               const struct nmc_slice_t *keys,
+                               size_t n,
+                               nmc_status_t *out_statuses);
+
+/**
+ * Takes values from the disk, whole buckets, those that `eviction` of the config says first (the oldest if it says nothing), until its
+ * files take at most `keep_bytes`. Stores in `*out_evicted`, if that is not NULL, how many values went. Those that are in memory as well
+ * stay there, and are written again before memory evicts them. It is no removal: a power loss right after it may bring them back.
+ *
+ * Outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_IO` (the disk refuses),
+ * `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_tier_evict(struct nmc_tier_t *tier,
+                            uint64_t keep_bytes,
+                            uint64_t *out_evicted);
+
+/**
+ * Calls `callback` for everything that happened to values on disk since the last call, the oldest first, until it returns 0: batches
+ * of keys that were stored or evicted (`nmc_tier_event_t`). With `NMC_TIER_EVENTS` only. While there is something to take, the
+ * descriptor of `nmc_store_event_fd` is readable, for the store that the tier was opened with.
+ *
+ * Does not wait. In the owner's process only. Thread-safe: each event is given to one caller. Not graph-safe. Statuses:
+ * `NMC_ERR_UNSUPPORTED` (this process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_tier_events(struct nmc_tier_t *tier,
+                             nmc_tier_event_fn callback,
+                             void *user);
 
 /**
  * Ends offloading until `nmc_tier_resume`: what memory evicts from now on is lost, unless it is on disk already. What is being

@@ -1,5 +1,5 @@
-// A history that must be explained. Ranks put, replace, remove, flush and read the same few keys of a store with a tier, in heaps
-// that are much too small, while the owner of the tier, which is the master of the store, is killed again and again: at random
+// A history that must be explained. Ranks put, replace, remove, flush, prefetch and read the same few keys of a store with a tier, in
+// heaps that are much too small, over a disk that is too small as well and evicts, while the owner of the tier, which is the master of the store, is killed again and again: at random
 // moments, or at named points inside the library. Whoever reads a value says when; then every read is compared with everything
 // that was written and taken away.
 //
@@ -26,7 +26,7 @@ constexpr uint32_t KEYS = 12;
 constexpr size_t EVENTS = 1 << 19;
 constexpr uint64_t NOTHING = 0;
 
-const char* const POINTS[] = {"tier.created", "tier.written",       "tier.synced",        "tier.renamed",     "tier.sealed", "tier.gone",
+const char* const POINTS[] = {"tier.created", "tier.written",       "tier.synced",        "tier.renamed",     "tier.sealed", "tier.gone", "tier.condemned",
                               "master.disk_filled", "master.disk_ended", "master.disk_stored", "evictor.killed", "master.shown"};
 constexpr size_t N_POINTS = sizeof POINTS / sizeof *POINTS;
 
@@ -44,7 +44,7 @@ struct Event {
 struct Shared {
   std::atomic<uint32_t> wish;  // 1: go on, 2: leave
   std::atomic<uint32_t> up[RANKS];
-  std::atomic<uint64_t> next_stamp, count, torn, unavailable, from_disk, opened;
+  std::atomic<uint64_t> next_stamp, count, torn, unavailable, from_disk, opened, fetched;
   Event events[EVENTS];
   char text[400];
 };
@@ -127,6 +127,26 @@ void act(nmc_store_t* store, Random& random, std::vector<unsigned char>& buffer)
   }
 }
 
+// Brings a few keys back into memory, through the rank's own handle.
+void prefetch(nmc_store_t* store, nmc_tier_t* tier, Random& random) {
+  nmc_tier_t* handle = tier;
+  if (handle == nullptr && nmc_tier_open(store, nullptr, &handle) != NMC_OK) return;
+  std::vector<std::string> names;
+  for (uint64_t i = random.below(4) + 1; i-- > 0;) names.push_back(key_of(static_cast<uint32_t>(random.below(KEYS))));
+  std::vector<nmc_slice_t> keys;
+  for (const std::string& name : names) keys.push_back(slice(name));
+  std::vector<nmc_status_t> statuses(keys.size(), 77);
+  nmc_tier_prefetch(handle, keys.data(), keys.size(), statuses.data());
+  for (const nmc_status_t status : statuses) {
+    shared->fetched += status == NMC_OK;
+    const bool known = status == NMC_OK || status == NMC_NOT_READY || status == NMC_ERR_NOT_FOUND || status == NMC_ERR_NO_SPACE ||
+                       status == NMC_ERR_IO || status == NMC_ERR_BUSY || away(status);
+    if (!known) fail("prefetch", status), ++shared->torn;
+  }
+  if (random.one_in(4)) nmc_tier_offload(handle, keys.data(), keys.size(), nullptr);
+  if (handle != tier) nmc_tier_close(handle);
+}
+
 int rank_body(uint32_t rank, const std::string& dir, const std::string& tier_dir, uint64_t seed, const std::string& point) {
   if (!point.empty()) setenv("NMC_CRASH_POINT", point.c_str(), 1);
   nmc_world_config_t config = NMC_WORLD_CONFIG_INIT;
@@ -154,6 +174,9 @@ int rank_body(uint32_t rank, const std::string& dir, const std::string& tier_dir
     own.max_objects = 4096;
     own.bucket_keys = 6;
     own.heartbeat_ms = 5;
+    own.capacity_bytes = 1 << 20;
+    own.eviction = seed % 2 == 0 ? NMC_TIER_EVICT_FIFO : NMC_TIER_EVICT_LRU;
+    own.promote_after = 3;
     status = nmc_tier_open(store, &own, &tier);
     if (status != NMC_OK) return fail("open the tier", status), 1;
     ++shared->opened;
@@ -167,6 +190,8 @@ int rank_body(uint32_t rank, const std::string& dir, const std::string& tier_dir
     act(store, random, buffer);
     if (random.one_in(64)) pause_us(200);
     if (rank == 0 && random.one_in(30)) nmc_tier_offload(tier, nullptr, 0, nullptr);
+    if (rank == 0 && random.one_in(300)) nmc_tier_evict(tier, random.below(1 << 19), nullptr);
+    if (random.one_in(20)) prefetch(store, tier, random);
     if (rank == 0 && random.one_in(40)) nmc_store_evict_until_below(store, static_cast<int32_t>(random.below(RANKS)), 0.0);
     if (rank != 0 && random.one_in(500)) {
       nmc_tier_t* handle = nullptr;
@@ -333,8 +358,8 @@ int main(int argc, char** argv) {
     return wrong.empty() ? 1 : 0;
   }
   if (!wrong.empty()) return complain(wrong);
-  std::printf("%d kills, %" PRIu64 " events, %" PRIu64 " calls while the master was away, tier opened %" PRIu64 " times, a rank read %" PRIu64 " values from disk\n", done,
-              shared->count.load(), shared->unavailable.load(), shared->opened.load(), shared->from_disk.load());
+  std::printf("%d kills, %" PRIu64 " events, %" PRIu64 " calls while the master was away, tier opened %" PRIu64 " times, %" PRIu64 " times found in memory after a prefetch, a rank read %" PRIu64 " values from disk\n", done,
+              shared->count.load(), shared->unavailable.load(), shared->opened.load(), shared->fetched.load(), shared->from_disk.load());
   if (shared->count.load() > EVENTS) std::printf("only the first %zu events were kept\n", EVENTS);
   std::printf("PASS\n");
   return 0;

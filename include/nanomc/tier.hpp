@@ -51,6 +51,16 @@ class TierConfig {
   TierConfig& paused(bool wanted = true) { return flag(NMC_TIER_PAUSED, wanted); }
   TierConfig& reset_if_damaged(bool wanted = true) { return flag(NMC_TIER_RESET_IF_DAMAGED, wanted); }
   TierConfig& delete_torn(bool wanted = true) { return flag(NMC_TIER_DELETE_TORN, wanted); }
+  /// What leaves a full disk: NMC_TIER_EVICT_NONE, _FIFO or _LRU.
+  TierConfig& eviction(uint32_t value) { return c_.eviction = value, *this; }
+  /// Reads after which a value comes back into memory; 1 for always, 0 for never.
+  TierConfig& promote_after(uint32_t reads) { return c_.promote_after = reads, *this; }
+  /// What is written ahead of its eviction: what was read so often, and has this priority at least.
+  TierConfig& admit_reads(uint32_t value) { return c_.admit_reads = value, *this; }
+  TierConfig& admit_priority(uint32_t value) { return c_.admit_priority = value, *this; }
+  TierConfig& write_bytes_per_s(uint64_t value) { return c_.write_bytes_per_s = value, *this; }
+  /// Keeps what happens to values on disk, for Tier::events.
+  TierConfig& events(bool wanted = true) { return flag(NMC_TIER_EVENTS, wanted); }
   TierConfig& progress(TierProgress value) { return progress_ = std::move(value), *this; }
   const TierProgress& progress() const noexcept { return progress_; }
 
@@ -72,6 +82,12 @@ class TierConfig {
 
 // ------------------------------------------------------------------------------------------------------ results --
 
+namespace detail {
+inline std::string_view text_of(const nmc_slice_t& slice) noexcept {
+  return {static_cast<const char*>(slice.ptr), slice.len};
+}
+}  // namespace detail
+
 /// A value on disk. Refers to what is valid during the callback.
 struct TierEntry {
   std::string_view namespace_name;  ///< empty for the namespace that a store begins with
@@ -82,6 +98,31 @@ struct TierEntry {
   uint64_t block;  ///< of 4 KiB, in the bucket
 };
 
+/// A value to which something happened.
+struct TierEventValue {
+  std::string_view namespace_name;
+  std::string_view key;
+  uint64_t bytes;
+};
+/// Values to which the same happened at the same time. Refers to what is valid during the callback.
+class TierEvent {
+ public:
+  explicit TierEvent(const nmc_tier_event_t& c) noexcept : c_(c) {}
+  bool stored() const noexcept { return c_.what == NMC_TIER_STORED; }
+  bool evicted() const noexcept { return c_.what == NMC_TIER_EVICTED; }
+  size_t size() const noexcept { return c_.n; }
+  TierEventValue operator[](size_t i) const noexcept {
+    return {detail::text_of(c_.namespace_names[i]), detail::text_of(c_.keys[i]), c_.bytes[i]};
+  }
+  /// Values of earlier events that nobody took in time.
+  uint64_t lost() const noexcept { return c_.lost; }
+
+ private:
+  const nmc_tier_event_t& c_;
+};
+
+/// Gets an event; false leaves the others for later.
+using TierEvents = std::function<bool(const TierEvent& event)>;
 /// Told how far a verification is; false ends it.
 using TierVerifying = std::function<bool(uint64_t done, uint64_t total)>;
 /// Gets a value of a scan; false ends it.
@@ -130,9 +171,6 @@ class Callback {
   std::exception_ptr thrown_;
 };
 
-inline std::string_view text_of(const nmc_slice_t& slice) noexcept {
-  return {static_cast<const char*>(slice.ptr), slice.len};
-}
 }  // namespace detail
 
 // --------------------------------------------------------------------------------------------------------- tier --
@@ -184,6 +222,33 @@ class BasicTier : public AnyTier {
   Out<uint64_t> offload(Many<Key> keys) const {
     static const Key none;  // a list without keys is not "all"
     return offload_these(keys.empty() ? &none : keys.data(), keys.size());
+  }
+  /// Brings the values of these keys back into memory, into the heap of this process's rank. Gives what became of each: NMC_OK if it is
+  /// there.
+  Out<std::vector<nmc_status_t>> prefetch(Many<Key> keys) const {
+    std::vector<nmc_status_t> statuses(keys.size());
+    const nmc_status_t status = nmc_tier_prefetch(get(), keys.data(), keys.size(), statuses.data());
+    // An item that failed is no failure of the call; one that nothing was done for is.
+    if (status == NMC_ERR_BAD_HANDLE || status == NMC_ERR_FORKED) return Mode::failure(status);
+    return statuses;
+  }
+  /// Takes values from the disk until its files take this many bytes at most. Gives how many went.
+  Out<uint64_t> evict(uint64_t keep_bytes) const {
+    uint64_t evicted = 0;
+    const nmc_status_t status = nmc_tier_evict(get(), keep_bytes, &evicted);
+    if (status < 0) return Mode::failure(status);
+    return evicted;
+  }
+  /// What happened to values on disk since the last call, with TierConfig::events.
+  Out<void> events(const TierEvents& each) const {
+    if (!each) return Mode::done({NMC_ERR_INVALID_ARG, "events need a function to call"});
+    detail::Callback<TierEvents> callback(each);
+    const nmc_tier_event_fn call = [](void* user, const nmc_tier_event_t* c) -> int32_t {
+      return static_cast<detail::Callback<TierEvents>*>(user)->call(TierEvent(*c));
+    };
+    const nmc_status_t status = nmc_tier_events(get(), call, &callback);
+    callback.rethrow();
+    return Mode::done(status);
   }
   /// Ends offloading; what is being written is written.
   Out<void> pause() const { return Mode::done(nmc_tier_pause(get())); }

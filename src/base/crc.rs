@@ -23,14 +23,14 @@ mod tests {
     /// One bit after the other.
     fn plain(before: u32, bytes: &[u8]) -> u32 {
         !bytes.iter().fold(!before, |sum, byte| {
-            (0..8).fold(sum ^ u32::from(*byte), |sum, _| sum >> 1 ^ if sum & 1 == 1 { 0x82f6_3b78 } else { 0 })
+            (0..8).fold(sum ^ u32::from(*byte), |sum, _| (sum >> 1) ^ if sum & 1 == 1 { 0x82f6_3b78 } else { 0 })
         })
     }
 
     #[test]
     fn sums_are_those_of_the_definition_whatever_the_length_and_the_cut() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        let bytes: Vec<u8> = (0..5000u32).map(|i| (i * i >> 3).to_le_bytes()[0]).collect();
+        let bytes: Vec<u8> = (0..5000u32).map(|i| ((i * i) >> 3).to_le_bytes()[0]).collect();
         for length in (0..300).chain([511, 512, 513, 1023, 4095, 4096, 5000]) {
             let part = &bytes[..length];
             assert_eq!(crc32c(part), plain(0, part), "{length}");

@@ -365,8 +365,8 @@ pub unsafe extern "C" fn nmc_store_get_metadata(
                 Look::Ready(metadata) => metadata_out(metadata, buffer, size)?,
                 Look::Writing(..) => {}
                 Look::Missing => {
-                    if let Look::Ready(info) = store.disk_info(key)? {
-                        metadata_out(&info.metadata, buffer, size)?;
+                    if let Look::Ready(metadata) = store.disk_metadata(key)? {
+                        metadata_out(&metadata, buffer, size)?;
                         return Ok(NMC_OK);
                     }
                 }

@@ -16,10 +16,10 @@ use crate::store::read::Look;
 use crate::store::write::PutOptions;
 
 /// Where the results of the items of a batch go.
-struct Statuses<'a> {
+pub(super) struct Statuses<'a> {
     places: &'a mut [nmc_status_t],
     /// What the call returns: the status of the first item that failed; if none did, of the first that is not ready.
-    first: nmc_status_t,
+    pub(super) first: nmc_status_t,
     /// Which item that is.
     item: usize,
 }
@@ -27,19 +27,19 @@ struct Statuses<'a> {
 impl<'a> Statuses<'a> {
     /// # Safety
     /// `ptr` is NULL or points to `n` statuses.
-    unsafe fn new(ptr: *mut nmc_status_t, n: usize) -> Result<Self> {
+    pub(super) unsafe fn new(ptr: *mut nmc_status_t, n: usize) -> Result<Self> {
         // SAFETY: forwarded from the caller.
         let places = if ptr.is_null() { &mut [] } else { unsafe { array_out(ptr, n, "out_statuses") }? };
         Ok(Self { places, first: NMC_OK, item: usize::MAX })
     }
 
     /// Nothing was done, for want of memory: so says every item.
-    fn refuse(&mut self, error: &Error) -> nmc_status_t {
+    pub(super) fn refuse(&mut self, error: &Error) -> nmc_status_t {
         self.places.fill(error.status);
         remember(error)
     }
 
-    fn set(&mut self, item: usize, result: Result<nmc_status_t>) {
+    pub(super) fn set(&mut self, item: usize, result: Result<nmc_status_t>) {
         self.set_of(item, &[], result);
     }
 
@@ -91,6 +91,28 @@ impl<'a> MetadataEach<'a> {
         }
         Ok(())
     }
+}
+
+/// The keys that can be one, and their numbers; the others have their status.
+///
+/// # Safety
+/// Each of `keys` is one as the C contract says.
+pub(super) unsafe fn good_keys<'a>(
+    keys: &[nmc_slice_t],
+    statuses: &mut Statuses<'_>,
+) -> Result<(Vec<&'a [u8]>, Vec<usize>)> {
+    let (mut good, mut numbers) = pair(keys.len())?;
+    for (i, key) in keys.iter().enumerate() {
+        // SAFETY: forwarded from the caller.
+        match unsafe { key_of(*key) } {
+            Ok(key) => {
+                good.push(key);
+                numbers.push(i);
+            }
+            Err(error) => statuses.set(i, Err(error)),
+        }
+    }
+    Ok((good, numbers))
 }
 
 /// Two empty lists with room for `n`.
@@ -247,20 +269,11 @@ pub unsafe extern "C" fn nmc_store_remove_batch(
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (keys, mut statuses) = unsafe { (array(keys, n, "keys")?, Statuses::new(out_statuses, n)?) };
-            let (mut good, mut numbers) = match pair(n) {
-                Ok(room) => room,
+            // SAFETY: the C contract of `keys`.
+            let (good, numbers) = match unsafe { good_keys(keys, &mut statuses) } {
+                Ok(good) => good,
                 Err(error) => return Ok(statuses.refuse(&error)),
             };
-            for (i, key) in keys.iter().enumerate() {
-                // SAFETY: the C contract of `keys`.
-                match unsafe { key_of(*key) } {
-                    Ok(key) => {
-                        good.push(key);
-                        numbers.push(i);
-                    }
-                    Err(error) => statuses.set(i, Err(error)),
-                }
-            }
             match store.remove_many(&good) {
                 Ok(results) => {
                     for (i, result) in numbers.iter().zip(results) {

@@ -5,15 +5,16 @@ use super::basic::nmc_slice_t;
 use super::config::OutStruct;
 use super::handle::{self, HasC, Object};
 use super::store::{self, nmc_store_t};
+use super::store_batch::{Statuses, good_keys};
 use super::tier_types::{
-    entry_of, nmc_tier_config_t, nmc_tier_scan_fn, nmc_tier_stats_t, nmc_tier_verified_t, nmc_tier_verify_fn,
-    parse_tier, stats_of, verified_of,
+    NMC_TIER_EVICTED, NMC_TIER_STORED, entry_of, nmc_tier_config_t, nmc_tier_event_fn, nmc_tier_event_t,
+    nmc_tier_scan_fn, nmc_tier_stats_t, nmc_tier_verified_t, nmc_tier_verify_fn, parse_tier, stats_of, verified_of,
 };
-use super::{guard, optional_out, out};
+use super::{guard, guard_status, optional_out, out};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_CANCELLED, nmc_status_t};
-use crate::tier::Tier;
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_NOT_READY, NMC_OK, nmc_status_t};
+use crate::tier::{Happened, Tier};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -135,9 +136,9 @@ pub extern "C" fn nmc_tier_sync(tier: *mut nmc_tier_t) -> nmc_status_t {
 /// that are being written or not there, whose checksum in memory is wrong, or for which the index has no room (`full` of
 /// `nmc_tier_stats_t`): none of them is an error. The values stay in memory.
 ///
-/// Waits for the disk: what was written is safe from a power loss when it returns. Outside of the owner's process it asks the master,
-/// and takes no keys. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (keys, and this process does not own the tier),
-/// `NMC_ERR_NO_SPACE` (the file system or `capacity_bytes` is used up; what fitted is written), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`,
+/// Waits for the disk: what was written is safe from a power loss when it returns. Outside of the owner's process it asks the master.
+/// If the disk evicts (`eviction` of the config) and holds less than memory, it ends when it is full of what was written. Thread-safe.
+/// Not graph-safe. Statuses: `NMC_ERR_NO_SPACE` (the file system or `capacity_bytes` is used up; what fitted is written), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`,
 /// `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_offload(
@@ -162,6 +163,104 @@ pub unsafe extern "C" fn nmc_tier_offload(
                 place.write(written);
             }
             Ok(())
+        })
+    })
+}
+
+/// Brings the values of `n` keys back into memory, into the heap of this process's rank, in the namespace of the store that the tier was
+/// opened with: all that are on disk only are read together. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of
+/// `keys[i]`: `NMC_OK` if it is in memory, whether it was there before or not, `NMC_NOT_READY` if it is being written there,
+/// `NMC_ERR_NOT_FOUND` if it is nowhere. What comes back stays on disk too, so that memory can evict it without writing it again, and
+/// keeps its metadata, its priority and its retain class, but for a retention for a time.
+///
+/// Reads the disk in this process, and asks the master for room, which evicts others as a put does; it does not wait for room. A key that
+/// is removed or replaced meanwhile does not come back. Thread-safe. Not graph-safe. Returns `NMC_OK` if all are in memory, else the
+/// status of the first that is not: besides these `NMC_ERR_NO_SPACE`, `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the
+/// master or the tier's owner is away), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_tier_prefetch(
+    tier: *mut nmc_tier_t,
+    keys: *const nmc_slice_t,
+    n: usize,
+    out_statuses: *mut nmc_status_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(tier, |open| {
+            // SAFETY: the C contract of these arguments.
+            let (keys, mut statuses) = unsafe { (array(keys, n, "keys")?, Statuses::new(out_statuses, n)?) };
+            // SAFETY: the C contract of `keys`.
+            let (good, numbers) = match unsafe { good_keys(keys, &mut statuses) } {
+                Ok(good) => good,
+                Err(error) => return Ok(statuses.refuse(&error)),
+            };
+            open.tier.prefetch(&good, |number, came| {
+                statuses.set(numbers[number], came.map(|ready| if ready { NMC_OK } else { NMC_NOT_READY }));
+            });
+            Ok(statuses.first)
+        })
+    })
+}
+
+/// Takes values from the disk, whole buckets, those that `eviction` of the config says first (the oldest if it says nothing), until its
+/// files take at most `keep_bytes`. Stores in `*out_evicted`, if that is not NULL, how many values went. Those that are in memory as well
+/// stay there, and are written again before memory evicts them. It is no removal: a power loss right after it may bring them back.
+///
+/// Outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_IO` (the disk refuses),
+/// `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_tier_evict(tier: *mut nmc_tier_t, keep_bytes: u64, out_evicted: *mut u64) -> nmc_status_t {
+    guard(|| {
+        with(tier, |open| {
+            let place = optional_out(out_evicted, "out_evicted")?;
+            let evicted = open.tier.evict(keep_bytes)?;
+            if let Some(place) = place {
+                place.write(evicted);
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Calls `callback` for everything that happened to values on disk since the last call, the oldest first, until it returns 0: batches
+/// of keys that were stored or evicted (`nmc_tier_event_t`). With `NMC_TIER_EVENTS` only. While there is something to take, the
+/// descriptor of `nmc_store_event_fd` is readable, for the store that the tier was opened with.
+///
+/// Does not wait. In the owner's process only. Thread-safe: each event is given to one caller. Not graph-safe. Statuses:
+/// `NMC_ERR_UNSUPPORTED` (this process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_tier_events(
+    tier: *mut nmc_tier_t,
+    callback: nmc_tier_event_fn,
+    user: *mut c_void,
+) -> nmc_status_t {
+    guard(|| {
+        with(tier, |open| {
+            let Some(callback) = callback else {
+                crate::bail!(NMC_ERR_INVALID_ARG, "callback is NULL: nobody would get the events");
+            };
+            while let Some(event) = open.tier.next_event()? {
+                let slice = |bytes: &[u8]| nmc_slice_t { ptr: bytes.as_ptr().cast(), len: bytes.len() };
+                let names: Vec<_> = memory::collect(event.values.iter().map(|(name, ..)| slice(name)))?;
+                let keys: Vec<_> = memory::collect(event.values.iter().map(|(_, key, _)| slice(key)))?;
+                let bytes: Vec<u64> = memory::collect(event.values.iter().map(|(.., bytes)| *bytes))?;
+                let told = nmc_tier_event_t {
+                    struct_size: u32::try_from(size_of::<nmc_tier_event_t>()).unwrap_or(0),
+                    what: match event.happened {
+                        Happened::Stored => NMC_TIER_STORED,
+                        Happened::Evicted => NMC_TIER_EVICTED,
+                    },
+                    n: event.values.len(),
+                    namespace_names: names.as_ptr(),
+                    keys: keys.as_ptr(),
+                    bytes: bytes.as_ptr(),
+                    lost: event.lost,
+                };
+                // SAFETY: the program's function, called as its type says, with what lives for the call.
+                if unsafe { callback(user, &raw const told) } == 0 {
+                    break;
+                }
+            }
+            open.finished(Ok(()))
         })
     })
 }

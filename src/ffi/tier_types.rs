@@ -5,7 +5,9 @@ use super::config::Config as Versioned;
 use super::world_types::bytes_of;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_INVALID_ARG;
-use crate::tier::{Config, OnDamage, Scanned, Stats, Torn, Verified};
+use crate::store::evict::PRIORITIES;
+use crate::store::master::Admission;
+use crate::tier::{Config, Evict, OnDamage, Scanned, Stats, Torn, Verified};
 use std::ffi::{OsStr, OsString, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
@@ -24,6 +26,21 @@ pub const NMC_TIER_PAUSED: u32 = 8;
 pub const NMC_TIER_RESET_IF_DAMAGED: u32 = 16;
 /// Delete buckets whose end is damaged. Without it they get another name, so that somebody can look at them.
 pub const NMC_TIER_DELETE_TORN: u32 = 32;
+
+/// Keep what is stored on disk and evicted from it, for `nmc_tier_events`.
+pub const NMC_TIER_EVENTS: u32 = 64;
+
+/// Nothing leaves the disk to make room: when it is full, offloading pauses, which `full` of `nmc_tier_stats_t` counts.
+pub const NMC_TIER_EVICT_NONE: u32 = 0;
+/// The bucket goes first that was written first.
+pub const NMC_TIER_EVICT_FIFO: u32 = 1;
+/// The bucket goes first that nobody has read for the longest time.
+pub const NMC_TIER_EVICT_LRU: u32 = 2;
+
+/// Values are on disk, safe from a power loss.
+pub const NMC_TIER_STORED: u32 = 1;
+/// Values were taken from the disk to make room, or by `nmc_tier_evict`. Those that are in memory are still there.
+pub const NMC_TIER_EVICTED: u32 = 2;
 
 /// Told how far a recovery is: `done` of `total` buckets are read. Called on the thread that opens the tier; must not throw.
 pub type nmc_tier_progress_fn = Option<unsafe extern "C" fn(user: *mut c_void, done: u64, total: u64)>;
@@ -61,6 +78,19 @@ pub struct nmc_tier_config_t {
     pub depth: u32,
     /// 0, or `NMC_TIER_*` flags.
     pub flags: u32,
+    /// What goes when the file system, `capacity_bytes` or `max_objects` is used up: `NMC_TIER_EVICT_*`. If `capacity_bytes` comes from
+    /// the environment, `NMC_TIER_EVICT_NONE` stands for FIFO.
+    pub eviction: u32,
+    /// Reads from disk after which a value comes back into memory, into the heap of the rank that read it last: 1 for always, up to
+    /// 255; 0 for never. It comes in the background, and evicts others if memory is full.
+    pub promote_after: u32,
+    /// Only values that were read from memory in so many different milliseconds are written ahead of their eviction, up to 2^24 - 1; 0
+    /// for all. The store must evict by LRU or S3-FIFO.
+    pub admit_reads: u32,
+    /// Only values with this priority or a higher one are, from 0 to 3.
+    pub admit_priority: u32,
+    /// Most bytes of values a second that are written ahead; 0 for no limit. `nmc_tier_offload` is not held back.
+    pub write_bytes_per_s: u64,
     /// Told how far the recovery is, or NULL.
     pub progress: nmc_tier_progress_fn,
     /// Passed to it.
@@ -68,6 +98,30 @@ pub struct nmc_tier_config_t {
     /// Zero.
     pub reserved: [u64; 4],
 }
+
+/// Values on disk to which the same happened at the same time. What it points to is valid during the call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_tier_event_t {
+    /// Size of this struct as the library knows it: what lies behind it is not there.
+    pub struct_size: u32,
+    /// `NMC_TIER_STORED` or `NMC_TIER_EVICTED`.
+    pub what: u32,
+    /// How many values.
+    pub n: usize,
+    /// Name of the namespace of each; empty for the one that a store begins with.
+    pub namespace_names: *const nmc_slice_t,
+    /// Their keys.
+    pub keys: *const nmc_slice_t,
+    /// Bytes of each.
+    pub bytes: *const u64,
+    /// Values of earlier events that nobody took in time: the oldest of 1,024 events make way.
+    pub lost: u64,
+}
+
+/// Gets an event. Returns 0 to leave the others for later. Called on the calling thread; must not throw. It may call nmc functions,
+/// but not close this tier.
+pub type nmc_tier_event_fn = Option<unsafe extern "C" fn(user: *mut c_void, event: *const nmc_tier_event_t) -> i32>;
 
 /// A tier in numbers: those of its owner since it was opened, unless said otherwise. Start from `NMC_TIER_STATS_INIT`.
 #[repr(C)]
@@ -122,6 +176,10 @@ pub struct nmc_tier_stats_t {
     pub read_objects: u64,
     /// Their bytes.
     pub read_bytes: u64,
+    /// Values that were taken from the disk to make room, or by `nmc_tier_evict`.
+    pub evicted: u64,
+    /// Values that came back into memory because they were read often (`promote_after`).
+    pub promoted: u64,
 }
 
 /// What a verification found. Start from `NMC_TIER_VERIFIED_INIT`.
@@ -182,6 +240,11 @@ unsafe impl Versioned for nmc_tier_config_t {
             heartbeat_ms: 0,
             depth: 0,
             flags: 0,
+            eviction: NMC_TIER_EVICT_NONE,
+            promote_after: 0,
+            admit_reads: 0,
+            admit_priority: 0,
+            write_bytes_per_s: 0,
             progress: None,
             progress_user: std::ptr::null_mut(),
             reserved: [0; 4],
@@ -195,7 +258,8 @@ const FLAGS: u32 = NMC_TIER_NO_DIRECT
     | NMC_TIER_DURABLE_REMOVE
     | NMC_TIER_PAUSED
     | NMC_TIER_RESET_IF_DAMAGED
-    | NMC_TIER_DELETE_TORN;
+    | NMC_TIER_DELETE_TORN
+    | NMC_TIER_EVENTS;
 /// Longest path that is looked at.
 const MAX_PATH: usize = 4096;
 /// The kernel's rings are not much larger.
@@ -235,6 +299,16 @@ fn translate(
     if c.bucket_bytes > MAX_BUCKET_BYTES {
         crate::bail!(NMC_ERR_INVALID_ARG, "bucket_bytes {} is above {MAX_BUCKET_BYTES}", c.bucket_bytes);
     }
+    if c.promote_after > u8::MAX.into() || c.admit_reads >= 1 << 24 || c.admit_priority >= PRIORITIES.into() {
+        crate::bail!(
+            NMC_ERR_INVALID_ARG,
+            "promote_after {} is above {}, admit_reads {} is not below 2^24, or admit_priority {} is not below {PRIORITIES}",
+            c.promote_after,
+            u8::MAX,
+            c.admit_reads,
+            c.admit_priority
+        );
+    }
     let default = Config::default();
     let heartbeat_ms = match c.heartbeat_ms {
         0 => seconds_of(&environment)?.map_or(default.heartbeat_ms, |seconds| seconds * 1000),
@@ -243,6 +317,13 @@ fn translate(
     let capacity_bytes = match c.capacity_bytes {
         0 => total_size_of(&environment)?.unwrap_or(default.capacity_bytes),
         bytes => bytes,
+    };
+    let evict = match c.eviction {
+        NMC_TIER_EVICT_NONE if c.capacity_bytes == 0 && capacity_bytes != 0 => Evict::Fifo,
+        NMC_TIER_EVICT_NONE => Evict::Never,
+        NMC_TIER_EVICT_FIFO => Evict::Fifo,
+        NMC_TIER_EVICT_LRU => Evict::Lru,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "eviction {other} is not one of NMC_TIER_EVICT_*"),
     };
     // Looked at whatever the flag says: a variable that is wrong is told of, not forgotten.
     let uring = switch_of(&environment)?.unwrap_or(default.uring);
@@ -260,6 +341,15 @@ fn translate(
         paused: c.flags & NMC_TIER_PAUSED != 0,
         on_damage: if c.flags & NMC_TIER_RESET_IF_DAMAGED == 0 { OnDamage::Fail } else { OnDamage::Reset },
         torn: if c.flags & NMC_TIER_DELETE_TORN == 0 { Torn::MoveAside } else { Torn::Delete },
+        evict,
+        promote_after: c.promote_after,
+        admission: Admission {
+            reads: c.admit_reads,
+            priority: u16::try_from(c.admit_priority).unwrap_or(u16::MAX),
+            ..Admission::default()
+        },
+        write_bytes_per_s: c.write_bytes_per_s,
+        events: c.flags & NMC_TIER_EVENTS != 0,
     })
 }
 
@@ -336,6 +426,8 @@ pub(super) fn stats_of(owner: bool, found: &Stats) -> nmc_tier_stats_t {
         recovered_dead: found.recovered_dead,
         read_objects: found.read_objects,
         read_bytes: found.read_bytes,
+        evicted: found.evicted,
+        promoted: found.promoted,
     }
 }
 
@@ -396,7 +488,9 @@ mod tests {
         ];
         let found = made(&all, |_| {}).unwrap();
         assert_eq!((found.heartbeat_ms, found.capacity_bytes, found.uring), (3000, 4096, false));
+        assert_eq!(found.evict, Evict::Fifo, "a total size alone turns it on");
         let found = made(&all, |c| (c.heartbeat_ms, c.capacity_bytes) = (7, 1 << 40)).unwrap();
+        assert_eq!(found.evict, Evict::Never, "one of the config does not");
         assert_eq!((found.heartbeat_ms, found.capacity_bytes), (7, 1 << 40), "the config comes before the environment");
         assert!(made(&[("NMC_USE_URING", "1")], |_| {}).unwrap().uring);
         assert!(!made(&[("NMC_USE_URING", "1")], |c| c.flags = NMC_TIER_NO_URING).unwrap().uring);
@@ -419,13 +513,35 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_is_as_the_config_says_and_nonsense_is_refused() {
+        let found = made(&[], |c| {
+            (c.eviction, c.promote_after, c.admit_reads) = (NMC_TIER_EVICT_LRU, 255, (1 << 24) - 1);
+            (c.admit_priority, c.write_bytes_per_s) = (3, u64::MAX);
+        });
+        let found = found.unwrap();
+        assert_eq!((found.evict, found.promote_after, found.write_bytes_per_s), (Evict::Lru, 255, u64::MAX));
+        assert_eq!((found.admission.reads, found.admission.priority), ((1 << 24) - 1, 3));
+        assert_eq!(made(&[], |c| c.eviction = NMC_TIER_EVICT_FIFO).unwrap().evict, Evict::Fifo);
+        for wrong in 0..4 {
+            let made = made(&[], |c| match wrong {
+                0 => c.eviction = 3,
+                1 => c.promote_after = 256,
+                2 => c.admit_reads = 1 << 24,
+                _ => c.admit_priority = 4,
+            });
+            assert_eq!(made.unwrap_err().status, NMC_ERR_INVALID_ARG);
+        }
+    }
+
+    #[test]
     fn every_flag_says_what_its_name_does_and_others_are_refused() {
         let flags = |flags| made(&[], |c| c.flags = flags);
         assert!(!flags(NMC_TIER_NO_DIRECT).unwrap().direct && !flags(NMC_TIER_NO_URING).unwrap().uring);
         assert!(flags(NMC_TIER_DURABLE_REMOVE).unwrap().durable_remove && flags(NMC_TIER_PAUSED).unwrap().paused);
         assert_eq!(flags(NMC_TIER_RESET_IF_DAMAGED).unwrap().on_damage, OnDamage::Reset);
         assert_eq!(flags(NMC_TIER_DELETE_TORN).unwrap().torn, Torn::Delete);
-        for bit in 6..32 {
+        assert!(flags(NMC_TIER_EVENTS).unwrap().events);
+        for bit in 7..32 {
             assert!(flags(1 << bit).unwrap_err().message.contains(&format!("flags {:#x}", 1u32 << bit)));
         }
     }

@@ -6,7 +6,7 @@ use super::region::{InShared, Region};
 use super::store::MAX_NAMESPACES;
 use crate::sync::disk_entry::{self, LIVE, Words};
 use crate::sync::index::{self, Found, Tables};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// First word of the slab.
 pub const MAGIC: u64 = 0x6e61_6e6f_6d63_4453;
@@ -139,7 +139,9 @@ pub struct DiskHeader {
     pub root: AtomicU64,
     /// Counts entries that end because their key has another value, in memory.
     pub moved: AtomicU64,
-    reserved: [AtomicU64; 6],
+    /// Reads after which a value comes back into memory; 0 for never.
+    pub promote_after: AtomicU64,
+    reserved: [AtomicU64; 5],
     /// By the number of a namespace in this store, what it is to the disk; see [`View::space`].
     spaces: [AtomicU64; MAX_NAMESPACES],
 }
@@ -259,6 +261,66 @@ impl<'a> View<'a> {
             Found::At(_) => Ok(hit),
             Found::Nothing => Ok(None),
             Found::Busy => Err(Busy),
+        }
+    }
+}
+
+/// How often values on disk are read, and when buckets were read last. Whoever reads writes it, without the care that counting
+/// exactly would cost; it decides what is kept, never what is right.
+#[derive(Clone, Copy)]
+pub struct Heat<'a> {
+    stamps: &'a [AtomicU32],
+    hits: &'a [AtomicU8],
+}
+
+impl<'a> Heat<'a> {
+    /// Stamps of buckets: those whose numbers are so far apart share one.
+    const STAMPS: usize = 1 << 16;
+
+    /// Bytes that it takes for so many entries.
+    #[must_use]
+    pub fn bytes(entries: u64) -> u64 {
+        (Self::STAMPS as u64 * 4 + entries).next_multiple_of(4096)
+    }
+
+    /// A view of mapped memory; `None` if it is too small.
+    #[must_use]
+    pub fn new(entries: u64, slab: Region<'a>) -> Option<Self> {
+        let stamps = slab.slice(0, Self::STAMPS)?;
+        Some(Self { stamps, hits: slab.slice(Self::STAMPS * 4, usize::try_from(entries).ok()?)? })
+    }
+
+    fn stamp(&self, bucket: u64) -> &'a AtomicU32 {
+        &self.stamps[usize::try_from(bucket).unwrap_or(0) % Self::STAMPS]
+    }
+
+    /// A bucket is read, or made, at this time.
+    pub fn warm(&self, bucket: u64, now: u32) {
+        let stamp = self.stamp(bucket);
+        if stamp.load(Ordering::Relaxed) != now {
+            stamp.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// When a bucket was read or made last.
+    #[must_use]
+    pub fn last(&self, bucket: u64) -> u32 {
+        self.stamp(bucket).load(Ordering::Relaxed)
+    }
+
+    /// The value of an entry is read once more; gives how often it was.
+    #[must_use]
+    pub fn hit(&self, index: u32) -> u8 {
+        let Some(hits) = self.hits.get(index as usize) else { return 0 };
+        let now = hits.load(Ordering::Relaxed).saturating_add(1);
+        hits.store(now, Ordering::Relaxed);
+        now
+    }
+
+    /// The entry is another value's from now on, or its reads count from the beginning.
+    pub fn forget(&self, index: u32) {
+        if let Some(hits) = self.hits.get(index as usize) {
+            hits.store(0, Ordering::Relaxed);
         }
     }
 }

@@ -75,3 +75,5 @@ impl<'a> Region<'a> {
 unsafe impl InShared for std::sync::atomic::AtomicU64 {}
 // SAFETY: an atomic itself.
 unsafe impl InShared for std::sync::atomic::AtomicU32 {}
+// SAFETY: as above.
+unsafe impl InShared for std::sync::atomic::AtomicU8 {}

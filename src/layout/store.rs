@@ -978,6 +978,27 @@ pub fn metadata_len(flags: u32) -> usize {
 }
 
 /// Up to 8 bytes as a word, padded with zeros.
+/// Bits of an access word that are the time.
+const ACCESS_TIME: u32 = 40;
+
+/// The access word of an object that is read at this time, in ms; `None` if it says so already. Besides the time it counts the
+/// milliseconds in which the object was read.
+#[inline(always)]
+#[must_use]
+pub fn access_word(before: u64, now: u64) -> Option<u64> {
+    let time = now & ((1 << ACCESS_TIME) - 1);
+    let same = before & ((1 << ACCESS_TIME) - 1) == time;
+    (!same).then(|| u64::from(reads_of(before)).saturating_add(1).min((1 << 24) - 1) << ACCESS_TIME | time)
+}
+
+/// In how many milliseconds an object was read, by its access word.
+#[inline(always)]
+#[must_use]
+#[allow(clippy::cast_possible_truncation, reason = "24 bits")]
+pub fn reads_of(word: u64) -> u32 {
+    (word >> ACCESS_TIME) as u32
+}
+
 fn padded(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);

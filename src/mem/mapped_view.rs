@@ -42,33 +42,50 @@ impl MappedView {
     }
 }
 
-/// The slab that leads to values on disk. It neither moves nor goes away while the view is lent.
+/// The slabs of what is on disk: the one that leads to values, and how often they are read. They neither move nor go away while
+/// the views are lent.
 pub struct MappedDisk {
-    /// Of the slab below; never given out for longer than it lives.
+    /// Of the slabs below; never given out for longer than they live.
     view: disk::View<'static>,
+    heat: disk::Heat<'static>,
     slab: Slab,
+    heat_slab: Slab,
 }
 
 impl MappedDisk {
-    /// Looks up what is in the slab; `None` if it is smaller than `layout` says.
+    /// Looks up what is in the slabs; `None` if they are smaller than they must be for so many entries.
     #[must_use]
-    pub fn new(layout: &disk::Layout, slab: Slab) -> Option<Self> {
-        // SAFETY: the slab stays mapped until it is dropped with this value, and `view` lends what is in it for no longer than
-        // this value is borrowed.
-        let region = unsafe { slab.region_unbound() };
-        Some(Self { view: disk::View::new(layout, region)?, slab })
+    pub fn new(layout: &disk::Layout, entries: u64, slab: Slab, heat_slab: Slab) -> Option<Self> {
+        // SAFETY: the slabs stay mapped until they are dropped with this value, and the views are lent for no longer than this
+        // value is borrowed.
+        let (region, heat) = unsafe { (slab.region_unbound(), heat_slab.region_unbound()) };
+        let (view, heat) = (disk::View::new(layout, region)?, disk::Heat::new(entries, heat)?);
+        Some(Self { view, heat, slab, heat_slab })
     }
 
-    /// What is in the slab.
+    /// What leads to values.
     #[inline(always)]
     #[must_use]
     pub fn view(&self) -> &disk::View<'_> {
         &self.view
     }
 
-    /// The slab.
+    /// How often they are read.
+    #[inline(always)]
+    #[must_use]
+    pub fn heat(&self) -> &disk::Heat<'_> {
+        &self.heat
+    }
+
+    /// The slab that leads to values, which its owner writes.
     #[must_use]
     pub fn slab(&self) -> &Slab {
         &self.slab
+    }
+
+    /// The slab that everybody writes.
+    #[must_use]
+    pub fn heat_slab(&self) -> &Slab {
+        &self.heat_slab
     }
 }

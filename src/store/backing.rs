@@ -49,10 +49,12 @@ pub struct DiskRead<'a> {
 }
 
 /// A value as its record describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiskInfo {
     /// What its writer said about it.
     pub metadata: Vec<u8>,
+    /// Codes of its retain class and priority.
+    pub class: (u8, u8),
 }
 
 /// The disk as a client reads it, by itself, without asking the master.
@@ -60,8 +62,8 @@ pub trait DiskReader: Send + Sync {
     /// Reads all of these. All are under way before the first is waited for; nothing is when this returns.
     fn read(&self, map: &DiskMap, reads: &mut [DiskRead<'_>]);
 
-    /// What the record of an entry says; `None` if the entry has ended.
-    fn info(&self, map: &DiskMap, entry: &DiskEntry, key: &[u8]) -> Result<Option<DiskInfo>>;
+    /// What the records of these entries and keys say; `None` for each whose entry has ended.
+    fn infos(&self, map: &DiskMap, wanted: &[(DiskEntry, &[u8])]) -> Result<Vec<Result<Option<DiskInfo>>>>;
 
     /// The first key of a namespace on disk at `cursor` or behind, in no order that means anything: its entry may have ended.
     /// Gives the bytes of its value, and where to go on.
@@ -162,6 +164,6 @@ pub trait DiskOwner: Send + Sync {
     /// For those of this one.
     fn reader(&self) -> (Arc<DiskMap>, Arc<dyn DiskReader>);
 
-    /// A call of a handle in another process: what, and two numbers. The tier knows what they mean.
-    fn call(&self, what: u32, arguments: [u64; 2]) -> Result<[u64; 3]>;
+    /// A call of a handle in another process: what, two numbers, and keys. The tier knows what they mean.
+    fn call(&self, what: u32, arguments: [u64; 2], keys: &[&[u8]]) -> Result<[u64; 3]>;
 }

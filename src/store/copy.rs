@@ -303,6 +303,16 @@ impl<'v> Cursor<'v> {
         true
     }
 
+    /// The next bytes that are together, up to `most`, and where they are; `None` behind the last one.
+    pub fn stretch(&mut self, most: u64) -> Option<(u64, u64)> {
+        if most == 0 || self.left == 0 && !self.advance() {
+            return None;
+        }
+        let (at, bytes) = (self.at, self.left.min(most));
+        (self.at, self.left) = (at + bytes, self.left - bytes);
+        Some((at, bytes))
+    }
+
     #[inline(never)]
     fn further(&self) -> Option<(u32, u32)> {
         self.view.extent(self.header, self.next_extent, self.unseen)

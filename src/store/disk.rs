@@ -2,15 +2,17 @@
 //! a client that has another one, or none, gets it from the master; one that has it asks nobody.
 
 use super::backing::{DiskEntry, DiskReader};
+use super::sys;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_INTERNAL};
-use crate::layout::disk::{Busy, Fingerprint, Layout, View, fingerprint};
+use crate::layout::disk::{Busy, Fingerprint, Heat, Layout, View, fingerprint};
 use crate::mem::{MappedDisk, Slab};
 use crate::sync::disk_entry;
 use parking_lot::Mutex;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The slab that leads to values on disk.
 pub struct DiskMap {
@@ -25,16 +27,18 @@ impl DiskMap {
     pub fn create(id: u64, entries: u64, secret: &[u8; 32], deadline: &Deadline) -> Result<Self> {
         let layout = layout(entries)?;
         let slab = Slab::create(c"nanomc store disk", layout.bytes as u64, false, deadline)?;
-        let mapped = MappedDisk::new(&layout, slab).ok_or_else(too_small)?;
+        let heat = Slab::create(c"nanomc store heat", Heat::bytes(entries), false, deadline)?;
+        let mapped = MappedDisk::new(&layout, entries, slab, heat).ok_or_else(too_small)?;
         mapped.view().header().fill(id, entries, secret);
         Ok(Self { mapped, id, entries, secret: *secret })
     }
 
     /// That of another process.
-    pub fn open(id: u64, entries: u64, slab: OwnedFd) -> Result<Self> {
+    pub fn open(id: u64, entries: u64, slab: OwnedFd, heat: OwnedFd) -> Result<Self> {
         let layout = layout(entries)?;
         let slab = Slab::open(slab, layout.bytes as u64, false)?;
-        let mapped = MappedDisk::new(&layout, slab).ok_or_else(too_small)?;
+        let heat = Slab::open(heat, Heat::bytes(entries), true)?;
+        let mapped = MappedDisk::new(&layout, entries, slab, heat).ok_or_else(too_small)?;
         if !mapped.view().header().is(id, entries) {
             crate::bail!(NMC_ERR_PROTOCOL, "the memory that came is not the index of this store's disk");
         }
@@ -57,7 +61,7 @@ impl DiskMap {
     /// Bytes of memory that it takes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.mapped.slab().bytes() as u64
+        (self.mapped.slab().bytes() + self.mapped.heat_slab().bytes()) as u64
     }
 
     /// What fingerprints are made with.
@@ -66,9 +70,34 @@ impl DiskMap {
         &self.secret
     }
 
-    /// A descriptor for a client.
-    pub fn read_only_fd(&self) -> Result<OwnedFd> {
-        self.mapped.slab().read_only_fd()
+    /// Descriptors for a client: the index, which it reads, and the heat, which it writes.
+    pub fn descriptors(&self) -> Result<[OwnedFd; 2]> {
+        let heat = self.mapped.heat_slab().as_fd().try_clone_to_owned();
+        let heat = heat.map_err(|cause| Error::os("dup", &cause))?;
+        Ok([self.mapped.slab().read_only_fd()?, heat])
+    }
+
+    /// How often values are read.
+    #[must_use]
+    pub fn heat(&self) -> &Heat<'_> {
+        self.mapped.heat()
+    }
+
+    /// The value of an entry was read: gives whether it is to come back into memory, by what the owner has set. Told once in so
+    /// many reads.
+    #[must_use]
+    pub fn count_read(&self, entry: &DiskEntry) -> bool {
+        let heat = self.heat();
+        heat.warm(entry.entry.spot.bucket, heat_now());
+        let after = self.view().header().promote_after.load(Relaxed);
+        if after == 0 {
+            return false;
+        }
+        let due = u64::from(heat.hit(entry.index)) >= after;
+        if due {
+            heat.forget(entry.index);
+        }
+        due
     }
 
     /// What is in it.
@@ -97,6 +126,13 @@ impl DiskMap {
     pub fn is_still(&self, entry: &DiskEntry) -> bool {
         self.view().entry(entry.index).is_some_and(|words| disk_entry::is_still(words, entry.word))
     }
+}
+
+/// The time, as stamps of buckets have it: in 64 ms, for some years before it begins again.
+#[must_use]
+#[allow(clippy::cast_possible_truncation, reason = "only distances count")]
+pub fn heat_now() -> u32 {
+    (sys::coarse_ms() >> 6) as u32
 }
 
 fn layout(entries: u64) -> Result<Layout> {

@@ -1,6 +1,8 @@
 //! The store's side of a disk, with a disk that is none: what clients look for, what the master notes, and what it refuses.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+mod promote;
+
 use super::backing::{DiskEntry, DiskGrant, DiskInfo, DiskOwner, DiskRead, DiskReader, Mark, SpaceName, Target};
 use super::config::Config;
 use super::copy::{Pieces, Slice};
@@ -36,6 +38,10 @@ struct Disk {
     ended: AtomicU64,
     /// Then the key is in memory again.
     returns_to: Mutex<Option<Store>>,
+    /// What happens when the next value was read, before its reader goes on.
+    then: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// Calls, with their keys.
+    calls: Mutex<Vec<(u32, Vec<u8>)>>,
     marks: Mutex<Vec<Mark>>,
     settled: AtomicU64,
     fails: AtomicU64,
@@ -71,11 +77,15 @@ impl DiskReader for Disk {
                 Target::Take(take) => take(read.offset, rest).unwrap(),
             }
             read.outcome = Ok(true);
+            let then = self.then.lock().take();
+            if let Some(then) = then {
+                then();
+            }
         }
     }
 
-    fn info(&self, _: &DiskMap, _: &DiskEntry, _: &[u8]) -> Result<Option<DiskInfo>> {
-        Ok(Some(DiskInfo { metadata: b"meta".to_vec() }))
+    fn infos(&self, _: &DiskMap, wanted: &[(DiskEntry, &[u8])]) -> Result<Vec<Result<Option<DiskInfo>>>> {
+        Ok(wanted.iter().map(|_| Ok(Some(DiskInfo { metadata: b"meta".to_vec(), class: (0, 2) }))).collect())
     }
 
     fn next(&self, _: &DiskMap, _: Space, _: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {
@@ -112,7 +122,8 @@ impl DiskOwner for Disk {
         (self.map.lock().clone().unwrap(), this)
     }
 
-    fn call(&self, _: u32, _: [u64; 2]) -> Result<[u64; 3]> {
+    fn call(&self, what: u32, _: [u64; 2], keys: &[&[u8]]) -> Result<[u64; 3]> {
+        self.calls.lock().extend(keys.iter().map(|key| (what, key.to_vec())));
         Ok([0; 3])
     }
 }
@@ -141,7 +152,11 @@ fn config() -> Config {
 
 impl Bed {
     fn plain() -> Self {
-        let store = Store::embedded(&world(), &config()).unwrap();
+        Self::of(&config())
+    }
+
+    fn of(config: &Config) -> Self {
+        let store = Store::embedded(&world(), config).unwrap();
         let host = store.host().unwrap();
         let disk = Arc::new(Disk::default());
         *disk.this.lock() = Arc::downgrade(&disk);
@@ -163,7 +178,11 @@ impl Bed {
 
     /// One that has "disk" there.
     fn new() -> Self {
-        let bed = Self::plain();
+        Self::plain().with_disk()
+    }
+
+    fn with_disk(self) -> Self {
+        let bed = self;
         bed.attach(&[(b"", DEFAULT)], &[record(b"disk", DEFAULT, 40, (1, 0), VALUE.len() as u64, 9)]);
         bed.disk.values.lock().insert(Spot { bucket: 1, block: 0 }, VALUE.to_vec());
         bed.marks();
@@ -314,7 +333,7 @@ fn questions_count_what_is_on_disk_and_pins_do_not() {
     let soon = Deadline::after(Duration::from_secs(60));
     assert_eq!(store.wait_ready(b"disk", None, true, &soon).unwrap_err().status, NMC_NOT_READY);
     assert_eq!(store.retain(b"disk", Keep::DEFAULT).unwrap_err().status, NMC_NOT_READY);
-    assert_eq!(store.disk_info(b"disk").unwrap(), Look::Ready(DiskInfo { metadata: b"meta".to_vec() }));
+    assert_eq!(store.disk_metadata(b"disk").unwrap(), Look::Ready(b"meta".to_vec()));
     assert_eq!(bed.disk.reads.load(SeqCst), 0);
 }
 

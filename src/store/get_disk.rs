@@ -2,7 +2,7 @@
 //! are read by the calling process.
 
 use super::Store;
-use super::backing::{DiskEntry, DiskInfo, DiskRead, Target};
+use super::backing::{DiskEntry, DiskRead, Target};
 use super::client::{Client, Way};
 use super::copy::Pieces;
 use super::disk::DiskAccess;
@@ -22,6 +22,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 const LISTED_ON_DISK: u64 = 1 << 63;
 /// The call by which the owner of the disk hears of an entry that cannot be read.
 pub const CALL_SUSPECT: u32 = 0;
+/// The one by which it hears of a value that was read often: namespace and rank, and the key.
+pub const CALL_PROMOTE: u32 = 6;
 
 impl Client {
     /// The disk below the store, if there is one.
@@ -73,8 +75,8 @@ impl Store {
     }
 
     /// Calls the owner of the disk below the store.
-    pub fn call_disk(&self, what: u32, arguments: [u64; 2]) -> Result<[u64; 3]> {
-        self.call(&Request::Disk(what, arguments))
+    pub fn call_disk(&self, what: u32, arguments: [u64; 2], keys: &[&[u8]]) -> Result<[u64; 3]> {
+        self.call(&Request::Disk(what, arguments, memory::copy(keys)?))
     }
 
     /// Name of the index of the disk below the store; 0 if there is none.
@@ -141,11 +143,24 @@ impl Store {
         let mut read = [DiskRead { entry: *entry, key, offset, bytes, to, outcome: Ok(false) }];
         disk.reader.read(&disk.map, &mut read);
         let [DiskRead { outcome, .. }] = read;
-        self.judge(disk, entry, bytes, outcome)
+        self.judge(disk, entry, bytes, outcome).inspect(|read| self.count_read(disk, key, entry, *read))
+    }
+
+    /// A value was read, if it was. One that is read often comes back into memory.
+    fn count_read(&self, disk: &DiskAccess, key: &[u8], entry: &DiskEntry, read: bool) {
+        if read && disk.map.count_read(entry) {
+            self.ask_for_promotion(key);
+        }
     }
 
     /// What came of a read: counts it, and tells the owner of what cannot be read.
-    fn judge(&self, disk: &DiskAccess, entry: &DiskEntry, bytes: u64, outcome: Result<bool>) -> Result<bool> {
+    pub(super) fn judge(
+        &self,
+        disk: &DiskAccess,
+        entry: &DiskEntry,
+        bytes: u64,
+        outcome: Result<bool>,
+    ) -> Result<bool> {
         match &outcome {
             Ok(true) => self.client.counters.disk_hit(bytes),
             Ok(false) => {}
@@ -153,7 +168,7 @@ impl Store {
             Err(_) if self.client.view().header().disk.load(Acquire) != disk.map.id() => return Ok(false),
             Err(error) if error.status == NMC_ERR_CORRUPT => {
                 // It looks itself. If it cannot be reached, the next one who reads tells it.
-                let _ = self.call(&Request::Disk(CALL_SUSPECT, [entry.index.into(), entry.word]));
+                let _ = self.call_disk(CALL_SUSPECT, [entry.index.into(), entry.word], &[]);
             }
             Err(_) => {}
         }
@@ -232,7 +247,10 @@ impl Store {
         disk.reader.read(&disk.map, &mut reads);
         for (at, read) in places.into_iter().zip(reads) {
             match self.judge(disk, &read.entry, read.bytes, read.outcome) {
-                Ok(true) => result(late[at].0, Ok(Look::Ready(read.bytes))),
+                Ok(true) => {
+                    self.count_read(disk, read.key, &read.entry, true);
+                    result(late[at].0, Ok(Look::Ready(read.bytes)));
+                }
                 Ok(false) => alone.push(at),
                 Err(error) => result(late[at].0, Err(error)),
             }
@@ -300,17 +318,20 @@ impl Store {
         }
     }
 
-    /// What the record of a value says, or memory if it is there by now.
-    pub fn disk_info(&self, key: &[u8]) -> Result<Look<DiskInfo>> {
+    /// What its writer said about a value, by its record, or by memory if it is there by now.
+    pub fn disk_metadata(&self, key: &[u8]) -> Result<Look<Vec<u8>>> {
         check_key(key)?;
         let Some(disk) = self.client.disk()? else { return Ok(Look::Missing) };
         self.look_on_disk(disk, key, |found| match found {
             None => Ok(Some(match self.metadata(key)? {
-                Look::Ready(metadata) => Look::Ready(DiskInfo { metadata: memory::copy(&metadata)? }),
+                Look::Ready(metadata) => Look::Ready(memory::copy(&metadata)?),
                 Look::Writing(index, epoch) => Look::Writing(index, epoch),
                 Look::Missing => Look::Missing,
             })),
-            Some((disk, entry)) => Ok(disk.reader.info(&disk.map, entry, key)?.map(Look::Ready)),
+            Some((disk, entry)) => {
+                let told = disk.reader.infos(&disk.map, &[(*entry, key)])?.pop().unwrap_or(Ok(None));
+                Ok(told?.map(|info| Look::Ready(info.metadata)))
+            }
         })
     }
 }

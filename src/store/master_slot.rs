@@ -330,11 +330,11 @@ impl MasterSlot {
         let client = id.number;
         let one = |result: Result<[u64; 3]>| vec![Item::from(result)];
         let nothing = |()| [0; 3];
-        if let Request::Disk(what, arguments) = request {
+        if let Request::Disk(what, arguments, keys) = request {
             let Some(disk) = self.disk_owner() else {
                 return one(Err(Error::new(NMC_ERR_UNAVAILABLE, "the store has no tier, or its owner is gone")));
             };
-            return one(disk.call(*what, *arguments));
+            return one(disk.call(*what, *arguments, keys));
         }
         // Before anything is done: a call that was served has an answer.
         let mut each = match memory::with_capacity(request.items()) {
@@ -356,7 +356,7 @@ impl MasterSlot {
                     each
                 }
                 Request::Abandon(plan) => one(master.abandon(client, plan).map(|taken| [taken.into(), 0, 0])),
-                Request::Reveal(plan) => one(master.reveal(client, plan).map(nothing)),
+                Request::Reveal(plan, read_from) => one(master.reveal(client, plan, *read_from).map(nothing)),
                 Request::Remove(namespace, keys) => {
                     each.extend(keys.iter().map(|key| Item::from(master.remove(*namespace, key).map(nothing))));
                     each

@@ -21,6 +21,7 @@ mod map;
 pub mod master;
 mod master_slot;
 mod masters;
+mod promote;
 pub mod read;
 mod remote;
 mod seal;
@@ -38,7 +39,7 @@ pub mod write;
 
 pub use client::Client;
 pub use config::{Config, Policy};
-pub use get_disk::CALL_SUSPECT;
+pub use get_disk::{CALL_PROMOTE, CALL_SUSPECT};
 pub use master_slot::MasterSlot;
 pub use masters::Masters;
 pub use stats::{RankStats, RetryHint, Stats, percentile};
@@ -72,6 +73,24 @@ impl Store {
     #[must_use]
     pub fn share(&self) -> Self {
         Self::of(Arc::clone(&self.client), self.namespace)
+    }
+
+    /// Another handle of the same client, for this namespace.
+    #[must_use]
+    pub fn in_namespace(&self, namespace: u32) -> Self {
+        Self::of(Arc::clone(&self.client), namespace)
+    }
+
+    /// Whether it is known how often an object is read.
+    #[must_use]
+    pub fn counts_reads(&self) -> bool {
+        self.client.params().policy != config::Policy::Fifo.code()
+    }
+
+    /// The rank of this process in the store's world.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.client.member.rank()
     }
 
     /// Makes whoever waits through this handle give up, now and later. Other handles of the client are not affected.

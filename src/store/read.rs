@@ -11,7 +11,7 @@ use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
-use crate::layout::store::{FLAG_HIDDEN, ObjectHeader, Shape, View};
+use crate::layout::store::{FLAG_HIDDEN, ObjectHeader, Shape, View, access_word};
 use crate::sync::index::Found;
 use crate::sync::object;
 use std::sync::atomic::AtomicU64;
@@ -540,9 +540,9 @@ impl Store {
         }
         let now = sys::coarse_ms();
         if let Some(access) = view.access(index)
-            && access.load(Relaxed) != now
+            && let Some(word) = access_word(access.load(Relaxed), now)
         {
-            access.store(now, Relaxed);
+            access.store(word, Relaxed);
         }
     }
 

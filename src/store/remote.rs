@@ -402,10 +402,10 @@ impl Inner {
         };
         let [id, entries, flags] = first(decode_reply(&buffer[..len], Vec::new())?)?;
         let mut fds = fds.into_iter();
-        let (Some(index), Some(directory)) = (fds.next(), fds.next()) else {
+        let (Some(index), Some(heat), Some(directory)) = (fds.next(), fds.next(), fds.next()) else {
             crate::bail!(NMC_ERR_PROTOCOL, "the store's master sent no disk");
         };
-        let map = Arc::new(DiskMap::open(id, entries, index)?);
+        let map = Arc::new(DiskMap::open(id, entries, index, heat)?);
         let access = DiskAccess { map, reader: make_reader(directory, flags)? };
         self.disk.set(access.clone());
         Ok(access)

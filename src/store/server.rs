@@ -120,13 +120,13 @@ impl Serving {
     /// Hands out the disk below the store.
     fn reach(&mut self, clients: &mut Clients, from: Id) -> Result<()> {
         let granted = match self.host.disk_owner() {
-            Some(owner) => owner.grant().and_then(|grant| Ok((grant.map.read_only_fd()?, grant))),
+            Some(owner) => owner.grant().and_then(|grant| Ok((grant.map.descriptors()?, grant))),
             None => Err(Error::new(NMC_ERR_UNAVAILABLE, "the tier of the store has no owner at the moment")),
         };
         match granted {
-            Ok((index, grant)) => {
+            Ok(([index, heat], grant)) => {
                 encode_reply(&[Item::ok([grant.map.id(), grant.map.entries(), grant.flags])], &mut self.reply);
-                self.send(clients, from, &[index.as_fd(), grant.directory.as_fd()]);
+                self.send(clients, from, &[index.as_fd(), heat.as_fd(), grant.directory.as_fd()]);
             }
             Err(error) => {
                 encode_reply(&[Item::from(Err(error))], &mut self.reply);

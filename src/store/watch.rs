@@ -87,6 +87,8 @@ struct State {
     looks: u32,
     watched: Vec<Watched>,
     done: Queue<MAX_COMPLETIONS>,
+    /// Something else waits for the program, of which the descriptor tells, too.
+    beside: bool,
     running: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -173,16 +175,39 @@ impl Store {
         let watches = &self.client.watches;
         let mut state = watches.state.lock();
         let taken = (0..most).map_while(|_| state.done.pop()).map(&mut take).count();
-        if state.done.waiting.is_empty() {
+        if state.done.waiting.is_empty() && !state.beside {
             watches.event.drain();
         }
         taken
+    }
+
+    /// For who has something else for the program than completions.
+    #[must_use]
+    pub fn announcer(&self) -> Announcer {
+        Announcer(Arc::downgrade(&self.client))
     }
 
     /// Descriptor that is readable while completions are queued. It belongs to the store.
     #[must_use]
     pub fn event_fd(&self) -> RawFd {
         self.client.watches.event.as_fd().as_raw_fd()
+    }
+}
+
+/// Makes the descriptor of a store's completions readable for something else.
+pub struct Announcer(Weak<Client>);
+
+impl Announcer {
+    /// Something waits for the program, or nothing does any more.
+    pub fn announce(&self, waits: bool) {
+        let Some(client) = self.0.upgrade() else { return };
+        let mut state = client.watches.state.lock();
+        state.beside = waits;
+        if waits {
+            client.watches.event.signal();
+        } else if state.done.waiting.is_empty() {
+            client.watches.event.drain();
+        }
     }
 }
 

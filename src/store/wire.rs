@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 /// The master of a store. "STO" and the version of its packets: it changes with them, and with what both sides keep in shared
 /// memory.
-pub const SERVICE: Service = Service { magic: 0x344f_5453, name: "the store's master" };
+pub const SERVICE: Service = Service { magic: 0x354f_5453, name: "the store's master" };
 /// The kind of an answer; the calls have the kinds below.
 const REPLY: u32 = u32::MAX;
 /// Largest packet.
@@ -96,8 +96,9 @@ pub enum Request<'a> {
     Open(Vec<OpenRequest<'a>>),
     /// Gives a plan up.
     Abandon(Opened),
-    /// A replacement takes its place.
-    Reveal(Opened),
+    /// A replacement takes its place; or a value comes into memory that was read from this entry of the disk, if its first word is
+    /// still this one.
+    Reveal(Opened, Option<(u32, u64)>),
     /// Removes objects.
     Remove(u32, Vec<&'a [u8]>),
     /// Removes the object with this header and epoch.
@@ -118,8 +119,8 @@ pub enum Request<'a> {
     Detach,
     /// Asks whether the master that entered the client is still there.
     Confirm,
-    /// Calls the owner of the disk below the store: what, and two numbers.
-    Disk(u32, [u64; 2]),
+    /// Calls the owner of the disk below the store: what, two numbers, and keys.
+    Disk(u32, [u64; 2], Vec<&'a [u8]>),
     /// Asks for the disk itself: the answer has descriptors, the index and the directory.
     Reach,
 }
@@ -236,7 +237,7 @@ impl<'a> Request<'a> {
             Request::Hello(_) => "hello",
             Request::Open(_) => "open",
             Request::Abandon(_) => "abandon",
-            Request::Reveal(_) => "reveal",
+            Request::Reveal(..) => "reveal",
             Request::Remove(..) | Request::RemoveMatching(..) => "remove",
             Request::Take(..) => "consume",
             Request::Retain(..) => "retain",
@@ -287,9 +288,13 @@ impl<'a> Request<'a> {
                 3u32.put(to);
                 put_plan(plan, to);
             }
-            Request::Reveal(plan) => {
+            Request::Reveal(plan, read_from) => {
                 4u32.put(to);
                 put_plan(plan, to);
+                let (entry, word) = read_from.unwrap_or_default();
+                read_from.is_some().put(to);
+                entry.put(to);
+                word.put(to);
             }
             Request::Remove(namespace, keys) => {
                 5u32.put(to);
@@ -330,10 +335,12 @@ impl<'a> Request<'a> {
             }
             Request::Detach => 12u32.put(to),
             Request::Confirm => 13u32.put(to),
-            Request::Disk(what, arguments) => {
+            Request::Disk(what, arguments, keys) => {
                 15u32.put(to);
                 what.put(to);
                 arguments.iter().for_each(|argument| argument.put(to));
+                put_len(keys.len(), to);
+                keys.iter().for_each(|key| put_bytes(key, to));
             }
             Request::Reach => 16u32.put(to),
             Request::Take(index, epoch) => {
@@ -363,7 +370,10 @@ impl<'a> Request<'a> {
                 })
             })?),
             3 => Request::Abandon(get_plan(from)?),
-            4 => Request::Reveal(get_plan(from)?),
+            4 => {
+                let (plan, promoted) = (get_plan(from)?, bool::get(from)?);
+                Request::Reveal(plan, Some((u32::get(from)?, u64::get(from)?)).filter(|_| promoted))
+            }
             5 => Request::Remove(u32::get(from)?, get_list(from, get_bytes)?),
             6 => Request::RemoveMatching(u32::get(from)?, get_bytes(from)?, u32::get(from)?),
             7 => Request::Retain(u32::get(from)?, get_bytes(from)?, get_keep(from)?),
@@ -378,7 +388,7 @@ impl<'a> Request<'a> {
             12 => Request::Detach,
             13 => Request::Confirm,
             14 => Request::Take(u32::get(from)?, u64::get(from)?),
-            15 => Request::Disk(u32::get(from)?, [u64::get(from)?, u64::get(from)?]),
+            15 => Request::Disk(u32::get(from)?, [u64::get(from)?, u64::get(from)?], get_list(from, get_bytes)?),
             16 => Request::Reach,
             other => crate::bail!(NMC_ERR_PROTOCOL, "there is no call of kind {other}"),
         };
@@ -461,7 +471,8 @@ mod tests {
             Request::Hello(hello),
             Request::Open(vec![open, OpenRequest { rank: None, among: 0, metadata: &[], ..open }]),
             Request::Abandon(plan),
-            Request::Reveal(plan),
+            Request::Reveal(plan, None),
+            Request::Reveal(plan, Some((3, 5))),
             Request::Remove(1, vec![b"a", b"bc"]),
             Request::RemoveMatching(2, b"pre", 7),
             Request::Retain(0, b"key", keep),
@@ -473,7 +484,8 @@ mod tests {
             Request::Detach,
             Request::Confirm,
             Request::Take(3, 9),
-            Request::Disk(2, [3, 4]),
+            Request::Disk(2, [3, 4], Vec::new()),
+            Request::Disk(2, [3, 4], vec![b"a", b"bc"]),
             Request::Reach,
         ]
     }

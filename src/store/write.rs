@@ -97,11 +97,11 @@ pub(super) fn no_plan(plan_id: u64) -> Error {
 }
 
 /// What a writer needs of an open plan.
-struct Planned<'v> {
+pub(super) struct Planned<'v> {
     index: u32,
-    header: &'v ObjectHeader,
-    shape: Shape,
-    words: &'v PublishWords,
+    pub header: &'v ObjectHeader,
+    pub shape: Shape,
+    pub words: &'v PublishWords,
     seal: Seal,
     /// Where the program was told to store, or 0.
     told: u64,
@@ -235,7 +235,7 @@ impl Store {
         if replace {
             reach("writer.before_reveal");
         }
-        if replace && let Err(error) = self.call(&Request::Reveal(*plan)) {
+        if replace && let Err(error) = self.call(&Request::Reveal(*plan, None)) {
             // The plan stays open if the master may not have heard of it and the commit can be repeated.
             let unheard = [NMC_ERR_UNAVAILABLE, NMC_ERR_TIMEOUT, NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY];
             if error.status == NMC_ERR_NOT_FOUND {
@@ -279,7 +279,7 @@ impl Store {
 
     /// What a writer needs of an open plan. The header must be what the plan was made for: its writer stores into no
     /// more pages than it asked for.
-    fn planned<'v>(&self, view: &View<'v>, plan: &Opened) -> Result<Planned<'v>> {
+    pub(super) fn planned<'v>(&self, view: &View<'v>, plan: &Opened) -> Result<Planned<'v>> {
         let Some(Terms { key_hash, bytes, metadata, trace: told, .. }) = self.client.plans.terms(plan.plan_id) else {
             return Err(no_plan(plan.plan_id));
         };
@@ -296,7 +296,7 @@ impl Store {
     }
 
     /// Stores the checksums of a value: of `source`, which was copied into it, or of what is in its pages.
-    fn store_sums(&self, view: &View<'_>, planned: &Planned<'_>, source: Option<&Pieces<'_>>) -> Result<()> {
+    pub(super) fn store_sums(&self, view: &View<'_>, planned: &Planned<'_>, source: Option<&Pieces<'_>>) -> Result<()> {
         let Planned { index, header, ref shape, words, seal, told } = *planned;
         if self.client.params().checksums == 0 {
             return Ok(());

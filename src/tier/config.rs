@@ -1,5 +1,6 @@
 //! What a tier is opened with, and what it tells about itself.
 
+use crate::store::master::Admission;
 use std::path::PathBuf;
 
 /// What becomes of a directory whose journal or head is damaged.
@@ -20,6 +21,18 @@ pub enum Torn {
     MoveAside,
     /// It is deleted.
     Delete,
+}
+
+/// What goes when the disk, its share or the index is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Evict {
+    /// Nothing: offloading pauses.
+    #[default]
+    Never,
+    /// The bucket that was written first.
+    Fifo,
+    /// The bucket that nobody has read for the longest time.
+    Lru,
 }
 
 /// See the module.
@@ -51,6 +64,16 @@ pub struct Config {
     pub on_damage: OnDamage,
     /// See [`Torn`].
     pub torn: Torn,
+    /// See [`Evict`].
+    pub evict: Evict,
+    /// Reads after which a value comes back into memory; 0 for never.
+    pub promote_after: u32,
+    /// What is written ahead of its eviction.
+    pub admission: Admission,
+    /// Most bytes of values a second that are written ahead; 0 for no limit.
+    pub write_bytes_per_s: u64,
+    /// Whether the program wants to hear of what is stored and evicted.
+    pub events: bool,
 }
 
 impl Default for Config {
@@ -69,6 +92,11 @@ impl Default for Config {
             paused: false,
             on_damage: OnDamage::Fail,
             torn: Torn::MoveAside,
+            evict: Evict::Never,
+            promote_after: 0,
+            admission: Admission::default(),
+            write_bytes_per_s: 0,
+            events: false,
         }
     }
 }
@@ -149,6 +177,10 @@ numbers! {
         read_objects,
         /// See `read_objects`.
         read_bytes,
+        /// Values that were taken from the disk to make room.
+        evicted,
+        /// Values that came back into memory, because they were read or asked for.
+        promoted,
     }
 }
 

@@ -59,6 +59,8 @@ struct Bucket {
     live: i64,
     /// It has its name.
     sealed: bool,
+    /// It is being given up: a mark says so, and its entries end.
+    condemned: bool,
     /// Its file could not be taken away: whoever opens the directory next tries again.
     stuck: bool,
     /// Records that died, whose blocks were not given back yet.
@@ -376,6 +378,12 @@ impl Directory {
         Ok(id)
     }
 
+    /// The number that the next bucket will have, or a lower one.
+    #[must_use]
+    pub fn next_bucket(&self) -> u64 {
+        self.next_bucket.load(Relaxed)
+    }
+
     /// Bytes that files take.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
@@ -450,8 +458,16 @@ impl Directory {
         // Known before the first mark for it can come.
         {
             let mut buckets = self.buckets.lock();
-            let fresh =
-                Bucket { id: bucket, blocks: 0, live: 0, sealed: false, stuck: false, dying: Vec::new(), punched: 0 };
+            let fresh = Bucket {
+                id: bucket,
+                blocks: 0,
+                live: 0,
+                sealed: false,
+                condemned: false,
+                stuck: false,
+                dying: Vec::new(),
+                punched: 0,
+            };
             memory::push(&mut buckets, fresh)?;
         }
         let temporary = bucket_temporary_name(bucket);
@@ -608,7 +624,8 @@ impl Directory {
             let buckets = self.buckets.lock();
             let over = |bucket: &&Bucket| bucket.sealed && !bucket.stuck && bucket.live <= 0;
             let over = buckets.iter().find(over).map(|bucket| bucket.id);
-            let worth = |bucket: &&Bucket| bucket.sealed && bucket.live > 0 && !bucket.dying.is_empty();
+            let worth =
+                |bucket: &&Bucket| bucket.sealed && !bucket.condemned && bucket.live > 0 && !bucket.dying.is_empty();
             (over, buckets.iter().find(worth).map(|bucket| bucket.id))
         };
         match (over, holed) {
@@ -616,6 +633,38 @@ impl Directory {
             (None, Some(bucket)) => self.punch(bucket).map(|()| true),
             (None, None) => Ok(false),
         }
+    }
+
+    /// Numbers of the buckets that can be given up, the oldest first.
+    pub fn sealed(&self) -> Result<Vec<u64>> {
+        let buckets = self.buckets.lock();
+        let there = |bucket: &&Bucket| bucket.sealed && !bucket.condemned && !bucket.stuck && bucket.live > 0;
+        memory::collect(buckets.iter().filter(there).map(|bucket| bucket.id))
+    }
+
+    /// A bucket is given up: from now on nothing of it comes back, whatever happens. Its entries have to end next.
+    pub fn condemn(&self, bucket: u64) -> Result<()> {
+        self.journal.lock().append(&[Note::Gone { bucket }]).inspect_err(|error| self.degrade(error))?;
+        reach("tier.condemned");
+        let mut buckets = self.buckets.lock();
+        if let Ok(at) = buckets.binary_search_by_key(&bucket, |bucket| bucket.id) {
+            buckets[at].condemned = true;
+        }
+        Ok(())
+    }
+
+    /// All entries of a bucket have ended.
+    pub fn emptied(&self, bucket: u64) {
+        let mut buckets = self.buckets.lock();
+        if let Ok(at) = buckets.binary_search_by_key(&bucket, |bucket| bucket.id) {
+            buckets[at].live = 0;
+        }
+    }
+
+    /// The space of files that were taken away is needed now: whoever reads them finds that out.
+    pub fn cut_now(&self) {
+        self.leaving.lock().files.iter_mut().for_each(|(when, _)| *when = Instant::now());
+        self.cut_files();
     }
 
     /// A bucket of which nothing is left.
@@ -719,6 +768,13 @@ impl Directory {
             }
         }
         Ok(())
+    }
+
+    /// Every record of a bucket, dead or alive.
+    pub fn list_one(&self, bucket: u64, each: &mut dyn FnMut(&Item<'_>) -> Result<()>) -> Result<()> {
+        let file = self.disk.open(&bucket_name(bucket), false)?;
+        let (tail, list) = read_end(&*file)?;
+        tail.items(&list)?.try_for_each(|item| each(&item?))
     }
 
     /// Names of namespaces, by number.
@@ -913,6 +969,7 @@ fn scan(
                         blocks,
                         live: count,
                         sealed: true,
+                        condemned: false,
                         stuck: false,
                         dying,
                         punched: 0,

@@ -8,26 +8,32 @@ pub mod directory;
 pub mod format;
 pub mod io;
 pub mod journal;
+#[cfg(test)]
+mod moves_tests;
 mod owner;
 pub mod reader;
 mod stages;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, OnDamage, Scanned, Stats, Torn, Verified};
+pub use config::{Config, Evict, OnDamage, Scanned, Stats, Torn, Verified};
+pub use owner::{Event, Happened};
 
 use crate::base::error::{Error, Result};
 use crate::base::id;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
 use crate::store::Store;
 use format::Head;
-use owner::{CALL_DONE, CALL_OFFLOAD, CALL_PAUSE, CALL_STATS, CALL_SYNC, Running};
+use owner::{CALL_DONE, CALL_EVICT, CALL_OFFLOAD, CALL_PAUSE, CALL_STATS, CALL_SYNC, Running};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, SystemTime};
 
 /// How often a handle in another process asks whether the owner is done.
 const ASK: Duration = Duration::from_millis(5);
+
+/// Keys of one call of the owner in another process.
+const KEYS: usize = 64;
 
 /// The tier of a store: its owner in the process of the store's master, elsewhere a handle to it.
 pub struct Tier {
@@ -91,13 +97,13 @@ impl Tier {
     }
 
     /// Waits for a job of the owner in another process.
-    fn wait(&self, what: u32) -> Result<u64> {
-        let [ticket, ..] = self.store.call_disk(what, [0; 2])?;
+    fn wait(&self, what: u32, arguments: [u64; 2], keys: &[&[u8]]) -> Result<u64> {
+        let [ticket, ..] = self.store.call_disk(what, arguments, keys)?;
         loop {
             if self.stopped.load(SeqCst) {
                 return Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed"));
             }
-            let [done, gave, _] = self.store.call_disk(CALL_DONE, [ticket, 0])?;
+            let [done, gave, _] = self.store.call_disk(CALL_DONE, [ticket, 0], &[])?;
             if done != 0 {
                 return Ok(gave);
             }
@@ -109,25 +115,54 @@ impl Tier {
     pub fn sync(&self) -> Result<()> {
         match &self.running {
             Some(running) => running.owner().sync(),
-            None => self.wait(CALL_SYNC).map(|_| ()),
+            None => self.wait(CALL_SYNC, [0; 2], &[]).map(|_| ()),
         }
     }
 
     /// Writes values to disk now: those of these keys, or all that are in memory. Gives how many were written; those that are on
-    /// disk already, or are not there, are not counted. Keys only in the owner's process.
+    /// disk already, or are not there, are not counted.
     pub fn offload(&self, keys: Option<&[&[u8]]>) -> Result<u64> {
         match (&self.running, keys) {
             (Some(running), keys) => running.owner().offload(self.store.namespace_id(), keys),
-            (None, None) => self.wait(CALL_OFFLOAD),
-            (None, Some(_)) => Err(not_here()),
+            (None, None) => self.wait(CALL_OFFLOAD, [0; 2], &[]),
+            (None, Some(keys)) => keys.chunks(KEYS).try_fold(0, |written, part| {
+                Ok(written + self.wait(CALL_OFFLOAD, [self.store.namespace_id().into(), 1], part)?)
+            }),
         }
+    }
+
+    /// Brings the values of keys back into memory, into the heap of this process's rank; `result` hears by number whether it is
+    /// there, or is being written.
+    pub fn prefetch(&self, keys: &[&[u8]], mut result: impl FnMut(usize, Result<bool>)) {
+        for (at, part) in keys.chunks(KEYS).enumerate() {
+            if self.stopped.load(SeqCst) {
+                let closing = || Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed"));
+                (0..part.len()).for_each(|number| result(at * KEYS + number, closing()));
+                continue;
+            }
+            self.store.promote(part, self.store.rank(), |number, came| result(at * KEYS + number, came));
+        }
+    }
+
+    /// Takes values from the disk, as the config says which, until its files take `keep` bytes at most; gives how many went.
+    /// What is in memory as well stays there.
+    pub fn evict(&self, keep: u64) -> Result<u64> {
+        match &self.running {
+            Some(running) => running.owner().evict(keep),
+            None => self.wait(CALL_EVICT, [keep, 0], &[]),
+        }
+    }
+
+    /// The oldest of what happened to values on disk, if the config asked for that. In the owner's process only.
+    pub fn next_event(&self) -> Result<Option<Event>> {
+        Ok(self.running.as_ref().ok_or_else(not_here)?.owner().next_event())
     }
 
     /// Ends or begins offloading. What is being written is written.
     pub fn pause(&self, paused: bool) -> Result<()> {
         match &self.running {
             Some(running) => running.owner().pause(paused),
-            None => _ = self.store.call_disk(CALL_PAUSE, [paused.into(), 0])?,
+            None => _ = self.store.call_disk(CALL_PAUSE, [paused.into(), 0], &[])?,
         }
         Ok(())
     }
@@ -139,7 +174,7 @@ impl Tier {
             None => {
                 let mut words = Stats::default().words();
                 for (at, three) in (0u64..).zip(words.chunks_mut(3)) {
-                    let found = self.store.call_disk(CALL_STATS, [at, 0])?;
+                    let found = self.store.call_disk(CALL_STATS, [at, 0], &[])?;
                     three.copy_from_slice(&found[..three.len()]);
                 }
                 Stats::from_words(words)

@@ -10,22 +10,22 @@ use crate::store::write::PutOptions;
 const PAGE: u32 = 4096;
 const PAGES: u64 = 512;
 
-fn store() -> Store {
+pub(super) fn store() -> Store {
     let heap_bytes = PAGES * u64::from(PAGE);
     let world = crate::world::Config { heap_bytes, world_size: 1, ..crate::store::strays::world() };
     let config = crate::store::Config { page_bytes: PAGE, max_objects: Some(1024), ..crate::store::Config::default() };
     Store::embedded(&world, &config).unwrap()
 }
 
-fn config(dir: &tempfile::TempDir) -> Config {
+pub(super) fn config(dir: &tempfile::TempDir) -> Config {
     Config { directory: dir.path().join("tier"), paused: true, max_objects: 4096, ..Config::default() }
 }
 
-fn open(store: &Store, config: &Config) -> Tier {
+pub(super) fn open(store: &Store, config: &Config) -> Tier {
     Tier::open(store, config, &mut |_, _| ()).unwrap()
 }
 
-fn value(seed: u64, bytes: usize) -> Vec<u8> {
+pub(super) fn value(seed: u64, bytes: usize) -> Vec<u8> {
     let word =
         |i: u64| (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17) ^ i.wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mut value: Vec<u8> = (0..bytes.div_ceil(8) as u64).flat_map(|i| word(i).to_le_bytes()).collect();
@@ -39,11 +39,11 @@ fn try_put(store: &Store, key: &str, value: &[u8], replace: bool) -> Result<()> 
     store.put(key.as_bytes(), &Pieces::Slices(&slices), &options)
 }
 
-fn put(store: &Store, key: &str, value: &[u8]) {
+pub(super) fn put(store: &Store, key: &str, value: &[u8]) {
     try_put(store, key, value, false).unwrap();
 }
 
-fn get(store: &Store, key: &str) -> Option<Vec<u8>> {
+pub(super) fn get(store: &Store, key: &str) -> Option<Vec<u8>> {
     let mut buffer = vec![0; 2 << 20];
     let slice = Slice { address: buffer.as_mut_ptr() as u64, bytes: buffer.len() as u64 };
     match store.get(key.as_bytes(), slice).unwrap() {
@@ -55,11 +55,11 @@ fn get(store: &Store, key: &str) -> Option<Vec<u8>> {
     }
 }
 
-fn where_is(store: &Store, key: &str) -> Presence {
+pub(super) fn where_is(store: &Store, key: &str) -> Presence {
     store.presence(key.as_bytes()).unwrap()
 }
 
-fn evict(store: &Store) {
+pub(super) fn evict(store: &Store) {
     store.evict_until_below(0, 0).unwrap();
 }
 
@@ -82,10 +82,7 @@ fn values_of_every_size_come_back_from_disk_and_after_a_restart() {
             let key = format!("k{i}");
             assert_eq!(where_is(&store, &key), Presence::OnDisk);
             assert_eq!(get(&store, &key).unwrap(), value(i as u64, *bytes), "{bytes} bytes");
-            assert_eq!(
-                store.disk_info(key.as_bytes()).unwrap(),
-                Look::Ready(crate::store::backing::DiskInfo { metadata: key.into_bytes() })
-            );
+            assert_eq!(store.disk_metadata(key.as_bytes()).unwrap(), Look::Ready(key.into_bytes()));
         }
         let stats = tier.stats().unwrap();
         assert_eq!((stats.objects, stats.read_objects, stats.evicted_dirty), (12, 12, 0));

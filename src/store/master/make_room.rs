@@ -207,7 +207,7 @@ impl Master {
             }
             if spared < SPARED
                 && self.disk.is_some()
-                && !disk::is_clean(self.disk.as_ref(), self.books.get(index as usize))
+                && !disk::is_clean(self.disk.as_ref(), index, self.books.get(index as usize))
             {
                 // The disk does not have it yet: others go first.
                 if let Some(list) = self.lists.list_of(index) {

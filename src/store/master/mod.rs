@@ -24,7 +24,7 @@ use crate::layout::MAX_RANKS;
 use crate::layout::store::{
     FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, Fate, MAX_EXTENTS, MAX_KEY, MAX_METADATA, MAX_NAMESPACE_NAME,
     MAX_NAMESPACES, METADATA_FLAGS, ObjectHeader, PRIORITY_SHIFT, PublishWords, RETAIN_SHIFT, Seal, View, key_units,
-    metadata_flags, metadata_len,
+    metadata_flags, metadata_len, reads_of,
 };
 use crate::mem::limits::check_available;
 use crate::store::backing::Mark;
@@ -223,7 +223,7 @@ pub struct Master {
     disk: Option<disk::Disk>,
 }
 
-pub use disk::{DiskCounts, MOST_NEXT, OnDisk, Scope, Stored, ToWrite};
+pub use disk::{Admission, DiskCounts, MOST_NEXT, OnDisk, Scope, Stored, ToWrite};
 
 /// Id and generation of a namespace as headers hold them.
 #[inline(always)]

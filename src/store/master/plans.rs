@@ -181,8 +181,10 @@ impl Master {
         Ok(())
     }
 
-    /// A hidden object that is published takes the place of the one with its key, if there is one.
-    pub fn reveal(&mut self, client: u32, plan: &Opened) -> Result<()> {
+    /// A hidden object that is published takes the place of the one with its key, if there is one; or, if it was read from an
+    /// entry of the disk, which is named by number and first word, it comes into memory beside that one, if that still lives and
+    /// memory has nothing else by now.
+    pub fn reveal(&mut self, client: u32, plan: &Opened, read_from: Option<(u32, u64)>) -> Result<()> {
         let map = Arc::clone(&self.map);
         let view = map.view();
         self.check_plan(client, plan)?;
@@ -200,6 +202,9 @@ impl Master {
         let former = self.find(view, hash, &key, word).filter(|former| *former != plan.index);
         // Of a generation that is over nothing is on disk; what is there now is another's.
         let on_disk = (namespace_word(view, word & 0xff) == word).then(|| self.on_disk(word & 0xff, &key)).flatten();
+        if let Some(read_from) = read_from {
+            self.check_promotion(&key, former, on_disk, read_from, header.bytes_total.load(Relaxed))?;
+        }
         // For a master that finds both: this one came last, whichever was opened first.
         header.state_ts.store(now_ns(), Relaxed);
         header.flags.store(flags & !FLAG_HIDDEN, Release);
@@ -220,11 +225,16 @@ impl Master {
                 self.link(view, hash, plan.index);
             }
         }
-        if former.is_some() || on_disk.is_some() {
-            self.takes_away();
+        match read_from {
+            Some((entry, _)) => self.marry_to_disk(plan.index, entry),
+            None => {
+                if former.is_some() || on_disk.is_some() {
+                    self.takes_away();
+                }
+                // When the key leads to the new value: it is never without one.
+                self.move_from_disk(on_disk);
+            }
         }
-        // When the key leads to the new value: it is never without one.
-        self.move_from_disk(on_disk);
         self.admit(view, plan.index, now_ns());
         self.count_of(plan.index);
         Ok(())

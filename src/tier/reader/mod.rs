@@ -108,13 +108,16 @@ impl DiskReader for Reader {
         }
     }
 
-    fn info(&self, map: &DiskMap, entry: &DiskEntry, key: &[u8]) -> Result<Option<DiskInfo>> {
-        let to = Target::Host(Pieces::Slices(&[]));
-        let mut read = DiskRead { entry: *entry, key, offset: 0, bytes: 0, to, outcome: Ok(false) };
-        let mut jobs = [Job::new(&mut read)];
+    fn infos(&self, map: &DiskMap, wanted: &[(DiskEntry, &[u8])]) -> Result<Vec<Result<Option<DiskInfo>>>> {
+        let mut reads = memory::collect(wanted.iter().map(|(entry, key)| {
+            let to = Target::Host(Pieces::Slices(&[]));
+            DiskRead { entry: *entry, key, offset: 0, bytes: 0, to, outcome: Ok(false) }
+        }))?;
+        let mut jobs = memory::collect(reads.iter_mut().map(Job::new))?;
         self.work(map, &mut jobs);
-        let [Job { metadata, .. }] = jobs;
-        Ok(read.outcome?.then_some(DiskInfo { metadata }))
+        let found = memory::collect(jobs.into_iter().map(|job| job.info))?;
+        let told = reads.into_iter().zip(found).map(|(read, info)| read.outcome.map(|there| there.then_some(info)));
+        memory::collect(told)
     }
 
     fn next(&self, map: &DiskMap, space: Space, cursor: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {

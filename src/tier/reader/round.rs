@@ -10,7 +10,7 @@ use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND};
 use crate::layout::disk::Spot;
-use crate::store::backing::{DiskRead, Target};
+use crate::store::backing::{DiskInfo, DiskRead, Target};
 use crate::store::copy::{Pieces, Walk};
 use crate::store::disk::DiskMap;
 use crate::tier::format::{BLOCK, GRANULE, Header, Shape};
@@ -35,7 +35,7 @@ pub struct Job<'r, 'a> {
     careful: bool,
     finished: bool,
     /// What the header says about the value.
-    pub metadata: Vec<u8>,
+    pub info: DiskInfo,
 }
 
 /// What a job has in a round.
@@ -101,8 +101,15 @@ impl<'r, 'a> Job<'r, 'a> {
         };
         let shape = Shape::of(read.key.len(), read.entry.entry.bytes);
         let at = read.offset;
-        let mut job =
-            Self { read, shape, at, walk: Walk::new(pieces), careful: false, finished: false, metadata: Vec::new() };
+        let mut job = Self {
+            read,
+            shape,
+            at,
+            walk: Walk::new(pieces),
+            careful: false,
+            finished: false,
+            info: DiskInfo::default(),
+        };
         if let Err(error) = job.check(&pieces) {
             job.finish(Err(error));
         }
@@ -316,8 +323,9 @@ impl<'a> Round<'_, '_, 'a> {
         let seat = &mut self.seats[seat];
         let job = &mut self.jobs[seat.job];
         let header = job.check_header(bytes).map_err(Trouble::Wrong)?;
-        job.metadata.clear();
-        memory::extend(&mut job.metadata, header.record.metadata).map_err(Trouble::Refused)?;
+        job.info.metadata.clear();
+        memory::extend(&mut job.info.metadata, header.record.metadata).map_err(Trouble::Refused)?;
+        job.info.class = (header.record.retain, header.record.priority);
         let sum_of = |number: u64| u32::try_from(number).ok().and_then(|number| header.sum(number));
         for (number, granule) in (seat.first..).zip(&mut self.granules[seat.granules.clone()]) {
             granule.should = sum_of(number);

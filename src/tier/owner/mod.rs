@@ -2,31 +2,35 @@
 //! into buckets, and tells the master when it is safe. The master never waits for it, except to have marks in the journal
 //! before a call is answered.
 
-use super::config::{Config, Scanned, Stats, Verified};
-use super::directory::{Directory, Recovered, Source, read_end};
-use super::format::{Item, bucket_name};
-use super::io::{Buffer, DirLock, RealDisk};
-use super::reader::check_record;
+mod check;
+mod events;
+mod room;
+mod throttle;
+
+pub use events::{Event, Happened};
+
+use super::config::{Config, Evict, Stats};
+use super::directory::{Directory, Recovered, Source};
+use super::io::{DirLock, RealDisk};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id;
 use crate::base::log;
 use crate::base::memory;
 use crate::base::status::{
-    NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_INTERNAL, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND,
-    NMC_ERR_UNAVAILABLE,
+    NMC_ERR_CANCELLED, NMC_ERR_INTERNAL, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_UNAVAILABLE,
 };
 use crate::layout::disk::Spot;
 use crate::store::backing::{DiskGrant, DiskOwner, DiskReader, Mark, SpaceName};
-use crate::store::disk::DiskMap;
-use crate::store::master::{DiskCounts, Scope, ToWrite};
+use crate::store::disk::{DiskMap, heat_now};
+use crate::store::master::{Admission, DiskCounts, Scope, ToWrite};
+use crate::store::watch::Announcer;
 use crate::store::{MasterSlot, Store};
-use crate::sync::disk_entry;
 use crate::sync::service_thread;
 use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -35,18 +39,26 @@ use std::time::{Duration, Instant};
 const OBJECTS: u64 = 1 << 20;
 /// Calls of handles in other processes; 0 is the store's own, see `store::get_disk`.
 pub const CALL_SUSPECT: u32 = crate::store::CALL_SUSPECT;
+/// See `CALL_SUSPECT`.
+pub const CALL_PROMOTE: u32 = crate::store::CALL_PROMOTE;
 /// Three numbers of the stats.
 pub const CALL_STATS: u32 = 1;
 /// Pauses or resumes.
 pub const CALL_PAUSE: u32 = 2;
 /// Begins a sync; gives a ticket.
 pub const CALL_SYNC: u32 = 3;
-/// Begins to offload everything; gives a ticket.
+/// Begins to offload everything, or these keys of a namespace if the second number is 1; gives a ticket.
 pub const CALL_OFFLOAD: u32 = 4;
 /// Asks whether a ticket is done: 1 and what it gave.
 pub const CALL_DONE: u32 = 5;
+/// Makes room until the files take this many bytes at most; gives a ticket.
+pub const CALL_EVICT: u32 = 7;
+/// Values that wait to be brought back into memory: more are forgotten, and asked for again when they are read again.
+const MOST_PROMOTIONS: usize = 256;
 /// Results that are kept for those who ask.
 const RESULTS: usize = 256;
+/// Values that are brought back into memory in a row.
+const PROMOTED_TOGETHER: usize = 16;
 /// Buckets that are tidied in a row.
 const TIDY: usize = 16;
 
@@ -57,11 +69,21 @@ enum Job {
     Sync,
     /// The objects with these keys in a namespace, or everything.
     Offload(Option<(u32, Vec<Vec<u8>>)>),
+    /// Room is made until files take this many bytes.
+    Evict(u64),
+}
+
+/// A value that is read often.
+struct Promotion {
+    namespace: u32,
+    rank: u32,
+    key: Vec<u8>,
 }
 
 #[derive(Default)]
 struct Inbox {
     jobs: VecDeque<(u64, Job)>,
+    promotions: VecDeque<Promotion>,
     next: u64,
     wake: bool,
     stop: bool,
@@ -98,6 +120,13 @@ pub struct Owner {
     inbox: Mutex<Inbox>,
     changed: Condvar,
     corrupt: AtomicU64,
+    /// Values that came back into memory.
+    promoted: AtomicU64,
+    events: Mutex<events::Queue>,
+    announcer: Announcer,
+    /// The highest number of a bucket that left to make room.
+    newest_evicted: AtomicU64,
+    throttle: Mutex<throttle::Throttle>,
     /// Values, buckets and dead records that were found, and how long that took.
     recovered: [u64; 3],
     recovery_ns: AtomicU64,
@@ -110,6 +139,11 @@ pub struct Running {
     owner: Arc<Owner>,
     host: Arc<MasterSlot>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// The keys of a call that outlives it.
+fn copied(keys: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+    memory::try_collect(keys.iter().map(|key| memory::copy(key)))
 }
 
 struct FromStore<'a> {
@@ -137,6 +171,13 @@ impl Running {
         if host.disk_owner().is_some() {
             crate::bail!(NMC_ERR_EXISTS, "the store has a tier already");
         }
+        if config.admission.reads > 0 && !store.counts_reads() {
+            crate::bail!(
+                NMC_ERR_UNSUPPORTED,
+                "values are to be written after {} reads, but the store counts reads only if it evicts by LRU or S3-FIFO",
+                config.admission.reads
+            );
+        }
         let began = Instant::now();
         let options = super::io::Options { direct: config.direct, uring: config.uring, depth: config.depth };
         let real = Arc::new(RealDisk::open(&config.directory, true, options)?);
@@ -150,6 +191,7 @@ impl Running {
         };
         let deadline = Deadline::after(Duration::from_secs(600));
         let map = Arc::new(DiskMap::create(id::random_u64()?, entries, &directory.head().secret, &deadline)?);
+        map.view().header().promote_after.store(config.promote_after.into(), Relaxed);
         let flags = super::reader::flags(options);
         let reader = super::reader::make(real.shareable()?, flags)?;
         let names = spaces.iter().filter_map(|(space, name)| Some((SpaceName::new(name)?, *space)));
@@ -165,6 +207,11 @@ impl Running {
             inbox: Mutex::new(Inbox { paused: config.paused, next: id::random_u64()? >> 8, ..Inbox::default() }),
             changed: Condvar::new(),
             corrupt: AtomicU64::new(0),
+            promoted: AtomicU64::new(0),
+            events: Mutex::new(events::Queue::new(config.events)),
+            announcer: store.announcer(),
+            newest_evicted: AtomicU64::new(0),
+            throttle: Mutex::new(throttle::Throttle::new(config.write_bytes_per_s, Instant::now())),
             recovered: [found.len() as u64, buckets, dead],
             recovery_ns: AtomicU64::new(0),
             left_out: AtomicU64::new(0),
@@ -172,6 +219,19 @@ impl Running {
         });
         let left_out = host.attach_disk(Arc::clone(&owner) as Arc<dyn DiskOwner>, map, &names, &found, last_epoch)?;
         let mut running = Self { owner, host, thread: None };
+        running.host.with(|master| {
+            let admission = match config.evict {
+                Evict::Never => config.admission,
+                // Half of what the disk holds: what leaves it to make room is not what was just written.
+                _ => {
+                    let ranks = u64::from(master.map().params().world_size.max(1));
+                    let bytes = if config.capacity_bytes == 0 { u64::MAX } else { config.capacity_bytes / 2 / ranks };
+                    Admission { objects: entries / 2 / ranks, bytes, ..config.admission }
+                }
+            };
+            master.set_admission(admission);
+            Ok(())
+        })?;
         // Before anything is removed or written: which of two records of a key counts must not change any more.
         running.owner.directory.sync()?;
         let took = began.elapsed();
@@ -248,7 +308,7 @@ impl DiskOwner for Owner {
         (Arc::clone(&self.map), Arc::clone(&self.reader))
     }
 
-    fn call(&self, what: u32, [first, second]: [u64; 2]) -> Result<[u64; 3]> {
+    fn call(&self, what: u32, [first, second]: [u64; 2], keys: &[&[u8]]) -> Result<[u64; 3]> {
         match what {
             CALL_SUSPECT => {
                 self.suspect(u32::try_from(first).unwrap_or(u32::MAX), second);
@@ -264,7 +324,17 @@ impl DiskOwner for Owner {
                 Ok([0; 3])
             }
             CALL_SYNC => Ok([self.begin(Job::Sync)?, 0, 0]),
-            CALL_OFFLOAD => Ok([self.begin(Job::Offload(None))?, 0, 0]),
+            CALL_OFFLOAD => {
+                let namespace = u32::try_from(first).unwrap_or(u32::MAX);
+                let keys = (second != 0).then(|| copied(keys)).transpose()?;
+                Ok([self.begin(Job::Offload(keys.map(|keys| (namespace, keys))))?, 0, 0])
+            }
+            CALL_EVICT => Ok([self.begin(Job::Evict(first))?, 0, 0]),
+            CALL_PROMOTE => {
+                let (namespace, rank) = (u32::try_from(first).unwrap_or(u32::MAX), u32::try_from(second).unwrap_or(0));
+                keys.iter().for_each(|key| self.ask_for_promotion(namespace, rank, key));
+                Ok([0; 3])
+            }
             CALL_DONE => match self.result(first) {
                 Some(result) => result.map(|gave| [1, gave, 0]),
                 None => Ok([0; 3]),
@@ -286,7 +356,7 @@ impl Owner {
 
     /// Numbers.
     pub fn stats(&self) -> Result<Stats> {
-        let DiskCounts { objects, bytes, capacity, evicted_clean, evicted_dirty, full, .. } = self.counts();
+        let DiskCounts { objects, bytes, capacity, evicted_clean, evicted_dirty, full, evicted, .. } = self.counts();
         let counts = &self.directory.counts;
         let [recovered_objects, recovered_buckets, recovered_dead] = self.recovered;
         Ok(Stats {
@@ -312,6 +382,8 @@ impl Owner {
             recovered_dead: recovered_dead + self.left_out.load(Relaxed),
             read_objects: 0,
             read_bytes: 0,
+            evicted,
+            promoted: self.promoted.load(Relaxed),
         })
     }
 
@@ -380,9 +452,27 @@ impl Owner {
 
     /// Writes the values of these keys, or all.
     pub fn offload(&self, namespace: u32, keys: Option<&[&[u8]]>) -> Result<u64> {
-        let keys = keys.map(|keys| memory::try_collect(keys.iter().map(|key| memory::copy(key)))).transpose()?;
+        let keys = keys.map(copied).transpose()?;
         let ticket = self.begin(Job::Offload(keys.map(|keys| (namespace, keys))))?;
         self.wait(ticket)
+    }
+
+    /// Makes room until the files take this many bytes at most; gives how many values went.
+    pub fn evict(&self, keep: u64) -> Result<u64> {
+        let ticket = self.begin(Job::Evict(keep))?;
+        self.wait(ticket)
+    }
+
+    /// A value was read often enough to come back into memory.
+    fn ask_for_promotion(&self, namespace: u32, rank: u32, key: &[u8]) {
+        let mut inbox = self.inbox.lock();
+        let room = inbox.promotions.len() < MOST_PROMOTIONS && inbox.promotions.try_reserve(1).is_ok();
+        let known = inbox.promotions.iter().any(|other| other.namespace == namespace && other.key == key);
+        if let (true, false, Ok(key)) = (room, known, memory::copy(key)) {
+            inbox.promotions.push_back(Promotion { namespace, rank, key });
+            drop(inbox);
+            self.changed.notify_all();
+        }
     }
 
     /// Whoever waits gives up, and no job is begun any more.
@@ -397,11 +487,15 @@ impl Owner {
         let beat = Duration::from_millis(u64::from(self.config.heartbeat_ms).max(1));
         let mut next_beat = Instant::now() + beat;
         let mut full = false;
+        // Until when nothing is written ahead, since enough was.
+        let mut held_back = None;
         loop {
             let (job, paused) = {
                 let mut inbox = self.inbox.lock();
-                if !inbox.stop && !inbox.wake && inbox.jobs.is_empty() && Instant::now() < next_beat {
-                    self.changed.wait_until(&mut inbox, next_beat);
+                let idle = !inbox.stop && !inbox.wake && inbox.jobs.is_empty() && inbox.promotions.is_empty();
+                let until = held_back.map_or(next_beat, |then: Instant| then.min(next_beat));
+                if idle && Instant::now() < until {
+                    self.changed.wait_until(&mut inbox, until);
                 }
                 if inbox.stop {
                     return;
@@ -425,11 +519,12 @@ impl Owner {
             }
             let beat_is_over = Instant::now() >= next_beat;
             // Without room it waits for the next beat, or for what comes back.
-            let mut more = false;
-            if !paused && self.directory.trouble().is_none() && (!full || beat_is_over) {
+            let mut more = self.promote_some(store);
+            held_back = self.throttle.lock().held_back(Instant::now());
+            if held_back.is_none() && !paused && self.directory.trouble().is_none() && (!full || beat_is_over) {
                 let wrote = self.write_ahead(store);
                 full = wrote.as_ref().is_err_and(|error| error.status == NMC_ERR_NO_SPACE);
-                more = wrote.unwrap_or(false);
+                more |= wrote.unwrap_or(false);
             }
             let tidied = self.tidy();
             full &= !tidied;
@@ -486,7 +581,34 @@ impl Owner {
             Job::Sync => self.directory.sync().map(|()| 0),
             Job::Offload(None) => self.write_all(store),
             Job::Offload(Some((namespace, keys))) => self.write_keys(store, namespace, &keys),
+            Job::Evict(keep) => self.evict_down_to(keep),
         }
+    }
+
+    /// Brings a few values back into memory, of those that were asked for. Gives whether there may be more.
+    fn promote_some(&self, store: &Store) -> bool {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        let mut of = None;
+        let mut inbox = self.inbox.lock();
+        while let Some(Promotion { namespace, rank, .. }) = inbox.promotions.front() {
+            let next = (*namespace, *rank);
+            if keys.len() >= PROMOTED_TOGETHER || of.is_some_and(|of| of != next) {
+                break;
+            }
+            of = Some(next);
+            let Some(Promotion { key, .. }) = inbox.promotions.pop_front() else { break };
+            let _ = memory::push(&mut keys, key);
+        }
+        let more = !inbox.promotions.is_empty();
+        drop(inbox);
+        let Some((namespace, rank)) = of else { return false };
+        if let Ok(names) = memory::collect::<&[u8]>(keys.iter().map(Vec::as_slice)) {
+            // What does not come back is read from disk again.
+            store.in_namespace(namespace).promote(&names, rank, |_, came| {
+                self.promoted.fetch_add(u64::from(matches!(came, Ok(true))), Relaxed);
+            });
+        }
+        more
     }
 
     /// Writes the values of keys, a bucket at a time: what is written cannot be evicted meanwhile.
@@ -494,6 +616,7 @@ impl Owner {
         let host = self.host()?;
         let most = (self.config.bucket_keys.max(1) as usize, self.bucket_bytes());
         let (mut rest, mut written) = (keys, 0);
+        self.make_room_for(most.1)?;
         while !rest.is_empty() && !self.is_stopping() {
             let mut items = Vec::new();
             let looked = host.with(|master| master.find_to_write(namespace, rest, most, &mut items));
@@ -520,6 +643,7 @@ impl Owner {
     fn gather(&self, scope: Scope, items: &mut Vec<ToWrite>) -> Result<bool> {
         let host = self.host()?;
         let (limit, keys) = (self.bucket_bytes(), self.config.bucket_keys.max(1) as usize);
+        self.make_room_in_index(keys as u64)?;
         // So many calls look at every object several times over, whatever comes and goes.
         let looks = host.with(|master| Ok(master.map().params().max_objects))? as usize / 1024 + 64;
         for _ in 0..looks {
@@ -555,6 +679,7 @@ impl Owner {
             Ok(())
         })?;
         let (mut written, mut in_pass) = (0, 0);
+        let first = self.directory.next_bucket();
         loop {
             let mut items = Vec::new();
             let more = self.gather(Scope::All, &mut items)?;
@@ -566,8 +691,10 @@ impl Owner {
                 let now = self.write_bucket(store, &items)?;
                 (written, in_pass) = (written + now, in_pass + now);
             }
+            // What was written leaves again to make room: the disk holds no more.
+            let over = self.newest_evicted.load(Relaxed) >= first;
             // A pass in which nothing was found is the last: what came or was passed over meanwhile was looked at.
-            if !more && std::mem::take(&mut in_pass) == 0 {
+            if over || !more && std::mem::take(&mut in_pass) == 0 {
                 return Ok(written);
             }
         }
@@ -592,7 +719,7 @@ impl Owner {
         };
         let store_id = host.store_id();
         let source = FromStore { store, refused: Mutex::default() };
-        let written = self.directory.write(items, store_id, &source, &mut assign);
+        let written = self.write_somehow(items, store_id, &source, &mut assign);
         let refused = source.refused.into_inner();
         if !refused.is_empty() {
             host.with(|master| {
@@ -611,102 +738,22 @@ impl Owner {
             }
         };
         let mut entered = 0;
+        let mut is_in = HashSet::new();
         let told = host.with(|master| {
             master.stored(&stored, |number| {
                 entered += 1;
+                if self.config.events && is_in.try_reserve(1).is_ok() {
+                    is_in.insert(stored[number].index);
+                }
                 self.directory.entered(stored[number].entry.spot.bucket);
             })
         });
         self.let_go(items);
+        self.throttle.lock().spend(items.iter().map(|item| item.bytes).sum());
+        if let Some(stored) = stored.first() {
+            self.map.heat().warm(stored.entry.spot.bucket, heat_now());
+        }
+        self.happened(Happened::Stored, items.iter().filter(|item| is_in.contains(&item.index)));
         told.map(|()| entered)
-    }
-
-    /// Reads what an entry leads to, and ends it if that is not right. Gives whether it did.
-    fn look_at(&self, index: u32, word: u64) -> Result<bool> {
-        let Some(words) = self.map.view().entry(index).and_then(disk_entry::read).filter(|words| words[0] == word)
-        else {
-            return Ok(false);
-        };
-        let entry = crate::layout::disk::Entry::from_words(words);
-        let name = bucket_name(entry.spot.bucket);
-        let checked = (|| -> Result<()> {
-            let file = self.real_file(&name)?;
-            let (tail, list) = read_end(&*file)?;
-            for item in tail.items(&list)? {
-                let item = item?;
-                if item.block == entry.spot.block {
-                    let mut scratch = Buffer::new(1 << 20)?;
-                    return check_record(&*file, item.block, item.key, entry.epoch, entry.bytes, &mut scratch);
-                }
-            }
-            crate::bail!(NMC_ERR_CORRUPT, "{name} has no record at block {}", entry.spot.block)
-        })();
-        let error = match checked {
-            Ok(()) => return Ok(false),
-            // What cannot be read now may be readable later.
-            Err(error) if ![NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND].contains(&error.status) => return Err(error),
-            Err(error) => error,
-        };
-        let ended = self.host()?.with(|master| master.end_entry(index, word))?;
-        if ended {
-            self.corrupt.fetch_add(1, SeqCst);
-            log::emit(log::ERROR, || format!("tier: a value on disk is given up: {error}"));
-        }
-        Ok(ended)
-    }
-
-    fn real_file(&self, name: &str) -> Result<Box<dyn super::io::File>> {
-        self.directory.disk().open(name, false)
-    }
-
-    /// The entry that leads to a record, if one does.
-    fn entry_of(&self, bucket: u64, item: &Item<'_>) -> Option<(u32, u64)> {
-        let (index, word, entry) = self.map.view().find(item.fingerprint).ok().flatten()?;
-        (entry.spot == Spot { bucket, block: item.block }).then_some((index, word))
-    }
-
-    /// See [`super::Tier::verify`].
-    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Verified> {
-        let mut found = Verified::default();
-        let total = self.counts().objects;
-        let mut done = 0;
-        let mut suspects: Vec<(u32, u64)> = Vec::new();
-        let mut scratch = Buffer::new(1 << 20)?;
-        self.directory.list(&mut |bucket, item| {
-            let Some((index, word)) = self.entry_of(bucket, item) else { return Ok(true) };
-            let file = self.real_file(&bucket_name(bucket));
-            let checked = file.and_then(|file| {
-                check_record(&*file, item.block, item.key, item.epoch, item.value_bytes, &mut scratch)
-            });
-            done += 1;
-            match checked {
-                Ok(()) => {
-                    found.objects += 1;
-                    found.bytes += item.value_bytes;
-                }
-                Err(error) if [NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND].contains(&error.status) => {
-                    memory::push(&mut suspects, (index, word))?;
-                }
-                Err(error) => return Err(error),
-            }
-            Ok(progress(done, total.max(done)))
-        })?;
-        for (index, word) in suspects {
-            found.corrupt += u64::from(self.look_at(index, word)?);
-        }
-        Ok(found)
-    }
-
-    /// See [`super::Tier::scan`].
-    pub fn scan(&self, each: &mut dyn FnMut(&Scanned<'_>) -> bool) -> Result<()> {
-        let names = self.directory.names();
-        self.directory.list(&mut |bucket, item| {
-            let Some((_, name)) = names.iter().find(|(space, _)| *space == item.space) else { return Ok(true) };
-            if self.entry_of(bucket, item).is_none() {
-                return Ok(true);
-            }
-            let Item { key, value_bytes: bytes, epoch, block, .. } = *item;
-            Ok(each(&Scanned { namespace: name, key, bytes, epoch, spot: (bucket, block) }))
-        })
     }
 }

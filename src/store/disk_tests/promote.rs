@@ -1,0 +1,175 @@
+//! Values that come back from the disk into memory, and those that leave it.
+
+use super::*;
+use crate::store::CALL_PROMOTE;
+use crate::store::master::Admission;
+
+fn promote(store: &Store, keys: &[&[u8]]) -> Vec<std::result::Result<bool, i32>> {
+    let mut results = vec![Err(0); keys.len()];
+    store.promote(keys, 0, |number, came| results[number] = came.map_err(|error| error.status));
+    results
+}
+
+#[test]
+fn a_promoted_value_is_in_both_places_and_leaves_memory_without_being_written() {
+    let bed = Bed::new();
+    let store = &bed.store;
+    put(store, b"memory", b"m");
+    let (plan, _) = store.open_for_write(b"open", 1, &PutOptions::DEFAULT).unwrap();
+    assert_eq!(
+        promote(store, &[b"disk", b"memory", b"none", b"open", b""]),
+        [Ok(true), Ok(true), Err(NMC_ERR_NOT_FOUND), Ok(false), Err(crate::base::status::NMC_ERR_INVALID_ARG)]
+    );
+    store.abandon(&plan).unwrap();
+    assert_eq!(store.presence(b"disk").unwrap(), Presence::Ready);
+    let reads = bed.disk.reads.load(SeqCst);
+    assert_eq!(get(store, b"disk").unwrap(), VALUE);
+    assert_eq!(bed.disk.reads.load(SeqCst), reads, "from memory");
+    let Look::Ready(metadata) = store.metadata(b"disk").unwrap() else { panic!("it is there") };
+    assert_eq!(&*metadata, b"meta");
+    assert_eq!(promote(store, &[b"disk"]), [Ok(true)]);
+    // It is not written again, and leaves without a mark.
+    assert_eq!(bed.next(Scope::All).iter().map(|item| item.key.clone()).collect::<Vec<_>>(), [b"memory"]);
+    bed.with(|master| {
+        master.let_all_go();
+        Ok(())
+    });
+    bed.evict_all();
+    assert_eq!(store.presence(b"disk").unwrap(), Presence::OnDisk);
+    let counts = bed.with(|master| Ok(master.disk_counts().unwrap()));
+    assert_eq!((counts.evicted_clean, counts.evicted_dirty, counts.objects), (1, 1, 1));
+    assert_eq!(bed.marks(), []);
+}
+
+#[test]
+fn what_is_removed_or_replaced_while_it_comes_back_does_not() {
+    for how in 0..5 {
+        let bed = Bed::new();
+        let store = bed.store.share();
+        *bed.disk.then.lock() = Some(Box::new(move || match how {
+            0 => store.remove(b"disk").unwrap(),
+            1 => replace(&store, b"disk", b"new"),
+            2 => store.remove_all().unwrap(),
+            // Gone, and there again with another value, on disk alone.
+            3 => {
+                store.remove(b"disk").unwrap();
+                put(&store, b"disk", b"another value....");
+            }
+            _ => assert_eq!(promote(&store, &[b"disk"]), [Ok(true)]),
+        }));
+        let came = promote(&bed.store, &[b"disk"]);
+        let (want, value): (_, Option<&[u8]>) = match how {
+            0 | 2 => (Err(NMC_ERR_NOT_FOUND), None),
+            1 => (Ok(true), Some(b"new")),
+            3 => (Ok(true), Some(b"another value....")),
+            _ => (Ok(true), Some(VALUE)),
+        };
+        assert_eq!(came, [want], "{how}");
+        assert_eq!(get(&bed.store, b"disk").as_deref(), value, "{how}");
+        // Nothing of the plan is left.
+        assert_eq!(bed.store.client.plans.len(), 0, "{how}");
+        // What was flushed ends on disk by and by.
+        let left = bed.with(|master| Ok(master.disk_counts().unwrap())).objects;
+        assert!(how == 2 || left == u64::from(how == 4), "{how}: {left}");
+    }
+}
+
+/// The control: an ordinary put of what was read brings a removed key back.
+#[test]
+fn a_put_of_what_was_read_brings_a_removed_key_back() {
+    let bed = Bed::new();
+    let store = bed.store.share();
+    *bed.disk.then.lock() = Some(Box::new(move || store.remove(b"disk").unwrap()));
+    let read = get(&bed.store, b"disk").unwrap();
+    assert_eq!(get(&bed.store, b"disk"), None);
+    put(&bed.store, b"disk", &read);
+    assert_eq!(get(&bed.store, b"disk").unwrap(), VALUE);
+}
+
+#[test]
+fn an_entry_that_ends_makes_its_object_in_memory_one_to_be_written() {
+    let bed = Bed::new();
+    promote(&bed.store, &[b"disk"]);
+    let fingerprint = fingerprint(&SECRET, DEFAULT, b"disk");
+    assert_eq!(bed.with(|master| master.end_bucket(7, &[fingerprint])), 0, "another bucket");
+    assert_eq!(bed.with(|master| master.end_bucket(1, &[fingerprint])), 1);
+    assert_eq!(bed.marks(), [Mark::Over { spot: Spot { bucket: 1, block: 0 } }]);
+    assert_eq!(get(&bed.store, b"disk").unwrap(), VALUE, "memory has it");
+    // Another value takes the entry: that does not make this one clean.
+    put(&bed.store, b"other", b"o");
+    let items = bed.next(Scope::All);
+    assert_eq!(items.len(), 2);
+    let other: Vec<_> = items.into_iter().filter(|item| item.key == b"other").collect();
+    assert_eq!(bed.write(&other, 2), 1);
+    bed.with(|master| {
+        master.let_all_go();
+        Ok(())
+    });
+    assert_eq!(bed.next(Scope::All).iter().map(|item| item.key.clone()).collect::<Vec<_>>(), [b"disk"]);
+}
+
+#[test]
+fn a_value_that_is_read_often_is_asked_for_once_in_so_many_reads() {
+    let bed = Bed::new();
+    bed.disk.map.lock().as_ref().unwrap().view().header().promote_after.store(3, SeqCst);
+    let asked = || std::mem::take(&mut *bed.disk.calls.lock());
+    for _ in 0..2 {
+        get(&bed.store, b"disk").unwrap();
+        get(&bed.store, b"disk").unwrap();
+        assert_eq!(asked(), []);
+        get(&bed.store, b"disk").unwrap();
+        assert_eq!(asked(), [(CALL_PROMOTE, b"disk".to_vec())]);
+    }
+    bed.disk.map.lock().as_ref().unwrap().view().header().promote_after.store(0, SeqCst);
+    (0..9).for_each(|_| _ = get(&bed.store, b"disk").unwrap());
+    assert_eq!(asked(), []);
+}
+
+#[test]
+fn only_what_is_admitted_is_written_ahead_and_all_of_it_when_asked() {
+    let bed = Bed::of(&Config { policy: crate::store::config::Policy::Lru, ..config() }).with_disk();
+    let keep = |priority| Keep { priority, ..Keep::DEFAULT };
+    for number in 0..11 {
+        let options = PutOptions { keep: keep(number % 4), rank: Some(0), ..PutOptions::DEFAULT };
+        put_with(&bed.store, format!("p{number}").as_bytes(), b"value", &options).unwrap();
+    }
+    let admit = |admission| {
+        bed.with(|master| {
+            master.set_admission(admission);
+            master.begin_walk();
+            Ok(())
+        })
+    };
+    let ahead = |scope| {
+        let found = bed.next(scope).len();
+        bed.with(|master| {
+            master.let_all_go();
+            master.begin_walk();
+            Ok(())
+        });
+        found
+    };
+    assert!(ahead(Scope::Ahead) > 0, "the heap is nearly full");
+    admit(Admission { reads: 1, ..Admission::default() });
+    assert_eq!(ahead(Scope::Ahead), 0, "nobody has read anything");
+    admit(Admission { priority: 4, ..Admission::default() });
+    assert_eq!(ahead(Scope::Ahead), 0);
+    assert_eq!(ahead(Scope::All), 11, "whoever asks for all gets all");
+    admit(Admission { priority: 3, ..Admission::default() });
+    let high = ahead(Scope::Ahead);
+    admit(Admission { reads: 2, ..Admission::default() });
+    for number in 0..11 {
+        for _ in 0..2 {
+            // Reads in the same millisecond count once.
+            std::thread::sleep(Duration::from_millis(12));
+            get(&bed.store, format!("p{number}").as_bytes()).unwrap();
+        }
+    }
+    let read = ahead(Scope::Ahead);
+    admit(Admission { objects: 1, ..Admission::default() });
+    assert_eq!(ahead(Scope::Ahead), 1);
+    admit(Admission { bytes: 2 * 4096, ..Admission::default() });
+    assert_eq!(ahead(Scope::Ahead), 2);
+    admit(Admission::default());
+    assert!(high < read && read == ahead(Scope::Ahead), "{high} {read}");
+}

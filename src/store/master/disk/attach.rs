@@ -1,0 +1,138 @@
+//! How a disk comes below a store and goes, and what the master then finds in memory and there.
+
+use super::*;
+
+impl Master {
+    /// Fails while the disk below the store is not there that was there under the former master: what is on it must be known
+    /// before anything is stored, removed or replaced.
+    pub(in crate::store::master) fn check_disk(&self) -> Result<()> {
+        if self.disk.is_none() && self.map.view().header().disk.load(Relaxed) != 0 {
+            crate::bail!(
+                NMC_ERR_UNAVAILABLE,
+                "the store has a tier on disk whose owner is gone: reads go on; open the tier again in the process of the \
+                 store's master (nmc_tier_open)"
+            );
+        }
+        Ok(())
+    }
+
+    /// From now on there is a disk, with these namespaces and records. What memory has counts: records of the same keys that are
+    /// not the same values end. Gives how many records found no room, the oldest, which end too.
+    pub fn attach_disk(
+        &mut self,
+        map: Arc<DiskMap>,
+        names: &[(SpaceName, Space)],
+        found: &[OnDisk],
+        last_epoch: u64,
+    ) -> Result<u64> {
+        let mut disk = Disk::new(map)?;
+        for (name, space) in names {
+            let Some(place) = disk.spaces.get_mut(space.number as usize) else { continue };
+            *place = Some(Known { name: *name, generation: space.generation, objects: 0, since: 0 });
+        }
+        let mut left_out = 0;
+        for record in found {
+            memory::reserve(&mut disk.marks, 1)?;
+            let Entry { fingerprint, epoch, spot, .. } = record.entry;
+            match disk.find(fingerprint) {
+                Some((_, there)) if there.epoch >= epoch => disk.marks.push(Mark::Dead { spot, entered: true }),
+                there => {
+                    if let Some((index, _)) = there {
+                        disk.kill(index);
+                    }
+                    if disk.insert(&record.entry).is_none() {
+                        left_out += 1;
+                        disk.marks.push(Mark::Dead { spot, entered: true });
+                    }
+                }
+            }
+        }
+        self.next_epoch = self.next_epoch.max(last_epoch.saturating_add(1));
+        let former = self.disk.replace(disk);
+        let shadowed = self.meet_memory(found);
+        if let Err(error) = shadowed {
+            self.disk = former;
+            return Err(error);
+        }
+        let map = Arc::clone(&self.map);
+        map.view().header().next_epoch.store(self.next_epoch, Release);
+        if let Some(disk) = &self.disk {
+            map.view().header().disk.store(disk.map.id(), Release);
+        }
+        Ok(left_out)
+    }
+
+    /// Compares what is in memory with the records of a disk that has just come.
+    fn meet_memory(&mut self, found: &[OnDisk]) -> Result<()> {
+        let map = Arc::clone(&self.map);
+        let view = map.view();
+        for namespace in 0..u32::try_from(MAX_NAMESPACES).unwrap_or(0) {
+            let named = |id: u32| view.namespace(id).is_some_and(|ns| id == 0 || ns.name_len.load(Relaxed) > 0);
+            if named(namespace) {
+                let name = view.namespace(namespace).map(crate::layout::store::Namespace::name).unwrap_or_default();
+                self.give_space(namespace, &name)?;
+            }
+        }
+        // Only values that this store has written are known to be the same by their epochs.
+        let ours: std::collections::HashSet<(Spot, u64)> = {
+            let own = found.iter().filter(|record| record.store_id == map.store_id());
+            let mut set = std::collections::HashSet::new();
+            set.try_reserve(own.clone().count()).map_err(|_| memory::refused::<(Spot, u64)>(found.len()))?;
+            set.extend(own.map(|record| (record.entry.spot, record.entry.epoch)));
+            set
+        };
+        for index in 0..map.params().max_objects {
+            let Some(book) = self.books.get_mut(index as usize) else { continue };
+            book.disk = 0;
+            let (namespace, epoch, hidden) = (book.namespace & 0xff, book.epoch, book.is_hidden());
+            if hidden || !book::is_current(&self.lists, index) {
+                continue;
+            }
+            let (Some(header), Some(disk)) = (view.object(index), &mut self.disk) else { continue };
+            let Some(wanted) = disk.map.fingerprint(namespace, &view.key_of(header)) else { continue };
+            let Some((entry, there)) = disk.find(wanted) else { continue };
+            if there.epoch == epoch && ours.contains(&(there.spot, epoch)) {
+                disk.marry(index, book, entry);
+            } else {
+                memory::reserve(&mut disk.marks, 1)?;
+                disk.kill(entry);
+            }
+        }
+        Ok(())
+    }
+
+    /// The disk goes: what is only there cannot be read any more.
+    pub fn detach_disk(&mut self) {
+        if self.disk.take().is_some() {
+            self.map.view().header().disk.store(0, Release);
+        }
+    }
+
+    /// The disk for a master that begins anew after a bug.
+    pub(in crate::store::master) fn renew_disk(&mut self, former: Option<&Disk>) -> Result<()> {
+        let Some(former) = former else { return Ok(()) };
+        self.disk = Some(former.renew()?);
+        Ok(())
+    }
+
+    /// After the objects were read: which of them the disk has.
+    pub(in crate::store::master) fn look_at_disk(&mut self) {
+        let map = Arc::clone(&self.map);
+        let view = map.view();
+        let Some(disk) = &mut self.disk else { return };
+        for (book, index) in self.books.iter_mut().zip(0u32..) {
+            book.disk = 0;
+            if book.is_hidden() || !book::is_current(&self.lists, index) {
+                continue;
+            }
+            let Some(header) = view.object(index) else { continue };
+            let wanted = disk.map.fingerprint(book.namespace & 0xff, &view.key_of(header));
+            match wanted.and_then(|wanted| disk.find(wanted)) {
+                Some((entry, there)) if there.epoch == book.epoch => disk.marry(index, book, entry),
+                // The bug was between a replacement and the end of what it replaced.
+                Some((entry, _)) => disk.kill(entry),
+                None => {}
+            }
+        }
+    }
+}

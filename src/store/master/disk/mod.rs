@@ -1,0 +1,539 @@
+//! The master's side of the disk: the index of what lies there, what is being written, and what must not come back. A key has
+//! one value: while it has a copy in memory and an entry here, both are the same bytes. The master never waits for the disk.
+
+mod attach;
+mod promote;
+mod write;
+
+use super::*;
+use crate::layout::disk::{Entry, Fingerprint, MAX_SPACE, MAX_VALUE, Space, Spot};
+use crate::store::backing::SpaceName;
+use crate::store::disk::DiskMap;
+use crate::sync::disk_entry;
+use std::collections::VecDeque;
+
+/// Objects that are being written to disk at a time, at most.
+pub const MOST_HELD: usize = 4096;
+/// Objects that could not be read, of which so many are remembered.
+const MOST_REFUSED: usize = 64;
+/// Objects that one call of [`Master::next_to_write`] gives.
+pub const MOST_NEXT: usize = 64;
+/// Entries that one step of a sweep looks at.
+const SWEEP_ENTRIES: u32 = 1024;
+/// How much of a heap is written ahead of its eviction, in 1/1000.
+const WINDOW_PERMILLE: u64 = 100;
+
+/// An object that is to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToWrite {
+    /// Header.
+    pub index: u32,
+    /// Epoch.
+    pub epoch: u64,
+    /// Its namespace in the store.
+    pub namespace: u32,
+    /// The same on disk.
+    pub space: Space,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// What its writer said about it.
+    pub metadata: Vec<u8>,
+    /// Bytes of its value.
+    pub bytes: u64,
+    /// Rank whose heap holds it.
+    pub rank: u32,
+    /// Retain class and priority.
+    pub class: (Retain, u16),
+}
+
+/// Which objects are to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Those that may be evicted soon.
+    Ahead,
+    /// All.
+    All,
+}
+
+/// A record that was found on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnDisk {
+    /// Its entry.
+    pub entry: Entry,
+    /// Store in which it was written.
+    pub store_id: u64,
+}
+
+/// An object whose record was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    /// Header.
+    pub index: u32,
+    /// Its namespace on disk, when it was chosen.
+    pub generation: u32,
+    /// Its entry.
+    pub entry: Entry,
+}
+
+/// What the master has counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskCounts {
+    /// Entries that live.
+    pub objects: u64,
+    /// Bytes of their values.
+    pub bytes: u64,
+    /// Room for so many entries.
+    pub capacity: u64,
+    /// Objects whose records are being written.
+    pub held: u64,
+    /// Evicted objects that the disk had.
+    pub evicted_clean: u64,
+    /// Evicted objects that it had not: they are lost.
+    pub evicted_dirty: u64,
+    /// Objects that were written and had no room in the index.
+    pub full: u64,
+    /// Entries that ended to make room for others.
+    pub evicted: u64,
+}
+
+/// Which objects are written ahead of their eviction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admission {
+    /// Of a rank no more than so many, and so many bytes: a disk that holds less than is written ahead would write it again and
+    /// again.
+    pub objects: u64,
+    /// See `objects`.
+    pub bytes: u64,
+    /// Those that were read in so many different milliseconds.
+    pub reads: u32,
+    /// Those with this priority, or a higher one.
+    pub priority: u16,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self { objects: u64::MAX, bytes: u64::MAX, reads: 0, priority: 0 }
+    }
+}
+
+/// An object that is being written: its pages stay, and it is not evicted.
+#[derive(Debug, Clone, Copy)]
+struct Hold {
+    index: u32,
+    epoch: u64,
+    /// Where its record is, or will be.
+    spot: Option<Spot>,
+    /// It is no longer what its key stands for.
+    gone: bool,
+}
+
+/// A namespace that the disk knows.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    name: SpaceName,
+    generation: u32,
+    /// Entries.
+    objects: u32,
+    /// Entries with an epoch below this are of former generations.
+    since: u64,
+}
+
+/// Where the search for something to write goes on.
+#[derive(Debug, Clone, Copy, Default)]
+struct Walk {
+    rank: u32,
+    queue: usize,
+    next: Option<u32>,
+    /// Pages and objects of that rank that were passed.
+    pages: u64,
+    /// See `pages`.
+    objects: u64,
+}
+
+/// See the module.
+pub(super) struct Disk {
+    map: Arc<DiskMap>,
+    index: IndexWriter,
+    /// The entry that ended last, plus one; the others follow. 0 for none.
+    free: u32,
+    /// By entry, the header of the object in memory that has it, plus one; 0 for none. It may be another object's by now, which
+    /// then says so in its book.
+    in_memory: Vec<u32>,
+    /// Entries from here on were never used.
+    fresh: u32,
+    holds: Vec<Hold>,
+    /// Objects that could not be read, with their epochs.
+    refused: VecDeque<(u32, u64)>,
+    /// By number.
+    spaces: Vec<Option<Known>>,
+    /// What must be written down, until it is; has room for all holds.
+    marks: Vec<Mark>,
+    sweep_at: u32,
+    sweep_left: u32,
+    walk: Walk,
+    /// Pages that were asked for since the owner was last woken.
+    opened: u64,
+    /// What is written ahead.
+    admission: Admission,
+    /// The owner has something to do.
+    wake: bool,
+    /// This call has taken something away.
+    took: bool,
+    counts: DiskCounts,
+}
+
+impl Disk {
+    fn new(map: Arc<DiskMap>) -> Result<Self> {
+        let capacity = map.view().capacity().into();
+        Ok(Self {
+            index: IndexWriter::new(),
+            free: 0,
+            in_memory: memory::vec_of(map.view().capacity() as usize, 0)?,
+            fresh: 0,
+            holds: memory::with_capacity(MOST_HELD)?,
+            refused: VecDeque::with_capacity(MOST_REFUSED),
+            spaces: memory::vec_of(MAX_SPACE as usize, None)?,
+            marks: memory::with_capacity(MOST_HELD)?,
+            sweep_at: 0,
+            sweep_left: 0,
+            walk: Walk::default(),
+            opened: 0,
+            admission: Admission::default(),
+            wake: false,
+            took: false,
+            counts: DiskCounts { capacity, ..DiskCounts::default() },
+            map,
+        })
+    }
+
+    fn find(&self, wanted: Fingerprint) -> Option<(u32, Entry)> {
+        self.map.view().find(wanted).ok().flatten().map(|(index, _, entry)| (index, entry))
+    }
+
+    /// How many objects more can be held and find an entry.
+    fn room(&self) -> usize {
+        let entries = self.counts.capacity.saturating_sub(self.counts.objects);
+        usize::try_from(entries).unwrap_or(usize::MAX).min(MOST_HELD).saturating_sub(self.holds.len())
+    }
+
+    /// A hold ends, and its object got no entry: if its record is somewhere, it must not be found.
+    fn end_hold(&mut self, at: usize) {
+        let Hold { spot, gone, .. } = self.holds.swap_remove(at);
+        if let Some(spot) = spot.filter(|_| !gone) {
+            self.marks.push(Mark::Dead { spot, entered: false });
+        }
+    }
+
+    /// The entry of an object in memory, if it has one.
+    fn clean(&self, index: u32, book: &Book) -> Option<u32> {
+        let entry = book.disk.checked_sub(1)?;
+        (self.in_memory.get(entry as usize) == Some(&(index + 1))).then_some(entry)
+    }
+
+    /// An object in memory has an entry from now on.
+    fn marry(&mut self, index: u32, book: &mut Book, entry: u32) {
+        if let Some(place) = self.in_memory.get_mut(entry as usize) {
+            (*place, book.disk) = (index + 1, entry + 1);
+        }
+    }
+
+    fn tend(&mut self) {
+        let map = Arc::clone(&self.map);
+        let view = map.view();
+        self.index.tend(view.index(), |index| {
+            let words = view.entry(index).and_then(disk_entry::read)?;
+            Some(words[1])
+        });
+    }
+
+    /// Enters a value; false if there is no room.
+    fn insert(&mut self, entry: &Entry) -> Option<u32> {
+        let map = Arc::clone(&self.map);
+        let view = map.view();
+        self.tend();
+        let (index, fresh) = match self.free.checked_sub(1) {
+            Some(index) => (index, false),
+            None => (self.fresh, true),
+        };
+        let words = view.entry(index)?;
+        let link = if fresh { 0 } else { u32::try_from(disk_entry::link(words)).unwrap_or(0) };
+        map.heat().forget(index);
+        disk_entry::fill(words, entry.words());
+        reach("master.disk_filled");
+        if !self.index.insert(view.index(), entry.fingerprint.low, index) {
+            // Only while tombstones are purged.
+            disk_entry::end(words);
+            disk_entry::set_link(words, link.into());
+            return None;
+        }
+        if fresh {
+            self.fresh += 1;
+        } else {
+            self.free = link;
+        }
+        self.counts.objects += 1;
+        self.counts.bytes += entry.bytes;
+        if let Some(known) = self.spaces.get_mut(entry.space as usize).and_then(Option::as_mut) {
+            known.objects += 1;
+        }
+        Some(index)
+    }
+
+    /// Ends an entry that lives; gives what it said.
+    fn end(&mut self, index: u32) -> Option<Entry> {
+        let map = Arc::clone(&self.map);
+        let view = map.view();
+        let words = view.entry(index)?;
+        let entry = Entry::from_words(disk_entry::read(words)?);
+        disk_entry::end(words);
+        if let Some(place) = self.in_memory.get_mut(index as usize) {
+            *place = 0;
+        }
+        reach("master.disk_ended");
+        self.index.remove(view.index(), entry.fingerprint.low, index);
+        disk_entry::set_link(words, self.free.into());
+        self.free = index + 1;
+        self.counts.objects -= 1;
+        self.counts.bytes = self.counts.bytes.saturating_sub(entry.bytes);
+        if let Some(known) = self.spaces.get_mut(entry.space as usize).and_then(Option::as_mut) {
+            known.objects = known.objects.saturating_sub(1);
+        }
+        self.tend();
+        Some(entry)
+    }
+
+    /// Ends an entry for good: its record must not come back.
+    fn kill(&mut self, index: u32) {
+        if let Some(Entry { spot, .. }) = self.end(index) {
+            self.marks.push(Mark::Dead { spot, entered: true });
+        }
+    }
+
+    /// Number and generation of a namespace, by name; made if need be. `None` if the disk knows too many already.
+    fn space_of(&mut self, name: &[u8], in_use: impl Fn(u32) -> bool) -> Option<Space> {
+        let known = |known: &Option<Known>| known.as_ref().is_some_and(|known| *known.name == *name);
+        if let Some(number) = self.spaces.iter().position(known) {
+            let generation = self.spaces[number].map_or(0, |known| known.generation);
+            return Some(Space { number: u32::try_from(number).ok()?, generation });
+        }
+        let free = self.spaces.iter().position(Option::is_none);
+        // The number of a namespace that nobody uses and of which nothing is left.
+        let left = || {
+            let over = |(number, known): (usize, &Option<Known>)| {
+                let number = u32::try_from(number).ok().filter(|n| !in_use(*n))?;
+                known.is_some_and(|known| known.objects == 0).then_some(number as usize)
+            };
+            self.spaces.iter().enumerate().find_map(over)
+        };
+        let number = free.or_else(left)?;
+        let generation = self.spaces[number].map_or(0, |known| known.generation.wrapping_add(1));
+        let name = SpaceName::new(name)?;
+        self.spaces[number] = Some(Known { name, generation, objects: 0, since: 0 });
+        let space = Space { number: u32::try_from(number).ok()?, generation };
+        self.marks.push(Mark::Namespace(name, space));
+        Some(space)
+    }
+
+    /// A bounded step of the search for entries of former generations.
+    fn sweep(&mut self) -> Result<()> {
+        let map = Arc::clone(&self.map);
+        let (view, all) = (map.view(), self.fresh.max(1));
+        if self.sweep_left == 0 {
+            return Ok(());
+        }
+        memory::reserve(&mut self.marks, SWEEP_ENTRIES as usize + MOST_HELD)?;
+        for _ in 0..SWEEP_ENTRIES.min(self.sweep_left) {
+            let index = self.sweep_at % all;
+            self.sweep_at = (index + 1) % all;
+            self.sweep_left -= 1;
+            let Some(words) = view.entry(index).and_then(disk_entry::read) else { continue };
+            let Entry { epoch, space, .. } = Entry::from_words(words);
+            let since = self.spaces.get(space as usize).copied().flatten().map_or(0, |known| known.since);
+            if epoch < since
+                && let Some(Entry { spot, .. }) = self.end(index)
+            {
+                self.marks.push(Mark::Over { spot });
+            }
+        }
+        Ok(())
+    }
+
+    /// The same after a bug: everything that is not in the slab is made anew.
+    fn renew(&self) -> Result<Self> {
+        let mut disk = Self::new(Arc::clone(&self.map))?;
+        let view = self.map.view();
+        disk.holds.extend_from_slice(&self.holds);
+        disk.marks = memory::copy(&self.marks)?;
+        disk.spaces.copy_from_slice(&self.spaces);
+        disk.spaces.iter_mut().flatten().for_each(|known| known.objects = 0);
+        disk.admission = self.admission;
+        disk.counts = DiskCounts { objects: 0, bytes: 0, ..self.counts };
+        disk.fresh = view.capacity();
+        let mut live: Vec<(u64, u32)> = Vec::new();
+        for index in (0..view.capacity()).rev() {
+            let Some(words) = view.entry(index) else { continue };
+            let Some(read) = disk_entry::read(words) else {
+                disk_entry::set_link(words, disk.free.into());
+                disk.free = index + 1;
+                continue;
+            };
+            let entry = Entry::from_words(read);
+            memory::push(&mut live, (entry.fingerprint.low, index))?;
+            disk.counts.objects += 1;
+            disk.counts.bytes += entry.bytes;
+            if let Some(known) = disk.spaces.get_mut(entry.space as usize).and_then(Option::as_mut) {
+                known.objects += 1;
+            }
+        }
+        disk.index.rebuild(view.index(), live.into_iter());
+        disk.sweep_left = disk.fresh;
+        Ok(disk)
+    }
+}
+
+/// Whether the disk has what an object in memory is.
+pub(super) fn is_clean(disk: Option<&Disk>, index: u32, book: Option<&Book>) -> bool {
+    matches!((disk, book), (Some(disk), Some(book)) if disk.clean(index, book).is_some())
+}
+
+impl Master {
+    /// What the disk has of a key.
+    pub(super) fn on_disk(&self, namespace: u32, key: &[u8]) -> Option<u32> {
+        let disk = self.disk.as_ref()?;
+        disk.find(disk.map.fingerprint(namespace, key)?).map(|(index, _)| index)
+    }
+
+    /// Before something is taken away: noting it must not fail afterwards.
+    pub(super) fn room_for_marks(&mut self, more: usize) -> Result<()> {
+        match &mut self.disk {
+            Some(disk) => memory::reserve(&mut disk.marks, more + MOST_HELD),
+            None => Ok(()),
+        }
+    }
+
+    /// A value on disk is no longer what its key stands for: the one that is in memory by now is.
+    pub(super) fn move_from_disk(&mut self, entry: Option<u32>) {
+        if let (Some(_), Some(disk)) = (entry, &self.disk) {
+            disk_entry::count_move(&disk.map.view().header().moved);
+        }
+        self.end_on_disk(entry);
+    }
+
+    /// A value on disk is no longer what its key stands for.
+    pub(super) fn end_on_disk(&mut self, entry: Option<u32>) {
+        if let (Some(entry), Some(disk)) = (entry, &mut self.disk) {
+            disk.kill(entry);
+        }
+    }
+
+    /// The same for the value that an object in memory has there.
+    pub(super) fn end_clean(&mut self, index: u32) {
+        let entry = self.disk.as_ref().and_then(|disk| disk.clean(index, self.book(index)));
+        self.end_on_disk(entry);
+    }
+
+    /// An object in memory dies. If it is being written to disk, it must not come back from there.
+    pub(super) fn end_hold(&mut self, index: u32) {
+        let Some(disk) = &mut self.disk else { return };
+        let Some(hold) = disk.holds.iter_mut().find(|hold| hold.index == index && !hold.gone) else { return };
+        hold.gone = true;
+        if let Some(spot) = hold.spot {
+            disk.marks.push(Mark::Dead { spot, entered: false });
+        }
+    }
+
+    /// Says what a namespace is to the disk.
+    pub(super) fn give_space(&mut self, namespace: u32, name: &[u8]) -> Result<()> {
+        let Some(disk) = &mut self.disk else { return Ok(()) };
+        memory::reserve(&mut disk.marks, 1 + MOST_HELD)?;
+        let map = Arc::clone(&disk.map);
+        let view = map.view();
+        let ids = 0..u32::try_from(MAX_NAMESPACES).unwrap_or(0);
+        let used = |number| ids.clone().any(|id| view.space(id).is_some_and(|s| s.number == number));
+        let space = disk.space_of(name, used);
+        view.set_space(namespace, space);
+        if space.is_none() {
+            let text = || format!("store: {MAX_SPACE} namespaces are on disk; {} is not written there", show(name));
+            self.tell(log::WARN, text);
+        }
+        Ok(())
+    }
+
+    /// A namespace is flushed: nothing of it is found on disk any more.
+    pub(super) fn flush_disk(&mut self, namespace: u32) {
+        let next_epoch = self.next_epoch;
+        let Some(disk) = &mut self.disk else { return };
+        let map = Arc::clone(&disk.map);
+        let Some(space) = map.view().space(namespace) else { return };
+        let next = Space { generation: space.generation.wrapping_add(1), ..space };
+        map.view().set_space(namespace, Some(next));
+        if let Some(known) = disk.spaces.get_mut(space.number as usize).and_then(Option::as_mut) {
+            (known.generation, known.since) = (next.generation, next_epoch);
+        }
+        disk.marks.push(Mark::Generation(next));
+        disk.sweep_left = disk.fresh;
+    }
+
+    /// Upkeep of the disk's index.
+    pub(super) fn tend_disk(&mut self) {
+        if let Some(disk) = &mut self.disk {
+            disk.tend();
+            // Without memory it goes on later.
+            let _ = disk.sweep();
+        }
+    }
+
+    /// Whether something of the disk's index is left to do.
+    pub(super) fn disk_is_busy(&self) -> bool {
+        self.disk.as_ref().is_some_and(|disk| disk.sweep_left > 0)
+    }
+
+    /// Headers whose pages the owner of the disk reads.
+    pub(super) fn held_headers(disk: Option<&Disk>) -> impl Iterator<Item = u32> {
+        disk.into_iter().flat_map(|disk| disk.holds.iter().map(|hold| hold.index))
+    }
+
+    /// What must be written down since the last call, for `note`. Gives whether the call has taken something away, so that it fails
+    /// if that cannot be written down, or what was to be written down before.
+    pub fn give_marks(&mut self, note: impl FnOnce(&[Mark])) -> bool {
+        let Some(disk) = &mut self.disk else { return false };
+        if !disk.marks.is_empty() {
+            note(&disk.marks);
+            disk.marks.clear();
+        }
+        std::mem::take(&mut disk.took)
+    }
+
+    /// This call takes something away.
+    pub(super) fn takes_away(&mut self) {
+        if let Some(disk) = &mut self.disk {
+            disk.took = true;
+        }
+    }
+
+    /// Looks for entries of former generations; gives whether some may be left.
+    pub fn sweep_disk(&mut self) -> Result<bool> {
+        match &mut self.disk {
+            Some(disk) => disk.sweep().map(|()| disk.sweep_left > 0),
+            None => Ok(false),
+        }
+    }
+
+    /// An entry leads to nothing that can be read: it ends, if it is still this one.
+    pub fn end_entry(&mut self, index: u32, word: u64) -> Result<bool> {
+        self.room_for_marks(1)?;
+        let Some(disk) = &mut self.disk else { return Ok(false) };
+        let words = disk.map.view().entry(index);
+        let same = words.is_some_and(|words| words[0].load(Relaxed) == word && disk_entry::is_live(word));
+        if same {
+            disk.kill(index);
+        }
+        Ok(same)
+    }
+
+    /// What was counted; `None` without a disk.
+    #[must_use]
+    pub fn disk_counts(&self) -> Option<DiskCounts> {
+        self.disk.as_ref().map(|disk| DiskCounts { held: disk.holds.len() as u64, ..disk.counts })
+    }
+}

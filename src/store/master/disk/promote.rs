@@ -1,0 +1,52 @@
+//! Values that come back from the disk into memory, and those that leave it to make room. While a value is in both places its
+//! entry stays, so that memory can drop it again without writing it.
+
+use super::*;
+
+impl Master {
+    /// Fails if what was read from an entry must not come into memory: it was removed or replaced meanwhile, or somebody else has
+    /// brought it.
+    pub(in crate::store::master) fn check_promotion(
+        &self,
+        key: &[u8],
+        in_memory: Option<u32>,
+        on_disk: Option<u32>,
+        (entry, word): (u32, u64),
+        bytes: u64,
+    ) -> Result<()> {
+        if in_memory.is_some() {
+            return Err(exists(key, "is in memory"));
+        }
+        let words = self.disk.as_ref().and_then(|disk| disk.map.view().entry(entry));
+        let there = words.and_then(disk_entry::read).filter(|words| on_disk == Some(entry) && words[0] == word);
+        if there.is_none_or(|words| Entry::from_words(words).bytes != bytes) {
+            return Err(not_found(key));
+        }
+        Ok(())
+    }
+
+    /// An object was read from an entry, and both are there from now on.
+    pub(in crate::store::master) fn marry_to_disk(&mut self, index: u32, entry: u32) {
+        if let (Some(disk), Some(book)) = (&mut self.disk, self.books.get_mut(index as usize)) {
+            disk.marry(index, book, entry);
+        }
+    }
+
+    /// A bucket leaves the disk: these are of its records. Their entries end, and nothing has to be written down for it. Gives how
+    /// many there were.
+    pub fn end_bucket(&mut self, bucket: u64, records: &[Fingerprint]) -> Result<u64> {
+        let Some(disk) = &mut self.disk else { return Ok(0) };
+        memory::reserve(&mut disk.marks, records.len() + MOST_HELD)?;
+        let mut ended = 0;
+        for fingerprint in records {
+            let Some((index, entry)) = disk.find(*fingerprint).filter(|(_, entry)| entry.spot.bucket == bucket) else {
+                continue;
+            };
+            disk.end(index);
+            disk.marks.push(Mark::Over { spot: entry.spot });
+            ended += 1;
+        }
+        disk.counts.evicted += ended;
+        Ok(ended)
+    }
+}

@@ -1,0 +1,291 @@
+//! What is to be written, ahead of eviction or because somebody asked, and how it gets its entry. What is being written is held:
+//! its pages stay, and it is not evicted.
+
+use super::*;
+
+impl Master {
+    /// So many pages of a rank were asked for: the owner hears of it when it has something to do.
+    pub(in crate::store::master) fn press(&mut self, owner: u32, pages: u32) {
+        let goal = self.ahead(owner);
+        let window = u64::from(self.map.params().pages()) * WINDOW_PERMILLE / 1000;
+        let Some(disk) = &mut self.disk else { return };
+        disk.opened += u64::from(pages);
+        if goal > 0 && disk.opened >= (window / 8).max(1) {
+            (disk.opened, disk.wake) = (0, true);
+        }
+    }
+
+    /// Pages of a rank, from the front of its queues on, that should be on disk: it evicts down to the low watermark, and what
+    /// is a window below that is next.
+    fn ahead(&self, rank: u32) -> u64 {
+        let p = self.map.params();
+        let (all, used) = (u64::from(p.pages()), self.ranks.get(rank as usize).map_or(0, |r| r.pages.used().into()));
+        let from = (all * u64::from(p.low_permille) / 1000).saturating_sub(all * WINDOW_PERMILLE / 1000);
+        u64::saturating_sub(used, from)
+    }
+
+    /// Whether the owner of the disk has something to do that it may not know of. Asked once.
+    pub fn take_wake(&mut self) -> bool {
+        self.disk.as_mut().is_some_and(|disk| std::mem::take(&mut disk.wake))
+    }
+
+    /// The next objects that are to be written, until there are so many, or so many bytes; they are held from then on, and stay
+    /// until [`Master::stored`] or [`Master::let_go`]. Gives whether there may be more.
+    pub fn next_to_write(&mut self, scope: Scope, most: (usize, u64), out: &mut Vec<ToWrite>) -> Result<bool> {
+        let map = Arc::clone(&self.map);
+        let view = map.view();
+        let now = now_ns();
+        self.glance(view, now);
+        self.look_at_all_writing(view, now, BUDGET);
+        let Some(disk) = &mut self.disk else { return Ok(false) };
+        let room = disk.room();
+        if room == 0 {
+            // Nothing is written that nobody could find.
+            disk.counts.full += 1;
+            return Ok(false);
+        }
+        let (most, mut bytes) = (most.0.min(MOST_NEXT).min(room), most.1);
+        memory::reserve(out, most)?;
+        let admission = disk.admission;
+        let (mut walk, mut budget, from) = (disk.walk, BUDGET, out.len());
+        let ranks = map.params().world_size;
+        while out.len() - from < most && bytes > 0 && budget > 0 {
+            let Some(rank) = self.ranks.get(walk.rank as usize).filter(|_| walk.rank < ranks) else { break };
+            let queues = rank.queues.in_order(scope == Scope::All);
+            let (goal, objects) = match scope {
+                Scope::All => (u64::MAX, u64::MAX),
+                Scope::Ahead => {
+                    let most = admission.bytes / u64::from(map.params().page_bytes);
+                    (self.ahead(walk.rank).min(most), admission.objects)
+                }
+            };
+            let list = queues.get(walk.queue).copied().filter(|_| walk.pages < goal && walk.objects < objects);
+            let Some(list) = list else {
+                walk = Walk { rank: walk.rank + 1, ..Walk::default() };
+                continue;
+            };
+            let here = walk.next.filter(|index| self.lists.list_of(*index) == Some(list));
+            // What it stood at may have gone: then this queue is looked at from its head again.
+            let Some(index) = here.or_else(|| self.lists.head(list)) else {
+                (walk.queue, walk.next) = (walk.queue + 1, None);
+                continue;
+            };
+            budget -= 1;
+            walk.next = self.lists.after(index);
+            if walk.next.is_none() {
+                walk.queue += 1;
+            }
+            walk.pages += u64::from(self.book(index).pages);
+            walk.objects += 1;
+            if scope == Scope::Ahead && !self.is_admitted(view, index) {
+                continue;
+            }
+            if let Some(next) = self.to_write(view, index)? {
+                bytes = bytes.saturating_sub(next.bytes.max(1));
+                out.push(next);
+            }
+        }
+        let over = walk.rank >= ranks;
+        if let Some(disk) = &mut self.disk {
+            disk.walk = if over { Walk::default() } else { walk };
+            for next in &out[from..] {
+                let ToWrite { index, epoch, .. } = *next;
+                disk.holds.push(Hold { index, epoch, spot: None, gone: false });
+            }
+        }
+        Ok(!over)
+    }
+
+    /// Whether an object is written ahead.
+    fn is_admitted(&self, view: &View<'_>, index: u32) -> bool {
+        let Admission { reads, priority, .. } =
+            self.disk.as_ref().map_or_else(Admission::default, |disk| disk.admission);
+        let was_read = || view.access(index).map_or(0, |word| reads_of(word.load(Relaxed)));
+        (reads == 0 || was_read() >= reads) && self.book(index).class().1 >= priority
+    }
+
+    /// Says what is written ahead from now on.
+    pub fn set_admission(&mut self, admission: Admission) {
+        if let Some(disk) = &mut self.disk {
+            disk.admission = admission;
+        }
+    }
+
+    /// What the owner must know of a readable object, if the disk does not have it.
+    fn to_write(&self, view: &View<'_>, index: u32) -> Result<Option<ToWrite>> {
+        let (book, Some(disk), Some(header)) = (self.book(index), &self.disk, view.object(index)) else {
+            return Ok(None);
+        };
+        let (namespace, current) = (book.namespace & 0xff, namespace_word(view, book.namespace & 0xff));
+        let known = book.namespace == current && !book.is_hidden();
+        let held = disk.holds.iter().any(|hold| hold.index == index);
+        let (Some(space), Some(shape)) = (disk.map.view().space(namespace), view.shape(header)) else {
+            return Ok(None);
+        };
+        let refused = disk.refused.contains(&(index, book.epoch));
+        if !known || held || refused || disk.clean(index, book).is_some() || shape.bytes_total >= MAX_VALUE {
+            return Ok(None);
+        }
+        let metadata = view.metadata(header).map_or(Ok(Vec::new()), |metadata| memory::copy(&metadata))?;
+        Ok(Some(ToWrite {
+            index,
+            epoch: book.epoch,
+            namespace,
+            space,
+            key: view.key_of(header),
+            metadata,
+            bytes: shape.bytes_total,
+            rank: book.owner,
+            class: book.class(),
+        }))
+    }
+
+    /// The objects with these keys, if they are in memory and not on disk, as [`Master::next_to_write`] gives them, until there are so
+    /// many, or so many bytes. Gives how many keys were looked at; fails if the index has no room.
+    pub fn find_to_write(
+        &mut self,
+        namespace: u32,
+        keys: &[Vec<u8>],
+        most: (usize, u64),
+        out: &mut Vec<ToWrite>,
+    ) -> Result<usize> {
+        let map = Arc::clone(&self.map);
+        let view = map.view();
+        self.look_at_all_writing(view, now_ns(), usize::MAX);
+        let word = namespace_word(view, namespace);
+        let (mut bytes, mut looked) = (0, 0);
+        for key in keys {
+            if out.len() >= most.0.min(MOST_NEXT) || bytes >= most.1 {
+                break;
+            }
+            looked += 1;
+            let Some(index) = self.find(view, map.hash_of(key, namespace), key, word) else { continue };
+            if self.lists.list_of(index) == Some(WRITING) {
+                continue;
+            }
+            let Some(next) = self.to_write(view, index)? else { continue };
+            let Some(disk) = &mut self.disk else { break };
+            if disk.room() == 0 {
+                disk.counts.full += 1;
+                crate::bail!(NMC_ERR_LIMIT, "the index of the tier has room for {} values", disk.counts.capacity);
+            }
+            bytes += next.bytes.max(1);
+            disk.holds.push(Hold { index, epoch: next.epoch, spot: None, gone: false });
+            memory::push(out, next)?;
+        }
+        Ok(looked)
+    }
+
+    /// Where the records of held objects will be, before the first byte of them is written. Gives for each whether the object is
+    /// still wanted; if not, its hold is over.
+    pub fn assign(&mut self, places: &[(u32, Spot)], wanted: &mut Vec<bool>) -> Result<()> {
+        wanted.clear();
+        memory::reserve(wanted, places.len())?;
+        let Some(disk) = &mut self.disk else { return Ok(()) };
+        memory::reserve(&mut disk.marks, MOST_HELD)?;
+        for (index, spot) in places {
+            let Some(at) = disk.holds.iter().position(|hold| hold.index == *index) else {
+                wanted.push(false);
+                continue;
+            };
+            let hold = &mut disk.holds[at];
+            wanted.push(!hold.gone);
+            if hold.gone {
+                disk.holds.swap_remove(at);
+            } else {
+                hold.spot = Some(*spot);
+            }
+        }
+        Ok(())
+    }
+
+    /// The records of these objects are on disk for good: whatever is still current has an entry from now on. Calls `entered`
+    /// with the number of each that has. The holds are over.
+    pub fn stored(&mut self, items: &[Stored], mut entered: impl FnMut(usize)) -> Result<()> {
+        let Some(disk) = &mut self.disk else { return Ok(()) };
+        memory::reserve(&mut disk.marks, items.len() + MOST_HELD)?;
+        for (number, item) in items.iter().enumerate() {
+            let Stored { index, generation, entry } = *item;
+            let Some(at) = disk.holds.iter().position(|hold| hold.index == index && hold.epoch == entry.epoch) else {
+                disk.marks.push(Mark::Dead { spot: entry.spot, entered: false });
+                continue;
+            };
+            let hold = disk.holds.swap_remove(at);
+            if hold.gone {
+                // Its mark was written before anybody was told that it is gone.
+                continue;
+            }
+            let known = disk.spaces.get(entry.space as usize).copied().flatten();
+            let current = known.is_some_and(|known| known.generation == generation);
+            let there = self.books.get_mut(index as usize).filter(|book| book.epoch == entry.epoch);
+            let place = match there {
+                Some(book) if current && book::is_current(&self.lists, index) => {
+                    let place = disk.insert(&entry);
+                    if let Some(place) = place {
+                        disk.marry(index, book, place);
+                    }
+                    disk.counts.full += u64::from(place.is_none());
+                    place
+                }
+                _ => None,
+            };
+            match place {
+                Some(_) => entered(number),
+                None => disk.marks.push(Mark::Dead { spot: entry.spot, entered: false }),
+            }
+        }
+        reach("master.disk_stored");
+        Ok(())
+    }
+
+    /// Nothing was written of these objects after all, or it counts for nothing: the holds are over.
+    pub fn let_go(&mut self, items: &[ToWrite]) {
+        let Some(disk) = &mut self.disk else { return };
+        for item in items {
+            let is = |hold: &Hold| hold.index == item.index && hold.epoch == item.epoch;
+            if let Some(at) = disk.holds.iter().position(is) {
+                disk.end_hold(at);
+            }
+        }
+    }
+
+    /// These cannot be read, and are not asked for again while they are what they are.
+    pub fn refuse(&mut self, items: &[(u32, u64)]) {
+        if let Some(disk) = &mut self.disk {
+            for item in items {
+                if disk.refused.len() == MOST_REFUSED {
+                    disk.refused.pop_front();
+                }
+                disk.refused.push_back(*item);
+            }
+        }
+    }
+
+    /// The next objects come from the beginning.
+    pub fn begin_walk(&mut self) {
+        if let Some(disk) = &mut self.disk {
+            disk.walk = Walk::default();
+        }
+    }
+
+    /// Whoever wrote begins anew, and knows of no hold.
+    pub fn let_all_go(&mut self) {
+        if let Some(disk) = &mut self.disk {
+            while !disk.holds.is_empty() {
+                disk.end_hold(0);
+            }
+        }
+    }
+
+    /// An object is evicted: counts whether the disk has it.
+    pub(in crate::store::master) fn count_evicted(&mut self, index: u32) {
+        let Some(disk) = &mut self.disk else { return };
+        match self.books.get(index as usize).and_then(|book| disk.clean(index, book)) {
+            Some(_) => disk.counts.evicted_clean += 1,
+            None => {
+                disk.counts.evicted_dirty += 1;
+                disk.wake = true;
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Values that come back from the disk into memory: into pages of a hidden plan, which the master shows if the entry still lives
+//! that they were read from. A value that is removed or replaced meanwhile is not shown, so that it cannot come back by this.
+
+use super::Store;
+use super::backing::{DiskEntry, DiskInfo, DiskRead, Target};
+use super::copy::{Cursor, Pieces, Slice};
+use super::disk::DiskAccess;
+use super::evict::Retain;
+use super::get_disk::CALL_PROMOTE;
+use super::master::{Keep, OpenRequest, Opened, check_key, namespace_word, not_found};
+use super::read::Look;
+use super::wire::Request;
+use super::write::no_plan;
+use crate::base::error::{Error, Result};
+use crate::base::memory;
+use crate::base::status::NMC_ERR_EXISTS;
+use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN};
+use crate::sync::object;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Values that are under way at a time: their plans are open, and cannot be evicted.
+const TOGETHER: usize = 16;
+
+/// A value on its way into memory.
+struct Coming {
+    number: usize,
+    found: DiskEntry,
+    plan: Opened,
+    /// Its pages.
+    pages: Vec<Slice>,
+}
+
+impl Store {
+    /// Brings the values of keys back into memory, into the heap of `rank`; `result` hears by number what came of each. Well if
+    /// it is in memory when this returns, whoever brought it; false if it is being written there.
+    pub fn promote(&self, keys: &[&[u8]], rank: u32, mut result: impl FnMut(usize, Result<bool>)) {
+        for (at, part) in keys.chunks(TOGETHER).enumerate() {
+            let mut tell = |number: usize, told: Result<bool>| result(at * TOGETHER + number, told);
+            if let Err((error, from)) = self.promote_some(part, rank, &mut tell) {
+                // Those that nothing was said about.
+                from.into_iter().for_each(|number| tell(number, Err(error.clone())));
+            }
+        }
+    }
+
+    /// The owner of the disk is asked to bring a value back: it was read often enough. Nobody waits for that.
+    #[cold]
+    pub(super) fn ask_for_promotion(&self, key: &[u8]) {
+        let rank = self.client.member.rank();
+        let _ = self.call_disk(CALL_PROMOTE, [self.namespace.into(), rank.into()], &[key]);
+    }
+
+    fn promote_some(
+        &self,
+        keys: &[&[u8]],
+        rank: u32,
+        tell: &mut impl FnMut(usize, Result<bool>),
+    ) -> std::result::Result<(), (Error, Vec<usize>)> {
+        let all = |error: Error| (error, (0..keys.len()).collect());
+        let Some(disk) = self.client.disk().map_err(all)? else {
+            for (number, key) in keys.iter().enumerate() {
+                tell(number, self.in_memory(key).and_then(|there| there.ok_or_else(|| not_found(key))));
+            }
+            return Ok(());
+        };
+        let mut wanted: Vec<(usize, DiskEntry)> = memory::with_capacity(keys.len()).map_err(all)?;
+        for (number, key) in keys.iter().enumerate() {
+            match self.find_on_disk(&disk, key) {
+                Ok(Err(there)) => tell(number, Ok(there)),
+                Ok(Ok(entry)) => wanted.push((number, entry)),
+                Err(error) => tell(number, Err(error)),
+            }
+        }
+        let left = |error: Error, wanted: &[(usize, DiskEntry)]| (error, wanted.iter().map(|(n, _)| *n).collect());
+        let coming = self.open_for(&disk, keys, rank, &wanted, tell);
+        let coming = coming.map_err(|error| left(error, &wanted))?;
+        self.bring(&disk, keys, &coming, tell);
+        Ok(())
+    }
+
+    /// Whether memory has a value: false if it is being written; `None` if it has not.
+    fn in_memory(&self, key: &[u8]) -> Result<Option<bool>> {
+        check_key(key)?;
+        Ok(match self.look(self.client.view(), key)? {
+            Look::Ready(_) => Some(true),
+            Look::Writing(..) => Some(false),
+            Look::Missing => None,
+        })
+    }
+
+    /// Where a value is on disk, or what memory has of it.
+    fn find_on_disk(&self, disk: &DiskAccess, key: &[u8]) -> Result<std::result::Result<DiskEntry, bool>> {
+        if let Some(there) = self.in_memory(key)? {
+            return Ok(Err(there));
+        }
+        if let Some(entry) = disk.map.probe(self.namespace, key)? {
+            return Ok(Ok(entry));
+        }
+        // It may have come into memory, and ended on disk, between the two looks.
+        self.in_memory(key)?.map(Err).ok_or_else(|| not_found(key))
+    }
+
+    /// Opens a plan for each of these values. Fails as a whole if nothing was opened.
+    fn open_for(
+        &self,
+        disk: &DiskAccess,
+        keys: &[&[u8]],
+        rank: u32,
+        wanted: &[(usize, DiskEntry)],
+        tell: &mut impl FnMut(usize, Result<bool>),
+    ) -> Result<Vec<Coming>> {
+        let entries: Vec<(DiskEntry, &[u8])> =
+            memory::collect(wanted.iter().map(|(number, found)| (*found, keys[*number])))?;
+        let infos = disk.reader.infos(&disk.map, &entries)?;
+        let mut known = memory::with_capacity(wanted.len())?;
+        for ((number, found), info) in wanted.iter().zip(infos) {
+            let bytes = found.entry.bytes;
+            match info {
+                Ok(Some(info)) => known.push((*number, *found, info)),
+                Ok(None) => tell(*number, Err(not_found(keys[*number]))),
+                Err(error) => {
+                    let judged = self.judge(disk, found, bytes, Err(error));
+                    tell(*number, judged.and_then(|_| Err(not_found(keys[*number]))));
+                }
+            }
+        }
+        let requests = memory::collect(known.iter().map(|(number, found, info)| OpenRequest {
+            key: keys[*number],
+            namespace: self.namespace,
+            bytes: found.entry.bytes,
+            rank: Some(rank),
+            among: 0,
+            flags: FLAG_HIDDEN | FLAG_CHECKSUM,
+            keep: keep_of(info),
+            metadata: &info.metadata,
+        }))?;
+        let mut coming = memory::with_capacity(known.len())?;
+        let mut opened = Vec::new();
+        self.open_plans(&requests, &self.interrupt(), &mut opened)?;
+        drop(requests);
+        for ((number, found, _), opened) in known.into_iter().zip(opened) {
+            match opened {
+                Ok(plan) => match self.pages_of(&plan) {
+                    Ok(pages) => coming.push(Coming { number, found, plan, pages }),
+                    Err(error) => {
+                        let _ = self.abandon(&plan);
+                        tell(number, Err(error));
+                    }
+                },
+                Err(error) => tell(number, Err(error)),
+            }
+        }
+        Ok(coming)
+    }
+
+    /// Reads values into their plans, all of them together, and has them shown.
+    fn bring(&self, disk: &DiskAccess, keys: &[&[u8]], coming: &[Coming], tell: &mut impl FnMut(usize, Result<bool>)) {
+        let read = if self.client.member.device().is_some() {
+            memory::collect(coming.iter().map(|come| self.read_to_device(disk, keys[come.number], come)))
+        } else {
+            read_to_pages(disk, keys, coming)
+        };
+        let (read, refused) = match read {
+            Ok(read) => (read, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let refused = || refused.clone().unwrap_or_else(|| memory::refused::<Coming>(1));
+        let mut read = read.into_iter();
+        for come in coming {
+            let (key, bytes) = (keys[come.number], come.found.entry.bytes);
+            let outcome = read.next().unwrap_or_else(|| Err(refused()));
+            let shown = match self.judge(disk, &come.found, bytes, outcome) {
+                Ok(true) => self.show_promoted(&come.plan, &come.found),
+                Ok(false) => Err(not_found(key)),
+                Err(error) => Err(error),
+            };
+            if shown.is_err() {
+                let _ = self.abandon(&come.plan);
+            }
+            let told = match shown {
+                // Whoever was faster has the same.
+                Err(error) if error.status == NMC_ERR_EXISTS => Ok(true),
+                shown => shown.map(|()| true),
+            };
+            tell(come.number, told);
+        }
+    }
+
+    /// Where the pages of a plan are.
+    fn pages_of(&self, plan: &Opened) -> Result<Vec<Slice>> {
+        let view = self.client.view();
+        let planned = self.planned(view, plan)?;
+        let mut cursor = Cursor::new(self, view, planned.header, &planned.shape, 0)?;
+        let (mut left, mut pages) = (planned.shape.bytes_total, Vec::new());
+        while let Some((address, bytes)) = cursor.stretch(left) {
+            memory::push(&mut pages, Slice { address, bytes })?;
+            left -= bytes;
+        }
+        Ok(pages)
+    }
+
+    fn read_to_device(&self, disk: &DiskAccess, key: &[u8], come: &Coming) -> Result<bool> {
+        let view = self.client.view();
+        let planned = self.planned(view, &come.plan)?;
+        let mut cursor = Cursor::new(self, view, planned.header, &planned.shape, 0)?;
+        let mut take = |_: u64, bytes: &[u8]| {
+            let slice = [Slice { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }];
+            self.client.move_bytes(&mut cursor, &Pieces::Slices(&slice), bytes.len() as u64, true, || Ok(()))
+        };
+        let bytes = come.found.entry.bytes;
+        let to = Target::Take(&mut take);
+        let mut read = [DiskRead { entry: come.found, key, offset: 0, bytes, to, outcome: Ok(false) }];
+        disk.reader.read(&disk.map, &mut read);
+        let [read] = read;
+        read.outcome
+    }
+
+    /// The pages of a plan have what an entry leads to: has the master show it, if that is still so.
+    fn show_promoted(&self, plan: &Opened, found: &DiskEntry) -> Result<()> {
+        let view = self.client.view();
+        let planned = self.planned(view, plan)?;
+        self.store_sums(view, &planned, None)?;
+        let word = planned.header.namespace.load(Relaxed);
+        let lives = object::commit(&planned.header.control, &planned.words.published, plan.epoch);
+        if !lives || word != namespace_word(view, word & 0xff) {
+            return Err(no_plan(plan.plan_id));
+        }
+        self.call(&Request::Reveal(*plan, Some((found.index, found.word))))?;
+        self.client.plans.remove(plan.plan_id);
+        self.client.ring();
+        Ok(())
+    }
+}
+
+/// Reads values into pages that the CPU writes, all of them together.
+fn read_to_pages(disk: &DiskAccess, keys: &[&[u8]], coming: &[Coming]) -> Result<Vec<Result<bool>>> {
+    let mut reads = memory::collect(coming.iter().map(|come| DiskRead {
+        entry: come.found,
+        key: keys[come.number],
+        offset: 0,
+        bytes: come.found.entry.bytes,
+        to: Target::Host(Pieces::Slices(&come.pages)),
+        outcome: Ok(false),
+    }))?;
+    disk.reader.read(&disk.map, &mut reads);
+    memory::collect(reads.into_iter().map(|read| read.outcome))
+}
+
+/// How a value is kept when it comes back: as its writer said, but for a time that is over or not known any more.
+fn keep_of(info: &DiskInfo) -> Keep {
+    let (retain, priority) = info.class;
+    let retain = Retain::from_code(retain.into()).filter(|retain| *retain != Retain::Soft);
+    Keep { retain: retain.unwrap_or(Retain::None), priority: priority.into(), ttl_ms: 0 }
+}

@@ -1,0 +1,213 @@
+//! What comes back into memory, and what leaves the disk, in one process: a real store over a real directory.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+use super::tests::{config, evict, get, open, put, store, value, where_is};
+use super::*;
+use crate::base::status::NMC_ERR_NOT_FOUND;
+use crate::store::master::Admission;
+use crate::store::read::Presence;
+
+const BYTES: usize = 32 << 10;
+
+fn prefetch(tier: &Tier, keys: &[&str]) -> Vec<std::result::Result<bool, i32>> {
+    let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+    let mut results = vec![Err(0); keys.len()];
+    tier.prefetch(&keys, |number, came| results[number] = came.map_err(|error| error.status));
+    results
+}
+
+/// Waits until something is so, for a long time.
+fn soon(mut so: impl FnMut() -> bool) -> bool {
+    (0..4000).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        so()
+    })
+}
+
+fn fill(store: &Store, tier: &Tier, count: u64) -> Vec<String> {
+    let keys: Vec<String> = (0..count).map(|i| format!("k{i}")).collect();
+    for (key, i) in keys.iter().zip(0..) {
+        put(store, key, &value(i, BYTES));
+    }
+    tier.offload(None).unwrap();
+    keys
+}
+
+#[test]
+fn prefetched_values_are_in_memory_whatever_their_size_and_removed_ones_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &config(&dir));
+    let sizes = [0, 1, 3000, 4096, 4097, 65_537, 300_000];
+    for (size, i) in sizes.iter().zip(0..) {
+        put(&store, &format!("s{i}"), &value(i, *size));
+    }
+    tier.offload(None).unwrap();
+    evict(&store);
+    store.remove(b"s2").unwrap();
+    let keys: Vec<String> = (0..sizes.len()).map(|i| format!("s{i}")).chain(["none".into()]).collect();
+    let results = prefetch(&tier, &keys.iter().map(String::as_str).collect::<Vec<_>>());
+    let read = tier.stats().unwrap().read_objects;
+    for (i, size) in sizes.iter().enumerate().filter(|(i, _)| *i != 2) {
+        assert_eq!(results[i], Ok(true), "{size}");
+        assert_eq!(where_is(&store, &keys[i]), Presence::Ready, "{size}");
+        assert_eq!(get(&store, &keys[i]).unwrap(), value(i as u64, *size), "{size}");
+    }
+    assert_eq!((results[2], results[7]), (Err(NMC_ERR_NOT_FOUND), Err(NMC_ERR_NOT_FOUND)));
+    assert_eq!(tier.stats().unwrap().read_objects, read, "all of it from memory");
+    assert_eq!(tier.offload(None).unwrap(), 0, "what came from disk is not written again");
+    evict(&store);
+    assert_eq!(tier.stats().unwrap().evicted_dirty, 0);
+    assert_eq!(get(&store, "s5").unwrap(), value(5, 65_537));
+}
+
+#[test]
+fn values_that_are_read_often_come_back_by_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { promote_after: 2, ..config(&dir) });
+    fill(&store, &tier, 4);
+    evict(&store);
+    get(&store, "k0").unwrap();
+    get(&store, "k1").unwrap();
+    get(&store, "k1").unwrap();
+    assert!(soon(|| where_is(&store, "k1") == Presence::Ready));
+    assert_eq!(where_is(&store, "k0"), Presence::OnDisk, "it was read once");
+    assert!(soon(|| tier.stats().unwrap().promoted == 1));
+    assert_eq!(get(&store, "k1").unwrap(), value(1, BYTES));
+}
+
+#[test]
+fn a_full_disk_lets_the_oldest_buckets_go_and_what_is_left_is_right() {
+    for by in [Evict::Fifo, Evict::Lru] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store();
+        let limit = 700 << 10;
+        let config = Config { capacity_bytes: limit, bucket_keys: 4, evict: by, events: true, ..config(&dir) };
+        let tier = open(&store, &config);
+        for round in 0..4u64 {
+            for i in 0..8 {
+                put(&store, &format!("{round}/{i}"), &value(round * 8 + i, BYTES));
+            }
+            assert_eq!(tier.offload(None).unwrap(), 8, "{by:?}");
+            evict(&store);
+            if by == Evict::Lru {
+                // Stamps are 64 ms apart.
+                std::thread::sleep(Duration::from_millis(200));
+                assert_eq!(get(&store, "0/0").unwrap(), value(0, BYTES));
+            }
+        }
+        evict(&store);
+        let stats = tier.stats().unwrap();
+        assert!(stats.file_bytes <= limit && stats.evicted > 0 && stats.errors == 0, "{by:?} {stats:?}");
+        assert_eq!(stats.objects + stats.evicted, 32, "{by:?}");
+        let there = |round: u64, i: u64| get(&store, &format!("{round}/{i}"));
+        for (round, i) in (0..4).flat_map(|round| (0..8).map(move |i| (round, i))) {
+            assert!(there(round, i).is_none_or(|found| found == value(round * 8 + i, BYTES)), "{by:?}");
+        }
+        assert!(there(3, 0).is_some(), "{by:?}: the newest stays");
+        assert_eq!(there(0, 0).is_some(), by == Evict::Lru, "the oldest goes, unless it is read");
+        // Everything that happened is told, in order.
+        let (mut stored, mut evicted) = (Vec::new(), Vec::new());
+        while let Some(event) = tier.next_event().unwrap() {
+            assert_eq!(event.lost, 0);
+            let list = if event.happened == Happened::Stored { &mut stored } else { &mut evicted };
+            list.extend(event.values.into_iter().map(|(_, key, bytes)| (key, bytes)));
+        }
+        assert_eq!((stored.len() as u64, evicted.len() as u64), (32, stats.evicted), "{by:?}");
+        assert!(evicted.iter().all(|(key, bytes)| *bytes == BYTES as u64 && !there_now(&store, key)));
+        // It is as if they had never been there, also after a restart.
+        put(&store, std::str::from_utf8(&evicted[0].0).unwrap(), b"anew");
+        let left = tier.evict(0).unwrap();
+        assert_eq!(left, stats.objects, "{by:?}");
+        let stats = tier.stats().unwrap();
+        assert_eq!((stats.objects, stats.buckets, stats.file_bytes), (0, 0, 0), "{by:?}");
+        drop(tier);
+        let tier = open(&store, &config);
+        assert_eq!(tier.stats().unwrap().recovered_objects, 0, "{by:?}");
+    }
+}
+
+fn there_now(store: &Store, key: &[u8]) -> bool {
+    store.exists(key).unwrap()
+}
+
+#[test]
+fn a_disk_that_holds_less_than_memory_is_not_written_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let config = Config { capacity_bytes: 300 << 10, bucket_keys: 4, evict: Evict::Fifo, ..config(&dir) };
+    let tier = open(&store, &Config { paused: false, heartbeat_ms: 2, ..config });
+    for i in 0..60 {
+        put(&store, &format!("k{i}"), &value(i, BYTES));
+    }
+    let written = tier.offload(None).unwrap();
+    assert!((4..120).contains(&written), "{written}");
+    // When everything has calmed down, nothing is written any more.
+    let mut before = 0;
+    let calm = soon(|| {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = tier.stats().unwrap().written_objects;
+        std::mem::replace(&mut before, now) == now
+    });
+    assert!(calm);
+    (0..60).for_each(|i| assert_eq!(get(&store, &format!("k{i}")).unwrap(), value(i, BYTES)));
+}
+
+#[test]
+fn an_index_that_is_full_lets_the_oldest_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { max_objects: 64, bucket_keys: 16, evict: Evict::Fifo, ..config(&dir) });
+    for round in 0..4u64 {
+        for i in 0..32 {
+            put(&store, &format!("{round}/{i}"), &value(round, 100));
+        }
+        assert_eq!(tier.offload(None).unwrap(), 32);
+        evict(&store);
+    }
+    let stats = tier.stats().unwrap();
+    assert!(stats.objects <= 64 && stats.evicted >= 64 && stats.evicted_dirty == 0, "{stats:?}");
+    assert_eq!(get(&store, "3/31").unwrap(), value(3, 100));
+    assert_eq!(get(&store, "0/0"), None);
+}
+
+#[test]
+fn what_is_evicted_from_disk_but_in_memory_is_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &config(&dir));
+    let keys = fill(&store, &tier, 4);
+    assert_eq!(tier.evict(0).unwrap(), 4, "by order, whatever the config says");
+    assert_eq!(tier.stats().unwrap().objects, 0);
+    assert_eq!(get(&store, &keys[0]).unwrap(), value(0, BYTES), "memory has it");
+    assert_eq!(tier.offload(None).unwrap(), 4);
+    evict(&store);
+    assert_eq!(get(&store, &keys[3]).unwrap(), value(3, BYTES));
+}
+
+#[test]
+fn writing_ahead_is_held_back_by_class_and_rate_and_goes_on_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let admission = Admission { priority: 1, ..Admission::default() };
+    let tier = open(&store, &Config { paused: false, heartbeat_ms: 2, admission, ..config(&dir) });
+    for i in 0..60 {
+        put(&store, &format!("k{i}"), &value(i, BYTES));
+    }
+    assert!(!soon_for(50, || tier.stats().unwrap().written_objects > 0), "none has that priority");
+    drop(tier);
+    let slow = Config { paused: false, heartbeat_ms: 2, write_bytes_per_s: 64 << 20, ..config(&dir) };
+    let tier = open(&store, &slow);
+    // More comes when the time for what was written has passed.
+    let first = tier.stats().unwrap().written_objects;
+    assert!(soon(|| tier.stats().unwrap().written_objects > first.max(1)));
+    tier.evict(0).unwrap();
+}
+
+fn soon_for(tries: usize, mut so: impl FnMut() -> bool) -> bool {
+    (0..tries).any(|_| {
+        std::thread::sleep(Duration::from_millis(2));
+        so()
+    })
+}
