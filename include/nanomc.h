@@ -832,6 +832,14 @@ nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
 /** Fault the host heaps of an embedded store in when it is created, as `NMC_HEAP_POPULATE` does for a world. */
 #define NMC_STORE_POPULATE 4
 
+/**
+ * The store waits for its tier: while that is not open (`nmc_tier_open` in the process of the master), calls that store, remove or replace
+ * something return `NMC_ERR_UNAVAILABLE`, and so do reads of what is not in memory, instead of `NMC_ERR_NOT_FOUND`. For stores that begin
+ * with what a directory has: without it, other ranks may store a key that is on disk before that is known. Counts in the process of the
+ * master; others ignore it.
+ */
+#define NMC_STORE_WAIT_FOR_TIER 8
+
 /** Store the value in one run of pages. */
 #define NMC_PUT_CONTIGUOUS 1
 
@@ -2067,6 +2075,18 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
 
 /** Keep what is stored on disk and evicted from it, for `nmc_tier_events`. */
 #define NMC_TIER_EVENTS 64
+
+/**
+ * A put or commit returns when its value is on disk, safe from a power loss. What several callers wait for at the same time is written and
+ * synced together. If it cannot be written, they return `NMC_ERR_IO` or `NMC_ERR_NO_SPACE`, and the value is in memory alone.
+ */
+#define NMC_TIER_WRITE_THROUGH 128
+
+/**
+ * Open this directory, though the store's tier under its former master was another one, whose disk is lost. Without it that is
+ * `NMC_ERR_MISMATCH`: what is removed from now on would come back when the former one is opened again.
+ */
+#define NMC_TIER_OTHER_DIRECTORY 256
 
 /**
  * Nothing leaves the disk to make room: when it is full, offloading pauses, which `full` of `nmc_tier_stats_t` counts.

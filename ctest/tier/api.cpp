@@ -22,6 +22,11 @@ void every_call(nmc_tier_t* tier, nmc_status_t want) {
   GIVES(nmc_tier_sync(tier), want);
   GIVES(nmc_tier_offload(tier, nullptr, 0, &written), want);
   GIVES(nmc_tier_offload(tier, &key, 1, &written), want);
+  nmc_status_t status = 77;
+  // The key is not there: that is what a good handle says.
+  GIVES(nmc_tier_prefetch(tier, &key, 1, &status), want == NMC_OK ? NMC_ERR_NOT_FOUND : want);
+  GIVES(nmc_tier_evict(tier, 0, &written), want);
+  GIVES(nmc_tier_events(tier, [](void*, const nmc_tier_event_t*) { return 1; }, nullptr), want);
   GIVES(nmc_tier_pause(tier), want);
   GIVES(nmc_tier_resume(tier), want);
   GIVES(nmc_tier_stats(tier, &stats), want);
@@ -77,13 +82,20 @@ void arguments() {
   GIVES(nmc_tier_stats(tier, nullptr), NMC_ERR_INVALID_ARG);
   GIVES(nmc_tier_verify(tier, nullptr, nullptr, nullptr), NMC_ERR_INVALID_ARG);
   GIVES(nmc_tier_scan(tier, nullptr, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_tier_events(tier, nullptr, nullptr), NMC_ERR_INVALID_ARG);
   uint64_t written = 77;
   GIVES(nmc_tier_offload(tier, nullptr, 1, &written), NMC_ERR_INVALID_ARG);
   const std::string longest(1024, 'k'), longer(1025, 'k');
   for (const nmc_slice_t bad : {nmc_slice_t{nullptr, 0}, nmc_slice_t{"", 0}, nmc_slice_t{nullptr, 3}, bytes_of(longer)}) {
     const nmc_slice_t keys[] = {slice_of("key"), bad};
     GIVES(nmc_tier_offload(tier, keys, 2, &written), NMC_ERR_INVALID_ARG);
+    nmc_status_t statuses[] = {77, 77};
+    GIVES(nmc_tier_prefetch(tier, keys, 2, statuses), NMC_ERR_INVALID_ARG);
+    CHECK(statuses[0] == NMC_OK && statuses[1] == NMC_ERR_INVALID_ARG);
   }
+  GIVES(nmc_tier_prefetch(tier, nullptr, 1, nullptr), NMC_ERR_INVALID_ARG);
+  OK(nmc_tier_prefetch(tier, nullptr, 0, nullptr));
+  OK(nmc_tier_evict(tier, UINT64_MAX, nullptr));
   const nmc_slice_t one = slice_of("key");
   GIVES(nmc_tier_offload(tier, &one, SIZE_MAX, &written), NMC_ERR_INVALID_ARG);  // more than memory has
   CHECK(written == 77 && tier_stats(tier).objects == 0);
@@ -127,7 +139,11 @@ void configs() {
     CHECK(out == nullptr && error_mentions(says));
   };
   promise("numbers_beyond_their_limits_are_refused_and_named");
-  refused("flags 0x40", [](nmc_tier_config_t& c) { c.flags = 64; });
+  refused("flags 0x200", [](nmc_tier_config_t& c) { c.flags = 512; });
+  refused("eviction 3", [](nmc_tier_config_t& c) { c.eviction = 3; });
+  refused("promote_after 256", [](nmc_tier_config_t& c) { c.promote_after = 256; });
+  refused("admit_reads 16777216", [](nmc_tier_config_t& c) { c.admit_reads = 1 << 24; });
+  refused("admit_priority 4", [](nmc_tier_config_t& c) { c.admit_priority = 4; });
   refused("flags 0x80000000", [](nmc_tier_config_t& c) { c.flags = 1u << 31; });
   refused("reserved", [](nmc_tier_config_t& c) { c.reserved[3] = 1; });
   refused("depth 4097", [](nmc_tier_config_t& c) { c.depth = 4097; });
@@ -162,7 +178,7 @@ void configs() {
 
   promise("what_the_index_has_no_room_for_stays_in_memory_and_is_counted");
   OK(put(store, "one more", "value"));
-  CHECK(offload(tier) == 0);
+  GIVES(nmc_tier_offload(tier, nullptr, 0, nullptr), NMC_ERR_NO_SPACE);
   CHECK(tier_stats(tier).full > 0 && tier_stats(tier).objects == 4);
   CHECK(get(store, "one more") == "value");
 

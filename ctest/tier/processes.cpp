@@ -40,6 +40,18 @@ Process tier_process(const Place& place, int32_t rank) {
         const size_t n = word.empty() ? 0 : 1;
         const nmc_status_t offloaded = nmc_tier_offload(tier, n == 0 ? nullptr : &key, n, &written);
         answer << (offloaded == NMC_OK ? std::to_string(written) : outcome(offloaded));
+      } else if (verb == "prefetch") {  // prefetch <key>...: what became of each
+        std::vector<std::string> names;
+        while (words >> word) names.push_back(word);
+        std::vector<nmc_slice_t> keys;
+        for (const std::string& name : names) keys.push_back(bytes_of(name));
+        std::vector<nmc_status_t> statuses(keys.size());
+        (void)nmc_tier_prefetch(tier, keys.data(), keys.size(), statuses.data());
+        for (const nmc_status_t status : statuses) answer << nmc_status_name(status) << " ";
+      } else if (verb == "clear_disk") {  // how many went
+        uint64_t evicted = 0;
+        const nmc_status_t cleared = nmc_tier_evict(tier, 0, &evicted);
+        answer << (cleared == NMC_OK ? std::to_string(evicted) : outcome(cleared));
       } else if (verb == "sync") {
         answer << outcome(nmc_tier_sync(tier));
       } else if (verb == "pause") {
@@ -112,7 +124,23 @@ void reading() {
   SAYS(ranks[1].ask("offload"), "1");
   SAYS(ranks[0].ask("tier_stats"), "1 41 1 ");
   SAYS(ranks[2].ask("remove late"), "NMC_OK");
-  for (const char* call : {"offload a/1", "scan", "verify"}) SAYS(ranks[1].ask(call), "NMC_ERR_UNSUPPORTED");
+  for (const char* call : {"scan", "verify"}) SAYS(ranks[1].ask(call), "NMC_ERR_UNSUPPORTED");
+
+  promise("keys_are_offloaded_and_brought_back_from_any_process");
+  SAYS(ranks[2].ask("put mine 5000 1"), "NMC_OK");
+  SAYS(ranks[1].ask("offload none"), "0");
+  SAYS(ranks[1].ask("offload mine"), "1");
+  SAYS(ranks[0].ask("tier_stats"), "1 41 ");
+  SAYS(ranks[1].ask("prefetch a/7 mine none a/8"), "NMC_OK NMC_OK NMC_ERR_NOT_FOUND NMC_OK ");
+  for (Process& rank : ranks) {
+    SAYS(rank.ask("exists a/7"), "READY");
+    SAYS(rank.ask("exists a/9"), "ON_DISK");
+    SAYS(rank.ask("gets a/ 40 5000"), "40");
+  }
+  SAYS(ranks[0].ask("tier_stats"), "1 41 ");  // they are in both places
+  SAYS(ranks[0].ask("evict"), "NMC_OK");
+  SAYS(ranks[2].ask("exists a/7"), "ON_DISK");
+  SAYS(ranks[2].ask("remove mine"), "NMC_OK");
   SAYS(ranks[1].ask("untier"), "NMC_OK");
   SAYS(ranks[2].ask("gets a/ 40 5000"), "40");
 
@@ -147,10 +175,24 @@ void reading() {
   SAYS(ranks[2].ask("put a/0 5000 77"), "NMC_OK");
   SAYS(ranks[1].ask("get a/0 5000 77"), "right");
 
-  promise("a_closed_tier_is_closed_for_all");
-  SAYS(ranks[0].ask("untier"), "NMC_OK");
-  for (Process& rank : ranks) SAYS(rank.ask("exists a/7"), "ABSENT");
+  promise("what_is_evicted_from_the_disk_is_gone_for_all_but_in_memory");
+  REQUIRE(SAYS(ranks[1].ask("tier"), "NMC_OK"));
+  SAYS(ranks[1].ask("prefetch a/5"), "NMC_OK ");
+  SAYS(ranks[1].ask("clear_disk"), "39");
+  for (Process& rank : ranks) {
+    SAYS(rank.ask("exists a/5"), "READY");
+    SAYS(rank.ask("exists a/6"), "ABSENT");
+  }
   SAYS(ranks[1].ask("get a/0 5000 77"), "right");
+  SAYS(ranks[1].ask("prefetch a/6"), "NMC_ERR_NOT_FOUND ");
+  SAYS(ranks[2].ask("put a/6 5000 78"), "NMC_OK");
+  SAYS(ranks[0].ask("offload"), "3");  // a/0, a/5 and a/6
+  SAYS(ranks[1].ask("untier"), "NMC_OK");
+
+  promise("a_closed_tier_is_closed_for_all");
+  SAYS(ranks[0].ask("evict"), "NMC_OK");
+  SAYS(ranks[0].ask("untier"), "NMC_OK");
+  for (Process& rank : ranks) SAYS(rank.ask("exists a/5"), "ABSENT");
   dismiss_clients(ranks);
   CHECK(place.leftovers().empty());
 }
@@ -180,10 +222,16 @@ void master_killed() {
       SAYS(ranks[rank].ask("remove " + name + "/1"), "NMC_ERR_UNAVAILABLE");
     }
 
-    promise("a_new_master_writes_nothing_before_it_has_opened_the_tier_again");
+    promise("a_new_master_writes_nothing_before_it_has_opened_the_same_tier_again");
     ranks[0] = tier_process(place, 0);
     REQUIRE(SAYS(ranks[0].reply(), "NMC_OK"));
     REQUIRE(SAYS(ranks[0].ask("create"), "NMC_OK"));
+    for (size_t rank : {1, 2}) {
+      SAYS(ranks[rank].ask("put " + name + "late 5000 1"), "NMC_ERR_UNAVAILABLE");
+      SAYS(ranks[rank].ask("gets " + name + "/ 30 5000"), "29");
+    }
+    TierDir other;
+    SAYS(ranks[0].ask("tier " + other.path), "NMC_ERR_MISMATCH");
     for (size_t rank : {1, 2}) {
       SAYS(ranks[rank].ask("put " + name + "late 5000 1"), "NMC_ERR_UNAVAILABLE");
       SAYS(ranks[rank].ask("gets " + name + "/ 30 5000"), "29");

@@ -43,11 +43,20 @@ void configs() {
                                   .paused()
                                   .reset_if_damaged()
                                   .delete_torn()
+                                  .events()
+                                  .write_through()
+                                  .other_directory()
+                                  .eviction(NMC_TIER_EVICT_LRU)
+                                  .promote_after(7)
+                                  .admit_reads(8)
+                                  .admit_priority(2)
+                                  .write_bytes_per_s(9)
                                   .c();
   CHECK(c.struct_size == sizeof c && c.abi_version == NMC_ABI_VERSION && std::string(static_cast<const char*>(c.directory.ptr), c.directory.len) == "/here");
   CHECK(c.max_objects == 1 && c.capacity_bytes == 2 && c.bucket_bytes == 3 && c.bucket_keys == 4);
-  CHECK(c.heartbeat_ms == 5000 && c.depth == 6 && c.flags == 63 && c.progress == nullptr);
-  CHECK(config.direct(true).uring(true).durable_remove(false).paused(false).c().flags == 48);
+  CHECK(c.heartbeat_ms == 5000 && c.depth == 6 && c.flags == 511 && c.progress == nullptr);
+  CHECK(config.direct(true).uring(true).durable_remove(false).paused(false).events(false).write_through(false).other_directory(false).c().flags == 48);
+  CHECK(c.eviction == NMC_TIER_EVICT_LRU && c.promote_after == 7 && c.admit_reads == 8 && c.admit_priority == 2 && c.write_bytes_per_s == 9);
   CHECK(nmc::TierConfig().c().directory.len == 0 && nmc::TierConfig().c().flags == 0);
   CHECK(nmc::TierConfig().heartbeat(std::chrono::milliseconds(0)).c().heartbeat_ms == 1);
   CHECK(nmc::TierConfig().heartbeat(std::chrono::hours(24 * 365 * 100)).c().heartbeat_ms == UINT32_MAX);
@@ -60,7 +69,7 @@ template <class Store, class Tier>
 void calls() {
   Dir dir;
   const Store store = value_of(Store::embedded(small()));
-  const nmc::TierConfig config = nmc::TierConfig(dir.path).max_objects(1000).paused();
+  const nmc::TierConfig config = nmc::TierConfig(dir.path).max_objects(1000).paused().events();
 
   promise("failures_are_told_in_the_form_of_the_class");
   CHECK(STATUS(Tier::open(store)) == NMC_ERR_INVALID_ARG);
@@ -100,6 +109,24 @@ void calls() {
   CHECK(value_of(tier.verify()).objects == 4);
   int calls = 0;
   CHECK(value_of(tier.verify([&](uint64_t, uint64_t) { return ++calls, true; })).corrupt == 0 && calls > 0);
+
+  promise("values_are_brought_back_evicted_and_told_of");
+  const std::vector<nmc_status_t> came = value_of(tier.prefetch({"a", "none", "b"}));
+  CHECK(came == (std::vector<nmc_status_t>{NMC_OK, NMC_ERR_NOT_FOUND, NMC_OK}));
+  CHECK(value_of(store.state("a")) == nmc::ObjectState::ready && value_of(store.state("c")) == nmc::ObjectState::on_disk);
+  CHECK(value_of(tier.prefetch({})).empty());
+  CHECK(value_of(tier.evict(UINT64_MAX)) == 0 && value_of(tier.evict(0)) == 4);
+  CHECK(value_of(store.state("a")) == nmc::ObjectState::ready && value_of(store.state("c")) == nmc::ObjectState::absent);
+  std::map<std::string, uint64_t> stored, evicted;
+  CHECK(WORKS(tier.events([&](const nmc::TierEvent& event) {
+    CHECK(event.lost() == 0 && event.stored() != event.evicted());
+    for (size_t i = 0; i < event.size(); ++i) (event.stored() ? stored : evicted)[std::string(event[i].key)] += event[i].bytes;
+    return true;
+  })));
+  CHECK(stored == seen && evicted == seen);
+  CHECK(STATUS(tier.events(nullptr)) == NMC_ERR_INVALID_ARG);
+  for (const char* key : {"c", "d"}) CHECK(WORKS(store.put(key, value)));
+  CHECK(value_of(tier.offload()) == 4 && WORKS(store.evict_until_below(0, 0)));
   CHECK(WORKS(tier.nothrow()->sync()));
 
 #if NMC_HPP_EXCEPTIONS

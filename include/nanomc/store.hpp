@@ -122,6 +122,8 @@ class StoreConfig {
   StoreConfig& checksums(bool wanted = true) { return flag(NMC_STORE_CHECKSUMS, wanted); }
   StoreConfig& huge_pages(bool wanted = true) { return flag(NMC_STORE_HUGE_PAGES, wanted); }
   StoreConfig& populate(bool wanted = true) { return flag(NMC_STORE_POPULATE, wanted); }
+  /// Nothing is stored, and nothing is said to be missing, before the tier is open.
+  StoreConfig& wait_for_tier(bool wanted = true) { return flag(NMC_STORE_WAIT_FOR_TIER, wanted); }
   StoreConfig& master_rank(int32_t value) { return c_.master_rank = value, *this; }
   /// Above `high`/1000 of a heap the master evicts, down to `low`/1000.
   StoreConfig& watermarks(int32_t low, int32_t high) {

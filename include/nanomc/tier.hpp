@@ -51,6 +51,10 @@ class TierConfig {
   TierConfig& paused(bool wanted = true) { return flag(NMC_TIER_PAUSED, wanted); }
   TierConfig& reset_if_damaged(bool wanted = true) { return flag(NMC_TIER_RESET_IF_DAMAGED, wanted); }
   TierConfig& delete_torn(bool wanted = true) { return flag(NMC_TIER_DELETE_TORN, wanted); }
+  /// Though the store's tier under its former master was another directory.
+  TierConfig& other_directory(bool wanted = true) { return flag(NMC_TIER_OTHER_DIRECTORY, wanted); }
+  /// Puts return when their values are on disk.
+  TierConfig& write_through(bool wanted = true) { return flag(NMC_TIER_WRITE_THROUGH, wanted); }
   /// What leaves a full disk: NMC_TIER_EVICT_NONE, _FIFO or _LRU.
   TierConfig& eviction(uint32_t value) { return c_.eviction = value, *this; }
   /// Reads after which a value comes back into memory; 1 for always, 0 for never.

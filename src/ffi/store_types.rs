@@ -23,6 +23,11 @@ pub const NMC_STORE_CHECKSUMS: u32 = 1;
 pub const NMC_STORE_HUGE_PAGES: u32 = 2;
 /// Fault the host heaps of an embedded store in when it is created, as `NMC_HEAP_POPULATE` does for a world.
 pub const NMC_STORE_POPULATE: u32 = 4;
+/// The store waits for its tier: while that is not open (`nmc_tier_open` in the process of the master), calls that store, remove or replace
+/// something return `NMC_ERR_UNAVAILABLE`, and so do reads of what is not in memory, instead of `NMC_ERR_NOT_FOUND`. For stores that begin
+/// with what a directory has: without it, other ranks may store a key that is on disk before that is known. Counts in the process of the
+/// master; others ignore it.
+pub const NMC_STORE_WAIT_FOR_TIER: u32 = 8;
 
 /// Store the value in one run of pages.
 pub const NMC_PUT_CONTIGUOUS: u32 = 1;
@@ -474,7 +479,7 @@ fn nonzero<T: PartialEq + Default>(value: T) -> Option<T> {
 pub(crate) unsafe fn parse_store(ptr: *const nmc_store_config_t) -> Result<(Config, nmc_store_config_t)> {
     // SAFETY: forwarded from the caller.
     let c = unsafe { super::config::read(ptr) }?;
-    if c.flags & !(NMC_STORE_CHECKSUMS | NMC_STORE_HUGE_PAGES | NMC_STORE_POPULATE) != 0 {
+    if c.flags & !(NMC_STORE_CHECKSUMS | NMC_STORE_HUGE_PAGES | NMC_STORE_POPULATE | NMC_STORE_WAIT_FOR_TIER) != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "flags {:#x} has bits that mean nothing", c.flags);
     }
     if c.reserved.iter().any(|r| *r != 0) {
@@ -506,6 +511,7 @@ pub(crate) unsafe fn parse_store(ptr: *const nmc_store_config_t) -> Result<(Conf
         master_rank: or_default(c.master_rank, 0, "master_rank")?,
         deadline: Deadline::from_ms(c.attach_timeout_ms, 30_000)?,
         call_ms,
+        wait_for_tier: c.flags & NMC_STORE_WAIT_FOR_TIER != 0,
     };
     Ok((config, c))
 }

@@ -30,6 +30,14 @@ pub const NMC_TIER_DELETE_TORN: u32 = 32;
 /// Keep what is stored on disk and evicted from it, for `nmc_tier_events`.
 pub const NMC_TIER_EVENTS: u32 = 64;
 
+/// A put or commit returns when its value is on disk, safe from a power loss. What several callers wait for at the same time is written and
+/// synced together. If it cannot be written, they return `NMC_ERR_IO` or `NMC_ERR_NO_SPACE`, and the value is in memory alone.
+pub const NMC_TIER_WRITE_THROUGH: u32 = 128;
+
+/// Open this directory, though the store's tier under its former master was another one, whose disk is lost. Without it that is
+/// `NMC_ERR_MISMATCH`: what is removed from now on would come back when the former one is opened again.
+pub const NMC_TIER_OTHER_DIRECTORY: u32 = 256;
+
 /// Nothing leaves the disk to make room: when it is full, offloading pauses, which `full` of `nmc_tier_stats_t` counts.
 pub const NMC_TIER_EVICT_NONE: u32 = 0;
 /// The bucket goes first that was written first.
@@ -259,7 +267,9 @@ const FLAGS: u32 = NMC_TIER_NO_DIRECT
     | NMC_TIER_PAUSED
     | NMC_TIER_RESET_IF_DAMAGED
     | NMC_TIER_DELETE_TORN
-    | NMC_TIER_EVENTS;
+    | NMC_TIER_EVENTS
+    | NMC_TIER_WRITE_THROUGH
+    | NMC_TIER_OTHER_DIRECTORY;
 /// Longest path that is looked at.
 const MAX_PATH: usize = 4096;
 /// The kernel's rings are not much larger.
@@ -349,6 +359,8 @@ fn translate(
             ..Admission::default()
         },
         write_bytes_per_s: c.write_bytes_per_s,
+        other_directory: c.flags & NMC_TIER_OTHER_DIRECTORY != 0,
+        write_through: c.flags & NMC_TIER_WRITE_THROUGH != 0,
         events: c.flags & NMC_TIER_EVENTS != 0,
     })
 }
@@ -540,8 +552,9 @@ mod tests {
         assert!(flags(NMC_TIER_DURABLE_REMOVE).unwrap().durable_remove && flags(NMC_TIER_PAUSED).unwrap().paused);
         assert_eq!(flags(NMC_TIER_RESET_IF_DAMAGED).unwrap().on_damage, OnDamage::Reset);
         assert_eq!(flags(NMC_TIER_DELETE_TORN).unwrap().torn, Torn::Delete);
-        assert!(flags(NMC_TIER_EVENTS).unwrap().events);
-        for bit in 7..32 {
+        assert!(flags(NMC_TIER_EVENTS).unwrap().events && flags(NMC_TIER_WRITE_THROUGH).unwrap().write_through);
+        assert!(flags(NMC_TIER_OTHER_DIRECTORY).unwrap().other_directory);
+        for bit in 9..32 {
             assert!(flags(1 << bit).unwrap_err().message.contains(&format!("flags {:#x}", 1u32 << bit)));
         }
     }

@@ -141,7 +141,9 @@ pub struct DiskHeader {
     pub moved: AtomicU64,
     /// Reads after which a value comes back into memory; 0 for never.
     pub promote_after: AtomicU64,
-    reserved: [AtomicU64; 5],
+    /// 1 if puts wait until their values are on disk.
+    pub write_through: AtomicU64,
+    reserved: [AtomicU64; 4],
     /// By the number of a namespace in this store, what it is to the disk; see [`View::space`].
     spaces: [AtomicU64; MAX_NAMESPACES],
 }

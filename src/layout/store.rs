@@ -157,6 +157,9 @@ impl Params {
 /// Number of parameters.
 pub const PARAM_WORDS: usize = 13;
 
+/// In the place of the name of a slab that leads to values on disk: the tier is to be opened before anything is stored.
+pub const DISK_EXPECTED: u64 = u64::MAX;
+
 /// Start of the control slab.
 #[repr(C, align(64))]
 pub struct StoreHeader {
@@ -169,7 +172,9 @@ pub struct StoreHeader {
     /// The next epoch to be given out.
     pub next_epoch: AtomicU64,
     params: [AtomicU64; PARAM_WORDS],
-    reserved: [AtomicU64; 6],
+    reserved: [AtomicU64; 5],
+    /// Name of the directory that the store's tier has, or had last.
+    pub tier: AtomicU64,
     /// Name of the slab that leads to values on disk; 0 if the store has no tier below memory. It stays when the master dies.
     pub disk: AtomicU64,
     /// Counts switches of the index.

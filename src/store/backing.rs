@@ -4,7 +4,7 @@
 
 use super::copy::Pieces;
 use super::disk::DiskMap;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::layout::disk::{Entry, Space, Spot};
 use crate::layout::store::MAX_NAMESPACE_NAME;
 use std::os::fd::OwnedFd;
@@ -154,6 +154,9 @@ pub trait DiskOwner: Send + Sync {
     /// answered; `mine` tells that some of it came up in that call. If that could not be written the call fails, and what it
     /// removed stays removed in memory.
     fn settle(&self, mine: bool) -> Result<()>;
+
+    /// Why nothing can be written down, if that is known.
+    fn trouble(&self) -> Option<Error>;
 
     /// There is something to write, or soon will be.
     fn wake(&self);

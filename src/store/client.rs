@@ -283,6 +283,15 @@ fn info_of(member: &Membership) -> ClientInfo {
     ClientInfo { pid, start_time, rank: member.rank(), rank_generation: member.generation() }
 }
 
+/// The place of a master that begins here.
+fn made_for(member: &Membership, config: &Config) -> Arc<MasterSlot> {
+    let slot = MasterSlot::new(Some(member.clone()));
+    if config.wait_for_tier {
+        slot.wait_for_tier();
+    }
+    Arc::new(slot)
+}
+
 /// A store that another rank of the world is a client of; 0 if there is none. One that is dying may still be storing into
 /// the heaps: nobody begins with empty ones until it is gone.
 fn expected(member: &Membership) -> u64 {
@@ -345,8 +354,7 @@ impl Client {
         let late_heaps = memory::collect((0..params.world_size).map(|_| OnceLock::new()))?;
         let (plans, disk) = (Arc::new(Plans::default()), Arc::new(DiskSeat::default()));
         let (way, id, map) = if member.is_local() {
-            let host =
-                MasterSlot::of_world_or(member.world_id(), || Ok(Arc::new(MasterSlot::new(Some(member.clone())))))?;
+            let host = MasterSlot::of_world_or(member.world_id(), || Ok(made_for(&member, config)))?;
             let (id, map) = host.attach_direct(member.world_id(), &info_of(&member), heaps_of(&member), params, 0)?;
             (Way::Direct { host, _server: None }, id, map)
         } else {
@@ -392,7 +400,7 @@ impl Client {
         let mut server: Option<Arc<Server>> = None;
         loop {
             if may_host && server.is_none() {
-                let made = || Arc::new(MasterSlot::new(Some(member.clone())));
+                let made = || made_for(member, config);
                 let host = MasterSlot::of_world(member.world_id()).unwrap_or_else(made);
                 server = host.server();
                 if server.is_none() {

@@ -81,6 +81,8 @@ pub struct Config {
     pub deadline: Deadline,
     /// How long a call waits for the master.
     pub call_ms: u32,
+    /// Whether nothing is stored before the tier is open; counts in the process of the master.
+    pub wait_for_tier: bool,
 }
 
 impl Config {
@@ -171,6 +173,7 @@ impl Default for Config {
             master_rank: 0,
             deadline: Deadline::after(std::time::Duration::from_secs(30)),
             call_ms: 10_000,
+            wait_for_tier: false,
         }
     }
 }

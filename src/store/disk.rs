@@ -12,25 +12,27 @@ use crate::sync::disk_entry;
 use parking_lot::Mutex;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The slab that leads to values on disk.
 pub struct DiskMap {
     mapped: MappedDisk,
     id: u64,
+    tier: u64,
     entries: u64,
     secret: [u8; 32],
 }
 
 impl DiskMap {
-    /// A new one, empty, with room for `entries` values.
-    pub fn create(id: u64, entries: u64, secret: &[u8; 32], deadline: &Deadline) -> Result<Self> {
+    /// A new one for a tier, empty, with room for `entries` values.
+    pub fn create(id: u64, tier: u64, entries: u64, secret: &[u8; 32], deadline: &Deadline) -> Result<Self> {
         let layout = layout(entries)?;
         let slab = Slab::create(c"nanomc store disk", layout.bytes as u64, false, deadline)?;
         let heat = Slab::create(c"nanomc store heat", Heat::bytes(entries), false, deadline)?;
         let mapped = MappedDisk::new(&layout, entries, slab, heat).ok_or_else(too_small)?;
         mapped.view().header().fill(id, entries, secret);
-        Ok(Self { mapped, id, entries, secret: *secret })
+        Ok(Self { mapped, id, tier, entries, secret: *secret })
     }
 
     /// That of another process.
@@ -43,7 +45,13 @@ impl DiskMap {
             crate::bail!(NMC_ERR_PROTOCOL, "the memory that came is not the index of this store's disk");
         }
         let secret = mapped.view().header().secret();
-        Ok(Self { mapped, id, entries, secret })
+        Ok(Self { mapped, id, tier: 0, entries, secret })
+    }
+
+    /// Name of the tier's directory; 0 where it is only read.
+    #[must_use]
+    pub fn tier(&self) -> u64 {
+        self.tier
     }
 
     /// Its name, as the store's header has it.
@@ -162,31 +170,44 @@ pub struct DiskAccess {
 
 /// What a client has of it, which changes when the tier is opened anew.
 #[derive(Default)]
-pub struct DiskSeat(Mutex<Option<DiskAccess>>);
+pub struct DiskSeat {
+    access: Mutex<Option<DiskAccess>>,
+    /// Whether it has one, for those who do not want to wait.
+    taken: AtomicBool,
+}
 
 impl DiskSeat {
     /// The disk with this name, if the client has it.
     #[must_use]
     pub fn get(&self, id: u64) -> Option<DiskAccess> {
-        self.0.lock().as_ref().filter(|access| access.map.id() == id).cloned()
+        self.access.lock().as_ref().filter(|access| access.map.id() == id).cloned()
     }
 
     /// From now on the client has this one.
     pub fn set(&self, access: DiskAccess) {
         // Outside of the lock: unmapping takes a while.
-        let former = self.0.lock().replace(access);
+        let former = self.access.lock().replace(access);
+        self.taken.store(true, Relaxed);
         drop(former);
     }
 
     /// The tier was closed.
     pub fn clear(&self) {
-        let former = self.0.lock().take();
+        self.taken.store(false, Relaxed);
+        let former = self.access.lock().take();
         drop(former);
+    }
+
+    /// Whether it has one.
+    #[inline]
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        self.taken.load(Relaxed)
     }
 
     /// The name of the one that it has; 0 for none.
     #[must_use]
     pub fn id(&self) -> u64 {
-        self.0.lock().as_ref().map_or(0, |access| access.map.id())
+        self.access.lock().as_ref().map_or(0, |access| access.map.id())
     }
 }

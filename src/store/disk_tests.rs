@@ -111,6 +111,10 @@ impl DiskOwner for Disk {
         }
     }
 
+    fn trouble(&self) -> Option<Error> {
+        (self.fails.load(SeqCst) > 0).then(|| Error::new(NMC_ERR_IO, "the disk refuses"))
+    }
+
     fn wake(&self) {}
 
     fn grant(&self) -> Result<DiskGrant> {
@@ -131,7 +135,7 @@ impl DiskOwner for Disk {
 fn map(entries: u64) -> Arc<DiskMap> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let id = NEXT.fetch_add(1, SeqCst);
-    Arc::new(DiskMap::create(id, entries, &SECRET, &Deadline::after(Duration::from_secs(60))).unwrap())
+    Arc::new(DiskMap::create(id, 77, entries, &SECRET, &Deadline::after(Duration::from_secs(60))).unwrap())
 }
 
 fn record(key: &[u8], space: Space, epoch: u64, spot: (u64, u64), bytes: u64, store_id: u64) -> OnDisk {

@@ -13,8 +13,9 @@ use super::read::{LOOKS, Listed, Look, Sums};
 use super::wire::{MAX_ITEMS, Request};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE};
 use crate::cuda::Reach;
+use crate::layout::store::DISK_EXPECTED;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -30,7 +31,16 @@ impl Client {
     #[inline]
     pub(super) fn disk(&self) -> Result<Option<DiskAccess>> {
         match self.view().header().disk.load(Acquire) {
-            0 => Ok(None),
+            0 => {
+                // Nothing of a tier that was closed is kept open.
+                if self.disk.is_taken() {
+                    self.disk.clear();
+                }
+                Ok(None)
+            }
+            DISK_EXPECTED => {
+                Err(Error::new(NMC_ERR_UNAVAILABLE, "the store waits for its tier, which is not open yet"))
+            }
             id => self.disk_named(id).map(Some),
         }
     }
@@ -79,10 +89,15 @@ impl Store {
         self.call(&Request::Disk(what, arguments, memory::copy(keys)?))
     }
 
-    /// Name of the index of the disk below the store; 0 if there is none.
+    /// Whether there is a disk below the store.
     #[must_use]
-    pub fn disk_id(&self) -> u64 {
-        self.client.view().header().disk.load(Acquire)
+    pub fn has_disk(&self) -> bool {
+        ![0, DISK_EXPECTED].contains(&self.client.view().header().disk.load(Acquire))
+    }
+
+    /// Nothing of a disk that is gone is kept open.
+    pub fn forget_disk(&self) {
+        self.client.disk.clear();
     }
 
     /// Values that this client has read from disk, and their bytes.
@@ -223,24 +238,28 @@ impl Store {
     ) {
         let mut alone: Vec<usize> = Vec::new();
         let (mut reads, mut places): (Vec<DiskRead<'_>>, Vec<usize>) = (Vec::new(), Vec::new());
+        // Into memory of a device they are taken.
+        let takers = memory::collect(
+            late.iter().map(|(_, _, pieces)| |at: u64, bytes: &[u8]| self.client.deliver(pieces, at, bytes)),
+        );
         let room = memory::reserve(&mut alone, late.len())
             .and_then(|()| memory::reserve(&mut reads, late.len()))
             .and_then(|()| memory::reserve(&mut places, late.len()));
         // Without memory for lists they are read one after the other.
-        if room.is_err() {
+        let (Ok(mut takers), Ok(())) = (takers, room) else {
             late.iter().for_each(|(number, key, pieces)| result(*number, self.get_one_late(disk, key, pieces)));
             return;
-        }
-        for (at, (_, key, pieces)) in late.iter().enumerate() {
+        };
+        for ((at, (_, key, pieces)), taker) in late.iter().enumerate().zip(&mut takers) {
             let found = disk.map.probe(self.namespace, key).ok().flatten();
             let bytes = pieces.bytes().unwrap_or(0);
-            match found {
-                Some(entry) if entry.entry.bytes == bytes && self.client.is_host(pieces).unwrap_or(false) => {
-                    let to = Target::Host(*pieces);
+            match (found, self.client.is_host(pieces)) {
+                (Some(entry), Ok(host)) if entry.entry.bytes == bytes => {
+                    let to = if host { Target::Host(*pieces) } else { Target::Take(taker) };
                     reads.push(DiskRead { entry, key, offset: 0, bytes, to, outcome: Ok(false) });
                     places.push(at);
                 }
-                // One at a time: what the GPU takes, what has another size, and what may have moved.
+                // One at a time: what has another size, and what may have moved.
                 _ => alone.push(at),
             }
         }

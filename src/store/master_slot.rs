@@ -20,6 +20,8 @@ use crate::world::master::Board;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -34,6 +36,8 @@ pub struct MasterSlot {
     pub(super) board: Option<Arc<Board>>,
     /// Whoever serves it to other processes; its clients in this process keep it.
     server: Mutex<Weak<Server>>,
+    /// Nothing is stored before the tier is open.
+    waits_for_tier: AtomicBool,
 }
 
 #[derive(Default)]
@@ -87,7 +91,18 @@ impl MasterSlot {
     /// A host without a master yet.
     #[must_use]
     pub fn new(member: Option<Membership>) -> Self {
-        Self { state: Mutex::default(), member, board: None, server: Mutex::new(Weak::new()) }
+        Self {
+            state: Mutex::default(),
+            member,
+            board: None,
+            server: Mutex::new(Weak::new()),
+            waits_for_tier: AtomicBool::new(false),
+        }
+    }
+
+    /// A store that is made here waits for its tier: without it nothing is stored, and nothing is said to be missing.
+    pub fn wait_for_tier(&self) {
+        self.waits_for_tier.store(true, Relaxed);
     }
 
     /// A host in a process that is no rank, beside the master of its world.
@@ -176,7 +191,11 @@ impl MasterSlot {
         Self::make_way(&mut state, world_id, expected)?;
         if state.master.is_none() {
             let deadline = Deadline::after(Duration::from_secs(60));
-            state.master = Some(Master::new(Arc::new(Map::create(params, &deadline)?))?);
+            let master = Master::new(Arc::new(Map::create(params, &deadline)?))?;
+            if self.waits_for_tier.load(Relaxed) {
+                master.wait_for_disk();
+            }
+            state.master = Some(master);
             state.world_id = world_id;
         }
         let Some(master) = state.master.as_mut() else { return Err(away()) };
@@ -262,6 +281,9 @@ impl MasterSlot {
         if let Some(master) = &mut state.master {
             master.give_marks(|marks| owner.note(marks));
             master.detach_disk();
+            if self.waits_for_tier.load(Relaxed) {
+                master.wait_for_disk();
+            }
         }
         Some(owner)
     }
@@ -335,6 +357,10 @@ impl MasterSlot {
                 return one(Err(Error::new(NMC_ERR_UNAVAILABLE, "the store has no tier, or its owner is gone")));
             };
             return one(disk.call(*what, *arguments, keys));
+        }
+        // Whoever takes an object wants to have it: it is not destroyed for an error.
+        if let (Request::Take(..), Some(error)) = (request, self.disk_owner().and_then(|disk| disk.trouble())) {
+            return one(Err(error.context("nothing was taken, since it could not be written down")));
         }
         // Before anything is done: a call that was served has an answer.
         let mut each = match memory::with_capacity(request.items()) {

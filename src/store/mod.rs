@@ -32,6 +32,7 @@ mod stats;
 pub(crate) mod strays;
 pub mod stream;
 pub(crate) mod sys;
+mod through;
 mod wait;
 pub mod watch;
 mod wire;
@@ -43,6 +44,7 @@ pub use get_disk::{CALL_PROMOTE, CALL_SUSPECT};
 pub use master_slot::MasterSlot;
 pub use masters::Masters;
 pub use stats::{RankStats, RetryHint, Stats, percentile};
+pub use through::{CALL_DONE, CALL_THROUGH};
 
 use crate::base::error::Result;
 use crate::world::World;

@@ -156,7 +156,7 @@ impl Store {
     /// Reads values into their plans, all of them together, and has them shown.
     fn bring(&self, disk: &DiskAccess, keys: &[&[u8]], coming: &[Coming], tell: &mut impl FnMut(usize, Result<bool>)) {
         let read = if self.client.member.device().is_some() {
-            memory::collect(coming.iter().map(|come| self.read_to_device(disk, keys[come.number], come)))
+            self.read_to_device(disk, keys, coming)
         } else {
             read_to_pages(disk, keys, coming)
         };
@@ -199,20 +199,19 @@ impl Store {
         Ok(pages)
     }
 
-    fn read_to_device(&self, disk: &DiskAccess, key: &[u8], come: &Coming) -> Result<bool> {
-        let view = self.client.view();
-        let planned = self.planned(view, &come.plan)?;
-        let mut cursor = Cursor::new(self, view, planned.header, &planned.shape, 0)?;
-        let mut take = |_: u64, bytes: &[u8]| {
-            let slice = [Slice { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }];
-            self.client.move_bytes(&mut cursor, &Pieces::Slices(&slice), bytes.len() as u64, true, || Ok(()))
-        };
-        let bytes = come.found.entry.bytes;
-        let to = Target::Take(&mut take);
-        let mut read = [DiskRead { entry: come.found, key, offset: 0, bytes, to, outcome: Ok(false) }];
-        disk.reader.read(&disk.map, &mut read);
-        let [read] = read;
-        read.outcome
+    /// Reads values into pages that a device may have to write, all of them together.
+    fn read_to_device(&self, disk: &DiskAccess, keys: &[&[u8]], coming: &[Coming]) -> Result<Vec<Result<bool>>> {
+        let mut takers = memory::collect(coming.iter().map(|come| {
+            |at: u64, bytes: &[u8]| {
+                let view = self.client.view();
+                let planned = self.planned(view, &come.plan)?;
+                let mut cursor = Cursor::new(self, view, planned.header, &planned.shape, at)?;
+                let slice = [Slice { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }];
+                self.client.move_bytes(&mut cursor, &Pieces::Slices(&slice), bytes.len() as u64, true, || Ok(()))
+            }
+        }))?;
+        let targets = takers.iter_mut().map(|taker| Target::Take(taker));
+        read_all(disk, keys, coming, targets)
     }
 
     /// The pages of a plan have what an entry leads to: has the master show it, if that is still so.
@@ -234,12 +233,21 @@ impl Store {
 
 /// Reads values into pages that the CPU writes, all of them together.
 fn read_to_pages(disk: &DiskAccess, keys: &[&[u8]], coming: &[Coming]) -> Result<Vec<Result<bool>>> {
-    let mut reads = memory::collect(coming.iter().map(|come| DiskRead {
+    read_all(disk, keys, coming, coming.iter().map(|come| Target::Host(Pieces::Slices(&come.pages))))
+}
+
+fn read_all<'a>(
+    disk: &DiskAccess,
+    keys: &[&'a [u8]],
+    coming: &[Coming],
+    targets: impl Iterator<Item = Target<'a>>,
+) -> Result<Vec<Result<bool>>> {
+    let mut reads = memory::collect(coming.iter().zip(targets).map(|(come, to)| DiskRead {
         entry: come.found,
         key: keys[come.number],
         offset: 0,
         bytes: come.found.entry.bytes,
-        to: Target::Host(Pieces::Slices(&come.pages)),
+        to,
         outcome: Ok(false),
     }))?;
     disk.reader.read(&disk.map, &mut reads);

@@ -16,6 +16,7 @@ use crate::base::memory;
 use crate::base::status::{
     NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY, NMC_ERR_PROTOCOL, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
 };
+use crate::layout::store::DISK_EXPECTED;
 use crate::layout::store::Params;
 use crate::rpc::caller::{self, Answer, LinkEnd};
 use crate::rpc::{self, Event, Link, Sent};
@@ -414,11 +415,11 @@ impl Inner {
     /// Gets the disk below the store before it is needed: it can be read when the master is gone.
     fn look_for_disk(&self) {
         let id = self.map.view().header().disk.load(Acquire);
-        if id == 0 {
+        if id == 0 || id == DISK_EXPECTED {
             // Nothing of a tier that was closed is kept open.
             self.disk.clear();
         }
-        if id != 0 && self.disk.id() != id && self.wire.lock().link.is_some() {
+        if id != 0 && id != DISK_EXPECTED && self.disk.id() != id && self.wire.lock().link.is_some() {
             // If it fails: the next time, or when a read needs it.
             let _ = self.fetch_disk(id, DISK);
         }

@@ -149,7 +149,7 @@ impl Store {
         if let Some(started) = started {
             counters.timed_put(sys::now_ns() - started);
         }
-        Ok(())
+        self.wait_for_disk(&[(key, plan.epoch)])
     }
 
     /// Stores many values, asking the master for as many plans at once as possible.
@@ -165,8 +165,14 @@ impl Store {
             |i: usize, among: u64| self.request_of(i, (items[i].0, items[i].1.bytes().unwrap_or(0)), options, among);
         let counters = &self.client.counters;
         let patience = self.patience(options.wait);
+        // For those that may have to wait for a disk.
+        let with_disk = self.client.view().header().disk.load(Relaxed) != 0;
+        let epochs = std::cell::RefCell::new(memory::vec_of(if with_disk { items.len() } else { 0 }, 0u64)?);
         let fill = |i: usize, plan: Opened| {
             let bytes = items[i].1.bytes()?;
+            if let Some(place) = epochs.borrow_mut().get_mut(i) {
+                *place = plan.epoch;
+            }
             let begun = counters.is_sample(Op::Put).then(sys::now_ns);
             self.fill(&plan, &items[i].1, bytes, options.replace)?;
             counters.put(bytes);
@@ -194,7 +200,21 @@ impl Store {
             // What was stored so far can be evicted for the rest. Without memory to wait, those stay without room.
             let _ = self.open_rest(&patience, part.iter().copied(), &mut results, options, request, fill);
         }
+        self.wait_for_those(items, &epochs.into_inner(), &mut results);
         Ok(results)
+    }
+
+    /// Those that were stored wait for the disk, together; if that fails, so have they.
+    fn wait_for_those(&self, items: &[(&[u8], Pieces<'_>)], epochs: &[u64], results: &mut [Result<()>]) {
+        if epochs.is_empty() {
+            return;
+        }
+        let stored = items.iter().zip(epochs).zip(&*results).filter(|(_, result)| result.is_ok());
+        let waited = memory::collect::<(&[u8], u64)>(stored.map(|((item, epoch), _)| (item.0, *epoch)))
+            .and_then(|stored| self.wait_for_disk(&stored));
+        if let Err(error) = waited {
+            results.iter_mut().filter(|result| result.is_ok()).for_each(|result| *result = Err(error.clone()));
+        }
     }
 
     /// Stores the pages of a plan and publishes it. On failure the plan is given up.
@@ -451,7 +471,10 @@ impl Store {
             // Until it is published neither its header nor its pages are anybody else's.
             self.store_sums(view, &self.planned(view, plan)?, None)?;
         }
-        self.publish(view, plan, hidden, if done { Publication::Done } else { Publication::Repeatable })
+        // While the header is certainly its own.
+        let key = view.key_of(header);
+        self.publish(view, plan, hidden, if done { Publication::Done } else { Publication::Repeatable })?;
+        self.wait_for_disk(&[(&key, plan.epoch)])
     }
 
     /// The program has published the plan itself: its pages are ours only while they are pinned.

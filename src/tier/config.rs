@@ -72,6 +72,10 @@ pub struct Config {
     pub admission: Admission,
     /// Most bytes of values a second that are written ahead; 0 for no limit.
     pub write_bytes_per_s: u64,
+    /// Whether it may be another directory than the store's former tier.
+    pub other_directory: bool,
+    /// Whether puts wait until their values are on disk.
+    pub write_through: bool,
     /// Whether the program wants to hear of what is stored and evicted.
     pub events: bool,
 }
@@ -96,6 +100,8 @@ impl Default for Config {
             promote_after: 0,
             admission: Admission::default(),
             write_bytes_per_s: 0,
+            other_directory: false,
+            write_through: false,
             events: false,
         }
     }

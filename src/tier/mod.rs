@@ -37,7 +37,6 @@ const KEYS: usize = 64;
 
 /// The tier of a store: its owner in the process of the store's master, elsewhere a handle to it.
 pub struct Tier {
-    /// Ends before the store does.
     running: Option<Running>,
     store: Store,
     stopped: AtomicBool,
@@ -63,13 +62,22 @@ fn not_here() -> Error {
     Error::new(NMC_ERR_UNSUPPORTED, "only the process of the store's master, which owns the tier, can do that")
 }
 
+impl Drop for Tier {
+    fn drop(&mut self) {
+        // Ends before the store does.
+        if self.running.take().is_some() {
+            self.store.forget_disk();
+        }
+    }
+}
+
 impl Tier {
     /// In the process of the store's master: opens the directory, recovers what is there, and writes to it from then on.
     /// Elsewhere: a handle to the tier that the store has; `config` is not looked at.
     pub fn open(store: &Store, config: &Config, progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
         install();
         let Some(host) = store.host() else {
-            if store.disk_id() == 0 {
+            if !store.has_disk() {
                 let text = "the store has no tier: the process of its master opens it first";
                 return Err(Error::new(NMC_ERR_NOT_FOUND, text));
             }

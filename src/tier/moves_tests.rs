@@ -3,7 +3,7 @@
 
 use super::tests::{config, evict, get, open, put, store, value, where_is};
 use super::*;
-use crate::base::status::NMC_ERR_NOT_FOUND;
+use crate::base::status::{NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND};
 use crate::store::master::Admission;
 use crate::store::read::Presence;
 
@@ -210,4 +210,88 @@ fn soon_for(tries: usize, mut so: impl FnMut() -> bool) -> bool {
         std::thread::sleep(Duration::from_millis(2));
         so()
     })
+}
+
+#[test]
+fn a_put_that_writes_through_is_on_disk_when_it_returns_and_many_share_a_bucket() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { write_through: true, ..config(&dir) });
+    put(&store, "one", &value(1, BYTES));
+    assert_eq!(tier.stats().unwrap().objects, 1);
+    super::tests::try_put(&store, "one", &value(2, 100), true).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let store = store.share();
+            scope.spawn(move || {
+                for i in 0..8 {
+                    put(&store, &format!("{thread}/{i}"), &value(thread * 8 + i, 1000));
+                    // What it waited for is there, whatever others do.
+                    assert_eq!(get(&store, &format!("{thread}/{i}")).unwrap(), value(thread * 8 + i, 1000));
+                }
+            });
+        }
+    });
+    let stats = tier.stats().unwrap();
+    assert_eq!((stats.objects, stats.written_objects), (65, 66));
+    assert!(stats.written_buckets < 66, "{stats:?}");
+    evict(&store);
+    assert_eq!(tier.stats().unwrap().evicted_dirty, 0);
+    assert_eq!(get(&store, "one").unwrap(), value(2, 100));
+    // Everything is there after the process has died: the tier is not closed in order.
+    let copy = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(&config(&dir).directory).unwrap() {
+        let file = file.unwrap();
+        std::fs::create_dir_all(copy.path().join("tier")).unwrap();
+        std::fs::copy(file.path(), copy.path().join("tier").join(file.file_name())).unwrap();
+    }
+    let other = super::tests::store();
+    let _tier = open(&other, &config(&copy));
+    assert_eq!(get(&other, "7/7").unwrap(), value(63, 1000));
+    assert_eq!(get(&other, "one").unwrap(), value(2, 100));
+}
+
+/// The control: without it a put does not wait.
+#[test]
+fn a_put_that_does_not_write_through_is_in_memory_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &config(&dir));
+    put(&store, "one", b"v");
+    assert_eq!(tier.stats().unwrap().objects, 0);
+}
+
+#[test]
+fn an_index_that_is_full_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { max_objects: 4, ..config(&dir) });
+    (0..4).for_each(|i| put(&store, &format!("k{i}"), b"v"));
+    assert_eq!(tier.offload(None).unwrap(), 4);
+    assert_eq!(tier.offload(None).unwrap(), 0, "all of it is there");
+    put(&store, "one more", b"v");
+    for keys in [None, Some(&[b"one more".as_slice()][..])] {
+        assert_eq!(tier.offload(keys).unwrap_err().status, NMC_ERR_NO_SPACE);
+    }
+}
+
+#[test]
+fn a_closed_tier_lets_its_directory_go_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &config(&dir));
+    fill(&store, &tier, 2);
+    evict(&store);
+    get(&store, "k0").unwrap();
+    // Somebody is still in a call.
+    let held = store.host().unwrap().disk_owner();
+    drop(tier);
+    let path = config(&dir).directory;
+    let ours = |fd: &std::fs::DirEntry| std::fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(&path));
+    let open_files = || std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter(ours).count();
+    assert!(open_files() > 0, "control: whoever holds it has it open");
+    let again = open(&store, &config(&dir));
+    drop((held, again));
+    assert_eq!(open_files(), 0);
+    assert_eq!(get(&store, "k0"), None);
 }

@@ -33,7 +33,7 @@ pub(super) fn value(seed: u64, bytes: usize) -> Vec<u8> {
     value
 }
 
-fn try_put(store: &Store, key: &str, value: &[u8], replace: bool) -> Result<()> {
+pub(super) fn try_put(store: &Store, key: &str, value: &[u8], replace: bool) -> Result<()> {
     let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
     let options = PutOptions { replace, metadata: key.as_bytes(), ..PutOptions::DEFAULT };
     store.put(key.as_bytes(), &Pieces::Slices(&slices), &options)

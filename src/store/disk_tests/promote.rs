@@ -173,3 +173,90 @@ fn only_what_is_admitted_is_written_ahead_and_all_of_it_when_asked() {
     admit(Admission::default());
     assert!(high < read && read == ahead(Scope::Ahead), "{high} {read}");
 }
+
+/// Two objects more than a rank has to have on disk, the first four of them there and in use.
+fn pinned_in_front() -> (Bed, Vec<crate::store::read::Pin>) {
+    let bed = Bed::new();
+    let options = PutOptions { rank: Some(0), ..PutOptions::DEFAULT };
+    for number in 0..4 {
+        put_with(&bed.store, format!("p{number}").as_bytes(), b"value", &options).unwrap();
+    }
+    let items = bed.next(Scope::All);
+    assert_eq!(bed.write(&items, 5), 4);
+    for number in 4..11 {
+        put_with(&bed.store, format!("p{number}").as_bytes(), b"value", &options).unwrap();
+    }
+    let pins = (0..4).map(|number| match bed.store.pin(format!("p{number}").as_bytes()).unwrap() {
+        Look::Ready((pin, _)) => pin,
+        other => panic!("{other:?}"),
+    });
+    let pins = pins.collect();
+    bed.with(|master| {
+        master.begin_walk();
+        Ok(())
+    });
+    (bed, pins)
+}
+
+#[test]
+fn what_is_in_use_does_not_take_the_place_of_what_is_evicted_instead() {
+    let (bed, pins) = pinned_in_front();
+    assert!(!bed.next(Scope::Ahead).is_empty());
+    pins.into_iter().for_each(|pin| bed.store.unpin(pin).unwrap());
+    bed.with(|master| {
+        master.let_all_go();
+        master.begin_walk();
+        Ok(())
+    });
+    assert!(bed.next(Scope::Ahead).is_empty(), "control: those in front are on disk");
+}
+
+#[test]
+fn whoever_wants_all_gets_what_was_there_when_he_asked() {
+    let bed = Bed::new();
+    put(&bed.store, b"before", b"v");
+    bed.with(|master| {
+        master.begin_walk();
+        Ok(())
+    });
+    put(&bed.store, b"after", b"v");
+    let keys = |items: Vec<ToWrite>| items.into_iter().map(|item| item.key).collect::<Vec<_>>();
+    assert_eq!(keys(bed.next(Scope::All)), [b"before".to_vec()]);
+    assert_eq!(keys(bed.next(Scope::All)), [b""; 0], "nor in the next pass");
+}
+
+#[test]
+fn nothing_is_taken_if_that_cannot_be_written_down() {
+    let bed = Bed::new();
+    put(&bed.store, b"memory", b"m");
+    bed.disk.fails.store(1, SeqCst);
+    assert_eq!(bed.store.consume(b"memory").unwrap_err().status, NMC_ERR_IO);
+    assert_eq!(get(&bed.store, b"memory").unwrap(), b"m");
+    bed.disk.fails.store(0, SeqCst);
+    assert!(matches!(bed.store.consume(b"memory").unwrap(), Look::Ready(_)));
+}
+
+#[test]
+fn a_store_that_waits_for_its_tier_neither_stores_nor_says_that_something_is_missing() {
+    let bed = Bed::of(&Config { wait_for_tier: true, ..config() });
+    let refused = |result: Result<()>| assert_eq!(result.unwrap_err().status, NMC_ERR_UNAVAILABLE);
+    let away = || {
+        refused(put_with(&bed.store, b"k", b"v", &PutOptions::DEFAULT));
+        refused(bed.store.get(b"k", slice(&mut [0; 4])).map(|_| ()));
+        refused(bed.store.exists(b"k").map(|_| ()));
+        refused(bed.store.remove(b"k"));
+        refused(bed.store.remove_all());
+        assert!(!bed.store.has_disk());
+    };
+    away();
+    bed.attach(&[(b"", DEFAULT)], &[record(b"disk", DEFAULT, 40, (1, 0), VALUE.len() as u64, 9)]);
+    bed.disk.values.lock().insert(Spot { bucket: 1, block: 0 }, VALUE.to_vec());
+    assert_eq!(get(&bed.store, b"disk").unwrap(), VALUE);
+    put(&bed.store, b"k", b"v");
+    assert_eq!(get(&bed.store, b"none"), None);
+    bed.host.detach_disk();
+    assert_eq!(get(&bed.store, b"k").unwrap(), b"v", "memory has it");
+    bed.store.forget_disk();
+    refused(bed.store.get(b"none", slice(&mut [0; 4])).map(|_| ()));
+    refused(bed.store.remove(b"k"));
+}

@@ -41,6 +41,8 @@ const OBJECTS: u64 = 1 << 20;
 pub const CALL_SUSPECT: u32 = crate::store::CALL_SUSPECT;
 /// See `CALL_SUSPECT`.
 pub const CALL_PROMOTE: u32 = crate::store::CALL_PROMOTE;
+/// See `CALL_SUSPECT`.
+pub const CALL_THROUGH: u32 = crate::store::CALL_THROUGH;
 /// Three numbers of the stats.
 pub const CALL_STATS: u32 = 1;
 /// Pauses or resumes.
@@ -50,13 +52,15 @@ pub const CALL_SYNC: u32 = 3;
 /// Begins to offload everything, or these keys of a namespace if the second number is 1; gives a ticket.
 pub const CALL_OFFLOAD: u32 = 4;
 /// Asks whether a ticket is done: 1 and what it gave.
-pub const CALL_DONE: u32 = 5;
+pub const CALL_DONE: u32 = crate::store::CALL_DONE;
 /// Makes room until the files take this many bytes at most; gives a ticket.
 pub const CALL_EVICT: u32 = 7;
 /// Values that wait to be brought back into memory: more are forgotten, and asked for again when they are read again.
 const MOST_PROMOTIONS: usize = 256;
 /// Results that are kept for those who ask.
 const RESULTS: usize = 256;
+/// Callers that wait for the same bucket.
+const MOST_TOGETHER: usize = 128;
 /// Values that are brought back into memory in a row.
 const PROMOTED_TOGETHER: usize = 16;
 /// Buckets that are tidied in a row.
@@ -69,6 +73,8 @@ enum Job {
     Sync,
     /// The objects with these keys in a namespace, or everything.
     Offload(Option<(u32, Vec<Vec<u8>>)>),
+    /// The same for those that somebody waits for: what was asked for until it begins is written together.
+    Through(u32, Vec<Vec<u8>>),
     /// Room is made until files take this many bytes.
     Evict(u64),
 }
@@ -88,19 +94,19 @@ struct Inbox {
     wake: bool,
     stop: bool,
     paused: bool,
-    /// The job that the thread is at.
-    current: Option<u64>,
+    /// The jobs that the thread is at.
+    at: Vec<u64>,
     results: VecDeque<(u64, Result<u64>)>,
 }
 
 impl Inbox {
     /// Whether a job waits or is worked at.
     fn is_pending(&self, ticket: u64) -> bool {
-        self.current == Some(ticket) || self.jobs.iter().any(|(other, _)| *other == ticket)
+        self.at.contains(&ticket) || self.jobs.iter().any(|(other, _)| *other == ticket)
     }
 
     fn finish(&mut self, ticket: u64, result: Result<u64>) {
-        self.current = None;
+        self.at.retain(|other| *other != ticket);
         if self.results.len() >= RESULTS {
             self.results.pop_front();
         }
@@ -131,7 +137,8 @@ pub struct Owner {
     recovered: [u64; 3],
     recovery_ns: AtomicU64,
     left_out: AtomicU64,
-    _lock: DirLock,
+    /// Until it is closed, whoever still has it in his hands.
+    lock: Mutex<Option<DirLock>>,
 }
 
 /// An owner and its thread. Dropping it ends both, and the store has no tier any more.
@@ -184,14 +191,24 @@ impl Running {
         let lock = real.lock()?;
         let disk = Arc::clone(&real) as Arc<dyn super::io::Disk>;
         let (directory, recovered) = Directory::open(disk, config, super::new_head, progress)?;
+        if !config.other_directory {
+            host.with(|master| master.check_tier(directory.head().tier_id))?;
+        }
         let Recovered { found, spaces, last_epoch, buckets, dead, .. } = recovered;
         let entries = match config.max_objects {
             0 => OBJECTS.max(2 * found.len() as u64),
             given => given,
         };
         let deadline = Deadline::after(Duration::from_secs(600));
-        let map = Arc::new(DiskMap::create(id::random_u64()?, entries, &directory.head().secret, &deadline)?);
+        let map = Arc::new(DiskMap::create(
+            id::random_u64()?,
+            directory.head().tier_id,
+            entries,
+            &directory.head().secret,
+            &deadline,
+        )?);
         map.view().header().promote_after.store(config.promote_after.into(), Relaxed);
+        map.view().header().write_through.store(config.write_through.into(), Relaxed);
         let flags = super::reader::flags(options);
         let reader = super::reader::make(real.shareable()?, flags)?;
         let names = spaces.iter().filter_map(|(space, name)| Some((SpaceName::new(name)?, *space)));
@@ -215,7 +232,7 @@ impl Running {
             recovered: [found.len() as u64, buckets, dead],
             recovery_ns: AtomicU64::new(0),
             left_out: AtomicU64::new(0),
-            _lock: lock,
+            lock: Mutex::new(Some(lock)),
         });
         let left_out = host.attach_disk(Arc::clone(&owner) as Arc<dyn DiskOwner>, map, &names, &found, last_epoch)?;
         let mut running = Self { owner, host, thread: None };
@@ -283,6 +300,8 @@ impl Drop for Running {
         if let Err(error) = self.owner.directory.sync() {
             log::emit(log::WARN, || format!("tier: closing: {error}"));
         }
+        // Everything that was noted is written, and nothing is noted any more: somebody else may have it.
+        drop(self.owner.lock.lock().take());
     }
 }
 
@@ -293,6 +312,10 @@ impl DiskOwner for Owner {
 
     fn settle(&self, mine: bool) -> Result<()> {
         self.directory.settle(mine)
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        self.directory.trouble()
     }
 
     fn wake(&self) {
@@ -328,6 +351,10 @@ impl DiskOwner for Owner {
                 let namespace = u32::try_from(first).unwrap_or(u32::MAX);
                 let keys = (second != 0).then(|| copied(keys)).transpose()?;
                 Ok([self.begin(Job::Offload(keys.map(|keys| (namespace, keys))))?, 0, 0])
+            }
+            CALL_THROUGH => {
+                let namespace = u32::try_from(first).unwrap_or(u32::MAX);
+                Ok([self.begin(Job::Through(namespace, copied(keys)?))?, 0, 0])
             }
             CALL_EVICT => Ok([self.begin(Job::Evict(first))?, 0, 0]),
             CALL_PROMOTE => {
@@ -502,14 +529,19 @@ impl Owner {
                 }
                 inbox.wake = false;
                 let job = inbox.jobs.pop_front();
-                inbox.current = job.as_ref().map(|(ticket, _)| *ticket);
+                inbox.at.clear();
+                inbox.at.extend(job.as_ref().map(|(ticket, _)| *ticket));
                 (job, inbox.paused)
             };
+            if let Some((_, Job::Through(namespace, keys))) = job {
+                self.write_through(store, namespace, keys);
+                continue;
+            }
             if let Some((ticket, job)) = job {
                 let asked = !matches!(job, Job::Suspect { .. });
                 let result = self.run(store, job);
                 let mut inbox = self.inbox.lock();
-                inbox.current = None;
+                inbox.at.clear();
                 if asked {
                     inbox.finish(ticket, result);
                 }
@@ -544,7 +576,7 @@ impl Owner {
     /// The thread begins anew after a bug: nobody waits for what it was at, and nothing is held for it.
     fn recover_from_bug(&self) {
         let mut inbox = self.inbox.lock();
-        if let Some(ticket) = inbox.current {
+        for ticket in std::mem::take(&mut inbox.at) {
             inbox.finish(
                 ticket,
                 Err(Error::new(NMC_ERR_INTERNAL, "the tier's owner met a bug in nanomc; please report it")),
@@ -581,6 +613,7 @@ impl Owner {
             Job::Sync => self.directory.sync().map(|()| 0),
             Job::Offload(None) => self.write_all(store),
             Job::Offload(Some((namespace, keys))) => self.write_keys(store, namespace, &keys),
+            Job::Through(namespace, keys) => self.write_keys(store, namespace, &keys),
             Job::Evict(keep) => self.evict_down_to(keep),
         }
     }
@@ -611,6 +644,32 @@ impl Owner {
         more
     }
 
+    /// Writes what callers wait for: all that have asked by now, one bucket for all of a namespace.
+    fn write_through(&self, store: &Store, namespace: u32, mut keys: Vec<Vec<u8>>) {
+        let mut inbox = self.inbox.lock();
+        let mut at = 0;
+        while at < inbox.jobs.len() && inbox.at.len() < MOST_TOGETHER {
+            let joins = match &inbox.jobs[at].1 {
+                // Without memory to join it, it comes next.
+                Job::Through(other, more) => *other == namespace && memory::reserve(&mut keys, more.len()).is_ok(),
+                _ => false,
+            };
+            if !joins || memory::reserve(&mut inbox.at, 1).is_err() {
+                at += 1;
+            } else if let Some((ticket, Job::Through(_, mut more))) = inbox.jobs.remove(at) {
+                inbox.at.push(ticket);
+                keys.append(&mut more);
+            }
+        }
+        drop(inbox);
+        let result = self.write_keys(store, namespace, &keys);
+        let mut inbox = self.inbox.lock();
+        let tickets = std::mem::take(&mut inbox.at);
+        tickets.into_iter().for_each(|ticket| inbox.finish(ticket, result.clone()));
+        drop(inbox);
+        self.changed.notify_all();
+    }
+
     /// Writes the values of keys, a bucket at a time: what is written cannot be evicted meanwhile.
     fn write_keys(&self, store: &Store, namespace: u32, keys: &[Vec<u8>]) -> Result<u64> {
         let host = self.host()?;
@@ -636,7 +695,12 @@ impl Owner {
     /// Bytes of values in a bucket: no more than a small part of a heap, since they cannot be evicted before it is safe.
     fn bucket_bytes(&self) -> u64 {
         let heap = self.host().and_then(|host| host.with(|master| Ok(master.map().params().heap_bytes))).unwrap_or(0);
-        self.config.bucket_bytes.min((heap / 40).max(1 << 20))
+        let share = match self.config.capacity_bytes {
+            0 => u64::MAX,
+            // So that what leaves to make room for it is a small part of what there is.
+            capacity => (capacity / 4).max(1 << 16),
+        };
+        self.config.bucket_bytes.min((heap / 40).max(1 << 20)).min(share)
     }
 
     /// The next objects that are to be written, up to a bucket full. Gives whether there may be more.

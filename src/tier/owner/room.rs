@@ -30,7 +30,11 @@ impl Owner {
     /// Makes room for this many bytes of values and what goes with them, if there is a limit to what files take.
     pub(super) fn make_room_for(&self, bytes: u64) -> Result<()> {
         let limit = self.config.capacity_bytes;
-        while limit != 0 && self.evicts() && self.directory.file_bytes() + bytes > limit {
+        // What can never fit makes nothing go.
+        if limit == 0 || bytes > limit {
+            return Ok(());
+        }
+        while self.evicts() && self.directory.file_bytes() + bytes > limit {
             if self.evict_one()?.is_none() {
                 break;
             }
@@ -60,10 +64,13 @@ impl Owner {
     ) -> Result<Vec<Stored>> {
         let record =
             |item: &ToWrite| Shape::of(item.key.len(), item.bytes).blocks * BLOCK as u64 + item.key.len() as u64 + 64;
-        self.make_room_for(items.iter().map(record).sum::<u64>() + 2 * BLOCK as u64)?;
+        let bytes = items.iter().map(record).sum::<u64>() + 2 * BLOCK as u64;
+        let limit = self.config.capacity_bytes;
+        let could_fit = limit == 0 || bytes <= limit;
+        self.make_room_for(bytes)?;
         for _ in 0..TRIES {
             match self.directory.write(items, store_id, source, assign) {
-                Err(error) if error.status == NMC_ERR_NO_SPACE && self.evicts() => {
+                Err(error) if error.status == NMC_ERR_NO_SPACE && self.evicts() && could_fit => {
                     if self.evict_one()?.is_none() {
                         return Err(error);
                     }

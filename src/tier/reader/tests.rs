@@ -122,7 +122,7 @@ struct Tree {
 impl Tree {
     fn new() -> Self {
         let deadline = Deadline::after(Duration::from_secs(60));
-        let map = DiskMap::create(1, 4096, &SECRET, &deadline).unwrap();
+        let map = DiskMap::create(1, 1, 4096, &SECRET, &deadline).unwrap();
         map.view().set_space(0, Some(SPACE));
         Self { dir: tempfile::tempdir().unwrap(), map, next: AtomicU32::new(0) }
     }

@@ -6,11 +6,35 @@ impl Master {
     /// Fails while the disk below the store is not there that was there under the former master: what is on it must be known
     /// before anything is stored, removed or replaced.
     pub(in crate::store::master) fn check_disk(&self) -> Result<()> {
-        if self.disk.is_none() && self.map.view().header().disk.load(Relaxed) != 0 {
+        let named = self.map.view().header().disk.load(Relaxed);
+        if self.disk.is_none() && named == DISK_EXPECTED {
+            crate::bail!(
+                NMC_ERR_UNAVAILABLE,
+                "the store waits for its tier (NMC_STORE_WAIT_FOR_TIER): open it in the process of the store's master \
+                 (nmc_tier_open)"
+            );
+        }
+        if self.disk.is_none() && named != 0 {
             crate::bail!(
                 NMC_ERR_UNAVAILABLE,
                 "the store has a tier on disk whose owner is gone: reads go on; open the tier again in the process of the \
                  store's master (nmc_tier_open)"
+            );
+        }
+        Ok(())
+    }
+
+    /// Fails if the disk below the store was another one under the former master: what was removed since then must be written
+    /// down there.
+    pub fn check_tier(&self, tier: u64) -> Result<()> {
+        let header = self.map.view().header();
+        let former = header.tier.load(Relaxed);
+        let gone = self.disk.is_none() && ![0, DISK_EXPECTED].contains(&header.disk.load(Relaxed));
+        if gone && former != 0 && former != tier {
+            crate::bail!(
+                NMC_ERR_MISMATCH,
+                "the store's tier under its former master was another directory ({former:x}, this one is {tier:x}): open that one, \
+                 or give up what is there with NMC_TIER_OTHER_DIRECTORY"
             );
         }
         Ok(())
@@ -57,6 +81,7 @@ impl Master {
         let map = Arc::clone(&self.map);
         map.view().header().next_epoch.store(self.next_epoch, Release);
         if let Some(disk) = &self.disk {
+            map.view().header().tier.store(disk.map.tier(), Relaxed);
             map.view().header().disk.store(disk.map.id(), Release);
         }
         Ok(left_out)
@@ -99,6 +124,11 @@ impl Master {
             }
         }
         Ok(())
+    }
+
+    /// The disk is to come before anything is stored.
+    pub fn wait_for_disk(&self) {
+        self.map.view().header().disk.store(DISK_EXPECTED, Release);
     }
 
     /// The disk goes: what is only there cannot be read any more.

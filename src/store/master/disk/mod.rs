@@ -139,7 +139,7 @@ struct Known {
 }
 
 /// Where the search for something to write goes on.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Walk {
     rank: u32,
     queue: usize,
@@ -148,6 +148,14 @@ struct Walk {
     pages: u64,
     /// See `pages`.
     objects: u64,
+    /// What began later is not looked for.
+    before: u64,
+}
+
+impl Default for Walk {
+    fn default() -> Self {
+        Self { rank: 0, queue: 0, next: None, pages: 0, objects: 0, before: u64::MAX }
+    }
 }
 
 /// See the module.

@@ -37,16 +37,20 @@ impl Master {
         let now = now_ns();
         self.glance(view, now);
         self.look_at_all_writing(view, now, BUDGET);
+        self.read_pins(view);
         let Some(disk) = &mut self.disk else { return Ok(false) };
         let room = disk.room();
         if room == 0 {
             // Nothing is written that nobody could find.
             disk.counts.full += 1;
-            return Ok(false);
+            if scope == Scope::Ahead {
+                return Ok(false);
+            }
         }
-        let (most, mut bytes) = (most.0.min(MOST_NEXT).min(room), most.1);
+        // Without room one is looked for, to say that there is none for it.
+        let (most, mut bytes) = (most.0.min(MOST_NEXT).min(room.max(1)), most.1);
         memory::reserve(out, most)?;
-        let admission = disk.admission;
+        let (admission, map_capacity) = (disk.admission, disk.counts.capacity);
         let (mut walk, mut budget, from) = (disk.walk, BUDGET, out.len());
         let ranks = map.params().world_size;
         while out.len() - from < most && bytes > 0 && budget > 0 {
@@ -61,7 +65,7 @@ impl Master {
             };
             let list = queues.get(walk.queue).copied().filter(|_| walk.pages < goal && walk.objects < objects);
             let Some(list) = list else {
-                walk = Walk { rank: walk.rank + 1, ..Walk::default() };
+                walk = Walk { rank: walk.rank + 1, before: walk.before, ..Walk::default() };
                 continue;
             };
             let here = walk.next.filter(|index| self.lists.list_of(*index) == Some(list));
@@ -75,19 +79,33 @@ impl Master {
             if walk.next.is_none() {
                 walk.queue += 1;
             }
-            walk.pages += u64::from(self.book(index).pages);
-            walk.objects += 1;
+            // What is in use is not evicted: others are, in its place.
+            if self.pinned.binary_search(&index).is_err() {
+                walk.pages += u64::from(self.book(index).pages);
+                walk.objects += 1;
+            }
+            if scope == Scope::All && self.book(index).epoch >= walk.before {
+                // It came after whoever wants all of them had asked.
+                continue;
+            }
             if scope == Scope::Ahead && !self.is_admitted(view, index) {
                 continue;
             }
             if let Some(next) = self.to_write(view, index)? {
+                if room == 0 {
+                    crate::bail!(
+                        NMC_ERR_NO_SPACE,
+                        "the index of the tier has room for {} values, and all of it is used (max_objects)",
+                        map_capacity
+                    );
+                }
                 bytes = bytes.saturating_sub(next.bytes.max(1));
                 out.push(next);
             }
         }
         let over = walk.rank >= ranks;
         if let Some(disk) = &mut self.disk {
-            disk.walk = if over { Walk::default() } else { walk };
+            disk.walk = if over { Walk { before: walk.before, ..Walk::default() } } else { walk };
             for next in &out[from..] {
                 let ToWrite { index, epoch, .. } = *next;
                 disk.holds.push(Hold { index, epoch, spot: None, gone: false });
@@ -167,7 +185,11 @@ impl Master {
             let Some(disk) = &mut self.disk else { break };
             if disk.room() == 0 {
                 disk.counts.full += 1;
-                crate::bail!(NMC_ERR_LIMIT, "the index of the tier has room for {} values", disk.counts.capacity);
+                crate::bail!(
+                    NMC_ERR_NO_SPACE,
+                    "the index of the tier has room for {} values, and all of it is used (max_objects)",
+                    disk.counts.capacity
+                );
             }
             bytes += next.bytes.max(1);
             disk.holds.push(Hold { index, epoch: next.epoch, spot: None, gone: false });
@@ -261,10 +283,11 @@ impl Master {
         }
     }
 
-    /// The next objects come from the beginning.
+    /// The next objects come from the beginning, and with [`Scope::All`] they are those that are there now.
     pub fn begin_walk(&mut self) {
+        let before = self.next_epoch;
         if let Some(disk) = &mut self.disk {
-            disk.walk = Walk::default();
+            disk.walk = Walk { before, ..Walk::default() };
         }
     }
 

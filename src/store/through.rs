@@ -1,0 +1,87 @@
+//! Puts that wait for the disk: where the tier writes through, a value is safe from a power loss when its put returns. The owner
+//! writes what many callers wait for into one bucket, and syncs once for all of them.
+
+use super::Store;
+use super::disk::DiskAccess;
+use super::master::show;
+use super::read::Look;
+use crate::base::error::{Error, Result};
+use crate::base::memory;
+use crate::base::status::NMC_ERR_IO;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// The call by which the owner hears of values that somebody waits for: the namespace, and their keys. Gives a ticket.
+pub const CALL_THROUGH: u32 = 8;
+/// The call that asks what became of a ticket: 1, and what it gave; 0 while it is not done.
+pub const CALL_DONE: u32 = 5;
+/// Keys of one call.
+const TOGETHER: usize = 64;
+/// Time between two looks at the index, which asks nobody.
+const LOOK: Duration = Duration::from_micros(200);
+/// Looks between two questions.
+const LOOKS: u32 = 32;
+
+impl Store {
+    /// Whether puts wait for the disk.
+    #[inline]
+    pub(super) fn writes_through(&self) -> Result<Option<DiskAccess>> {
+        match self.client.disk()? {
+            Some(disk) if disk.map.view().header().write_through.load(Relaxed) != 0 => Ok(Some(disk)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Waits until values that were just published, with these epochs, are on disk. One that was removed or replaced meanwhile
+    /// is not waited for.
+    pub(super) fn wait_for_disk(&self, values: &[(&[u8], u64)]) -> Result<()> {
+        if self.client.view().header().disk.load(Relaxed) == 0 || values.is_empty() {
+            return Ok(());
+        }
+        match self.writes_through()? {
+            Some(disk) => values.chunks(TOGETHER).try_for_each(|part| self.wait_for_some(&disk, part)),
+            None => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn wait_for_some(&self, disk: &DiskAccess, values: &[(&[u8], u64)]) -> Result<()> {
+        let keys: Vec<&[u8]> = memory::collect(values.iter().map(|(key, _)| *key))?;
+        let interrupt = self.interrupt();
+        let [ticket, ..] = self.call_disk(CALL_THROUGH, [self.namespace.into(), 0], &keys)?;
+        let mut looks = 0u32;
+        let is_there = |(key, _): &(&[u8], u64)| Ok::<_, Error>(disk.map.probe(self.namespace, key)?.is_some());
+        loop {
+            if all(values, is_there)? {
+                return Ok(());
+            }
+            looks += 1;
+            if looks.is_multiple_of(LOOKS) {
+                interrupt.check()?;
+                let [done, ..] = self.call_disk(CALL_DONE, [ticket, 0], &[])?;
+                if done != 0 {
+                    break;
+                }
+            }
+            std::thread::sleep(LOOK);
+        }
+        for (key, epoch) in values {
+            let current = matches!(self.look(self.client.view(), key)?, Look::Ready((_, found)) if found == *epoch);
+            if current && !is_there(&(key, *epoch))? {
+                let text =
+                    format!("{} is in memory, but was not written to disk: see the log of the tier's owner", show(key));
+                return Err(Error::new(NMC_ERR_IO, text));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn all<T>(items: &[T], is: impl Fn(&T) -> Result<bool>) -> Result<bool> {
+    for item in items {
+        if !is(item)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
