@@ -392,7 +392,8 @@ impl Owner {
             max_objects: capacity,
             file_bytes: self.directory.file_bytes(),
             buckets: self.directory.bucket_count(),
-            index_bytes: self.map.bytes(),
+            // With what only the master knows of each entry.
+            index_bytes: self.map.bytes() + 4 * self.map.entries(),
             written_objects: counts.objects.load(Relaxed),
             written_bytes: counts.bytes.load(Relaxed),
             written_buckets: counts.buckets.load(Relaxed),
