@@ -247,6 +247,8 @@ fn translate(
     // Looked at whatever the flag says: a variable that is wrong is told of, not forgotten.
     let uring = switch_of(&environment)?.unwrap_or(default.uring);
     Ok(Config {
+        backend: crate::tier::Backend::Bucket,
+        meta: false,
         directory,
         max_objects: c.max_objects,
         capacity_bytes,

@@ -1,6 +1,7 @@
 //! The SSD tier of a store: what memory evicts, disk keeps. The process of the store's master owns a directory and writes to
 //! it ahead of eviction; every process reads it by itself. After any crash the disk tells the truth.
 
+pub mod backend;
 mod config;
 #[cfg(test)]
 mod crash_tests;
@@ -10,11 +11,12 @@ pub mod io;
 pub mod journal;
 mod owner;
 pub mod reader;
+pub mod recovery;
 mod stages;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, OnDamage, Scanned, Stats, Torn, Verified};
+pub use config::{Backend, Config, OnDamage, Scanned, Stats, Torn, Verified};
 
 use crate::base::error::{Error, Result};
 use crate::base::id;
@@ -49,7 +51,7 @@ fn new_head() -> Result<Head> {
         *bytes = id::random_u64()?.to_le_bytes();
     }
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Ok(Head { tier_id: id::random_u64()?, secret, backend: directory::BACKEND, created })
+    Ok(Head { tier_id: id::random_u64()?, secret, backend: Backend::Bucket.number(), created })
 }
 
 #[cold]

@@ -3,10 +3,11 @@
 //! before a call is answered.
 
 use super::config::{Config, Scanned, Stats, Verified};
-use super::directory::{Directory, Recovered, Source, read_end};
-use super::format::{Item, bucket_name};
+use super::directory::{Directory, Source};
+use super::format::Item;
 use super::io::{Buffer, DirLock, RealDisk};
 use super::reader::check_record;
+use super::recovery::Recovered;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id;
@@ -150,7 +151,7 @@ impl Running {
         };
         let deadline = Deadline::after(Duration::from_secs(600));
         let map = Arc::new(DiskMap::create(id::random_u64()?, entries, &directory.head().secret, &deadline)?);
-        let flags = super::reader::flags(options);
+        let flags = super::reader::flags(options, config.backend);
         let reader = super::reader::make(real.shareable()?, flags)?;
         let names = spaces.iter().filter_map(|(space, name)| Some((SpaceName::new(name)?, *space)));
         let names = memory::collect(names)?;
@@ -310,6 +311,8 @@ impl Owner {
             recovered_buckets,
             recovery_ns: self.recovery_ns.load(Relaxed),
             recovered_dead: recovered_dead + self.left_out.load(Relaxed),
+            torn: counts.torn.load(Relaxed),
+            dead_bytes: self.directory.dead_bytes(),
             read_objects: 0,
             read_bytes: 0,
         })
@@ -628,18 +631,11 @@ impl Owner {
             return Ok(false);
         };
         let entry = crate::layout::disk::Entry::from_words(words);
-        let name = bucket_name(entry.spot.bucket);
         let checked = (|| -> Result<()> {
-            let file = self.real_file(&name)?;
-            let (tail, list) = read_end(&*file)?;
-            for item in tail.items(&list)? {
-                let item = item?;
-                if item.block == entry.spot.block {
-                    let mut scratch = Buffer::new(1 << 20)?;
-                    return check_record(&*file, item.block, item.key, entry.epoch, entry.bytes, &mut scratch);
-                }
-            }
-            crate::bail!(NMC_ERR_CORRUPT, "{name} has no record at block {}", entry.spot.block)
+            let key = self.directory.key_of(entry.spot)?;
+            let (file, block) = self.directory.open_record(entry.spot)?;
+            let mut scratch = Buffer::new(1 << 20)?;
+            check_record(&*file, block, &key, entry.epoch, entry.bytes, &mut scratch)
         })();
         let error = match checked {
             Ok(()) => return Ok(false),
@@ -653,10 +649,6 @@ impl Owner {
             log::emit(log::ERROR, || format!("tier: a value on disk is given up: {error}"));
         }
         Ok(ended)
-    }
-
-    fn real_file(&self, name: &str) -> Result<Box<dyn super::io::File>> {
-        self.directory.disk().open(name, false)
     }
 
     /// The entry that leads to a record, if one does.
@@ -674,9 +666,9 @@ impl Owner {
         let mut scratch = Buffer::new(1 << 20)?;
         self.directory.list(&mut |bucket, item| {
             let Some((index, word)) = self.entry_of(bucket, item) else { return Ok(true) };
-            let file = self.real_file(&bucket_name(bucket));
-            let checked = file.and_then(|file| {
-                check_record(&*file, item.block, item.key, item.epoch, item.value_bytes, &mut scratch)
+            let record = self.directory.open_record(Spot { bucket, block: item.block });
+            let checked = record.and_then(|(file, block)| {
+                check_record(&*file, block, item.key, item.epoch, item.value_bytes, &mut scratch)
             });
             done += 1;
             match checked {
