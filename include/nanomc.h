@@ -2089,6 +2089,26 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
 #define NMC_TIER_OTHER_DIRECTORY 256
 
 /**
+ * Write the list of every bucket a second time, into `<number>.meta`: it stands in for that of the bucket if that one cannot be read. For
+ * `NMC_TIER_BACKEND_BUCKET` only.
+ */
+#define NMC_TIER_META 512
+
+/** Many values a file. The default, and the fastest. */
+#define NMC_TIER_BACKEND_BUCKET 0
+
+/** A file for every value, in folders of two levels: for those who want to see values as files. */
+#define NMC_TIER_BACKEND_FILE 1
+
+/**
+ * One file, `kv_cache.data`, of `capacity_bytes`, which must be given, up to 1 TiB: no file is made or deleted while the tier runs.
+ */
+#define NMC_TIER_BACKEND_OFFSET 2
+
+/** Keeps nothing: what is written is gone. To measure what the rest costs. */
+#define NMC_TIER_BACKEND_NOOP 3
+
+/**
  * Nothing leaves the disk to make room: when it is full, offloading pauses, which `full` of `nmc_tier_stats_t` counts.
  */
 #define NMC_TIER_EVICT_NONE 0
@@ -2168,6 +2188,13 @@ typedef struct nmc_tier_config_t {
   uint32_t admit_reads;
   /** Only values with this priority or a higher one are, from 0 to 3. */
   uint32_t admit_priority;
+  /**
+   * How values lie in the directory: `NMC_TIER_BACKEND_*`. A directory has the backend that it was made with; another one is
+   * `NMC_ERR_MISMATCH`.
+   */
+  uint32_t backend;
+  /** Zero. */
+  uint32_t reserved0;
   /** Most bytes of values a second that are written ahead; 0 for no limit. `nmc_tier_offload` is not held back. */
   uint64_t write_bytes_per_s;
   /** Told how far the recovery is, or NULL. */
@@ -2195,6 +2222,8 @@ typedef struct nmc_tier_config_t {
     /* promote_after */ 0, \
     /* admit_reads */ 0, \
     /* admit_priority */ 0, \
+    /* backend */ NMC_TIER_BACKEND_BUCKET, \
+    /* reserved0 */ 0, \
     /* write_bytes_per_s */ 0, \
     /* progress */ NULL, \
     /* progress_user */ NULL, \
@@ -2298,6 +2327,10 @@ typedef struct nmc_tier_stats_t {
   uint64_t evicted;
   /** Values that came back into memory because they were read often (`promote_after`). */
   uint64_t promoted;
+  /** Buckets whose list could not be read when the tier was opened: their values are not found. */
+  uint64_t torn;
+  /** Bytes of dead values whose space comes back only when all of their bucket is dead. */
+  uint64_t dead_bytes;
 } nmc_tier_stats_t;
 
 /** What an nmc_tier_stats_t starts from. */
@@ -2328,7 +2361,9 @@ typedef struct nmc_tier_stats_t {
     /* read_objects */ 0, \
     /* read_bytes */ 0, \
     /* evicted */ 0, \
-    /* promoted */ 0 \
+    /* promoted */ 0, \
+    /* torn */ 0, \
+    /* dead_bytes */ 0 \
   }
 
 /** What a verification found. Start from `NMC_TIER_VERIFIED_INIT`. */
@@ -2343,6 +2378,8 @@ typedef struct nmc_tier_verified_t {
   uint64_t bytes;
   /** Values that are not: they ended. */
   uint64_t corrupt;
+  /** Values that could not be read, for another reason: they stay. */
+  uint64_t unreadable;
 } nmc_tier_verified_t;
 
 /** What an nmc_tier_verified_t starts from. */
@@ -2352,7 +2389,8 @@ typedef struct nmc_tier_verified_t {
     /* reserved */ 0, \
     /* objects */ 0, \
     /* bytes */ 0, \
-    /* corrupt */ 0 \
+    /* corrupt */ 0, \
+    /* unreadable */ 0 \
   }
 
 /** A value on disk. */
@@ -2534,7 +2572,9 @@ nmc_status_t nmc_tier_stats(struct nmc_tier_t *tier,
  * far.
  *
  * Reads the whole disk. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this process does
- * not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`.
+ * not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; if some values could not be read for another
+ * reason than damage, they are counted as `unreadable` and stay, all others are looked at, and it returns why: `NMC_ERR_IO`, `NMC_ERR_LIMIT`,
+ * `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
  */
 nmc_status_t nmc_tier_verify(struct nmc_tier_t *tier,
                              nmc_tier_verify_fn callback,
@@ -2545,8 +2585,9 @@ nmc_status_t nmc_tier_verify(struct nmc_tier_t *tier,
  * Calls `callback` for every value on disk, of all namespaces, whether it is in memory as well or not, in no order that means anything,
  * until it returns 0. What comes and goes meanwhile may be among them or not.
  *
- * Reads the ends of all buckets. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this
- * process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`.
+ * Reads the lists of all buckets. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this
+ * process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; if lists could not be read, after all
+ * others: `NMC_ERR_IO`, `NMC_ERR_CORRUPT`, `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
  */
 nmc_status_t nmc_tier_scan(struct nmc_tier_t *tier,
                            nmc_tier_scan_fn callback,

@@ -139,7 +139,9 @@ void configs() {
     CHECK(out == nullptr && error_mentions(says));
   };
   promise("numbers_beyond_their_limits_are_refused_and_named");
-  refused("flags 0x200", [](nmc_tier_config_t& c) { c.flags = 512; });
+  refused("flags 0x400", [](nmc_tier_config_t& c) { c.flags = 1024; });
+  refused("backend 4", [](nmc_tier_config_t& c) { c.backend = 4; });
+  refused("capacity_bytes", [](nmc_tier_config_t& c) { c.backend = NMC_TIER_BACKEND_OFFSET; });
   refused("eviction 3", [](nmc_tier_config_t& c) { c.eviction = 3; });
   refused("promote_after 256", [](nmc_tier_config_t& c) { c.promote_after = 256; });
   refused("admit_reads 16777216", [](nmc_tier_config_t& c) { c.admit_reads = 1 << 24; });

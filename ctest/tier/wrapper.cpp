@@ -46,6 +46,8 @@ void configs() {
                                   .events()
                                   .write_through()
                                   .other_directory()
+                                  .meta()
+                                  .backend(NMC_TIER_BACKEND_NOOP)
                                   .eviction(NMC_TIER_EVICT_LRU)
                                   .promote_after(7)
                                   .admit_reads(8)
@@ -54,8 +56,8 @@ void configs() {
                                   .c();
   CHECK(c.struct_size == sizeof c && c.abi_version == NMC_ABI_VERSION && std::string(static_cast<const char*>(c.directory.ptr), c.directory.len) == "/here");
   CHECK(c.max_objects == 1 && c.capacity_bytes == 2 && c.bucket_bytes == 3 && c.bucket_keys == 4);
-  CHECK(c.heartbeat_ms == 5000 && c.depth == 6 && c.flags == 511 && c.progress == nullptr);
-  CHECK(config.direct(true).uring(true).durable_remove(false).paused(false).events(false).write_through(false).other_directory(false).c().flags == 48);
+  CHECK(c.heartbeat_ms == 5000 && c.depth == 6 && c.flags == 1023 && c.backend == NMC_TIER_BACKEND_NOOP && c.progress == nullptr);
+  CHECK(config.direct(true).uring(true).durable_remove(false).paused(false).events(false).write_through(false).other_directory(false).meta(false).c().flags == 48);
   CHECK(c.eviction == NMC_TIER_EVICT_LRU && c.promote_after == 7 && c.admit_reads == 8 && c.admit_priority == 2 && c.write_bytes_per_s == 9);
   CHECK(nmc::TierConfig().c().directory.len == 0 && nmc::TierConfig().c().flags == 0);
   CHECK(nmc::TierConfig().heartbeat(std::chrono::milliseconds(0)).c().heartbeat_ms == 1);

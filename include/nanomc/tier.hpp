@@ -51,6 +51,10 @@ class TierConfig {
   TierConfig& paused(bool wanted = true) { return flag(NMC_TIER_PAUSED, wanted); }
   TierConfig& reset_if_damaged(bool wanted = true) { return flag(NMC_TIER_RESET_IF_DAMAGED, wanted); }
   TierConfig& delete_torn(bool wanted = true) { return flag(NMC_TIER_DELETE_TORN, wanted); }
+  /// How values lie in the directory: NMC_TIER_BACKEND_BUCKET, _FILE, _OFFSET or _NOOP.
+  TierConfig& backend(uint32_t value) { return c_.backend = value, *this; }
+  /// The list of every bucket is written twice.
+  TierConfig& meta(bool wanted = true) { return flag(NMC_TIER_META, wanted); }
   /// Though the store's tier under its former master was another directory.
   TierConfig& other_directory(bool wanted = true) { return flag(NMC_TIER_OTHER_DIRECTORY, wanted); }
   /// Puts return when their values are on disk.

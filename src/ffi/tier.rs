@@ -303,7 +303,9 @@ pub unsafe extern "C" fn nmc_tier_stats(tier: *mut nmc_tier_t, out_stats: *mut n
 /// far.
 ///
 /// Reads the whole disk. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this process does
-/// not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`.
+/// not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; if some values could not be read for another
+/// reason than damage, they are counted as `unreadable` and stay, all others are looked at, and it returns why: `NMC_ERR_IO`, `NMC_ERR_LIMIT`,
+/// `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_verify(
     tier: *mut nmc_tier_t,
@@ -319,8 +321,9 @@ pub unsafe extern "C" fn nmc_tier_verify(
                 // SAFETY: the program's function, called as its type says.
                 !open.is_closing() && callback.is_none_or(|callback| unsafe { callback(user, done, total) } != 0)
             };
-            place.put(verified_of(&open.finished(open.tier.verify(&mut go_on))?));
-            Ok(())
+            let (found, why) = open.finished(open.tier.verify(&mut go_on))?;
+            place.put(verified_of(&found));
+            why.map_or(Ok(()), Err)
         })
     })
 }
@@ -328,8 +331,9 @@ pub unsafe extern "C" fn nmc_tier_verify(
 /// Calls `callback` for every value on disk, of all namespaces, whether it is in memory as well or not, in no order that means anything,
 /// until it returns 0. What comes and goes meanwhile may be among them or not.
 ///
-/// Reads the ends of all buckets. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this
-/// process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`.
+/// Reads the lists of all buckets. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this
+/// process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; if lists could not be read, after all
+/// others: `NMC_ERR_IO`, `NMC_ERR_CORRUPT`, `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_scan(
     tier: *mut nmc_tier_t,

@@ -7,7 +7,7 @@ use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_INVALID_ARG;
 use crate::store::evict::PRIORITIES;
 use crate::store::master::Admission;
-use crate::tier::{Config, Evict, OnDamage, Scanned, Stats, Torn, Verified};
+use crate::tier::{Backend, Config, Evict, OnDamage, Scanned, Stats, Torn, Verified};
 use std::ffi::{OsStr, OsString, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
@@ -37,6 +37,19 @@ pub const NMC_TIER_WRITE_THROUGH: u32 = 128;
 /// Open this directory, though the store's tier under its former master was another one, whose disk is lost. Without it that is
 /// `NMC_ERR_MISMATCH`: what is removed from now on would come back when the former one is opened again.
 pub const NMC_TIER_OTHER_DIRECTORY: u32 = 256;
+
+/// Write the list of every bucket a second time, into `<number>.meta`: it stands in for that of the bucket if that one cannot be read. For
+/// `NMC_TIER_BACKEND_BUCKET` only.
+pub const NMC_TIER_META: u32 = 512;
+
+/// Many values a file. The default, and the fastest.
+pub const NMC_TIER_BACKEND_BUCKET: u32 = 0;
+/// A file for every value, in folders of two levels: for those who want to see values as files.
+pub const NMC_TIER_BACKEND_FILE: u32 = 1;
+/// One file, `kv_cache.data`, of `capacity_bytes`, which must be given, up to 1 TiB: no file is made or deleted while the tier runs.
+pub const NMC_TIER_BACKEND_OFFSET: u32 = 2;
+/// Keeps nothing: what is written is gone. To measure what the rest costs.
+pub const NMC_TIER_BACKEND_NOOP: u32 = 3;
 
 /// Nothing leaves the disk to make room: when it is full, offloading pauses, which `full` of `nmc_tier_stats_t` counts.
 pub const NMC_TIER_EVICT_NONE: u32 = 0;
@@ -97,6 +110,11 @@ pub struct nmc_tier_config_t {
     pub admit_reads: u32,
     /// Only values with this priority or a higher one are, from 0 to 3.
     pub admit_priority: u32,
+    /// How values lie in the directory: `NMC_TIER_BACKEND_*`. A directory has the backend that it was made with; another one is
+    /// `NMC_ERR_MISMATCH`.
+    pub backend: u32,
+    /// Zero.
+    pub reserved0: u32,
     /// Most bytes of values a second that are written ahead; 0 for no limit. `nmc_tier_offload` is not held back.
     pub write_bytes_per_s: u64,
     /// Told how far the recovery is, or NULL.
@@ -188,6 +206,10 @@ pub struct nmc_tier_stats_t {
     pub evicted: u64,
     /// Values that came back into memory because they were read often (`promote_after`).
     pub promoted: u64,
+    /// Buckets whose list could not be read when the tier was opened: their values are not found.
+    pub torn: u64,
+    /// Bytes of dead values whose space comes back only when all of their bucket is dead.
+    pub dead_bytes: u64,
 }
 
 /// What a verification found. Start from `NMC_TIER_VERIFIED_INIT`.
@@ -204,6 +226,8 @@ pub struct nmc_tier_verified_t {
     pub bytes: u64,
     /// Values that are not: they ended.
     pub corrupt: u64,
+    /// Values that could not be read, for another reason: they stay.
+    pub unreadable: u64,
 }
 
 /// A value on disk.
@@ -252,6 +276,8 @@ unsafe impl Versioned for nmc_tier_config_t {
             promote_after: 0,
             admit_reads: 0,
             admit_priority: 0,
+            backend: NMC_TIER_BACKEND_BUCKET,
+            reserved0: 0,
             write_bytes_per_s: 0,
             progress: None,
             progress_user: std::ptr::null_mut(),
@@ -269,7 +295,8 @@ const FLAGS: u32 = NMC_TIER_NO_DIRECT
     | NMC_TIER_DELETE_TORN
     | NMC_TIER_EVENTS
     | NMC_TIER_WRITE_THROUGH
-    | NMC_TIER_OTHER_DIRECTORY;
+    | NMC_TIER_OTHER_DIRECTORY
+    | NMC_TIER_META;
 /// Longest path that is looked at.
 const MAX_PATH: usize = 4096;
 /// The kernel's rings are not much larger.
@@ -300,7 +327,7 @@ fn translate(
     directory: PathBuf,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Config> {
-    if c.flags & !FLAGS != 0 || c.reserved.iter().any(|r| *r != 0) {
+    if c.flags & !FLAGS != 0 || c.reserved0 != 0 || c.reserved.iter().any(|r| *r != 0) {
         crate::bail!(NMC_ERR_INVALID_ARG, "flags {:#x} or a reserved field has bits that mean nothing", c.flags);
     }
     if c.depth > MAX_DEPTH {
@@ -319,6 +346,9 @@ fn translate(
             c.admit_priority
         );
     }
+    let Some(backend) = Backend::from_code(c.backend) else {
+        crate::bail!(NMC_ERR_INVALID_ARG, "backend {} is not one of NMC_TIER_BACKEND_*", c.backend);
+    };
     let default = Config::default();
     let heartbeat_ms = match c.heartbeat_ms {
         0 => seconds_of(&environment)?.map_or(default.heartbeat_ms, |seconds| seconds * 1000),
@@ -338,6 +368,8 @@ fn translate(
     // Looked at whatever the flag says: a variable that is wrong is told of, not forgotten.
     let uring = switch_of(&environment)?.unwrap_or(default.uring);
     Ok(Config {
+        backend,
+        meta: c.flags & NMC_TIER_META != 0,
         directory,
         max_objects: c.max_objects,
         capacity_bytes,
@@ -440,6 +472,8 @@ pub(super) fn stats_of(owner: bool, found: &Stats) -> nmc_tier_stats_t {
         read_bytes: found.read_bytes,
         evicted: found.evicted,
         promoted: found.promoted,
+        torn: found.torn,
+        dead_bytes: found.dead_bytes,
     }
 }
 
@@ -451,6 +485,7 @@ pub(super) fn verified_of(found: &Verified) -> nmc_tier_verified_t {
         objects: found.objects,
         bytes: found.bytes,
         corrupt: found.corrupt,
+        unreadable: found.unreadable,
     }
 }
 
@@ -534,11 +569,13 @@ mod tests {
         assert_eq!((found.evict, found.promote_after, found.write_bytes_per_s), (Evict::Lru, 255, u64::MAX));
         assert_eq!((found.admission.reads, found.admission.priority), ((1 << 24) - 1, 3));
         assert_eq!(made(&[], |c| c.eviction = NMC_TIER_EVICT_FIFO).unwrap().evict, Evict::Fifo);
-        for wrong in 0..4 {
+        assert_eq!(made(&[], |c| c.backend = NMC_TIER_BACKEND_OFFSET).unwrap().backend, Backend::Offset);
+        for wrong in 0..5 {
             let made = made(&[], |c| match wrong {
                 0 => c.eviction = 3,
                 1 => c.promote_after = 256,
                 2 => c.admit_reads = 1 << 24,
+                3 => c.backend = 4,
                 _ => c.admit_priority = 4,
             });
             assert_eq!(made.unwrap_err().status, NMC_ERR_INVALID_ARG);
@@ -553,8 +590,8 @@ mod tests {
         assert_eq!(flags(NMC_TIER_RESET_IF_DAMAGED).unwrap().on_damage, OnDamage::Reset);
         assert_eq!(flags(NMC_TIER_DELETE_TORN).unwrap().torn, Torn::Delete);
         assert!(flags(NMC_TIER_EVENTS).unwrap().events && flags(NMC_TIER_WRITE_THROUGH).unwrap().write_through);
-        assert!(flags(NMC_TIER_OTHER_DIRECTORY).unwrap().other_directory);
-        for bit in 9..32 {
+        assert!(flags(NMC_TIER_OTHER_DIRECTORY).unwrap().other_directory && flags(NMC_TIER_META).unwrap().meta);
+        for bit in 10..32 {
             assert!(flags(1 << bit).unwrap_err().message.contains(&format!("flags {:#x}", 1u32 << bit)));
         }
     }

@@ -35,11 +35,69 @@ pub enum Evict {
     Lru,
 }
 
+/// What buckets are made of, see `backend`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Backend {
+    /// A file for many values.
+    #[default]
+    Bucket,
+    /// A file for every value.
+    File,
+    /// One file for all values.
+    Offset,
+    /// Nothing is kept.
+    Noop,
+}
+
+impl Backend {
+    /// All of them, by their codes.
+    pub const ALL: [Self; 4] = [Self::Bucket, Self::File, Self::Offset, Self::Noop];
+
+    /// The backend with this code in the C API.
+    #[must_use]
+    pub fn from_code(code: u32) -> Option<Self> {
+        Self::ALL.get(code as usize).copied()
+    }
+
+    /// Its code.
+    #[must_use]
+    pub fn code(self) -> u32 {
+        self as u32
+    }
+
+    /// The backend with this number in the head of a directory: codes begin with 0, these with 1.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::from_code(number.checked_sub(1)?)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self.code() + 1
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bucket => "bucket",
+            Self::File => "file-per-key",
+            Self::Offset => "offset",
+            Self::Noop => "noop",
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The directory. Made if it is not there.
     pub directory: PathBuf,
+    /// What buckets are made of. A directory keeps the backend that it was made with.
+    pub backend: Backend,
+    /// Whether the list of a bucket is written twice, the second time beside it. For [`Backend::Bucket`] only.
+    pub meta: bool,
     /// Most values on disk; 0 for as many as seem right: a million, or twice what is found.
     pub max_objects: u64,
     /// Most bytes that files take; 0 for no limit but the file system's.
@@ -84,6 +142,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             directory: PathBuf::new(),
+            backend: Backend::Bucket,
+            meta: false,
             max_objects: 0,
             capacity_bytes: 0,
             bucket_bytes: 256 << 20,
@@ -179,6 +239,10 @@ numbers! {
         recovery_ns,
         /// Values found dead, damaged or without room in the index.
         recovered_dead,
+        /// Buckets whose lists could not be read when the tier was opened: their values are not found.
+        torn,
+        /// Bytes of dead values that come back with their buckets only.
+        dead_bytes,
         /// Values that this process read from disk, and their bytes.
         read_objects,
         /// See `read_objects`.
@@ -214,4 +278,6 @@ pub struct Verified {
     pub bytes: u64,
     /// Values that are not.
     pub corrupt: u64,
+    /// Values that could not be read, for another reason: they stay.
+    pub unreadable: u64,
 }

@@ -3,7 +3,7 @@
 //! A file that cannot be written or synced is never tried again: everything is written anew, to the next one.
 
 use super::format::{
-    self, Entry, JOURNAL_RECORD, Space, bucket_id, encode_entries, journal_name, journal_number, journal_temporary_name,
+    self, Entry, JOURNAL_RECORD, Space, encode_entries, journal_name, journal_number, journal_temporary_name,
 };
 use super::io::{Disk, File};
 use crate::base::error::{Error, Result};
@@ -19,6 +19,17 @@ fn room_for(records: u64) -> u64 {
     ROOM.max(records)
 }
 
+/// Where a bucket lies in the one file that has them all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Its number.
+    pub bucket: u64,
+    /// Its first block.
+    pub first: u64,
+    /// Number of blocks.
+    pub blocks: u64,
+}
+
 /// What a journal says, all in all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
@@ -30,6 +41,10 @@ pub struct State {
     pub dead: Vec<(u64, u64)>,
     /// Buckets whose files may come back.
     pub gone: Vec<u64>,
+    /// Buckets that are there and could not be read: the tier went on without them.
+    pub lost: Vec<u64>,
+    /// Buckets that lie in one file, in the order of their numbers.
+    pub extents: Vec<Extent>,
 }
 
 impl State {
@@ -37,7 +52,14 @@ impl State {
     fn apply(&mut self, entry: &Entry) -> Result<()> {
         match entry {
             Entry::Dead { bucket, block } => memory::push(&mut self.dead, (*bucket, *block)),
-            Entry::Gone { bucket } => memory::push(&mut self.gone, *bucket),
+            Entry::Gone { bucket } => {
+                self.extents.retain(|extent| extent.bucket != *bucket);
+                memory::push(&mut self.gone, *bucket)
+            }
+            Entry::Lost { bucket } => memory::push(&mut self.lost, *bucket),
+            Entry::Extent { bucket, first, blocks } => {
+                memory::push(&mut self.extents, Extent { bucket: *bucket, first: *first, blocks: *blocks })
+            }
             Entry::Namespace { name, space } => {
                 self.spaces.retain(|(known, other)| known.number != space.number && other != name);
                 memory::push(&mut self.spaces, (*space, memory::copy(name)?))
@@ -62,8 +84,19 @@ impl State {
         self.gone.dedup();
         self.dead.sort_unstable();
         self.dead.dedup();
+        self.lost.sort_unstable();
+        self.lost.dedup();
         let gone = &self.gone;
         self.dead.retain(|(bucket, _)| gone.binary_search(bucket).is_err());
+        self.lost.retain(|bucket| gone.binary_search(bucket).is_err());
+        self.extents.sort_unstable_by_key(|extent| extent.bucket);
+    }
+
+    /// Forgets marks for buckets other than these, which are sorted: one that is not there, nor gone, never had a name that
+    /// lasted.
+    fn keep(&mut self, buckets: &[u64]) {
+        self.dead.retain(|(bucket, _)| buckets.binary_search(bucket).is_ok());
+        self.lost.retain(|bucket| buckets.binary_search(bucket).is_ok());
     }
 
     /// Whether a record is dead. After [`State::tidy`].
@@ -74,13 +107,19 @@ impl State {
 
     /// The records of a journal that says the same.
     fn entries(&self, tier_id: u64, journal: u64) -> Result<Vec<Entry>> {
-        let mut entries = memory::with_capacity(2 + self.spaces.len() + self.dead.len() + self.gone.len())?;
+        let marks = self.dead.len() + self.gone.len() + self.lost.len() + self.extents.len();
+        let mut entries = memory::with_capacity(2 + self.spaces.len() + marks)?;
         entries.push(Entry::Start { tier_id, journal });
         entries.push(Entry::High { bucket: self.high });
         for (space, name) in &self.spaces {
             entries.push(Entry::Namespace { name: memory::copy(name)?, space: *space });
         }
         entries.extend(self.gone.iter().map(|bucket| Entry::Gone { bucket: *bucket }));
+        entries.extend(self.lost.iter().map(|bucket| Entry::Lost { bucket: *bucket }));
+        entries.extend(self.extents.iter().map(|extent| {
+            let Extent { bucket, first, blocks } = *extent;
+            Entry::Extent { bucket, first, blocks }
+        }));
         entries.extend(self.dead.iter().map(|(bucket, block)| Entry::Dead { bucket: *bucket, block: *block }));
         Ok(entries)
     }
@@ -114,16 +153,17 @@ impl Journal {
         Self::begin(disk, tier_id, 0, State::default())
     }
 
-    /// Reads the journal of a directory, and writes it anew, without what is over. `names` are the files in it.
-    pub fn open(disk: &Arc<dyn Disk>, tier_id: u64, names: &[String]) -> Result<Self> {
-        let Some(number) = names.iter().filter_map(journal_number).max() else {
-            return Err(Error::new(NMC_ERR_CORRUPT, "the directory has no journal"));
-        };
-        let mut state = read(&**disk, tier_id, number)?;
-        // A bucket that is not there, nor gone, never had a name that lasted.
-        let mut buckets: Vec<u64> = memory::collect(names.iter().filter_map(bucket_id))?;
-        buckets.sort_unstable();
-        state.dead.retain(|(bucket, _)| buckets.binary_search(bucket).is_ok());
+    /// Goes on where another one ended: writes what it said anew, without what is over. `names` are the files in the directory,
+    /// `latest` is what [`read_latest`] gave, and `buckets` are those that are there.
+    pub fn resume(
+        disk: &Arc<dyn Disk>,
+        tier_id: u64,
+        names: &[String],
+        latest: (u64, State),
+        buckets: &[u64],
+    ) -> Result<Self> {
+        let (number, mut state) = latest;
+        state.keep(buckets);
         let journal = Self::begin(disk, tier_id, number + 1, state)?;
         for former in names.iter().filter(|name| journal_number(name).is_some()) {
             // If it comes back, the next one counts.
@@ -262,6 +302,14 @@ fn worse(first: Error, second: &Error) -> Error {
     // A full disk is not a broken one.
     let status = if second.status == NMC_ERR_NO_SPACE { second.status } else { first.status };
     Error::new(status, format!("{}; and then {}", first.message, second.message))
+}
+
+/// What the journal of a directory says, of whose files these are the names, and its number.
+pub fn read_latest(disk: &dyn Disk, tier_id: u64, names: &[String]) -> Result<(u64, State)> {
+    let Some(number) = names.iter().filter_map(journal_number).max() else {
+        return Err(Error::new(NMC_ERR_CORRUPT, "the directory has no journal"));
+    };
+    Ok((number, read(disk, tier_id, number)?))
 }
 
 /// What journal `number` of a directory says.

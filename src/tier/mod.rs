@@ -1,6 +1,7 @@
 //! The SSD tier of a store: what memory evicts, disk keeps. The process of the store's master owns a directory and writes to
 //! it ahead of eviction; every process reads it by itself. After any crash the disk tells the truth.
 
+pub mod backend;
 mod config;
 #[cfg(test)]
 mod crash_tests;
@@ -12,11 +13,12 @@ pub mod journal;
 mod moves_tests;
 mod owner;
 pub mod reader;
+pub mod recovery;
 mod stages;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, Evict, OnDamage, Scanned, Stats, Torn, Verified};
+pub use config::{Backend, Config, Evict, OnDamage, Scanned, Stats, Torn, Verified};
 pub use owner::{Event, Happened};
 
 use crate::base::error::{Error, Result};
@@ -54,7 +56,7 @@ fn new_head() -> Result<Head> {
         *bytes = id::random_u64()?.to_le_bytes();
     }
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Ok(Head { tier_id: id::random_u64()?, secret, backend: directory::BACKEND, created })
+    Ok(Head { tier_id: id::random_u64()?, secret, backend: Backend::Bucket.number(), created })
 }
 
 #[cold]
@@ -193,8 +195,8 @@ impl Tier {
     }
 
     /// Reads every value on disk and compares its checksums; those that are wrong end. `progress` is told how many of how many
-    /// were read, and ends it by false. In the owner's process only.
-    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Verified> {
+    /// were read, and ends it by false. If some could not be read it tells why, too. In the owner's process only.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<(Verified, Option<Error>)> {
         self.running.as_ref().ok_or_else(not_here)?.owner().verify(progress)
     }
 

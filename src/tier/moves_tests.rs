@@ -79,17 +79,18 @@ fn values_that_are_read_often_come_back_by_themselves() {
 
 #[test]
 fn a_full_disk_lets_the_oldest_buckets_go_and_what_is_left_is_right() {
-    for by in [Evict::Fifo, Evict::Lru] {
+    let all = [Backend::Bucket, Backend::File, Backend::Offset];
+    for (backend, by) in all.into_iter().flat_map(|backend| [(backend, Evict::Fifo), (backend, Evict::Lru)]) {
         let dir = tempfile::tempdir().unwrap();
         let store = store();
         let limit = 700 << 10;
-        let config = Config { capacity_bytes: limit, bucket_keys: 4, evict: by, events: true, ..config(&dir) };
+        let config = Config { capacity_bytes: limit, bucket_keys: 4, evict: by, events: true, backend, ..config(&dir) };
         let tier = open(&store, &config);
         for round in 0..4u64 {
             for i in 0..8 {
                 put(&store, &format!("{round}/{i}"), &value(round * 8 + i, BYTES));
             }
-            assert_eq!(tier.offload(None).unwrap(), 8, "{by:?}");
+            assert_eq!(tier.offload(None).unwrap(), 8, "{backend:?} {by:?}");
             evict(&store);
             if by == Evict::Lru {
                 // Stamps are 64 ms apart.
@@ -99,13 +100,13 @@ fn a_full_disk_lets_the_oldest_buckets_go_and_what_is_left_is_right() {
         }
         evict(&store);
         let stats = tier.stats().unwrap();
-        assert!(stats.file_bytes <= limit && stats.evicted > 0 && stats.errors == 0, "{by:?} {stats:?}");
-        assert_eq!(stats.objects + stats.evicted, 32, "{by:?}");
+        assert!(stats.file_bytes <= limit && stats.evicted > 0 && stats.errors == 0, "{backend:?} {by:?} {stats:?}");
+        assert_eq!(stats.objects + stats.evicted, 32, "{backend:?} {by:?}");
         let there = |round: u64, i: u64| get(&store, &format!("{round}/{i}"));
         for (round, i) in (0..4).flat_map(|round| (0..8).map(move |i| (round, i))) {
-            assert!(there(round, i).is_none_or(|found| found == value(round * 8 + i, BYTES)), "{by:?}");
+            assert!(there(round, i).is_none_or(|found| found == value(round * 8 + i, BYTES)), "{backend:?} {by:?}");
         }
-        assert!(there(3, 0).is_some(), "{by:?}: the newest stays");
+        assert!(there(3, 0).is_some(), "{backend:?} {by:?}: the newest stays");
         assert_eq!(there(0, 0).is_some(), by == Evict::Lru, "the oldest goes, unless it is read");
         // Everything that happened is told, in order.
         let (mut stored, mut evicted) = (Vec::new(), Vec::new());
@@ -114,17 +115,17 @@ fn a_full_disk_lets_the_oldest_buckets_go_and_what_is_left_is_right() {
             let list = if event.happened == Happened::Stored { &mut stored } else { &mut evicted };
             list.extend(event.values.into_iter().map(|(_, key, bytes)| (key, bytes)));
         }
-        assert_eq!((stored.len() as u64, evicted.len() as u64), (32, stats.evicted), "{by:?}");
+        assert_eq!((stored.len() as u64, evicted.len() as u64), (32, stats.evicted), "{backend:?} {by:?}");
         assert!(evicted.iter().all(|(key, bytes)| *bytes == BYTES as u64 && !there_now(&store, key)));
         // It is as if they had never been there, also after a restart.
         put(&store, std::str::from_utf8(&evicted[0].0).unwrap(), b"anew");
         let left = tier.evict(0).unwrap();
-        assert_eq!(left, stats.objects, "{by:?}");
+        assert_eq!(left, stats.objects, "{backend:?} {by:?}");
         let stats = tier.stats().unwrap();
-        assert_eq!((stats.objects, stats.buckets, stats.file_bytes), (0, 0, 0), "{by:?}");
+        assert_eq!((stats.objects, stats.buckets, stats.file_bytes), (0, 0, 0), "{backend:?} {by:?}");
         drop(tier);
         let tier = open(&store, &config);
-        assert_eq!(tier.stats().unwrap().recovered_objects, 0, "{by:?}");
+        assert_eq!(tier.stats().unwrap().recovered_objects, 0, "{backend:?} {by:?}");
     }
 }
 
@@ -294,4 +295,72 @@ fn a_closed_tier_lets_its_directory_go_at_once() {
     drop((held, again));
     assert_eq!(open_files(), 0);
     assert_eq!(get(&store, "k0"), None);
+}
+
+/// Files of a directory that are deleted and open.
+fn deleted_and_open(config: &Config) -> usize {
+    let ours = |fd: std::fs::DirEntry| {
+        let to = std::fs::read_link(fd.path()).map(|to| to.to_string_lossy().into_owned()).unwrap_or_default();
+        to.starts_with(&*config.directory.to_string_lossy()) && to.ends_with("(deleted)")
+    };
+    std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(ours).filter(|is| *is).count()
+}
+
+#[test]
+fn space_comes_back_soon_at_sync_when_it_is_needed_and_when_it_is_closed() {
+    for backend in [Backend::Bucket, Backend::File, Backend::Offset] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store();
+        // The next beat is far away.
+        let config =
+            Config { backend, capacity_bytes: 1 << 20, bucket_keys: 4, heartbeat_ms: 3_600_000, ..config(&dir) };
+        let tier = open(&store, &config);
+        let remove = |keys: &[String]| keys.iter().for_each(|key| store.remove(key.as_bytes()).unwrap());
+        remove(&fill(&store, &tier, 16));
+        assert!(soon(|| tier.stats().unwrap().file_bytes == 0), "{backend:?}: by itself");
+        assert_eq!(deleted_and_open(&config), 0, "{backend:?}");
+        for _ in 0..6 {
+            // More than fits, if what is dead stayed; a part of every bucket lives.
+            let keys = fill(&store, &tier, 16);
+            remove(&keys[1..]);
+            store.remove(keys[0].as_bytes()).unwrap();
+        }
+        let keys = fill(&store, &tier, 8);
+        remove(&keys[..2]);
+        tier.sync().unwrap();
+        let stats = tier.stats().unwrap();
+        assert!(stats.file_bytes <= 9 * (BYTES as u64 + 8192), "{backend:?} {stats:?}");
+        remove(&keys[2..]);
+        drop(tier);
+        let tier = open(&store, &config);
+        assert_eq!((tier.stats().unwrap().buckets, tier.stats().unwrap().recovered_dead), (0, 0), "{backend:?}");
+    }
+}
+
+#[test]
+fn a_verification_tells_of_what_it_could_not_read_and_looks_at_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let config = Config { bucket_keys: 4, ..config(&dir) };
+    let tier = open(&store, &config);
+    fill(&store, &tier, 12);
+    evict(&store);
+    let mut spots = Vec::new();
+    tier.scan(&mut |found| {
+        spots.push(found.spot.0);
+        true
+    })
+    .unwrap();
+    let path = |bucket: u64| config.directory.join(format::bucket_name(bucket));
+    std::fs::remove_file(path(spots[0])).unwrap();
+    std::fs::create_dir(path(spots[0])).unwrap();
+    let (found, why) = tier.verify(&mut |_, _| true).unwrap();
+    assert_eq!((found.objects, found.corrupt, found.unreadable), (8, 0, 4), "{why:?}");
+    assert!(why.is_some());
+    assert!(tier.scan(&mut |_| true).is_err());
+    // What is not there at all is given up.
+    std::fs::remove_dir(path(spots[0])).unwrap();
+    let (found, why) = tier.verify(&mut |_, _| true).unwrap();
+    assert_eq!((found.objects, found.corrupt, found.unreadable), (8, 4, 0), "{why:?}");
+    assert_eq!(tier.stats().unwrap().objects, 8);
 }

@@ -21,6 +21,25 @@ pub(super) fn config(dir: &tempfile::TempDir) -> Config {
     Config { directory: dir.path().join("tier"), paused: true, max_objects: 4096, ..Config::default() }
 }
 
+/// The same with every backend that keeps something.
+fn configs(dir: &tempfile::TempDir) -> impl Iterator<Item = Config> {
+    let (paths, config) = (dir.path().to_owned(), config(dir));
+    [Backend::Bucket, Backend::File, Backend::Offset].into_iter().map(move |backend| {
+        let (directory, capacity_bytes) = (paths.join(backend.name()), 64 << 20);
+        Config { directory, backend, capacity_bytes, ..config.clone() }
+    })
+}
+
+/// The file that a value is in, and its first byte there.
+fn file_of(config: &Config, spot: (u64, u64)) -> (std::path::PathBuf, usize) {
+    let options = io::Options { direct: config.direct, uring: config.uring, depth: config.depth };
+    let disk: std::sync::Arc<dyn io::Disk> =
+        std::sync::Arc::new(io::RealDisk::open(&config.directory, false, options).unwrap());
+    let storage = backend::storage(config.backend, &disk);
+    let (file, block) = storage.locate(crate::layout::disk::Spot { bucket: spot.0, block: spot.1 });
+    (config.directory.join(storage.place(file).to_string()), usize::try_from(block).unwrap() * format::BLOCK)
+}
+
 pub(super) fn open(store: &Store, config: &Config) -> Tier {
     Tier::open(store, config, &mut |_, _| ()).unwrap()
 }
@@ -55,6 +74,14 @@ pub(super) fn get(store: &Store, key: &str) -> Option<Vec<u8>> {
     }
 }
 
+fn flip(file: &std::path::Path, at: usize) {
+    use std::os::unix::fs::FileExt as _;
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at as u64).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at as u64).unwrap();
+}
+
 pub(super) fn where_is(store: &Store, key: &str) -> Presence {
     store.presence(key.as_bytes()).unwrap()
 }
@@ -68,10 +95,13 @@ const SIZES: [usize; 12] = [0, 1, 40, 3000, 3700, 4095, 4096, 4097, 65_535, 65_5
 #[test]
 fn values_of_every_size_come_back_from_disk_and_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let config = config(&dir);
+    configs(&dir).for_each(|config| values_come_back(&config));
+}
+
+fn values_come_back(config: &Config) {
     {
         let store = store();
-        let tier = open(&store, &config);
+        let tier = open(&store, config);
         for (i, bytes) in SIZES.iter().enumerate() {
             put(&store, &format!("k{i}"), &value(i as u64, *bytes));
         }
@@ -91,12 +121,12 @@ fn values_of_every_size_come_back_from_disk_and_after_a_restart() {
         try_put(&store, "k4", b"replaced", true).unwrap();
         assert_eq!(
             tier.verify(&mut |_, _| true).unwrap(),
-            Verified { objects: 10, bytes: stats.bytes - 3000 - 3700, corrupt: 0 }
+            (Verified { objects: 10, bytes: stats.bytes - 3000 - 3700, corrupt: 0, unreadable: 0 }, None)
         );
     }
     let store = store();
     put(&store, "k5", b"came before the tier");
-    let tier = open(&store, &config);
+    let tier = open(&store, config);
     assert_eq!(tier.stats().unwrap().objects, 9);
     for (i, bytes) in SIZES.iter().enumerate() {
         let want = match i {
@@ -148,10 +178,13 @@ fn what_is_evicted_under_pressure_was_written_before() {
 #[test]
 fn namespaces_and_flushes_survive_a_restart_in_another_order() {
     let dir = tempfile::tempdir().unwrap();
-    let config = config(&dir);
+    configs(&dir).for_each(|config| namespaces_survive(&config));
+}
+
+fn namespaces_survive(config: &Config) {
     {
         let store = store();
-        let tier = open(&store, &config);
+        let tier = open(&store, config);
         for name in ["a", "b", "c"] {
             let space = store.namespace(name.as_bytes(), None).unwrap();
             put(&space, "key", name.as_bytes());
@@ -162,7 +195,7 @@ fn namespaces_and_flushes_survive_a_restart_in_another_order() {
     }
     let store = store();
     let early = store.namespace(b"c", None).unwrap();
-    let tier = open(&store, &config);
+    let tier = open(&store, config);
     assert_eq!(get(&early, "key").unwrap(), b"c");
     assert_eq!(get(&store.namespace(b"b", None).unwrap(), "key"), None);
     assert_eq!(get(&store.namespace(b"a", None).unwrap(), "key").unwrap(), b"a");
@@ -173,14 +206,27 @@ fn namespaces_and_flushes_survive_a_restart_in_another_order() {
 #[test]
 fn space_comes_back_from_what_is_removed() {
     let dir = tempfile::tempdir().unwrap();
+    // Of all values on disk there is room for few more than live: blocks are used again and again.
+    let small = |config| Config { capacity_bytes: 4 << 20, heartbeat_ms: 2, bucket_keys: 8, ..config };
+    configs(&dir).map(small).for_each(|config| space_comes_back(&config));
+}
+
+fn space_comes_back(config: &Config) {
     let store = store();
-    let tier = open(&store, &Config { heartbeat_ms: 2, bucket_keys: 8, ..config(&dir) });
+    let tier = open(&store, config);
     let live = 16 * (32u64 << 10);
     for round in 0..20u64 {
         for i in 0..16 {
             try_put(&store, &format!("s{i}"), &value(round * 100 + i, 32 << 10), true).unwrap();
         }
-        tier.offload(None).unwrap();
+        let written = (0..1000).any(|_| match tier.offload(None) {
+            Err(error) if error.status == crate::base::status::NMC_ERR_NO_SPACE => {
+                std::thread::sleep(Duration::from_millis(5));
+                false
+            }
+            written => written.is_ok(),
+        });
+        assert!(written, "{:?}", tier.stats().unwrap());
     }
     let settled = (0..1000).any(|_| {
         std::thread::sleep(Duration::from_millis(5));
@@ -195,9 +241,12 @@ fn space_comes_back_from_what_is_removed() {
 #[test]
 fn a_damaged_value_ends_and_is_never_given() {
     let dir = tempfile::tempdir().unwrap();
-    let config = config(&dir);
+    configs(&dir).for_each(|config| a_damaged_value_ends(&config));
+}
+
+fn a_damaged_value_ends(config: &Config) {
     let store = store();
-    let tier = open(&store, &config);
+    let tier = open(&store, config);
     put(&store, "good", &value(1, 100_000));
     put(&store, "bad", &value(2, 100_000));
     tier.offload(None).unwrap();
@@ -210,11 +259,8 @@ fn a_damaged_value_ends_and_is_never_given() {
         true
     })
     .unwrap();
-    let file = config.directory.join(format::bucket_name(spot.0));
-    let mut bytes = std::fs::read(&file).unwrap();
-    let at = usize::try_from(spot.1).unwrap() * format::BLOCK + 50_000;
-    bytes[at] ^= 1;
-    std::fs::write(&file, bytes).unwrap();
+    let (file, at) = file_of(config, spot);
+    flip(&file, at + 50_000);
     let mut buffer = vec![0; 100_000];
     let slice = Slice { address: buffer.as_mut_ptr() as u64, bytes: 100_000 };
     let read = store.get(b"bad", slice);
@@ -248,8 +294,12 @@ fn a_directory_has_one_owner_and_a_store_one_tier() {
 #[test]
 fn listings_and_removals_by_prefix_reach_the_disk() {
     let dir = tempfile::tempdir().unwrap();
+    configs(&dir).for_each(|config| listings_reach_the_disk(&config));
+}
+
+fn listings_reach_the_disk(config: &Config) {
     let store = store();
-    let tier = open(&store, &config(&dir));
+    let tier = open(&store, config);
     for i in 0..40 {
         put(&store, &format!("x/{i}"), b"v");
         put(&store, &format!("y/{i}"), b"v");
@@ -293,8 +343,13 @@ fn a_closed_tier_takes_its_values_along_and_brings_them_back() {
 #[test]
 fn a_full_disk_pauses_offloading_and_loses_nothing_that_is_there() {
     let dir = tempfile::tempdir().unwrap();
+    let small = |config| Config { capacity_bytes: 600 << 10, bucket_keys: 4, ..config };
+    configs(&dir).map(small).for_each(|config| a_full_disk_pauses_offloading(&config));
+}
+
+fn a_full_disk_pauses_offloading(config: &Config) {
     let store = store();
-    let tier = open(&store, &Config { capacity_bytes: 600 << 10, bucket_keys: 4, ..config(&dir) });
+    let tier = open(&store, config);
     for i in 0..40u64 {
         put(&store, &format!("f{i}"), &value(i, 32 << 10));
     }
@@ -304,5 +359,106 @@ fn a_full_disk_pauses_offloading_and_loses_nothing_that_is_there() {
     assert_eq!((stats.degraded, stats.errors), (0, 0));
     for i in 0..40u64 {
         assert_eq!(get(&store, &format!("f{i}")).unwrap(), value(i, 32 << 10));
+    }
+}
+
+#[test]
+fn a_directory_keeps_its_backend() {
+    let dir = tempfile::tempdir().unwrap();
+    let all: Vec<Config> = configs(&dir).collect();
+    for made in &all {
+        drop(open(&store(), made));
+        for asked in all.iter().filter(|asked| asked.backend != made.backend) {
+            let config = Config { directory: made.directory.clone(), ..asked.clone() };
+            let error = Tier::open(&store(), &config, &mut |_, _| ()).err().unwrap();
+            assert_eq!(error.status, crate::base::status::NMC_ERR_MISMATCH);
+            let (is, wanted) = (made.backend.name(), asked.backend.name());
+            assert!(error.message.contains(is) && error.message.contains(wanted), "{error}");
+        }
+        drop(open(&store(), made));
+    }
+}
+
+#[test]
+fn what_a_backend_does_not_have_is_refused_and_nothing_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = config(&dir);
+    for config in [
+        Config { backend: Backend::Offset, ..plain.clone() },
+        Config { backend: Backend::Offset, capacity_bytes: 4095, ..plain.clone() },
+        Config { backend: Backend::Offset, capacity_bytes: (1 << 40) + 1, ..plain.clone() },
+        Config { backend: Backend::File, meta: true, ..plain.clone() },
+    ] {
+        let error = Tier::open(&store(), &config, &mut |_, _| ()).err().unwrap();
+        assert_eq!(error.status, crate::base::status::NMC_ERR_INVALID_ARG, "{error}");
+    }
+    drop(open(&store(), &plain));
+}
+
+#[test]
+fn noop_takes_everything_and_keeps_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { backend: Backend::Noop, ..config(&dir) };
+    let store = store();
+    let tier = open(&store, &config);
+    for i in 0..20 {
+        put(&store, &format!("n{i}"), &value(i, 30_000));
+    }
+    assert_eq!(tier.offload(None).unwrap(), 0);
+    let stats = tier.stats().unwrap();
+    assert_eq!((stats.objects, stats.buckets, stats.file_bytes), (0, 0, 0));
+    assert!(stats.written_objects >= 20 && stats.written_bytes >= 600_000, "{stats:?}");
+    for i in 0..20 {
+        assert_eq!(get(&store, &format!("n{i}")).unwrap(), value(i, 30_000));
+        assert_eq!(where_is(&store, &format!("n{i}")), Presence::Ready);
+    }
+    store.remove(b"n3").unwrap();
+    tier.sync().unwrap();
+    drop(tier);
+    let mut names: Vec<String> = std::fs::read_dir(&config.directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["LOCK", "SUPER", "journal.0"]);
+    evict(&store);
+    let tier = open(&store, &config);
+    assert_eq!(tier.stats().unwrap().objects, 0);
+}
+
+#[test]
+fn a_second_copy_of_the_list_stands_in_for_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    for (meta, found) in [(true, 3), (false, 0)] {
+        let directory = dir.path().join(meta.to_string());
+        let config = Config { directory, meta, heartbeat_ms: 2, ..config(&dir) };
+        let store = store();
+        let tier = open(&store, &config);
+        for i in 0..3 {
+            put(&store, &format!("m{i}"), &value(i, 5000));
+        }
+        tier.offload(None).unwrap();
+        let bucket = config.directory.join(format::bucket_name(1));
+        assert_eq!(config.directory.join(backend::meta_name(1)).exists(), meta);
+        drop(tier);
+        flip(&bucket, usize::try_from(std::fs::metadata(&bucket).unwrap().len()).unwrap() - 100);
+        evict(&store);
+        let tier = open(&store, &config);
+        let stats = tier.stats().unwrap();
+        assert_eq!((stats.objects, stats.torn), (found, u64::from(!meta)));
+        for i in 0..3 {
+            assert_eq!(get(&store, &format!("m{i}")), meta.then(|| value(i, 5000)));
+        }
+        assert_eq!(tier.verify(&mut |_, _| true).unwrap().0.objects, found);
+        if !meta {
+            continue;
+        }
+        // It goes with its bucket.
+        (0..3).for_each(|i| store.remove(format!("m{i}").as_bytes()).unwrap());
+        let gone = (0..2000).any(|_| {
+            std::thread::sleep(Duration::from_millis(2));
+            !bucket.exists() && !config.directory.join(backend::meta_name(1)).exists()
+        });
+        assert!(gone);
     }
 }

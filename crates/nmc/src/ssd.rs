@@ -6,18 +6,21 @@ use crate::args::{Failure, Parsed};
 use crate::term::{self, Progress};
 use crate::{facts, sys};
 use nanomc::base::{Error, Result};
-use nanomc::tier::directory::{read_end, read_head};
+use nanomc::tier::Backend;
+use nanomc::tier::backend::{self, DATA_NAME, Storage};
 use nanomc::tier::format::{
-    self, Entry, Fingerprint, Head, Item, JOURNAL_RECORD, LOCK_NAME, SUPER_NAME, Shape, Space, bucket_id, bucket_name,
+    self, Entry, Fingerprint, Head, Item, JOURNAL_RECORD, LOCK_NAME, SUPER_NAME, Shape, Space, bucket_name,
     journal_name, journal_number,
 };
-use nanomc::tier::io::{Buffer, Disk, File, Options, RealDisk};
+use nanomc::tier::io::{Buffer, Disk, Listed, Options, RealDisk};
 use nanomc::tier::journal::{self, State};
 use nanomc::tier::reader::check_record;
+use nanomc::tier::recovery::{self, backend_of, read_head};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// What the command can be asked for.
 pub const WHAT: &str = "<ls|stat|verify|dump> <directory>";
@@ -68,65 +71,97 @@ impl Fate {
 
 /// A directory that nobody owns.
 struct Directory {
-    disk: RealDisk,
+    disk: Arc<dyn Disk>,
     head: Head,
+    backend: Backend,
+    storage: Box<dyn Storage>,
     /// Numbers of the journals; the last one counts.
     journals: Vec<u64>,
     /// Buckets that count, by number.
     buckets: Vec<u64>,
-    /// Bytes of all of these files.
+    /// Bytes of all files that are the tier's.
     file_bytes: u64,
-    /// Files that do not count: name and why.
+    /// What does not count: name and why.
     others: Vec<(String, &'static str)>,
     state: Result<State>,
 }
 
+/// Bytes of these files, and of those in these folders.
+fn bytes_of(disk: &dyn Disk, listed: &[Listed]) -> Result<u64> {
+    let mut bytes = 0;
+    for file in listed {
+        bytes += match file.folder {
+            true => {
+                let folder = disk.folder(&file.name)?;
+                bytes_of(&*folder, &folder.list()?)?
+            }
+            false => file.bytes,
+        };
+    }
+    Ok(bytes)
+}
+
 impl Directory {
     fn open(path: &Path) -> std::result::Result<Self, Failure> {
-        let disk = RealDisk::open(path, false, Options::default())?;
+        let disk = Arc::new(RealDisk::open(path, false, Options::default())?) as Arc<dyn Disk>;
         if let Some(owner) = sys::locked_by(&path.join(LOCK_NAME)) {
             return Err(Failure::new(format!(
                 "{} is owned by {owner}; nmc ssd looks at directories without an owner",
                 path.display()
             )));
         }
-        let listed = disk.list()?;
+        let mut listed = disk.list()?;
         if !listed.iter().any(|file| file.regular && file.name == SUPER_NAME) {
             return Err(Failure::new(format!(
                 "{} is not the directory of a tier: it has no {SUPER_NAME}",
                 path.display()
             )));
         }
-        let head = read_head(&disk)?;
+        let head = read_head(&*disk)?;
+        let backend = backend_of(&head)?;
+        let storage = backend::storage(backend, &disk);
         let mut journals: Vec<u64> = listed.iter().filter_map(|file| journal_number(&file.name)).collect();
         journals.sort_unstable();
         let state = match journals.last() {
-            Some(number) => journal::read(&disk, head.tier_id, *number),
+            Some(number) => journal::read(&*disk, head.tier_id, *number),
             None => Err(Error::new(nanomc::base::status::NMC_ERR_CORRUPT, "the directory has no journal")),
         };
-        let gone = state.as_ref().map(|state| state.gone.clone()).unwrap_or_default();
-        let (mut buckets, mut others, mut file_bytes) = (Vec::new(), Vec::new(), 0);
-        for file in listed {
-            let why = match bucket_id(&file.name) {
-                _ if !file.regular => "not a regular file",
-                Some(id) if gone.binary_search(&id).is_ok() => "given up: the next owner deletes it",
-                Some(id) => {
-                    buckets.push(id);
-                    file_bytes += file.bytes;
-                    continue;
-                }
-                None if journal_number(&file.name).is_some() || [SUPER_NAME, LOCK_NAME].contains(&&*file.name) => {
-                    file_bytes += file.bytes;
-                    continue;
-                }
-                None if file.name.ends_with(".tmp") => "not completed",
-                None if file.name.ends_with(".damaged") => "damaged, and set aside",
-                None => "not the tier's",
-            };
-            others.push((file.name, why));
+        let known = state.as_ref().cloned().unwrap_or_default();
+        let found = recovery::find(&*storage, listed.clone(), &known)?;
+        let mut others = Vec::new();
+        let mut because = |names: Vec<String>, why: &'static str| others.extend(names.into_iter().map(|n| (n, why)));
+        let path_of = |(folder, name): (Option<String>, String)| match folder {
+            Some(folder) => format!("{folder}/{name}"),
+            None => name,
+        };
+        let temporary = |file: &&Listed| file.name.ends_with(".tmp") && !found.foreign.contains(&file.name);
+        let mut begun: Vec<String> = listed.iter().filter(temporary).map(|file| file.name.clone()).collect();
+        begun.extend(found.leftovers.into_iter().map(path_of));
+        begun.sort_unstable();
+        begun.dedup();
+        listed.retain(|file| !found.foreign.contains(&file.name) && !begun.contains(&file.name));
+        because(begun, "not completed");
+        because(found.aside.into_iter().map(path_of).collect(), "damaged, and set aside");
+        because(found.foreign, "not the tier's");
+        let mut buckets = found.buckets;
+        for (marked, why) in
+            [(&known.gone, "given up: the next owner deletes it"), (&known.lost, "could not be read, and was given up")]
+        {
+            let is_marked = |id: &u64| marked.binary_search(id).is_ok();
+            because(buckets.iter().copied().filter(is_marked).map(|id| format!("bucket {id}")).collect(), why);
+            buckets.retain(|id| !is_marked(id));
         }
-        buckets.sort_unstable();
-        Ok(Self { disk, head, journals, buckets, file_bytes, others, state })
+        let file_bytes = bytes_of(&*disk, &listed)?;
+        Ok(Self { disk, head, backend, storage, journals, buckets, file_bytes, others, state })
+    }
+
+    /// What a bucket is called.
+    fn name(&self, id: u64) -> String {
+        match self.backend {
+            Backend::Bucket => bucket_name(id),
+            Backend::Offset => format!("{DATA_NAME}, bucket {id}"),
+            Backend::File | Backend::Noop => format!("bucket {id}"),
+        }
     }
 
     /// What the journal says; its error, if it cannot be read.
@@ -134,15 +169,25 @@ impl Directory {
         self.state.as_ref().map_err(Clone::clone)
     }
 
-    /// The file of a bucket, and the list at its end.
-    fn bucket(&self, id: u64) -> Result<(Box<dyn File>, format::Tail, Vec<u8>)> {
-        let file = self.disk.open(&bucket_name(id), false)?;
-        let (tail, list) = read_end(&*file)?;
-        if (tail.tier_id, tail.bucket) != (self.head.tier_id, id) {
-            let text = format!("it says that it is bucket {} of tier {:016x}", tail.bucket, tail.tier_id);
+    /// The list of a bucket.
+    fn bucket(&self, id: u64) -> Result<(format::Tail, Vec<u8>)> {
+        let (tail, list) = self.storage.list(id)?;
+        if tail.tier_id != self.head.tier_id {
+            let text = format!("it says that it is of tier {:016x}", tail.tier_id);
             return Err(Error::new(nanomc::base::status::NMC_ERR_CORRUPT, text));
         }
-        Ok((file, tail, list))
+        Ok((tail, list))
+    }
+
+    /// Fails if a record is not what the list of its bucket says.
+    fn check(&self, bucket: u64, item: &Item<'_>, scratch: &mut Buffer) -> Result<()> {
+        if self.head.fingerprint(item.space, item.key) != item.fingerprint {
+            let text = "its fingerprint is not that of its key";
+            return Err(Error::new(nanomc::base::status::NMC_ERR_CORRUPT, text));
+        }
+        let (file, block) = self.storage.locate(format::Spot { bucket, block: item.block });
+        let file = self.storage.place(file).open(&*self.disk)?;
+        check_record(&*file, block, item.key, item.epoch, item.value_bytes, scratch)
     }
 
     /// What became of the records, as far as the journal and newer ones tell.
@@ -152,7 +197,7 @@ impl Directory {
         for (at, id) in self.buckets.iter().enumerate() {
             progress.bar(at as u64, self.buckets.len() as u64, "lists of buckets");
             // One that cannot be read has no say; whoever asked for it hears of it.
-            let Ok((_, tail, list)) = self.bucket(*id) else { continue };
+            let Ok((tail, list)) = self.bucket(*id) else { continue };
             for item in tail.items(&list).into_iter().flatten().map_while(Result::ok) {
                 if fates.marked(*id, &item) == Fate::Live {
                     let newest = fates.newest.entry(item.fingerprint).or_insert((0, 0, 0));
@@ -222,7 +267,7 @@ fn ls(directory: &Directory, _: &Parsed) -> Outcome {
     let mut page = Page::default();
     page.line(format_args!("{:>14} {:>10} {:>8}  namespace/key", "bytes", "bucket", "block"));
     for id in &directory.buckets {
-        let (_, tail, list) = directory.bucket(*id).map_err(|error| error.context(bucket_name(*id)))?;
+        let (tail, list) = directory.bucket(*id).map_err(|error| error.context(directory.name(*id)))?;
         for item in tail.items(&list)? {
             let item = item?;
             if fates.of(*id, &item) == Fate::Live {
@@ -259,10 +304,10 @@ fn stat(directory: &Directory, _: &Parsed) -> Outcome {
     let fates = directory.fates(state);
     let (mut sums, mut spaces, mut torn) = ([Sum::default(); 4], BTreeMap::<String, Sum>::new(), Vec::new());
     for id in buckets {
-        let (_, tail, list) = match directory.bucket(*id) {
+        let (tail, list) = match directory.bucket(*id) {
             Ok(bucket) => bucket,
             Err(error) => {
-                torn.push(format!("{}: {error}", bucket_name(*id)));
+                torn.push(format!("{}: {error}", directory.name(*id)));
                 continue;
             }
         };
@@ -281,7 +326,7 @@ fn stat(directory: &Directory, _: &Parsed) -> Outcome {
         head.tier_id,
         facts::date(head.created),
         format::FORMAT,
-        head.backend
+        directory.backend.name()
     ));
     page.line(format_args!("files        {} buckets, {}", buckets.len(), facts::size(directory.file_bytes)));
     page.line(format_args!("{:<12} {:>12}   {:>10}", "records", "number", "bytes"));
@@ -324,8 +369,8 @@ fn verify(directory: &Directory, _: &Parsed) -> Outcome {
     let progress = Progress::new();
     let mut scratch = Buffer::new(SCRATCH)?;
     for (at, id) in directory.buckets.iter().enumerate() {
-        let name = bucket_name(*id);
-        let (file, tail, list) = match directory.bucket(*id) {
+        let name = directory.name(*id);
+        let (tail, list) = match directory.bucket(*id) {
             Ok(bucket) => bucket,
             Err(error) => {
                 wrong.push(format!("{name}: {error}"));
@@ -338,12 +383,7 @@ fn verify(directory: &Directory, _: &Parsed) -> Outcome {
                 continue;
             }
             progress.bar(at as u64, directory.buckets.len() as u64, &format!("{name}, {}", facts::size(good.bytes)));
-            let checked = if directory.head.fingerprint(item.space, item.key) == item.fingerprint {
-                check_record(&*file, item.block, item.key, item.epoch, item.value_bytes, &mut scratch)
-            } else {
-                Err(Error::new(nanomc::base::status::NMC_ERR_CORRUPT, "its fingerprint is not that of its key"))
-            };
-            match checked {
+            match directory.check(*id, &item, &mut scratch) {
                 Ok(()) => good.add(&item),
                 Err(error) => wrong.push(format!("{name}, block {}, {}: {error}", item.block, item.key.escape_ascii())),
             }
@@ -379,10 +419,11 @@ fn dump(directory: &Directory, args: &Parsed) -> Outcome {
         dump_journal(directory, *number, &mut page)?;
     }
     let fates = directory.state().ok().map(|state| directory.fates(state));
-    for id in buckets.iter().filter(|id| wanted(&bucket_name(**id))) {
+    // A bucket that is not a file is shown by its number, too.
+    for id in buckets.iter().filter(|id| wanted(&directory.name(**id)) || wanted(&id.to_string())) {
         shown += 1;
-        let name = bucket_name(*id);
-        let (_, tail, list) = match directory.bucket(*id) {
+        let name = directory.name(*id);
+        let (tail, list) = match directory.bucket(*id) {
             Ok(bucket) => bucket,
             Err(error) => {
                 page.line(format_args!("{name}: {error}"));
@@ -448,6 +489,8 @@ fn told(entry: &Entry) -> String {
         }
         Entry::Generation(space) => format!("flushed    namespace {}, generation {}", space.number, space.generation),
         Entry::High { bucket } => format!("high       buckets up to {bucket} may have been used"),
+        Entry::Extent { bucket, first, blocks } => format!("extent     bucket {bucket}, blocks {first} + {blocks}"),
+        Entry::Lost { bucket } => format!("lost       bucket {bucket}: it could not be read"),
         Entry::Position { log, at } => format!("position   {at} of log {log:016x}"),
     }
 }

@@ -8,6 +8,7 @@
     reason = "a test may"
 )]
 
+use nanomc::tier::Backend;
 use nanomc::tier::format::{
     BLOCK, Entry, GRANULE, Head, Item, Record, Shape, Space, bucket_name, encode_entries, encode_footer, journal_name,
 };
@@ -29,9 +30,13 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
-/// Writes a bucket: key, bytes, epoch and namespace of each record.
-fn write_bucket(dir: &Path, bucket: u64, records: &[(&str, usize, u64, Space)]) {
-    let mut file = Vec::new();
+/// Key, bytes, epoch and namespace of a record.
+type What<'a> = (&'a str, usize, u64, Space);
+
+/// A bucket whose first record is at block `first`: the records, with the block of each, and the list.
+fn bucket_of(bucket: u64, first: u64, records: &[What<'_>]) -> (Vec<(u64, Vec<u8>)>, Vec<u8>) {
+    let mut all = Vec::new();
+    let mut next = first;
     let mut items = Vec::new();
     for (key, bytes, epoch, space) in records {
         let value = value_of(key, *bytes);
@@ -52,7 +57,7 @@ fn write_bucket(dir: &Path, bucket: u64, records: &[(&str, usize, u64, Space)]) 
         blocks[shape.value_at as usize..][..value.len()].copy_from_slice(&value);
         record.encode(&sums, &mut blocks[..shape.header_bytes()]).unwrap();
         items.push(Item {
-            block: (file.len() / BLOCK) as u64,
+            block: next,
             space: *space,
             fingerprint: HEAD.fingerprint(*space, key.as_bytes()),
             epoch: *epoch,
@@ -60,10 +65,16 @@ fn write_bucket(dir: &Path, bucket: u64, records: &[(&str, usize, u64, Space)]) 
             value_bytes: *bytes as u64,
             key: key.as_bytes(),
         });
-        file.extend(blocks);
+        all.push((next, blocks));
+        next += shape.blocks;
     }
-    let records_blocks = (file.len() / BLOCK) as u64;
-    file.extend(encode_footer(HEAD.tier_id, bucket, records_blocks, &items).unwrap());
+    (all, encode_footer(HEAD.tier_id, bucket, next, &items).unwrap())
+}
+
+/// Writes a bucket as a file.
+fn write_bucket(dir: &Path, bucket: u64, records: &[What<'_>]) {
+    let (records, list) = bucket_of(bucket, 0, records);
+    let file: Vec<u8> = records.into_iter().flat_map(|(_, blocks)| blocks).chain(list).collect();
     fs::write(dir.join(bucket_name(bucket)), file).unwrap();
 }
 
@@ -80,16 +91,63 @@ fn write_journal(dir: &Path, marks: &[Entry]) {
     fs::write(dir.join(journal_name(4)), bytes).unwrap();
 }
 
+const OLDER: Space = Space { number: 1, generation: 1 };
+const FIRST: [What<'_>; 3] = [("small", 10, 1, PLAIN), ("large", 200_000, 2, PLAIN), ("removed", 5000, 3, PLAIN)];
+const SECOND: [What<'_>; 3] = [("small", 20, 4, PLAIN), ("flushed", 30, 5, OLDER), ("sp\nace", 70_000, 6, NAMED)];
+
+/// A directory without buckets.
+fn empty(backend: Backend) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let head = Head { backend: backend.number(), ..HEAD };
+    fs::write(dir.path().join("SUPER"), head.encode()).unwrap();
+    fs::write(dir.path().join("LOCK"), "process 1 on somewhere\n").unwrap();
+    dir
+}
+
 /// A directory with two buckets: of six records three are live.
 fn directory() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("SUPER"), HEAD.encode()).unwrap();
-    fs::write(dir.path().join("LOCK"), "process 1 on somewhere\n").unwrap();
-    let older = Space { number: 1, generation: 1 };
-    write_bucket(dir.path(), 1, &[("small", 10, 1, PLAIN), ("large", 200_000, 2, PLAIN), ("removed", 5000, 3, PLAIN)]);
-    write_bucket(dir.path(), 2, &[("small", 20, 4, PLAIN), ("flushed", 30, 5, older), ("sp\nace", 70_000, 6, NAMED)]);
+    let dir = empty(Backend::Bucket);
+    write_bucket(dir.path(), 1, &FIRST);
+    write_bucket(dir.path(), 2, &SECOND);
     let removed = Shape::of("small".len(), 10).blocks + Shape::of("large".len(), 200_000).blocks;
     write_journal(dir.path(), &[Entry::Dead { bucket: 1, block: removed }]);
+    dir
+}
+
+/// The same with a file for every record.
+fn directory_of_files() -> tempfile::TempDir {
+    let dir = empty(Backend::File);
+    let mut removed = 0;
+    for (bucket, records) in [(1, FIRST), (2, SECOND)] {
+        let folder = dir.path().join(format!("{bucket:02x}/{bucket:016x}.keys"));
+        fs::create_dir_all(&folder).unwrap();
+        let (records, list) = bucket_of(bucket, 0, &records);
+        removed = if bucket == 1 { records[2].0 } else { removed };
+        for (block, blocks) in records.into_iter().filter(|(block, _)| (bucket, *block) != (1, removed)) {
+            fs::write(folder.join(format!("{block:07x}.kv")), blocks).unwrap();
+        }
+        fs::write(folder.join("list"), list).unwrap();
+    }
+    write_journal(dir.path(), &[Entry::Dead { bucket: 1, block: removed }]);
+    dir
+}
+
+/// The same with one file for all.
+fn directory_of_extents() -> tempfile::TempDir {
+    let dir = empty(Backend::Offset);
+    let (mut file, mut marks) = (vec![0; 5 * BLOCK], Vec::new());
+    for (bucket, records) in [(1, FIRST), (2, SECOND)] {
+        let first = (file.len() / BLOCK) as u64;
+        let (records, list) = bucket_of(bucket, first, &records);
+        if bucket == 1 {
+            marks.push(Entry::Dead { bucket, block: records[2].0 });
+        }
+        file.extend(records.into_iter().flat_map(|(_, blocks)| blocks).chain(list));
+        marks.push(Entry::Extent { bucket, first, blocks: (file.len() / BLOCK) as u64 - first });
+        file.extend([7; 2 * BLOCK]);
+    }
+    fs::write(dir.path().join("kv_cache.data"), file).unwrap();
+    write_journal(dir.path(), &marks);
     dir
 }
 
@@ -234,4 +292,50 @@ fn a_command_line_that_says_something_else_is_refused_with_code_2() {
     for words in [["ssd"].as_slice(), &["ssd", "ls"], &["ssd", "delete", "/tmp"], &["ssd", "ls", "/tmp", "more"]] {
         assert_eq!(nmc(words), Some(2), "{words:?}");
     }
+}
+
+#[test]
+fn every_backend_can_be_looked_at() {
+    for (dir, name) in [(directory_of_files(), "file-per-key"), (directory_of_extents(), "offset")] {
+        let shown = |what: &str| {
+            let output = ssd(what, dir.path(), &[]);
+            assert_eq!(output.status.code(), Some(0), "{name} {what}: {}", text(&output));
+            text(&output)
+        };
+        let keys: Vec<String> =
+            shown("ls").lines().skip(1).filter_map(|line| line.split_whitespace().last().map(str::to_owned)).collect();
+        assert_eq!(keys, ["/large", "/small", "mine/sp\\nace"], "{name}");
+        let numbers = shown("stat");
+        for says in [&format!("backend {name}"), "2 buckets", "journal.4: 1 dead records"] {
+            assert!(numbers.contains(says), "{says}: {numbers}");
+        }
+        assert!(!numbers.contains("besides"), "{numbers}");
+        assert!(shown("verify").contains("3 values are right"), "{name}");
+        let all = shown("dump");
+        for says in ["SUPER: Head", "dead       bucket 1", "older", "removed", "flushed", "live"] {
+            assert!(all.contains(says), "{name}, {says}: {all}");
+        }
+        let one = text(&ssd("dump", dir.path(), &["--file", "2"]));
+        assert!(one.contains("epoch 6") && !one.contains("epoch 1 "), "{one}");
+    }
+}
+
+#[test]
+fn damage_is_named_whatever_the_backend() {
+    let dir = directory_of_files();
+    let large = dir.path().join("01/0000000000000001.keys/0000001.kv");
+    damage(&large, 10 * BLOCK);
+    let output = ssd("verify", dir.path(), &[]);
+    assert!(output.status.code() == Some(1) && text(&output).contains("large"), "{}", text(&output));
+    fs::remove_file(&large).unwrap();
+    let output = ssd("verify", dir.path(), &[]);
+    assert!(output.status.code() == Some(1) && text(&output).contains("large"), "{}", text(&output));
+
+    let dir = directory_of_extents();
+    damage(&dir.path().join("kv_cache.data"), (5 + 1 + 10) * BLOCK);
+    let output = ssd("verify", dir.path(), &[]);
+    assert!(output.status.code() == Some(1) && text(&output).contains("large"), "{}", text(&output));
+    fs::remove_file(dir.path().join("kv_cache.data")).unwrap();
+    let output = ssd("verify", dir.path(), &[]);
+    assert!(output.status.code() == Some(1) && text(&output).contains("kv_cache.data"), "{}", text(&output));
 }

@@ -3,7 +3,10 @@
 
 use super::ledger::{Moments, TIER};
 use crate::base::error::Result;
-use crate::tier::format::{Entry, JOURNAL_RECORD, bucket_id, bucket_temporary_id, encode_entry};
+use crate::tier::backend::{DATA_NAME, meta_id};
+use crate::tier::format::{
+    Entry, JOURNAL_RECORD, SUPER_NAME, bucket_id, encode_entry, journal_number, journal_temporary_number,
+};
 use crate::tier::io::sim::SimDisk;
 use crate::tier::io::{Disk, File, Listed};
 use parking_lot::Mutex;
@@ -33,13 +36,17 @@ pub enum Mistake {
     NumbersReused,
     /// Namespaces have the numbers on disk that they have in the store.
     StoreNumbers,
+    /// Space is used again before GONE lasts.
+    Hasty,
+    /// Folders are not synced, nor is what they are in.
+    NoFolderSync,
 }
 
 /// What is done later than the directory believes.
 enum Late {
     Datasync(Arc<dyn File>),
-    Sync,
-    Unlink(String),
+    Sync(Arc<dyn Disk>),
+    Unlink(Arc<dyn Disk>, String),
 }
 
 struct Shared {
@@ -53,7 +60,18 @@ struct Shared {
 
 /// See the module.
 #[derive(Clone)]
-pub struct Watched(Arc<Shared>);
+pub struct Watched {
+    shared: Arc<Shared>,
+    /// The directory, or a folder in it.
+    at: Arc<dyn Disk>,
+    is_folder: bool,
+}
+
+/// Whether a file has values, or tells where they are.
+fn is_values(name: &str) -> bool {
+    let name = name.strip_suffix(".tmp").unwrap_or(name);
+    name != SUPER_NAME && journal_number(name).or(journal_temporary_number(name)).is_none()
+}
 
 struct WatchedFile {
     shared: Arc<Shared>,
@@ -80,8 +98,8 @@ impl Shared {
         for late in std::mem::take(&mut *self.late.lock()) {
             let _ = match late {
                 Late::Datasync(file) => file.datasync(),
-                Late::Sync => self.sim.sync(),
-                Late::Unlink(name) => self.sim.unlink(&name),
+                Late::Sync(at) => at.sync(),
+                Late::Unlink(at, name) => at.unlink(&name),
             };
         }
     }
@@ -103,57 +121,79 @@ impl Shared {
 impl Watched {
     /// This disk, with a moment before each change.
     pub fn new(sim: &SimDisk, moments: &Arc<Moments>, mistake: Option<Mistake>) -> Self {
-        let (sim, moments) = (sim.clone(), Arc::clone(moments));
-        Self(Arc::new(Shared { sim, moments, mistake, late: Mutex::default(), punched: Mutex::default() }))
+        let (at, sim, moments) = (Arc::new(sim.clone()), sim.clone(), Arc::clone(moments));
+        let shared = Shared { sim, moments, mistake, late: Mutex::default(), punched: Mutex::default() };
+        Self { shared: Arc::new(shared), at, is_folder: false }
     }
 
     /// The disk below.
     pub fn sim(&self) -> &SimDisk {
-        &self.0.sim
+        &self.shared.sim
     }
 
     /// Who keeps the moments.
     pub fn moments(&self) -> &Arc<Moments> {
-        &self.0.moments
+        &self.shared.moments
     }
 
     /// The mistake that is made.
     pub fn makes(&self, mistake: Mistake) -> bool {
-        self.0.makes(mistake)
+        self.shared.makes(mistake)
     }
 
     /// Whether any is.
     pub fn is_mistaken(&self) -> bool {
-        self.0.mistake.is_some()
+        self.shared.mistake.is_some()
     }
 
     fn file(&self, name: &str, file: Box<dyn File>) -> Box<dyn File> {
-        let is_bucket = bucket_temporary_id(name).or(bucket_id(name)).is_some();
-        let (shared, file) = (Arc::clone(&self.0), Arc::from(file));
+        let (shared, file) = (Arc::clone(&self.shared), Arc::from(file));
+        let is_bucket = self.is_folder || is_values(name);
         Box::new(WatchedFile { shared, file, name: name.into(), is_bucket, synced: AtomicBool::new(false) })
+    }
+
+    fn folder_at(&self, at: Arc<dyn Disk>) -> Arc<dyn Disk> {
+        Arc::new(Self { shared: Arc::clone(&self.shared), at, is_folder: true })
     }
 
     /// The directory is opened: what was given back before is not known any more.
     pub fn opened(&self) {
-        self.0.punched.lock().clear();
+        self.shared.punched.lock().clear();
+    }
+
+    /// Bytes of a file that were given back.
+    pub fn punched(&self, name: &str) -> u64 {
+        self.shared.punched.lock().get(name).copied().unwrap_or(0)
     }
 
     /// Bytes that buckets take, without those that were given back.
     pub fn bucket_bytes(&self) -> u64 {
-        let (list, punched) = (self.0.sim.kill().list().unwrap(), self.0.punched.lock());
-        let buckets = list.iter().filter(|file| bucket_id(&file.name).is_some());
-        buckets.map(|file| file.bytes - punched.get(&file.name).copied().unwrap_or(0)).sum()
+        let punched = self.shared.punched.lock();
+        values(&self.shared.sim.kill()).map(|(name, bytes)| bytes - punched.get(&name).copied().unwrap_or(0)).sum()
     }
+}
+
+/// Files with values, without second copies of lists, and their bytes; of a folder, all files in it.
+pub fn values(disk: &dyn Disk) -> impl Iterator<Item = (String, u64)> {
+    let mut all = Vec::new();
+    for file in disk.list().unwrap() {
+        if file.folder {
+            all.extend(values(&*disk.folder(&file.name).unwrap()).collect::<Vec<_>>());
+        } else if is_values(&file.name) && file.name != DATA_NAME && meta_id(&file.name).is_none() {
+            all.push((file.name, file.bytes));
+        }
+    }
+    all.into_iter()
 }
 
 impl Disk for Watched {
     fn list(&self) -> Result<Vec<Listed>> {
-        self.0.sim.list()
+        self.at.list()
     }
 
     fn create(&self, name: &str, bytes: u64) -> Result<Box<dyn File>> {
-        self.0.moment();
-        Ok(self.file(name, self.0.sim.create(name, bytes)?))
+        self.shared.moment();
+        Ok(self.file(name, self.at.create(name, bytes)?))
     }
 
     fn create_buffered(&self, name: &str, bytes: u64) -> Result<Box<dyn File>> {
@@ -161,7 +201,7 @@ impl Disk for Watched {
     }
 
     fn open(&self, name: &str, write: bool) -> Result<Box<dyn File>> {
-        Ok(self.file(name, self.0.sim.open(name, write)?))
+        Ok(self.file(name, self.at.open(name, write)?))
     }
 
     fn open_buffered(&self, name: &str, write: bool) -> Result<Box<dyn File>> {
@@ -169,29 +209,44 @@ impl Disk for Watched {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.0.moment();
-        self.0.sim.rename(from, to)
+        self.shared.moment();
+        self.at.rename(from, to)
     }
 
     fn unlink(&self, name: &str) -> Result<()> {
-        self.0.moment();
-        if self.0.makes(Mistake::GoneEarly) && bucket_id(name).is_some() {
-            return self.0.later(Late::Unlink(name.into()));
+        self.shared.moment();
+        if self.shared.makes(Mistake::GoneEarly) && !self.is_folder && bucket_id(name).is_some() {
+            return self.shared.later(Late::Unlink(Arc::clone(&self.at), name.into()));
         }
-        self.0.sim.unlink(name)
+        self.at.unlink(name)
     }
 
     fn sync(&self) -> Result<()> {
-        self.0.moment();
-        match self.0.mistake {
+        self.shared.moment();
+        match self.shared.mistake {
             Some(Mistake::NoDirectorySync) => Ok(()),
-            Some(Mistake::EarlyEntries) => self.0.later(Late::Sync),
+            Some(Mistake::NoFolderSync) if self.is_folder => Ok(()),
+            Some(Mistake::EarlyEntries) => self.shared.later(Late::Sync(Arc::clone(&self.at))),
             _ => {
-                self.0.sync(|| self.0.sim.sync())?;
-                self.0.catch_up();
+                self.shared.sync(|| self.at.sync())?;
+                self.shared.catch_up();
                 Ok(())
             }
         }
+    }
+
+    fn folder(&self, name: &str) -> Result<Arc<dyn Disk>> {
+        Ok(self.folder_at(self.at.folder(name)?))
+    }
+
+    fn make_folder(&self, name: &str) -> Result<Arc<dyn Disk>> {
+        self.shared.moment();
+        Ok(self.folder_at(self.at.make_folder(name)?))
+    }
+
+    fn remove_folder(&self, name: &str) -> Result<()> {
+        self.shared.moment();
+        self.at.remove_folder(name)
     }
 }
 

@@ -5,9 +5,9 @@ use super::Promise::{Found as IsFound, NotBackAfterPowerLoss, Opens, RightBytes}
 use super::disk::{Mistake, Watched};
 use super::ledger::{Ledger, Moments};
 use super::master::{Master, Meanwhile, Op, When};
-use super::{Checked, Crash, Promise, Violation, any_op, asked, check, failed};
-use crate::tier::Config;
+use super::{BACKENDS, Case, Checked, Crash, Promise, Violation, any_op, asked, check, config, failed};
 use crate::tier::io::sim::{Fault, Rng, SimDisk};
+use crate::tier::{Backend, Config};
 use std::sync::Arc;
 
 const FIRST: (u8, u8) = (0, 0);
@@ -87,25 +87,25 @@ fn step(watched: &Watched, config: &Config, master: &mut Master, op: Op) -> Chec
 
 /// Looks at what crashes leave at the moments that were kept, and now. Only a power loss is followed by another: who is killed
 /// after a sync failed, before it has done anything about it, leaves a disk that shows more than will last.
-fn look(watched: &Watched, rng: &mut Rng, mistake: Option<Mistake>) -> Result<u64, Violation> {
+fn look(watched: &Watched, rng: &mut Rng, case: Case) -> Result<u64, Violation> {
     let moments = watched.moments();
     moments.keep(true);
     moments.come(watched.sim());
     let all = moments.take();
     for moment in &all {
         for image in [moment.disk.crash(rng), moment.disk.crash(rng)] {
-            check(&image, &moment.ledger, Crash::PowerLoss, mistake, rng.below(8) == 0)?;
+            check(&image, case, &moment.ledger, Crash::PowerLoss, rng.below(8) == 0)?;
         }
-        check(&moment.disk.kill(), &moment.ledger, Crash::Kill, mistake, false)?;
+        check(&moment.disk.kill(), case, &moment.ledger, Crash::Kill, false)?;
     }
     Ok(3 * all.len() as u64)
 }
 
 /// Runs everything with operation `n` of the disk failing. False if nothing failed: there are fewer, or this one cannot fail so.
-fn run(n: u64, fault: Fault, durable_remove: bool, mistake: Option<Mistake>) -> Result<bool, Violation> {
-    let config = Config { durable_remove, ..Config::default() };
+fn run(case: Case, n: u64, fault: Fault, durable_remove: bool) -> Result<bool, Violation> {
+    let config = config(case.backend, durable_remove);
     let (sim, moments) = (SimDisk::new(), Arc::new(Moments::new(Ledger::default())));
-    let watched = Watched::new(&sim, &moments, mistake);
+    let watched = Watched::new(&sim, &moments, case.mistake);
     sim.fail_at(n, fault);
     moments.keep_since_failure(64, n);
     let mut master = open(&watched, &config)?;
@@ -115,13 +115,14 @@ fn run(n: u64, fault: Fault, durable_remove: bool, mistake: Option<Mistake>) -> 
             return Ok(false);
         }
     }
-    look(&watched, &mut Rng(n), mistake).map(|_| sim.failures() > 0)
+    look(&watched, &mut Rng(n), case).map(|_| sim.failures() > 0)
 }
 
 /// A workload by chance with a few faults, often close together. Gives how many images were looked at.
-fn run_any(seed: u64) -> Result<u64, Violation> {
+fn run_any(backend: Backend, seed: u64) -> Result<u64, Violation> {
     let mut rng = Rng(seed);
-    let config = Config { durable_remove: rng.below(4) == 0, ..Config::default() };
+    let config = config(backend, rng.below(4) == 0);
+    let config = Config { meta: backend == Backend::Bucket && seed.is_multiple_of(3), ..config };
     let (sim, moments) = (SimDisk::new(), Arc::new(Moments::new(Ledger::default())));
     let watched = Watched::new(&sim, &moments, None);
     for _ in 0..1 + rng.below(2) {
@@ -137,25 +138,26 @@ fn run_any(seed: u64) -> Result<u64, Violation> {
     for _ in 0..20 + rng.below(30) {
         step(&watched, &config, &mut master, any_op(&mut rng))?;
     }
-    look(&watched, &mut rng, None)
+    look(&watched, &mut rng, Case { backend, mistake: None, faulty: true })
 }
 
 /// All operations, with all faults that count for something.
-fn run_all(faults: &[Fault], step: usize, mistake: Option<Mistake>) -> Result<u64, Violation> {
+fn run_all(backend: Backend, faults: &[Fault], step: usize, mistake: Option<Mistake>) -> Result<u64, Violation> {
+    let case = Case { backend, mistake, faulty: true };
     let mut failed = 0;
     let disk = SimDisk::new();
     let watched = Watched::new(&disk, &Arc::new(Moments::new(Ledger::default())), None);
-    let mut master = open(&watched, &Config::default())?;
+    let mut master = open(&watched, &config(backend, false))?;
     for op in EVERYTHING {
         master.run(*op).unwrap();
     }
     for fault in faults {
         for n in (0..disk.operations() + 20).step_by(step) {
             let explain = |violation: Violation| {
-                let text = format!("{fault:?} at operation {n}: {}", violation.text);
+                let text = format!("{}, {fault:?} at operation {n}: {}", backend.name(), violation.text);
                 Violation { text, ..violation }
             };
-            failed += u64::from(run(n, *fault, n.is_multiple_of(3), mistake).map_err(explain)?);
+            failed += u64::from(run(case, n, *fault, n.is_multiple_of(3)).map_err(explain)?);
         }
     }
     Ok(failed)
@@ -166,35 +168,44 @@ fn whichever_operation_fails_nothing_that_was_promised_is_lost() {
     // A sync that fails with EIO is a failed sync.
     let faults: &[Fault] =
         if asked().is_some() { &[Fault::Eio, Fault::Enospc, Fault::FailedSync] } else { &[Fault::Eio] };
-    let step = if asked().is_some() { 1 } else { 5 };
-    let failed = run_all(faults, step, None).unwrap_or_else(|wrong| panic!("{wrong}"));
-    assert!(failed > 50, "only {failed} failures");
-    println!("{failed} failures");
+    let step = if asked().is_some() { 1 } else { 13 };
+    for backend in BACKENDS {
+        let failed = run_all(backend, faults, step, None).unwrap_or_else(|wrong| panic!("{wrong}"));
+        assert!(failed > 20, "only {failed} failures");
+        println!("{failed} failures, {}", backend.name());
+    }
 }
 
 #[test]
 fn whatever_fails_meanwhile_nothing_that_was_promised_is_lost() {
-    let (wanted, mut images, mut seed) = (asked().unwrap_or(1500), 0, 1);
-    while images < wanted {
-        images += run_any(seed).unwrap_or_else(|wrong| panic!("seed {seed}, image {images}: {wrong}"));
-        seed += 1;
+    for backend in BACKENDS {
+        let (wanted, mut images, mut seed, name) = (asked().unwrap_or(500), 0, 1, backend.name());
+        while images < wanted {
+            let run = run_any(backend, seed);
+            images += run.unwrap_or_else(|wrong| panic!("{name}, seed {seed}, image {images}: {wrong}"));
+            seed += 1;
+        }
+        println!("{images} images of {} workloads with faults, {name}", seed - 1);
     }
-    println!("{images} images of {} workloads with faults", seed - 1);
 }
 
 #[test]
 fn what_is_no_failure_passes_unnoticed() {
-    let step = if asked().is_some() { 1 } else { 37 };
+    let step = if asked().is_some() { 1 } else { 97 };
     for fault in [Fault::Eintr, Fault::Short, Fault::RingFull] {
-        assert_eq!(run_all(&[fault], step, None).unwrap_or_else(|wrong| panic!("{wrong}")), 0);
+        for backend in BACKENDS {
+            assert_eq!(run_all(backend, &[fault], step, None).unwrap_or_else(|wrong| panic!("{wrong}")), 0);
+        }
     }
 }
 
 #[test]
 fn a_sync_that_is_repeated_after_it_failed_is_noticed() {
-    let noticed = run_all(&[Fault::FailedSync], 1, Some(Mistake::RepeatedSync));
-    let violation = noticed.map(|_| ()).expect_err("RepeatedSync was not noticed");
-    println!("RepeatedSync: {violation}");
-    let promises: [Promise; 4] = [IsFound, Opens, RightBytes, NotBackAfterPowerLoss];
-    assert!(promises.contains(&violation.promise), "{violation}");
+    for backend in BACKENDS {
+        let noticed = run_all(backend, &[Fault::FailedSync], 1, Some(Mistake::RepeatedSync));
+        let violation = noticed.map(|_| ()).expect_err("RepeatedSync was not noticed");
+        println!("RepeatedSync: {violation}");
+        let promises: [Promise; 4] = [IsFound, Opens, RightBytes, NotBackAfterPowerLoss];
+        assert!(promises.contains(&violation.promise), "{violation}");
+    }
 }

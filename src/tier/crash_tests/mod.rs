@@ -5,23 +5,26 @@
 //! `NMC_TIER_IMAGES=50000 cargo test --lib tier::crash_tests` looks at so many images by chance, and at all short workloads.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+mod damage;
 mod disk;
 mod faults;
 mod ledger;
 mod master;
 
-use super::Config;
-use super::directory::{Directory, Recovered};
-use super::format::{SUPER_NAME, bucket_id, journal_number};
+use super::backend::{DATA_NAME, meta_id};
+use super::directory::Directory;
+use super::format::{SUPER_NAME, bucket_name, journal_number};
 use super::io::Disk;
 use super::io::sim::{Rng, SimDisk};
+use super::recovery::Recovered;
+use super::{Backend, Config};
 use crate::base::error::Error;
 use Promise::{
     Counted, Found as IsFound, NotBackAfterKill, NotBackAfterPowerLoss, NumbersOnce, Opens, RightBytes, Same,
 };
-use disk::{Mistake, Watched};
+use disk::{Mistake, Watched, values};
 use ledger::{Ledger, Moment, Moments, Name, Version};
-use master::{Found, Master, Meanwhile, Op, When, head, look};
+use master::{Found, Master, Meanwhile, Op, Records, When, head, look};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -44,6 +47,14 @@ enum Promise {
     Same,
     /// Every file in the directory is one that counts.
     Counted,
+}
+
+/// Backends that keep something.
+const BACKENDS: [Backend; 3] = [Backend::Bucket, Backend::File, Backend::Offset];
+
+/// A directory with this backend. There is room for all that a workload writes.
+fn config(backend: Backend, durable_remove: bool) -> Config {
+    Config { backend, durable_remove, capacity_bytes: 64 << 20, ..Config::default() }
 }
 
 /// A promise that was not kept.
@@ -91,23 +102,27 @@ fn keeps(current: &BTreeMap<Name, Found>, ledger: &Ledger, over: &BTreeMap<Name,
     Ok(())
 }
 
-fn recover(image: &SimDisk) -> Result<(Directory, Recovered), Violation> {
-    Directory::open(Arc::new(image.clone()), &Config::default(), head, &mut |_, _| {})
+fn recover(image: &SimDisk, backend: Backend) -> Result<(Directory, Recovered), Violation> {
+    Directory::open(Arc::new(image.clone()), &config(backend, false), head, &mut |_, _| {})
         .map_err(|error| Violation::new(Opens, error.to_string()))
 }
 
 /// Every file in a directory that was just opened is known and counted.
-fn count(image: &SimDisk, directory: &Directory) -> Checked {
+fn count(image: &SimDisk, directory: &Directory, backend: Backend) -> Checked {
     let list = image.list().unwrap();
-    let buckets = || list.iter().filter(|file| bucket_id(&file.name).is_some());
     let journals = list.iter().filter(|file| journal_number(&file.name).is_some()).count();
-    let bytes: u64 = buckets().map(|file| file.bytes).sum();
-    let all = 1 + journals + buckets().count();
-    let right = list.iter().any(|file| file.name == SUPER_NAME)
-        && (journals, all) == (1, list.len())
-        && directory.bucket_count() == buckets().count() as u64
-        && directory.file_bytes() == bytes;
-    if right {
+    let (files, bytes) = values(image).fold((0, 0), |(n, all), (_, bytes)| (n + 1, all + bytes));
+    let others = list.iter().filter(|file| file.folder || file.name == DATA_NAME).count() as u64;
+    let (known, right) = match backend {
+        Backend::Bucket => (files, directory.bucket_count() == files && directory.file_bytes() == bytes),
+        Backend::File => (others, directory.file_bytes() == bytes),
+        _ => (others, others == 1),
+    };
+    // A second copy of a list is there with its bucket only, which may have been written without one.
+    let metas: Vec<u64> = list.iter().filter_map(|file| meta_id(&file.name)).collect();
+    let right = right && metas.iter().all(|id| list.iter().any(|file| file.name == bucket_name(*id)));
+    let all = 1 + journals as u64 + known + metas.len() as u64;
+    if right && list.iter().any(|file| file.name == SUPER_NAME) && (journals, all) == (1, list.len() as u64) {
         return Ok(());
     }
     let (count, counted) = (directory.bucket_count(), directory.file_bytes());
@@ -116,36 +131,58 @@ fn count(image: &SimDisk, directory: &Directory) -> Checked {
 
 /// Opens what a crash left and compares it with what was promised. `thorough`: also opens it a second time after another
 /// power loss, and goes on with it.
-fn check(image: &SimDisk, ledger: &Ledger, crash: Crash, mistake: Option<Mistake>, thorough: bool) -> Checked {
+fn check(image: &SimDisk, case: Case, ledger: &Ledger, crash: Crash, thorough: bool) -> Checked {
+    let Case { backend, mistake, faulty } = case;
     let again = thorough.then(|| image.kill());
-    let (directory, recovered) = recover(image)?;
-    let (current, _) = look(image, &recovered, mistake)?;
-    if recovered.torn + recovered.foreign > 0 {
+    let (directory, recovered) = recover(image, backend)?;
+    let (current, _) = look(&Records::new(image, backend), &recovered, mistake)?;
+    let mut ledger = ledger.clone();
+    if recovered.torn > 0 && faulty {
+        // A list could not be read once: then nobody was promised to find what is in it.
+        ledger.there.clear();
+    } else if recovered.torn + recovered.foreign > 0 {
         return Err(Violation::new(RightBytes, format!("{} buckets are torn", recovered.torn)));
     }
     let over = if crash == Crash::Kill { &ledger.over } else { &ledger.over_for_good };
-    keeps(&current, ledger, over).map_err(|violation| match violation.promise {
+    keeps(&current, &ledger, over).map_err(|violation| match violation.promise {
         NotBackAfterKill if crash == Crash::PowerLoss => Violation { promise: NotBackAfterPowerLoss, ..violation },
         _ => violation,
     })?;
-    count(image, &directory)?;
+    if recovered.torn == 0 {
+        count(image, &directory, backend)?;
+    }
     drop(directory);
     let Some(again) = again else { return Ok(()) };
     let second = image.crash(&mut Rng(again.operations() + 1));
-    let (_, recovered) = recover(&second)?;
-    let (other, _) = look(&second, &recovered, mistake)?;
+    let (_, recovered) = recover(&second, backend)?;
+    let (other, _) = look(&Records::new(&second, backend), &recovered, mistake)?;
     if other != current {
         return Err(Violation::new(Same, format!("first {current:?}, then {other:?}")));
     }
-    let mut ledger = ledger.clone();
-    ledger.over.clone_from(over);
-    goes_on(&again, ledger, mistake)
+    ledger.over = over.clone();
+    goes_on(&again, case, ledger)
+}
+
+/// What is tested.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    backend: Backend,
+    mistake: Option<Mistake>,
+    /// The disk fails now and then.
+    faulty: bool,
+}
+
+impl Case {
+    fn new(backend: Backend, mistake: Option<Mistake>) -> Self {
+        Self { backend, mistake, faulty: false }
+    }
 }
 
 /// Whatever a crash left can be used.
-fn goes_on(image: &SimDisk, ledger: Ledger, mistake: Option<Mistake>) -> Checked {
-    let watched = Watched::new(image, &Arc::new(Moments::new(ledger)), mistake);
-    let mut master = Master::open(&watched, &Config::default()).map_err(failed(&watched, "going on"))?;
+fn goes_on(image: &SimDisk, case: Case, ledger: Ledger) -> Checked {
+    let watched = Watched::new(image, &Arc::new(Moments::new(ledger)), case.mistake);
+    let opened = Master::open(&watched, &config(case.backend, false));
+    let mut master = opened.map_err(failed(&watched, "going on"))?;
     for op in [Op::Set((0, 3)), Op::Write(None), Op::Tidy, Op::Restart] {
         step(&watched, &mut master, op)?;
     }
@@ -182,27 +219,27 @@ impl Draw {
         Self { losses, thorough, images: 0 }
     }
 
-    fn look(&mut self, image: &SimDisk, ledger: &Ledger, crash: Crash, mistake: Option<Mistake>) -> Checked {
+    fn look(&mut self, image: &SimDisk, case: Case, ledger: &Ledger, crash: Crash) -> Checked {
         self.images += 1;
-        check(image, ledger, crash, mistake, self.images.is_multiple_of(self.thorough))
+        check(image, case, ledger, crash, self.images.is_multiple_of(self.thorough))
     }
 
     /// What a crash may leave at this moment, all or some of it.
-    fn all(&mut self, moment: &Moment, mistake: Option<Mistake>) -> Checked {
-        self.look(&moment.disk.kill(), &moment.ledger, Crash::Kill, mistake)?;
+    fn all(&mut self, moment: &Moment, case: Case) -> Checked {
+        self.look(&moment.disk.kill(), case, &moment.ledger, Crash::Kill)?;
         for image in moment.disk.crash_all(self.losses) {
-            self.look(&image, &moment.ledger, Crash::PowerLoss, mistake)?;
+            self.look(&image, case, &moment.ledger, Crash::PowerLoss)?;
         }
         Ok(())
     }
 
     /// One image, by chance.
-    fn one(&mut self, moment: &Moment, mistake: Option<Mistake>, rng: &mut Rng) -> Checked {
+    fn one(&mut self, moment: &Moment, case: Case, rng: &mut Rng) -> Checked {
         if rng.below(3) == 0 {
-            return self.look(&moment.disk, &moment.ledger, Crash::Kill, mistake);
+            return self.look(&moment.disk, case, &moment.ledger, Crash::Kill);
         }
         let image = moment.disk.crash(rng);
-        self.look(&image, &moment.ledger, Crash::PowerLoss, mistake)
+        self.look(&image, case, &moment.ledger, Crash::PowerLoss)
     }
 }
 
@@ -233,6 +270,7 @@ fn alphabet([first, second]: [Name; 2]) -> Vec<Op> {
 /// Runs a workload and looks at all moments of its last operation: those before it belong to shorter ones. False if an
 /// operation had nothing to do.
 fn run_short(ops: &[Op], config: &Config, mistake: Option<Mistake>, draw: &mut Draw) -> Result<bool, Violation> {
+    let case = Case::new(config.backend, mistake);
     let moments = Arc::new(Moments::new(Ledger::default()));
     let watched = Watched::new(&SimDisk::new(), &moments, mistake);
     moments.keep(ops.is_empty());
@@ -245,13 +283,13 @@ fn run_short(ops: &[Op], config: &Config, mistake: Option<Mistake>, draw: &mut D
     }
     moments.come(watched.sim());
     for moment in moments.take() {
-        draw.all(&moment, mistake)?;
+        draw.all(&moment, case)?;
     }
     Ok(true)
 }
 
 /// All workloads of so many operations; of the longest one of `share`.
-fn run_all_short(longest: usize, share: u32, mistake: Option<Mistake>, draw: &mut Draw) -> Checked {
+fn run_all_short(backend: Backend, longest: usize, share: u32, draw: &mut Draw) -> Checked {
     let mut rng = Rng(14);
     for names in [[(0, 0), (0, 1)], [(0, 0), (1, 0)]] {
         let ops = alphabet(names);
@@ -262,8 +300,8 @@ fn run_all_short(longest: usize, share: u32, mistake: Option<Mistake>, draw: &mu
                 if length == longest && rng.below(share) != 0 {
                     continue;
                 }
-                let config = Config { durable_remove: rng.below(4) == 0, ..Config::default() };
-                let found = run_short(&workload, &config, mistake, draw);
+                let config = config(backend, rng.below(4) == 0);
+                let found = run_short(&workload, &config, None, draw);
                 let explain = |violation: Violation| Violation {
                     text: format!("{} after {workload:?}, durable_remove: {}", violation.text, config.durable_remove),
                     ..violation
@@ -315,14 +353,15 @@ fn any_op(rng: &mut Rng) -> Op {
 }
 
 /// A workload by chance, of several lives with crashes in between, and images of some of its moments.
-fn run_long(seed: u64, mistake: Option<Mistake>, draw: &mut Draw) -> Checked {
+fn run_long(seed: u64, case: Case, draw: &mut Draw) -> Checked {
     let mut rng = Rng(seed);
-    let config = Config { durable_remove: rng.below(4) == 0, ..Config::default() };
+    let config = config(case.backend, rng.below(4) == 0);
+    let config = Config { meta: case.backend == Backend::Bucket && seed.is_multiple_of(3), ..config };
     let (mut sim, mut ledger) = (SimDisk::new(), Ledger::default());
     for life in 0..3 {
         let moments = Arc::new(Moments::new(ledger));
         moments.keep_one_of(12, seed ^ life);
-        let watched = Watched::new(&sim, &moments, mistake);
+        let watched = Watched::new(&sim, &moments, case.mistake);
         let mut master = Master::open(&watched, &config).map_err(failed(&watched, "opening"))?;
         master.audit()?;
         for _ in 0..4 + rng.below(10) {
@@ -330,7 +369,7 @@ fn run_long(seed: u64, mistake: Option<Mistake>, draw: &mut Draw) -> Checked {
         }
         moments.come(&sim);
         for moment in moments.take() {
-            draw.one(&moment, mistake, &mut rng)?;
+            draw.one(&moment, case, &mut rng)?;
         }
         ledger = moments.ledger.lock().clone();
         sim = if rng.below(2) == 0 {
@@ -350,45 +389,71 @@ fn asked() -> Option<u64> {
 
 // ---- tests -----------------------------------------------------------------------------------------------------------
 
-#[test]
-fn after_any_crash_of_a_short_workload_the_disk_tells_the_truth() {
-    let (share, losses) = if asked().is_some() { (1, 16) } else { (150, 1) };
+fn short_workloads(backend: Backend) {
+    let (share, losses) = if asked().is_some() { (1, 16) } else { (450, 1) };
     let mut draw = Draw::new(losses, 16);
-    if let Err(violation) = run_all_short(4, share, None, &mut draw) {
-        panic!("image {}: {violation}", draw.images);
+    if let Err(violation) = run_all_short(backend, 4, share, &mut draw) {
+        panic!("{}, image {}: {violation}", backend.name(), draw.images);
     }
-    println!("{} images of short workloads", draw.images);
+    println!("{} images of short workloads, {}", draw.images, backend.name());
+}
+
+fn long_workloads(backend: Backend) {
+    let wanted = asked().unwrap_or(500);
+    let (mut draw, mut seed) = (Draw::new(1, 8), 1);
+    while draw.images < wanted {
+        if let Err(violation) = run_long(seed, Case::new(backend, None), &mut draw) {
+            panic!("{}, seed {seed}, image {}: {violation}", backend.name(), draw.images);
+        }
+        seed += 1;
+    }
+    println!("{} images of {} long workloads, {}", draw.images, seed - 1, backend.name());
+}
+
+#[test]
+fn after_any_crash_of_a_short_workload_buckets_tell_the_truth() {
+    short_workloads(Backend::Bucket);
+}
+
+#[test]
+fn after_any_crash_of_a_short_workload_files_per_key_tell_the_truth() {
+    short_workloads(Backend::File);
+}
+
+#[test]
+fn after_any_crash_of_a_short_workload_one_file_tells_the_truth() {
+    short_workloads(Backend::Offset);
 }
 
 #[test]
 fn after_any_crash_of_a_long_workload_the_disk_tells_the_truth() {
-    let wanted = asked().unwrap_or(1500);
-    let (mut draw, mut seed) = (Draw::new(1, 8), 1);
-    while draw.images < wanted {
-        if let Err(violation) = run_long(seed, None, &mut draw) {
-            panic!("seed {seed}, image {}: {violation}", draw.images);
-        }
-        seed += 1;
-    }
-    println!("{} images of {} long workloads", draw.images, seed - 1);
+    BACKENDS.into_iter().for_each(long_workloads);
 }
 
-/// A mistake breaks one of these promises, and that is noticed.
-fn is_noticed(mistake: Mistake, promises: &[Promise]) {
-    let (mut draw, mut noticed) = (Draw::new(1, 4), None);
-    for seed in 1..400 {
-        if let Err(violation) = run_long(seed, Some(mistake), &mut draw) {
-            noticed = Some(violation);
-            break;
+/// A mistake breaks one of these promises, and that is noticed, with every one of these backends.
+fn is_noticed_by(backends: &[Backend], mistake: Mistake, promises: &[Promise]) {
+    for backend in backends {
+        let (mut draw, mut noticed) = (Draw::new(1, 4), None);
+        for seed in 1..400 {
+            if let Err(violation) = run_long(seed, Case::new(*backend, Some(mistake)), &mut draw) {
+                noticed = Some(violation);
+                break;
+            }
         }
+        let (name, images) = (backend.name(), draw.images);
+        println!("{mistake:?} of {name} after {images} images: {noticed:?}");
+        let violation = noticed.unwrap_or_else(|| panic!("{mistake:?} of {name} was not noticed in {images} images"));
+        assert!(promises.contains(&violation.promise), "{mistake:?} of {name} was noticed otherwise: {violation}");
     }
-    println!("{mistake:?} after {} images: {noticed:?}", draw.images);
-    let violation = noticed.unwrap_or_else(|| panic!("{mistake:?} was not noticed in {} images", draw.images));
-    assert!(promises.contains(&violation.promise), "{mistake:?} was noticed by another promise: {violation}");
+}
+
+fn is_noticed(mistake: Mistake, promises: &[Promise]) {
+    is_noticed_by(&BACKENDS, mistake, promises);
 }
 
 #[test]
 fn a_bucket_without_a_datasync_is_noticed() {
+    // Of one file for all: the record of the journal is there before what it leads to.
     is_noticed(Mistake::NoDatasync, &[RightBytes, IsFound]);
 }
 
@@ -399,7 +464,8 @@ fn names_without_a_sync_are_noticed() {
 
 #[test]
 fn entries_before_the_sync_are_noticed() {
-    is_noticed(Mistake::EarlyEntries, &[IsFound, Opens]);
+    // Of one file for all that is a journal that is not synced, below.
+    is_noticed_by(&[Backend::Bucket, Backend::File], Mistake::EarlyEntries, &[IsFound, Opens]);
 }
 
 #[test]
@@ -425,8 +491,9 @@ fn gone_that_is_forgotten_early_is_noticed() {
             ops.extend(vec![Op::Flush(1); before]);
             ops.extend([Op::Sync, Op::Tidy, Op::Set((1, 0)), Op::Write(None), Op::Flush(1), Op::Flush(1)]);
             let from = ops.len() - 4;
-            (from..=ops.len())
-                .try_for_each(|length| run_short(&ops[..length], &Config::default(), mistake, &mut draw).map(drop))
+            (from..=ops.len()).try_for_each(|length| {
+                run_short(&ops[..length], &config(Backend::Bucket, false), mistake, &mut draw).map(drop)
+            })
         })
     };
     let violation = run(Some(Mistake::GoneEarly)).expect_err("GoneEarly was not noticed");
@@ -444,4 +511,19 @@ fn numbers_of_buckets_that_are_given_twice_are_noticed() {
 #[test]
 fn namespaces_that_have_the_numbers_of_the_store_are_noticed() {
     is_noticed(Mistake::StoreNumbers, &[RightBytes]);
+}
+
+#[test]
+fn an_extent_that_is_used_again_before_gone_lasts_is_noticed() {
+    is_noticed_by(&[Backend::Offset], Mistake::Hasty, &[RightBytes]);
+}
+
+#[test]
+fn a_folder_that_is_deleted_before_gone_lasts_is_noticed() {
+    is_noticed_by(&[Backend::File], Mistake::Hasty, &[RightBytes]);
+}
+
+#[test]
+fn folders_whose_names_are_not_synced_are_noticed() {
+    is_noticed_by(&[Backend::File], Mistake::NoFolderSync, &[IsFound, RightBytes, Opens]);
 }

@@ -77,6 +77,13 @@ impl Item<'_> {
     }
 }
 
+/// Bytes of the list and the last block of a bucket whose keys have these lengths.
+#[must_use]
+pub fn footer_bytes(keys: impl Iterator<Item = usize>) -> u64 {
+    let bytes: u64 = keys.map(|key| (ITEM + key) as u64).sum();
+    bytes.next_multiple_of(BLOCK as u64) + BLOCK as u64
+}
+
 /// The list and the last block, a multiple of [`BLOCK`] bytes, for a bucket whose records take `records_blocks` blocks and are
 /// `items`, in the order in which they lie there.
 pub fn encode_footer(tier_id: u64, bucket: u64, records_blocks: u64, items: &[Item<'_>]) -> Result<Vec<u8>> {
@@ -172,6 +179,23 @@ pub struct Tail {
 impl Tail {
     /// Reads the last [`BLOCK`] bytes of a file that has `file_bytes`: records, list and last block must end exactly there.
     pub fn decode(last_block: &[u8], file_bytes: u64) -> Result<Self> {
+        let tail = Self::decode_any(last_block)?;
+        if tail.list_at.saturating_add(tail.list_bytes).saturating_add(BLOCK as u64) != file_bytes {
+            crate::bail!(NMC_ERR_CORRUPT, "{WHAT} does not fit a file of {file_bytes} bytes: {tail:?}");
+        }
+        Ok(tail)
+    }
+
+    /// The same for a file that has the list and the last block only: its list begins with its first byte.
+    pub fn decode_alone(last_block: &[u8], file_bytes: u64) -> Result<Self> {
+        let tail = Self::decode_any(last_block)?;
+        if tail.list_bytes.saturating_add(BLOCK as u64) != file_bytes {
+            crate::bail!(NMC_ERR_CORRUPT, "{WHAT} does not fit a list of {file_bytes} bytes: {tail:?}");
+        }
+        Ok(Self { list_at: 0, ..tail })
+    }
+
+    fn decode_any(last_block: &[u8]) -> Result<Self> {
         check_begin(last_block, MAGIC, WHAT, NMC_ERR_CORRUPT)?;
         if last_block.len() != BLOCK {
             crate::bail!(NMC_ERR_CORRUPT, "{WHAT} has {} bytes instead of {BLOCK}", last_block.len());
@@ -187,12 +211,11 @@ impl Tail {
             max_epoch: u64_at(last_block, 48),
             list_crc: u32_at(last_block, 60),
         };
-        let end = tail.list_at.saturating_add(tail.list_bytes).saturating_add(BLOCK as u64);
         let entries_bytes = u64::from(tail.count) * (ITEM as u64 + 1);
         let possible = tail.bucket < MAX_BUCKET && tail.records_blocks <= MAX_BLOCK && tail.max_epoch < MAX_EPOCH;
         let list_fits = tail.list_bytes.is_multiple_of(BLOCK as u64) && entries_bytes <= tail.list_bytes;
-        if end != file_bytes || !possible || !list_fits {
-            crate::bail!(NMC_ERR_CORRUPT, "{WHAT} does not fit a file of {file_bytes} bytes: {tail:?}");
+        if !possible || !list_fits {
+            crate::bail!(NMC_ERR_CORRUPT, "{WHAT} says what cannot be: {tail:?}");
         }
         Ok(tail)
     }

@@ -23,6 +23,8 @@
 //! | 5 generation | number and generation, 4 bytes each | |
 //! | 6 high | bucket, 8 bytes | |
 //! | 7 position | log, 8 bytes | place in it, 8 bytes |
+//! | 8 extent | bucket, 8 bytes | first block and number of blocks, 8 bytes each |
+//! | 9 lost | bucket, 8 bytes | |
 //!
 //! A record of zeros is space that was not used yet.
 
@@ -79,6 +81,20 @@ pub enum Entry {
         /// The place in it.
         at: u64,
     },
+    /// The bucket lies in these blocks of the one file that has them all, and counts.
+    Extent {
+        /// Its number.
+        bucket: u64,
+        /// Its first block.
+        first: u64,
+        /// How many there are.
+        blocks: u64,
+    },
+    /// The list of the bucket could not be read, and the tier went on without it: what is in it means nothing, and stays there.
+    Lost {
+        /// Its number.
+        bucket: u64,
+    },
 }
 
 impl Entry {
@@ -87,7 +103,11 @@ impl Entry {
         let (what, value, limit) = match self {
             Self::Dead { bucket, block } if *block < MAX_BLOCK => ("bucket", *bucket, MAX_BUCKET),
             Self::Dead { block, .. } => ("block", *block, MAX_BLOCK),
-            Self::Gone { bucket } => ("bucket", *bucket, MAX_BUCKET),
+            Self::Gone { bucket } | Self::Lost { bucket } => ("bucket", *bucket, MAX_BUCKET),
+            Self::Extent { first, blocks, .. } if *blocks == 0 || first.saturating_add(*blocks) > MAX_BLOCK => {
+                crate::bail!(NMC_ERR_INVALID_ARG, "{blocks} blocks from {first} on; up to {MAX_BLOCK} are possible")
+            }
+            Self::Extent { bucket, .. } => ("bucket", *bucket, MAX_BUCKET),
             Self::High { bucket } => ("high mark", *bucket, MAX_BUCKET + 1),
             Self::Namespace { name, .. } if name.len() > MAX_NAME => {
                 ("length of a name", name.len() as u64, MAX_NAME as u64 + 1)
@@ -112,6 +132,8 @@ impl Entry {
             Self::Generation(_) => 5,
             Self::High { .. } => 6,
             Self::Position { .. } => 7,
+            Self::Extent { .. } => 8,
+            Self::Lost { .. } => 9,
         }
     }
 }
@@ -131,7 +153,14 @@ pub fn encode_entry(number: u64, durable: u64, tier_id: u64, entry: &Entry) -> [
             put(&mut record, 24, &first.to_le_bytes());
             put(&mut record, 32, &second.to_le_bytes());
         }
-        Entry::Gone { bucket } | Entry::High { bucket } => put(&mut record, 24, &bucket.to_le_bytes()),
+        Entry::Gone { bucket } | Entry::High { bucket } | Entry::Lost { bucket } => {
+            put(&mut record, 24, &bucket.to_le_bytes());
+        }
+        Entry::Extent { bucket, first, blocks } => {
+            put(&mut record, 24, &bucket.to_le_bytes());
+            put(&mut record, 32, &first.to_le_bytes());
+            put(&mut record, 40, &blocks.to_le_bytes());
+        }
         Entry::Namespace { space, .. } | Entry::Generation(space) => {
             put(&mut record, 24, &space.number.to_le_bytes());
             put(&mut record, 28, &space.generation.to_le_bytes());
@@ -185,6 +214,8 @@ fn decode_entry(record: &[u8], number: u64, tier_id: u64) -> Result<Entry> {
         5 => Entry::Generation(space),
         6 => Entry::High { bucket: first },
         7 => Entry::Position { log: first, at: second },
+        8 => Entry::Extent { bucket: first, first: second, blocks: u64_at(record, 40) },
+        9 => Entry::Lost { bucket: first },
         _ => crate::bail!(NMC_ERR_VERSION, "its kind is {kind}, which this library does not know"),
     };
     entry.check().map_err(|error| Error::new(NMC_ERR_CORRUPT, error.message))?;

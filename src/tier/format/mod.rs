@@ -2,8 +2,8 @@
 //! bytes, without I/O: what was written reads back the same, whatever else the bytes are is an error, and no length that was
 //! read is believed before it was compared with the bytes that are there.
 //!
-//! A directory holds `SUPER` ([`head`]), `LOCK`, `journal.N` ([`journal`]) and files of 16 hex digits and `.bucket`
-//! ([`record`]s, then a footer, [`bucket`]). What is being written has `.tmp` behind its name. All numbers are little-endian,
+//! A directory holds `SUPER` ([`head`]), `LOCK`, `journal.N` ([`journal`]) and buckets ([`record`]s, then a footer, [`bucket`]): files
+//! of 16 hex digits and `.bucket`, or what another backend makes of them. What is being written has `.tmp` behind its name. All numbers are little-endian,
 //! bytes that no table names are zero, and head, record header and the last block of a bucket begin alike:
 //!
 //! | bytes | what |
@@ -22,7 +22,7 @@ mod fields;
 mod tests;
 
 pub use bucket::{
-    Item, Items, Tail, bucket_id, bucket_name, bucket_temporary_id, bucket_temporary_name, encode_footer,
+    Item, Items, Tail, bucket_id, bucket_name, bucket_temporary_id, bucket_temporary_name, encode_footer, footer_bytes,
 };
 pub use head::{Head, LOCK_NAME, SUPER_NAME};
 pub use journal::{
@@ -31,7 +31,7 @@ pub use journal::{
 };
 pub use record::{Header, Record, Shape, header_bytes};
 
-pub use crate::layout::disk::{Fingerprint, MAX_BLOCK, MAX_BUCKET, MAX_SPACE, MAX_VALUE, Space, fingerprint};
+pub use crate::layout::disk::{Fingerprint, MAX_BLOCK, MAX_BUCKET, MAX_SPACE, MAX_VALUE, Space, Spot, fingerprint};
 
 use crate::layout::store;
 

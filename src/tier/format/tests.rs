@@ -131,7 +131,7 @@ fn entries(random: &mut Random, count: usize) -> Vec<Entry> {
     let mut list = vec![Entry::Start { tier_id: TIER, journal: random.next() }];
     while list.len() < count {
         let bucket = random.below_limit(MAX_BUCKET);
-        list.push(match random.below(6) {
+        list.push(match random.below(8) {
             0 => Entry::Dead { bucket, block: random.below_limit(MAX_BLOCK) },
             1 => Entry::Gone { bucket },
             2 => {
@@ -140,6 +140,11 @@ fn entries(random: &mut Random, count: usize) -> Vec<Entry> {
             }
             3 => Entry::Generation(random.space()),
             4 => Entry::High { bucket: bucket + 1 },
+            5 => {
+                let first = random.below_limit(MAX_BLOCK);
+                Entry::Extent { bucket, first, blocks: 1 + random.below_limit(MAX_BLOCK - first) }
+            }
+            6 => Entry::Lost { bucket },
             _ => Entry::Position { log: random.next(), at: random.next() },
         });
     }
@@ -294,6 +299,7 @@ fn a_footer_reads_back() {
         let bucket = random.below_limit(MAX_BUCKET);
         let footer = encode_footer(TIER, bucket, blocks, &items).unwrap();
         assert_eq!(footer.len() % BLOCK, 0);
+        assert_eq!(footer.len() as u64, footer_bytes(keys.iter().map(Vec::len)));
         let (tail, read) = read_footer(&footer, blocks).unwrap();
         assert_eq!(read, items);
         assert_eq!((tail.tier_id, tail.bucket, tail.count as usize), (TIER, bucket, count));
@@ -303,6 +309,14 @@ fn a_footer_reads_back() {
         for file_bytes in [0, tail.list_at, tail.list_at + footer.len() as u64 + 1, u64::MAX] {
             let last = &footer[footer.len() - BLOCK..];
             assert_eq!(Tail::decode(last, file_bytes).unwrap_err().status, NMC_ERR_CORRUPT);
+        }
+        // In a file of its own.
+        let (list, last) = footer.split_at(footer.len() - BLOCK);
+        let alone = Tail::decode_alone(last, footer.len() as u64).unwrap();
+        assert_eq!((alone.list_at, alone.list_bytes, alone.bucket), (0, tail.list_bytes, bucket));
+        assert!(alone.items(list).unwrap().map(Result::unwrap).eq(items));
+        for file_bytes in [0, BLOCK as u64 - 1, footer.len() as u64 + 1, u64::MAX] {
+            assert_eq!(Tail::decode_alone(last, file_bytes).unwrap_err().status, NMC_ERR_CORRUPT);
         }
     }
 }
@@ -426,6 +440,11 @@ fn a_whole_record_that_makes_no_sense_is_no_loss() {
         Entry::Dead { bucket: 0, block: MAX_BLOCK },
         Entry::Gone { bucket: MAX_BUCKET },
         Entry::High { bucket: MAX_BUCKET + 1 },
+        Entry::Lost { bucket: MAX_BUCKET },
+        Entry::Extent { bucket: MAX_BUCKET, first: 0, blocks: 1 },
+        Entry::Extent { bucket: 0, first: 5, blocks: 0 },
+        Entry::Extent { bucket: 0, first: MAX_BLOCK, blocks: 1 },
+        Entry::Extent { bucket: 0, first: 1, blocks: MAX_BLOCK },
         Entry::Generation(space),
         Entry::Namespace { name: vec![], space },
         Entry::Namespace { name: vec![b'n'; 65], space: Space { number: 1, generation: 1 } },

@@ -16,6 +16,7 @@ use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_OS};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 pub use buffer::Buffer;
 pub use real::{DirLock, LOCK, RealDisk};
@@ -50,10 +51,13 @@ pub struct Listed {
     pub bytes: u64,
     /// Whether it is a regular file whose name is as given.
     pub regular: bool,
+    /// Whether it is a folder whose name is as given.
+    pub folder: bool,
 }
 
 /// A directory: what the owner of a tier does with it. Names are plain file names of one component. Names last from the next
-/// [`Disk::sync`] on, what is in files from their [`File::datasync`] on.
+/// [`Disk::sync`] on, what is in files from their [`File::datasync`] on. A folder in it is a directory of its own: names in there
+/// last from the sync of the folder on.
 pub trait Disk: Send + Sync {
     /// Everything in the directory, by name.
     fn list(&self) -> Result<Vec<Listed>>;
@@ -71,7 +75,7 @@ pub trait Disk: Send + Sync {
     /// Opens a regular file that is read or written in odd pieces and often: it goes through the page cache.
     fn open_buffered(&self, name: &str, write: bool) -> Result<Box<dyn File>>;
 
-    /// Gives a file another name. Whatever had that name has none any more.
+    /// Gives a file or a folder another name. Whatever had that name has none any more.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
 
     /// Takes a file's name away; it is gone when nobody has it open.
@@ -79,6 +83,15 @@ pub trait Disk: Send + Sync {
 
     /// Makes all names last. After a failure nobody knows which do, and repeating the call does not help.
     fn sync(&self) -> Result<()>;
+
+    /// A folder of it.
+    fn folder(&self, name: &str) -> Result<Arc<dyn Disk>>;
+
+    /// Makes a folder; `NMC_ERR_EXISTS` if the name is taken.
+    fn make_folder(&self, name: &str) -> Result<Arc<dyn Disk>>;
+
+    /// Takes a folder away in which nothing is.
+    fn remove_folder(&self, name: &str) -> Result<()>;
 }
 
 /// A file. All calls move everything or fail: short transfers are continued, signals are waited through. Different threads may

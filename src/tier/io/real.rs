@@ -29,7 +29,8 @@ pub struct RealDisk(Arc<Dir>);
 struct Dir {
     fd: OwnedFd,
     path: PathBuf,
-    rings: Rings,
+    /// Folders share them.
+    rings: Arc<Rings>,
     /// The file system cannot do direct I/O.
     only_buffered: AtomicBool,
     read_only: bool,
@@ -127,7 +128,22 @@ fn sync_parent(path: &Path) -> Result<()> {
 impl Dir {
     fn new(fd: OwnedFd, path: PathBuf, options: Options, read_only: bool) -> Self {
         let only_buffered = AtomicBool::new(!options.direct);
-        Self { fd, path, rings: Rings::new(options), only_buffered, read_only }
+        Self { fd, path, rings: Arc::new(Rings::new(options)), only_buffered, read_only }
+    }
+
+    /// A folder in it, never through a link.
+    fn folder(&self, name: &str) -> Result<Self> {
+        check_name(name)?;
+        let fd = sys::open_beneath(self.fd.as_fd(), name, libc::O_RDONLY | libc::O_DIRECTORY);
+        let fd = fd.map_err(|cause| match cause.raw_os_error() {
+            Some(libc::ELOOP | libc::ENOTDIR) => {
+                Error::new(NMC_ERR_PERMISSION, format!("{} is no folder", self.full(name)))
+            }
+            _ => error("open", &self.full(name), &cause),
+        })?;
+        let only_buffered = AtomicBool::new(self.only_buffered.load(Ordering::Relaxed));
+        let (path, rings) = (self.path.join(name), Arc::clone(&self.rings));
+        Ok(Self { fd, path, rings, only_buffered, read_only: self.read_only })
     }
 
     fn reopened(&self) -> Result<OwnedFd> {
@@ -234,8 +250,9 @@ impl Disk for RealDisk {
         let names = sys::names(self.0.reopened()?);
         let names = names.map_err(|cause| error("readdir", &self.0.path.display().to_string(), &cause))?;
         let mut all = memory::collect(names.into_iter().map(|(name, found)| {
-            let regular = found.regular && name.to_str().is_ok();
-            Listed { name: name.to_string_lossy().into_owned(), bytes: found.bytes, regular }
+            let named = name.to_str().is_ok();
+            let (regular, folder) = (found.regular && named, found.directory && named);
+            Listed { name: name.to_string_lossy().into_owned(), bytes: found.bytes, regular, folder }
         }))?;
         all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
@@ -273,6 +290,23 @@ impl Disk for RealDisk {
     fn sync(&self) -> Result<()> {
         self.0.check_writable()?;
         self.0.changed("fsync", "", sys::sync(self.0.fd.as_fd()))
+    }
+
+    fn folder(&self, name: &str) -> Result<Arc<dyn Disk>> {
+        Ok(Arc::new(Self(Arc::new(self.0.folder(name)?))))
+    }
+
+    fn make_folder(&self, name: &str) -> Result<Arc<dyn Disk>> {
+        check_name(name)?;
+        self.0.check_writable()?;
+        self.0.changed("mkdir", name, sys::make_folder(self.0.fd.as_fd(), name))?;
+        self.folder(name)
+    }
+
+    fn remove_folder(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        self.0.check_writable()?;
+        self.0.changed("rmdir", name, sys::remove_folder(self.0.fd.as_fd(), name))
     }
 }
 

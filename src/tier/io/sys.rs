@@ -179,6 +179,20 @@ pub fn unlink(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     checked(|| unsafe { libc::unlinkat(dir.as_raw_fd(), name.as_ptr(), 0) }).map(drop)
 }
 
+/// Makes a folder in `dir`, for this user alone.
+pub fn make_folder(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let name = c_string(name.as_bytes())?;
+    // SAFETY: the name ends with a zero.
+    checked(|| unsafe { libc::mkdirat(dir.as_raw_fd(), name.as_ptr(), 0o700) }).map(drop)
+}
+
+/// Takes an empty folder out of `dir`.
+pub fn remove_folder(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let name = c_string(name.as_bytes())?;
+    // SAFETY: the name ends with a zero.
+    checked(|| unsafe { libc::unlinkat(dir.as_raw_fd(), name.as_ptr(), libc::AT_REMOVEDIR) }).map(drop)
+}
+
 /// Makes what is in a file, and its size, last.
 pub fn datasync(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain system call.

@@ -463,3 +463,51 @@ fn errors_have_the_status_that_a_caller_can_act_on() {
         assert!(error.message.starts_with("open(dir/a): "), "{error}");
     }
 }
+
+#[test]
+fn folders_are_directories_of_their_own() {
+    on_all(|kind, disk| {
+        let inner = disk.make_folder("outer").unwrap().make_folder("inner").unwrap();
+        assert_eq!(disk.make_folder("outer").err().unwrap().status, NMC_ERR_EXISTS, "{kind}");
+        inner.create("file", 100).unwrap().write(b"here", 7).unwrap();
+        inner.sync().unwrap();
+        disk.rename("outer", "other").unwrap();
+        let found = disk.folder("other").unwrap().folder("inner").unwrap();
+        let mut read = [0; 4];
+        found.open("file", false).unwrap().read(&mut read, 7).unwrap();
+        assert_eq!(&read, b"here", "{kind}");
+        let listed = disk.list().unwrap();
+        assert_eq!((listed[0].name.as_str(), listed[0].regular, listed[0].folder), ("other", false, true));
+        assert_eq!(disk.folder("outer").err().unwrap().status, NMC_ERR_NOT_FOUND);
+        assert!(disk.open("other", false).is_err() && disk.unlink("other").is_err());
+        assert!(disk.folder("other").unwrap().remove_folder("inner").is_err(), "there is something in it");
+        found.unlink("file").unwrap();
+        disk.folder("other").unwrap().remove_folder("inner").unwrap();
+        disk.remove_folder("other").unwrap();
+        assert!(disk.list().unwrap().is_empty());
+        for odd in ["", ".", "..", "a/b", "a\0"] {
+            assert_eq!(disk.make_folder(odd).err().unwrap().status, NMC_ERR_INVALID_ARG);
+            assert_eq!(disk.folder(odd).err().unwrap().status, NMC_ERR_INVALID_ARG);
+        }
+    });
+}
+
+#[test]
+fn a_folder_is_never_reached_through_a_link() {
+    let (folder, elsewhere) = (folder(), folder());
+    std::fs::write(elsewhere.path().join("file"), b"secret").unwrap();
+    symlink(elsewhere.path(), folder.path().join("link")).unwrap();
+    std::fs::write(folder.path().join("file"), b"no folder").unwrap();
+    let disk = real(folder.path(), DIRECT);
+    for name in ["link", "file"] {
+        assert_eq!(disk.folder(name).err().unwrap().status, NMC_ERR_PERMISSION, "{name}");
+    }
+    assert!(disk.list().unwrap().iter().all(|listed| !listed.folder));
+    // Whoever has it for reading changes nothing in its folders, either.
+    disk.make_folder("inner").unwrap();
+    let reader = RealDisk::from_fd(disk.shareable().unwrap(), DIRECT).unwrap();
+    let inner = reader.folder("inner").unwrap();
+    assert_eq!(inner.create("file", 1).err().unwrap().status, NMC_ERR_PERMISSION);
+    assert_eq!(reader.make_folder("new").err().unwrap().status, NMC_ERR_PERMISSION);
+    assert_eq!(reader.remove_folder("inner").err().unwrap().status, NMC_ERR_PERMISSION);
+}

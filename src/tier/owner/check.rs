@@ -1,16 +1,15 @@
 //! Looks at what is on disk: one value that somebody could not read, all of them, or their keys.
 
 use super::super::config::{Scanned, Verified};
-use super::super::directory::read_end;
-use super::super::format::{Item, bucket_name};
-use super::super::io::{Buffer, File};
+use super::super::format::Item;
+use super::super::io::Buffer;
 use super::super::reader::check_record;
 use super::Owner;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
-use crate::layout::disk::Spot;
+use crate::layout::disk::{Entry, Spot};
 use crate::sync::disk_entry;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -21,19 +20,12 @@ impl Owner {
         else {
             return Ok(false);
         };
-        let entry = crate::layout::disk::Entry::from_words(words);
-        let name = bucket_name(entry.spot.bucket);
+        let entry = Entry::from_words(words);
         let checked = (|| -> Result<()> {
-            let file = self.real_file(&name)?;
-            let (tail, list) = read_end(&*file)?;
-            for item in tail.items(&list)? {
-                let item = item?;
-                if item.block == entry.spot.block {
-                    let mut scratch = Buffer::new(1 << 20)?;
-                    return check_record(&*file, item.block, item.key, entry.epoch, entry.bytes, &mut scratch);
-                }
-            }
-            crate::bail!(NMC_ERR_CORRUPT, "{name} has no record at block {}", entry.spot.block)
+            let key = self.directory.key_of(entry.spot)?;
+            let (file, block) = self.directory.open_record(entry.spot)?;
+            let mut scratch = Buffer::new(1 << 20)?;
+            check_record(&*file, block, &key, entry.epoch, entry.bytes, &mut scratch)
         })();
         let error = match checked {
             Ok(()) => return Ok(false),
@@ -44,13 +36,12 @@ impl Owner {
         let ended = self.host()?.with(|master| master.end_entry(index, word))?;
         if ended {
             self.corrupt.fetch_add(1, SeqCst);
-            log::emit(log::ERROR, || format!("tier: a value on disk is given up: {error}"));
+            let Spot { bucket, block } = entry.spot;
+            log::emit(log::ERROR, || {
+                format!("tier: the value in bucket {bucket} at block {block} is given up: {error}")
+            });
         }
         Ok(ended)
-    }
-
-    fn real_file(&self, name: &str) -> Result<Box<dyn File>> {
-        self.directory.disk().open(name, false)
     }
 
     /// The entry that leads to a record, if one does.
@@ -60,17 +51,19 @@ impl Owner {
     }
 
     /// See [`super::Tier::verify`].
-    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Verified> {
+    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<(Verified, Option<Error>)> {
         let mut found = Verified::default();
         let total = self.counts().objects;
         let mut done = 0;
         let mut suspects: Vec<(u32, u64)> = Vec::new();
+        let mut lost: Vec<u64> = Vec::new();
+        let mut why = None;
         let mut scratch = Buffer::new(1 << 20)?;
-        self.directory.list(&mut |bucket, item| {
+        let mut each = |bucket: u64, item: &Item<'_>| {
             let Some((index, word)) = self.entry_of(bucket, item) else { return Ok(true) };
-            let file = self.real_file(&bucket_name(bucket));
-            let checked = file.and_then(|file| {
-                check_record(&*file, item.block, item.key, item.epoch, item.value_bytes, &mut scratch)
+            let record = self.directory.open_record(Spot { bucket, block: item.block });
+            let checked = record.and_then(|(file, block)| {
+                check_record(&*file, block, item.key, item.epoch, item.value_bytes, &mut scratch)
             });
             done += 1;
             match checked {
@@ -78,29 +71,55 @@ impl Owner {
                     found.objects += 1;
                     found.bytes += item.value_bytes;
                 }
-                Err(error) if [NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND].contains(&error.status) => {
-                    memory::push(&mut suspects, (index, word))?;
-                }
-                Err(error) => return Err(error),
+                Err(_) => memory::push(&mut suspects, (index, word))?,
             }
             Ok(progress(done, total.max(done)))
-        })?;
-        for (index, word) in suspects {
-            found.corrupt += u64::from(self.look_at(index, word)?);
+        };
+        self.directory.list(&mut each, &mut |bucket, _| memory::push(&mut lost, bucket))?;
+        for bucket in lost {
+            self.each_entry(bucket, &mut |index, word, _| memory::push(&mut suspects, (index, word)))?;
         }
-        Ok(found)
+        for (index, word) in suspects {
+            match self.look_at(index, word) {
+                Ok(ended) => found.corrupt += u64::from(ended),
+                Err(error) => {
+                    found.unreadable += 1;
+                    why.get_or_insert(error);
+                }
+            }
+        }
+        Ok((found, why))
+    }
+
+    /// Every entry that leads to a bucket, from the index itself: number, first word, and what it says.
+    pub(super) fn each_entry(&self, bucket: u64, each: &mut dyn FnMut(u32, u64, &Entry) -> Result<()>) -> Result<()> {
+        let view = self.map.view();
+        for index in 0..view.capacity() {
+            let Some(words) = view.entry(index).and_then(disk_entry::read) else { continue };
+            let entry = Entry::from_words(words);
+            if entry.spot.bucket == bucket {
+                each(index, words[0], &entry)?;
+            }
+        }
+        Ok(())
     }
 
     /// See [`super::Tier::scan`].
     pub fn scan(&self, each: &mut dyn FnMut(&Scanned<'_>) -> bool) -> Result<()> {
         let names = self.directory.names();
-        self.directory.list(&mut |bucket, item| {
+        let mut why = None;
+        let mut one = |bucket: u64, item: &Item<'_>| {
             let Some((_, name)) = names.iter().find(|(space, _)| *space == item.space) else { return Ok(true) };
             if self.entry_of(bucket, item).is_none() {
                 return Ok(true);
             }
             let Item { key, value_bytes: bytes, epoch, block, .. } = *item;
             Ok(each(&Scanned { namespace: name, key, bytes, epoch, spot: (bucket, block) }))
-        })
+        };
+        self.directory.list(&mut one, &mut |bucket, error| {
+            why.get_or_insert_with(|| error.context(format!("the list of bucket {bucket}")));
+            Ok(())
+        })?;
+        why.map_or(Ok(()), Err)
     }
 }

@@ -10,8 +10,9 @@ mod throttle;
 pub use events::{Event, Happened};
 
 use super::config::{Config, Evict, Stats};
-use super::directory::{Directory, Recovered, Source};
+use super::directory::{Directory, Source};
 use super::io::{DirLock, RealDisk};
+use super::recovery::Recovered;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id;
@@ -209,7 +210,7 @@ impl Running {
         )?);
         map.view().header().promote_after.store(config.promote_after.into(), Relaxed);
         map.view().header().write_through.store(config.write_through.into(), Relaxed);
-        let flags = super::reader::flags(options);
+        let flags = super::reader::flags(options, config.backend);
         let reader = super::reader::make(real.shareable()?, flags)?;
         let names = spaces.iter().filter_map(|(space, name)| Some((SpaceName::new(name)?, *space)));
         let names = memory::collect(names)?;
@@ -221,7 +222,12 @@ impl Running {
             reader,
             flags,
             config: config.clone(),
-            inbox: Mutex::new(Inbox { paused: config.paused, next: id::random_u64()? >> 8, ..Inbox::default() }),
+            inbox: Mutex::new(Inbox {
+                paused: config.paused,
+                wake: true,
+                next: id::random_u64()? >> 8,
+                ..Inbox::default()
+            }),
             changed: Condvar::new(),
             corrupt: AtomicU64::new(0),
             promoted: AtomicU64::new(0),
@@ -296,6 +302,7 @@ impl Drop for Running {
             let _ = thread.join();
         }
         self.host.detach_disk();
+        self.owner.tidy_all();
         // What was noted while the thread ended.
         if let Err(error) = self.owner.directory.sync() {
             log::emit(log::WARN, || format!("tier: closing: {error}"));
@@ -307,7 +314,10 @@ impl Drop for Running {
 
 impl DiskOwner for Owner {
     fn note(&self, marks: &[Mark]) {
-        self.directory.note(marks);
+        if self.directory.note(marks) {
+            // Its space can be given back.
+            self.wake();
+        }
     }
 
     fn settle(&self, mine: bool) -> Result<()> {
@@ -408,6 +418,8 @@ impl Owner {
             recovered_buckets,
             recovery_ns: self.recovery_ns.load(Relaxed),
             recovered_dead: recovered_dead + self.left_out.load(Relaxed),
+            torn: counts.torn.load(Relaxed),
+            dead_bytes: self.directory.dead_bytes(),
             read_objects: 0,
             read_bytes: 0,
             evicted,
@@ -593,6 +605,11 @@ impl Owner {
         }
     }
 
+    /// Gives all space back that nobody needs.
+    fn tidy_all(&self) {
+        while self.tidy() {}
+    }
+
     /// Gives space back, a few buckets at a time; gives whether there was some.
     fn tidy(&self) -> bool {
         for step in 0..TIDY {
@@ -611,7 +628,10 @@ impl Owner {
     fn run(&self, store: &Store, job: Job) -> Result<u64> {
         match job {
             Job::Suspect { index, word } => self.look_at(index, word).map(u64::from),
-            Job::Sync => self.directory.sync().map(|()| 0),
+            Job::Sync => {
+                self.tidy_all();
+                self.directory.sync().map(|()| 0)
+            }
             Job::Offload(None) => self.write_all(store),
             Job::Offload(Some((namespace, keys))) => self.write_keys(store, namespace, &keys),
             Job::Through(namespace, keys) => self.write_keys(store, namespace, &keys),

@@ -11,10 +11,9 @@ use crate::base::error::Result;
 use crate::base::log;
 use crate::base::memory;
 use crate::base::status::NMC_ERR_NO_SPACE;
-use crate::layout::disk::{Entry, Fingerprint};
+use crate::layout::disk::Fingerprint;
 use crate::store::disk::heat_now;
 use crate::store::master::{Stored, ToWrite};
-use crate::sync::disk_entry;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries that end at a time, under the master's lock.
@@ -70,11 +69,12 @@ impl Owner {
         self.make_room_for(bytes)?;
         for _ in 0..TRIES {
             match self.directory.write(items, store_id, source, assign) {
-                Err(error) if error.status == NMC_ERR_NO_SPACE && self.evicts() && could_fit => {
-                    if self.evict_one()?.is_none() {
+                Err(error) if error.status == NMC_ERR_NO_SPACE && could_fit => {
+                    // What is over anyway comes first.
+                    let came_back = self.tidy();
+                    if !came_back && (!self.evicts() || self.evict_one()?.is_none()) {
                         return Err(error);
                     }
-                    self.directory.cut_now();
                 }
                 written => return written,
             }
@@ -112,7 +112,7 @@ impl Owner {
         self.newest_evicted.fetch_max(bucket, Relaxed);
         let evicted = self.end_all(bucket)?;
         self.directory.emptied(bucket);
-        self.tidy();
+        self.tidy_all();
         Ok(Some(evicted))
     }
 
@@ -126,7 +126,7 @@ impl Owner {
                 format!("tier: bucket {bucket} is given up, though its list cannot be read: {error}")
             });
             records.clear();
-            self.look_for_entries(bucket, &mut records)?;
+            self.each_entry(bucket, &mut |_, _, entry| memory::push(&mut records, entry.fingerprint))?;
         }
         let host = self.host()?;
         let mut ended = 0;
@@ -155,18 +155,5 @@ impl Owner {
             }
             Ok(())
         })
-    }
-
-    /// All entries that lead to a bucket, from the index itself.
-    fn look_for_entries(&self, bucket: u64, records: &mut Vec<Fingerprint>) -> Result<()> {
-        let view = self.map.view();
-        for index in 0..view.capacity() {
-            let Some(words) = view.entry(index).and_then(disk_entry::read) else { continue };
-            let entry = Entry::from_words(words);
-            if entry.spot.bucket == bucket {
-                memory::push(records, entry.fingerprint)?;
-            }
-        }
-        Ok(())
     }
 }

@@ -1,10 +1,13 @@
-//! Open files of buckets. A file is known by the number of its bucket alone: numbers are never used again. What is read through
-//! a file that was removed meanwhile is for the entry to judge that led there.
+//! Open files of a directory. A file is known by the numbers that its backend has for it, which are never used again. What is
+//! read through a file that was removed meanwhile is for the entry to judge that led there.
 
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::tier::format::bucket_name;
-use crate::tier::io::{Disk as _, File, RealDisk};
+use crate::layout::disk::Spot;
+use crate::tier::backend::{self, FileId, Found, Storage};
+use crate::tier::config::Backend;
+use crate::tier::format::Tail;
+use crate::tier::io::{Disk, File};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -13,36 +16,44 @@ const MOST: usize = 64;
 
 /// The files of a directory.
 pub struct Files {
-    disk: RealDisk,
+    disk: Arc<dyn Disk>,
+    storage: Box<dyn Storage>,
     /// Those that were used last are last.
-    open: Mutex<Vec<(u64, Arc<dyn File>)>>,
+    open: Mutex<Vec<(FileId, Arc<dyn File>)>>,
 }
 
 impl Files {
     /// With none open.
-    pub fn new(disk: RealDisk) -> Result<Self> {
-        Ok(Self { disk, open: Mutex::new(memory::with_capacity(MOST)?) })
+    pub fn new(disk: Arc<dyn Disk>, backend: Backend) -> Result<Self> {
+        let storage = backend::storage(backend, &disk);
+        Ok(Self { disk, storage, open: Mutex::new(memory::with_capacity(MOST)?) })
     }
 
-    /// The directory.
-    pub fn disk(&self) -> &RealDisk {
-        &self.disk
+    /// Which buckets there are.
+    pub fn find(&self) -> Result<Found> {
+        backend::find(&*self.storage, &*self.disk)
     }
 
-    /// The file of a bucket, opened before or now; with `anew` now in any case.
-    pub fn get(&self, bucket: u64, anew: bool) -> Result<Arc<dyn File>> {
+    /// The list of a bucket, as of the last [`Files::find`].
+    pub fn list(&self, bucket: u64) -> Result<(Tail, Vec<u8>)> {
+        self.storage.list(bucket)
+    }
+
+    /// The file of a record, opened before or now, with `anew` now in any case, and the block at which the record begins there.
+    pub fn get(&self, spot: Spot, anew: bool) -> Result<(Arc<dyn File>, u64)> {
+        let (id, block) = self.storage.locate(spot);
         if !anew {
             let mut open = self.open.lock();
-            if let Some(at) = open.iter().position(|(number, _)| *number == bucket) {
+            if let Some(at) = open.iter().position(|(other, _)| *other == id) {
                 open[at..].rotate_left(1);
                 if let Some((_, file)) = open.last() {
-                    return Ok(Arc::clone(file));
+                    return Ok((Arc::clone(file), block));
                 }
             }
         }
-        let opened = self.disk.open(&bucket_name(bucket), false);
+        let opened = self.storage.place(id).open(&*self.disk);
         let mut open = self.open.lock();
-        let former = open.iter().position(|(number, _)| *number == bucket).map(|at| open.remove(at));
+        let former = open.iter().position(|(other, _)| *other == id).map(|at| open.remove(at));
         let file: Arc<dyn File> = match opened {
             Ok(file) => file.into(),
             Err(error) => {
@@ -52,11 +63,11 @@ impl Files {
             }
         };
         let oldest = (open.len() >= MOST).then(|| open.remove(0));
-        open.push((bucket, Arc::clone(&file)));
+        open.push((id, Arc::clone(&file)));
         // Closing may take a while.
         drop(open);
         drop((former, oldest));
-        Ok(file)
+        Ok((file, block))
     }
 
     #[cfg(test)]

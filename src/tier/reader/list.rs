@@ -1,13 +1,12 @@
-//! The keys on disk, from the footers of buckets. A cursor is the number of a bucket times 2^28, plus that of a record in its
+//! The keys on disk, from the lists of buckets. A cursor is the number of a bucket times 2^28, plus that of a record in its
 //! footer: both are below 2^28. Buckets that are sealed later have higher numbers, so that a cursor comes to them, too.
 
+use super::files::Files;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
 use crate::layout::disk::{Busy, Fingerprint, Space, Spot};
 use crate::store::disk::DiskMap;
-use crate::tier::format::{BLOCK, Tail, bucket_id, bucket_name};
-use crate::tier::io::{Buffer, Disk, File};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -15,6 +14,8 @@ use std::sync::Arc;
 const RECORD_BITS: u32 = 28;
 /// Footers that are kept: one for each who goes through the keys at the same time.
 const KEPT: usize = 4;
+/// How often the directory is looked at again while its owner changes it.
+const MOST_TRIES: u32 = 8;
 
 /// What was read of the footers.
 #[derive(Default)]
@@ -48,17 +49,11 @@ struct Item {
 
 impl Lists {
     /// See `DiskReader::next`.
-    pub fn next(
-        &self,
-        disk: &dyn Disk,
-        map: &DiskMap,
-        space: Space,
-        cursor: u64,
-    ) -> Result<Option<(Vec<u8>, u64, u64)>> {
+    pub fn next(&self, files: &Files, map: &DiskMap, space: Space, cursor: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {
         let (mut bucket, mut record) = (cursor >> RECORD_BITS, cursor & ((1 << RECORD_BITS) - 1));
         let mut listed = cursor == 0;
         if listed {
-            self.list(disk)?;
+            self.list(files)?;
         }
         loop {
             let buckets = Arc::clone(&self.0.lock().buckets);
@@ -68,12 +63,12 @@ impl Lists {
                 None if listed => return Ok(None),
                 // There may be new ones.
                 None => {
-                    self.list(disk)?;
+                    self.list(files)?;
                     listed = true;
                     continue;
                 }
             }
-            if let Some(footer) = self.footer(disk, bucket)?
+            if let Some(footer) = self.footer(files, bucket)?
                 && let Some((key, bytes, record)) = footer.find(map, space, record)?
             {
                 return Ok(Some((key, bytes, (bucket << RECORD_BITS) + record + 1)));
@@ -82,17 +77,21 @@ impl Lists {
         }
     }
 
-    fn list(&self, disk: &dyn Disk) -> Result<()> {
-        let names = disk.list()?;
-        let numbers = names.iter().filter(|file| file.regular).filter_map(|file| bucket_id(&file.name));
-        let mut buckets = memory::collect(numbers)?;
-        buckets.sort_unstable();
-        self.0.lock().buckets = Arc::new(buckets);
+    fn list(&self, files: &Files) -> Result<()> {
+        let mut found = files.find();
+        for _ in 0..MOST_TRIES {
+            match &found {
+                // Its owner may be writing the journal anew.
+                Err(error) if [NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND].contains(&error.status) => found = files.find(),
+                _ => break,
+            }
+        }
+        self.0.lock().buckets = Arc::new(found?.buckets);
         Ok(())
     }
 
     /// The footer of a bucket; `None` if it is gone.
-    fn footer(&self, disk: &dyn Disk, bucket: u64) -> Result<Option<Arc<Footer>>> {
+    fn footer(&self, files: &Files, bucket: u64) -> Result<Option<Arc<Footer>>> {
         {
             let mut known = self.0.lock();
             if let Some(at) = known.footers.iter().position(|footer| footer.bucket == bucket) {
@@ -100,10 +99,15 @@ impl Lists {
                 return Ok(known.footers.last().cloned());
             }
         }
-        let open_and_read = || Footer::read(&*disk.open(&bucket_name(bucket), false)?, bucket);
-        let footer = match open_and_read() {
-            // A bucket that is given up is removed first, then made empty.
-            Err(error) if error.status == NMC_ERR_CORRUPT => open_and_read(),
+        let footer = match Footer::read(files, bucket) {
+            // It may have been given up: made empty, or its blocks used again.
+            Err(error) if error.status == NMC_ERR_CORRUPT => {
+                self.list(files)?;
+                if self.0.lock().buckets.binary_search(&bucket).is_err() {
+                    return Ok(None);
+                }
+                Footer::read(files, bucket)
+            }
             other => other,
         };
         let footer = match footer {
@@ -120,20 +124,8 @@ impl Lists {
 }
 
 impl Footer {
-    fn read(file: &dyn File, bucket: u64) -> Result<Self> {
-        let file_bytes = file.bytes()?;
-        let Some(last_at) = file_bytes.checked_sub(BLOCK as u64) else {
-            crate::bail!(NMC_ERR_CORRUPT, "the file has {file_bytes} bytes, less than a block");
-        };
-        let mut last = Buffer::new(BLOCK)?;
-        file.read(&mut last, last_at)?;
-        let tail = Tail::decode(&last, file_bytes)?;
-        if tail.bucket != bucket {
-            crate::bail!(NMC_ERR_CORRUPT, "it says that the bucket is {}", tail.bucket);
-        }
-        // Not more than the file has, by now.
-        let mut list = Buffer::new(usize::try_from(tail.list_bytes).unwrap_or(usize::MAX))?;
-        file.read(&mut list, tail.list_at)?;
+    fn read(files: &Files, bucket: u64) -> Result<Self> {
+        let (tail, list) = files.list(bucket)?;
         let mut items = memory::with_capacity(tail.count as usize)?;
         let mut keys = memory::with_capacity(list.len())?;
         for item in tail.items(&list)? {

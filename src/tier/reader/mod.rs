@@ -23,6 +23,7 @@ use crate::layout::disk::Space;
 use crate::store::backing::{DiskEntry, DiskInfo, DiskRead, DiskReader, Target};
 use crate::store::copy::Pieces;
 use crate::store::disk::DiskMap;
+use crate::tier::config::Backend;
 use crate::tier::io::{Options, Readers, RealDisk};
 use files::Files;
 use list::Lists;
@@ -35,6 +36,8 @@ use std::sync::Arc;
 pub const FLAG_DIRECT: u64 = 1;
 /// In the flags of a grant: many requests at a time, through io_uring.
 pub const FLAG_URING: u64 = 2;
+/// The flags from here on, 4 bits, are the code of the backend.
+const BACKEND_SHIFT: u32 = 4;
 /// The flags from here on, 16 bits, are the most requests in flight for one call.
 const DEPTH_SHIFT: u32 = 8;
 
@@ -46,21 +49,28 @@ const ONE_BY_ONE: u32 = 8 << 20;
 
 /// How a directory is read, for the flags of a grant.
 #[must_use]
-pub fn flags(options: Options) -> u64 {
+pub fn flags(options: Options, backend: Backend) -> u64 {
     let set = |on, flag| if on { flag } else { 0 };
     let depth = u64::from(options.depth.clamp(1, u16::MAX.into()));
-    set(options.direct, FLAG_DIRECT) | set(options.uring, FLAG_URING) | depth << DEPTH_SHIFT
+    let backend = u64::from(backend.code());
+    set(options.direct, FLAG_DIRECT) | set(options.uring, FLAG_URING) | backend << BACKEND_SHIFT | depth << DEPTH_SHIFT
 }
 
 /// The inverse of [`flags`].
-fn options(flags: u64) -> Options {
+fn options(flags: u64) -> Result<(Options, Backend)> {
     let depth = u32::try_from(flags >> DEPTH_SHIFT & u64::from(u16::MAX)).unwrap_or(1);
-    Options { direct: flags & FLAG_DIRECT != 0, uring: flags & FLAG_URING != 0, depth: depth.max(1) }
+    let options = Options { direct: flags & FLAG_DIRECT != 0, uring: flags & FLAG_URING != 0, depth: depth.max(1) };
+    let code = u32::try_from(flags >> BACKEND_SHIFT & 15).unwrap_or(u32::MAX);
+    match Backend::from_code(code) {
+        Some(backend) => Ok((options, backend)),
+        None => crate::bail!(NMC_ERR_VERSION, "this library does not know backend {code} of the store's tier"),
+    }
 }
 
 /// The reader of a directory, see `store::backing::MakeReader`.
 pub fn make(directory: OwnedFd, flags: u64) -> Result<Arc<dyn DiskReader>> {
-    Ok(Arc::new(Reader::new(directory, options(flags))?))
+    let (options, backend) = options(flags)?;
+    Ok(Arc::new(Reader::new(directory, options, backend)?))
 }
 
 /// The disk as a client reads it. Threads may share it.
@@ -75,9 +85,9 @@ pub struct Reader {
 }
 
 impl Reader {
-    fn new(directory: OwnedFd, options: Options) -> Result<Self> {
+    fn new(directory: OwnedFd, options: Options, backend: Backend) -> Result<Self> {
         Ok(Self {
-            files: Files::new(RealDisk::from_fd(directory, options)?)?,
+            files: Files::new(Arc::new(RealDisk::from_fd(directory, options)?), backend)?,
             readers: Readers::new(options),
             pool: Pool::default(),
             lists: Lists::default(),
@@ -121,6 +131,6 @@ impl DiskReader for Reader {
     }
 
     fn next(&self, map: &DiskMap, space: Space, cursor: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {
-        self.lists.next(self.files.disk(), map, space, cursor)
+        self.lists.next(&self.files, map, space, cursor)
     }
 }

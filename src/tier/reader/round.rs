@@ -235,8 +235,8 @@ impl<'a> Round<'_, '_, 'a> {
         {
             return Ok(false);
         }
-        let file = match self.reader.files.get(job.spot().bucket, job.careful) {
-            Ok(file) => file,
+        let (file, block) = match self.reader.files.get(job.spot(), job.careful) {
+            Ok(found) => found,
             Err(error) => {
                 let is_still = self.reader.is_still(self.map, &job.read.entry);
                 job.settle(is_still, Some(Trouble::Wrong(error)));
@@ -251,7 +251,7 @@ impl<'a> Round<'_, '_, 'a> {
             flight,
             parts: &mut self.parts,
             seat,
-            record_at: job.spot().block * BLOCK as u64,
+            record_at: block * BLOCK as u64,
             value_at: job.shape.value_at,
             longest: if matches!(job.read.to, Target::Take(_)) { TAKEN } else { self.reader.longest },
             align,

@@ -7,11 +7,16 @@ use crate::alloc::model::Random;
 use crate::base::Deadline;
 use crate::base::crc;
 use crate::base::error::Error;
-use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_PERMISSION, NMC_ERR_TIMEOUT};
+use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_PERMISSION, NMC_ERR_TIMEOUT, NMC_ERR_VERSION};
 use crate::layout::disk::{Entry, Spot};
+use crate::store::backing::{Mark, SpaceName};
 use crate::store::copy::Slice;
+use crate::store::evict::Retain;
+use crate::store::master::ToWrite;
 use crate::sync::{disk_entry, index};
-use crate::tier::format::{self, BLOCK, GRANULE, Item, Record, Shape, bucket_name, encode_footer, fingerprint};
+use crate::tier::Config;
+use crate::tier::directory::{Directory, Source};
+use crate::tier::format::{self, BLOCK, GRANULE, Head, Item, Record, Shape, bucket_name, encode_footer, fingerprint};
 use crate::tier::io::sim::SimDisk;
 use crate::tier::io::{Buffer, Disk as _};
 use parking_lot::Mutex;
@@ -117,6 +122,20 @@ struct Tree {
     dir: tempfile::TempDir,
     map: DiskMap,
     next: AtomicU32,
+    backend: Backend,
+    /// Who writes, if it is not done by hand.
+    owner: Option<Directory>,
+}
+
+/// Gives the values of objects to whoever writes them, by index.
+struct Values<'a>(&'a [Object]);
+
+impl Source for Values<'_> {
+    fn read(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
+        let from = usize::try_from(offset).unwrap();
+        to.copy_from_slice(&self.0[item.index as usize].value[from..from + to.len()]);
+        Ok(())
+    }
 }
 
 impl Tree {
@@ -124,7 +143,51 @@ impl Tree {
         let deadline = Deadline::after(Duration::from_secs(60));
         let map = DiskMap::create(1, 1, 4096, &SECRET, &deadline).unwrap();
         map.view().set_space(0, Some(SPACE));
-        Self { dir: tempfile::tempdir().unwrap(), map, next: AtomicU32::new(0) }
+        let (dir, next) = (tempfile::tempdir().unwrap(), AtomicU32::new(0));
+        Self { dir, map, next, backend: Backend::Bucket, owner: None }
+    }
+
+    /// One that is written as the owner of a directory does. There is room for so many bytes.
+    fn of(backend: Backend, capacity_bytes: u64) -> Self {
+        let tree = Self::new();
+        let disk = RealDisk::open(tree.dir.path(), false, Options::default()).unwrap();
+        let head = || Ok(Head { tier_id: 1, secret: SECRET, backend: 0, created: 0 });
+        let config = Config { backend, capacity_bytes, ..Config::default() };
+        let (owner, _) = Directory::open(Arc::new(disk), &config, head, &mut |_, _| {}).unwrap();
+        owner.note(&[Mark::Namespace(SpaceName::new(b"name").unwrap(), SPACE)]);
+        Self { backend, owner: Some(owner), ..tree }
+    }
+
+    /// Writes objects, and gives where they are.
+    fn store(&self, objects: &[Object]) -> Vec<Spot> {
+        let items: Vec<ToWrite> = objects
+            .iter()
+            .zip(0..)
+            .map(|(object, index)| ToWrite {
+                index,
+                epoch: object.epoch,
+                namespace: 0,
+                space: SPACE,
+                key: object.key.clone(),
+                metadata: b"some metadata".to_vec(),
+                bytes: object.value.len() as u64,
+                rank: 1,
+                class: (Retain::None, 0),
+            })
+            .collect();
+        let owner = self.owner.as_ref().unwrap();
+        let stored = owner.write(&items, 9, &Values(objects), &mut |places| Ok(vec![true; places.len()])).unwrap();
+        stored.iter().for_each(|stored| owner.entered(stored.entry.spot.bucket));
+        stored.iter().map(|stored| stored.entry.spot).collect()
+    }
+
+    /// What is there is over, and its space is used again.
+    fn take_away(&self, spots: &[Spot]) {
+        let owner = self.owner.as_ref().unwrap();
+        let marks: Vec<Mark> = spots.iter().map(|spot| Mark::Dead { spot: *spot, entered: true }).collect();
+        owner.note(&marks);
+        owner.settle(true).unwrap();
+        while owner.tidy().unwrap() {}
     }
 
     fn path(&self, bucket: u64) -> PathBuf {
@@ -160,14 +223,20 @@ impl Tree {
 
     /// A bucket with these objects, all of them entered.
     fn fill(&self, bucket: u64, objects: &[Object]) -> Vec<DiskEntry> {
-        let spots = self.write(bucket, objects);
+        let spots = if self.owner.is_some() { self.store(objects) } else { self.write(bucket, objects) };
         objects.iter().zip(spots).map(|(object, spot)| self.enter(object, spot)).collect()
     }
 
     fn reader(&self, options: Options) -> Reader {
         let directory = std::fs::File::open(self.dir.path()).unwrap();
-        Reader::new(directory.into(), options).unwrap()
+        Reader::new(directory.into(), options, self.backend).unwrap()
     }
+}
+
+/// A directory that is written by hand, and one of every backend.
+fn trees() -> impl Iterator<Item = Tree> {
+    let keeping = [Backend::Bucket, Backend::File, Backend::Offset];
+    std::iter::once_with(Tree::new).chain(keeping.into_iter().map(|backend| Tree::of(backend, 128 << 20)))
 }
 
 /// All ways to read.
@@ -291,23 +360,29 @@ fn is_corrupt<T: std::fmt::Debug>(outcome: Result<T>, says: &str) {
 #[test]
 fn flags_say_how_a_directory_is_read() {
     for way in ways() {
-        let back = options(flags(way));
-        assert_eq!((back.direct, back.uring, back.depth), (way.direct, way.uring, way.depth));
+        for backend in Backend::ALL {
+            let (back, of) = options(flags(way, backend)).unwrap();
+            assert_eq!((back.direct, back.uring, back.depth, of), (way.direct, way.uring, way.depth, backend));
+        }
     }
-    assert_eq!(options(0).depth, 1);
-    assert_eq!(options(flags(Options { depth: u32::MAX, ..Options::default() })).depth, 65_535);
+    assert_eq!(options(0).unwrap().0.depth, 1);
+    let deep = flags(Options { depth: u32::MAX, ..Options::default() }, Backend::Noop);
+    assert_eq!(options(deep).unwrap().0.depth, 65_535);
+    assert_eq!(options(deep | 0xf0).unwrap_err().status, NMC_ERR_VERSION);
 }
 
 #[test]
 fn values_of_all_sizes_arrive_and_nothing_beside_them() {
-    let (tree, objects) = (Tree::new(), all_sizes());
-    let entries = tree.fill(1, &objects);
-    for way in ways() {
-        let reader = tree.reader(way);
-        for (object, entry) in objects.iter().zip(&entries) {
-            for shift in [0, 1, 512, BLOCK - 8] {
-                let read = read_all(&tree, &reader, entry, &object.key, shift).unwrap();
-                assert!(read.unwrap() == object.value, "{} bytes at {shift}, {way:?}", object.value.len());
+    let objects = all_sizes();
+    for tree in trees() {
+        let entries = tree.fill(1, &objects);
+        for way in ways() {
+            let reader = tree.reader(way);
+            for (object, entry) in objects.iter().zip(&entries) {
+                for shift in [0, 1, 512, BLOCK - 8] {
+                    let read = read_all(&tree, &reader, entry, &object.key, shift).unwrap();
+                    assert!(read.unwrap() == object.value, "{} bytes at {shift}, {way:?}", object.value.len());
+                }
             }
         }
     }
@@ -366,34 +441,38 @@ fn parts_go_to_pieces_of_all_kinds() {
 
 #[test]
 fn what_is_taken_comes_in_order() {
-    let (tree, objects) = (Tree::new(), all_sizes());
-    let entries = tree.fill(1, &objects);
-    for way in ways() {
-        let reader = tree.reader(way);
-        for (object, entry) in objects.iter().zip(&entries) {
-            let total = object.value.len();
-            for (from, to) in [(0, total), (total / 3, total), (total / 2, total / 2), (total.min(5), total / 3 * 2)] {
-                let to = to.max(from);
-                let part = (from as u64, (to - from) as u64);
-                let (taken, outcome) = read_taken(&tree, &reader, entry, &object.key, part);
-                assert!(outcome.unwrap() && taken == object.value[from..to], "{from}..{to} of {total}, {way:?}");
+    let objects = all_sizes();
+    for tree in trees() {
+        let entries = tree.fill(1, &objects);
+        for way in ways() {
+            let reader = tree.reader(way);
+            for (object, entry) in objects.iter().zip(&entries) {
+                let total = object.value.len();
+                for (from, to) in
+                    [(0, total), (total / 3, total), (total / 2, total / 2), (total.min(5), total / 3 * 2)]
+                {
+                    let to = to.max(from);
+                    let part = (from as u64, (to - from) as u64);
+                    let (taken, outcome) = read_taken(&tree, &reader, entry, &object.key, part);
+                    assert!(outcome.unwrap() && taken == object.value[from..to], "{from}..{to} of {total}, {way:?}");
+                }
             }
         }
+        // Whoever takes them may not want any more.
+        let reader = tree.reader(Options::default());
+        let large = objects.len() - 1;
+        let mut calls = 0;
+        let mut take = |_: u64, _: &[u8]| {
+            calls += 1;
+            if calls < 3 { Ok(()) } else { Err(Error::new(NMC_ERR_TIMEOUT, "enough")) }
+        };
+        let (key, bytes) = (&objects[large].key[..], objects[large].value.len() as u64);
+        let entry = entries[large];
+        let mut reads = [DiskRead { entry, key, offset: 0, bytes, to: Target::Take(&mut take), outcome: Ok(false) }];
+        reader.read(&tree.map, &mut reads);
+        let [DiskRead { outcome, .. }] = reads;
+        assert_eq!((outcome.unwrap_err().status, calls), (NMC_ERR_TIMEOUT, 3));
     }
-    // Whoever takes them may not want any more.
-    let reader = tree.reader(Options::default());
-    let large = objects.len() - 1;
-    let mut calls = 0;
-    let mut take = |_: u64, _: &[u8]| {
-        calls += 1;
-        if calls < 3 { Ok(()) } else { Err(Error::new(NMC_ERR_TIMEOUT, "enough")) }
-    };
-    let (key, bytes) = (&objects[large].key[..], objects[large].value.len() as u64);
-    let entry = entries[large];
-    let mut reads = [DiskRead { entry, key, offset: 0, bytes, to: Target::Take(&mut take), outcome: Ok(false) }];
-    reader.read(&tree.map, &mut reads);
-    let [DiskRead { outcome, .. }] = reads;
-    assert_eq!((outcome.unwrap_err().status, calls), (NMC_ERR_TIMEOUT, 3));
 }
 
 #[test]
@@ -783,13 +862,15 @@ fn only_so_many_files_stay_open() {
 
 #[test]
 fn a_header_tells_about_its_value() {
-    let (tree, objects) = (Tree::new(), all_sizes());
-    let entries = tree.fill(1, &objects);
-    for way in ways() {
-        let reader = tree.reader(way);
-        for (object, entry) in objects.iter().zip(&entries) {
-            let info = info(&reader, &tree.map, entry, &object.key).unwrap().unwrap();
-            assert_eq!(info.metadata, b"some metadata");
+    let objects = all_sizes();
+    for tree in trees() {
+        let entries = tree.fill(1, &objects);
+        for way in ways() {
+            let reader = tree.reader(way);
+            for (object, entry) in objects.iter().zip(&entries) {
+                let info = info(&reader, &tree.map, entry, &object.key).unwrap().unwrap();
+                assert_eq!(info.metadata, b"some metadata");
+            }
         }
     }
 }
@@ -899,5 +980,145 @@ fn the_owner_finds_every_flip_of_a_record() {
     for (object, spot) in objects.iter().zip(spots) {
         let bytes = object.value.len() as u64;
         check_record(&*file, spot.block, &object.key, object.epoch, bytes, &mut scratch).unwrap();
+    }
+}
+
+#[test]
+fn blocks_that_are_used_again_are_not_read_for_what_was_there() {
+    for bytes in [300, 5000, 300_000] {
+        let tree = Tree::of(Backend::Offset, 16 << 20);
+        let one = Object::new("key", 5, bytes);
+        // The same in everything that the record says of itself, with sums that fit.
+        let other = Object { value: value(99, bytes), ..one.clone() };
+        for way in ways() {
+            let reader = tree.reader(way);
+            let entry = tree.fill(0, std::slice::from_ref(&one))[0];
+            let spot = entry.entry.spot;
+            assert_eq!(read_all(&tree, &reader, &entry, b"key", 0).unwrap().unwrap(), one.value);
+            tree.end(entry.index);
+            tree.take_away(&[spot]);
+            let again = tree.store(std::slice::from_ref(&other))[0];
+            assert!(again.block == spot.block && again.bucket > spot.bucket, "{again:?} after {spot:?}");
+            assert_eq!(read_all(&tree, &reader, &entry, b"key", 0).unwrap(), None);
+            let (taken, outcome) = read_taken(&tree, &reader, &entry, b"key", (0, bytes as u64));
+            assert!(!outcome.unwrap() && taken.is_empty());
+            // The control: who does not look at the entry again gives away bytes of another value.
+            reader.stage.blind.store(true, Relaxed);
+            assert_eq!(read_all(&tree, &reader, &entry, b"key", 0).unwrap().unwrap(), other.value);
+            tree.take_away(&[again]);
+        }
+    }
+}
+
+/// Ends threads that wait for it, whatever happens.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+#[test]
+fn threads_read_right_while_space_is_used_again() {
+    const KEYS: u32 = 4;
+    let object = |key: u32, turn: u64| {
+        let bytes = [100, 5000, 70_000, 300_001][key as usize];
+        Object::new(format!("key {key}"), turn * 100 + u64::from(key), bytes)
+    };
+    for (backend, way) in [Backend::File, Backend::Offset].into_iter().flat_map(|b| ways().take(2).map(move |w| (b, w)))
+    {
+        // For two turns and a half: every other one is where the last but one was.
+        let tree = Tree::of(backend, 1 << 20);
+        let reader = tree.reader(way);
+        let objects: Vec<Object> = (0..KEYS).map(|key| object(key, 1)).collect();
+        let entries = tree.fill(0, &objects);
+        let mut former: Vec<Spot> = entries.iter().map(|entry| entry.entry.spot).collect();
+        let (over, hits) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            let _over = Over(&over);
+            let mut handles = Vec::new();
+            for thread in 0..4u32 {
+                let (tree, reader, over, hits) = (&tree, &reader, &over, &hits);
+                handles.push(scope.spawn(move || {
+                    for turn in thread.. {
+                        if over.load(Relaxed) {
+                            break;
+                        }
+                        let key = format!("key {}", turn % KEYS).into_bytes();
+                        let Some(entry) = tree.map.probe(0, &key).unwrap() else { continue };
+                        let shift = usize::from(thread % 2 == 1);
+                        if let Some(read) = read_all(tree, reader, &entry, &key, shift).unwrap() {
+                            assert!(read == value(entry.entry.epoch, read.len()));
+                            hits.fetch_add(1, Relaxed);
+                        }
+                    }
+                }));
+            }
+            for turn in 2..40 {
+                let objects: Vec<Object> = (0..KEYS).map(|key| object(key, turn)).collect();
+                let spots = tree.store(&objects);
+                for ((entry, object), spot) in entries.iter().zip(&objects).zip(&spots) {
+                    tree.end(entry.index);
+                    tree.enter_at(entry.index, object, *spot);
+                }
+                tree.take_away(&std::mem::replace(&mut former, spots));
+                let seen = hits.load(Relaxed);
+                while hits.load(Relaxed) < seen + 4 && !handles.iter().any(std::thread::ScopedJoinHandle::is_finished) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn keys_are_listed_whatever_their_values_lie_in() {
+    for backend in [Backend::Bucket, Backend::File, Backend::Offset] {
+        let tree = Tree::of(backend, 16 << 20);
+        let reader = tree.reader(Options::default());
+        let list = |from: u64| {
+            let (mut all, mut cursor) = (Vec::new(), from);
+            while let Some((key, _, next)) = reader.next(&tree.map, SPACE, cursor).unwrap() {
+                assert!(next > cursor);
+                cursor = next;
+                all.push(String::from_utf8(key).unwrap());
+            }
+            (all, cursor)
+        };
+        assert!(list(0).0.is_empty());
+        let mut wanted = Vec::new();
+        let mut spots = Vec::new();
+        for turn in 0..4u64 {
+            let objects: Vec<Object> =
+                (0..20).map(|n| Object::new(format!("{turn}:{n}"), turn * 100 + n, 10)).collect();
+            let entries = tree.fill(0, &objects);
+            for (n, entry) in entries.iter().enumerate() {
+                if n % 5 == 1 {
+                    tree.end(entry.index);
+                } else {
+                    wanted.push(format!("{turn}:{n}"));
+                }
+            }
+            spots.push(entries);
+        }
+        let (all, last) = list(0);
+        assert_eq!(all, wanted, "{}", backend.name());
+        assert!(reader.next(&tree.map, SPACE, last).unwrap().is_none());
+        // One that goes is passed by, though another one has its place; that one is found from the same cursor on.
+        let (_, _, first) = reader.next(&tree.map, SPACE, 0).unwrap().unwrap();
+        let gone: Vec<Spot> = spots[1].iter().map(|entry| entry.entry.spot).collect();
+        spots[1].iter().for_each(|entry| tree.end(entry.index));
+        tree.take_away(&gone);
+        tree.fill(0, &(0..20).map(|n| Object::new(format!("9:{n}"), 900 + n, 10)).collect::<Vec<_>>());
+        let fresh = tree.reader(Options::default());
+        let rest = |reader: &Reader| {
+            let (mut all, mut cursor) = (0, first);
+            while let Some((_, _, next)) = reader.next(&tree.map, SPACE, cursor).unwrap() {
+                (all, cursor) = (all + 1, next);
+            }
+            all
+        };
+        assert_eq!((rest(&reader), rest(&fresh)), (15 + 16 + 16 + 20, 15 + 16 + 16 + 20), "{}", backend.name());
     }
 }

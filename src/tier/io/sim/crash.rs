@@ -1,7 +1,8 @@
-//! What a power loss leaves: for every sector, size and name one of its versions, each chosen by itself. One thing holds: a
-//! file that had a name that lasts, and has one now, has a name afterwards.
+//! What a power loss leaves: for every sector, size and name one of its versions, each chosen by itself; what is in a folder
+//! that has no name is lost. One thing holds: a file that had a name that lasts, and has one now, has a name afterwards.
 
-use super::{Contents, Rng, SECTOR, SimDisk, State, index};
+use super::versions::Versions;
+use super::{Contents, Folder, Rng, SECTOR, SimDisk, State, index};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -95,36 +96,49 @@ impl Contents {
         if all.len() > index(bytes) {
             Arc::make_mut(&mut all).truncate(index(bytes));
         }
-        Self { lasting: all, ..Self::lasting(Vec::new(), bytes) }
+        Self { lasting: all, is_folder: self.is_folder, ..Self::lasting(Vec::new(), bytes) }
     }
 }
 
+/// A name that somebody has come to, by the version of it and of all folders on the way.
+type Reached<'a> = (Folder, &'a str, usize);
+
 impl State {
-    /// The names after a power loss; none if a file has lost its name that must not.
-    fn names_after_crash(&self, choose: &mut dyn Choose) -> Option<Vec<(&str, usize)>> {
-        choose.begin();
-        let mut names = Vec::new();
-        for (name, versions) in &self.names {
-            if let Some(file) = versions.choice(choose.choose(versions.choices())) {
-                names.push((name.as_str(), *file));
+    /// All names that lead somewhere, if `pick` says which version of each counts.
+    fn reached(&self, mut pick: impl FnMut(&Versions<Option<usize>>) -> Option<usize>) -> Vec<Reached<'_>> {
+        let (mut names, mut folders) = (Vec::new(), BTreeSet::from([0]));
+        // Those of a folder come after that of the folder itself.
+        for ((folder, name), versions) in &self.names {
+            let Some(file) = pick(versions).filter(|_| folders.contains(folder)) else { continue };
+            // A folder that is renamed has the old name or the new one; no file system gives it both.
+            if !self.files[file].is_folder || folders.insert(file + 1) {
+                names.push((*folder, name.as_str(), file));
             }
         }
-        let left: BTreeSet<usize> = names.iter().map(|(_, file)| *file).collect();
-        let now: BTreeSet<usize> = self.names.values().filter_map(|versions| *versions.now()).collect();
-        let mut lasting = self.names.values().filter_map(|versions| *versions.choice(0));
-        lasting.all(|file| left.contains(&file) || !now.contains(&file)).then_some(names)
+        names
     }
 
-    fn after_crash(&self, names: &[(&str, usize)], choose: &mut dyn Choose) -> Self {
+    /// The names after a power loss; none if a file has lost its name that must not.
+    fn names_after_crash(&self, choose: &mut dyn Choose) -> Option<Vec<Reached<'_>>> {
+        choose.begin();
+        let names = self.reached(|versions| *versions.choice(choose.choose(versions.choices())));
+        let files = |names: &[Reached<'_>]| names.iter().map(|(.., file)| *file).collect::<BTreeSet<_>>();
+        let (left, now) = (files(&names), files(&self.reached(|versions| *versions.now())));
+        let lasting = files(&self.reached(|versions| *versions.choice(0)));
+        lasting.iter().all(|file| left.contains(file) || !now.contains(file)).then_some(names)
+    }
+
+    fn after_crash(&self, names: &[Reached<'_>], choose: &mut dyn Choose) -> Self {
         let mut after = Self::default();
         // A file may have two names.
         let mut numbers = std::collections::BTreeMap::new();
-        for (name, file) in names {
+        for (folder, name, file) in names {
             let number = *numbers.entry(*file).or_insert_with(|| {
                 after.files.push(self.files[*file].after_crash(choose));
                 after.files.len() - 1
             });
-            after.names.insert((*name).into(), super::Versions::new(Some(number)));
+            let folder = folder.checked_sub(1).map_or(0, |folder| numbers[&folder] + 1);
+            after.names.insert((folder, (*name).into()), Versions::new(Some(number)));
         }
         after
     }
@@ -134,7 +148,7 @@ impl SimDisk {
     /// What a power loss may leave, by chance.
     #[must_use]
     pub fn crash(&self, rng: &mut Rng) -> Self {
-        let state = self.0.lock();
+        let state = self.state.lock();
         let mut chance = Chance { rng, mode: 0 };
         let drawn = (0..MOST_DRAWS).find_map(|_| state.names_after_crash(&mut chance));
         let names = drawn.or_else(|| state.names_after_crash(&mut Newest)).unwrap();
@@ -145,7 +159,7 @@ impl SimDisk {
     #[must_use]
     pub fn crash_all(&self, limit: usize) -> Vec<Self> {
         let (mut counter, mut all) = (Counter::default(), Vec::new());
-        let state = self.0.lock();
+        let state = self.state.lock();
         loop {
             if let Some(names) = state.names_after_crash(&mut counter) {
                 all.push(Self::of(state.after_crash(&names, &mut counter)));

@@ -40,15 +40,22 @@ pub enum Fault {
     RingFull,
 }
 
-/// A simulated directory. Clones are the same directory.
+/// A simulated directory, or a folder in it. Clones are the same directory.
 #[derive(Clone)]
-pub struct SimDisk(Arc<Mutex<State>>);
+pub struct SimDisk {
+    state: Arc<Mutex<State>>,
+    folder: Folder,
+}
+
+/// The number of a folder: that of its file and one more, 0 for the directory itself. A folder that is made in another one has a
+/// higher number.
+type Folder = usize;
 
 #[derive(Clone, Default)]
 struct State {
     /// Every file there ever was, by number.
     files: Vec<Contents>,
-    names: BTreeMap<String, Versions<Option<usize>>>,
+    names: BTreeMap<(Folder, String), Versions<Option<usize>>>,
     operations: u64,
     failures: u64,
     /// What is to go wrong, and at which operation.
@@ -64,6 +71,7 @@ struct Contents {
     /// Sectors that were written since, or of which a failed sync left nobody knows what.
     sectors: BTreeMap<usize, Versions<Sector>>,
     bytes: Versions<u64>,
+    is_folder: bool,
 }
 
 fn os(code: i32) -> io::Error {
@@ -78,7 +86,7 @@ impl Contents {
     /// A file of `bytes` bytes, of which these are the first and zeros the rest.
     fn lasting(mut first: Vec<u8>, bytes: u64) -> Self {
         first.truncate(index(bytes));
-        Self { lasting: Arc::new(first), sectors: BTreeMap::new(), bytes: Versions::new(bytes) }
+        Self { lasting: Arc::new(first), sectors: BTreeMap::new(), bytes: Versions::new(bytes), is_folder: false }
     }
 
     fn lasting_sector(&self, number: usize) -> Sector {
@@ -161,12 +169,17 @@ impl Contents {
 }
 
 impl State {
-    fn file(&self, name: &str) -> Option<usize> {
-        self.names.get(name).and_then(|versions| *versions.now())
+    /// What has a name in a folder: a file or another folder.
+    fn any(&self, folder: Folder, name: &str) -> Option<usize> {
+        self.names.get(&(folder, name.into())).and_then(|versions| *versions.now())
     }
 
-    fn set_name(&mut self, name: &str, file: Option<usize>) {
-        self.names.entry(name.into()).or_insert_with(|| Versions::new(None)).set(file);
+    fn file(&self, folder: Folder, name: &str) -> Option<usize> {
+        self.any(folder, name).filter(|file| !self.files[*file].is_folder)
+    }
+
+    fn set_name(&mut self, folder: Folder, name: &str, file: Option<usize>) {
+        self.names.entry((folder, name.into())).or_insert_with(|| Versions::new(None)).set(file);
     }
 
     /// The error that an operation has to suffer if one of these faults was wanted for it.
@@ -191,12 +204,12 @@ impl SimDisk {
     }
 
     fn of(state: State) -> Self {
-        Self(Arc::new(Mutex::new(state)))
+        Self { state: Arc::new(Mutex::new(state)), folder: 0 }
     }
 
     /// The operation after the next `n` suffers `fault`: 0 is the next one. May be called for several.
     pub fn fail_at(&self, n: u64, fault: Fault) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let at = state.operations + n;
         state.faults.push((at, fault));
     }
@@ -204,25 +217,25 @@ impl SimDisk {
     /// Operations so far: calls on the directory and on its files, and one for every piece that is moved.
     #[must_use]
     pub fn operations(&self) -> u64 {
-        self.0.lock().operations
+        self.state.lock().operations
     }
 
     /// How many of them failed because a test wanted it.
     #[must_use]
     pub fn failures(&self) -> u64 {
-        self.0.lock().failures
+        self.state.lock().failures
     }
 
     /// What a killed process leaves: all of it, as the page cache survives. Files of this disk do not reach that one.
     #[must_use]
     pub fn kill(&self) -> Self {
-        let state = self.0.lock().clone();
+        let state = self.state.lock().clone();
         Self::of(State { operations: 0, failures: 0, faults: Vec::new(), ..state })
     }
 
     /// Begins an operation; gives what it is to suffer.
     fn begin(&self) -> (MutexGuard<'_, State>, Option<Fault>) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let now = state.operations;
         state.operations += 1;
         let fault = state.faults.iter().position(|(at, _)| *at == now).map(|i| state.faults.swap_remove(i).1);
@@ -240,9 +253,10 @@ impl Disk for SimDisk {
         if let Some(cause) = state.suffer(fault, &[Fault::Eio]) {
             return Err(error("readdir", "", &cause));
         }
-        let there = |(name, versions): (&String, &Versions<Option<usize>>)| {
-            let bytes = *state.files[(*versions.now())?].bytes.now();
-            Some(Listed { name: name.clone(), bytes, regular: true })
+        let there = |((folder, name), versions): (&(Folder, String), &Versions<Option<usize>>)| {
+            let file = &state.files[(*versions.now()).filter(|_| *folder == self.folder)?];
+            let (bytes, folder) = (*file.bytes.now(), file.is_folder);
+            Some(Listed { name: name.clone(), bytes, regular: !folder, folder })
         };
         Ok(state.names.iter().filter_map(there).collect())
     }
@@ -253,14 +267,14 @@ impl Disk for SimDisk {
         if let Some(cause) = state.suffer(fault, &[Fault::Eio, Fault::Enospc]) {
             return Err(error("fallocate", name, &cause));
         }
-        if state.file(name).is_some() {
+        if state.any(self.folder, name).is_some() {
             return Err(error("open", name, &os(libc::EEXIST)));
         }
         let mut contents = Contents::lasting(Vec::new(), 0);
         contents.resize(bytes);
         state.files.push(contents);
         let file = state.files.len() - 1;
-        state.set_name(name, Some(file));
+        state.set_name(self.folder, name, Some(file));
         Ok(self.opened(file, true, name))
     }
 
@@ -274,7 +288,7 @@ impl Disk for SimDisk {
         if let Some(cause) = state.suffer(fault, &[Fault::Eio]) {
             return Err(error("open", name, &cause));
         }
-        let file = state.file(name).ok_or_else(|| error("open", name, &os(libc::ENOENT)))?;
+        let file = state.file(self.folder, name).ok_or_else(|| error("open", name, &os(libc::ENOENT)))?;
         Ok(self.opened(file, write, name))
     }
 
@@ -289,10 +303,10 @@ impl Disk for SimDisk {
         if let Some(cause) = state.suffer(fault, &[Fault::Eio]) {
             return Err(error("rename", from, &cause));
         }
-        let file = state.file(from).ok_or_else(|| error("rename", from, &os(libc::ENOENT)))?;
+        let file = state.any(self.folder, from).ok_or_else(|| error("rename", from, &os(libc::ENOENT)))?;
         if from != to {
-            state.set_name(to, Some(file));
-            state.set_name(from, None);
+            state.set_name(self.folder, to, Some(file));
+            state.set_name(self.folder, from, None);
         }
         Ok(())
     }
@@ -303,21 +317,65 @@ impl Disk for SimDisk {
         if let Some(cause) = state.suffer(fault, &[Fault::Eio]) {
             return Err(error("unlink", name, &cause));
         }
-        state.file(name).ok_or_else(|| error("unlink", name, &os(libc::ENOENT)))?;
-        state.set_name(name, None);
+        state.file(self.folder, name).ok_or_else(|| error("unlink", name, &os(libc::ENOENT)))?;
+        state.set_name(self.folder, name, None);
         Ok(())
     }
 
     fn sync(&self) -> Result<()> {
         let (mut state, fault) = self.begin();
         if let Some(cause) = state.suffer(fault, &[Fault::Eio, Fault::FailedSync]) {
-            state.names.values_mut().for_each(Versions::give_up);
+            let names = state.names.iter_mut().filter(|((folder, _), _)| *folder == self.folder);
+            names.for_each(|(_, versions)| versions.give_up());
             return Err(error("fsync", "", &cause));
         }
-        state.names.retain(|_, versions| {
-            versions.sync();
+        state.names.retain(|(folder, _), versions| {
+            if *folder == self.folder {
+                versions.sync();
+            }
             !versions.is_certain() || versions.now().is_some()
         });
+        Ok(())
+    }
+
+    fn folder(&self, name: &str) -> Result<Arc<dyn Disk>> {
+        check_name(name)?;
+        let (mut state, fault) = self.begin();
+        if let Some(cause) = state.suffer(fault, &[Fault::Eio]) {
+            return Err(error("open", name, &cause));
+        }
+        let found = state.any(self.folder, name).filter(|file| state.files[*file].is_folder);
+        let file = found.ok_or_else(|| error("open", name, &os(libc::ENOENT)))?;
+        Ok(Arc::new(Self { state: Arc::clone(&self.state), folder: file + 1 }))
+    }
+
+    fn make_folder(&self, name: &str) -> Result<Arc<dyn Disk>> {
+        check_name(name)?;
+        let (mut state, fault) = self.begin();
+        if let Some(cause) = state.suffer(fault, &[Fault::Eio, Fault::Enospc]) {
+            return Err(error("mkdir", name, &cause));
+        }
+        if state.any(self.folder, name).is_some() {
+            return Err(error("mkdir", name, &os(libc::EEXIST)));
+        }
+        state.files.push(Contents { is_folder: true, ..Contents::lasting(Vec::new(), 0) });
+        let folder = state.files.len();
+        state.set_name(self.folder, name, Some(folder - 1));
+        Ok(Arc::new(Self { state: Arc::clone(&self.state), folder }))
+    }
+
+    fn remove_folder(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        let (mut state, fault) = self.begin();
+        if let Some(cause) = state.suffer(fault, &[Fault::Eio]) {
+            return Err(error("rmdir", name, &cause));
+        }
+        let found = state.any(self.folder, name).filter(|file| state.files[*file].is_folder);
+        let folder = found.ok_or_else(|| error("rmdir", name, &os(libc::ENOENT)))? + 1;
+        if state.names.iter().any(|((other, _), versions)| *other == folder && versions.now().is_some()) {
+            return Err(error("rmdir", name, &os(libc::ENOTEMPTY)));
+        }
+        state.set_name(self.folder, name, None);
         Ok(())
     }
 }

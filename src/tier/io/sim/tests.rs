@@ -247,3 +247,30 @@ fn images_by_chance_are_among_the_possible_and_reach_all_of_them() {
     let again = |seed| (0..20).map(|_| image(&disk.crash(&mut Rng(seed)))).collect::<Vec<_>>();
     assert_eq!(again(7), again(7));
 }
+
+#[test]
+fn names_in_a_folder_need_its_own_sync_and_the_folder_that_of_its_directory() {
+    let reach = |image: &SimDisk| {
+        let folder = image.list().unwrap().into_iter().find(|listed| listed.folder).map(|listed| listed.name);
+        folder.map(|name| (image.folder(&name).unwrap().list().unwrap().len(), name))
+    };
+    let all = |disk: &SimDisk| disk.crash_all(1000).iter().map(reach).collect::<BTreeSet<_>>();
+    let some = |files: usize, name: &str| Some((files, name.to_owned()));
+    let disk = SimDisk::new();
+    let folder = disk.make_folder("old").unwrap();
+    folder.create("file", 0).unwrap();
+    assert_eq!(all(&disk), BTreeSet::from([None, some(0, "old"), some(1, "old")]));
+    disk.sync().unwrap();
+    assert_eq!(all(&disk), BTreeSet::from([some(0, "old"), some(1, "old")]));
+    folder.sync().unwrap();
+    assert_eq!(all(&disk), BTreeSet::from([some(1, "old")]));
+    // It keeps what is in it, and has one name.
+    disk.rename("old", "new").unwrap();
+    assert_eq!(all(&disk), BTreeSet::from([some(1, "old"), some(1, "new")]));
+    assert!(disk.remove_folder("new").is_err(), "there is something in it");
+    folder.unlink("file").unwrap();
+    disk.remove_folder("new").unwrap();
+    assert!(disk.folder("new").is_err());
+    disk.sync().unwrap();
+    assert_eq!(all(&disk), BTreeSet::from([None]));
+}
