@@ -252,7 +252,8 @@ pub unsafe extern "C" fn nmc_store_pin(
 ///
 /// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being written, with
 /// `NMC_STORE_CHECKSUMS` not yet committed, or on disk only: then it stays there), `NMC_ERR_NOT_FOUND` (also if another consumer was faster), `NMC_ERR_BUSY`,
-/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`, `NMC_ERR_PEER_LOST`.
+/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`, `NMC_ERR_PEER_LOST`, `NMC_ERR_IO` (the disk of the store's tier
+/// refuses to note that it is gone: nothing was taken, unless it refused for the first time).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_consume(
     store: *mut nmc_store_t,

@@ -132,13 +132,13 @@ pub extern "C" fn nmc_tier_sync(tier: *mut nmc_tier_t) -> nmc_status_t {
 
 /// Writes values to disk now, also while offloading is paused: those of `n` keys in the namespace of the store that the tier was
 /// opened with, or, if `keys` is NULL and `n` is 0, all that are in memory, of every namespace. Stores in `*out_written`, if that
-/// is not NULL, how many were written. Not counted are those that are on disk already, which includes keys that are on disk only,
-/// that are being written or not there, whose checksum in memory is wrong, or for which the index has no room (`full` of
-/// `nmc_tier_stats_t`): none of them is an error. The values stay in memory.
+/// is not NULL, how many were written; if it fails, nothing is stored there. Not counted are those that are on disk already, which
+/// includes keys that are on disk only, that are being written or not there, that came after the call had begun, or whose checksum in
+/// memory is wrong: none of them is an error. The values stay in memory.
 ///
 /// Waits for the disk: what was written is safe from a power loss when it returns. Outside of the owner's process it asks the master.
 /// If the disk evicts (`eviction` of the config) and holds less than memory, it ends when it is full of what was written. Thread-safe.
-/// Not graph-safe. Statuses: `NMC_ERR_NO_SPACE` (the file system or `capacity_bytes` is used up; what fitted is written), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`,
+/// Not graph-safe. Statuses: `NMC_ERR_NO_SPACE` (the file system, `capacity_bytes` or `max_objects` is used up; what fitted is written), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`,
 /// `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_offload(

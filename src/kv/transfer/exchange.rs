@@ -14,7 +14,7 @@ use crate::kv::cache::{Cache, Item};
 use crate::kv::hash::BlockHash;
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
-use crate::store::read::{Look, Sums};
+use crate::store::read::{Look, Presence, Sums};
 use crate::store::write::PutOptions;
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -49,6 +49,9 @@ impl Exchange {
             Work::Out => self.send(item, slices),
             Work::In { by_layer: true, .. } => {
                 let layer = u32::try_from(part / job.items.len()).unwrap_or(u32::MAX);
+                if layer == 0 {
+                    self.stage(item)?;
+                }
                 self.fetch(item, layer..layer + 1, slices)
             }
             Work::In { .. } => self.fetch(item, 0..u32::MAX, slices),
@@ -68,6 +71,16 @@ impl Exchange {
             Err(error) if error.status == NMC_ERR_EXISTS => Ok(()),
             other => other,
         }
+    }
+
+    /// A block that comes layer by layer is read from disk once, into the store's memory. If there is no room, each layer is read by
+    /// itself.
+    fn stage(&self, Item { own_group, hash, .. }: Item) -> Result<()> {
+        let key = self.codec.key(own_group, hash);
+        if self.store.presence(&key)? == Presence::OnDisk {
+            self.store.promote(&[&key], self.store.rank(), |_, _| ());
+        }
+        Ok(())
     }
 
     fn fetch(&self, item: Item, layers: Range<u32>, slices: &mut Vec<Slice>) -> Result<()> {

@@ -4,7 +4,7 @@
 use super::ring::{Rings, Stopped, read_some};
 use super::{BLOCK, Buffer, Disk, File, Listed, Options, check_name, ended, error, sys};
 use crate::base::error::{Error, Result};
-use crate::base::status::NMC_ERR_PERMISSION;
+use crate::base::status::{NMC_ERR_INVALID_ARG, NMC_ERR_PERMISSION};
 use crate::base::{log, memory};
 use crate::rpc::ParentOnly;
 use std::fs::DirBuilder;
@@ -46,6 +46,14 @@ impl RealDisk {
     /// Opens a directory for its owner. With `create` it is made, for this user alone, if it is not there.
     pub fn open(path: &Path, create: bool, options: Options) -> Result<Self> {
         let named = path.display().to_string();
+        let error = |call: &str, named: &str, cause: &io::Error| {
+            let mut error = error(call, named, cause);
+            // The path itself is wrong, not the disk.
+            if let Some(libc::ENOTDIR | libc::ENAMETOOLONG | libc::ELOOP) = cause.raw_os_error() {
+                error.status = NMC_ERR_INVALID_ARG;
+            }
+            error
+        };
         if create {
             match DirBuilder::new().mode(0o700).create(path) {
                 Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => {
