@@ -272,6 +272,35 @@ static void tier_of(Bed& bed, Buffers& sources, Buffers& targets) {
       }
     }
   }
+  // All together, into memory of the device: each between bytes that stay.
+  std::vector<std::string> names;
+  std::vector<nmc_slice_t> keys;
+  std::vector<nmc_buffer_t> to;
+  std::vector<uint8_t> want(RED, RED_BYTE);
+  seed = 4000;
+  for (const uint64_t bytes : sizes) {
+    const std::vector<uint8_t> value = value_of(++seed, bytes);
+    names.push_back("tier " + std::to_string(bytes));
+    to.push_back(nmc_buffer_t{targets.device.base + want.size(), bytes});
+    want.insert(want.end(), value.begin(), value.end());
+    want.insert(want.end(), RED, RED_BYTE);
+  }
+  for (const std::string& name : names) keys.push_back(slice(name));
+  targets.device.fill(0, RED_BYTE, want.size());
+  const nmc_status_t batch = nmc_store_get_into_batch(bed.store, keys.data(), to.data(), keys.size(), nullptr);
+  std::vector<uint8_t> seen(want.size());
+  targets.device.read(0, seen.data(), seen.size());
+  gets.note(batch == NMC_OK && seen == want, "a batch");
+  // Back into the heap, and from there.
+  const nmc_status_t fetched = nmc_tier_prefetch(tier, keys.data(), keys.size(), nullptr);
+  seed = 4000;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::vector<uint8_t> value = value_of(++seed, sizes[i]);
+    targets.device.fill(0, RED_BYTE, RED + value.size() + RED);
+    const nmc_status_t got = nmc_store_get_into(bed.store, keys[i], targets.device.base + RED, value.size());
+    const bool there = state_of(bed.store, names[i]) == NMC_OBJECT_READY;
+    gets.note(fetched == NMC_OK && there && got == NMC_OK && arrived(targets.device, RED, value), names[i] + " prefetched");
+  }
   gets.all_right("values come from disk into every kind of memory" + where);
   parts.all_right("and so do parts of them" + where);
   NMC_CHECK(nmc_tier_close(tier));
