@@ -35,6 +35,8 @@ pub const FLAG_CHECKSUM: u32 = 1;
 pub const FLAG_HIDDEN: u32 = 2;
 /// The value lies in one run of pages.
 pub const FLAG_CONTIGUOUS: u32 = 4;
+/// The value was read from the disk below the store: in the place of the plan's name stands the epoch of its record.
+pub const FLAG_PROMOTED: u32 = 8;
 /// Shift of the retain class (2 bits) in the flags.
 pub const RETAIN_SHIFT: u32 = 8;
 /// Shift of the priority (2 bits) in the flags.

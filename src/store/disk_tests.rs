@@ -567,7 +567,7 @@ fn without_its_disk_a_store_is_read_and_not_written() {
 fn a_disk_that_goes_takes_its_values_along() {
     let bed = Bed::new();
     put(&bed.store, b"m", b"v");
-    assert!(bed.host.detach_disk().is_some());
+    assert!(bed.host.detach_disk(None).is_some());
     assert_eq!((get(&bed.store, b"disk"), get(&bed.store, b"m")), (None, Some(b"v".to_vec())));
     put(&bed.store, b"disk", b"x");
     bed.store.remove(b"disk").unwrap();

@@ -14,7 +14,7 @@ use crate::base::log;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NO_MEMORY, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
 use crate::layout::disk::Space;
-use crate::layout::store::Params;
+use crate::layout::store::{DISK_EXPECTED, Params};
 use crate::world::Membership;
 use crate::world::master::Board;
 use parking_lot::{Mutex, MutexGuard};
@@ -274,16 +274,21 @@ impl MasterSlot {
         Ok(left_out)
     }
 
-    /// The disk goes; gives who wrote it.
-    pub fn detach_disk(&self) -> Option<Arc<dyn DiskOwner>> {
+    /// The name of the disk that the store has or, without an owner, had.
+    #[must_use]
+    pub fn disk_name(&self) -> u64 {
+        let state = self.state.lock();
+        state.master.as_ref().map_or(0, |master| master.map().view().header().disk.load(Relaxed))
+    }
+
+    /// The disk goes; gives who wrote it. `named`: it never came, and what the store said before is true again.
+    pub fn detach_disk(&self, named: Option<u64>) -> Option<Arc<dyn DiskOwner>> {
         let mut state = self.state.lock();
         let owner = state.disk.take()?;
         if let Some(master) = &mut state.master {
             master.give_marks(|marks| owner.note(marks));
-            master.detach_disk();
-            if self.waits_for_tier.load(Relaxed) {
-                master.wait_for_disk();
-            }
+            let expected = if self.waits_for_tier.load(Relaxed) { DISK_EXPECTED } else { 0 };
+            master.detach_disk(named.unwrap_or(expected));
         }
         Some(owner)
     }

@@ -451,12 +451,16 @@ impl Store {
     /// All pages of the plan are stored: publishes it. Idempotent while the object lives.
     pub fn commit(&self, plan: &Opened) -> Result<()> {
         let view = self.client.view();
-        if self.check_open(view, plan)? {
-            return Ok(());
-        }
+        let committed = self.check_open(view, plan)?;
         let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
             return Err(no_plan(plan.plan_id));
         };
+        if committed {
+            let key = view.key_of(header);
+            // If the header is another object's by now, nobody waits for this one.
+            let same = object::still(&header.control, plan.epoch);
+            return if same { self.wait_for_disk(&[(&key, plan.epoch)]) } else { Ok(()) };
+        }
         let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
         // In this order: a publish word that a later object has overwritten shows in the control word too.
         let done = words.published.load(Acquire) == plan.epoch;

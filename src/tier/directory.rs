@@ -26,6 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+/// Marks that wait to be written, at most: after that the disk counts as refusing.
+const MOST_NOTES: usize = 1 << 20;
 /// Files that were taken away and are not cut yet, at most: each is an open descriptor.
 const UNCUT: usize = 16;
 
@@ -232,21 +234,18 @@ impl Directory {
         let mut journal = self.journal.lock();
         let noted = self.noted.load(Acquire);
         let Queue { notes, sync, lost } = std::mem::take(&mut *self.queue.lock());
-        let written = if lost {
-            Err(memory::refused::<Note>(1))
-        } else if notes.is_empty() {
-            Ok(())
-        } else {
-            journal.append(&notes).and_then(|()| if sync { journal.sync() } else { Ok(()) })
-        };
-        // Before anybody whose marks were among these finds them written. What is wanting is not the disk's fault: the next
-        // journal says it all.
-        if let Err(error) = &written
-            && is_the_disks(error)
-        {
-            self.degrade(error);
+        let appended = if notes.is_empty() { Ok(()) } else { journal.append(&notes) };
+        let written = appended.and_then(|()| if sync { journal.sync() } else { Ok(()) });
+        // Before anybody whose marks were among these finds them written.
+        match &written {
+            _ if lost => self.degrade(&memory::refused::<Note>(1)),
+            Err(error) if is_the_disks(error) || !self.put_back(notes, sync) => self.degrade(error),
+            _ => {}
         }
-        self.written.fetch_max(noted, Release);
+        // What could not be written for want of room or memory is tried again by whoever comes next; until then nobody's is.
+        if written.is_ok() || self.degraded.load(Acquire) {
+            self.written.fetch_max(noted, Release);
+        }
         drop(journal);
         self.report();
         if let (Err(error), true) = (&written, mine && self.trouble().is_none()) {
@@ -258,13 +257,39 @@ impl Directory {
         }
     }
 
+    /// Notes that could not be written come first the next time; false if they cannot be kept.
+    fn put_back(&self, mut notes: Vec<Note>, sync: bool) -> bool {
+        let mut queue = self.queue.lock();
+        if notes.len() + queue.notes.len() > MOST_NOTES || memory::reserve(&mut notes, queue.notes.len()).is_err() {
+            return false;
+        }
+        notes.append(&mut queue.notes);
+        queue.notes = notes;
+        queue.sync |= sync;
+        true
+    }
+
     /// Everything that was noted so far survives a power loss when this returns.
     pub fn sync(&self) -> Result<()> {
         self.settle(false)?;
         if let Some(error) = self.trouble() {
             return Err(error);
         }
-        self.journal.lock().sync().inspect_err(|error| self.degrade(error))
+        self.journal.lock().sync().inspect_err(|error| self.blame(error))?;
+        if self.written.load(Acquire) < self.noted.load(Acquire) {
+            // They come with the next ones, or there was no room for them.
+            self.settle(true)?;
+            self.journal.lock().sync().inspect_err(|error| self.blame(error))?;
+        }
+        Ok(())
+    }
+
+    /// Something could not be written: if the disk refuses, it is only read from now on. If there is no room, memory or
+    /// descriptor, that may pass.
+    fn blame(&self, error: &Error) {
+        if is_the_disks(error) {
+            self.degrade(error);
+        }
     }
 
     /// The disk refuses to be written: from now on it is only read.
@@ -360,16 +385,35 @@ impl Directory {
         }
     }
 
-    /// Numbers of the buckets that can be given up, the oldest first.
+    /// Numbers of the buckets that can be given up, the oldest first; or one that is half given up, alone.
     pub fn sealed(&self) -> Result<Vec<u64>> {
         let buckets = self.buckets.lock();
-        let there = |bucket: &&Bucket| bucket.sealed && !bucket.condemned && !bucket.stuck && bucket.live > 0;
+        let there = |bucket: &&Bucket| bucket.sealed && !bucket.stuck && bucket.live > 0;
+        if let Some(half) = buckets.iter().filter(there).find(|bucket| bucket.condemned) {
+            return memory::collect(std::iter::once(half.id));
+        }
         memory::collect(buckets.iter().filter(there).map(|bucket| bucket.id))
+    }
+
+    /// Whether a bucket is there, of which nothing may be left.
+    #[must_use]
+    pub fn has(&self, bucket: u64) -> bool {
+        self.buckets.lock().binary_search_by_key(&bucket, |bucket| bucket.id).is_ok()
+    }
+
+    /// Buckets that could not be taken away are tried again.
+    pub fn try_again(&self) {
+        self.buckets.lock().iter_mut().for_each(|bucket| bucket.stuck = false);
     }
 
     /// A bucket is given up: from now on nothing of it comes back, whatever happens. Its entries have to end next.
     pub fn condemn(&self, bucket: u64) -> Result<()> {
-        self.journal.lock().append(&[Note::Gone { bucket }]).inspect_err(|error| self.degrade(error))?;
+        {
+            // Durably: what is removed in memory from now on finds no entry, and has nothing to write down.
+            let mut journal = self.journal.lock();
+            let marked = journal.append(&[Note::Gone { bucket }]).and_then(|()| journal.sync());
+            marked.inspect_err(|error| self.blame(error))?;
+        }
         reach("tier.condemned");
         let mut buckets = self.buckets.lock();
         if let Ok(at) = buckets.binary_search_by_key(&bucket, |bucket| bucket.id) {
@@ -401,7 +445,7 @@ impl Directory {
             let mut journal = self.journal.lock();
             let marked = journal.append(&[Note::Gone { bucket }]);
             let marked = marked.and_then(|()| if self.gone_must_last() { journal.sync() } else { Ok(()) });
-            marked.inspect_err(|error| self.degrade(error))?;
+            marked.inspect_err(|error| self.blame(error))?;
         }
         reach("tier.gone");
         let file = match self.storage.take_away(bucket) {
@@ -448,7 +492,7 @@ impl Directory {
             return;
         }
         // A file that comes back after a power loss must be known to be gone, or it is one that is damaged.
-        let known = self.journal.lock().sync().inspect_err(|error| self.degrade(error)).is_ok();
+        let known = self.journal.lock().sync().inspect_err(|error| self.blame(error)).is_ok();
         for file in files {
             // If it is not cut, the space comes back when the last one closes it.
             let _ = if known { file.truncate(0) } else { Ok(()) };
@@ -510,9 +554,21 @@ impl Directory {
                     continue;
                 }
             };
-            for item in tail.items(&list)? {
-                if !each(bucket, &item?)? {
-                    return Ok(());
+            let items = match tail.items(&list) {
+                Ok(items) => items,
+                Err(error) => {
+                    failed(bucket, error)?;
+                    continue;
+                }
+            };
+            for item in items {
+                match item {
+                    Ok(item) if each(bucket, &item)? => {}
+                    Ok(_) => return Ok(()),
+                    Err(error) => {
+                        failed(bucket, error)?;
+                        break;
+                    }
                 }
             }
         }

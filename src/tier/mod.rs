@@ -14,6 +14,8 @@ mod moves_tests;
 mod owner;
 pub mod reader;
 pub mod recovery;
+#[cfg(test)]
+mod sequences_tests;
 mod stages;
 #[cfg(test)]
 mod tests;

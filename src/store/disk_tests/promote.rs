@@ -254,7 +254,7 @@ fn a_store_that_waits_for_its_tier_neither_stores_nor_says_that_something_is_mis
     assert_eq!(get(&bed.store, b"disk").unwrap(), VALUE);
     put(&bed.store, b"k", b"v");
     assert_eq!(get(&bed.store, b"none"), None);
-    bed.host.detach_disk();
+    bed.host.detach_disk(None);
     assert_eq!(get(&bed.store, b"k").unwrap(), b"v", "memory has it");
     bed.store.forget_disk();
     refused(bed.store.get(b"none", slice(&mut [0; 4])).map(|_| ()));

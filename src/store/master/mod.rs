@@ -22,9 +22,9 @@ use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::layout::MAX_RANKS;
 use crate::layout::store::{
-    DISK_EXPECTED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, Fate, MAX_EXTENTS, MAX_KEY, MAX_METADATA,
-    MAX_NAMESPACE_NAME, MAX_NAMESPACES, METADATA_FLAGS, ObjectHeader, PRIORITY_SHIFT, PublishWords, RETAIN_SHIFT, Seal,
-    View, key_units, metadata_flags, metadata_len, reads_of,
+    DISK_EXPECTED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_PROMOTED, Fate, MAX_EXTENTS, MAX_KEY,
+    MAX_METADATA, MAX_NAMESPACE_NAME, MAX_NAMESPACES, METADATA_FLAGS, ObjectHeader, PRIORITY_SHIFT, PublishWords,
+    RETAIN_SHIFT, Seal, View, key_units, metadata_flags, metadata_len, reads_of,
 };
 use crate::mem::limits::check_available;
 use crate::store::backing::Mark;

@@ -2,6 +2,7 @@
 
 use super::make_room::Need;
 use super::*;
+use crate::sync::disk_entry;
 
 impl Master {
     /// Makes room for an object and opens it for writing.
@@ -226,7 +227,7 @@ impl Master {
             }
         }
         match read_from {
-            Some((entry, _)) => self.marry_to_disk(plan.index, entry),
+            Some((entry, word)) => self.marry_to_disk(header, plan.index, entry, disk_entry::epoch(word)),
             None => {
                 if former.is_some() || on_disk.is_some() {
                     self.takes_away();
@@ -326,7 +327,7 @@ impl Master {
             return Err(not_found(key));
         };
         if let (Some(header), Some(book)) = (view.object(index), self.books.get_mut(index as usize)) {
-            let others = book.flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS | FLAG_CHECKSUM | METADATA_FLAGS);
+            let others = book.flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS | FLAG_CHECKSUM | FLAG_PROMOTED | METADATA_FLAGS);
             (book.flags, book.until) = (others | keep.flags(), keep.until(now));
             header.flags.store(book.flags, Relaxed);
             header.retain_until.store(book.until, Relaxed);

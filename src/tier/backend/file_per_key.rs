@@ -135,7 +135,11 @@ impl Storage for Folders {
     }
 
     fn begin(&mut self, _: &Config, _: &State) -> Result<()> {
-        Ok(())
+        // Whoever gave a folder its name may have been killed before that lasted, and what is found counts.
+        for shard in self.disk.list()?.iter().filter(|listed| listed.folder && listed.name.len() == 2) {
+            self.disk.folder(&shard.name)?.sync()?;
+        }
+        self.disk.sync()
     }
 
     fn draft(&self, bucket: u64, records: &[u64], _: u64) -> Result<Box<dyn Draft + '_>> {

@@ -174,6 +174,9 @@ pub fn check(config: &Config) -> Result<()> {
             config.capacity_bytes
         );
     }
+    if config.write_through && config.backend == Backend::Noop {
+        crate::bail!(NMC_ERR_INVALID_ARG, "the noop backend keeps nothing: no put could wait until its value is there");
+    }
     if config.meta && config.backend != Backend::Bucket {
         crate::bail!(NMC_ERR_INVALID_ARG, "only the bucket backend writes lists twice, not {}", config.backend.name());
     }

@@ -454,7 +454,7 @@ fn is_noticed(mistake: Mistake, promises: &[Promise]) {
 #[test]
 fn a_bucket_without_a_datasync_is_noticed() {
     // Of one file for all: the record of the journal is there before what it leads to.
-    is_noticed(Mistake::NoDatasync, &[RightBytes, IsFound]);
+    is_noticed(Mistake::NoDatasync, &[RightBytes, IsFound, Same]);
 }
 
 #[test]

@@ -165,7 +165,7 @@ impl Directory {
         if complete {
             let mut journal = self.journal.lock();
             let marked = journal.append(&[Note::Gone { bucket }]).and_then(|()| journal.sync());
-            gone = marked.inspect_err(|error| self.degrade(error));
+            gone = marked.inspect_err(|error| self.blame(error));
         }
         self.storage.discard(bucket, gone.is_ok());
         gone

@@ -6,8 +6,10 @@ use crate::base::memory;
 use crate::store::master::ToWrite;
 use std::collections::VecDeque;
 
-/// Batches that wait to be taken.
+/// Batches that wait to be taken, at most,
 const MOST: usize = 1024;
+/// and values in them.
+const MOST_VALUES: usize = 1 << 16;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,23 +35,27 @@ pub struct Event {
 pub(super) struct Queue {
     wanted: bool,
     waiting: VecDeque<Event>,
+    /// Values that wait.
+    values: usize,
     lost: u64,
 }
 
 impl Queue {
     pub fn new(wanted: bool) -> Self {
-        Self { wanted, waiting: VecDeque::new(), lost: 0 }
+        Self { wanted, waiting: VecDeque::new(), values: 0, lost: 0 }
     }
 
     fn push(&mut self, event: Event) {
-        if self.waiting.len() >= MOST
-            && let Some(oldest) = self.waiting.pop_front()
-        {
+        self.values += event.values.len();
+        while self.waiting.len() >= MOST || self.values > MOST_VALUES {
+            let Some(oldest) = self.waiting.pop_front() else { break };
+            self.values -= oldest.values.len();
             self.lost += oldest.values.len() as u64;
         }
         if self.waiting.try_reserve(1).is_ok() {
             self.waiting.push_back(event);
         } else {
+            self.values -= event.values.len();
             self.lost += event.values.len() as u64;
         }
     }
@@ -86,10 +92,12 @@ impl Owner {
     /// The oldest batch that nobody has taken.
     pub fn next_event(&self) -> Option<Event> {
         let mut events = self.events.lock();
-        let event = events.waiting.pop_front()?;
+        let event = events.waiting.pop_front();
         if events.waiting.is_empty() {
             self.announcer.announce(false);
         }
+        let event = event?;
+        events.values -= event.values.len();
         Some(Event { lost: std::mem::take(&mut events.lost), ..event })
     }
 }

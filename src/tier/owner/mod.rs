@@ -59,7 +59,7 @@ pub const CALL_EVICT: u32 = 7;
 /// Values that wait to be brought back into memory: more are forgotten, and asked for again when they are read again.
 const MOST_PROMOTIONS: usize = 256;
 /// Results that are kept for those who ask.
-const RESULTS: usize = 256;
+const RESULTS: usize = 4096;
 /// Callers that wait for the same bucket.
 const MOST_TOGETHER: usize = 128;
 /// Values that are brought back into memory in a row.
@@ -147,6 +147,8 @@ pub struct Running {
     owner: Arc<Owner>,
     host: Arc<MasterSlot>,
     thread: Option<JoinHandle<()>>,
+    /// The store's former disk, until this one is open.
+    former: Option<u64>,
 }
 
 /// The keys of a call that outlives it.
@@ -240,8 +242,10 @@ impl Running {
             left_out: AtomicU64::new(0),
             lock: Mutex::new(Some(lock)),
         });
+        let former = host.disk_name();
         let left_out = host.attach_disk(Arc::clone(&owner) as Arc<dyn DiskOwner>, map, &names, &found, last_epoch)?;
-        let mut running = Self { owner, host, thread: None };
+        // If it fails from here on, the store has what it had before.
+        let mut running = Self { owner, host, thread: None, former: Some(former) };
         running.host.with(|master| {
             let admission = match config.evict {
                 Evict::Never => config.admission,
@@ -249,7 +253,8 @@ impl Running {
                 _ => {
                     let ranks = u64::from(master.map().params().world_size.max(1));
                     let bytes = if config.capacity_bytes == 0 { u64::MAX } else { config.capacity_bytes / 2 / ranks };
-                    Admission { objects: entries / 2 / ranks, bytes, ..config.admission }
+                    let page = u64::from(master.map().params().page_bytes);
+                    Admission { objects: (entries / 2 / ranks).max(1), bytes: bytes.max(page), ..config.admission }
                 }
             };
             master.set_admission(admission);
@@ -285,6 +290,7 @@ impl Running {
                 working.work(&store);
             });
         })?);
+        running.former = None;
         Ok(running)
     }
 
@@ -301,8 +307,9 @@ impl Drop for Running {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        self.host.detach_disk();
+        self.host.detach_disk(self.former);
         self.owner.tidy_all();
+        self.owner.announcer.announce(false);
         // What was noted while the thread ended.
         if let Err(error) = self.owner.directory.sync() {
             log::emit(log::WARN, || format!("tier: closing: {error}"));
@@ -548,6 +555,7 @@ impl Owner {
             };
             if let Some((_, Job::Through(namespace, keys))) = job {
                 self.write_through(store, namespace, keys);
+                self.tidy();
                 continue;
             }
             if let Some((ticket, job)) = job {
@@ -560,6 +568,8 @@ impl Owner {
                 }
                 drop(inbox);
                 self.changed.notify_all();
+                // Who asks again and again does not keep space from coming back.
+                self.tidy();
                 continue;
             }
             let beat_is_over = Instant::now() >= next_beat;
@@ -570,6 +580,9 @@ impl Owner {
                 let wrote = self.write_ahead(store);
                 full = wrote.as_ref().is_err_and(|error| error.status == NMC_ERR_NO_SPACE);
                 more |= wrote.unwrap_or(false);
+            }
+            if beat_is_over {
+                self.directory.try_again();
             }
             let tidied = self.tidy();
             full &= !tidied;
@@ -696,14 +709,21 @@ impl Owner {
         let host = self.host()?;
         let most = (self.config.bucket_keys.max(1) as usize, self.bucket_bytes());
         let (mut rest, mut written) = (keys, 0);
-        self.make_room_for(most.1)?;
+        let first = self.directory.next_bucket();
         while !rest.is_empty() && !self.is_stopping() {
+            self.make_room_in_index(most.0 as u64)?;
             let mut items = Vec::new();
             let looked = host.with(|master| master.find_to_write(namespace, rest, most, &mut items));
             let looked = looked.inspect_err(|_| self.let_go(&items))?;
             rest = rest.get(looked.max(1)..).unwrap_or_default();
             if !items.is_empty() {
                 written += self.write_bucket(store, &items)?;
+            }
+            if self.newest_evicted.load(Relaxed) >= first {
+                crate::bail!(
+                    NMC_ERR_NO_SPACE,
+                    "the disk holds less than was asked for: {written} values were written, and some left again"
+                );
             }
         }
         Ok(written)
@@ -753,6 +773,7 @@ impl Owner {
         if items.is_empty() {
             return Ok(false);
         }
+        self.throttle.lock().spend(items.iter().map(|item| item.bytes).sum());
         Ok(self.write_bucket(store, &items)? > 0 && more)
     }
 
@@ -834,7 +855,6 @@ impl Owner {
             })
         });
         self.let_go(items);
-        self.throttle.lock().spend(items.iter().map(|item| item.bytes).sum());
         if let Some(stored) = stored.first() {
             self.map.heat().warm(stored.entry.spot.bucket, heat_now());
         }

@@ -10,7 +10,7 @@ use super::events::Happened;
 use crate::base::error::Result;
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::NMC_ERR_NO_SPACE;
+use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY, NMC_ERR_NO_SPACE, NMC_ERR_OS};
 use crate::layout::disk::Fingerprint;
 use crate::store::disk::heat_now;
 use crate::store::master::{Stored, ToWrite};
@@ -33,6 +33,10 @@ impl Owner {
         if limit == 0 || bytes > limit {
             return Ok(());
         }
+        if self.evicts() && self.directory.file_bytes() + bytes > limit {
+            // What is over anyway comes first.
+            self.tidy_all();
+        }
         while self.evicts() && self.directory.file_bytes() + bytes > limit {
             if self.evict_one()?.is_none() {
                 break;
@@ -44,7 +48,7 @@ impl Owner {
     /// Makes room for so many entries.
     pub(super) fn make_room_in_index(&self, entries: u64) -> Result<()> {
         while self.evicts() {
-            let counts = self.counts();
+            let Some(counts) = self.host()?.with(|master| Ok(master.disk_counts()))? else { break };
             let wanted = entries.min((counts.capacity / 4).max(1));
             if counts.objects + wanted <= counts.capacity || self.evict_one()?.is_none() {
                 break;
@@ -94,7 +98,8 @@ impl Owner {
         Ok(evicted)
     }
 
-    /// Lets the bucket go that is wanted least; gives how many values went with it, or `None` if there is none.
+    /// Lets the bucket go that is wanted least; gives how many values went with it, or `None` if there is none, or no space came
+    /// back by it.
     fn evict_one(&self) -> Result<Option<u64>> {
         if let Some(error) = self.directory.trouble() {
             return Err(error);
@@ -108,12 +113,18 @@ impl Owner {
             Evict::Fifo | Evict::Never => sealed.first(),
         };
         let Some(bucket) = chosen.copied() else { return Ok(None) };
+        // Before anything is given up: without descriptors or memory it is tried again later.
+        if let Err(error) = self.directory.list_one(bucket, &mut |_| Ok(()))
+            && matches!(error.status, NMC_ERR_LIMIT | NMC_ERR_NO_MEMORY | NMC_ERR_OS)
+        {
+            return Err(error);
+        }
         self.directory.condemn(bucket)?;
         self.newest_evicted.fetch_max(bucket, Relaxed);
         let evicted = self.end_all(bucket)?;
         self.directory.emptied(bucket);
         self.tidy_all();
-        Ok(Some(evicted))
+        Ok(Some(evicted).filter(|_| !self.directory.has(bucket)))
     }
 
     /// Ends all entries that lead to a bucket.

@@ -18,6 +18,8 @@ use std::ops::Range;
 
 /// Most reads of a round.
 const MOST_PARTS: usize = 4096;
+/// Most values of a round: each may be in a file of its own.
+const MOST_SEATS: usize = 64;
 /// A granule has no more: each is a block at least.
 const PARTS_OF_A_GRANULE: usize = GRANULE / BLOCK;
 /// Bytes that are taken at a time, by whoever takes them elsewhere.
@@ -231,7 +233,9 @@ impl<'a> Round<'_, '_, 'a> {
         let job = &mut self.jobs[number];
         let header_bytes = job.shape.header_bytes();
         if !self.seats.is_empty()
-            && (self.parts.len() + PARTS_OF_A_GRANULE >= MOST_PARTS || !flight.scratch.has(header_bytes)?)
+            && (self.seats.len() >= MOST_SEATS
+                || self.parts.len() + PARTS_OF_A_GRANULE >= MOST_PARTS
+                || !flight.scratch.has(header_bytes)?)
         {
             return Ok(false);
         }

@@ -91,6 +91,12 @@ impl Master {
     fn meet_memory(&mut self, found: &[OnDisk]) -> Result<()> {
         let map = Arc::clone(&self.map);
         let view = map.view();
+        // What its writer has published counts; what is still being written is not a value yet.
+        self.look_at_all_writing(view, now_ns(), usize::MAX);
+        // What was read from this very directory knows the epoch of its record.
+        let tier = self.disk.as_ref().map_or(0, |disk| disk.map.tier());
+        let same_tier = view.header().tier.load(Relaxed) == tier;
+        let mut late = Vec::new();
         for namespace in 0..u32::try_from(MAX_NAMESPACES).unwrap_or(0) {
             let named = |id: u32| view.namespace(id).is_some_and(|ns| id == 0 || ns.name_len.load(Relaxed) > 0);
             if named(namespace) {
@@ -116,12 +122,20 @@ impl Master {
             let (Some(header), Some(disk)) = (view.object(index), &mut self.disk) else { continue };
             let Some(wanted) = disk.map.fingerprint(namespace, &view.key_of(header)) else { continue };
             let Some((entry, there)) = disk.find(wanted) else { continue };
-            if there.epoch == epoch && ours.contains(&(there.spot, epoch)) {
+            let written_here = there.epoch == epoch && ours.contains(&(there.spot, epoch));
+            if written_here || same_tier && book.is_promoted_from(there.epoch) {
                 disk.marry(index, book, entry);
+            } else if self.lists.list_of(index) == Some(WRITING) {
+                // Its key has a value: the writer comes too late.
+                memory::push(&mut late, index)?;
             } else {
                 memory::reserve(&mut disk.marks, 1)?;
                 disk.kill(entry);
             }
+        }
+        for index in late {
+            self.end_writing(view, index, Fate::GivenUp, false);
+            self.count_of(index);
         }
         Ok(())
     }
@@ -132,9 +146,10 @@ impl Master {
     }
 
     /// The disk goes: what is only there cannot be read any more.
-    pub fn detach_disk(&mut self) {
+    /// `named` is what the header says from then on: 0, that one is expected, or that of a former owner.
+    pub fn detach_disk(&mut self, named: u64) {
         if self.disk.take().is_some() {
-            self.map.view().header().disk.store(0, Release);
+            self.map.view().header().disk.store(named, Release);
         }
     }
 
@@ -158,7 +173,7 @@ impl Master {
             let Some(header) = view.object(index) else { continue };
             let wanted = disk.map.fingerprint(book.namespace & 0xff, &view.key_of(header));
             match wanted.and_then(|wanted| disk.find(wanted)) {
-                Some((entry, there)) if there.epoch == book.epoch => disk.marry(index, book, entry),
+                Some((entry, there)) if book.is_of(there.epoch) => disk.marry(index, book, entry),
                 // The bug was between a replacement and the end of what it replaced.
                 Some((entry, _)) => disk.kill(entry),
                 None => {}

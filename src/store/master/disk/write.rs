@@ -192,8 +192,9 @@ impl Master {
                 );
             }
             bytes += next.bytes.max(1);
-            disk.holds.push(Hold { index, epoch: next.epoch, spot: None, gone: false });
+            let hold = Hold { index, epoch: next.epoch, spot: None, gone: false };
             memory::push(out, next)?;
+            disk.holds.push(hold);
         }
         Ok(looked)
     }

@@ -1,0 +1,346 @@
+//! Sequences of events that once broke a promise: each was found by reading or attacking, and has its test here.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+use super::directory::{Directory, Source};
+use super::io::Disk as _;
+use super::io::sim::{Fault, Rng, SimDisk};
+use super::tests::{config, evict, get, open, put, store, try_put, value, where_is};
+use super::*;
+use crate::base::status::{NMC_ERR_IO, NMC_ERR_NO_SPACE, NMC_ERR_STALE};
+use crate::layout::disk::Space;
+use crate::store::backing::{Mark, SpaceName};
+use crate::store::master::{Stored, ToWrite};
+use crate::store::read::Presence;
+use crate::store::write::PutOptions;
+use std::sync::Arc;
+
+const BYTES: usize = 32 << 10;
+const ALL: [Backend; 3] = [Backend::Bucket, Backend::File, Backend::Offset];
+
+#[test]
+fn a_promoted_value_stays_on_disk_when_the_tier_is_opened_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let store = store();
+        let tier = open(&store, &config(&dir));
+        put(&store, "a", &value(1, 5000));
+        put(&store, "b", &value(2, 5000));
+        tier.offload(None).unwrap();
+        evict(&store);
+        tier.prefetch(&[b"a"], |_, came| assert!(came.unwrap()));
+        for _ in 0..2 {
+            let before = tier.stats().unwrap().objects;
+            assert_eq!(before, 2);
+        }
+        drop(tier);
+        let tier = open(&store, &config(&dir));
+        assert_eq!((tier.stats().unwrap().objects, where_is(&store, "a")), (2, Presence::Ready));
+        assert_eq!(tier.offload(None).unwrap(), 0, "it is the same value, and need not be written");
+        // Another directory has nothing to do with where it came from.
+        drop(tier);
+        let elsewhere = tempfile::tempdir().unwrap();
+        let tier = open(&store, &config(&elsewhere));
+        assert_eq!(tier.offload(None).unwrap(), 1);
+    }
+    let store = store();
+    let _tier = open(&store, &config(&dir));
+    assert_eq!(get(&store, "a").unwrap(), value(1, 5000));
+    assert_eq!(get(&store, "b").unwrap(), value(2, 5000));
+}
+
+#[test]
+fn an_open_plan_does_not_end_what_the_disk_has_of_its_key() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let store = store();
+        let tier = open(&store, &config(&dir));
+        put(&store, "a", &value(1, 5000));
+        tier.offload(None).unwrap();
+    }
+    let store = store();
+    let (plan, _) = store.open_for_write(b"a", 10, &PutOptions::DEFAULT).unwrap();
+    let _tier = open(&store, &config(&dir));
+    assert_eq!(get(&store, "a").unwrap(), value(1, 5000));
+    assert_eq!(store.commit(&plan).unwrap_err().status, NMC_ERR_STALE, "its writer comes too late");
+    assert_eq!(get(&store, "a").unwrap(), value(1, 5000));
+}
+
+#[test]
+fn a_full_index_makes_room_for_those_who_wait_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let config = Config { max_objects: 64, bucket_keys: 16, evict: Evict::Fifo, write_through: true, ..config(&dir) };
+    let tier = open(&store, &config);
+    (0..200).for_each(|i| try_put(&store, &format!("k{i}"), &value(i, 100), false).unwrap());
+    let stats = tier.stats().unwrap();
+    assert!(stats.objects <= 64 && stats.evicted >= 136, "{stats:?}");
+}
+
+#[test]
+fn a_commit_that_is_repeated_waits_for_the_disk_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { max_objects: 2, write_through: true, ..config(&dir) });
+    put(&store, "a", b"1");
+    put(&store, "b", b"1");
+    let (plan, _) = store.open_for_write(b"c", 10, &PutOptions::DEFAULT).unwrap();
+    for _ in 0..3 {
+        assert!([NMC_ERR_NO_SPACE, NMC_ERR_IO].contains(&store.commit(&plan).unwrap_err().status));
+    }
+    store.remove(b"a").unwrap();
+    store.commit(&plan).unwrap();
+    assert_eq!(tier.stats().unwrap().objects, 2);
+}
+
+/// Whether a descriptor is readable.
+#[allow(unsafe_code, reason = "poll")]
+fn is_readable(fd: i32) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, which is live.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+}
+
+#[test]
+fn the_descriptor_of_events_is_readable_only_while_there_are_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let config = Config { events: true, ..config(&dir) };
+    let tier = open(&store, &config);
+    assert!(!is_readable(store.event_fd()));
+    put(&store, "a", b"1");
+    tier.offload(None).unwrap();
+    assert!(is_readable(store.event_fd()));
+    store.completions(10, |_| ());
+    assert!(is_readable(store.event_fd()), "they are not taken");
+    drop(tier);
+    assert!(!is_readable(store.event_fd()), "nobody can take them any more");
+    let tier = open(&store, &config);
+    assert!(tier.next_event().unwrap().is_none() && !is_readable(store.event_fd()));
+    put(&store, "b", b"1");
+    tier.offload(None).unwrap();
+    assert!(is_readable(store.event_fd()) && tier.next_event().unwrap().is_some());
+    assert!(!is_readable(store.event_fd()));
+}
+
+#[test]
+fn what_is_dead_goes_before_anything_that_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let config = Config {
+        capacity_bytes: 1 << 20,
+        evict: Evict::Fifo,
+        write_through: true,
+        heartbeat_ms: 3_600_000,
+        ..config(&dir)
+    };
+    let tier = open(&store, &config);
+    put(&store, "old", &value(1, 1000));
+    evict(&store);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let store = store.share();
+            scope.spawn(move || {
+                (0..150).for_each(|n| try_put(&store, &format!("w{thread}"), &value(n, 4000), true).unwrap());
+            });
+        }
+    });
+    let stats = tier.stats().unwrap();
+    assert_eq!((stats.evicted, stats.objects), (0, 5), "{stats:?}");
+    assert_eq!(get(&store, "old").unwrap(), value(1, 1000));
+}
+
+#[test]
+fn a_small_value_makes_no_more_go_than_it_needs() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { capacity_bytes: 1 << 20, bucket_keys: 2, evict: Evict::Fifo, ..config(&dir) });
+    (0..24).for_each(|i| put(&store, &format!("k{i}"), &value(i, BYTES)));
+    tier.offload(None).unwrap();
+    evict(&store);
+    let before = tier.stats().unwrap();
+    put(&store, "small", b"x");
+    assert_eq!(tier.offload(Some(&[b"small".as_slice()])).unwrap(), 1);
+    assert!(tier.stats().unwrap().evicted - before.evicted <= 2);
+}
+
+#[test]
+fn whoever_names_more_than_the_disk_holds_hears_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { capacity_bytes: 300 << 10, bucket_keys: 2, evict: Evict::Fifo, ..config(&dir) });
+    let keys: Vec<String> = (0..24).map(|i| format!("k{i}")).collect();
+    keys.iter().zip(0..).for_each(|(key, i)| put(&store, key, &value(i, BYTES)));
+    let names: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+    assert_eq!(tier.offload(Some(&names)).unwrap_err().status, NMC_ERR_NO_SPACE);
+    assert_eq!(tier.offload(Some(&names[20..22])).unwrap(), 2, "what fits");
+}
+
+#[test]
+fn a_damaged_list_ends_its_values_and_no_others() {
+    for backend in ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store();
+        let config = Config { bucket_keys: 2, backend, capacity_bytes: 64 << 20, ..config(&dir) };
+        let tier = open(&store, &config);
+        (0..6).for_each(|i| put(&store, &format!("k{i}"), &value(i, 3000)));
+        tier.offload(None).unwrap();
+        evict(&store);
+        let (file, at) = match backend {
+            Backend::File => (config.directory.join("01/0000000000000001.keys/list"), 20),
+            Backend::Offset => (config.directory.join("kv_cache.data"), 2 * 4096 + 60),
+            _ => (config.directory.join(format::bucket_name(1)), 2 * 4096 + 20),
+        };
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[at] ^= 0xff;
+        use std::os::unix::fs::FileExt as _;
+        std::fs::OpenOptions::new().write(true).open(&file).unwrap().write_all_at(&bytes[at..=at], at as u64).unwrap();
+        let (found, why) = tier.verify(&mut |_, _| true).unwrap();
+        assert_eq!((found.objects, found.corrupt, found.unreadable), (4, 2, 0), "{backend:?} {why:?}");
+    }
+}
+
+#[test]
+fn a_batch_over_many_files_takes_few_descriptors() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { backend: Backend::File, ..config(&dir) });
+    let keys: Vec<String> = (0..300).map(|i| format!("k{i}")).collect();
+    keys.iter().zip(0..).for_each(|(key, i)| put(&store, key, &value(i, 100)));
+    tier.offload(None).unwrap();
+    evict(&store);
+    let open_files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open_files();
+    let mut buffers = vec![[0u8; 100]; keys.len()];
+    let slices: Vec<_> = buffers
+        .iter_mut()
+        .map(|buffer| [crate::store::copy::Slice { address: buffer.as_mut_ptr() as u64, bytes: 100 }])
+        .collect();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let most = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut most = 0;
+            while !done.load(SeqCst) {
+                most = most.max(open_files());
+            }
+            most
+        });
+        let item = |i: usize| Ok((keys[i].as_bytes(), crate::store::copy::Pieces::Slices(&slices[i][..])));
+        for _ in 0..5 {
+            store.get_many_into(keys.len(), item, |i, got| assert!(got.is_ok(), "{i}"));
+        }
+        done.store(true, SeqCst);
+        watch.join().unwrap()
+    });
+    assert!(most < before + 220, "{most} after {before}; other tests have files open, too");
+    assert!(buffers.iter().zip(0..).all(|(buffer, i)| buffer[..] == value(i, 100)));
+}
+
+// ---- on a simulated disk ---------------------------------------------------------------------------------------------
+
+struct Sevens;
+
+impl Source for Sevens {
+    fn read(&self, _: &ToWrite, _: u64, to: &mut [u8]) -> Result<()> {
+        to.fill(7);
+        Ok(())
+    }
+}
+
+const SPACE: Space = Space { number: 0, generation: 0 };
+
+fn item(i: u32) -> ToWrite {
+    let class = (crate::store::evict::Retain::None, 0);
+    let (key, metadata) = (format!("key{i}").into_bytes(), Vec::new());
+    let epoch = u64::from(i) + 1;
+    ToWrite { index: i, epoch, namespace: 0, space: SPACE, key, metadata, bytes: 100, rank: 0, class }
+}
+
+fn directory(sim: &SimDisk, backend: Backend) -> (Directory, recovery::Recovered) {
+    let config = Config { backend, capacity_bytes: 1 << 20, durable_remove: true, ..Config::default() };
+    let head = || Ok(Head { tier_id: 5, secret: [7; 32], backend: 0, created: 1 });
+    Directory::open(Arc::new(sim.clone()), &config, head, &mut |_, _| ()).unwrap()
+}
+
+/// A directory with these values.
+fn filled(sim: &SimDisk, backend: Backend, count: u32) -> (Directory, Vec<Stored>) {
+    let (directory, _) = directory(sim, backend);
+    directory.note(&[Mark::Namespace(SpaceName::new(b"").unwrap(), SPACE)]);
+    directory.settle(true).unwrap();
+    let items: Vec<_> = (0..count).map(item).collect();
+    let stored = directory.write(&items, 9, &Sevens, &mut |places| Ok(vec![true; places.len()])).unwrap();
+    stored.iter().for_each(|stored| directory.entered(stored.entry.spot.bucket));
+    (directory, stored)
+}
+
+#[test]
+fn of_two_removals_that_are_written_together_none_succeeds_if_that_fails() {
+    let sim = SimDisk::new();
+    let (directory, stored) = filled(&sim, Backend::Bucket, 2);
+    let dead = |n: usize| Mark::Dead { spot: stored[n].entry.spot, entered: true };
+    let all = 500;
+    (0..all).for_each(|n| sim.fail_at(n, Fault::Enospc));
+    directory.note(&[dead(0)]);
+    directory.note(&[dead(1)]);
+    assert!(directory.settle(true).is_err() && directory.settle(true).is_err());
+    assert!(directory.trouble().is_none(), "a full disk is not one that refuses");
+    // When there is room again, they are written by whoever comes next.
+    (0..600).for_each(|_| _ = directory.settle(true));
+    directory.settle(true).unwrap();
+    assert_eq!(self::directory(&sim.kill(), Backend::Bucket).1.found.len(), 0);
+}
+
+#[test]
+fn a_full_disk_is_not_degraded_by_tidying_or_evicting() {
+    for evicts in [false, true] {
+        let sim = SimDisk::new();
+        let (directory, stored) = filled(&sim, Backend::Bucket, 1);
+        let spot = stored[0].entry.spot;
+        if !evicts {
+            directory.note(&[Mark::Dead { spot, entered: true }]);
+            directory.settle(true).unwrap();
+        }
+        (0..500).for_each(|n| sim.fail_at(n, Fault::Enospc));
+        let done = if evicts { directory.condemn(spot.bucket) } else { directory.tidy().map(|_| ()) };
+        assert!(directory.trouble().is_none(), "{evicts} {done:?}");
+    }
+}
+
+#[test]
+fn what_the_next_owner_finds_lasts() {
+    for backend in [Backend::Bucket, Backend::File] {
+        let sim = SimDisk::new();
+        filled(&sim, backend, 1);
+        // Killed when the bucket had its name, and that was not synced.
+        let place: Arc<dyn io::Disk> = match backend {
+            Backend::File => sim.folder("01").unwrap(),
+            _ => Arc::new(sim.clone()),
+        };
+        let is_bucket = |name: &str| name.ends_with(".keys") || name.ends_with(".bucket");
+        let name = place.list().unwrap().into_iter().map(|file| file.name).find(|name| is_bucket(name)).unwrap();
+        place.rename(&name, &format!("{name}.tmp")).unwrap();
+        place.sync().unwrap();
+        place.rename(&format!("{name}.tmp"), &name).unwrap();
+        let killed = sim.kill();
+        let (next, recovered) = directory(&killed, backend);
+        next.sync().unwrap();
+        assert_eq!(recovered.found.len(), 1, "{backend:?}");
+        let lost =
+            (1..200).filter(|seed| directory(&killed.crash(&mut Rng(*seed)), backend).1.found.is_empty()).count();
+        assert_eq!(lost, 0, "{backend:?}");
+    }
+}
+
+#[test]
+fn what_is_removed_while_its_bucket_is_evicted_does_not_come_back() {
+    for backend in ALL {
+        let sim = SimDisk::new();
+        let (directory, stored) = filled(&sim, backend, 1);
+        let spot = stored[0].entry.spot;
+        directory.condemn(spot.bucket).unwrap();
+        directory.note(&[Mark::Over { spot }]);
+        // A remove of the copy in memory finds no entry, and notes nothing.
+        directory.settle(true).unwrap();
+        let back = (1..200).filter(|seed| !self::directory(&sim.crash(&mut Rng(*seed)), backend).1.found.is_empty());
+        assert_eq!(back.count(), 0, "{backend:?}");
+    }
+}
