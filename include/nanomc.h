@@ -2079,7 +2079,8 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
 
 /**
  * A put or commit returns when its value is on disk, safe from a power loss. What several callers wait for at the same time is written and
- * synced together. If it cannot be written, they return `NMC_ERR_IO` or `NMC_ERR_NO_SPACE`, and the value is in memory alone.
+ * synced together. If it cannot be written, they return `NMC_ERR_IO` or `NMC_ERR_NO_SPACE`, and the value is in memory alone: to try again,
+ * put it with `NMC_PUT_REPLACE`, commit once more, or call `nmc_tier_offload`.
  */
 #define NMC_TIER_WRITE_THROUGH 128
 

@@ -271,25 +271,37 @@ impl<'a> View<'a> {
 /// exactly would cost; it decides what is kept, never what is right.
 #[derive(Clone, Copy)]
 pub struct Heat<'a> {
+    /// Some value was read as often as it takes to come back into memory.
+    due: &'a AtomicU32,
     stamps: &'a [AtomicU32],
     hits: &'a [AtomicU8],
+    /// The ranks that read last.
+    readers: &'a [AtomicU8],
 }
 
 impl<'a> Heat<'a> {
+    /// Where the stamps begin.
+    const STAMPS_AT: usize = 64;
     /// Stamps of buckets: those whose numbers are so far apart share one.
     const STAMPS: usize = 1 << 16;
 
     /// Bytes that it takes for so many entries.
     #[must_use]
     pub fn bytes(entries: u64) -> u64 {
-        (Self::STAMPS as u64 * 4 + entries).next_multiple_of(4096)
+        (Self::STAMPS_AT as u64 + Self::STAMPS as u64 * 4 + 2 * entries).next_multiple_of(4096)
     }
 
     /// A view of mapped memory; `None` if it is too small.
     #[must_use]
     pub fn new(entries: u64, slab: Region<'a>) -> Option<Self> {
-        let stamps = slab.slice(0, Self::STAMPS)?;
-        Some(Self { stamps, hits: slab.slice(Self::STAMPS * 4, usize::try_from(entries).ok()?)? })
+        let (at, entries) = (Self::STAMPS_AT + Self::STAMPS * 4, usize::try_from(entries).ok()?);
+        let stamps = slab.slice(Self::STAMPS_AT, Self::STAMPS)?;
+        Some(Self {
+            due: slab.at(0)?,
+            stamps,
+            hits: slab.slice(at, entries)?,
+            readers: slab.slice(at + entries, entries)?,
+        })
     }
 
     fn stamp(&self, bucket: u64) -> &'a AtomicU32 {
@@ -310,13 +322,38 @@ impl<'a> Heat<'a> {
         self.stamp(bucket).load(Ordering::Relaxed)
     }
 
-    /// The value of an entry is read once more; gives how often it was.
-    #[must_use]
-    pub fn hit(&self, index: u32) -> u8 {
-        let Some(hits) = self.hits.get(index as usize) else { return 0 };
+    /// The value of an entry is read once more, by this rank; it is to come back into memory after so many reads.
+    pub fn hit(&self, index: u32, rank: u32, after: u64) {
+        let (Some(hits), Some(reader)) = (self.hits.get(index as usize), self.readers.get(index as usize)) else {
+            return;
+        };
         let now = hits.load(Ordering::Relaxed).saturating_add(1);
+        reader.store(u8::try_from(rank).unwrap_or(0), Ordering::Relaxed);
         hits.store(now, Ordering::Relaxed);
-        now
+        if u64::from(now) >= after {
+            self.due.store(1, Ordering::Release);
+        }
+    }
+
+    /// Owner: the entries of values that were read so often, with the ranks that read them last; their reads count from the
+    /// beginning. At most `most`; the others are found the next time.
+    pub fn take_due(&self, after: u64, most: usize) -> impl Iterator<Item = (u32, u32)> {
+        let some = self.due.swap(0, Ordering::Acquire) != 0;
+        let (due, hits, readers) = (self.due, self.hits, self.readers);
+        let all = if some { 0..hits.len() } else { 0..0 };
+        let mut found = 0;
+        all.filter_map(move |index| {
+            if u64::from(hits[index].load(Ordering::Relaxed)) < after {
+                return None;
+            }
+            if found == most {
+                due.store(1, Ordering::Release);
+                return None;
+            }
+            found += 1;
+            hits[index].store(0, Ordering::Relaxed);
+            Some((u32::try_from(index).ok()?, readers[index].load(Ordering::Relaxed).into()))
+        })
     }
 
     /// The entry is another value's from now on, or its reads count from the beginning.

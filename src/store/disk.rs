@@ -91,21 +91,15 @@ impl DiskMap {
         self.mapped.heat()
     }
 
-    /// The value of an entry was read: gives whether it is to come back into memory, by what the owner has set. Told once in so
-    /// many reads.
-    #[must_use]
-    pub fn count_read(&self, entry: &DiskEntry) -> bool {
+    /// The value of an entry was read, by a client of this rank. The owner finds those that are read often, and brings them back
+    /// into memory: nobody is told, and nobody waits.
+    pub fn count_read(&self, entry: &DiskEntry, rank: u32) {
         let heat = self.heat();
         heat.warm(entry.entry.spot.bucket, heat_now());
         let after = self.view().header().promote_after.load(Relaxed);
-        if after == 0 {
-            return false;
+        if after != 0 {
+            heat.hit(entry.index, rank, after);
         }
-        let due = u64::from(heat.hit(entry.index)) >= after;
-        if due {
-            heat.forget(entry.index);
-        }
-        due
     }
 
     /// What is in it.

@@ -23,8 +23,6 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 const LISTED_ON_DISK: u64 = 1 << 63;
 /// The call by which the owner of the disk hears of an entry that cannot be read.
 pub const CALL_SUSPECT: u32 = 0;
-/// The one by which it hears of a value that was read often: namespace and rank, and the key.
-pub const CALL_PROMOTE: u32 = 6;
 
 impl Client {
     /// The disk below the store, if there is one.
@@ -158,14 +156,11 @@ impl Store {
         let mut read = [DiskRead { entry: *entry, key, offset, bytes, to, outcome: Ok(false) }];
         disk.reader.read(&disk.map, &mut read);
         let [DiskRead { outcome, .. }] = read;
-        self.judge(disk, entry, bytes, outcome).inspect(|read| self.count_read(disk, key, entry, *read))
-    }
-
-    /// A value was read, if it was. One that is read often comes back into memory.
-    fn count_read(&self, disk: &DiskAccess, key: &[u8], entry: &DiskEntry, read: bool) {
-        if read && disk.map.count_read(entry) {
-            self.ask_for_promotion(key);
+        let read = self.judge(disk, entry, bytes, outcome)?;
+        if read {
+            disk.map.count_read(entry, self.rank());
         }
+        Ok(read)
     }
 
     /// What came of a read: counts it, and tells the owner of what cannot be read.
@@ -267,7 +262,7 @@ impl Store {
         for (at, read) in places.into_iter().zip(reads) {
             match self.judge(disk, &read.entry, read.bytes, read.outcome) {
                 Ok(true) => {
-                    self.count_read(disk, read.key, &read.entry, true);
+                    disk.map.count_read(&read.entry, self.rank());
                     result(late[at].0, Ok(Look::Ready(read.bytes)));
                 }
                 Ok(false) => alone.push(at),

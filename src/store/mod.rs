@@ -40,7 +40,7 @@ pub mod write;
 
 pub use client::Client;
 pub use config::{Config, Policy};
-pub use get_disk::{CALL_PROMOTE, CALL_SUSPECT};
+pub use get_disk::CALL_SUSPECT;
 pub use master_slot::MasterSlot;
 pub use masters::Masters;
 pub use stats::{RankStats, RetryHint, Stats, percentile};

@@ -6,7 +6,6 @@ use super::backing::{DiskEntry, DiskInfo, DiskRead, Target};
 use super::copy::{Cursor, Pieces, Slice};
 use super::disk::DiskAccess;
 use super::evict::Retain;
-use super::get_disk::CALL_PROMOTE;
 use super::master::{Keep, OpenRequest, Opened, check_key, namespace_word, not_found};
 use super::read::Look;
 use super::wire::Request;
@@ -41,13 +40,6 @@ impl Store {
                 from.into_iter().for_each(|number| tell(number, Err(error.clone())));
             }
         }
-    }
-
-    /// The owner of the disk is asked to bring a value back: it was read often enough. Nobody waits for that.
-    #[cold]
-    pub(super) fn ask_for_promotion(&self, key: &[u8]) {
-        let rank = self.client.member.rank();
-        let _ = self.call_disk(CALL_PROMOTE, [self.namespace.into(), rank.into()], &[key]);
     }
 
     fn promote_some(

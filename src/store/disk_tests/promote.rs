@@ -1,7 +1,6 @@
 //! Values that come back from the disk into memory, and those that leave it.
 
 use super::*;
-use crate::store::CALL_PROMOTE;
 use crate::store::master::Admission;
 
 fn promote(store: &Store, keys: &[&[u8]]) -> Vec<std::result::Result<bool, i32>> {
@@ -109,20 +108,22 @@ fn an_entry_that_ends_makes_its_object_in_memory_one_to_be_written() {
 }
 
 #[test]
-fn a_value_that_is_read_often_is_asked_for_once_in_so_many_reads() {
+fn a_value_that_is_read_often_is_found_once_in_so_many_reads() {
     let bed = Bed::new();
-    bed.disk.map.lock().as_ref().unwrap().view().header().promote_after.store(3, SeqCst);
-    let asked = || std::mem::take(&mut *bed.disk.calls.lock());
+    let map = bed.disk.map.lock().clone().unwrap();
+    map.view().header().promote_after.store(3, SeqCst);
+    let due = || map.heat().take_due(3, 16).collect::<Vec<_>>();
     for _ in 0..2 {
         get(&bed.store, b"disk").unwrap();
         get(&bed.store, b"disk").unwrap();
-        assert_eq!(asked(), []);
+        assert_eq!(due(), []);
         get(&bed.store, b"disk").unwrap();
-        assert_eq!(asked(), [(CALL_PROMOTE, b"disk".to_vec())]);
+        assert_eq!(map.heat().take_due(3, 0).collect::<Vec<_>>(), [], "no more than wanted");
+        assert_eq!(due(), [(0, 0)]);
     }
-    bed.disk.map.lock().as_ref().unwrap().view().header().promote_after.store(0, SeqCst);
+    map.view().header().promote_after.store(0, SeqCst);
     (0..9).for_each(|_| _ = get(&bed.store, b"disk").unwrap());
-    assert_eq!(asked(), []);
+    assert_eq!(due(), []);
 }
 
 #[test]

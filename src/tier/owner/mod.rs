@@ -21,13 +21,14 @@ use crate::base::memory;
 use crate::base::status::{
     NMC_ERR_CANCELLED, NMC_ERR_INTERNAL, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_UNAVAILABLE,
 };
-use crate::layout::disk::Spot;
+use crate::layout::disk::{Entry, Spot};
+use crate::layout::store::MAX_NAMESPACES;
 use crate::store::backing::{DiskGrant, DiskOwner, DiskReader, Mark, SpaceName};
 use crate::store::disk::{DiskMap, heat_now};
 use crate::store::master::{Admission, DiskCounts, Scope, ToWrite};
 use crate::store::watch::Announcer;
 use crate::store::{MasterSlot, Store};
-use crate::sync::service_thread;
+use crate::sync::{disk_entry, service_thread};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::AtomicU64;
@@ -40,8 +41,6 @@ use std::time::{Duration, Instant};
 const OBJECTS: u64 = 1 << 20;
 /// Calls of handles in other processes; 0 is the store's own, see `store::get_disk`.
 pub const CALL_SUSPECT: u32 = crate::store::CALL_SUSPECT;
-/// See `CALL_SUSPECT`.
-pub const CALL_PROMOTE: u32 = crate::store::CALL_PROMOTE;
 /// See `CALL_SUSPECT`.
 pub const CALL_THROUGH: u32 = crate::store::CALL_THROUGH;
 /// Three numbers of the stats.
@@ -56,8 +55,8 @@ pub const CALL_OFFLOAD: u32 = 4;
 pub const CALL_DONE: u32 = crate::store::CALL_DONE;
 /// Makes room until the files take this many bytes at most; gives a ticket.
 pub const CALL_EVICT: u32 = 7;
-/// Values that wait to be brought back into memory: more are forgotten, and asked for again when they are read again.
-const MOST_PROMOTIONS: usize = 256;
+/// How often values are looked for that were read often.
+const LOOK_FOR_DUE: Duration = Duration::from_millis(100);
 /// Results that are kept for those who ask.
 const RESULTS: usize = 4096;
 /// Callers that wait for the same bucket.
@@ -80,17 +79,9 @@ enum Job {
     Evict(u64),
 }
 
-/// A value that is read often.
-struct Promotion {
-    namespace: u32,
-    rank: u32,
-    key: Vec<u8>,
-}
-
 #[derive(Default)]
 struct Inbox {
     jobs: VecDeque<(u64, Job)>,
-    promotions: VecDeque<Promotion>,
     next: u64,
     wake: bool,
     stop: bool,
@@ -374,11 +365,6 @@ impl DiskOwner for Owner {
                 Ok([self.begin(Job::Through(namespace, copied(keys)?))?, 0, 0])
             }
             CALL_EVICT => Ok([self.begin(Job::Evict(first))?, 0, 0]),
-            CALL_PROMOTE => {
-                let (namespace, rank) = (u32::try_from(first).unwrap_or(u32::MAX), u32::try_from(second).unwrap_or(0));
-                keys.iter().for_each(|key| self.ask_for_promotion(namespace, rank, key));
-                Ok([0; 3])
-            }
             CALL_DONE => match self.result(first) {
                 Some(result) => result.map(|gave| [1, gave, 0]),
                 None => Ok([0; 3]),
@@ -510,18 +496,6 @@ impl Owner {
         self.wait(ticket)
     }
 
-    /// A value was read often enough to come back into memory.
-    fn ask_for_promotion(&self, namespace: u32, rank: u32, key: &[u8]) {
-        let mut inbox = self.inbox.lock();
-        let room = inbox.promotions.len() < MOST_PROMOTIONS && inbox.promotions.try_reserve(1).is_ok();
-        let known = inbox.promotions.iter().any(|other| other.namespace == namespace && other.key == key);
-        if let (true, false, Ok(key)) = (room, known, memory::copy(key)) {
-            inbox.promotions.push_back(Promotion { namespace, rank, key });
-            drop(inbox);
-            self.changed.notify_all();
-        }
-    }
-
     /// Whoever waits gives up, and no job is begun any more.
     pub fn stop(&self) {
         self.inbox.lock().stop = true;
@@ -539,8 +513,11 @@ impl Owner {
         loop {
             let (job, paused) = {
                 let mut inbox = self.inbox.lock();
-                let idle = !inbox.stop && !inbox.wake && inbox.jobs.is_empty() && inbox.promotions.is_empty();
-                let until = held_back.map_or(next_beat, |then: Instant| then.min(next_beat));
+                let idle = !inbox.stop && !inbox.wake && inbox.jobs.is_empty();
+                let mut until = held_back.map_or(next_beat, |then: Instant| then.min(next_beat));
+                if self.config.promote_after > 0 {
+                    until = until.min(Instant::now() + LOOK_FOR_DUE);
+                }
                 if idle && Instant::now() < until {
                     self.changed.wait_until(&mut inbox, until);
                 }
@@ -652,30 +629,26 @@ impl Owner {
         }
     }
 
-    /// Brings a few values back into memory, of those that were asked for. Gives whether there may be more.
+    /// Brings a few values back into memory, of those that were read often. Gives whether there may be more.
     fn promote_some(&self, store: &Store) -> bool {
-        let mut keys: Vec<Vec<u8>> = Vec::new();
-        let mut of = None;
-        let mut inbox = self.inbox.lock();
-        while let Some(Promotion { namespace, rank, .. }) = inbox.promotions.front() {
-            let next = (*namespace, *rank);
-            if keys.len() >= PROMOTED_TOGETHER || of.is_some_and(|of| of != next) {
-                break;
-            }
-            of = Some(next);
-            let Some(Promotion { key, .. }) = inbox.promotions.pop_front() else { break };
-            let _ = memory::push(&mut keys, key);
+        let after = u64::from(self.config.promote_after);
+        if after == 0 {
+            return false;
         }
-        let more = !inbox.promotions.is_empty();
-        drop(inbox);
-        let Some((namespace, rank)) = of else { return false };
-        if let Ok(names) = memory::collect::<&[u8]>(keys.iter().map(Vec::as_slice)) {
+        let (view, mut found) = (self.map.view(), 0);
+        for (index, rank) in self.map.heat().take_due(after, PROMOTED_TOGETHER) {
+            found += 1;
+            let Some(words) = view.entry(index).and_then(disk_entry::read) else { continue };
+            let entry = Entry::from_words(words);
+            let of = |namespace: &u32| view.space(*namespace).is_some_and(|space| space.number == entry.space);
+            let Some(namespace) = (0..u32::try_from(MAX_NAMESPACES).unwrap_or(0)).find(of) else { continue };
             // What does not come back is read from disk again.
-            store.in_namespace(namespace).promote(&names, rank, |_, came| {
+            let Ok(key) = self.directory.key_of(entry.spot) else { continue };
+            store.in_namespace(namespace).promote(&[&key], rank, |_, came| {
                 self.promoted.fetch_add(u64::from(matches!(came, Ok(true))), Relaxed);
             });
         }
-        more
+        found == PROMOTED_TOGETHER
     }
 
     /// Writes what callers wait for: all that have asked by now, one bucket for all of a namespace.
