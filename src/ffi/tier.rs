@@ -174,8 +174,9 @@ pub unsafe extern "C" fn nmc_tier_offload(
 /// keeps its metadata, its priority and its retain class, but for a retention for a time.
 ///
 /// Reads the disk in this process, and asks the master for room, which evicts others as a put does; it does not wait for room. A key that
-/// is removed or replaced meanwhile does not come back. Thread-safe. Not graph-safe. Returns `NMC_OK` if all are in memory, else the
-/// status of the first that is not: besides these `NMC_ERR_NO_SPACE`, `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the
+/// is removed or replaced meanwhile does not come back. If more is asked for than memory holds, the last push the first out again. Thread-safe.
+/// Not graph-safe. Returns `NMC_OK` if all came, else the status of the first that failed or, if none did, `NMC_NOT_READY`: besides
+/// these `NMC_ERR_NO_SPACE` and `NMC_ERR_BUSY` (no room, or everything there is in use), `NMC_ERR_STALE` (given up for another one), `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the
 /// master or the tier's owner is away), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_prefetch(

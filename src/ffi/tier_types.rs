@@ -32,7 +32,8 @@ pub const NMC_TIER_EVENTS: u32 = 64;
 
 /// A put or commit returns when its value is on disk, safe from a power loss. What several callers wait for at the same time is written and
 /// synced together. If it cannot be written, they return `NMC_ERR_IO` or `NMC_ERR_NO_SPACE`, and the value is in memory alone: to try again,
-/// put it with `NMC_PUT_REPLACE`, commit once more, or call `nmc_tier_offload`.
+/// put it with `NMC_PUT_REPLACE`, commit once more, or call `nmc_tier_offload`. If it was evicted or removed before it was written,
+/// they return `NMC_ERR_STALE`.
 pub const NMC_TIER_WRITE_THROUGH: u32 = 128;
 
 /// Open this directory, though the store's tier under its former master was another one, whose disk is lost. Without it that is

@@ -7,12 +7,12 @@ use super::copy::{Cursor, Pieces, Slice};
 use super::disk::DiskAccess;
 use super::evict::Retain;
 use super::master::{Keep, OpenRequest, Opened, check_key, namespace_word, not_found};
-use super::read::Look;
+use super::read::{LOOKS, Look, Presence};
 use super::wire::Request;
 use super::write::no_plan;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::NMC_ERR_EXISTS;
+use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND};
 use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN};
 use crate::sync::object;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,12 +34,38 @@ impl Store {
     /// it is in memory when this returns, whoever brought it; false if it is being written there.
     pub fn promote(&self, keys: &[&[u8]], rank: u32, mut result: impl FnMut(usize, Result<bool>)) {
         for (at, part) in keys.chunks(TOGETHER).enumerate() {
-            let mut tell = |number: usize, told: Result<bool>| result(at * TOGETHER + number, told);
-            if let Err((error, from)) = self.promote_some(part, rank, &mut tell) {
-                // Those that nothing was said about.
-                from.into_iter().for_each(|number| tell(number, Err(error.clone())));
+            // At first all; then those that were not found though they are there: they have moved, or their plan was given up.
+            let mut left = [true; TOGETHER];
+            for look in 1..=LOOKS {
+                let mut some: [&[u8]; TOGETHER] = [&[]; TOGETHER];
+                let (mut numbers, mut count) = ([0; TOGETHER], 0);
+                for (number, key) in part.iter().enumerate().filter(|(number, _)| left[*number]) {
+                    (some[count], numbers[count]) = (key, number);
+                    count += 1;
+                }
+                left = [false; TOGETHER];
+                let mut tell = |number: usize, told: Result<bool>| {
+                    let number = numbers[number];
+                    let missing = matches!(&told, Err(error) if error.status == NMC_ERR_NOT_FOUND);
+                    if missing && look < LOOKS && self.is_somewhere(part[number]) {
+                        left[number] = true;
+                    } else {
+                        result(at * TOGETHER + number, told);
+                    }
+                };
+                if let Err((error, from)) = self.promote_some(&some[..count], rank, &mut tell) {
+                    // Those that nothing was said about.
+                    from.into_iter().for_each(|number| tell(number, Err(error.clone())));
+                }
+                if !left.contains(&true) {
+                    break;
+                }
             }
         }
+    }
+
+    fn is_somewhere(&self, key: &[u8]) -> bool {
+        self.presence(key).is_ok_and(|presence| presence != Presence::Absent)
     }
 
     fn promote_some(

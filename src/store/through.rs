@@ -7,7 +7,7 @@ use super::master::show;
 use super::read::Look;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::NMC_ERR_IO;
+use crate::base::status::{NMC_ERR_IO, NMC_ERR_STALE};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ impl Store {
         }
     }
 
-    /// Waits until values that were just published, with these epochs, are on disk. One that was removed or replaced meanwhile
-    /// is not waited for.
+    /// Waits until values that were just published, with these epochs, are on disk. One that was replaced meanwhile is not waited
+    /// for.
     pub(super) fn wait_for_disk(&self, values: &[(&[u8], u64)]) -> Result<()> {
         if self.client.view().header().disk.load(Relaxed) == 0 || values.is_empty() {
             return Ok(());
@@ -47,8 +47,21 @@ impl Store {
     #[cold]
     fn wait_for_some(&self, disk: &DiskAccess, values: &[(&[u8], u64)]) -> Result<()> {
         let keys: Vec<&[u8]> = memory::collect(values.iter().map(|(key, _)| *key))?;
+        let view = self.client.view();
+        let mut pins: Vec<u32> = memory::with_capacity(values.len())?;
+        // What is pinned is evicted last. If one goes all the same, or there is no slot for it, that is told below.
+        pins.extend(values.iter().filter_map(|(key, _)| match self.pin_to_read(view, key) {
+            Ok(Look::Ready(pin)) => Some(pin.slot),
+            _ => None,
+        }));
+        let waited = self.wait_while_pinned(disk, values, &keys);
+        pins.into_iter().for_each(|slot| self.let_go(view, slot));
+        waited
+    }
+
+    fn wait_while_pinned(&self, disk: &DiskAccess, values: &[(&[u8], u64)], keys: &[&[u8]]) -> Result<()> {
         let interrupt = self.interrupt();
-        let [ticket, ..] = self.call_disk(CALL_THROUGH, [self.namespace.into(), 0], &keys)?;
+        let [ticket, ..] = self.call_disk(CALL_THROUGH, [self.namespace.into(), 0], keys)?;
         let mut looks = 0u32;
         let is_there = |(key, _): &(&[u8], u64)| Ok::<_, Error>(disk.map.probe(self.namespace, key)?.is_some());
         loop {
@@ -66,11 +79,20 @@ impl Store {
             std::thread::sleep(LOOK);
         }
         for (key, epoch) in values {
-            let current = matches!(self.look(self.client.view(), key)?, Look::Ready((_, found)) if found == *epoch);
-            if current && !is_there(&(key, *epoch))? {
-                let text =
-                    format!("{} is in memory, but was not written to disk: see the log of the tier's owner", show(key));
-                return Err(Error::new(NMC_ERR_IO, text));
+            if is_there(&(key, *epoch))? {
+                continue;
+            }
+            match self.look(self.client.view(), key)? {
+                Look::Ready((_, found)) if found == *epoch => {
+                    let text = format!("{} is in memory, but was not written to disk: see the owner's log", show(key));
+                    return Err(Error::new(NMC_ERR_IO, text));
+                }
+                // Another one has its place.
+                Look::Ready(_) | Look::Writing(..) => {}
+                Look::Missing => {
+                    let text = format!("{} was evicted or removed before it was written to disk", show(key));
+                    return Err(Error::new(NMC_ERR_STALE, text));
+                }
             }
         }
         Ok(())

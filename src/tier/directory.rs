@@ -547,7 +547,8 @@ impl Directory {
             let (tail, list) = match self.storage.list(bucket) {
                 Ok(found) => found,
                 Err(error) => {
-                    let is_there = |other: &Bucket| other.id == bucket && !other.condemned;
+                    // It may be going at this moment.
+                    let is_there = |other: &Bucket| other.id == bucket && !other.condemned && other.live > 0;
                     if self.buckets.lock().iter().any(is_there) {
                         failed(bucket, error)?;
                     }

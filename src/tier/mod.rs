@@ -87,6 +87,10 @@ impl Tier {
             }
             return Ok(Self { running: None, store: store.share(), stopped: AtomicBool::new(false) });
         };
+        if config.directory.as_os_str().is_empty() && host.disk_owner().is_some() {
+            // In the owner's process too a store of another namespace has a handle of its own.
+            return Ok(Self { running: None, store: store.share(), stopped: AtomicBool::new(false) });
+        }
         if config.directory.as_os_str().is_empty() {
             crate::bail!(NMC_ERR_INVALID_ARG, "a tier needs a directory");
         }

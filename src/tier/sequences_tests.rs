@@ -44,8 +44,8 @@ fn a_promoted_value_stays_on_disk_when_the_tier_is_opened_anew() {
     }
     let store = store();
     let _tier = open(&store, &config(&dir));
-    assert_eq!(get(&store, "a").unwrap(), value(1, 5000));
-    assert_eq!(get(&store, "b").unwrap(), value(2, 5000));
+    assert!(get(&store, "a").unwrap() == value(1, 5000));
+    assert!(get(&store, "b").unwrap() == value(2, 5000));
 }
 
 #[test]
@@ -60,9 +60,9 @@ fn an_open_plan_does_not_end_what_the_disk_has_of_its_key() {
     let store = store();
     let (plan, _) = store.open_for_write(b"a", 10, &PutOptions::DEFAULT).unwrap();
     let _tier = open(&store, &config(&dir));
-    assert_eq!(get(&store, "a").unwrap(), value(1, 5000));
+    assert!(get(&store, "a").unwrap() == value(1, 5000));
     assert_eq!(store.commit(&plan).unwrap_err().status, NMC_ERR_STALE, "its writer comes too late");
-    assert_eq!(get(&store, "a").unwrap(), value(1, 5000));
+    assert!(get(&store, "a").unwrap() == value(1, 5000));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn what_is_dead_goes_before_anything_that_lives() {
     });
     let stats = tier.stats().unwrap();
     assert_eq!((stats.evicted, stats.objects), (0, 5), "{stats:?}");
-    assert_eq!(get(&store, "old").unwrap(), value(1, 1000));
+    assert!(get(&store, "old").unwrap() == value(1, 1000));
 }
 
 #[test]
@@ -232,6 +232,97 @@ fn a_batch_over_many_files_takes_few_descriptors() {
     });
     assert!(most < before + 220, "{most} after {before}; other tests have files open, too");
     assert!(buffers.iter().zip(0..).all(|(buffer, i)| buffer[..] == value(i, 100)));
+}
+
+#[test]
+fn a_put_that_waits_for_the_disk_is_not_evicted_before_it_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { write_through: true, ..config(&dir) });
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stored = std::thread::scope(|scope| {
+        let evictor = scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                store.evict_until_below(0, 0).unwrap();
+            }
+        });
+        let threads: Vec<_> = (0..6u64)
+            .map(|thread| {
+                let store = store.share();
+                scope.spawn(move || {
+                    let put =
+                        |i: &u64| try_put(&store, &format!("{thread}/{i}"), &value(thread * 100 + i, 100_000), false);
+                    (0..12).filter(|i| put(i).is_ok()).map(|i| (thread, i)).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        let stored: Vec<(u64, u64)> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        stop.store(true, SeqCst);
+        evictor.join().unwrap();
+        stored
+    });
+    assert!(!stored.is_empty());
+    for (thread, i) in stored {
+        let found = get(&store, &format!("{thread}/{i}"));
+        assert!(found.is_some_and(|found| found == value(thread * 100 + i, 100_000)), "{thread}/{i}");
+    }
+    assert_eq!(tier.stats().unwrap().corrupt, 0);
+}
+
+#[test]
+fn what_is_not_admitted_goes_first_and_hides_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let admission = crate::store::master::Admission { priority: 1, ..crate::store::master::Admission::default() };
+    let tier = open(&store, &Config { paused: false, heartbeat_ms: 2, admission, ..config(&dir) });
+    let bytes = value(0, BYTES);
+    let slices = [crate::store::copy::Slice { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }];
+    for i in 0..160u32 {
+        let keep = crate::store::master::Keep { priority: i % 2, ..crate::store::master::Keep::DEFAULT };
+        let options = PutOptions { keep, ..PutOptions::DEFAULT };
+        store.put(format!("{}/{i}", i % 2).as_bytes(), &crate::store::copy::Pieces::Slices(&slices), &options).unwrap();
+        // Time for the disk, as far as it needs some.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let there =
+        |class: u32| (0..160).filter(|i| i % 2 == class && get(&store, &format!("{class}/{i}")).is_some()).count();
+    // The disk may be slow; but it is those that it has.
+    assert!(there(1) > there(0), "{} of 80 that are worth it, {} of the others", there(1), there(0));
+    let mut keys = Vec::new();
+    tier.scan(&mut |found| {
+        keys.push(found.key[0]);
+        true
+    })
+    .unwrap();
+    assert!(!keys.is_empty() && keys.iter().all(|class| *class == b'1'));
+}
+
+#[test]
+fn what_has_room_in_the_index_is_written_before_it_is_told_that_there_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { max_objects: 20, ..config(&dir) });
+    (0..30).for_each(|i| put(&store, &format!("k{i}"), b"v"));
+    assert_eq!(tier.offload(None).unwrap_err().status, NMC_ERR_NO_SPACE);
+    assert_eq!(tier.stats().unwrap().objects, 20);
+}
+
+#[test]
+fn a_store_of_another_namespace_has_a_handle_in_the_owners_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &config(&dir));
+    let space = store.namespace(b"other", None).unwrap();
+    put(&space, "k", b"v");
+    tier.offload(None).unwrap();
+    evict(&store);
+    let handle = open(&space, &Config::default());
+    assert!(!handle.is_owner());
+    handle.prefetch(&[b"k"], |_, came| assert!(came.unwrap()));
+    assert_eq!(where_is(&space, "k"), Presence::Ready);
+    assert_eq!(handle.offload(Some(&[b"k".as_slice()])).unwrap(), 0);
+    drop(handle);
+    assert_eq!(tier.stats().unwrap().objects, 1, "the tier stays");
 }
 
 // ---- on a simulated disk ---------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ impl Master {
                 continue;
             }
             if spared < SPARED
-                && self.disk.is_some()
+                && disk::is_admitted(self.disk.as_ref(), view, index, self.books.get(index as usize))
                 && !disk::is_clean(self.disk.as_ref(), index, self.books.get(index as usize))
             {
                 // The disk does not have it yet: others go first.

@@ -731,9 +731,15 @@ impl Owner {
                 return Ok(true);
             }
             let room = keys - items.len();
-            let asked = host.with(|master| master.next_to_write(scope, (room, left), items));
-            if !asked.inspect_err(|_| self.let_go(items))? {
-                return Ok(false);
+            match host.with(|master| master.next_to_write(scope, (room, left), items)) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                // Those that have room come first.
+                Err(error) if error.status == NMC_ERR_NO_SPACE && !items.is_empty() => return Ok(true),
+                Err(error) => {
+                    self.let_go(items);
+                    return Err(error);
+                }
             }
         }
         Ok(false)

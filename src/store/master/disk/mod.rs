@@ -399,6 +399,13 @@ impl Disk {
     }
 }
 
+/// Whether an object is written ahead.
+pub(super) fn is_admitted(disk: Option<&Disk>, view: &View<'_>, index: u32, book: Option<&Book>) -> bool {
+    let Some(Admission { reads, priority, .. }) = disk.map(|disk| disk.admission) else { return false };
+    let was_read = || view.access(index).map_or(0, |word| reads_of(word.load(Relaxed)));
+    (reads == 0 || was_read() >= reads) && book.is_some_and(|book| book.class().1 >= priority)
+}
+
 /// Whether the disk has what an object in memory is.
 pub(super) fn is_clean(disk: Option<&Disk>, index: u32, book: Option<&Book>) -> bool {
     matches!((disk, book), (Some(disk), Some(book)) if disk.clean(index, book).is_some())

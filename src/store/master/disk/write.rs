@@ -79,8 +79,10 @@ impl Master {
             if walk.next.is_none() {
                 walk.queue += 1;
             }
-            // What is in use is not evicted: others are, in its place.
-            if self.pinned.binary_search(&index).is_err() {
+            let admitted =
+                scope == Scope::All || is_admitted(self.disk.as_ref(), view, index, self.books.get(index as usize));
+            // What is in use is not evicted: others are, in its place. What is not written goes before what is.
+            if admitted && self.pinned.binary_search(&index).is_err() {
                 walk.pages += u64::from(self.book(index).pages);
                 walk.objects += 1;
             }
@@ -88,7 +90,7 @@ impl Master {
                 // It came after whoever wants all of them had asked.
                 continue;
             }
-            if scope == Scope::Ahead && !self.is_admitted(view, index) {
+            if !admitted {
                 continue;
             }
             if let Some(next) = self.to_write(view, index)? {
@@ -112,14 +114,6 @@ impl Master {
             }
         }
         Ok(!over)
-    }
-
-    /// Whether an object is written ahead.
-    fn is_admitted(&self, view: &View<'_>, index: u32) -> bool {
-        let Admission { reads, priority, .. } =
-            self.disk.as_ref().map_or_else(Admission::default, |disk| disk.admission);
-        let was_read = || view.access(index).map_or(0, |word| reads_of(word.load(Relaxed)));
-        (reads == 0 || was_read() >= reads) && self.book(index).class().1 >= priority
     }
 
     /// Says what is written ahead from now on.
