@@ -455,11 +455,16 @@ impl Store {
         let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
             return Err(no_plan(plan.plan_id));
         };
+        // While the header is certainly its own.
+        let with_disk = view.header().disk.load(Relaxed) != 0;
+        let key = with_disk.then(|| view.key_of(header));
+        let wait = || match key.as_deref() {
+            Some(key) => self.wait_for_disk(&[(key, plan.epoch)]),
+            None => Ok(()),
+        };
         if committed {
-            let key = view.key_of(header);
             // If the header is another object's by now, nobody waits for this one.
-            let same = object::still(&header.control, plan.epoch);
-            return if same { self.wait_for_disk(&[(&key, plan.epoch)]) } else { Ok(()) };
+            return if object::still(&header.control, plan.epoch) { wait() } else { Ok(()) };
         }
         let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
         // In this order: a publish word that a later object has overwritten shows in the control word too.
@@ -475,10 +480,8 @@ impl Store {
             // Until it is published neither its header nor its pages are anybody else's.
             self.store_sums(view, &self.planned(view, plan)?, None)?;
         }
-        // While the header is certainly its own.
-        let key = view.key_of(header);
         self.publish(view, plan, hidden, if done { Publication::Done } else { Publication::Repeatable })?;
-        self.wait_for_disk(&[(&key, plan.epoch)])
+        wait()
     }
 
     /// The program has published the plan itself: its pages are ours only while they are pinned.
