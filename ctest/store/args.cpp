@@ -170,7 +170,7 @@ void configs() {
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.key_slab_bytes = UINT64_MAX; });
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.pin_slots = UINT32_MAX; });
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.eviction = 3; });
-  refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.flags = 8; });
+  refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.flags = 16; });
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.master_rank = -2; });
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.high_permille = 1001; });
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.high_permille = 500, c.low_permille = 501; });
