@@ -10,7 +10,7 @@ use super::master::{Keep, OpenRequest, Opened, check_key, namespace_word, not_fo
 use super::read::{LOOKS, Look, Presence};
 use super::wire::Request;
 use super::write::no_plan;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND};
 use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN};
@@ -44,7 +44,9 @@ impl Store {
                     count += 1;
                 }
                 left = [false; TOGETHER];
+                let mut silent = [true; TOGETHER];
                 let mut tell = |number: usize, told: Result<bool>| {
+                    silent[number] = false;
                     let number = numbers[number];
                     let missing = matches!(&told, Err(error) if error.status == NMC_ERR_NOT_FOUND);
                     if missing && look < LOOKS && self.is_somewhere(part[number]) {
@@ -53,9 +55,10 @@ impl Store {
                         result(at * TOGETHER + number, told);
                     }
                 };
-                if let Err((error, from)) = self.promote_some(&some[..count], rank, &mut tell) {
+                if let Err(error) = self.promote_some(&some[..count], rank, &mut tell) {
                     // Those that nothing was said about.
-                    from.into_iter().for_each(|number| tell(number, Err(error.clone())));
+                    let those = (0..count).filter(|number| silent[*number]);
+                    those.for_each(|number| result(at * TOGETHER + numbers[number], Err(error.clone())));
                 }
                 if !left.contains(&true) {
                     break;
@@ -68,20 +71,15 @@ impl Store {
         self.presence(key).is_ok_and(|presence| presence != Presence::Absent)
     }
 
-    fn promote_some(
-        &self,
-        keys: &[&[u8]],
-        rank: u32,
-        tell: &mut impl FnMut(usize, Result<bool>),
-    ) -> std::result::Result<(), (Error, Vec<usize>)> {
-        let all = |error: Error| (error, (0..keys.len()).collect());
-        let Some(disk) = self.client.disk().map_err(all)? else {
+    /// Fails for all that nothing was told about.
+    fn promote_some(&self, keys: &[&[u8]], rank: u32, tell: &mut impl FnMut(usize, Result<bool>)) -> Result<()> {
+        let Some(disk) = self.client.disk()? else {
             for (number, key) in keys.iter().enumerate() {
                 tell(number, self.in_memory(key).and_then(|there| there.ok_or_else(|| not_found(key))));
             }
             return Ok(());
         };
-        let mut wanted: Vec<(usize, DiskEntry)> = memory::with_capacity(keys.len()).map_err(all)?;
+        let mut wanted: Vec<(usize, DiskEntry)> = memory::with_capacity(keys.len())?;
         for (number, key) in keys.iter().enumerate() {
             match self.find_on_disk(&disk, key) {
                 Ok(Err(there)) => tell(number, Ok(there)),
@@ -89,9 +87,7 @@ impl Store {
                 Err(error) => tell(number, Err(error)),
             }
         }
-        let left = |error: Error, wanted: &[(usize, DiskEntry)]| (error, wanted.iter().map(|(n, _)| *n).collect());
-        let coming = self.open_for(&disk, keys, rank, &wanted, tell);
-        let coming = coming.map_err(|error| left(error, &wanted))?;
+        let coming = self.open_for(&disk, keys, rank, &wanted, tell)?;
         self.bring(&disk, keys, &coming, tell);
         Ok(())
     }

@@ -23,24 +23,17 @@ const LOOK: Duration = Duration::from_micros(200);
 const LOOKS: u32 = 32;
 
 impl Store {
-    /// Whether puts wait for the disk.
-    #[inline]
-    pub(super) fn writes_through(&self) -> Result<Option<DiskAccess>> {
-        match self.client.disk()? {
-            Some(disk) if disk.map.view().header().write_through.load(Relaxed) != 0 => Ok(Some(disk)),
-            _ => Ok(None),
-        }
-    }
-
     /// Waits until values that were just published, with these epochs, are on disk. One that was replaced meanwhile is not waited
     /// for.
     pub(super) fn wait_for_disk(&self, values: &[(&[u8], u64)]) -> Result<()> {
         if self.client.view().header().disk.load(Relaxed) == 0 || values.is_empty() {
             return Ok(());
         }
-        match self.writes_through()? {
-            Some(disk) => values.chunks(TOGETHER).try_for_each(|part| self.wait_for_some(&disk, part)),
-            None => Ok(()),
+        match self.client.disk()? {
+            Some(disk) if disk.map.view().header().write_through.load(Relaxed) != 0 => {
+                values.chunks(TOGETHER).try_for_each(|part| self.wait_for_some(&disk, part))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -63,9 +56,9 @@ impl Store {
         let interrupt = self.interrupt();
         let [ticket, ..] = self.call_disk(CALL_THROUGH, [self.namespace.into(), 0], keys)?;
         let mut looks = 0u32;
-        let is_there = |(key, _): &(&[u8], u64)| Ok::<_, Error>(disk.map.probe(self.namespace, key)?.is_some());
+        let is_there = |key: &[u8]| Ok::<_, Error>(disk.map.probe(self.namespace, key)?.is_some());
         loop {
-            if all(values, is_there)? {
+            if keys.iter().try_fold(true, |all, key| Ok::<_, Error>(all && is_there(key)?))? {
                 return Ok(());
             }
             looks += 1;
@@ -79,7 +72,7 @@ impl Store {
             std::thread::sleep(LOOK);
         }
         for (key, epoch) in values {
-            if is_there(&(key, *epoch))? {
+            if is_there(key)? {
                 continue;
             }
             match self.look(self.client.view(), key)? {
@@ -97,13 +90,4 @@ impl Store {
         }
         Ok(())
     }
-}
-
-fn all<T>(items: &[T], is: impl Fn(&T) -> Result<bool>) -> Result<bool> {
-    for item in items {
-        if !is(item)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

@@ -1,0 +1,191 @@
+//! What is written, when, and how much of it at a time.
+
+use super::*;
+
+impl Owner {
+    /// Writes what callers wait for: all that have asked by now, one bucket for all of a namespace.
+    pub(super) fn write_through(&self, store: &Store, namespace: u32, mut keys: Vec<Vec<u8>>) {
+        let mut inbox = self.inbox.lock();
+        let mut at = 0;
+        while at < inbox.jobs.len() && inbox.at.len() < MOST_TOGETHER {
+            let joins = match &inbox.jobs[at].1 {
+                // Without memory to join it, it comes next.
+                Job::Through(other, more) => *other == namespace && memory::reserve(&mut keys, more.len()).is_ok(),
+                _ => false,
+            };
+            if !joins || memory::reserve(&mut inbox.at, 1).is_err() {
+                at += 1;
+            } else if let Some((ticket, Job::Through(_, mut more))) = inbox.jobs.remove(at) {
+                inbox.at.push(ticket);
+                keys.append(&mut more);
+            }
+        }
+        drop(inbox);
+        let result = self.write_keys(store, namespace, &keys);
+        let mut inbox = self.inbox.lock();
+        let tickets = std::mem::take(&mut inbox.at);
+        tickets.into_iter().for_each(|ticket| inbox.finish(ticket, result.clone()));
+        drop(inbox);
+        self.changed.notify_all();
+    }
+
+    /// Writes the values of keys, a bucket at a time: what is written cannot be evicted meanwhile.
+    pub(super) fn write_keys(&self, store: &Store, namespace: u32, keys: &[Vec<u8>]) -> Result<u64> {
+        let host = self.host()?;
+        let most = (self.config.bucket_keys.max(1) as usize, self.bucket_bytes());
+        let (mut rest, mut written) = (keys, 0);
+        let first = self.directory.next_bucket();
+        while !rest.is_empty() && !self.is_stopping() {
+            self.make_room_in_index(most.0 as u64)?;
+            let mut items = Vec::new();
+            let looked = host.with(|master| master.find_to_write(namespace, rest, most, &mut items));
+            let looked = looked.inspect_err(|_| self.let_go(&items))?;
+            rest = rest.get(looked.max(1)..).unwrap_or_default();
+            if !items.is_empty() {
+                written += self.write_bucket(store, &items)?;
+            }
+            if self.newest_evicted.load(Relaxed) >= first {
+                crate::bail!(
+                    NMC_ERR_NO_SPACE,
+                    "the disk holds less than was asked for: {written} values were written, and some left again"
+                );
+            }
+        }
+        Ok(written)
+    }
+
+    /// Bytes of values in a bucket: no more than a small part of a heap, since they cannot be evicted before it is safe.
+    pub(super) fn bucket_bytes(&self) -> u64 {
+        let heap = self.host().and_then(|host| host.with(|master| Ok(master.map().params().heap_bytes))).unwrap_or(0);
+        let share = match self.config.capacity_bytes {
+            0 => u64::MAX,
+            // So that what leaves to make room for it is a small part of what there is.
+            capacity => (capacity / 4).max(1 << 16),
+        };
+        self.config.bucket_bytes.min((heap / 40).max(1 << 20)).min(share)
+    }
+
+    /// The next objects that are to be written, up to a bucket full. Gives whether there may be more.
+    pub(super) fn gather(&self, scope: Scope, items: &mut Vec<ToWrite>) -> Result<bool> {
+        let host = self.host()?;
+        let (limit, keys) = (self.bucket_bytes(), self.config.bucket_keys.max(1) as usize);
+        self.make_room_in_index(keys as u64)?;
+        // So many calls look at every object several times over, whatever comes and goes.
+        let looks = host.with(|master| Ok(master.map().params().max_objects))? as usize / 1024 + 64;
+        for _ in 0..looks {
+            let bytes: u64 = items.iter().map(|item| item.bytes.max(1)).sum();
+            let Some(left) = limit.checked_sub(bytes).filter(|left| *left > 0) else { return Ok(true) };
+            if items.len() >= keys {
+                return Ok(true);
+            }
+            let room = keys - items.len();
+            match host.with(|master| master.next_to_write(scope, (room, left), items)) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                // Those that have room come first.
+                Err(error) if error.status == NMC_ERR_NO_SPACE && !items.is_empty() => return Ok(true),
+                Err(error) => {
+                    self.let_go(items);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Writes a bucket of what may be evicted soon, if there is something. Gives whether there may be more.
+    pub(super) fn write_ahead(&self, store: &Store) -> Result<bool> {
+        let mut items = Vec::new();
+        let more = self.gather(Scope::Ahead, &mut items)?;
+        if items.is_empty() {
+            return Ok(false);
+        }
+        self.throttle.lock().spend(items.iter().map(|item| item.bytes).sum());
+        Ok(self.write_bucket(store, &items)? > 0 && more)
+    }
+
+    /// Writes everything, a bucket at a time; gives how many values.
+    pub(super) fn write_all(&self, store: &Store) -> Result<u64> {
+        let host = self.host()?;
+        host.with(|master| {
+            master.begin_walk();
+            Ok(())
+        })?;
+        let (mut written, mut in_pass) = (0, 0);
+        let first = self.directory.next_bucket();
+        loop {
+            let mut items = Vec::new();
+            let more = self.gather(Scope::All, &mut items)?;
+            if self.is_stopping() {
+                self.let_go(&items);
+                return Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed"));
+            }
+            if !items.is_empty() {
+                let now = self.write_bucket(store, &items)?;
+                (written, in_pass) = (written + now, in_pass + now);
+            }
+            // What was written leaves again to make room: the disk holds no more.
+            let over = self.newest_evicted.load(Relaxed) >= first;
+            // A pass in which nothing was found is the last: what came or was passed over meanwhile was looked at.
+            if over || !more && std::mem::take(&mut in_pass) == 0 {
+                return Ok(written);
+            }
+        }
+    }
+
+    pub(super) fn let_go(&self, items: &[ToWrite]) {
+        if let (false, Ok(host)) = (items.is_empty(), self.host()) {
+            let _ = host.with(|master| {
+                master.let_go(items);
+                Ok(())
+            });
+        }
+    }
+
+    /// Writes held objects into one bucket, and tells the master. The holds are over in any case.
+    pub(super) fn write_bucket(&self, store: &Store, items: &[ToWrite]) -> Result<u64> {
+        let host = self.host()?;
+        let mut assign = |places: &[(u32, Spot)]| {
+            let mut wanted = Vec::new();
+            host.with(|master| master.assign(places, &mut wanted))?;
+            Ok(wanted)
+        };
+        let store_id = host.store_id();
+        let source = FromStore { store, refused: Mutex::default() };
+        let written = self.write_somehow(items, store_id, &source, &mut assign);
+        let refused = source.refused.into_inner();
+        if !refused.is_empty() {
+            host.with(|master| {
+                master.refuse(&refused);
+                Ok(())
+            })?;
+        }
+        let stored = match written {
+            Ok(stored) => stored,
+            Err(error) => {
+                self.let_go(items);
+                if error.status != NMC_ERR_NO_SPACE {
+                    log::emit(log::WARN, || format!("tier: {} values were not written: {error}", items.len()));
+                }
+                return Err(error);
+            }
+        };
+        let mut entered = 0;
+        let mut is_in = HashSet::new();
+        let told = host.with(|master| {
+            master.stored(&stored, |number| {
+                entered += 1;
+                if self.config.events && is_in.try_reserve(1).is_ok() {
+                    is_in.insert(stored[number].index);
+                }
+                self.directory.entered(stored[number].entry.spot.bucket);
+            })
+        });
+        self.let_go(items);
+        if let Some(stored) = stored.first() {
+            self.map.heat().warm(stored.entry.spot.bucket, heat_now());
+        }
+        self.happened(Happened::Stored, items.iter().filter(|item| is_in.contains(&item.index)));
+        told.map(|()| entered)
+    }
+}
