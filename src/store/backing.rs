@@ -4,6 +4,7 @@
 
 use super::copy::Pieces;
 use super::disk::DiskMap;
+use super::master::ToWrite;
 use crate::base::error::{Error, Result};
 use crate::layout::disk::{Entry, Space, Spot};
 use crate::layout::store::MAX_NAMESPACE_NAME;
@@ -68,6 +69,15 @@ pub trait DiskReader: Send + Sync {
     /// The first key of a namespace on disk at `cursor` or behind, in no order that means anything: its entry may have ended.
     /// Gives the bytes of its value, and where to go on.
     fn next(&self, map: &DiskMap, space: Space, cursor: u64) -> Result<Option<(Vec<u8>, u64, u64)>>;
+}
+
+/// The store's memory as whoever writes the disk uses it.
+pub trait HeldMemory: Send + Sync {
+    /// Copies bytes of an object that the master holds, and verifies them where there are sums.
+    fn read_held(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()>;
+
+    /// Brings the value of a key back into the heap of a rank; gives whether it is there now.
+    fn promote(&self, namespace: u32, key: &[u8], rank: u32) -> bool;
 }
 
 /// What a client of another process gets, to read by itself.

@@ -11,7 +11,7 @@ use crate::base::error::{Error, Result};
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG};
 use crate::cuda::{self, Copier, Device, Ordinary, Reach};
-use crate::layout::store::{ObjectHeader, Shape, View};
+use crate::layout::store::{ObjectHeader, Params, Shape, View};
 use crate::mem::HeapKind;
 
 /// A slice of the program's memory: address and bytes.
@@ -261,8 +261,9 @@ impl<'v> Cursor<'v> {
         Self::from_base(view, header, shape, offset, base)
     }
 
+    /// The same, for a heap that is mapped at `base`.
     #[inline(always)]
-    fn from_base(
+    pub(super) fn from_base(
         view: &'v View<'v>,
         header: &'v ObjectHeader,
         shape: &'v Shape,
@@ -362,15 +363,7 @@ impl Client {
                 moved
             }
             _ => {
-                walk(cursor, pieces, into, |_, from, to, bytes| {
-                    // SAFETY: the cursor is in pages of a heap that is mapped as long as the client, of a value that is pinned
-                    // or ours to write; the other side is of a piece, see `Pieces`.
-                    unsafe { sys::copy(from, to, bytes) };
-                    if into {
-                        reach("writer.mid_copy");
-                    }
-                    Ok(())
-                })?;
+                copy_by_cpu(cursor, pieces, into)?;
                 check()
             }
         }
@@ -405,15 +398,7 @@ impl Client {
 
     /// CRC32C of the first `bytes` bytes of a page of a rank's heap, of an object that is pinned or planned.
     pub(super) fn page_sum(&self, rank: u32, page: u64, seed: u32, bytes: u64) -> Result<u32> {
-        let p = self.params();
-        let page_bytes = u64::from(p.page_bytes);
-        let base = self.heap(rank)?.base + p.heap_offset;
-        if page >= u64::from(p.pages()) || bytes > page_bytes {
-            return Err(torn());
-        }
-        // SAFETY: within the part of a heap that the store has, which is mapped as long as the client. Nobody writes to the
-        // pages of a value that is pinned; those of a plan are summed when they are stored.
-        Ok(unsafe { sys::checksum(seed, base + page * page_bytes, bytes) })
+        page_sum(self.params(), self.heap(rank)?.base, page, seed, bytes)
     }
 
     /// Whether the CPU alone cannot do it: the heap or a piece is memory of a device.
@@ -428,6 +413,17 @@ impl Client {
         })?;
         Ok(found)
     }
+}
+
+/// See [`Client::page_sum`]; the heap is mapped at `base`, for longer than this takes.
+pub(super) fn page_sum(params: &Params, base: u64, page: u64, seed: u32, bytes: u64) -> Result<u32> {
+    let page_bytes = u64::from(params.page_bytes);
+    if page >= u64::from(params.pages()) || bytes > page_bytes {
+        return Err(torn());
+    }
+    // SAFETY: within the part of a heap that the store has, which is mapped. Nobody writes to the pages of a value that is
+    // pinned or held; those of a plan are summed when they are stored.
+    Ok(unsafe { sys::checksum(seed, base + params.heap_offset + page * page_bytes, bytes) })
 }
 
 /// Walks a value and the program's pieces side by side: calls `copy` with the program's address, source, destination and
@@ -451,6 +447,20 @@ pub(super) fn walk(
             left -= step;
             cursor.at += step;
             cursor.left -= step;
+        }
+        Ok(())
+    })
+}
+
+/// Copies between a value in a heap that is mapped for longer than this takes, and pieces in host memory.
+#[inline(always)]
+pub(super) fn copy_by_cpu(cursor: &mut Cursor<'_>, pieces: &Pieces<'_>, into: bool) -> Result<()> {
+    walk(cursor, pieces, into, |_, from, to, bytes| {
+        // SAFETY: the cursor is in pages of a heap that is mapped, of a value that is pinned, held or ours to write; the other
+        // side is of a piece, see `Pieces`.
+        unsafe { sys::copy(from, to, bytes) };
+        if into {
+            reach("writer.mid_copy");
         }
         Ok(())
     })

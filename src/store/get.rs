@@ -5,15 +5,11 @@ use super::Store;
 use super::copy::{Cursor, Pieces, Slice};
 use super::counters::Op;
 use super::disk::DiskAccess;
-use super::master::{ToWrite, corrupt};
 use super::read::{Look, Pin, Sums, check_within, shaped};
 use super::sys;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_INVALID_ARG;
 use crate::layout::store::{ObjectHeader, Seal, Shape, View};
-use crate::sync::object;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
 
 #[cold]
 pub(super) fn other_size(total: u64, wanted: u64) -> Error {
@@ -215,25 +211,9 @@ impl Store {
         Ok(Look::Ready(total))
     }
 
-    /// Copies bytes of an object that the master holds for whoever writes it to disk, and verifies them where there are sums.
-    pub fn read_held(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
-        let store = Self::of(Arc::clone(&self.client), item.namespace);
-        let view = self.client.view();
-        let (header, shape) = shaped(view, item.index)?;
-        // In no slot: the master's hold keeps it.
-        let pin = Pin { index: item.index, slot: u32::MAX, epoch: item.epoch, turn: 0 };
-        let seal = store.seal(view, &item.key, pin, header, &shape)?;
-        let slice = [Slice { address: to.as_mut_ptr() as u64, bytes: to.len() as u64 }];
-        self.read_pinned(view, (item.index, header, &shape), offset, &Pieces::Slices(&slice), seal, Sums::Touched)?;
-        if object::epoch(header.control.load(Acquire)) != item.epoch {
-            return Err(corrupt(item.index));
-        }
-        Ok(())
-    }
-
     /// Copies from an object that is pinned; gives how much.
     #[inline(always)]
-    fn read_pinned(
+    pub(super) fn read_pinned(
         &self,
         view: &View<'_>,
         (index, header, shape): (u32, &ObjectHeader, &Shape),

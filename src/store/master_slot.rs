@@ -4,6 +4,7 @@
 use super::backing::{DiskOwner, SpaceName};
 use super::config::check_same;
 use super::disk::{DiskAccess, DiskMap};
+use super::held::MasterMemory;
 use super::map::Map;
 use super::master::{ClientId, ClientInfo, Master, OnDisk, Opened};
 use super::server::Server;
@@ -38,6 +39,8 @@ pub struct MasterSlot {
     server: Mutex<Weak<Server>>,
     /// Nothing is stored before the tier is open.
     waits_for_tier: AtomicBool,
+    /// The next store waits until the tier of the former is closed.
+    tier_in_the_way: AtomicBool,
 }
 
 #[derive(Default)]
@@ -97,6 +100,7 @@ impl MasterSlot {
             board: None,
             server: Mutex::new(Weak::new()),
             waits_for_tier: AtomicBool::new(false),
+            tier_in_the_way: AtomicBool::new(false),
         }
     }
 
@@ -171,6 +175,19 @@ impl MasterSlot {
         written.and(result)
     }
 
+    /// The store's memory as a process sees it that is no rank, if there is a store.
+    pub fn memory(&self) -> Option<MasterMemory> {
+        let state = self.state.lock();
+        let map = Arc::clone(state.master.as_ref()?.map());
+        Some(MasterMemory::new(map, Arc::clone(self.board.as_ref()?), state.world_id))
+    }
+
+    /// Whether the store is over, the next one is to begin, and waits until the tier is closed.
+    #[must_use]
+    pub fn is_tier_in_the_way(&self) -> bool {
+        self.tier_in_the_way.load(Relaxed)
+    }
+
     /// Random name of the store; 0 while there is none.
     #[must_use]
     pub fn store_id(&self) -> u64 {
@@ -188,7 +205,7 @@ impl MasterSlot {
         expected: u64,
     ) -> Result<(ClientId, Arc<Map>)> {
         let mut state = self.state.lock();
-        Self::make_way(&mut state, world_id, expected)?;
+        self.make_way(&mut state, world_id, expected)?;
         if state.master.is_none() {
             let deadline = Deadline::after(Duration::from_secs(60));
             let master = Master::new(Arc::new(Map::create(params, &deadline)?))?;
@@ -235,7 +252,7 @@ impl MasterSlot {
         map: impl FnOnce() -> Result<Map>,
     ) -> Result<()> {
         let mut state = self.state.lock();
-        Self::make_way(&mut state, world_id, 0)?;
+        self.make_way(&mut state, world_id, 0)?;
         if state.master.is_none() {
             let taken = map().and_then(|map| Master::take_over(Arc::new(map)));
             state.no_memory = taken.as_ref().err().filter(|error| error.status == NMC_ERR_NO_MEMORY).cloned();
@@ -285,6 +302,7 @@ impl MasterSlot {
     pub fn detach_disk(&self, named: Option<u64>) -> Option<Arc<dyn DiskOwner>> {
         let mut state = self.state.lock();
         let owner = state.disk.take()?;
+        self.tier_in_the_way.store(false, Relaxed);
         if let Some(master) = &mut state.master {
             master.give_marks(|marks| owner.note(marks));
             let expected = if self.waits_for_tier.load(Relaxed) { DISK_EXPECTED } else { 0 };
@@ -307,10 +325,14 @@ impl MasterSlot {
     }
 
     /// A store of a world that is over makes way for the next one.
-    fn make_way(state: &mut MutexGuard<'_, State>, world_id: u64, expected: u64) -> Result<()> {
+    fn make_way(&self, state: &mut MutexGuard<'_, State>, world_id: u64, expected: u64) -> Result<()> {
         if state.master.is_some() && state.world_id != world_id {
             if !state.master.as_ref().is_some_and(|m| m.entered().is_empty()) {
                 return Err(Error::new(NMC_ERR_UNAVAILABLE, "the store of the former world is not over yet"));
+            }
+            if state.disk.is_some() {
+                self.tier_in_the_way.store(true, Relaxed);
+                return Err(Error::new(NMC_ERR_UNAVAILABLE, "the tier of the former store is being closed"));
             }
             state.master = None;
         }

@@ -14,6 +14,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Both masters. Dropping it ends them.
 pub struct Masters {
     _store: Server,
+    slot: Arc<MasterSlot>,
     _world: Master,
 }
 
@@ -21,13 +22,25 @@ impl Masters {
     /// Starts them; fails with `NMC_ERR_EXISTS` if somebody serves the world or its store. The store comes into being
     /// with its first client, or is rebuilt from what the first survivor hands over.
     pub fn open(config: &Config) -> Result<Self> {
+        Self::start(config, false)
+    }
+
+    /// The same for a store with a tier, which somebody opens in this process when there is a store: nothing is stored before.
+    pub fn open_with_tier(config: &Config) -> Result<Self> {
+        Self::start(config, true)
+    }
+
+    fn start(config: &Config, with_tier: bool) -> Result<Self> {
         let world = Master::open(config)?;
+        let slot = Arc::new(MasterSlot::external(world.board()));
+        if with_tier {
+            slot.wait_for_tier();
+            world.board().map_heaps();
+        }
         let place = config.place().beside("store");
         for _ in 0..TRIES {
-            if let Some(store) =
-                Server::start(&place, Arc::new(MasterSlot::external(world.board())), config.service_cpu)?
-            {
-                return Ok(Self { _store: store, _world: world });
+            if let Some(store) = Server::start(&place, Arc::clone(&slot), config.service_cpu)? {
+                return Ok(Self { _store: store, slot, _world: world });
             }
             std::thread::sleep(PAUSE);
         }
@@ -37,5 +50,11 @@ impl Masters {
             config.name,
             place.socket().display()
         )
+    }
+
+    /// Where the store's master is.
+    #[must_use]
+    pub fn slot(&self) -> &Arc<MasterSlot> {
+        &self.slot
     }
 }

@@ -15,6 +15,7 @@ pub mod evict;
 mod get;
 mod get_disk;
 mod hash;
+mod held;
 mod index;
 mod lists;
 mod map;
@@ -41,6 +42,7 @@ pub mod write;
 pub use client::Client;
 pub use config::{Config, Policy};
 pub use get_disk::CALL_SUSPECT;
+pub use held::MasterMemory;
 pub use master_slot::MasterSlot;
 pub use masters::Masters;
 pub use stats::{RankStats, RetryHint, Stats, percentile};
@@ -81,12 +83,6 @@ impl Store {
     #[must_use]
     pub fn in_namespace(&self, namespace: u32) -> Self {
         Self::of(Arc::clone(&self.client), namespace)
-    }
-
-    /// Whether it is known how often an object is read.
-    #[must_use]
-    pub fn counts_reads(&self) -> bool {
-        self.client.params().policy != config::Policy::Fifo.code()
     }
 
     /// The rank of this process in the store's world.

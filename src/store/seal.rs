@@ -2,6 +2,8 @@
 //! stray store makes an object unreadable; it does not make it another one.
 
 use super::Store;
+use super::copy::page_sum;
+use super::map::Map;
 use super::master::corrupt;
 use super::read::{Look, Pin, Sums, shaped};
 use crate::base::error::{Error, Result};
@@ -27,13 +29,7 @@ impl Store {
         header: &ObjectHeader,
         shape: &Shape,
     ) -> Result<Option<Seal>> {
-        if self.client.params().checksums == 0 {
-            return Ok(None);
-        }
-        let some = header.flags.load(Relaxed) & METADATA_FLAGS != 0;
-        let metadata = if some { Seal::sum(&metadata_of(view, pin.index, header)?) } else { 0 };
-        let seal = Seal { key_hash: self.client.map.hash_of(key, self.namespace), epoch: pin.epoch, metadata };
-        check_seal(view, pin.index, shape, seal).map(Some)
+        seal_of(&self.client.map, view, (self.namespace, key), pin, header, shape)
     }
 
     /// What its writer said about an object.
@@ -108,31 +104,64 @@ impl Store {
         seal: Seal,
         sums: Sums,
     ) -> Result<()> {
-        let page = u64::from(self.client.params().page_bytes);
-        let owner = shape.owner_rank;
-        let mut at = if sums == Sums::Begun { part.start.div_ceil(page) } else { part.start / page };
-        let end = part.end.div_ceil(page);
-        let mut skip = 0;
-        for run in view.runs(header, shape) {
-            let (first, count) = run.ok_or_else(|| corrupt(index))?;
-            while at >= skip && at < skip + u64::from(count) && at < end {
-                let heap_page = u64::from(first) + (at - skip);
-                let in_page = page.min(shape.bytes_total - at * page);
-                let wanted = u32::try_from(heap_page).ok().and_then(|page| view.sum(owner, page));
-                let wanted = wanted.ok_or_else(|| corrupt(index))?.load(Acquire);
-                let found = self.client.page_sum(owner, heap_page, seal.page_seed(at), in_page)?;
-                if wanted != found {
-                    return Err(Error::new(
-                        NMC_ERR_CORRUPT,
-                        format!("page {at} of object {index} has checksum {found:08x}, not {wanted:08x}"),
-                    ));
-                }
-                at += 1;
-            }
-            skip += u64::from(count);
-        }
-        Ok(())
+        let base = self.client.heap(shape.owner_rank)?.base;
+        check_sums(view, (index, header, shape), base, part, seal, sums)
     }
+}
+
+/// See [`Store::seal`].
+#[inline(always)]
+pub(super) fn seal_of(
+    map: &Map,
+    view: &View<'_>,
+    (namespace, key): (u32, &[u8]),
+    pin: Pin,
+    header: &ObjectHeader,
+    shape: &Shape,
+) -> Result<Option<Seal>> {
+    if map.params().checksums == 0 {
+        return Ok(None);
+    }
+    let some = header.flags.load(Relaxed) & METADATA_FLAGS != 0;
+    let metadata = if some { Seal::sum(&metadata_of(view, pin.index, header)?) } else { 0 };
+    let seal = Seal { key_hash: map.hash_of(key, namespace), epoch: pin.epoch, metadata };
+    check_seal(view, pin.index, shape, seal).map(Some)
+}
+
+/// Compares the checksums of pages of a heap that is mapped at `base`.
+pub(super) fn check_sums(
+    view: &View<'_>,
+    (index, header, shape): (u32, &ObjectHeader, &Shape),
+    base: u64,
+    part: std::ops::Range<u64>,
+    seal: Seal,
+    sums: Sums,
+) -> Result<()> {
+    let params = &view.layout.params;
+    let page = u64::from(params.page_bytes);
+    let owner = shape.owner_rank;
+    let mut at = if sums == Sums::Begun { part.start.div_ceil(page) } else { part.start / page };
+    let end = part.end.div_ceil(page);
+    let mut skip = 0;
+    for run in view.runs(header, shape) {
+        let (first, count) = run.ok_or_else(|| corrupt(index))?;
+        while at >= skip && at < skip + u64::from(count) && at < end {
+            let heap_page = u64::from(first) + (at - skip);
+            let in_page = page.min(shape.bytes_total - at * page);
+            let wanted = u32::try_from(heap_page).ok().and_then(|page| view.sum(owner, page));
+            let wanted = wanted.ok_or_else(|| corrupt(index))?.load(Acquire);
+            let found = page_sum(params, base, heap_page, seal.page_seed(at), in_page)?;
+            if wanted != found {
+                return Err(Error::new(
+                    NMC_ERR_CORRUPT,
+                    format!("page {at} of object {index} has checksum {found:08x}, not {wanted:08x}"),
+                ));
+            }
+            at += 1;
+        }
+        skip += u64::from(count);
+    }
+    Ok(())
 }
 
 /// The metadata of an object that is held.

@@ -198,6 +198,12 @@ impl Store {
 pub struct Announcer(Weak<Client>);
 
 impl Announcer {
+    /// For a process in which no program waits.
+    #[must_use]
+    pub fn to_nobody() -> Self {
+        Self(Weak::new())
+    }
+
     /// Something waits for the program, or nothing does any more.
     pub fn announce(&self, waits: bool) {
         let Some(client) = self.0.upgrade() else { return };

@@ -7,6 +7,7 @@ mod config;
 mod crash_tests;
 pub mod directory;
 pub mod format;
+mod hosted;
 pub mod io;
 pub mod journal;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod stages;
 mod tests;
 
 pub use config::{Backend, Config, Evict, OnDamage, Scanned, Stats, Torn, Verified};
+pub use hosted::Hosted;
 pub use owner::{Event, Happened};
 
 use crate::base::error::{Error, Result};
@@ -94,7 +96,7 @@ impl Tier {
         if config.directory.as_os_str().is_empty() {
             crate::bail!(NMC_ERR_INVALID_ARG, "a tier needs a directory");
         }
-        let running = Running::open(store, host, config, progress)?;
+        let running = Running::open(Box::new(store.share()), store.announcer(), host, config, progress)?;
         Ok(Self { running: Some(running), store: store.share(), stopped: AtomicBool::new(false) })
     }
 

@@ -9,7 +9,7 @@ use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_PROTOCOL};
 use crate::base::{Deadline, id, log, memory};
 use crate::layout::world::{Control, Farewell, RankEntry, Words, control_bytes, words_bytes};
-use crate::mem::heap::{HeapDesc, HeapKind};
+use crate::mem::heap::{HeapDesc, HeapKind, Route};
 use crate::mem::slab::{Slab, reopen};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -316,6 +316,14 @@ impl Roster {
         let slot = self.slot(rank)?;
         let (desc, fd) = slot.heap.as_ref()?;
         (!desc.lent && !slot.holder.lent).then_some((desc, fd.as_ref()?.as_fd()))
+    }
+
+    /// The heaps that any process can map which has their descriptors.
+    pub fn shared_heaps(&self) -> impl Iterator<Item = (u32, &HeapDesc, BorrowedFd<'_>)> {
+        let known =
+            self.slots.iter().zip(0u32..).filter_map(|(slot, rank)| Some((rank, slot.as_ref()?.heap.as_ref()?)));
+        let with_fd = known.filter_map(|(rank, (desc, fd))| Some((rank, desc, fd.as_ref()?.as_fd())));
+        with_fd.filter(|(_, desc, _)| desc.route == Route::HostFd && !desc.lent)
     }
 
     /// A rank has its heap. True when the world is formed.

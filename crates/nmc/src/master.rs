@@ -6,10 +6,14 @@ use crate::{facts, sys, term};
 use nanomc::base::Deadline;
 use nanomc::mem::HeapKind;
 use nanomc::store::Masters;
+use nanomc::tier::{Backend, Config as TierConfig, Evict, Hosted};
 use nanomc::world::config::{DEFAULT_DRAIN_MS, DEFAULT_WORDS};
 use nanomc::world::{Config, Hosting};
 use std::process::ExitCode;
 use std::time::Duration;
+
+/// How often it is looked whether there is a store.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Runs the command.
 pub fn run(args: &Parsed) -> Outcome {
@@ -17,7 +21,9 @@ pub fn run(args: &Parsed) -> Outcome {
     config.check().map_err(|e| Failure::usage(e.message))?;
     // Held before the master's thread starts, so that a signal that comes at once still ends it in order.
     let interrupts = sys::Interrupts::hold();
-    let master = Masters::open(&config)?;
+    let tier = tier(args, &config)?;
+    let master = if tier.is_some() { Masters::open_with_tier(&config) } else { Masters::open(&config) }?;
+    let mut tier = tier.map(|tier| Hosted::new(&master, tier)).transpose()?;
     let kind = if config.heap_kind == HeapKind::Cuda { "cuda" } else { "host" };
     term::print(&format!(
         "nmc master: serving world {:?} ({} ranks, {kind} heaps of {}) at {}; SIGTERM or SIGINT ends it\n",
@@ -26,9 +32,63 @@ pub fn run(args: &Parsed) -> Outcome {
         facts::size(config.heap_bytes),
         config.place().socket().display()
     ));
-    interrupts.wait();
+    match &mut tier {
+        None => _ = interrupts.wait(),
+        Some(tier) => serve_tier(tier, &interrupts)?,
+    }
+    // What is noted is written while there is a master.
+    drop(tier);
     drop(master);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Keeps the tier with the store, until a signal comes.
+fn serve_tier(tier: &mut Hosted, interrupts: &sys::Interrupts) -> Result<(), Failure> {
+    loop {
+        let mut progress = None;
+        let opened = tier.look(&mut |done, total| {
+            progress.get_or_insert_with(term::Progress::new).bar(done, total, "buckets recovered");
+        })?;
+        drop(progress);
+        if opened {
+            term::print(&format!("nmc master: the tier is open, {} values\n", tier.objects()));
+        }
+        if interrupts.wait_for(LOOK).is_some() {
+            return Ok(());
+        }
+    }
+}
+
+/// What the tier is opened with, if one is asked for.
+fn tier(args: &Parsed, world: &Config) -> Result<Option<TierConfig>, Failure> {
+    let Some(directory) = args.path("--ssd") else {
+        let others = ["--ssd-capacity", "--ssd-evict", "--ssd-backend"];
+        let given = others.into_iter().find(|name| matches!(args.text(name), Ok(Some(_))));
+        let given = given.or(args.has("--ssd-write-through").then_some("--ssd-write-through"));
+        return given.map_or(Ok(None), |name| Err(Failure::usage(format!("{name} is nothing without --ssd DIR"))));
+    };
+    if world.heap_kind != HeapKind::Host {
+        let text = "--ssd is for host heaps: of CUDA heaps a rank with a device owns the tier (nmc_tier_open)";
+        return Err(Failure::usage(text));
+    }
+    let capacity_bytes = match args.text("--ssd-capacity")? {
+        None => 0,
+        Some(text) => parse_bytes(text)
+            .ok_or_else(|| Failure::usage(format!("--ssd-capacity {text:?} is not a number of bytes")))?,
+    };
+    let evict = match args.text("--ssd-evict")? {
+        None | Some("never") => Evict::Never,
+        Some("fifo") => Evict::Fifo,
+        Some("lru") => Evict::Lru,
+        Some(other) => return Err(Failure::usage(format!("--ssd-evict {other:?} is none of never, fifo and lru"))),
+    };
+    let named = args.text("--ssd-backend")?.unwrap_or(Backend::Bucket.name());
+    let backend = Backend::ALL.into_iter().find(|backend| backend.name() == named && *backend != Backend::Noop);
+    let backend = backend
+        .ok_or_else(|| Failure::usage(format!("--ssd-backend {named:?} is none of bucket, file-per-key and offset")))?;
+    let write_through = args.has("--ssd-write-through");
+    let directory = directory.into();
+    Ok(Some(TierConfig { directory, capacity_bytes, evict, backend, write_through, ..TierConfig::default() }))
 }
 
 fn config(args: &Parsed) -> Result<Config, Failure> {

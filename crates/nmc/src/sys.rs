@@ -248,6 +248,17 @@ impl Interrupts {
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const held.set, std::ptr::null_mut()) };
     }
 
+    /// The same for a while at most.
+    pub fn wait_for(&self, time: Duration) -> Option<i32> {
+        let limit = libc::timespec {
+            tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(time.subsec_nanos()),
+        };
+        // SAFETY: the set and the limit are locals; nothing is asked for about the signal.
+        let signal = unsafe { libc::sigtimedwait(&raw const self.set, std::ptr::null_mut(), &raw const limit) };
+        (signal > 0).then_some(signal)
+    }
+
     /// Sleeps until one of them comes and returns its number.
     pub fn wait(self) -> i32 {
         let mut signal = 0;

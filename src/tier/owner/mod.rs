@@ -24,11 +24,11 @@ use crate::base::status::{
 };
 use crate::layout::disk::{Entry, Spot};
 use crate::layout::store::MAX_NAMESPACES;
-use crate::store::backing::{DiskGrant, DiskOwner, DiskReader, Mark, SpaceName};
+use crate::store::backing::{DiskGrant, DiskOwner, DiskReader, HeldMemory, Mark, SpaceName};
 use crate::store::disk::{DiskMap, heat_now};
 use crate::store::master::{Admission, DiskCounts, Scope, ToWrite};
 use crate::store::watch::Announcer;
-use crate::store::{MasterSlot, Store};
+use crate::store::{MasterSlot, Policy};
 use crate::sync::{disk_entry, service_thread};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashSet, VecDeque};
@@ -149,14 +149,14 @@ fn copied(keys: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
 }
 
 struct FromStore<'a> {
-    store: &'a Store,
+    memory: &'a dyn HeldMemory,
     /// Objects that could not be read, with their epochs.
     refused: Mutex<Vec<(u32, u64)>>,
 }
 
 impl Source for FromStore<'_> {
     fn read(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
-        self.store.read_held(item, offset, to).inspect_err(|_| {
+        self.memory.read_held(item, offset, to).inspect_err(|_| {
             let _ = memory::push(&mut self.refused.lock(), (item.index, item.epoch));
         })
     }
@@ -165,7 +165,8 @@ impl Source for FromStore<'_> {
 impl Running {
     /// Opens the directory of a config below the store whose master is `host`.
     pub fn open(
-        store: &Store,
+        memory: Box<dyn HeldMemory>,
+        announcer: Announcer,
         host: Arc<MasterSlot>,
         config: &Config,
         progress: &mut dyn FnMut(u64, u64),
@@ -173,7 +174,8 @@ impl Running {
         if host.disk_owner().is_some() {
             crate::bail!(NMC_ERR_EXISTS, "the store has a tier already");
         }
-        if config.admission.reads > 0 && !store.counts_reads() {
+        let counts_reads = host.with(|master| Ok(master.map().params().policy != Policy::Fifo.code()))?;
+        if config.admission.reads > 0 && !counts_reads {
             crate::bail!(
                 NMC_ERR_UNSUPPORTED,
                 "values are to be written after {} reads, but the store counts reads only if it evicts by LRU or S3-FIFO",
@@ -226,7 +228,7 @@ impl Running {
             corrupt: AtomicU64::new(0),
             promoted: AtomicU64::new(0),
             events: Mutex::new(events::Queue::new(config.events)),
-            announcer: store.announcer(),
+            announcer,
             newest_evicted: AtomicU64::new(0),
             throttle: Mutex::new(throttle::Throttle::new(config.write_bytes_per_s, Instant::now())),
             recovered: [found.len() as u64, buckets, dead],
@@ -272,14 +274,14 @@ impl Running {
                 )
             });
         }
-        let (working, store) = (Arc::clone(&running.owner), store.share());
+        let working = Arc::clone(&running.owner);
         running.thread = Some(service_thread::spawn(c"nmc-tier", None, move || {
             let mut again = false;
             service_thread::persist("the tier's owner", || {
                 if std::mem::replace(&mut again, true) {
                     working.recover_from_bug();
                 }
-                working.work(&store);
+                working.work(&*memory);
             });
         })?);
         running.former = None;
@@ -505,7 +507,7 @@ impl Owner {
 
     // ---- the thread --------------------------------------------------------------------------------------------------
 
-    fn work(&self, store: &Store) {
+    fn work(&self, memory: &dyn HeldMemory) {
         let beat = Duration::from_millis(u64::from(self.config.heartbeat_ms).max(1));
         let mut next_beat = Instant::now() + beat;
         let mut full = false;
@@ -532,13 +534,13 @@ impl Owner {
                 (job, inbox.paused)
             };
             if let Some((_, Job::Through(namespace, keys))) = job {
-                self.write_through(store, namespace, keys);
+                self.write_through(memory, namespace, keys);
                 self.tidy();
                 continue;
             }
             if let Some((ticket, job)) = job {
                 let asked = !matches!(job, Job::Suspect { .. });
-                let result = self.run(store, job);
+                let result = self.run(memory, job);
                 let mut inbox = self.inbox.lock();
                 inbox.at.clear();
                 if asked {
@@ -552,10 +554,10 @@ impl Owner {
             }
             let beat_is_over = Instant::now() >= next_beat;
             // Without room it waits for the next beat, or for what comes back.
-            let mut more = self.promote_some(store);
+            let mut more = self.promote_some(memory);
             held_back = self.throttle.lock().held_back(Instant::now());
             if held_back.is_none() && !paused && self.directory.trouble().is_none() && (!full || beat_is_over) {
-                let wrote = self.write_ahead(store);
+                let wrote = self.write_ahead(memory);
                 full = wrote.as_ref().is_err_and(|error| error.status == NMC_ERR_NO_SPACE);
                 more |= wrote.unwrap_or(false);
             }
@@ -616,22 +618,22 @@ impl Owner {
         true
     }
 
-    fn run(&self, store: &Store, job: Job) -> Result<u64> {
+    fn run(&self, memory: &dyn HeldMemory, job: Job) -> Result<u64> {
         match job {
             Job::Suspect { index, word } => self.look_at(index, word).map(u64::from),
             Job::Sync => {
                 self.tidy_all();
                 self.directory.sync().map(|()| 0)
             }
-            Job::Offload(None) => self.write_all(store),
-            Job::Offload(Some((namespace, keys))) => self.write_keys(store, namespace, &keys),
-            Job::Through(namespace, keys) => self.write_keys(store, namespace, &keys),
+            Job::Offload(None) => self.write_all(memory),
+            Job::Offload(Some((namespace, keys))) => self.write_keys(memory, namespace, &keys),
+            Job::Through(namespace, keys) => self.write_keys(memory, namespace, &keys),
             Job::Evict(keep) => self.evict_down_to(keep),
         }
     }
 
     /// Brings a few values back into memory, of those that were read often. Gives whether there may be more.
-    fn promote_some(&self, store: &Store) -> bool {
+    fn promote_some(&self, memory: &dyn HeldMemory) -> bool {
         let after = u64::from(self.config.promote_after);
         if after == 0 {
             return false;
@@ -645,9 +647,7 @@ impl Owner {
             let Some(namespace) = (0..u32::try_from(MAX_NAMESPACES).unwrap_or(0)).find(of) else { continue };
             // What does not come back is read from disk again.
             let Ok(key) = self.directory.key_of(entry.spot) else { continue };
-            store.in_namespace(namespace).promote(&[&key], rank, |_, came| {
-                self.promoted.fetch_add(u64::from(matches!(came, Ok(true))), Relaxed);
-            });
+            self.promoted.fetch_add(memory.promote(namespace, &key, rank).into(), Relaxed);
         }
         found == PROMOTED_TOGETHER
     }

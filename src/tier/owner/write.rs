@@ -4,7 +4,7 @@ use super::*;
 
 impl Owner {
     /// Writes what callers wait for: all that have asked by now, one bucket for all of a namespace.
-    pub(super) fn write_through(&self, store: &Store, namespace: u32, mut keys: Vec<Vec<u8>>) {
+    pub(super) fn write_through(&self, memory: &dyn HeldMemory, namespace: u32, mut keys: Vec<Vec<u8>>) {
         let mut inbox = self.inbox.lock();
         let mut at = 0;
         while at < inbox.jobs.len() && inbox.at.len() < MOST_TOGETHER {
@@ -21,7 +21,7 @@ impl Owner {
             }
         }
         drop(inbox);
-        let result = self.write_keys(store, namespace, &keys);
+        let result = self.write_keys(memory, namespace, &keys);
         let mut inbox = self.inbox.lock();
         let tickets = std::mem::take(&mut inbox.at);
         tickets.into_iter().for_each(|ticket| inbox.finish(ticket, result.clone()));
@@ -30,7 +30,7 @@ impl Owner {
     }
 
     /// Writes the values of keys, a bucket at a time: what is written cannot be evicted meanwhile.
-    pub(super) fn write_keys(&self, store: &Store, namespace: u32, keys: &[Vec<u8>]) -> Result<u64> {
+    pub(super) fn write_keys(&self, memory: &dyn HeldMemory, namespace: u32, keys: &[Vec<u8>]) -> Result<u64> {
         let host = self.host()?;
         let most = (self.config.bucket_keys.max(1) as usize, self.bucket_bytes());
         let (mut rest, mut written) = (keys, 0);
@@ -42,7 +42,7 @@ impl Owner {
             let looked = looked.inspect_err(|_| self.let_go(&items))?;
             rest = rest.get(looked.max(1)..).unwrap_or_default();
             if !items.is_empty() {
-                written += self.write_bucket(store, &items)?;
+                written += self.write_bucket(memory, &items)?;
             }
             if self.newest_evicted.load(Relaxed) >= first {
                 crate::bail!(
@@ -94,18 +94,18 @@ impl Owner {
     }
 
     /// Writes a bucket of what may be evicted soon, if there is something. Gives whether there may be more.
-    pub(super) fn write_ahead(&self, store: &Store) -> Result<bool> {
+    pub(super) fn write_ahead(&self, memory: &dyn HeldMemory) -> Result<bool> {
         let mut items = Vec::new();
         let more = self.gather(Scope::Ahead, &mut items)?;
         if items.is_empty() {
             return Ok(false);
         }
         self.throttle.lock().spend(items.iter().map(|item| item.bytes).sum());
-        Ok(self.write_bucket(store, &items)? > 0 && more)
+        Ok(self.write_bucket(memory, &items)? > 0 && more)
     }
 
     /// Writes everything, a bucket at a time; gives how many values.
-    pub(super) fn write_all(&self, store: &Store) -> Result<u64> {
+    pub(super) fn write_all(&self, memory: &dyn HeldMemory) -> Result<u64> {
         let host = self.host()?;
         host.with(|master| {
             master.begin_walk();
@@ -121,7 +121,7 @@ impl Owner {
                 return Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed"));
             }
             if !items.is_empty() {
-                let now = self.write_bucket(store, &items)?;
+                let now = self.write_bucket(memory, &items)?;
                 (written, in_pass) = (written + now, in_pass + now);
             }
             // What was written leaves again to make room: the disk holds no more.
@@ -143,7 +143,7 @@ impl Owner {
     }
 
     /// Writes held objects into one bucket, and tells the master. The holds are over in any case.
-    pub(super) fn write_bucket(&self, store: &Store, items: &[ToWrite]) -> Result<u64> {
+    pub(super) fn write_bucket(&self, memory: &dyn HeldMemory, items: &[ToWrite]) -> Result<u64> {
         let host = self.host()?;
         let mut assign = |places: &[(u32, Spot)]| {
             let mut wanted = Vec::new();
@@ -151,7 +151,7 @@ impl Owner {
             Ok(wanted)
         };
         let store_id = host.store_id();
-        let source = FromStore { store, refused: Mutex::default() };
+        let source = FromStore { memory, refused: Mutex::default() };
         let written = self.write_somehow(items, store_id, &source, &mut assign);
         let refused = source.refused.into_inner();
         if !refused.is_empty() {

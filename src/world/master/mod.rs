@@ -15,6 +15,7 @@ use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_PROTOCOL;
 use crate::base::{log, memory};
 use crate::layout::MAX_RANKS;
+use crate::mem::heap::Heap;
 use crate::rpc::packet::Service;
 use crate::rpc::server::Id;
 use crate::rpc::{self, Connection, Connections, Sent, Server};
@@ -177,6 +178,13 @@ impl Books {
             heap: roster.heap_of(rank),
         });
         let notes = notes.collect();
+        if self.board.wants_heaps() {
+            for (rank, desc, fd) in roster.shared_heaps() {
+                // One that cannot be mapped is tried again the next time.
+                let open = || Heap::open(desc, Some(fd.try_clone_to_owned().ok()?), None).ok();
+                self.board.show_heap(roster.id(), rank, desc.id, open);
+            }
+        }
         self.board.show(roster.id(), notes);
     }
 

@@ -1,0 +1,188 @@
+//! `nmc master --ssd`: a master that is no rank writes what ranks store, and every rank reads it, also after that master was killed,
+//! after all ranks left, and after both.
+
+#![allow(unsafe_code, reason = "a signal is sent to a process")]
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+#[path = "../../../tests/common/mod.rs"]
+mod common;
+
+use nanomc::store::copy::{Pieces, Slice};
+use nanomc::store::read::Look;
+use nanomc::store::write::PutOptions;
+use nanomc::store::{Config as StoreConfig, Store};
+use nanomc::tier::{self, Tier};
+use nanomc::world::{Config, Hosting, World};
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Values, of which memory holds a part.
+const VALUES: u64 = 200;
+const BYTES: usize = 40_000;
+
+/// A master that is ended with the test, whatever happens.
+struct Master(Child);
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Master {
+    fn start(dir: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nmc"));
+        command.args(["master", "--name", "t", "--world-size", "2", "--heap-bytes", "1MiB", "--words", "8", "--dir"]);
+        command.arg(dir.join("world")).args(["--ssd-write-through", "--ssd"]).arg(dir.join("ssd"));
+        let mut child = Self(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("serving world"), "{line}");
+        child
+    }
+
+    fn end_in_order(mut self) {
+        // SAFETY: a signal to our own child, which has not been waited for.
+        assert_eq!(unsafe { libc::kill(i32::try_from(self.0.id()).unwrap(), libc::SIGTERM) }, 0);
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+struct Rank {
+    store: Store,
+    world: World,
+}
+
+/// Both ranks, each on a thread while they join.
+fn ranks(dir: &Path) -> [Rank; 2] {
+    tier::install();
+    let join = |rank| {
+        let config = Config { hosting: Hosting::Elsewhere, ..common::config(&dir.join("world"), Some(rank), 2) };
+        let world = World::join(config).unwrap();
+        let store = StoreConfig {
+            page_bytes: 4096,
+            deadline: nanomc::base::Deadline::after(common::PATIENCE),
+            ..StoreConfig::default()
+        };
+        Rank { store: Store::attach(&world, &store).unwrap(), world }
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| join(1));
+        [join(0), other.join().unwrap()]
+    })
+}
+
+fn leave(ranks: [Rank; 2]) {
+    for Rank { store, world } in ranks {
+        drop(store);
+        world.finalize().unwrap();
+    }
+}
+
+fn value(number: u64) -> Vec<u8> {
+    let mut state = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[0]
+    };
+    (0..BYTES + usize::try_from(number).unwrap()).map(next).collect()
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key {number}").into_bytes()
+}
+
+fn put(store: &Store, number: u64) {
+    let (key, value) = (key(number), value(number));
+    let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
+    // While the master is away, or has not opened its tier yet.
+    assert!(common::eventually(|| store.put(&key, &Pieces::Slices(&slices), &PutOptions::DEFAULT).is_ok()), "{number}");
+}
+
+/// Which values are there; each is right.
+fn found(store: &Store) -> Vec<u64> {
+    let mut buffer = vec![0; 2 * BYTES];
+    let mut is_there = |number: &u64| {
+        let slice = Slice { address: buffer.as_mut_ptr() as u64, bytes: buffer.len() as u64 };
+        match store.get(&key(*number), slice).unwrap() {
+            Look::Ready(bytes) => {
+                assert!(buffer[..usize::try_from(bytes).unwrap()] == value(*number), "wrong bytes of value {number}");
+                true
+            }
+            _ => false,
+        }
+    };
+    (0..VALUES).filter(|number| is_there(number)).collect()
+}
+
+#[test]
+fn what_ranks_store_stays_on_the_masters_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    std::fs::create_dir(dir.join("world")).unwrap();
+    let all: Vec<u64> = (0..VALUES).collect();
+
+    let mut master = Master::start(dir);
+    let both = ranks(dir);
+    for number in 0..VALUES / 2 {
+        put(&both[usize::try_from(number % 2).unwrap()].store, number);
+    }
+    assert_eq!(found(&both[0].store), all[..all.len() / 2], "four megabytes in two heaps of one");
+
+    // Killed: reads go on, and the next one goes on with what is in memory and on disk.
+    let _ = master.0.kill();
+    let _ = master.0.wait();
+    assert_eq!(found(&both[1].store), all[..all.len() / 2]);
+    let master = Master::start(dir);
+    for number in VALUES / 2..VALUES {
+        put(&both[usize::try_from(number % 2).unwrap()].store, number);
+    }
+    assert_eq!(found(&both[0].store), all);
+    let handle = Tier::open(&both[0].store, &tier::Config::default(), &mut |_, _| {}).unwrap();
+    assert_eq!(handle.stats().unwrap().objects, VALUES);
+    handle.sync().unwrap();
+    let mut came = Vec::new();
+    handle.prefetch(&[&key(0)], |_, result| came.push(result));
+    assert_eq!(came, [Ok(true)]);
+    drop(handle);
+
+    // All ranks leave: the same master serves the next world, and its store has the tier from the beginning.
+    leave(both);
+    let both = ranks(dir);
+    put(&both[0].store, VALUES);
+    assert_eq!(found(&both[1].store), all, "from disk alone");
+    assert!(both[0].store.remove(&key(7)).is_ok());
+    leave(both);
+
+    // And so does another process.
+    master.end_in_order();
+    let master = Master::start(dir);
+    let both = ranks(dir);
+    put(&both[0].store, VALUES + 1);
+    let without_the_removed: Vec<u64> = all.iter().copied().filter(|number| *number != 7).collect();
+    assert_eq!(found(&both[0].store), without_the_removed);
+    leave(both);
+    master.end_in_order();
+}
+
+#[test]
+fn without_a_directory_or_host_heaps_it_explains_itself() {
+    let sizes = ["--name", "x", "--world-size", "1", "--heap-bytes", "1MiB"];
+    for (more, says) in [
+        (&["--ssd-evict", "lru"][..], "nothing without --ssd"),
+        (&["--ssd-write-through"], "nothing without --ssd"),
+        (&["--ssd", "d", "--heap-kind", "cuda"], "host heaps"),
+        (&["--ssd", "d", "--ssd-evict", "some"], "never, fifo and lru"),
+        (&["--ssd", "d", "--ssd-backend", "noop"], "bucket, file-per-key and offset"),
+        (&["--ssd", "d", "--ssd-capacity", "much"], "not a number of bytes"),
+    ] {
+        let refused = Command::new(env!("CARGO_BIN_EXE_nmc")).arg("master").args(sizes).args(more).output().unwrap();
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+}

@@ -1,0 +1,99 @@
+//! Objects that the master holds for whoever writes them to disk: read by a client, or in the process of a master that is no rank
+//! and maps the heaps for this alone.
+
+use super::Store;
+use super::backing::HeldMemory;
+use super::copy::{Cursor, Pieces, Slice, copy_by_cpu};
+use super::map::Map;
+use super::master::{ToWrite, corrupt};
+use super::read::{Pin, Sums, check_within, shaped};
+use super::seal::{check_sums, seal_of};
+use crate::base::error::Result;
+use crate::layout::store::{ObjectHeader, Seal, Shape, View};
+use crate::mem::heap::Heap;
+use crate::sync::object;
+use crate::world::master::Board;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
+
+/// Lets `copy` have a held object and what it was sealed with, and sees to it that it was the same one all the while.
+fn read_held(
+    map: &Map,
+    item: &ToWrite,
+    copy: impl FnOnce(&View<'_>, (u32, &ObjectHeader, &Shape), Option<Seal>) -> Result<()>,
+) -> Result<()> {
+    let view = map.view();
+    let (header, shape) = shaped(view, item.index)?;
+    // In no slot: the master's hold keeps it.
+    let pin = Pin { index: item.index, slot: u32::MAX, epoch: item.epoch, turn: 0 };
+    let seal = seal_of(map, view, (item.namespace, &item.key), pin, header, &shape)?;
+    copy(view, (item.index, header, &shape), seal)?;
+    if object::epoch(header.control.load(Acquire)) == item.epoch { Ok(()) } else { Err(corrupt(item.index)) }
+}
+
+fn slice_of(to: &mut [u8]) -> [Slice; 1] {
+    [Slice { address: to.as_mut_ptr() as u64, bytes: to.len() as u64 }]
+}
+
+impl HeldMemory for Store {
+    fn read_held(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
+        let slice = slice_of(to);
+        read_held(&self.client.map, item, |view, object, seal| {
+            self.read_pinned(view, object, offset, &Pieces::Slices(&slice), seal, Sums::Touched).map(|_| ())
+        })
+    }
+
+    fn promote(&self, namespace: u32, key: &[u8], rank: u32) -> bool {
+        let mut there = false;
+        self.in_namespace(namespace).promote(&[key], rank, |_, came| there = matches!(came, Ok(true)));
+        there
+    }
+}
+
+/// The heaps of a store in the process of its external master: those in host memory that the ranks share.
+pub struct MasterMemory {
+    map: Arc<Map>,
+    board: Arc<Board>,
+    world_id: u64,
+}
+
+impl MasterMemory {
+    /// Of the store with this map, in a world whose ranks `board` knows.
+    pub(super) fn new(map: Arc<Map>, board: Arc<Board>, world_id: u64) -> Self {
+        Self { map, board, world_id }
+    }
+
+    /// The heap of a rank, if it is the one that the objects lie in.
+    fn heap(&self, rank: u32) -> Result<Arc<Heap>> {
+        let wanted = self.map.view().heap(rank).map_or(0, |heap| heap.id.load(Acquire));
+        match self.board.heap(self.world_id, rank) {
+            Some(heap) if wanted != 0 && heap.desc().id == wanted => Ok(heap),
+            _ => crate::bail!(NMC_ERR_PEER_LOST, "the master cannot map the heap of rank {rank}, or it was replaced"),
+        }
+    }
+}
+
+impl HeldMemory for MasterMemory {
+    fn read_held(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
+        let slice = slice_of(to);
+        let bytes = slice[0].bytes;
+        read_held(&self.map, item, |view, (index, header, shape), seal| {
+            check_within(offset, bytes, shape.bytes_total)?;
+            let heap = self.heap(shape.owner_rank)?;
+            let mut cursor = Cursor::from_base(view, header, shape, offset, heap.base())?;
+            copy_by_cpu(&mut cursor, &Pieces::Slices(&slice), false)?;
+            match seal {
+                Some(seal) => {
+                    let part = offset..offset + bytes;
+                    check_sums(view, (index, header, shape), heap.base(), part, seal, Sums::Touched)
+                }
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Only ranks bring values back, by `nmc_tier_prefetch`.
+    fn promote(&self, _: u32, _: &[u8], _: u32) -> bool {
+        false
+    }
+}
