@@ -71,7 +71,7 @@ kernels: ## compile the GPU kernels anew (fetches nvcc with pip)
 	  $(CARGO) build --release --locked
 
 clean: ## remove everything that was built, but not the tools
-	rm -rf $(BUILD) $(addprefix target/,cmake.log debug release loom shuttle package docs tmp)
+	rm -rf $(BUILD) $(addprefix target/,cmake.log debug release crash package docs tmp)
 
 # ---- steps of the above ---------------------------------------------------------------------------------------------
 
@@ -92,10 +92,10 @@ built: configure
 	cmake --build $(BUILD)
 
 shuttle:
-	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --profile checks -p nanomc --lib --target-dir target/shuttle kv::schedules
+	$(CARGO) test --locked --profile checks -p nanomc --lib --features shuttle --target-dir target/crash kv::schedules
 
 loom:
-	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --profile checks -p nanomc --lib --target-dir target/loom
+	$(CARGO) test --locked --profile checks -p nanomc --lib --features loom --target-dir target/crash
 
 deny:
 	target/tools/bin/cargo-deny --locked check --hide-inclusion-graph licenses bans sources

@@ -5,6 +5,7 @@
 #       AddressSanitizer and UndefinedBehaviorSanitizer) and as `n.valgrind`.
 #   nmc_add_program(NAME p SOURCES ..) and nmc_add_run(NAME n PROGRAM p ARGS ..)
 #       The two halves of it, for programs that are run several times with different arguments.
+#       `*_wrapper_noexc` and `*_wrapper_cpp20` are further forms of one body, which the tools see in `*_wrapper`: no tools.
 #   nmc_add_control(NAME n EXPECT regex COMMAND ..)
 #       A check that must fail: the command has to return non-zero AND print something that matches.
 #
@@ -18,6 +19,7 @@ find_package(Threads REQUIRED)
 set(NMC_WARNINGS -Wall -Wextra -Wpedantic -Werror)
 # Compiling takes longer than running: no more optimisation than a test needs, and lines for stack traces.
 set(NMC_OPTIMIZE -O1 -g1)
+set(NMC_FURTHER_FORM "_wrapper_(noexc|cpp20)$")
 set(NMC_SANITIZE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O0 -g1)
 set(NMC_ASAN_ENV
   "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:handle_segv=1"
@@ -56,7 +58,7 @@ set(NMC_VALGRIND_RUN "${VALGRIND}" --quiet --fair-sched=yes --error-exitcode=99 
 function(nmc_add_program)
   cmake_parse_arguments(PARSE_ARGV 0 P "NO_ASAN" "NAME" "SOURCES;LIBRARIES")
   set(variants ${P_NAME})
-  if(NANOMC_ASAN AND NANOMC_ASAN_WORKS AND NOT P_NO_ASAN)
+  if(NANOMC_ASAN AND NANOMC_ASAN_WORKS AND NOT P_NO_ASAN AND NOT P_NAME MATCHES "${NMC_FURTHER_FORM}")
     list(APPEND variants ${P_NAME}.asan)
   endif()
   foreach(program ${variants})
@@ -86,7 +88,7 @@ function(nmc_add_run)
     set_tests_properties(${R_NAME}.asan PROPERTIES TIMEOUT ${slow} LABELS "${R_LABELS};asan" ENVIRONMENT "${NMC_ASAN_ENV}")
     list(APPEND all ${R_NAME}.asan)
   endif()
-  if(NANOMC_VALGRIND AND VALGRIND AND NOT R_NO_VALGRIND)
+  if(NANOMC_VALGRIND AND VALGRIND AND NOT R_NO_VALGRIND AND NOT R_NAME MATCHES "${NMC_FURTHER_FORM}")
     add_test(NAME ${R_NAME}.valgrind COMMAND ${NMC_VALGRIND_RUN} $<TARGET_FILE:${R_PROGRAM}> ${R_ARGS})
     set_tests_properties(${R_NAME}.valgrind PROPERTIES
       TIMEOUT ${slow} LABELS "${R_LABELS};valgrind" ENVIRONMENT "NMC_TEST_TOOL=valgrind")

@@ -24,7 +24,7 @@ mod groups;
 pub mod hash;
 pub mod place;
 mod pool;
-#[cfg(all(shuttle, test))]
+#[cfg(all(feature = "shuttle", test))]
 mod schedules;
 mod seq;
 pub mod transfer;

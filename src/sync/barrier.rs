@@ -63,7 +63,7 @@ pub fn resume(verdict: &AtomicU64, arrived: &AtomicU64) -> u64 {
 }
 
 /// Two ranks whose processes are replaced while a third one arrives last: the schedules that loom finds.
-#[cfg(all(loom, test))]
+#[cfg(all(feature = "loom", test))]
 mod model {
     use super::*;
     use loom::sync::Arc;

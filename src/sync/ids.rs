@@ -5,9 +5,9 @@
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT};
-#[cfg(not(shuttle))]
+#[cfg(not(feature = "shuttle"))]
 use crate::sync::atomic::{AtomicU64, Ordering};
-#[cfg(shuttle)]
+#[cfg(feature = "shuttle")]
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 
 struct Entry {
@@ -153,7 +153,7 @@ impl Ids {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may")]
     use super::*;
@@ -183,7 +183,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 mod model {
     #![allow(clippy::unwrap_used, reason = "a test may")]
     use super::*;

@@ -175,7 +175,7 @@ pub fn switch(root: &AtomicU64, next: u64) {
     root.store(next, Ordering::Release);
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
     use super::*;

@@ -1,12 +1,12 @@
 //! The mutex of code that is run under chosen schedules, and the numbers of its threads. In every library that is shipped
 //! the mutex is parking_lot's.
 
-#[cfg(not(shuttle))]
+#[cfg(not(feature = "shuttle"))]
 pub use plain::{Mutex, MutexGuard, thread_number};
-#[cfg(shuttle)]
+#[cfg(feature = "shuttle")]
 pub use scheduled::{Mutex, MutexGuard, thread_number};
 
-#[cfg(not(shuttle))]
+#[cfg(not(feature = "shuttle"))]
 mod plain {
     pub use parking_lot::{Mutex, MutexGuard};
     use std::cell::Cell;
@@ -31,7 +31,7 @@ mod plain {
     }
 }
 
-#[cfg(shuttle)]
+#[cfg(feature = "shuttle")]
 mod scheduled {
     use std::sync::PoisonError;
 

@@ -2,7 +2,7 @@
 //! A `light` on one thread and a `heavy` on another order like two SeqCst fences. Where the kernel has no
 //! private expedited membarrier, both are SeqCst fences.
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 mod imp {
     /// The reader's side.
     pub fn light() {
@@ -14,7 +14,7 @@ mod imp {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod imp {
     use std::sync::atomic::{AtomicU8, Ordering, compiler_fence, fence};
 

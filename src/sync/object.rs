@@ -164,7 +164,7 @@ pub fn finished(published: &AtomicU64, epoch: u64) -> bool {
     published.load(Ordering::Acquire) == epoch
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 

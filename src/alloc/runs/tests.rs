@@ -230,7 +230,7 @@ fn run_against_the_model(units: u32, seed: u64, calls: u32, fault: Fault) -> std
 #[test]
 fn every_call_does_what_the_model_does_and_recovery_gives_the_same_state() {
     for (seed, units) in [1, 2, 15, 63, 64, 65, 130, 300, 700].into_iter().enumerate() {
-        let kept = run_against_the_model(units, seed as u64, 25_000, Fault::None);
+        let kept = run_against_the_model(units, seed as u64, 8_000, Fault::None);
         assert_eq!(kept, Ok(()), "seed {seed}, {units} units");
     }
 }
