@@ -38,7 +38,7 @@
  *              publish_desc publish_captured slot_reserve slot_release slot_pin slot_unpin_async device_pin
  *
  *  Tier      an SSD below the store: what memory evicts, disk keeps, and any process reads it by itself
- *            nmc_tier_*: open close sync offload prefetch evict events pause resume stats verify scan
+ *            nmc_tier_*: open close sync offload prefetch stage release evict events pause resume stats verify scan
  *
  *  KV cache  where the K and V of every token are: blocks, sequences, shared prefixes, block tables
  *            nmc_kv_*: create heap_bytes page_tokens destroy open find append append_batch commit keep_state reserve
@@ -2446,6 +2446,9 @@ typedef int32_t (*nmc_tier_scan_fn)(void *user, const struct nmc_tier_entry_t *e
  */
 typedef struct nmc_tier_t nmc_tier_t;
 
+/** How long values stay in staging memory if `nmc_tier_stage` does not say, in ms. */
+#define NMC_TIER_STAGE_MS 5000
+
 /**
  * Opens the tier of a store and puts a handle into `*out_tier`.
  *
@@ -2523,6 +2526,38 @@ nmc_status_t nmc_tier_prefetch(struct nmc_tier_t *tier,
                                const struct nmc_slice_t *keys,
                                size_t n,
                                nmc_status_t *out_statuses);
+
+/**
+ * Reads the values of `n` keys into memory of the library, wherever they are, and lends that to the caller: for who has no buffer of its
+ * own, or hands them on to a network. `out_values[i]` tells where the value of `keys[i]` is, with a NULL pointer if it is not there, and
+ * `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it: `NMC_OK`, `NMC_NOT_READY` if it is being written,
+ * `NMC_ERR_NOT_FOUND`. `*out_loan` names the loan, which holds all of them; 0 if there is none. Keys are those of the namespace of the store
+ * that the tier was opened with; all that are on disk are read together. Values begin at multiples of 4 KiB and may be read only.
+ *
+ * The loan ends with `nmc_tier_release`, with the handle, or after `ttl_ms` (0: `NMC_TIER_STAGE_MS`), counted from the return: after that the memory
+ * is lent to others. Whoever may be slower copies first and then asks `nmc_tier_release`, which says whether it was in time. 64 MiB can be lent
+ * by a handle at a time, in 1,024 loans.
+ *
+ * Reads the disk in this process. Thread-safe. Not graph-safe. Returns `NMC_OK` if all came, else the status of the first that failed or, if
+ * none did, `NMC_NOT_READY`: besides these `NMC_ERR_BUSY` (the memory is lent: repeat it when some has come back; or a value was replaced
+ * meanwhile), `NMC_ERR_LIMIT` (more than it holds), `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_tier_stage(struct nmc_tier_t *tier,
+                            const struct nmc_slice_t *keys,
+                            size_t n,
+                            uint32_t ttl_ms,
+                            uint64_t *out_loan,
+                            struct nmc_slice_t *out_values,
+                            nmc_status_t *out_statuses);
+
+/**
+ * Ends a loan of `nmc_tier_stage`: its values must not be read any more. `NMC_OK` also says that everything that was read until now was
+ * right, `NMC_ERR_STALE` that the loan's time was over: what was read after that may be other values. A loan of 0 is fine.
+ *
+ * Does not wait. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_STALE` (the loan has ended).
+ */
+nmc_status_t nmc_tier_release(struct nmc_tier_t *tier,
+                              uint64_t loan);
 
 /**
  * Takes values from the disk, whole buckets, those that `eviction` of the config says first (the oldest if it says nothing), until its

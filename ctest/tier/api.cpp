@@ -25,6 +25,10 @@ void every_call(nmc_tier_t* tier, nmc_status_t want) {
   nmc_status_t status = 77;
   // The key is not there: that is what a good handle says.
   GIVES(nmc_tier_prefetch(tier, &key, 1, &status), want == NMC_OK ? NMC_ERR_NOT_FOUND : want);
+  uint64_t loan = 77;
+  nmc_slice_t value{};
+  GIVES(nmc_tier_stage(tier, &key, 1, 0, &loan, &value, &status), want == NMC_OK ? NMC_ERR_NOT_FOUND : want);
+  GIVES(nmc_tier_release(tier, 0), want);
   GIVES(nmc_tier_evict(tier, 0, &written), want);
   GIVES(nmc_tier_events(tier, [](void*, const nmc_tier_event_t*) { return 1; }, nullptr), want);
   GIVES(nmc_tier_pause(tier), want);
@@ -96,6 +100,21 @@ void arguments() {
   GIVES(nmc_tier_prefetch(tier, nullptr, 1, nullptr), NMC_ERR_INVALID_ARG);
   OK(nmc_tier_prefetch(tier, nullptr, 0, nullptr));
   OK(nmc_tier_evict(tier, UINT64_MAX, nullptr));
+  uint64_t loan = 77;
+  nmc_slice_t values[2] = {};
+  const nmc_slice_t mixed[] = {slice_of("key"), bytes_of(longer)};
+  GIVES(nmc_tier_stage(tier, mixed, 2, 0, nullptr, values, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_tier_stage(tier, mixed, 2, 0, &loan, nullptr, nullptr), NMC_ERR_INVALID_ARG);
+  CHECK(loan == 0);
+  GIVES(nmc_tier_stage(tier, nullptr, 1, 0, &loan, values, nullptr), NMC_ERR_INVALID_ARG);
+  OK(nmc_tier_stage(tier, nullptr, 0, 0, &loan, nullptr, nullptr));
+  CHECK(loan == 0);
+  nmc_status_t said[] = {77, 77};
+  GIVES(nmc_tier_stage(tier, mixed, 2, 0, &loan, values, said), NMC_ERR_INVALID_ARG);
+  CHECK(said[0] == NMC_OK && said[1] == NMC_ERR_INVALID_ARG && loan != 0 && values[0].len == 5 && values[1].ptr == nullptr);
+  OK(nmc_tier_release(tier, loan));
+  GIVES(nmc_tier_release(tier, loan), NMC_ERR_STALE);
+  GIVES(nmc_tier_release(tier, UINT64_MAX), NMC_ERR_STALE);
   const nmc_slice_t one = slice_of("key");
   GIVES(nmc_tier_offload(tier, &one, SIZE_MAX, &written), NMC_ERR_INVALID_ARG);  // more than memory has
   CHECK(written == 77 && tier_stats(tier).objects == 0);
@@ -304,6 +323,56 @@ void stores() {
   CHECK(get(next, "key") != "value");
 }
 
+std::string text(const nmc_slice_t& value) { return {static_cast<const char*>(value.ptr), value.len}; }
+
+void loans() {
+  const TierDir dir;
+  Embedded store;
+  OpenTier tier(store, dir.path);
+  const std::string long_value(200000, 'l');
+  OK(put(store, "long", long_value));
+  OK(put(store, "short", "s"));
+  CHECK(offload(tier) == 2);
+  evict(store);
+  OK(put(store, "memory", "m"));
+
+  promise("values_are_lent_from_disk_and_from_memory");
+  const nmc_slice_t keys[] = {slice_of("short"), slice_of("none"), slice_of("long"), slice_of("memory")};
+  nmc_slice_t values[4];
+  nmc_status_t statuses[4];
+  uint64_t loan = 0;
+  GIVES(nmc_tier_stage(tier, keys, 4, 60000, &loan, values, statuses), NMC_ERR_NOT_FOUND);
+  CHECK(statuses[0] == NMC_OK && statuses[1] == NMC_ERR_NOT_FOUND && statuses[2] == NMC_OK && statuses[3] == NMC_OK);
+  CHECK(text(values[0]) == "s" && values[1].ptr == nullptr && text(values[2]) == long_value && text(values[3]) == "m");
+  for (const int i : {0, 2, 3}) CHECK(reinterpret_cast<uintptr_t>(values[i].ptr) % 4096 == 0);
+
+  promise("a_lent_value_stays_when_its_key_is_removed_or_replaced");
+  OK(nmc_store_remove(store, keys[2]));
+  OK(nmc_store_remove(store, keys[0]));
+  OK(put(store, "short", "another"));
+  CHECK(text(values[0]) == "s" && text(values[2]) == long_value);
+  OK(nmc_tier_release(tier, loan));
+
+  promise("a_loan_that_lasted_too_long_is_stale");
+  OK(nmc_tier_stage(tier, &keys[0], 1, 1, &loan, values, statuses));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  GIVES(nmc_tier_release(tier, loan), NMC_ERR_STALE);
+
+  promise("more_is_not_lent_than_there_is_and_all_of_it_comes_back");
+  std::vector<uint64_t> loans;
+  nmc_status_t status = NMC_OK;
+  while (loans.size() < 5000) {
+    status = nmc_tier_stage(tier, &keys[0], 1, 600000, &loan, values, statuses);
+    if (status != NMC_OK) break;
+    loans.push_back(loan);
+  }
+  GIVES(status, NMC_ERR_BUSY);
+  CHECK(loans.size() == 1024 && statuses[0] == NMC_ERR_BUSY && loan == 0 && values[0].ptr == nullptr);
+  for (const uint64_t open : loans) OK(nmc_tier_release(tier, open));
+  OK(nmc_tier_stage(tier, &keys[0], 1, 0, &loan, values, statuses));
+  CHECK(text(values[0]) == "another");
+}
+
 void callbacks() {
   Embedded store({256});
   TierDir dir;
@@ -467,6 +536,7 @@ int main() {
   directories();
   owners();
   stores();
+  loans();
   callbacks();
   environment();
   // The child of a process with threads has lost what these held, and valgrind says so.

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "../support/check.h"
 #include "../support/forms.hpp"
@@ -117,6 +118,16 @@ void calls() {
   CHECK(came == (std::vector<nmc_status_t>{NMC_OK, NMC_ERR_NOT_FOUND, NMC_OK}));
   CHECK(value_of(store.state("a")) == nmc::ObjectState::ready && value_of(store.state("c")) == nmc::ObjectState::on_disk);
   CHECK(value_of(tier.prefetch({})).empty());
+  {
+    auto staged = value_of(tier.stage({"a", "none", "c"}));
+    CHECK(staged.size() == 3 && staged.status(0) == NMC_OK && staged.status(1) == NMC_ERR_NOT_FOUND && staged[1].empty());
+    CHECK(staged[0].size() == seen["a"] && staged[2].size() == seen["c"]);
+    auto moved = std::move(staged);
+    CHECK(WORKS(moved.release()) && WORKS(moved.release()));
+    auto late = value_of(tier.stage({"a"}, std::chrono::milliseconds(0)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK(STATUS(late.release()) == NMC_ERR_STALE);
+  }
   CHECK(value_of(tier.evict(UINT64_MAX)) == 0 && value_of(tier.evict(0)) == 4);
   CHECK(value_of(store.state("a")) == nmc::ObjectState::ready && value_of(store.state("c")) == nmc::ObjectState::absent);
   std::map<std::string, uint64_t> stored, evicted;

@@ -186,6 +186,39 @@ class Callback {
 /// A tier in either form: for functions that take one.
 using AnyTier = detail::Handle<nmc_tier_t, nmc_tier_close>;
 
+/// Values in memory that the library lends (BasicTier::stage). Move-only; the destructor gives it back. Not longer than the tier.
+template <class Mode>
+class BasicStaged {
+ public:
+  BasicStaged(BasicStaged&& other) noexcept
+      : tier_(other.tier_), loan_(std::exchange(other.loan_, 0)), values_(std::move(other.values_)),
+        statuses_(std::move(other.statuses_)) {}
+  BasicStaged& operator=(BasicStaged&& other) noexcept {
+    std::swap(tier_, other.tier_), std::swap(loan_, other.loan_);
+    return values_.swap(other.values_), statuses_.swap(other.statuses_), *this;
+  }
+  ~BasicStaged() {
+    if (loan_ != 0) nmc_tier_release(tier_, loan_);
+  }
+
+  size_t size() const noexcept { return statuses_.size(); }
+  /// NMC_OK if value `i` is there, NMC_ERR_NOT_FOUND if it is nowhere, NMC_NOT_READY or why it could not be read.
+  nmc_status_t status(size_t i) const noexcept { return statuses_[i]; }
+  /// Value `i`; empty if it is not there.
+  std::string_view operator[](size_t i) const noexcept { return detail::text_of(values_[i]); }
+  /// Gives the memory back. An error (NMC_ERR_STALE) says that the time was over: what was read last may be other values.
+  typename Mode::template Out<void> release() { return Mode::done(nmc_tier_release(tier_, std::exchange(loan_, 0))); }
+
+ private:
+  template <class>
+  friend class BasicTier;
+  BasicStaged(nmc_tier_t* tier, size_t n) : tier_(tier), values_(n), statuses_(n) {}
+  nmc_tier_t* tier_;
+  uint64_t loan_ = 0;
+  std::vector<nmc_slice_t> values_;
+  std::vector<nmc_status_t> statuses_;
+};
+
 /// The SSD tier of a store: its owner in the process of the store's master, elsewhere a handle to it. Move-only; the destructor closes
 /// it. All members may be called from any thread.
 template <class Mode>
@@ -239,6 +272,20 @@ class BasicTier : public AnyTier {
     // An item that failed is no failure of the call; one that nothing was done for is.
     if (status == NMC_ERR_BAD_HANDLE || status == NMC_ERR_FORKED) return Mode::failure(status);
     return statuses;
+  }
+  /// Reads the values of these keys into memory of the library, for a while: at most until the object that it gives is destroyed.
+  Out<BasicStaged<Mode>> stage(Many<Key> keys,
+                               std::chrono::milliseconds ttl = std::chrono::milliseconds(NMC_TIER_STAGE_MS)) const {
+    BasicStaged<Mode> staged(get(), keys.size());
+    const auto ms = ttl.count();
+    // 0 would be the default.
+    const uint32_t time = ms < 1 ? 1 : ms > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(ms);
+    const nmc_status_t status = nmc_tier_stage(get(), keys.data(), keys.size(), time, &staged.loan_, staged.values_.data(),
+                                               staged.statuses_.data());
+    // An item that failed is no failure of the call; if there is no loan because of something else, that is one.
+    const bool missing = status == NMC_OK || status == NMC_NOT_READY || status == NMC_ERR_NOT_FOUND;
+    if (staged.loan_ == 0 && !missing) return Mode::failure(status);
+    return staged;
   }
   /// Takes values from the disk until its files take this many bytes at most. Gives how many went.
   Out<uint64_t> evict(uint64_t keep_bytes) const {
@@ -309,8 +356,10 @@ class BasicTier : public AnyTier {
 // ------------------------------------------------------------------------------------------------- the two forms --
 
 using Tier = BasicTier<Throwing>;
+using Staged = BasicStaged<Throwing>;
 namespace nothrow {
 using Tier = BasicTier<Returning>;
+using Staged = BasicStaged<Returning>;
 }  // namespace nothrow
 
 namespace detail {

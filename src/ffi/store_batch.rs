@@ -44,7 +44,7 @@ impl<'a> Statuses<'a> {
     }
 
     /// The same, for a look for `key`: a miss is no error yet.
-    fn set_of(&mut self, item: usize, key: &[u8], result: Result<nmc_status_t>) {
+    pub(super) fn set_of(&mut self, item: usize, key: &[u8], result: Result<nmc_status_t>) {
         let status = result.as_ref().map_or_else(|error| error.status, |status| *status);
         if let Some(place) = self.places.get_mut(item) {
             *place = status;

@@ -1,10 +1,10 @@
 //! `nmc_tier_*`: what memory evicts, disk keeps.
 
-use super::arg::{array, key_of};
+use super::arg::{array, array_out, key_of};
 use super::basic::nmc_slice_t;
 use super::config::OutStruct;
 use super::handle::{self, HasC, Object};
-use super::store::{self, nmc_store_t};
+use super::store::{self, nmc_store_t, status_of};
 use super::store_batch::{Statuses, good_keys};
 use super::tier_types::{
     NMC_TIER_EVICTED, NMC_TIER_STORED, entry_of, nmc_tier_config_t, nmc_tier_event_fn, nmc_tier_event_t,
@@ -14,9 +14,11 @@ use super::{guard, guard_status, optional_out, out};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_NOT_READY, NMC_OK, nmc_status_t};
+use crate::store::read::Look;
 use crate::tier::{Happened, Tier};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The SSD tier of a store: its owner in the process of the store's master, elsewhere a handle to it. Nobody needs a handle to read:
 /// `nmc_store_get` and the others find what is on disk by themselves, in every process, also while the master is away. What
@@ -200,6 +202,75 @@ pub unsafe extern "C" fn nmc_tier_prefetch(
             Ok(statuses.first)
         })
     })
+}
+
+/// How long values stay in staging memory if `nmc_tier_stage` does not say, in ms.
+pub const NMC_TIER_STAGE_MS: u32 = 5000;
+
+/// Reads the values of `n` keys into memory of the library, wherever they are, and lends that to the caller: for who has no buffer of its
+/// own, or hands them on to a network. `out_values[i]` tells where the value of `keys[i]` is, with a NULL pointer if it is not there, and
+/// `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it: `NMC_OK`, `NMC_NOT_READY` if it is being written,
+/// `NMC_ERR_NOT_FOUND`. `*out_loan` names the loan, which holds all of them; 0 if there is none. Keys are those of the namespace of the store
+/// that the tier was opened with; all that are on disk are read together. Values begin at multiples of 4 KiB and may be read only.
+///
+/// The loan ends with `nmc_tier_release`, with the handle, or after `ttl_ms` (0: `NMC_TIER_STAGE_MS`), counted from the return: after that the memory
+/// is lent to others. Whoever may be slower copies first and then asks `nmc_tier_release`, which says whether it was in time. 64 MiB can be lent
+/// by a handle at a time, in 1,024 loans.
+///
+/// Reads the disk in this process. Thread-safe. Not graph-safe. Returns `NMC_OK` if all came, else the status of the first that failed or, if
+/// none did, `NMC_NOT_READY`: besides these `NMC_ERR_BUSY` (the memory is lent: repeat it when some has come back; or a value was replaced
+/// meanwhile), `NMC_ERR_LIMIT` (more than it holds), `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_NO_MEMORY`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_tier_stage(
+    tier: *mut nmc_tier_t,
+    keys: *const nmc_slice_t,
+    n: usize,
+    ttl_ms: u32,
+    out_loan: *mut u64,
+    out_values: *mut nmc_slice_t,
+    out_statuses: *mut nmc_status_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(tier, |open| {
+            let loan = out(out_loan, "out_loan")?;
+            loan.write(0);
+            // SAFETY: the C contract of these arguments.
+            let (keys, values, mut statuses) = unsafe {
+                (array(keys, n, "keys")?, array_out(out_values, n, "out_values")?, Statuses::new(out_statuses, n)?)
+            };
+            values.fill(nmc_slice_t { ptr: std::ptr::null(), len: 0 });
+            // SAFETY: the C contract of `keys`.
+            let (good, numbers) = match unsafe { good_keys(keys, &mut statuses) } {
+                Ok(good) => good,
+                Err(error) => return Ok(statuses.refuse(&error)),
+            };
+            let time = Duration::from_millis(if ttl_ms == 0 { NMC_TIER_STAGE_MS } else { ttl_ms }.into());
+            let staged = open.tier.stage(&good, time, |at, look| {
+                let status = look.map(|look| {
+                    if let Look::Ready(lent) = &look {
+                        let len = usize::try_from(lent.bytes).unwrap_or(0);
+                        values[numbers[at]] = nmc_slice_t { ptr: lent.address as *const c_void, len };
+                    }
+                    status_of(&look)
+                });
+                statuses.set_of(numbers[at], good[at], status);
+            });
+            match staged {
+                Ok(name) => loan.write(name),
+                Err(error) => return Ok(statuses.refuse(&error)),
+            };
+            Ok(statuses.first)
+        })
+    })
+}
+
+/// Ends a loan of `nmc_tier_stage`: its values must not be read any more. `NMC_OK` also says that everything that was read until now was
+/// right, `NMC_ERR_STALE` that the loan's time was over: what was read after that may be other values. A loan of 0 is fine.
+///
+/// Does not wait. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_STALE` (the loan has ended).
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_tier_release(tier: *mut nmc_tier_t, loan: u64) -> nmc_status_t {
+    guard(|| with(tier, |open| if loan == 0 { Ok(()) } else { open.tier.release(loan) }))
 }
 
 /// Takes values from the disk, whole buckets, those that `eviction` of the config says first (the oldest if it says nothing), until its

@@ -8,6 +8,7 @@ use super::master::ToWrite;
 use crate::base::error::{Error, Result};
 use crate::layout::disk::{Entry, Space, Spot};
 use crate::layout::store::MAX_NAMESPACE_NAME;
+use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
@@ -59,7 +60,7 @@ pub struct DiskInfo {
 }
 
 /// The disk as a client reads it, by itself, without asking the master.
-pub trait DiskReader: Send + Sync {
+pub trait DiskReader: Any + Send + Sync {
     /// Reads all of these. All are under way before the first is waited for; nothing is when this returns.
     fn read(&self, map: &DiskMap, reads: &mut [DiskRead<'_>]);
 

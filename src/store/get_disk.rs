@@ -2,7 +2,7 @@
 //! are read by the calling process.
 
 use super::Store;
-use super::backing::{DiskEntry, DiskRead, Target};
+use super::backing::{DiskEntry, DiskRead, DiskReader, Target};
 use super::client::{Client, Way};
 use super::copy::Pieces;
 use super::disk::DiskAccess;
@@ -91,6 +91,11 @@ impl Store {
     #[must_use]
     pub fn has_disk(&self) -> bool {
         ![0, DISK_EXPECTED].contains(&self.client.view().header().disk.load(Acquire))
+    }
+
+    /// How this client reads the disk below the store, if there is one.
+    pub fn disk_reader(&self) -> Result<Option<Arc<dyn DiskReader>>> {
+        Ok(self.client.disk()?.map(|disk| disk.reader))
     }
 
     /// Nothing of a disk that is gone is kept open.

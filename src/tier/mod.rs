@@ -18,22 +18,32 @@ pub mod recovery;
 #[cfg(test)]
 mod sequences_tests;
 mod stages;
+mod staging;
 #[cfg(test)]
 mod tests;
 
 pub use config::{Backend, Config, Evict, OnDamage, Scanned, Stats, Torn, Verified};
 pub use hosted::Hosted;
 pub use owner::{Event, Happened};
+pub use staging::Lent;
 
 use crate::base::error::{Error, Result};
 use crate::base::id;
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
+use crate::base::memory;
+use crate::base::status::{
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED,
+};
 use crate::store::Store;
+use crate::store::copy::{Pieces, Slice};
+use crate::store::read::Look;
 use format::Head;
 use owner::{CALL_DONE, CALL_EVICT, CALL_OFFLOAD, CALL_PAUSE, CALL_STATS, CALL_SYNC, Running};
+use reader::Reader;
+use staging::Staging;
+use std::any::Any;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often a handle in another process asks whether the owner is done.
 const ASK: Duration = Duration::from_millis(5);
@@ -45,6 +55,7 @@ const KEYS: usize = 64;
 pub struct Tier {
     running: Option<Running>,
     store: Store,
+    staging: Staging,
     stopped: AtomicBool,
 }
 
@@ -87,17 +98,21 @@ impl Tier {
                 let text = "the store has no tier: the process of its master opens it first";
                 return Err(Error::new(NMC_ERR_NOT_FOUND, text));
             }
-            return Ok(Self { running: None, store: store.share(), stopped: AtomicBool::new(false) });
+            return Ok(Self::with(None, store));
         };
         if config.directory.as_os_str().is_empty() && host.disk_owner().is_some() {
             // In the owner's process too a store of another namespace has a handle of its own.
-            return Ok(Self { running: None, store: store.share(), stopped: AtomicBool::new(false) });
+            return Ok(Self::with(None, store));
         }
         if config.directory.as_os_str().is_empty() {
             crate::bail!(NMC_ERR_INVALID_ARG, "a tier needs a directory");
         }
         let running = Running::open(Box::new(store.share()), store.announcer(), host, config, progress)?;
-        Ok(Self { running: Some(running), store: store.share(), stopped: AtomicBool::new(false) })
+        Ok(Self::with(Some(running), store))
+    }
+
+    fn with(running: Option<Running>, store: &Store) -> Self {
+        Self { running, store: store.share(), staging: Staging::default(), stopped: AtomicBool::new(false) }
     }
 
     /// Whether this process owns it.
@@ -160,6 +175,66 @@ impl Tier {
             }
             self.store.promote(part, self.store.rank(), |number, came| result(at * KEYS + number, came));
         }
+    }
+
+    /// Reads values into staging memory, where they stay until the loan is given back, its time is over, or the handle is closed. Gives the
+    /// loan's name, 0 if there was nothing to read; `result` hears by number where each value is, or why it is nowhere.
+    pub fn stage(
+        &self,
+        keys: &[&[u8]],
+        time: Duration,
+        mut result: impl FnMut(usize, Result<Look<Lent>>),
+    ) -> Result<u64> {
+        let (mut found, mut sizes) = (memory::with_capacity(keys.len())?, memory::with_capacity(keys.len())?);
+        for (number, key) in keys.iter().enumerate() {
+            match self.store.read_whole(key, |_| Ok(None)) {
+                Ok(Look::Ready(bytes)) => {
+                    found.push(number);
+                    sizes.push(bytes);
+                }
+                Ok(Look::Writing(index, epoch)) => result(number, Ok(Look::Writing(index, epoch))),
+                Ok(Look::Missing) => result(number, Ok(Look::Missing)),
+                Err(error) => result(number, Err(error)),
+            }
+        }
+        if found.is_empty() {
+            return Ok(0);
+        }
+        let (name, lent) = self.staging.lend(&sizes, Instant::now())?;
+        if let (Ok(Some(reader)), Some(memory)) = (self.store.disk_reader(), self.staging.memory())
+            && let Some(reader) = (&*reader as &dyn Any).downcast_ref::<Reader>()
+        {
+            reader.fix(&memory);
+        }
+        let mut some = false;
+        let slices = memory::collect(lent.iter().map(|lent| Slice { address: lent.address, bytes: lent.bytes }));
+        let slices: Vec<Slice> = slices.inspect_err(|_| _ = self.staging.give_back(name, Instant::now()))?;
+        let item = |at: usize| Ok((keys[found[at]], Pieces::Slices(std::slice::from_ref(&slices[at]))));
+        self.store.get_many_into(found.len(), item, |at, look| {
+            some |= matches!(look, Ok(Look::Ready(_)));
+            let look = look.map(|look| match look {
+                Look::Ready(_) => Look::Ready(lent[at]),
+                Look::Writing(index, epoch) => Look::Writing(index, epoch),
+                Look::Missing => Look::Missing,
+            });
+            // Another value has the key by now.
+            let moved = |error: Error| match error.status {
+                NMC_ERR_INVALID_ARG => Error::new(NMC_ERR_BUSY, "the value was replaced while it was read"),
+                _ => error,
+            };
+            result(found[at], look.map_err(moved));
+        });
+        if !some {
+            self.staging.give_back(name, Instant::now())?;
+            return Ok(0);
+        }
+        self.staging.start(name, time, Instant::now());
+        Ok(name)
+    }
+
+    /// Gives a loan back; `NMC_ERR_STALE` if it had ended.
+    pub fn release(&self, loan: u64) -> Result<()> {
+        self.staging.give_back(loan, Instant::now())
     }
 
     /// Takes values from the disk, as the config says which, until its files take `keep` bytes at most; gives how many went.

@@ -36,6 +36,42 @@ impl DerefMut for Buffer {
     }
 }
 
+/// A buffer that rings may know for good, so that the kernel need not look its pages up for every request. Whoever registers it keeps
+/// it: its address never is another's meanwhile.
+pub struct FixedBuffer {
+    _memory: Buffer,
+    address: u64,
+    bytes: usize,
+}
+
+impl FixedBuffer {
+    /// As [`Buffer::new`].
+    pub fn new(bytes: usize) -> Result<Self> {
+        let mut memory = Buffer::new(bytes)?;
+        let address = memory.as_mut_ptr() as u64;
+        super::sys::plain_pages(&memory);
+        Ok(Self { _memory: memory, address, bytes })
+    }
+
+    /// First byte; others may use it as they agree.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether these bytes are in it.
+    #[must_use]
+    pub fn has(&self, address: u64, bytes: u64) -> bool {
+        address >= self.address && address.saturating_add(bytes) <= self.address + self.bytes as u64
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {

@@ -18,7 +18,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, FixedBuffer};
 pub use real::{DirLock, LOCK, RealDisk};
 pub use ring::{Read, Readers};
 

@@ -7,6 +7,17 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, Owne
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+/// Keeps memory in pages of the usual size: a huge one would be locked whole for every part of it.
+pub fn plain_pages(memory: &[u8]) {
+    const PAGE: usize = super::BLOCK;
+    let first = memory.as_ptr().align_offset(PAGE);
+    let bytes = memory.len().saturating_sub(first) / PAGE * PAGE;
+    if let Some(pages) = memory.get(first..first + bytes) {
+        // SAFETY: pages of the slice's own; the call changes how they are kept, not what they hold. It is a wish.
+        unsafe { libc::madvise(pages.as_ptr().cast_mut().cast(), pages.len(), libc::MADV_NOHUGEPAGE) };
+    }
+}
+
 /// What a descriptor or a name leads to.
 pub struct Found {
     pub regular: bool,

@@ -24,7 +24,7 @@ use crate::store::backing::{DiskEntry, DiskInfo, DiskRead, DiskReader, Target};
 use crate::store::copy::Pieces;
 use crate::store::disk::DiskMap;
 use crate::tier::config::Backend;
-use crate::tier::io::{Options, Readers, RealDisk};
+use crate::tier::io::{FixedBuffer, Options, Readers, RealDisk};
 use files::Files;
 use list::Lists;
 use round::Job;
@@ -95,6 +95,11 @@ impl Reader {
             #[cfg(test)]
             stage: tests::Stage::default(),
         })
+    }
+
+    /// Values will often be read into this memory.
+    pub fn fix(&self, memory: &Arc<FixedBuffer>) {
+        self.readers.fix(memory);
     }
 
     /// Whether an entry is what it was, after everything that was read for it.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "the kernel reads and writes memory by address")]
 
 use super::super::sys::{found, path_of};
-use super::super::{Options, ended, error};
+use super::super::{FixedBuffer, Options, ended, error};
 use super::{DEEPEST, LONGEST, PIECES, REQUEST, follows, go_on_from, joined};
 use crate::base::error::{Error, Result};
 use crate::base::{log, memory};
@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// A piece of a file and the memory that it is read to. (Inside this module also: written from.)
@@ -64,6 +65,11 @@ impl Readers {
         Self(Rings::new(options))
     }
 
+    /// Reads into this memory need not look its pages up any more, as far as the system lets us. The first one counts.
+    pub fn fix(&self, memory: &Arc<FixedBuffer>) {
+        self.0.fix(memory);
+    }
+
     /// Performs all reads, at most `depth` at a time, and calls `done(i)` as each is complete while others are under way. Each
     /// is whole or the call fails; behind the end of a file that is `NMC_ERR_CORRUPT`. Small ones that follow each other in a
     /// file are read together. When the call returns, also with an error, nothing is under way any more.
@@ -85,6 +91,8 @@ pub struct Rings {
     /// None are to be made, or none can be.
     off: AtomicBool,
     told: AtomicBool,
+    /// Memory that rings register: kept for as long as they are.
+    fixed: OnceLock<Arc<FixedBuffer>>,
 }
 
 impl Rings {
@@ -93,7 +101,17 @@ impl Rings {
         // Without the mark of a fork nobody could tell that a ring is the parent's.
         let off = !options.uring || fork::init().is_err();
         let depth = options.depth.clamp(1, DEEPEST);
-        Self { idle: Mutex::new(Vec::new()), depth, off: AtomicBool::new(off), told: AtomicBool::new(false) }
+        Self {
+            idle: Mutex::new(Vec::new()),
+            depth,
+            off: AtomicBool::new(off),
+            told: AtomicBool::new(false),
+            fixed: OnceLock::new(),
+        }
+    }
+
+    fn fix(&self, memory: &Arc<FixedBuffer>) {
+        let _ = self.fixed.set(Arc::clone(memory));
     }
 
     /// A ring for this thread, if there can be one.
@@ -102,11 +120,16 @@ impl Rings {
         if self.off.load(Ordering::Relaxed) || fork::is_child() {
             return None;
         }
-        if let Some(ring) = self.idle.lock().pop() {
+        let idle = self.idle.lock().pop();
+        if let Some(mut ring) = idle {
+            ring.know(self.fixed.get());
             return Some(ring);
         }
         let cause = match Ring::new(self.depth) {
-            Ok(ring) => return Some(ring),
+            Ok(mut ring) => {
+                ring.know(self.fixed.get());
+                return Some(ring);
+            }
             Err(cause) => cause,
         };
         // Descriptors or memory may be there the next time.
@@ -308,6 +331,9 @@ struct Ring {
     free: Vec<usize>,
     /// It did not accept a request, which is still in its queue: it must not be used again.
     is_broken: bool,
+    /// Memory that was registered, or was to be.
+    fixed: Option<Arc<FixedBuffer>>,
+    is_registered: bool,
 }
 
 // SAFETY: the addresses in the lists belong to a call that is over or that holds the ring.
@@ -325,7 +351,20 @@ impl Ring {
         free.try_reserve_exact(depth as usize).map_err(refused)?;
         requests.resize_with(depth as usize, Request::default);
         free.extend(0..depth as usize);
-        Ok(Self { ring: Some(ring), requests, free, is_broken: false })
+        Ok(Self { ring: Some(ring), requests, free, is_broken: false, fixed: None, is_registered: false })
+    }
+
+    /// Registers memory, once. Where the system refuses, for want of memory that may be locked, it is read to like any other.
+    fn know(&mut self, memory: Option<&Arc<FixedBuffer>>) {
+        let (None, Some(memory), Some(ring)) = (&self.fixed, memory, &self.ring) else { return };
+        let whole = libc::iovec { iov_base: memory.address() as *mut libc::c_void, iov_len: memory.bytes() };
+        // SAFETY: the memory stays as long as the ring, which keeps it.
+        self.is_registered = unsafe { ring.submitter().register_buffers(&[whole]) }.is_ok();
+        self.fixed = Some(Arc::clone(memory));
+    }
+
+    fn is_fixed(&self, piece: &Read) -> bool {
+        self.is_registered && self.fixed.as_ref().is_some_and(|fixed| fixed.has(piece.address, piece.bytes.into()))
     }
 
     fn is_clean(&self) -> bool {
@@ -343,6 +382,7 @@ impl Ring {
     /// # Safety
     /// The memory of the pieces is valid for the way until the request is complete.
     unsafe fn push(&mut self, way: Way, pieces: &[Read], first: usize, count: usize) -> bool {
+        let fixed = count == 1 && self.is_fixed(&pieces[first]);
         let (Some(ring), Some(place)) = (self.ring.as_mut(), self.free.last().copied()) else { return false };
         let (request, piece) = (&mut self.requests[place], pieces[first]);
         // An offset that is none would mean the place where the file was read last. The plain call refuses it.
@@ -359,6 +399,9 @@ impl Ring {
         let (list, length) = (request.list.as_ptr(), u32::try_from(count).unwrap_or(0));
         let (fd, address) = (types::Fd(piece.fd), piece.address as *mut u8);
         let entry: squeue::Entry = match (way, count) {
+            (Way::FromFile, 1) if fixed => {
+                opcode::ReadFixed::new(fd, address, piece.bytes, 0).offset(piece.offset).build()
+            }
             (Way::FromFile, 1) => opcode::Read::new(fd, address, piece.bytes).offset(piece.offset).build(),
             (Way::FromFile, _) => opcode::Readv::new(fd, list, length).offset(piece.offset).build(),
             (Way::ToFile, 1) => opcode::Write::new(fd, address, piece.bytes).offset(piece.offset).build(),
