@@ -234,7 +234,9 @@ mod tests {
                 _ if !old.is_empty() => {
                     let name = old[random.below(u32::try_from(old.len()).unwrap()) as usize];
                     // The control: a name that says the place only ends whoever has it now.
-                    let generation = |place: u64| staging.0.lock().as_ref().unwrap().places[place as usize].generation;
+                    let generation = |place: u64| {
+                        staging.0.lock().as_ref().unwrap().places[usize::try_from(place).unwrap()].generation
+                    };
                     let place = name & u64::from(u32::MAX);
                     let name = if forget_generation { u64::from(generation(place)) << 32 | place } else { name };
                     let _ = staging.give_back(name, now);

@@ -598,6 +598,48 @@ mod tests {
         Read { fd: file.as_raw_fd(), address, bytes, offset: (i * PIECE) as u64 }
     }
 
+    #[test]
+    fn memory_that_rings_know_is_read_to_like_any_other_and_stays_as_long_as_they_do() {
+        const COUNT: usize = 8;
+        for readers in both() {
+            let file = file(COUNT);
+            let memory = Arc::new(FixedBuffer::new((COUNT - 2) * PIECE).unwrap());
+            readers.fix(&memory);
+            // The second of two does not count: what it names is read to as well.
+            readers.fix(&Arc::new(FixedBuffer::new(BLOCK).unwrap()));
+            let mut outside = vec![0u8; 2 * PIECE];
+            let place = |i: usize| match i.checked_sub(COUNT - 2) {
+                None => memory.address() + (i * PIECE) as u64,
+                Some(i) => outside.as_ptr() as u64 + (i * PIECE) as u64,
+            };
+            let bytes = u32::try_from(PIECE).unwrap();
+            // Not in their order, so that none are joined.
+            let order = [5, 0, 7, 2, 4, 1, 6, 3];
+            let offset = |i: usize| (i * PIECE) as u64;
+            let reads = order.map(|i| Read { fd: file.as_raw_fd(), address: place(i), bytes, offset: offset(i) });
+            for _ in 0..3 {
+                // SAFETY: the memory lives until the end of the block.
+                unsafe { readers.read(&reads, &mut |_| {}) }.unwrap();
+                for i in order {
+                    // SAFETY: all reads are over.
+                    let there = unsafe { std::slice::from_raw_parts_mut(place(i) as *mut u8, PIECE) };
+                    assert!(*there == *piece(i), "piece {i}");
+                    there.fill(0);
+                }
+            }
+            outside.clear();
+            let registered = readers.0.idle.lock().iter().any(|ring| ring.is_registered);
+            if !registered {
+                eprintln!("nothing was registered: io_uring is off, or no memory may be locked here");
+            }
+            let weak = Arc::downgrade(&memory);
+            drop(memory);
+            assert!(weak.upgrade().is_some());
+            drop(readers);
+            assert!(weak.upgrade().is_none());
+        }
+    }
+
     fn both() -> [Readers; 2] {
         [true, false].map(|uring| Readers::new(Options { direct: false, uring, depth: 4 }))
     }
