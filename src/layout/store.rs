@@ -6,7 +6,7 @@
 use super::CACHE_LINE;
 use super::region::{InShared, Region, hint};
 use crate::base::crc;
-use crate::sync::{futex, index, object};
+use crate::sync::{facts, futex, index, object};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// First word of a control slab.
@@ -83,6 +83,12 @@ impl Params {
     #[must_use]
     pub fn pages(&self) -> u32 {
         u32::try_from(self.heap_bytes / u64::from(self.page_bytes.max(1))).unwrap_or(u32::MAX)
+    }
+
+    /// Facts that can be read before they are overwritten.
+    #[must_use]
+    pub fn facts(&self) -> usize {
+        (self.max_objects as usize / 4).next_power_of_two().clamp(1 << 10, 1 << 16)
     }
 
     /// Buckets of one table of the index.
@@ -174,7 +180,9 @@ pub struct StoreHeader {
     /// The next epoch to be given out.
     pub next_epoch: AtomicU64,
     params: [AtomicU64; PARAM_WORDS],
-    reserved: [AtomicU64; 5],
+    reserved: [AtomicU64; 4],
+    /// Number of the newest fact; see [`Fact`].
+    pub facts: AtomicU64,
     /// Name of the directory that the store's tier has, or had last.
     pub tier: AtomicU64,
     /// Name of the slab that leads to values on disk; 0 if the store has no tier below memory. It stays when the master dies.
@@ -490,7 +498,7 @@ macro_rules! in_shared {
         unsafe impl InShared for $t {}
     )*};
 }
-in_shared!(StoreHeader, ObjectHeader, PublishWords, ClientEntry, RankCounters, Namespace, RankHeap, Bells);
+in_shared!(StoreHeader, ObjectHeader, PublishWords, ClientEntry, RankCounters, Namespace, RankHeap, Bells, FactRecord);
 
 /// Where everything is. The same for everybody who has the same parameters.
 #[derive(Debug, Clone, Copy)]
@@ -507,6 +515,7 @@ pub struct Layout {
     objects: usize,
     tables: usize,
     keys: usize,
+    facts: usize,
     /// Bytes of the control slab.
     pub control_bytes: usize,
     publish: usize,
@@ -539,6 +548,7 @@ impl Layout {
         let headers = place(objects * size_of::<ObjectHeader>(), 4096);
         let tables = place(2 * params.buckets() * 8, 4096);
         let keys = place(params.key_units() as usize * KEY_UNIT, 4096);
+        let facts = place(params.facts() * size_of::<FactRecord>(), 4096);
         let control_bytes = place(0, 4096);
         at = 0;
         let mut place = |bytes: usize, align: usize| {
@@ -565,6 +575,7 @@ impl Layout {
             objects: headers,
             tables,
             keys,
+            facts,
             control_bytes,
             publish,
             access,
@@ -595,6 +606,61 @@ impl Layout {
     }
 }
 
+/// A record of the ring of facts.
+#[repr(C, align(32))]
+pub struct FactRecord(facts::Record);
+
+/// Something that happened to an object, as the master noticed it, in the order in which it did. What was not read in time is
+/// overwritten: then all objects have to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fact {
+    /// It can be read.
+    Published {
+        /// Header.
+        index: u32,
+        /// Epoch.
+        epoch: u64,
+    },
+    /// It was evicted, removed, replaced, taken or lost.
+    Retired {
+        /// Header.
+        index: u32,
+        /// Epoch.
+        epoch: u64,
+    },
+    /// All objects of a namespace of before this generation are over.
+    Flushed {
+        /// Namespace id.
+        namespace: u32,
+        /// Generation that begins.
+        generation: u32,
+    },
+}
+
+impl Fact {
+    /// As a record has it.
+    #[must_use]
+    pub fn words(self) -> [u64; 3] {
+        match self {
+            Self::Published { index, epoch } => [1, index.into(), epoch],
+            Self::Retired { index, epoch } => [2, index.into(), epoch],
+            Self::Flushed { namespace, generation } => [3, namespace.into(), generation.into()],
+        }
+    }
+
+    /// The inverse; `None` for what is no fact.
+    #[must_use]
+    pub fn from_words([kind, first, second]: [u64; 3]) -> Option<Self> {
+        let index = u32::try_from(first).ok()?;
+        match kind {
+            1 => Some(Self::Published { index, epoch: second }),
+            2 => Some(Self::Retired { index, epoch: second }),
+            3 => Some(Self::Flushed { namespace: index, generation: u32::try_from(second).ok()? }),
+            _ => None,
+        }
+    }
+}
+
 /// What is in the mapped slabs of a store. Every part is looked up once, when the slabs are mapped.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
@@ -609,6 +675,7 @@ pub struct View<'a> {
     objects: &'a [ObjectHeader],
     tables: [&'a [AtomicU64]; 2],
     keys: &'a [AtomicU64],
+    facts: &'a [FactRecord],
     bells: &'a Bells,
     publish: &'a [PublishWords],
     access: &'a [AtomicU64],
@@ -636,6 +703,7 @@ impl<'a> View<'a> {
             objects: control.slice(layout.objects, objects)?,
             tables: [table(0)?, table(1)?],
             keys: control.slice(layout.keys, p.key_units() as usize * (KEY_UNIT / 8))?,
+            facts: control.slice(layout.facts, p.facts())?,
             bells: words.at(0)?,
             publish: words.slice(layout.publish, objects)?,
             access: words.slice(layout.access, objects)?,
@@ -764,6 +832,13 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn bells(&self) -> &'a Bells {
         self.bells
+    }
+
+    /// The record in which the fact with this number is, or was.
+    #[must_use]
+    pub fn fact(&self, number: u64) -> Option<&'a facts::Record> {
+        let record = self.facts.get(usize::try_from(number % self.facts.len().max(1) as u64).ok()?)?;
+        Some(&record.0)
     }
 
     /// Where it is told how the object with this epoch ended; see [`Fate`].

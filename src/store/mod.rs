@@ -12,6 +12,7 @@ pub mod disk;
 #[cfg(test)]
 mod disk_tests;
 pub mod evict;
+pub mod facts;
 mod get;
 mod get_disk;
 mod hash;

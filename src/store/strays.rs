@@ -52,7 +52,7 @@ pub(crate) fn world() -> crate::world::Config {
     }
 }
 
-fn config(checksums: bool) -> Config {
+pub(crate) fn config(checksums: bool) -> Config {
     Config {
         page_bytes: u32::try_from(PAGE).unwrap(),
         max_objects: Some(32),

@@ -7,6 +7,7 @@ pub mod barrier;
 pub mod disk_entry;
 #[cfg(all(feature = "loom", test))]
 mod disk_entry_model;
+pub mod facts;
 #[cfg(not(feature = "loom"))]
 pub mod fork;
 #[cfg(not(feature = "loom"))]

@@ -250,6 +250,7 @@ impl Master {
                 self.count_evicted(*index);
                 object::kill(&header.control, epoch);
                 self.index.remove(view.index(), hash, *index);
+                self.tell_fact(view, Fact::Retired { index: *index, epoch });
             }
         }
         if batch.is_empty() {

@@ -22,7 +22,7 @@ use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::layout::MAX_RANKS;
 use crate::layout::store::{
-    DISK_EXPECTED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_PROMOTED, Fate, MAX_EXTENTS, MAX_KEY,
+    DISK_EXPECTED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_PROMOTED, Fact, Fate, MAX_EXTENTS, MAX_KEY,
     MAX_METADATA, MAX_NAMESPACE_NAME, MAX_NAMESPACES, METADATA_FLAGS, ObjectHeader, PRIORITY_SHIFT, PublishWords,
     RETAIN_SHIFT, Seal, View, key_units, metadata_flags, metadata_len, reads_of,
 };
@@ -35,6 +35,7 @@ use crate::store::index::IndexWriter;
 use crate::store::lists::{ListId, Lists};
 use crate::store::map::Map;
 use crate::store::sys::now_ns;
+use crate::sync::facts;
 use crate::sync::index::Found;
 use crate::sync::object;
 use book::{Account, Book};
@@ -198,6 +199,8 @@ pub struct Master {
     /// Pages and key units that an object may have whose header made no sense when this master took over.
     held: takeover::Held,
     next_epoch: u64,
+    /// Number of the newest fact. What shared memory says is not believed.
+    newest_fact: u64,
     names: RandomState,
     next_sweep: u64,
     /// Next header at which the search for what is left of flushed namespaces looks; it goes round and round.
@@ -264,6 +267,7 @@ impl Master {
             books: memory::vec_of(p.max_objects as usize, Book::default())?,
             accounts: memory::vec_of(MAX_NAMESPACES, Account::default())?,
             next_epoch: 1,
+            newest_fact: 0,
             names: RandomState::new(),
             next_sweep: 0,
             flush_at: 0,
@@ -296,6 +300,22 @@ impl Master {
         self.pinned.clear();
         memory::reserve(&mut self.pinned, most)?;
         memory::reserve(&mut self.aside, most)
+    }
+
+    /// Tells whoever reads along what happened to objects.
+    fn tell_fact(&mut self, view: &View<'_>, fact: Fact) {
+        self.newest_fact += 1;
+        if let Some(record) = view.fact(self.newest_fact) {
+            facts::append(record, self.newest_fact, fact.words());
+            view.header().facts.store(self.newest_fact, Release);
+        }
+    }
+
+    /// Facts of before are not complete: a master may die before it tells of what it did.
+    fn skip_facts(&mut self, view: &View<'_>, before: u64) {
+        let before = if before <= takeover::SANE_EPOCH { before } else { 0 };
+        self.newest_fact = before + view.layout.params.facts() as u64 + 1;
+        view.header().facts.store(self.newest_fact, Release);
     }
 
     /// Notes a line for the log, if there is memory for it.

@@ -46,6 +46,7 @@ impl Master {
         self.room_for_marks(1)?;
         let next = ns.generation.load(Relaxed).wrapping_add(1) & 0xff_ffff;
         ns.generation.store(next, Release);
+        self.tell_fact(view, Fact::Flushed { namespace, generation: next });
         self.takes_away();
         self.flush_disk(namespace);
         self.begin_flush();

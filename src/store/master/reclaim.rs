@@ -47,6 +47,10 @@ impl Master {
             object::kill(&header.control, epoch);
             reach("master.killed");
             self.index.remove(view.index(), hash, *index);
+            // What nobody was told of does not end for them.
+            if self.lists.list_of(*index) != Some(WRITING) {
+                self.tell_fact(view, Fact::Retired { index: *index, epoch });
+            }
         }
         object::settle();
         reach("master.unlinked");

@@ -5,7 +5,7 @@ use super::*;
 
 /// Largest epoch that is believed. At a million objects a second it lasts a thousand years; what a stray store leaves is
 /// as likely larger as not.
-const SANE_EPOCH: u64 = object::MAX_EPOCH >> 1;
+pub(super) const SANE_EPOCH: u64 = object::MAX_EPOCH >> 1;
 
 /// What is held back since nobody knows whether an object has it whose header made no sense: somebody may still read or
 /// write it. With the last of those objects it is free.
@@ -52,6 +52,7 @@ impl Master {
         let mut master = Self::empty(Arc::clone(&map))?;
         master.read_clients();
         master.read_heaps();
+        master.skip_facts(map.view(), map.view().header().facts.load(Relaxed));
         master.read_objects()?;
         master.heed_last_words()?;
         master.count_all();
@@ -67,6 +68,7 @@ impl Master {
         master.places.copy_from_slice(&self.places);
         master.heaps.copy_from_slice(&self.heaps);
         master.next_epoch = self.next_epoch;
+        master.skip_facts(self.map.view(), self.newest_fact);
         master.renew_disk(self.disk.as_ref())?;
         master.read_objects()?;
         master.look_at_disk();

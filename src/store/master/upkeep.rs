@@ -86,12 +86,13 @@ impl Master {
         header.control.store(object::control(object::READY, book.epoch), Release);
         header.state_ts.store(now, Relaxed);
         book.since = now;
-        let owner = book.owner;
+        let (owner, epoch) = (book.owner, book.epoch);
         if let Some(rank) = self.ranks.get_mut(owner as usize) {
             rank.writing -= 1;
             rank.ready += 1;
         }
         self.enqueue(view, index, now);
+        self.tell_fact(view, Fact::Published { index, epoch });
         self.count(owner);
     }
 
