@@ -11,7 +11,7 @@ PEERS := benches/target/release/kv_peers
 SONAME := libnanomc.so.$(shell sed -n 's/^version = "\([0-9]*\)\..*/\1/p' Cargo.toml)
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help demo test install package bench peers soak docs bless kernels clean lib tools configure built loom shuttle deny
+.PHONY: help demo test install package wheel python-test bench peers soak docs bless kernels clean lib tools configure built loom shuttle deny
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,12 @@ bench: lib ## measure, and write docs/benchmarks.md
 peers: ## build other allocators, with which `make bench` then compares
 	$(CARGO) build --release --locked --manifest-path benches/Cargo.toml
 
+wheel: lib ## wheel for Python into target/wheel
+	python3 python/nanomc_wheel.py target/wheel
+
+python-test: lib # the tests of the Python package alone; `make test` runs them as well
+	python/test.sh target/release/libnanomc.so
+
 soak: ## run the long random tests (an hour and more)
 	@scripts/setup.sh soak
 	@$(MAKE) --no-print-directory lib
@@ -61,7 +67,8 @@ docs: ## HTML of the header and of docs/ into target/docs
 bless: lib ## accept the changed C header and symbol list
 	NMC_BLESS=1 $(CARGO) test --locked --test header
 	sh ctest/abi/check.sh list target/release/libnanomc.so > ctest/abi/symbols.txt
-	git --no-pager diff --stat -- include ctest/abi
+	test ! -x python/.venv/bin/python || python/.venv/bin/python python/generate.py
+	git --no-pager diff --stat -- include ctest/abi python
 
 kernels: ## compile the GPU kernels anew (fetches nvcc with pip)
 	@test -x $(NVCC_VENV)/bin/pip || python3 -m venv $(NVCC_VENV)

@@ -12,7 +12,7 @@ deny_version=0.20.2 # the binary on PyPI is 0.14.2, which cannot read this works
 # command:package, and the same thing from apt on Debian and Ubuntu.
 case $what in
   demo) tools="cmake:cmake ninja:ninja-build g++:g++" ;;
-  test) tools="cmake:cmake ninja:ninja-build g++:g++ pkg-config:pkg-config clang:clang valgrind:valgrind readelf:binutils" ;;
+  test) tools="cmake:cmake ninja:ninja-build g++:g++ pkg-config:pkg-config clang:clang valgrind:valgrind readelf:binutils python3:python3" ;;
   soak) tools="cmake:cmake ninja:ninja-build g++:g++ clang:clang" ;;
   docs) tools="doxygen:doxygen" ;;
   *) echo "usage: scripts/setup.sh [demo|test|soak|docs]" >&2; exit 2 ;;
@@ -23,6 +23,10 @@ missing=
 if test "$what" = soak && ! test -e "$(clang -print-file-name=libclang_rt.asan-x86_64.a 2> /dev/null)"; then
   missing=" libclang-rt-$(clang -dumpversion 2> /dev/null | cut -d. -f1 || true)-dev"
   command -v clang > /dev/null || missing=" libclang-rt-dev"
+fi
+# Debian keeps what `python3 -m venv` needs in a package of its own.
+if test "$what" = test && ! python3 -c 'import ensurepip' 2> /dev/null; then
+  missing="$missing python3-venv"
 fi
 for tool in $tools; do
   command -v "${tool%%:*}" > /dev/null || missing="$missing ${tool#*:}"

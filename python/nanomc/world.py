@@ -1,0 +1,323 @@
+"""The ranks of one machine: shared heaps, control words, liveness; and the master in a process that is not a rank."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import _abi
+from ._abi import RankInfo, WorldInfo
+from ._library import NULL, Handle, address_of, check, failure, ffi, lib, pointer_to, record, struct, text_call
+from .errors import ClosedError, NanomcError, error_of
+from .memory import Array, cuda_device_of, type_bytes
+
+_SLICE_MS = 200  # how long a call waits at once, so that Ctrl-C is heard
+
+
+def stream_pointer(stream: Any) -> Any:
+    """A stream of torch (or anything with `cuda_stream`), an address, or None, as the library takes it."""
+    if stream is None:
+        return NULL
+    return pointer_to(getattr(stream, "cuda_stream", stream))
+
+
+def default_stream(stream: Any, on_device: bool) -> Any:
+    """The stream that was given, else torch's current one for what is on a GPU: also the one that torch.cuda.graph captures."""
+    if stream is None and on_device:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            return torch.cuda.current_stream()
+    return stream
+
+
+def wait_in_slices(call: Callable[[int], int], timeout_ms: int) -> int:
+    """Calls `call(ms)` until it has another answer than "not yet" or the time is over. -1 is 30 s, as in the library."""
+    end = time.monotonic() + (30_000 if timeout_ms < 0 else timeout_ms) / 1000
+    while True:
+        left = max(0, int((end - time.monotonic()) * 1000))
+        status = call(min(left, _SLICE_MS))
+        if status not in (_abi.ERR_TIMEOUT, _abi.IN_PROGRESS) or left <= _SLICE_MS:
+            return status
+
+
+def _settle(future: "asyncio.Future[Any]", result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+class Word:
+    """A control word: 64 bits that all ranks share. Give every word one writer. Reading acquires and writing releases: the library
+    runs on x86-64, where loads and stores of 8 bytes do that by themselves."""
+
+    def __init__(self, handle: Handle, pointer: Any, device_address: int) -> None:
+        self._pointer: Any = handle.lease(pointer, None, self)
+        #: Its address for kernels; 0 without a device.
+        self.device_address = device_address
+
+    def _drop(self) -> None:
+        """Its world is closed."""
+        self._pointer = None
+
+    def _open(self) -> Any:
+        pointer = self._pointer
+        if pointer is None:
+            raise ClosedError(_abi.ERR_BAD_HANDLE, "the world of the word is closed")
+        return pointer
+
+    @property
+    def address(self) -> int:
+        return address_of(self._open())
+
+    @property
+    def value(self) -> int:
+        return int(self._open()[0])
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self._open()[0] = value
+
+
+class BaseTable(NamedTuple):
+    """Where the heaps begin."""
+
+    #: By rank, in this process; 0 while a rank has no heap.
+    host: List[int]
+    #: Address of the same table in device memory, by device rank; 0 without a device.
+    device: int
+
+
+def _config(name: str, directory: str, memory: Optional[Tuple[int, int, int]], **fields: Any) -> Tuple[Any, Any]:
+    config = struct("nmc_world_config_t", **fields)
+    keep = (name.encode(), os.fsencode(directory))
+    pointers = [ffi.from_buffer(text) for text in keep]
+    config.name = (pointers[0], len(keep[0]))
+    config.dir = (pointers[1], len(keep[1]))
+    if memory is not None:
+        kind, fd, address = memory
+        config.heap_import = (kind, fd, pointer_to(address))
+    return config, (keep, pointers)
+
+
+class World:
+    """One rank of a world. Make one with `join`, `join_ranks` or `local`, and close it when everything made from it is closed; what
+    still exists then keeps the rank until it is closed too."""
+
+    def __init__(self, raw: Any) -> None:
+        self._handle = Handle(raw, "world", lib.nmc_world_destroy)
+
+    # The fields of nmc_world_config_t by their names; None is its default.
+    @classmethod
+    def join(cls, name: str, *, world_size: int, heap_bytes: int, rank: int = -1, directory: str = "",
+             heap_kind: Optional[int] = None, heap_flags: int = 0, heap_import: Optional[Tuple[int, int, int]] = None,
+             device: int = -1, device_rank: int = -1, words_per_rank: int = -1, master: Optional[int] = None,
+             join_timeout_ms: int = -1, drain_ms: int = -1, service_cpu: int = -1, min_ranks: int = 0) -> "World":
+        """Joins a world as one rank; returns when all ranks have joined, or as many as `min_ranks` says. `heap_import` is
+        (kind, descriptor, address) of memory that is to be used instead of memory of the library."""
+        config, keep = _config(
+            name, directory, heap_import, world_size=world_size, heap_bytes=heap_bytes, rank=rank, heap_kind=heap_kind,
+            heap_flags=heap_flags, device=device, device_rank=device_rank, words_per_rank=words_per_rank, master=master,
+            join_timeout_ms=join_timeout_ms, drain_ms=drain_ms, service_cpu=service_cpu, min_ranks=min_ranks)
+        out = ffi.new("nmc_world_t **")
+        check(lib.nmc_world_join(config, out))
+        del keep
+        return cls(out[0])
+
+    @classmethod
+    def join_ranks(cls, name: str, ranks: Sequence[int], *, world_size: int, heap_bytes: int, directory: str = "",
+                   heap_kind: Optional[int] = None, heap_flags: int = 0, device: int = -1, words_per_rank: int = -1,
+                   master: Optional[int] = None, join_timeout_ms: int = -1, drain_ms: int = -1, service_cpu: int = -1,
+                   min_ranks: int = 0) -> List["World"]:
+        """Joins a world as several ranks of this process."""
+        config, keep = _config(
+            name, directory, None, world_size=world_size, heap_bytes=heap_bytes, heap_kind=heap_kind, heap_flags=heap_flags,
+            device=device, words_per_rank=words_per_rank, master=master, join_timeout_ms=join_timeout_ms, drain_ms=drain_ms,
+            service_cpu=service_cpu, min_ranks=min_ranks)
+        out = ffi.new("nmc_world_t *[]", len(ranks))
+        check(lib.nmc_world_join_ranks(config, ffi.new("int32_t[]", list(ranks)), len(ranks), out))
+        del keep
+        return [cls(raw) for raw in out]
+
+    @classmethod
+    def local(cls, world_size: int, *, heap_bytes: int, heap_kind: Optional[int] = None, heap_flags: int = 0, device: int = -1,
+              words_per_rank: int = -1) -> List["World"]:
+        """All ranks of a world inside this process, without socket, files or threads."""
+        config, keep = _config(
+            "", "", None, world_size=world_size, heap_bytes=heap_bytes, heap_kind=heap_kind, heap_flags=heap_flags,
+            device=device, words_per_rank=words_per_rank)
+        out = ffi.new("nmc_world_t *[]", max(world_size, 1))
+        check(lib.nmc_world_create_local(config, out))
+        del keep
+        return [cls(raw) for raw in out]
+
+    # ---- leaving
+
+    def finalize(self) -> None:
+        """Leaves the world in order. What was made from it is closed first, else BusyError."""
+        check(lib.nmc_world_finalize(self._handle.raw))
+
+    def abort(self) -> None:
+        """Breaks off: calls that wait raise Cancelled, and the others see this rank as dying."""
+        check(lib.nmc_world_abort(self._handle.raw))
+
+    def close(self) -> None:
+        """Leaves the world if that has not happened. May be called again. While Python objects look at its memory, or stores,
+        caches and groups made from it are open, the rank stays until the last of them is gone."""
+        self._handle.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._handle.closed
+
+    def __enter__(self) -> "World":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    # ---- facts
+
+    def info(self) -> WorldInfo:
+        """Facts about the world."""
+        out = struct("nmc_world_info_t")
+        check(lib.nmc_world_info(self._handle.raw, out))
+        return record(WorldInfo, out)
+
+    @property
+    def rank(self) -> int:
+        return self.info().rank
+
+    @property
+    def size(self) -> int:
+        return self.info().world_size
+
+    def rank_info(self, rank: int) -> RankInfo:
+        """Facts about a rank."""
+        out = struct("nmc_rank_info_t")
+        check(lib.nmc_world_rank_info(self._handle.raw, rank, out))
+        return record(RankInfo, out)
+
+    def alive(self, rank: int) -> int:
+        """One of RANK_*. A death is reported within a second, usually within a millisecond."""
+        out = ffi.new("uint32_t *")
+        check(lib.nmc_world_alive(self._handle.raw, rank, out))
+        return int(out[0])
+
+    def event_fd(self) -> int:
+        """A descriptor that is readable after something has happened to a rank; read 8 bytes from it to rearm it. Not to be closed."""
+        out = ffi.new("int32_t *")
+        check(lib.nmc_world_event_fd(self._handle.raw, out))
+        return int(out[0])
+
+    async def next_event(self) -> None:
+        """Returns when something has happened to a rank or to the master since the last time; `alive` says what."""
+        fd, loop = self.event_fd(), asyncio.get_running_loop()
+        while True:
+            try:
+                os.read(fd, 8)
+                return
+            except BlockingIOError:
+                pass
+            seen: "asyncio.Future[None]" = loop.create_future()
+            loop.add_reader(fd, _settle, seen, None)
+            try:
+                await seen
+            finally:
+                loop.remove_reader(fd)
+
+    def async_error(self) -> Optional[NanomcError]:
+        """What went wrong in the background, where no call could raise it; None if nothing did."""
+        status = ffi.new("nmc_status_t *")
+        text = text_call(lambda buffer, size, needed: int(lib.nmc_world_async_error(self._handle.raw, status, buffer, size, needed)))
+        return error_of(status[0], text) if status[0] else None
+
+    def dump(self) -> str:
+        """The world as text for people."""
+        return text_call(lambda buffer, size, needed: int(lib.nmc_world_dump(self._handle.raw, buffer, size, needed)))
+
+    # ---- memory
+
+    def ptr(self, rank: int, offset: int = 0, nbytes: int = 0) -> int:
+        """Address, in this process, of `nbytes` bytes at `offset` in the heap of `rank`; a device pointer for CUDA heaps. It is
+        valid until the world is closed."""
+        out = ffi.new("void **")
+        check(lib.nmc_world_ptr(self._handle.raw, rank, offset, nbytes, out))
+        return address_of(out[0])
+
+    def heap(self, rank: int, offset: int = 0, nbytes: Optional[int] = None, dtype: str = "uint8") -> Array:
+        """Part of the heap of a rank as an array; to the end without `nbytes`. It keeps the memory, also when the world is closed."""
+        info = self.info()
+        size = info.heap_bytes - offset if nbytes is None else nbytes
+        address = self.ptr(rank, offset, size)
+        device = max(cuda_device_of(address), 0) if info.heap_kind == _abi.HEAP_CUDA else -1
+        return Array(self._handle.lease(pointer_to(address)), (size // type_bytes(dtype),), dtype, device=device)
+
+    def heap_view(self, rank: int, offset: int = 0, nbytes: Optional[int] = None) -> memoryview:
+        """The same as bytes, of a heap in host memory."""
+        return self.heap(rank, offset, nbytes).data
+
+    def locate(self, address: int) -> Tuple[int, int]:
+        """Rank and offset of an address in one of the heaps."""
+        rank, offset = ffi.new("int32_t *"), ffi.new("uint64_t *")
+        check(lib.nmc_world_locate(self._handle.raw, pointer_to(address), rank, offset))
+        return int(rank[0]), int(offset[0])
+
+    def base_table(self) -> BaseTable:
+        """Where the heaps of all ranks begin, for code that computes addresses itself."""
+        host, device, count = ffi.new("uint64_t const **"), ffi.new("uint64_t const **"), ffi.new("uint32_t *")
+        check(lib.nmc_world_base_table(self._handle.raw, host, device, count))
+        return BaseTable([int(host[0][at]) for at in range(count[0])], address_of(device[0]))
+
+    def rank_of_device_rank(self, device_rank: int) -> int:
+        """The rank that device code knows as `device_rank`."""
+        out = ffi.new("int32_t *")
+        check(lib.nmc_world_rank_of_device_rank(self._handle.raw, device_rank, out))
+        return int(out[0])
+
+    def word(self, rank: int, index: int) -> Word:
+        """Control word `index` of `rank`."""
+        host, device = ffi.new("uint64_t **"), ffi.new("uint64_t **")
+        check(lib.nmc_world_word(self._handle.raw, rank, index, host, device))
+        return Word(self._handle, host[0], address_of(device[0]))
+
+    def write_word_async(self, rank: int, index: int, value: int, stream: Any) -> None:
+        """Stores `value` in a word when the work before it in `stream` is done."""
+        check(lib.nmc_world_write_word_async(self._handle.raw, rank, index, value, stream_pointer(stream)))
+
+    # ---- meeting
+
+    def barrier(self, timeout_ms: int = -1) -> None:
+        """Waits until all ranks have called it, up to `timeout_ms` (-1 for 30 s)."""
+        check(wait_in_slices(lambda ms: int(lib.nmc_world_barrier(self._handle.raw, ms)), timeout_ms))
+
+    def selftest(self, seed: int = 1, timeout_ms: int = -1) -> None:
+        """Proves the paths between all ranks, which all call it. Overwrites the beginning of every heap and the first words."""
+        check(lib.nmc_world_selftest(self._handle.raw, seed, timeout_ms))
+
+
+class Master:
+    """The master of a world and of its store, for ranks that join with MASTER_EXTERNAL."""
+
+    def __init__(self, name: str, *, world_size: int, heap_bytes: int, directory: str = "", heap_kind: Optional[int] = None,
+                 words_per_rank: int = -1, join_timeout_ms: int = -1, service_cpu: int = -1, min_ranks: int = 0) -> None:
+        config, keep = _config(
+            name, directory, None, world_size=world_size, heap_bytes=heap_bytes, heap_kind=heap_kind,
+            words_per_rank=words_per_rank, join_timeout_ms=join_timeout_ms, service_cpu=service_cpu, min_ranks=min_ranks)
+        out = ffi.new("nmc_master_t **")
+        status = lib.nmc_master_start(config, out)
+        del keep
+        if status:
+            raise failure(status)
+        self._handle = Handle(out[0], "master", lib.nmc_master_destroy)
+
+    def close(self) -> None:
+        """Ends the master. Ranks that have joined go on without it."""
+        self._handle.close()
+
+    def __enter__(self) -> "Master":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

@@ -1,0 +1,184 @@
+"""asyncio: waiting for objects, room and transfers on the event descriptor, without threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from conftest import line
+
+import nanomc
+from nanomc import constants as c
+from nanomc import errors
+
+
+def test_a_value_is_got_as_soon_as_it_is_there(store):
+    async def work():
+        plan = store.open_for_write("coming", 3)
+        early = asyncio.create_task(store.aget("coming"))
+        later = asyncio.create_task(store.aget("appears", appear=True))
+        await asyncio.sleep(0)
+        assert not early.done() and not later.done()
+        plan.data[:] = b"abc"
+        plan.commit()
+        assert await early == b"abc"
+        await store.aput("appears", b"def")
+        assert await later == b"def"
+        with pytest.raises(errors.NotFound):
+            await store.aget("none")
+        with pytest.raises(TimeoutError):
+            await store.await_ready("none", appear=True, timeout_ms=20)
+        doomed = store.open_for_write("doomed", 3)
+        waits = asyncio.create_task(store.await_ready("doomed"))
+        await asyncio.sleep(0)
+        doomed.abort()
+        with pytest.raises((errors.StaleError, errors.NotFound)):  # as it was seen before it was given up, or not
+            await waits
+
+    before = threading.active_count()
+    asyncio.run(work())
+    assert threading.active_count() == before
+
+
+def test_batches_wait_for_all(store):
+    async def work():
+        plans = [store.open_for_write(f"k{at}", 4) for at in range(20)]
+
+        async def write():
+            for at, plan in enumerate(plans):
+                await asyncio.sleep(0)
+                plan.data[:] = at.to_bytes(4, "little")
+                plan.commit()
+
+        writing = asyncio.create_task(write())
+        got = await store.aget_batch([f"k{at}" for at in range(20)] + ["none"])
+        assert got == [at.to_bytes(4, "little") for at in range(20)] + [None]
+        await writing
+        with pytest.raises(TimeoutError):
+            await store.aget_batch(["k0", "none"], appear=True, timeout_ms=20)
+        await store.aput_batch(["a", "b"], [b"1", b"2"])
+        with pytest.raises(errors.AlreadyExists):
+            await store.aput_batch(["a", "c"], [b"1", b"2"])
+        assert store.get("c") == b"2"
+
+    asyncio.run(work())
+
+
+def test_a_put_waits_for_room_and_the_loop_goes_on():
+    async def work():
+        with nanomc.Store(heap_bytes=1 << 20, page_bytes=4096) as store:
+            store.put("all", b"x" * (900 << 10), retain=c.RETAIN_HARD)
+            with pytest.raises(errors.BusyError):
+                await store.aput("more", b"y" * (500 << 10), wait_ms=10)
+            waits = asyncio.create_task(store.aput("more", b"y" * (500 << 10)))
+            for _ in range(5):
+                await asyncio.sleep(0.001)
+            assert not waits.done()
+            store.remove("all")
+            await waits
+            assert store.size("more") == 500 << 10
+
+    asyncio.run(work())
+
+
+def test_users_tokens_and_asyncio_share_the_descriptor(store):
+    async def work():
+        store.watch("mine", 5, appear=True)
+        waits = asyncio.create_task(store.aget("theirs", appear=True))
+        await asyncio.sleep(0)
+        store.put("mine", b"1")
+        store.put("theirs", b"2")
+        assert await waits == b"2"
+        taken = []
+        while not taken:
+            taken = store.completions()
+            await asyncio.sleep(0.001)
+        assert [done.token for done in taken] == [5]
+
+    asyncio.run(work())
+
+
+def test_many_waits_in_two_loops(store):
+    failed = []
+
+    def loop(number):
+        async def work():
+            got = await asyncio.gather(*(store.aget(f"{number}-{at}", appear=True) for at in range(50)))
+            assert got == [f"{number}-{at}".encode() for at in range(50)]
+
+        try:
+            asyncio.run(work())
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=loop, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(2):
+        for at in range(50):
+            store.put(f"{number}-{at}", f"{number}-{at}".encode())
+    for thread in threads:
+        thread.join(60)
+    assert not failed and not any(thread.is_alive() for thread in threads)
+
+
+def test_namespaces_share_the_events_of_their_client(store):
+    async def work():
+        tenant = store.namespace("t")
+        waits = asyncio.create_task(tenant.aget("k", appear=True))
+        other = asyncio.create_task(store.aget("k", appear=True))
+        await asyncio.sleep(0)
+        tenant.put("k", b"tenant")
+        assert await waits == b"tenant" and not other.done()
+        store.put("k", b"root")
+        assert await other == b"root"
+
+    asyncio.run(work())
+
+
+def test_waits_that_give_up_leave_no_pile_of_watches(store):
+    async def work():
+        for _ in range(50):
+            with pytest.raises(TimeoutError):
+                await store.await_ready("never", appear=True, timeout_ms=1)
+        assert len(store._events.watches) == 1
+        waits = asyncio.create_task(store.aget("never", appear=True))
+        await asyncio.sleep(0)
+        store.put("never", b"now")
+        assert await waits == b"now" and not store._events.watches
+
+    asyncio.run(work())
+
+
+def test_closing_a_store_ends_what_asyncio_waits_for():
+    async def work():
+        store = nanomc.Store(heap_bytes=1 << 20, page_bytes=4096)
+        waits = asyncio.create_task(store.aget("never", appear=True))
+        await asyncio.sleep(0.01)
+        store.close()
+        with pytest.raises((errors.Cancelled, errors.ClosedError)):
+            await waits
+        with pytest.raises(errors.ClosedError):
+            await store.aget("never")
+
+    asyncio.run(work())
+
+
+def test_deaths_are_events(launch, folder):
+    process = launch("""
+        world = nanomc.World.join("w", rank=1, world_size=2, heap_bytes=1 << 20, directory=folder, join_timeout_ms=60000)
+        say("in")
+        hear()
+    """)
+
+    async def work():
+        world = nanomc.World.join("w", rank=0, world_size=2, heap_bytes=1 << 20, directory=folder, join_timeout_ms=60_000)
+        assert line(process) == "in"
+        process.kill()
+        while world.alive(1) == c.RANK_ALIVE:
+            await asyncio.wait_for(world.next_event(), 60)
+        world.close()
+
+    asyncio.run(work())
+    assert process.wait(60) != 0
