@@ -385,6 +385,7 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
         "ssd.vs_mooncake.get.1MiB",
         "ep.gpu",
         "kv.peers",
+        "python",
     ];
     assert_eq!(skipped, left_out);
     assert_eq!(noted, ["ssd", "ssd.recover.100k", "ssd.miss"]);

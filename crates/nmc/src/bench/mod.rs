@@ -15,6 +15,7 @@ mod kv_load;
 mod library;
 mod mooncake;
 mod outside;
+mod python;
 pub mod rank;
 mod report;
 mod ssd;
@@ -52,6 +53,7 @@ const AREAS: &[Area] = &[
     Area { name: "ssd", metrics: ssd::METRICS, measure: ssd::measure },
     Area { name: "ep", metrics: ep::METRICS, measure: ep::measure },
     Area { name: "kv", metrics: kv::METRICS, measure: kv::measure },
+    Area { name: "python", metrics: python::METRICS, measure: python::measure },
 ];
 
 /// Which way is good.
