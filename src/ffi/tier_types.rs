@@ -323,6 +323,13 @@ pub(super) unsafe fn parse_tier(ptr: *const nmc_tier_config_t) -> Result<(Config
     Ok((translate(&c, directory, |name| std::env::var_os(name))?, c))
 }
 
+/// The library's config for a directory: that of C's defaults, changed, and with what the environment says where that says nothing.
+pub fn config_for(directory: PathBuf, change: impl FnOnce(&mut nmc_tier_config_t)) -> Result<Config> {
+    let mut c = Versioned::defaults();
+    change(&mut c);
+    translate(&c, directory, |name| std::env::var_os(name))
+}
+
 /// The library's config for one of C, with what `environment` says where that says nothing.
 fn translate(
     c: &nmc_tier_config_t,

@@ -74,6 +74,9 @@ pub trait DiskReader: Any + Send + Sync {
 
 /// The store's memory as whoever writes the disk uses it.
 pub trait HeldMemory: Send + Sync {
+    /// Random name of the store.
+    fn store_id(&self) -> u64;
+
     /// Copies bytes of an object that the master holds, and verifies them where there are sums.
     fn read_held(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()>;
 

@@ -174,7 +174,14 @@ impl Bed {
         *self.disk.map.lock() = Some(Arc::clone(&map));
         let names: Vec<_> = names.iter().map(|(name, space)| (SpaceName::new(name).unwrap(), *space)).collect();
         let last = found.iter().map(|record| record.entry.epoch).max().unwrap_or(0);
-        self.host.attach_disk(Arc::clone(&self.disk) as Arc<dyn DiskOwner>, map, &names, found, last)
+        self.host.attach_disk(
+            Arc::clone(&self.disk) as Arc<dyn DiskOwner>,
+            map,
+            &names,
+            found,
+            last,
+            self.host.store_id(),
+        )
     }
 
     /// One that has "disk" there.

@@ -36,6 +36,10 @@ fn slice_of(to: &mut [u8]) -> [Slice; 1] {
 }
 
 impl HeldMemory for Store {
+    fn store_id(&self) -> u64 {
+        self.client.map.store_id()
+    }
+
     fn read_held(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
         let slice = slice_of(to);
         read_held(&self.client.map, item, |view, object, seal| {
@@ -63,17 +67,35 @@ impl MasterMemory {
         Self { map, board, world_id }
     }
 
+    /// Name of the heap in which the objects of a rank lie; 0 for none, or one that is lent.
+    fn wanted(&self, rank: u32) -> u64 {
+        self.map.view().heap(rank).map_or(0, |heap| heap.id.load(Acquire))
+    }
+
+    /// Whether the heaps of all ranks can be read. Those of a world that outlived its master come when its ranks have reported.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let ranks = 0..self.map.params().world_size;
+        ranks.into_iter().all(|rank| self.wanted(rank) == 0 || self.heap(rank).is_ok())
+    }
+
     /// The heap of a rank, if it is the one that the objects lie in.
     fn heap(&self, rank: u32) -> Result<Arc<Heap>> {
-        let wanted = self.map.view().heap(rank).map_or(0, |heap| heap.id.load(Acquire));
+        let (wanted, params) = (self.wanted(rank), self.map.params());
+        // What a client says about sizes must not lead behind the end.
+        let end = params.heap_offset.saturating_add(params.heap_bytes);
         match self.board.heap(self.world_id, rank) {
-            Some(heap) if wanted != 0 && heap.desc().id == wanted => Ok(heap),
+            Some(heap) if wanted != 0 && heap.desc().id == wanted && end <= heap.bytes() => Ok(heap),
             _ => crate::bail!(NMC_ERR_PEER_LOST, "the master cannot map the heap of rank {rank}, or it was replaced"),
         }
     }
 }
 
 impl HeldMemory for MasterMemory {
+    fn store_id(&self) -> u64 {
+        self.map.store_id()
+    }
+
     fn read_held(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
         let slice = slice_of(to);
         let bytes = slice[0].bytes;

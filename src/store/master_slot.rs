@@ -182,10 +182,13 @@ impl MasterSlot {
         Some(MasterMemory::new(map, Arc::clone(self.board.as_ref()?), state.world_id))
     }
 
-    /// Whether the store is over, the next one is to begin, and waits until the tier is closed.
+    /// Whether the store is over: the next one waits until the tier is closed, or nobody of its world is left.
     #[must_use]
-    pub fn is_tier_in_the_way(&self) -> bool {
-        self.tier_in_the_way.load(Relaxed)
+    pub fn is_over(&self) -> bool {
+        let state = self.state.lock();
+        let nobody = || state.master.as_ref().is_none_or(|master| master.entered().is_empty());
+        let over = || self.board.as_ref().is_some_and(|board| board.is_over(state.world_id));
+        self.tier_in_the_way.load(Relaxed) || over() && nobody()
     }
 
     /// Random name of the store; 0 while there is none.
@@ -271,7 +274,8 @@ impl MasterSlot {
     }
 
     /// From now on `owner` writes what is below the store: `found` is what is there, in the namespaces `names`. Gives how many
-    /// records found no room in the index. What has to be written down for it is noted, not settled.
+    /// records found no room in the index. What has to be written down for it is noted, not settled. If another store than this one is there by
+    /// now, nothing happens.
     pub fn attach_disk(
         &self,
         owner: Arc<dyn DiskOwner>,
@@ -279,12 +283,13 @@ impl MasterSlot {
         names: &[(SpaceName, Space)],
         found: &[OnDisk],
         last_epoch: u64,
+        store_id: u64,
     ) -> Result<u64> {
         let mut state = self.state.lock();
         if state.disk.is_some() {
             crate::bail!(NMC_ERR_EXISTS, "the store has a tier already");
         }
-        let master = state.master.as_mut().ok_or_else(away)?;
+        let master = state.master.as_mut().filter(|master| master.map().store_id() == store_id).ok_or_else(away)?;
         let left_out = guarded(master, |master| master.attach_disk(map, names, found, last_epoch))?;
         master.give_marks(|marks| owner.note(marks));
         state.disk = Some(owner);

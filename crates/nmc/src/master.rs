@@ -3,10 +3,13 @@
 use crate::Outcome;
 use crate::args::{Failure, Parsed, parse_bytes};
 use crate::{facts, sys, term};
-use nanomc::base::Deadline;
+use nanomc::base::{Deadline, log};
+use nanomc::ffi::tier_types::{
+    NMC_TIER_EVICT_FIFO, NMC_TIER_EVICT_LRU, NMC_TIER_EVICT_NONE, NMC_TIER_WRITE_THROUGH, config_for,
+};
 use nanomc::mem::HeapKind;
 use nanomc::store::Masters;
-use nanomc::tier::{Backend, Config as TierConfig, Evict, Hosted};
+use nanomc::tier::{Backend, Config as TierConfig, Hosted};
 use nanomc::world::config::{DEFAULT_DRAIN_MS, DEFAULT_WORDS};
 use nanomc::world::{Config, Hosting};
 use std::process::ExitCode;
@@ -22,6 +25,11 @@ pub fn run(args: &Parsed) -> Outcome {
     // Held before the master's thread starts, so that a signal that comes at once still ends it in order.
     let interrupts = sys::Interrupts::hold();
     let tier = tier(args, &config)?;
+    let tell = |level: i32, text: &str| {
+        let what = if level == log::ERROR { "error" } else { "warning" };
+        term::print_error(&format!("nmc master: {what}: {text}\n"));
+    };
+    log::set_sink(Some(Box::new(tell)), log::WARN);
     let master = if tier.is_some() { Masters::open_with_tier(&config) } else { Masters::open(&config) }?;
     let mut tier = tier.map(|tier| Hosted::new(&master, tier)).transpose()?;
     let kind = if config.heap_kind == HeapKind::Cuda { "cuda" } else { "host" };
@@ -37,7 +45,9 @@ pub fn run(args: &Parsed) -> Outcome {
         Some(tier) => serve_tier(tier, &interrupts)?,
     }
     // What is noted is written while there is a master.
-    drop(tier);
+    if let Some(tier) = tier {
+        tier.end();
+    }
     drop(master);
     Ok(ExitCode::SUCCESS)
 }
@@ -76,19 +86,21 @@ fn tier(args: &Parsed, world: &Config) -> Result<Option<TierConfig>, Failure> {
         Some(text) => parse_bytes(text)
             .ok_or_else(|| Failure::usage(format!("--ssd-capacity {text:?} is not a number of bytes")))?,
     };
-    let evict = match args.text("--ssd-evict")? {
-        None | Some("never") => Evict::Never,
-        Some("fifo") => Evict::Fifo,
-        Some("lru") => Evict::Lru,
+    let eviction = match args.text("--ssd-evict")? {
+        None | Some("never") => NMC_TIER_EVICT_NONE,
+        Some("fifo") => NMC_TIER_EVICT_FIFO,
+        Some("lru") => NMC_TIER_EVICT_LRU,
         Some(other) => return Err(Failure::usage(format!("--ssd-evict {other:?} is none of never, fifo and lru"))),
     };
     let named = args.text("--ssd-backend")?.unwrap_or(Backend::Bucket.name());
     let backend = Backend::ALL.into_iter().find(|backend| backend.name() == named && *backend != Backend::Noop);
     let backend = backend
         .ok_or_else(|| Failure::usage(format!("--ssd-backend {named:?} is none of bucket, file-per-key and offset")))?;
-    let write_through = args.has("--ssd-write-through");
-    let directory = directory.into();
-    Ok(Some(TierConfig { directory, capacity_bytes, evict, backend, write_through, ..TierConfig::default() }))
+    let config = config_for(directory.into(), |c| {
+        (c.capacity_bytes, c.eviction, c.backend) = (capacity_bytes, eviction, backend.code());
+        c.flags = if args.has("--ssd-write-through") { NMC_TIER_WRITE_THROUGH } else { 0 };
+    });
+    config.map(Some).map_err(|error| Failure::usage(error.message))
 }
 
 fn config(args: &Parsed) -> Result<Config, Failure> {

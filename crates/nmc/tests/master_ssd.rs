@@ -33,9 +33,13 @@ impl Drop for Master {
 
 impl Master {
     fn start(dir: &Path) -> Self {
+        Self::start_with(dir, &["--ssd-write-through"])
+    }
+
+    fn start_with(dir: &Path, more: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nmc"));
         command.args(["master", "--name", "t", "--world-size", "2", "--heap-bytes", "1MiB", "--words", "8", "--dir"]);
-        command.arg(dir.join("world")).args(["--ssd-write-through", "--ssd"]).arg(dir.join("ssd"));
+        command.arg(dir.join("world")).args(more).arg("--ssd").arg(dir.join("ssd"));
         let mut child = Self(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
         let mut line = String::new();
         BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -165,6 +169,68 @@ fn what_ranks_store_stays_on_the_masters_disk() {
     put(&both[0].store, VALUES + 1);
     let without_the_removed: Vec<u64> = all.iter().copied().filter(|number| *number != 7).collect();
     assert_eq!(found(&both[0].store), without_the_removed);
+    leave(both);
+    master.end_in_order();
+}
+
+#[test]
+fn the_tier_goes_from_world_to_world_and_lets_go_of_what_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    std::fs::create_dir(dir.join("world")).unwrap();
+    let master = Master::start(dir);
+    let owned = || {
+        let seen = Command::new(env!("CARGO_BIN_EXE_nmc")).args(["ssd", "stat"]).arg(dir.join("ssd")).output().unwrap();
+        String::from_utf8_lossy(&seen.stderr).contains("owned by")
+    };
+    for world in 0..8 {
+        let both = ranks(dir);
+        for number in 10 * world..10 * (world + 1) {
+            put(&both[usize::try_from(number % 2).unwrap()].store, number);
+        }
+        assert_eq!(found(&both[1].store).len() as u64, 10 * (world + 1), "world {world}");
+        leave(both);
+        if world == 4 {
+            assert!(common::eventually(|| !owned()), "nobody is there, and the directory is free");
+        }
+    }
+    // Ended in order, it leaves what is on disk readable for those who have read there, as if it had been killed.
+    let both = ranks(dir);
+    put(&both[0].store, 80);
+    both.iter().for_each(|rank| assert_eq!(found(&rank.store).len(), 81));
+    master.end_in_order();
+    assert_eq!(found(&both[0].store).len(), 81);
+    assert_eq!(found(&both[1].store).len(), 81);
+    let master = Master::start(dir);
+    put(&both[1].store, 81);
+    assert_eq!(found(&both[0].store).len(), 82);
+    leave(both);
+    master.end_in_order();
+}
+
+#[test]
+fn what_is_asked_for_after_a_restart_is_written_or_the_call_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    std::fs::create_dir(dir.join("world")).unwrap();
+    let mut master = Master::start_with(dir, &[]);
+    let both = ranks(dir);
+    for round in 0..6 {
+        let numbers = 10 * round..10 * (round + 1);
+        numbers.clone().for_each(|number| put(&both[0].store, number));
+        let _ = master.0.kill();
+        let _ = master.0.wait();
+        std::thread::sleep(std::time::Duration::from_millis(60 * round));
+        master = Master::start_with(dir, &[]);
+        let written = || {
+            let Ok(handle) = Tier::open(&both[0].store, &tier::Config::default(), &mut |_, _| {}) else { return false };
+            handle.offload(None).is_ok()
+        };
+        assert!(common::eventually(written));
+        // Everything leaves memory: what is found now is on disk.
+        (0..2).for_each(|rank| assert!(common::eventually(|| both[0].store.evict_until_below(rank, 0).is_ok())));
+        assert_eq!(found(&both[1].store).len() as u64, numbers.end, "round {round}");
+    }
     leave(both);
     master.end_in_order();
 }

@@ -2,6 +2,7 @@
 //! at all, and its number is never given again.
 
 use super::super::backend::Draft;
+use super::super::config::Backend;
 use super::super::format::{
     BLOCK, Entry as Note, Item, MAX_BLOCK, MAX_BUCKET, Record, Shape, encode_footer, footer_bytes,
 };
@@ -19,6 +20,9 @@ use std::sync::mpsc;
 
 /// Numbers of buckets that are reserved at a time.
 const RESERVED: u64 = if cfg!(test) { 3 } else { 1024 };
+
+/// Bytes of the file system that values leave free: without room for a new journal a directory cannot be opened again.
+const SPARE: u64 = 16 << 20;
 
 /// Where the bytes of values come from that are to be written.
 pub trait Source: Sync {
@@ -95,6 +99,15 @@ impl Directory {
         // Before a number is used up.
         if self.config.capacity_bytes != 0 && self.file_bytes() + size > self.config.capacity_bytes {
             crate::bail!(NMC_ERR_NO_SPACE, "the tier's {} bytes are used up", self.config.capacity_bytes);
+        }
+        if let Some((left, all)) = self.disk.space().filter(|_| self.config.backend != Backend::Offset) {
+            let kept = SPARE.min(all / 4);
+            if left < size.saturating_add(kept) {
+                crate::bail!(
+                    NMC_ERR_NO_SPACE,
+                    "the file system has {left} bytes left, of which {kept} are for the tier's journal; {size} were to be written"
+                );
+            }
         }
         let bucket = self.reserve().inspect_err(|error| {
             if is_the_disks(error) {

@@ -84,6 +84,11 @@ pub trait Disk: Send + Sync {
     /// Makes all names last. After a failure nobody knows which do, and repeating the call does not help.
     fn sync(&self) -> Result<()>;
 
+    /// Bytes that the file system has left, and how many it has at all, if that is known.
+    fn space(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// A folder of it.
     fn folder(&self, name: &str) -> Result<Arc<dyn Disk>>;
 

@@ -254,6 +254,10 @@ impl Dir {
 }
 
 impl Disk for RealDisk {
+    fn space(&self) -> Option<(u64, u64)> {
+        sys::space(self.0.fd.as_fd())
+    }
+
     fn list(&self) -> Result<Vec<Listed>> {
         let names = sys::names(self.0.reopened()?);
         let names = names.map_err(|cause| error("readdir", &self.0.path.display().to_string(), &cause))?;

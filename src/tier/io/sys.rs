@@ -18,6 +18,15 @@ pub fn plain_pages(memory: &[u8]) {
     }
 }
 
+/// Bytes that are left for us on a file system, and how many it has.
+pub fn space(dir: BorrowedFd<'_>) -> Option<(u64, u64)> {
+    // SAFETY: all-zero bytes are a valid value of the struct.
+    let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and the struct is ours.
+    checked(|| unsafe { libc::fstatvfs(dir.as_raw_fd(), &raw mut found) }).ok()?;
+    Some((found.f_bavail.saturating_mul(found.f_frsize), found.f_blocks.saturating_mul(found.f_frsize)))
+}
+
 /// What a descriptor or a name leads to.
 pub struct Found {
     pub regular: bool,

@@ -20,7 +20,7 @@ use crate::base::id;
 use crate::base::log;
 use crate::base::memory;
 use crate::base::status::{
-    NMC_ERR_CANCELLED, NMC_ERR_INTERNAL, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_UNAVAILABLE,
+    NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_INTERNAL, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_UNAVAILABLE,
 };
 use crate::layout::disk::{Entry, Spot};
 use crate::layout::store::MAX_NAMESPACES;
@@ -126,6 +126,8 @@ pub struct Owner {
     /// The highest number of a bucket that left to make room.
     newest_evicted: AtomicU64,
     throttle: Mutex<throttle::Throttle>,
+    /// Why some of what was to be written could not be read from memory, since somebody asked.
+    unread: Mutex<Option<Error>>,
     /// Values, buckets and dead records that were found, and how long that took.
     recovered: [u64; 3],
     recovery_ns: AtomicU64,
@@ -150,14 +152,21 @@ fn copied(keys: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
 
 struct FromStore<'a> {
     memory: &'a dyn HeldMemory,
-    /// Objects that could not be read, with their epochs.
+    /// Objects that are damaged, with their epochs.
     refused: Mutex<Vec<(u32, u64)>>,
+    /// Why others could not be read now.
+    unread: Mutex<Option<Error>>,
 }
 
 impl Source for FromStore<'_> {
     fn read(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
-        self.memory.read_held(item, offset, to).inspect_err(|_| {
-            let _ = memory::push(&mut self.refused.lock(), (item.index, item.epoch));
+        self.memory.read_held(item, offset, to).inspect_err(|error| {
+            if error.status == NMC_ERR_CORRUPT {
+                let _ = memory::push(&mut self.refused.lock(), (item.index, item.epoch));
+            } else {
+                // It may be there the next time.
+                self.unread.lock().get_or_insert_with(|| error.clone());
+            }
         })
     }
 }
@@ -182,6 +191,8 @@ impl Running {
                 config.admission.reads
             );
         }
+        // The one that it is opened for: another one may be there before it is open.
+        let store_id = memory.store_id();
         let began = Instant::now();
         let options = super::io::Options { direct: config.direct, uring: config.uring, depth: config.depth };
         let real = Arc::new(RealDisk::open(&config.directory, true, options)?);
@@ -231,13 +242,15 @@ impl Running {
             announcer,
             newest_evicted: AtomicU64::new(0),
             throttle: Mutex::new(throttle::Throttle::new(config.write_bytes_per_s, Instant::now())),
+            unread: Mutex::new(None),
             recovered: [found.len() as u64, buckets, dead],
             recovery_ns: AtomicU64::new(0),
             left_out: AtomicU64::new(0),
             lock: Mutex::new(Some(lock)),
         });
         let former = host.disk_name();
-        let left_out = host.attach_disk(Arc::clone(&owner) as Arc<dyn DiskOwner>, map, &names, &found, last_epoch)?;
+        let disk = Arc::clone(&owner) as Arc<dyn DiskOwner>;
+        let left_out = host.attach_disk(disk, map, &names, &found, last_epoch, store_id)?;
         // If it fails from here on, the store has what it had before.
         let mut running = Self { owner, host, thread: None, former: Some(former) };
         running.host.with(|master| {
@@ -286,6 +299,11 @@ impl Running {
         })?);
         running.former = None;
         Ok(running)
+    }
+
+    /// When it ends, the store goes on as if its owner had been killed: others read what is on disk.
+    pub fn leave_readable(&mut self) {
+        self.former = Some(self.owner.map.id());
     }
 
     /// The owner.

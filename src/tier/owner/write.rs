@@ -35,6 +35,7 @@ impl Owner {
         let most = (self.config.bucket_keys.max(1) as usize, self.bucket_bytes());
         let (mut rest, mut written) = (keys, 0);
         let first = self.directory.next_bucket();
+        *self.unread.lock() = None;
         while !rest.is_empty() && !self.is_stopping() {
             self.make_room_in_index(most.0 as u64)?;
             let mut items = Vec::new();
@@ -51,7 +52,13 @@ impl Owner {
                 );
             }
         }
-        Ok(written)
+        self.all_was_read(written)
+    }
+
+    /// How many values were written, if all that were to be could be read.
+    fn all_was_read(&self, written: u64) -> Result<u64> {
+        let unread = self.unread.lock().take();
+        unread.map_or(Ok(written), |error| Err(error.context("some values could not be read, and were not written")))
     }
 
     /// Bytes of values in a bucket: no more than a small part of a heap, since they cannot be evicted before it is safe.
@@ -112,6 +119,7 @@ impl Owner {
             Ok(())
         })?;
         let (mut written, mut in_pass) = (0, 0);
+        *self.unread.lock() = None;
         let first = self.directory.next_bucket();
         loop {
             let mut items = Vec::new();
@@ -128,7 +136,7 @@ impl Owner {
             let over = self.newest_evicted.load(Relaxed) >= first;
             // A pass in which nothing was found is the last: what came or was passed over meanwhile was looked at.
             if over || !more && std::mem::take(&mut in_pass) == 0 {
-                return Ok(written);
+                return self.all_was_read(written);
             }
         }
     }
@@ -151,8 +159,11 @@ impl Owner {
             Ok(wanted)
         };
         let store_id = host.store_id();
-        let source = FromStore { memory, refused: Mutex::default() };
+        let source = FromStore { memory, refused: Mutex::default(), unread: Mutex::default() };
         let written = self.write_somehow(items, store_id, &source, &mut assign);
+        if let Some(error) = source.unread.into_inner() {
+            self.unread.lock().get_or_insert(error);
+        }
         let refused = source.refused.into_inner();
         if !refused.is_empty() {
             host.with(|master| {

@@ -3,7 +3,7 @@
 use crate::mem::heap::Heap;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// See the module.
 #[derive(Default)]
@@ -12,6 +12,8 @@ pub struct Board {
     /// The heaps by rank, as far as they can be mapped, of the world that the notes are about.
     heaps: Mutex<(u64, Vec<Option<Arc<Heap>>>)>,
     wants_heaps: AtomicBool,
+    /// The last world of which nobody is left.
+    over: AtomicU64,
 }
 
 /// A rank on a [`Board`].
@@ -63,6 +65,18 @@ impl Board {
         if shown.1[at].as_ref().is_none_or(|heap| heap.desc().id != id) {
             shown.1[at] = open().map(Arc::new);
         }
+    }
+
+    /// Nobody of a world is left: its heaps are let go.
+    pub(super) fn end(&self, world_id: u64) {
+        self.over.store(world_id, Ordering::Relaxed);
+        *self.heaps.lock() = (0, Vec::new());
+    }
+
+    /// Whether a world was there, and nobody of it is left.
+    #[must_use]
+    pub fn is_over(&self, world_id: u64) -> bool {
+        world_id != 0 && self.over.load(Ordering::Relaxed) == world_id
     }
 
     /// The heap of a rank, if [`Board::map_heaps`] was called and it can be mapped.

@@ -160,7 +160,7 @@ impl rpc::Handler for Books {
         self.show();
         if self.roster.as_mut().is_some_and(Roster::is_over) {
             log::emit(log::INFO, || "master: all ranks are gone, the next join forms a new world".into());
-            self.roster = None;
+            self.board.end(self.roster.take().map_or(0, |roster| roster.id()));
         }
         self.admit(guests);
         self.tell_unready(guests);
