@@ -159,7 +159,11 @@ impl Storage for Folders {
         Ok(Box::new(DraftFolder { folders: self, bucket, shard, folder, starts, open: Mutex::default() }))
     }
 
-    fn discard(&self, bucket: u64, _: bool) {
+    fn discard(&self, bucket: u64, gone: bool) {
+        // If it may come back, it has to be whole: a folder is not deleted in one step.
+        if !gone {
+            return;
+        }
         if let Ok(shard) = self.shard(bucket) {
             for name in [temporary_name(bucket), folder_name(bucket)] {
                 let _ = Self::delete(&*shard, &name);

@@ -189,6 +189,13 @@ fn whatever_fails_meanwhile_nothing_that_was_promised_is_lost() {
     }
 }
 
+/// The seal of a folder failed, and the mark that it is gone did too: deleted file by file, it came back with its list and without a
+/// record.
+#[test]
+fn a_folder_that_may_come_back_comes_back_whole() {
+    run_any(Backend::File, 85).unwrap_or_else(|wrong| panic!("{wrong}"));
+}
+
 #[test]
 fn what_is_no_failure_passes_unnoticed() {
     let step = if asked().is_some() { 1 } else { 97 };
