@@ -4288,6 +4288,14 @@ nmc_status_t nmc_blocks_resize(struct nmc_blocks_t *blocks,
 #define NMC_EP_EARLY 8
 
 /**
+ * Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of the
+ * system's, which are slow while several processes use the device. PTX promises this scope to threads of one program only; that it
+ * holds between processes, too, follows from the one L2 cache that they share and was tested, but nobody promises it (docs/ep.md).
+ * Has no effect if ranks are on several devices. Ranks of one process on one device always use it.
+ */
+#define NMC_EP_DEVICE_SCOPE 16
+
+/**
  * How a group is made. Start from `NMC_EP_CONFIG_INIT`; `hidden`, `top_k` and `experts` must be set. All ranks must
  * agree on everything but the deadline and what is counted or trapped.
  */
@@ -4337,7 +4345,10 @@ typedef struct nmc_ep_config_t {
    * ranks that it waits for.
    */
   uint32_t blocks;
-  /** 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`, `NMC_EP_EARLY`. */
+  /**
+   * 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`, `NMC_EP_EARLY`,
+   * `NMC_EP_DEVICE_SCOPE`.
+   */
   uint32_t flags;
   /** Longest wait for a peer, in ms; -1 for 10 s. Also how long making the group may take. */
   int64_t deadline_ms;
@@ -4803,7 +4814,9 @@ nmc_status_t nmc_ep_route_pack(struct nmc_ep_t *ep,
 
 /**
  * Sums the weighted rows of each token that came: `y[slot] = sum over entries of weight * y_grouped[row_of]`, in fp32 in
- * the order of entries, rounded once. `y_recv` NULL puts the rows where `nmc_ep_combine` needs no copy.
+ * the order of entries, rounded once. `y_recv` NULL puts the rows where `nmc_ep_combine` needs no copy, and their owners may
+ * fetch them from then on: nothing may change them any more. To change them first, give the address that `nmc_ep_recv_buffers`
+ * has for `y`: the rows go to the same place, and the combine lets the owners fetch them.
  *
  * On CUDA heaps only enqueues; graph-safe.
  * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
@@ -4861,7 +4874,7 @@ nmc_status_t nmc_ep_moe_forward(struct nmc_ep_t *ep,
 
 /**
  * Copies what was counted since the group was made: `out_expert_load[experts]`, the tokens that this rank sent to each expert;
- * `out_waited_ns[ranks of the group]`, the time spent waiting for each rank; `*out_overflow_rows`, rows that did not fit the
+ * `out_waited_ns[ranks of the group]`, the time spent waiting for each rank (on a GPU without waits of a few us); `*out_overflow_rows`, rows that did not fit the
  * grouped layout. Each may be NULL. Does not wait for streams: steps that are under way may be counted or not.
  *
  * Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library).

@@ -1,9 +1,12 @@
 // Kernels of the expert-parallel transport: dispatch, pack, scatter, combine. docs/ep.md explains the protocol and
 // src/ep/cpu does the same on the CPU, bit for bit. Only src/ep/gpu.rs launches them.
 //
-// A launch serves the ranks of one process that the caller grouped: block b works for rank b % n, so that the first
-// blocks of all ranks are placed first. A block that waits depends on blocks of other ranks only; how many of them can
-// be resident at once is checked when a group is made.
+// A launch serves the ranks of one process that the caller grouped: blockIdx.x is the rank and blockIdx.y the block, so that
+// the first blocks of all ranks are placed first. A block that waits depends on blocks of other ranks only; how many of them
+// can be resident at once is checked when a group is made.
+//
+// A step takes microseconds, so that short code counts: kernels are made for one element type each, and nothing is
+// divided by a number that is not known to the compiler.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -50,14 +53,39 @@ template <int N>
 struct NmcEpGroup {
   nmc_ep_rank_t rank[N];
   NmcEpCall call[N];
-  uint32_t n;
-  uint32_t early;  // NMC_EP_EARLY_*
+  uint32_t n;              // ranks in use
+  uint32_t early;          // NMC_EP_EARLY_*
+  uint32_t parts;          // pieces of a row that warps work on, and (2^32 - 1) / parts
+  uint32_t parts_inverse;
+  uint32_t share_bits;     // pack: 2^share_bits blocks share an expert
 };
 
 // When the next kernel of the stream may be placed, before this one ends: while a dispatch waits, and while a combine sums.
 static constexpr uint32_t NMC_EP_EARLY_DISPATCH = 1;
 static constexpr uint32_t NMC_EP_EARLY_COMBINE = 2;
 
+// A piece of a row, and the one that the same warp works on next.
+struct NmcEpPiece {
+  uint32_t row, part, rows_on, parts_on, parts;
+
+  // The first one of worker `worker` of `workers`.
+  template <int N>
+  __device__ __forceinline__ NmcEpPiece(const NmcEpGroup<N>& g, uint32_t worker, uint32_t workers) : parts(g.parts) {
+    row = nmc_dev_impl_ep_divide(worker, parts, g.parts_inverse, &part);
+    rows_on = nmc_dev_impl_ep_divide(workers, parts, g.parts_inverse, &parts_on);
+  }
+  __device__ __forceinline__ void next() {
+    row += rows_on;
+    part += parts_on;
+    if (part >= parts) row += 1, part -= parts;
+  }
+};
+
+// The rank that a block works for, among those of the launch.
+template <int N>
+static __device__ __forceinline__ uint32_t nmc_ep_which() {
+  return N == 1 ? 0 : blockIdx.x;
+}
 
 // Waits for the kernel before this one on the stream: blocks are placed while that one ends.
 static __device__ __forceinline__ void nmc_ep_wait_for_previous() {
@@ -147,20 +175,17 @@ struct NmcEpVector<2> {
 
 // ---- dispatch --------------------------------------------------------------------------------------------------------
 
-// 16-byte vectors of a row that a warp moves at a time: to other ranks, and within one.
+// 16-byte vectors of a row that a warp moves at a time: to other ranks, and within one. src/ep/gpu.rs has these and other units.
 static constexpr uint32_t NMC_EP_SEND_UNIT = 64;
 static constexpr uint32_t NMC_EP_UNIT = 128;
 
-// One warp copies a part of a row to every target: one load, many stores.
-static __device__ __forceinline__ void nmc_ep_copy_part(const nmc_ep_rank_t& d, const ulonglong2* v, uint32_t t,
-                                                        uint32_t targets, uint32_t first, uint32_t vectors) {
-  const uint32_t lane = threadIdx.x & 31;
-  for (uint32_t left = targets; left != 0; left &= left - 1) {
-    char* row = nmc_dev_ep_row(d, __ffs(static_cast<int>(left)) - 1, t);
+// Calls `store` with the number of each rank in `targets`. Numbers are known to the compiler, eight at a time.
+template <typename Store>
+static __device__ __forceinline__ void nmc_ep_each(uint32_t targets, const Store& store) {
+  for (uint32_t first = 0; targets != 0; first += 8, targets >>= 8) {
 #pragma unroll
-    for (uint32_t i = 0; i < NMC_EP_SEND_UNIT / 32; ++i) {
-      const uint32_t at = first + lane + 32 * i;
-      if (at < vectors) nmc_ep_st16(row + 16ull * at, v[i]);
+    for (uint32_t r = 0; r < 8; ++r) {
+      if (targets >> r & 1) store(first + r);
     }
   }
 }
@@ -181,71 +206,150 @@ static __device__ __forceinline__ void nmc_ep_copy_row(const char* from, char* t
   }
 }
 
-// 8 elements of a row, as loaded.
-template <uint32_t DTYPE>
-static __device__ __forceinline__ void nmc_ep_eight(ulonglong2 v, ulonglong2 more, float* f) {
-  NmcEpVector<DTYPE>::load(v, f);
-  if (DTYPE == 2) NmcEpVector<2>::load(more, f + 4);
-}
+// What warps do with a piece of a row: load it, and once it is known where it goes, store it.
+struct NmcEpCopy {
+  ulonglong2 v[NMC_EP_SEND_UNIT / 32];
+
+  __device__ __forceinline__ void load(const nmc_ep_rank_t& d, const NmcEpCall& c, uint32_t t, uint32_t part) {
+    const uint32_t first = part * NMC_EP_SEND_UNIT + (threadIdx.x & 31), vectors = d.x_bytes / 16;
+    const char* x = static_cast<const char*>(c.x) + static_cast<uint64_t>(t) * d.x_bytes;
+#pragma unroll
+    for (uint32_t i = 0; i < NMC_EP_SEND_UNIT / 32; ++i) {
+      if (first + 32 * i < vectors) v[i] = nmc_ep_ld16(x + 16ull * (first + 32 * i));
+    }
+  }
+  __device__ __forceinline__ void store(const nmc_ep_rank_t& d, uint32_t t, uint32_t part, uint32_t targets) const {
+    const uint32_t first = part * NMC_EP_SEND_UNIT + (threadIdx.x & 31), vectors = d.x_bytes / 16;
+    const uint64_t at = d.off_x + static_cast<uint64_t>(d.rank * d.t_cap + t) * d.x_bytes + 16ull * first;
+    nmc_ep_each(targets, [&](uint32_t r) {
+      char* to = nmc_dev_impl_ep_at(d, r, at);
+#pragma unroll
+      for (uint32_t i = 0; i < NMC_EP_SEND_UNIT / 32; ++i) {
+        if (first + 32 * i < vectors) nmc_ep_st16(to + 512 * i, v[i]);
+      }
+    });
+  }
+};
+
+// The same with rows that are fp8 already: 1 KiB has 8 scales, which lanes 0 to 7 take along.
+struct NmcEpGiven {
+  NmcEpCopy rows;
+  uint32_t scale;
+
+  static __device__ __forceinline__ uint32_t scale_of(uint32_t part) { return part * (NMC_EP_SEND_UNIT / 8) + (threadIdx.x & 31); }
+  static __device__ __forceinline__ bool takes(const nmc_ep_rank_t& d, uint32_t part) {
+    return (threadIdx.x & 31) < NMC_EP_SEND_UNIT / 8 && scale_of(part) < d.scales;
+  }
+  __device__ __forceinline__ void load(const nmc_ep_rank_t& d, const NmcEpCall& c, uint32_t t, uint32_t part) {
+    if (takes(d, part)) scale = __float_as_uint(c.scales[static_cast<uint64_t>(t) * d.scales + scale_of(part)]);
+    rows.load(d, c, t, part);
+  }
+  __device__ __forceinline__ void store(const nmc_ep_rank_t& d, uint32_t t, uint32_t part, uint32_t targets) const {
+    rows.store(d, t, part, targets);
+    if (!takes(d, part)) return;
+    const uint64_t at = d.off_scale + 4 * (static_cast<uint64_t>(d.rank * d.t_cap + t) * d.scales + scale_of(part));
+    nmc_ep_each(targets, [&](uint32_t r) { nmc_dev_impl_ep_st32(nmc_dev_impl_ep_at(d, r, at), scale); });
+  }
+};
 
 // A group of elements that are all smaller than this has scale 1 and becomes zeros, each with its sign: the inverse of a smaller
 // scale is no number any more. src/ep/dtype.rs has the same.
 static constexpr float NMC_EP_TINY = 1e-30f;
 
-// One warp quantises 512 elements of a row and stores them, and their scales, at every target. 16 lanes have a group.
+// The same with 512 elements that become fp8 on the way: a lane has 16 of them, and 8 lanes have those of a scale.
 template <uint32_t DTYPE>
-static __device__ __forceinline__ void nmc_ep_quantise_part(const nmc_ep_rank_t& d, const ulonglong2* v, const char* x,
-                                                            uint32_t t, uint32_t targets, uint32_t first) {
-  const uint32_t lane = threadIdx.x & 31;
+struct NmcEpQuantise {
+  static constexpr uint32_t LOADS = DTYPE == 2 ? 4 : 2;
+  ulonglong2 v[LOADS];
+
+  __device__ __forceinline__ void load(const nmc_ep_rank_t& d, const NmcEpCall& c, uint32_t t, uint32_t part) {
+    const uint32_t sixteen = part * 32 + (threadIdx.x & 31);
+    const char* x = static_cast<const char*>(c.x) + static_cast<uint64_t>(t) * d.y_bytes;
 #pragma unroll
-  for (uint32_t i = 0; i < NMC_EP_SEND_UNIT / 32; ++i) {
-    const uint32_t eight = first + i * 32 + lane;  // of 8 elements
-    const bool have = eight * 8 < d.hidden;
-    float f[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    if (have) {
-      if (DTYPE == 2) {
-        nmc_ep_eight<2>(nmc_ep_ld16(x + 32ull * eight), nmc_ep_ld16(x + 32ull * eight + 16), f);
-      } else {
-        nmc_ep_eight<DTYPE>(v[i], v[i], f);
-      }
+    for (uint32_t i = 0; i < LOADS; ++i) {
+      v[i] = make_ulonglong2(0, 0);
+      if (sixteen * 16 < d.hidden) v[i] = nmc_ep_ld16(x + 16ull * (sixteen * LOADS + i));
     }
+  }
+  __device__ __forceinline__ void store(const nmc_ep_rank_t& d, uint32_t t, uint32_t part, uint32_t targets) const {
+    constexpr uint32_t EACH = NmcEpVector<DTYPE>::N;
+    const uint32_t sixteen = part * 32 + (threadIdx.x & 31);
+    float f[16];
+#pragma unroll
+    for (uint32_t i = 0; i < LOADS; ++i) NmcEpVector<DTYPE>::load(v[i], f + EACH * i);
     float most = 0;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) most = fmaxf(most, fabsf(f[j]));
+    for (int j = 0; j < 16; ++j) most = fmaxf(most, fabsf(f[j]));
 #pragma unroll
-    for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+    for (int step = 4; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
     const bool some = most >= NMC_EP_TINY;
     const float scale = some ? __fdiv_rn(most, 448.0f) : 1.0f;
     const float inverse = some ? __fdiv_rn(448.0f, most) : 1.0f;
-    uint64_t packed = 0;
+    uint64_t packed[2] = {0, 0};
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) {
+    for (int j = 0; j < 16; j += 2) {
       const float2 pair = make_float2(__fmul_rn(f[j], inverse), __fmul_rn(f[j + 1], inverse));
-      packed |= static_cast<uint64_t>(__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3)) << (8 * j);
+      packed[j / 8] |= static_cast<uint64_t>(__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3)) << (8 * (j % 8));
     }
-    if (!have) continue;
-    for (uint32_t left = targets; left != 0; left &= left - 1) {
-      const uint32_t r = __ffs(static_cast<int>(left)) - 1;
-      asm volatile("st.global.u64 [%0], %1;" : : "l"(nmc_dev_ep_row(d, r, t) + 8ull * eight), "l"(packed) : "memory");
-      if (lane % 16 == 0) {
-        const uint64_t at = static_cast<uint64_t>(d.rank * d.t_cap + t) * d.scales + eight / 16;
-        nmc_dev_impl_ep_st32(nmc_dev_impl_ep_at(d, r, d.off_scale + 4 * at), __float_as_uint(scale));
-      }
-    }
+    if (sixteen * 16 >= d.hidden) return;
+    const uint64_t slot = d.rank * d.t_cap + t, at = d.off_x + slot * d.x_bytes + 16ull * sixteen;
+    const uint64_t scale_at = d.off_scale + 4 * (slot * d.scales + sixteen / 8);
+    nmc_ep_each(targets, [&](uint32_t r) {
+      nmc_ep_st16(nmc_dev_impl_ep_at(d, r, at), make_ulonglong2(packed[0], packed[1]));
+      if (sixteen % 8 == 0) nmc_dev_impl_ep_st32(nmc_dev_impl_ep_at(d, r, scale_at), __float_as_uint(scale));
+    });
   }
+};
+
+// What lane k of a warp finds at entry k of a token; -1 where there is none.
+static __device__ __forceinline__ int64_t nmc_ep_entry(const nmc_ep_rank_t& d, const NmcEpCall& c, uint32_t t) {
+  const uint32_t lane = threadIdx.x & 31;
+  if (lane >= d.top_k) return -1;
+  return nmc_dev_impl_ep_expert(c.idx, c.idx_64 != 0, static_cast<uint64_t>(t) * d.top_k + lane);
 }
 
-// The last warp of a block tells what rows are for: metadata of every token and records; the others move rows, 2 KiB or
-// half of it at a time. Loads that do not depend on each other are begun before the first is looked at: each takes as long
-// as a tenth of the whole copy. The word that says that the group has failed is one of those loads: a warp that sees it stores
-// nothing, since the memory may belong to another group by now, and the block does not signal. A block signals for itself;
-// the first one waits for all.
-template <int N>
+// One warp of a block tells what rows are for: metadata of its tokens, and records. False if that cannot be said, and the group is
+// over.
+static __device__ __forceinline__ bool nmc_ep_describe(const nmc_ep_rank_t& d, const NmcEpCall& c, uint32_t block,
+                                                       uint32_t tokens, uint32_t phase, uint64_t over) {
+  const uint32_t lane = threadIdx.x & 31;
+  for (uint32_t t = block; t < tokens; t += d.blocks) {
+    const uint64_t entry = static_cast<uint64_t>(t) * d.top_k + lane;
+    const int64_t expert = nmc_ep_entry(d, c, t);
+    float weight = 0;
+    if (lane < d.top_k) {
+      weight = d.weight_bytes == 4 ? static_cast<const float*>(c.weight)[entry]
+                                   : __half2float(static_cast<const __half*>(c.weight)[entry]);
+    }
+    bool bad;
+    const uint32_t targets = nmc_dev_ep_targets(d, expert, &bad);
+    if (__any_sync(0xffffffffu, over != 0)) return false;
+    if (bad) {
+      if (lane == 0) nmc_dev_impl_ep_fail(d, NMC_EP_FAULT_EXPERT, d.rank, t);
+      return false;
+    }
+    nmc_dev_ep_send_meta(d, t, targets, expert, weight);
+    if (c.count_load != 0 && expert >= 0) {
+      asm volatile("red.relaxed.gpu.global.add.u64 [%0], 1;"
+                   : : "l"(nmc_dev_impl_ep_own(d, d.off_load + 8 * expert)) : "memory");
+    }
+  }
+  if (__any_sync(0xffffffffu, over != 0)) return false;
+  for (uint32_t dst = block; dst < d.world; dst += d.blocks) {
+    nmc_dev_ep_send_record(d, dst, c.idx, c.idx_64 != 0, tokens, phase);
+  }
+  return true;
+}
+
+// The last warp of a block tells what rows are for, and in the end that they are there; the others move rows. Loads that do
+// not depend on each other are begun before the first is looked at: each takes as long as a tenth of the whole copy. The word
+// that says that the group has failed is one of those loads: a warp that sees it stores nothing, since the memory may belong to
+// another group by now, and the block does not signal. A block signals for itself; the first one waits for all.
+template <typename Rows, int N>
 static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
-  __shared__ uint32_t bad_block, phase_shared;
-  const nmc_ep_rank_t& d = g.rank[blockIdx.x % g.n];
-  const NmcEpCall& c = g.call[blockIdx.x % g.n];
-  const uint32_t block = blockIdx.x / g.n, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+  const nmc_ep_rank_t& d = g.rank[nmc_ep_which<N>()];
+  const NmcEpCall& c = g.call[nmc_ep_which<N>()];
+  const uint32_t block = blockIdx.y, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
   const uint32_t movers = blockDim.x / 32 - 1;
   nmc_ep_wait_for_previous();
   if ((c.halves & NMC_EP_SEND) == 0) {
@@ -254,104 +358,59 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
     if (!nmc_ep_over(d, true)) nmc_dev_ep_wait_dispatch(d, phase, tokens);
     return;
   }
-  if (threadIdx.x == 0) bad_block = 0;
   const uint32_t tokens = c.tokens_at != nullptr ? static_cast<uint32_t>(*c.tokens_at) : c.tokens;
   const bool fits = tokens <= d.t_cap;
-  __syncthreads();
+  uint32_t phase = 0;
+  bool good = fits;
   if (warp == movers) {
     const uint64_t over = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
-    const uint32_t phase = nmc_dev_ep_phase(d) + 1;
-    for (uint32_t t = block; fits && t < tokens; t += d.blocks) {
-      const uint64_t entry = static_cast<uint64_t>(t) * d.top_k + lane;
-      int64_t expert = -1;
-      float weight = 0;
-      if (lane < d.top_k) {
-        expert = nmc_dev_impl_ep_expert(c.idx, c.idx_64 != 0, entry);
-        weight = d.weight_bytes == 4 ? static_cast<const float*>(c.weight)[entry]
-                                     : __half2float(static_cast<const __half*>(c.weight)[entry]);
-      }
-      bool bad;
-      const uint32_t targets = nmc_dev_ep_targets(d, expert, &bad);
-      if (__any_sync(0xffffffffu, over != 0)) break;
-      if (bad) {
-        if (lane == 0) nmc_dev_impl_ep_fail(d, NMC_EP_FAULT_EXPERT, d.rank, t);
-        if (lane == 0) bad_block = 1;
-        break;
-      }
-      nmc_dev_ep_send_meta(d, t, targets, expert, weight);
-      if (c.count_load != 0 && expert >= 0) {
-        asm volatile("red.relaxed.gpu.global.add.u64 [%0], 1;"
-                     : : "l"(nmc_dev_impl_ep_own(d, d.off_load + 8 * expert)) : "memory");
-      }
-      if (d.wire == 2) {
-        for (uint32_t left = targets; left != 0; left &= left - 1) {
-          const uint64_t at = static_cast<uint64_t>(d.rank * d.t_cap + t) * d.scales;
-          char* to = nmc_dev_impl_ep_at(d, __ffs(static_cast<int>(left)) - 1, d.off_scale + 4 * at);
-          for (uint32_t i = lane; i < d.scales; i += 32) {
-            nmc_dev_impl_ep_st32(to + 4 * i, __float_as_uint(c.scales[static_cast<uint64_t>(t) * d.scales + i]));
-          }
-        }
-      }
-    }
-    const bool failed = __any_sync(0xffffffffu, over != 0);
-    for (uint32_t dst = block; fits && !failed && dst < d.world; dst += d.blocks) {
-      nmc_dev_ep_send_record(d, dst, c.idx, c.idx_64 != 0, tokens, phase);
-    }
-    if (lane == 0) {
-      phase_shared = phase;
-      if (block == 0 && !fits && !failed) nmc_dev_impl_ep_fail(d, NMC_EP_FAULT_TOKENS, d.rank, tokens);
-      if (failed || !fits) bad_block = 1;
+    phase = nmc_dev_ep_phase(d) + 1;
+    if (fits) {
+      good = nmc_ep_describe(d, c, block, tokens, phase, over);
+    } else if (block == 0 && lane == 0 && over == 0) {
+      nmc_dev_impl_ep_fail(d, NMC_EP_FAULT_TOKENS, d.rank, tokens);
     }
   } else if (fits) {
-    const uint32_t vectors = d.wire == 1 ? d.hidden / 8 : d.x_bytes / 16;
-    const uint32_t parts = (vectors + NMC_EP_SEND_UNIT - 1) / NMC_EP_SEND_UNIT;
-    const uint64_t row_bytes = d.wire == 1 ? static_cast<uint64_t>(d.y_bytes) : d.x_bytes;
+    // Two pieces at a time: the second one is asked for before the first is stored.
+    NmcEpPiece piece(g, block * movers + warp, d.blocks * movers);
     uint64_t over = 0;
-    for (uint32_t unit = block * movers + warp; unit < tokens * parts; unit += d.blocks * movers) {
-      const uint32_t t = unit / parts, part = unit % parts, first = part * NMC_EP_SEND_UNIT;
-      const char* x = static_cast<const char*>(c.x) + t * row_bytes;
-      const uint64_t entry = static_cast<uint64_t>(t) * d.top_k + lane;
-      const int64_t expert = lane < d.top_k ? nmc_dev_impl_ep_expert(c.idx, c.idx_64 != 0, entry) : -1;
+    for (bool first = true; good && piece.row < tokens; first = false) {
+      const NmcEpPiece one = piece;
+      piece.next();
+      const NmcEpPiece two = piece;
+      piece.next();
+      const bool both = two.row < tokens;
+      const int64_t expert = nmc_ep_entry(d, c, one.row);
       // In the first turn only, and there beside the other loads: none of them waits for another.
-      if (unit < d.blocks * movers) over = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
-      // 8 elements of fp32 are two vectors: those are loaded later.
-      ulonglong2 v[NMC_EP_SEND_UNIT / 32];
-      if (d.wire != 1 || d.dtype != 2) {
-#pragma unroll
-        for (uint32_t i = 0; i < NMC_EP_SEND_UNIT / 32; ++i) {
-          const uint32_t at = first + lane + 32 * i;
-          if (at < vectors) v[i] = nmc_ep_ld16(x + 16ull * at);
-        }
-      }
+      if (first) over = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
+      Rows rows, more;
+      rows.load(d, c, one.row, one.part);
+      const int64_t next_expert = both ? nmc_ep_entry(d, c, two.row) : -1;
+      if (both) more.load(d, c, two.row, two.part);
       bool bad;  // found by the last warp, too
       const uint32_t targets = nmc_dev_ep_targets(d, expert, &bad);
-      if (__any_sync(0xffffffffu, over != 0)) {
-        if (lane == 0) bad_block = 1;
-        break;
-      }
-      if (d.wire != 1) {
-        nmc_ep_copy_part(d, v, t, targets, first, vectors);
-      } else if (d.dtype == 0) {
-        nmc_ep_quantise_part<0>(d, v, x, t, targets, first);
-      } else if (d.dtype == 1) {
-        nmc_ep_quantise_part<1>(d, v, x, t, targets, first);
-      } else {
-        nmc_ep_quantise_part<2>(d, v, x, t, targets, first);
-      }
+      good = !__any_sync(0xffffffffu, over != 0);
+      if (!good) break;
+      rows.store(d, one.row, one.part, targets);
+      if (!both) break;
+      more.store(d, two.row, two.part, nmc_dev_ep_targets(d, next_expert, &bad));
     }
   }
-  __syncthreads();
   // A mistake must not be followed by flags, nor rows that were not stored.
-  if (bad_block != 0) {
+  if (__syncthreads_and(good) == 0) {
     if (block == 0 && threadIdx.x == 0) nmc_dev_impl_ep_tell(d);
     return;
   }
-  const uint32_t phase = phase_shared;
-  if (threadIdx.x == 0) nmc_dev_ep_signal_dispatch(d, block, phase, tokens);
+  __shared__ uint32_t phase_shared;
+  if (warp == movers) {
+    nmc_dev_ep_signal_dispatch(d);
+    if (lane == 0) phase_shared = phase;
+  }
   if (block != 0) return;
   if ((c.halves & NMC_EP_RECV) != 0) {
     if ((g.early & NMC_EP_EARLY_DISPATCH) != 0) nmc_ep_release_dependents();
-    nmc_dev_ep_wait_dispatch(d, phase, tokens);
+    __syncthreads();
+    nmc_dev_ep_wait_dispatch(d, phase_shared, tokens);
   } else if (threadIdx.x == 0) {
     nmc_dev_impl_ep_st32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_TOKENS), tokens);
   }
@@ -359,111 +418,151 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
 
 // ---- combine ---------------------------------------------------------------------------------------------------------
 
-// Vectors of a row that a warp sums at a time, two a lane, and ranks whose rows are loaded before the first is added.
-static constexpr uint32_t NMC_EP_SUM_UNIT = 64;
-static constexpr uint32_t NMC_EP_SUM_RANKS = 4;
+// Vectors of a row that a warp sums at a time: one a lane, of up to eight ranks before the first is added.
+static constexpr uint32_t NMC_EP_SUM_UNIT = 32;
 
 template <uint32_t DTYPE>
-static __device__ __forceinline__ void nmc_ep_sum_unit(const nmc_ep_rank_t& d, char* out, uint32_t t, uint32_t sources,
-                                                       uint32_t first, uint32_t have) {
-  constexpr int N = NmcEpVector<DTYPE>::N;
-  const uint32_t lane = threadIdx.x & 31;
-  float sum[2][N] = {};
-  uint32_t left = sources;
-  while (left != 0) {
-    ulonglong2 v[NMC_EP_SUM_RANKS][2];
-    uint32_t n = 0;
+static __device__ __forceinline__ void nmc_ep_sum(const nmc_ep_rank_t& d, uint64_t at, uint32_t sources, char* out) {
+  constexpr int EACH = NmcEpVector<DTYPE>::N;
+  float sum[EACH] = {};
+  for (uint32_t first = 0; sources != 0; first += 8, sources >>= 8) {
+    ulonglong2 v[8];
 #pragma unroll
-    for (uint32_t j = 0; j < NMC_EP_SUM_RANKS; ++j) {
-      if (left != 0) {
-        const char* row = nmc_dev_ep_returned(d, __ffs(static_cast<int>(left)) - 1, t) + 16ull * (first + lane);
-#pragma unroll
-        for (uint32_t i = 0; i < 2; ++i) {
-          if (lane + 32 * i < have) v[j][i] = nmc_ep_ld16(row + 512 * i);
-        }
-        left &= left - 1;
-        n = j + 1;
-      }
+    for (uint32_t r = 0; r < 8; ++r) {
+      if (sources >> r & 1) v[r] = nmc_ep_ld16(nmc_dev_impl_ep_at(d, first + r, at));
     }
 #pragma unroll
-    for (uint32_t j = 0; j < NMC_EP_SUM_RANKS; ++j) {
-      if (j < n) {
+    for (uint32_t r = 0; r < 8; ++r) {
+      if (sources >> r & 1) {
+        float f[EACH];
+        NmcEpVector<DTYPE>::load(v[r], f);
 #pragma unroll
-        for (uint32_t i = 0; i < 2; ++i) {
-          float f[N];
-          NmcEpVector<DTYPE>::load(v[j][i], f);
-#pragma unroll
-          for (int e = 0; e < N; ++e) sum[i][e] = __fadd_rn(sum[i][e], f[e]);
-        }
+        for (int e = 0; e < EACH; ++e) sum[e] = __fadd_rn(sum[e], f[e]);
       }
     }
   }
-#pragma unroll
-  for (uint32_t i = 0; i < 2; ++i) {
-    if (lane + 32 * i < have) nmc_ep_st16(out + 16ull * (first + lane + 32 * i), NmcEpVector<DTYPE>::store(sum[i]));
+  nmc_ep_st16(out, NmcEpVector<DTYPE>::store(sum));
+}
+
+// Copies rows that are not in place to where peers fetch them. One warp has a part of a row.
+static __device__ __forceinline__ void nmc_ep_stage(const nmc_ep_rank_t& d, const char* rows, uint32_t worker, uint32_t workers) {
+  const uint32_t vectors = d.y_bytes / 16, pieces = (vectors + NMC_EP_UNIT - 1) / NMC_EP_UNIT;
+  for (uint32_t i = worker; i < d.world * d.t_cap * pieces; i += workers) {
+    const uint32_t slot = i / pieces, first = i % pieces * NMC_EP_UNIT;
+    uint32_t t;
+    const uint32_t src = nmc_dev_impl_ep_divide(slot, d.t_cap, d.t_cap_inverse, &t);
+    if (!nmc_dev_ep_live(d, src, t)) continue;
+    nmc_ep_copy_row(rows + static_cast<uint64_t>(slot) * d.y_bytes,
+                    nmc_dev_impl_ep_own(d, d.off_y + static_cast<uint64_t>(slot) * d.y_bytes), first, vectors);
   }
 }
 
-template <int N>
+// All threads of a block, when its rows are stored: the last block of a rank to come tells all ranks that the rows of `phase` are
+// there.
+static __device__ __forceinline__ bool nmc_ep_return_last(const nmc_ep_rank_t& d, uint32_t blocks, uint32_t phase, bool ok) {
+  if (__syncthreads_and(ok) == 0) return false;
+  if (threadIdx.x >= 32) return true;
+  uint32_t before = 0;
+  char* returned = nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_RETURNED);
+  if (threadIdx.x == 0) {
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(returned) : "memory");
+  }
+  if (__shfl_sync(0xffffffffu, before, 0) != blocks - 1) return true;
+  if (threadIdx.x == 0) nmc_dev_impl_ep_st32(returned, 0);
+  nmc_dev_ep_signal_return(d, phase);
+  return true;
+}
+
+template <uint32_t DTYPE, int N>
 static __device__ __forceinline__ void nmc_ep_combine(const NmcEpGroup<N>& g) {
-  const nmc_ep_rank_t& d = g.rank[blockIdx.x % g.n];
-  const NmcEpCall& c = g.call[blockIdx.x % g.n];
-  const uint32_t block = blockIdx.x / g.n, blocks = gridDim.x / g.n;
+  const nmc_ep_rank_t& d = g.rank[nmc_ep_which<N>()];
+  const NmcEpCall& c = g.call[nmc_ep_which<N>()];
+  const uint32_t block = blockIdx.y, blocks = gridDim.y, lane = threadIdx.x & 31;
   const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
   nmc_ep_wait_for_previous();
-  const uint32_t vectors = d.y_bytes / 16, parts = (vectors + NMC_EP_SUM_UNIT - 1) / NMC_EP_SUM_UNIT;
-  uint32_t unit = block * warps + warp;
+  NmcEpPiece piece(g, block * warps + warp, blocks * warps);
   const uint64_t failed = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
-  const uint32_t phase = nmc_dev_ep_phase(d);
-  const uint32_t tokens = nmc_dev_impl_ep_ld32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_TOKENS));
-  uint32_t sources = unit / parts < d.t_cap ? nmc_dev_ep_sent(d, unit / parts) : 0;
-  // The rows are in place if there is no copy: kernels before this one wrote them. The fence takes as long as the loads
-  // above, which nothing has waited for yet.
-  const bool signals = c.x == nullptr && (c.halves & NMC_EP_SEND) != 0 && block == 0 && threadIdx.x == 0;
-  if (signals) nmc_dev_fence_release_sys();
+  const uint64_t head = nmc_dev_impl_ep_ld64(nmc_dev_impl_ep_own(d, d.off_set));  // phase, tokens
+  const uint32_t phase = static_cast<uint32_t>(head), tokens = static_cast<uint32_t>(head >> 32);
+  const uint32_t scattered = nmc_dev_impl_ep_ld32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_SCATTERED));
+  uint32_t sources = piece.row < d.t_cap ? nmc_dev_ep_sent(d, piece.row) : 0;
   // Threads may see it differently: the block agrees where it synchronises anyway, after the copy and in the wait.
   bool over = failed != 0;
-  if (signals && !over) nmc_dev_impl_ep_flag_return(d, phase);
+  // The rows are in place if there is no copy: kernels before this one wrote them. A scatter has told of its own.
+  const bool tells = c.x == nullptr && (c.halves & NMC_EP_SEND) != 0 && block == 0 && threadIdx.x < 32;
+  if (tells && !over && scattered != phase) nmc_dev_ep_signal_return(d, phase);
   if ((c.halves & NMC_EP_SEND) != 0 && c.x != nullptr) {
-    const uint32_t pieces = (vectors + NMC_EP_UNIT - 1) / NMC_EP_UNIT;
-    for (uint32_t i = block * warps + warp; !over && i < d.world * d.t_cap * pieces; i += blocks * warps) {
-      const uint32_t slot = i / pieces, first = i % pieces * NMC_EP_UNIT;
-      if (!nmc_dev_ep_live(d, slot / d.t_cap, slot % d.t_cap)) continue;
-      nmc_ep_copy_row(static_cast<const char*>(c.x) + static_cast<uint64_t>(slot) * d.y_bytes,
-                      nmc_dev_impl_ep_own(d, d.off_y + static_cast<uint64_t>(slot) * d.y_bytes), first, vectors);
-    }
-    over = __syncthreads_or(over) != 0;
-    if (threadIdx.x == 0 && !over) {
-      uint32_t* returned = reinterpret_cast<uint32_t*>(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_RETURNED));
-      uint32_t before;
-      asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(returned) : "memory");
-      if (before == blocks - 1) {
-        nmc_dev_impl_ep_st32(returned, 0);
-        nmc_dev_ep_signal_return(d, phase);
-      }
-    }
+    if (!over) nmc_ep_stage(d, static_cast<const char*>(c.x), block * warps + warp, blocks * warps);
+    over = !nmc_ep_return_last(d, blocks, phase, !over);
   }
   if ((c.halves & NMC_EP_RECV) == 0) {
     if (over && block == 0 && threadIdx.x == 0) nmc_dev_impl_ep_tell(d);
     return;
   }
-  if (!nmc_dev_impl_ep_wait(d, NMC_EP_OFF_RETURNS, d.world, 1, phase, block == 0, !over)) return;
+  if (!nmc_dev_impl_ep_wait(d, NMC_EP_OFF_RETURNS, NmcEpFlag{phase}, block == 0, !over)) return;
   if ((g.early & NMC_EP_EARLY_COMBINE) != 0) nmc_ep_release_dependents();
-  while (unit < tokens * parts) {
-    const uint32_t t = unit / parts, first = unit % parts * NMC_EP_SUM_UNIT;
-    const uint32_t have = vectors - first < NMC_EP_SUM_UNIT ? vectors - first : NMC_EP_SUM_UNIT;
-    char* out = static_cast<char*>(c.out) + static_cast<uint64_t>(t) * d.y_bytes;
-    if (d.dtype == 0) {
-      nmc_ep_sum_unit<0>(d, out, t, sources, first, have);
-    } else if (d.dtype == 1) {
-      nmc_ep_sum_unit<1>(d, out, t, sources, first, have);
-    } else {
-      nmc_ep_sum_unit<2>(d, out, t, sources, first, have);
-    }
-    unit += blocks * warps;
-    if (unit < tokens * parts) sources = nmc_dev_ep_sent(d, unit / parts);
+  const uint32_t vectors = d.y_bytes / 16;
+  uint32_t which = nmc_ep_which<N>();
+  while (piece.row < tokens) {
+    asm volatile("" : "+r"(which));  // keeps the addresses of all regions from being carried around in registers
+    const nmc_ep_rank_t& d = g.rank[which];
+    const uint32_t vector = piece.part * NMC_EP_SUM_UNIT + lane;
+    const uint64_t in_row = static_cast<uint64_t>(piece.row) * d.y_bytes + 16ull * vector;
+    const uint64_t at = d.off_y + static_cast<uint64_t>(d.rank * d.t_cap) * d.y_bytes + in_row;
+    if (vector < vectors) nmc_ep_sum<DTYPE>(d, at, sources, static_cast<char*>(c.out) + in_row);
+    piece.next();
+    if (piece.row < tokens) sources = nmc_dev_ep_sent(d, piece.row);
   }
 }
+
+// ---- which slots are in use ------------------------------------------------------------------------------------------
+
+static __device__ __forceinline__ bool nmc_ep_slot_live(const nmc_ep_rank_t& d, uint32_t slot) {
+  uint32_t t;
+  const uint32_t src = nmc_dev_impl_ep_divide(slot, d.t_cap, d.t_cap_inverse, &t);
+  return nmc_dev_ep_live(d, src, t);
+}
+
+// The slots that are in use, for a warp that goes through them: lane i has word i of all masks. Of more than 32 words a warp
+// cannot keep track; it goes through all slots then.
+struct NmcEpLive {
+  uint32_t mask, base, before;  // the lane's word, the slot of its first bit, and how many are in use before it
+  uint32_t total;
+  bool known;
+
+  __device__ __forceinline__ explicit NmcEpLive(const nmc_ep_rank_t& d) : mask(0), base(0xffffffffu), before(0) {
+    const uint32_t lane = threadIdx.x & 31, words = (d.t_cap + 31) / 32;
+    known = d.world * words <= 32;
+    total = d.world * d.t_cap;
+    if (!known) return;
+    if (lane < d.world * words) {
+      const char* record = nmc_dev_impl_ep_own(d, d.off_record + static_cast<uint64_t>(lane / words) * d.record_stride);
+      mask = nmc_dev_impl_ep_ld32(record + NMC_EP_RECORD_HEAD + lane % words * 4);
+      base = lane / words * d.t_cap + lane % words * 32;
+    }
+    const uint32_t mine = static_cast<uint32_t>(__popc(mask));
+    uint32_t sum = mine;
+#pragma unroll
+    for (uint32_t step = 1; step < 32; step *= 2) {
+      const uint32_t other = __shfl_up_sync(0xffffffffu, sum, step);
+      if (lane >= step) sum += other;
+    }
+    before = sum - mine;
+    total = __shfl_sync(0xffffffffu, sum, 31);
+  }
+
+  // Number `n` of them. All lanes ask for the same.
+  __device__ __forceinline__ uint32_t slot(uint32_t n) const {
+    if (!known) return n;
+    const uint32_t lane = threadIdx.x & 31;
+    const uint32_t has = __ballot_sync(0xffffffffu, n >= before && n - before < static_cast<uint32_t>(__popc(mask)));
+    const uint32_t word = static_cast<uint32_t>(__ffs(static_cast<int>(has))) - 1;
+    const uint32_t bits = __shfl_sync(0xffffffffu, mask, word & 31), rest = n - __shfl_sync(0xffffffffu, before, word & 31);
+    const bool it = (bits >> lane & 1) != 0 && static_cast<uint32_t>(__popc(bits & ((1u << lane) - 1))) == rest;
+    const uint32_t bit = static_cast<uint32_t>(__ffs(static_cast<int>(__ballot_sync(0xffffffffu, it)))) - 1;
+    return __shfl_sync(0xffffffffu, base, word & 31) + bit;
+  }
+};
 
 // ---- pack ------------------------------------------------------------------------------------------------------------
 
@@ -515,19 +614,29 @@ static __device__ __forceinline__ void nmc_ep_entries(const nmc_ep_rank_t& d, ui
   }
 }
 
-// A block has one expert (and one of gridDim.y parts of its rows). It looks through all slots in order, so a row's place
+// Row `row` of the grouped layout: a part of slot `slot`, and with the first part its scales.
+static __device__ __forceinline__ void nmc_ep_pack_scales(const nmc_ep_rank_t& d, const NmcEpCall& c, uint32_t slot, uint32_t row) {
+  const uint32_t group = row / d.max_m, at = row % d.max_m, pitch = (d.max_m + 3) / 4 * 4;
+  const char* scale = nmc_dev_impl_ep_own(d, d.off_scale + 4ull * slot * d.scales);
+  for (uint32_t s = threadIdx.x & 31; s < d.scales; s += 32) {
+    c.out_scales[(static_cast<uint64_t>(group) * d.scales + s) * pitch + at] = __uint_as_float(nmc_dev_impl_ep_ld32(scale + 4 * s));
+  }
+}
+
+// A block has one expert and a share of its rows. It looks through all slots in order, so a row's place
 // follows from what came before it and needs no other block.
 template <int N>
 static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
   __shared__ uint32_t scratch[NMC_EP_PACK_THREADS / 32];
   __shared__ uint32_t counts[NMC_EP_MAX_LOCAL];
   __shared__ uint32_t list_slot[NMC_EP_PACK_THREADS], list_row[NMC_EP_PACK_THREADS];
-  const nmc_ep_rank_t& d = g.rank[blockIdx.x % g.n];
-  const NmcEpCall& c = g.call[blockIdx.x % g.n];
-  const int32_t e = static_cast<int32_t>(blockIdx.x / g.n);
-  const bool writer = blockIdx.y == 0;
+  const nmc_ep_rank_t& d = g.rank[nmc_ep_which<N>()];
+  const NmcEpCall& c = g.call[nmc_ep_which<N>()];
+  const uint32_t share = blockIdx.y & ((1u << g.share_bits) - 1);
+  const int32_t e = static_cast<int32_t>(blockIdx.y >> g.share_bits);
+  const bool writer = share == 0;
   nmc_ep_wait_for_previous();
-  if (nmc_ep_over(d, blockIdx.x / g.n == 0)) return;
+  if (nmc_ep_over(d, blockIdx.y == 0)) return;
   const uint32_t slots = d.world * d.t_cap;
   // Groups for rows that do not fit: where those of this expert begin.
   uint32_t spill_first = 0, spill_used = 0;
@@ -535,7 +644,7 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
     for (uint32_t i = threadIdx.x; i < d.n_local; i += NMC_EP_PACK_THREADS) counts[i] = 0;
     __syncthreads();
     for (uint32_t slot = threadIdx.x; slot < slots; slot += NMC_EP_PACK_THREADS) {
-      if (!nmc_dev_ep_live(d, slot / d.t_cap, slot % d.t_cap)) continue;
+      if (!nmc_ep_slot_live(d, slot)) continue;
       for (uint32_t k = 0; k < d.top_k; ++k) {
         uint16_t bits;
         asm volatile("ld.global.u16 %0, [%1];"
@@ -560,7 +669,7 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
     uint32_t entries = 0, none = 0;
     if (slot < slots) {
       nmc_ep_entries(d, slot, e, &entries, &none);
-      if (!nmc_dev_ep_live(d, slot / d.t_cap, slot % d.t_cap)) {
+      if (!nmc_ep_slot_live(d, slot)) {
         entries = 0;
         none = 0xffffffffu;
       }
@@ -599,21 +708,15 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
       __syncthreads();
       if (c.out == nullptr) continue;
       const uint32_t n_list = total - turn < NMC_EP_PACK_THREADS ? total - turn : NMC_EP_PACK_THREADS;
-      const uint32_t lane = threadIdx.x & 31, warps = NMC_EP_PACK_THREADS / 32 * gridDim.y;
-      const uint32_t vectors = d.x_bytes / 16, parts = (vectors + NMC_EP_UNIT - 1) / NMC_EP_UNIT;
-      for (uint32_t unit = blockIdx.y * (NMC_EP_PACK_THREADS / 32) + threadIdx.x / 32; unit < n_list * parts; unit += warps) {
-        const uint32_t i = unit / parts, first = unit % parts * NMC_EP_UNIT;
+      constexpr uint32_t kWarps = NMC_EP_PACK_THREADS / 32;
+      const uint32_t vectors = d.x_bytes / 16;
+      NmcEpPiece piece(g, share * kWarps + threadIdx.x / 32, kWarps << g.share_bits);
+      for (; piece.row < n_list; piece.next()) {
+        const uint32_t i = piece.row, first = piece.part * NMC_EP_UNIT;
         if (list_row[i] == 0xffffffffu) continue;
         nmc_ep_copy_row(nmc_dev_impl_ep_own(d, d.off_x + static_cast<uint64_t>(list_slot[i]) * d.x_bytes),
                         static_cast<char*>(c.out) + static_cast<uint64_t>(list_row[i]) * d.x_bytes, first, vectors);
-        if (d.scales != 0 && first == 0) {
-          const uint32_t group = list_row[i] / d.max_m, row = list_row[i] % d.max_m, pitch = (d.max_m + 3) / 4 * 4;
-          const char* scale = nmc_dev_impl_ep_own(d, d.off_scale + 4ull * list_slot[i] * d.scales);
-          for (uint32_t s = lane; s < d.scales; s += 32) {
-            c.out_scales[(static_cast<uint64_t>(group) * d.scales + s) * pitch + row] =
-                __uint_as_float(nmc_dev_impl_ep_ld32(scale + 4 * s));
-          }
-        }
+        if (d.scales != 0 && first == 0) nmc_ep_pack_scales(d, c, list_slot[i], list_row[i]);
       }
     }
     rows += total;
@@ -655,8 +758,8 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
 
 // ---- scatter ---------------------------------------------------------------------------------------------------------
 
-// Vectors of a row for which a warp asks once what they are the sum of.
-static constexpr uint32_t NMC_EP_SCATTER_UNIT = 256;
+// Vectors of a row that a warp sums at a time, two a lane, and rows that are loaded before the first is added.
+static constexpr uint32_t NMC_EP_SCATTER_UNIT = 64;
 static constexpr uint32_t NMC_EP_SCATTER_ROWS = 2;
 
 // One warp: two vectors a lane of the sum of the rows whose bit is set in `left`; lane k has the row and weight of entry k.
@@ -707,20 +810,18 @@ static __device__ __forceinline__ void nmc_ep_scatter_part(const nmc_ep_rank_t& 
   }
 }
 
-template <int N>
-static __device__ __forceinline__ void nmc_ep_scatter(const NmcEpGroup<N>& g) {
-  const nmc_ep_rank_t& d = g.rank[blockIdx.x % g.n];
-  const NmcEpCall& c = g.call[blockIdx.x % g.n];
-  const uint32_t block = blockIdx.x / g.n, blocks = gridDim.x / g.n, warps = blockDim.x / 32, lane = threadIdx.x & 31;
-  nmc_ep_wait_for_previous();
-  if (nmc_ep_over(d, blockIdx.x / g.n == 0)) return;
-  const uint32_t vectors = d.y_bytes / 16, parts = (vectors + NMC_EP_SCATTER_UNIT - 1) / NMC_EP_SCATTER_UNIT;
-  char* rows = c.out != nullptr ? static_cast<char*>(c.out) : nmc_dev_impl_ep_own(d, d.off_y);
-  for (uint32_t unit = block * warps + threadIdx.x / 32; unit < d.world * d.t_cap * parts; unit += blocks * warps) {
-    const uint32_t slot = unit / parts;
+// What a slot is the sum of: lane k has the row and the weight of entry k.
+struct NmcEpSum {
+  static constexpr uint32_t NONE = 0xffffffffu;
+  uint32_t slot;  // NONE if it is not in use
+  int32_t row;
+  float weight;
+  __device__ __forceinline__ NmcEpSum(const nmc_ep_rank_t& d, const NmcEpCall& c, const NmcEpLive& live, uint32_t n)
+      : slot(NONE), row(-1), weight(0) {
+    if (n >= live.total) return;
+    const uint32_t lane = threadIdx.x & 31;
+    slot = live.slot(n);
     const uint64_t entry = static_cast<uint64_t>(slot) * d.top_k + lane;
-    int32_t row = -1;
-    float weight = 0;
     if (lane < d.top_k) {
       asm volatile("ld.global.s32 %0, [%1];" : "=r"(row) : "l"(c.row_of + entry) : "memory");
       const char* at = nmc_dev_impl_ep_own(d, d.off_weight + d.weight_bytes * entry);
@@ -732,41 +833,68 @@ static __device__ __forceinline__ void nmc_ep_scatter(const NmcEpGroup<N>& g) {
         weight = __half2float(__ushort_as_half(bits));
       }
     }
-    if (!nmc_dev_ep_live(d, slot / d.t_cap, slot % d.t_cap)) continue;
-    const uint32_t entries = __ballot_sync(0xffffffffu, row >= 0);
-    char* out = rows + static_cast<uint64_t>(slot) * d.y_bytes;
-    const uint32_t begin = unit % parts * NMC_EP_SCATTER_UNIT;
-    const uint32_t end = begin + NMC_EP_SCATTER_UNIT < vectors ? begin + NMC_EP_SCATTER_UNIT : vectors;
-    for (uint32_t first = begin; first < end; first += 64) {
-      if (d.dtype == 0) {
-        nmc_ep_scatter_part<0>(d, static_cast<const char*>(c.grouped), entries, row, weight, out, first, vectors);
-      } else if (d.dtype == 1) {
-        nmc_ep_scatter_part<1>(d, static_cast<const char*>(c.grouped), entries, row, weight, out, first, vectors);
-      } else {
-        nmc_ep_scatter_part<2>(d, static_cast<const char*>(c.grouped), entries, row, weight, out, first, vectors);
-      }
-    }
+    if (!live.known && !nmc_ep_slot_live(d, slot)) slot = NONE;
   }
+};
+
+// In place, the last block to end tells all ranks that their rows are there, so that the combine need not. What the next slot is
+// the sum of is asked for before this one is summed.
+template <uint32_t DTYPE, int N>
+static __device__ __forceinline__ void nmc_ep_scatter(const NmcEpGroup<N>& g) {
+  const nmc_ep_rank_t& d = g.rank[nmc_ep_which<N>()];
+  const NmcEpCall& c = g.call[nmc_ep_which<N>()];
+  const uint32_t block = blockIdx.y, blocks = gridDim.y, warps = blockDim.x / 32;
+  nmc_ep_wait_for_previous();
+  const uint32_t phase = nmc_dev_ep_phase(d);
+  NmcEpPiece piece(g, block * warps + threadIdx.x / 32, blocks * warps);
+  const NmcEpLive live(d);
+  NmcEpSum next(d, c, live, piece.row);
+  if (nmc_ep_over(d, block == 0)) return;
+  uint32_t which = nmc_ep_which<N>();
+  while (piece.row < live.total) {
+    asm volatile("" : "+r"(which));  // as in the combine
+    const nmc_ep_rank_t& d = g.rank[which];
+    const NmcEpCall& c = g.call[which];
+    const uint32_t vectors = d.y_bytes / 16;
+    char* rows = c.out != nullptr ? static_cast<char*>(c.out) : nmc_dev_impl_ep_own(d, d.off_y);
+    const NmcEpSum sum = next;
+    char* out = rows + static_cast<uint64_t>(sum.slot) * d.y_bytes;
+    const uint32_t first = piece.part * NMC_EP_SCATTER_UNIT;
+    piece.next();
+    next = NmcEpSum(d, c, live, piece.row);
+    if (sum.slot == NmcEpSum::NONE) continue;
+    const uint32_t entries = __ballot_sync(0xffffffffu, sum.row >= 0);
+    nmc_ep_scatter_part<DTYPE>(d, static_cast<const char*>(c.grouped), entries, sum.row, sum.weight, out, first, vectors);
+  }
+  if (c.out != nullptr) return;
+  if (block == 0 && threadIdx.x == 0) nmc_dev_impl_ep_st32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_SCATTERED), phase);
+  nmc_ep_return_last(d, blocks, phase, true);
 }
 
 // ---- entries ---------------------------------------------------------------------------------------------------------
-// One rank, up to 8, up to 32 ranks a launch: arguments are copied for every launch.
+// One rank, up to 8, up to 32 ranks a launch: arguments are copied for every launch. Registers are limited so that two blocks of
+// 448 threads fit a multiprocessor, or one of 896. Fewer make kernels spill, which costs a third of a step.
 
-#define NMC_EP_ENTRIES(N)                                                                                  \
-  extern "C" __global__ void __launch_bounds__(256, 4) nmc_k_ep_dispatch_##N(const __grid_constant__ NmcEpGroup<N> g) { \
-    nmc_ep_dispatch(g);                                                                                    \
-  }                                                                                                        \
-  extern "C" __global__ void __launch_bounds__(448, 2) nmc_k_ep_combine_##N(const __grid_constant__ NmcEpGroup<N> g) { \
-    nmc_ep_combine(g);                                                                                     \
-  }                                                                                                        \
-  extern "C" __global__ void __launch_bounds__(NMC_EP_PACK_THREADS)                                        \
-      nmc_k_ep_pack_##N(const __grid_constant__ NmcEpGroup<N> g) {                                         \
-    nmc_ep_pack(g);                                                                                        \
-  }                                                                                                        \
-  extern "C" __global__ void __launch_bounds__(448, 2) nmc_k_ep_scatter_##N(const __grid_constant__ NmcEpGroup<N> g) { \
-    nmc_ep_scatter(g);                                                                                     \
+#define NMC_EP_ENTRY(STEP, NAME, N, REGISTERS, ...)                                \
+  extern "C" __global__ void __maxnreg__(REGISTERS)                                \
+      nmc_k_ep_##STEP##_##NAME##_##N(const __grid_constant__ NmcEpGroup<N> g) {    \
+    nmc_ep_##STEP<__VA_ARGS__>(g);                                                 \
   }
 
-NMC_EP_ENTRIES(1)
-NMC_EP_ENTRIES(8)
-NMC_EP_ENTRIES(32)
+#define NMC_EP_ENTRIES(N, COMBINE)                           \
+  NMC_EP_ENTRY(dispatch, copy, N, 64, NmcEpCopy)             \
+  NMC_EP_ENTRY(dispatch, given, N, 64, NmcEpGiven)           \
+  NMC_EP_ENTRY(dispatch, bf16, N, 64, NmcEpQuantise<0>)      \
+  NMC_EP_ENTRY(dispatch, fp16, N, 64, NmcEpQuantise<1>)      \
+  NMC_EP_ENTRY(dispatch, fp32, N, 72, NmcEpQuantise<2>)      \
+  NMC_EP_ENTRY(combine, bf16, N, COMBINE, 0)                 \
+  NMC_EP_ENTRY(combine, fp16, N, COMBINE, 1)                 \
+  NMC_EP_ENTRY(combine, fp32, N, COMBINE, 2)                 \
+  NMC_EP_ENTRY(pack, rows, N, 64, N)                         \
+  NMC_EP_ENTRY(scatter, bf16, N, 72, 0)                      \
+  NMC_EP_ENTRY(scatter, fp16, N, 72, 1)                      \
+  NMC_EP_ENTRY(scatter, fp32, N, 72, 2)
+
+NMC_EP_ENTRIES(1, 64)
+NMC_EP_ENTRIES(8, 72)
+NMC_EP_ENTRIES(32, 72)

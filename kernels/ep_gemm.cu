@@ -5,7 +5,7 @@
 //
 // Launch of nmc_k_ep_gemm:     grid (ceil(n / 64), groups, 1), block (128, 1, 1), no dynamic shared memory
 //                              (48 KB static: no function attribute to set).
-// Launch of nmc_k_ep_silu_mul (bf16), nmc_k_ep_silu_mul_fp16, nmc_k_ep_silu_mul_fp32:
+// Launch of nmc_k_ep_silu_mul_bf16, nmc_k_ep_silu_mul_fp16, nmc_k_ep_silu_mul_fp32:
 //                              grid (x, groups, 1) with x = min(max_m, 16), block (256, 1, 1), no shared memory;
 //                              any x of at least 1 is right.
 // No grid dimension may be 0: with groups, max_m, n or inner 0 there is nothing to launch. groups is at most 65535.
@@ -243,7 +243,7 @@ static __device__ __forceinline__ uint32_t nmc_ep_silu_mul_pair(uint32_t gate, u
 // rounded once. gate_up is [groups][max_m][2 * inner], out [groups][max_m][inner]; 16-byte aligned, not overlapping.
 // Grid: y = group; block x takes rows x, x + gridDim.x, ...
 extern "C" __global__ void __launch_bounds__(NMC_EP_SILU_THREADS)
-nmc_k_ep_silu_mul(const __nv_bfloat16* gate_up, __nv_bfloat16* out, const int32_t* masked_m, uint32_t groups,
+nmc_k_ep_silu_mul_bf16(const __nv_bfloat16* gate_up, __nv_bfloat16* out, const int32_t* masked_m, uint32_t groups,
                   uint32_t max_m, uint32_t inner) {
   const uint32_t group = blockIdx.y;
   if (group >= groups) return;

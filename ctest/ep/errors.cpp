@@ -61,7 +61,7 @@ void configs() {
       {"dtype 3", [](nmc_ep_config_t& c) { c.dtype = NMC_DTYPE_FP8; }},
       {"dispatch 3", [](nmc_ep_config_t& c) { c.dispatch = 3; }},
       {"weights 2", [](nmc_ep_config_t& c) { c.weights = 2; }},
-      {"flags 0x10", [](nmc_ep_config_t& c) { c.flags = 16; }},
+      {"flags 0x20", [](nmc_ep_config_t& c) { c.flags = 32; }},
       {"reserved", [](nmc_ep_config_t& c) { c.reserved[3] = 1; }},
       {"deadline_ms 0", [](nmc_ep_config_t& c) { c.deadline_ms = 0; }},
       {"deadline_ms -2", [](nmc_ep_config_t& c) { c.deadline_ms = -2; }},
@@ -139,6 +139,7 @@ void disagreement() {
       {"spill_groups is 0 here and 3", "spill_groups is 3 here", [](nmc_ep_config_t& c) { c.spill_groups = 3; }},
       {"buffer_sets is 1 here and 2", "buffer_sets is 2 here", [](nmc_ep_config_t& c) { c.buffer_sets = 2; }},
       {"separate_y is 0 here and 1", "separate_y is 1", [](nmc_ep_config_t& c) { c.flags = NMC_EP_SEPARATE_Y; }},
+      {"device_scope is 0 here and 1", "device_scope is 1", [](nmc_ep_config_t& c) { c.flags = NMC_EP_DEVICE_SCOPE; }},
       {"heap_offset is 0 here and 256", "heap_offset is 256 here", [](nmc_ep_config_t& c) { c.heap_offset = 256; }},
       {"first_phase is 0 here and 5", "first_phase is 5 here and 0", [](nmc_ep_config_t& c) { c.first_phase = 5; }},
   };

@@ -144,8 +144,9 @@ void arguments() {
   const int32_t count = 1;
   CHECK(nmc::EpTokens().layer(7).count_at(&count).c().n_tokens_ptr == &count);
   const nmc_ep_config_t c =
-      config().members(3).trap().count_load(false).separate_y().early().dispatch(nmc::EpWire::fp8).weights(nmc::EpWeights::fp16).c();
-  CHECK(c.flags == (NMC_EP_TRAP | NMC_EP_NO_LOAD | NMC_EP_SEPARATE_Y | NMC_EP_EARLY) && c.members == 3 && c.deadline_ms == 60000);
+      config().members(3).trap().count_load(false).separate_y().early().device_scope().dispatch(nmc::EpWire::fp8).weights(nmc::EpWeights::fp16).c();
+  CHECK(c.flags == (NMC_EP_TRAP | NMC_EP_NO_LOAD | NMC_EP_SEPARATE_Y | NMC_EP_EARLY | NMC_EP_DEVICE_SCOPE));
+  CHECK(c.members == 3 && c.deadline_ms == 60000);
 }
 
 template <class Mode>

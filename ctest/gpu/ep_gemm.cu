@@ -1,4 +1,4 @@
-// Checks nmc_k_ep_gemm and nmc_k_ep_silu_mul against plain fp64 kernels, then times them on decode shapes beside a kernel
+// Checks nmc_k_ep_gemm and nmc_k_ep_silu_mul_bf16 against plain fp64 kernels, then times them on decode shapes beside a kernel
 // that only reads the weights. `ep_gemm`
 
 #include "../../kernels/ep_gemm.cu"
@@ -143,7 +143,7 @@ static void launch_gemm(const Buffer& a, const Buffer& b, const Buffer& c, const
 static void launch_silu(const Buffer& in, const Buffer& out, const int32_t* masked_m, uint32_t groups, uint32_t max_m,
                         uint32_t inner) {
   const dim3 grid(std::min(max_m, 16u), groups);
-  nmc_k_ep_silu_mul<<<grid, NMC_EP_SILU_THREADS>>>(in.at(), out.at(), masked_m, groups, max_m, inner);
+  nmc_k_ep_silu_mul_bf16<<<grid, NMC_EP_SILU_THREADS>>>(in.at(), out.at(), masked_m, groups, max_m, inner);
   CHECK(cudaGetLastError());
 }
 

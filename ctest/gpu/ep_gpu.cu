@@ -1,7 +1,7 @@
 // The expert-parallel transport on a GPU, bit for bit what the CPU backend gives.
 // `ep_gpu same N [FIRST]`: N random cases: eager, as a graph, in halves, 3 times each.
 // `ep_gpu seeds N R [FIRST]`: N random cases, R times each in one group.   `ep_gpu prefill`: 4096 tokens a rank.
-// `ep_gpu procs N [FIRST]`: the same by one process a rank.   `ep_gpu forward`: whole layers, built-in product and callback.
+// `ep_gpu procs N [FIRST [device_scope]]`: the same by one process a rank.   `ep_gpu forward`: whole layers, built-in product and callback.
 // `ep_gpu errors`: what only the GPU can see, and aborts.   `ep_gpu abort`: an abort by another process.
 // `ep_gpu kill N`: N times a rank is killed and the others go on; not under MPS. `ep_gpu kill_mps N`: the same under MPS, after
 // `terminate_client`.
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(256) fused_dispatch(nmc_ep_rank_t d, const cha
     for (uint32_t dst = blockIdx.x; dst < d.world; dst += d.blocks) nmc_dev_ep_send_record(d, dst, idx, idx_64, tokens, phase);
   }
   __syncthreads();
-  if (threadIdx.x == 0) nmc_dev_ep_signal_dispatch(d, blockIdx.x, phase, tokens);
+  if (threadIdx.x < 32) nmc_dev_ep_signal_dispatch(d);
   if (blockIdx.x == 0) nmc_dev_ep_wait_dispatch(d, phase, tokens);
 }
 
@@ -318,6 +318,30 @@ void seeds(uint64_t first, uint64_t n, uint64_t repeats) {
   check(all.good(), "many seeds, many times each: always the bits of the CPU");
 }
 
+// Rows that a kernel of the program changes between scatter and combine, in the place where they are fetched: the combine tells.
+void changed_in_place() {
+  Case c;
+  c.world = 4, c.t_cap = 16, c.hidden = 1024, c.experts = 16, c.top_k = 4, c.masked = false, c.repeated = false;
+  const std::vector<std::vector<Bytes>> want = on_cpu(c);
+  Group<DeviceMemory> g(c);
+  bool ok = true;
+  for (uint32_t s = 0; s < kSteps; ++s) {
+    for (auto& rank : g.ranks) rank.load(s);
+    g.before(s, 0);
+    for (auto& rank : g.ranks) rank.compute();
+    g.each([&](nmc_ep_t* e, Rank<DeviceMemory>& rank) {
+      nmc_ep_recv_buffers_t recv = NMC_EP_RECV_BUFFERS_INIT;
+      NMC_CHECK(nmc_ep_recv_buffers(e, s, &recv));
+      NMC_CHECK(nmc_ep_scatter(e, s, rank.y.get(), rank.row_of.as<int32_t>(), const_cast<void*>(recv.y), g.stream));
+    });
+    g.each([&](nmc_ep_t* e, Rank<DeviceMemory>& rank) { NMC_CHECK(nmc_ep_combine(e, s, nullptr, rank.out.get(), g.stream)); });
+    g.wait();
+    for (uint32_t r = 0; r < c.world; ++r) ok = g.ranks[r].digest() == want[s][r] && ok;
+  }
+  for (nmc_ep_t* e : g.eps) ok = nmc_ep_check(e) == NMC_OK && ok;
+  check(ok, "a scatter to the given place leaves it to the combine to tell");
+}
+
 void prefill() {
   for (const uint32_t dispatch : {NMC_EP_DISPATCH_SAME, NMC_EP_DISPATCH_FP8}) {
     Case c;
@@ -385,11 +409,12 @@ nmc_status_t step_of(const Member& m, Rank<DeviceMemory>& rank, uint32_t s, Byte
   return status;
 }
 
-int proc_child(uint64_t seed, uint32_t number, const char* dir) {
+int proc_child(uint64_t seed, uint32_t number, const char* dir, bool device_scope) {
   const Case c = wide_case(seed);
   const std::vector<std::vector<Bytes>> want = on_cpu(c);
   Member m = join(c, number, dir, "procs", heap_for(c));
-  const nmc_ep_config_t config = c.config();
+  nmc_ep_config_t config = c.config();
+  if (device_scope) config.flags |= NMC_EP_DEVICE_SCOPE;
   NMC_CHECK(nmc_ep_create(m.world, &config, &m.ep));
   Rank<DeviceMemory> rank(c, number);
   int wrong = 0;
@@ -767,6 +792,7 @@ void errors() {
     check(nmc_ep_check(g.eps[0]) == NMC_ERR_CANCELLED, "an abort ends a kernel that waits");
   }
   aborts(c);
+  changed_in_place();
   overflow();
   room();
   {
@@ -939,13 +965,14 @@ int main(int argc, char** argv) {
   const auto number = [&](int i, uint64_t otherwise) { return argc > i ? std::strtoull(argv[i], nullptr, 10) : otherwise; };
   if (mode == "child" && argc > 6) {
     const uint32_t rank = static_cast<uint32_t>(number(4, 0));
-    if (std::strcmp(argv[2], "procs") == 0) return proc_child(number(3, 1), rank, argv[5]);
+    if (std::strncmp(argv[2], "procs", 5) == 0) return proc_child(number(3, 1), rank, argv[5], std::strcmp(argv[2], "procs") != 0);
     if (std::strcmp(argv[2], "abort") == 0) return abort_child(rank, argv[5]);
     return kill_child(rank, static_cast<uint32_t>(number(6, 0)), argv[5]);
   }
   if (mode == "procs") {  // without a context in the parent
     for (uint64_t seed = number(3, 1); seed < number(3, 1) + number(2, 4); ++seed) {
-      check(run_children("procs", seed, wide_case(seed).world, -1, 0) == 0, "processes give the bits of the CPU");
+      const char* how = argc > 4 && std::strcmp(argv[4], "device_scope") == 0 ? "procs_device_scope" : "procs";
+      check(run_children(how, seed, wide_case(seed).world, -1, 0) == 0, "processes give the bits of the CPU");
     }
   } else if (mode == "abort") {
     check(run_children("abort", 1, 2, -1, 0) == 0, "an abort reaches a kernel of another process");

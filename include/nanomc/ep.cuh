@@ -30,12 +30,11 @@ NMC_DEV void nmc_dev_ep_send_record(const nmc_ep_rank_t& d, uint32_t dst, const 
 /* The phase of the last step that came in: a dispatch sends the one after it, a combine the same. Any thread. */
 NMC_DEV uint32_t nmc_dev_ep_phase(const nmc_ep_rank_t& d);
 
-/* One thread of block `block` of d.blocks, after everything that peers are to see of this block is stored by this thread,
- * or by threads that it has synchronised with: tells all ranks that this block's part of `phase` is there. Every block
- * signals. */
-NMC_DEV void nmc_dev_ep_signal_dispatch(const nmc_ep_rank_t& d, uint32_t block, uint32_t phase, uint32_t tokens);
+/* One warp of each of d.blocks blocks, after everything that peers are to see of its block is stored by this warp, or by threads
+ * that it has synchronised with: tells all ranks that this block's part of the step is there. Every block signals once. */
+NMC_DEV void nmc_dev_ep_signal_dispatch(const nmc_ep_rank_t& d);
 
-/* One thread, when all rows to return are stored: tells all ranks. */
+/* One warp, when all rows to return are stored: tells all ranks. */
 NMC_DEV void nmc_dev_ep_signal_return(const nmc_ep_rank_t& d, uint32_t phase);
 
 /* All threads of one block. Waits until all blocks of all ranks have signalled `phase`. Afterwards the rows can be read by

@@ -81,6 +81,7 @@ class EpConfig {
   EpConfig& count_load(bool wanted = true) { return flag(NMC_EP_NO_LOAD, !wanted); }
   EpConfig& separate_y(bool wanted = true) { return flag(NMC_EP_SEPARATE_Y, wanted); }
   EpConfig& early(bool wanted = true) { return flag(NMC_EP_EARLY, wanted); }
+  EpConfig& device_scope(bool wanted = true) { return flag(NMC_EP_DEVICE_SCOPE, wanted); }
   const nmc_ep_config_t& c() const noexcept { return c_; }
 
  private:
@@ -344,12 +345,13 @@ class BasicEp : public AnyEp {
   Out<void> pack(uint32_t layer, const nmc_ep_grouped_t& grouped, void* stream = nullptr) const {
     return Mode::done(nmc_ep_route_pack(get(), layer, &grouped, stream));
   }
-  /// Sums the weighted rows of each token that came, where the combine takes them from.
+  /// Sums the weighted rows of each token that came, where the combine takes them from. Their owners may fetch them from then on:
+  /// nothing may change them any more.
   template <class Rows, class Lists>
   Out<void> scatter(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* stream = nullptr) const {
     return scatter_to(layer, y_grouped, row_of, nullptr, stream);
   }
-  /// The same into memory of the caller.
+  /// The same into memory of the caller, or to the `y` of recv_buffers: then the combine lets the owners fetch the rows.
   template <class Rows, class Lists>
   Out<void> scatter_to(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* y_recv, void* stream = nullptr) const {
     return Mode::done(

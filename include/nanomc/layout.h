@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Version of everything in this file. A process that attaches to memory of another version is refused. */
-#define NMC_LAYOUT_VERSION 4
+#define NMC_LAYOUT_VERSION 5
 
 /* What one writer must not share with another, in bytes. */
 #define NMC_CACHE_LINE 64
@@ -122,10 +122,12 @@ typedef struct nmc_ep_rank_t {
   uint32_t config_hash;
   uint32_t trap;   /* 1: trap instead of reporting */
   uint32_t blocks; /* of a rank that dispatch */
-  uint32_t reserved;
+  uint32_t scope;  /* of fences: 0 the system, 1 the device that all ranks share */
+  uint32_t n_local_inverse; /* (2^32 - 1) / n_local, and the same of t_cap: kernels divide by multiplying */
+  uint32_t t_cap_inverse;
 } nmc_ep_rank_t;
 
-NMC_LAYOUT_ASSERT(sizeof(nmc_ep_rank_t) == 8 * (NMC_EP_MAX_RANKS + 11) + 4 * 20, "no padding");
+NMC_LAYOUT_ASSERT(sizeof(nmc_ep_rank_t) == 8 * (NMC_EP_MAX_RANKS + 11) + 4 * 22, "no padding");
 
 /*
  * The 64-bit word at `index` that `src_rank` writes for `dst_rank` in the self-test.

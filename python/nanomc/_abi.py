@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Dict, Tuple, Union
 
 #: Version of everything in this file. A process that attaches to memory of another version is refused.
-LAYOUT_VERSION = 4
+LAYOUT_VERSION = 5
 #: What one writer must not share with another, in bytes.
 CACHE_LINE = 64
 #: Most ranks in one world.
@@ -325,6 +325,8 @@ EP_NO_LOAD = 2
 EP_SEPARATE_Y = 4
 #: Let kernels after a dispatch that are launched with programmatic stream serialization be placed while it waits, although other processes share the device. Faster, and needs half of the room: blocks 16 for 8 ranks on an H200. What the program itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group. Without other processes on the device kernels are always placed early.
 EP_EARLY = 8
+#: Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of the system's, which are slow while several processes use the device. PTX promises this scope to threads of one program only; that it holds between processes, too, follows from the one L2 cache that they share and was tested, but nobody promises it (docs/ep.md). Has no effect if ranks are on several devices. Ranks of one process on one device always use it.
+EP_DEVICE_SCOPE = 16
 
 #: Names of statuses by number.
 STATUS_NAMES: Dict[int, str] = {

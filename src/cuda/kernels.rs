@@ -21,27 +21,6 @@ pub const VERIFY_RESULT_WORDS: usize = 4;
 
 const THREADS: u32 = 1024;
 
-/// Kernels that [`Kernels::find`] finds. They are loaded with the module: later that may wait for kernels that wait for this
-/// rank, and is not legal in a capture.
-const BY_NAME: [&CStr; 16] = [
-    c"nmc_k_ep_dispatch_1",
-    c"nmc_k_ep_dispatch_8",
-    c"nmc_k_ep_dispatch_32",
-    c"nmc_k_ep_combine_1",
-    c"nmc_k_ep_combine_8",
-    c"nmc_k_ep_combine_32",
-    c"nmc_k_ep_pack_1",
-    c"nmc_k_ep_pack_8",
-    c"nmc_k_ep_pack_32",
-    c"nmc_k_ep_scatter_1",
-    c"nmc_k_ep_scatter_8",
-    c"nmc_k_ep_scatter_32",
-    c"nmc_k_ep_gemm",
-    c"nmc_k_ep_silu_mul",
-    c"nmc_k_ep_silu_mul_fp16",
-    c"nmc_k_ep_silu_mul_fp32",
-];
-
 /// The loader reads the image as structs, so it is aligned like them.
 #[repr(C, align(16))]
 struct Aligned<T: ?Sized>(T);
@@ -56,7 +35,6 @@ pub(crate) struct Loaded {
     store_publish: CUfunction,
     store_wait: CUfunction,
     pub(crate) kv_copy: CUfunction,
-    by_name: [CUfunction; BY_NAME.len()],
 }
 
 impl Loaded {
@@ -67,10 +45,6 @@ impl Loaded {
         unsafe { call!(sys::cuModuleLoadData(&raw mut module, FATBIN.0.as_ptr().cast())) }
             .map_err(|e| e.context("loading the kernels of the library"))?;
         let loaded = (|| -> Result<Self> {
-            let mut by_name = [core::ptr::null_mut(); BY_NAME.len()];
-            for (place, name) in by_name.iter_mut().zip(BY_NAME) {
-                *place = function(module, name)?;
-            }
             Ok(Self {
                 module,
                 pattern_write: function(module, c"nmc_k_world_pattern_write")?,
@@ -79,7 +53,6 @@ impl Loaded {
                 store_publish: function(module, c"nmc_k_store_publish")?,
                 store_wait: function(module, c"nmc_k_store_wait")?,
                 kv_copy: function(module, c"nmc_k_kv_copy")?,
-                by_name,
             })
         })();
         loaded.inspect_err(|_| {
@@ -296,14 +269,9 @@ impl Kernels<'_> {
         unsafe { self.launch(self.loaded.store_wait, (1, 32), stream, &mut arguments) }
     }
 
-    /// The kernel with this name.
+    /// The kernel with this name, which is loaded now: kernels that nobody asks for take no room on the device.
     pub fn find(&self, name: &CStr) -> Result<Kernel> {
-        match BY_NAME.iter().position(|known| *known == name) {
-            Some(at) => Ok(Kernel(self.loaded.by_name[at])),
-            None => {
-                bail!(NMC_ERR_INTERNAL, "the kernel {} is not in the list of those to load", name.to_string_lossy())
-            }
-        }
+        self.device.with_current(|| function(self.loaded.module, name).map(Kernel))
     }
 
     /// Lets launches of a kernel have up to `bytes` of dynamic shared memory. A device that has less refuses those that ask for it.

@@ -55,6 +55,8 @@ pub(crate) struct Config {
     pub(crate) count_load: bool,
     /// Kernels after a dispatch may always be placed while it waits.
     pub(crate) early: bool,
+    /// Processes on one device may use fences of its scope.
+    pub(crate) device_scope: bool,
     /// Longest wait for a peer.
     pub(crate) deadline: Duration,
     /// The phase of the first step. For tests of the wrap.
@@ -137,6 +139,7 @@ impl Config {
                 HeapKind::Cuda if self.blocks == 0 => USUAL_BLOCKS,
                 HeapKind::Cuda => self.blocks,
             },
+            device_scope: self.device_scope,
         };
         if shape.blocks > MAX_BLOCKS {
             crate::bail!(NMC_ERR_INVALID_ARG, "blocks {} is more than {}", shape.blocks, MAX_BLOCKS);

@@ -13,7 +13,7 @@ use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::NMC_ERR_UNSUPPORTED;
-use crate::layout::ep::{OFF_FLAGS, OFF_PHASE, OFF_RETURNS, RankDesc, Shape};
+use crate::layout::ep::{OFF_COUNTED, OFF_FLAGS, OFF_PHASE, OFF_RETURNS, OFF_SCATTERED, RankDesc, Shape};
 use crate::mem::HeapKind;
 use crate::world::{Membership, RankState};
 use parking_lot::Mutex;
@@ -57,6 +57,7 @@ impl Ep {
             for ep in &mut eps {
                 ep.find_heaps(config.heap_offset, &ranks, &deadline)?;
                 ep.grid = ep.gpu.as_ref().map(|gpu| ep.fit_grid(gpu, &ranks)).transpose()?.unwrap_or_default();
+                ep.desc.scope = ep.scope(members.len());
             }
             eps.iter().try_for_each(|ep| ep.clear(config.first_phase, &mut blank))
         })?;
@@ -80,7 +81,7 @@ impl Ep {
         // Kernels now, not when they are needed: loading may wait for the device, and an abort must not.
         let gpu = match member.heap_kind() {
             HeapKind::Host => None,
-            HeapKind::Cuda => Some(Gpu::new(member.device().ok_or_else(no_device)?)?),
+            HeapKind::Cuda => Some(Gpu::new(member.device().ok_or_else(no_device)?, &shape)?),
         };
         if let Some(gpu) = &gpu {
             gpu.device.prepare_urgent()?;
@@ -159,7 +160,9 @@ impl Ep {
             words[at..at + value.len()].copy_from_slice(value);
         };
         put(OFF_PHASE, &before.to_le_bytes());
-        for flag in (OFF_RETURNS..OFF_FLAGS + 8 * u64::from(self.shape.world * self.shape.blocks)).step_by(8) {
+        put(OFF_SCATTERED, &before.to_le_bytes());
+        put(OFF_COUNTED, &u64::from(before).to_le_bytes());
+        for flag in (OFF_RETURNS..OFF_FLAGS + 8 * u64::from(self.shape.world)).step_by(8) {
             put(flag, &u64::from(before).to_le_bytes());
         }
         let head = self.shape.head_bytes();

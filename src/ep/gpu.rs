@@ -8,14 +8,22 @@ use super::sys::Given;
 use crate::bail;
 use crate::base::error::Result;
 use crate::cuda::{Device, Kernel, Launch, arg};
-use crate::layout::ep::{Dtype, MAX_EP_RANKS, RankDesc, Shape};
-use std::ffi::c_void;
+use crate::layout::ep::{Dtype, MAX_EP_RANKS, RankDesc, Shape, Wire};
+use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
 /// Most experts of a rank that the pack kernel can count.
 pub(super) const MAX_LOCAL_EXPERTS: u32 = 1024;
-/// Threads of a block that packs.
+/// Threads of a block that packs; see kernels/ep.cu.
 const PACK_THREADS: u32 = 256;
+/// Two to this power are the blocks that share the rows of an expert. Lists alone are made by one.
+const PACK_SHARE_BITS: u32 = 2;
+/// Vectors of 16 bytes, or for quantising elements, that a warp works on at a time; see kernels/ep.cu.
+const SEND_UNIT: u32 = 64;
+const QUANTISE_UNIT: u32 = 512;
+const SUM_UNIT: u32 = 32;
+const PACK_UNIT: u32 = 128;
+const SCATTER_UNIT: u32 = 64;
 /// Shared memory that a dispatch asks for, though it needs none, so that no multiprocessor takes more than two blocks.
 const SPREAD_BYTES: u32 = 96 << 10;
 /// Threads, and columns of a block, of the product; see kernels/ep_gemm.cu.
@@ -31,6 +39,9 @@ struct Ranks<const N: usize> {
     call: [CallArgs; N],
     n: u32,
     early: u32,
+    parts: u32,
+    parts_inverse: u32,
+    share_bits: u32,
 }
 
 /// When the next kernel of the stream may be placed. It begins its work after this one in any case. NMC_EP_EARLY_* in
@@ -51,41 +62,47 @@ pub(super) enum Early {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepLaunch {
     pub(super) kind: CallKind,
-    /// Blocks a rank; for pack, parts of each expert.
+    /// Blocks a rank, and threads a block, a multiple of 32; pack has its own numbers.
     pub(super) blocks: u32,
-    /// Threads a block, a multiple of 32; pack has its own number.
     pub(super) threads: u32,
     pub(super) early: Early,
 }
 
-/// The device of a rank, and the kernels on it.
+/// The device of a rank, and the kernels on it that its group needs.
 pub(super) struct Gpu {
     pub(super) device: Arc<Device>,
     /// By kind of call, for 1, 8 and 32 ranks.
     steps: [[Kernel; 3]; 4],
     gemm: Kernel,
-    /// For bf16, fp16 and fp32.
-    silu_mul: [Kernel; 3],
+    silu_mul: Kernel,
 }
 
 impl Gpu {
-    pub(super) fn new(device: &Arc<Device>) -> Result<Self> {
+    /// Finds the kernels now: loading one may wait for kernels that wait for this rank, and is not legal in a capture.
+    pub(super) fn new(device: &Arc<Device>, shape: &Shape) -> Result<Self> {
         let kernels = device.kernels()?;
-        let three = |names: [&core::ffi::CStr; 3]| -> Result<[Kernel; 3]> {
-            let [a, b, c] = names.map(|name| kernels.find(name));
+        let dtype = match shape.dtype {
+            Dtype::Bf16 => "bf16",
+            Dtype::Fp16 => "fp16",
+            Dtype::Fp32 => "fp32",
+            Dtype::Fp8 => bail!(NMC_ERR_UNSUPPORTED, "rows are not summed in fp8"),
+        };
+        let rows = match shape.wire {
+            Wire::Same => "copy",
+            Wire::Quantised => dtype,
+            Wire::Given => "given",
+        };
+        let find = |name: String| kernels.find(&CString::new(name).unwrap_or_default());
+        let step = |name: &str, of: &str| -> Result<[Kernel; 3]> {
+            let [a, b, c] = [1, 8, 32].map(|ranks| find(format!("nmc_k_ep_{name}_{of}_{ranks}")));
             Ok([a?, b?, c?])
         };
-        let steps = [
-            three([c"nmc_k_ep_dispatch_1", c"nmc_k_ep_dispatch_8", c"nmc_k_ep_dispatch_32"])?,
-            three([c"nmc_k_ep_combine_1", c"nmc_k_ep_combine_8", c"nmc_k_ep_combine_32"])?,
-            three([c"nmc_k_ep_pack_1", c"nmc_k_ep_pack_8", c"nmc_k_ep_pack_32"])?,
-            three([c"nmc_k_ep_scatter_1", c"nmc_k_ep_scatter_8", c"nmc_k_ep_scatter_32"])?,
-        ];
+        let steps = [step("dispatch", rows)?, step("combine", dtype)?, step("pack", "rows")?, step("scatter", dtype)?];
         for dispatch in steps[0] {
             kernels.allow_shared(dispatch, SPREAD_BYTES)?;
         }
-        let gemm = kernels.find(c"nmc_k_ep_gemm")?;
-        let silu_mul = three([c"nmc_k_ep_silu_mul", c"nmc_k_ep_silu_mul_fp16", c"nmc_k_ep_silu_mul_fp32"])?;
+        let gemm = find(String::from("nmc_k_ep_gemm"))?;
+        let silu_mul = find(format!("nmc_k_ep_silu_mul_{dtype}"))?;
         Ok(Self { device: Arc::clone(device), steps, gemm, silu_mul })
     }
 
@@ -100,9 +117,10 @@ impl Gpu {
         row[size % 3]
     }
 
-    /// Blocks of a step that the device can hold at once.
+    /// Blocks of a step that the device can hold at once, whichever of its kernels is launched.
     pub(super) fn resident_blocks(&self, kind: CallKind, threads: u32) -> Result<u32> {
-        self.device.kernels()?.resident_blocks(self.step(kind, 0), threads)
+        let kernels = self.device.kernels()?;
+        (0..3).try_fold(u32::MAX, |least, size| Ok(least.min(kernels.resident_blocks(self.step(kind, size), threads)?)))
     }
 
     /// Enqueues a step for the ranks in `ranks`.
@@ -125,14 +143,17 @@ impl Gpu {
     ) -> Result<()> {
         let Some(first) = ranks.first() else { return Ok(()) };
         let n = u32::try_from(ranks.len()).unwrap_or(0);
-        let mut all = Ranks { rank: [first.0; N], call: [first.1; N], n, early: how.early as u32 };
+        let parts = pieces(how.kind, &first.0);
+        let (early, parts_inverse) = (how.early as u32, u32::MAX / parts);
+        let share_bits = if first.1.out.is_none() { 0 } else { PACK_SHARE_BITS };
+        let mut all = Ranks { rank: [first.0; N], call: [first.1; N], n, early, parts, parts_inverse, share_bits };
         for (i, (rank, call)) in ranks.iter().enumerate() {
             all.rank[i % N] = *rank;
             all.call[i % N] = *call;
         }
         let (grid, threads) = match how.kind {
-            CallKind::Pack => ((first.0.n_local * n, how.blocks), PACK_THREADS),
-            _ => ((how.blocks * n, 1), how.threads),
+            CallKind::Pack => ((n, first.0.n_local << share_bits), PACK_THREADS),
+            _ => ((n, how.blocks), how.threads),
         };
         let spread = how.kind == CallKind::Dispatch && how.early == Early::Always;
         let launch = Launch {
@@ -176,16 +197,20 @@ impl Gpu {
     ) -> Result<()> {
         let (groups, max_m) = (shape.groups(), shape.max_m);
         let mut arguments = [arg(&gate_up), arg(&act), arg(&masked_m), arg(&groups), arg(&max_m), arg(&inner)];
-        let [bf16, fp16, fp32] = self.silu_mul;
-        let kernel = match shape.dtype {
-            Dtype::Bf16 => bf16,
-            Dtype::Fp16 => fp16,
-            Dtype::Fp32 => fp32,
-            Dtype::Fp8 => bail!(NMC_ERR_UNSUPPORTED, "the activation has no fp8"),
-        };
         let grid = (max_m.min(SILU_BLOCKS), groups);
         let launch = Launch { grid, threads: SILU_THREADS, shared_bytes: 0, overlaps: false };
         // SAFETY: found on this device; order and types are those of nmc_k_ep_silu_mul and its siblings in kernels/ep_gemm.cu.
-        unsafe { self.device.kernels()?.launch_on(stream, kernel, launch, &mut arguments) }
+        unsafe { self.device.kernels()?.launch_on(stream, self.silu_mul, launch, &mut arguments) }
+    }
+}
+
+/// Pieces of a row that the warps of a step work on.
+fn pieces(kind: CallKind, d: &RankDesc) -> u32 {
+    match kind {
+        CallKind::Dispatch if d.wire == Wire::Quantised as u32 => d.hidden.div_ceil(QUANTISE_UNIT),
+        CallKind::Dispatch => (d.x_bytes / 16).div_ceil(SEND_UNIT),
+        CallKind::Combine => (d.y_bytes / 16).div_ceil(SUM_UNIT),
+        CallKind::Pack => (d.x_bytes / 16).div_ceil(PACK_UNIT),
+        CallKind::Scatter => (d.y_bytes / 16).div_ceil(SCATTER_UNIT),
     }
 }

@@ -11,8 +11,9 @@ use std::ffi::c_void;
 /// is 14 pieces of a warp, so a block has a token in two turns.
 const DISPATCH_THREADS: u32 = 256;
 const COMBINE_THREADS: u32 = 448;
+/// Of a combine that may have few blocks: each then has a multiprocessor for itself.
+const WIDE_COMBINE_THREADS: u32 = 896;
 const SCATTER_THREADS: u32 = 448;
-const PACK_PARTS: u32 = 4;
 /// Blocks of a rank by default, and at most.
 pub(super) const USUAL_BLOCKS: u32 = 32;
 pub(super) const MAX_BLOCKS: u32 = 128;
@@ -37,12 +38,17 @@ impl Ep {
         let uuid = gpu.device.uuid();
         let sharing = ranks.iter().filter(|rank| self.member.device_uuid(**rank) == uuid).count();
         let sharing = u32::try_from(sharing.max(1)).unwrap_or(1);
-        let resident = gpu
-            .resident_blocks(CallKind::Combine, COMBINE_THREADS)?
-            .min(gpu.resident_blocks(CallKind::Dispatch, DISPATCH_THREADS)?);
+        let (blocks, sm_count) = (self.shape.blocks, gpu.device.facts().sm_count.unsigned_abs());
+        let dispatch = gpu.resident_blocks(CallKind::Dispatch, DISPATCH_THREADS)?;
+        let resident = gpu.resident_blocks(CallKind::Combine, COMBINE_THREADS)?.min(dispatch);
         // Kernels that are placed early take room too.
         let most = if self.early && sharing > 1 { resident / sharing / 2 } else { resident / sharing };
-        let (blocks, sm_count) = (self.shape.blocks, gpu.device.facts().sm_count.unsigned_abs());
+        // All blocks of a combine wait, those of ranks that are done with their experts for ranks that are not: so many
+        // multiprocessors stay free for what these have to run before.
+        let combine = blocks.min(sm_count / sharing).max(1);
+        // A wide combine leaves no room on its multiprocessor. The last rank dispatches on those that the others have not taken.
+        let free = sm_count.saturating_sub((sharing - 1) * combine);
+        let most = most.min(dispatch / sm_count.max(1) * free);
         if blocks > most {
             crate::bail!(
                 NMC_ERR_LIMIT,
@@ -52,12 +58,18 @@ impl Ep {
         }
         Ok(Grid {
             scatter: (2 * sm_count / sharing).max(1),
-            // All blocks of a combine wait, those of ranks that are done with their experts for ranks that are not: so many
-            // multiprocessors stay free for what these have to run before.
-            combine: blocks.min(sm_count / sharing).max(1),
+            combine,
             sharing: sharing as usize,
             two_sets: 2 * blocks <= most,
         })
+    }
+
+    /// The scope of fences: that of the device if all ranks use this one and are in this process, or the program wants it so. `made`
+    /// ranks are made by one call.
+    pub(super) fn scope(&self, made: usize) -> u32 {
+        let world = self.shape.world as usize;
+        let one_process = self.member.is_local() || made == world;
+        u32::from(self.gpu.is_some() && self.grid.sharing == world && (one_process || self.shape.device_scope))
     }
 
     /// How a call is launched together with those of `n` ranks.
@@ -66,9 +78,11 @@ impl Ep {
             CallKind::Dispatch if call.args.halves == RECV => (1, DISPATCH_THREADS),
             CallKind::Dispatch => (self.shape.blocks, DISPATCH_THREADS),
             CallKind::Combine if n >= self.grid.sharing => (self.shape.blocks, COMBINE_THREADS),
-            CallKind::Combine => (self.grid.combine, COMBINE_THREADS),
+            // Combines of several sets may wait at once, and wide ones would not fit beside each other.
+            CallKind::Combine if self.shape.sets > 1 => (self.grid.combine, COMBINE_THREADS),
+            CallKind::Combine => (self.grid.combine, WIDE_COMBINE_THREADS),
             CallKind::Scatter => (self.grid.scatter, SCATTER_THREADS),
-            CallKind::Pack => (PACK_PARTS, 0),
+            CallKind::Pack => (0, 0),
         };
         StepLaunch { kind: call.kind, blocks, threads, early: self.early(n) }
     }

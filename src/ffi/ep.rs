@@ -356,7 +356,9 @@ pub unsafe extern "C" fn nmc_ep_route_pack(
 }
 
 /// Sums the weighted rows of each token that came: `y[slot] = sum over entries of weight * y_grouped[row_of]`, in fp32 in
-/// the order of entries, rounded once. `y_recv` NULL puts the rows where `nmc_ep_combine` needs no copy.
+/// the order of entries, rounded once. `y_recv` NULL puts the rows where `nmc_ep_combine` needs no copy, and their owners may
+/// fetch them from then on: nothing may change them any more. To change them first, give the address that `nmc_ep_recv_buffers`
+/// has for `y`: the rows go to the same place, and the combine lets the owners fetch them.
 ///
 /// On CUDA heaps only enqueues; graph-safe.
 /// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
@@ -500,7 +502,7 @@ pub unsafe extern "C" fn nmc_ep_moe_forward(
 }
 
 /// Copies what was counted since the group was made: `out_expert_load[experts]`, the tokens that this rank sent to each expert;
-/// `out_waited_ns[ranks of the group]`, the time spent waiting for each rank; `*out_overflow_rows`, rows that did not fit the
+/// `out_waited_ns[ranks of the group]`, the time spent waiting for each rank (on a GPU without waits of a few us); `*out_overflow_rows`, rows that did not fit the
 /// grouped layout. Each may be NULL. Does not wait for streams: steps that are under way may be counted or not.
 ///
 /// Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library).

@@ -35,6 +35,11 @@ pub const NMC_EP_SEPARATE_Y: u32 = 4;
 /// itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group.
 /// Without other processes on the device kernels are always placed early.
 pub const NMC_EP_EARLY: u32 = 8;
+/// Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of the
+/// system's, which are slow while several processes use the device. PTX promises this scope to threads of one program only; that it
+/// holds between processes, too, follows from the one L2 cache that they share and was tested, but nobody promises it (docs/ep.md).
+/// Has no effect if ranks are on several devices. Ranks of one process on one device always use it.
+pub const NMC_EP_DEVICE_SCOPE: u32 = 16;
 
 /// How a group is made. Start from `NMC_EP_CONFIG_INIT`; `hidden`, `top_k` and `experts` must be set. All ranks must
 /// agree on everything but the deadline and what is counted or trapped.
@@ -76,7 +81,8 @@ pub struct nmc_ep_config_t {
     /// all ranks of the device has at most as many as the device has multiprocessors for each rank: it leaves room for kernels of
     /// ranks that it waits for.
     pub blocks: u32,
-    /// 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`, `NMC_EP_EARLY`.
+    /// 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`, `NMC_EP_EARLY`,
+    /// `NMC_EP_DEVICE_SCOPE`.
     pub flags: u32,
     /// Longest wait for a peer, in ms; -1 for 10 s. Also how long making the group may take.
     pub deadline_ms: i64,
@@ -408,10 +414,8 @@ pub(super) unsafe fn parse_ep(ptr: *const nmc_ep_config_t) -> Result<Config> {
         NMC_EP_WEIGHTS_FP16 => 2,
         other => crate::bail!(NMC_ERR_INVALID_ARG, "weights {other} is neither fp32 (0) nor fp16 (1)"),
     };
-    if c.flags & !(NMC_EP_TRAP | NMC_EP_NO_LOAD | NMC_EP_SEPARATE_Y | NMC_EP_EARLY) != 0
-        || c.reserved0 != 0
-        || c.reserved.iter().any(|r| *r != 0)
-    {
+    let known = NMC_EP_TRAP | NMC_EP_NO_LOAD | NMC_EP_SEPARATE_Y | NMC_EP_EARLY | NMC_EP_DEVICE_SCOPE;
+    if c.flags & !known != 0 || c.reserved0 != 0 || c.reserved.iter().any(|r| *r != 0) {
         crate::bail!(NMC_ERR_INVALID_ARG, "flags {:#x} or reserved fields have bits that mean nothing", c.flags);
     }
     let ms = if c.deadline_ms == -1 { DEFAULT_DEADLINE_MS } else { c.deadline_ms };
@@ -436,6 +440,7 @@ pub(super) unsafe fn parse_ep(ptr: *const nmc_ep_config_t) -> Result<Config> {
         trap: c.flags & NMC_EP_TRAP != 0,
         count_load: c.flags & NMC_EP_NO_LOAD == 0,
         early: c.flags & NMC_EP_EARLY != 0,
+        device_scope: c.flags & NMC_EP_DEVICE_SCOPE != 0,
         deadline: Duration::from_millis(ms.unsigned_abs()),
         first_phase: c.first_phase,
     })

@@ -20,11 +20,16 @@ pub const OFF_ABORT: u64 = 0;
 pub const OFF_PHASE: u64 = 0;
 /// See [`OFF_PHASE`].
 pub const OFF_TOKENS: u64 = 4;
+/// The phase of the last scatter that told peers of its rows.
+pub const OFF_SCATTERED: u64 = 8;
+/// What the counters of all ranks were when the last step had come in; see [`OFF_FLAGS`].
+pub const OFF_COUNTED: u64 = 16;
 /// See [`OFF_PHASE`].
 pub const OFF_RETURNED: u64 = 64;
 /// Flags for the return, one a rank, 8 bytes each: `phase:32 | layer:16 | tokens:16`, the phase lowest.
 pub const OFF_RETURNS: u64 = 128;
-/// Flags for dispatch, one for each block of each rank: a block signals when its own rows are stored, and waits for no other.
+/// Words for dispatch, one a rank. On the CPU a flag like those for the return. On a GPU a counter: each block of the rank adds
+/// `1 | layer << 32` when its own rows are stored, and waits for no other.
 pub const OFF_FLAGS: u64 = OFF_RETURNS + 8 * MAX_EP_RANKS as u64;
 
 /// Element types; numbers of `nmc_ep_rank_t`, which kernels go by.
@@ -119,6 +124,8 @@ pub struct Shape {
     pub separate_y: bool,
     /// Blocks of a rank that dispatch; 1 on the CPU.
     pub blocks: u32,
+    /// Whether fences of processes that share one device are of its scope.
+    pub device_scope: bool,
 }
 
 /// Where the parts of a set begin, counted from the beginning of the set, and how large it is.
@@ -214,7 +221,7 @@ impl Shape {
     pub fn set(&self) -> SetLayout {
         let (slots, k) = (self.slots(), u64::from(self.top_k));
         let record_stride = (RECORD_HEAD + u64::from(self.t_cap.div_ceil(32)) * 4).next_multiple_of(64);
-        let record = round(OFF_FLAGS + 8 * u64::from(self.world) * u64::from(self.blocks));
+        let record = round(OFF_FLAGS + 8 * u64::from(self.world));
         let sent = round(record + record_stride * u64::from(self.world));
         let eid = round(sent + 4 * u64::from(self.t_cap));
         let weight = round(eid + 2 * slots * k);
@@ -246,9 +253,9 @@ impl Shape {
             ("max_m", self.max_m.into()),
             ("spill_groups", self.spill_groups.into()),
             ("buffer_sets", self.sets.into()),
-            ("ranks", self.world.into()),
             ("separate_y", self.separate_y.into()),
             ("blocks", self.blocks.into()),
+            ("device_scope", self.device_scope.into()),
         ]
     }
 
@@ -329,15 +336,19 @@ pub struct RankDesc {
     pub trap: u32,
     /// Blocks of a rank that dispatch.
     pub blocks: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Whether fences are of the scope of the device that all ranks share: 1; of the system: 0.
+    pub scope: u32,
+    /// `u32::MAX / n_local`: kernels divide by multiplying.
+    pub n_local_inverse: u32,
+    /// `u32::MAX / t_cap`.
+    pub t_cap_inverse: u32,
 }
 
 /// The name of [`RankDesc`] in the C header.
 #[allow(non_camel_case_types, reason = "the C name")]
 pub type nmc_ep_rank_t = RankDesc;
 
-const _: () = assert!(size_of::<RankDesc>() == 8 * (MAX_EP_RANKS + 11) + 4 * 20);
+const _: () = assert!(size_of::<RankDesc>() == 8 * (MAX_EP_RANKS + 11) + 4 * 22);
 
 impl RankDesc {
     /// The descriptor of `rank` for the first set and layer 0; `region` and `status` are filled in by the caller.
@@ -376,7 +387,9 @@ impl RankDesc {
             config_hash: shape.hash(),
             trap: u32::from(trap),
             blocks: shape.blocks,
-            reserved: 0,
+            scope: 0,
+            n_local_inverse: u32::MAX / shape.n_local().max(1),
+            t_cap_inverse: u32::MAX / shape.t_cap.max(1),
         };
         desc.select(shape, 0);
         desc
@@ -481,6 +494,7 @@ mod tests {
             sets: 1,
             separate_y: false,
             blocks: 32,
+            device_scope: false,
         }
     }
 
@@ -529,6 +543,7 @@ mod tests {
             Shape { wire: Wire::Given, ..base },
             Shape { max_m: 64, ..base },
             Shape { sets: 2, ..base },
+            Shape { device_scope: true, ..base },
         ];
         assert!(others.iter().all(|other| other.hash() != base.hash()));
     }

@@ -3,6 +3,8 @@
 /* Offsets of src/layout/ep.rs. */
 #define NMC_EP_OFF_WAITED 64
 #define NMC_EP_OFF_TOKENS 4
+#define NMC_EP_OFF_SCATTERED 8
+#define NMC_EP_OFF_COUNTED 16
 #define NMC_EP_OFF_RETURNED 64
 #define NMC_EP_OFF_RETURNS 128
 #define NMC_EP_OFF_FLAGS (NMC_EP_OFF_RETURNS + 8 * NMC_EP_MAX_RANKS)
@@ -23,6 +25,38 @@ NMC_DEV char* nmc_dev_impl_ep_at(const nmc_ep_rank_t& d, uint32_t rank, uint64_t
 }
 
 NMC_DEV uint32_t nmc_dev_impl_ep_lane() { return threadIdx.x & 31; }
+
+/* n / by, where inverse is (2^32 - 1) / by and n is below 2^31. The product is at most one too small. */
+NMC_DEV uint32_t nmc_dev_impl_ep_divide(uint32_t n, uint32_t by, uint32_t inverse, uint32_t* rest) {
+  uint32_t whole = __umulhi(n, inverse);
+  *rest = n - whole * by;
+  if (*rest >= by) whole += 1, *rest -= by;
+  return whole;
+}
+
+/* The rank that has an expert, and its number there. */
+NMC_DEV uint32_t nmc_dev_impl_ep_home(const nmc_ep_rank_t& d, uint32_t expert, uint32_t* local) {
+  return nmc_dev_impl_ep_divide(expert, d.n_local, d.n_local_inverse, local);
+}
+
+/* Fences of the scope that the group needs; see docs/ep.md. */
+NMC_DEV void nmc_dev_impl_ep_release(const nmc_ep_rank_t& d) {
+  if (d.scope == 0) return nmc_dev_fence_release_sys();
+#if NMC_DEV_ONE_WAY_FENCES
+  asm volatile("fence.release.gpu;" : : : "memory");
+#else
+  asm volatile("fence.acq_rel.gpu;" : : : "memory");
+#endif
+}
+
+NMC_DEV void nmc_dev_impl_ep_acquire(const nmc_ep_rank_t& d) {
+  if (d.scope == 0) return nmc_dev_fence_acquire_sys();
+#if NMC_DEV_ONE_WAY_FENCES
+  asm volatile("fence.acquire.gpu;" : : : "memory");
+#else
+  asm volatile("fence.acq_rel.gpu;" : : : "memory");
+#endif
+}
 
 /* Regions and status pages are global memory; saying so saves the look at what an address points to. */
 NMC_DEV uint64_t nmc_dev_impl_ep_ld64(const void* at) {
@@ -88,7 +122,8 @@ NMC_DEV uint32_t nmc_dev_ep_targets(const nmc_ep_rank_t& d, int64_t expert, bool
   const bool wrong = lane < d.top_k && (expert < -1 || expert >= static_cast<int64_t>(d.world) * d.n_local);
   const bool some = lane < d.top_k && expert >= 0 && !wrong;
   *bad = __any_sync(0xffffffffu, wrong);
-  const uint32_t bit = some ? 1u << (static_cast<uint32_t>(expert) / d.n_local) : 0u;
+  uint32_t local;
+  const uint32_t bit = some ? 1u << nmc_dev_impl_ep_home(d, static_cast<uint32_t>(expert), &local) : 0u;
   return __reduce_or_sync(0xffffffffu, bit);
 }
 
@@ -100,8 +135,8 @@ NMC_DEV void nmc_dev_ep_send_meta(const nmc_ep_rank_t& d, uint32_t t, uint32_t t
   const uint32_t lane = nmc_dev_impl_ep_lane();
   if (lane == 0) nmc_dev_impl_ep_st32(nmc_dev_impl_ep_own(d, d.off_sent + 4ull * t), targets);
   if (lane >= d.top_k) return;
-  const uint32_t dst = expert >= 0 ? static_cast<uint32_t>(expert) / d.n_local : 0xffffffffu;
-  const uint32_t local = expert >= 0 ? static_cast<uint32_t>(expert) % d.n_local : 0;
+  uint32_t local = 0;
+  const uint32_t dst = expert >= 0 ? nmc_dev_impl_ep_home(d, static_cast<uint32_t>(expert), &local) : 0xffffffffu;
   const uint64_t entry = static_cast<uint64_t>(d.rank * d.t_cap + t) * d.top_k + lane;
   for (uint32_t left = targets; left != 0; left &= left - 1) {
     const uint32_t r = __ffs(static_cast<int>(left)) - 1;
@@ -146,97 +181,128 @@ NMC_DEV void nmc_dev_ep_send_record(const nmc_ep_rank_t& d, uint32_t dst, const 
   }
 }
 
-/* After a release fence of the same thread. */
-NMC_DEV void nmc_dev_impl_ep_flag(const nmc_ep_rank_t& d, uint64_t offset, uint32_t phase, uint32_t tokens) {
-  const uint64_t word = static_cast<uint64_t>(phase) | static_cast<uint64_t>(d.layer & 0xffff) << 32 |
-                        static_cast<uint64_t>(tokens & 0xffff) << 48;
-  for (uint32_t r = 0; r < d.world; ++r) {
-    nmc_dev_impl_ep_st64(reinterpret_cast<uint64_t*>(nmc_dev_impl_ep_at(d, r, d.off_set + offset)), word);
+/* What a block adds to the counters when it has stored its rows. The layers are summed beside the blocks, so that who comes with
+ * another layer is noticed. */
+NMC_DEV uint64_t nmc_dev_impl_ep_step(const nmc_ep_rank_t& d) { return 1ull | static_cast<uint64_t>(d.layer & 0xffff) << 32; }
+
+NMC_DEV void nmc_dev_ep_signal_dispatch(const nmc_ep_rank_t& d) {
+  const uint32_t lane = nmc_dev_impl_ep_lane();
+  if (lane >= d.world) return;
+  char* counter = nmc_dev_impl_ep_at(d, lane, d.off_set + NMC_EP_OFF_FLAGS + 8ull * d.rank);
+  const uint64_t step = nmc_dev_impl_ep_step(d);
+  if (d.scope == 0) {
+    asm volatile("red.release.sys.global.add.u64 [%0], %1;" : : "l"(counter), "l"(step) : "memory");
+  } else {
+    asm volatile("red.release.gpu.global.add.u64 [%0], %1;" : : "l"(counter), "l"(step) : "memory");
   }
 }
 
+/* One warp, after a release fence of it. */
 NMC_DEV void nmc_dev_impl_ep_flag_return(const nmc_ep_rank_t& d, uint32_t phase) {
-  nmc_dev_impl_ep_flag(d, NMC_EP_OFF_RETURNS + 8ull * d.rank, phase, 0);
-}
-
-NMC_DEV void nmc_dev_ep_signal_dispatch(const nmc_ep_rank_t& d, uint32_t block, uint32_t phase, uint32_t tokens) {
-  nmc_dev_fence_release_sys();
-  nmc_dev_impl_ep_flag(d, NMC_EP_OFF_FLAGS + 8ull * (d.rank * d.blocks + block), phase, tokens);
+  const uint32_t lane = nmc_dev_impl_ep_lane();
+  const uint64_t flag = static_cast<uint64_t>(phase) | static_cast<uint64_t>(d.layer & 0xffff) << 32;
+  if (lane < d.world) nmc_dev_impl_ep_st64(nmc_dev_impl_ep_at(d, lane, d.off_set + NMC_EP_OFF_RETURNS + 8ull * d.rank), flag);
 }
 
 NMC_DEV void nmc_dev_ep_signal_return(const nmc_ep_rank_t& d, uint32_t phase) {
-  nmc_dev_fence_release_sys();
+  nmc_dev_impl_ep_release(d);
   nmc_dev_impl_ep_flag_return(d, phase);
 }
 
-/* Waits for one flag. */
-NMC_DEV bool nmc_dev_impl_ep_wait_flag(const nmc_ep_rank_t& d, const uint64_t* flag, uint32_t source, uint32_t phase,
-                                       uint64_t start) {
-  for (uint32_t spins = 1;; ++spins) {
-    const uint64_t seen = nmc_dev_impl_ep_ld64(flag);
-    const int32_t ahead = static_cast<int32_t>(static_cast<uint32_t>(seen) - phase);
-    if (ahead >= 0) {
-      const uint32_t layer = static_cast<uint32_t>(seen >> 32) & 0xffff;
-      if (ahead > 0 || layer == (d.layer & 0xffff)) return true;
+/* A flag that a rank stores: it has come if it has this phase, or a later one. */
+struct NmcEpFlag {
+  uint32_t phase;
+  __device__ __forceinline__ bool came(uint64_t seen) const { return static_cast<int32_t>(static_cast<uint32_t>(seen) - phase) >= 0; }
+  __device__ __forceinline__ uint32_t layer(const nmc_ep_rank_t& d, uint64_t seen) const {
+    return static_cast<uint32_t>(seen) == phase ? static_cast<uint32_t>(seen >> 32) & 0xffff : d.layer & 0xffff;
+  }
+};
+
+/* A counter to which the blocks of a rank add: they have all come if it has what it had before and their part. */
+struct NmcEpCounter {
+  uint64_t before, want;
+  __device__ __forceinline__ bool came(uint64_t seen) const {
+    return static_cast<int32_t>(static_cast<uint32_t>(seen) - static_cast<uint32_t>(want)) >= 0;
+  }
+  __device__ __forceinline__ uint32_t layer(const nmc_ep_rank_t& d, uint64_t seen) const {
+    if (seen == want || static_cast<uint32_t>(seen) != static_cast<uint32_t>(want)) return d.layer & 0xffff;
+    return static_cast<uint32_t>((seen - before) >> 32) / d.blocks & 0xffff;
+  }
+};
+
+/* Waits for one word. The clock is not read before a few looks were in vain: most waits are shorter than that. `start` is 0 until
+ * then. */
+template <typename Word>
+NMC_DEV bool nmc_dev_impl_ep_wait_word(const nmc_ep_rank_t& d, const uint64_t* at, const Word& word, uint32_t source,
+                                       uint64_t* start) {
+  for (uint32_t looks = 1;; ++looks) {
+    const uint64_t seen = nmc_dev_impl_ep_ld64(at);
+    if (word.came(seen)) {
+      const uint32_t layer = word.layer(d, seen);
+      if (layer == (d.layer & 0xffff)) return true;
       nmc_dev_impl_ep_fail(d, NMC_EP_FAULT_LAYER, source, layer);
       return false;
     }
-    if (spins % 16 != 0) continue;
+    if (looks % 16 != 0) continue;
     if (nmc_dev_ep_failed(d)) return false;
-    if (spins % 1024 == 0) {
+    if (looks % 1024 == 0) {
       const uint64_t request = nmc_dev_impl_ep_ld64(reinterpret_cast<uint64_t*>(d.status) + 1);
       if (request != 0) {
         nmc_dev_impl_ep_end(d, request);
         return false;
       }
     }
-    if (static_cast<int64_t>(nmc_dev_globaltimer_ns() - start) > static_cast<int64_t>(d.deadline_ns)) {
+    const uint64_t now = nmc_dev_globaltimer_ns();
+    if (*start == 0) *start = now;
+    if (static_cast<int64_t>(now - *start) > static_cast<int64_t>(d.deadline_ns)) {
       nmc_dev_impl_ep_fail(d, NMC_EP_FAULT_TIMEOUT, source, 0);
       return false;
     }
   }
 }
 
-/* All threads of a block: each waits for its share of `n` flags, `per_source` of which belong to a rank. `account`: add the
- * time waited to the statistics. `ok`: false for threads that know already that the group has failed; all then return false. */
-NMC_DEV bool nmc_dev_impl_ep_wait(const nmc_ep_rank_t& d, uint64_t off_flags, uint32_t n, uint32_t per_source,
-                                  uint32_t phase, bool account, bool ok) {
-  const uint64_t* flags = reinterpret_cast<const uint64_t*>(nmc_dev_impl_ep_own(d, d.off_set + off_flags));
-  const uint64_t start = nmc_dev_globaltimer_ns();
-  for (uint32_t i = threadIdx.x; i < n && ok; i += blockDim.x) {
-    const uint32_t source = i / per_source;
-    ok = nmc_dev_impl_ep_wait_flag(d, flags + i, source, phase, start);
-    if (ok && account && i % per_source == 0) {
+/* All threads of a block: waits for a word of each rank. `account`: add the time waited to the statistics, without what passed
+ * before the clock was read. `ok`: false for threads that know already that the group has failed; all then return false. */
+template <typename Word>
+NMC_DEV bool nmc_dev_impl_ep_wait(const nmc_ep_rank_t& d, uint64_t off_words, const Word& word, bool account, bool ok) {
+  const uint32_t source = threadIdx.x;
+  if (source < d.world && ok) {
+    const char* at = nmc_dev_impl_ep_own(d, d.off_set + off_words + 8ull * source);
+    uint64_t start = 0;
+    ok = nmc_dev_impl_ep_wait_word(d, reinterpret_cast<const uint64_t*>(at), word, source, &start);
+    if (ok && account && start != 0) {
       asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;"
                    : : "l"(nmc_dev_impl_ep_own(d, NMC_EP_OFF_WAITED + 8ull * source)),
                        "l"(nmc_dev_globaltimer_ns() - start) : "memory");
     }
+    nmc_dev_impl_ep_acquire(d);
   }
-  if (threadIdx.x < n) nmc_dev_fence_acquire_sys();
   if (__syncthreads_and(ok) != 0) return true;
   if (threadIdx.x == 0) nmc_dev_impl_ep_tell(d);
   return false;
 }
 
 NMC_DEV bool nmc_dev_ep_wait_dispatch(const nmc_ep_rank_t& d, uint32_t phase, uint32_t tokens) {
-  if (!nmc_dev_impl_ep_wait(d, NMC_EP_OFF_FLAGS, d.world * d.blocks, d.blocks, phase, true, true)) return false;
+  char* words = nmc_dev_impl_ep_own(d, d.off_set);
+  const uint64_t before = nmc_dev_impl_ep_ld64(words + NMC_EP_OFF_COUNTED);
+  const NmcEpCounter counter = {before, before + d.blocks * nmc_dev_impl_ep_step(d)};
+  if (!nmc_dev_impl_ep_wait(d, NMC_EP_OFF_FLAGS, counter, true, true)) return false;
   /* Own blocks have signalled too, so none of them will look at the old phase any more. */
   if (threadIdx.x == 0) {
-    nmc_dev_impl_ep_st32(nmc_dev_impl_ep_own(d, d.off_set), phase);
-    nmc_dev_impl_ep_st32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_TOKENS), tokens);
+    nmc_dev_impl_ep_st64(words, static_cast<uint64_t>(phase) | static_cast<uint64_t>(tokens) << 32);
+    nmc_dev_impl_ep_st64(words + NMC_EP_OFF_COUNTED, counter.want);
   }
   return true;
 }
 
 NMC_DEV bool nmc_dev_ep_wait_return(const nmc_ep_rank_t& d, uint32_t phase) {
-  return nmc_dev_impl_ep_wait(d, NMC_EP_OFF_RETURNS, d.world, 1, phase, false, true);
+  return nmc_dev_impl_ep_wait(d, NMC_EP_OFF_RETURNS, NmcEpFlag{phase}, false, true);
 }
 
 NMC_DEV bool nmc_dev_ep_live(const nmc_ep_rank_t& d, uint32_t src, uint32_t t) {
   const char* record = nmc_dev_impl_ep_own(d, d.off_record + static_cast<uint64_t>(src) * d.record_stride);
-  const uint32_t count = nmc_dev_impl_ep_ld32(record);
   const uint32_t mask = nmc_dev_impl_ep_ld32(record + NMC_EP_RECORD_HEAD + t / 32 * 4);
-  return t < count && (mask >> (t % 32) & 1) != 0;
+  return (mask >> (t % 32) & 1) != 0;
 }
 
 NMC_DEV uint32_t nmc_dev_ep_sent(const nmc_ep_rank_t& d, uint32_t t) {

@@ -182,6 +182,7 @@ mod tests {
                 world: 1,
                 separate_y: false,
                 blocks: 1,
+                device_scope: false,
             };
             let region = vec![0u64; usize::try_from(shape.region_bytes() / 8).unwrap()];
             let status = vec![0u64; 64];
