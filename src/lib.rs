@@ -1,7 +1,7 @@
 //! Nano Mooncake: the memory that LLM serving processes share, behind one C header.
 //!
 //! C and C++ programs use `include/nanomc.h`; the Rust modules are the layers behind it and carry no
-//! stability promise. Imports point downward only: `ffi` → `kv`, `tier` → `store`, `ep` → `world` → `rpc`, `mem`, `cuda` → `layout`, `alloc` → `sync`, `base`.
+//! stability promise. Imports point downward only: `ffi` → `kv`, `tier`, `cluster` → `store`, `ep` → `world` → `rpc`, `mem`, `cuda` → `layout`, `alloc` → `sync`, `base`.
 
 #![cfg_attr(feature = "shuttle", allow(dead_code, reason = "used by what is left out there"))]
 
@@ -11,6 +11,8 @@ compile_error!("nanomc runs on 64-bit little-endian Linux");
 #[cfg(not(feature = "loom"))]
 pub mod alloc;
 pub mod base;
+#[cfg(not(any(feature = "loom", feature = "shuttle")))]
+pub mod cluster;
 #[cfg(not(feature = "loom"))]
 pub mod cuda;
 #[cfg(not(any(feature = "loom", feature = "shuttle")))]

@@ -9,9 +9,13 @@ use std::path::{Path, PathBuf};
 
 /// Every folder of `src` and what it may import. A new folder has to be added here.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
-    ("ffi", &["kv", "tier", "store", "ep", "world", "rpc", "mem", "cuda", "layout", "alloc", "sync", "base"]),
+    (
+        "ffi",
+        &["kv", "tier", "cluster", "store", "ep", "world", "rpc", "mem", "cuda", "layout", "alloc", "sync", "base"],
+    ),
     ("kv", &["store", "world", "rpc", "mem", "cuda", "layout", "alloc", "sync", "base"]),
     ("tier", &["store", "world", "rpc", "mem", "cuda", "layout", "alloc", "sync", "base"]),
+    ("cluster", &["store", "world", "rpc", "mem", "cuda", "layout", "alloc", "sync", "base"]),
     ("store", &["world", "rpc", "mem", "cuda", "layout", "alloc", "sync", "base"]),
     ("ep", &["world", "rpc", "mem", "cuda", "layout", "alloc", "sync", "base"]),
     ("world", &["rpc", "mem", "cuda", "layout", "alloc", "sync", "base"]),

@@ -1,0 +1,274 @@
+//! A get: replicas from the cache or from the master, one after the other and each from its first byte. An owner that does not
+//! have it is told to the master; one that does not answer is only tried later. NOT_FOUND is said by the master alone.
+
+use super::{Action, CANCEL_MS, Cx, GetCall, Outcome, Pause, Reply};
+use crate::base::status::{
+    NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
+};
+use crate::cluster::types::{Media, Millis, Name};
+use crate::cluster::wire::{CancelFetch, Fetch, Fetched, Find, Message, Replica};
+
+/// Missed replicas that are told to the master.
+const MAX_MISSED: usize = 64;
+
+enum Step {
+    /// Between two tries.
+    Waiting,
+    /// The master was asked.
+    Finding,
+    /// A replica was asked for.
+    Fetching(Replica),
+    /// Its bytes come.
+    Taking(Replica, Fetched),
+    /// The owner was to write it and did not in time: it was asked to stop.
+    Cancelling(Replica, Millis),
+    /// Nobody knows whether it has stopped: the own mover is being renewed.
+    Renewing(u64),
+}
+
+/// See the module.
+pub(super) struct Getting {
+    get: GetCall,
+    deadline: Millis,
+    step: Step,
+    /// What is left to try; the next is last.
+    list: Vec<Replica>,
+    /// All that the master said, for the cache.
+    found: Vec<Replica>,
+    missed: Vec<Name>,
+    pause: Pause,
+    /// Why the last try failed.
+    status: nmc_status_t,
+    request: u64,
+    /// The mover by which it comes.
+    mover: u64,
+}
+
+impl Getting {
+    pub(super) fn new(get: GetCall, deadline: Millis) -> Self {
+        Self {
+            get,
+            deadline,
+            step: Step::Waiting,
+            list: Vec::new(),
+            found: Vec::new(),
+            missed: Vec::new(),
+            pause: Pause::default(),
+            status: NMC_ERR_TIMEOUT,
+            request: 0,
+            mover: 0,
+        }
+    }
+
+    pub(super) fn wake(&self) -> Millis {
+        match self.step {
+            Step::Cancelling(_, until) => until,
+            Step::Renewing(_) => Millis::MAX,
+            Step::Fetching(_) | Step::Taking(..) if !self.get.into.is_empty() => Millis::MAX,
+            _ => self.pause.until.unwrap_or(self.deadline).min(self.deadline),
+        }
+    }
+
+    pub(super) fn begin(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if let Some(known) = cx.shared.cache.find(&self.get.key) {
+            self.found = known.to_vec();
+            self.list = self.found.clone();
+            self.sort(cx);
+        }
+        self.next(cx)
+    }
+
+    /// Worst first: the next to try is taken from the end.
+    fn sort(&mut self, cx: &mut Cx<'_>) {
+        let (host, now) = (cx.shared.config.host.clone(), cx.now);
+        let rank = |replica: &Replica, chance: u64| {
+            let failed = cx.shared.failed.get(&replica.name.node).is_some_and(|until| now < *until);
+            let far = host.is_empty() || !replica.endpoint.starts_with(&host);
+            (failed, far, replica.media == Media::Ssd, chance)
+        };
+        let mut ranked = Vec::new();
+        for replica in self.list.drain(..) {
+            let chance = cx.shared.chance.word();
+            ranked.push((rank(&replica, chance), replica));
+        }
+        ranked.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
+        self.list.extend(ranked.into_iter().map(|(_, replica)| replica));
+    }
+
+    /// Tries the next replica, or asks the master.
+    fn next(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if cx.now >= self.deadline {
+            return Some(Outcome::of(self.status));
+        }
+        let Some(replica) = self.list.pop() else {
+            cx.shared.cache.forget(&self.get.key);
+            self.step = Step::Finding;
+            let find = Find { keys: vec![self.get.key.clone()], missed: self.missed.clone() };
+            cx.ask_master(0, self.deadline, find);
+            return None;
+        };
+        let fetch = Fetch {
+            name: replica.name,
+            key: self.get.key.clone(),
+            offset: 0,
+            length: u64::MAX,
+            into: self.get.into.clone(),
+            mover: cx.shared.mover,
+        };
+        self.mover = cx.shared.mover;
+        let until = self.deadline.min(cx.now + cx.shared.config.owner_ms);
+        self.request = cx.ask_node(0, until, (replica.name.node, &replica.endpoint), fetch);
+        self.step = Step::Fetching(replica);
+        None
+    }
+
+    pub(super) fn reply(&mut self, number: u64, reply: Reply, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match (std::mem::replace(&mut self.step, Step::Waiting), reply) {
+            (Step::Finding, Reply::Message(Message::Found(found))) => {
+                let Some(listed) = found.keys.into_iter().next() else { return self.wait(NMC_ERR_UNAVAILABLE, cx) };
+                match listed.status {
+                    NMC_OK => {
+                        self.found.clone_from(&listed.replicas);
+                        self.list = listed.replicas;
+                        self.sort(cx);
+                        self.next(cx)
+                    }
+                    NMC_ERR_NOT_FOUND => Some(Outcome::of(NMC_ERR_NOT_FOUND)),
+                    _ => self.wait(NMC_ERR_UNAVAILABLE, cx),
+                }
+            }
+            (Step::Finding, _) => self.wait(NMC_ERR_UNAVAILABLE, cx),
+            (Step::Fetching(replica), Reply::Message(Message::Fetched(fetched))) => {
+                self.fetched(number, replica, fetched, cx)
+            }
+            (Step::Taking(replica, fetched), Reply::Bytes(true)) => Some(self.got(&replica, fetched, cx)),
+            (Step::Fetching(replica) | Step::Taking(replica, _), Reply::Late) if !self.get.into.is_empty() => {
+                // Bytes may still come: the buffer is nobody's until they cannot.
+                cx.failed(replica.name.node);
+                let until = cx.now + CANCEL_MS;
+                let cancel = CancelFetch { request: self.request };
+                cx.ask_node(0, until, (replica.name.node, &replica.endpoint), cancel);
+                self.step = Step::Cancelling(replica, until);
+                None
+            }
+            (Step::Fetching(replica) | Step::Taking(replica, _), late) => {
+                if matches!(late, Reply::Late | Reply::Bytes(_)) {
+                    cx.to.push(Action::Close(number));
+                }
+                cx.shared.requests.remove(&number);
+                cx.failed(replica.name.node);
+                self.status = NMC_ERR_TIMEOUT;
+                self.after_failure(false, cx)
+            }
+            (Step::Cancelling(replica, _), Reply::Message(Message::Answer(_) | Message::Fetched(_))) => {
+                // Nothing is under way any more.
+                cx.failed(replica.name.node);
+                self.status = NMC_ERR_TIMEOUT;
+                self.after_failure(false, cx)
+            }
+            (Step::Cancelling(..), _) => {
+                self.step = Step::Renewing(cx.renew());
+                None
+            }
+            (step, _) => {
+                self.step = step;
+                None
+            }
+        }
+    }
+
+    fn fetched(&mut self, number: u64, replica: Replica, fetched: Fetched, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match fetched.status {
+            NMC_OK if fetched.put != replica.put || fetched.length != replica.length => {
+                // An owner that gives something else under this name is not believed.
+                cx.to.push(Action::Close(number));
+                cx.shared.requests.remove(&number);
+                self.missed(replica.name, cx);
+                self.after_failure(true, cx)
+            }
+            NMC_OK if fetched.follows > 0 => {
+                let (request, call, length) = (number, cx.call, fetched.follows);
+                cx.to.push(Action::Take { request, call, length });
+                self.step = Step::Taking(replica, fetched);
+                None
+            }
+            NMC_OK => Some(self.got(&replica, fetched, cx)),
+            NMC_ERR_NOT_FOUND | NMC_ERR_STALE => {
+                self.missed(replica.name, cx);
+                self.after_failure(true, cx)
+            }
+            status => {
+                cx.failed(replica.name.node);
+                self.status = status;
+                self.after_failure(false, cx)
+            }
+        }
+    }
+
+    fn missed(&mut self, name: Name, cx: &mut Cx<'_>) {
+        cx.shared.cache.miss(&self.get.key, &name);
+        if self.missed.len() < MAX_MISSED {
+            self.missed.push(name);
+        }
+    }
+
+    fn got(&mut self, replica: &Replica, fetched: Fetched, cx: &mut Cx<'_>) -> Outcome {
+        cx.shared.cache.enter(&self.get.key, &self.found);
+        cx.shared.failed.remove(&replica.name.node);
+        if self.get.keep {
+            cx.to.push(Action::Keep(cx.call, self.get.key.clone(), replica.clone()));
+        }
+        Outcome { status: NMC_OK, put: fetched.put, count: fetched.length, metadata: fetched.metadata }
+    }
+
+    /// The next replica at once; the master again after a pause, unless it has something to learn.
+    fn after_failure(&mut self, missed: bool, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if self.list.is_empty() && !missed {
+            return self.wait(self.status, cx);
+        }
+        self.next(cx)
+    }
+
+    fn wait(&mut self, status: nmc_status_t, cx: &mut Cx<'_>) -> Option<Outcome> {
+        self.status = status;
+        if cx.now >= self.deadline {
+            return Some(Outcome::of(status));
+        }
+        self.step = Step::Waiting;
+        self.pause.begin(cx.now);
+        None
+    }
+
+    pub(super) fn renewed(&mut self, number: u64, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match self.step {
+            Step::Renewing(waited) if number >= waited => {
+                self.step = Step::Waiting;
+                self.status = NMC_ERR_TIMEOUT;
+                self.after_failure(false, cx)
+            }
+            // Whatever was being written here is not any more, and nobody says so.
+            Step::Fetching(_) if !self.get.into.is_empty() && self.mover < number => {
+                cx.shared.requests.remove(&self.request);
+                self.step = Step::Waiting;
+                self.after_failure(false, cx)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn tick(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match self.step {
+            Step::Cancelling(_, until) if cx.now >= until => {
+                self.step = Step::Renewing(cx.renew());
+                None
+            }
+            Step::Cancelling(..) | Step::Renewing(_) => None,
+            Step::Waiting if self.pause.over(cx.now) => self.next(cx),
+            _ if cx.now >= self.deadline => {
+                cx.to.push(Action::Close(self.request));
+                Some(Outcome::of(self.status))
+            }
+            _ => None,
+        }
+    }
+}

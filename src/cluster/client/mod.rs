@@ -1,0 +1,458 @@
+//! A client of the cluster: puts over several owners, gets over several replicas, removes. Every call ends by its deadline, and
+//! within two seconds of it where bytes that somebody else moves have to be stopped first. A get takes one replica from the first
+//! byte to the last.
+
+mod cache;
+mod get;
+mod put;
+mod remove;
+#[cfg(test)]
+mod tests;
+
+use super::leaders::Leaders;
+use super::types::{Chance, Millis, NodeId, ObjectKey, Position, PutId};
+use super::wire::{Extent, Frame, Message, Metadata, Replica, Replicate, Space};
+use crate::base::status::{NMC_ERR_UNAVAILABLE, nmc_status_t};
+use cache::Cache;
+use get::Getting;
+use put::Putting;
+use remove::Removing;
+use std::collections::BTreeMap;
+
+/// How long a mover may take to end what was cancelled before it is renewed.
+const CANCEL_MS: Millis = 1_000;
+/// First wait before something is asked again; it doubles.
+const PAUSE_MS: Millis = 20;
+/// Longest such wait.
+const MAX_PAUSE_MS: Millis = 500;
+
+/// What a client is set up with.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Addresses of the masters.
+    pub masters: Vec<String>,
+    /// The machine, as it is in the addresses of the nodes on it.
+    pub host: String,
+    /// How long a master may take to answer before another is asked.
+    pub master_ms: Millis,
+    /// How long an owner may take before another is tried.
+    pub owner_ms: Millis,
+    /// Keys whose places are remembered.
+    pub cache: usize,
+    /// Whether somebody else moves the bytes; else they follow the frames.
+    pub pushed: bool,
+    /// What chance begins with: it chooses among equal replicas and names calls, so no other client may have it.
+    pub seed: u64,
+}
+
+/// What is put.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PutCall {
+    /// The object.
+    pub key: ObjectKey,
+    /// Bytes of the value.
+    pub length: u64,
+    /// Bytes of its pieces.
+    pub slices: Vec<u64>,
+    /// Where to.
+    pub config: Replicate,
+    /// Code of the retain class and priority.
+    pub retain: u32,
+    /// What is said about it.
+    pub metadata: Metadata,
+}
+
+/// What is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GetCall {
+    /// The object.
+    pub key: ObjectKey,
+    /// Whether a copy is to be kept on this node.
+    pub keep: bool,
+    /// Where the bytes go, if somebody else moves them.
+    pub into: Vec<Extent>,
+}
+
+/// What is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Call {
+    /// Puts a value.
+    Put(PutCall),
+    /// Reads one.
+    Get(GetCall),
+    /// Removes one; whether it waits for the owners.
+    Remove(ObjectKey, bool),
+    /// Removes all of a namespace, or of all of them; whether it waits for the owners.
+    RemoveAll(Option<Space>, bool),
+}
+
+/// What a client is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A call with its number, and how long it may take.
+    Call(u64, Millis, Call),
+    /// A master, by its place in the list, says something.
+    Master(usize, Frame),
+    /// A node does.
+    Node(NodeId, Frame),
+    /// Time has passed.
+    Tick,
+    /// The bytes that follow an answer are all there, or will not come.
+    Took(u64, bool),
+    /// The bytes of a request that somebody else moves are all there, or nothing is under way.
+    Wrote(u64, bool),
+    /// The mover has no byte under way of what was begun before it was to be renewed with this number.
+    Renewed(u64),
+}
+
+/// What a client wants done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Send this to a master.
+    Master(usize, Frame),
+    /// Send this to the node that listens there. If a value follows it is that of the call.
+    Node(NodeId, String, Frame, u64),
+    /// Take the bytes that follow the answer to a request, for a call; then say `Took`.
+    Take {
+        /// The request.
+        request: u64,
+        /// The call.
+        call: u64,
+        /// How many.
+        length: u64,
+    },
+    /// Nothing of this request is wanted any more: no byte of it is taken after this.
+    Close(u64),
+    /// Write the value of a call to these places of a node; then say `Wrote`.
+    Write {
+        /// The request.
+        request: u64,
+        /// The call.
+        call: u64,
+        /// Whose.
+        node: NodeId,
+        /// By which of its movers.
+        mover: u64,
+        /// Where to.
+        extents: Vec<Extent>,
+    },
+    /// Try to end what is written. `Wrote` is said if that succeeds.
+    CancelWrite(u64),
+    /// Destroy what moves bytes and make it again, under this number; then say `Renewed`. What is begun after this goes by the
+    /// new one.
+    Renew(u64),
+    /// What was read is to be kept on this node too.
+    Keep(u64, ObjectKey, Replica),
+    /// A call has ended.
+    Done(u64, Outcome),
+}
+
+/// What came of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// How it went.
+    pub status: nmc_status_t,
+    /// The put that was made or read.
+    pub put: PutId,
+    /// Copies that were put, or bytes that were read.
+    pub count: u64,
+    /// What the writer of what was read said about it.
+    pub metadata: Metadata,
+}
+
+impl Outcome {
+    fn of(status: nmc_status_t) -> Self {
+        Self { status, put: PutId(0), count: 0, metadata: Metadata::default() }
+    }
+}
+
+/// A call under way.
+enum Op {
+    Put(Box<Putting>),
+    Get(Box<Getting>),
+    Remove(Box<Removing>),
+}
+
+/// What came for a call.
+enum Reply {
+    /// An answer.
+    Message(Message),
+    /// None, in time.
+    Late,
+    /// The bytes are there, or will not come.
+    Bytes(bool),
+}
+
+/// A request that has no answer yet.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    call: u64,
+    /// What it is to the call.
+    part: usize,
+    until: Millis,
+    /// Whether it went to a master.
+    master: bool,
+}
+
+/// What calls need besides their own state.
+struct Shared {
+    config: Config,
+    leaders: Leaders,
+    cache: Cache,
+    chance: Chance,
+    requests: BTreeMap<u64, Request>,
+    next_request: u64,
+    /// Nodes that failed lately, and until when they are asked last.
+    failed: BTreeMap<NodeId, Millis>,
+    /// The mover that there is or is being made, by the number of its renewal.
+    mover: u64,
+}
+
+/// See the module.
+pub struct Client {
+    shared: Shared,
+    calls: BTreeMap<u64, Op>,
+}
+
+/// What an event is handled with.
+struct Cx<'a> {
+    shared: &'a mut Shared,
+    call: u64,
+    now: Millis,
+    to: &'a mut Vec<Action>,
+}
+
+impl Cx<'_> {
+    fn request(&mut self, part: usize, until: Millis, master: bool) -> u64 {
+        let number = self.shared.next_request;
+        self.shared.next_request += 1;
+        self.shared.requests.insert(number, Request { call: self.call, part, until, master });
+        number
+    }
+
+    /// Asks the leader, for as long as it may take.
+    fn ask_master(&mut self, part: usize, deadline: Millis, message: impl Into<Message>) {
+        let until = deadline.min(self.now + self.shared.config.master_ms);
+        let request = self.request(part, until, true);
+        let time_left_ms = u32::try_from(deadline.saturating_sub(self.now)).unwrap_or(u32::MAX);
+        let frame = Frame { request, time_left_ms, message: message.into() };
+        self.to.push(Action::Master(self.shared.leaders.current(), frame));
+    }
+
+    /// Asks a node. Gives the number of the request.
+    fn ask_node(&mut self, part: usize, until: Millis, node: (NodeId, &str), message: impl Into<Message>) -> u64 {
+        let request = self.request(part, until, false);
+        let time_left_ms = u32::try_from(until.saturating_sub(self.now)).unwrap_or(u32::MAX);
+        let frame = Frame { request, time_left_ms, message: message.into() };
+        self.to.push(Action::Node(node.0, node.1.to_string(), frame, self.call));
+        request
+    }
+
+    /// Says something that nobody waits for the answer of.
+    fn tell_master(&mut self, message: impl Into<Message>) {
+        self.to.push(Action::Master(self.shared.leaders.current(), Frame::telling(message)));
+    }
+
+    /// Begins to renew the mover.
+    fn renew(&mut self) -> u64 {
+        self.shared.mover += 1;
+        self.to.push(Action::Renew(self.shared.mover));
+        self.shared.mover
+    }
+
+    fn failed(&mut self, node: NodeId) {
+        let until = self.now + 10 * self.shared.config.owner_ms;
+        self.shared.failed.insert(node, until);
+        while self.shared.failed.len() > 1024 {
+            self.shared.failed.pop_first();
+        }
+    }
+}
+
+impl Client {
+    /// A client that has called nobody.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let shared = Shared {
+            leaders: Leaders::new(config.masters.clone()),
+            cache: Cache::new(config.cache),
+            chance: Chance::new(config.seed),
+            requests: BTreeMap::new(),
+            next_request: 1,
+            failed: BTreeMap::new(),
+            mover: 0,
+            config,
+        };
+        Self { shared, calls: BTreeMap::new() }
+    }
+
+    /// When it wants to be told that time has passed, at the latest.
+    #[must_use]
+    pub fn wake(&self, now: Millis) -> Millis {
+        let requests = self.shared.requests.values().map(|request| request.until);
+        let calls = self.calls.values().map(|op| match op {
+            Op::Put(op) => op.wake(),
+            Op::Get(op) => op.wake(),
+            Op::Remove(op) => op.wake(),
+        });
+        requests.chain(calls).min().unwrap_or(now + 1000).max(now)
+    }
+
+    /// What happened at `now`; what is to be done is added to `to`.
+    pub fn on(&mut self, event: Event, now: Millis, to: &mut Vec<Action>) {
+        // What comes too late has not come, also if the process itself was late.
+        self.tick(now, to);
+        match event {
+            Event::Call(call, patience, what) => {
+                let deadline = now.saturating_add(patience);
+                let name = self.shared.chance.word();
+                let mut op = match what {
+                    Call::Put(put) => Op::Put(Box::new(Putting::new(put, deadline))),
+                    Call::Get(get) => Op::Get(Box::new(Getting::new(get, deadline))),
+                    Call::Remove(key, wait) => Op::Remove(Box::new(Removing::key(key, wait, name, deadline))),
+                    Call::RemoveAll(space, wait) => Op::Remove(Box::new(Removing::all(space, wait, name, deadline))),
+                };
+                let mut cx = Cx { shared: &mut self.shared, call, now, to };
+                let done = match &mut op {
+                    Op::Put(op) => op.begin(&mut cx),
+                    Op::Get(op) => op.begin(&mut cx),
+                    Op::Remove(op) => op.begin(&mut cx),
+                };
+                self.settle(call, op, done, to);
+            }
+            Event::Master(from, frame) => self.master(from, frame, now, to),
+            Event::Node(_, frame) => {
+                if let Some(request) = self.shared.requests.get(&frame.request).filter(|request| !request.master) {
+                    let request = *request;
+                    // The bytes that follow are waited for under the same number.
+                    if frame.message.value() == 0 {
+                        self.shared.requests.remove(&frame.request);
+                    }
+                    self.reply(frame.request, request, Reply::Message(frame.message), now, to);
+                }
+            }
+            Event::Took(number, whole) | Event::Wrote(number, whole) => {
+                if let Some(request) = self.shared.requests.remove(&number) {
+                    self.reply(number, request, Reply::Bytes(whole), now, to);
+                }
+            }
+            Event::Renewed(number) => self.renewed(number, now, to),
+            Event::Tick => {}
+        }
+        self.tick(now, to);
+    }
+
+    fn master(&mut self, from: usize, frame: Frame, now: Millis, to: &mut Vec<Action>) {
+        let term = match &frame.message {
+            Message::PutPlaces(places) => Some(places.term),
+            Message::Found(found) => Some(found.term),
+            Message::Answer(answer) => Some(answer.term),
+            Message::Segments(segments) => Some(segments.term),
+            _ => None,
+        };
+        match (term, &frame.message) {
+            // What a leader of the past says counts for nothing.
+            (Some(term), _) if !self.shared.leaders.heard(from, term) => return,
+            (None, Message::Redirect(redirect)) if from == self.shared.leaders.current() => {
+                self.shared.leaders.redirected(redirect.term, &redirect.leader);
+            }
+            _ => {}
+        }
+        let Some(request) = self.shared.requests.remove(&frame.request) else { return };
+        let refused = matches!(&frame.message, Message::Answer(a) if a.status == NMC_ERR_UNAVAILABLE);
+        if refused {
+            self.shared.leaders.next();
+        }
+        self.reply(frame.request, request, Reply::Message(frame.message), now, to);
+    }
+
+    /// Gives something to the call that it is for.
+    fn reply(&mut self, number: u64, request: Request, reply: Reply, now: Millis, to: &mut Vec<Action>) {
+        let Some(mut op) = self.calls.remove(&request.call) else { return };
+        let mut cx = Cx { shared: &mut self.shared, call: request.call, now, to };
+        let done = match &mut op {
+            Op::Put(op) => op.reply(number, request.part, reply, &mut cx),
+            Op::Get(op) => op.reply(number, reply, &mut cx),
+            Op::Remove(op) => op.reply(reply, &mut cx),
+        };
+        self.settle(request.call, op, done, to);
+    }
+
+    fn settle(&mut self, call: u64, op: Op, done: Option<Outcome>, to: &mut Vec<Action>) {
+        match done {
+            None => drop(self.calls.insert(call, op)),
+            Some(outcome) => {
+                self.shared.requests.retain(|_, request| request.call != call);
+                to.push(Action::Done(call, outcome));
+            }
+        }
+    }
+
+    fn renewed(&mut self, number: u64, now: Millis, to: &mut Vec<Action>) {
+        for call in self.calls.keys().copied().collect::<Vec<_>>() {
+            let Some(mut op) = self.calls.remove(&call) else { continue };
+            let mut cx = Cx { shared: &mut self.shared, call, now, to };
+            let done = match &mut op {
+                Op::Put(op) => op.renewed(number, &mut cx),
+                Op::Get(op) => op.renewed(number, &mut cx),
+                Op::Remove(_) => None,
+            };
+            self.settle(call, op, done, to);
+        }
+    }
+
+    /// Requests that are late, and calls that wait for a moment.
+    fn tick(&mut self, now: Millis, to: &mut Vec<Action>) {
+        while let Some((number, request)) = self.shared.requests.iter().find(|(_, r)| r.until <= now) {
+            let (number, request) = (*number, *request);
+            self.shared.requests.remove(&number);
+            if request.master {
+                self.shared.leaders.next();
+            }
+            self.reply(number, request, Reply::Late, now, to);
+        }
+        let due = self.calls.iter().filter(|(_, op)| match op {
+            Op::Put(op) => op.wake() <= now,
+            Op::Get(op) => op.wake() <= now,
+            Op::Remove(op) => op.wake() <= now,
+        });
+        for call in due.map(|(call, _)| *call).collect::<Vec<_>>() {
+            let Some(mut op) = self.calls.remove(&call) else { continue };
+            let mut cx = Cx { shared: &mut self.shared, call, now, to };
+            let done = match &mut op {
+                Op::Put(op) => op.tick(&mut cx),
+                Op::Get(op) => op.tick(&mut cx),
+                Op::Remove(op) => op.tick(&mut cx),
+            };
+            self.settle(call, op, done, to);
+        }
+    }
+}
+
+/// Waits between tries of the same thing.
+#[derive(Debug, Default)]
+struct Pause {
+    length: Millis,
+    until: Option<Millis>,
+}
+
+impl Pause {
+    /// Waits, longer than the last time.
+    fn begin(&mut self, now: Millis) {
+        self.length = (self.length * 2).clamp(PAUSE_MS, MAX_PAUSE_MS);
+        self.until = Some(now + self.length);
+    }
+
+    /// Whether it is over.
+    fn over(&mut self, now: Millis) -> bool {
+        self.until.take_if(|until| *until <= now).is_some()
+    }
+}
+
+/// What a put that begins must follow.
+#[derive(Debug, Clone, Copy)]
+struct Started {
+    put: PutId,
+    term: u64,
+    after: Position,
+}

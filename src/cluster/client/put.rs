@@ -1,0 +1,347 @@
+//! A put: the master lets it begin, owners take it side by side, the master ends it. An owner that cannot is replaced by one of
+//! the spare places; never is the same owner tried twice with the same put. If another leader comes meanwhile the whole of it
+//! begins again.
+
+use super::{Action, CANCEL_MS, Cx, Outcome, Pause, PutCall, Reply, Started};
+use crate::base::status::{
+    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
+};
+use crate::cluster::types::Millis;
+use crate::cluster::wire::{
+    Commit, Done, Frame, Message, Place, Put, PutEnd, PutPlaces, PutRevoke, PutStart, Reserve, Stopped,
+};
+
+/// The part of a call that speaks to the master.
+const MASTER: usize = usize::MAX;
+/// How often a put begins again because another leader came.
+const MAX_STARTS: u32 = 8;
+
+/// One owner of a put.
+struct Part {
+    place: Place,
+    state: State,
+    request: u64,
+    /// The mover by which it is written.
+    mover: u64,
+}
+
+enum State {
+    /// It was asked to take the value, or to find room for it.
+    Asked,
+    /// Somebody else writes the value there.
+    Writing,
+    /// That is to end.
+    Cancelling,
+    /// Nobody knows whether it has: the own mover is being renewed.
+    Renewing(u64),
+    /// Everything was written, and it was told so.
+    Committing,
+    Done(Done),
+    Failed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Waiting,
+    Starting,
+    Spreading,
+    Ending,
+    /// Waits to ask for its end again.
+    EndingLater,
+    /// Time is up; what is being written is being stopped.
+    Stopping,
+}
+
+/// See the module.
+pub(super) struct Putting {
+    put: PutCall,
+    deadline: Millis,
+    step: Step,
+    started: Option<Started>,
+    parts: Vec<Part>,
+    /// The next to be tried is last.
+    spares: Vec<Place>,
+    starts: u32,
+    /// An owner has another leader by now.
+    stale: bool,
+    pause: Pause,
+    status: nmc_status_t,
+}
+
+impl Putting {
+    pub(super) fn new(put: PutCall, deadline: Millis) -> Self {
+        Self {
+            put,
+            deadline,
+            step: Step::Waiting,
+            started: None,
+            parts: Vec::new(),
+            spares: Vec::new(),
+            starts: 0,
+            stale: false,
+            pause: Pause::default(),
+            status: NMC_ERR_TIMEOUT,
+        }
+    }
+
+    pub(super) fn wake(&self) -> Millis {
+        match self.step {
+            Step::Stopping => Millis::MAX,
+            _ => self.pause.until.unwrap_or(self.deadline).min(self.deadline),
+        }
+    }
+
+    pub(super) fn begin(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        self.step = Step::Starting;
+        let start = PutStart {
+            key: self.put.key.clone(),
+            length: self.put.length,
+            slices: self.put.slices.clone(),
+            config: self.put.config.clone(),
+        };
+        cx.ask_master(MASTER, self.deadline, start);
+        None
+    }
+
+    pub(super) fn reply(&mut self, number: u64, part: usize, reply: Reply, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match (self.step, part) {
+            (Step::Starting, MASTER) => match reply {
+                Reply::Message(Message::PutPlaces(places)) => self.spread(places, cx),
+                Reply::Message(Message::Answer(answer)) if answer.status != NMC_ERR_UNAVAILABLE => {
+                    if answer.status == NMC_ERR_BUSY {
+                        return self.wait(Step::Waiting, answer.status, cx);
+                    }
+                    Some(Outcome::of(answer.status))
+                }
+                _ => self.wait(Step::Waiting, NMC_ERR_UNAVAILABLE, cx),
+            },
+            (Step::Ending, MASTER) => match reply {
+                Reply::Message(Message::Answer(answer)) if answer.status != NMC_ERR_UNAVAILABLE => {
+                    let put = self.started.map_or(crate::cluster::types::PutId(0), |started| started.put);
+                    Some(Outcome { put, count: answer.count, ..Outcome::of(answer.status) })
+                }
+                _ => self.wait(Step::EndingLater, NMC_ERR_UNAVAILABLE, cx),
+            },
+            (Step::Spreading | Step::Stopping, part) => {
+                self.part(number, part, reply, cx);
+                self.go_on(cx)
+            }
+            _ => None,
+        }
+    }
+
+    fn wait(&mut self, step: Step, status: nmc_status_t, cx: &mut Cx<'_>) -> Option<Outcome> {
+        self.status = status;
+        self.step = step;
+        if cx.now >= self.deadline {
+            return self.give_up(cx);
+        }
+        self.pause.begin(cx.now);
+        None
+    }
+
+    fn spread(&mut self, places: PutPlaces, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if places.status != NMC_OK {
+            return Some(Outcome::of(places.status));
+        }
+        self.step = Step::Spreading;
+        self.started = Some(Started { put: places.put, term: places.term, after: places.after });
+        self.stale = false;
+        self.parts.clear();
+        let copies = (places.copies as usize).min(places.places.len());
+        self.spares = places.places;
+        self.spares.reverse();
+        for _ in 0..copies {
+            self.try_next(cx);
+        }
+        self.go_on(cx)
+    }
+
+    /// Asks the next owner.
+    fn try_next(&mut self, cx: &mut Cx<'_>) {
+        let (Some(place), Some(started)) = (self.spares.pop(), self.started) else { return };
+        let put = Put {
+            put: started.put,
+            term: started.term,
+            incarnation: place.incarnation,
+            after: started.after,
+            segment: place.segment,
+            key: self.put.key.clone(),
+            length: self.put.length,
+            retain: self.put.retain,
+            metadata: self.put.metadata.clone(),
+        };
+        let message = match cx.shared.config.pushed {
+            true => Message::Reserve(Reserve { put, writer: cx.shared.config.host.clone() }),
+            false => Message::Put(put),
+        };
+        let until = self.deadline.min(cx.now + cx.shared.config.owner_ms);
+        let request = cx.ask_node(self.parts.len(), until, (place.node, &place.endpoint), message);
+        self.parts.push(Part { place, state: State::Asked, request, mover: cx.shared.mover });
+    }
+
+    /// Something came for one owner.
+    fn part(&mut self, number: u64, at: usize, reply: Reply, cx: &mut Cx<'_>) {
+        let (deadline, owner_ms) = (self.deadline, cx.shared.config.owner_ms);
+        let Some(part) = self.parts.get_mut(at).filter(|part| part.request == number) else { return };
+        let node = (part.place.node, part.place.endpoint.clone());
+        match (&part.state, reply) {
+            (State::Asked | State::Committing, Reply::Message(Message::PutDone(done))) => match done.done {
+                Some(done) => part.state = State::Done(done),
+                None => self.failed(at, done.status, cx),
+            },
+            (State::Asked, Reply::Message(Message::Reserved(reserved))) if reserved.status == NMC_OK => {
+                let until = deadline.min(cx.now + owner_ms);
+                let request = cx.request(at, until, false);
+                let (mover, extents) = (reserved.mover, reserved.extents);
+                cx.to.push(Action::Write { request, call: cx.call, node: node.0, mover, extents });
+                (part.state, part.request, part.mover) = (State::Writing, request, cx.shared.mover);
+            }
+            (State::Asked, Reply::Message(Message::Reserved(reserved))) => self.failed(at, reserved.status, cx),
+            (State::Writing, Reply::Bytes(true)) if self.step == Step::Spreading => {
+                let put = self.started.map_or(crate::cluster::types::PutId(0), |started| started.put);
+                let until = deadline.min(cx.now + owner_ms);
+                part.request = cx.ask_node(at, until, (node.0, &node.1), Commit { put });
+                part.state = State::Committing;
+            }
+            (State::Writing, Reply::Late) => {
+                cx.to.push(Action::CancelWrite(number));
+                part.request = number;
+                part.state = State::Cancelling;
+                let until = cx.now + CANCEL_MS;
+                cx.shared.requests.insert(number, super::Request { call: cx.call, part: at, until, master: false });
+            }
+            (State::Writing | State::Cancelling, Reply::Bytes(_)) => {
+                // Nothing of it is under way.
+                self.stopped(at, cx);
+                self.failed(at, NMC_ERR_TIMEOUT, cx);
+            }
+            (State::Cancelling, Reply::Late) => part.state = State::Renewing(cx.renew()),
+            (State::Asked | State::Committing, reply) => {
+                // No byte of a stream comes after it was closed; of a reservation nothing is being written.
+                if matches!(reply, Reply::Late) {
+                    cx.to.push(Action::Close(number));
+                }
+                if cx.shared.config.pushed {
+                    self.stopped(at, cx);
+                }
+                cx.failed(node.0);
+                self.failed(at, NMC_ERR_TIMEOUT, cx);
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells an owner that nothing is being written there.
+    fn stopped(&mut self, at: usize, cx: &mut Cx<'_>) {
+        let (Some(part), Some(started)) = (self.parts.get(at), self.started) else { return };
+        let frame = Frame::telling(Stopped { put: started.put });
+        cx.to.push(Action::Node(part.place.node, part.place.endpoint.clone(), frame, cx.call));
+    }
+
+    /// An owner will not have it: another one is tried.
+    fn failed(&mut self, at: usize, status: nmc_status_t, cx: &mut Cx<'_>) {
+        if let Some(part) = self.parts.get_mut(at) {
+            part.state = State::Failed;
+        }
+        self.stale |= status == NMC_ERR_STALE;
+        // That somebody else put it is worth more than that there is no room.
+        if self.status != NMC_ERR_EXISTS {
+            self.status = status;
+        }
+        if self.step == Step::Spreading && !self.stale {
+            self.try_next(cx);
+        }
+    }
+
+    /// Ends the put, if all owners have answered.
+    fn go_on(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if !self.parts.iter().all(|part| matches!(part.state, State::Done(_) | State::Failed)) {
+            return None;
+        }
+        if self.step == Step::Stopping {
+            return Some(Outcome::of(NMC_ERR_TIMEOUT));
+        }
+        let started = self.started?;
+        let done = self.parts.iter().filter_map(|part| match &part.state {
+            State::Done(done) => Some(done.clone()),
+            _ => None,
+        });
+        let done: Vec<Done> = done.collect();
+        let failed = self.parts.iter().filter(|part| matches!(part.state, State::Failed));
+        let tried = failed.map(|part| part.place.node).collect();
+        if !done.is_empty() {
+            self.step = Step::Ending;
+            cx.ask_master(MASTER, self.deadline, PutEnd { put: started.put, key: self.put.key.clone(), done, tried });
+            return None;
+        }
+        cx.tell_master(PutRevoke { put: started.put, key: self.put.key.clone() });
+        if self.stale && self.starts < MAX_STARTS {
+            self.starts += 1;
+            return self.wait(Step::Waiting, NMC_ERR_STALE, cx);
+        }
+        Some(Outcome::of(self.status))
+    }
+
+    /// Time is up.
+    fn give_up(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if let Some(started) = self.started {
+            cx.tell_master(PutRevoke { put: started.put, key: self.put.key.clone() });
+        }
+        self.step = Step::Stopping;
+        for at in 0..self.parts.len() {
+            let Some(part) = self.parts.get_mut(at) else { break };
+            let request = part.request;
+            match part.state {
+                State::Writing => self.part(request, at, Reply::Late, cx),
+                State::Asked | State::Committing => {
+                    part.state = State::Failed;
+                    cx.to.push(Action::Close(request));
+                    cx.shared.requests.remove(&request);
+                    if cx.shared.config.pushed {
+                        self.stopped(at, cx);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.go_on(cx)
+    }
+
+    pub(super) fn renewed(&mut self, number: u64, cx: &mut Cx<'_>) -> Option<Outcome> {
+        for at in 0..self.parts.len() {
+            let Some(part) = self.parts.get_mut(at) else { break };
+            match part.state {
+                State::Renewing(waited) if number >= waited => {
+                    self.stopped(at, cx);
+                    self.failed(at, NMC_ERR_TIMEOUT, cx);
+                }
+                // What another call renewed the mover for has ended this too.
+                State::Writing | State::Cancelling if part.mover < number => {
+                    cx.shared.requests.remove(&part.request);
+                    self.stopped(at, cx);
+                    self.failed(at, NMC_ERR_TIMEOUT, cx);
+                }
+                _ => {}
+            }
+        }
+        match self.step {
+            Step::Spreading | Step::Stopping => self.go_on(cx),
+            _ => None,
+        }
+    }
+
+    pub(super) fn tick(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if cx.now >= self.deadline {
+            return if self.step == Step::Stopping { None } else { self.give_up(cx) };
+        }
+        match self.step {
+            Step::Waiting if self.pause.over(cx.now) => self.begin(cx),
+            Step::EndingLater if self.pause.over(cx.now) => {
+                self.step = Step::Spreading;
+                self.go_on(cx)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The client by itself, told by hand what happened.
+
+use super::{Action, Call, Client, Config, Event, GetCall, Outcome, PutCall};
+use crate::base::status::{
+    NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK,
+};
+use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Position, PutId};
+use crate::cluster::wire::*;
+
+fn key() -> ObjectKey {
+    ObjectKey::new(b"", b"k").unwrap()
+}
+
+struct Rig {
+    client: Client,
+    now: Millis,
+    actions: Vec<Action>,
+}
+
+fn replica(node: u64, put: u64) -> Replica {
+    let name = Name { node: NodeId(node), incarnation: 1, index: 1, epoch: 1 };
+    Replica { name, put: PutId(put), length: 3, media: Media::Ram, endpoint: format!("h{node}:1") }
+}
+
+fn fetched(status: i32, put: u64, follows: u64) -> Fetched {
+    Fetched { status, put: PutId(put), length: 3, follows, metadata: Metadata::default() }
+}
+
+impl Rig {
+    fn new(pushed: bool) -> Self {
+        let masters = vec!["m0".into(), "m1".into()];
+        let config = Config { masters, host: "h1".into(), master_ms: 400, owner_ms: 500, cache: 8, pushed, seed: 1 };
+        Self { client: Client::new(config), now: 1000, actions: Vec::new() }
+    }
+
+    fn on(&mut self, event: Event) {
+        self.actions.clear();
+        self.client.on(event, self.now, &mut self.actions);
+    }
+
+    /// The request that was sent to a master or a node, if one was.
+    fn sent(&self) -> Vec<(u64, Message)> {
+        let sent = self.actions.iter().filter_map(|action| match action {
+            Action::Master(_, frame) | Action::Node(_, _, frame, _) => Some((frame.request, frame.message.clone())),
+            _ => None,
+        });
+        sent.collect()
+    }
+
+    fn done(&self) -> Option<&Outcome> {
+        self.actions.iter().find_map(|action| match action {
+            Action::Done(_, outcome) => Some(outcome),
+            _ => None,
+        })
+    }
+
+    fn master_says(&mut self, message: impl Into<Message>) {
+        let (request, _) = self.sent().last().unwrap().clone();
+        self.on(Event::Master(0, Frame::answering(request, message)));
+    }
+
+    fn node_says(&mut self, request: u64, message: impl Into<Message>) {
+        self.on(Event::Node(NodeId(1), Frame::answering(request, message)));
+    }
+
+    fn get(&mut self, into: usize) {
+        let extent = |offset| Extent { region: 1, offset, length: 1 };
+        let into = (0..into as u64).map(extent).collect();
+        self.on(Event::Call(1, 2000, Call::Get(GetCall { key: key(), keep: false, into })));
+    }
+
+    fn put(&mut self, copies: u32) {
+        let config = Replicate { copies, media: vec![], fixed: vec![], near: String::new() };
+        let (retain, metadata) = (0, Metadata::default());
+        let put = PutCall { key: key(), length: 3, slices: vec![3], config, retain, metadata };
+        self.on(Event::Call(1, 2000, Call::Put(put)));
+    }
+
+    fn found(&mut self, replicas: Vec<Replica>) {
+        let status = if replicas.is_empty() { NMC_ERR_NOT_FOUND } else { NMC_OK };
+        self.master_says(Found { term: 1, keys: vec![Listed { status, replicas }] });
+    }
+
+    fn places(&mut self, nodes: &[u64], copies: u32) {
+        let place = |node: &u64| Place {
+            node: NodeId(*node),
+            incarnation: 1,
+            segment: 0,
+            media: Media::Ram,
+            endpoint: format!("h{node}:1"),
+        };
+        let (status, term, put, after) = (NMC_OK, 1, PutId::clustered(1, 9), Position::default());
+        let places = nodes.iter().map(place).collect();
+        self.master_says(PutPlaces { status, term, put, after, copies, places });
+    }
+}
+
+fn done(node: u64) -> PutDone {
+    let name = Name { node: NodeId(node), incarnation: 1, index: 1, epoch: 1 };
+    PutDone { status: NMC_OK, done: Some(Done { name, fact: 1 }) }
+}
+
+fn no(status: i32) -> PutDone {
+    PutDone { status, done: None }
+}
+
+#[test]
+fn a_get_takes_one_replica_from_its_first_byte_and_the_next_if_that_fails() {
+    let mut rig = Rig::new(false);
+    rig.get(0);
+    rig.found(vec![replica(2, 7), replica(1, 7)]);
+    let (request, Message::Fetch(fetch)) = rig.sent()[0].clone() else { panic!() };
+    assert_eq!((fetch.name.node, fetch.offset), (NodeId(1), 0), "the one on this host first");
+    rig.node_says(request, fetched(NMC_OK, 7, 3));
+    assert!(matches!(rig.actions[..], [Action::Take { length: 3, .. }]));
+    rig.on(Event::Took(request, false));
+    let (request, Message::Fetch(fetch)) = rig.sent()[0].clone() else { panic!() };
+    assert_eq!((fetch.name.node, fetch.offset), (NodeId(2), 0));
+    rig.node_says(request, fetched(NMC_OK, 7, 3));
+    rig.on(Event::Took(request, true));
+    assert_eq!(rig.done().map(|outcome| (outcome.status, outcome.count)), Some((NMC_OK, 3)));
+    // Next time the place is known.
+    rig.get(0);
+    assert!(matches!(rig.sent()[0].1, Message::Fetch(_)));
+}
+
+#[test]
+fn not_found_is_said_by_the_master_who_is_told_what_was_missed() {
+    let mut rig = Rig::new(false);
+    rig.get(0);
+    rig.found(vec![replica(1, 7)]);
+    let (request, _) = rig.sent()[0].clone();
+    rig.node_says(request, fetched(NMC_ERR_NOT_FOUND, 0, 0));
+    let Message::Find(find) = rig.sent()[0].1.clone() else { panic!() };
+    assert_eq!(find.missed, [replica(1, 7).name]);
+    rig.found(vec![]);
+    assert_eq!(rig.done().map(|outcome| outcome.status), Some(NMC_ERR_NOT_FOUND));
+}
+
+#[test]
+fn an_owner_that_does_not_answer_is_not_missed_and_the_call_ends_by_its_deadline() {
+    let mut rig = Rig::new(false);
+    rig.get(0);
+    rig.found(vec![replica(1, 7)]);
+    while rig.done().is_none() {
+        rig.now += 50;
+        rig.on(Event::Tick);
+        if let Some((request, Message::Find(find))) = rig.sent().last().cloned() {
+            assert!(find.missed.is_empty());
+            let keys = vec![Listed { status: NMC_OK, replicas: vec![replica(1, 7)] }];
+            rig.on(Event::Master(0, Frame::answering(request, Found { term: 1, keys })));
+        }
+        assert!(rig.now <= 3000);
+    }
+    assert_eq!(rig.done().map(|outcome| outcome.status), Some(NMC_ERR_TIMEOUT));
+}
+
+#[test]
+fn an_owner_that_gives_another_put_is_not_believed() {
+    let mut rig = Rig::new(false);
+    rig.get(0);
+    rig.found(vec![replica(1, 7)]);
+    let (request, _) = rig.sent()[0].clone();
+    rig.node_says(request, fetched(NMC_OK, 8, 3));
+    assert!(rig.actions.contains(&Action::Close(request)) && matches!(rig.sent()[0].1, Message::Find(_)));
+}
+
+#[test]
+fn a_leader_of_the_past_is_not_believed() {
+    let mut rig = Rig::new(false);
+    rig.get(0);
+    let (request, _) = rig.sent()[0].clone();
+    rig.client.shared.leaders.heard(1, 2);
+    let keys = vec![Listed { status: NMC_ERR_NOT_FOUND, replicas: vec![] }];
+    rig.on(Event::Master(0, Frame::answering(request, Found { term: 1, keys })));
+    assert_eq!(rig.done(), None);
+}
+
+#[test]
+fn a_put_goes_to_its_owners_side_by_side_and_to_spare_ones_if_some_cannot() {
+    let mut rig = Rig::new(false);
+    rig.put(2);
+    rig.places(&[1, 2, 3, 4], 2);
+    let asked: Vec<u64> = rig.sent().iter().map(|(request, _)| *request).collect();
+    assert_eq!(asked.len(), 2);
+    rig.node_says(asked[0], no(NMC_ERR_BUSY));
+    let third = rig.sent()[0].0;
+    rig.node_says(asked[1], done(2));
+    assert!(rig.sent().is_empty(), "one has not answered");
+    rig.node_says(third, done(3));
+    let Message::PutEnd(end) = rig.sent()[0].1.clone() else { panic!() };
+    let nodes: Vec<NodeId> = end.done.iter().map(|done| done.name.node).collect();
+    assert_eq!((nodes, end.tried), (vec![NodeId(2), NodeId(3)], vec![NodeId(1)]));
+    rig.master_says(Answer { count: 2, ..Answer::new(1, NMC_OK, "") });
+    assert_eq!(rig.done().map(|outcome| (outcome.status, outcome.count)), Some((NMC_OK, 2)));
+}
+
+#[test]
+fn a_put_begins_again_if_another_leader_came() {
+    let mut rig = Rig::new(false);
+    rig.put(1);
+    rig.places(&[1], 1);
+    let request = rig.sent()[0].0;
+    rig.node_says(request, no(NMC_ERR_STALE));
+    assert!(matches!(rig.sent()[0].1, Message::PutRevoke(_)));
+    rig.now += 100;
+    rig.on(Event::Tick);
+    assert!(matches!(rig.sent()[0].1, Message::PutStart(_)));
+}
+
+#[test]
+fn an_end_that_is_not_answered_is_asked_for_again() {
+    let mut rig = Rig::new(false);
+    rig.put(1);
+    rig.places(&[1], 1);
+    let request = rig.sent()[0].0;
+    rig.node_says(request, done(1));
+    rig.master_says(Answer::new(1, NMC_ERR_UNAVAILABLE, ""));
+    rig.now += 100;
+    rig.on(Event::Tick);
+    assert!(matches!(rig.sent()[0].1, Message::PutEnd(_)));
+}
+
+#[test]
+fn a_get_whose_bytes_somebody_else_moves_returns_when_nothing_can_arrive_any_more() {
+    let mut rig = Rig::new(true);
+    rig.get(3);
+    rig.found(vec![replica(1, 7)]);
+    rig.now += 500;
+    rig.on(Event::Tick);
+    assert!(matches!(rig.sent()[0].1, Message::CancelFetch(_)) && rig.done().is_none());
+    rig.now += 1000;
+    rig.on(Event::Tick);
+    assert!(rig.actions.contains(&Action::Renew(1)) && rig.done().is_none());
+    rig.now += 600;
+    rig.on(Event::Tick);
+    assert_eq!(rig.done(), None, "the deadline has passed, but its memory is not safe yet");
+    rig.on(Event::Renewed(1));
+    assert_eq!(rig.done().map(|outcome| outcome.status), Some(NMC_ERR_TIMEOUT));
+}
+
+#[test]
+fn an_answer_that_comes_after_its_time_has_not_come() {
+    let mut rig = Rig::new(true);
+    rig.put(1);
+    rig.places(&[1], 1);
+    let request = rig.sent()[0].0;
+    // The process slept: the owner may have given the pages to somebody else by now.
+    rig.now += 600;
+    let name = Name { node: NodeId(1), incarnation: 1, index: 1, epoch: 1 };
+    rig.node_says(request, Reserved { status: NMC_OK, name: Some(name), extents: vec![], mover: 0 });
+    assert!(!rig.actions.iter().any(|action| matches!(action, Action::Write { .. })));
+}

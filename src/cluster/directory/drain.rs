@@ -1,0 +1,155 @@
+//! Emptying a segment: it takes no puts, and what is nowhere else is copied by other nodes, which are asked to and announce
+//! their copies like any other. Whoever drains asks again until nothing is left, or gives up and is told what is.
+
+use super::finds::media;
+use super::members::{Node, State};
+use super::objects::{Gate, Held};
+use super::{Action, Ask, Leader};
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::base::status::{NMC_IN_PROGRESS, NMC_OK};
+use crate::cluster::types::{Media, Name, NodeId, ObjectKey};
+use crate::cluster::wire::{Answer, CopyThis, Drain, Frame, Replica};
+
+/// Indexes that one tick looks at.
+const STEP: usize = 1024;
+/// Copies that one tick asks for.
+const COPIES: usize = 16;
+/// Segments that are emptied at the same time.
+const MAX_DRAINS: usize = 64;
+
+/// A segment that is being emptied.
+#[derive(Debug)]
+struct Job {
+    node: NodeId,
+    segment: u32,
+    /// The index that is looked at next.
+    at: usize,
+    /// What this round found only there, and the first of it.
+    left: u64,
+    first: Option<ObjectKey>,
+    /// The same of the last round, if there was one.
+    last: Option<(u64, Option<ObjectKey>)>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Drains(Vec<Job>);
+
+impl Leader {
+    pub(super) fn drain(&mut self, ask: Ask, drain: &Drain, to: &mut Vec<Action>) -> Result<()> {
+        let found = self.nodes().find_map(|node| {
+            let segment = node.segments.iter().find(|segment| segment.info.name == drain.segment)?;
+            Some((node.id, segment.info.number))
+        });
+        let Some((id, segment)) = found else {
+            crate::bail!(NMC_ERR_NOT_FOUND, "there is no segment \"{}\"", drain.segment);
+        };
+        let job = self.drains.0.iter().find(|job| (job.node, job.segment) == (id, segment));
+        let answer = match job.map(|job| &job.last) {
+            None => {
+                if self.drains.0.len() >= MAX_DRAINS {
+                    crate::bail!(NMC_ERR_BUSY, "{MAX_DRAINS} segments are being emptied, the most possible");
+                }
+                if let Some(node) = self.node_mut(id) {
+                    let segments = node.segments.iter_mut().filter(|s| s.info.number == segment);
+                    segments.for_each(|segment| segment.draining = true);
+                }
+                let job = Job { node: id, segment, at: 0, left: 0, first: None, last: None };
+                memory::push(&mut self.drains.0, job)?;
+                Answer::new(self.term, NMC_IN_PROGRESS, "")
+            }
+            Some(None) => Answer::new(self.term, NMC_IN_PROGRESS, ""),
+            Some(Some((0, _))) => Answer::new(self.term, NMC_OK, ""),
+            Some(Some((left, first))) => {
+                let text = first.as_ref().map_or(String::new(), |key| format!("{key:?}"));
+                Answer { count: *left, ..Answer::new(self.term, NMC_IN_PROGRESS, text) }
+            }
+        };
+        to.push(ask.answer(answer));
+        Ok(())
+    }
+
+    /// Looks at some more of what is being emptied, and asks for copies.
+    pub(super) fn drain_some(&mut self, to: &mut Vec<Action>) -> Result<()> {
+        let mut jobs = std::mem::take(&mut self.drains.0);
+        jobs.retain(|job| {
+            let node = self.node(job.node);
+            node.is_some_and(|node| node.segments.iter().any(|s| s.info.number == job.segment && s.draining))
+        });
+        let result = jobs.iter_mut().try_for_each(|job| self.drain_step(job, to));
+        self.drains.0 = jobs;
+        result
+    }
+
+    fn drain_step(&mut self, job: &mut Job, to: &mut Vec<Action>) -> Result<()> {
+        let mut asked = 0;
+        for _ in 0..STEP {
+            let Some(node) = self.node(job.node).filter(|node| node.complete) else { return Ok(()) };
+            let Some(index) = node.table.nth(job.at) else {
+                job.last = Some((job.left, job.first.take()));
+                (job.at, job.left) = (0, 0);
+                return Ok(());
+            };
+            if let Some((key, from, busy)) = self.only_here(node, index, job.segment)? {
+                if asked == COPIES {
+                    return Ok(());
+                }
+                job.left += 1;
+                if !busy && let Some(copier) = self.copier(&key) {
+                    asked += 1;
+                    let (peer, incarnation, term) = (copier.peer, copier.incarnation, self.term);
+                    let copy = CopyThis { term, incarnation, key: key.copy()?, from };
+                    to.push(Action::Send(peer, Frame::telling(copy)));
+                }
+                job.first.get_or_insert(key);
+            }
+            job.at += 1;
+        }
+        Ok(())
+    }
+
+    /// What is at an index of the segment and may be read nowhere else; and whether a copy is coming already.
+    fn only_here(&self, node: &Node, index: u32, segment: u32) -> Result<Option<(ObjectKey, Replica, bool)>> {
+        let Some(at) = node.table.live(index) else { return Ok(None) };
+        let all = self.objects.replicas(at);
+        let Some(slot) = self.members.get(&node.id) else { return Ok(None) };
+        let is_it = |held: &&Held| {
+            let there = (held.owner, held.index) == (*slot, index) && u32::from(held.segment) == segment;
+            there && held.gate == Gate::Open
+        };
+        let Some(held) = all.iter().find(is_it) else { return Ok(None) };
+        let elsewhere = |other: &Held| {
+            let owner = self.owners.get(usize::from(other.owner)).and_then(|owner| owner.listed());
+            let stays = |node: &Node| {
+                let segment = node.segments.iter().find(|s| s.info.number == u32::from(other.segment));
+                segment.is_none_or(|segment| !segment.draining)
+            };
+            other.gate == Gate::Open && other.put == held.put && owner.is_some_and(stays)
+        };
+        if all.iter().any(elsewhere) {
+            return Ok(None);
+        }
+        let named = self.objects.key(at).and_then(|(space, key)| Some((self.spaces.name(space)?, key)));
+        let Some((space, key)) = named else { return Ok(None) };
+        let name = Name { node: node.id, incarnation: node.incarnation, index, epoch: held.epoch };
+        let (media, endpoint) = (media(node, held.segment), node.endpoint.clone());
+        let from = Replica { name, put: held.put, length: held.length, media, endpoint };
+        let busy = all.iter().any(|other| other.gate == Gate::Announced && other.put == held.put);
+        Ok(Some((ObjectKey::new(space, key)?, from, busy)))
+    }
+
+    /// A node that may take a copy of an object: one by chance that has none.
+    fn copier(&mut self, key: &ObjectKey) -> Option<&Node> {
+        let at = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()))?;
+        let fits = |slot: u16, node: &Node| {
+            let takes = |s: &super::members::Seg| !s.draining && s.info.media != Media::Ssd;
+            let has = self.objects.replicas(at).iter().any(|held| held.owner == slot);
+            node.state == State::Active && !has && node.segments.iter().any(takes)
+        };
+        let all = self.members.values().filter_map(|slot| Some((*slot, self.owners.get(usize::from(*slot))?.node()?)));
+        let fit = memory::collect(all.filter(|(slot, node)| fits(*slot, node)).map(|(_, node)| node.id)).ok()?;
+        let id = *fit.get(self.chance.below(fit.len()))?;
+        self.node(id)
+    }
+}

@@ -1,0 +1,196 @@
+//! What the owners say becomes what the directory knows. Only here are replicas added, and only here do they end because
+//! their owner says so.
+
+use super::Leader;
+use super::members::Owner;
+use super::objects::{At, Gate, Held};
+use crate::base::error::Result;
+use crate::cluster::types::{NO_INDEX, NodeId, ObjectKey, Position, PutId};
+use crate::cluster::wire::{DropReplica, Fact, Facts, Published, Range};
+
+impl Leader {
+    pub(super) fn facts(&mut self, id: NodeId, facts: Facts) -> Result<()> {
+        let mut number = facts.first;
+        for fact in facts.facts {
+            match fact {
+                Fact::Published(published) => self.published(id, &published)?,
+                Fact::Retired(retired) => self.retired(id, retired.index, retired.epoch)?,
+            }
+            if let Some(node) = self.node_mut(id) {
+                node.facts = node.facts.max(number);
+            }
+            number = number.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// What lives in a range of indexes: all that is listed, and nothing else.
+    pub(super) fn range(&mut self, id: NodeId, range: &Range) -> Result<()> {
+        let Some(node) = self.node(id) else { return Ok(()) };
+        let listed = |index: &u32| range.live.iter().any(|published| published.index == *index);
+        let over = node.table.live_in(range.from, range.to).filter(|index| !listed(index));
+        for index in crate::base::memory::collect(over)? {
+            let epoch = self.node(id).map_or(0, |node| node.table.epoch(index));
+            self.retired(id, index, epoch)?;
+        }
+        range.live.iter().try_for_each(|published| self.published(id, published))
+    }
+
+    fn published(&mut self, id: NodeId, fact: &Published) -> Result<()> {
+        let Some(slot) = self.members.get(&id).copied() else { return Ok(()) };
+        let Some(node) = self.node_mut(id) else { return Ok(()) };
+        node.table.room(fact.index)?;
+        if node.table.epoch(fact.index) >= fact.epoch {
+            return Ok(());
+        }
+        let before = node.table.live(fact.index);
+        let space = self.spaces.enter(fact.key.space())?;
+        let gate = self.gate(slot, space, fact);
+        if let Some(at) = before {
+            self.lift(slot, fact.index, at);
+        }
+        let Some(gate) = gate else {
+            // Its put was given up, or what it put was removed: the owner has to drop it.
+            if let Some(node) = self.node_mut(id) {
+                node.table.set_dead(fact.index, fact.epoch);
+            }
+            return self.drop_unknown(id, fact);
+        };
+        let at = self.objects.enter(space, fact.key.key())?;
+        // One that was announced is here now.
+        let segment = u8::try_from(fact.segment).unwrap_or(u8::MAX);
+        let (put, length, epoch, index) = (fact.put, fact.length, fact.epoch, fact.index);
+        let held = Held { put, length, epoch, index, owner: slot, segment, gate };
+        if let Err(error) = self.objects.add(at, held) {
+            self.objects.tidy(at);
+            return Err(error);
+        }
+        if let Some(node) = self.node_mut(id) {
+            node.table.set_live(fact.index, fact.epoch, at);
+        }
+        self.withdraw(id, &fact.key, put, true);
+        Ok(())
+    }
+
+    /// Whether something that is published may be read; `None` if it must go.
+    fn gate(&self, slot: u16, space: u32, fact: &Published) -> Option<Gate> {
+        let at = self.objects.find(space, fact.key.key());
+        let replicas = at.map_or(&[][..], |at| self.objects.replicas(at));
+        let dropped = |held: &Held| held.gate == Gate::Dropped && held.owner == slot && held.index == NO_INDEX;
+        if replicas.iter().any(|held| held.put == fact.put && dropped(held)) {
+            // The owner is told already.
+            return Some(Gate::Dropped);
+        }
+        if !fact.put.is_clustered() {
+            return Some(Gate::Open);
+        }
+        if self.puts.contains_key(&fact.put) {
+            return Some(Gate::Closed);
+        }
+        let known = |held: &Held| matches!(held.gate, Gate::Open | Gate::Announced);
+        let known = replicas.iter().any(|held| held.put == fact.put && known(held));
+        // Of another term nobody knows whether it was ended: every byte of it is there.
+        (known || !fact.put.is_of(self.term)).then_some(Gate::Open)
+    }
+
+    fn drop_unknown(&mut self, id: NodeId, fact: &Published) -> Result<()> {
+        let Some(node) = self.node(id) else { return Ok(()) };
+        let (incarnation, key) = (node.incarnation, fact.key.copy()?);
+        let what = DropReplica { incarnation, index: fact.index, epoch: fact.epoch, key, put: fact.put };
+        self.append(what.into(), &[id], 0)
+    }
+
+    pub(super) fn retired(&mut self, id: NodeId, index: u32, epoch: u64) -> Result<()> {
+        let Some(slot) = self.members.get(&id).copied() else { return Ok(()) };
+        let Some(node) = self.node_mut(id) else { return Ok(()) };
+        node.table.room(index)?;
+        if node.table.epoch(index) > epoch {
+            return Ok(());
+        }
+        let before = node.table.live(index);
+        node.table.set_dead(index, epoch);
+        if let Some(at) = before {
+            self.lift(slot, index, at);
+        }
+        Ok(())
+    }
+
+    /// Takes what an owner had at an index out of its object.
+    fn lift(&mut self, slot: u16, index: u32, at: At) {
+        let held = self.objects.replicas(at).iter().find(|held| (held.owner, held.index) == (slot, index));
+        if let Some(put) = held.map(|held| held.put) {
+            self.objects.forget(at, slot, index, put);
+        }
+    }
+
+    /// Takes an object away whole. Owners that still have it say so when they no longer do.
+    pub(super) fn bury(&mut self, at: At) {
+        // Without memory for the list it is tried again at the next sweep.
+        let Ok(taken) = self.objects.take(at, |_| true) else { return };
+        for held in taken {
+            self.kill(&held);
+        }
+    }
+
+    /// A replica that was taken out of its object is dead for its owner's table too.
+    pub(super) fn kill(&mut self, held: &Held) {
+        if held.index != NO_INDEX
+            && let Some(table) = self.owners.get_mut(usize::from(held.owner)).and_then(Owner::table_mut)
+            && table.epoch(held.index) == held.epoch
+        {
+            table.set_dead(held.index, held.epoch);
+        }
+    }
+
+    /// A copy is going to be published, of something that may be read.
+    pub(super) fn add_announced(&mut self, id: NodeId, key: &ObjectKey, put: PutId) -> Result<()> {
+        let Some(slot) = self.members.get(&id).copied() else { return Ok(()) };
+        let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
+        let replicas = found.map_or(&[][..], |at| self.objects.replicas(at));
+        let source = replicas.iter().find(|held| held.put == put && held.gate == Gate::Open).copied();
+        let (Some(at), Some(source)) = (found, source) else {
+            crate::bail!(NMC_ERR_NOT_FOUND, "there is no replica of put {:x} under {key:?}", put.0);
+        };
+        if replicas.iter().any(|held| held.owner == slot && held.put == put) {
+            crate::bail!(NMC_ERR_EXISTS, "the node has a copy of put {:x} already", put.0);
+        }
+        let gate = Gate::Announced;
+        self.objects.add(at, Held { epoch: 0, index: NO_INDEX, owner: slot, gate, ..source })
+    }
+
+    /// A copy that was announced is not to come any more; or one has come, whatever made it possible.
+    pub(super) fn withdraw(&mut self, id: NodeId, key: &ObjectKey, put: PutId, came: bool) {
+        let Some(node) = self.node_mut(id) else { return };
+        let is =
+            |(k, p, until): &(ObjectKey, PutId, Option<Position>)| *p == put && k == key && (came || until.is_none());
+        let Some(at) = node.announced.iter().position(is) else { return };
+        node.announced.swap_remove(at);
+        self.unannounce(id, key, put);
+    }
+
+    fn unannounce(&mut self, id: NodeId, key: &ObjectKey, put: PutId) {
+        let Some(slot) = self.members.get(&id).copied() else { return };
+        if let Some(at) = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key())) {
+            self.objects.forget(at, slot, NO_INDEX, put);
+        }
+    }
+
+    /// No copy of this node is to come.
+    pub(super) fn withdraw_all(&mut self, id: NodeId) {
+        let Some(node) = self.node_mut(id) else { return };
+        for (key, put, _) in std::mem::take(&mut node.announced) {
+            self.unannounce(id, &key, put);
+        }
+    }
+
+    /// Copies that were possible until a node had applied the drop log this far will not come.
+    pub(super) fn ruled_out(&mut self, id: NodeId, through: Position) {
+        let over = |(_, _, until): &(ObjectKey, PutId, Option<Position>)| until.is_some_and(|until| until <= through);
+        while let Some(node) = self.node_mut(id)
+            && let Some(at) = node.announced.iter().position(over)
+        {
+            let (key, put, _) = node.announced.swap_remove(at);
+            self.unannounce(id, &key, put);
+        }
+    }
+}

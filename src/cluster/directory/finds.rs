@@ -1,0 +1,71 @@
+//! Answers about what there is: replicas of keys, and segments.
+
+use super::members::{Node, State};
+use super::objects::Gate;
+use super::{Action, Ask, Leader};
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE, NMC_OK};
+use crate::cluster::types::{Media, Name, ObjectKey};
+use crate::cluster::wire::{Find, Found, ListSegments, Listed, MAX_KEYS, MAX_LISTED, Replica, Segment, Segments};
+
+/// Segments of one answer.
+const SEGMENTS: usize = 64;
+
+impl Leader {
+    pub(super) fn find(&mut self, ask: Ask, find: &Find, to: &mut Vec<Action>) -> Result<()> {
+        if find.keys.len() > MAX_KEYS {
+            crate::bail!(NMC_ERR_INVALID_ARG, "{} keys are asked for; {MAX_KEYS} are possible", find.keys.len());
+        }
+        let keys = memory::try_collect(find.keys.iter().map(|key| self.listed(key, &find.missed)))?;
+        to.push(ask.answer(Found { term: self.term, keys }));
+        Ok(())
+    }
+
+    /// What of a key may be read, without those that were missed.
+    fn listed(&self, key: &ObjectKey, missed: &[Name]) -> Result<Listed> {
+        let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
+        let held = found.map_or(&[][..], |at| self.objects.replicas(at));
+        let mut replicas = Vec::new();
+        for held in held.iter().filter(|held| held.gate == Gate::Open) {
+            let owner = self.owners.get(usize::from(held.owner)).and_then(|owner| owner.listed());
+            let Some(node) = owner else { continue };
+            let name = Name { node: node.id, incarnation: node.incarnation, index: held.index, epoch: held.epoch };
+            if missed.contains(&name) || replicas.len() == MAX_LISTED {
+                continue;
+            }
+            let media = media(node, held.segment);
+            let (put, length, endpoint) = (held.put, held.length, node.endpoint.clone());
+            memory::push(&mut replicas, Replica { name, put, length, media, endpoint })?;
+        }
+        let status = match (replicas.is_empty(), self.settled) {
+            (false, _) => NMC_OK,
+            (true, true) => NMC_ERR_NOT_FOUND,
+            (true, false) => NMC_ERR_UNAVAILABLE,
+        };
+        Ok(Listed { status, replicas })
+    }
+
+    pub(super) fn list_segments(&mut self, ask: Ask, list: &ListSegments, to: &mut Vec<Action>) -> Result<()> {
+        let all = self.nodes().flat_map(|node| node.segments.iter().map(move |segment| (node, segment)));
+        let mut left = all.skip(list.cursor as usize);
+        let mut listed = memory::with_capacity(SEGMENTS)?;
+        for (node, segment) in left.by_ref().take(SEGMENTS) {
+            let state = match (node.state, segment.draining) {
+                (State::Away | State::Silent, _) => 2,
+                (_, draining) => u32::from(draining),
+            };
+            listed.push(Segment { node: node.id, info: segment.info.clone(), state });
+        }
+        let more = left.next().is_some();
+        let next = if more { list.cursor.saturating_add(u32::try_from(SEGMENTS).unwrap_or(0)) } else { 0 };
+        to.push(ask.answer(Segments { term: self.term, list: listed, next }));
+        Ok(())
+    }
+}
+
+/// What a node's segment is made of.
+pub(super) fn media(node: &Node, segment: u8) -> Media {
+    let segment = node.segments.iter().find(|s| s.info.number == u32::from(segment));
+    segment.map_or(Media::Ram, |segment| segment.info.media)
+}

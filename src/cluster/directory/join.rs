@@ -1,0 +1,199 @@
+//! How nodes become members: with a name that nobody else has, written down before they are answered, and in a new life or in the
+//! one that they had. What a node brings is listed only after it has applied the drop log.
+
+use super::members::{Former, Node, Owner, Seg, State};
+use super::table::Table;
+use super::{Action, Ask, Change, Leader, Member, Recording};
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::base::status::NMC_OK;
+use crate::cluster::types::{Millis, NodeId, Position};
+use crate::cluster::wire::{Answer, Join, MAX_SEGMENTS, Mount, STREAM_SHIFT, Welcome};
+
+/// Former lives of a node that are remembered, so that they are not taken for new ones.
+const PAST: usize = 8;
+/// Most members.
+const MAX_MEMBERS: usize = 1 << 15;
+
+impl Leader {
+    fn check_join(&self, join: &Join, now: Millis) -> Result<()> {
+        let id = NodeId::of(&join.name);
+        if join.name.is_empty() || join.incarnation == 0 || join.segments.len() > MAX_SEGMENTS {
+            crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "a node joins as \"{}\" with {} segments; {MAX_SEGMENTS} are possible",
+                join.name,
+                join.segments.len()
+            );
+        }
+        for node in self.nodes().filter(|node| node.id != id) {
+            for segment in &join.segments {
+                if node.segments.iter().any(|other| other.info.name == segment.name) {
+                    crate::bail!(NMC_ERR_EXISTS, "segment \"{}\" is {}'s", segment.name, node.name);
+                }
+            }
+        }
+        let Some(node) = self.node(id) else { return Ok(()) };
+        if node.name != join.name {
+            crate::bail!(
+                NMC_ERR_EXISTS,
+                "\"{}\" has the number of \"{}\": it needs another name",
+                join.name,
+                node.name
+            );
+        }
+        let absent = matches!(node.state, State::Silent | State::Away) || now >= node.heard + self.config.away_ms;
+        // A former agent is refused for as long as the later one is heard of: a message of the former may just have come late.
+        if node.past.contains(&join.incarnation) && !absent {
+            crate::bail!(NMC_ERR_STALE, "\"{}\" has another agent by now", join.name);
+        }
+        // On one machine a lock sees to it that there is one agent of a name; elsewhere only time tells.
+        if node.incarnation != join.incarnation && !absent && node.host != join.host {
+            crate::bail!(NMC_ERR_EXISTS, "\"{}\" is a node on {} and alive", join.name, node.host);
+        }
+        Ok(())
+    }
+
+    pub(super) fn join(&mut self, ask: Ask, join: Join, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        self.check_join(&join, now)?;
+        let id = NodeId::of(&join.name);
+        if self.members.contains_key(&id) {
+            return self.admit(ask, join, now, to);
+        }
+        if self.members.len() + self.arriving.len() >= MAX_MEMBERS {
+            crate::bail!(NMC_ERR_LIMIT, "the cluster has {MAX_MEMBERS} members, the most possible");
+        }
+        let member = Member { name: join.name.clone(), since: self.log.head() };
+        let recording = self.arriving.insert(id, (ask, join, member.since)).is_some();
+        if !recording {
+            self.record(Recording::Member(id), vec![Change::Member(member)], to);
+        }
+        Ok(())
+    }
+
+    /// It is written down that a node is a member, or it cannot be.
+    pub(super) fn member_recorded(&mut self, id: NodeId, done: bool, now: Millis, to: &mut Vec<Action>) {
+        let Some((ask, join, since)) = self.arriving.remove(&id) else { return };
+        if !done {
+            return;
+        }
+        // The node drops what it had if it was in a cluster before: nobody kept the log for it.
+        let member = Member { name: join.name.clone(), since };
+        let admitted = self.expect(member, now).and_then(|()| self.admit(ask, join, now, to));
+        if let Err(error) = admitted {
+            to.push(self.refusal(ask, &error));
+        }
+    }
+
+    /// Lets a member in, in a new life or in the one that it had.
+    fn admit(&mut self, ask: Ask, join: Join, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        let id = NodeId::of(&join.name);
+        let (head, floor) = (self.log.head(), self.log.floor());
+        let Some(node) = self.node(id) else { return Ok(()) };
+        let since = node.since;
+        if node.incarnation != join.incarnation {
+            self.new_life(&join, to)?;
+        }
+        let fresh = join.since.is_some_and(|at| at < since || at < floor);
+        // Until then nobody can have been told that something is removed which the node still has.
+        let limit = if self.config.durable { self.config.away_ms } else { self.config.gone_ms };
+        let fence = limit - limit / 10;
+        let (term, sent_at) = (self.term, join.sent_at);
+        let Some(node) = self.node_mut(id) else { return Ok(()) };
+        (node.endpoint, node.host, node.peer) = (join.endpoint, join.host, ask.peer);
+        (node.heard, node.sent_drops) = (now, now);
+        // While it counted as a member nobody was excused from waiting for it.
+        if fresh || matches!(node.state, State::Silent | State::Away) {
+            node.state = State::Joining;
+        }
+        node.outdated = false;
+        node.position = Position::default();
+        node.head = head;
+        let welcome = Welcome {
+            term,
+            incarnation: node.incarnation,
+            next: node.next,
+            fresh,
+            head,
+            fence_ms: u32::try_from(fence).unwrap_or(u32::MAX),
+            sent_at,
+        };
+        to.push(ask.answer(welcome));
+        if fresh {
+            self.withdraw_all(id);
+        } else {
+            self.confirmed(id, join.since.unwrap_or_default(), to);
+            self.send_drops_to(id, to)?;
+        }
+        Ok(())
+    }
+
+    /// A node has a new agent, and perhaps a new store.
+    fn new_life(&mut self, join: &Join, to: &mut Vec<Action>) -> Result<()> {
+        let id = NodeId::of(&join.name);
+        self.withdraw_all(id);
+        // What was said in another stream must not be taken for what is said in this one.
+        self.streams += 1;
+        let first = (self.streams << STREAM_SHIFT) + 1;
+        let Some(node) = self.node_mut(id) else { return Ok(()) };
+        let (old_life, old_former) = (node.incarnation, node.former);
+        memory::reserve(&mut node.past, 1)?;
+        if old_life != 0 {
+            node.past.retain(|life| *life != join.incarnation);
+            node.past.push(old_life);
+            if node.past.len() > PAST {
+                node.past.remove(0);
+            }
+        }
+        let same_store = node.store == join.store && old_life != 0;
+        let mut former = None;
+        if !same_store {
+            let table = std::mem::replace(&mut node.table, Table::new(join.headers, join.slots));
+            if old_life != 0 {
+                // The old replicas keep their owner's place, and the node gets a new one.
+                former = Some(Former { id, incarnation: old_life, table, cleared: None });
+            }
+        }
+        (node.incarnation, node.store, node.state) = (join.incarnation, join.store, State::Joining);
+        (node.next, node.facts, node.complete) = (first, 0, false);
+        node.segments = memory::collect(join.segments.iter().map(|s| Seg { info: s.clone(), draining: false }))?;
+        if let Some(former) = former {
+            if let Some(old) = old_former {
+                self.retire(old);
+            }
+            let Some(old_slot) = self.members.get(&id).copied() else { return Ok(()) };
+            let new_slot = self.slot(Owner::Nobody)?;
+            self.owners.swap(usize::from(old_slot), usize::from(new_slot));
+            self.owners[usize::from(old_slot)] = Owner::Former(Box::new(former));
+            self.members.insert(id, new_slot);
+            if let Some(node) = self.node_mut(id) {
+                node.former = Some(old_slot);
+            }
+        }
+        self.end_puts(id, to)
+    }
+
+    pub(super) fn mount(&mut self, ask: Ask, mount: Mount, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        if !self.known(ask, mount.node, (self.term, mount.incarnation), now, to) {
+            return Ok(());
+        }
+        let name = &mount.segment.name;
+        let taken = |node: &Node| node.id != mount.node && node.segments.iter().any(|s| s.info.name == *name);
+        if self.nodes().any(taken) {
+            crate::bail!(NMC_ERR_EXISTS, "segment \"{name}\" is another node's");
+        }
+        let Some(node) = self.node_mut(mount.node) else { return Ok(()) };
+        let at = node.segments.iter().position(|segment| segment.info.name == *name);
+        match (mount.unmount, at) {
+            (true, Some(at)) => drop(node.segments.remove(at)),
+            (true, None) => crate::bail!(NMC_ERR_NOT_FOUND, "the node has no segment \"{name}\""),
+            (false, Some(_)) => crate::bail!(NMC_ERR_EXISTS, "the node has a segment \"{name}\" already"),
+            (false, None) if node.segments.len() >= MAX_SEGMENTS => {
+                crate::bail!(NMC_ERR_LIMIT, "the node has {MAX_SEGMENTS} segments, the most possible")
+            }
+            (false, None) => memory::push(&mut node.segments, Seg { info: mount.segment, draining: false })?,
+        }
+        to.push(ask.answer(Answer::new(self.term, NMC_OK, "")));
+        Ok(())
+    }
+}

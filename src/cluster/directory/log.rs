@@ -1,0 +1,313 @@
+//! The drop log: what nodes must drop, in one order, each entry with the nodes that have not said yet that they did. An entry
+//! stays until all of them have, or are gone. If it grows beyond its limit the oldest go, and whoever needed them drops all
+//! that it has when it comes back.
+
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::cluster::types::{NodeId, ObjectKey, Position, Term};
+use crate::cluster::wire::{DropEntry, Dropped};
+use std::collections::VecDeque;
+
+/// Entries of one message to a node; they are short enough to fit.
+pub const MAX_SENT: usize = 32;
+
+/// A node that must drop something and has not said that it did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// Who.
+    pub node: NodeId,
+    /// Whoever waits for the entry no longer waits for this node.
+    pub excused: bool,
+}
+
+/// An entry, as it is written down too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its place.
+    pub position: Position,
+    /// What is to go.
+    pub what: Dropped,
+    /// Who has not dropped it.
+    pub targets: Vec<Target>,
+    /// The call that waits for it; 0 for none.
+    pub call: u64,
+    /// Whether it is written down.
+    pub recorded: Recorded,
+}
+
+/// Whether something is written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    /// It is not.
+    No,
+    /// It is being, under this number.
+    Under(u64),
+    /// It is.
+    Yes,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct DropLog {
+    entries: VecDeque<Entry>,
+    limit: usize,
+    last: Position,
+    /// Everything up to here may be missing from the log.
+    floor: Position,
+    /// The last entry that takes away more than named replicas.
+    broad: Position,
+    /// Those of them that somebody has not confirmed.
+    broad_entries: Vec<Position>,
+}
+
+impl DropLog {
+    /// The log of a term, with what was written down in others.
+    pub fn new(term: Term, mut written: Vec<Entry>, floor: Position, limit: usize) -> Result<Self> {
+        // Whoever waited for them asked another leader.
+        written.iter_mut().for_each(|entry| entry.call = 0);
+        let last = Position { term, number: 0 };
+        let broad = written.iter().filter(|entry| is_broad(&entry.what)).map(|entry| entry.position);
+        let broad_entries = memory::collect(broad)?;
+        Ok(Self { entries: written.into(), limit, last, floor, broad: last, broad_entries })
+    }
+
+    /// Where it ends.
+    #[must_use]
+    pub fn head(&self) -> Position {
+        self.last
+    }
+
+    /// What has to be applied before a put that begins now.
+    #[must_use]
+    pub fn broad(&self) -> Position {
+        self.broad
+    }
+
+    /// From here on nothing is missing.
+    #[must_use]
+    pub fn floor(&self) -> Position {
+        self.floor
+    }
+
+    /// How many entries there are.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Appends an entry.
+    pub fn append(&mut self, what: Dropped, nodes: &[NodeId], call: u64) -> Result<Position> {
+        let targets = memory::collect(nodes.iter().map(|node| Target { node: *node, excused: false }))?;
+        memory::reserve_queue(&mut self.entries, 1)?;
+        self.last.number += 1;
+        if is_broad(&what) {
+            memory::push(&mut self.broad_entries, self.last)?;
+            self.broad = self.last;
+        }
+        self.entries.push_back(Entry { position: self.last, what, targets, call, recorded: Recorded::No });
+        Ok(self.last)
+    }
+
+    /// Place in the queue of the first entry behind `position`.
+    fn behind(&self, position: Position) -> usize {
+        self.entries.partition_point(|entry| entry.position <= position)
+    }
+
+    /// What a node that is at `after` must be told next, and where it is then.
+    pub fn next_for(&self, node: NodeId, after: Position) -> Result<(Vec<DropEntry>, Position)> {
+        let mut list = Vec::new();
+        for entry in self.entries.iter().skip(self.behind(after)) {
+            if entry.targets.iter().any(|target| target.node == node) {
+                if list.len() == MAX_SENT {
+                    let through = list.last().map_or(after, |entry: &DropEntry| entry.position);
+                    return Ok((list, through));
+                }
+                memory::push(&mut list, DropEntry { position: entry.position, what: copy(&entry.what)? })?;
+            }
+        }
+        Ok((list, self.last.max(after)))
+    }
+
+    /// A node that had dropped everything up to `from` has up to `through`. Tells each call that waited
+    /// for that, and gives how many entries it confirmed.
+    pub fn confirm(&mut self, node: NodeId, from: Position, through: Position, mut told: impl FnMut(u64)) -> usize {
+        let (start, end) = (self.behind(from), self.behind(through));
+        let mut count = 0;
+        for entry in self.entries.range_mut(start..end.max(start)) {
+            let Some(at) = entry.targets.iter().position(|target| target.node == node) else { continue };
+            let target = entry.targets.swap_remove(at);
+            count += 1;
+            if !target.excused {
+                told(entry.call);
+            }
+        }
+        count
+    }
+
+    /// Entries that a node has not confirmed.
+    #[must_use]
+    pub fn owed(&self, node: NodeId) -> usize {
+        self.entries.iter().filter(|entry| entry.targets.iter().any(|target| target.node == node)).count()
+    }
+
+    /// Leaves a number out: nobody was told to drop anything there, and everybody who comes from before it is known to.
+    pub fn skip(&mut self) {
+        self.last.number += 1;
+    }
+
+    /// Nobody waits for this node any more where `which` says so; it is told all the same when it is back.
+    pub fn excuse(&mut self, node: NodeId, mut which: impl FnMut(&Entry) -> bool, mut told: impl FnMut(u64)) {
+        for entry in &mut self.entries {
+            if !which(entry) {
+                continue;
+            }
+            for target in entry.targets.iter_mut().filter(|target| target.node == node && !target.excused) {
+                target.excused = true;
+                told(entry.call);
+            }
+        }
+    }
+
+    /// Entries that wait for somebody absent and are to be written down, under a number.
+    pub fn begin_recording(&mut self, number: u64, mut absent: impl FnMut(NodeId) -> bool) -> Result<Vec<Entry>> {
+        let mut list = Vec::new();
+        for entry in self.entries.iter_mut().filter(|entry| entry.recorded == Recorded::No) {
+            if entry.targets.iter().any(|target| absent(target.node)) {
+                let targets = memory::copy(&entry.targets)?;
+                let copy = Entry { what: copy(&entry.what)?, targets, recorded: Recorded::Yes, ..*entry };
+                memory::push(&mut list, copy)?;
+                entry.recorded = Recorded::Under(number);
+            }
+        }
+        Ok(list)
+    }
+
+    /// What was to be written down under a number is, or is not.
+    pub fn recorded(&mut self, number: u64, done: bool) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.recorded == Recorded::Under(number)) {
+            entry.recorded = if done { Recorded::Yes } else { Recorded::No };
+        }
+    }
+
+    /// Nodes that have not dropped yet what they were told to drop by its key, or with its namespace.
+    pub fn unseen(&self, key: &ObjectKey) -> impl Iterator<Item = NodeId> {
+        let covers = move |what: &Dropped| match what {
+            Dropped::Replica(_) => false,
+            Dropped::Key(other) => other.key == *key,
+            Dropped::Space(space) => space.space.as_ref().is_none_or(|space| space.0 == key.space()),
+        };
+        let broad = self.broad_entries.iter().filter_map(|at| self.entries.get(self.behind(*at).checked_sub(1)?));
+        broad.filter(move |entry| covers(&entry.what)).flat_map(|entry| entry.targets.iter().map(|target| target.node))
+    }
+
+    /// Lets go of what nobody needs and of what is too much. Gives whether something that was written down went, the nodes
+    /// that needed an entry and cannot have it any more, and tells the calls that waited for them.
+    pub fn trim(&mut self, mut told: impl FnMut(u64)) -> (bool, Vec<NodeId>) {
+        let (mut written, mut lost) = (false, Vec::new());
+        while let Some(entry) = self.entries.front() {
+            let needed = !entry.targets.is_empty() && self.entries.len() <= self.limit;
+            if needed || memory::reserve(&mut lost, entry.targets.len()).is_err() {
+                break;
+            }
+            for target in &entry.targets {
+                self.floor = self.floor.max(entry.position);
+                if !target.excused {
+                    told(entry.call);
+                }
+                if !lost.contains(&target.node) {
+                    lost.push(target.node);
+                }
+            }
+            written |= entry.recorded != Recorded::No;
+            self.entries.pop_front();
+        }
+        if !self.broad_entries.is_empty() {
+            let Self { entries, broad_entries, .. } = self;
+            broad_entries.retain(|at| {
+                let place = entries.binary_search_by_key(at, |entry| entry.position);
+                place.is_ok_and(|place| entries.get(place).is_some_and(|entry| !entry.targets.is_empty()))
+            });
+        }
+        (written, lost)
+    }
+
+    /// The first entry that is still there.
+    #[must_use]
+    pub fn first(&self) -> Option<Position> {
+        self.entries.front().map(|entry| entry.position)
+    }
+}
+
+/// Whether it takes away more than a named replica.
+fn is_broad(what: &Dropped) -> bool {
+    !matches!(what, Dropped::Replica(_))
+}
+
+fn copy(what: &Dropped) -> Result<Dropped> {
+    // A few hundred bytes at most, but by count from outside: it is asked for first.
+    drop(memory::with_capacity::<u8>(ObjectKey::MAX)?);
+    Ok(what.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::wire::{DropKey, DropSpace};
+
+    fn key(text: &str) -> Dropped {
+        DropKey { key: ObjectKey::new(b"", text.as_bytes()).unwrap() }.into()
+    }
+
+    #[test]
+    fn a_node_is_told_what_concerns_it_in_order_and_once() {
+        let (a, b) = (NodeId(1), NodeId(2));
+        let mut log = DropLog::new(3, Vec::new(), Position::default(), 100).unwrap();
+        let start = log.head();
+        log.append(key("1"), &[a], 7).unwrap();
+        log.append(key("2"), &[b], 8).unwrap();
+        log.append(key("3"), &[a, b], 9).unwrap();
+        let (list, through) = log.next_for(a, start).unwrap();
+        assert_eq!((list.len(), through), (2, log.head()));
+        let mut calls = Vec::new();
+        assert_eq!(log.owed(a), 2);
+        assert_eq!(log.confirm(a, start, through, |call| calls.push(call)), 2);
+        assert_eq!(log.confirm(a, start, through, |call| calls.push(call)), 0);
+        assert_eq!(calls, [7, 9]);
+        assert_eq!(log.trim(|_| ()), (false, vec![]));
+        assert_eq!(log.len(), 2, "b has not");
+        log.excuse(b, |_| true, |call| calls.push(call));
+        log.confirm(b, start, log.head(), |call| calls.push(call));
+        assert_eq!(calls, [7, 9, 8, 9], "nobody is told twice");
+        log.trim(|_| ());
+        assert!(log.len() == 0 && log.floor() == Position::default());
+    }
+
+    #[test]
+    fn long_lists_are_told_in_parts() {
+        let node = NodeId(1);
+        let mut log = DropLog::new(1, Vec::new(), Position::default(), 1000).unwrap();
+        for _ in 0..100 {
+            log.append(key("k"), &[node], 0).unwrap();
+        }
+        let (mut at, mut told) = (Position::default(), 0);
+        while at < log.head() {
+            let (list, through) = log.next_for(node, at).unwrap();
+            assert!(list.len() <= MAX_SENT && through > at);
+            told += list.len();
+            at = through;
+        }
+        assert_eq!(told, 100);
+    }
+
+    #[test]
+    fn what_no_longer_fits_raises_the_floor_and_names_who_needed_it() {
+        let node = NodeId(1);
+        let mut log = DropLog::new(1, Vec::new(), Position::default(), 2).unwrap();
+        for call in 1..=4 {
+            log.append(DropSpace { space: None }.into(), &[node], call).unwrap();
+        }
+        let mut calls = Vec::new();
+        assert_eq!(log.trim(|call| calls.push(call)), (false, vec![node]));
+        assert_eq!((calls, log.len(), log.floor()), (vec![1, 2], 2, Position { term: 1, number: 2 }));
+    }
+}

@@ -1,0 +1,464 @@
+//! Members: how nodes come, report, fall silent and go. A node applies the drop log before it reports, and is in lookups from
+//! then on; it takes puts when it has reported everything. Going out of lookups is one step; what is left of a node that is
+//! gone is cleared away in small ones.
+
+use super::log::Entry;
+use super::table::Table;
+use super::{Action, Ask, Change, Leader, Member, Recording};
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::base::status::NMC_OK;
+use crate::cluster::types::{Millis, NodeId, ObjectKey, Peer, Position, PutId};
+use crate::cluster::wire::{Ack, Announced, Drops, Frame, News, Ping, Rejoin, Report, SegmentInfo};
+
+/// Replicas of nodes that are gone that one tick clears away.
+const RETIRE: usize = 4096;
+/// Copies that a node may have announced.
+const MAX_ANNOUNCED: usize = 4096;
+
+/// How a member stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It was a member before this leader came, and has not been heard of.
+    Silent,
+    /// It is applying the drop log.
+    Joining,
+    /// It is telling what it has: that may be read.
+    Reporting,
+    /// It has told everything, and takes puts.
+    Active,
+    /// It was silent for too long.
+    Away,
+}
+
+/// A segment of a node.
+#[derive(Debug)]
+pub struct Seg {
+    /// As the node described it.
+    pub info: SegmentInfo,
+    /// It takes nothing more.
+    pub draining: bool,
+}
+
+/// A member.
+#[derive(Debug)]
+pub struct Node {
+    pub id: NodeId,
+    pub name: String,
+    /// The drop log as it concerns the node begins behind this.
+    pub since: Position,
+    pub incarnation: u64,
+    pub past: Vec<u64>,
+    pub store: u64,
+    pub endpoint: String,
+    pub host: String,
+    pub peer: Peer,
+    pub state: State,
+    /// When it was heard of last.
+    pub heard: Millis,
+    /// Entries that it needs are no longer in the drop log: nothing that it says counts until it has come again.
+    pub outdated: bool,
+    /// Everything that it has that can be visible is known.
+    pub complete: bool,
+    /// The report that comes next.
+    pub next: u64,
+    /// The ring's facts that are known.
+    pub facts: u64,
+    /// How far it has applied the drop log.
+    pub position: Position,
+    /// How far it must before it may report.
+    pub head: Position,
+    /// When it was sent entries of the drop log.
+    pub sent_drops: Millis,
+    /// Entries of the drop log that it has not confirmed.
+    pub owed: usize,
+    pub table: Table,
+    pub segments: Vec<Seg>,
+    /// What its former store had, until the new one has told what it has of it.
+    pub former: Option<u16>,
+    /// Copies that may come: announced, or possible until it has applied the drop log up to somewhere.
+    pub announced: Vec<(ObjectKey, PutId, Option<Position>)>,
+    /// Puts whose end waits for facts of this node.
+    pub ending: Vec<PutId>,
+}
+
+impl Node {
+    /// It has applied the drop log this far: what it has may be read if that is enough.
+    fn applied(&mut self, position: Position) {
+        if self.state == State::Joining && position >= self.head {
+            self.state = if self.complete { State::Active } else { State::Reporting };
+        }
+    }
+}
+
+/// What a node had once.
+#[derive(Debug)]
+pub struct Former {
+    pub id: NodeId,
+    pub incarnation: u64,
+    pub table: Table,
+    /// How much of it was cleared away; none as long as it may be needed.
+    pub cleared: Option<usize>,
+}
+
+/// Whose a replica is.
+#[derive(Debug)]
+pub enum Owner {
+    Nobody,
+    Node(Box<Node>),
+    Former(Box<Former>),
+}
+
+impl Owner {
+    pub fn node(&self) -> Option<&Node> {
+        match self {
+            Owner::Node(node) => Some(node),
+            _ => None,
+        }
+    }
+
+    pub fn table_mut(&mut self) -> Option<&mut Table> {
+        match self {
+            Owner::Node(node) => Some(&mut node.table),
+            Owner::Former(former) => Some(&mut former.table),
+            Owner::Nobody => None,
+        }
+    }
+
+    /// Who must be told to drop something, and the life in which it had its name.
+    pub fn whose(&self) -> Option<(NodeId, u64)> {
+        match self {
+            Owner::Node(node) => Some((node.id, node.incarnation)),
+            Owner::Former(former) => Some((former.id, former.incarnation)),
+            Owner::Nobody => None,
+        }
+    }
+
+    /// The node, if what it has may be read.
+    pub fn listed(&self) -> Option<&Node> {
+        self.node().filter(|node| matches!(node.state, State::Reporting | State::Active))
+    }
+}
+
+impl Leader {
+    pub(super) fn node(&self, id: NodeId) -> Option<&Node> {
+        self.owners.get(usize::from(*self.members.get(&id)?))?.node()
+    }
+
+    pub(super) fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
+        match self.owners.get_mut(usize::from(*self.members.get(&id)?))? {
+            Owner::Node(node) => Some(node),
+            _ => None,
+        }
+    }
+
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.members.values().filter_map(|slot| self.owners.get(usize::from(*slot))?.node())
+    }
+
+    fn ids(&self) -> Result<Vec<NodeId>> {
+        memory::collect(self.members.keys().copied())
+    }
+
+    /// A place for an owner.
+    pub(super) fn slot(&mut self, owner: Owner) -> Result<u16> {
+        let free = self.owners.iter().position(|owner| matches!(owner, Owner::Nobody));
+        let at = match free {
+            Some(at) => {
+                self.owners[at] = owner;
+                at
+            }
+            None => {
+                if self.owners.len() >= usize::from(u16::MAX) {
+                    crate::bail!(NMC_ERR_LIMIT, "{} nodes are there or were lately", self.owners.len());
+                }
+                memory::push(&mut self.owners, owner)?;
+                self.owners.len() - 1
+            }
+        };
+        Ok(u16::try_from(at).unwrap_or(u16::MAX))
+    }
+
+    /// A member that was written down, and is to be heard of.
+    pub(super) fn expect(&mut self, member: Member, now: Millis) -> Result<()> {
+        let id = NodeId::of(&member.name);
+        let node = Node {
+            id,
+            name: member.name,
+            since: member.since,
+            incarnation: 0,
+            past: Vec::new(),
+            store: 0,
+            endpoint: String::new(),
+            host: String::new(),
+            peer: Peer(0),
+            state: State::Silent,
+            heard: now,
+            outdated: false,
+            complete: false,
+            next: 1,
+            facts: 0,
+            position: Position::default(),
+            head: Position::default(),
+            sent_drops: 0,
+            owed: self.log.owed(id),
+            table: Table::new(0, 0),
+            segments: Vec::new(),
+            former: None,
+            announced: Vec::new(),
+            ending: Vec::new(),
+        };
+        let slot = self.slot(Owner::Node(Box::new(node)))?;
+        self.members.insert(id, slot);
+        Ok(())
+    }
+
+    /// The node that says this, if it is a member and in this life; else it is told to join.
+    pub(super) fn known(
+        &mut self,
+        ask: Ask,
+        node: NodeId,
+        life: (u64, u64),
+        now: Millis,
+        to: &mut Vec<Action>,
+    ) -> bool {
+        let term = self.term;
+        let known = self.node_mut(node).filter(|node| {
+            let counts = !matches!(node.state, State::Silent | State::Away) && !node.outdated;
+            counts && (term, node.incarnation) == life
+        });
+        match known {
+            Some(node) => {
+                (node.heard, node.peer) = (now, ask.peer);
+                true
+            }
+            None => {
+                to.push(ask.answer(Rejoin { term }));
+                false
+            }
+        }
+    }
+
+    fn ack(&self, ask: Ask, id: NodeId, sent_at: u64, to: &mut Vec<Action>) {
+        if let Some(node) = self.node(id) {
+            let (incarnation, next, facts) = (node.incarnation, node.next, node.facts);
+            to.push(ask.answer(Ack { term: self.term, incarnation, next, facts, sent_at }));
+        }
+    }
+
+    pub(super) fn ping(&mut self, ask: Ask, ping: &Ping, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        if self.known(ask, ping.node, (ping.term, ping.incarnation), now, to) {
+            if let Some(node) = self.node_mut(ping.node) {
+                for (segment, used) in node.segments.iter_mut().zip(&ping.used) {
+                    segment.info.used = *used;
+                }
+                node.applied(ping.position);
+                if ping.position < node.head {
+                    // It waits for entries, of which a message was lost.
+                    self.send_drops_after(ping.node, ping.position, to)?;
+                }
+            }
+            self.ack(ask, ping.node, ping.sent_at, to);
+        }
+        Ok(())
+    }
+
+    pub(super) fn report(&mut self, ask: Ask, report: Report, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        let id = report.node;
+        if !self.known(ask, id, (report.term, report.incarnation), now, to) {
+            return Ok(());
+        }
+        if self.node(id).is_some_and(|node| node.next == report.number) {
+            self.news(id, report.news, to)?;
+            if let Some(node) = self.node_mut(id) {
+                node.next += 1;
+            }
+            self.end_puts(id, to)?;
+        }
+        self.ack(ask, id, report.sent_at, to);
+        Ok(())
+    }
+
+    fn news(&mut self, id: NodeId, news: News, to: &mut Vec<Action>) -> Result<()> {
+        match news {
+            News::Facts(facts) => self.facts(id, facts),
+            News::Range(range) => self.range(id, &range),
+            News::SnapshotEnd(end) => {
+                let Some(node) = self.node_mut(id) else { return Ok(()) };
+                node.facts = node.facts.max(end.facts);
+                node.complete = true;
+                if node.state == State::Reporting {
+                    node.state = State::Active;
+                }
+                if let Some(former) = node.former.take() {
+                    self.retire(former);
+                }
+                Ok(())
+            }
+            News::Applied(applied) => {
+                let Some(node) = self.node_mut(id) else { return Ok(()) };
+                node.applied(applied.position);
+                self.confirmed(id, applied.position, to);
+                Ok(())
+            }
+            News::Announce(announce) => {
+                let status = match self.announce(id, announce.key, announce.put) {
+                    Ok(()) => NMC_OK,
+                    Err(error) => error.status,
+                };
+                if let Some(node) = self.node(id) {
+                    let (term, incarnation, ticket) = (self.term, node.incarnation, announce.ticket);
+                    to.push(Action::Send(node.peer, Frame::telling(Announced { term, incarnation, ticket, status })));
+                }
+                Ok(())
+            }
+            News::Withdraw(withdraw) => {
+                self.withdraw(id, &withdraw.key, withdraw.put, false);
+                Ok(())
+            }
+        }
+    }
+
+    fn announce(&mut self, id: NodeId, key: ObjectKey, put: PutId) -> Result<()> {
+        let Some(node) = self.node(id).filter(|node| node.state == State::Active) else {
+            crate::bail!(NMC_ERR_BUSY, "the node has not reported yet");
+        };
+        if node.announced.len() >= MAX_ANNOUNCED {
+            crate::bail!(NMC_ERR_BUSY, "the node has announced {MAX_ANNOUNCED} copies, the most possible");
+        }
+        if self.log.unseen(&key).next().is_some() {
+            // Somebody may have reported it who is about to drop it: what is copied now would stay.
+            crate::bail!(NMC_ERR_BUSY, "{key:?} is being removed somewhere");
+        }
+        self.add_announced(id, &key, put)?;
+        match self.node_mut(id) {
+            Some(node) => memory::push(&mut node.announced, (key, put, None)),
+            None => Ok(()),
+        }
+    }
+
+    /// Members that were silent for too long are away, and out of every lookup in this one step; later they are gone.
+    pub(super) fn watch_members(&mut self, now: Millis, to: &mut Vec<Action>) {
+        let Ok(ids) = self.ids() else { return };
+        for id in ids {
+            let (away_ms, gone_ms) = (self.config.away_ms, self.config.gone_ms);
+            let Some(node) = self.node_mut(id) else { continue };
+            let silent = now.saturating_sub(node.heard);
+            if node.state != State::Away && silent >= away_ms {
+                node.state = State::Away;
+                self.away(id, to);
+            } else if node.state == State::Away && silent >= gone_ms {
+                // Written down again and again until it is: that is rare.
+                let name = node.name.clone();
+                node.heard = now;
+                self.record(Recording::Gone(id), vec![Change::Gone(name)], to);
+            }
+        }
+        if !self.settled {
+            let patience = self.config.settle_ms;
+            let is_in = |node: &Node| node.complete || now.saturating_sub(node.heard) >= patience;
+            self.settled = self.nodes().all(is_in) && (now > self.elected_at || self.members.is_empty());
+        }
+    }
+
+    fn away(&mut self, id: NodeId, to: &mut Vec<Action>) {
+        if !self.config.durable {
+            self.excuse(id, |_: &Entry| true, true, to);
+        }
+        let _ = self.end_puts(id, to);
+    }
+
+    /// A member is forgotten, with all that it had. If it ever comes back it drops that.
+    pub(super) fn forget_member(&mut self, id: NodeId, to: &mut Vec<Action>) {
+        if self.node(id).is_none_or(|node| node.state != State::Away) {
+            // It came back while this was written down. It is told to come anew: the record of it is gone.
+            if let Some(node) = self.node_mut(id) {
+                node.state = State::Away;
+            }
+        }
+        self.withdraw_all(id);
+        // Whatever position it comes back with, it is behind this one.
+        self.log.skip();
+        let head = self.log.head();
+        if let Some(node) = self.node_mut(id) {
+            node.position = Position::default();
+        }
+        self.confirmed(id, head, to);
+        let Some(slot) = self.members.remove(&id) else { return };
+        let owner = std::mem::replace(&mut self.owners[usize::from(slot)], Owner::Nobody);
+        if let Owner::Node(node) = owner {
+            let former = Former { id, incarnation: node.incarnation, table: node.table, cleared: Some(0) };
+            self.owners[usize::from(slot)] = Owner::Former(Box::new(former));
+            if let Some(old) = node.former {
+                self.retire(old);
+            }
+            for put in node.ending {
+                let _ = self.try_end(put, to);
+            }
+        }
+    }
+
+    /// What a former store had is cleared away from now on.
+    pub(super) fn retire(&mut self, slot: u16) {
+        if let Some(Owner::Former(former)) = self.owners.get_mut(usize::from(slot)) {
+            former.cleared.get_or_insert(0);
+        }
+    }
+
+    /// Clears some of what former stores had.
+    pub(super) fn retire_some(&mut self) {
+        let mut budget = RETIRE;
+        for slot in 0..self.owners.len() {
+            let Owner::Former(former) = &mut self.owners[slot] else { continue };
+            let Some(cleared) = &mut former.cleared else { continue };
+            let owner = u16::try_from(slot).unwrap_or(u16::MAX);
+            let mut done = false;
+            while budget > 0 {
+                let Some(index) = former.table.nth(*cleared) else {
+                    done = true;
+                    break;
+                };
+                *cleared += 1;
+                budget -= 1;
+                if let Some(at) = former.table.live(index) {
+                    let put = self.objects.replicas(at).iter().find(|h| (h.owner, h.index) == (owner, index));
+                    if let Some(put) = put.map(|held| held.put) {
+                        self.objects.forget(at, owner, index, put);
+                    }
+                }
+            }
+            if done {
+                self.owners[slot] = Owner::Nobody;
+            }
+        }
+    }
+
+    /// Tells a node what it must drop next.
+    pub(super) fn send_drops_to(&mut self, id: NodeId, to: &mut Vec<Action>) -> Result<()> {
+        let Some(node) = self.node(id) else { return Ok(()) };
+        self.send_drops_after(id, node.position, to)
+    }
+
+    fn send_drops_after(&mut self, id: NodeId, after: Position, to: &mut Vec<Action>) -> Result<()> {
+        let Some(node) = self.node(id) else { return Ok(()) };
+        let peer = node.peer;
+        let (entries, through) = self.log.next_for(id, after)?;
+        to.push(Action::Send(peer, Frame::telling(Drops { term: self.term, after, through, entries })));
+        Ok(())
+    }
+
+    /// Tells members again what they have not confirmed.
+    pub(super) fn send_drops(&mut self, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        let resend = self.config.resend_ms;
+        for id in self.ids()? {
+            let Some(node) = self.node_mut(id) else { continue };
+            let behind = node.owed > 0 || node.state == State::Joining;
+            let there = !matches!(node.state, State::Silent | State::Away);
+            if behind && there && now >= node.sent_drops + resend {
+                node.sent_drops = now;
+                self.send_drops_to(id, to)?;
+            }
+        }
+        Ok(())
+    }
+}

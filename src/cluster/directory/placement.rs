@@ -1,0 +1,231 @@
+//! Where a new object goes. A pure choice among segments: fixed places first, then by strategy; nodes always differ, hosts
+//! where there are enough of them, and every medium gets as many copies as were asked for.
+
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::cluster::types::{Chance, Media};
+use crate::cluster::wire::{MAX_COPIES, Replicate};
+
+/// How segments are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strategy {
+    /// By chance, from a seed.
+    Random,
+    /// The one with the smallest part in use.
+    LeastLoaded,
+    /// On the host of whoever asks, then as least loaded.
+    Topology,
+}
+
+/// Places that are named beyond those that are needed, for when one fails.
+pub const SPARES: usize = 3;
+
+/// A segment that takes puts.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate<'a> {
+    /// Its node, in whatever way the caller counts them.
+    pub node: u16,
+    /// Number of the segment there.
+    pub segment: u32,
+    /// Its name.
+    pub name: &'a str,
+    /// The name of its node.
+    pub node_name: &'a str,
+    /// The machine.
+    pub host: &'a str,
+    /// What it is made of.
+    pub media: Media,
+    /// Bytes in all.
+    pub capacity: u64,
+    /// Bytes in use.
+    pub used: u64,
+}
+
+/// How many copies a config asks for: the sum over the media if that is more.
+pub fn copies(config: &Replicate) -> Result<u32> {
+    let by_media = config.media.iter().fold(0u32, |sum, n| sum.saturating_add(*n));
+    let fixed = u32::try_from(config.fixed.len()).unwrap_or(u32::MAX);
+    let copies = config.copies.max(by_media).max(fixed).max(1);
+    if copies > MAX_COPIES || config.media.len() > Media::ALL.len() {
+        crate::bail!(NMC_ERR_INVALID_ARG, "{copies} copies are asked for; {MAX_COPIES} are possible");
+    }
+    Ok(copies)
+}
+
+/// Chooses among `candidates`, which all have room; gives their places in that list, best first, with [`SPARES`] behind those
+/// that are needed. Fails if a fixed place is not among them.
+pub fn choose(
+    candidates: &[Candidate<'_>],
+    config: &Replicate,
+    strategy: Strategy,
+    chance: &mut Chance,
+) -> Result<Vec<usize>> {
+    let wanted = copies(config)? as usize;
+    let mut chosen: Vec<usize> = memory::with_capacity(wanted + SPARES)?;
+    for location in &config.fixed {
+        let is = |c: &Candidate<'_>| {
+            let named = c.name == location.segment || c.node_name == location.segment;
+            named && location.media.is_none_or(|media| media == c.media)
+        };
+        let free = |at: &usize| chosen.iter().all(|other| candidates[*other].node != candidates[*at].node);
+        match (0..candidates.len()).find(|at| is(&candidates[*at]) && free(at)) {
+            Some(at) => chosen.push(at),
+            None => crate::bail!(
+                NMC_ERR_NO_SPACE,
+                "segment \"{}\", where a copy must be, is not there, is full, or has one already",
+                location.segment
+            ),
+        }
+    }
+    let order = order(candidates, config, strategy, chance)?;
+    for (media, count) in Media::ALL.iter().zip(&config.media) {
+        let have = chosen.iter().filter(|at| candidates[**at].media == *media).count();
+        let more = (*count as usize).saturating_sub(have);
+        pick(candidates, &order, &mut chosen, more, |c| c.media == *media);
+    }
+    // Beyond what was asked for by medium, memory: a disk is chosen only by name of the medium or of the place.
+    let more = wanted.saturating_sub(chosen.len());
+    pick(candidates, &order, &mut chosen, more, |c| c.media != Media::Ssd);
+    pick(candidates, &order, &mut chosen, SPARES, |c| c.media != Media::Ssd);
+    Ok(chosen)
+}
+
+/// All candidates, in the order of the strategy.
+fn order(
+    candidates: &[Candidate<'_>],
+    config: &Replicate,
+    strategy: Strategy,
+    chance: &mut Chance,
+) -> Result<Vec<usize>> {
+    let mut order = memory::collect(0..candidates.len())?;
+    for at in (1..order.len()).rev() {
+        order.swap(at, chance.below(at + 1));
+    }
+    // In parts of a thousand, so that segments that are about equal take turns.
+    let load = |at: &usize| {
+        let c = &candidates[*at];
+        u128::from(c.used) * 1000 / u128::from(c.capacity.max(1))
+    };
+    match strategy {
+        Strategy::Random => {}
+        Strategy::LeastLoaded => order.sort_by_key(load),
+        Strategy::Topology => order.sort_by_key(|at| (candidates[*at].host != config.near, load(at))),
+    }
+    Ok(order)
+}
+
+/// Adds `more` from `order` to `chosen`, on new nodes; on new hosts where there are.
+fn pick(
+    candidates: &[Candidate<'_>],
+    order: &[usize],
+    chosen: &mut Vec<usize>,
+    more: usize,
+    fits: impl Fn(&Candidate<'_>) -> bool,
+) {
+    let end = chosen.len() + more;
+    for new_host in [true, false] {
+        for at in order {
+            if chosen.len() >= end {
+                return;
+            }
+            let c = &candidates[*at];
+            let used = |other: &usize| {
+                let other = &candidates[*other];
+                other.node == c.node || new_host && other.host == c.host
+            };
+            if fits(c) && !chosen.iter().any(used) && chosen.len() < chosen.capacity() {
+                chosen.push(*at);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::wire::Location;
+
+    const HOSTS: [&str; 3] = ["x", "y", "z"];
+
+    /// Six nodes on three hosts: each with memory, used by its number in tenths, and the first two with a disk.
+    fn six() -> Vec<Candidate<'static>> {
+        let names = ["a", "b", "c", "d", "e", "f"];
+        let make = |node: u16, segment, media| Candidate {
+            node,
+            segment,
+            name: ["a0", "b0", "c0", "d0", "e0", "f0"][usize::from(node)],
+            node_name: names[usize::from(node)],
+            host: HOSTS[usize::from(node) / 2],
+            media,
+            capacity: 1000,
+            used: 100 * u64::from(node),
+        };
+        let memory = (0..6).map(|node| make(node, 0, Media::Ram));
+        memory.chain((0..2).map(|node| Candidate { name: "disk", ..make(node, 1, Media::Ssd) })).collect()
+    }
+
+    fn config(copies: u32) -> Replicate {
+        Replicate { copies, media: vec![], fixed: vec![], near: String::new() }
+    }
+
+    fn nodes(chosen: &[usize], list: &[Candidate<'_>]) -> Vec<u16> {
+        chosen.iter().map(|at| list[*at].node).collect()
+    }
+
+    #[test]
+    fn nodes_always_differ_and_hosts_where_there_are_enough() {
+        let list = six();
+        for seed in 0..200 {
+            let chosen = choose(&list, &config(3), Strategy::Random, &mut Chance::new(seed)).unwrap();
+            assert_eq!(chosen.len(), 6, "three and the spares");
+            let mut hosts: Vec<&str> = chosen[..3].iter().map(|at| list[*at].host).collect();
+            hosts.sort_unstable();
+            assert_eq!(hosts, HOSTS);
+            let mut all = nodes(&chosen, &list);
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all.len(), 6);
+            assert!(chosen.iter().all(|at| list[*at].media == Media::Ram));
+        }
+    }
+
+    #[test]
+    fn the_same_seed_chooses_the_same_and_others_differ() {
+        let list = six();
+        let run = |seed| {
+            let mut chance = Chance::new(seed);
+            let once = |_| choose(&list, &config(1), Strategy::Random, &mut chance).unwrap()[0];
+            (0..50).map(once).collect::<Vec<_>>()
+        };
+        assert_eq!(run(1), run(1));
+        assert_ne!(run(1), run(2));
+        assert!((0..6).all(|at| run(3).contains(&at)), "all get their turn");
+    }
+
+    #[test]
+    fn load_and_nearness_count() {
+        let list = six();
+        let chance = &mut Chance::new(1);
+        assert_eq!(choose(&list, &config(2), Strategy::LeastLoaded, chance).unwrap()[..2], [0, 2]);
+        let near = Replicate { near: "z".into(), ..config(1) };
+        assert_eq!(choose(&list, &near, Strategy::Topology, chance).unwrap()[0], 4);
+    }
+
+    #[test]
+    fn fixed_places_come_first_and_media_get_their_copies() {
+        let list = six();
+        let chance = &mut Chance::new(1);
+        let fixed = vec![Location { segment: "e".into(), media: None }, Location { segment: "b0".into(), media: None }];
+        let chosen = choose(&list, &Replicate { fixed, ..config(3) }, Strategy::Random, chance).unwrap();
+        assert_eq!(nodes(&chosen[..2], &list), [4, 1]);
+        // One on disk, and two in memory since that is the higher number.
+        let media = Replicate { media: vec![0, 0, 1], ..config(3) };
+        let chosen = choose(&list, &media, Strategy::Random, chance).unwrap();
+        assert_eq!(list[chosen[0]].media, Media::Ssd);
+        assert!(chosen[1..3].iter().all(|at| list[*at].media == Media::Ram));
+        assert_eq!(copies(&Replicate { media: vec![1, 2, 1], ..config(2) }).unwrap(), 4);
+        let absent = Replicate { fixed: vec![Location { segment: "q".into(), media: None }], ..config(1) };
+        assert!(choose(&list, &absent, Strategy::Random, chance).is_err());
+        assert!(copies(&config(MAX_COPIES + 1)).is_err());
+    }
+}

@@ -1,0 +1,246 @@
+//! Puts: a master lets one begin, which gives it an id and places; owners' facts arrive behind a closed gate; the end opens
+//! it. What has not ended in time, or was given up, is dropped by its owners.
+
+use super::members::State;
+use super::objects::{Gate, Held};
+use super::placement::{self, Candidate};
+use super::{Action, Ask, Leader};
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK};
+use crate::cluster::types::{Millis, NO_INDEX, NodeId, ObjectKey, PutId};
+use crate::cluster::wire::{Answer, Done, DropReplica, Place, PutEnd, PutPlaces, PutRevoke, PutStart};
+
+/// A put that has begun and not ended.
+#[derive(Debug)]
+pub struct Pending {
+    key: ObjectKey,
+    /// Who waits for its end, what must be known first, and who else may have it.
+    end: Option<(Ask, Vec<Done>, Vec<NodeId>)>,
+}
+
+impl Leader {
+    pub(super) fn put_start(&mut self, ask: Ask, start: PutStart, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        let sum = start.slices.iter().try_fold(0u64, |sum, slice| sum.checked_add(*slice));
+        if sum != Some(start.length) {
+            crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "a value of {} bytes comes in {} slices, which do not add up to that",
+                start.length,
+                start.slices.len()
+            );
+        }
+        if self.puts.len() >= self.config.max_puts {
+            crate::bail!(NMC_ERR_BUSY, "{} puts are under way, the most possible", self.config.max_puts);
+        }
+        let copies = placement::copies(&start.config)?;
+        let found = self.spaces.find(start.key.space()).and_then(|s| self.objects.find(s, start.key.key()));
+        let replicas = found.map_or(&[][..], |at| self.objects.replicas(at));
+        let readable = |owner: u16| self.owners.get(usize::from(owner)).is_some_and(|o| o.listed().is_some());
+        if replicas.iter().any(|held| held.gate == Gate::Open && readable(held.owner)) {
+            crate::bail!(NMC_ERR_EXISTS, "there is a value under {:?} already", start.key);
+        }
+        let mut candidates = Vec::new();
+        for (slot, node) in self.members.values().filter_map(|s| Some((*s, self.owners.get(usize::from(*s))?.node()?)))
+        {
+            let has = |held: &Held| held.owner == slot && held.gate != Gate::Dropped;
+            if node.state != State::Active || replicas.iter().any(has) {
+                continue;
+            }
+            for segment in node.segments.iter().filter(|s| !s.draining && s.info.capacity >= start.length) {
+                let candidate = Candidate {
+                    node: slot,
+                    segment: segment.info.number,
+                    name: &segment.info.name,
+                    node_name: &node.name,
+                    host: &node.host,
+                    media: segment.info.media,
+                    capacity: segment.info.capacity,
+                    used: segment.info.used,
+                };
+                memory::push(&mut candidates, candidate)?;
+            }
+        }
+        let mut chance = self.chance.clone();
+        let chosen = placement::choose(&candidates, &start.config, self.config.strategy, &mut chance)?;
+        if chosen.is_empty() {
+            if self.nodes().any(|node| !matches!(node.state, State::Active | State::Away)) {
+                crate::bail!(NMC_ERR_UNAVAILABLE, "the members have not reported yet");
+            }
+            crate::bail!(NMC_ERR_NO_SPACE, "no segment of the cluster takes a value of {} bytes", start.length);
+        }
+        let place = |at: &usize| {
+            let c = &candidates[*at];
+            let node = self.owners.get(usize::from(c.node)).and_then(|owner| owner.node());
+            node.map(|node| Place {
+                node: node.id,
+                incarnation: node.incarnation,
+                segment: c.segment,
+                media: c.media,
+                endpoint: node.endpoint.clone(),
+            })
+        };
+        let places = memory::collect(chosen.iter().filter_map(place))?;
+        self.chance = chance;
+        let put = PutId::clustered(self.term, self.ids.next());
+        memory::reserve_queue(&mut self.put_ends, 1)?;
+        self.put_ends.push_back((now + self.config.put_ms, put));
+        self.puts.insert(put, Pending { key: start.key, end: None });
+        let (status, term, after) = (NMC_OK, self.term, self.log.broad());
+        to.push(ask.answer(PutPlaces { status, term, put, after, copies, places }));
+        Ok(())
+    }
+
+    pub(super) fn put_end(&mut self, ask: Ask, end: PutEnd, to: &mut Vec<Action>) -> Result<()> {
+        if end.done.is_empty() {
+            crate::bail!(NMC_ERR_INVALID_ARG, "a put ends that no owner has");
+        }
+        let term = self.term;
+        match self.puts.get_mut(&end.put) {
+            Some(pending) if pending.key == end.key => {
+                pending.end = Some((ask, memory::copy(&end.done)?, memory::copy(&end.tried)?));
+                for done in &end.done {
+                    if let Some(node) = self.node_mut(done.name.node)
+                        && !node.ending.contains(&end.put)
+                    {
+                        memory::push(&mut node.ending, end.put)?;
+                    }
+                }
+                self.try_end(end.put, to)
+            }
+            Some(_) => crate::bail!(NMC_ERR_INVALID_ARG, "put {:x} is not of {:?}", end.put.0, end.key),
+            None => {
+                // It has ended before, or it began under another leader, of which owners may still have to tell.
+                let live = self.live(&end.key, end.put);
+                let told = |done: &Done| {
+                    self.node(done.name.node).is_none_or(|n| n.complete && n.incarnation == done.name.incarnation)
+                };
+                let status = match (live, end.put.is_of(term) || end.done.iter().all(told)) {
+                    (1.., _) => NMC_OK,
+                    (0, true) => NMC_ERR_STALE,
+                    (0, false) => NMC_ERR_UNAVAILABLE,
+                };
+                to.push(ask.answer(Answer { count: live, ..Answer::new(term, status, "") }));
+                Ok(())
+            }
+        }
+    }
+
+    /// Replicas of a put that may be read.
+    fn live(&self, key: &ObjectKey, put: PutId) -> u64 {
+        let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
+        let replicas = found.map_or(&[][..], |at| self.objects.replicas(at));
+        let listed = |owner: u16| self.owners.get(usize::from(owner)).is_some_and(|o| o.listed().is_some());
+        replicas.iter().filter(|h| h.put == put && h.gate == Gate::Open && listed(h.owner)).count() as u64
+    }
+
+    /// Ends a put if everything that it waits for is known.
+    pub(super) fn try_end(&mut self, put: PutId, to: &mut Vec<Action>) -> Result<()> {
+        let Some(pending) = self.puts.get(&put) else { return Ok(()) };
+        let Some((ask, done, tried)) = &pending.end else { return Ok(()) };
+        let known = |done: &Done| {
+            self.node(done.name.node).is_none_or(|node| {
+                let other = node.incarnation != done.name.incarnation || node.state == State::Away;
+                other || node.facts >= done.fact
+            })
+        };
+        if !done.iter().all(known) {
+            return Ok(());
+        }
+        let (ask, key) = (*ask, pending.key.copy()?);
+        let others = memory::collect(done.iter().map(|done| done.name.node).chain(tried.iter().copied()))?;
+        let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
+        if let Some(at) = found {
+            for held in self.objects.replicas_mut(at).iter_mut().filter(|h| h.put == put && h.gate == Gate::Closed) {
+                held.gate = Gate::Open;
+            }
+        }
+        let count = self.live(&key, put);
+        if count == 0 {
+            // None of them lives any more, or only with owners that are away: nobody may count on it.
+            self.revoke(put, 0)?;
+        }
+        self.puts.remove(&put);
+        if count > 0 {
+            others.into_iter().try_for_each(|id| self.rule_out(id, &key, put))?;
+        }
+        let status = if count > 0 { NMC_OK } else { NMC_ERR_STALE };
+        to.push(ask.answer(Answer { count, ..Answer::new(self.term, status, "") }));
+        Ok(())
+    }
+
+    /// A node may have taken a put that has ended, and has not told: whoever removes the object has to count with it. It is told
+    /// to drop it, and refuses it from then on.
+    fn rule_out(&mut self, id: NodeId, key: &ObjectKey, put: PutId) -> Result<()> {
+        let Some(slot) = self.members.get(&id).copied() else { return Ok(()) };
+        let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
+        let Some(at) = found else { return Ok(()) };
+        let Some(source) = self.objects.replicas(at).iter().find(|held| held.put == put).copied() else {
+            return Ok(());
+        };
+        if self.objects.replicas(at).iter().any(|held| held.owner == slot && held.put == put) {
+            return Ok(());
+        }
+        let Some(incarnation) = self.node(id).map(|node| node.incarnation) else { return Ok(()) };
+        let held = Held { epoch: 0, index: NO_INDEX, owner: slot, gate: Gate::Announced, ..source };
+        self.objects.add(at, held)?;
+        let what = DropReplica { incarnation, index: NO_INDEX, epoch: 0, key: key.copy()?, put };
+        self.append(what.into(), &[id], 0)?;
+        let until = Some(self.log.head());
+        match self.node_mut(id) {
+            Some(node) => memory::push(&mut node.announced, (key.copy()?, put, until)),
+            None => Ok(()),
+        }
+    }
+
+    /// Something is known of a node that puts may wait for.
+    pub(super) fn end_puts(&mut self, id: NodeId, to: &mut Vec<Action>) -> Result<()> {
+        let Some(node) = self.node_mut(id) else { return Ok(()) };
+        let mut waiting = std::mem::take(&mut node.ending);
+        for put in &waiting {
+            self.try_end(*put, to)?;
+        }
+        waiting.retain(|put| self.puts.contains_key(put));
+        if let Some(node) = self.node_mut(id) {
+            node.ending = waiting;
+        }
+        Ok(())
+    }
+
+    pub(super) fn put_revoke(&mut self, ask: Ask, revoke: PutRevoke, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        match self.puts.get(&revoke.put) {
+            Some(pending) if pending.key == revoke.key => {
+                let call = self.begin_call(ask, true, 0);
+                let revoked = self.revoke(revoke.put, call);
+                self.puts.remove(&revoke.put);
+                self.go_on(call, revoked, now, to)
+            }
+            _ => {
+                to.push(ask.answer(Answer::new(self.term, NMC_ERR_STALE, "the put has ended, or was given up")));
+                Ok(())
+            }
+        }
+    }
+
+    /// Drops what owners have of a put. It is not to end any more.
+    fn revoke(&mut self, put: PutId, call: u64) -> Result<()> {
+        let Some(pending) = self.puts.get(&put) else { return Ok(()) };
+        let key = pending.key.copy()?;
+        self.take_replicas(&key, |held| held.put == put, call)
+    }
+
+    /// Forgets puts that have not ended in time.
+    pub(super) fn forget_puts(&mut self, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        while let Some((_, put)) = self.put_ends.front().copied().filter(|(end, _)| *end <= now) {
+            if let Some(pending) = self.puts.get(&put) {
+                if let Some((ask, ..)) = &pending.end {
+                    to.push(ask.answer(Answer::new(self.term, NMC_ERR_STALE, "the put took too long")));
+                }
+                self.revoke(put, 0)?;
+                self.puts.remove(&put);
+            }
+            self.put_ends.pop_front();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,563 @@
+//! The master by itself, told by hand what happened. Each test is a rule of the protocol, or a run of the simulator that broke a
+//! promise before there was the rule.
+
+use super::{Action, Change, Config, Elected, Event, Master, Member};
+use crate::base::status::{
+    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE,
+    NMC_IN_PROGRESS, NMC_OK,
+};
+use crate::cluster::types::{Media, Millis, NO_INDEX, Name, NodeId, ObjectKey, Peer, Position, PutId};
+use crate::cluster::wire::*;
+
+/// A client, among the peers.
+const CLIENT: u64 = 100;
+
+fn key() -> ObjectKey {
+    ObjectKey::new(b"", b"k").unwrap()
+}
+
+struct Rig {
+    master: Master,
+    now: Millis,
+    request: u64,
+    /// What was said to whom.
+    said: Vec<(u64, Frame)>,
+    /// The report that the master waits for, by node.
+    next: Vec<u64>,
+    facts: Vec<u64>,
+}
+
+/// A replica as a fact tells it.
+fn published(index: u32, epoch: u64, put: PutId) -> Fact {
+    Published { index, epoch, key: key(), put, length: 1, segment: 0 }.into()
+}
+
+fn retired(index: u32, epoch: u64) -> Fact {
+    Retired { index, epoch }.into()
+}
+
+impl Rig {
+    /// A leader with members that have not been heard of.
+    fn new(nodes: u64, durable: bool) -> Self {
+        Self::set_up(nodes, Config { durable, ..Config::default() })
+    }
+
+    fn set_up(nodes: u64, config: Config) -> Self {
+        let mut rig = Self {
+            master: Master::new(config),
+            now: 1000,
+            request: 0,
+            said: Vec::new(),
+            next: vec![0; 8],
+            facts: vec![0; 8],
+        };
+        let members = (0..nodes).map(|n| Member { name: format!("n{n}"), since: Position::default() }).collect();
+        let elected = Elected { term: 5, until: Millis::MAX, members, log: Vec::new(), floor: Position::default() };
+        rig.on(Event::Elected(elected));
+        rig
+    }
+
+    /// The same, with members that have reported that they have nothing.
+    fn with_nodes(nodes: u64, durable: bool) -> Self {
+        let mut rig = Self::new(nodes, durable);
+        (0..nodes).for_each(|n| rig.come(n));
+        rig.now += 1;
+        rig.on(Event::Tick);
+        rig
+    }
+
+    fn on(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        self.master.on(event, self.now, &mut actions);
+        for action in actions {
+            match action {
+                Action::Send(peer, frame) => self.said.push((peer.0, frame)),
+                Action::Record(number, _) => self.on(Event::Recorded(number, true)),
+            }
+        }
+    }
+
+    fn tell(&mut self, from: u64, message: impl Into<Message>) {
+        self.on(Event::Message(Peer(from), Frame::telling(message)));
+    }
+
+    /// Asks something as a client; the answer comes at once or later.
+    fn ask(&mut self, message: impl Into<Message>) -> u64 {
+        self.request += 1;
+        let frame = Frame { request: self.request, time_left_ms: 1000, message: message.into() };
+        self.on(Event::Message(Peer(CLIENT), frame));
+        self.request
+    }
+
+    fn answer(&self, request: u64) -> Option<&Message> {
+        let frame = self.said.iter().rev().find(|(to, frame)| *to == CLIENT && frame.request == request);
+        frame.map(|(_, frame)| &frame.message)
+    }
+
+    fn status(&self, request: u64) -> Option<i32> {
+        match self.answer(request)? {
+            Message::Answer(answer) => Some(answer.status),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn join(&mut self, n: u64, incarnation: u64, store: u64, since: Option<Position>) {
+        let segment =
+            SegmentInfo { number: 0, name: format!("n{n}/ram"), media: Media::Ram, capacity: 100, used: 0, near: -1 };
+        let join = Join {
+            name: format!("n{n}"),
+            incarnation,
+            store,
+            since,
+            endpoint: format!("h{n}:1"),
+            host: format!("h{n}"),
+            headers: 16,
+            slots: 0,
+            sent_at: self.now,
+            segments: vec![segment],
+        };
+        self.tell(n, join);
+        if let Some(welcome) = self.welcome(n) {
+            self.next[usize::try_from(n).unwrap()] = welcome.next;
+        }
+    }
+
+    fn welcome(&self, n: u64) -> Option<Welcome> {
+        self.said.iter().rev().filter(|(to, _)| *to == n).find_map(|(_, frame)| match &frame.message {
+            Message::Welcome(welcome) => Some(welcome.clone()),
+            _ => None,
+        })
+    }
+
+    /// What a node was last told to drop.
+    fn drops(&self, n: u64) -> Drops {
+        let found = self.said.iter().rev().filter(|(to, _)| *to == n).find_map(|(_, frame)| match &frame.message {
+            Message::Drops(drops) => Some(drops.clone()),
+            _ => None,
+        });
+        found.unwrap()
+    }
+
+    fn report(&mut self, n: u64, news: impl Into<News>) {
+        let at = usize::try_from(n).unwrap();
+        let (number, node) = (self.next[at], NodeId::of(&format!("n{n}")));
+        self.next[at] += 1;
+        let report = Report { term: 5, node, incarnation: n + 1, number, sent_at: self.now, news: news.into() };
+        self.tell(n, report);
+    }
+
+    fn facts(&mut self, n: u64, facts: Vec<Fact>) {
+        let at = usize::try_from(n).unwrap();
+        let first = self.facts[at] + 1;
+        self.facts[at] += facts.len() as u64;
+        self.report(n, Facts { first, facts });
+    }
+
+    /// A node says that it has dropped what it was told to.
+    fn apply(&mut self, n: u64) {
+        let position = self.drops(n).through;
+        self.report(n, Applied { position });
+    }
+
+    /// A node joins and reports that it has nothing.
+    fn come(&mut self, n: u64) {
+        self.join(n, n + 1, n + 1, None);
+        self.apply(n);
+        self.report(n, SnapshotEnd { facts: 0 });
+    }
+
+    fn pings(&mut self, n: u64) {
+        let position = self.drops(n).through;
+        let node = NodeId::of(&format!("n{n}"));
+        self.tell(n, Ping { term: 5, node, incarnation: n + 1, sent_at: self.now, position, used: vec![1] });
+    }
+
+    /// Time passes in which only these nodes are heard of.
+    fn passes(&mut self, ms: Millis, alive: &[u64]) {
+        let end = self.now + ms;
+        while self.now < end {
+            self.now = end.min(self.now + 1000);
+            alive.iter().for_each(|n| self.pings(*n));
+            self.on(Event::Tick);
+        }
+    }
+
+    fn start(&mut self, copies: u32) -> PutPlaces {
+        let config = Replicate { copies, media: vec![], fixed: vec![], near: String::new() };
+        let request = self.ask(PutStart { key: key(), length: 1, slices: vec![1], config });
+        match self.answer(request) {
+            Some(Message::PutPlaces(places)) => places.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn done(&self, n: u64, index: u32, epoch: u64) -> Done {
+        let name = Name { node: NodeId::of(&format!("n{n}")), incarnation: n + 1, index, epoch };
+        Done { name, fact: self.facts[usize::try_from(n).unwrap()] }
+    }
+
+    fn end(&mut self, put: PutId, done: Vec<Done>, tried: &[u64]) -> u64 {
+        let tried = tried.iter().map(|n| NodeId::of(&format!("n{n}"))).collect();
+        self.ask(PutEnd { put, key: key(), done, tried })
+    }
+
+    fn remove(&mut self, call: u64) -> u64 {
+        self.ask(Remove { key: key(), wait: true, call })
+    }
+
+    fn found(&mut self) -> Listed {
+        let request = self.ask(Find { keys: vec![key()], missed: vec![] });
+        match self.answer(request) {
+            Some(Message::Found(found)) => found.keys[0].clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn local(&mut self, n: u64, index: u32, epoch: u64, put: u64) {
+        self.facts(n, vec![published(index, epoch, PutId::local(put))]);
+    }
+}
+
+#[test]
+fn only_a_fact_adds_a_replica_and_only_the_end_opens_the_gate() {
+    let mut rig = Rig::with_nodes(1, false);
+    let put = rig.start(1).put;
+    let early = rig.end(put, vec![Done { fact: 1, ..rig.done(0, 3, 7) }], &[]);
+    assert_eq!((rig.status(early), rig.found().status), (None, NMC_ERR_NOT_FOUND), "nothing is known yet");
+    rig.facts(0, vec![published(3, 7, put)]);
+    assert_eq!(rig.status(early), Some(NMC_OK));
+    let listed = rig.found();
+    assert_eq!((listed.status, listed.replicas[0].put, listed.replicas[0].name.index), (NMC_OK, put, 3));
+    let again = rig.end(put, vec![rig.done(0, 3, 7)], &[]);
+    assert_eq!(rig.status(again), Some(NMC_OK), "an end that comes again is the same end");
+}
+
+#[test]
+fn a_put_that_has_not_ended_is_not_seen_and_goes_after_its_time() {
+    let mut rig = Rig::with_nodes(1, false);
+    let put = rig.start(1).put;
+    rig.facts(0, vec![published(3, 7, put)]);
+    assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+    rig.passes(31_000, &[0]);
+    assert!(matches!(&rig.drops(0).entries[0].what, Dropped::Replica(r) if (r.index, r.epoch, r.put) == (3, 7, put)));
+    let late = rig.end(put, vec![rig.done(0, 3, 7)], &[]);
+    assert_eq!(rig.status(late), Some(NMC_ERR_STALE));
+}
+
+#[test]
+fn a_put_of_this_term_that_nobody_knows_is_dropped_and_one_of_another_term_is_open() {
+    let mut rig = Rig::with_nodes(1, false);
+    rig.facts(0, vec![published(1, 1, PutId::clustered(5, 77))]);
+    assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+    rig.passes(1000, &[0]);
+    assert_eq!(rig.drops(0).entries.len(), 1);
+    rig.facts(0, vec![published(2, 2, PutId::clustered(4, 77))]);
+    assert_eq!(rig.found().status, NMC_OK);
+}
+
+#[test]
+fn per_index_only_a_higher_epoch_lives_and_the_dead_stay_dead() {
+    let mut rig = Rig::with_nodes(1, false);
+    rig.local(0, 1, 5, 1);
+    rig.facts(0, vec![retired(1, 5), published(1, 5, PutId::local(1)), published(1, 4, PutId::local(2))]);
+    assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+    rig.facts(0, vec![published(1, 9, PutId::local(3)), retired(1, 5)]);
+    assert_eq!(rig.found().replicas[0].put, PutId::local(3));
+}
+
+#[test]
+fn slices_that_do_not_add_up_are_refused() {
+    let mut rig = Rig::with_nodes(1, false);
+    let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
+    for slices in [vec![1, 1], vec![], vec![u64::MAX, 5]] {
+        let request = rig.ask(PutStart { key: key(), length: 3, slices, config: config.clone() });
+        assert_eq!(rig.status(request), Some(NMC_ERR_INVALID_ARG));
+    }
+}
+
+#[test]
+fn what_is_not_known_is_unavailable_until_members_have_reported_or_were_silent() {
+    let mut rig = Rig::new(2, false);
+    rig.come(0);
+    rig.on(Event::Tick);
+    assert_eq!(rig.found().status, NMC_ERR_UNAVAILABLE);
+    rig.passes(2000, &[0]);
+    assert_eq!(rig.found().status, NMC_ERR_UNAVAILABLE);
+    rig.passes(1000, &[0]);
+    assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND, "the other was silent for 3 s");
+}
+
+#[test]
+fn nothing_is_answered_after_the_lease_and_what_was_recorded_meanwhile_is_not_forgotten() {
+    let mut master = Master::new(Config::default());
+    let elected = Elected { term: 1, until: 500, members: vec![], log: vec![], floor: Position::default() };
+    master.on(Event::Elected(elected), 0, &mut Vec::new());
+    let mut rig = Rig::new(0, false);
+    rig.master = master;
+    rig.now = 400;
+    let mut actions = Vec::new();
+    let segments = vec![];
+    let (name, endpoint, host) = ("n0".to_string(), String::new(), String::new());
+    let join = Join {
+        name,
+        incarnation: 1,
+        store: 1,
+        since: None,
+        endpoint,
+        host,
+        headers: 1,
+        slots: 0,
+        sent_at: 0,
+        segments,
+    };
+    rig.master.on(Event::Message(Peer(0), Frame::telling(join)), 400, &mut actions);
+    let [Action::Record(number, changes)] = &actions[..] else { panic!("{actions:?}") };
+    assert!(matches!(&changes[0], Change::Member(member) if member.name == "n0"));
+    rig.now = 600;
+    rig.on(Event::Recorded(*number, true));
+    assert!(rig.said.is_empty(), "the lease is over");
+    let request = rig.ask(Find { keys: vec![key()], missed: vec![] });
+    assert_eq!(rig.status(request), Some(NMC_ERR_UNAVAILABLE));
+    rig.on(Event::Lease(2000));
+    rig.on(Event::Tick);
+    assert!(rig.welcome(0).is_some());
+}
+
+#[test]
+fn a_remove_is_answered_when_every_owner_has_dropped_it() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.local(0, 1, 1, 7);
+    rig.local(1, 1, 1, 8);
+    let request = rig.remove(1);
+    assert_eq!((rig.status(request), rig.found().status), (None, NMC_ERR_NOT_FOUND));
+    rig.apply(0);
+    assert_eq!(rig.answer(request), None);
+    rig.apply(1);
+    assert_eq!(rig.status(request), Some(NMC_OK));
+    let nothing = rig.remove(2);
+    assert_eq!(rig.status(nothing), None, "the owners have not told that it is gone");
+    rig.facts(0, vec![retired(1, 1)]);
+    rig.facts(1, vec![retired(1, 1)]);
+    let nothing = rig.remove(3);
+    assert_eq!(rig.status(nothing), Some(NMC_ERR_NOT_FOUND));
+}
+
+#[test]
+fn a_remove_that_comes_again_is_not_done_again() {
+    let mut rig = Rig::with_nodes(1, false);
+    rig.local(0, 1, 1, 7);
+    let request = rig.remove(1);
+    rig.apply(0);
+    assert_eq!(rig.status(request), Some(NMC_OK));
+    rig.facts(0, vec![retired(1, 1), published(2, 2, PutId::local(8))]);
+    let again = rig.remove(1);
+    assert_eq!((rig.status(again), rig.found().status), (Some(NMC_OK), NMC_OK), "what was put since stays");
+}
+
+#[test]
+fn a_second_remove_waits_for_the_owners_that_the_first_waits_for() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.local(0, 1, 1, 7);
+    rig.remove(1);
+    rig.local(1, 1, 1, 8);
+    let second = rig.remove(2);
+    rig.apply(1);
+    assert_eq!(rig.answer(second), None, "n0 has what was visible before");
+    rig.apply(0);
+    assert_eq!(rig.status(second), Some(NMC_OK));
+}
+
+#[test]
+fn a_remove_counts_with_owners_of_an_ended_put_that_have_not_told() {
+    let mut rig = Rig::with_nodes(2, false);
+    let put = rig.start(2).put;
+    rig.facts(0, vec![published(1, 1, put)]);
+    // The client gave up on n1, which may have it all the same.
+    let end = rig.end(put, vec![rig.done(0, 1, 1)], &[1]);
+    assert_eq!(rig.status(end), Some(NMC_OK));
+    let request = rig.remove(1);
+    rig.apply(0);
+    assert_eq!(rig.answer(request), None);
+    assert!(matches!(&rig.drops(1).entries[0].what, Dropped::Replica(r) if (r.index, r.put) == (NO_INDEX, put)));
+    rig.apply(1);
+    assert_eq!(rig.status(request), Some(NMC_OK));
+}
+
+#[test]
+fn a_remove_with_an_owner_that_is_away_is_in_progress_or_durable() {
+    for (durable, expected) in [(false, NMC_IN_PROGRESS), (true, NMC_OK)] {
+        let mut rig = Rig::with_nodes(2, durable);
+        rig.local(0, 1, 1, 7);
+        rig.passes(9_000, &[1]);
+        let request = rig.remove(1);
+        assert_eq!(rig.answer(request), None, "n0 may still give it to others");
+        rig.passes(2_000, &[1]);
+        assert_eq!(rig.status(request), Some(expected));
+        let again = rig.remove(2);
+        assert_eq!(rig.status(again), Some(expected));
+        // It returns, and hears of it before anything that it has is listed.
+        rig.join(0, 1, 1, Some(Position { term: 5, number: 0 }));
+        assert!(!rig.welcome(0).unwrap().fresh && !rig.drops(0).entries.is_empty());
+        assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+    }
+}
+
+#[test]
+fn a_member_that_has_not_reported_is_told_the_key() {
+    let mut rig = Rig::new(2, false);
+    rig.come(0);
+    rig.join(1, 2, 2, Some(Position { term: 4, number: 9 }));
+    let request = rig.remove(1);
+    assert!(matches!(&rig.drops(1).entries[0].what, Dropped::Key(_)));
+    assert_eq!(rig.answer(request), None);
+    rig.apply(1);
+    assert_eq!(rig.status(request), Some(NMC_OK));
+    let places_after = rig.start(1).after;
+    assert_eq!(places_after, Position { term: 5, number: 1 }, "a put that begins now is taken after that");
+}
+
+#[test]
+fn what_somebody_is_about_to_drop_unseen_is_not_copied() {
+    let mut rig = Rig::with_nodes(3, false);
+    rig.local(0, 1, 1, 7);
+    rig.ask(RemoveAll { space: None, wait: true, call: 1 });
+    rig.apply(1);
+    rig.apply(2);
+    // n0 has not applied it, and its next snapshot lists the object once more.
+    rig.facts(0, vec![published(1, 2, PutId::local(7))]);
+    assert_eq!(rig.found().status, NMC_OK);
+    rig.report(1, Announce { key: key(), put: PutId::local(7), ticket: 3 });
+    let answer = rig.said.iter().rev().find_map(|(_, frame)| match &frame.message {
+        Message::Announced(announced) => Some(announced.status),
+        _ => None,
+    });
+    assert_eq!(answer, Some(NMC_ERR_BUSY));
+}
+
+#[test]
+fn a_copy_is_announced_first_and_a_remove_waits_for_it() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.report(1, Announce { key: key(), put: PutId::local(7), ticket: 3 });
+    rig.local(0, 1, 1, 7);
+    rig.report(1, Announce { key: key(), put: PutId::local(7), ticket: 4 });
+    let answers = rig.said.iter().filter_map(|(_, frame)| match &frame.message {
+        Message::Announced(announced) => Some((announced.ticket, announced.status)),
+        _ => None,
+    });
+    assert_eq!(answers.collect::<Vec<_>>(), [(3, NMC_ERR_NOT_FOUND), (4, NMC_OK)]);
+    assert_eq!(rig.found().replicas.len(), 1, "it is not published");
+    let request = rig.remove(1);
+    rig.apply(0);
+    assert_eq!(rig.answer(request), None);
+    rig.apply(1);
+    assert_eq!(rig.status(request), Some(NMC_OK));
+    rig.report(1, Withdraw { key: key(), put: PutId::local(7) });
+    rig.facts(0, vec![retired(1, 1)]);
+    assert_eq!(rig.master.under_way()[3], 0);
+}
+
+#[test]
+fn a_member_that_was_gone_drops_all_that_it_had() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.local(0, 1, 1, 7);
+    rig.passes(3_700_000, &[1]);
+    let nothing = rig.remove(1);
+    assert_eq!(rig.status(nothing), Some(NMC_ERR_NOT_FOUND));
+    rig.join(0, 1, 1, Some(Position { term: 5, number: 0 }));
+    assert!(rig.welcome(0).unwrap().fresh);
+    // Also if that message was lost and it asks again.
+    rig.join(0, 1, 1, Some(Position { term: 5, number: 0 }));
+    assert!(rig.welcome(0).unwrap().fresh);
+}
+
+#[test]
+fn a_member_whose_entries_are_no_longer_there_drops_all_and_is_waited_for_until_then() {
+    let mut rig = Rig::set_up(1, Config { durable: true, max_log: 1, ..Config::default() });
+    rig.come(0);
+    rig.local(0, 9, 9, 7);
+    let unknown = |n: u32| published(n, n.into(), PutId::clustered(5, n.into()));
+    rig.facts(0, vec![unknown(1), unknown(2), unknown(3)]);
+    rig.now += 1;
+    rig.on(Event::Tick);
+    assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND, "it is to drop that");
+    let request = rig.remove(1);
+    rig.on(Event::Tick);
+    assert_eq!(rig.answer(request), None, "it was not silent, and may give others what it has");
+    rig.pings(0);
+    assert!(matches!(rig.said.last().unwrap().1.message, Message::Rejoin(_)));
+    rig.join(0, 1, 1, Some(Position { term: 5, number: 0 }));
+    let welcome = rig.welcome(0).unwrap();
+    assert!(welcome.fresh);
+    rig.report(0, Applied { position: welcome.head });
+    assert_eq!((rig.status(request), rig.master.under_way()[2]), (Some(NMC_OK), 1));
+    rig.on(Event::Tick);
+    assert_eq!(rig.master.under_way()[2], 0);
+}
+
+#[test]
+fn a_former_agent_is_refused_while_the_later_one_is_heard_of_and_not_for_ever() {
+    let mut rig = Rig::with_nodes(1, false);
+    rig.join(0, 50, 1, None);
+    let welcomed = rig.said.len();
+    rig.join(0, 1, 1, None);
+    let refusal =
+        rig.said[welcomed..].iter().any(|(_, f)| matches!(&f.message, Message::Answer(a) if a.status == NMC_ERR_STALE));
+    assert!(refusal);
+    rig.passes(11_000, &[]);
+    let before = rig.said.len();
+    rig.join(0, 1, 1, None);
+    assert!(rig.said[before..].iter().any(|(_, frame)| matches!(&frame.message, Message::Welcome(_))));
+}
+
+#[test]
+fn a_name_or_a_segment_has_one_holder() {
+    let mut rig = Rig::with_nodes(2, false);
+    let before = rig.said.len();
+    let segment = SegmentInfo { number: 0, name: "n1/ram".into(), media: Media::Ram, capacity: 1, used: 0, near: -1 };
+    rig.tell(0, Mount { node: NodeId::of("n0"), incarnation: 1, segment, unmount: false });
+    assert!(matches!(&rig.said[before].1.message, Message::Answer(a) if a.status == NMC_ERR_EXISTS));
+    // Another machine comes with the name of a node that is alive.
+    let (name, endpoint, host) = ("n1".to_string(), "h9:1".to_string(), "h9".to_string());
+    let (incarnation, store, since, headers, slots, sent_at) = (99, 99, None, 1, 0, 0);
+    let segments = vec![];
+    rig.tell(9, Join { name, incarnation, store, since, endpoint, host, headers, slots, sent_at, segments });
+    assert!(matches!(&rig.said.last().unwrap().1.message, Message::Answer(a) if a.status == NMC_ERR_EXISTS));
+}
+
+#[test]
+fn draining_names_the_replica_of_the_segment_that_is_drained() {
+    let mut rig = Rig::with_nodes(3, false);
+    // The same index and epoch on two nodes, of different puts.
+    rig.local(0, 1, 1, 7);
+    rig.local(1, 1, 1, 8);
+    let request = rig.ask(Drain { segment: "n1/ram".into() });
+    assert_eq!(rig.status(request), Some(NMC_IN_PROGRESS));
+    rig.now += 100;
+    rig.on(Event::Tick);
+    let copy = rig.said.iter().find_map(|(to, frame)| match &frame.message {
+        Message::CopyThis(copy) => Some((*to, copy.from.put, copy.from.name.node)),
+        _ => None,
+    });
+    assert_eq!(copy, Some((2, PutId::local(8), NodeId::of("n1"))));
+    rig.facts(2, vec![published(4, 4, PutId::local(8))]);
+    for _ in 0..3 {
+        rig.now += 100;
+        rig.on(Event::Tick);
+    }
+    let request = rig.ask(Drain { segment: "n1/ram".into() });
+    assert_eq!(rig.status(request), Some(NMC_OK), "nothing is only there");
+}
+
+#[test]
+fn a_node_that_is_away_is_out_of_lookups_in_one_step() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.local(0, 1, 1, 7);
+    rig.passes(9_900, &[1]);
+    assert_eq!(rig.found().status, NMC_OK);
+    rig.passes(200, &[1]);
+    assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+    // It comes back with what it had: nothing has to be told again.
+    rig.join(0, 1, 1, Some(rig.drops(0).through));
+    rig.apply(0);
+    assert_eq!(rig.found().status, NMC_OK);
+}

@@ -1,0 +1,100 @@
+//! Copies of what other nodes have, kept here: because somebody here read it, or because the leader wants it elsewhere. A copy
+//! is filled, announced, and published when the leader of this term has heard of it; whatever drops the original meanwhile
+//! drops the copy too.
+
+use super::storage::{Plan, Wanted};
+use super::{Action, Agent, Standing, Storage};
+use crate::base::status::{NMC_OK, nmc_status_t};
+use crate::cluster::types::{Millis, ObjectKey};
+use crate::cluster::wire::{Announce, Metadata, Replica, Withdraw};
+
+/// Copies under way.
+const MAX_COPIES: usize = 256;
+
+/// A copy that is not published yet.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pub key: ObjectKey,
+    pub from: Replica,
+    plan: Plan,
+    state: State,
+    until: Millis,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Filling,
+    /// The same, but it is not wanted any more.
+    Cancelled,
+    Announced,
+}
+
+impl<S: Storage> Agent<S> {
+    /// Begins a copy. It is no loss if none comes of it.
+    pub(super) fn keep(&mut self, key: ObjectKey, from: Replica, kept: bool, now: Millis, to: &mut Vec<Action>) {
+        if self.standing != Standing::In || self.copies.len() >= MAX_COPIES {
+            return;
+        }
+        let metadata = Metadata::default();
+        let wanted =
+            Wanted { put: from.put, key: &key, length: from.length, segment: 0, retain: 0, metadata: &metadata };
+        let Ok(plan) = self.storage.open(&wanted) else { return };
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        to.push(Action::Fill { ticket, plan, key: key.clone(), from: from.clone(), kept });
+        let until = now + self.config.copy_ms;
+        self.copies.insert(ticket, Copy { key, from, plan, state: State::Filling, until });
+    }
+
+    /// A copy has its bytes, or none will come.
+    pub(super) fn filled(&mut self, ticket: u64, whole: bool, now: Millis) {
+        let Some(copy) = self.copies.get_mut(&ticket) else { return };
+        let announce = Announce { key: copy.key.clone(), put: copy.from.put, ticket };
+        if whole && copy.state == State::Filling && self.stream.note(announce).is_ok() {
+            copy.state = State::Announced;
+            copy.until = now + self.config.copy_ms;
+        } else if let Some(copy) = self.copies.remove(&ticket) {
+            self.storage.abandon(copy.plan);
+        }
+    }
+
+    /// The leader has heard of a copy, or refuses it.
+    pub(super) fn announced(&mut self, ticket: u64, status: nmc_status_t) {
+        let Some(copy) = self.copies.get(&ticket).filter(|copy| copy.state == State::Announced) else { return };
+        let plan = copy.plan;
+        if status != NMC_OK {
+            self.copies.remove(&ticket);
+            return self.storage.abandon(plan);
+        }
+        if self.storage.commit(plan).is_ok() {
+            if let Some(copy) = self.copies.remove(&ticket) {
+                // Behind its fact, which may be missing if it was evicted before a snapshot: then none is to come either.
+                let _ = self.stream.note(Withdraw { key: copy.key, put: copy.from.put });
+            }
+        } else {
+            self.cancel_copies(|copy| copy.plan == plan);
+        }
+    }
+
+    /// Gives up copies. What was announced of them is withdrawn; of what is being filled the pages are free when that has ended.
+    pub(super) fn cancel_copies(&mut self, which: impl Fn(&Copy) -> bool) {
+        let Self { copies, storage, stream, .. } = self;
+        copies.retain(|_, copy| {
+            if !which(copy) {
+                return true;
+            }
+            if copy.state == State::Announced {
+                // Without memory for it the announcement stays until this life of the node ends.
+                let _ = stream.note(Withdraw { key: copy.key.clone(), put: copy.from.put });
+                storage.abandon(copy.plan);
+                return false;
+            }
+            copy.state = State::Cancelled;
+            true
+        });
+    }
+
+    pub(super) fn end_late_copies(&mut self, now: Millis) {
+        self.cancel_copies(|copy| now >= copy.until);
+    }
+}

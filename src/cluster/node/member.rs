@@ -1,0 +1,207 @@
+//! The node as a member: joining, applying what it must drop, and being heard of.
+
+use super::stream::Stream;
+use super::{Action, Agent, Standing, Storage};
+use crate::base::status::NMC_OK;
+use crate::cluster::types::{Millis, NO_INDEX, Position, Term};
+use crate::cluster::wire::{Ack, Dropped, Drops, Frame, Join, Message, Ping, STREAM_SHIFT, Welcome};
+
+impl<S: Storage> Agent<S> {
+    pub(super) fn master(&mut self, from: usize, frame: Frame, now: Millis, to: &mut Vec<Action>) {
+        match frame.message {
+            Message::Redirect(redirect) if from == self.leaders.current() => {
+                self.leaders.redirected(redirect.term, &redirect.leader);
+                self.leave(now);
+            }
+            Message::Welcome(welcome) => self.welcome(from, &welcome, now, to),
+            Message::Ack(ack) if self.is_mine(from, ack.term, ack.incarnation) => self.acknowledged(ack, now, to),
+            Message::Drops(drops) if self.is_mine(from, drops.term, self.config.incarnation) => self.drops(drops),
+            Message::Announced(a) if self.is_mine(from, a.term, a.incarnation) => self.announced(a.ticket, a.status),
+            Message::CopyThis(copy) if self.is_mine(from, copy.term, copy.incarnation) => {
+                self.keep(copy.key, copy.from, false, now, to);
+            }
+            // Only the leader that the node counts on, or a later one, can put it out.
+            Message::Rejoin(rejoin) if rejoin.term >= self.term && self.leaders.heard(from, rejoin.term) => {
+                self.heard = now;
+                self.leave(now);
+            }
+            // An error of a master: what was sent is sent again, or another master is tried.
+            _ => {}
+        }
+    }
+
+    /// Whether the leader that the node has joined speaks, and to this life of it.
+    fn is_mine(&mut self, from: usize, term: Term, incarnation: u64) -> bool {
+        term == self.term && incarnation == self.config.incarnation && self.leaders.heard(from, term)
+    }
+
+    /// The node is no member any more, and asks to be one at once.
+    fn leave(&mut self, now: Millis) {
+        if !matches!(self.standing, Standing::Out(_)) {
+            self.standing = Standing::Out(now.saturating_sub(self.config.resend_ms));
+        }
+    }
+
+    fn welcome(&mut self, from: usize, welcome: &Welcome, now: Millis, to: &mut Vec<Action>) {
+        let mine = welcome.incarnation == self.config.incarnation && welcome.term >= self.term;
+        if !mine || !self.leaders.heard(from, welcome.term) {
+            return;
+        }
+        let newer = welcome.term > self.term;
+        // A welcome of a stream that is over, or of a moment that is, comes late.
+        let late = welcome.next >> STREAM_SHIFT < self.stream.first() >> STREAM_SHIFT;
+        if !newer && (late || !matches!(self.standing, Standing::Out(_))) {
+            return;
+        }
+        self.heard = now;
+        if newer {
+            // Nothing that was begun under another leader may appear after this one has been told what there is.
+            self.term = welcome.term;
+            self.revoked.clear();
+            self.give_up_taken(to);
+            self.cancel_copies(|_| true);
+            self.stream = Stream::new(welcome.next);
+        } else if welcome.next >> STREAM_SHIFT == self.stream.first() >> STREAM_SHIFT {
+            self.stream.acknowledged(welcome.next);
+            self.stream.again();
+        } else {
+            self.cancel_copies(|_| true);
+            self.stream = Stream::new(welcome.next);
+        }
+        self.fence_ms = welcome.fence_ms.into();
+        self.joined_at = welcome.sent_at;
+        self.standing = Standing::Applying(welcome.head);
+        if welcome.fresh {
+            self.cancel_copies(|_| true);
+            self.storage.drop_space(None);
+            self.went_to(welcome.head);
+        } else if self.position() >= welcome.head {
+            self.went_to(self.position());
+        }
+    }
+
+    pub(super) fn position(&self) -> Position {
+        self.storage.position().unwrap_or_default()
+    }
+
+    /// The drop log was applied this far.
+    fn went_to(&mut self, position: Position) {
+        // If it cannot be kept nothing is confirmed, and the entries come again.
+        if self.storage.set_position(position).is_err() {
+            return;
+        }
+        self.stream.applied(position, self.storage.newest());
+        if let Standing::Applying(head) = self.standing
+            && position >= head
+        {
+            self.standing = Standing::In;
+            self.answered = self.answered.max(self.joined_at);
+        }
+    }
+
+    fn drops(&mut self, drops: Drops) {
+        let at = self.position();
+        if matches!(self.standing, Standing::Out(_)) || at < drops.after {
+            return;
+        }
+        for entry in drops.entries.iter().filter(|entry| entry.position > at) {
+            self.apply(&entry.what);
+        }
+        // What comes again was told already, or is in the stream.
+        if drops.through > at {
+            self.went_to(drops.through);
+        }
+    }
+
+    fn apply(&mut self, what: &Dropped) {
+        match what {
+            Dropped::Replica(replica) => {
+                self.cancel_copies(|copy| copy.key == replica.key && copy.from.put == replica.put);
+                if replica.incarnation == self.config.incarnation && replica.index != NO_INDEX {
+                    let plan = super::Plan { index: replica.index, epoch: replica.epoch };
+                    self.storage.drop_named(plan, &replica.key);
+                } else {
+                    self.storage.drop_put(&replica.key, replica.put);
+                    self.refuse(replica.put);
+                }
+            }
+            Dropped::Key(key) => {
+                self.cancel_copies(|copy| copy.key == key.key);
+                self.storage.drop_key(&key.key);
+            }
+            Dropped::Space(space) => {
+                let name = space.space.as_ref().map(|space| space.0.as_slice());
+                self.cancel_copies(|copy| name.is_none_or(|name| copy.key.space() == name));
+                self.storage.drop_space(name);
+            }
+        }
+    }
+
+    fn acknowledged(&mut self, ack: Ack, now: Millis, to: &mut Vec<Action>) {
+        self.heard = now;
+        if self.standing != Standing::In {
+            return;
+        }
+        if ack.next >> STREAM_SHIFT > self.stream.first() >> STREAM_SHIFT {
+            // The leader has begun another stream with this node and knows nothing of this one.
+            return self.leave(now);
+        }
+        self.answered = self.answered.max(ack.sent_at);
+        self.stream.acknowledged(ack.next);
+        self.waiting.retain(|(ticket, fact, _)| {
+            let known = *fact <= ack.facts;
+            if known {
+                to.push(Action::Synced(*ticket, NMC_OK));
+            }
+            !known
+        });
+    }
+
+    /// Says what is due to the leader, or looks for one.
+    pub(super) fn speak(&mut self, now: Millis, to: &mut Vec<Action>) {
+        if now >= self.heard + self.config.master_ms {
+            self.leaders.next();
+            self.heard = now;
+            self.leave(now);
+        }
+        match self.standing {
+            Standing::Out(asked) => {
+                if now >= asked + self.config.resend_ms {
+                    self.standing = Standing::Out(now);
+                    to.push(Action::Master(self.leaders.current(), Frame::telling(self.application(now))));
+                }
+            }
+            Standing::Applying(_) | Standing::In => {
+                if now >= self.pinged + self.config.ping_ms {
+                    self.pinged = now;
+                    let ping = Ping {
+                        term: self.term,
+                        node: self.id,
+                        incarnation: self.config.incarnation,
+                        sent_at: now,
+                        position: self.position(),
+                        used: self.storage.used(),
+                    };
+                    to.push(Action::Master(self.leaders.current(), Frame::telling(ping)));
+                }
+                // What fails for want of memory is tried again with the next event.
+                let _ = self.report(now, to);
+            }
+        }
+    }
+
+    fn application(&self, now: Millis) -> Join {
+        Join {
+            name: self.config.name.clone(),
+            incarnation: self.config.incarnation,
+            store: self.config.store,
+            since: self.storage.position(),
+            endpoint: self.config.endpoint.clone(),
+            host: self.config.host.clone(),
+            headers: self.config.headers,
+            slots: self.config.slots,
+            sent_at: now,
+            segments: self.config.segments.clone(),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! The agent of a node: it joins the leader, applies the drop log, tells what the store does, takes puts and serves gets of
+//! others. It decides nothing about objects: the store owns them.
+//!
+//! Binding rules: the drop log is applied before anything is reported; a put is taken only in the term in which it began; a
+//! copy is published only after the leader of this term has heard of it; pages that somebody may still write to stay out of
+//! use; and a node that may have been counted as away serves nobody else until it is back.
+
+mod copies;
+mod member;
+mod puts;
+mod serve;
+pub mod storage;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use storage::{Pinned, Plan, Storage};
+
+use super::leaders::Leaders;
+use super::types::{Millis, NodeId, Peer, Position, PutId, Term};
+use super::wire::{Extent, Frame, Message, Replica, SegmentInfo};
+use crate::base::error::Result;
+use crate::base::status::nmc_status_t;
+use crate::cluster::types::ObjectKey;
+use copies::Copy;
+use puts::Taken;
+use serve::Serving;
+use std::collections::{BTreeMap, BTreeSet};
+use stream::Stream;
+
+/// What an agent is set up with.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Name of the node.
+    pub name: String,
+    /// Which life of it this is: random.
+    pub incarnation: u64,
+    /// Which store it has.
+    pub store: u64,
+    /// Where it listens.
+    pub endpoint: String,
+    /// The machine.
+    pub host: String,
+    /// Headers of the store.
+    pub headers: u32,
+    /// Slots of its tier.
+    pub slots: u32,
+    /// What it offers.
+    pub segments: Vec<SegmentInfo>,
+    /// Addresses of the masters.
+    pub masters: Vec<String>,
+    /// How often the leader hears of the node.
+    pub ping_ms: Millis,
+    /// After so long without an answer something is sent again.
+    pub resend_ms: Millis,
+    /// After so long without an answer another master is tried.
+    pub master_ms: Millis,
+    /// How long a copy may wait for the leader's word.
+    pub copy_ms: Millis,
+    /// How long what came of a put is remembered.
+    pub remember_ms: Millis,
+    /// Bytes that may be in doubt before the mover is renewed.
+    pub doubt_bytes: u64,
+    /// How long they may be.
+    pub doubt_ms: Millis,
+}
+
+/// What an agent is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A master, by its place in the list, says something.
+    Master(usize, Frame),
+    /// Somebody else does.
+    Message(Peer, Frame),
+    /// Time has passed, or the store has news.
+    Tick,
+    /// The bytes of a put are all there; or none will come any more.
+    Received(PutId, bool),
+    /// The bytes of a value have left, or will not: nothing of it is under way.
+    Sent(u64, bool),
+    /// A value is to be kept here too: its bytes are with whoever asks.
+    Keep(ObjectKey, Replica),
+    /// A copy has all its bytes; or none will come any more.
+    Filled(u64, bool),
+    /// The mover has no byte under way of what was begun before it was to be renewed with this number.
+    Renewed(u64),
+    /// Wait until the leader knows everything up to now; this long.
+    Sync(u64, Millis),
+}
+
+/// What an agent wants done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Send this to a master.
+    Master(usize, Frame),
+    /// Send this to somebody else.
+    Send(Peer, Frame),
+    /// Take the bytes that follow a put, into its plan; then say `Received`.
+    Receive {
+        /// From whom.
+        from: Peer,
+        /// In which request.
+        request: u64,
+        /// Of which put.
+        put: PutId,
+        /// Where to.
+        plan: Plan,
+        /// How many.
+        length: u64,
+    },
+    /// The bytes of a put are late: end its connection, then say `Received` with false.
+    Stop(PutId),
+    /// Send this and bytes of a value that is held; then say `Sent`.
+    SendValue {
+        /// To whom.
+        to: Peer,
+        /// What goes before.
+        frame: Frame,
+        /// What is held.
+        pin: u64,
+        /// First byte.
+        offset: u64,
+    },
+    /// Write bytes of a value that is held to where the other side said; then say `Sent`.
+    Push {
+        /// To whom.
+        to: Peer,
+        /// What is held.
+        pin: u64,
+        /// First byte.
+        offset: u64,
+        /// Where to.
+        into: Vec<Extent>,
+        /// By which of the other side's movers.
+        mover: u64,
+    },
+    /// Try to end a push. `Sent` is said as always.
+    CancelPush(u64),
+    /// Fill a copy: from this replica, if its owner gives it with the same put and length, or with what was to be kept; then say
+    /// `Filled`.
+    Fill {
+        /// Which copy.
+        ticket: u64,
+        /// Where to.
+        plan: Plan,
+        /// The object.
+        key: ObjectKey,
+        /// What it is a copy of.
+        from: Replica,
+        /// Whether whoever wanted it kept has the bytes.
+        kept: bool,
+    },
+    /// Destroy what moves bytes and make it again, under this number; then say `Renewed`. What is begun after this goes by the
+    /// new one.
+    Renew(u64),
+    /// Whoever waited need not any more.
+    Synced(u64, nmc_status_t),
+}
+
+/// How the node stands with the leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It is no member, and has asked at this time to be one.
+    Out(Millis),
+    /// It applies the drop log up to there.
+    Applying(Position),
+    /// It is in.
+    In,
+}
+
+/// See the module.
+pub struct Agent<S: Storage> {
+    config: Config,
+    id: NodeId,
+    storage: S,
+    leaders: Leaders,
+    /// The term of the leader that it joined.
+    term: Term,
+    standing: Standing,
+    stream: Stream,
+    /// When the last message was sent that was answered while the node was in.
+    answered: Millis,
+    /// When the message was sent by which it joined.
+    joined_at: Millis,
+    /// When the leader was heard of last, and spoken to last.
+    heard: Millis,
+    pinged: Millis,
+    fence_ms: Millis,
+    taken: BTreeMap<PutId, Taken>,
+    /// Puts of this term that are not to be taken any more.
+    revoked: BTreeSet<PutId>,
+    copies: BTreeMap<u64, Copy>,
+    next_ticket: u64,
+    serving: BTreeMap<u64, Serving>,
+    /// The highest request of each peer that asked for something to be written, or for that to end.
+    pushes: BTreeMap<Peer, u64>,
+    /// The mover that there is or is being made, by the number of its renewal.
+    mover: u64,
+    renewing: bool,
+    /// Who waits until the leader knows the facts up to a number, and how long.
+    waiting: Vec<(u64, u64, Millis)>,
+}
+
+impl<S: Storage> Agent<S> {
+    /// An agent that has not spoken to anybody.
+    #[must_use]
+    pub fn new(config: Config, storage: S, now: Millis) -> Self {
+        Self {
+            id: NodeId::of(&config.name),
+            leaders: Leaders::new(config.masters.clone()),
+            config,
+            storage,
+            term: 0,
+            standing: Standing::Out(0),
+            stream: Stream::new(0),
+            answered: 0,
+            joined_at: 0,
+            heard: now,
+            pinged: 0,
+            fence_ms: 0,
+            taken: BTreeMap::new(),
+            revoked: BTreeSet::new(),
+            copies: BTreeMap::new(),
+            next_ticket: 1,
+            serving: BTreeMap::new(),
+            pushes: BTreeMap::new(),
+            mover: 0,
+            renewing: false,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    /// The store, for what goes on in it without the cluster.
+    pub fn storage_mut(&mut self) -> &mut S {
+        &mut self.storage
+    }
+
+    /// Who it is, and in which life.
+    #[must_use]
+    pub fn identity(&self) -> (NodeId, u64) {
+        (self.id, self.config.incarnation)
+    }
+
+    /// Whether it may give others what it has: nobody can have been told that any of it is removed.
+    #[must_use]
+    pub fn serves(&self, now: Millis) -> bool {
+        now < self.answered.saturating_add(self.fence_ms)
+    }
+
+    /// When it wants to be told that time has passed, at the latest.
+    #[must_use]
+    pub fn wake(&self, now: Millis) -> Millis {
+        now + (self.config.ping_ms / 4).max(1)
+    }
+
+    /// What happened at `now`; what is to be done is added to `to`.
+    pub fn on(&mut self, event: Event, now: Millis, to: &mut Vec<Action>) {
+        match event {
+            Event::Master(from, frame) => self.master(from, frame, now, to),
+            Event::Message(from, frame) => self.message(from, frame, now, to),
+            Event::Tick => {}
+            Event::Received(put, whole) => self.received(put, whole, now, to),
+            Event::Sent(pin, whole) => self.sent(pin, whole, to),
+            Event::Keep(key, from) => self.keep(key, from, true, now, to),
+            Event::Filled(ticket, whole) => self.filled(ticket, whole, now),
+            Event::Renewed(number) => self.renewed(number, to),
+            Event::Sync(ticket, patience) => {
+                self.waiting.push((ticket, self.storage.newest(), now.saturating_add(patience)));
+            }
+        }
+        self.go_on(now, to);
+    }
+
+    fn message(&mut self, from: Peer, frame: Frame, now: Millis, to: &mut Vec<Action>) {
+        let (request, time_left) = (frame.request, Millis::from(frame.time_left_ms));
+        let done = match frame.message {
+            Message::Put(put) => self.put(from, request, time_left, put, now, to),
+            Message::Reserve(reserve) => self.reserve(from, request, time_left, &reserve, now, to),
+            Message::Commit(commit) => self.commit(from, request, commit.put, now, to),
+            Message::Stopped(stopped) => self.stopped(from, request, stopped.put, to),
+            Message::Fetch(fetch) => self.fetch(from, request, fetch, now, to),
+            Message::CancelFetch(cancel) => self.cancel_fetch(from, request, cancel.request, to),
+            other => Err(crate::base::error::Error::new(
+                crate::base::status::NMC_ERR_PROTOCOL,
+                format!("a node is not told {}", other.name()),
+            )),
+        };
+        if let Err(error) = done {
+            let answer = super::wire::Answer::new(0, error.status, error.message);
+            to.push(Action::Send(from, Frame::answering(request, answer)));
+        }
+    }
+
+    /// What is due: joining, pings, reports, and everything that has waited too long.
+    fn go_on(&mut self, now: Millis, to: &mut Vec<Action>) {
+        self.end_late_puts(now, to);
+        self.end_late_copies(now);
+        self.renew_if_needed(now, to);
+        self.speak(now, to);
+        let (term, late) = (self.term, crate::base::status::NMC_ERR_TIMEOUT);
+        self.waiting.retain(|(ticket, _, until)| {
+            let keep = now < *until && term < Term::MAX;
+            if !keep {
+                to.push(Action::Synced(*ticket, late));
+            }
+            keep
+        });
+    }
+
+    /// Sends the reports that are due.
+    fn report(&mut self, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        let Self { stream, storage, config, .. } = self;
+        let (term, node, incarnation, master) = (self.term, self.id, config.incarnation, self.leaders.current());
+        let all = self.standing == Standing::In;
+        stream.next(storage, all, now, config.resend_ms, |number, news| {
+            let news = news.clone();
+            let report = super::wire::Report { term, node, incarnation, number, sent_at: now, news };
+            to.push(Action::Master(master, Frame::telling(report)));
+        })
+    }
+}

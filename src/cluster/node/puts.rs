@@ -1,0 +1,308 @@
+//! Puts of others on this node. On a stream the bytes follow the request, and none comes after its connection has ended. Where
+//! somebody else moves them, a writer that is late may still write: its pages are in doubt until the writer says that it has
+//! stopped, or until this node's own mover was renewed.
+
+use super::storage::{Plan, Wanted};
+use super::{Action, Agent, Standing, Storage};
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_STALE, NMC_OK, nmc_status_t};
+use crate::cluster::types::{Millis, Name, Peer, PutId};
+use crate::cluster::wire::{Answer, Done, Frame, Put, PutDone, Reserve, Reserved};
+
+/// How long a put may take at most, whatever its client says.
+const MOST_MS: Millis = 30_000;
+
+/// Puts that are remembered as not to be taken.
+const MAX_REVOKED: usize = 1 << 16;
+
+/// A put that this node has taken.
+#[derive(Debug)]
+pub(super) struct Taken {
+    plan: Plan,
+    state: State,
+    /// When it has taken too long, or need not be remembered any more.
+    until: Millis,
+    /// The mover that was told to whoever writes it.
+    mover: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Its bytes follow the request.
+    Receiving(Peer, u64),
+    /// The same, but it is not to be published, and its connection is being ended.
+    Stopping,
+    /// Somebody else writes its bytes.
+    Reserved,
+    /// Somebody else may still write bytes of it, so many, since then.
+    Doubtful(u64, Millis),
+    /// It is published.
+    Done(Done),
+}
+
+impl<S: Storage> Agent<S> {
+    /// Whether a put may be taken now; what came of it if it was before.
+    fn may_take(&self, put: &Put) -> Result<Option<Done>> {
+        match self.taken.get(&put.put) {
+            Some(Taken { state: State::Done(done), .. }) => return Ok(Some(done.clone())),
+            Some(_) => crate::bail!(NMC_ERR_BUSY, "put {:x} is under way", put.put.0),
+            None => {}
+        }
+        if self.revoked.contains(&put.put) {
+            crate::bail!(NMC_ERR_STALE, "put {:x} was given up, or has ended without this node", put.put.0);
+        }
+        let current = put.term == self.term && put.put.is_of(self.term) && put.incarnation == self.config.incarnation;
+        if !current {
+            // What began under another leader is begun again under this one: see the module of the agent.
+            crate::bail!(NMC_ERR_STALE, "put {:x} began in term {}; the node is in {}", put.put.0, put.term, self.term);
+        }
+        if self.standing != Standing::In || self.position() < put.after {
+            crate::bail!(NMC_ERR_BUSY, "the node has not applied what was removed before the put");
+        }
+        Ok(None)
+    }
+
+    /// A put is not to be taken here any more, also not what is under way of it.
+    pub(super) fn refuse(&mut self, put: PutId) {
+        if put.is_of(self.term) {
+            self.revoked.insert(put);
+            while self.revoked.len() > MAX_REVOKED {
+                self.revoked.pop_first();
+            }
+        }
+    }
+
+    fn open(&mut self, put: &Put) -> Result<Plan> {
+        self.storage.open(&Wanted {
+            put: put.put,
+            key: &put.key,
+            length: put.length,
+            segment: put.segment,
+            retain: put.retain,
+            metadata: &put.metadata,
+        })
+    }
+
+    pub(super) fn put(
+        &mut self,
+        from: Peer,
+        request: u64,
+        time_left: Millis,
+        put: Put,
+        now: Millis,
+        to: &mut Vec<Action>,
+    ) -> Result<()> {
+        if let Some(Taken { state: State::Receiving(peer, number), .. }) = self.taken.get(&put.put)
+            && (*peer, *number) == (from, request)
+        {
+            return Ok(());
+        }
+        let plan = match self.may_take(&put) {
+            Ok(None) => self.open(&put),
+            Ok(Some(done)) => {
+                to.push(answer(from, request, Ok(done)));
+                return Ok(());
+            }
+            Err(error) => Err(error),
+        };
+        match plan {
+            Ok(plan) => {
+                let until = now + time_left.min(MOST_MS);
+                let taken = Taken { plan, state: State::Receiving(from, request), until, mover: 0 };
+                self.taken.insert(put.put, taken);
+                to.push(Action::Receive { from, request, put: put.put, plan, length: put.length });
+            }
+            Err(error) => to.push(answer(from, request, Err(error))),
+        }
+        Ok(())
+    }
+
+    /// The bytes of a put are there, or will never be.
+    pub(super) fn received(&mut self, put: PutId, whole: bool, now: Millis, to: &mut Vec<Action>) {
+        let Some(taken) = self.taken.get(&put) else { return };
+        match taken.state {
+            State::Receiving(from, request) if whole => {
+                let done = self.publish(put, now);
+                to.push(answer(from, request, done));
+            }
+            State::Receiving(..) | State::Stopping => {
+                let plan = taken.plan;
+                self.taken.remove(&put);
+                self.storage.abandon(plan);
+            }
+            State::Reserved | State::Doubtful(..) | State::Done(_) => {}
+        }
+    }
+
+    /// Publishes a put whose bytes are all there.
+    fn publish(&mut self, put: PutId, now: Millis) -> Result<Done> {
+        let Some(taken) = self.taken.get_mut(&put) else {
+            crate::bail!(NMC_ERR_STALE, "put {:x} was given up", put.0);
+        };
+        let plan = taken.plan;
+        let revoked = self.revoked.contains(&put);
+        let committed = match revoked {
+            false => self.storage.commit(plan),
+            true => Err(Error::new(NMC_ERR_STALE, "the put was given up, or has ended without this node")),
+        };
+        match committed {
+            Ok(fact) => {
+                let incarnation = self.config.incarnation;
+                let name = Name { node: self.id, incarnation, index: plan.index, epoch: plan.epoch };
+                let done = Done { name, fact };
+                (taken.state, taken.until) = (State::Done(done.clone()), now + self.config.remember_ms);
+                Ok(done)
+            }
+            Err(error) => {
+                self.taken.remove(&put);
+                self.storage.abandon(plan);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn reserve(
+        &mut self,
+        from: Peer,
+        request: u64,
+        time_left: Millis,
+        reserve: &Reserve,
+        now: Millis,
+        to: &mut Vec<Action>,
+    ) -> Result<()> {
+        let put = &reserve.put;
+        let again = self.taken.get(&put.put).and_then(|taken| match taken.state {
+            State::Reserved => Some(taken.plan),
+            _ => None,
+        });
+        let plan = match again {
+            Some(plan) => Ok(plan),
+            None => match self.may_take(put) {
+                Ok(None) => self.open(put),
+                Ok(Some(_)) => Err(Error::new(crate::base::status::NMC_ERR_EXISTS, "the put is done")),
+                Err(error) => Err(error),
+            },
+        };
+        let reserved = plan.and_then(|plan| Ok((plan, self.storage.extents(plan)?)));
+        let message = match reserved {
+            Ok((plan, extents)) => {
+                let until = now + time_left.min(MOST_MS);
+                let mover = self.mover;
+                let taken = self.taken.entry(put.put).or_insert(Taken { plan, state: State::Reserved, until, mover });
+                taken.mover = mover;
+                let incarnation = self.config.incarnation;
+                let name = Name { node: self.id, incarnation, index: plan.index, epoch: plan.epoch };
+                Reserved { status: NMC_OK, name: Some(name), extents, mover: self.mover }
+            }
+            Err(error) => Reserved { status: error.status, name: None, extents: Vec::new(), mover: 0 },
+        };
+        to.push(Action::Send(from, Frame::answering(request, message)));
+        Ok(())
+    }
+
+    pub(super) fn commit(
+        &mut self,
+        from: Peer,
+        request: u64,
+        put: PutId,
+        now: Millis,
+        to: &mut Vec<Action>,
+    ) -> Result<()> {
+        let done = match self.taken.get(&put).map(|taken| &taken.state) {
+            Some(State::Reserved) => self.publish(put, now),
+            Some(State::Done(done)) => Ok(done.clone()),
+            _ => Err(Error::new(NMC_ERR_STALE, format!("put {:x} was given up", put.0))),
+        };
+        to.push(answer(from, request, done));
+        Ok(())
+    }
+
+    /// A writer says that no byte of its put is under way.
+    pub(super) fn stopped(&mut self, from: Peer, request: u64, put: PutId, to: &mut Vec<Action>) -> Result<()> {
+        if let Some(taken) = self.taken.get(&put)
+            && matches!(taken.state, State::Reserved | State::Doubtful(..))
+        {
+            let plan = taken.plan;
+            self.taken.remove(&put);
+            self.storage.abandon(plan);
+        }
+        to.push(Action::Send(from, Frame::answering(request, Answer::new(0, NMC_OK, ""))));
+        Ok(())
+    }
+
+    /// Gives up puts that are late, and forgets those that were done long ago.
+    pub(super) fn end_late_puts(&mut self, now: Millis, to: &mut Vec<Action>) {
+        self.give_up(|taken| now >= taken.until, now, to);
+    }
+
+    /// Gives up every put that is not done.
+    pub(super) fn give_up_taken(&mut self, to: &mut Vec<Action>) {
+        let now = self.heard;
+        self.give_up(|taken| !matches!(taken.state, State::Done(_)), now, to);
+    }
+
+    fn give_up(&mut self, which: impl Fn(&Taken) -> bool, now: Millis, to: &mut Vec<Action>) {
+        let Self { taken, storage, .. } = self;
+        taken.retain(|put, taken| {
+            if !which(taken) {
+                return true;
+            }
+            match taken.state {
+                State::Receiving(from, request) => {
+                    taken.state = State::Stopping;
+                    to.push(Action::Stop(*put));
+                    let late = Error::new(NMC_ERR_STALE, "the put was late, or another leader came");
+                    to.push(answer(from, request, Err(late)));
+                }
+                State::Reserved => taken.state = State::Doubtful(storage.doubt(taken.plan), now),
+                State::Done(_) => return false,
+                State::Stopping | State::Doubtful(..) => {}
+            }
+            true
+        });
+    }
+
+    /// Renews the mover if too much has been in doubt for too long.
+    pub(super) fn renew_if_needed(&mut self, now: Millis, to: &mut Vec<Action>) {
+        let (mut bytes, mut oldest) = (0u64, now);
+        for taken in self.taken.values() {
+            if let State::Doubtful(n, since) = taken.state {
+                bytes += n;
+                oldest = oldest.min(since);
+            }
+        }
+        let late = self.serving.values().any(|serving| serving.is_late(now, self.config.doubt_ms));
+        let needed = bytes > self.config.doubt_bytes || oldest + self.config.doubt_ms <= now || late;
+        if needed && !self.renewing {
+            self.mover += 1;
+            self.renewing = true;
+            to.push(Action::Renew(self.mover));
+        }
+    }
+
+    /// What was begun before the mover was renewed has ended.
+    pub(super) fn renewed(&mut self, number: u64, to: &mut Vec<Action>) {
+        if !self.renewing || number != self.mover {
+            return;
+        }
+        self.renewing = false;
+        let Self { taken, storage, .. } = self;
+        taken.retain(|_, taken| match taken.state {
+            State::Doubtful(..) if taken.mover < number => {
+                storage.abandon(taken.plan);
+                false
+            }
+            _ => true,
+        });
+        self.pushes_ended(number, to);
+    }
+}
+
+/// What came of a put.
+fn answer(from: Peer, request: u64, done: Result<Done>) -> Action {
+    let (status, done): (nmc_status_t, _) = match done {
+        Ok(done) => (NMC_OK, Some(done)),
+        Err(error) => (if error.status == NMC_OK { NMC_ERR_BUSY } else { error.status }, None),
+    };
+    Action::Send(from, Frame::answering(request, PutDone { status, done }))
+}

@@ -1,0 +1,156 @@
+//! Gets of others: the value is held from before its bytes leave until the last has left, or until nothing of it can be under
+//! way any more.
+
+use super::storage::Plan;
+use super::{Action, Agent, Storage};
+use crate::base::error::Result;
+use crate::base::status::{
+    NMC_ERR_NOT_FOUND, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
+};
+use crate::cluster::types::{Millis, Peer, PutId};
+use crate::cluster::wire::{Answer, Fetch, Fetched, Frame, Metadata};
+
+/// Peers of which it is remembered what they asked for.
+const MAX_PEERS: usize = 1 << 16;
+
+/// A value that is on its way.
+#[derive(Debug)]
+pub(super) struct Serving {
+    to: Peer,
+    request: u64,
+    /// Its answer is sent when the bytes are there; none if the bytes follow the answer.
+    answer: Option<Fetched>,
+    since: Millis,
+    /// The mover by which it goes.
+    mover: u64,
+    /// Who wants to know when nothing is under way any more.
+    cancelled: Option<(Peer, u64)>,
+}
+
+impl Serving {
+    /// Whether bytes that somebody else moves have not arrived after so long.
+    pub(super) fn is_late(&self, now: Millis, patience: Millis) -> bool {
+        self.answer.is_some() && now >= self.since + patience
+    }
+}
+
+fn refused(status: nmc_status_t) -> Fetched {
+    Fetched { status, put: PutId(0), length: 0, follows: 0, metadata: Metadata::default() }
+}
+
+impl<S: Storage> Agent<S> {
+    pub(super) fn fetch(
+        &mut self,
+        from: Peer,
+        request: u64,
+        fetch: Fetch,
+        now: Millis,
+        to: &mut Vec<Action>,
+    ) -> Result<()> {
+        let reply = |fetched| Action::Send(from, Frame::answering(request, fetched));
+        if self.serving.values().any(|serving| (serving.to, serving.request) == (from, request)) {
+            return Ok(());
+        }
+        if !fetch.into.is_empty() && !self.is_next_push(from, request) {
+            to.push(reply(refused(NMC_ERR_TIMEOUT)));
+            return Ok(());
+        }
+        if (fetch.name.node, fetch.name.incarnation) != self.identity() {
+            to.push(reply(refused(NMC_ERR_NOT_FOUND)));
+            return Ok(());
+        }
+        if !self.serves(now) {
+            to.push(reply(refused(NMC_ERR_UNAVAILABLE)));
+            return Ok(());
+        }
+        let pinned = match self.storage.pin(Plan { index: fetch.name.index, epoch: fetch.name.epoch }, &fetch.key) {
+            Ok(pinned) => pinned,
+            Err(error) => {
+                to.push(reply(refused(error.status)));
+                return Ok(());
+            }
+        };
+        if fetch.offset > pinned.length {
+            self.storage.unpin(pinned.pin);
+            to.push(reply(refused(NMC_ERR_PROTOCOL)));
+            return Ok(());
+        }
+        let bytes = fetch.length.min(pinned.length - fetch.offset);
+        let pushed = !fetch.into.is_empty();
+        let fetched = Fetched {
+            status: NMC_OK,
+            put: pinned.put,
+            length: pinned.length,
+            follows: if pushed { 0 } else { bytes },
+            metadata: pinned.metadata,
+        };
+        let (pin, offset) = (pinned.pin, fetch.offset);
+        let answer = pushed.then(|| fetched.clone());
+        self.serving.insert(pin, Serving { to: from, request, answer, since: now, mover: self.mover, cancelled: None });
+        to.push(if pushed {
+            Action::Push { to: from, pin, offset, into: fetch.into, mover: fetch.mover }
+        } else {
+            Action::SendValue { to: from, frame: Frame::answering(request, fetched), pin, offset }
+        });
+        Ok(())
+    }
+
+    /// Whether a request to write is newer than all that its peer made or cancelled: one that comes late, or again, would write
+    /// to memory that is somebody else's by now.
+    fn is_next_push(&mut self, from: Peer, request: u64) -> bool {
+        let highest = self.pushes.entry(from).or_default();
+        let next = request > *highest;
+        *highest = request.max(*highest);
+        while self.pushes.len() > MAX_PEERS {
+            // The oldest connection.
+            self.pushes.pop_first();
+        }
+        next
+    }
+
+    /// The last byte of a value has left, or none will.
+    pub(super) fn sent(&mut self, pin: u64, whole: bool, to: &mut Vec<Action>) {
+        let Some(serving) = self.serving.remove(&pin) else { return };
+        self.storage.unpin(pin);
+        if let Some(answer) = serving.answer {
+            let answer = if whole { answer } else { refused(NMC_ERR_UNAVAILABLE) };
+            to.push(Action::Send(serving.to, Frame::answering(serving.request, answer)));
+        }
+        tell(serving.cancelled, to);
+    }
+
+    /// Whoever asked for a value wants no byte of it any more.
+    pub(super) fn cancel_fetch(&mut self, from: Peer, request: u64, which: u64, to: &mut Vec<Action>) -> Result<()> {
+        self.is_next_push(from, which);
+        let found = self.serving.iter_mut().find(|(_, serving)| (serving.to, serving.request) == (from, which));
+        match found {
+            Some((pin, serving)) => {
+                serving.cancelled = Some((from, request));
+                to.push(Action::CancelPush(*pin));
+            }
+            None => tell(Some((from, request)), to),
+        }
+        Ok(())
+    }
+
+    /// The mover was renewed: what was being pushed before is not any more.
+    pub(super) fn pushes_ended(&mut self, number: u64, to: &mut Vec<Action>) {
+        let Self { serving, storage, .. } = self;
+        serving.retain(|pin, serving| {
+            if serving.answer.is_none() || serving.mover >= number {
+                return true;
+            }
+            storage.unpin(*pin);
+            to.push(Action::Send(serving.to, Frame::answering(serving.request, refused(NMC_ERR_TIMEOUT))));
+            tell(serving.cancelled, to);
+            false
+        });
+    }
+}
+
+/// Nothing is under way any more.
+fn tell(who: Option<(Peer, u64)>, to: &mut Vec<Action>) {
+    if let Some((peer, request)) = who {
+        to.push(Action::Send(peer, Frame::answering(request, Answer::new(0, NMC_OK, ""))));
+    }
+}

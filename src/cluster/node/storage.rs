@@ -1,0 +1,134 @@
+//! What a node's agent needs of the node's store. The store does what it is proven to do; this is the seam, with a model of it
+//! behind it in the simulator. Every call is made by the agent's one control thread and does a bounded amount of work.
+//!
+//! What the store has to offer for it:
+//! - **Facts**: a ring in the control slab to which the store's master appends {number, kind, index, epoch} whenever an object
+//!   is published (seen by the master, revealed, promoted, recovered, offloaded) or retired (evicted, removed, replaced, taken,
+//!   flushed), in the order in which it happens and before the call that caused it returns. Numbers start at 1 and never
+//!   repeat within a store. What a `Published` fact needs besides is read from the header when the fact is read; if that is another epoch
+//!   by then the fact may be left out, since its `Retired` follows.
+//! - **The put id stays with the object**: in the header, in the record on disk, and through offload, promotion and recovery.
+//! - **One object, several places**: dropping an object takes with it its other places on the node (memory and tier), since
+//!   they are one put; each tells its own `Retired`.
+//! - **Epochs never go back**: not across restarts, and not below what a tier recovered.
+//! - **A position of the drop log** that lives as long as the objects do: in the slab, and in the tier's journal, where it is
+//!   durable before it is confirmed to the master.
+
+use crate::base::error::Result;
+use crate::cluster::types::{ObjectKey, Position, PutId};
+use crate::cluster::wire::{Extent, Fact, Metadata, Published};
+
+/// What is to be written.
+#[derive(Debug, Clone)]
+pub struct Wanted<'a> {
+    /// The put that it belongs to; the plan's id.
+    pub put: PutId,
+    /// The object.
+    pub key: &'a ObjectKey,
+    /// Bytes of the value.
+    pub length: u64,
+    /// Number of the segment.
+    pub segment: u32,
+    /// Code of the retain class and priority.
+    pub retain: u32,
+    /// What the writer says about it.
+    pub metadata: &'a Metadata,
+}
+
+/// A place for a value that is being written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Plan {
+    /// Header.
+    pub index: u32,
+    /// Epoch to publish.
+    pub epoch: u64,
+}
+
+/// A value that somebody holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pinned {
+    /// What the pin is called.
+    pub pin: u64,
+    /// The put that it came from.
+    pub put: PutId,
+    /// Bytes of the value.
+    pub length: u64,
+    /// What its writer said about it.
+    pub metadata: Metadata,
+}
+
+/// What a ring has from a number on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tail {
+    /// These, in order; none if there is nothing yet.
+    Facts(Vec<Fact>),
+    /// Some of them were overwritten.
+    Overwritten,
+}
+
+/// Objects in some indexes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// First index.
+    pub from: u32,
+    /// The index behind the last that was looked at.
+    pub to: u32,
+    /// What lives there.
+    pub live: Vec<Published>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<u32>,
+}
+
+/// See the module.
+pub trait Storage {
+    /// Finds room for a value. EXISTS if the key has one, or is being written; NO_SPACE, BUSY.
+    fn open(&mut self, wanted: &Wanted<'_>) -> Result<Plan>;
+
+    /// Where the bytes of a plan are, for those who write them from elsewhere.
+    fn extents(&self, plan: Plan) -> Result<Vec<Extent>>;
+
+    /// All bytes are there: publishes. Gives the number of the fact. STALE if the plan was given up.
+    fn commit(&mut self, plan: Plan) -> Result<u64>;
+
+    /// Gives a plan up of which no byte is under way: its pages may be used again.
+    fn abandon(&mut self, plan: Plan);
+
+    /// Gives a plan up of which bytes may still arrive: nobody gets its pages until it is abandoned. Gives how many bytes.
+    fn doubt(&mut self, plan: Plan) -> u64;
+
+    /// Holds a value, if it is the one with this index, epoch and key.
+    fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Pinned>;
+
+    /// Lets go of it.
+    fn unpin(&mut self, pin: u64);
+
+    /// Drops the object with this index, epoch and key, if it is there. Readers that hold it finish.
+    fn drop_named(&mut self, plan: Plan, key: &ObjectKey);
+
+    /// Drops what this key has, if it came from this put.
+    fn drop_put(&mut self, key: &ObjectKey, put: PutId);
+
+    /// Drops what this key has.
+    fn drop_key(&mut self, key: &ObjectKey);
+
+    /// Drops everything of a namespace, or of all.
+    fn drop_space(&mut self, space: Option<&[u8]>);
+
+    /// Number of the newest fact.
+    fn newest(&self) -> u64;
+
+    /// Facts behind a number, so many at most.
+    fn facts(&mut self, behind: u64, most: usize) -> Result<Tail>;
+
+    /// What lives from an index on: a range with so many objects at most. Headers come first, then slots of the tier.
+    fn part(&mut self, from: u32, most: usize) -> Result<Part>;
+
+    /// How far the drop log was applied; `None` if the store was never in a cluster.
+    fn position(&self) -> Option<Position>;
+
+    /// The drop log was applied this far.
+    fn set_position(&mut self, position: Position) -> Result<()>;
+
+    /// Bytes in use, by segment in the order in which they were mounted.
+    fn used(&self) -> Vec<u64>;
+}

@@ -1,0 +1,389 @@
+//! The agent by itself, told by hand what happened, over the simulator's model of a store.
+
+use super::storage::{Storage, Wanted};
+use super::{Action, Agent, Config, Event, Plan};
+use crate::base::status::{
+    NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK,
+};
+use crate::cluster::sim::Store;
+use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Peer, Position, PutId};
+use crate::cluster::wire::*;
+
+const CLIENT: Peer = Peer(7);
+
+fn key() -> ObjectKey {
+    ObjectKey::new(b"", b"k").unwrap()
+}
+
+fn position(number: u64) -> Position {
+    Position { term: 5, number }
+}
+
+struct Rig {
+    agent: Agent<Store>,
+    now: Millis,
+    actions: Vec<Action>,
+}
+
+impl Rig {
+    fn new(ring: usize) -> Self {
+        let config = Config {
+            name: "n".into(),
+            incarnation: 9,
+            store: 1,
+            endpoint: "h:1".into(),
+            host: "h".into(),
+            headers: 8,
+            slots: 0,
+            segments: vec![],
+            masters: vec!["m".into()],
+            ping_ms: 1000,
+            resend_ms: 500,
+            master_ms: 3000,
+            copy_ms: 5000,
+            remember_ms: 60_000,
+            doubt_bytes: 100,
+            doubt_ms: 10_000,
+        };
+        let mut rig = Self { agent: Agent::new(config, Store::new(8, 16, ring), 0), now: 10_000, actions: Vec::new() };
+        rig.on(Event::Tick);
+        rig
+    }
+
+    /// A node that is in, in term 5, with a stream from this number on.
+    fn joined(ring: usize) -> Self {
+        let mut rig = Self::new(ring);
+        rig.welcome(5, 1 << STREAM_SHIFT, position(0), false);
+        rig.drops(Position::default(), position(0), vec![]);
+        rig.acknowledge_all();
+        rig
+    }
+
+    fn on(&mut self, event: Event) {
+        self.agent.on(event, self.now, &mut self.actions);
+    }
+
+    fn master(&mut self, message: impl Into<Message>) {
+        self.on(Event::Master(0, Frame::telling(message)));
+    }
+
+    fn welcome(&mut self, term: u64, next: u64, head: Position, fresh: bool) {
+        let (fence_ms, sent_at) = (9000, self.now);
+        self.master(Welcome { term, incarnation: 9, next, fresh, head, fence_ms, sent_at });
+    }
+
+    fn drops(&mut self, after: Position, through: Position, entries: Vec<Dropped>) {
+        let entries = entries.into_iter().map(|what| DropEntry { position: through, what }).collect();
+        self.master(Drops { term: through.term, after, through, entries });
+    }
+
+    /// Reports since the last time that somebody looked.
+    fn reports(&mut self) -> Vec<(u64, News)> {
+        let actions = std::mem::take(&mut self.actions);
+        let reports = actions.into_iter().filter_map(|action| match action {
+            Action::Master(_, Frame { message: Message::Report(report), .. }) => Some((report.number, report.news)),
+            _ => None,
+        });
+        reports.collect()
+    }
+
+    /// The leader takes everything. Gives what it took.
+    fn acknowledge_all(&mut self) -> Vec<News> {
+        let mut taken = Vec::new();
+        loop {
+            let reports = self.reports();
+            let Some((last, _)) = reports.last() else { return taken };
+            let next = last + 1;
+            taken.extend(reports.into_iter().map(|(_, news)| news));
+            self.master(Ack { term: 5, incarnation: 9, next, facts: u64::MAX, sent_at: self.now });
+        }
+    }
+
+    fn ask(&mut self, request: u64, message: impl Into<Message>) -> Option<Message> {
+        self.actions.clear();
+        self.on(Event::Message(CLIENT, Frame { request, time_left_ms: 1000, message: message.into() }));
+        self.actions.iter().find_map(|action| match action {
+            Action::Send(CLIENT, frame) if frame.request == request => Some(frame.message.clone()),
+            _ => None,
+        })
+    }
+
+    fn put_status(&mut self, request: u64, put: Put) -> Option<i32> {
+        match self.ask(request, put)? {
+            Message::PutDone(done) => Some(done.status),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn local(&mut self, put: u64) -> Plan {
+        let store = self.agent.storage_mut();
+        store.put(&key(), PutId::local(put), &[1]).unwrap();
+        store.find(&key()).unwrap()
+    }
+
+    fn fetch(&self, plan: Plan, into: usize) -> Fetch {
+        let name = Name { node: NodeId::of("n"), incarnation: 9, index: plan.index, epoch: plan.epoch };
+        let extent = |offset| Extent { region: 1, offset, length: 1 };
+        Fetch { name, key: key(), offset: 0, length: 9, into: (0..into as u64).map(extent).collect(), mover: 0 }
+    }
+}
+
+fn put(term: u64, after: Position) -> Put {
+    Put {
+        put: PutId::clustered(term, 3),
+        term,
+        incarnation: 9,
+        after,
+        segment: 0,
+        key: key(),
+        length: 1,
+        retain: 0,
+        metadata: Metadata::default(),
+    }
+}
+
+#[test]
+fn the_drop_log_is_applied_before_anything_is_reported() {
+    let mut rig = Rig::new(16);
+    let plan = rig.local(1);
+    rig.welcome(5, 1 << STREAM_SHIFT, position(2), false);
+    assert!(rig.reports().is_empty());
+    rig.drops(Position::default(), position(1), vec![]);
+    assert!(matches!(&rig.reports()[..], [(_, News::Applied(applied))] if applied.position == position(1)));
+    rig.drops(position(1), position(2), vec![DropKey { key: key() }.into()]);
+    let told = rig.acknowledge_all();
+    assert!(matches!(&told[0], News::Applied(applied) if applied.position == position(2)), "{told:?}");
+    let lists = |news: &News| matches!(news, News::Range(range) if !range.live.is_empty());
+    assert!(!told.iter().any(lists) && told.iter().any(|news| matches!(news, News::SnapshotEnd(_))), "{told:?}");
+    assert!(rig.agent.storage_mut().pin(plan, &key()).is_err());
+}
+
+#[test]
+fn what_the_ring_has_overwritten_is_told_by_a_snapshot() {
+    let mut rig = Rig::joined(2);
+    for n in 0..4u8 {
+        let key = ObjectKey::new(b"", &[n]).unwrap();
+        rig.agent.storage_mut().put(&key, PutId::local(n.into()), &[1]).unwrap();
+    }
+    rig.on(Event::Tick);
+    let told = rig.acknowledge_all();
+    let listed: usize = told.iter().map(|news| if let News::Range(range) = news { range.live.len() } else { 0 }).sum();
+    assert_eq!(listed, 4, "{told:?}");
+    assert!(matches!(told.last(), Some(News::SnapshotEnd(end)) if end.facts == 4));
+}
+
+#[test]
+fn what_was_applied_is_told_behind_the_facts_that_came_of_it() {
+    let mut rig = Rig::joined(16);
+    rig.local(1);
+    rig.drops(position(0), position(1), vec![DropKey { key: key() }.into()]);
+    let told = rig.acknowledge_all();
+    let fact = told.iter().position(|n| matches!(n, News::Facts(facts) if facts.facts.len() == 2)).unwrap();
+    let applied = told.iter().position(|n| matches!(n, News::Applied(_))).unwrap();
+    assert!(fact < applied, "{told:?}");
+}
+
+#[test]
+fn entries_are_applied_in_order_and_once() {
+    let mut rig = Rig::joined(16);
+    rig.drops(position(1), position(2), vec![DropKey { key: key() }.into()]);
+    assert_eq!(rig.agent.storage().position(), Some(position(0)), "one is missing");
+    rig.drops(position(0), position(2), vec![]);
+    rig.local(1);
+    rig.drops(position(0), position(2), vec![DropKey { key: key() }.into()]);
+    assert!(rig.agent.storage().find(&key()).is_some(), "it was put after that entry was applied");
+}
+
+#[test]
+fn a_put_is_taken_in_the_term_in_which_it_began_and_after_what_was_removed_before() {
+    let mut rig = Rig::joined(16);
+    assert_eq!(rig.put_status(1, put(4, position(0))), Some(NMC_ERR_STALE));
+    assert_eq!(rig.put_status(2, put(5, position(3))), Some(NMC_ERR_BUSY));
+    assert_eq!(rig.put_status(3, put(5, position(0))), None);
+    assert!(matches!(rig.actions[..], [Action::Receive { request: 3, .. }, ..]));
+    // Another leader comes before its bytes have.
+    rig.welcome(6, 1 << STREAM_SHIFT, position(0), false);
+    assert!(rig.actions.contains(&Action::Stop(PutId::clustered(5, 3))));
+    rig.on(Event::Received(PutId::clustered(5, 3), true));
+    assert!(rig.agent.storage().find(&key()).is_none());
+}
+
+#[test]
+fn a_put_that_comes_again_finds_what_came_of_it() {
+    let mut rig = Rig::joined(16);
+    assert_eq!(rig.put_status(1, put(5, position(0))), None);
+    assert_eq!(rig.put_status(2, put(5, position(0))), Some(NMC_ERR_BUSY), "it is under way");
+    rig.on(Event::Received(PutId::clustered(5, 3), true));
+    assert_eq!(rig.put_status(3, put(5, position(0))), Some(NMC_OK));
+    assert_eq!(rig.agent.storage().live().count(), 1);
+}
+
+#[test]
+fn a_put_that_ended_without_this_node_is_refused_however_late_it_comes() {
+    let mut rig = Rig::joined(16);
+    assert_eq!(rig.put_status(1, put(5, position(0))), None);
+    let (incarnation, index, epoch) = (9, crate::cluster::types::NO_INDEX, 0);
+    let ruled_out = DropReplica { incarnation, index, epoch, key: key(), put: PutId::clustered(5, 3) };
+    rig.drops(position(0), position(1), vec![ruled_out.into()]);
+    rig.on(Event::Received(PutId::clustered(5, 3), true));
+    assert!(rig.agent.storage().find(&key()).is_none());
+    assert_eq!(rig.put_status(2, put(5, position(0))), Some(NMC_ERR_STALE));
+}
+
+#[test]
+fn an_owner_drops_by_name_and_keeps_what_was_put_since() {
+    let mut rig = Rig::joined(16);
+    let old = rig.local(1);
+    rig.agent.storage_mut().retire(old.index as usize);
+    rig.local(2);
+    let replica = DropReplica { incarnation: 9, index: old.index, epoch: old.epoch, key: key(), put: PutId::local(1) };
+    rig.drops(position(0), position(1), vec![replica.clone().into()]);
+    assert!(rig.agent.storage().find(&key()).is_some());
+    // A name of a former life says nothing: the put does.
+    let former = DropReplica { incarnation: 8, put: PutId::local(2), ..replica };
+    rig.drops(position(1), position(2), vec![former.into()]);
+    assert!(rig.agent.storage().find(&key()).is_none());
+}
+
+#[test]
+fn a_node_that_may_count_as_away_serves_nobody_until_it_is_back() {
+    let mut rig = Rig::joined(16);
+    let plan = rig.local(1);
+    let fetch = rig.fetch(plan, 0);
+    assert_eq!(rig.ask(1, fetch.clone()), None);
+    assert!(rig.actions.iter().any(|action| matches!(action, Action::SendValue { .. })));
+    rig.now += 9_000;
+    assert!(matches!(rig.ask(2, fetch.clone()), Some(Message::Fetched(f)) if f.status == NMC_ERR_UNAVAILABLE));
+    let other = Fetch { key: ObjectKey::new(b"", b"other").unwrap(), ..fetch };
+    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 0, sent_at: rig.now });
+    rig.welcome(5, 1 << STREAM_SHIFT, position(0), false);
+    assert!(matches!(rig.ask(3, other), Some(Message::Fetched(f)) if f.status == NMC_ERR_NOT_FOUND), "name and key");
+}
+
+#[test]
+fn a_late_welcome_does_not_begin_the_stream_again() {
+    let mut rig = Rig::joined(16);
+    rig.master(Rejoin { term: 5 });
+    rig.welcome(5, 3 << STREAM_SHIFT, position(0), false);
+    let first = rig.acknowledge_all();
+    assert!(first.iter().any(|news| matches!(news, News::SnapshotEnd(_))), "the leader knew nothing of it");
+    rig.master(Rejoin { term: 5 });
+    rig.welcome(5, 1 << STREAM_SHIFT, position(0), false);
+    rig.local(1);
+    rig.on(Event::Tick);
+    assert!(rig.reports().is_empty(), "it is not in");
+    rig.welcome(5, 3 << STREAM_SHIFT, position(0), false);
+    assert!(rig.reports().iter().all(|(number, _)| number >> STREAM_SHIFT == 3));
+}
+
+#[test]
+fn a_copy_is_published_after_the_leaders_word_and_not_after_a_drop() {
+    let mut rig = Rig::joined(16);
+    let name = Name { node: NodeId(1), incarnation: 1, index: 1, epoch: 1 };
+    let (put, length, media) = (PutId::local(4), 1, Media::Ram);
+    let from = Replica { name, put, length, media, endpoint: String::new() };
+    for (round, drop_first) in [(1, false), (2, true)] {
+        rig.on(Event::Keep(key(), from.clone()));
+        rig.on(Event::Filled(round, true));
+        assert!(rig.agent.storage().find(&key()).is_none());
+        let told = rig.acknowledge_all();
+        assert!(told.iter().any(|n| matches!(n, News::Announce(a) if a.ticket == round)), "{told:?}");
+        if drop_first {
+            rig.drops(position(round - 1), position(round), vec![DropKey { key: key() }.into()]);
+        }
+        rig.master(Announced { term: 5, incarnation: 9, ticket: round, status: NMC_OK });
+        assert_eq!(rig.agent.storage().find(&key()).is_some(), !drop_first);
+        rig.drops(position(round - 1), position(round), vec![DropKey { key: key() }.into()]);
+    }
+}
+
+#[test]
+fn pages_of_a_late_writer_stay_out_of_use_until_it_has_stopped_or_the_mover_was_renewed() {
+    let mut rig = Rig::joined(16);
+    let reserve = Reserve { put: Put { length: 16, ..put(5, position(0)) }, writer: "w".into() };
+    assert!(matches!(rig.ask(1, reserve), Some(Message::Reserved(r)) if r.status == NMC_OK && r.extents.len() == 16));
+    rig.now += 1_000;
+    rig.on(Event::Tick);
+    let room = |rig: &mut Rig| {
+        let wanted = ObjectKey::new(b"", b"other").unwrap();
+        let metadata = Metadata::default();
+        let (put, segment, retain) = (PutId::local(5), 0, 0);
+        let wanted = Wanted { put, key: &wanted, length: 1, segment, retain, metadata: &metadata };
+        rig.agent.storage_mut().open(&wanted).is_ok()
+    };
+    assert!(!room(&mut rig));
+    let late = rig.ask(2, Commit { put: PutId::clustered(5, 3) });
+    assert!(matches!(late, Some(Message::PutDone(done)) if done.status == NMC_ERR_STALE));
+    rig.now += 10_000;
+    rig.actions.clear();
+    rig.on(Event::Tick);
+    assert!(rig.actions.contains(&Action::Renew(1)) && !room(&mut rig));
+    rig.on(Event::Renewed(1));
+    assert!(room(&mut rig));
+}
+
+#[test]
+fn a_request_to_write_that_comes_late_or_again_writes_nothing() {
+    let mut rig = Rig::joined(16);
+    let plan = rig.local(1);
+    let fetch = rig.fetch(plan, 1);
+    let pushes = |rig: &Rig| rig.actions.iter().filter(|action| matches!(action, Action::Push { .. })).count();
+    assert_eq!((rig.ask(5, fetch.clone()), pushes(&rig)), (None, 1));
+    rig.on(Event::Sent(1, true));
+    assert!(matches!(rig.ask(5, fetch.clone()), Some(Message::Fetched(f)) if f.status == NMC_ERR_TIMEOUT));
+    assert_eq!(pushes(&rig), 0);
+    // Cancelled before it has come.
+    assert!(matches!(rig.ask(7, CancelFetch { request: 6 }), Some(Message::Answer(_))));
+    assert!(matches!(rig.ask(6, fetch.clone()), Some(Message::Fetched(f)) if f.status == NMC_ERR_TIMEOUT));
+    assert_eq!(pushes(&rig), 0);
+    // Refused while the node served nobody, and come again when it does.
+    rig.now += 9_000;
+    assert!(matches!(rig.ask(8, fetch.clone()), Some(Message::Fetched(f)) if f.status == NMC_ERR_UNAVAILABLE));
+    rig.welcome(5, 1 << STREAM_SHIFT, position(0), false);
+    assert!(matches!(rig.ask(8, fetch.clone()), Some(Message::Fetched(f)) if f.status == NMC_ERR_TIMEOUT));
+    assert_eq!((rig.ask(9, fetch), pushes(&rig)), (None, 1));
+}
+
+#[test]
+fn a_renewal_ends_what_began_before_it_and_nothing_else() {
+    let mut rig = Rig::joined(16);
+    let plan = rig.local(1);
+    let fetch = rig.fetch(plan, 1);
+    rig.ask(1, fetch.clone());
+    rig.now += 10_000;
+    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 0, sent_at: rig.now });
+    rig.welcome(5, 1 << STREAM_SHIFT, position(0), false);
+    assert!(rig.actions.contains(&Action::Renew(1)), "the push has taken too long");
+    rig.ask(2, fetch);
+    rig.actions.clear();
+    rig.on(Event::Renewed(1));
+    let told: Vec<u64> = rig
+        .actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Send(CLIENT, frame) => Some(frame.request),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, [1]);
+}
+
+#[test]
+fn sync_waits_until_the_leader_knows_or_time_is_up() {
+    let mut rig = Rig::joined(16);
+    rig.local(1);
+    rig.on(Event::Sync(1, 500));
+    rig.on(Event::Sync(2, 5000));
+    rig.now += 600;
+    rig.on(Event::Tick);
+    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 1, sent_at: rig.now });
+    let synced: Vec<(u64, i32)> = rig
+        .actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Synced(ticket, status) => Some((*ticket, *status)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(synced, [(1, NMC_ERR_TIMEOUT), (2, NMC_OK)]);
+}

@@ -1,0 +1,186 @@
+//! What is promised, and whether it was kept. The checker sees every call from outside, and at the end the stores.
+
+use crate::cluster::types::{Millis, ObjectKey, PutId};
+use crate::cluster::wire::Space;
+use std::collections::BTreeMap;
+
+/// What must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promise {
+    /// A get returns every byte of one put of its key, or an error.
+    WholeValue,
+    /// After a put has ended a get finds it until it is evicted, removed, or its owners are lost.
+    Found,
+    /// After a remove no get that begins later returns what was visible before.
+    Removed,
+    /// No page is given away while somebody may write to it, and no buffer.
+    NoLateWrite,
+    /// Every call ends by its deadline and two seconds.
+    Bounded,
+    /// At rest what is listed is what there is.
+    Truth,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    pub promise: Promise,
+    pub at: Millis,
+    pub text: String,
+}
+
+/// A value that was put, or of which that was tried.
+#[derive(Debug, Clone)]
+pub struct Value {
+    pub key: ObjectKey,
+    pub pages: usize,
+    pub began: Millis,
+}
+
+/// A put of a value: there are several of one value if another leader came meanwhile.
+#[derive(Debug, Clone, Default)]
+pub struct Put {
+    pub value: u64,
+    /// When it was told to have ended.
+    pub ended: Option<Millis>,
+    /// When somebody else could have it for sure.
+    pub visible: Option<Millis>,
+    /// When it was told to be removed, having been visible before that was asked for.
+    pub removed: Option<Millis>,
+    /// A replica was evicted, or its owner lost.
+    pub lost: bool,
+}
+
+/// A remove, as it was called.
+#[derive(Debug, Clone)]
+pub struct Removal {
+    pub what: What,
+    pub began: Millis,
+    /// When it was over; never, if nobody knows.
+    pub ended: Option<Millis>,
+    /// Every owner had heard of it by then.
+    pub sure: bool,
+}
+
+#[derive(Debug, Clone)]
+pub enum What {
+    Key(ObjectKey),
+    Space(Option<Space>),
+}
+
+impl What {
+    fn covers(&self, key: &ObjectKey) -> bool {
+        match self {
+            What::Key(other) => other == key,
+            What::Space(space) => space.as_ref().is_none_or(|space| space.0 == key.space()),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Checker {
+    /// By their numbers: pages hold them.
+    pub values: BTreeMap<u64, Value>,
+    /// Which value a put is of.
+    pub puts: BTreeMap<PutId, Put>,
+    pub removals: Vec<Removal>,
+    pub violations: Vec<Violation>,
+    /// How often something was seen, to know that a run says something.
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+/// What the page of a value holds.
+pub fn content(value: u64, page: usize) -> u64 {
+    value * 1000 + page as u64 + 1
+}
+
+impl Checker {
+    pub fn violated(&mut self, promise: Promise, at: Millis, text: String) {
+        self.violations.push(Violation { promise, at, text });
+    }
+
+    pub fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// A get has returned this.
+    pub fn got(&mut self, key: &ObjectKey, put: PutId, pages: &[u64], began: Millis, now: Millis, local: bool) {
+        self.count(if local { "got here" } else { "got" });
+        let Some(record) = self.puts.get_mut(&put) else {
+            return self.violated(Promise::WholeValue, now, format!("{key:?}: put {put:?} is nobody's"));
+        };
+        let (number, value) = (record.value, &self.values[&record.value]);
+        let whole = value.key == *key && value.pages == pages.len();
+        let right = pages.iter().enumerate().all(|(at, page)| *page == content(number, at));
+        if !whole || !right {
+            let text = format!("{key:?}: {put:?} gave {pages:?}, which is not value {number} of {value:?}");
+            return self.violated(Promise::WholeValue, now, text);
+        }
+        if let Some(removed) = record.removed.filter(|removed| *removed < began) {
+            let text = format!("{key:?}: value {number} was removed at {removed} and read by a get from {began}");
+            return self.violated(Promise::Removed, now, text);
+        }
+        if !local {
+            record.visible.get_or_insert(now);
+        }
+    }
+
+    /// A put of a value begins, perhaps once more.
+    pub fn put_begins(&mut self, put: PutId, value: u64) {
+        self.puts.entry(put).or_insert(Put { value, ..Put::default() });
+    }
+
+    /// A put has ended well.
+    pub fn put_ended(&mut self, put: PutId, now: Millis) {
+        self.count("put");
+        if let Some(put) = self.puts.get_mut(&put) {
+            put.ended.get_or_insert(now);
+            put.visible.get_or_insert(now);
+        }
+    }
+
+    /// A remove was called. Gives its number.
+    pub fn removing(&mut self, what: What, began: Millis) -> usize {
+        self.removals.push(Removal { what, began, ended: None, sure: false });
+        self.removals.len() - 1
+    }
+
+    /// A remove has ended; `sure` if no owner has it any more.
+    pub fn removed(&mut self, number: usize, sure: bool, now: Millis) {
+        self.count(if sure { "removed" } else { "removing" });
+        (self.removals[number].ended, self.removals[number].sure) = (Some(now), sure);
+        let Removal { what, began, .. } = self.removals[number].clone();
+        if sure {
+            for put in self.puts.values_mut().filter(|put| what.covers(&self.values[&put.value].key)) {
+                if put.visible.is_some_and(|visible| visible < began) {
+                    put.removed.get_or_insert(now);
+                }
+            }
+        }
+    }
+
+    /// A replica of a put is no more, or with an owner that is lost.
+    pub fn lost(&mut self, put: PutId) {
+        if let Some(put) = self.puts.get_mut(&put) {
+            put.lost = true;
+        }
+    }
+
+    /// A put under this key that must be found by a get that began then: nobody has ever lost a replica of it.
+    pub fn missing(&self, key: &ObjectKey, began: Millis) -> Option<PutId> {
+        let mut puts = self.puts.iter().filter(|(_, put)| !put.lost && self.values[&put.value].key == *key);
+        puts.find(|(put, _)| self.must_be_found(**put, began)).map(|(put, _)| *put)
+    }
+
+    /// Whether a value must be found by a get that began then, if an owner has it and is in good standing.
+    pub fn must_be_found(&self, put: PutId, began: Millis) -> bool {
+        let Some(record) = self.puts.get(&put) else { return false };
+        let value = &self.values[&record.value];
+        // A remove may have taken it if it ended after the put began, or has not. What a node puts on itself before it has heard of
+        // the remove may go with it.
+        let removal = |r: &Removal| {
+            let heard = r.sure || put.is_clustered();
+            r.what.covers(&value.key) && r.ended.is_none_or(|ended| ended >= value.began || !heard)
+        };
+        record.ended.is_some_and(|ended| ended < began) && !self.removals.iter().any(removal)
+    }
+}

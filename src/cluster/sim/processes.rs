@@ -1,0 +1,159 @@
+//! Processes of a run: how they are set up, start, die and come back.
+
+use super::store::Store;
+use super::{
+    AWAY_MS, Addr, Control, Event, GONE_MS, PING_MS, PUT_MS, Process, SETTLE_MS, Sim, master_names, node_name,
+};
+use crate::cluster::client::{self, Client};
+use crate::cluster::directory::{self, Master};
+use crate::cluster::node::{self, Agent};
+use crate::cluster::types::Media;
+use crate::cluster::wire::SegmentInfo;
+
+impl Sim {
+    pub(super) fn master_config(&mut self, at: usize) -> directory::Config {
+        let mut secret = [0; 32];
+        secret[..8].copy_from_slice(&self.chance.word().to_le_bytes());
+        directory::Config {
+            seed: at as u64,
+            secret,
+            durable: self.setup.durable,
+            away_ms: AWAY_MS,
+            gone_ms: GONE_MS,
+            settle_ms: SETTLE_MS,
+            put_ms: PUT_MS,
+            resend_ms: 150,
+            max_log: 64,
+            ..directory::Config::default()
+        }
+    }
+
+    pub(super) fn client_config(&mut self, at: usize) -> client::Config {
+        client::Config {
+            masters: master_names(self.setup.masters),
+            host: format!("h{at}"),
+            master_ms: 400,
+            owner_ms: 500,
+            cache: 4,
+            pushed: self.setup.pushed,
+            seed: self.chance.word(),
+        }
+    }
+
+    pub(super) fn node_config(&mut self, at: usize) -> node::Config {
+        let name = node_name(at);
+        let segment =
+            SegmentInfo { number: 0, name: format!("{name}/ram"), media: Media::Ram, capacity: 24, used: 0, near: -1 };
+        node::Config {
+            incarnation: self.chance.word() | 1,
+            store: self.nodes[at].store_id,
+            endpoint: format!("h{at}:1"),
+            host: format!("h{at}"),
+            headers: 12,
+            slots: 0,
+            segments: vec![segment],
+            masters: master_names(self.setup.masters),
+            ping_ms: PING_MS,
+            resend_ms: 150,
+            master_ms: 700,
+            copy_ms: 1_000,
+            remember_ms: 3_000,
+            doubt_bytes: 4,
+            doubt_ms: 1_500,
+            name,
+        }
+    }
+
+    pub(super) fn process(&mut self, addr: Addr) -> Option<&mut Process> {
+        match addr {
+            Addr::Master(at) => self.masters.get_mut(at).map(|master| &mut master.process),
+            Addr::Node(at) => self.nodes.get_mut(at).map(|node| &mut node.process),
+            Addr::Client(at) => self.clients.get_mut(at).map(|client| &mut client.process),
+            Addr::Etcd => None,
+        }
+    }
+
+    pub(super) fn life(&mut self, addr: Addr) -> u64 {
+        self.process(addr).map_or(0, |process| process.life)
+    }
+
+    /// Starts a process, for the first time or again.
+    pub(super) fn start(&mut self, addr: Addr) {
+        let now = self.now;
+        let Some(process) = self.process(addr) else { return };
+        if process.up {
+            return;
+        }
+        (process.up, process.life, process.paused_until) = (true, process.life + 1, now);
+        let life = process.life;
+        match addr {
+            Addr::Master(at) => {
+                let config = self.master_config(at);
+                let master = &mut self.masters[at];
+                (master.master, master.term, master.asked) = (Master::new(config), 0, 0);
+                if !self.setup.durable {
+                    self.etcd.depose();
+                }
+            }
+            Addr::Node(at) => self.start_node(at),
+            Addr::Client(at) => {
+                let config = self.client_config(at);
+                self.clients[at].client = Client::new(config);
+                self.clients[at].calls.clear();
+                self.clients[at].mover = 0;
+            }
+            Addr::Etcd => {}
+        }
+        self.after(1, Event::Wake(addr, life));
+    }
+
+    /// A node starts with a new store, with what a restart found again of the old one, or beside the old one.
+    pub(super) fn start_node(&mut self, at: usize) {
+        let ring = self.setup.ring;
+        let old = self.nodes[at].store.take();
+        let how = self.chance.below(3);
+        let store = match (old, how) {
+            (Some(mut store), 0) => {
+                store.agent_died();
+                store
+            }
+            (Some(store), 1) => {
+                self.nodes[at].store_id = self.chance.word() | 1;
+                let chance = &mut self.chance;
+                store.recovered(|| chance.below(3) > 0)
+            }
+            _ => {
+                self.nodes[at].store_id = self.chance.word() | 1;
+                let mut store = Store::new(12, 24, ring);
+                store.reuse_at_once = self.setup.control == Some(Control::AbandonOnTimeout);
+                store
+            }
+        };
+        let config = self.node_config(at);
+        let node = &mut self.nodes[at];
+        node.mover = 0;
+        node.good_since = None;
+        node.agent = Some(Agent::new(config, store, self.now));
+    }
+
+    /// A process is no more.
+    pub(super) fn kill(&mut self, addr: Addr) {
+        let Some(process) = self.process(addr) else { return };
+        process.up = false;
+        match addr {
+            Addr::Node(at) => {
+                self.loses_all(at);
+                if let Some(mut agent) = self.nodes[at].agent.take() {
+                    self.nodes[at].store = Some(agent.storage_mut().clone());
+                }
+                self.nodes[at].good_since = None;
+                // Whoever shares the process goes with it.
+                if at < self.clients.len() {
+                    self.kill(Addr::Client(at));
+                }
+            }
+            Addr::Client(at) => self.clients[at].calls.clear(),
+            Addr::Master(_) | Addr::Etcd => {}
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! How a run is set up.
+
+use crate::cluster::types::Chance;
+
+/// What a run does wrong on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Control {
+    /// Owners drop whatever has the key.
+    RemoveByKey,
+    /// The end of a put lists replicas, whatever the owners say.
+    PutEndAdds,
+    /// A copy is published before the leader knows of it.
+    CopyFirst,
+    /// Pages of a late writer are given away.
+    AbandonOnTimeout,
+    /// A leader answers although its lease is over.
+    StaleLeader,
+}
+
+/// How a run is set up.
+#[derive(Debug, Clone)]
+pub(super) struct Setup {
+    pub seed: u64,
+    pub nodes: usize,
+    pub clients: usize,
+    pub masters: usize,
+    /// There is something that elects and keeps the drop log.
+    pub durable: bool,
+    /// Somebody else moves the bytes.
+    pub pushed: bool,
+    /// In a thousand.
+    pub loss: u64,
+    pub double: u64,
+    pub slow: u64,
+    /// Mean time between two faults.
+    pub fault_ms: u64,
+    pub op_ms: u64,
+    pub ring: usize,
+    pub events: u64,
+    pub control: Option<Control>,
+}
+
+impl Setup {
+    /// A run in which nothing happens by itself.
+    pub fn quiet(nodes: usize, clients: usize) -> Self {
+        Self { nodes, clients, loss: 0, double: 0, slow: 0, op_ms: 0, pushed: false, ..Self::by_seed(1) }
+    }
+
+    /// A run by chance.
+    pub fn by_seed(seed: u64) -> Self {
+        let mut chance = Chance::new(seed ^ 0x5eed);
+        let mut pick = |list: &[u64]| list[chance.below(list.len())];
+        let size = |n: u64| usize::try_from(n).unwrap();
+        let durable = pick(&[0, 1, 1]) == 1;
+        Self {
+            seed,
+            nodes: size(pick(&[2, 3, 4])),
+            clients: size(pick(&[3, 4, 5])),
+            masters: if durable { size(pick(&[2, 3])) } else { 1 },
+            durable,
+            pushed: pick(&[0, 0, 1]) == 1,
+            loss: pick(&[0, 0, 10, 50]),
+            double: pick(&[0, 10, 50]),
+            slow: pick(&[0, 10, 40]),
+            fault_ms: pick(&[200, 500, 1500]),
+            op_ms: pick(&[10, 20, 40]),
+            ring: size(pick(&[4, 16, 64])),
+            events: 2000,
+            control: None,
+        }
+    }
+}

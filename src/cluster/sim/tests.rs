@@ -1,0 +1,133 @@
+//! The promises under many seeds, the controls, and every counterexample that there was.
+
+use super::check::Promise;
+use super::{Addr, Control, Setup, Sim};
+use std::collections::BTreeMap;
+
+fn run(setup: Setup) -> Sim {
+    let mut sim = Sim::new(setup);
+    sim.run();
+    sim
+}
+
+fn seeds(usual: u64) -> u64 {
+    std::env::var("NMC_CLUSTER_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+}
+
+#[test]
+fn what_is_promised_holds_whatever_happens() {
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    let first: u64 = std::env::var("NMC_CLUSTER_FIRST").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    let mut bad = Vec::new();
+    for seed in first..first + seeds(300) {
+        let sim = run(Setup::by_seed(seed));
+        if let Some(violation) = sim.checker.violations.first() {
+            bad.push(format!("seed {seed}: {violation:?}"));
+            if bad.len() >= 10 {
+                break;
+            }
+        }
+        for (what, n) in sim.checker.counts {
+            *counts.entry(what).or_default() += n;
+        }
+    }
+    eprintln!("{counts:?}");
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+    for what in ["put", "got", "got here", "removed", "not found", "kept"] {
+        assert!(counts.get(what).is_some_and(|n| *n > 100), "too little was seen: {counts:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in 0..5 {
+        let (a, b) = (run(Setup::by_seed(seed)), run(Setup::by_seed(seed)));
+        assert_eq!((a.trace, a.now, a.handled), (b.trace, b.now, b.handled));
+        assert_ne!(a.trace, run(Setup::by_seed(seed + 100)).trace);
+    }
+}
+
+/// Runs until a promise is broken, which must be one of these.
+fn breaks(control: Control, promises: &[Promise], adjust: impl Fn(&mut Setup)) {
+    for seed in 0..400 {
+        let mut setup = Setup { control: Some(control), ..Setup::by_seed(seed) };
+        adjust(&mut setup);
+        let sim = run(setup);
+        if sim.checker.violations.first().is_some_and(|violation| promises.contains(&violation.promise)) {
+            eprintln!("{control:?} broke {:?} at seed {seed}", promises);
+            return;
+        }
+    }
+    panic!("{control:?} broke nothing");
+}
+
+/// An owner has evicted a value and cannot say so; the value is removed without waiting, and the key is put again, on that owner
+/// too, before it hears of the remove.
+fn put_again_while_the_owner_is_cut_off(control: Option<Control>) -> Sim {
+    let mut sim = Sim::new(Setup { control, ..Setup::quiet(1, 2) });
+    let key = Sim::key(1);
+    sim.run_for(2000);
+    sim.call_put(1, key.clone(), 2000);
+    sim.run_for(300);
+    sim.evict_key(0, &key);
+    for master in 0..sim.setup.masters {
+        sim.cut(Addr::Node(0), Addr::Master(master), 300);
+    }
+    sim.call_remove(1, key.clone(), false, 1000);
+    sim.run_for(50);
+    sim.call_put(1, key.clone(), 2000);
+    sim.run_for(1500);
+    assert_eq!(sim.checker.counts.get("put"), Some(&2), "{:?}", sim.checker.counts);
+    sim.call_get(1, key, 1000);
+    sim.run_for(500);
+    sim
+}
+
+#[test]
+fn a_value_put_after_a_remove_stays_whenever_owners_hear_of_the_remove() {
+    let sim = put_again_while_the_owner_is_cut_off(None);
+    assert_eq!((sim.checker.violations.as_slice(), sim.checker.counts.get("got")), (&[][..], Some(&1)));
+}
+
+#[test]
+fn control_owners_that_drop_by_key_lose_what_was_put_since() {
+    let sim = put_again_while_the_owner_is_cut_off(Some(Control::RemoveByKey));
+    assert_eq!(sim.checker.violations.first().map(|violation| violation.promise), Some(Promise::Found));
+}
+
+#[test]
+fn control_a_put_end_that_adds_replicas_lists_what_is_not_there() {
+    breaks(Control::PutEndAdds, &[Promise::Truth], |_| ());
+}
+
+#[test]
+fn control_a_copy_that_nobody_was_told_of_outlives_a_remove() {
+    breaks(Control::CopyFirst, &[Promise::Removed], |_| ());
+}
+
+#[test]
+fn control_pages_given_away_on_a_timeout_are_written_by_others() {
+    breaks(Control::AbandonOnTimeout, &[Promise::NoLateWrite, Promise::WholeValue], |setup| setup.pushed = true);
+}
+
+#[test]
+fn control_a_leader_that_answers_without_a_lease_denies_what_there_is() {
+    breaks(Control::StaleLeader, &[Promise::Found, Promise::Removed], |setup| {
+        (setup.durable, setup.masters) = (true, 3);
+    });
+}
+
+/// Prints what happened in one run: `NMC_CLUSTER_SEED=7 cargo test --lib cluster::sim::tests::tell -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints a run, for people"]
+fn tell() {
+    let seed = std::env::var("NMC_CLUSTER_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    let mut sim = Sim::new(Setup::by_seed(seed));
+    sim.log = Some(Vec::new());
+    eprintln!("{:?}", sim.setup);
+    sim.run();
+    for line in sim.log.take().unwrap_or_default() {
+        eprintln!("{line}");
+    }
+    eprintln!("{:?}", sim.checker.violations);
+}
