@@ -19,7 +19,7 @@ fn what_is_promised_holds_whatever_happens() {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     let first: u64 = std::env::var("NMC_CLUSTER_FIRST").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     let mut bad = Vec::new();
-    for seed in first..first + seeds(300) {
+    for seed in first..first + seeds(120) {
         let sim = run(Setup::by_seed(seed));
         if let Some(violation) = sim.checker.violations.first() {
             bad.push(format!("seed {seed}: {violation:?}"));
