@@ -196,6 +196,12 @@ fn a_folder_that_may_come_back_comes_back_whole() {
     run_any(Backend::File, 85).unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
+/// The seal failed, and there was no room for the mark that the bucket is gone: what was replaced later came back by it.
+#[test]
+fn a_bucket_that_may_come_back_and_is_not_marked_ends_writing() {
+    run_any(Backend::File, 3168).unwrap_or_else(|wrong| panic!("{wrong}"));
+}
+
 #[test]
 fn what_is_no_failure_passes_unnoticed() {
     let step = if asked().is_some() { 1 } else { 97 };
