@@ -2502,7 +2502,8 @@ nmc_status_t nmc_tier_sync(struct nmc_tier_t *tier);
  * Waits for the disk: what was written is safe from a power loss when it returns. Outside of the owner's process it asks the master.
  * If the disk evicts (`eviction` of the config) and holds less than memory, it ends when it is full of what was written. Thread-safe.
  * Not graph-safe. Statuses: `NMC_ERR_NO_SPACE` (the file system, `capacity_bytes` or `max_objects` is used up; what fitted is written), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`,
- * `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * `NMC_ERR_PEER_LOST` (the heap of a rank cannot be read at the moment; what lies in others is written), `NMC_ERR_CANCELLED` (the tier is being
+ * closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
  */
 nmc_status_t nmc_tier_offload(struct nmc_tier_t *tier,
                               const struct nmc_slice_t *keys,

@@ -71,8 +71,11 @@ impl Store {
             }
             std::thread::sleep(LOOK);
         }
+        // The tier may have been opened anew meanwhile, with another index.
+        let current = self.client.disk()?;
+        let map = current.as_ref().map_or(&disk.map, |current| &current.map);
         for (key, epoch) in values {
-            if is_there(key)? {
+            if map.probe(self.namespace, key)?.is_some() {
                 continue;
             }
             match self.look(self.client.view(), key)? {
