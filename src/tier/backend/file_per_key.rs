@@ -160,11 +160,12 @@ impl Storage for Folders {
     }
 
     fn discard(&self, bucket: u64, gone: bool) {
-        // If it may come back, it has to be whole: a folder is not deleted in one step.
-        if !gone {
-            return;
-        }
         if let Ok(shard) = self.shard(bucket) {
+            // If it may come back, it has to be whole: a folder is not deleted in one step. Who opens the directory next does that.
+            if !gone {
+                let _ = shard.rename(&folder_name(bucket), &temporary_name(bucket));
+                return;
+            }
             for name in [temporary_name(bucket), folder_name(bucket)] {
                 let _ = Self::delete(&*shard, &name);
             }
@@ -239,7 +240,12 @@ impl Storage for Folders {
 
     fn clean(&self, (shard, name): &(Option<String>, String)) -> Result<()> {
         match shard {
-            Some(shard) => Self::delete(&*self.disk.folder(shard)?, name),
+            Some(shard) => {
+                let shard = self.disk.folder(shard)?;
+                // It may have had its own name before: that must not be there again when a part of it is not.
+                shard.sync()?;
+                Self::delete(&*shard, name)
+            }
             None => Ok(()),
         }
     }

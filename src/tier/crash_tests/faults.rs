@@ -196,6 +196,12 @@ fn a_folder_that_may_come_back_comes_back_whole() {
     run_any(Backend::File, 85).unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
+/// It kept its name, which the failed sync had lost, and counted when the directory was opened again.
+#[test]
+fn a_folder_whose_seal_failed_does_not_count_later() {
+    run_any(Backend::File, 1769).unwrap_or_else(|wrong| panic!("{wrong}"));
+}
+
 /// The seal failed, and there was no room for the mark that the bucket is gone: what was replaced later came back by it.
 #[test]
 fn a_bucket_that_may_come_back_and_is_not_marked_ends_writing() {
