@@ -182,13 +182,15 @@ impl MasterSlot {
         Some(MasterMemory::new(map, Arc::clone(self.board.as_ref()?), state.world_id))
     }
 
-    /// Whether the store is over: the next one waits until the tier is closed, or nobody of its world is left.
+    /// Name of the store if it is over: the next one waits until the tier is closed, or nobody of its world is left. Both in one look,
+    /// or it might be the name of the next one.
     #[must_use]
-    pub fn is_over(&self) -> bool {
+    pub fn ended_store(&self) -> Option<u64> {
         let state = self.state.lock();
-        let nobody = || state.master.as_ref().is_none_or(|master| master.entered().is_empty());
+        let master = state.master.as_ref()?;
         let over = || self.board.as_ref().is_some_and(|board| board.is_over(state.world_id));
-        self.tier_in_the_way.load(Relaxed) || over() && nobody()
+        let ended = self.tier_in_the_way.load(Relaxed) || over() && master.entered().is_empty();
+        ended.then(|| master.map().store_id())
     }
 
     /// Random name of the store; 0 while there is none.

@@ -42,9 +42,9 @@ impl Hosted {
     /// Opens the tier if there is a store that has none, or closes it if the store is over. To be called again and again. Gives
     /// whether it was opened now.
     pub fn look(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<bool> {
-        if self.slot.is_over() {
+        if let Some(ended) = self.slot.ended_store() {
             // What is left of this store must not be taken for the next one.
-            self.ended = self.slot.store_id();
+            self.ended = ended;
             self.running = None;
         }
         if self.running.is_some() {
