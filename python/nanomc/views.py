@@ -22,9 +22,82 @@ def _hold(_kept: Any, _: Any) -> None:
     """Does nothing: as the destructor of a pointer it keeps `_kept` as long as that."""
 
 
-class View:
+class _InPlace:
+    """What a pin and a plan have in common: bytes of the store, where they are."""
+
+    _store: "Store"
+    _raw: Any
+    _lease: Any
+    # How messages call it, say that it is over, and what to do about memory that is in pieces or on a device.
+    _noun: str
+    _over: str
+    _joined: str
+    _on_device: str
+    _readonly: bool
+
+    # The field that has its size, and the function that lists its pieces.
+    _size: str
+    _list: str
+
+    @property
+    def nbytes(self) -> int:
+        return int(getattr(self._raw, self._size))
+
+    @property
+    def epoch(self) -> int:
+        return int(self._raw.epoch)
+
+    def _open(self) -> Any:
+        self._store._handle.require()
+        lease = self._lease
+        if lease is None:
+            raise ClosedError(_abi.ERR_NOT_FOUND, self._over)
+        return lease
+
+    def _one_piece(self) -> Any:
+        lease = self._open()
+        if self._raw.n_extents > 1:
+            raise ValueError(f"the {self._noun} {self._joined}".format(self._raw.n_extents))
+        return lease
+
+    @property
+    def data(self) -> memoryview:
+        """Its bytes in place, read-only if it is published. What lies in several pieces has `extents` instead."""
+        lease = self._one_piece()
+        if self._store.on_device:
+            raise ValueError(f"the {self._noun} is in device memory: use {self._on_device}")
+        return buffer_of(lease, self.nbytes, self._readonly)
+
+    def extents(self) -> List[Array]:
+        """Its pieces, in order."""
+        lease = self._open()
+        if self._raw.n_extents <= 1:
+            return [self.array()] if self.nbytes else []
+        count = self._raw.n_extents
+        out, n = ffi.new("nmc_extent_t[]", count), ffi.new("size_t *")
+        check(getattr(lib, self._list)(self._store._handle.raw, self._raw, out, count, n))
+        return [_piece(self._store, lease, extent, self._readonly) for extent in out]
+
+    def array(self, shape: Optional[Sequence[int]] = None, dtype: str = "uint8") -> Array:
+        """Its bytes as an array, without a copy, on host or GPU."""
+        lease = self._one_piece()
+        size = type_bytes(dtype)
+        if shape is None:
+            shape = (self.nbytes // size,)
+        if product(shape) * size != self.nbytes:
+            raise ValueError(f"{dtype}{list(shape)} takes {product(shape) * size} bytes, the {self._noun} has {self.nbytes}")
+        return Array(lease, shape, dtype, device=self._store._device_of(lease), readonly=self._readonly)
+
+
+class View(_InPlace):
     """A pinned object: its bytes stay where and what they are. The pin ends with `unpin`, with the block of a `with` statement, or
     when the view is collected, but not before every memoryview, array and tensor made of it is gone."""
+
+    _noun, _over = "object", "the view was unpinned"
+    _joined = "lies in {} pieces: use extents(), or put it with contiguous=True"
+    _on_device = "array(), DLPack or info.data_device"
+    _size, _list = "bytes", "nmc_store_view_extents"
+    _readonly = True
 
     def __init__(self, store: "Store", raw: Any, owned: bool = True) -> None:
         self._store = store
@@ -43,59 +116,12 @@ class View:
         """What the library says about it: addresses, extents, pages, owner."""
         return record(ViewInfo, self._raw)
 
-    @property
-    def nbytes(self) -> int:
-        return int(self._raw.bytes)
-
     def __len__(self) -> int:
-        return int(self._raw.bytes)
-
-    @property
-    def epoch(self) -> int:
-        return int(self._raw.epoch)
+        return self.nbytes
 
     @property
     def pinned(self) -> bool:
         return self._lease is not None
-
-    def _open(self) -> Any:
-        self._store._handle.require()
-        lease = self._lease
-        if lease is None:
-            raise ClosedError(_abi.ERR_NOT_FOUND, "the view was unpinned")
-        return lease
-
-    @property
-    def data(self) -> memoryview:
-        """Its bytes, read-only and in place. An object in several pieces has `extents` instead."""
-        lease = self._open()
-        if self._raw.n_extents > 1:
-            raise ValueError(f"the object lies in {self._raw.n_extents} pieces: use extents(), or put it with contiguous=True")
-        if self._store.on_device:
-            raise ValueError("the object is in device memory: use array(), DLPack or info.data_device")
-        return buffer_of(lease, self.nbytes, True)
-
-    def extents(self) -> List[Array]:
-        """Its pieces, in order."""
-        lease = self._open()
-        if self._raw.n_extents <= 1:
-            return [self.array()] if self.nbytes else []
-        count = self._raw.n_extents
-        out, n = ffi.new("nmc_extent_t[]", count), ffi.new("size_t *")
-        check(lib.nmc_store_view_extents(self._store._handle.raw, self._raw, out, count, n))
-        return [_piece(self._store, lease, extent, True) for extent in out]
-
-    def array(self, shape: Optional[Sequence[int]] = None, dtype: str = "uint8") -> Array:
-        """Its bytes as an array, without a copy, on host or GPU."""
-        lease = self._open()
-        if self._raw.n_extents > 1:
-            raise ValueError(f"the object lies in {self._raw.n_extents} pieces: use extents(), or put it with contiguous=True")
-        size = type_bytes(dtype)
-        if shape is None:
-            shape = (self.nbytes // size,)
-        if product(shape) * size != self.nbytes:
-            raise ValueError(f"{dtype}{list(shape)} takes {product(shape) * size} bytes, the object has {self.nbytes}")
-        return Array(lease, shape, dtype, device=self._store._device_of(self._raw.data), readonly=True)
 
     def __bytes__(self) -> bytes:
         if self._raw.n_extents > 1:
@@ -148,9 +174,15 @@ def _piece(store: "Store", lease: Any, extent: Any, readonly: bool) -> Array:
     return Array(pointer, (int(extent.bytes),), "uint8", device=store._device_of(extent.ptr), readonly=readonly)
 
 
-class WritePlan:
+class WritePlan(_InPlace):
     """An object that is being written. Store the bytes into `data` (or where `info` says, with a kernel), then `commit`. As a context
     manager it commits, or aborts when the block raises. Nothing may write to its memory after that."""
+
+    _noun, _over = "plan", "the plan was committed or aborted"
+    _joined = "has {} pieces: use extents(), or open it with contiguous=True"
+    _on_device = "array() or info.payload_device"
+    _size, _list = "bytes_total", "nmc_store_plan_extents"
+    _readonly = False
 
     def __init__(self, store: "Store", key: bytes, raw: Any) -> None:
         self._store = store
@@ -171,56 +203,9 @@ class WritePlan:
         """What the library says about it: addresses, pages, rank, epoch, publish word."""
         return record(PlanInfo, self._raw)
 
-    @property
-    def nbytes(self) -> int:
-        return int(self._raw.bytes_total)
-
-    @property
-    def epoch(self) -> int:
-        return int(self._raw.epoch)
-
     def _drop(self) -> None:
         """Its store is closed."""
         self._lease = None
-
-    def _open(self) -> Any:
-        self._store._handle.require()
-        lease = self._lease
-        if lease is None:
-            raise ClosedError(_abi.ERR_NOT_FOUND, "the plan was committed or aborted")
-        return lease
-
-    @property
-    def data(self) -> memoryview:
-        """Where the bytes go, if that is one piece of host memory; else `extents`."""
-        lease = self._open()
-        if self._raw.n_extents > 1:
-            raise ValueError(f"the plan has {self._raw.n_extents} pieces: use extents(), or open it with contiguous=True")
-        if self._store.on_device:
-            raise ValueError("the plan is in device memory: use array() or info.payload_device")
-        return buffer_of(lease, self.nbytes, False)
-
-    def extents(self) -> List[Array]:
-        """The pieces, in order."""
-        lease = self._open()
-        if self._raw.n_extents <= 1:
-            return [self.array()] if self.nbytes else []
-        count = self._raw.n_extents
-        out, n = ffi.new("nmc_extent_t[]", count), ffi.new("size_t *")
-        check(lib.nmc_store_plan_extents(self._store._handle.raw, self._raw, out, count, n))
-        return [_piece(self._store, lease, extent, False) for extent in out]
-
-    def array(self, shape: Optional[Sequence[int]] = None, dtype: str = "uint8") -> Array:
-        """Where the bytes go, as an array on host or GPU."""
-        lease = self._open()
-        if self._raw.n_extents > 1:
-            raise ValueError(f"the plan has {self._raw.n_extents} pieces: use extents(), or open it with contiguous=True")
-        size = type_bytes(dtype)
-        if shape is None:
-            shape = (self.nbytes // size,)
-        if product(shape) * size != self.nbytes:
-            raise ValueError(f"{dtype}{list(shape)} takes {product(shape) * size} bytes, the plan has {self.nbytes}")
-        return Array(lease, shape, dtype, device=self._store._device_of(self._raw.payload))
 
     def write(self, data: Any, offset: int = 0) -> None:
         """Copies bytes into the plan, over the borders of its pieces; host memory only."""
