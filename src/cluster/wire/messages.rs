@@ -494,6 +494,12 @@ message_structs! {
         pub metadata: Metadata,
     }
 
+    /// Whoever connects → whom it connected to, if that wants to know: the first message. It is not answered.
+    pub struct Hello {
+        /// What both know.
+        pub token: String,
+    }
+
     /// Client → node: stop writing what this request asked for. Answered by [`Answer`] when nothing is under way any more.
     pub struct CancelFetch {
         /// Number of the request.
@@ -725,6 +731,8 @@ numbered! {
         47 => Stopped(Stopped),
         /// Stop sending it.
         48 => CancelFetch(CancelFetch),
+        /// Who connects.
+        60 => Hello(Hello),
     }
 }
 

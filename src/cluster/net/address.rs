@@ -1,0 +1,190 @@
+//! Where somebody listens: `host:port`, or `unix:/path`. What comes from a peer must be a number already, because names are looked up
+//! by waiting.
+
+use super::sys;
+use crate::base::error::{Error, Result};
+use crate::base::status::NMC_ERR_INVALID_ARG;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// On a network.
+    Tcp(SocketAddr),
+    /// On this machine.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// From a text that must not make anybody wait: an IP address and a port, or a path.
+    pub fn literal(text: &str) -> Result<Self> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() || path.len() > 100 {
+                crate::bail!(
+                    NMC_ERR_INVALID_ARG,
+                    "\"{text}\" has a path of {} bytes; 1 to 100 are possible",
+                    path.len()
+                );
+            }
+            return Ok(Self::Unix(PathBuf::from(path)));
+        }
+        match text.strip_prefix("tcp://").unwrap_or(text).parse() {
+            Ok(address) => Ok(Self::Tcp(address)),
+            Err(_) => crate::bail!(NMC_ERR_INVALID_ARG, "\"{text}\" is no IP address with a port, nor unix:PATH"),
+        }
+    }
+
+    /// The same, or a name and a port: it is looked up, which may take a while.
+    pub fn resolve(text: &str, default_port: Option<u16>) -> Result<Self> {
+        if let Ok(address) = Self::literal(text) {
+            return Ok(address);
+        }
+        let name = text.strip_prefix("tcp://").unwrap_or(text);
+        let with_port = match default_port {
+            Some(port) if !name.contains(':') => format!("{name}:{port}"),
+            _ => name.to_string(),
+        };
+        let found = with_port.to_socket_addrs().ok().and_then(|mut all| all.next());
+        found.map(Self::Tcp).ok_or_else(|| {
+            Error::new(NMC_ERR_INVALID_ARG, format!("\"{text}\" is no HOST:PORT that can be found, nor unix:PATH"))
+        })
+    }
+
+    /// Whether nobody on another machine can get there.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+
+    /// Begins to connect.
+    pub(super) fn connect(&self) -> Result<OwnedFd> {
+        match self {
+            Self::Tcp(address) => sys::connect_tcp(address),
+            Self::Unix(path) => {
+                let stream = UnixStream::connect(path).map_err(|e| Error::os("connect", &e).context(path.display()))?;
+                stream.set_nonblocking(true).map_err(|e| Error::os("connect", &e))?;
+                Ok(stream.into())
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Somebody who can be connected to.
+#[derive(Debug)]
+pub enum Listener {
+    /// On a network.
+    Tcp(TcpListener),
+    /// On this machine; the path is removed at the end.
+    Unix(UnixListener, PathBuf),
+}
+
+impl Listener {
+    /// Listens there. Port 0 is any free one.
+    pub fn bind(address: &Address) -> Result<Self> {
+        let failed = |e: &std::io::Error| Error::os("bind", e).context(address);
+        match address {
+            Address::Tcp(at) => {
+                let listener = TcpListener::bind(at).map_err(|e| failed(&e))?;
+                listener.set_nonblocking(true).map_err(|e| failed(&e))?;
+                Ok(Self::Tcp(listener))
+            }
+            Address::Unix(path) => {
+                remove_dead(path);
+                let listener = UnixListener::bind(path).map_err(|e| failed(&e))?;
+                listener.set_nonblocking(true).map_err(|e| failed(&e))?;
+                Ok(Self::Unix(listener, path.clone()))
+            }
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Result<Address> {
+        match self {
+            Self::Tcp(listener) => Ok(Address::Tcp(listener.local_addr().map_err(|e| Error::os("getsockname", &e))?)),
+            Self::Unix(_, path) => Ok(Address::Unix(path.clone())),
+        }
+    }
+
+    /// The next who has connected, if there is one; an error if nobody can at the moment.
+    pub(super) fn accept(&self) -> std::io::Result<Option<OwnedFd>> {
+        let accepted = match self {
+            Self::Tcp(listener) => listener.accept().map(|(stream, _)| {
+                sys::no_delay(&stream);
+                OwnedFd::from(stream)
+            }),
+            Self::Unix(listener, _) => listener.accept().map(|(stream, _)| OwnedFd::from(stream)),
+        };
+        match accepted {
+            Ok(socket) => Ok(Some(socket)),
+            // Whoever has gone before it was accepted is of no interest.
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::ConnectionAborted | ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener, _) => listener.as_fd(),
+        }
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A socket that nobody listens at any more is in the way of the next who does.
+fn remove_dead(path: &Path) {
+    let refused = |e: std::io::Error| e.kind() == ErrorKind::ConnectionRefused;
+    if UnixStream::connect(path).is_err_and(refused) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_number_with_a_port_or_a_path() {
+        assert!(Address::literal("127.0.0.1:80").unwrap().is_local());
+        assert!(!Address::literal("tcp://10.0.0.1:80").unwrap().is_local());
+        assert!(Address::literal("unix:/tmp/x").unwrap().is_local());
+        for bad in ["", "localhost:80", "127.0.0.1", "unix:", ":80", "127.0.0.1:99999"] {
+            assert!(Address::literal(bad).is_err(), "{bad}");
+        }
+        assert!(Address::resolve("localhost", Some(50051)).unwrap().is_local());
+        assert!(Address::resolve("localhost", None).is_err());
+    }
+}

@@ -1,0 +1,389 @@
+//! One connection: frames and values in both directions, none of which anybody waits for. A value goes straight between the
+//! socket and the memory that it is for. After a connection has ended, or a value was let go of, no byte of it is moved.
+
+use super::sys::{self, Moved, Span};
+use crate::base::error::{Error, Result};
+use crate::base::memory;
+use crate::base::status::NMC_ERR_PROTOCOL;
+use crate::cluster::types::Millis;
+use crate::cluster::wire::{Frame, HEAD, Head, MAX_MESSAGE};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Bytes that are received at once where it is not known what they are.
+const ROOM: usize = 64 << 10;
+
+/// Pieces of memory that a value goes to or comes from, as far as it has not yet.
+#[derive(Debug, Default)]
+pub struct Spans {
+    list: VecDeque<Span>,
+    left: u64,
+}
+
+impl Spans {
+    /// These.
+    pub fn new(spans: impl IntoIterator<Item = Span>) -> Self {
+        let list: VecDeque<Span> = spans.into_iter().filter(|span| !span.is_empty()).collect();
+        let left = list.iter().map(|span| span.len() as u64).sum();
+        Self { list, left }
+    }
+
+    /// Bytes of them.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Only the first so many bytes.
+    #[must_use]
+    pub fn up_to(mut self, bytes: u64) -> Self {
+        let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.list.retain_mut(|span| {
+            *span = span.up_to(left);
+            left -= span.len();
+            !span.is_empty()
+        });
+        Self::new(self.list)
+    }
+
+    /// Without the first so many bytes.
+    #[must_use]
+    pub fn behind(mut self, bytes: u64) -> Self {
+        self.advance(usize::try_from(bytes).unwrap_or(usize::MAX));
+        self
+    }
+
+    fn advance(&mut self, mut n: usize) {
+        while let Some(first) = self.list.front_mut() {
+            let step = n.min(first.len());
+            *first = first.behind(step);
+            self.left -= step as u64;
+            n -= step;
+            if !first.is_empty() {
+                return;
+            }
+            self.list.pop_front();
+        }
+    }
+
+    fn store(&mut self, mut bytes: &[u8]) {
+        while let Some(first) = self.list.front().copied().filter(|_| !bytes.is_empty()) {
+            let step = bytes.len().min(first.len());
+            first.store(&bytes[..step]);
+            self.advance(step);
+            bytes = &bytes[step..];
+        }
+    }
+
+    fn append_to(&self, to: &mut Vec<u8>) -> Result<()> {
+        memory::reserve(to, usize::try_from(self.left).unwrap_or(usize::MAX))?;
+        self.list.iter().for_each(|span| span.append_to(to));
+        Ok(())
+    }
+}
+
+/// What follows the last frame that came.
+#[derive(Debug)]
+enum Value {
+    /// Another frame.
+    None,
+    /// So many bytes, of which nobody has said where they go.
+    Asked(u64),
+    /// Bytes that go there.
+    Into(Spans, u64),
+    /// So many bytes that nobody wants.
+    Skip(u64),
+}
+
+/// Something that is to be sent.
+#[derive(Debug)]
+enum Out {
+    Bytes(Vec<u8>, usize),
+    Value(Spans, u64),
+}
+
+/// What came.
+#[derive(Debug)]
+pub(super) enum Came {
+    Frame(Frame),
+    /// The last byte of the value with this ticket.
+    Taken(u64),
+    /// Nothing for the moment.
+    Nothing,
+    /// Something else is to be looked at first: there is more.
+    Enough,
+    /// It has ended, or cannot go on.
+    Ended(Option<Error>),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub socket: OwnedFd,
+    input: Vec<u8>,
+    at: usize,
+    value: Value,
+    /// The socket has given all that it had.
+    drained: bool,
+    output: VecDeque<Out>,
+    /// Bytes that wait in buffers of ours.
+    pub queued: usize,
+    /// Whether it is waited until it can be written to.
+    pub watched: bool,
+    /// When something moved last.
+    pub moved_at: Millis,
+    /// Whoever connected has not said who it is.
+    pub unknown: bool,
+}
+
+impl Link {
+    pub(super) fn new(socket: OwnedFd, connecting: bool, now: Millis) -> Self {
+        Self {
+            socket,
+            input: Vec::new(),
+            at: 0,
+            value: Value::None,
+            drained: false,
+            output: VecDeque::new(),
+            queued: 0,
+            watched: connecting,
+            moved_at: now,
+            unknown: false,
+        }
+    }
+
+    /// The socket may have something.
+    pub(super) fn readable(&mut self, now: Millis) {
+        self.drained = false;
+        self.moved_at = now;
+    }
+
+    /// Where the value goes that follows the last frame.
+    pub(super) fn take(&mut self, spans: Spans, ticket: u64) -> bool {
+        match self.value {
+            Value::Asked(bytes) if bytes == spans.left() => {
+                self.value = Value::Into(spans, ticket);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// No byte more of this value is stored.
+    pub(super) fn let_go(&mut self, ticket: u64) {
+        if let Value::Into(spans, of) = &self.value
+            && *of == ticket
+        {
+            self.value = Value::Skip(spans.left());
+        }
+    }
+
+    /// Tickets of everything that is not complete.
+    pub(super) fn tickets(&self) -> impl Iterator<Item = u64> {
+        let incoming = match &self.value {
+            Value::Into(_, ticket) => Some(*ticket),
+            _ => None,
+        };
+        let outgoing = self.output.iter().filter_map(|out| match out {
+            Out::Value(_, ticket) => Some(*ticket),
+            Out::Bytes(..) => None,
+        });
+        incoming.into_iter().chain(outgoing)
+    }
+
+    /// Whether part of a message waits for the rest, or something to be sent.
+    pub(super) fn waits(&self) -> bool {
+        self.at < self.input.len() || !matches!(self.value, Value::None) || !self.output.is_empty()
+    }
+
+    /// Puts a frame behind what is to be sent.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.queued += bytes.len();
+        if let Some(Out::Bytes(last, _)) = self.output.back_mut() {
+            return memory::extend(last, bytes);
+        }
+        memory::reserve_queue(&mut self.output, 1)?;
+        self.output.push_back(Out::Bytes(memory::copy(bytes)?, 0));
+        Ok(())
+    }
+
+    /// Puts a value behind it: by copying it now, or from where it is, if somebody is to be told when it has left.
+    pub(super) fn send_value(&mut self, spans: Spans, ticket: Option<u64>) -> Result<()> {
+        match ticket {
+            Some(ticket) => {
+                memory::reserve_queue(&mut self.output, 1)?;
+                self.output.push_back(Out::Value(spans, ticket));
+                Ok(())
+            }
+            None => {
+                self.queued += usize::try_from(spans.left()).unwrap_or(usize::MAX);
+                match self.output.back_mut() {
+                    Some(Out::Bytes(last, _)) => spans.append_to(last),
+                    _ => {
+                        let mut bytes = Vec::new();
+                        spans.append_to(&mut bytes)?;
+                        memory::reserve_queue(&mut self.output, 1)?;
+                        self.output.push_back(Out::Bytes(bytes, 0));
+                        Ok(())
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends what the socket takes. Adds the tickets of values whose last byte has left. Gives whether something is left, or
+    /// nothing if the connection has ended.
+    pub(super) fn flush(&mut self, now: Millis, left: &mut Vec<u64>) -> Option<bool> {
+        while !self.output.is_empty() {
+            let spans = self.output.iter().flat_map(|out| {
+                let (bytes, spans) = match out {
+                    Out::Bytes(bytes, at) => (Some(sys::reading(&bytes[*at..])), None),
+                    Out::Value(spans, _) => (None, Some(spans.list.iter().copied())),
+                };
+                bytes.into_iter().chain(spans.into_iter().flatten())
+            });
+            match sys::send(self.socket.as_fd(), spans) {
+                Moved::Bytes(n) => {
+                    self.moved_at = now;
+                    self.advance(n, left);
+                }
+                Moved::Later => return Some(true),
+                Moved::Ended => return None,
+            }
+        }
+        Some(false)
+    }
+
+    fn advance(&mut self, mut n: usize, left: &mut Vec<u64>) {
+        while let Some(out) = self.output.front_mut() {
+            let ended = match out {
+                Out::Bytes(bytes, at) => {
+                    let step = n.min(bytes.len() - *at);
+                    *at += step;
+                    n -= step;
+                    self.queued = self.queued.saturating_sub(step);
+                    *at == bytes.len()
+                }
+                Out::Value(spans, ticket) => {
+                    let step = n.min(usize::try_from(spans.left).unwrap_or(usize::MAX));
+                    spans.advance(step);
+                    n -= step;
+                    if spans.left == 0 {
+                        left.push(*ticket);
+                    }
+                    spans.left == 0
+                }
+            };
+            if !ended {
+                return;
+            }
+            self.output.pop_front();
+        }
+    }
+
+    /// The next thing that came; `patience` counts down what is received before somebody else has a turn.
+    pub(super) fn next(&mut self, patience: &mut u32) -> Came {
+        loop {
+            let there = &self.input[self.at..];
+            match &mut self.value {
+                Value::Asked(bytes) => self.value = Value::Skip(*bytes),
+                Value::Into(spans, ticket) => {
+                    let step = there.len().min(usize::try_from(spans.left).unwrap_or(usize::MAX));
+                    spans.store(&there[..step]);
+                    self.at += step;
+                    if spans.left == 0 {
+                        let ticket = *ticket;
+                        self.value = Value::None;
+                        return Came::Taken(ticket);
+                    }
+                    if self.drained {
+                        return Came::Nothing;
+                    }
+                    if *patience == 0 {
+                        return Came::Enough;
+                    }
+                    *patience -= 1;
+                    let wanted: usize = spans.list.iter().take(64).map(Span::len).sum();
+                    match sys::receive_into(self.socket.as_fd(), spans.list.make_contiguous()) {
+                        Moved::Bytes(n) => {
+                            spans.advance(n);
+                            self.drained = n < wanted;
+                        }
+                        Moved::Later => self.drained = true,
+                        Moved::Ended => return Came::Ended(None),
+                    }
+                }
+                Value::Skip(bytes) => {
+                    let step = there.len().min(usize::try_from(*bytes).unwrap_or(usize::MAX));
+                    self.at += step;
+                    *bytes -= step as u64;
+                    if *bytes == 0 {
+                        self.value = Value::None;
+                        continue;
+                    }
+                    if let Some(came) = self.receive(ROOM, patience) {
+                        return came;
+                    }
+                }
+                Value::None => match parse(there) {
+                    Ok(Parsed::Frame(frame, bytes, value)) => {
+                        self.at += bytes;
+                        self.value = if value > 0 { Value::Asked(value) } else { Value::None };
+                        return Came::Frame(frame);
+                    }
+                    Ok(Parsed::Wants(bytes)) => {
+                        if let Some(came) = self.receive(bytes.max(ROOM), patience) {
+                            return came;
+                        }
+                    }
+                    Err(error) => return Came::Ended(Some(error)),
+                },
+            }
+        }
+    }
+
+    /// Receives into the buffer, of which so many bytes are needed behind `at`.
+    fn receive(&mut self, bytes: usize, patience: &mut u32) -> Option<Came> {
+        if self.drained {
+            if self.at == self.input.len() {
+                // Whoever has nothing to say takes no memory.
+                (self.input, self.at) = (Vec::new(), 0);
+            }
+            return Some(Came::Nothing);
+        }
+        if *patience == 0 {
+            return Some(Came::Enough);
+        }
+        *patience -= 1;
+        self.input.drain(..self.at);
+        self.at = 0;
+        let room = bytes.max(self.input.len() + ROOM / 2);
+        if let Err(error) = memory::reserve_to(&mut self.input, room) {
+            return Some(Came::Ended(Some(error)));
+        }
+        let room = self.input.capacity() - self.input.len();
+        match sys::receive(self.socket.as_fd(), &mut self.input) {
+            Moved::Bytes(n) => self.drained = n < room,
+            Moved::Later => self.drained = true,
+            Moved::Ended => return Some(Came::Ended(None)),
+        }
+        None
+    }
+}
+
+enum Parsed {
+    /// A frame, its bytes, and the bytes of the value that follows.
+    Frame(Frame, usize, u64),
+    /// So many bytes are needed.
+    Wants(usize),
+}
+
+fn parse(bytes: &[u8]) -> Result<Parsed> {
+    let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() else { return Ok(Parsed::Wants(HEAD)) };
+    let head = Head::decode(head)?;
+    let len = head.len as usize;
+    let Some(message) = rest.get(..len) else { return Ok(Parsed::Wants(HEAD + len.min(MAX_MESSAGE))) };
+    let frame = Frame::decode(&head, message)
+        .map_err(|error| Error { status: NMC_ERR_PROTOCOL, ..error }.context("a message of the cluster"))?;
+    Ok(Parsed::Frame(frame, HEAD + len, head.value))
+}

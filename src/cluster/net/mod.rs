@@ -1,0 +1,330 @@
+//! Connections between clients, nodes and masters: who has connected, what they say, and bytes of values. One thread waits for all of
+//! them, and nothing here waits otherwise. How much an end of a connection can make the other keep is bounded: a message, and a
+//! limit of what it does not read.
+
+pub mod address;
+mod link;
+pub mod sys;
+#[cfg(test)]
+mod tests;
+
+pub use address::{Address, Listener};
+pub use link::Spans;
+pub use sys::{Poller, Ready, Span, now_ms};
+
+use super::types::{Millis, Peer};
+use super::wire::{Answer, Frame, Hello, Message};
+use crate::base::error::Result;
+use crate::base::{log, memory};
+use link::{Came, Link};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// What one connection may receive before another has its turn, in calls.
+const TURN: u32 = 16;
+/// Numbers of the poller that are listeners.
+const LISTENERS: u64 = 1 << 62;
+/// The number of whatever else wakes the thread up.
+pub const WAKE: u64 = 1 << 61;
+
+/// What a set of connections is made with.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections that others may make.
+    pub links: usize,
+    /// Bytes that may wait for somebody who does not read.
+    pub queued: usize,
+    /// How long part of a message may wait for the rest, and what is to be sent for somebody to take it.
+    pub stall_ms: Millis,
+    /// What whoever connects must say first; empty for nothing.
+    pub token: String,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { links: 16_384, queued: 16 << 20, stall_ms: 30_000, token: String::new() }
+    }
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Heard {
+    /// Somebody says something. If a value follows it is passed over unless it is taken at once.
+    Frame(Peer, Frame),
+    /// The last byte of a value has come.
+    Taken(u64),
+    /// The last byte of a value has left.
+    Sent(u64),
+    /// No byte more of a value comes, or leaves: its connection has ended.
+    Lost(u64),
+    /// A connection has ended.
+    Closed(Peer),
+}
+
+/// See the module.
+pub struct Net {
+    poller: Arc<Poller>,
+    limits: Limits,
+    listeners: Vec<Listener>,
+    /// Those that are not listened to for a moment: there was no descriptor for who connected.
+    muted: Vec<usize>,
+    links: HashMap<u64, Link>,
+    next: u64,
+    /// Links that may have something.
+    turn: VecDeque<u64>,
+    patience: u32,
+    /// Links with something to send.
+    dirty: Vec<u64>,
+    heard: VecDeque<Heard>,
+    buffer: Vec<u8>,
+    left: Vec<u64>,
+    now: Millis,
+}
+
+impl Net {
+    /// No connection yet.
+    pub fn new(limits: Limits) -> Result<Self> {
+        Ok(Self {
+            poller: Arc::new(Poller::new()?),
+            limits,
+            listeners: Vec::new(),
+            muted: Vec::new(),
+            links: HashMap::new(),
+            next: 1,
+            turn: VecDeque::new(),
+            patience: TURN,
+            dirty: Vec::new(),
+            heard: VecDeque::new(),
+            buffer: Vec::new(),
+            left: Vec::new(),
+            now: now_ms(),
+        })
+    }
+
+    /// What its thread waits with.
+    #[must_use]
+    pub fn poller(&self) -> Arc<Poller> {
+        Arc::clone(&self.poller)
+    }
+
+    /// Takes whoever connects there.
+    pub fn listen(&mut self, listener: Listener) -> Result<()> {
+        self.poller.add(&listener, LISTENERS + self.listeners.len() as u64, false)?;
+        self.listeners.push(listener);
+        Ok(())
+    }
+
+    /// How many connections there are.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Whether there is something to do without waiting.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.turn.is_empty() || !self.heard.is_empty()
+    }
+
+    fn add(&mut self, mut link: Link) -> Result<Peer> {
+        let number = self.next;
+        self.next += 1;
+        self.poller.add(&link.socket, number, link.watched)?;
+        link.moved_at = self.now;
+        memory::reserve_map(&mut self.links, 1)?;
+        self.links.insert(number, link);
+        Ok(Peer(number))
+    }
+
+    /// Begins to connect; what is sent meanwhile waits.
+    pub fn connect(&mut self, to: &Address) -> Result<Peer> {
+        let peer = self.add(Link::new(to.connect()?, true, self.now))?;
+        if !self.limits.token.is_empty() {
+            let hello = Hello { token: self.limits.token.clone() };
+            self.send(peer, &Frame::telling(hello));
+        }
+        Ok(peer)
+    }
+
+    /// Says something. Nothing happens if the connection has ended.
+    pub fn send(&mut self, to: Peer, frame: &Frame) {
+        self.send_all(to, frame, None);
+    }
+
+    /// The same, with the value that follows: copied now, or from where it is, if somebody is to be told under a ticket when its
+    /// last byte has left or the connection has ended.
+    pub fn send_value(&mut self, to: Peer, frame: &Frame, value: Spans, ticket: Option<u64>) {
+        self.send_all(to, frame, Some((value, ticket)));
+    }
+
+    fn send_all(&mut self, to: Peer, frame: &Frame, value: Option<(Spans, Option<u64>)>) {
+        let ticket = value.as_ref().and_then(|(_, ticket)| *ticket);
+        let Some(link) = self.links.get_mut(&to.0) else {
+            self.heard.extend(ticket.map(Heard::Lost));
+            return;
+        };
+        let mut sent = frame.encode(&mut self.buffer).and_then(|()| link.send(&self.buffer));
+        if let (Ok(()), Some((value, ticket))) = (&sent, value) {
+            sent = link.send_value(value, ticket);
+        }
+        if sent.is_err() || link.queued > self.limits.queued {
+            let kept = link.tickets().any(|of| Some(of) == ticket);
+            self.close(to);
+            self.heard.extend(ticket.filter(|_| !kept).map(Heard::Lost));
+            return;
+        }
+        if !link.watched {
+            self.dirty.push(to.0);
+        }
+    }
+
+    /// Where the value goes that follows the last frame of a peer. False if that has another length, or has ended: then nothing is
+    /// told of the ticket.
+    pub fn take(&mut self, from: Peer, spans: Spans, ticket: u64) -> bool {
+        self.links.get_mut(&from.0).is_some_and(|link| link.take(spans, ticket))
+    }
+
+    /// No byte more of a value that is being taken is stored.
+    pub fn let_go(&mut self, from: Peer, ticket: u64) {
+        if let Some(link) = self.links.get_mut(&from.0) {
+            link.let_go(ticket);
+        }
+    }
+
+    /// Ends a connection: nothing is stored or read through it after this.
+    pub fn close(&mut self, peer: Peer) {
+        let Some(link) = self.links.remove(&peer.0) else { return };
+        self.heard.extend(link.tickets().map(Heard::Lost));
+        self.heard.push_back(Heard::Closed(peer));
+    }
+
+    /// These have something, or take something.
+    pub fn ready(&mut self, list: &[Ready]) {
+        self.now = now_ms();
+        for ready in list {
+            if ready.number >= LISTENERS {
+                self.accept(usize::try_from(ready.number - LISTENERS).unwrap_or(usize::MAX));
+                continue;
+            }
+            let Some(link) = self.links.get_mut(&ready.number) else { continue };
+            if ready.writable {
+                self.dirty.push(ready.number);
+            }
+            if ready.readable {
+                link.readable(self.now);
+                if !self.turn.contains(&ready.number) {
+                    self.turn.push_back(ready.number);
+                }
+            }
+        }
+        self.flush();
+    }
+
+    fn accept(&mut self, at: usize) {
+        for _ in 0..64 {
+            let Some(listener) = self.listeners.get(at) else { return };
+            let socket = match listener.accept() {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(_) => {
+                    if self.poller.mute(listener, LISTENERS + at as u64).is_ok() {
+                        self.muted.push(at);
+                    }
+                    return;
+                }
+            };
+            if self.links.len() >= self.limits.links {
+                continue;
+            }
+            let mut link = Link::new(socket, false, self.now);
+            link.unknown = !self.limits.token.is_empty();
+            // Without memory, or descriptors, for it whoever connected hears of an end.
+            let _ = self.add(link);
+        }
+    }
+
+    /// The next that happened, if anything has.
+    pub fn hear(&mut self) -> Option<Heard> {
+        loop {
+            if let Some(heard) = self.heard.pop_front() {
+                return Some(heard);
+            }
+            let number = *self.turn.front()?;
+            let Some(link) = self.links.get_mut(&number) else {
+                self.turn.pop_front();
+                continue;
+            };
+            match link.next(&mut self.patience) {
+                Came::Frame(frame) => match frame.message {
+                    Message::Hello(hello) => {
+                        if link.unknown && !same(hello.token.as_bytes(), self.limits.token.as_bytes()) {
+                            self.refuse(Peer(number), "the token is not the one that is wanted here");
+                        } else {
+                            link.unknown = false;
+                        }
+                    }
+                    _ if link.unknown => self.refuse(Peer(number), "a token is wanted here"),
+                    _ => return Some(Heard::Frame(Peer(number), frame)),
+                },
+                Came::Taken(ticket) => return Some(Heard::Taken(ticket)),
+                Came::Nothing => {
+                    self.turn.pop_front();
+                    self.patience = TURN;
+                }
+                Came::Enough => {
+                    self.turn.rotate_left(1);
+                    self.patience = TURN;
+                }
+                Came::Ended(None) => self.close(Peer(number)),
+                Came::Ended(Some(error)) => self.refuse(Peer(number), &error.message),
+            }
+        }
+    }
+
+    /// Says why, as far as the connection takes it, and ends it.
+    fn refuse(&mut self, peer: Peer, why: &str) {
+        log::emit(log::WARN, || format!("cluster: a connection was ended: {why}"));
+        let answer = Answer::new(0, crate::base::status::NMC_ERR_PROTOCOL, why);
+        self.send(peer, &Frame::answering(0, answer));
+        self.flush();
+        self.close(peer);
+    }
+
+    /// Sends what there is to send, as far as it is taken.
+    pub fn flush(&mut self) {
+        while let Some(number) = self.dirty.pop() {
+            let Some(link) = self.links.get_mut(&number) else { continue };
+            let rest = link.flush(self.now, &mut self.left);
+            self.heard.extend(self.left.drain(..).map(Heard::Sent));
+            match rest {
+                Some(rest) if rest != link.watched => {
+                    link.watched = rest;
+                    if self.poller.change(&link.socket, number, rest).is_err() {
+                        self.close(Peer(number));
+                    }
+                }
+                Some(_) => {}
+                None => self.close(Peer(number)),
+            }
+        }
+    }
+
+    /// Ends connections on which something has waited too long.
+    pub fn end_stalled(&mut self) {
+        self.now = now_ms();
+        let (now, stall_ms) = (self.now, self.limits.stall_ms);
+        let late = |link: &Link| (link.waits() || link.unknown) && link.moved_at + stall_ms <= now;
+        let list: Vec<u64> = self.links.iter().filter(|(_, link)| late(link)).map(|(number, _)| *number).collect();
+        list.into_iter().for_each(|number| self.close(Peer(number)));
+        for at in std::mem::take(&mut self.muted) {
+            if let Some(listener) = self.listeners.get(at) {
+                let _ = self.poller.change(listener, LISTENERS + at as u64, false);
+            }
+        }
+    }
+}
+
+/// Whether two texts are the same, in a time that depends on their lengths alone.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}

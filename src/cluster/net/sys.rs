@@ -1,0 +1,285 @@
+//! System calls of connections: waiting for many, and moving bytes between sockets and memory that somebody vouches for.
+#![allow(unsafe_code, reason = "system calls")]
+
+use crate::base::error::{Error, Result};
+use crate::rpc::owned;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Pieces that one call moves.
+const MOST_PIECES: usize = 64;
+/// Connections that one wait tells of.
+const MOST_READY: usize = 256;
+
+/// A run of bytes in this process. Whoever makes one vouches that it can be read, or written if it is to be, until those who were
+/// given it are done with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    first: usize,
+    len: usize,
+}
+
+impl Span {
+    /// `len` bytes from this address on: vouched for by the caller.
+    #[must_use]
+    pub fn new(first: usize, len: usize) -> Self {
+        Self { first, len }
+    }
+
+    /// Bytes of it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Without its first bytes.
+    #[must_use]
+    pub fn behind(&self, n: usize) -> Self {
+        let n = n.min(self.len);
+        Self { first: self.first + n, len: self.len - n }
+    }
+
+    /// Its first bytes.
+    #[must_use]
+    pub fn up_to(&self, n: usize) -> Self {
+        Self { first: self.first, len: self.len.min(n) }
+    }
+
+    /// Stores bytes at its beginning; as many as fit.
+    pub fn store(&self, bytes: &[u8]) {
+        // SAFETY: whoever made the span vouches for it; the bytes come from a buffer of ours.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.first as *mut u8, bytes.len().min(self.len)) };
+    }
+
+    /// Appends what it holds.
+    pub fn append_to(&self, to: &mut Vec<u8>) {
+        // SAFETY: whoever made the span vouches for it.
+        to.extend_from_slice(unsafe { std::slice::from_raw_parts(self.first as *const u8, self.len) });
+    }
+
+    fn iovec(&self) -> libc::iovec {
+        libc::iovec { iov_base: self.first as *mut libc::c_void, iov_len: self.len }
+    }
+}
+
+/// How a call that does not wait went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moved {
+    /// So many bytes.
+    Bytes(usize),
+    /// None at the moment.
+    Later,
+    /// The connection has ended.
+    Ended,
+}
+
+fn moved(n: isize) -> Moved {
+    match usize::try_from(n) {
+        Ok(0) => Moved::Ended,
+        Ok(n) => Moved::Bytes(n),
+        Err(_) => match std::io::Error::last_os_error().kind() {
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted => Moved::Later,
+            _ => Moved::Ended,
+        },
+    }
+}
+
+/// Receives into a buffer of ours, behind what it holds, up to its capacity.
+pub fn receive(from: BorrowedFd<'_>, to: &mut Vec<u8>) -> Moved {
+    let room = to.spare_capacity_mut();
+    // SAFETY: the room is there to be written.
+    let n = moved(unsafe { libc::recv(from.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT) });
+    if let Moved::Bytes(n) = n {
+        // SAFETY: the kernel wrote so many bytes behind the former end.
+        unsafe { to.set_len(to.len() + n) };
+    }
+    n
+}
+
+/// Receives into spans, in their order.
+pub fn receive_into(from: BorrowedFd<'_>, to: &[Span]) -> Moved {
+    let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_PIECES];
+    let n = fill(&mut list, to.iter().copied());
+    let mut message = empty(&mut list[..n]);
+    // SAFETY: the pieces are vouched for by whoever made the spans; the list outlives the call.
+    moved(unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) })
+}
+
+/// Sends bytes of ours and then what the spans hold. An end is told as such, never by a signal.
+pub fn send(to: BorrowedFd<'_>, spans: impl Iterator<Item = Span>) -> Moved {
+    let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_PIECES];
+    let n = fill(&mut list, spans);
+    let message = empty(&mut list[..n]);
+    // SAFETY: as above; nothing is written through the pieces.
+    moved(unsafe { libc::sendmsg(to.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+}
+
+/// A span of bytes that are read only and outlive the call for which it is made.
+#[must_use]
+pub fn reading(bytes: &[u8]) -> Span {
+    Span { first: bytes.as_ptr() as usize, len: bytes.len() }
+}
+
+fn fill(list: &mut [libc::iovec; MOST_PIECES], spans: impl Iterator<Item = Span>) -> usize {
+    let mut n = 0;
+    for (place, span) in list.iter_mut().zip(spans.filter(|span| !span.is_empty())) {
+        *place = span.iovec();
+        n += 1;
+    }
+    n
+}
+
+fn empty(list: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: zero is a message without address, pieces and control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = list.as_mut_ptr();
+    message.msg_iovlen = list.len();
+    message
+}
+
+/// A socket that begins to connect and does not wait for it.
+pub fn connect_tcp(to: &SocketAddr) -> Result<OwnedFd> {
+    let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: plain system call.
+    let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    let socket = owned(raw, "socket")?;
+    no_delay(&socket);
+    // SAFETY: zero is a valid address of no family.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let at = (&raw mut storage).cast::<libc::c_void>();
+    let len = match to {
+        SocketAddr::V4(v4) => {
+            let address = libc::sockaddr_in {
+                sin_family: family_of(libc::AF_INET),
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage is large enough for any address, and aligned.
+            unsafe { at.cast::<libc::sockaddr_in>().write(address) };
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            let address = libc::sockaddr_in6 {
+                sin6_family: family_of(libc::AF_INET6),
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { at.cast::<libc::sockaddr_in6>().write(address) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    // SAFETY: the address is of this length.
+    let done = unsafe { libc::connect(socket.as_raw_fd(), at.cast(), socket_len(len)) };
+    if done < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EINPROGRESS) {
+        return Err(Error::last_os("connect").context(to));
+    }
+    Ok(socket)
+}
+
+fn family_of(code: libc::c_int) -> libc::sa_family_t {
+    libc::sa_family_t::try_from(code).unwrap_or(0)
+}
+
+fn socket_len(bytes: usize) -> libc::socklen_t {
+    libc::socklen_t::try_from(bytes).unwrap_or(0)
+}
+
+/// Small messages leave at once.
+pub fn no_delay(socket: &impl AsRawFd) {
+    let on: libc::c_int = 1;
+    // SAFETY: the value is an int, as this option wants. If it fails the connection is slower.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_NODELAY,
+            (&raw const on).cast(),
+            socket_len(size_of::<libc::c_int>()),
+        )
+    };
+}
+
+/// ms of a clock that goes on while the machine sleeps.
+#[must_use]
+pub fn now_ms() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writable; the clock exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000
+}
+
+/// What a descriptor is ready for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ready {
+    /// The number under which it was added.
+    pub number: u64,
+    /// It can be written to.
+    pub writable: bool,
+    /// It can be read, or is at its end.
+    pub readable: bool,
+}
+
+fn events(writable: bool) -> libc::c_int {
+    if writable { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN }
+}
+
+/// Waits for many descriptors.
+#[derive(Debug)]
+pub struct Poller(OwnedFd);
+
+impl Poller {
+    /// One that waits for nothing.
+    pub fn new() -> Result<Self> {
+        // SAFETY: plain system call.
+        Ok(Self(owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }, "epoll_create1")?))
+    }
+
+    fn control(&self, what: libc::c_int, fd: &impl AsRawFd, number: u64, events: libc::c_int) -> Result<()> {
+        let mut event = libc::epoll_event { events: events as u32, u64: number };
+        // SAFETY: the event is live for the call.
+        if unsafe { libc::epoll_ctl(self.0.as_raw_fd(), what, fd.as_raw_fd(), &raw mut event) } < 0 {
+            return Err(Error::last_os("epoll_ctl"));
+        }
+        Ok(())
+    }
+
+    /// Waits for it from now on; also until it can be written to, if that is wanted. It ends when the descriptor is closed.
+    pub fn add(&self, fd: &impl AsRawFd, number: u64, writable: bool) -> Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, number, events(writable))
+    }
+
+    /// Changes whether it is waited until it can be written to.
+    pub fn change(&self, fd: &impl AsRawFd, number: u64, writable: bool) -> Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, number, events(writable))
+    }
+
+    /// Does not wait for it until that is changed.
+    pub fn mute(&self, fd: &impl AsRawFd, number: u64) -> Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, number, 0)
+    }
+
+    /// Waits this long at most; adds what is ready.
+    pub fn wait(&self, limit: Duration, ready: &mut Vec<Ready>) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST_READY];
+        let ms = i32::try_from(limit.as_millis().min(60_000)).unwrap_or(60_000);
+        let (at, most) = (events.as_mut_ptr(), i32::try_from(MOST_READY).unwrap_or(1));
+        // SAFETY: the array is live and its length is right.
+        let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), at, most, ms) };
+        for event in events.iter().take(usize::try_from(n).unwrap_or(0)) {
+            let bits = event.events;
+            let writable = bits & libc::EPOLLOUT as u32 != 0;
+            ready.push(Ready { number: event.u64, writable, readable: bits & !(libc::EPOLLOUT as u32) != 0 });
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Two ends in one process, over real sockets.
+
+use super::*;
+use crate::base::status::{NMC_ERR_PROTOCOL, NMC_OK};
+use crate::cluster::types::{ObjectKey, PutId};
+use crate::cluster::wire::{Fetched, Find, Metadata};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::{Duration, Instant};
+
+struct Pair {
+    near: Net,
+    far: Net,
+    /// The far end, as the near end calls it.
+    peer: Peer,
+}
+
+fn loopback() -> Address {
+    Address::Tcp((Ipv4Addr::LOCALHOST, 0).into())
+}
+
+fn listening(limits: Limits) -> (Net, Address) {
+    let mut net = Net::new(limits).unwrap();
+    let listener = Listener::bind(&loopback()).unwrap();
+    let address = listener.address().unwrap();
+    net.listen(listener).unwrap();
+    (net, address)
+}
+
+fn pair(limits: &Limits) -> Pair {
+    let (far, address) = listening(limits.clone());
+    let mut near = Net::new(limits.clone()).unwrap();
+    let peer = near.connect(&address).unwrap();
+    Pair { near, far, peer }
+}
+
+fn turn(net: &mut Net) -> Option<Heard> {
+    net.flush();
+    let mut ready = Vec::new();
+    let limit = if net.is_busy() { 0 } else { 1 };
+    net.poller().wait(Duration::from_millis(limit), &mut ready);
+    net.ready(&ready);
+    net.hear()
+}
+
+/// Both ends go on until one of them hears something that is wanted.
+fn until<T>(pair: &mut Pair, mut wanted: impl FnMut(&mut Net, bool, Heard) -> Option<T>) -> T {
+    let late = Instant::now() + Duration::from_secs(60);
+    loop {
+        for far in [false, true] {
+            let net = if far { &mut pair.far } else { &mut pair.near };
+            if let Some(heard) = turn(net)
+                && let Some(found) = wanted(net, far, heard)
+            {
+                return found;
+            }
+        }
+        assert!(Instant::now() < late, "nothing came");
+    }
+}
+
+fn spans(memory: &[u8], piece: usize) -> Spans {
+    // Tests keep the memory until the connection is closed or the value is complete.
+    Spans::new(memory.chunks(piece.max(1)).map(|part| Span::new(part.as_ptr() as usize, part.len())))
+}
+
+fn fetched(bytes: usize) -> Frame {
+    let bytes = bytes as u64;
+    let metadata = Metadata::default();
+    Frame::answering(7, Fetched { status: NMC_OK, put: PutId(1), length: bytes, follows: bytes, metadata })
+}
+
+fn value(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| u8::try_from((i * 31 + i / 251) % 256).unwrap()).collect()
+}
+
+#[test]
+fn values_of_every_size_arrive_whole_between_frames_and_in_pieces() {
+    let mut pair = pair(&Limits::default());
+    for (bytes, piece_out, piece_in) in [
+        (1, 1, 1),
+        (31, 7, 2),
+        (4096, 100, 4096),
+        (70_000, 70_000, 999),
+        (3 << 20, 1 << 20, 65_537),
+        (9 << 20, 77_777, 9 << 20),
+    ] {
+        for ticket in [None, Some(5)] {
+            let (from, to) = (value(bytes), vec![0u8; bytes]);
+            let (before, after) = (Frame::telling(Find { keys: vec![], missed: vec![] }), fetched(0));
+            pair.near.send(pair.peer, &before);
+            pair.near.send_value(pair.peer, &fetched(bytes), spans(&from, piece_out), ticket);
+            pair.near.send(pair.peer, &after);
+            let (mut frames, mut taken, mut sent) = (Vec::new(), false, ticket.is_none());
+            until(&mut pair, |net, _, heard| {
+                match heard {
+                    Heard::Frame(from, frame) => {
+                        if frame.message.value() > 0 {
+                            assert!(net.take(from, spans(&to, piece_in), 9));
+                        }
+                        frames.push(frame);
+                    }
+                    Heard::Taken(ticket) => {
+                        assert_eq!(ticket, 9);
+                        assert_eq!(frames.len(), 2, "the frame behind it comes behind it");
+                        taken = true;
+                    }
+                    Heard::Sent(ticket) => {
+                        assert_eq!(ticket, 5);
+                        sent = true;
+                    }
+                    other => panic!("{other:?}"),
+                }
+                (frames.len() == 3 && taken && sent).then_some(())
+            });
+            assert_eq!(frames, [before, fetched(bytes), after]);
+            assert_eq!(from, to, "{bytes} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_value_that_nobody_takes_is_passed_over_and_one_that_is_let_go_of_is_not_stored() {
+    let mut pair = pair(&Limits::default());
+    let (from, to) = (value(8 << 20), vec![0u8; 8 << 20]);
+    let last = fetched(0);
+    pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(1));
+    pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(2));
+    pair.near.send(pair.peer, &last);
+    let (mut values, mut stored) = (0, 0);
+    until(&mut pair, |net, _, heard| match heard {
+        Heard::Frame(_, frame) if frame == last => Some(()),
+        Heard::Frame(from, _) => {
+            values += 1;
+            if values == 2 {
+                // It is told where to go, and the first piece arrives; then it is let go of.
+                assert!(net.take(from, spans(&to, 1 << 16), 3));
+                net.let_go(from, 3);
+                stored = to.iter().filter(|byte| **byte != 0).count();
+            }
+            None
+        }
+        Heard::Sent(1 | 2) => None,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(to.iter().filter(|byte| **byte != 0).count(), stored, "nothing was stored after it was let go of");
+}
+
+#[test]
+fn what_was_under_way_is_lost_with_its_connection_and_nothing_is_stored_after_it() {
+    let mut pair = pair(&Limits::default());
+    let (from, to) = (value(64 << 20), vec![0u8; 64 << 20]);
+    pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(1));
+    let at = until(&mut pair, |net, _, heard| match heard {
+        Heard::Frame(peer, _) => {
+            assert!(net.take(peer, spans(&to, to.len()), 2));
+            Some(peer)
+        }
+        other => panic!("{other:?}"),
+    });
+    pair.far.close(at);
+    let (mut lost, mut closed) = (Vec::new(), 0);
+    let seen = to.clone();
+    until(&mut pair, |_, _, heard| {
+        match heard {
+            Heard::Lost(ticket) => lost.push(ticket),
+            Heard::Closed(_) => closed += 1,
+            other => panic!("{other:?}"),
+        }
+        (lost.len() == 2 && closed == 2).then_some(())
+    });
+    lost.sort_unstable();
+    assert_eq!((lost, seen == to), (vec![1, 2], true));
+    // What is sent to who is gone is lost at once.
+    pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(4));
+    assert!(matches!(pair.near.hear(), Some(Heard::Lost(4))));
+}
+
+#[test]
+fn nobody_listens_there() {
+    let address = Listener::bind(&loopback()).unwrap().address().unwrap();
+    let (far, _) = listening(Limits::default());
+    let mut near = Net::new(Limits::default()).unwrap();
+    match near.connect(&address) {
+        Ok(peer) => {
+            near.send(peer, &fetched(0));
+            let mut pair = Pair { near, far, peer };
+            until(&mut pair, |_, _, heard| matches!(heard, Heard::Closed(p) if p == peer).then_some(()));
+        }
+        Err(error) => assert!(error.message.contains("connect"), "{error:?}"),
+    }
+}
+
+#[test]
+fn whoever_does_not_know_the_token_is_told_so_and_heard_no_further() {
+    let limits = Limits { token: "open sesame".into(), ..Limits::default() };
+    let mut good = pair(&limits);
+    good.near.send(good.peer, &fetched(0));
+    until(&mut good, |_, _, heard| matches!(heard, Heard::Frame(..)).then_some(()));
+    for token in ["", "open sesamE", "open sesame!"] {
+        let (far, address) = listening(limits.clone());
+        let mut near = Net::new(Limits { token: token.into(), ..Limits::default() }).unwrap();
+        let peer = near.connect(&address).unwrap();
+        near.send(peer, &fetched(0));
+        let mut pair = Pair { near, far, peer };
+        let mut told = false;
+        until(&mut pair, |_, far, heard| match heard {
+            Heard::Frame(_, frame) if !far => {
+                assert!(matches!(frame.message, Message::Answer(a) if a.status == NMC_ERR_PROTOCOL));
+                told = true;
+                None
+            }
+            Heard::Frame(..) => panic!("somebody without the token was heard"),
+            Heard::Closed(_) if !far => Some(()),
+            _ => None,
+        });
+        assert!(told);
+    }
+}
+
+#[test]
+fn garbage_ends_a_connection_and_no_other() {
+    let (far, address) = listening(Limits::default());
+    let Address::Tcp(at) = address.clone() else { panic!() };
+    let mut near = Net::new(Limits::default()).unwrap();
+    let peer = near.connect(&address).unwrap();
+    let mut pair = Pair { near, far, peer };
+    let mut long = fetched(0);
+    let mut bytes = Vec::new();
+    long.request = 1;
+    long.encode(&mut bytes).unwrap();
+    bytes[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+    let mut version = bytes.clone();
+    version[3] = 99;
+    for bad in [b"GET / HTTP/1.1\r\nHost: example\r\n\r\n___________".to_vec(), vec![0; 64], bytes, version] {
+        let mut stream = TcpStream::connect(at).unwrap();
+        stream.write_all(&bad).unwrap();
+        until(&mut pair, |_, far, heard| matches!(heard, Heard::Closed(_) if far).then_some(()));
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.len() > 32, "it is said why");
+    }
+    pair.near.send(pair.peer, &fetched(0));
+    until(&mut pair, |_, far, heard| matches!(heard, Heard::Frame(..) if far).then_some(()));
+}
+
+#[test]
+fn half_a_message_and_a_reader_who_does_not_read_end_by_themselves() {
+    let limits = Limits { stall_ms: 50, queued: 1 << 20, ..Limits::default() };
+    let (far, address) = listening(limits.clone());
+    let Address::Tcp(at) = address.clone() else { panic!() };
+    let near = Net::new(limits).unwrap();
+    let mut pair = Pair { near, far, peer: Peer(0) };
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.write_all(&[0x4e]).unwrap();
+    let late = Instant::now() + Duration::from_secs(60);
+    let mut closed = false;
+    while !closed {
+        assert!(Instant::now() < late);
+        closed = matches!(turn(&mut pair.far), Some(Heard::Closed(_)));
+        pair.far.end_stalled();
+    }
+    let peer = pair.near.connect(&address).unwrap();
+    let from = value(64 << 10);
+    let mut sent = 0;
+    while pair.near.links() > 0 {
+        pair.near.send_value(peer, &fetched(from.len()), spans(&from, from.len()), None);
+        turn(&mut pair.near);
+        sent += 1;
+        assert!(sent < 10_000, "it never ends");
+    }
+}
+
+#[test]
+fn no_more_connect_than_may() {
+    let limits = Limits { links: 2, ..Limits::default() };
+    let (mut far, address) = listening(limits);
+    let Address::Tcp(at) = address else { panic!() };
+    let streams: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(at).unwrap()).collect();
+    let late = Instant::now() + Duration::from_secs(30);
+    let mut ended = 0;
+    for mut stream in &streams {
+        stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let mut byte = [0];
+        for _ in 0..20 {
+            turn(&mut far);
+        }
+        if matches!(stream.read(&mut byte), Ok(0)) {
+            ended += 1;
+        }
+        assert!(Instant::now() < late);
+    }
+    assert_eq!((ended, far.links()), (3, 2));
+}
+
+#[test]
+fn a_key_is_what_it_was_also_over_a_unix_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let dead = Address::Unix(dir.path().join("dead"));
+    // A socket that was left behind is not in the way.
+    drop(std::os::unix::net::UnixListener::bind(dir.path().join("dead")).unwrap());
+    let mut far = Net::new(Limits::default()).unwrap();
+    far.listen(Listener::bind(&dead).unwrap()).unwrap();
+    let mut near = Net::new(Limits::default()).unwrap();
+    let peer = near.connect(&dead).unwrap();
+    let find = Frame::telling(Find { keys: vec![ObjectKey::new(b"a", b"b").unwrap()], missed: vec![] });
+    near.send(peer, &find);
+    let mut pair = Pair { near, far, peer };
+    until(&mut pair, |_, _, heard| match heard {
+        Heard::Frame(_, frame) => (frame == find).then_some(()),
+        other => panic!("{other:?}"),
+    });
+}

@@ -1,0 +1,200 @@
+//! A master and its connections, on a thread of their own. Others in the process speak to it through a [`Handle`]: as a client would
+//! that has connected, or by looking at it between two events.
+
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
+use crate::cluster::directory::{Action, Change, Event, Master};
+use crate::cluster::net::{self, Heard, Limits, Listener, Net, now_ms};
+use crate::cluster::types::{Millis, Peer};
+use crate::cluster::wire::{Answer, Frame, Message};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Peers above this are callers in this process.
+const INSIDE: u64 = 1 << 60;
+
+/// Events between two looks at the clock.
+const TURN: usize = 512;
+
+/// What is called with an answer.
+pub type Answered = Box<dyn FnOnce(Message) + Send>;
+/// What looks at a master.
+pub type Looking = Box<dyn FnOnce(&Master, Millis) + Send>;
+/// What writes changes down, all or none, and then tells the master by the number: [`Event::Recorded`].
+pub type Recorder = Box<dyn FnMut(u64, Vec<Change>) + Send>;
+
+enum Mail {
+    Event(Event),
+    Call(u32, Box<Message>, Answered),
+    Look(Looking),
+    Stop,
+}
+
+struct Mailbox {
+    mail: Mutex<VecDeque<Mail>>,
+    wake: crate::rpc::Event,
+}
+
+/// Speaks to a master in this process.
+#[derive(Clone)]
+pub struct Handle(Arc<Mailbox>);
+
+impl Handle {
+    fn post(&self, mail: Mail) {
+        self.0.mail.lock().push_back(mail);
+        self.0.wake.signal();
+    }
+
+    /// Tells the master that it leads, or what was written down.
+    pub fn tell(&self, event: Event) {
+        self.post(Mail::Event(event));
+    }
+
+    /// Says something as a client that has connected would. It is answered once, with TIMEOUT if nothing came in time.
+    pub fn call(&self, time_left_ms: u32, message: impl Into<Message>, answer: Answered) {
+        self.post(Mail::Call(time_left_ms, Box::new(message.into()), answer));
+    }
+
+    /// Looks at the master between two events.
+    pub fn look(&self, look: Looking) {
+        self.post(Mail::Look(look));
+    }
+
+    /// Ends it.
+    pub fn stop(&self) {
+        self.post(Mail::Stop);
+    }
+}
+
+/// A master that runs.
+pub struct Service {
+    thread: JoinHandle<()>,
+}
+
+impl Service {
+    /// Begins to serve whoever connects. The master leads when it is told so.
+    pub fn start(
+        master: Master,
+        listeners: Vec<Listener>,
+        limits: Limits,
+        recorder: Recorder,
+    ) -> Result<(Self, Handle)> {
+        let mut net = Net::new(limits)?;
+        for listener in listeners {
+            net.listen(listener)?;
+        }
+        let mailbox = Arc::new(Mailbox { mail: Mutex::new(VecDeque::new()), wake: crate::rpc::Event::new()? });
+        net.poller().add(&mailbox.wake.as_fd(), net::WAKE, false)?;
+        let handle = Handle(Arc::clone(&mailbox));
+        let running = Running { master, net, mailbox, recorder, inside: HashMap::new(), next: 0, actions: Vec::new() };
+        let thread = std::thread::Builder::new()
+            .name("nmc-directory".into())
+            .spawn(move || running.run())
+            .map_err(|e| Error::os("pthread_create", &e))?;
+        Ok((Self { thread }, handle))
+    }
+
+    /// Waits until it has ended.
+    pub fn join(self) {
+        let _ = self.thread.join();
+    }
+}
+
+struct Running {
+    master: Master,
+    net: Net,
+    mailbox: Arc<Mailbox>,
+    recorder: Recorder,
+    /// Callers in this process that wait for an answer, and until when.
+    inside: HashMap<u64, (Millis, Answered)>,
+    next: u64,
+    actions: Vec<Action>,
+}
+
+impl Running {
+    fn run(mut self) {
+        let poller = self.net.poller();
+        let mut ready = Vec::new();
+        let mut due: Millis = 0;
+        loop {
+            let limit = if self.net.is_busy() { 0 } else { due.saturating_sub(now_ms()) };
+            ready.clear();
+            poller.wait(Duration::from_millis(limit), &mut ready);
+            self.net.ready(&ready);
+            if !self.read_mail() {
+                return self.end();
+            }
+            let now = now_ms();
+            for _ in 0..TURN {
+                match self.net.hear() {
+                    Some(Heard::Frame(peer, frame)) => self.tell(Event::Message(peer, frame), now),
+                    Some(_) => {}
+                    None => break,
+                }
+            }
+            if now >= due {
+                self.tell(Event::Tick, now);
+                self.net.end_stalled();
+                self.end_late(now);
+                due = self.master.wake(now);
+            }
+            self.net.flush();
+        }
+    }
+
+    fn read_mail(&mut self) -> bool {
+        let mail = std::mem::take(&mut *self.mailbox.mail.lock());
+        if mail.is_empty() {
+            return true;
+        }
+        self.mailbox.wake.drain();
+        let now = now_ms();
+        for mail in mail {
+            match mail {
+                Mail::Event(event) => self.tell(event, now),
+                Mail::Call(time_left_ms, message, answer) => {
+                    self.next += 1;
+                    self.inside.insert(self.next, (now + Millis::from(time_left_ms), answer));
+                    let frame = Frame { request: 1, time_left_ms, message: *message };
+                    self.tell(Event::Message(Peer(INSIDE + self.next), frame), now);
+                }
+                Mail::Look(look) => look(&self.master, now),
+                Mail::Stop => return false,
+            }
+        }
+        true
+    }
+
+    fn tell(&mut self, event: Event, now: Millis) {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.master.on(event, now, &mut actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Send(to, frame) if to.0 > INSIDE => {
+                    if let Some((_, answer)) = self.inside.remove(&(to.0 - INSIDE)) {
+                        answer(frame.message);
+                    }
+                }
+                Action::Send(to, frame) => self.net.send(to, &frame),
+                Action::Record(number, changes) => (self.recorder)(number, changes),
+            }
+        }
+        self.actions = actions;
+    }
+
+    fn end_late(&mut self, now: Millis) {
+        for (_, (_, answer)) in self.inside.extract_if(|_, (until, _)| *until <= now) {
+            answer(Answer::new(0, NMC_ERR_TIMEOUT, "the directory did not answer in time").into());
+        }
+    }
+
+    fn end(&mut self) {
+        for (_, (_, answer)) in self.inside.drain() {
+            answer(Answer::new(0, NMC_ERR_UNAVAILABLE, "the master is ending").into());
+        }
+    }
+}
