@@ -1,7 +1,7 @@
 //! A get: replicas from the cache or from the master, one after the other and each from its first byte. An owner that does not
 //! have it is told to the master; one that does not answer is only tried later. NOT_FOUND is said by the master alone.
 
-use super::{Action, CANCEL_MS, Cx, GetCall, Outcome, Pause, Reply};
+use super::{Action, CANCEL_MS, Cx, GetCall, Outcome, Pause, Reply, moving_ms};
 use crate::base::status::{
     NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
 };
@@ -111,12 +111,12 @@ impl Getting {
             name: replica.name,
             key: self.get.key.clone(),
             offset: 0,
-            length: u64::MAX,
+            length: replica.length,
             into: self.get.into.clone(),
             mover: cx.shared.mover,
         };
         self.mover = cx.shared.mover;
-        let until = self.deadline.min(cx.now + cx.shared.config.owner_ms);
+        let until = self.deadline.min(cx.now + cx.shared.config.owner_ms + moving_ms(replica.length));
         self.request = cx.ask_node(0, until, (replica.name.node, &replica.endpoint), fetch);
         self.step = Step::Fetching(replica);
         None
@@ -155,7 +155,7 @@ impl Getting {
                 if matches!(late, Reply::Late | Reply::Bytes(_)) {
                     cx.to.push(Action::Close(number));
                 }
-                cx.shared.requests.remove(&number);
+                cx.shared.requests.remove(number);
                 cx.failed(replica.name.node);
                 self.status = NMC_ERR_TIMEOUT;
                 self.after_failure(false, cx)
@@ -182,7 +182,7 @@ impl Getting {
             NMC_OK if fetched.put != replica.put || fetched.length != replica.length => {
                 // An owner that gives something else under this name is not believed.
                 cx.to.push(Action::Close(number));
-                cx.shared.requests.remove(&number);
+                cx.shared.requests.remove(number);
                 self.missed(replica.name, cx);
                 self.after_failure(true, cx)
             }
@@ -218,7 +218,7 @@ impl Getting {
         if self.get.keep {
             cx.to.push(Action::Keep(cx.call, self.get.key.clone(), replica.clone()));
         }
-        Outcome { status: NMC_OK, put: fetched.put, count: fetched.length, metadata: fetched.metadata }
+        Outcome { status: NMC_OK, put: fetched.put, count: fetched.length, metadata: fetched.metadata, reply: None }
     }
 
     /// The next replica at once; the master again after a pause, unless it has something to learn.
@@ -248,7 +248,7 @@ impl Getting {
             }
             // Whatever was being written here is not any more, and nobody says so.
             Step::Fetching(_) if !self.get.into.is_empty() && self.mover < number => {
-                cx.shared.requests.remove(&self.request);
+                cx.shared.requests.remove(self.request);
                 self.step = Step::Waiting;
                 self.after_failure(false, cx)
             }

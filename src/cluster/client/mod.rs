@@ -2,21 +2,23 @@
 //! within two seconds of it where bytes that somebody else moves have to be stopped first. A get takes one replica from the first
 //! byte to the last.
 
+mod ask;
 mod cache;
 mod get;
 mod put;
-mod remove;
+mod requests;
 #[cfg(test)]
 mod tests;
 
 use super::leaders::Leaders;
 use super::types::{Chance, Millis, NodeId, ObjectKey, Position, PutId};
-use super::wire::{Extent, Frame, Message, Metadata, Replica, Replicate, Space};
+use super::wire::{Extent, Frame, Message, Metadata, Remove, RemoveAll, Replica, Replicate, Space};
 use crate::base::status::{NMC_ERR_UNAVAILABLE, nmc_status_t};
+use ask::Asking;
 use cache::Cache;
 use get::Getting;
 use put::Putting;
-use remove::Removing;
+use requests::{Request, Requests};
 use std::collections::BTreeMap;
 
 /// How long a mover may take to end what was cancelled before it is renewed.
@@ -84,6 +86,8 @@ pub enum Call {
     Remove(ObjectKey, bool),
     /// Removes all of a namespace, or of all of them; whether it waits for the owners.
     RemoveAll(Option<Space>, bool),
+    /// Asks the leader something that changes nothing, or may be asked twice.
+    Ask(Box<Message>),
 }
 
 /// What a client is told.
@@ -97,6 +101,8 @@ pub enum Event {
     Node(NodeId, Frame),
     /// Time has passed.
     Tick,
+    /// No answer to a request will come: its connection has ended.
+    Lost(u64),
     /// The bytes that follow an answer are all there, or will not come.
     Took(u64, bool),
     /// The bytes of a request that somebody else moves are all there, or nothing is under way.
@@ -158,11 +164,13 @@ pub struct Outcome {
     pub count: u64,
     /// What the writer of what was read said about it.
     pub metadata: Metadata,
+    /// What the leader said, if it was asked.
+    pub reply: Option<Box<Message>>,
 }
 
 impl Outcome {
     fn of(status: nmc_status_t) -> Self {
-        Self { status, put: PutId(0), count: 0, metadata: Metadata::default() }
+        Self { status, put: PutId(0), count: 0, metadata: Metadata::default(), reply: None }
     }
 }
 
@@ -170,7 +178,7 @@ impl Outcome {
 enum Op {
     Put(Box<Putting>),
     Get(Box<Getting>),
-    Remove(Box<Removing>),
+    Ask(Box<Asking>),
 }
 
 /// What came for a call.
@@ -183,24 +191,13 @@ enum Reply {
     Bytes(bool),
 }
 
-/// A request that has no answer yet.
-#[derive(Debug, Clone, Copy)]
-struct Request {
-    call: u64,
-    /// What it is to the call.
-    part: usize,
-    until: Millis,
-    /// Whether it went to a master.
-    master: bool,
-}
-
 /// What calls need besides their own state.
 struct Shared {
     config: Config,
     leaders: Leaders,
     cache: Cache,
     chance: Chance,
-    requests: BTreeMap<u64, Request>,
+    requests: Requests,
     next_request: u64,
     /// Nodes that failed lately, and until when they are asked last.
     failed: BTreeMap<NodeId, Millis>,
@@ -212,6 +209,8 @@ struct Shared {
 pub struct Client {
     shared: Shared,
     calls: BTreeMap<u64, Op>,
+    /// When it was looked last which calls have waited long enough.
+    ticked: Millis,
 }
 
 /// What an event is handled with.
@@ -232,7 +231,12 @@ impl Cx<'_> {
 
     /// Asks the leader, for as long as it may take.
     fn ask_master(&mut self, part: usize, deadline: Millis, message: impl Into<Message>) {
-        let until = deadline.min(self.now + self.shared.config.master_ms);
+        self.ask_master_for(part, self.shared.config.master_ms, deadline, message);
+    }
+
+    /// The same, with a patience of its own.
+    fn ask_master_for(&mut self, part: usize, patience: Millis, deadline: Millis, message: impl Into<Message>) {
+        let until = deadline.min(self.now + patience);
         let request = self.request(part, until, true);
         let time_left_ms = u32::try_from(deadline.saturating_sub(self.now)).unwrap_or(u32::MAX);
         let frame = Frame { request, time_left_ms, message: message.into() };
@@ -277,23 +281,23 @@ impl Client {
             leaders: Leaders::new(config.masters.clone()),
             cache: Cache::new(config.cache),
             chance: Chance::new(config.seed),
-            requests: BTreeMap::new(),
+            requests: Requests::default(),
             next_request: 1,
             failed: BTreeMap::new(),
             mover: 0,
             config,
         };
-        Self { shared, calls: BTreeMap::new() }
+        Self { shared, calls: BTreeMap::new(), ticked: 0 }
     }
 
     /// When it wants to be told that time has passed, at the latest.
     #[must_use]
     pub fn wake(&self, now: Millis) -> Millis {
-        let requests = self.shared.requests.values().map(|request| request.until);
+        let requests = self.shared.requests.due().into_iter();
         let calls = self.calls.values().map(|op| match op {
             Op::Put(op) => op.wake(),
             Op::Get(op) => op.wake(),
-            Op::Remove(op) => op.wake(),
+            Op::Ask(op) => op.wake(),
         });
         requests.chain(calls).min().unwrap_or(now + 1000).max(now)
     }
@@ -306,34 +310,40 @@ impl Client {
             Event::Call(call, patience, what) => {
                 let deadline = now.saturating_add(patience);
                 let name = self.shared.chance.word();
+                let ask = |message| Op::Ask(Box::new(Asking::new(message, deadline)));
                 let mut op = match what {
                     Call::Put(put) => Op::Put(Box::new(Putting::new(put, deadline))),
                     Call::Get(get) => Op::Get(Box::new(Getting::new(get, deadline))),
-                    Call::Remove(key, wait) => Op::Remove(Box::new(Removing::key(key, wait, name, deadline))),
-                    Call::RemoveAll(space, wait) => Op::Remove(Box::new(Removing::all(space, wait, name, deadline))),
+                    Call::Remove(key, wait) => ask(Remove { key, wait, call: name }.into()),
+                    Call::RemoveAll(space, wait) => ask(RemoveAll { space, wait, call: name }.into()),
+                    Call::Ask(message) => ask(*message),
                 };
                 let mut cx = Cx { shared: &mut self.shared, call, now, to };
                 let done = match &mut op {
                     Op::Put(op) => op.begin(&mut cx),
                     Op::Get(op) => op.begin(&mut cx),
-                    Op::Remove(op) => op.begin(&mut cx),
+                    Op::Ask(op) => op.begin(&mut cx),
                 };
                 self.settle(call, op, done, to);
             }
             Event::Master(from, frame) => self.master(from, frame, now, to),
             Event::Node(_, frame) => {
-                if let Some(request) = self.shared.requests.get(&frame.request).filter(|request| !request.master) {
-                    let request = *request;
+                if let Some(request) = self.shared.requests.get(frame.request).filter(|request| !request.master) {
                     // The bytes that follow are waited for under the same number.
                     if frame.message.value() == 0 {
-                        self.shared.requests.remove(&frame.request);
+                        self.shared.requests.remove(frame.request);
                     }
                     self.reply(frame.request, request, Reply::Message(frame.message), now, to);
                 }
             }
             Event::Took(number, whole) | Event::Wrote(number, whole) => {
-                if let Some(request) = self.shared.requests.remove(&number) {
+                if let Some(request) = self.shared.requests.remove(number) {
                     self.reply(number, request, Reply::Bytes(whole), now, to);
+                }
+            }
+            Event::Lost(number) => {
+                if let Some(request) = self.shared.requests.remove(number) {
+                    self.late(number, request, now, to);
                 }
             }
             Event::Renewed(number) => self.renewed(number, now, to),
@@ -358,7 +368,7 @@ impl Client {
             }
             _ => {}
         }
-        let Some(request) = self.shared.requests.remove(&frame.request) else { return };
+        let Some(request) = self.shared.requests.remove(frame.request) else { return };
         let refused = matches!(&frame.message, Message::Answer(a) if a.status == NMC_ERR_UNAVAILABLE);
         if refused {
             self.shared.leaders.next();
@@ -373,7 +383,7 @@ impl Client {
         let done = match &mut op {
             Op::Put(op) => op.reply(number, request.part, reply, &mut cx),
             Op::Get(op) => op.reply(number, reply, &mut cx),
-            Op::Remove(op) => op.reply(reply, &mut cx),
+            Op::Ask(op) => op.reply(reply, &mut cx),
         };
         self.settle(request.call, op, done, to);
     }
@@ -382,7 +392,7 @@ impl Client {
         match done {
             None => drop(self.calls.insert(call, op)),
             Some(outcome) => {
-                self.shared.requests.retain(|_, request| request.call != call);
+                self.shared.requests.remove_all_of(call);
                 to.push(Action::Done(call, outcome));
             }
         }
@@ -395,26 +405,32 @@ impl Client {
             let done = match &mut op {
                 Op::Put(op) => op.renewed(number, &mut cx),
                 Op::Get(op) => op.renewed(number, &mut cx),
-                Op::Remove(_) => None,
+                Op::Ask(_) => None,
             };
             self.settle(call, op, done, to);
         }
     }
 
+    /// A request has no answer.
+    fn late(&mut self, number: u64, request: Request, now: Millis, to: &mut Vec<Action>) {
+        if request.master {
+            self.shared.leaders.next();
+        }
+        self.reply(number, request, Reply::Late, now, to);
+    }
+
     /// Requests that are late, and calls that wait for a moment.
     fn tick(&mut self, now: Millis, to: &mut Vec<Action>) {
-        while let Some((number, request)) = self.shared.requests.iter().find(|(_, r)| r.until <= now) {
-            let (number, request) = (*number, *request);
-            self.shared.requests.remove(&number);
-            if request.master {
-                self.shared.leaders.next();
-            }
-            self.reply(number, request, Reply::Late, now, to);
+        while let Some((number, request)) = self.shared.requests.take_late(now) {
+            self.late(number, request, now, to);
+        }
+        if std::mem::replace(&mut self.ticked, now) == now {
+            return;
         }
         let due = self.calls.iter().filter(|(_, op)| match op {
             Op::Put(op) => op.wake() <= now,
             Op::Get(op) => op.wake() <= now,
-            Op::Remove(op) => op.wake() <= now,
+            Op::Ask(op) => op.wake() <= now,
         });
         for call in due.map(|(call, _)| *call).collect::<Vec<_>>() {
             let Some(mut op) = self.calls.remove(&call) else { continue };
@@ -422,7 +438,7 @@ impl Client {
             let done = match &mut op {
                 Op::Put(op) => op.tick(&mut cx),
                 Op::Get(op) => op.tick(&mut cx),
-                Op::Remove(op) => op.tick(&mut cx),
+                Op::Ask(op) => op.tick(&mut cx),
             };
             self.settle(call, op, done, to);
         }
@@ -447,6 +463,11 @@ impl Pause {
     fn over(&mut self, now: Millis) -> bool {
         self.until.take_if(|until| *until <= now).is_some()
     }
+}
+
+/// How long a value may take besides, at 16 MiB a second.
+fn moving_ms(bytes: u64) -> Millis {
+    bytes >> 14
 }
 
 /// What a put that begins must follow.

@@ -2,7 +2,7 @@
 //! the spare places; never is the same owner tried twice with the same put. If another leader comes meanwhile the whole of it
 //! begins again.
 
-use super::{Action, CANCEL_MS, Cx, Outcome, Pause, PutCall, Reply, Started};
+use super::{Action, CANCEL_MS, Cx, Outcome, Pause, PutCall, Reply, Started, moving_ms};
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
 };
@@ -175,14 +175,14 @@ impl Putting {
             true => Message::Reserve(Reserve { put, writer: cx.shared.config.host.clone() }),
             false => Message::Put(put),
         };
-        let until = self.deadline.min(cx.now + cx.shared.config.owner_ms);
+        let until = self.deadline.min(cx.now + cx.shared.config.owner_ms + moving_ms(self.put.length));
         let request = cx.ask_node(self.parts.len(), until, (place.node, &place.endpoint), message);
         self.parts.push(Part { place, state: State::Asked, request, mover: cx.shared.mover });
     }
 
     /// Something came for one owner.
     fn part(&mut self, number: u64, at: usize, reply: Reply, cx: &mut Cx<'_>) {
-        let (deadline, owner_ms) = (self.deadline, cx.shared.config.owner_ms);
+        let (deadline, owner_ms) = (self.deadline, cx.shared.config.owner_ms + moving_ms(self.put.length));
         let Some(part) = self.parts.get_mut(at).filter(|part| part.request == number) else { return };
         let node = (part.place.node, part.place.endpoint.clone());
         match (&part.state, reply) {
@@ -297,7 +297,7 @@ impl Putting {
                 State::Asked | State::Committing => {
                     part.state = State::Failed;
                     cx.to.push(Action::Close(request));
-                    cx.shared.requests.remove(&request);
+                    cx.shared.requests.remove(request);
                     if cx.shared.config.pushed {
                         self.stopped(at, cx);
                     }
@@ -318,7 +318,7 @@ impl Putting {
                 }
                 // What another call renewed the mover for has ended this too.
                 State::Writing | State::Cancelling if part.mover < number => {
-                    cx.shared.requests.remove(&part.request);
+                    cx.shared.requests.remove(part.request);
                     self.stopped(at, cx);
                     self.failed(at, NMC_ERR_TIMEOUT, cx);
                 }

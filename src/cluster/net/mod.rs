@@ -79,6 +79,8 @@ pub struct Net {
     buffer: Vec<u8>,
     left: Vec<u64>,
     now: Millis,
+    /// When it was looked last who has waited too long.
+    looked_at: Millis,
 }
 
 impl Net {
@@ -98,6 +100,7 @@ impl Net {
             buffer: Vec::new(),
             left: Vec::new(),
             now: now_ms(),
+            looked_at: 0,
         })
     }
 
@@ -313,6 +316,10 @@ impl Net {
     pub fn end_stalled(&mut self) {
         self.now = now_ms();
         let (now, stall_ms) = (self.now, self.limits.stall_ms);
+        if now < self.looked_at + (stall_ms / 8).min(1000) {
+            return;
+        }
+        self.looked_at = now;
         let late = |link: &Link| (link.waits() || link.unknown) && link.moved_at + stall_ms <= now;
         let list: Vec<u64> = self.links.iter().filter(|(_, link)| late(link)).map(|(number, _)| *number).collect();
         list.into_iter().for_each(|number| self.close(Peer(number)));

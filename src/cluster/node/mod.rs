@@ -14,7 +14,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use storage::{Pinned, Plan, Storage};
+pub use storage::{Memory, Pinned, Plan, Storage};
 
 use super::leaders::Leaders;
 use super::types::{Millis, NodeId, Peer, Position, PutId, Term};

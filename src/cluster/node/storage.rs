@@ -15,6 +15,7 @@
 //!   durable before it is confirmed to the master.
 
 use crate::base::error::Result;
+use crate::cluster::net::Span;
 use crate::cluster::types::{ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published};
 
@@ -131,4 +132,13 @@ pub trait Storage {
 
     /// Bytes in use, by segment in the order in which they were mounted.
     fn used(&self) -> Vec<u64>;
+}
+
+/// A store whose values are in the memory of this process.
+pub trait Memory: Storage {
+    /// Where the bytes of a plan go, for as long as it is neither committed nor given up.
+    fn plan_spans(&self, plan: Plan) -> Result<Vec<Span>>;
+
+    /// Where the bytes of a value are, for as long as it is held.
+    fn pin_spans(&self, pin: u64) -> Result<Vec<Span>>;
 }

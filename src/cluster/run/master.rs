@@ -1,6 +1,7 @@
 //! A master and its connections, on a thread of their own. Others in the process speak to it through a [`Handle`]: as a client would
 //! that has connected, or by looking at it between two events.
 
+use super::TURN;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::cluster::directory::{Action, Change, Event, Master};
@@ -16,9 +17,6 @@ use std::time::Duration;
 
 /// Peers above this are callers in this process.
 const INSIDE: u64 = 1 << 60;
-
-/// Events between two looks at the clock.
-const TURN: usize = 512;
 
 /// What is called with an answer.
 pub type Answered = Box<dyn FnOnce(Message) + Send>;

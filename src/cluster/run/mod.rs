@@ -1,6 +1,16 @@
 //! The loops around the state machines: each has a thread, connections and a clock, tells its machine what happened, and does what that
 //! wants done.
 
+pub mod client;
 pub mod master;
+mod masters;
+pub mod node;
+#[cfg(test)]
+mod tests;
 
-pub use crate::cluster::net::{Address, Listener};
+pub use crate::cluster::net::{Address, Limits, Listener};
+
+/// Values up to this size share a connection, and are copied on their way out of it; larger ones have one for themselves.
+const SMALL: u64 = 64 << 10;
+/// Events between two looks at the clock.
+const TURN: usize = 512;

@@ -1,0 +1,78 @@
+//! What the leader alone answers: removes, lookups, segments. It is asked until somebody does.
+
+use super::{Cx, Outcome, Pause, Reply};
+use crate::base::status::{NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
+use crate::cluster::types::Millis;
+use crate::cluster::wire::Message;
+
+/// See the module.
+pub(super) struct Asking {
+    what: Message,
+    deadline: Millis,
+    pause: Pause,
+    /// Why there is no answer yet.
+    status: nmc_status_t,
+}
+
+impl Asking {
+    pub(super) fn new(what: Message, deadline: Millis) -> Self {
+        Self { what, deadline, pause: Pause::default(), status: NMC_ERR_TIMEOUT }
+    }
+
+    pub(super) fn wake(&self) -> Millis {
+        self.pause.until.unwrap_or(self.deadline).min(self.deadline)
+    }
+
+    pub(super) fn begin(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if let Message::Remove(remove) = &self.what {
+            cx.shared.cache.forget(&remove.key);
+        }
+        // What waits for others is answered only when they have.
+        let waits = matches!(self.what, Message::Remove(_) | Message::RemoveAll(_));
+        let patience = if waits { 4 } else { 1 } * cx.shared.config.master_ms;
+        cx.ask_master_for(0, patience, self.deadline, self.what.clone());
+        None
+    }
+
+    pub(super) fn reply(&mut self, reply: Reply, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match reply {
+            Reply::Message(Message::Answer(answer)) if answer.status != NMC_ERR_UNAVAILABLE => {
+                let outcome = Outcome { count: answer.count, ..Outcome::of(answer.status) };
+                return Some(Outcome { reply: Some(Box::new(answer.into())), ..outcome });
+            }
+            Reply::Message(message @ (Message::Found(_) | Message::Segments(_))) => {
+                let settled = self.learn(&message, cx);
+                if settled || cx.now >= self.deadline {
+                    return Some(Outcome { reply: Some(Box::new(message)), ..Outcome::of(NMC_OK) });
+                }
+                self.status = NMC_ERR_UNAVAILABLE;
+            }
+            Reply::Message(_) => self.status = NMC_ERR_UNAVAILABLE,
+            _ => {}
+        }
+        if cx.now >= self.deadline {
+            return Some(Outcome::of(self.status));
+        }
+        self.pause.begin(cx.now);
+        None
+    }
+
+    /// Remembers where keys are. Gives whether all that was asked for is known.
+    fn learn(&self, message: &Message, cx: &mut Cx<'_>) -> bool {
+        let (Message::Find(find), Message::Found(found)) = (&self.what, message) else { return true };
+        for (key, listed) in find.keys.iter().zip(&found.keys).filter(|(_, listed)| listed.status == NMC_OK) {
+            cx.shared.cache.enter(key, &listed.replicas);
+        }
+        found.keys.iter().all(|listed| listed.status != NMC_ERR_UNAVAILABLE)
+    }
+
+    pub(super) fn tick(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if cx.now >= self.deadline {
+            return Some(Outcome::of(self.status));
+        }
+        if self.pause.over(cx.now) {
+            return self.begin(cx);
+        }
+        None
+    }
+}

@@ -1,0 +1,64 @@
+//! Requests that have no answer yet: by number, by call, and by the time at which they are late.
+
+use crate::cluster::types::Millis;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One of them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    pub call: u64,
+    /// What it is to the call.
+    pub part: usize,
+    pub until: Millis,
+    /// Whether it went to a master.
+    pub master: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    all: BTreeMap<u64, Request>,
+    by_call: BTreeSet<(u64, u64)>,
+    by_time: BTreeSet<(Millis, u64)>,
+}
+
+impl Requests {
+    pub(super) fn insert(&mut self, number: u64, request: Request) {
+        self.remove(number);
+        self.by_call.insert((request.call, number));
+        self.by_time.insert((request.until, number));
+        self.all.insert(number, request);
+    }
+
+    pub(super) fn get(&self, number: u64) -> Option<Request> {
+        self.all.get(&number).copied()
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> Option<Request> {
+        let request = self.all.remove(&number)?;
+        self.by_call.remove(&(request.call, number));
+        self.by_time.remove(&(request.until, number));
+        Some(request)
+    }
+
+    /// A call has ended.
+    pub(super) fn remove_all_of(&mut self, call: u64) {
+        while let Some((_, number)) = self.by_call.range((call, 0)..=(call, u64::MAX)).next().copied() {
+            self.remove(number);
+        }
+    }
+
+    /// When the first will be late.
+    pub(super) fn due(&self) -> Option<Millis> {
+        self.by_time.first().map(|(until, _)| *until)
+    }
+
+    /// Takes out one that is late.
+    pub(super) fn take_late(&mut self, now: Millis) -> Option<(u64, Request)> {
+        let (until, number) = *self.by_time.first()?;
+        if until > now {
+            return None;
+        }
+        self.remove(number).map(|request| (number, request))
+    }
+}

@@ -1,0 +1,585 @@
+//! A client of the cluster and its connections. It has no thread of its own as long as somebody waits for a call: whoever waits drives
+//! the connections until its own calls have ended, and leaves that to the next who waits. Calls that nobody waits for are driven
+//! by a thread in the background.
+//!
+//! Memory that a call reads or writes is its caller's again when the call has ended: nothing is sent from it or stored to it after that.
+
+use super::masters::Masters;
+use super::node;
+use super::{SMALL, TURN};
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_TOO_SMALL, NMC_OK};
+use crate::cluster::client::{Action, Call, Client, Config, Event, Outcome};
+use crate::cluster::net::{Address, Heard, Limits, Net, Poller, Span, Spans, now_ms};
+use crate::cluster::types::{Millis, NodeId, Peer};
+use crate::cluster::wire::{Frame, Message};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long whoever drives the connections waits at most before it looks at the clock.
+const LOOK_MS: Millis = 20;
+/// Connections for large values to one node.
+const MOST_LARGE: usize = 8;
+
+/// A call, the memory that it reads or writes, and how long it may take.
+pub struct Task {
+    /// What is called.
+    pub call: Call,
+    /// Where the bytes of a put are, or those of a get go.
+    pub spans: Vec<Span>,
+    /// How long it may take.
+    pub patience: Duration,
+}
+
+/// What is called when calls have ended that nobody waits for: how each of them went.
+pub type Ended = Box<dyn FnOnce(Vec<Outcome>) + Send>;
+
+/// Calls that end together.
+struct Group {
+    outcomes: Vec<Option<Outcome>>,
+    left: usize,
+    /// Who waits for them, or what is told.
+    waiter: Arc<Condvar>,
+    ended: Option<Ended>,
+}
+
+/// A call under way.
+struct Running {
+    group: u64,
+    at: usize,
+    spans: Vec<Span>,
+    /// Tickets of values that are on their way into the caller's memory, or out of it: then the connection is for that alone.
+    incoming: Vec<(u64, Peer)>,
+    outgoing: Vec<(u64, Peer)>,
+    /// The value had so many bytes, and there was no room for it.
+    too_large: Option<u64>,
+}
+
+/// A request that has no answer.
+struct Sent {
+    peer: Peer,
+    call: u64,
+    /// Its connection is for it alone, and whose it is.
+    large: Option<NodeId>,
+}
+
+/// Connections to a node.
+#[derive(Default)]
+struct Node {
+    endpoint: String,
+    shared: Option<Peer>,
+    /// Those for large values that nobody uses.
+    free: Vec<Peer>,
+    /// How many there are for large values.
+    large: usize,
+    /// Requests that wait for one.
+    waiting: VecDeque<(Frame, u64)>,
+}
+
+struct State {
+    core: Client,
+    net: Net,
+    masters: Masters,
+    nodes: HashMap<NodeId, Node>,
+    /// Connections for large values, and whose they are.
+    large: HashMap<Peer, NodeId>,
+    calls: HashMap<u64, Running>,
+    groups: HashMap<u64, Group>,
+    requests: HashMap<u64, Sent>,
+    /// Whose a value is that is on its way: the call, and the request if its end is to be told.
+    tickets: HashMap<u64, (u64, Option<u64>)>,
+    next: u64,
+    events: VecDeque<Event>,
+    actions: Vec<Action>,
+    agent: Option<node::Handle>,
+    /// Somebody drives the connections.
+    driven: bool,
+    /// Groups that nobody waits for.
+    unattended: usize,
+    closing: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    poller: Arc<Poller>,
+    /// Wakes the thread in the background.
+    background: Condvar,
+}
+
+/// See the module.
+pub struct Service {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Service {
+    /// A client that has called nobody. What is to be kept on this node is given to the agent.
+    pub fn new(config: Config, masters: &[Address], limits: Limits, agent: Option<node::Handle>) -> Result<Self> {
+        let net = Net::new(Limits { queued: usize::MAX, ..limits })?;
+        let poller = net.poller();
+        let state = State {
+            core: Client::new(config),
+            net,
+            masters: Masters::new(masters)?,
+            nodes: HashMap::new(),
+            large: HashMap::new(),
+            calls: HashMap::new(),
+            groups: HashMap::new(),
+            requests: HashMap::new(),
+            tickets: HashMap::new(),
+            next: 1,
+            events: VecDeque::new(),
+            actions: Vec::new(),
+            agent,
+            driven: false,
+            unattended: 0,
+            closing: false,
+        };
+        let shared = Shared { state: Mutex::new(state), poller, background: Condvar::new() };
+        Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
+    }
+
+    /// Makes calls and waits until all have ended; each does by its time and two seconds.
+    #[must_use]
+    pub fn call(&self, tasks: Vec<Task>) -> Vec<Outcome> {
+        let mut state = self.shared.state.lock();
+        let waiter = Arc::new(Condvar::new());
+        let number = state.begin(tasks, Arc::clone(&waiter), None);
+        while !state.is_over(number) {
+            if state.driven {
+                waiter.wait_for(&mut state, Duration::from_millis(LOOK_MS));
+            } else {
+                state = self.shared.drive(state, |state| state.is_over(number));
+            }
+        }
+        let outcomes = state.groups.remove(&number).map(|group| group.outcomes).unwrap_or_default();
+        self.shared.pass_on(&mut state);
+        outcomes.into_iter().flatten().collect()
+    }
+
+    /// Makes calls and tells, from a thread of the library, when all have ended.
+    pub fn spawn(&self, tasks: Vec<Task>, ended: Ended) -> Result<()> {
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let spawned = std::thread::Builder::new().name("nmc-client".into()).spawn(move || shared.background());
+            *thread = Some(spawned.map_err(|e| Error::os("pthread_create", &e))?);
+        }
+        drop(thread);
+        let mut state = self.shared.state.lock();
+        state.unattended += 1;
+        state.begin(tasks, Arc::new(Condvar::new()), Some(ended));
+        let done = state.take_unattended();
+        self.shared.pass_on(&mut state);
+        drop(state);
+        tell(done);
+        Ok(())
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.shared.state.lock().closing = true;
+        self.shared.background.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn tell(done: Vec<(Ended, Vec<Outcome>)>) {
+    done.into_iter().for_each(|(ended, outcomes)| ended(outcomes));
+}
+
+impl Shared {
+    /// Drives the connections until it is enough.
+    fn drive<'a>(&'a self, mut state: MutexGuard<'a, State>, enough: impl Fn(&State) -> bool) -> MutexGuard<'a, State> {
+        state.driven = true;
+        let mut ready = Vec::new();
+        loop {
+            let done = state.take_unattended();
+            if !done.is_empty() {
+                MutexGuard::unlocked(&mut state, || tell(done));
+            }
+            if enough(&state) {
+                break;
+            }
+            let now = now_ms();
+            let limit = if state.net.is_busy() { 0 } else { state.core.wake(now).saturating_sub(now).min(LOOK_MS) };
+            ready.clear();
+            MutexGuard::unlocked(&mut state, || self.poller.wait(Duration::from_millis(limit), &mut ready));
+            state.turn(&ready);
+        }
+        state.driven = false;
+        state
+    }
+
+    /// If nobody drives the connections any more, the next who waits does.
+    fn pass_on(&self, state: &mut State) {
+        if state.driven {
+            return;
+        }
+        match state.groups.values().find(|group| group.ended.is_none() && group.left > 0) {
+            Some(group) => {
+                group.waiter.notify_one();
+            }
+            None if state.unattended > 0 => {
+                self.background.notify_one();
+            }
+            None => {}
+        }
+    }
+
+    fn background(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if state.closing && state.unattended == 0 {
+                return;
+            }
+            if state.unattended > 0 && !state.driven {
+                state = self.drive(state, |state| state.unattended == 0);
+                self.pass_on(&mut state);
+            } else {
+                self.background.wait_for(&mut state, Duration::from_millis(200));
+            }
+        }
+    }
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn is_over(&self, group: u64) -> bool {
+        self.groups.get(&group).is_none_or(|group| group.left == 0)
+    }
+
+    /// Groups that nobody waits for and that have ended.
+    fn take_unattended(&mut self) -> Vec<(Ended, Vec<Outcome>)> {
+        if self.unattended == 0 {
+            return Vec::new();
+        }
+        let over = self.groups.extract_if(|_, group| group.left == 0 && group.ended.is_some());
+        let done: Vec<_> = over
+            .filter_map(|(_, group)| Some((group.ended?, group.outcomes.into_iter().flatten().collect())))
+            .collect();
+        self.unattended -= done.len();
+        done
+    }
+
+    fn begin(&mut self, tasks: Vec<Task>, waiter: Arc<Condvar>, ended: Option<Ended>) -> u64 {
+        if !self.driven {
+            // What has ended while nobody looked is not spoken to.
+            let mut ready = Vec::new();
+            self.net.poller().wait(Duration::ZERO, &mut ready);
+            self.turn(&ready);
+        }
+        let number = self.number();
+        let outcomes = tasks.iter().map(|_| None).collect();
+        self.groups.insert(number, Group { outcomes, left: tasks.len(), waiter, ended });
+        let now = now_ms();
+        for (at, task) in tasks.into_iter().enumerate() {
+            let call = self.number();
+            let running = Running {
+                group: number,
+                at,
+                spans: task.spans,
+                incoming: Vec::new(),
+                outgoing: Vec::new(),
+                too_large: None,
+            };
+            self.calls.insert(call, running);
+            let patience = Millis::try_from(task.patience.as_millis()).unwrap_or(Millis::MAX);
+            self.events.push_back(Event::Call(call, patience, task.call));
+            self.tell_all(now);
+        }
+        self.net.flush();
+        number
+    }
+
+    /// Something may have happened.
+    fn turn(&mut self, ready: &[crate::cluster::net::Ready]) {
+        self.net.ready(ready);
+        let now = now_ms();
+        for _ in 0..TURN {
+            let Some(heard) = self.net.hear() else { break };
+            self.heard(heard, now);
+        }
+        self.events.push_back(Event::Tick);
+        self.tell_all(now);
+        self.net.end_stalled();
+        self.net.flush();
+    }
+
+    fn heard(&mut self, heard: Heard, now: Millis) {
+        match heard {
+            Heard::Frame(peer, frame) => self.frame(peer, frame),
+            Heard::Taken(ticket) => self.moved(ticket, true),
+            Heard::Sent(ticket) => {
+                self.forget(ticket);
+            }
+            Heard::Lost(ticket) => self.moved(ticket, false),
+            Heard::Closed(peer) => self.closed(peer),
+        }
+        self.tell_all(now);
+    }
+
+    fn frame(&mut self, peer: Peer, frame: Frame) {
+        if let Some(at) = self.masters.which(peer) {
+            self.requests.remove(&frame.request);
+            return self.events.push_back(Event::Master(at, frame));
+        }
+        let number = frame.request;
+        // An answer that comes by another way than its question did is none.
+        let Some(sent) = self.requests.get(&number).filter(|sent| sent.peer == peer) else { return };
+        let node = sent.large;
+        if frame.message.value() == 0 {
+            self.release(number);
+        }
+        self.events.push_back(Event::Node(node.unwrap_or(NodeId(0)), frame));
+    }
+
+    /// A value has come whole, or has been lost on its way.
+    fn moved(&mut self, ticket: u64, whole: bool) {
+        let Some((_, request)) = self.forget(ticket) else { return };
+        if let Some(request) = request {
+            self.release(request);
+            self.events.push_back(Event::Took(request, whole));
+        }
+    }
+
+    /// The caller's memory is not used any more by this.
+    fn forget(&mut self, ticket: u64) -> Option<(u64, Option<u64>)> {
+        let (call, request) = self.tickets.remove(&ticket)?;
+        if let Some(running) = self.calls.get_mut(&call) {
+            running.incoming.retain(|(of, _)| *of != ticket);
+            running.outgoing.retain(|(of, _)| *of != ticket);
+        }
+        Some((call, request))
+    }
+
+    /// A request is over: its connection is free for another, unless part of its value is still to be sent.
+    fn release(&mut self, number: u64) {
+        let Some(sent) = self.requests.remove(&number) else { return };
+        let Some(id) = sent.large else { return };
+        let sending = self.calls.get(&sent.call).is_some_and(|call| call.outgoing.iter().any(|(_, p)| *p == sent.peer));
+        if sending {
+            return self.net.close(sent.peer);
+        }
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.free.push(sent.peer);
+        }
+        self.send_waiting(id);
+    }
+
+    fn closed(&mut self, peer: Peer) {
+        self.masters.closed(peer);
+        for node in self.nodes.values_mut().filter(|node| node.shared == Some(peer)) {
+            node.shared = None;
+        }
+        let lost: Vec<u64> = self.requests.iter().filter(|(_, sent)| sent.peer == peer).map(|(n, _)| *n).collect();
+        for number in lost {
+            self.requests.remove(&number);
+            self.events.push_back(Event::Lost(number));
+        }
+        if let Some(id) = self.large.remove(&peer) {
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.free.retain(|free| *free != peer);
+                node.large -= 1;
+            }
+            self.send_waiting(id);
+        }
+    }
+
+    fn tell_all(&mut self, now: Millis) {
+        while let Some(event) = self.events.pop_front() {
+            let mut actions = std::mem::take(&mut self.actions);
+            self.core.on(event, now, &mut actions);
+            actions.drain(..).for_each(|action| self.act(action, now));
+            self.actions = actions;
+        }
+    }
+
+    fn act(&mut self, action: Action, now: Millis) {
+        match action {
+            Action::Master(at, frame) => match self.masters.link(at, &mut self.net, now) {
+                Some(peer) => {
+                    if frame.request != 0 {
+                        self.requests.insert(frame.request, Sent { peer, call: 0, large: None });
+                    }
+                    self.net.send(peer, &frame);
+                }
+                None if frame.request != 0 => self.events.push_back(Event::Lost(frame.request)),
+                None => {}
+            },
+            Action::Node(id, endpoint, frame, call) => self.to_node(id, endpoint, frame, call),
+            Action::Take { request, call, length } => self.take(request, call, length),
+            Action::Close(request) => self.close(request),
+            Action::Keep(_, key, replica) => {
+                if let Some(agent) = &self.agent {
+                    agent.keep(key, replica);
+                }
+            }
+            Action::Done(call, outcome) => self.done(call, outcome),
+            // Nobody else moves bytes here.
+            Action::Write { request, .. } => self.events.push_back(Event::Wrote(request, false)),
+            Action::CancelWrite(_) => {}
+            Action::Renew(number) => self.events.push_back(Event::Renewed(number)),
+        }
+    }
+
+    fn to_node(&mut self, id: NodeId, endpoint: String, frame: Frame, call: u64) {
+        let node = self.nodes.entry(id).or_default();
+        if node.endpoint != endpoint {
+            // The node is another one by now. What is under way with the former ends by itself.
+            node.endpoint = endpoint;
+            node.shared.take().iter().chain(&node.free).for_each(|peer| self.net.close(*peer));
+            node.free.clear();
+        }
+        let bytes = match &frame.message {
+            Message::Put(put) => put.length,
+            Message::Fetch(fetch) => fetch.length,
+            _ => 0,
+        };
+        if bytes <= SMALL {
+            let peer = match node.shared {
+                Some(peer) => Ok(peer),
+                None => Address::literal(&node.endpoint).and_then(|address| self.net.connect(&address)),
+            };
+            match peer {
+                Ok(peer) => {
+                    node.shared = Some(peer);
+                    self.send(peer, None, frame, call);
+                }
+                Err(_) if frame.request != 0 => self.events.push_back(Event::Lost(frame.request)),
+                Err(_) => {}
+            }
+            return;
+        }
+        node.waiting.push_back((frame, call));
+        self.send_waiting(id);
+    }
+
+    /// Requests with large values go out on connections that are free, or are made.
+    fn send_waiting(&mut self, id: NodeId) {
+        while let Some(node) = self.nodes.get_mut(&id).filter(|node| !node.waiting.is_empty()) {
+            let peer = match node.free.pop() {
+                Some(peer) => peer,
+                None if node.large < MOST_LARGE => {
+                    match Address::literal(&node.endpoint).and_then(|address| self.net.connect(&address)) {
+                        Ok(peer) => {
+                            node.large += 1;
+                            self.large.insert(peer, id);
+                            peer
+                        }
+                        Err(_) => {
+                            let lost = std::mem::take(&mut node.waiting);
+                            self.events.extend(lost.into_iter().map(|(frame, _)| Event::Lost(frame.request)));
+                            return;
+                        }
+                    }
+                }
+                None => return,
+            };
+            let Some((frame, call)) = node.waiting.pop_front() else { return };
+            self.send(peer, Some(id), frame, call);
+        }
+    }
+
+    fn send(&mut self, peer: Peer, large: Option<NodeId>, frame: Frame, call: u64) {
+        if frame.request != 0 {
+            self.requests.insert(frame.request, Sent { peer, call, large });
+        }
+        let length = frame.message.value();
+        if length == 0 {
+            return self.net.send(peer, &frame);
+        }
+        let Some(running) = self.calls.get(&call) else { return };
+        let spans = Spans::new(running.spans.iter().copied()).up_to(length);
+        if large.is_none() {
+            return self.net.send_value(peer, &frame, spans, None);
+        }
+        let ticket = self.number();
+        self.tickets.insert(ticket, (call, None));
+        if let Some(running) = self.calls.get_mut(&call) {
+            running.outgoing.push((ticket, peer));
+        }
+        self.net.send_value(peer, &frame, spans, Some(ticket));
+    }
+
+    fn take(&mut self, request: u64, call: u64, length: u64) {
+        let ticket = self.number();
+        let (Some(sent), Some(running)) = (self.requests.get(&request), self.calls.get_mut(&call)) else {
+            return self.events.push_back(Event::Took(request, false));
+        };
+        let peer = sent.peer;
+        let spans = Spans::new(running.spans.iter().copied());
+        if spans.left() < length {
+            // The value is there, and the caller is told how large it is; its bytes are passed over.
+            running.too_large = Some(length);
+            self.drop_request(request);
+            return self.events.push_back(Event::Took(request, true));
+        }
+        if self.net.take(peer, spans.up_to(length), ticket) {
+            running.incoming.push((ticket, peer));
+            self.tickets.insert(ticket, (call, Some(request)));
+        } else {
+            self.events.push_back(Event::Took(request, false));
+        }
+    }
+
+    /// Nothing of a request is wanted any more.
+    fn close(&mut self, request: u64) {
+        for node in self.nodes.values_mut() {
+            node.waiting.retain(|(frame, _)| frame.request != request);
+        }
+        let tickets: Vec<u64> =
+            self.tickets.iter().filter(|(_, (_, of))| *of == Some(request)).map(|(ticket, _)| *ticket).collect();
+        for ticket in tickets {
+            if let Some(sent) = self.requests.get(&request) {
+                self.net.let_go(sent.peer, ticket);
+            }
+            self.forget(ticket);
+        }
+        self.drop_request(request);
+    }
+
+    /// The answer of a request is not waited for: a connection that was for it alone ends.
+    fn drop_request(&mut self, request: u64) {
+        let Some(sent) = self.requests.remove(&request) else { return };
+        if sent.large.is_some() {
+            self.net.close(sent.peer);
+        }
+    }
+
+    fn done(&mut self, call: u64, mut outcome: Outcome) {
+        let Some(running) = self.calls.remove(&call) else { return };
+        // Whatever still refers to the caller's memory ends now.
+        for (ticket, peer) in running.incoming {
+            self.tickets.remove(&ticket);
+            self.net.let_go(peer, ticket);
+        }
+        for (ticket, peer) in running.outgoing {
+            self.tickets.remove(&ticket);
+            self.net.close(peer);
+        }
+        if let Some(bytes) = running.too_large.filter(|_| outcome.status == NMC_OK) {
+            outcome.status = NMC_ERR_TOO_SMALL;
+            outcome.count = bytes;
+        }
+        if let Some(group) = self.groups.get_mut(&running.group) {
+            if let Some(place) = group.outcomes.get_mut(running.at) {
+                *place = Some(outcome);
+            }
+            group.left -= 1;
+            if group.left == 0 {
+                group.waiter.notify_one();
+            }
+        }
+    }
+}

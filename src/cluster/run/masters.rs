@@ -1,0 +1,47 @@
+//! Connections to the masters of a list, made when something is to be said.
+
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::cluster::net::{Address, Net};
+use crate::cluster::types::{Millis, Peer};
+
+/// After so long a master is tried again that could not be reached.
+const RETRY_MS: Millis = 100;
+
+struct Remote {
+    address: Address,
+    peer: Option<Peer>,
+    retry_at: Millis,
+}
+
+/// See the module.
+pub(super) struct Masters(Vec<Remote>);
+
+impl Masters {
+    pub(super) fn new(addresses: &[Address]) -> Result<Self> {
+        let remote = |address: &Address| Remote { address: address.clone(), peer: None, retry_at: 0 };
+        memory::collect(addresses.iter().map(remote)).map(Self)
+    }
+
+    /// The connection to one of them, which may only begin to be one; none if it could not be reached a moment ago.
+    pub(super) fn link(&mut self, at: usize, net: &mut Net, now: Millis) -> Option<Peer> {
+        let remote = self.0.get_mut(at)?;
+        if remote.peer.is_none() && now >= remote.retry_at {
+            remote.retry_at = now + RETRY_MS;
+            remote.peer = net.connect(&remote.address).ok();
+        }
+        remote.peer
+    }
+
+    /// Which master somebody is.
+    pub(super) fn which(&self, peer: Peer) -> Option<usize> {
+        self.0.iter().position(|remote| remote.peer == Some(peer))
+    }
+
+    /// A connection has ended.
+    pub(super) fn closed(&mut self, peer: Peer) {
+        if let Some(at) = self.which(peer) {
+            self.0[at].peer = None;
+        }
+    }
+}

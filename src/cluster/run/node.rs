@@ -1,0 +1,345 @@
+//! The agent of a node and its connections, on a thread of their own. Bytes go straight between sockets and the pages of the store;
+//! whatever ends early is told, and nothing is stored after that.
+
+use super::masters::Masters;
+use super::{SMALL, TURN};
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
+use crate::cluster::net::{self, Address, Heard, Limits, Listener, Net, Spans, now_ms};
+use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan};
+use crate::cluster::types::{Millis, ObjectKey, Peer, PutId};
+use crate::cluster::wire::{Fetch, Frame, Message, Replica};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long news of the store may wait to be seen.
+const LOOK_MS: Millis = 5;
+
+enum Mail {
+    Keep(ObjectKey, Box<Replica>),
+    Sync(Millis, SyncSender<nmc_status_t>),
+    Stop,
+}
+
+struct Mailbox {
+    mail: Mutex<VecDeque<Mail>>,
+    wake: crate::rpc::Event,
+}
+
+/// Speaks to the agent of this process.
+#[derive(Clone)]
+pub struct Handle(Arc<Mailbox>);
+
+impl Handle {
+    fn post(&self, mail: Mail) {
+        self.0.mail.lock().push_back(mail);
+        self.0.wake.signal();
+    }
+
+    /// What was read is to be kept on this node too. It is no loss if nothing comes of it.
+    pub fn keep(&self, key: ObjectKey, from: Replica) {
+        self.post(Mail::Keep(key, Box::new(from)));
+    }
+
+    /// Waits until the leader knows all that is in the store by now.
+    #[must_use]
+    pub fn sync(&self, patience: Duration) -> nmc_status_t {
+        let (to, from) = sync_channel(1);
+        self.post(Mail::Sync(Millis::try_from(patience.as_millis()).unwrap_or(Millis::MAX), to));
+        // The loop answers in time; a little more, should it be late itself.
+        from.recv_timeout(patience + Duration::from_secs(2)).unwrap_or(NMC_ERR_UNAVAILABLE)
+    }
+}
+
+/// An agent that runs.
+pub struct Service {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Begins to serve: joins the masters, takes puts and gives what the store has to whoever connects.
+    pub fn start<S: Memory + Send + 'static>(
+        config: Config,
+        masters: &[Address],
+        storage: S,
+        listener: Listener,
+        limits: Limits,
+    ) -> Result<Self> {
+        let mut net = Net::new(limits)?;
+        net.listen(listener)?;
+        let mailbox = Arc::new(Mailbox { mail: Mutex::new(VecDeque::new()), wake: crate::rpc::Event::new()? });
+        net.poller().add(&mailbox.wake.as_fd(), net::WAKE, false)?;
+        let handle = Handle(Arc::clone(&mailbox));
+        let running = Running {
+            agent: Agent::new(config, storage, now_ms()),
+            net,
+            mailbox,
+            masters: Masters::new(masters)?,
+            receiving: HashMap::new(),
+            tickets: HashMap::new(),
+            next: 1,
+            fills: HashMap::new(),
+            syncs: HashMap::new(),
+            events: VecDeque::new(),
+            actions: Vec::new(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("nmc-agent".into())
+            .spawn(move || running.run())
+            .map_err(|e| Error::os("pthread_create", &e))?;
+        Ok(Self { handle, thread: Some(thread) })
+    }
+
+    /// Speaks to it.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.handle.post(Mail::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a ticket of the connections stands for.
+enum Ticket {
+    /// The value of a put comes.
+    Receive(PutId),
+    /// A value that is held leaves.
+    Send(u64),
+    /// The value of a copy comes, on a connection of its own.
+    Fill(Peer),
+}
+
+/// A copy whose value was asked for.
+struct Filling {
+    ticket: u64,
+    plan: Plan,
+    from: Replica,
+}
+
+struct Running<S: Memory> {
+    agent: Agent<S>,
+    net: Net,
+    mailbox: Arc<Mailbox>,
+    masters: Masters,
+    receiving: HashMap<PutId, (Peer, u64)>,
+    tickets: HashMap<u64, Ticket>,
+    next: u64,
+    fills: HashMap<Peer, Filling>,
+    syncs: HashMap<u64, SyncSender<nmc_status_t>>,
+    /// What the agent is to be told next.
+    events: VecDeque<Event>,
+    actions: Vec<Action>,
+}
+
+impl<S: Memory> Running<S> {
+    fn run(mut self) {
+        let poller = self.net.poller();
+        let (mut ready, mut due): (_, Millis) = (Vec::new(), 0);
+        loop {
+            let limit = if self.net.is_busy() { 0 } else { due.saturating_sub(now_ms()) };
+            ready.clear();
+            poller.wait(Duration::from_millis(limit), &mut ready);
+            self.net.ready(&ready);
+            if !self.read_mail() {
+                return;
+            }
+            let now = now_ms();
+            for _ in 0..TURN {
+                let Some(heard) = self.net.hear() else { break };
+                self.heard(heard, now);
+            }
+            if now >= due {
+                self.tell(Event::Tick, now);
+                self.net.end_stalled();
+                due = self.agent.wake(now).min(now + LOOK_MS);
+            }
+            self.net.flush();
+        }
+    }
+
+    fn read_mail(&mut self) -> bool {
+        let mail = std::mem::take(&mut *self.mailbox.mail.lock());
+        if mail.is_empty() {
+            return true;
+        }
+        self.mailbox.wake.drain();
+        let now = now_ms();
+        for mail in mail {
+            match mail {
+                Mail::Keep(key, from) => self.tell(Event::Keep(key, *from), now),
+                Mail::Sync(patience, waiter) => {
+                    let ticket = self.ticket();
+                    self.syncs.insert(ticket, waiter);
+                    self.tell(Event::Sync(ticket, patience), now);
+                }
+                Mail::Stop => return false,
+            }
+        }
+        true
+    }
+
+    fn ticket(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn heard(&mut self, heard: Heard, now: Millis) {
+        match heard {
+            Heard::Frame(peer, frame) => {
+                if let Some(master) = self.masters.which(peer) {
+                    self.tell(Event::Master(master, frame), now);
+                } else if self.fills.contains_key(&peer) {
+                    self.fetched(peer, frame);
+                } else {
+                    self.tell(Event::Message(peer, frame), now);
+                }
+            }
+            Heard::Taken(ticket) | Heard::Sent(ticket) => self.ended(ticket, true),
+            Heard::Lost(ticket) => self.ended(ticket, false),
+            Heard::Closed(peer) => {
+                self.masters.closed(peer);
+                self.filled(peer, false);
+            }
+        }
+        self.tell_all(now);
+    }
+
+    /// A value has moved, or will not.
+    fn ended(&mut self, ticket: u64, whole: bool) {
+        match self.tickets.remove(&ticket) {
+            Some(Ticket::Receive(put)) => {
+                self.receiving.remove(&put);
+                self.events.push_back(Event::Received(put, whole));
+            }
+            Some(Ticket::Send(pin)) => self.events.push_back(Event::Sent(pin, whole)),
+            Some(Ticket::Fill(peer)) => self.filled(peer, whole),
+            None => {}
+        }
+    }
+
+    fn tell(&mut self, event: Event, now: Millis) {
+        self.events.push_back(event);
+        self.tell_all(now);
+    }
+
+    fn tell_all(&mut self, now: Millis) {
+        while let Some(event) = self.events.pop_front() {
+            let mut actions = std::mem::take(&mut self.actions);
+            self.agent.on(event, now, &mut actions);
+            actions.drain(..).for_each(|action| self.act(action, now));
+            self.actions = actions;
+        }
+    }
+
+    fn act(&mut self, action: Action, now: Millis) {
+        match action {
+            Action::Master(at, frame) => {
+                if let Some(peer) = self.masters.link(at, &mut self.net, now) {
+                    self.net.send(peer, &frame);
+                }
+            }
+            Action::Send(peer, frame) => self.net.send(peer, &frame),
+            Action::Receive { from, put, plan, length, .. } => self.receive(from, put, plan, length),
+            Action::Stop(put) => {
+                if let Some((peer, ticket)) = self.receiving.remove(&put) {
+                    self.net.let_go(peer, ticket);
+                    self.tickets.remove(&ticket);
+                }
+                self.events.push_back(Event::Received(put, false));
+            }
+            Action::SendValue { to, frame, pin, offset } => self.send_value(to, &frame, pin, offset),
+            // Nobody else moves bytes here.
+            Action::Push { pin, .. } | Action::CancelPush(pin) => self.events.push_back(Event::Sent(pin, false)),
+            Action::Fill { ticket, plan, key, from, .. } => self.fill(Filling { ticket, plan, from }, key),
+            Action::Renew(number) => self.events.push_back(Event::Renewed(number)),
+            Action::Synced(ticket, status) => {
+                if let Some(waiter) = self.syncs.remove(&ticket) {
+                    let _ = waiter.send(status);
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, from: Peer, put: PutId, plan: Plan, length: u64) {
+        if length == 0 {
+            return self.events.push_back(Event::Received(put, true));
+        }
+        let ticket = self.ticket();
+        let spans = self.agent.storage().plan_spans(plan).map(|spans| Spans::new(spans).up_to(length));
+        if spans.is_ok_and(|spans| self.net.take(from, spans, ticket)) {
+            self.receiving.insert(put, (from, ticket));
+            self.tickets.insert(ticket, Ticket::Receive(put));
+        } else {
+            self.events.push_back(Event::Received(put, false));
+        }
+    }
+
+    fn send_value(&mut self, to: Peer, frame: &Frame, pin: u64, offset: u64) {
+        let bytes = frame.message.value();
+        let Ok(spans) = self.agent.storage().pin_spans(pin).map(|spans| Spans::new(spans).behind(offset).up_to(bytes))
+        else {
+            // Whoever asked hears of an end, since the answer was to come with the bytes.
+            self.net.close(to);
+            return self.events.push_back(Event::Sent(pin, false));
+        };
+        if bytes <= SMALL {
+            self.net.send_value(to, frame, spans, None);
+            self.events.push_back(Event::Sent(pin, true));
+        } else {
+            let ticket = self.ticket();
+            self.tickets.insert(ticket, Ticket::Send(pin));
+            self.net.send_value(to, frame, spans, Some(ticket));
+        }
+    }
+
+    /// Asks the owner of a value for it, on a connection for this alone.
+    fn fill(&mut self, filling: Filling, key: ObjectKey) {
+        let (name, length) = (filling.from.name, filling.from.length);
+        let peer = Address::literal(&filling.from.endpoint).and_then(|address| self.net.connect(&address));
+        let Ok(peer) = peer else {
+            return self.events.push_back(Event::Filled(filling.ticket, false));
+        };
+        let fetch = Fetch { name, key, offset: 0, length, into: Vec::new(), mover: 0 };
+        self.fills.insert(peer, filling);
+        self.net.send(peer, &Frame { request: 1, time_left_ms: 60_000, message: fetch.into() });
+    }
+
+    /// The owner of a value that is to be copied has answered.
+    fn fetched(&mut self, peer: Peer, frame: Frame) {
+        let Some(filling) = self.fills.get(&peer) else { return };
+        let (plan, length) = (filling.plan, filling.from.length);
+        let same = matches!(&frame.message, Message::Fetched(fetched)
+            if fetched.status == NMC_OK && fetched.put == filling.from.put && fetched.length == length && fetched.follows == length);
+        if !same || length == 0 {
+            return self.filled(peer, same);
+        }
+        let ticket = self.ticket();
+        let spans = self.agent.storage().plan_spans(plan).map(|spans| Spans::new(spans).up_to(length));
+        if spans.is_ok_and(|spans| self.net.take(peer, spans, ticket)) {
+            self.tickets.insert(ticket, Ticket::Fill(peer));
+        } else {
+            self.filled(peer, false);
+        }
+    }
+
+    /// A copy has its value, or none will come.
+    fn filled(&mut self, peer: Peer, whole: bool) {
+        if let Some(filling) = self.fills.remove(&peer) {
+            self.net.close(peer);
+            self.events.push_back(Event::Filled(filling.ticket, whole));
+        }
+    }
+}
