@@ -53,7 +53,7 @@ impl Follower {
                     self.at = store.newest_fact();
                     self.live.clear();
                     for index in 0..256 {
-                        self.live.extend(store.live(index).map(|epoch| (index, epoch)));
+                        self.live.extend(store.described(index).map(|found| (index, found.epoch)));
                     }
                 }
             }
@@ -98,7 +98,7 @@ fn churn(store: &Store, steps: u64, seed: u64) {
 }
 
 fn readable(store: &Store) -> BTreeMap<u32, u64> {
-    (0..256).filter_map(|index| store.live(index).map(|epoch| (index, epoch))).collect()
+    (0..256).filter_map(|index| store.described(index).map(|found| (index, found.epoch))).collect()
 }
 
 const TRIES: u32 = 20_000;

@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod directory;
+pub mod facade;
 pub mod leaders;
 pub mod net;
 pub mod node;

@@ -37,6 +37,8 @@ pub const FLAG_HIDDEN: u32 = 2;
 pub const FLAG_CONTIGUOUS: u32 = 4;
 /// The value was read from the disk below the store: in the place of the plan's name stands the epoch of its record.
 pub const FLAG_PROMOTED: u32 = 8;
+/// Bit of a plan's name that was given by a cluster.
+pub const CLUSTERED: u64 = 1 << 63;
 /// Shift of the retain class (2 bits) in the flags.
 pub const RETAIN_SHIFT: u32 = 8;
 /// Shift of the priority (2 bits) in the flags.
@@ -180,7 +182,11 @@ pub struct StoreHeader {
     /// The next epoch to be given out.
     pub next_epoch: AtomicU64,
     params: [AtomicU64; PARAM_WORDS],
-    reserved: [AtomicU64; 4],
+    /// How far the node has applied what its cluster wants dropped, see [`StoreHeader::position`].
+    position: [AtomicU64; 2],
+    /// Ranks on which nothing new is stored, a bit each.
+    pub closed_ranks: AtomicU64,
+    reserved: AtomicU64,
     /// Number of the newest fact; see [`Fact`].
     pub facts: AtomicU64,
     /// Name of the directory that the store's tier has, or had last.
@@ -229,7 +235,8 @@ pub struct ObjectHeader {
     extent: AtomicU64,
     /// When the state was entered, CLOCK_MONOTONIC ns.
     pub state_ts: AtomicU64,
-    /// Unguessable name of the write plan.
+    /// Name of the put that the value came from, and of its write plan: unguessable. One that a cluster has given has
+    /// [`CLUSTERED`] set, and all replicas of that put have it; one of this store's own has not.
     pub plan_id: AtomicU64,
     /// When a soft retention ends, CLOCK_MONOTONIC ns.
     pub retain_until: AtomicU64,
@@ -339,7 +346,9 @@ pub struct ClientEntry {
     pub rank: AtomicU32,
     /// Generation of that rank.
     pub rank_generation: AtomicU64,
-    reserved: [AtomicU64; 4],
+    /// Which of the clients of that rank's holder it is.
+    pub role: AtomicU64,
+    reserved: [AtomicU64; 3],
 }
 
 /// Counters of a rank's heap. One writer; readers may see a state between two stores.
@@ -1138,6 +1147,20 @@ impl StoreHeader {
         self.magic.store(MAGIC, Ordering::Release);
     }
 
+    /// How far the node has applied the drop log of its cluster: term and number of an entry; `None` if it never was in one.
+    #[must_use]
+    pub fn position(&self) -> Option<(u64, u64)> {
+        let [before, term, after] = [1, 0, 1].map(|at: usize| self.position[at].load(Ordering::Acquire));
+        (term != 0).then_some((term, if before == after { after } else { 0 }))
+    }
+
+    /// Master: keeps it. Whoever reads it before this is done, or after the master has died on the way, finds an earlier place.
+    pub fn set_position(&self, (term, number): (u64, u64)) {
+        self.position[1].store(0, Ordering::Release);
+        self.position[0].store(term, Ordering::Release);
+        self.position[1].store(number, Ordering::Release);
+    }
+
     /// What the hash of the index is made from.
     #[must_use]
     pub fn seed(&self) -> [u64; 2] {
@@ -1172,9 +1195,17 @@ impl Namespace {
     /// The name.
     #[must_use]
     pub fn name(&self) -> Vec<u8> {
+        // Acquire: whoever finds a length finds the whole name.
+        let len = self.name_len.load(Ordering::Acquire) as usize;
         let mut name: Vec<u8> = self.name.iter().flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes()).collect();
-        name.truncate(self.name_len.load(Ordering::Relaxed) as usize);
+        name.truncate(len);
         name
+    }
+
+    /// Whether this is its name.
+    #[must_use]
+    pub fn is_named(&self, name: &[u8]) -> bool {
+        self.name_len.load(Ordering::Acquire) as usize == name.len() && same(&self.name, name)
     }
 
     /// Stores the name.
@@ -1182,6 +1213,6 @@ impl Namespace {
         for (place, chunk) in self.name.iter().zip(name.chunks(8)) {
             place.store(padded(chunk), Ordering::Relaxed);
         }
-        self.name_len.store(u32::try_from(name.len()).unwrap_or(0), Ordering::Relaxed);
+        self.name_len.store(u32::try_from(name.len()).unwrap_or(0), Ordering::Release);
     }
 }

@@ -1,11 +1,12 @@
 //! A rank's membership in a store: the mapped slabs, its pin slots, its open plans, and the way to the master. Several
 //! handles of one process may share it.
 
+use super::Store;
 use super::config::{Config, check_same};
 use super::counters::Counters;
 use super::disk::DiskSeat;
 use super::map::Map;
-use super::master::{ClientId, ClientInfo, Opened};
+use super::master::{ClientId, ClientInfo, Opened, Role};
 use super::master_slot::MasterSlot;
 use super::remote::{self, Buffers, Remote};
 use super::server::Server;
@@ -34,11 +35,11 @@ use std::time::Duration;
 /// How long a new client waits for news about heaps that the master of the store has already.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// A rank of a world, and how many held it before.
-type Place = (u64, u32, u64);
+/// A rank of a world, how many held it before, and which of its clients is meant.
+type Place = (u64, u32, u64, u32);
 static SEATS: Mutex<Option<HashMap<Place, Arc<Seat>>>> = Mutex::new(None);
 
-/// Where the client of one holder of a rank is: there is one at a time, and the next one begins when it has closed. To the
+/// Where the client of one holder of a rank is: there is one of a role at a time, and the next one begins when it has closed. To the
 /// master, whoever comes anew takes the place of what was there before.
 #[derive(Default)]
 struct Seat {
@@ -54,16 +55,17 @@ struct SeatState {
 }
 
 impl Seat {
-    fn of(member: &Membership) -> Result<Arc<Self>> {
+    fn of(member: &Membership, role: Role) -> Result<Arc<Self>> {
         let mut seats = SEATS.lock();
         let seats = seats.get_or_insert_default();
         seats.retain(|_, seat| Arc::strong_count(seat) > 1);
         memory::reserve_map(seats, 1)?;
-        Ok(Arc::clone(seats.entry((member.world_id(), member.rank(), member.generation())).or_default()))
+        let place = (member.world_id(), member.rank(), member.generation(), role.code());
+        Ok(Arc::clone(seats.entry(place).or_default()))
     }
 
     /// The client that is there, or the right to make one.
-    fn take(self: &Arc<Self>, member: &Membership, config: &Config) -> Result<Taken> {
+    fn take(self: &Arc<Self>, member: &Membership, deadline: &Deadline) -> Result<Taken> {
         let mut state = self.state.lock();
         loop {
             if let Some(client) = state.client.upgrade() {
@@ -74,10 +76,10 @@ impl Seat {
                 return Ok(Taken::Here(Occupancy(Arc::clone(self))));
             }
             member.check_present()?;
-            if config.deadline.passed() {
+            if deadline.passed() {
                 crate::bail!(NMC_ERR_TIMEOUT, "attaching to the store: another thread attaches or closes this rank's");
             }
-            let nap = Duration::from_millis(20).min(config.deadline.left());
+            let nap = Duration::from_millis(20).min(deadline.left());
             self.changed.wait_for(&mut state, nap);
         }
     }
@@ -242,10 +244,37 @@ pub struct Client {
     /// How long a call waits for the master.
     pub(super) call_limit: Duration,
     closed: AtomicBool,
+    /// Which of the rank's clients it is.
+    role: Role,
     /// Ends when it has closed; none if it is embedded.
     _seat: Option<Occupancy>,
+    /// The program's client, if this is the agent's: it names the store to the world, and ends later.
+    _first: Option<Store>,
     /// The world of an embedded store; dropped last.
     _worlds: Vec<World>,
+}
+
+/// What a client has of its own.
+struct Parts {
+    slots: Slots,
+    counters: Counters,
+    watches: Watches,
+    late_heaps: Vec<OnceLock<MappedHeap>>,
+    plans: Arc<Plans>,
+    disk: Arc<DiskSeat>,
+}
+
+impl Parts {
+    fn new(params: &Params) -> Result<Self> {
+        Ok(Self {
+            slots: Slots::new(params.pin_slots)?,
+            counters: Counters::new()?,
+            watches: Watches::new()?,
+            late_heaps: memory::collect((0..params.world_size).map(|_| OnceLock::new()))?,
+            plans: Arc::default(),
+            disk: Arc::default(),
+        })
+    }
 }
 
 fn heaps_of(member: &Membership) -> impl Iterator<Item = (u64, u64)> {
@@ -254,8 +283,8 @@ fn heaps_of(member: &Membership) -> impl Iterator<Item = (u64, u64)> {
 
 /// The heaps as they are mapped, when the world's thread has heard what the master of the store knows: a rank's former
 /// heap may still be mapped here. What is not settled by then cannot be read through this client.
-fn settled_heaps(member: &Membership, map: &Map, config: &Config) -> Vec<MappedHeap> {
-    let patience = Deadline::after(SETTLING.min(config.deadline.left()));
+fn settled_heaps(member: &Membership, map: &Map, deadline: &Deadline) -> Vec<MappedHeap> {
+    let patience = Deadline::after(SETTLING.min(deadline.left()));
     loop {
         let mut heaps = member.heaps();
         let settled = |mapped: &MappedHeap, rank: u32| {
@@ -278,9 +307,9 @@ fn settled_heaps(member: &Membership, map: &Map, config: &Config) -> Vec<MappedH
     }
 }
 
-fn info_of(member: &Membership) -> ClientInfo {
+fn info_of(member: &Membership, role: Role) -> ClientInfo {
     let (pid, start_time, _) = member.process();
-    ClientInfo { pid, start_time, rank: member.rank(), rank_generation: member.generation() }
+    ClientInfo { pid, start_time, rank: member.rank(), rank_generation: member.generation(), role }
 }
 
 /// The place of a master that begins here.
@@ -309,8 +338,8 @@ impl Client {
         let member = world.membership("store")?;
         member.check_present()?;
         let params = config.params(member.world_size(), member.heap_bytes())?;
-        let seat = Seat::of(&member)?;
-        let seated = match seat.take(&member, config)? {
+        let seat = Seat::of(&member, Role::Program)?;
+        let seated = match seat.take(&member, &config.deadline)? {
             Taken::By(client) => {
                 check_same(client.map.params(), &params)?;
                 return Ok(client);
@@ -320,6 +349,67 @@ impl Client {
         let client = Arc::new(Self::reach(member, &params, config, Some(seated), Vec::new())?);
         seat.set(&client);
         Ok(client)
+    }
+
+    /// A client of the same store with a place and pin slots of its own, for the agent of the node. It keeps `first`, which is the
+    /// program's, until it has closed. There is one of a rank at a time.
+    pub(super) fn of_agent(first: &Store) -> Result<Arc<Self>> {
+        let (of, role) = (&*first.client, Role::Agent);
+        if of.role == role {
+            crate::bail!(NMC_ERR_INVALID_ARG, "an agent's client is made from the program's");
+        }
+        let (member, params, map) = (of.member.clone(), of.params(), Arc::clone(&of.map));
+        member.check_present()?;
+        let deadline = Deadline::after(of.call_limit);
+        let seat = Seat::of(&member, role)?;
+        let seated = match seat.take(&member, &deadline)? {
+            Taken::By(_) => crate::bail!(NMC_ERR_EXISTS, "rank {} has an agent already", member.rank()),
+            Taken::Here(seated) => seated,
+        };
+        let parts = Parts::new(params)?;
+        let (way, id) = match &of.way {
+            Way::Direct { host, _server } => {
+                let (info, heaps) = (info_of(&member, role), heaps_of(&member));
+                let (id, _) = host.attach_direct(member.world_id(), &info, heaps, params, map.store_id())?;
+                (Way::Direct { host: Arc::clone(host), _server: _server.clone() }, id)
+            }
+            Way::Remote(_) => Self::meet_as_agent(of, &parts, &deadline)?,
+        };
+        let of_program = (Some(seated), Some(first.share()), Vec::new());
+        let client = Arc::new(Self::new(way, id, (map, member, role), of.call_limit, &deadline, parts, of_program)?);
+        seat.set(&client);
+        Ok(client)
+    }
+
+    /// Finds the master of the store that this process is a client of already.
+    fn meet_as_agent(of: &Client, parts: &Parts, deadline: &Deadline) -> Result<(Way, ClientId)> {
+        let (member, map, role) = (&of.member, &of.map, Role::Agent);
+        let place = member.place("store");
+        loop {
+            let mut buffers = Buffers::new()?;
+            let met = remote::attach(&place, (member, role), map.params(), || map.store_id(), deadline, &mut buffers);
+            match met {
+                Ok(Some((_, _, other))) if other.store_id() != map.store_id() => return Err(not_counted()),
+                Ok(Some((link, id, _))) => {
+                    let known = (Arc::clone(&parts.plans), Arc::clone(&parts.disk));
+                    let whose = (member.clone(), role);
+                    let remote = Remote::new(link, buffers, place, whose, Arc::clone(map), id, known, of.call_limit)?;
+                    return Ok((Way::Remote(remote), id));
+                }
+                Ok(None) => {}
+                Err(error) if error.status == NMC_ERR_UNAVAILABLE => {}
+                Err(error) => return Err(error.context("attaching the agent to the store")),
+            }
+            member.check_present()?;
+            if deadline.passed() {
+                crate::bail!(
+                    NMC_ERR_TIMEOUT,
+                    "attaching the agent to the store: nobody serves {}",
+                    place.socket().display()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(5).min(deadline.left()));
+        }
     }
 
     /// A store in a world of its own, in this process alone.
@@ -350,21 +440,33 @@ impl Client {
             crate::bail!(NMC_ERR_UNSUPPORTED, "checksums are computed by the CPU; a store on CUDA heaps has none");
         }
         // What may be refused comes first: a client that is entered has everything.
-        let (slots, counters, watches) = (Slots::new(params.pin_slots)?, Counters::new()?, Watches::new()?);
-        let late_heaps = memory::collect((0..params.world_size).map(|_| OnceLock::new()))?;
-        let (plans, disk) = (Arc::new(Plans::default()), Arc::new(DiskSeat::default()));
+        let (parts, role) = (Parts::new(params)?, Role::Program);
         let (way, id, map) = if member.is_local() {
             let host = MasterSlot::of_world_or(member.world_id(), || Ok(made_for(&member, config)))?;
-            let (id, map) = host.attach_direct(member.world_id(), &info_of(&member), heaps_of(&member), params, 0)?;
+            let (id, map) =
+                host.attach_direct(member.world_id(), &info_of(&member, role), heaps_of(&member), params, 0)?;
             (Way::Direct { host, _server: None }, id, map)
         } else {
-            Self::meet(&member, params, config, &plans, &disk)?
+            Self::meet(&member, params, config, &parts)?
         };
         member.set_store(map.store_id());
+        let limit = Duration::from_millis(config.call_ms.into());
+        Self::new(way, id, (map, member, role), limit, &config.deadline, parts, (seat, None, worlds))
+    }
+
+    fn new(
+        way: Way,
+        id: ClientId,
+        (map, member, role): (Arc<Map>, Membership, Role),
+        call_limit: Duration,
+        deadline: &Deadline,
+        Parts { slots, counters, watches, late_heaps, plans, disk }: Parts,
+        (seat, first, worlds): (Option<Occupancy>, Option<Store>, Vec<World>),
+    ) -> Result<Self> {
         let client = Self {
             way,
             slots,
-            heaps: settled_heaps(&member, &map, config),
+            heaps: settled_heaps(&member, &map, deadline),
             late_heaps,
             map,
             member,
@@ -376,9 +478,11 @@ impl Client {
             disk,
             copiers: Mutex::new(Vec::new()),
             cancelled: AtomicU64::new(0),
-            call_limit: Duration::from_millis(config.call_ms.into()),
+            call_limit,
             closed: AtomicBool::new(false),
+            role,
             _seat: seat,
+            _first: first,
             _worlds: worlds,
         };
         if let Some(device) = client.member.device() {
@@ -388,13 +492,8 @@ impl Client {
     }
 
     /// Finds the master, or becomes its host.
-    fn meet(
-        member: &Membership,
-        params: &Params,
-        config: &Config,
-        plans: &Arc<Plans>,
-        disk: &Arc<DiskSeat>,
-    ) -> Result<(Way, ClientId, Arc<Map>)> {
+    fn meet(member: &Membership, params: &Params, config: &Config, parts: &Parts) -> Result<(Way, ClientId, Arc<Map>)> {
+        let role = Role::Program;
         let place = member.place("store");
         let may_host = member.hosting() == Hosting::Rank0 && member.rank() == config.master_rank;
         let mut server: Option<Arc<Server>> = None;
@@ -418,20 +517,20 @@ impl Client {
             });
             let attempt: Result<Option<(Way, ClientId, Arc<Map>)>> = match here {
                 Some((host, server)) => {
-                    let (info, heaps) = (info_of(member), heaps_of(member));
+                    let (info, heaps) = (info_of(member, role), heaps_of(member));
                     let attached = host.attach_direct(member.world_id(), &info, heaps, params, expected(member));
                     attached.map(|(id, map)| Some((Way::Direct { host, _server: Some(server) }, id, map)))
                 }
                 None => {
                     let mut buffers = Buffers::new()?;
-                    let met =
-                        remote::attach(&place, member, params, || expected(member), &config.deadline, &mut buffers);
+                    let (who, whom) = ((member, role), || expected(member));
+                    let met = remote::attach(&place, who, params, whom, &config.deadline, &mut buffers);
                     met.and_then(|met| {
                         let Some((link, id, map)) = met else { return Ok(None) };
                         let map = Arc::new(map);
                         let limit = Duration::from_millis(config.call_ms.into());
-                        let known = (Arc::clone(plans), Arc::clone(disk));
-                        let (member, place) = (member.clone(), place.clone());
+                        let known = (Arc::clone(&parts.plans), Arc::clone(&parts.disk));
+                        let (member, place) = ((member.clone(), role), place.clone());
                         let remote = Remote::new(link, buffers, place, member, Arc::clone(&map), id, known, limit)?;
                         Ok(Some((Way::Remote(remote), id, map)))
                     })
@@ -618,7 +717,9 @@ impl Client {
         if let Some(word) = self.view().last_word(self.number) {
             word.store(self.id.generation, Ordering::Release);
         }
-        self.member.set_store(0);
+        if self.role == Role::Program {
+            self.member.set_store(0);
+        }
         match &self.way {
             Way::Direct { host, .. } => host.detach_direct(self.id),
             Way::Remote(remote) => {

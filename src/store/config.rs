@@ -145,8 +145,8 @@ impl Config {
             max_objects,
             key_bytes,
             pin_slots: self.pin_slots,
-            // A rank that is replaced is still dying while its successor comes.
-            max_clients: (2 * world_size).max(4),
+            // A rank that is replaced is still dying while its successor comes; so may be the agent of a cluster's node.
+            max_clients: (2 * world_size).max(4) + 2,
             policy: self.policy.code(),
             checksums: self.checksums.into(),
             high_permille: high,

@@ -6,8 +6,8 @@ use super::master::namespace_word;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::layout::store::Fact;
-use crate::sync::facts;
-use std::sync::atomic::Ordering::Acquire;
+use crate::sync::{facts, object};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// What a ring has behind a number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,23 @@ pub enum Tail {
     Overwritten,
 }
 
+/// An object as its header has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Described {
+    /// Epoch.
+    pub epoch: u64,
+    /// Number of its namespace.
+    pub namespace: u32,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// The put that it came from.
+    pub put: u64,
+    /// Bytes of its value.
+    pub bytes: u64,
+    /// Rank whose heap holds it.
+    pub owner_rank: u32,
+}
+
 impl Store {
     /// Number of the newest fact; 0 if nothing has happened yet.
     #[must_use]
@@ -25,12 +42,26 @@ impl Store {
         self.client.view().header().facts.load(Acquire)
     }
 
-    /// The epoch of the object that a header has, if it can be read: for who looks at all of them.
+    /// What a header says about the object that it has, if that can be read and the master has told of it: for who looks at all of
+    /// them. What is published and not told of yet is not shown, since nobody would be told that it ends.
     #[must_use]
-    pub fn live(&self, index: u32) -> Option<u64> {
+    pub fn described(&self, index: u32) -> Option<Described> {
         let view = self.client.view();
-        let word = view.object(index)?.namespace.load(Acquire);
-        view.readable(index).filter(|_| namespace_word(view, word & 0xff) == word)
+        let header = view.object(index)?;
+        let now = header.control.load(Acquire);
+        let (epoch, word) = (object::epoch(now), header.namespace.load(Relaxed));
+        if object::state(now) != object::READY || namespace_word(view, word & 0xff) != word {
+            return None;
+        }
+        let found = Described {
+            epoch,
+            namespace: word & 0xff,
+            key: view.key_of(header),
+            put: header.plan_id.load(Relaxed),
+            bytes: header.bytes_total.load(Relaxed),
+            owner_rank: header.owner_rank.load(Relaxed),
+        };
+        object::still(&header.control, epoch).then_some(found)
     }
 
     /// The facts behind a number, so many at most. A master that takes over goes on behind a gap: whoever was at the newest one

@@ -48,7 +48,7 @@ mod tests {
     use crate::base::Deadline;
     use crate::store::Config;
     use crate::store::map::Map;
-    use crate::store::master::{ClientInfo, Keep, Master, OpenRequest};
+    use crate::store::master::{ClientInfo, Keep, Master, OpenRequest, Role};
     use crate::sync::index;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -151,7 +151,7 @@ mod tests {
             let map = Arc::new(map(4000));
             let mut master = Master::new(Arc::clone(&map)).unwrap();
             master.note_heaps([(1, 1)]);
-            let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1 };
+            let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1, role: Role::Program };
             let client = master.attach(&info).unwrap();
             for key in keys {
                 let keep = Keep::DEFAULT;
@@ -167,6 +167,7 @@ mod tests {
                             flags: 0,
                             keep,
                             metadata: &[],
+                            put: 0,
                         },
                     )
                     .unwrap();
@@ -192,7 +193,7 @@ mod tests {
         let old = Arc::new(map(64));
         let mut master = Master::new(Arc::clone(&old)).unwrap();
         master.note_heaps([(1, 1)]);
-        let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1 };
+        let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1, role: Role::Program };
         let client = master.attach(&info).unwrap();
         let request = |key| OpenRequest {
             key,
@@ -203,6 +204,7 @@ mod tests {
             flags: 0,
             keep: Keep::DEFAULT,
             metadata: &[],
+            put: 0,
         };
         master.open(client.number, &request(b"before")).unwrap();
         drop(master);

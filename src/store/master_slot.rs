@@ -422,6 +422,11 @@ impl MasterSlot {
                     each
                 }
                 Request::Take(index, epoch) => one(master.take(*index, *epoch).map(nothing)),
+                Request::Drop(index, epoch) => one(master.drop_named(*index, *epoch).map(nothing)),
+                Request::Doubt(plan) => one(master.doubt(client, plan).map(|bytes| [bytes, 0, 0])),
+                Request::Notice(index) => one(Ok([master.notice(*index), 0, 0])),
+                Request::Position(term, number) => one(master.set_position((*term, *number)).map(nothing)),
+                Request::Close(rank, closed) => one(master.close_rank(*rank, *closed).map(nothing)),
                 Request::RemoveMatching(namespace, prefix, cursor) => {
                     let removed = master.remove_matching(*namespace, prefix, *cursor);
                     one(removed.map(|(n, next)| [n.into(), next.map_or(u64::MAX, u64::from), 0]))
@@ -453,12 +458,13 @@ impl MasterSlot {
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
     use super::*;
+    use crate::store::master::Role;
 
     /// A client brings the memory of a store to a new master, which fails with `status`; then another one comes.
     fn newcomer_after(status: i32) -> i32 {
         let config = crate::store::Config { page_bytes: 4096, ..crate::store::Config::default() };
         let params = config.params(1, 1 << 20).unwrap();
-        let info = |rank| ClientInfo { pid: 1, start_time: 1, rank, rank_generation: 1 };
+        let info = |rank| ClientInfo { pid: 1, start_time: 1, rank, rank_generation: 1, role: Role::Program };
         let slot = MasterSlot::new(None);
         let failed = || Err(Error::new(status, "for a test"));
         let survivor = ClientId { number: 0, generation: 1 };

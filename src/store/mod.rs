@@ -2,6 +2,7 @@
 //! writers ask the master. `layout::store` is what lies where, `sync::object` and `sync::index` are the rules by which
 //! it is read and written, `master` decides, and [`Store`] is what a program holds.
 
+pub mod agent;
 pub mod backing;
 mod calls;
 mod client;

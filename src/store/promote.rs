@@ -147,6 +147,7 @@ impl Store {
             flags: FLAG_HIDDEN | FLAG_CHECKSUM,
             keep: keep_of(info),
             metadata: &info.metadata,
+            put: 0,
         }))?;
         let mut coming = memory::with_capacity(known.len())?;
         let mut opened = Vec::new();

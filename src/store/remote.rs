@@ -6,7 +6,7 @@ use super::backing::make_reader;
 use super::client::Plans;
 use super::disk::{DiskAccess, DiskMap, DiskSeat};
 use super::map::Map;
-use super::master::ClientId;
+use super::master::{ClientId, Role};
 use super::wait::Interrupt;
 use super::wire::{Hello, Item, MAX_PACKET, Request, SERVICE, decode_reply};
 use crate::base::Deadline;
@@ -73,6 +73,7 @@ struct Inner {
     wire: Mutex<Wire>,
     place: Place,
     member: Membership,
+    role: Role,
     map: Arc<Map>,
     client: ClientId,
     plans: Arc<Plans>,
@@ -102,7 +103,7 @@ pub struct Remote {
 /// Introduces a client that is new; `None` when nobody serves.
 pub fn attach(
     place: &Place,
-    member: &Membership,
+    (member, role): (&Membership, Role),
     params: &Params,
     expected: impl Fn() -> u64,
     deadline: &Deadline,
@@ -110,7 +111,7 @@ pub fn attach(
 ) -> Result<Option<(Link, ClientId, Map)>> {
     // After the connection is there: whoever serves has the lock, so a master before it is dead, and all its clients have
     // named their store by now.
-    let hello = || Ok(introduction(member, params, expected(), None));
+    let hello = || Ok(introduction((member, role), params, expected(), None));
     let patience = Deadline::after(ANSWER.min(deadline.left()));
     let wait = |link: &Link| {
         rpc::poll(&[link.as_fd()], LOOK.min(patience.left()));
@@ -125,10 +126,15 @@ pub fn attach(
     let map = Map::open(params, store_id, control, words)?;
     let number = u32::try_from(number).unwrap_or(u32::MAX);
     // Named while the master lives that entered us, or not used at all: the next master begins with empty heaps if it finds
-    // nobody's name, and must not do so under a client of this store.
-    member.set_store(store_id);
+    // nobody's name, and must not do so under a client of this store. The agent's client ends before the program's, which names it.
+    let names = role == Role::Program;
+    if names {
+        member.set_store(store_id);
+    }
     if !confirmed(&mut link, buffers, wait) {
-        member.set_store(0);
+        if names {
+            member.set_store(0);
+        }
         return Ok(None);
     }
     Ok(Some((link, ClientId { number, generation }, map)))
@@ -147,7 +153,7 @@ fn confirmed(link: &mut Link, buffers: &mut Buffers, wait: impl Fn(&Link) -> boo
 }
 
 fn introduction(
-    member: &Membership,
+    (member, role): (&Membership, Role),
     params: &Params,
     store_id: u64,
     held: Option<(ClientId, [u64; 2], Vec<u64>)>,
@@ -168,6 +174,7 @@ fn introduction(
         start_time,
         rank: member.rank(),
         rank_generation: member.generation(),
+        role: role.code(),
         drain_ms,
         heaps: member.heaps().iter().flat_map(|heap| [heap.generation, heap.id]).collect(),
         seed: seed.to_vec(),
@@ -223,7 +230,7 @@ impl Remote {
         link: Link,
         buffers: Buffers,
         place: Place,
-        member: Membership,
+        (member, role): (Membership, Role),
         map: Arc<Map>,
         client: ClientId,
         (plans, disk): (Arc<Plans>, Arc<DiskSeat>),
@@ -235,6 +242,7 @@ impl Remote {
             wire: Mutex::new(wire),
             place,
             member,
+            role,
             map,
             client,
             plans,
@@ -496,7 +504,7 @@ impl Inner {
             let epochs = self.plans.epochs()?;
             self.cut.store(epochs.len() > MAX_KEPT, Relaxed);
             let held = Some((self.client, self.map.seed(), epochs));
-            Ok(introduction(&self.member, self.map.params(), self.map.store_id(), held))
+            Ok(introduction((&self.member, self.role), self.map.params(), self.map.store_id(), held))
         };
         let outcome = introduce(&self.place, &self.member, hello, Some(&self.map), &mut wire.buffers, &wait);
         let met = outcome.and_then(|answer| match answer {

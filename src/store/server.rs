@@ -206,7 +206,7 @@ impl Serving {
         let mut gone = Vec::new();
         for client in unwatched {
             let Ok(info) = self.host.with(|master| Ok(master.info_of(client))) else { continue };
-            let ClientInfo { pid, start_time, rank, rank_generation } = info;
+            let ClientInfo { pid, start_time, rank, rank_generation, .. } = info;
             if rank as usize >= MAX_RANKS {
                 // Its entry was overwritten: nobody knows who it is, so nobody can say that it is gone.
                 continue;
@@ -247,12 +247,7 @@ impl Serving {
         }
         check_generation(&self.host, hello)?;
         let watch = Watch::new(pidfd, life, Duration::from_millis(hello.drain_ms.min(600_000).into()));
-        let info = ClientInfo {
-            pid: hello.pid,
-            start_time: hello.start_time,
-            rank: hello.rank,
-            rank_generation: hello.rank_generation,
-        };
+        let info = hello.info()?;
         if hello.holds {
             let (Some(control), Some(words)) = (fds.next(), fds.next()) else {
                 crate::bail!(NMC_ERR_PROTOCOL, "a client of before comes without memory");

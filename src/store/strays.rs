@@ -6,7 +6,7 @@
 use super::config::Config;
 use super::copy::{Pieces, Slice};
 use super::evict::{LIMBO, QUARANTINE};
-use super::master::{ClientInfo, Keep, Master, OpenRequest, Opened};
+use super::master::{ClientInfo, Keep, Master, OpenRequest, Opened, Role};
 use super::master_slot::MasterSlot;
 use super::read::Look;
 use super::server::check_generation;
@@ -378,6 +378,7 @@ fn a_master_that_takes_over_quarantines_what_it_does_not_understand() {
             flags: 0,
             keep: Keep::DEFAULT,
             metadata: &[],
+            put: 0,
         };
         let opened = master.open(0, &request);
         if let Some(pin) = pin {
@@ -449,7 +450,7 @@ fn a_full_index_is_built_anew() {
 fn a_master_goes_on_after_a_bug_in_a_call() {
     let params: Params = config(false).params(2, PAGES * PAGE as u64).unwrap();
     let host = MasterSlot::new(None);
-    let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1 };
+    let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1, role: Role::Program };
     let (client, map) = host.attach(1, &info, [(1, 1), (1, 2)], &params, 0).unwrap();
     let request = |key: &'static [u8]| OpenRequest {
         key,
@@ -460,6 +461,7 @@ fn a_master_goes_on_after_a_bug_in_a_call() {
         flags: 0,
         keep: Keep::DEFAULT,
         metadata: &[],
+        put: 0,
     };
     let plan = host.with(|master| master.open(client.number, &request(b"a"))).unwrap();
     let failed = host.with(|master| -> Result<()> {
@@ -490,6 +492,7 @@ fn a_client_that_makes_up_its_generation_is_not_believed() {
         start_time: 1,
         rank: 0,
         rank_generation,
+        role: 0,
         drain_ms: 0,
         heaps: Vec::new(),
         seed: Vec::new(),
@@ -507,7 +510,7 @@ fn a_client_that_makes_up_its_generation_is_not_believed() {
     }
     // Control: who is believed ends the clients of everyone before it.
     let params: Params = config(false).params(2, PAGES * PAGE as u64).unwrap();
-    let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: known };
+    let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: known, role: Role::Program };
     let (client, _) = host.attach(member.world_id(), &info, [(1, 1), (1, 2)], &params, 0).unwrap();
     let liar = ClientInfo { rank_generation: u64::MAX, pid: 2, ..info };
     host.attach(member.world_id(), &liar, [(1, 1), (1, 2)], &params, 0).unwrap();
@@ -552,6 +555,7 @@ fn a_new_master_gives_nobody_the_room_of_metadata() {
             flags: 0,
             keep,
             metadata: &metadata,
+            put: 0,
         };
         master.open(0, &request).unwrap();
     }

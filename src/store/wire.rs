@@ -2,7 +2,7 @@
 //! answer has one result for each.
 
 use super::evict::Retain;
-use super::master::{Keep, OpenRequest, Opened};
+use super::master::{ClientInfo, Keep, OpenRequest, Opened, Role};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NO_MEMORY, NMC_ERR_PROTOCOL, NMC_OK};
@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 /// The master of a store. "STO" and the version of its packets: it changes with them, and with what both sides keep in shared
 /// memory.
-pub const SERVICE: Service = Service { magic: 0x354f_5453, name: "the store's master" };
+pub const SERVICE: Service = Service { magic: 0x364f_5453, name: "the store's master" };
 /// The kind of an answer; the calls have the kinds below.
 const REPLY: u32 = u32::MAX;
 /// Largest packet.
@@ -48,6 +48,8 @@ message_structs! {
         pub rank: u32,
         /// Generation of the rank.
         pub rank_generation: u64,
+        /// Which of the clients of the rank's holder it is.
+        pub role: u32,
         /// Time that its GPU gets to drain after its death, in ms.
         pub drain_ms: u32,
         /// The heap of each rank as it knows it: generation of the rank's holder and name of the memory, in turn.
@@ -77,6 +79,15 @@ impl Hello {
         }
     }
 
+    /// Who it says to be.
+    pub fn info(&self) -> Result<ClientInfo> {
+        let Some(role) = Role::from_code(self.role) else {
+            crate::bail!(NMC_ERR_PROTOCOL, "there is no client of kind {}", self.role);
+        };
+        let Hello { pid, start_time, rank, rank_generation, .. } = *self;
+        Ok(ClientInfo { pid, start_time, rank, rank_generation, role })
+    }
+
     /// The parameters.
     pub fn params(&self) -> Result<Params> {
         let words: Option<&[u64; PARAM_WORDS]> = self.params.as_slice().try_into().ok();
@@ -101,8 +112,18 @@ pub enum Request<'a> {
     Reveal(Opened, Option<(u32, u64)>),
     /// Removes objects.
     Remove(u32, Vec<&'a [u8]>),
-    /// Removes the object with this header and epoch.
+    /// Removes the object with this header and epoch, for somebody who has it from then on.
     Take(u32, u64),
+    /// Removes it for nobody.
+    Drop(u32, u64),
+    /// Gives a plan up to which somebody may still write: its pages stay out of use until it is abandoned.
+    Doubt(Opened),
+    /// Takes note of what was published: of the object with this header, or of all. Gives the number of the newest fact.
+    Notice(Option<u32>),
+    /// A node has applied the drop log of its cluster up to this term and number.
+    Position(u64, u64),
+    /// Nothing new is stored on a rank any more; or it is again.
+    Close(u32, bool),
     /// Removes objects by the beginning of their keys, from a cursor on.
     RemoveMatching(u32, &'a [u8], u32),
     /// Changes how an object is kept.
@@ -240,6 +261,11 @@ impl<'a> Request<'a> {
             Request::Reveal(..) => "reveal",
             Request::Remove(..) | Request::RemoveMatching(..) => "remove",
             Request::Take(..) => "consume",
+            Request::Drop(..) => "drop",
+            Request::Doubt(_) => "doubt",
+            Request::Notice(_) => "notice",
+            Request::Position(..) => "position",
+            Request::Close(..) => "close",
             Request::Retain(..) => "retain",
             Request::Namespace(..) => "namespace",
             Request::Flush(_) => "flush",
@@ -282,6 +308,7 @@ impl<'a> Request<'a> {
                     item.flags.put(to);
                     put_keep(item.keep, to);
                     put_bytes(item.metadata, to);
+                    item.put.put(to);
                 }
             }
             Request::Abandon(plan) => {
@@ -348,6 +375,30 @@ impl<'a> Request<'a> {
                 index.put(to);
                 epoch.put(to);
             }
+            Request::Drop(index, epoch) => {
+                17u32.put(to);
+                index.put(to);
+                epoch.put(to);
+            }
+            Request::Doubt(plan) => {
+                18u32.put(to);
+                put_plan(plan, to);
+            }
+            Request::Notice(index) => {
+                19u32.put(to);
+                index.is_some().put(to);
+                index.unwrap_or(0).put(to);
+            }
+            Request::Position(term, number) => {
+                20u32.put(to);
+                term.put(to);
+                number.put(to);
+            }
+            Request::Close(rank, closed) => {
+                21u32.put(to);
+                rank.put(to);
+                closed.put(to);
+            }
         }
     }
 
@@ -367,6 +418,7 @@ impl<'a> Request<'a> {
                     flags: u32::get(from)?,
                     keep: get_keep(from)?,
                     metadata: get_bytes(from)?,
+                    put: u64::get(from)?,
                 })
             })?),
             3 => Request::Abandon(get_plan(from)?),
@@ -390,6 +442,14 @@ impl<'a> Request<'a> {
             14 => Request::Take(u32::get(from)?, u64::get(from)?),
             15 => Request::Disk(u32::get(from)?, [u64::get(from)?, u64::get(from)?], get_list(from, get_bytes)?),
             16 => Request::Reach,
+            17 => Request::Drop(u32::get(from)?, u64::get(from)?),
+            18 => Request::Doubt(get_plan(from)?),
+            19 => {
+                let one = bool::get(from)?;
+                Request::Notice(Some(u32::get(from)?).filter(|_| one))
+            }
+            20 => Request::Position(u64::get(from)?, u64::get(from)?),
+            21 => Request::Close(u32::get(from)?, bool::get(from)?),
             other => crate::bail!(NMC_ERR_PROTOCOL, "there is no call of kind {other}"),
         };
         from.end()?;
@@ -448,8 +508,8 @@ mod tests {
     fn samples() -> Vec<Request<'static>> {
         let plan = Opened { index: 3, epoch: 9, plan_id: 77 };
         let keep = Keep { retain: Retain::Soft, priority: 2, ttl_ms: 5 };
-        let open =
-            OpenRequest { key: b"k", namespace: 1, bytes: 10, rank: Some(2), among: 6, flags: 3, keep, metadata: b"m" };
+        let (rank, among, metadata) = (Some(2), 6, &b"m"[..]);
+        let open = OpenRequest { key: b"k", namespace: 1, bytes: 10, rank, among, flags: 3, keep, metadata, put: 5 };
         let hello = Hello {
             world_id: 1,
             store_id: 2,
@@ -460,6 +520,7 @@ mod tests {
             start_time: 5,
             rank: 6,
             rank_generation: 7,
+            role: 1,
             drain_ms: 8,
             heaps: vec![1, 2, 3, 4],
             seed: vec![5, 6],
@@ -487,6 +548,12 @@ mod tests {
             Request::Disk(2, [3, 4], Vec::new()),
             Request::Disk(2, [3, 4], vec![b"a", b"bc"]),
             Request::Reach,
+            Request::Drop(3, 9),
+            Request::Doubt(plan),
+            Request::Notice(None),
+            Request::Notice(Some(4)),
+            Request::Position(2, 7),
+            Request::Close(1, true),
         ]
     }
 

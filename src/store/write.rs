@@ -119,7 +119,7 @@ impl Store {
         let hidden = if options.replace { FLAG_HIDDEN } else { 0 };
         let flags = contiguous | hidden | FLAG_CHECKSUM;
         let PutOptions { rank, keep, metadata, .. } = *options;
-        OpenRequest { key, namespace: self.namespace, bytes, rank, among, flags, keep, metadata }
+        OpenRequest { key, namespace: self.namespace, bytes, rank, among, flags, keep, metadata, put: 0 }
     }
 
     /// For item `at` of a batch.
@@ -361,10 +361,22 @@ impl Store {
 
     /// Asks for a plan and leaves storing the pages to the program.
     pub fn open_for_write(&self, key: &[u8], bytes: u64, options: &PutOptions<'_>) -> Result<(Opened, Location)> {
+        self.open_put(0, key, bytes, options)
+    }
+
+    /// The same for a put with this name, see [`OpenRequest::put`].
+    pub(super) fn open_put(
+        &self,
+        put: u64,
+        key: &[u8],
+        bytes: u64,
+        options: &PutOptions<'_>,
+    ) -> Result<(Opened, Location)> {
         check_key(key)?;
         let counters = &self.client.counters;
         let started = counters.is_sample(Op::Plan).then(sys::now_ns);
-        let plan = self.open_one(&self.request(key, bytes, options, self.among(options)), options)?;
+        let request = OpenRequest { put, ..self.request(key, bytes, options, self.among(options)) };
+        let plan = self.open_one(&request, options)?;
         counters.plan(1);
         if let Some(started) = started {
             counters.timed_plan(sys::now_ns() - started);

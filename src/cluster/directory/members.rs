@@ -9,7 +9,7 @@ use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::NMC_OK;
 use crate::cluster::types::{Millis, NodeId, ObjectKey, Peer, Position, PutId};
-use crate::cluster::wire::{Ack, Announced, Drops, Frame, News, Ping, Rejoin, Report, SegmentInfo};
+use crate::cluster::wire::{Ack, Announced, Drops, Frame, Leave, News, Ping, Rejoin, Report, SegmentInfo};
 
 /// Replicas of nodes that are gone that one tick clears away.
 const RETIRE: usize = 4096;
@@ -358,6 +358,16 @@ impl Leader {
             let patience = self.config.settle_ms;
             let is_in = |node: &Node| node.complete || now.saturating_sub(node.heard) >= patience;
             self.settled = self.nodes().all(is_in) && (now > self.elected_at || self.members.is_empty());
+        }
+    }
+
+    /// A node has ended: it is away at once. That is as good as silence, since it serves nobody and does not come back in this life.
+    pub(super) fn leave(&mut self, leave: &Leave, now: Millis, to: &mut Vec<Action>) {
+        let silent_since = now.saturating_sub(self.config.away_ms);
+        let Some(node) = self.node_mut(leave.node).filter(|node| node.incarnation == leave.incarnation) else { return };
+        if node.state != State::Away {
+            (node.state, node.heard) = (State::Away, silent_since);
+            self.away(leave.node, to);
         }
     }
 

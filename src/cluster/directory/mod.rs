@@ -373,6 +373,10 @@ impl Leader {
             Message::Join(join) => self.join(ask, join, now, to),
             Message::Report(report) => self.report(ask, report, now, to),
             Message::Ping(ping) => self.ping(ask, &ping, now, to),
+            Message::Leave(leave) => {
+                self.leave(&leave, now, to);
+                Ok(())
+            }
             Message::Mount(mount) => self.mount(ask, mount, now, to),
             other => crate::bail!(NMC_ERR_PROTOCOL, "a master is not told {}", other.name()),
         }

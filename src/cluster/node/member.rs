@@ -4,7 +4,7 @@ use super::stream::Stream;
 use super::{Action, Agent, Standing, Storage};
 use crate::base::status::NMC_OK;
 use crate::cluster::types::{Millis, NO_INDEX, Position, Term};
-use crate::cluster::wire::{Ack, Dropped, Drops, Frame, Join, Message, Ping, STREAM_SHIFT, Welcome};
+use crate::cluster::wire::{Ack, Dropped, Drops, Frame, Join, Leave, Message, Ping, STREAM_SHIFT, Welcome};
 
 impl<S: Storage> Agent<S> {
     pub(super) fn master(&mut self, from: usize, frame: Frame, now: Millis, to: &mut Vec<Action>) {
@@ -77,6 +77,16 @@ impl<S: Storage> Agent<S> {
             self.went_to(welcome.head);
         } else if self.position() >= welcome.head {
             self.went_to(self.position());
+        }
+    }
+
+    /// The node ends: nothing that comes from now on changes anything.
+    pub(super) fn end(&mut self, to: &mut Vec<Action>) {
+        (self.standing, self.answered, self.fence_ms) = (Standing::Left, 0, 0);
+        let leave = Leave { node: self.id, incarnation: self.config.incarnation };
+        to.push(Action::Master(self.leaders.current(), Frame::telling(leave)));
+        for (ticket, ..) in self.waiting.drain(..) {
+            to.push(Action::Synced(ticket, crate::base::status::NMC_ERR_CANCELLED));
         }
     }
 
@@ -165,6 +175,7 @@ impl<S: Storage> Agent<S> {
             self.leave(now);
         }
         match self.standing {
+            Standing::Left => {}
             Standing::Out(asked) => {
                 if now >= asked + self.config.resend_ms {
                     self.standing = Standing::Out(now);

@@ -8,12 +8,14 @@
 mod copies;
 mod member;
 mod puts;
+pub mod real;
 mod serve;
 pub mod storage;
 mod stream;
 #[cfg(test)]
 mod tests;
 
+pub use real::NodeStore;
 pub use storage::{Memory, Pinned, Plan, Storage};
 
 use super::leaders::Leaders;
@@ -86,6 +88,8 @@ pub enum Event {
     Renewed(u64),
     /// Wait until the leader knows everything up to now; this long.
     Sync(u64, Millis),
+    /// It ends: from now on it serves nobody and takes nothing.
+    Leave,
 }
 
 /// What an agent wants done.
@@ -166,6 +170,8 @@ enum Standing {
     Applying(Position),
     /// It is in.
     In,
+    /// It has ended.
+    Left,
 }
 
 /// See the module.
@@ -261,6 +267,9 @@ impl<S: Storage> Agent<S> {
 
     /// What happened at `now`; what is to be done is added to `to`.
     pub fn on(&mut self, event: Event, now: Millis, to: &mut Vec<Action>) {
+        if self.standing == Standing::Left {
+            return;
+        }
         match event {
             Event::Master(from, frame) => self.master(from, frame, now, to),
             Event::Message(from, frame) => self.message(from, frame, now, to),
@@ -273,6 +282,7 @@ impl<S: Storage> Agent<S> {
             Event::Sync(ticket, patience) => {
                 self.waiting.push((ticket, self.storage.newest(), now.saturating_add(patience)));
             }
+            Event::Leave => self.end(to),
         }
         self.go_on(now, to);
     }

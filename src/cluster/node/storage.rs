@@ -37,7 +37,7 @@ pub struct Wanted<'a> {
 }
 
 /// A place for a value that is being written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Plan {
     /// Header.
     pub index: u32,

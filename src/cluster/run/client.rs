@@ -116,8 +116,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// A client that has called nobody. What is to be kept on this node is given to the agent.
-    pub fn new(config: Config, masters: &[Address], limits: Limits, agent: Option<node::Handle>) -> Result<Self> {
+    /// A client that has called nobody.
+    pub fn new(config: Config, masters: &[Address], limits: Limits) -> Result<Self> {
         let net = Net::new(Limits { queued: usize::MAX, ..limits })?;
         let poller = net.poller();
         let state = State {
@@ -133,13 +133,18 @@ impl Service {
             next: 1,
             events: VecDeque::new(),
             actions: Vec::new(),
-            agent,
+            agent: None,
             driven: false,
             unattended: 0,
             closing: false,
         };
         let shared = Shared { state: Mutex::new(state), poller, background: Condvar::new() };
         Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
+    }
+
+    /// From now on what is to be kept on this node goes to this agent, or nowhere.
+    pub fn keep_with(&self, agent: Option<node::Handle>) {
+        self.shared.state.lock().agent = agent;
     }
 
     /// Makes calls and waits until all have ended; each does by its time and two seconds.
@@ -417,7 +422,7 @@ impl State {
                 None if frame.request != 0 => self.events.push_back(Event::Lost(frame.request)),
                 None => {}
             },
-            Action::Node(id, endpoint, frame, call) => self.to_node(id, endpoint, frame, call),
+            Action::Node(id, endpoint, frame, call) => self.ask_node(id, endpoint, frame, call),
             Action::Take { request, call, length } => self.take(request, call, length),
             Action::Close(request) => self.close(request),
             Action::Keep(_, key, replica) => {
@@ -433,7 +438,7 @@ impl State {
         }
     }
 
-    fn to_node(&mut self, id: NodeId, endpoint: String, frame: Frame, call: u64) {
+    fn ask_node(&mut self, id: NodeId, endpoint: String, frame: Frame, call: u64) {
         let node = self.nodes.entry(id).or_default();
         if node.endpoint != endpoint {
             // The node is another one by now. What is under way with the former ends by itself.

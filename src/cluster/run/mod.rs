@@ -5,8 +5,6 @@ pub mod client;
 pub mod master;
 mod masters;
 pub mod node;
-#[cfg(test)]
-mod tests;
 
 pub use crate::cluster::net::{Address, Limits, Listener};
 

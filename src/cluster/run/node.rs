@@ -154,7 +154,8 @@ impl<S: Memory> Running<S> {
             poller.wait(Duration::from_millis(limit), &mut ready);
             self.net.ready(&ready);
             if !self.read_mail() {
-                return;
+                self.tell(Event::Leave, now_ms());
+                return self.net.flush();
             }
             let now = now_ms();
             for _ in 0..TURN {

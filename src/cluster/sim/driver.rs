@@ -320,6 +320,12 @@ impl Sim {
                     who => who,
                 };
                 self.say(|| format!("{who:?} dies for {length}"));
+                if let Addr::Node(at) = who
+                    && self.hits(300)
+                {
+                    // It ends, and says so.
+                    self.agent(at, node::Event::Leave);
+                }
                 self.kill(who);
                 self.after(length, Event::Heal(Fault::Down(who)));
             }

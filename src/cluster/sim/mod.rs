@@ -567,7 +567,7 @@ impl Sim {
         self.master(at, event);
     }
 
-    fn agent(&mut self, at: usize, event: node::Event) {
+    pub(super) fn agent(&mut self, at: usize, event: node::Event) {
         let Some(agent) = &mut self.nodes[at].agent else { return };
         let mut actions = Vec::new();
         agent.on(event, self.now, &mut actions);

@@ -380,6 +380,14 @@ message_structs! {
         pub segment: String,
     }
 
+    /// Node → master: the node ends. It serves nobody any more and is not waited for; this life of it does not come back. Not answered.
+    pub struct Leave {
+        /// Whose it is.
+        pub node: NodeId,
+        /// Which life of the node.
+        pub incarnation: u64,
+    }
+
     /// Master → node: make a copy of this, by announcing it first.
     pub struct CopyThis {
         /// The leader's term.
@@ -713,6 +721,8 @@ numbered! {
         28 => Mount(Mount),
         /// A copy is wanted.
         29 => CopyThis(CopyThis),
+        /// A node ends.
+        30 => Leave(Leave),
         /// A value comes.
         40 => Put(Put),
         /// What came of it.

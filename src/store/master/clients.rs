@@ -51,6 +51,7 @@ impl Master {
             entry.start_time.store(info.start_time, Relaxed);
             entry.rank.store(info.rank, Relaxed);
             entry.rank_generation.store(info.rank_generation, Relaxed);
+            entry.role.store(info.role.code().into(), Relaxed);
             if let Some(place) = self.places.get_mut(client) {
                 *place = Place { generation: place.generation.wrapping_add(1) | 1, info: *info, high_water: 0 };
                 entry.generation.store(place.generation, Release);
@@ -60,8 +61,8 @@ impl Master {
     }
 
     /// What a new client of a rank's holder takes the place of. Clients of earlier holders are gone: a rank is given to
-    /// another process only when nothing is left of its former holder. One of the same holder has closed while nobody
-    /// listened, or never heard that it was taken in: a holder has one client at a time.
+    /// another process only when nothing is left of its former holder. One of the same holder and role has closed while nobody
+    /// listened, or never heard that it was taken in: a holder has one client of a role at a time.
     pub fn supersede(&mut self, info: &ClientInfo) -> Result<()> {
         for client in self.entered() {
             let other = self.info_of(client);
@@ -70,8 +71,8 @@ impl Master {
             }
             match other.rank_generation.cmp(&info.rank_generation) {
                 std::cmp::Ordering::Less => self.client_gone(client)?,
-                std::cmp::Ordering::Equal => self.detach(client)?,
-                std::cmp::Ordering::Greater => {}
+                std::cmp::Ordering::Equal if other.role == info.role => self.detach(client)?,
+                std::cmp::Ordering::Equal | std::cmp::Ordering::Greater => {}
             }
         }
         Ok(())
@@ -198,7 +199,7 @@ mod tests {
     }
 
     fn holder(rank_generation: u64) -> ClientInfo {
-        ClientInfo { pid: 1, start_time: 2, rank: 1, rank_generation }
+        ClientInfo { pid: 1, start_time: 2, rank: 1, rank_generation, role: Role::Program }
     }
 
     fn pin(master: &Master, client: ClientId) -> u64 {
@@ -238,8 +239,17 @@ mod tests {
         let writer = master.attach(&holder(1)).unwrap();
         let mut open = |key: &[u8]| {
             let keep = Keep::DEFAULT;
-            let request =
-                OpenRequest { key, namespace: 0, bytes: 5000, rank: Some(0), among: 0, flags: 0, keep, metadata: &[] };
+            let request = OpenRequest {
+                key,
+                namespace: 0,
+                bytes: 5000,
+                rank: Some(0),
+                among: 0,
+                flags: 0,
+                keep,
+                metadata: &[],
+                put: 0,
+            };
             master.open(writer.number, &request).unwrap()
         };
         let (unfinished, given_up, published) = (open(b"a"), open(b"b"), open(b"c"));

@@ -11,6 +11,7 @@ impl Master {
     /// What the former master knew.
     pub(super) fn read_heaps(&mut self) {
         let view = self.map.view();
+        self.closed = view.header().closed_ranks.load(Relaxed);
         for (known, rank) in self.heaps.iter_mut().zip(0u32..) {
             if let Some(heap) = view.heap(rank) {
                 *known = (heap.generation.load(Relaxed) & !RankHeap::REPLACED, heap.id.load(Relaxed));
@@ -80,14 +81,26 @@ impl Master {
     /// The ranks on which something can be stored, a bit each.
     pub(super) fn usable(&self) -> u64 {
         let usable = self.heaps.iter().zip(0u32..).filter(|((_, id), _)| *id != 0);
-        usable.fold(0, |ranks, (_, rank)| ranks | 1 << (rank as usize % MAX_RANKS))
+        usable.fold(0, |ranks, (_, rank)| ranks | bit_of(rank)) & !self.closed
+    }
+
+    /// Nothing new is stored on a rank, or it is again. What is there stays, and this does too if the master dies.
+    pub fn close_rank(&mut self, rank: u32, closed: bool) -> Result<()> {
+        let n = self.heaps.len();
+        if rank as usize >= n {
+            crate::bail!(NMC_ERR_INVALID_ARG, "rank {rank} is not below the world size {n}");
+        }
+        self.closed = if closed { self.closed | bit_of(rank) } else { self.closed & !bit_of(rank) };
+        self.map.view().header().closed_ranks.store(self.closed, Relaxed);
+        Ok(())
     }
 
     /// Where a key belongs whose writer does not say: the rank that its hash names, or the next one that has a heap.
     pub(super) fn home_of(&self, hash: u64) -> u32 {
         let n = self.heaps.len().max(1) as u64;
         let rank = |step: u64| u32::try_from((hash % n + step) % n).unwrap_or(0);
-        (0..n).map(rank).find(|rank| self.heaps[*rank as usize].1 != 0).unwrap_or_else(|| rank(0))
+        let takes = |rank: &u32| self.heaps[*rank as usize].1 != 0 && self.closed & bit_of(*rank) == 0;
+        (0..n).map(rank).find(takes).unwrap_or_else(|| rank(0))
     }
 
     /// Fails if nothing can be stored on a rank.
@@ -99,6 +112,13 @@ impl Master {
                  be mapped"
             );
         }
+        if self.closed & bit_of(rank) != 0 {
+            crate::bail!(NMC_ERR_NO_SPACE, "rank {rank} is closed: nothing new is stored there");
+        }
         Ok(())
     }
+}
+
+fn bit_of(rank: u32) -> u64 {
+    1 << (rank as usize % MAX_RANKS)
 }

@@ -22,9 +22,9 @@ use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::layout::MAX_RANKS;
 use crate::layout::store::{
-    DISK_EXPECTED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_PROMOTED, Fact, Fate, MAX_EXTENTS, MAX_KEY,
-    MAX_METADATA, MAX_NAMESPACE_NAME, MAX_NAMESPACES, METADATA_FLAGS, ObjectHeader, PRIORITY_SHIFT, PublishWords,
-    RETAIN_SHIFT, Seal, View, key_units, metadata_flags, metadata_len, reads_of,
+    CLUSTERED, DISK_EXPECTED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_PROMOTED, Fact, Fate, MAX_EXTENTS,
+    MAX_KEY, MAX_METADATA, MAX_NAMESPACE_NAME, MAX_NAMESPACES, METADATA_FLAGS, ObjectHeader, PRIORITY_SHIFT,
+    PublishWords, RETAIN_SHIFT, Seal, View, key_units, metadata_flags, metadata_len, reads_of,
 };
 use crate::mem::limits::check_available;
 use crate::store::backing::Mark;
@@ -83,6 +83,8 @@ pub struct OpenRequest<'a> {
     pub keep: Keep,
     /// What its writer says about it.
     pub metadata: &'a [u8],
+    /// Name of the put, if a cluster has given it one; 0 else, and the master finds one.
+    pub put: u64,
 }
 
 /// How an object is kept.
@@ -123,6 +125,29 @@ pub struct Opened {
     pub plan_id: u64,
 }
 
+/// Which of the clients of a rank's holder one is: there is one of each at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The program's.
+    Program,
+    /// That of the node's agent in a cluster.
+    Agent,
+}
+
+impl Role {
+    /// As shared memory and packets have it.
+    #[must_use]
+    pub fn code(self) -> u32 {
+        self as u32
+    }
+
+    /// The inverse.
+    #[must_use]
+    pub fn from_code(code: u32) -> Option<Self> {
+        [Role::Program, Role::Agent].into_iter().find(|role| role.code() == code)
+    }
+}
+
 /// A client as the master knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientInfo {
@@ -134,6 +159,8 @@ pub struct ClientInfo {
     pub rank: u32,
     /// Generation of that rank.
     pub rank_generation: u64,
+    /// Which of its clients.
+    pub role: Role,
 }
 
 /// A client's place: its number, and how often that was given out. A number alone would be the next holder's, too.
@@ -146,7 +173,8 @@ pub struct ClientId {
 }
 
 impl ClientInfo {
-    const NOBODY: ClientInfo = ClientInfo { pid: 0, start_time: 0, rank: u32::MAX, rank_generation: 0 };
+    const NOBODY: ClientInfo =
+        ClientInfo { pid: 0, start_time: 0, rank: u32::MAX, rank_generation: 0, role: Role::Program };
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,6 +224,8 @@ pub struct Master {
     places: Vec<Place>,
     /// By rank, the holder that brought its heap, and the heap's name.
     heaps: Vec<(u64, u64)>,
+    /// Ranks on which nothing new is stored, a bit each.
+    closed: u64,
     /// Pages and key units that an object may have whose header made no sense when this master took over.
     held: takeover::Held,
     next_epoch: u64,
@@ -263,6 +293,7 @@ impl Master {
             clients: memory::vec_of(p.max_clients as usize, Client::Free)?,
             places: memory::vec_of(p.max_clients as usize, Place::FREE)?,
             heaps: memory::vec_of(p.world_size as usize, (0, 0))?,
+            closed: 0,
             held: takeover::Held::default(),
             books: memory::vec_of(p.max_objects as usize, Book::default())?,
             accounts: memory::vec_of(MAX_NAMESPACES, Account::default())?,
@@ -316,6 +347,12 @@ impl Master {
         let before = if before <= takeover::SANE_EPOCH { before } else { 0 };
         self.newest_fact = before + view.layout.params.facts() as u64 + 1;
         view.header().facts.store(self.newest_fact, Release);
+    }
+
+    /// How far the node has applied the drop log of its cluster.
+    pub fn set_position(&mut self, position: (u64, u64)) -> Result<()> {
+        self.map.view().header().set_position(position);
+        Ok(())
     }
 
     /// Notes a line for the log, if there is memory for it.

@@ -170,15 +170,24 @@ mod tests {
         let map = Arc::new(Map::create(&params, &Deadline::after(Duration::from_secs(60))).unwrap());
         let mut master = Master::new(Arc::clone(&map)).unwrap();
         master.note_heaps([(1, 1)]);
-        let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1 };
+        let info = ClientInfo { pid: 1, start_time: 1, rank: 0, rank_generation: 1, role: Role::Program };
         let client = master.attach(&info).unwrap();
         let (a, b) = (master.namespace(b"a", None).unwrap(), master.namespace(b"b", None).unwrap());
         // Nothing but a flush takes them away.
         let keep = Keep { retain: Retain::Hard, ..Keep::DEFAULT };
         for i in 0..HEADERS * 9 / 10 {
             let key = i.to_le_bytes();
-            let request =
-                OpenRequest { key: &key, namespace: a, bytes: 0, rank: None, among: 0, flags: 0, keep, metadata: &[] };
+            let request = OpenRequest {
+                key: &key,
+                namespace: a,
+                bytes: 0,
+                rank: None,
+                among: 0,
+                flags: 0,
+                keep,
+                metadata: &[],
+                put: 0,
+            };
             let plan = master.open(client.number, &request).unwrap();
             map.view().publish(plan.index).unwrap().published.store(plan.epoch, Release);
         }

@@ -67,7 +67,8 @@ impl Master {
         };
         let epoch = self.next_epoch;
         self.next_epoch += 1;
-        let plan_id = self.names.hash_one((index, epoch)).max(1);
+        let own = || (self.names.hash_one((index, epoch)) & !CLUSTERED).max(1);
+        let plan_id = if request.put == 0 { own() } else { request.put };
         let sums = if p.checksums != 0 { FLAG_CHECKSUM } else { 0 };
         let book = Book {
             hash,
@@ -157,6 +158,20 @@ impl Master {
         }
         self.count_of(plan.index);
         Ok(false)
+    }
+
+    /// Gives a plan up to which somebody may still write whom its client cannot stop: its pages stay out of use until it is
+    /// abandoned, or its client is gone. Gives how many bytes they are.
+    pub fn doubt(&mut self, client: u32, plan: &Opened) -> Result<u64> {
+        let map = Arc::clone(&self.map);
+        let view = map.view();
+        self.check_plan(client, plan)?;
+        if self.lists.list_of(plan.index) == Some(WRITING) && !self.promote(view, plan.index) {
+            self.end_writing(view, plan.index, Fate::GivenUp, false);
+        }
+        self.count_of(plan.index);
+        let waits = self.lists.list_of(plan.index) == Some(QUARANTINE);
+        Ok(if waits { self.paged_bytes(plan.index) } else { 0 })
     }
 
     /// Leads to an object in the index.
@@ -266,6 +281,15 @@ impl Master {
 
     /// Takes this very object away, of which the caller holds a pin. Of several who ask for it, one succeeds.
     pub fn take(&mut self, index: u32, epoch: u64) -> Result<()> {
+        self.take_away(index, epoch, true)
+    }
+
+    /// The same for nobody.
+    pub fn drop_named(&mut self, index: u32, epoch: u64) -> Result<()> {
+        self.take_away(index, epoch, false)
+    }
+
+    fn take_away(&mut self, index: u32, epoch: u64, taken: bool) -> Result<()> {
         let map = Arc::clone(&self.map);
         let view = map.view();
         self.check_disk()?;
@@ -279,11 +303,11 @@ impl Master {
         self.room_for_marks(1)?;
         self.takes_away();
         self.end_clean(index);
-        if let Some(book) = self.books.get_mut(index as usize) {
+        if let Some(book) = self.books.get_mut(index as usize).filter(|_| taken) {
             book.flags |= book::TAKEN;
+            // Its writer may not have looked yet whether it was still wanted, and finds this also when another object has its header.
+            self.tell_fate(view, index, Fate::Taken);
         }
-        // Its writer may not have looked yet whether it was still wanted, and finds this also when another object has its header.
-        self.tell_fate(view, index, Fate::Taken);
         self.drop_object(view, index, false);
         self.count_of(index);
         Ok(())

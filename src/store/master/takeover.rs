@@ -67,6 +67,7 @@ impl Master {
         master.clients.copy_from_slice(&self.clients);
         master.places.copy_from_slice(&self.places);
         master.heaps.copy_from_slice(&self.heaps);
+        master.closed = self.closed;
         master.next_epoch = self.next_epoch;
         master.skip_facts(self.map.view(), self.newest_fact);
         master.renew_disk(self.disk.as_ref())?;
@@ -86,6 +87,8 @@ impl Master {
                 start_time: entry.start_time.load(Relaxed),
                 rank: entry.rank.load(Relaxed),
                 rank_generation: entry.rank_generation.load(Relaxed),
+                // What no client has is a stray store: the client comes back and is refused.
+                role: u32::try_from(entry.role.load(Relaxed)).ok().and_then(Role::from_code).unwrap_or(Role::Program),
             };
             // What is pinned stays pinned, whatever the entry says.
             let pins = high_water.load(Acquire) != 0 || slots.iter().any(|slot| object::scan(slot) != 0);

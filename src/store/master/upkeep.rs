@@ -80,6 +80,18 @@ impl Master {
         }
     }
 
+    /// Takes note of what its writer has published: of one object, or of all. Gives the number of the newest fact.
+    pub fn notice(&mut self, index: Option<u32>) -> u64 {
+        let map = Arc::clone(&self.map);
+        let (view, now) = (map.view(), now_ns());
+        match index {
+            Some(index) if self.lists.list_of(index) == Some(WRITING) => self.look_at_writing(view, index, now),
+            Some(_) => {}
+            None => self.look_at_all_writing(view, now, 4 * BUDGET),
+        }
+        self.newest_fact
+    }
+
     /// An object has become readable as far as the master is concerned.
     pub(super) fn admit(&mut self, view: &View<'_>, index: u32, now: u64) {
         let (Some(header), Some(book)) = (view.object(index), self.books.get_mut(index as usize)) else { return };

@@ -82,7 +82,8 @@ fn attach_to_one_who_dies(answers: bool) -> (bool, u64) {
             }
         });
         let deadline = Deadline::after(Duration::from_secs(60));
-        let met = attach(&place, &member, &params, || 0, &deadline, &mut Buffers::new().unwrap()).unwrap();
+        let met =
+            attach(&place, (&member, Role::Program), &params, || 0, &deadline, &mut Buffers::new().unwrap()).unwrap();
         (met.is_some(), member.store_of(0))
     })
 }
@@ -108,7 +109,14 @@ fn what_is_said_to_a_master_is_not_older_than_the_master() {
         0
     };
     let deadline = Deadline::after(Duration::from_secs(60));
-    let met = attach(&member.place("store"), &member, &params, expected, &deadline, &mut Buffers::new().unwrap());
+    let met = attach(
+        &member.place("store"),
+        (&member, Role::Program),
+        &params,
+        expected,
+        &deadline,
+        &mut Buffers::new().unwrap(),
+    );
     assert!(met.unwrap().is_none() && !asked.get(), "nobody serves, so nobody was asked for");
 }
 
@@ -177,14 +185,15 @@ fn with_master(manners: &[Manner], body: impl FnOnce(&Remote, &Plans, &mpsc::Rec
         });
         let deadline = Deadline::after(Duration::from_secs(60));
         let mut buffers = Buffers::new().unwrap();
-        let (link, client, map) = attach(&place, &member, &params, || 0, &deadline, &mut buffers).unwrap().unwrap();
+        let (link, client, map) =
+            attach(&place, (&member, Role::Program), &params, || 0, &deadline, &mut buffers).unwrap().unwrap();
         let plans = Arc::new(Plans::default());
         let limit = Duration::from_secs(60);
         let remote = Remote::new(
             link,
             buffers,
             place.clone(),
-            member.clone(),
+            (member.clone(), Role::Program),
             Arc::new(map),
             client,
             (Arc::clone(&plans), Arc::default()),

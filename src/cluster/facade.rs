@@ -1,0 +1,514 @@
+//! What a program holds: a client of the cluster, and the nodes that it has made of stores of its own. What those have is read without a
+//! message; everything else goes by way of the directory, to and from the owners.
+
+use super::client::{self, Call, GetCall, Outcome, PutCall};
+use super::net::{Address, Limits, Listener, Span};
+use super::node::{self, NodeStore, Storage as _};
+use super::run::client::{Service, Task};
+use super::run::node as agent;
+use super::types::ObjectKey;
+use super::wire::{
+    Drain, Find, ListSegments, Listed, MAX_COPIES, MAX_KEYS, Message, Metadata, Replicate, Segment, Space,
+};
+use crate::base::error::{Error, Result};
+use crate::base::id::random_u64;
+use crate::base::memory;
+use crate::base::status::{
+    NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_IN_PROGRESS, NMC_OK,
+    nmc_status_t,
+};
+use crate::store::Store;
+use crate::store::copy::{Pieces, Slice};
+use crate::store::read::Look;
+use parking_lot::RwLock;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The port of a master, if none is said.
+pub const MASTER_PORT: u16 = 50051;
+/// Where nodes listen that have no port of their own: one of these that is free.
+const NODE_PORTS: std::ops::Range<u16> = 12300..14300;
+/// Calls of a batch that are under way together.
+const TOGETHER: usize = 256;
+/// Bytes of their values.
+const TOGETHER_BYTES: u64 = 64 << 20;
+
+/// How a program takes part.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Name of this machine, or its address; with a port, where its first node listens.
+    pub host: String,
+    /// Addresses of the masters.
+    pub masters: Vec<String>,
+    /// What whoever connects must know; empty for nothing. Without it everything stays on this machine.
+    pub token: String,
+    /// Namespace of the keys.
+    pub space: Vec<u8>,
+    /// How long a call may take.
+    pub patience: Duration,
+    /// Keys whose places are remembered.
+    pub cache: usize,
+    /// What is read from elsewhere is kept on this node too.
+    pub keep: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".into(),
+            masters: Vec::new(),
+            token: String::new(),
+            space: Vec::new(),
+            patience: Duration::from_secs(5),
+            cache: 1 << 16,
+            keep: false,
+        }
+    }
+}
+
+/// How a value is to be put.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PutOptions {
+    /// How many copies, and where.
+    pub replicate: Replicate,
+    /// Code of the retain class and priority.
+    pub retain: u32,
+    /// What is said about it.
+    pub metadata: Vec<u8>,
+}
+
+impl Default for PutOptions {
+    fn default() -> Self {
+        let replicate = Replicate { copies: 1, media: Vec::new(), fixed: Vec::new(), near: String::new() };
+        Self { replicate, retain: 0, metadata: Vec::new() }
+    }
+}
+
+/// A key and the memory that its value is in, or goes to.
+#[derive(Debug, Clone, Copy)]
+pub struct Item<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// Pieces of host memory, one after the other.
+    pub slices: &'a [Slice],
+}
+
+impl Item<'_> {
+    fn spans(&self) -> Result<Vec<Span>> {
+        let size = |n: u64| usize::try_from(n).unwrap_or(0);
+        memory::collect(self.slices.iter().map(|slice| Span::new(size(slice.address), size(slice.bytes))))
+    }
+
+    fn bytes(&self) -> Result<u64> {
+        Pieces::Slices(self.slices).bytes()
+    }
+}
+
+/// A store of this process that is a node of the cluster.
+struct Local {
+    name: String,
+    /// Ends before the store does.
+    agent: agent::Service,
+    /// The program's own way into it, in the client's namespace.
+    store: Store,
+}
+
+/// See the module.
+pub struct Cluster {
+    config: Config,
+    masters: Vec<Address>,
+    /// The address of this machine, by which others reach it.
+    host: SocketAddr,
+    service: Service,
+    nodes: RwLock<Vec<Local>>,
+}
+
+impl Cluster {
+    /// Takes part. Nobody is spoken to yet.
+    pub fn open(config: Config) -> Result<Self> {
+        if config.masters.is_empty() {
+            crate::bail!(NMC_ERR_INVALID_ARG, "no address of a master is given");
+        }
+        let masters = memory::try_collect(config.masters.iter().map(|m| Address::resolve(m, Some(MASTER_PORT))))?;
+        let Address::Tcp(host) = Address::resolve(&config.host, Some(0))? else {
+            crate::bail!(NMC_ERR_INVALID_ARG, "\"{}\" is no name or address of a machine", config.host);
+        };
+        if config.token.is_empty() && (!host.ip().is_loopback() || masters.iter().any(|m| !m.is_local())) {
+            crate::bail!(
+                NMC_ERR_PERMISSION,
+                "without a token a cluster stays on one machine: {} or a master is not on the loopback device",
+                host.ip()
+            );
+        }
+        // Checked now, so that no call fails for it.
+        ObjectKey::new(&config.space, b"k")?;
+        let core = client::Config {
+            masters: masters.iter().map(ToString::to_string).collect(),
+            host: format!("{}:", host.ip()),
+            master_ms: 1_000,
+            owner_ms: 1_000,
+            cache: config.cache,
+            pushed: false,
+            seed: random_u64()?,
+        };
+        let service = Service::new(core, &masters, Self::limits(&config))?;
+        Ok(Self { config, masters, host, service, nodes: RwLock::new(Vec::new()) })
+    }
+
+    fn limits(config: &Config) -> Limits {
+        Limits { token: config.token.clone(), ..Limits::default() }
+    }
+
+    /// Makes a node of a store: others put to it and read from it, what it has is announced. Gives its name, which is that of its
+    /// segment too. Waits until it is a member.
+    pub fn mount(&self, store: &Store, name: Option<&str>) -> Result<String> {
+        let listener = self.listen()?;
+        let endpoint = listener.address()?;
+        let name = name.map_or_else(|| format!("{}:{}", host_name(&self.config.host), port_of(&endpoint)), Into::into);
+        if self.nodes.read().iter().any(|node| node.name == name) {
+            crate::bail!(NMC_ERR_EXISTS, "this client has a node \"{name}\" already");
+        }
+        let space = match self.config.space.is_empty() {
+            true => store.in_namespace(0),
+            false => store.namespace(&self.config.space, None)?,
+        };
+        let storage = NodeStore::new(store)?;
+        let one = storage.used().len() == 1;
+        let segments = storage.segments(|n| if one { name.clone() } else { format!("{name}/{n}") })?;
+        let capacity: u64 = segments.iter().map(|segment| segment.capacity).sum();
+        let config = node::Config {
+            name: name.clone(),
+            incarnation: random_u64()?,
+            store: random_u64()?,
+            endpoint: endpoint.to_string(),
+            host: self.host.ip().to_string(),
+            headers: storage.headers(),
+            slots: storage.slots(),
+            segments,
+            masters: self.masters.iter().map(ToString::to_string).collect(),
+            ping_ms: 1_000,
+            resend_ms: 300,
+            master_ms: 3_000,
+            copy_ms: 5_000,
+            remember_ms: 60_000,
+            doubt_bytes: capacity / 20,
+            doubt_ms: 10_000,
+        };
+        let agent = agent::Service::start(config, &self.masters, storage, listener, Self::limits(&self.config))?;
+        let joined = agent.handle().sync(self.config.patience);
+        if joined != NMC_OK {
+            crate::bail!(NMC_ERR_UNAVAILABLE, "no master has taken \"{name}\" as a member in time");
+        }
+        self.service.keep_with(self.config.keep.then(|| agent.handle()));
+        self.nodes.write().push(Local { name: name.clone(), store: space, agent });
+        Ok(name)
+    }
+
+    /// The first node may have a port of its own.
+    fn listen(&self) -> Result<Listener> {
+        let at = |port| Listener::bind(&Address::Tcp(SocketAddr::new(self.host.ip(), port)));
+        if self.host.port() != 0 && self.nodes.read().is_empty() {
+            return at(self.host.port());
+        }
+        // Not all begin at the same one.
+        let (first, ports) = (u16::try_from(random_u64()? % 2000).unwrap_or(0), NODE_PORTS.len());
+        let ports = (0..u16::try_from(ports).unwrap_or(0)).map(|n| NODE_PORTS.start + (first + n) % 2000);
+        let mut failed = Error::new(NMC_ERR_LIMIT, "no port is free");
+        for port in ports {
+            match at(port) {
+                Ok(listener) => return Ok(listener),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed.context(format!("ports {NODE_PORTS:?}")))
+    }
+
+    /// Ends a node: nobody finds what it has any more. The store stays.
+    pub fn unmount(&self, name: &str) -> Result<()> {
+        let node = {
+            let mut nodes = self.nodes.write();
+            let Some(at) = nodes.iter().position(|node| node.name == name) else {
+                crate::bail!(NMC_ERR_NOT_FOUND, "this client has no node \"{name}\"");
+            };
+            let node = nodes.remove(at);
+            let keeping = nodes.first().filter(|_| self.config.keep).map(|node| node.agent.handle());
+            self.service.keep_with(keeping);
+            node
+        };
+        drop(node.agent);
+        Ok(())
+    }
+
+    /// The stores that are nodes, in the client's namespace.
+    fn local<R>(&self, mut look: impl FnMut(&Store) -> Result<Option<R>>) -> Result<Option<R>> {
+        for node in self.nodes.read().iter() {
+            if let Some(found) = look(&node.store)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn key(&self, key: &[u8]) -> Result<ObjectKey> {
+        ObjectKey::new(&self.config.space, key)
+    }
+
+    fn task(&self, call: Call, spans: Vec<Span>) -> Task {
+        Task { call, spans, patience: self.config.patience }
+    }
+
+    /// One call that is answered by the leader.
+    fn ask(&self, call: Call) -> Result<Outcome> {
+        let outcome = self.service.call(vec![self.task(call, Vec::new())]).pop();
+        let outcome = outcome.ok_or_else(|| Error::new(NMC_ERR_UNAVAILABLE, "the client is being closed"))?;
+        match outcome.status {
+            NMC_OK | NMC_IN_PROGRESS => Ok(outcome),
+            _ => Err(failed(&outcome, "the cluster")),
+        }
+    }
+
+    /// Puts values; says of each what became of it. What is put twice under a key is refused with EXISTS by owners that have it.
+    pub fn put(&self, items: &[Item<'_>], options: &PutOptions) -> Result<Vec<Result<()>>> {
+        if options.replicate.copies == 0 || options.replicate.copies > MAX_COPIES {
+            let copies = options.replicate.copies;
+            crate::bail!(NMC_ERR_INVALID_ARG, "{copies} copies are wanted; 1 to {MAX_COPIES} are possible");
+        }
+        let mut tasks = memory::with_capacity(items.len())?;
+        for item in items {
+            tasks.push(self.put_task(item, options));
+        }
+        let size = |task: &Task| match &task.call {
+            Call::Put(put) => put.length,
+            _ => 0,
+        };
+        self.batch(items, tasks, size, |item, outcome| match outcome.status {
+            NMC_OK => Ok(()),
+            _ => Err(failed(outcome, item.key.escape_ascii())),
+        })
+    }
+
+    fn put_task(&self, item: &Item<'_>, options: &PutOptions) -> Result<Task> {
+        let (key, length) = (self.key(item.key)?, item.bytes()?);
+        let put = PutCall {
+            key,
+            length,
+            slices: memory::collect(item.slices.iter().map(|slice| slice.bytes))?,
+            config: options.replicate.clone(),
+            retain: options.retain,
+            metadata: Metadata(memory::copy(&options.metadata)?),
+        };
+        Ok(self.task(Call::Put(put), item.spans()?))
+    }
+
+    /// Makes calls, some together; `tell` says what came of each.
+    fn batch<R>(
+        &self,
+        items: &[Item<'_>],
+        tasks: Vec<Result<Task>>,
+        size: impl Fn(&Task) -> u64,
+        tell: impl Fn(&Item<'_>, &Outcome) -> Result<R>,
+    ) -> Result<Vec<Result<R>>> {
+        let mut results = memory::with_capacity(tasks.len())?;
+        let (mut together, mut numbers, mut bytes) = (Vec::new(), Vec::new(), 0u64);
+        let flush = |together: &mut Vec<Task>, numbers: &mut Vec<usize>, results: &mut Vec<Result<R>>| {
+            let outcomes = self.service.call(std::mem::take(together));
+            for (at, outcome) in numbers.drain(..).zip(&outcomes) {
+                if let (Some(item), Some(place)) = (items.get(at), results.get_mut(at)) {
+                    *place = tell(item, outcome);
+                }
+            }
+        };
+        for (at, task) in tasks.into_iter().enumerate() {
+            match task {
+                Err(error) => results.push(Err(error)),
+                Ok(task) => {
+                    let more = size(&task);
+                    if together.len() >= TOGETHER || bytes > 0 && bytes + more > TOGETHER_BYTES {
+                        flush(&mut together, &mut numbers, &mut results);
+                        bytes = 0;
+                    }
+                    bytes += more;
+                    memory::push(&mut together, task)?;
+                    memory::push(&mut numbers, at)?;
+                    results.push(Err(Error::new(NMC_ERR_TIMEOUT, "nothing came of the call")));
+                }
+            }
+        }
+        if !together.is_empty() {
+            flush(&mut together, &mut numbers, &mut results);
+        }
+        Ok(results)
+    }
+
+    /// Reads values into memory that holds them; says of each how many bytes it has. One that does not fit is TOO_SMALL, with the
+    /// size in the message.
+    pub fn get(&self, items: &[Item<'_>]) -> Result<Vec<Result<u64>>> {
+        let mut results = memory::with_capacity(items.len())?;
+        let (mut far, mut numbers) = (Vec::new(), Vec::new());
+        for (at, item) in items.iter().enumerate() {
+            let found = self.get_here(item);
+            if matches!(found, Ok(None)) {
+                memory::push(&mut far, *item)?;
+                memory::push(&mut numbers, at)?;
+            }
+            results.push(found.map(Option::unwrap_or_default));
+        }
+        if far.len() > 1 {
+            // Where they are is asked for all of them at once.
+            self.find_all(&far)?;
+        }
+        let mut tasks = memory::with_capacity(far.len())?;
+        tasks.extend(far.iter().map(|item| {
+            let get = GetCall { key: self.key(item.key)?, keep: self.config.keep, into: Vec::new() };
+            Ok(self.task(Call::Get(get), item.spans()?))
+        }));
+        let size = |task: &Task| task.spans.iter().map(|span| span.len() as u64).sum();
+        let read = self.batch(&far, tasks, size, |item, outcome| match outcome.status {
+            NMC_OK => Ok(outcome.count),
+            NMC_ERR_TOO_SMALL => Err(too_small(outcome.count, item.bytes()?)),
+            _ => Err(failed(outcome, item.key.escape_ascii())),
+        })?;
+        for (at, result) in numbers.into_iter().zip(read) {
+            results[at] = result;
+        }
+        Ok(results)
+    }
+
+    /// From a store of this process.
+    fn get_here(&self, item: &Item<'_>) -> Result<Option<u64>> {
+        let (pieces, room) = (Pieces::Slices(item.slices), item.bytes()?);
+        self.local(|store| {
+            let look =
+                store.read(
+                    item.key,
+                    0,
+                    &pieces,
+                    |total| {
+                        if total > room { Err(too_small(total, room)) } else { Ok(true) }
+                    },
+                )?;
+            Ok(match look {
+                Look::Ready(bytes) => Some(bytes),
+                Look::Writing(..) | Look::Missing => None,
+            })
+        })
+    }
+
+    /// Asks where keys are, some at once, and remembers it.
+    fn find_all(&self, items: &[Item<'_>]) -> Result<Vec<Listed>> {
+        let mut listed = memory::with_capacity(items.len())?;
+        for part in items.chunks(MAX_KEYS) {
+            let keys = memory::try_collect(part.iter().map(|item| self.key(item.key)))?;
+            listed.extend(self.find(keys)?);
+        }
+        Ok(listed)
+    }
+
+    fn find(&self, keys: Vec<ObjectKey>) -> Result<Vec<Listed>> {
+        let outcome = self.ask(Call::Ask(Box::new(Find { keys, missed: Vec::new() }.into())))?;
+        match outcome.reply.map(|reply| *reply) {
+            Some(Message::Found(found)) => Ok(found.keys),
+            _ => crate::bail!(NMC_ERR_UNAVAILABLE, "no master has answered"),
+        }
+    }
+
+    /// Where keys are, as the leader lists them.
+    pub fn query(&self, keys: &[&[u8]]) -> Result<Vec<Listed>> {
+        let mut listed = memory::with_capacity(keys.len())?;
+        for part in keys.chunks(MAX_KEYS) {
+            listed.extend(self.find(memory::try_collect(part.iter().map(|key| self.key(key)))?)?);
+        }
+        Ok(listed)
+    }
+
+    /// Whether keys can be read: here, or by what the leader lists.
+    pub fn exists(&self, keys: &[&[u8]]) -> Result<Vec<bool>> {
+        let here = |key: &&[u8]| self.local(|store| Ok(store.exists(key)?.then_some(()))).map(|found| found.is_some());
+        let mut found = memory::try_collect(keys.iter().map(here))?;
+        let away: Vec<&[u8]> = keys.iter().zip(&found).filter(|(_, here)| !**here).map(|(key, _)| *key).collect();
+        let mut listed = self.query(&away)?.into_iter();
+        for place in found.iter_mut().filter(|here| !**here) {
+            let listed = listed.next().map_or(NMC_ERR_NOT_FOUND, |listed| listed.status);
+            if listed == NMC_ERR_UNAVAILABLE {
+                crate::bail!(NMC_ERR_UNAVAILABLE, "the master is still being told what there is");
+            }
+            *place = listed == NMC_OK;
+        }
+        Ok(found)
+    }
+
+    /// Removes an object everywhere. OK when every owner has dropped it, `NMC_IN_PROGRESS` if that is not known of all.
+    pub fn remove(&self, key: &[u8], wait: bool) -> Result<nmc_status_t> {
+        Ok(self.ask(Call::Remove(self.key(key)?, wait))?.status)
+    }
+
+    /// Removes all objects of the client's namespace, or of all of them.
+    pub fn remove_all(&self, everywhere: bool, wait: bool) -> Result<nmc_status_t> {
+        let space = (!everywhere).then(|| Space(self.config.space.clone()));
+        Ok(self.ask(Call::RemoveAll(space, wait))?.status)
+    }
+
+    /// The segments of the cluster.
+    pub fn segments(&self) -> Result<Vec<Segment>> {
+        let (mut all, mut cursor) = (Vec::new(), 0);
+        loop {
+            let outcome = self.ask(Call::Ask(Box::new(ListSegments { cursor }.into())))?;
+            let Some(Message::Segments(segments)) = outcome.reply.map(|reply| *reply) else {
+                crate::bail!(NMC_ERR_UNAVAILABLE, "no master has answered");
+            };
+            memory::reserve(&mut all, segments.list.len())?;
+            all.extend(segments.list);
+            if segments.next == 0 {
+                return Ok(all);
+            }
+            cursor = segments.next;
+        }
+    }
+
+    /// A segment takes nothing more, and what is only there is copied elsewhere. Gives how many objects are left to copy.
+    pub fn drain(&self, segment: &str) -> Result<u64> {
+        Ok(self.ask(Call::Ask(Box::new(Drain { segment: segment.to_string() }.into())))?.count)
+    }
+
+    /// Waits until others find everything that was stored in this client's nodes before.
+    pub fn sync(&self) -> Result<()> {
+        let handles: Vec<agent::Handle> = self.nodes.read().iter().map(|node| node.agent.handle()).collect();
+        for handle in handles {
+            let status = handle.sync(self.config.patience);
+            if status != NMC_OK {
+                return Err(Error::new(status, "no master has heard in time of what this node has"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn too_small(bytes: u64, room: u64) -> Error {
+    Error::new(NMC_ERR_TOO_SMALL, format!("the value has {bytes} bytes, and there is room for {room}"))
+}
+
+/// Why a call failed, in the words of who refused it, if anybody said more than a status.
+fn failed(outcome: &Outcome, what: impl std::fmt::Display) -> Error {
+    let said = match outcome.reply.as_deref() {
+        Some(Message::Answer(answer)) => answer.text.as_str(),
+        _ => "",
+    };
+    let name = crate::base::status::name(outcome.status).to_string_lossy();
+    let text = if said.is_empty() { format!("{what}: {name}") } else { format!("{what}: {said}") };
+    Error::new(outcome.status, text)
+}
+
+/// Without the port.
+fn host_name(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.parse::<u16>().is_ok() => name,
+        _ => host,
+    }
+}
+
+fn port_of(address: &Address) -> u16 {
+    match address {
+        Address::Tcp(address) => address.port(),
+        Address::Unix(_) => 0,
+    }
+}

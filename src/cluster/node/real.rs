@@ -1,0 +1,365 @@
+//! The node's store behind its agent: [`Storage`] over [`Store`], by a client of its own. Where the bytes of a plan or of a held value
+//! are in this process is said here too, so that the loop around the agent receives and sends them in place. Used by one thread.
+//!
+//! A segment is a rank of the store's world, with its number. What a drop could not do is not forgotten: the position in the drop
+//! log is not kept then, so that the entries come again.
+
+use super::storage::{Memory, Part, Pinned, Plan, Storage, Tail, Wanted};
+use crate::base::error::{Error, Result};
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
+use crate::cluster::net::Span;
+use crate::cluster::types::{Media, ObjectKey, Position, PutId};
+use crate::cluster::wire::{Extent, Fact, Metadata, Published, Retired, SegmentInfo};
+use crate::layout::store::{self as layout, MAX_NAMESPACES};
+use crate::mem::HeapKind;
+use crate::store::Store;
+use crate::store::evict::Retain;
+use crate::store::facts::{self, Described};
+use crate::store::master::{Keep, Opened};
+use crate::store::read::{Extents, Look, Pin};
+use crate::store::write::PutOptions;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Headers that one part of a snapshot looks at, at most.
+const LOOKED_AT: u32 = 1 << 14;
+/// How often it is looked whether programs have published something of which the store's master has not told yet.
+const LOOK: Duration = Duration::from_millis(2);
+/// Where the priority is in the code of how an object is kept; the class is below it.
+const PRIORITY_SHIFT: u32 = 2;
+
+/// How an object is kept, as the wire has it. A retention without a class that ends has no end.
+#[must_use]
+pub fn retain_code(retain: Retain, priority: u32) -> u32 {
+    retain.code() | priority << PRIORITY_SHIFT
+}
+
+fn keep_of(code: u32) -> Result<Keep> {
+    match Retain::from_code(code & 3) {
+        Some(retain) if code < 4 << PRIORITY_SHIFT => Ok(Keep { retain, priority: code >> PRIORITY_SHIFT, ttl_ms: 0 }),
+        _ => crate::bail!(NMC_ERR_INVALID_ARG, "{code} is no retain class and priority"),
+    }
+}
+
+/// See the module.
+pub struct NodeStore {
+    store: Store,
+    /// By number, those that were used: they stay as long as the store lives.
+    spaces: Vec<Option<Space>>,
+    plans: HashMap<Plan, Opened>,
+    pins: HashMap<u64, Pin>,
+    next_pin: u64,
+    /// A drop since the last position has failed.
+    trouble: Option<Error>,
+    /// When programs were last looked after, and what the bell that they ring had counted.
+    looked: Option<(Instant, u32)>,
+}
+
+/// A namespace, and a handle for its keys.
+struct Space {
+    name: Vec<u8>,
+    store: Store,
+}
+
+impl NodeStore {
+    /// The agent's own way into the store of which `program` is a handle. It keeps the program's client open until it is dropped.
+    pub fn new(program: &Store) -> Result<Self> {
+        let store = program.for_agent()?;
+        let spaces = memory::vec_with(MAX_NAMESPACES, |_| None)?;
+        let (plans, pins) = (HashMap::new(), HashMap::new());
+        Ok(Self { store, spaces, plans, pins, next_pin: 1, trouble: None, looked: None })
+    }
+
+    /// The store, through the agent's client.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Headers that the store has.
+    #[must_use]
+    pub fn headers(&self) -> u32 {
+        self.store.client().params().max_objects
+    }
+
+    /// Slots of its tier that the agent knows.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        0
+    }
+
+    /// What the node offers: the heap of each rank. `name` makes the names, which no other segment in the cluster may have.
+    pub fn segments(&self, name: impl Fn(u32) -> String) -> Result<Vec<SegmentInfo>> {
+        let (params, member) = (self.store.client().params(), self.store.client().member());
+        let media = if member.heap_kind() == HeapKind::Host { Media::Ram } else { Media::Vram };
+        memory::collect((0..params.world_size).map(|number| SegmentInfo {
+            number,
+            name: name(number),
+            media,
+            capacity: params.heap_bytes,
+            used: self.store.heap_usage(number).0,
+            near: -1,
+        }))
+    }
+
+    /// Nothing new is stored in a segment any more, by whomever; or it is again.
+    pub fn close_segment(&mut self, number: u32, closed: bool) -> Result<()> {
+        self.store.close_rank(number, closed)
+    }
+
+    /// Where bytes of the store are in this process, in order.
+    fn mapped(&self, extents: Extents) -> Result<Vec<Span>> {
+        if self.store.client().member().heap_kind() != HeapKind::Host {
+            crate::bail!(NMC_ERR_INVALID_ARG, "the CPU does not reach the bytes of a device heap");
+        }
+        let addresses = self.store.addresses(extents)?;
+        let size = |n: u64| usize::try_from(n).unwrap_or(0);
+        memory::collect(addresses.map(|(address, _, bytes)| Span::new(size(address), size(bytes))))
+    }
+
+    fn opened(&self, plan: Plan) -> Result<&Opened> {
+        let given_up = || Error::new(NMC_ERR_STALE, format!("plan {plan:?} is not open any more"));
+        self.plans.get(&plan).ok_or_else(given_up)
+    }
+
+    /// The namespace with this number, if there is one.
+    fn space(&mut self, id: u32) -> Option<&Space> {
+        let place = self.spaces.get_mut(id as usize)?;
+        if place.is_none() {
+            let name = self.store.namespace_name(id)?;
+            *place = Some(Space { name, store: self.store.in_namespace(id) });
+        }
+        place.as_ref()
+    }
+
+    /// The namespace with this name, if there is one.
+    fn find_space(&mut self, name: &[u8]) -> Option<&Space> {
+        let known = self.spaces.iter().position(|space| space.as_ref().is_some_and(|space| space.name == name));
+        let id = known.and_then(|id| u32::try_from(id).ok()).or_else(|| self.store.find_namespace(name))?;
+        self.space(id)
+    }
+
+    /// The same, made if need be.
+    fn make_space(&mut self, name: &[u8]) -> Result<&Space> {
+        if self.find_space(name).is_none() {
+            self.store.namespace(name, None)?;
+        }
+        let none = || Error::new(NMC_ERR_NOT_FOUND, format!("there is no namespace {}", name.escape_ascii()));
+        self.find_space(name).ok_or_else(none)
+    }
+
+    fn published(&mut self, index: u32, found: &Described) -> Result<Option<Published>> {
+        let Described { epoch, namespace, ref key, put, bytes, owner_rank } = *found;
+        let Some(space) = self.space(namespace) else { return Ok(None) };
+        let key = ObjectKey::new(&space.name, key)?;
+        Ok(Some(Published { index, epoch, key, put: PutId(put), length: bytes, segment: owner_rank }))
+    }
+
+    /// A fact as others are told it. One for one, since they are numbered: what is over by now is told as that, which comes again.
+    fn told(&mut self, fact: layout::Fact) -> Result<Fact> {
+        Ok(match fact {
+            layout::Fact::Published { index, epoch } => {
+                let found = self.store.described(index).filter(|found| found.epoch == epoch);
+                let published = found.map_or(Ok(None), |found| self.published(index, &found))?;
+                published.map_or(Retired { index, epoch }.into(), Into::into)
+            }
+            layout::Fact::Retired { index, epoch } => Retired { index, epoch }.into(),
+            // Each of the objects is told of when its header is free. No epoch is 0, so that this says nothing.
+            layout::Fact::Flushed { .. } => Retired { index: 0, epoch: 0 }.into(),
+        })
+    }
+
+    /// Every so often: what programs have published is told of, and a master that nobody else looks after does what it must.
+    fn look_after(&mut self) {
+        if self.looked.is_some_and(|(when, _)| when.elapsed() < LOOK) {
+            return;
+        }
+        self.store.tend();
+        let rung = self.store.publications();
+        let news = self.looked.is_none_or(|(_, before)| before != rung);
+        self.looked = Some((Instant::now(), rung));
+        if news && self.store.notice().is_err() {
+            // The master is away: asked again the next time.
+            self.looked = Some((Instant::now(), rung.wrapping_sub(1)));
+        }
+    }
+
+    fn note(&mut self, dropped: Result<()>) {
+        if let Err(error) = dropped {
+            self.trouble = Some(error.context("dropping what the cluster has removed"));
+        }
+    }
+}
+
+impl Memory for NodeStore {
+    fn plan_spans(&self, plan: Plan) -> Result<Vec<Span>> {
+        self.mapped(self.store.plan_extents(self.opened(plan)?)?)
+    }
+
+    fn pin_spans(&self, pin: u64) -> Result<Vec<Span>> {
+        match self.pins.get(&pin) {
+            Some(held) => self.mapped(self.store.view_extents(*held)?),
+            None => crate::bail!(NMC_ERR_NOT_FOUND, "nothing is held as {pin}"),
+        }
+    }
+}
+
+impl Storage for NodeStore {
+    fn open(&mut self, wanted: &Wanted<'_>) -> Result<Plan> {
+        let Wanted { put, key, length, segment, retain, metadata } = *wanted;
+        memory::reserve_map(&mut self.plans, 1)?;
+        let keep = keep_of(retain)?;
+        let options = PutOptions { rank: Some(segment), keep, metadata: &metadata.0, ..PutOptions::DEFAULT };
+        let space = self.make_space(key.space())?;
+        let (opened, _) = space.store.open_clustered(put.0, key.key(), length, &options)?;
+        let plan = Plan { index: opened.index, epoch: opened.epoch };
+        self.plans.insert(plan, opened);
+        Ok(plan)
+    }
+
+    fn extents(&self, plan: Plan) -> Result<Vec<Extent>> {
+        let Extents { owner_rank, bytes_total: mut left, runs } = self.store.plan_extents(self.opened(plan)?)?;
+        memory::collect(runs.into_iter().map(|(offset, bytes)| {
+            let length = bytes.min(left);
+            left -= length;
+            Extent { region: owner_rank, offset, length }
+        }))
+    }
+
+    fn commit(&mut self, plan: Plan) -> Result<u64> {
+        let opened = *self.opened(plan)?;
+        let committed = self.store.commit_and_tell(&opened);
+        match committed {
+            Ok(fact) => {
+                self.plans.remove(&plan);
+                Ok(fact)
+            }
+            Err(error) if error.status == NMC_ERR_NOT_FOUND => Err(Error::new(NMC_ERR_STALE, error.message)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn abandon(&mut self, plan: Plan) {
+        if let Some(opened) = self.plans.remove(&plan) {
+            // If the master does not hear of it now it hears of it when it is back.
+            let _ = self.store.give_up(&opened);
+        }
+    }
+
+    fn doubt(&mut self, plan: Plan) -> u64 {
+        let Ok(opened) = self.opened(plan) else { return 0 };
+        // While the master is away the plan is open, and its pages are out of use as well.
+        let bytes = || self.store.plan_extents(opened).map_or(0, |extents| extents.bytes_total);
+        self.store.doubt(opened).unwrap_or_else(|_| bytes())
+    }
+
+    fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Pinned> {
+        memory::reserve_map(&mut self.pins, 1)?;
+        let held = match self.find_space(key.space()) {
+            Some(space) => space.store.pin_named(plan.index, plan.epoch, key.key())?,
+            None => None,
+        };
+        let Some((held, location)) = held else {
+            crate::bail!(NMC_ERR_NOT_FOUND, "there is no {key:?} at {plan:?}");
+        };
+        let said = self.store.view_metadata(held).and_then(|said| match said {
+            Look::Ready(said) => memory::copy(&said),
+            _ => crate::bail!(NMC_ERR_NOT_FOUND, "{key:?} at {plan:?} is not complete"),
+        });
+        let metadata = match said {
+            Ok(said) => Metadata(said),
+            Err(error) => {
+                let _ = self.store.unpin(held);
+                return Err(error);
+            }
+        };
+        let (pin, put) = (self.next_pin, PutId(self.store.put_of(held)));
+        self.next_pin += 1;
+        self.pins.insert(pin, held);
+        Ok(Pinned { pin, put, length: location.bytes_total, metadata })
+    }
+
+    fn unpin(&mut self, pin: u64) {
+        if let Some(held) = self.pins.remove(&pin) {
+            let _ = self.store.unpin(held);
+        }
+    }
+
+    fn drop_named(&mut self, plan: Plan, key: &ObjectKey) {
+        let found = self.store.described(plan.index).filter(|found| found.epoch == plan.epoch);
+        let Some(found) = found.filter(|found| found.key == key.key()) else { return };
+        if self.space(found.namespace).is_some_and(|space| space.name == key.space()) {
+            let dropped = self.store.drop_named(plan.index, plan.epoch);
+            self.note(dropped);
+        }
+    }
+
+    fn drop_put(&mut self, key: &ObjectKey, put: PutId) {
+        let dropped = self.find_space(key.space()).map(|space| space.store.drop_key(key.key(), Some(put.0)));
+        self.note(dropped.unwrap_or(Ok(())));
+    }
+
+    fn drop_key(&mut self, key: &ObjectKey) {
+        let dropped = self.find_space(key.space()).map(|space| space.store.drop_key(key.key(), None));
+        self.note(dropped.unwrap_or(Ok(())));
+    }
+
+    fn drop_space(&mut self, space: Option<&[u8]>) {
+        if let Some(name) = space {
+            let dropped = self.find_space(name).map(|space| space.store.remove_all());
+            return self.note(dropped.unwrap_or(Ok(())));
+        }
+        for id in 0..u32::try_from(MAX_NAMESPACES).unwrap_or(0) {
+            let dropped = self.space(id).map(|space| space.store.remove_all());
+            self.note(dropped.unwrap_or(Ok(())));
+        }
+    }
+
+    fn newest(&self) -> u64 {
+        // With what programs have published before, of which nobody has told yet.
+        self.store.notice().unwrap_or_else(|_| self.store.newest_fact())
+    }
+
+    fn facts(&mut self, behind: u64, most: usize) -> Result<Tail> {
+        self.look_after();
+        match self.store.facts(behind, most)? {
+            facts::Tail::Overwritten => Ok(Tail::Overwritten),
+            facts::Tail::Facts(facts) => {
+                let mut told = memory::with_capacity(facts.len())?;
+                for fact in facts {
+                    told.push(self.told(fact)?);
+                }
+                Ok(Tail::Facts(told))
+            }
+        }
+    }
+
+    fn part(&mut self, from: u32, most: usize) -> Result<Part> {
+        let all = self.headers();
+        let end = from.saturating_add(LOOKED_AT).min(all);
+        let (mut to, mut live) = (from, memory::with_capacity(most)?);
+        while to < end && live.len() < most {
+            if let Some(found) = self.store.described(to) {
+                live.extend(self.published(to, &found)?);
+            }
+            to += 1;
+        }
+        Ok(Part { from, to, live, next: (to < all).then_some(to) })
+    }
+
+    fn position(&self) -> Option<Position> {
+        self.store.position().map(|(term, number)| Position { term, number })
+    }
+
+    fn set_position(&mut self, position: Position) -> Result<()> {
+        match self.trouble.take() {
+            Some(error) => Err(error),
+            None => self.store.set_position((position.term, position.number)),
+        }
+    }
+
+    fn used(&self) -> Vec<u64> {
+        (0..self.store.client().params().world_size).map(|rank| self.store.heap_usage(rank).0).collect()
+    }
+}

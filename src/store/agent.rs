@@ -1,0 +1,181 @@
+//! What the agent of a node needs of its store beside what programs do: a client of its own, puts that a cluster has named,
+//! objects by header and epoch, and the place in the cluster's drop log. Everything that changes something asks the master.
+
+use super::Store;
+use super::client::Client;
+use super::master::{Opened, check_key, namespace_word};
+use super::read::{Location, Look, Pin};
+use super::wire::Request;
+use super::write::PutOptions;
+use crate::base::error::Result;
+use crate::base::status::NMC_ERR_NOT_FOUND;
+use crate::layout::store::MAX_NAMESPACES;
+use crate::sync::object;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Store {
+    /// The same store through a client of its own, with pin slots of its own, for the agent of this process. It keeps this client
+    /// open as long as it is. There is one at a time.
+    pub fn for_agent(&self) -> Result<Self> {
+        Ok(Self::of(Client::of_agent(self)?, 0))
+    }
+
+    /// Random name of the store.
+    #[must_use]
+    pub fn store_id(&self) -> u64 {
+        self.client.map.store_id()
+    }
+
+    /// The namespace with this name, if there is one; the default one for the empty name. It is not made.
+    #[must_use]
+    pub fn find_namespace(&self, name: &[u8]) -> Option<u32> {
+        if name.is_empty() {
+            return Some(0);
+        }
+        let view = self.client.view();
+        let is = |id: &u32| view.namespace(*id).is_some_and(|ns| ns.is_named(name));
+        (1..u32::try_from(MAX_NAMESPACES).unwrap_or(0)).find(is)
+    }
+
+    /// The name of a namespace, which is empty for the default one; `None` if there is no such namespace.
+    #[must_use]
+    pub fn namespace_name(&self, id: u32) -> Option<Vec<u8>> {
+        let name = self.client.view().namespace(id)?.name();
+        (id == 0 || !name.is_empty()).then_some(name)
+    }
+
+    /// Opens a plan that has the name of a put which a cluster has given. BUSY if one with that name is open.
+    pub fn open_clustered(
+        &self,
+        put: u64,
+        key: &[u8],
+        bytes: u64,
+        options: &PutOptions<'_>,
+    ) -> Result<(Opened, Location)> {
+        if put == 0 {
+            crate::bail!(NMC_ERR_INVALID_ARG, "no put has the name 0");
+        }
+        if self.client.plans.get(put).is_some() {
+            crate::bail!(NMC_ERR_BUSY, "put {put:x} is being written already");
+        }
+        self.open_put(put, key, bytes, options)
+    }
+
+    /// Commits a plan. When this returns the master has told of it: gives the number of the newest fact, which is that of this one or
+    /// a later one.
+    pub fn commit_and_tell(&self, plan: &Opened) -> Result<u64> {
+        self.commit(plan)?;
+        self.call(&Request::Notice(Some(plan.index))).map(|[newest, ..]| newest)
+    }
+
+    /// Has the master take note of everything that was published before this call. Gives the number of the newest fact.
+    pub fn notice(&self) -> Result<u64> {
+        self.call(&Request::Notice(None)).map(|[newest, ..]| newest)
+    }
+
+    /// A number that changes when somebody publishes something after this call.
+    #[must_use]
+    pub fn publications(&self) -> u32 {
+        self.client.view().bells().published.listen()
+    }
+
+    /// Does what a master does when nobody calls, if it is in this process and has no thread for that.
+    pub fn tend(&self) {
+        self.client.tend();
+    }
+
+    /// Gives a plan up to which somebody may still write: its pages stay out of use until [`Store::give_up`]. Gives how many bytes
+    /// they are. The plan is open until then, so that no master takes it for forgotten.
+    pub fn doubt(&self, plan: &Opened) -> Result<u64> {
+        self.check_plan(plan)?;
+        self.call(&Request::Doubt(*plan)).map(|[bytes, ..]| bytes)
+    }
+
+    /// Gives a plan up of which nothing is under way; if it was published meanwhile, the object goes.
+    pub fn give_up(&self, plan: &Opened) -> Result<()> {
+        self.abandon(plan)?;
+        self.drop_named(plan.index, plan.epoch)
+    }
+
+    /// Pins the object of this namespace with this header, epoch and key; `None` if it is not there.
+    pub fn pin_named(&self, index: u32, epoch: u64, key: &[u8]) -> Result<Option<(Pin, Location)>> {
+        check_key(key)?;
+        self.client.check_counted()?;
+        let view = self.client.view();
+        let (Some(header), Some(words)) = (view.object(index), view.publish(index)) else { return Ok(None) };
+        let slot = self.client.take_slot(view)?;
+        let word = object::pin_word(index, epoch);
+        let pinned = self
+            .slot_word(view, slot)
+            .is_some_and(|slot| object::pin(slot, word, &header.control, &words.published, epoch));
+        // A flush that was before this call has changed the namespace's word.
+        if !pinned || !view.key_is(header, key, namespace_word(view, self.namespace)) {
+            self.let_go(view, slot);
+            return Ok(None);
+        }
+        let pin = Pin { index, slot, epoch, turn: self.client.slots.turn(slot) };
+        let location = self.located(view, pin)?;
+        self.stamp(view, index);
+        Ok(Some((pin, location)))
+    }
+
+    /// The put that a pinned object came from.
+    #[must_use]
+    pub fn put_of(&self, pin: Pin) -> u64 {
+        self.client.view().object(pin.index).map_or(0, |header| header.plan_id.load(Relaxed))
+    }
+
+    /// Drops the object with this header and epoch, if it is there. Readers that hold it finish.
+    pub fn drop_named(&self, index: u32, epoch: u64) -> Result<()> {
+        let lives = self.client.view().object(index).is_some_and(|header| object::still(&header.control, epoch));
+        if !lives {
+            return Ok(());
+        }
+        gone(self.call(&Request::Drop(index, epoch)).map(|_| ()))
+    }
+
+    /// Drops what a key has, if it is there and came from this put, if one is named.
+    pub fn drop_key(&self, key: &[u8], put: Option<u64>) -> Result<()> {
+        check_key(key)?;
+        let Some(put) = put else { return gone(self.remove(key)) };
+        let (Look::Ready((index, epoch)) | Look::Writing(index, epoch)) = self.look(self.client.view(), key)? else {
+            return Ok(());
+        };
+        let header = self.client.view().object(index);
+        // Read before it is known that the header still has that epoch: what is dropped has it, or is gone.
+        let is =
+            header.is_some_and(|header| header.plan_id.load(Relaxed) == put && object::still(&header.control, epoch));
+        if is { self.drop_named(index, epoch) } else { Ok(()) }
+    }
+
+    /// How far the drop log of the cluster was applied: term and number; `None` if the store never was in one.
+    #[must_use]
+    pub fn position(&self) -> Option<(u64, u64)> {
+        self.client.view().header().position()
+    }
+
+    /// It was applied this far. Known as long as the store lives, whoever dies.
+    pub fn set_position(&self, (term, number): (u64, u64)) -> Result<()> {
+        self.call(&Request::Position(term, number)).map(|_| ())
+    }
+
+    /// Nothing new is stored on a rank any more, by whomever; or it is again. What is there stays.
+    pub fn close_rank(&self, rank: u32, closed: bool) -> Result<()> {
+        self.call(&Request::Close(rank, closed)).map(|_| ())
+    }
+
+    /// Bytes of a rank's heap that are in use, and bytes that the store has there.
+    #[must_use]
+    pub fn heap_usage(&self, rank: u32) -> (u64, u64) {
+        let counters = self.client.view().rank(rank);
+        counters.map_or((0, 0), |c| (c.bytes_used.load(Relaxed), c.bytes_total.load(Relaxed)))
+    }
+}
+
+/// What is not there need not go.
+fn gone(dropped: Result<()>) -> Result<()> {
+    match dropped {
+        Err(error) if error.status == NMC_ERR_NOT_FOUND => Ok(()),
+        other => other,
+    }
+}

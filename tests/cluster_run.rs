@@ -1,0 +1,362 @@
+//! A cluster of real parts in one process: a master on its thread, nodes with stores of their own, clients, and sockets between them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
+use nanomc::base::deadline::Deadline;
+use nanomc::base::status::*;
+use nanomc::cluster::directory::{self, Change, Elected, Event, Master, Member};
+use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
+use nanomc::cluster::net::{Address, Limits, Listener, now_ms};
+use nanomc::cluster::run::master::{Handle, Service};
+use nanomc::cluster::types::Position;
+use nanomc::cluster::wire::Replicate;
+use nanomc::mem::HeapKind;
+use nanomc::store::copy::Slice;
+use nanomc::store::{self, Store};
+use nanomc::world;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const PAGE: u32 = 64 << 10;
+
+/// A master that leads from the beginning, and who its members are.
+struct Directory {
+    members: Arc<Mutex<Vec<Member>>>,
+    handle: Handle,
+    service: Option<Service>,
+    address: String,
+}
+
+impl Directory {
+    fn at(address: &Address, term: u64, token: &str, members: Vec<Member>) -> Self {
+        let listener = Listener::bind(address).unwrap();
+        let address = listener.address().unwrap().to_string();
+        let config = directory::Config { settle_ms: 30_000, secret: [7; 32], ..directory::Config::default() };
+        let limits = Limits { token: token.into(), ..Limits::default() };
+        let (recorder, recorded) = channel();
+        let (first, members) = (members.clone(), Arc::new(Mutex::new(members)));
+        let written = Arc::clone(&members);
+        let record = Box::new(move |number, changes: Vec<Change>| {
+            for change in changes {
+                if let Change::Member(member) = change {
+                    written.lock().unwrap().push(member);
+                }
+            }
+            recorder.send(number).unwrap();
+        });
+        let (service, handle) = Service::start(Master::new(config), vec![listener], limits, record).unwrap();
+        let (until, floor) = (now_ms() + 3_600_000, Position::default());
+        handle.tell(Event::Elected(Elected { term, until, members: first, log: vec![], floor }));
+        let teller = handle.clone();
+        std::thread::spawn(move || recorded.iter().for_each(|number| teller.tell(Event::Recorded(number, true))));
+        Self { members, handle, service: Some(service), address }
+    }
+
+    fn new() -> Self {
+        Self::at(&Address::literal("127.0.0.1:0").unwrap(), 1, "", vec![])
+    }
+
+    fn stop(&mut self) {
+        self.handle.stop();
+        if let Some(service) = self.service.take() {
+            service.join();
+        }
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn a_store(pages: u32) -> Store {
+    let world = world::Config {
+        name: "local".into(),
+        dir: None,
+        rank: None,
+        world_size: 1,
+        min_ranks: 0,
+        heap_kind: HeapKind::Host,
+        heap_bytes: u64::from(pages) * u64::from(PAGE),
+        huge_pages: false,
+        populate: false,
+        import: None,
+        device: None,
+        device_rank: None,
+        words_per_rank: 0,
+        hosting: world::Hosting::Rank0,
+        deadline: Deadline::after(Duration::from_secs(60)),
+        drain_ms: 0,
+        service_cpu: None,
+        give_up: std::sync::Arc::default(),
+    };
+    Store::embedded(&world, &store::Config { page_bytes: PAGE, ..store::Config::default() }).unwrap()
+}
+
+fn config(directory: &Directory) -> Config {
+    Config { masters: vec![directory.address.clone()], patience: Duration::from_secs(20), ..Config::default() }
+}
+
+fn client(directory: &Directory) -> Cluster {
+    Cluster::open(config(directory)).unwrap()
+}
+
+/// A client with a node.
+fn node(directory: &Directory, pages: u32) -> (Cluster, Store, String) {
+    let (cluster, store) = (client(directory), a_store(pages));
+    let name = cluster.mount(&store, None).unwrap();
+    (cluster, store, name)
+}
+
+fn value(seed: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| u8::try_from((i * 7 + seed * 13 + i / 256) % 256).unwrap()).collect()
+}
+
+fn slice(bytes: &[u8]) -> Slice {
+    Slice { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }
+}
+
+fn put(cluster: &Cluster, key: &str, value: &[u8], copies: u32) -> Result<(), i32> {
+    let replicate = Replicate { copies, ..PutOptions::default().replicate };
+    let options = PutOptions { replicate, ..PutOptions::default() };
+    let item = Item { key: key.as_bytes(), slices: &[slice(value)] };
+    cluster.put(&[item], &options).unwrap().remove(0).map_err(|error| error.status)
+}
+
+fn get(cluster: &Cluster, key: &str, room: usize) -> Result<Vec<u8>, i32> {
+    let mut into = vec![0u8; room];
+    let item = Item { key: key.as_bytes(), slices: &[slice(&into)] };
+    let bytes = cluster.get(&[item]).unwrap().remove(0).map_err(|error| error.status)?;
+    into.truncate(usize::try_from(bytes).unwrap());
+    Ok(into)
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let late = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < late, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_one_client_puts_another_gets_whatever_its_size() {
+    let directory = Directory::new();
+    let nodes: Vec<_> = (0..2).map(|_| node(&directory, 400)).collect();
+    let (writer, reader) = (client(&directory), client(&directory));
+    for (i, bytes) in [0, 1, 1000, 65_536, 65_537, 1 << 20, 9 << 20].into_iter().enumerate() {
+        let (key, value) = (format!("k{i}"), value(i, bytes));
+        put(&writer, &key, &value, 1).unwrap();
+        assert_eq!(get(&reader, &key, bytes + 10).unwrap(), value, "{bytes} bytes");
+        // Again, from where it was found before; and from the nodes themselves.
+        assert_eq!(get(&reader, &key, bytes).unwrap(), value);
+        for (cluster, ..) in &nodes {
+            assert_eq!(get(cluster, &key, bytes).unwrap(), value);
+        }
+        if bytes > 0 {
+            assert_eq!(get(&reader, &key, bytes - 1), Err(NMC_ERR_TOO_SMALL));
+        }
+    }
+    assert_eq!(get(&reader, "none", 10), Err(NMC_ERR_NOT_FOUND));
+    assert_eq!(reader.exists(&[b"k1", b"none", b"k6"]).unwrap(), [true, false, true]);
+    assert_eq!(reader.segments().unwrap().len(), 2);
+}
+
+#[test]
+fn replicas_are_on_different_nodes_and_reads_go_on_when_one_is_gone() {
+    let directory = Directory::new();
+    let mut nodes: Vec<_> = (0..3).map(|_| node(&directory, 64)).collect();
+    let other = client(&directory);
+    let value = value(1, 300_000);
+    put(&other, "k", &value, 2).unwrap();
+    let listed = other.query(&[b"k"]).unwrap().remove(0);
+    assert_eq!(listed.replicas.len(), 2);
+    assert_ne!(listed.replicas[0].name.node, listed.replicas[1].name.node);
+    assert_eq!(get(&other, "k", value.len()).unwrap(), value);
+    // The first owner goes without a word.
+    let gone = &listed.replicas[0].endpoint;
+    let at = nodes.iter().position(|(_, _, name)| gone.ends_with(name.rsplit(':').next().unwrap())).unwrap();
+    drop(nodes.remove(at));
+    for _ in 0..4 {
+        assert_eq!(get(&other, "k", value.len()).unwrap(), value);
+    }
+    // More copies than there are nodes: as many as there are.
+    put(&other, "many", &value, 3).unwrap();
+}
+
+#[test]
+fn a_key_is_put_once_and_after_a_remove_again() {
+    let directory = Directory::new();
+    let nodes = [node(&directory, 16)];
+    let other = client(&directory);
+    put(&other, "k", b"first", 1).unwrap();
+    assert_eq!(put(&other, "k", b"second", 1), Err(NMC_ERR_EXISTS));
+    assert_eq!(get(&other, "k", 10).unwrap(), b"first");
+    assert_eq!(other.remove(b"k", true).unwrap(), NMC_OK);
+    assert_eq!(get(&other, "k", 10), Err(NMC_ERR_NOT_FOUND));
+    assert_eq!(get(&nodes[0].0, "k", 10), Err(NMC_ERR_NOT_FOUND), "the store has dropped it");
+    assert_eq!(other.remove(b"k", true).map_err(|e| e.status), Err(NMC_ERR_NOT_FOUND));
+    put(&other, "k", b"third", 1).unwrap();
+    assert_eq!(get(&other, "k", 10).unwrap(), b"third");
+    put(&other, "l", b"l", 1).unwrap();
+    assert_eq!(other.remove_all(false, true).unwrap(), NMC_OK);
+    assert_eq!(other.exists(&[b"k", b"l"]).unwrap(), [false, false]);
+}
+
+#[test]
+fn what_a_program_puts_into_its_own_store_others_find_and_what_is_evicted_they_do_not() {
+    let directory = Directory::new();
+    let (cluster, store, _) = node(&directory, 16);
+    let other = client(&directory);
+    let value = value(3, 100_000);
+    let put_here = |key: &[u8]| {
+        let slices = [slice(&value)];
+        store.put(key, &nanomc::store::copy::Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT)
+    };
+    put_here(b"mine").unwrap();
+    cluster.sync().unwrap();
+    assert_eq!(get(&other, "mine", value.len()).unwrap(), value);
+    // Others push it out, as soon as nobody reads it any more.
+    let mut more = 0;
+    eventually("it is evicted", || {
+        put_here(format!("more{more}").as_bytes()).unwrap();
+        more += 1;
+        !store.exists(b"mine").unwrap()
+    });
+    cluster.sync().unwrap();
+    assert_eq!(get(&other, "mine", value.len()), Err(NMC_ERR_NOT_FOUND));
+    let last = format!("more{}", more - 1);
+    assert_eq!(get(&other, &last, value.len()).unwrap(), value);
+    store.remove(last.as_bytes()).unwrap();
+    eventually("it is told", || get(&other, &last, value.len()) == Err(NMC_ERR_NOT_FOUND));
+}
+
+#[test]
+fn batches_are_put_and_read_together() {
+    let directory = Directory::new();
+    let _nodes = [node(&directory, 3000), node(&directory, 3000)];
+    let other = client(&directory);
+    let keys: Vec<String> = (0..1000).map(|i| format!("key {i}")).collect();
+    let values: Vec<Vec<u8>> = (0..1000).map(|i| value(i, 100 + i)).collect();
+    let slices: Vec<[Slice; 1]> = values.iter().map(|value| [slice(value)]).collect();
+    let items: Vec<Item<'_>> =
+        keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices }).collect();
+    let put = other.put(&items, &PutOptions::default()).unwrap();
+    assert!(put.iter().all(Result::is_ok), "{:?}", put.iter().find(|result| result.is_err()));
+    let again = other.put(&items[..3], &PutOptions::default()).unwrap();
+    assert!(again.iter().all(|result| result.as_ref().is_err_and(|e| e.status == NMC_ERR_EXISTS)));
+    let mut into: Vec<Vec<u8>> = values.iter().map(|value| vec![0; value.len()]).collect();
+    let slices: Vec<[Slice; 1]> = into.iter_mut().map(|value| [slice(value)]).collect();
+    let mut items: Vec<Item<'_>> =
+        keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices }).collect();
+    items[500].key = b"not there";
+    let got = other.get(&items).unwrap();
+    for (i, got) in got.iter().enumerate() {
+        match i {
+            500 => assert_eq!(got.as_ref().unwrap_err().status, NMC_ERR_NOT_FOUND),
+            _ => assert_eq!((got.as_ref().unwrap(), &into[i]), (&(values[i].len() as u64), &values[i])),
+        }
+    }
+}
+
+#[test]
+fn many_threads_of_one_client_call_at_once() {
+    let directory = Directory::new();
+    let _nodes = [node(&directory, 600), node(&directory, 600)];
+    let other = client(&directory);
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let other = &other;
+            scope.spawn(move || {
+                for i in 0..40 {
+                    let bytes = if i % 8 == 0 { 200_000 } else { 3_000 };
+                    let (key, value) = (format!("{thread} {i}"), value(thread * 100 + i, bytes));
+                    put(other, &key, &value, 1).unwrap();
+                    assert_eq!(get(other, &key, bytes).unwrap(), value);
+                    if i % 3 == 0 {
+                        assert_eq!(other.remove(key.as_bytes(), true).unwrap(), NMC_OK);
+                        assert_eq!(get(other, &key, bytes), Err(NMC_ERR_NOT_FOUND));
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_new_master_is_told_by_the_nodes_what_there_is() {
+    let mut first = Directory::new();
+    let address = Address::literal(&first.address).unwrap();
+    let (cluster, _store, _) = node(&first, 64);
+    let other = client(&first);
+    let value = value(5, 10_000);
+    for i in 0..50 {
+        put(&other, &format!("k{i}"), &value, 1).unwrap();
+    }
+    first.stop();
+    // What is known where it is needs no master.
+    assert_eq!(get(&cluster, "k7", value.len()).unwrap(), value);
+    let _second = Directory::at(&address, 2, "", first.members.lock().unwrap().clone());
+    let fresh = client(&first);
+    for i in 0..50 {
+        assert_eq!(get(&fresh, &format!("k{i}"), value.len()).unwrap(), value);
+    }
+    put(&fresh, "new", &value, 1).unwrap();
+    assert_eq!(fresh.remove(b"k3", true).unwrap(), NMC_OK);
+    assert_eq!(get(&other, "k3", value.len()), Err(NMC_ERR_NOT_FOUND));
+}
+
+#[test]
+fn every_call_ends_when_nobody_answers() {
+    let mut directory = Directory::new();
+    let quick = |directory: &Directory| {
+        Cluster::open(Config { patience: Duration::from_millis(300), ..config(directory) }).unwrap()
+    };
+    let other = quick(&directory);
+    directory.stop();
+    let began = Instant::now();
+    assert!(matches!(put(&other, "k", b"v", 1), Err(NMC_ERR_UNAVAILABLE | NMC_ERR_TIMEOUT)));
+    assert!(matches!(get(&other, "k", 1), Err(NMC_ERR_UNAVAILABLE | NMC_ERR_TIMEOUT)));
+    assert!(other.remove(b"k", true).is_err());
+    assert!(other.exists(&[b"k"]).is_err());
+    assert!(other.mount(&a_store(8), None).is_err());
+    assert!(began.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn a_node_ends_and_comes_back_and_a_name_is_held_by_one() {
+    let directory = Directory::new();
+    let (cluster, store) = (client(&directory), a_store(16));
+    let name = cluster.mount(&store, Some("shelf")).unwrap();
+    assert_eq!(name, "shelf");
+    assert_eq!(cluster.mount(&store, Some("shelf")).map_err(|e| e.status), Err(NMC_ERR_EXISTS));
+    let other = client(&directory);
+    put(&other, "k", b"value", 1).unwrap();
+    cluster.unmount("shelf").unwrap();
+    assert_eq!(cluster.unmount("shelf").map_err(|e| e.status), Err(NMC_ERR_NOT_FOUND));
+    assert!(get(&other, "k", 10).is_err());
+    // The store is as it was, and so is what it has.
+    cluster.mount(&store, Some("shelf")).unwrap();
+    assert_eq!(get(&other, "k", 10).unwrap(), b"value");
+}
+
+#[test]
+fn without_the_token_nobody_takes_part() {
+    let directory = Directory::at(&Address::literal("127.0.0.1:0").unwrap(), 1, "secret", vec![]);
+    let with = |token: &str| {
+        let patience = Duration::from_secs(if token == "secret" { 20 } else { 1 });
+        Cluster::open(Config { token: token.into(), patience, ..config(&directory) }).unwrap()
+    };
+    let (good, store) = (with("secret"), a_store(16));
+    good.mount(&store, None).unwrap();
+    put(&good, "k", b"v", 1).unwrap();
+    assert_eq!(get(&with("secret"), "k", 1).unwrap(), b"v");
+    for token in ["", "wrong"] {
+        assert!(get(&with(token), "k", 1).is_err());
+        assert!(with(token).mount(&a_store(8), None).is_err());
+    }
+    let far = Config { host: "192.0.2.1".into(), ..config(&directory) };
+    assert_eq!(Cluster::open(far).map(|_| ()).map_err(|e| e.status), Err(NMC_ERR_PERMISSION));
+}
