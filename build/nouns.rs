@@ -100,6 +100,16 @@ ends it; opening the same directory again, in this process or a later one, finds
         sources: &["ffi/tier_types.rs", "ffi/tier.rs"],
     },
     Noun {
+        title: "Client",
+        prefix: "nmc_client_",
+        about: "a cluster: objects on the nodes of many machines, found by key",
+        how: "\
+One process starts `nanomc-master`. Everybody else calls `nmc_client_open` with its address; who has memory to give calls `nmc_client_mount`, or
+`nmc_client_attach_store` for a store that it has. Then `nmc_client_put`, `nmc_client_get` and `nmc_client_remove`, one key or many, on any
+machine. `nmc_client_segments` and `nmc_client_query` tell what is where. `nmc_client_close` ends it; its nodes leave the cluster.",
+        sources: &["ffi/client_types.rs", "ffi/client.rs"],
+    },
+    Noun {
         title: "KV cache",
         prefix: "nmc_kv_",
         about: "where the K and V of every token are: blocks, sequences, shared prefixes, block tables",

@@ -40,6 +40,10 @@
  *  Tier      an SSD below the store: what memory evicts, disk keeps, and any process reads it by itself
  *            nmc_tier_*: open close sync offload prefetch stage release evict events pause resume stats verify scan
  *
+ *  Client    a cluster: objects on the nodes of many machines, found by key
+ *            nmc_client_*: open close mount attach_store unmount drain register unregister put get put_batch
+ *              get_batch exists exists_batch remove remove_all query segments sync
+ *
  *  KV cache  where the K and V of every token are: blocks, sequences, shared prefixes, block tables
  *            nmc_kv_*: create heap_bytes page_tokens destroy open find append append_batch commit keep_state reserve
  *              truncate fork close drop_least match hash pin unpin clear events snapshot resize seq_info victims
@@ -75,6 +79,7 @@ struct nmc_world_t;
 struct nmc_master_t;
 struct nmc_store_t;
 struct nmc_tier_t;
+struct nmc_client_t;
 struct nmc_kv_t;
 struct nmc_blocks_t;
 struct nmc_ep_t;
@@ -2632,6 +2637,431 @@ nmc_status_t nmc_tier_verify(struct nmc_tier_t *tier,
 nmc_status_t nmc_tier_scan(struct nmc_tier_t *tier,
                            nmc_tier_scan_fn callback,
                            void *user);
+
+/** @} */
+
+/* == Client ======================================================================================================= */
+
+/**
+ * @defgroup client Client
+ * A cluster: objects on the nodes of many machines, found by key.
+ *
+ * One process starts `nanomc-master`. Everybody else calls `nmc_client_open` with its address; who has memory to give calls `nmc_client_mount`, or
+ * `nmc_client_attach_store` for a store that it has. Then `nmc_client_put`, `nmc_client_get` and `nmc_client_remove`, one key or many, on any
+ * machine. `nmc_client_segments` and `nmc_client_query` tell what is where. `nmc_client_close` ends it; its nodes leave the cluster.
+ * @{
+ */
+
+/** What is read from another node is kept on this client's first node too, where others find it as well. */
+#define NMC_CLIENT_KEEP_COPIES 1
+
+/** Do not wait until every owner has dropped the object: it is out of the directory when the call returns. */
+#define NMC_REMOVE_ASYNC 1
+
+/** Of all namespaces, not only the client's. */
+#define NMC_REMOVE_EVERYWHERE 2
+
+/** Memory of a GPU. */
+#define NMC_MEDIA_VRAM 0
+
+/** Memory of the host. */
+#define NMC_MEDIA_RAM 1
+
+/** The SSD tier of a node. */
+#define NMC_MEDIA_SSD 2
+
+/** Whatever the segment is made of. */
+#define NMC_MEDIA_ANY UINT32_MAX
+
+/** A segment takes values. */
+#define NMC_SEGMENT_OK 0
+
+/** It takes no more: what is only there is being copied elsewhere. */
+#define NMC_SEGMENT_DRAINING 1
+
+/** Its node has not been heard of for a while. */
+#define NMC_SEGMENT_GONE 2
+
+/** How a program takes part in a cluster. Start from `NMC_CLIENT_CONFIG_INIT` and set `master_server`. */
+typedef struct nmc_client_config_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
+  /**
+   * Name or address of this machine, by which others reach it: `host` or `host:port`. With a port, the first node of the client
+   * listens there; else at a free one of 12300 to 14299. Empty for 127.0.0.1.
+   */
+  struct nmc_slice_t local_hostname;
+  /**
+   * Masters, the first that answers leads or says who does: `host`, `host:port` or `unix:/path`, with commas between. Port 50051 if
+   * none is said.
+   */
+  struct nmc_slice_t master_server;
+  /**
+   * For programs that come from Mooncake Store: `etcd://`, `redis://` or `http://` and an address, a bare `host:port`, `P2PHANDSHAKE`, or
+   * empty. Its form is checked; it is not needed here and never contacted.
+   */
+  struct nmc_slice_t metadata_server;
+  /** `tcp`, which is the default, or `rdma`, which is `NMC_ERR_UNSUPPORTED` in this version. */
+  struct nmc_slice_t protocol;
+  /** Names of network devices, with commas between; not used with `tcp`. */
+  struct nmc_slice_t device_names;
+  /**
+   * What masters, nodes and clients of the cluster know, and nobody else does. Without it everything must be on the loopback device, or
+   * `nmc_client_open` returns `NMC_ERR_PERMISSION`. It is sent as it is: the network must be trusted.
+   */
+  struct nmc_slice_t token;
+  /**
+   * Namespace of the client's keys: empty, or 1 to 64 bytes. It is the namespace of that name in the stores of the nodes.
+   */
+  struct nmc_slice_t namespace_name;
+  /** How long a call may take, in ms; -1 for 5 s. It returns at most 2 s after that. */
+  int64_t timeout_ms;
+  /** Keys whose places are remembered; -1 for 65,536. */
+  int32_t cache_keys;
+  /** 0, or `NMC_CLIENT_*` flags. */
+  uint32_t flags;
+  /** Zero. */
+  uint64_t reserved[4];
+} nmc_client_config_t;
+
+/** What an nmc_client_config_t starts from. */
+#define NMC_CLIENT_CONFIG_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_client_config_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* local_hostname */ {NULL, 0}, \
+    /* master_server */ {NULL, 0}, \
+    /* metadata_server */ {NULL, 0}, \
+    /* protocol */ {NULL, 0}, \
+    /* device_names */ {NULL, 0}, \
+    /* token */ {NULL, 0}, \
+    /* namespace_name */ {NULL, 0}, \
+    /* timeout_ms */ -1, \
+    /* cache_keys */ -1, \
+    /* flags */ 0, \
+    /* reserved */ {0, 0, 0, 0} \
+  }
+
+/** Where a copy must be. */
+typedef struct nmc_location_t {
+  /** Name of the segment, or of a node. */
+  struct nmc_slice_t segment;
+  /** `NMC_MEDIA_*`: if `segment` is the name of a node, which of its segments; else `NMC_MEDIA_ANY`. */
+  uint32_t media;
+  /** Zero. */
+  uint32_t reserved;
+} nmc_location_t;
+
+/** How a value is put. Start from `NMC_REPLICATE_INIT`. */
+typedef struct nmc_replicate_t {
+  /** Size of this struct as the caller knows it. */
+  uint32_t struct_size;
+  /** `NMC_ABI_VERSION` as the caller knows it. */
+  uint32_t abi_version;
+  /** Copies in all, on as many nodes if there are enough; 1 to 16. Fewer are no error if there are fewer nodes. */
+  uint32_t copies;
+  /** Copies on a medium, by `NMC_MEDIA_*`. If they are more than `copies` together, their sum counts. */
+  uint32_t media_copies[3];
+  /** One of `NMC_RETAIN_*`. */
+  uint32_t retain;
+  /** From 0 to 3: what is lower is evicted first. */
+  uint32_t priority;
+  /** Where copies must be, in the order in which they are filled; NULL for anywhere. */
+  const struct nmc_location_t *locations;
+  /** How many. */
+  size_t n_locations;
+  /** What is said about the value; up to 1,024 bytes that every copy has. */
+  struct nmc_slice_t metadata;
+  /** Zero. */
+  uint64_t reserved[4];
+} nmc_replicate_t;
+
+/** What an nmc_replicate_t starts from. */
+#define NMC_REPLICATE_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_replicate_t), \
+    /* abi_version */ NMC_ABI_VERSION, \
+    /* copies */ 1, \
+    /* media_copies */ {0, 0, 0}, \
+    /* retain */ NMC_RETAIN_NONE, \
+    /* priority */ 0, \
+    /* locations */ NULL, \
+    /* n_locations */ 0, \
+    /* metadata */ {NULL, 0}, \
+    /* reserved */ {0, 0, 0, 0} \
+  }
+
+/** A copy of an object, as the leader lists it. What it points to is valid during the call. */
+typedef struct nmc_replica_t {
+  /** Size of this struct as the library knows it: what lies behind it is not there. */
+  uint32_t struct_size;
+  /** `NMC_MEDIA_*`. */
+  uint32_t media;
+  /** Bytes of the value. */
+  uint64_t bytes;
+  /** Names the put that it came from: copies of one put have the same. */
+  uint64_t put_id;
+  /** Address at which its owner listens. */
+  struct nmc_slice_t endpoint;
+} nmc_replica_t;
+
+/** What an nmc_replica_t starts from. */
+#define NMC_REPLICA_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_replica_t), \
+    /* media */ 0, \
+    /* bytes */ 0, \
+    /* put_id */ 0, \
+    /* endpoint */ {NULL, 0} \
+  }
+
+/** Gets a copy. Returns 0 to end the list. Called on the calling thread; must not throw. */
+typedef int32_t (*nmc_replica_fn)(void *user, const struct nmc_replica_t *replica);
+
+/** A segment of the cluster. What it points to is valid during the call. */
+typedef struct nmc_segment_t {
+  /** Size of this struct as the library knows it: what lies behind it is not there. */
+  uint32_t struct_size;
+  /** `NMC_MEDIA_*`. */
+  uint32_t media;
+  /** `NMC_SEGMENT_*`. */
+  uint32_t state;
+  /** NUMA node or device; -1 if that is not known. */
+  int32_t near;
+  /** Bytes in all. */
+  uint64_t capacity;
+  /** Bytes in use, as its node said last. */
+  uint64_t used;
+  /** Its name. */
+  struct nmc_slice_t name;
+} nmc_segment_t;
+
+/** What an nmc_segment_t starts from. */
+#define NMC_SEGMENT_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_segment_t), \
+    /* media */ 0, \
+    /* state */ 0, \
+    /* near */ 0, \
+    /* capacity */ 0, \
+    /* used */ 0, \
+    /* name */ {NULL, 0} \
+  }
+
+/** Gets a segment. Returns 0 to end the list. Called on the calling thread; must not throw. */
+typedef int32_t (*nmc_segment_fn)(void *user, const struct nmc_segment_t *segment);
+
+/**
+ * A client of a cluster: it puts objects on nodes and reads them from there, and can itself be nodes, with memory that it mounts or stores
+ * that it attaches. Whatever its nodes have it reads without a message.
+ *
+ * A key names one value until it is removed. A get returns every byte of one put of that key, or an error. After a put has returned
+ * `NMC_OK`, a get finds it until it is removed, evicted, or its owners are lost. After a remove has returned `NMC_OK`, no get that begins
+ * later returns what was there before.
+ *
+ * All functions that take it may be called from any thread at the same time; closing waits for those that are under way. Every call
+ * returns at most 2 s after the time that the client's config gives it. Values are host memory. Statuses that every function can return:
+ * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
+ */
+typedef struct nmc_client_t nmc_client_t;
+
+/**
+ * Opens a client and puts a handle into `*out_client`. Nobody is contacted yet, but names of machines are looked up.
+ *
+ * Thread-safe. Not graph-safe. Closed with `nmc_client_close`. Statuses: `NMC_ERR_INVALID_ARG` (the config; the message names what),
+ * `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (no token, and not everything is on the loopback device), `NMC_ERR_UNSUPPORTED` (the protocol),
+ * `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`.
+ */
+nmc_status_t nmc_client_open(const struct nmc_client_config_t *config,
+                             struct nmc_client_t **out_client);
+
+/**
+ * Closes a client. Its nodes leave the cluster: what only they have, nobody finds any more; memory that was mounted is freed, stores that
+ * were attached stay. NULL is fine; in a forked child it does nothing.
+ *
+ * Blocks until calls of other threads have returned: they end early with `NMC_ERR_CANCELLED`. Not graph-safe. Thread-safe: of several
+ * callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a callback.
+ */
+nmc_status_t nmc_client_close(struct nmc_client_t *client);
+
+/**
+ * Gives the cluster memory of this process: a node with a segment of `config->heap_bytes` bytes, named `name`, or `host:port` if that is
+ * empty. No other segment in the cluster may have the name. `config` is that of an embedded store (`nmc_store_create` without a
+ * world); `page_bytes` 0 is 16 KiB here, since each value takes whole pages. The node evicts by itself what it has no room for, as a store does.
+ *
+ * Waits until a master has taken the node as a member. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (this client has such a
+ * node), `NMC_ERR_UNAVAILABLE` (no master has taken it in time: none answers, or the name is taken; nothing is left of it), `NMC_ERR_LIMIT` (ports), `NMC_ERR_NO_MEMORY`,
+ * `NMC_ERR_OS`, and those of `nmc_store_create`.
+ */
+nmc_status_t nmc_client_mount(struct nmc_client_t *client,
+                              struct nmc_slice_t name,
+                              const struct nmc_store_config_t *config);
+
+/**
+ * Makes a node of a store that the program has: what is put into it, by whomever and in which way, others find; others put to it. Its
+ * segments are the heaps of its ranks, named `name`, and with more than one rank `name/rank`. One process of a world attaches its store.
+ * A put with `nmc_store_put` is found elsewhere a moment later (`nmc_client_sync` waits for that), and a remove with
+ * `nmc_store_remove` concerns this node's copy alone.
+ *
+ * Waits until a master has taken the node as a member. The store stays open until the client is closed or `nmc_client_unmount` is called, also
+ * after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`; `NMC_ERR_UNSUPPORTED` with heaps on a GPU.
+ */
+nmc_status_t nmc_client_attach_store(struct nmc_client_t *client,
+                                     struct nmc_slice_t name,
+                                     struct nmc_store_t *store);
+
+/**
+ * Takes a node of this client out of the cluster: nobody finds what only it has any more. Memory that was mounted is freed, a store that was
+ * attached stays as it is. `nmc_client_drain` first copies what is only there.
+ *
+ * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (this client has no node of that name: only who mounted a segment unmounts it).
+ */
+nmc_status_t nmc_client_unmount(struct nmc_client_t *client,
+                                struct nmc_slice_t name);
+
+/**
+ * Closes a segment for new values and has what is only there copied to others. Stores in `*out_left` how many objects are left to be
+ * copied. It does not wait: call it again until that is 0, then unmount.
+ *
+ * Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_client_drain(struct nmc_client_t *client,
+                              struct nmc_slice_t segment,
+                              uint64_t *out_left);
+
+/**
+ * Says that values will be put from, or read into, this memory. With `tcp` nothing depends on it: it is for programs that also run where
+ * memory must be registered.
+ *
+ * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is registered), `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_client_register(struct nmc_client_t *client,
+                                 void *memory,
+                                 size_t bytes);
+
+/**
+ * Takes that back, with the address that was given.
+ *
+ * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`.
+ */
+nmc_status_t nmc_client_unregister(struct nmc_client_t *client, void *memory);
+
+/**
+ * Puts a value, which `n` slices of host memory make up, under `key`. `options` may be NULL: one copy, wherever the master says.
+ *
+ * Asks the leader, sends the bytes to each owner, and tells the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (an owner
+ * that was chosen has the key; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY`, `NMC_ERR_STALE` (it was removed or evicted
+ * at once), `NMC_ERR_UNAVAILABLE` (no master answers), `NMC_ERR_TIMEOUT` (it may have been put), `NMC_ERR_CANCELLED`, `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_client_put(struct nmc_client_t *client,
+                            struct nmc_slice_t key,
+                            const struct nmc_slice_t *slices,
+                            size_t n,
+                            const struct nmc_replicate_t *options);
+
+/**
+ * Reads a value into `n` buffers of host memory, one after the other, and stores in `*out_bytes`, if that is not NULL, how many bytes it has.
+ * If the buffers have room for fewer, that is `NMC_ERR_TOO_SMALL`, and `*out_bytes` is the size all the same.
+ *
+ * What a node of this client has costs no message. Else the leader is asked where it is, unless that is remembered, and an owner for the
+ * bytes; if that one fails, the next. What the buffers hold after an error is not defined. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
+ * `NMC_ERR_TOO_SMALL`, `NMC_ERR_UNAVAILABLE` (no master answers, or a new one is still being told what there is), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`, `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_client_get(struct nmc_client_t *client,
+                            struct nmc_slice_t key,
+                            const struct nmc_buffer_t *buffers,
+                            size_t n,
+                            uint64_t *out_bytes);
+
+/**
+ * Puts `n` values: `values[i]` under `keys[i]`. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. A failed one
+ * does not stop the others.
+ *
+ * Up to 256 are under way together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the status of the first that did not.
+ * Statuses as for `nmc_client_put`.
+ */
+nmc_status_t nmc_client_put_batch(struct nmc_client_t *client,
+                                  const struct nmc_slice_t *keys,
+                                  const struct nmc_slice_t *values,
+                                  size_t n,
+                                  const struct nmc_replicate_t *options,
+                                  nmc_status_t *out_statuses);
+
+/**
+ * Reads `n` values: that of `keys[i]` into `buffers[i]`. `out_bytes[i]`, if `out_bytes` is not NULL, is how many bytes it has, and
+ * `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it.
+ *
+ * Where they are is asked for 256 at once, and as many are read together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all were read, else
+ * the status of the first that was not. Statuses as for `nmc_client_get`.
+ */
+nmc_status_t nmc_client_get_batch(struct nmc_client_t *client,
+                                  const struct nmc_slice_t *keys,
+                                  const struct nmc_buffer_t *buffers,
+                                  size_t n,
+                                  uint64_t *out_bytes,
+                                  nmc_status_t *out_statuses);
+
+/**
+ * Whether there is a value under `key`: `NMC_OK` or `NMC_ERR_NOT_FOUND`.
+ *
+ * Asks the leader, unless a node of this client has it. Thread-safe. Not graph-safe. Statuses besides: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_client_exists(struct nmc_client_t *client,
+                               struct nmc_slice_t key);
+
+/**
+ * The same for `n` keys: `out_statuses[i]` is `NMC_OK` or `NMC_ERR_NOT_FOUND`, or why it could not be found out.
+ *
+ * Asks the leader once for 256. Thread-safe. Not graph-safe. Returns `NMC_OK` if it was found out for all, whether they are there or not.
+ */
+nmc_status_t nmc_client_exists_batch(struct nmc_client_t *client,
+                                     const struct nmc_slice_t *keys,
+                                     size_t n,
+                                     nmc_status_t *out_statuses);
+
+/**
+ * Removes an object everywhere. With 0 as `flags` it waits until every owner has dropped it; `NMC_IN_PROGRESS` if one of them is away and may
+ * still have it when it comes back to programs on its own machine. `NMC_REMOVE_ASYNC` does not wait.
+ *
+ * Asks the leader. Whoever reads it finishes. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (it may have been
+ * removed), `NMC_ERR_CANCELLED`.
+ */
+nmc_status_t nmc_client_remove(struct nmc_client_t *client,
+                               struct nmc_slice_t key,
+                               uint32_t flags);
+
+/**
+ * Removes all objects of the client's namespace, or with `NMC_REMOVE_EVERYWHERE` of all of them, in one step. Otherwise like
+ * `nmc_client_remove`; that there was none is no error.
+ */
+nmc_status_t nmc_client_remove_all(struct nmc_client_t *client,
+                                   uint32_t flags);
+
+/**
+ * Calls `callback` with each copy of an object that the leader lists.
+ *
+ * Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_client_query(struct nmc_client_t *client,
+                              struct nmc_slice_t key,
+                              nmc_replica_fn callback,
+                              void *user);
+
+/**
+ * Calls `callback` with each segment of the cluster.
+ *
+ * Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_client_segments(struct nmc_client_t *client, nmc_segment_fn callback, void *user);
+
+/**
+ * Waits until others find everything that was stored in this client's nodes before, by `nmc_store_put` too.
+ *
+ * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_UNAVAILABLE`.
+ */
+nmc_status_t nmc_client_sync(struct nmc_client_t *client);
 
 /** @} */
 

@@ -128,8 +128,9 @@ fn put(cluster: &Cluster, key: &str, value: &[u8], copies: u32) -> Result<(), i3
 fn get(cluster: &Cluster, key: &str, room: usize) -> Result<Vec<u8>, i32> {
     let mut into = vec![0u8; room];
     let item = Item { key: key.as_bytes(), slices: &[slice(&into)] };
-    let bytes = cluster.get(&[item]).unwrap().remove(0).map_err(|error| error.status)?;
-    into.truncate(usize::try_from(bytes).unwrap());
+    let got = cluster.get(&[item]).unwrap().remove(0);
+    got.result.map_err(|error| error.status)?;
+    into.truncate(usize::try_from(got.bytes).unwrap());
     Ok(into)
 }
 
@@ -255,8 +256,8 @@ fn batches_are_put_and_read_together() {
     let got = other.get(&items).unwrap();
     for (i, got) in got.iter().enumerate() {
         match i {
-            500 => assert_eq!(got.as_ref().unwrap_err().status, NMC_ERR_NOT_FOUND),
-            _ => assert_eq!((got.as_ref().unwrap(), &into[i]), (&(values[i].len() as u64), &values[i])),
+            500 => assert_eq!(got.result.as_ref().unwrap_err().status, NMC_ERR_NOT_FOUND),
+            _ => assert_eq!((got.bytes, &into[i]), (values[i].len() as u64, &values[i])),
         }
     }
 }

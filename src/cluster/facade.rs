@@ -104,6 +104,30 @@ impl Item<'_> {
     }
 }
 
+/// What came of reading a value.
+#[derive(Debug)]
+pub struct Got {
+    /// Bytes of the value, as far as that is known: also of one that did not fit.
+    pub bytes: u64,
+    /// How it went.
+    pub result: Result<()>,
+}
+
+impl Got {
+    fn of(result: Result<()>) -> Self {
+        Self { bytes: 0, result }
+    }
+
+    fn whole(bytes: u64) -> Self {
+        Self { bytes, result: Ok(()) }
+    }
+
+    fn too_large(bytes: u64, room: u64) -> Self {
+        let text = format!("the value has {bytes} bytes, and there is room for {room}");
+        Self { bytes, result: Err(Error::new(NMC_ERR_TOO_SMALL, text)) }
+    }
+}
+
 /// A store of this process that is a node of the cluster.
 struct Local {
     name: String,
@@ -239,6 +263,11 @@ impl Cluster {
         Ok(())
     }
 
+    /// Ends what is called, now and later, with CANCELLED.
+    pub fn cancel(&self) {
+        self.service.cancel();
+    }
+
     /// The stores that are nodes, in the client's namespace.
     fn local<R>(&self, mut look: impl FnMut(&Store) -> Result<Option<R>>) -> Result<Option<R>> {
         for node in self.nodes.read().iter() {
@@ -340,9 +369,8 @@ impl Cluster {
         Ok(results)
     }
 
-    /// Reads values into memory that holds them; says of each how many bytes it has. One that does not fit is TOO_SMALL, with the
-    /// size in the message.
-    pub fn get(&self, items: &[Item<'_>]) -> Result<Vec<Result<u64>>> {
+    /// Reads values into memory that holds them; says of each what came of it.
+    pub fn get(&self, items: &[Item<'_>]) -> Result<Vec<Got>> {
         let mut results = memory::with_capacity(items.len())?;
         let (mut far, mut numbers) = (Vec::new(), Vec::new());
         for (at, item) in items.iter().enumerate() {
@@ -351,11 +379,17 @@ impl Cluster {
                 memory::push(&mut far, *item)?;
                 memory::push(&mut numbers, at)?;
             }
-            results.push(found.map(Option::unwrap_or_default));
+            results.push(match found {
+                Ok(found) => found.unwrap_or(Got::whole(0)),
+                Err(error) => Got::of(Err(error)),
+            });
+        }
+        if far.is_empty() {
+            return Ok(results);
         }
         if far.len() > 1 {
-            // Where they are is asked for all of them at once.
-            self.find_all(&far)?;
+            // Where they are is asked for all of them at once. If that fails it is asked for each.
+            let _ = self.find_all(&far);
         }
         let mut tasks = memory::with_capacity(far.len())?;
         tasks.extend(far.iter().map(|item| {
@@ -363,32 +397,26 @@ impl Cluster {
             Ok(self.task(Call::Get(get), item.spans()?))
         }));
         let size = |task: &Task| task.spans.iter().map(|span| span.len() as u64).sum();
-        let read = self.batch(&far, tasks, size, |item, outcome| match outcome.status {
-            NMC_OK => Ok(outcome.count),
-            NMC_ERR_TOO_SMALL => Err(too_small(outcome.count, item.bytes()?)),
-            _ => Err(failed(outcome, item.key.escape_ascii())),
+        let read = self.batch(&far, tasks, size, |item, outcome| {
+            Ok(match outcome.status {
+                NMC_OK => Got::whole(outcome.count),
+                NMC_ERR_TOO_SMALL => Got::too_large(outcome.count, item.bytes()?),
+                _ => Got::of(Err(failed(outcome, item.key.escape_ascii()))),
+            })
         })?;
-        for (at, result) in numbers.into_iter().zip(read) {
-            results[at] = result;
+        for (at, got) in numbers.into_iter().zip(read) {
+            results[at] = got.unwrap_or_else(|error| Got::of(Err(error)));
         }
         Ok(results)
     }
 
     /// From a store of this process.
-    fn get_here(&self, item: &Item<'_>) -> Result<Option<u64>> {
+    fn get_here(&self, item: &Item<'_>) -> Result<Option<Got>> {
         let (pieces, room) = (Pieces::Slices(item.slices), item.bytes()?);
         self.local(|store| {
-            let look =
-                store.read(
-                    item.key,
-                    0,
-                    &pieces,
-                    |total| {
-                        if total > room { Err(too_small(total, room)) } else { Ok(true) }
-                    },
-                )?;
-            Ok(match look {
-                Look::Ready(bytes) => Some(bytes),
+            Ok(match store.read(item.key, 0, &pieces, |total| Ok(total <= room))? {
+                Look::Ready(bytes) if bytes > room => Some(Got::too_large(bytes, room)),
+                Look::Ready(bytes) => Some(Got::whole(bytes)),
                 Look::Writing(..) | Look::Missing => None,
             })
         })
@@ -481,10 +509,6 @@ impl Cluster {
         }
         Ok(())
     }
-}
-
-fn too_small(bytes: u64, room: u64) -> Error {
-    Error::new(NMC_ERR_TOO_SMALL, format!("the value has {bytes} bytes, and there is room for {room}"))
 }
 
 /// Why a call failed, in the words of who refused it, if anybody said more than a status.

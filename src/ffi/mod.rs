@@ -8,6 +8,8 @@ pub mod abi;
 mod arg;
 pub mod basic;
 pub mod blocks;
+pub mod client;
+pub mod client_types;
 pub mod common;
 pub mod config;
 pub mod ep;

@@ -169,7 +169,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn of(status: nmc_status_t) -> Self {
+    /// Nothing but a status.
+    #[must_use]
+    pub fn of(status: nmc_status_t) -> Self {
         Self { status, put: PutId(0), count: 0, metadata: Metadata::default(), reply: None }
     }
 }

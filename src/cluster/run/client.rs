@@ -8,7 +8,7 @@ use super::masters::Masters;
 use super::node;
 use super::{SMALL, TURN};
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_TOO_SMALL, NMC_OK};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_TOO_SMALL, NMC_OK};
 use crate::cluster::client::{Action, Call, Client, Config, Event, Outcome};
 use crate::cluster::net::{Address, Heard, Limits, Net, Poller, Span, Spans, now_ms};
 use crate::cluster::types::{Millis, NodeId, Peer};
@@ -100,6 +100,7 @@ struct State {
     /// Groups that nobody waits for.
     unattended: usize,
     closing: bool,
+    cancelled: bool,
 }
 
 struct Shared {
@@ -137,6 +138,7 @@ impl Service {
             driven: false,
             unattended: 0,
             closing: false,
+            cancelled: false,
         };
         let shared = Shared { state: Mutex::new(state), poller, background: Condvar::new() };
         Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
@@ -163,6 +165,16 @@ impl Service {
         let outcomes = state.groups.remove(&number).map(|group| group.outcomes).unwrap_or_default();
         self.shared.pass_on(&mut state);
         outcomes.into_iter().flatten().collect()
+    }
+
+    /// Ends all calls, those that are under way and those that come, with CANCELLED.
+    pub fn cancel(&self) {
+        let mut state = self.shared.state.lock();
+        state.cancelled = true;
+        state.end_all();
+        let done = state.take_unattended();
+        drop(state);
+        tell(done);
     }
 
     /// Makes calls and tells, from a thread of the library, when all have ended.
@@ -304,7 +316,16 @@ impl State {
             self.tell_all(now);
         }
         self.net.flush();
+        if self.cancelled {
+            self.end_all();
+        }
         number
+    }
+
+    /// Every call ends. What the machine still wants done for one finds that it is not there.
+    fn end_all(&mut self) {
+        let calls: Vec<u64> = self.calls.keys().copied().collect();
+        calls.into_iter().for_each(|call| self.done(call, Outcome::of(NMC_ERR_CANCELLED)));
     }
 
     /// Something may have happened.
