@@ -8,7 +8,7 @@ use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::NMC_OK;
 use crate::cluster::types::{Millis, NodeId, Position};
-use crate::cluster::wire::{Answer, Join, MAX_SEGMENTS, Mount, STREAM_SHIFT, Welcome};
+use crate::cluster::wire::{Answer, Join, MAX_SEGMENTS, Mount, Rejoin, STREAM_SHIFT, Welcome};
 
 /// Former lives of a node that are remembered, so that they are not taken for new ones.
 const PAST: usize = 8;
@@ -173,8 +173,10 @@ impl Leader {
         self.end_puts(id, to)
     }
 
-    pub(super) fn mount(&mut self, ask: Ask, mount: Mount, now: Millis, to: &mut Vec<Action>) -> Result<()> {
-        if !self.known(ask, mount.node, (self.term, mount.incarnation), now, to) {
+    pub(super) fn mount(&mut self, ask: Ask, mount: Mount, to: &mut Vec<Action>) -> Result<()> {
+        // Whoever mounts for a node need not be at the connection on which the node is told things.
+        if !self.is_known(mount.node, (self.term, mount.incarnation)) {
+            to.push(ask.answer(Rejoin { term: self.term }));
             return Ok(());
         }
         let name = &mount.segment.name;

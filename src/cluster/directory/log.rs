@@ -90,7 +90,7 @@ impl DropLog {
     }
 
     /// How many entries there are.
-    #[cfg(test)]
+    #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }

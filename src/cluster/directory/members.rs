@@ -213,6 +213,14 @@ impl Leader {
         Ok(())
     }
 
+    /// Whether a node is a member, and in this life in this term.
+    pub(super) fn is_known(&self, node: NodeId, life: (u64, u64)) -> bool {
+        self.node(node).is_some_and(|node| {
+            let counts = !matches!(node.state, State::Silent | State::Away) && !node.outdated;
+            counts && (self.term, node.incarnation) == life
+        })
+    }
+
     /// The node that says this, if it is a member and in this life; else it is told to join.
     pub(super) fn known(
         &mut self,
@@ -222,21 +230,12 @@ impl Leader {
         now: Millis,
         to: &mut Vec<Action>,
     ) -> bool {
-        let term = self.term;
-        let known = self.node_mut(node).filter(|node| {
-            let counts = !matches!(node.state, State::Silent | State::Away) && !node.outdated;
-            counts && (term, node.incarnation) == life
-        });
-        match known {
-            Some(node) => {
-                (node.heard, node.peer) = (now, ask.peer);
-                true
-            }
-            None => {
-                to.push(ask.answer(Rejoin { term }));
-                false
-            }
+        let known = self.is_known(node, life);
+        match self.node_mut(node).filter(|_| known) {
+            Some(node) => (node.heard, node.peer) = (now, ask.peer),
+            None => to.push(ask.answer(Rejoin { term: self.term })),
         }
+        known
     }
 
     fn ack(&self, ask: Ask, id: NodeId, sent_at: u64, to: &mut Vec<Action>) {

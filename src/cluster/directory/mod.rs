@@ -9,6 +9,7 @@ pub(super) mod control;
 mod drain;
 mod facts;
 mod finds;
+mod inspect;
 mod join;
 mod log;
 mod members;
@@ -21,6 +22,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use inspect::{Figures, MemberView, ReplicaView, Stage, Standing, Wanted};
 pub use log::{Entry, Recorded, Target};
 pub use placement::Strategy;
 pub use table::TIER;
@@ -377,7 +379,7 @@ impl Leader {
                 self.leave(&leave, now, to);
                 Ok(())
             }
-            Message::Mount(mount) => self.mount(ask, mount, now, to),
+            Message::Mount(mount) => self.mount(ask, mount, to),
             other => crate::bail!(NMC_ERR_PROTOCOL, "a master is not told {}", other.name()),
         }
     }

@@ -99,7 +99,7 @@ impl Objects {
     }
 
     /// How many there are.
-    #[cfg(test)]
+    #[must_use]
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.used as usize).sum()
     }
@@ -208,6 +208,12 @@ impl Objects {
         let objects = self.shards.get(shard).map_or(&[][..], |shard| &shard.objects);
         let slots = (0u32..).zip(objects);
         slots.filter(|(_, object)| !object.replicas.is_empty()).map(move |(slot, _)| At::new(shard, slot))
+    }
+
+    /// Objects from a place on, through all shards.
+    pub fn from(&self, place: u32) -> impl Iterator<Item = At> {
+        let shards = At(place).shard()..self.shards.len();
+        shards.flat_map(|shard| self.of_shard(shard)).filter(move |at| at.0 >= place)
     }
 
     /// How many shards there are.

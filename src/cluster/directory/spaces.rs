@@ -40,6 +40,12 @@ impl Spaces {
         Ok(self.next - 1)
     }
 
+    /// How many names there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// The name that has this number now.
     #[must_use]
     pub fn name(&self, number: u32) -> Option<&[u8]> {

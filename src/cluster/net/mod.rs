@@ -18,6 +18,7 @@ use crate::base::error::Result;
 use crate::base::{log, memory};
 use link::{Came, Link};
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// What one connection may receive before another has its turn, in calls.
@@ -236,14 +237,19 @@ impl Net {
                     return;
                 }
             };
-            if self.links.len() >= self.limits.links {
-                continue;
-            }
-            let mut link = Link::new(socket, false, self.now);
-            link.unknown = !self.limits.token.is_empty();
-            // Without memory, or descriptors, for it whoever connected hears of an end.
-            let _ = self.add(link);
+            self.adopt(socket);
         }
+    }
+
+    /// Somebody has connected, here or where another has listened. The socket does not block.
+    pub fn adopt(&mut self, socket: OwnedFd) {
+        if self.links.len() >= self.limits.links {
+            return;
+        }
+        let mut link = Link::new(socket, false, self.now);
+        link.unknown = !self.limits.token.is_empty();
+        // Without memory, or descriptors, for it whoever connected hears of an end.
+        let _ = self.add(link);
     }
 
     /// The next that happened, if anything has.

@@ -10,7 +10,7 @@ use crate::cluster::types::{Millis, Peer};
 use crate::cluster::wire::{Answer, Frame, Message};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -29,6 +29,7 @@ enum Mail {
     Event(Event),
     Call(u32, Box<Message>, Answered),
     Look(Looking),
+    Link(OwnedFd),
     Stop,
 }
 
@@ -60,6 +61,11 @@ impl Handle {
     /// Looks at the master between two events.
     pub fn look(&self, look: Looking) {
         self.post(Mail::Look(look));
+    }
+
+    /// Hands over somebody who has connected elsewhere and is going to send frames. The socket does not block.
+    pub fn adopt(&self, socket: OwnedFd) {
+        self.post(Mail::Link(socket));
     }
 
     /// Ends it.
@@ -123,6 +129,10 @@ impl Running {
             ready.clear();
             poller.wait(Duration::from_millis(limit), &mut ready);
             self.net.ready(&ready);
+            if ready.iter().any(|ready| ready.number == net::WAKE) {
+                // Before the mail is taken: what is posted behind that wakes this thread again.
+                self.mailbox.wake.drain();
+            }
             if !self.read_mail() {
                 return self.end();
             }
@@ -146,10 +156,6 @@ impl Running {
 
     fn read_mail(&mut self) -> bool {
         let mail = std::mem::take(&mut *self.mailbox.mail.lock());
-        if mail.is_empty() {
-            return true;
-        }
-        self.mailbox.wake.drain();
         let now = now_ms();
         for mail in mail {
             match mail {
@@ -161,6 +167,7 @@ impl Running {
                     self.tell(Event::Message(Peer(INSIDE + self.next), frame), now);
                 }
                 Mail::Look(look) => look(&self.master, now),
+                Mail::Link(socket) => self.net.adopt(socket),
                 Mail::Stop => return false,
             }
         }

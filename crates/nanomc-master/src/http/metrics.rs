@@ -1,0 +1,110 @@
+//! What Prometheus is told, in its text format.
+
+use crate::meter::{BUCKETS_US, Meter};
+use nanomc::cluster::directory::{Figures, MemberView, Standing};
+use nanomc::cluster::types::Media;
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Name of a medium.
+#[must_use]
+pub fn media(media: Media) -> &'static str {
+    match media {
+        Media::Vram => "vram",
+        Media::Ram => "ram",
+        Media::Ssd => "ssd",
+    }
+}
+
+fn family(to: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = write!(to, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+}
+
+fn gauge(to: &mut String, name: &str, help: &str, value: u64) {
+    family(to, name, "gauge", help);
+    let _ = writeln!(to, "{name} {value}");
+}
+
+/// A label's value, in its quotes.
+fn label(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+}
+
+/// A time in µs, in seconds.
+fn seconds(us: u64) -> String {
+    format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
+}
+
+/// All of it. Without figures this master does not lead, and says nothing about the cluster.
+#[must_use]
+pub fn text(figures: Option<&Figures>, members: &[MemberView], meter: &Meter) -> String {
+    let mut to = String::new();
+    gauge(&mut to, "nanomc_master_leader", "1 if this master leads.", figures.is_some().into());
+    if let Some(figures) = figures {
+        gauge(&mut to, "nanomc_master_term", "Term of the leader.", figures.term);
+        let help = "1 if every member has reported, so that what is unknown does not exist.";
+        gauge(&mut to, "nanomc_master_settled", help, figures.settled.into());
+        gauge(&mut to, "nanomc_master_objects", "Keys in the directory.", figures.objects as u64);
+        gauge(&mut to, "nanomc_master_puts", "Puts that have begun and not ended.", figures.puts as u64);
+        gauge(&mut to, "nanomc_master_removes_waiting", "Removes that wait for owners.", figures.calls as u64);
+        gauge(&mut to, "nanomc_master_drop_log_entries", "Entries of the drop log.", figures.log as u64);
+        gauge(&mut to, "nanomc_master_namespaces", "Namespaces.", figures.spaces as u64);
+        cluster(&mut to, members);
+    }
+    calls(&mut to, meter);
+    to
+}
+
+fn cluster(to: &mut String, members: &[MemberView]) {
+    let name = "nanomc_master_members";
+    family(to, name, "gauge", "Members, by how they stand.");
+    for standing in Standing::ALL {
+        let count = members.iter().filter(|member| member.standing == standing).count();
+        let _ = writeln!(to, "{name}{{state=\"{}\"}} {count}", standing.name());
+    }
+    let name = "nanomc_master_member_silent_seconds";
+    family(to, name, "gauge", "How long a member was silent.");
+    for member in members {
+        let _ = writeln!(to, "{name}{{node={}}} {}", label(&member.name), seconds(member.silent_ms * 1000));
+    }
+    let name = "nanomc_master_member_drops_owed";
+    family(to, name, "gauge", "Entries of the drop log that a member has not confirmed.");
+    for member in members {
+        let _ = writeln!(to, "{name}{{node={}}} {}", label(&member.name), member.owed);
+    }
+    let segments = || members.iter().flat_map(|member| member.segments.iter().map(move |(info, _)| (member, info)));
+    for (name, help, capacity) in [
+        ("nanomc_master_segment_capacity_bytes", "Bytes of a segment.", true),
+        ("nanomc_master_segment_used_bytes", "Bytes in use of a segment, as its node said last.", false),
+    ] {
+        family(to, name, "gauge", help);
+        for (member, info) in segments() {
+            let value = if capacity { info.capacity } else { info.used };
+            let (segment, node, media) = (label(&info.name), label(&member.name), media(info.media));
+            let _ = writeln!(to, "{name}{{segment={segment},node={node},media=\"{media}\"}} {value}");
+        }
+    }
+}
+
+fn calls(to: &mut String, meter: &Meter) {
+    let connections = u64::try_from(meter.connections()).unwrap_or(0);
+    gauge(to, "nanomc_master_grpc_connections", "Connections of gRPC clients.", connections);
+    let called = || meter.methods().filter(|(_, method)| method.count.load(Relaxed) > 0);
+    let name = "nanomc_master_grpc_failures_total";
+    family(to, name, "counter", "Calls that ended with a gRPC status other than OK.");
+    for (method, counted) in called() {
+        let _ = writeln!(to, "{name}{{method=\"{method}\"}} {}", counted.failed.load(Relaxed));
+    }
+    let name = "nanomc_master_grpc_call_seconds";
+    family(to, name, "histogram", "Time of gRPC calls at the master.");
+    for (method, counted) in called() {
+        let mut sum = 0;
+        for (at, bucket) in counted.buckets.iter().enumerate() {
+            sum += bucket.load(Relaxed);
+            let end = BUCKETS_US.get(at).map_or("+Inf".to_owned(), |end| seconds(*end));
+            let _ = writeln!(to, "{name}_bucket{{method=\"{method}\",le=\"{end}\"}} {sum}");
+        }
+        let _ = writeln!(to, "{name}_sum{{method=\"{method}\"}} {}", seconds(counted.total_us.load(Relaxed)));
+        let _ = writeln!(to, "{name}_count{{method=\"{method}\"}} {sum}");
+    }
+}

@@ -1,0 +1,531 @@
+//! etcd elects one of several masters and keeps what must outlive it. The term of a leader is the create revision of the election
+//! key, which lives as long as the leader's lease. Whatever a leader writes is a transaction that succeeds only while that key
+//! is its own; and it answers nobody after (last keep-alive sent) + lease − [`MARGIN_MS`], by a clock that goes on in sleep.
+
+use crate::options::{Etcd as Options, Failure, read_secret};
+use crate::print;
+use crate::proto::etcd::auth_client::AuthClient;
+use crate::proto::etcd::compare::{CompareResult, CompareTarget, TargetUnion};
+use crate::proto::etcd::kv_client::KvClient;
+use crate::proto::etcd::lease_client::LeaseClient;
+use crate::proto::etcd::request_op::Request as Op;
+use crate::proto::etcd::response_op::Response as OpResponse;
+use crate::proto::etcd::{
+    AuthenticateRequest, Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest,
+    LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
+};
+use crate::serve::{Over, until_over};
+use nanomc::cluster::directory::{Change, Elected, Entry, Event, Member, Recorded, Target};
+use nanomc::cluster::net::now_ms;
+use nanomc::cluster::run::master::Handle;
+use nanomc::cluster::types::{Millis, NodeId, Position, Term};
+use nanomc::rpc::packet::{Cursor, Field};
+use std::path::Path;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Request, Status};
+
+/// A leader stops answering so long before its lease can be over.
+const MARGIN_MS: Millis = 500;
+/// Changes of one transaction: etcd takes 128 unless it is told otherwise.
+const MAX_OPS: usize = 100;
+/// Entries that are read at a time: they fit a message of gRPC.
+const PAGE: i64 = 1000;
+
+/// A master that leads, or would.
+pub struct Candidate {
+    etcd: Client,
+    prefix: String,
+    lease_s: u32,
+    advertised: String,
+    /// What the directory was told last about who leads.
+    told: Option<(Term, String)>,
+}
+
+/// A lease of this master.
+#[derive(Debug, Clone, Copy)]
+struct Lease {
+    id: i64,
+    /// When to renew it.
+    due: Millis,
+    /// Until when this master may count on it.
+    until: Millis,
+}
+
+impl Candidate {
+    /// A master that others call `advertised`. Nobody is spoken to yet.
+    pub fn new(options: &Options, advertised: String) -> Result<Self, Failure> {
+        let (prefix, lease_s) = (options.prefix.clone(), options.lease_s);
+        Ok(Self { etcd: Client::new(options)?, prefix, lease_s, advertised, told: None })
+    }
+
+    fn key(&self, name: &str) -> Vec<u8> {
+        format!("{}/{name}", self.prefix).into_bytes()
+    }
+
+    /// How long a standby waits before it looks again.
+    fn pause(&self) -> Duration {
+        Duration::from_millis(u64::from(self.lease_s) * 100)
+    }
+
+    /// Leads whenever nobody else does, until it is over.
+    pub async fn run(mut self, mut changes: super::Changes, handle: Handle, mut over: Over) {
+        let mut silent = false;
+        loop {
+            let campaign = async {
+                let campaigned = self.campaign(&handle).await;
+                if !matches!(campaigned, Ok(Some(_))) {
+                    sleep(self.pause()).await;
+                }
+                campaigned
+            };
+            let campaigned = tokio::select! {
+                campaigned = campaign => campaigned,
+                () = until_over(&mut over) => return,
+            };
+            match campaigned {
+                Ok(Some((term, lease))) => {
+                    silent = false;
+                    let lost = self.lead(term, lease, &mut changes, &handle, over.clone()).await;
+                    if !*over.borrow() {
+                        print::warn(&format!("term {term} is over: {lost}"));
+                    }
+                    self.depose(term + 1, "", &handle);
+                    self.forget_changes(&mut changes, &handle).await;
+                    // If etcd does not hear this the lease ends by itself.
+                    let _ = self.etcd.revoke(lease.id).await;
+                }
+                Ok(None) => silent = false,
+                Err(status) if !silent => {
+                    silent = true;
+                    print::warn(&format!("etcd does not answer: {}", describe(&status)));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Tells the directory who leads, if that is news.
+    fn depose(&mut self, term: Term, leader: &str, handle: &Handle) {
+        if self.told.as_ref().is_none_or(|(told, by)| (*told, by.as_str()) != (term, leader)) {
+            self.told = Some((term, leader.to_owned()));
+            handle.tell(Event::Deposed(term, leader.to_owned()));
+        }
+    }
+
+    /// What was to be written down in a term that is over must not be written down in the next, nor answered there: the numbers
+    /// begin again.
+    async fn forget_changes(&self, changes: &mut super::Changes, handle: &Handle) {
+        let (sender, receiver) = oneshot::channel();
+        handle.look(Box::new(move |_, _| sender.send(()).unwrap_or_default()));
+        // By now the directory has heard that it does not lead, and wants nothing more written down.
+        let _ = receiver.await;
+        while changes.try_recv().is_ok() {}
+    }
+
+    /// Tries to become the leader: its term, or who leads instead.
+    async fn campaign(&mut self, handle: &Handle) -> Result<Option<(Term, Lease)>, Status> {
+        let key = self.key("leader");
+        let held = self.etcd.range(RangeRequest { key: key.clone(), ..Default::default() }).await?;
+        if let Some(held) = held.kvs.first() {
+            self.follow(held, handle);
+            return Ok(None);
+        }
+        let lease = self.grant().await?;
+        let put = PutRequest { key: key.clone(), value: self.advertised.clone().into_bytes(), lease: lease.id };
+        let vacant = created(&key, 0);
+        let look = Op::RequestRange(RangeRequest { key, ..Default::default() });
+        let txn = TxnRequest { compare: vec![vacant], success: vec![op(Op::RequestPut(put))], failure: vec![op(look)] };
+        let answer = match self.etcd.txn(txn).await {
+            Ok(answer) => answer,
+            Err(status) => {
+                // It may have been done all the same. Then the key ends with the lease.
+                let _ = self.etcd.revoke(lease.id).await;
+                return Err(status);
+            }
+        };
+        if answer.succeeded {
+            let revision = answer.header.map_or(0, |header| header.revision);
+            return Ok(Some((Term::try_from(revision).unwrap_or(0), lease)));
+        }
+        let _ = self.etcd.revoke(lease.id).await;
+        let first = answer.responses.into_iter().next().and_then(|response| response.response);
+        if let Some(OpResponse::ResponseRange(range)) = first
+            && let Some(held) = range.kvs.first()
+        {
+            self.follow(held, handle);
+        }
+        Ok(None)
+    }
+
+    fn follow(&mut self, held: &KeyValue, handle: &Handle) {
+        let term = Term::try_from(held.create_revision).unwrap_or(0);
+        self.depose(term, &String::from_utf8_lossy(&held.value), handle);
+    }
+
+    fn lease(&self, id: i64, sent: Millis, ttl_s: i64) -> Lease {
+        let ttl = Millis::try_from(ttl_s).unwrap_or(0) * 1000;
+        Lease { id, due: sent + ttl / 3, until: (sent + ttl).saturating_sub(MARGIN_MS) }
+    }
+
+    async fn grant(&self) -> Result<Lease, Status> {
+        let sent = now_ms();
+        let granted = self.etcd.grant(self.lease_s.into()).await?;
+        Ok(self.lease(granted.0, sent, granted.1))
+    }
+
+    /// Renews the lease if it is time for that.
+    async fn keep_alive(&self, lease: &mut Lease) -> Result<bool, Status> {
+        let sent = now_ms();
+        if sent < lease.due {
+            return Ok(false);
+        }
+        let ttl = self.etcd.keep_alive(lease.id).await?;
+        if ttl <= 0 {
+            return Err(Status::not_found("the lease has ended"));
+        }
+        *lease = self.lease(lease.id, sent, ttl);
+        Ok(true)
+    }
+
+    /// Leads until the lease is lost or it is over, and says why.
+    async fn lead(
+        &mut self,
+        term: Term,
+        mut lease: Lease,
+        changes: &mut super::Changes,
+        handle: &Handle,
+        mut over: Over,
+    ) -> String {
+        let elected = match self.load(term, &mut lease).await {
+            Ok(elected) => elected,
+            Err(status) => return format!("what is written down can not be read: {}", describe(&status)),
+        };
+        self.told = None;
+        handle.tell(Event::Elected(elected));
+        loop {
+            let wait = Duration::from_millis(lease.due.saturating_sub(now_ms()));
+            // Renewing comes first: whoever has much to write down must not lose its lease over it.
+            tokio::select! {
+                biased;
+                () = until_over(&mut over) => return "the master is ending".into(),
+                () = sleep(wait) => match self.keep_alive(&mut lease).await {
+                    Ok(true) => handle.tell(Event::Lease(lease.until)),
+                    Ok(false) => {}
+                    Err(status) if status.code() == Code::NotFound => return status.message().into(),
+                    // Another try, until the lease is over by this master's own clock.
+                    Err(status) if now_ms() >= lease.until + MARGIN_MS => return describe(&status),
+                    Err(_) => {
+                        lease.due = now_ms() + u64::from(self.lease_s) * 1000 / 20;
+                    }
+                },
+                change = changes.recv() => {
+                    let Some((number, list)) = change else { return "the directory has ended".into() };
+                    let written = self.record(term, list).await;
+                    handle.tell(Event::Recorded(number, matches!(written, Ok(true))));
+                    match written {
+                        Ok(true) => {}
+                        Ok(false) => return "somebody else was elected".into(),
+                        Err(status) => print::warn(&format!("etcd has not written something down: {}", describe(&status))),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes changes down if this master still leads; false if it does not. A change too long for one transaction is told as
+    /// not written unless all of it is, and written again: its parts say nothing that is not so.
+    async fn record(&self, term: Term, list: Vec<Change>) -> Result<bool, Status> {
+        let operations = self.operations(list);
+        let guard = created(&self.key("leader"), i64::try_from(term).unwrap_or(i64::MAX));
+        for part in operations.chunks(MAX_OPS) {
+            let txn = TxnRequest { compare: vec![guard.clone()], success: part.to_vec(), failure: Vec::new() };
+            if !self.etcd.txn(txn).await?.succeeded {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn operations(&self, list: Vec<Change>) -> Vec<RequestOp> {
+        let mut operations = Vec::new();
+        let put = |name: &str, value: Vec<u8>| op(Op::RequestPut(PutRequest { key: self.key(name), value, lease: 0 }));
+        let delete =
+            |key: Vec<u8>, range_end: Vec<u8>| op(Op::RequestDeleteRange(DeleteRangeRequest { key, range_end }));
+        for change in list {
+            match change {
+                Change::Member(member) => {
+                    operations.push(put(&format!("member/{}", member.name), position_out(member.since)))
+                }
+                Change::Gone(name) => operations.push(delete(self.key(&format!("member/{name}")), Vec::new())),
+                Change::Drop(entry) => operations.push(put(&drop_name(entry.position), entry_out(&entry))),
+                Change::Forget(first, floor) => {
+                    let end = first.map_or_else(|| "drop0".into(), drop_name);
+                    operations.push(delete(self.key("drop/"), self.key(&end)));
+                    operations.push(put("floor", position_out(floor)));
+                }
+            }
+        }
+        operations
+    }
+
+    /// All that is written down.
+    async fn load(&self, term: Term, lease: &mut Lease) -> Result<Elected, Status> {
+        let damaged = |what: &str, key: &[u8]| {
+            Status::data_loss(format!("{what} under {} is not understood", String::from_utf8_lossy(key)))
+        };
+        let floor = self.etcd.range(RangeRequest { key: self.key("floor"), ..Default::default() }).await?;
+        let floor = match floor.kvs.first() {
+            None => Position::default(),
+            Some(kv) => position_in(&kv.value).ok_or_else(|| damaged("a position", &kv.key))?,
+        };
+        let start = self.key("member/");
+        let mut members = Vec::new();
+        for kv in self.all("member/", "member0", lease).await? {
+            let since = position_in(&kv.value).ok_or_else(|| damaged("a position", &kv.key))?;
+            let name = kv.key.strip_prefix(start.as_slice()).and_then(|name| std::str::from_utf8(name).ok());
+            members.push(Member { name: name.ok_or_else(|| damaged("a name", &kv.key))?.to_owned(), since });
+        }
+        let start = self.key("drop/");
+        let mut log = Vec::new();
+        for kv in self.all("drop/", "drop0", lease).await? {
+            let position = kv.key.strip_prefix(start.as_slice()).and_then(drop_position);
+            let entry = position.and_then(|position| entry_in(position, &kv.value));
+            log.push(entry.ok_or_else(|| damaged("an entry of the drop log", &kv.key))?);
+        }
+        Ok(Elected { term, until: lease.until, members, log, floor })
+    }
+
+    /// Everything from one name to another, page by page.
+    async fn all(&self, from: &str, to: &str, lease: &mut Lease) -> Result<Vec<KeyValue>, Status> {
+        let (mut key, range_end) = (self.key(from), self.key(to));
+        let mut list = Vec::new();
+        loop {
+            self.keep_alive(lease).await?;
+            let page =
+                self.etcd.range(RangeRequest { key: key.clone(), range_end: range_end.clone(), limit: PAGE }).await?;
+            let more = page.more;
+            list.extend(page.kvs);
+            match list.last() {
+                Some(last) if more => {
+                    key = last.key.clone();
+                    // The first key behind it.
+                    key.push(0);
+                }
+                _ => return Ok(list),
+            }
+        }
+    }
+}
+
+/// What went wrong, for people: gRPC's own message is empty at times.
+fn describe(status: &Status) -> String {
+    if status.message().is_empty() { format!("{:?}", status.code()) } else { status.message().to_owned() }
+}
+
+fn op(request: Op) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+/// A key was made by this revision; 0 if there is none.
+fn created(key: &[u8], revision: i64) -> Compare {
+    Compare {
+        result: CompareResult::Equal.into(),
+        target: CompareTarget::Create.into(),
+        key: key.to_vec(),
+        target_union: Some(TargetUnion::CreateRevision(revision)),
+    }
+}
+
+fn position_out(position: Position) -> Vec<u8> {
+    format!("{} {}", position.term, position.number).into_bytes()
+}
+
+fn position_in(bytes: &[u8]) -> Option<Position> {
+    let (term, number) = std::str::from_utf8(bytes).ok()?.split_once(' ')?;
+    Some(Position { term: term.parse().ok()?, number: number.parse().ok()? })
+}
+
+/// Under what an entry of the drop log is kept: in their order.
+fn drop_name(position: Position) -> String {
+    format!("drop/{:016x}.{:016x}", position.term, position.number)
+}
+
+fn drop_position(name: &[u8]) -> Option<Position> {
+    let (term, number) = std::str::from_utf8(name).ok()?.split_once('.')?;
+    Some(Position { term: u64::from_str_radix(term, 16).ok()?, number: u64::from_str_radix(number, 16).ok()? })
+}
+
+/// An entry as it would be in a message: what is to go, then who must drop it.
+fn entry_out(entry: &Entry) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    entry.what.put(&mut bytes);
+    entry.targets.iter().map(|target| target.node).collect::<Vec<NodeId>>().put(&mut bytes);
+    bytes
+}
+
+fn entry_in(position: Position, bytes: &[u8]) -> Option<Entry> {
+    let from = &mut Cursor::new(bytes);
+    let what = Field::get(from).ok()?;
+    let nodes = Vec::<NodeId>::get(from).ok()?;
+    from.end().ok()?;
+    // Whoever waited for it asked another leader.
+    let targets = nodes.into_iter().map(|node| Target { node, excused: false }).collect();
+    Some(Entry { position, what, targets, call: 0, recorded: Recorded::Yes })
+}
+
+/// Speaks to one of the members of etcd; to the next, after one has failed.
+struct Client {
+    channels: Vec<Channel>,
+    at: std::sync::atomic::AtomicUsize,
+    patience: Duration,
+    user: Option<(String, String)>,
+    token: std::sync::Mutex<Option<MetadataValue<Ascii>>>,
+}
+
+impl Client {
+    fn new(options: &Options) -> Result<Self, Failure> {
+        let read = |path: &Path| {
+            std::fs::read(path).map_err(|e| Failure::new(format!("{} can not be read: {e}", path.display())))
+        };
+        // Several tries fit into a lease.
+        let patience = Duration::from_millis(u64::from(options.lease_s) * 250);
+        let mut tls = ClientTlsConfig::new();
+        if let Some(ca) = &options.ca {
+            tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
+        }
+        if let Some((cert, key)) = &options.identity {
+            tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+        }
+        let mut channels = Vec::new();
+        for url in &options.endpoints {
+            let failed = |e: tonic::transport::Error| Failure::usage(format!("etcd can not be at {url:?}: {e}"));
+            let mut endpoint = Endpoint::from_shared(url.clone()).map_err(failed)?;
+            if url.starts_with("https://") {
+                if options.ca.is_none() {
+                    return Err(Failure::usage(format!("{url} needs --etcd_ca FILE: who signs etcd's certificate")));
+                }
+                endpoint = endpoint.tls_config(tls.clone()).map_err(failed)?;
+            }
+            channels.push(endpoint.connect_timeout(patience).connect_lazy());
+        }
+        let user = match &options.user {
+            None => None,
+            Some((name, file)) => {
+                let password = read_secret(file);
+                let password = password.map_err(|why| Failure::usage(format!("{} {why}", file.display())))?;
+                Some((name.clone(), password))
+            }
+        };
+        let (at, token) = (std::sync::atomic::AtomicUsize::new(0), std::sync::Mutex::new(None));
+        Ok(Self { channels, at, patience, user, token })
+    }
+
+    fn channel(&self) -> Result<Channel, Status> {
+        let at = self.at.load(std::sync::atomic::Ordering::Relaxed) % self.channels.len().max(1);
+        self.channels.get(at).cloned().ok_or_else(|| Status::unavailable("no etcd is named"))
+    }
+
+    /// Waits for an answer, and for no longer than there is patience. If there is none the next one is asked the next time.
+    async fn ask<T>(&self, answer: impl Future<Output = Result<tonic::Response<T>, Status>>) -> Result<T, Status> {
+        let answer = timeout(self.patience, answer).await;
+        let answer = answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time")));
+        answer.map(tonic::Response::into_inner).inspect_err(|status| match status.code() {
+            Code::Unauthenticated => {
+                if let Ok(mut token) = self.token.lock() {
+                    *token = None;
+                }
+            }
+            _ => _ = self.at.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+        })
+    }
+
+    /// A request, with the token of the user if there is one.
+    async fn request<T>(&self, message: T) -> Result<Request<T>, Status> {
+        let mut request = Request::new(message);
+        let Some((name, password)) = self.user.clone() else { return Ok(request) };
+        let known = self.token.lock().ok().and_then(|token| token.clone());
+        let token = match known {
+            Some(token) => token,
+            None => {
+                let mut client = AuthClient::new(self.channel()?);
+                let given = self.ask(client.authenticate(AuthenticateRequest { name, password })).await?.token;
+                let given: MetadataValue<Ascii> =
+                    given.parse().map_err(|_| Status::internal("etcd gave a token that is none"))?;
+                if let Ok(mut token) = self.token.lock() {
+                    *token = Some(given.clone());
+                }
+                given
+            }
+        };
+        request.metadata_mut().insert("token", token);
+        Ok(request)
+    }
+
+    async fn range(&self, range: RangeRequest) -> Result<crate::proto::etcd::RangeResponse, Status> {
+        let request = self.request(range).await?;
+        self.ask(KvClient::new(self.channel()?).range(request)).await
+    }
+
+    async fn txn(&self, txn: TxnRequest) -> Result<TxnResponse, Status> {
+        let request = self.request(txn).await?;
+        self.ask(KvClient::new(self.channel()?).txn(request)).await
+    }
+
+    /// A new lease: its number, and its seconds.
+    async fn grant(&self, ttl_s: i64) -> Result<(i64, i64), Status> {
+        let request = self.request(LeaseGrantRequest { ttl: ttl_s, id: 0 }).await?;
+        let granted = self.ask(LeaseClient::new(self.channel()?).lease_grant(request)).await?;
+        Ok((granted.id, granted.ttl))
+    }
+
+    async fn revoke(&self, id: i64) -> Result<(), Status> {
+        let request = self.request(LeaseRevokeRequest { id }).await?;
+        self.ask(LeaseClient::new(self.channel()?).lease_revoke(request)).await.map(drop)
+    }
+
+    /// The seconds that a lease has from now on; 0 if it has ended.
+    async fn keep_alive(&self, id: i64) -> Result<i64, Status> {
+        let once = tonic::codegen::tokio_stream::once(LeaseKeepAliveRequest { id });
+        let request = self.request(once).await?;
+        let mut client = LeaseClient::new(self.channel()?);
+        let renewed = async {
+            let mut answers = client.lease_keep_alive(request).await?.into_inner();
+            let answer = answers.message().await?;
+            Ok(tonic::Response::new(answer.map_or(0, |answer| answer.ttl)))
+        };
+        self.ask(renewed).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nanomc::cluster::types::{ObjectKey, PutId};
+    use nanomc::cluster::wire::{DropKey, DropReplica, DropSpace, Dropped};
+
+    #[test]
+    fn entries_are_read_as_they_were_written_and_sort_in_their_order() {
+        let key = ObjectKey::new(b"s", b"k\0\xff").unwrap();
+        let replica = DropReplica { incarnation: 1, index: 2, epoch: 3, key: key.clone(), put: PutId(4) };
+        let all: [Dropped; 3] = [replica.into(), DropKey { key }.into(), DropSpace { space: None }.into()];
+        let mut names = Vec::new();
+        for (number, what) in (9..).zip(all) {
+            let position = Position { term: 0x10, number };
+            let targets = vec![Target { node: NodeId(5), excused: false }, Target { node: NodeId(6), excused: false }];
+            let entry = Entry { position, what, targets, call: 0, recorded: Recorded::Yes };
+            let name = drop_name(position);
+            let read = drop_position(name.strip_prefix("drop/").unwrap().as_bytes()).unwrap();
+            let bytes = entry_out(&entry);
+            assert_eq!(entry_in(read, &bytes), Some(entry));
+            assert_eq!(entry_in(read, &bytes[..bytes.len() - 1]), None, "a part of one is none");
+            names.push(name);
+        }
+        names.push(drop_name(Position { term: 0x11, number: 1 }));
+        assert!(names.is_sorted() && names.iter().all(|name| name.as_str() < "drop0"));
+        assert_eq!(position_in(&position_out(Position { term: 3, number: 4 })), Some(Position { term: 3, number: 4 }));
+    }
+}

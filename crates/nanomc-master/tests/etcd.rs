@@ -1,0 +1,178 @@
+//! Several masters and a real etcd: who leads, what outlives a leader, and what a leader does that etcd does not hear of. Where
+//! there is no etcd on the PATH these tests say so and are passed over.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
+#![allow(unsafe_code, reason = "a signal is sent to a process")]
+
+mod common;
+
+use common::{Certificates, Node, PATIENCE, Running, eventually};
+use nanomc::cluster::wire::Dropped;
+use nanomc_master::proto::v1::{self, ping_response::MemberState};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tonic::{Code, Status};
+
+const OK: i32 = 0;
+
+/// An etcd of one member; it is killed at the end of the test.
+struct Etcd {
+    child: Child,
+    url: String,
+    _dir: tempfile::TempDir,
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Etcd {
+    /// None if there is none to be started.
+    fn start(certificates: Option<&Certificates>) -> Option<Self> {
+        let found = Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if found.is_err() {
+            eprintln!("skipped: there is no etcd on the PATH (Debian: apt-get install etcd-server)");
+            return None;
+        }
+        let scheme = if certificates.is_some() { "https" } else { "http" };
+        // Somebody else may take a port that was free a moment ago.
+        for _ in 0..5 {
+            let dir = tempfile::tempdir().unwrap();
+            let (port, peers) = (free_port(), format!("http://127.0.0.1:{}", free_port()));
+            let url = format!("{scheme}://127.0.0.1:{port}");
+            let mut command = Command::new("etcd");
+            command.args(["--data-dir", dir.path().to_str().unwrap(), "--name", "e"]);
+            command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
+            command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+            command.args(["--initial-cluster", &format!("e={peers}")]);
+            if let Some(files) = certificates {
+                command.args(["--cert-file", &files.path("server.pem"), "--key-file", &files.path("server.key")]);
+                command.args(["--client-cert-auth", "--trusted-ca-file", &files.path("ca.pem")]);
+            }
+            let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            let start = Instant::now();
+            while start.elapsed() < PATIENCE && child.try_wait().unwrap().is_none() {
+                if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                    return Some(Self { child, url, _dir: dir });
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        panic!("etcd does not start");
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: a signal for a child that was not waited for yet.
+        assert_eq!(unsafe { libc::kill(i32::try_from(self.child.id()).unwrap(), signal) }, 0);
+    }
+
+    fn master(&self, args: &[&str]) -> Running {
+        let mut all = vec!["--etcd", &self.url, "--etcd_lease", "2", "--etcd_prefix", "/test"];
+        all.extend(args);
+        Running::start(&all)
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn ping(master: &Running, node: &str) -> Result<v1::PingResponse, Status> {
+    let request = v1::PingRequest { node_name: node.into() };
+    master.client().await.ping(request).await.map(tonic::Response::into_inner)
+}
+
+/// Waits until a master leads, and gives its term.
+async fn leads(master: &Running) -> u64 {
+    eventually("it leads", || async { ping(master, "").await.is_ok() }).await;
+    ping(master, "").await.unwrap().term
+}
+
+#[tokio::test]
+async fn one_master_leads_the_others_name_it_and_the_next_takes_over() {
+    let Some(etcd) = Etcd::start(None) else { return };
+    let mut first = etcd.master(&[]);
+    let term = leads(&first).await;
+    let second = etcd.master(&[]);
+    eventually("it knows who leads", || async {
+        let status = ping(&second, "").await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable);
+        status.metadata().get("nanomc-leader").is_some_and(|leader| *leader == *first.address)
+    })
+    .await;
+    assert!(second.get("/health").contains("standby"));
+    let node = Node::join(&first.address, "n1", None);
+    assert_eq!(node.term, term);
+    // It has to be noticed: nobody gives the office back.
+    first.signal(libc::SIGKILL);
+    first.wait();
+    let next = leads(&second).await;
+    assert!(next > term, "{next} after {term}");
+    assert_eq!(ping(&second, "n1").await.unwrap().member(), MemberState::Silent, "members outlive a leader");
+
+    // One that ends in order gives the office back.
+    let third = etcd.master(&[]);
+    let mut second = second;
+    second.signal(libc::SIGTERM);
+    assert_eq!(second.wait(), Some(0));
+    assert!(leads(&third).await > next);
+}
+
+#[tokio::test]
+async fn a_leader_that_etcd_does_not_hear_of_stops_answering() {
+    let Some(etcd) = Etcd::start(None) else { return };
+    let master = etcd.master(&[]);
+    leads(&master).await;
+    etcd.signal(libc::SIGSTOP);
+    eventually("it does not answer", || async { ping(&master, "").await.is_err() }).await;
+    let request = v1::ExistsRequest { key: b"k".to_vec(), ..Default::default() };
+    let exists = master.client().await.exists(request).await;
+    assert!(exists.map_or(true, |answer| answer.into_inner().status_code < 0));
+    etcd.signal(libc::SIGCONT);
+    leads(&master).await;
+}
+
+#[tokio::test]
+async fn what_was_removed_is_dropped_by_who_was_away_under_the_next_leader() {
+    let Some(etcd) = Etcd::start(None) else { return };
+    let mut first = etcd.master(&["--away_ms", "1000"]);
+    leads(&first).await;
+    let mut client = first.client().await;
+    let mut node = Node::join(&first.address, "n1", None);
+    let start = v1::PutStartRequest { key: b"k".to_vec(), value_length: 5, ..Default::default() };
+    let begun = client.put_start(start).await.unwrap().into_inner();
+    let fact = node.publish(9, "k", begun.put_id, 5);
+    let name = v1::ReplicaName { node: begun.replica_list[0].handles[0].node, incarnation: 77, index: 9, epoch: 1 };
+    let done = vec![v1::PutDone { name: Some(name), fact }];
+    let end = v1::PutEndRequest { key: b"k".to_vec(), put_id: begun.put_id, done, ..Default::default() };
+    assert_eq!(client.put_end(end).await.unwrap().into_inner().status_code, OK);
+    // It falls silent. The remove is OK all the same: it is written down what the node has to drop.
+    let remove = v1::RemoveRequest { key: b"k".to_vec(), ..Default::default() };
+    assert_eq!(client.remove(remove).await.unwrap().into_inner().status_code, OK);
+    let since = nanomc::cluster::types::Position { term: node.term, number: 0 };
+    drop(node);
+    first.signal(libc::SIGKILL);
+    first.wait();
+    let second = etcd.master(&[]);
+    leads(&second).await;
+    let (mut node, welcome) = Node::come(&second.address, "n1", None, Some(since));
+    assert!(!welcome.fresh, "the log reaches back to where it was");
+    let drops = node.drops();
+    let Dropped::Replica(replica) = &drops.entries[0].what else { panic!("{drops:?}") };
+    assert_eq!((replica.index, replica.epoch, replica.put.0, replica.key.key()), (9, 1, begun.put_id, &b"k"[..]));
+}
+
+#[tokio::test]
+async fn etcd_is_spoken_to_with_certificates() {
+    let files = Certificates::make();
+    let Some(etcd) = Etcd::start(Some(&files)) else { return };
+    let paths = ["ca.pem", "client.pem", "client.key"].map(|name| files.path(name));
+    let master = etcd.master(&["--etcd_ca", &paths[0], "--etcd_cert", &paths[1], "--etcd_key", &paths[2]]);
+    leads(&master).await;
+}

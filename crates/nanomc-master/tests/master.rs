@@ -1,0 +1,479 @@
+//! The program as those meet it who start it and call it: real processes, real connections. No timing is asserted.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+mod common;
+
+use common::{Certificates, Node, PATIENCE, Running, eventually, output};
+use nanomc_master::proto::v1::{self, ping_response::MemberState, replica_info::ReplicaStatus};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use tonic::Code;
+
+const OK: i32 = 0;
+const INVALID_ARG: i32 = -1;
+const UNAVAILABLE: i32 = -13;
+const NOT_FOUND: i32 = -20;
+const STALE: i32 = -23;
+
+/// A master with a state directory of its own.
+struct Own {
+    master: Running,
+    dir: tempfile::TempDir,
+}
+
+fn start(args: &[&str]) -> Own {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let mut all = vec!["--state", state.to_str().unwrap()];
+    all.extend(args);
+    Own { master: Running::start(&all), dir }
+}
+
+fn secret_file(dir: &Path, text: &str) -> String {
+    let path = dir.join("token");
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn it_starts_with_the_lines_of_the_seed_and_ends_in_order() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut own = start(&["--max_threads", "2"]);
+        let (ip, port) = own.master.address.rsplit_once(':').unwrap();
+        assert!(ip == "127.0.0.1" && port != "0");
+        let expected = [
+            "Starting Mooncake Master Service".to_owned(),
+            format!("Port: {port}"),
+            "Max threads: 2".to_owned(),
+            format!("Master service listening on {}", own.master.address),
+        ];
+        assert_eq!(own.master.lines[..4], expected);
+        // Whoever is connected and says nothing holds nobody up.
+        let _idle = TcpStream::connect(&own.master.address).unwrap();
+        own.master.signal(signal);
+        assert_eq!(own.master.wait(), Some(0));
+    }
+}
+
+#[test]
+fn help_and_version_are_told_and_mistakes_are_named() {
+    let (code, help, _) = output(&["--help"]);
+    assert_eq!(code, 0);
+    for part in [
+        "--port N",
+        "--max_threads N",
+        "--strategy NAME",
+        "--seed N",
+        "--metrics_port N",
+        "--etcd LIST",
+        "NMC_MASTER_PORT",
+    ] {
+        assert!(help.contains(part), "{part}");
+    }
+    let (code, version, _) = output(&["--version"]);
+    assert_eq!((code, version.as_str()), (0, concat!("nanomc-master ", env!("CARGO_PKG_VERSION"), "\n")));
+    for (args, part) in [
+        (vec!["--prot", "1"], "there is no option --prot"),
+        (vec!["--host", "0.0.0.0"], "is not loopback"),
+        (vec!["--strategy", "best"], "random, least-loaded and topology"),
+    ] {
+        let (code, out, error) = output(&args);
+        assert!(code == 2 && out.is_empty() && error.starts_with("nanomc-master: ") && error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn a_port_or_a_state_directory_that_is_taken_is_named_with_who_has_it() {
+    let own = start(&[]);
+    let state = own.dir.path().join("state");
+    let (code, _, error) = output(&["--port", "0", "--metrics_port", "0", "--state", state.to_str().unwrap()]);
+    assert!(code == 1 && error.contains(&format!("pid {}", own.master.child.id())), "{error}");
+    let other = own.dir.path().join("other");
+    let port = own.master.address.rsplit(':').next().unwrap();
+    let (code, _, error) = output(&["--port", port, "--metrics_port", "0", "--state", other.to_str().unwrap()]);
+    assert!(code == 1 && error.contains(&own.master.address) && error.contains("--port"), "{error}");
+}
+
+#[tokio::test]
+async fn a_term_is_never_used_twice_and_members_outlive_the_master() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let args = ["--state", state.to_str().unwrap()];
+    let mut first = Running::start(&args);
+    let node = Node::join(&first.address, "n1", None);
+    assert_eq!(node.term, 1);
+    // As hard as it gets.
+    first.signal(libc::SIGKILL);
+    first.wait();
+    let second = Running::start(&args);
+    let request = v1::PingRequest { node_name: "n1".into() };
+    let ping = second.client().await.ping(request).await.unwrap().into_inner();
+    assert_eq!((ping.term, ping.member()), (2, MemberState::Silent));
+    // It may still come with what it has.
+    let request = v1::ExistsRequest { key: b"k".to_vec(), ..Default::default() };
+    assert_eq!(second.client().await.exists(request).await.unwrap().into_inner().status_code, UNAVAILABLE);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_lives_its_whole_life_over_grpc() {
+    let own = start(&[]);
+    let mut client = own.master.client().await;
+    // Frames and gRPC come in at the same port.
+    let mut node = Node::join(&own.master.address, "n1", None);
+    let ping = client.ping(v1::PingRequest { node_name: "n1".into() }).await.unwrap().into_inner();
+    assert_eq!((ping.status_code, ping.term, ping.member(), ping.incarnation), (OK, 1, MemberState::Active, 77));
+    eventually("it settles", || {
+        let mut client = client.clone();
+        async move { client.ping(v1::PingRequest::default()).await.unwrap().into_inner().settled }
+    })
+    .await;
+
+    let key = b"k".to_vec();
+    let start =
+        v1::PutStartRequest { key: key.clone(), value_length: 100, slice_lengths: vec![60, 40], ..Default::default() };
+    let mut short = start.clone();
+    short.slice_lengths = vec![60];
+    assert_eq!(client.put_start(short).await.unwrap().into_inner().status_code, INVALID_ARG);
+    let begun = client.put_start(start).await.unwrap().into_inner();
+    assert_eq!((begun.status_code, begun.term, begun.replica_num, begun.replica_list.len()), (OK, 1, 1, 1));
+    let place = &begun.replica_list[0];
+    assert_eq!((place.status(), place.put_id), (ReplicaStatus::Initialized, begun.put_id));
+    let handle = &place.handles[0];
+    assert_eq!((handle.segment_name.as_str(), handle.segment, handle.size), ("n1/ram", 3, 100));
+
+    // Its owner has it; nobody may read it.
+    let fact = node.publish(5, "k", begun.put_id, 100);
+    let query = v1::QueryKeyRequest { key: key.clone(), ..Default::default() };
+    let seen = client.query_key(query.clone()).await.unwrap().into_inner();
+    assert_eq!((seen.status_code, seen.replica_list[0].status()), (OK, ReplicaStatus::Processing));
+    let exists = v1::ExistsRequest { key: key.clone(), ..Default::default() };
+    assert!(!client.exists(exists.clone()).await.unwrap().into_inner().exists);
+
+    let name = v1::ReplicaName { node: handle.node, incarnation: 77, index: 5, epoch: 1 };
+    let done = vec![v1::PutDone { name: Some(name), fact }];
+    let end = v1::PutEndRequest { key: key.clone(), put_id: begun.put_id, done, ..Default::default() };
+    let mut forged = end.clone();
+    forged.put_id ^= 1;
+    assert_eq!(client.put_end(forged).await.unwrap().into_inner().status_code, STALE);
+    let mut with_crc = end.clone();
+    with_crc.crc32c = Some(1);
+    assert_eq!(client.put_end(with_crc).await.unwrap_err().code(), Code::Unimplemented);
+    let ended = client.put_end(end.clone()).await.unwrap().into_inner();
+    assert_eq!((ended.status_code, ended.replicas), (OK, 1));
+    assert_eq!(client.put_end(end).await.unwrap().into_inner().status_code, OK, "a repeat is answered like the first");
+
+    let get = v1::GetReplicaListRequest { key: key.clone(), ..Default::default() };
+    let found = client.get_replica_list(get.clone()).await.unwrap().into_inner();
+    assert_eq!((found.status_code, found.replica_list.len()), (OK, 1));
+    let replica = &found.replica_list[0];
+    assert_eq!((replica.status(), replica.length, replica.name), (ReplicaStatus::Complete, 100, Some(name)));
+    assert_eq!(replica.handles[0].segment_name, "n1/ram");
+    let missed = v1::GetReplicaListRequest { missed: vec![name], ..get.clone() };
+    assert_eq!(client.get_replica_list(missed).await.unwrap().into_inner().status_code, NOT_FOUND);
+    let keys = client.list_keys(v1::ListKeysRequest::default()).await.unwrap().into_inner();
+    assert_eq!((keys.keys.len(), keys.keys[0].key.as_slice(), keys.next), (1, &b"k"[..], 0));
+
+    let remove = v1::RemoveRequest { key: key.clone(), ..Default::default() };
+    let mut other = client.clone();
+    let removing = tokio::spawn(async move { other.remove(remove).await.unwrap().into_inner() });
+    node.drop_next();
+    let removed = removing.await.unwrap();
+    assert_eq!((removed.status_code, removed.removed), (OK, 1));
+    assert_eq!(client.get_replica_list(get).await.unwrap().into_inner().status_code, NOT_FOUND);
+    assert_eq!(client.query_key(query).await.unwrap().into_inner().status_code, NOT_FOUND);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_answer_each_in_order() {
+    let own = start(&["--settle_ms", "0"]);
+    let mut client = own.master.client().await;
+    let mut node = Node::join(&own.master.address, "n1", None);
+    let puts = (0..300).map(|n| v1::PutStartRequest {
+        // One of them is refused, and nobody else is.
+        key: if n == 7 { Vec::new() } else { format!("k{n}").into_bytes() },
+        value_length: n,
+        ..Default::default()
+    });
+    let request = v1::BatchPutStartRequest { puts: puts.collect() };
+    let begun = client.batch_put_start(request).await.unwrap().into_inner().answers;
+    assert_eq!(begun.len(), 300);
+    let mut ends = Vec::new();
+    for (n, answer) in (0u32..).zip(&begun) {
+        assert_eq!(answer.status_code, if n == 7 { INVALID_ARG } else { OK }, "{n}: {}", answer.message);
+        if n % 2 == 0 {
+            let fact = node.publish(n, &format!("k{n}"), answer.put_id, n.into());
+            let node = answer.replica_list[0].handles[0].node;
+            let name = Some(v1::ReplicaName { node, incarnation: 77, index: n, epoch: 1 });
+            let done = vec![v1::PutDone { name, fact }];
+            let (key, put_id) = (format!("k{n}").into_bytes(), answer.put_id);
+            ends.push(v1::PutEndRequest { key, put_id, done, ..Default::default() });
+        }
+    }
+    let ended = client.batch_put_end(v1::BatchPutEndRequest { puts: ends }).await.unwrap().into_inner().answers;
+    assert!(ended.len() == 150 && ended.iter().all(|answer| answer.status_code == OK));
+    // More than one message of the directory's own protocol.
+    let keys: Vec<_> = (0..300).map(|n| format!("k{n}").into_bytes()).collect();
+    let request = v1::BatchExistsRequest { keys: keys.clone(), ..Default::default() };
+    let exist = client.batch_exists(request).await.unwrap().into_inner().answers;
+    let expected: Vec<_> = (0..300).map(|n| n % 2 == 0).collect();
+    assert_eq!(exist.iter().map(|answer| answer.exists).collect::<Vec<_>>(), expected);
+    let request = v1::BatchGetReplicaListRequest { keys: keys.clone(), ..Default::default() };
+    let lists = client.batch_get_replica_list(request).await.unwrap().into_inner().answers;
+    assert!(
+        (0u64..)
+            .zip(&lists)
+            .all(|(n, list)| list.replica_list.first().map_or(n % 2 == 1, |replica| replica.length == n))
+    );
+    let request = v1::BatchQueryRequest { keys, ..Default::default() };
+    assert_eq!(client.batch_query(request).await.unwrap().into_inner().answers.len(), 300);
+
+    // Page by page everything is listed once.
+    let (mut cursor, mut listed) = (0, Vec::new());
+    loop {
+        let request = v1::ListKeysRequest { cursor, limit: 40, prefix: b"k".to_vec(), ..Default::default() };
+        let page = client.list_keys(request).await.unwrap().into_inner();
+        assert!(page.keys.len() <= 40);
+        listed.extend(page.keys.into_iter().map(|key| key.key));
+        cursor = page.next;
+        if cursor == 0 {
+            break;
+        }
+    }
+    listed.sort();
+    listed.dedup();
+    assert_eq!(listed.len(), 150);
+
+    let revoke = v1::PutRevokeRequest { key: b"k1".to_vec(), put_id: begun[1].put_id, ..Default::default() };
+    let request = v1::BatchPutRevokeRequest { puts: vec![revoke.clone(), revoke] };
+    let revoked = client.batch_put_revoke(request).await.unwrap().into_inner().answers;
+    assert_eq!(revoked.iter().map(|answer| answer.status_code).collect::<Vec<_>>(), [NOT_FOUND, STALE]);
+    let request = v1::BatchExistsRequest { keys: vec![b"k".to_vec(); 4097], ..Default::default() };
+    assert_eq!(client.batch_exists(request).await.unwrap_err().code(), Code::OutOfRange);
+}
+
+#[tokio::test]
+async fn segments_are_mounted_and_unmounted_by_their_node_alone() {
+    let own = start(&[]);
+    let mut client = own.master.client().await;
+    let mut node = Node::join(&own.master.address, "n1", None);
+    let mount = v1::MountSegmentRequest {
+        size: 1 << 20,
+        segment_name: "more".into(),
+        media: v1::MediaType::Vram.into(),
+        node_name: "n1".into(),
+        incarnation: 77,
+        number: 4,
+        near: 0,
+    };
+    let forged = v1::MountSegmentRequest { incarnation: 78, ..mount.clone() };
+    assert_eq!(client.mount_segment(forged).await.unwrap().into_inner().status_code, STALE);
+    assert_eq!(client.mount_segment(mount).await.unwrap().into_inner().status_code, OK);
+    let segments = client.list_segments(v1::ListSegmentsRequest::default()).await.unwrap().into_inner();
+    let names: Vec<_> =
+        segments.segments.iter().map(|segment| (segment.segment_name.as_str(), segment.media())).collect();
+    assert_eq!(names, [("n1/ram", v1::MediaType::Ram), ("more", v1::MediaType::Vram)]);
+    // The node is told things where it was told before.
+    assert!(matches!(node.ping(), nanomc::cluster::wire::Message::Ack(_)));
+    let unmount = v1::UnmountSegmentRequest { segment_name: "more".into(), node_name: "n2".into(), incarnation: 77 };
+    assert_eq!(client.unmount_segment(unmount.clone()).await.unwrap().into_inner().status_code, STALE);
+    let unmount = v1::UnmountSegmentRequest { node_name: "n1".into(), ..unmount };
+    assert_eq!(client.unmount_segment(unmount.clone()).await.unwrap().into_inner().status_code, OK);
+    assert_eq!(client.unmount_segment(unmount).await.unwrap().into_inner().status_code, NOT_FOUND);
+    let drain = v1::DrainRequest { segment_name: "n1/ram".into() };
+    eventually("it is empty", || {
+        let (mut client, drain) = (client.clone(), drain.clone());
+        async move { client.drain(drain).await.unwrap().into_inner().status_code == OK }
+    })
+    .await;
+    let start = v1::PutStartRequest { key: b"k".to_vec(), ..Default::default() };
+    assert!(client.put_start(start).await.unwrap().into_inner().status_code < 0, "it takes nothing more");
+}
+
+#[tokio::test]
+async fn what_is_not_done_yet_says_so() {
+    let own = start(&[]);
+    let mut client = own.master.client().await;
+    let codes = [
+        client.add_replica(v1::AddReplicaRequest::default()).await.unwrap_err().code(),
+        client.notify_offload_success(v1::NotifyOffloadSuccessRequest::default()).await.unwrap_err().code(),
+        client.batch_evict_disk_replica(v1::BatchEvictDiskReplicaRequest::default()).await.unwrap_err().code(),
+    ];
+    assert_eq!(codes, [Code::Unimplemented; 3]);
+    let heartbeat = v1::OffloadObjectHeartbeatRequest { node_name: "n1".into(), incarnation: 77, ..Default::default() };
+    assert_eq!(client.offload_object_heartbeat(heartbeat.clone()).await.unwrap().into_inner().status_code, STALE);
+    let _node = Node::join(&own.master.address, "n1", None);
+    let heartbeat = client.offload_object_heartbeat(heartbeat).await.unwrap().into_inner();
+    assert_eq!((heartbeat.status_code, heartbeat.objects.len()), (OK, 0));
+}
+
+#[tokio::test]
+async fn without_the_token_nobody_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = "0123456789abcdef";
+    let file = secret_file(dir.path(), token);
+    let own = start(&["--token_file", &file]);
+    let mut client = own.master.client().await;
+    assert_eq!(client.ping(v1::PingRequest::default()).await.unwrap_err().code(), Code::Unauthenticated);
+    let mut request = tonic::Request::new(v1::PingRequest::default());
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    assert_eq!(client.ping(request).await.unwrap().into_inner().status_code, OK);
+    for path in ["/metrics", "/admin/status", "/admin/members"] {
+        assert!(own.master.get_with("GET", path, None).0.starts_with("HTTP/1.1 401 "), "{path}");
+        assert!(own.master.get_with("GET", path, Some(token)).0.starts_with("HTTP/1.1 200 "), "{path}");
+    }
+    assert!(own.master.get("/health").contains("\"leader\""));
+    assert_eq!(Node::join(&own.master.address, "n1", Some(token)).term, 1);
+    let refused = std::panic::catch_unwind(|| Node::join(&own.master.address, "n2", None));
+    assert!(refused.is_err(), "frames need it as well");
+}
+
+#[tokio::test]
+async fn with_certificates_only_those_are_served_who_have_one() {
+    use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity};
+    let files = Certificates::make();
+    let paths = ["server.pem", "server.key", "ca.pem"].map(|name| files.path(name));
+    let own = start(&["--tls_cert", &paths[0], "--tls_key", &paths[1], "--tls_ca", &paths[2]]);
+    let ca =
+        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(files.read("ca.pem"))).domain_name("localhost");
+    let known = ca.clone().identity(Identity::from_pem(files.read("client.pem"), files.read("client.key")));
+    let ping = |tls: Option<ClientTlsConfig>| {
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let endpoint = Channel::from_shared(format!("{scheme}://{}", own.master.address)).unwrap();
+        async move {
+            let endpoint = tls.map_or(Ok(endpoint.clone()), |tls| endpoint.tls_config(tls)).unwrap();
+            // Without a certificate the handshake, or the first call, fails.
+            let channel = endpoint.connect().await.ok()?;
+            v1::master_service_client::MasterServiceClient::new(channel).ping(v1::PingRequest::default()).await.ok()
+        }
+    };
+    assert_eq!(ping(Some(known)).await.unwrap().into_inner().status_code, OK);
+    assert!(ping(Some(ca)).await.is_none());
+    assert!(ping(None).await.is_none());
+    let wrong = own.dir.path().join("wrong.pem");
+    std::fs::write(&wrong, "nothing").unwrap();
+    let (code, _, error) = output(&["--port", "0", "--tls_cert", wrong.to_str().unwrap(), "--tls_key", &paths[1]]);
+    assert!(code == 1 && error.contains("wrong.pem can not be used for TLS"), "{error}");
+}
+
+#[tokio::test]
+async fn metrics_are_what_prometheus_reads() {
+    let own = start(&[]);
+    let mut client = own.master.client().await;
+    let mut node = Node::join(&own.master.address, "n\"1\\\n", None);
+    node.ping();
+    client.ping(v1::PingRequest::default()).await.unwrap();
+    client.add_replica(v1::AddReplicaRequest::default()).await.unwrap_err();
+    let text = own.master.get("/metrics");
+    let mut values = std::collections::BTreeMap::new();
+    let mut families = std::collections::BTreeSet::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            assert!(families.insert(rest.split(' ').next().unwrap().to_owned()), "{line}: twice");
+            continue;
+        }
+        if line.starts_with("# HELP ") {
+            continue;
+        }
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}"));
+        let family = name.split('{').next().unwrap();
+        let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| family.strip_suffix(end)).unwrap_or(family);
+        assert!(families.contains(family), "{line} has no type");
+        assert!(name.find('{').is_none_or(|_| name.ends_with("\"}")), "{line}");
+        assert!(values.insert(name.to_owned(), value).is_none(), "{line}: twice");
+    }
+    let expected = [
+        ("nanomc_master_leader", 1.0),
+        ("nanomc_master_term", 1.0),
+        ("nanomc_master_members{state=\"active\"}", 1.0),
+        (
+            "nanomc_master_segment_used_bytes{segment=\"n\\\"1\\\\\\n/ram\",node=\"n\\\"1\\\\\\n\",media=\"ram\"}",
+            8192.0,
+        ),
+        ("nanomc_master_grpc_call_seconds_count{method=\"Ping\"}", 1.0),
+        ("nanomc_master_grpc_call_seconds_bucket{method=\"Ping\",le=\"+Inf\"}", 1.0),
+        ("nanomc_master_grpc_failures_total{method=\"AddReplica\"}", 1.0),
+    ];
+    for (name, value) in expected {
+        assert_eq!(values.get(name), Some(&value), "{name} in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn people_see_segments_members_and_keys() {
+    let own = start(&[]);
+    let mut client = own.master.client().await;
+    let mut node = Node::join(&own.master.address, "n1", None);
+    let start = v1::PutStartRequest { key: b"a b".to_vec(), value_length: 9, ..Default::default() };
+    let put = client.put_start(start).await.unwrap().into_inner().put_id;
+    node.publish(1, "a b", put, 9);
+    let parts = [
+        ("/health", "\"role\":\"leader\""),
+        ("/admin/status", "\"term\":1"),
+        ("/admin/members", "\"name\":\"n1\",\"id\":"),
+        (
+            "/admin/segments",
+            "{\"name\":\"n1/ram\",\"node\":\"n1\",\"state\":\"active\",\"media\":\"ram\",\"capacity\":1073741824,\"used\":4096}",
+        ),
+        ("/admin/key?key=a%20b", "\"state\":\"processing\",\"reachable\":true,\"segment\":\"n1/ram\""),
+        ("/admin/keys", "{\"keys\":[],\"next\":0}"),
+        ("/admin/slow", "["),
+        ("/", "<title>nanomc master</title>"),
+    ];
+    for (path, part) in parts {
+        let body = own.master.get(path);
+        assert!(body.contains(part), "{path}: {body}");
+    }
+    assert!(own.master.get_with("GET", "/nowhere", None).0.starts_with("HTTP/1.1 404 "));
+    assert!(own.master.get_with("GET", "/admin/key", None).0.starts_with("HTTP/1.1 400 "));
+    assert!(own.master.get_with("POST", "/admin/status", None).0.starts_with("HTTP/1.1 405 "));
+    let page = own.master.get("/");
+    let head = own.master.get_with("GET", "/", None).0;
+    assert!(head.contains("content-security-policy: default-src 'none'"), "{head}");
+    assert!(!page.contains("http://") && !page.contains("https://"), "it works offline");
+}
+
+#[tokio::test]
+async fn whoever_sends_rubbish_disturbs_nobody() {
+    let own = start(&[]);
+    let mut chance = nanomc::cluster::types::Chance::new(7);
+    let mut open = Vec::new();
+    for round in 0..200 {
+        let mut stream = TcpStream::connect(&own.master.address).unwrap();
+        let mut bytes: Vec<u8> = (0..chance.below(2000)).map(|_| u8::try_from(chance.below(256)).unwrap()).collect();
+        match round % 4 {
+            // As if it were a frame, or HTTP/2.
+            0 => bytes.splice(0..0, *b"NMC\x01").for_each(drop),
+            1 => bytes.splice(0..0, *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").for_each(drop),
+            _ => {}
+        }
+        let _ = stream.write_all(&bytes);
+        if round % 2 == 0 {
+            open.push(stream);
+        } else {
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    }
+    let mut client = own.master.client().await;
+    assert_eq!(client.ping(v1::PingRequest::default()).await.unwrap().into_inner().status_code, OK);
+    assert_eq!(Node::join(&own.master.address, "n1", None).term, 1);
+}
+
+#[test]
+fn frames_come_in_on_a_unix_socket_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("master.sock");
+    let listen = format!("unix:{}", path.display());
+    let mut own = start(&["--listen", &listen]);
+    assert!(own.master.lines.contains(&format!("Framed connections on {listen}")));
+    std::os::unix::net::UnixStream::connect(&path).unwrap();
+    own.master.signal(libc::SIGTERM);
+    assert_eq!(own.master.wait(), Some(0));
+    assert!(!path.exists(), "it leaves nothing behind");
+}

@@ -1,0 +1,280 @@
+//! What a master knows, for people and for those who watch over it: figures, members, all of a key, and keys page by page. Nothing
+//! here changes anything, and no call looks at more than a bounded part of the directory.
+
+use super::finds::media;
+use super::members::{Node, State};
+use super::objects::Gate;
+use super::{Leader, Master, Role};
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::cluster::types::{Media, Millis, NO_INDEX, Name, NodeId, ObjectKey, Position, PutId, Term};
+use crate::cluster::wire::SegmentInfo;
+
+/// Objects that one page of keys looks at.
+const LOOK: usize = 8192;
+
+/// How a member stands, see `docs/cluster.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Written down, and not heard of in this term.
+    Silent,
+    /// It applies the drop log.
+    Joining,
+    /// It tells what it has.
+    Reporting,
+    /// It takes puts.
+    Active,
+    /// It was silent for too long.
+    Away,
+}
+
+impl Standing {
+    /// All of them.
+    pub const ALL: [Standing; 5] =
+        [Standing::Silent, Standing::Joining, Standing::Reporting, Standing::Active, Standing::Away];
+
+    /// What people call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Standing::Silent => "silent",
+            Standing::Joining => "joining",
+            Standing::Reporting => "reporting",
+            Standing::Active => "active",
+            Standing::Away => "away",
+        }
+    }
+}
+
+impl From<State> for Standing {
+    fn from(state: State) -> Self {
+        match state {
+            State::Silent => Standing::Silent,
+            State::Joining => Standing::Joining,
+            State::Reporting => Standing::Reporting,
+            State::Active => Standing::Active,
+            State::Away => Standing::Away,
+        }
+    }
+}
+
+/// A leader in numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Figures {
+    /// Its term.
+    pub term: Term,
+    /// Whether what is unknown does not exist.
+    pub settled: bool,
+    /// Objects of which there is any replica.
+    pub objects: usize,
+    /// Puts that have begun and not ended.
+    pub puts: usize,
+    /// Removes that wait for owners.
+    pub calls: usize,
+    /// Entries of the drop log.
+    pub log: usize,
+    /// Where the drop log ends.
+    pub head: Position,
+    /// Namespaces that something was ever put to.
+    pub spaces: usize,
+}
+
+/// A member as the master sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberView {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: NodeId,
+    /// How it stands.
+    pub standing: Standing,
+    /// Its present life; 0 if it was not heard of in this term.
+    pub incarnation: u64,
+    /// Where it listens.
+    pub endpoint: String,
+    /// The machine it is on.
+    pub host: String,
+    /// How long it was silent.
+    pub silent_ms: Millis,
+    /// Entries of the drop log that it has not confirmed.
+    pub owed: usize,
+    /// What it offers, and whether that is being emptied.
+    pub segments: Vec<(SegmentInfo, bool)>,
+}
+
+/// Why a replica may be read or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// A copy that was announced, or that may be there.
+    Announced,
+    /// Published; its put has not ended.
+    Closed,
+    /// It may be read.
+    Open,
+    /// Removed; its owner has not said that it is gone.
+    Dropped,
+}
+
+/// A replica as the master sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaView {
+    /// How it stands.
+    pub stage: Stage,
+    /// Whether its owner can be asked for it.
+    pub reachable: bool,
+    /// Its name; none if it was announced only.
+    pub name: Option<Name>,
+    /// The put that it came from.
+    pub put: PutId,
+    /// Bytes of the value.
+    pub length: u64,
+    /// The owner, and the life of it that is meant.
+    pub owner: (NodeId, u64),
+    /// Where the owner listens; empty if it has another life by now.
+    pub endpoint: String,
+    /// Number of the owner's segment.
+    pub segment: u32,
+    /// Name of that; empty if there is none any more.
+    pub segment_name: String,
+    /// What it is made of.
+    pub media: Media,
+}
+
+/// Which keys are wanted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wanted<'a> {
+    /// Of one namespace only.
+    pub space: Option<&'a [u8]>,
+    /// That begin like this.
+    pub prefix: &'a [u8],
+    /// Most of them.
+    pub limit: usize,
+}
+
+impl Master {
+    /// The leader, if this master is that and may answer.
+    fn leading(&self, now: Millis) -> Option<&Leader> {
+        match &self.role {
+            Role::Leader(leader) if now < leader.until => Some(leader),
+            _ => None,
+        }
+    }
+
+    /// The highest term that was heard of, and where its leader listens, of a master that does not lead.
+    #[must_use]
+    pub fn follows(&self) -> Option<(Term, &str)> {
+        match &self.role {
+            Role::Standby(term, leader) => Some((*term, leader)),
+            Role::Leader(_) => None,
+        }
+    }
+
+    /// Numbers; none if it does not lead, or may have lost its lease.
+    #[must_use]
+    pub fn figures(&self, now: Millis) -> Option<Figures> {
+        let leader = self.leading(now)?;
+        Some(Figures {
+            term: leader.term,
+            settled: leader.settled,
+            objects: leader.objects.len(),
+            puts: leader.puts.len(),
+            calls: leader.calls.len(),
+            log: leader.log.len(),
+            head: leader.log.head(),
+            spaces: leader.spaces.len(),
+        })
+    }
+
+    /// All members.
+    pub fn members(&self, now: Millis) -> Result<Vec<MemberView>> {
+        let Some(leader) = self.leading(now) else { return Ok(Vec::new()) };
+        memory::collect(leader.nodes().map(|node| view(node, now)))
+    }
+
+    /// The member with this name.
+    #[must_use]
+    pub fn member(&self, name: &str, now: Millis) -> Option<MemberView> {
+        let node = self.leading(now)?.node(NodeId::of(name))?;
+        (node.name == name).then(|| view(node, now))
+    }
+
+    /// Name of a member's segment.
+    #[must_use]
+    pub fn segment_name(&self, node: NodeId, number: u32, now: Millis) -> Option<String> {
+        let node = self.leading(now)?.node(node)?;
+        node.segments.iter().find(|segment| segment.info.number == number).map(|segment| segment.info.name.clone())
+    }
+
+    /// All replicas of a key, whether they may be read or not.
+    pub fn replicas(&self, key: &ObjectKey, now: Millis) -> Result<Vec<ReplicaView>> {
+        let Some(leader) = self.leading(now) else { return Ok(Vec::new()) };
+        let found = leader.spaces.find(key.space()).and_then(|space| leader.objects.find(space, key.key()));
+        let held = found.map_or(&[][..], |at| leader.objects.replicas(at));
+        let views = held.iter().filter_map(|held| {
+            let owner = leader.owners.get(usize::from(held.owner))?;
+            let (id, incarnation) = owner.whose()?;
+            let segment = owner.node().and_then(|n| n.segments.iter().find(|s| s.info.number == held.segment.into()));
+            let name = Name { node: id, incarnation, index: held.index, epoch: held.epoch };
+            let stage = match held.gate {
+                Gate::Announced => Stage::Announced,
+                Gate::Closed => Stage::Closed,
+                Gate::Open => Stage::Open,
+                Gate::Dropped => Stage::Dropped,
+            };
+            Some(ReplicaView {
+                stage,
+                reachable: owner.listed().is_some(),
+                name: (held.index != NO_INDEX).then_some(name),
+                put: held.put,
+                length: held.length,
+                owner: (id, incarnation),
+                endpoint: owner.node().map_or(String::new(), |node| node.endpoint.clone()),
+                segment: held.segment.into(),
+                segment_name: segment.map_or(String::new(), |segment| segment.info.name.clone()),
+                media: owner.node().map_or(Media::Ram, |node| media(node, held.segment)),
+            })
+        });
+        memory::collect(views)
+    }
+
+    /// Keys that may be read, from a place on, and the place to go on from: 0 is the beginning, and the end.
+    pub fn keys(&self, from: u32, wanted: Wanted<'_>, now: Millis) -> Result<(Vec<ObjectKey>, u32)> {
+        let mut list = Vec::new();
+        let Some(leader) = self.leading(now) else { return Ok((list, 0)) };
+        let mut last: Option<(u32, Option<&[u8]>)> = None;
+        for (looked, at) in leader.objects.from(from).enumerate() {
+            if looked == LOOK || list.len() >= wanted.limit {
+                return Ok((list, at.0));
+            }
+            let Some((number, key)) = leader.objects.key(at) else { continue };
+            let space = match last {
+                Some((other, space)) if other == number => space,
+                _ => leader.spaces.name(number),
+            };
+            last = Some((number, space));
+            let Some(space) = space.filter(|space| wanted.space.is_none_or(|only| only == *space)) else { continue };
+            let readable = leader.objects.replicas(at).iter().any(|held| {
+                let owner = leader.owners.get(usize::from(held.owner));
+                held.gate == Gate::Open && owner.is_some_and(|owner| owner.listed().is_some())
+            });
+            if readable && key.starts_with(wanted.prefix) {
+                memory::push(&mut list, ObjectKey::new(space, key)?)?;
+            }
+        }
+        Ok((list, 0))
+    }
+}
+
+fn view(node: &Node, now: Millis) -> MemberView {
+    MemberView {
+        name: node.name.clone(),
+        id: node.id,
+        standing: node.state.into(),
+        incarnation: node.incarnation,
+        endpoint: node.endpoint.clone(),
+        host: node.host.clone(),
+        silent_ms: now.saturating_sub(node.heard),
+        owed: node.owed,
+        segments: node.segments.iter().map(|segment| (segment.info.clone(), segment.draining)).collect(),
+    }
+}
