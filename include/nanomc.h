@@ -4765,15 +4765,15 @@ typedef struct nmc_ep_config_t {
    */
   uint32_t spill_groups;
   /**
-   * Buffer sets; 0 for 1. Layer l uses set l % buffer_sets. Steps of different sets may overlap, if there is room for both
-   * (see `blocks`).
+   * Buffer sets; 0 for 1. Layer l uses set l % buffer_sets. Steps of different sets may overlap on two streams, and on more if
+   * there is room for all of them (see `blocks`).
    */
   uint32_t buffer_sets;
   /**
    * Blocks of a rank's kernels on a GPU, at most 128; 0 for 32. What cannot be resident at once, with the other ranks of
    * the group on the same device, is refused; what else runs there is not known. A combine that is not launched together with
-   * all ranks of the device has at most as many as the device has multiprocessors for each rank: it leaves room for kernels of
-   * ranks that it waits for.
+   * all ranks of the device has at most as many as the device has multiprocessors for each rank (half as many with several
+   * buffer sets): it leaves room for kernels of ranks that it waits for.
    */
   uint32_t blocks;
   /**

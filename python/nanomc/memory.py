@@ -97,10 +97,21 @@ def dtype_of(value: Any) -> str:
     return name
 
 
+_STREAMS: Dict[Tuple[int, int], Any] = {}  # torch's, by device and handle: making one costs more than waiting for it
+
+
 def settle(value: Any) -> None:
     """Waits for what the current stream still does to a CUDA tensor: the library copies on streams of its own."""
     torch = sys.modules["torch"]
-    torch.cuda.current_stream(value.device).synchronize()
+    device = value.get_device()
+    handle = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    key = (device, handle(device) if handle is not None else -1)
+    stream = _STREAMS.get(key)
+    if stream is None:
+        stream = torch.cuda.current_stream(device)
+        if handle is not None and len(_STREAMS) < 1024:
+            _STREAMS[key] = stream
+    stream.synchronize()
 
 
 def readable(value: Any) -> Memory:

@@ -11,7 +11,8 @@ use std::ffi::c_void;
 /// is 14 pieces of a warp, so a block has a token in two turns.
 const DISPATCH_THREADS: u32 = 256;
 const COMBINE_THREADS: u32 = 448;
-/// Of a combine that may have few blocks: each then has a multiprocessor for itself.
+/// Of a combine that waits beside kernels of other ranks. It may have few blocks, and each has a multiprocessor for itself: what
+/// is free beside them is whole multiprocessors, which products of experts often need.
 const WIDE_COMBINE_THREADS: u32 = 896;
 const SCATTER_THREADS: u32 = 448;
 /// Blocks of a rank by default, and at most.
@@ -27,8 +28,8 @@ pub(super) struct Grid {
     combine: u32,
     /// Ranks of the group that use this device.
     sharing: usize,
-    /// Whether steps of two buffer sets can be resident at once.
-    two_sets: bool,
+    /// Steps of a rank, of as many buffer sets, whose combines can wait at once.
+    steps: usize,
 }
 
 impl Ep {
@@ -44,10 +45,11 @@ impl Ep {
         // Kernels that are placed early take room too.
         let most = if self.early && sharing > 1 { resident / sharing / 2 } else { resident / sharing };
         // All blocks of a combine wait, those of ranks that are done with their experts for ranks that are not: so many
-        // multiprocessors stay free for what these have to run before.
-        let combine = blocks.min(sm_count / sharing).max(1);
+        // multiprocessors stay free for what these have to run before. With several buffer sets two steps of a rank may wait.
+        let at_once = self.shape.sets.clamp(1, 2);
+        let combine = blocks.min(sm_count / sharing / at_once).max(1);
         // A wide combine leaves no room on its multiprocessor. The last rank dispatches on those that the others have not taken.
-        let free = sm_count.saturating_sub((sharing - 1) * combine);
+        let free = sm_count.saturating_sub((sharing - 1) * combine * at_once);
         let most = most.min(dispatch / sm_count.max(1) * free);
         if blocks > most {
             crate::bail!(
@@ -60,7 +62,7 @@ impl Ep {
             scatter: (2 * sm_count / sharing).max(1),
             combine,
             sharing: sharing as usize,
-            two_sets: 2 * blocks <= most,
+            steps: (sm_count / (sharing * combine)).max(1) as usize,
         })
     }
 
@@ -78,8 +80,6 @@ impl Ep {
             CallKind::Dispatch if call.args.halves == RECV => (1, DISPATCH_THREADS),
             CallKind::Dispatch => (self.shape.blocks, DISPATCH_THREADS),
             CallKind::Combine if n >= self.grid.sharing => (self.shape.blocks, COMBINE_THREADS),
-            // Combines of several sets may wait at once, and wide ones would not fit beside each other.
-            CallKind::Combine if self.shape.sets > 1 => (self.grid.combine, COMBINE_THREADS),
             CallKind::Combine => (self.grid.combine, WIDE_COMBINE_THREADS),
             CallKind::Scatter => (self.grid.scatter, SCATTER_THREADS),
             CallKind::Pack => (0, 0),
@@ -97,20 +97,21 @@ impl Ep {
         }
     }
 
-    /// Fails if this combine can wait beside a step of another buffer set, and there is no room for both. With all ranks of the
-    /// group in the launch it cannot be kept from ending, once it is placed.
+    /// Fails if this combine can wait beside steps of other buffer sets, and there is no room for all of them. With all ranks of
+    /// the group in the launch it cannot be kept from ending, once it is placed.
     pub(super) fn check_room(&self, call: &Call, stream: *mut c_void, n: usize) -> Result<()> {
-        if self.shape.sets == 1 || self.grid.two_sets || !matches!(call.kind, CallKind::Dispatch | CallKind::Combine) {
+        if self.shape.sets == 1 || !matches!(call.kind, CallKind::Dispatch | CallKind::Combine) {
             return Ok(());
         }
-        let turns = self.streams.lock().take_turns((call.layer % self.shape.sets) as usize, stream as usize);
-        if turns && call.kind == CallKind::Combine && n < self.shape.world as usize {
+        let streams = self.streams.lock().in_turn((call.layer % self.shape.sets) as usize, stream as usize);
+        if streams > self.grid.steps && call.kind == CallKind::Combine && n < self.shape.world as usize {
             crate::bail!(
                 NMC_ERR_LIMIT,
-                "steps of two buffer sets are on two streams, and twice the {} blocks of each of the {} ranks on the device \
-                 cannot be resident at once (set blocks, or use one stream)",
-                self.shape.blocks,
-                self.grid.sharing
+                "steps of buffer sets are on {streams} streams; combines of {} steps of each of the {} ranks on device {} can wait at once \
+                 (use fewer streams or set fewer blocks)",
+                self.grid.steps,
+                self.grid.sharing,
+                self.gpu.as_ref().map_or(-1, |gpu| gpu.device.ordinal())
             );
         }
         Ok(())

@@ -73,13 +73,13 @@ pub struct nmc_ep_config_t {
     pub max_m: u32,
     /// Groups of `max_m` rows behind those of the experts, for rows that did not fit, filled in the order of experts.
     pub spill_groups: u32,
-    /// Buffer sets; 0 for 1. Layer l uses set l % buffer_sets. Steps of different sets may overlap, if there is room for both
-    /// (see `blocks`).
+    /// Buffer sets; 0 for 1. Layer l uses set l % buffer_sets. Steps of different sets may overlap on two streams, and on more if
+    /// there is room for all of them (see `blocks`).
     pub buffer_sets: u32,
     /// Blocks of a rank's kernels on a GPU, at most 128; 0 for 32. What cannot be resident at once, with the other ranks of
     /// the group on the same device, is refused; what else runs there is not known. A combine that is not launched together with
-    /// all ranks of the device has at most as many as the device has multiprocessors for each rank: it leaves room for kernels of
-    /// ranks that it waits for.
+    /// all ranks of the device has at most as many as the device has multiprocessors for each rank (half as many with several
+    /// buffer sets): it leaves room for kernels of ranks that it waits for.
     pub blocks: u32,
     /// 0, or `NMC_EP_TRAP`, `NMC_EP_NO_LOAD`, `NMC_EP_SEPARATE_Y`, `NMC_EP_EARLY`,
     /// `NMC_EP_DEVICE_SCOPE`.
