@@ -25,7 +25,7 @@ use crate::base::error::Result;
 use crate::base::status::nmc_status_t;
 use crate::cluster::types::ObjectKey;
 use copies::Copy;
-use puts::Taken;
+use puts::{Remembered, Taken};
 use serve::Serving;
 use std::collections::{BTreeMap, BTreeSet};
 use stream::Stream;
@@ -193,6 +193,7 @@ pub struct Agent<S: Storage> {
     pinged: Millis,
     fence_ms: Millis,
     taken: BTreeMap<PutId, Taken>,
+    remembered: Remembered,
     /// Puts of this term that are not to be taken any more.
     revoked: BTreeSet<PutId>,
     copies: BTreeMap<u64, Copy>,
@@ -225,6 +226,7 @@ impl<S: Storage> Agent<S> {
             pinged: 0,
             fence_ms: 0,
             taken: BTreeMap::new(),
+            remembered: Remembered::default(),
             revoked: BTreeSet::new(),
             copies: BTreeMap::new(),
             next_ticket: 1,
@@ -267,6 +269,12 @@ impl<S: Storage> Agent<S> {
 
     /// What happened at `now`; what is to be done is added to `to`.
     pub fn on(&mut self, event: Event, now: Millis, to: &mut Vec<Action>) {
+        self.hear(event, now, to);
+        self.go_on(now, to);
+    }
+
+    /// The same for one of several events that came at once: what is due is done with the last of them.
+    pub fn hear(&mut self, event: Event, now: Millis, to: &mut Vec<Action>) {
         if self.standing == Standing::Left {
             return;
         }
@@ -284,7 +292,6 @@ impl<S: Storage> Agent<S> {
             }
             Event::Leave => self.end(to),
         }
-        self.go_on(now, to);
     }
 
     fn message(&mut self, from: Peer, frame: Frame, now: Millis, to: &mut Vec<Action>) {
@@ -309,6 +316,9 @@ impl<S: Storage> Agent<S> {
 
     /// What is due: joining, pings, reports, and everything that has waited too long.
     fn go_on(&mut self, now: Millis, to: &mut Vec<Action>) {
+        if self.standing == Standing::Left {
+            return;
+        }
         self.end_late_puts(now, to);
         self.end_late_copies(now);
         self.renew_if_needed(now, to);

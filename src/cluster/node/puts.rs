@@ -8,6 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_STALE, NMC_OK, nmc_status_t};
 use crate::cluster::types::{Millis, Name, Peer, PutId};
 use crate::cluster::wire::{Answer, Done, Frame, Put, PutDone, Reserve, Reserved};
+use std::collections::{BTreeMap, VecDeque};
 
 /// How long a put may take at most, whatever its client says.
 const MOST_MS: Millis = 30_000;
@@ -15,12 +16,15 @@ const MOST_MS: Millis = 30_000;
 /// Puts that are remembered as not to be taken.
 const MAX_REVOKED: usize = 1 << 16;
 
-/// A put that this node has taken.
+/// Puts of which it is remembered what came of them.
+const MAX_REMEMBERED: usize = 1 << 16;
+
+/// A put that this node has taken and that is under way.
 #[derive(Debug)]
 pub(super) struct Taken {
     plan: Plan,
     state: State,
-    /// When it has taken too long, or need not be remembered any more.
+    /// When it has taken too long.
     until: Millis,
     /// The mover that was told to whoever writes it.
     mover: u64,
@@ -36,17 +40,41 @@ enum State {
     Reserved,
     /// Somebody else may still write bytes of it, so many, since then.
     Doubtful(u64, Millis),
-    /// It is published.
-    Done(Done),
+}
+
+/// What came of puts that are done: those of the last while, and not more than so many. Whoever repeats a put is told that.
+#[derive(Debug, Default)]
+pub(super) struct Remembered {
+    done: BTreeMap<PutId, Done>,
+    /// Until when, in the order in which they were done.
+    order: VecDeque<(Millis, PutId)>,
+}
+
+impl Remembered {
+    fn enter(&mut self, put: PutId, done: Done, until: Millis) {
+        if crate::base::memory::reserve_queue(&mut self.order, 1).is_ok() {
+            self.order.push_back((until, put));
+            self.done.insert(put, done);
+        }
+    }
+
+    fn forget(&mut self, now: Millis) {
+        while self.order.front().is_some_and(|(until, _)| *until <= now) || self.order.len() > MAX_REMEMBERED {
+            if let Some((_, put)) = self.order.pop_front() {
+                self.done.remove(&put);
+            }
+        }
+    }
 }
 
 impl<S: Storage> Agent<S> {
     /// Whether a put may be taken now; what came of it if it was before.
     fn may_take(&self, put: &Put) -> Result<Option<Done>> {
-        match self.taken.get(&put.put) {
-            Some(Taken { state: State::Done(done), .. }) => return Ok(Some(done.clone())),
-            Some(_) => crate::bail!(NMC_ERR_BUSY, "put {:x} is under way", put.put.0),
-            None => {}
+        if let Some(done) = self.remembered.done.get(&put.put) {
+            return Ok(Some(done.clone()));
+        }
+        if self.taken.contains_key(&put.put) {
+            crate::bail!(NMC_ERR_BUSY, "put {:x} is under way", put.put.0);
         }
         if self.revoked.contains(&put.put) {
             crate::bail!(NMC_ERR_STALE, "put {:x} was given up, or has ended without this node", put.put.0);
@@ -130,16 +158,15 @@ impl<S: Storage> Agent<S> {
                 self.taken.remove(&put);
                 self.storage.abandon(plan);
             }
-            State::Reserved | State::Doubtful(..) | State::Done(_) => {}
+            State::Reserved | State::Doubtful(..) => {}
         }
     }
 
     /// Publishes a put whose bytes are all there.
     fn publish(&mut self, put: PutId, now: Millis) -> Result<Done> {
-        let Some(taken) = self.taken.get_mut(&put) else {
+        let Some(Taken { plan, .. }) = self.taken.remove(&put) else {
             crate::bail!(NMC_ERR_STALE, "put {:x} was given up", put.0);
         };
-        let plan = taken.plan;
         let revoked = self.revoked.contains(&put);
         let committed = match revoked {
             false => self.storage.commit(plan),
@@ -150,11 +177,10 @@ impl<S: Storage> Agent<S> {
                 let incarnation = self.config.incarnation;
                 let name = Name { node: self.id, incarnation, index: plan.index, epoch: plan.epoch };
                 let done = Done { name, fact };
-                (taken.state, taken.until) = (State::Done(done.clone()), now + self.config.remember_ms);
+                self.remembered.enter(put, done.clone(), now + self.config.remember_ms);
                 Ok(done)
             }
             Err(error) => {
-                self.taken.remove(&put);
                 self.storage.abandon(plan);
                 Err(error)
             }
@@ -208,9 +234,9 @@ impl<S: Storage> Agent<S> {
         now: Millis,
         to: &mut Vec<Action>,
     ) -> Result<()> {
-        let done = match self.taken.get(&put).map(|taken| &taken.state) {
-            Some(State::Reserved) => self.publish(put, now),
-            Some(State::Done(done)) => Ok(done.clone()),
+        let done = match (self.remembered.done.get(&put), self.taken.get(&put).map(|taken| &taken.state)) {
+            (Some(done), _) => Ok(done.clone()),
+            (None, Some(State::Reserved)) => self.publish(put, now),
             _ => Err(Error::new(NMC_ERR_STALE, format!("put {:x} was given up", put.0))),
         };
         to.push(answer(from, request, done));
@@ -232,21 +258,19 @@ impl<S: Storage> Agent<S> {
 
     /// Gives up puts that are late, and forgets those that were done long ago.
     pub(super) fn end_late_puts(&mut self, now: Millis, to: &mut Vec<Action>) {
+        self.remembered.forget(now);
         self.give_up(|taken| now >= taken.until, now, to);
     }
 
     /// Gives up every put that is not done.
     pub(super) fn give_up_taken(&mut self, to: &mut Vec<Action>) {
         let now = self.heard;
-        self.give_up(|taken| !matches!(taken.state, State::Done(_)), now, to);
+        self.give_up(|_| true, now, to);
     }
 
     fn give_up(&mut self, which: impl Fn(&Taken) -> bool, now: Millis, to: &mut Vec<Action>) {
         let Self { taken, storage, .. } = self;
-        taken.retain(|put, taken| {
-            if !which(taken) {
-                return true;
-            }
+        for (put, taken) in taken.iter_mut().filter(|(_, taken)| which(taken)) {
             match taken.state {
                 State::Receiving(from, request) => {
                     taken.state = State::Stopping;
@@ -255,11 +279,9 @@ impl<S: Storage> Agent<S> {
                     to.push(answer(from, request, Err(late)));
                 }
                 State::Reserved => taken.state = State::Doubtful(storage.doubt(taken.plan), now),
-                State::Done(_) => return false,
                 State::Stopping | State::Doubtful(..) => {}
             }
-            true
-        });
+        }
     }
 
     /// Renews the mover if too much has been in doubt for too long.

@@ -162,11 +162,10 @@ impl<S: Memory> Running<S> {
                 let Some(heard) = self.net.hear() else { break };
                 self.heard(heard, now);
             }
-            if now >= due {
-                self.tell(Event::Tick, now);
-                self.net.end_stalled();
-                due = self.agent.wake(now).min(now + LOOK_MS);
-            }
+            // With what is due after all of it: what the store did is told in one report.
+            self.tell(Event::Tick, now);
+            self.net.end_stalled();
+            due = self.agent.wake(now).min(now + LOOK_MS);
             self.net.flush();
         }
     }
@@ -239,7 +238,10 @@ impl<S: Memory> Running<S> {
     fn tell_all(&mut self, now: Millis) {
         while let Some(event) = self.events.pop_front() {
             let mut actions = std::mem::take(&mut self.actions);
-            self.agent.on(event, now, &mut actions);
+            match event {
+                Event::Tick => self.agent.on(event, now, &mut actions),
+                _ => self.agent.hear(event, now, &mut actions),
+            }
             actions.drain(..).for_each(|action| self.act(action, now));
             self.actions = actions;
         }
