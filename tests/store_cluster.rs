@@ -529,3 +529,47 @@ fn nothing_new_is_stored_on_a_rank_that_is_closed() {
         assert_eq!(node.close_segment(2, true).map_err(|error| error.status), Err(NMC_ERR_INVALID_ARG));
     }
 }
+
+/// The store's master dies and another one comes: the agent's client has its place, pins and plans still, and hears that facts are
+/// missing. What could not be dropped meanwhile is not confirmed.
+#[test]
+fn an_agent_outlives_the_master_of_its_store() {
+    let mut bed = Bed::new(Kind::Elsewhere);
+    let mut node = bed.node();
+    let k = key("kv", "a");
+    let (plan, _) = put_through(&mut node, put_id(1), &k, b"bytes");
+    let unfinished = open(&mut node, put_id(2), &key("kv", "b"), 5).unwrap();
+    let doubtful = open(&mut node, put_id(3), &key("kv", "c"), 5).unwrap();
+    node.doubt(doubtful);
+    let pinned = node.pin(plan, &k).unwrap();
+    node.set_position(Position { term: 2, number: 5 }).unwrap();
+    node.close_segment(0, true).unwrap();
+    let at = node.newest();
+    drop(bed._masters.take());
+    assert!(eventually(|| !bed.store.client().master_up() && !node.store().client().master_up()));
+    node.drop_key(&k);
+    assert!(node.set_position(Position { term: 2, number: 6 }).is_err());
+    let hosting = Hosting::Elsewhere;
+    let again = nanomc::world::Config { hosting, heap_bytes: 64 * 4096, ..world_config(bed._dir.path(), None, 2) };
+    bed._masters = Some(Masters::open(&again).unwrap());
+    assert!(eventually(|| bed.store.client().master_up() && node.store().client().master_up()));
+    assert!(eventually(|| node.facts(at, 10).unwrap() == Tail::Overwritten));
+    assert_eq!(node.position(), Some(Position { term: 2, number: 5 }));
+    assert_eq!(all(&mut node).into_values().map(|found| found.put).collect::<Vec<_>>(), [put_id(1)]);
+    // The log comes again, and is applied.
+    node.drop_key(&k);
+    node.set_position(Position { term: 2, number: 6 }).unwrap();
+    assert_eq!(pin_status(&mut node, plan, &k), NMC_ERR_NOT_FOUND);
+    assert_eq!(bytes_of(&node, &pinned, 0, 5), b"bytes", "it is held");
+    assert_eq!(node.used()[1], 3 * 4096, "and so is what may be written to");
+    node.unpin(pinned.pin);
+    node.abandon(doubtful);
+    fill(&node, unfinished, b"later");
+    node.commit(unfinished).unwrap();
+    assert_eq!(all(&mut node).into_values().map(|found| found.put).collect::<Vec<_>>(), [put_id(2)]);
+    assert!(eventually(|| {
+        let _ = bed.store.remove(b"none");
+        node.used() == [0, 4096]
+    }));
+    assert_eq!(put_on(&bed.store, b"x", b"x", 0).map_err(|error| error.status), Err(NMC_ERR_NO_SPACE), "still closed");
+}

@@ -8,7 +8,7 @@ mod values;
 
 use nanomc::base::Deadline;
 use nanomc::base::status::*;
-use nanomc::mem::HeapKind;
+use nanomc::mem::{HeapKind, Import};
 use nanomc::store::copy::{Pieces, Slice};
 use nanomc::store::evict::Retain;
 use nanomc::store::master::Keep;
@@ -542,4 +542,21 @@ fn what_is_consumed_is_the_consumers_until_it_unpins() {
     store.commit(&plan).unwrap();
     store.remove_all().unwrap();
     assert_eq!(store.consume(b"w").unwrap(), Look::Missing);
+}
+
+/// A store of one process may lie in memory of its program.
+#[test]
+fn a_store_lies_in_memory_that_the_program_lends() {
+    let mut memory = vec![0u64; 16 * 4096 / 8];
+    let (base, bytes) = (memory.as_mut_ptr() as u64, 16 * 4096);
+    let config = Config { page_bytes: PAGE, checksums: true, ..Config::default() };
+    let store = Store::embedded_on(&world(16, 1), Import::HostPtr(base), &config).unwrap();
+    assert_eq!(store.base(0).unwrap(), base);
+    put(&store, b"k", &[7; 5000]).unwrap();
+    assert_eq!(get(&store, b"k").unwrap(), [7; 5000]);
+    assert_eq!(store.heap_usage(0), (2 * 4096, bytes));
+    drop(store);
+    assert!(memory.contains(&0x0707_0707_0707_0707), "that is where it was");
+    let two = Store::embedded_on(&world(16, 2), Import::HostPtr(base), &config);
+    assert_eq!(two.err().map(|error| error.status), Some(NMC_ERR_INVALID_ARG));
 }

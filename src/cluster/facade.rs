@@ -6,7 +6,7 @@ use super::net::{Address, Limits, Listener, Span};
 use super::node::{self, NodeStore, Storage as _};
 use super::run::client::{Service, Task};
 use super::run::node as agent;
-use super::types::ObjectKey;
+use super::types::{Media, ObjectKey};
 use super::wire::{
     Drain, Find, ListSegments, Listed, MAX_COPIES, MAX_KEYS, Message, Metadata, Replicate, Segment, Space,
 };
@@ -197,13 +197,18 @@ impl Cluster {
             false => store.namespace(&self.config.space, None)?,
         };
         let storage = NodeStore::new(store)?;
-        let one = storage.used().len() == 1;
-        let segments = storage.segments(|n| if one { name.clone() } else { format!("{name}/{n}") })?;
-        let capacity: u64 = segments.iter().map(|segment| segment.capacity).sum();
+        let ranks = storage.tier_segment();
+        let segments = storage.segments(|number| match number {
+            number if number == ranks => format!("{name}/ssd"),
+            0 if ranks == 1 => name.clone(),
+            number => format!("{name}/{number}"),
+        })?;
+        let memory = segments.iter().filter(|segment| segment.media != Media::Ssd);
+        let capacity: u64 = memory.map(|segment| segment.capacity).sum();
         let config = node::Config {
             name: name.clone(),
-            incarnation: random_u64()?,
-            store: random_u64()?,
+            incarnation: 0,
+            store: storage.store().store_id(),
             endpoint: endpoint.to_string(),
             host: self.host.ip().to_string(),
             headers: storage.headers(),

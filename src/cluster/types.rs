@@ -23,6 +23,14 @@ impl NodeId {
     }
 }
 
+/// The public name of a life of a node, which is in the names of its replicas. The node itself proves that it is the one by the secret
+/// that this is made from: in everything that it says to a master, the secret stands in its place.
+#[must_use]
+pub fn incarnation_of(secret: u64) -> u64 {
+    let hash = blake3::hash(&secret.to_le_bytes());
+    hash.as_bytes().first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
 /// One end of a connection, as the loop around a state machine numbers them. It means nothing to anybody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer(pub u64);

@@ -85,7 +85,7 @@ unsafe impl Versioned for nmc_client_config_t {
     const NAME: &'static str = "nmc_client_config_t";
     fn defaults() -> Self {
         Self {
-            struct_size: size_of::<Self>() as u32,
+            struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
             abi_version: NMC_ABI_VERSION,
             local_hostname: nmc_slice_t { ptr: std::ptr::null(), len: 0 },
             master_server: nmc_slice_t { ptr: std::ptr::null(), len: 0 },
@@ -145,7 +145,7 @@ unsafe impl Versioned for nmc_replicate_t {
     const NAME: &'static str = "nmc_replicate_t";
     fn defaults() -> Self {
         Self {
-            struct_size: size_of::<Self>() as u32,
+            struct_size: u32::try_from(size_of::<Self>()).unwrap_or(0),
             abi_version: NMC_ABI_VERSION,
             copies: 1,
             media_copies: [0, 0, 0],

@@ -6,7 +6,7 @@ use super::region::{InShared, Region};
 use super::store::MAX_NAMESPACES;
 use crate::sync::disk_entry::{self, LIVE, Words};
 use crate::sync::index::{self, Found, Tables};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// First word of the slab.
 pub const MAGIC: u64 = 0x6e61_6e6f_6d63_4453;
@@ -74,7 +74,8 @@ pub struct Spot {
 /// What an entry says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Epoch of the value.
+    /// Its own epoch, which grows whenever its place is used again: that of the value, if it was there when the tier was opened; a
+    /// later one if it came since. Of a record that is being written or was just found: that of the value.
     pub epoch: u64,
     /// What stands for its key.
     pub fingerprint: Fingerprint,
@@ -143,7 +144,11 @@ pub struct DiskHeader {
     pub promote_after: AtomicU64,
     /// 1 if puts wait until their values are on disk.
     pub write_through: AtomicU64,
-    reserved: [AtomicU64; 4],
+    /// Bytes of all values.
+    pub bytes_used: AtomicU64,
+    /// Bytes that there may be.
+    pub bytes_total: AtomicU64,
+    reserved: [AtomicU64; 2],
     /// By the number of a namespace in this store, what it is to the disk; see [`View::space`].
     spaces: [AtomicU64; MAX_NAMESPACES],
 }
@@ -169,6 +174,7 @@ pub struct Layout {
     buckets: usize,
     entries_at: usize,
     tables_at: usize,
+    puts_at: usize,
     /// Bytes of the slab.
     pub bytes: usize,
 }
@@ -182,8 +188,9 @@ impl Layout {
         let buckets = (entries + entries / 5 * 3 + 3).next_power_of_two();
         let entries_at = size_of::<DiskHeader>().next_multiple_of(4096);
         let tables_at = (entries_at + entries * size_of::<EntryWords>()).next_multiple_of(4096);
-        let bytes = (tables_at + 2 * buckets * 8).next_multiple_of(4096);
-        Some(Self { entries, buckets, entries_at, tables_at, bytes })
+        let puts_at = tables_at + 2 * buckets * 8;
+        let bytes = (puts_at + entries * 8).next_multiple_of(4096);
+        Some(Self { entries, buckets, entries_at, tables_at, puts_at, bytes })
     }
 }
 
@@ -192,6 +199,8 @@ impl Layout {
 pub struct View<'a> {
     header: &'a DiskHeader,
     entries: &'a [EntryWords],
+    /// By entry, the put that its value came from. Apart from the words, which every search looks at.
+    puts: &'a [AtomicU64],
     tables: [&'a [AtomicU64]; 2],
 }
 
@@ -201,7 +210,8 @@ impl<'a> View<'a> {
     pub fn new(layout: &Layout, slab: Region<'a>) -> Option<Self> {
         let table = |n: usize| slab.slice(layout.tables_at + n * layout.buckets * 8, layout.buckets);
         let entries = slab.slice(layout.entries_at, layout.entries)?;
-        Some(Self { header: slab.at(0)?, entries, tables: [table(0)?, table(1)?] })
+        let puts = slab.slice(layout.puts_at, layout.entries)?;
+        Some(Self { header: slab.at(0)?, entries, puts, tables: [table(0)?, table(1)?] })
     }
 
     /// The start of the slab.
@@ -221,6 +231,31 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn entry(&self, index: u32) -> Option<&'a Words> {
         self.entries.get(index as usize).map(|entry| &entry.0)
+    }
+
+    /// The put that the value of an entry came from: of the one that lives if its first word is the same before and after.
+    #[inline]
+    #[must_use]
+    pub fn put(&self, index: u32) -> u64 {
+        self.puts.get(index as usize).map_or(0, |put| put.load(Ordering::Relaxed))
+    }
+
+    /// An entry that lives: its first word, what it says, and the put that its value came from.
+    #[must_use]
+    pub fn live(&self, index: u32) -> Option<(u64, Entry, u64)> {
+        let words = self.entry(index)?;
+        let found = disk_entry::read(words)?;
+        let put = self.put(index);
+        disk_entry::is_still(words, found[0]).then(|| (found[0], Entry::from_words(found), put))
+    }
+
+    /// Master: fills an entry that does not live. Its epoch is higher than all that its place has had.
+    pub fn fill(&self, index: u32, entry: &Entry, put: u64) {
+        let (Some(words), Some(place)) = (self.entry(index), self.puts.get(index as usize)) else { return };
+        // Who sees this of the new entry sees that the former one has ended.
+        fence(Ordering::Release);
+        place.store(put, Ordering::Relaxed);
+        disk_entry::fill(words, entry.words());
     }
 
     /// The index.

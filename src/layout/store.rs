@@ -35,8 +35,8 @@ pub const FLAG_CHECKSUM: u32 = 1;
 pub const FLAG_HIDDEN: u32 = 2;
 /// The value lies in one run of pages.
 pub const FLAG_CONTIGUOUS: u32 = 4;
-/// The value was read from the disk below the store: in the place of the plan's name stands the epoch of its record.
-pub const FLAG_PROMOTED: u32 = 8;
+/// In a request: the value comes back into memory from the disk below the store. No header has it.
+pub const FLAG_RETURNS: u32 = 8;
 /// Bit of a plan's name that was given by a cluster.
 pub const CLUSTERED: u64 = 1 << 63;
 /// Shift of the retain class (2 bits) in the flags.
@@ -618,6 +618,10 @@ impl Layout {
 /// A record of the ring of facts.
 #[repr(C, align(32))]
 pub struct FactRecord(facts::Record);
+
+/// Bit of the index in a fact that is not a header's but that of an entry of the disk below the store. The epoch is the entry's then,
+/// see [`super::disk::Entry`].
+pub const ON_DISK: u32 = 1 << 31;
 
 /// Something that happened to an object, as the master noticed it, in the order in which it did. What was not read in time is
 /// overwritten: then all objects have to be looked at.

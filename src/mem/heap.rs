@@ -158,6 +158,11 @@ impl Heap {
         }
     }
 
+    /// Takes memory that the program lends to a world of this process alone, which has it until it is destroyed.
+    pub fn of_program(import: Import, bytes: u64, device: Option<&Arc<Device>>) -> Result<Self> {
+        Self::wrap(import, bytes, device)
+    }
+
     /// Takes memory that the engine lends. It must stay valid until the world is destroyed.
     pub fn lend(import: Import, bytes: u64, device: Option<&Arc<Device>>) -> Result<Self> {
         let mut heap = Self::wrap(import, bytes, device)?;

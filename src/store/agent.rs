@@ -1,15 +1,18 @@
 //! What the agent of a node needs of its store beside what programs do: a client of its own, puts that a cluster has named,
-//! objects by header and epoch, and the place in the cluster's drop log. Everything that changes something asks the master.
+//! objects by header or entry and epoch, and the place in the cluster's drop log. Everything that changes something asks the master.
 
 use super::Store;
+use super::backing::DiskEntry;
 use super::client::Client;
+use super::facts::Described;
 use super::master::{Opened, check_key, namespace_word};
 use super::read::{Location, Look, Pin};
 use super::wire::Request;
 use super::write::PutOptions;
 use crate::base::error::Result;
-use crate::base::status::NMC_ERR_NOT_FOUND;
-use crate::layout::store::MAX_NAMESPACES;
+use crate::base::log;
+use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
+use crate::layout::store::{MAX_NAMESPACES, ON_DISK, ObjectHeader};
 use crate::sync::object;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -66,6 +69,21 @@ impl Store {
     pub fn commit_and_tell(&self, plan: &Opened) -> Result<u64> {
         self.commit(plan)?;
         self.call(&Request::Notice(Some(plan.index))).map(|[newest, ..]| newest)
+    }
+
+    /// The same for a value that is to be on disk before this returns.
+    pub fn commit_to_disk(&self, plan: &Opened) -> Result<u64> {
+        let header = self.client.view().object(plan.index);
+        let key = header.map(|header| self.client.view().key_of(header)).unwrap_or_default();
+        self.commit(plan)?;
+        self.wait_until_on_disk(&key, plan.epoch)?;
+        self.notice()
+    }
+
+    /// Number of the namespace of an object that is planned or pinned.
+    #[must_use]
+    pub fn namespace_of(&self, index: u32) -> u32 {
+        self.client.view().object(index).map_or(0, |header| header.namespace.load(Relaxed) & 0xff)
     }
 
     /// Has the master take note of everything that was published before this call. Gives the number of the newest fact.
@@ -125,10 +143,11 @@ impl Store {
         self.client.view().object(pin.index).map_or(0, |header| header.plan_id.load(Relaxed))
     }
 
-    /// Drops the object with this header and epoch, if it is there. Readers that hold it finish.
+    /// Drops the object with this header and epoch, if it is there, and what is on disk of it; or, with [`ON_DISK`], the entry of the
+    /// disk with this epoch, and what is in memory of it. Readers that hold it finish.
     pub fn drop_named(&self, index: u32, epoch: u64) -> Result<()> {
-        let lives = self.client.view().object(index).is_some_and(|header| object::still(&header.control, epoch));
-        if !lives {
+        let header = self.client.view().object(index);
+        if index & ON_DISK == 0 && !header.is_some_and(|header| object::still(&header.control, epoch)) {
             return Ok(());
         }
         gone(self.call(&Request::Drop(index, epoch)).map(|_| ()))
@@ -138,14 +157,106 @@ impl Store {
     pub fn drop_key(&self, key: &[u8], put: Option<u64>) -> Result<()> {
         check_key(key)?;
         let Some(put) = put else { return gone(self.remove(key)) };
-        let (Look::Ready((index, epoch)) | Look::Writing(index, epoch)) = self.look(self.client.view(), key)? else {
-            return Ok(());
+        if let Look::Ready((index, epoch)) | Look::Writing(index, epoch) = self.look(self.client.view(), key)? {
+            let header = self.client.view().object(index);
+            let of = |header: &ObjectHeader| header.plan_id.load(Relaxed) == put;
+            // In this order: what has the epoch afterwards had it when the put was read.
+            if header.is_some_and(|header| of(header) && object::still(&header.control, epoch)) {
+                self.drop_named(index, epoch)?;
+            }
+        }
+        // Also if memory has something: of what just comes from the disk it does not say yet which put it is of.
+        match self.entry_of(key)? {
+            Some(found) if found.put == put => self.drop_named(found.index | ON_DISK, found.entry.epoch),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the disk has of a key.
+    fn entry_of(&self, key: &[u8]) -> Result<Option<DiskEntry>> {
+        check_key(key)?;
+        let Some(disk) = self.client.disk()? else { return Ok(None) };
+        // With the put of this very entry.
+        Ok(disk.map.probe(self.namespace, key)?.filter(|found| disk.map.is_still(found)))
+    }
+
+    /// The same, if it is the entry with this epoch.
+    fn entry_named(&self, entry: u32, epoch: u64, key: &[u8]) -> Result<Option<DiskEntry>> {
+        Ok(self.entry_of(key)?.filter(|found| (found.index, found.entry.epoch) == (entry, epoch)))
+    }
+
+    /// Whether the entry of the disk with this epoch is that of a key.
+    pub fn is_on_disk_as(&self, entry: u32, epoch: u64, key: &[u8]) -> Result<bool> {
+        self.entry_named(entry, epoch, key).map(|found| found.is_some())
+    }
+
+    /// Brings the value of an entry of the disk with this epoch and key into memory, if it is not there, and pins it there; `None` if
+    /// the entry is not there any more.
+    pub fn pin_from_disk(&self, entry: u32, epoch: u64, key: &[u8]) -> Result<Option<(Pin, Location)>> {
+        let Some(found) = self.entry_named(entry, epoch, key)? else { return Ok(None) };
+        let mut came = Ok(false);
+        self.promote(&[key], self.rank(), |_, told| came = told);
+        gone(came.map(|_| ()))?;
+        let Look::Ready((pin, location)) = self.pin(key)? else { return Ok(None) };
+        if self.put_of(pin) == found.put {
+            return Ok(Some((pin, location)));
+        }
+        self.unpin(pin)?;
+        Ok(None)
+    }
+
+    /// What an entry of the disk says, if it lives and its namespace is one of this store. One whose key cannot be read ends: nobody
+    /// could be told to drop it.
+    pub fn described_on_disk(&self, entry: u32) -> Result<Option<Described>> {
+        let Some(disk) = self.client.disk()? else { return Ok(None) };
+        let view = disk.map.view();
+        let Some((word, found, put)) = view.live(entry) else { return Ok(None) };
+        let at = DiskEntry { index: entry, word, entry: found, put };
+        let named = match disk.reader.key_of(&disk.map, &at) {
+            Err(error) if error.status != NMC_ERR_CORRUPT => return Err(error),
+            named => named,
         };
-        let header = self.client.view().object(index);
-        // Read before it is known that the header still has that epoch: what is dropped has it, or is gone.
-        let is =
-            header.is_some_and(|header| header.plan_id.load(Relaxed) == put && object::still(&header.control, epoch));
-        if is { self.drop_named(index, epoch) } else { Ok(()) }
+        let Ok(Some((key, space))) = named else {
+            if disk.map.is_still(&at) {
+                let why =
+                    named.err().map_or_else(|| "it is not in the list of its bucket".into(), |error| error.message);
+                log::emit(log::WARN, || format!("store: value {entry} on disk has no key, and is given up: {why}"));
+                self.drop_named(entry | ON_DISK, found.epoch)?;
+            }
+            return Ok(None);
+        };
+        // Of a former generation nothing is there, though its entries end bit by bit.
+        let namespace = (0..u32::try_from(MAX_NAMESPACES).unwrap_or(0)).find(|id| view.space(*id) == Some(space));
+        let owner_rank = self.client.params().world_size;
+        Ok(namespace.map(|namespace| Described {
+            epoch: found.epoch,
+            namespace,
+            key,
+            put,
+            bytes: found.bytes,
+            owner_rank,
+        }))
+    }
+
+    /// Name of the disk below the store, another one whenever it is opened anew; 0 for none.
+    #[must_use]
+    pub fn disk_id(&self) -> u64 {
+        self.client.view().header().disk.load(Relaxed)
+    }
+
+    /// Entries that the disk below the store has room for; 0 without one. Makes every namespace of which something is there.
+    pub fn adopt_disk(&self) -> Result<u32> {
+        let Some(disk) = self.client.disk()? else { return Ok(0) };
+        self.call(&Request::Adopt)?;
+        Ok(disk.map.view().capacity())
+    }
+
+    /// Bytes of values on disk, and bytes that there may be; `None` without one.
+    #[must_use]
+    pub fn disk_usage(&self) -> Option<(u64, u64)> {
+        let disk = self.client.disk().ok().flatten()?;
+        let header = disk.map.view().header();
+        Some((header.bytes_used.load(Relaxed), header.bytes_total.load(Relaxed)))
     }
 
     /// How far the drop log of the cluster was applied: term and number; `None` if the store never was in one.

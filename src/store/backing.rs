@@ -21,6 +21,8 @@ pub struct DiskEntry {
     pub word: u64,
     /// What it says.
     pub entry: Entry,
+    /// The put that its value came from: the record that it leads to has the same.
+    pub put: u64,
 }
 
 /// Takes the bytes of a value that are found right, from this offset on; they come in order.
@@ -66,6 +68,9 @@ pub trait DiskReader: Any + Send + Sync {
 
     /// What the records of these entries and keys say; `None` for each whose entry has ended.
     fn infos(&self, map: &DiskMap, wanted: &[(DiskEntry, &[u8])]) -> Result<Vec<Result<Option<DiskInfo>>>>;
+
+    /// The key of an entry and what its namespace was when it was written; `None` if the entry has ended.
+    fn key_of(&self, map: &DiskMap, entry: &DiskEntry) -> Result<Option<(Vec<u8>, Space)>>;
 
     /// The first key of a namespace on disk at `cursor` or behind, in no order that means anything: its entry may have ended.
     /// Gives the bytes of its value, and where to go on.
@@ -157,6 +162,13 @@ pub enum Mark {
     Generation(Space),
     /// A namespace has this number and generation on disk, whatever had the number before.
     Namespace(SpaceName, Space),
+    /// The drop log of the cluster was applied this far.
+    Position {
+        /// Term of the entry.
+        term: u64,
+        /// Its number in that term.
+        number: u64,
+    },
 }
 
 /// The disk as the master writes it.

@@ -21,7 +21,7 @@ use crate::base::status::{
 use crate::cuda::Copier;
 use crate::layout::MAX_RANKS;
 use crate::layout::store::{Params, RankHeap, View};
-use crate::mem::HeapKind;
+use crate::mem::{HeapKind, Import};
 use crate::sync::object;
 use crate::world::config::Hosting;
 use crate::world::{MappedHeap, Membership, RankState, World};
@@ -412,9 +412,9 @@ impl Client {
         }
     }
 
-    /// A store in a world of its own, in this process alone.
-    pub fn embedded(world: &crate::world::Config, config: &Config) -> Result<Arc<Self>> {
-        let worlds = World::local(world)?;
+    /// A store in a world of its own, in this process alone, on memory of the program if that lends some.
+    pub fn embedded(world: &crate::world::Config, lent: Option<Import>, config: &Config) -> Result<Arc<Self>> {
+        let worlds = World::local_on(world, lent)?;
         let Some(first) = worlds.first() else {
             crate::bail!(NMC_ERR_INVALID_ARG, "an embedded store needs a world of at least one rank");
         };

@@ -118,7 +118,9 @@ impl DiskMap {
     pub fn probe(&self, namespace: u32, key: &[u8]) -> Result<Option<DiskEntry>> {
         let Some(wanted) = self.fingerprint(namespace, key) else { return Ok(None) };
         match self.view().find(wanted) {
-            Ok(found) => Ok(found.map(|(index, word, entry)| DiskEntry { index, word, entry })),
+            Ok(found) => {
+                Ok(found.map(|(index, word, entry)| DiskEntry { index, word, entry, put: self.view().put(index) }))
+            }
             Err(Busy) => Err(Error::new(NMC_ERR_BUSY, "the index of the disk was rebuilt again and again")),
         }
     }

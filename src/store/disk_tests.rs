@@ -7,7 +7,7 @@ use super::backing::{DiskEntry, DiskGrant, DiskInfo, DiskOwner, DiskRead, DiskRe
 use super::config::Config;
 use super::copy::{Pieces, Slice};
 use super::disk::DiskMap;
-use super::master::{Keep, Master, OnDisk, Scope, Stored, ToWrite};
+use super::master::{DiskContent, Keep, Master, OnDisk, Scope, Stored, ToWrite};
 use super::read::{Look, Presence, Sums};
 use super::strays::world;
 use super::write::PutOptions;
@@ -86,6 +86,10 @@ impl DiskReader for Disk {
         Ok(wanted.iter().map(|_| Ok(Some(DiskInfo { metadata: b"meta".to_vec(), class: (0, 2) }))).collect())
     }
 
+    fn key_of(&self, _: &DiskMap, _: &DiskEntry) -> Result<Option<(Vec<u8>, Space)>> {
+        Ok(None)
+    }
+
     fn next(&self, _: &DiskMap, _: Space, _: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {
         Ok(None)
     }
@@ -138,7 +142,7 @@ fn map(entries: u64) -> Arc<DiskMap> {
 fn record(key: &[u8], space: Space, epoch: u64, spot: (u64, u64), bytes: u64, store_id: u64) -> OnDisk {
     let spot = Spot { bucket: spot.0, block: spot.1 };
     let fingerprint = fingerprint(&SECRET, space, key);
-    OnDisk { entry: Entry { epoch, fingerprint, bytes, spot, space: space.number }, store_id }
+    OnDisk { entry: Entry { epoch, fingerprint, bytes, spot, space: space.number }, store_id, put: epoch }
 }
 
 struct Bed {
@@ -174,14 +178,9 @@ impl Bed {
         *self.disk.map.lock() = Some(Arc::clone(&map));
         let names: Vec<_> = names.iter().map(|(name, space)| (SpaceName::new(name).unwrap(), *space)).collect();
         let last = found.iter().map(|record| record.entry.epoch).max().unwrap_or(0);
-        self.host.attach_disk(
-            Arc::clone(&self.disk) as Arc<dyn DiskOwner>,
-            map,
-            &names,
-            found,
-            last,
-            self.host.store_id(),
-        )
+        let content = DiskContent { names: &names, found, last_epoch: last, position: None };
+        let owner = Arc::clone(&self.disk) as Arc<dyn DiskOwner>;
+        self.host.attach_disk(owner, map, &content, self.host.store_id())
     }
 
     /// One that has "disk" there.
@@ -242,7 +241,7 @@ impl Bed {
 fn stored_of(item: &ToWrite, spot: Spot) -> Stored {
     let fingerprint = fingerprint(&SECRET, item.space, &item.key);
     let entry = Entry { epoch: item.epoch, fingerprint, bytes: item.bytes, spot, space: item.space.number };
-    Stored { index: item.index, generation: item.space.generation, entry }
+    Stored { index: item.index, generation: item.space.generation, entry, put: item.put }
 }
 
 const VALUE: &[u8] = b"what lies on disk";
@@ -502,16 +501,21 @@ fn what_memory_has_counts_when_a_disk_comes() {
         Look::Ready(location) => location.epoch,
         _ => panic!("it was put"),
     };
-    let own = bed.host.store_id();
+    let put_of = |key: &[u8]| match bed.store.location(key).unwrap() {
+        Look::Ready(place) => bed.store.described(place.index).unwrap().put,
+        _ => panic!("it was put"),
+    };
+    // A value that is told of.
+    bed.store.notice().unwrap();
     let found = [
-        record(b"same", DEFAULT, epoch(b"same"), (1, 0), 6, own),
-        record(b"other", DEFAULT, epoch(b"other"), (1, 1), 6, own + 1),
-        record(b"disk", DEFAULT, 700, (1, 2), 6, own + 1),
-        record(b"disk", DEFAULT, 600, (0, 0), 6, own + 1),
+        OnDisk { put: put_of(b"same"), ..record(b"same", DEFAULT, 3, (1, 0), 6, 9) },
+        record(b"other", DEFAULT, epoch(b"other"), (1, 1), 6, bed.host.store_id()),
+        record(b"disk", DEFAULT, 700, (1, 2), 6, 9),
+        record(b"disk", DEFAULT, 600, (0, 0), 6, 9),
     ];
     bed.attach(&[(b"", DEFAULT)], &found);
     let marks = bed.marks();
-    assert!(marks.iter().any(dead(1, 1)), "of another store, whatever its epoch");
+    assert!(marks.iter().any(dead(1, 1)), "of another put, whatever its epoch");
     assert!(marks.iter().any(dead(0, 0)), "the older of two records");
     assert!(!marks.iter().any(dead(1, 0)) && !marks.iter().any(dead(1, 2)));
     bed.evict_all();
@@ -563,7 +567,7 @@ fn without_its_disk_a_store_is_read_and_not_written() {
     assert!(
         refused(taken_over.remove(0, b"m")) && refused(taken_over.remove(0, b"disk")) && refused(taken_over.flush(0))
     );
-    taken_over.attach_disk(map(10), &[], &[], 0).unwrap();
+    taken_over.attach_disk(map(10), &DiskContent::default()).unwrap();
     assert!(taken_over.remove(0, b"m").is_ok());
 }
 

@@ -31,7 +31,7 @@ pub struct Described {
     pub put: u64,
     /// Bytes of its value.
     pub bytes: u64,
-    /// Rank whose heap holds it.
+    /// Rank whose heap holds it; the number of ranks if it lies on disk.
     pub owner_rank: u32,
 }
 

@@ -1,20 +1,19 @@
 //! A master and those who call it. Clients of the same process call it directly; others through a server. The master
 //! comes into being with the first client, or is rebuilt from what the first survivor hands over.
 
-use super::backing::{DiskOwner, SpaceName};
+use super::backing::DiskOwner;
 use super::config::check_same;
 use super::disk::{DiskAccess, DiskMap};
 use super::held::MasterMemory;
 use super::map::Map;
-use super::master::{ClientId, ClientInfo, Master, OnDisk, Opened};
+use super::master::{ClientId, ClientInfo, DiskContent, Master, Opened};
 use super::server::Server;
 use super::wire::{Item, Request};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NO_MEMORY, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
-use crate::layout::disk::Space;
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NO_MEMORY, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK};
 use crate::layout::store::{DISK_EXPECTED, Params};
 use crate::world::Membership;
 use crate::world::master::Board;
@@ -275,16 +274,14 @@ impl MasterSlot {
         }
     }
 
-    /// From now on `owner` writes what is below the store: `found` is what is there, in the namespaces `names`. Gives how many
+    /// From now on `owner` writes what is below the store: `content` is what is there. Gives how many
     /// records found no room in the index. What has to be written down for it is noted, not settled. If another store than this one is there by
     /// now, nothing happens.
     pub fn attach_disk(
         &self,
         owner: Arc<dyn DiskOwner>,
         map: Arc<DiskMap>,
-        names: &[(SpaceName, Space)],
-        found: &[OnDisk],
-        last_epoch: u64,
+        content: &DiskContent<'_>,
         store_id: u64,
     ) -> Result<u64> {
         let mut state = self.state.lock();
@@ -292,7 +289,7 @@ impl MasterSlot {
             crate::bail!(NMC_ERR_EXISTS, "the store has a tier already");
         }
         let master = state.master.as_mut().filter(|master| master.map().store_id() == store_id).ok_or_else(away)?;
-        let left_out = guarded(master, |master| master.attach_disk(map, names, found, last_epoch))?;
+        let left_out = guarded(master, |master| master.attach_disk(map, content))?;
         master.give_marks(|marks| owner.note(marks));
         state.disk = Some(owner);
         Ok(left_out)
@@ -425,7 +422,8 @@ impl MasterSlot {
                 Request::Drop(index, epoch) => one(master.drop_named(*index, *epoch).map(nothing)),
                 Request::Doubt(plan) => one(master.doubt(client, plan).map(|bytes| [bytes, 0, 0])),
                 Request::Notice(index) => one(Ok([master.notice(*index), 0, 0])),
-                Request::Position(term, number) => one(master.set_position((*term, *number)).map(nothing)),
+                Request::Position(term, number) => one(master.note_position((*term, *number)).map(nothing)),
+                Request::Adopt => one(master.adopt_namespaces().map(nothing)),
                 Request::Close(rank, closed) => one(master.close_rank(*rank, *closed).map(nothing)),
                 Request::RemoveMatching(namespace, prefix, cursor) => {
                     let removed = master.remove_matching(*namespace, prefix, *cursor);
@@ -450,7 +448,14 @@ impl MasterSlot {
                 }
             })
         });
-        answered.unwrap_or_else(|error| vec![Item::from(Err(error))])
+        let items = answered.unwrap_or_else(|error| vec![Item::from(Err(error))]);
+        match request {
+            // Said when it is written down, and not before.
+            Request::Position(term, number) if items.iter().all(|item| item.status == NMC_OK) => {
+                one(self.with(|master| master.set_position((*term, *number))).map(nothing))
+            }
+            _ => items,
+        }
     }
 }
 

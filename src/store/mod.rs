@@ -51,6 +51,7 @@ pub use stats::{RankStats, RetryHint, Stats, percentile};
 pub use through::{CALL_DONE, CALL_THROUGH};
 
 use crate::base::error::Result;
+use crate::mem::Import;
 use crate::world::World;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,7 +107,12 @@ impl Store {
 
     /// A store of this process alone, with heaps of its own.
     pub fn embedded(world: &crate::world::Config, config: &Config) -> Result<Self> {
-        Ok(Self::of(Client::embedded(world, config)?, 0))
+        Ok(Self::of(Client::embedded(world, None, config)?, 0))
+    }
+
+    /// The same on memory that the program lends, which is its until all handles are destroyed.
+    pub fn embedded_on(world: &crate::world::Config, lent: Import, config: &Config) -> Result<Self> {
+        Ok(Self::of(Client::embedded(world, Some(lent), config)?, 0))
     }
 
     /// The same store, with keys of their own: a namespace, made if need be. A quota that is given replaces the former.

@@ -13,7 +13,7 @@ use super::write::no_plan;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND};
-use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN};
+use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN, FLAG_RETURNS};
 use crate::sync::object;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -144,7 +144,7 @@ impl Store {
             bytes: found.entry.bytes,
             rank: Some(rank),
             among: 0,
-            flags: FLAG_HIDDEN | FLAG_CHECKSUM,
+            flags: FLAG_HIDDEN | FLAG_CHECKSUM | FLAG_RETURNS,
             keep: keep_of(info),
             metadata: &info.metadata,
             put: 0,

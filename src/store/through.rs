@@ -37,6 +37,14 @@ impl Store {
         }
     }
 
+    /// The same for one value, whether the tier writes through or not.
+    pub(super) fn wait_until_on_disk(&self, key: &[u8], epoch: u64) -> Result<()> {
+        match self.client.disk()? {
+            Some(disk) => self.wait_for_some(&disk, &[(key, epoch)]),
+            None => crate::bail!(NMC_ERR_UNAVAILABLE, "the store has no tier that {} could be written to", show(key)),
+        }
+    }
+
     #[cold]
     fn wait_for_some(&self, disk: &DiskAccess, values: &[(&[u8], u64)]) -> Result<()> {
         let keys: Vec<&[u8]> = memory::collect(values.iter().map(|(key, _)| *key))?;

@@ -122,6 +122,8 @@ pub enum Request<'a> {
     Notice(Option<u32>),
     /// A node has applied the drop log of its cluster up to this term and number.
     Position(u64, u64),
+    /// Makes every namespace of which something is on disk.
+    Adopt,
     /// Nothing new is stored on a rank any more; or it is again.
     Close(u32, bool),
     /// Removes objects by the beginning of their keys, from a cursor on.
@@ -265,6 +267,7 @@ impl<'a> Request<'a> {
             Request::Doubt(_) => "doubt",
             Request::Notice(_) => "notice",
             Request::Position(..) => "position",
+            Request::Adopt => "adopt",
             Request::Close(..) => "close",
             Request::Retain(..) => "retain",
             Request::Namespace(..) => "namespace",
@@ -394,6 +397,7 @@ impl<'a> Request<'a> {
                 term.put(to);
                 number.put(to);
             }
+            Request::Adopt => 22u32.put(to),
             Request::Close(rank, closed) => {
                 21u32.put(to);
                 rank.put(to);
@@ -450,6 +454,7 @@ impl<'a> Request<'a> {
             }
             20 => Request::Position(u64::get(from)?, u64::get(from)?),
             21 => Request::Close(u32::get(from)?, bool::get(from)?),
+            22 => Request::Adopt,
             other => crate::bail!(NMC_ERR_PROTOCOL, "there is no call of kind {other}"),
         };
         from.end()?;
@@ -554,6 +559,7 @@ mod tests {
             Request::Notice(Some(4)),
             Request::Position(2, 7),
             Request::Close(1, true),
+            Request::Adopt,
         ]
     }
 

@@ -199,6 +199,7 @@ impl Directory {
                 Mark::Dead { spot, .. } => Note::Dead { bucket: spot.bucket, block: spot.block },
                 Mark::Generation(space) => Note::Generation(*space),
                 Mark::Namespace(name, space) => Note::Namespace { name: name.to_vec(), space: *space },
+                Mark::Position { term, number } => Note::Position { term: *term, number: *number },
                 Mark::Over { .. } => continue,
             };
             queue.sync |= !matches!(mark, Mark::Dead { .. }) || self.config.durable_remove;
@@ -212,7 +213,7 @@ impl Directory {
             let (spot, entered) = match mark {
                 Mark::Dead { spot, entered } => (spot, *entered),
                 Mark::Over { spot } => (spot, true),
-                Mark::Generation(_) | Mark::Namespace(..) => continue,
+                Mark::Generation(_) | Mark::Namespace(..) | Mark::Position { .. } => continue,
             };
             if let Ok(at) = buckets.binary_search_by_key(&spot.bucket, |bucket| bucket.id) {
                 let bucket = &mut buckets[at];
@@ -330,6 +331,15 @@ impl Directory {
     }
 
     // ---- numbers -----------------------------------------------------------------------------------------------------
+
+    /// Bytes that files may take: what was asked for, or all that the file system has.
+    #[must_use]
+    pub fn bytes_total(&self) -> u64 {
+        match self.config.capacity_bytes {
+            0 => self.disk.space().map_or(0, |(_, all)| all),
+            given => given,
+        }
+    }
 
     /// Bytes that files take.
     #[must_use]

@@ -45,6 +45,8 @@ pub struct State {
     pub lost: Vec<u64>,
     /// Buckets that lie in one file, in the order of their numbers.
     pub extents: Vec<Extent>,
+    /// How far the drop log of a cluster was applied: term and number.
+    pub position: Option<(u64, u64)>,
 }
 
 impl State {
@@ -74,7 +76,11 @@ impl State {
                 self.high = self.high.max(*bucket);
                 Ok(())
             }
-            Entry::Position { .. } | Entry::Start { .. } => Ok(()),
+            Entry::Position { term, number } => {
+                self.position = Some((*term, *number));
+                Ok(())
+            }
+            Entry::Start { .. } => Ok(()),
         }
     }
 
@@ -108,9 +114,10 @@ impl State {
     /// The records of a journal that says the same.
     fn entries(&self, tier_id: u64, journal: u64) -> Result<Vec<Entry>> {
         let marks = self.dead.len() + self.gone.len() + self.lost.len() + self.extents.len();
-        let mut entries = memory::with_capacity(2 + self.spaces.len() + marks)?;
+        let mut entries = memory::with_capacity(3 + self.spaces.len() + marks)?;
         entries.push(Entry::Start { tier_id, journal });
         entries.push(Entry::High { bucket: self.high });
+        entries.extend(self.position.map(|(term, number)| Entry::Position { term, number }));
         for (space, name) in &self.spaces {
             entries.push(Entry::Namespace { name: memory::copy(name)?, space: *space });
         }

@@ -30,6 +30,8 @@ pub struct Recovered {
     pub spaces: Vec<(Space, Vec<u8>)>,
     /// The highest epoch of all records, dead or alive.
     pub last_epoch: u64,
+    /// How far the drop log of a cluster was applied.
+    pub position: Option<(u64, u64)>,
     /// Buckets.
     pub buckets: u64,
     /// Records that are dead.
@@ -227,10 +229,10 @@ fn look_at(storage: &dyn Storage, head: &Head, id: u64) -> Result<Look> {
         }
         let mut found = memory::with_capacity(tail.count as usize)?;
         for item in tail.items(&list)? {
-            let Item { block, space, fingerprint, epoch, store_id, value_bytes, .. } = item?;
+            let Item { block, space, fingerprint, epoch, store_id, value_bytes, put, .. } = item?;
             let spot = Spot { bucket: id, block };
             let entry = Entry { epoch, fingerprint, bytes: value_bytes, spot, space: space.number };
-            found.push((OnDisk { entry, store_id }, space));
+            found.push((OnDisk { entry, store_id, put }, space));
         }
         Ok((found, storage.blocks(id)?))
     };
@@ -275,7 +277,7 @@ fn scan(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Vec<FoundBucket>, Recovered)> {
     let state = journal.state();
-    let mut recovered = Recovered { spaces: state.spaces.clone(), ..Recovered::default() };
+    let mut recovered = Recovered { spaces: state.spaces.clone(), position: state.position, ..Recovered::default() };
     let mut ids = memory::with_capacity(buckets.len())?;
     for id in buckets {
         if state.gone.binary_search(id).is_ok() {

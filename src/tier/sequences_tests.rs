@@ -342,7 +342,7 @@ fn item(i: u32) -> ToWrite {
     let class = (crate::store::evict::Retain::None, 0);
     let (key, metadata) = (format!("key{i}").into_bytes(), Vec::new());
     let epoch = u64::from(i) + 1;
-    ToWrite { index: i, epoch, namespace: 0, space: SPACE, key, metadata, bytes: 100, rank: 0, class }
+    ToWrite { index: i, epoch, namespace: 0, space: SPACE, key, metadata, bytes: 100, rank: 0, class, put: epoch }
 }
 
 fn directory(sim: &SimDisk, backend: Backend) -> (Directory, recovery::Recovered) {

@@ -13,7 +13,7 @@ use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_PEER_LOST, NMC_ERR_UNSUPPORT
 use crate::base::{id, log, memory};
 use crate::cuda::{self, Device, DeviceTable, HostRegistration};
 use crate::layout::world::{Farewell, Words, words_bytes};
-use crate::mem::{Heap, HeapKind, Slab};
+use crate::mem::{Heap, HeapKind, Import, Slab};
 use crate::rpc::Link;
 use crate::sync::panics;
 use crate::sync::service_thread::BlockSignals;
@@ -86,9 +86,18 @@ impl World {
 
     /// Makes all ranks of a world in this process, without socket or threads.
     pub fn local(config: &Config) -> Result<Vec<Self>> {
+        Self::local_on(config, None)
+    }
+
+    /// The same, with this memory as the heap of its one rank: the program keeps it as it is until the world is destroyed, and
+    /// whatever was made from it.
+    pub fn local_on(config: &Config, mut lent: Option<Import>) -> Result<Vec<Self>> {
         config.check()?;
         if config.import.is_some() {
             crate::bail!(NMC_ERR_UNSUPPORTED, "a local world makes its own heaps; join ranks to lend memory");
+        }
+        if lent.is_some() && config.world_size != 1 {
+            crate::bail!(NMC_ERR_INVALID_ARG, "memory for one heap was lent to a world of {} ranks", config.world_size);
         }
         let device = open_device(config)?;
         let world_id = id::random_u64()?;
@@ -96,10 +105,14 @@ impl World {
         let words = Arc::new(Slab::create(c"nanomc words", bytes, false, &config.deadline)?);
         let registration = register_words(device.as_ref(), &words)?;
         let (kind, heap_bytes, huge) = (config.heap_kind, config.heap_bytes, config.huge_pages);
+        let of_program = lent.is_some();
         let heaps = (0..config.world_size)
-            .map(|_| Heap::create(kind, heap_bytes, huge, device.as_ref(), &config.deadline).map(Arc::new))
+            .map(|_| match lent.take() {
+                Some(import) => Heap::of_program(import, heap_bytes, device.as_ref()).map(Arc::new),
+                None => Heap::create(kind, heap_bytes, huge, device.as_ref(), &config.deadline).map(Arc::new),
+            })
             .collect::<Result<Vec<_>>>()?;
-        if config.populate {
+        if config.populate && !of_program {
             heaps.iter().try_for_each(|heap| heap.populate(|| !config.gives_up()))?;
         }
         let holder = |rank: u32| Holder {

@@ -13,3 +13,4 @@ pub mod print;
 pub mod proto;
 pub mod run;
 pub mod serve;
+mod sys;

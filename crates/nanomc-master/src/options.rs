@@ -437,12 +437,13 @@ impl Given {
     }
 }
 
-/// The first line of a file that nobody but its owner should be able to read.
+/// The first line of a file that not everybody can read.
 pub fn read_secret(path: &Path) -> Result<String, String> {
     use std::os::unix::fs::PermissionsExt as _;
     let text = std::fs::read_to_string(path).map_err(|e| format!("can not be read: {e}"))?;
     let mode = std::fs::metadata(path).map_err(|e| format!("can not be looked at: {e}"))?.permissions().mode();
-    if mode & 0o077 != 0 {
+    // Its group may read it: so are files that systemd hands over (LoadCredential).
+    if mode & 0o027 != 0 {
         return Err(format!("has mode {:03o}: others can read or change it. chmod 600 it", mode & 0o777));
     }
     Ok(text.lines().next().unwrap_or_default().trim().to_owned())

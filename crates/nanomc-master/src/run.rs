@@ -9,8 +9,9 @@ use crate::keep::etcd::Candidate;
 use crate::keep::file::State;
 use crate::meter::Meter;
 use crate::options::{Failure, Options};
-use crate::print;
+use crate::print::{self, Few};
 use crate::serve::{Front, serve_http};
+use crate::sys;
 use nanomc::base::log;
 use nanomc::cluster::directory::{Event, Master};
 use nanomc::cluster::net::Limits;
@@ -18,7 +19,8 @@ use nanomc::cluster::run::Listener;
 use nanomc::cluster::run::master::Service;
 use std::io::Read as _;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -43,7 +45,14 @@ enum Keeper {
 async fn serve(options: Options) -> Result<(), Failure> {
     // First of all, so that a signal that comes at once ends it in order.
     let mut signals = Signals::new()?;
-    log::set_sink(Some(Box::new(|_, text| print::warn(text))), log::WARN);
+    let few = Mutex::new(Few::default());
+    let sink = move |_, text: &str| {
+        if let Some(line) = few.lock().ok().and_then(|mut few| few.pass(text, Instant::now())) {
+            print::warn(&line);
+        }
+    };
+    log::set_sink(Some(Box::new(sink)), log::WARN);
+    sys::raise_files();
     let tls = options.tls.as_ref().map(auth::acceptor).transpose()?;
     let state = if options.etcd.is_none() { Some(State::open(&options.state)?) } else { None };
 
@@ -74,6 +83,8 @@ async fn serve(options: Options) -> Result<(), Failure> {
     let record = Box::new(move |number, list| drop(recorder.send((number, list))));
     let (service, handle) = Service::start(Master::new(config), listeners, limits, record)?;
     let (end, over) = watch::channel(false);
+    // Who leads goes on leading until the last calls are answered.
+    let (end_keeper, keeper_over) = watch::channel(false);
 
     // Ends by itself when the directory, which sends it changes, has ended.
     let keeping = match keeper {
@@ -82,7 +93,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
             let handle = handle.clone();
             tokio::task::spawn_blocking(move || state.serve(changes, &handle))
         }
-        Keeper::Etcd(candidate) => tokio::spawn(candidate.run(changes, handle.clone(), over.clone())),
+        Keeper::Etcd(candidate) => tokio::spawn(candidate.run(changes, handle.clone(), keeper_over)),
     };
 
     let (directory, meter) = (Directory::new(handle.clone()), Arc::new(Meter::default()));
@@ -111,6 +122,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
     }
     handle.stop();
     let _ = tokio::task::spawn_blocking(move || service.join()).await;
+    let _ = end_keeper.send(true);
     let _ = keeping.await;
     Ok(())
 }

@@ -30,6 +30,10 @@ const MAX_HTTP: usize = 64;
 const SHY: Duration = Duration::from_secs(10);
 /// How long calls that have begun may take when the master ends.
 const LAST_CALLS: Duration = Duration::from_secs(5);
+/// Most gRPC calls under way.
+const MAX_CALLS: usize = 2048;
+/// How long one may take, its request and whatever it waits for included.
+const LONGEST_CALL: Duration = Duration::from_secs(75);
 /// Longest message of a gRPC client.
 const MAX_MESSAGE: usize = 4 << 20;
 /// What a framed connection begins with: the first byte of `nanomc::cluster::wire::MAGIC`. HTTP/2 begins with a P.
@@ -74,6 +78,7 @@ pub struct Front {
     token: Token,
     tls: Option<TlsAcceptor>,
     meter: Arc<Meter>,
+    calls: Arc<Semaphore>,
 }
 
 impl Front {
@@ -81,7 +86,7 @@ impl Front {
     #[must_use]
     pub fn new(grpc: Grpc, handle: Handle, token: Token, tls: Option<TlsAcceptor>, meter: Arc<Meter>) -> Self {
         let service = MasterServiceServer::new(grpc).max_decoding_message_size(MAX_MESSAGE);
-        Self { service, handle, token, tls, meter }
+        Self { service, handle, token, tls, meter, calls: Arc::new(Semaphore::new(MAX_CALLS)) }
     }
 
     /// Serves whoever connects until it is over; then calls that have begun are answered.
@@ -144,7 +149,13 @@ impl Front {
             return Ok(Status::unauthenticated(why).into_http());
         }
         let (begun, path) = (Instant::now(), request.uri().path().to_owned());
-        let answer = self.service.call(request).await;
+        let Ok(_room) = self.calls.try_acquire() else {
+            return Ok(
+                Status::resource_exhausted(format!("{MAX_CALLS} calls are under way, the most possible")).into_http()
+            );
+        };
+        let late = |_| Ok(Status::deadline_exceeded("the call took too long").into_http());
+        let answer = timeout(LONGEST_CALL, self.service.call(request)).await.unwrap_or_else(late);
         let failed = answer.as_ref().is_ok_and(|answer| answer.headers().get("grpc-status").is_some_and(|s| s != "0"));
         self.meter.called(path.rsplit('/').next().unwrap_or_default(), begun.elapsed(), failed);
         answer

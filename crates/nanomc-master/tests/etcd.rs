@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{Certificates, Node, PATIENCE, Running, eventually};
+use common::{Certificates, Node, PATIENCE, Running, eventually, remove_from_who_is_away};
 use nanomc::cluster::wire::Dropped;
 use nanomc_master::proto::v1::{self, ping_response::MemberState};
 use std::net::{TcpListener, TcpStream};
@@ -70,7 +70,7 @@ impl Etcd {
     }
 
     fn master(&self, args: &[&str]) -> Running {
-        let mut all = vec!["--etcd", &self.url, "--etcd_lease", "2", "--etcd_prefix", "/test"];
+        let mut all = vec!["--etcd", &self.url, "--etcd_lease", "4", "--etcd_prefix", "/test"];
         all.extend(args);
         Running::start(&all)
     }
@@ -90,8 +90,14 @@ async fn ping(master: &Running, node: &str) -> Result<v1::PingResponse, Status> 
 
 /// Waits until a master leads, and gives its term.
 async fn leads(master: &Running) -> u64 {
-    eventually("it leads", || async { ping(master, "").await.is_ok() }).await;
-    ping(master, "").await.unwrap().term
+    let start = Instant::now();
+    loop {
+        match ping(master, "").await {
+            Ok(answer) => return answer.term,
+            Err(status) => assert!(start.elapsed() < PATIENCE, "it does not lead: {status}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]
@@ -141,22 +147,11 @@ async fn a_leader_that_etcd_does_not_hear_of_stops_answering() {
 #[tokio::test]
 async fn what_was_removed_is_dropped_by_who_was_away_under_the_next_leader() {
     let Some(etcd) = Etcd::start(None) else { return };
-    let mut first = etcd.master(&["--away_ms", "1000"]);
+    let mut first = etcd.master(&[]);
     leads(&first).await;
-    let mut client = first.client().await;
-    let mut node = Node::join(&first.address, "n1", None);
-    let start = v1::PutStartRequest { key: b"k".to_vec(), value_length: 5, ..Default::default() };
-    let begun = client.put_start(start).await.unwrap().into_inner();
-    let fact = node.publish(9, "k", begun.put_id, 5);
-    let name = v1::ReplicaName { node: begun.replica_list[0].handles[0].node, incarnation: 77, index: 9, epoch: 1 };
-    let done = vec![v1::PutDone { name: Some(name), fact }];
-    let end = v1::PutEndRequest { key: b"k".to_vec(), put_id: begun.put_id, done, ..Default::default() };
-    assert_eq!(client.put_end(end).await.unwrap().into_inner().status_code, OK);
-    // It falls silent. The remove is OK all the same: it is written down what the node has to drop.
-    let remove = v1::RemoveRequest { key: b"k".to_vec(), ..Default::default() };
-    assert_eq!(client.remove(remove).await.unwrap().into_inner().status_code, OK);
-    let since = nanomc::cluster::types::Position { term: node.term, number: 0 };
-    drop(node);
+    let (since, put_id, removed) = remove_from_who_is_away(&first).await;
+    // It is written down what the node has to drop.
+    assert_eq!(removed, OK);
     first.signal(libc::SIGKILL);
     first.wait();
     let second = etcd.master(&[]);
@@ -165,7 +160,7 @@ async fn what_was_removed_is_dropped_by_who_was_away_under_the_next_leader() {
     assert!(!welcome.fresh, "the log reaches back to where it was");
     let drops = node.drops();
     let Dropped::Replica(replica) = &drops.entries[0].what else { panic!("{drops:?}") };
-    assert_eq!((replica.index, replica.epoch, replica.put.0, replica.key.key()), (9, 1, begun.put_id, &b"k"[..]));
+    assert_eq!((replica.index, replica.epoch, replica.put.0, replica.key.key()), (9, 1, put_id, &b"k"[..]));
 }
 
 #[tokio::test]

@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::{Certificates, Node, PATIENCE, Running, eventually, output};
+use common::{Certificates, Node, PATIENCE, Running, eventually, output, remove_from_who_is_away};
+use nanomc::cluster::types::incarnation_of;
 use nanomc_master::proto::v1::{self, ping_response::MemberState, replica_info::ReplicaStatus};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,6 +14,7 @@ use std::path::Path;
 use tonic::Code;
 
 const OK: i32 = 0;
+const IN_PROGRESS: i32 = 2;
 const INVALID_ARG: i32 = -1;
 const UNAVAILABLE: i32 = -13;
 const NOT_FOUND: i32 = -20;
@@ -125,7 +127,10 @@ async fn an_object_lives_its_whole_life_over_grpc() {
     // Frames and gRPC come in at the same port.
     let mut node = Node::join(&own.master.address, "n1", None);
     let ping = client.ping(v1::PingRequest { node_name: "n1".into() }).await.unwrap().into_inner();
-    assert_eq!((ping.status_code, ping.term, ping.member(), ping.incarnation), (OK, 1, MemberState::Active, 77));
+    assert_eq!(
+        (ping.status_code, ping.term, ping.member(), ping.incarnation),
+        (OK, 1, MemberState::Active, incarnation_of(77))
+    );
     eventually("it settles", || {
         let mut client = client.clone();
         async move { client.ping(v1::PingRequest::default()).await.unwrap().into_inner().settled }
@@ -153,7 +158,7 @@ async fn an_object_lives_its_whole_life_over_grpc() {
     let exists = v1::ExistsRequest { key: key.clone(), ..Default::default() };
     assert!(!client.exists(exists.clone()).await.unwrap().into_inner().exists);
 
-    let name = v1::ReplicaName { node: handle.node, incarnation: 77, index: 5, epoch: 1 };
+    let name = v1::ReplicaName { node: handle.node, incarnation: incarnation_of(77), index: 5, epoch: 1 };
     let done = vec![v1::PutDone { name: Some(name), fact }];
     let end = v1::PutEndRequest { key: key.clone(), put_id: begun.put_id, done, ..Default::default() };
     let mut forged = end.clone();
@@ -174,6 +179,12 @@ async fn an_object_lives_its_whole_life_over_grpc() {
     assert_eq!(replica.handles[0].segment_name, "n1/ram");
     let missed = v1::GetReplicaListRequest { missed: vec![name], ..get.clone() };
     assert_eq!(client.get_replica_list(missed).await.unwrap().into_inner().status_code, NOT_FOUND);
+    let metrics = own.master.get("/metrics");
+    for part in
+        ["nanomc_master_lookups_total{result=\"ram\"} 1\n", "nanomc_master_lookups_total{result=\"missing\"} 2\n"]
+    {
+        assert!(metrics.contains(part), "{metrics}");
+    }
     let keys = client.list_keys(v1::ListKeysRequest::default()).await.unwrap().into_inner();
     assert_eq!((keys.keys.len(), keys.keys[0].key.as_slice(), keys.next), (1, &b"k"[..], 0));
 
@@ -207,7 +218,7 @@ async fn batches_answer_each_in_order() {
         if n % 2 == 0 {
             let fact = node.publish(n, &format!("k{n}"), answer.put_id, n.into());
             let node = answer.replica_list[0].handles[0].node;
-            let name = Some(v1::ReplicaName { node, incarnation: 77, index: n, epoch: 1 });
+            let name = Some(v1::ReplicaName { node, incarnation: incarnation_of(77), index: n, epoch: 1 });
             let done = vec![v1::PutDone { name, fact }];
             let (key, put_id) = (format!("k{n}").into_bytes(), answer.put_id);
             ends.push(v1::PutEndRequest { key, put_id, done, ..Default::default() });
@@ -255,6 +266,13 @@ async fn batches_answer_each_in_order() {
     assert_eq!(client.batch_exists(request).await.unwrap_err().code(), Code::OutOfRange);
 }
 
+/// The control of `what_was_removed_is_dropped_by_who_was_away_under_the_next_leader`.
+#[tokio::test]
+async fn without_etcd_a_remove_from_who_is_away_is_in_progress() {
+    let own = start(&[]);
+    assert_eq!(remove_from_who_is_away(&own.master).await.2, IN_PROGRESS);
+}
+
 #[tokio::test]
 async fn segments_are_mounted_and_unmounted_by_their_node_alone() {
     let own = start(&[]);
@@ -265,11 +283,11 @@ async fn segments_are_mounted_and_unmounted_by_their_node_alone() {
         segment_name: "more".into(),
         media: v1::MediaType::Vram.into(),
         node_name: "n1".into(),
-        incarnation: 77,
+        secret: 77,
         number: 4,
         near: 0,
     };
-    let forged = v1::MountSegmentRequest { incarnation: 78, ..mount.clone() };
+    let forged = v1::MountSegmentRequest { secret: 78, ..mount.clone() };
     assert_eq!(client.mount_segment(forged).await.unwrap().into_inner().status_code, STALE);
     assert_eq!(client.mount_segment(mount).await.unwrap().into_inner().status_code, OK);
     let segments = client.list_segments(v1::ListSegmentsRequest::default()).await.unwrap().into_inner();
@@ -278,7 +296,7 @@ async fn segments_are_mounted_and_unmounted_by_their_node_alone() {
     assert_eq!(names, [("n1/ram", v1::MediaType::Ram), ("more", v1::MediaType::Vram)]);
     // The node is told things where it was told before.
     assert!(matches!(node.ping(), nanomc::cluster::wire::Message::Ack(_)));
-    let unmount = v1::UnmountSegmentRequest { segment_name: "more".into(), node_name: "n2".into(), incarnation: 77 };
+    let unmount = v1::UnmountSegmentRequest { segment_name: "more".into(), node_name: "n2".into(), secret: 77 };
     assert_eq!(client.unmount_segment(unmount.clone()).await.unwrap().into_inner().status_code, STALE);
     let unmount = v1::UnmountSegmentRequest { node_name: "n1".into(), ..unmount };
     assert_eq!(client.unmount_segment(unmount.clone()).await.unwrap().into_inner().status_code, OK);
@@ -303,7 +321,7 @@ async fn what_is_not_done_yet_says_so() {
         client.batch_evict_disk_replica(v1::BatchEvictDiskReplicaRequest::default()).await.unwrap_err().code(),
     ];
     assert_eq!(codes, [Code::Unimplemented; 3]);
-    let heartbeat = v1::OffloadObjectHeartbeatRequest { node_name: "n1".into(), incarnation: 77, ..Default::default() };
+    let heartbeat = v1::OffloadObjectHeartbeatRequest { node_name: "n1".into(), secret: 77, ..Default::default() };
     assert_eq!(client.offload_object_heartbeat(heartbeat.clone()).await.unwrap().into_inner().status_code, STALE);
     let _node = Node::join(&own.master.address, "n1", None);
     let heartbeat = client.offload_object_heartbeat(heartbeat).await.unwrap().into_inner();

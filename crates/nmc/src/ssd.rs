@@ -491,6 +491,6 @@ fn told(entry: &Entry) -> String {
         Entry::High { bucket } => format!("high       buckets up to {bucket} may have been used"),
         Entry::Extent { bucket, first, blocks } => format!("extent     bucket {bucket}, blocks {first} + {blocks}"),
         Entry::Lost { bucket } => format!("lost       bucket {bucket}: it could not be read"),
-        Entry::Position { log, at } => format!("position   {at} of log {log:016x}"),
+        Entry::Position { term, number } => format!("position   {number} of term {term}"),
     }
 }

@@ -51,6 +51,7 @@ fn bucket_of(bucket: u64, first: u64, records: &[What<'_>]) -> (Vec<(u64, Vec<u8
             rank: 0,
             retain: 0,
             priority: 0,
+            put: *epoch,
         };
         let mut blocks = vec![0; shape.blocks as usize * BLOCK];
         let sums: Vec<u32> = value.chunks(GRANULE).map(crc32c).collect();
@@ -63,6 +64,7 @@ fn bucket_of(bucket: u64, first: u64, records: &[What<'_>]) -> (Vec<(u64, Vec<u8
             epoch: *epoch,
             store_id: 5,
             value_bytes: *bytes as u64,
+            put: *epoch,
             key: key.as_bytes(),
         });
         all.push((next, blocks));

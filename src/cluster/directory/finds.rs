@@ -18,6 +18,7 @@ impl Leader {
             crate::bail!(NMC_ERR_INVALID_ARG, "{} keys are asked for; {MAX_KEYS} are possible", find.keys.len());
         }
         let keys = memory::try_collect(find.keys.iter().map(|key| self.listed(key, &find.missed)))?;
+        keys.iter().for_each(|listed| self.lookups.count(listed));
         to.push(ask.answer(Found { term: self.term, keys }));
         Ok(())
     }

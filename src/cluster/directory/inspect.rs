@@ -7,53 +7,51 @@ use super::objects::Gate;
 use super::{Leader, Master, Role};
 use crate::base::error::Result;
 use crate::base::memory;
+use crate::base::status::NMC_ERR_NOT_FOUND;
 use crate::cluster::types::{Media, Millis, NO_INDEX, Name, NodeId, ObjectKey, Position, PutId, Term};
-use crate::cluster::wire::SegmentInfo;
+use crate::cluster::wire::{Listed, SegmentInfo};
 
 /// Objects that one page of keys looks at.
 const LOOK: usize = 8192;
 
-/// How a member stands, see `docs/cluster.md`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// Written down, and not heard of in this term.
-    Silent,
-    /// It applies the drop log.
-    Joining,
-    /// It tells what it has.
-    Reporting,
-    /// It takes puts.
-    Active,
-    /// It was silent for too long.
-    Away,
-}
-
-impl Standing {
+impl State {
     /// All of them.
-    pub const ALL: [Standing; 5] =
-        [Standing::Silent, Standing::Joining, Standing::Reporting, Standing::Active, Standing::Away];
+    pub const ALL: [State; 5] = [State::Silent, State::Joining, State::Reporting, State::Active, State::Away];
 
     /// What people call it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Standing::Silent => "silent",
-            Standing::Joining => "joining",
-            Standing::Reporting => "reporting",
-            Standing::Active => "active",
-            Standing::Away => "away",
+            State::Silent => "silent",
+            State::Joining => "joining",
+            State::Reporting => "reporting",
+            State::Active => "active",
+            State::Away => "away",
         }
     }
 }
 
-impl From<State> for Standing {
-    fn from(state: State) -> Self {
-        match state {
-            State::Silent => Standing::Silent,
-            State::Joining => Standing::Joining,
-            State::Reporting => Standing::Reporting,
-            State::Active => Standing::Active,
-            State::Away => Standing::Away,
+/// What came of lookups since this master leads, in keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lookups {
+    /// Found, by the fastest medium that has it, in the order of [`Media::ALL`].
+    pub found: [u64; 3],
+    /// Not found.
+    pub missing: u64,
+    /// Nobody could say.
+    pub unknown: u64,
+}
+
+impl Lookups {
+    pub(super) fn count(&mut self, listed: &Listed) {
+        let best = listed.replicas.iter().map(|replica| replica.media).min();
+        let counter = match (best, listed.status) {
+            (Some(media), _) => self.found.get_mut(media.code() as usize),
+            (None, NMC_ERR_NOT_FOUND) => Some(&mut self.missing),
+            (None, _) => Some(&mut self.unknown),
+        };
+        if let Some(counter) = counter {
+            *counter += 1;
         }
     }
 }
@@ -77,6 +75,8 @@ pub struct Figures {
     pub head: Position,
     /// Namespaces that something was ever put to.
     pub spaces: usize,
+    /// What came of lookups.
+    pub lookups: Lookups,
 }
 
 /// A member as the master sees it.
@@ -87,7 +87,7 @@ pub struct MemberView {
     /// Its number.
     pub id: NodeId,
     /// How it stands.
-    pub standing: Standing,
+    pub state: State,
     /// Its present life; 0 if it was not heard of in this term.
     pub incarnation: u64,
     /// Where it listens.
@@ -102,24 +102,11 @@ pub struct MemberView {
     pub segments: Vec<(SegmentInfo, bool)>,
 }
 
-/// Why a replica may be read or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// A copy that was announced, or that may be there.
-    Announced,
-    /// Published; its put has not ended.
-    Closed,
-    /// It may be read.
-    Open,
-    /// Removed; its owner has not said that it is gone.
-    Dropped,
-}
-
 /// A replica as the master sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaView {
-    /// How it stands.
-    pub stage: Stage,
+    /// What may be done with it.
+    pub gate: Gate,
     /// Whether its owner can be asked for it.
     pub reachable: bool,
     /// Its name; none if it was announced only.
@@ -182,6 +169,7 @@ impl Master {
             log: leader.log.len(),
             head: leader.log.head(),
             spaces: leader.spaces.len(),
+            lookups: leader.lookups,
         })
     }
 
@@ -215,14 +203,8 @@ impl Master {
             let (id, incarnation) = owner.whose()?;
             let segment = owner.node().and_then(|n| n.segments.iter().find(|s| s.info.number == held.segment.into()));
             let name = Name { node: id, incarnation, index: held.index, epoch: held.epoch };
-            let stage = match held.gate {
-                Gate::Announced => Stage::Announced,
-                Gate::Closed => Stage::Closed,
-                Gate::Open => Stage::Open,
-                Gate::Dropped => Stage::Dropped,
-            };
             Some(ReplicaView {
-                stage,
+                gate: held.gate,
                 reachable: owner.listed().is_some(),
                 name: (held.index != NO_INDEX).then_some(name),
                 put: held.put,
@@ -269,7 +251,7 @@ fn view(node: &Node, now: Millis) -> MemberView {
     MemberView {
         name: node.name.clone(),
         id: node.id,
-        standing: node.state.into(),
+        state: node.state,
         incarnation: node.incarnation,
         endpoint: node.endpoint.clone(),
         host: node.host.clone(),

@@ -22,8 +22,10 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use inspect::{Figures, MemberView, ReplicaView, Stage, Standing, Wanted};
+pub use inspect::{Figures, Lookups, MemberView, ReplicaView, Wanted};
 pub use log::{Entry, Recorded, Target};
+pub use members::State;
+pub use objects::Gate;
 pub use placement::Strategy;
 pub use table::TIER;
 
@@ -213,6 +215,8 @@ struct Leader {
     streams: u64,
     /// The sweep after whole namespaces were removed: the next shard, and how many numbers it is for.
     sweep: (usize, usize),
+    /// What came of lookups so far.
+    lookups: Lookups,
 }
 
 /// Makes ids that nobody can guess.
@@ -350,6 +354,7 @@ impl Leader {
             drains: Drains::default(),
             streams: 0,
             sweep: (0, 0),
+            lookups: Lookups::default(),
             config,
         };
         for member in elected.members {

@@ -1,7 +1,7 @@
 //! The node's store behind its agent: [`Storage`] over [`Store`], by a client of its own. Where the bytes of a plan or of a held value
 //! are in this process is said here too, so that the loop around the agent receives and sends them in place. Used by one thread.
 //!
-//! A segment is a rank of the store's world, with its number. What a drop could not do is not forgotten: the position in the drop
+//! A segment is a rank of the store's world, with its number; the one behind them is the tier, if there is one. What a drop could not do is not forgotten: the position in the drop
 //! log is not kept then, so that the entries come again.
 
 use super::storage::{Memory, Part, Pinned, Plan, Storage, Tail, Wanted};
@@ -11,7 +11,7 @@ use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use crate::cluster::net::Span;
 use crate::cluster::types::{Media, ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published, Retired, SegmentInfo};
-use crate::layout::store::{self as layout, MAX_NAMESPACES};
+use crate::layout::store::{self as layout, MAX_NAMESPACES, ON_DISK};
 use crate::mem::HeapKind;
 use crate::store::Store;
 use crate::store::evict::Retain;
@@ -19,7 +19,7 @@ use crate::store::facts::{self, Described};
 use crate::store::master::{Keep, Opened};
 use crate::store::read::{Extents, Look, Pin};
 use crate::store::write::PutOptions;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// Headers that one part of a snapshot looks at, at most.
@@ -48,8 +48,12 @@ pub struct NodeStore {
     /// By number, those that were used: they stay as long as the store lives.
     spaces: Vec<Option<Space>>,
     plans: HashMap<Plan, Opened>,
+    /// Those that are to be on disk before they are answered.
+    for_disk: HashSet<Plan>,
     pins: HashMap<u64, Pin>,
     next_pin: u64,
+    /// The disk that the store had when the agent began, and how many slots that has.
+    disk: (u64, u32),
     /// A drop since the last position has failed.
     trouble: Option<Error>,
     /// When programs were last looked after, and what the bell that they ring had counted.
@@ -67,8 +71,11 @@ impl NodeStore {
     pub fn new(program: &Store) -> Result<Self> {
         let store = program.for_agent()?;
         let spaces = memory::vec_with(MAX_NAMESPACES, |_| None)?;
-        let (plans, pins) = (HashMap::new(), HashMap::new());
-        Ok(Self { store, spaces, plans, pins, next_pin: 1, trouble: None, looked: None })
+        // In this order: if it is opened anew meanwhile the agent finds out.
+        let disk = store.disk_id();
+        let disk = (disk, store.adopt_disk()?);
+        let (plans, for_disk, pins) = (HashMap::new(), HashSet::new(), HashMap::new());
+        Ok(Self { store, spaces, plans, for_disk, pins, next_pin: 1, disk, trouble: None, looked: None })
     }
 
     /// The store, through the agent's client.
@@ -83,22 +90,39 @@ impl NodeStore {
         self.store.client().params().max_objects
     }
 
-    /// Slots of its tier that the agent knows.
+    /// Slots of its tier.
     #[must_use]
     pub fn slots(&self) -> u32 {
-        0
+        self.disk.1
     }
 
-    /// What the node offers: the heap of each rank. `name` makes the names, which no other segment in the cluster may have.
+    /// Fails if the tier of the store was opened or closed since the agent began: others would not know its slots. A new agent does.
+    pub fn check_tier(&self) -> Result<()> {
+        if self.store.disk_id() != self.disk.0 {
+            crate::bail!(NMC_ERR_STALE, "the tier of the store was opened or closed; the agent has to begin anew");
+        }
+        Ok(())
+    }
+
+    /// Number of the tier among the segments.
+    pub fn tier_segment(&self) -> u32 {
+        self.store.client().params().world_size
+    }
+
+    /// What the node offers: the heap of each rank, and the tier. `name` makes the names, which no other segment in the cluster may have.
     pub fn segments(&self, name: impl Fn(u32) -> String) -> Result<Vec<SegmentInfo>> {
         let (params, member) = (self.store.client().params(), self.store.client().member());
         let media = if member.heap_kind() == HeapKind::Host { Media::Ram } else { Media::Vram };
-        memory::collect((0..params.world_size).map(|number| SegmentInfo {
+        let ranks =
+            (0..params.world_size).map(|number| (number, media, self.store.heap_usage(number).0, params.heap_bytes));
+        let tier = self.store.disk_usage().filter(|_| self.slots() > 0);
+        let tier = tier.map(|(used, all)| (self.tier_segment(), Media::Ssd, used, all));
+        memory::collect(ranks.chain(tier).map(|(number, media, used, capacity)| SegmentInfo {
             number,
             name: name(number),
             media,
-            capacity: params.heap_bytes,
-            used: self.store.heap_usage(number).0,
+            capacity,
+            used,
             near: -1,
         }))
     }
@@ -156,11 +180,19 @@ impl NodeStore {
         Ok(Some(Published { index, epoch, key, put: PutId(put), length: bytes, segment: owner_rank }))
     }
 
+    /// What is at an index: of a header, or of a slot.
+    fn described(&self, index: u32) -> Result<Option<Described>> {
+        match index & ON_DISK {
+            0 => Ok(self.store.described(index)),
+            _ => self.store.described_on_disk(index & !ON_DISK),
+        }
+    }
+
     /// A fact as others are told it. One for one, since they are numbered: what is over by now is told as that, which comes again.
     fn told(&mut self, fact: layout::Fact) -> Result<Fact> {
         Ok(match fact {
             layout::Fact::Published { index, epoch } => {
-                let found = self.store.described(index).filter(|found| found.epoch == epoch);
+                let found = self.described(index)?.filter(|found| found.epoch == epoch);
                 let published = found.map_or(Ok(None), |found| self.published(index, &found))?;
                 published.map_or(Retired { index, epoch }.into(), Into::into)
             }
@@ -210,11 +242,17 @@ impl Storage for NodeStore {
         let Wanted { put, key, length, segment, retain, metadata } = *wanted;
         memory::reserve_map(&mut self.plans, 1)?;
         let keep = keep_of(retain)?;
-        let options = PutOptions { rank: Some(segment), keep, metadata: &metadata.0, ..PutOptions::DEFAULT };
+        let for_disk = segment == self.tier_segment() && self.slots() > 0;
+        let rank = Some(segment).filter(|_| !for_disk);
+        let options = PutOptions { rank, keep, metadata: &metadata.0, ..PutOptions::DEFAULT };
+        self.for_disk.try_reserve(1).map_err(|_| memory::refused::<Plan>(1))?;
         let space = self.make_space(key.space())?;
         let (opened, _) = space.store.open_clustered(put.0, key.key(), length, &options)?;
         let plan = Plan { index: opened.index, epoch: opened.epoch };
         self.plans.insert(plan, opened);
+        if for_disk {
+            self.for_disk.insert(plan);
+        }
         Ok(plan)
     }
 
@@ -229,9 +267,16 @@ impl Storage for NodeStore {
 
     fn commit(&mut self, plan: Plan) -> Result<u64> {
         let opened = *self.opened(plan)?;
-        let committed = self.store.commit_and_tell(&opened);
+        let for_disk = self.for_disk.contains(&plan);
+        // By a handle of its namespace: what has to be on disk is looked for there.
+        let Some(space) = self.space(self.store.namespace_of(plan.index)) else {
+            crate::bail!(NMC_ERR_STALE, "{plan:?} is of no namespace");
+        };
+        let store = &space.store;
+        let committed = if for_disk { store.commit_to_disk(&opened) } else { store.commit_and_tell(&opened) };
         match committed {
             Ok(fact) => {
+                self.for_disk.remove(&plan);
                 self.plans.remove(&plan);
                 Ok(fact)
             }
@@ -241,6 +286,7 @@ impl Storage for NodeStore {
     }
 
     fn abandon(&mut self, plan: Plan) {
+        self.for_disk.remove(&plan);
         if let Some(opened) = self.plans.remove(&plan) {
             // If the master does not hear of it now it hears of it when it is back.
             let _ = self.store.give_up(&opened);
@@ -257,6 +303,9 @@ impl Storage for NodeStore {
     fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Pinned> {
         memory::reserve_map(&mut self.pins, 1)?;
         let held = match self.find_space(key.space()) {
+            Some(space) if plan.index & ON_DISK != 0 => {
+                space.store.pin_from_disk(plan.index & !ON_DISK, plan.epoch, key.key())?
+            }
             Some(space) => space.store.pin_named(plan.index, plan.epoch, key.key())?,
             None => None,
         };
@@ -287,6 +336,12 @@ impl Storage for NodeStore {
     }
 
     fn drop_named(&mut self, plan: Plan, key: &ObjectKey) {
+        if plan.index & ON_DISK != 0 {
+            let Some(space) = self.find_space(key.space()) else { return };
+            let is = space.store.is_on_disk_as(plan.index & !ON_DISK, plan.epoch, key.key());
+            let dropped = is.and_then(|is| if is { space.store.drop_named(plan.index, plan.epoch) } else { Ok(()) });
+            return self.note(dropped);
+        }
         let found = self.store.described(plan.index).filter(|found| found.epoch == plan.epoch);
         let Some(found) = found.filter(|found| found.key == key.key()) else { return };
         if self.space(found.namespace).is_some_and(|space| space.name == key.space()) {
@@ -322,6 +377,7 @@ impl Storage for NodeStore {
     }
 
     fn facts(&mut self, behind: u64, most: usize) -> Result<Tail> {
+        self.check_tier()?;
         self.look_after();
         match self.store.facts(behind, most)? {
             facts::Tail::Overwritten => Ok(Tail::Overwritten),
@@ -336,16 +392,21 @@ impl Storage for NodeStore {
     }
 
     fn part(&mut self, from: u32, most: usize) -> Result<Part> {
-        let all = self.headers();
+        self.check_tier()?;
+        let (slots, headers) = (self.slots(), self.headers());
+        let (all, behind) = match from & ON_DISK {
+            0 => (headers, Some(ON_DISK).filter(|_| slots > 0)),
+            _ => (ON_DISK | slots, None),
+        };
         let end = from.saturating_add(LOOKED_AT).min(all);
         let (mut to, mut live) = (from, memory::with_capacity(most)?);
         while to < end && live.len() < most {
-            if let Some(found) = self.store.described(to) {
+            if let Some(found) = self.described(to)? {
                 live.extend(self.published(to, &found)?);
             }
             to += 1;
         }
-        Ok(Part { from, to, live, next: (to < all).then_some(to) })
+        Ok(Part { from, to, live, next: if to < all { Some(to) } else { behind } })
     }
 
     fn position(&self) -> Option<Position> {
@@ -360,6 +421,8 @@ impl Storage for NodeStore {
     }
 
     fn used(&self) -> Vec<u64> {
-        (0..self.store.client().params().world_size).map(|rank| self.store.heap_usage(rank).0).collect()
+        let ranks = (0..self.tier_segment()).map(|rank| self.store.heap_usage(rank).0);
+        let tier = self.store.disk_usage().filter(|_| self.slots() > 0);
+        ranks.chain(tier.map(|(used, _)| used)).collect()
     }
 }

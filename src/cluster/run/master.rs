@@ -6,7 +6,7 @@ use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::cluster::directory::{Action, Change, Event, Master};
 use crate::cluster::net::{self, Heard, Limits, Listener, Net, now_ms};
-use crate::cluster::types::{Millis, Peer};
+use crate::cluster::types::{Millis, Peer, incarnation_of};
 use crate::cluster::wire::{Answer, Frame, Message};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -174,7 +174,12 @@ impl Running {
         true
     }
 
-    fn tell(&mut self, event: Event, now: Millis) {
+    fn tell(&mut self, mut event: Event, now: Millis) {
+        if let Event::Message(_, frame) = &mut event
+            && let Some(incarnation) = frame.message.own_incarnation()
+        {
+            *incarnation = incarnation_of(*incarnation);
+        }
         let mut actions = std::mem::take(&mut self.actions);
         self.master.on(event, now, &mut actions);
         for action in actions.drain(..) {

@@ -4,10 +4,11 @@
 use super::masters::Masters;
 use super::{SMALL, TURN};
 use crate::base::error::{Error, Result};
+use crate::base::id::random_u64;
 use crate::base::status::{NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
 use crate::cluster::net::{self, Address, Heard, Limits, Listener, Net, Spans, now_ms};
 use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan};
-use crate::cluster::types::{Millis, ObjectKey, Peer, PutId};
+use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, incarnation_of};
 use crate::cluster::wire::{Fetch, Frame, Message, Replica};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -63,14 +64,16 @@ pub struct Service {
 }
 
 impl Service {
-    /// Begins to serve: joins the masters, takes puts and gives what the store has to whoever connects.
+    /// Begins to serve, in a life of its own: joins the masters, takes puts and gives what the store has to whoever connects.
     pub fn start<S: Memory + Send + 'static>(
-        config: Config,
+        mut config: Config,
         masters: &[Address],
         storage: S,
         listener: Listener,
         limits: Limits,
     ) -> Result<Self> {
+        let secret = random_u64()?;
+        config.incarnation = incarnation_of(secret);
         let mut net = Net::new(limits)?;
         net.listen(listener)?;
         let mailbox = Arc::new(Mailbox { mail: Mutex::new(VecDeque::new()), wake: crate::rpc::Event::new()? });
@@ -78,6 +81,7 @@ impl Service {
         let handle = Handle(Arc::clone(&mailbox));
         let running = Running {
             agent: Agent::new(config, storage, now_ms()),
+            secret,
             net,
             mailbox,
             masters: Masters::new(masters)?,
@@ -131,6 +135,8 @@ struct Filling {
 
 struct Running<S: Memory> {
     agent: Agent<S>,
+    /// Of this life of the node.
+    secret: u64,
     net: Net,
     mailbox: Arc<Mailbox>,
     masters: Masters,
@@ -249,7 +255,10 @@ impl<S: Memory> Running<S> {
 
     fn act(&mut self, action: Action, now: Millis) {
         match action {
-            Action::Master(at, frame) => {
+            Action::Master(at, mut frame) => {
+                if let Some(incarnation) = frame.message.own_incarnation() {
+                    *incarnation = self.secret;
+                }
                 if let Some(peer) = self.masters.link(at, &mut self.net, now) {
                     self.net.send(peer, &frame);
                 }

@@ -758,6 +758,20 @@ impl Message {
     }
 }
 
+impl Message {
+    /// The life of a node that says this to a master: on the wire it is the secret of that life.
+    pub fn own_incarnation(&mut self) -> Option<&mut u64> {
+        match self {
+            Message::Join(join) => Some(&mut join.incarnation),
+            Message::Report(report) => Some(&mut report.incarnation),
+            Message::Ping(ping) => Some(&mut ping.incarnation),
+            Message::Leave(leave) => Some(&mut leave.incarnation),
+            Message::Mount(mount) => Some(&mut mount.incarnation),
+            _ => None,
+        }
+    }
+}
+
 /// Whether a value may follow a message of this kind.
 pub(super) fn may_carry_a_value(kind: u32) -> bool {
     matches!(kind, 40 | 43)

@@ -58,14 +58,9 @@ impl Book {
         std::iter::once(self.first).filter(|run| run.count > 0).chain(self.more.iter().flatten().copied())
     }
 
-    /// Whether it is the value of a record with this epoch, by what its own epoch or that of its origin says.
-    pub fn is_of(&self, epoch: u64) -> bool {
-        self.epoch == epoch || self.is_promoted_from(epoch)
-    }
-
-    /// Whether it was read from a record with this epoch.
-    pub fn is_promoted_from(&self, epoch: u64) -> bool {
-        self.flags & FLAG_PROMOTED != 0 && self.plan_id == epoch
+    /// Whether it is the value of this put: then a record of the same put is the same value, whichever store has written it.
+    pub fn is_of(&self, put: u64) -> bool {
+        self.plan_id == put && put != 0
     }
 
     pub fn is_hidden(&self) -> bool {

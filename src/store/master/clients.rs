@@ -287,6 +287,29 @@ mod tests {
         assert!(master.is_attached(later), "what an earlier holder says does not end a later one");
     }
 
+    /// The agent of a node has a client beside the program's: neither takes the other's place, and both go with their holder.
+    #[test]
+    fn a_holder_has_one_client_of_each_role() {
+        let agent = |generation| ClientInfo { role: Role::Agent, ..holder(generation) };
+        let mut master = master();
+        let program = master.attach(&holder(1)).unwrap();
+        master.supersede(&agent(1)).unwrap();
+        let first = master.attach(&agent(1)).unwrap();
+        assert!(master.is_attached(program) && master.is_attached(first));
+        master.supersede(&agent(1)).unwrap();
+        assert!(master.is_attached(program) && !master.has_place(first), "the next agent's takes the former one's");
+        let second = master.attach(&agent(1)).unwrap();
+        // Also for a master that finds them.
+        let map = Arc::clone(master.map());
+        drop(master);
+        let mut master = Master::take_over(map).unwrap();
+        assert_eq!((master.info_of(program), master.info_of(second)), (holder(1), agent(1)));
+        master.supersede(&holder(1)).unwrap();
+        assert!(!master.has_place(program) && master.is_attached(second));
+        master.supersede(&holder(2)).unwrap();
+        assert!(!master.has_place(second));
+    }
+
     /// A client that closed while there was no master is found by the next one; a word of an earlier turn says nothing.
     #[test]
     fn a_last_word_ends_the_place_that_it_names() {

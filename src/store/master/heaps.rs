@@ -103,8 +103,8 @@ impl Master {
         (0..n).map(rank).find(takes).unwrap_or_else(|| rank(0))
     }
 
-    /// Fails if nothing can be stored on a rank.
-    pub(super) fn check_heap(&self, rank: u32) -> Result<()> {
+    /// Fails if nothing can be stored on a rank. What `returns` from the disk is nothing new.
+    pub(super) fn check_heap(&self, rank: u32, returns: bool) -> Result<()> {
         if self.heaps.get(rank as usize).is_none_or(|(_, id)| *id == 0) {
             crate::bail!(
                 NMC_ERR_PEER_LOST,
@@ -112,7 +112,7 @@ impl Master {
                  be mapped"
             );
         }
-        if self.closed & bit_of(rank) != 0 {
+        if self.closed & bit_of(rank) != 0 && !returns {
             crate::bail!(NMC_ERR_NO_SPACE, "rank {rank} is closed: nothing new is stored there");
         }
         Ok(())

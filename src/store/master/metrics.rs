@@ -16,9 +16,10 @@ impl Master {
         self.uncounted = u64::MAX;
     }
 
-    /// Brings the counters in shared memory up to date, and wakes those who wait for room that there is now: at the end of
+    /// Tells what happened on disk, brings the counters in shared memory up to date, and wakes those who wait for room that there is now: at the end of
     /// each call, however much it did.
     pub fn publish_counters(&mut self) {
+        self.tell_of_disk();
         if std::mem::take(&mut self.freed) {
             self.map.view().bells().room.ring();
         }

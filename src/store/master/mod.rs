@@ -22,8 +22,8 @@ use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::layout::MAX_RANKS;
 use crate::layout::store::{
-    CLUSTERED, DISK_EXPECTED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_PROMOTED, Fact, Fate, MAX_EXTENTS,
-    MAX_KEY, MAX_METADATA, MAX_NAMESPACE_NAME, MAX_NAMESPACES, METADATA_FLAGS, ObjectHeader, PRIORITY_SHIFT,
+    CLUSTERED, DISK_EXPECTED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_RETURNS, Fact, Fate, MAX_EXTENTS,
+    MAX_KEY, MAX_METADATA, MAX_NAMESPACE_NAME, MAX_NAMESPACES, METADATA_FLAGS, ON_DISK, ObjectHeader, PRIORITY_SHIFT,
     PublishWords, RETAIN_SHIFT, Seal, View, key_units, metadata_flags, metadata_len, reads_of,
 };
 use crate::mem::limits::check_available;
@@ -77,7 +77,7 @@ pub struct OpenRequest<'a> {
     pub rank: Option<u32>,
     /// Ranks of which any may hold it, a bit each, if that one has no room; 0 if no other may.
     pub among: u64,
-    /// `FLAG_HIDDEN`, `FLAG_CONTIGUOUS`, `FLAG_CHECKSUM`.
+    /// `FLAG_HIDDEN`, `FLAG_CONTIGUOUS`, `FLAG_CHECKSUM`, `FLAG_RETURNS`.
     pub flags: u32,
     /// How it is kept.
     pub keep: Keep,
@@ -231,6 +231,8 @@ pub struct Master {
     next_epoch: u64,
     /// Number of the newest fact. What shared memory says is not believed.
     newest_fact: u64,
+    /// Some were not told: whoever follows them has to look at everything.
+    facts_missing: bool,
     names: RandomState,
     next_sweep: u64,
     /// Next header at which the search for what is left of flushed namespaces looks; it goes round and round.
@@ -256,7 +258,7 @@ pub struct Master {
     disk: Option<disk::Disk>,
 }
 
-pub use disk::{Admission, DiskCounts, MOST_NEXT, OnDisk, Scope, Stored, ToWrite};
+pub use disk::{Admission, DiskContent, DiskCounts, MOST_NEXT, OnDisk, Scope, Stored, ToWrite};
 
 /// Id and generation of a namespace as headers hold them.
 #[inline(always)]
@@ -299,6 +301,7 @@ impl Master {
             accounts: memory::vec_of(MAX_NAMESPACES, Account::default())?,
             next_epoch: 1,
             newest_fact: 0,
+            facts_missing: false,
             names: RandomState::new(),
             next_sweep: 0,
             flush_at: 0,
@@ -349,7 +352,7 @@ impl Master {
         view.header().facts.store(self.newest_fact, Release);
     }
 
-    /// How far the node has applied the drop log of its cluster.
+    /// How far the node has applied the drop log of its cluster, once [`Master::note_position`] is written down.
     pub fn set_position(&mut self, position: (u64, u64)) -> Result<()> {
         self.map.view().header().set_position(position);
         Ok(())

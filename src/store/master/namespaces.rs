@@ -1,6 +1,7 @@
 //! Namespaces: keys of their own, a quota, and forgetting everything at once.
 
 use super::*;
+use crate::store::backing::SpaceName;
 
 impl Master {
     /// Opens the namespace `name`, making it if need be; a quota that is given replaces the former one.
@@ -33,6 +34,12 @@ impl Master {
         self.give_space(id, name)?;
         ns.set_name(name);
         Ok(id)
+    }
+
+    /// Makes every namespace of which something is on disk, as if somebody had opened it.
+    pub fn adopt_namespaces(&mut self) -> Result<()> {
+        let all: Vec<SpaceName> = memory::collect(self.disk.iter().flat_map(disk::Disk::names))?;
+        all.iter().filter(|name| !name.is_empty()).try_for_each(|name| self.namespace(name, None).map(|_| ()))
     }
 
     /// Forgets everything in a namespace at once; the memory comes back bit by bit.

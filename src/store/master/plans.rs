@@ -2,7 +2,6 @@
 
 use super::make_room::Need;
 use super::*;
-use crate::sync::disk_entry;
 
 impl Master {
     /// Makes room for an object and opens it for writing.
@@ -40,7 +39,7 @@ impl Master {
         };
         let among = request.among & self.usable();
         if among == 0 {
-            self.check_heap(owner)?;
+            self.check_heap(owner, flags & FLAG_RETURNS != 0)?;
         }
         let pages = bytes.div_ceil(p.page_bytes.into());
         let Some(pages) = u32::try_from(pages).ok().filter(|n| *n <= p.pages()) else {
@@ -166,7 +165,8 @@ impl Master {
         let map = Arc::clone(&self.map);
         let view = map.view();
         self.check_plan(client, plan)?;
-        if self.lists.list_of(plan.index) == Some(WRITING) && !self.promote(view, plan.index) {
+        let published = view.publish(plan.index).is_some_and(|words| object::finished(&words.published, plan.epoch));
+        if self.lists.list_of(plan.index) == Some(WRITING) && !published {
             self.end_writing(view, plan.index, Fate::GivenUp, false);
         }
         self.count_of(plan.index);
@@ -242,7 +242,7 @@ impl Master {
             }
         }
         match read_from {
-            Some((entry, word)) => self.marry_to_disk(header, plan.index, entry, disk_entry::epoch(word)),
+            Some((entry, _)) => self.marry_to_disk(header, plan.index, entry),
             None => {
                 if former.is_some() || on_disk.is_some() {
                     self.takes_away();
@@ -289,7 +289,11 @@ impl Master {
         self.take_away(index, epoch, false)
     }
 
+    /// `index` may be that of an entry of the disk: of a value that is there and in memory nothing is left.
     fn take_away(&mut self, index: u32, epoch: u64, taken: bool) -> Result<()> {
+        if index & ON_DISK != 0 {
+            return self.drop_entry(index & !ON_DISK, epoch);
+        }
         let map = Arc::clone(&self.map);
         let view = map.view();
         self.check_disk()?;
@@ -351,7 +355,7 @@ impl Master {
             return Err(not_found(key));
         };
         if let (Some(header), Some(book)) = (view.object(index), self.books.get_mut(index as usize)) {
-            let others = book.flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS | FLAG_CHECKSUM | FLAG_PROMOTED | METADATA_FLAGS);
+            let others = book.flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS | FLAG_CHECKSUM | METADATA_FLAGS);
             (book.flags, book.until) = (others | keep.flags(), keep.until(now));
             header.flags.store(book.flags, Relaxed);
             header.retain_until.store(book.until, Relaxed);

@@ -89,6 +89,7 @@ impl Master {
             Some(_) => {}
             None => self.look_at_all_writing(view, now, 4 * BUDGET),
         }
+        self.tell_of_disk();
         self.newest_fact
     }
 

@@ -475,6 +475,7 @@ impl Master {
                 bytes: value_of(*name, object.version).len() as u64,
                 rank: 0,
                 class: (Retain::None, 0),
+                put: object.version.1,
             });
         }
         items
@@ -541,7 +542,7 @@ impl Master {
         }
         reach(self, When::Written);
         let mut marks = Vec::new();
-        for Stored { index, generation, entry } in stored {
+        for Stored { index, generation, entry, .. } in stored {
             let Some(at) = self.holds.iter().position(|hold| hold.index == index) else { continue };
             let hold = self.holds.swap_remove(at);
             if hold.gone {

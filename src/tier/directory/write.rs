@@ -133,6 +133,7 @@ impl Directory {
                 epoch: stored.entry.epoch,
                 store_id,
                 value_bytes: stored.entry.bytes,
+                put: stored.put,
                 key: &items[*number].key,
             }))?;
             let footer = encode_footer(self.head.tier_id, bucket, end, &list)?;
@@ -230,6 +231,7 @@ impl Directory {
                         rank: item.rank,
                         retain: u8::try_from(item.class.0.code()).unwrap_or(0),
                         priority: u8::try_from(item.class.1).unwrap_or(0),
+                        put: item.put,
                     };
                     if !stages.record(&record, spot.block * BLOCK as u64, |offset, to| source.read(item, offset, to))? {
                         continue;
@@ -238,7 +240,7 @@ impl Directory {
                     let space = item.space.number;
                     let entry = Entry { epoch: item.epoch, fingerprint, bytes: item.bytes, spot: *spot, space };
                     let generation = item.space.generation;
-                    stored.push((number, Stored { index: item.index, generation, entry }));
+                    stored.push((number, Stored { index: item.index, generation, entry, put: item.put }));
                 }
                 stages.flush()
             })();

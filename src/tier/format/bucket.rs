@@ -13,8 +13,9 @@
 //! | 24..32 | epoch |
 //! | 32..40 | id of the store that wrote it |
 //! | 40..48 | bytes of the value |
-//! | 48..50 | bytes of the key, `k` |
-//! | 50..50 + `k` | key |
+//! | 48..56 | name of the put that the value came from |
+//! | 56..58 | bytes of the key, `k` |
+//! | 58..58 + `k` | key |
 //!
 //! The last block:
 //!
@@ -39,7 +40,7 @@ use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG};
 const MAGIC: &[u8; 8] = b"NMCBUCKT";
 const WHAT: &str = "the last block of a bucket";
 /// Bytes of an entry before its key.
-const ITEM: usize = 50;
+const ITEM: usize = 58;
 
 /// A record, as the list of its bucket knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +57,8 @@ pub struct Item<'a> {
     pub store_id: u64,
     /// Length of the value.
     pub value_bytes: u64,
+    /// The put that the value came from.
+    pub put: u64,
     /// 1 to [`super::MAX_KEY`] bytes.
     pub key: &'a [u8],
 }
@@ -134,7 +137,8 @@ impl<'a> Item<'a> {
         put(list, at + 24, &self.epoch.to_le_bytes());
         put(list, at + 32, &self.store_id.to_le_bytes());
         put(list, at + 40, &self.value_bytes.to_le_bytes());
-        put(list, at + 48, &key_bytes.to_le_bytes());
+        put(list, at + 48, &self.put.to_le_bytes());
+        put(list, at + 56, &key_bytes.to_le_bytes());
         put(list, at + ITEM, self.key);
         at + ITEM + self.key.len()
     }
@@ -142,7 +146,7 @@ impl<'a> Item<'a> {
     /// The entry that `list` begins with and what follows it; `None` if it ends before. Its numbers are not checked yet.
     fn decode(list: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (fixed, rest) = list.split_at_checked(ITEM)?;
-        let (key, rest) = rest.split_at_checked(usize::from(u16_at(fixed, 48)))?;
+        let (key, rest) = rest.split_at_checked(usize::from(u16_at(fixed, 56)))?;
         let item = Self {
             block: u64::from(u32_at(fixed, 0)),
             space: Space { number: u32_at(fixed, 4), generation: u32_at(fixed, 8) },
@@ -150,6 +154,7 @@ impl<'a> Item<'a> {
             epoch: u64_at(fixed, 24),
             store_id: u64_at(fixed, 32),
             value_bytes: u64_at(fixed, 40),
+            put: u64_at(fixed, 48),
             key,
         };
         Some((item, rest))

@@ -22,7 +22,7 @@
 //! | 4 namespace | number and generation, 4 bytes each | name, up to 64 bytes |
 //! | 5 generation | number and generation, 4 bytes each | |
 //! | 6 high | bucket, 8 bytes | |
-//! | 7 position | log, 8 bytes | place in it, 8 bytes |
+//! | 7 position | term, 8 bytes | number, 8 bytes |
 //! | 8 extent | bucket, 8 bytes | first block and number of blocks, 8 bytes each |
 //! | 9 lost | bucket, 8 bytes | |
 //!
@@ -74,12 +74,12 @@ pub enum Entry {
         /// Up to [`MAX_BUCKET`].
         bucket: u64,
     },
-    /// How far a log of the cluster was followed.
+    /// How far the drop log of the cluster was applied.
     Position {
-        /// Which log.
-        log: u64,
-        /// The place in it.
-        at: u64,
+        /// Term of the entry.
+        term: u64,
+        /// Its number in that term.
+        number: u64,
     },
     /// The bucket lies in these blocks of the one file that has them all, and counts.
     Extent {
@@ -149,7 +149,7 @@ pub fn encode_entry(number: u64, durable: u64, tier_id: u64, entry: &Entry) -> [
     match entry {
         Entry::Start { tier_id: first, journal: second }
         | Entry::Dead { bucket: first, block: second }
-        | Entry::Position { log: first, at: second } => {
+        | Entry::Position { term: first, number: second } => {
             put(&mut record, 24, &first.to_le_bytes());
             put(&mut record, 32, &second.to_le_bytes());
         }
@@ -213,7 +213,7 @@ fn decode_entry(record: &[u8], number: u64, tier_id: u64) -> Result<Entry> {
         4 => Entry::Namespace { name: memory::copy(bytes_at(record, 32, usize::from(name_bytes)))?, space },
         5 => Entry::Generation(space),
         6 => Entry::High { bucket: first },
-        7 => Entry::Position { log: first, at: second },
+        7 => Entry::Position { term: first, number: second },
         8 => Entry::Extent { bucket: first, first: second, blocks: u64_at(record, 40) },
         9 => Entry::Lost { bucket: first },
         _ => crate::bail!(NMC_ERR_VERSION, "its kind is {kind}, which this library does not know"),

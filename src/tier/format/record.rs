@@ -15,10 +15,11 @@
 //! | 54..56 | bytes of the metadata |
 //! | 56 | retain class |
 //! | 57 | priority |
-//! | 64..320 | metadata, padded with zeros |
-//! | 320.. | CRC32C of each granule, the 64 KiB of the value from its beginning, 4 bytes each, `g` of them |
-//! | 320 + 4`g`.. | key |
-//! | 320 + 4`g` + `k`.. | the value, if it ends within the first block; else it begins with the next whole block |
+//! | 64..72 | name of the put that the value came from |
+//! | 72..328 | metadata, padded with zeros |
+//! | 328.. | CRC32C of each granule, the 64 KiB of the value from its beginning, 4 bytes each, `g` of them |
+//! | 328 + 4`g`.. | key |
+//! | 328 + 4`g` + `k`.. | the value, if it ends within the first block; else it begins with the next whole block |
 
 use super::fields::{begin, bytes_at, check_begin, check_seal, put, seal, u16_at, u32_at, u64_at};
 use super::{BLOCK, GRANULE, MAX_METADATA, Space, beyond_limits};
@@ -29,7 +30,7 @@ use std::ops::Range;
 const MAGIC: &[u8; 8] = b"NMCOBJCT";
 const WHAT: &str = "the header of a record";
 /// Where the metadata begins, and where the sums do.
-const METADATA: usize = 64;
+const METADATA: usize = 72;
 const SUMS: usize = METADATA + MAX_METADATA;
 
 /// An object without its value.
@@ -53,6 +54,8 @@ pub struct Record<'a> {
     pub retain: u8,
     /// Priority.
     pub priority: u8,
+    /// The put that the value came from, wherever it was before.
+    pub put: u64,
 }
 
 /// Where the parts of a record lie. It follows from the lengths of key and value: room for all metadata is always reserved.
@@ -143,6 +146,7 @@ impl Record<'_> {
         put(to, 52, &key_bytes.to_le_bytes());
         put(to, 54, &metadata_bytes.to_le_bytes());
         put(to, 56, &[self.retain, self.priority]);
+        put(to, 64, &self.put.to_le_bytes());
         put(to, METADATA, self.metadata);
         for (granule, sum) in sums.iter().enumerate() {
             put(to, SUMS + 4 * granule, &sum.to_le_bytes());
@@ -212,6 +216,7 @@ impl<'a> Header<'a> {
             rank: u32_at(bytes, 48),
             retain: bytes.get(56).copied().unwrap_or(0),
             priority: bytes.get(57).copied().unwrap_or(0),
+            put: u64_at(bytes, 64),
         };
         Ok(Self { record, sums, shape })
     }
@@ -230,12 +235,12 @@ impl<'a> Header<'a> {
 
     /// Whether it is the record that an index entry leads to.
     #[must_use]
-    pub fn is(&self, key: &[u8], epoch: u64, value_bytes: u64) -> bool {
-        self.record.epoch == epoch && self.record.value_bytes == value_bytes && self.record.key == key
+    pub fn is(&self, key: &[u8], put: u64, value_bytes: u64) -> bool {
+        self.record.put == put && self.record.value_bytes == value_bytes && self.record.key == key
     }
 }
 
-/// How many bytes of a record are needed to decode its header, from its first block or the first 64 bytes of it; `None` if
+/// How many bytes of a record are needed to decode its header, from its first block or the first 72 bytes of it; `None` if
 /// no record begins there. No CRC stands behind the answer: up to 64 MiB, to be compared with the bytes that there are.
 #[must_use]
 pub fn header_bytes(first_block: &[u8]) -> Option<usize> {

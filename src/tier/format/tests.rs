@@ -63,6 +63,7 @@ fn record<'a>(random: &mut Random, key: &'a [u8], metadata: &'a [u8], value_byte
         rank: u32_of(random.next() >> 32),
         retain: random.next().to_le_bytes()[0],
         priority: random.next().to_le_bytes()[0],
+        put: random.next(),
     }
 }
 
@@ -102,6 +103,7 @@ fn items<'a>(random: &mut Random, keys: &'a [Vec<u8>]) -> (Vec<Item<'a>>, u64) {
             epoch: random.below_limit(MAX_EPOCH),
             store_id: random.next(),
             value_bytes,
+            put: random.next(),
             key,
         });
         block += Shape::of(key.len(), value_bytes).blocks;
@@ -145,7 +147,7 @@ fn entries(random: &mut Random, count: usize) -> Vec<Entry> {
                 Entry::Extent { bucket, first, blocks: 1 + random.below_limit(MAX_BLOCK - first) }
             }
             6 => Entry::Lost { bucket },
-            _ => Entry::Position { log: random.next(), at: random.next() },
+            _ => Entry::Position { term: random.next(), number: random.next() },
         });
     }
     list
@@ -187,7 +189,7 @@ fn a_head_of_another_format_is_told_from_a_broken_one() {
     seal(&mut other, BLOCK..BLOCK);
     let error = Head::decode(&other).unwrap_err();
     assert_eq!(error.status, NMC_ERR_VERSION);
-    assert!(error.message.contains("format 7") && error.message.contains("format 1"), "{error}");
+    assert!(error.message.contains("format 7") && error.message.contains("format 2"), "{error}");
     for broken in [&[][..], &whole[..BLOCK - 1], &[0; BLOCK], &[&whole[..], &[0]].concat()] {
         assert_eq!(Head::decode(broken).unwrap_err().status, NMC_ERR_CORRUPT);
     }
@@ -197,7 +199,7 @@ fn a_head_of_another_format_is_told_from_a_broken_one() {
 fn a_record_reads_back_at_every_edge() {
     let mut random = Random(3);
     for key_bytes in [1, 2, 26, 40, 1023, 1024, 1 + random.below(1024), 1 + random.below(1024)] {
-        let limit = (BLOCK - 320 - 4 - key_bytes) as u64;
+        let limit = (BLOCK - 328 - 4 - key_bytes) as u64;
         let granule = GRANULE as u64;
         let near = [limit - 1, limit, limit + 1, 4095, 4096, 4097, granule - 1, granule, granule + 1, 3 * granule + 5];
         for value_bytes in [0, 1].into_iter().chain(near) {
@@ -214,10 +216,10 @@ fn a_record_reads_back_at_every_edge() {
             assert_eq!(value_of(&header, &bytes), Some(&value[..]));
             assert_eq!(header.sum(header.shape().granules), None);
             assert_eq!(header_bytes(&bytes[..BLOCK]), Some(header.shape().header_bytes()));
-            assert!(header.is(&key, record.epoch, value_bytes));
-            assert!(!header.is(&key, record.epoch + 1, value_bytes));
-            assert!(!header.is(&key, record.epoch, value_bytes + 1));
-            assert!(!header.is(&key[1..], record.epoch, value_bytes));
+            assert!(header.is(&key, record.put, value_bytes));
+            assert!(!header.is(&key, record.put ^ 1, value_bytes));
+            assert!(!header.is(&key, record.put, value_bytes + 1));
+            assert!(!header.is(&key[1..], record.put, value_bytes));
             let end = usize::try_from(header.shape().value_at + value_bytes).unwrap();
             assert!(bytes[end..].iter().all(|byte| *byte == 0), "nothing of the buffer's past is left");
         }
@@ -252,12 +254,12 @@ fn a_large_header_takes_several_blocks() {
     let header = Header::decode(&bytes).unwrap();
     assert_eq!(header.record, record);
     assert!((0..).zip(&sums).all(|(granule, sum)| header.sum(granule) == Some(*sum)));
-    assert_eq!(header_bytes(&bytes[..64]), Some(bytes.len()));
+    assert_eq!(header_bytes(&bytes[..72]), Some(bytes.len()));
     assert_eq!(Header::decode(&bytes[..4 * BLOCK]).unwrap_err().status, NMC_ERR_CORRUPT);
 
     // The last header that fits its blocks, and the first that does not.
     let granules = |count: u64| Shape::of(1024, count * GRANULE as u64).header_blocks;
-    assert_eq!((granules(688), granules(689)), (1, 2));
+    assert_eq!((granules(686), granules(687)), (1, 2));
     // Lengths that nothing has do not overflow.
     for (key, value) in [(1, MAX_VALUE - 1), (usize::MAX, u64::MAX), (0, u64::MAX), (usize::MAX, 0)] {
         assert!(Shape::of(key, value).blocks > 1);
@@ -342,9 +344,9 @@ fn records_of_a_bucket_lie_behind_each_other_and_within_it() {
 
     // The same lies in a list whose sums are right are found when it is read.
     let footer = encode_footer(TIER, 1, blocks, &good).unwrap();
-    for (at, field) in [(0, blocks), (4, 256), (12, 1 << 24), (40, MAX_VALUE), (24, MAX_EPOCH), (48, 4096)] {
+    for (at, field) in [(0, blocks), (4, 256), (12, 1 << 24), (40, MAX_VALUE), (24, MAX_EPOCH), (56, 4096)] {
         let mut lie = footer.clone();
-        let width = if at >= 24 && at != 48 { 8 } else { 4 };
+        let width = if at >= 24 && at != 56 { 8 } else { 4 };
         put(&mut lie, at, &field.to_le_bytes()[..width]);
         reseal_footer(&mut lie);
         assert_eq!(read_footer(&lie, blocks).unwrap_err().status, NMC_ERR_CORRUPT, "field at {at}");
@@ -480,7 +482,7 @@ fn every_flip_of_a_head_is_found() {
 fn every_flip_of_a_record_is_found() {
     let mut random = Random(13);
     // Inline with much padding, inline without any, and behind a header of a block.
-    for (key_bytes, value_bytes) in [(40, 100), (1024, 4096 - 320 - 4 - 1024), (26, 4096)] {
+    for (key_bytes, value_bytes) in [(40, 100), (1024, 4096 - 328 - 4 - 1024), (26, 4096)] {
         let (key, value) = (random.bytes(key_bytes), random.bytes(value_bytes));
         let record = record(&mut random, &key, b"some metadata", value_bytes as u64);
         let bytes = written(&record, &value);

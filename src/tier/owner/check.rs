@@ -16,16 +16,14 @@ use std::sync::atomic::Ordering::SeqCst;
 impl Owner {
     /// Reads what an entry leads to, and ends it if that is not right. Gives whether it did.
     pub(super) fn look_at(&self, index: u32, word: u64) -> Result<bool> {
-        let Some(words) = self.map.view().entry(index).and_then(disk_entry::read).filter(|words| words[0] == word)
-        else {
+        let Some((_, entry, put)) = self.map.view().live(index).filter(|(now, ..)| *now == word) else {
             return Ok(false);
         };
-        let entry = Entry::from_words(words);
         let checked = (|| -> Result<()> {
             let key = self.directory.key_of(entry.spot)?;
             let (file, block) = self.directory.open_record(entry.spot)?;
             let mut scratch = Buffer::new(1 << 20)?;
-            check_record(&*file, block, &key, entry.epoch, entry.bytes, &mut scratch)
+            check_record(&*file, block, &key, put, entry.bytes, &mut scratch)
         })();
         let error = match checked {
             Ok(()) => return Ok(false),
@@ -63,7 +61,7 @@ impl Owner {
             let Some((index, word)) = self.entry_of(bucket, item) else { return Ok(true) };
             let record = self.directory.open_record(Spot { bucket, block: item.block });
             let checked = record.and_then(|(file, block)| {
-                check_record(&*file, block, item.key, item.epoch, item.value_bytes, &mut scratch)
+                check_record(&*file, block, item.key, item.put, item.value_bytes, &mut scratch)
             });
             done += 1;
             match checked {

@@ -26,7 +26,7 @@ use crate::layout::disk::{Entry, Spot};
 use crate::layout::store::MAX_NAMESPACES;
 use crate::store::backing::{DiskGrant, DiskOwner, DiskReader, HeldMemory, Mark, SpaceName};
 use crate::store::disk::{DiskMap, heat_now};
-use crate::store::master::{Admission, DiskCounts, Scope, ToWrite};
+use crate::store::master::{Admission, DiskContent, DiskCounts, Scope, ToWrite};
 use crate::store::watch::Announcer;
 use crate::store::{MasterSlot, Policy};
 use crate::sync::{disk_entry, service_thread};
@@ -202,7 +202,7 @@ impl Running {
         if !config.other_directory {
             host.with(|master| master.check_tier(directory.head().tier_id))?;
         }
-        let Recovered { found, spaces, last_epoch, buckets, dead, .. } = recovered;
+        let Recovered { found, spaces, last_epoch, position, buckets, dead, .. } = recovered;
         let entries = match config.max_objects {
             0 => OBJECTS.max(2 * found.len() as u64),
             given => given,
@@ -217,6 +217,7 @@ impl Running {
         )?);
         map.view().header().promote_after.store(config.promote_after.into(), Relaxed);
         map.view().header().write_through.store(config.write_through.into(), Relaxed);
+        map.view().header().bytes_total.store(directory.bytes_total(), Relaxed);
         let flags = super::reader::flags(options, config.backend);
         let reader = super::reader::make(real.shareable()?, flags)?;
         let names = spaces.iter().filter_map(|(space, name)| Some((SpaceName::new(name)?, *space)));
@@ -250,7 +251,8 @@ impl Running {
         });
         let former = host.disk_name();
         let disk = Arc::clone(&owner) as Arc<dyn DiskOwner>;
-        let left_out = host.attach_disk(disk, map, &names, &found, last_epoch, store_id)?;
+        let content = DiskContent { names: &names, found: &found, last_epoch, position };
+        let left_out = host.attach_disk(disk, map, &content, store_id)?;
         // If it fails from here on, the store has what it had before.
         let mut running = Self { owner, host, thread: None, former: Some(former) };
         running.host.with(|master| {

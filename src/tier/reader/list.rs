@@ -5,15 +5,16 @@ use super::files::Files;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
-use crate::layout::disk::{Busy, Fingerprint, Space, Spot};
+use crate::layout::disk::{Busy, Entry, Fingerprint, Space, Spot};
 use crate::store::disk::DiskMap;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Bits of a cursor that are the number of a record.
 const RECORD_BITS: u32 = 28;
-/// Footers that are kept: one for each who goes through the keys at the same time.
-const KEPT: usize = 4;
+/// Footers that are kept: one for each who goes through the keys at the same time, and some for who asks for keys in the order of
+/// their entries, which is nearly that of their buckets.
+const KEPT: usize = 16;
 /// How often the directory is looked at again while its owner changes it.
 const MOST_TRIES: u32 = 8;
 
@@ -75,6 +76,25 @@ impl Lists {
             }
             (bucket, record) = (bucket + 1, 0);
         }
+    }
+
+    /// See `DiskReader::key_of`.
+    pub fn key_of(&self, files: &Files, entry: &Entry) -> Result<Option<(Vec<u8>, Space)>> {
+        let Spot { bucket, block } = entry.spot;
+        let mut footer = self.footer(files, bucket)?;
+        if footer.is_none() {
+            // It may be new: where buckets share a file, only the journal tells where they are.
+            self.list(files)?;
+            footer = self.footer(files, bucket)?;
+        }
+        let Some(footer) = footer else { return Ok(None) };
+        let Ok(at) = footer.items.binary_search_by_key(&block, |item| item.block) else { return Ok(None) };
+        let item = footer.items[at];
+        let from = at.checked_sub(1).map_or(0, |before| footer.items[before].key_end);
+        if item.fingerprint != entry.fingerprint {
+            return Ok(None);
+        }
+        memory::copy(footer.keys.get(from..item.key_end).unwrap_or_default()).map(|key| Some((key, item.space)))
     }
 
     fn list(&self, files: &Files) -> Result<()> {

@@ -1,5 +1,5 @@
 //! How a client reads values from disk by itself. What it gives is right: the entry of the index is the same after the I/O as
-//! before it, the record has the key, epoch, length and namespace that the entry stands for, and every 64 KiB that were touched
+//! before it, the record has the key, put, length and namespace that the entry stands for, and every 64 KiB that were touched
 //! have their checksum. An entry that ended meanwhile is no failure; what is wrong while the entry stands is looked at twice,
 //! then `NMC_ERR_CORRUPT`.
 //!
@@ -133,6 +133,12 @@ impl DiskReader for Reader {
         let found = memory::collect(jobs.into_iter().map(|job| job.info))?;
         let told = reads.into_iter().zip(found).map(|(read, info)| read.outcome.map(|there| there.then_some(info)));
         memory::collect(told)
+    }
+
+    fn key_of(&self, map: &DiskMap, entry: &DiskEntry) -> Result<Option<(Vec<u8>, Space)>> {
+        let found = self.lists.key_of(&self.files, &entry.entry);
+        // What is wrong with a bucket that has gone meanwhile is wrong with nothing.
+        if self.is_still(map, entry) { found } else { Ok(None) }
     }
 
     fn next(&self, map: &DiskMap, space: Space, cursor: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {

@@ -17,7 +17,7 @@ pub fn check_record(
     file: &dyn File,
     block: u64,
     key: &[u8],
-    epoch: u64,
+    put: u64,
     value_bytes: u64,
     scratch: &mut Buffer,
 ) -> Result<()> {
@@ -35,12 +35,12 @@ pub fn check_record(
 
     file.read_aligned(&mut scratch[..shape.header_bytes()], record_at)?;
     let header = Header::decode(&scratch[..shape.header_bytes()])?;
-    if !header.is(key, epoch, value_bytes) {
-        let (is, bytes) = (header.record.epoch, header.record.value_bytes);
+    if !header.is(key, put, value_bytes) {
+        let (is, bytes) = (header.record.put, header.record.value_bytes);
         let same = if header.record.key == key { "the same key" } else { "another key" };
         crate::bail!(
             NMC_ERR_CORRUPT,
-            "the record has {same}, epoch {is} and {bytes} bytes instead of epoch {epoch} and {value_bytes} bytes"
+            "the record has {same}, put {is:x} and {bytes} bytes instead of put {put:x} and {value_bytes} bytes"
         );
     }
     if shape.inline {

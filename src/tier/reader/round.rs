@@ -169,17 +169,16 @@ impl<'r, 'a> Job<'r, 'a> {
     /// Fails if these are not the blocks of the header that the entry leads to.
     fn check_header<'h>(&self, bytes: &'h [u8]) -> Result<Header<'h>> {
         let header = Header::decode(bytes)?;
-        let (entry, record) = (&self.read.entry.entry, &header.record);
-        if !header.is(self.read.key, entry.epoch, entry.bytes) || record.space.number != entry.space {
+        let (entry, put, record) = (&self.read.entry.entry, self.read.entry.put, &header.record);
+        if !header.is(self.read.key, put, entry.bytes) || record.space.number != entry.space {
             let same = if record.key == self.read.key { "the same key" } else { "another key" };
             crate::bail!(
                 NMC_ERR_CORRUPT,
-                "the record there has {same}, epoch {}, {} bytes and namespace {}, where the index says epoch {}, {} bytes and \
+                "the record there has {same}, put {:x}, {} bytes and namespace {}, where the index says put {put:x}, {} bytes and \
                  namespace {}",
-                record.epoch,
+                record.put,
                 record.value_bytes,
                 record.space.number,
-                entry.epoch,
                 entry.bytes,
                 entry.space
             );

@@ -76,7 +76,18 @@ impl Object {
 
     fn record<'a>(&'a self, metadata: &'a [u8]) -> Record<'a> {
         let (key, epoch, value_bytes) = (&self.key[..], self.epoch, self.value.len() as u64);
-        Record { space: SPACE, key, metadata, value_bytes, epoch, store_id: 9, rank: 1, retain: 0, priority: 0 }
+        Record {
+            space: SPACE,
+            key,
+            metadata,
+            value_bytes,
+            epoch,
+            store_id: 9,
+            rank: 1,
+            retain: 0,
+            priority: 0,
+            put: epoch,
+        }
     }
 
     /// Its blocks.
@@ -109,6 +120,7 @@ fn bucket_of(bucket: u64, objects: &[Object]) -> (Vec<u8>, Vec<u64>) {
             epoch: object.epoch,
             store_id: 9,
             value_bytes: object.value.len() as u64,
+            put: object.epoch,
             key: &object.key,
         })
         .collect();
@@ -173,6 +185,7 @@ impl Tree {
                 bytes: object.value.len() as u64,
                 rank: 1,
                 class: (Retain::None, 0),
+                put: object.epoch,
             })
             .collect();
         let owner = self.owner.as_ref().unwrap();
@@ -214,7 +227,7 @@ impl Tree {
         let fingerprint = fingerprint(&SECRET, SPACE, &object.key);
         let bytes = object.value.len() as u64;
         let entry = Entry { epoch: object.epoch, fingerprint, bytes, spot, space: SPACE.number };
-        disk_entry::fill(self.map.view().entry(index).unwrap(), entry.words());
+        self.map.view().fill(index, &entry, object.epoch);
     }
 
     fn end(&self, index: u32) {
@@ -967,7 +980,7 @@ fn the_owner_finds_every_flip_of_a_record() {
     }
     let mut check = |block, key: &[u8], epoch, bytes| check_record(&*file, block, key, epoch, bytes, &mut scratch);
     is_corrupt(check(0, b"emptY", 1, 0), "another key");
-    is_corrupt(check(0, b"empty", 2, 0), "epoch 1 and 0 bytes instead of epoch 2");
+    is_corrupt(check(0, b"empty", 2, 0), "put 1 and 0 bytes instead of put 2");
     is_corrupt(check(1 << 30, b"empty", 1, 0), "of a file that has");
     is_corrupt(check(0, b"empty", 1, format::MAX_VALUE - 1), "of a file that has");
 

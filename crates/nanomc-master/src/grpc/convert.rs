@@ -4,7 +4,7 @@
 use crate::proto::v1::{self, buf_handle::BufStatus, replica_info::ReplicaStatus};
 use nanomc::base::error::{Error, Result};
 use nanomc::base::status::NMC_ERR_INVALID_ARG;
-use nanomc::cluster::directory::{MemberView, ReplicaView, Stage, Standing};
+use nanomc::cluster::directory::{Gate, MemberView, ReplicaView, State};
 use nanomc::cluster::types::{Media, Name, NodeId, ObjectKey, Position, PutId};
 use nanomc::cluster::wire;
 
@@ -140,16 +140,23 @@ pub fn listed(replica: &wire::Replica, view: Option<&ReplicaView>) -> v1::Replic
     }
 }
 
+/// The put of a replica; 0 while it has not ended, because whoever knows it then can end it or give it up.
+#[must_use]
+pub fn shown_put(view: &ReplicaView) -> u64 {
+    if view.gate == Gate::Closed { 0 } else { view.put.0 }
+}
+
 /// A replica in any state.
 #[must_use]
 pub fn viewed(view: ReplicaView) -> v1::ReplicaInfo {
-    let (status, buffer) = match view.stage {
-        Stage::Announced => (ReplicaStatus::Initialized, BufStatus::Init),
-        Stage::Closed => (ReplicaStatus::Processing, BufStatus::Complete),
-        Stage::Open => (ReplicaStatus::Complete, BufStatus::Complete),
-        Stage::Dropped => (ReplicaStatus::Removed, BufStatus::Complete),
+    let (status, buffer) = match view.gate {
+        Gate::Announced => (ReplicaStatus::Initialized, BufStatus::Init),
+        Gate::Closed => (ReplicaStatus::Processing, BufStatus::Complete),
+        Gate::Open => (ReplicaStatus::Complete, BufStatus::Complete),
+        Gate::Dropped => (ReplicaStatus::Removed, BufStatus::Complete),
     };
     let buffer = if view.reachable { buffer } else { BufStatus::Unregistered };
+    let put_id = shown_put(&view);
     let handle = v1::BufHandle {
         segment_name: view.segment_name,
         size: view.length,
@@ -163,7 +170,7 @@ pub fn viewed(view: ReplicaView) -> v1::ReplicaInfo {
     v1::ReplicaInfo {
         handles: vec![handle],
         status: status.into(),
-        put_id: view.put.0,
+        put_id,
         length: view.length,
         name: view.name.map(name_out),
     }
@@ -201,14 +208,14 @@ pub fn mount(mount: v1::MountSegmentRequest) -> Result<wire::Mount> {
             segment.name.len()
         )));
     }
-    let (node, incarnation) = (NodeId::of(&mount.node_name), mount.incarnation);
+    let (node, incarnation) = (NodeId::of(&mount.node_name), mount.secret);
     Ok(wire::Mount { node, incarnation, segment, unmount: false })
 }
 
 /// A segment that a node takes back.
 #[must_use]
 pub fn unmount(unmount: v1::UnmountSegmentRequest) -> wire::Mount {
-    let (node, incarnation) = (NodeId::of(&unmount.node_name), unmount.incarnation);
+    let (node, incarnation) = (NodeId::of(&unmount.node_name), unmount.secret);
     let (name, media) = (unmount.segment_name, Media::Ram);
     let segment = wire::SegmentInfo { number: 0, name, media, capacity: 0, used: 0, near: -1 };
     wire::Mount { node, incarnation, segment, unmount: true }
@@ -218,12 +225,12 @@ pub fn unmount(unmount: v1::UnmountSegmentRequest) -> wire::Mount {
 #[must_use]
 pub fn member_state(member: Option<&MemberView>) -> v1::ping_response::MemberState {
     use v1::ping_response::MemberState;
-    match member.map(|member| member.standing) {
+    match member.map(|member| member.state) {
         None => MemberState::None,
-        Some(Standing::Silent) => MemberState::Silent,
-        Some(Standing::Joining) => MemberState::Joining,
-        Some(Standing::Reporting) => MemberState::Reporting,
-        Some(Standing::Active) => MemberState::Active,
-        Some(Standing::Away) => MemberState::Away,
+        Some(State::Silent) => MemberState::Silent,
+        Some(State::Joining) => MemberState::Joining,
+        Some(State::Reporting) => MemberState::Reporting,
+        Some(State::Active) => MemberState::Active,
+        Some(State::Away) => MemberState::Away,
     }
 }

@@ -1,7 +1,7 @@
 //! The service over gRPC (`proto/nanomc/master/v1/master.proto`): every call is put to the directory as the framed message that a
 //! client would have sent, or as a look at it, and answered with what came back. The service has no state of its own.
 
-mod convert;
+pub mod convert;
 
 use crate::directory::{Coming, Directory};
 use crate::proto::v1::master_service_server::MasterService;
@@ -9,7 +9,7 @@ use crate::proto::v1::{self, ListedKey};
 use nanomc::base::error::Error;
 use nanomc::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
 use nanomc::cluster::directory::{Figures, Master, ReplicaView, Wanted};
-use nanomc::cluster::types::{Millis, Name, ObjectKey, PutId};
+use nanomc::cluster::types::{Millis, Name, ObjectKey, PutId, incarnation_of};
 use nanomc::cluster::wire::{self, Listed, MAX_KEYS, Message, Replica};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
@@ -540,7 +540,7 @@ impl MasterService for Grpc {
         let look = move |master: &Master, now| {
             leading(master, now)?;
             let member = master.member(&request.node_name, now);
-            Ok::<_, Status>(member.is_some_and(|member| member.incarnation == request.incarnation))
+            Ok::<_, Status>(member.is_some_and(|member| member.incarnation == incarnation_of(request.secret)))
         };
         let (status_code, message) = match self.look(look).await?? {
             true => (NMC_OK, String::new()),

@@ -1,7 +1,7 @@
 //! What Prometheus is told, in its text format.
 
 use crate::meter::{BUCKETS_US, Meter};
-use nanomc::cluster::directory::{Figures, MemberView, Standing};
+use nanomc::cluster::directory::{Figures, Lookups, MemberView, State};
 use nanomc::cluster::types::Media;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
@@ -49,18 +49,38 @@ pub fn text(figures: Option<&Figures>, members: &[MemberView], meter: &Meter) ->
         gauge(&mut to, "nanomc_master_removes_waiting", "Removes that wait for owners.", figures.calls as u64);
         gauge(&mut to, "nanomc_master_drop_log_entries", "Entries of the drop log.", figures.log as u64);
         gauge(&mut to, "nanomc_master_namespaces", "Namespaces.", figures.spaces as u64);
+        lookups(&mut to, &figures.lookups);
         cluster(&mut to, members);
     }
     calls(&mut to, meter);
     to
 }
 
+/// What came of lookups, with its name.
+pub fn named(lookups: &Lookups) -> impl Iterator<Item = (&'static str, u64)> {
+    let found = Media::ALL.into_iter().map(media).zip(lookups.found);
+    found.chain([("missing", lookups.missing), ("unknown", lookups.unknown)])
+}
+
+fn lookups(to: &mut String, lookups: &Lookups) {
+    let name = "nanomc_master_lookups_total";
+    family(
+        to,
+        name,
+        "counter",
+        "Keys that were looked up, by the fastest medium that has them, since this master leads.",
+    );
+    for (result, count) in named(lookups) {
+        let _ = writeln!(to, "{name}{{result=\"{result}\"}} {count}");
+    }
+}
+
 fn cluster(to: &mut String, members: &[MemberView]) {
     let name = "nanomc_master_members";
     family(to, name, "gauge", "Members, by how they stand.");
-    for standing in Standing::ALL {
-        let count = members.iter().filter(|member| member.standing == standing).count();
-        let _ = writeln!(to, "{name}{{state=\"{}\"}} {count}", standing.name());
+    for state in State::ALL {
+        let count = members.iter().filter(|member| member.state == state).count();
+        let _ = writeln!(to, "{name}{{state=\"{}\"}} {count}", state.name());
     }
     let name = "nanomc_master_member_silent_seconds";
     family(to, name, "gauge", "How long a member was silent.");

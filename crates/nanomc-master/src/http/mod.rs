@@ -6,13 +6,14 @@ mod metrics;
 
 use crate::auth::Token;
 use crate::directory::Directory;
+use crate::grpc::convert::shown_put;
 use crate::meter::Meter;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use json::Json;
-use nanomc::cluster::directory::{Figures, Master, MemberView, ReplicaView, Stage, Wanted};
+use nanomc::cluster::directory::{Figures, Gate, Master, MemberView, ReplicaView, Wanted};
 use nanomc::cluster::types::{Millis, ObjectKey};
 use std::sync::Arc;
 use std::time::Duration;
@@ -151,6 +152,7 @@ impl Admin {
                 ("removes_waiting", figures.calls.into()),
                 ("drop_log_entries", figures.log.into()),
                 ("namespaces", figures.spaces.into()),
+                ("lookups", Json::Object(metrics::named(&figures.lookups).map(|(name, n)| (name, n.into())).collect())),
             ]);
         }
         let connections = u64::try_from(self.meter.connections()).unwrap_or(0);
@@ -168,7 +170,7 @@ impl Admin {
             Json::Object(vec![
                 ("name", member.name.into()),
                 ("id", hex(member.id.0)),
-                ("state", member.standing.name().into()),
+                ("state", member.state.name().into()),
                 ("incarnation", hex(member.incarnation)),
                 ("host", member.host.into()),
                 ("endpoint", member.endpoint.into()),
@@ -182,12 +184,12 @@ impl Admin {
 
     async fn segments(&self) -> Result<Answer, Answer> {
         let of_member = |member: MemberView| {
-            let MemberView { name, standing, segments, .. } = member;
+            let MemberView { name, state, segments, .. } = member;
             segments.into_iter().map(move |(info, draining)| {
                 Json::Object(vec![
                     ("name", info.name.into()),
                     ("node", name.clone().into()),
-                    ("state", if draining { "draining" } else { standing.name() }.into()),
+                    ("state", if draining { "draining" } else { state.name() }.into()),
                     ("media", metrics::media(info.media).into()),
                     ("capacity", info.capacity.into()),
                     ("used", info.used.into()),
@@ -208,20 +210,21 @@ impl Admin {
             return Err(refuse(StatusCode::SERVICE_UNAVAILABLE, "this master does not lead"));
         };
         let replica = |view: ReplicaView| {
-            let stage = match view.stage {
-                Stage::Announced => "initialized",
-                Stage::Closed => "processing",
-                Stage::Open => "complete",
-                Stage::Dropped => "removed",
+            let put = hex(shown_put(&view));
+            let state = match view.gate {
+                Gate::Announced => "initialized",
+                Gate::Closed => "processing",
+                Gate::Open => "complete",
+                Gate::Dropped => "removed",
             };
             Json::Object(vec![
-                ("state", stage.into()),
+                ("state", state.into()),
                 ("reachable", view.reachable.into()),
                 ("segment", view.segment_name.into()),
                 ("media", metrics::media(view.media).into()),
                 ("endpoint", view.endpoint.into()),
                 ("length", view.length.into()),
-                ("put", hex(view.put.0)),
+                ("put", put),
                 ("index", view.name.map_or(0, |name| u64::from(name.index)).into()),
                 ("epoch", view.name.map_or(0, |name| name.epoch).into()),
             ])

@@ -35,6 +35,9 @@ const MAX_OPS: usize = 100;
 /// Entries that are read at a time: they fit a message of gRPC.
 const PAGE: i64 = 1000;
 
+/// How long the directory may take to hear what it was told.
+const LOOK: Duration = Duration::from_secs(10);
+
 /// A master that leads, or would.
 pub struct Candidate {
     etcd: Client,
@@ -90,13 +93,15 @@ impl Candidate {
                 Ok(Some((term, lease))) => {
                     silent = false;
                     let lost = self.lead(term, lease, &mut changes, &handle, over.clone()).await;
-                    if !*over.borrow() {
-                        print::warn(&format!("term {term} is over: {lost}"));
-                    }
                     self.depose(term + 1, "", &handle);
-                    self.forget_changes(&mut changes, &handle).await;
                     // If etcd does not hear this the lease ends by itself.
                     let _ = self.etcd.revoke(lease.id).await;
+                    if changes.is_closed() {
+                        // The directory has ended, in order: there is nobody to tell.
+                        return;
+                    }
+                    print::warn(&format!("term {term} is over: {lost}"));
+                    Self::forget_changes(&mut changes, &handle).await;
                 }
                 Ok(None) => silent = false,
                 Err(status) if !silent => {
@@ -118,12 +123,18 @@ impl Candidate {
 
     /// What was to be written down in a term that is over must not be written down in the next, nor answered there: the numbers
     /// begin again.
-    async fn forget_changes(&self, changes: &mut super::Changes, handle: &Handle) {
-        let (sender, receiver) = oneshot::channel();
-        handle.look(Box::new(move |_, _| sender.send(()).unwrap_or_default()));
+    async fn forget_changes(changes: &mut super::Changes, handle: &Handle) {
         // By now the directory has heard that it does not lead, and wants nothing more written down.
-        let _ = receiver.await;
+        Self::look(handle).await;
         while changes.try_recv().is_ok() {}
+    }
+
+    /// The term in which the directory leads, after it has heard everything that it was told.
+    async fn look(handle: &Handle) -> Option<Term> {
+        let (sender, receiver) = oneshot::channel();
+        handle.look(Box::new(move |master, _| _ = sender.send(master.leads())));
+        // If the directory ends just now nobody looks.
+        timeout(LOOK, receiver).await.ok()?.ok()?
     }
 
     /// Tries to become the leader: its term, or who leads instead.
@@ -206,6 +217,9 @@ impl Candidate {
         };
         self.told = None;
         handle.tell(Event::Elected(elected));
+        if Self::look(handle).await != Some(term) {
+            return "the directory could not begin".into();
+        }
         loop {
             let wait = Duration::from_millis(lease.due.saturating_sub(now_ms()));
             // Renewing comes first: whoever has much to write down must not lose its lease over it.

@@ -104,7 +104,8 @@ pub struct ReplicaInfo {
     /// See there.
     #[prost(enumeration = "replica_info::ReplicaStatus", tag = "2")]
     pub status: i32,
-    /// The put that it came from: replicas with the same one have the same bytes.
+    /// The put that it came from: replicas with the same one have the same bytes. 0 while it has not ended and somebody else
+    /// asks: whoever knows it then can end it or give it up.
     #[prost(fixed64, tag = "3")]
     pub put_id: u64,
     /// Bytes of the value.
@@ -445,7 +446,7 @@ pub struct AddReplicaRequest {
     #[prost(string, tag = "4")]
     pub node_name: ::prost::alloc::string::String,
     #[prost(fixed64, tag = "5")]
-    pub incarnation: u64,
+    pub secret: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AddReplicaResponse {
@@ -664,7 +665,7 @@ pub struct MountSegmentRequest {
     #[prost(string, tag = "5")]
     pub node_name: ::prost::alloc::string::String,
     #[prost(fixed64, tag = "6")]
-    pub incarnation: u64,
+    pub secret: u64,
     /// Its number on the node: the node's facts name it.
     #[prost(uint32, tag = "7")]
     pub number: u32,
@@ -688,7 +689,7 @@ pub struct UnmountSegmentRequest {
     #[prost(string, tag = "2")]
     pub node_name: ::prost::alloc::string::String,
     #[prost(fixed64, tag = "3")]
-    pub incarnation: u64,
+    pub secret: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnmountSegmentResponse {
@@ -819,7 +820,7 @@ pub struct OffloadObjectHeartbeatRequest {
     #[prost(string, tag = "1")]
     pub node_name: ::prost::alloc::string::String,
     #[prost(fixed64, tag = "2")]
-    pub incarnation: u64,
+    pub secret: u64,
     /// Whether the node writes to its SSD at all. Noted nowhere: the node decides.
     #[prost(bool, tag = "3")]
     pub enable_offloading: bool,
@@ -840,7 +841,7 @@ pub struct NotifyOffloadSuccessRequest {
     #[prost(string, tag = "1")]
     pub node_name: ::prost::alloc::string::String,
     #[prost(fixed64, tag = "2")]
-    pub incarnation: u64,
+    pub secret: u64,
     #[prost(message, repeated, tag = "3")]
     pub objects: ::prost::alloc::vec::Vec<ListedKey>,
 }
@@ -856,7 +857,7 @@ pub struct BatchEvictDiskReplicaRequest {
     #[prost(string, tag = "1")]
     pub node_name: ::prost::alloc::string::String,
     #[prost(fixed64, tag = "2")]
-    pub incarnation: u64,
+    pub secret: u64,
     #[prost(message, repeated, tag = "3")]
     pub objects: ::prost::alloc::vec::Vec<ListedKey>,
 }

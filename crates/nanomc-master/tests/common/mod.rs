@@ -2,9 +2,9 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(unsafe_code, reason = "a signal is sent to a process")]
 
-use nanomc::cluster::types::{Media, NodeId, ObjectKey, Position, PutId};
+use nanomc::cluster::types::{Media, NodeId, ObjectKey, Position, PutId, incarnation_of};
 use nanomc::cluster::wire::{self, Frame, HEAD, Head, Message, News};
-use nanomc_master::proto::v1::master_service_client::MasterServiceClient;
+use nanomc_master::proto::v1::{self, master_service_client::MasterServiceClient};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -48,7 +48,8 @@ impl Running {
     pub fn start(args: &[&str]) -> Self {
         let mut all = vec!["--port", "0", "--metrics_port", "0"];
         all.extend(args);
-        let mut child = program(&all).stdout(Stdio::piped()).spawn().expect("the program starts");
+        let mut child =
+            program(&all).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("its stdout"));
         let (mut lines, mut http) = (Vec::new(), None);
         while http.is_none() {
@@ -112,6 +113,14 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // What it said is of interest only then.
+        if std::thread::panicking()
+            && let Some(mut stderr) = self.child.stderr.take()
+        {
+            let mut text = String::new();
+            let _ = stderr.read_to_string(&mut text);
+            eprintln!("{} said:\n{text}", self.address);
+        }
     }
 }
 
@@ -239,11 +248,43 @@ impl Node {
         self.report(wire::Applied { position: drops.through });
     }
 
+    /// Says that it goes.
+    pub fn leave(&mut self) {
+        let (node, incarnation) = (NodeId::of(&self.name), self.incarnation);
+        self.send(0, wire::Leave { node, incarnation });
+    }
+
     /// Says that it lives.
     pub fn ping(&mut self) -> Message {
         let (term, incarnation, node) = (self.term, self.incarnation, NodeId::of(&self.name));
         self.ask(wire::Ping { term, node, incarnation, sent_at: 1, position: Position::default(), used: vec![8192] })
     }
+}
+
+/// A node puts an object, goes, and the object is removed: how far the node has applied the drop log, the put, and what came of
+/// the remove.
+pub async fn remove_from_who_is_away(master: &Running) -> (Position, u64, i32) {
+    let mut client = master.client().await;
+    let mut node = Node::join(&master.address, "n1", None);
+    let start = v1::PutStartRequest { key: b"k".to_vec(), value_length: 5, ..Default::default() };
+    let begun = client.put_start(start).await.expect("an answer").into_inner();
+    let fact = node.publish(9, "k", begun.put_id, 5);
+    let name = v1::ReplicaName { node: NodeId::of("n1").0, incarnation: incarnation_of(77), index: 9, epoch: 1 };
+    let done = vec![v1::PutDone { name: Some(name), fact }];
+    let end = v1::PutEndRequest { key: b"k".to_vec(), put_id: begun.put_id, done, ..Default::default() };
+    assert_eq!(client.put_end(end).await.expect("an answer").into_inner().status_code, 0);
+    node.leave();
+    eventually("it is away", || {
+        let mut client = client.clone();
+        async move {
+            let ping = client.ping(v1::PingRequest { node_name: "n1".into() }).await.expect("an answer").into_inner();
+            ping.member() == v1::ping_response::MemberState::Away
+        }
+    })
+    .await;
+    let remove = v1::RemoveRequest { key: b"k".to_vec(), ..Default::default() };
+    let removed = client.remove(remove).await.expect("an answer").into_inner();
+    (Position { term: node.term, number: 0 }, begun.put_id, removed.status_code)
 }
 
 /// Certificates for a test: who signs them, and two that are signed.

@@ -42,14 +42,10 @@ impl Master {
 
     /// From now on there is a disk, with these namespaces and records. What memory has counts: records of the same keys that are
     /// not the same values end. Gives how many records found no room, the oldest, which end too.
-    pub fn attach_disk(
-        &mut self,
-        map: Arc<DiskMap>,
-        names: &[(SpaceName, Space)],
-        found: &[OnDisk],
-        last_epoch: u64,
-    ) -> Result<u64> {
+    pub fn attach_disk(&mut self, map: Arc<DiskMap>, content: &DiskContent<'_>) -> Result<u64> {
+        let DiskContent { names, found, last_epoch, position } = *content;
         let mut disk = Disk::new(map)?;
+        self.next_epoch = self.next_epoch.max(last_epoch.saturating_add(1));
         for (name, space) in names {
             let Some(place) = disk.spaces.get_mut(space.number as usize) else { continue };
             *place = Some(Known { name: *name, generation: space.generation, objects: 0, since: 0 });
@@ -64,20 +60,21 @@ impl Master {
                     if let Some((index, _)) = there {
                         disk.kill(index);
                     }
-                    if disk.insert(&record.entry).is_none() {
+                    if disk.insert(&record.entry, record.put).is_none() {
                         left_out += 1;
                         disk.marks.push(Mark::Dead { spot, entered: true });
                     }
                 }
             }
         }
-        self.next_epoch = self.next_epoch.max(last_epoch.saturating_add(1));
         let former = self.disk.replace(disk);
-        let shadowed = self.meet_memory(found);
+        let shadowed = self.meet_memory().and_then(|()| self.meet_position(position));
         if let Err(error) = shadowed {
             self.disk = former;
             return Err(error);
         }
+        // There may be any number of them.
+        self.facts_missing = true;
         let map = Arc::clone(&self.map);
         map.view().header().next_epoch.store(self.next_epoch, Release);
         if let Some(disk) = &self.disk {
@@ -87,15 +84,25 @@ impl Master {
         Ok(left_out)
     }
 
+    /// Of what is in memory and on disk all was dropped up to the earlier of two places in the drop log.
+    fn meet_position(&mut self, on_disk: Option<(u64, u64)>) -> Result<()> {
+        let header = self.map.view().header().position();
+        let Some(position) = header.into_iter().chain(on_disk).min() else { return Ok(()) };
+        if on_disk != Some(position) {
+            self.room_for_marks(1)?;
+            if let Some(disk) = &mut self.disk {
+                disk.marks.push(Mark::Position { term: position.0, number: position.1 });
+            }
+        }
+        self.set_position(position)
+    }
+
     /// Compares what is in memory with the records of a disk that has just come.
-    fn meet_memory(&mut self, found: &[OnDisk]) -> Result<()> {
+    fn meet_memory(&mut self) -> Result<()> {
         let map = Arc::clone(&self.map);
         let view = map.view();
         // What its writer has published counts; what is still being written is not a value yet.
         self.look_at_all_writing(view, now_ns(), usize::MAX);
-        // What was read from this very directory knows the epoch of its record.
-        let tier = self.disk.as_ref().map_or(0, |disk| disk.map.tier());
-        let same_tier = view.header().tier.load(Relaxed) == tier;
         let mut late = Vec::new();
         for namespace in 0..u32::try_from(MAX_NAMESPACES).unwrap_or(0) {
             let named = |id: u32| view.namespace(id).is_some_and(|ns| id == 0 || ns.name_len.load(Relaxed) > 0);
@@ -104,26 +111,17 @@ impl Master {
                 self.give_space(namespace, &name)?;
             }
         }
-        // Only values that this store has written are known to be the same by their epochs.
-        let ours: std::collections::HashSet<(Spot, u64)> = {
-            let own = found.iter().filter(|record| record.store_id == map.store_id());
-            let mut set = std::collections::HashSet::new();
-            set.try_reserve(own.clone().count()).map_err(|_| memory::refused::<(Spot, u64)>(found.len()))?;
-            set.extend(own.map(|record| (record.entry.spot, record.entry.epoch)));
-            set
-        };
         for index in 0..map.params().max_objects {
             let Some(book) = self.books.get_mut(index as usize) else { continue };
             book.disk = 0;
-            let (namespace, epoch, hidden) = (book.namespace & 0xff, book.epoch, book.is_hidden());
+            let (namespace, hidden) = (book.namespace & 0xff, book.is_hidden());
             if hidden || !book::is_current(&self.lists, index) {
                 continue;
             }
             let (Some(header), Some(disk)) = (view.object(index), &mut self.disk) else { continue };
             let Some(wanted) = disk.map.fingerprint(namespace, &view.key_of(header)) else { continue };
-            let Some((entry, there)) = disk.find(wanted) else { continue };
-            let written_here = there.epoch == epoch && ours.contains(&(there.spot, epoch));
-            if written_here || same_tier && book.is_promoted_from(there.epoch) {
+            let Some((entry, _)) = disk.find(wanted) else { continue };
+            if book.is_of(disk.map.view().put(entry)) {
                 disk.marry(index, book, entry);
             } else if self.lists.list_of(index) == Some(WRITING) {
                 // Its key has a value: the writer comes too late.
@@ -149,6 +147,8 @@ impl Master {
     /// `named` is what the header says from then on: 0, that one is expected, or that of a former owner.
     pub fn detach_disk(&mut self, named: u64) {
         if self.disk.take().is_some() {
+            let map = Arc::clone(&self.map);
+            self.skip_facts(map.view(), self.newest_fact);
             self.map.view().header().disk.store(named, Release);
         }
     }
@@ -173,7 +173,7 @@ impl Master {
             let Some(header) = view.object(index) else { continue };
             let wanted = disk.map.fingerprint(book.namespace & 0xff, &view.key_of(header));
             match wanted.and_then(|wanted| disk.find(wanted)) {
-                Some((entry, there)) if book.is_of(there.epoch) => disk.marry(index, book, entry),
+                Some((entry, _)) if book.is_of(disk.map.view().put(entry)) => disk.marry(index, book, entry),
                 // The bug was between a replacement and the end of what it replaced.
                 Some((entry, _)) => disk.kill(entry),
                 None => {}

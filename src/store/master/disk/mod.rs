@@ -20,6 +20,8 @@ const MOST_REFUSED: usize = 64;
 pub const MOST_NEXT: usize = 64;
 /// Entries that one step of a sweep looks at.
 const SWEEP_ENTRIES: u32 = 1024;
+/// Facts about entries that one call tells: of more, that something is missing.
+const MOST_FACTS: usize = 1 << 16;
 /// How much of a heap is written ahead of its eviction, in 1/1000.
 const WINDOW_PERMILLE: u64 = 100;
 
@@ -44,6 +46,8 @@ pub struct ToWrite {
     pub rank: u32,
     /// Retain class and priority.
     pub class: (Retain, u16),
+    /// The put that it came from.
+    pub put: u64,
 }
 
 /// Which objects are to be written.
@@ -62,6 +66,21 @@ pub struct OnDisk {
     pub entry: Entry,
     /// Store in which it was written.
     pub store_id: u64,
+    /// The put that it came from.
+    pub put: u64,
+}
+
+/// What a directory has when its owner begins.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DiskContent<'a> {
+    /// Namespaces.
+    pub names: &'a [(SpaceName, Space)],
+    /// Records.
+    pub found: &'a [OnDisk],
+    /// The highest epoch of a record that was ever there.
+    pub last_epoch: u64,
+    /// How far the drop log of a cluster was applied to it.
+    pub position: Option<(u64, u64)>,
 }
 
 /// An object whose record was written.
@@ -73,6 +92,8 @@ pub struct Stored {
     pub generation: u32,
     /// Its entry.
     pub entry: Entry,
+    /// The put that it came from.
+    pub put: u64,
 }
 
 /// What the master has counted.
@@ -187,6 +208,9 @@ pub(super) struct Disk {
     wake: bool,
     /// This call has taken something away.
     took: bool,
+    /// What happened to entries, to be told when the call ends; and whether some of it is missing.
+    facts: Vec<Fact>,
+    facts_missing: bool,
     counts: DiskCounts,
 }
 
@@ -209,6 +233,8 @@ impl Disk {
             admission: Admission::default(),
             wake: false,
             took: false,
+            facts: Vec::new(),
+            facts_missing: false,
             counts: DiskCounts { capacity, ..DiskCounts::default() },
             map,
         })
@@ -222,6 +248,11 @@ impl Disk {
     fn room(&self) -> usize {
         let entries = self.counts.capacity.saturating_sub(self.counts.objects);
         usize::try_from(entries).unwrap_or(usize::MAX).min(MOST_HELD).saturating_sub(self.holds.len())
+    }
+
+    /// Namespaces of which something is here.
+    pub fn names(&self) -> impl Iterator<Item = SpaceName> {
+        self.spaces.iter().flatten().filter(|known| known.objects > 0).map(|known| known.name)
     }
 
     /// A hold ends, and its object got no entry: if its record is somewhere, it must not be found.
@@ -254,8 +285,19 @@ impl Disk {
         });
     }
 
-    /// Enters a value; false if there is no room.
-    fn insert(&mut self, entry: &Entry) -> Option<u32> {
+    /// Something happened to an entry, of which others are told when the call ends.
+    fn tell(&mut self, fact: Fact) {
+        let room = self.facts.len() < MOST_FACTS && self.facts.try_reserve(1).is_ok();
+        if room && !self.facts_missing {
+            self.facts.push(fact);
+        } else {
+            self.facts.clear();
+            self.facts_missing = true;
+        }
+    }
+
+    /// Enters a value of this put, with an epoch that is higher than those of all entries before; `None` if there is no room.
+    fn insert(&mut self, entry: &Entry, put: u64) -> Option<u32> {
         let map = Arc::clone(&self.map);
         let view = map.view();
         self.tend();
@@ -266,7 +308,7 @@ impl Disk {
         let words = view.entry(index)?;
         let link = if fresh { 0 } else { u32::try_from(disk_entry::link(words)).unwrap_or(0) };
         map.heat().forget(index);
-        disk_entry::fill(words, entry.words());
+        view.fill(index, entry, put);
         reach("master.disk_filled");
         if !self.index.insert(view.index(), entry.fingerprint.low, index) {
             // Only while tombstones are purged.
@@ -281,9 +323,11 @@ impl Disk {
         }
         self.counts.objects += 1;
         self.counts.bytes += entry.bytes;
+        view.header().bytes_used.store(self.counts.bytes, Relaxed);
         if let Some(known) = self.spaces.get_mut(entry.space as usize).and_then(Option::as_mut) {
             known.objects += 1;
         }
+        self.tell(Fact::Published { index: index | ON_DISK, epoch: entry.epoch });
         Some(index)
     }
 
@@ -294,6 +338,7 @@ impl Disk {
         let words = view.entry(index)?;
         let entry = Entry::from_words(disk_entry::read(words)?);
         disk_entry::end(words);
+        self.tell(Fact::Retired { index: index | ON_DISK, epoch: entry.epoch });
         if let Some(place) = self.in_memory.get_mut(index as usize) {
             *place = 0;
         }
@@ -303,6 +348,7 @@ impl Disk {
         self.free = index + 1;
         self.counts.objects -= 1;
         self.counts.bytes = self.counts.bytes.saturating_sub(entry.bytes);
+        view.header().bytes_used.store(self.counts.bytes, Relaxed);
         if let Some(known) = self.spaces.get_mut(entry.space as usize).and_then(Option::as_mut) {
             known.objects = known.objects.saturating_sub(1);
         }
@@ -496,6 +542,54 @@ impl Master {
             // Without memory it goes on later.
             let _ = disk.sweep();
         }
+    }
+
+    /// Tells what happened to entries in this call.
+    pub(super) fn tell_of_disk(&mut self) {
+        let Some(disk) = &mut self.disk else { return };
+        self.facts_missing |= std::mem::take(&mut disk.facts_missing);
+        if disk.facts.is_empty() && !self.facts_missing {
+            return;
+        }
+        let (facts, map) = (std::mem::take(&mut disk.facts), Arc::clone(&self.map));
+        if std::mem::take(&mut self.facts_missing) {
+            return self.skip_facts(map.view(), self.newest_fact);
+        }
+        facts.into_iter().for_each(|fact| self.tell_fact(map.view(), fact));
+    }
+
+    /// Ends an entry that has this epoch, and what memory has of the same value.
+    pub(super) fn drop_entry(&mut self, entry: u32, epoch: u64) -> Result<()> {
+        let map = Arc::clone(&self.map);
+        let view = map.view();
+        self.check_disk()?;
+        self.glance(view, now_ns());
+        self.room_for_marks(1)?;
+        let there = |disk: &&Disk| disk.map.view().live(entry).is_some_and(|(_, there, _)| there.epoch == epoch);
+        let Some(disk) = self.disk.as_ref().filter(there) else {
+            crate::bail!(NMC_ERR_NOT_FOUND, "the value was removed, replaced or evicted meanwhile");
+        };
+        let index = disk.in_memory.get(entry as usize).and_then(|place| place.checked_sub(1));
+        let same = |index: &u32| self.is_current(*index) && disk.clean(*index, self.book(*index)) == Some(entry);
+        let index = index.filter(same);
+        self.takes_away();
+        self.end_on_disk(Some(entry));
+        if let Some(index) = index {
+            self.drop_object(view, index, false);
+            self.count_of(index);
+        }
+        Ok(())
+    }
+
+    /// The node has applied the drop log of its cluster this far: to be written down where values outlive the store.
+    pub fn note_position(&mut self, (term, number): (u64, u64)) -> Result<()> {
+        self.check_disk()?;
+        self.room_for_marks(1)?;
+        if let Some(disk) = &mut self.disk {
+            disk.marks.push(Mark::Position { term, number });
+            disk.took = true;
+        }
+        Ok(())
     }
 
     /// Whether something of the disk's index is left to do.

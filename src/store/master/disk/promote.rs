@@ -25,20 +25,13 @@ impl Master {
         Ok(())
     }
 
-    /// An object was read from an entry of this epoch, and both are there from now on. Its header says so, for a master that comes
-    /// to both without knowing that they are the same.
-    pub(in crate::store::master) fn marry_to_disk(
-        &mut self,
-        header: &ObjectHeader,
-        index: u32,
-        entry: u32,
-        epoch: u64,
-    ) {
+    /// An object was read from an entry, and both are there from now on. It is of the same put, and its header says so, for a master
+    /// that comes to both without knowing that they are the same.
+    pub(in crate::store::master) fn marry_to_disk(&mut self, header: &ObjectHeader, index: u32, entry: u32) {
         if let (Some(disk), Some(book)) = (&mut self.disk, self.books.get_mut(index as usize)) {
             disk.marry(index, book, entry);
-            (book.plan_id, book.flags) = (epoch, book.flags | FLAG_PROMOTED);
-            header.plan_id.store(epoch, Relaxed);
-            header.flags.store(book.flags, Release);
+            book.plan_id = disk.map.view().put(entry);
+            header.plan_id.store(book.plan_id, Relaxed);
         }
     }
 

@@ -149,6 +149,7 @@ impl Master {
             bytes: shape.bytes_total,
             rank: book.owner,
             class: book.class(),
+            put: book.plan_id,
         }))
     }
 
@@ -222,7 +223,7 @@ impl Master {
         let Some(disk) = &mut self.disk else { return Ok(()) };
         memory::reserve(&mut disk.marks, items.len() + MOST_HELD)?;
         for (number, item) in items.iter().enumerate() {
-            let Stored { index, generation, entry } = *item;
+            let Stored { index, generation, entry, put } = *item;
             let Some(at) = disk.holds.iter().position(|hold| hold.index == index && hold.epoch == entry.epoch) else {
                 disk.marks.push(Mark::Dead { spot: entry.spot, entered: false });
                 continue;
@@ -237,7 +238,8 @@ impl Master {
             let there = self.books.get_mut(index as usize).filter(|book| book.epoch == entry.epoch);
             let place = match there {
                 Some(book) if current && book::is_current(&self.lists, index) => {
-                    let place = disk.insert(&entry);
+                    let place = disk.insert(&Entry { epoch: self.next_epoch, ..entry }, put);
+                    self.next_epoch += 1;
                     if let Some(place) = place {
                         disk.marry(index, book, place);
                     }
@@ -251,6 +253,7 @@ impl Master {
                 None => disk.marks.push(Mark::Dead { spot: entry.spot, entered: false }),
             }
         }
+        self.map.view().header().next_epoch.store(self.next_epoch, Release);
         reach("master.disk_stored");
         Ok(())
     }

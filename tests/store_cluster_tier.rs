@@ -1,0 +1,462 @@
+//! The store behind the agent of a cluster's node, with a tier below it: a put keeps its name on disk, in memory again and after a
+//! restart; what is on disk is told, found and dropped by name like what is in memory; and the position in the drop log is as durable
+//! as the values.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
+#![allow(unsafe_code, reason = "bytes are stored where the plan says")]
+
+#[path = "common/mod.rs"]
+mod common;
+#[path = "common/store.rs"]
+mod values;
+
+use common::{config as world_config, eventually};
+use nanomc::base::status::*;
+use nanomc::cluster::node::storage::{Tail, Wanted};
+use nanomc::cluster::node::{NodeStore, Plan, Storage};
+use nanomc::cluster::types::{Media, ObjectKey, Position, PutId};
+use nanomc::cluster::wire::{Fact, Metadata, Published};
+use nanomc::layout::store::ON_DISK;
+use nanomc::store::write::PutOptions;
+use nanomc::store::{Config, Masters, Store};
+use nanomc::tier::{self, Backend, Tier};
+use nanomc::world::{Hosting, World};
+use std::collections::BTreeMap;
+use values::{get_if, put, put_as};
+
+const PAGE: u32 = 4096;
+const HEADERS: u32 = 64;
+const SLOTS: u64 = 128;
+
+fn store_config() -> Config {
+    Config { page_bytes: PAGE, max_objects: Some(HEADERS), checksums: true, ..Config::default() }
+}
+
+fn embedded() -> Store {
+    let nowhere = std::path::Path::new("");
+    let world = nanomc::world::Config { dir: None, heap_bytes: 128 * 4096, ..world_config(nowhere, None, 1) };
+    Store::embedded(&world, &store_config()).unwrap()
+}
+
+fn tier_config(dir: &tempfile::TempDir, backend: Backend) -> tier::Config {
+    let (directory, capacity_bytes) = (dir.path().join(backend.name()), 64 << 20);
+    tier::Config { directory, backend, capacity_bytes, paused: true, max_objects: SLOTS, ..tier::Config::default() }
+}
+
+const BACKENDS: [Backend; 3] = [Backend::Bucket, Backend::File, Backend::Offset];
+
+fn open_tier(store: &Store, config: &tier::Config) -> Tier {
+    Tier::open(store, config, &mut |_, _| ()).unwrap()
+}
+
+fn key(space: &str, key: &str) -> ObjectKey {
+    ObjectKey::new(space.as_bytes(), key.as_bytes()).unwrap()
+}
+
+fn put_id(n: u64) -> PutId {
+    PutId::clustered(3, n)
+}
+
+fn open(node: &mut NodeStore, put: PutId, key: &ObjectKey, length: usize, segment: u32) -> Result<Plan, nmc_status_t> {
+    let metadata = Metadata(b"said".to_vec());
+    let wanted = Wanted { put, key, length: length as u64, segment, retain: 0, metadata: &metadata };
+    node.open(&wanted).map_err(|error| error.status)
+}
+
+fn fill(node: &NodeStore, plan: Plan, value: &[u8]) {
+    let mut rest = value;
+    for extent in node.extents(plan).unwrap() {
+        let (now, later) = rest.split_at(usize::try_from(extent.length).unwrap());
+        let address = node.store().base(extent.region).unwrap() + extent.offset;
+        // SAFETY: the extents are the plan's, and nobody else stores into them.
+        unsafe { std::slice::from_raw_parts_mut(address as *mut u8, now.len()) }.copy_from_slice(now);
+        rest = later;
+    }
+    assert!(rest.is_empty());
+}
+
+fn put_through(node: &mut NodeStore, put: PutId, key: &ObjectKey, value: &[u8]) -> Plan {
+    let plan = open(node, put, key, value.len(), 0).unwrap();
+    fill(node, plan, value);
+    node.commit(plan).unwrap();
+    plan
+}
+
+fn pin_status(node: &mut NodeStore, plan: Plan, key: &ObjectKey) -> Result<(PutId, u64), nmc_status_t> {
+    let pinned = node.pin(plan, key).map_err(|error| error.status)?;
+    assert_eq!(node.store().heap_usage(0).1, 128 * 4096);
+    node.unpin(pinned.pin);
+    Ok((pinned.put, pinned.length))
+}
+
+/// All that is there, in memory and on disk.
+fn all(node: &mut NodeStore) -> BTreeMap<u32, Published> {
+    let (mut live, mut from) = (BTreeMap::new(), Some(0));
+    while let Some(index) = from {
+        let part = node.part(index, 7).unwrap();
+        assert!(part.live.iter().all(|found| (part.from..part.to).contains(&found.index)));
+        live.extend(part.live.into_iter().map(|published| (published.index, published)));
+        from = part.next;
+    }
+    live
+}
+
+fn evict(store: &Store) {
+    store.evict_until_below(0, 0).unwrap();
+}
+
+fn name_of(found: &Published) -> Plan {
+    Plan { index: found.index, epoch: found.epoch }
+}
+
+fn value(n: usize) -> Vec<u8> {
+    (0..n).map(|i| u8::try_from(i * 11 % 251).unwrap()).collect()
+}
+
+#[test]
+fn a_put_keeps_its_name_on_disk_in_memory_again_and_after_a_restart() {
+    for backend in BACKENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let (config, k, v) = (tier_config(&dir, backend), key("kv", "a"), value(9000));
+        let store = embedded();
+        let tier = open_tier(&store, &config);
+        let mut node = NodeStore::new(&store).unwrap();
+        let media: Vec<Media> = node.segments(|n| n.to_string()).unwrap().iter().map(|s| s.media).collect();
+        assert_eq!((media, u64::from(node.slots())), (vec![Media::Ram, Media::Ssd], SLOTS));
+        let plan = put_through(&mut node, put_id(1), &k, &v);
+        let before = node.newest();
+        assert_eq!(tier.offload(None).unwrap(), 1);
+        // The slot is told with the same put.
+        let Tail::Facts(facts) = node.facts(before, 10).unwrap() else { panic!("nothing was overwritten") };
+        let [Fact::Published(slot)] = facts.as_slice() else { panic!("{backend:?}: {facts:?}") };
+        assert_eq!((slot.index & ON_DISK, &slot.key, slot.put), (ON_DISK, &k, put_id(1)));
+        assert_eq!((slot.length, slot.segment), (9000, 1));
+        let slot = slot.clone();
+        assert_eq!(all(&mut node).len(), 2, "one object, two places");
+        assert_eq!(node.used()[1], 9000);
+        // Memory lets it go; the slot stays, and brings it back.
+        evict(&store);
+        assert_eq!(pin_status(&mut node, plan, &k), Err(NMC_ERR_NOT_FOUND));
+        assert_eq!(all(&mut node).into_values().collect::<Vec<_>>(), std::slice::from_ref(&slot));
+        assert_eq!(pin_status(&mut node, name_of(&slot), &k), Ok((put_id(1), 9000)));
+        let in_memory: Vec<Published> =
+            all(&mut node).into_values().filter(|found| found.index != slot.index).collect();
+        let [again] = in_memory.as_slice() else { panic!("it came back: {in_memory:?}") };
+        assert_eq!((&again.key, again.put), (&k, put_id(1)));
+        assert!(again.epoch > plan.epoch && pin_status(&mut node, name_of(again), &k).is_ok());
+        // Somebody else's name, and a wrong key.
+        let wrong = Plan { epoch: slot.epoch + 1, ..name_of(&slot) };
+        assert_eq!(pin_status(&mut node, wrong, &k), Err(NMC_ERR_NOT_FOUND));
+        assert_eq!(pin_status(&mut node, name_of(&slot), &key("kv", "b")), Err(NMC_ERR_NOT_FOUND));
+        assert_eq!(pin_status(&mut node, name_of(&slot), &key("", "a")), Err(NMC_ERR_NOT_FOUND));
+        node.drop_named(wrong, &k);
+        node.drop_named(name_of(&slot), &key("kv", "b"));
+        // What programs put on the same node has a name of its own there too.
+        put(&store, b"local", b"bytes").unwrap();
+        tier.offload(None).unwrap();
+        let local = all(&mut node).into_values().find(|found| found.key == key("", "local")).unwrap().put;
+        assert!(!local.is_clustered());
+        drop((node, tier, store));
+        // Another store over the same directory, in which nobody has opened the namespace.
+        let store = embedded();
+        let tier = open_tier(&store, &config);
+        let mut node = NodeStore::new(&store).unwrap();
+        let found = all(&mut node);
+        let puts: BTreeMap<ObjectKey, PutId> = found.values().map(|found| (found.key.clone(), found.put)).collect();
+        assert_eq!(puts, BTreeMap::from([(k.clone(), put_id(1)), (key("", "local"), local)]));
+        let slot = found.values().find(|found| found.key == k).unwrap();
+        assert_eq!(pin_status(&mut node, name_of(slot), &k), Ok((put_id(1), 9000)));
+        assert_eq!(get_if(&store.namespace(b"kv", None).unwrap(), b"a").unwrap(), v);
+        let plan = put_through(&mut node, put_id(2), &key("", "later"), b"x");
+        assert!(found.values().all(|found| found.epoch < plan.epoch), "epochs go on above what was recovered");
+        drop((node, tier, store));
+    }
+}
+
+/// Dropping one place of an object takes the others: they are one put.
+#[test]
+fn a_drop_takes_what_is_in_memory_and_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = embedded();
+    let tier = open_tier(&store, &tier_config(&dir, Backend::Bucket));
+    let mut node = NodeStore::new(&store).unwrap();
+    let k = key("kv", "a");
+    for by in ["header", "slot", "put", "key", "space", "all", "slot alone", "put alone"] {
+        put_through(&mut node, put_id(7), &k, b"bytes");
+        tier.offload(None).unwrap();
+        if by.ends_with("alone") {
+            evict(&store);
+        }
+        let at = node.newest();
+        let (slot, header): (Vec<Published>, Vec<Published>) =
+            all(&mut node).into_values().partition(|found| found.index & ON_DISK != 0);
+        assert_eq!((slot.len(), header.len()), (1, usize::from(!by.ends_with("alone"))), "{by}");
+        node.drop_put(&k, put_id(8));
+        match by {
+            "header" => node.drop_named(name_of(&header[0]), &k),
+            "slot" | "slot alone" => node.drop_named(name_of(&slot[0]), &k),
+            "put" | "put alone" => node.drop_put(&k, put_id(7)),
+            "key" => node.drop_key(&k),
+            "space" => node.drop_space(Some(b"kv")),
+            _ => node.drop_space(None),
+        }
+        assert!(all(&mut node).is_empty(), "{by}");
+        let mut retired = Vec::new();
+        assert!(
+            eventually(|| {
+                let Tail::Facts(facts) = node.facts(at, 100).unwrap() else { panic!("nothing was overwritten") };
+                retired = facts;
+                let gone = |found: &Published| {
+                    let (index, epoch) = (found.index, found.epoch);
+                    retired.contains(&Fact::Retired(nanomc::cluster::wire::Retired { index, epoch }))
+                };
+                slot.iter().chain(&header).all(gone)
+            }),
+            "{by}: each place tells that it is over: {retired:?}"
+        );
+        node.set_position(Position { term: 1, number: 1 }).expect("no drop has failed");
+        assert_eq!(pin_status(&mut node, name_of(&slot[0]), &k), Err(NMC_ERR_NOT_FOUND), "{by}");
+    }
+    drop(node);
+    drop(tier);
+    // Nothing of it comes back.
+    let store = embedded();
+    let tier = open_tier(&store, &tier_config(&dir, Backend::Bucket));
+    assert!(all(&mut NodeStore::new(&store).unwrap()).is_empty());
+    drop(tier);
+}
+
+#[test]
+fn the_position_in_the_drop_log_outlives_the_store_with_its_tier() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = tier_config(&dir, Backend::Bucket);
+    let position = Position { term: 5, number: 9 };
+    {
+        let store = embedded();
+        let tier = open_tier(&store, &config);
+        let mut node = NodeStore::new(&store).unwrap();
+        assert_eq!(node.position(), None);
+        for number in 0..40 {
+            // More than a journal has room for at first, and something to write it anew with.
+            node.set_position(Position { term: 5, number: number.min(9) }).unwrap();
+        }
+        assert_eq!(node.position(), Some(position));
+        drop((node, tier));
+    }
+    let store = embedded();
+    let tier = open_tier(&store, &config);
+    let mut node = NodeStore::new(&store).unwrap();
+    assert_eq!(node.position(), Some(position));
+    node.set_position(Position { term: 6, number: 2 }).unwrap();
+    // A tier that has seen less than the memory above it: the earlier place counts for both.
+    drop((node, tier));
+    let other = tempfile::tempdir().unwrap();
+    {
+        let behind = embedded();
+        let tier = open_tier(&behind, &tier_config(&other, Backend::Bucket));
+        let mut node = NodeStore::new(&behind).unwrap();
+        node.set_position(Position { term: 4, number: 1 }).unwrap();
+        drop((node, tier));
+    }
+    let tier = open_tier(&store, &tier::Config { other_directory: true, ..tier_config(&other, Backend::Bucket) });
+    assert_eq!(NodeStore::new(&store).unwrap().position(), Some(Position { term: 4, number: 1 }));
+    drop(tier);
+}
+
+#[test]
+fn an_agent_finds_out_that_the_tier_came_or_went() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = embedded();
+    let mut node = NodeStore::new(&store).unwrap();
+    assert_eq!((node.slots(), node.used().len(), node.facts(0, 1).is_ok()), (0, 1, true));
+    let tier = open_tier(&store, &tier_config(&dir, Backend::Bucket));
+    assert_eq!(node.facts(0, 1).map_err(|error| error.status), Err(NMC_ERR_STALE));
+    assert!(node.check_tier().is_err() && node.part(0, 1).is_err());
+    drop(node);
+    let mut node = NodeStore::new(&store).unwrap();
+    assert!(node.check_tier().is_ok() && node.slots() > 0);
+    put_through(&mut node, put_id(1), &key("", "a"), b"bytes");
+    tier.offload(None).unwrap();
+    drop(tier);
+    assert!(node.check_tier().is_err());
+    assert_eq!(
+        all(&mut NodeStore::new(&{
+            drop(node);
+            store
+        })
+        .unwrap())
+        .len(),
+        1,
+        "what memory has"
+    );
+}
+
+/// A put to the tier is answered when it is on disk.
+#[test]
+fn a_put_to_the_tier_is_on_disk_when_it_is_committed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = embedded();
+    let tier = open_tier(&store, &tier::Config { paused: false, ..tier_config(&dir, Backend::Bucket) });
+    let mut node = NodeStore::new(&store).unwrap();
+    let k = key("kv", "a");
+    let plan = open(&mut node, put_id(1), &k, 9000, 1).unwrap();
+    fill(&node, plan, &value(9000));
+    let fact = node.commit(plan).unwrap();
+    let slot = all(&mut node).into_values().find(|found| found.index & ON_DISK != 0).expect("it is there");
+    assert_eq!((slot.key, slot.put), (k, put_id(1)));
+    assert!(node.newest() >= fact);
+    assert_eq!(open(&mut node, put_id(2), &key("", "b"), 10, 2), Err(NMC_ERR_INVALID_ARG), "there is no such segment");
+    drop((node, tier));
+}
+
+/// A list that is kept by what the agent is told.
+#[derive(Default)]
+struct Directory {
+    at: u64,
+    live: BTreeMap<u32, Published>,
+    epochs: BTreeMap<u32, u64>,
+}
+
+impl Directory {
+    fn follow(&mut self, node: &mut NodeStore) {
+        loop {
+            match node.facts(self.at, 5).unwrap() {
+                Tail::Facts(facts) if facts.is_empty() => return,
+                Tail::Facts(facts) => {
+                    self.at += facts.len() as u64;
+                    facts.into_iter().for_each(|fact| self.hear(fact));
+                }
+                Tail::Overwritten => {
+                    self.at = node.newest();
+                    self.live = all(node);
+                    self.epochs.extend(self.live.iter().map(|(index, found)| (*index, found.epoch)));
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, fact: Fact) {
+        let (index, epoch) = match &fact {
+            Fact::Published(published) => (published.index, published.epoch),
+            Fact::Retired(retired) => (retired.index, retired.epoch),
+        };
+        let known = self.epochs.entry(index).or_default();
+        match fact {
+            Fact::Published(published) if epoch > *known => _ = self.live.insert(index, published),
+            Fact::Retired(_) if epoch >= *known => _ = self.live.remove(&index),
+            _ => return,
+        }
+        *known = epoch;
+    }
+}
+
+/// Whatever moves between memory and disk, the list that is kept by the facts is the one that looking at everything gives.
+#[test]
+fn whoever_is_told_the_facts_knows_what_is_in_memory_and_on_disk() {
+    let mut seen = 0;
+    for seed in 1..6u64 {
+        let dir = tempfile::tempdir().unwrap();
+        let store = embedded();
+        let evict_some = tier::Config { evict: tier::Evict::Fifo, ..tier_config(&dir, Backend::Bucket) };
+        let tier = open_tier(&store, &evict_some);
+        let (mut node, mut directory) = (NodeStore::new(&store).unwrap(), Directory::default());
+        let kv = store.namespace(b"kv", None).unwrap();
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut random = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        for step in 0..400 {
+            let name = format!("k{}", random(40));
+            let (space, program) = if random(2) == 0 { ("", &store) } else { ("kv", &kv) };
+            let (k, v) = (key(space, &name), value(usize::try_from(random(9000)).unwrap()));
+            let any = |node: &mut NodeStore, n: u64| all(node).into_values().nth(usize::try_from(n).unwrap());
+            match random(16) {
+                0 => _ = program.remove(name.as_bytes()),
+                1 => evict(&store),
+                2 => _ = put_as(program, name.as_bytes(), &v, &PutOptions { replace: true, ..PutOptions::DEFAULT }),
+                3 | 4 => _ = put(program, name.as_bytes(), &v),
+                5 => _ = tier.offload(None).unwrap(),
+                6 => program.promote(&[name.as_bytes()], 0, |_, _| ()),
+                7 => node.drop_key(&k),
+                8 => {
+                    if let Some(found) = any(&mut node, random(40)) {
+                        node.drop_named(name_of(&found), &found.key);
+                    }
+                }
+                9 => {
+                    if let Some(found) = any(&mut node, random(40)) {
+                        node.drop_put(&found.key, found.put);
+                    }
+                }
+                10 => {
+                    if let Some(found) = any(&mut node, random(40)) {
+                        let put = pin_status(&mut node, name_of(&found), &found.key);
+                        assert!(put.is_ok_and(|(put, _)| put == found.put), "{found:?}");
+                    }
+                }
+                11 if random(6) == 0 => node.drop_space([None, Some(&b"kv"[..])][usize::try_from(random(2)).unwrap()]),
+                _ => {
+                    if let Ok(plan) = open(&mut node, put_id(step), &k, v.len(), 0) {
+                        fill(&node, plan, &v);
+                        node.commit(plan).expect("nobody else touches it");
+                    }
+                }
+            }
+            if random(7) == 0 {
+                directory.follow(&mut node);
+            }
+        }
+        node.set_position(Position { term: 1, number: 1 }).expect("no drop has failed");
+        let at_rest = eventually(|| {
+            let newest = node.newest();
+            directory.follow(&mut node);
+            directory.live == all(&mut node) && directory.at >= newest
+        });
+        assert!(at_rest, "seed {seed}: {:?} is not {:?}", directory.live, all(&mut node));
+        seen += directory.live.keys().filter(|index| **index & ON_DISK != 0).count();
+        drop((node, tier));
+    }
+    assert!(seen > 10, "there was something on disk to see: {seen}");
+}
+
+/// The same from a process that is not the master's: it reads the lists of buckets by itself.
+#[test]
+fn an_agent_elsewhere_reads_the_tier_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |rank| nanomc::world::Config {
+        hosting: Hosting::Elsewhere,
+        heap_bytes: 128 * 4096,
+        ..world_config(dir.path(), rank, 1)
+    };
+    let masters = Masters::open_with_tier(&of(None)).unwrap();
+    let paused = tier::Config { paused: false, ..tier_config(&dir, Backend::Bucket) };
+    let mut hosted = tier::Hosted::new(&masters, paused).unwrap();
+    let world = World::join(of(Some(0))).unwrap();
+    let store = Store::attach(&world, &store_config()).unwrap();
+    assert_eq!(
+        NodeStore::new(&store).err().map(|error| error.status),
+        Some(NMC_ERR_UNAVAILABLE),
+        "it waits for its tier"
+    );
+    assert!(eventually(|| hosted.look(&mut |_, _| ()).unwrap()));
+    let mut node = NodeStore::new(&store).unwrap();
+    let k = key("kv", "a");
+    let plan = open(&mut node, put_id(1), &k, 9000, 1).unwrap();
+    fill(&node, plan, &value(9000));
+    node.commit(plan).unwrap();
+    node.set_position(Position { term: 2, number: 3 }).unwrap();
+    evict(&store);
+    let found = all(&mut node);
+    let [slot] = found.values().collect::<Vec<_>>()[..] else { panic!("{found:?}") };
+    assert_eq!((&slot.key, slot.put, slot.index & ON_DISK), (&k, put_id(1), ON_DISK));
+    assert_eq!(pin_status(&mut node, name_of(slot), &k), Ok((put_id(1), 9000)));
+    assert_eq!(get_if(&store.namespace(b"kv", None).unwrap(), b"a").unwrap(), value(9000));
+    node.drop_named(name_of(slot), &k);
+    assert!(all(&mut node).is_empty());
+    drop(node);
+    drop((store, world));
+    drop(hosted);
+}
