@@ -445,6 +445,7 @@ pub struct AddReplicaRequest {
     /// Name of the node that makes it, and its present life.
     #[prost(string, tag = "4")]
     pub node_name: ::prost::alloc::string::String,
+    /// The secret of the node's present life, which only the node knows: others see what is made of it.
     #[prost(fixed64, tag = "5")]
     pub secret: u64,
 }
@@ -664,6 +665,7 @@ pub struct MountSegmentRequest {
     /// The node that has the memory, and its present life.
     #[prost(string, tag = "5")]
     pub node_name: ::prost::alloc::string::String,
+    /// The secret of the node's present life, which only the node knows: others see what is made of it.
     #[prost(fixed64, tag = "6")]
     pub secret: u64,
     /// Its number on the node: the node's facts name it.
@@ -688,6 +690,7 @@ pub struct UnmountSegmentRequest {
     /// Who mounted it.
     #[prost(string, tag = "2")]
     pub node_name: ::prost::alloc::string::String,
+    /// The secret of the node's present life, which only the node knows: others see what is made of it.
     #[prost(fixed64, tag = "3")]
     pub secret: u64,
 }
@@ -819,6 +822,7 @@ pub mod ping_response {
 pub struct OffloadObjectHeartbeatRequest {
     #[prost(string, tag = "1")]
     pub node_name: ::prost::alloc::string::String,
+    /// The secret of the node's present life, which only the node knows: others see what is made of it.
     #[prost(fixed64, tag = "2")]
     pub secret: u64,
     /// Whether the node writes to its SSD at all. Noted nowhere: the node decides.
@@ -840,6 +844,7 @@ pub struct OffloadObjectHeartbeatResponse {
 pub struct NotifyOffloadSuccessRequest {
     #[prost(string, tag = "1")]
     pub node_name: ::prost::alloc::string::String,
+    /// The secret of the node's present life, which only the node knows: others see what is made of it.
     #[prost(fixed64, tag = "2")]
     pub secret: u64,
     #[prost(message, repeated, tag = "3")]
@@ -856,6 +861,7 @@ pub struct NotifyOffloadSuccessResponse {
 pub struct BatchEvictDiskReplicaRequest {
     #[prost(string, tag = "1")]
     pub node_name: ::prost::alloc::string::String,
+    /// The secret of the node's present life, which only the node knows: others see what is made of it.
     #[prost(fixed64, tag = "2")]
     pub secret: u64,
     #[prost(message, repeated, tag = "3")]
