@@ -13,6 +13,9 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Bytes that are received at once where it is not known what they are.
 const ROOM: usize = 64 << 10;
 
+/// Bytes of a long value after which it is looked at again.
+const PIECE: usize = 128 << 10;
+
 /// Pieces of memory that a value goes to or comes from, as far as it has not yet.
 #[derive(Debug, Default)]
 pub struct Spans {
@@ -125,6 +128,8 @@ pub(super) struct Link {
     value: Value,
     /// The socket has given all that it had.
     drained: bool,
+    /// Bytes without which it does not count as readable.
+    piece: usize,
     output: VecDeque<Out>,
     /// Bytes that wait in buffers of ours.
     pub queued: usize,
@@ -144,6 +149,7 @@ impl Link {
             at: 0,
             value: Value::None,
             drained: false,
+            piece: 1,
             output: VecDeque::new(),
             queued: 0,
             watched: connecting,
@@ -311,6 +317,13 @@ impl Link {
                         }
                         Moved::Later => self.drained = true,
                         Moved::Ended => return Came::Ended(None),
+                    }
+                    // Of a long value the next look is worth it when there is a piece of it.
+                    let piece = usize::try_from(spans.left).unwrap_or(usize::MAX).min(PIECE);
+                    let piece = if piece < ROOM { 1 } else { piece };
+                    if piece != self.piece {
+                        sys::wake_for(&self.socket, piece);
+                        self.piece = piece;
                     }
                 }
                 Value::Skip(bytes) => {

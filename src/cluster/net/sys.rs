@@ -210,6 +210,21 @@ pub fn no_delay(socket: &impl AsRawFd) {
     };
 }
 
+/// The socket counts as readable when it has so many bytes, or is at its end.
+pub fn wake_for(socket: &impl AsRawFd, bytes: usize) {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(1);
+    // SAFETY: the value is an int, as this option wants. If it fails it is looked at more often.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const bytes).cast(),
+            socket_len(size_of::<libc::c_int>()),
+        )
+    };
+}
+
 /// ms of a clock that goes on while the machine sleeps.
 #[must_use]
 pub fn now_ms() -> u64 {
