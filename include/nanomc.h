@@ -2922,10 +2922,12 @@ nmc_status_t nmc_client_unmount(struct nmc_client_t *client,
                                 struct nmc_slice_t name);
 
 /**
- * Closes a segment for new values and has what is only there copied to others. Stores in `*out_left` how many objects are left to be
- * copied. It does not wait: call it again until that is 0, then unmount.
+ * Closes a segment for values of others and has what is only there copied to other nodes. It does not wait: `NMC_IN_PROGRESS` means that
+ * copying goes on, and `*out_left`, if `out_left` is not NULL, is how many objects are left as far as that is known. Call it again until
+ * it returns `NMC_OK`, then unmount.
  *
- * Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_BUSY` (too many are being
+ * drained), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
  */
 nmc_status_t nmc_client_drain(struct nmc_client_t *client,
                               struct nmc_slice_t segment,

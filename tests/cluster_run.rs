@@ -12,6 +12,8 @@ use nanomc::cluster::types::Position;
 use nanomc::cluster::wire::Replicate;
 use nanomc::mem::HeapKind;
 use nanomc::store::copy::Slice;
+use nanomc::store::evict::Retain;
+use nanomc::store::read::Look;
 use nanomc::store::{self, Store};
 use nanomc::world;
 use std::sync::mpsc::channel;
@@ -360,4 +362,48 @@ fn without_the_token_nobody_takes_part() {
     }
     let far = Config { host: "192.0.2.1".into(), ..config(&directory) };
     assert_eq!(Cluster::open(far).map(|_| ()).map_err(|e| e.status), Err(NMC_ERR_PERMISSION));
+}
+
+#[test]
+fn what_is_read_is_kept_where_that_is_wanted_and_outlives_its_first_owner() {
+    let directory = Directory::new();
+    let (first, store, name) = node(&directory, 64);
+    let keeping = Cluster::open(Config { keep: true, ..config(&directory) }).unwrap();
+    let (value, other) = (value(2, 200_000), client(&directory));
+    put(&other, "k", &value, 1).unwrap();
+    let second = a_store(64);
+    keeping.mount(&second, None).unwrap();
+    assert_eq!(get(&keeping, "k", value.len()).unwrap(), value);
+    eventually("a copy is kept", || other.query(&[b"k"]).unwrap()[0].replicas.len() == 2);
+    first.unmount(&name).unwrap();
+    drop(store);
+    assert_eq!(get(&client(&directory), "k", value.len()).unwrap(), value);
+    // A remove takes the copy too. That who has left may still have it is told.
+    assert_eq!(other.remove(b"k", true).unwrap(), NMC_IN_PROGRESS);
+    eventually("it is dropped", || !second.exists(b"k").unwrap());
+}
+
+#[test]
+fn draining_a_segment_copies_what_is_only_there_with_all_that_was_said_about_it() {
+    let directory = Directory::new();
+    let (first, store, name) = node(&directory, 64);
+    let other = client(&directory);
+    let options = PutOptions { metadata: b"said".to_vec(), retain: 1 | 2 << 2, ..PutOptions::default() };
+    let values: Vec<Vec<u8>> = (0..10).map(|i| value(i, 1000 * i)).collect();
+    for (i, value) in values.iter().enumerate() {
+        let (key, slices) = (format!("k{i}"), [slice(value)]);
+        other.put(&[Item { key: key.as_bytes(), slices: &slices }], &options).unwrap().remove(0).unwrap();
+    }
+    let (_second, to, _) = node(&directory, 64);
+    eventually("nothing is left", || other.drain(&name).unwrap() == (NMC_OK, 0));
+    first.unmount(&name).unwrap();
+    drop(store);
+    for (i, value) in values.iter().enumerate() {
+        let key = format!("k{i}");
+        assert_eq!(&get(&client(&directory), &key, value.len()).unwrap(), value);
+        let Look::Ready((pin, _)) = to.pin(key.as_bytes()).unwrap() else { panic!("{key} is not there") };
+        let Look::Ready(said) = to.view_metadata(pin).unwrap() else { panic!("{key} says nothing") };
+        assert_eq!((&*said, to.class_of(pin)), (&b"said"[..], (Retain::Soft, 2)));
+        to.unpin(pin).unwrap();
+    }
 }

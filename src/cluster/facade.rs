@@ -498,9 +498,11 @@ impl Cluster {
         }
     }
 
-    /// A segment takes nothing more, and what is only there is copied elsewhere. Gives how many objects are left to copy.
-    pub fn drain(&self, segment: &str) -> Result<u64> {
-        Ok(self.ask(Call::Ask(Box::new(Drain { segment: segment.to_string() }.into())))?.count)
+    /// A segment takes nothing more from others, and what is only there is copied elsewhere. OK when nothing is left to copy, else
+    /// `NMC_IN_PROGRESS` and how many objects are, as far as that is known.
+    pub fn drain(&self, segment: &str) -> Result<(nmc_status_t, u64)> {
+        let outcome = self.ask(Call::Ask(Box::new(Drain { segment: segment.to_string() }.into())))?;
+        Ok((outcome.status, outcome.count))
     }
 
     /// Waits until others find everything that was stored in this client's nodes before.

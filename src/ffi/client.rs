@@ -182,25 +182,27 @@ pub unsafe extern "C" fn nmc_client_unmount(client: *mut nmc_client_t, name: nmc
     })
 }
 
-/// Closes a segment for new values and has what is only there copied to others. Stores in `*out_left` how many objects are left to be
-/// copied. It does not wait: call it again until that is 0, then unmount.
+/// Closes a segment for values of others and has what is only there copied to other nodes. It does not wait: `NMC_IN_PROGRESS` means that
+/// copying goes on, and `*out_left`, if `out_left` is not NULL, is how many objects are left as far as that is known. Call it again until
+/// it returns `NMC_OK`, then unmount.
 ///
-/// Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_BUSY` (too many are being
+/// drained), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_drain(
     client: *mut nmc_client_t,
     segment: nmc_slice_t,
     out_left: *mut u64,
 ) -> nmc_status_t {
-    guard(|| {
+    guard_status(|| {
         with(client, |open| {
             let place = optional_out(out_left, "out_left")?;
             // SAFETY: the C contract of `segment`.
-            let left = open.cluster.drain(unsafe { some_name(segment) }?)?;
+            let (status, left) = open.cluster.drain(unsafe { some_name(segment) }?)?;
             if let Some(place) = place {
                 place.write(left);
             }
-            Ok(())
+            Ok(status)
         })
     })
 }

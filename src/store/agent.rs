@@ -4,6 +4,7 @@
 use super::Store;
 use super::backing::DiskEntry;
 use super::client::Client;
+use super::evict::Retain;
 use super::facts::Described;
 use super::master::{Opened, check_key, namespace_word};
 use super::read::{Location, Look, Pin};
@@ -12,7 +13,7 @@ use super::write::PutOptions;
 use crate::base::error::Result;
 use crate::base::log;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
-use crate::layout::store::{MAX_NAMESPACES, ON_DISK, ObjectHeader};
+use crate::layout::store::{MAX_NAMESPACES, ON_DISK, ObjectHeader, PRIORITY_SHIFT, RETAIN_SHIFT};
 use crate::sync::object;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -141,6 +142,13 @@ impl Store {
     #[must_use]
     pub fn put_of(&self, pin: Pin) -> u64 {
         self.client.view().object(pin.index).map_or(0, |header| header.plan_id.load(Relaxed))
+    }
+
+    /// Retain class and priority of an object that is held.
+    #[must_use]
+    pub fn class_of(&self, pin: Pin) -> (Retain, u32) {
+        let flags = self.client.view().object(pin.index).map_or(0, |header| header.flags.load(Relaxed));
+        (Retain::from_code(flags >> RETAIN_SHIFT & 3).unwrap_or(Retain::None), flags >> PRIORITY_SHIFT & 3)
     }
 
     /// Drops the object with this header and epoch, if it is there, and what is on disk of it; or, with [`ON_DISK`], the entry of the

@@ -23,7 +23,7 @@ fn replica(node: u64, put: u64) -> Replica {
 }
 
 fn fetched(status: i32, put: u64, follows: u64) -> Fetched {
-    Fetched { status, put: PutId(put), length: 3, follows, metadata: Metadata::default() }
+    Fetched { status, put: PutId(put), length: 3, follows, retain: 0, metadata: Metadata::default() }
 }
 
 impl Rig {

@@ -67,7 +67,7 @@ fn spans(memory: &[u8], piece: usize) -> Spans {
 fn fetched(bytes: usize) -> Frame {
     let bytes = bytes as u64;
     let metadata = Metadata::default();
-    Frame::answering(7, Fetched { status: NMC_OK, put: PutId(1), length: bytes, follows: bytes, metadata })
+    Frame::answering(7, Fetched { status: NMC_OK, put: PutId(1), length: bytes, follows: bytes, retain: 0, metadata })
 }
 
 fn value(bytes: usize) -> Vec<u8> {

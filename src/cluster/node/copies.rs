@@ -30,18 +30,31 @@ enum State {
 }
 
 impl<S: Storage> Agent<S> {
-    /// Begins a copy. It is no loss if none comes of it.
-    pub(super) fn keep(&mut self, key: ObjectKey, from: Replica, kept: bool, now: Millis, to: &mut Vec<Action>) {
+    /// Begins a copy: a copy says what the original does, which its owner is asked for. It is no loss if none comes of it.
+    pub(super) fn keep(&mut self, key: ObjectKey, from: Replica, to: &mut Vec<Action>) {
+        if self.standing == Standing::In && self.copies.len() < MAX_COPIES {
+            to.push(Action::Describe(key, from));
+        }
+    }
+
+    /// It is known what the original says.
+    pub(super) fn described(
+        &mut self,
+        key: ObjectKey,
+        from: Replica,
+        metadata: &Metadata,
+        retain: u32,
+        now: Millis,
+        to: &mut Vec<Action>,
+    ) {
         if self.standing != Standing::In || self.copies.len() >= MAX_COPIES {
             return;
         }
-        let metadata = Metadata::default();
-        let wanted =
-            Wanted { put: from.put, key: &key, length: from.length, segment: 0, retain: 0, metadata: &metadata };
+        let wanted = Wanted { put: from.put, key: &key, length: from.length, segment: 0, retain, metadata };
         let Ok(plan) = self.storage.open(&wanted) else { return };
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        to.push(Action::Fill { ticket, plan, key: key.clone(), from: from.clone(), kept });
+        to.push(Action::Fill { ticket, plan, key: key.clone(), from: from.clone() });
         let until = now + self.config.copy_ms;
         self.copies.insert(ticket, Copy { key, from, plan, state: State::Filling, until });
     }

@@ -18,7 +18,7 @@ impl<S: Storage> Agent<S> {
             Message::Drops(drops) if self.is_mine(from, drops.term, self.config.incarnation) => self.drops(drops),
             Message::Announced(a) if self.is_mine(from, a.term, a.incarnation) => self.announced(a.ticket, a.status),
             Message::CopyThis(copy) if self.is_mine(from, copy.term, copy.incarnation) => {
-                self.keep(copy.key, copy.from, false, now, to);
+                self.keep(copy.key, copy.from, to);
             }
             // Only the leader that the node counts on, or a later one, can put it out.
             Message::Rejoin(rejoin) if rejoin.term >= self.term && self.leaders.heard(from, rejoin.term) => {

@@ -20,7 +20,7 @@ pub use storage::{Memory, Pinned, Plan, Storage};
 
 use super::leaders::Leaders;
 use super::types::{Millis, NodeId, Peer, Position, PutId, Term};
-use super::wire::{Extent, Frame, Message, Replica, SegmentInfo};
+use super::wire::{Extent, Frame, Message, Metadata, Replica, SegmentInfo};
 use crate::base::error::Result;
 use crate::base::status::nmc_status_t;
 use crate::cluster::types::ObjectKey;
@@ -80,8 +80,10 @@ pub enum Event {
     Received(PutId, bool),
     /// The bytes of a value have left, or will not: nothing of it is under way.
     Sent(u64, bool),
-    /// A value is to be kept here too: its bytes are with whoever asks.
+    /// A value is to be kept here too.
     Keep(ObjectKey, Replica),
+    /// What the owner of a value says about it: metadata, and the code of its retain class and priority.
+    Described(ObjectKey, Replica, Metadata, u32),
     /// A copy has all its bytes; or none will come any more.
     Filled(u64, bool),
     /// The mover has no byte under way of what was begun before it was to be renewed with this number.
@@ -140,8 +142,9 @@ pub enum Action {
     },
     /// Try to end a push. `Sent` is said as always.
     CancelPush(u64),
-    /// Fill a copy: from this replica, if its owner gives it with the same put and length, or with what was to be kept; then say
-    /// `Filled`.
+    /// Ask the owner of a replica what it says about it; then say `Described`, if it is still that.
+    Describe(ObjectKey, Replica),
+    /// Fill a copy: from this replica, if its owner gives it with the same put and length; then say `Filled`.
     Fill {
         /// Which copy.
         ticket: u64,
@@ -151,8 +154,6 @@ pub enum Action {
         key: ObjectKey,
         /// What it is a copy of.
         from: Replica,
-        /// Whether whoever wanted it kept has the bytes.
-        kept: bool,
     },
     /// Destroy what moves bytes and make it again, under this number; then say `Renewed`. What is begun after this goes by the
     /// new one.
@@ -284,7 +285,8 @@ impl<S: Storage> Agent<S> {
             Event::Tick => {}
             Event::Received(put, whole) => self.received(put, whole, now, to),
             Event::Sent(pin, whole) => self.sent(pin, whole, to),
-            Event::Keep(key, from) => self.keep(key, from, true, now, to),
+            Event::Keep(key, from) => self.keep(key, from, to),
+            Event::Described(key, from, metadata, retain) => self.described(key, from, &metadata, retain, now, to),
             Event::Filled(ticket, whole) => self.filled(ticket, whole, now),
             Event::Renewed(number) => self.renewed(number, to),
             Event::Sync(ticket, patience) => {

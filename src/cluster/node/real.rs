@@ -323,10 +323,12 @@ impl Storage for NodeStore {
                 return Err(error);
             }
         };
+        let (class, priority) = self.store.class_of(held);
+        let retain = retain_code(class, priority);
         let (pin, put) = (self.next_pin, PutId(self.store.put_of(held)));
         self.next_pin += 1;
         self.pins.insert(pin, held);
-        Ok(Pinned { pin, put, length: location.bytes_total, metadata })
+        Ok(Pinned { pin, put, length: location.bytes_total, retain, metadata })
     }
 
     fn unpin(&mut self, pin: u64) {

@@ -35,7 +35,7 @@ impl Serving {
 }
 
 fn refused(status: nmc_status_t) -> Fetched {
-    Fetched { status, put: PutId(0), length: 0, follows: 0, metadata: Metadata::default() }
+    Fetched { status, put: PutId(0), length: 0, follows: 0, retain: 0, metadata: Metadata::default() }
 }
 
 impl<S: Storage> Agent<S> {
@@ -82,6 +82,7 @@ impl<S: Storage> Agent<S> {
             put: pinned.put,
             length: pinned.length,
             follows: if pushed { 0 } else { bytes },
+            retain: pinned.retain,
             metadata: pinned.metadata,
         };
         let (pin, offset) = (pinned.pin, fetch.offset);

@@ -54,6 +54,8 @@ pub struct Pinned {
     pub put: PutId,
     /// Bytes of the value.
     pub length: u64,
+    /// Code of the retain class and priority.
+    pub retain: u32,
     /// What its writer said about it.
     pub metadata: Metadata,
 }

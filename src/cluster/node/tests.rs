@@ -283,7 +283,10 @@ fn a_copy_is_published_after_the_leaders_word_and_not_after_a_drop() {
     let (put, length, media) = (PutId::local(4), 1, Media::Ram);
     let from = Replica { name, put, length, media, endpoint: String::new() };
     for (round, drop_first) in [(1, false), (2, true)] {
+        rig.actions.clear();
         rig.on(Event::Keep(key(), from.clone()));
+        assert!(rig.actions.contains(&Action::Describe(key(), from.clone())));
+        rig.on(Event::Described(key(), from.clone(), Metadata(vec![1]), 0));
         rig.on(Event::Filled(round, true));
         assert!(rig.agent.storage().find(&key()).is_none());
         let told = rig.acknowledge_all();

@@ -126,11 +126,12 @@ enum Ticket {
     Fill(Peer),
 }
 
-/// A copy whose value was asked for.
+/// A value of another node that was asked for.
 struct Filling {
-    ticket: u64,
-    plan: Plan,
+    key: ObjectKey,
     from: Replica,
+    /// Which copy it is for, and where its bytes go; none if it is only asked what is said about it.
+    into: Option<(u64, Plan)>,
 }
 
 struct Running<S: Memory> {
@@ -275,7 +276,8 @@ impl<S: Memory> Running<S> {
             Action::SendValue { to, frame, pin, offset } => self.send_value(to, &frame, pin, offset),
             // Nobody else moves bytes here.
             Action::Push { pin, .. } | Action::CancelPush(pin) => self.events.push_back(Event::Sent(pin, false)),
-            Action::Fill { ticket, plan, key, from, .. } => self.fill(Filling { ticket, plan, from }, key),
+            Action::Describe(key, from) => self.fetch(Filling { key, from, into: None }),
+            Action::Fill { ticket, plan, key, from } => self.fetch(Filling { key, from, into: Some((ticket, plan)) }),
             Action::Renew(number) => self.events.push_back(Event::Renewed(number)),
             Action::Synced(ticket, status) => {
                 if let Some(waiter) = self.syncs.remove(&ticket) {
@@ -317,33 +319,49 @@ impl<S: Memory> Running<S> {
         }
     }
 
-    /// Asks the owner of a value for it, on a connection for this alone.
-    fn fill(&mut self, filling: Filling, key: ObjectKey) {
-        let (name, length) = (filling.from.name, filling.from.length);
-        let peer = Address::literal(&filling.from.endpoint).and_then(|address| self.net.connect(&address));
+    /// Asks the owner of a value for it, or only what it says about it, on a connection for this alone.
+    fn fetch(&mut self, filling: Filling) {
+        let Filling { key, from, into } = &filling;
+        let length = if into.is_some() { from.length } else { 0 };
+        let fetch = Fetch { name: from.name, key: key.clone(), offset: 0, length, into: Vec::new(), mover: 0 };
+        let peer = Address::literal(&from.endpoint).and_then(|address| self.net.connect(&address));
         let Ok(peer) = peer else {
-            return self.events.push_back(Event::Filled(filling.ticket, false));
+            self.events.extend(into.map(|(ticket, _)| Event::Filled(ticket, false)));
+            return;
         };
-        let fetch = Fetch { name, key, offset: 0, length, into: Vec::new(), mover: 0 };
         self.fills.insert(peer, filling);
         self.net.send(peer, &Frame { request: 1, time_left_ms: 60_000, message: fetch.into() });
     }
 
     /// The owner of a value that is to be copied has answered.
     fn fetched(&mut self, peer: Peer, frame: Frame) {
-        let Some(filling) = self.fills.get(&peer) else { return };
-        let (plan, length) = (filling.plan, filling.from.length);
-        let same = matches!(&frame.message, Message::Fetched(fetched)
-            if fetched.status == NMC_OK && fetched.put == filling.from.put && fetched.length == length && fetched.follows == length);
-        if !same || length == 0 {
-            return self.filled(peer, same);
-        }
-        let ticket = self.ticket();
-        let spans = self.agent.storage().plan_spans(plan).map(|spans| Spans::new(spans).up_to(length));
-        if spans.is_ok_and(|spans| self.net.take(peer, spans, ticket)) {
-            self.tickets.insert(ticket, Ticket::Fill(peer));
-        } else {
-            self.filled(peer, false);
+        let Some(Filling { from, into, .. }) = self.fills.get(&peer) else { return };
+        let (length, into) = (from.length, *into);
+        let same = match frame.message {
+            Message::Fetched(fetched)
+                if fetched.status == NMC_OK && fetched.put == from.put && fetched.length == length =>
+            {
+                Some(fetched)
+            }
+            _ => None,
+        };
+        match (same, into) {
+            (Some(fetched), None) => {
+                if let Some(Filling { key, from, .. }) = self.fills.remove(&peer) {
+                    self.events.push_back(Event::Described(key, from, fetched.metadata, fetched.retain));
+                    self.net.close(peer);
+                }
+            }
+            (Some(fetched), Some((_, plan))) if fetched.follows == length && length > 0 => {
+                let ticket = self.ticket();
+                let spans = self.agent.storage().plan_spans(plan).map(|spans| Spans::new(spans).up_to(length));
+                if spans.is_ok_and(|spans| self.net.take(peer, spans, ticket)) {
+                    self.tickets.insert(ticket, Ticket::Fill(peer));
+                } else {
+                    self.filled(peer, false);
+                }
+            }
+            (same, _) => self.filled(peer, same.is_some() && length == 0),
         }
     }
 
@@ -351,7 +369,7 @@ impl<S: Memory> Running<S> {
     fn filled(&mut self, peer: Peer, whole: bool) {
         if let Some(filling) = self.fills.remove(&peer) {
             self.net.close(peer);
-            self.events.push_back(Event::Filled(filling.ticket, whole));
+            self.events.extend(filling.into.map(|(ticket, _)| Event::Filled(ticket, whole)));
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{Addr, Control, Event, Sim};
 use crate::cluster::client;
 use crate::cluster::node::{self, Plan};
 use crate::cluster::types::{Peer, PutId};
-use crate::cluster::wire::{Frame, Message};
+use crate::cluster::wire::{Frame, Message, Metadata};
 use std::collections::BTreeMap;
 
 /// What comes next of something that moves.
@@ -79,7 +79,6 @@ pub struct Mover {
     reading: BTreeMap<u64, Reading>,
     filling: BTreeMap<u64, Filling>,
     dmas: BTreeMap<u64, Dma>,
-    kept: BTreeMap<(usize, PutId), Vec<u64>>,
     next: u64,
 }
 
@@ -163,16 +162,15 @@ impl Sim {
                     self.tell_agent(at, life, node::Event::Sent(pin, false));
                 }
             }
-            node::Action::Fill { ticket, plan, from, kept, .. } => {
+            node::Action::Describe(key, from) => {
+                self.tell_agent(at, life, node::Event::Described(key, from, Metadata::default(), 0));
+            }
+            node::Action::Fill { ticket, plan, from, .. } => {
                 if let Some(agent) = &mut self.nodes[at].agent {
                     agent.storage_mut().headers[plan.index as usize].original = false;
                 }
                 let source = self.node_at(from.name.node);
-                let pages = match (kept, source) {
-                    (true, _) => self.mover.kept.get(&(at, from.put)).cloned(),
-                    (false, Some(source)) => self.read_directly(source, at, &from),
-                    _ => None,
-                };
+                let pages = source.and_then(|source| self.read_directly(source, at, &from));
                 match pages {
                     Some(pages) => {
                         let filling = Filling { node: at, life, ticket, plan, pages, at: 0 };
@@ -319,7 +317,6 @@ impl Sim {
                     let _ = agent.storage_mut().put(&key, replica.put, &pages);
                     return;
                 }
-                self.mover.kept.insert((at, replica.put), pages);
                 self.tell_agent(at, life, node::Event::Keep(key, replica));
             }
             client::Action::Master(..) | client::Action::Done(..) => {}

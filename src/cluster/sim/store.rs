@@ -264,7 +264,7 @@ impl Storage for Store {
         self.next_pin += 1;
         self.pins.insert(pin, plan.index);
         let length = header.pages.len() as u64;
-        Ok(Pinned { pin, put: header.put, length, metadata: Metadata::default() })
+        Ok(Pinned { pin, put: header.put, length, retain: 0, metadata: Metadata::default() })
     }
 
     fn unpin(&mut self, pin: u64) {

@@ -498,6 +498,8 @@ message_structs! {
         pub length: u64,
         /// Bytes that follow.
         pub follows: u64,
+        /// Code of the retain class and priority.
+        pub retain: u32,
         /// What the writer said about it.
         pub metadata: Metadata,
     }

@@ -117,7 +117,7 @@ fn samples() -> Vec<Message> {
         put().into(),
         PutDone { status: 0, done: Some(done) }.into(),
         Fetch { name: name(), key: key("g"), offset: 0, length: 10, into: vec![extent.clone()], mover: 4 }.into(),
-        Fetched { status: 0, put: PutId(1), length: 10, follows: 10, metadata: Metadata::default() }.into(),
+        Fetched { status: 0, put: PutId(1), length: 10, follows: 10, retain: 5, metadata: Metadata::default() }.into(),
         Reserve { put: put(), writer: "w".into() }.into(),
         Reserved { status: 0, name: Some(name()), extents: vec![extent], mover: 5 }.into(),
         Commit { put: PutId(1) }.into(),
