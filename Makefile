@@ -4,7 +4,8 @@ BUILD := target/cmake
 JOBS ?= $(shell nproc)
 EXAMPLES := cpp_examples/01_hello_world/hello_world cpp_examples/02_prefill_decode/prefill_decode \
   cpp_examples/03_moe_layer/moe_layer cpp_examples/04_paged_attention/paged_attention cpp_examples/05_scheduler/scheduler \
-  cpp_examples/07_hybrid_model/hybrid_model cpp_examples/08_bigger_than_memory/bigger_than_memory
+  cpp_examples/07_hybrid_model/hybrid_model cpp_examples/08_bigger_than_memory/bigger_than_memory \
+  cpp_examples/09_cluster/cluster
 PREFIX ?= /usr/local
 NVCC_VENV := target/nvcc-venv
 PEERS := benches/target/release/kv_peers
@@ -82,7 +83,7 @@ clean: ## remove everything that was built, but not the tools
 
 # ---- steps of the above ---------------------------------------------------------------------------------------------
 
-# The library and nmc. With the link a program linked with -L target/release finds the library there.
+# The library, nmc and nanomc-master. With the link a program linked with -L target/release finds the library there.
 lib:
 	$(CARGO) build --release --locked --workspace
 	@ln -sf libnanomc.so target/release/$(SONAME)

@@ -7,12 +7,19 @@ include(CMakePackageConfigHelpers)
 set(nmc_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/nanomc")
 
 if(NANOMC_PREBUILT)
-  set(nmc_optional OPTIONAL) # a ready library may come without the archive and without nmc
+  set(nmc_optional OPTIONAL) # a ready library may come without the archive and without the programs
 endif()
 install(FILES "${NANOMC_SHARED}" "${NANOMC_LIBDIR}/${nmc_soname}" "${NANOMC_LIBDIR}/libnanomc.so"
   DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(FILES "${NANOMC_OUT}/libnanomc.a" DESTINATION "${CMAKE_INSTALL_LIBDIR}" ${nmc_optional})
-install(PROGRAMS "${NANOMC_OUT}/nmc" DESTINATION "${CMAKE_INSTALL_BINDIR}" ${nmc_optional})
+install(PROGRAMS "${NANOMC_OUT}/nmc" "${NANOMC_OUT}/nanomc-master" DESTINATION "${CMAKE_INSTALL_BINDIR}" ${nmc_optional})
+# The same program under the name that users of Mooncake Store start, and as a service of systemd.
+if(NOT NANOMC_PREBUILT OR EXISTS "${NANOMC_OUT}/nanomc-master")
+  file(CREATE_LINK nanomc-master "${PROJECT_BINARY_DIR}/mooncake_master" SYMBOLIC)
+  install(FILES "${PROJECT_BINARY_DIR}/mooncake_master" DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  configure_file("${NANOMC_ROOT}/crates/nanomc-master/nanomc-master.service.in" "${PROJECT_BINARY_DIR}/nanomc-master.service" @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/nanomc-master.service" DESTINATION lib/systemd/system)
+endif()
 install(FILES "${NANOMC_ROOT}/include/nanomc.h" "${NANOMC_ROOT}/include/nanomc.hpp"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(DIRECTORY "${NANOMC_ROOT}/include/nanomc" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
@@ -25,7 +32,8 @@ install(DIRECTORY "${NANOMC_ROOT}/docs" "${NANOMC_ROOT}/cpp_examples" DESTINATIO
 install(CODE "
   file(GLOB files \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/libnanomc.a\"
     \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/libnanomc.so.${PROJECT_VERSION}\"
-    \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/nmc\")
+    \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/nmc\"
+    \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/nanomc-master\")
   if(files AND NOT \"${CMAKE_STRIP}\" STREQUAL \"\")
     execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd
       \${files} COMMAND_ERROR_IS_FATAL ANY)

@@ -1,5 +1,5 @@
 # The imported targets nanomc::nanomc (shared) and nanomc::static, built by cargo or taken from NANOMC_PREBUILT, and the
-# target nanomc_tools: the library and the command line, which is all that is installed.
+# target nanomc_tools: the library, the command line and the master of a cluster, which is all that is installed.
 # NANOMC_OUT is where cargo leaves its files; NANOMC_LIBDIR holds the shared library under its versioned names, as
 # programs look for its soname.
 
@@ -27,7 +27,8 @@ else()
   # With the link a program linked with -L target/release finds the library there.
   set(nmc_build COMMAND ${cargo} -p nanomc
       COMMAND "${CMAKE_COMMAND}" -E create_symlink libnanomc.so "${NANOMC_OUT}/${nmc_soname}")
-  set(nmc_build_tools COMMAND ${cargo} -p nmc WORKING_DIRECTORY "${NANOMC_ROOT}" COMMENT "nmc" USES_TERMINAL VERBATIM)
+  set(nmc_build_tools COMMAND ${cargo} -p nmc -p nanomc-master WORKING_DIRECTORY "${NANOMC_ROOT}"
+      COMMENT "nmc, nanomc-master" USES_TERMINAL VERBATIM)
 endif()
 
 # cargo knows itself when there is nothing to do. Copying only what differs keeps programs from being linked again.

@@ -4,6 +4,7 @@
  *   nanomc/world.hpp    the ranks of one machine, whose heaps all of them address
  *   nanomc/store.hpp    objects that one process writes and all read
  *   nanomc/tier.hpp     an SSD below the store
+ *   nanomc/client.hpp   a cluster: objects on many machines
  *   nanomc/kv.hpp       the block KV cache
  *   nanomc/blocks.hpp   the allocator of blocks
  *   nanomc/ep.hpp       the expert-parallel transport
@@ -15,6 +16,7 @@
 #define NANOMC_HPP
 
 #include "nanomc/blocks.hpp"
+#include "nanomc/client.hpp"
 #include "nanomc/ep.hpp"
 #include "nanomc/kv.hpp"
 #include "nanomc/log.hpp"

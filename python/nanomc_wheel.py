@@ -89,6 +89,8 @@ def contents() -> Dict[str, bytes]:
     """Name in the wheel and bytes of every file of the package."""
     files = {f"nanomc/{path.name}": path.read_bytes() for path in sorted(PACKAGE.iterdir())
              if path.suffix in (".py", ".pyi", ".c") or path.name == "py.typed"}
+    for name in ("mooncake_vllm_adaptor.py", "distributed_object_store.py"):  # names that programs for Mooncake Store import
+        files[name] = (HERE / name).read_bytes()
     with tempfile.TemporaryDirectory(prefix="nmc-wheel-") as folder:
         copy = Path(folder) / "libnanomc.so"
         shutil.copy(library(), copy)

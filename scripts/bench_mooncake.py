@@ -1,5 +1,6 @@
 """Measures Mooncake Store: a master, a process that owns the memory, and this one, which reads and writes through
-loopback TCP. Prints one JSON line a figure. With `ssd` it owns the memory itself, and reads from disk when it is told.
+loopback TCP. Prints one JSON line a figure. With `ssd` it owns the memory itself, and reads from disk when it is told;
+with `cluster` it reads and writes when it is told, without a copy.
 Every process it starts dies with it, and it with the one that started it."""
 
 import ctypes
@@ -17,6 +18,7 @@ import mooncake
 
 LIMIT_S = 50
 SSD_LIMIT_S = 150
+CLUSTER_LIMIT_S = 300
 SEGMENT_BYTES = 512 << 20
 KIB = 1 << 10
 MIB = 1 << 20
@@ -206,6 +208,48 @@ def ssd(folder):
         print(json.dumps({"skipped": str(missing)}), flush=True)
 
 
+def measure_cluster(master):
+    """For each line of its input, `put` or `get`, bytes and a count, does that from or to registered memory."""
+    store = open_store(master, 0)
+    buffer = ctypes.create_string_buffer(os.urandom(MIB), 64 * MIB)
+    address = ctypes.addressof(buffer)
+    if store.register_buffer(address, len(buffer)) != 0:
+        raise RuntimeError("register_buffer failed")
+    print(json.dumps({"ready": True}), flush=True)
+    there = set()
+    at = 0
+    for line in sys.stdin:
+        what, size, count = line.split()[0], int(line.split()[1]), int(line.split()[2])
+        if what == "put":
+            keys = [f"put-{at + i}" for i in range(count)]
+            at += count
+        else:
+            keys = [f"get-{size}-{i}" for i in range(count)]
+            for key in keys:
+                if key not in there and store.put_from(key, address, size) == 0:
+                    there.add(key)
+        body, good = (store.put_from, 0) if what == "put" else (store.get_into, size)
+        start = time.perf_counter_ns()
+        results = [body(key, address, size) for key in keys]
+        us = (time.perf_counter_ns() - start) / 1e3 / count
+        if what == "put":
+            for key in keys:
+                store.remove(key)
+        if all(rc == good for rc in results):
+            tell(what, us, "us")
+        else:
+            print(json.dumps({"skipped": f"Mooncake fails: {what} of {size} bytes gives {results[0]}"}), flush=True)
+    store.close()
+
+
+def cluster():
+    def body(master, start_owner):
+        start_owner()
+        measure_cluster(master)
+
+    with_master(["-default_kv_lease_ttl=60000"], body)
+
+
 def with_master(flags, body):
     """Calls `body` with the address of a master and a function that starts a process that owns memory."""
     deadline = time.monotonic() + 15
@@ -250,6 +294,10 @@ def main():
         die_with(int(sys.argv[3]))
         signal.alarm(SSD_LIMIT_S)
         return ssd(sys.argv[2])
+    if sys.argv[1] == "cluster":
+        die_with(int(sys.argv[2]))
+        signal.alarm(CLUSTER_LIMIT_S)
+        return cluster()
     die_with(int(sys.argv[1]))
     signal.alarm(LIMIT_S)
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Figures of Mooncake Store on this machine, for `nmc bench store` and `nmc bench ssd`.
+# Figures of Mooncake Store on this machine, for `nmc bench store`, `nmc bench ssd` and `nmc bench cluster`.
 #   --install   PyPI mooncake-transfer-engine-non-cuda into target/mooncake-venv
 #   --run       starts its master on loopback, measures, prints JSON lines; ends everything it started
 #   --ssd DIR   the same with its SSD backend in DIR; reads as many values as each line of its input says
+#   --cluster   puts and gets values as each line of its input says: `put BYTES COUNT` or `get BYTES COUNT`
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$here/../target/mooncake-venv
@@ -46,5 +47,6 @@ case ${1:-} in
 --install) install ;;
 --run) measure "${2:-$PPID}" ;;
 --ssd) measure ssd "${2:?which folder?}" "${3:-$PPID}" ;;
-*) sed -n '2,5p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+--cluster) measure cluster "${2:-$PPID}" ;;
+*) sed -n '2,6p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac

@@ -22,6 +22,7 @@ list "$tmp/first" > "$tmp/have"
 list "$tmp/second" > "$tmp/want"
 diff -u "$tmp/want" "$tmp/have" || fail "it installs other files than this build"
 "$tmp/first/bin/nmc" --version || fail "the installed nmc does not start"
+for name in nanomc-master mooncake_master; do "$tmp/first/bin/$name" --version || fail "the installed $name does not start"; done
 
 # Control: without a build there is nothing to install.
 mkdir "$tmp/empty"

@@ -15,7 +15,7 @@ files="lib/libnanomc.so lib/libnanomc.so.$major lib/libnanomc.so.$version includ
   include/nanomc/device.cuh include/nanomc/impl/device_impl.cuh include/nanomc.hpp lib/pkgconfig/nanomc.pc
   lib/cmake/nanomc/nanomcConfig.cmake lib/cmake/nanomc/nanomcConfigVersion.cmake share/doc/nanomc/LICENSE
   share/doc/nanomc/docs/index.md share/doc/nanomc/cpp_examples/01_hello_world/CMakeLists.txt"
-optional="lib/libnanomc.a bin/nmc" # a ready library may come without
+optional="lib/libnanomc.a bin/nmc bin/nanomc-master" # a ready library may come without
 "$(dirname "$cpack")/cmake" --install "$build" --prefix "$tmp/installed" > /dev/null
 for file in $optional; do if test -e "$tmp/installed/$file"; then files="$files $file"; fi; done
 

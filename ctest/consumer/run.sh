@@ -20,7 +20,7 @@ for file in libnanomc.so "$soname"; do test -L "$prefix/lib/$file" || fail "$fil
 
 # Neither debug information nor bitcode, which would be four fifths of the archive.
 bulk() { readelf -SW "$1" 2> /dev/null | grep -E '\.(debug_info|debug_line|llvmbc)\b'; }
-for file in lib/libnanomc.a "lib/libnanomc.so.$version" bin/nmc; do
+for file in lib/libnanomc.a "lib/libnanomc.so.$version" bin/nmc bin/nanomc-master; do
   if test -f "$prefix/$file" && bulk "$prefix/$file" > "$tmp/log"; then head -3 "$tmp/log"; fail "$file is not stripped"; fi
 done
 run "$cxx" -g -c -std=c++17 -I"$prefix/include" "$source/ctest/consumer/main.cpp" -o "$tmp/bulky.o"

@@ -21,9 +21,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -335,6 +337,52 @@ typename Mode::template Out<std::string> text(Write write) {
   if (status < 0) return Mode::failure(status);
   return text;
 }
+
+inline std::string_view text_of(const nmc_slice_t& slice) noexcept {
+  return {static_cast<const char*>(slice.ptr), slice.len};
+}
+
+/// A function of the program that the library calls through C, on the calling thread. What it throws is kept until the library has
+/// returned; then rethrow() goes on with it.
+template <class Function>
+class Callback {
+ public:
+  explicit Callback(const Function& function) : function_(function) {}
+
+  /// Whether to go on.
+  template <class... Args>
+  bool call(const Args&... args) noexcept {
+#if NMC_HPP_EXCEPTIONS
+    if (thrown_) return false;
+    try {
+      return answer(args...);
+    } catch (...) {
+      thrown_ = std::current_exception();
+      return false;
+    }
+#else
+    return answer(args...);
+#endif
+  }
+  void rethrow() const {
+#if NMC_HPP_EXCEPTIONS
+    if (thrown_) std::rethrow_exception(thrown_);
+#endif
+  }
+
+ private:
+  template <class... Args>
+  bool answer(const Args&... args) {
+    if constexpr (std::is_void_v<typename Function::result_type>) {
+      function_(args...);
+      return true;
+    } else {
+      return function_(args...);
+    }
+  }
+  const Function& function_;
+  std::exception_ptr thrown_;
+};
 
 template <class T>
 inline constexpr bool is_move_only_v =

@@ -265,6 +265,26 @@ inline Failure missed(nmc_status_t status) {
   return failure(status);
 }
 
+/// Runs a call on `n` items; `others` is the length of what goes with them.
+template <class B, class Call>
+B batch(size_t n, size_t others, Call call) {
+  B made;
+  if (n != others) {
+    const std::string text = std::to_string(n) + " keys do not go with " + std::to_string(others) + " others";
+    made.failure = {NMC_ERR_INVALID_ARG, text};
+    made.items.assign(n, NMC_ERR_INVALID_ARG);
+    return made;
+  }
+  constexpr nmc_status_t untouched = INT32_MIN;
+  made.items.assign(n, untouched);
+  const nmc_status_t status = call(made.items.data());
+  if (status != NMC_OK) made.failure = detail::missed(status);
+  for (nmc_status_t& item : made.items) {
+    if (item == untouched) item = status;  // the call as a whole was refused
+  }
+  return made;
+}
+
 /// Metadata, which `fetch` copies.
 template <class Fetch>
 nmc_status_t read_metadata(Buffer& found, Fetch fetch) {
@@ -827,17 +847,17 @@ class BasicStore : public AnyStore {
 
   Batch put_batch(Many<Key> keys, Many<Bytes> values, const PutOptions& options = {}) const {
     const size_t others = values.size() == keys.size() ? options.each_or(keys.size()) : values.size();
-    return batch<Batch>(keys.size(), others, [&](nmc_status_t* items) {
+    return detail::batch<Batch>(keys.size(), others, [&](nmc_status_t* items) {
       return nmc_store_put_batch(get(), keys.data(), values.data(), keys.size(), &options.c(), items);
     });
   }
   Batch get_into_batch(Many<Key> keys, Many<MutableBytes> buffers) const {
-    return batch<Batch>(keys.size(), buffers.size(), [&](nmc_status_t* items) {
+    return detail::batch<Batch>(keys.size(), buffers.size(), [&](nmc_status_t* items) {
       return nmc_store_get_into_batch(get(), keys.data(), buffers.data(), keys.size(), items);
     });
   }
   Batch remove_batch(Many<Key> keys) const {
-    return batch<Batch>(keys.size(), keys.size(), [&](nmc_status_t* items) {
+    return detail::batch<Batch>(keys.size(), keys.size(), [&](nmc_status_t* items) {
       return nmc_store_remove_batch(get(), keys.data(), keys.size(), items);
     });
   }
@@ -853,7 +873,7 @@ class BasicStore : public AnyStore {
   BatchOf<WritePlan> open_batch(Many<Key> keys, Many<uint64_t> sizes, const PutOptions& options = {}) const {
     std::vector<nmc_write_plan_t> plans(keys.size());
     const size_t others = sizes.size() == keys.size() ? options.each_or(keys.size()) : sizes.size();
-    auto made = batch<BatchOf<WritePlan>>(keys.size(), others, [&](nmc_status_t* items) {
+    auto made = detail::batch<BatchOf<WritePlan>>(keys.size(), others, [&](nmc_status_t* items) {
       return nmc_store_open_batch(get(), keys.data(), sizes.data(), keys.size(), &options.c(), plans.data(), items);
     });
     adopt<BasicWritePlan<Returning>>(made, plans);
@@ -863,7 +883,7 @@ class BasicStore : public AnyStore {
     std::vector<nmc_write_plan_t> c;
     c.reserve(plans.size());
     for (const WritePlan& plan : plans) c.push_back(plan.c());
-    Batch done = batch<Batch>(c.size(), c.size(), [&](nmc_status_t* items) {
+    Batch done = detail::batch<Batch>(c.size(), c.size(), [&](nmc_status_t* items) {
       return nmc_store_commit_batch(get(), c.data(), c.size(), items);
     });
     for (size_t i = 0; i < plans.size(); ++i) plans[i].ended(done.items[i]);
@@ -873,7 +893,7 @@ class BasicStore : public AnyStore {
   BatchOf<View> pin_batch(Many<Key> keys) const {
     std::vector<nmc_view_t> views(keys.size());
     size_t pinned = 0;
-    auto made = batch<BatchOf<View>>(keys.size(), keys.size(), [&](nmc_status_t* items) {
+    auto made = detail::batch<BatchOf<View>>(keys.size(), keys.size(), [&](nmc_status_t* items) {
       return nmc_store_pin_batch(get(), keys.data(), keys.size(), views.data(), &pinned, items);
     });
     adopt<BasicView<Returning>>(made, views);
@@ -883,7 +903,7 @@ class BasicStore : public AnyStore {
     std::vector<nmc_view_t> c;
     c.reserve(views.size());
     for (const View& view : views) c.push_back(view.c());
-    Batch done = batch<Batch>(c.size(), c.size(), [&](nmc_status_t* items) {
+    Batch done = detail::batch<Batch>(c.size(), c.size(), [&](nmc_status_t* items) {
       return nmc_store_unpin_batch(get(), c.data(), c.size(), items);
     });
     for (size_t i = 0; i < views.size(); ++i) {
@@ -960,26 +980,6 @@ class BasicStore : public AnyStore {
     if (status == NMC_ERR_NOT_FOUND) return false;
     if (status < 0) return Mode::failure(status);
     return true;
-  }
-
-  /// Runs a call on `n` items; `others` is the length of what goes with them.
-  template <class B, class Call>
-  static B batch(size_t n, size_t others, Call call) {
-    B made;
-    if (n != others) {
-      const std::string text = std::to_string(n) + " keys do not go with " + std::to_string(others) + " others";
-      made.failure = {NMC_ERR_INVALID_ARG, text};
-      made.items.assign(n, NMC_ERR_INVALID_ARG);
-      return made;
-    }
-    constexpr nmc_status_t untouched = INT32_MIN;
-    made.items.assign(n, untouched);
-    const nmc_status_t status = call(made.items.data());
-    if (status != NMC_OK) made.failure = detail::missed(status);
-    for (nmc_status_t& item : made.items) {
-      if (item == untouched) item = status;  // the call as a whole was refused
-    }
-    return made;
   }
 
   /// Takes over the plans or views of the items that went well. One that cannot be is an item that failed.

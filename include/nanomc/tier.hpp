@@ -13,7 +13,6 @@
 #ifndef NANOMC_TIER_HPP
 #define NANOMC_TIER_HPP
 
-#include <exception>
 #include <functional>
 
 #include "nanomc/store.hpp"
@@ -90,12 +89,6 @@ class TierConfig {
 
 // ------------------------------------------------------------------------------------------------------ results --
 
-namespace detail {
-inline std::string_view text_of(const nmc_slice_t& slice) noexcept {
-  return {static_cast<const char*>(slice.ptr), slice.len};
-}
-}  // namespace detail
-
 /// A value on disk. Refers to what is valid during the callback.
 struct TierEntry {
   std::string_view namespace_name;  ///< empty for the namespace that a store begins with
@@ -135,51 +128,6 @@ using TierEvents = std::function<bool(const TierEvent& event)>;
 using TierVerifying = std::function<bool(uint64_t done, uint64_t total)>;
 /// Gets a value of a scan; false ends it.
 using TierScan = std::function<bool(const TierEntry& entry)>;
-
-namespace detail {
-/// A function of the program that the library calls through C, on the calling thread. What it throws is kept until the library has
-/// returned; then rethrow() goes on with it.
-template <class Function>
-class Callback {
- public:
-  explicit Callback(const Function& function) : function_(function) {}
-
-  /// Whether to go on.
-  template <class... Args>
-  bool call(const Args&... args) noexcept {
-#if NMC_HPP_EXCEPTIONS
-    if (thrown_) return false;
-    try {
-      return answer(args...);
-    } catch (...) {
-      thrown_ = std::current_exception();
-      return false;
-    }
-#else
-    return answer(args...);
-#endif
-  }
-  void rethrow() const {
-#if NMC_HPP_EXCEPTIONS
-    if (thrown_) std::rethrow_exception(thrown_);
-#endif
-  }
-
- private:
-  template <class... Args>
-  bool answer(const Args&... args) {
-    if constexpr (std::is_void_v<typename Function::result_type>) {
-      function_(args...);
-      return true;
-    } else {
-      return function_(args...);
-    }
-  }
-  const Function& function_;
-  std::exception_ptr thrown_;
-};
-
-}  // namespace detail
 
 // --------------------------------------------------------------------------------------------------------- tier --
 

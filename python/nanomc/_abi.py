@@ -227,6 +227,26 @@ TIER_STORED = 1
 TIER_EVICTED = 2
 #: How long values stay in staging memory if nmc_tier_stage does not say, in ms.
 TIER_STAGE_MS = 5000
+#: What is read from another node is kept on this client's first node too, where others find it as well.
+CLIENT_KEEP_COPIES = 1
+#: Do not wait until every owner has dropped the object: it is out of the directory when the call returns.
+REMOVE_ASYNC = 1
+#: Of all namespaces, not only the client's.
+REMOVE_EVERYWHERE = 2
+#: Memory of a GPU.
+MEDIA_VRAM = 0
+#: Memory of the host.
+MEDIA_RAM = 1
+#: The SSD tier of a node.
+MEDIA_SSD = 2
+#: Whatever the segment is made of.
+MEDIA_ANY = 4294967295
+#: A segment takes values.
+SEGMENT_OK = 0
+#: It takes no more: what is only there is being copied elsewhere.
+SEGMENT_DRAINING = 1
+#: Its node has not been heard of for a while.
+SEGMENT_GONE = 2
 #: Keys and values, of all tokens of a sequence.
 KV_KIND_ATTENTION = 0
 #: One latent vector for each token (multi-head latent attention): one head, no V.
@@ -375,6 +395,10 @@ DEFAULTS: Dict[str, Dict[str, Union[int, float]]] = {
     'nmc_tier_stats_t': {},
     'nmc_tier_verified_t': {},
     'nmc_tier_entry_t': {},
+    'nmc_client_config_t': {'timeout_ms': -1, 'cache_keys': -1},
+    'nmc_replicate_t': {'copies': 1},
+    'nmc_replica_t': {},
+    'nmc_segment_t': {},
     'nmc_kv_group_t': {'dtype': 1},
     'nmc_kv_config_t': {'tokens_per_block': 16, 'eviction': 1, 'heap_kind': 1, 'device': -1},
     'nmc_kv_open_t': {},
@@ -412,6 +436,10 @@ SIZED: Dict[str, bool] = {
     'nmc_tier_stats_t': False,
     'nmc_tier_verified_t': False,
     'nmc_tier_entry_t': False,
+    'nmc_client_config_t': True,
+    'nmc_replicate_t': True,
+    'nmc_replica_t': False,
+    'nmc_segment_t': False,
     'nmc_kv_group_t': False,
     'nmc_kv_config_t': True,
     'nmc_kv_open_t': True,

@@ -82,3 +82,31 @@ def line(process: subprocess.Popen) -> str:
 def tell(process: subprocess.Popen, text: str = "go") -> None:
     process.stdin.write(text + "\n")
     process.stdin.flush()
+
+
+@pytest.fixture
+def master(folder):
+    """The address of a master of the test's own; `master.process` is it."""
+    program = os.environ.get("NMC_TEST_MASTER") or str(HERE.parents[1] / "target" / "release" / "nanomc-master")
+    if not os.access(program, os.X_OK):
+        pytest.skip(f"{program} is not there")
+
+    class Address(str):
+        process: subprocess.Popen
+
+        def start(self) -> None:
+            words = [program, "--port", self.rpartition(":")[2] or "0", "--metrics_port", "off", "--state", f"{folder}/state"]
+            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    first = Address()
+    first.start()
+    for text in first.process.stdout:
+        if text.startswith("Master service listening on "):
+            break
+    else:
+        pytest.fail("the master ended")
+    made = Address(text.split()[-1])
+    made.process = first.process
+    yield made
+    made.process.kill()
+    made.process.communicate()

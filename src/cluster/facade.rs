@@ -3,7 +3,7 @@
 
 use super::client::{self, Call, GetCall, Outcome, PutCall};
 use super::net::{Address, Limits, Listener, Span};
-use super::node::{self, NodeStore, Storage as _};
+use super::node::{self, NodeStore};
 use super::run::client::{Service, Task};
 use super::run::node as agent;
 use super::types::{Media, ObjectKey};

@@ -36,7 +36,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         positional: "<area|all>",
-        about: "measures the library against a baseline in the same run; areas: ffi, world, store, ssd, ep, kv, python",
+        about: "measures the library against a baseline in the same run; areas: ffi, world, store, ssd, cluster, ep, kv, python",
         options: &[
             JSON,
             Opt::flag("--quick", "fewer repetitions, under 40 s for all areas"),

@@ -133,6 +133,12 @@ impl Mapping {
     pub fn base(&self) -> *mut u8 {
         self.base
     }
+
+    /// All of it.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: mapped for reading and writing with this length; whoever has an address of it has borrowed this value.
+        unsafe { std::slice::from_raw_parts_mut(self.base, self.bytes) }
+    }
 }
 
 impl Drop for Mapping {

@@ -350,6 +350,23 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
         "ssd.get_beside_offload",
         "ssd.get_beside_offload.p99",
         "ssd.put_under_pressure",
+        "cluster.get.1KiB",
+        "cluster.get_cached.1KiB",
+        "cluster.get.batch128.1KiB",
+        "cluster.put.1KiB",
+        "cluster.put.batch128.1KiB",
+        "cluster.get.1MiB",
+        "cluster.put.1MiB",
+        "cluster.get.8MiB",
+        "cluster.put.8MiB",
+        "cluster.get.64MiB",
+        "cluster.put.64MiB",
+        "cluster.lookup.batch128",
+        "cluster.put_start",
+        "cluster.put_start.pipelined",
+        "cluster.local_get",
+        "cluster.local_put",
+        "cluster.rebuild.1M",
         "ep.host.T32",
         "ep.host.full.T32",
         "kv.alloc_free.batch100",
@@ -383,12 +400,18 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
         "store.vs_mooncake",
         "ssd.recover.1M",
         "ssd.vs_mooncake.get.1MiB",
+        "cluster.bytes_per_object",
+        "cluster.lookup.1M",
+        "cluster.vs_mooncake",
         "ep.gpu",
         "kv.peers",
         "python",
     ];
     assert_eq!(skipped, left_out);
-    assert_eq!(noted, ["ssd", "ssd.recover.100k", "ssd.miss"]);
+    assert_eq!(
+        noted,
+        ["ssd", "ssd.recover.100k", "ssd.miss", "cluster", "cluster.lookup.batch128", "cluster.rebuild.1M"]
+    );
 
     let report = std::fs::read_to_string(&file).expect("the report");
     assert!(report.starts_with("# Kept\n") && report.ends_with("\nkept, too\n"), "{report}");
@@ -396,7 +419,7 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
     for name in names {
         assert!(report.contains(&format!("| `{name}` |")), "{name}");
     }
-    for area in ["ffi", "world", "store", "ssd", "ep", "kv"] {
+    for area in ["ffi", "world", "store", "ssd", "cluster", "ep", "kv"] {
         let plot = std::fs::read_to_string(folder.path().join(format!("plots/{area}.svg"))).expect("a plot");
         assert!(plot.starts_with("<svg") && plot.ends_with("</svg>\n"));
         assert!(report.contains(&format!("(plots/{area}.svg)")));

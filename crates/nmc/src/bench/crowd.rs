@@ -113,6 +113,11 @@ impl Rank {
         if status.success() { Ok(()) } else { Err(Failure::new(format!("process {} failed: {status}", self.number))) }
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL, without waiting for the end.
     pub fn kill(&mut self) -> Result<(), Failure> {
         self.child.kill().map_err(|e| Failure::os("killing a process of the benchmark", &e))

@@ -16,9 +16,9 @@ pub(super) mod c_api {
     pub use nanomc::base::status::*;
     pub use nanomc::ffi::config::Config;
     pub use nanomc::ffi::{
-        basic::*, blocks::*, common::*, ep::*, ep_types::*, kv::*, kv_seq::*, kv_state::*, kv_tables::*, kv_types::*,
-        store::*, store_access::*, store_batch::*, store_service::*, store_types::*, tier::*, tier_types::*, world::*,
-        world_types::*,
+        basic::*, blocks::*, client::*, client_types::*, common::*, ep::*, ep_types::*, kv::*, kv_seq::*, kv_state::*,
+        kv_tables::*, kv_types::*, store::*, store_access::*, store_batch::*, store_service::*, store_types::*,
+        tier::*, tier_types::*, world::*, world_types::*,
     };
 }
 
@@ -80,6 +80,8 @@ functions! {
     nmc_blocks_free_scattered
     nmc_kv_create nmc_kv_destroy nmc_kv_open nmc_kv_close nmc_kv_append nmc_kv_append_batch nmc_kv_truncate
     nmc_kv_table nmc_kv_hash nmc_kv_stats
+    nmc_client_open nmc_client_close nmc_client_attach_store nmc_client_put nmc_client_put_batch nmc_client_get
+    nmc_client_get_batch nmc_client_exists_batch nmc_client_remove nmc_client_sync
 }
 
 /// `call!(nanomc, nmc_world_destroy(world))` calls that function of the loaded library, which is unsafe: what its C contract
@@ -201,7 +203,7 @@ unsafe fn text(from: *const c_char) -> String {
 
 /// The library that belongs to this program: beside it, or in the lib folder beside bin. Cargo keeps a second copy in
 /// `deps`, and `cargo test` renews only that one, so the newest counts.
-fn find() -> Result<PathBuf, Failure> {
+pub(super) fn find() -> Result<PathBuf, Failure> {
     let program = std::env::current_exe().map_err(|e| Failure::os("finding this program", &e))?;
     let folder = program.parent().map(PathBuf::from).unwrap_or_default();
     let places = ["libnanomc.so", "deps/libnanomc.so", "../lib/libnanomc.so"].map(|place| folder.join(place));

@@ -2,6 +2,13 @@
 //! one file with one function; it adds its metrics to a [`Run`]. Samples of ours and of the baseline are taken in turn,
 //! so that a machine that slows down slows both down, and medians are reported.
 
+mod cluster;
+mod cluster_frames;
+mod cluster_library;
+mod cluster_master;
+mod cluster_mooncake;
+mod cluster_plain;
+mod cluster_rank;
 mod copy;
 mod crowd;
 mod ep;
@@ -51,6 +58,7 @@ const AREAS: &[Area] = &[
     Area { name: "world", metrics: world::METRICS, measure: world::measure },
     Area { name: "store", metrics: store::METRICS, measure: store::measure },
     Area { name: "ssd", metrics: ssd::METRICS, measure: ssd::measure },
+    Area { name: "cluster", metrics: cluster::METRICS, measure: cluster::measure },
     Area { name: "ep", metrics: ep::METRICS, measure: ep::measure },
     Area { name: "kv", metrics: kv::METRICS, measure: kv::measure },
     Area { name: "python", metrics: python::METRICS, measure: python::measure },

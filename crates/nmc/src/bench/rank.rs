@@ -38,6 +38,12 @@ pub enum Role {
     Plain,
     /// A client of a store, which it calls through the C ABI.
     Store,
+    /// A node of a cluster, and a plain server.
+    Owner,
+    /// A plain server alone.
+    Echo,
+    /// The master of a cluster.
+    Directory,
 }
 
 impl Role {
@@ -47,6 +53,9 @@ impl Role {
             Role::World => "world",
             Role::Plain => "plain",
             Role::Store => "store",
+            Role::Owner => "owner",
+            Role::Echo => "echo",
+            Role::Directory => "directory",
         }
     }
 }
@@ -92,6 +101,9 @@ pub fn run(words: &[OsString]) -> Outcome {
     match role.to_str() {
         Some("world") => in_world(&dir, rank, size, bytes)?,
         Some("store") => super::store_rank::serve(&dir, rank, size, bytes)?,
+        Some("owner") => super::cluster_rank::owner(&dir, rank, size, bytes)?,
+        Some("echo") => super::cluster_rank::echo(bytes)?,
+        Some("directory") => super::cluster_rank::directory(&dir, rank, size, bytes)?,
         Some("plain") => plain(&dir, rank, size, bytes).map_err(|e| Failure::os("a plain rank", &e))?,
         _ => return Err(misuse()),
     }

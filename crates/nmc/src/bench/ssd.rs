@@ -21,7 +21,7 @@ use nanomc::tier::format::{BLOCK, GRANULE, bucket_name};
 use std::hint::black_box;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How many metrics [`measure`] adds, without that of Mooncake.
 pub const METRICS: usize = NAMES.len() - 1;
@@ -164,16 +164,31 @@ fn gigabytes(bytes: usize, since: Instant) -> f64 {
 
 /// Whose sample it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
+pub enum Side {
+    /// The library's.
     Ours,
+    /// The baseline's.
     Plain,
 }
 
 /// Samples of ours and of the baseline in turn, either first in every other round; their medians. Of more than a few rounds the
 /// first does not count.
-fn in_turn(rounds: usize, mut sample: impl FnMut(Side) -> Result<f64, Failure>) -> Result<Pair, Failure> {
+fn in_turn(rounds: usize, sample: impl FnMut(Side) -> Result<f64, Failure>) -> Result<Pair, Failure> {
+    in_turn_for(Duration::MAX, rounds, sample)
+}
+
+/// The same for a while: what takes longer than expected has fewer rounds, but a few.
+pub fn in_turn_for(
+    limit: Duration,
+    rounds: usize,
+    mut sample: impl FnMut(Side) -> Result<f64, Failure>,
+) -> Result<Pair, Failure> {
+    let start = Instant::now();
     let (mut ours, mut plain) = (Vec::new(), Vec::new());
     for round in 0..rounds {
+        if round > 3 && start.elapsed() > limit {
+            break;
+        }
         let order = if round % 2 == 0 { [Side::Ours, Side::Plain] } else { [Side::Plain, Side::Ours] };
         for side in order {
             let found = sample(side)?;

@@ -150,7 +150,7 @@ impl Drop for Drive {
 
 /// Memory that values are read to, as a C program passes it.
 pub struct Buffers {
-    places: Vec<nmc_buffer_t>,
+    pub(super) places: Vec<nmc_buffer_t>,
     memory: Vec<Buffer>,
 }
 

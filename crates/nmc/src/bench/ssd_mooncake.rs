@@ -1,13 +1,15 @@
 //! Reads from SSD against those of Mooncake Store, if it is installed: `scripts/bench_mooncake.sh` starts one with its bucket
-//! backend and io_uring in a folder of the same file system. Its reads and ours take turns.
+//! backend and io_uring in a folder of the same file system. Its reads and ours take turns. The area `cluster` tells the script in the
+//! same way what to do.
 
 use super::mooncake::{self, NOT_INSTALLED};
 use crate::args::Failure;
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A Mooncake Store whose values are on disk. It ends with this value.
+/// A Mooncake Store that does as it is told. It ends with this value.
 pub struct Mooncake {
     child: Child,
     input: Option<ChildStdin>,
@@ -17,11 +19,15 @@ pub struct Mooncake {
 impl Mooncake {
     /// Starts one that has written its values below `folder`; or why there is none.
     pub fn start(folder: &Path) -> Result<Result<Self, String>, Failure> {
+        Self::with(&["--ssd".as_ref(), folder.as_os_str()])
+    }
+
+    /// Starts the script with these arguments.
+    pub fn with(args: &[&OsStr]) -> Result<Result<Self, String>, Failure> {
         let Some(script) = mooncake::script() else { return Ok(Err(NOT_INSTALLED.into())) };
         let mut child = Command::new("bash")
             .arg(script)
-            .arg("--ssd")
-            .arg(folder)
+            .args(args)
             .arg(std::process::id().to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -34,9 +40,8 @@ impl Mooncake {
         };
         let mut started = Self { child, input, output: BufReader::new(output) };
         let said = started.heard()?;
-        let skipped = said.split_once("\"skipped\": \"").and_then(|(_, why)| why.split('"').next());
-        match skipped {
-            Some(why) => Ok(Err(format!("skipped: {why}"))),
+        match skipped(&said) {
+            Some(why) => Ok(Err(why)),
             None if said.contains("\"ready\"") => Ok(Ok(started)),
             None => Err(Failure::new(format!("bench_mooncake.sh says {said:?} instead of being ready"))),
         }
@@ -59,11 +64,26 @@ impl Mooncake {
 
     /// µs a value, when it reads `count` of them from disk, one after the other.
     pub fn read(&mut self, count: usize) -> Result<f64, Failure> {
-        let told = self.input.as_mut().map(|input| writeln!(input, "{count}").and_then(|()| input.flush()));
+        self.order(&count.to_string(), "get")?.map_err(Failure::new)
+    }
+
+    /// The figure of this name that it answers an order with; or why there is none.
+    pub fn order(&mut self, order: &str, name: &str) -> Result<Result<f64, String>, Failure> {
+        let told = self.input.as_mut().map(|input| writeln!(input, "{order}").and_then(|()| input.flush()));
         told.transpose().map_err(|e| Failure::os("talking to bench_mooncake.sh", &e))?;
         let line = self.heard()?;
-        mooncake::figure(&line, "get").ok_or_else(|| Failure::new(format!("no figure in {line:?}")))
+        match (mooncake::figure(&line, name), skipped(&line)) {
+            (Some(figure), _) => Ok(Ok(figure)),
+            (None, Some(why)) => Ok(Err(why)),
+            (None, None) => Err(Failure::new(format!("no figure in {line:?}"))),
+        }
     }
+}
+
+/// Why the script leaves something out.
+fn skipped(said: &str) -> Option<String> {
+    let (_, why) = said.split_once("\"skipped\": \"")?;
+    Some(format!("skipped: {}", why.split('"').next()?))
 }
 
 impl Drop for Mooncake {

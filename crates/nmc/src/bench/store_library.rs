@@ -100,7 +100,7 @@ impl<'a> Part<'a> {
 
 /// One key or value.
 #[derive(Clone, Copy)]
-pub struct Item<'a>(&'a nmc_slice_t);
+pub struct Item<'a>(pub(super) &'a nmc_slice_t);
 
 impl Item<'_> {
     /// Its bytes.

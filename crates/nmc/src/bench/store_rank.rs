@@ -35,14 +35,17 @@ pub fn wanted(heap_bytes: u64) -> Wanted {
     Wanted { heap_bytes, page_bytes: 4096, max_objects: 0, brim: false }
 }
 
-struct Wire {
-    input: File,
-    output: File,
+/// The pipes to the process that gives orders.
+pub struct Wire {
+    /// Orders.
+    pub input: File,
+    /// Answers.
+    pub output: File,
 }
 
 impl Wire {
     /// The next order; `None` at the end.
-    fn line(&mut self) -> std::io::Result<Option<String>> {
+    pub fn line(&mut self) -> std::io::Result<Option<String>> {
         let mut line = String::new();
         let mut byte = [0];
         loop {

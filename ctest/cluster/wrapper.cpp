@@ -1,0 +1,144 @@
+// nanomc/client.hpp: every function in both forms, from one body; without exceptions (wrapper_noexc.cpp) in the only one.
+#include <set>
+#include <string>
+
+#include "../support/cluster.hpp"
+#include "../support/forms.hpp"
+#include "nanomc/client.hpp"
+
+#define WORKS(...) (STATUS(__VA_ARGS__) == NMC_OK)
+
+namespace {
+
+std::string text(const nmc_slice_t& slice) { return std::string(static_cast<const char*>(slice.ptr), slice.len); }
+
+void configs() {
+  promise("a_config_fills_the_c_struct");
+  nmc::ClientConfig config("a,b:7");
+  config.local_hostname("here").metadata_server("etcd://c").protocol("tcp").device_names("d0,d1").token("secret").namespace_name("e");
+  const nmc_client_config_t c = config.timeout(std::chrono::seconds(3)).cache_keys(9).keep_copies().c();
+  CHECK(c.struct_size == sizeof c && c.abi_version == NMC_ABI_VERSION);
+  CHECK(text(c.master_server) == "a,b:7" && text(c.local_hostname) == "here" && text(c.metadata_server) == "etcd://c");
+  CHECK(text(c.protocol) == "tcp" && text(c.device_names) == "d0,d1" && text(c.token) == "secret" && text(c.namespace_name) == "e");
+  CHECK(c.timeout_ms == 3000 && c.cache_keys == 9 && c.flags == NMC_CLIENT_KEEP_COPIES);
+  CHECK(config.keep_copies(false).c().flags == 0 && text(config.master_server("z").c().master_server) == "z");
+  const nmc_client_config_t plain = nmc::ClientConfig().c();
+  CHECK(plain.timeout_ms == -1 && plain.cache_keys == -1 && plain.flags == 0 && plain.master_server.len == 0);
+
+  promise("options_of_a_put_fill_the_c_struct");
+  const std::string said = "said";
+  nmc::Replicate options;
+  options.copies(3).copies_on(nmc::Media::ram, 2).copies_on(nmc::Media::ssd, 1).copies_on(nmc::Media::any, 9);
+  options.retain(nmc::Retain::hard).priority(2).metadata(said).at("n1").at("n2", nmc::Media::ssd);
+  const nmc_replicate_t r = options.c();
+  CHECK(r.struct_size == sizeof r && r.copies == 3 && r.retain == NMC_RETAIN_HARD && r.priority == 2 && text(r.metadata) == "said");
+  CHECK(r.media_copies[NMC_MEDIA_VRAM] == 0 && r.media_copies[NMC_MEDIA_RAM] == 2 && r.media_copies[NMC_MEDIA_SSD] == 1);
+  CHECK(r.n_locations == 2 && text(r.locations[0].segment) == "n1" && r.locations[0].media == NMC_MEDIA_ANY);
+  CHECK(text(r.locations[1].segment) == "n2" && r.locations[1].media == NMC_MEDIA_SSD);
+  CHECK(nmc::Replicate().c().locations == nullptr && nmc::Replicate().c().copies == 1);
+}
+
+template <class Store, class Client>
+void calls(const Master& master) {
+  const auto config = nmc::ClientConfig(master.address()).timeout(std::chrono::seconds(20));
+  const auto segment = nmc::StoreConfig().heap_bytes(8 << 20);
+
+  promise("failures_are_told_in_the_form_of_the_class");
+  CHECK(STATUS(Client::open(nmc::ClientConfig())) == NMC_ERR_INVALID_ARG);
+  CHECK(STATUS(Client::open(nmc::ClientConfig("10.255.0.1"))) == NMC_ERR_PERMISSION);
+  CHECK(STATUS(Client().sync()) == NMC_ERR_BAD_HANDLE && STATUS(Client().get("a")) == NMC_ERR_BAD_HANDLE);
+  Client client = value_of(Client::open(config));
+  CHECK(STATUS(client.get("a")) == NMC_ERR_NOT_FOUND && STATUS(client.unmount("none")) == NMC_ERR_NOT_FOUND);
+  CHECK(STATUS(client.put("a", std::string_view("v"))) == NMC_ERR_NO_SPACE);
+
+  promise("memory_and_stores_become_nodes");
+  const Client first = value_of(Client::open(config));
+  CHECK(WORKS(first.mount("first", segment)));
+  const Store store = value_of(Store::embedded(nmc::StoreConfig().heap_bytes(8 << 20).page_bytes(4096)));
+  CHECK(WORKS(first.attach_store("second", store)) && STATUS(first.attach_store("second", store)) == NMC_ERR_EXISTS);
+  std::set<std::string> names;
+  for (const nmc::Segment& found : value_of(client.segments())) {
+    CHECK(found.media == nmc::Media::ram && found.capacity > 0);
+    if (found.state == nmc::SegmentState::ok) names.insert(found.name);
+  }
+  CHECK(names == (std::set<std::string>{"first", "second"}));
+
+  promise("values_of_any_shape_are_put_and_read");
+  const std::string large(300000, 'x');
+  std::vector<uint32_t> words = {1, 2, 3};
+  CHECK(WORKS(client.put("a", large, nmc::Replicate().copies(2))));
+  CHECK(STATUS(client.put("a", large, nmc::Replicate().copies(2))) == NMC_ERR_EXISTS);
+  CHECK(WORKS(client.put("b", words)) && WORKS(client.put_slices("c", {nmc::Bytes(large), nmc::Bytes(words)})));
+  CHECK(WORKS(client.put("empty", nmc::Bytes())));
+  CHECK(value_of(client.get("a")).text() == large && value_of(first.get("a")).text() == large);
+  CHECK(value_of(client.get("c")).size() == 300012 && value_of(client.get("empty")).empty());
+  CHECK(!value_of(client.get_if("none")) && value_of(client.get_if("b"))->size() == 12);
+  std::vector<uint32_t> back(3);
+  CHECK(value_of(client.get_into("b", back)) == 12 && back == words);
+  std::vector<char> head(300000), tail(12);
+  CHECK(value_of(client.get_slices("c", {nmc::MutableBytes(head), nmc::MutableBytes(tail)})) == 300012 && head[299999] == 'x');
+  CHECK(std::memcmp(tail.data(), words.data(), 12) == 0);
+  CHECK(value_of(first.get("b")).size() == 12 && value_of(first.get("empty")).empty());
+  CHECK(STATUS(client.get_into("a", back)) == NMC_ERR_TOO_SMALL);
+  CHECK(value_of(client.exists("a")) && !value_of(client.exists("none")));
+  CHECK(value_of(client.size("a")) == 300000u && !value_of(client.size("none")));
+
+  promise("copies_are_where_they_should_be");
+  std::vector<nmc::Replica> copies = value_of(client.query("a"));
+  CHECK(copies.size() == 2 && copies[0].put_id == copies[1].put_id && copies[0].endpoint != copies[1].endpoint);
+  CHECK(copies[0].bytes == 300000 && copies[0].media == nmc::Media::ram && value_of(client.query("none")).empty());
+  CHECK(WORKS(client.put("d", words, nmc::Replicate().at("second"))) && value_of(store.size("d")) == 12u);
+
+  promise("what_is_put_into_an_attached_store_is_found");
+  CHECK(WORKS(store.put("own", words)) && WORKS(first.sync()) && value_of(client.get("own")).size() == 12);
+
+  promise("a_batch_tells_of_every_item");
+  const std::vector<std::string> keys = {"b/0", "b/1", "b/2"}, values = {"zero", "one", std::string(100000, '2')};
+  CHECK(client.put_batch(nmc::all_keys(keys), nmc::all_bytes(values)).ok());
+  const nmc::Batch again = client.put_batch({"b/9", ""}, nmc::all_bytes(std::vector<std::string>{"x", "y"}));
+  CHECK(again.status() == NMC_ERR_INVALID_ARG && again.items == (std::vector<nmc_status_t>{NMC_OK, NMC_ERR_INVALID_ARG}));
+  CHECK(client.put_batch({"x"}, {}).status() == NMC_ERR_INVALID_ARG);
+  std::vector<std::string> buffers(4, std::string(100000, ' '));
+  std::vector<nmc::MutableBytes> into(buffers.begin(), buffers.end());
+  auto got = client.get_into_batch({"b/0", "b/1", "b/2", "none"}, into);
+  CHECK(got.status() == NMC_ERR_NOT_FOUND && got.items[2] == NMC_OK && got.items[3] == NMC_ERR_NOT_FOUND);
+  CHECK(got.values == (std::vector<uint64_t>{4, 3, 100000, 0}) && buffers[1].substr(0, 4) == "one " && buffers[2] == values[2]);
+  CHECK(value_of(client.exists_batch({"b/1", "none"})) == (std::vector<nmc_status_t>{NMC_OK, NMC_ERR_NOT_FOUND}));
+
+  promise("what_is_removed_is_gone");
+  CHECK(value_of(client.remove("a")) == nmc::Removed::everywhere && !value_of(first.exists("a")));
+  CHECK(value_of(client.remove("a")) == nmc::Removed::absent);
+  CHECK(value_of(client.remove_async("b")) != nmc::Removed::absent && !value_of(client.get_if("b")));
+  CHECK(WORKS(client.put("a", words)) && value_of(client.get("a")).size() == 12);
+  CHECK(value_of(client.remove_all()) == nmc::Removed::everywhere && !value_of(client.exists("c")));
+
+  promise("a_segment_is_drained_before_it_goes");
+  CHECK(WORKS(client.put("kept", words, nmc::Replicate().at("first"))));
+  bool drained = false;
+  for (const double start = seconds_now(); !drained && seconds_now() - start < kPatience; sleep_ms(20)) drained = value_of(first.drain("first"));
+  CHECK(drained && WORKS(first.unmount("first")) && value_of(client.get("kept")).size() == 12);
+  CHECK(STATUS(client.drain("none")) == NMC_ERR_NOT_FOUND);
+
+  promise("memory_is_registered_once");
+  CHECK(WORKS(client.register_memory(head)) && STATUS(client.register_memory(head)) == NMC_ERR_EXISTS);
+  CHECK(WORKS(client.unregister_memory(head.data())) && STATUS(client.unregister_memory(head.data())) == NMC_ERR_NOT_FOUND);
+
+  promise("a_client_can_be_moved_and_closed");
+  CHECK(client.nothrow()->exists("kept").ok());
+  Client moved = std::move(client);
+  CHECK(!client && moved && WORKS(moved.close()) && !moved);
+}
+
+}  // namespace
+
+int main() {
+  skip_without_join();
+  configs();
+  Master returning;
+  calls<nmc::nothrow::Store, nmc::nothrow::Client>(returning);
+#if NMC_HPP_EXCEPTIONS
+  Master throwing;
+  calls<nmc::Store, nmc::Client>(throwing);
+#endif
+  return finish();
+}

@@ -1,0 +1,360 @@
+/*
+ * A cluster for C++17: objects on the nodes of many machines, found by key. In nmc::nothrow the same with results instead of exceptions:
+ * nanomc/core.hpp says how, and what `Mode` and `Out<T>` are.
+ *
+ *   nmc::Client client = nmc::Client::open(nmc::ClientConfig("10.0.0.1:50051").local_hostname("10.0.0.2").token(token));
+ *   client.mount("node-2", nmc::StoreConfig().heap_bytes(uint64_t{64} << 30));      // memory of this process, for everybody
+ *   client.put("prompt/17", kv, nmc::Replicate().copies(2));                        // on two nodes, if there are two
+ *   nmc::Buffer value = client.get("prompt/17");                                    // from wherever it is
+ *
+ * A key that is missing is an error of get and get_into, NMC_ERR_NOT_FOUND. Of get_if, size and query it is an answer: std::nullopt, or
+ * no copy.
+ */
+#ifndef NANOMC_CLIENT_HPP
+#define NANOMC_CLIENT_HPP
+
+#include <functional>
+
+#include "nanomc/store.hpp"
+
+namespace nmc {
+
+// ---------------------------------------------------------------------------------------------------- constants --
+
+/// What a segment is made of.
+enum class Media : uint32_t { vram = NMC_MEDIA_VRAM, ram = NMC_MEDIA_RAM, ssd = NMC_MEDIA_SSD, any = NMC_MEDIA_ANY };
+/// Whether a segment takes values.
+enum class SegmentState : uint32_t { ok = NMC_SEGMENT_OK, draining = NMC_SEGMENT_DRAINING, gone = NMC_SEGMENT_GONE };
+/// What a remove has done: no owner has the object any more, or one that is away may still have it, or there was none.
+enum class Removed { everywhere, in_progress, absent };
+
+// ---------------------------------------------------------------------------------------------------- arguments --
+
+/// How a program takes part in a cluster; see nmc_client_config_t.
+class ClientConfig {
+ public:
+  ClientConfig() = default;
+  explicit ClientConfig(std::string master_server) : master_server_(std::move(master_server)) {}
+
+  /// Masters: `host`, `host:port` or `unix:/path`, with commas between.
+  ClientConfig& master_server(std::string value) { return master_server_ = std::move(value), *this; }
+  /// Name or address of this machine, by which others reach it; with a port, where its first node listens.
+  ClientConfig& local_hostname(std::string value) { return local_hostname_ = std::move(value), *this; }
+  /// For programs that come from Mooncake Store: its form is checked, and nobody is contacted.
+  ClientConfig& metadata_server(std::string value) { return metadata_server_ = std::move(value), *this; }
+  ClientConfig& protocol(std::string value) { return protocol_ = std::move(value), *this; }
+  ClientConfig& device_names(std::string value) { return device_names_ = std::move(value), *this; }
+  /// What all programs of the cluster know. Without it everything stays on the loopback device.
+  ClientConfig& token(std::string value) { return token_ = std::move(value), *this; }
+  ClientConfig& namespace_name(std::string value) { return namespace_name_ = std::move(value), *this; }
+  /// How long a call may take; `default_timeout` is 5 s here.
+  ClientConfig& timeout(std::chrono::milliseconds value) { return c_.timeout_ms = value.count(), *this; }
+  /// Keys whose places are remembered.
+  ClientConfig& cache_keys(int32_t value) { return c_.cache_keys = value, *this; }
+  /// What is read from another node is kept on this client's first node too.
+  ClientConfig& keep_copies(bool wanted = true) {
+    const uint32_t bit = NMC_CLIENT_KEEP_COPIES;
+    return c_.flags = wanted ? c_.flags | bit : c_.flags & ~bit, *this;
+  }
+
+  /// Valid while this object is not changed.
+  nmc_client_config_t c() const noexcept {
+    const auto slice = [](const std::string& text) { return nmc_slice_t{text.data(), text.size()}; };
+    nmc_client_config_t c = c_;
+    c.local_hostname = slice(local_hostname_);
+    c.master_server = slice(master_server_);
+    c.metadata_server = slice(metadata_server_);
+    c.protocol = slice(protocol_);
+    c.device_names = slice(device_names_);
+    c.token = slice(token_);
+    c.namespace_name = slice(namespace_name_);
+    return c;
+  }
+
+ private:
+  std::string local_hostname_, master_server_, metadata_server_, protocol_, device_names_, token_, namespace_name_;
+  nmc_client_config_t c_ = NMC_CLIENT_CONFIG_INIT;
+};
+
+/// How a value is put; see nmc_replicate_t.
+class Replicate {
+ public:
+  /// Copies in all, on as many nodes if there are enough.
+  Replicate& copies(uint32_t value) { return c_.copies = value, *this; }
+  /// So many of them on this medium. If the media together have more than `copies`, their sum counts.
+  Replicate& copies_on(Media media, uint32_t value) {
+    const size_t at = static_cast<size_t>(media);
+    if (at < sizeof c_.media_copies / sizeof *c_.media_copies) c_.media_copies[at] = value;
+    return *this;
+  }
+  /// A copy must be in this segment, or on this node: the next one that is placed. Refers to the name.
+  Replicate& at(Key segment, Media media = Media::any) {
+    return locations_.push_back({segment, static_cast<uint32_t>(media), 0}), *this;
+  }
+  Replicate& retain(Retain value) { return c_.retain = static_cast<uint32_t>(value), *this; }
+  /// 0 to 3; lower ones are evicted first.
+  Replicate& priority(uint32_t value) { return c_.priority = value, *this; }
+  /// What is said about the value, up to NMC_MAX_METADATA bytes; refers to them.
+  Replicate& metadata(Bytes value) { return c_.metadata = value, *this; }
+
+  /// Valid while this object is not changed.
+  nmc_replicate_t c() const noexcept {
+    nmc_replicate_t c = c_;
+    c.locations = locations_.empty() ? nullptr : locations_.data();
+    c.n_locations = locations_.size();
+    return c;
+  }
+
+ private:
+  std::vector<nmc_location_t> locations_;
+  nmc_replicate_t c_ = NMC_REPLICATE_INIT;
+};
+
+// ------------------------------------------------------------------------------------------------------ results --
+
+/// A copy of an object, as the leader lists it.
+struct Replica {
+  Media media;
+  uint64_t bytes;
+  uint64_t put_id;       ///< the same for copies of one put
+  std::string endpoint;  ///< address at which its owner listens
+};
+
+/// A segment of the cluster.
+struct Segment {
+  std::string name;
+  Media media;
+  SegmentState state;
+  int32_t near;  ///< NUMA node or device; -1 if that is not known
+  uint64_t capacity;
+  uint64_t used;  ///< as its node said last
+};
+
+// ------------------------------------------------------------------------------------------------------- client --
+
+/// A client in either form: for functions that take one.
+using AnyClient = detail::Handle<nmc_client_t, nmc_client_close>;
+
+/// A client of a cluster, and the nodes that it has mounted. Move-only; the destructor closes it: its nodes leave the cluster. All members
+/// may be called from any thread. A call returns at most 2 s after the config's timeout.
+template <class Mode>
+class BasicClient : public AnyClient {
+ public:
+  template <class T>
+  using Out = typename Mode::template Out<T>;
+
+  using AnyClient::AnyClient;
+  BasicClient(AnyClient&& other) noexcept : AnyClient(std::move(other)) {}
+  /// This client with results, for one call: `client.nothrow()->put(key, value)`.
+  detail::Borrowed<BasicClient<Returning>> nothrow() const noexcept {
+    return detail::Borrowed<BasicClient<Returning>>(get());
+  }
+
+  /// Nobody is contacted yet.
+  static Out<BasicClient> open(const ClientConfig& config) {
+    const nmc_client_config_t c = config.c();
+    nmc_client_t* handle = nullptr;
+    const nmc_status_t status = nmc_client_open(&c, &handle);
+    if (status < 0) return Mode::failure(status);
+    return BasicClient(handle);
+  }
+  /// Does what the destructor does, and says how it went. If it fails (NMC_ERR_BUSY) the client is still owned.
+  Out<void> close() { return Mode::done(destroy_now()); }
+
+  // ---- nodes --------------------------------------------------------------------------------------------------------
+
+  /// Gives the cluster memory of this process, `config.heap_bytes`, as a segment of this name; with an empty one, `host:port`.
+  Out<void> mount(Key name, const StoreConfig& config) const {
+    return Mode::done(nmc_client_mount(get(), name, &config.c()));
+  }
+  /// Makes a node of a store that the program has.
+  Out<void> attach_store(Key name, const AnyStore& store) const {
+    return Mode::done(nmc_client_attach_store(get(), name, store.get()));
+  }
+  /// Takes a node of this client out of the cluster.
+  Out<void> unmount(Key name) const { return Mode::done(nmc_client_unmount(get(), name)); }
+  /// Closes a segment for values of others, and has what is only there copied. Gives whether nothing is left: ask again until then. In
+  /// `*left`, if given, is how many objects are, as far as that is known.
+  Out<bool> drain(Key segment, uint64_t* left = nullptr) const {
+    const nmc_status_t status = nmc_client_drain(get(), segment, left);
+    if (status < 0) return Mode::failure(status);
+    return status == NMC_OK;
+  }
+  /// Waits until others find what was stored in this client's nodes before, also past this client.
+  Out<void> sync() const { return Mode::done(nmc_client_sync(get())); }
+
+  // ---- memory -------------------------------------------------------------------------------------------------------
+
+  /// Values will be put from, or read into, this memory. With `tcp` nothing depends on it.
+  Out<void> register_memory(MutableBytes memory) const {
+    return Mode::done(nmc_client_register(get(), memory.ptr, memory.len));
+  }
+  /// Takes that back, by its first byte.
+  Out<void> unregister_memory(void* memory) const { return Mode::done(nmc_client_unregister(get(), memory)); }
+
+  // ---- values -------------------------------------------------------------------------------------------------------
+
+  Out<void> put(Key key, Bytes value, const Replicate& options = {}) const {
+    return put_slices(key, Many<Bytes>({value}), options);
+  }
+  /// From several pieces, one after the other.
+  Out<void> put_slices(Key key, Many<Bytes> slices, const Replicate& options = {}) const {
+    const nmc_replicate_t c = options.c();
+    return Mode::done(nmc_client_put(get(), key, slices.data(), slices.size(), &c));
+  }
+
+  using AnyClient::get;  // the C handle; get(key) is the read
+
+  /// A copy of the value. Who knows its size is faster with get_into.
+  Out<Buffer> get(Key key) const {
+    Buffer value;
+    const nmc_status_t status = read_all(key, value);
+    if (status < 0) return Mode::failure(status);
+    return value;
+  }
+  /// get, for a key that may be missing.
+  Out<std::optional<Buffer>> get_if(Key key) const {
+    Buffer value;
+    const nmc_status_t status = read_all(key, value);
+    if (detail::is_miss(status)) return std::nullopt;
+    if (status < 0) return Mode::failure(status);
+    return value;
+  }
+  /// Into memory that is large enough. Gives the size of the value.
+  Out<uint64_t> get_into(Key key, MutableBytes to) const { return get_slices(key, Many<MutableBytes>({to})); }
+  /// The same into several pieces of memory, one after the other.
+  Out<uint64_t> get_slices(Key key, Many<MutableBytes> to) const {
+    uint64_t bytes = 0;
+    const nmc_status_t status = nmc_client_get(get(), key, to.data(), to.size(), &bytes);
+    if (status < 0) return Mode::failure(status);
+    return bytes;
+  }
+
+  [[nodiscard]] Out<bool> exists(Key key) const {
+    const nmc_status_t status = nmc_client_exists(get(), key);
+    if (status == NMC_ERR_NOT_FOUND) return false;
+    if (status < 0) return Mode::failure(status);
+    return true;
+  }
+  /// The size of a value, as the leader lists it; nothing if there is none.
+  Out<std::optional<uint64_t>> size(Key key) const {
+    std::vector<Replica> found;
+    const nmc_status_t status = list(key, found);
+    if (detail::is_miss(status) || (status >= 0 && found.empty())) return std::nullopt;
+    if (status < 0) return Mode::failure(status);
+    return found.front().bytes;
+  }
+  /// Waits until every owner has dropped the object.
+  Out<Removed> remove(Key key) const { return removed(nmc_client_remove(get(), key, 0)); }
+  /// Does not wait: the object is out of the directory.
+  Out<Removed> remove_async(Key key) const { return removed(nmc_client_remove(get(), key, NMC_REMOVE_ASYNC)); }
+  /// All objects of the client's namespace, in one step; with NMC_REMOVE_EVERYWHERE of all namespaces.
+  Out<Removed> remove_all(uint32_t flags = 0) const { return removed(nmc_client_remove_all(get(), flags)); }
+
+  // ---- many at a time -----------------------------------------------------------------------------------------------
+  //
+  // A batch tells of every item, in both forms: `client.put_batch(keys, values).value()` throws if one failed.
+
+  Batch put_batch(Many<Key> keys, Many<Bytes> values, const Replicate& options = {}) const {
+    const nmc_replicate_t c = options.c();
+    return detail::batch<Batch>(keys.size(), values.size(), [&](nmc_status_t* items) {
+      return nmc_client_put_batch(get(), keys.data(), values.data(), keys.size(), &c, items);
+    });
+  }
+  /// Into memory that is large enough; the values are their sizes.
+  BatchOf<uint64_t> get_into_batch(Many<Key> keys, Many<MutableBytes> buffers) const {
+    std::vector<uint64_t> sizes(keys.size());
+    auto made = detail::batch<BatchOf<uint64_t>>(keys.size(), buffers.size(), [&](nmc_status_t* items) {
+      return nmc_client_get_batch(get(), keys.data(), buffers.data(), keys.size(), sizes.data(), items);
+    });
+    made.values = std::move(sizes);
+    return made;
+  }
+  /// NMC_OK or NMC_ERR_NOT_FOUND for each.
+  Out<std::vector<nmc_status_t>> exists_batch(Many<Key> keys) const {
+    std::vector<nmc_status_t> statuses(keys.size());
+    const nmc_status_t status = nmc_client_exists_batch(get(), keys.data(), keys.size(), statuses.data());
+    if (status < 0) return Mode::failure(status);
+    return statuses;
+  }
+
+  // ---- looking ------------------------------------------------------------------------------------------------------
+
+  /// The copies of an object; none if nobody has it.
+  Out<std::vector<Replica>> query(Key key) const {
+    std::vector<Replica> found;
+    const nmc_status_t status = list(key, found);
+    if (status < 0 && status != NMC_ERR_NOT_FOUND) return Mode::failure(status);
+    return found;
+  }
+  /// The segments of the cluster.
+  Out<std::vector<Segment>> segments() const {
+    std::vector<Segment> found;
+    const std::function<void(const nmc_segment_t&)> add = [&](const nmc_segment_t& c) {
+      found.push_back({std::string(detail::text_of(c.name)), static_cast<Media>(c.media), static_cast<SegmentState>(c.state),
+                       c.near, c.capacity, c.used});
+    };
+    Callback<nmc_segment_t> callback(add);
+    const nmc_status_t status = nmc_client_segments(get(), each<nmc_segment_t>, &callback);
+    callback.rethrow();
+    if (status < 0) return Mode::failure(status);
+    return found;
+  }
+
+ private:
+  template <class C>
+  using Callback = detail::Callback<std::function<void(const C&)>>;
+  /// What C calls for each of a list.
+  template <class C>
+  static int32_t each(void* user, const C* c) {
+    return static_cast<Callback<C>*>(user)->call(*c);
+  }
+
+  nmc_status_t list(Key key, std::vector<Replica>& found) const {
+    const std::function<void(const nmc_replica_t&)> add = [&](const nmc_replica_t& c) {
+      found.push_back({static_cast<Media>(c.media), c.bytes, c.put_id, std::string(detail::text_of(c.endpoint))});
+    };
+    Callback<nmc_replica_t> callback(add);
+    const nmc_status_t status = nmc_client_query(get(), key, each<nmc_replica_t>, &callback);
+    callback.rethrow();
+    return status;
+  }
+
+  nmc_status_t read_all(Key key, Buffer& value) const {
+    value = Buffer(64 << 10);  // what is not larger takes one call
+    for (;;) {                 // another object may take the key between two calls
+      const MutableBytes to(value.data(), value.capacity());
+      uint64_t size = 0;
+      const nmc_status_t status = nmc_client_get(get(), key, &to, 1, &size);
+      if (status == NMC_OK) value.resize(static_cast<size_t>(size));
+      if (status == NMC_ERR_INVALID_ARG) {  // what a node of this client has is read into exactly its size
+        const nmc_status_t asked = nmc_client_get(get(), key, nullptr, 0, &size);
+        if (asked != NMC_OK && asked != NMC_ERR_TOO_SMALL) return asked;
+      } else if (status != NMC_ERR_TOO_SMALL) {
+        return status;
+      }
+      value = Buffer(static_cast<size_t>(size));
+    }
+  }
+
+  static Out<Removed> removed(nmc_status_t status) {
+    if (status == NMC_ERR_NOT_FOUND) return Removed::absent;
+    if (status < 0) return Mode::failure(status);
+    return status == NMC_IN_PROGRESS ? Removed::in_progress : Removed::everywhere;
+  }
+};
+
+// ------------------------------------------------------------------------------------------------- the two forms --
+
+using Client = BasicClient<Throwing>;
+namespace nothrow {
+using Client = BasicClient<Returning>;
+}  // namespace nothrow
+
+namespace detail {
+static_assert(is_move_only_v<nothrow::Client> && sizeof(nothrow::Client) == sizeof(void*), "a handle costs one pointer");
+}  // namespace detail
+
+}  // namespace nmc
+
+#endif  // NANOMC_CLIENT_HPP

@@ -1,0 +1,372 @@
+"""A cluster: objects on the nodes of many machines, found by key. `Client` has a method for every nmc_client_* call. Who gives memory
+mounts it or attaches a store; everybody puts, reads and removes. A call returns at most 2 s after the client's `timeout_ms`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, List, Optional, Sequence, Tuple, Union, overload
+
+from . import _abi
+from ._abi import NMC_OK as OK
+from ._library import NULL, Handle, Key, address_of, check, failure, ffi, key_bytes, key_slices, lib, slice_of, struct
+from .memory import Memory, readable, writable
+from .store import _RAISE, Default, Store, _strict, _told
+from .tier import _bytes, _Call
+
+_SCRATCH = 64 << 10  # values up to this size are read with one call
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A copy of an object, as the leader lists it."""
+
+    #: MEDIA_RAM, MEDIA_VRAM or MEDIA_SSD.
+    media: int
+    nbytes: int
+    #: The same for copies of one put.
+    put_id: int
+    #: Address at which its owner listens.
+    endpoint: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment of the cluster."""
+
+    name: str
+    media: int
+    #: SEGMENT_OK, SEGMENT_DRAINING or SEGMENT_GONE.
+    state: int
+    #: NUMA node or device; -1 if that is not known.
+    near: int
+    capacity: int
+    #: As its node said last.
+    used: int
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a copy must be: a segment, or a node and which of its media."""
+
+    segment: str
+    media: int = _abi.MEDIA_ANY
+
+
+@dataclass
+class Replicate:
+    """How a value is put: how many copies, on which media, where, and how it is kept."""
+
+    copies: int = 1
+    #: Copies on MEDIA_VRAM, MEDIA_RAM and MEDIA_SSD. If they are more than `copies` together, their sum counts.
+    media_copies: Sequence[int] = (0, 0, 0)
+    locations: Sequence[Union[str, Location]] = ()
+    #: RETAIN_NONE, RETAIN_SOFT or RETAIN_HARD.
+    retain: int = _abi.RETAIN_NONE
+    #: 0 to 3; lower ones are evicted first.
+    priority: int = 0
+    metadata: bytes = b""
+
+    def _struct(self) -> Tuple[Any, Any]:
+        """nmc_replicate_t, and what it points to."""
+        made = struct("nmc_replicate_t", copies=self.copies, retain=self.retain, priority=self.priority)
+        for at, count in enumerate(self.media_copies):
+            made.media_copies[at] = count
+        keep: List[Any] = []
+        if self.locations:
+            places = ffi.new("nmc_location_t[]", len(self.locations))
+            for at, given in enumerate(self.locations):
+                where = given if isinstance(given, Location) else Location(given)
+                keep.append(ffi.from_buffer(where.segment.encode()))
+                places[at].segment, places[at].media = (keep[-1], len(keep[-1])), where.media
+            made.locations, made.n_locations = places, len(self.locations)
+            keep.append(places)
+        if self.metadata:
+            keep.append(ffi.from_buffer(self.metadata))
+            made.metadata = (keep[-1], len(self.metadata))
+        return made, keep
+
+
+def _options(given: Optional[Replicate]) -> Tuple[Any, Any]:
+    return (NULL, None) if given is None else given._struct()
+
+
+def _host(memory: Memory) -> Memory:
+    if memory.cuda:
+        raise ValueError(f"{memory.nbytes} bytes are on a GPU: a client moves host memory, so copy them with .cpu() first")
+    return memory
+
+
+class Client:
+    """Takes part in a cluster. `master_server` lists masters: `host`, `host:port` or `unix:/path`, with commas between. The other
+    arguments are the fields of nmc_client_config_t. Nobody is contacted yet. Values are anything with a buffer in host memory."""
+
+    def __init__(self, master_server: str, *, local_hostname: str = "", metadata_server: str = "", protocol: str = "",
+                 device_names: str = "", token: Union[str, bytes] = b"", namespace: Key = b"", timeout_ms: int = -1,
+                 cache_keys: int = -1, keep_copies: bool = False) -> None:
+        config = struct("nmc_client_config_t", timeout_ms=timeout_ms, cache_keys=cache_keys,
+                        flags=keep_copies * _abi.CLIENT_KEEP_COPIES)
+        texts = {"master_server": master_server, "local_hostname": local_hostname, "metadata_server": metadata_server,
+                 "protocol": protocol, "device_names": device_names, "token": token, "namespace_name": namespace}
+        keep = []
+        for name, text in texts.items():
+            keep.append(key_bytes(text))
+            setattr(config, name, slice_of(keep[-1]))
+        out = ffi.new("nmc_client_t **")
+        check(lib.nmc_client_open(config, out))
+        self._handle = Handle(out[0], "client", lib.nmc_client_close)
+
+    def close(self) -> None:
+        """Ends it: its nodes leave the cluster. May be called again."""
+        self._handle.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._handle.closed
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    # ---- nodes
+
+    def mount(self, name: str = "", *, heap_bytes: int, page_bytes: int = 0, max_objects: int = 0, key_slab_bytes: int = 0,
+              eviction: int = _abi.EVICT_FIFO, checksums: bool = False, huge_pages: bool = False, populate: bool = False,
+              high_permille: int = -1, low_permille: int = -1) -> None:
+        """Gives the cluster memory of this process, as a segment; without a name it is called `host:port`."""
+        flags = checksums * _abi.STORE_CHECKSUMS | huge_pages * _abi.STORE_HUGE_PAGES | populate * _abi.STORE_POPULATE
+        config = struct("nmc_store_config_t", heap_bytes=heap_bytes, page_bytes=page_bytes, max_objects=max_objects,
+                        key_slab_bytes=key_slab_bytes, eviction=eviction, flags=flags, high_permille=high_permille,
+                        low_permille=low_permille)
+        check(lib.nmc_client_mount(self._handle.raw, slice_of(name.encode()), config))
+
+    def attach_store(self, name: str, store: Store) -> None:
+        """Makes a node of a store that the program has: what is put into it others find, and they put to it."""
+        check(lib.nmc_client_attach_store(self._handle.raw, slice_of(name.encode()), store._handle.raw))
+
+    def unmount(self, name: str) -> None:
+        """Takes a node of this client out of the cluster; `drain` first copies what is only there."""
+        check(lib.nmc_client_unmount(self._handle.raw, slice_of(name.encode())))
+
+    def drain(self, segment: str) -> bool:
+        """Closes a segment for values of others and has what is only there copied. Whether nothing is left: ask again until then."""
+        status = lib.nmc_client_drain(self._handle.raw, slice_of(segment.encode()), ffi.NULL)
+        if status < 0:
+            raise failure(status)
+        return bool(status == OK)
+
+    def sync(self) -> None:
+        """Waits until others find what was stored in this client's nodes before, by `Store.put` too."""
+        check(lib.nmc_client_sync(self._handle.raw))
+
+    # ---- memory
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Values will be put from, or read into, this memory. With `tcp` nothing depends on it."""
+        check(lib.nmc_client_register(self._handle.raw, ffi.cast("void *", address), nbytes))
+
+    def unregister(self, address: int) -> None:
+        check(lib.nmc_client_unregister(self._handle.raw, ffi.cast("void *", address)))
+
+    # ---- values
+
+    def put(self, key: Key, value: Any, replicate: Optional[Replicate] = None) -> None:
+        """Stores a value. AlreadyExists if an owner that was chosen has the key, NoRoom if no segment has room."""
+        self.put_slices(key, [value], replicate)
+
+    def put_slices(self, key: Key, values: Sequence[Any], replicate: Optional[Replicate] = None) -> None:
+        """Stores one value from several pieces of memory, one after the other."""
+        parts = [_host(readable(value)) for value in values]
+        slices = ffi.new("nmc_slice_t[]", [(part.pointer, part.nbytes) for part in parts])
+        options, keep = _options(replicate)
+        check(lib.nmc_client_put(self._handle.raw, slice_of(key_bytes(key)), slices, len(parts), options))
+        del keep
+
+    @overload
+    def get(self, key: Key) -> bytes: ...
+
+    @overload
+    def get(self, key: Key, default: Default) -> Union[bytes, Default]: ...
+
+    def get(self, key: Key, default: Any = _RAISE) -> Any:
+        """The value as bytes, from wherever it is. A key that is missing raises NotFound, or gives `default`."""
+        name = key_bytes(key)
+        buffer, size = ffi.new("char[]", _SCRATCH), ffi.new("uint64_t *")
+        into = ffi.new("nmc_buffer_t *", (buffer, _SCRATCH))
+        status = self._get(name, into, 1, size)
+        if status == 0:
+            return ffi.unpack(buffer, size[0])
+        while status == _abi.ERR_TOO_SMALL:
+            # Nobody else has seen these bytes yet, so they can still be written: one copy instead of two.
+            value = bytes(size[0])
+            into.ptr, into.len = ffi.from_buffer(value), len(value)
+            status = self._get(name, into, 1, size)
+            if status == 0:
+                return value if size[0] == len(value) else value[: size[0]]
+        if default is not _RAISE and status == _abi.ERR_NOT_FOUND:
+            return default
+        raise failure(status)
+
+    def get_into(self, key: Key, dst: Any) -> int:
+        """Reads the value into memory that is large enough. Returns its size."""
+        return self.get_slices(key, [dst])
+
+    def get_slices(self, key: Key, buffers: Sequence[Any]) -> int:
+        """The same into several buffers, one after the other."""
+        parts = [_host(writable(buffer)) for buffer in buffers]
+        array = ffi.new("nmc_buffer_t[]", [(part.pointer, part.nbytes) for part in parts])
+        out = ffi.new("uint64_t *")
+        check(self._get(key_bytes(key), array, len(parts), out))
+        return int(out[0])
+
+    def _get(self, name: bytes, buffers: Any, count: int, size: Any) -> int:
+        status: int = lib.nmc_client_get(self._handle.raw, slice_of(name), buffers, count, size)
+        if status != _abi.ERR_INVALID_ARG:
+            return status
+        # What a node of this client has is read into exactly its size.
+        asked: int = lib.nmc_client_get(self._handle.raw, slice_of(name), NULL, 0, size)
+        if asked not in (0, _abi.ERR_TOO_SMALL):
+            return asked
+        left = size[0]
+        for at in range(count):
+            buffers[at].len = min(buffers[at].len, left)
+            left -= buffers[at].len
+        status = lib.nmc_client_get(self._handle.raw, slice_of(name), buffers, count, size)
+        return status
+
+    def exists(self, key: Key) -> bool:
+        status = lib.nmc_client_exists(self._handle.raw, slice_of(key_bytes(key)))
+        if status == _abi.ERR_NOT_FOUND:
+            return False
+        check(status)
+        return True
+
+    def __contains__(self, key: Key) -> bool:
+        return self.exists(key)
+
+    def size(self, key: Key) -> Optional[int]:
+        """Bytes of the value, as the leader lists it; None if there is none."""
+        copies = self.query(key)
+        return copies[0].nbytes if copies else None
+
+    def remove(self, key: Key, *, wait: bool = True) -> bool:
+        """Removes an object everywhere. With `wait`, until every owner has dropped it: False if one of them is away and may still
+        have it. A key that is missing raises NotFound."""
+        return self._removed(lib.nmc_client_remove(self._handle.raw, slice_of(key_bytes(key)), 0 if wait else _abi.REMOVE_ASYNC))
+
+    def remove_all(self, *, everywhere: bool = False, wait: bool = True) -> bool:
+        """Removes all objects of the client's namespace, or of all namespaces, in one step."""
+        flags = everywhere * _abi.REMOVE_EVERYWHERE | (not wait) * _abi.REMOVE_ASYNC
+        return self._removed(lib.nmc_client_remove_all(self._handle.raw, flags))
+
+    @staticmethod
+    def _removed(status: int) -> bool:
+        if status != _abi.IN_PROGRESS:
+            check(status)
+        return status == 0
+
+    # ---- many at a time
+
+    def put_batch(self, keys: Sequence[Key], values: Sequence[Any], replicate: Optional[Replicate] = None, *,
+                  strict: bool = True) -> List[int]:
+        """Stores many values. Returns the status of each; with `strict` the first failure is raised."""
+        _same(keys, values)
+        parts = [_host(readable(value)) for value in values]
+        slices = ffi.new("nmc_slice_t[]", [(part.pointer, part.nbytes) for part in parts] or 1)
+        return _strict(self._put_batch(keys, slices, replicate), strict)
+
+    def put_batch_from(self, keys: Sequence[Key], addresses: Sequence[int], sizes: Sequence[int],
+                       replicate: Optional[Replicate] = None) -> List[int]:
+        """The same from addresses. The status of each."""
+        _same(keys, addresses)
+        _same(keys, sizes)
+        slices = ffi.new("nmc_slice_t[]", [(ffi.cast("void *", a), n) for a, n in zip(addresses, sizes)] or 1)
+        return self._put_batch(keys, slices, replicate)
+
+    def _put_batch(self, keys: Sequence[Key], slices: Any, replicate: Optional[Replicate]) -> List[int]:
+        names, kept = key_slices(keys)
+        options, keep = _options(replicate)
+        statuses = ffi.new("nmc_status_t[]", len(keys) or 1)
+        status = lib.nmc_client_put_batch(self._handle.raw, names, slices, len(keys), options, statuses)
+        del kept, keep
+        return _told(status, statuses, len(keys), False)
+
+    def get_batch(self, keys: Sequence[Key]) -> List[Optional[bytes]]:
+        """Many values as bytes; None for those that are missing."""
+        sizes = [_SCRATCH] * len(keys)
+        found: List[Optional[bytes]] = [None] * len(keys)
+        left = list(range(len(keys)))
+        while left:
+            values = [bytearray(sizes[at]) for at in left]
+            memory = [readable_address(value) for value in values]
+            statuses, got = self.get_batch_into([keys[at] for at in left], memory, [len(value) for value in values])
+            again = []
+            for number, at in enumerate(left):
+                if statuses[number] == 0:
+                    found[at] = bytes(values[number][: got[number]])
+                elif statuses[number] == _abi.ERR_TOO_SMALL:
+                    sizes[at] = got[number]
+                    again.append(at)
+                elif statuses[number] != _abi.ERR_NOT_FOUND:
+                    _strict(statuses, True)
+            left = again
+        return found
+
+    def get_batch_into(self, keys: Sequence[Key], addresses: Sequence[int], sizes: Sequence[int]) -> Tuple[List[int], List[int]]:
+        """Many values into memory at these addresses. The status of each, and its size."""
+        _same(keys, addresses)
+        _same(keys, sizes)
+        names, kept = key_slices(keys)
+        buffers = ffi.new("nmc_buffer_t[]", [(ffi.cast("void *", a), n) for a, n in zip(addresses, sizes)] or 1)
+        got = ffi.new("uint64_t[]", len(keys) or 1)
+        statuses = ffi.new("nmc_status_t[]", len(keys) or 1)
+        status = lib.nmc_client_get_batch(self._handle.raw, names, buffers, len(keys), got, statuses)
+        del kept
+        told = _told(status, statuses, len(keys), False)
+        for at, one in enumerate(told):
+            if one == _abi.ERR_INVALID_ARG:
+                told[at] = self._get(key_bytes(keys[at]), buffers + at, 1, got + at)
+        return told, [int(got[at]) for at in range(len(keys))]
+
+    def exists_batch(self, keys: Sequence[Key]) -> List[bool]:
+        names, kept = key_slices(keys)
+        statuses = ffi.new("nmc_status_t[]", len(keys) or 1)
+        check(lib.nmc_client_exists_batch(self._handle.raw, names, len(keys), statuses))
+        del kept
+        return [statuses[at] == 0 for at in range(len(keys))]
+
+    # ---- looking
+
+    def query(self, key: Key) -> List[Replica]:
+        """The copies of an object; none if nobody has it."""
+        found: List[Replica] = []
+
+        def take(_: Any, copy: Any) -> None:
+            found.append(Replica(int(copy.media), int(copy.bytes), int(copy.put_id), _bytes(copy.endpoint).decode()))
+
+        call = _Call("int32_t(void *, const nmc_replica_t *)", take)
+        status = lib.nmc_client_query(self._handle.raw, slice_of(key_bytes(key)), call.pointer, NULL)
+        call.end(0 if status == _abi.ERR_NOT_FOUND else status)
+        return found
+
+    def segments(self) -> List[Segment]:
+        """The segments of the cluster."""
+        found: List[Segment] = []
+
+        def take(_: Any, one: Any) -> None:
+            found.append(Segment(_bytes(one.name).decode(), int(one.media), int(one.state), int(one.near), int(one.capacity),
+                                 int(one.used)))
+
+        call = _Call("int32_t(void *, const nmc_segment_t *)", take)
+        call.end(lib.nmc_client_segments(self._handle.raw, call.pointer, NULL))
+        return found
+
+
+def readable_address(buffer: bytearray) -> int:
+    return address_of(ffi.from_buffer(buffer)) if buffer else 0
+
+
+def _same(keys: Sequence[Any], others: Sequence[Any]) -> None:
+    if len(keys) != len(others):
+        raise ValueError(f"{len(keys)} keys do not go with {len(others)} others")

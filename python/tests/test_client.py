@@ -1,0 +1,176 @@
+"""`Client`: nodes, values, batches and what is told when something is missing; and the end of everything in any order."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+
+import pytest
+from conftest import finish, line, tell
+
+import nanomc
+from nanomc import constants as c
+from nanomc import errors
+
+
+@pytest.fixture
+def node(master):
+    with nanomc.Client(master, timeout_ms=20000) as made:
+        made.mount("a", heap_bytes=32 << 20)
+        yield made
+
+
+@pytest.fixture
+def client(master):
+    with nanomc.Client(master, timeout_ms=20000) as made:
+        yield made
+
+
+def test_values_of_any_kind_are_put_and_read(node, client):
+    for number, value in enumerate([b"", b"x", bytearray(b"abc"), memoryview(b"hello"), os.urandom(300000)]):
+        client.put(f"k{number}", value)
+        assert client.get(f"k{number}") == bytes(value) == node.get(f"k{number}")
+        assert client.size(f"k{number}") == len(bytes(value)) and f"k{number}" in client
+    client.put_slices(b"parts", [b"one ", bytearray(b"two")])
+    first, second = bytearray(4), bytearray(10)
+    assert client.get_slices("parts", [first, second]) == 7 and (first, second[:3]) == (b"one ", b"two")
+    numpy = pytest.importorskip("numpy")
+    array = numpy.arange(1000, dtype="f4").reshape(10, 100)
+    client.put("array", array[:, ::2])
+    into = numpy.zeros((10, 50), dtype="f4")
+    assert client.get_into("array", into) == 2000 and (into == array[:, ::2]).all()
+
+
+def test_what_is_missing_is_told(node, client):
+    with pytest.raises(KeyError):
+        client.get("none")
+    assert client.get("none", None) is None and client.size("none") is None and client.query("none") == []
+    with pytest.raises(errors.NotFound):
+        client.remove("none")
+    client.put("k", b"v")
+    with pytest.raises(errors.AlreadyExists):
+        client.put("k", b"w")
+    with pytest.raises(errors.InvalidArgument):
+        client.get_into("k", bytearray())
+    with pytest.raises(errors.InvalidArgument):
+        client.put("", b"v")
+    assert client.remove("k") and "k" not in client
+
+
+def test_batches_tell_of_every_item(node, client):
+    keys, values = [f"b{i}" for i in range(300)], [os.urandom(i * 7) for i in range(300)]
+    assert client.put_batch(keys, values) == [0] * 300
+    assert client.get_batch(keys) == values
+    client.put("large", b"l" * 200000)
+    assert client.get_batch(["b3", "none", "large"]) == [values[3], None, b"l" * 200000]
+    assert client.exists_batch(["b3", "none"]) == [True, False]
+    told = client.put_batch(["new", ""], [b"1", b"2"], strict=False)
+    assert told == [0, c.ERR_INVALID_ARG]
+    with pytest.raises(errors.InvalidArgument):
+        client.put_batch(["newer", ""], [b"1", b"2"])
+    with pytest.raises(ValueError):
+        client.put_batch(["a"], [])
+    assert client.put_batch([], []) == [] and client.get_batch([]) == [] and client.exists_batch([]) == []
+    assert client.remove_all() and client.exists_batch(keys[:3]) == [False] * 3
+
+
+def test_copies_segments_and_nodes(master, node, client):
+    with nanomc.Store(heap_bytes=8 << 20, page_bytes=4096) as store, nanomc.Client(master, timeout_ms=20000) as other:
+        other.attach_store("b", store)
+        assert {one.name: one.state for one in client.segments()} == {"a": c.SEGMENT_OK, "b": c.SEGMENT_OK}
+        client.put("two", b"v" * 5000, nanomc.Replicate(copies=2, retain=c.RETAIN_SOFT, priority=1, metadata=b"said"))
+        copies = client.query("two")
+        assert len(copies) == 2 and copies[0].put_id == copies[1].put_id and {one.nbytes for one in copies} == {5000}
+        assert store.get("two") == b"v" * 5000 and store.metadata("two") == b"said"
+        client.put("there", b"w", nanomc.Replicate(locations=["b"]))
+        assert store.get("there") == b"w"
+        client.put("too", b"w", nanomc.Replicate(locations=[nanomc.Location("b", c.MEDIA_RAM)]))
+        store.put("own", b"mine")
+        other.sync()
+        assert client.get("own") == b"mine"
+        other.unmount("b")
+        with pytest.raises(errors.NotFound):
+            other.unmount("b")
+        assert store.get("own") == b"mine"
+    assert client.get("two") == b"v" * 5000
+
+
+def test_without_a_master_calls_say_so(master, node):
+    with nanomc.Client(master, timeout_ms=500) as hasty:
+        node.put("k", b"v")
+        master.process.kill()
+        master.process.wait()
+        assert node.get("k") == b"v"  # it has it
+        for call in (lambda: hasty.get("k"), lambda: hasty.put("j", b"v"), hasty.segments, lambda: hasty.exists("k")):
+            with pytest.raises((errors.UnavailableError, errors.DeadlineError)):
+                call()
+
+
+def test_what_cannot_be_is_refused(master):
+    with pytest.raises(errors.InvalidArgument):
+        nanomc.Client("")
+    with pytest.raises(errors.AccessError):
+        nanomc.Client("192.0.2.1:50051")
+    with pytest.raises(errors.UnsupportedError):
+        nanomc.Client(master, protocol="rdma")
+    made = nanomc.Client(master)
+    made.close()
+    made.close()
+    assert made.closed
+    with pytest.raises(errors.ClosedError):
+        made.get("k")
+    with pytest.raises(errors.ClosedError):
+        made.put_batch(["k"], [b"v"])
+
+
+def test_a_forked_child_gets_an_error(master, launch):
+    program = """
+        client = nanomc.Client(sys.argv[1])
+        pid = os.fork()
+        if pid == 0:
+            try:
+                client.get("k")
+            except errors.ForkedError:
+                os._exit(7)
+            os._exit(1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if sys.version_info >= (3, 9) else 7)
+    """
+    assert finish(launch(program, master)).strip() == "7"
+
+
+def test_it_ends_in_any_order(master):
+    for order in range(3):
+        store = nanomc.Store(heap_bytes=8 << 20, page_bytes=4096)
+        made = nanomc.Client(master, timeout_ms=20000)
+        made.attach_store(f"s{order}", store)
+        made.put(f"k{order}", b"v")
+        if order == 0:
+            store.close()  # the client keeps it open
+            assert made.get("k0") == b"v"
+            made.close()
+        elif order == 1:
+            made.close()
+            assert store.get("k1") == b"v"
+        del store, made
+        gc.collect()
+
+
+def test_another_process_reads_what_this_one_has_until_it_is_killed(master, client, launch):
+    program = """
+        client = nanomc.Client(sys.argv[1], timeout_ms=20000)
+        client.mount(sys.argv[2], heap_bytes=16 << 20)
+        say("mounted")
+        hear()
+    """
+    first, second = launch(program, master, "a"), launch(program, master, "b")
+    assert line(first) == line(second) == "mounted"
+    value = os.urandom(100000)
+    client.put("two", value, nanomc.Replicate(copies=2))
+    assert len(client.query("two")) == 2
+    os.kill(first.pid, signal.SIGKILL)
+    start = time.monotonic()
+    assert client.get("two") == value and time.monotonic() - start < 30
+    tell(second)
+    second.wait(60)
