@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Long runs of what CI runs short: random calls under AddressSanitizer (the library instrumented too), kills of random
 # ranks during join and leave, the store under attack, its SSD tier, the core of the cluster, the expert-parallel transport, and the KV cache. SEQUENCES,
-# KILLS, CLUSTER_SEEDS and the STORE_*, TIER_*, EP_* and KV_* variables set the size.
+# KILLS, CLUSTER_SEEDS, CLUSTER_ROUNDS and the STORE_*, TIER_*, EP_* and KV_* variables set the size.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sequences=${SEQUENCES:-1000000}
@@ -14,6 +14,7 @@ late=${STORE_LATE:-500}
 tier_kills=${TIER_KILLS:-500}
 tier_images=${TIER_IMAGES:-50000}
 cluster_seeds=${CLUSTER_SEEDS:-10000}
+cluster_rounds=${CLUSTER_ROUNDS:-300}
 ep_cases=${EP_CASES:-1000}
 ep_steps=${EP_STEPS:-100000}
 kv_steps=${KV_STEPS:-10000}
@@ -68,6 +69,9 @@ done
 "$out/tier_history" $((tier_kills / 2)) "$seed" all 100000
 NMC_TIER_IMAGES="$tier_images" cargo test --release --locked --quiet --lib tier::crash_tests
 NMC_CLUSTER_SEEDS="$cluster_seeds" cargo test --release --locked --quiet --lib cluster::sim
+clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread -DNMC_MASTER_PROGRAM="\"$PWD/target/release/nanomc-master\"" ctest/cluster/history.cpp \
+  -o "$out/cluster_history" "$out/lib_plain/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_plain"
+"$out/cluster_history" "$cluster_rounds" "$seed"
 "$out/ep_exchange" "$ep_cases" "$seed" 20
 "$out/ep_processes" $((ep_cases / 10)) "$seed"
 "$out/ep_steps" "$ep_steps" "$seed"

@@ -34,7 +34,8 @@ impl Directory {
     fn at(address: &Address, term: u64, token: &str, members: Vec<Member>) -> Self {
         let listener = Listener::bind(address).unwrap();
         let address = listener.address().unwrap().to_string();
-        let config = directory::Config { settle_ms: 30_000, secret: [7; 32], ..directory::Config::default() };
+        let config =
+            directory::Config { settle_ms: 30_000, sees_ends: true, secret: [7; 32], ..directory::Config::default() };
         let limits = Limits { token: token.into(), ..Limits::default() };
         let (recorder, recorded) = channel();
         let (first, members) = (members.clone(), Arc::new(Mutex::new(members)));
@@ -157,6 +158,7 @@ fn what_one_client_puts_another_gets_whatever_its_size() {
         assert_eq!(get(&reader, &key, bytes).unwrap(), value);
         for (cluster, ..) in &nodes {
             assert_eq!(get(cluster, &key, bytes).unwrap(), value);
+            assert_eq!(get(cluster, &key, bytes + 100).unwrap(), value);
         }
         if bytes > 0 {
             assert_eq!(get(&reader, &key, bytes - 1), Err(NMC_ERR_TOO_SMALL));
@@ -335,6 +337,9 @@ fn a_node_ends_and_comes_back_and_a_name_is_held_by_one() {
     let name = cluster.mount(&store, Some("shelf")).unwrap();
     assert_eq!(name, "shelf");
     assert_eq!(cluster.mount(&store, Some("shelf")).map_err(|e| e.status), Err(NMC_ERR_EXISTS));
+    // Nor does another process of the machine take the name while this one lives.
+    let hasty = Cluster::open(Config { patience: Duration::from_millis(500), ..config(&directory) }).unwrap();
+    assert_eq!(hasty.mount(&a_store(8), Some("shelf")).map_err(|e| e.status), Err(NMC_ERR_UNAVAILABLE));
     let other = client(&directory);
     put(&other, "k", b"value", 1).unwrap();
     cluster.unmount("shelf").unwrap();

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, List, Optional, Sequence, Tuple, Union, overload
 
 from . import _abi
-from ._abi import NMC_OK as OK
 from ._library import NULL, Handle, Key, address_of, check, failure, ffi, key_bytes, key_slices, lib, slice_of, struct
 from .memory import Memory, readable, writable
 from .store import _RAISE, Default, Store, _strict, _told
@@ -154,7 +153,7 @@ class Client:
         status = lib.nmc_client_drain(self._handle.raw, slice_of(segment.encode()), ffi.NULL)
         if status < 0:
             raise failure(status)
-        return bool(status == OK)
+        return bool(status == 0)
 
     def sync(self) -> None:
         """Waits until others find what was stored in this client's nodes before, by `Store.put` too."""

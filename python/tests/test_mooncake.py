@@ -61,7 +61,8 @@ def test_the_calls_of_the_package(store):
     at = ctypes.addressof(memory)
     assert store.register_buffer(at, 10) == 0 and store.register_buffer(at, 10) < 0
     assert store.put_from("from", at, 10) == 0 and store.get("from") == b"0123456789"
-    assert store.batch_put_from(["f1", "f2"], [at, at + 5], [5, 5]) == [0, 0] and store.get_batch(["f1", "f2", "none"]) == [b"01234", b"56789", b""]
+    assert store.batch_put_from(["f1", "f2"], [at, at + 5], [5, 5]) == [0, 0]
+    assert store.get_batch(["f1", "f2", "none"]) == [b"01234", b"56789", b""]
     assert store.get_into("k", at, 10) == 5 and memory.raw == b"value56789"
     assert store.get_into("from", at, 3) < 0 and store.get_into("none", at, 10) == mooncake.OBJECT_NOT_FOUND
     assert store.batch_get_into(["f1", "none", "f2"], [at, at, at + 5], [5, 5, 5]) == [5, mooncake.OBJECT_NOT_FOUND, 5]

@@ -398,7 +398,8 @@ impl Cluster {
         }
         let mut tasks = memory::with_capacity(far.len())?;
         tasks.extend(far.iter().map(|item| {
-            let get = GetCall { key: self.key(item.key)?, keep: self.config.keep, into: Vec::new() };
+            let (key, room) = (self.key(item.key)?, item.bytes()?);
+            let get = GetCall { key, room, keep: self.config.keep, into: Vec::new() };
             Ok(self.task(Call::Get(get), item.spans()?))
         }));
         let size = |task: &Task| task.spans.iter().map(|span| span.len() as u64).sum();
@@ -417,13 +418,24 @@ impl Cluster {
 
     /// From a store of this process.
     fn get_here(&self, item: &Item<'_>) -> Result<Option<Got>> {
-        let (pieces, room) = (Pieces::Slices(item.slices), item.bytes()?);
+        let room = item.bytes()?;
+        let mut bytes = room;
         self.local(|store| {
-            Ok(match store.read(item.key, 0, &pieces, |total| Ok(total <= room))? {
-                Look::Ready(bytes) if bytes > room => Some(Got::too_large(bytes, room)),
-                Look::Ready(bytes) => Some(Got::whole(bytes)),
-                Look::Writing(..) | Look::Missing => None,
-            })
+            // The store reads into memory of the value's size: if that is another, once more; it may be replaced meanwhile.
+            loop {
+                let slices = first_bytes(item.slices, bytes)?;
+                let mut size = bytes;
+                let read = store.read(item.key, 0, &Pieces::Slices(&slices), |total| {
+                    size = total;
+                    Ok(total == bytes)
+                })?;
+                match read {
+                    Look::Ready(_) if size == bytes => return Ok(Some(Got::whole(bytes))),
+                    Look::Ready(_) if size > room => return Ok(Some(Got::too_large(size, room))),
+                    Look::Ready(_) => bytes = size,
+                    Look::Writing(..) | Look::Missing => return Ok(None),
+                }
+            }
         })
     }
 
@@ -516,6 +528,15 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// The first so many bytes of memory in pieces.
+fn first_bytes(slices: &[Slice], mut bytes: u64) -> Result<Vec<Slice>> {
+    memory::collect(slices.iter().map(|slice| {
+        let taken = slice.bytes.min(bytes);
+        bytes -= taken;
+        Slice { bytes: taken, ..*slice }
+    }))
 }
 
 /// Why a call failed, in the words of who refused it, if anybody said more than a status.

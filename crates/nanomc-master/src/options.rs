@@ -331,6 +331,7 @@ impl Given {
         const DAY: u64 = 86_400_000;
         let default = Config::default();
         let directory = Config {
+            sees_ends: true,
             strategy,
             seed,
             durable: self.text("etcd").is_some(),

@@ -3,7 +3,7 @@
 
 use super::{Action, CANCEL_MS, Cx, GetCall, Outcome, Pause, Reply, moving_ms};
 use crate::base::status::{
-    NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
+    NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
 };
 use crate::cluster::types::{Media, Millis, Name};
 use crate::cluster::wire::{CancelFetch, Fetch, Fetched, Find, Message, Replica};
@@ -107,6 +107,9 @@ impl Getting {
             cx.ask_master(0, self.deadline, find);
             return None;
         };
+        if replica.length > self.get.room {
+            return Some(Outcome { count: replica.length, ..Outcome::of(NMC_ERR_TOO_SMALL) });
+        }
         let fetch = Fetch {
             name: replica.name,
             key: self.get.key.clone(),

@@ -69,6 +69,8 @@ pub struct PutCall {
 pub struct GetCall {
     /// The object.
     pub key: ObjectKey,
+    /// Bytes that there is room for: what is larger is not asked for.
+    pub room: u64,
     /// Whether a copy is to be kept on this node.
     pub keep: bool,
     /// Where the bytes go, if somebody else moves them.

@@ -66,7 +66,7 @@ impl Rig {
     fn get(&mut self, into: usize) {
         let extent = |offset| Extent { region: 1, offset, length: 1 };
         let into = (0..into as u64).map(extent).collect();
-        self.on(Event::Call(1, 2000, Call::Get(GetCall { key: key(), keep: false, into })));
+        self.on(Event::Call(1, 2000, Call::Get(GetCall { key: key(), room: u64::MAX, keep: false, into })));
     }
 
     fn put(&mut self, copies: u32) {

@@ -47,8 +47,9 @@ impl Leader {
         if node.past.contains(&join.incarnation) && !absent {
             crate::bail!(NMC_ERR_STALE, "\"{}\" has another agent by now", join.name);
         }
-        // On one machine a lock sees to it that there is one agent of a name; elsewhere only time tells.
-        if node.incarnation != join.incarnation && !absent && node.host != join.host {
+        // On one machine the end of its connection tells that an agent has died; elsewhere only time does.
+        let held = node.host != join.host || self.config.sees_ends && node.connected;
+        if node.incarnation != join.incarnation && !absent && held {
             crate::bail!(NMC_ERR_EXISTS, "\"{}\" is a node on {} and alive", join.name, node.host);
         }
         Ok(())
@@ -100,7 +101,7 @@ impl Leader {
         let fence = limit - limit / 10;
         let (term, sent_at) = (self.term, join.sent_at);
         let Some(node) = self.node_mut(id) else { return Ok(()) };
-        (node.endpoint, node.host, node.peer) = (join.endpoint, join.host, ask.peer);
+        (node.endpoint, node.host, node.peer, node.connected) = (join.endpoint, join.host, ask.peer, true);
         (node.heard, node.sent_drops) = (now, now);
         // While it counted as a member nobody was excused from waiting for it.
         if fresh || matches!(node.state, State::Silent | State::Away) {

@@ -54,6 +54,8 @@ pub struct Node {
     pub host: String,
     pub peer: Peer,
     pub state: State,
+    /// The connection on which it was heard of last has not ended.
+    pub connected: bool,
     /// When it was heard of last.
     pub heard: Millis,
     /// Entries that it needs are no longer in the drop log: nothing that it says counts until it has come again.
@@ -193,6 +195,7 @@ impl Leader {
             host: String::new(),
             peer: Peer(0),
             state: State::Silent,
+            connected: false,
             heard: now,
             outdated: false,
             complete: false,
@@ -232,7 +235,7 @@ impl Leader {
     ) -> bool {
         let known = self.is_known(node, life);
         match self.node_mut(node).filter(|_| known) {
-            Some(node) => (node.heard, node.peer) = (now, ask.peer),
+            Some(node) => (node.heard, node.peer, node.connected) = (now, ask.peer, true),
             None => to.push(ask.answer(Rejoin { term: self.term })),
         }
         known
@@ -357,6 +360,16 @@ impl Leader {
             let patience = self.config.settle_ms;
             let is_in = |node: &Node| node.complete || now.saturating_sub(node.heard) >= patience;
             self.settled = self.nodes().all(is_in) && (now > self.elected_at || self.members.is_empty());
+        }
+    }
+
+    /// A connection has ended. That alone does not make a node away: it may come on another one.
+    pub(super) fn closed(&mut self, peer: Peer) {
+        let Ok(ids) = self.ids() else { return };
+        for id in ids {
+            if let Some(node) = self.node_mut(id).filter(|node| node.peer == peer) {
+                node.connected = false;
+            }
         }
     }
 

@@ -68,6 +68,8 @@ pub struct Config {
     pub max_puts: usize,
     /// Most entries of the drop log.
     pub max_log: usize,
+    /// Whether it is told when connections end: then nobody takes the name of a node that is connected.
+    pub sees_ends: bool,
 }
 
 impl Default for Config {
@@ -84,6 +86,7 @@ impl Default for Config {
             resend_ms: 300,
             max_puts: 1 << 20,
             max_log: 1 << 20,
+            sees_ends: false,
         }
     }
 }
@@ -131,6 +134,8 @@ pub struct Elected {
 pub enum Event {
     /// A message came.
     Message(Peer, Frame),
+    /// A connection has ended.
+    Closed(Peer),
     /// Time has passed.
     Tick,
     /// It leads now.
@@ -301,6 +306,11 @@ impl Master {
                     Role::Standby(term, leader) => {
                         to.push(ask.answer(Redirect { term: *term, leader: leader.clone() }));
                     }
+                }
+            }
+            Event::Closed(peer) => {
+                if let Role::Leader(leader) = &mut self.role {
+                    leader.closed(peer);
                 }
             }
             Event::Tick => {

@@ -140,6 +140,7 @@ impl Running {
             for _ in 0..TURN {
                 match self.net.hear() {
                     Some(Heard::Frame(peer, frame)) => self.tell(Event::Message(peer, frame), now),
+                    Some(Heard::Closed(peer)) => self.tell(Event::Closed(peer), now),
                     Some(_) => {}
                     None => break,
                 }

@@ -5,6 +5,7 @@ use super::masters::Masters;
 use super::{SMALL, TURN};
 use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
+use crate::base::log;
 use crate::base::status::{NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
 use crate::cluster::net::{self, Address, Heard, Limits, Listener, Net, Spans, now_ms};
 use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan};
@@ -207,6 +208,11 @@ impl<S: Memory> Running<S> {
         match heard {
             Heard::Frame(peer, frame) => {
                 if let Some(master) = self.masters.which(peer) {
+                    if let Message::Answer(answer) = &frame.message
+                        && answer.status < 0
+                    {
+                        log::emit(log::WARN, || format!("cluster: a master refuses this node: {}", answer.text));
+                    }
                     self.tell(Event::Master(master, frame), now);
                 } else if self.fills.contains_key(&peer) {
                     self.fetched(peer, frame);

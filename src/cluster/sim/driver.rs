@@ -113,7 +113,7 @@ impl Sim {
             false => Vec::new(),
         };
         let keep = self.chance.below(2) == 0;
-        self.call(at, Kind::Get(key.clone()), patience, client::Call::Get(GetCall { key, keep, into }));
+        self.call(at, Kind::Get(key.clone()), patience, client::Call::Get(GetCall { key, room: u64::MAX, keep, into }));
     }
 
     /// What the own node has is read without a message.
