@@ -95,7 +95,8 @@ fn a_store(pages: u32) -> Store {
         service_cpu: None,
         give_up: std::sync::Arc::default(),
     };
-    Store::embedded(&world, &store::Config { page_bytes: PAGE, ..store::Config::default() }).unwrap()
+    Store::embedded(&world, &store::Config { page_bytes: PAGE, key_bytes: Some(1 << 20), ..store::Config::default() })
+        .unwrap()
 }
 
 fn config(directory: &Directory) -> Config {
@@ -411,4 +412,53 @@ fn draining_a_segment_copies_what_is_only_there_with_all_that_was_said_about_it(
         assert_eq!((&*said, to.class_of(pin)), (&b"said"[..], (Retain::Soft, 2)));
         to.unpin(pin).unwrap();
     }
+}
+
+#[test]
+fn what_does_not_fit_one_message_or_one_buffer_goes_in_parts() {
+    let directory = Directory::new();
+    let _nodes = [node(&directory, 600)];
+    let other = client(&directory);
+    // As many values as are under way at once, each as large as those that share a connection.
+    let value = value(4, 64 << 10);
+    let (long, slices) = ("k".repeat(900), [slice(&value)]);
+    let keys: Vec<String> = (0..256).map(|i| format!("{long}{i}")).collect();
+    let items: Vec<Item<'_>> = keys.iter().map(|key| Item { key: key.as_bytes(), slices: &slices }).collect();
+    assert!(other.put(&items, &PutOptions::default()).unwrap().iter().all(Result::is_ok));
+    let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    assert!(other.exists(&keys).unwrap().iter().all(|there| *there));
+    let into = vec![0u8; 256 * value.len()];
+    let slices: Vec<[Slice; 1]> = into.chunks(value.len()).map(|part| [slice(part)]).collect();
+    let items: Vec<Item<'_>> = keys.iter().zip(&slices).map(|(key, slices)| Item { key, slices }).collect();
+    for _ in 0..2 {
+        let got = other.get(&items).unwrap();
+        assert!(got.iter().all(|got| got.result.is_ok()), "{:?}", got.iter().find(|got| got.result.is_err()));
+        assert!(into.chunks(value.len()).all(|part| part == value));
+    }
+    // A value of many pieces.
+    let pieces: Vec<Slice> = value.chunks(6).map(slice).collect();
+    let item = Item { key: b"pieces", slices: &pieces };
+    other.put(&[item], &PutOptions::default()).unwrap().remove(0).unwrap();
+    assert_eq!(get(&other, "pieces", value.len()).unwrap(), value);
+}
+
+#[test]
+fn what_waits_ends_when_it_is_cancelled() {
+    let directory = Directory::new();
+    let (cluster, _store, _) = node(&directory, 16);
+    let mut directory = directory;
+    directory.stop();
+    std::thread::scope(|scope| {
+        let waiting = [
+            scope.spawn(|| cluster.sync().map_err(|e| e.status)),
+            scope.spawn(|| put(&cluster, "k", b"v", 1)),
+            scope.spawn(|| cluster.remove(b"k", true).map(drop).map_err(|e| e.status)),
+        ];
+        std::thread::sleep(Duration::from_millis(100));
+        cluster.cancel();
+        for waiting in waiting {
+            assert_eq!(waiting.join().unwrap(), Err(NMC_ERR_CANCELLED));
+        }
+    });
+    assert_eq!(get(&cluster, "k", 1), Err(NMC_ERR_CANCELLED));
 }

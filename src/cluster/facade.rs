@@ -8,8 +8,9 @@ use super::run::client::{Service, Task};
 use super::run::node as agent;
 use super::types::{Media, ObjectKey};
 use super::wire::{
-    Drain, Find, ListSegments, Listed, MAX_COPIES, MAX_KEYS, Message, Metadata, Replicate, Segment, Space,
+    Drain, Find, ListSegments, Listed, MAX_COPIES, MAX_KEYS, Message, Metadata, ROOM, Replicate, Segment, Space,
 };
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
 use crate::base::memory;
@@ -22,6 +23,7 @@ use crate::store::copy::{Pieces, Slice};
 use crate::store::read::Look;
 use parking_lot::RwLock;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The port of a master, if none is said.
@@ -145,6 +147,7 @@ pub struct Cluster {
     host: SocketAddr,
     service: Service,
     nodes: RwLock<Vec<Local>>,
+    cancelled: AtomicBool,
 }
 
 impl Cluster {
@@ -176,7 +179,7 @@ impl Cluster {
             seed: random_u64()?,
         };
         let service = Service::new(core, &masters, Self::limits(&config))?;
-        Ok(Self { config, masters, host, service, nodes: RwLock::new(Vec::new()) })
+        Ok(Self { config, masters, host, service, nodes: RwLock::new(Vec::new()), cancelled: AtomicBool::new(false) })
     }
 
     fn limits(config: &Config) -> Limits {
@@ -224,7 +227,7 @@ impl Cluster {
             doubt_ms: 10_000,
         };
         let agent = agent::Service::start(config, &self.masters, storage, listener, Self::limits(&self.config))?;
-        let joined = agent.handle().sync(self.config.patience);
+        let joined = agent.handle().sync(self.config.patience, &self.cancelled);
         if joined != NMC_OK {
             crate::bail!(NMC_ERR_UNAVAILABLE, "no master has taken \"{name}\" as a member in time");
         }
@@ -270,6 +273,7 @@ impl Cluster {
 
     /// Ends what is called, now and later, with CANCELLED.
     pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::SeqCst);
         self.service.cancel();
     }
 
@@ -293,7 +297,12 @@ impl Cluster {
 
     /// One call that is answered by the leader.
     fn ask(&self, call: Call) -> Result<Outcome> {
-        let outcome = self.service.call(vec![self.task(call, Vec::new())]).pop();
+        self.ask_within(call, &Deadline::after(self.config.patience))
+    }
+
+    fn ask_within(&self, call: Call, deadline: &Deadline) -> Result<Outcome> {
+        let task = Task { patience: deadline.left(), ..self.task(call, Vec::new()) };
+        let outcome = self.service.call(vec![task]).pop();
         let outcome = outcome.ok_or_else(|| Error::new(NMC_ERR_UNAVAILABLE, "the client is being closed"))?;
         match outcome.status {
             NMC_OK | NMC_IN_PROGRESS => Ok(outcome),
@@ -307,6 +316,7 @@ impl Cluster {
             let copies = options.replicate.copies;
             crate::bail!(NMC_ERR_INVALID_ARG, "{copies} copies are wanted; 1 to {MAX_COPIES} are possible");
         }
+        let deadline = Deadline::after(self.config.patience);
         let mut tasks = memory::with_capacity(items.len())?;
         for item in items {
             tasks.push(self.put_task(item, options));
@@ -315,7 +325,7 @@ impl Cluster {
             Call::Put(put) => put.length,
             _ => 0,
         };
-        self.batch(items, tasks, size, |item, outcome| match outcome.status {
+        self.batch(items, tasks, deadline, size, |item, outcome| match outcome.status {
             NMC_OK => Ok(()),
             _ => Err(failed(outcome, item.key.escape_ascii())),
         })
@@ -326,7 +336,8 @@ impl Cluster {
         let put = PutCall {
             key,
             length,
-            slices: memory::collect(item.slices.iter().map(|slice| slice.bytes))?,
+            // They were added up here.
+            slices: vec![length],
             config: options.replicate.clone(),
             retain: options.retain,
             metadata: Metadata(memory::copy(&options.metadata)?),
@@ -339,12 +350,14 @@ impl Cluster {
         &self,
         items: &[Item<'_>],
         tasks: Vec<Result<Task>>,
+        deadline: Deadline,
         size: impl Fn(&Task) -> u64,
         tell: impl Fn(&Item<'_>, &Outcome) -> Result<R>,
     ) -> Result<Vec<Result<R>>> {
         let mut results = memory::with_capacity(tasks.len())?;
         let (mut together, mut numbers, mut bytes) = (Vec::new(), Vec::new(), 0u64);
         let flush = |together: &mut Vec<Task>, numbers: &mut Vec<usize>, results: &mut Vec<Result<R>>| {
+            together.iter_mut().for_each(|task: &mut Task| task.patience = deadline.left());
             let outcomes = self.service.call(std::mem::take(together));
             for (at, outcome) in numbers.drain(..).zip(&outcomes) {
                 if let (Some(item), Some(place)) = (items.get(at), results.get_mut(at)) {
@@ -376,6 +389,7 @@ impl Cluster {
 
     /// Reads values into memory that holds them; says of each what came of it.
     pub fn get(&self, items: &[Item<'_>]) -> Result<Vec<Got>> {
+        let deadline = Deadline::after(self.config.patience);
         let mut results = memory::with_capacity(items.len())?;
         let (mut far, mut numbers) = (Vec::new(), Vec::new());
         for (at, item) in items.iter().enumerate() {
@@ -394,7 +408,8 @@ impl Cluster {
         }
         if far.len() > 1 {
             // Where they are is asked for all of them at once. If that fails it is asked for each.
-            let _ = self.find_all(&far);
+            let keys: Vec<&[u8]> = far.iter().map(|item| item.key).collect();
+            let _ = self.find(&keys, &deadline);
         }
         let mut tasks = memory::with_capacity(far.len())?;
         tasks.extend(far.iter().map(|item| {
@@ -403,7 +418,7 @@ impl Cluster {
             Ok(self.task(Call::Get(get), item.spans()?))
         }));
         let size = |task: &Task| task.spans.iter().map(|span| span.len() as u64).sum();
-        let read = self.batch(&far, tasks, size, |item, outcome| {
+        let read = self.batch(&far, tasks, deadline, size, |item, outcome| {
             Ok(match outcome.status {
                 NMC_OK => Got::whole(outcome.count),
                 NMC_ERR_TOO_SMALL => Got::too_large(outcome.count, item.bytes()?),
@@ -439,31 +454,30 @@ impl Cluster {
         })
     }
 
-    /// Asks where keys are, some at once, and remembers it.
-    fn find_all(&self, items: &[Item<'_>]) -> Result<Vec<Listed>> {
-        let mut listed = memory::with_capacity(items.len())?;
-        for part in items.chunks(MAX_KEYS) {
-            let keys = memory::try_collect(part.iter().map(|item| self.key(item.key)))?;
-            listed.extend(self.find(keys)?);
+    /// Asks where keys are, as many at once as a message holds, and remembers it.
+    fn find(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Listed>> {
+        let mut listed = memory::with_capacity(keys.len())?;
+        let (mut part, mut bytes) = (Vec::new(), 0);
+        for (at, key) in keys.iter().enumerate() {
+            let key = self.key(key)?;
+            bytes += key.as_bytes().len() + 8;
+            memory::push(&mut part, key)?;
+            let next = keys.get(at + 1).map_or(usize::MAX, |next| next.len() + self.config.space.len() + 16);
+            if part.len() == MAX_KEYS || next == usize::MAX || bytes + next > ROOM {
+                let call = Call::Ask(Box::new(Find { keys: std::mem::take(&mut part), missed: Vec::new() }.into()));
+                match self.ask_within(call, deadline)?.reply.map(|reply| *reply) {
+                    Some(Message::Found(found)) => listed.extend(found.keys),
+                    _ => crate::bail!(NMC_ERR_UNAVAILABLE, "no master has answered"),
+                }
+                bytes = 0;
+            }
         }
         Ok(listed)
-    }
-
-    fn find(&self, keys: Vec<ObjectKey>) -> Result<Vec<Listed>> {
-        let outcome = self.ask(Call::Ask(Box::new(Find { keys, missed: Vec::new() }.into())))?;
-        match outcome.reply.map(|reply| *reply) {
-            Some(Message::Found(found)) => Ok(found.keys),
-            _ => crate::bail!(NMC_ERR_UNAVAILABLE, "no master has answered"),
-        }
     }
 
     /// Where keys are, as the leader lists them.
     pub fn query(&self, keys: &[&[u8]]) -> Result<Vec<Listed>> {
-        let mut listed = memory::with_capacity(keys.len())?;
-        for part in keys.chunks(MAX_KEYS) {
-            listed.extend(self.find(memory::try_collect(part.iter().map(|key| self.key(key)))?)?);
-        }
-        Ok(listed)
+        self.find(keys, &Deadline::after(self.config.patience))
     }
 
     /// Whether keys can be read: here, or by what the leader lists.
@@ -495,9 +509,10 @@ impl Cluster {
 
     /// The segments of the cluster.
     pub fn segments(&self) -> Result<Vec<Segment>> {
+        let deadline = Deadline::after(self.config.patience);
         let (mut all, mut cursor) = (Vec::new(), 0);
         loop {
-            let outcome = self.ask(Call::Ask(Box::new(ListSegments { cursor }.into())))?;
+            let outcome = self.ask_within(Call::Ask(Box::new(ListSegments { cursor }.into())), &deadline)?;
             let Some(Message::Segments(segments)) = outcome.reply.map(|reply| *reply) else {
                 crate::bail!(NMC_ERR_UNAVAILABLE, "no master has answered");
             };
@@ -520,8 +535,9 @@ impl Cluster {
     /// Waits until others find everything that was stored in this client's nodes before.
     pub fn sync(&self) -> Result<()> {
         let handles: Vec<agent::Handle> = self.nodes.read().iter().map(|node| node.agent.handle()).collect();
+        let deadline = Deadline::after(self.config.patience);
         for handle in handles {
-            let status = handle.sync(self.config.patience);
+            let status = handle.sync(deadline.left(), &self.cancelled);
             if status != NMC_OK {
                 return Err(Error::new(status, "no master has heard in time of what this node has"));
             }

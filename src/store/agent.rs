@@ -112,8 +112,8 @@ impl Store {
 
     /// Gives a plan up of which nothing is under way; if it was published meanwhile, the object goes.
     pub fn give_up(&self, plan: &Opened) -> Result<()> {
-        self.abandon(plan)?;
-        self.drop_named(plan.index, plan.epoch)
+        let abandoned = self.abandon(plan);
+        self.drop_named(plan.index, plan.epoch).and(abandoned.map(drop))
     }
 
     /// Pins the object of this namespace with this header, epoch and key; `None` if it is not there.

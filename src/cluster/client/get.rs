@@ -126,6 +126,10 @@ impl Getting {
     }
 
     pub(super) fn reply(&mut self, number: u64, reply: Reply, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if matches!(self.step, Step::Fetching(_) | Step::Taking(..)) && number != self.request {
+            // Of a replica that was given up.
+            return None;
+        }
         match (std::mem::replace(&mut self.step, Step::Waiting), reply) {
             (Step::Finding, Reply::Message(Message::Found(found))) => {
                 let Some(listed) = found.keys.into_iter().next() else { return self.wait(NMC_ERR_UNAVAILABLE, cx) };
@@ -182,7 +186,7 @@ impl Getting {
 
     fn fetched(&mut self, number: u64, replica: Replica, fetched: Fetched, cx: &mut Cx<'_>) -> Option<Outcome> {
         match fetched.status {
-            NMC_OK if fetched.put != replica.put || fetched.length != replica.length => {
+            NMC_OK if fetched.put != replica.put || fetched.length != replica.length || !self.is_whole(&fetched) => {
                 // An owner that gives something else under this name is not believed.
                 cx.to.push(Action::Close(number));
                 cx.shared.requests.remove(number);
@@ -206,6 +210,11 @@ impl Getting {
                 self.after_failure(false, cx)
             }
         }
+    }
+
+    /// Whether all bytes follow, if they do.
+    fn is_whole(&self, fetched: &Fetched) -> bool {
+        fetched.follows == if self.get.into.is_empty() { fetched.length } else { 0 }
     }
 
     fn missed(&mut self, name: Name, cx: &mut Cx<'_>) {

@@ -7,7 +7,7 @@ use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE, NMC_OK};
 use crate::cluster::types::{Media, Name, ObjectKey};
-use crate::cluster::wire::{Find, Found, ListSegments, Listed, MAX_KEYS, MAX_LISTED, Replica, Segment, Segments};
+use crate::cluster::wire::{Find, Found, ListSegments, Listed, MAX_KEYS, MAX_LISTED, ROOM, Replica, Segment, Segments};
 
 /// Segments of one answer.
 const SEGMENTS: usize = 64;
@@ -17,7 +17,8 @@ impl Leader {
         if find.keys.len() > MAX_KEYS {
             crate::bail!(NMC_ERR_INVALID_ARG, "{} keys are asked for; {MAX_KEYS} are possible", find.keys.len());
         }
-        let keys = memory::try_collect(find.keys.iter().map(|key| self.listed(key, &find.missed)))?;
+        let mut keys = memory::try_collect(find.keys.iter().map(|key| self.listed(key, &find.missed)))?;
+        cut(&mut keys);
         keys.iter().for_each(|listed| self.lookups.count(listed));
         to.push(ask.answer(Found { term: self.term, keys }));
         Ok(())
@@ -63,6 +64,16 @@ impl Leader {
         to.push(ask.answer(Segments { term: self.term, list: listed, next }));
         Ok(())
     }
+}
+
+/// Leaves out replicas of keys that have most, until the answer fits a message.
+fn cut(keys: &mut [Listed]) {
+    let size = |most: usize| -> usize {
+        let replica = |replica: &Replica| 64 + replica.endpoint.len();
+        keys.iter().map(|listed| 16 + listed.replicas.iter().take(most).map(replica).sum::<usize>()).sum()
+    };
+    let most = (1..=MAX_LISTED).rev().find(|most| size(*most) <= ROOM).unwrap_or(1);
+    keys.iter_mut().for_each(|listed| listed.replicas.truncate(most));
 }
 
 /// What a node's segment is made of.

@@ -47,12 +47,22 @@ impl Leader {
         if node.past.contains(&join.incarnation) && !absent {
             crate::bail!(NMC_ERR_STALE, "\"{}\" has another agent by now", join.name);
         }
-        // On one machine the end of its connection tells that an agent has died; elsewhere only time does.
-        let held = node.host != join.host || self.config.sees_ends && node.connected;
-        if node.incarnation != join.incarnation && !absent && held {
+        // On one machine the end of its connection tells that an agent has died; elsewhere only time does, since it may serve others for a
+        // while although it is not heard of.
+        let heard_of = node.state != State::Silent && !node.left;
+        let may_serve = heard_of && now < node.heard + self.config.away_ms.max(self.fence());
+        let held = may_serve && (node.host != join.host || self.config.sees_ends && node.connected);
+        if node.incarnation != join.incarnation && held {
             crate::bail!(NMC_ERR_EXISTS, "\"{}\" is a node on {} and alive", join.name, node.host);
         }
         Ok(())
+    }
+
+    /// How long a node may serve others after it was heard of: until then nobody can have been told that something is removed which it
+    /// still has.
+    fn fence(&self) -> Millis {
+        let limit = if self.config.durable { self.config.away_ms } else { self.config.gone_ms };
+        limit - limit / 10
     }
 
     pub(super) fn join(&mut self, ask: Ask, join: Join, now: Millis, to: &mut Vec<Action>) -> Result<()> {
@@ -96,12 +106,11 @@ impl Leader {
             self.new_life(&join, to)?;
         }
         let fresh = join.since.is_some_and(|at| at < since || at < floor);
-        // Until then nobody can have been told that something is removed which the node still has.
-        let limit = if self.config.durable { self.config.away_ms } else { self.config.gone_ms };
-        let fence = limit - limit / 10;
+        let fence = self.fence();
         let (term, sent_at) = (self.term, join.sent_at);
         let Some(node) = self.node_mut(id) else { return Ok(()) };
-        (node.endpoint, node.host, node.peer, node.connected) = (join.endpoint, join.host, ask.peer, true);
+        (node.endpoint, node.host, node.peer) = (join.endpoint, join.host, ask.peer);
+        (node.connected, node.left) = (true, false);
         (node.heard, node.sent_drops) = (now, now);
         // While it counted as a member nobody was excused from waiting for it.
         if fresh || matches!(node.state, State::Silent | State::Away) {

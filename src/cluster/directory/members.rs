@@ -56,6 +56,8 @@ pub struct Node {
     pub state: State,
     /// The connection on which it was heard of last has not ended.
     pub connected: bool,
+    /// It has said that it ends.
+    pub left: bool,
     /// When it was heard of last.
     pub heard: Millis,
     /// Entries that it needs are no longer in the drop log: nothing that it says counts until it has come again.
@@ -196,6 +198,7 @@ impl Leader {
             peer: Peer(0),
             state: State::Silent,
             connected: false,
+            left: false,
             heard: now,
             outdated: false,
             complete: false,
@@ -378,7 +381,7 @@ impl Leader {
         let silent_since = now.saturating_sub(self.config.away_ms);
         let Some(node) = self.node_mut(leave.node).filter(|node| node.incarnation == leave.incarnation) else { return };
         if node.state != State::Away {
-            (node.state, node.heard) = (State::Away, silent_since);
+            (node.state, node.heard, node.left) = (State::Away, silent_since, true);
             self.away(leave.node, to);
         }
     }

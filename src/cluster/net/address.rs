@@ -125,7 +125,7 @@ impl Listener {
     pub(super) fn accept(&self) -> std::io::Result<Option<OwnedFd>> {
         let accepted = match self {
             Self::Tcp(listener) => listener.accept().map(|(stream, _)| {
-                sys::no_delay(&stream);
+                sys::tune(&stream);
                 OwnedFd::from(stream)
             }),
             Self::Unix(listener, _) => listener.accept().map(|(stream, _)| OwnedFd::from(stream)),

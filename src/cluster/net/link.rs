@@ -13,6 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Bytes that are received at once where it is not known what they are.
 const ROOM: usize = 64 << 10;
 
+/// Bytes that are put into one buffer to be sent, or a frame more.
+const MOST_TOGETHER: usize = 256 << 10;
 /// Bytes of a long value after which it is looked at again.
 const PIECE: usize = 128 << 10;
 
@@ -105,6 +107,13 @@ enum Out {
     Value(Spans, u64),
 }
 
+impl Out {
+    /// Whether more is put behind it: what has been sent of it is freed only with all of it.
+    fn has_room(&self) -> bool {
+        matches!(self, Out::Bytes(bytes, _) if bytes.len() < MOST_TOGETHER)
+    }
+}
+
 /// What came.
 #[derive(Debug)]
 pub(super) enum Came {
@@ -135,8 +144,12 @@ pub(super) struct Link {
     pub queued: usize,
     /// Whether it is waited until it can be written to.
     pub watched: bool,
-    /// When something moved last.
-    pub moved_at: Millis,
+    /// When it was made, when something came last, and when something that was to be sent was taken last, or began to wait.
+    made_at: Millis,
+    moved_at: Millis,
+    sent_at: Millis,
+    /// The time as it was told last.
+    now: Millis,
     /// Whoever connected has not said who it is.
     pub unknown: bool,
 }
@@ -153,7 +166,10 @@ impl Link {
             output: VecDeque::new(),
             queued: 0,
             watched: connecting,
+            made_at: now,
             moved_at: now,
+            sent_at: now,
+            now,
             unknown: false,
         }
     }
@@ -161,7 +177,7 @@ impl Link {
     /// The socket may have something.
     pub(super) fn readable(&mut self, now: Millis) {
         self.drained = false;
-        self.moved_at = now;
+        (self.moved_at, self.now) = (now, now);
     }
 
     /// Where the value goes that follows the last frame.
@@ -181,6 +197,7 @@ impl Link {
             && *of == ticket
         {
             self.value = Value::Skip(spans.left());
+            self.look_at(1);
         }
     }
 
@@ -197,15 +214,27 @@ impl Link {
         incoming.into_iter().chain(outgoing)
     }
 
-    /// Whether part of a message waits for the rest, or something to be sent.
-    pub(super) fn waits(&self) -> bool {
-        self.at < self.input.len() || !matches!(self.value, Value::None) || !self.output.is_empty()
+    /// From now on it is waited for the other end to take something, if it was not before.
+    fn begin_output(&mut self) {
+        if self.output.is_empty() {
+            self.sent_at = self.now;
+        }
+    }
+
+    /// Whether the other end has not taken anything, or not said the rest of what it began, or who it is, for so long.
+    pub(super) fn is_stalled(&self, now: Millis, stall_ms: Millis) -> bool {
+        let input = self.at < self.input.len() || !matches!(self.value, Value::None);
+        let since = |at: Millis| at + stall_ms <= now;
+        !self.output.is_empty() && since(self.sent_at)
+            || input && since(self.moved_at)
+            || self.unknown && since(self.made_at)
     }
 
     /// Puts a frame behind what is to be sent.
     pub(super) fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.begin_output();
         self.queued += bytes.len();
-        if let Some(Out::Bytes(last, _)) = self.output.back_mut() {
+        if let Some(Out::Bytes(last, _)) = self.output.back_mut().filter(|out| out.has_room()) {
             return memory::extend(last, bytes);
         }
         memory::reserve_queue(&mut self.output, 1)?;
@@ -215,6 +244,7 @@ impl Link {
 
     /// Puts a value behind it: by copying it now, or from where it is, if somebody is to be told when it has left.
     pub(super) fn send_value(&mut self, spans: Spans, ticket: Option<u64>) -> Result<()> {
+        self.begin_output();
         match ticket {
             Some(ticket) => {
                 memory::reserve_queue(&mut self.output, 1)?;
@@ -223,7 +253,7 @@ impl Link {
             }
             None => {
                 self.queued += usize::try_from(spans.left()).unwrap_or(usize::MAX);
-                match self.output.back_mut() {
+                match self.output.back_mut().filter(|out| out.has_room()) {
                     Some(Out::Bytes(last, _)) => spans.append_to(last),
                     _ => {
                         let mut bytes = Vec::new();
@@ -250,7 +280,7 @@ impl Link {
             });
             match sys::send(self.socket.as_fd(), spans) {
                 Moved::Bytes(n) => {
-                    self.moved_at = now;
+                    self.sent_at = now;
                     self.advance(n, left);
                 }
                 Moved::Later => return Some(true),
@@ -320,11 +350,7 @@ impl Link {
                     }
                     // Of a long value the next look is worth it when there is a piece of it.
                     let piece = usize::try_from(spans.left).unwrap_or(usize::MAX).min(PIECE);
-                    let piece = if piece < ROOM { 1 } else { piece };
-                    if piece != self.piece {
-                        sys::wake_for(&self.socket, piece);
-                        self.piece = piece;
-                    }
+                    self.look_at(if piece < ROOM { 1 } else { piece });
                 }
                 Value::Skip(bytes) => {
                     let step = there.len().min(usize::try_from(*bytes).unwrap_or(usize::MAX));
@@ -352,6 +378,14 @@ impl Link {
                     Err(error) => return Came::Ended(Some(error)),
                 },
             }
+        }
+    }
+
+    /// The socket is looked at when it has so many bytes.
+    fn look_at(&mut self, piece: usize) {
+        if piece != self.piece {
+            sys::wake_for(&self.socket, piece);
+            self.piece = piece;
         }
     }
 

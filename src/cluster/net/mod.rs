@@ -130,11 +130,10 @@ impl Net {
         !self.turn.is_empty() || !self.heard.is_empty()
     }
 
-    fn add(&mut self, mut link: Link) -> Result<Peer> {
+    fn add(&mut self, link: Link) -> Result<Peer> {
         let number = self.next;
         self.next += 1;
         self.poller.add(&link.socket, number, link.watched)?;
-        link.moved_at = self.now;
         memory::reserve_map(&mut self.links, 1)?;
         self.links.insert(number, link);
         Ok(Peer(number))
@@ -145,29 +144,30 @@ impl Net {
         let peer = self.add(Link::new(to.connect()?, true, self.now))?;
         if !self.limits.token.is_empty() {
             let hello = Hello { token: self.limits.token.clone() };
-            self.send(peer, &Frame::telling(hello));
+            self.send(peer, &Frame::telling(hello))?;
         }
         Ok(peer)
     }
 
-    /// Says something. Nothing happens if the connection has ended.
-    pub fn send(&mut self, to: Peer, frame: &Frame) {
-        self.send_all(to, frame, None);
+    /// Says something. Nothing happens if the connection has ended; an error if that cannot be said in one message.
+    pub fn send(&mut self, to: Peer, frame: &Frame) -> Result<()> {
+        self.send_all(to, frame, None)
     }
 
     /// The same, with the value that follows: copied now, or from where it is, if somebody is to be told under a ticket when its
     /// last byte has left or the connection has ended.
-    pub fn send_value(&mut self, to: Peer, frame: &Frame, value: Spans, ticket: Option<u64>) {
-        self.send_all(to, frame, Some((value, ticket)));
+    pub fn send_value(&mut self, to: Peer, frame: &Frame, value: Spans, ticket: Option<u64>) -> Result<()> {
+        self.send_all(to, frame, Some((value, ticket)))
     }
 
-    fn send_all(&mut self, to: Peer, frame: &Frame, value: Option<(Spans, Option<u64>)>) {
+    fn send_all(&mut self, to: Peer, frame: &Frame, value: Option<(Spans, Option<u64>)>) -> Result<()> {
         let ticket = value.as_ref().and_then(|(_, ticket)| *ticket);
+        frame.encode(&mut self.buffer)?;
         let Some(link) = self.links.get_mut(&to.0) else {
             self.heard.extend(ticket.map(Heard::Lost));
-            return;
+            return Ok(());
         };
-        let mut sent = frame.encode(&mut self.buffer).and_then(|()| link.send(&self.buffer));
+        let mut sent = link.send(&self.buffer);
         if let (Ok(()), Some((value, ticket))) = (&sent, value) {
             sent = link.send_value(value, ticket);
         }
@@ -175,11 +175,18 @@ impl Net {
             let kept = link.tickets().any(|of| Some(of) == ticket);
             self.close(to);
             self.heard.extend(ticket.filter(|_| !kept).map(Heard::Lost));
-            return;
+            return Ok(());
         }
         if !link.watched {
             self.dirty.push(to.0);
         }
+        Ok(())
+    }
+
+    /// Bytes that wait in buffers for a peer.
+    #[must_use]
+    pub fn queued(&self, to: Peer) -> usize {
+        self.links.get(&to.0).map_or(0, |link| link.queued)
     }
 
     /// Where the value goes that follows the last frame of a peer. False if that has another length, or has ended: then nothing is
@@ -198,6 +205,9 @@ impl Net {
     /// Ends a connection: nothing is stored or read through it after this.
     pub fn close(&mut self, peer: Peer) {
         let Some(link) = self.links.remove(&peer.0) else { return };
+        // Also if a forked child has the descriptor too.
+        self.poller.remove(&link.socket);
+        sys::shut(&link.socket);
         self.heard.extend(link.tickets().map(Heard::Lost));
         self.heard.push_back(Heard::Closed(peer));
     }
@@ -294,7 +304,7 @@ impl Net {
     fn refuse(&mut self, peer: Peer, why: &str) {
         log::emit(log::WARN, || format!("cluster: a connection was ended: {why}"));
         let answer = Answer::new(0, crate::base::status::NMC_ERR_PROTOCOL, why);
-        self.send(peer, &Frame::answering(0, answer));
+        let _ = self.send(peer, &Frame::answering(0, answer));
         self.flush();
         self.close(peer);
     }
@@ -326,8 +336,8 @@ impl Net {
             return;
         }
         self.looked_at = now;
-        let late = |link: &Link| (link.waits() || link.unknown) && link.moved_at + stall_ms <= now;
-        let list: Vec<u64> = self.links.iter().filter(|(_, link)| late(link)).map(|(number, _)| *number).collect();
+        let list: Vec<u64> =
+            self.links.iter().filter(|(_, link)| link.is_stalled(now, stall_ms)).map(|(number, _)| *number).collect();
         list.into_iter().for_each(|number| self.close(Peer(number)));
         for at in std::mem::take(&mut self.muted) {
             if let Some(listener) = self.listeners.get(at) {

@@ -150,7 +150,7 @@ pub fn connect_tcp(to: &SocketAddr) -> Result<OwnedFd> {
     // SAFETY: plain system call.
     let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
     let socket = owned(raw, "socket")?;
-    no_delay(&socket);
+    tune(&socket);
     // SAFETY: zero is a valid address of no family.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let at = (&raw mut storage).cast::<libc::c_void>();
@@ -195,34 +195,31 @@ fn socket_len(bytes: usize) -> libc::socklen_t {
     libc::socklen_t::try_from(bytes).unwrap_or(0)
 }
 
-/// Small messages leave at once.
-pub fn no_delay(socket: &impl AsRawFd) {
-    let on: libc::c_int = 1;
-    // SAFETY: the value is an int, as this option wants. If it fails the connection is slower.
-    unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NODELAY,
-            (&raw const on).cast(),
-            socket_len(size_of::<libc::c_int>()),
-        )
-    };
+fn set(socket: &impl AsRawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
+    let (at, len) = ((&raw const value).cast(), socket_len(size_of::<libc::c_int>()));
+    // SAFETY: the value is an int, as the options that are set here want. If it fails the connection is slower, or ends later.
+    unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, at, len) };
+}
+
+/// Small messages leave at once, and a machine that is gone is noticed: after 10 s if something was sent to it, else after 20.
+pub fn tune(socket: &impl AsRawFd) {
+    set(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    set(socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 10_000);
+    set(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+    set(socket, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 10);
+    set(socket, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 3);
+    set(socket, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
 }
 
 /// The socket counts as readable when it has so many bytes, or is at its end.
 pub fn wake_for(socket: &impl AsRawFd, bytes: usize) {
-    let bytes = libc::c_int::try_from(bytes).unwrap_or(1);
-    // SAFETY: the value is an int, as this option wants. If it fails it is looked at more often.
-    unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVLOWAT,
-            (&raw const bytes).cast(),
-            socket_len(size_of::<libc::c_int>()),
-        )
-    };
+    set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, libc::c_int::try_from(bytes).unwrap_or(1));
+}
+
+/// Ends a connection, whoever else has the descriptor.
+pub fn shut(socket: &impl AsRawFd) {
+    // SAFETY: a socket of ours.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
 /// ms of a clock that goes on while the machine sleeps.
@@ -282,6 +279,11 @@ impl Poller {
     /// Does not wait for it until that is changed.
     pub fn mute(&self, fd: &impl AsRawFd, number: u64) -> Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, number, 0)
+    }
+
+    /// Does not wait for it any more.
+    pub fn remove(&self, fd: &impl AsRawFd) {
+        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
     /// Waits this long at most; adds what is ready.

@@ -88,9 +88,9 @@ fn values_of_every_size_arrive_whole_between_frames_and_in_pieces() {
         for ticket in [None, Some(5)] {
             let (from, to) = (value(bytes), vec![0u8; bytes]);
             let (before, after) = (Frame::telling(Find { keys: vec![], missed: vec![] }), fetched(0));
-            pair.near.send(pair.peer, &before);
-            pair.near.send_value(pair.peer, &fetched(bytes), spans(&from, piece_out), ticket);
-            pair.near.send(pair.peer, &after);
+            pair.near.send(pair.peer, &before).unwrap();
+            pair.near.send_value(pair.peer, &fetched(bytes), spans(&from, piece_out), ticket).unwrap();
+            pair.near.send(pair.peer, &after).unwrap();
             let (mut frames, mut taken, mut sent) = (Vec::new(), false, ticket.is_none());
             until(&mut pair, |net, _, heard| {
                 match heard {
@@ -124,9 +124,9 @@ fn a_value_that_nobody_takes_is_passed_over_and_one_that_is_let_go_of_is_not_sto
     let mut pair = pair(&Limits::default());
     let (from, to) = (value(8 << 20), vec![0u8; 8 << 20]);
     let last = fetched(0);
-    pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(1));
-    pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(2));
-    pair.near.send(pair.peer, &last);
+    pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(1)).unwrap();
+    pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(2)).unwrap();
+    pair.near.send(pair.peer, &last).unwrap();
     let (mut values, mut stored) = (0, 0);
     until(&mut pair, |net, _, heard| match heard {
         Heard::Frame(_, frame) if frame == last => Some(()),
@@ -150,7 +150,7 @@ fn a_value_that_nobody_takes_is_passed_over_and_one_that_is_let_go_of_is_not_sto
 fn what_was_under_way_is_lost_with_its_connection_and_nothing_is_stored_after_it() {
     let mut pair = pair(&Limits::default());
     let (from, to) = (value(64 << 20), vec![0u8; 64 << 20]);
-    pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(1));
+    pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(1)).unwrap();
     let at = until(&mut pair, |net, _, heard| match heard {
         Heard::Frame(peer, _) => {
             assert!(net.take(peer, spans(&to, to.len()), 2));
@@ -172,7 +172,7 @@ fn what_was_under_way_is_lost_with_its_connection_and_nothing_is_stored_after_it
     lost.sort_unstable();
     assert_eq!((lost, seen == to), (vec![1, 2], true));
     // What is sent to who is gone is lost at once.
-    pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(4));
+    pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(4)).unwrap();
     assert!(matches!(pair.near.hear(), Some(Heard::Lost(4))));
 }
 
@@ -183,7 +183,7 @@ fn nobody_listens_there() {
     let mut near = Net::new(Limits::default()).unwrap();
     match near.connect(&address) {
         Ok(peer) => {
-            near.send(peer, &fetched(0));
+            near.send(peer, &fetched(0)).unwrap();
             let mut pair = Pair { near, far, peer };
             until(&mut pair, |_, _, heard| matches!(heard, Heard::Closed(p) if p == peer).then_some(()));
         }
@@ -195,13 +195,13 @@ fn nobody_listens_there() {
 fn whoever_does_not_know_the_token_is_told_so_and_heard_no_further() {
     let limits = Limits { token: "open sesame".into(), ..Limits::default() };
     let mut good = pair(&limits);
-    good.near.send(good.peer, &fetched(0));
+    good.near.send(good.peer, &fetched(0)).unwrap();
     until(&mut good, |_, _, heard| matches!(heard, Heard::Frame(..)).then_some(()));
     for token in ["", "open sesamE", "open sesame!"] {
         let (far, address) = listening(limits.clone());
         let mut near = Net::new(Limits { token: token.into(), ..Limits::default() }).unwrap();
         let peer = near.connect(&address).unwrap();
-        near.send(peer, &fetched(0));
+        near.send(peer, &fetched(0)).unwrap();
         let mut pair = Pair { near, far, peer };
         let mut told = false;
         until(&mut pair, |_, far, heard| match heard {
@@ -241,7 +241,7 @@ fn garbage_ends_a_connection_and_no_other() {
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.len() > 32, "it is said why");
     }
-    pair.near.send(pair.peer, &fetched(0));
+    pair.near.send(pair.peer, &fetched(0)).unwrap();
     until(&mut pair, |_, far, heard| matches!(heard, Heard::Frame(..) if far).then_some(()));
 }
 
@@ -265,7 +265,7 @@ fn half_a_message_and_a_reader_who_does_not_read_end_by_themselves() {
     let from = value(64 << 10);
     let mut sent = 0;
     while pair.near.links() > 0 {
-        pair.near.send_value(peer, &fetched(from.len()), spans(&from, from.len()), None);
+        pair.near.send_value(peer, &fetched(from.len()), spans(&from, from.len()), None).unwrap();
         turn(&mut pair.near);
         sent += 1;
         assert!(sent < 10_000, "it never ends");
@@ -305,7 +305,7 @@ fn a_key_is_what_it_was_also_over_a_unix_socket() {
     let mut near = Net::new(Limits::default()).unwrap();
     let peer = near.connect(&dead).unwrap();
     let find = Frame::telling(Find { keys: vec![ObjectKey::new(b"a", b"b").unwrap()], missed: vec![] });
-    near.send(peer, &find);
+    near.send(peer, &find).unwrap();
     let mut pair = Pair { near, far, peer };
     until(&mut pair, |_, _, heard| match heard {
         Heard::Frame(_, frame) => (frame == find).then_some(()),

@@ -71,10 +71,9 @@ impl<S: Storage> Agent<S> {
         self.fence_ms = welcome.fence_ms.into();
         self.joined_at = welcome.sent_at;
         self.standing = Standing::Applying(welcome.head);
-        if welcome.fresh {
-            self.cancel_copies(|_| true);
-            self.storage.drop_space(None);
-            self.went_to(welcome.head);
+        self.must_drop_all |= welcome.fresh;
+        if self.must_drop_all {
+            self.drop_all();
         } else if self.position() >= welcome.head {
             self.went_to(self.position());
         }
@@ -87,6 +86,17 @@ impl<S: Storage> Agent<S> {
         to.push(Action::Master(self.leaders.current(), Frame::telling(leave)));
         for (ticket, ..) in self.waiting.drain(..) {
             to.push(Action::Synced(ticket, crate::base::status::NMC_ERR_CANCELLED));
+        }
+    }
+
+    /// Drops all that there is, and is then where the log ends. If that fails it is done again, and nothing else before it.
+    fn drop_all(&mut self) {
+        let Standing::Applying(head) = self.standing else { return };
+        self.cancel_copies(|_| true);
+        self.storage.drop_space(None);
+        self.must_drop_all = self.storage.set_position(head).is_err();
+        if !self.must_drop_all {
+            self.went_to(head);
         }
     }
 
@@ -111,7 +121,7 @@ impl<S: Storage> Agent<S> {
 
     fn drops(&mut self, drops: Drops) {
         let at = self.position();
-        if matches!(self.standing, Standing::Out(_)) || at < drops.after {
+        if matches!(self.standing, Standing::Out(_)) || at < drops.after || self.must_drop_all {
             return;
         }
         for entry in drops.entries.iter().filter(|entry| entry.position > at) {
@@ -183,6 +193,9 @@ impl<S: Storage> Agent<S> {
                 }
             }
             Standing::Applying(_) | Standing::In => {
+                if self.must_drop_all {
+                    self.drop_all();
+                }
                 if now >= self.pinged + self.config.ping_ms {
                     self.pinged = now;
                     let ping = Ping {

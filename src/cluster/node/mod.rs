@@ -183,6 +183,8 @@ pub struct Agent<S: Storage> {
     leaders: Leaders,
     /// The term of the leader that it joined.
     term: Term,
+    /// The drop log does not reach back to what it has: all of it goes before anything is told.
+    must_drop_all: bool,
     standing: Standing,
     stream: Stream,
     /// When the last message was sent that was answered while the node was in.
@@ -219,6 +221,7 @@ impl<S: Storage> Agent<S> {
             config,
             storage,
             term: 0,
+            must_drop_all: false,
             standing: Standing::Out(0),
             stream: Stream::new(0),
             answered: 0,
@@ -290,6 +293,8 @@ impl<S: Storage> Agent<S> {
             Event::Filled(ticket, whole) => self.filled(ticket, whole, now),
             Event::Renewed(number) => self.renewed(number, to),
             Event::Sync(ticket, patience) => {
+                // The answer to a ping tells what is known.
+                self.pinged = 0;
                 self.waiting.push((ticket, self.storage.newest(), now.saturating_add(patience)));
             }
             Event::Leave => self.end(to),

@@ -5,13 +5,16 @@ use super::storage::Plan;
 use super::{Action, Agent, Storage};
 use crate::base::error::Result;
 use crate::base::status::{
-    NMC_ERR_NOT_FOUND, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
 };
 use crate::cluster::types::{Millis, Peer, PutId};
 use crate::cluster::wire::{Answer, Fetch, Fetched, Frame, Metadata};
 
 /// Peers of which it is remembered what they asked for.
 const MAX_PEERS: usize = 1 << 16;
+
+/// Values that are on their way to one peer.
+const MAX_SERVED: usize = 256;
 
 /// A value that is on its way.
 #[derive(Debug)]
@@ -48,7 +51,13 @@ impl<S: Storage> Agent<S> {
         to: &mut Vec<Action>,
     ) -> Result<()> {
         let reply = |fetched| Action::Send(from, Frame::answering(request, fetched));
-        if self.serving.values().any(|serving| (serving.to, serving.request) == (from, request)) {
+        let mut of_peer = self.serving.values().filter(|serving| serving.to == from);
+        if of_peer.clone().any(|serving| serving.request == request) {
+            return Ok(());
+        }
+        if of_peer.nth(MAX_SERVED).is_some() {
+            // Whoever does not take what it asked for holds no more of the store's pins.
+            to.push(reply(refused(NMC_ERR_BUSY)));
             return Ok(());
         }
         if !fetch.into.is_empty() && !self.is_next_push(from, request) {

@@ -390,3 +390,19 @@ fn sync_waits_until_the_leader_knows_or_time_is_up() {
         .collect();
     assert_eq!(synced, [(1, NMC_ERR_TIMEOUT), (2, NMC_OK)]);
 }
+
+#[test]
+fn a_node_that_must_drop_all_is_in_only_after_it_has() {
+    let mut rig = Rig::new(16);
+    rig.agent.storage_mut().put(&key(), PutId::local(1), &[7]).unwrap();
+    rig.agent.storage_mut().fails = true;
+    rig.welcome(5, 1 << STREAM_SHIFT, position(3), true);
+    // Entries that follow do not make up for it, nor does time.
+    rig.agent.storage_mut().put(&key(), PutId::local(2), &[8]).unwrap();
+    rig.drops(Position::default(), position(3), vec![]);
+    rig.on(Event::Tick);
+    assert!(rig.reports().is_empty() && !rig.agent.serves(rig.now));
+    rig.agent.storage_mut().fails = false;
+    rig.on(Event::Tick);
+    assert!(rig.agent.storage().find(&key()).is_none() && rig.agent.serves(rig.now));
+}

@@ -438,7 +438,7 @@ impl State {
                     if frame.request != 0 {
                         self.requests.insert(frame.request, Sent { peer, call: 0, large: None });
                     }
-                    self.net.send(peer, &frame);
+                    self.say(peer, &frame);
                 }
                 None if frame.request != 0 => self.events.push_back(Event::Lost(frame.request)),
                 None => {}
@@ -523,19 +523,28 @@ impl State {
         }
         let length = frame.message.value();
         if length == 0 {
-            return self.net.send(peer, &frame);
+            return self.say(peer, &frame);
         }
         let Some(running) = self.calls.get(&call) else { return };
         let spans = Spans::new(running.spans.iter().copied()).up_to(length);
         if large.is_none() {
-            return self.net.send_value(peer, &frame, spans, None);
+            let _ = self.net.send_value(peer, &frame, spans, None);
+            return;
         }
         let ticket = self.number();
         self.tickets.insert(ticket, (call, None));
         if let Some(running) = self.calls.get_mut(&call) {
             running.outgoing.push((ticket, peer));
         }
-        self.net.send_value(peer, &frame, spans, Some(ticket));
+        let _ = self.net.send_value(peer, &frame, spans, Some(ticket));
+    }
+
+    /// What cannot be said in one message has no answer.
+    fn say(&mut self, peer: Peer, frame: &Frame) {
+        if self.net.send(peer, frame).is_err() && frame.request != 0 {
+            self.requests.remove(&frame.request);
+            self.events.push_back(Event::Lost(frame.request));
+        }
     }
 
     fn take(&mut self, request: u64, call: u64, length: u64) {

@@ -136,15 +136,16 @@ impl Running {
             if !self.read_mail() {
                 return self.end();
             }
-            let now = now_ms();
             for _ in 0..TURN {
+                // The time of each: the process may sleep between two, and the lease may end.
                 match self.net.hear() {
-                    Some(Heard::Frame(peer, frame)) => self.tell(Event::Message(peer, frame), now),
-                    Some(Heard::Closed(peer)) => self.tell(Event::Closed(peer), now),
+                    Some(Heard::Frame(peer, frame)) => self.tell(Event::Message(peer, frame), now_ms()),
+                    Some(Heard::Closed(peer)) => self.tell(Event::Closed(peer), now_ms()),
                     Some(_) => {}
                     None => break,
                 }
             }
+            let now = now_ms();
             if now >= due {
                 self.tell(Event::Tick, now);
                 self.net.end_stalled();
@@ -190,7 +191,12 @@ impl Running {
                         answer(frame.message);
                     }
                 }
-                Action::Send(to, frame) => self.net.send(to, &frame),
+                Action::Send(to, frame) => {
+                    if let Err(error) = self.net.send(to, &frame) {
+                        let answer = Answer::new(0, error.status, error.message);
+                        let _ = self.net.send(to, &Frame::answering(frame.request, answer));
+                    }
+                }
                 Action::Record(number, changes) => (self.recorder)(number, changes),
             }
         }

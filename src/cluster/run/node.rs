@@ -6,7 +6,7 @@ use super::{SMALL, TURN};
 use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
 use crate::base::log;
-use crate::base::status::{NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
 use crate::cluster::net::{self, Address, Heard, Limits, Listener, Net, Spans, now_ms};
 use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan};
 use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, incarnation_of};
@@ -15,12 +15,20 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long news of the store may wait to be seen.
 const LOOK_MS: Millis = 5;
+
+/// Bytes that are copied for a peer that has not taken them yet.
+const MOST_COPIED: usize = 1 << 20;
+/// Values of other nodes that are asked for at a time.
+const MOST_FILLS: usize = 64;
+/// How long one may take, besides a second for 16 MiB of it.
+const FILL_MS: Millis = 5_000;
 
 enum Mail {
     Keep(ObjectKey, Box<Replica>),
@@ -50,11 +58,20 @@ impl Handle {
 
     /// Waits until the leader knows all that is in the store by now.
     #[must_use]
-    pub fn sync(&self, patience: Duration) -> nmc_status_t {
+    pub fn sync(&self, patience: Duration, cancelled: &AtomicBool) -> nmc_status_t {
         let (to, from) = sync_channel(1);
         self.post(Mail::Sync(Millis::try_from(patience.as_millis()).unwrap_or(Millis::MAX), to));
         // The loop answers in time; a little more, should it be late itself.
-        from.recv_timeout(patience + Duration::from_secs(2)).unwrap_or(NMC_ERR_UNAVAILABLE)
+        let late = Instant::now() + patience + Duration::from_secs(1);
+        loop {
+            match from.recv_timeout(Duration::from_millis(20)) {
+                Ok(status) => return status,
+                Err(RecvTimeoutError::Disconnected) => return NMC_ERR_UNAVAILABLE,
+                Err(RecvTimeoutError::Timeout) if cancelled.load(Ordering::SeqCst) => return NMC_ERR_CANCELLED,
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= late => return NMC_ERR_TIMEOUT,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 }
 
@@ -133,6 +150,15 @@ struct Filling {
     from: Replica,
     /// Which copy it is for, and where its bytes go; none if it is only asked what is said about it.
     into: Option<(u64, Plan)>,
+    /// How long it is waited for.
+    until: Millis,
+}
+
+impl Filling {
+    fn new(key: ObjectKey, from: Replica, into: Option<(u64, Plan)>, now: Millis) -> Self {
+        let until = now + FILL_MS + (from.length >> 14);
+        Self { key, from, into, until }
+    }
 }
 
 struct Running<S: Memory> {
@@ -165,11 +191,13 @@ impl<S: Memory> Running<S> {
                 self.tell(Event::Leave, now_ms());
                 return self.net.flush();
             }
-            let now = now_ms();
             for _ in 0..TURN {
                 let Some(heard) = self.net.hear() else { break };
-                self.heard(heard, now);
+                // The time of each: the process may sleep between two, and may not serve any more then.
+                self.heard(heard, now_ms());
             }
+            let now = now_ms();
+            self.end_late_fills(now);
             // With what is due after all of it: what the store did is told in one report.
             self.tell(Event::Tick, now);
             self.net.end_stalled();
@@ -179,11 +207,8 @@ impl<S: Memory> Running<S> {
     }
 
     fn read_mail(&mut self) -> bool {
-        let mail = std::mem::take(&mut *self.mailbox.mail.lock());
-        if mail.is_empty() {
-            return true;
-        }
         self.mailbox.wake.drain();
+        let mail = std::mem::take(&mut *self.mailbox.mail.lock());
         let now = now_ms();
         for mail in mail {
             match mail {
@@ -267,10 +292,12 @@ impl<S: Memory> Running<S> {
                     *incarnation = self.secret;
                 }
                 if let Some(peer) = self.masters.link(at, &mut self.net, now) {
-                    self.net.send(peer, &frame);
+                    let _ = self.net.send(peer, &frame);
                 }
             }
-            Action::Send(peer, frame) => self.net.send(peer, &frame),
+            Action::Send(peer, frame) => {
+                let _ = self.net.send(peer, &frame);
+            }
             Action::Receive { from, put, plan, length, .. } => self.receive(from, put, plan, length),
             Action::Stop(put) => {
                 if let Some((peer, ticket)) = self.receiving.remove(&put) {
@@ -282,8 +309,8 @@ impl<S: Memory> Running<S> {
             Action::SendValue { to, frame, pin, offset } => self.send_value(to, &frame, pin, offset),
             // Nobody else moves bytes here.
             Action::Push { pin, .. } | Action::CancelPush(pin) => self.events.push_back(Event::Sent(pin, false)),
-            Action::Describe(key, from) => self.fetch(Filling { key, from, into: None }),
-            Action::Fill { ticket, plan, key, from } => self.fetch(Filling { key, from, into: Some((ticket, plan)) }),
+            Action::Describe(key, from) => self.fetch(Filling::new(key, from, None, now)),
+            Action::Fill { ticket, plan, key, from } => self.fetch(Filling::new(key, from, Some((ticket, plan)), now)),
             Action::Renew(number) => self.events.push_back(Event::Renewed(number)),
             Action::Synced(ticket, status) => {
                 if let Some(waiter) = self.syncs.remove(&ticket) {
@@ -315,28 +342,32 @@ impl<S: Memory> Running<S> {
             self.net.close(to);
             return self.events.push_back(Event::Sent(pin, false));
         };
-        if bytes <= SMALL {
-            self.net.send_value(to, frame, spans, None);
+        // What waits in buffers is bounded; the rest waits where it is.
+        if bytes <= SMALL && self.net.queued(to) < MOST_COPIED {
+            let _ = self.net.send_value(to, frame, spans, None);
             self.events.push_back(Event::Sent(pin, true));
         } else {
             let ticket = self.ticket();
             self.tickets.insert(ticket, Ticket::Send(pin));
-            self.net.send_value(to, frame, spans, Some(ticket));
+            let _ = self.net.send_value(to, frame, spans, Some(ticket));
         }
     }
 
     /// Asks the owner of a value for it, or only what it says about it, on a connection for this alone.
     fn fetch(&mut self, filling: Filling) {
-        let Filling { key, from, into } = &filling;
+        let Filling { key, from, into, .. } = &filling;
         let length = if into.is_some() { from.length } else { 0 };
         let fetch = Fetch { name: from.name, key: key.clone(), offset: 0, length, into: Vec::new(), mover: 0 };
-        let peer = Address::literal(&from.endpoint).and_then(|address| self.net.connect(&address));
-        let Ok(peer) = peer else {
+        let peer = match self.fills.len() < MOST_FILLS {
+            true => Address::literal(&from.endpoint).and_then(|address| self.net.connect(&address)).ok(),
+            false => None,
+        };
+        let Some(peer) = peer else {
             self.events.extend(into.map(|(ticket, _)| Event::Filled(ticket, false)));
             return;
         };
+        let _ = self.net.send(peer, &Frame { request: 1, time_left_ms: 60_000, message: fetch.into() });
         self.fills.insert(peer, filling);
-        self.net.send(peer, &Frame { request: 1, time_left_ms: 60_000, message: fetch.into() });
     }
 
     /// The owner of a value that is to be copied has answered.
@@ -369,6 +400,12 @@ impl<S: Memory> Running<S> {
             }
             (same, _) => self.filled(peer, same.is_some() && length == 0),
         }
+    }
+
+    /// Owners that have not given what was asked for.
+    fn end_late_fills(&mut self, now: Millis) {
+        let late: Vec<Peer> = self.fills.iter().filter(|(_, f)| f.until <= now).map(|(peer, _)| *peer).collect();
+        late.into_iter().for_each(|peer| self.filled(peer, false));
     }
 
     /// A copy has its value, or none will come.

@@ -45,6 +45,8 @@ pub struct Store {
     position: Option<Position>,
     /// The control that gives pages away while somebody may write to them.
     pub reuse_at_once: bool,
+    /// Positions cannot be kept at the moment.
+    pub fails: bool,
 }
 
 impl Store {
@@ -71,6 +73,7 @@ impl Store {
             pins: BTreeMap::new(),
             position: None,
             reuse_at_once: false,
+            fails: false,
         }
     }
 
@@ -328,6 +331,9 @@ impl Storage for Store {
     }
 
     fn set_position(&mut self, position: Position) -> Result<()> {
+        if self.fails {
+            crate::bail!(NMC_ERR_UNAVAILABLE, "it is not kept");
+        }
         self.position = Some(position);
         Ok(())
     }
