@@ -106,4 +106,4 @@ loom:
 	$(CARGO) test --locked --profile checks -p nanomc --lib --features loom --target-dir target/crash
 
 deny:
-	target/tools/bin/cargo-deny --locked check --hide-inclusion-graph licenses bans sources
+	target/tools/bin/cargo-deny --locked --workspace check --hide-inclusion-graph licenses bans sources

@@ -327,12 +327,7 @@ class BasicClient : public AnyClient {
       uint64_t size = 0;
       const nmc_status_t status = nmc_client_get(get(), key, &to, 1, &size);
       if (status == NMC_OK) value.resize(static_cast<size_t>(size));
-      if (status == NMC_ERR_INVALID_ARG) {  // what a node of this client has is read into exactly its size
-        const nmc_status_t asked = nmc_client_get(get(), key, nullptr, 0, &size);
-        if (asked != NMC_OK && asked != NMC_ERR_TOO_SMALL) return asked;
-      } else if (status != NMC_ERR_TOO_SMALL) {
-        return status;
-      }
+      if (status != NMC_ERR_TOO_SMALL) return status;
       value = Buffer(static_cast<size_t>(size));
     }
   }

@@ -150,7 +150,7 @@ class Client:
 
     def drain(self, segment: str) -> bool:
         """Closes a segment for values of others and has what is only there copied. Whether nothing is left: ask again until then."""
-        status = lib.nmc_client_drain(self._handle.raw, slice_of(segment.encode()), ffi.NULL)
+        status = lib.nmc_client_drain(self._handle.raw, slice_of(segment.encode()), NULL)
         if status < 0:
             raise failure(status)
         return bool(status == 0)
@@ -221,17 +221,6 @@ class Client:
 
     def _get(self, name: bytes, buffers: Any, count: int, size: Any) -> int:
         status: int = lib.nmc_client_get(self._handle.raw, slice_of(name), buffers, count, size)
-        if status != _abi.ERR_INVALID_ARG:
-            return status
-        # What a node of this client has is read into exactly its size.
-        asked: int = lib.nmc_client_get(self._handle.raw, slice_of(name), NULL, 0, size)
-        if asked not in (0, _abi.ERR_TOO_SMALL):
-            return asked
-        left = size[0]
-        for at in range(count):
-            buffers[at].len = min(buffers[at].len, left)
-            left -= buffers[at].len
-        status = lib.nmc_client_get(self._handle.raw, slice_of(name), buffers, count, size)
         return status
 
     def exists(self, key: Key) -> bool:
@@ -322,11 +311,7 @@ class Client:
         statuses = ffi.new("nmc_status_t[]", len(keys) or 1)
         status = lib.nmc_client_get_batch(self._handle.raw, names, buffers, len(keys), got, statuses)
         del kept
-        told = _told(status, statuses, len(keys), False)
-        for at, one in enumerate(told):
-            if one == _abi.ERR_INVALID_ARG:
-                told[at] = self._get(key_bytes(keys[at]), buffers + at, 1, got + at)
-        return told, [int(got[at]) for at in range(len(keys))]
+        return _told(status, statuses, len(keys), False), [int(got[at]) for at in range(len(keys))]
 
     def exists_batch(self, keys: Sequence[Key]) -> List[bool]:
         names, kept = key_slices(keys)
