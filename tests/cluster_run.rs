@@ -4,11 +4,13 @@
 
 use nanomc::base::deadline::Deadline;
 use nanomc::base::status::*;
+use nanomc::cluster::client as core;
 use nanomc::cluster::directory::{self, Change, Elected, Event, Master, Member};
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
-use nanomc::cluster::net::{Address, Limits, Listener, now_ms};
+use nanomc::cluster::net::{Address, Limits, Listener, Span, now_ms};
+use nanomc::cluster::run::client as run;
 use nanomc::cluster::run::master::{Handle, Service};
-use nanomc::cluster::types::Position;
+use nanomc::cluster::types::{ObjectKey, Position};
 use nanomc::cluster::wire::Replicate;
 use nanomc::mem::HeapKind;
 use nanomc::store::copy::Slice;
@@ -461,4 +463,48 @@ fn what_waits_ends_when_it_is_cancelled() {
         }
     });
     assert_eq!(get(&cluster, "k", 1), Err(NMC_ERR_CANCELLED));
+}
+
+#[test]
+fn calls_that_nobody_waits_for_are_told_when_they_have_ended() {
+    let directory = Directory::new();
+    let _nodes = [node(&directory, 200)];
+    let (other, value) = (client(&directory), value(6, 100_000));
+    for i in 0..20 {
+        put(&other, &format!("k{i}"), &value, 1).unwrap();
+    }
+    let address = directory.address.clone();
+    let core = core::Config {
+        masters: vec![address.clone()],
+        host: String::new(),
+        master_ms: 1_000,
+        owner_ms: 1_000,
+        cache: 100,
+        pushed: false,
+        seed: 5,
+    };
+    let service = run::Service::new(core, &[Address::literal(&address).unwrap()], Limits::default()).unwrap();
+    let get = |i: usize, into: &[u8]| {
+        let key = ObjectKey::new(b"", format!("k{i}").as_bytes()).unwrap();
+        let call = core::Call::Get(core::GetCall { key, room: into.len() as u64, keep: false, into: vec![] });
+        run::Task {
+            call,
+            spans: vec![Span::new(into.as_ptr() as usize, into.len())],
+            patience: Duration::from_secs(20),
+        }
+    };
+    let into = vec![0u8; 40 * value.len()];
+    let parts: Vec<&[u8]> = into.chunks(value.len()).collect();
+    let (teller, told) = channel();
+    for i in 0..20 {
+        let teller = teller.clone();
+        let tasks = vec![get(i, parts[2 * i])];
+        service.spawn(tasks, Box::new(move |outcomes| teller.send(outcomes).unwrap())).unwrap();
+        // Somebody who waits goes on beside them.
+        assert_eq!(service.call(vec![get(i, parts[2 * i + 1])])[0].status, NMC_OK);
+    }
+    for outcomes in told.iter().take(20) {
+        assert_eq!((outcomes.len(), outcomes[0].status, outcomes[0].count), (1, NMC_OK, value.len() as u64));
+    }
+    assert!(parts.iter().all(|part| *part == value));
 }

@@ -71,6 +71,12 @@ impl AsFd for ParentOnly {
     }
 }
 
+impl AsRawFd for ParentOnly {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
 /// A counter that can be polled.
 pub struct Event(OwnedFd);
 

@@ -7,6 +7,7 @@ use crate::base::memory;
 use crate::base::status::NMC_ERR_PROTOCOL;
 use crate::cluster::types::Millis;
 use crate::cluster::wire::{Frame, HEAD, Head, MAX_MESSAGE};
+use crate::rpc::ParentOnly;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -131,7 +132,7 @@ pub(super) enum Came {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub socket: OwnedFd,
+    pub socket: ParentOnly,
     input: Vec<u8>,
     at: usize,
     value: Value,
@@ -157,7 +158,8 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(socket: OwnedFd, connecting: bool, now: Millis) -> Self {
         Self {
-            socket,
+            // A child that lives on must not keep the connection of a process that has died.
+            socket: ParentOnly::new(socket),
             input: Vec::new(),
             at: 0,
             value: Value::None,
