@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 from conftest import finish, line, tell
@@ -174,13 +175,14 @@ def test_a_master_outside_of_the_ranks(folder):
 def test_ctrl_c_ends_a_wait(launch):
     process = launch("""
         store = nanomc.Store(heap_bytes=1 << 20, page_bytes=4096)
-        say("waits")
         try:
+            say("waits")
             store.wait_ready("never", appear=True, timeout_ms=600_000)
         except KeyboardInterrupt:
             say("interrupted")
     """)
     assert line(process) == "waits"
+    time.sleep(0.2)  # so that it mostly waits by now; before that, it is interrupted all the same
     process.send_signal(signal.SIGINT)
     assert finish(process).strip() == "interrupted"
 

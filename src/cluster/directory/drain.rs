@@ -125,7 +125,9 @@ impl Leader {
                 let segment = node.segments.iter().find(|s| s.info.number == u32::from(other.segment));
                 segment.is_none_or(|segment| !segment.draining)
             };
-            other.gate == Gate::Open && other.put == held.put && owner.is_some_and(stays)
+            other.gate == Gate::Open
+                && other.put == held.put
+                && owner.is_some_and(|node| stays(node) && self.is_there(node))
         };
         if all.iter().any(elsewhere) {
             return Ok(None);
@@ -139,13 +141,18 @@ impl Leader {
         Ok(Some((ObjectKey::new(space, key)?, from, busy)))
     }
 
+    /// Whether a node can be counted on now: one whose connection has ended may be dead, though it is not away yet.
+    fn is_there(&self, node: &Node) -> bool {
+        node.connected || !self.config.sees_ends
+    }
+
     /// A node that may take a copy of an object: one by chance that has none.
     fn copier(&mut self, key: &ObjectKey) -> Option<&Node> {
         let at = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()))?;
         let fits = |slot: u16, node: &Node| {
             let takes = |s: &super::members::Seg| !s.draining && s.info.media != Media::Ssd;
             let has = self.objects.replicas(at).iter().any(|held| held.owner == slot);
-            node.state == State::Active && !has && node.segments.iter().any(takes)
+            node.state == State::Active && self.is_there(node) && !has && node.segments.iter().any(takes)
         };
         let all = self.members.values().filter_map(|slot| Some((*slot, self.owners.get(usize::from(*slot))?.node()?)));
         let fit = memory::collect(all.filter(|(slot, node)| fits(*slot, node)).map(|(_, node)| node.id)).ok()?;
