@@ -94,7 +94,7 @@ configure:
 
 # The same by way of CMake, and what is installed besides.
 tools: configure
-	@cmake --build $(BUILD) --target nanomc_tools
+	@cmake --build $(BUILD) --target nanomc_build
 
 built: configure
 	cmake --build $(BUILD)

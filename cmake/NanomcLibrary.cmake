@@ -1,5 +1,6 @@
-# The imported targets nanomc::nanomc (shared) and nanomc::static, built by cargo or taken from NANOMC_PREBUILT, and the
-# target nanomc_tools: the library, the command line and the master of a cluster, which is all that is installed.
+# The imported targets nanomc::nanomc (shared) and nanomc::static, built by cargo or taken from NANOMC_PREBUILT. The target
+# nanomc_build builds them together with nmc and nanomc-master: built apart, cargo would compile the library for each anew,
+# because the features of what they share differ.
 # NANOMC_OUT is where cargo leaves its files; NANOMC_LIBDIR holds the shared library under its versioned names, as
 # programs look for its soname.
 
@@ -16,19 +17,15 @@ if(NANOMC_PREBUILT)
     message(FATAL_ERROR "NANOMC_PREBUILT: there is no libnanomc.so in ${NANOMC_OUT}")
   endif()
   set(nmc_build)
-  set(nmc_build_tools)
 else()
   find_program(CARGO cargo HINTS "$ENV{HOME}/.cargo/bin")
   if(NOT CARGO)
     message(FATAL_ERROR "cargo is not installed; install Rust, or give -DNANOMC_PREBUILT=<folder with libnanomc.so>")
   endif()
   set(NANOMC_OUT "${NANOMC_ROOT}/target/release")
-  set(cargo "${CARGO}" build --release --locked --quiet --target-dir "${NANOMC_ROOT}/target")
   # With the link a program linked with -L target/release finds the library there.
-  set(nmc_build COMMAND ${cargo} -p nanomc
+  set(nmc_build COMMAND "${CARGO}" build --release --locked --quiet --workspace --target-dir "${NANOMC_ROOT}/target"
       COMMAND "${CMAKE_COMMAND}" -E create_symlink libnanomc.so "${NANOMC_OUT}/${nmc_soname}")
-  set(nmc_build_tools COMMAND ${cargo} -p nmc -p nanomc-master WORKING_DIRECTORY "${NANOMC_ROOT}"
-      COMMENT "nmc, nanomc-master" USES_TERMINAL VERBATIM)
 endif()
 
 # cargo knows itself when there is nothing to do. Copying only what differs keeps programs from being linked again.
@@ -38,9 +35,7 @@ add_custom_target(nanomc_build ALL ${nmc_build}
   COMMAND "${CMAKE_COMMAND}" -E create_symlink "libnanomc.so.${PROJECT_VERSION}" "${NANOMC_LIBDIR}/${nmc_soname}"
   COMMAND "${CMAKE_COMMAND}" -E create_symlink "${nmc_soname}" "${NANOMC_LIBDIR}/libnanomc.so"
   BYPRODUCTS "${NANOMC_SHARED}"
-  WORKING_DIRECTORY "${NANOMC_ROOT}" COMMENT "libnanomc" USES_TERMINAL VERBATIM)
-add_custom_target(nanomc_tools ALL ${nmc_build_tools})
-add_dependencies(nanomc_tools nanomc_build)
+  WORKING_DIRECTORY "${NANOMC_ROOT}" COMMENT "libnanomc, nmc, nanomc-master" USES_TERMINAL VERBATIM)
 
 add_library(nanomc::nanomc SHARED IMPORTED GLOBAL)
 set_target_properties(nanomc::nanomc PROPERTIES

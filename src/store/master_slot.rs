@@ -153,19 +153,34 @@ impl MasterSlot {
     /// Runs `body` on the master. What must not come back from the disk is written down there before this returns.
     #[inline]
     pub fn with<R>(&self, body: impl FnOnce(&mut Master) -> Result<R>) -> Result<R> {
+        self.run(body, drop)
+    }
+
+    /// The same, for whoever does long work in small steps: those who wait for the master go before the next one.
+    pub fn step<R>(&self, body: impl FnOnce(&mut Master) -> Result<R>) -> Result<R> {
+        self.run(body, MutexGuard::unlock_fair)
+    }
+
+    #[inline]
+    fn run<'a, R>(
+        &'a self,
+        body: impl FnOnce(&mut Master) -> Result<R>,
+        unlock: impl FnOnce(MutexGuard<'a, State>),
+    ) -> Result<R> {
         let mut state = self.state.lock();
         let master = state.master.as_mut().ok_or_else(away)?;
         let result = guarded(master, body);
         let news = master.take_news();
-        let (disk, mut mine) = (state.disk.clone(), false);
+        let (disk, mut mine, mut wake) = (state.disk.clone(), false, false);
         if let (Some(disk), Some(master)) = (&disk, &mut state.master) {
             mine = master.give_marks(|marks| disk.note(marks));
-            if master.take_wake() {
-                disk.wake();
-            }
+            wake = master.take_wake();
         }
         // The program's log callback may call us: it must not find the lock taken. Nor do others wait for a disk.
-        drop(state);
+        unlock(state);
+        if let Some(disk) = disk.as_ref().filter(|_| wake) {
+            disk.wake();
+        }
         // What others have noted, too: this call may have seen what came of it.
         let written = disk.map_or(Ok(()), |disk| disk.settle(mine));
         for (level, line) in news {

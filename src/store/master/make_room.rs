@@ -186,17 +186,17 @@ impl Master {
         let mut batch = [0; BATCH];
         let mut chosen = 0;
         self.read_pins(view);
-        let rank = &mut self.ranks[owner as usize];
-        let mut candidates = rank.queues.len(&self.lists);
+        let mut candidates = self.ranks[owner as usize].queues.len(&self.lists);
         let mut pages = 0;
         let (mut dirty, mut spared) = ([(0, LIMBO); SPARED], 0);
         while chosen < goal.objects.min(BATCH) && pages < goal.pages && candidates > 0 {
             let books = &self.books;
             let facts = |i: u32| books.get(i as usize).map_or(Facts::NONE, |book| book.facts(view, i, now));
-            let victim = rank.queues.victim(&mut self.lists, facts, goal.soft, budget);
+            let queues = &mut self.ranks[owner as usize].queues;
+            let victim = queues.victim(&mut self.lists, facts, goal.soft, budget);
             let Some(index) = victim else { break };
             candidates -= 1;
-            if self.pinned.binary_search(&index).is_ok() {
+            if self.is_pinned(index) {
                 // In use: it stays readable. Out of its queue until the others were looked at, or it would be chosen
                 // again and again while those of the next priority could go.
                 if let Some(list) = self.lists.list_of(index) {
@@ -261,13 +261,13 @@ impl Master {
         self.read_pins(view);
         let mut freed = 0;
         for index in batch {
-            let (owner, paged) = (self.book(*index).owner, self.paged_bytes(*index));
+            let (owner, paged, pinned) = (self.book(*index).owner, self.paged_bytes(*index), self.is_pinned(*index));
             let rank = &mut self.ranks[owner as usize];
             rank.ready -= 1;
             if let Some(counters) = view.rank(owner) {
                 counters.evict_count.fetch_add(1, Relaxed);
             }
-            if self.pinned.binary_search(index).is_ok() {
+            if pinned {
                 rank.limbo += paged;
                 self.lists.move_to(*index, LIMBO);
             } else {

@@ -258,7 +258,7 @@ pub struct Master {
     disk: Option<disk::Disk>,
 }
 
-pub use disk::{Admission, DiskContent, DiskCounts, MOST_NEXT, OnDisk, Scope, Stored, ToWrite};
+pub use disk::{Admission, DiskContent, DiskCounts, MOST_LOOKED_AT, OnDisk, Scope, Stored, ToWrite};
 
 /// Id and generation of a namespace as headers hold them.
 #[inline(always)]
@@ -330,10 +330,10 @@ impl Master {
     /// Room for the pins of all clients that are there and `more`: looking at pins must not fail later.
     fn room_for_pins(&mut self, more: usize) -> Result<()> {
         let clients = self.clients.iter().filter(|client| **client != Client::Free).count() + more;
-        let most = clients * self.map.params().pin_slots as usize + disk::MOST_HELD;
+        let most = clients * self.map.params().pin_slots as usize;
         self.pinned.clear();
         memory::reserve(&mut self.pinned, most)?;
-        memory::reserve(&mut self.aside, most)
+        memory::reserve(&mut self.aside, most + disk::MOST_HELD)
     }
 
     /// Tells whoever reads along what happened to objects.

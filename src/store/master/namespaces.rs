@@ -132,7 +132,7 @@ impl Master {
                 budget -= 1;
                 let book = self.book(index);
                 let own = book.namespace & 0xff == namespace;
-                if own && book.class().0 != Retain::Hard && self.pinned.binary_search(&index).is_err() {
+                if own && book.class().0 != Retain::Hard && !self.is_pinned(index) {
                     gained += self.paged_bytes(index);
                     victims.push(index);
                 }

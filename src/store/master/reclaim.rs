@@ -97,7 +97,7 @@ impl Master {
 
     /// Like [`Master::free_or_wait`], after a look at the pins.
     fn free_unless_pinned(&mut self, view: &View<'_>, index: u32) {
-        if self.pinned.binary_search(&index).is_ok() {
+        if self.is_pinned(index) {
             let (owner, paged) = (self.book(index).owner, self.paged_bytes(index));
             if let Some(rank) = self.ranks.get_mut(owner as usize) {
                 rank.limbo += paged;
@@ -163,7 +163,7 @@ impl Master {
         self.freed = true;
     }
 
-    /// Which headers are pinned, sorted.
+    /// Which headers readers have pinned, sorted: a look for [`Master::is_pinned`].
     pub(super) fn read_pins(&mut self, view: &View<'_>) {
         self.pinned.clear();
         for (client, number) in self.clients.iter().zip(0u32..) {
@@ -177,7 +177,11 @@ impl Master {
             let used = usize::try_from(place.high_water).unwrap_or(usize::MAX).min(slots.len());
             self.pinned.extend(slots[..used].iter().filter_map(|slot| object::pinned_index(object::scan(slot))));
         }
-        self.pinned.extend(Self::held_headers(self.disk.as_ref()));
         self.pinned.sort_unstable();
+    }
+
+    /// Whether somebody reads an object, or did at the last look, or it is being written to disk.
+    pub(super) fn is_pinned(&self, index: u32) -> bool {
+        self.pinned.binary_search(&index).is_ok() || self.disk.as_ref().is_some_and(|disk| disk.is_held(index))
     }
 }

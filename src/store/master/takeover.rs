@@ -189,7 +189,7 @@ impl Master {
             let whole = object::control(state, epoch) == word && state <= object::DEAD && epoch <= SANE_EPOCH;
             let book = match state {
                 // One that is pinned was more than free, unless a reader is just finding out that it is not.
-                object::RESERVED if whole && self.pinned.binary_search(&index).is_err() => {
+                object::RESERVED if whole && !self.is_pinned(index) => {
                     Some(Book { epoch, ..Book::default() })
                 }
                 object::RESERVED => None,

@@ -125,7 +125,7 @@ impl Master {
         self.read_pins(view);
         for _ in 0..waiting {
             let Some(index) = self.lists.head(LIMBO) else { break };
-            if self.pinned.binary_search(&index).is_ok() {
+            if self.is_pinned(index) {
                 self.lists.move_to(index, LIMBO);
             } else {
                 self.leave_waiting(index);

@@ -26,7 +26,7 @@ use crate::layout::disk::{Entry, Spot};
 use crate::layout::store::MAX_NAMESPACES;
 use crate::store::backing::{DiskGrant, DiskOwner, DiskReader, HeldMemory, Mark, SpaceName};
 use crate::store::disk::{DiskMap, heat_now};
-use crate::store::master::{Admission, DiskContent, DiskCounts, Scope, ToWrite};
+use crate::store::master::{Admission, DiskContent, DiskCounts, MOST_LOOKED_AT, Scope, Stored, ToWrite};
 use crate::store::watch::Announcer;
 use crate::store::{MasterSlot, Policy};
 use crate::sync::{disk_entry, service_thread};
@@ -350,8 +350,10 @@ impl DiskOwner for Owner {
     }
 
     fn wake(&self) {
-        self.inbox.lock().wake = true;
-        self.changed.notify_all();
+        // Who has not seen the last call yet needs no other.
+        if !std::mem::replace(&mut self.inbox.lock().wake, true) {
+            self.changed.notify_all();
+        }
     }
 
     fn grant(&self) -> Result<DiskGrant> {

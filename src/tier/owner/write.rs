@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Values that get their entries at a time: puts wait meanwhile.
+const ENTERED_TOGETHER: usize = 16;
+
 impl Owner {
     /// Writes what callers wait for: all that have asked by now, one bucket for all of a namespace.
     pub(super) fn write_through(&self, memory: &dyn HeldMemory, namespace: u32, mut keys: Vec<Vec<u8>>) {
@@ -78,7 +81,7 @@ impl Owner {
         let (limit, keys) = (self.bucket_bytes(), self.config.bucket_keys.max(1) as usize);
         self.make_room_in_index(keys as u64)?;
         // So many calls look at every object several times over, whatever comes and goes.
-        let looks = host.with(|master| Ok(master.map().params().max_objects))? as usize / 1024 + 64;
+        let looks = 4 * (host.with(|master| Ok(master.map().params().max_objects))? as usize / MOST_LOOKED_AT) + 64;
         for _ in 0..looks {
             let bytes: u64 = items.iter().map(|item| item.bytes.max(1)).sum();
             let Some(left) = limit.checked_sub(bytes).filter(|left| *left > 0) else { return Ok(true) };
@@ -86,7 +89,7 @@ impl Owner {
                 return Ok(true);
             }
             let room = keys - items.len();
-            match host.with(|master| master.next_to_write(scope, (room, left), items)) {
+            match host.step(|master| master.next_to_write(scope, (room, left), items)) {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
                 // Those that have room come first.
@@ -155,7 +158,7 @@ impl Owner {
         let host = self.host()?;
         let mut assign = |places: &[(u32, Spot)]| {
             let mut wanted = Vec::new();
-            host.with(|master| master.assign(places, &mut wanted))?;
+            host.step(|master| master.assign(places, &mut wanted))?;
             Ok(wanted)
         };
         let store_id = host.store_id();
@@ -183,15 +186,18 @@ impl Owner {
         };
         let mut entered = 0;
         let mut is_in = HashSet::new();
-        let told = host.with(|master| {
-            master.stored(&stored, |number| {
-                entered += 1;
-                if self.config.events && is_in.try_reserve(1).is_ok() {
-                    is_in.insert(stored[number].index);
-                }
-                self.directory.entered(stored[number].entry.spot.bucket);
+        let mut enter = |stored: &[Stored]| {
+            host.step(|master| {
+                master.stored(stored, |number| {
+                    entered += 1;
+                    if self.config.events && is_in.try_reserve(1).is_ok() {
+                        is_in.insert(stored[number].index);
+                    }
+                    self.directory.entered(stored[number].entry.spot.bucket);
+                })
             })
-        });
+        };
+        let told = stored.chunks(ENTERED_TOGETHER).try_for_each(&mut enter);
         self.let_go(items);
         if let Some(stored) = stored.first() {
             self.map.heat().warm(stored.entry.spot.bucket, heat_now());

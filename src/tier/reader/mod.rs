@@ -24,11 +24,13 @@ use crate::store::backing::{DiskEntry, DiskInfo, DiskRead, DiskReader, Target};
 use crate::store::copy::Pieces;
 use crate::store::disk::DiskMap;
 use crate::tier::config::Backend;
+use crate::tier::format::GRANULE;
 use crate::tier::io::{FixedBuffer, Options, Readers, RealDisk};
 use files::Files;
 use list::Lists;
 use round::Job;
 use scratch::Pool;
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -41,9 +43,9 @@ const BACKEND_SHIFT: u32 = 4;
 /// The flags from here on, 16 bits, are the most requests in flight for one call.
 const DEPTH_SHIFT: u32 = 8;
 
-/// Bytes of the longest request: the smallest that is read as fast as larger ones if several are under way, so that as much as
-/// possible is summed up meanwhile.
-const TOGETHER: u32 = 128 << 10;
+/// Bytes of a request where several are under way: half of a value, so that one half is summed up while the other one comes, but not
+/// so few that the requests themselves count.
+const TOGETHER: RangeInclusive<u64> = 128 << 10..=512 << 10;
 /// Where requests follow each other, the kernel splits long ones better.
 const ONE_BY_ONE: u32 = 8 << 20;
 
@@ -79,7 +81,8 @@ pub struct Reader {
     readers: Readers,
     pool: Pool,
     lists: Lists,
-    longest: u32,
+    /// Several requests are under way at a time.
+    together: bool,
     #[cfg(test)]
     stage: tests::Stage,
 }
@@ -91,7 +94,7 @@ impl Reader {
             readers: Readers::new(options),
             pool: Pool::default(),
             lists: Lists::default(),
-            longest: if options.uring && options.depth > 1 { TOGETHER } else { ONE_BY_ONE },
+            together: options.uring && options.depth > 1,
             #[cfg(test)]
             stage: tests::Stage::default(),
         })
@@ -100,6 +103,12 @@ impl Reader {
     /// Values will often be read into this memory.
     pub fn fix(&self, memory: &Arc<FixedBuffer>) {
         self.readers.fix(memory);
+    }
+
+    /// Bytes of the longest request for so many.
+    fn longest(&self, bytes: u64) -> u32 {
+        let part = (bytes / 2).next_multiple_of(GRANULE as u64).clamp(*TOGETHER.start(), *TOGETHER.end());
+        if self.together { u32::try_from(part).unwrap_or(ONE_BY_ONE) } else { ONE_BY_ONE }
     }
 
     /// Whether an entry is what it was, after everything that was read for it.

@@ -256,7 +256,7 @@ impl<'a> Round<'_, '_, 'a> {
             seat,
             record_at: block * BLOCK as u64,
             value_at: job.shape.value_at,
-            longest: if matches!(job.read.to, Target::Take(_)) { TAKEN } else { self.reader.longest },
+            longest: if matches!(job.read.to, Target::Take(_)) { TAKEN } else { self.reader.longest(job.read.bytes) },
             align,
             walk: job.walk,
         };

@@ -2,6 +2,7 @@
 //! one value: while it has a copy in memory and an entry here, both are the same bytes. The master never waits for the disk.
 
 mod attach;
+mod holds;
 mod promote;
 mod write;
 
@@ -10,14 +11,19 @@ use crate::layout::disk::{Entry, Fingerprint, MAX_SPACE, MAX_VALUE, Space, Spot}
 use crate::store::backing::SpaceName;
 use crate::store::disk::DiskMap;
 use crate::sync::disk_entry;
+use holds::{Hold, Holds};
 use std::collections::VecDeque;
 
 /// Objects that are being written to disk at a time, at most.
 pub const MOST_HELD: usize = 4096;
 /// Objects that could not be read, of which so many are remembered.
 const MOST_REFUSED: usize = 64;
-/// Objects that one call of [`Master::next_to_write`] gives.
-pub const MOST_NEXT: usize = 64;
+/// Objects that one call of [`Master::next_to_write`] gives: everybody waits meanwhile.
+const MOST_NEXT: usize = 16;
+/// Objects that it looks at.
+pub const MOST_LOOKED_AT: usize = 256;
+/// Objects that one call of [`Master::find_to_write`] gives: they become a bucket.
+const MOST_FOUND: usize = 64;
 /// Entries that one step of a sweep looks at.
 const SWEEP_ENTRIES: u32 = 1024;
 /// Facts about entries that one call tells: of more, that something is missing.
@@ -137,17 +143,6 @@ impl Default for Admission {
     }
 }
 
-/// An object that is being written: its pages stay, and it is not evicted.
-#[derive(Debug, Clone, Copy)]
-struct Hold {
-    index: u32,
-    epoch: u64,
-    /// Where its record is, or will be.
-    spot: Option<Spot>,
-    /// It is no longer what its key stands for.
-    gone: bool,
-}
-
 /// A namespace that the disk knows.
 #[derive(Debug, Clone, Copy)]
 struct Known {
@@ -190,7 +185,7 @@ pub(super) struct Disk {
     in_memory: Vec<u32>,
     /// Entries from here on were never used.
     fresh: u32,
-    holds: Vec<Hold>,
+    holds: Holds,
     /// Objects that could not be read, with their epochs.
     refused: VecDeque<(u32, u64)>,
     /// By number.
@@ -215,14 +210,14 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    fn new(map: Arc<DiskMap>) -> Result<Self> {
+    fn new(map: Arc<DiskMap>, headers: u32) -> Result<Self> {
         let capacity = map.view().capacity().into();
         Ok(Self {
             index: IndexWriter::new(),
             free: 0,
             in_memory: memory::vec_of(map.view().capacity() as usize, 0)?,
             fresh: 0,
-            holds: memory::with_capacity(MOST_HELD)?,
+            holds: Holds::new(headers)?,
             refused: VecDeque::with_capacity(MOST_REFUSED),
             spaces: memory::vec_of(MAX_SPACE as usize, None)?,
             marks: memory::with_capacity(MOST_HELD)?,
@@ -256,11 +251,16 @@ impl Disk {
     }
 
     /// A hold ends, and its object got no entry: if its record is somewhere, it must not be found.
-    fn end_hold(&mut self, at: usize) {
-        let Hold { spot, gone, .. } = self.holds.swap_remove(at);
+    fn end_hold(&mut self, index: u32, epoch: u64) {
+        let Some(Hold { spot, gone, .. }) = self.holds.remove(index, epoch) else { return };
         if let Some(spot) = spot.filter(|_| !gone) {
             self.marks.push(Mark::Dead { spot, entered: false });
         }
+    }
+
+    /// Whether an object is being written.
+    pub(super) fn is_held(&self, index: u32) -> bool {
+        self.holds.has(index)
     }
 
     /// The entry of an object in memory, if it has one.
@@ -414,9 +414,8 @@ impl Disk {
 
     /// The same after a bug: everything that is not in the slab is made anew.
     fn renew(&self) -> Result<Self> {
-        let mut disk = Self::new(Arc::clone(&self.map))?;
+        let mut disk = Self { holds: self.holds.copy()?, ..Self::new(Arc::clone(&self.map), 0)? };
         let view = self.map.view();
-        disk.holds.extend_from_slice(&self.holds);
         disk.marks = memory::copy(&self.marks)?;
         disk.spaces.copy_from_slice(&self.spaces);
         disk.spaces.iter_mut().flatten().for_each(|known| known.objects = 0);
@@ -496,7 +495,7 @@ impl Master {
     /// An object in memory dies. If it is being written to disk, it must not come back from there.
     pub(super) fn end_hold(&mut self, index: u32) {
         let Some(disk) = &mut self.disk else { return };
-        let Some(hold) = disk.holds.iter_mut().find(|hold| hold.index == index && !hold.gone) else { return };
+        let Some(hold) = disk.holds.get_mut(index).filter(|hold| !hold.gone) else { return };
         hold.gone = true;
         if let Some(spot) = hold.spot {
             disk.marks.push(Mark::Dead { spot, entered: false });
@@ -595,11 +594,6 @@ impl Master {
     /// Whether something of the disk's index is left to do.
     pub(super) fn disk_is_busy(&self) -> bool {
         self.disk.as_ref().is_some_and(|disk| disk.sweep_left > 0)
-    }
-
-    /// Headers whose pages the owner of the disk reads.
-    pub(super) fn held_headers(disk: Option<&Disk>) -> impl Iterator<Item = u32> {
-        disk.into_iter().flat_map(|disk| disk.holds.iter().map(|hold| hold.index))
     }
 
     /// What must be written down since the last call, for `note`. Gives whether the call has taken something away, so that it fails

@@ -51,7 +51,7 @@ impl Master {
         let (most, mut bytes) = (most.0.min(MOST_NEXT).min(room.max(1)), most.1);
         memory::reserve(out, most)?;
         let (admission, map_capacity) = (disk.admission, disk.counts.capacity);
-        let (mut walk, mut budget, from) = (disk.walk, BUDGET, out.len());
+        let (mut walk, mut budget, from) = (disk.walk, MOST_LOOKED_AT, out.len());
         let ranks = map.params().world_size;
         while out.len() - from < most && bytes > 0 && budget > 0 {
             let Some(rank) = self.ranks.get(walk.rank as usize).filter(|_| walk.rank < ranks) else { break };
@@ -82,7 +82,7 @@ impl Master {
             let admitted =
                 scope == Scope::All || is_admitted(self.disk.as_ref(), view, index, self.books.get(index as usize));
             // What is in use is not evicted: others are, in its place. What is not written goes before what is.
-            if admitted && self.pinned.binary_search(&index).is_err() {
+            if admitted && !self.is_pinned(index) {
                 walk.pages += u64::from(self.book(index).pages);
                 walk.objects += 1;
             }
@@ -110,7 +110,7 @@ impl Master {
             disk.walk = if over { Walk { before: walk.before, ..Walk::default() } } else { walk };
             for next in &out[from..] {
                 let ToWrite { index, epoch, .. } = *next;
-                disk.holds.push(Hold { index, epoch, spot: None, gone: false });
+                disk.holds.add(index, epoch);
             }
         }
         Ok(!over)
@@ -130,7 +130,7 @@ impl Master {
         };
         let (namespace, current) = (book.namespace & 0xff, namespace_word(view, book.namespace & 0xff));
         let known = book.namespace == current && !book.is_hidden();
-        let held = disk.holds.iter().any(|hold| hold.index == index);
+        let held = disk.holds.has(index);
         let (Some(space), Some(shape)) = (disk.map.view().space(namespace), view.shape(header)) else {
             return Ok(None);
         };
@@ -168,7 +168,7 @@ impl Master {
         let word = namespace_word(view, namespace);
         let (mut bytes, mut looked) = (0, 0);
         for key in keys {
-            if out.len() >= most.0.min(MOST_NEXT) || bytes >= most.1 {
+            if out.len() >= most.0.min(MOST_FOUND) || bytes >= most.1 {
                 break;
             }
             looked += 1;
@@ -187,9 +187,9 @@ impl Master {
                 );
             }
             bytes += next.bytes.max(1);
-            let hold = Hold { index, epoch: next.epoch, spot: None, gone: false };
+            let epoch = next.epoch;
             memory::push(out, next)?;
-            disk.holds.push(hold);
+            disk.holds.add(index, epoch);
         }
         Ok(looked)
     }
@@ -202,14 +202,14 @@ impl Master {
         let Some(disk) = &mut self.disk else { return Ok(()) };
         memory::reserve(&mut disk.marks, MOST_HELD)?;
         for (index, spot) in places {
-            let Some(at) = disk.holds.iter().position(|hold| hold.index == *index) else {
+            let Some(hold) = disk.holds.get_mut(*index) else {
                 wanted.push(false);
                 continue;
             };
-            let hold = &mut disk.holds[at];
             wanted.push(!hold.gone);
             if hold.gone {
-                disk.holds.swap_remove(at);
+                let epoch = hold.epoch;
+                disk.holds.remove(*index, epoch);
             } else {
                 hold.spot = Some(*spot);
             }
@@ -224,11 +224,10 @@ impl Master {
         memory::reserve(&mut disk.marks, items.len() + MOST_HELD)?;
         for (number, item) in items.iter().enumerate() {
             let Stored { index, generation, entry, put } = *item;
-            let Some(at) = disk.holds.iter().position(|hold| hold.index == index && hold.epoch == entry.epoch) else {
+            let Some(hold) = disk.holds.remove(index, entry.epoch) else {
                 disk.marks.push(Mark::Dead { spot: entry.spot, entered: false });
                 continue;
             };
-            let hold = disk.holds.swap_remove(at);
             if hold.gone {
                 // Its mark was written before anybody was told that it is gone.
                 continue;
@@ -262,10 +261,7 @@ impl Master {
     pub fn let_go(&mut self, items: &[ToWrite]) {
         let Some(disk) = &mut self.disk else { return };
         for item in items {
-            let is = |hold: &Hold| hold.index == item.index && hold.epoch == item.epoch;
-            if let Some(at) = disk.holds.iter().position(is) {
-                disk.end_hold(at);
-            }
+            disk.end_hold(item.index, item.epoch);
         }
     }
 
@@ -292,8 +288,8 @@ impl Master {
     /// Whoever wrote begins anew, and knows of no hold.
     pub fn let_all_go(&mut self) {
         if let Some(disk) = &mut self.disk {
-            while !disk.holds.is_empty() {
-                disk.end_hold(0);
+            while let Some(Hold { index, epoch, .. }) = disk.holds.any() {
+                disk.end_hold(index, epoch);
             }
         }
     }
