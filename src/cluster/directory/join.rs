@@ -117,6 +117,7 @@ impl Leader {
             node.state = State::Joining;
         }
         node.outdated = false;
+        node.blank = join.since.is_none();
         node.position = Position::default();
         node.head = head;
         let welcome = Welcome {
@@ -132,7 +133,11 @@ impl Leader {
         if fresh {
             self.withdraw_all(id);
         } else {
-            self.confirmed(id, join.since.unwrap_or_default(), to);
+            // A store that never was in a cluster has nothing of this one, whatever a former one under its name had.
+            self.confirmed(id, join.since.unwrap_or(head), to);
+            if let Some(node) = self.node_mut(id) {
+                node.position = join.since.unwrap_or_default();
+            }
             self.send_drops_to(id, to)?;
         }
         Ok(())

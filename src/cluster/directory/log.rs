@@ -6,7 +6,8 @@ use crate::base::error::Result;
 use crate::base::memory;
 use crate::cluster::types::{NodeId, ObjectKey, Position, Term};
 use crate::cluster::wire::{DropEntry, Dropped};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Entries of one message to a node; they are short enough to fit.
 pub const MAX_SENT: usize = 32;
@@ -54,10 +55,55 @@ pub struct DropLog {
     last: Position,
     /// Everything up to here may be missing from the log.
     floor: Position,
-    /// The last entry that takes away more than named replicas.
-    broad: Position,
-    /// Those of them that somebody has not confirmed.
-    broad_entries: Vec<Position>,
+    /// Entries that somebody has not confirmed and that name more than a replica.
+    broad: Broad,
+    /// Up to here every entry is written down, or confirmed by all.
+    written: Position,
+    /// Up to here nobody waits for members that are away where it is written down what they must drop.
+    excused: Position,
+}
+
+/// Where entries are that name more than a replica: they may be as many as removes while a member is away.
+#[derive(Debug, Default)]
+struct Broad {
+    /// By the hash of their keys.
+    keys: BTreeMap<u64, Vec<Position>>,
+    spaces: Vec<Position>,
+}
+
+impl Broad {
+    fn add(&mut self, what: &Dropped, at: Position) -> Result<()> {
+        match what {
+            Dropped::Replica(_) => Ok(()),
+            Dropped::Key(drop) => memory::push(self.keys.entry(hash(&drop.key)).or_default(), at),
+            Dropped::Space(_) => memory::push(&mut self.spaces, at),
+        }
+    }
+
+    fn remove(&mut self, what: &Dropped, at: Position) {
+        match what {
+            Dropped::Replica(_) => {}
+            Dropped::Key(drop) => {
+                let hash = hash(&drop.key);
+                if let Some(list) = self.keys.get_mut(&hash) {
+                    list.retain(|other| *other != at);
+                    if list.is_empty() {
+                        self.keys.remove(&hash);
+                    }
+                }
+            }
+            Dropped::Space(_) => self.spaces.retain(|other| *other != at),
+        }
+    }
+
+    /// Those that may cover a key.
+    fn of(&self, key: &ObjectKey) -> impl Iterator<Item = Position> {
+        self.keys.get(&hash(key)).into_iter().flatten().chain(&self.spaces).copied()
+    }
+}
+
+fn hash(key: &ObjectKey) -> u64 {
+    xxh3_64(key.as_bytes())
 }
 
 impl DropLog {
@@ -66,9 +112,10 @@ impl DropLog {
         // Whoever waited for them asked another leader.
         written.iter_mut().for_each(|entry| entry.call = 0);
         let last = Position { term, number: 0 };
-        let broad = written.iter().filter(|entry| is_broad(&entry.what)).map(|entry| entry.position);
-        let broad_entries = memory::collect(broad)?;
-        Ok(Self { entries: written.into(), limit, last, floor, broad: last, broad_entries })
+        let mut broad = Broad::default();
+        written.iter().try_for_each(|entry| broad.add(&entry.what, entry.position))?;
+        let (written, none) = (written.into(), Position::default());
+        Ok(Self { entries: written, limit, last, floor, broad, written: none, excused: none })
     }
 
     /// Where it ends.
@@ -77,10 +124,11 @@ impl DropLog {
         self.last
     }
 
-    /// What has to be applied before a put that begins now.
+    /// The last entry that names more than a replica and that a node has not confirmed.
     #[must_use]
-    pub fn broad(&self) -> Position {
-        self.broad
+    pub fn broad_of(&self, node: NodeId) -> Position {
+        let owes = |entry: &&Entry| is_broad(&entry.what) && entry.targets.iter().any(|target| target.node == node);
+        self.entries.iter().rev().find(owes).map_or(Position::default(), |entry| entry.position)
     }
 
     /// From here on nothing is missing.
@@ -100,10 +148,7 @@ impl DropLog {
         let targets = memory::collect(nodes.iter().map(|node| Target { node: *node, excused: false }))?;
         memory::reserve_queue(&mut self.entries, 1)?;
         self.last.number += 1;
-        if is_broad(&what) {
-            memory::push(&mut self.broad_entries, self.last)?;
-            self.broad = self.last;
-        }
+        self.broad.add(&what, self.last)?;
         self.entries.push_back(Entry { position: self.last, what, targets, call, recorded: Recorded::No });
         Ok(self.last)
     }
@@ -133,12 +178,16 @@ impl DropLog {
     pub fn confirm(&mut self, node: NodeId, from: Position, through: Position, mut told: impl FnMut(u64)) -> usize {
         let (start, end) = (self.behind(from), self.behind(through));
         let mut count = 0;
-        for entry in self.entries.range_mut(start..end.max(start)) {
+        let Self { entries, broad, .. } = self;
+        for entry in entries.range_mut(start..end.max(start)) {
             let Some(at) = entry.targets.iter().position(|target| target.node == node) else { continue };
             let target = entry.targets.swap_remove(at);
             count += 1;
             if !target.excused {
                 told(entry.call);
+            }
+            if entry.targets.is_empty() {
+                broad.remove(&entry.what, entry.position);
             }
         }
         count
@@ -155,9 +204,16 @@ impl DropLog {
         self.last.number += 1;
     }
 
-    /// Nobody waits for this node any more where `which` says so; it is told all the same when it is back.
-    pub fn excuse(&mut self, node: NodeId, mut which: impl FnMut(&Entry) -> bool, mut told: impl FnMut(u64)) {
-        for entry in &mut self.entries {
+    /// Nobody waits for this node any more where `which` says so, of the entries behind `from`; it is told all the same when it is
+    /// back.
+    pub fn excuse(
+        &mut self,
+        node: NodeId,
+        from: Position,
+        mut which: impl FnMut(&Entry) -> bool,
+        mut told: impl FnMut(u64),
+    ) {
+        for entry in self.entries.range_mut(self.entries.partition_point(|entry| entry.position <= from)..) {
             if !which(entry) {
                 continue;
             }
@@ -171,7 +227,12 @@ impl DropLog {
     /// Entries that wait for somebody absent and are to be written down, under a number.
     pub fn begin_recording(&mut self, number: u64, mut absent: impl FnMut(NodeId) -> bool) -> Result<Vec<Entry>> {
         let mut list = Vec::new();
-        for entry in self.entries.iter_mut().filter(|entry| entry.recorded == Recorded::No) {
+        let settled = |entry: &&Entry| entry.recorded == Recorded::Yes || entry.targets.is_empty();
+        if let Some(last) = self.entries.range(self.behind(self.written)..).take_while(settled).last() {
+            self.written = last.position;
+        }
+        let first = self.behind(self.written);
+        for entry in self.entries.range_mut(first..).filter(|entry| entry.recorded == Recorded::No) {
             if entry.targets.iter().any(|target| absent(target.node)) {
                 let targets = memory::copy(&entry.targets)?;
                 let copy = Entry { what: copy(&entry.what)?, targets, recorded: Recorded::Yes, ..*entry };
@@ -184,9 +245,20 @@ impl DropLog {
 
     /// What was to be written down under a number is, or is not.
     pub fn recorded(&mut self, number: u64, done: bool) {
-        for entry in self.entries.iter_mut().filter(|entry| entry.recorded == Recorded::Under(number)) {
+        let first = self.behind(self.written);
+        for entry in self.entries.range_mut(first..).filter(|entry| entry.recorded == Recorded::Under(number)) {
             entry.recorded = if done { Recorded::Yes } else { Recorded::No };
         }
+    }
+
+    /// Behind what members that are away have to be excused where it is written down what they must drop: asked by who does that.
+    pub fn excuse_from(&mut self) -> Position {
+        std::mem::replace(&mut self.excused, self.written)
+    }
+
+    /// A member went away: whoever waits for it has to be looked for in all of the log.
+    pub fn excuse_from_the_beginning(&mut self) {
+        self.excused = Position::default();
     }
 
     /// Nodes that have not dropped yet what they were told to drop by its key, or with its namespace.
@@ -196,7 +268,7 @@ impl DropLog {
             Dropped::Key(other) => other.key == *key,
             Dropped::Space(space) => space.space.as_ref().is_none_or(|space| space.0 == key.space()),
         };
-        let broad = self.broad_entries.iter().filter_map(|at| self.entries.get(self.behind(*at).checked_sub(1)?));
+        let broad = self.broad.of(key).filter_map(|at| self.entries.get(self.behind(at).checked_sub(1)?));
         broad.filter(move |entry| covers(&entry.what)).flat_map(|entry| entry.targets.iter().map(|target| target.node))
     }
 
@@ -219,14 +291,8 @@ impl DropLog {
                 }
             }
             written |= entry.recorded != Recorded::No;
+            self.broad.remove(&entry.what, entry.position);
             self.entries.pop_front();
-        }
-        if !self.broad_entries.is_empty() {
-            let Self { entries, broad_entries, .. } = self;
-            broad_entries.retain(|at| {
-                let place = entries.binary_search_by_key(at, |entry| entry.position);
-                place.is_ok_and(|place| entries.get(place).is_some_and(|entry| !entry.targets.is_empty()))
-            });
         }
         (written, lost)
     }
@@ -239,7 +305,7 @@ impl DropLog {
 }
 
 /// Whether it takes away more than a named replica.
-fn is_broad(what: &Dropped) -> bool {
+pub fn is_broad(what: &Dropped) -> bool {
     !matches!(what, Dropped::Replica(_))
 }
 
@@ -275,7 +341,7 @@ mod tests {
         assert_eq!(calls, [7, 9]);
         assert_eq!(log.trim(|_| ()), (false, vec![]));
         assert_eq!(log.len(), 2, "b has not");
-        log.excuse(b, |_| true, |call| calls.push(call));
+        log.excuse(b, start, |_| true, |call| calls.push(call));
         log.confirm(b, start, log.head(), |call| calls.push(call));
         assert_eq!(calls, [7, 9, 8, 9], "nobody is told twice");
         log.trim(|_| ());

@@ -64,6 +64,8 @@ pub struct Node {
     pub outdated: bool,
     /// Everything that it has that can be visible is known.
     pub complete: bool,
+    /// Its store never was in a cluster before this life.
+    pub blank: bool,
     /// The report that comes next.
     pub next: u64,
     /// The ring's facts that are known.
@@ -76,6 +78,8 @@ pub struct Node {
     pub sent_drops: Millis,
     /// Entries of the drop log that it has not confirmed.
     pub owed: usize,
+    /// The last entry that it was to apply which names more than a replica. A put that it takes comes after that.
+    pub broad: Position,
     pub table: Table,
     pub segments: Vec<Seg>,
     /// What its former store had, until the new one has told what it has of it.
@@ -92,6 +96,12 @@ impl Node {
         if self.state == State::Joining && position >= self.head {
             self.state = if self.complete { State::Active } else { State::Reporting };
         }
+    }
+
+    /// Its connection ended before it had told anything of a store that is new: nobody knows a place in it, so nobody has to be kept
+    /// waiting.
+    fn never_came(&self) -> bool {
+        self.blank && !self.complete && !self.connected && self.table.nth(0).is_none()
     }
 }
 
@@ -202,12 +212,14 @@ impl Leader {
             heard: now,
             outdated: false,
             complete: false,
+            blank: false,
             next: 1,
             facts: 0,
             position: Position::default(),
             head: Position::default(),
             sent_drops: 0,
             owed: self.log.owed(id),
+            broad: self.log.broad_of(id),
             table: Table::new(0, 0),
             segments: Vec::new(),
             former: None,
@@ -304,7 +316,8 @@ impl Leader {
                 let Some(node) = self.node_mut(id) else { return Ok(()) };
                 node.applied(applied.position);
                 self.confirmed(id, applied.position, to);
-                Ok(())
+                // One part after the other, until there is no more.
+                if self.node(id).is_some_and(|node| node.owed > 0) { self.send_drops_to(id, to) } else { Ok(()) }
             }
             News::Announce(announce) => {
                 let status = match self.announce(id, announce.key, announce.put) {
@@ -348,8 +361,9 @@ impl Leader {
         for id in ids {
             let (away_ms, gone_ms) = (self.config.away_ms, self.config.gone_ms);
             let Some(node) = self.node_mut(id) else { continue };
-            let silent = now.saturating_sub(node.heard);
-            if node.state != State::Away && silent >= away_ms {
+            let (silent, never_came) = (now.saturating_sub(node.heard), node.never_came());
+            let gone_ms = if never_came { away_ms } else { gone_ms };
+            if node.state != State::Away && (silent >= away_ms || never_came) {
                 node.state = State::Away;
                 self.away(id, to);
             } else if node.state == State::Away && silent >= gone_ms {
@@ -376,19 +390,26 @@ impl Leader {
         }
     }
 
-    /// A node has ended: it is away at once. That is as good as silence, since it serves nobody and does not come back in this life.
+    /// A node has ended: it is away at once, or gone if it has nothing. That is as good as silence, since it serves nobody and does not come back in this life.
     pub(super) fn leave(&mut self, leave: &Leave, now: Millis, to: &mut Vec<Action>) {
         let silent_since = now.saturating_sub(self.config.away_ms);
         let Some(node) = self.node_mut(leave.node).filter(|node| node.incarnation == leave.incarnation) else { return };
         if node.state != State::Away {
             (node.state, node.heard, node.left) = (State::Away, silent_since, true);
+            let name = node.name.clone();
             self.away(leave.node, to);
+            if leave.empty {
+                // Nobody has to wait for what it might bring back.
+                self.record(Recording::Gone(leave.node), vec![Change::Gone(name)], to);
+            }
         }
     }
 
     fn away(&mut self, id: NodeId, to: &mut Vec<Action>) {
-        if !self.config.durable {
-            self.excuse(id, |_: &Entry| true, true, to);
+        if self.config.durable {
+            self.log.excuse_from_the_beginning();
+        } else {
+            self.excuse(id, Position::default(), |_: &Entry| true, true, to);
         }
         let _ = self.end_puts(id, to);
     }

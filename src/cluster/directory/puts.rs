@@ -1,7 +1,7 @@
 //! Puts: a master lets one begin, which gives it an id and places; owners' facts arrive behind a closed gate; the end opens
 //! it. What has not ended in time, or was given up, is dropped by its owners.
 
-use super::members::State;
+use super::members::{Node, State};
 use super::objects::{Gate, Held};
 use super::placement::{self, Candidate};
 use super::{Action, Ask, Leader};
@@ -81,12 +81,16 @@ impl Leader {
             })
         };
         let places = memory::collect(chosen.iter().filter_map(place))?;
+        // What its owners have still to apply, lest it takes what was put after it. Others were not told of that.
+        let owes = |node: &Node| Some(node.broad).filter(|broad| *broad > node.position);
+        let owing = chosen.iter().filter_map(|at| owes(self.owners.get(usize::from(candidates[*at].node))?.node()?));
+        let after = owing.max().unwrap_or_default();
         self.chance = chance;
         let put = PutId::clustered(self.term, self.ids.next());
         memory::reserve_queue(&mut self.put_ends, 1)?;
         self.put_ends.push_back((now + self.config.put_ms, put));
         self.puts.insert(put, Pending { key: start.key, end: None });
-        let (status, term, after) = (NMC_OK, self.term, self.log.broad());
+        let (status, term) = (NMC_OK, self.term);
         to.push(ask.answer(PutPlaces { status, term, put, after, copies, places }));
         Ok(())
     }

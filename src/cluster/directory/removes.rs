@@ -2,7 +2,7 @@
 //! drop by name, so that a value that was put meanwhile stays; only members of whom it is not known what they have are told
 //! the key.
 
-use super::log::{Entry, Recorded};
+use super::log::{self, Entry, Recorded};
 use super::members::{Owner, State};
 use super::objects::{Gate, Held};
 use super::{Action, Ask, Change, Leader, Recording};
@@ -65,13 +65,16 @@ pub struct Call {
     wait: bool,
     /// What the client calls it; 0 for nothing.
     name: u64,
+    /// Its entries of the log are behind this.
+    since: Position,
 }
 
 impl Leader {
     pub(super) fn begin_call(&mut self, ask: Ask, wait: bool, name: u64) -> u64 {
         let number = self.next_call;
         self.next_call += 1;
-        self.calls.insert(number, Call { ask, left: 0, all: 0, doubt: false, wait, name });
+        let since = self.log.head();
+        self.calls.insert(number, Call { ask, left: 0, all: 0, doubt: false, wait, name, since });
         number
     }
 
@@ -101,10 +104,12 @@ impl Leader {
 
     /// Appends to the drop log.
     pub(super) fn append(&mut self, what: Dropped, nodes: &[NodeId], call: u64) -> Result<()> {
-        self.log.append(what, nodes, call)?;
+        let broad = log::is_broad(&what);
+        let position = self.log.append(what, nodes, call)?;
         for id in nodes {
             if let Some(node) = self.node_mut(*id) {
                 node.owed += 1;
+                node.broad = if broad { position } else { node.broad };
                 // Told with the next look, which follows.
                 node.sent_drops = 0;
             }
@@ -192,9 +197,10 @@ impl Leader {
         self.send_drops(now, to)?;
         if !self.config.durable {
             // Those that are away already are not waited for.
+            let since = self.calls.get(&call).map_or(self.log.head(), |call| call.since);
             let away = memory::collect(self.nodes().filter(|n| n.state == State::Away).map(|n| n.id))?;
             for id in away {
-                self.excuse(id, |entry: &Entry| entry.call == call, true, to);
+                self.excuse(id, since, |entry: &Entry| entry.call == call, true, to);
             }
         }
         self.record_drops(to)?;
@@ -235,9 +241,16 @@ impl Leader {
     }
 
     /// Nobody waits for a node any more.
-    pub(super) fn excuse(&mut self, id: NodeId, which: impl FnMut(&Entry) -> bool, doubt: bool, to: &mut Vec<Action>) {
+    pub(super) fn excuse(
+        &mut self,
+        id: NodeId,
+        since: Position,
+        which: impl FnMut(&Entry) -> bool,
+        doubt: bool,
+        to: &mut Vec<Action>,
+    ) {
         let mut calls = Vec::new();
-        self.log.excuse(id, which, |call| tell(&mut calls, call));
+        self.log.excuse(id, since, which, |call| tell(&mut calls, call));
         self.heard(&calls, doubt, to);
     }
 
@@ -262,8 +275,9 @@ impl Leader {
     pub(super) fn excuse_recorded(&mut self, to: &mut Vec<Action>) {
         let away = self.nodes().filter(|node| node.state == State::Away && node.owed > 0).map(|node| node.id);
         let Ok(away) = memory::collect(away) else { return };
+        let since = self.log.excuse_from();
         for id in away {
-            self.excuse(id, |entry: &Entry| entry.recorded == Recorded::Yes, false, to);
+            self.excuse(id, since, |entry: &Entry| entry.recorded == Recorded::Yes, false, to);
         }
     }
 

@@ -412,8 +412,99 @@ fn a_member_that_has_not_reported_is_told_the_key() {
     assert_eq!(rig.answer(request), None);
     rig.apply(1);
     assert_eq!(rig.status(request), Some(NMC_OK));
-    let places_after = rig.start(1).after;
-    assert_eq!(places_after, Position { term: 5, number: 1 }, "a put that begins now is taken after that");
+}
+
+#[test]
+fn a_put_waits_for_what_its_owner_has_to_apply_and_for_nothing_else() {
+    let mut rig = Rig::with_nodes(1, false);
+    rig.ask(RemoveAll { space: None, wait: true, call: 1 });
+    assert_eq!(rig.start(1).after, Position { term: 5, number: 1 }, "the owner must not take it for what is removed");
+    rig.apply(0);
+    assert_eq!(rig.start(1).after, Position::default());
+
+    // A member that nobody hears of must drop a key unseen. The others are not told of that, and would wait for ever.
+    let mut rig = Rig::new(2, false);
+    rig.come(0);
+    rig.passes(20_000, &[0]);
+    let request = rig.remove(1);
+    assert_eq!(rig.status(request), Some(NMC_IN_PROGRESS));
+    assert_eq!(rig.start(1).after, Position::default());
+}
+
+#[test]
+fn a_member_that_has_much_to_drop_is_told_the_next_part_as_soon_as_it_has_dropped_one() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.passes(20_000, &[1]);
+    for call in 1..=100 {
+        rig.ask(RemoveAll { space: None, wait: false, call });
+    }
+    rig.join(0, 1, 1, Some(Position { term: 5, number: 0 }));
+    let mut parts = 0;
+    while rig.drops(0).through < (Position { term: 5, number: 100 }) {
+        rig.apply(0);
+        parts += 1;
+        assert!(parts < 100, "no time passes between the parts");
+    }
+    assert!(parts > 1);
+}
+
+#[test]
+fn a_store_that_never_was_in_the_cluster_has_nothing_to_drop() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.local(0, 1, 1, 7);
+    rig.passes(9_000, &[1]);
+    let request = rig.remove(1);
+    assert_eq!(rig.answer(request), None, "it may still give it to others");
+    rig.passes(1_500, &[1]);
+    // Its machine has started again: another life, with a store that is empty.
+    rig.join(0, 11, 12, None);
+    assert!(!rig.welcome(0).unwrap().fresh);
+    assert_eq!(rig.drops(0).entries, []);
+    assert_eq!(rig.drops(0).after, Position::default(), "from where the store is");
+    let again = rig.remove(2);
+    let unseen = rig.drops(0).entries.iter().any(|entry| matches!(entry.what, Dropped::Key(_)));
+    assert!(unseen, "it has not said yet what it has");
+    assert_eq!(rig.answer(again), None);
+}
+
+#[test]
+fn nobody_waits_for_a_member_that_was_killed_while_it_joined() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.join(2, 3, 3, None);
+    let waits = rig.remove(1);
+    assert_eq!(rig.answer(waits), None, "it may have the key");
+    rig.on(Event::Closed(Peer(2)));
+    rig.on(Event::Tick);
+    assert_eq!(rig.status(waits), Some(NMC_IN_PROGRESS));
+    rig.passes(12_000, &[0, 1]);
+    let later = rig.remove(2);
+    assert_eq!(rig.status(later), Some(NMC_ERR_NOT_FOUND), "it is forgotten");
+
+    // One that has told something may have been read from.
+    let mut rig = Rig::with_nodes(2, false);
+    rig.join(2, 3, 3, None);
+    rig.apply(2);
+    rig.local(2, 1, 1, 7);
+    rig.on(Event::Closed(Peer(2)));
+    rig.on(Event::Tick);
+    let waits = rig.remove(1);
+    assert_eq!(rig.answer(waits), None);
+}
+
+#[test]
+fn nobody_waits_for_a_member_that_has_left_with_nothing() {
+    for (empty, expected) in [(true, NMC_ERR_NOT_FOUND), (false, NMC_IN_PROGRESS)] {
+        let mut rig = Rig::with_nodes(2, false);
+        rig.tell(0, Leave { node: NodeId::of("n0"), incarnation: 1, empty });
+        let all = rig.ask(RemoveAll { space: None, wait: true, call: 1 });
+        rig.apply(1);
+        assert_eq!(rig.status(all), Some(if empty { NMC_OK } else { NMC_IN_PROGRESS }));
+        let request = rig.remove(2);
+        assert_eq!(rig.status(request), Some(expected));
+        // Whatever it has when it comes back is dropped if nobody kept the log for it.
+        rig.join(0, 1, 1, Some(Position { term: 5, number: 0 }));
+        assert_eq!(rig.welcome(0).unwrap().fresh, empty);
+    }
 }
 
 #[test]

@@ -82,7 +82,8 @@ impl<S: Storage> Agent<S> {
     /// The node ends: nothing that comes from now on changes anything.
     pub(super) fn end(&mut self, to: &mut Vec<Action>) {
         (self.standing, self.answered, self.fence_ms) = (Standing::Left, 0, 0);
-        let leave = Leave { node: self.id, incarnation: self.config.incarnation };
+        let empty = self.storage.used().iter().all(|bytes| *bytes == 0);
+        let leave = Leave { node: self.id, incarnation: self.config.incarnation, empty };
         to.push(Action::Master(self.leaders.current(), Frame::telling(leave)));
         for (ticket, ..) in self.waiting.drain(..) {
             to.push(Action::Synced(ticket, crate::base::status::NMC_ERR_CANCELLED));

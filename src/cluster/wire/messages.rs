@@ -386,6 +386,8 @@ message_structs! {
         pub node: NodeId,
         /// Which life of the node.
         pub incarnation: u64,
+        /// It has nothing: whatever it has when it comes back is not of this cluster, and need not be waited for.
+        pub empty: bool,
     }
 
     /// Master → node: make a copy of this, by announcing it first.

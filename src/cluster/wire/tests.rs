@@ -58,7 +58,7 @@ fn samples() -> Vec<Message> {
     let fixed = vec![Location { segment: "x".into(), media: Some(Media::Ssd) }];
     let config = Replicate { copies: 2, media: vec![0, 2, 1], fixed, near: "host".into() };
     vec![
-        Leave { node: NodeId(1), incarnation: 2 }.into(),
+        Leave { node: NodeId(1), incarnation: 2, empty: true }.into(),
         Hello { token: "secret".into() }.into(),
         PutStart { key: key("a"), length: 10, slices: vec![4, 6], config }.into(),
         PutPlaces { status: 0, term: 9, put: PutId(1), after: position(1), copies: 2, places: vec![place] }.into(),

@@ -189,9 +189,7 @@ impl Master {
             let whole = object::control(state, epoch) == word && state <= object::DEAD && epoch <= SANE_EPOCH;
             let book = match state {
                 // One that is pinned was more than free, unless a reader is just finding out that it is not.
-                object::RESERVED if whole && !self.is_pinned(index) => {
-                    Some(Book { epoch, ..Book::default() })
-                }
+                object::RESERVED if whole && !self.is_pinned(index) => Some(Book { epoch, ..Book::default() }),
                 object::RESERVED => None,
                 _ if whole && epoch > 0 => Book::read(&map, view, header, epoch)?,
                 _ => None,
