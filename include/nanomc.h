@@ -42,7 +42,7 @@
  *
  *  Client    a cluster: objects on the nodes of many machines, found by key
  *            nmc_client_*: open close mount attach_store unmount drain register unregister put get put_batch
- *              get_batch exists exists_batch remove remove_all query segments sync
+ *              get_batch exists exists_batch remove remove_all query segments sync open_store
  *
  *  KV cache  where the K and V of every token are: blocks, sequences, shared prefixes, block tables
  *            nmc_kv_*: create heap_bytes page_tokens destroy open find append append_batch commit keep_state reserve
@@ -879,6 +879,12 @@ nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
 
 /** The object is not in memory, but can be read from disk. It cannot be pinned. */
 #define NMC_OBJECT_ON_DISK 3
+
+/**
+ * The object is not in this store, but can be read from a node of the cluster: said by handles of `nmc_client_open_store` alone. It cannot
+ * be pinned.
+ */
+#define NMC_OBJECT_ELSEWHERE 4
 
 /** Most bytes of an object's metadata. */
 #define NMC_MAX_METADATA 256
@@ -2648,7 +2654,7 @@ nmc_status_t nmc_tier_scan(struct nmc_tier_t *tier,
  *
  * One process starts `nanomc-master`. Everybody else calls `nmc_client_open` with its address; who has memory to give calls `nmc_client_mount`, or
  * `nmc_client_attach_store` for a store that it has. Then `nmc_client_put`, `nmc_client_get` and `nmc_client_remove`, one key or many, on any
- * machine. `nmc_client_segments` and `nmc_client_query` tell what is where. `nmc_client_close` ends it; its nodes leave the cluster.
+ * machine; or the store's own reads through a handle of `nmc_client_open_store`. `nmc_client_segments` and `nmc_client_query` tell what is where. `nmc_client_close` ends it; its nodes leave the cluster.
  * @{
  */
 
@@ -3064,6 +3070,28 @@ nmc_status_t nmc_client_segments(struct nmc_client_t *client, nmc_segment_fn cal
  * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_UNAVAILABLE`.
  */
 nmc_status_t nmc_client_sync(struct nmc_client_t *client);
+
+/**
+ * Makes a handle of a store, in the same namespace, whose reads go on to the cluster, and puts it into `*out_store`: what neither memory nor
+ * disk has is read from whichever node has it under the same key, in the namespace of the same name. The store need not be a node itself.
+ * `store` stays as it is, and a miss of it costs no message. Handles that `nmc_store_namespace` makes of the new one go on to the cluster
+ * too.
+ *
+ * `get`, `get_into`, `get_slices`, `get_strided` and `get_into_batch` read from there, also into device memory (by way of host memory, as
+ * parts of a value do); `exists`, `exists_batch` and `match_prefix` ask the leader, for 256 keys at once, and say
+ * `NMC_OBJECT_ELSEWHERE`. All else is about this store alone: pins, locations, metadata, waits, watches, touch, retain, iteration, removes and puts. An object that is being
+ * written here is `NMC_NOT_READY`, whoever has it. What was read is kept on this client's first node with `NMC_CLIENT_KEEP_COPIES`.
+ *
+ * A read that goes on takes up to `timeout_ms` (-1 for the client's `timeout_ms`) and 2 s, and has the statuses of `nmc_client_get` besides: if no master
+ * answers, `NMC_ERR_UNAVAILABLE` or `NMC_ERR_TIMEOUT` and not `NMC_ERR_NOT_FOUND`, since nobody knows. `nmc_store_cancel` and destroy of the
+ * handle end it with `NMC_ERR_CANCELLED`, and so does `nmc_client_close`; after that the handle is one like `store`. They may be closed in any order.
+ *
+ * Asks nobody itself. Thread-safe. Not graph-safe. Destroyed with `nmc_store_destroy`. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_client_open_store(struct nmc_client_t *client,
+                                   struct nmc_store_t *store,
+                                   int64_t timeout_ms,
+                                   struct nmc_store_t **out_store);
 
 /** @} */
 

@@ -18,5 +18,8 @@ if ! "$venv/bin/python" -c 'import cffi, numpy, pytest, mypy' 2> /dev/null; then
   timeout 300 "$venv/bin/pip" install --quiet --disable-pip-version-check cffi numpy pytest mypy 2> /dev/null ||
     skip "pip cannot install cffi, numpy, pytest and mypy"
 fi
+"$venv/bin/python" -c 'import grpc_tools' 2> /dev/null ||
+  timeout 120 "$venv/bin/pip" install --quiet --disable-pip-version-check grpcio grpcio-tools 2> /dev/null ||
+  echo "pip cannot install grpcio and grpcio-tools: test_grpc.py is skipped"
 cd "$here"
 exec "$venv/bin/python" -m pytest -q -p no:cacheprovider "$@"

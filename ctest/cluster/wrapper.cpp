@@ -92,6 +92,16 @@ void calls(const Master& master) {
   promise("what_is_put_into_an_attached_store_is_found");
   CHECK(WORKS(store.put("own", words)) && WORKS(first.sync()) && value_of(client.get("own")).size() == 12);
 
+  promise("a_store_that_goes_on_to_the_cluster_reads_what_others_have");
+  {
+    const Store alone = value_of(Store::embedded(nmc::StoreConfig().heap_bytes(1 << 20)));
+    const Store far = value_of(client.open_store(alone, std::chrono::seconds(20)));
+    CHECK(value_of(far.get("own")).size() == 12 && value_of(far.state("own")) == nmc::ObjectState::elsewhere && value_of(far.exists("own")));
+    CHECK(value_of(far.match_prefix({"own", "b", "none", "b"})) == 2 && value_of(far.size("a")) == 300000u && !value_of(far.exists("none")));
+    CHECK(!value_of(alone.exists("own")) && STATUS(alone.get("own")) == NMC_ERR_NOT_FOUND);
+    CHECK(STATUS(client.open_store(Store())) == NMC_ERR_BAD_HANDLE && STATUS(Client().open_store(alone)) == NMC_ERR_BAD_HANDLE);
+  }
+
   promise("a_batch_tells_of_every_item");
   const std::vector<std::string> keys = {"b/0", "b/1", "b/2"}, values = {"zero", "one", std::string(100000, '2')};
   CHECK(client.put_batch(nmc::all_keys(keys), nmc::all_bytes(values)).ok());

@@ -171,6 +171,14 @@ class BasicClient : public AnyClient {
   Out<void> attach_store(Key name, const AnyStore& store) const {
     return Mode::done(nmc_client_attach_store(get(), name, store.get()));
   }
+  /// A handle of a store, in its namespace, whose reads go on to the cluster: what neither memory nor disk has is read from a node. A miss
+  /// takes up to `timeout`, by default the client's. `store` itself stays as it is.
+  Out<BasicStore<Mode>> open_store(const AnyStore& store, std::chrono::milliseconds timeout = default_timeout) const {
+    nmc_store_t* handle = nullptr;
+    const nmc_status_t status = nmc_client_open_store(get(), store.get(), timeout.count(), &handle);
+    if (status < 0) return Mode::failure(status);
+    return BasicStore<Mode>(handle);
+  }
   /// Takes a node of this client out of the cluster.
   Out<void> unmount(Key name) const { return Mode::done(nmc_client_unmount(get(), name)); }
   /// Closes a segment for values of others, and has what is only there copied. Gives whether nothing is left: ask again until then. In

@@ -37,6 +37,7 @@ enum class ObjectState : uint32_t {
   writing = NMC_OBJECT_WRITING,
   ready = NMC_OBJECT_READY,
   on_disk = NMC_OBJECT_ON_DISK,
+  elsewhere = NMC_OBJECT_ELSEWHERE,
 };
 /// Whether a wait ends at once for a key that nobody is writing.
 enum class Wait : uint32_t { written = 0, appear = NMC_WAIT_APPEAR };
@@ -705,7 +706,7 @@ class BasicStore : public AnyStore {
     uint32_t state = 0;
     const nmc_status_t status = nmc_store_exists(get(), key, &state);
     if (status < 0) return Mode::failure(status);
-    return state == NMC_OBJECT_READY || state == NMC_OBJECT_ON_DISK;
+    return state != NMC_OBJECT_ABSENT && state != NMC_OBJECT_WRITING;
   }
   /// The size of the value; nothing if there is none yet, also in the next two.
   Out<std::optional<size_t>> size(Key key) const {

@@ -181,6 +181,8 @@ OBJECT_WRITING = 1
 OBJECT_READY = 2
 #: The object is not in memory, but can be read from disk. It cannot be pinned.
 OBJECT_ON_DISK = 3
+#: The object is not in this store, but can be read from a node of the cluster: said by handles of nmc_client_open_store alone. It cannot be pinned.
+OBJECT_ELSEWHERE = 4
 #: Most bytes of an object's metadata.
 MAX_METADATA = 256
 #: Also wait for a key that nobody is writing yet.

@@ -144,6 +144,13 @@ class Client:
         """Makes a node of a store that the program has: what is put into it others find, and they put to it."""
         check(lib.nmc_client_attach_store(self._handle.raw, slice_of(name.encode()), store._handle.raw))
 
+    def open_store(self, store: Store, timeout_ms: int = -1) -> Store:
+        """A handle of a store, in its namespace, whose reads go on to the cluster: what neither memory nor disk has is read from a node.
+        A miss takes up to `timeout_ms`, by default the client's. `store` itself stays as it is."""
+        out = ffi.new("nmc_store_t **")
+        check(lib.nmc_client_open_store(self._handle.raw, store._handle.raw, timeout_ms, out))
+        return store._handle_of(out[0])
+
     def unmount(self, name: str) -> None:
         """Takes a node of this client out of the cluster; `drain` first copies what is only there."""
         check(lib.nmc_client_unmount(self._handle.raw, slice_of(name.encode())))

@@ -101,8 +101,12 @@ class Store:
         text = key_bytes(name)
         quota = 2**64 - 1 if quota_bytes is None else quota_bytes
         check(lib.nmc_store_namespace(self._handle.raw, slice_of(text), quota, out))
+        return self._handle_of(out[0])
+
+    def _handle_of(self, raw: Any) -> "Store":
+        """Another handle of the same store."""
         made = Store.__new__(Store)
-        made._setup(Handle(out[0], "store", lib.nmc_store_destroy, self), self.on_device, self._events)
+        made._setup(Handle(raw, "store", lib.nmc_store_destroy, self), self.on_device, self._events)
         return made
 
     def close(self) -> None:
@@ -245,14 +249,14 @@ class Store:
     # ---- keys
 
     def state(self, key: Key) -> int:
-        """OBJECT_ABSENT, _WRITING, _READY or _ON_DISK."""
+        """OBJECT_ABSENT, _WRITING, _READY, _ON_DISK or, from `Client.open_store`, _ELSEWHERE."""
         out = ffi.new("uint32_t *")
         name = key_bytes(key)
         check(_exists(self._handle.raw, name, len(name), out))
         return int(out[0])
 
     def exists(self, key: Key) -> bool:
-        """Whether the object can be read, from memory or disk."""
+        """Whether the object can be read."""
         return self.state(key) >= _abi.OBJECT_READY
 
     def __contains__(self, key: Key) -> bool:
@@ -407,10 +411,11 @@ class Store:
         return _told(status, statuses, count, strict)
 
     def get_batch(self, keys: Sequence[Key]) -> List[Optional[bytes]]:
-        """Reads many values; None where a key is missing or being written. Those on disk are read together."""
+        """Reads many values; None where a key is missing or being written. Those that are not in memory are read
+        together."""
         states = self.state_batch(keys)
         values = [self.get(key, None) if state == _abi.OBJECT_READY else None for key, state in zip(keys, states)]
-        sizes = [(at, self.size(keys[at])) for at, state in enumerate(states) if state == _abi.OBJECT_ON_DISK]
+        sizes = [(at, self.size(keys[at])) for at, state in enumerate(states) if state > _abi.OBJECT_READY]
         found = [(at, bytearray(size)) for at, size in sizes if size is not None]
         statuses = self.get_into_batch([keys[at] for at, _ in found], [buffer for _, buffer in found], strict=False)
         for (at, buffer), status in zip(found, statuses):

@@ -76,6 +76,24 @@ def test_batches_tell_of_every_item(node, client):
     assert client.remove_all() and client.exists_batch(keys[:3]) == [False] * 3
 
 
+def test_a_store_that_goes_on_to_the_cluster_reads_what_others_have(node, client):
+    client.put("far", b"v" * 100000)
+    client.put("farther", b"w")
+    with nanomc.Store(heap_bytes=4 << 20) as alone, client.open_store(alone, 20000) as far:
+        alone.put("near", b"n")
+        assert far.get("far") == b"v" * 100000 and far.get("near") == b"n"
+        assert far.state_batch(["near", "far", "none"]) == [c.OBJECT_READY, c.OBJECT_ELSEWHERE, c.OBJECT_ABSENT]
+        assert far.get_batch(["near", "far", "none", "farther"]) == [b"n", b"v" * 100000, None, b"w"]
+        assert far.match_prefix(["near", "far", "none", "far"]) == 2 and "far" in far and far.size("far") == 100000
+        part = bytearray(10)
+        assert far.get_slices("far", [part], offset=99990) == 100000 and part == b"v" * 10
+        assert "far" not in alone and alone.match_prefix(["near", "far"]) == 1
+        with pytest.raises(errors.NotFound):
+            far.get("none")
+        client.close()
+        assert "far" not in far and far.get("near") == b"n"
+
+
 def test_copies_segments_and_nodes(master, node, client):
     with nanomc.Store(heap_bytes=8 << 20, page_bytes=4096) as store, nanomc.Client(master, timeout_ms=20000) as other:
         other.attach_store("b", store)

@@ -1,15 +1,17 @@
 //! What a program holds: a client of the cluster, and the nodes that it has made of stores of its own. What those have is read without a
 //! message; everything else goes by way of the directory, to and from the owners.
 
-use super::client::{self, Call, GetCall, Outcome, PutCall};
+mod peers;
+
+pub use peers::Scope;
+
+use super::client::{self, Call, Outcome, PutCall};
 use super::net::{Address, Limits, Listener, Span};
 use super::node::{self, NodeStore};
 use super::run::client::{Service, Task};
 use super::run::node as agent;
 use super::types::{Media, ObjectKey};
-use super::wire::{
-    Drain, Find, ListSegments, Listed, MAX_COPIES, MAX_KEYS, Message, Metadata, ROOM, Replicate, Segment, Space,
-};
+use super::wire::{Drain, ListSegments, Listed, MAX_COPIES, Message, Metadata, Replicate, Segment, Space};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
@@ -297,12 +299,17 @@ impl Cluster {
 
     /// One call that is answered by the leader.
     fn ask(&self, call: Call) -> Result<Outcome> {
-        self.ask_within(call, &Deadline::after(self.config.patience))
+        self.ask_within(call, self.scope(&Deadline::after(self.config.patience)))
     }
 
-    fn ask_within(&self, call: Call, deadline: &Deadline) -> Result<Outcome> {
-        let task = Task { patience: deadline.left(), ..self.task(call, Vec::new()) };
-        let outcome = self.service.call(vec![task]).pop();
+    /// Calls in the client's namespace, until then.
+    fn scope<'a>(&'a self, deadline: &'a Deadline) -> Scope<'a> {
+        Scope { space: &self.config.space, deadline, stop: &|| false }
+    }
+
+    fn ask_within(&self, call: Call, scope: Scope<'_>) -> Result<Outcome> {
+        let task = Task { patience: scope.deadline.left(), ..self.task(call, Vec::new()) };
+        let outcome = self.service.call_unless(vec![task], scope.stop).pop();
         let outcome = outcome.ok_or_else(|| Error::new(NMC_ERR_UNAVAILABLE, "the client is being closed"))?;
         match outcome.status {
             NMC_OK | NMC_IN_PROGRESS => Ok(outcome),
@@ -325,7 +332,7 @@ impl Cluster {
             Call::Put(put) => put.length,
             _ => 0,
         };
-        self.batch(items, tasks, deadline, size, |item, outcome| match outcome.status {
+        self.batch(items, tasks, self.scope(&deadline), size, |item, outcome| match outcome.status {
             NMC_OK => Ok(()),
             _ => Err(failed(outcome, item.key.escape_ascii())),
         })
@@ -350,15 +357,15 @@ impl Cluster {
         &self,
         items: &[Item<'_>],
         tasks: Vec<Result<Task>>,
-        deadline: Deadline,
+        scope: Scope<'_>,
         size: impl Fn(&Task) -> u64,
         tell: impl Fn(&Item<'_>, &Outcome) -> Result<R>,
     ) -> Result<Vec<Result<R>>> {
         let mut results = memory::with_capacity(tasks.len())?;
         let (mut together, mut numbers, mut bytes) = (Vec::new(), Vec::new(), 0u64);
         let flush = |together: &mut Vec<Task>, numbers: &mut Vec<usize>, results: &mut Vec<Result<R>>| {
-            together.iter_mut().for_each(|task: &mut Task| task.patience = deadline.left());
-            let outcomes = self.service.call(std::mem::take(together));
+            together.iter_mut().for_each(|task: &mut Task| task.patience = scope.deadline.left());
+            let outcomes = self.service.call_unless(std::mem::take(together), scope.stop);
             for (at, outcome) in numbers.drain(..).zip(&outcomes) {
                 if let (Some(item), Some(place)) = (items.get(at), results.get_mut(at)) {
                     *place = tell(item, outcome);
@@ -406,27 +413,9 @@ impl Cluster {
         if far.is_empty() {
             return Ok(results);
         }
-        if far.len() > 1 {
-            // Where they are is asked for all of them at once. If that fails it is asked for each.
-            let keys: Vec<&[u8]> = far.iter().map(|item| item.key).collect();
-            let _ = self.find(&keys, &deadline);
-        }
-        let mut tasks = memory::with_capacity(far.len())?;
-        tasks.extend(far.iter().map(|item| {
-            let (key, room) = (self.key(item.key)?, item.bytes()?);
-            let get = GetCall { key, room, keep: self.config.keep, into: Vec::new() };
-            Ok(self.task(Call::Get(get), item.spans()?))
-        }));
-        let size = |task: &Task| task.spans.iter().map(|span| span.len() as u64).sum();
-        let read = self.batch(&far, tasks, deadline, size, |item, outcome| {
-            Ok(match outcome.status {
-                NMC_OK => Got::whole(outcome.count),
-                NMC_ERR_TOO_SMALL => Got::too_large(outcome.count, item.bytes()?),
-                _ => Got::of(Err(failed(outcome, item.key.escape_ascii()))),
-            })
-        })?;
+        let read = self.fetch(self.scope(&deadline), &far)?;
         for (at, got) in numbers.into_iter().zip(read) {
-            results[at] = got.unwrap_or_else(|error| Got::of(Err(error)));
+            results[at] = got;
         }
         Ok(results)
     }
@@ -454,30 +443,9 @@ impl Cluster {
         })
     }
 
-    /// Asks where keys are, as many at once as a message holds, and remembers it.
-    fn find(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Listed>> {
-        let mut listed = memory::with_capacity(keys.len())?;
-        let (mut part, mut bytes) = (Vec::new(), 0);
-        for (at, key) in keys.iter().enumerate() {
-            let key = self.key(key)?;
-            bytes += key.as_bytes().len() + 8;
-            memory::push(&mut part, key)?;
-            let next = keys.get(at + 1).map_or(usize::MAX, |next| next.len() + self.config.space.len() + 16);
-            if part.len() == MAX_KEYS || next == usize::MAX || bytes + next > ROOM {
-                let call = Call::Ask(Box::new(Find { keys: std::mem::take(&mut part), missed: Vec::new() }.into()));
-                match self.ask_within(call, deadline)?.reply.map(|reply| *reply) {
-                    Some(Message::Found(found)) => listed.extend(found.keys),
-                    _ => crate::bail!(NMC_ERR_UNAVAILABLE, "no master has answered"),
-                }
-                bytes = 0;
-            }
-        }
-        Ok(listed)
-    }
-
     /// Where keys are, as the leader lists them.
     pub fn query(&self, keys: &[&[u8]]) -> Result<Vec<Listed>> {
-        self.find(keys, &Deadline::after(self.config.patience))
+        self.locate(self.scope(&Deadline::after(self.config.patience)), keys)
     }
 
     /// Whether keys can be read: here, or by what the leader lists.
@@ -512,7 +480,8 @@ impl Cluster {
         let deadline = Deadline::after(self.config.patience);
         let (mut all, mut cursor) = (Vec::new(), 0);
         loop {
-            let outcome = self.ask_within(Call::Ask(Box::new(ListSegments { cursor }.into())), &deadline)?;
+            let outcome =
+                self.ask_within(Call::Ask(Box::new(ListSegments { cursor }.into())), self.scope(&deadline))?;
             let Some(Message::Segments(segments)) = outcome.reply.map(|reply| *reply) else {
                 crate::bail!(NMC_ERR_UNAVAILABLE, "no master has answered");
             };

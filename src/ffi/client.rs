@@ -41,8 +41,8 @@ pub struct nmc_client_t {
 }
 
 /// What a handle stands for.
-struct Open {
-    cluster: Cluster,
+pub(super) struct Open {
+    pub(super) cluster: Cluster,
     /// Memory that was registered: first byte and how many.
     registered: Mutex<Vec<(usize, usize)>>,
 }
@@ -59,7 +59,7 @@ impl HasC for Open {
     type C = nmc_client_t;
 }
 
-fn with<R>(client: *const nmc_client_t, body: impl FnOnce(&Open) -> Result<R>) -> Result<R> {
+pub(super) fn with<R>(client: *const nmc_client_t, body: impl FnOnce(&Open) -> Result<R>) -> Result<R> {
     handle::with::<Open, R>(client, body)
 }
 

@@ -9,6 +9,7 @@ mod arg;
 pub mod basic;
 pub mod blocks;
 pub mod client;
+pub mod client_store;
 pub mod client_types;
 pub mod common;
 pub mod config;

@@ -4,8 +4,8 @@ use super::arg::{array, array_out, buffer_of, key_of, slices_of};
 use super::basic::nmc_slice_t;
 use super::handle::{self, HasC, Object};
 use super::store_types::{
-    NMC_OBJECT_ABSENT, NMC_OBJECT_ON_DISK, NMC_OBJECT_READY, NMC_OBJECT_WRITING, embedded_world, keep, nmc_buffer_t,
-    nmc_put_options_t, nmc_store_config_t, parse_options, parse_store,
+    NMC_OBJECT_ABSENT, NMC_OBJECT_ELSEWHERE, NMC_OBJECT_ON_DISK, NMC_OBJECT_READY, NMC_OBJECT_WRITING, embedded_world,
+    keep, nmc_buffer_t, nmc_put_options_t, nmc_store_config_t, parse_options, parse_store,
 };
 use super::world::nmc_world_t;
 use super::{guard, guard_status, optional_out, out, remember_missing};
@@ -402,7 +402,7 @@ pub unsafe extern "C" fn nmc_store_exists(
         with(store, |store| {
             let state = out(out_state, "out_state")?;
             // SAFETY: the C contract of `key`.
-            state.write(presence_code(store.presence(unsafe { key_of(key) }?)?));
+            state.write(presence_code(store.presence_anywhere(unsafe { key_of(key) }?)?));
             Ok(())
         })
     })
@@ -414,6 +414,7 @@ pub(super) fn presence_code(presence: Presence) -> u32 {
         Presence::Writing => NMC_OBJECT_WRITING,
         Presence::Ready => NMC_OBJECT_READY,
         Presence::OnDisk => NMC_OBJECT_ON_DISK,
+        Presence::Elsewhere => NMC_OBJECT_ELSEWHERE,
     }
 }
 

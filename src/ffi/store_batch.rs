@@ -223,7 +223,7 @@ pub unsafe extern "C" fn nmc_store_exists_batch(
             let (keys, states) = unsafe { (array(keys, n, "keys")?, array_out(out_states, n, "out_states")?) };
             let mut places = states.iter_mut();
             // SAFETY: the C contract of `keys`.
-            store.look_many(keys.iter().map(|key| unsafe { key_of(*key) }), |presence| {
+            store.look_many_anywhere(keys.iter().map(|key| unsafe { key_of(*key) }), |presence| {
                 if let Some(place) = places.next() {
                     *place = presence_code(presence);
                 }

@@ -54,6 +54,9 @@ pub const NMC_OBJECT_WRITING: u32 = 1;
 pub const NMC_OBJECT_READY: u32 = 2;
 /// The object is not in memory, but can be read from disk. It cannot be pinned.
 pub const NMC_OBJECT_ON_DISK: u32 = 3;
+/// The object is not in this store, but can be read from a node of the cluster: said by handles of `nmc_client_open_store` alone. It cannot
+/// be pinned.
+pub const NMC_OBJECT_ELSEWHERE: u32 = 4;
 
 /// Most bytes of an object's metadata.
 pub const NMC_MAX_METADATA: u32 = 256;

@@ -396,6 +396,20 @@ impl Client {
         moved
     }
 
+    /// Copies bytes into pieces of whatever memory that have room for them.
+    pub(super) fn hand_over(&self, pieces: &Pieces<'_>, mut bytes: &[u8]) -> Result<()> {
+        if !self.is_host(pieces)? {
+            return self.deliver(pieces, 0, bytes);
+        }
+        pieces.each(|address, room| {
+            let (now, later) = bytes.split_at(usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len()));
+            // SAFETY: see `Pieces`; it is written no further than it reaches.
+            unsafe { sys::copy(now.as_ptr() as u64, address, now.len() as u64) };
+            bytes = later;
+            Ok(())
+        })
+    }
+
     /// CRC32C of the first `bytes` bytes of a page of a rank's heap, of an object that is pinned or planned.
     pub(super) fn page_sum(&self, rank: u32, page: u64, seed: u32, bytes: u64) -> Result<u32> {
         page_sum(self.params(), self.heap(rank)?.base, page, seed, bytes)

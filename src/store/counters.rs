@@ -30,6 +30,8 @@ struct Shard {
     misses: AtomicU64,
     disk_hits: AtomicU64,
     disk_rx: AtomicU64,
+    peer_hits: AtomicU64,
+    peer_rx: AtomicU64,
     tx: AtomicU64,
     rx: AtomicU64,
     plans: AtomicU64,
@@ -65,6 +67,10 @@ pub struct Totals {
     pub disk_hits: u64,
     /// Bytes read from there.
     pub disk_rx: u64,
+    /// Reads that found it elsewhere; they are not among the hits.
+    pub peer_hits: u64,
+    /// Bytes read from there.
+    pub peer_rx: u64,
     /// Bytes written.
     pub tx: u64,
     /// Bytes read.
@@ -141,6 +147,14 @@ impl Counters {
         add(&shard.disk_rx, bytes);
     }
 
+    /// A read that did not find its object here found it elsewhere.
+    pub fn peer_hit(&self, bytes: u64) {
+        let shard = self.shard();
+        add(&shard.misses, u64::MAX);
+        add(&shard.peer_hits, 1);
+        add(&shard.peer_rx, bytes);
+    }
+
     /// Whether the next call of this kind is one of those that are timed.
     #[inline(always)]
     pub fn is_sample(&self, op: Op) -> bool {
@@ -201,6 +215,8 @@ impl Counters {
             misses: sum(|s| &s.misses),
             disk_hits: sum(|s| &s.disk_hits),
             disk_rx: sum(|s| &s.disk_rx),
+            peer_hits: sum(|s| &s.peer_hits),
+            peer_rx: sum(|s| &s.peer_rx),
             tx: sum(|s| &s.tx),
             rx: sum(|s| &s.rx),
             plans: sum(|s| &s.plans),

@@ -1,5 +1,6 @@
 //! Reads that copy: into one buffer, into pieces, all of a value or a part. From memory, while the object is pinned; what memory
-//! does not have, from the disk, if there is one. Nothing here asks the master.
+//! does not have, from the disk, if there is one; and what is nowhere here, from the handle's peers, if it has some. Nothing here
+//! asks the master.
 
 use super::Store;
 use super::copy::{Cursor, Pieces, Slice};
@@ -19,7 +20,11 @@ pub(super) fn other_size(total: u64, wanted: u64) -> Error {
 impl Store {
     /// Reads a value into `buffer` if it fits there. Gives its size in any case.
     pub fn get(&self, key: &[u8], buffer: Slice) -> Result<Look<u64>> {
-        self.read_whole(key, |bytes| Ok((bytes <= buffer.bytes).then_some(Slice { bytes, ..buffer })))
+        let look = self.read_whole(key, |bytes| Ok((bytes <= buffer.bytes).then_some(Slice { bytes, ..buffer })));
+        if matches!(look, Ok(Look::Missing)) && self.peers.is_some() {
+            return self.whole_from_peers(key, &Pieces::Slices(std::slice::from_ref(&buffer)));
+        }
+        look
     }
 
     /// Reads a value into pieces that must have its size together.
@@ -144,10 +149,14 @@ impl Store {
         if !matches!(look, Look::Missing) {
             return Ok(look);
         }
-        match self.client.disk()? {
-            Some(disk) => self.part_from_disk(disk, key, offset, pieces, sums, fits),
+        let look = match self.client.disk()? {
+            Some(disk) => self.part_from_disk(disk, key, offset, pieces, sums, &mut fits),
             None => Ok(look),
+        };
+        if matches!(look, Ok(Look::Missing)) && self.peers.is_some() {
+            return self.part_from_peers(key, offset, pieces, fits);
         }
+        look
     }
 
     /// The same for a value that memory did not have.

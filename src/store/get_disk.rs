@@ -61,7 +61,7 @@ impl Client {
     }
 
     /// Whether pieces are memory that the CPU writes to.
-    fn is_host(&self, pieces: &Pieces<'_>) -> Result<bool> {
+    pub(super) fn is_host(&self, pieces: &Pieces<'_>) -> Result<bool> {
         let Some(device) = self.member.device() else { return Ok(true) };
         let mut host = true;
         pieces.each(|address, bytes| {
@@ -191,8 +191,31 @@ impl Store {
     }
 
     /// Reads `n` values, each into pieces of its size; `item` names them by their numbers, `result` hears what came of each. What is
-    /// on disk is read together: all requests are under way before the first is waited for.
+    /// on disk is read together: all requests are under way before the first is waited for. So is what peers have.
     pub fn get_many_into<'a>(
+        &self,
+        n: usize,
+        item: impl Fn(usize) -> Result<(&'a [u8], Pieces<'a>)>,
+        mut result: impl FnMut(usize, Result<Look<u64>>),
+    ) {
+        if self.peers.is_none() {
+            return self.get_many_here(n, item, result);
+        }
+        let mut missed = Vec::new();
+        self.get_many_here(n, &item, |number, look| match look {
+            Ok(Look::Missing) => {
+                if let Err(error) = memory::push(&mut missed, number) {
+                    result(number, Err(error));
+                }
+            }
+            look => result(number, look),
+        });
+        if !missed.is_empty() {
+            self.get_many_far(&missed, item, &mut result);
+        }
+    }
+
+    fn get_many_here<'a>(
         &self,
         n: usize,
         item: impl Fn(usize) -> Result<(&'a [u8], Pieces<'a>)>,
@@ -209,8 +232,7 @@ impl Store {
                     continue;
                 }
             };
-            let look = if with_disk { self.get_from_memory(key, &pieces) } else { self.get_into(key, &pieces) };
-            match look {
+            match self.get_from_memory(key, &pieces) {
                 Ok(Look::Missing) if with_disk => {
                     if let Err(error) = memory::push(&mut late, (number, key, pieces)) {
                         result(number, Err(error));

@@ -24,6 +24,7 @@ mod map;
 pub mod master;
 mod master_slot;
 mod masters;
+pub mod peers;
 mod promote;
 pub mod read;
 mod remote;
@@ -62,6 +63,8 @@ pub struct Store {
     namespace: u32,
     /// Whoever waits through this handle gives up: it is being destroyed.
     closing: AtomicBool,
+    /// Who is asked for what is not here.
+    peers: Option<Arc<dyn peers::Peers>>,
 }
 
 impl Drop for Store {
@@ -73,10 +76,10 @@ impl Drop for Store {
 impl Store {
     fn of(client: Arc<Client>, namespace: u32) -> Self {
         client.enter_handle();
-        Self { client, namespace, closing: AtomicBool::new(false) }
+        Self { client, namespace, closing: AtomicBool::new(false), peers: None }
     }
 
-    /// Another handle of the same client and namespace.
+    /// Another handle of the same client and namespace, which asks nobody else.
     #[must_use]
     pub fn share(&self) -> Self {
         Self::of(Arc::clone(&self.client), self.namespace)
@@ -126,7 +129,9 @@ impl Store {
             );
         }
         let [id, _, _] = self.call(&wire::Request::Namespace(name, quota_bytes))?;
-        Ok(Self::of(Arc::clone(&self.client), u32::try_from(id).unwrap_or(0)))
+        let mut made = Self::of(Arc::clone(&self.client), u32::try_from(id).unwrap_or(0));
+        made.peers.clone_from(&self.peers);
+        Ok(made)
     }
 
     /// Number of its namespace.

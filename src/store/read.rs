@@ -53,13 +53,15 @@ pub enum Presence {
     Ready,
     /// It is not in memory, but can be read from disk.
     OnDisk,
+    /// It is not here, but peers of the handle have it. Only said where they are asked.
+    Elsewhere,
 }
 
 impl Presence {
     /// Whether it can be read.
     #[must_use]
     pub fn is_readable(self) -> bool {
-        matches!(self, Presence::Ready | Presence::OnDisk)
+        matches!(self, Presence::Ready | Presence::OnDisk | Presence::Elsewhere)
     }
 }
 
@@ -336,10 +338,10 @@ impl Store {
         }
     }
 
-    /// How many of these keys, from the first on, are readable.
+    /// How many of these keys, from the first on, are readable, here or elsewhere.
     pub fn match_prefix<'k>(&self, keys: impl Iterator<Item = Result<&'k [u8]>>) -> Result<usize> {
         let mut n = 0;
-        self.look_many(keys, |presence| {
+        self.look_many_anywhere(keys, |presence| {
             n += usize::from(presence.is_readable());
             presence.is_readable()
         })?;

@@ -196,6 +196,8 @@ fn prometheus(stats: &Stats, text: &mut memory::Text) -> std::fmt::Result {
         ("bytes_written_total", "counter", own.tx),
         ("bytes_read_total", "counter", own.rx),
         ("plans_total", "counter", own.plans),
+        ("peer_hits_total", "counter", own.peer_hits),
+        ("peer_bytes_read_total", "counter", own.peer_rx),
         ("metadata_bytes", "gauge", stats.metadata_bytes),
     ];
     for (name, kind, value) in client {

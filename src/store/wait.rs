@@ -107,7 +107,7 @@ impl Store {
                     Presence::OnDisk => return Err(on_disk(key)),
                     Presence::Absent if !appear => return Err(not_found(key)),
                     // It came meanwhile: the next look finds it.
-                    Presence::Absent | Presence::Writing | Presence::Ready => {}
+                    _ => {}
                 },
                 Look::Ready(_) => {}
             }

@@ -612,7 +612,7 @@ impl Store {
                     Presence::OnDisk => return Err(on_disk(key)),
                     Presence::Absent => break,
                     // It came meanwhile.
-                    Presence::Writing | Presence::Ready => {}
+                    _ => {}
                 },
                 _ => break,
             }

@@ -152,14 +152,22 @@ impl Service {
     /// Makes calls and waits until all have ended; each does by its time and two seconds.
     #[must_use]
     pub fn call(&self, tasks: Vec<Task>) -> Vec<Outcome> {
+        self.call_unless(tasks, &|| false)
+    }
+
+    /// The same; those that have not ended when `stop` says so end with CANCELLED.
+    #[must_use]
+    pub fn call_unless(&self, tasks: Vec<Task>, stop: &dyn Fn() -> bool) -> Vec<Outcome> {
         let mut state = self.shared.state.lock();
         let waiter = Arc::new(Condvar::new());
         let number = state.begin(tasks, Arc::clone(&waiter), None);
         while !state.is_over(number) {
-            if state.driven {
+            if stop() {
+                state.end_calls(|running| running.group == number);
+            } else if state.driven {
                 waiter.wait_for(&mut state, Duration::from_millis(LOOK_MS));
             } else {
-                state = self.shared.drive(state, |state| state.is_over(number));
+                state = self.shared.drive(state, |state| state.is_over(number) || stop());
             }
         }
         let outcomes = state.groups.remove(&number).map(|group| group.outcomes).unwrap_or_default();
@@ -171,7 +179,7 @@ impl Service {
     pub fn cancel(&self) {
         let mut state = self.shared.state.lock();
         state.cancelled = true;
-        state.end_all();
+        state.end_calls(|_| true);
         let done = state.take_unattended();
         drop(state);
         tell(done);
@@ -317,14 +325,14 @@ impl State {
         }
         self.net.flush();
         if self.cancelled {
-            self.end_all();
+            self.end_calls(|_| true);
         }
         number
     }
 
-    /// Every call ends. What the machine still wants done for one finds that it is not there.
-    fn end_all(&mut self) {
-        let calls: Vec<u64> = self.calls.keys().copied().collect();
+    /// These calls end. What the machine still wants done for one finds that it is not there.
+    fn end_calls(&mut self, which: impl Fn(&Running) -> bool) {
+        let calls: Vec<u64> = self.calls.iter().filter(|(_, call)| which(call)).map(|(number, _)| *number).collect();
         calls.into_iter().for_each(|call| self.done(call, Outcome::of(NMC_ERR_CANCELLED)));
     }
 

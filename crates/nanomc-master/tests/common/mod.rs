@@ -251,7 +251,7 @@ impl Node {
     /// Says that it goes.
     pub fn leave(&mut self) {
         let (node, incarnation) = (NodeId::of(&self.name), self.incarnation);
-        self.send(0, wire::Leave { node, incarnation });
+        self.send(0, wire::Leave { node, incarnation, empty: false });
     }
 
     /// Says that it lives.

@@ -1,0 +1,90 @@
+//! Reads of a store that go on to the cluster: by the name of the store's namespace instead of the client's, and past the nodes of this
+//! process, in which the store has looked already. Whoever waits can be stopped.
+
+use super::{Cluster, Got, Item, failed};
+use crate::base::deadline::Deadline;
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_OK};
+use crate::cluster::client::{Call, GetCall};
+use crate::cluster::types::ObjectKey;
+use crate::cluster::wire::{Find, Listed, MAX_KEYS, Message, ROOM};
+use std::time::Duration;
+
+/// What a read of the cluster is about, and when it ends.
+#[derive(Clone, Copy)]
+pub struct Scope<'a> {
+    /// Namespace of the keys.
+    pub space: &'a [u8],
+    /// It is over then.
+    pub deadline: &'a Deadline,
+    /// Or soon after this says so, with CANCELLED.
+    pub stop: &'a dyn Fn() -> bool,
+}
+
+impl Cluster {
+    /// How long a call of the client may take.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.config.patience
+    }
+
+    /// Reads values into memory that holds them, from owners; says of each what came of it.
+    pub fn fetch(&self, scope: Scope<'_>, items: &[Item<'_>]) -> Result<Vec<Got>> {
+        if items.len() > 1 {
+            // Where they are is asked for all of them at once. If that fails it is asked for each.
+            let keys: Vec<&[u8]> = memory::collect(items.iter().map(|item| item.key))?;
+            let _ = self.locate(scope, &keys);
+        }
+        let mut tasks = memory::with_capacity(items.len())?;
+        tasks.extend(items.iter().map(|item| {
+            let (key, room) = (ObjectKey::new(scope.space, item.key)?, item.bytes()?);
+            let get = GetCall { key, room, keep: self.config.keep, into: Vec::new() };
+            Ok(self.task(Call::Get(get), item.spans()?))
+        }));
+        let size = |task: &super::Task| task.spans.iter().map(|span| span.len() as u64).sum();
+        let read = self.batch(items, tasks, scope, size, |item, outcome| {
+            Ok(match outcome.status {
+                NMC_OK => Got::whole(outcome.count),
+                NMC_ERR_TOO_SMALL => Got::too_large(outcome.count, item.bytes()?),
+                _ => Got::of(Err(failed(outcome, item.key.escape_ascii()))),
+            })
+        })?;
+        memory::collect(read.into_iter().map(|got| got.unwrap_or_else(|error| Got::of(Err(error)))))
+    }
+
+    /// Asks where keys are, as many at once as a message holds, and remembers it.
+    pub(super) fn locate(&self, scope: Scope<'_>, keys: &[&[u8]]) -> Result<Vec<Listed>> {
+        let mut listed = memory::with_capacity(keys.len())?;
+        let (mut part, mut bytes) = (Vec::new(), 0);
+        for (at, key) in keys.iter().enumerate() {
+            let key = ObjectKey::new(scope.space, key)?;
+            bytes += key.as_bytes().len() + 8;
+            memory::push(&mut part, key)?;
+            let next = keys.get(at + 1).map_or(usize::MAX, |next| next.len() + scope.space.len() + 16);
+            if part.len() == MAX_KEYS || next == usize::MAX || bytes + next > ROOM {
+                let call = Call::Ask(Box::new(Find { keys: std::mem::take(&mut part), missed: Vec::new() }.into()));
+                match self.ask_within(call, scope)?.reply.map(|reply| *reply) {
+                    Some(Message::Found(found)) => listed.extend(found.keys),
+                    _ => crate::bail!(NMC_ERR_UNAVAILABLE, "no master has answered"),
+                }
+                bytes = 0;
+            }
+        }
+        Ok(listed)
+    }
+
+    /// Whether somebody has each of these keys, by what the leader lists.
+    pub fn listed(&self, scope: Scope<'_>, keys: &[&[u8]]) -> Result<Vec<bool>> {
+        let listed = self.locate(scope, keys)?;
+        let mut found = memory::with_capacity(keys.len())?;
+        for at in 0..keys.len() {
+            let status = listed.get(at).map_or(NMC_ERR_NOT_FOUND, |listed| listed.status);
+            if status == NMC_ERR_UNAVAILABLE {
+                crate::bail!(NMC_ERR_UNAVAILABLE, "the master is still being told what there is");
+            }
+            found.push(status == NMC_OK);
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,106 @@
+//! `nmc_client_open_store`: the store's own reads, which go on to the cluster. A read that does is a call of the client as well: closing
+//! the client ends it, and waits for it.
+
+use super::client::{Open, nmc_client_t, with};
+use super::handle;
+use super::store::{self, nmc_store_t};
+use super::{guard, out};
+use crate::base::Deadline;
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_BAD_HANDLE, NMC_ERR_NOT_FOUND, NMC_ERR_TOO_SMALL, nmc_status_t};
+use crate::cluster::facade::{Cluster, Item, Scope};
+use crate::store::peers::{PeerRead, Peers};
+use std::sync::Arc;
+
+/// The cluster of a client, for as long as that is open.
+struct OfClient {
+    /// The client's handle.
+    client: usize,
+    timeout_ms: i64,
+}
+
+impl OfClient {
+    /// `None` if the client is closed: then the store is all there is.
+    fn with<R>(
+        &self,
+        space: &[u8],
+        stop: &dyn Fn() -> bool,
+        body: impl FnOnce(&Cluster, Scope<'_>) -> Result<R>,
+    ) -> Result<Option<R>> {
+        let called = with(self.client as *const nmc_client_t, |open: &Open| {
+            let patience = i64::try_from(open.cluster.patience().as_millis()).unwrap_or(i64::MAX);
+            let deadline = Deadline::from_ms(self.timeout_ms, patience)?;
+            // What the store finds is not the client's handle being bad.
+            Ok(body(&open.cluster, Scope { space, deadline: &deadline, stop }))
+        });
+        match called {
+            Ok(told) => told.map(Some),
+            Err(error) if error.status == NMC_ERR_BAD_HANDLE => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Peers for OfClient {
+    fn read(&self, space: &[u8], reads: &mut [PeerRead<'_>], stop: &dyn Fn() -> bool) {
+        let told = self.with(space, stop, |cluster, scope| {
+            let items: Vec<Item<'_>> =
+                memory::collect(reads.iter().map(|read| Item { key: read.key, slices: read.to }))?;
+            cluster.fetch(scope, &items)
+        });
+        match told {
+            Ok(None) => {}
+            Ok(Some(all)) => {
+                for (read, got) in reads.iter_mut().zip(all) {
+                    read.outcome = match got.result {
+                        Ok(()) => Ok(Some(got.bytes)),
+                        Err(error) if error.status == NMC_ERR_TOO_SMALL => Ok(Some(got.bytes)),
+                        Err(error) if error.status == NMC_ERR_NOT_FOUND => Ok(None),
+                        Err(error) => Err(error),
+                    };
+                }
+            }
+            Err(error) => reads.iter_mut().for_each(|read| read.outcome = Err(error.clone())),
+        }
+    }
+
+    fn find(&self, space: &[u8], keys: &[&[u8]], stop: &dyn Fn() -> bool) -> Result<Vec<bool>> {
+        let told = self.with(space, stop, |cluster, scope| cluster.listed(scope, keys))?;
+        told.map_or_else(|| memory::vec_of(keys.len(), false), Ok)
+    }
+}
+
+/// Makes a handle of a store, in the same namespace, whose reads go on to the cluster, and puts it into `*out_store`: what neither memory nor
+/// disk has is read from whichever node has it under the same key, in the namespace of the same name. The store need not be a node itself.
+/// `store` stays as it is, and a miss of it costs no message. Handles that `nmc_store_namespace` makes of the new one go on to the cluster
+/// too.
+///
+/// `get`, `get_into`, `get_slices`, `get_strided` and `get_into_batch` read from there, also into device memory (by way of host memory, as
+/// parts of a value do); `exists`, `exists_batch` and `match_prefix` ask the leader, for 256 keys at once, and say
+/// `NMC_OBJECT_ELSEWHERE`. All else is about this store alone: pins, locations, metadata, waits, watches, touch, retain, iteration, removes and puts. An object that is being
+/// written here is `NMC_NOT_READY`, whoever has it. What was read is kept on this client's first node with `NMC_CLIENT_KEEP_COPIES`.
+///
+/// A read that goes on takes up to `timeout_ms` (-1 for the client's `timeout_ms`) and 2 s, and has the statuses of `nmc_client_get` besides: if no master
+/// answers, `NMC_ERR_UNAVAILABLE` or `NMC_ERR_TIMEOUT` and not `NMC_ERR_NOT_FOUND`, since nobody knows. `nmc_store_cancel` and destroy of the
+/// handle end it with `NMC_ERR_CANCELLED`, and so does `nmc_client_close`; after that the handle is one like `store`. They may be closed in any order.
+///
+/// Asks nobody itself. Thread-safe. Not graph-safe. Destroyed with `nmc_store_destroy`. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_open_store(
+    client: *mut nmc_client_t,
+    store: *mut nmc_store_t,
+    timeout_ms: i64,
+    out_store: *mut *mut nmc_store_t,
+) -> nmc_status_t {
+    guard(|| {
+        let slot = out(out_store, "out_store")?;
+        slot.write(std::ptr::null_mut());
+        handle::prepare()?;
+        Deadline::from_ms(timeout_ms, 0)?;
+        let peers = with(client, |_| Ok(Arc::new(OfClient { client: client as usize, timeout_ms })))?;
+        let made = store::with(store, |store| Ok(store.with_peers(peers)))?;
+        slot.write(handle::create(made)?);
+        Ok(())
+    })
+}
