@@ -248,6 +248,27 @@ void masters() {
   SAID(client, "get k 100000 1", "NMC_ERR_NOT_FOUND");
 }
 
+void absent() {
+  Master master({"--away_ms", "1000", "--settle_ms", "500"});
+  Process node = opened(master.address()), dies = opened(master.address()), guest = opened(master.address()), client = opened(master.address());
+  REQUIRE(SAID(node, "mount a 8", "NMC_OK"));
+
+  promise("nobody_waits_for_a_node_that_has_left_with_nothing");
+  REQUIRE(SAID(guest, "attach empty", "NMC_OK"));
+  SAID(guest, "unmount empty", "NMC_OK");
+  CHECK(becomes(client, "remove nothing", "NMC_ERR_NOT_FOUND"));
+
+  promise("removes_that_a_dead_node_has_not_heard_of_do_not_stop_puts");
+  REQUIRE(SAID(dies, "mount d 8", "NMC_OK"));
+  dies.kill9();
+  CHECK(becomes(client, "segments", "NMC_OK a"));
+  master.kill9();
+  master.start();
+  SAID(client, "put k 100 1 1 a", "NMC_OK");
+  CHECK(becomes(client, "remove k", "NMC_IN_PROGRESS"));
+  for (int i = 0; i < 20; ++i) SAID(client, "put n" + std::to_string(i) + " 100 1 1", "NMC_OK");
+}
+
 void copies() {
   Master master;
   Process node = opened(master.address()), keeper = opened(master.address(), {20000, NMC_CLIENT_KEEP_COPIES, {}}), client = opened(master.address());
@@ -298,6 +319,7 @@ int main() {
   skip_without_join();
   owners();
   masters();
+  absent();
   copies();
   tokens();
   return finish();
