@@ -25,6 +25,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `len` bytes.
+    #[inline]
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
         let Some((head, rest)) = self.0.split_at_checked(len) else {
             crate::bail!(NMC_ERR_PROTOCOL, "a message ends in the middle of {len} bytes");
@@ -33,6 +34,7 @@ impl<'a> Cursor<'a> {
         Ok(head)
     }
 
+    #[inline]
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
         let Some((head, rest)) = self.0.split_first_chunk::<N>() else {
             crate::bail!(NMC_ERR_PROTOCOL, "a message ends in the middle of a field");
@@ -97,7 +99,9 @@ pub trait Field: Sized {
 macro_rules! integer_fields {
     ($($t:ty),*) => {$(
         impl Field for $t {
+            #[inline]
             fn put(&self, to: &mut Vec<u8>) { to.extend_from_slice(&self.to_le_bytes()); }
+            #[inline]
             fn get(from: &mut Cursor<'_>) -> Result<Self> { Ok(<$t>::from_le_bytes(from.take()?)) }
         }
     )*};

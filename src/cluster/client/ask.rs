@@ -19,6 +19,10 @@ impl Asking {
         Self { what, deadline, pause: Pause::default(), status: NMC_ERR_TIMEOUT }
     }
 
+    pub(super) fn is_lookup(&self) -> bool {
+        matches!(self.what, Message::Find(_))
+    }
+
     pub(super) fn wake(&self) -> Millis {
         self.pause.until.unwrap_or(self.deadline).min(self.deadline)
     }

@@ -4,13 +4,13 @@
 use crate::base::memory;
 use crate::cluster::types::{Name, ObjectKey};
 use crate::cluster::wire::Replica;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 /// See the module.
 #[derive(Debug)]
 pub struct Cache {
     limit: usize,
-    places: BTreeMap<ObjectKey, (u64, Vec<Replica>)>,
+    places: HashMap<ObjectKey, (u64, Vec<Replica>)>,
     /// Keys in the order in which they came, each with the number of its entry.
     order: VecDeque<(u64, ObjectKey)>,
     next: u64,
@@ -20,7 +20,7 @@ impl Cache {
     /// Of so many keys at most.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { limit, places: BTreeMap::new(), order: VecDeque::new(), next: 0 }
+        Self { limit, places: HashMap::new(), order: VecDeque::new(), next: 0 }
     }
 
     /// Where a key was found.
@@ -31,7 +31,8 @@ impl Cache {
 
     /// A key was found. If there is no memory for that it is forgotten.
     pub fn enter(&mut self, key: &ObjectKey, replicas: &[Replica]) {
-        if self.limit == 0 || memory::reserve_queue(&mut self.order, 1).is_err() {
+        let room = memory::reserve_queue(&mut self.order, 1).and(memory::reserve_map(&mut self.places, 1));
+        if self.limit == 0 || room.is_err() {
             return;
         }
         let (Ok(first), Ok(second), Ok(replicas)) = (key.copy(), key.copy(), memory::copy(replicas)) else { return };

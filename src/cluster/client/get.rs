@@ -33,7 +33,7 @@ pub(super) struct Getting {
     step: Step,
     /// What is left to try; the next is last.
     list: Vec<Replica>,
-    /// All that the master said, for the cache.
+    /// All that the master said, for the cache; nothing if that was known before.
     found: Vec<Replica>,
     missed: Vec<Name>,
     pause: Pause,
@@ -71,8 +71,7 @@ impl Getting {
 
     pub(super) fn begin(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
         if let Some(known) = cx.shared.cache.find(&self.get.key) {
-            self.found = known.to_vec();
-            self.list = self.found.clone();
+            self.list = known.to_vec();
             self.sort(cx);
         }
         self.next(cx)
@@ -80,16 +79,19 @@ impl Getting {
 
     /// Worst first: the next to try is taken from the end.
     fn sort(&mut self, cx: &mut Cx<'_>) {
-        let (host, now) = (cx.shared.config.host.clone(), cx.now);
+        if self.list.len() < 2 {
+            return;
+        }
+        let super::Shared { config, failed, chance, .. } = &mut *cx.shared;
+        let (host, now) = (&config.host, cx.now);
         let rank = |replica: &Replica, chance: u64| {
-            let failed = cx.shared.failed.get(&replica.name.node).is_some_and(|until| now < *until);
-            let far = host.is_empty() || !replica.endpoint.starts_with(&host);
+            let failed = failed.get(&replica.name.node).is_some_and(|until| now < *until);
+            let far = host.is_empty() || !replica.endpoint.starts_with(host);
             (failed, far, replica.media == Media::Ssd, chance)
         };
         let mut ranked = Vec::new();
         for replica in self.list.drain(..) {
-            let chance = cx.shared.chance.word();
-            ranked.push((rank(&replica, chance), replica));
+            ranked.push((rank(&replica, chance.word()), replica));
         }
         ranked.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
         self.list.extend(ranked.into_iter().map(|(_, replica)| replica));
@@ -225,7 +227,9 @@ impl Getting {
     }
 
     fn got(&mut self, replica: &Replica, fetched: Fetched, cx: &mut Cx<'_>) -> Outcome {
-        cx.shared.cache.enter(&self.get.key, &self.found);
+        if !self.found.is_empty() {
+            cx.shared.cache.enter(&self.get.key, &self.found);
+        }
         cx.shared.failed.remove(&replica.name.node);
         if self.get.keep {
             cx.to.push(Action::Keep(cx.call, self.get.key.clone(), replica.clone()));

@@ -294,6 +294,22 @@ impl Client {
         Self { shared, calls: BTreeMap::new(), ticked: 0 }
     }
 
+    /// Whether it is remembered where a key is.
+    #[must_use]
+    pub fn knows(&self, key: &ObjectKey) -> bool {
+        self.shared.cache.find(key).is_some()
+    }
+
+    /// Whether the call that has waited longest is a lookup or a get.
+    #[must_use]
+    pub fn is_reading(&self) -> bool {
+        self.calls.values().next().is_some_and(|op| match op {
+            Op::Put(_) => false,
+            Op::Get(_) => true,
+            Op::Ask(op) => op.is_lookup(),
+        })
+    }
+
     /// When it wants to be told that time has passed, at the latest.
     #[must_use]
     pub fn wake(&self, now: Millis) -> Millis {
@@ -328,7 +344,10 @@ impl Client {
                     Op::Get(op) => op.begin(&mut cx),
                     Op::Ask(op) => op.begin(&mut cx),
                 };
-                self.settle(call, op, done, to);
+                match done {
+                    None => drop(self.calls.insert(call, op)),
+                    done => self.settle(call, done, to),
+                }
             }
             Event::Master(from, frame) => self.master(from, frame, now, to),
             Event::Node(_, frame) => {
@@ -382,36 +401,35 @@ impl Client {
 
     /// Gives something to the call that it is for.
     fn reply(&mut self, number: u64, request: Request, reply: Reply, now: Millis, to: &mut Vec<Action>) {
-        let Some(mut op) = self.calls.remove(&request.call) else { return };
+        let Some(op) = self.calls.get_mut(&request.call) else { return };
         let mut cx = Cx { shared: &mut self.shared, call: request.call, now, to };
-        let done = match &mut op {
+        let done = match op {
             Op::Put(op) => op.reply(number, request.part, reply, &mut cx),
             Op::Get(op) => op.reply(number, reply, &mut cx),
             Op::Ask(op) => op.reply(reply, &mut cx),
         };
-        self.settle(request.call, op, done, to);
+        self.settle(request.call, done, to);
     }
 
-    fn settle(&mut self, call: u64, op: Op, done: Option<Outcome>, to: &mut Vec<Action>) {
-        match done {
-            None => drop(self.calls.insert(call, op)),
-            Some(outcome) => {
-                self.shared.requests.remove_all_of(call);
-                to.push(Action::Done(call, outcome));
-            }
+    /// A call has ended, if something came of it.
+    fn settle(&mut self, call: u64, done: Option<Outcome>, to: &mut Vec<Action>) {
+        if let Some(outcome) = done {
+            self.calls.remove(&call);
+            self.shared.requests.remove_all_of(call);
+            to.push(Action::Done(call, outcome));
         }
     }
 
     fn renewed(&mut self, number: u64, now: Millis, to: &mut Vec<Action>) {
         for call in self.calls.keys().copied().collect::<Vec<_>>() {
-            let Some(mut op) = self.calls.remove(&call) else { continue };
+            let Some(op) = self.calls.get_mut(&call) else { continue };
             let mut cx = Cx { shared: &mut self.shared, call, now, to };
-            let done = match &mut op {
+            let done = match op {
                 Op::Put(op) => op.renewed(number, &mut cx),
                 Op::Get(op) => op.renewed(number, &mut cx),
                 Op::Ask(_) => None,
             };
-            self.settle(call, op, done, to);
+            self.settle(call, done, to);
         }
     }
 
@@ -437,14 +455,14 @@ impl Client {
             Op::Ask(op) => op.wake() <= now,
         });
         for call in due.map(|(call, _)| *call).collect::<Vec<_>>() {
-            let Some(mut op) = self.calls.remove(&call) else { continue };
+            let Some(op) = self.calls.get_mut(&call) else { continue };
             let mut cx = Cx { shared: &mut self.shared, call, now, to };
-            let done = match &mut op {
+            let done = match op {
                 Op::Put(op) => op.tick(&mut cx),
                 Op::Get(op) => op.tick(&mut cx),
                 Op::Ask(op) => op.tick(&mut cx),
             };
-            self.settle(call, op, done, to);
+            self.settle(call, done, to);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Requests that have no answer yet: by number, by call, and by the time at which they are late.
 
+use crate::cluster::net::ByNumber;
 use crate::cluster::types::Millis;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// One of them.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +18,7 @@ pub(super) struct Request {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    all: BTreeMap<u64, Request>,
+    all: ByNumber<u64, Request>,
     by_call: BTreeSet<(u64, u64)>,
     by_time: BTreeSet<(Millis, u64)>,
 }

@@ -9,6 +9,8 @@ use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE, NMC_OK};
 use crate::cluster::types::{Media, Name, ObjectKey};
 use crate::cluster::wire::{Find, Found, ListSegments, Listed, MAX_KEYS, MAX_LISTED, ROOM, Replica, Segment, Segments};
 
+/// Keys that are worth looking at together first.
+const SEVERAL: usize = 8;
 /// Segments of one answer.
 const SEGMENTS: usize = 64;
 
@@ -16,6 +18,10 @@ impl Leader {
     pub(super) fn find(&mut self, ask: Ask, find: &Find, to: &mut Vec<Action>) -> Result<()> {
         if find.keys.len() > MAX_KEYS {
             crate::bail!(NMC_ERR_INVALID_ARG, "{} keys are asked for; {MAX_KEYS} are possible", find.keys.len());
+        }
+        if find.keys.len() >= SEVERAL {
+            let keys = find.keys.iter().filter_map(|key| Some((self.spaces.find(key.space())?, key.key())));
+            self.objects.warm(keys)?;
         }
         let mut keys = memory::try_collect(find.keys.iter().map(|key| self.listed(key, &find.missed)))?;
         cut(&mut keys);

@@ -118,6 +118,24 @@ impl Objects {
         shard.find(hash, space, key).map(|slot| At::new(number, slot))
     }
 
+    /// Reads what lookups of these keys will read. In steps, each for all of them: so the processor has many reads under way, where
+    /// one lookup after the other waits for memory several times.
+    pub fn warm<'a>(&self, keys: impl Iterator<Item = (u32, &'a [u8])>) -> Result<()> {
+        let hashes = memory::collect(keys.map(|(space, key)| self.hash(space, key)))?;
+        let first = |(number, hash): &(usize, u32)| {
+            let shard = self.shards.get(*number)?;
+            shard.buckets.get(shard.bucket(*hash)).map(|slot| (shard, *slot, *hash))
+        };
+        let slots = memory::collect(hashes.iter().filter_map(first))?;
+        let objects = memory::collect(slots.iter().filter_map(|(shard, slot, hash)| shard.with_hash(*slot, *hash)))?;
+        let read = |object: &Object| {
+            let key = object.key.first().copied().map_or(0, u64::from);
+            key ^ object.replicas.first().map_or(0, |held| held.epoch)
+        };
+        std::hint::black_box(objects.iter().fold(0, |all, object| all ^ read(object)));
+        Ok(())
+    }
+
     /// The object with this key, which is made if there is none.
     pub fn enter(&mut self, space: u32, key: &[u8]) -> Result<At> {
         let (number, hash) = self.hash(space, key);
@@ -243,6 +261,15 @@ impl Shard {
             slot = object.next;
         }
         None
+    }
+
+    /// The first object with this hash, from one of its bucket on.
+    fn with_hash(&self, slot: u32, hash: u32) -> Option<&Object> {
+        let mut object = self.objects.get(slot as usize)?;
+        while object.hash != hash {
+            object = self.objects.get(object.next as usize)?;
+        }
+        Some(object)
     }
 
     fn insert(&mut self, hash: u32, space: u32, key: &[u8]) -> Result<u32> {

@@ -31,17 +31,21 @@ impl Cluster {
 
     /// Reads values into memory that holds them, from owners; says of each what came of it.
     pub fn fetch(&self, scope: Scope<'_>, items: &[Item<'_>]) -> Result<Vec<Got>> {
-        if items.len() > 1 {
-            // Where they are is asked for all of them at once. If that fails it is asked for each.
-            let keys: Vec<&[u8]> = memory::collect(items.iter().map(|item| item.key))?;
-            let _ = self.locate(scope, &keys);
-        }
-        let mut tasks = memory::with_capacity(items.len())?;
+        let mut tasks: Vec<Result<super::Task>> = memory::with_capacity(items.len())?;
         tasks.extend(items.iter().map(|item| {
             let (key, room) = (ObjectKey::new(scope.space, item.key)?, item.bytes()?);
             let get = GetCall { key, room, keep: self.config.keep, into: Vec::new() };
             Ok(self.task(Call::Get(get), item.spans()?))
         }));
+        let asked = tasks.iter().flatten().filter_map(|task| match &task.call {
+            Call::Get(get) => Some(&get.key),
+            _ => None,
+        });
+        if items.len() > 1 && !self.service.knows(asked) {
+            // Where they are is asked for all of them at once. If that fails it is asked for each.
+            let keys: Vec<&[u8]> = memory::collect(items.iter().map(|item| item.key))?;
+            let _ = self.locate(scope, &keys);
+        }
         let size = |task: &super::Task| task.spans.iter().map(|span| span.len() as u64).sum();
         let read = self.batch(items, tasks, scope, size, |item, outcome| {
             Ok(match outcome.status {

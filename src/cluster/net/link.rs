@@ -14,6 +14,9 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Bytes that are received at once where it is not known what they are.
 const ROOM: usize = 64 << 10;
 
+/// The same where a long value is expected behind the next message: what comes of it this way is copied once more.
+const FEW: usize = 4 << 10;
+
 /// Bytes that are put into one buffer to be sent, or a frame more.
 const MOST_TOGETHER: usize = 256 << 10;
 /// Bytes of a long value after which it is looked at again.
@@ -43,13 +46,17 @@ impl Spans {
     /// Only the first so many bytes.
     #[must_use]
     pub fn up_to(mut self, bytes: u64) -> Self {
+        if bytes >= self.left {
+            return self;
+        }
+        self.left = bytes;
         let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.list.retain_mut(|span| {
             *span = span.up_to(left);
             left -= span.len();
             !span.is_empty()
         });
-        Self::new(self.list)
+        self
     }
 
     /// Without the first so many bytes.
@@ -115,6 +122,22 @@ impl Out {
     }
 }
 
+/// Buffers of connections that have nothing in them, for those that will.
+#[derive(Debug, Default)]
+pub(super) struct Spares {
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+impl Spares {
+    /// Takes a buffer back, if it is a better one.
+    fn keep_output(&mut self, buffer: Vec<u8>) {
+        if buffer.capacity() > self.output.capacity() && buffer.capacity() <= 2 * MOST_TOGETHER {
+            self.output = buffer;
+        }
+    }
+}
+
 /// What came.
 #[derive(Debug)]
 pub(super) enum Came {
@@ -140,11 +163,15 @@ pub(super) struct Link {
     drained: bool,
     /// Bytes without which it does not count as readable.
     piece: usize,
+    /// The last message had a long value: the next probably has one too.
+    long: bool,
     output: VecDeque<Out>,
     /// Bytes that wait in buffers of ours.
     pub queued: usize,
     /// Whether it is waited until it can be written to.
     pub watched: bool,
+    /// Whether it is in the list of those with something to send.
+    pub dirty: bool,
     /// When it was made, when something came last, and when something that was to be sent was taken last, or began to wait.
     made_at: Millis,
     moved_at: Millis,
@@ -165,15 +192,22 @@ impl Link {
             value: Value::None,
             drained: false,
             piece: 1,
+            long: false,
             output: VecDeque::new(),
             queued: 0,
             watched: connecting,
+            dirty: false,
             made_at: now,
             moved_at: now,
             sent_at: now,
             now,
             unknown: false,
         }
+    }
+
+    /// Bytes in buffers of ours.
+    pub(super) fn held(&self) -> usize {
+        self.queued + self.input.len()
     }
 
     /// The socket may have something.
@@ -233,19 +267,14 @@ impl Link {
     }
 
     /// Puts a frame behind what is to be sent.
-    pub(super) fn send(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(super) fn send(&mut self, bytes: &[u8], spares: &mut Spares) -> Result<()> {
         self.begin_output();
         self.queued += bytes.len();
-        if let Some(Out::Bytes(last, _)) = self.output.back_mut().filter(|out| out.has_room()) {
-            return memory::extend(last, bytes);
-        }
-        memory::reserve_queue(&mut self.output, 1)?;
-        self.output.push_back(Out::Bytes(memory::copy(bytes)?, 0));
-        Ok(())
+        memory::extend(self.last(spares)?, bytes)
     }
 
     /// Puts a value behind it: by copying it now, or from where it is, if somebody is to be told when it has left.
-    pub(super) fn send_value(&mut self, spans: Spans, ticket: Option<u64>) -> Result<()> {
+    pub(super) fn send_value(&mut self, spans: Spans, ticket: Option<u64>, spares: &mut Spares) -> Result<()> {
         self.begin_output();
         match ticket {
             Some(ticket) => {
@@ -255,23 +284,28 @@ impl Link {
             }
             None => {
                 self.queued += usize::try_from(spans.left()).unwrap_or(usize::MAX);
-                match self.output.back_mut().filter(|out| out.has_room()) {
-                    Some(Out::Bytes(last, _)) => spans.append_to(last),
-                    _ => {
-                        let mut bytes = Vec::new();
-                        spans.append_to(&mut bytes)?;
-                        memory::reserve_queue(&mut self.output, 1)?;
-                        self.output.push_back(Out::Bytes(bytes, 0));
-                        Ok(())
-                    }
-                }
+                spans.append_to(self.last(spares)?)
             }
+        }
+    }
+
+    /// The buffer behind which something is put to be sent.
+    fn last(&mut self, spares: &mut Spares) -> Result<&mut Vec<u8>> {
+        if !self.output.back().is_some_and(Out::has_room) {
+            memory::reserve_queue(&mut self.output, 1)?;
+            let mut buffer = std::mem::take(&mut spares.output);
+            buffer.clear();
+            self.output.push_back(Out::Bytes(buffer, 0));
+        }
+        match self.output.back_mut() {
+            Some(Out::Bytes(last, _)) => Ok(last),
+            _ => crate::bail!(NMC_ERR_INTERNAL, "a connection has no buffer to send from"),
         }
     }
 
     /// Sends what the socket takes. Adds the tickets of values whose last byte has left. Gives whether something is left, or
     /// nothing if the connection has ended.
-    pub(super) fn flush(&mut self, now: Millis, left: &mut Vec<u64>) -> Option<bool> {
+    pub(super) fn flush(&mut self, now: Millis, left: &mut Vec<u64>, spares: &mut Spares) -> Option<bool> {
         while !self.output.is_empty() {
             let spans = self.output.iter().flat_map(|out| {
                 let (bytes, spans) = match out {
@@ -283,16 +317,30 @@ impl Link {
             match sys::send(self.socket.as_fd(), spans) {
                 Moved::Bytes(n) => {
                     self.sent_at = now;
-                    self.advance(n, left);
+                    self.advance(n, left, spares);
                 }
-                Moved::Later => return Some(true),
+                Moved::Later => {
+                    self.shrink(spares);
+                    return Some(true);
+                }
                 Moved::Ended => return None,
             }
         }
         Some(false)
     }
 
-    fn advance(&mut self, mut n: usize, left: &mut Vec<u64>) {
+    /// What waits for somebody to take it takes no more memory than it needs.
+    fn shrink(&mut self, spares: &mut Spares) {
+        if let Some(Out::Bytes(bytes, at)) = self.output.front_mut()
+            && bytes.capacity() > 2 * (bytes.len() - *at)
+            && let Ok(rest) = memory::copy(&bytes[*at..])
+        {
+            *at = 0;
+            spares.keep_output(std::mem::replace(bytes, rest));
+        }
+    }
+
+    fn advance(&mut self, mut n: usize, left: &mut Vec<u64>, spares: &mut Spares) {
         while let Some(out) = self.output.front_mut() {
             let ended = match out {
                 Out::Bytes(bytes, at) => {
@@ -315,12 +363,14 @@ impl Link {
             if !ended {
                 return;
             }
-            self.output.pop_front();
+            if let Some(Out::Bytes(buffer, _)) = self.output.pop_front() {
+                spares.keep_output(buffer);
+            }
         }
     }
 
     /// The next thing that came; `patience` counts down what is received before somebody else has a turn.
-    pub(super) fn next(&mut self, patience: &mut u32) -> Came {
+    pub(super) fn next(&mut self, patience: &mut u32, spares: &mut Spares) -> Came {
         loop {
             let there = &self.input[self.at..];
             match &mut self.value {
@@ -335,6 +385,7 @@ impl Link {
                         return Came::Taken(ticket);
                     }
                     if self.drained {
+                        self.settle(spares);
                         return Came::Nothing;
                     }
                     if *patience == 0 {
@@ -345,7 +396,8 @@ impl Link {
                     match sys::receive_into(self.socket.as_fd(), spans.list.make_contiguous()) {
                         Moved::Bytes(n) => {
                             spans.advance(n);
-                            self.drained = n < wanted;
+                            // Behind a long value there is rarely something at once; if there is, it is told.
+                            self.drained = n < wanted || spans.left == 0;
                         }
                         Moved::Later => self.drained = true,
                         Moved::Ended => return Came::Ended(None),
@@ -362,7 +414,7 @@ impl Link {
                         self.value = Value::None;
                         continue;
                     }
-                    if let Some(came) = self.receive(ROOM, patience) {
+                    if let Some(came) = self.receive(ROOM, patience, spares) {
                         return came;
                     }
                 }
@@ -370,10 +422,12 @@ impl Link {
                     Ok(Parsed::Frame(frame, bytes, value)) => {
                         self.at += bytes;
                         self.value = if value > 0 { Value::Asked(value) } else { Value::None };
+                        self.long = value > ROOM as u64;
                         return Came::Frame(frame);
                     }
                     Ok(Parsed::Wants(bytes)) => {
-                        if let Some(came) = self.receive(bytes.max(ROOM), patience) {
+                        let room = if self.long { FEW } else { ROOM };
+                        if let Some(came) = self.receive(bytes.max(room), patience, spares) {
                             return came;
                         }
                     }
@@ -391,13 +445,20 @@ impl Link {
         }
     }
 
+    /// Whoever has nothing to say takes no memory, and whoever has said half of something no more than for that.
+    fn settle(&mut self, spares: &mut Spares) {
+        let Ok(kept) = memory::copy(&self.input[self.at..]) else { return };
+        let buffer = std::mem::replace(&mut self.input, kept);
+        self.at = 0;
+        if buffer.capacity() > spares.input.capacity() {
+            spares.input = buffer;
+        }
+    }
+
     /// Receives into the buffer, of which so many bytes are needed behind `at`.
-    fn receive(&mut self, bytes: usize, patience: &mut u32) -> Option<Came> {
+    fn receive(&mut self, bytes: usize, patience: &mut u32, spares: &mut Spares) -> Option<Came> {
         if self.drained {
-            if self.at == self.input.len() {
-                // Whoever has nothing to say takes no memory.
-                (self.input, self.at) = (Vec::new(), 0);
-            }
+            self.settle(spares);
             return Some(Came::Nothing);
         }
         if *patience == 0 {
@@ -406,12 +467,19 @@ impl Link {
         *patience -= 1;
         self.input.drain(..self.at);
         self.at = 0;
-        let room = bytes.max(self.input.len() + ROOM / 2);
+        if self.input.capacity() < spares.input.capacity() && self.input.len() <= spares.input.capacity() {
+            let mut buffer = std::mem::take(&mut spares.input);
+            buffer.clear();
+            buffer.extend_from_slice(&self.input);
+            self.input = buffer;
+        }
+        let room = bytes.max(self.input.len() + bytes.min(ROOM) / 2);
         if let Err(error) = memory::reserve_to(&mut self.input, room) {
             return Some(Came::Ended(Some(error)));
         }
-        let room = self.input.capacity() - self.input.len();
-        match sys::receive(self.socket.as_fd(), &mut self.input) {
+        // Not all that there is room for: the buffer may be a larger one than is wanted.
+        let room = if bytes < ROOM { room } else { self.input.capacity() } - self.input.len();
+        match sys::receive(self.socket.as_fd(), &mut self.input, room) {
             Moved::Bytes(n) => self.drained = n < room,
             Moved::Later => self.drained = true,
             Moved::Ended => return Some(Came::Ended(None)),

@@ -4,20 +4,22 @@
 
 pub mod address;
 mod link;
+mod numbers;
 pub mod sys;
 #[cfg(test)]
 mod tests;
 
 pub use address::{Address, Listener};
 pub use link::Spans;
+pub use numbers::ByNumber;
 pub use sys::{Poller, Ready, Span, now_ms};
 
 use super::types::{Millis, Peer};
 use super::wire::{Answer, Frame, Hello, Message};
 use crate::base::error::Result;
 use crate::base::{log, memory};
-use link::{Came, Link};
-use std::collections::{HashMap, VecDeque};
+use link::{Came, Link, Spares};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -35,6 +37,9 @@ pub struct Limits {
     pub links: usize,
     /// Bytes that may wait for somebody who does not read.
     pub queued: usize,
+    /// Bytes that may wait for all of them together, or have come from them and are not whole messages yet. Beyond that, whoever
+    /// has most of them is let go.
+    pub held: usize,
     /// How long part of a message may wait for the rest, and what is to be sent for somebody to take it.
     pub stall_ms: Millis,
     /// What whoever connects must say first; empty for nothing.
@@ -43,7 +48,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { links: 16_384, queued: 16 << 20, stall_ms: 30_000, token: String::new() }
+        Self { links: 16_384, queued: 16 << 20, held: 256 << 20, stall_ms: 30_000, token: String::new() }
     }
 }
 
@@ -69,15 +74,19 @@ pub struct Net {
     listeners: Vec<Listener>,
     /// Those that are not listened to for a moment: there was no descriptor for who connected.
     muted: Vec<usize>,
-    links: HashMap<u64, Link>,
+    links: ByNumber<u64, Link>,
     next: u64,
     /// Links that may have something.
     turn: VecDeque<u64>,
     patience: u32,
-    /// Links with something to send.
+    /// Links with something to send, in the order in which they got it.
     dirty: Vec<u64>,
     heard: VecDeque<Heard>,
     buffer: Vec<u8>,
+    /// What a connection that says something receives into, and what it sends from: those that are silent have none.
+    spares: Spares,
+    /// Bytes that connections hold, see [`Limits::held`].
+    held: usize,
     left: Vec<u64>,
     now: Millis,
     /// When it was looked last who has waited too long.
@@ -92,13 +101,15 @@ impl Net {
             limits,
             listeners: Vec::new(),
             muted: Vec::new(),
-            links: HashMap::new(),
+            links: ByNumber::default(),
             next: 1,
             turn: VecDeque::new(),
             patience: TURN,
             dirty: Vec::new(),
             heard: VecDeque::new(),
             buffer: Vec::new(),
+            spares: Spares::default(),
+            held: 0,
             left: Vec::new(),
             now: now_ms(),
             looked_at: 0,
@@ -167,20 +178,34 @@ impl Net {
             self.heard.extend(ticket.map(Heard::Lost));
             return Ok(());
         };
-        let mut sent = link.send(&self.buffer);
+        let before = link.held();
+        let mut sent = link.send(&self.buffer, &mut self.spares);
         if let (Ok(()), Some((value, ticket))) = (&sent, value) {
-            sent = link.send_value(value, ticket);
+            sent = link.send_value(value, ticket, &mut self.spares);
         }
+        self.held = (self.held + link.held()).saturating_sub(before);
         if sent.is_err() || link.queued > self.limits.queued {
             let kept = link.tickets().any(|of| Some(of) == ticket);
             self.close(to);
             self.heard.extend(ticket.filter(|_| !kept).map(Heard::Lost));
             return Ok(());
         }
-        if !link.watched {
+        if !link.watched && !std::mem::replace(&mut link.dirty, true) {
             self.dirty.push(to.0);
         }
+        if self.held > self.limits.held {
+            self.relieve();
+        }
         Ok(())
+    }
+
+    /// Lets those go that hold most, until all together hold what they may.
+    fn relieve(&mut self) {
+        while self.held > self.limits.held {
+            let Some((number, _)) = self.links.iter().max_by_key(|(_, link)| link.held()) else { return };
+            log::emit(log::WARN, || "cluster: a connection was ended: too much waits for it, or for all".into());
+            self.close(Peer(*number));
+        }
     }
 
     /// Bytes that wait in buffers for a peer.
@@ -205,6 +230,7 @@ impl Net {
     /// Ends a connection: nothing is stored or read through it after this.
     pub fn close(&mut self, peer: Peer) {
         let Some(link) = self.links.remove(&peer.0) else { return };
+        self.held = self.held.saturating_sub(link.held());
         // Also if a forked child has the descriptor too.
         self.poller.remove(&link.socket);
         sys::shut(&link.socket);
@@ -221,7 +247,7 @@ impl Net {
                 continue;
             }
             let Some(link) = self.links.get_mut(&ready.number) else { continue };
-            if ready.writable {
+            if ready.writable && !std::mem::replace(&mut link.dirty, true) {
                 self.dirty.push(ready.number);
             }
             if ready.readable {
@@ -273,7 +299,10 @@ impl Net {
                 self.turn.pop_front();
                 continue;
             };
-            match link.next(&mut self.patience) {
+            let before = link.held();
+            let came = link.next(&mut self.patience, &mut self.spares);
+            self.held = (self.held + link.held()).saturating_sub(before);
+            match came {
                 Came::Frame(frame) => match frame.message {
                     Message::Hello(hello) => {
                         if link.unknown && !same(hello.token.as_bytes(), self.limits.token.as_bytes()) {
@@ -289,6 +318,9 @@ impl Net {
                 Came::Nothing => {
                     self.turn.pop_front();
                     self.patience = TURN;
+                    if self.held > self.limits.held {
+                        self.relieve();
+                    }
                 }
                 Came::Enough => {
                     self.turn.rotate_left(1);
@@ -311,9 +343,13 @@ impl Net {
 
     /// Sends what there is to send, as far as it is taken.
     pub fn flush(&mut self) {
-        while let Some(number) = self.dirty.pop() {
+        let mut list = std::mem::take(&mut self.dirty);
+        for number in list.drain(..) {
             let Some(link) = self.links.get_mut(&number) else { continue };
-            let rest = link.flush(self.now, &mut self.left);
+            link.dirty = false;
+            let before = link.held();
+            let rest = link.flush(self.now, &mut self.left, &mut self.spares);
+            self.held = (self.held + link.held()).saturating_sub(before);
             self.heard.extend(self.left.drain(..).map(Heard::Sent));
             match rest {
                 Some(rest) if rest != link.watched => {
@@ -326,6 +362,7 @@ impl Net {
                 None => self.close(Peer(number)),
             }
         }
+        self.dirty = list;
     }
 
     /// Ends connections on which something has waited too long.

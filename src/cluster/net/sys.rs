@@ -5,7 +5,7 @@ use crate::base::error::{Error, Result};
 use crate::rpc::owned;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Pieces that one call moves.
 const MOST_PIECES: usize = 64;
@@ -91,11 +91,12 @@ fn moved(n: isize) -> Moved {
     }
 }
 
-/// Receives into a buffer of ours, behind what it holds, up to its capacity.
-pub fn receive(from: BorrowedFd<'_>, to: &mut Vec<u8>) -> Moved {
+/// Receives into a buffer of ours, behind what it holds: so many bytes at most, and up to its capacity.
+pub fn receive(from: BorrowedFd<'_>, to: &mut Vec<u8>, most: usize) -> Moved {
     let room = to.spare_capacity_mut();
+    let most = room.len().min(most);
     // SAFETY: the room is there to be written.
-    let n = moved(unsafe { libc::recv(from.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT) });
+    let n = moved(unsafe { libc::recv(from.as_raw_fd(), room.as_mut_ptr().cast(), most, libc::MSG_DONTWAIT) });
     if let Moved::Bytes(n) = n {
         // SAFETY: the kernel wrote so many bytes behind the former end.
         unsafe { to.set_len(to.len() + n) };
@@ -284,6 +285,19 @@ impl Poller {
     /// Does not wait for it any more.
     pub fn remove(&self, fd: &impl AsRawFd) {
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+    }
+
+    /// Waits, and looks for a moment without sleeping first: for whoever waits for an answer that takes no longer than a thread needs to
+    /// wake up.
+    pub fn wait_awake(&self, moment: Duration, limit: Duration, ready: &mut Vec<Ready>) {
+        let since = Instant::now();
+        while since.elapsed() < moment {
+            self.wait(Duration::ZERO, ready);
+            if !ready.is_empty() {
+                return;
+            }
+        }
+        self.wait(limit, ready);
     }
 
     /// Waits this long at most; adds what is ready.

@@ -273,6 +273,55 @@ fn half_a_message_and_a_reader_who_does_not_read_end_by_themselves() {
 }
 
 #[test]
+fn all_together_hold_no_more_than_they_may_and_whoever_holds_most_is_let_go() {
+    let limits = Limits { held: 8 << 20, ..Limits::default() };
+    let (_far, address) = listening(Limits::default());
+    let mut near = Net::new(limits).unwrap();
+    let from = value(64 << 10);
+    // None of them reads, and none of them alone is sent too much.
+    let peers: Vec<Peer> = (0..8).map(|_| near.connect(&address).unwrap()).collect();
+    let (mut closed, mut sent) = (Vec::new(), 0u64);
+    while closed.is_empty() {
+        for (n, peer) in peers.iter().enumerate() {
+            for _ in 0..=usize::from(n == 3) {
+                near.send_value(*peer, &fetched(from.len()), spans(&from, from.len()), None).unwrap();
+            }
+        }
+        assert!(near.held <= 8 << 20, "{} bytes are held", near.held);
+        while let Some(heard) = turn(&mut near) {
+            if let Heard::Closed(peer) = heard {
+                closed.push(peer);
+            }
+        }
+        sent += 1;
+        assert!(sent < 10_000, "nobody is let go");
+    }
+    assert_eq!(closed[0], peers[3], "it had been sent most");
+    closed.iter().chain(&peers).for_each(|peer| near.close(*peer));
+    assert_eq!(near.held, 0);
+    // The same of halves of messages.
+    let (mut far, address) = listening(Limits { held: 100_000, ..Limits::default() });
+    let Address::Tcp(at) = address else { panic!() };
+    let mut head = Vec::new();
+    Frame::telling(Find { keys: vec![ObjectKey::new(b"", &[7; 200]).unwrap(); 200], missed: Vec::new() })
+        .encode(&mut head)
+        .unwrap();
+    let late = Instant::now() + Duration::from_secs(60);
+    let mut streams = Vec::new();
+    let mut ended = false;
+    while !ended {
+        let mut stream = TcpStream::connect(at).unwrap();
+        stream.write_all(&head[..head.len() / 2]).unwrap();
+        streams.push(stream);
+        for _ in 0..4 {
+            ended |= matches!(turn(&mut far), Some(Heard::Closed(_)));
+            assert!(far.held <= 100_000 + (64 << 10), "{} bytes are held", far.held);
+        }
+        assert!(Instant::now() < late && streams.len() < 100, "nobody is let go");
+    }
+}
+
+#[test]
 fn no_more_connect_than_may() {
     let limits = Limits { links: 2, ..Limits::default() };
     let (mut far, address) = listening(limits);

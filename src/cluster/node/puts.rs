@@ -5,10 +5,11 @@
 use super::storage::{Plan, Wanted};
 use super::{Action, Agent, Standing, Storage};
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_STALE, NMC_OK, nmc_status_t};
 use crate::cluster::types::{Millis, Name, Peer, PutId};
 use crate::cluster::wire::{Answer, Done, Frame, Put, PutDone, Reserve, Reserved};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 /// How long a put may take at most, whatever its client says.
 const MOST_MS: Millis = 30_000;
@@ -45,14 +46,15 @@ enum State {
 /// What came of puts that are done: those of the last while, and not more than so many. Whoever repeats a put is told that.
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
-    done: BTreeMap<PutId, Done>,
+    done: HashMap<PutId, Done>,
     /// Until when, in the order in which they were done.
     order: VecDeque<(Millis, PutId)>,
 }
 
 impl Remembered {
     fn enter(&mut self, put: PutId, done: Done, until: Millis) {
-        if crate::base::memory::reserve_queue(&mut self.order, 1).is_ok() {
+        let room = memory::reserve_queue(&mut self.order, 1).and(memory::reserve_map(&mut self.done, 1));
+        if room.is_ok() {
             self.order.push_back((until, put));
             self.done.insert(put, done);
         }

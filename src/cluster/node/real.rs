@@ -8,7 +8,7 @@ use super::storage::{Memory, Part, Pinned, Plan, Storage, Tail, Wanted};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
-use crate::cluster::net::Span;
+use crate::cluster::net::{ByNumber, Span};
 use crate::cluster::types::{Media, ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published, Retired, SegmentInfo};
 use crate::layout::store::{self as layout, MAX_NAMESPACES, ON_DISK};
@@ -19,7 +19,7 @@ use crate::store::facts::{self, Described};
 use crate::store::master::{Keep, Opened};
 use crate::store::read::{Extents, Look, Pin};
 use crate::store::write::PutOptions;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// Headers that one part of a snapshot looks at, at most.
@@ -47,10 +47,10 @@ pub struct NodeStore {
     store: Store,
     /// By number, those that were used: they stay as long as the store lives.
     spaces: Vec<Option<Space>>,
-    plans: HashMap<Plan, Opened>,
+    plans: ByNumber<Plan, Opened>,
     /// Those that are to be on disk before they are answered.
     for_disk: HashSet<Plan>,
-    pins: HashMap<u64, Pin>,
+    pins: ByNumber<u64, Pin>,
     next_pin: u64,
     /// The disk that the store had when the agent began, and how many slots that has.
     disk: (u64, u32),
@@ -74,7 +74,7 @@ impl NodeStore {
         // In this order: if it is opened anew meanwhile the agent finds out.
         let disk = store.disk_id();
         let disk = (disk, store.adopt_disk()?);
-        let (plans, for_disk, pins) = (HashMap::new(), HashSet::new(), HashMap::new());
+        let (plans, for_disk, pins) = (ByNumber::default(), HashSet::new(), ByNumber::default());
         Ok(Self { store, spaces, plans, for_disk, pins, next_pin: 1, disk, trouble: None, looked: None })
     }
 

@@ -10,17 +10,21 @@ use super::{SMALL, TURN};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_TOO_SMALL, NMC_OK};
 use crate::cluster::client::{Action, Call, Client, Config, Event, Outcome};
-use crate::cluster::net::{Address, Heard, Limits, Net, Poller, Span, Spans, now_ms};
-use crate::cluster::types::{Millis, NodeId, Peer};
+use crate::cluster::net::{Address, ByNumber, Heard, Limits, Net, Poller, Ready, Span, Spans, now_ms};
+use crate::cluster::types::{Millis, NodeId, ObjectKey, Peer};
 use crate::cluster::wire::{Frame, Message};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long whoever drives the connections waits at most before it looks at the clock.
 const LOOK_MS: Millis = 20;
+/// How long whoever waits to read something looks for it before it sleeps, as long as answers come that fast: a thread takes about as long
+/// to wake up. Not where something is put or removed: then a master and an owner work at the same time, and one of them may need the
+/// processor.
+const AWAKE: Duration = Duration::from_micros(25);
 /// Connections for large values to one node.
 const MOST_LARGE: usize = 8;
 
@@ -85,18 +89,22 @@ struct State {
     masters: Masters,
     nodes: HashMap<NodeId, Node>,
     /// Connections for large values, and whose they are.
-    large: HashMap<Peer, NodeId>,
-    calls: HashMap<u64, Running>,
-    groups: HashMap<u64, Group>,
-    requests: HashMap<u64, Sent>,
+    large: ByNumber<Peer, NodeId>,
+    calls: ByNumber<u64, Running>,
+    groups: ByNumber<u64, Group>,
+    requests: ByNumber<u64, Sent>,
     /// Whose a value is that is on its way: the call, and the request if its end is to be told.
-    tickets: HashMap<u64, (u64, Option<u64>)>,
+    tickets: ByNumber<u64, (u64, Option<u64>)>,
     next: u64,
     events: VecDeque<Event>,
     actions: Vec<Action>,
     agent: Option<node::Handle>,
     /// Somebody drives the connections.
     driven: bool,
+    /// When it was looked last what has happened.
+    looked_at: Millis,
+    /// The last answer came while it was looked for.
+    quick: bool,
     /// Groups that nobody waits for.
     unattended: usize,
     closing: bool,
@@ -119,23 +127,25 @@ pub struct Service {
 impl Service {
     /// A client that has called nobody.
     pub fn new(config: Config, masters: &[Address], limits: Limits) -> Result<Self> {
-        let net = Net::new(Limits { queued: usize::MAX, ..limits })?;
+        let net = Net::new(Limits { queued: usize::MAX, held: usize::MAX, ..limits })?;
         let poller = net.poller();
         let state = State {
             core: Client::new(config),
             net,
             masters: Masters::new(masters)?,
             nodes: HashMap::new(),
-            large: HashMap::new(),
-            calls: HashMap::new(),
-            groups: HashMap::new(),
-            requests: HashMap::new(),
-            tickets: HashMap::new(),
+            large: ByNumber::default(),
+            calls: ByNumber::default(),
+            groups: ByNumber::default(),
+            requests: ByNumber::default(),
+            tickets: ByNumber::default(),
             next: 1,
             events: VecDeque::new(),
             actions: Vec::new(),
             agent: None,
             driven: false,
+            looked_at: 0,
+            quick: true,
             unattended: 0,
             closing: false,
             cancelled: false,
@@ -147,6 +157,13 @@ impl Service {
     /// From now on what is to be kept on this node goes to this agent, or nowhere.
     pub fn keep_with(&self, agent: Option<node::Handle>) {
         self.shared.state.lock().agent = agent;
+    }
+
+    /// Whether it is remembered where all of these are.
+    #[must_use]
+    pub fn knows<'a>(&self, mut keys: impl Iterator<Item = &'a ObjectKey>) -> bool {
+        let state = self.shared.state.lock();
+        keys.all(|key| state.core.knows(key))
     }
 
     /// Makes calls and waits until all have ended; each does by its time and two seconds.
@@ -235,7 +252,11 @@ impl Shared {
             let now = now_ms();
             let limit = if state.net.is_busy() { 0 } else { state.core.wake(now).saturating_sub(now).min(LOOK_MS) };
             ready.clear();
-            MutexGuard::unlocked(&mut state, || self.poller.wait(Duration::from_millis(limit), &mut ready));
+            let moment = if state.quick && state.core.is_reading() { AWAKE } else { Duration::ZERO };
+            let limit = Duration::from_millis(limit);
+            let since = Instant::now();
+            MutexGuard::unlocked(&mut state, || self.poller.wait_awake(moment.min(limit), limit, &mut ready));
+            state.quick = since.elapsed() < 2 * AWAKE;
             state.turn(&ready);
         }
         state.driven = false;
@@ -298,7 +319,7 @@ impl State {
     }
 
     fn begin(&mut self, tasks: Vec<Task>, waiter: Arc<Condvar>, ended: Option<Ended>) -> u64 {
-        if !self.driven {
+        if !self.driven && self.looked_at != now_ms() {
             // What has ended while nobody looked is not spoken to.
             let mut ready = Vec::new();
             self.net.poller().wait(Duration::ZERO, &mut ready);
@@ -322,6 +343,9 @@ impl State {
             let patience = Millis::try_from(task.patience.as_millis()).unwrap_or(Millis::MAX);
             self.events.push_back(Event::Call(call, patience, task.call));
             self.tell_all(now);
+            if at % TURN == TURN - 1 {
+                self.net.flush();
+            }
         }
         self.net.flush();
         if self.cancelled {
@@ -337,9 +361,10 @@ impl State {
     }
 
     /// Something may have happened.
-    fn turn(&mut self, ready: &[crate::cluster::net::Ready]) {
+    fn turn(&mut self, ready: &[Ready]) {
         self.net.ready(ready);
         let now = now_ms();
+        self.looked_at = now;
         for _ in 0..TURN {
             let Some(heard) = self.net.hear() else { break };
             self.heard(heard, now);

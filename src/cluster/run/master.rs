@@ -2,15 +2,15 @@
 //! that has connected, or by looking at it between two events.
 
 use super::TURN;
+use super::mailbox::Mailbox;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::cluster::directory::{Action, Change, Event, Master};
-use crate::cluster::net::{self, Heard, Limits, Listener, Net, now_ms};
+use crate::cluster::net::{Heard, Limits, Listener, Net, Ready, now_ms};
 use crate::cluster::types::{Millis, Peer, incarnation_of};
 use crate::cluster::wire::{Answer, Frame, Message};
-use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -33,19 +33,13 @@ enum Mail {
     Stop,
 }
 
-struct Mailbox {
-    mail: Mutex<VecDeque<Mail>>,
-    wake: crate::rpc::Event,
-}
-
 /// Speaks to a master in this process.
 #[derive(Clone)]
-pub struct Handle(Arc<Mailbox>);
+pub struct Handle(Arc<Mailbox<Mail>>);
 
 impl Handle {
     fn post(&self, mail: Mail) {
-        self.0.mail.lock().push_back(mail);
-        self.0.wake.signal();
+        self.0.post(mail);
     }
 
     /// Tells the master that it leads, or what was written down.
@@ -91,8 +85,7 @@ impl Service {
         for listener in listeners {
             net.listen(listener)?;
         }
-        let mailbox = Arc::new(Mailbox { mail: Mutex::new(VecDeque::new()), wake: crate::rpc::Event::new()? });
-        net.poller().add(&mailbox.wake.as_fd(), net::WAKE, false)?;
+        let mailbox = Arc::new(Mailbox::new(&net)?);
         let handle = Handle(Arc::clone(&mailbox));
         let running = Running { master, net, mailbox, recorder, inside: HashMap::new(), next: 0, actions: Vec::new() };
         let thread = std::thread::Builder::new()
@@ -111,7 +104,7 @@ impl Service {
 struct Running {
     master: Master,
     net: Net,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Mailbox<Mail>>,
     recorder: Recorder,
     /// Callers in this process that wait for an answer, and until when.
     inside: HashMap<u64, (Millis, Answered)>,
@@ -129,11 +122,7 @@ impl Running {
             ready.clear();
             poller.wait(Duration::from_millis(limit), &mut ready);
             self.net.ready(&ready);
-            if ready.iter().any(|ready| ready.number == net::WAKE) {
-                // Before the mail is taken: what is posted behind that wakes this thread again.
-                self.mailbox.wake.drain();
-            }
-            if !self.read_mail() {
+            if !self.read_mail(&ready) {
                 return self.end();
             }
             for _ in 0..TURN {
@@ -156,10 +145,9 @@ impl Running {
         }
     }
 
-    fn read_mail(&mut self) -> bool {
-        let mail = std::mem::take(&mut *self.mailbox.mail.lock());
+    fn read_mail(&mut self, ready: &[Ready]) -> bool {
         let now = now_ms();
-        for mail in mail {
+        for mail in self.mailbox.take(ready) {
             match mail {
                 Mail::Event(event) => self.tell(event, now),
                 Mail::Call(time_left_ms, message, answer) => {

@@ -2,6 +2,7 @@
 //! wants done.
 
 pub mod client;
+mod mailbox;
 pub mod master;
 mod masters;
 pub mod node;
@@ -10,5 +11,5 @@ pub use crate::cluster::net::{Address, Limits, Listener};
 
 /// Values up to this size share a connection, and are copied on their way out of it; larger ones have one for themselves.
 const SMALL: u64 = 64 << 10;
-/// Events between two looks at the clock.
-const TURN: usize = 512;
+/// Events after which what came of them is sent, so that others work on it meanwhile; and between two looks at the clock.
+const TURN: usize = 32;

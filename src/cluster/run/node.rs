@@ -1,19 +1,18 @@
 //! The agent of a node and its connections, on a thread of their own. Bytes go straight between sockets and the pages of the store;
 //! whatever ends early is told, and nothing is stored after that.
 
+use super::mailbox::Mailbox;
 use super::masters::Masters;
 use super::{SMALL, TURN};
 use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
 use crate::base::log;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
-use crate::cluster::net::{self, Address, Heard, Limits, Listener, Net, Spans, now_ms};
+use crate::cluster::net::{Address, ByNumber, Heard, Limits, Listener, Net, Ready, Spans, now_ms};
 use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan};
 use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, incarnation_of};
 use crate::cluster::wire::{Fetch, Frame, Message, Replica};
-use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -36,19 +35,13 @@ enum Mail {
     Stop,
 }
 
-struct Mailbox {
-    mail: Mutex<VecDeque<Mail>>,
-    wake: crate::rpc::Event,
-}
-
 /// Speaks to the agent of this process.
 #[derive(Clone)]
-pub struct Handle(Arc<Mailbox>);
+pub struct Handle(Arc<Mailbox<Mail>>);
 
 impl Handle {
     fn post(&self, mail: Mail) {
-        self.0.mail.lock().push_back(mail);
-        self.0.wake.signal();
+        self.0.post(mail);
     }
 
     /// What was read is to be kept on this node too. It is no loss if nothing comes of it.
@@ -94,8 +87,7 @@ impl Service {
         config.incarnation = incarnation_of(secret);
         let mut net = Net::new(limits)?;
         net.listen(listener)?;
-        let mailbox = Arc::new(Mailbox { mail: Mutex::new(VecDeque::new()), wake: crate::rpc::Event::new()? });
-        net.poller().add(&mailbox.wake.as_fd(), net::WAKE, false)?;
+        let mailbox = Arc::new(Mailbox::new(&net)?);
         let handle = Handle(Arc::clone(&mailbox));
         let running = Running {
             agent: Agent::new(config, storage, now_ms()),
@@ -104,7 +96,7 @@ impl Service {
             mailbox,
             masters: Masters::new(masters)?,
             receiving: HashMap::new(),
-            tickets: HashMap::new(),
+            tickets: ByNumber::default(),
             next: 1,
             fills: HashMap::new(),
             syncs: HashMap::new(),
@@ -166,10 +158,10 @@ struct Running<S: Memory> {
     /// Of this life of the node.
     secret: u64,
     net: Net,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Mailbox<Mail>>,
     masters: Masters,
     receiving: HashMap<PutId, (Peer, u64)>,
-    tickets: HashMap<u64, Ticket>,
+    tickets: ByNumber<u64, Ticket>,
     next: u64,
     fills: HashMap<Peer, Filling>,
     syncs: HashMap<u64, SyncSender<nmc_status_t>>,
@@ -187,7 +179,7 @@ impl<S: Memory> Running<S> {
             ready.clear();
             poller.wait(Duration::from_millis(limit), &mut ready);
             self.net.ready(&ready);
-            if !self.read_mail() {
+            if !self.read_mail(&ready) {
                 self.tell(Event::Leave, now_ms());
                 return self.net.flush();
             }
@@ -206,11 +198,9 @@ impl<S: Memory> Running<S> {
         }
     }
 
-    fn read_mail(&mut self) -> bool {
-        self.mailbox.wake.drain();
-        let mail = std::mem::take(&mut *self.mailbox.mail.lock());
+    fn read_mail(&mut self, ready: &[Ready]) -> bool {
         let now = now_ms();
-        for mail in mail {
+        for mail in self.mailbox.take(ready) {
             match mail {
                 Mail::Keep(key, from) => self.tell(Event::Keep(key, *from), now),
                 Mail::Sync(patience, waiter) => {
