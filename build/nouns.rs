@@ -106,8 +106,9 @@ ends it; opening the same directory again, in this process or a later one, finds
         how: "\
 One process starts `nanomc-master`. Everybody else calls `nmc_client_open` with its address; who has memory to give calls `nmc_client_mount`, or
 `nmc_client_attach_store` for a store that it has. Then `nmc_client_put`, `nmc_client_get` and `nmc_client_remove`, one key or many, on any
-machine; or the store's own reads through a handle of `nmc_client_open_store`. `nmc_client_segments` and `nmc_client_query` tell what is where. `nmc_client_close` ends it; its nodes leave the cluster.",
-        sources: &["ffi/client_types.rs", "ffi/client.rs", "ffi/client_store.rs"],
+machine; or the store's own reads through a handle of `nmc_client_open_store`. `nmc_client_submit_put` and its like do not wait: `nmc_client_completions`
+tells what became of them. `nmc_client_segments` and `nmc_client_query` tell what is where. `nmc_client_close` ends it; its nodes leave the cluster.",
+        sources: &["ffi/client_types.rs", "ffi/client.rs", "ffi/client_submit.rs", "ffi/client_store.rs"],
     },
     Noun {
         title: "KV cache",

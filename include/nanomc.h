@@ -42,7 +42,8 @@
  *
  *  Client    a cluster: objects on the nodes of many machines, found by key
  *            nmc_client_*: open close mount attach_store unmount drain register unregister put get put_batch
- *              get_batch exists exists_batch remove remove_all query segments sync open_store
+ *              get_batch exists exists_batch remove remove_all query segments keys sync submit_put submit_get
+ *              submit_remove submit_put_batch submit_get_batch completions event_fd cancel open_store
  *
  *  KV cache  where the K and V of every token are: blocks, sequences, shared prefixes, block tables
  *            nmc_kv_*: create heap_bytes page_tokens destroy open find append append_batch commit keep_state reserve
@@ -2654,12 +2655,22 @@ nmc_status_t nmc_tier_scan(struct nmc_tier_t *tier,
  *
  * One process starts `nanomc-master`. Everybody else calls `nmc_client_open` with its address; who has memory to give calls `nmc_client_mount`, or
  * `nmc_client_attach_store` for a store that it has. Then `nmc_client_put`, `nmc_client_get` and `nmc_client_remove`, one key or many, on any
- * machine; or the store's own reads through a handle of `nmc_client_open_store`. `nmc_client_segments` and `nmc_client_query` tell what is where. `nmc_client_close` ends it; its nodes leave the cluster.
+ * machine; or the store's own reads through a handle of `nmc_client_open_store`. `nmc_client_submit_put` and its like do not wait: `nmc_client_completions`
+ * tells what became of them. `nmc_client_segments` and `nmc_client_query` tell what is where. `nmc_client_close` ends it; its nodes leave the cluster.
  * @{
  */
 
 /** What is read from another node is kept on this client's first node too, where others find it as well. */
 #define NMC_CLIENT_KEEP_COPIES 1
+
+/**
+ * What is submitted (`nmc_client_submit_put` and its like) is driven by a thread of the library, so that it goes on while the program does
+ * something else; without this, `nmc_client_completions` drives it. The thread begins with the first such call.
+ */
+#define NMC_CLIENT_THREAD 2
+
+/** Calls that a client can have submitted without having taken their completions; a batch counts as up to 256. */
+#define NMC_CLIENT_MAX_SUBMITTED 4096
 
 /** Do not wait until every owner has dropped the object: it is out of the directory when the call returns. */
 #define NMC_REMOVE_ASYNC 1
@@ -2826,6 +2837,11 @@ typedef struct nmc_replica_t {
 /** Gets a copy. Returns 0 to end the list. Called on the calling thread; must not throw. */
 typedef int32_t (*nmc_replica_fn)(void *user, const struct nmc_replica_t *replica);
 
+/**
+ * Gets a key, which is valid during the call. Returns 0 to end the list. Called on the calling thread; must not throw.
+ */
+typedef int32_t (*nmc_key_fn)(void *user, struct nmc_slice_t key);
+
 /** A segment of the cluster. What it points to is valid during the call. */
 typedef struct nmc_segment_t {
   /** Size of this struct as the library knows it: what lies behind it is not there. */
@@ -2859,6 +2875,20 @@ typedef struct nmc_segment_t {
 /** Gets a segment. Returns 0 to end the list. Called on the calling thread; must not throw. */
 typedef int32_t (*nmc_segment_fn)(void *user, const struct nmc_segment_t *segment);
 
+/** What became of a call that was submitted. */
+typedef struct nmc_client_completion_t {
+  /** What the caller passed with it. */
+  uint64_t token;
+  /**
+   * Of a get, the size of the value, also of one for which there was no room; of a batch, of all of them together. Else 0.
+   */
+  uint64_t bytes;
+  /** What the call would have returned that waits. */
+  int32_t status;
+  /** Zero. */
+  uint32_t reserved;
+} nmc_client_completion_t;
+
 /**
  * A client of a cluster: it puts objects on nodes and reads them from there, and can itself be nodes, with memory that it mounts or stores
  * that it attaches. Whatever its nodes have it reads without a message.
@@ -2868,7 +2898,7 @@ typedef int32_t (*nmc_segment_fn)(void *user, const struct nmc_segment_t *segmen
  * later returns what was there before.
  *
  * All functions that take it may be called from any thread at the same time; closing waits for those that are under way. Every call
- * returns at most 2 s after the time that the client's config gives it. Values are host memory. Statuses that every function can return:
+ * returns at most 2 s after the time that the client's config gives it. What is submitted and not waited for has the same time. Values are host memory. Statuses that every function can return:
  * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
  */
 typedef struct nmc_client_t nmc_client_t;
@@ -3065,11 +3095,122 @@ nmc_status_t nmc_client_query(struct nmc_client_t *client,
 nmc_status_t nmc_client_segments(struct nmc_client_t *client, nmc_segment_fn callback, void *user);
 
 /**
+ * Calls `callback` with the keys of the client's namespace that begin with `prefix`, which may be empty, one page a call and in no particular order.
+ * `*cursor` is 0 at first; each call moves it, and it is 0 again after the last page. A page may have no key although there are more. Keys that
+ * come or go meanwhile may or may not be seen; what stays is seen once, unless another master takes the lead: then begin again. If `callback`
+ * ends the list the cursor stays, and the next call begins with the same page.
+ *
+ * Asks the leader, once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_client_keys(struct nmc_client_t *client,
+                             struct nmc_slice_t prefix,
+                             uint64_t *cursor,
+                             nmc_key_fn callback,
+                             void *user);
+
+/**
  * Waits until others find everything that was stored in this client's nodes before, by `nmc_store_put` too.
  *
  * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_UNAVAILABLE`.
  */
 nmc_status_t nmc_client_sync(struct nmc_client_t *client);
+
+/**
+ * Puts a value like `nmc_client_put` and does not wait: when it has ended a completion with `token` is queued, which
+ * `nmc_client_completions` takes. Until that was taken, or `nmc_client_close` has returned, the bytes of the value stay as they are; key, slices and
+ * options need be valid for this call only. The time that the call may take begins now.
+ *
+ * Does not block, except for the memory to note it. Thread-safe. Not graph-safe. An error means that nothing was submitted and there will be
+ * no completion. Statuses: `NMC_ERR_BUSY` (`NMC_CLIENT_MAX_SUBMITTED` are submitted: take completions first), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`. The completion has
+ * those of `nmc_client_put`.
+ */
+nmc_status_t nmc_client_submit_put(struct nmc_client_t *client,
+                                   struct nmc_slice_t key,
+                                   const struct nmc_slice_t *slices,
+                                   size_t n,
+                                   const struct nmc_replicate_t *options,
+                                   uint64_t token);
+
+/**
+ * Reads a value like `nmc_client_get` and does not wait; see `nmc_client_submit_put`. The buffers are the library's until the completion was taken,
+ * which has the size of the value. What a node of this client has is in the buffers when this returns, and its completion is queued.
+ *
+ * Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`. The completion has those of `nmc_client_get`.
+ */
+nmc_status_t nmc_client_submit_get(struct nmc_client_t *client,
+                                   struct nmc_slice_t key,
+                                   const struct nmc_buffer_t *buffers,
+                                   size_t n,
+                                   uint64_t token);
+
+/**
+ * Removes an object like `nmc_client_remove` and does not wait; see `nmc_client_submit_put`.
+ *
+ * Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`. The completion has those of `nmc_client_remove`.
+ */
+nmc_status_t nmc_client_submit_remove(struct nmc_client_t *client,
+                                      struct nmc_slice_t key,
+                                      uint32_t flags,
+                                      uint64_t token);
+
+/**
+ * Puts `n` values like `nmc_client_put_batch` and does not wait; see `nmc_client_submit_put`. One completion is queued when all have ended. `out_statuses`, if it
+ * is not NULL, is the library's until then, like the values; so are items that could not be one, which have their status there.
+ *
+ * Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`.
+ */
+nmc_status_t nmc_client_submit_put_batch(struct nmc_client_t *client,
+                                         const struct nmc_slice_t *keys,
+                                         const struct nmc_slice_t *values,
+                                         size_t n,
+                                         const struct nmc_replicate_t *options,
+                                         nmc_status_t *out_statuses,
+                                         uint64_t token);
+
+/**
+ * Reads `n` values like `nmc_client_get_batch` and does not wait; see `nmc_client_submit_get`. One completion is queued when all have ended. `out_bytes` and
+ * `out_statuses`, if they are not NULL, are the library's until then, like the buffers.
+ *
+ * Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`.
+ */
+nmc_status_t nmc_client_submit_get_batch(struct nmc_client_t *client,
+                                         const struct nmc_slice_t *keys,
+                                         const struct nmc_buffer_t *buffers,
+                                         size_t n,
+                                         uint64_t *out_bytes,
+                                         nmc_status_t *out_statuses,
+                                         uint64_t token);
+
+/**
+ * Takes completions of what was submitted, the oldest first, at most `capacity`; stores their number in `*out_n`. None is ever lost. If there is
+ * none, it waits for one up to `timeout_ms` (0 not at all, -1 as long as anything is under way), and drives the connections
+ * meanwhile: unless the client has `NMC_CLIENT_THREAD`, what is submitted goes on only while some thread is in this call, or in one that waits for an answer.
+ *
+ * Thread-safe. Not graph-safe. That none came in time is `NMC_OK` with 0 in `*out_n`. Statuses: none of its own.
+ */
+nmc_status_t nmc_client_completions(struct nmc_client_t *client,
+                                    struct nmc_client_completion_t *completions,
+                                    size_t capacity,
+                                    int64_t timeout_ms,
+                                    size_t *out_n);
+
+/**
+ * Stores a descriptor in `*out_fd` that is readable (poll, epoll) when `nmc_client_completions` should be called with 0 as `timeout_ms`: a completion is queued,
+ * something has arrived, or it is time to ask again. A completion need not come of every such call. It belongs to the client: do not close it,
+ * and do not read from it. Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_OS`.
+ */
+nmc_status_t nmc_client_event_fd(struct nmc_client_t *client,
+                                 int32_t *out_fd);
+
+/**
+ * Ends what was submitted with this token and is under way: its completion, with `NMC_ERR_CANCELLED`, is queued when this returns, and its memory is
+ * not touched any more. A put or a remove may have been done all the same.
+ *
+ * Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing with that token is under way; its completion may
+ * wait to be taken), `NMC_ERR_NO_MEMORY`.
+ */
+nmc_status_t nmc_client_cancel(struct nmc_client_t *client,
+                               uint64_t token);
 
 /**
  * Makes a handle of a store, in the same namespace, whose reads go on to the cluster, and puts it into `*out_store`: what neither memory nor

@@ -426,7 +426,8 @@ fn what_does_not_fit_one_message_or_one_buffer_goes_in_parts() {
     let (long, slices) = ("k".repeat(900), [slice(&value)]);
     let keys: Vec<String> = (0..256).map(|i| format!("{long}{i}")).collect();
     let items: Vec<Item<'_>> = keys.iter().map(|key| Item { key: key.as_bytes(), slices: &slices }).collect();
-    assert!(other.put(&items, &PutOptions::default()).unwrap().iter().all(Result::is_ok));
+    let put = other.put(&items, &PutOptions::default()).unwrap();
+    assert!(put.iter().all(Result::is_ok), "{:?}", put.iter().find(|put| put.is_err()));
     let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
     assert!(other.exists(&keys).unwrap().iter().all(|there| *there));
     let into = vec![0u8; 256 * value.len()];
@@ -496,12 +497,13 @@ fn calls_that_nobody_waits_for_are_told_when_they_have_ended() {
     let into = vec![0u8; 40 * value.len()];
     let parts: Vec<&[u8]> = into.chunks(value.len()).collect();
     let (teller, told) = channel();
+    service.start_thread().unwrap();
     for i in 0..20 {
         let teller = teller.clone();
         let tasks = vec![get(i, parts[2 * i])];
-        service.spawn(tasks, Box::new(move |outcomes| teller.send(outcomes).unwrap())).unwrap();
+        service.spawn(tasks, 1, Box::new(move |outcomes| teller.send(outcomes).unwrap())).unwrap();
         // Somebody who waits goes on beside them.
-        assert_eq!(service.call(vec![get(i, parts[2 * i + 1])])[0].status, NMC_OK);
+        assert_eq!(service.call(vec![get(i, parts[2 * i + 1])]).unwrap()[0].status, NMC_OK);
     }
     for outcomes in told.iter().take(20) {
         assert_eq!((outcomes.len(), outcomes[0].status, outcomes[0].count), (1, NMC_OK, value.len() as u64));

@@ -28,6 +28,7 @@ nmc_status_t opens(Set set) {
 }
 
 int32_t no_replica(void*, const nmc_replica_t*) { return 1; }
+int32_t no_key(void*, nmc_slice_t) { return 1; }
 int32_t no_segment(void*, const nmc_segment_t*) { return 1; }
 
 void configs() {
@@ -80,6 +81,9 @@ void arguments() {
   nmc_replicate_t options = NMC_REPLICATE_INIT;
   nmc_status_t status = NMC_OK;
   uint64_t number = 0;
+  nmc_client_completion_t done{};
+  size_t n = 7;
+  int32_t fd = -1;
 
   promise("a_null_handle_is_a_bad_handle_everywhere_but_in_close");
   GIVES(nmc_client_mount(nullptr, key, &segment), NMC_ERR_BAD_HANDLE);
@@ -98,7 +102,16 @@ void arguments() {
   GIVES(nmc_client_remove_all(nullptr, 0), NMC_ERR_BAD_HANDLE);
   GIVES(nmc_client_query(nullptr, key, no_replica, nullptr), NMC_ERR_BAD_HANDLE);
   GIVES(nmc_client_segments(nullptr, no_segment, nullptr), NMC_ERR_BAD_HANDLE);
+  GIVES(nmc_client_keys(nullptr, none, &number, no_key, nullptr), NMC_ERR_BAD_HANDLE);
   GIVES(nmc_client_sync(nullptr), NMC_ERR_BAD_HANDLE);
+  GIVES(nmc_client_submit_put(nullptr, key, &value, 1, nullptr, 1), NMC_ERR_BAD_HANDLE);
+  GIVES(nmc_client_submit_get(nullptr, key, &to, 1, 1), NMC_ERR_BAD_HANDLE);
+  GIVES(nmc_client_submit_remove(nullptr, key, 0, 1), NMC_ERR_BAD_HANDLE);
+  GIVES(nmc_client_submit_put_batch(nullptr, &key, &value, 1, nullptr, &status, 1), NMC_ERR_BAD_HANDLE);
+  GIVES(nmc_client_submit_get_batch(nullptr, &key, &to, 1, &number, &status, 1), NMC_ERR_BAD_HANDLE);
+  GIVES(nmc_client_completions(nullptr, &done, 1, 0, &n), NMC_ERR_BAD_HANDLE);
+  GIVES(nmc_client_event_fd(nullptr, &fd), NMC_ERR_BAD_HANDLE);
+  GIVES(nmc_client_cancel(nullptr, 1), NMC_ERR_BAD_HANDLE);
   OK(nmc_client_close(nullptr));
 
   promise("null_and_texts_that_cannot_be_are_refused");
@@ -135,6 +148,26 @@ void arguments() {
   GIVES(nmc_client_remove(client, key, 1u << 31), NMC_ERR_INVALID_ARG);
   GIVES(nmc_client_remove(client, key, NMC_REMOVE_EVERYWHERE), NMC_ERR_INVALID_ARG);
   GIVES(nmc_client_remove_all(client, 1u << 31), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_keys(client, bad, &number, no_key, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_keys(client, none, nullptr, no_key, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_keys(client, none, &number, nullptr, nullptr), NMC_ERR_INVALID_ARG);
+  uint64_t no_place = UINT64_MAX;
+  GIVES(nmc_client_keys(client, none, &no_place, no_key, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_submit_put(client, none, &value, 1, nullptr, 1), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_submit_put(client, key, nullptr, 1, nullptr, 1), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_submit_get(client, bad, &to, 1, 1), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_submit_get(client, key, nullptr, 1, 1), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_submit_remove(client, none, 0, 1), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_submit_remove(client, key, NMC_REMOVE_EVERYWHERE, 1), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_submit_put_batch(client, nullptr, &value, 1, nullptr, &status, 1), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_submit_get_batch(client, &key, nullptr, 1, &number, &status, 1), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_completions(client, nullptr, 1, 0, &n), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_completions(client, &done, 1, 0, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_completions(client, &done, 1, -2, &n), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_event_fd(client, nullptr), NMC_ERR_INVALID_ARG);
+  GIVES(nmc_client_cancel(client, 1), NMC_ERR_NOT_FOUND);
+  OK(nmc_client_completions(client, &done, 1, -1, &n));
+  CHECK(n == 0);  // nothing of all that was submitted
   const std::string long_key(2000, 'k');
   GIVES(nmc_client_exists(client, slice(long_key)), NMC_ERR_INVALID_ARG);
 
@@ -160,6 +193,7 @@ void arguments() {
   CHECK(away(nmc_client_put(client, key, &value, 1, nullptr)) && away(nmc_client_get(client, key, &to, 1, nullptr)));
   CHECK(away(nmc_client_exists(client, key)) && away(nmc_client_remove(client, key, 0)) && away(nmc_client_remove_all(client, 0)));
   CHECK(away(nmc_client_drain(client, key, nullptr)) && away(nmc_client_query(client, key, no_replica, nullptr)));
+  CHECK(away(nmc_client_keys(client, none, &number, no_key, nullptr)));
   CHECK(away(nmc_client_segments(client, no_segment, nullptr)) && away(nmc_client_mount(client, key, &segment)));
   CHECK(away(nmc_client_exists_batch(client, &key, 1, &status)) && away(status));
   CHECK(away(nmc_client_put_batch(client, &key, &value, 1, nullptr, &status)) && away(status));

@@ -22,6 +22,7 @@ void configs() {
   CHECK(text(c.protocol) == "tcp" && text(c.device_names) == "d0,d1" && text(c.token) == "secret" && text(c.namespace_name) == "e");
   CHECK(c.timeout_ms == 3000 && c.cache_keys == 9 && c.flags == NMC_CLIENT_KEEP_COPIES);
   CHECK(config.keep_copies(false).c().flags == 0 && text(config.master_server("z").c().master_server) == "z");
+  CHECK(config.thread().c().flags == NMC_CLIENT_THREAD && config.thread(false).c().flags == 0);
   const nmc_client_config_t plain = nmc::ClientConfig().c();
   CHECK(plain.timeout_ms == -1 && plain.cache_keys == -1 && plain.flags == 0 && plain.master_server.len == 0);
 
@@ -38,7 +39,7 @@ void configs() {
   CHECK(nmc::Replicate().c().locations == nullptr && nmc::Replicate().c().copies == 1);
 }
 
-template <class Store, class Client>
+template <class Store, class Client, class Calls>
 void calls(const Master& master) {
   const auto config = nmc::ClientConfig(master.address()).timeout(std::chrono::seconds(20));
   const auto segment = nmc::StoreConfig().heap_bytes(8 << 20);
@@ -115,6 +116,40 @@ void calls(const Master& master) {
   CHECK(got.values == (std::vector<uint64_t>{4, 3, 100000, 0}) && buffers[1].substr(0, 4) == "one " && buffers[2] == values[2]);
   CHECK(value_of(client.exists_batch({"b/1", "none"})) == (std::vector<nmc_status_t>{NMC_OK, NMC_ERR_NOT_FOUND}));
 
+  promise("keys_are_listed_page_by_page");
+  const std::vector<std::string> some = value_of(client.keys("b/"));
+  CHECK(std::set<std::string>(some.begin(), some.end()) == (std::set<std::string>{"b/0", "b/1", "b/2", "b/9"}) && some.size() == 4);
+  CHECK(value_of(client.keys("zzz")).empty() && value_of(client.keys()).size() >= 9);
+  uint64_t cursor = 0;
+  CHECK(value_of(client.keys_page(cursor, "b/1")) == std::vector<std::string>{"b/1"} && cursor == 0);
+  Client apart = value_of(Client::open(nmc::ClientConfig(master.address()).namespace_name("apart")));
+  CHECK(value_of(apart.keys()).empty());
+
+  promise("what_is_submitted_is_told_when_it_has_ended");
+  CHECK(WORKS(client.submit_put("s", words, 1)) && value_of(client.completions(std::chrono::milliseconds(-1))).at(0).token == 1);
+  std::vector<uint32_t> once(3), twice(3);
+  CHECK(WORKS(client.submit_get("s", once, 2)) && value_of(client.event_fd()) >= 0);
+  const nmc_client_completion_t read = value_of(client.completions(std::chrono::milliseconds(-1))).at(0);
+  CHECK(read.token == 2 && read.status == NMC_OK && read.bytes == 12 && once == words && !value_of(client.cancel(2)));
+  nmc_status_t told[2] = {7, 7};
+  uint64_t sizes[2] = {7, 7};
+  CHECK(WORKS(client.submit_put_batch({"s/1", "s/2"}, {nmc::Bytes(words), nmc::Bytes(words)}, told, 3)));
+  CHECK(value_of(client.completions(std::chrono::milliseconds(-1))).size() == 1 && told[0] == NMC_OK && told[1] == NMC_OK);
+  CHECK(WORKS(client.submit_get_batch({"s/1", "none"}, {nmc::MutableBytes(once), nmc::MutableBytes(twice)}, sizes, told, 4)));
+  CHECK(value_of(client.completions(std::chrono::milliseconds(-1))).at(0).status == NMC_ERR_NOT_FOUND && sizes[0] == 12 && told[0] == NMC_OK);
+  CHECK(STATUS(client.submit_put_batch({"x"}, {}, nullptr, 5)) == NMC_ERR_INVALID_ARG);
+  CHECK(STATUS(client.submit_get_batch({"x"}, {}, nullptr, nullptr, 5)) == NMC_ERR_INVALID_ARG);
+  CHECK(WORKS(client.submit_remove("s", 6)) && value_of(client.completions(std::chrono::milliseconds(-1))).at(0).status == NMC_OK);
+  {
+    Calls made(client);
+    const uint64_t first_token = value_of(made.put("t", words)), second_token = value_of(made.get("b/0", once));
+    CHECK(first_token != second_token && made.under_way() == 2);
+    while (made.under_way() > 0) CHECK(!value_of(made.wait()).empty());
+    CHECK(WORKS(made.remove("t")) && WORKS(made.get("b/2", head)) && STATUS(made.get("", once)) == NMC_ERR_INVALID_ARG);
+    CHECK(made.under_way() == 2);
+  }
+  CHECK(value_of(client.completions(std::chrono::milliseconds(-1))).empty());
+
   promise("what_is_removed_is_gone");
   CHECK(value_of(client.remove("a")) == nmc::Removed::everywhere && !value_of(first.exists("a")));
   CHECK(value_of(client.remove("a")) == nmc::Removed::absent);
@@ -145,10 +180,10 @@ int main() {
   skip_without_join();
   configs();
   Master returning;
-  calls<nmc::nothrow::Store, nmc::nothrow::Client>(returning);
+  calls<nmc::nothrow::Store, nmc::nothrow::Client, nmc::nothrow::Calls>(returning);
 #if NMC_HPP_EXCEPTIONS
   Master throwing;
-  calls<nmc::Store, nmc::Client>(throwing);
+  calls<nmc::Store, nmc::Client, nmc::Calls>(throwing);
 #endif
   return finish();
 }

@@ -5,6 +5,7 @@
 template class nmc::BasicBlockRun<nmc::Returning>;
 template class nmc::BasicBlockTicket<nmc::Returning>;
 template class nmc::BasicBlocks<nmc::Returning>;
+template class nmc::BasicCalls<nmc::Returning>;
 template class nmc::BasicClient<nmc::Returning>;
 template class nmc::BasicEp<nmc::Returning>;
 template class nmc::BasicEpCallGroup<nmc::Returning>;
@@ -25,6 +26,7 @@ template class nmc::BasicWritePlan<nmc::Returning>;
 template class nmc::BasicBlockRun<nmc::Throwing>;
 template class nmc::BasicBlockTicket<nmc::Throwing>;
 template class nmc::BasicBlocks<nmc::Throwing>;
+template class nmc::BasicCalls<nmc::Throwing>;
 template class nmc::BasicClient<nmc::Throwing>;
 template class nmc::BasicEp<nmc::Throwing>;
 template class nmc::BasicEpCallGroup<nmc::Throwing>;

@@ -14,6 +14,7 @@
 #define NANOMC_CLIENT_HPP
 
 #include <functional>
+#include <unordered_set>
 
 #include "nanomc/store.hpp"
 
@@ -52,10 +53,9 @@ class ClientConfig {
   /// Keys whose places are remembered.
   ClientConfig& cache_keys(int32_t value) { return c_.cache_keys = value, *this; }
   /// What is read from another node is kept on this client's first node too.
-  ClientConfig& keep_copies(bool wanted = true) {
-    const uint32_t bit = NMC_CLIENT_KEEP_COPIES;
-    return c_.flags = wanted ? c_.flags | bit : c_.flags & ~bit, *this;
-  }
+  ClientConfig& keep_copies(bool wanted = true) { return flag(NMC_CLIENT_KEEP_COPIES, wanted); }
+  /// A thread of the library drives what is submitted; else completions() does.
+  ClientConfig& thread(bool wanted = true) { return flag(NMC_CLIENT_THREAD, wanted); }
 
   /// Valid while this object is not changed.
   nmc_client_config_t c() const noexcept {
@@ -72,6 +72,7 @@ class ClientConfig {
   }
 
  private:
+  ClientConfig& flag(uint32_t bit, bool wanted) { return c_.flags = wanted ? c_.flags | bit : c_.flags & ~bit, *this; }
   std::string local_hostname_, master_server_, metadata_server_, protocol_, device_names_, token_, namespace_name_;
   nmc_client_config_t c_ = NMC_CLIENT_CONFIG_INIT;
 };
@@ -286,6 +287,57 @@ class BasicClient : public AnyClient {
     return statuses;
   }
 
+  // ---- without waiting ----------------------------------------------------------------------------------------------
+  //
+  // A completion with the token is queued when a call has ended. Until it was taken, or the client is closed, the memory of the call
+  // is the library's: `Calls` below sees to that.
+
+  Out<void> submit_put(Key key, Bytes value, uint64_t token, const Replicate& options = {}) const {
+    const nmc_replicate_t c = options.c();
+    return Mode::done(nmc_client_submit_put(get(), key, &value, 1, &c, token));
+  }
+  Out<void> submit_get(Key key, MutableBytes to, uint64_t token) const {
+    return Mode::done(nmc_client_submit_get(get(), key, &to, 1, token));
+  }
+  Out<void> submit_remove(Key key, uint64_t token) const { return Mode::done(nmc_client_submit_remove(get(), key, 0, token)); }
+  /// `statuses`, one for each item, or nullptr.
+  Out<void> submit_put_batch(Many<Key> keys, Many<Bytes> values, nmc_status_t* statuses, uint64_t token,
+                             const Replicate& options = {}) const {
+    const nmc_replicate_t c = options.c();
+    if (keys.size() != values.size()) return Mode::done(Failure{NMC_ERR_INVALID_ARG, "there is not one value for each key"});
+    return Mode::done(nmc_client_submit_put_batch(get(), keys.data(), values.data(), keys.size(), &c, statuses, token));
+  }
+  /// `sizes` and `statuses`, one for each item, or nullptr.
+  Out<void> submit_get_batch(Many<Key> keys, Many<MutableBytes> to, uint64_t* sizes, nmc_status_t* statuses, uint64_t token) const {
+    if (keys.size() != to.size()) return Mode::done(Failure{NMC_ERR_INVALID_ARG, "there is not one buffer for each key"});
+    return Mode::done(nmc_client_submit_get_batch(get(), keys.data(), to.data(), keys.size(), sizes, statuses, token));
+  }
+  /// Takes what is queued, the oldest first, at most `most`. If that is nothing it waits for one: 0 ms is not at all, -1 ms as long as
+  /// something is under way.
+  Out<std::vector<nmc_client_completion_t>> completions(std::chrono::milliseconds timeout = std::chrono::milliseconds(0),
+                                                        size_t most = 64) const {
+    std::vector<nmc_client_completion_t> taken(most);
+    size_t n = 0;
+    const nmc_status_t status = nmc_client_completions(get(), taken.data(), taken.size(), timeout.count(), &n);
+    if (status < 0) return Mode::failure(status);
+    taken.resize(n);
+    return taken;
+  }
+  /// Readable when completions() should be called; belongs to the client.
+  Out<int> event_fd() const {
+    int32_t fd = -1;
+    const nmc_status_t status = nmc_client_event_fd(get(), &fd);
+    if (status < 0) return Mode::failure(status);
+    return fd;
+  }
+  /// Ends what was submitted with this token. Gives whether any of it was under way; its completion is queued either way.
+  Out<bool> cancel(uint64_t token) const {
+    const nmc_status_t status = nmc_client_cancel(get(), token);
+    if (status == NMC_ERR_NOT_FOUND) return false;
+    if (status < 0) return Mode::failure(status);
+    return true;
+  }
+
   // ---- looking ------------------------------------------------------------------------------------------------------
 
   /// The copies of an object; none if nobody has it.
@@ -293,6 +345,23 @@ class BasicClient : public AnyClient {
     std::vector<Replica> found;
     const nmc_status_t status = list(key, found);
     if (status < 0 && status != NMC_ERR_NOT_FOUND) return Mode::failure(status);
+    return found;
+  }
+  /// A page of the keys that begin like this. `cursor` is 0 at first, and again after the last page.
+  Out<std::vector<std::string>> keys_page(uint64_t& cursor, std::string_view prefix = {}) const {
+    std::vector<std::string> found;
+    const nmc_status_t status = list_keys(cursor, prefix, found);
+    if (status < 0) return Mode::failure(status);
+    return found;
+  }
+  /// All of them, page by page.
+  Out<std::vector<std::string>> keys(std::string_view prefix = {}) const {
+    std::vector<std::string> found;
+    uint64_t cursor = 0;
+    do {
+      const nmc_status_t status = list_keys(cursor, prefix, found);
+      if (status < 0) return Mode::failure(status);
+    } while (cursor != 0);
     return found;
   }
   /// The segments of the cluster.
@@ -316,6 +385,15 @@ class BasicClient : public AnyClient {
   template <class C>
   static int32_t each(void* user, const C* c) {
     return static_cast<Callback<C>*>(user)->call(*c);
+  }
+
+  nmc_status_t list_keys(uint64_t& cursor, std::string_view prefix, std::vector<std::string>& found) const {
+    const std::function<void(const nmc_slice_t&)> add = [&](const nmc_slice_t& c) { found.emplace_back(detail::text_of(c)); };
+    Callback<nmc_slice_t> callback(add);
+    const auto each_key = [](void* user, nmc_slice_t key) -> int32_t { return static_cast<Callback<nmc_slice_t>*>(user)->call(key); };
+    const nmc_status_t status = nmc_client_keys(get(), nmc_slice_t{prefix.data(), prefix.size()}, &cursor, each_key, &callback);
+    callback.rethrow();
+    return status;
   }
 
   nmc_status_t list(Key key, std::vector<Replica>& found) const {
@@ -347,11 +425,86 @@ class BasicClient : public AnyClient {
   }
 };
 
+// -------------------------------------------------------------------------------------------------------- calls --
+
+/// Calls of a client that nobody waits for. The destructor ends those that are under way, so that memory that lives longer than this
+/// object is safe. It takes all completions of the client: there is one for a client. It refers to the client, which may be closed before.
+/// Not thread-safe.
+///
+///   nmc::Calls calls(client);
+///   const uint64_t first = calls.get("prompt/17", room), second = calls.get("prompt/18", more);
+///   while (calls.under_way() > 0) {
+///     for (const nmc_client_completion_t& done : calls.wait()) ...
+///   }
+template <class Mode>
+class BasicCalls {
+ public:
+  template <class T>
+  using Out = typename Mode::template Out<T>;
+
+  explicit BasicCalls(const AnyClient& client) noexcept : client_(client.get()) {}
+  BasicCalls(const BasicCalls&) = delete;
+  BasicCalls& operator=(const BasicCalls&) = delete;
+  ~BasicCalls() {
+    for (const uint64_t token : tokens_) nmc_client_cancel(client_, token);
+    nmc_client_completion_t taken[16];
+    // After nmc_client_close there is nothing to take, and the memory is the program's.
+    for (size_t n = 0; !tokens_.empty() && nmc_client_completions(client_, taken, 16, -1, &n) == NMC_OK && n > 0;) forget(taken, n);
+  }
+
+  /// Each gives the token of its completion.
+  Out<uint64_t> put(Key key, Bytes value, const Replicate& options = {}) {
+    const nmc_replicate_t c = options.c();
+    return submit([&](uint64_t token) { return nmc_client_submit_put(client_, key, &value, 1, &c, token); });
+  }
+  Out<uint64_t> get(Key key, MutableBytes to) {
+    return submit([&](uint64_t token) { return nmc_client_submit_get(client_, key, &to, 1, token); });
+  }
+  Out<uint64_t> remove(Key key) {
+    return submit([&](uint64_t token) { return nmc_client_submit_remove(client_, key, 0, token); });
+  }
+  /// Submitted, and their completions not taken.
+  size_t under_way() const noexcept { return tokens_.size(); }
+  /// Takes completions; waits for one as long as any call is under way, or so long.
+  Out<std::vector<nmc_client_completion_t>> wait(std::chrono::milliseconds timeout = std::chrono::milliseconds(-1), size_t most = 64) {
+    std::vector<nmc_client_completion_t> taken(most);
+    size_t n = 0;
+    const nmc_status_t status = nmc_client_completions(client_, taken.data(), taken.size(), timeout.count(), &n);
+    if (status < 0) return Mode::failure(status);
+    taken.resize(n);
+    forget(taken.data(), n);
+    return taken;
+  }
+
+ private:
+  template <class Call>
+  Out<uint64_t> submit(Call call) {
+    const uint64_t token = next_;
+    tokens_.insert(token);  // before: what is under way must be known
+    const nmc_status_t status = call(token);
+    if (status < 0) {
+      tokens_.erase(token);
+      return Mode::failure(status);
+    }
+    ++next_;
+    return token;
+  }
+  void forget(const nmc_client_completion_t* taken, size_t n) {
+    for (size_t i = 0; i < n; ++i) tokens_.erase(taken[i].token);
+  }
+
+  nmc_client_t* client_;
+  uint64_t next_ = 1;
+  std::unordered_set<uint64_t> tokens_;
+};
+
 // ------------------------------------------------------------------------------------------------- the two forms --
 
 using Client = BasicClient<Throwing>;
+using Calls = BasicCalls<Throwing>;
 namespace nothrow {
 using Client = BasicClient<Returning>;
+using Calls = BasicCalls<Returning>;
 }  // namespace nothrow
 
 namespace detail {

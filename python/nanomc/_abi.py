@@ -231,6 +231,10 @@ TIER_EVICTED = 2
 TIER_STAGE_MS = 5000
 #: What is read from another node is kept on this client's first node too, where others find it as well.
 CLIENT_KEEP_COPIES = 1
+#: What is submitted (nmc_client_submit_put and its like) is driven by a thread of the library, so that it goes on while the program does something else; without this, nmc_client_completions drives it. The thread begins with the first such call.
+CLIENT_THREAD = 2
+#: Calls that a client can have submitted without having taken their completions; a batch counts as up to 256.
+CLIENT_MAX_SUBMITTED = 4096
 #: Do not wait until every owner has dropped the object: it is out of the directory when the call returns.
 REMOVE_ASYNC = 1
 #: Of all namespaces, not only the client's.

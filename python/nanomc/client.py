@@ -4,10 +4,12 @@ mounts it or attaches a store; everybody puts, reads and removes. A call returns
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, Optional, Sequence, Tuple, Union, overload
+from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union, overload
 
 from . import _abi
 from ._library import NULL, Handle, Key, address_of, check, failure, ffi, key_bytes, key_slices, lib, slice_of, struct
+from .calls import Calls
+from .errors import error_of
 from .memory import Memory, readable, writable
 from .store import _RAISE, Default, Store, _strict, _told
 from .tier import _bytes, _Call
@@ -101,9 +103,9 @@ class Client:
 
     def __init__(self, master_server: str, *, local_hostname: str = "", metadata_server: str = "", protocol: str = "",
                  device_names: str = "", token: Union[str, bytes] = b"", namespace: Key = b"", timeout_ms: int = -1,
-                 cache_keys: int = -1, keep_copies: bool = False) -> None:
+                 cache_keys: int = -1, keep_copies: bool = False, thread: bool = False) -> None:
         config = struct("nmc_client_config_t", timeout_ms=timeout_ms, cache_keys=cache_keys,
-                        flags=keep_copies * _abi.CLIENT_KEEP_COPIES)
+                        flags=keep_copies * _abi.CLIENT_KEEP_COPIES | thread * _abi.CLIENT_THREAD)
         texts = {"master_server": master_server, "local_hostname": local_hostname, "metadata_server": metadata_server,
                  "protocol": protocol, "device_names": device_names, "token": token, "namespace_name": namespace}
         keep = []
@@ -113,10 +115,11 @@ class Client:
         out = ffi.new("nmc_client_t **")
         check(lib.nmc_client_open(config, out))
         self._handle = Handle(out[0], "client", lib.nmc_client_close)
+        self._calls = Calls(self._handle)
 
     def close(self) -> None:
         """Ends it: its nodes leave the cluster. May be called again."""
-        self._handle.close()
+        self._calls.close(self._handle.close)
 
     @property
     def closed(self) -> bool:
@@ -327,6 +330,100 @@ class Client:
         del kept
         return [statuses[at] == 0 for at in range(len(keys))]
 
+    # ---- asyncio: the loop waits on a descriptor, and no thread is needed. `timeout_ms` holds, whoever gives up waiting.
+
+    async def aput(self, key: Key, value: Any, replicate: Optional[Replicate] = None) -> None:
+        """`put` for asyncio. The value must not change until it has returned."""
+        name, part = key_bytes(key), _host(readable(value))
+        one = ffi.new("nmc_slice_t *", (part.pointer, part.nbytes))
+        options, keep = _options(replicate)
+        status, _ = await self._calls.run(
+            lambda token: lib.nmc_client_submit_put(self._handle.raw, slice_of(name), one, 1, options, token), (part, keep))
+        _ended(status, name)
+
+    async def aget(self, key: Key, default: Any = _RAISE) -> Any:
+        """`get` for asyncio."""
+        name, size = key_bytes(key), _SCRATCH
+        while True:
+            # Nobody else has seen these bytes yet, so they can still be written.
+            value = bytes(size)
+            status, got = await self._aget(name, ffi.from_buffer(value), size)
+            if status == 0:
+                return value if got == size else value[:got]
+            if status != _abi.ERR_TOO_SMALL:
+                break
+            size = got
+        if default is not _RAISE and status == _abi.ERR_NOT_FOUND:
+            return default
+        raise error_of(status, f"key {name!r}")
+
+    async def aget_into(self, key: Key, dst: Any) -> int:
+        """`get_into` for asyncio. The memory is the library's until it has returned."""
+        name, part = key_bytes(key), _host(writable(dst))
+        status, got = await self._aget(name, part.pointer, part.nbytes, part)
+        _ended(status, name)
+        return got
+
+    async def _aget(self, name: bytes, pointer: Any, nbytes: int, keep: Any = None) -> Tuple[int, int]:
+        into = ffi.new("nmc_buffer_t *", (pointer, nbytes))
+        return await self._calls.run(
+            lambda token: lib.nmc_client_submit_get(self._handle.raw, slice_of(name), into, 1, token), (pointer, keep))
+
+    async def aremove(self, key: Key, *, wait: bool = True) -> bool:
+        """`remove` for asyncio."""
+        name, flags = key_bytes(key), 0 if wait else _abi.REMOVE_ASYNC
+        status, _ = await self._calls.run(
+            lambda token: lib.nmc_client_submit_remove(self._handle.raw, slice_of(name), flags, token), None)
+        if status != _abi.IN_PROGRESS:
+            _ended(status, name)
+        return status == 0
+
+    async def aput_batch(self, keys: Sequence[Key], values: Sequence[Any], replicate: Optional[Replicate] = None, *,
+                         strict: bool = True) -> List[int]:
+        """`put_batch` for asyncio. The values must not change until it has returned."""
+        _same(keys, values)
+        parts = [_host(readable(value)) for value in values]
+        slices = ffi.new("nmc_slice_t[]", [(part.pointer, part.nbytes) for part in parts] or 1)
+        names, kept = key_slices(keys)
+        options, keep = _options(replicate)
+        statuses = ffi.new("nmc_status_t[]", len(keys) or 1)
+        status, _ = await self._calls.run(
+            lambda token: lib.nmc_client_submit_put_batch(self._handle.raw, names, slices, len(keys), options, statuses, token),
+            (parts, slices, kept, keep, statuses))
+        if strict:
+            _ended(status, f"one of {len(keys)} keys")
+        return [int(statuses[at]) for at in range(len(keys))]
+
+    async def aget_batch(self, keys: Sequence[Key]) -> List[Optional[bytes]]:
+        """`get_batch` for asyncio."""
+        sizes = [_SCRATCH] * len(keys)
+        found: List[Optional[bytes]] = [None] * len(keys)
+        left = list(range(len(keys)))
+        while left:
+            values = [bytes(sizes[at]) for at in left]
+            memory = [ffi.from_buffer(value) for value in values]
+            buffers = ffi.new("nmc_buffer_t[]", [(one, len(value)) for one, value in zip(memory, values)])
+            names, kept = key_slices([keys[at] for at in left])
+            got, statuses = ffi.new("uint64_t[]", len(left)), ffi.new("nmc_status_t[]", len(left))
+
+            def submit(token: int, count: int = len(left), arrays: Tuple[Any, ...] = (names, buffers, got, statuses)) -> int:
+                status: int = lib.nmc_client_submit_get_batch(self._handle.raw, arrays[0], arrays[1], count, arrays[2], arrays[3], token)
+                return status
+
+            await self._calls.run(submit, (memory, buffers, kept, got, statuses))
+            again = []
+            for number, at in enumerate(left):
+                status = int(statuses[number])
+                if status == 0:
+                    found[at] = values[number][: got[number]]
+                elif status == _abi.ERR_TOO_SMALL:
+                    sizes[at] = int(got[number])
+                    again.append(at)
+                elif status != _abi.ERR_NOT_FOUND:
+                    raise error_of(status, f"key {keys[at]!r}")
+            left = again
+        return found
+
     # ---- looking
 
     def query(self, key: Key) -> List[Replica]:
@@ -341,6 +438,18 @@ class Client:
         call.end(0 if status == _abi.ERR_NOT_FOUND else status)
         return found
 
+    def keys(self, prefix: Key = b"") -> Iterator[bytes]:
+        """The keys of the client's namespace that begin like this, in no particular order; the leader is asked for a page at a time.
+        Keys that come or go meanwhile may or may not be seen."""
+        name, cursor = key_bytes(prefix), ffi.new("uint64_t *")
+        while True:
+            page: List[bytes] = []
+            call = _Call("int32_t(void *, nmc_slice_t)", lambda _, key: page.append(_bytes(key)))
+            call.end(lib.nmc_client_keys(self._handle.raw, slice_of(name), cursor, call.pointer, NULL))
+            yield from page
+            if cursor[0] == 0:
+                return
+
     def segments(self) -> List[Segment]:
         """The segments of the cluster."""
         found: List[Segment] = []
@@ -352,6 +461,12 @@ class Client:
         call = _Call("int32_t(void *, const nmc_segment_t *)", take)
         call.end(lib.nmc_client_segments(self._handle.raw, call.pointer, NULL))
         return found
+
+
+def _ended(status: int, what: Union[bytes, str]) -> None:
+    """Raises if a call that was submitted has failed."""
+    if status:
+        raise error_of(status, f"key {what!r}" if isinstance(what, bytes) else what)
 
 
 def readable_address(buffer: bytearray) -> int:

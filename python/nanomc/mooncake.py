@@ -16,6 +16,7 @@ import logging
 import mmap
 import os
 import random
+import re
 import runpy
 import socket
 import sys
@@ -26,11 +27,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 from . import _abi
 from ._library import address_of, ffi
 from .client import Client, Replicate
-from .errors import ClosedError, NanomcError, NotFound, UnsupportedError
+from .errors import ClosedError, NanomcError, NotFound
 
 _LOG = logging.getLogger("nanomc.mooncake")
 _MIB = 1 << 20
 _PORTS = range(12300, 14300)
+_MOST_KEYS = 1_000_000  # that are looked at by a pattern
 
 #: What Mooncake's calls return.
 OK = 0
@@ -351,14 +353,35 @@ class MooncakeDistributedStore:
 
     @_coded
     def remove_all(self, force: bool = False) -> int:
-        """Removes every object. 0: they are not counted."""
-        self._open().remove_all()
-        return OK
+        """Removes every object, in one step. How many there were, as they were listed just before."""
+        client = self._open()
+        count = sum(1 for _ in client.keys())
+        client.remove_all()
+        return count
 
+    @_coded
     def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
-        """Not possible: keys are not listed. Keep those that belong together in a namespace of their own, which `Client.remove_all`
-        empties in one step."""
-        raise UnsupportedError(_abi.ERR_UNSUPPORTED, f"remove_by_regex({regex_pattern!r}): the keys of a cluster are not listed")
+        """Removes every object with a key in which the pattern is found, one after the other. How many. Keys are listed first: if there are
+        more than a million, nothing is removed, and INVALID_PARAMS says so."""
+        client = self._open()
+        try:
+            pattern = re.compile(regex_pattern)
+        except re.error as error:
+            raise ValueError(f"{regex_pattern!r} is no regular expression: {error}") from error
+        wanted: List[bytes] = []
+        for number, key in enumerate(client.keys()):
+            if number == _MOST_KEYS:
+                raise ValueError(f"there are more than {_MOST_KEYS} keys to look at")
+            if pattern.search(key.decode("utf-8", "replace")):
+                wanted.append(key)
+        removed = 0
+        for key in wanted:
+            try:
+                client.remove(key)
+                removed += 1
+            except NotFound:  # somebody was faster
+                pass
+        return removed
 
     # ---- memory
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 
 import pytest
@@ -182,3 +184,78 @@ def test_deaths_are_events(launch, folder):
 
     asyncio.run(work())
     assert process.wait(60) != 0
+
+
+def test_a_client_of_a_cluster_waits_without_threads(master):
+    async def work(node, client):
+        values = [os.urandom(i * 997 % 200000) for i in range(100)]
+        await asyncio.gather(*(client.aput(f"k{i}", value) for i, value in enumerate(values)))
+        got = await asyncio.gather(*(client.aget(f"k{i}") for i in range(100)))
+        assert got == values
+        assert await node.aget("k7") == values[7]
+        into = bytearray(200000)
+        assert await client.aget_into("k50", into) == len(values[50]) and into[: len(values[50])] == values[50]
+        with pytest.raises(errors.InvalidArgument):
+            await client.aget_into("k50", bytearray(1))
+        with pytest.raises(errors.NotFound):
+            await client.aget("none")
+        assert await client.aget("none", None) is None
+        with pytest.raises(errors.InvalidArgument):
+            await client.aput("", b"v")
+        assert await client.aremove("k7") and "k7" not in client
+        with pytest.raises(KeyError):
+            await client.aremove("k7")
+        keys = [f"b{i}" for i in range(600)]
+        assert await client.aput_batch(keys, [b"v" * i for i in range(600)]) == [0] * 600
+        assert await client.aget_batch([*keys, "none", "k50"]) == [*(b"v" * i for i in range(600)), None, values[50]]
+        assert await client.aput_batch(["", "new"], [b"1", b"2"], strict=False) == [c.ERR_INVALID_ARG, 0]
+        with pytest.raises(errors.InvalidArgument):
+            await client.aput_batch(["", "newer"], [b"1", b"2"])
+        assert await client.aput_batch([], []) == [] and await client.aget_batch([]) == []
+        # More than may be under way: they wait for each other.
+        assert await asyncio.gather(*(client.aget("k3") for _ in range(5000))) == [values[3]] * 5000
+        assert not client._calls.waiting and not client._calls.readers
+
+    before = threading.active_count()
+    with nanomc.Client(master, timeout_ms=60000) as node, nanomc.Client(master, timeout_ms=60000) as client:
+        node.mount("a", heap_bytes=64 << 20)
+        asyncio.run(work(node, client))
+        asyncio.run(work2(client))  # another loop
+    assert threading.active_count() == before
+
+
+async def work2(client):
+    assert await client.aget("b3") == b"vvv"
+
+
+def test_a_client_call_that_is_given_up_or_closed_ends(master):
+    async def work():
+        client = nanomc.Client(master, timeout_ms=60000)
+        with pytest.raises(errors.NoRoom):
+            await client.aput("k", b"v")
+        os.kill(master.process.pid, signal.SIGSTOP)
+        try:
+            given_up = asyncio.create_task(client.aget("k"))
+            await asyncio.sleep(0.01)
+            given_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await given_up
+            assert not client._calls.waiting
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.aget("k"), 0.05)
+            closed = [asyncio.create_task(client.aget("k")) for _ in range(5)]
+            await asyncio.sleep(0.01)
+            client.close()
+            for one in closed:
+                with pytest.raises(errors.Cancelled):
+                    await one
+            with pytest.raises(errors.ClosedError):
+                await client.aget("k")
+        finally:
+            os.kill(master.process.pid, signal.SIGCONT)
+        with nanomc.Client(master, timeout_ms=300) as hasty:
+            master.process.kill()
+            with pytest.raises((errors.DeadlineError, errors.UnavailableError)):
+                await hasty.aget("k")
+
+    asyncio.run(work())

@@ -94,6 +94,19 @@ def test_a_store_that_goes_on_to_the_cluster_reads_what_others_have(node, client
         assert "far" not in far and far.get("near") == b"n"
 
 
+def test_keys_are_listed_page_by_page(master, node, client):
+    keys = {f"{'p' if i % 3 else 'q'}/{i:04}/{'x' * 80}".encode() for i in range(1200)}  # more than a message holds
+    client.put_batch(sorted(keys), [b"v"] * len(keys))
+    assert set(client.keys()) == keys and len(list(client.keys())) == len(keys)
+    assert set(client.keys("q/")) == {key for key in keys if key.startswith(b"q/")} and list(client.keys(b"none")) == []
+    first = next(client.keys())
+    assert first in keys
+    with nanomc.Client(master, namespace="other", timeout_ms=20000) as other:
+        other.put("apart", b"v")
+        assert list(other.keys()) == [b"apart"]
+    assert client.remove_all() and list(client.keys()) == []
+
+
 def test_copies_segments_and_nodes(master, node, client):
     with nanomc.Store(heap_bytes=8 << 20, page_bytes=4096) as store, nanomc.Client(master, timeout_ms=20000) as other:
         other.attach_store("b", store)

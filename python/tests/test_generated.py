@@ -23,7 +23,7 @@ def test_what_is_generated_is_what_the_header_says():
 
 def test_every_function_of_the_header_is_used_by_the_package():
     header = (ROOT / "include" / "nanomc.h").read_text()
-    nouns = "world|master|store|tier|kv|blocks|ep|log|last|version|abi|status|layout"
+    nouns = "world|master|store|client|tier|kv|blocks|ep|log|last|version|abi|status|layout"
     functions = set(re.findall(rf"^(?:nmc_status_t|const char \*|uint32_t) ?(nmc_(?:{nouns})\w*)\(", header, flags=re.M))
     assert len(functions) > 150
     text = "\n".join(path.read_text() for path in (ROOT / "python" / "nanomc").glob("*.py") if path.name != "_ffi.py")

@@ -70,9 +70,12 @@ def test_the_calls_of_the_package(store):
     assert store.unregister_buffer(at) == 0 and store.unregister_buffer(at) < 0
     assert store.put_batch(["p1", "p2"], [b"1", b"22"]) == 0 and store.get_batch(["p1", "p2"]) == [b"1", b"22"]
     assert store.remove("none") == mooncake.OBJECT_NOT_FOUND and store.batch_remove(["p1", "none"]) == [0, mooncake.OBJECT_NOT_FOUND]
-    assert store.remove_all() == 0 and store.is_exist("k") == 0
-    with pytest.raises(errors.UnsupportedError):
-        store.remove_by_regex("k.*")
+    assert store.put_batch([f"re/{i}" for i in range(20)], [b"v"] * 20) == 0
+    assert store.remove_by_regex("^re/1[0-9]$") == 10 and store.is_exist("re/10") == 0 and store.is_exist("re/9") == 1
+    assert store.remove_by_regex("^re/1[0-9]$") == 0 and store.remove_by_regex("(") == mooncake.INVALID_PARAMS
+    assert store.remove_by_regex("re/") == 10
+    left = sum(store.batch_is_exist(["k", "from", "f1", "f2", "p2"]))
+    assert left == 5 and store.remove_all() >= left and store.is_exist("k") == 0 and store.remove_all() == 0
 
 
 def test_copies_and_preferences(master, store):

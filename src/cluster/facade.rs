@@ -5,13 +5,16 @@ mod peers;
 
 pub use peers::Scope;
 
-use super::client::{self, Call, Outcome, PutCall};
+use super::client::{self, Call, GetCall, Outcome, PutCall};
 use super::net::{Address, Limits, Listener, Span};
 use super::node::{self, NodeStore};
 use super::run::client::{Service, Task};
 use super::run::node as agent;
+use super::submit::{Calls, Completion, Sum, TOGETHER, TOGETHER_BYTES};
 use super::types::{Media, ObjectKey};
-use super::wire::{Drain, ListSegments, Listed, MAX_COPIES, Message, Metadata, Replicate, Segment, Space};
+use super::wire::{
+    Drain, ListKeys, ListSegments, Listed, MAX_COPIES, Message, Metadata, Prefix, Replicate, Segment, Space,
+};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
@@ -25,6 +28,8 @@ use crate::store::copy::{Pieces, Slice};
 use crate::store::read::Look;
 use parking_lot::RwLock;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -32,10 +37,6 @@ use std::time::Duration;
 pub const MASTER_PORT: u16 = 50051;
 /// Where nodes listen that have no port of their own: one of these that is free.
 const NODE_PORTS: std::ops::Range<u16> = 12300..14300;
-/// Calls of a batch that are under way together.
-const TOGETHER: usize = 256;
-/// Bytes of their values.
-const TOGETHER_BYTES: u64 = 64 << 20;
 
 /// How a program takes part.
 #[derive(Debug, Clone)]
@@ -54,6 +55,8 @@ pub struct Config {
     pub cache: usize,
     /// What is read from elsewhere is kept on this node too.
     pub keep: bool,
+    /// A thread drives what is submitted; else whoever asks what became of it.
+    pub thread: bool,
 }
 
 impl Default for Config {
@@ -66,6 +69,7 @@ impl Default for Config {
             patience: Duration::from_secs(5),
             cache: 1 << 16,
             keep: false,
+            thread: false,
         }
     }
 }
@@ -141,13 +145,21 @@ struct Local {
     store: Store,
 }
 
+/// How an item that is submitted begins.
+enum Begun {
+    /// With a call.
+    Call(Task),
+    /// It has ended: its bytes, and how it went.
+    Over(u64, nmc_status_t),
+}
+
 /// See the module.
 pub struct Cluster {
     config: Config,
     masters: Vec<Address>,
     /// The address of this machine, by which others reach it.
     host: SocketAddr,
-    service: Service,
+    calls: Arc<Calls>,
     nodes: RwLock<Vec<Local>>,
     cancelled: AtomicBool,
 }
@@ -181,7 +193,8 @@ impl Cluster {
             seed: random_u64()?,
         };
         let service = Service::new(core, &masters, Self::limits(&config))?;
-        Ok(Self { config, masters, host, service, nodes: RwLock::new(Vec::new()), cancelled: AtomicBool::new(false) })
+        let calls = Calls::new(service, config.thread);
+        Ok(Self { config, masters, host, calls, nodes: RwLock::new(Vec::new()), cancelled: AtomicBool::new(false) })
     }
 
     fn limits(config: &Config) -> Limits {
@@ -233,7 +246,7 @@ impl Cluster {
         if joined != NMC_OK {
             crate::bail!(NMC_ERR_UNAVAILABLE, "no master has taken \"{name}\" as a member in time");
         }
-        self.service.keep_with(self.config.keep.then(|| agent.handle()));
+        self.calls.service.keep_with(self.config.keep.then(|| agent.handle()));
         self.nodes.write().push(Local { name: name.clone(), store: space, agent });
         Ok(name)
     }
@@ -266,7 +279,7 @@ impl Cluster {
             };
             let node = nodes.remove(at);
             let keeping = nodes.first().filter(|_| self.config.keep).map(|node| node.agent.handle());
-            self.service.keep_with(keeping);
+            self.calls.service.keep_with(keeping);
             node
         };
         drop(node.agent);
@@ -276,7 +289,8 @@ impl Cluster {
     /// Ends what is called, now and later, with CANCELLED.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::SeqCst);
-        self.service.cancel();
+        self.calls.cancel_all();
+        self.calls.service.cancel();
     }
 
     /// The stores that are nodes, in the client's namespace.
@@ -309,7 +323,7 @@ impl Cluster {
 
     fn ask_within(&self, call: Call, scope: Scope<'_>) -> Result<Outcome> {
         let task = Task { patience: scope.deadline.left(), ..self.task(call, Vec::new()) };
-        let outcome = self.service.call_unless(vec![task], scope.stop).pop();
+        let outcome = self.calls.service.call_unless(vec![task], scope.stop)?.pop();
         let outcome = outcome.ok_or_else(|| Error::new(NMC_ERR_UNAVAILABLE, "the client is being closed"))?;
         match outcome.status {
             NMC_OK | NMC_IN_PROGRESS => Ok(outcome),
@@ -319,10 +333,7 @@ impl Cluster {
 
     /// Puts values; says of each what became of it. What is put twice under a key is refused with EXISTS by owners that have it.
     pub fn put(&self, items: &[Item<'_>], options: &PutOptions) -> Result<Vec<Result<()>>> {
-        if options.replicate.copies == 0 || options.replicate.copies > MAX_COPIES {
-            let copies = options.replicate.copies;
-            crate::bail!(NMC_ERR_INVALID_ARG, "{copies} copies are wanted; 1 to {MAX_COPIES} are possible");
-        }
+        check_copies(options)?;
         let deadline = Deadline::after(self.config.patience);
         let mut tasks = memory::with_capacity(items.len())?;
         for item in items {
@@ -365,10 +376,13 @@ impl Cluster {
         let (mut together, mut numbers, mut bytes) = (Vec::new(), Vec::new(), 0u64);
         let flush = |together: &mut Vec<Task>, numbers: &mut Vec<usize>, results: &mut Vec<Result<R>>| {
             together.iter_mut().for_each(|task: &mut Task| task.patience = scope.deadline.left());
-            let outcomes = self.service.call_unless(std::mem::take(together), scope.stop);
-            for (at, outcome) in numbers.drain(..).zip(&outcomes) {
+            let outcomes = self.calls.service.call_unless(std::mem::take(together), scope.stop);
+            for (number, at) in numbers.drain(..).enumerate() {
                 if let (Some(item), Some(place)) = (items.get(at), results.get_mut(at)) {
-                    *place = tell(item, outcome);
+                    *place = match &outcomes {
+                        Ok(outcomes) => outcomes.get(number).map_or_else(nothing, |outcome| tell(item, outcome)),
+                        Err(error) => Err(Error::new(error.status, error.message.clone())),
+                    };
                 }
             }
         };
@@ -382,9 +396,12 @@ impl Cluster {
                         bytes = 0;
                     }
                     bytes += more;
-                    memory::push(&mut together, task)?;
-                    memory::push(&mut numbers, at)?;
-                    results.push(Err(Error::new(NMC_ERR_TIMEOUT, "nothing came of the call")));
+                    // Without memory for one, the others go on.
+                    let room = memory::reserve(&mut together, 1).and_then(|()| memory::push(&mut numbers, at));
+                    results.push(room.and_then(|()| {
+                        together.push(task);
+                        nothing()
+                    }));
                 }
             }
         }
@@ -420,6 +437,12 @@ impl Cluster {
         Ok(results)
     }
 
+    fn get_task(&self, item: &Item<'_>) -> Result<Task> {
+        let (key, room) = (self.key(item.key)?, item.bytes()?);
+        let get = GetCall { key, room, keep: self.config.keep, into: Vec::new() };
+        Ok(self.task(Call::Get(get), item.spans()?))
+    }
+
     /// From a store of this process.
     fn get_here(&self, item: &Item<'_>) -> Result<Option<Got>> {
         let room = item.bytes()?;
@@ -452,7 +475,7 @@ impl Cluster {
     pub fn exists(&self, keys: &[&[u8]]) -> Result<Vec<bool>> {
         let here = |key: &&[u8]| self.local(|store| Ok(store.exists(key)?.then_some(()))).map(|found| found.is_some());
         let mut found = memory::try_collect(keys.iter().map(here))?;
-        let away: Vec<&[u8]> = keys.iter().zip(&found).filter(|(_, here)| !**here).map(|(key, _)| *key).collect();
+        let away = memory::collect(keys.iter().zip(&found).filter(|(_, here)| !**here).map(|(key, _)| *key))?;
         let mut listed = self.query(&away)?.into_iter();
         for place in found.iter_mut().filter(|here| !**here) {
             let listed = listed.next().map_or(NMC_ERR_NOT_FOUND, |listed| listed.status);
@@ -475,6 +498,76 @@ impl Cluster {
         Ok(self.ask(Call::RemoveAll(space, wait))?.status)
     }
 
+    /// Puts values without waiting: item `i` is told to `sum` as number `numbers[i]`. One completion is queued for all.
+    pub fn submit_put(
+        &self,
+        token: u64,
+        items: &[Item<'_>],
+        numbers: &[usize],
+        options: &PutOptions,
+        sum: Sum,
+    ) -> Result<()> {
+        check_copies(options)?;
+        self.submit(token, items, numbers, sum, |item| self.put_task(item, options).map(Begun::Call))
+    }
+
+    /// Reads values without waiting, except those that a node of this client has: they are there when it returns.
+    pub fn submit_get(&self, token: u64, items: &[Item<'_>], numbers: &[usize], sum: Sum) -> Result<()> {
+        self.submit(token, items, numbers, sum, |item| {
+            Ok(match self.get_here(item)? {
+                Some(got) => Begun::Over(got.bytes, got.result.map_or_else(|error| error.status, |()| NMC_OK)),
+                None => Begun::Call(self.get_task(item)?),
+            })
+        })
+    }
+
+    /// Removes an object without waiting for that.
+    pub fn submit_remove(&self, token: u64, key: &[u8], wait: bool) -> Result<()> {
+        let item = Item { key, slices: &[] };
+        let remove = |item: &Item<'_>| {
+            let call = Call::Remove(self.key(item.key)?, wait);
+            Ok(Begun::Call(self.task(call, Vec::new())))
+        };
+        self.submit(token, &[item], &[0], Sum::new(None), remove)
+    }
+
+    fn submit(
+        &self,
+        token: u64,
+        items: &[Item<'_>],
+        numbers: &[usize],
+        mut sum: Sum,
+        begin: impl Fn(&Item<'_>) -> Result<Begun>,
+    ) -> Result<()> {
+        self.calls.check(items.len())?;
+        let mut tasks = memory::with_capacity(items.len())?;
+        let mut over = memory::with_capacity(items.len())?;
+        for (item, number) in items.iter().zip(numbers) {
+            match begin(item) {
+                Ok(Begun::Call(task)) => tasks.push((*number, task)),
+                Ok(Begun::Over(bytes, status)) => over.push((*number, bytes, status)),
+                Err(error) => over.push((*number, 0, error.status)),
+            }
+        }
+        over.into_iter().for_each(|(number, bytes, status)| sum.add(number, bytes, status));
+        self.calls.submit(token, tasks, sum, self.config.patience)
+    }
+
+    /// What became of what was submitted; see [`Calls::completions`].
+    pub fn completions(&self, most: usize, limit: Duration, take: impl FnMut(Completion)) -> usize {
+        self.calls.completions(most, limit, take)
+    }
+
+    /// Ends what was submitted with this token; gives how much.
+    pub fn cancel_submitted(&self, token: u64) -> Result<usize> {
+        self.calls.cancel(token)
+    }
+
+    /// A descriptor that is readable while there is a completion to take, or something to do for what was submitted.
+    pub fn event_fd(&self) -> Result<RawFd> {
+        self.calls.event_fd()
+    }
+
     /// The segments of the cluster.
     pub fn segments(&self) -> Result<Vec<Segment>> {
         let deadline = Deadline::after(self.config.patience);
@@ -491,6 +584,16 @@ impl Cluster {
                 return Ok(all);
             }
             cursor = segments.next;
+        }
+    }
+
+    /// A page of the keys that begin like this, in no particular order, and the place of the next page: 0 is the beginning, and the end.
+    pub fn keys(&self, prefix: &[u8], cursor: u32) -> Result<(Vec<ObjectKey>, u32)> {
+        let (space, prefix) = (Space(memory::copy(&self.config.space)?), Prefix(memory::copy(prefix)?));
+        let outcome = self.ask(Call::Ask(Box::new(ListKeys { cursor, space, prefix }.into())))?;
+        match outcome.reply.map(|reply| *reply) {
+            Some(Message::Keys(keys)) => Ok((keys.list, keys.next)),
+            _ => crate::bail!(NMC_ERR_UNAVAILABLE, "no master has answered"),
         }
     }
 
@@ -515,6 +618,21 @@ impl Cluster {
     }
 }
 
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.cancel();
+        // Here, and not with the last call that still knows of it: that may end on the thread itself.
+        self.calls.service.close();
+    }
+}
+
+fn check_copies(options: &PutOptions) -> Result<()> {
+    match options.replicate.copies {
+        1..=MAX_COPIES => Ok(()),
+        copies => crate::bail!(NMC_ERR_INVALID_ARG, "{copies} copies are wanted; 1 to {MAX_COPIES} are possible"),
+    }
+}
+
 /// The first so many bytes of memory in pieces.
 fn first_bytes(slices: &[Slice], mut bytes: u64) -> Result<Vec<Slice>> {
     memory::collect(slices.iter().map(|slice| {
@@ -522,6 +640,11 @@ fn first_bytes(slices: &[Slice], mut bytes: u64) -> Result<Vec<Slice>> {
         bytes -= taken;
         Slice { bytes: taken, ..*slice }
     }))
+}
+
+/// What a call has come to of which nobody says anything.
+fn nothing<R>() -> Result<R> {
+    Err(Error::new(NMC_ERR_TIMEOUT, "nothing came of the call"))
 }
 
 /// Why a call failed, in the words of who refused it, if anybody said more than a status.

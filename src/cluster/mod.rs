@@ -11,5 +11,6 @@ pub mod node;
 pub mod run;
 #[cfg(test)]
 mod sim;
+pub mod submit;
 pub mod types;
 pub mod wire;

@@ -3,8 +3,8 @@
 use super::arg::{array, array_out, key_of, slices_of};
 use super::basic::nmc_slice_t;
 use super::client_types::{
-    NMC_REMOVE_ASYNC, NMC_REMOVE_EVERYWHERE, nmc_client_config_t, nmc_replica_fn, nmc_replica_t, nmc_replicate_t,
-    nmc_segment_fn, nmc_segment_t, parse_client, parse_replicate,
+    NMC_REMOVE_ASYNC, NMC_REMOVE_EVERYWHERE, nmc_client_config_t, nmc_key_fn, nmc_replica_fn, nmc_replica_t,
+    nmc_replicate_t, nmc_segment_fn, nmc_segment_t, parse_client, parse_replicate,
 };
 use super::handle::{self, HasC, Object};
 use super::store::{self, nmc_store_t};
@@ -34,7 +34,7 @@ const MAX_NAME: usize = 255;
 /// later returns what was there before.
 ///
 /// All functions that take it may be called from any thread at the same time; closing waits for those that are under way. Every call
-/// returns at most 2 s after the time that the client's config gives it. Values are host memory. Statuses that every function can return:
+/// returns at most 2 s after the time that the client's config gives it. What is submitted and not waited for has the same time. Values are host memory. Statuses that every function can return:
 /// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
 pub struct nmc_client_t {
     _opaque: [u8; 0],
@@ -461,7 +461,7 @@ pub extern "C" fn nmc_client_remove_all(client: *mut nmc_client_t, flags: u32) -
     })
 }
 
-fn check_flags(flags: u32, known: u32) -> Result<()> {
+pub(super) fn check_flags(flags: u32, known: u32) -> Result<()> {
     if flags & !known != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "flags {flags:#x} has bits that mean nothing here");
     }
@@ -539,6 +539,44 @@ pub unsafe extern "C" fn nmc_client_segments(
     })
 }
 
+/// Calls `callback` with the keys of the client's namespace that begin with `prefix`, which may be empty, one page a call and in no particular order.
+/// `*cursor` is 0 at first; each call moves it, and it is 0 again after the last page. A page may have no key although there are more. Keys that
+/// come or go meanwhile may or may not be seen; what stays is seen once, unless another master takes the lead: then begin again. If `callback`
+/// ends the list the cursor stays, and the next call begins with the same page.
+///
+/// Asks the leader, once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_keys(
+    client: *mut nmc_client_t,
+    prefix: nmc_slice_t,
+    cursor: *mut u64,
+    callback: nmc_key_fn,
+    user: *mut c_void,
+) -> nmc_status_t {
+    guard(|| {
+        with(client, |open| {
+            let Some(callback) = callback else { crate::bail!(NMC_ERR_INVALID_ARG, "callback is NULL") };
+            // SAFETY: the C contract of these arguments.
+            let (prefix, place) = unsafe {
+                (bytes_of(prefix, "prefix", crate::layout::store::MAX_KEY)?, array_out(cursor, 1, "cursor")?)
+            };
+            let Some(Ok(from)) = place.first().map(|from| u32::try_from(*from)) else {
+                crate::bail!(NMC_ERR_INVALID_ARG, "*cursor is neither 0 nor what a call has stored there");
+            };
+            let (keys, next) = open.cluster.keys(prefix, from)?;
+            for key in &keys {
+                let key = nmc_slice_t { ptr: key.key().as_ptr().cast(), len: key.key().len() };
+                // SAFETY: the program's function, called as its type says, with what lives for the call.
+                if unsafe { callback(user, key) } == 0 {
+                    return Ok(());
+                }
+            }
+            place.fill(next.into());
+            Ok(())
+        })
+    })
+}
+
 /// Waits until others find everything that was stored in this client's nodes before, by `nmc_store_put` too.
 ///
 /// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_UNAVAILABLE`.
@@ -552,7 +590,7 @@ fn slice_of(text: &str) -> nmc_slice_t {
 }
 
 /// Pieces of memory whose addresses can be ones.
-fn checked(slices: &[Slice]) -> Result<&[Slice]> {
+pub(super) fn checked(slices: &[Slice]) -> Result<&[Slice]> {
     crate::store::copy::Pieces::Slices(slices).check()?;
     Ok(slices)
 }
@@ -561,7 +599,7 @@ fn checked(slices: &[Slice]) -> Result<&[Slice]> {
 ///
 /// # Safety
 /// Each of `keys` is one as the C contract says.
-unsafe fn items<'a>(
+pub(super) unsafe fn items<'a>(
     keys: &[nmc_slice_t],
     values: &'a [Slice],
     statuses: &mut Statuses<'_>,

@@ -15,6 +15,13 @@ use std::time::Duration;
 
 /// What is read from another node is kept on this client's first node too, where others find it as well.
 pub const NMC_CLIENT_KEEP_COPIES: u32 = 1;
+/// What is submitted (`nmc_client_submit_put` and its like) is driven by a thread of the library, so that it goes on while the program does
+/// something else; without this, `nmc_client_completions` drives it. The thread begins with the first such call.
+pub const NMC_CLIENT_THREAD: u32 = 2;
+
+/// Calls that a client can have submitted without having taken their completions; a batch counts as up to 256.
+pub const NMC_CLIENT_MAX_SUBMITTED: u32 = 4096;
+const _: () = assert!(NMC_CLIENT_MAX_SUBMITTED as usize == crate::cluster::submit::MOST_SUBMITTED);
 
 /// Do not wait until every owner has dropped the object: it is out of the directory when the call returns.
 pub const NMC_REMOVE_ASYNC: u32 = 1;
@@ -178,6 +185,9 @@ pub struct nmc_replica_t {
 /// Gets a copy. Returns 0 to end the list. Called on the calling thread; must not throw.
 pub type nmc_replica_fn = Option<unsafe extern "C" fn(user: *mut c_void, replica: *const nmc_replica_t) -> i32>;
 
+/// Gets a key, which is valid during the call. Returns 0 to end the list. Called on the calling thread; must not throw.
+pub type nmc_key_fn = Option<unsafe extern "C" fn(user: *mut c_void, key: nmc_slice_t) -> i32>;
+
 /// A segment of the cluster. What it points to is valid during the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -200,6 +210,20 @@ pub struct nmc_segment_t {
 
 /// Gets a segment. Returns 0 to end the list. Called on the calling thread; must not throw.
 pub type nmc_segment_fn = Option<unsafe extern "C" fn(user: *mut c_void, segment: *const nmc_segment_t) -> i32>;
+
+/// What became of a call that was submitted.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_client_completion_t {
+    /// What the caller passed with it.
+    pub token: u64,
+    /// Of a get, the size of the value, also of one for which there was no room; of a batch, of all of them together. Else 0.
+    pub bytes: u64,
+    /// What the call would have returned that waits.
+    pub status: i32,
+    /// Zero.
+    pub reserved: u32,
+}
 
 /// # Safety
 /// `slice` is one as the C contract says.
@@ -246,7 +270,7 @@ fn check_metadata(text: &str) -> Result<()> {
 pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Config> {
     // SAFETY: forwarded from the caller.
     let c = unsafe { super::config::read(ptr) }?;
-    if c.flags & !NMC_CLIENT_KEEP_COPIES != 0 || c.reserved.iter().any(|r| *r != 0) {
+    if c.flags & !(NMC_CLIENT_KEEP_COPIES | NMC_CLIENT_THREAD) != 0 || c.reserved.iter().any(|r| *r != 0) {
         crate::bail!(NMC_ERR_INVALID_ARG, "flags {:#x} or a reserved field has bits that mean nothing", c.flags);
     }
     // SAFETY: the C contract of all of these.
@@ -295,6 +319,7 @@ pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Con
         patience,
         cache,
         keep: c.flags & NMC_CLIENT_KEEP_COPIES != 0,
+        thread: c.flags & NMC_CLIENT_THREAD != 0,
     })
 }
 

@@ -10,6 +10,7 @@ pub mod basic;
 pub mod blocks;
 pub mod client;
 pub mod client_store;
+pub mod client_submit;
 pub mod client_types;
 pub mod common;
 pub mod config;

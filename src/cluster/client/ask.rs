@@ -34,7 +34,15 @@ impl Asking {
         // What waits for others is answered only when they have.
         let waits = matches!(self.what, Message::Remove(_) | Message::RemoveAll(_));
         let patience = if waits { 4 } else { 1 } * cx.shared.config.master_ms;
-        cx.ask_master_for(0, patience, self.deadline, self.what.clone());
+        let what = match &self.what {
+            Message::Find(find) => find.copy().map(Into::into),
+            few => Ok(few.clone()),
+        };
+        match what {
+            Ok(what) => cx.ask_master_for(0, patience, self.deadline, what),
+            // Without memory for it nobody is asked, and nobody answers.
+            Err(_) => return self.reply(Reply::Late, cx),
+        }
         None
     }
 
@@ -44,7 +52,7 @@ impl Asking {
                 let outcome = Outcome { count: answer.count, ..Outcome::of(answer.status) };
                 return Some(Outcome { reply: Some(Box::new(answer.into())), ..outcome });
             }
-            Reply::Message(message @ (Message::Found(_) | Message::Segments(_))) => {
+            Reply::Message(message @ (Message::Found(_) | Message::Segments(_) | Message::Keys(_))) => {
                 let settled = self.learn(&message, cx);
                 if settled || cx.now >= self.deadline {
                     return Some(Outcome { reply: Some(Box::new(message)), ..Outcome::of(NMC_OK) });

@@ -13,6 +13,7 @@ mod tests;
 use super::leaders::Leaders;
 use super::types::{Chance, Millis, NodeId, ObjectKey, Position, PutId};
 use super::wire::{Extent, Frame, Message, Metadata, Remove, RemoveAll, Replica, Replicate, Space};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_UNAVAILABLE, nmc_status_t};
 use ask::Asking;
 use cache::Cache;
@@ -381,6 +382,7 @@ impl Client {
             Message::Found(found) => Some(found.term),
             Message::Answer(answer) => Some(answer.term),
             Message::Segments(segments) => Some(segments.term),
+            Message::Keys(keys) => Some(keys.term),
             _ => None,
         };
         match (term, &frame.message) {
@@ -454,7 +456,8 @@ impl Client {
             Op::Get(op) => op.wake() <= now,
             Op::Ask(op) => op.wake() <= now,
         });
-        for call in due.map(|(call, _)| *call).collect::<Vec<_>>() {
+        // Without memory for that, the next time.
+        for call in memory::collect(due.map(|(call, _)| *call)).unwrap_or_default() {
             let Some(op) = self.calls.get_mut(&call) else { continue };
             let mut cx = Cx { shared: &mut self.shared, call, now, to };
             let done = match op {

@@ -4,12 +4,12 @@
 use super::finds::media;
 use super::members::{Node, State};
 use super::objects::Gate;
-use super::{Leader, Master, Role};
+use super::{Action, Ask, Leader, Master, Role};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::NMC_ERR_NOT_FOUND;
 use crate::cluster::types::{Media, Millis, NO_INDEX, Name, NodeId, ObjectKey, Position, PutId, Term};
-use crate::cluster::wire::{Listed, SegmentInfo};
+use crate::cluster::wire::{Keys, ListKeys, Listed, ROOM, SegmentInfo};
 
 /// Objects that one page of keys looks at.
 const LOOK: usize = 8192;
@@ -221,29 +221,49 @@ impl Master {
 
     /// Keys that may be read, from a place on, and the place to go on from: 0 is the beginning, and the end.
     pub fn keys(&self, from: u32, wanted: Wanted<'_>, now: Millis) -> Result<(Vec<ObjectKey>, u32)> {
-        let mut list = Vec::new();
-        let Some(leader) = self.leading(now) else { return Ok((list, 0)) };
+        self.leading(now).map_or(Ok((Vec::new(), 0)), |leader| leader.keys(from, wanted, usize::MAX))
+    }
+}
+
+impl Leader {
+    /// See [`Master::keys`]; of so many bytes at most.
+    fn keys(&self, from: u32, wanted: Wanted<'_>, room: usize) -> Result<(Vec<ObjectKey>, u32)> {
+        let (mut list, mut bytes) = (Vec::new(), 0usize);
         let mut last: Option<(u32, Option<&[u8]>)> = None;
-        for (looked, at) in leader.objects.from(from).enumerate() {
+        for (looked, at) in self.objects.from(from).enumerate() {
             if looked == LOOK || list.len() >= wanted.limit {
                 return Ok((list, at.0));
             }
-            let Some((number, key)) = leader.objects.key(at) else { continue };
+            let Some((number, key)) = self.objects.key(at) else { continue };
             let space = match last {
                 Some((other, space)) if other == number => space,
-                _ => leader.spaces.name(number),
+                _ => self.spaces.name(number),
             };
             last = Some((number, space));
             let Some(space) = space.filter(|space| wanted.space.is_none_or(|only| only == *space)) else { continue };
-            let readable = leader.objects.replicas(at).iter().any(|held| {
-                let owner = leader.owners.get(usize::from(held.owner));
+            let readable = self.objects.replicas(at).iter().any(|held| {
+                let owner = self.owners.get(usize::from(held.owner));
                 held.gate == Gate::Open && owner.is_some_and(|owner| owner.listed().is_some())
             });
             if readable && key.starts_with(wanted.prefix) {
+                bytes += space.len() + key.len() + 8;
+                if bytes > room {
+                    return Ok((list, at.0));
+                }
                 memory::push(&mut list, ObjectKey::new(space, key)?)?;
             }
         }
         Ok((list, 0))
+    }
+
+    pub(super) fn list_keys(&self, ask: Ask, list: &ListKeys, to: &mut Vec<Action>) -> Result<()> {
+        if !self.settled {
+            crate::bail!(NMC_ERR_UNAVAILABLE, "this master is still being told what there is");
+        }
+        let wanted = Wanted { space: Some(&list.space.0), prefix: &list.prefix.0, limit: usize::MAX };
+        let (list, next) = self.keys(list.cursor, wanted, ROOM)?;
+        to.push(ask.answer(Keys { term: self.term, list, next }));
+        Ok(())
     }
 }
 

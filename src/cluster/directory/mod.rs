@@ -386,6 +386,7 @@ impl Leader {
             Message::Remove(remove) => self.remove(ask, remove, now, to),
             Message::RemoveAll(remove) => self.remove_all(ask, remove, now, to),
             Message::ListSegments(list) => self.list_segments(ask, &list, to),
+            Message::ListKeys(list) => self.list_keys(ask, &list, to),
             Message::Drain(drain) => self.drain(ask, &drain, to),
             Message::Join(join) => self.join(ask, join, now, to),
             Message::Report(report) => self.report(ask, report, now, to),

@@ -41,7 +41,7 @@ impl Cluster {
             Call::Get(get) => Some(&get.key),
             _ => None,
         });
-        if items.len() > 1 && !self.service.knows(asked) {
+        if items.len() > 1 && !self.calls.service.knows(asked) {
             // Where they are is asked for all of them at once. If that fails it is asked for each.
             let keys: Vec<&[u8]> = memory::collect(items.iter().map(|item| item.key))?;
             let _ = self.locate(scope, &keys);

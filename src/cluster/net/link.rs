@@ -37,6 +37,15 @@ impl Spans {
         Self { list, left }
     }
 
+    /// The same, if memory is given for them.
+    pub fn of(spans: &[Span]) -> Result<Self> {
+        let mut list = VecDeque::<Span>::new();
+        memory::reserve_queue(&mut list, spans.len())?;
+        list.extend(spans.iter().filter(|span| !span.is_empty()));
+        let left = list.iter().map(|span| span.len() as u64).sum();
+        Ok(Self { list, left })
+    }
+
     /// Bytes of them.
     #[must_use]
     pub fn left(&self) -> u64 {

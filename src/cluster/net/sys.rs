@@ -2,9 +2,10 @@
 #![allow(unsafe_code, reason = "system calls")]
 
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::rpc::owned;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// Pieces that one call moves.
@@ -247,9 +248,49 @@ fn events(writable: bool) -> libc::c_int {
     if writable { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN }
 }
 
+/// A descriptor that becomes readable again and again.
+#[derive(Debug)]
+pub struct Timer(OwnedFd);
+
+impl Timer {
+    /// One that does not yet.
+    pub fn new() -> Result<Self> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: plain system call.
+        Ok(Self(owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) }, "timerfd_create")?))
+    }
+
+    /// After each so many ms from now on; 0 for never.
+    pub fn every(&self, ms: u32) {
+        let time = libc::timespec { tv_sec: (ms / 1000).into(), tv_nsec: (ms % 1000 * 1_000_000).into() };
+        let times = libc::itimerspec { it_interval: time, it_value: time };
+        // SAFETY: the times are live for the call, and can be ones.
+        unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const times, std::ptr::null_mut()) };
+    }
+
+    /// It is not readable until the next time.
+    pub fn drain(&self) {
+        let mut count = [0u8; 8];
+        // SAFETY: eight writable bytes. If it was not readable there is nothing to read (EAGAIN).
+        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+}
+
+impl AsRawFd for Timer {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
 /// Waits for many descriptors.
 #[derive(Debug)]
 pub struct Poller(OwnedFd);
+
+impl AsRawFd for Poller {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
 
 impl Poller {
     /// One that waits for nothing.
@@ -307,7 +348,12 @@ impl Poller {
         let (at, most) = (events.as_mut_ptr(), i32::try_from(MOST_READY).unwrap_or(1));
         // SAFETY: the array is live and its length is right.
         let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), at, most, ms) };
-        for event in events.iter().take(usize::try_from(n).unwrap_or(0)) {
+        let n = usize::try_from(n).unwrap_or(0);
+        if memory::reserve(ready, n).is_err() {
+            // They are still ready the next time.
+            return;
+        }
+        for event in events.iter().take(n) {
             let bits = event.events;
             let writable = bits & libc::EPOLLOUT as u32 != 0;
             ready.push(Ready { number: event.u64, writable, readable: bits & !(libc::EPOLLOUT as u32) != 0 });

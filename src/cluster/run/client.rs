@@ -1,6 +1,6 @@
-//! A client of the cluster and its connections. It has no thread of its own as long as somebody waits for a call: whoever waits drives
+//! A client of the cluster and its connections. It has no thread of its own, unless one is asked for: whoever waits for a call drives
 //! the connections until its own calls have ended, and leaves that to the next who waits. Calls that nobody waits for are driven
-//! by a thread in the background.
+//! by whoever looks what became of them, by whoever waits for another, or by the thread.
 //!
 //! Memory that a call reads or writes is its caller's again when the call has ended: nothing is sent from it or stored to it after that.
 
@@ -8,6 +8,7 @@ use super::masters::Masters;
 use super::node;
 use super::{SMALL, TURN};
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_TOO_SMALL, NMC_OK};
 use crate::cluster::client::{Action, Call, Client, Config, Event, Outcome};
 use crate::cluster::net::{Address, ByNumber, Heard, Limits, Net, Poller, Ready, Span, Spans, now_ms};
@@ -25,6 +26,8 @@ const LOOK_MS: Millis = 20;
 /// to wake up. Not where something is put or removed: then a master and an owner work at the same time, and one of them may need the
 /// processor.
 const AWAKE: Duration = Duration::from_micros(25);
+/// Looks at the connections at once, before something else has its turn.
+const LOOKS: usize = 8;
 /// Connections for large values to one node.
 const MOST_LARGE: usize = 8;
 
@@ -43,8 +46,10 @@ pub type Ended = Box<dyn FnOnce(Vec<Outcome>) + Send>;
 
 /// Calls that end together.
 struct Group {
-    outcomes: Vec<Option<Outcome>>,
+    outcomes: Vec<Outcome>,
     left: usize,
+    /// By which they can be ended before; 0 for calls that somebody waits for.
+    tag: u64,
     /// Who waits for them, or what is told.
     waiter: Arc<Condvar>,
     ended: Option<Ended>,
@@ -107,6 +112,8 @@ struct State {
     quick: bool,
     /// Groups that nobody waits for.
     unattended: usize,
+    /// Those of them that have ended, and whom nobody has told.
+    over: Vec<u64>,
     closing: bool,
     cancelled: bool,
 }
@@ -114,7 +121,7 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     poller: Arc<Poller>,
-    /// Wakes the thread in the background.
+    /// Wakes those who drive for calls that nobody waits for: the thread, and who wants to hear of them.
     background: Condvar,
 }
 
@@ -147,6 +154,7 @@ impl Service {
             looked_at: 0,
             quick: true,
             unattended: 0,
+            over: Vec::new(),
             closing: false,
             cancelled: false,
         };
@@ -167,63 +175,120 @@ impl Service {
     }
 
     /// Makes calls and waits until all have ended; each does by its time and two seconds.
-    #[must_use]
-    pub fn call(&self, tasks: Vec<Task>) -> Vec<Outcome> {
+    pub fn call(&self, tasks: Vec<Task>) -> Result<Vec<Outcome>> {
         self.call_unless(tasks, &|| false)
     }
 
     /// The same; those that have not ended when `stop` says so end with CANCELLED.
-    #[must_use]
-    pub fn call_unless(&self, tasks: Vec<Task>, stop: &dyn Fn() -> bool) -> Vec<Outcome> {
+    pub fn call_unless(&self, tasks: Vec<Task>, stop: &dyn Fn() -> bool) -> Result<Vec<Outcome>> {
         let mut state = self.shared.state.lock();
         let waiter = Arc::new(Condvar::new());
-        let number = state.begin(tasks, Arc::clone(&waiter), None);
+        let number = state.begin(tasks, Arc::clone(&waiter), 0, None)?;
         while !state.is_over(number) {
             if stop() {
-                state.end_calls(|running| running.group == number);
+                state.end_calls(|group, _| group == number);
             } else if state.driven {
                 waiter.wait_for(&mut state, Duration::from_millis(LOOK_MS));
             } else {
-                state = self.shared.drive(state, |state| state.is_over(number) || stop());
+                state = self.shared.drive(state, Millis::MAX, |state| state.is_over(number) || stop());
             }
         }
         let outcomes = state.groups.remove(&number).map(|group| group.outcomes).unwrap_or_default();
         self.shared.pass_on(&mut state);
-        outcomes.into_iter().flatten().collect()
+        Ok(outcomes)
     }
 
     /// Ends all calls, those that are under way and those that come, with CANCELLED.
     pub fn cancel(&self) {
         let mut state = self.shared.state.lock();
         state.cancelled = true;
-        state.end_calls(|_| true);
+        state.end_all();
         let done = state.take_unattended();
         drop(state);
         tell(done);
     }
 
-    /// Makes calls and tells, from a thread of the library, when all have ended.
-    pub fn spawn(&self, tasks: Vec<Task>, ended: Ended) -> Result<()> {
-        let mut thread = self.thread.lock();
-        if thread.is_none() {
-            let shared = Arc::clone(&self.shared);
-            let spawned = std::thread::Builder::new().name("nmc-client".into()).spawn(move || shared.background());
-            *thread = Some(spawned.map_err(|e| Error::os("pthread_create", &e))?);
-        }
-        drop(thread);
+    /// Makes calls and tells, from whichever thread drives, when all have ended.
+    pub fn spawn(&self, tasks: Vec<Task>, tag: u64, ended: Ended) -> Result<()> {
         let mut state = self.shared.state.lock();
-        state.unattended += 1;
-        state.begin(tasks, Arc::new(Condvar::new()), Some(ended));
+        state.begin(tasks, Arc::new(Condvar::new()), tag, Some(ended))?;
         let done = state.take_unattended();
         self.shared.pass_on(&mut state);
         drop(state);
         tell(done);
         Ok(())
     }
+
+    /// Ends spawned calls with this tag, with CANCELLED.
+    pub fn end(&self, tag: u64) {
+        let mut state = self.shared.state.lock();
+        state.end_calls(|_, group| group.tag == tag);
+        let done = state.take_unattended();
+        drop(state);
+        tell(done);
+    }
+
+    /// From now on a thread drives the connections while calls are under way that nobody waits for.
+    pub fn start_thread(&self) -> Result<()> {
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let spawned = std::thread::Builder::new().name("nmc-client".into()).spawn(move || shared.background());
+            *thread = Some(spawned.map_err(|e| Error::os("pthread_create", &e))?);
+        }
+        Ok(())
+    }
+
+    /// Looks at the connections once, and does not wait; if somebody else drives them there is nothing to look at. Gives whether there is
+    /// more to do at once.
+    pub fn look(&self) -> bool {
+        let mut state = self.shared.state.lock();
+        if state.driven {
+            return false;
+        }
+        let mut ready = Vec::new();
+        for _ in 0..LOOKS {
+            ready.clear();
+            self.shared.poller.wait(Duration::ZERO, &mut ready);
+            state.turn(&ready);
+            if !state.net.is_busy() {
+                break;
+            }
+        }
+        let (busy, done) = (state.net.is_busy(), state.take_unattended());
+        drop(state);
+        tell(done);
+        busy
+    }
+
+    /// Drives the connections, or waits for whoever does, until it is enough, but not longer than this.
+    pub fn drive(&self, limit: Duration, enough: impl Fn() -> bool) {
+        let until = now_ms().saturating_add(Millis::try_from(limit.as_millis()).unwrap_or(Millis::MAX));
+        let mut state = self.shared.state.lock();
+        while !enough() {
+            let left = until.saturating_sub(now_ms());
+            if left == 0 {
+                break;
+            }
+            if state.driven {
+                self.shared.background.wait_for(&mut state, Duration::from_millis(left.min(LOOK_MS)));
+            } else {
+                state = self.shared.drive(state, until, |_| enough());
+            }
+        }
+        self.shared.pass_on(&mut state);
+    }
+
+    /// What the connections are waited for with.
+    #[must_use]
+    pub fn poller(&self) -> Arc<Poller> {
+        Arc::clone(&self.shared.poller)
+    }
 }
 
-impl Drop for Service {
-    fn drop(&mut self) {
+impl Service {
+    /// Ends the thread, when no call is under way any more.
+    pub fn close(&self) {
         self.shared.state.lock().closing = true;
         self.shared.background.notify_all();
         if let Some(thread) = self.thread.lock().take() {
@@ -232,25 +297,38 @@ impl Drop for Service {
     }
 }
 
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 fn tell(done: Vec<(Ended, Vec<Outcome>)>) {
     done.into_iter().for_each(|(ended, outcomes)| ended(outcomes));
 }
 
 impl Shared {
-    /// Drives the connections until it is enough.
-    fn drive<'a>(&'a self, mut state: MutexGuard<'a, State>, enough: impl Fn(&State) -> bool) -> MutexGuard<'a, State> {
+    /// Drives the connections until it is enough, or until then.
+    fn drive<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        until: Millis,
+        enough: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'a, State> {
         state.driven = true;
         let mut ready = Vec::new();
         loop {
             let done = state.take_unattended();
             if !done.is_empty() {
                 MutexGuard::unlocked(&mut state, || tell(done));
-            }
-            if enough(&state) {
-                break;
+                self.background.notify_all();
             }
             let now = now_ms();
-            let limit = if state.net.is_busy() { 0 } else { state.core.wake(now).saturating_sub(now).min(LOOK_MS) };
+            if now >= until || enough(&state) {
+                break;
+            }
+            let wake = state.core.wake(now).min(until).saturating_sub(now);
+            let limit = if state.net.is_busy() { 0 } else { wake.min(LOOK_MS) };
             ready.clear();
             let moment = if state.quick && state.core.is_reading() { AWAKE } else { Duration::ZERO };
             let limit = Duration::from_millis(limit);
@@ -286,7 +364,7 @@ impl Shared {
                 return;
             }
             if state.unattended > 0 && !state.driven {
-                state = self.drive(state, |state| state.unattended == 0);
+                state = self.drive(state, Millis::MAX, |state| state.unattended == 0);
                 self.pass_on(&mut state);
             } else {
                 self.background.wait_for(&mut state, Duration::from_millis(200));
@@ -307,27 +385,26 @@ impl State {
 
     /// Groups that nobody waits for and that have ended.
     fn take_unattended(&mut self) -> Vec<(Ended, Vec<Outcome>)> {
-        if self.unattended == 0 {
-            return Vec::new();
-        }
-        let over = self.groups.extract_if(|_, group| group.left == 0 && group.ended.is_some());
-        let done: Vec<_> = over
-            .filter_map(|(_, group)| Some((group.ended?, group.outcomes.into_iter().flatten().collect())))
-            .collect();
+        let over = std::mem::take(&mut self.over).into_iter().filter_map(|number| self.groups.remove(&number));
+        let done: Vec<_> = over.filter_map(|group| Some((group.ended?, group.outcomes))).collect();
         self.unattended -= done.len();
         done
     }
 
-    fn begin(&mut self, tasks: Vec<Task>, waiter: Arc<Condvar>, ended: Option<Ended>) -> u64 {
+    fn begin(&mut self, tasks: Vec<Task>, waiter: Arc<Condvar>, tag: u64, ended: Option<Ended>) -> Result<u64> {
         if !self.driven && self.looked_at != now_ms() {
             // What has ended while nobody looked is not spoken to.
             let mut ready = Vec::new();
             self.net.poller().wait(Duration::ZERO, &mut ready);
             self.turn(&ready);
         }
+        let outcomes = self.room(tasks.len())?;
         let number = self.number();
-        let outcomes = tasks.iter().map(|_| None).collect();
-        self.groups.insert(number, Group { outcomes, left: tasks.len(), waiter, ended });
+        self.unattended += usize::from(ended.is_some());
+        if tasks.is_empty() && ended.is_some() {
+            self.over.push(number);
+        }
+        self.groups.insert(number, Group { outcomes, left: tasks.len(), tag, waiter, ended });
         let now = now_ms();
         for (at, task) in tasks.into_iter().enumerate() {
             let call = self.number();
@@ -349,15 +426,38 @@ impl State {
         }
         self.net.flush();
         if self.cancelled {
-            self.end_calls(|_| true);
+            self.end_all();
         }
-        number
+        Ok(number)
     }
 
-    /// These calls end. What the machine still wants done for one finds that it is not there.
-    fn end_calls(&mut self, which: impl Fn(&Running) -> bool) {
-        let calls: Vec<u64> = self.calls.iter().filter(|(_, call)| which(call)).map(|(number, _)| *number).collect();
-        calls.into_iter().for_each(|call| self.done(call, Outcome::of(NMC_ERR_CANCELLED)));
+    /// Makes room for what calls need to be noted while they are under way, and gives that of their outcomes.
+    fn room(&mut self, calls: usize) -> Result<Vec<Outcome>> {
+        let all = self.calls.len() + calls;
+        memory::reserve_map(&mut self.groups, 1)?;
+        memory::reserve_map(&mut self.calls, calls)?;
+        memory::reserve_map(&mut self.requests, calls)?;
+        memory::reserve_map(&mut self.tickets, calls)?;
+        memory::reserve(&mut self.over, self.unattended + 1)?;
+        // All of them may be late, or lose their connection, at once.
+        memory::reserve_queue(&mut self.events, 2 * all)?;
+        memory::reserve_to(&mut self.actions, 2 * all)?;
+        memory::vec_with(calls, |_| Outcome::of(NMC_ERR_CANCELLED))
+    }
+
+    fn end_all(&mut self) {
+        self.end_calls(|_, _| true);
+    }
+
+    /// Calls of such groups end. What the machine still wants done for one finds that it is not there.
+    fn end_calls(&mut self, which: impl Fn(u64, &Group) -> bool) {
+        let ends = |groups: &ByNumber<u64, Group>, running: &Running| {
+            groups.get(&running.group).is_some_and(|group| which(running.group, group))
+        };
+        while let Some((call, _)) = self.calls.iter().find(|(_, running)| ends(&self.groups, running)) {
+            let call = *call;
+            self.done(call, Outcome::of(NMC_ERR_CANCELLED));
+        }
     }
 
     /// Something may have happened.
@@ -441,11 +541,8 @@ impl State {
         for node in self.nodes.values_mut().filter(|node| node.shared == Some(peer)) {
             node.shared = None;
         }
-        let lost: Vec<u64> = self.requests.iter().filter(|(_, sent)| sent.peer == peer).map(|(n, _)| *n).collect();
-        for number in lost {
-            self.requests.remove(&number);
-            self.events.push_back(Event::Lost(number));
-        }
+        let lost = self.requests.extract_if(|_, sent| sent.peer == peer);
+        self.events.extend(lost.map(|(number, _)| Event::Lost(number)));
         if let Some(id) = self.large.remove(&peer) {
             if let Some(node) = self.nodes.get_mut(&id) {
                 node.free.retain(|free| *free != peer);
@@ -468,10 +565,10 @@ impl State {
         match action {
             Action::Master(at, frame) => match self.masters.link(at, &mut self.net, now) {
                 Some(peer) => {
-                    if frame.request != 0 {
-                        self.requests.insert(frame.request, Sent { peer, call: 0, large: None });
+                    let noted = self.note(frame.request, Sent { peer, call: 0, large: None });
+                    if noted {
+                        self.say(peer, &frame);
                     }
-                    self.say(peer, &frame);
                 }
                 None if frame.request != 0 => self.events.push_back(Event::Lost(frame.request)),
                 None => {}
@@ -551,15 +648,17 @@ impl State {
     }
 
     fn send(&mut self, peer: Peer, large: Option<NodeId>, frame: Frame, call: u64) {
-        if frame.request != 0 {
-            self.requests.insert(frame.request, Sent { peer, call, large });
+        if !self.note(frame.request, Sent { peer, call, large }) {
+            return;
         }
         let length = frame.message.value();
         if length == 0 {
             return self.say(peer, &frame);
         }
         let Some(running) = self.calls.get(&call) else { return };
-        let spans = Spans::new(running.spans.iter().copied()).up_to(length);
+        let room = memory::reserve_map(&mut self.tickets, 1).and_then(|()| Spans::of(&running.spans));
+        let Ok(spans) = room else { return self.unsaid(frame.request) };
+        let spans = spans.up_to(length);
         if large.is_none() {
             let _ = self.net.send_value(peer, &frame, spans, None);
             return;
@@ -572,12 +671,32 @@ impl State {
         let _ = self.net.send_value(peer, &frame, spans, Some(ticket));
     }
 
+    /// Notes a request, if it is one. Without memory for that it has no answer, and is not to be sent.
+    fn note(&mut self, request: u64, sent: Sent) -> bool {
+        if request == 0 {
+            return true;
+        }
+        if memory::reserve_map(&mut self.requests, 1).is_err() {
+            if sent.large.is_some() {
+                self.net.close(sent.peer);
+            }
+            self.events.push_back(Event::Lost(request));
+            return false;
+        }
+        self.requests.insert(request, sent);
+        true
+    }
+
     /// What cannot be said in one message has no answer.
     fn say(&mut self, peer: Peer, frame: &Frame) {
         if self.net.send(peer, frame).is_err() && frame.request != 0 {
-            self.requests.remove(&frame.request);
-            self.events.push_back(Event::Lost(frame.request));
+            self.unsaid(frame.request);
         }
+    }
+
+    fn unsaid(&mut self, request: u64) {
+        self.drop_request(request);
+        self.events.push_back(Event::Lost(request));
     }
 
     fn take(&mut self, request: u64, call: u64, length: u64) {
@@ -586,7 +705,8 @@ impl State {
             return self.events.push_back(Event::Took(request, false));
         };
         let peer = sent.peer;
-        let spans = Spans::new(running.spans.iter().copied());
+        let room = memory::reserve_map(&mut self.tickets, 1).and_then(|()| Spans::of(&running.spans));
+        let Ok(spans) = room else { return self.events.push_back(Event::Took(request, false)) };
         if spans.left() < length {
             // The value is there, and the caller is told how large it is; its bytes are passed over.
             running.too_large = Some(length);
@@ -642,11 +762,12 @@ impl State {
         }
         if let Some(group) = self.groups.get_mut(&running.group) {
             if let Some(place) = group.outcomes.get_mut(running.at) {
-                *place = Some(outcome);
+                *place = outcome;
             }
             group.left -= 1;
             if group.left == 0 {
                 group.waiter.notify_one();
+                self.over.extend(group.ended.is_some().then_some(running.group));
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::NMC_ERR_PROTOCOL;
 use crate::cluster::types::{Media, Name, NodeId, ObjectKey, Position, PutId};
-use crate::layout::store::{MAX_METADATA, MAX_NAMESPACE_NAME};
+use crate::layout::store::{MAX_KEY, MAX_METADATA, MAX_NAMESPACE_NAME};
 use crate::rpc::packet::{Cursor, Field};
 
 fn put_bytes(bytes: &[u8], to: &mut Vec<u8>) {
@@ -41,6 +41,19 @@ impl Field for Space {
     }
     fn get(from: &mut Cursor<'_>) -> Result<Self> {
         memory::copy(get_bytes(from, MAX_NAMESPACE_NAME, "the name of a namespace")?).map(Self)
+    }
+}
+
+/// What keys begin with.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Prefix(pub Vec<u8>);
+
+impl Field for Prefix {
+    fn put(&self, to: &mut Vec<u8>) {
+        put_bytes(&self.0, to);
+    }
+    fn get(from: &mut Cursor<'_>) -> Result<Self> {
+        memory::copy(get_bytes(from, MAX_KEY, "the beginning of a key")?).map(Self)
     }
 }
 

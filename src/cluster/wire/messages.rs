@@ -1,8 +1,9 @@
 //! Every message of the protocol. The comment of a struct says who sends it to whom and what it does; the answers of a
 //! request are named there too. `docs/cluster.md` has the same as one table.
 
-use super::fields::{Metadata, Space, numbered};
+use super::fields::{Metadata, Prefix, Space, numbered};
 use crate::base::error::Result;
+use crate::base::memory;
 use crate::base::status::nmc_status_t;
 use crate::cluster::types::{Media, Name, NodeId, ObjectKey, Position, PutId, Term};
 use crate::rpc::packet::{Cursor, Field, message_structs};
@@ -194,6 +195,26 @@ message_structs! {
         pub term: Term,
         /// Some of them.
         pub list: Vec<Segment>,
+        /// Where to go on; 0 at the end.
+        pub next: u32,
+    }
+
+    /// Client → master: which keys there are. Answered by [`Keys`], or UNAVAILABLE while the master is still being told what there is.
+    pub struct ListKeys {
+        /// From where on: 0, or what the last answer said.
+        pub cursor: u32,
+        /// Of which namespace.
+        pub space: Space,
+        /// What they begin with.
+        pub prefix: Prefix,
+    }
+
+    /// Master → client: keys.
+    pub struct Keys {
+        /// The leader's term.
+        pub term: Term,
+        /// Some of them; it may be none although there are more.
+        pub list: Vec<ObjectKey>,
         /// Where to go on; 0 at the end.
         pub next: u32,
     }
@@ -705,6 +726,10 @@ numbered! {
         12 => Redirect(Redirect),
         /// Empties a segment.
         13 => Drain(Drain),
+        /// Asks for keys.
+        14 => ListKeys(ListKeys),
+        /// Keys.
+        15 => Keys(Keys),
         /// A node comes.
         20 => Join(Join),
         /// It is a member.
@@ -779,6 +804,14 @@ impl Message {
 /// Whether a value may follow a message of this kind.
 pub(super) fn may_carry_a_value(kind: u32) -> bool {
     matches!(kind, 40 | 43)
+}
+
+impl Find {
+    /// The same, if memory is given for it.
+    pub fn copy(&self) -> Result<Self> {
+        let keys = memory::try_collect(self.keys.iter().map(ObjectKey::copy))?;
+        Ok(Self { keys, missed: memory::copy(&self.missed)? })
+    }
 }
 
 impl Answer {

@@ -71,6 +71,8 @@ fn samples() -> Vec<Message> {
         RemoveAll { space: None, wait: true, call: 9 }.into(),
         ListSegments { cursor: 4 }.into(),
         Segments { term: 9, list: vec![Segment { node: NodeId(1), info: segment(), state: 1 }], next: 0 }.into(),
+        ListKeys { cursor: 4, space: Space(b"space".to_vec()), prefix: Prefix(b"a".to_vec()) }.into(),
+        Keys { term: 9, list: vec![key("a"), key("ab")], next: 5 }.into(),
         Answer::new(9, NMC_ERR_NO_SPACE, "no").into(),
         Redirect { term: 9, leader: "m:50051".into() }.into(),
         Drain { segment: "s".into() }.into(),

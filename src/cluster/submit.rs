@@ -1,0 +1,428 @@
+//! Calls that nobody waits for. What became of each is queued until the program takes it, and a descriptor is readable while there is something to
+//! take or to do. The memory of a call is the library's until it has ended; that of a cancelled one, and of all when the client is
+//! closed, is not touched any more when cancelling or closing has returned.
+
+use super::client::{Call, Outcome};
+use super::net::{Poller, Timer};
+use super::run::client::{Service, Task};
+use super::wire::{Find, MAX_KEYS, ROOM};
+use crate::base::deadline::Deadline;
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_OK, nmc_status_t};
+use crate::rpc::Event;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Calls that can be submitted at a time: a batch counts as many as it has under way together.
+pub const MOST_SUBMITTED: usize = 4096;
+/// Calls of a batch that are under way together.
+pub(super) const TOGETHER: usize = 256;
+/// Bytes of their values.
+pub(super) const TOGETHER_BYTES: u64 = 64 << 20;
+/// How often the clock is looked at while calls are under way.
+const LOOK_MS: u32 = 20;
+
+/// What became of what was submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// What the program called it.
+    pub token: u64,
+    /// Bytes that were read; of a value that did not fit, its size.
+    pub bytes: u64,
+    /// How it went: of a batch, the first item that failed.
+    pub status: nmc_status_t,
+}
+
+/// Is told of each item of a batch what became of it, and its bytes, from whichever thread drives.
+pub type Tell = Box<dyn FnMut(usize, u64, nmc_status_t) + Send>;
+
+/// What the items of a submitted call have come to so far.
+pub struct Sum {
+    tell: Option<Tell>,
+    bytes: u64,
+    /// The first item that failed, and how.
+    failed: Option<(usize, nmc_status_t)>,
+    /// A status that is no failure, of the only item.
+    status: nmc_status_t,
+}
+
+impl Sum {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(tell: Option<Tell>) -> Self {
+        Self { tell, bytes: 0, failed: None, status: NMC_OK }
+    }
+
+    /// An item has ended.
+    pub fn add(&mut self, item: usize, bytes: u64, status: nmc_status_t) {
+        if let Some(tell) = &mut self.tell {
+            tell(item, bytes, status);
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+        if status < 0 && self.failed.is_none_or(|(first, _)| item < first) {
+            self.failed = Some((item, status));
+        } else if status > 0 {
+            self.status = status;
+        }
+    }
+
+    fn completion(&self, token: u64) -> Completion {
+        Completion { token, bytes: self.bytes, status: self.failed.map_or(self.status, |(_, status)| status) }
+    }
+}
+
+/// A call of a batch, and which item of it that is.
+pub type Numbered = (usize, Task);
+
+/// What is under way of something that was submitted, and what waits for its turn.
+struct Turns {
+    waiting: std::vec::IntoIter<Numbered>,
+    /// The next one, which was too much for the turn before.
+    next: Option<Numbered>,
+    /// Calls whose places are being asked for, and which are made after that.
+    found: Vec<Numbered>,
+    /// Items whose calls are under way.
+    items: Vec<usize>,
+    sum: Sum,
+    /// What came and nobody has looked at.
+    came: Option<Vec<Outcome>>,
+    /// Somebody looks at what came.
+    looking: bool,
+}
+
+/// Something that was submitted.
+struct Submitted {
+    calls: Arc<Calls>,
+    number: u64,
+    token: u64,
+    weight: usize,
+    /// Whether it reads: then places are asked for many at once.
+    reads: bool,
+    deadline: Deadline,
+    cancelled: AtomicBool,
+    turns: Mutex<Turns>,
+}
+
+impl Submitted {
+    /// The calls of a turn have ended, or the first turn begins.
+    fn came(self: &Arc<Self>, outcomes: Vec<Outcome>) {
+        {
+            let mut turns = self.turns.lock();
+            turns.came = Some(outcomes);
+            if std::mem::replace(&mut turns.looking, true) {
+                // Calls can end as soon as they begin: whoever began them looks.
+                return;
+            }
+        }
+        loop {
+            let mut turns = self.turns.lock();
+            let Some(outcomes) = turns.came.take() else {
+                turns.looking = false;
+                return;
+            };
+            let Turns { items, sum, .. } = &mut *turns;
+            for (item, outcome) in items.drain(..).zip(outcomes) {
+                sum.add(item, if self.reads { outcome.count } else { 0 }, outcome.status);
+            }
+            let tasks = match self.cancelled.load(SeqCst) {
+                true => Vec::new(),
+                false => self.next(&mut turns),
+            };
+            if tasks.is_empty() {
+                let Turns { found, next, waiting, sum, .. } = &mut *turns;
+                for (item, _) in found.drain(..).chain(next.take()).chain(waiting) {
+                    sum.add(item, 0, NMC_ERR_CANCELLED);
+                }
+                let completion = sum.completion(self.token);
+                drop(turns);
+                return self.calls.ended(self.number, self.weight, completion);
+            }
+            drop(turns);
+            let own = Arc::clone(self);
+            let ended = Box::new(move |outcomes| own.came(outcomes));
+            if let Err(error) = self.calls.service.spawn(tasks, self.number, ended) {
+                let mut turns = self.turns.lock();
+                let Turns { items, sum, came, .. } = &mut *turns;
+                items.drain(..).for_each(|item| sum.add(item, 0, error.status));
+                *came = Some(Vec::new());
+            }
+            if self.cancelled.load(SeqCst) {
+                self.calls.service.end(self.number);
+            }
+        }
+    }
+
+    /// The calls of the next turn: questions where the values are, or what was asked about.
+    fn next(&self, turns: &mut Turns) -> Vec<Task> {
+        if turns.found.is_empty() {
+            self.choose(turns);
+            if self.reads && turns.found.len() > 1 {
+                // If there is no memory for that, or no answer, it is asked for each.
+                let asked = self.questions(&turns.found).unwrap_or_default();
+                if !asked.is_empty() {
+                    return asked;
+                }
+            }
+        }
+        let left = self.deadline.left();
+        let Turns { found, items, sum, .. } = turns;
+        match memory::with_capacity(found.len()) {
+            Ok(mut tasks) => {
+                // There is room for as many items: it was made with the calls.
+                items.extend(found.iter().map(|(item, _)| *item));
+                tasks.extend(found.drain(..).map(|(_, task)| Task { patience: left, ..task }));
+                tasks
+            }
+            Err(error) => {
+                found.drain(..).for_each(|(item, _)| sum.add(item, 0, error.status));
+                self.next(turns)
+            }
+        }
+    }
+
+    /// As many of those that wait as may be under way together.
+    fn choose(&self, turns: &mut Turns) {
+        let mut bytes = 0u64;
+        while turns.found.len() < TOGETHER {
+            let Some(one) = turns.next.take().or_else(|| turns.waiting.next()) else { break };
+            let more = one.1.spans.iter().map(|span| span.len() as u64).sum::<u64>();
+            if bytes > 0 && bytes + more > TOGETHER_BYTES {
+                turns.next = Some(one);
+                break;
+            }
+            bytes += more;
+            turns.found.push(one);
+        }
+    }
+
+    /// Where values are, as many keys at once as a message holds.
+    fn questions(&self, calls: &[Numbered]) -> Result<Vec<Task>> {
+        let (mut asked, mut keys, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let ask = |keys: &mut Vec<_>| Task {
+            call: Call::Ask(Box::new(Find { keys: std::mem::take(keys), missed: Vec::new() }.into())),
+            spans: Vec::new(),
+            patience: self.deadline.left(),
+        };
+        for (_, task) in calls {
+            let Call::Get(get) = &task.call else { continue };
+            let more = get.key.as_bytes().len() + 8;
+            if keys.len() == MAX_KEYS || bytes + more > ROOM {
+                memory::push(&mut asked, ask(&mut keys))?;
+                bytes = 0;
+            }
+            bytes += more;
+            memory::push(&mut keys, get.key.copy()?)?;
+        }
+        if !keys.is_empty() {
+            memory::push(&mut asked, ask(&mut keys))?;
+        }
+        Ok(asked)
+    }
+}
+
+/// The descriptor of a client.
+struct Bell {
+    /// Readable while any of the others is.
+    all: Poller,
+    /// Something waits to be taken, or to be done at once.
+    event: Event,
+    /// Time has passed. None if a thread looks at the clock.
+    timer: Option<Timer>,
+    /// Whether it counts.
+    ticks: bool,
+}
+
+#[derive(Default)]
+struct Queue {
+    done: VecDeque<(Completion, usize)>,
+    under_way: HashMap<u64, Arc<Submitted>>,
+    /// Calls that were submitted and whose completions nobody has taken.
+    weight: usize,
+    next: u64,
+    bell: Option<Bell>,
+}
+
+/// What a client has submitted.
+pub(super) struct Calls {
+    /// What makes the calls.
+    pub(super) service: Service,
+    /// Whether it has a thread that drives.
+    thread: bool,
+    queue: Mutex<Queue>,
+}
+
+impl Calls {
+    pub(super) fn new(service: Service, thread: bool) -> Arc<Self> {
+        Arc::new(Self { service, thread, queue: Mutex::default() })
+    }
+
+    /// Refuses what would be more than can be submitted at a time. For who has not yet made anything for it.
+    pub(super) fn check(&self, calls: usize) -> Result<()> {
+        self.queue.lock().check(calls.clamp(1, TOGETHER))
+    }
+
+    /// Makes calls one after the other, some together, and queues one completion when all have ended.
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        token: u64,
+        tasks: Vec<Numbered>,
+        sum: Sum,
+        patience: Duration,
+    ) -> Result<()> {
+        if self.thread {
+            self.service.start_thread()?;
+        }
+        let together = tasks.len().min(TOGETHER);
+        let reads = tasks.first().is_some_and(|(_, task)| matches!(task.call, Call::Get(_)));
+        let turns = Turns {
+            found: memory::with_capacity(together)?,
+            items: memory::with_capacity(together)?,
+            waiting: tasks.into_iter(),
+            next: None,
+            sum,
+            came: None,
+            looking: false,
+        };
+        let mut queue = self.queue.lock();
+        let weight = together.max(1);
+        queue.check(weight)?;
+        // What ends needs no memory to be queued.
+        let all = queue.under_way.len() + 1;
+        memory::reserve_queue(&mut queue.done, all)?;
+        memory::reserve_map(&mut queue.under_way, 1)?;
+        queue.next += 1;
+        let submitted = Arc::new(Submitted {
+            calls: Arc::clone(self),
+            number: queue.next,
+            token,
+            weight,
+            reads,
+            deadline: Deadline::after(patience),
+            cancelled: AtomicBool::new(false),
+            turns: Mutex::new(turns),
+        });
+        queue.weight += weight;
+        queue.under_way.insert(submitted.number, Arc::clone(&submitted));
+        queue.set_timer();
+        drop(queue);
+        submitted.came(Vec::new());
+        Ok(())
+    }
+
+    fn ended(&self, number: u64, weight: usize, completion: Completion) {
+        let mut queue = self.queue.lock();
+        let submitted = queue.under_way.remove(&number);
+        queue.done.push_back((completion, weight));
+        queue.set_timer();
+        if let Some(bell) = &queue.bell {
+            bell.event.signal();
+        }
+        drop(queue);
+        drop(submitted);
+    }
+
+    /// Takes completions, the oldest first, at most `most`; gives how many. Waits for the first, as long as something is under way, but not
+    /// longer than this, and drives the connections meanwhile.
+    pub(super) fn completions(&self, most: usize, limit: Duration, mut take: impl FnMut(Completion)) -> usize {
+        let busy = if limit.is_zero() {
+            self.service.look()
+        } else {
+            let enough = || {
+                let queue = self.queue.lock();
+                !queue.done.is_empty() || queue.under_way.is_empty()
+            };
+            self.service.drive(limit, enough);
+            false
+        };
+        let mut queue = self.queue.lock();
+        let mut taken = 0;
+        while taken < most
+            && let Some((completion, weight)) = queue.done.pop_front()
+        {
+            queue.weight -= weight;
+            take(completion);
+            taken += 1;
+        }
+        if let Some(bell) = &queue.bell {
+            bell.event.drain();
+            if let Some(timer) = &bell.timer {
+                timer.drain();
+            }
+            if busy || !queue.done.is_empty() {
+                bell.event.signal();
+            }
+        }
+        taken
+    }
+
+    /// Ends all that was submitted with this token, with CANCELLED; gives how much.
+    pub(super) fn cancel(&self, token: u64) -> Result<usize> {
+        let list = {
+            let queue = self.queue.lock();
+            memory::collect(queue.under_way.values().filter(|one| one.token == token).map(Arc::clone))?
+        };
+        for submitted in &list {
+            submitted.cancelled.store(true, SeqCst);
+            self.service.end(submitted.number);
+        }
+        Ok(list.len())
+    }
+
+    /// Nothing that was submitted begins another call.
+    pub(super) fn cancel_all(&self) {
+        for submitted in self.queue.lock().under_way.values() {
+            submitted.cancelled.store(true, SeqCst);
+        }
+    }
+
+    /// The descriptor, which is made when it is asked for first.
+    pub(super) fn event_fd(&self) -> Result<RawFd> {
+        let mut queue = self.queue.lock();
+        if queue.bell.is_none() {
+            let (all, event) = (Poller::new()?, Event::new()?);
+            all.add(&event.as_fd(), 0, false)?;
+            let timer = match self.thread {
+                true => None,
+                false => {
+                    let timer = Timer::new()?;
+                    all.add(&timer, 1, false)?;
+                    all.add(&*self.service.poller(), 2, false)?;
+                    Some(timer)
+                }
+            };
+            if !queue.done.is_empty() {
+                event.signal();
+            }
+            queue.bell = Some(Bell { all, event, timer, ticks: false });
+            queue.set_timer();
+        }
+        Ok(queue.bell.as_ref().map_or(-1, |bell| bell.all.as_raw_fd()))
+    }
+}
+
+impl Queue {
+    fn check(&self, more: usize) -> Result<()> {
+        if self.weight + more > MOST_SUBMITTED {
+            crate::bail!(
+                NMC_ERR_BUSY,
+                "{} calls are submitted and their completions not taken; {more} more would be over {MOST_SUBMITTED}",
+                self.weight
+            );
+        }
+        Ok(())
+    }
+
+    /// The clock counts while something is under way.
+    fn set_timer(&mut self) {
+        let Some(Bell { timer: Some(timer), ticks, .. }) = &mut self.bell else { return };
+        let wanted = !self.under_way.is_empty();
+        if std::mem::replace(ticks, wanted) != wanted {
+            timer.every(if wanted { LOOK_MS } else { 0 });
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! `nmc_client_submit_*`: calls that nobody waits for, and what became of them.
+
+use super::arg::{array, array_out, key_of, slices_of};
+use super::basic::nmc_slice_t;
+use super::client::{check_flags, checked, items, nmc_client_t, with};
+use super::client_types::{NMC_REMOVE_ASYNC, nmc_client_completion_t, nmc_replicate_t, parse_replicate};
+use super::store_batch::Statuses;
+use super::store_types::nmc_buffer_t;
+use super::{guard, out};
+use crate::base::deadline::{Deadline, MAX_TIMEOUT_MS};
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::base::status::nmc_status_t;
+use crate::cluster::facade::Item;
+use crate::cluster::submit::{Completion, Sum, Tell};
+use crate::store::copy::Slice;
+
+/// Where the results of a batch go when its items end.
+struct Places {
+    bytes: *mut u64,
+    statuses: *mut nmc_status_t,
+}
+
+// SAFETY: by the C contract nobody else uses what they point to until the completion was taken; one thread at a time writes there.
+unsafe impl Send for Places {}
+
+impl Places {
+    /// Checks them, for `n` items.
+    ///
+    /// # Safety
+    /// Each is NULL or points to `n` values, until the completion was taken.
+    unsafe fn new(bytes: *mut u64, statuses: *mut nmc_status_t, n: usize) -> Result<Self> {
+        if !bytes.is_null() {
+            // SAFETY: forwarded from the caller.
+            unsafe { array_out(bytes, n, "out_bytes") }?.fill(0);
+        }
+        if !statuses.is_null() {
+            // SAFETY: as above.
+            unsafe { array_out(statuses, n, "out_statuses") }?;
+        }
+        Ok(Self { bytes, statuses })
+    }
+
+    fn set(&self, item: usize, bytes: u64, status: nmc_status_t) {
+        // SAFETY: the item is one of the `n` that `new` was told of, and the arrays are ours until the completion was taken.
+        unsafe {
+            if !self.bytes.is_null() {
+                self.bytes.add(item).write(bytes);
+            }
+            if !self.statuses.is_null() {
+                self.statuses.add(item).write(status);
+            }
+        }
+    }
+
+    fn tell(self) -> Tell {
+        Box::new(move |item, bytes, status| self.set(item, bytes, status))
+    }
+}
+
+/// The items of a batch, their numbers, and the sum that those which cannot be one begin.
+///
+/// # Safety
+/// Each of `keys` is one as the C contract says.
+unsafe fn batch<'a>(
+    keys: &[nmc_slice_t],
+    values: &'a [Slice],
+    places: Places,
+) -> Result<(Vec<Item<'a>>, Vec<usize>, Sum)> {
+    let mut bad = memory::with_capacity(keys.len())?;
+    bad.resize(keys.len(), crate::base::status::NMC_OK);
+    // SAFETY: of our own memory; and forwarded from the caller.
+    let (items, numbers) = unsafe { items(keys, values, &mut Statuses::new(bad.as_mut_ptr(), bad.len())?) }?;
+    let mut sum = Sum::new(Some(places.tell()));
+    bad.into_iter().enumerate().filter(|(_, status)| *status < 0).for_each(|(at, status)| sum.add(at, 0, status));
+    Ok((items, numbers, sum))
+}
+
+/// Puts a value like `nmc_client_put` and does not wait: when it has ended a completion with `token` is queued, which
+/// `nmc_client_completions` takes. Until that was taken, or `nmc_client_close` has returned, the bytes of the value stay as they are; key, slices and
+/// options need be valid for this call only. The time that the call may take begins now.
+///
+/// Does not block, except for the memory to note it. Thread-safe. Not graph-safe. An error means that nothing was submitted and there will be
+/// no completion. Statuses: `NMC_ERR_BUSY` (`NMC_CLIENT_MAX_SUBMITTED` are submitted: take completions first), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`. The completion has
+/// those of `nmc_client_put`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_submit_put(
+    client: *mut nmc_client_t,
+    key: nmc_slice_t,
+    slices: *const nmc_slice_t,
+    n: usize,
+    options: *const nmc_replicate_t,
+    token: u64,
+) -> nmc_status_t {
+    guard(|| {
+        with(client, |open| {
+            // SAFETY: the C contract of these arguments.
+            let (key, slices, options) =
+                unsafe { (key_of(key)?, array(slices, n, "slices")?, parse_replicate(options)?) };
+            let item = Item { key, slices: checked(slices_of(slices))? };
+            open.cluster.submit_put(token, &[item], &[0], &options, Sum::new(None))
+        })
+    })
+}
+
+/// Reads a value like `nmc_client_get` and does not wait; see `nmc_client_submit_put`. The buffers are the library's until the completion was taken,
+/// which has the size of the value. What a node of this client has is in the buffers when this returns, and its completion is queued.
+///
+/// Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`. The completion has those of `nmc_client_get`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_submit_get(
+    client: *mut nmc_client_t,
+    key: nmc_slice_t,
+    buffers: *const nmc_buffer_t,
+    n: usize,
+    token: u64,
+) -> nmc_status_t {
+    guard(|| {
+        with(client, |open| {
+            // SAFETY: the C contract of these arguments.
+            let (key, buffers) = unsafe { (key_of(key)?, array(buffers, n, "buffers")?) };
+            let item = Item { key, slices: checked(slices_of(buffers))? };
+            open.cluster.submit_get(token, &[item], &[0], Sum::new(None))
+        })
+    })
+}
+
+/// Removes an object like `nmc_client_remove` and does not wait; see `nmc_client_submit_put`.
+///
+/// Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`. The completion has those of `nmc_client_remove`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_submit_remove(
+    client: *mut nmc_client_t,
+    key: nmc_slice_t,
+    flags: u32,
+    token: u64,
+) -> nmc_status_t {
+    guard(|| {
+        with(client, |open| {
+            check_flags(flags, NMC_REMOVE_ASYNC)?;
+            // SAFETY: the C contract of `key`.
+            let key = unsafe { key_of(key) }?;
+            open.cluster.submit_remove(token, key, flags & NMC_REMOVE_ASYNC == 0)
+        })
+    })
+}
+
+/// Puts `n` values like `nmc_client_put_batch` and does not wait; see `nmc_client_submit_put`. One completion is queued when all have ended. `out_statuses`, if it
+/// is not NULL, is the library's until then, like the values; so are items that could not be one, which have their status there.
+///
+/// Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_submit_put_batch(
+    client: *mut nmc_client_t,
+    keys: *const nmc_slice_t,
+    values: *const nmc_slice_t,
+    n: usize,
+    options: *const nmc_replicate_t,
+    out_statuses: *mut nmc_status_t,
+    token: u64,
+) -> nmc_status_t {
+    guard(|| {
+        with(client, |open| {
+            // SAFETY: the C contract of these arguments.
+            let (keys, values, options, places) = unsafe {
+                (
+                    array(keys, n, "keys")?,
+                    array(values, n, "values")?,
+                    parse_replicate(options)?,
+                    Places::new(std::ptr::null_mut(), out_statuses, n)?,
+                )
+            };
+            // SAFETY: the C contract of `keys`.
+            let (items, numbers, sum) = unsafe { batch(keys, slices_of(values), places) }?;
+            open.cluster.submit_put(token, &items, &numbers, &options, sum)
+        })
+    })
+}
+
+/// Reads `n` values like `nmc_client_get_batch` and does not wait; see `nmc_client_submit_get`. One completion is queued when all have ended. `out_bytes` and
+/// `out_statuses`, if they are not NULL, are the library's until then, like the buffers.
+///
+/// Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_submit_get_batch(
+    client: *mut nmc_client_t,
+    keys: *const nmc_slice_t,
+    buffers: *const nmc_buffer_t,
+    n: usize,
+    out_bytes: *mut u64,
+    out_statuses: *mut nmc_status_t,
+    token: u64,
+) -> nmc_status_t {
+    guard(|| {
+        with(client, |open| {
+            // SAFETY: the C contract of these arguments.
+            let (keys, buffers, places) = unsafe {
+                (array(keys, n, "keys")?, array(buffers, n, "buffers")?, Places::new(out_bytes, out_statuses, n)?)
+            };
+            // SAFETY: the C contract of `keys`.
+            let (items, numbers, sum) = unsafe { batch(keys, slices_of(buffers), places) }?;
+            open.cluster.submit_get(token, &items, &numbers, sum)
+        })
+    })
+}
+
+/// Takes completions of what was submitted, the oldest first, at most `capacity`; stores their number in `*out_n`. None is ever lost. If there is
+/// none, it waits for one up to `timeout_ms` (0 not at all, -1 as long as anything is under way), and drives the connections
+/// meanwhile: unless the client has `NMC_CLIENT_THREAD`, what is submitted goes on only while some thread is in this call, or in one that waits for an answer.
+///
+/// Thread-safe. Not graph-safe. That none came in time is `NMC_OK` with 0 in `*out_n`. Statuses: none of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_completions(
+    client: *mut nmc_client_t,
+    completions: *mut nmc_client_completion_t,
+    capacity: usize,
+    timeout_ms: i64,
+    out_n: *mut usize,
+) -> nmc_status_t {
+    guard(|| {
+        with(client, |open| {
+            let count = out(out_n, "out_n")?;
+            let deadline = Deadline::from_ms(timeout_ms, MAX_TIMEOUT_MS)?;
+            // SAFETY: the C contract of `completions`.
+            let places = unsafe { array_out(completions, capacity, "completions") }?;
+            let limit = if timeout_ms == 0 { std::time::Duration::ZERO } else { deadline.left() };
+            let mut places = places.iter_mut();
+            count.write(open.cluster.completions(capacity, limit, |Completion { token, bytes, status }| {
+                if let Some(place) = places.next() {
+                    *place = nmc_client_completion_t { token, bytes, status, reserved: 0 };
+                }
+            }));
+            Ok(())
+        })
+    })
+}
+
+/// Stores a descriptor in `*out_fd` that is readable (poll, epoll) when `nmc_client_completions` should be called with 0 as `timeout_ms`: a completion is queued,
+/// something has arrived, or it is time to ask again. A completion need not come of every such call. It belongs to the client: do not close it,
+/// and do not read from it. Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_OS`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_event_fd(client: *mut nmc_client_t, out_fd: *mut i32) -> nmc_status_t {
+    guard(|| {
+        with(client, |open| {
+            let place = out(out_fd, "out_fd")?;
+            place.write(open.cluster.event_fd()?);
+            Ok(())
+        })
+    })
+}
+
+/// Ends what was submitted with this token and is under way: its completion, with `NMC_ERR_CANCELLED`, is queued when this returns, and its memory is
+/// not touched any more. A put or a remove may have been done all the same.
+///
+/// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing with that token is under way; its completion may
+/// wait to be taken), `NMC_ERR_NO_MEMORY`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_client_cancel(client: *mut nmc_client_t, token: u64) -> nmc_status_t {
+    guard(|| {
+        with(client, |open| match open.cluster.cancel_submitted(token)? {
+            0 => crate::bail!(NMC_ERR_NOT_FOUND, "nothing with the token {token:#x} is under way"),
+            _ => Ok(()),
+        })
+    })
+}
