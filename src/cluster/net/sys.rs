@@ -329,16 +329,17 @@ impl Poller {
     }
 
     /// Waits, and looks for a moment without sleeping first: for whoever waits for an answer that takes no longer than a thread needs to
-    /// wake up.
-    pub fn wait_awake(&self, moment: Duration, limit: Duration, ready: &mut Vec<Ready>) {
+    /// wake up. Gives whether something came in that moment.
+    pub fn wait_awake(&self, moment: Duration, limit: Duration, ready: &mut Vec<Ready>) -> bool {
         let since = Instant::now();
         while since.elapsed() < moment {
             self.wait(Duration::ZERO, ready);
             if !ready.is_empty() {
-                return;
+                return true;
             }
         }
         self.wait(limit, ready);
+        false
     }
 
     /// Waits this long at most; adds what is ready.

@@ -18,16 +18,20 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long whoever drives the connections waits at most before it looks at the clock.
 const LOOK_MS: Millis = 20;
-/// How long whoever waits to read something looks for it before it sleeps, as long as answers come that fast: a thread takes about as long
-/// to wake up. Not where something is put or removed: then a master and an owner work at the same time, and one of them may need the
-/// processor.
+/// How long whoever waits to read something looks for it before it sleeps: a thread takes about as long to wake up. Not where
+/// something is put or removed: then a master and an owner work at the same time, and one of them may need the processor.
 const AWAKE: Duration = Duration::from_micros(25);
+<<<<<<< ours
 /// Looks at the connections at once, before something else has its turn.
 const LOOKS: usize = 8;
+=======
+/// After a look that found nothing so many waits are spent asleep: whoever is to answer may wait for this very processor.
+const ASLEEP: u32 = 64;
+>>>>>>> theirs
 /// Connections for large values to one node.
 const MOST_LARGE: usize = 8;
 
@@ -108,8 +112,8 @@ struct State {
     driven: bool,
     /// When it was looked last what has happened.
     looked_at: Millis,
-    /// The last answer came while it was looked for.
-    quick: bool,
+    /// Waits that are spent asleep.
+    asleep: u32,
     /// Groups that nobody waits for.
     unattended: usize,
     /// Those of them that have ended, and whom nobody has told.
@@ -152,7 +156,7 @@ impl Service {
             agent: None,
             driven: false,
             looked_at: 0,
-            quick: true,
+            asleep: 0,
             unattended: 0,
             over: Vec::new(),
             closing: false,
@@ -330,11 +334,13 @@ impl Shared {
             let wake = state.core.wake(now).min(until).saturating_sub(now);
             let limit = if state.net.is_busy() { 0 } else { wake.min(LOOK_MS) };
             ready.clear();
-            let moment = if state.quick && state.core.is_reading() { AWAKE } else { Duration::ZERO };
             let limit = Duration::from_millis(limit);
-            let since = Instant::now();
-            MutexGuard::unlocked(&mut state, || self.poller.wait_awake(moment.min(limit), limit, &mut ready));
-            state.quick = since.elapsed() < 2 * AWAKE;
+            if limit.is_zero() || state.asleep > 0 || !state.core.is_reading() {
+                state.asleep = state.asleep.saturating_sub(1);
+                MutexGuard::unlocked(&mut state, || self.poller.wait(limit, &mut ready));
+            } else if !MutexGuard::unlocked(&mut state, || self.poller.wait_awake(AWAKE, limit, &mut ready)) {
+                state.asleep = ASLEEP;
+            }
             state.turn(&ready);
         }
         state.driven = false;
