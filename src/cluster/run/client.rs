@@ -7,13 +7,14 @@
 use super::masters::Masters;
 use super::node;
 use super::{SMALL, TURN};
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_TOO_SMALL, NMC_OK};
 use crate::cluster::client::{Action, Call, Client, Config, Event, Outcome};
 use crate::cluster::net::{Address, ByNumber, Heard, Limits, Net, Poller, Ready, Span, Spans, now_ms};
 use crate::cluster::types::{Millis, NodeId, ObjectKey, Peer};
 use crate::cluster::wire::{Frame, Message};
+use crate::sync::service_thread;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -237,8 +238,7 @@ impl Service {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let shared = Arc::clone(&self.shared);
-            let spawned = std::thread::Builder::new().name("nmc-client".into()).spawn(move || shared.background());
-            *thread = Some(spawned.map_err(|e| Error::os("pthread_create", &e))?);
+            *thread = Some(service_thread::spawn(c"nmc-client", None, move || shared.background())?);
         }
         Ok(())
     }
