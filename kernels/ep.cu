@@ -54,15 +54,20 @@ struct NmcEpGroup {
   nmc_ep_rank_t rank[N];
   NmcEpCall call[N];
   uint32_t n;              // ranks in use
-  uint32_t early;          // NMC_EP_EARLY_*
+  uint32_t early;          // NMC_EP_EARLY_*, NMC_EP_ALONE
   uint32_t parts;          // pieces of a row that warps work on, and (2^32 - 1) / parts
   uint32_t parts_inverse;
   uint32_t share_bits;     // pack: 2^share_bits blocks share an expert
 };
 
-// When the next kernel of the stream may be placed, before this one ends: while a dispatch waits, and while a combine sums.
+// When the next kernel of the stream may be placed, before this one ends: while a dispatch waits, while a combine sums, and as soon
+// as a dispatch begins.
 static constexpr uint32_t NMC_EP_EARLY_DISPATCH = 1;
 static constexpr uint32_t NMC_EP_EARLY_COMBINE = 2;
+static constexpr uint32_t NMC_EP_EARLY_SEND = 8;
+// All ranks of the group are in the launch. What was done for any of them was before it on the stream, and what comes next sees all
+// that it stored: nobody has to be told or waited for. The next kernel may be placed at once.
+static constexpr uint32_t NMC_EP_ALONE = 4;
 
 // A piece of a row, and the one that the same warp works on next.
 struct NmcEpPiece {
@@ -79,6 +84,13 @@ struct NmcEpPiece {
     part += parts_on;
     if (part >= parts) row += 1, part -= parts;
   }
+  // For who counts rows from the last one to the first.
+  __device__ __forceinline__ void next_down() {
+    row -= rows_on;
+    part += parts_on;
+    if (part >= parts) row -= 1, part -= parts;
+  }
+  __device__ __forceinline__ bool more_down() const { return static_cast<int32_t>(row) >= 0; }
 };
 
 // The rank that a block works for, among those of the launch.
@@ -99,6 +111,29 @@ static __device__ __forceinline__ void nmc_ep_release_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
+}
+
+// Reads a word of every line of an argument.
+template <typename T>
+static __device__ __forceinline__ void nmc_ep_touch(const T& argument) {
+  const uint32_t lane = threadIdx.x & 31;
+  uint32_t word = 0;
+  if (64 * lane < sizeof(T)) word = reinterpret_cast<const uint32_t*>(&argument)[16 * lane];
+  asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0x7fedcba9; @p nanosleep.u32 1; }" : : "r"(word));  // a use that does nothing
+}
+
+// The beginning of each kernel. Every launch has new arguments, which no cache has yet: a kernel that is placed long before it can
+// begin asks for them before it waits. (For others that only delays the wait.)
+template <int N>
+static __device__ __forceinline__ void nmc_ep_begin(const NmcEpGroup<N>& g) {
+  if ((g.early & NMC_EP_ALONE) != 0) {
+    if (threadIdx.x < 32) {
+      nmc_ep_touch(g.rank[nmc_ep_which<N>()]);
+      nmc_ep_touch(g.call[nmc_ep_which<N>()]);
+    }
+    nmc_ep_release_dependents();
+  }
+  nmc_ep_wait_for_previous();
 }
 
 // Whether the group has failed; the first block tells the host. For all threads of a block, and the same for all of them: an
@@ -344,14 +379,18 @@ static __device__ __forceinline__ bool nmc_ep_describe(const nmc_ep_rank_t& d, c
 // The last warp of a block tells what rows are for, and in the end that they are there; the others move rows. Loads that do
 // not depend on each other are begun before the first is looked at: each takes as long as a tenth of the whole copy. The word
 // that says that the group has failed is one of those loads: a warp that sees it stores nothing, since the memory may belong to
-// another group by now, and the block does not signal. A block signals for itself; the first one waits for all.
+// another group by now, and the block does not signal. A block signals for itself; the first one waits for all. With all ranks in
+// the launch there is no signal and no wait.
 template <typename Rows, int N>
 static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
   const nmc_ep_rank_t& d = g.rank[nmc_ep_which<N>()];
   const NmcEpCall& c = g.call[nmc_ep_which<N>()];
   const uint32_t block = blockIdx.y, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
   const uint32_t movers = blockDim.x / 32 - 1;
-  nmc_ep_wait_for_previous();
+  const bool alone = (g.early & NMC_EP_ALONE) != 0;
+  NmcEpPiece piece(g, block * movers + warp, d.blocks * movers);
+  nmc_ep_begin(g);
+  if ((g.early & NMC_EP_EARLY_SEND) != 0) nmc_ep_release_dependents();
   if ((c.halves & NMC_EP_SEND) == 0) {
     const uint32_t phase = nmc_dev_ep_phase(d) + 1;
     const uint32_t tokens = nmc_dev_impl_ep_ld32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_TOKENS));
@@ -366,13 +405,13 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
     const uint64_t over = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
     phase = nmc_dev_ep_phase(d) + 1;
     if (fits) {
-      good = nmc_ep_describe(d, c, block, tokens, phase, over);
+      // The first block may store the next phase before others look. Nobody reads the one in a record.
+      good = nmc_ep_describe(d, c, block, tokens, alone ? 0 : phase, over);
     } else if (block == 0 && lane == 0 && over == 0) {
       nmc_dev_impl_ep_fail(d, NMC_EP_FAULT_TOKENS, d.rank, tokens);
     }
   } else if (fits) {
     // Two pieces at a time: the second one is asked for before the first is stored.
-    NmcEpPiece piece(g, block * movers + warp, d.blocks * movers);
     uint64_t over = 0;
     for (bool first = true; good && piece.row < tokens; first = false) {
       const NmcEpPiece one = piece;
@@ -395,6 +434,16 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
       if (!both) break;
       more.store(d, two.row, two.part, nmc_dev_ep_targets(d, next_expert, &bad));
     }
+  }
+  if (alone) {
+    if (warp != movers) return;
+    if (!good) {  // no other kernel of the step would tell the hosts of the other ranks
+      __syncwarp();
+      if (lane < g.n) nmc_dev_impl_ep_tell(g.rank[lane]);
+    } else if (block == 0 && lane == 0) {
+      nmc_dev_impl_ep_st64(nmc_dev_impl_ep_own(d, d.off_set), static_cast<uint64_t>(phase) | static_cast<uint64_t>(tokens) << 32);
+    }
+    return;
   }
   // A mistake must not be followed by flags, nor rows that were not stored.
   if (__syncthreads_and(good) == 0) {
@@ -473,23 +522,26 @@ static __device__ __forceinline__ bool nmc_ep_return_last(const nmc_ep_rank_t& d
   return true;
 }
 
+// The last row that was dispatched comes first: of more rows than the L2 cache holds, it has the last ones.
 template <uint32_t DTYPE, int N>
 static __device__ __forceinline__ void nmc_ep_combine(const NmcEpGroup<N>& g) {
   const nmc_ep_rank_t& d = g.rank[nmc_ep_which<N>()];
   const NmcEpCall& c = g.call[nmc_ep_which<N>()];
   const uint32_t block = blockIdx.y, blocks = gridDim.y, lane = threadIdx.x & 31;
   const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  nmc_ep_wait_for_previous();
+  const bool alone = (g.early & NMC_EP_ALONE) != 0;
   NmcEpPiece piece(g, block * warps + warp, blocks * warps);
+  nmc_ep_begin(g);
   const uint64_t failed = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
   const uint64_t head = nmc_dev_impl_ep_ld64(nmc_dev_impl_ep_own(d, d.off_set));  // phase, tokens
   const uint32_t phase = static_cast<uint32_t>(head), tokens = static_cast<uint32_t>(head >> 32);
   const uint32_t scattered = nmc_dev_impl_ep_ld32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_SCATTERED));
-  uint32_t sources = piece.row < d.t_cap ? nmc_dev_ep_sent(d, piece.row) : 0;
+  // Most steps have as many tokens as there can be, so this is asked for before their number is known.
+  uint32_t sources = piece.row < d.t_cap ? nmc_dev_ep_sent(d, d.t_cap - 1 - piece.row) : 0;
   // Threads may see it differently: the block agrees where it synchronises anyway, after the copy and in the wait.
   bool over = failed != 0;
   // The rows are in place if there is no copy: kernels before this one wrote them. A scatter has told of its own.
-  const bool tells = c.x == nullptr && (c.halves & NMC_EP_SEND) != 0 && block == 0 && threadIdx.x < 32;
+  const bool tells = c.x == nullptr && (c.halves & NMC_EP_SEND) != 0 && block == 0 && threadIdx.x < 32 && !alone;
   if (tells && !over && scattered != phase) nmc_dev_ep_signal_return(d, phase);
   if ((c.halves & NMC_EP_SEND) != 0 && c.x != nullptr) {
     if (!over) nmc_ep_stage(d, static_cast<const char*>(c.x), block * warps + warp, blocks * warps);
@@ -499,19 +551,27 @@ static __device__ __forceinline__ void nmc_ep_combine(const NmcEpGroup<N>& g) {
     if (over && block == 0 && threadIdx.x == 0) nmc_dev_impl_ep_tell(d);
     return;
   }
-  if (!nmc_dev_impl_ep_wait(d, NMC_EP_OFF_RETURNS, NmcEpFlag{phase}, block == 0, !over)) return;
-  if ((g.early & NMC_EP_EARLY_COMBINE) != 0) nmc_ep_release_dependents();
+  piece.row = tokens - 1 - piece.row;
+  if (tokens != d.t_cap && piece.more_down()) sources = nmc_dev_ep_sent(d, piece.row);
+  if (!alone) {
+    if (!nmc_dev_impl_ep_wait(d, NMC_EP_OFF_RETURNS, NmcEpFlag{phase}, block == 0, !over)) return;
+    if ((g.early & NMC_EP_EARLY_COMBINE) != 0) nmc_ep_release_dependents();
+  } else if (__any_sync(0xffffffffu, over)) {
+    if (block == 0 && threadIdx.x == 0) nmc_dev_impl_ep_tell(d);
+    return;
+  }
   const uint32_t vectors = d.y_bytes / 16;
   uint32_t which = nmc_ep_which<N>();
-  while (piece.row < tokens) {
+  while (piece.more_down()) {
     asm volatile("" : "+r"(which));  // keeps the addresses of all regions from being carried around in registers
     const nmc_ep_rank_t& d = g.rank[which];
     const uint32_t vector = piece.part * NMC_EP_SUM_UNIT + lane;
     const uint64_t in_row = static_cast<uint64_t>(piece.row) * d.y_bytes + 16ull * vector;
     const uint64_t at = d.off_y + static_cast<uint64_t>(d.rank * d.t_cap) * d.y_bytes + in_row;
-    if (vector < vectors) nmc_ep_sum<DTYPE>(d, at, sources, static_cast<char*>(c.out) + in_row);
-    piece.next();
-    if (piece.row < tokens) sources = nmc_dev_ep_sent(d, piece.row);
+    const uint32_t now = sources;
+    piece.next_down();
+    if (piece.more_down()) sources = nmc_dev_ep_sent(d, piece.row);  // asked for before the rows of this one
+    if (vector < vectors) nmc_ep_sum<DTYPE>(d, at, now, static_cast<char*>(c.out) + in_row);
   }
 }
 
@@ -635,7 +695,7 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
   const uint32_t share = blockIdx.y & ((1u << g.share_bits) - 1);
   const int32_t e = static_cast<int32_t>(blockIdx.y >> g.share_bits);
   const bool writer = share == 0;
-  nmc_ep_wait_for_previous();
+  nmc_ep_begin(g);
   if (nmc_ep_over(d, blockIdx.y == 0)) return;
   const uint32_t slots = d.world * d.t_cap;
   // Groups for rows that do not fit: where those of this expert begin.
@@ -838,20 +898,23 @@ struct NmcEpSum {
 };
 
 // In place, the last block to end tells all ranks that their rows are there, so that the combine need not. What the next slot is
-// the sum of is asked for before this one is summed.
+// the sum of is asked for before this one is summed. Slots are sums of one row or of many: a block has pieces of many slots, and
+// its warps take the next one when they are done with one.
 template <uint32_t DTYPE, int N>
 static __device__ __forceinline__ void nmc_ep_scatter(const NmcEpGroup<N>& g) {
   const nmc_ep_rank_t& d = g.rank[nmc_ep_which<N>()];
   const NmcEpCall& c = g.call[nmc_ep_which<N>()];
-  const uint32_t block = blockIdx.y, blocks = gridDim.y, warps = blockDim.x / 32;
-  nmc_ep_wait_for_previous();
-  const uint32_t phase = nmc_dev_ep_phase(d);
-  NmcEpPiece piece(g, block * warps + threadIdx.x / 32, blocks * warps);
+  const uint32_t block = blockIdx.y, blocks = gridDim.y;
+  __shared__ uint32_t next_piece, phase;
+  if (threadIdx.x == 0) next_piece = block + blockDim.x / 32 * blocks;
+  uint32_t part, row = nmc_dev_impl_ep_divide(block + threadIdx.x / 32 * blocks, g.parts, g.parts_inverse, &part);
+  nmc_ep_begin(g);
+  if (threadIdx.x == 0) phase = nmc_dev_ep_phase(d);
   const NmcEpLive live(d);
-  NmcEpSum next(d, c, live, piece.row);
+  NmcEpSum next(d, c, live, row);
   if (nmc_ep_over(d, block == 0)) return;
   uint32_t which = nmc_ep_which<N>();
-  while (piece.row < live.total) {
+  while (row < live.total) {
     asm volatile("" : "+r"(which));  // as in the combine
     const nmc_ep_rank_t& d = g.rank[which];
     const NmcEpCall& c = g.call[which];
@@ -859,14 +922,15 @@ static __device__ __forceinline__ void nmc_ep_scatter(const NmcEpGroup<N>& g) {
     char* rows = c.out != nullptr ? static_cast<char*>(c.out) : nmc_dev_impl_ep_own(d, d.off_y);
     const NmcEpSum sum = next;
     char* out = rows + static_cast<uint64_t>(sum.slot) * d.y_bytes;
-    const uint32_t first = piece.part * NMC_EP_SCATTER_UNIT;
-    piece.next();
-    next = NmcEpSum(d, c, live, piece.row);
+    const uint32_t first = part * NMC_EP_SCATTER_UNIT;
+    if ((threadIdx.x & 31) == 0) row = atomicAdd(&next_piece, blocks);
+    row = nmc_dev_impl_ep_divide(__shfl_sync(0xffffffffu, row, 0), g.parts, g.parts_inverse, &part);
+    next = NmcEpSum(d, c, live, row);
     if (sum.slot == NmcEpSum::NONE) continue;
     const uint32_t entries = __ballot_sync(0xffffffffu, sum.row >= 0);
     nmc_ep_scatter_part<DTYPE>(d, static_cast<const char*>(c.grouped), entries, sum.row, sum.weight, out, first, vectors);
   }
-  if (c.out != nullptr) return;
+  if (c.out != nullptr || (g.early & NMC_EP_ALONE) != 0) return;
   if (block == 0 && threadIdx.x == 0) nmc_dev_impl_ep_st32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_SCATTERED), phase);
   nmc_ep_return_last(d, blocks, phase, true);
 }

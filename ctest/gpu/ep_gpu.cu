@@ -1,6 +1,7 @@
 // The expert-parallel transport on a GPU, bit for bit what the CPU backend gives.
-// `ep_gpu same N [FIRST]`: N random cases: eager, as a graph, in halves, 3 times each.
+// `ep_gpu same N [FIRST]`: N random cases: eager, as a graph, in halves, with launches of their own for each rank; 3 times each.
 // `ep_gpu seeds N R [FIRST]`: N random cases, R times each in one group.   `ep_gpu prefill`: 4096 tokens a rank.
+// `ep_gpu chain N [FIRST]`: steps behind each other, with nothing between their kernels.
 // `ep_gpu procs N [FIRST [device_scope]]`: the same by one process a rank.   `ep_gpu forward`: whole layers, built-in product and callback.
 // `ep_gpu errors`: what only the GPU can see, and aborts.   `ep_gpu abort`: an abort by another process.
 // `ep_gpu kill N`: N times a rank is killed and the others go on; not under MPS. `ep_gpu kill_mps N`: the same under MPS, after
@@ -53,6 +54,7 @@ struct Group {
   std::vector<nmc_ep_t*> eps;
   std::vector<Rank<Memory>> ranks;
   cudaStream_t stream = nullptr;
+  std::vector<cudaStream_t> apart;  // one a rank
 
   explicit Group(const Case& which, uint32_t flags = 0) : c(which), worlds(which.world), eps(which.world) {
     nmc_ep_config_t config = c.config();
@@ -74,14 +76,18 @@ struct Group {
     NMC_CHECK(nmc_ep_create_ranks(worlds.data(), c.world, &config, eps.data()));
     for (uint32_t r = 0; r < c.world; ++r) ranks.emplace_back(c, r);
     if (kDevice) CUDA_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    apart.resize(kDevice ? c.world : 0);
+    for (cudaStream_t& s : apart) CUDA_OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
   }
   ~Group() {
     for (nmc_ep_t* e : eps) NMC_CHECK(nmc_ep_destroy(e));
     for (nmc_world_t* w : worlds) NMC_CHECK(nmc_world_destroy(w));
     if (kDevice) CUDA_OK(cudaStreamDestroy(stream));
+    for (cudaStream_t s : apart) CUDA_OK(cudaStreamDestroy(s));
   }
   void wait() {
     if (kDevice) CUDA_OK(cudaStreamSynchronize(stream));
+    for (cudaStream_t s : apart) CUDA_OK(cudaStreamSynchronize(s));
   }
   template <typename Body>
   void each(const Body& body) {
@@ -90,9 +96,19 @@ struct Group {
     NMC_CHECK(nmc_ep_group_end());
   }
 
-  // The halves of a step before and after the experts. `how`: 0 eager, 1 halves with rows staged, 2 as a graph.
+  // The halves of a step before and after the experts. `how`: 0 eager, 1 halves with rows staged, 2 as a graph; 3 and 4: the second
+  // and the first half with a stream and launches for each rank.
   void before(uint32_t layer, int how) {
     const auto enqueue = [&] {
+      if (how == 4) {
+        for (uint32_t r = 0; r < c.world; ++r) {
+          const nmc_ep_dispatch_t args = ranks[r].dispatch(layer, false);
+          const nmc_ep_grouped_t where = ranks[r].where();
+          NMC_CHECK(nmc_ep_dispatch(eps[r], &args, apart[r]));
+          NMC_CHECK(nmc_ep_route_pack(eps[r], layer, &where, apart[r]));
+        }
+        return;
+      }
       if (how == 1) {
         each([&](nmc_ep_t* e, Rank<Memory>& rank) {
           const nmc_ep_dispatch_t args = rank.dispatch(layer, true);
@@ -115,6 +131,14 @@ struct Group {
   void after(uint32_t layer, int how) {
     std::vector<Buffer<Memory>> staged;
     const auto enqueue = [&] {
+      if (how == 3) {
+        for (uint32_t r = 0; r < c.world; ++r) {
+          const int32_t* row_of = ranks[r].row_of.template as<int32_t>();
+          NMC_CHECK(nmc_ep_scatter(eps[r], layer, ranks[r].y.get(), row_of, nullptr, apart[r]));
+          NMC_CHECK(nmc_ep_combine(eps[r], layer, nullptr, ranks[r].out.get(), apart[r]));
+        }
+        return;
+      }
       each([&](nmc_ep_t* e, Rank<Memory>& rank) {
         void* y = nullptr;
         if (how == 1) {
@@ -292,7 +316,7 @@ void same(uint64_t first, uint64_t n, bool break_it) {
         for (Bytes& rank : step) rank[0] ^= 1;
       }
     }
-    for (int how = 0; how < 3; ++how) {
+    for (int how = 0; how < 5; ++how) {
       for (int repeat = 0; repeat < 3; ++repeat) {
         Group<DeviceMemory> g(c, how == 1 ? NMC_EP_SEPARATE_Y : 0);
         for (uint32_t s = 0; s < kSteps; ++s) all.add(g, s, how, g.step(s, how), want[s]);
@@ -300,7 +324,7 @@ void same(uint64_t first, uint64_t n, bool break_it) {
       }
     }
   }
-  check(all.good(), "the GPU gives the bits of the CPU: eager, in halves, as a graph, every time");
+  check(all.good(), "the GPU gives the bits of the CPU: eager, in halves, as a graph, together and apart, every time");
 }
 
 // Many cases, each often in one group: results that depend on what was in memory or on timing would differ some time. One case
@@ -312,12 +336,73 @@ void seeds(uint64_t first, uint64_t n, uint64_t repeats) {
     const std::vector<std::vector<Bytes>> want = on_cpu(c);
     Group<DeviceMemory> g(c);
     for (uint64_t repeat = 0; repeat < repeats; ++repeat) {
-      const int how = static_cast<int>(repeat % 3);
+      const int how = static_cast<int>(repeat % 5);
       for (uint32_t s = 0; s < kSteps; ++s) all.add(g, s, how, g.step(s, how), want[s]);
     }
     for (nmc_ep_t* e : g.eps) NMC_CHECK(nmc_ep_check(e));
   }
   check(all.good(), "many seeds, many times each: always the bits of the CPU");
+}
+
+// Steps behind each other, with nothing between their kernels: experts that return what they get. On the GPU also as a graph that is
+// replayed, so that each step overwrites the rows of the one before it while kernels are placed early.
+template <typename Memory>
+std::vector<Bytes> chain_of(const Case& c, uint32_t steps, int rounds) {
+  Group<Memory> g(c);
+  std::vector<std::vector<Rank<Memory>>> all(steps);
+  for (uint32_t s = 0; s < steps; ++s) {
+    for (uint32_t r = 0; r < c.world; ++r) all[s].emplace_back(c, r);
+    for (Rank<Memory>& rank : all[s]) rank.load(s);
+  }
+  const auto enqueue = [&] {
+    for (uint32_t s = 0; s < steps; ++s) {
+      NMC_CHECK(nmc_ep_group_begin());
+      for (int kernel = 0; kernel < 4; ++kernel) {
+        for (uint32_t r = 0; r < c.world; ++r) {
+          Rank<Memory>& rank = all[s][r];
+          const nmc_ep_dispatch_t args = rank.dispatch(s, false);
+          const nmc_ep_grouped_t where = rank.where();
+          if (kernel == 0) NMC_CHECK(nmc_ep_dispatch(g.eps[r], &args, g.stream));
+          if (kernel == 1) NMC_CHECK(nmc_ep_route_pack(g.eps[r], s, &where, g.stream));
+          if (kernel == 2) NMC_CHECK(nmc_ep_scatter(g.eps[r], s, where.x, where.row_of, nullptr, g.stream));
+          if (kernel == 3) NMC_CHECK(nmc_ep_combine(g.eps[r], s, nullptr, rank.out.get(), g.stream));
+        }
+      }
+      NMC_CHECK(nmc_ep_group_end());
+    }
+  };
+  enqueue();
+  if (rounds > 0) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA_OK(cudaStreamBeginCapture(g.stream, cudaStreamCaptureModeThreadLocal));
+    enqueue();
+    CUDA_OK(cudaStreamEndCapture(g.stream, &graph));
+    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < rounds; ++i) CUDA_OK(cudaGraphLaunch(exec, g.stream));
+    g.wait();
+    CUDA_OK(cudaGraphExecDestroy(exec));
+    CUDA_OK(cudaGraphDestroy(graph));
+  }
+  for (nmc_ep_t* e : g.eps) NMC_CHECK(nmc_ep_check(e));
+  std::vector<Bytes> results;
+  for (auto& step : all) {
+    for (auto& rank : step) results.push_back(rank.result());
+  }
+  return results;
+}
+
+void chain(uint64_t first, uint64_t n) {
+  uint64_t compared = 0, wrong = 0;
+  for (uint64_t seed = first; seed < first + n; ++seed) {
+    Case c = wide_case(seed);
+    c.dispatch = NMC_EP_DISPATCH_SAME;
+    const std::vector<Bytes> want = chain_of<HostMemory>(c, 5, 0), got = chain_of<DeviceMemory>(c, 5, 50);
+    for (size_t i = 0; i < want.size(); ++i) compared += 1, wrong += want[i] != got[i];
+  }
+  std::printf("%llu results compared, %llu with other bits\n", static_cast<unsigned long long>(compared),
+              static_cast<unsigned long long>(wrong));
+  check(wrong == 0 && compared > 0, "steps behind each other, without a break, give the bits of the CPU");
 }
 
 // Rows that a kernel of the program changes between scatter and combine, in the place where they are fetched: the combine tells.
@@ -1102,11 +1187,12 @@ int main(int argc, char** argv) {
     else if (mode == "errors") errors();
     else if (mode == "seeds") seeds(number(4, 1), number(2, 20), number(3, 3));
     else if (mode == "prefill") prefill();
+    else if (mode == "chain") chain(number(3, 1), number(2, 8));
     else if (mode == "forward") {
       forward(NMC_DTYPE_BF16, 0);
       for (const uint32_t dtype : {NMC_DTYPE_BF16, NMC_DTYPE_FP16, NMC_DTYPE_FP32}) forward(dtype, 1);
       forward(NMC_DTYPE_BF16, 2);
-    } else return std::fprintf(stderr, "usage: ep_gpu same|seeds|prefill|procs|overlap|fused|errors|abort|forward|kill|kill_mps|order\n"), 2;
+    } else return std::fprintf(stderr, "usage: ep_gpu same|seeds|chain|prefill|procs|overlap|fused|errors|abort|forward|kill|kill_mps|order\n"), 2;
   }
   return failed_checks != 0;
 }

@@ -18,6 +18,7 @@ use crate::mem::HeapKind;
 use crate::world::{Membership, RankState};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 impl Ep {
@@ -104,6 +105,7 @@ impl Ep {
             order: StepOrder::new(shape.sets),
             count_load: config.count_load,
             early: config.early,
+            own_kernels: AtomicBool::new(false),
             identity: (member.world_id(), config.heap_offset, mask_of(ranks)),
         })
     }

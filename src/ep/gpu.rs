@@ -24,8 +24,10 @@ const QUANTISE_UNIT: u32 = 512;
 const SUM_UNIT: u32 = 32;
 const PACK_UNIT: u32 = 128;
 const SCATTER_UNIT: u32 = 64;
-/// Shared memory that a dispatch asks for, though it needs none, so that no multiprocessor takes more than two blocks.
-const SPREAD_BYTES: u32 = 96 << 10;
+/// Shared memory that a dispatch may ask for, though it needs none: so much that a multiprocessor with 228 KiB takes one block, or
+/// two.
+pub(super) const SPREAD_ONE: u32 = 120 << 10;
+pub(super) const SPREAD_TWO: u32 = 96 << 10;
 /// Threads, and columns of a block, of the product; see kernels/ep_gemm.cu.
 const GEMM_THREADS: u32 = 128;
 const GEMM_TILE_N: u32 = 64;
@@ -44,18 +46,30 @@ struct Ranks<const N: usize> {
     share_bits: u32,
 }
 
-/// When the next kernel of the stream may be placed. It begins its work after this one in any case. NMC_EP_EARLY_* in
-/// kernels/ep.cu.
+/// When the next kernel of the stream may be placed. It begins its work after this one in any case. Unless it is never
+/// early, the blocks of a dispatch are kept from crowding the multiprocessors that are free first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
 pub(super) enum Early {
     /// When this one ends.
-    Never = 0,
-    /// While a dispatch waits.
-    Waiting = 1,
-    /// Also while a combine sums. The blocks of the next dispatch are kept from crowding the multiprocessors that are free
-    /// first.
-    Always = 3,
+    Never,
+    /// While a dispatch sends and waits, unless it is a pack, and while a combine sums.
+    Sharing,
+    /// While a dispatch waits, and while a combine sums.
+    Always,
+    /// At once. All ranks of the group are in the launch: nobody is told or waited for.
+    Alone,
+}
+
+impl Early {
+    /// NMC_EP_EARLY_* and NMC_EP_ALONE in kernels/ep.cu.
+    fn bits(self) -> u32 {
+        match self {
+            Early::Never => 0,
+            Early::Sharing => 2 | 8,
+            Early::Always => 1 | 2,
+            Early::Alone => 4,
+        }
+    }
 }
 
 /// How a step is launched.
@@ -66,6 +80,8 @@ pub(super) struct StepLaunch {
     pub(super) blocks: u32,
     pub(super) threads: u32,
     pub(super) early: Early,
+    /// Shared memory that a dispatch asks for.
+    pub(super) spread: u32,
 }
 
 /// The device of a rank, and the kernels on it that its group needs.
@@ -99,7 +115,7 @@ impl Gpu {
         };
         let steps = [step("dispatch", rows)?, step("combine", dtype)?, step("pack", "rows")?, step("scatter", dtype)?];
         for dispatch in steps[0] {
-            kernels.allow_shared(dispatch, SPREAD_BYTES)?;
+            kernels.allow_shared(dispatch, SPREAD_ONE)?;
         }
         let gemm = find(String::from("nmc_k_ep_gemm"))?;
         let silu_mul = find(format!("nmc_k_ep_silu_mul_{dtype}"))?;
@@ -144,7 +160,7 @@ impl Gpu {
         let Some(first) = ranks.first() else { return Ok(()) };
         let n = u32::try_from(ranks.len()).unwrap_or(0);
         let parts = pieces(how.kind, &first.0);
-        let (early, parts_inverse) = (how.early as u32, u32::MAX / parts);
+        let (early, parts_inverse) = (how.early.bits(), u32::MAX / parts);
         let share_bits = if first.1.out.is_none() { 0 } else { PACK_SHARE_BITS };
         let mut all = Ranks { rank: [first.0; N], call: [first.1; N], n, early, parts, parts_inverse, share_bits };
         for (i, (rank, call)) in ranks.iter().enumerate() {
@@ -155,13 +171,13 @@ impl Gpu {
             CallKind::Pack => ((n, first.0.n_local << share_bits), PACK_THREADS),
             _ => ((n, how.blocks), how.threads),
         };
-        let spread = how.kind == CallKind::Dispatch && how.early == Early::Always;
+        let spread = how.kind == CallKind::Dispatch && how.early != Early::Never;
         let launch = Launch {
             grid,
             threads,
-            shared_bytes: if spread { SPREAD_BYTES } else { 0 },
+            shared_bytes: if spread { how.spread } else { 0 },
             // A pack has many blocks: placed while a dispatch waits they would take the room of another rank's dispatch.
-            overlaps: how.early != Early::Waiting || how.kind != CallKind::Pack,
+            overlaps: how.early != Early::Sharing || how.kind != CallKind::Pack,
         };
         // SAFETY: found on this device; the kernel takes one NmcEpGroup of this size.
         unsafe { self.device.kernels()?.launch_on(stream, self.step(how.kind, size), launch, &mut [arg(&all)]) }

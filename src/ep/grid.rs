@@ -2,10 +2,12 @@
 //! together, with those of the other ranks on the device: otherwise those that are placed wait for ever for those that are not.
 
 use super::Ep;
-use super::calls::{Call, CallKind, RECV};
-use super::gpu::{Early, Gpu, StepLaunch};
+use super::call_group::Pending;
+use super::calls::{BOTH, Call, CallKind, RECV};
+use super::gpu::{Early, Gpu, SPREAD_ONE, SPREAD_TWO, StepLaunch};
 use crate::base::error::Result;
 use std::ffi::c_void;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Threads of a dispatching block: 7 warps that move rows and one that tells what they are for. A row of 7168 bf16 elements
 /// is 14 pieces of a warp, so a block has a token in two turns.
@@ -30,6 +32,8 @@ pub(super) struct Grid {
     sharing: usize,
     /// Steps of a rank, of as many buffer sets, whose combines can wait at once.
     steps: usize,
+    /// Shared memory that a dispatch asks for where it is placed early.
+    spread: u32,
 }
 
 impl Ep {
@@ -58,7 +62,15 @@ impl Ep {
                 gpu.device.ordinal()
             );
         }
+        // As many blocks on each multiprocessor as it takes for all ranks. The last rank's fit those that are free: there are
+        // `sm_count / sharing` at least.
+        let spread = match (gpu.device.facts().cc_major, (blocks * sharing).div_ceil(sm_count.max(1))) {
+            (9 | 10, 0 | 1) => SPREAD_ONE,
+            (9 | 10, 2) => SPREAD_TWO,
+            _ => 0,
+        };
         Ok(Grid {
+            spread,
             scatter: (2 * sm_count / sharing).max(1),
             combine,
             sharing: sharing as usize,
@@ -74,8 +86,9 @@ impl Ep {
         u32::from(self.gpu.is_some() && self.grid.sharing == world && (one_process || self.shape.device_scope))
     }
 
-    /// How a call is launched together with those of `n` ranks.
-    pub(super) fn step_launch(&self, call: &Call, n: usize) -> StepLaunch {
+    /// How a call is launched together with the others in `calls`, one a rank.
+    pub(super) fn step_launch(&self, call: &Call, calls: &[Pending]) -> StepLaunch {
+        let n = calls.len();
         let (blocks, threads) = match call.kind {
             CallKind::Dispatch if call.args.halves == RECV => (1, DISPATCH_THREADS),
             CallKind::Dispatch => (self.shape.blocks, DISPATCH_THREADS),
@@ -84,7 +97,20 @@ impl Ep {
             CallKind::Scatter => (self.grid.scatter, SCATTER_THREADS),
             CallKind::Pack => (0, 0),
         };
-        StepLaunch { kind: call.kind, blocks, threads, early: self.early(n) }
+        let early = if self.is_alone(call, calls) { Early::Alone } else { self.early(n) };
+        StepLaunch { kind: call.kind, blocks, threads, early, spread: self.grid.spread }
+    }
+
+    /// Whether a launch is for all ranks of the group, so that the order of the stream is all that they need: whole steps of one layer,
+    /// without rows that must be copied first, and no kernels of the program that count on flags.
+    fn is_alone(&self, call: &Call, calls: &[Pending]) -> bool {
+        let whole = match call.kind {
+            CallKind::Dispatch => call.args.halves == BOTH,
+            CallKind::Combine => call.args.halves == BOTH && calls.iter().all(|p| p.call.args.x.is_none()),
+            CallKind::Pack | CallKind::Scatter => true,
+        };
+        let same = |p: &Pending| p.call.layer == call.layer && !p.ep.own_kernels.load(Relaxed);
+        whole && calls.len() == self.shape.world as usize && calls.iter().all(same)
     }
 
     /// When kernels after those of a launch for `n` ranks may be placed. A kernel that waits for a dispatch must not take the
@@ -92,7 +118,7 @@ impl Ep {
     fn early(&self, n: usize) -> Early {
         match self.gpu.as_ref().map_or(0, |gpu| gpu.device.facts().cc_major) {
             9.. if n >= self.grid.sharing => Early::Always,
-            9.. if self.early => Early::Waiting,
+            9.. if self.early => Early::Sharing,
             _ => Early::Never,
         }
     }

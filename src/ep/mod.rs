@@ -27,6 +27,8 @@ use crate::base::status::NMC_ERR_UNSUPPORTED;
 use crate::layout::ep::{RankDesc, Shape};
 use crate::world::{Membership, RankState};
 use parking_lot::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// One rank's part of a group.
 pub(crate) struct Ep {
@@ -47,6 +49,8 @@ pub(crate) struct Ep {
     order: step_order::StepOrder,
     count_load: bool,
     early: bool,
+    /// Whether kernels of the program may take part in steps.
+    own_kernels: AtomicBool,
     /// World, heap offset and members: which group it is, for all ranks of this process.
     identity: (u64, u64, u64),
 }
@@ -88,6 +92,7 @@ impl Ep {
         }
         let layer = check_layer(layer)?;
         self.order.forget();
+        self.own_kernels.store(true, Relaxed);
         Ok(self.desc_for(layer))
     }
 

@@ -36,7 +36,7 @@ fn launch(gpu: &Gpu, first: &Pending, calls: &[Pending], ranks: &mut Vec<(RankDe
     }
     ranks.clear();
     ranks.extend(calls.iter().map(|p| (p.ep.desc_for(p.call.layer), p.call.args)));
-    gpu.launch(first.stream, first.ep.step_launch(&first.call, calls.len()), ranks)
+    gpu.launch(first.stream, first.ep.step_launch(&first.call, calls), ranks)
 }
 
 fn run_on_host(kind: CallKind, halves: u32, calls: &[Pending]) -> Result<()> {
