@@ -26,13 +26,10 @@ const LOOK_MS: Millis = 20;
 /// How long whoever waits to read something looks for it before it sleeps: a thread takes about as long to wake up. Not where
 /// something is put or removed: then a master and an owner work at the same time, and one of them may need the processor.
 const AWAKE: Duration = Duration::from_micros(25);
-<<<<<<< ours
 /// Looks at the connections at once, before something else has its turn.
 const LOOKS: usize = 8;
-=======
 /// After a look that found nothing so many waits are spent asleep: whoever is to answer may wait for this very processor.
 const ASLEEP: u32 = 64;
->>>>>>> theirs
 /// Connections for large values to one node.
 const MOST_LARGE: usize = 8;
 
