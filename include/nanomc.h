@@ -41,7 +41,7 @@
  *            nmc_tier_*: open close sync offload prefetch stage release evict events pause resume stats verify scan
  *
  *  Client    a cluster: objects on the nodes of many machines, found by key
- *            nmc_client_*: open close mount attach_store unmount drain register unregister put get put_batch
+ *            nmc_client_*: open close mount attach_store unmount drain undrain register unregister put get put_batch
  *              get_batch exists exists_batch remove remove_all query segments keys sync submit_put submit_get
  *              submit_remove submit_put_batch submit_get_batch completions event_fd cancel open_store
  *
@@ -2958,9 +2958,11 @@ nmc_status_t nmc_client_unmount(struct nmc_client_t *client,
                                 struct nmc_slice_t name);
 
 /**
- * Closes a segment for values of others and has what is only there copied to other nodes. It does not wait: `NMC_IN_PROGRESS` means that
- * copying goes on, and `*out_left`, if `out_left` is not NULL, is how many objects are left as far as that is known. Call it again until
- * it returns `NMC_OK`, then unmount.
+ * Closes a segment and has what is only there copied to other nodes. Nobody stores there any more: values of others go to other nodes, and puts
+ * of the node's own programs to other ranks of its store, or, if they name this one or there is no other, end with `NMC_ERR_NO_SPACE`. It does not
+ * wait: `NMC_IN_PROGRESS` means that copying goes on, or that a put which had begun has not ended, and `*out_left`, if `out_left` is not NULL, is how many objects are left as far as that
+ * is known. Call it again until it returns `NMC_OK`, then unmount, which opens an attached store again; or `nmc_client_undrain`. A new leader knows of no drain: the segment is open
+ * until this is called again.
  *
  * Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_BUSY` (too many are being
  * drained), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
@@ -2968,6 +2970,15 @@ nmc_status_t nmc_client_unmount(struct nmc_client_t *client,
 nmc_status_t nmc_client_drain(struct nmc_client_t *client,
                               struct nmc_slice_t segment,
                               uint64_t *out_left);
+
+/**
+ * Gives a drain up: the segment takes values again, of others at once and of its own programs when its node has heard of it, within a second or two. Copies that were made
+ * stay.
+ *
+ * Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_client_undrain(struct nmc_client_t *client,
+                                struct nmc_slice_t segment);
 
 /**
  * Says that values will be put from, or read into, this memory. With `tcp` nothing depends on it: it is for programs that also run where

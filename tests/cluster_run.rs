@@ -112,7 +112,7 @@ fn client(directory: &Directory) -> Cluster {
 /// A client with a node.
 fn node(directory: &Directory, pages: u32) -> (Cluster, Store, String) {
     let (cluster, store) = (client(directory), a_store(pages));
-    let name = cluster.mount(&store, None).unwrap();
+    let name = cluster.mount(&store, None, false).unwrap();
     (cluster, store, name)
 }
 
@@ -329,7 +329,7 @@ fn every_call_ends_when_nobody_answers() {
     assert!(matches!(get(&other, "k", 1), Err(NMC_ERR_UNAVAILABLE | NMC_ERR_TIMEOUT)));
     assert!(other.remove(b"k", true).is_err());
     assert!(other.exists(&[b"k"]).is_err());
-    assert!(other.mount(&a_store(8), None).is_err());
+    assert!(other.mount(&a_store(8), None, false).is_err());
     assert!(began.elapsed() < Duration::from_secs(60));
 }
 
@@ -337,19 +337,19 @@ fn every_call_ends_when_nobody_answers() {
 fn a_node_ends_and_comes_back_and_a_name_is_held_by_one() {
     let directory = Directory::new();
     let (cluster, store) = (client(&directory), a_store(16));
-    let name = cluster.mount(&store, Some("shelf")).unwrap();
+    let name = cluster.mount(&store, Some("shelf"), false).unwrap();
     assert_eq!(name, "shelf");
-    assert_eq!(cluster.mount(&store, Some("shelf")).map_err(|e| e.status), Err(NMC_ERR_EXISTS));
+    assert_eq!(cluster.mount(&store, Some("shelf"), false).map_err(|e| e.status), Err(NMC_ERR_EXISTS));
     // Nor does another process of the machine take the name while this one lives.
     let hasty = Cluster::open(Config { patience: Duration::from_millis(500), ..config(&directory) }).unwrap();
-    assert_eq!(hasty.mount(&a_store(8), Some("shelf")).map_err(|e| e.status), Err(NMC_ERR_UNAVAILABLE));
+    assert_eq!(hasty.mount(&a_store(8), Some("shelf"), false).map_err(|e| e.status), Err(NMC_ERR_UNAVAILABLE));
     let other = client(&directory);
     put(&other, "k", b"value", 1).unwrap();
     cluster.unmount("shelf").unwrap();
     assert_eq!(cluster.unmount("shelf").map_err(|e| e.status), Err(NMC_ERR_NOT_FOUND));
     assert!(get(&other, "k", 10).is_err());
     // The store is as it was, and so is what it has.
-    cluster.mount(&store, Some("shelf")).unwrap();
+    cluster.mount(&store, Some("shelf"), false).unwrap();
     assert_eq!(get(&other, "k", 10).unwrap(), b"value");
 }
 
@@ -361,12 +361,12 @@ fn without_the_token_nobody_takes_part() {
         Cluster::open(Config { token: token.into(), patience, ..config(&directory) }).unwrap()
     };
     let (good, store) = (with("secret"), a_store(16));
-    good.mount(&store, None).unwrap();
+    good.mount(&store, None, false).unwrap();
     put(&good, "k", b"v", 1).unwrap();
     assert_eq!(get(&with("secret"), "k", 1).unwrap(), b"v");
     for token in ["", "wrong"] {
         assert!(get(&with(token), "k", 1).is_err());
-        assert!(with(token).mount(&a_store(8), None).is_err());
+        assert!(with(token).mount(&a_store(8), None, false).is_err());
     }
     let far = Config { host: "192.0.2.1".into(), ..config(&directory) };
     assert_eq!(Cluster::open(far).map(|_| ()).map_err(|e| e.status), Err(NMC_ERR_PERMISSION));
@@ -380,7 +380,7 @@ fn what_is_read_is_kept_where_that_is_wanted_and_outlives_its_first_owner() {
     let (value, other) = (value(2, 200_000), client(&directory));
     put(&other, "k", &value, 1).unwrap();
     let second = a_store(64);
-    keeping.mount(&second, None).unwrap();
+    keeping.mount(&second, None, false).unwrap();
     assert_eq!(get(&keeping, "k", value.len()).unwrap(), value);
     eventually("a copy is kept", || other.query(&[b"k"]).unwrap()[0].replicas.len() == 2);
     first.unmount(&name).unwrap();

@@ -515,7 +515,11 @@ fn nothing_new_is_stored_on_a_rank_that_is_closed() {
         let bed = Bed::new(kind);
         let mut node = bed.node();
         put_on(&bed.store, b"before", b"bytes", 1).unwrap();
-        node.close_segment(1, true).unwrap();
+        let begun = open(&mut node, put_id(9), &key("", "begun"), 10).unwrap();
+        node.close(1, true).unwrap();
+        assert!(!node.is_quiet(1), "what has begun may still be published");
+        node.abandon(begun);
+        assert!(node.is_quiet(1) && node.is_quiet(0));
         assert_eq!(open(&mut node, put_id(1), &key("", "a"), 10), Err(NMC_ERR_NO_SPACE));
         assert_eq!(put_on(&bed.store, b"b", b"bytes", 1).map_err(|error| error.status), Err(NMC_ERR_NO_SPACE));
         for i in 0..20u8 {
@@ -524,9 +528,9 @@ fn nothing_new_is_stored_on_a_rank_that_is_closed() {
         }
         assert_eq!(node.used()[1], 4096, "what was there, and no more");
         assert_eq!(get_if(&bed.store, b"before").unwrap(), b"bytes");
-        node.close_segment(1, false).unwrap();
+        node.close(1, false).unwrap();
         assert!(open(&mut node, put_id(1), &key("", "a"), 10).is_ok());
-        assert_eq!(node.close_segment(2, true).map_err(|error| error.status), Err(NMC_ERR_INVALID_ARG));
+        assert_eq!(node.close(2, true).map_err(|error| error.status), Err(NMC_ERR_INVALID_ARG));
     }
 }
 
@@ -543,7 +547,7 @@ fn an_agent_outlives_the_master_of_its_store() {
     node.doubt(doubtful);
     let pinned = node.pin(plan, &k).unwrap();
     node.set_position(Position { term: 2, number: 5 }).unwrap();
-    node.close_segment(0, true).unwrap();
+    node.close(0, true).unwrap();
     let at = node.newest();
     drop(bed._masters.take());
     assert!(eventually(|| !bed.store.client().master_up() && !node.store().client().master_up()));

@@ -63,6 +63,12 @@ Process member(const std::string& master, const Wish& wish = {}) {
         nmc_status_t status = nmc_store_put(store, slice(key), value.data(), size, nullptr);
         if (status == NMC_OK) status = nmc_client_sync(client);
         answer << outcome(status);
+      } else if (verb == "here") {  // here <key> <size> <stamp>: the same without a wait
+        words >> size >> stamp;
+        const std::string value = value_of(stamp, size);
+        answer << outcome(nmc_store_put(store, slice(key), value.data(), size, nullptr));
+      } else if (verb == "undrain") {
+        answer << outcome(nmc_client_undrain(client, slice(key)));
       } else if (verb == "unmount") {
         answer << outcome(nmc_client_unmount(client, slice(key)));
       } else if (verb == "drain") {  // until nothing is left
@@ -294,6 +300,63 @@ void copies() {
   SAID(owner, "get mine 70000 9", "NMC_ERR_NOT_FOUND");
 }
 
+// Asks with another number each time, until it says so.
+bool comes_to(Process& process, const std::string& verb, const std::string& rest, const std::string& want) {
+  for (int i = 0; i < 3000; ++i, sleep_ms(20)) {
+    if (process.ask(verb + std::to_string(i) + rest) == want) return true;
+  }
+  return false;
+}
+
+void drains() {
+  Master master;
+  Process node = opened(master.address()), other = opened(master.address());
+  REQUIRE(SAID(node, "attach a", "NMC_OK"));
+  REQUIRE(SAID(other, "mount b 32", "NMC_OK"));
+
+  promise("a_node_that_is_drained_stores_nothing_of_its_own_either");
+  SAID(node, "own mine 70000 9", "NMC_OK");
+  SAID(other, "copies mine", "1 on 1");
+  SAID(node, "drain a", "0 left");
+  const std::string refused = node.ask("here late 100 1");
+  CHECK(refused.rfind("NMC_ERR_NO_SPACE", 0) == 0);
+  CHECK(becomes(other, "copies mine", "2 on 2"));
+
+  promise("a_drain_that_is_given_up_opens_the_node_again");
+  SAID(node, "undrain a", "NMC_OK");
+  CHECK(comes_to(node, "here k", " 100 2", "NMC_OK"));
+
+  promise("a_store_is_its_programs_own_again_when_its_node_is_gone");
+  SAID(node, "drain a", "0 left");
+  SAID(node, "unmount a", "NMC_OK");
+  SAID(node, "here last 100 3", "NMC_OK");
+}
+
+void lost_copies() {
+  promise("copies_that_are_lost_with_a_node_are_made_again_where_the_master_is_told_to");
+  Master master({"--away_ms", "1000", "--re_replicate", "100"}), plain({"--away_ms", "1000"});
+  std::vector<Process> nodes, others;
+  for (const char* name : {"a", "b", "c"}) {
+    nodes.push_back(opened(master.address()));
+    others.push_back(opened(plain.address()));
+    REQUIRE(SAID(nodes.back(), std::string("mount ") + name + " 32", "NMC_OK"));
+    REQUIRE(SAID(others.back(), std::string("mount ") + name + " 32", "NMC_OK"));
+  }
+  Process client = opened(master.address()), control = opened(plain.address());
+  for (Process* one : {&client, &control}) {
+    SAID((*one), "put two 100000 1 2 a", "NMC_OK");
+    SAID((*one), "put one 100 2 1 b", "NMC_OK");
+    SAID((*one), "copies two", "2 on 2");
+  }
+  nodes[0].kill9();
+  others[0].kill9();
+  REQUIRE(becomes(client, "segments", "NMC_OK b c") && becomes(control, "segments", "NMC_OK b c"));  // it is known to be away
+  CHECK(becomes(client, "copies two", "2 on 2"));
+  SAID(client, "get two 100000 1", "right");
+  SAID(client, "copies one", "1 on 1");
+  SAID(control, "copies two", "1 on 1");  // the control: nobody was told to
+}
+
 void tokens() {
   promise("with_a_token_only_who_knows_it_is_heard");
   Place place;
@@ -321,6 +384,8 @@ int main() {
   masters();
   absent();
   copies();
+  drains();
+  lost_copies();
   tokens();
   return finish();
 }

@@ -162,7 +162,8 @@ void calls(const Master& master) {
   bool drained = false;
   for (const double start = seconds_now(); !drained && seconds_now() - start < kPatience; sleep_ms(20)) drained = value_of(first.drain("first"));
   CHECK(drained && WORKS(first.unmount("first")) && value_of(client.get("kept")).size() == 12);
-  CHECK(STATUS(client.drain("none")) == NMC_ERR_NOT_FOUND);
+  CHECK(STATUS(client.drain("none")) == NMC_ERR_NOT_FOUND && STATUS(client.undrain("none")) == NMC_ERR_NOT_FOUND);
+  CHECK(WORKS(client.drain("second")) && WORKS(client.undrain("second")) && WORKS(client.put("again", words)));
 
   promise("memory_is_registered_once");
   CHECK(WORKS(client.register_memory(head)) && STATUS(client.register_memory(head)) == NMC_ERR_EXISTS);

@@ -182,13 +182,15 @@ class BasicClient : public AnyClient {
   }
   /// Takes a node of this client out of the cluster.
   Out<void> unmount(Key name) const { return Mode::done(nmc_client_unmount(get(), name)); }
-  /// Closes a segment for values of others, and has what is only there copied. Gives whether nothing is left: ask again until then. In
+  /// Closes a segment, for its own programs too, and has what is only there copied. Gives whether nothing is left: ask again until then. In
   /// `*left`, if given, is how many objects are, as far as that is known.
   Out<bool> drain(Key segment, uint64_t* left = nullptr) const {
     const nmc_status_t status = nmc_client_drain(get(), segment, left);
     if (status < 0) return Mode::failure(status);
     return status == NMC_OK;
   }
+  /// Gives a drain up: the segment takes values again.
+  Out<void> undrain(Key segment) const { return Mode::done(nmc_client_undrain(get(), segment)); }
   /// Waits until others find what was stored in this client's nodes before, also past this client.
   Out<void> sync() const { return Mode::done(nmc_client_sync(get())); }
 

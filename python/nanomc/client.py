@@ -159,11 +159,15 @@ class Client:
         check(lib.nmc_client_unmount(self._handle.raw, slice_of(name.encode())))
 
     def drain(self, segment: str) -> bool:
-        """Closes a segment for values of others and has what is only there copied. Whether nothing is left: ask again until then."""
+        """Closes a segment, for its own programs too, and has what is only there copied. Whether nothing is left: ask again until then."""
         status = lib.nmc_client_drain(self._handle.raw, slice_of(segment.encode()), NULL)
         if status < 0:
             raise failure(status)
         return bool(status == 0)
+
+    def undrain(self, segment: str) -> None:
+        """Gives a drain up: the segment takes values again."""
+        check(lib.nmc_client_undrain(self._handle.raw, slice_of(segment.encode())))
 
     def sync(self) -> None:
         """Waits until others find what was stored in this client's nodes before, by `Store.put` too."""

@@ -107,6 +107,16 @@ def test_keys_are_listed_page_by_page(master, node, client):
     assert client.remove_all() and list(client.keys()) == []
 
 
+def test_a_drain_that_is_given_up_opens_the_segment_again(node, client):
+    assert not client.drain("a")  # its node has not heard of it
+    with pytest.raises(errors.NoRoom):
+        client.put("k", b"v")
+    client.undrain("a")
+    client.put("k", b"v")
+    with pytest.raises(errors.NotFound):
+        client.undrain("none")
+
+
 def test_copies_segments_and_nodes(master, node, client):
     with nanomc.Store(heap_bytes=8 << 20, page_bytes=4096) as store, nanomc.Client(master, timeout_ms=20000) as other:
         other.attach_store("b", store)

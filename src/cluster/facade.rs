@@ -203,7 +203,9 @@ impl Cluster {
 
     /// Makes a node of a store: others put to it and read from it, what it has is announced. Gives its name, which is that of its
     /// segment too. Waits until it is a member.
-    pub fn mount(&self, store: &Store, name: Option<&str>) -> Result<String> {
+    ///
+    /// With `volatile` the store ends with the node: nobody waits for what it might bring back.
+    pub fn mount(&self, store: &Store, name: Option<&str>, volatile: bool) -> Result<String> {
         let listener = self.listen()?;
         let endpoint = listener.address()?;
         let name = name.map_or_else(|| format!("{}:{}", host_name(&self.config.host), port_of(&endpoint)), Into::into);
@@ -231,6 +233,7 @@ impl Cluster {
             host: self.host.ip().to_string(),
             headers: storage.headers(),
             slots: storage.slots(),
+            volatile,
             segments,
             masters: self.masters.iter().map(ToString::to_string).collect(),
             ping_ms: 1_000,
@@ -489,7 +492,18 @@ impl Cluster {
 
     /// Removes an object everywhere. OK when every owner has dropped it, `NMC_IN_PROGRESS` if that is not known of all.
     pub fn remove(&self, key: &[u8], wait: bool) -> Result<nmc_status_t> {
+        self.tell_of(key)?;
         Ok(self.ask(Call::Remove(self.key(key)?, wait))?.status)
+    }
+
+    /// What a node of this client has under a key is known to the leader: it may have been put into the store a moment ago.
+    fn tell_of(&self, key: &[u8]) -> Result<()> {
+        let nodes = self.nodes.read();
+        let mut handles = memory::with_capacity(nodes.len())?;
+        handles
+            .extend(nodes.iter().filter(|node| node.store.exists(key).unwrap_or(true)).map(|node| node.agent.handle()));
+        drop(nodes);
+        if handles.is_empty() { Ok(()) } else { self.sync_all(handles) }
     }
 
     /// Removes all objects of the client's namespace, or of all of them.
@@ -597,16 +611,27 @@ impl Cluster {
         }
     }
 
-    /// A segment takes nothing more from others, and what is only there is copied elsewhere. OK when nothing is left to copy, else
+    /// A segment takes nothing more, its own node's values neither, and what is only there is copied elsewhere. OK when nothing is left to copy, else
     /// `NMC_IN_PROGRESS` and how many objects are, as far as that is known.
     pub fn drain(&self, segment: &str) -> Result<(nmc_status_t, u64)> {
-        let outcome = self.ask(Call::Ask(Box::new(Drain { segment: segment.to_string() }.into())))?;
+        let drain = Drain { segment: segment.to_string(), cancel: false };
+        let outcome = self.ask(Call::Ask(Box::new(drain.into())))?;
         Ok((outcome.status, outcome.count))
+    }
+
+    /// It is not to be emptied any more, and takes values again.
+    pub fn undrain(&self, segment: &str) -> Result<()> {
+        let drain = Drain { segment: segment.to_string(), cancel: true };
+        self.ask(Call::Ask(Box::new(drain.into()))).map(drop)
     }
 
     /// Waits until others find everything that was stored in this client's nodes before.
     pub fn sync(&self) -> Result<()> {
-        let handles: Vec<agent::Handle> = self.nodes.read().iter().map(|node| node.agent.handle()).collect();
+        let handles = self.nodes.read().iter().map(|node| node.agent.handle()).collect();
+        self.sync_all(handles)
+    }
+
+    fn sync_all(&self, handles: Vec<agent::Handle>) -> Result<()> {
         let deadline = Deadline::after(self.config.patience);
         for handle in handles {
             let status = handle.sync(deadline.left(), &self.cancelled);

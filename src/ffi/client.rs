@@ -140,7 +140,7 @@ pub unsafe extern "C" fn nmc_client_mount(
             config.master_rank = 0;
             crate::tier::install();
             let store = Store::embedded(&embedded_world(&raw)?, &config)?;
-            open.cluster.mount(&store, name).map(drop)
+            open.cluster.mount(&store, name, true).map(drop)
         })
     })
 }
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn nmc_client_attach_store(
             // SAFETY: the C contract of `name`.
             let name = unsafe { name_of(name) }?;
             let store = store::with(store, |store| Ok(store.share()))?;
-            open.cluster.mount(&store, name).map(drop)
+            open.cluster.mount(&store, name, false).map(drop)
         })
     })
 }
@@ -182,9 +182,11 @@ pub unsafe extern "C" fn nmc_client_unmount(client: *mut nmc_client_t, name: nmc
     })
 }
 
-/// Closes a segment for values of others and has what is only there copied to other nodes. It does not wait: `NMC_IN_PROGRESS` means that
-/// copying goes on, and `*out_left`, if `out_left` is not NULL, is how many objects are left as far as that is known. Call it again until
-/// it returns `NMC_OK`, then unmount.
+/// Closes a segment and has what is only there copied to other nodes. Nobody stores there any more: values of others go to other nodes, and puts
+/// of the node's own programs to other ranks of its store, or, if they name this one or there is no other, end with `NMC_ERR_NO_SPACE`. It does not
+/// wait: `NMC_IN_PROGRESS` means that copying goes on, or that a put which had begun has not ended, and `*out_left`, if `out_left` is not NULL, is how many objects are left as far as that
+/// is known. Call it again until it returns `NMC_OK`, then unmount, which opens an attached store again; or `nmc_client_undrain`. A new leader knows of no drain: the segment is open
+/// until this is called again.
 ///
 /// Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_BUSY` (too many are being
 /// drained), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
@@ -203,6 +205,20 @@ pub unsafe extern "C" fn nmc_client_drain(
                 place.write(left);
             }
             Ok(status)
+        })
+    })
+}
+
+/// Gives a drain up: the segment takes values again, of others at once and of its own programs when its node has heard of it, within a second or two. Copies that were made
+/// stay.
+///
+/// Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_undrain(client: *mut nmc_client_t, segment: nmc_slice_t) -> nmc_status_t {
+    guard(|| {
+        with(client, |open| {
+            // SAFETY: the C contract of `segment`.
+            open.cluster.undrain(unsafe { some_name(segment) }?)
         })
     })
 }

@@ -283,6 +283,12 @@ impl Store {
         self.call(&Request::Close(rank, closed)).map(|_| ())
     }
 
+    /// Objects that are being written to a rank.
+    #[must_use]
+    pub fn writing_on(&self, rank: u32) -> u64 {
+        self.client.view().rank(rank).map_or(0, |counters| counters.writing_count.load(Relaxed))
+    }
+
     /// Bytes of a rank's heap that are in use, and bytes that the store has there.
     #[must_use]
     pub fn heap_usage(&self, rank: u32) -> (u64, u64) {

@@ -74,6 +74,11 @@ const SECTIONS: &[(&str, &[Opt])] = &[
             opt("gone_ms", "N", "a node that is silent for so long is no member any more (3600000)"),
             opt("settle_ms", "N", "a new leader waits so long for silent members before it says NOT_FOUND (3000)"),
             opt("put_ms", "N", "a put that has not ended after so long is forgotten (30000)"),
+            opt(
+                "re_replicate",
+                "N",
+                "copies made again in a second, at most, of what is lost with nodes; 0 is none (0)",
+            ),
         ],
     ),
     (
@@ -339,6 +344,7 @@ impl Given {
             gone_ms: self.number("gone_ms", default.gone_ms, 100, 365 * DAY)?,
             settle_ms: self.number("settle_ms", default.settle_ms, 0, DAY)?,
             put_ms: self.number("put_ms", default.put_ms, 100, DAY)?,
+            re_replicate: u32::try_from(self.number("re_replicate", 0, 0, 1_000_000)?).unwrap_or(0),
             ..default
         };
         if directory.gone_ms < directory.away_ms {

@@ -301,31 +301,85 @@ async fn segments_are_mounted_and_unmounted_by_their_node_alone() {
     let unmount = v1::UnmountSegmentRequest { node_name: "n1".into(), ..unmount };
     assert_eq!(client.unmount_segment(unmount.clone()).await.unwrap().into_inner().status_code, OK);
     assert_eq!(client.unmount_segment(unmount).await.unwrap().into_inner().status_code, NOT_FOUND);
-    let drain = v1::DrainRequest { segment_name: "n1/ram".into() };
+    let drain = v1::DrainRequest { segment_name: "n1/ram".into(), cancel: false };
+    assert_eq!(client.drain(drain.clone()).await.unwrap().into_inner().status_code, IN_PROGRESS);
+    assert!(matches!(node.ping(), nanomc::cluster::wire::Message::Ack(ack) if ack.closed == [3]));
     eventually("it is empty", || {
         let (mut client, drain) = (client.clone(), drain.clone());
         async move { client.drain(drain).await.unwrap().into_inner().status_code == OK }
     })
     .await;
     let start = v1::PutStartRequest { key: b"k".to_vec(), ..Default::default() };
-    assert!(client.put_start(start).await.unwrap().into_inner().status_code < 0, "it takes nothing more");
+    assert!(client.put_start(start.clone()).await.unwrap().into_inner().status_code < 0, "it takes nothing more");
+    let undrain = v1::DrainRequest { cancel: true, ..drain };
+    assert_eq!(client.drain(undrain).await.unwrap().into_inner().status_code, OK);
+    assert_eq!(client.put_start(start).await.unwrap().into_inner().status_code, OK, "it does again");
 }
 
 #[tokio::test]
-async fn what_is_not_done_yet_says_so() {
+async fn what_a_node_wishes_is_done_by_its_own_stream() {
     let own = start(&[]);
     let mut client = own.master.client().await;
-    let codes = [
-        client.add_replica(v1::AddReplicaRequest::default()).await.unwrap_err().code(),
-        client.notify_offload_success(v1::NotifyOffloadSuccessRequest::default()).await.unwrap_err().code(),
-        client.batch_evict_disk_replica(v1::BatchEvictDiskReplicaRequest::default()).await.unwrap_err().code(),
-    ];
-    assert_eq!(codes, [Code::Unimplemented; 3]);
-    let heartbeat = v1::OffloadObjectHeartbeatRequest { node_name: "n1".into(), secret: 77, ..Default::default() };
+    let listed = |key: &str| v1::ListedKey { space: Vec::new(), key: key.as_bytes().to_vec() };
+    let heartbeat = v1::OffloadObjectHeartbeatRequest { node_name: "n2".into(), secret: 77, ..Default::default() };
+    let add = v1::AddReplicaRequest {
+        key: b"k".to_vec(),
+        put_id: 9,
+        node_name: "n2".into(),
+        secret: 77,
+        ..Default::default()
+    };
+    let told =
+        v1::NotifyOffloadSuccessRequest { node_name: "n2".into(), secret: 77, objects: vec![listed("a"), listed("b")] };
+    let evict = v1::BatchEvictDiskReplicaRequest {
+        node_name: "n2".into(),
+        secret: 77,
+        objects: vec![listed("a"), listed("b")],
+    };
+    // Of nobody, and with the wrong secret.
     assert_eq!(client.offload_object_heartbeat(heartbeat.clone()).await.unwrap().into_inner().status_code, STALE);
-    let _node = Node::join(&own.master.address, "n1", None);
+    assert_eq!(client.add_replica(add.clone()).await.unwrap().into_inner().status_code, STALE);
+    assert_eq!(client.notify_offload_success(told.clone()).await.unwrap().into_inner().status_code, STALE);
+    assert_eq!(client.batch_evict_disk_replica(evict.clone()).await.unwrap().into_inner().status_code, STALE);
+    let mut first = Node::join(&own.master.address, "n1", None);
+    let mut second = Node::join(&own.master.address, "n2", None);
+    let forged = v1::AddReplicaRequest { secret: 78, ..add.clone() };
+    assert_eq!(client.add_replica(forged).await.unwrap().into_inner().status_code, STALE);
     let heartbeat = client.offload_object_heartbeat(heartbeat).await.unwrap().into_inner();
     assert_eq!((heartbeat.status_code, heartbeat.objects.len()), (OK, 0));
+
+    // A copy: only of what may be read, and once.
+    assert_eq!(client.add_replica(add.clone()).await.unwrap().into_inner().status_code, NOT_FOUND);
+    first.publish(5, "k", 9, 100);
+    assert_eq!(client.add_replica(add.clone()).await.unwrap().into_inner().status_code, OK);
+    let copy = loop {
+        if let nanomc::cluster::wire::Message::CopyThis(copy) = second.receive().message {
+            break copy;
+        }
+    };
+    assert_eq!((copy.from.put.0, copy.from.length), (9, 100));
+    second.publish(6, "k", 9, 100);
+    assert_eq!(client.add_replica(add).await.unwrap().into_inner().status_code, -10);
+
+    // What is on disk: told of by facts, and gone all or none.
+    const SLOT: u32 = 1 << 31;
+    assert_eq!(client.notify_offload_success(told.clone()).await.unwrap().into_inner().status_code, IN_PROGRESS);
+    second.publish(SLOT | 1, "a", 21, 10);
+    assert_eq!(client.notify_offload_success(told.clone()).await.unwrap().into_inner().status_code, IN_PROGRESS);
+    let missing = client.batch_evict_disk_replica(evict.clone()).await.unwrap().into_inner();
+    assert_eq!(missing.status_code, NOT_FOUND, "{}", missing.message);
+    let exists = |key: &str| v1::ExistsRequest { key: key.as_bytes().to_vec(), ..Default::default() };
+    assert!(client.exists(exists("a")).await.unwrap().into_inner().exists, "nothing happened");
+    second.publish(SLOT | 2, "b", 22, 10);
+    assert_eq!(client.notify_offload_success(told).await.unwrap().into_inner().status_code, OK);
+    let evicted = tokio::spawn({
+        let mut client = client.clone();
+        async move { client.batch_evict_disk_replica(evict).await.unwrap().into_inner().status_code }
+    });
+    tokio::task::spawn_blocking(move || second.drop_next()).await.unwrap();
+    assert_eq!(evicted.await.unwrap(), OK);
+    assert!(!client.exists(exists("a")).await.unwrap().into_inner().exists);
+    assert!(!client.exists(exists("b")).await.unwrap().into_inner().exists);
 }
 
 #[tokio::test]
@@ -384,7 +438,7 @@ async fn metrics_are_what_prometheus_reads() {
     let mut node = Node::join(&own.master.address, "n\"1\\\n", None);
     node.ping();
     client.ping(v1::PingRequest::default()).await.unwrap();
-    client.add_replica(v1::AddReplicaRequest::default()).await.unwrap_err();
+    client.put_end(v1::PutEndRequest { crc32c: Some(1), ..Default::default() }).await.unwrap_err();
     let text = own.master.get("/metrics");
     let mut values = std::collections::BTreeMap::new();
     let mut families = std::collections::BTreeSet::new();
@@ -414,7 +468,7 @@ async fn metrics_are_what_prometheus_reads() {
         ),
         ("nanomc_master_grpc_call_seconds_count{method=\"Ping\"}", 1.0),
         ("nanomc_master_grpc_call_seconds_bucket{method=\"Ping\",le=\"+Inf\"}", 1.0),
-        ("nanomc_master_grpc_failures_total{method=\"AddReplica\"}", 1.0),
+        ("nanomc_master_grpc_failures_total{method=\"PutEnd\"}", 1.0),
     ];
     for (name, value) in expected {
         assert_eq!(values.get(name), Some(&value), "{name} in\n{text}");

@@ -1,8 +1,9 @@
-//! Emptying a segment: it takes no puts, and what is nowhere else is copied by other nodes, which are asked to and announce
-//! their copies like any other. Whoever drains asks again until nothing is left, or gives up and is told what is.
+//! Emptying a segment: it takes no puts, those of its own node neither, and what is nowhere else is copied by other nodes, which are asked
+//! to and announce their copies like any other. Whoever drains asks again until nothing is left, or gives up and is told what is.
+//! Nothing is left only when the node has said that nobody stores there any more, and everything was looked at after that.
 
 use super::finds::media;
-use super::members::{Node, State};
+use super::members::{Node, Seg, State};
 use super::objects::{Gate, Held};
 use super::{Action, Ask, Leader};
 use crate::base::error::Result;
@@ -28,6 +29,8 @@ struct Job {
     /// What this round found only there, and the first of it.
     left: u64,
     first: Option<ObjectKey>,
+    /// Nothing can have come since this round began.
+    closed: bool,
     /// The same of the last round, if there was one.
     last: Option<(u64, Option<ObjectKey>)>,
 }
@@ -45,18 +48,21 @@ impl Leader {
         let Some((id, segment)) = found else {
             crate::bail!(NMC_ERR_NOT_FOUND, "there is no segment \"{}\"", drain.segment);
         };
+        if drain.cancel {
+            self.drains.0.retain(|job| (job.node, job.segment) != (id, segment));
+            self.set_draining(id, segment, false);
+            to.push(ask.answer(Answer::new(self.term, NMC_OK, "")));
+            return Ok(());
+        }
         let job = self.drains.0.iter().find(|job| (job.node, job.segment) == (id, segment));
         let answer = match job.map(|job| &job.last) {
             None => {
                 if self.drains.0.len() >= MAX_DRAINS {
                     crate::bail!(NMC_ERR_BUSY, "{MAX_DRAINS} segments are being emptied, the most possible");
                 }
-                if let Some(node) = self.node_mut(id) {
-                    let segments = node.segments.iter_mut().filter(|s| s.info.number == segment);
-                    segments.for_each(|segment| segment.draining = true);
-                }
-                let job = Job { node: id, segment, at: 0, left: 0, first: None, last: None };
+                let job = Job { node: id, segment, at: 0, left: 0, first: None, closed: false, last: None };
                 memory::push(&mut self.drains.0, job)?;
+                self.set_draining(id, segment, true);
                 Answer::new(self.term, NMC_IN_PROGRESS, "")
             }
             Some(None) => Answer::new(self.term, NMC_IN_PROGRESS, ""),
@@ -68,6 +74,13 @@ impl Leader {
         };
         to.push(ask.answer(answer));
         Ok(())
+    }
+
+    fn set_draining(&mut self, id: NodeId, number: u32, draining: bool) {
+        let Some(node) = self.node_mut(id) else { return };
+        for segment in node.segments.iter_mut().filter(|segment| segment.info.number == number) {
+            (segment.draining, segment.closed) = (draining, None);
+        }
     }
 
     /// Looks at some more of what is being emptied, and asks for copies.
@@ -86,8 +99,14 @@ impl Leader {
         let mut asked = 0;
         for _ in 0..STEP {
             let Some(node) = self.node(job.node).filter(|node| node.complete) else { return Ok(()) };
+            if job.at == 0 {
+                let is_closed = |s: &Seg| s.info.number == job.segment && s.closed.is_some_and(|to| node.facts >= to);
+                job.closed = node.segments.iter().any(is_closed);
+            }
             let Some(index) = node.table.nth(job.at) else {
-                job.last = Some((job.left, job.first.take()));
+                if job.closed || job.left > 0 {
+                    job.last = Some((job.left, job.first.take()));
+                }
                 (job.at, job.left) = (0, 0);
                 return Ok(());
             };
@@ -134,23 +153,21 @@ impl Leader {
         }
         let named = self.objects.key(at).and_then(|(space, key)| Some((self.spaces.name(space)?, key)));
         let Some((space, key)) = named else { return Ok(None) };
-        let name = Name { node: node.id, incarnation: node.incarnation, index, epoch: held.epoch };
-        let (media, endpoint) = (media(node, held.segment), node.endpoint.clone());
-        let from = Replica { name, put: held.put, length: held.length, media, endpoint };
+        let from = replica(node, held);
         let busy = all.iter().any(|other| other.gate == Gate::Announced && other.put == held.put);
         Ok(Some((ObjectKey::new(space, key)?, from, busy)))
     }
 
     /// Whether a node can be counted on now: one whose connection has ended may be dead, though it is not away yet.
-    fn is_there(&self, node: &Node) -> bool {
+    pub(super) fn is_there(&self, node: &Node) -> bool {
         node.connected || !self.config.sees_ends
     }
 
     /// A node that may take a copy of an object: one by chance that has none.
-    fn copier(&mut self, key: &ObjectKey) -> Option<&Node> {
+    pub(super) fn copier(&mut self, key: &ObjectKey) -> Option<&Node> {
         let at = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()))?;
         let fits = |slot: u16, node: &Node| {
-            let takes = |s: &super::members::Seg| !s.draining && s.info.media != Media::Ssd;
+            let takes = |s: &Seg| !s.draining && s.info.media != Media::Ssd;
             let has = self.objects.replicas(at).iter().any(|held| held.owner == slot);
             node.state == State::Active && self.is_there(node) && !has && node.segments.iter().any(takes)
         };
@@ -159,4 +176,11 @@ impl Leader {
         let id = *fit.get(self.chance.below(fit.len()))?;
         self.node(id)
     }
+}
+
+/// A replica as others are told of it.
+pub(super) fn replica(node: &Node, held: &Held) -> Replica {
+    let name = Name { node: node.id, incarnation: node.incarnation, index: held.index, epoch: held.epoch };
+    let (media, endpoint) = (media(node, held.segment), node.endpoint.clone());
+    Replica { name, put: held.put, length: held.length, media, endpoint }
 }

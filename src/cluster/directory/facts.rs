@@ -65,6 +65,10 @@ impl Leader {
             self.objects.tidy(at);
             return Err(error);
         }
+        if gate == Gate::Open && put.is_clustered() && !put.is_of(self.term) {
+            // Nobody knows any more how many there should be: as many as there are.
+            self.objects.want(at, self.objects.owners_of(at, put).max(self.objects.wanted(at)));
+        }
         if let Some(node) = self.node_mut(id) {
             node.table.set_live(fact.index, fact.epoch, at);
         }
@@ -116,10 +120,16 @@ impl Leader {
     }
 
     /// Takes what an owner had at an index out of its object.
-    fn lift(&mut self, slot: u16, index: u32, at: At) {
-        let held = self.objects.replicas(at).iter().find(|held| (held.owner, held.index) == (slot, index));
-        if let Some(put) = held.map(|held| held.put) {
-            self.objects.forget(at, slot, index, put);
+    pub(super) fn lift(&mut self, slot: u16, index: u32, at: At) {
+        let held = self.objects.replicas(at).iter().find(|held| (held.owner, held.index) == (slot, index)).copied();
+        if let Some(held) = held {
+            let before = self.objects.owners_of(at, held.put);
+            self.objects.forget(at, slot, index, held.put);
+            // What its owner gives up is not to be made again elsewhere; what is lost with a former store is.
+            let gives_up = self.owners.get(usize::from(slot)).is_some_and(|owner| owner.node().is_some());
+            if gives_up && self.objects.owners_of(at, held.put) < before {
+                self.objects.want(at, self.objects.wanted(at).saturating_sub(1));
+            }
         }
     }
 

@@ -77,6 +77,8 @@ pub struct Figures {
     pub spaces: usize,
     /// What came of lookups.
     pub lookups: Lookups,
+    /// Copies that were asked for in the place of lost ones.
+    pub re_replications: u64,
 }
 
 /// A member as the master sees it.
@@ -170,6 +172,7 @@ impl Master {
             head: leader.log.head(),
             spaces: leader.spaces.len(),
             lookups: leader.lookups,
+            re_replications: leader.again.asked,
         })
     }
 

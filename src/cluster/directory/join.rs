@@ -171,7 +171,8 @@ impl Leader {
         }
         (node.incarnation, node.store, node.state) = (join.incarnation, join.store, State::Joining);
         (node.next, node.facts, node.complete) = (first, 0, false);
-        node.segments = memory::collect(join.segments.iter().map(|s| Seg { info: s.clone(), draining: false }))?;
+        node.segments =
+            memory::collect(join.segments.iter().map(|s| Seg { info: s.clone(), draining: false, closed: None }))?;
         if let Some(former) = former {
             if let Some(old) = old_former {
                 self.retire(old);
@@ -208,7 +209,9 @@ impl Leader {
             (false, None) if node.segments.len() >= MAX_SEGMENTS => {
                 crate::bail!(NMC_ERR_LIMIT, "the node has {MAX_SEGMENTS} segments, the most possible")
             }
-            (false, None) => memory::push(&mut node.segments, Seg { info: mount.segment, draining: false })?,
+            (false, None) => {
+                memory::push(&mut node.segments, Seg { info: mount.segment, draining: false, closed: None })?
+            }
         }
         to.push(ask.answer(Answer::new(self.term, NMC_OK, "")));
         Ok(())

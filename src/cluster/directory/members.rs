@@ -2,6 +2,7 @@
 //! then on; it takes puts when it has reported everything. Going out of lookups is one step; what is left of a node that is
 //! gone is cleared away in small ones.
 
+use super::again::Replaced;
 use super::log::Entry;
 use super::table::Table;
 use super::{Action, Ask, Change, Leader, Member, Recording};
@@ -38,6 +39,8 @@ pub struct Seg {
     pub info: SegmentInfo,
     /// It takes nothing more.
     pub draining: bool,
+    /// The node says so too: the facts up to this one tell of all that was ever put there.
+    pub closed: Option<u64>,
 }
 
 /// A member.
@@ -259,7 +262,9 @@ impl Leader {
     fn ack(&self, ask: Ask, id: NodeId, sent_at: u64, to: &mut Vec<Action>) {
         if let Some(node) = self.node(id) {
             let (incarnation, next, facts) = (node.incarnation, node.next, node.facts);
-            to.push(ask.answer(Ack { term: self.term, incarnation, next, facts, sent_at }));
+            let closed = node.segments.iter().filter(|segment| segment.draining).map(|segment| segment.info.number);
+            let closed = closed.collect();
+            to.push(ask.answer(Ack { term: self.term, incarnation, next, facts, sent_at, closed }));
         }
     }
 
@@ -268,6 +273,10 @@ impl Leader {
             if let Some(node) = self.node_mut(ping.node) {
                 for (segment, used) in node.segments.iter_mut().zip(&ping.used) {
                     segment.info.used = *used;
+                }
+                for segment in &mut node.segments {
+                    let closed = segment.draining && ping.closed.contains(&segment.info.number);
+                    segment.closed = closed.then(|| segment.closed.unwrap_or(ping.newest));
                 }
                 node.applied(ping.position);
                 if ping.position < node.head {
@@ -365,7 +374,7 @@ impl Leader {
             let gone_ms = if never_came { away_ms } else { gone_ms };
             if node.state != State::Away && (silent >= away_ms || never_came) {
                 node.state = State::Away;
-                self.away(id, to);
+                self.away(id, now, to);
             } else if node.state == State::Away && silent >= gone_ms {
                 // Written down again and again until it is: that is rare.
                 let name = node.name.clone();
@@ -397,7 +406,7 @@ impl Leader {
         if node.state != State::Away {
             (node.state, node.heard, node.left) = (State::Away, silent_since, true);
             let name = node.name.clone();
-            self.away(leave.node, to);
+            self.away(leave.node, now, to);
             if leave.empty {
                 // Nobody has to wait for what it might bring back.
                 self.record(Recording::Gone(leave.node), vec![Change::Gone(name)], to);
@@ -405,7 +414,8 @@ impl Leader {
         }
     }
 
-    fn away(&mut self, id: NodeId, to: &mut Vec<Action>) {
+    fn away(&mut self, id: NodeId, now: Millis, to: &mut Vec<Action>) {
+        self.mourn(id, now);
         if self.config.durable {
             self.log.excuse_from_the_beginning();
         } else {
@@ -451,32 +461,31 @@ impl Leader {
         }
     }
 
-    /// Clears some of what former stores had.
-    pub(super) fn retire_some(&mut self) {
+    /// Clears some of what former stores had. What is to be made again of it is asked for first.
+    pub(super) fn retire_some(&mut self, to: &mut Vec<Action>) -> Result<()> {
         let mut budget = RETIRE;
         for slot in 0..self.owners.len() {
-            let Owner::Former(former) = &mut self.owners[slot] else { continue };
-            let Some(cleared) = &mut former.cleared else { continue };
             let owner = u16::try_from(slot).unwrap_or(u16::MAX);
-            let mut done = false;
             while budget > 0 {
-                let Some(index) = former.table.nth(*cleared) else {
-                    done = true;
+                let Some(Owner::Former(former)) = self.owners.get(slot) else { break };
+                let Some(cleared) = former.cleared else { break };
+                let Some(index) = former.table.nth(cleared) else {
+                    self.owners[slot] = Owner::Nobody;
                     break;
                 };
-                *cleared += 1;
                 budget -= 1;
                 if let Some(at) = former.table.live(index) {
-                    let put = self.objects.replicas(at).iter().find(|h| (h.owner, h.index) == (owner, index));
-                    if let Some(put) = put.map(|held| held.put) {
-                        self.objects.forget(at, owner, index, put);
+                    if self.config.re_replicate > 0 && self.replace(at, (owner, index), to)? == Replaced::Later {
+                        break;
                     }
+                    self.lift(owner, index, at);
+                }
+                if let Owner::Former(former) = &mut self.owners[slot] {
+                    former.cleared = Some(cleared + 1);
                 }
             }
-            if done {
-                self.owners[slot] = Owner::Nobody;
-            }
         }
+        Ok(())
     }
 
     /// Tells a node what it must drop next.

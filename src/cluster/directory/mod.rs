@@ -4,6 +4,7 @@
 //! Binding rules: only an owner's fact adds a replica; PutEnd opens the gate; owners drop by name; what is not known is
 //! UNAVAILABLE until every member has reported or been silent for a while; and nothing is answered after the lease.
 
+mod again;
 #[cfg(test)]
 pub(super) mod control;
 mod drain;
@@ -21,6 +22,7 @@ mod spaces;
 mod table;
 #[cfg(test)]
 mod tests;
+mod wishes;
 
 pub use inspect::{Figures, Lookups, MemberView, ReplicaView, Wanted};
 pub use log::{Entry, Recorded, Target};
@@ -34,6 +36,7 @@ use crate::base::memory;
 use crate::base::status::NMC_ERR_UNAVAILABLE;
 use crate::cluster::types::{Chance, Millis, NodeId, Peer, Position, PutId, Term};
 use crate::cluster::wire::{Answer, Frame, Message, Redirect};
+use again::Again;
 use drain::Drains;
 use log::DropLog;
 use members::Owner;
@@ -68,6 +71,8 @@ pub struct Config {
     pub max_puts: usize,
     /// Most entries of the drop log.
     pub max_log: usize,
+    /// Copies that are made again in a second, at most, of what is lost with nodes; none if 0.
+    pub re_replicate: u32,
     /// Whether it is told when connections end: then nobody takes the name of a node that is connected.
     pub sees_ends: bool,
 }
@@ -86,6 +91,7 @@ impl Default for Config {
             resend_ms: 300,
             max_puts: 1 << 20,
             max_log: 1 << 20,
+            re_replicate: 0,
             sees_ends: false,
         }
     }
@@ -216,6 +222,7 @@ struct Leader {
     /// What became of some of them.
     records: Vec<(u64, bool)>,
     drains: Drains,
+    again: Again,
     /// How many streams of nodes have begun.
     streams: u64,
     /// The sweep after whole namespaces were removed: the next shard, and how many numbers it is for.
@@ -362,6 +369,7 @@ impl Leader {
             next_recording: 1,
             records: Vec::new(),
             drains: Drains::default(),
+            again: Again::default(),
             streams: 0,
             sweep: (0, 0),
             lookups: Lookups::default(),
@@ -396,6 +404,8 @@ impl Leader {
                 Ok(())
             }
             Message::Mount(mount) => self.mount(ask, mount, to),
+            Message::AddReplica(add) => self.add_replica(ask, add, to),
+            Message::EvictDisk(evict) => self.evict_disk(ask, evict, now, to),
             other => crate::bail!(NMC_ERR_PROTOCOL, "a master is not told {}", other.name()),
         }
     }
@@ -408,9 +418,10 @@ impl Leader {
         let _ = self.record_drops(to);
         let _ = self.send_drops(now, to);
         self.trim_log(to);
-        self.retire_some();
+        let _ = self.retire_some(to);
         self.sweep_some();
         let _ = self.drain_some(to);
+        let _ = self.make_again(now, to);
     }
 
     /// Begins to write something down.

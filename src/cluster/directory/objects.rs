@@ -72,6 +72,8 @@ struct Object {
     hash: u32,
     /// The next object in the same bucket, or in the list of free ones.
     next: u32,
+    /// Owners that its last put should have.
+    wanted: u8,
     replicas: Vec<Held>,
 }
 
@@ -162,6 +164,29 @@ impl Objects {
     pub fn replicas_mut(&mut self, at: At) -> &mut [Held] {
         let object = self.shards.get_mut(at.shard()).and_then(|shard| shard.objects.get_mut(at.slot()));
         object.map_or(&mut [], |object| &mut object.replicas)
+    }
+
+    /// How many owners its last put should have.
+    #[must_use]
+    pub fn wanted(&self, at: At) -> usize {
+        self.object(at).map_or(0, |object| object.wanted.into())
+    }
+
+    /// It should have so many.
+    pub fn want(&mut self, at: At, owners: usize) {
+        let object = self.shards.get_mut(at.shard()).and_then(|shard| shard.objects.get_mut(at.slot()));
+        if let Some(object) = object {
+            object.wanted = u8::try_from(owners).unwrap_or(u8::MAX);
+        }
+    }
+
+    /// How many owners have something of a put that may be read.
+    #[must_use]
+    pub fn owners_of(&self, at: At, put: PutId) -> usize {
+        let open = |held: &Held| held.put == put && held.gate == Gate::Open;
+        let all = self.replicas(at);
+        let again = |n: usize| all[..n].iter().any(|held| open(held) && held.owner == all[n].owner);
+        (0..all.len()).filter(|n| open(&all[*n]) && !again(*n)).count()
     }
 
     /// Number of the namespace and key of an object.
@@ -279,7 +304,7 @@ impl Shard {
         let mut bytes = memory::with_capacity(4 + key.len())?;
         bytes.extend_from_slice(&space.to_le_bytes());
         bytes.extend_from_slice(key);
-        let object = Object { key: bytes.into_boxed_slice(), hash, next: NONE, replicas: Vec::new() };
+        let object = Object { key: bytes.into_boxed_slice(), hash, next: NONE, wanted: 0, replicas: Vec::new() };
         let slot = match self.objects.get_mut(self.free as usize) {
             Some(place) => {
                 let slot = self.free;
@@ -345,7 +370,7 @@ impl Shard {
             }
         }
         if let Some(object) = self.objects.get_mut(slot) {
-            *object = Object { key: Box::default(), hash: 0, next: self.free, replicas: Vec::new() };
+            *object = Object { key: Box::default(), hash: 0, next: self.free, wanted: 0, replicas: Vec::new() };
             self.free = number;
             self.used -= 1;
         }

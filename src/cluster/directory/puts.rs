@@ -160,6 +160,9 @@ impl Leader {
             }
         }
         let count = self.live(&key, put);
+        if let Some(at) = found {
+            self.objects.want(at, self.objects.owners_of(at, put));
+        }
         if count == 0 {
             // None of them lives any more, or only with owners that are away: nobody may count on it.
             self.revoke(put, 0)?;

@@ -167,9 +167,28 @@ impl Rig {
     }
 
     fn pings(&mut self, n: u64) {
+        self.pings_closed(n, vec![], 0);
+    }
+
+    fn pings_closed(&mut self, n: u64, closed: Vec<u32>, newest: u64) {
         let position = self.drops(n).through;
-        let node = NodeId::of(&format!("n{n}"));
-        self.tell(n, Ping { term: 5, node, incarnation: n + 1, sent_at: self.now, position, used: vec![1] });
+        let (node, used) = (NodeId::of(&format!("n{n}")), vec![1]);
+        let (term, incarnation, sent_at) = (5, n + 1, self.now);
+        self.tell(n, Ping { term, node, incarnation, sent_at, position, used, closed, newest });
+    }
+
+    /// What a node was last told to close.
+    fn closed(&self, n: u64) -> Vec<u32> {
+        let found = self.said.iter().rev().filter(|(to, _)| *to == n).find_map(|(_, frame)| match &frame.message {
+            Message::Ack(ack) => Some(ack.closed.clone()),
+            _ => None,
+        });
+        found.unwrap()
+    }
+
+    fn drain(&mut self, segment: &str, cancel: bool) -> Option<i32> {
+        let request = self.ask(Drain { segment: segment.into(), cancel });
+        self.status(request)
     }
 
     /// Time passes in which only these nodes are heard of.
@@ -621,8 +640,7 @@ fn draining_names_the_replica_of_the_segment_that_is_drained() {
     // The same index and epoch on two nodes, of different puts.
     rig.local(0, 1, 1, 7);
     rig.local(1, 1, 1, 8);
-    let request = rig.ask(Drain { segment: "n1/ram".into() });
-    assert_eq!(rig.status(request), Some(NMC_IN_PROGRESS));
+    assert_eq!(rig.drain("n1/ram", false), Some(NMC_IN_PROGRESS));
     rig.now += 100;
     rig.on(Event::Tick);
     let copy = rig.said.iter().find_map(|(to, frame)| match &frame.message {
@@ -631,12 +649,42 @@ fn draining_names_the_replica_of_the_segment_that_is_drained() {
     });
     assert_eq!(copy, Some((2, PutId::local(8), NodeId::of("n1"))));
     rig.facts(2, vec![published(4, 4, PutId::local(8))]);
+    rig.pings_closed(1, vec![0], 1);
     for _ in 0..3 {
         rig.now += 100;
         rig.on(Event::Tick);
     }
-    let request = rig.ask(Drain { segment: "n1/ram".into() });
-    assert_eq!(rig.status(request), Some(NMC_OK), "nothing is only there");
+    assert_eq!(rig.drain("n1/ram", false), Some(NMC_OK), "nothing is only there");
+}
+
+#[test]
+fn nothing_is_left_only_when_the_node_stores_nothing_more() {
+    let mut rig = Rig::with_nodes(2, false);
+    let ticks = |rig: &mut Rig| {
+        for _ in 0..3 {
+            rig.now += 100;
+            rig.on(Event::Tick);
+        }
+        rig.drain("n1/ram", false)
+    };
+    assert_eq!(ticks(&mut rig), Some(NMC_IN_PROGRESS));
+    rig.pings(1);
+    assert_eq!((rig.closed(0), rig.closed(1)), (vec![], vec![0]));
+    assert_eq!(ticks(&mut rig), Some(NMC_IN_PROGRESS), "its programs may still put");
+    // Something was put before it was closed, and its fact comes after that was said.
+    rig.pings_closed(1, vec![0], 1);
+    assert_eq!(ticks(&mut rig), Some(NMC_IN_PROGRESS), "a fact is missing");
+    rig.local(1, 1, 1, 7);
+    assert_eq!(ticks(&mut rig), Some(NMC_IN_PROGRESS), "it is only there");
+    rig.facts(0, vec![published(4, 4, PutId::local(7))]);
+    assert_eq!(ticks(&mut rig), Some(NMC_OK));
+    // It is opened again, and drained once more from the beginning.
+    assert_eq!(rig.drain("n1/ram", true), Some(NMC_OK));
+    rig.pings(1);
+    assert_eq!(rig.closed(1), vec![]);
+    assert_eq!(rig.drain("n1/ram", false), Some(NMC_IN_PROGRESS));
+    assert_eq!(ticks(&mut rig), Some(NMC_IN_PROGRESS));
+    assert_eq!(rig.drain("none", true), Some(NMC_ERR_NOT_FOUND));
 }
 
 #[test]

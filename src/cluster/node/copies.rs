@@ -5,7 +5,7 @@
 use super::storage::{Plan, Wanted};
 use super::{Action, Agent, Standing, Storage};
 use crate::base::status::{NMC_OK, nmc_status_t};
-use crate::cluster::types::{Millis, ObjectKey};
+use crate::cluster::types::{Media, Millis, ObjectKey};
 use crate::cluster::wire::{Announce, Metadata, Replica, Withdraw};
 
 /// Copies under way.
@@ -50,7 +50,11 @@ impl<S: Storage> Agent<S> {
         if self.standing != Standing::In || self.copies.len() >= MAX_COPIES {
             return;
         }
-        let wanted = Wanted { put: from.put, key: &key, length: from.length, segment: 0, retain, metadata };
+        // Not where nothing new is to be.
+        let closed = |number: u32| self.closed.as_ref().is_some_and(|closed| closed.contains(&number));
+        let mut open = self.config.segments.iter().filter(|s| s.media != Media::Ssd && !closed(s.number));
+        let Some(segment) = open.next().map(|segment| segment.number) else { return };
+        let wanted = Wanted { put: from.put, key: &key, length: from.length, segment, retain, metadata };
         let Ok(plan) = self.storage.open(&wanted) else { return };
         let ticket = self.next_ticket;
         self.next_ticket += 1;

@@ -82,7 +82,9 @@ impl<S: Storage> Agent<S> {
     /// The node ends: nothing that comes from now on changes anything.
     pub(super) fn end(&mut self, to: &mut Vec<Action>) {
         (self.standing, self.answered, self.fence_ms) = (Standing::Left, 0, 0);
-        let empty = self.storage.used().iter().all(|bytes| *bytes == 0);
+        // The program's store is its own again.
+        self.close(&[]);
+        let empty = self.config.volatile || self.storage.used().iter().all(|bytes| *bytes == 0);
         let leave = Leave { node: self.id, incarnation: self.config.incarnation, empty };
         to.push(Action::Master(self.leaders.current(), Frame::telling(leave)));
         for (ticket, ..) in self.waiting.drain(..) {
@@ -168,6 +170,7 @@ impl<S: Storage> Agent<S> {
             return self.leave(now);
         }
         self.answered = self.answered.max(ack.sent_at);
+        self.close(&ack.closed);
         self.stream.acknowledged(ack.next);
         self.waiting.retain(|(ticket, fact, _)| {
             let known = *fact <= ack.facts;
@@ -176,6 +179,35 @@ impl<S: Storage> Agent<S> {
             }
             !known
         });
+    }
+
+    /// Closes these segments and opens all others. What a former agent has closed is opened too; what fails is tried with the next answer.
+    fn close(&mut self, wanted: &[u32]) {
+        if self.closed.as_ref().is_some_and(|closed| closed.iter().eq(wanted)) {
+            return;
+        }
+        let mut closed = std::collections::BTreeSet::new();
+        let mut all = true;
+        for segment in &self.config.segments {
+            let close = wanted.contains(&segment.number);
+            let is = self.closed.as_ref().is_some_and(|closed| closed.contains(&segment.number));
+            let done = close == is && self.closed.is_some() || self.storage.close(segment.number, close).is_ok();
+            if if done { close } else { is } {
+                closed.insert(segment.number);
+            }
+            all &= done;
+        }
+        if all || self.closed.is_some() {
+            self.closed = Some(closed);
+        }
+    }
+
+    /// Segments that are closed and to which nobody is writing any more; and the newest fact after that.
+    fn quiet(&mut self) -> (Vec<u32>, u64) {
+        let Self { closed, storage, .. } = self;
+        let closed: Vec<u32> = closed.iter().flatten().copied().filter(|number| storage.is_quiet(*number)).collect();
+        let newest = if closed.is_empty() { 0 } else { storage.newest() };
+        (closed, newest)
     }
 
     /// Says what is due to the leader, or looks for one.
@@ -199,6 +231,7 @@ impl<S: Storage> Agent<S> {
                 }
                 if now >= self.pinged + self.config.ping_ms {
                     self.pinged = now;
+                    let (closed, newest) = self.quiet();
                     let ping = Ping {
                         term: self.term,
                         node: self.id,
@@ -206,6 +239,8 @@ impl<S: Storage> Agent<S> {
                         sent_at: now,
                         position: self.position(),
                         used: self.storage.used(),
+                        closed,
+                        newest,
                     };
                     to.push(Action::Master(self.leaders.current(), Frame::telling(ping)));
                 }

@@ -47,6 +47,8 @@ pub struct Config {
     pub headers: u32,
     /// Slots of its tier.
     pub slots: u32,
+    /// What the store has is gone when the node ends.
+    pub volatile: bool,
     /// What it offers.
     pub segments: Vec<SegmentInfo>,
     /// Addresses of the masters.
@@ -207,6 +209,8 @@ pub struct Agent<S: Storage> {
     /// The mover that there is or is being made, by the number of its renewal.
     mover: u64,
     renewing: bool,
+    /// Segments that the leader wants closed and that are; not known before it has said so.
+    closed: Option<BTreeSet<u32>>,
     /// Who waits until the leader knows the facts up to a number, and how long.
     waiting: Vec<(u64, u64, Millis)>,
 }
@@ -238,6 +242,7 @@ impl<S: Storage> Agent<S> {
             pushes: BTreeMap::new(),
             mover: 0,
             renewing: false,
+            closed: None,
             waiting: Vec::new(),
         }
     }

@@ -127,11 +127,6 @@ impl NodeStore {
         }))
     }
 
-    /// Nothing new is stored in a segment any more, by whomever; or it is again.
-    pub fn close_segment(&mut self, number: u32, closed: bool) -> Result<()> {
-        self.store.close_rank(number, closed)
-    }
-
     /// Where bytes of the store are in this process, in order.
     fn mapped(&self, extents: Extents) -> Result<Vec<Span>> {
         if self.store.client().member().heap_kind() != HeapKind::Host {
@@ -426,5 +421,16 @@ impl Storage for NodeStore {
         let ranks = (0..self.tier_segment()).map(|rank| self.store.heap_usage(rank).0);
         let tier = self.store.disk_usage().filter(|_| self.slots() > 0);
         ranks.chain(tier.map(|(used, _)| used)).collect()
+    }
+
+    fn close(&mut self, segment: u32, closed: bool) -> Result<()> {
+        // What the tier takes comes from the ranks: it is not closed itself.
+        let is_tier = segment == self.tier_segment() && self.slots() > 0;
+        if is_tier { Ok(()) } else { self.store.close_rank(segment, closed) }
+    }
+
+    fn is_quiet(&mut self, segment: u32) -> bool {
+        // What programs have published by themselves counts as being written until the master has taken note of it.
+        self.store.notice().is_ok() && (segment >= self.tier_segment() || self.store.writing_on(segment) == 0)
     }
 }

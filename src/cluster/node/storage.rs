@@ -134,6 +134,12 @@ pub trait Storage {
 
     /// Bytes in use, by segment in the order in which they were mounted.
     fn used(&self) -> Vec<u64>;
+
+    /// Nothing new is stored in a segment, by whomever; or it is again.
+    fn close(&mut self, segment: u32, closed: bool) -> Result<()>;
+
+    /// Whether nobody is writing to a segment: all that was written there is published, and in the facts by now.
+    fn is_quiet(&mut self, segment: u32) -> bool;
 }
 
 /// A store whose values are in the memory of this process.

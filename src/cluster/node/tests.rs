@@ -35,7 +35,15 @@ impl Rig {
             host: "h".into(),
             headers: 8,
             slots: 0,
-            segments: vec![],
+            volatile: false,
+            segments: vec![SegmentInfo {
+                number: 0,
+                name: "n/ram".into(),
+                media: Media::Ram,
+                capacity: 100,
+                used: 0,
+                near: -1,
+            }],
             masters: vec!["m".into()],
             ping_ms: 1000,
             resend_ms: 500,
@@ -95,7 +103,7 @@ impl Rig {
             let Some((last, _)) = reports.last() else { return taken };
             let next = last + 1;
             taken.extend(reports.into_iter().map(|(_, news)| news));
-            self.master(Ack { term: 5, incarnation: 9, next, facts: u64::MAX, sent_at: self.now });
+            self.master(Ack { term: 5, incarnation: 9, next, facts: u64::MAX, sent_at: self.now, closed: vec![] });
         }
     }
 
@@ -255,7 +263,7 @@ fn a_node_that_may_count_as_away_serves_nobody_until_it_is_back() {
     rig.now += 9_000;
     assert!(matches!(rig.ask(2, fetch.clone()), Some(Message::Fetched(f)) if f.status == NMC_ERR_UNAVAILABLE));
     let other = Fetch { key: ObjectKey::new(b"", b"other").unwrap(), ..fetch };
-    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 0, sent_at: rig.now });
+    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 0, sent_at: rig.now, closed: vec![] });
     rig.welcome(5, 1 << STREAM_SHIFT, position(0), false);
     assert!(matches!(rig.ask(3, other), Some(Message::Fetched(f)) if f.status == NMC_ERR_NOT_FOUND), "name and key");
 }
@@ -354,7 +362,7 @@ fn a_renewal_ends_what_began_before_it_and_nothing_else() {
     let fetch = rig.fetch(plan, 1);
     rig.ask(1, fetch.clone());
     rig.now += 10_000;
-    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 0, sent_at: rig.now });
+    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 0, sent_at: rig.now, closed: vec![] });
     rig.welcome(5, 1 << STREAM_SHIFT, position(0), false);
     assert!(rig.actions.contains(&Action::Renew(1)), "the push has taken too long");
     rig.ask(2, fetch);
@@ -379,7 +387,7 @@ fn sync_waits_until_the_leader_knows_or_time_is_up() {
     rig.on(Event::Sync(2, 5000));
     rig.now += 600;
     rig.on(Event::Tick);
-    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 1, sent_at: rig.now });
+    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 1, sent_at: rig.now, closed: vec![] });
     let synced: Vec<(u64, i32)> = rig
         .actions
         .iter()
@@ -405,4 +413,22 @@ fn a_node_that_must_drop_all_is_in_only_after_it_has() {
     rig.agent.storage_mut().fails = false;
     rig.on(Event::Tick);
     assert!(rig.agent.storage().find(&key()).is_none() && rig.agent.serves(rig.now));
+}
+
+#[test]
+fn what_the_leader_wants_closed_is_closed_and_open_again_at_the_end() {
+    let mut rig = Rig::new(16);
+    rig.agent.storage_mut().closed = true;
+    rig.welcome(5, 1 << STREAM_SHIFT, position(0), false);
+    rig.drops(Position::default(), position(0), vec![]);
+    rig.acknowledge_all();
+    assert!(!rig.agent.storage().closed, "a former agent has closed it, and this leader knows nothing of that");
+    let tell = |rig: &mut Rig, closed: Vec<u32>| {
+        let next = 1 << STREAM_SHIFT;
+        rig.master(Ack { term: 5, incarnation: 9, next, facts: 0, sent_at: rig.now, closed });
+        rig.agent.storage().closed
+    };
+    assert!(tell(&mut rig, vec![0]) && tell(&mut rig, vec![0]) && !tell(&mut rig, vec![]) && tell(&mut rig, vec![0]));
+    rig.on(Event::Leave);
+    assert!(!rig.agent.storage().closed, "the store is its programs' own again");
 }

@@ -92,6 +92,18 @@ impl Sim {
         let pages = 1 + self.chance.below(PAGES);
         let value = self.new_value(&key, pages);
         let copies = 1 + u32::try_from(self.chance.below(2)).unwrap();
+        self.call_put_copies(at, key, copies, (value, pages), patience);
+    }
+
+    /// The same with so many copies.
+    pub(super) fn call_put_copies(
+        &mut self,
+        at: usize,
+        key: ObjectKey,
+        copies: u32,
+        (value, pages): (u64, usize),
+        patience: Millis,
+    ) {
         let put = PutCall {
             key,
             length: pages as u64,
@@ -173,7 +185,8 @@ impl Sim {
     fn ask_for_a_drain(&mut self, at: usize) {
         let node = self.chance.below(self.nodes.len());
         let master = self.chance.below(self.masters.len());
-        let message: Message = crate::cluster::wire::Drain { segment: format!("{}/ram", node_name(node)) }.into();
+        let (segment, cancel) = (format!("{}/ram", node_name(node)), self.chance.below(2) == 0);
+        let message: Message = crate::cluster::wire::Drain { segment, cancel }.into();
         self.send(Addr::Client(at), Addr::Master(master), Frame::telling(message), None);
     }
 

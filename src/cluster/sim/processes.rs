@@ -24,6 +24,7 @@ impl Sim {
             put_ms: PUT_MS,
             resend_ms: 150,
             max_log: 64,
+            re_replicate: self.setup.again,
             ..directory::Config::default()
         }
     }
@@ -51,6 +52,7 @@ impl Sim {
             host: format!("h{at}"),
             headers: 12,
             slots: 0,
+            volatile: false,
             segments: vec![segment],
             masters: master_names(self.setup.masters),
             ping_ms: PING_MS,

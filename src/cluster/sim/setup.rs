@@ -37,6 +37,8 @@ pub(super) struct Setup {
     pub op_ms: u64,
     pub ring: usize,
     pub events: u64,
+    /// Copies that are made again in a second, of what is lost with nodes.
+    pub again: u32,
     pub control: Option<Control>,
 }
 
@@ -66,6 +68,7 @@ impl Setup {
             op_ms: pick(&[10, 20, 40]),
             ring: size(pick(&[4, 16, 64])),
             events: 2000,
+            again: if pick(&[0, 0, 1]) == 1 { 50 } else { 0 },
             control: None,
         }
     }

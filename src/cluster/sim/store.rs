@@ -47,6 +47,8 @@ pub struct Store {
     pub reuse_at_once: bool,
     /// Positions cannot be kept at the moment.
     pub fails: bool,
+    /// Nothing new is stored.
+    pub closed: bool,
 }
 
 impl Store {
@@ -74,6 +76,7 @@ impl Store {
             position: None,
             reuse_at_once: false,
             fails: false,
+            closed: false,
         }
     }
 
@@ -201,6 +204,9 @@ impl Storage for Store {
         let taken = |h: &Header| matches!(h.state, State::Live | State::Writing) && h.key.as_ref() == Some(wanted.key);
         if self.headers.iter().any(taken) {
             crate::bail!(NMC_ERR_EXISTS, "the key is taken");
+        }
+        if self.closed {
+            crate::bail!(NMC_ERR_NO_SPACE, "closed");
         }
         let need = usize::try_from(wanted.length).unwrap();
         let Some(index) = self.headers.iter().position(|header| header.state == State::Free) else {
@@ -340,5 +346,14 @@ impl Storage for Store {
 
     fn used(&self) -> Vec<u64> {
         vec![(self.pages.len() - self.free.len()) as u64]
+    }
+
+    fn close(&mut self, _: u32, closed: bool) -> Result<()> {
+        self.closed = closed;
+        Ok(())
+    }
+
+    fn is_quiet(&mut self, _: u32) -> bool {
+        self.headers.iter().all(|header| header.state != State::Writing)
     }
 }

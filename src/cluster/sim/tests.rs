@@ -95,6 +95,56 @@ fn control_owners_that_drop_by_key_lose_what_was_put_since() {
     assert_eq!(sim.checker.violations.first().map(|violation| violation.promise), Some(Promise::Found));
 }
 
+/// Values with two copies on three nodes, one of which dies and does not come back. Gives how many have two owners in the end, of those that had.
+fn copies_after_a_death(again: u32, how: impl Fn(&mut Sim)) -> (usize, usize) {
+    const KEYS: usize = 6;
+    let mut sim = Sim::new(Setup { again, ..Setup::quiet(3, 2) });
+    sim.run_for(2000);
+    for number in 0..KEYS {
+        let key = Sim::key(number);
+        let value = sim.new_value(&key, 1);
+        sim.call_put_copies(1, key, 2, (value, 1), 2000);
+        sim.run_for(100);
+    }
+    let owners = |sim: &Sim| {
+        let leader = sim.masters.iter().find(|m| m.process.up && m.master.leads().is_some()).unwrap();
+        let mut owners: BTreeMap<_, std::collections::BTreeSet<_>> = BTreeMap::new();
+        leader.master.listed_all().into_iter().for_each(|(key, _, name)| {
+            owners.entry(key.as_bytes().to_vec()).or_default().insert(name.node);
+        });
+        owners.values().filter(|owners| owners.len() == 2).count()
+    };
+    let before = owners(&sim);
+    assert_eq!(before, KEYS, "{:?}", sim.checker.counts);
+    how(&mut sim);
+    sim.run_for(15_000);
+    assert_eq!(sim.checker.violations, []);
+    (before, owners(&sim))
+}
+
+#[test]
+fn what_is_lost_with_a_node_is_made_again_where_that_is_wanted() {
+    let (before, after) = copies_after_a_death(50, |sim| sim.kill(Addr::Node(0)));
+    assert_eq!(before, after);
+}
+
+#[test]
+fn control_what_is_lost_with_a_node_stays_lost() {
+    let (before, after) = copies_after_a_death(0, |sim| sim.kill(Addr::Node(0)));
+    assert!(after < before, "{after} of {before} have two owners though one of three has died");
+}
+
+#[test]
+fn what_an_owner_evicts_is_not_made_again() {
+    let (before, after) = copies_after_a_death(50, |sim| {
+        sim.evict_key(0, &Sim::key(1));
+        sim.evict_key(1, &Sim::key(1));
+        sim.run_for(500);
+        sim.kill(Addr::Node(0));
+    });
+    assert_eq!(before, after + 1);
+}
+
 #[test]
 fn control_a_put_end_that_adds_replicas_lists_what_is_not_there() {
     breaks(Control::PutEndAdds, &[Promise::Truth], |_| ());

@@ -328,6 +328,10 @@ message_structs! {
         pub position: Position,
         /// Bytes in use, of each segment in the order in which they were mounted.
         pub used: Vec<u64>,
+        /// Segments that take nothing more, and to which nobody is writing any more.
+        pub closed: Vec<u32>,
+        /// The facts up to this one tell of all that was ever put there.
+        pub newest: u64,
     }
 
     /// Master → node: what was received.
@@ -342,6 +346,8 @@ message_structs! {
         pub facts: u64,
         /// From the message that this answers.
         pub sent_at: u64,
+        /// Segments that are to take nothing more; all others do.
+        pub closed: Vec<u32>,
     }
 
     /// Master → node: the master does not count the node as a member at the moment. It joins again.
@@ -399,6 +405,8 @@ message_structs! {
     pub struct Drain {
         /// Name of the segment.
         pub segment: String,
+        /// It is not to be emptied any more, and takes values again.
+        pub cancel: bool,
     }
 
     /// Node → master: the node ends. It serves nobody any more and is not waited for; this life of it does not come back. Not answered.
@@ -409,6 +417,28 @@ message_structs! {
         pub incarnation: u64,
         /// It has nothing: whatever it has when it comes back is not of this cluster, and need not be waited for.
         pub empty: bool,
+    }
+
+    /// For a node, by whoever knows the secret of its life: it wants a copy of this put. Answered by [`Answer`], and [`CopyThis`] to the node.
+    pub struct AddReplica {
+        /// The node.
+        pub node: NodeId,
+        /// Which life of it.
+        pub incarnation: u64,
+        /// The object.
+        pub key: ObjectKey,
+        /// The put.
+        pub put: PutId,
+    }
+
+    /// For a node, in the same way: what its disk has of these is to go, all of it or nothing. Answered like [`Remove`].
+    pub struct EvictDisk {
+        /// The node.
+        pub node: NodeId,
+        /// Which life of it.
+        pub incarnation: u64,
+        /// The objects.
+        pub keys: Vec<ObjectKey>,
     }
 
     /// Master → node: make a copy of this, by announcing it first.
@@ -752,6 +782,10 @@ numbered! {
         29 => CopyThis(CopyThis),
         /// A node ends.
         30 => Leave(Leave),
+        /// A node wants a copy.
+        31 => AddReplica(AddReplica),
+        /// A node wants its disk to have less.
+        32 => EvictDisk(EvictDisk),
         /// A value comes.
         40 => Put(Put),
         /// What came of it.
@@ -796,6 +830,8 @@ impl Message {
             Message::Ping(ping) => Some(&mut ping.incarnation),
             Message::Leave(leave) => Some(&mut leave.incarnation),
             Message::Mount(mount) => Some(&mut mount.incarnation),
+            Message::AddReplica(add) => Some(&mut add.incarnation),
+            Message::EvictDisk(evict) => Some(&mut evict.incarnation),
             _ => None,
         }
     }

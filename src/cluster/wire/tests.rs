@@ -59,6 +59,8 @@ fn samples() -> Vec<Message> {
     let config = Replicate { copies: 2, media: vec![0, 2, 1], fixed, near: "host".into() };
     vec![
         Leave { node: NodeId(1), incarnation: 2, empty: true }.into(),
+        AddReplica { node: NodeId(1), incarnation: 2, key: key("k"), put: PutId(3) }.into(),
+        EvictDisk { node: NodeId(1), incarnation: 2, keys: vec![key("a"), key("b")] }.into(),
         Hello { token: "secret".into() }.into(),
         PutStart { key: key("a"), length: 10, slices: vec![4, 6], config }.into(),
         PutPlaces { status: 0, term: 9, put: PutId(1), after: position(1), copies: 2, places: vec![place] }.into(),
@@ -75,7 +77,7 @@ fn samples() -> Vec<Message> {
         Keys { term: 9, list: vec![key("a"), key("ab")], next: 5 }.into(),
         Answer::new(9, NMC_ERR_NO_SPACE, "no").into(),
         Redirect { term: 9, leader: "m:50051".into() }.into(),
-        Drain { segment: "s".into() }.into(),
+        Drain { segment: "s".into(), cancel: true }.into(),
         Join {
             name: "n".into(),
             incarnation: 1,
@@ -99,8 +101,18 @@ fn samples() -> Vec<Message> {
         report(Applied { position: position(5) }),
         report(Announce { key: key("c"), put: PutId(1), ticket: 2 }),
         report(Withdraw { key: key("c"), put: PutId(1) }),
-        Ping { term: 9, node: NodeId(1), incarnation: 1, sent_at: 2, position: position(3), used: vec![1, 2] }.into(),
-        Ack { term: 9, incarnation: 1, next: 2, facts: 3, sent_at: 4 }.into(),
+        Ping {
+            term: 9,
+            node: NodeId(1),
+            incarnation: 1,
+            sent_at: 2,
+            position: position(3),
+            used: vec![1, 2],
+            closed: vec![1],
+            newest: 4,
+        }
+        .into(),
+        Ack { term: 9, incarnation: 1, next: 2, facts: 3, sent_at: 4, closed: vec![0, 7] }.into(),
         Rejoin { term: 9 }.into(),
         Drops {
             term: 9,

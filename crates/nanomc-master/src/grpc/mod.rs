@@ -7,9 +7,11 @@ use crate::directory::{Coming, Directory};
 use crate::proto::v1::master_service_server::MasterService;
 use crate::proto::v1::{self, ListedKey};
 use nanomc::base::error::Error;
-use nanomc::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
-use nanomc::cluster::directory::{Figures, Master, ReplicaView, Wanted};
-use nanomc::cluster::types::{Millis, Name, ObjectKey, PutId, incarnation_of};
+use nanomc::base::status::{
+    NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_IN_PROGRESS, NMC_OK, nmc_status_t,
+};
+use nanomc::cluster::directory::{Figures, Gate, Master, ReplicaView, TIER, Wanted};
+use nanomc::cluster::types::{Millis, Name, NodeId, ObjectKey, PutId, incarnation_of};
 use nanomc::cluster::wire::{self, Listed, MAX_KEYS, Message, Replica};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
@@ -109,6 +111,8 @@ macro_rules! refused {
     )*};
 }
 refused!(
+    AddReplicaResponse,
+    BatchEvictDiskReplicaResponse,
     BatchExistsResponse,
     BatchGetReplicaListResponse,
     BatchQueryResponse,
@@ -116,6 +120,7 @@ refused!(
     GetReplicaListResponse,
     ListKeysResponse,
     MountSegmentResponse,
+    NotifyOffloadSuccessResponse,
     PutEndResponse,
     PutRevokeResponse,
     PutStartResponse,
@@ -414,10 +419,14 @@ impl MasterService for Grpc {
         Ok(Response::new(v1::BatchPutRevokeResponse { answers, ..Default::default() }))
     }
 
-    async fn add_replica(&self, _: Request<v1::AddReplicaRequest>) -> Answered<v1::AddReplicaResponse> {
-        Err(Status::unimplemented(
-            "a node announces copies in its own ordered stream of reports, on a framed connection",
-        ))
+    async fn add_replica(&self, request: Request<v1::AddReplicaRequest>) -> Answered<v1::AddReplicaResponse> {
+        let time_left = time_left_ms(request.metadata());
+        let request = request.into_inner();
+        let key = or_refuse!(ObjectKey::new(&request.space, &request.key));
+        let (node, incarnation) = (NodeId::of(&request.node_name), request.secret);
+        let add = wire::AddReplica { node, incarnation, key, put: PutId(request.put_id) };
+        let (status_code, _, message) = outcome(Directory::end(self.directory.begin(time_left, add)).await)?;
+        Ok(Response::new(v1::AddReplicaResponse { status_code, message }))
     }
 
     async fn remove(&self, request: Request<v1::RemoveRequest>) -> Answered<v1::RemoveResponse> {
@@ -513,7 +522,8 @@ impl MasterService for Grpc {
 
     async fn drain(&self, request: Request<v1::DrainRequest>) -> Answered<v1::DrainResponse> {
         let time_left = time_left_ms(request.metadata());
-        let message = wire::Drain { segment: request.into_inner().segment_name };
+        let request = request.into_inner();
+        let message = wire::Drain { segment: request.segment_name, cancel: request.cancel };
         let (status_code, left, message) = outcome(Directory::end(self.directory.begin(time_left, message)).await)?;
         Ok(Response::new(v1::DrainResponse { status_code, left, message }))
     }
@@ -551,17 +561,47 @@ impl MasterService for Grpc {
 
     async fn notify_offload_success(
         &self,
-        _: Request<v1::NotifyOffloadSuccessRequest>,
+        request: Request<v1::NotifyOffloadSuccessRequest>,
     ) -> Answered<v1::NotifyOffloadSuccessResponse> {
-        Err(Status::unimplemented("a node tells what it has written to its SSD in its own ordered stream of reports"))
+        let request = request.into_inner();
+        check_batch(request.objects.len())?;
+        let keys = or_refuse!(listed_keys(&request.objects));
+        let owner = (NodeId::of(&request.node_name), incarnation_of(request.secret));
+        let look = move |master: &Master, now| {
+            leading(master, now)?;
+            let known = master.member(&request.node_name, now).is_some_and(|member| member.incarnation == owner.1);
+            let on_disk = |view: &ReplicaView| {
+                let listed = view.owner == owner && view.gate == Gate::Open;
+                listed && view.name.is_some_and(|name| name.index & TIER != 0)
+            };
+            let is_there = |key: &ObjectKey| master.replicas(key, now).is_ok_and(|views| views.iter().any(on_disk));
+            Ok::<_, Status>((known, keys.iter().filter(|key| !is_there(key)).count()))
+        };
+        let (status_code, message) = match self.look(look).await?? {
+            (false, _) => (NMC_ERR_STALE, "the node is no member in this incarnation".into()),
+            (true, 0) => (NMC_OK, String::new()),
+            (true, n) => (NMC_IN_PROGRESS, format!("the node's stream has not told yet of {n} of them")),
+        };
+        Ok(Response::new(v1::NotifyOffloadSuccessResponse { status_code, message }))
     }
 
     async fn batch_evict_disk_replica(
         &self,
-        _: Request<v1::BatchEvictDiskReplicaRequest>,
+        request: Request<v1::BatchEvictDiskReplicaRequest>,
     ) -> Answered<v1::BatchEvictDiskReplicaResponse> {
-        Err(Status::unimplemented("a node tells what its SSD no longer has in its own ordered stream of reports"))
+        let time_left = time_left_ms(request.metadata());
+        let request = request.into_inner();
+        check_batch(request.objects.len())?;
+        let keys = or_refuse!(listed_keys(&request.objects));
+        let (node, incarnation) = (NodeId::of(&request.node_name), request.secret);
+        let evict = wire::EvictDisk { node, incarnation, keys };
+        let (status_code, _, message) = outcome(Directory::end(self.directory.begin(time_left, evict)).await)?;
+        Ok(Response::new(v1::BatchEvictDiskReplicaResponse { status_code, message }))
     }
+}
+
+fn listed_keys(objects: &[ListedKey]) -> Result<Vec<ObjectKey>> {
+    objects.iter().map(|object| ObjectKey::new(&object.space, &object.key)).collect()
 }
 
 #[cfg(test)]

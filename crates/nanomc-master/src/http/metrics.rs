@@ -49,6 +49,9 @@ pub fn text(figures: Option<&Figures>, members: &[MemberView], meter: &Meter) ->
         gauge(&mut to, "nanomc_master_removes_waiting", "Removes that wait for owners.", figures.calls as u64);
         gauge(&mut to, "nanomc_master_drop_log_entries", "Entries of the drop log.", figures.log as u64);
         gauge(&mut to, "nanomc_master_namespaces", "Namespaces.", figures.spaces as u64);
+        let name = "nanomc_master_re_replications_total";
+        family(&mut to, name, "counter", "Copies asked for in the place of lost ones, since this master leads.");
+        let _ = writeln!(to, "{name} {}", figures.re_replications);
         lookups(&mut to, &figures.lookups);
         cluster(&mut to, members);
     }

@@ -724,6 +724,9 @@ pub struct ListSegmentsResponse {
 pub struct DrainRequest {
     #[prost(string, tag = "1")]
     pub segment_name: ::prost::alloc::string::String,
+    /// It is not to be emptied any more, and takes values again: answered with OK.
+    #[prost(bool, tag = "2")]
+    pub cancel: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainResponse {
@@ -1248,8 +1251,10 @@ pub mod master_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// A node announces a copy of an object. UNIMPLEMENTED here: nodes announce copies in their ordered stream of reports,
-        /// since beside it an announcement could overtake the news that the object is gone.
+        /// A node wants a copy of an object: it is told to make one. It announces the copy in its ordered stream of reports, since
+        /// beside that an announcement could overtake the news that the object is gone; from then on the copy is INITIALIZED, and
+        /// COMPLETE when the node has published it. OK when the node was told; NOT_FOUND if there is no such replica that may be
+        /// read; EXISTS if the node has one, or is about to; STALE if the node is no member in this incarnation.
         pub async fn add_replica(
             &mut self,
             request: impl tonic::IntoRequest<super::AddReplicaRequest>,
@@ -1507,8 +1512,8 @@ pub mod master_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Empties a segment: it takes no puts from now on, and what is nowhere else is copied to other nodes. Ask again until
-        /// it is OK, or give up and be told what is left.
+        /// Empties a segment: it takes no puts from now on, those of its own node neither, and what is nowhere else is copied to
+        /// other nodes. Ask again until it is OK, or give up and be told what is left.
         pub async fn drain(
             &mut self,
             request: impl tonic::IntoRequest<super::DrainRequest>,
@@ -1584,7 +1589,8 @@ pub mod master_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// A node says what it has written to its SSD. UNIMPLEMENTED here: that is a fact of the node's ordered stream.
+        /// A node says what it has written to its SSD. That is a fact of the node's ordered stream, and this adds nothing to it: OK
+        /// if the master has heard of all of it there, IN_PROGRESS if not yet; STALE if the node is no member in this incarnation.
         pub async fn notify_offload_success(
             &mut self,
             request: impl tonic::IntoRequest<super::NotifyOffloadSuccessRequest>,
@@ -1614,7 +1620,9 @@ pub mod master_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// A node says which SSD replicas it no longer has, all or none. UNIMPLEMENTED here, like NotifyOffloadSuccess.
+        /// A node wants SSD replicas of its own to go, all or none: NOT_FOUND, and nothing happens, if it has no SSD replica of one
+        /// of them. They are out of every lookup at once; the node is told to drop them by name, with what it has of them in
+        /// memory. Answered like Remove, when the node has; STALE if the node is no member in this incarnation.
         pub async fn batch_evict_disk_replica(
             &mut self,
             request: impl tonic::IntoRequest<super::BatchEvictDiskReplicaRequest>,
@@ -1735,8 +1743,10 @@ pub mod master_service_server {
             tonic::Response<super::BatchPutRevokeResponse>,
             tonic::Status,
         >;
-        /// A node announces a copy of an object. UNIMPLEMENTED here: nodes announce copies in their ordered stream of reports,
-        /// since beside it an announcement could overtake the news that the object is gone.
+        /// A node wants a copy of an object: it is told to make one. It announces the copy in its ordered stream of reports, since
+        /// beside that an announcement could overtake the news that the object is gone; from then on the copy is INITIALIZED, and
+        /// COMPLETE when the node has published it. OK when the node was told; NOT_FOUND if there is no such replica that may be
+        /// read; EXISTS if the node has one, or is about to; STALE if the node is no member in this incarnation.
         async fn add_replica(
             &self,
             request: tonic::Request<super::AddReplicaRequest>,
@@ -1816,8 +1826,8 @@ pub mod master_service_server {
             tonic::Response<super::ListSegmentsResponse>,
             tonic::Status,
         >;
-        /// Empties a segment: it takes no puts from now on, and what is nowhere else is copied to other nodes. Ask again until
-        /// it is OK, or give up and be told what is left.
+        /// Empties a segment: it takes no puts from now on, those of its own node neither, and what is nowhere else is copied to
+        /// other nodes. Ask again until it is OK, or give up and be told what is left.
         async fn drain(
             &self,
             request: tonic::Request<super::DrainRequest>,
@@ -1837,7 +1847,8 @@ pub mod master_service_server {
             tonic::Response<super::OffloadObjectHeartbeatResponse>,
             tonic::Status,
         >;
-        /// A node says what it has written to its SSD. UNIMPLEMENTED here: that is a fact of the node's ordered stream.
+        /// A node says what it has written to its SSD. That is a fact of the node's ordered stream, and this adds nothing to it: OK
+        /// if the master has heard of all of it there, IN_PROGRESS if not yet; STALE if the node is no member in this incarnation.
         async fn notify_offload_success(
             &self,
             request: tonic::Request<super::NotifyOffloadSuccessRequest>,
@@ -1845,7 +1856,9 @@ pub mod master_service_server {
             tonic::Response<super::NotifyOffloadSuccessResponse>,
             tonic::Status,
         >;
-        /// A node says which SSD replicas it no longer has, all or none. UNIMPLEMENTED here, like NotifyOffloadSuccess.
+        /// A node wants SSD replicas of its own to go, all or none: NOT_FOUND, and nothing happens, if it has no SSD replica of one
+        /// of them. They are out of every lookup at once; the node is told to drop them by name, with what it has of them in
+        /// memory. Answered like Remove, when the node has; STALE if the node is no member in this incarnation.
         async fn batch_evict_disk_replica(
             &self,
             request: tonic::Request<super::BatchEvictDiskReplicaRequest>,

@@ -170,7 +170,7 @@ impl Node {
             endpoint: "127.0.0.1:1".into(),
             host: "here".into(),
             headers: 1000,
-            slots: 0,
+            slots: 100,
             sent_at: 1,
             segments: vec![segment],
         };
@@ -257,7 +257,8 @@ impl Node {
     /// Says that it lives.
     pub fn ping(&mut self) -> Message {
         let (term, incarnation, node) = (self.term, self.incarnation, NodeId::of(&self.name));
-        self.ask(wire::Ping { term, node, incarnation, sent_at: 1, position: Position::default(), used: vec![8192] })
+        let (position, used, closed) = (Position::default(), vec![8192], vec![3]);
+        self.ask(wire::Ping { term, node, incarnation, sent_at: 1, position, used, closed, newest: 0 })
     }
 }
 
