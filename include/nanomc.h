@@ -2789,7 +2789,7 @@ typedef struct nmc_replicate_t {
   const struct nmc_location_t *locations;
   /** How many. */
   size_t n_locations;
-  /** What is said about the value; up to 1,024 bytes that every copy has. */
+  /** What is said about the value; up to `NMC_MAX_METADATA` bytes (256) that every copy has. */
   struct nmc_slice_t metadata;
   /** Zero. */
   uint64_t reserved[4];
@@ -3071,8 +3071,9 @@ nmc_status_t nmc_client_exists_batch(struct nmc_client_t *client,
                                      nmc_status_t *out_statuses);
 
 /**
- * Removes an object everywhere. With 0 as `flags` it waits until every owner has dropped it; `NMC_IN_PROGRESS` if one of them is away and may
- * still have it when it comes back to programs on its own machine. `NMC_REMOVE_ASYNC` does not wait.
+ * Removes an object everywhere. With 0 as `flags` it waits until every owner has dropped it; `NMC_IN_PROGRESS` if one of them is away and the
+ * master has no etcd to note that in: until that one is back, its own programs and clients that remember its place may still read the value.
+ * `NMC_REMOVE_ASYNC` does not wait.
  *
  * Asks the leader. Whoever reads it finishes. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (it may have been
  * removed), `NMC_ERR_CANCELLED`.

@@ -448,8 +448,9 @@ pub unsafe extern "C" fn nmc_client_exists_batch(
     })
 }
 
-/// Removes an object everywhere. With 0 as `flags` it waits until every owner has dropped it; `NMC_IN_PROGRESS` if one of them is away and may
-/// still have it when it comes back to programs on its own machine. `NMC_REMOVE_ASYNC` does not wait.
+/// Removes an object everywhere. With 0 as `flags` it waits until every owner has dropped it; `NMC_IN_PROGRESS` if one of them is away and the
+/// master has no etcd to note that in: until that one is back, its own programs and clients that remember its place may still read the value.
+/// `NMC_REMOVE_ASYNC` does not wait.
 ///
 /// Asks the leader. Whoever reads it finishes. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (it may have been
 /// removed), `NMC_ERR_CANCELLED`.

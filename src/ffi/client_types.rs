@@ -141,7 +141,7 @@ pub struct nmc_replicate_t {
     pub locations: *const nmc_location_t,
     /// How many.
     pub n_locations: usize,
-    /// What is said about the value; up to 1,024 bytes that every copy has.
+    /// What is said about the value; up to `NMC_MAX_METADATA` bytes (256) that every copy has.
     pub metadata: nmc_slice_t,
     /// Zero.
     pub reserved: [u64; 4],

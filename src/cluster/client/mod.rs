@@ -12,7 +12,8 @@ mod tests;
 
 use super::leaders::Leaders;
 use super::types::{Chance, Millis, NodeId, ObjectKey, Position, PutId};
-use super::wire::{Extent, Frame, Message, Metadata, Remove, RemoveAll, Replica, Replicate, Space};
+use super::wire::{Extent, Frame, MAX_COPIES, Message, Metadata, Remove, RemoveAll, Replica, Replicate, Space};
+use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_UNAVAILABLE, nmc_status_t};
 use ask::Asking;
@@ -91,6 +92,11 @@ pub enum Call {
     RemoveAll(Option<Space>, bool),
     /// Asks the leader something that changes nothing, or may be asked twice.
     Ask(Box<Message>),
+}
+
+/// How many requests a put with so many copies has under way at most.
+fn requests_of(copies: u32) -> usize {
+    copies.clamp(1, MAX_COPIES) as usize + 1
 }
 
 /// What a client is told.
@@ -293,6 +299,19 @@ impl Client {
             config,
         };
         Self { shared, calls: BTreeMap::new(), ticked: 0 }
+    }
+
+    /// Makes room for the requests of these calls and of all that are under way.
+    pub fn reserve<'a>(&mut self, calls: impl Iterator<Item = &'a Call>) -> Result<()> {
+        let new = calls.map(|call| match call {
+            Call::Put(put) => requests_of(put.config.copies),
+            _ => requests_of(1),
+        });
+        let under_way = self.calls.values().map(|op| match op {
+            Op::Put(op) => requests_of(op.copies()),
+            _ => requests_of(1),
+        });
+        self.shared.requests.reserve(new.chain(under_way).sum())
     }
 
     /// Whether it is remembered where a key is.

@@ -103,6 +103,11 @@ impl Putting {
         None
     }
 
+    /// How many copies are wanted.
+    pub(super) fn copies(&self) -> u32 {
+        self.put.config.copies
+    }
+
     pub(super) fn reply(&mut self, number: u64, part: usize, reply: Reply, cx: &mut Cx<'_>) -> Option<Outcome> {
         match (self.step, part) {
             (Step::Starting, MASTER) => match reply {

@@ -1,5 +1,7 @@
 //! Requests that have no answer yet: by number, by call, and by the time at which they are late.
 
+use crate::base::error::Result;
+use crate::base::memory;
 use crate::cluster::net::ByNumber;
 use crate::cluster::types::Millis;
 use std::collections::BTreeSet;
@@ -24,6 +26,12 @@ pub(super) struct Requests {
 }
 
 impl Requests {
+    /// Room for so many.
+    pub(super) fn reserve(&mut self, all: usize) -> Result<()> {
+        let more = all.saturating_sub(self.all.len());
+        memory::reserve_map(&mut self.all, more)
+    }
+
     pub(super) fn insert(&mut self, number: u64, request: Request) {
         self.remove(number);
         self.by_call.insert((request.call, number));

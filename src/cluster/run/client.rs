@@ -401,7 +401,7 @@ impl State {
             self.net.poller().wait(Duration::ZERO, &mut ready);
             self.turn(&ready);
         }
-        let outcomes = self.room(tasks.len())?;
+        let outcomes = self.room(&tasks)?;
         let number = self.number();
         self.unattended += usize::from(ended.is_some());
         if tasks.is_empty() && ended.is_some() {
@@ -435,8 +435,9 @@ impl State {
     }
 
     /// Makes room for what calls need to be noted while they are under way, and gives that of their outcomes.
-    fn room(&mut self, calls: usize) -> Result<Vec<Outcome>> {
-        let all = self.calls.len() + calls;
+    fn room(&mut self, tasks: &[Task]) -> Result<Vec<Outcome>> {
+        let (calls, all) = (tasks.len(), self.calls.len() + tasks.len());
+        self.core.reserve(tasks.iter().map(|task| &task.call))?;
         memory::reserve_map(&mut self.groups, 1)?;
         memory::reserve_map(&mut self.calls, calls)?;
         memory::reserve_map(&mut self.requests, calls)?;

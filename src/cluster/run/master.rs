@@ -3,12 +3,13 @@
 
 use super::TURN;
 use super::mailbox::Mailbox;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::status::{NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::cluster::directory::{Action, Change, Event, Master};
 use crate::cluster::net::{Heard, Limits, Listener, Net, Ready, now_ms};
 use crate::cluster::types::{Millis, Peer, incarnation_of};
 use crate::cluster::wire::{Answer, Frame, Message};
+use crate::sync::service_thread;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -88,10 +89,7 @@ impl Service {
         let mailbox = Arc::new(Mailbox::new(&net)?);
         let handle = Handle(Arc::clone(&mailbox));
         let running = Running { master, net, mailbox, recorder, inside: HashMap::new(), next: 0, actions: Vec::new() };
-        let thread = std::thread::Builder::new()
-            .name("nmc-directory".into())
-            .spawn(move || running.run())
-            .map_err(|e| Error::os("pthread_create", &e))?;
+        let thread = service_thread::spawn(c"nmc-directory", None, move || running.run())?;
         Ok((Self { thread }, handle))
     }
 

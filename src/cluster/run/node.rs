@@ -4,14 +4,16 @@
 use super::mailbox::Mailbox;
 use super::masters::Masters;
 use super::{SMALL, TURN};
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::id::random_u64;
 use crate::base::log;
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
 use crate::cluster::net::{Address, ByNumber, Heard, Limits, Listener, Net, Ready, Spans, now_ms};
 use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan};
 use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, incarnation_of};
 use crate::cluster::wire::{Fetch, Frame, Message, Replica};
+use crate::sync::service_thread;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,10 +105,7 @@ impl Service {
             events: VecDeque::new(),
             actions: Vec::new(),
         };
-        let thread = std::thread::Builder::new()
-            .name("nmc-agent".into())
-            .spawn(move || running.run())
-            .map_err(|e| Error::os("pthread_create", &e))?;
+        let thread = service_thread::spawn(c"nmc-agent", None, move || running.run())?;
         Ok(Self { handle, thread: Some(thread) })
     }
 
@@ -315,8 +314,9 @@ impl<S: Memory> Running<S> {
             return self.events.push_back(Event::Received(put, true));
         }
         let ticket = self.ticket();
-        let spans = self.agent.storage().plan_spans(plan).map(|spans| Spans::new(spans).up_to(length));
-        if spans.is_ok_and(|spans| self.net.take(from, spans, ticket)) {
+        let room = memory::reserve_map(&mut self.receiving, 1).and(memory::reserve_map(&mut self.tickets, 1));
+        let spans = room.and_then(|()| self.agent.storage().plan_spans(plan));
+        if spans.is_ok_and(|spans| self.net.take(from, Spans::new(spans).up_to(length), ticket)) {
             self.receiving.insert(put, (from, ticket));
             self.tickets.insert(ticket, Ticket::Receive(put));
         } else {
@@ -326,8 +326,9 @@ impl<S: Memory> Running<S> {
 
     fn send_value(&mut self, to: Peer, frame: &Frame, pin: u64, offset: u64) {
         let bytes = frame.message.value();
-        let Ok(spans) = self.agent.storage().pin_spans(pin).map(|spans| Spans::new(spans).behind(offset).up_to(bytes))
-        else {
+        let room = memory::reserve_map(&mut self.tickets, 1);
+        let spans = room.and_then(|()| self.agent.storage().pin_spans(pin));
+        let Ok(spans) = spans.map(|spans| Spans::new(spans).behind(offset).up_to(bytes)) else {
             // Whoever asked hears of an end, since the answer was to come with the bytes.
             self.net.close(to);
             return self.events.push_back(Event::Sent(pin, false));
@@ -381,8 +382,9 @@ impl<S: Memory> Running<S> {
             }
             (Some(fetched), Some((_, plan))) if fetched.follows == length && length > 0 => {
                 let ticket = self.ticket();
-                let spans = self.agent.storage().plan_spans(plan).map(|spans| Spans::new(spans).up_to(length));
-                if spans.is_ok_and(|spans| self.net.take(peer, spans, ticket)) {
+                let room = memory::reserve_map(&mut self.tickets, 1);
+                let spans = room.and_then(|()| self.agent.storage().plan_spans(plan));
+                if spans.is_ok_and(|spans| self.net.take(peer, Spans::new(spans).up_to(length), ticket)) {
                     self.tickets.insert(ticket, Ticket::Fill(peer));
                 } else {
                     self.filled(peer, false);
