@@ -440,8 +440,8 @@ impl Cluster {
         Ok(results)
     }
 
-    fn get_task(&self, item: &Item<'_>) -> Result<Task> {
-        let (key, room) = (self.key(item.key)?, item.bytes()?);
+    fn get_task(&self, space: &[u8], item: &Item<'_>) -> Result<Task> {
+        let (key, room) = (ObjectKey::new(space, item.key)?, item.bytes()?);
         let get = GetCall { key, room, keep: self.config.keep, into: Vec::new() };
         Ok(self.task(Call::Get(get), item.spans()?))
     }
@@ -530,7 +530,7 @@ impl Cluster {
         self.submit(token, items, numbers, sum, |item| {
             Ok(match self.get_here(item)? {
                 Some(got) => Begun::Over(got.bytes, got.result.map_or_else(|error| error.status, |()| NMC_OK)),
-                None => Begun::Call(self.get_task(item)?),
+                None => Begun::Call(self.get_task(&self.config.space, item)?),
             })
         })
     }

@@ -6,7 +6,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_OK};
-use crate::cluster::client::{Call, GetCall};
+use crate::cluster::client::Call;
 use crate::cluster::types::ObjectKey;
 use crate::cluster::wire::{Find, Listed, MAX_KEYS, Message, ROOM};
 use std::time::Duration;
@@ -32,11 +32,7 @@ impl Cluster {
     /// Reads values into memory that holds them, from owners; says of each what came of it.
     pub fn fetch(&self, scope: Scope<'_>, items: &[Item<'_>]) -> Result<Vec<Got>> {
         let mut tasks: Vec<Result<super::Task>> = memory::with_capacity(items.len())?;
-        tasks.extend(items.iter().map(|item| {
-            let (key, room) = (ObjectKey::new(scope.space, item.key)?, item.bytes()?);
-            let get = GetCall { key, room, keep: self.config.keep, into: Vec::new() };
-            Ok(self.task(Call::Get(get), item.spans()?))
-        }));
+        tasks.extend(items.iter().map(|item| self.get_task(scope.space, item)));
         let asked = tasks.iter().flatten().filter_map(|task| match &task.call {
             Call::Get(get) => Some(&get.key),
             _ => None,

@@ -388,7 +388,8 @@ impl State {
 
     /// Groups that nobody waits for and that have ended.
     fn take_unattended(&mut self) -> Vec<(Ended, Vec<Outcome>)> {
-        let over = std::mem::take(&mut self.over).into_iter().filter_map(|number| self.groups.remove(&number));
+        // It keeps its room: whoever began a call was given that.
+        let over = self.over.drain(..).filter_map(|number| self.groups.remove(&number));
         let done: Vec<_> = over.filter_map(|group| Some((group.ended?, group.outcomes))).collect();
         self.unattended -= done.len();
         done
