@@ -2726,7 +2726,8 @@ typedef struct nmc_client_config_t {
   struct nmc_slice_t device_names;
   /**
    * What masters, nodes and clients of the cluster know, and nobody else does. Without it everything must be on the loopback device, or
-   * `nmc_client_open` returns `NMC_ERR_PERMISSION`. It is sent as it is: the network must be trusted.
+   * `nmc_client_open` returns `NMC_ERR_PERMISSION`; with another than the masters know, so does every call. It is sent as it is: the
+   * network must be trusted.
    */
   struct nmc_slice_t token;
   /**

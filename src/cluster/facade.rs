@@ -20,8 +20,9 @@ use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
 use crate::base::memory;
 use crate::base::status::{
-    NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_IN_PROGRESS, NMC_OK,
-    nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY,
+    NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_PERMISSION, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE,
+    NMC_IN_PROGRESS, NMC_OK, name, nmc_status_t,
 };
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
@@ -206,6 +207,8 @@ impl Cluster {
     ///
     /// With `volatile` the store ends with the node: nobody waits for what it might bring back.
     pub fn mount(&self, store: &Store, name: Option<&str>, volatile: bool) -> Result<String> {
+        let deadline = Deadline::after(self.config.patience);
+        self.check_token()?;
         let listener = self.listen()?;
         let endpoint = listener.address()?;
         let name = name.map_or_else(|| format!("{}:{}", host_name(&self.config.host), port_of(&endpoint)), Into::into);
@@ -245,13 +248,22 @@ impl Cluster {
             doubt_ms: 10_000,
         };
         let agent = agent::Service::start(config, &self.masters, storage, listener, Self::limits(&self.config))?;
-        let joined = agent.handle().sync(self.config.patience, &self.cancelled);
+        let joined = agent.handle().sync(deadline.left(), &self.cancelled);
         if joined != NMC_OK {
             crate::bail!(NMC_ERR_UNAVAILABLE, "no master has taken \"{name}\" as a member in time");
         }
         self.calls.service.keep_with(self.config.keep.then(|| agent.handle()));
         self.nodes.write().push(Local { name: name.clone(), store: space, agent });
         Ok(name)
+    }
+
+    /// Whether the masters talk to this client; that none is there is not known yet.
+    fn check_token(&self) -> Result<()> {
+        let soon = Deadline::after(self.config.patience.min(Duration::from_secs(1)));
+        match self.ask_within(Call::Ask(Box::new(ListSegments { cursor: 0 }.into())), self.scope(&soon)) {
+            Err(error) if error.status == NMC_ERR_PERMISSION => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// The first node may have a port of its own.
@@ -678,9 +690,24 @@ fn failed(outcome: &Outcome, what: impl std::fmt::Display) -> Error {
         Some(Message::Answer(answer)) => answer.text.as_str(),
         _ => "",
     };
-    let name = crate::base::status::name(outcome.status).to_string_lossy();
-    let text = if said.is_empty() { format!("{what}: {name}") } else { format!("{what}: {said}") };
-    Error::new(outcome.status, text)
+    let said = if said.is_empty() { words(outcome.status) } else { said };
+    Error::new(outcome.status, format!("{what}: {said}"))
+}
+
+/// What a status means here, where nobody has said more.
+fn words(status: nmc_status_t) -> &'static str {
+    match status {
+        NMC_ERR_NOT_FOUND => "no node has it",
+        NMC_ERR_EXISTS => "there is a value already",
+        NMC_ERR_BUSY => "another put of it is under way, or a node that may have a copy cannot be reached: try again",
+        NMC_ERR_NO_SPACE => "too few nodes have room for it",
+        NMC_ERR_TIMEOUT => "no answer in time from a master, or from a node that has it or is to have it",
+        NMC_ERR_UNAVAILABLE => "no master leads, or no node takes it",
+        NMC_ERR_CANCELLED => "cancelled before it had ended",
+        NMC_ERR_CORRUPT => "every copy that was read had a wrong checksum",
+        NMC_ERR_NO_MEMORY => "no memory for it",
+        _ => name(status).to_str().unwrap_or("an unknown status"),
+    }
 }
 
 /// Without the port.

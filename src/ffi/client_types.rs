@@ -73,7 +73,8 @@ pub struct nmc_client_config_t {
     /// Names of network devices, with commas between; not used with `tcp`.
     pub device_names: nmc_slice_t,
     /// What masters, nodes and clients of the cluster know, and nobody else does. Without it everything must be on the loopback device, or
-    /// `nmc_client_open` returns `NMC_ERR_PERMISSION`. It is sent as it is: the network must be trusted.
+    /// `nmc_client_open` returns `NMC_ERR_PERMISSION`; with another than the masters know, so does every call. It is sent as it is: the
+    /// network must be trusted.
     pub token: nmc_slice_t,
     /// Namespace of the client's keys: empty, or 1 to 64 bytes. It is the namespace of that name in the stores of the nodes.
     pub namespace_name: nmc_slice_t,

@@ -212,7 +212,10 @@ impl Bed {
 
     fn next(&self, scope: Scope) -> Vec<ToWrite> {
         let mut items = Vec::new();
-        self.with(|master| master.next_to_write(scope, (64, u64::MAX), &mut items));
+        self.with(|master| {
+            master.look_around();
+            master.next_to_write(scope, (64, u64::MAX), &|| false, &mut items)
+        });
         items
     }
 
@@ -229,7 +232,7 @@ impl Bed {
             .map(|((item, (_, spot)), _)| stored_of(item, *spot))
             .collect();
         let mut entered = 0;
-        self.with(|master| master.stored(&stored, |_| entered += 1));
+        self.with(|master| master.stored(&stored, &|| false, |_| entered += 1));
         let mut values = self.disk.values.lock();
         for (item, (_, spot)) in items.iter().zip(&places) {
             values.insert(*spot, format!("{} on disk", item.key.escape_ascii()).into_bytes());
@@ -449,13 +452,46 @@ fn what_is_held_stays_and_what_is_removed_meanwhile_gets_no_entry() {
     assert!(bed.marks().iter().any(dead(5, spot_of(b"c").block)));
     let stored: Vec<_> = [&b"b"[..], b"c", b"d"].iter().map(|key| stored_of(of(key), spot_of(key))).collect();
     let mut entered = Vec::new();
-    bed.with(|master| master.stored(&stored, |number| entered.push(number)));
+    bed.with(|master| master.stored(&stored, &|| false, |number| entered.push(number)));
     assert_eq!(entered, [2], "the one that was neither removed nor replaced");
     assert_eq!(bed.marks(), [], "the others were marked already");
     bed.evict_all();
     assert_eq!(store.presence(b"d").unwrap(), Presence::OnDisk);
     assert_eq!(store.presence(b"b").unwrap(), Presence::Absent);
     assert_eq!(bed.with(|master| Ok(master.disk_counts().unwrap())).held, 0);
+}
+
+#[test]
+fn where_the_master_is_wanted_writing_goes_on_one_by_one_and_misses_nothing() {
+    let bed = Bed::new();
+    let keys: Vec<[u8; 1]> = (b'a'..=b'h').map(|key| [key]).collect();
+    keys.iter().for_each(|key| put(&bed.store, key, b"v"));
+    let (mut items, mut calls) = (Vec::new(), 0);
+    bed.with(|master| Ok(master.look_around()));
+    while bed.with(|master| {
+        let before = items.len();
+        let (more, looked) = master.next_to_write(Scope::All, (64, u64::MAX), &|| true, &mut items)?;
+        assert!(looked <= 1 && items.len() - before <= 1, "others wait for {looked} objects");
+        Ok(more)
+    }) {
+        calls += 1;
+    }
+    assert!(calls >= keys.len());
+    assert_eq!(items.len(), keys.len());
+    let places: Vec<_> = items.iter().zip(0..).map(|(item, block)| (item.index, Spot { bucket: 5, block })).collect();
+    bed.with(|master| master.assign(&places, &mut Vec::new()));
+    let stored: Vec<_> = items.iter().zip(&places).map(|(item, (_, spot))| stored_of(item, *spot)).collect();
+    let (mut rest, mut entered) = (&stored[..], 0);
+    while !rest.is_empty() {
+        let done = bed.with(|master| master.stored(rest, &|| true, |_| entered += 1));
+        assert_eq!(done, 1);
+        rest = &rest[done..];
+    }
+    assert_eq!(entered, keys.len());
+    // All of it is on disk, and held no longer.
+    assert_eq!(bed.next(Scope::All), []);
+    bed.evict_all();
+    assert!(keys.iter().all(|key| bed.store.presence(key).unwrap() == Presence::OnDisk));
 }
 
 #[test]

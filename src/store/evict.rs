@@ -126,16 +126,9 @@ impl Queues {
         (0..LISTS).flat_map(nth).chain([self.soft(), self.hard()])
     }
 
-    /// The queues in the order in which they are evicted from; those that are never, too, if `hard`.
-    pub fn in_order(&self, hard: bool) -> [ListId; (LISTS * PRIORITIES) as usize + 2] {
-        let mut all = [self.soft(); (LISTS * PRIORITIES) as usize + 2];
-        for (place, list) in all.iter_mut().zip(self.base..self.soft().0) {
-            *place = ListId(list);
-        }
-        if let Some(last) = all.last_mut().filter(|_| hard) {
-            *last = self.hard();
-        }
-        all
+    /// The queues in the order in which they are evicted from; the one that never is comes last, if `hard`.
+    pub fn nth(&self, at: u16, hard: bool) -> Option<ListId> {
+        (at < QUEUES - u16::from(!hard)).then(|| ListId(self.base + at))
     }
 
     /// Takes in an object that has become readable, or whose class changed.

@@ -20,16 +20,22 @@ use crate::world::master::Board;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+/// How often somebody looks whether the master is free, or wanted: about 10 µs, longer than it takes whoever does long work to end its
+/// step, and shorter than a thread takes to fall asleep and wake up.
+const LOOKS: u32 = 400;
 
 static HOSTS: Mutex<Option<HashMap<u64, Weak<MasterSlot>>>> = Mutex::new(None);
 
 /// See the module.
 pub struct MasterSlot {
     state: Mutex<State>,
+    /// Those who look whether it is free.
+    waiting: AtomicU32,
     /// The world as the host's process sees it, if it is a rank itself.
     pub(super) member: Option<Membership>,
     /// What is known about the ranks in a process that is none of them.
@@ -95,6 +101,7 @@ impl MasterSlot {
     pub fn new(member: Option<Membership>) -> Self {
         Self {
             state: Mutex::default(),
+            waiting: AtomicU32::new(0),
             member,
             board: None,
             server: Mutex::new(Weak::new()),
@@ -153,21 +160,46 @@ impl MasterSlot {
     /// Runs `body` on the master. What must not come back from the disk is written down there before this returns.
     #[inline]
     pub fn with<R>(&self, body: impl FnOnce(&mut Master) -> Result<R>) -> Result<R> {
-        self.run(body, drop)
+        self.run(self.lock(), body, drop)
     }
 
-    /// The same, for whoever does long work in small steps: those who wait for the master go before the next one.
-    pub fn step<R>(&self, body: impl FnOnce(&mut Master) -> Result<R>) -> Result<R> {
-        self.run(body, MutexGuard::unlock_fair)
+    /// The same, for whoever does long work in steps: those who wait for the master go before each of them. `body` is told how to ask
+    /// whether somebody waits, and ends its step soon then.
+    pub fn step<R>(&self, body: impl FnOnce(&mut Master, &dyn Fn() -> bool) -> Result<R>) -> Result<R> {
+        let wanted = || self.waiting.load(Relaxed) > 0;
+        for _ in 0..LOOKS {
+            if !wanted() {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        self.run(self.state.lock(), |master| body(master, &wanted), MutexGuard::unlock_fair)
+    }
+
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.try_lock().unwrap_or_else(|| self.wait())
+    }
+
+    #[cold]
+    fn wait(&self) -> MutexGuard<'_, State> {
+        self.waiting.fetch_add(1, Relaxed);
+        let mut looks = 0..LOOKS;
+        let free = looks.find_map(|_| {
+            std::hint::spin_loop();
+            self.state.try_lock()
+        });
+        self.waiting.fetch_sub(1, Relaxed);
+        free.unwrap_or_else(|| self.state.lock())
     }
 
     #[inline]
     fn run<'a, R>(
         &'a self,
+        mut state: MutexGuard<'a, State>,
         body: impl FnOnce(&mut Master) -> Result<R>,
         unlock: impl FnOnce(MutexGuard<'a, State>),
     ) -> Result<R> {
-        let mut state = self.state.lock();
         let master = state.master.as_mut().ok_or_else(away)?;
         let result = guarded(master, body);
         let news = master.take_news();

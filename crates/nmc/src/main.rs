@@ -40,6 +40,7 @@ const COMMANDS: &[Command] = &[
         options: &[
             JSON,
             Opt::flag("--quick", "fewer repetitions, under 40 s for all areas"),
+            Opt::value("--only", "TEXT", "only measurements that have this in their names, such as ssd.get"),
             Opt::value("--gpu", "PROGRAM", "ep: take over what this program measures on a GPU (benches/gpu)"),
             Opt::value("--peers", "PROGRAM", "kv: compare with what this program measures (benches/, kv_peers)"),
             Opt::value("--report", "FILE", "rewrite the benchmark section of this Markdown file, with plots beside it"),

@@ -17,6 +17,7 @@ pub use sys::{Poller, Ready, Span, Timer, now_ms};
 use super::types::{Millis, Peer};
 use super::wire::{Answer, Frame, Hello, Message};
 use crate::base::error::Result;
+use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL, nmc_status_t};
 use crate::base::{log, memory};
 use link::{Came, Link, Spares};
 use std::collections::VecDeque;
@@ -306,12 +307,16 @@ impl Net {
                 Came::Frame(frame) => match frame.message {
                     Message::Hello(hello) => {
                         if link.unknown && !same(hello.token.as_bytes(), self.limits.token.as_bytes()) {
-                            self.refuse(Peer(number), "the token is not the one that is wanted here");
+                            self.refuse(
+                                Peer(number),
+                                NMC_ERR_PERMISSION,
+                                "the token is not the one that is wanted here",
+                            );
                         } else {
                             link.unknown = false;
                         }
                     }
-                    _ if link.unknown => self.refuse(Peer(number), "a token is wanted here"),
+                    _ if link.unknown => self.refuse(Peer(number), NMC_ERR_PERMISSION, "a token is wanted here"),
                     _ => return Some(Heard::Frame(Peer(number), frame)),
                 },
                 Came::Taken(ticket) => return Some(Heard::Taken(ticket)),
@@ -327,15 +332,15 @@ impl Net {
                     self.patience = TURN;
                 }
                 Came::Ended(None) => self.close(Peer(number)),
-                Came::Ended(Some(error)) => self.refuse(Peer(number), &error.message),
+                Came::Ended(Some(error)) => self.refuse(Peer(number), NMC_ERR_PROTOCOL, &error.message),
             }
         }
     }
 
     /// Says why, as far as the connection takes it, and ends it.
-    fn refuse(&mut self, peer: Peer, why: &str) {
+    fn refuse(&mut self, peer: Peer, status: nmc_status_t, why: &str) {
         log::emit(log::WARN, || format!("cluster: a connection was ended: {why}"));
-        let answer = Answer::new(0, crate::base::status::NMC_ERR_PROTOCOL, why);
+        let answer = Answer::new(0, status, why);
         let _ = self.send(peer, &Frame::answering(0, answer));
         self.flush();
         self.close(peer);

@@ -9,11 +9,11 @@ use super::node;
 use super::{SMALL, TURN};
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_TOO_SMALL, NMC_OK};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_PERMISSION, NMC_ERR_TOO_SMALL, NMC_OK};
 use crate::cluster::client::{Action, Call, Client, Config, Event, Outcome};
 use crate::cluster::net::{Address, ByNumber, Heard, Limits, Net, Poller, Ready, Span, Spans, now_ms};
 use crate::cluster::types::{Millis, NodeId, ObjectKey, Peer};
-use crate::cluster::wire::{Frame, Message};
+use crate::cluster::wire::{Answer, Frame, Message};
 use crate::sync::service_thread;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
@@ -188,7 +188,7 @@ impl Service {
         let number = state.begin(tasks, Arc::clone(&waiter), 0, None)?;
         while !state.is_over(number) {
             if stop() {
-                state.end_calls(|group, _| group == number);
+                state.end_calls(|group, _| group == number, None);
             } else if state.driven {
                 waiter.wait_for(&mut state, Duration::from_millis(LOOK_MS));
             } else {
@@ -204,7 +204,7 @@ impl Service {
     pub fn cancel(&self) {
         let mut state = self.shared.state.lock();
         state.cancelled = true;
-        state.end_all();
+        state.end_calls(|_, _| true, None);
         let done = state.take_unattended();
         drop(state);
         tell(done);
@@ -224,7 +224,7 @@ impl Service {
     /// Ends spawned calls with this tag, with CANCELLED.
     pub fn end(&self, tag: u64) {
         let mut state = self.shared.state.lock();
-        state.end_calls(|_, group| group.tag == tag);
+        state.end_calls(|_, group| group.tag == tag, None);
         let done = state.take_unattended();
         drop(state);
         tell(done);
@@ -301,6 +301,14 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// What somebody says who does not talk to this client, for want of the token.
+fn refusal(frame: &Frame) -> Option<&Answer> {
+    match &frame.message {
+        Message::Answer(answer) if frame.request == 0 && answer.status == NMC_ERR_PERMISSION => Some(answer),
+        _ => None,
     }
 }
 
@@ -430,7 +438,7 @@ impl State {
         }
         self.net.flush();
         if self.cancelled {
-            self.end_all();
+            self.end_calls(|_, _| true, None);
         }
         Ok(number)
     }
@@ -450,18 +458,19 @@ impl State {
         memory::vec_with(calls, |_| Outcome::of(NMC_ERR_CANCELLED))
     }
 
-    fn end_all(&mut self) {
-        self.end_calls(|_, _| true);
-    }
-
-    /// Calls of such groups end. What the machine still wants done for one finds that it is not there.
-    fn end_calls(&mut self, which: impl Fn(u64, &Group) -> bool) {
+    /// Calls of such groups end, in these words if there are any. What the machine still wants done for one finds that it is not
+    /// there.
+    fn end_calls(&mut self, which: impl Fn(u64, &Group) -> bool, why: Option<&Answer>) {
         let ends = |groups: &ByNumber<u64, Group>, running: &Running| {
             groups.get(&running.group).is_some_and(|group| which(running.group, group))
         };
         while let Some((call, _)) = self.calls.iter().find(|(_, running)| ends(&self.groups, running)) {
             let call = *call;
-            self.done(call, Outcome::of(NMC_ERR_CANCELLED));
+            let outcome = match why {
+                Some(why) => Outcome { reply: Some(Box::new(why.clone().into())), ..Outcome::of(why.status) },
+                None => Outcome::of(NMC_ERR_CANCELLED),
+            };
+            self.done(call, outcome);
         }
     }
 
@@ -495,6 +504,12 @@ impl State {
 
     fn frame(&mut self, peer: Peer, frame: Frame) {
         if let Some(at) = self.masters.which(peer) {
+            let refusal = refusal(&frame);
+            if self.masters.refuses(at, refusal.is_some())
+                && let Some(answer) = refusal
+            {
+                self.end_calls(|_, _| true, Some(answer));
+            }
             self.requests.remove(&frame.request);
             return self.events.push_back(Event::Master(at, frame));
         }

@@ -12,6 +12,8 @@ struct Remote {
     address: Address,
     peer: Option<Peer>,
     retry_at: Millis,
+    /// It has said last that it does not talk to who has no token, or another.
+    refuses: bool,
 }
 
 /// See the module.
@@ -19,7 +21,7 @@ pub(super) struct Masters(Vec<Remote>);
 
 impl Masters {
     pub(super) fn new(addresses: &[Address]) -> Result<Self> {
-        let remote = |address: &Address| Remote { address: address.clone(), peer: None, retry_at: 0 };
+        let remote = |address: &Address| Remote { address: address.clone(), peer: None, retry_at: 0, refuses: false };
         memory::collect(addresses.iter().map(remote)).map(Self)
     }
 
@@ -43,5 +45,13 @@ impl Masters {
         if let Some(at) = self.which(peer) {
             self.0[at].peer = None;
         }
+    }
+
+    /// A master says something: whether it refuses to talk. Gives whether all of them do.
+    pub(super) fn refuses(&mut self, at: usize, refuses: bool) -> bool {
+        if let Some(remote) = self.0.get_mut(at) {
+            remote.refuses = refuses;
+        }
+        refuses && self.0.iter().all(|remote| remote.refuses)
     }
 }

@@ -258,7 +258,7 @@ pub struct Master {
     disk: Option<disk::Disk>,
 }
 
-pub use disk::{Admission, DiskContent, DiskCounts, MOST_LOOKED_AT, OnDisk, Scope, Stored, ToWrite};
+pub use disk::{Admission, DiskContent, DiskCounts, OnDisk, Scope, Stored, ToWrite};
 
 /// Id and generation of a namespace as headers hold them.
 #[inline(always)]

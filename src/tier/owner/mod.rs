@@ -26,7 +26,7 @@ use crate::layout::disk::{Entry, Spot};
 use crate::layout::store::MAX_NAMESPACES;
 use crate::store::backing::{DiskGrant, DiskOwner, DiskReader, HeldMemory, Mark, SpaceName};
 use crate::store::disk::{DiskMap, heat_now};
-use crate::store::master::{Admission, DiskContent, DiskCounts, MOST_LOOKED_AT, Scope, Stored, ToWrite};
+use crate::store::master::{Admission, DiskContent, DiskCounts, Scope, Stored, ToWrite};
 use crate::store::watch::Announcer;
 use crate::store::{MasterSlot, Policy};
 use crate::sync::{disk_entry, service_thread};

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Values that get their entries at a time: puts wait meanwhile.
-const ENTERED_TOGETHER: usize = 16;
+/// Values of which the master is told something small at a time: puts wait meanwhile.
+const TOLD_TOGETHER: usize = 16;
 
 impl Owner {
     /// Writes what callers wait for: all that have asked by now, one bucket for all of a namespace.
@@ -80,18 +80,21 @@ impl Owner {
         let host = self.host()?;
         let (limit, keys) = (self.bucket_bytes(), self.config.bucket_keys.max(1) as usize);
         self.make_room_in_index(keys as u64)?;
-        // So many calls look at every object several times over, whatever comes and goes.
-        let looks = 4 * (host.with(|master| Ok(master.map().params().max_objects))? as usize / MOST_LOOKED_AT) + 64;
-        for _ in 0..looks {
+        // Every object is looked at several times over, whatever comes and goes.
+        let mut looks = host.with(|master| {
+            master.look_around();
+            Ok(4 * master.map().params().max_objects as usize + 1024)
+        })?;
+        while looks > 0 {
             let bytes: u64 = items.iter().map(|item| item.bytes.max(1)).sum();
             let Some(left) = limit.checked_sub(bytes).filter(|left| *left > 0) else { return Ok(true) };
             if items.len() >= keys {
                 return Ok(true);
             }
             let room = keys - items.len();
-            match host.step(|master| master.next_to_write(scope, (room, left), items)) {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
+            match host.step(|master, wanted| master.next_to_write(scope, (room, left), wanted, items)) {
+                Ok((true, looked)) => looks = looks.saturating_sub(looked.max(1)),
+                Ok((false, _)) => return Ok(false),
                 // Those that have room come first.
                 Err(error) if error.status == NMC_ERR_NO_SPACE && !items.is_empty() => return Ok(true),
                 Err(error) => {
@@ -146,10 +149,12 @@ impl Owner {
 
     pub(super) fn let_go(&self, items: &[ToWrite]) {
         if let (false, Ok(host)) = (items.is_empty(), self.host()) {
-            let _ = host.with(|master| {
-                master.let_go(items);
-                Ok(())
-            });
+            for items in items.chunks(TOLD_TOGETHER) {
+                let _ = host.step(|master, _| {
+                    master.let_go(items);
+                    Ok(())
+                });
+            }
         }
     }
 
@@ -158,7 +163,9 @@ impl Owner {
         let host = self.host()?;
         let mut assign = |places: &[(u32, Spot)]| {
             let mut wanted = Vec::new();
-            host.step(|master| master.assign(places, &mut wanted))?;
+            for places in places.chunks(TOLD_TOGETHER) {
+                host.step(|master, _| master.assign(places, &mut wanted))?;
+            }
             Ok(wanted)
         };
         let store_id = host.store_id();
@@ -186,18 +193,21 @@ impl Owner {
         };
         let mut entered = 0;
         let mut is_in = HashSet::new();
-        let mut enter = |stored: &[Stored]| {
-            host.step(|master| {
-                master.stored(stored, |number| {
+        let mut enter = |rest: &[Stored]| {
+            host.step(|master, wanted| {
+                master.stored(rest, wanted, |number| {
                     entered += 1;
                     if self.config.events && is_in.try_reserve(1).is_ok() {
-                        is_in.insert(stored[number].index);
+                        is_in.insert(rest[number].index);
                     }
-                    self.directory.entered(stored[number].entry.spot.bucket);
+                    self.directory.entered(rest[number].entry.spot.bucket);
                 })
             })
         };
-        let told = stored.chunks(ENTERED_TOGETHER).try_for_each(&mut enter);
+        let (mut rest, mut told) = (&stored[..], Ok(()));
+        while let (false, Ok(())) = (rest.is_empty(), &told) {
+            told = enter(rest).map(|done| rest = &rest[done..]);
+        }
         self.let_go(items);
         if let Some(stored) = stored.first() {
             self.map.heat().warm(stored.entry.spot.bucket, heat_now());

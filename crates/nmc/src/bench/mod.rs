@@ -117,6 +117,8 @@ impl Metric {
 pub struct Run {
     quick: bool,
     json: bool,
+    /// What the name of a measurement has in it, if not all are wanted.
+    only: Option<String>,
     /// The program that measures on a GPU.
     gpu: Option<PathBuf>,
     /// The program that measures other block allocators.
@@ -174,6 +176,10 @@ impl Run {
 
     /// Measures something; what goes wrong is told at the end and does not stop the other measurements.
     pub fn measure(&mut self, what: &str, body: impl FnOnce(&mut Self) -> Result<(), Failure>) {
+        // A name without a dot is that of what an area needs for all its measurements.
+        if what.contains('.') && self.only.as_ref().is_some_and(|only| !what.contains(only.as_str())) {
+            return;
+        }
         let number = self.metrics.len() + 1;
         // What other programs measure is not among the expected.
         self.progress.show(&format!("[{number}/{}] {what}", self.expected.max(number)));
@@ -206,6 +212,9 @@ pub fn run(args: &Parsed) -> Outcome {
     if args.has("--peers") && !areas.iter().any(|a| a.name == "kv") {
         return Err(Failure::usage(format!("--peers is for the area kv, not {wanted}")));
     }
+    if args.has("--only") && args.has("--report") {
+        return Err(Failure::usage("a report is of whole areas: --only and --report do not go together"));
+    }
     if let Some(file) = args.path("--report") {
         report::check(file)?;
     }
@@ -213,6 +222,7 @@ pub fn run(args: &Parsed) -> Outcome {
     let mut run = Run {
         quick: args.has("--quick"),
         json: args.has("--json"),
+        only: args.text("--only")?.map(str::to_string),
         gpu: args.path("--gpu").map(PathBuf::from),
         peers: args.path("--peers").map(PathBuf::from),
         expected: areas.iter().map(|a| a.metrics).sum(),

@@ -18,10 +18,10 @@ use std::collections::VecDeque;
 pub const MOST_HELD: usize = 4096;
 /// Objects that could not be read, of which so many are remembered.
 const MOST_REFUSED: usize = 64;
-/// Objects that one call of [`Master::next_to_write`] gives: everybody waits meanwhile.
+/// Objects that one call of [`Master::next_to_write`] gives: everybody waits meanwhile who is not seen to wait.
 const MOST_NEXT: usize = 16;
 /// Objects that it looks at.
-pub const MOST_LOOKED_AT: usize = 256;
+const MOST_LOOKED_AT: usize = 256;
 /// Objects that one call of [`Master::find_to_write`] gives: they become a bucket.
 const MOST_FOUND: usize = 64;
 /// Entries that one step of a sweep looks at.
@@ -158,7 +158,7 @@ struct Known {
 #[derive(Debug, Clone, Copy)]
 struct Walk {
     rank: u32,
-    queue: usize,
+    queue: u16,
     next: Option<u32>,
     /// Pages and objects of that rank that were passed.
     pages: u64,

@@ -29,33 +29,44 @@ impl Master {
         self.disk.as_mut().is_some_and(|disk| std::mem::take(&mut disk.wake))
     }
 
-    /// The next objects that are to be written, until there are so many, or so many bytes; they are held from then on, and stay
-    /// until [`Master::stored`] or [`Master::let_go`]. Gives whether there may be more.
-    pub fn next_to_write(&mut self, scope: Scope, most: (usize, u64), out: &mut Vec<ToWrite>) -> Result<bool> {
+    /// Takes note of what has been published, and of what is read, before [`Master::next_to_write`].
+    pub fn look_around(&mut self) {
         let map = Arc::clone(&self.map);
-        let view = map.view();
-        let now = now_ns();
+        let (view, now) = (map.view(), now_ns());
         self.glance(view, now);
         self.look_at_all_writing(view, now, BUDGET);
         self.read_pins(view);
-        let Some(disk) = &mut self.disk else { return Ok(false) };
+    }
+
+    /// The next objects that are to be written, until there are so many, or so many bytes, or the master is wanted; they are held from
+    /// then on, and stay until [`Master::stored`] or [`Master::let_go`]. Gives whether there may be more, and how many objects
+    /// were looked at.
+    pub fn next_to_write(
+        &mut self,
+        scope: Scope,
+        most: (usize, u64),
+        wanted: &dyn Fn() -> bool,
+        out: &mut Vec<ToWrite>,
+    ) -> Result<(bool, usize)> {
+        let map = Arc::clone(&self.map);
+        let view = map.view();
+        let Some(disk) = &mut self.disk else { return Ok((false, 0)) };
         let room = disk.room();
         if room == 0 {
             // Nothing is written that nobody could find.
             disk.counts.full += 1;
             if scope == Scope::Ahead {
-                return Ok(false);
+                return Ok((false, 0));
             }
         }
         // Without room one is looked for, to say that there is none for it.
         let (most, mut bytes) = (most.0.min(MOST_NEXT).min(room.max(1)), most.1);
         memory::reserve(out, most)?;
         let (admission, map_capacity) = (disk.admission, disk.counts.capacity);
-        let (mut walk, mut budget, from) = (disk.walk, MOST_LOOKED_AT, out.len());
+        let (mut walk, mut looked, from) = (disk.walk, 0, out.len());
         let ranks = map.params().world_size;
-        while out.len() - from < most && bytes > 0 && budget > 0 {
+        while out.len() - from < most && bytes > 0 && looked < MOST_LOOKED_AT && (looked == 0 || !wanted()) {
             let Some(rank) = self.ranks.get(walk.rank as usize).filter(|_| walk.rank < ranks) else { break };
-            let queues = rank.queues.in_order(scope == Scope::All);
             let (goal, objects) = match scope {
                 Scope::All => (u64::MAX, u64::MAX),
                 Scope::Ahead => {
@@ -63,7 +74,8 @@ impl Master {
                     (self.ahead(walk.rank).min(most), admission.objects)
                 }
             };
-            let list = queues.get(walk.queue).copied().filter(|_| walk.pages < goal && walk.objects < objects);
+            let list = rank.queues.nth(walk.queue, scope == Scope::All);
+            let list = list.filter(|_| walk.pages < goal && walk.objects < objects);
             let Some(list) = list else {
                 walk = Walk { rank: walk.rank + 1, before: walk.before, ..Walk::default() };
                 continue;
@@ -74,7 +86,7 @@ impl Master {
                 (walk.queue, walk.next) = (walk.queue + 1, None);
                 continue;
             };
-            budget -= 1;
+            looked += 1;
             walk.next = self.lists.after(index);
             if walk.next.is_none() {
                 walk.queue += 1;
@@ -90,7 +102,8 @@ impl Master {
                 // It came after whoever wants all of them had asked.
                 continue;
             }
-            if !admitted {
+            // Most are, where there is much to put: it is seen without a look at the object itself.
+            if !admitted || is_clean(self.disk.as_ref(), index, self.books.get(index as usize)) {
                 continue;
             }
             if let Some(next) = self.to_write(view, index)? {
@@ -113,7 +126,7 @@ impl Master {
                 disk.holds.add(index, epoch);
             }
         }
-        Ok(!over)
+        Ok((!over, looked))
     }
 
     /// Says what is written ahead from now on.
@@ -194,10 +207,9 @@ impl Master {
         Ok(looked)
     }
 
-    /// Where the records of held objects will be, before the first byte of them is written. Gives for each whether the object is
+    /// Where the records of held objects will be, before the first byte of them is written. Adds for each whether the object is
     /// still wanted; if not, its hold is over.
     pub fn assign(&mut self, places: &[(u32, Spot)], wanted: &mut Vec<bool>) -> Result<()> {
-        wanted.clear();
         memory::reserve(wanted, places.len())?;
         let Some(disk) = &mut self.disk else { return Ok(()) };
         memory::reserve(&mut disk.marks, MOST_HELD)?;
@@ -218,11 +230,21 @@ impl Master {
     }
 
     /// The records of these objects are on disk for good: whatever is still current has an entry from now on. Calls `entered`
-    /// with the number of each that has. The holds are over.
-    pub fn stored(&mut self, items: &[Stored], mut entered: impl FnMut(usize)) -> Result<()> {
-        let Some(disk) = &mut self.disk else { return Ok(()) };
+    /// with the number of each that has. Gives with how many of them it was done before the master was wanted: their holds are over.
+    pub fn stored(
+        &mut self,
+        items: &[Stored],
+        wanted: &dyn Fn() -> bool,
+        mut entered: impl FnMut(usize),
+    ) -> Result<usize> {
+        let Some(disk) = &mut self.disk else { return Ok(items.len()) };
+        let mut done = 0;
         memory::reserve(&mut disk.marks, items.len() + MOST_HELD)?;
         for (number, item) in items.iter().enumerate() {
+            if number > 0 && wanted() {
+                break;
+            }
+            done += 1;
             let Stored { index, generation, entry, put } = *item;
             let Some(hold) = disk.holds.remove(index, entry.epoch) else {
                 disk.marks.push(Mark::Dead { spot: entry.spot, entered: false });
@@ -254,7 +276,7 @@ impl Master {
         }
         self.map.view().header().next_epoch.store(self.next_epoch, Release);
         reach("master.disk_stored");
-        Ok(())
+        Ok(done)
     }
 
     /// Nothing was written of these objects after all, or it counts for nothing: the holds are over.
