@@ -30,7 +30,6 @@ use files::Files;
 use list::Lists;
 use round::Job;
 use scratch::Pool;
-use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -43,9 +42,15 @@ const BACKEND_SHIFT: u32 = 4;
 /// The flags from here on, 16 bits, are the most requests in flight for one call.
 const DEPTH_SHIFT: u32 = 8;
 
-/// Bytes of a request where several are under way: half of a value, so that one half is summed up while the other one comes, but not
-/// so few that the requests themselves count.
-const TOGETHER: RangeInclusive<u64> = 128 << 10..=512 << 10;
+/// A value of up to so many bytes that is read alone is one request: a plain call is quicker than two halves of which one is summed
+/// up while the other comes.
+const WHOLE: u64 = 384 << 10;
+/// Up to here its last quarter is a request of its own, for which it is waited while the rest is summed up.
+const IN_TWO: u64 = 2 << 20;
+/// Requests of a longer one.
+const LONG: u64 = 512 << 10;
+/// Requests of several values: while one is summed up others are under way, so that only their number counts.
+const OF_SEVERAL: u64 = 1 << 20;
 /// Where requests follow each other, the kernel splits long ones better.
 const ONE_BY_ONE: u32 = 8 << 20;
 
@@ -105,9 +110,14 @@ impl Reader {
         self.readers.fix(memory);
     }
 
-    /// Bytes of the longest request for so many.
-    fn longest(&self, bytes: u64) -> u32 {
-        let part = (bytes / 2).next_multiple_of(GRANULE as u64).clamp(*TOGETHER.start(), *TOGETHER.end());
+    /// Bytes of the longest request for so many, of a value that is read alone or with others.
+    fn longest(&self, bytes: u64, alone: bool) -> u32 {
+        let part = match bytes {
+            _ if !alone => OF_SEVERAL,
+            ..=WHOLE => WHOLE,
+            ..=IN_TWO => (bytes * 3 / 4).next_multiple_of(GRANULE as u64),
+            _ => LONG,
+        };
         if self.together { u32::try_from(part).unwrap_or(ONE_BY_ONE) } else { ONE_BY_ONE }
     }
 

@@ -229,6 +229,7 @@ struct Round<'s, 'r, 'a> {
 impl<'a> Round<'_, '_, 'a> {
     /// Plans the reads of a job, as far as there is room. False if there is no room for more.
     fn plan(&mut self, number: usize, flight: &mut Flight<'_>) -> Result<bool> {
+        let alone = self.jobs.len() == 1;
         let job = &mut self.jobs[number];
         let header_bytes = job.shape.header_bytes();
         if !self.seats.is_empty()
@@ -256,7 +257,11 @@ impl<'a> Round<'_, '_, 'a> {
             seat,
             record_at: block * BLOCK as u64,
             value_at: job.shape.value_at,
-            longest: if matches!(job.read.to, Target::Take(_)) { TAKEN } else { self.reader.longest(job.read.bytes) },
+            longest: if matches!(job.read.to, Target::Take(_)) {
+                TAKEN
+            } else {
+                self.reader.longest(job.read.bytes, alone)
+            },
             align,
             walk: job.walk,
         };

@@ -16,8 +16,8 @@ const REQUEST: usize = 512 << 10;
 const LONGEST: usize = 1 << 30;
 /// A piece that is smaller joins the one that follows it in the file.
 const SMALL: usize = 64 << 10;
-/// No request that was joined is larger,
-const JOINED: usize = 1 << 20;
+/// No request that was joined is larger: a MiB and a head,
+const JOINED: usize = (1 << 20) + SMALL;
 /// or has more pieces.
 const PIECES: usize = 64;
 /// More requests than this are never in flight for one call.

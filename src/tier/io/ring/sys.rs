@@ -3,7 +3,7 @@
 
 use super::super::sys::{found, path_of};
 use super::super::{FixedBuffer, Options, ended, error};
-use super::{DEEPEST, LONGEST, PIECES, REQUEST, follows, go_on_from, joined};
+use super::{DEEPEST, LONGEST, PIECES, REQUEST, go_on_from, joined};
 use crate::base::error::{Error, Result};
 use crate::base::{log, memory};
 use crate::sync::fork;
@@ -416,15 +416,6 @@ impl Ring {
         true
     }
 
-    /// Hands the kernel what is queued, without waiting. Requests that follow each other in a file and are handed over together
-    /// become one, and complete together: nothing could be done with the first while the second is under way.
-    fn submit(&mut self) {
-        if let Some(ring) = self.ring.as_mut() {
-            // What it did not take is offered again.
-            let _ = ring.submit();
-        }
-    }
-
     /// Hands the kernel what is queued and waits for at least one completion. False if the kernel did not take all of it.
     fn submit_and_wait(&mut self) -> bool {
         let Some(ring) = self.ring.as_mut() else { return false };
@@ -501,9 +492,6 @@ impl Flight<'_> {
                 // SAFETY: as promised by the caller; `Drop` waits for the end of it.
                 if unsafe { self.ring.push(self.way, self.pieces, next, count) } {
                     next += count;
-                    if next < self.pieces.len() && follows(&self.pieces[next - 1], &self.pieces[next]) {
-                        self.ring.submit();
-                    }
                 } else {
                     self.ring.is_broken = true;
                 }
