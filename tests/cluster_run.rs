@@ -10,6 +10,7 @@ use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
 use nanomc::cluster::net::{Address, Limits, Listener, Span, now_ms};
 use nanomc::cluster::run::client as run;
 use nanomc::cluster::run::master::{Handle, Service};
+use nanomc::cluster::submit::Sum;
 use nanomc::cluster::types::{ObjectKey, Position};
 use nanomc::cluster::wire::Replicate;
 use nanomc::mem::HeapKind;
@@ -18,6 +19,7 @@ use nanomc::store::evict::Retain;
 use nanomc::store::read::Look;
 use nanomc::store::{self, Store};
 use nanomc::world;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -469,6 +471,118 @@ fn what_waits_ends_when_it_is_cancelled() {
         }
     });
     assert_eq!(get(&cluster, "k", 1), Err(NMC_ERR_CANCELLED));
+}
+
+#[test]
+fn what_was_cancelled_does_not_happen_later() {
+    let mut first = Directory::new();
+    let address = Address::literal(&first.address).unwrap();
+    let (_cluster, _store, _) = node(&first, 64);
+    let other = client(&first);
+    put(&other, "k", b"first", 1).unwrap();
+    first.stop();
+    other.submit_remove(1, b"k", true).unwrap();
+    other.completions(1, Duration::from_millis(200), |_| panic!("nobody has answered"));
+    assert_eq!(other.cancel_submitted(1).unwrap(), 1);
+    let mut ended = Vec::new();
+    other.completions(1, Duration::ZERO, |completion| ended.push(completion.status));
+    assert_eq!(ended, [NMC_ERR_CANCELLED]);
+    let _second = Directory::at(&address, 2, "", first.members.lock().unwrap().clone());
+    // What was removed by nobody is there, for as long as such a call could have gone on.
+    for _ in 0..150 {
+        assert_eq!(get(&other, "k", 10).unwrap(), b"first");
+        assert_eq!(client(&first).query(&[b"k"]).unwrap()[0].status, NMC_OK);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Takes the only completion.
+fn completion(cluster: &Cluster) -> i32 {
+    let mut ended = Vec::new();
+    cluster.completions(1, Duration::from_secs(30), |completion| ended.push(completion.status));
+    assert_eq!(ended.len(), 1);
+    ended[0]
+}
+
+#[test]
+fn a_remove_that_nobody_waits_for_takes_what_the_own_node_was_just_given() {
+    let directory = Directory::new();
+    let (cluster, store, _) = node(&directory, 64);
+    let (far, far_store, _) = node(&directory, 64);
+    let put_here = |store: &Store, key: &str| {
+        let slices = [slice(b"value")];
+        store
+            .put(key.as_bytes(), &nanomc::store::copy::Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT)
+            .unwrap();
+    };
+    for i in 0..20 {
+        // It is elsewhere too, or only here.
+        for elsewhere in [true, false] {
+            let key = format!("{i} {elsewhere}");
+            if elsewhere {
+                put_here(&far_store, &key);
+                far.sync().unwrap();
+            }
+            put_here(&store, &key);
+            cluster.submit_remove(1, key.as_bytes(), true).unwrap();
+            assert_eq!(completion(&cluster), NMC_OK);
+            cluster.sync().unwrap();
+            assert_eq!(far.query(&[key.as_bytes()]).unwrap()[0].status, NMC_ERR_NOT_FOUND);
+            assert!(!store.exists(key.as_bytes()).unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_remove_that_waits_for_the_own_node_ends_when_it_is_cancelled_or_late_or_the_node_ends() {
+    let mut directory = Directory::new();
+    let (cluster, store) = (client(&directory), a_store(16));
+    let hasty = Cluster::open(Config { patience: Duration::from_millis(800), ..config(&directory) }).unwrap();
+    let hasty_store = a_store(16);
+    cluster.mount(&store, Some("a"), false).unwrap();
+    hasty.mount(&hasty_store, Some("b"), false).unwrap();
+    directory.stop();
+    for store in [&store, &hasty_store] {
+        let slices = [slice(b"value")];
+        store.put(b"k", &nanomc::store::copy::Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT).unwrap();
+    }
+    cluster.submit_remove(1, b"k", true).unwrap();
+    assert_eq!(cluster.cancel_submitted(1).unwrap(), 1);
+    assert_eq!(completion(&cluster), NMC_ERR_CANCELLED);
+    hasty.submit_remove(1, b"k", true).unwrap();
+    assert!(matches!(completion(&hasty), NMC_ERR_TIMEOUT | NMC_ERR_UNAVAILABLE));
+    cluster.submit_remove(1, b"k", true).unwrap();
+    cluster.unmount("a").unwrap();
+    assert!(matches!(completion(&cluster), NMC_ERR_CANCELLED | NMC_ERR_UNAVAILABLE));
+}
+
+#[test]
+fn cancelling_returns_when_nobody_uses_the_memory_of_what_was_cancelled() {
+    let directory = Directory::new();
+    let _node = node(&directory, 16);
+    let other = Cluster::open(Config { thread: true, ..config(&directory) }).unwrap();
+    let (told, comes) = channel();
+    let returned = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&returned);
+    let mut sent = false;
+    // Whatever is told here is written to memory of the program, by the thread of the client.
+    let tell = move |_, _, _| {
+        if !std::mem::replace(&mut sent, true) {
+            told.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        assert!(!seen.load(SeqCst), "the program has its memory back");
+    };
+    let keys: Vec<String> = (0..300).map(|i| format!("k{i}")).collect();
+    let items: Vec<Item<'_>> = keys.iter().map(|key| Item { key: key.as_bytes(), slices: &[] }).collect();
+    let numbers: Vec<usize> = (0..items.len()).collect();
+    other.submit_put(1, &items, &numbers, &PutOptions::default(), Sum::new(Some(Box::new(tell)))).unwrap();
+    comes.recv().unwrap();
+    assert_eq!(other.cancel_submitted(1).unwrap(), 1);
+    returned.store(true, SeqCst);
+    let mut ended = Vec::new();
+    other.completions(1, Duration::ZERO, |completion| ended.push((completion.token, completion.status)));
+    assert_eq!(ended, [(1, NMC_ERR_CANCELLED)], "its completion is queued");
 }
 
 #[test]

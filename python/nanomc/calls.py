@@ -5,14 +5,30 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 from . import _abi
 from ._library import _LOCKED, Handle, check, failure, ffi, lib
 from .world import _settle
 
 Outcome = Tuple[int, int]  # status and bytes
+
+
+class Reader:
+    """A loop that waits for a client: how many of its calls are under way, and a descriptor of its own. That is closed when the loop has
+    forgotten it, which may be after it waits for the client once more, or after the client was closed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.calls = 0
+        self.descriptor = descriptor
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.descriptor)
+
+    def end(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.remove_reader(self.descriptor)
 
 
 class Calls:
@@ -22,7 +38,7 @@ class Calls:
         self.handle = handle
         self.numbers = itertools.count(1)
         self.waiting: Dict[int, Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Outcome]", Any]] = {}
-        self.readers: Dict[asyncio.AbstractEventLoop, List[int]] = {}  # how many are under way, and the descriptor
+        self.readers: Dict[asyncio.AbstractEventLoop, Reader] = {}
         self._lock = threading.RLock()
         _LOCKED.add(self)
 
@@ -83,26 +99,27 @@ class Calls:
 
     def listen(self, loop: asyncio.AbstractEventLoop, by: int) -> None:
         """Counts what is under way for a loop; the first adds the descriptor to it, the last takes it away."""
-        entry = self.readers.get(loop)
-        if entry is None:
+        reader = self.readers.get(loop)
+        if reader is None:
             if by < 0:
                 return
             out = ffi.new("int32_t *")
             check(lib.nmc_client_event_fd(self.handle.raw, out))
-            entry = self.readers[loop] = [0, int(out[0])]
-            loop.add_reader(entry[1], self.readable)
-        entry[0] += by
-        if entry[0] == 0:
+            reader = Reader(os.dup(int(out[0])))
+            loop.add_reader(reader.descriptor, self.readable)
+            self.readers[loop] = reader
+        reader.calls += by
+        if reader.calls == 0:
             del self.readers[loop]
-            self._unread(loop, entry[1])
+            self._unread(loop, reader)
 
     @staticmethod
-    def _unread(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+    def _unread(loop: asyncio.AbstractEventLoop, reader: Reader) -> None:
         try:
             if asyncio._get_running_loop() is loop:
-                loop.remove_reader(descriptor)
+                reader.end(loop)
             else:
-                loop.call_soon_threadsafe(loop.remove_reader, descriptor)
+                loop.call_soon_threadsafe(reader.end, loop)
         except RuntimeError:  # the loop is closed
             pass
 
@@ -111,11 +128,11 @@ class Calls:
             self.take()
 
     def close(self, end: Callable[[], None]) -> None:
-        """Closes the client by `end`. Whoever waits is told so; loops forget the descriptor before it is gone."""
+        """Closes the client by `end`. Whoever waits is told so, and loops forget their descriptors."""
         with self._lock:
             readers, self.readers = self.readers, {}
-            for loop, entry in readers.items():
-                self._unread(loop, entry[1])
+            for loop, reader in readers.items():
+                self._unread(loop, reader)
         end()
         for token in list(self.waiting):
             self.tell(token, (_abi.ERR_CANCELLED, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -259,3 +260,61 @@ def test_a_client_call_that_is_given_up_or_closed_ends(master):
                 await hasty.aget("k")
 
     asyncio.run(work())
+
+
+def test_two_loops_share_a_client(master):
+    """What another thread does for this loop does not take away the descriptor of a call that the loop has begun meanwhile."""
+
+    async def work(client):
+        elsewhere = threading.Thread(target=take, args=(client,))
+        early = asyncio.create_task(client.aget("k"))
+        await asyncio.sleep(0)
+        taken = bool(client._calls.waiting)
+        elsewhere.start()
+        elsewhere.join()  # the loop does nothing until the other thread has ended its call
+        assert await client.aget("l") == b"second"
+        assert await early == b"first"
+        return taken
+
+    def take(client):
+        while client._calls.waiting:
+            client._calls.take()
+
+    with nanomc.Client(master, timeout_ms=60000) as node, nanomc.Client(master, timeout_ms=60000) as client:
+        node.mount("a", heap_bytes=1 << 20)
+        client.put("k", b"first")
+        client.put("l", b"second")
+        assert any([asyncio.run(asyncio.wait_for(work(client), 30)) for _ in range(20)])
+        assert not client._calls.waiting and not client._calls.readers
+
+
+def test_a_descriptor_that_is_used_again_is_not_taken_from_its_loop(master):
+    async def work():
+        loop, came = asyncio.get_running_loop(), asyncio.Event()
+        client = nanomc.Client(master, timeout_ms=60000)
+        os.kill(master.process.pid, signal.SIGSTOP)
+        try:
+            early = asyncio.create_task(client.aget("k"))
+            await asyncio.sleep(0.01)
+            number = nanomc._library.ffi.new("int32_t *")
+            nanomc._library.check(nanomc._library.lib.nmc_client_event_fd(client._handle.raw, number))
+            read, write = os.pipe()
+            closes = threading.Thread(target=client.close)
+            closes.start()
+            closes.join()
+            os.dup2(read, number[0])
+            loop.add_reader(number[0], came.set)
+            os.write(write, b"x")
+            await asyncio.wait_for(came.wait(), 30)
+            loop.remove_reader(number[0])
+            for descriptor in (read, write, number[0]):
+                os.close(descriptor)
+            with pytest.raises(errors.Cancelled):
+                await early
+        finally:
+            os.kill(master.process.pid, signal.SIGCONT)
+
+    before = os.listdir("/proc/self/fd")
+    asyncio.run(work())
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= len(before)

@@ -504,18 +504,10 @@ impl Cluster {
 
     /// Removes an object everywhere. OK when every owner has dropped it, `NMC_IN_PROGRESS` if that is not known of all.
     pub fn remove(&self, key: &[u8], wait: bool) -> Result<nmc_status_t> {
-        self.tell_of(key)?;
-        Ok(self.ask(Call::Remove(self.key(key)?, wait))?.status)
-    }
-
-    /// What a node of this client has under a key is known to the leader: it may have been put into the store a moment ago.
-    fn tell_of(&self, key: &[u8]) -> Result<()> {
-        let nodes = self.nodes.read();
-        let mut handles = memory::with_capacity(nodes.len())?;
-        handles
-            .extend(nodes.iter().filter(|node| node.store.exists(key).unwrap_or(true)).map(|node| node.agent.handle()));
-        drop(nodes);
-        if handles.is_empty() { Ok(()) } else { self.sync_all(handles) }
+        let deadline = Deadline::after(self.config.patience);
+        let owners = owners(&self.nodes.read(), key)?;
+        self.sync_all(owners, &deadline)?;
+        Ok(self.ask_within(Call::Remove(self.key(key)?, wait), self.scope(&deadline))?.status)
     }
 
     /// Removes all objects of the client's namespace, or of all of them.
@@ -549,12 +541,15 @@ impl Cluster {
 
     /// Removes an object without waiting for that.
     pub fn submit_remove(&self, token: u64, key: &[u8], wait: bool) -> Result<()> {
-        let item = Item { key, slices: &[] };
-        let remove = |item: &Item<'_>| {
-            let call = Call::Remove(self.key(item.key)?, wait);
-            Ok(Begun::Call(self.task(call, Vec::new())))
-        };
-        self.submit(token, &[item], &[0], Sum::new(None), remove)
+        self.calls.check(1)?;
+        let mut tasks = memory::with_capacity(1)?;
+        let mut sum = Sum::new(None);
+        match self.key(key) {
+            Ok(key) => tasks.push((0, self.task(Call::Remove(key, wait), Vec::new()))),
+            Err(error) => sum.add(0, 0, error.status),
+        }
+        let nodes = self.nodes.read();
+        self.calls.submit_after(&owners(&nodes, key)?, token, tasks, sum, self.config.patience)
     }
 
     fn submit(
@@ -640,11 +635,10 @@ impl Cluster {
     /// Waits until others find everything that was stored in this client's nodes before.
     pub fn sync(&self) -> Result<()> {
         let handles = self.nodes.read().iter().map(|node| node.agent.handle()).collect();
-        self.sync_all(handles)
+        self.sync_all(handles, &Deadline::after(self.config.patience))
     }
 
-    fn sync_all(&self, handles: Vec<agent::Handle>) -> Result<()> {
-        let deadline = Deadline::after(self.config.patience);
+    fn sync_all(&self, handles: Vec<agent::Handle>, deadline: &Deadline) -> Result<()> {
         for handle in handles {
             let status = handle.sync(deadline.left(), &self.cancelled);
             if status != NMC_OK {
@@ -661,6 +655,14 @@ impl Drop for Cluster {
         // Here, and not with the last call that still knows of it: that may end on the thread itself.
         self.calls.service.close();
     }
+}
+
+/// Nodes that have something under a key. It may have been put into the store a moment ago, and whoever removes it has to see to it that
+/// the leader knows of that.
+fn owners(nodes: &[Local], key: &[u8]) -> Result<Vec<agent::Handle>> {
+    let mut handles = memory::with_capacity(nodes.len())?;
+    handles.extend(nodes.iter().filter(|node| node.store.exists(key).unwrap_or(true)).map(|node| node.agent.handle()));
+    Ok(handles)
 }
 
 fn check_copies(options: &PutOptions) -> Result<()> {

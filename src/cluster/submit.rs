@@ -5,13 +5,14 @@
 use super::client::{Call, Outcome};
 use super::net::{Poller, Timer};
 use super::run::client::{Service, Task};
+use super::run::node;
 use super::wire::{Find, MAX_KEYS, ROOM};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_OK, nmc_status_t};
 use crate::rpc::Event;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::Arc;
@@ -93,6 +94,8 @@ struct Turns {
     came: Option<Vec<Outcome>>,
     /// Somebody looks at what came.
     looking: bool,
+    /// Nodes of this process that are to be told of first, see [`Calls::submit_after`].
+    nodes: usize,
 }
 
 /// Something that was submitted.
@@ -109,6 +112,23 @@ struct Submitted {
 }
 
 impl Submitted {
+    /// The leader knows what a node of this process has, or will not: the first turn begins behind the last of them.
+    fn told_of(self: &Arc<Self>, status: nmc_status_t) {
+        let mut turns = self.turns.lock();
+        let Turns { nodes, waiting, sum, .. } = &mut *turns;
+        // None is waited for if one has failed, or if it was cancelled meanwhile.
+        let Some(left) = nodes.checked_sub(1) else { return };
+        *nodes = if status == NMC_OK { left } else { 0 };
+        if status != NMC_OK {
+            waiting.for_each(|(item, _)| sum.add(item, 0, status));
+        }
+        let begins = turns.nodes == 0;
+        drop(turns);
+        if begins {
+            self.came(Vec::new());
+        }
+    }
+
     /// The calls of a turn have ended, or the first turn begins.
     fn came(self: &Arc<Self>, outcomes: Vec<Outcome>) {
         {
@@ -254,11 +274,13 @@ pub(super) struct Calls {
     /// Whether it has a thread that drives.
     thread: bool,
     queue: Mutex<Queue>,
+    /// Something is not under way any more.
+    over: Condvar,
 }
 
 impl Calls {
     pub(super) fn new(service: Service, thread: bool) -> Arc<Self> {
-        Arc::new(Self { service, thread, queue: Mutex::default() })
+        Arc::new(Self { service, thread, queue: Mutex::default(), over: Condvar::new() })
     }
 
     /// Refuses what would be more than can be submitted at a time. For who has not yet made anything for it.
@@ -274,6 +296,39 @@ impl Calls {
         sum: Sum,
         patience: Duration,
     ) -> Result<()> {
+        self.submit_after(&[], token, tasks, sum, patience)
+    }
+
+    /// The same, when the leader knows what these nodes of this process have by now. If it does not in time all fail with that. Nobody may
+    /// end the nodes before this returns.
+    pub(super) fn submit_after(
+        self: &Arc<Self>,
+        nodes: &[node::Handle],
+        token: u64,
+        tasks: Vec<Numbered>,
+        sum: Sum,
+        patience: Duration,
+    ) -> Result<()> {
+        let submitted = self.enter(token, tasks, sum, patience, nodes.len())?;
+        for node in nodes {
+            let own = Arc::clone(&submitted);
+            node.sync_then(patience, move |status| own.told_of(status));
+        }
+        if nodes.is_empty() {
+            submitted.came(Vec::new());
+        }
+        Ok(())
+    }
+
+    /// Notes what is submitted.
+    fn enter(
+        self: &Arc<Self>,
+        token: u64,
+        tasks: Vec<Numbered>,
+        sum: Sum,
+        patience: Duration,
+        nodes: usize,
+    ) -> Result<Arc<Submitted>> {
         if self.thread {
             self.service.start_thread()?;
         }
@@ -287,6 +342,7 @@ impl Calls {
             sum,
             came: None,
             looking: false,
+            nodes,
         };
         let mut queue = self.queue.lock();
         let weight = together.max(1);
@@ -309,9 +365,7 @@ impl Calls {
         queue.weight += weight;
         queue.under_way.insert(submitted.number, Arc::clone(&submitted));
         queue.set_timer();
-        drop(queue);
-        submitted.came(Vec::new());
-        Ok(())
+        Ok(submitted)
     }
 
     fn ended(&self, number: u64, weight: usize, completion: Completion) {
@@ -323,6 +377,7 @@ impl Calls {
             bell.event.signal();
         }
         drop(queue);
+        self.over.notify_all();
         drop(submitted);
     }
 
@@ -360,7 +415,8 @@ impl Calls {
         taken
     }
 
-    /// Ends all that was submitted with this token, with CANCELLED; gives how much.
+    /// Ends all that was submitted with this token, with CANCELLED; gives how much. None of it is under way when this returns: another thread
+    /// may be noting what became of it, or beginning its next calls, and then that is waited for.
     pub(super) fn cancel(&self, token: u64) -> Result<usize> {
         let list = {
             let queue = self.queue.lock();
@@ -368,7 +424,12 @@ impl Calls {
         };
         for submitted in &list {
             submitted.cancelled.store(true, SeqCst);
+            submitted.told_of(NMC_ERR_CANCELLED);
             self.service.end(submitted.number);
+        }
+        let mut queue = self.queue.lock();
+        while list.iter().any(|submitted| queue.under_way.contains_key(&submitted.number)) {
+            self.over.wait(&mut queue);
         }
         Ok(list.len())
     }

@@ -250,10 +250,10 @@ pub unsafe extern "C" fn nmc_client_event_fd(client: *mut nmc_client_t, out_fd: 
 }
 
 /// Ends what was submitted with this token and is under way: its completion, with `NMC_ERR_CANCELLED`, is queued when this returns, and its memory is
-/// not touched any more. A put or a remove may have been done all the same.
+/// not touched any more. A put or a remove may have been done all the same; nothing is sent for it after this, but that a put is revoked.
 ///
-/// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing with that token is under way; its completion may
-/// wait to be taken), `NMC_ERR_NO_MEMORY`.
+/// Waits for nobody but a thread of this process that is just noting what became of it. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing with that
+/// token is under way; its completion may wait to be taken), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_cancel(client: *mut nmc_client_t, token: u64) -> nmc_status_t {
     guard(|| {

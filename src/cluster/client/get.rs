@@ -3,7 +3,8 @@
 
 use super::{Action, CANCEL_MS, Cx, GetCall, Outcome, Pause, Reply, moving_ms};
 use crate::base::status::{
-    NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
+    NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE,
+    NMC_OK, nmc_status_t,
 };
 use crate::cluster::types::{Media, Millis, Name};
 use crate::cluster::wire::{CancelFetch, Fetch, Fetched, Find, Message, Replica};
@@ -42,6 +43,8 @@ pub(super) struct Getting {
     request: u64,
     /// The mover by which it comes.
     mover: u64,
+    /// Nobody wants it any more.
+    ended: bool,
 }
 
 impl Getting {
@@ -57,6 +60,7 @@ impl Getting {
             status: NMC_ERR_TIMEOUT,
             request: 0,
             mover: 0,
+            ended: false,
         }
     }
 
@@ -100,7 +104,7 @@ impl Getting {
     /// Tries the next replica, or asks the master.
     fn next(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
         if cx.now >= self.deadline {
-            return Some(Outcome::of(self.status));
+            return Some(self.over());
         }
         let Some(replica) = self.list.pop() else {
             cx.shared.cache.forget(&self.get.key);
@@ -248,11 +252,29 @@ impl Getting {
     fn wait(&mut self, status: nmc_status_t, cx: &mut Cx<'_>) -> Option<Outcome> {
         self.status = status;
         if cx.now >= self.deadline {
-            return Some(Outcome::of(status));
+            return Some(self.over());
         }
         self.step = Step::Waiting;
         self.pause.begin(cx.now);
         None
+    }
+
+    /// What it has come to when there is no time left.
+    fn over(&self) -> Outcome {
+        Outcome::of(if self.ended { NMC_ERR_CANCELLED } else { self.status })
+    }
+
+    /// Nobody wants it any more.
+    pub(super) fn end(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        (self.ended, self.deadline) = (true, cx.now);
+        match self.step {
+            Step::Fetching(_) | Step::Taking(..) if !self.get.into.is_empty() => {
+                cx.shared.requests.remove(self.request);
+                self.reply(self.request, Reply::Late, cx)
+            }
+            Step::Cancelling(..) | Step::Renewing(_) => None,
+            _ => Some(self.over()),
+        }
     }
 
     pub(super) fn renewed(&mut self, number: u64, cx: &mut Cx<'_>) -> Option<Outcome> {
@@ -282,7 +304,7 @@ impl Getting {
             Step::Waiting if self.pause.over(cx.now) => self.next(cx),
             _ if cx.now >= self.deadline => {
                 cx.to.push(Action::Close(self.request));
-                Some(Outcome::of(self.status))
+                Some(self.over())
             }
             _ => None,
         }

@@ -15,7 +15,7 @@ use super::types::{Chance, Millis, NodeId, ObjectKey, Position, PutId};
 use super::wire::{Extent, Frame, MAX_COPIES, Message, Metadata, Remove, RemoveAll, Replica, Replicate, Space};
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_UNAVAILABLE, nmc_status_t};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_UNAVAILABLE, nmc_status_t};
 use ask::Asking;
 use cache::Cache;
 use get::Getting;
@@ -104,6 +104,8 @@ fn requests_of(copies: u32) -> usize {
 pub enum Event {
     /// A call with its number, and how long it may take.
     Call(u64, Millis, Call),
+    /// Nobody wants anything of a call any more: nothing is sent for it after this, but that what it began is not to be.
+    End(u64),
     /// A master, by its place in the list, says something.
     Master(usize, Frame),
     /// A node does.
@@ -330,6 +332,12 @@ impl Client {
         })
     }
 
+    /// The call that a request was sent for, while its answer is waited for.
+    #[cfg(test)]
+    pub(super) fn call_of(&self, request: u64) -> Option<u64> {
+        self.shared.requests.get(request).map(|request| request.call)
+    }
+
     /// When it wants to be told that time has passed, at the latest.
     #[must_use]
     pub fn wake(&self, now: Millis) -> Millis {
@@ -369,6 +377,7 @@ impl Client {
                     done => self.settle(call, done, to),
                 }
             }
+            Event::End(call) => self.end(call, now, to),
             Event::Master(from, frame) => self.master(from, frame, now, to),
             Event::Node(_, frame) => {
                 if let Some(request) = self.shared.requests.get(frame.request).filter(|request| !request.master) {
@@ -432,11 +441,23 @@ impl Client {
         self.settle(request.call, done, to);
     }
 
+    /// Nobody wants anything of a call any more. It has ended with this, unless somebody else moves its bytes: that is stopped first.
+    fn end(&mut self, call: u64, now: Millis, to: &mut Vec<Action>) {
+        let Some(op) = self.calls.get_mut(&call) else { return };
+        let mut cx = Cx { shared: &mut self.shared, call, now, to };
+        let done = match op {
+            Op::Put(op) => op.give_up(NMC_ERR_CANCELLED, &mut cx),
+            Op::Get(op) => op.end(&mut cx),
+            Op::Ask(_) => Some(Outcome::of(NMC_ERR_CANCELLED)),
+        };
+        self.settle(call, done, to);
+    }
+
     /// A call has ended, if something came of it.
     fn settle(&mut self, call: u64, done: Option<Outcome>, to: &mut Vec<Action>) {
         if let Some(outcome) = done {
             self.calls.remove(&call);
-            self.shared.requests.remove_all_of(call);
+            self.shared.requests.remove_all_of(call, |request| to.push(Action::Close(request)));
             to.push(Action::Done(call, outcome));
         }
     }

@@ -48,8 +48,8 @@ enum Step {
     Ending,
     /// Waits to ask for its end again.
     EndingLater,
-    /// Time is up; what is being written is being stopped.
-    Stopping,
+    /// Time is up, or nobody wants it any more: it ends like this when what is being written was stopped.
+    Stopping(nmc_status_t),
 }
 
 /// See the module.
@@ -86,7 +86,7 @@ impl Putting {
 
     pub(super) fn wake(&self) -> Millis {
         match self.step {
-            Step::Stopping => Millis::MAX,
+            Step::Stopping(_) => Millis::MAX,
             _ => self.pause.until.unwrap_or(self.deadline).min(self.deadline),
         }
     }
@@ -127,7 +127,7 @@ impl Putting {
                 }
                 _ => self.wait(Step::EndingLater, NMC_ERR_UNAVAILABLE, cx),
             },
-            (Step::Spreading | Step::Stopping, part) => {
+            (Step::Spreading | Step::Stopping(_), part) => {
                 self.part(number, part, reply, cx);
                 self.go_on(cx)
             }
@@ -139,7 +139,7 @@ impl Putting {
         self.status = status;
         self.step = step;
         if cx.now >= self.deadline {
-            return self.give_up(cx);
+            return self.give_up(NMC_ERR_TIMEOUT, cx);
         }
         self.pause.begin(cx.now);
         None
@@ -264,8 +264,8 @@ impl Putting {
         if !self.parts.iter().all(|part| matches!(part.state, State::Done(_) | State::Failed)) {
             return None;
         }
-        if self.step == Step::Stopping {
-            return Some(Outcome::of(NMC_ERR_TIMEOUT));
+        if let Step::Stopping(status) = self.step {
+            return Some(Outcome::of(status));
         }
         let started = self.started?;
         let done = self.parts.iter().filter_map(|part| match &part.state {
@@ -288,12 +288,15 @@ impl Putting {
         Some(Outcome::of(self.status))
     }
 
-    /// Time is up.
-    fn give_up(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+    /// It is not to be, and ends with this status: time is up, or nobody wants it any more.
+    pub(super) fn give_up(&mut self, status: nmc_status_t, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if matches!(self.step, Step::Stopping(_)) {
+            return None;
+        }
         if let Some(started) = self.started {
             cx.tell_master(PutRevoke { put: started.put, key: self.put.key.clone() });
         }
-        self.step = Step::Stopping;
+        self.step = Step::Stopping(status);
         for at in 0..self.parts.len() {
             let Some(part) = self.parts.get_mut(at) else { break };
             let request = part.request;
@@ -331,14 +334,14 @@ impl Putting {
             }
         }
         match self.step {
-            Step::Spreading | Step::Stopping => self.go_on(cx),
+            Step::Spreading | Step::Stopping(_) => self.go_on(cx),
             _ => None,
         }
     }
 
     pub(super) fn tick(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
         if cx.now >= self.deadline {
-            return if self.step == Step::Stopping { None } else { self.give_up(cx) };
+            return self.give_up(NMC_ERR_TIMEOUT, cx);
         }
         match self.step {
             Step::Waiting if self.pause.over(cx.now) => self.begin(cx),

@@ -50,10 +50,11 @@ impl Requests {
         Some(request)
     }
 
-    /// A call has ended.
-    pub(super) fn remove_all_of(&mut self, call: u64) {
+    /// A call has ended: `tell` is told what has no answer.
+    pub(super) fn remove_all_of(&mut self, call: u64, mut tell: impl FnMut(u64)) {
         while let Some((_, number)) = self.by_call.range((call, 0)..=(call, u64::MAX)).next().copied() {
             self.remove(number);
+            tell(number);
         }
     }
 

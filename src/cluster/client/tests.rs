@@ -2,7 +2,7 @@
 
 use super::{Action, Call, Client, Config, Event, GetCall, Outcome, PutCall};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK,
 };
 use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Position, PutId};
 use crate::cluster::wire::*;
@@ -74,6 +74,21 @@ impl Rig {
         let (retain, metadata) = (0, Metadata::default());
         let put = PutCall { key: key(), length: 3, slices: vec![3], config, retain, metadata };
         self.on(Event::Call(1, 2000, Call::Put(put)));
+    }
+
+    /// Ends the call and lets time pass: what is sent afterwards.
+    fn end(&mut self) -> Vec<Message> {
+        self.on(Event::End(1));
+        assert_eq!(self.done().map(|outcome| outcome.status), Some(NMC_ERR_CANCELLED));
+        let mut later = self.sent();
+        for _ in 0..50 {
+            self.now += 50;
+            self.on(Event::Tick);
+            assert_eq!(self.done(), None, "it ends once");
+            later.extend(self.sent());
+        }
+        assert!(self.client.calls.is_empty() && self.client.shared.requests.due().is_none());
+        later.into_iter().map(|(_, message)| message).collect()
     }
 
     fn found(&mut self, replicas: Vec<Replica>) {
@@ -250,4 +265,69 @@ fn an_answer_that_comes_after_its_time_has_not_come() {
     let name = Name { node: NodeId(1), incarnation: 1, index: 1, epoch: 1 };
     rig.node_says(request, Reserved { status: NMC_OK, name: Some(name), extents: vec![], mover: 0 });
     assert!(!rig.actions.iter().any(|action| matches!(action, Action::Write { .. })));
+}
+
+#[test]
+fn a_remove_that_was_ended_is_not_asked_for_again() {
+    let mut rig = Rig::new(false);
+    rig.on(Event::Call(1, 5000, Call::Remove(key(), true)));
+    let request = rig.sent()[0].0;
+    // No master is there: it would be asked again after a moment.
+    rig.on(Event::Lost(request));
+    assert_eq!(rig.end(), []);
+    // Or one has it, and has not answered.
+    rig.on(Event::Call(1, 5000, Call::Remove(key(), true)));
+    let request = rig.sent()[0].0;
+    rig.on(Event::End(1));
+    assert!(rig.actions.contains(&Action::Close(request)));
+    rig.on(Event::Master(0, Frame::answering(request, Answer::new(1, NMC_ERR_UNAVAILABLE, ""))));
+    assert_eq!(rig.sent(), []);
+}
+
+#[test]
+fn a_put_that_was_ended_is_revoked_as_far_as_it_has_begun() {
+    let revoke = || Message::from(PutRevoke { put: PutId::clustered(1, 9), key: key() });
+    // Nobody has let it begin.
+    let mut rig = Rig::new(false);
+    rig.put(1);
+    assert_eq!(rig.end(), []);
+    // Its value is on the way.
+    rig.put(1);
+    rig.places(&[1, 2], 1);
+    let request = rig.sent()[0].0;
+    rig.on(Event::End(1));
+    assert!(rig.actions.contains(&Action::Close(request)));
+    assert_eq!(rig.sent(), [(0, revoke())]);
+    rig.node_says(request, done(1));
+    assert_eq!(rig.sent(), []);
+    // Its owner has it, and its end was not answered.
+    rig.put(1);
+    rig.places(&[1], 1);
+    let request = rig.sent()[0].0;
+    rig.node_says(request, done(1));
+    rig.master_says(Answer::new(1, NMC_ERR_UNAVAILABLE, ""));
+    assert_eq!(rig.end(), [revoke()]);
+}
+
+#[test]
+fn a_get_that_was_ended_asks_nobody_and_takes_nothing() {
+    let mut rig = Rig::new(false);
+    rig.get(0);
+    assert_eq!(rig.end(), []);
+    rig.get(0);
+    rig.found(vec![replica(1, 7)]);
+    let request = rig.sent()[0].0;
+    rig.node_says(request, fetched(NMC_OK, 7, 3));
+    rig.on(Event::End(1));
+    assert!(rig.actions.contains(&Action::Close(request)));
+    assert_eq!(rig.done().map(|outcome| outcome.status), Some(NMC_ERR_CANCELLED));
+    // Where somebody else moves the bytes it has ended when none can arrive any more.
+    let mut rig = Rig::new(true);
+    rig.get(3);
+    rig.found(vec![replica(1, 7)]);
+    rig.on(Event::End(1));
+    assert!(matches!(rig.sent()[0].1, Message::CancelFetch(_)) && rig.done().is_none());
+    let request = rig.sent()[0].0;
+    rig.node_says(request, Answer::new(1, NMC_OK, ""));
+    assert_eq!(rig.done().map(|outcome| outcome.status), Some(NMC_ERR_CANCELLED));
 }

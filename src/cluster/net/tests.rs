@@ -1,7 +1,7 @@
 //! Two ends in one process, over real sockets.
 
 use super::*;
-use crate::base::status::{NMC_ERR_PROTOCOL, NMC_OK};
+use crate::base::status::{NMC_ERR_PERMISSION, NMC_OK};
 use crate::cluster::types::{ObjectKey, PutId};
 use crate::cluster::wire::{Fetched, Find, Metadata};
 use std::io::{Read, Write};
@@ -206,7 +206,7 @@ fn whoever_does_not_know_the_token_is_told_so_and_heard_no_further() {
         let mut told = false;
         until(&mut pair, |_, far, heard| match heard {
             Heard::Frame(_, frame) if !far => {
-                assert!(matches!(frame.message, Message::Answer(a) if a.status == NMC_ERR_PROTOCOL));
+                assert!(matches!(frame.message, Message::Answer(a) if a.status == NMC_ERR_PERMISSION));
                 told = true;
                 None
             }

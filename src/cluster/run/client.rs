@@ -458,8 +458,8 @@ impl State {
         memory::vec_with(calls, |_| Outcome::of(NMC_ERR_CANCELLED))
     }
 
-    /// Calls of such groups end, in these words if there are any. What the machine still wants done for one finds that it is not
-    /// there.
+    /// Calls of such groups end, in these words if there are any. Nothing is sent for them after this, but that what they began is not
+    /// to be.
     fn end_calls(&mut self, which: impl Fn(u64, &Group) -> bool, why: Option<&Answer>) {
         let ends = |groups: &ByNumber<u64, Group>, running: &Running| {
             groups.get(&running.group).is_some_and(|group| which(running.group, group))
@@ -471,7 +471,10 @@ impl State {
                 None => Outcome::of(NMC_ERR_CANCELLED),
             };
             self.done(call, outcome);
+            self.events.push_back(Event::End(call));
+            self.tell_all(now_ms());
         }
+        self.net.flush();
     }
 
     /// Something may have happened.
@@ -675,7 +678,7 @@ impl State {
         if length == 0 {
             return self.say(peer, &frame);
         }
-        let Some(running) = self.calls.get(&call) else { return };
+        let Some(running) = self.calls.get(&call) else { return self.unsaid(frame.request) };
         let room = memory::reserve_map(&mut self.tickets, 1).and_then(|()| Spans::of(&running.spans));
         let Ok(spans) = room else { return self.unsaid(frame.request) };
         let spans = spans.up_to(length);

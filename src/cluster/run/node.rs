@@ -17,7 +17,7 @@ use crate::sync::service_thread;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,25 @@ const FILL_MS: Millis = 5_000;
 
 enum Mail {
     Keep(ObjectKey, Box<Replica>),
-    Sync(Millis, SyncSender<nmc_status_t>),
+    Sync(Millis, Waiter),
     Stop,
+}
+
+/// Is told once how something went; that nobody is there any more to know it, if the agent has ended before.
+struct Waiter(Option<Box<dyn FnOnce(nmc_status_t) + Send>>);
+
+impl Waiter {
+    fn tell(&mut self, status: nmc_status_t) {
+        if let Some(tell) = self.0.take() {
+            tell(status);
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.tell(NMC_ERR_UNAVAILABLE);
+    }
 }
 
 /// Speaks to the agent of this process.
@@ -51,11 +68,20 @@ impl Handle {
         self.post(Mail::Keep(key, Box::new(from)));
     }
 
+    /// Tells, from the agent's thread, when the leader knows all that is in the store by now, or why it does not. It is told if nobody ends the agent
+    /// before this is called.
+    pub fn sync_then(&self, patience: Duration, tell: impl FnOnce(nmc_status_t) + Send + 'static) {
+        let patience = Millis::try_from(patience.as_millis()).unwrap_or(Millis::MAX);
+        self.post(Mail::Sync(patience, Waiter(Some(Box::new(tell)))));
+    }
+
     /// Waits until the leader knows all that is in the store by now.
     #[must_use]
     pub fn sync(&self, patience: Duration, cancelled: &AtomicBool) -> nmc_status_t {
         let (to, from) = sync_channel(1);
-        self.post(Mail::Sync(Millis::try_from(patience.as_millis()).unwrap_or(Millis::MAX), to));
+        self.sync_then(patience, move |status| {
+            let _ = to.send(status);
+        });
         // The loop answers in time; a little more, should it be late itself.
         let late = Instant::now() + patience + Duration::from_secs(1);
         loop {
@@ -163,7 +189,7 @@ struct Running<S: Memory> {
     tickets: ByNumber<u64, Ticket>,
     next: u64,
     fills: HashMap<Peer, Filling>,
-    syncs: HashMap<u64, SyncSender<nmc_status_t>>,
+    syncs: HashMap<u64, Waiter>,
     /// What the agent is to be told next.
     events: VecDeque<Event>,
     actions: Vec<Action>,
@@ -302,8 +328,8 @@ impl<S: Memory> Running<S> {
             Action::Fill { ticket, plan, key, from } => self.fetch(Filling::new(key, from, Some((ticket, plan)), now)),
             Action::Renew(number) => self.events.push_back(Event::Renewed(number)),
             Action::Synced(ticket, status) => {
-                if let Some(waiter) = self.syncs.remove(&ticket) {
-                    let _ = waiter.send(status);
+                if let Some(mut waiter) = self.syncs.remove(&ticket) {
+                    waiter.tell(status);
                 }
             }
         }

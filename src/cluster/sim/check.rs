@@ -19,6 +19,8 @@ pub enum Promise {
     Bounded,
     /// At rest what is listed is what there is.
     Truth,
+    /// Nobody is asked anything for a call that has ended.
+    Over,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +61,8 @@ pub struct Removal {
     pub ended: Option<Millis>,
     /// Every owner had heard of it by then.
     pub sure: bool,
+    /// It was cancelled: what had been sent of it by then may still arrive.
+    pub cancelled: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -140,7 +144,7 @@ impl Checker {
 
     /// A remove was called. Gives its number.
     pub fn removing(&mut self, what: What, began: Millis) -> usize {
-        self.removals.push(Removal { what, began, ended: None, sure: false });
+        self.removals.push(Removal { what, began, ended: None, sure: false, cancelled: false });
         self.removals.len() - 1
     }
 
@@ -155,6 +159,18 @@ impl Checker {
                     put.removed.get_or_insert(now);
                 }
             }
+        }
+    }
+
+    /// A remove was cancelled: it may have been done by now.
+    pub fn cancelled(&mut self, number: usize, now: Millis) {
+        (self.removals[number].ended, self.removals[number].cancelled) = (Some(now), true);
+    }
+
+    /// A remove arrives, which may be one that was cancelled since.
+    pub fn arrives(&mut self, which: impl Fn(&What) -> bool, now: Millis) {
+        for removal in self.removals.iter_mut().filter(|removal| removal.cancelled && which(&removal.what)) {
+            removal.ended = Some(now);
         }
     }
 

@@ -2,8 +2,10 @@
 
 use super::check::{Promise, What, content};
 use super::store::State;
-use super::{Addr, Event, Sim, node_name};
-use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND, NMC_IN_PROGRESS, NMC_OK, nmc_status_t};
+use super::{Addr, Control, Event, Sim, node_name};
+use crate::base::status::{
+    NMC_ERR_CANCELLED, NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND, NMC_IN_PROGRESS, NMC_OK, nmc_status_t,
+};
 use crate::cluster::client::{self, GetCall, Outcome, PutCall};
 use crate::cluster::node;
 use crate::cluster::types::{Millis, Name, NodeId, ObjectKey, PutId};
@@ -60,6 +62,7 @@ impl Sim {
         if !process.up || process.paused_until > self.now {
             return;
         }
+        let next = self.clients[at].next_call;
         match self.chance.below(100) {
             0..25 => self.call_put(at, key, patience),
             25..65 => self.call_get(at, key, patience),
@@ -75,6 +78,26 @@ impl Sim {
             88 => self.ask_for_a_drain(at),
             _ => self.evict(),
         }
+        if self.clients[at].next_call > next && self.hits(200) {
+            let (most, life) = (if self.hits(500) { 40 } else { 2000 }, process.life);
+            let later = self.chance.below(most) as Millis;
+            self.after(later, Event::Cancel(at, life, next));
+        }
+    }
+
+    /// Ends a call that has not ended.
+    pub(super) fn cancel(&mut self, at: usize, number: u64) {
+        if !self.clients[at].calls.contains_key(&number) {
+            return;
+        }
+        self.say(|| format!("c{at} cancels {number}"));
+        self.checker.count("cancelled");
+        if self.setup.control == Some(Control::CancelForgets) {
+            return self.done(at, number, &Outcome::of(NMC_ERR_CANCELLED));
+        }
+        let life = self.clients[at].process.life;
+        self.after(super::LATE_MS + 200, Event::Late(at, life, number));
+        self.client(at, client::Event::End(number));
     }
 
     fn call(&mut self, at: usize, kind: Kind, patience: Millis, what: client::Call) {
@@ -237,6 +260,7 @@ impl Sim {
             Kind::Remove(removal, wait) => match outcome.status {
                 NMC_OK => self.checker.removed(removal, wait, now),
                 NMC_IN_PROGRESS | NMC_ERR_NOT_FOUND => self.checker.removed(removal, false, now),
+                NMC_ERR_CANCELLED => self.checker.cancelled(removal, now),
                 _ => self.checker.count("remove failed"),
             },
         }

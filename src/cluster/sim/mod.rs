@@ -18,7 +18,7 @@ use super::directory::{self, Master};
 use super::node::{self, Agent};
 use super::types::{Chance, Millis, NodeId, ObjectKey, Peer, PutId};
 use super::wire::{Frame, Message};
-use check::{Checker, Promise};
+use check::{Checker, Promise, What};
 use driver::{Call, Fault};
 use etcd::Etcd;
 use mover::Mover;
@@ -88,6 +88,8 @@ enum Event {
     Heal(Fault),
     /// A call should have ended by now.
     Late(usize, u64, u64),
+    /// Nobody wants anything of a call any more.
+    Cancel(usize, u64, u64),
 }
 
 struct SimNode {
@@ -320,7 +322,7 @@ impl Sim {
             Event::Wake(addr, _) => Some(*addr),
             Event::EtcdReply { to, .. } => Some(Addr::Master(*to)),
             Event::Agent(at, ..) => Some(Addr::Node(*at)),
-            Event::Client(at, ..) => Some(Addr::Client(*at)),
+            Event::Client(at, ..) | Event::Cancel(at, ..) => Some(Addr::Client(*at)),
             _ => None,
         };
         let event = match addr {
@@ -363,6 +365,11 @@ impl Sim {
             Event::Fault => self.some_fault(),
             Event::Heal(fault) => self.heal(&fault),
             Event::Late(at, life, call) => self.late(at, life, call),
+            Event::Cancel(at, life, call) => {
+                if self.clients[at].process.life == life {
+                    self.cancel(at, call);
+                }
+            }
         }
     }
 
@@ -375,6 +382,15 @@ impl Sim {
                     && let Message::PutEnd(end) = &frame.message
                 {
                     self.masters[at].master.believe(end);
+                }
+                match &frame.message {
+                    Message::Remove(remove) => {
+                        self.checker.arrives(|what| matches!(what, What::Key(key) if *key == remove.key), self.now);
+                    }
+                    Message::RemoveAll(remove) => {
+                        self.checker.arrives(|what| matches!(what, What::Space(s) if *s == remove.space), self.now);
+                    }
+                    _ => {}
                 }
                 self.master(at, directory::Event::Message(peer, frame));
             }
@@ -586,6 +602,7 @@ impl Sim {
         let mut actions = Vec::new();
         self.clients[at].client.on(event, self.now, &mut actions);
         for action in actions {
+            self.check_wanted(at, &action);
             match action {
                 client::Action::Master(master, frame) => {
                     self.send(Addr::Client(at), Addr::Master(master), frame, None);
@@ -593,6 +610,15 @@ impl Sim {
                 client::Action::Done(call, outcome) => self.done(at, call, &outcome),
                 other => self.client_moves(at, other),
             }
+        }
+    }
+
+    fn check_wanted(&mut self, at: usize, action: &client::Action) {
+        let (client::Action::Master(_, frame) | client::Action::Node(_, _, frame, _)) = action else { return };
+        let SimClient { client, calls, .. } = &self.clients[at];
+        if let Some(call) = client.call_of(frame.request).filter(|call| !calls.contains_key(call)) {
+            let text = format!("c{at}: call {call} is over, and sends {:?}", frame.message);
+            self.violated(Promise::Over, text);
         }
     }
 

@@ -15,6 +15,8 @@ pub(super) enum Control {
     AbandonOnTimeout,
     /// A leader answers although its lease is over.
     StaleLeader,
+    /// A call that is cancelled goes on, and nobody hears of it.
+    CancelForgets,
 }
 
 /// How a run is set up.

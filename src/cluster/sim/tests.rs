@@ -33,7 +33,7 @@ fn what_is_promised_holds_whatever_happens() {
     }
     eprintln!("{counts:?}");
     assert!(bad.is_empty(), "{}", bad.join("\n"));
-    for what in ["put", "got", "got here", "removed", "not found", "kept"] {
+    for what in ["put", "got", "got here", "removed", "not found", "kept", "cancelled"] {
         assert!(counts.get(what).is_some_and(|n| *n > 100), "too little was seen: {counts:?}");
     }
 }
@@ -93,6 +93,69 @@ fn a_value_put_after_a_remove_stays_whenever_owners_hear_of_the_remove() {
 fn control_owners_that_drop_by_key_lose_what_was_put_since() {
     let sim = put_again_while_the_owner_is_cut_off(Some(Control::RemoveByKey));
     assert_eq!(sim.checker.violations.first().map(|violation| violation.promise), Some(Promise::Found));
+}
+
+fn cut_from_masters(sim: &mut Sim, client: usize, length: u64) {
+    for master in 0..sim.setup.masters {
+        sim.cut(Addr::Client(client), Addr::Master(master), length);
+    }
+}
+
+/// A remove that no master has heard of is cancelled, and somebody else puts the key.
+fn put_after_a_cancelled_remove(control: Option<Control>) -> Sim {
+    let mut sim = Sim::new(Setup { control, ..Setup::quiet(1, 3) });
+    let key = Sim::key(1);
+    sim.run_for(2000);
+    cut_from_masters(&mut sim, 1, 300);
+    sim.call_remove(1, key.clone(), true, 10_000);
+    sim.run_for(100);
+    sim.cancel(1, 1);
+    sim.run_for(100);
+    sim.call_put(2, key.clone(), 2000);
+    sim.run_for(6000);
+    assert_eq!(sim.checker.counts.get("put"), Some(&1), "{:?}", sim.checker.counts);
+    sim.call_get(2, key, 1000);
+    sim.run_for(500);
+    sim
+}
+
+/// A put whose owner has it, and whose end no master has heard of, is cancelled; then somebody else removes the key.
+fn removed_after_a_cancelled_put(control: Option<Control>) -> Sim {
+    let mut sim = Sim::new(Setup { control, ..Setup::quiet(1, 3) });
+    let key = Sim::key(1);
+    sim.run_for(2000);
+    sim.call_put(1, key.clone(), 10_000);
+    while sim.agent_of(0).unwrap().storage().find(&key).is_none() {
+        sim.run_for(1);
+    }
+    cut_from_masters(&mut sim, 1, 600);
+    sim.run_for(300);
+    sim.cancel(1, 1);
+    sim.call_remove(2, key.clone(), true, 1000);
+    sim.run_for(100);
+    assert!(sim.clients[2].calls.is_empty());
+    sim.run_for(1500);
+    sim.call_get(2, key, 1000);
+    sim.run_for(500);
+    sim
+}
+
+#[test]
+fn what_was_cancelled_does_not_happen_later() {
+    let sim = put_after_a_cancelled_remove(None);
+    assert_eq!((sim.checker.violations.as_slice(), sim.checker.counts.get("got")), (&[][..], Some(&1)));
+    let sim = removed_after_a_cancelled_put(None);
+    assert_eq!((sim.checker.violations.as_slice(), sim.checker.counts.get("not found")), (&[][..], Some(&1)));
+}
+
+#[test]
+fn control_what_was_cancelled_and_goes_on_happens_later() {
+    let control = Some(Control::CancelForgets);
+    let sim = put_after_a_cancelled_remove(control);
+    assert_eq!(sim.checker.counts.get("not found"), Some(&1));
+    let sim = removed_after_a_cancelled_put(control);
+    assert_eq!(sim.checker.counts.get("got"), Some(&1));
+    breaks(Control::CancelForgets, &[Promise::Over], |_| ());
 }
 
 /// Values with two copies on three nodes, one of which dies and does not come back. Gives how many have two owners in the end, of those that had.
