@@ -114,8 +114,8 @@ impl Reader {
     fn longest(&self, bytes: u64, alone: bool) -> u32 {
         let part = match bytes {
             _ if !alone => OF_SEVERAL,
-            ..=WHOLE => WHOLE,
-            ..=IN_TWO => (bytes * 3 / 4).next_multiple_of(GRANULE as u64),
+            0..=WHOLE => WHOLE,
+            n if n <= IN_TWO => (n * 3 / 4).next_multiple_of(GRANULE as u64),
             _ => LONG,
         };
         if self.together { u32::try_from(part).unwrap_or(ONE_BY_ONE) } else { ONE_BY_ONE }
