@@ -187,10 +187,16 @@ void arguments() {
   GIVES(refused([&](auto& o) { o.metadata = slice(long_key); }), NMC_ERR_INVALID_ARG);
   nmc_location_t where{slice_of("a"), 7, 0};
   GIVES(refused([&](auto& o) { o.locations = &where, o.n_locations = 1; }), NMC_ERR_INVALID_ARG);
+  where = {slice_of("a"), NMC_MEDIA_ANY, 1};
+  GIVES(refused([&](auto& o) { o.locations = &where, o.n_locations = 1; }), NMC_ERR_INVALID_ARG);
+  const nmc_location_t twice[2] = {{slice_of("a"), NMC_MEDIA_ANY, 0}, {slice_of("a"), NMC_MEDIA_ANY, 0}};
+  GIVES(refused([&](auto& o) { o.locations = twice, o.n_locations = 2, o.copies = 2; }), NMC_ERR_INVALID_ARG);
 
   promise("without_a_master_every_call_says_so");
   const auto away = [](nmc_status_t got) { return got == NMC_ERR_UNAVAILABLE || got == NMC_ERR_TIMEOUT; };
   CHECK(away(nmc_client_put(client, key, &value, 1, nullptr)) && away(nmc_client_get(client, key, &to, 1, nullptr)));
+  number = 77;
+  CHECK(away(nmc_client_get(client, key, &to, 1, &number)) && number == 77);  // of what was not found nothing is told
   CHECK(away(nmc_client_exists(client, key)) && away(nmc_client_remove(client, key, 0)) && away(nmc_client_remove_all(client, 0)));
   CHECK(away(nmc_client_drain(client, key, nullptr)) && away(nmc_client_query(client, key, no_replica, nullptr)));
   CHECK(away(nmc_client_keys(client, none, &number, no_key, nullptr)));

@@ -88,6 +88,9 @@ struct MutableBytes : nmc_buffer_t {
   MutableBytes(void* data, size_t size) noexcept : nmc_buffer_t{data, size} {}
   template <class C, class = std::enable_if_t<detail::is_plain_v<C> && !std::is_const_v<detail::data_of<C>>>>
   MutableBytes(C& values) noexcept : nmc_buffer_t{std::data(values), std::size(values) * sizeof(*std::data(values))} {}
+  /// A span refers to memory of somebody else: it may be a temporary one.
+  template <class T, class = std::enable_if_t<detail::is_plain_v<span<T>> && !std::is_const_v<T>>>
+  MutableBytes(span<T> values) noexcept : nmc_buffer_t{values.data(), values.size() * sizeof(T)} {}
 };
 
 /// Several of a kind for one call: a list in braces, or a container of them; refers to it.

@@ -309,7 +309,7 @@ pub unsafe extern "C" fn nmc_client_get(
             let (key, buffers) = unsafe { (key_of(key)?, array(buffers, n, "buffers")?) };
             let item = Item { key, slices: checked(slices_of(buffers))? };
             let got = single(open.cluster.get(&[item])?.into_iter().map(Ok).collect())?;
-            if let Some(place) = place {
+            if let Some(place) = place.filter(|_| got.result.is_ok() || got.bytes > 0) {
                 place.write(got.bytes);
             }
             got.result

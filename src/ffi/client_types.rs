@@ -337,7 +337,10 @@ pub(super) unsafe fn parse_replicate(ptr: *const nmc_replicate_t) -> Result<PutO
     }
     // SAFETY: the C contract of `locations`.
     let locations = unsafe { super::arg::array(c.locations, c.n_locations, "locations") }?;
-    let fixed = memory::try_collect(locations.iter().map(|location| {
+    let fixed = memory::try_collect(locations.iter().enumerate().map(|(at, location)| {
+        if location.reserved != 0 {
+            crate::bail!(NMC_ERR_INVALID_ARG, "the reserved field of locations[{at}] has bits that mean nothing");
+        }
         let media = match (location.media, Media::from_code(location.media)) {
             (NMC_MEDIA_ANY, _) => None,
             (_, Some(media)) => Some(media),
@@ -346,6 +349,11 @@ pub(super) unsafe fn parse_replicate(ptr: *const nmc_replicate_t) -> Result<PutO
         // SAFETY: the C contract of `locations`.
         Ok(Location { segment: unsafe { text_of(location.segment, "segment") }?, media })
     }))?;
+    let named = |location: &Location| !location.segment.is_empty();
+    if let Some(at) = (1..fixed.len()).find(|at| named(&fixed[*at]) && fixed[..*at].contains(&fixed[*at])) {
+        let segment = &fixed[at].segment;
+        crate::bail!(NMC_ERR_INVALID_ARG, "\"{segment}\" is named twice in locations: each copy is on a segment of its own");
+    }
     let kept = keep(c.retain, c.priority, 0)?;
     // SAFETY: the C contract of `metadata`.
     let metadata = unsafe { super::store_types::metadata_of(c.metadata) }?;
