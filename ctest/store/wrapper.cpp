@@ -112,7 +112,7 @@ void reads_and_writes() {
   std::vector<uint32_t> back(3);
   CHECK(value_of(store.get_into("n", back)) == 12 && back == numbers);
   std::fill(back.begin(), back.end(), 0);
-  CHECK(value_of(store.get_into("n", nmc::span<typename decltype(back)::value_type>(back.data(), back.size()))) == 12 && back == numbers);
+  CHECK(value_of(store.get_into("n", nmc::span<uint32_t>(back.data(), back.size()))) == 12 && back == numbers);
   CHECK(STATUS(store.get_into("n", nmc::MutableBytes(back.data(), 11))) == NMC_ERR_INVALID_ARG);
   CHECK(value_of(store.get_range("n", 4, nmc::MutableBytes(back.data(), 4))) == 4 && back[0] == 2);
   std::string left(4, ' '), right(6, ' ');

@@ -352,7 +352,10 @@ pub(super) unsafe fn parse_replicate(ptr: *const nmc_replicate_t) -> Result<PutO
     let named = |location: &Location| !location.segment.is_empty();
     if let Some(at) = (1..fixed.len()).find(|at| named(&fixed[*at]) && fixed[..*at].contains(&fixed[*at])) {
         let segment = &fixed[at].segment;
-        crate::bail!(NMC_ERR_INVALID_ARG, "\"{segment}\" is named twice in locations: each copy is on a segment of its own");
+        crate::bail!(
+            NMC_ERR_INVALID_ARG,
+            "\"{segment}\" is named twice in locations: each copy is on a segment of its own"
+        );
     }
     let kept = keep(c.retain, c.priority, 0)?;
     // SAFETY: the C contract of `metadata`.
