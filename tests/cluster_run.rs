@@ -18,6 +18,7 @@ use nanomc::store::copy::Slice;
 use nanomc::store::evict::Retain;
 use nanomc::store::read::Look;
 use nanomc::store::{self, Store};
+use nanomc::tier::{self, Tier};
 use nanomc::world;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
@@ -353,6 +354,83 @@ fn a_node_ends_and_comes_back_and_a_name_is_held_by_one() {
     // The store is as it was, and so is what it has.
     cluster.mount(&store, Some("shelf"), false).unwrap();
     assert_eq!(get(&other, "k", 10).unwrap(), b"value");
+}
+
+#[test]
+fn a_store_that_left_with_nothing_keeps_what_its_programs_put_before_it_comes_again() {
+    let directory = Directory::new();
+    let (cluster, store, other) = (client(&directory), a_store(16), client(&directory));
+    let put_here = |key: &str| {
+        let slices = [slice(b"value")];
+        let options = store::write::PutOptions::DEFAULT;
+        store.put(key.as_bytes(), &nanomc::store::copy::Pieces::Slices(&slices), &options).unwrap();
+    };
+    for (round, name) in ["shelf", "shelf", "rack"].into_iter().enumerate() {
+        cluster.mount(&store, Some(name), false).unwrap();
+        cluster.unmount(name).unwrap();
+        put_here(&format!("k{round}"));
+        cluster.mount(&store, Some(name), false).unwrap();
+        let key = format!("k{round}");
+        assert_eq!(get(&other, &key, 10).unwrap(), b"value");
+        // The log goes on, so that where the store was is behind its end.
+        assert_eq!(other.remove(key.as_bytes(), true).unwrap(), NMC_OK);
+        eventually("it is empty", || store.heap_usage(0).0 == 0);
+        cluster.unmount(name).unwrap();
+    }
+}
+
+/// Opens a tier below a store of which it takes what it is told to.
+fn a_tier(store: &Store, dir: &std::path::Path) -> Tier {
+    let config = tier::Config {
+        directory: dir.into(),
+        capacity_bytes: 64 << 20,
+        paused: true,
+        max_objects: 100,
+        ..tier::Config::default()
+    };
+    Tier::open(store, &config, &mut |_, _| ()).unwrap()
+}
+
+#[test]
+fn the_tier_of_a_node_is_opened_and_closed_while_it_is_in_the_cluster_and_while_it_is_not() {
+    let directory = Directory::new();
+    let (cluster, store, name) = node(&directory, 16);
+    let other = client(&directory);
+    let dir = tempfile::tempdir().unwrap();
+    let segments = || other.segments().unwrap().len();
+    let value = value(1, 100_000);
+    put(&other, "first", &value, 1).unwrap();
+    for round in 0..3 {
+        let (key, later) = (format!("k{round}"), format!("l{round}"));
+        if round == 2 {
+            // Its values are still there when it is attached again, and so is its name.
+            cluster.unmount(&name).unwrap();
+        }
+        let tier = a_tier(&store, &dir.path().join(format!("{}", round % 2)));
+        if round == 2 {
+            cluster.mount(&store, Some(&name), false).unwrap();
+        }
+        eventually("the tier is a segment", || segments() == 2);
+        put(&other, &key, &value, 1).unwrap();
+        assert!(tier.offload(None).unwrap() > 0);
+        store.evict_until_below(0, 0).unwrap();
+        cluster.sync().unwrap();
+        // What memory has let go of comes from disk, also what was put before there was one.
+        for key in [&key, "first"] {
+            assert_eq!(get(&other, key, value.len()).unwrap(), value, "{key} in round {round}");
+        }
+        drop(tier);
+        eventually("the tier is no segment", || segments() == 1);
+        put(&other, &later, &value, 1).unwrap();
+        cluster.sync().unwrap();
+        assert_eq!(get(&other, &later, value.len()).unwrap(), value);
+        assert_eq!(other.remove(later.as_bytes(), true).unwrap(), NMC_OK);
+        // Nobody is sent to what was on a disk that is gone.
+        let _ = store.remove(b"first");
+        cluster.sync().unwrap();
+        assert_eq!(get(&other, "first", value.len()), Err(NMC_ERR_NOT_FOUND));
+        put(&other, "first", &value, 1).unwrap();
+    }
 }
 
 #[test]

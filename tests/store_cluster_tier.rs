@@ -13,7 +13,7 @@ mod values;
 use common::{config as world_config, eventually};
 use nanomc::base::status::*;
 use nanomc::cluster::node::storage::{Tail, Wanted};
-use nanomc::cluster::node::{NodeStore, Plan, Storage};
+use nanomc::cluster::node::{Memory, NodeStore, Offer, Plan, Storage};
 use nanomc::cluster::types::{Media, ObjectKey, Position, PutId};
 use nanomc::cluster::wire::{Fact, Metadata, Published};
 use nanomc::layout::store::ON_DISK;
@@ -264,14 +264,49 @@ fn the_position_in_the_drop_log_outlives_the_store_with_its_tier() {
 }
 
 #[test]
+fn a_position_that_was_given_up_does_not_come_back_with_the_tier() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = tier_config(&dir, Backend::Bucket);
+    let kept = Position { term: 5, number: 9 };
+    {
+        let store = embedded();
+        let tier = open_tier(&store, &config);
+        let mut node = NodeStore::new(&store).unwrap();
+        for _ in 0..40 {
+            // The journal is written anew in between.
+            node.set_position(kept).unwrap();
+            node.set_position(Position::default()).unwrap();
+        }
+        assert_eq!(node.position(), None);
+        drop((node, tier));
+    }
+    let store = embedded();
+    let tier = open_tier(&store, &config);
+    assert_eq!(NodeStore::new(&store).unwrap().position(), None);
+    drop(tier);
+    // It says nothing of what is in memory above it.
+    let store = embedded();
+    NodeStore::new(&store).unwrap().set_position(kept).unwrap();
+    let tier = open_tier(&store, &config);
+    assert_eq!(NodeStore::new(&store).unwrap().position(), Some(kept));
+    drop(tier);
+}
+
+#[test]
 fn an_agent_finds_out_that_the_tier_came_or_went() {
     let dir = tempfile::tempdir().unwrap();
     let store = embedded();
     let mut node = NodeStore::new(&store).unwrap();
     assert_eq!((node.slots(), node.used().len(), node.facts(0, 1).is_ok()), (0, 1, true));
+    let without = node.offer("n").unwrap();
+    assert_eq!((without.slots, without.segments.len(), without.store), (0, 1, store.store_id()));
     let tier = open_tier(&store, &tier_config(&dir, Backend::Bucket));
     assert_eq!(node.facts(0, 1).map_err(|error| error.status), Err(NMC_ERR_STALE));
     assert!(node.check_tier().is_err() && node.part(0, 1).is_err());
+    // Once it has said what there is now it goes on, as another store.
+    let with = node.offer("n").unwrap();
+    assert!(node.check_tier().is_ok() && with.slots > 0 && with.slots == node.slots());
+    assert!(with.store != without.store && with.segments[1].name == "n/ssd" && node.used().len() == 2);
     drop(node);
     let mut node = NodeStore::new(&store).unwrap();
     assert!(node.check_tier().is_ok() && node.slots() > 0);
@@ -279,6 +314,7 @@ fn an_agent_finds_out_that_the_tier_came_or_went() {
     tier.offload(None).unwrap();
     drop(tier);
     assert!(node.check_tier().is_err());
+    assert_eq!(node.offer("n").unwrap(), Offer { segments: node.segments(|_| "n".into()).unwrap(), ..without });
     assert_eq!(
         all(&mut NodeStore::new(&{
             drop(node);

@@ -7,7 +7,7 @@ pub use peers::Scope;
 
 use super::client::{self, Call, GetCall, Outcome, PutCall};
 use super::net::{Address, Limits, Listener, Span};
-use super::node::{self, NodeStore};
+use super::node::{self, Memory, NodeStore, Offer};
 use super::run::client::{Service, Task};
 use super::run::node as agent;
 use super::submit::{Calls, Completion, Sum, TOGETHER, TOGETHER_BYTES};
@@ -219,23 +219,18 @@ impl Cluster {
             true => store.in_namespace(0),
             false => store.namespace(&self.config.space, None)?,
         };
-        let storage = NodeStore::new(store)?;
-        let ranks = storage.tier_segment();
-        let segments = storage.segments(|number| match number {
-            number if number == ranks => format!("{name}/ssd"),
-            0 if ranks == 1 => name.clone(),
-            number => format!("{name}/{number}"),
-        })?;
+        let mut storage = NodeStore::new(store)?;
+        let Offer { store, slots, segments } = storage.offer(&name)?;
         let memory = segments.iter().filter(|segment| segment.media != Media::Ssd);
         let capacity: u64 = memory.map(|segment| segment.capacity).sum();
         let config = node::Config {
             name: name.clone(),
             incarnation: 0,
-            store: storage.store().store_id(),
+            store,
             endpoint: endpoint.to_string(),
             host: self.host.ip().to_string(),
             headers: storage.headers(),
-            slots: storage.slots(),
+            slots,
             volatile,
             segments,
             masters: self.masters.iter().map(ToString::to_string).collect(),

@@ -146,9 +146,14 @@ pub unsafe extern "C" fn nmc_client_mount(
 }
 
 /// Makes a node of a store that the program has: what is put into it, by whomever and in which way, others find; others put to it. Its
-/// segments are the heaps of its ranks, named `name`, and with more than one rank `name/rank`. One process of a world attaches its store.
+/// segments are the heaps of its ranks, named `name`, and with more than one rank `name/rank`, and its tier, `name/ssd`. One process of a world
+/// attaches its store. If the tier is opened or closed later the node begins anew with it by itself: for a moment others do not find what only it has.
 /// A put with `nmc_store_put` is found elsewhere a moment later (`nmc_client_sync` waits for that), and a remove with
 /// `nmc_store_remove` concerns this node's copy alone.
+///
+/// A store that never was in a cluster, or was empty when it left, is taken with all that is in it. One that was, keeps what it has if it comes
+/// back under its name within an hour (`gone_ms`); what was removed meanwhile goes. Otherwise, and if it comes under another name or from another
+/// cluster, all that is in it is removed: nobody knows what of it should be gone.
 ///
 /// Waits until a master has taken the node as a member. The store stays open until the client is closed or `nmc_client_unmount` is called, also
 /// after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`; `NMC_ERR_UNSUPPORTED` with heaps on a GPU.

@@ -273,7 +273,7 @@ impl Store {
         self.client.view().header().position()
     }
 
-    /// It was applied this far. Known as long as the store lives, whoever dies.
+    /// It was applied this far, or with term 0 the store is as one that never was in a cluster. Known as long as the store lives, whoever dies.
     pub fn set_position(&self, (term, number): (u64, u64)) -> Result<()> {
         self.call(&Request::Position(term, number)).map(|_| ())
     }

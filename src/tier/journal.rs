@@ -77,7 +77,8 @@ impl State {
                 Ok(())
             }
             Entry::Position { term, number } => {
-                self.position = Some((*term, *number));
+                // Without a term: what is here is of no cluster.
+                self.position = (*term != 0).then_some((*term, *number));
                 Ok(())
             }
             Entry::Start { .. } => Ok(()),

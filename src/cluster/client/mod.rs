@@ -11,7 +11,7 @@ mod requests;
 mod tests;
 
 use super::leaders::Leaders;
-use super::types::{Chance, Millis, NodeId, ObjectKey, Position, PutId};
+use super::types::{Chance, Millis, NodeId, ObjectKey, PutId};
 use super::wire::{Extent, Frame, MAX_COPIES, Message, Metadata, Remove, RemoveAll, Replica, Replicate, Space};
 use crate::base::error::Result;
 use crate::base::memory;
@@ -540,5 +540,4 @@ fn moving_ms(bytes: u64) -> Millis {
 struct Started {
     put: PutId,
     term: u64,
-    after: Position,
 }

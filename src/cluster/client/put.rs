@@ -150,7 +150,7 @@ impl Putting {
             return Some(Outcome::of(places.status));
         }
         self.step = Step::Spreading;
-        self.started = Some(Started { put: places.put, term: places.term, after: places.after });
+        self.started = Some(Started { put: places.put, term: places.term });
         self.stale = false;
         self.parts.clear();
         let copies = (places.copies as usize).min(places.places.len());
@@ -169,7 +169,7 @@ impl Putting {
             put: started.put,
             term: started.term,
             incarnation: place.incarnation,
-            after: started.after,
+            after: place.after,
             segment: place.segment,
             key: self.put.key.clone(),
             length: self.put.length,

@@ -103,10 +103,11 @@ impl Rig {
             segment: 0,
             media: Media::Ram,
             endpoint: format!("h{node}:1"),
+            after: Position { term: 1, number: *node },
         };
-        let (status, term, put, after) = (NMC_OK, 1, PutId::clustered(1, 9), Position::default());
+        let (status, term, put) = (NMC_OK, 1, PutId::clustered(1, 9));
         let places = nodes.iter().map(place).collect();
-        self.master_says(PutPlaces { status, term, put, after, copies, places });
+        self.master_says(PutPlaces { status, term, put, copies, places });
     }
 }
 
@@ -196,8 +197,15 @@ fn a_put_goes_to_its_owners_side_by_side_and_to_spare_ones_if_some_cannot() {
     let mut rig = Rig::new(false);
     rig.put(2);
     rig.places(&[1, 2, 3, 4], 2);
-    let asked: Vec<u64> = rig.sent().iter().map(|(request, _)| *request).collect();
+    let sent = rig.sent();
+    let asked: Vec<u64> = sent.iter().map(|(request, _)| *request).collect();
     assert_eq!(asked.len(), 2);
+    let after = |(_, message): &(u64, Message)| match message {
+        Message::Put(put) => put.after.number,
+        other => panic!("{other:?}"),
+    };
+    let afters: Vec<u64> = sent.iter().map(after).collect();
+    assert_eq!(afters, [1, 2], "each owner what it has to apply itself");
     rig.node_says(asked[0], no(NMC_ERR_BUSY));
     let third = rig.sent()[0].0;
     rig.node_says(asked[1], done(2));

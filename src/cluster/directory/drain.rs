@@ -78,6 +78,7 @@ impl Leader {
 
     fn set_draining(&mut self, id: NodeId, number: u32, draining: bool) {
         let Some(node) = self.node_mut(id) else { return };
+        node.changed += 1;
         for segment in node.segments.iter_mut().filter(|segment| segment.info.number == number) {
             (segment.draining, segment.closed) = (draining, None);
         }
@@ -138,15 +139,16 @@ impl Leader {
             there && held.gate == Gate::Open
         };
         let Some(held) = all.iter().find(is_it) else { return Ok(None) };
-        let elsewhere = |other: &Held| {
+        let counts_on = |other: &Held| {
             let owner = self.owners.get(usize::from(other.owner)).and_then(|owner| owner.listed());
+            owner.filter(|node| other.put == held.put && self.is_there(node))
+        };
+        let elsewhere = |other: &Held| {
             let stays = |node: &Node| {
                 let segment = node.segments.iter().find(|s| s.info.number == u32::from(other.segment));
                 segment.is_none_or(|segment| !segment.draining)
             };
-            other.gate == Gate::Open
-                && other.put == held.put
-                && owner.is_some_and(|node| stays(node) && self.is_there(node))
+            other.gate == Gate::Open && counts_on(other).is_some_and(stays)
         };
         if all.iter().any(elsewhere) {
             return Ok(None);
@@ -154,7 +156,8 @@ impl Leader {
         let named = self.objects.key(at).and_then(|(space, key)| Some((self.spaces.name(space)?, key)));
         let Some((space, key)) = named else { return Ok(None) };
         let from = replica(node, held);
-        let busy = all.iter().any(|other| other.gate == Gate::Announced && other.put == held.put);
+        // What a node may have that nobody hears of is none until it is back.
+        let busy = all.iter().any(|other| other.gate == Gate::Announced && counts_on(other).is_some());
         Ok(Some((ObjectKey::new(space, key)?, from, busy)))
     }
 

@@ -123,12 +123,15 @@ impl Leader {
     pub(super) fn lift(&mut self, slot: u16, index: u32, at: At) {
         let held = self.objects.replicas(at).iter().find(|held| (held.owner, held.index) == (slot, index)).copied();
         if let Some(held) = held {
-            let before = self.objects.owners_of(at, held.put);
+            let listed = |slot: u16| self.owners.get(usize::from(slot)).is_some_and(|owner| owner.listed().is_some());
+            let (before, there) =
+                (self.objects.owners_of(at, held.put), self.objects.owners_among(at, held.put, listed));
             self.objects.forget(at, slot, index, held.put);
-            // What its owner gives up is not to be made again elsewhere; what is lost with a former store is.
+            // What its owner gives up is not to be made again elsewhere, unless it was one too many; what is lost with a former store is.
             let gives_up = self.owners.get(usize::from(slot)).is_some_and(|owner| owner.node().is_some());
-            if gives_up && self.objects.owners_of(at, held.put) < before {
-                self.objects.want(at, self.objects.wanted(at).saturating_sub(1));
+            let wanted = self.objects.wanted(at);
+            if gives_up && self.objects.owners_of(at, held.put) < before && there <= wanted {
+                self.objects.want(at, wanted.saturating_sub(1));
             }
         }
     }

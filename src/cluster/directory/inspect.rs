@@ -11,7 +11,7 @@ use crate::base::status::NMC_ERR_NOT_FOUND;
 use crate::cluster::types::{Media, Millis, NO_INDEX, Name, NodeId, ObjectKey, Position, PutId, Term};
 use crate::cluster::wire::{Keys, ListKeys, Listed, ROOM, SegmentInfo};
 
-/// Objects that one page of keys looks at.
+/// Places of objects that one page of keys looks at.
 const LOOK: usize = 8192;
 
 impl State {

@@ -68,6 +68,11 @@ impl Leader {
     pub(super) fn join(&mut self, ask: Ask, join: Join, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         self.check_join(&join, now)?;
         let id = NodeId::of(&join.name);
+        if self.recordings.values().any(|what| matches!(what, Recording::Gone(gone) if *gone == id)) {
+            // Whatever it was told now would be forgotten with the member that it was.
+            self.returning.insert(id, (ask, join));
+            return Ok(());
+        }
         if self.members.contains_key(&id) {
             return self.admit(ask, join, now, to);
         }
@@ -96,6 +101,18 @@ impl Leader {
         }
     }
 
+    /// It is written down that a member is gone, or it cannot be. If it is here again it comes now.
+    pub(super) fn gone_recorded(&mut self, id: NodeId, done: bool, now: Millis, to: &mut Vec<Action>) {
+        if done {
+            self.forget_member(id, to);
+        }
+        if let Some((ask, join)) = self.returning.remove(&id)
+            && let Err(error) = self.join(ask, join, now, to)
+        {
+            to.push(self.refusal(ask, &error));
+        }
+    }
+
     /// Lets a member in, in a new life or in the one that it had.
     fn admit(&mut self, ask: Ask, join: Join, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         let id = NodeId::of(&join.name);
@@ -104,20 +121,24 @@ impl Leader {
         let since = node.since;
         if node.incarnation != join.incarnation {
             self.new_life(&join, to)?;
+        } else if join.sent_at < node.said {
+            // It has come late: the node was let in since, and is not where it was when it asked.
+            return Ok(());
         }
-        let fresh = join.since.is_some_and(|at| at < since || at < floor);
+        // Entries behind where it is may be missing; or it is where this log never was, and was in another one.
+        let fresh = join.since.is_some_and(|at| at < since || at < floor || at > head);
         let fence = self.fence();
         let (term, sent_at) = (self.term, join.sent_at);
         let Some(node) = self.node_mut(id) else { return Ok(()) };
         (node.endpoint, node.host, node.peer) = (join.endpoint, join.host, ask.peer);
-        (node.connected, node.left) = (true, false);
+        (node.connected, node.left, node.said) = (true, false, sent_at);
         (node.heard, node.sent_drops) = (now, now);
         // While it counted as a member nobody was excused from waiting for it.
-        if fresh || matches!(node.state, State::Silent | State::Away) {
+        node.blank = join.since.is_none();
+        if fresh || node.blank || matches!(node.state, State::Silent | State::Away) {
             node.state = State::Joining;
         }
         node.outdated = false;
-        node.blank = join.since.is_none();
         node.position = Position::default();
         node.head = head;
         let welcome = Welcome {

@@ -63,11 +63,13 @@ pub struct Node {
     pub left: bool,
     /// When it was heard of last.
     pub heard: Millis,
+    /// When it said the newest of what it has said in this life, by its own clock.
+    pub said: Millis,
     /// Entries that it needs are no longer in the drop log: nothing that it says counts until it has come again.
     pub outdated: bool,
     /// Everything that it has that can be visible is known.
     pub complete: bool,
-    /// Its store never was in a cluster before this life.
+    /// Its store never was in a cluster, and does not know yet that this leader counts with it.
     pub blank: bool,
     /// The report that comes next.
     pub next: u64,
@@ -85,6 +87,8 @@ pub struct Node {
     pub broad: Position,
     pub table: Table,
     pub segments: Vec<Seg>,
+    /// How often it was changed which of them are drained.
+    pub changed: u64,
     /// What its former store had, until the new one has told what it has of it.
     pub former: Option<u16>,
     /// Copies that may come: announced, or possible until it has applied the drop log up to somewhere.
@@ -98,13 +102,14 @@ impl Node {
     fn applied(&mut self, position: Position) {
         if self.state == State::Joining && position >= self.head {
             self.state = if self.complete { State::Active } else { State::Reporting };
+            self.blank = false;
         }
     }
 
     /// Its connection ended before it had told anything of a store that is new: nobody knows a place in it, so nobody has to be kept
-    /// waiting.
+    /// waiting, and it will be as new when it comes again.
     fn never_came(&self) -> bool {
-        self.blank && !self.complete && !self.connected && self.table.nth(0).is_none()
+        self.blank && !self.connected
     }
 }
 
@@ -213,6 +218,7 @@ impl Leader {
             connected: false,
             left: false,
             heard: now,
+            said: 0,
             outdated: false,
             complete: false,
             blank: false,
@@ -225,6 +231,7 @@ impl Leader {
             broad: self.log.broad_of(id),
             table: Table::new(0, 0),
             segments: Vec::new(),
+            changed: 0,
             former: None,
             announced: Vec::new(),
             ending: Vec::new(),
@@ -259,12 +266,14 @@ impl Leader {
         known
     }
 
-    fn ack(&self, ask: Ask, id: NodeId, sent_at: u64, to: &mut Vec<Action>) {
-        if let Some(node) = self.node(id) {
+    fn ack(&mut self, ask: Ask, id: NodeId, sent_at: u64, to: &mut Vec<Action>) {
+        let term = self.term;
+        if let Some(node) = self.node_mut(id) {
+            node.said = node.said.max(sent_at);
             let (incarnation, next, facts) = (node.incarnation, node.next, node.facts);
             let closed = node.segments.iter().filter(|segment| segment.draining).map(|segment| segment.info.number);
-            let closed = closed.collect();
-            to.push(ask.answer(Ack { term: self.term, incarnation, next, facts, sent_at, closed }));
+            let (closed, changed) = (closed.collect(), node.changed);
+            to.push(ask.answer(Ack { term, incarnation, next, facts, sent_at, closed, changed }));
         }
     }
 
@@ -274,8 +283,10 @@ impl Leader {
                 for (segment, used) in node.segments.iter_mut().zip(&ping.used) {
                     segment.info.used = *used;
                 }
+                // What it says of a drain before this one: it may have been open in between.
+                let current = ping.changed == node.changed;
                 for segment in &mut node.segments {
-                    let closed = segment.draining && ping.closed.contains(&segment.info.number);
+                    let closed = current && segment.draining && ping.closed.contains(&segment.info.number);
                     segment.closed = closed.then(|| segment.closed.unwrap_or(ping.newest));
                 }
                 node.applied(ping.position);
@@ -426,12 +437,6 @@ impl Leader {
 
     /// A member is forgotten, with all that it had. If it ever comes back it drops that.
     pub(super) fn forget_member(&mut self, id: NodeId, to: &mut Vec<Action>) {
-        if self.node(id).is_none_or(|node| node.state != State::Away) {
-            // It came back while this was written down. It is told to come anew: the record of it is gone.
-            if let Some(node) = self.node_mut(id) {
-                node.state = State::Away;
-            }
-        }
         self.withdraw_all(id);
         // Whatever position it comes back with, it is behind this one.
         self.log.skip();

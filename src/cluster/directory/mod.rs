@@ -207,6 +207,8 @@ struct Leader {
     members: BTreeMap<NodeId, u16>,
     /// Nodes that wait until it is written down that they are members.
     arriving: BTreeMap<NodeId, (Ask, crate::cluster::wire::Join, Position)>,
+    /// Nodes that are back while it is being written down that they are gone.
+    returning: BTreeMap<NodeId, (Ask, crate::cluster::wire::Join)>,
     objects: Objects,
     spaces: Spaces,
     puts: BTreeMap<PutId, Pending>,
@@ -357,6 +359,7 @@ impl Leader {
             owners: Vec::new(),
             members: BTreeMap::new(),
             arriving: BTreeMap::new(),
+            returning: BTreeMap::new(),
             objects: Objects::new(seed)?,
             spaces: Spaces::default(),
             puts: BTreeMap::new(),
@@ -437,13 +440,12 @@ impl Leader {
             let Some(recording) = self.recordings.remove(&number) else { continue };
             match recording {
                 Recording::Member(node) => self.member_recorded(node, done, now, to),
-                Recording::Gone(node) if done => self.forget_member(node, to),
+                Recording::Gone(node) => self.gone_recorded(node, done, now, to),
                 Recording::Drops => {
                     self.log.recorded(number, done);
                     self.excuse_recorded(to);
                 }
-                // Nobody is promised anything until it is written down.
-                Recording::Gone(_) | Recording::Forget => {}
+                Recording::Forget => {}
             }
         }
     }

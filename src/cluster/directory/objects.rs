@@ -183,7 +183,13 @@ impl Objects {
     /// How many owners have something of a put that may be read.
     #[must_use]
     pub fn owners_of(&self, at: At, put: PutId) -> usize {
-        let open = |held: &Held| held.put == put && held.gate == Gate::Open;
+        self.owners_among(at, put, |_| true)
+    }
+
+    /// The same of these owners alone.
+    #[must_use]
+    pub fn owners_among(&self, at: At, put: PutId, counts: impl Fn(u16) -> bool) -> usize {
+        let open = |held: &Held| held.put == put && held.gate == Gate::Open && counts(held.owner);
         let all = self.replicas(at);
         let again = |n: usize| all[..n].iter().any(|held| open(held) && held.owner == all[n].owner);
         (0..all.len()).filter(|n| open(&all[*n]) && !again(*n)).count()
@@ -253,10 +259,13 @@ impl Objects {
         slots.filter(|(_, object)| !object.replicas.is_empty()).map(move |(slot, _)| At::new(shard, slot))
     }
 
-    /// Objects from a place on, through all shards.
+    /// Places of objects from one on, through all shards; also those where nothing is any more, which take time too.
     pub fn from(&self, place: u32) -> impl Iterator<Item = At> {
-        let shards = At(place).shard()..self.shards.len();
-        shards.flat_map(|shard| self.of_shard(shard)).filter(move |at| at.0 >= place)
+        let first = At(place);
+        self.shards.iter().enumerate().skip(first.shard()).flat_map(move |(number, shard)| {
+            let skipped = if number == first.shard() { first.slot() } else { 0 };
+            (0u32..).take(shard.objects.len()).skip(skipped).map(move |slot| At::new(number, slot))
+        })
     }
 
     /// How many shards there are.
@@ -423,6 +432,26 @@ mod tests {
         }
         let listed: usize = (0..objects.shards()).map(|shard| objects.of_shard(shard).count()).sum();
         assert_eq!(listed, model.len());
+    }
+
+    #[test]
+    fn whoever_goes_through_all_places_sees_those_where_nothing_is_any_more() {
+        let mut objects = Objects::new(3).unwrap();
+        let keys: Vec<[u8; 4]> = (0..5000u32).map(u32::to_le_bytes).collect();
+        for key in &keys {
+            let at = objects.enter(0, key).unwrap();
+            objects.add(at, held(1, 1)).unwrap();
+        }
+        let all: Vec<At> = objects.from(0).collect();
+        assert_eq!(all.len(), keys.len());
+        for key in &keys {
+            let at = objects.find(0, key).unwrap();
+            objects.forget(at, 1, 1, PutId(1));
+        }
+        // They cost time, so they count.
+        assert!(objects.from(0).eq(all.iter().copied()));
+        assert!(objects.from(all[1234].0).eq(all[1234..].iter().copied()));
+        assert!(all.iter().all(|at| objects.key(*at).is_none()));
     }
 
     #[test]

@@ -69,6 +69,8 @@ impl Leader {
             }
             crate::bail!(NMC_ERR_NO_SPACE, "no segment of the cluster takes a value of {} bytes", start.length);
         }
+        // What an owner has still to apply, lest it takes what was put after it. Others were not told of that.
+        let owes = |node: &Node| Some(node.broad).filter(|broad| *broad > node.position).unwrap_or_default();
         let place = |at: &usize| {
             let c = &candidates[*at];
             let node = self.owners.get(usize::from(c.node)).and_then(|owner| owner.node());
@@ -78,20 +80,17 @@ impl Leader {
                 segment: c.segment,
                 media: c.media,
                 endpoint: node.endpoint.clone(),
+                after: owes(node),
             })
         };
         let places = memory::collect(chosen.iter().filter_map(place))?;
-        // What its owners have still to apply, lest it takes what was put after it. Others were not told of that.
-        let owes = |node: &Node| Some(node.broad).filter(|broad| *broad > node.position);
-        let owing = chosen.iter().filter_map(|at| owes(self.owners.get(usize::from(candidates[*at].node))?.node()?));
-        let after = owing.max().unwrap_or_default();
         self.chance = chance;
         let put = PutId::clustered(self.term, self.ids.next());
         memory::reserve_queue(&mut self.put_ends, 1)?;
         self.put_ends.push_back((now + self.config.put_ms, put));
         self.puts.insert(put, Pending { key: start.key, end: None });
         let (status, term) = (NMC_OK, self.term);
-        to.push(ask.answer(PutPlaces { status, term, put, after, copies, places }));
+        to.push(ask.answer(PutPlaces { status, term, put, copies, places }));
         Ok(())
     }
 

@@ -25,6 +25,8 @@ struct Rig {
     /// The report that the master waits for, by node.
     next: Vec<u64>,
     facts: Vec<u64>,
+    /// What is being written down, where that takes a while.
+    writing: Option<Vec<u64>>,
 }
 
 /// A replica as a fact tells it.
@@ -50,6 +52,7 @@ impl Rig {
             said: Vec::new(),
             next: vec![0; 8],
             facts: vec![0; 8],
+            writing: None,
         };
         let members = (0..nodes).map(|n| Member { name: format!("n{n}"), since: Position::default() }).collect();
         let elected = Elected { term: 5, until: Millis::MAX, members, log: Vec::new(), floor: Position::default() };
@@ -72,8 +75,18 @@ impl Rig {
         for action in actions {
             match action {
                 Action::Send(peer, frame) => self.said.push((peer.0, frame)),
-                Action::Record(number, _) => self.on(Event::Recorded(number, true)),
+                Action::Record(number, _) => match &mut self.writing {
+                    Some(list) => list.push(number),
+                    None => self.on(Event::Recorded(number, true)),
+                },
             }
+        }
+    }
+
+    /// What was to be written down is, or cannot be.
+    fn written(&mut self, done: bool) {
+        for number in self.writing.take().unwrap_or_default() {
+            self.on(Event::Recorded(number, done));
         }
     }
 
@@ -171,19 +184,30 @@ impl Rig {
     }
 
     fn pings_closed(&mut self, n: u64, closed: Vec<u32>, newest: u64) {
+        self.pings_changed(n, closed, newest, self.changed(n));
+    }
+
+    fn pings_changed(&mut self, n: u64, closed: Vec<u32>, newest: u64, changed: u64) {
         let position = self.drops(n).through;
         let (node, used) = (NodeId::of(&format!("n{n}")), vec![1]);
         let (term, incarnation, sent_at) = (5, n + 1, self.now);
-        self.tell(n, Ping { term, node, incarnation, sent_at, position, used, closed, newest });
+        self.tell(n, Ping { term, node, incarnation, sent_at, position, used, closed, newest, changed });
     }
 
-    /// What a node was last told to close.
-    fn closed(&self, n: u64) -> Vec<u32> {
-        let found = self.said.iter().rev().filter(|(to, _)| *to == n).find_map(|(_, frame)| match &frame.message {
-            Message::Ack(ack) => Some(ack.closed.clone()),
+    fn last_ack(&self, n: u64) -> Option<&Ack> {
+        self.said.iter().rev().filter(|(to, _)| *to == n).find_map(|(_, frame)| match &frame.message {
+            Message::Ack(ack) => Some(ack),
             _ => None,
-        });
-        found.unwrap()
+        })
+    }
+
+    /// What a node was last told to close, and with which number.
+    fn closed(&self, n: u64) -> Vec<u32> {
+        self.last_ack(n).unwrap().closed.clone()
+    }
+
+    fn changed(&self, n: u64) -> u64 {
+        self.last_ack(n).map_or(0, |ack| ack.changed)
     }
 
     fn drain(&mut self, segment: &str, cancel: bool) -> Option<i32> {
@@ -230,6 +254,15 @@ impl Rig {
             Some(Message::Found(found)) => found.keys[0].clone(),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Who was asked to copy, and from whom.
+    fn copies_asked(&self) -> Vec<(u64, NodeId)> {
+        let copy = |(to, frame): &(u64, Frame)| match &frame.message {
+            Message::CopyThis(copy) => Some((*to, copy.from.name.node)),
+            _ => None,
+        };
+        self.said.iter().filter_map(copy).collect()
     }
 
     fn local(&mut self, n: u64, index: u32, epoch: u64, put: u64) {
@@ -437,9 +470,20 @@ fn a_member_that_has_not_reported_is_told_the_key() {
 fn a_put_waits_for_what_its_owner_has_to_apply_and_for_nothing_else() {
     let mut rig = Rig::with_nodes(1, false);
     rig.ask(RemoveAll { space: None, wait: true, call: 1 });
-    assert_eq!(rig.start(1).after, Position { term: 5, number: 1 }, "the owner must not take it for what is removed");
+    let after = |rig: &mut Rig| rig.start(1).places.iter().map(|place| (place.node, place.after)).collect::<Vec<_>>();
+    let n0 = NodeId::of("n0");
+    let first = Position { term: 5, number: 1 };
+    assert_eq!(after(&mut rig), [(n0, first)], "the owner must not take it for what is removed");
     rig.apply(0);
-    assert_eq!(rig.start(1).after, Position::default());
+    assert_eq!(after(&mut rig), [(n0, Position::default())]);
+
+    // Two may take a put, and one of them has something to drop that the other one is not told of.
+    let mut rig = Rig::with_nodes(2, false);
+    rig.ask(RemoveAll { space: None, wait: true, call: 1 });
+    rig.apply(1);
+    let mut both = after(&mut rig);
+    both.sort_by_key(|(node, _)| *node != n0);
+    assert_eq!(both, [(n0, first), (NodeId::of("n1"), Position::default())]);
 
     // A member that nobody hears of must drop a key unseen. The others are not told of that, and would wait for ever.
     let mut rig = Rig::new(2, false);
@@ -447,7 +491,7 @@ fn a_put_waits_for_what_its_owner_has_to_apply_and_for_nothing_else() {
     rig.passes(20_000, &[0]);
     let request = rig.remove(1);
     assert_eq!(rig.status(request), Some(NMC_IN_PROGRESS));
-    assert_eq!(rig.start(1).after, Position::default());
+    assert_eq!(after(&mut rig), [(n0, Position::default())]);
 }
 
 #[test]
@@ -520,9 +564,94 @@ fn nobody_waits_for_a_member_that_has_left_with_nothing() {
         assert_eq!(rig.status(all), Some(if empty { NMC_OK } else { NMC_IN_PROGRESS }));
         let request = rig.remove(2);
         assert_eq!(rig.status(request), Some(expected));
-        // Whatever it has when it comes back is dropped if nobody kept the log for it.
+        // Whatever it has when it comes back is dropped if nobody kept the log for it. If it knows that it had nothing, it is new.
         rig.join(0, 1, 1, Some(Position { term: 5, number: 0 }));
         assert_eq!(rig.welcome(0).unwrap().fresh, empty);
+        rig.join(0, 2, 1, None);
+        assert!(!rig.welcome(0).unwrap().fresh);
+    }
+}
+
+#[test]
+fn a_store_that_the_leader_has_heard_of_is_not_forgotten_as_one_that_never_came() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.join(2, 3, 3, None);
+    rig.apply(2);
+    // It may have kept its position by now, though nothing of what it has was told.
+    let position = rig.drops(2).through;
+    rig.on(Event::Closed(Peer(2)));
+    rig.passes(30_000, &[0, 1]);
+    let waits = rig.remove(1);
+    assert_eq!(rig.status(waits), Some(NMC_IN_PROGRESS));
+    rig.join(2, 4, 3, Some(position));
+    assert!(!rig.welcome(2).unwrap().fresh);
+
+    // Nor if it asked twice.
+    let mut rig = Rig::with_nodes(2, false);
+    rig.join(2, 3, 3, None);
+    rig.apply(2);
+    rig.join(2, 3, 3, None);
+    rig.apply(2);
+    rig.on(Event::Closed(Peer(2)));
+    rig.passes(30_000, &[0, 1]);
+    rig.remove(1);
+    rig.join(2, 4, 3, Some(rig.drops(2).through));
+    assert!(!rig.welcome(2).unwrap().fresh);
+}
+
+#[test]
+fn a_join_that_comes_after_what_was_said_later_changes_nothing() {
+    let mut rig = Rig::with_nodes(2, false);
+    let asked = rig.now;
+    rig.now += 10;
+    rig.join(2, 3, 3, None);
+    rig.apply(2);
+    rig.local(2, 1, 1, 7);
+    let request = rig.remove(1);
+    // It was new when it asked, and has something to drop by now.
+    let (now, said, next) = (std::mem::replace(&mut rig.now, asked), rig.said.len(), rig.next[2]);
+    rig.join(2, 3, 3, None);
+    (rig.now, rig.next[2]) = (now, next);
+    assert_eq!((rig.answer(request), rig.said.len()), (None, said));
+    rig.apply(2);
+    assert_eq!(rig.status(request), Some(NMC_OK));
+}
+
+#[test]
+fn a_position_that_this_log_never_gave_is_of_another_one() {
+    // The state of the master was lost, or the store was in another cluster.
+    let mut rig = Rig::with_nodes(1, false);
+    for (n, ahead) in [(0, Position { term: 7, number: 3 }), (2, Position { term: 5, number: 1 })] {
+        rig.join(n, n + 10, n + 10, Some(ahead));
+        let welcome = rig.welcome(n).unwrap();
+        assert!(welcome.fresh && welcome.head < ahead, "{ahead:?}");
+    }
+    // At the end of the log nothing is missing.
+    rig.join(0, 20, 10, Some(Position { term: 5, number: 0 }));
+    assert!(!rig.welcome(0).unwrap().fresh);
+}
+
+#[test]
+fn a_node_that_comes_back_while_it_is_written_down_that_it_is_gone_waits_for_that() {
+    for done in [true, false] {
+        let mut rig = Rig::with_nodes(2, false);
+        rig.writing = Some(vec![]);
+        rig.tell(0, Leave { node: NodeId::of("n0"), incarnation: 1, empty: true });
+        let before = rig.said.len();
+        rig.join(0, 11, 11, None);
+        rig.join(0, 11, 11, None);
+        assert!(!rig.said[before..].iter().any(|(to, _)| *to == 0), "it is no member and cannot become one yet");
+        rig.written(done);
+        let welcome = rig.welcome(0).unwrap();
+        assert!(!welcome.fresh && welcome.incarnation == 11);
+        // It stays one: what is put there is found.
+        let facts = Facts { first: 1, facts: vec![published(1, 1, PutId::local(7))] };
+        for (number, news) in (welcome.next..).zip([Applied { position: welcome.head }.into(), facts.into()]) {
+            let (node, sent_at) = (NodeId::of("n0"), rig.now);
+            rig.tell(0, Report { term: 5, node, incarnation: 11, number, sent_at, news });
+            rig.on(Event::Tick);
+        }
+        assert_eq!(rig.found().status, NMC_OK);
     }
 }
 
@@ -649,12 +778,61 @@ fn draining_names_the_replica_of_the_segment_that_is_drained() {
     });
     assert_eq!(copy, Some((2, PutId::local(8), NodeId::of("n1"))));
     rig.facts(2, vec![published(4, 4, PutId::local(8))]);
+    rig.pings(1);
     rig.pings_closed(1, vec![0], 1);
     for _ in 0..3 {
         rig.now += 100;
         rig.on(Event::Tick);
     }
     assert_eq!(rig.drain("n1/ram", false), Some(NMC_OK), "nothing is only there");
+}
+
+#[test]
+fn a_copy_that_a_dead_node_may_have_does_not_keep_a_drain_waiting() {
+    let mut rig = Rig::with_nodes(3, false);
+    let put = rig.start(2).put;
+    rig.facts(0, vec![published(1, 1, put)]);
+    // The client tried n2, which does not answer and may have it; nobody knows until it is back.
+    let end = rig.end(put, vec![rig.done(0, 1, 1)], &[2]);
+    assert_eq!(rig.status(end), Some(NMC_OK));
+    let copies = |rig: &Rig| rig.copies_asked().len();
+    assert_eq!(rig.drain("n0/ram", false), Some(NMC_IN_PROGRESS));
+    rig.passes(1_000, &[0, 1]);
+    assert_eq!(copies(&rig), 0, "it may come");
+    rig.passes(11_000, &[0, 1]);
+    let asked = rig.copies_asked();
+    assert!(!asked.is_empty() && asked.iter().all(|(to, from)| (*to, *from) == (1, NodeId::of("n0"))), "{asked:?}");
+}
+
+#[test]
+fn what_is_evicted_of_more_copies_than_are_wanted_is_no_less_wanted() {
+    let mut rig = Rig::set_up(4, Config { re_replicate: 50, ..Config::default() });
+    (0..4).for_each(|n| rig.come(n));
+    rig.now += 1;
+    rig.on(Event::Tick);
+    let put = rig.start(2).put;
+    rig.facts(0, vec![published(1, 1, put)]);
+    rig.facts(1, vec![published(1, 1, put)]);
+    let end = rig.end(put, vec![rig.done(0, 1, 1), rig.done(1, 1, 1)], &[]);
+    assert_eq!(rig.status(end), Some(NMC_OK));
+    // n1 is away, and a copy takes the place of what it had.
+    rig.passes(12_000, &[0, 2, 3]);
+    assert!(!rig.copies_asked().is_empty());
+    rig.facts(2, vec![published(3, 3, put)]);
+    // It is back and evicts what is one too many; then what is one of two is lost.
+    rig.join(1, 2, 2, Some(rig.drops(1).through));
+    rig.apply(1);
+    assert_eq!(rig.found().replicas.len(), 3);
+    rig.facts(1, vec![retired(1, 1)]);
+    let before = rig.copies_asked().len();
+    rig.passes(12_000, &[1, 2, 3]);
+    assert!(rig.copies_asked().len() > before, "there should be two");
+    // What an owner gives up of as many as are wanted is not made again.
+    rig.facts(3, vec![published(4, 4, put)]);
+    rig.facts(3, vec![retired(4, 4)]);
+    let before = rig.copies_asked().len();
+    rig.passes(12_000, &[1, 2, 3]);
+    assert_eq!(rig.copies_asked().len(), before);
 }
 
 #[test]
@@ -685,6 +863,18 @@ fn nothing_is_left_only_when_the_node_stores_nothing_more() {
     assert_eq!(rig.drain("n1/ram", false), Some(NMC_IN_PROGRESS));
     assert_eq!(ticks(&mut rig), Some(NMC_IN_PROGRESS));
     assert_eq!(rig.drain("none", true), Some(NMC_ERR_NOT_FOUND));
+    // It has closed and is opened again; what it said before it heard of that comes late, in the next drain.
+    rig.pings(1);
+    rig.pings_closed(1, vec![0], 1);
+    assert_eq!(ticks(&mut rig), Some(NMC_OK));
+    let before = rig.changed(1);
+    rig.drain("n1/ram", true);
+    rig.pings(1);
+    assert_eq!(rig.drain("n1/ram", false), Some(NMC_IN_PROGRESS));
+    rig.pings_changed(1, vec![0], 1, before);
+    assert_eq!(ticks(&mut rig), Some(NMC_IN_PROGRESS), "something may have been put in between");
+    rig.pings_closed(1, vec![0], 1);
+    assert_eq!(ticks(&mut rig), Some(NMC_OK));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The node as a member: joining, applying what it must drop, and being heard of.
 
+use super::puts::Remembered;
+use super::storage::Offer;
 use super::stream::Stream;
 use super::{Action, Agent, Standing, Storage};
 use crate::base::status::NMC_OK;
@@ -54,6 +56,8 @@ impl<S: Storage> Agent<S> {
             return;
         }
         self.heard = now;
+        // Another leader, or another life, counts from the beginning.
+        self.changed = 0;
         if newer {
             // Nothing that was begun under another leader may appear after this one has been told what there is.
             self.term = welcome.term;
@@ -74,6 +78,10 @@ impl<S: Storage> Agent<S> {
         self.must_drop_all |= welcome.fresh;
         if self.must_drop_all {
             self.drop_all();
+        } else if self.storage.position().is_none() {
+            // A new store has nothing to drop. Its position is kept when the leader has heard of that, and counts with it: if the leader forgot
+            // a store that had one already, all that is in it would have to go.
+            self.stream.applied(welcome.head, self.storage.newest());
         } else if self.position() >= welcome.head {
             self.went_to(self.position());
         }
@@ -84,12 +92,46 @@ impl<S: Storage> Agent<S> {
         (self.standing, self.answered, self.fence_ms) = (Standing::Left, 0, 0);
         // The program's store is its own again.
         self.close(&[]);
-        let empty = self.config.volatile || self.storage.used().iter().all(|bytes| *bytes == 0);
+        // Without a position it comes back as new, whatever was put into it by then: a remove concerns nothing of that.
+        let empty = self.config.volatile || self.is_empty() && self.storage.set_position(Position::default()).is_ok();
         let leave = Leave { node: self.id, incarnation: self.config.incarnation, empty };
         to.push(Action::Master(self.leaders.current(), Frame::telling(leave)));
         for (ticket, ..) in self.waiting.drain(..) {
             to.push(Action::Synced(ticket, crate::base::status::NMC_ERR_CANCELLED));
         }
+    }
+
+    /// The store has another tier, and the node begins anew with it, in this life. For others the former life has ended: what it had is told
+    /// again, under names of this one.
+    pub fn begin_anew(&mut self, incarnation: u64, offer: Offer, now: Millis, to: &mut Vec<Action>) {
+        if self.standing == Standing::Left {
+            return;
+        }
+        let leave = Leave { node: self.id, incarnation: self.config.incarnation, empty: false };
+        to.push(Action::Master(self.leaders.current(), Frame::telling(leave)));
+        // Nobody waits for the former life.
+        (self.answered, self.fence_ms) = (0, 0);
+        self.give_up_taken(to);
+        self.cancel_copies(|_| true);
+        self.remembered = Remembered::default();
+        self.closed = None;
+        let Offer { store, slots, segments } = offer;
+        (self.config.incarnation, self.config.store) = (incarnation, store);
+        (self.config.slots, self.config.segments) = (slots, segments);
+        self.standing = Standing::Out(now.saturating_sub(self.config.resend_ms));
+    }
+
+    /// Whether the store has nothing, not even a value without bytes.
+    fn is_empty(&mut self) -> bool {
+        let mut next = Some(0).filter(|_| self.storage.used().iter().all(|bytes| *bytes == 0));
+        let is_empty = next.is_some();
+        while let Some(from) = next {
+            match self.storage.part(from, 1) {
+                Ok(part) if part.live.is_empty() => next = part.next,
+                _ => return false,
+            }
+        }
+        is_empty
     }
 
     /// Drops all that there is, and is then where the log ends. If that fails it is done again, and nothing else before it.
@@ -124,7 +166,8 @@ impl<S: Storage> Agent<S> {
 
     fn drops(&mut self, drops: Drops) {
         let at = self.position();
-        if matches!(self.standing, Standing::Out(_)) || at < drops.after || self.must_drop_all {
+        let not_yet = matches!(self.standing, Standing::Out(_)) || self.storage.position().is_none();
+        if not_yet || at < drops.after || self.must_drop_all {
             return;
         }
         for entry in drops.entries.iter().filter(|entry| entry.position > at) {
@@ -162,16 +205,25 @@ impl<S: Storage> Agent<S> {
 
     fn acknowledged(&mut self, ack: Ack, now: Millis, to: &mut Vec<Action>) {
         self.heard = now;
-        if self.standing != Standing::In {
+        if matches!(self.standing, Standing::Out(_) | Standing::Left) {
             return;
         }
         if ack.next >> STREAM_SHIFT > self.stream.first() >> STREAM_SHIFT {
             // The leader has begun another stream with this node and knows nothing of this one.
             return self.leave(now);
         }
-        self.answered = self.answered.max(ack.sent_at);
-        self.close(&ack.closed);
         self.stream.acknowledged(ack.next);
+        if let Standing::Applying(head) = self.standing {
+            if self.storage.position().is_none() && self.stream.is_acknowledged() {
+                self.went_to(head);
+            }
+            return;
+        }
+        self.answered = self.answered.max(ack.sent_at);
+        if ack.changed >= self.changed {
+            self.close(&ack.closed);
+            self.changed = ack.changed;
+        }
         self.waiting.retain(|(ticket, fact, _)| {
             let known = *fact <= ack.facts;
             if known {
@@ -241,6 +293,7 @@ impl<S: Storage> Agent<S> {
                         used: self.storage.used(),
                         closed,
                         newest,
+                        changed: self.changed,
                     };
                     to.push(Action::Master(self.leaders.current(), Frame::telling(ping)));
                 }

@@ -16,7 +16,7 @@ mod stream;
 mod tests;
 
 pub use real::NodeStore;
-pub use storage::{Memory, Pinned, Plan, Storage};
+pub use storage::{Memory, Offer, Pinned, Plan, Storage};
 
 use super::leaders::Leaders;
 use super::types::{Millis, NodeId, Peer, Position, PutId, Term};
@@ -211,6 +211,8 @@ pub struct Agent<S: Storage> {
     renewing: bool,
     /// Segments that the leader wants closed and that are; not known before it has said so.
     closed: Option<BTreeSet<u32>>,
+    /// By which answer.
+    changed: u64,
     /// Who waits until the leader knows the facts up to a number, and how long.
     waiting: Vec<(u64, u64, Millis)>,
 }
@@ -243,6 +245,7 @@ impl<S: Storage> Agent<S> {
             mover: 0,
             renewing: false,
             closed: None,
+            changed: 0,
             waiting: Vec::new(),
         }
     }

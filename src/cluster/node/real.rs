@@ -4,7 +4,7 @@
 //! A segment is a rank of the store's world, with its number; the one behind them is the tier, if there is one. What a drop could not do is not forgotten: the position in the drop
 //! log is not kept then, so that the entries come again.
 
-use super::storage::{Memory, Part, Pinned, Plan, Storage, Tail, Wanted};
+use super::storage::{Memory, Offer, Part, Pinned, Plan, Storage, Tail, Wanted};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
@@ -52,12 +52,18 @@ pub struct NodeStore {
     for_disk: HashSet<Plan>,
     pins: ByNumber<u64, Pin>,
     next_pin: u64,
-    /// The disk that the store had when the agent began, and how many slots that has.
+    /// The disk that the store had when it was said what there is, and how many slots that has.
     disk: (u64, u32),
     /// A drop since the last position has failed.
     trouble: Option<Error>,
     /// When programs were last looked after, and what the bell that they ring had counted.
     looked: Option<(Instant, u32)>,
+}
+
+/// The disk below a store, and how many slots it has. In this order: if it is opened anew meanwhile that is found out.
+fn disk_below(store: &Store) -> Result<(u64, u32)> {
+    let disk = store.disk_id();
+    Ok((disk, store.adopt_disk()?))
 }
 
 /// A namespace, and a handle for its keys.
@@ -71,9 +77,7 @@ impl NodeStore {
     pub fn new(program: &Store) -> Result<Self> {
         let store = program.for_agent()?;
         let spaces = memory::vec_with(MAX_NAMESPACES, |_| None)?;
-        // In this order: if it is opened anew meanwhile the agent finds out.
-        let disk = store.disk_id();
-        let disk = (disk, store.adopt_disk()?);
+        let disk = disk_below(&store)?;
         let (plans, for_disk, pins) = (ByNumber::default(), HashSet::new(), ByNumber::default());
         Ok(Self { store, spaces, plans, for_disk, pins, next_pin: 1, disk, trouble: None, looked: None })
     }
@@ -96,10 +100,10 @@ impl NodeStore {
         self.disk.1
     }
 
-    /// Fails if the tier of the store was opened or closed since the agent began: others would not know its slots. A new agent does.
+    /// Fails if the tier of the store was opened or closed since it was said what there is: others would not know its slots.
     pub fn check_tier(&self) -> Result<()> {
-        if self.store.disk_id() != self.disk.0 {
-            crate::bail!(NMC_ERR_STALE, "the tier of the store was opened or closed; the agent has to begin anew");
+        if self.has_changed() {
+            crate::bail!(NMC_ERR_STALE, "the tier of the store was opened or closed; the node has to begin anew");
         }
         Ok(())
     }
@@ -229,6 +233,23 @@ impl Memory for NodeStore {
             Some(held) => self.mapped(self.store.view_extents(*held)?),
             None => crate::bail!(NMC_ERR_NOT_FOUND, "nothing is held as {pin}"),
         }
+    }
+
+    fn has_changed(&self) -> bool {
+        self.store.disk_id() != self.disk.0
+    }
+
+    fn offer(&mut self, node: &str) -> Result<Offer> {
+        if self.has_changed() {
+            self.disk = disk_below(&self.store)?;
+        }
+        let ranks = self.tier_segment();
+        let segments = self.segments(|number| match number {
+            number if number == ranks => format!("{node}/ssd"),
+            0 if ranks == 1 => node.into(),
+            number => format!("{node}/{number}"),
+        })?;
+        Ok(Offer { store: self.store.store_id() ^ self.disk.0, slots: self.slots(), segments })
     }
 }
 

@@ -17,7 +17,7 @@
 use crate::base::error::Result;
 use crate::cluster::net::Span;
 use crate::cluster::types::{ObjectKey, Position, PutId};
-use crate::cluster::wire::{Extent, Fact, Metadata, Published};
+use crate::cluster::wire::{Extent, Fact, Metadata, Published, SegmentInfo};
 
 /// What is to be written.
 #[derive(Debug, Clone)]
@@ -58,6 +58,17 @@ pub struct Pinned {
     pub retain: u32,
     /// What its writer said about it.
     pub metadata: Metadata,
+}
+
+/// What a node offers that changes with the tier below its store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// Name of the store: another one with another tier, since what is on disk has other places.
+    pub store: u64,
+    /// Slots of the tier.
+    pub slots: u32,
+    /// Its segments.
+    pub segments: Vec<SegmentInfo>,
 }
 
 /// What a ring has from a number on.
@@ -129,7 +140,7 @@ pub trait Storage {
     /// How far the drop log was applied; `None` if the store was never in a cluster.
     fn position(&self) -> Option<Position>;
 
-    /// The drop log was applied this far.
+    /// The drop log was applied this far. With a position of term 0 the store is as one that never was in a cluster.
     fn set_position(&mut self, position: Position) -> Result<()>;
 
     /// Bytes in use, by segment in the order in which they were mounted.
@@ -149,4 +160,10 @@ pub trait Memory: Storage {
 
     /// Where the bytes of a value are, for as long as it is held.
     fn pin_spans(&self, pin: u64) -> Result<Vec<Span>>;
+
+    /// Whether the tier was opened or closed since it was asked what it offers.
+    fn has_changed(&self) -> bool;
+
+    /// What it offers now, as a node of this name.
+    fn offer(&mut self, node: &str) -> Result<Offer>;
 }

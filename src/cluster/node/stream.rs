@@ -84,6 +84,12 @@ impl Stream {
         changed
     }
 
+    /// Whether the leader has all that was to be told.
+    #[must_use]
+    pub fn is_acknowledged(&self) -> bool {
+        self.applied.is_none() && self.reports.is_empty()
+    }
+
     /// Number of the first report that is not acknowledged.
     #[must_use]
     pub fn first(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! The agent by itself, told by hand what happened, over the simulator's model of a store.
 
-use super::storage::{Storage, Wanted};
+use super::storage::{Offer, Storage, Wanted};
 use super::{Action, Agent, Config, Event, Plan};
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK,
@@ -103,7 +103,15 @@ impl Rig {
             let Some((last, _)) = reports.last() else { return taken };
             let next = last + 1;
             taken.extend(reports.into_iter().map(|(_, news)| news));
-            self.master(Ack { term: 5, incarnation: 9, next, facts: u64::MAX, sent_at: self.now, closed: vec![] });
+            self.master(Ack {
+                term: 5,
+                incarnation: 9,
+                next,
+                facts: u64::MAX,
+                sent_at: self.now,
+                closed: vec![],
+                changed: 0,
+            });
         }
     }
 
@@ -154,9 +162,10 @@ fn put(term: u64, after: Position) -> Put {
 fn the_drop_log_is_applied_before_anything_is_reported() {
     let mut rig = Rig::new(16);
     let plan = rig.local(1);
+    rig.agent.storage_mut().set_position(position(0)).unwrap();
     rig.welcome(5, 1 << STREAM_SHIFT, position(2), false);
     assert!(rig.reports().is_empty());
-    rig.drops(Position::default(), position(1), vec![]);
+    rig.drops(position(0), position(1), vec![]);
     assert!(matches!(&rig.reports()[..], [(_, News::Applied(applied))] if applied.position == position(1)));
     rig.drops(position(1), position(2), vec![DropKey { key: key() }.into()]);
     let told = rig.acknowledge_all();
@@ -263,7 +272,7 @@ fn a_node_that_may_count_as_away_serves_nobody_until_it_is_back() {
     rig.now += 9_000;
     assert!(matches!(rig.ask(2, fetch.clone()), Some(Message::Fetched(f)) if f.status == NMC_ERR_UNAVAILABLE));
     let other = Fetch { key: ObjectKey::new(b"", b"other").unwrap(), ..fetch };
-    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 0, sent_at: rig.now, closed: vec![] });
+    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 0, sent_at: rig.now, closed: vec![], changed: 0 });
     rig.welcome(5, 1 << STREAM_SHIFT, position(0), false);
     assert!(matches!(rig.ask(3, other), Some(Message::Fetched(f)) if f.status == NMC_ERR_NOT_FOUND), "name and key");
 }
@@ -362,7 +371,7 @@ fn a_renewal_ends_what_began_before_it_and_nothing_else() {
     let fetch = rig.fetch(plan, 1);
     rig.ask(1, fetch.clone());
     rig.now += 10_000;
-    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 0, sent_at: rig.now, closed: vec![] });
+    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 0, sent_at: rig.now, closed: vec![], changed: 0 });
     rig.welcome(5, 1 << STREAM_SHIFT, position(0), false);
     assert!(rig.actions.contains(&Action::Renew(1)), "the push has taken too long");
     rig.ask(2, fetch);
@@ -387,7 +396,7 @@ fn sync_waits_until_the_leader_knows_or_time_is_up() {
     rig.on(Event::Sync(2, 5000));
     rig.now += 600;
     rig.on(Event::Tick);
-    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 1, sent_at: rig.now, closed: vec![] });
+    rig.master(Ack { term: 5, incarnation: 9, next: 0, facts: 1, sent_at: rig.now, closed: vec![], changed: 0 });
     let synced: Vec<(u64, i32)> = rig
         .actions
         .iter()
@@ -423,12 +432,102 @@ fn what_the_leader_wants_closed_is_closed_and_open_again_at_the_end() {
     rig.drops(Position::default(), position(0), vec![]);
     rig.acknowledge_all();
     assert!(!rig.agent.storage().closed, "a former agent has closed it, and this leader knows nothing of that");
-    let tell = |rig: &mut Rig, closed: Vec<u32>| {
+    let tell = |rig: &mut Rig, changed: u64, closed: Vec<u32>| {
         let next = 1 << STREAM_SHIFT;
-        rig.master(Ack { term: 5, incarnation: 9, next, facts: 0, sent_at: rig.now, closed });
+        rig.master(Ack { term: 5, incarnation: 9, next, facts: 0, sent_at: rig.now, closed, changed });
         rig.agent.storage().closed
     };
-    assert!(tell(&mut rig, vec![0]) && tell(&mut rig, vec![0]) && !tell(&mut rig, vec![]) && tell(&mut rig, vec![0]));
+    assert!(tell(&mut rig, 1, vec![0]) && tell(&mut rig, 1, vec![0]));
+    assert!(!tell(&mut rig, 2, vec![]) && tell(&mut rig, 3, vec![0]));
+    assert!(tell(&mut rig, 2, vec![]), "that has come late");
+    rig.now += 1000;
+    rig.actions.clear();
+    rig.on(Event::Tick);
+    let says = |action: &Action| matches!(action, Action::Master(_, Frame { message: Message::Ping(ping), .. }) if (&ping.closed[..], ping.changed) == (&[0], 3));
+    assert!(rig.actions.iter().any(says), "{:?}", rig.actions);
     rig.on(Event::Leave);
     assert!(!rig.agent.storage().closed, "the store is its programs' own again");
+}
+
+#[test]
+fn a_store_that_leaves_with_nothing_is_as_one_that_never_was_in_a_cluster() {
+    // What has no bytes is something too.
+    for (value, empty) in [(None, true), (Some(&[1][..]), false), (Some(&[][..]), false)] {
+        let mut rig = Rig::joined(16);
+        if let Some(pages) = value {
+            rig.agent.storage_mut().put(&key(), PutId::local(1), pages).unwrap();
+        }
+        assert_eq!(rig.agent.storage().position(), Some(position(0)));
+        rig.on(Event::Leave);
+        let said = rig.actions.iter().find_map(|action| match action {
+            Action::Master(_, Frame { message: Message::Leave(leave), .. }) => Some(leave.empty),
+            _ => None,
+        });
+        assert_eq!((said, rig.agent.storage().position().is_none()), (Some(empty), empty), "{value:?}");
+    }
+    // Nobody is to forget a store whose position is still there.
+    let mut rig = Rig::joined(16);
+    rig.agent.storage_mut().fails = true;
+    rig.on(Event::Leave);
+    let told =
+        |action: &Action| matches!(action, Action::Master(_, Frame { message: Message::Leave(l), .. }) if !l.empty);
+    assert!(rig.actions.iter().any(told) && rig.agent.storage().position().is_some());
+}
+
+#[test]
+fn a_new_store_is_in_a_cluster_only_when_the_leader_has_heard_of_it() {
+    let mut rig = Rig::new(16);
+    rig.local(1);
+    rig.welcome(5, 1 << STREAM_SHIFT, position(2), false);
+    rig.drops(Position::default(), position(2), vec![]);
+    let tells_what_there_is = |news: &News| matches!(news, News::Range(_) | News::SnapshotEnd(_) | News::Facts(_));
+    let reports = rig.reports();
+    assert!(matches!(&reports[0].1, News::Applied(applied) if applied.position == position(2)), "{reports:?}");
+    assert!(!reports.iter().any(|(_, news)| tells_what_there_is(news)), "{reports:?}");
+    assert_eq!(rig.agent.storage().position(), None, "the leader may still forget it, and then it has to be new");
+    let ack = |next| Ack { term: 5, incarnation: 9, next, facts: 0, sent_at: 10_000, closed: vec![], changed: 0 };
+    // An answer to a ping, before the report has come; and while nothing can be kept.
+    rig.master(ack(1 << STREAM_SHIFT));
+    assert_eq!(rig.agent.storage().position(), None);
+    rig.agent.storage_mut().fails = true;
+    rig.master(ack(reports.last().unwrap().0 + 1));
+    assert!(!rig.reports().iter().any(|(_, news)| tells_what_there_is(news)));
+    rig.agent.storage_mut().fails = false;
+    rig.master(ack(reports.last().unwrap().0 + 1));
+    assert_eq!(rig.agent.storage().position(), Some(position(2)));
+    assert!(rig.reports().iter().any(|(_, news)| tells_what_there_is(news)));
+}
+
+#[test]
+fn a_node_whose_store_has_another_tier_begins_anew() {
+    let mut rig = Rig::joined(16);
+    let plan = rig.local(1);
+    let fetch = rig.fetch(plan, 0);
+    assert!(rig.agent.serves(rig.now));
+    let other = ObjectKey::new(b"", b"other").unwrap();
+    rig.ask(3, Put { key: other, ..put(5, position(0)) });
+    rig.actions.clear();
+    let offer = Offer { store: 2, slots: 4, segments: vec![] };
+    rig.agent.begin_anew(10, offer, rig.now, &mut rig.actions);
+    let left = |action: &Action| {
+        let Action::Master(_, Frame { message: Message::Leave(leave), .. }) = action else { return false };
+        (leave.incarnation, leave.empty) == (9, false)
+    };
+    assert!(rig.actions.iter().any(left), "the former life ends");
+    assert!(rig.actions.iter().any(|action| matches!(action, Action::Stop(_))), "and what it was given");
+    rig.on(Event::Tick);
+    let joined = rig.actions.iter().find_map(|action| match action {
+        Action::Master(_, Frame { message: Message::Join(join), .. }) => Some(join.clone()),
+        _ => None,
+    });
+    let join = joined.unwrap();
+    assert_eq!((join.incarnation, join.store, join.slots, join.since), (10, 2, 4, Some(position(0))));
+    assert!(!rig.agent.serves(rig.now));
+    assert!(matches!(rig.ask(4, fetch), Some(Message::Fetched(fetched)) if fetched.status == NMC_ERR_NOT_FOUND));
+    assert_eq!(rig.put_status(5, Put { put: PutId::clustered(5, 8), ..put(5, position(0)) }), Some(NMC_ERR_STALE));
+    // All is told again.
+    let (next, sent_at) = (2 << STREAM_SHIFT, rig.now);
+    rig.master(Welcome { term: 5, incarnation: 10, next, fresh: false, head: position(0), fence_ms: 9000, sent_at });
+    let lists = |(_, news): &(u64, News)| matches!(news, News::Range(range) if !range.live.is_empty());
+    assert!(rig.reports().iter().any(lists) && rig.agent.serves(rig.now));
 }

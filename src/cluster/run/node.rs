@@ -26,6 +26,8 @@ const LOOK_MS: Millis = 5;
 
 /// Bytes that are copied for a peer that has not taken them yet.
 const MOST_COPIED: usize = 1 << 20;
+/// How long a store may wait for its tier before it is asked for that again.
+const TIER_MS: Millis = 1_000;
 /// Values of other nodes that are asked for at a time.
 const MOST_FILLS: usize = 64;
 /// How long one may take, besides a second for 16 MiB of it.
@@ -118,6 +120,8 @@ impl Service {
         let mailbox = Arc::new(Mailbox::new(&net)?);
         let handle = Handle(Arc::clone(&mailbox));
         let running = Running {
+            name: config.name.clone(),
+            renew_at: 0,
             agent: Agent::new(config, storage, now_ms()),
             secret,
             net,
@@ -179,6 +183,9 @@ impl Filling {
 }
 
 struct Running<S: Memory> {
+    name: String,
+    /// When it is looked next whether the store has another tier.
+    renew_at: Millis,
     agent: Agent<S>,
     /// Of this life of the node.
     secret: u64,
@@ -215,12 +222,33 @@ impl<S: Memory> Running<S> {
             }
             let now = now_ms();
             self.end_late_fills(now);
+            if now >= self.renew_at
+                && self.agent.storage().has_changed()
+                && let Err(error) = self.begin_anew(now)
+            {
+                self.renew_at = now + TIER_MS;
+                log::emit(log::WARN, || {
+                    format!("cluster: the tier of \"{}\" is not there: {}", self.name, error.message)
+                });
+            }
             // With what is due after all of it: what the store did is told in one report.
             self.tell(Event::Tick, now);
             self.net.end_stalled();
             due = self.agent.wake(now).min(now + LOOK_MS);
             self.net.flush();
         }
+    }
+
+    /// The store has another tier: others hear of it in another life of the node.
+    fn begin_anew(&mut self, now: Millis) -> Result<()> {
+        let secret = random_u64()?;
+        let offer = self.agent.storage_mut().offer(&self.name)?;
+        let mut actions = Vec::new();
+        self.agent.begin_anew(incarnation_of(secret), offer, now, &mut actions);
+        // Still by the secret of the former life.
+        actions.into_iter().for_each(|action| self.act(action, now));
+        self.secret = secret;
+        Ok(())
     }
 
     fn read_mail(&mut self, ready: &[Ready]) -> bool {

@@ -340,7 +340,7 @@ impl Storage for Store {
         if self.fails {
             crate::bail!(NMC_ERR_UNAVAILABLE, "it is not kept");
         }
-        self.position = Some(position);
+        self.position = Some(position).filter(|position| position.term != 0);
         Ok(())
     }
 

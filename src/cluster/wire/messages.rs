@@ -66,6 +66,9 @@ message_structs! {
         pub media: Media,
         /// Where the node listens.
         pub endpoint: String,
+        /// It must have applied the drop log this far before it takes the put: what was removed in one sweep before the put began
+        /// must not take the put with it.
+        pub after: Position,
     }
 
     /// Master → client: where a put may go.
@@ -76,9 +79,6 @@ message_structs! {
         pub term: Term,
         /// The put.
         pub put: PutId,
-        /// An owner must have applied the drop log this far before it takes the put: what was removed in one sweep before the
-        /// put began must not take the put with it.
-        pub after: Position,
         /// How many copies are wanted; the places behind the first so many are for when one fails.
         pub copies: u32,
         /// Where to, best first.
@@ -332,6 +332,8 @@ message_structs! {
         pub closed: Vec<u32>,
         /// The facts up to this one tell of all that was ever put there.
         pub newest: u64,
+        /// From the answer by which they were closed.
+        pub changed: u64,
     }
 
     /// Master → node: what was received.
@@ -348,6 +350,8 @@ message_structs! {
         pub sent_at: u64,
         /// Segments that are to take nothing more; all others do.
         pub closed: Vec<u32>,
+        /// How often the leader has changed its mind about that.
+        pub changed: u64,
     }
 
     /// Master → node: the master does not count the node as a member at the moment. It joins again.
@@ -461,7 +465,7 @@ message_structs! {
         pub term: Term,
         /// Which life of the node is meant.
         pub incarnation: u64,
-        /// See [`PutPlaces::after`].
+        /// See [`Place::after`].
         pub after: Position,
         /// The segment.
         pub segment: u32,

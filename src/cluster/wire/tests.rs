@@ -50,7 +50,8 @@ fn published(index: u32) -> Published {
 
 /// One of each kind, and of each kind within them.
 fn samples() -> Vec<Message> {
-    let place = Place { node: NodeId(1), incarnation: 2, segment: 3, media: Media::Ram, endpoint: "e".into() };
+    let (endpoint, after) = ("e".into(), position(1));
+    let place = Place { node: NodeId(1), incarnation: 2, segment: 3, media: Media::Ram, endpoint, after };
     let dropped = DropReplica { incarnation: 1, index: NO_INDEX, epoch: 0, key: key("d"), put: PutId(1) };
     let entry = |number, what| DropEntry { position: position(number), what };
     let extent = Extent { region: 1, offset: 4096, length: 100 };
@@ -63,7 +64,7 @@ fn samples() -> Vec<Message> {
         EvictDisk { node: NodeId(1), incarnation: 2, keys: vec![key("a"), key("b")] }.into(),
         Hello { token: "secret".into() }.into(),
         PutStart { key: key("a"), length: 10, slices: vec![4, 6], config }.into(),
-        PutPlaces { status: 0, term: 9, put: PutId(1), after: position(1), copies: 2, places: vec![place] }.into(),
+        PutPlaces { status: 0, term: 9, put: PutId(1), copies: 2, places: vec![place] }.into(),
         PutEnd { put: PutId(1), key: key("a"), done: vec![done.clone(), done.clone()], tried: vec![NodeId(3)] }.into(),
         PutRevoke { put: PutId(1), key: key("a") }.into(),
         Find { keys: vec![key("a"), key("b")], missed: vec![name()] }.into(),
@@ -110,9 +111,10 @@ fn samples() -> Vec<Message> {
             used: vec![1, 2],
             closed: vec![1],
             newest: 4,
+            changed: 2,
         }
         .into(),
-        Ack { term: 9, incarnation: 1, next: 2, facts: 3, sent_at: 4, closed: vec![0, 7] }.into(),
+        Ack { term: 9, incarnation: 1, next: 2, facts: 3, sent_at: 4, closed: vec![0, 7], changed: 5 }.into(),
         Rejoin { term: 9 }.into(),
         Drops {
             term: 9,

@@ -258,7 +258,7 @@ impl Node {
     pub fn ping(&mut self) -> Message {
         let (term, incarnation, node) = (self.term, self.incarnation, NodeId::of(&self.name));
         let (position, used, closed) = (Position::default(), vec![8192], vec![3]);
-        self.ask(wire::Ping { term, node, incarnation, sent_at: 1, position, used, closed, newest: 0 })
+        self.ask(wire::Ping { term, node, incarnation, sent_at: 1, position, used, closed, newest: 0, changed: 0 })
     }
 }
 

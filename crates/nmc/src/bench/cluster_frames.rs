@@ -136,15 +136,12 @@ impl Trips {
         let done = Done { name, fact: 1 };
         let replica = Replica { name, put, length, media, endpoint: endpoint() };
         let listed = Listed { status, replicas: vec![replica] };
-        let place = Place { node, incarnation, segment, media, endpoint: endpoint() };
+        let place = Place { node, incarnation, segment, media, endpoint: endpoint(), after };
         let fetch = Fetch { name, key: key(), offset: 0, length, into: Vec::new(), mover: 0 };
         Ok(Self {
             find: trip(Find { keys: vec![key()], missed: Vec::new() }, Found { term, keys: vec![listed] })?,
             fetch: trip(fetch, Fetched { status, put, length, follows: length, retain: 0, metadata: metadata() })?,
-            start: trip(
-                put_start(key(), length),
-                PutPlaces { status, term, put, after, copies: 1, places: vec![place] },
-            )?,
+            start: trip(put_start(key(), length), PutPlaces { status, term, put, copies: 1, places: vec![place] })?,
             put: trip(
                 Put { put, term, incarnation, after, segment, key: key(), length, retain, metadata: metadata() },
                 PutDone { status, done: Some(done.clone()) },
