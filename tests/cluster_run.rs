@@ -16,11 +16,12 @@ use nanomc::cluster::wire::Replicate;
 use nanomc::mem::HeapKind;
 use nanomc::store::copy::Slice;
 use nanomc::store::evict::Retain;
+use nanomc::store::peers::{Ask, PeerRead, Peers};
 use nanomc::store::read::Look;
 use nanomc::store::{self, Store};
 use nanomc::tier::{self, Tier};
 use nanomc::world;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -214,6 +215,24 @@ fn a_key_is_put_once_and_after_a_remove_again() {
     put(&other, "l", b"l", 1).unwrap();
     assert_eq!(other.remove_all(false, true).unwrap(), NMC_OK);
     assert_eq!(other.exists(&[b"k", b"l"]).unwrap(), [false, false]);
+}
+
+#[test]
+fn a_remembered_size_is_not_that_of_the_next_value() {
+    let directory = Directory::new();
+    let _nodes = [node(&directory, 64)];
+    let (reader, other) = (client(&directory), client(&directory));
+    let large = value(1, 200_000);
+    put(&other, "k", &large, 1).unwrap();
+    assert_eq!(get(&reader, "k", large.len()).unwrap(), large);
+    assert_eq!(get(&reader, "k", 100), Err(NMC_ERR_TOO_SMALL));
+    assert_eq!(other.remove(b"k", true).unwrap(), NMC_OK);
+    assert_eq!(get(&reader, "k", 100), Err(NMC_ERR_NOT_FOUND));
+    put(&other, "k", &large, 1).unwrap();
+    assert_eq!(get(&reader, "k", large.len()).unwrap(), large);
+    assert_eq!(other.remove(b"k", true).unwrap(), NMC_OK);
+    put(&other, "k", b"small", 1).unwrap();
+    assert_eq!(get(&reader, "k", 100).unwrap(), b"small");
 }
 
 #[test]
@@ -477,6 +496,21 @@ fn what_is_read_is_kept_where_that_is_wanted_and_outlives_its_first_owner() {
 }
 
 #[test]
+fn what_is_read_is_kept_on_the_first_node() {
+    let directory = Directory::new();
+    let (_first, _store, _) = node(&directory, 64);
+    let keeping = Cluster::open(Config { keep: true, ..config(&directory) }).unwrap();
+    put(&client(&directory), "k", b"value", 1).unwrap();
+    let stores = [a_store(64), a_store(64)];
+    for (store, name) in stores.iter().zip(["a", "b"]) {
+        keeping.mount(store, Some(name), false).unwrap();
+    }
+    assert_eq!(get(&keeping, "k", 10).unwrap(), b"value");
+    eventually("a copy is kept", || stores.iter().any(|store| store.exists(b"k").unwrap()));
+    assert_eq!(stores.map(|store| store.exists(b"k").unwrap()), [true, false]);
+}
+
+#[test]
 fn draining_a_segment_copies_what_is_only_there_with_all_that_was_said_about_it() {
     let directory = Directory::new();
     let (first, store, name) = node(&directory, 64);
@@ -661,6 +695,97 @@ fn cancelling_returns_when_nobody_uses_the_memory_of_what_was_cancelled() {
     let mut ended = Vec::new();
     other.completions(1, Duration::ZERO, |completion| ended.push((completion.token, completion.status)));
     assert_eq!(ended, [(1, NMC_ERR_CANCELLED)], "its completion is queued");
+}
+
+#[test]
+fn without_a_master_a_batch_reads_what_is_where_it_was() {
+    let mut directory = Directory::new();
+    let _node = node(&directory, 64);
+    let other = Cluster::open(Config { patience: Duration::from_secs(2), ..config(&directory) }).unwrap();
+    let values: Vec<Vec<u8>> = (0..6).map(|i| value(i, 1000 + i)).collect();
+    for (i, value) in values.iter().enumerate() {
+        put(&client(&directory), &format!("k{i}"), value, 1).unwrap();
+        if i > 0 {
+            assert_eq!(&get(&other, &format!("k{i}"), 2000).unwrap(), value);
+        }
+    }
+    directory.stop();
+    let unknown = |status: i32| matches!(status, NMC_ERR_UNAVAILABLE | NMC_ERR_TIMEOUT);
+    // All of them are known, and all but the first.
+    for first in [1, 0] {
+        let keys: Vec<String> = (first..6).map(|i| format!("k{i}")).collect();
+        let into = vec![0u8; 6 * 2000];
+        let slices: Vec<[Slice; 1]> = into.chunks(2000).map(|part| [slice(part)]).collect();
+        let items: Vec<Item<'_>> =
+            keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices }).collect();
+        let right = |at: usize| into[2000 * at..].starts_with(&values[first + at]);
+        for (at, got) in other.get(&items).unwrap().into_iter().enumerate() {
+            match first + at {
+                0 => assert!(got.result.is_err_and(|error| unknown(error.status))),
+                _ => assert!(got.result.is_ok() && right(at), "item {at} from {first} on"),
+            }
+        }
+        let told = Arc::new(Mutex::new(vec![NMC_IN_PROGRESS; items.len()]));
+        let statuses = Arc::clone(&told);
+        let tell = move |item: usize, _, status| statuses.lock().unwrap()[item] = status;
+        let numbers: Vec<usize> = (0..items.len()).collect();
+        other.submit_get(1, &items, &numbers, Sum::new(Some(Box::new(tell)))).unwrap();
+        let status = completion(&other);
+        assert!(if first == 0 { unknown(status) } else { status == NMC_OK });
+        for (at, status) in told.lock().unwrap().iter().enumerate() {
+            assert!(if first + at == 0 { unknown(*status) } else { *status == NMC_OK && right(at) });
+        }
+    }
+}
+
+/// Somebody who has one value of 1,000 bytes, under "far", and is never asked for more than one time.
+#[derive(Default)]
+struct OneFarValue {
+    begun: AtomicUsize,
+    asked: AtomicUsize,
+}
+
+impl Peers for OneFarValue {
+    fn begin(&self) -> nanomc::base::error::Result<Deadline> {
+        self.begun.fetch_add(1, SeqCst);
+        Ok(Deadline::after(Duration::from_secs(5)))
+    }
+
+    fn read(&self, _: &Ask<'_>, reads: &mut [PeerRead<'_>]) {
+        self.asked.fetch_add(1, SeqCst);
+        for read in reads.iter_mut().filter(|read| read.key == b"far") {
+            read.outcome = Ok(Some(1000));
+        }
+    }
+
+    fn find(&self, _: &Ask<'_>, keys: &[&[u8]]) -> nanomc::base::error::Result<Vec<bool>> {
+        self.asked.fetch_add(1, SeqCst);
+        Ok(keys.iter().map(|key| *key == b"far").collect())
+    }
+}
+
+#[test]
+fn a_read_that_goes_on_has_one_time_however_often_others_are_asked() {
+    let peers = Arc::new(OneFarValue::default());
+    let far = a_store(8).with_peers(Arc::clone(&peers) as Arc<dyn Peers>);
+    let counts = || (peers.begun.swap(0, SeqCst), peers.asked.swap(0, SeqCst));
+    let into = [0u8; 100];
+    let slices = [slice(&into)];
+    for (offset, asked) in [(0, 3), (500, 2)] {
+        let read = far.read(b"far", offset, &nanomc::store::copy::Pieces::Slices(&slices), |_| Ok(true)).unwrap();
+        assert!(matches!(read, Look::Ready(1000)));
+        assert_eq!(counts(), (1, asked), "the size, and then the value");
+    }
+    let mut seen = 0;
+    let keys = std::iter::repeat_n(&b"far"[..], 600).map(Ok);
+    far.look_many_anywhere(keys, |_| {
+        seen += 1;
+        true
+    })
+    .unwrap();
+    assert_eq!((seen, counts()), (600, (1, 3)));
+    far.presence_anywhere(b"far").unwrap();
+    assert_eq!(counts(), (1, 1));
 }
 
 #[test]

@@ -247,8 +247,11 @@ impl Cluster {
         if joined != NMC_OK {
             crate::bail!(NMC_ERR_UNAVAILABLE, "no master has taken \"{name}\" as a member in time");
         }
-        self.calls.service.keep_with(self.config.keep.then(|| agent.handle()));
-        self.nodes.write().push(Local { name: name.clone(), store: space, agent });
+        let mut nodes = self.nodes.write();
+        if nodes.is_empty() {
+            self.calls.service.keep_with(self.config.keep.then(|| agent.handle()));
+        }
+        nodes.push(Local { name: name.clone(), store: space, agent });
         Ok(name)
     }
 
@@ -353,7 +356,7 @@ impl Cluster {
             Call::Put(put) => put.length,
             _ => 0,
         };
-        self.batch(items, tasks, self.scope(&deadline), size, |item, outcome| match outcome.status {
+        self.batch(items, tasks, Vec::new(), self.scope(&deadline), size, |item, outcome| match outcome.status {
             NMC_OK => Ok(()),
             _ => Err(failed(outcome, item.key.escape_ascii())),
         })
@@ -373,18 +376,22 @@ impl Cluster {
         Ok(self.task(Call::Put(put), item.spans()?))
     }
 
-    /// Makes calls, some together; `tell` says what came of each.
+    /// Makes calls, some together; `tell` says what came of each. Others are made with the first of them, and nobody hears of those.
     fn batch<R>(
         &self,
         items: &[Item<'_>],
         tasks: Vec<Result<Task>>,
+        mut others: Vec<Task>,
         scope: Scope<'_>,
         size: impl Fn(&Task) -> u64,
         tell: impl Fn(&Item<'_>, &Outcome) -> Result<R>,
     ) -> Result<Vec<Result<R>>> {
         let mut results = memory::with_capacity(tasks.len())?;
         let (mut together, mut numbers, mut bytes) = (Vec::new(), Vec::new(), 0u64);
-        let flush = |together: &mut Vec<Task>, numbers: &mut Vec<usize>, results: &mut Vec<Result<R>>| {
+        let asks = !others.is_empty();
+        let mut flush = |together: &mut Vec<Task>, numbers: &mut Vec<usize>, results: &mut Vec<Result<R>>| {
+            let room = memory::reserve(together, others.len());
+            together.extend(others.drain(..).filter(|_| room.is_ok()));
             together.iter_mut().for_each(|task: &mut Task| task.patience = scope.deadline.left());
             let outcomes = self.calls.service.call_unless(std::mem::take(together), scope.stop);
             for (number, at) in numbers.drain(..).enumerate() {
@@ -415,7 +422,7 @@ impl Cluster {
                 }
             }
         }
-        if !together.is_empty() {
+        if asks || !together.is_empty() {
             flush(&mut together, &mut numbers, &mut results);
         }
         Ok(results)

@@ -6,6 +6,7 @@ use super::client::{Call, Outcome};
 use super::net::{Poller, Timer};
 use super::run::client::{Service, Task};
 use super::run::node;
+use super::types::ObjectKey;
 use super::wire::{Find, MAX_KEYS, ROOM};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
@@ -177,13 +178,14 @@ impl Submitted {
         }
     }
 
-    /// The calls of the next turn: questions where the values are, or what was asked about.
+    /// The calls of the next turn. What is to be read is asked for at once where its place is remembered, and in the next turn where that
+    /// is still to be asked.
     fn next(&self, turns: &mut Turns) -> Vec<Task> {
         if turns.found.is_empty() {
             self.choose(turns);
             if self.reads && turns.found.len() > 1 {
                 // If there is no memory for that, or no answer, it is asked for each.
-                let asked = self.questions(&turns.found).unwrap_or_default();
+                let asked = self.ask_first(turns).unwrap_or_default();
                 if !asked.is_empty() {
                     return asked;
                 }
@@ -205,6 +207,27 @@ impl Submitted {
         }
     }
 
+    /// Questions where values are, behind the calls that need none; nothing if none does.
+    fn ask_first(&self, turns: &mut Turns) -> Result<Vec<Task>> {
+        let Turns { found, items, .. } = turns;
+        let left = self.deadline.left();
+        self.calls.service.look_at(|knows| {
+            let known = |task: &Task| task.call.key().is_none_or(knows);
+            let unknown = found.iter().filter(|(_, task)| !known(task)).filter_map(|(_, task)| task.call.key());
+            let asked = questions(unknown, left)?;
+            if asked.is_empty() {
+                return Ok(asked);
+            }
+            let mut tasks = memory::with_capacity(found.len() + asked.len())?;
+            for (item, task) in found.extract_if(.., |(_, task)| known(task)) {
+                items.push(item);
+                tasks.push(Task { patience: left, ..task });
+            }
+            tasks.extend(asked);
+            Ok(tasks)
+        })
+    }
+
     /// As many of those that wait as may be under way together.
     fn choose(&self, turns: &mut Turns) {
         let mut bytes = 0u64;
@@ -219,30 +242,28 @@ impl Submitted {
             turns.found.push(one);
         }
     }
+}
 
-    /// Where values are, as many keys at once as a message holds.
-    fn questions(&self, calls: &[Numbered]) -> Result<Vec<Task>> {
-        let (mut asked, mut keys, mut bytes) = (Vec::new(), Vec::new(), 0);
-        let ask = |keys: &mut Vec<_>| Task {
-            call: Call::Ask(Box::new(Find { keys: std::mem::take(keys), missed: Vec::new() }.into())),
-            spans: Vec::new(),
-            patience: self.deadline.left(),
-        };
-        for (_, task) in calls {
-            let Call::Get(get) = &task.call else { continue };
-            let more = get.key.as_bytes().len() + 8;
-            if keys.len() == MAX_KEYS || bytes + more > ROOM {
-                memory::push(&mut asked, ask(&mut keys))?;
-                bytes = 0;
-            }
-            bytes += more;
-            memory::push(&mut keys, get.key.copy()?)?;
+/// Questions where values are, as many keys at once as a message holds.
+pub(super) fn questions<'a>(keys: impl Iterator<Item = &'a ObjectKey>, patience: Duration) -> Result<Vec<Task>> {
+    let (mut asked, mut part, mut bytes) = (Vec::new(), Vec::new(), 0);
+    let ask = |keys: &mut Vec<_>| {
+        let find = Find { keys: std::mem::take(keys), missed: Vec::new() };
+        Task { call: Call::Ask(Box::new(find.into())), spans: Vec::new(), patience }
+    };
+    for key in keys {
+        let more = key.as_bytes().len() + 8;
+        if part.len() == MAX_KEYS || bytes + more > ROOM {
+            memory::push(&mut asked, ask(&mut part))?;
+            bytes = 0;
         }
-        if !keys.is_empty() {
-            memory::push(&mut asked, ask(&mut keys))?;
-        }
-        Ok(asked)
+        bytes += more;
+        memory::push(&mut part, key.copy()?)?;
     }
+    if !part.is_empty() {
+        memory::push(&mut asked, ask(&mut part))?;
+    }
+    Ok(asked)
 }
 
 /// The descriptor of a client.

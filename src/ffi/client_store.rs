@@ -10,7 +10,7 @@ use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BAD_HANDLE, NMC_ERR_NOT_FOUND, NMC_ERR_TOO_SMALL, nmc_status_t};
 use crate::cluster::facade::{Cluster, Item, Scope};
-use crate::store::peers::{PeerRead, Peers};
+use crate::store::peers::{Ask, PeerRead, Peers};
 use std::sync::Arc;
 
 /// The cluster of a client, for as long as that is open.
@@ -22,18 +22,9 @@ struct OfClient {
 
 impl OfClient {
     /// `None` if the client is closed: then the store is all there is.
-    fn with<R>(
-        &self,
-        space: &[u8],
-        stop: &dyn Fn() -> bool,
-        body: impl FnOnce(&Cluster, Scope<'_>) -> Result<R>,
-    ) -> Result<Option<R>> {
-        let called = with(self.client as *const nmc_client_t, |open: &Open| {
-            let patience = i64::try_from(open.cluster.patience().as_millis()).unwrap_or(i64::MAX);
-            let deadline = Deadline::from_ms(self.timeout_ms, patience)?;
-            // What the store finds is not the client's handle being bad.
-            Ok(body(&open.cluster, Scope { space, deadline: &deadline, stop }))
-        });
+    fn with<R>(&self, body: impl FnOnce(&Cluster) -> Result<R>) -> Result<Option<R>> {
+        // What the store finds is not the client's handle being bad.
+        let called = with(self.client as *const nmc_client_t, |open: &Open| Ok(body(&open.cluster)));
         match called {
             Ok(told) => told.map(Some),
             Err(error) if error.status == NMC_ERR_BAD_HANDLE => Ok(None),
@@ -42,12 +33,22 @@ impl OfClient {
     }
 }
 
+/// What a store asks for, as the client calls it.
+fn scope<'a>(ask: &Ask<'a>) -> Scope<'a> {
+    Scope { space: ask.space, deadline: ask.until, stop: ask.stop }
+}
+
 impl Peers for OfClient {
-    fn read(&self, space: &[u8], reads: &mut [PeerRead<'_>], stop: &dyn Fn() -> bool) {
-        let told = self.with(space, stop, |cluster, scope| {
+    fn begin(&self) -> Result<Deadline> {
+        let patience = self.with(|cluster| Ok(cluster.patience()))?.unwrap_or_default();
+        Deadline::from_ms(self.timeout_ms, i64::try_from(patience.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    fn read(&self, ask: &Ask<'_>, reads: &mut [PeerRead<'_>]) {
+        let told = self.with(|cluster| {
             let items: Vec<Item<'_>> =
                 memory::collect(reads.iter().map(|read| Item { key: read.key, slices: read.to }))?;
-            cluster.fetch(scope, &items)
+            cluster.fetch(scope(ask), &items)
         });
         match told {
             Ok(None) => {}
@@ -65,8 +66,8 @@ impl Peers for OfClient {
         }
     }
 
-    fn find(&self, space: &[u8], keys: &[&[u8]], stop: &dyn Fn() -> bool) -> Result<Vec<bool>> {
-        let told = self.with(space, stop, |cluster, scope| cluster.listed(scope, keys))?;
+    fn find(&self, ask: &Ask<'_>, keys: &[&[u8]]) -> Result<Vec<bool>> {
+        let told = self.with(|cluster| cluster.listed(scope(ask), keys))?;
         told.map_or_else(|| memory::vec_of(keys.len(), false), Ok)
     }
 }

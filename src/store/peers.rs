@@ -7,6 +7,7 @@ use super::copy::{Pieces, Slice};
 use super::get::other_size;
 use super::master::{check_key, show};
 use super::read::{LOOKS, Look, Presence, check_within};
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NOT_FOUND};
@@ -26,13 +27,34 @@ pub struct PeerRead<'a> {
     pub outcome: Result<Option<u64>>,
 }
 
-/// Others that may have what this store does not. Every call returns by a time of its own, or soon after `stop` says so.
+/// Others that may have what this store does not. Whoever asks them several times for one call of a program has one time for all of that.
 pub trait Peers: Send + Sync {
-    /// Reads values of the namespace with this name, all of them together.
-    fn read(&self, space: &[u8], reads: &mut [PeerRead<'_>], stop: &dyn Fn() -> bool);
+    /// When a call that begins now is to be over.
+    fn begin(&self) -> Result<Deadline>;
+
+    /// Reads values, all of them together.
+    fn read(&self, ask: &Ask<'_>, reads: &mut [PeerRead<'_>]);
 
     /// Whether somebody has each of these keys.
-    fn find(&self, space: &[u8], keys: &[&[u8]], stop: &dyn Fn() -> bool) -> Result<Vec<bool>>;
+    fn find(&self, ask: &Ask<'_>, keys: &[&[u8]]) -> Result<Vec<bool>>;
+}
+
+/// How peers are asked.
+#[derive(Clone, Copy)]
+pub struct Ask<'a> {
+    /// Name of the namespace of the keys.
+    pub space: &'a [u8],
+    /// It is over then.
+    pub until: &'a Deadline,
+    /// Or soon after this says so.
+    pub stop: &'a dyn Fn() -> bool,
+}
+
+/// A call of a program that goes on to peers.
+struct Far<'a> {
+    peers: &'a dyn Peers,
+    space: Vec<u8>,
+    until: Deadline,
 }
 
 impl Store {
@@ -50,11 +72,20 @@ impl Store {
         self.namespace_name(self.namespace).ok_or_else(none)
     }
 
-    /// Reads together what is nowhere here. Nothing is read if the handle has no peers.
-    fn read_far(&self, reads: &mut [PeerRead<'_>]) -> Result<()> {
-        let Some(peers) = &self.peers else { return Ok(()) };
+    /// Begins to go on to peers; `None` if the handle has none.
+    fn far(&self) -> Result<Option<Far<'_>>> {
+        let Some(peers) = self.peers.as_deref() else { return Ok(None) };
+        Ok(Some(Far { peers, space: self.space_name()?, until: peers.begin()? }))
+    }
+
+    fn ask_far<R>(&self, far: &Far<'_>, body: impl FnOnce(&Ask<'_>) -> R) -> R {
         let interrupt = self.interrupt();
-        peers.read(&self.space_name()?, reads, &|| interrupt.check().is_err());
+        body(&Ask { space: &far.space, until: &far.until, stop: &|| interrupt.check().is_err() })
+    }
+
+    /// Reads together what is nowhere here.
+    fn read_far(&self, far: &Far<'_>, reads: &mut [PeerRead<'_>]) {
+        self.ask_far(far, |ask| far.peers.read(ask, reads));
         // A value that did not fit was not read.
         let fits = |read: &PeerRead<'_>| Pieces::Slices(read.to).bytes().unwrap_or(0);
         for read in reads.iter() {
@@ -64,12 +95,11 @@ impl Store {
                 self.client.counters.peer_hit(bytes);
             }
         }
-        Ok(())
     }
 
-    fn read_one_far(&self, key: &[u8], to: &[Slice]) -> Result<Option<u64>> {
+    fn read_one_far(&self, far: &Far<'_>, key: &[u8], to: &[Slice]) -> Result<Option<u64>> {
         let mut read = [PeerRead { key, to, outcome: Ok(None) }];
-        self.read_far(&mut read)?;
+        self.read_far(far, &mut read);
         let [PeerRead { outcome, .. }] = read;
         outcome
     }
@@ -77,13 +107,18 @@ impl Store {
     /// Reads all of a value from elsewhere if it fits; gives its size in any case.
     #[cold]
     pub(super) fn whole_from_peers(&self, key: &[u8], pieces: &Pieces<'_>) -> Result<Look<u64>> {
+        let Some(far) = self.far()? else { return Ok(Look::Missing) };
+        self.whole_far(&far, key, pieces)
+    }
+
+    fn whole_far(&self, far: &Far<'_>, key: &[u8], pieces: &Pieces<'_>) -> Result<Look<u64>> {
         pieces.check()?;
         if self.client.is_host(pieces)? {
-            let found = self.read_one_far(key, &slices_of(pieces)?)?;
+            let found = self.read_one_far(far, key, &slices_of(pieces)?)?;
             return Ok(found.map_or(Look::Missing, Look::Ready));
         }
         let room = pieces.bytes()?;
-        self.by_way_of_host(key, |total| Ok((total <= room).then_some((0, total))), pieces)
+        self.by_way_of_host(far, key, |total| Ok((total <= room).then_some((0, total))), pieces)
     }
 
     /// Reads a part of a value, from `offset` on, as much as the pieces hold. `fits` is asked as for [`Store::read`].
@@ -93,11 +128,23 @@ impl Store {
         key: &[u8],
         offset: u64,
         pieces: &Pieces<'_>,
+        fits: impl FnMut(u64) -> Result<bool>,
+    ) -> Result<Look<u64>> {
+        let Some(far) = self.far()? else { return Ok(Look::Missing) };
+        self.part_far(&far, key, offset, pieces, fits)
+    }
+
+    fn part_far(
+        &self,
+        far: &Far<'_>,
+        key: &[u8],
+        offset: u64,
+        pieces: &Pieces<'_>,
         mut fits: impl FnMut(u64) -> Result<bool>,
     ) -> Result<Look<u64>> {
         let wanted = pieces.bytes()?;
         if offset == 0 {
-            match self.whole_from_peers(key, pieces)? {
+            match self.whole_far(far, key, pieces)? {
                 Look::Ready(total) if total > wanted => {}
                 Look::Ready(total) => {
                     if fits(total)? {
@@ -115,24 +162,25 @@ impl Store {
             check_within(offset, wanted, total)?;
             Ok(Some((offset, wanted)))
         };
-        self.by_way_of_host(key, part, pieces)
+        self.by_way_of_host(far, key, part, pieces)
     }
 
     /// Reads all of a value into memory of the library and the part that `part` names, when it is told the size, from there into
     /// the pieces; without one nothing.
     fn by_way_of_host(
         &self,
+        far: &Far<'_>,
         key: &[u8],
         mut part: impl FnMut(u64) -> Result<Option<(u64, u64)>>,
         pieces: &Pieces<'_>,
     ) -> Result<Look<u64>> {
-        let Some(mut total) = self.read_one_far(key, &[])? else { return Ok(Look::Missing) };
+        let Some(mut total) = self.read_one_far(far, key, &[])? else { return Ok(Look::Missing) };
         for _ in 0..LOOKS {
             let Some((offset, bytes)) = part(total)? else { return Ok(Look::Ready(total)) };
             let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
             let mut value = memory::zeroed::<u8>(size(total))?;
             let to = [Slice { address: value.as_mut_ptr() as u64, bytes: total }];
-            match self.read_one_far(key, &to)? {
+            match self.read_one_far(far, key, &to)? {
                 None => return Ok(Look::Missing),
                 Some(found) if found == total => {
                     let end = offset.saturating_add(bytes);
@@ -155,22 +203,24 @@ impl Store {
         result: &mut impl FnMut(usize, Result<Look<u64>>),
     ) {
         let all = || {
-            memory::try_collect(which.iter().map(|number| {
+            let all = memory::try_collect(which.iter().map(|number| {
                 let (key, pieces) = item(*number)?;
                 let host = self.client.is_host(&pieces)?;
                 Ok((*number, key, pieces, if host { Some(slices_of(&pieces)?) } else { None }))
-            }))
+            }));
+            Ok::<_, Error>((all?, self.far()?))
         };
-        let all = match all() {
-            Ok(all) => all,
+        let (all, far) = match all() {
+            Ok((all, Some(far))) => (all, far),
+            Ok((_, None)) => return which.iter().for_each(|number| result(*number, Ok(Look::Missing))),
             Err(error) => return which.iter().for_each(|number| result(*number, Err(error.clone()))),
         };
         let together = all.iter().filter_map(|(number, key, _, to)| Some((*number, *key, to.as_deref()?)));
         let reads = memory::collect(together.map(|(n, key, to)| (n, PeerRead { key, to, outcome: Ok(None) })));
-        let read = reads.and_then(|reads| {
+        let read = reads.map(|reads| {
             let (numbers, mut reads): (Vec<usize>, Vec<PeerRead<'_>>) = reads.into_iter().unzip();
-            self.read_far(&mut reads)?;
-            Ok((numbers, reads))
+            self.read_far(&far, &mut reads);
+            (numbers, reads)
         });
         match read {
             Ok((numbers, reads)) => {
@@ -191,7 +241,7 @@ impl Store {
         }
         for (number, key, pieces, _) in all.iter().filter(|(_, _, _, to)| to.is_none()) {
             let exact = |wanted| {
-                self.part_from_peers(key, 0, pieces, |total| {
+                self.part_far(&far, key, 0, pieces, |total| {
                     if total == wanted { Ok(true) } else { Err(other_size(total, wanted)) }
                 })
             };
@@ -212,20 +262,20 @@ impl Store {
     #[cold]
     fn presence_elsewhere(&self, key: &[u8]) -> Result<Presence> {
         let mut found = [Presence::Absent];
-        self.find_far(&[key], &mut found)?;
+        if let Some(far) = self.far()? {
+            self.find_far(&far, &[key], &mut found)?;
+        }
         Ok(found[0])
     }
 
     /// Asks peers for those of these keys that are not here.
-    fn find_far(&self, keys: &[&[u8]], found: &mut [Presence]) -> Result<()> {
-        let Some(peers) = &self.peers else { return Ok(()) };
+    fn find_far(&self, far: &Far<'_>, keys: &[&[u8]], found: &mut [Presence]) -> Result<()> {
         let absent = keys.iter().zip(found.iter()).filter(|(_, found)| **found == Presence::Absent);
         let absent: Vec<&[u8]> = memory::collect(absent.map(|(key, _)| *key))?;
         if absent.is_empty() {
             return Ok(());
         }
-        let interrupt = self.interrupt();
-        let told = peers.find(&self.space_name()?, &absent, &|| interrupt.check().is_err())?;
+        let told = self.ask_far(far, |ask| far.peers.find(ask, &absent))?;
         let places = found.iter_mut().filter(|found| **found == Presence::Absent);
         places.zip(told).filter(|(_, there)| *there).for_each(|(place, _)| *place = Presence::Elsewhere);
         Ok(())
@@ -251,6 +301,7 @@ impl Store {
         go_on: &mut dyn FnMut(Presence) -> bool,
     ) -> Result<()> {
         let (mut window, mut found) = (memory::with_capacity(WINDOW)?, memory::with_capacity(WINDOW)?);
+        let far = self.far()?;
         loop {
             window.clear();
             found.clear();
@@ -263,7 +314,9 @@ impl Store {
                 found.push(presence);
                 true
             })?;
-            self.find_far(&window, &mut found)?;
+            if let Some(far) = &far {
+                self.find_far(far, &window, &mut found)?;
+            }
             if window.is_empty() || !found.iter().all(|presence| go_on(*presence)) {
                 return Ok(());
             }

@@ -47,6 +47,10 @@ pub(super) struct Getting {
     ended: bool,
 }
 
+fn too_small(replica: &Replica) -> Outcome {
+    Outcome { count: replica.length, ..Outcome::of(NMC_ERR_TOO_SMALL) }
+}
+
 impl Getting {
     pub(super) fn new(get: GetCall, deadline: Millis) -> Self {
         Self {
@@ -113,19 +117,16 @@ impl Getting {
             cx.ask_master(0, self.deadline, find);
             return None;
         };
-        if replica.length > self.get.room {
-            return Some(Outcome { count: replica.length, ..Outcome::of(NMC_ERR_TOO_SMALL) });
+        let fits = replica.length <= self.get.room;
+        if !fits && !self.found.is_empty() {
+            return Some(too_small(&replica));
         }
-        let fetch = Fetch {
-            name: replica.name,
-            key: self.get.key.clone(),
-            offset: 0,
-            length: replica.length,
-            into: self.get.into.clone(),
-            mover: cx.shared.mover,
-        };
-        self.mover = cx.shared.mover;
-        let until = self.deadline.min(cx.now + cx.shared.config.owner_ms + moving_ms(replica.length));
+        // What is remembered may be the size of a value that is gone: its owner is asked whether it is there, and for no byte of it.
+        let (length, into) = if fits { (replica.length, self.get.into.clone()) } else { (0, Vec::new()) };
+        let (name, key, mover) = (replica.name, self.get.key.clone(), cx.shared.mover);
+        let fetch = Fetch { name, key, offset: 0, length, into, mover };
+        self.mover = mover;
+        let until = self.deadline.min(cx.now + cx.shared.config.owner_ms + moving_ms(length));
         self.request = cx.ask_node(0, until, (replica.name.node, &replica.endpoint), fetch);
         self.step = Step::Fetching(replica);
         None
@@ -191,8 +192,10 @@ impl Getting {
     }
 
     fn fetched(&mut self, number: u64, replica: Replica, fetched: Fetched, cx: &mut Cx<'_>) -> Option<Outcome> {
+        let same = fetched.put == replica.put && fetched.length == replica.length;
         match fetched.status {
-            NMC_OK if fetched.put != replica.put || fetched.length != replica.length || !self.is_whole(&fetched) => {
+            NMC_OK if same && replica.length > self.get.room && fetched.follows == 0 => Some(too_small(&replica)),
+            NMC_OK if !same || !self.is_whole(&fetched) => {
                 // An owner that gives something else under this name is not believed.
                 cx.to.push(Action::Close(number));
                 cx.shared.requests.remove(number);

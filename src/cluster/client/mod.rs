@@ -94,6 +94,17 @@ pub enum Call {
     Ask(Box<Message>),
 }
 
+impl Call {
+    /// What is read.
+    #[must_use]
+    pub fn key(&self) -> Option<&ObjectKey> {
+        match self {
+            Self::Get(get) => Some(&get.key),
+            _ => None,
+        }
+    }
+}
+
 /// How many requests a put with so many copies has under way at most.
 fn requests_of(copies: u32) -> usize {
     copies.clamp(1, MAX_COPIES) as usize + 1

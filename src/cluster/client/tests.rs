@@ -2,7 +2,8 @@
 
 use super::{Action, Call, Client, Config, Event, GetCall, Outcome, PutCall};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL,
+    NMC_ERR_UNAVAILABLE, NMC_OK,
 };
 use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Position, PutId};
 use crate::cluster::wire::*;
@@ -138,6 +139,39 @@ fn a_get_takes_one_replica_from_its_first_byte_and_the_next_if_that_fails() {
     // Next time the place is known.
     rig.get(0);
     assert!(matches!(rig.sent()[0].1, Message::Fetch(_)));
+}
+
+#[test]
+fn a_remembered_size_is_that_of_a_value_which_its_owner_has() {
+    let mut rig = Rig::new(false);
+    let small = |rig: &mut Rig| {
+        let get = GetCall { key: key(), room: 1, keep: false, into: vec![] };
+        rig.on(Event::Call(1, 2000, Call::Get(get)));
+    };
+    let too_small = Some((NMC_ERR_TOO_SMALL, 3));
+    let told = |rig: &Rig| rig.done().map(|outcome| (outcome.status, outcome.count));
+    // What the master says counts at once.
+    small(&mut rig);
+    rig.found(vec![replica(1, 7)]);
+    assert_eq!(told(&rig), too_small);
+    rig.get(0);
+    rig.found(vec![replica(1, 7)]);
+    let (request, _) = rig.sent()[0].clone();
+    rig.node_says(request, fetched(NMC_OK, 7, 3));
+    rig.on(Event::Took(request, true));
+    // From then on its owner is asked, and no byte of it.
+    small(&mut rig);
+    let (request, Message::Fetch(fetch)) = rig.sent()[0].clone() else { panic!("{:?}", rig.actions) };
+    assert_eq!(fetch.length, 0);
+    rig.node_says(request, fetched(NMC_OK, 7, 0));
+    assert_eq!(told(&rig), too_small);
+    // It is gone: the master knows what there is instead.
+    small(&mut rig);
+    let request = rig.sent()[0].0;
+    rig.node_says(request, fetched(NMC_ERR_NOT_FOUND, 0, 0));
+    rig.found(vec![Replica { length: 1, ..replica(2, 8) }]);
+    let (_, Message::Fetch(fetch)) = rig.sent()[0].clone() else { panic!("{:?}", rig.actions) };
+    assert_eq!((fetch.name.node, fetch.length), (NodeId(2), 1));
 }
 
 #[test]

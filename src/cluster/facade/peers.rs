@@ -1,15 +1,20 @@
 //! Reads of a store that go on to the cluster: by the name of the store's namespace instead of the client's, and past the nodes of this
 //! process, in which the store has looked already. Whoever waits can be stopped.
 
-use super::{Cluster, Got, Item, failed};
+use super::{Cluster, Got, Item, failed, nothing};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_OK};
-use crate::cluster::client::Call;
+use crate::cluster::client::{Call, Outcome};
+use crate::cluster::run::client::Task;
+use crate::cluster::submit::questions;
 use crate::cluster::types::ObjectKey;
 use crate::cluster::wire::{Find, Listed, MAX_KEYS, Message, ROOM};
 use std::time::Duration;
+
+/// Values whose places are asked for together.
+const ASKED: usize = 16 * MAX_KEYS;
 
 /// What a read of the cluster is about, and when it ends.
 #[derive(Clone, Copy)]
@@ -31,26 +36,49 @@ impl Cluster {
 
     /// Reads values into memory that holds them, from owners; says of each what came of it.
     pub fn fetch(&self, scope: Scope<'_>, items: &[Item<'_>]) -> Result<Vec<Got>> {
-        let mut tasks: Vec<Result<super::Task>> = memory::with_capacity(items.len())?;
-        tasks.extend(items.iter().map(|item| self.get_task(scope.space, item)));
-        let asked = tasks.iter().flatten().filter_map(|task| match &task.call {
-            Call::Get(get) => Some(&get.key),
-            _ => None,
-        });
-        if items.len() > 1 && !self.calls.service.knows(asked) {
-            // Where they are is asked for all of them at once. If that fails it is asked for each.
-            let keys: Vec<&[u8]> = memory::collect(items.iter().map(|item| item.key))?;
-            let _ = self.locate(scope, &keys);
+        let mut all = memory::with_capacity(items.len())?;
+        for part in items.chunks(ASKED) {
+            all.extend(self.fetch_part(scope, part)?);
         }
-        let size = |task: &super::Task| task.spans.iter().map(|span| span.len() as u64).sum();
-        let read = self.batch(items, tasks, scope, size, |item, outcome| {
+        Ok(all)
+    }
+
+    fn fetch_part(&self, scope: Scope<'_>, items: &[Item<'_>]) -> Result<Vec<Got>> {
+        let mut tasks: Vec<Result<Task>> = memory::with_capacity(items.len())?;
+        tasks.extend(items.iter().map(|item| self.get_task(scope.space, item)));
+        let (asked, unknown) = match items.len() {
+            ..2 => (Vec::new(), Vec::new()),
+            _ => self.unknown(scope, &tasks).unwrap_or_default(),
+        };
+        let size = |task: &Task| task.spans.iter().map(|span| span.len() as u64).sum();
+        let tell = |item: &Item<'_>, outcome: &Outcome| {
             Ok(match outcome.status {
                 NMC_OK => Got::whole(outcome.count),
                 NMC_ERR_TOO_SMALL => Got::too_large(outcome.count, item.bytes()?),
                 _ => Got::of(Err(failed(outcome, item.key.escape_ascii()))),
             })
-        })?;
+        };
+        // Where they are is asked for all at once, beside those that need not be asked for. If that fails it is asked for each.
+        let (mut later, mut those) = (memory::with_capacity(unknown.len())?, memory::with_capacity(unknown.len())?);
+        for at in &unknown {
+            those.push(items[*at]);
+            later.push(std::mem::replace(&mut tasks[*at], nothing()));
+        }
+        let mut read = self.batch(items, tasks, asked, scope, size, tell)?;
+        for (at, got) in unknown.into_iter().zip(self.batch(&those, later, Vec::new(), scope, size, tell)?) {
+            read[at] = got;
+        }
         memory::collect(read.into_iter().map(|got| got.unwrap_or_else(|error| Got::of(Err(error)))))
+    }
+
+    /// Questions where values are that are to be read, and which: those whose places are not remembered.
+    fn unknown(&self, scope: Scope<'_>, tasks: &[Result<Task>]) -> Result<(Vec<Task>, Vec<usize>)> {
+        let keys = || tasks.iter().enumerate().filter_map(|(at, task)| Some((at, task.as_ref().ok()?.call.key()?)));
+        self.calls.service.look_at(|knows| {
+            let unknown = || keys().filter(|(_, key)| !knows(key));
+            let asked = questions(unknown().map(|(_, key)| key), scope.deadline.left())?;
+            Ok((asked, memory::collect(unknown().map(|(at, _)| at))?))
+        })
     }
 
     /// Asks where keys are, as many at once as a message holds, and remembers it.

@@ -169,11 +169,10 @@ impl Service {
         self.shared.state.lock().agent = agent;
     }
 
-    /// Whether it is remembered where all of these are.
-    #[must_use]
-    pub fn knows<'a>(&self, mut keys: impl Iterator<Item = &'a ObjectKey>) -> bool {
+    /// Looks at keys, and is told whether it is remembered where one is.
+    pub fn look_at<R>(&self, look: impl FnOnce(&dyn Fn(&ObjectKey) -> bool) -> R) -> R {
         let state = self.shared.state.lock();
-        keys.all(|key| state.core.knows(key))
+        look(&|key| state.core.knows(key))
     }
 
     /// Makes calls and waits until all have ended; each does by its time and two seconds.
