@@ -73,13 +73,14 @@ impl Leader {
             self.returning.insert(id, (ask, join));
             return Ok(());
         }
-        if self.members.contains_key(&id) {
+        if self.node(id).is_some_and(|node| !node.going) {
             return self.admit(ask, join, now, to);
         }
         if self.members.len() + self.arriving.len() >= MAX_MEMBERS {
             crate::bail!(NMC_ERR_LIMIT, "the cluster has {MAX_MEMBERS} members, the most possible");
         }
-        let member = Member { name: join.name.clone(), since: self.log.head() };
+        let since = self.node(id).map_or(self.log.head(), |node| node.since);
+        let member = Member { name: join.name.clone(), since };
         let recording = self.arriving.insert(id, (ask, join, member.since)).is_some();
         if !recording {
             self.record(Recording::Member(id), vec![Change::Member(member)], to);
@@ -95,8 +96,14 @@ impl Leader {
         }
         // The node drops what it had if it was in a cluster before: nobody kept the log for it.
         let member = Member { name: join.name.clone(), since };
-        let admitted = self.expect(member, now).and_then(|()| self.admit(ask, join, now, to));
-        if let Err(error) = admitted {
+        let expected = match self.node_mut(id) {
+            Some(node) => {
+                node.going = false;
+                Ok(())
+            }
+            None => self.expect(member, now),
+        };
+        if let Err(error) = expected.and_then(|()| self.admit(ask, join, now, to)) {
             to.push(self.refusal(ask, &error));
         }
     }

@@ -61,6 +61,8 @@ pub struct Node {
     pub connected: bool,
     /// It has said that it ends.
     pub left: bool,
+    /// It may be written down that it is gone. If it is back it has to be written down as a member again.
+    pub going: bool,
     /// When it was heard of last.
     pub heard: Millis,
     /// When it said the newest of what it has said in this life, by its own clock.
@@ -217,6 +219,7 @@ impl Leader {
             state: State::Silent,
             connected: false,
             left: false,
+            going: false,
             heard: now,
             said: 0,
             outdated: false,
@@ -380,16 +383,17 @@ impl Leader {
         let Ok(ids) = self.ids() else { return };
         for id in ids {
             let (away_ms, gone_ms) = (self.config.away_ms, self.config.gone_ms);
+            let returns = self.arriving.contains_key(&id);
             let Some(node) = self.node_mut(id) else { continue };
             let (silent, never_came) = (now.saturating_sub(node.heard), node.never_came());
             let gone_ms = if never_came { away_ms } else { gone_ms };
             if node.state != State::Away && (silent >= away_ms || never_came) {
                 node.state = State::Away;
                 self.away(id, now, to);
-            } else if node.state == State::Away && silent >= gone_ms {
+            } else if node.state == State::Away && silent >= gone_ms && !returns {
                 // Written down again and again until it is: that is rare.
                 let name = node.name.clone();
-                node.heard = now;
+                (node.heard, node.going) = (now, true);
                 self.record(Recording::Gone(id), vec![Change::Gone(name)], to);
             }
         }
@@ -416,6 +420,7 @@ impl Leader {
         let Some(node) = self.node_mut(leave.node).filter(|node| node.incarnation == leave.incarnation) else { return };
         if node.state != State::Away {
             (node.state, node.heard, node.left) = (State::Away, silent_since, true);
+            node.going |= leave.empty;
             let name = node.name.clone();
             self.away(leave.node, now, to);
             if leave.empty {

@@ -641,7 +641,15 @@ fn a_node_that_comes_back_while_it_is_written_down_that_it_is_gone_waits_for_tha
         rig.join(0, 11, 11, None);
         rig.join(0, 11, 11, None);
         assert!(!rig.said[before..].iter().any(|(to, _)| *to == 0), "it is no member and cannot become one yet");
-        rig.written(done);
+        let gone = rig.writing.replace(vec![]).unwrap();
+        gone.into_iter().for_each(|number| rig.on(Event::Recorded(number, done)));
+        // Also if that failed: who can not write something down does not know what is written.
+        assert!(!rig.said[before..].iter().any(|(to, _)| *to == 0), "nor is it before that is written down");
+        rig.written(false);
+        assert!(!rig.said[before..].iter().any(|(to, _)| *to == 0));
+        rig.writing = Some(vec![]);
+        rig.join(0, 11, 11, None);
+        rig.written(true);
         let welcome = rig.welcome(0).unwrap();
         assert!(!welcome.fresh && welcome.incarnation == 11);
         // It stays one: what is put there is found.

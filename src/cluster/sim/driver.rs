@@ -75,6 +75,7 @@ impl Sim {
                 self.call_remove_all(at, wait, patience);
             }
             78..88 => self.put_here(at, &key),
+            88 if self.chance.below(4) == 0 => self.begin_anew(),
             88 => self.ask_for_a_drain(at),
             _ => self.evict(),
         }
@@ -211,6 +212,22 @@ impl Sim {
         let (segment, cancel) = (format!("{}/ram", node_name(node)), self.chance.below(2) == 0);
         let message: Message = crate::cluster::wire::Drain { segment, cancel }.into();
         self.send(Addr::Client(at), Addr::Master(master), Frame::telling(message), None);
+    }
+
+    /// The store of some node has another tier.
+    fn begin_anew(&mut self) {
+        let (at, now) = (self.chance.below(self.nodes.len()), self.now);
+        if self.agent_of(at).is_none() || self.nodes[at].process.paused_until > now {
+            return;
+        }
+        self.nodes[at].store_id = self.chance.word() | 1;
+        let config = self.node_config(at);
+        let Some(agent) = &mut self.nodes[at].agent else { return };
+        let offer = node::Offer { store: config.store, slots: config.slots, segments: config.segments };
+        let mut actions = Vec::new();
+        agent.begin_anew(config.incarnation, offer, now, &mut actions);
+        self.say(|| format!("n{at} begins anew"));
+        self.agent_acts(at, actions);
     }
 
     /// A node evicts what it has under a key.

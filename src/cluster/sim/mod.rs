@@ -587,6 +587,10 @@ impl Sim {
         let Some(agent) = &mut self.nodes[at].agent else { return };
         let mut actions = Vec::new();
         agent.on(event, self.now, &mut actions);
+        self.agent_acts(at, actions);
+    }
+
+    fn agent_acts(&mut self, at: usize, actions: Vec<node::Action>) {
         let life = self.nodes[at].process.life;
         for action in actions {
             match action {

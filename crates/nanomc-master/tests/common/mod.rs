@@ -133,6 +133,8 @@ pub struct Node {
     next: u64,
     facts: u64,
     requests: u64,
+    /// Of the last answer to a ping.
+    changed: u64,
 }
 
 impl Node {
@@ -150,7 +152,7 @@ impl Node {
         let stream = TcpStream::connect(address).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let name = name.to_owned();
-        let mut node = Self { stream, name, incarnation: 77, term: 0, next: 0, facts: 0, requests: 0 };
+        let mut node = Self { stream, name, incarnation: 77, term: 0, next: 0, facts: 0, requests: 0, changed: 0 };
         if let Some(token) = token {
             node.send(0, wire::Hello { token: token.into() });
         }
@@ -258,7 +260,13 @@ impl Node {
     pub fn ping(&mut self) -> Message {
         let (term, incarnation, node) = (self.term, self.incarnation, NodeId::of(&self.name));
         let (position, used, closed) = (Position::default(), vec![8192], vec![3]);
-        self.ask(wire::Ping { term, node, incarnation, sent_at: 1, position, used, closed, newest: 0, changed: 0 })
+        let changed = self.changed;
+        let answer =
+            self.ask(wire::Ping { term, node, incarnation, sent_at: 1, position, used, closed, newest: 0, changed });
+        if let Message::Ack(ack) = &answer {
+            self.changed = ack.changed;
+        }
+        answer
     }
 }
 
