@@ -3033,6 +3033,7 @@ nmc_status_t nmc_client_get(struct nmc_client_t *client,
 /**
  * Puts `n` values: `values[i]` under `keys[i]`. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. A failed one
  * does not stop the others.
+ * They are put at the same time: if a key is named twice, both may succeed, and a get returns one of the two values.
  *
  * Up to 256 are under way together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the status of the first that did not.
  * Statuses as for `nmc_client_put`.
