@@ -2,6 +2,7 @@
 // `ep_scope ROUNDS`: message passing as a dispatch does it. The threads of a block store into a heap of the other process, the block
 // synchronises, one warp releases and stores a flag there; the other process polls the flag, acquires and reads. No word may be old.
 // `ep_scope ROUNDS without`: the control, without the release. Old words must be seen, or the test would show nothing.
+// `ep_scope ROUNDS without broken`: the control of the control. Its processes fail before they pass anything; that is not a catch.
 // Needs MPS: otherwise the processes take turns on the GPU, and nothing happens at the same time.
 //
 // What makes a missing release visible is where the words lie. Some blocks keep the part of the cache busy in which the data is,
@@ -24,6 +25,8 @@ constexpr uint64_t kPairBytes = kLines * kLine;             // data of a pair: a
 constexpr uint64_t kFlags = kPairs * kPairBytes;            // then flags and answers, a line each
 constexpr uint64_t kAnswers = kFlags + kPairs * kLine;
 constexpr uint64_t kHeap = 2 << 20;
+// Exit codes of a process. Any other one, such as the 1 of CUDA_OK, says that it failed before it could tell.
+constexpr int kNoOldWord = 0, kOldWords = 10, kTooLate = 11;
 
 __device__ uint64_t load(const char* at) {
   uint64_t v;
@@ -86,8 +89,8 @@ __global__ void __launch_bounds__(kThreads) pass(nmc_ep_rank_t d, char* own, cha
   }
 }
 
-int child(uint32_t rank, const char* dir, uint64_t rounds, bool release) {
-  CUDA_OK(cudaSetDevice(0));
+int child(uint32_t rank, const char* dir, uint64_t rounds, bool release, bool broken) {
+  CUDA_OK(cudaSetDevice(broken ? -1 : 0));
   nmc_world_config_t config = NMC_WORLD_CONFIG_INIT;
   config.name = {"scope", 5};
   config.dir = {dir, std::strlen(dir)};
@@ -123,7 +126,7 @@ int child(uint32_t rank, const char* dir, uint64_t rounds, bool release) {
   std::fflush(stdout);
   NMC_CHECK(nmc_world_barrier(world, 60000));
   NMC_CHECK(nmc_world_destroy(world));
-  return found[1] != 0 ? 2 : found[0] != 0 ? 1 : 0;
+  return found[1] != 0 ? kTooLate : found[0] != 0 ? kOldWords : kNoOldWord;
 }
 
 bool under_mps() {
@@ -138,11 +141,13 @@ bool under_mps() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 5 && std::strcmp(argv[1], "child") == 0) {
-    return child(static_cast<uint32_t>(std::atoi(argv[2])), argv[3], std::strtoull(argv[4], nullptr, 10), std::atoi(argv[5]) != 0);
+  if (argc > 6 && std::strcmp(argv[1], "child") == 0) {
+    return child(static_cast<uint32_t>(std::atoi(argv[2])), argv[3], std::strtoull(argv[4], nullptr, 10), std::atoi(argv[5]) != 0,
+                 std::atoi(argv[6]) != 0);
   }
-  if (argc < 2) return std::fprintf(stderr, "usage: ep_scope ROUNDS [without]\n"), 2;
+  if (argc < 2) return std::fprintf(stderr, "usage: ep_scope ROUNDS [without [broken]]\n"), 2;
   const bool control = argc > 2 && std::strcmp(argv[2], "without") == 0;
+  const bool broken = argc > 3 && std::strcmp(argv[3], "broken") == 0;
   if (!under_mps()) return std::printf("skipped: no MPS\n"), 77;
   char folder[] = "/tmp/nmc-ep-scope-XXXXXX";
   if (mkdtemp(folder) == nullptr) return std::perror("mkdtemp"), 1;
@@ -150,7 +155,8 @@ int main(int argc, char** argv) {
   for (int rank = 0; rank < 2; ++rank) {
     children[rank] = fork();
     if (children[rank] == 0) {
-      execl("/proc/self/exe", "ep_scope", "child", rank == 0 ? "0" : "1", folder, argv[1], control ? "0" : "1", nullptr);
+      execl("/proc/self/exe", "ep_scope", "child", rank == 0 ? "0" : "1", folder, argv[1], control ? "0" : "1", broken ? "1" : "0",
+            nullptr);
       _exit(127);
     }
   }
@@ -161,8 +167,10 @@ int main(int argc, char** argv) {
     if (WIFEXITED(status)) codes[rank] = WEXITSTATUS(status);
   }
   if (std::system((std::string("rm -rf ") + folder).c_str()) != 0) std::printf("could not remove %s\n", folder);
-  const bool ran = codes[0] <= 1 && codes[1] <= 1;
-  if (control) check(ran && codes[0] + codes[1] > 0, "without the release old words are seen");
-  else check(ran && codes[0] + codes[1] == 0, "with a release of the device's scope no old word is seen by another process");
+  const auto ran = [](int code) { return code == kNoOldWord || code == kOldWords; };
+  const bool seen = codes[0] == kOldWords || codes[1] == kOldWords;
+  check(ran(codes[0]) && ran(codes[1]), "both processes ran to their end");
+  if (control) check(seen, "without the release old words are seen");
+  else check(!seen, "with a release of the device's scope no old word is seen by another process");
   return failed_checks != 0;
 }
