@@ -205,6 +205,16 @@ enum Op {
     Ask(Box<Asking>),
 }
 
+impl Op {
+    /// Bytes that are sent to owners.
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Put(op) => op.bytes(),
+            _ => 0,
+        }
+    }
+}
+
 /// What came for a call.
 enum Reply {
     /// An answer.
@@ -227,6 +237,8 @@ struct Shared {
     failed: BTreeMap<NodeId, Millis>,
     /// The mover that there is or is being made, by the number of its renewal.
     mover: u64,
+    /// Bytes of values that are being put: they share connections.
+    bytes: u64,
 }
 
 /// See the module.
@@ -309,6 +321,7 @@ impl Client {
             next_request: 1,
             failed: BTreeMap::new(),
             mover: 0,
+            bytes: 0,
             config,
         };
         Self { shared, calls: BTreeMap::new(), ticked: 0 }
@@ -384,7 +397,10 @@ impl Client {
                     Op::Ask(op) => op.begin(&mut cx),
                 };
                 match done {
-                    None => drop(self.calls.insert(call, op)),
+                    None => {
+                        self.shared.bytes += op.bytes();
+                        self.calls.insert(call, op);
+                    }
                     done => self.settle(call, done, to),
                 }
             }
@@ -467,7 +483,7 @@ impl Client {
     /// A call has ended, if something came of it.
     fn settle(&mut self, call: u64, done: Option<Outcome>, to: &mut Vec<Action>) {
         if let Some(outcome) = done {
-            self.calls.remove(&call);
+            self.shared.bytes -= self.calls.remove(&call).map_or(0, |op| op.bytes());
             self.shared.requests.remove_all_of(call, |request| to.push(Action::Close(request)));
             to.push(Action::Done(call, outcome));
         }

@@ -8,7 +8,7 @@ use crate::base::status::{
 };
 use crate::cluster::types::Millis;
 use crate::cluster::wire::{
-    Commit, Done, Frame, Message, Place, Put, PutEnd, PutPlaces, PutRevoke, PutStart, Reserve, Stopped,
+    Commit, Done, Frame, MAX_COPIES, Message, Place, Put, PutEnd, PutPlaces, PutRevoke, PutStart, Reserve, Stopped,
 };
 
 /// The part of a call that speaks to the master.
@@ -108,6 +108,19 @@ impl Putting {
         self.put.config.copies
     }
 
+    /// Bytes that are sent to owners.
+    pub(super) fn bytes(&self) -> u64 {
+        // No value has more, whatever is said.
+        self.put.length.min(1 << 40) * u64::from(self.copies().min(MAX_COPIES))
+    }
+
+    /// How long an owner may take: the longer, the more others are put, but not so long that no time is left to try another one.
+    fn owner_ms(&self, cx: &Cx<'_>) -> Millis {
+        let owner_ms = cx.shared.config.owner_ms;
+        let others = cx.shared.bytes.saturating_sub(self.bytes());
+        owner_ms + moving_ms(self.put.length) + moving_ms(others).min(2 * owner_ms)
+    }
+
     pub(super) fn reply(&mut self, number: u64, part: usize, reply: Reply, cx: &mut Cx<'_>) -> Option<Outcome> {
         match (self.step, part) {
             (Step::Starting, MASTER) => match reply {
@@ -180,14 +193,14 @@ impl Putting {
             true => Message::Reserve(Reserve { put, writer: cx.shared.config.host.clone() }),
             false => Message::Put(put),
         };
-        let until = self.deadline.min(cx.now + cx.shared.config.owner_ms + moving_ms(self.put.length));
+        let until = self.deadline.min(cx.now + self.owner_ms(cx));
         let request = cx.ask_node(self.parts.len(), until, (place.node, &place.endpoint), message);
         self.parts.push(Part { place, state: State::Asked, request, mover: cx.shared.mover });
     }
 
     /// Something came for one owner.
     fn part(&mut self, number: u64, at: usize, reply: Reply, cx: &mut Cx<'_>) {
-        let (deadline, owner_ms) = (self.deadline, cx.shared.config.owner_ms + moving_ms(self.put.length));
+        let (deadline, owner_ms) = (self.deadline, self.owner_ms(cx));
         let Some(part) = self.parts.get_mut(at).filter(|part| part.request == number) else { return };
         let node = (part.place.node, part.place.endpoint.clone());
         match (&part.state, reply) {

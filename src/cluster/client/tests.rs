@@ -310,6 +310,30 @@ fn an_answer_that_comes_after_its_time_has_not_come() {
 }
 
 #[test]
+fn an_owner_has_more_time_where_much_is_on_its_way() {
+    for (others, waits) in [(false, false), (true, true)] {
+        let mut rig = Rig::new(false);
+        if others {
+            let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
+            let (key, metadata) = (ObjectKey::new(b"", b"other").unwrap(), Metadata::default());
+            let put = PutCall { key, length: 64 << 20, slices: vec![64 << 20], config, retain: 0, metadata };
+            rig.on(Event::Call(2, 10_000, Call::Put(put)));
+        }
+        rig.put(1);
+        rig.places(&[1, 2], 1);
+        // Longer than an owner has alone: then the next one is tried.
+        rig.now += 700;
+        rig.on(Event::Tick);
+        let tried = rig.sent().iter().filter(|(_, message)| matches!(message, Message::Put(_))).count();
+        assert_eq!(tried, usize::from(!waits));
+        // But not for ever.
+        rig.now += 1000;
+        rig.on(Event::Tick);
+        assert!(!waits || rig.sent().iter().any(|(_, message)| matches!(message, Message::Put(_))));
+    }
+}
+
+#[test]
 fn a_remove_that_was_ended_is_not_asked_for_again() {
     let mut rig = Rig::new(false);
     rig.on(Event::Call(1, 5000, Call::Remove(key(), true)));
