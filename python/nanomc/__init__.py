@@ -14,6 +14,7 @@
 
 from . import _abi as constants
 from . import errors
+from ._abi import KvCopy
 from ._library import library_path, version
 from .blocks import Blocks
 from .cache import NanoKVCache, NotReady, ObjMeta, TensorView
@@ -30,7 +31,8 @@ from .world import Master, World
 
 __version__ = constants.VERSION_STRING
 __all__ = [
-    "Array", "Blocks", "Client", "Ep", "KvCache", "KvGroup", "KvTable", "Location", "Master", "NanoKVCache", "NanomcError", "NotReady",
-    "ObjMeta", "Replica", "Replicate", "Segment", "Staged", "Store", "TensorView", "Tier", "View", "World", "WritePlan", "constants",
-    "ep_bytes_needed", "ep_group", "errors", "kv_heap_bytes", "kv_page_tokens", "library_path", "log_to", "set_log_callback", "version",
+    "Array", "Blocks", "Client", "Ep", "KvCache", "KvCopy", "KvGroup", "KvTable", "Location", "Master", "NanoKVCache", "NanomcError",
+    "NotReady", "ObjMeta", "Replica", "Replicate", "Segment", "Staged", "Store", "TensorView", "Tier", "View", "World", "WritePlan",
+    "constants", "ep_bytes_needed", "ep_group", "errors", "kv_heap_bytes", "kv_page_tokens", "library_path", "log_to",
+    "set_log_callback", "version",
 ]

@@ -112,6 +112,12 @@ def pointer_to(address: int, kind: str = "void *") -> Any:
     return ffi.cast(kind, address)
 
 
+def expect(kind: type, value: Any, name: str) -> None:
+    """Raises TypeError for an argument of another type."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is a {type(value).__name__}, not a {kind.__name__}")
+
+
 def key_bytes(key: Key) -> bytes:
     if isinstance(key, str):
         return key.encode()
@@ -261,7 +267,11 @@ class Handle:
         with self._lock:
             if self._leases:
                 return
-        self._end()
+        if self._end() == _abi.ERR_BUSY:  # not inside a callback; the handle is as it was, and can be closed later
+            with self._lock:
+                self._closed = False
+                self.raw = self._owned
+            raise failure(_abi.ERR_BUSY)
 
     def lease(self, pointer: Any, ended: Optional[Callable[[], None]] = None, holder: Any = None) -> Any:
         """`pointer` as an object that keeps the handle until it is collected; then `ended` is called. A holder has a method `_drop`."""
@@ -281,11 +291,15 @@ class Handle:
 
         return ffi.gc(pointer, end)
 
-    def _end(self) -> None:
+    def _end(self) -> int:
         with self._lock:
             owned, self._owned = self._owned, NULL
-        if owned != NULL:
-            self._destroy(owned)
+        if owned == NULL:
+            return _abi.OK
+        status = int(self._destroy(owned))
+        if status == _abi.ERR_BUSY:
+            self._owned = owned
+        return status
 
     def __del__(self) -> None:
         try:

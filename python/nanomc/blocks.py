@@ -6,7 +6,7 @@ from typing import Any, List, Optional, Sequence
 
 from . import _abi
 from ._abi import BlockRun, BlocksStats
-from ._library import Handle, check, ffi, lib, record, struct, text_call
+from ._library import Handle, check, expect, ffi, lib, record, struct, text_call
 
 
 class Blocks:
@@ -34,10 +34,12 @@ class Blocks:
 
     def free(self, run: BlockRun) -> None:
         """Gives back the blocks of a run, or of a part of one."""
+        expect(BlockRun, run, "run")
         check(lib.nmc_blocks_free(self._handle.raw, (run.first, run.count)))
 
     def extend(self, run: BlockRun, more: int) -> BlockRun:
         """Makes a run longer by the `more` blocks behind it; NoRoom if they are not free."""
+        expect(BlockRun, run, "run")
         raw = ffi.new("nmc_block_run_t *", (run.first, run.count))
         check(lib.nmc_blocks_extend(self._handle.raw, raw, more))
         return record(BlockRun, raw)

@@ -176,7 +176,10 @@ class NanoKVCache:
 
     def put(self, key: str, tensor: Any, *, preferred_segment: Optional[int] = None) -> None:
         """Stores a tensor of any type, on CPU or GPU, contiguous or not. AlreadyExists if the key is taken."""
-        kind = (tensor.dtype, tensor.shape, preferred_segment)
+        try:
+            kind = (tensor.dtype, tensor.shape, preferred_segment)
+        except AttributeError:
+            raise TypeError(f"a {type(tensor).__name__} is no tensor and no array: a Store takes bytes") from None
         options = self._options.get(kind)
         if options is None:
             metadata = pack_metadata(dtype_of(tensor), tuple(tensor.shape))
@@ -240,7 +243,7 @@ class NanoKVCache:
         metadata = None
         if dtype is not None:
             sizes = tuple(shape) if shape is not None else (bytes_total // type_bytes(dtype),)
-            if product(sizes) * type_bytes(dtype) != bytes_total:
+            if product(sizes) * type_bytes(dtype) != bytes_total or min(sizes, default=0) < 0:
                 raise ValueError(f"{dtype}{list(sizes)} takes {product(sizes) * type_bytes(dtype)} bytes, not {bytes_total}")
             metadata = pack_metadata(dtype, sizes)
         plan = self.store.open_for_write(
@@ -259,6 +262,7 @@ class NanoKVCache:
 
     def payload(self, key: str) -> Array:
         """Where the bytes of an object go that this process has opened. Nothing may be written there after `commit`."""
+        self.store._handle.require()
         with self._lock:
             plan = self._plans.get(key)
         if plan is None:
@@ -284,6 +288,7 @@ class NanoKVCache:
 
     def abort(self, key: str) -> None:
         """Gives up an object that this process has opened."""
+        self.store._handle.require()
         with self._lock:
             plan = self._plans.pop(key, None)
         if plan is None:
@@ -322,6 +327,7 @@ class NanoKVCache:
 
     def heap_bases(self) -> int:
         """Address of the table of heap bases on the GPU, for kernels (`nanomc.triton`); 0 without a world or a device."""
+        self.store._handle.require()
         return self.world.base_table().device if self.world is not None else 0
 
     def close(self) -> None:

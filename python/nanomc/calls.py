@@ -11,24 +11,9 @@ from typing import Any, Callable, Dict, Tuple
 
 from . import _abi
 from ._library import _LOCKED, Handle, check, failure, ffi, lib
-from .world import _settle
+from .world import Reader, _settle
 
 Outcome = Tuple[int, int]  # status and bytes
-
-
-class Reader:
-    """A loop that waits for a client: how many of its calls are under way, and a descriptor of its own. That is closed when the loop has
-    forgotten it, which may be after it waits for the client once more, or after the client was closed."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.calls = 0
-        self.descriptor = descriptor
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self.descriptor)
-
-    def end(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.remove_reader(self.descriptor)
 
 
 class Calls:

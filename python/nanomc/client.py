@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union, overload
 
 from . import _abi
-from ._library import NULL, Handle, Key, address_of, check, failure, ffi, key_bytes, key_slices, lib, slice_of, struct
+from ._library import NULL, Handle, Key, address_of, check, expect, failure, ffi, key_bytes, key_slices, lib, slice_of, struct
 from .calls import Calls
 from .errors import error_of
 from .memory import Memory, readable, writable
@@ -70,6 +70,8 @@ class Replicate:
     def _struct(self) -> Tuple[Any, Any]:
         """nmc_replicate_t, and what it points to."""
         made = struct("nmc_replicate_t", copies=self.copies, retain=self.retain, priority=self.priority)
+        if len(self.media_copies) > 3:
+            raise ValueError(f"there are 3 media, and media_copies has {len(self.media_copies)}")
         for at, count in enumerate(self.media_copies):
             made.media_copies[at] = count
         keep: List[Any] = []
@@ -88,7 +90,20 @@ class Replicate:
 
 
 def _options(given: Optional[Replicate]) -> Tuple[Any, Any]:
-    return (NULL, None) if given is None else given._struct()
+    if given is None:
+        return NULL, None
+    expect(Replicate, given, "replicate")
+    return given._struct()
+
+
+def _pieces(kind: str, keys: Sequence[Key], addresses: Sequence[int], sizes: Sequence[int]) -> Any:
+    """Memory at addresses, as an array of nmc_slice_t or nmc_buffer_t."""
+    _same(keys, addresses)
+    _same(keys, sizes)
+    for address in addresses:
+        if not 0 <= address < 1 << 64:  # a cast would make another one of it
+            raise ValueError(f"{address} is no address")
+    return ffi.new(kind, [(ffi.cast("void *", a), n) for a, n in zip(addresses, sizes)] or 1)
 
 
 def _host(memory: Memory) -> Memory:
@@ -281,9 +296,7 @@ class Client:
     def put_batch_from(self, keys: Sequence[Key], addresses: Sequence[int], sizes: Sequence[int],
                        replicate: Optional[Replicate] = None) -> List[int]:
         """The same from addresses. The status of each."""
-        _same(keys, addresses)
-        _same(keys, sizes)
-        slices = ffi.new("nmc_slice_t[]", [(ffi.cast("void *", a), n) for a, n in zip(addresses, sizes)] or 1)
+        slices = _pieces("nmc_slice_t[]", keys, addresses, sizes)
         return self._put_batch(keys, slices, replicate)
 
     def _put_batch(self, keys: Sequence[Key], slices: Any, replicate: Optional[Replicate]) -> List[int]:
@@ -317,10 +330,8 @@ class Client:
 
     def get_batch_into(self, keys: Sequence[Key], addresses: Sequence[int], sizes: Sequence[int]) -> Tuple[List[int], List[int]]:
         """Many values into memory at these addresses. The status of each, and its size."""
-        _same(keys, addresses)
-        _same(keys, sizes)
         names, kept = key_slices(keys)
-        buffers = ffi.new("nmc_buffer_t[]", [(ffi.cast("void *", a), n) for a, n in zip(addresses, sizes)] or 1)
+        buffers = _pieces("nmc_buffer_t[]", keys, addresses, sizes)
         got = ffi.new("uint64_t[]", len(keys) or 1)
         statuses = ffi.new("nmc_status_t[]", len(keys) or 1)
         status = lib.nmc_client_get_batch(self._handle.raw, names, buffers, len(keys), got, statuses)

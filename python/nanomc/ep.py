@@ -6,16 +6,18 @@ they work at once. Memory that a call is given is the caller's, and must stay un
 from __future__ import annotations
 
 import contextlib
+import threading
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from . import _abi
 from ._abi import EpBytes
 from ._library import NULL, Handle, address_of, check, ffi, lib, pointer_to, record, struct
-from .memory import Array, cuda_device_of, readable, writable
+from .memory import Array, cuda_device_of, dtype_of, in_place, type_bytes, writable
 from .store import _enqueued
 from .world import World, default_stream, stream_pointer
 
+_GROUP = threading.local()  # `kept`: memory of the calls of an ep_group, which are made when it ends
 _DTYPES = {_abi.DTYPE_FP32: "float32", _abi.DTYPE_BF16: "bfloat16", _abi.DTYPE_FP16: "float16"}
 
 
@@ -35,12 +37,18 @@ def ep_bytes_needed(world_size: int, *, hidden: int, top_k: int, experts: int, i
 def ep_group() -> Iterator[None]:
     """Calls for several ranks of this process inside the block go out together when it ends."""
     check(lib.nmc_ep_group_begin())
+    outer, _GROUP.kept = getattr(_GROUP, "kept", None), []
     try:
-        yield
-    except BaseException:
-        lib.nmc_ep_group_end()
-        raise
-    check(lib.nmc_ep_group_end())
+        try:
+            yield
+        except BaseException:
+            lib.nmc_ep_group_end()
+            raise
+        check(lib.nmc_ep_group_end())
+    finally:
+        if outer is not None:  # the calls of a block inside a block go out with the outer one
+            outer.extend(_GROUP.kept)
+        _GROUP.kept = outer
 
 
 @dataclass(frozen=True)
@@ -76,15 +84,30 @@ class Gemm:
     expected_m: int
 
 
-def _address(value: Any, kind: Callable[[Any], Any] = writable) -> Any:
-    """A pointer to a tensor, an array, an address, or nothing."""
+def _address(value: Any, kind: Callable[[Any], Any] = writable, least: int = 0, name: str = "the memory") -> Any:
+    """A pointer to a tensor or array of at least `least` bytes, to an address, or to nothing. Nothing is copied: the stream reads when
+    the call has returned."""
     if value is None:
         return NULL
     if isinstance(value, int):
         return pointer_to(value)
-    if isinstance(value, Array):
-        return pointer_to(value.address)
-    return _enqueued(value, kind).pointer
+    memory = _enqueued(value, kind)
+    if memory.nbytes < least:
+        raise ValueError(f"{name} takes {least} bytes, and has {memory.nbytes}")
+    kept = getattr(_GROUP, "kept", None)
+    if kept is not None:
+        kept.append(memory)
+    return memory.pointer
+
+
+def _typed(value: Any, name: str, *kinds: str) -> str:
+    """The element type of what a caller passes, one of `kinds`; the first for an address."""
+    if value is None or isinstance(value, int):
+        return kinds[0]
+    kind = value.dtype if isinstance(value, Array) else dtype_of(value)
+    if kind not in kinds:
+        raise ValueError(f"{name} is {kind}, not {' or '.join(kinds)}")
+    return str(kind)
 
 
 class Ep:
@@ -123,6 +146,11 @@ class Ep:
         self._dtype = _DTYPES[config.dtype]
         self._fp8 = config.dispatch != _abi.EP_DISPATCH_SAME
         self._weights = "float16" if config.weights == _abi.EP_WEIGHTS_FP16 else "float32"
+        self._sizes = struct("nmc_ep_bytes_t")
+        check(lib.nmc_ep_bytes_needed(config, info.world_size, 0, self._sizes))
+        self._row_bytes = self.hidden * type_bytes(self._dtype)
+        self._recv_bytes = self.ranks * self.t_cap * self._row_bytes
+        self._sent: Dict[int, int] = {}  # by layer: how many tokens a combine brings back
 
     def _stream(self, stream: Any) -> Any:
         return stream_pointer(default_stream(stream, self.on_device))
@@ -148,12 +176,27 @@ class Ep:
     def _arguments(self, x: Any, topk_idx: Any, topk_w: Any, layer: int, scales: Any, n_tokens: Optional[int],
                    n_tokens_ptr: Any) -> Any:
         if n_tokens is None:
+            if isinstance(topk_idx, int):
+                raise ValueError("topk_idx is an address: say n_tokens")
             n_tokens = int(topk_idx.shape[0]) if topk_idx is not None else 0
-        wide = topk_idx is not None and str(topk_idx.dtype).endswith("int64")
+        # The number at n_tokens_ptr is read later, and is the caller's affair: memory has room for n_tokens.
+        wide = _typed(topk_idx, "topk_idx", "int32", "int64") == "int64"
+        _typed(topk_w, "topk_w", self._weights)
+        row_bytes = self.hidden if scales is not None else self._row_bytes  # with scales rows are fp8
+        picks = n_tokens * self.top_k
         return struct(
-            "nmc_ep_dispatch_t", x=_address(x, readable), scales=ffi.cast("float *", _address(scales, readable)),
-            topk_idx=_address(topk_idx, readable), topk_w=_address(topk_w, readable),
-            n_tokens_ptr=ffi.cast("int32_t *", _address(n_tokens_ptr, readable)), n_tokens=n_tokens, layer=layer, idx_is_64=int(wide))
+            "nmc_ep_dispatch_t", x=_address(x, in_place, n_tokens * row_bytes, "x"),
+            scales=ffi.cast("float *", _address(scales, in_place, n_tokens * (self.hidden // 128) * 4, "scales")),
+            topk_idx=_address(topk_idx, in_place, picks * (8 if wide else 4), "topk_idx"),
+            topk_w=_address(topk_w, in_place, picks * type_bytes(self._weights), "topk_w"),
+            n_tokens_ptr=ffi.cast("int32_t *", _address(n_tokens_ptr, in_place, 4, "n_tokens_ptr")), n_tokens=n_tokens, layer=layer,
+            idx_is_64=int(wide))
+
+    def _out(self, out: Any, n_tokens: int) -> Any:
+        return _address(out, writable, n_tokens * self._row_bytes, "out")
+
+    def _y_recv(self, y_recv: Any, kind: Callable[[Any], Any] = in_place) -> Any:
+        return _address(y_recv, kind, self._recv_bytes, "y_recv")
 
     def dispatch(self, x: Any, topk_idx: Any, topk_w: Any, *, layer: int = 0, scales: Any = None, n_tokens: Optional[int] = None,
                  n_tokens_ptr: Any = None, stream: Any = None) -> None:
@@ -161,12 +204,14 @@ class Ep:
         x [n, hidden], topk_idx [n, top_k] int32 or int64, topk_w [n, top_k]."""
         arguments = self._arguments(x, topk_idx, topk_w, layer, scales, n_tokens, n_tokens_ptr)
         check(lib.nmc_ep_dispatch(self._handle.raw, arguments, self._stream(stream)))
+        self._sent[layer] = arguments.n_tokens
 
     def dispatch_send(self, x: Any, topk_idx: Any, topk_w: Any, *, layer: int = 0, scales: Any = None,
                       n_tokens: Optional[int] = None, n_tokens_ptr: Any = None, stream: Any = None) -> None:
         """The first half of a dispatch: sends, does not wait."""
         arguments = self._arguments(x, topk_idx, topk_w, layer, scales, n_tokens, n_tokens_ptr)
         check(lib.nmc_ep_dispatch_send(self._handle.raw, arguments, self._stream(stream)))
+        self._sent[layer] = arguments.n_tokens
 
     def dispatch_recv(self, layer: int = 0, stream: Any = None) -> None:
         """The second half: waits for what comes here."""
@@ -198,29 +243,37 @@ class Ep:
     def route_pack(self, *, layer: int = 0, x: Any = None, scales: Any = None, masked_m: Any, group_expert: Any = None,
                    row_of: Any = None, row_index: Any = None, stream: Any = None) -> None:
         """Groups the rows that came by expert, into memory of the sizes that `ep_bytes_needed` says."""
+        sizes = self._sizes
+
+        def integers(value: Any, least: int, name: str) -> Any:
+            return ffi.cast("int32_t *", _address(value, writable, least, name))
+
         grouped = struct(
-            "nmc_ep_grouped_t", x=_address(x), scales=ffi.cast("float *", _address(scales)),
-            masked_m=ffi.cast("int32_t *", _address(masked_m)), group_expert=ffi.cast("int32_t *", _address(group_expert)),
-            row_of=ffi.cast("int32_t *", _address(row_of)), row_index=ffi.cast("int32_t *", _address(row_index)))
+            "nmc_ep_grouped_t", x=_address(x, writable, sizes.grouped_x, "x"),
+            scales=ffi.cast("float *", _address(scales, writable, sizes.grouped_scales, "scales")),
+            masked_m=integers(masked_m, sizes.masked_m, "masked_m"), group_expert=integers(group_expert, sizes.masked_m, "group_expert"),
+            row_of=integers(row_of, sizes.row_of, "row_of"), row_index=integers(row_index, sizes.row_index, "row_index"))
         check(lib.nmc_ep_route_pack(self._handle.raw, layer, grouped, self._stream(stream)))
 
     def scatter(self, y_grouped: Any, row_of: Any, *, layer: int = 0, y_recv: Any = None, stream: Any = None) -> None:
         """Sums the weighted rows of each token that came."""
         check(lib.nmc_ep_scatter(
-            self._handle.raw, layer, _address(y_grouped, readable), ffi.cast("int32_t *", _address(row_of, readable)),
-            _address(y_recv), self._stream(stream)))
+            self._handle.raw, layer, _address(y_grouped, in_place, self._sizes.grouped_y, "y_grouped"),
+            ffi.cast("int32_t *", _address(row_of, in_place, self._sizes.row_of, "row_of")), self._y_recv(y_recv, writable),
+            self._stream(stream)))
 
     def combine(self, out: Any, *, layer: int = 0, y_recv: Any = None, stream: Any = None) -> None:
         """Returns rows to their owners, and sums what comes back for own tokens into out [n, hidden]."""
-        check(lib.nmc_ep_combine(self._handle.raw, layer, _address(y_recv, readable), _address(out), self._stream(stream)))
+        check(lib.nmc_ep_combine(self._handle.raw, layer, self._y_recv(y_recv), self._out(out, self._sent.get(layer, 0)),
+                                 self._stream(stream)))
 
     def combine_send(self, *, layer: int = 0, y_recv: Any = None, stream: Any = None) -> None:
         """The first half of a combine: returns rows, does not wait."""
-        check(lib.nmc_ep_combine_send(self._handle.raw, layer, _address(y_recv, readable), self._stream(stream)))
+        check(lib.nmc_ep_combine_send(self._handle.raw, layer, self._y_recv(y_recv), self._stream(stream)))
 
     def combine_recv(self, out: Any, *, layer: int = 0, stream: Any = None) -> None:
         """The second half: waits for what comes back, and sums it."""
-        check(lib.nmc_ep_combine_recv(self._handle.raw, layer, _address(out), self._stream(stream)))
+        check(lib.nmc_ep_combine_recv(self._handle.raw, layer, self._out(out, self._sent.get(layer, 0)), self._stream(stream)))
 
     def moe_forward(self, x: Any, topk_idx: Any, topk_w: Any, *, w13: Any, w2: Any, workspace: Any, out: Any, inner: int,
                     layer: int = 0, scales: Any = None, n_tokens: Optional[int] = None, n_tokens_ptr: Any = None,
@@ -228,9 +281,11 @@ class Ep:
         """A whole layer. `gemm(product, stream)` enqueues the engine's grouped product; without it the built-in one is used."""
         arguments = self._arguments(x, topk_idx, topk_w, layer, scales, n_tokens, n_tokens_ptr)
         memory = _enqueued(workspace, writable)
+        # What the engine's own product makes of its weights is its affair.
+        w13_bytes = 0 if gemm is not None else self.experts // self.ranks * 2 * inner * self._row_bytes
         moe = struct(
-            "nmc_ep_moe_t", w13=_address(w13, readable), w2=_address(w2, readable), workspace=memory.pointer,
-            workspace_bytes=memory.nbytes, out=_address(out), inner=inner)
+            "nmc_ep_moe_t", w13=_address(w13, in_place, w13_bytes, "w13"), w2=_address(w2, in_place, w13_bytes // 2, "w2"),
+            workspace=memory.pointer, workspace_bytes=memory.nbytes, out=self._out(out, arguments.n_tokens), inner=inner)
         raised: List[BaseException] = []
         if gemm is not None:
             given = gemm

@@ -12,9 +12,10 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 from . import _abi
 from ._abi import KvCopy, KvGroupStats, KvOpened, KvProgress, KvRoom, KvSeqInfo, KvStats
-from ._library import NULL, Handle, Key, address_of, check, failure, ffi, key_bytes, lib, pointer_to, record, slice_of, struct, text_call
+from ._library import (NULL, Handle, Key, address_of, check, expect, failure, ffi, key_bytes, lib, pointer_to, record, slice_of, struct,
+                       text_call)
 from .errors import DeadlineError
-from .memory import Array, Memory, cuda_device_of, is_numpy, is_torch, readable, writable
+from .memory import Array, Memory, cuda_device_of, in_place, is_numpy, is_torch, readable, writable
 from .store import Store, _enqueued, _told
 from .world import World, default_stream, stream_pointer, wait_in_slices
 
@@ -69,6 +70,7 @@ def _config(groups: Sequence[KvGroup], hash_secret: bytes, **fields: Any) -> Tup
     array = ffi.new("nmc_kv_group_t[]", len(groups) or 1)
     keep: List[Any] = [array, hash_secret, [False] * len(groups)]  # the last: whether its memory is on a GPU
     for at, group in enumerate(groups):
+        expect(KvGroup, group, "a group")
         given = struct(
             "nmc_kv_group_t", layers=group.layers, kv_heads=group.kv_heads, head_dim=group.head_dim, kind=group.kind,
             dtype=group.dtype, element_bytes=group.element_bytes, order=group.order, sides=group.sides, blocks=group.blocks,
@@ -96,10 +98,25 @@ def _tokens(tokens: Any) -> Tuple[Any, int, Any]:
     if is_numpy(tokens):
         import numpy
 
+        if tokens.dtype != numpy.uint32 and tokens.size:  # a cast would make other tokens of those that do not fit
+            if tokens.dtype.kind not in "iu":
+                raise TypeError(f"tokens are integers, not {tokens.dtype}")
+            if tokens.min() < 0 or tokens.max() >= 1 << 32:
+                raise OverflowError(f"tokens from {tokens.min()} to {tokens.max()} are not between 0 and 2^32 - 1")
         dense = numpy.ascontiguousarray(tokens, dtype=numpy.uint32)
         return pointer_to(dense.ctypes.data, "uint32_t *"), dense.size, dense
     array = ffi.new("uint32_t[]", list(tokens) or 1)
     return array, len(tokens), array
+
+
+def _counted(tokens: Any, n_tokens: Optional[int]) -> Tuple[Any, int, Any]:
+    """`_tokens`, or without them `n_tokens` unknown ones."""
+    pointer, count, keep = _tokens(tokens)
+    if n_tokens is None or (tokens is not None and n_tokens == count):
+        return pointer, count, keep
+    if tokens is not None:
+        raise ValueError(f"n_tokens is {n_tokens}, and there are {count} tokens")
+    return pointer, n_tokens, keep
 
 
 def _ids(ids: Sequence[int]) -> Any:
@@ -109,6 +126,9 @@ def _ids(ids: Sequence[int]) -> Any:
 def _hashes(hashes: Optional[Sequence[bytes]]) -> Tuple[Any, int]:
     if hashes is None:
         return NULL, 0
+    for one in hashes:
+        if len(one) != 16:
+            raise ValueError(f"a hash has 16 bytes, not {len(one)}")
     return ffi.new("nmc_kv_hash_t[]", [(list(one),) for one in hashes] or 1), len(hashes)
 
 
@@ -199,8 +219,7 @@ class KvCache:
              hashes: Optional[Sequence[bytes]] = None) -> KvOpened:
         """Opens a sequence: takes the blocks that the cache has of its prefix, and gets others for the rest. Without `id` the cache
         chooses one. Without `tokens`, `n_tokens` unknown ones."""
-        pointer, count, keep = _tokens(tokens)
-        count = count if n_tokens is None else n_tokens
+        pointer, count, keep = _counted(tokens, n_tokens)
         title = key_bytes(name)
         options = struct("nmc_kv_open_t", flags=flags, priority=priority, ttl_ms=ttl_ms)
         kept = [ffi.from_buffer(salt), ffi.from_buffer(title)]
@@ -221,8 +240,7 @@ class KvCache:
 
     def append(self, id: int, tokens: Any = None, *, n_tokens: Optional[int] = None, importance: float = 0.0) -> None:
         """Adds tokens to a sequence, and blocks as they are needed. What it had before counts as computed."""
-        pointer, count, keep = _tokens(tokens)
-        count = count if n_tokens is None else n_tokens
+        pointer, count, keep = _counted(tokens, n_tokens)
         room = struct("nmc_kv_room_t")
         options = struct("nmc_kv_append_t", importance=importance) if importance else NULL
         self._roomy(lib.nmc_kv_append(self._handle.raw, id, pointer, count, options, room), room)
@@ -274,10 +292,12 @@ class KvCache:
     def match(self, tokens: Any = None, *, n_tokens: Optional[int] = None, hashes: Optional[Sequence[bytes]] = None,
               salt: bytes = b"") -> int:
         """How many leading tokens the cache has. Holds nothing."""
-        pointer, count, keep = _tokens(tokens)
-        count = count if n_tokens is None else n_tokens
+        pointer, count, keep = _counted(tokens, n_tokens)
+        array, n_hashes = _hashes(hashes)
+        if hashes is not None and n_hashes != count // self.tokens_per_block:
+            raise ValueError(f"{count} tokens have {count // self.tokens_per_block} full blocks, and there are {n_hashes} hashes")
         out = ffi.new("uint64_t *")
-        check(lib.nmc_kv_match(self._handle.raw, pointer, count, _hashes(hashes)[0], slice_of(salt), out))
+        check(lib.nmc_kv_match(self._handle.raw, pointer, count, array, slice_of(salt), out))
         del keep
         return int(out[0])
 
@@ -410,6 +430,8 @@ class KvCache:
 
     def slot_mapping(self, ids: Sequence[int], counts: Optional[Sequence[int]] = None, group: int = 0) -> memoryview:
         """Where the last `counts[i]` tokens of each sequence go (the last one without `counts`); int64."""
+        if counts is not None and len(counts) != len(ids):
+            raise ValueError(f"{len(ids)} sequences and {len(counts)} counts")
         capacity, n = (sum(counts) if counts is not None else len(ids)), ffi.new("size_t *")
         given = ffi.new("uint32_t[]", list(counts) or 1) if counts is not None else NULL
         slots, pointer = _integers(capacity, "q")
@@ -495,6 +517,7 @@ class KvCache:
         """Makes copies of blocks, at once in host memory, or when the stream gets there."""
         array = ffi.new("nmc_kv_copy_t[]", len(copies) or 1)
         for at, copy in enumerate(copies):
+            expect(KvCopy, copy, "a copy")
             array[at] = (copy.from_, copy.to, copy.group, 0, pointer_to(copy.from_address), pointer_to(copy.to_address), copy.bytes)
         check(lib.nmc_kv_copy_blocks(self._handle.raw, array, len(copies), stream_pointer(self._stream(stream))))
 
@@ -507,7 +530,7 @@ class KvCache:
 
     def scatter(self, blocks: Sequence[int], source: Any, *, group: int = _abi.KV_GROUPS_ALL, stream: Any = None) -> None:
         """The reverse of `gather`."""
-        memory: Memory = _enqueued(source, readable)
+        memory: Memory = _enqueued(source, in_place if any(self._on_device) else readable)
         numbers = ffi.new("int32_t[]", list(blocks) or 1)
         check(lib.nmc_kv_scatter(
             self._handle.raw, group, numbers, len(blocks), memory.pointer, memory.nbytes, stream_pointer(self._stream(stream))))

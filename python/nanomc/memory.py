@@ -7,6 +7,7 @@ torch and numpy are used when they are there, and never imported for a caller wh
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -86,7 +87,10 @@ def is_numpy(value: Any) -> bool:
 
 def dtype_of(value: Any) -> str:
     """Name of the element type of a tensor or array, as torch spells it."""
-    kind = value.dtype
+    try:
+        kind = value.dtype
+    except AttributeError:
+        raise TypeError(f"a {type(value).__name__} has no elements with a type, as a tensor or an array has") from None
     name = _NAMES.get(kind)
     if name is None:
         name = str(kind).replace("torch.", "")
@@ -114,20 +118,40 @@ def settle(value: Any) -> None:
     stream.synchronize()
 
 
-def readable(value: Any) -> Memory:
-    """Memory to read from. A tensor or array that is not contiguous is copied first."""
+def _objects(kind: Any) -> TypeError:
+    return TypeError(f"elements of type {kind} are references to Python objects: their bytes mean nothing elsewhere")
+
+
+def _scattered(what: str) -> ValueError:
+    return ValueError(f"{what} is not contiguous, and a copy would be gone before it is read")
+
+
+def in_place(value: Any) -> Memory:
+    """`readable` for those who read after the call has returned: what is not contiguous is refused."""
+    return readable(value, copy=False)
+
+
+def readable(value: Any, copy: bool = True) -> Memory:
+    """Memory to read from. A tensor or array that is not contiguous is copied first, or without `copy` ValueError."""
     if isinstance(value, bytes):
         pointer = ffi.from_buffer(value)
         return Memory(address_of(pointer), len(value), (pointer, value), False)
     if is_torch(value):
-        dense = value if value.is_contiguous() else value.detach().contiguous()
+        dense = value
+        if not value.is_contiguous():
+            if not copy:
+                raise _scattered(f"a tensor of shape {tuple(value.shape)}")
+            dense = value.detach().contiguous()
         cuda = dense.is_cuda
         if cuda:
             settle(dense)
         return Memory(dense.data_ptr(), dense.nbytes, dense, cuda)
     if is_numpy(value):
-        numpy = sys.modules["numpy"]
-        dense = numpy.ascontiguousarray(value)
+        if value.dtype.hasobject:
+            raise _objects(value.dtype)
+        if not copy and not value.flags.c_contiguous:
+            raise _scattered(f"an array of shape {value.shape}")
+        dense = sys.modules["numpy"].ascontiguousarray(value)
         return Memory(dense.ctypes.data, dense.nbytes, dense, False)
     array = value if isinstance(value, Array) else getattr(value, "array", None)
     if callable(array):  # a view
@@ -135,12 +159,16 @@ def readable(value: Any) -> Memory:
     if isinstance(array, Array):
         if array.strides is None:
             return Memory(array.address, array.nbytes, array, array.device >= 0)
-        return readable(array.numpy() if array.device < 0 else array.torch())
+        return readable(array.numpy() if array.device < 0 else array.torch(), copy)
     device = getattr(value, "__cuda_array_interface__", None)
     if device is not None:
         return _device_memory(device, value)
     view = memoryview(value)
+    if "O" in view.format and "O" in re.sub(":.*?:", "", view.format):  # the names of fields are between colons
+        raise _objects(view.format)
     if not view.c_contiguous:
+        if not copy:
+            raise _scattered(f"a buffer of shape {view.shape}")
         return readable(view.tobytes())
     pointer = ffi.from_buffer(view)
     return Memory(address_of(pointer), view.nbytes, (pointer, view), False)
@@ -156,6 +184,8 @@ def writable(value: Any) -> Memory:
             settle(value)
         return Memory(value.data_ptr(), value.nbytes, value, cuda)
     if is_numpy(value):
+        if value.dtype.hasobject:
+            raise _objects(value.dtype)
         if not value.flags.c_contiguous or not value.flags.writeable:
             raise ValueError(f"an array of shape {value.shape} is not {'writable' if value.flags.c_contiguous else 'contiguous'}")
         return Memory(value.ctypes.data, value.nbytes, value, False)
@@ -167,6 +197,8 @@ def writable(value: Any) -> Memory:
     if device is not None:
         return _device_memory(device, value)
     view = memoryview(value)
+    if "O" in view.format and "O" in re.sub(":.*?:", "", view.format):  # the names of fields are between colons
+        raise _objects(view.format)
     if view.readonly or not view.c_contiguous:
         raise ValueError(f"a buffer of {view.nbytes} bytes is {'read-only' if view.readonly else 'not contiguous'}")
     pointer = ffi.from_buffer(view, require_writable=True)

@@ -101,6 +101,7 @@ class BufferHandle(bytearray):
         return len(self)
 
 
+_WRONG = (TypeError, ValueError, OverflowError, AttributeError)  # what an argument of a wrong type or size raises
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -115,7 +116,7 @@ def _coded(method: Method) -> Method:
             if not isinstance(error, NotFound):
                 _LOG.error("%s: %s", method.__name__, error)
             return code_of(error.status)
-        except (TypeError, ValueError) as error:
+        except _WRONG as error:
             _LOG.error("%s: %s", method.__name__, error)
             return INVALID_PARAMS
 
@@ -291,7 +292,7 @@ class MooncakeDistributedStore:
         """The values; b"" for those that are missing."""
         try:
             return [value or b"" for value in self._open().get_batch(keys)]
-        except NanomcError as error:
+        except (NanomcError, *_WRONG) as error:
             _LOG.error("get_batch: %s", error)
             return [b""] * len(keys)
 
@@ -299,7 +300,7 @@ class MooncakeDistributedStore:
         """The value in memory of its own; None if it is missing."""
         try:
             return BufferHandle(self._get(key))
-        except NanomcError as error:
+        except (NanomcError, *_WRONG) as error:
             if not isinstance(error, NotFound):
                 _LOG.error("get_buffer: %s", error)
             return None
@@ -307,7 +308,7 @@ class MooncakeDistributedStore:
     def batch_get_buffer(self, keys: Sequence[str]) -> List[Optional[BufferHandle]]:
         try:
             return [None if value is None else BufferHandle(value) for value in self._open().get_batch(keys)]
-        except NanomcError as error:
+        except (NanomcError, *_WRONG) as error:
             _LOG.error("batch_get_buffer: %s", error)
             return [None] * len(keys)
 
@@ -334,7 +335,7 @@ class MooncakeDistributedStore:
     def batch_is_exist(self, keys: Sequence[str]) -> List[int]:
         try:
             return [int(found) for found in self._open().exists_batch(keys)]
-        except NanomcError as error:
+        except (NanomcError, *_WRONG) as error:
             _LOG.error("is_exist: %s", error)
             return [INTERNAL_ERROR] * len(keys)
 
@@ -402,7 +403,7 @@ class _PackageStore(MooncakeDistributedStore):
     def get(self, key: str) -> bytes:
         try:
             return self._get(key)
-        except NanomcError as error:
+        except (NanomcError, *_WRONG) as error:
             if not isinstance(error, NotFound):
                 _LOG.error("get: %s", error)
             return b""
@@ -424,7 +425,7 @@ def _each(count: int, call: Callable[[], List[int]]) -> List[int]:
     except NanomcError as error:
         _LOG.error("%s", error)
         return [code_of(error.status)] * count
-    except (TypeError, ValueError) as error:
+    except _WRONG as error:
         _LOG.error("%s", error)
         return [INVALID_PARAMS] * count
 

@@ -5,20 +5,24 @@ asyncio forms begin with `a` and use the store's event descriptor, no threads. M
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
 import time
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union, overload
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union, overload
 
 from . import _abi
 from ._abi import Completion, DevicePin, ObjectInfo, RetryHint, StoreRankStats, StoreStats
-from ._library import (NULL, Handle, Key, address_of, check, failure, ffi, flat, key_bytes, key_slices, lib, pointer_to, record,
+from ._library import (NULL, Handle, Key, address_of, check, expect, failure, ffi, flat, key_bytes, key_slices, lib, pointer_to, record,
                        slice_of, struct, text_call)
 from .errors import BusyError, DeadlineError, NanomcError, NoRoom, NotFound, NotReadyError, error_of
 from .events import OURS, Events, Watch
-from .memory import Memory, cuda_device_of, readable, writable
+from .memory import Memory, cuda_device_of, in_place, readable, writable
 from .views import View, WritePlan
-from .world import World, stream_pointer, wait_in_slices
+from .world import SLICE_MS, World, stream_pointer, wait_in_slices
 
 _SCRATCH = 64 << 10  # values up to this size are read with one call
+_ROOM = (_abi.ERR_BUSY, _abi.ERR_NO_SPACE, _abi.ERR_LIMIT)  # may pass if one waits
+_LONGEST_MS = 7 * 24 * 3600 * 1000  # the library waits no longer
 _RAISE: Any = object()
 _from_buffer, _unpack = ffi.from_buffer, ffi.unpack
 _DEFAULT_OPTIONS = struct("nmc_put_options_t")[0]
@@ -66,6 +70,8 @@ class Store:
 
     Values are anything with a buffer: bytes, bytearray, memoryview, numpy arrays, torch tensors on CPU or GPU."""
 
+    _call_ms = 10_000  # what waits without a time of their own take
+
     def __init__(self, world: Optional[World] = None, *, heap_bytes: int = 0, heap_offset: int = 0, key_slab_bytes: int = 0,
                  page_bytes: int = 0, max_objects: int = 0, pin_slots: int = 0, eviction: int = _abi.EVICT_FIFO,
                  checksums: bool = False, huge_pages: bool = False, populate: bool = False, wait_for_tier: bool = False,
@@ -81,11 +87,16 @@ class Store:
             world_size=world_size, heap_kind=heap_kind, device=device, attach_timeout_ms=attach_timeout_ms,
             call_timeout_ms=call_timeout_ms)
         if world is not None:
+            expect(World, world, "world")
             world._handle.require()
             heap_kind = world.info().heap_kind
+        elif world_size > 1:
+            raise ValueError(f"world_size {world_size} without a world: a store inside this process has one rank")
         out = ffi.new("nmc_store_t **")
         check(lib.nmc_store_create(NULL if world is None else world._handle.raw, config, out))
         self._setup(Handle(out[0], "store", lib.nmc_store_destroy, world), heap_kind == _abi.HEAP_CUDA, Events())
+        if call_timeout_ms >= 0:
+            self._call_ms = call_timeout_ms
 
     def _setup(self, handle: Handle, on_device: bool, events: Events) -> None:
         self._handle = handle
@@ -107,6 +118,7 @@ class Store:
         """Another handle of the same store."""
         made = Store.__new__(Store)
         made._setup(Handle(raw, "store", lib.nmc_store_destroy, self), self.on_device, self._events)
+        made._call_ms = self._call_ms
         return made
 
     def close(self) -> None:
@@ -138,14 +150,48 @@ class Store:
         within `wait_ms`."""
         options, keep = put_options(preferred_segment, contiguous, replace, any_rank, retain, priority, ttl_ms, wait_ms, metadata)
         name = key_bytes(key)
-        if value.__class__ is bytes:
+        if value.__class__ is bytes and not wait_ms:
             check(_put(self._handle.raw, name, len(name), value, len(value), options))
         else:
-            self._put_memory(name, readable(value), options)
+            self._put_memory(name, readable(value), options, wait_ms)
         del keep
 
-    def _put_memory(self, name: bytes, memory: Memory, options: Any) -> None:
-        check(_put_from(self._handle.raw, name, len(name), memory.address, memory.nbytes, options))
+    def _put_memory(self, name: bytes, memory: Memory, options: Any, wait_ms: int = 0) -> None:
+        if wait_ms:
+            check(self._for_room(wait_ms, options, functools.partial(
+                _put_from, self._handle.raw, name, len(name), memory.address, memory.nbytes, options)))
+        else:
+            check(_put_from(self._handle.raw, name, len(name), memory.address, memory.nbytes, options))
+
+    def _for_room(self, wait_ms: int, options: Any, call: Callable[[], int]) -> int:
+        """Makes a call that waits up to `wait_ms` for room. On the main thread it waits in slices: signals are heard between them."""
+        whole = self._call_ms if wait_ms == -1 else wait_ms
+        if not SLICE_MS < whole <= _LONGEST_MS or threading.current_thread() is not threading.main_thread():
+            return call()
+        end = time.monotonic() + whole / 1000
+        while True:
+            begun = time.monotonic()
+            left = max(0, int((end - begun) * 1000))
+            options.wait_ms = min(left, SLICE_MS)
+            status = call()
+            # Without a wait: room is of no use to it.
+            if status not in _ROOM or left <= SLICE_MS or time.monotonic() - begun < SLICE_MS / 2000:
+                return status
+
+    def _each_for_room(self, wait_ms: int, options: Any, count: int, call: Callable[[List[int]], List[int]]) -> List[int]:
+        """The same for a call for many objects, whose numbers it gets: after a slice it is made for those that found no room."""
+        told = [0] * count
+        left = list(range(count))
+
+        def attempt() -> int:
+            nonlocal left
+            for at, status in zip(left, call(left)):
+                told[at] = status
+            left = [at for at in left if told[at] in _ROOM]
+            return _abi.ERR_BUSY if left else _abi.OK
+
+        self._for_room(wait_ms, options, attempt)
+        return told
 
     def put_slices(self, key: Key, values: Sequence[Any], *, preferred_segment: int = -1, contiguous: bool = False,
                    replace: bool = False, any_rank: bool = False, retain: int = 0, priority: int = 0, ttl_ms: int = 0,
@@ -154,7 +200,9 @@ class Store:
         options, keep = put_options(preferred_segment, contiguous, replace, any_rank, retain, priority, ttl_ms, wait_ms, metadata)
         parts = [readable(value) for value in values]
         slices = ffi.new("nmc_slice_t[]", [(part.pointer, part.nbytes) for part in parts])
-        check(lib.nmc_store_put_slices(self._handle.raw, slice_of(key_bytes(key)), slices, len(parts), options))
+        name = key_bytes(key)
+        check(self._for_room(wait_ms, options, lambda: int(lib.nmc_store_put_slices(
+            self._handle.raw, slice_of(name), slices, len(parts), options))))
         del keep
 
     def put_strided(self, key: Key, value: Any, rows: int, row_bytes: int, stride: int, *, preferred_segment: int = -1,
@@ -163,8 +211,9 @@ class Store:
         """Stores `rows` rows of `row_bytes` bytes whose beginnings are `stride` bytes apart in `value`."""
         options, keep = put_options(preferred_segment, contiguous, replace, any_rank, retain, priority, ttl_ms, wait_ms, metadata)
         memory = _rows(readable(value), rows, row_bytes, stride)
-        check(lib.nmc_store_put_strided(
-            self._handle.raw, slice_of(key_bytes(key)), memory.pointer, rows, row_bytes, stride, options))
+        name = key_bytes(key)
+        check(self._for_room(wait_ms, options, lambda: int(lib.nmc_store_put_strided(
+            self._handle.raw, slice_of(name), memory.pointer, rows, row_bytes, stride, options))))
         del keep
 
     @overload
@@ -317,7 +366,8 @@ class Store:
         options, keep = put_options(preferred_segment, contiguous, replace, any_rank, retain, priority, ttl_ms, wait_ms, metadata)
         name = key_bytes(key)
         plan = ffi.new("nmc_write_plan_t *")
-        check(lib.nmc_store_open_for_write(self._handle.raw, slice_of(name), nbytes, options, plan))
+        check(self._for_room(wait_ms, options, lambda: int(lib.nmc_store_open_for_write(
+            self._handle.raw, slice_of(name), nbytes, options, plan))))
         del keep
         return WritePlan(self, name, plan)
 
@@ -402,13 +452,21 @@ class Store:
             if options == NULL:
                 options = struct("nmc_put_options_t")
             each, keep = key_slices(metadata)
-            options.metadata_each = each
         names, kept = key_slices(keys)
         slices, memories = _value_slices(values)
-        statuses = ffi.new("nmc_status_t[]", count or 1)
-        status = lib.nmc_store_put_batch(self._handle.raw, names, slices, count, options, statuses)
+
+        def attempt(left: List[int]) -> List[int]:
+            statuses = ffi.new("nmc_status_t[]", count or 1)
+            if metadata is not None:
+                described = _some(each, left, count)
+                options.metadata_each = described
+            status = lib.nmc_store_put_batch(
+                self._handle.raw, _some(names, left, count), _some(slices, left, count), len(left), options, statuses)
+            return _told(status, statuses, len(left), False)
+
+        told = self._each_for_room(wait_ms, options, count, attempt)
         del kept, keep, memories
-        return _told(status, statuses, count, strict)
+        return _strict(told, strict)
 
     def get_batch(self, keys: Sequence[Key]) -> List[Optional[bytes]]:
         """Reads many values; None where a key is missing or being written. Those that are not in memory are read
@@ -473,23 +531,34 @@ class Store:
                    wait_ms: int = 0, metadata: Optional[bytes] = None) -> List[Union[WritePlan, NanomcError]]:
         """Opens many objects for writing: a plan for each, or why there is none."""
         options, keep = put_options(preferred_segment, contiguous, replace, any_rank, retain, priority, ttl_ms, wait_ms, metadata)
-        names, kept = key_slices(keys)
         count = len(keys)
-        plans, statuses = ffi.new("nmc_write_plan_t[]", count or 1), ffi.new("nmc_status_t[]", count or 1)
-        status = lib.nmc_store_open_batch(
-            self._handle.raw, names, ffi.new("uint64_t[]", list(sizes) or 1), count, options, plans, statuses)
+        if len(sizes) != count:
+            raise ValueError(f"{count} keys and {len(sizes)} sizes")
+        names, kept = key_slices(keys)
+        opened: Dict[int, WritePlan] = {}  # if a signal ends the wait, they are collected, and given up
+
+        def attempt(left: List[int]) -> List[int]:
+            plans, statuses = ffi.new("nmc_write_plan_t[]", count or 1), ffi.new("nmc_status_t[]", count or 1)
+            wanted = ffi.new("uint64_t[]", [sizes[at] for at in left] or 1)
+            status = lib.nmc_store_open_batch(
+                self._handle.raw, _some(names, left, count), wanted, len(left), options, plans, statuses)
+            told = _told(status, statuses, len(left), False)
+            for at, state, plan in zip(left, told, plans):
+                if state == 0:
+                    opened[at] = WritePlan(self, key_bytes(keys[at]), ffi.new("nmc_write_plan_t *", plan))
+            return told
+
+        told = self._each_for_room(wait_ms, options, count, attempt)
         del keep, kept
-        told = _told(status, statuses, count, False)
         made: List[Union[WritePlan, NanomcError]] = []
         for at, state in enumerate(told):
-            if state:
-                made.append(error_of(state, f"key {keys[at]!r}"))
-            else:
-                made.append(WritePlan(self, key_bytes(keys[at]), ffi.new("nmc_write_plan_t *", plans[at])))
+            made.append(error_of(state, f"key {keys[at]!r}") if state else opened[at])
         return made
 
     def commit_batch(self, plans: Sequence[WritePlan], *, strict: bool = True) -> List[int]:
         """Commits many plans. Returns the status of each."""
+        for plan in plans:
+            expect(WritePlan, plan, "a plan")
         array = ffi.new("nmc_write_plan_t[]", [plan._raw[0] for plan in plans] or 1)
         statuses = ffi.new("nmc_status_t[]", len(plans) or 1)
         status = lib.nmc_store_commit_batch(self._handle.raw, array, len(plans), statuses)
@@ -509,10 +578,13 @@ class Store:
         status = lib.nmc_store_pin_batch(self._handle.raw, names, count, views, pinned, statuses)
         del kept
         told = _told(status, statuses, count, False)
+        if _abi.ERR_INVALID_ARG in told:
+            raise failure(_abi.ERR_INVALID_ARG)
         return [View(self, ffi.new("nmc_view_t *", views[at])) if told[at] == 0 else None for at in range(count)]
 
     def unpin_batch(self, views: Sequence[View]) -> None:
         """Ends many pins."""
+        self._handle.require()
         for view in views:
             view.unpin()
 
@@ -579,13 +651,15 @@ class Store:
 
     async def aput_batch(self, keys: Sequence[Key], values: Sequence[Any], *, wait_ms: int = -1, **options: Any) -> None:
         """`put_batch`, which waits for room without blocking the loop: items that found room are stored meanwhile."""
+        if len(values) != len(keys):
+            raise ValueError(f"{len(keys)} keys and {len(values)} values")
         left = list(range(len(keys)))
 
         def attempt() -> None:
             nonlocal left
             statuses = self.put_batch([keys[at] for at in left], [values[at] for at in left], strict=False, **options)
-            full = [at for at, status in zip(left, statuses) if status in (_abi.ERR_BUSY, _abi.ERR_NO_SPACE, _abi.ERR_LIMIT)]
-            other = [status for status in statuses if status not in (0, _abi.ERR_BUSY, _abi.ERR_NO_SPACE, _abi.ERR_LIMIT)]
+            full = [at for at, status in zip(left, statuses) if status in _ROOM]
+            other = [status for status in statuses if status not in (0, *_ROOM)]
             left = full
             if other:
                 raise error_of(other[0], f"{len(other)} of {len(statuses)} items")
@@ -598,7 +672,7 @@ class Store:
 
     def push_async(self, plan: WritePlan, values: Sequence[Any], stream: Any, offset: int = 0) -> None:
         """Copies memory that the GPU can reach into a plan's pages when the stream gets there. Keep the values until then."""
-        parts = [_enqueued(value, readable) for value in values]
+        parts = [_enqueued(value, in_place) for value in values]
         slices = ffi.new("nmc_slice_t[]", [(part.pointer, part.nbytes) for part in parts] or 1)
         check(lib.nmc_store_push_async(self._handle.raw, plan._raw, offset, slices, len(parts), stream_pointer(stream)))
 
@@ -621,6 +695,7 @@ class Store:
 
     def publish_desc(self, plan: WritePlan, descriptor: int) -> None:
         """Fills the nmc_publish_desc_t at the address `descriptor`, in pinned memory, before a graph is launched."""
+        expect(WritePlan, plan, "plan")
         check(lib.nmc_store_publish_desc(self._handle.raw, plan._raw, pointer_to(descriptor, "nmc_publish_desc_t *")))
 
     def publish_captured(self, descriptors: int, count: int, stream: Any) -> None:
@@ -697,6 +772,11 @@ def _rows(memory: Memory, rows: int, row_bytes: int, stride: int) -> Memory:
     if min(rows, row_bytes, stride) < 0 or (rows and (rows - 1) * stride + row_bytes > memory.nbytes):
         raise ValueError(f"{rows} rows of {row_bytes} bytes, {stride} apart, do not fit into {memory.nbytes} bytes")
     return memory
+
+
+def _some(array: Any, left: List[int], count: int) -> Any:
+    """Those slices of an array that a call is made for once more."""
+    return array if len(left) == count else ffi.new("nmc_slice_t[]", [array[at] for at in left])
 
 
 def _value_slices(values: Sequence[Any]) -> Tuple[Any, Any]:

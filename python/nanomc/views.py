@@ -11,7 +11,7 @@ from . import _abi
 from ._abi import PlanInfo, ViewInfo
 from ._library import NULL, check, ffi, lib, record
 from .errors import ClosedError
-from .memory import Array, buffer_of, product, type_bytes
+from .memory import Array, buffer_of, product, readable, type_bytes
 from .world import stream_pointer
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class _InPlace:
         size = type_bytes(dtype)
         if shape is None:
             shape = (self.nbytes // size,)
-        if product(shape) * size != self.nbytes:
+        if product(shape) * size != self.nbytes or min(shape, default=0) < 0:
             raise ValueError(f"{dtype}{list(shape)} takes {product(shape) * size} bytes, the {self._noun} has {self.nbytes}")
         return Array(lease, shape, dtype, device=self._store._device_of(lease), readonly=self._readonly)
 
@@ -209,9 +209,12 @@ class WritePlan(_InPlace):
 
     def write(self, data: Any, offset: int = 0) -> None:
         """Copies bytes into the plan, over the borders of its pieces; host memory only."""
-        source = memoryview(data).cast("B")
-        if offset + source.nbytes > self.nbytes:
-            raise ValueError(f"{source.nbytes} bytes at {offset} reach behind the {self.nbytes} of the plan")
+        memory = readable(data)
+        if memory.cuda:
+            raise ValueError("the bytes are in device memory: use push_async")
+        if offset < 0 or offset + memory.nbytes > self.nbytes:
+            raise ValueError(f"{memory.nbytes} bytes at {offset} reach behind the {self.nbytes} of the plan")
+        source = memoryview(ffi.buffer(memory.pointer, memory.nbytes))
         for piece in self.extents():
             if offset < piece.nbytes:
                 part = source[: piece.nbytes - offset]
@@ -219,6 +222,7 @@ class WritePlan(_InPlace):
                 source = source[part.nbytes :]
                 offset = piece.nbytes
             offset -= piece.nbytes
+        del memory
 
     def publish_pages(self, pages: int) -> None:
         """Tells readers that the first `pages` pages are stored."""

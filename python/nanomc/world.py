@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 import time
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _abi
 from ._abi import RankInfo, WorldInfo
-from ._library import NULL, Handle, address_of, check, failure, ffi, lib, pointer_to, record, struct, text_call
+from ._library import _LOCKED, NULL, Handle, address_of, check, failure, ffi, lib, pointer_to, record, struct, text_call
 from .errors import ClosedError, NanomcError, error_of
 from .memory import Array, cuda_device_of, type_bytes
 
-_SLICE_MS = 200  # how long a call waits at once, so that Ctrl-C is heard
+SLICE_MS = 200  # how long a call waits at once, so that Ctrl-C is heard
 
 
 def stream_pointer(stream: Any) -> Any:
@@ -38,14 +39,96 @@ def wait_in_slices(call: Callable[[int], int], timeout_ms: int) -> int:
     end = time.monotonic() + (30_000 if timeout_ms < 0 else timeout_ms) / 1000
     while True:
         left = max(0, int((end - time.monotonic()) * 1000))
-        status = call(min(left, _SLICE_MS))
-        if status not in (_abi.ERR_TIMEOUT, _abi.IN_PROGRESS) or left <= _SLICE_MS:
+        status = call(min(left, SLICE_MS))
+        if status not in (_abi.ERR_TIMEOUT, _abi.IN_PROGRESS) or left <= SLICE_MS:
             return status
 
 
 def _settle(future: "asyncio.Future[Any]", result: Any) -> None:
     if not future.done():
         future.set_result(result)
+
+
+class Reader:
+    """A loop that waits for a descriptor of the library: how many of its calls do, and a duplicate of its own. That is closed when the
+    loop has forgotten it, which may be after the library has closed its one, so no stranger gets the number meanwhile."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.calls = 0
+        self.descriptor = descriptor
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.descriptor)
+
+    def end(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.remove_reader(self.descriptor)
+
+
+class _News:
+    """Who waits for the event descriptor of a world. News are for all that wait, in whatever loop."""
+
+    def __init__(self) -> None:
+        self.waiting: List[Tuple[asyncio.AbstractEventLoop, "asyncio.Future[int]"]] = []
+        self.readers: Dict[asyncio.AbstractEventLoop, Reader] = {}
+        self.closed = False
+        self.untold = False  # news were taken, and nobody heard them
+        self._lock = threading.RLock()
+        _LOCKED.add(self)
+
+    async def next(self, descriptor: Callable[[], int]) -> int:
+        """OK when there are news, or what `tell` was given."""
+        loop = asyncio.get_running_loop()
+        future: "asyncio.Future[int]" = loop.create_future()
+        mine = (loop, future)
+        with self._lock:
+            if self.closed:
+                raise ClosedError(_abi.ERR_BAD_HANDLE, "the world is closed")
+            number = descriptor()
+            reader = self.readers.get(loop)
+            if reader is None:
+                reader = self.readers[loop] = Reader(os.dup(number))
+                loop.add_reader(reader.descriptor, self.readable, reader)
+            reader.calls += 1
+            self.waiting.append(mine)
+            if self.untold:
+                self.untold = False
+                self.tell(_abi.OK)
+        self.readable(reader)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.untold |= mine not in self.waiting
+            raise
+        finally:
+            with self._lock:
+                if mine in self.waiting:
+                    self.waiting.remove(mine)
+                reader.calls -= 1
+                if reader.calls == 0:
+                    self.readers.pop(loop, None)
+                    if not loop.is_closed():
+                        reader.end(loop)
+
+    def readable(self, reader: Reader) -> None:
+        try:
+            os.read(reader.descriptor, 8)
+        except BlockingIOError:  # another loop was faster, and has told everybody
+            return
+        self.tell(_abi.OK)
+
+    def close(self, closed: bool) -> None:
+        """While it is closed nobody duplicates the descriptor, whose number may soon be a stranger's."""
+        with self._lock:
+            self.closed = closed
+
+    def tell(self, status: int) -> None:
+        with self._lock:
+            waiting, self.waiting = self.waiting, []
+        for loop, future in waiting:
+            try:
+                loop.call_soon_threadsafe(_settle, future, status)
+            except RuntimeError:  # the loop is closed, and nobody waits in it
+                pass
 
 
 class Word:
@@ -107,6 +190,7 @@ class World:
 
     def __init__(self, raw: Any) -> None:
         self._handle = Handle(raw, "world", lib.nmc_world_destroy)
+        self._news = _News()
 
     # The fields of nmc_world_config_t by their names; None is its default.
     @classmethod
@@ -157,15 +241,22 @@ class World:
     def finalize(self) -> None:
         """Leaves the world in order. What was made from it is closed first, else BusyError."""
         check(lib.nmc_world_finalize(self._handle.raw))
+        self._news.tell(_abi.ERR_CANCELLED)
 
     def abort(self) -> None:
         """Breaks off: calls that wait raise Cancelled, and the others see this rank as dying."""
         check(lib.nmc_world_abort(self._handle.raw))
+        self._news.tell(_abi.ERR_CANCELLED)
 
     def close(self) -> None:
         """Leaves the world if that has not happened. May be called again. While Python objects look at its memory, or stores,
         caches and groups made from it are open, the rank stays until the last of them is gone."""
-        self._handle.close()
+        self._news.close(True)
+        try:
+            self._handle.close()
+        finally:
+            self._news.close(self._handle.closed)
+        self._news.tell(_abi.ERR_CANCELLED)
 
     @property
     def closed(self) -> bool:
@@ -212,20 +303,11 @@ class World:
         return int(out[0])
 
     async def next_event(self) -> None:
-        """Returns when something has happened to a rank or to the master since the last time; `alive` says what."""
-        fd, loop = self.event_fd(), asyncio.get_running_loop()
-        while True:
-            try:
-                os.read(fd, 8)
-                return
-            except BlockingIOError:
-                pass
-            seen: "asyncio.Future[None]" = loop.create_future()
-            loop.add_reader(fd, _settle, seen, None)
-            try:
-                await seen
-            finally:
-                loop.remove_reader(fd)
+        """Returns when something has happened to a rank or to the master since the last time; `alive` says what. All that wait are
+        told. Cancelled if the world is left meanwhile."""
+        status = await self._news.next(self.event_fd)
+        if status:
+            raise error_of(status, "the world was left")
 
     def async_error(self) -> Optional[NanomcError]:
         """What went wrong in the background, where no call could raise it; None if nothing did."""

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import threading
 
 import pytest
@@ -318,3 +319,64 @@ def test_a_descriptor_that_is_used_again_is_not_taken_from_its_loop(master):
     asyncio.run(work())
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= len(before)
+
+
+def test_whoever_waits_for_a_world_hears_that_it_is_left():
+    def closed(world):
+        world.close()
+
+    async def run(leave):
+        worlds = nanomc.World.local(2, heap_bytes=1 << 20)
+        number = worlds[0].event_fd()
+        waits = [asyncio.ensure_future(worlds[0].next_event()) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        waits.pop().cancel()  # the others go on waiting
+        await asyncio.sleep(0.01)
+        assert not any(wait.done() for wait in waits)
+        leave(worlds[0])
+        for outcome in await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), 30):
+            assert isinstance(outcome, errors.Cancelled)
+        worlds[0].close()
+        with pytest.raises(errors.ClosedError):
+            await worlds[0].next_event()
+        # The number is free for others, and the loop knows nothing of it.
+        worlds[1].close()
+        pairs = [socket.socketpair() for _ in range(12)]
+        for mine, other in pairs + [(other, mine) for mine, other in pairs]:
+            if mine.fileno() == number:
+                mine.setblocking(False)
+                heard = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(mine, 100))
+                await asyncio.sleep(0.01)
+                other.send(b"12345678")
+                assert await asyncio.wait_for(heard, 30) == b"12345678"
+        for pair in pairs:
+            for one in pair:
+                one.close()
+
+    for leave in (closed, nanomc.World.abort, nanomc.World.finalize):
+        asyncio.run(run(leave))
+
+
+def test_news_of_a_world_are_for_all_that_wait(folder, launch):
+    other = launch("""
+        world = nanomc.World.join("news", world_size=2, heap_bytes=1 << 20, rank=1, directory=folder)
+        say("joined")
+        hear()
+    """)
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        world = await loop.run_in_executor(
+            None, lambda: nanomc.World.join("news", world_size=2, heap_bytes=1 << 20, rank=0, directory=folder))
+        waits = [asyncio.ensure_future(world.next_event()) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        waits.pop(0).cancel()
+        other.kill()
+        while world.alive(1) == c.RANK_ALIVE:
+            await asyncio.wait_for(asyncio.gather(*waits), 30)
+            waits = [asyncio.ensure_future(world.next_event()) for _ in range(2)]
+        for wait in waits:
+            wait.cancel()
+        world.close()
+
+    asyncio.run(run())

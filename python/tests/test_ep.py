@@ -153,3 +153,30 @@ def test_a_call_out_of_turn_is_refused(group):
     eps[0].abort()
     with pytest.raises(errors.Cancelled):
         eps[1].check()
+
+
+def test_memory_of_another_size_type_or_order_is_refused(group):
+    eps, need = group
+    x, idx, w = inputs(0)
+    twice = numpy.zeros((TOKENS, 2 * HIDDEN), dtype="f4")
+    wrong = [
+        (twice[:, ::2], idx, w), (x, idx.repeat(2, 1)[:, ::2], w), (memoryview(twice)[::2], idx, w),  # a copy would be gone
+        (x[:1], idx, w), (x, idx, w[:1]),  # less rows than tokens
+        (x, idx, w.astype("f8")), (x, idx.astype("i2"), w), (x, idx.astype("f4"), w)]
+    for given in wrong:
+        with pytest.raises(ValueError):
+            eps[0].dispatch_send(*given)
+    with pytest.raises(ValueError):
+        eps[0].dispatch_send(x, idx[:1], w, n_tokens=TOKENS)
+    with nanomc.ep_group():
+        for rank, ep in enumerate(eps):
+            ep.dispatch(*inputs(rank))
+    short, out = numpy.zeros((TOKENS - 1, HIDDEN), dtype="f4"), numpy.zeros((TOKENS, HIDDEN), dtype="f4")
+    rows = numpy.zeros(need.row_of // 4, dtype="i4")
+    for call in (lambda: eps[0].combine(short), lambda: eps[0].combine_recv(short), lambda: eps[0].combine(out, y_recv=out),
+                 lambda: eps[0].route_pack(masked_m=numpy.zeros(1, dtype="i4")), lambda: eps[0].scatter(short, rows)):
+        with pytest.raises(ValueError, match="takes"):
+            call()
+    with nanomc.ep_group():  # none of them has done anything
+        for ep in eps:
+            ep.combine(out)

@@ -230,3 +230,46 @@ def test_a_tier_outlives_its_store(tmp_path):
     tier.close()
     with pytest.raises(errors.ClosedError):
         tier.stats()
+
+
+def test_counts_that_contradict_what_is_there_are_refused():
+    with nanomc.KvCache(total_blocks=16, tokens_per_block=4) as kv:
+        kv.open(range(8), id=1)
+        kv.open(range(8), id=2)
+        kv.commit(1, 8)
+        hashes = kv.hash(range(8))
+        for call in (lambda: kv.match([1, 2, 3], n_tokens=4), lambda: kv.open([1], n_tokens=2), lambda: kv.append(1, [1], n_tokens=2),
+                     lambda: kv.match(n_tokens=8, hashes=hashes[:1]), lambda: kv.match(n_tokens=4, hashes=[b"short"]),
+                     lambda: kv.match(n_tokens=4, hashes=[b"x" * 17]), lambda: kv.slot_mapping([1, 2], [1]),
+                     lambda: kv.slot_mapping([1], [1, 1])):
+            with pytest.raises(ValueError):
+                call()
+        assert kv.match(range(8), n_tokens=8) == kv.match(n_tokens=8, hashes=hashes) == 8
+        kv.append(1, n_tokens=2)
+
+
+def test_tokens_that_do_not_fit_are_not_cut():
+    with nanomc.KvCache(total_blocks=16, tokens_per_block=4) as kv:
+        kv.open(range(8), id=1)
+        kv.commit(1, 8)
+        for wrong, error in ((numpy.arange(8) + 2**32, OverflowError), (numpy.arange(8) - 1, OverflowError),
+                             (numpy.arange(8) + 0.5, TypeError)):
+            with pytest.raises(error):
+                kv.match(wrong)
+        assert [kv.match(numpy.arange(8, dtype=kind)) for kind in ("i8", "u8", "u4", "i2")] == [8] * 4
+        assert kv.match(numpy.zeros(0)) == 0
+
+
+def test_a_tier_is_not_closed_inside_its_callback(folder):
+    with nanomc.Store(heap_bytes=4 << 20, page_bytes=64 << 10) as store:
+        tier = nanomc.Tier(store, folder)
+        store.put("k", b"value")
+        tier.offload()
+        with pytest.raises(errors.BusyError):
+            tier.scan(lambda entry: tier.close())
+        assert len(tier.scan()) == 1
+        tier.close()
+        with pytest.raises(errors.ClosedError):
+            tier.scan()
+        with nanomc.Tier(store, folder) as again:  # the first one is gone
+            assert len(again.scan()) == 1

@@ -221,3 +221,16 @@ print(store.get("hello").decode())
     done = subprocess.run([sys.executable, "-m", "nanomc.mooncake", str(path), master], env=environment, capture_output=True, text=True,
                           timeout=100)
     assert done.stdout.strip() == "world", done.stderr
+
+
+def test_wrong_arguments_are_a_code_as_well(store):
+    assert store.put("k", b"x" * 48) == 0
+    memory = ctypes.create_string_buffer(64)
+    address = ctypes.addressof(memory)
+    wrong = mooncake.INVALID_PARAMS
+    assert store.get_into("k", address, -1) == store.put_from("new", address, -1) == wrong
+    assert store.get_into("k", address + 2**64, 64) == store.get_into("k", -5, 64) == wrong
+    assert memory.raw == bytes(64)
+    assert store.put("new", b"x", 5) == wrong and MooncakeDistributedStore().setup(None) == wrong
+    assert store.get_buffer("\ud800") is None and store.is_exist("\ud800") == -1 and store.get_batch(["\ud800"]) == [b""]
+    assert store.get_into("k", address, 64) == 48

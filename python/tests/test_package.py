@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import doctest
 import importlib.util
 import json
@@ -14,6 +15,7 @@ import pytest
 from conftest import finish
 
 import nanomc
+from nanomc import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / "python"
@@ -166,3 +168,32 @@ print("ok")
 """)
     done = run(str(program))
     assert done.returncode == 0 and done.stdout.strip() == "ok", done.stderr
+
+
+def test_arguments_of_another_type_are_type_errors(store):
+    cache, replicate = nanomc.NanoKVCache.over(store), nanomc.Replicate(media_copies=(0, 0, 0, 1))
+    cache.store.put("k", b"x")
+    with nanomc.Blocks(4) as blocks, nanomc.KvCache(total_blocks=4) as kv:
+        for call in (lambda: cache.put("b", b"bytes"), lambda: cache.put("l", [1]), lambda: cache.get_into("k", bytearray(1)),
+                     lambda: nanomc.Store(world=5), lambda: store.commit_batch([None]), lambda: store.publish_desc(None, 0),
+                     lambda: nanomc.KvCache(groups=[None]), lambda: blocks.free(None), lambda: kv.copy_blocks([5])):
+            with pytest.raises(TypeError):
+                call()
+    with pytest.raises(ValueError):
+        replicate._struct()
+    with pytest.raises(ValueError):
+        nanomc.Store(heap_bytes=1 << 20, world_size=5)
+    with pytest.raises(ValueError):
+        asyncio.run(store.aput_batch(["a"], []))
+    with pytest.raises(ValueError):
+        asyncio.run(store.aput_batch([], [b""]))
+    with pytest.raises(errors.InvalidArgument):
+        store.pin_batch([""])
+
+
+def test_a_closed_cache_says_so():
+    cache = nanomc.NanoKVCache(heap_bytes=1 << 20)
+    cache.close()
+    for call in (lambda: cache.abort("k"), lambda: cache.payload("k"), cache.heap_bases, lambda: cache.store.unpin_batch([])):
+        with pytest.raises(errors.ClosedError):
+            call()

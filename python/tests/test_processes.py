@@ -213,3 +213,26 @@ def test_the_log_tells_of_a_death(launch, folder):
     finally:
         nanomc.set_log_callback(None)
     assert any("1" in text for _, text in said), said
+
+
+def test_a_wait_for_room_hears_ctrl_c(launch):
+    process = launch("""
+        store = nanomc.Store(heap_bytes=1 << 20, page_bytes=64 << 10)
+        held = store.open_for_write("held", 900 << 10)
+        store.put("fits", b"x", wait_ms=600_000)
+        for wait in (lambda: store.put("k", bytes(800 << 10), wait_ms=600_000),
+                     lambda: store.put_batch(["k"], [bytes(800 << 10)], wait_ms=600_000),
+                     lambda: store.open_batch(["l", "k"], [100, 800 << 10], wait_ms=600_000)):
+            try:
+                say("waits")
+                wait()
+            except KeyboardInterrupt:
+                say("heard")
+        assert "k" not in store
+    """)
+    for _ in range(3):
+        assert line(process) == "waits"
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        assert line(process) == "heard"
+    finish(process)

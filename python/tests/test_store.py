@@ -406,3 +406,64 @@ def test_a_store_does_what_a_dict_does(store):
         else:
             assert (key in store) == (key in model)
     assert {key.decode(): size for key, size in store.items()} == {key: len(value) for key, value in model.items()}
+
+
+def test_a_batch_of_plans_has_a_size_for_each(store):
+    for keys, sizes in ((["a", "b"], [1]), (["a"], []), (["a"], [1, 2])):
+        with pytest.raises(ValueError):
+            store.open_batch(keys, sizes)
+    assert [plan.nbytes for plan in store.open_batch(["a", "b"], [1, 2])] == [1, 2]
+
+
+def test_references_to_objects_are_no_bytes(store):
+    numpy = pytest.importorskip("numpy")
+    objects = numpy.zeros(2, dtype=object)
+    pairs = numpy.zeros(2, dtype=[("a", "i4"), ("b", object)])
+    store.put("k", bytes(16))
+    for value in (objects, pairs, memoryview(objects)):
+        with pytest.raises(TypeError):
+            store.put("objects", value)
+        with pytest.raises(TypeError):
+            store.get_into("k", value)
+    assert list(objects) == [0, 0] and "objects" not in store
+    store.put("named", memoryview(numpy.zeros(2, dtype=[("Offset", "i4")])))  # an O of a name is none of a type
+
+
+def test_a_plan_takes_what_a_put_takes(store):
+    numpy = pytest.importorskip("numpy")
+    for at, value in enumerate((numpy.arange(12).reshape(3, 4)[:, ::2], numpy.zeros((0, 3)), numpy.array(["2026-01-01"], "M8[D]"))):
+        store.put(f"put {at}", value)
+        with store.open_for_write(f"plan {at}", value.nbytes) as plan:
+            plan.write(value)
+        assert store.get(f"plan {at}") == store.get(f"put {at}")
+    with store.open_for_write("more", 4) as plan:
+        with pytest.raises(ValueError):
+            plan.write(b"x", -1)
+
+
+def test_lengths_are_not_negative(store):
+    with store.open_for_write("k", 100) as plan:
+        with pytest.raises(ValueError):
+            plan.array((-10, -10))
+    with pytest.raises(ValueError):
+        store.pin("k").array((-10, -10))
+    with pytest.raises(ValueError):
+        nanomc.NanoKVCache.over(store).open_for_write("t", 6, dtype="uint8", shape=(-2, -3))
+
+
+def test_batches_that_wait_for_room_take_what_there_is():
+    with nanomc.Store(heap_bytes=1 << 20, page_bytes=64 << 10, call_timeout_ms=300) as small:
+        hold = [small.open_for_write(f"held {at}", 64 << 10) for at in range(12)]
+        part = bytes(range(256)) * 256
+        told = small.put_batch([f"k{at}" for at in range(20)], [part] * 20, wait_ms=500, metadata=[b"%d" % at for at in range(20)],
+                               retain=c.RETAIN_HARD, strict=False)
+        there = [at for at, status in enumerate(told) if status == 0]
+        assert 0 < len(there) < 20 and set(told) <= {0, c.ERR_BUSY, c.ERR_NO_SPACE}
+        for at in there:
+            assert small.get(f"k{at}") == part and small.metadata(f"k{at}") == b"%d" % at
+        with pytest.raises(errors.NoRoom):
+            small.put("later", part * 8, wait_ms=-1)
+        opened = small.open_batch(["a", "b"], [1 << 19, 1 << 18], wait_ms=300)
+        assert any(isinstance(one, errors.NoRoom) for one in opened)
+        del hold, opened
+        small.put("later", part * 8, wait_ms=60_000)

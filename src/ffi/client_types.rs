@@ -233,6 +233,8 @@ unsafe fn text_of(slice: nmc_slice_t, name: &str) -> Result<String> {
     let bytes = unsafe { bytes_of(slice, name, MAX_TEXT) }?;
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains('\0') => Ok(text.to_string()),
+        // A secret stays out of logs.
+        _ if name == "token" => crate::bail!(NMC_ERR_INVALID_ARG, "token, of {} bytes, is no text", bytes.len()),
         _ => crate::bail!(NMC_ERR_INVALID_ARG, "{name} \"{}\" is no text", bytes.escape_ascii()),
     }
 }
