@@ -160,14 +160,15 @@ impl Leader {
         to.push(ask.answer(welcome));
         if fresh {
             self.withdraw_all(id);
-        } else {
-            // A store that never was in a cluster has nothing of this one, whatever a former one under its name had.
-            self.confirmed(id, join.since.unwrap_or(head), to);
+        } else if let Some(since) = join.since {
+            self.confirmed(id, since, to);
             if let Some(node) = self.node_mut(id) {
-                node.position = join.since.unwrap_or_default();
+                node.position = since;
             }
             self.send_drops_to(id, to)?;
         }
+        // A store that never was in a cluster has nothing of this one, whatever a former one under its name had. It says so when it is
+        // welcome: a join may be of a life that has ended.
         Ok(())
     }
 
