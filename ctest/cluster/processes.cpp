@@ -189,7 +189,7 @@ void owners() {
   CHECK(lost.rfind("NMC_ERR_", 0) == 0);
 
   promise("a_stopped_owner_delays_its_readers_no_longer_than_their_deadline");
-  kill(nodes[1].pid(), SIGSTOP);
+  stop_child(nodes[1].pid());
   const std::string said = hasty.ask("get other 5000 3");
   CHECK(said.rfind("NMC_ERR_", 0) == 0 && said.rfind("late", 0) != 0);
   kill(nodes[1].pid(), SIGCONT);

@@ -219,8 +219,7 @@ void ends() {
   CHECK(read(stores.far, "k", 1, 5000) == NMC_OK);
 
   promise("a_read_that_waits_ends_with_whatever_it_needs");
-  kill(node.pid(), SIGSTOP);
-  REQUIRE(waitpid(node.pid(), nullptr, WUNTRACED) == node.pid());  // all of its threads have stopped
+  stop_child(node.pid());
   CHECK(unknown(read(hasty, "k", 1, 5000)));
   CHECK(ended_by(stores.far, "k", [&] { OK(nmc_store_cancel(stores.far)); }) == NMC_ERR_CANCELLED);
   nmc_store_t* brief = nullptr;

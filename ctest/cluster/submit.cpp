@@ -154,7 +154,7 @@ void limits(Master& master) {
   OK(nmc_client_exists(client, slice(key_of(0))) == NMC_ERR_NOT_FOUND ? NMC_OK : NMC_ERR_INTERNAL);
 
   promise("without_a_master_calls_end_by_their_deadline");
-  master.signal(SIGSTOP);
+  master.stop();
   const std::string value = "value";
   const double start = seconds_now();
   OK(put(hasty, "k", value, 1));
@@ -245,7 +245,7 @@ void faults(const Master& master, std::vector<Process>& doomed, Process& owner) 
   promise("a_thread_that_waits_for_completions_is_woken_by_closing");
   OpenClient waited(master.address(), 60000);
   std::string small(10, ' ');
-  kill(owner.pid(), SIGSTOP);
+  stop_child(owner.pid());
   OK(get(waited, "large", room, 1));
   std::thread waiting([&, handle = waited.client] {
     Done done{};

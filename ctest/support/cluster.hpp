@@ -13,6 +13,12 @@
 
 #include "puppet.hpp"
 
+// Stops a child of this process. All of its threads have stopped when this returns: until then some would still answer.
+inline void stop_child(pid_t pid) {
+  ::kill(pid, SIGSTOP);
+  REQUIRE(::waitpid(pid, nullptr, WUNTRACED) == pid);
+}
+
 // nanomc-master with a directory of its own, at a port of the kernel's choice that it keeps when it is started again.
 class Master {
  public:
@@ -71,6 +77,7 @@ class Master {
   // Ends it in order; the exit code.
   int ends() { return end(SIGTERM); }
   void signal(int number) const { ::kill(pid_, number); }
+  void stop() const { stop_child(pid_); }
 
  private:
   int end(int number) {

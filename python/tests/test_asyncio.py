@@ -17,6 +17,12 @@ from nanomc import constants as c
 from nanomc import errors
 
 
+def stop(pid):
+    """Stops a child. All of its threads have stopped when this returns: until then some would still answer."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+
+
 def test_a_value_is_got_as_soon_as_it_is_there(store):
     async def work():
         plan = store.open_for_write("coming", 3)
@@ -235,7 +241,7 @@ def test_a_client_call_that_is_given_up_or_closed_ends(master):
         client = nanomc.Client(master, timeout_ms=60000)
         with pytest.raises(errors.NoRoom):
             await client.aput("k", b"v")
-        os.kill(master.process.pid, signal.SIGSTOP)
+        stop(master.process.pid)
         try:
             given_up = asyncio.create_task(client.aget("k"))
             await asyncio.sleep(0.01)
@@ -293,7 +299,7 @@ def test_a_descriptor_that_is_used_again_is_not_taken_from_its_loop(master):
     async def work():
         loop, came = asyncio.get_running_loop(), asyncio.Event()
         client = nanomc.Client(master, timeout_ms=60000)
-        os.kill(master.process.pid, signal.SIGSTOP)
+        stop(master.process.pid)
         try:
             early = asyncio.create_task(client.aget("k"))
             await asyncio.sleep(0.01)
