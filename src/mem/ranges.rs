@@ -32,6 +32,65 @@ pub struct HostPages {
     pid: u32,
     /// Also held while bytes are copied by [`HostRange::read`] and [`HostRange::write`]: two ranges may show one page.
     books: Mutex<Pages>,
+    spare: Spare,
+}
+
+/// Mappings that nobody uses. Where a process has as many as it may, some kernels refuse to replace one by another, too: giving some of these
+/// up makes room for that. They are parts of one stretch of addresses, so that nothing else can come in between.
+#[derive(Debug)]
+struct Spare(NonNull<u8>);
+
+// SAFETY: nobody reads or writes what is there; the kernel orders the calls that change its protection.
+unsafe impl Send for Spare {}
+// SAFETY: as above.
+unsafe impl Sync for Spare {}
+
+impl Spare {
+    /// Every second page has a mapping of its own, and those between them too.
+    const PAGES: usize = 5;
+
+    fn page() -> usize {
+        usize::try_from(system_page_bytes()).unwrap_or(4096)
+    }
+
+    fn new() -> Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let bytes = Self::PAGES * Self::page();
+        // SAFETY: a new mapping, which replaces none.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+        match NonNull::new(base.cast::<u8>()).filter(|_| base != libc::MAP_FAILED) {
+            Some(base) => {
+                let spare = Self(base);
+                spare.take();
+                Ok(spare)
+            }
+            None => Err(too_many(Error::last_os("mmap"))),
+        }
+    }
+
+    fn protect(&self, first: usize, pages: usize, protection: i32) {
+        // SAFETY: pages of our own mapping, which nobody uses. Where the table is full it fails, and there are fewer to give up.
+        unsafe { libc::mprotect(self.0.as_ptr().add(first * Self::page()).cast(), pages * Self::page(), protection) };
+    }
+
+    fn take(&self) {
+        (1..Self::PAGES).step_by(2).for_each(|page| self.protect(page, 1, libc::PROT_READ));
+    }
+
+    /// Runs something that is to have a little more room in the table.
+    fn without<R>(&self, body: impl FnOnce() -> R) -> R {
+        self.protect(0, Self::PAGES, libc::PROT_NONE);
+        let result = body();
+        self.take();
+        result
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which nobody uses.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), Self::PAGES * Self::page()) };
+    }
 }
 
 impl HostPages {
@@ -67,7 +126,7 @@ impl HostPages {
             return Err(Error::last_os("fcntl(F_ADD_SEALS)"));
         }
         let books = Mutex::new(Pages::new(pages));
-        Ok(Arc::new(Self { file, page_bytes, pid: std::process::id(), books }))
+        Ok(Arc::new(Self { file, page_bytes, pid: std::process::id(), books, spare: Spare::new()? }))
     }
 
     /// Reserves addresses for at least `bytes` bytes, rounded up to whole pages. Takes no memory.
@@ -344,10 +403,11 @@ impl HostRange {
         let (address, bytes) = (self.address(begin), (last + 1 - begin) as usize * self.page_len());
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         // SAFETY: replaces places of our own range by addresses that nobody can access.
-        if unsafe { libc::mmap(address, bytes, libc::PROT_NONE, flags, -1, 0) } == libc::MAP_FAILED {
+        let replace = || unsafe { libc::mmap(address, bytes, libc::PROT_NONE, flags, -1, 0) } != libc::MAP_FAILED;
+        if !replace() {
             let error = Error::last_os("mmap");
             // If there was room to reserve, the pages are gone all the same.
-            if !reserve_again(address, bytes) {
+            if !reserve_again(address, bytes) && !self.pages.spare.without(replace) {
                 return Err(too_many(error).context("unmapping pages"));
             }
         }
