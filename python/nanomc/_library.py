@@ -267,7 +267,7 @@ class Handle:
         with self._lock:
             if self._leases:
                 return
-        if self._end() == _abi.ERR_BUSY:  # not inside a callback; the handle is as it was, and can be closed later
+        if self._end() == _abi.ERR_BUSY:  # not inside a callback: what was made with the handle has ended, itself it can be closed later
             with self._lock:
                 self._closed = False
                 self.raw = self._owned

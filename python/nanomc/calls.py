@@ -114,10 +114,10 @@ class Calls:
 
     def close(self, end: Callable[[], None]) -> None:
         """Closes the client by `end`. Whoever waits is told so, and loops forget their descriptors."""
+        end()
         with self._lock:
             readers, self.readers = self.readers, {}
             for loop, reader in readers.items():
                 self._unread(loop, reader)
-        end()
         for token in list(self.waiting):
             self.tell(token, (_abi.ERR_CANCELLED, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
 import weakref
 from collections import deque
@@ -12,7 +13,7 @@ from typing import Any, Deque, Dict, List, Tuple
 from . import _abi
 from ._abi import Completion
 from ._library import _LOCKED, NULL, Handle, check, ffi, lib, record
-from .world import _settle
+from .world import Reader, _settle
 
 OURS = 1 << 63  # tokens from here on are those of asyncio's watches
 
@@ -35,13 +36,14 @@ class Events:
         self.watches: Dict[int, Watch] = {}
         self.tokens: Dict[Tuple[int, bytes, bool], int] = {}
         self.users: Deque[Completion] = deque()
-        self.readers: Dict[asyncio.AbstractEventLoop, List[int]] = {}  # how many wait, and the descriptor
+        self.readers: Dict[asyncio.AbstractEventLoop, Reader] = {}
         self._lock = threading.RLock()
         _LOCKED.add(self)
 
     def raw(self) -> Any:
         """A handle of the client that is open; NULL if none is."""
-        return next((handle.raw for handle in list(self.handles) if not handle.closed), NULL)
+        with self._lock:
+            return next((handle.raw for handle in list(self.handles) if not handle.closed), NULL)
 
     def take(self) -> int:
         """Takes what is queued; how many."""
@@ -67,7 +69,8 @@ class Events:
             if watch is None:
                 return
             self.tokens.pop(watch.key, None)
-        for loop, future in watch.waiters:
+            waiters = list(watch.waiters)  # whoever gives up takes itself out of the other one
+        for loop, future in waiters:
             try:
                 loop.call_soon_threadsafe(_settle, future, status)
             except RuntimeError:  # the loop is closed, and nobody waits in it
@@ -80,27 +83,29 @@ class Events:
     def listen(self, loop: asyncio.AbstractEventLoop, by: int) -> None:
         """Counts who waits in a loop; the first adds the descriptor to it, the last takes it away."""
         with self._lock:
-            entry = self.readers.get(loop)
-            if entry is None:
+            reader = self.readers.get(loop)
+            if reader is None:
                 out = ffi.new("int32_t *")
                 check(lib.nmc_store_event_fd(self.raw(), out))
-                entry = self.readers[loop] = [0, int(out[0])]
-                loop.add_reader(entry[1], self.readable, loop)
-            entry[0] += by
-            if entry[0] == 0:
+                reader = self.readers[loop] = Reader(os.dup(out[0]))
+                loop.add_reader(reader.descriptor, self.readable, loop)
+            reader.calls += by
+            if reader.calls == 0:
                 del self.readers[loop]
-                loop.remove_reader(entry[1])
+                reader.end(loop)
 
     def readable(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self.raw() == NULL or self.take() > 0:
+        is_open = self.raw() != NULL
+        if is_open and self.take() > 0:
             return
-        # Another loop was faster, or it is about events of a tier that nobody takes: do not spin.
-        entry = self.readers.get(loop)
-        if entry is not None:
-            loop.remove_reader(entry[1])
-            loop.call_later(0.005, self.resume, loop)
+        # Another loop was faster, it is about events of a tier that nobody takes, or the store is closed: do not spin.
+        reader = self.readers.get(loop)
+        if reader is not None:
+            reader.end(loop)
+            if is_open:
+                loop.call_later(0.005, self.resume, loop)
 
     def resume(self, loop: asyncio.AbstractEventLoop) -> None:
-        entry = self.readers.get(loop)
-        if entry is not None and self.raw() != NULL:
-            loop.add_reader(entry[1], self.readable, loop)
+        reader = self.readers.get(loop)
+        if reader is not None and self.raw() != NULL:
+            loop.add_reader(reader.descriptor, self.readable, loop)

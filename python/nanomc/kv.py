@@ -105,8 +105,9 @@ def _tokens(tokens: Any) -> Tuple[Any, int, Any]:
                 raise OverflowError(f"tokens from {tokens.min()} to {tokens.max()} are not between 0 and 2^32 - 1")
         dense = numpy.ascontiguousarray(tokens, dtype=numpy.uint32)
         return pointer_to(dense.ctypes.data, "uint32_t *"), dense.size, dense
-    array = ffi.new("uint32_t[]", list(tokens) or 1)
-    return array, len(tokens), array
+    copied = list(tokens)
+    array = ffi.new("uint32_t[]", copied or 1)
+    return array, len(copied), array
 
 
 def _counted(tokens: Any, n_tokens: Optional[int]) -> Tuple[Any, int, Any]:
@@ -555,8 +556,11 @@ class KvTable:
         self._count = rows
         entries = rows * width * (2 if format == _abi.KV_TABLE_OFFSETS else 1)
         self.data, self._pointer = _integers(entries if out is None else 0)
+        self._keep = self.data.obj  # also if the program releases its view of it
         if out is not None:
             self._memory = writable(out)
+            if self._memory.cuda:
+                raise ValueError("a table is written by the CPU: out is on a GPU")
             if self._memory.nbytes < 4 * entries:
                 raise ValueError(f"{entries} entries take {4 * entries} bytes, out has {self._memory.nbytes}")
             self._pointer = pointer_to(self._memory.address, "int32_t *")

@@ -25,6 +25,7 @@ def set_log_callback(callback: Optional[Callable[[int, str], None]], max_level: 
 
     # cffi prints what the callback raises and goes on.
     wrapped = ffi.callback("void(int32_t, const char *, void *)", tell)
+    _KEEP.append(wrapped)  # before the library knows it, whatever comes between
     check(lib.nmc_log_set_callback(wrapped, max_level, NULL))
     _KEEP[:] = [wrapped]
 

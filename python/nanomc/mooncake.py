@@ -25,7 +25,7 @@ import types
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 from . import _abi
-from ._library import address_of, ffi
+from ._library import _LOCKED, address_of, ffi
 from .client import Client, Replicate
 from .errors import ClosedError, NanomcError, NotFound
 
@@ -54,6 +54,7 @@ _CODES: Dict[int, int] = {
     _abi.ERR_NO_SPACE: NO_AVAILABLE_HANDLE,
     _abi.ERR_BUSY: NO_AVAILABLE_HANDLE,
     _abi.ERR_NO_MEMORY: NO_AVAILABLE_HANDLE,
+    _abi.ERR_LIMIT: NO_AVAILABLE_HANDLE,
     _abi.ERR_INVALID_ARG: INVALID_PARAMS,
     _abi.ERR_TOO_SMALL: INVALID_PARAMS,
     _abi.ERR_PERMISSION: INVALID_PARAMS,
@@ -119,6 +120,9 @@ def _coded(method: Method) -> Method:
         except _WRONG as error:
             _LOG.error("%s: %s", method.__name__, error)
             return INVALID_PARAMS
+        except (MemoryError, OSError) as error:
+            _LOG.error("%s: %s", method.__name__, error)
+            return NO_AVAILABLE_HANDLE
 
     return call  # type: ignore[return-value]
 
@@ -130,7 +134,8 @@ class MooncakeDistributedStore:
         self._client: Optional[Client] = None
         self._hostname = ""
         self._staging: Optional[mmap.mmap] = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        _LOCKED.add(self)
 
     # ---- set-up
 
@@ -143,6 +148,7 @@ class MooncakeDistributedStore:
             raise ValueError("setup was called before; close ends that")
         if global_segment_size < 0 or local_buffer_size < 0:
             raise ValueError(f"a segment of {global_segment_size} and a buffer of {local_buffer_size} bytes are not possible")
+        staging = mmap.mmap(-1, local_buffer_size) if local_buffer_size > 0 else None
         for attempt in range(64):
             hostname, chosen = _with_port(local_hostname)
             client = Client(master_server_addr, local_hostname=hostname, metadata_server=metadata_server, protocol=protocol,
@@ -161,9 +167,9 @@ class MooncakeDistributedStore:
                     _LOG.error("no master answers at %s: start one with `nanomc-master` (or `mooncake_master`), or say where it is in "
                                "master_server_addr", master_server_addr)
                 raise
-        if local_buffer_size > 0:
-            self._staging = mmap.mmap(-1, local_buffer_size)
-            client.register(address_of(ffi.from_buffer(self._staging)), local_buffer_size)
+        if staging is not None:
+            self._staging = staging
+            client.register(address_of(ffi.from_buffer(staging)), local_buffer_size)
         self._client, self._hostname = client, hostname
         return OK
 
@@ -199,10 +205,11 @@ class MooncakeDistributedStore:
 
     def health_check(self) -> int:
         """0 if all is well, 1 if it is not set up, 2 if no master answers."""
-        if self._client is None:
+        client = self._client
+        if client is None:
             return 1
         try:
-            self._client.segments()
+            client.segments()
         except NanomcError:
             return 2
         return 0

@@ -103,7 +103,8 @@ class Store:
         #: Whether values lie in device memory.
         self.on_device = on_device
         self._events = events
-        events.handles.add(handle)
+        with events._lock:
+            events.handles.add(handle)
         self._pool: List[Any] = []
 
     def namespace(self, name: Key, quota_bytes: Optional[int] = 0) -> "Store":

@@ -23,6 +23,25 @@ def stop(pid):
     os.waitpid(pid, os.WUNTRACED)
 
 
+def test_a_store_that_is_closed_takes_no_descriptor_from_the_next_one():
+    async def work():
+        first = nanomc.Store(heap_bytes=8 << 20, page_bytes=64 << 10)
+        waiting = asyncio.create_task(first.await_ready("never", appear=True))
+        await asyncio.sleep(0.01)
+        first.close()  # `waiting` has not heard of it yet
+        with nanomc.Store(heap_bytes=8 << 20, page_bytes=64 << 10) as second:
+            plan = second.open_for_write("coming", 3)
+            early = asyncio.create_task(second.aget("coming", timeout_ms=60000))
+            with pytest.raises(errors.NanomcError):
+                await waiting
+            await asyncio.sleep(0.01)
+            plan.write(b"abc")
+            plan.commit()
+            assert await asyncio.wait_for(early, 50) == b"abc"
+
+    asyncio.run(work())
+
+
 def test_a_value_is_got_as_soon_as_it_is_there(store):
     async def work():
         plan = store.open_for_write("coming", 3)

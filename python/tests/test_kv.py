@@ -100,6 +100,9 @@ def test_views_are_arrays_of_the_callers_memory():
     assert row[2] != blocks[2] and k[row[2], 1, 0, 5] == 3.5
     table = nanomc.KvTable(kv, 2, 3)
     assert table.update([1, 2]) > 0 and table.update([1, 2]) == 0
+    assert table._keep is table.data.obj  # which `update` writes to, also when the program has released the view
+    table.data.release()
+    assert table.update([2, 1]) > 0
     kv.close()
     del kv, group, memory
     assert k[blocks[2], 1, 0, 5] == 3.5  # the array keeps all that it lies in

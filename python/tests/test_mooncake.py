@@ -234,3 +234,4 @@ def test_wrong_arguments_are_a_code_as_well(store):
     assert store.put("new", b"x", 5) == wrong and MooncakeDistributedStore().setup(None) == wrong
     assert store.get_buffer("\ud800") is None and store.is_exist("\ud800") == -1 and store.get_batch(["\ud800"]) == [b""]
     assert store.get_into("k", address, 64) == 48
+    assert MooncakeDistributedStore().setup("localhost", local_buffer_size=1 << 60) == mooncake.NO_AVAILABLE_HANDLE
