@@ -138,10 +138,11 @@ def readable(value: Any, copy: bool = True) -> Memory:
         return Memory(address_of(pointer), len(value), (pointer, value), False)
     if is_torch(value):
         dense = value
-        if not value.is_contiguous():
+        lazy = value.is_conj() or value.is_neg()  # its memory has the numbers before they were conjugated or negated
+        if lazy or not value.is_contiguous():
             if not copy:
                 raise _scattered(f"a tensor of shape {tuple(value.shape)}")
-            dense = value.detach().contiguous()
+            dense = value.detach().resolve_conj().resolve_neg().contiguous()
         cuda = dense.is_cuda
         if cuda:
             settle(dense)
@@ -177,6 +178,8 @@ def readable(value: Any, copy: bool = True) -> Memory:
 def writable(value: Any) -> Memory:
     """Memory to write to: contiguous and not read-only, else ValueError."""
     if is_torch(value):
+        if value.is_conj() or value.is_neg():
+            raise ValueError("a tensor that is the conjugate or the negative of another one has no memory of its own")
         if not value.is_contiguous():
             raise ValueError(f"a tensor of shape {tuple(value.shape)} and strides {value.stride()} is not contiguous")
         cuda = value.is_cuda

@@ -207,6 +207,9 @@ import torch
 cache = nanomc.NanoKVCache(32 << 20, rank=0, world_size=1)
 kinds = ["uint8", "int8", "bool", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
          "float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64"]
+lazy = torch.tensor([1 + 2j, 3 - 4j]).conj()
+cache.put("lazy", lazy)
+assert torch.equal(cache.get("lazy"), lazy.resolve_conj())
 for name in kinds:
     kind = getattr(torch, name, None)
     if kind is None:
