@@ -193,7 +193,13 @@ impl Putting {
             true => Message::Reserve(Reserve { put, writer: cx.shared.config.host.clone() }),
             false => Message::Put(put),
         };
-        let until = self.deadline.min(cx.now + self.owner_ms(cx));
+        let mut until = cx.now + self.owner_ms(cx);
+        if self.spares.is_empty() && self.parts.is_empty() && !cx.shared.config.pushed {
+            // There is no other one, and nothing is reserved that is given to others after a while: it has all the time that is not needed to end
+            // the put.
+            until = until.max(self.deadline.saturating_sub(cx.shared.config.owner_ms));
+        }
+        let until = self.deadline.min(until);
         let request = cx.ask_node(self.parts.len(), until, (place.node, &place.endpoint), message);
         self.parts.push(Part { place, state: State::Asked, request, mover: cx.shared.mover });
     }

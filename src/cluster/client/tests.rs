@@ -334,6 +334,29 @@ fn an_owner_has_more_time_where_much_is_on_its_way() {
 }
 
 #[test]
+fn the_only_owner_that_there_is_has_almost_all_the_time_of_a_put() {
+    let mut rig = Rig::new(false);
+    rig.put(1);
+    rig.places(&[1], 1);
+    let request = rig.sent()[0].0;
+    // It is late; nobody else could have it.
+    rig.now += 1_400;
+    rig.on(Event::Tick);
+    assert!(rig.done().is_none());
+    rig.node_says(request, done(1));
+    assert!(matches!(rig.sent()[0].1, Message::PutEnd(_)));
+    // One of two is not waited for like that.
+    let mut rig = Rig::new(false);
+    rig.put(2);
+    rig.places(&[1, 2], 2);
+    let request = rig.sent()[0].0;
+    rig.node_says(request, done(1));
+    rig.now += 700;
+    rig.on(Event::Tick);
+    assert!(matches!(rig.sent()[0].1, Message::PutEnd(_)));
+}
+
+#[test]
 fn a_remove_that_was_ended_is_not_asked_for_again() {
     let mut rig = Rig::new(false);
     rig.on(Event::Call(1, 5000, Call::Remove(key(), true)));
