@@ -21,6 +21,8 @@ use nanomc::store::read::Look;
 use nanomc::store::{self, Store};
 use nanomc::tier::{self, Tier};
 use nanomc::world;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -474,6 +476,40 @@ fn without_the_token_nobody_takes_part() {
     }
     let far = Config { host: "192.0.2.1".into(), ..config(&directory) };
     assert_eq!(Cluster::open(far).map(|_| ()).map_err(|e| e.status), Err(NMC_ERR_PERMISSION));
+}
+
+#[test]
+fn a_master_of_another_version_is_no_master_that_does_not_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let old = std::thread::spawn(move || {
+        // Whatever is asked, the answer is one of a version that was.
+        while let Ok((mut socket, _)) = listener.accept() {
+            let mut asked = [0; 32];
+            if socket.read_exact(&mut asked).is_err() {
+                return; // whoever says nothing ends this
+            }
+            let mut answer = asked;
+            answer[3] = 1;
+            let _ = socket.write_all(&answer);
+        }
+    });
+    let client = Cluster::open(Config {
+        masters: vec![address.clone()],
+        host: "127.0.0.1".into(),
+        patience: Duration::from_secs(60),
+        ..Config::default()
+    });
+    let client = client.unwrap();
+    for _ in 0..2 {
+        assert_eq!(get(&client, "k", 1), Err(NMC_ERR_VERSION));
+    }
+    let why = client.mount(&a_store(8), None, false).unwrap_err();
+    assert_eq!(why.status, NMC_ERR_VERSION);
+    assert!(why.message.contains("version 1"), "{why:?}");
+    drop(client);
+    drop(TcpStream::connect(address).unwrap());
+    old.join().unwrap();
 }
 
 #[test]

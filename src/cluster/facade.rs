@@ -8,7 +8,7 @@ pub use peers::Scope;
 use super::client::{self, Call, GetCall, Outcome, PutCall};
 use super::net::{Address, Limits, Listener, Span};
 use super::node::{self, Memory, NodeStore, Offer};
-use super::run::client::{Service, Task};
+use super::run::client::{Service, Task, is_refusal};
 use super::run::node as agent;
 use super::submit::{Calls, Completion, Sum, TOGETHER, TOGETHER_BYTES};
 use super::types::{Media, ObjectKey};
@@ -21,8 +21,8 @@ use crate::base::id::random_u64;
 use crate::base::memory;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY,
-    NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_PERMISSION, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE,
-    NMC_IN_PROGRESS, NMC_OK, name, nmc_status_t,
+    NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_IN_PROGRESS,
+    NMC_OK, name, nmc_status_t,
 };
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
@@ -208,7 +208,7 @@ impl Cluster {
     /// With `volatile` the store ends with the node: nobody waits for what it might bring back.
     pub fn mount(&self, store: &Store, name: Option<&str>, volatile: bool) -> Result<String> {
         let deadline = Deadline::after(self.config.patience);
-        self.check_token()?;
+        self.check_welcome()?;
         let listener = self.listen()?;
         let endpoint = listener.address()?;
         let name = name.map_or_else(|| format!("{}:{}", host_name(&self.config.host), port_of(&endpoint)), Into::into);
@@ -256,10 +256,10 @@ impl Cluster {
     }
 
     /// Whether the masters talk to this client; that none is there is not known yet.
-    fn check_token(&self) -> Result<()> {
+    fn check_welcome(&self) -> Result<()> {
         let soon = Deadline::after(self.config.patience.min(Duration::from_secs(1)));
         match self.ask_within(Call::Ask(Box::new(ListSegments { cursor: 0 }.into())), self.scope(&soon)) {
-            Err(error) if error.status == NMC_ERR_PERMISSION => Err(error),
+            Err(error) if is_refusal(error.status) => Err(error),
             _ => Ok(()),
         }
     }

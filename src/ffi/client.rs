@@ -34,8 +34,9 @@ const MAX_NAME: usize = 255;
 /// later returns what was there before.
 ///
 /// All functions that take it may be called from any thread at the same time; closing waits for those that are under way. Every call
-/// returns at most 2 s after the time that the client's config gives it. What is submitted and not waited for has the same time. Values are host memory. Statuses that every function can return:
-/// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
+/// returns at most 2 s after the time that the client's config gives it. What is submitted and not waited for has the same time. Values are
+/// host memory. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, and if it asks a
+/// master `NMC_ERR_PERMISSION` (the token is another) and `NMC_ERR_VERSION` (masters and client speak different versions).
 pub struct nmc_client_t {
     _opaque: [u8; 0],
 }

@@ -17,7 +17,7 @@ pub use sys::{Poller, Ready, Span, Timer, now_ms};
 use super::types::{Millis, Peer};
 use super::wire::{Answer, Frame, Hello, Message};
 use crate::base::error::Result;
-use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL, nmc_status_t};
+use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_VERSION, nmc_status_t};
 use crate::base::{log, memory};
 use link::{Came, Link, Spares};
 use std::collections::VecDeque;
@@ -332,7 +332,14 @@ impl Net {
                     self.patience = TURN;
                 }
                 Came::Ended(None) => self.close(Peer(number)),
-                Came::Ended(Some(error)) => self.refuse(Peer(number), NMC_ERR_PROTOCOL, &error.message),
+                Came::Ended(Some(error)) => {
+                    self.refuse(Peer(number), error.status, &error.message);
+                    // Whatever was said, it is no answer that could be waited for: heard as a refusal, before the end.
+                    if error.status == NMC_ERR_VERSION {
+                        let refusal = Answer::new(0, error.status, &error.message);
+                        return Some(Heard::Frame(Peer(number), Frame::answering(0, refusal)));
+                    }
+                }
             }
         }
     }

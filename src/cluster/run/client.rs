@@ -9,7 +9,9 @@ use super::node;
 use super::{SMALL, TURN};
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_PERMISSION, NMC_ERR_TOO_SMALL, NMC_OK};
+use crate::base::status::{
+    NMC_ERR_CANCELLED, NMC_ERR_PERMISSION, NMC_ERR_TOO_SMALL, NMC_ERR_VERSION, NMC_OK, nmc_status_t,
+};
 use crate::cluster::client::{Action, Call, Client, Config, Event, Outcome};
 use crate::cluster::net::{Address, ByNumber, Heard, Limits, Net, Poller, Ready, Span, Spans, now_ms};
 use crate::cluster::types::{Millis, NodeId, ObjectKey, Peer};
@@ -303,12 +305,17 @@ impl Drop for Service {
     }
 }
 
-/// What somebody says who does not talk to this client, for want of the token.
+/// What somebody says who does not talk to this client, for want of the token or of a common version.
 fn refusal(frame: &Frame) -> Option<&Answer> {
     match &frame.message {
-        Message::Answer(answer) if frame.request == 0 && answer.status == NMC_ERR_PERMISSION => Some(answer),
+        Message::Answer(answer) if frame.request == 0 && is_refusal(answer.status) => Some(answer),
         _ => None,
     }
+}
+
+/// Whether all calls of a client end like this, whatever they are.
+pub fn is_refusal(status: nmc_status_t) -> bool {
+    matches!(status, NMC_ERR_PERMISSION | NMC_ERR_VERSION)
 }
 
 fn tell(done: Vec<(Ended, Vec<Outcome>)>) {

@@ -12,7 +12,7 @@ struct Remote {
     address: Address,
     peer: Option<Peer>,
     retry_at: Millis,
-    /// It has said last that it does not talk to who has no token, or another.
+    /// It has said last that it does not talk to this process: for want of the token, or of a common version.
     refuses: bool,
 }
 

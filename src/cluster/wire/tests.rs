@@ -218,7 +218,7 @@ fn a_head_is_judged_before_anything_is_made_for_it() {
     assert_eq!(status(&Head { value: MAX_VALUE + 1, ..good }), NMC_ERR_PROTOCOL);
     assert_eq!(status(&Head { kind: 5, ..good }), NMC_ERR_PROTOCOL, "nothing follows a question");
     let mut other = good.encode();
-    other[3] = 2;
+    other[3] ^= 3;
     assert_eq!(Head::decode(&other).unwrap_err().status, NMC_ERR_VERSION);
     other[0] = b'G';
     assert_eq!(Head::decode(&other).unwrap_err().status, NMC_ERR_PROTOCOL);
