@@ -9,12 +9,13 @@ they let go of their lease when the handle is closed. So nothing that Python can
 from __future__ import annotations
 
 import atexit
+import collections
 import itertools
 import os
 import threading
 import weakref
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from . import _abi
 from ._ffi import ffi as ffi
@@ -209,6 +210,7 @@ _FORKS = [0]  # how many forks this process is away from the first one
 
 
 _LOCKED: "weakref.WeakSet[Any]" = weakref.WeakSet()  # what has a `_lock`
+_LATE: "Deque[Tuple[Callable[[Any], int], Any, Any]]" = collections.deque()  # handles that were collected inside a callback
 
 
 def _forked() -> None:
@@ -219,6 +221,17 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def _end_late() -> None:
+    """Ends the handles that could not end when they were collected. How to end one, the handle, and what it needs until then."""
+    for _ in range(len(_LATE)):
+        try:
+            late = _LATE.popleft()
+        except IndexError:  # another thread was faster
+            return
+        if late[0](late[1]) == _abi.ERR_BUSY:
+            _LATE.append(late)
 
 
 class Handle:
@@ -240,6 +253,7 @@ class Handle:
         self._forks = _FORKS[0]
         _LIVE.add(self)
         _LOCKED.add(self)
+        _end_late()
 
     @property
     def closed(self) -> bool:
@@ -287,7 +301,7 @@ class Handle:
                 self._leases.pop(number, None)
                 last = self._closed and not self._leases
             if last:
-                self._end()
+                self._end_or_later()
 
         return ffi.gc(pointer, end)
 
@@ -301,10 +315,16 @@ class Handle:
             self._owned = owned
         return status
 
+    def _end_or_later(self) -> None:
+        """For who is not asked again: inside a callback the library ends no handle."""
+        if self._end() == _abi.ERR_BUSY:
+            owned, self._owned = self._owned, NULL
+            _LATE.append((self._destroy, owned, self._parents))
+
     def __del__(self) -> None:
         try:
             self.raw = NULL
-            self._end()
+            self._end_or_later()
         except Exception:  # while the interpreter ends, what this needs may be gone
             pass
 
@@ -314,3 +334,4 @@ def _close_all() -> None:
     """A program that ends leaves its worlds in order. What somebody still looks at stays until the process is gone."""
     for handle in sorted(list(_LIVE), key=lambda live: -live.number):
         handle.close()
+    _end_late()

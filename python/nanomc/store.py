@@ -8,7 +8,7 @@ import asyncio
 import functools
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union, overload
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union, overload
 
 from . import _abi
 from ._abi import Completion, DevicePin, ObjectInfo, RetryHint, StoreRankStats, StoreStats
@@ -367,17 +367,38 @@ class Store:
         options, keep = put_options(preferred_segment, contiguous, replace, any_rank, retain, priority, ttl_ms, wait_ms, metadata)
         name = key_bytes(key)
         plan = ffi.new("nmc_write_plan_t *")
-        check(self._for_room(wait_ms, options, lambda: int(lib.nmc_store_open_for_write(
-            self._handle.raw, slice_of(name), nbytes, options, plan))))
-        del keep
-        return WritePlan(self, name, plan)
+        try:
+            check(self._for_room(wait_ms, options, lambda: int(lib.nmc_store_open_for_write(
+                self._handle.raw, slice_of(name), nbytes, options, plan))))
+            del keep
+            return WritePlan(self, name, plan)
+        except BaseException:
+            self._give_up([plan])
+            raise
 
     def pin(self, key: Key) -> View:
         """Pins an object where it is."""
         view = ffi.new("nmc_view_t *")
         name = key_bytes(key)
-        check(_pin(self._handle.raw, name, len(name), view))
-        return View(self, view)
+        try:
+            check(_pin(self._handle.raw, name, len(name), view))
+            return View(self, view)
+        except BaseException:
+            self._unpin([view])
+            raise
+
+    # A signal may raise between a call that has opened or pinned something and the object that would end it. What C has not filled in
+    # is zero; what has ended is not found a second time.
+
+    def _give_up(self, plans: Iterable[Any]) -> None:
+        for plan in plans:
+            if plan.plan_id:
+                lib.nmc_store_abort(self._handle.raw, plan)
+
+    def _unpin(self, views: Iterable[Any]) -> None:
+        for view in views:
+            if view.epoch:
+                lib.nmc_store_unpin(self._handle.raw, view)
 
     def find(self, key: Key) -> Optional[View]:
         """`pin`, with None for a key that is missing, being written, or on disk only."""
@@ -536,17 +557,21 @@ class Store:
         if len(sizes) != count:
             raise ValueError(f"{count} keys and {len(sizes)} sizes")
         names, kept = key_slices(keys)
-        opened: Dict[int, WritePlan] = {}  # if a signal ends the wait, they are collected, and given up
+        opened: Dict[int, WritePlan] = {}  # if a signal ends the wait for the others, they are collected, and given up
 
         def attempt(left: List[int]) -> List[int]:
             plans, statuses = ffi.new("nmc_write_plan_t[]", count or 1), ffi.new("nmc_status_t[]", count or 1)
             wanted = ffi.new("uint64_t[]", [sizes[at] for at in left] or 1)
-            status = lib.nmc_store_open_batch(
-                self._handle.raw, _some(names, left, count), wanted, len(left), options, plans, statuses)
-            told = _told(status, statuses, len(left), False)
-            for at, state, plan in zip(left, told, plans):
-                if state == 0:
-                    opened[at] = WritePlan(self, key_bytes(keys[at]), ffi.new("nmc_write_plan_t *", plan))
+            try:
+                status = lib.nmc_store_open_batch(
+                    self._handle.raw, _some(names, left, count), wanted, len(left), options, plans, statuses)
+                told = _told(status, statuses, len(left), False)
+                for at, state, plan in zip(left, told, plans):
+                    if state == 0:
+                        opened[at] = WritePlan(self, key_bytes(keys[at]), ffi.new("nmc_write_plan_t *", plan))
+            except BaseException:
+                self._give_up(ffi.addressof(plan) for plan in plans)
+                raise
             return told
 
         told = self._each_for_room(wait_ms, options, count, attempt)
@@ -576,12 +601,16 @@ class Store:
         count = len(keys)
         views, pinned = ffi.new("nmc_view_t[]", count or 1), ffi.new("size_t *")
         statuses = ffi.new("nmc_status_t[]", count or 1)
-        status = lib.nmc_store_pin_batch(self._handle.raw, names, count, views, pinned, statuses)
-        del kept
-        told = _told(status, statuses, count, False)
-        if _abi.ERR_INVALID_ARG in told:
-            raise failure(_abi.ERR_INVALID_ARG)
-        return [View(self, ffi.new("nmc_view_t *", views[at])) if told[at] == 0 else None for at in range(count)]
+        try:
+            status = lib.nmc_store_pin_batch(self._handle.raw, names, count, views, pinned, statuses)
+            del kept
+            told = _told(status, statuses, count, False)
+            if _abi.ERR_INVALID_ARG in told:
+                raise failure(_abi.ERR_INVALID_ARG)
+            return [View(self, ffi.new("nmc_view_t *", views[at])) if told[at] == 0 else None for at in range(count)]
+        except BaseException:
+            self._unpin(ffi.addressof(view) for view in views)
+            raise
 
     def unpin_batch(self, views: Sequence[View]) -> None:
         """Ends many pins."""

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _abi
@@ -65,13 +66,17 @@ class Reader:
 
 
 class _News:
-    """Who waits for the event descriptor of a world. News are for all that wait, in whatever loop."""
+    """Who waits for the event descriptor of a world. News are for all that wait, in whatever loop; a loop in which nobody waits at the
+    moment has missed none when somebody does again."""
 
     def __init__(self) -> None:
         self.waiting: List[Tuple[asyncio.AbstractEventLoop, "asyncio.Future[int]"]] = []
         self.readers: Dict[asyncio.AbstractEventLoop, Reader] = {}
         self.closed = False
-        self.untold = False  # news were taken, and nobody heard them
+        self.left = False
+        self.count = 0  # how often there were news
+        self.heard: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, int]" = weakref.WeakKeyDictionary()  # up to which, by loop
+        self.told = 0  # and in any loop: where a new one begins
         self._lock = threading.RLock()
         _LOCKED.add(self)
 
@@ -83,22 +88,23 @@ class _News:
         with self._lock:
             if self.closed:
                 raise ClosedError(_abi.ERR_BAD_HANDLE, "the world is closed")
+            if self.left:
+                return _abi.ERR_CANCELLED
             number = descriptor()
+            if self.heard.setdefault(loop, self.told) < self.count:
+                self.hear(loop)
+                return _abi.OK
             reader = self.readers.get(loop)
             if reader is None:
                 reader = self.readers[loop] = Reader(os.dup(number))
                 loop.add_reader(reader.descriptor, self.readable, reader)
             reader.calls += 1
             self.waiting.append(mine)
-            if self.untold:
-                self.untold = False
-                self.tell(_abi.OK)
         self.readable(reader)
         try:
-            return await future
-        except asyncio.CancelledError:
-            self.untold |= mine not in self.waiting
-            raise
+            status = await future
+            self.hear(loop)
+            return status
         finally:
             with self._lock:
                 if mine in self.waiting:
@@ -116,6 +122,16 @@ class _News:
             return
         self.tell(_abi.OK)
 
+    def hear(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            self.heard[loop] = self.told = self.count
+
+    def leave(self) -> None:
+        """The world is left: nobody waits any more."""
+        with self._lock:
+            self.left = True
+        self.tell(_abi.ERR_CANCELLED)
+
     def close(self, closed: bool) -> None:
         """While it is closed nobody duplicates the descriptor, whose number may soon be a stranger's."""
         with self._lock:
@@ -124,6 +140,7 @@ class _News:
     def tell(self, status: int) -> None:
         with self._lock:
             waiting, self.waiting = self.waiting, []
+            self.count += status == _abi.OK
         for loop, future in waiting:
             try:
                 loop.call_soon_threadsafe(_settle, future, status)
@@ -241,12 +258,12 @@ class World:
     def finalize(self) -> None:
         """Leaves the world in order. What was made from it is closed first, else BusyError."""
         check(lib.nmc_world_finalize(self._handle.raw))
-        self._news.tell(_abi.ERR_CANCELLED)
+        self._news.leave()
 
     def abort(self) -> None:
         """Breaks off: calls that wait raise Cancelled, and the others see this rank as dying."""
         check(lib.nmc_world_abort(self._handle.raw))
-        self._news.tell(_abi.ERR_CANCELLED)
+        self._news.leave()
 
     def close(self) -> None:
         """Leaves the world if that has not happened. May be called again. While Python objects look at its memory, or stores,
@@ -303,8 +320,8 @@ class World:
         return int(out[0])
 
     async def next_event(self) -> None:
-        """Returns when something has happened to a rank or to the master since the last time; `alive` says what. All that wait are
-        told. Cancelled if the world is left meanwhile."""
+        """Returns when something has happened to a rank or to the master since the last time in this loop; `alive` says what. All that
+        wait are told. Cancelled if the world is left, or was."""
         status = await self._news.next(self.event_fd)
         if status:
             raise error_of(status, "the world was left")

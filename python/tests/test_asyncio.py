@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+import time
 
 import pytest
 from conftest import line
@@ -361,6 +362,9 @@ def test_whoever_waits_for_a_world_hears_that_it_is_left():
         leave(worlds[0])
         for outcome in await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), 30):
             assert isinstance(outcome, errors.Cancelled)
+        # Also who begins to wait only now.
+        with pytest.raises(errors.ClosedError if leave is closed else errors.Cancelled):
+            await asyncio.wait_for(worlds[0].next_event(), 30)
         worlds[0].close()
         with pytest.raises(errors.ClosedError):
             await worlds[0].next_event()
@@ -405,3 +409,50 @@ def test_news_of_a_world_are_for_all_that_wait(folder, launch):
         world.close()
 
     asyncio.run(run())
+
+
+def test_news_reach_a_loop_in_which_nobody_waited_when_they_came(folder, launch):
+    other = launch("""
+        world = nanomc.World.join("news", world_size=2, heap_bytes=1 << 20, rank=1, directory=folder)
+        say("joined")
+        hear()
+    """)
+    world = nanomc.World.join("news", world_size=2, heap_bytes=1 << 20, rank=0, directory=folder)
+    known, gone = threading.Event(), threading.Event()
+
+    async def slow():
+        with pytest.raises(asyncio.TimeoutError):
+            while True:  # what there is to hear of the join
+                await asyncio.wait_for(world.next_event(), 0.3)
+        known.set()
+        assert gone.wait(60)  # it does something else, and the other loop hears the news
+        await asyncio.wait_for(world.next_event(), 30)
+        assert world.alive(1) == c.RANK_GONE
+
+    async def quick():
+        while world.alive(1) != c.RANK_GONE:
+            await asyncio.wait_for(world.next_event(), 60)
+        with pytest.raises(asyncio.TimeoutError):
+            while True:
+                await asyncio.wait_for(world.next_event(), 0.3)
+
+    failed = []
+
+    def run(what):
+        try:
+            asyncio.run(what())
+        except BaseException as error:
+            failed.append(error)
+
+    first = threading.Thread(target=run, args=(slow,))
+    first.start()
+    assert known.wait(60)
+    second = threading.Thread(target=run, args=(quick,))
+    second.start()
+    time.sleep(0.1)
+    other.kill()
+    second.join(60)
+    gone.set()
+    first.join(60)
+    assert not failed, failed
+    world.close()

@@ -14,7 +14,7 @@ import pytest
 from conftest import HERE, finish
 
 import nanomc
-from nanomc import errors
+from nanomc import _library, errors
 
 
 def test_views_outlive_their_store():
@@ -310,3 +310,26 @@ def test_without_a_library_every_call_says_what_to_do():
     environment = dict(os.environ, NMC_LIBRARY="/nowhere/libnanomc.so", PYTHONPATH=str(HERE.parent))
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "/nowhere/libnanomc.so is not there" in done.stdout and "NMC_LIBRARY" in done.stdout, done.stderr
+
+
+def test_a_handle_that_is_collected_inside_a_log_callback_ends_later(tmp_path):
+    store = nanomc.Store(heap_bytes=1 << 20, page_bytes=4096)
+    raw, kept, said = store._handle._owned, [store], []
+    del store
+
+    def hear(level, text):
+        said.append(text)
+        kept.clear()
+
+    def is_open():
+        return _library.lib.nmc_store_evict_until_below(raw, 0, 1000) == 0
+
+    with nanomc.Store(heap_bytes=1 << 20, page_bytes=4096) as other:
+        nanomc.set_log_callback(hear)
+        try:
+            nanomc.Tier(other, str(tmp_path)).close()
+        finally:
+            nanomc.set_log_callback(None)
+        assert said and not kept
+        with nanomc.Store(heap_bytes=1 << 20, page_bytes=4096):
+            assert not is_open()

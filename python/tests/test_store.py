@@ -467,3 +467,28 @@ def test_batches_that_wait_for_room_take_what_there_is():
         assert any(isinstance(one, errors.NoRoom) for one in opened)
         del hold, opened
         small.put("later", part * 8, wait_ms=60_000)
+
+
+def test_a_signal_just_after_a_call_loses_neither_plan_nor_pin(store, monkeypatch):
+    from nanomc import store as module
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    def each(*calls):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "check", interrupted)
+            patch.setattr(module, "_told", interrupted)
+            for call in calls:
+                with pytest.raises(KeyboardInterrupt):
+                    call()
+
+    each(lambda: store.open_for_write("a", 100), lambda: store.open_batch(["b", "c"], [100, 100]))
+    for key in "abc":
+        store.put(key, b"x")  # nobody writes it
+    for pin in (lambda: store.pin("large"), lambda: store.pin_batch(["large", "a"])):
+        store.put("large", bytes(20 << 20))
+        each(pin)
+        store.remove("large")
+        store.put("next", bytes(20 << 20))  # has room, since nobody holds the memory
+        store.remove("next")
