@@ -65,11 +65,12 @@ docs: ## HTML of the header and of docs/ into target/docs
 	doxygen docs/Doxyfile
 	@echo target/docs/html/index.html
 
-bless: lib ## accept the changed C header and symbol list
+bless: lib ## accept the changed C header, symbol list and .proto files
 	NMC_BLESS=1 $(CARGO) test --locked --test header
 	sh ctest/abi/check.sh list target/release/libnanomc.so > ctest/abi/symbols.txt
 	test ! -x python/.venv/bin/python || python/.venv/bin/python python/generate.py
-	git --no-pager diff --stat -- include ctest/abi python
+	$(CARGO) run --quiet --locked --manifest-path crates/nanomc-master/generate/Cargo.toml --target-dir target/generate
+	git --no-pager diff --stat -- include ctest/abi python crates/nanomc-master/src
 
 kernels: ## compile the GPU kernels anew (fetches nvcc with pip)
 	@test -x $(NVCC_VENV)/bin/pip || python3 -m venv $(NVCC_VENV)

@@ -1,6 +1,6 @@
 //! What is generated from `proto/nanomc/master/v1/master.proto`, which is public, and from the part of etcd's API in
 //! `crates/nanomc-master/proto`. It is committed, so that building needs neither protoc nor a generator; `tests/proto.rs` fails
-//! when it is not what the files say, and writes it anew with `NMC_BLESS=1`.
+//! when it is not what the files say, and `make bless` writes it anew.
 
 /// The service of a master, for servers and clients.
 #[allow(
