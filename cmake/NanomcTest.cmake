@@ -17,8 +17,8 @@
 
 find_package(Threads REQUIRED)
 set(NMC_WARNINGS -Wall -Wextra -Wpedantic -Werror)
-# Compiling takes longer than running: no more optimisation than a test needs, and lines for stack traces.
-set(NMC_OPTIMIZE -O1 -g1)
+# Compiling takes longer than running: no optimisation, and lines for stack traces.
+set(NMC_OPTIMIZE -O0 -g1)
 set(NMC_FURTHER_FORM "_wrapper_(noexc|cpp20)$")
 set(NMC_SANITIZE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O0 -g1)
 set(NMC_ASAN_ENV

@@ -55,7 +55,8 @@ fn tell(master: &mut Master, from: u32, message: impl Into<Message>) -> Vec<Mess
 #[test]
 fn a_million_objects_take_at_most_400_bytes_each() {
     let mut master = Master::new(Config::default());
-    let members = (0..NODES).map(|n| Member { name: format!("n{n}"), since: Position::default() }).collect();
+    let members =
+        (0..NODES).map(|n| Member { name: format!("n{n}"), since: Position { term: 1, number: 0 } }).collect();
     let elected = Elected { term: 1, until: u64::MAX, members, log: Vec::new(), floor: Position::default() };
     master.on(Event::Elected(elected), 0, &mut Vec::new());
     let before = USED.load(Relaxed);
@@ -68,7 +69,8 @@ fn a_million_objects_take_at_most_400_bytes_each() {
         let (endpoint, host) = (format!("host{n}:12345"), format!("host{n}"));
         let (incarnation, store, since, headers, slots, sent_at) = (7, 7, None, OBJECTS, 0, 1);
         let segments = vec![segment];
-        let join = Join { name, incarnation, store, since, endpoint, host, headers, slots, sent_at, segments };
+        let join =
+            Join { name, incarnation, store, since, apart: false, endpoint, host, headers, slots, sent_at, segments };
         let said = tell(&mut master, n, join);
         let Some(Message::Welcome(welcome)) = said.into_iter().next() else { panic!("not welcome") };
         let mut number = welcome.next;

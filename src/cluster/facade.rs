@@ -219,7 +219,7 @@ impl Cluster {
             true => store.in_namespace(0),
             false => store.namespace(&self.config.space, None)?,
         };
-        let mut storage = NodeStore::new(store)?;
+        let mut storage = NodeStore::within(store, deadline.left())?;
         let Offer { store, slots, segments } = storage.offer(&name)?;
         let memory = segments.iter().filter(|segment| segment.media != Media::Ssd);
         let capacity: u64 = memory.map(|segment| segment.capacity).sum();
@@ -308,7 +308,8 @@ impl Cluster {
 
     /// The stores that are nodes, in the client's namespace.
     fn local<R>(&self, mut look: impl FnMut(&Store) -> Result<Option<R>>) -> Result<Option<R>> {
-        for node in self.nodes.read().iter() {
+        // What a tier that was closed had may have been removed: first the node has to hear of that.
+        for node in self.nodes.read().iter().filter(|node| !node.store.is_apart()) {
             if let Some(found) = look(&node.store)? {
                 return Ok(Some(found));
             }

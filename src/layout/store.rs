@@ -622,6 +622,10 @@ pub struct FactRecord(facts::Record);
 /// Bit of the index in a fact that is not a header's but that of an entry of the disk below the store. The epoch is the entry's then,
 /// see [`super::disk::Entry`].
 pub const ON_DISK: u32 = 1 << 31;
+/// In the term of the store's position: it was reached while the store had no disk.
+pub const ALONE: u64 = 1 << 63;
+/// In the same place: a disk has come back after that, with what it had.
+pub const APART: u64 = 1 << 62;
 
 /// Something that happened to an object, as the master noticed it, in the order in which it did. What was not read in time is
 /// overwritten: then all objects have to be looked at.
@@ -1155,13 +1159,27 @@ impl StoreHeader {
     #[must_use]
     pub fn position(&self) -> Option<(u64, u64)> {
         let [before, term, after] = [1, 0, 1].map(|at: usize| self.position[at].load(Ordering::Acquire));
+        let term = term & !(ALONE | APART);
         (term != 0).then_some((term, if before == after { after } else { 0 }))
     }
 
-    /// Master: keeps it. Whoever reads it before this is done, or after the master has died on the way, finds an earlier place.
-    pub fn set_position(&self, (term, number): (u64, u64)) {
+    /// Whether the position is of memory and a disk that were apart before: what was dropped without the disk is still there.
+    #[must_use]
+    pub fn is_apart(&self) -> bool {
+        self.position[0].load(Ordering::Acquire) & APART != 0
+    }
+
+    /// Whether it was reached without a disk.
+    #[must_use]
+    pub fn was_alone(&self) -> bool {
+        self.position[0].load(Ordering::Acquire) & ALONE != 0
+    }
+
+    /// Master: keeps it, with [`ALONE`] or [`APART`]. Whoever reads it before this is done, or after the master has died on the way, finds an
+    /// earlier place.
+    pub fn set_position(&self, (term, number): (u64, u64), how: u64) {
         self.position[1].store(0, Ordering::Release);
-        self.position[0].store(term, Ordering::Release);
+        self.position[0].store(if term == 0 { 0 } else { term | how }, Ordering::Release);
         self.position[1].store(number, Ordering::Release);
     }
 

@@ -16,12 +16,13 @@ use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
 use crate::layout::store::{MAX_NAMESPACES, ON_DISK, ObjectHeader, PRIORITY_SHIFT, RETAIN_SHIFT};
 use crate::sync::object;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 impl Store {
     /// The same store through a client of its own, with pin slots of its own, for the agent of this process. It keeps this client
     /// open as long as it is. There is one at a time.
-    pub fn for_agent(&self) -> Result<Self> {
-        Ok(Self::of(Client::of_agent(self)?, 0))
+    pub fn for_agent(&self, limit: Duration) -> Result<Self> {
+        Ok(Self::of(Client::of_agent(self, limit)?, 0))
     }
 
     /// Random name of the store.
@@ -180,6 +181,18 @@ impl Store {
         }
     }
 
+    /// Drops an entry of the disk, unless memory has what it came from.
+    pub fn drop_unless_in_memory(&self, entry: u32, found: &Described) -> Result<()> {
+        let view = self.client.view();
+        if let Look::Ready((index, epoch)) = self.look(view, &found.key)? {
+            let of = |header: &ObjectHeader| header.plan_id.load(Relaxed) == found.put;
+            if view.object(index).is_some_and(|header| of(header) && object::still(&header.control, epoch)) {
+                return Ok(());
+            }
+        }
+        self.drop_named(entry | ON_DISK, found.epoch)
+    }
+
     /// What the disk has of a key.
     fn entry_of(&self, key: &[u8]) -> Result<Option<DiskEntry>> {
         check_key(key)?;
@@ -211,6 +224,14 @@ impl Store {
         }
         self.unpin(pin)?;
         Ok(None)
+    }
+
+    /// The same for whatever the disk has of a key by now.
+    pub fn pin_key_from_disk(&self, key: &[u8]) -> Result<Option<(Pin, Location)>> {
+        match self.entry_of(key)? {
+            Some(found) => self.pin_from_disk(found.index, found.entry.epoch, key),
+            None => Ok(None),
+        }
     }
 
     /// What an entry of the disk says, if it lives and its namespace is one of this store. One whose key cannot be read ends: nobody
@@ -271,6 +292,12 @@ impl Store {
     #[must_use]
     pub fn position(&self) -> Option<(u64, u64)> {
         self.client.view().header().position()
+    }
+
+    /// Whether a disk has come back to a store that was in the cluster without it meanwhile: it has what was removed since.
+    #[must_use]
+    pub fn is_apart(&self) -> bool {
+        self.client.view().header().is_apart()
     }
 
     /// It was applied this far, or with term 0 the store is as one that never was in a cluster. Known as long as the store lives, whoever dies.

@@ -353,14 +353,14 @@ impl Client {
 
     /// A client of the same store with a place and pin slots of its own, for the agent of the node. It keeps `first`, which is the
     /// program's, until it has closed. There is one of a rank at a time.
-    pub(super) fn of_agent(first: &Store) -> Result<Arc<Self>> {
+    pub(super) fn of_agent(first: &Store, limit: Duration) -> Result<Arc<Self>> {
         let (of, role) = (&*first.client, Role::Agent);
         if of.role == role {
             crate::bail!(NMC_ERR_INVALID_ARG, "an agent's client is made from the program's");
         }
         let (member, params, map) = (of.member.clone(), of.params(), Arc::clone(&of.map));
         member.check_present()?;
-        let deadline = Deadline::after(of.call_limit);
+        let deadline = Deadline::after(of.call_limit.min(limit));
         let seat = Seat::of(&member, role)?;
         let seated = match seat.take(&member, &deadline)? {
             Taken::By(_) => crate::bail!(NMC_ERR_EXISTS, "rank {} has an agent already", member.rank()),

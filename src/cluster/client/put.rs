@@ -62,6 +62,8 @@ pub(super) struct Putting {
     /// The next to be tried is last.
     spares: Vec<Place>,
     starts: u32,
+    /// How often the master was asked to end it, since it was begun.
+    ends: u32,
     /// An owner has another leader by now.
     stale: bool,
     pause: Pause,
@@ -78,6 +80,7 @@ impl Putting {
             parts: Vec::new(),
             spares: Vec::new(),
             starts: 0,
+            ends: 0,
             stale: false,
             pause: Pause::default(),
             status: NMC_ERR_TIMEOUT,
@@ -134,6 +137,13 @@ impl Putting {
                 _ => self.wait(Step::Waiting, NMC_ERR_UNAVAILABLE, cx),
             },
             (Step::Ending, MASTER) => match reply {
+                // Its owners have begun another life, and nothing of it is left. If it was asked before, it may have been there.
+                Reply::Message(Message::Answer(answer))
+                    if answer.status == NMC_ERR_STALE && self.ends == 1 && self.starts < MAX_STARTS =>
+                {
+                    self.starts += 1;
+                    self.wait(Step::Waiting, NMC_ERR_STALE, cx)
+                }
                 Reply::Message(Message::Answer(answer)) if answer.status != NMC_ERR_UNAVAILABLE => {
                     let put = self.started.map_or(crate::cluster::types::PutId(0), |started| started.put);
                     Some(Outcome { put, count: answer.count, ..Outcome::of(answer.status) })
@@ -164,7 +174,7 @@ impl Putting {
         }
         self.step = Step::Spreading;
         self.started = Some(Started { put: places.put, term: places.term });
-        self.stale = false;
+        (self.stale, self.ends) = (false, 0);
         self.parts.clear();
         let copies = (places.copies as usize).min(places.places.len());
         self.spares = places.places;
@@ -296,6 +306,7 @@ impl Putting {
         let tried = failed.map(|part| part.place.node).collect();
         if !done.is_empty() {
             self.step = Step::Ending;
+            self.ends += 1;
             cx.ask_master(MASTER, self.deadline, PutEnd { put: started.put, key: self.put.key.clone(), done, tried });
             return None;
         }

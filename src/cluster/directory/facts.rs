@@ -91,10 +91,8 @@ impl Leader {
         if self.puts.contains_key(&fact.put) {
             return Some(Gate::Closed);
         }
-        let known = |held: &Held| matches!(held.gate, Gate::Open | Gate::Announced);
-        let known = replicas.iter().any(|held| held.put == fact.put && known(held));
-        // Of another term nobody knows whether it was ended: every byte of it is there.
-        (known || !fact.put.is_of(self.term)).then_some(Gate::Open)
+        // Otherwise it has ended, and what a remove took of it was dropped before this was told; or nobody knows, and every byte is there.
+        (!self.revoked.contains(fact.put)).then_some(Gate::Open)
     }
 
     fn drop_unknown(&mut self, id: NodeId, fact: &Published) -> Result<()> {

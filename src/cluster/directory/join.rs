@@ -49,7 +49,7 @@ impl Leader {
         }
         // On one machine the end of its connection tells that an agent has died; elsewhere only time does, since it may serve others for a
         // while although it is not heard of.
-        let heard_of = node.state != State::Silent && !node.left;
+        let heard_of = node.incarnation != 0 && !node.left;
         let may_serve = heard_of && now < node.heard + self.config.away_ms.max(self.fence());
         let held = may_serve && (node.host != join.host || self.config.sees_ends && node.connected);
         if node.incarnation != join.incarnation && held {
@@ -73,13 +73,29 @@ impl Leader {
             self.returning.insert(id, (ask, join));
             return Ok(());
         }
-        if self.node(id).is_some_and(|node| !node.going) {
+        // A new store says for the node that it has nothing to drop. A former one that comes back must not be taken for one that has
+        // done so: whatever position it comes back with, it is behind the one at which the new one came.
+        let head = self.log.head();
+        let replaces = |node: &Node| {
+            join.since.is_none() && node.store != join.store && (node.incarnation != 0 || node.since < head)
+        };
+        if self.node(id).is_some_and(|node| !node.going && !replaces(node)) {
             return self.admit(ask, join, now, to);
         }
-        if self.members.len() + self.arriving.len() >= MAX_MEMBERS {
+        if self.node(id).is_none() && self.members.len() + self.arriving.len() >= MAX_MEMBERS {
             crate::bail!(NMC_ERR_LIMIT, "the cluster has {MAX_MEMBERS} members, the most possible");
         }
-        let since = self.node(id).map_or(self.log.head(), |node| node.since);
+        let since = match (self.arriving.get(&id), self.node(id).filter(|node| !replaces(node))) {
+            (Some((.., since)), _) => *since,
+            (None, Some(node)) => node.since,
+            (None, None) => {
+                // A former one may have been told of the last entry.
+                if self.node(id).is_some_and(|node| node.incarnation != 0) {
+                    self.log.skip();
+                }
+                self.log.head()
+            }
+        };
         let member = Member { name: join.name.clone(), since };
         let recording = self.arriving.insert(id, (ask, join, member.since)).is_some();
         if !recording {
@@ -98,7 +114,7 @@ impl Leader {
         let member = Member { name: join.name.clone(), since };
         let expected = match self.node_mut(id) {
             Some(node) => {
-                node.going = false;
+                (node.going, node.since) = (false, since);
                 Ok(())
             }
             None => self.expect(member, now),
@@ -134,6 +150,8 @@ impl Leader {
         }
         // Entries behind where it is may be missing; or it is where this log never was, and was in another one.
         let fresh = join.since.is_some_and(|at| at < since || at < floor || at > head);
+        // Nobody has told the part that was not there what was dropped, and what that was is not known any more.
+        let apart = join.since.is_some_and(|at| join.apart && !self.log.is_last(at));
         let fence = self.fence();
         let (term, sent_at) = (self.term, join.sent_at);
         let Some(node) = self.node_mut(id) else { return Ok(()) };
@@ -153,6 +171,7 @@ impl Leader {
             incarnation: node.incarnation,
             next: node.next,
             fresh,
+            apart,
             head,
             fence_ms: u32::try_from(fence).unwrap_or(u32::MAX),
             sent_at,

@@ -53,6 +53,8 @@ pub struct DropLog {
     entries: VecDeque<Entry>,
     limit: usize,
     last: Position,
+    /// The last entry, whether it is still there or not.
+    appended: Position,
     /// Everything up to here may be missing from the log.
     floor: Position,
     /// Entries that somebody has not confirmed and that name more than a replica.
@@ -115,13 +117,19 @@ impl DropLog {
         let mut broad = Broad::default();
         written.iter().try_for_each(|entry| broad.add(&entry.what, entry.position))?;
         let (written, none) = (written.into(), Position::default());
-        Ok(Self { entries: written, limit, last, floor, broad, written: none, excused: none })
+        Ok(Self { entries: written, limit, last, appended: none, floor, broad, written: none, excused: none })
     }
 
     /// Where it ends.
     #[must_use]
     pub fn head(&self) -> Position {
         self.last
+    }
+
+    /// Whether nothing was ever appended behind a place, as far as is known.
+    #[must_use]
+    pub fn is_last(&self, at: Position) -> bool {
+        at.term == self.last.term && self.appended <= at
     }
 
     /// The last entry that names more than a replica and that a node has not confirmed.
@@ -149,6 +157,7 @@ impl DropLog {
         memory::reserve_queue(&mut self.entries, 1)?;
         self.last.number += 1;
         self.broad.add(&what, self.last)?;
+        self.appended = self.last;
         self.entries.push_back(Entry { position: self.last, what, targets, call, recorded: Recorded::No });
         Ok(self.last)
     }

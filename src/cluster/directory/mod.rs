@@ -41,7 +41,7 @@ use drain::Drains;
 use log::DropLog;
 use members::Owner;
 use objects::{At, Objects};
-use puts::Pending;
+use puts::{Pending, Revoked};
 use removes::{Call, Recent};
 use spaces::Spaces;
 use std::collections::{BTreeMap, VecDeque};
@@ -219,6 +219,7 @@ struct Leader {
     next_call: u64,
     /// Removes that came lately.
     recent: Recent,
+    revoked: Revoked,
     recordings: BTreeMap<u64, Recording>,
     next_recording: u64,
     /// What became of some of them.
@@ -368,6 +369,7 @@ impl Leader {
             calls: BTreeMap::new(),
             next_call: 1,
             recent: Recent::default(),
+            revoked: Revoked::default(),
             recordings: BTreeMap::new(),
             next_recording: 1,
             records: Vec::new(),

@@ -10,6 +10,36 @@ use crate::base::memory;
 use crate::base::status::{NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK};
 use crate::cluster::types::{Millis, NO_INDEX, NodeId, ObjectKey, PutId};
 use crate::cluster::wire::{Answer, Done, DropReplica, Place, PutEnd, PutPlaces, PutRevoke, PutStart};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Puts that were given up and that need be remembered: an owner may tell late that it has one.
+const MAX_REVOKED: usize = 1 << 16;
+
+/// Puts of this term that are not to be, the latest of them.
+#[derive(Debug, Default)]
+pub struct Revoked {
+    puts: BTreeSet<PutId>,
+    order: VecDeque<PutId>,
+}
+
+impl Revoked {
+    fn enter(&mut self, put: PutId) -> Result<()> {
+        memory::reserve_queue(&mut self.order, 1)?;
+        if self.puts.insert(put) {
+            self.order.push_back(put);
+        }
+        while self.order.len() > MAX_REVOKED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.puts.remove(&oldest);
+        }
+        Ok(())
+    }
+
+    pub(super) fn contains(&self, put: PutId) -> bool {
+        self.puts.contains(&put)
+    }
+}
 
 /// A put that has begun and not ended.
 #[derive(Debug)]
@@ -232,6 +262,7 @@ impl Leader {
     fn revoke(&mut self, put: PutId, call: u64) -> Result<()> {
         let Some(pending) = self.puts.get(&put) else { return Ok(()) };
         let key = pending.key.copy()?;
+        self.revoked.enter(put)?;
         self.take_replicas(&key, |held| held.put == put, call)
     }
 

@@ -185,6 +185,10 @@ impl Leader {
             let all = memory::collect(self.members.keys().copied())?;
             if all.is_empty() { Ok(()) } else { self.append(DropSpace { space: remove.space }.into(), &all, call) }
         });
+        if self.members.is_empty() && done.is_ok() {
+            // All of nothing.
+            self.end_call(call, NMC_OK, to);
+        }
         self.go_on(call, done, now, to)
     }
 

@@ -25,6 +25,10 @@ struct Rig {
     /// The report that the master waits for, by node.
     next: Vec<u64>,
     facts: Vec<u64>,
+    /// In which life a node joined last.
+    lives: Vec<u64>,
+    /// Whether a part of the store was not there.
+    apart: bool,
     /// What is being written down, where that takes a while.
     writing: Option<Vec<u64>>,
 }
@@ -52,6 +56,8 @@ impl Rig {
             said: Vec::new(),
             next: vec![0; 8],
             facts: vec![0; 8],
+            lives: (1..=8).collect(),
+            apart: false,
             writing: None,
         };
         let members = (0..nodes).map(|n| Member { name: format!("n{n}"), since: Position::default() }).collect();
@@ -114,7 +120,12 @@ impl Rig {
         }
     }
 
+    fn life(&self, n: u64) -> u64 {
+        self.lives[usize::try_from(n).unwrap()]
+    }
+
     fn join(&mut self, n: u64, incarnation: u64, store: u64, since: Option<Position>) {
+        self.lives[usize::try_from(n).unwrap()] = incarnation;
         let segment =
             SegmentInfo { number: 0, name: format!("n{n}/ram"), media: Media::Ram, capacity: 100, used: 0, near: -1 };
         let join = Join {
@@ -122,6 +133,7 @@ impl Rig {
             incarnation,
             store,
             since,
+            apart: self.apart,
             endpoint: format!("h{n}:1"),
             host: format!("h{n}"),
             headers: 16,
@@ -155,7 +167,7 @@ impl Rig {
         let at = usize::try_from(n).unwrap();
         let (number, node) = (self.next[at], NodeId::of(&format!("n{n}")));
         self.next[at] += 1;
-        let report = Report { term: 5, node, incarnation: n + 1, number, sent_at: self.now, news: news.into() };
+        let report = Report { term: 5, node, incarnation: self.life(n), number, sent_at: self.now, news: news.into() };
         self.tell(n, report);
     }
 
@@ -245,7 +257,7 @@ impl Rig {
     }
 
     fn done(&self, n: u64, index: u32, epoch: u64) -> Done {
-        let name = Name { node: NodeId::of(&format!("n{n}")), incarnation: n + 1, index, epoch };
+        let name = Name { node: NodeId::of(&format!("n{n}")), incarnation: self.life(n), index, epoch };
         Done { name, fact: self.facts[usize::try_from(n).unwrap()] }
     }
 
@@ -307,14 +319,86 @@ fn a_put_that_has_not_ended_is_not_seen_and_goes_after_its_time() {
 }
 
 #[test]
-fn a_put_of_this_term_that_nobody_knows_is_dropped_and_one_of_another_term_is_open() {
+fn a_put_that_was_given_up_is_dropped_and_one_that_nobody_knows_any_more_is_open() {
     let mut rig = Rig::with_nodes(1, false);
-    rig.facts(0, vec![published(1, 1, PutId::clustered(5, 77))]);
+    let put = rig.start(1).put;
+    rig.passes(31_000, &[0]);
+    rig.facts(0, vec![published(1, 1, put)]);
     assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
     rig.passes(1000, &[0]);
     assert_eq!(rig.drops(0).entries.len(), 1);
-    rig.facts(0, vec![published(2, 2, PutId::clustered(4, 77))]);
-    assert_eq!(rig.found().status, NMC_OK);
+    for term in [4, 5] {
+        rig.facts(0, vec![published(term, term.into(), PutId::clustered(term.into(), 77))]);
+        assert_eq!(rig.found().status, NMC_OK);
+        rig.facts(0, vec![retired(term, term.into())]);
+    }
+}
+
+#[test]
+fn what_a_closed_tier_had_is_open_when_it_is_back_unless_something_was_removed_meanwhile() {
+    for removes in [false, true] {
+        let mut rig = Rig::with_nodes(2, false);
+        let put = rig.start(1).put;
+        rig.facts(0, vec![published(3, 7, put)]);
+        rig.end(put, vec![rig.done(0, 3, 7)], &[]);
+        assert_eq!(rig.found().status, NMC_OK);
+        let closed_at = rig.welcome(0).unwrap().head;
+        // Another life without the tier, that has nothing of it.
+        rig.join(0, 2, 2, Some(closed_at));
+        rig.report(0, Applied { position: rig.welcome(0).unwrap().head });
+        rig.report(0, SnapshotEnd { facts: 0 });
+        rig.passes(1000, &[0, 1]);
+        assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+        if removes {
+            // Of another object, at another node: nobody knows any more what the tier has.
+            rig.local(1, 1, 1, 7);
+            let request = rig.remove(1);
+            rig.apply(1);
+            assert_eq!(rig.status(request), Some(NMC_OK));
+        }
+        rig.apart = true;
+        rig.join(0, 3, 1, Some(closed_at));
+        let welcome = rig.welcome(0).unwrap();
+        assert_eq!((welcome.fresh, welcome.apart), (false, removes));
+        if !removes {
+            rig.report(0, Applied { position: welcome.head });
+            rig.facts(0, vec![published(3, 7, put)]);
+            assert_eq!(rig.found().status, NMC_OK);
+        }
+    }
+}
+
+#[test]
+fn a_store_that_another_one_took_the_place_of_drops_all_that_it_has() {
+    for again in [false, true] {
+        let mut rig = Rig::with_nodes(2, false);
+        rig.local(0, 1, 1, 7);
+        let left_at = rig.welcome(0).unwrap().head;
+        rig.tell(0, Leave { node: NodeId::of("n0"), incarnation: 1, empty: false });
+        let request = rig.remove(1);
+        assert_eq!(rig.status(request), Some(NMC_IN_PROGRESS));
+        // A new one has nothing to drop, and says so for the node.
+        rig.join(0, 2, 2, None);
+        let head = rig.welcome(0).unwrap().head;
+        rig.report(0, Applied { position: head });
+        rig.report(0, SnapshotEnd { facts: 0 });
+        if again {
+            rig.local(1, 1, 1, 8);
+            rig.remove(1);
+            rig.apply(1);
+        }
+        rig.tell(0, Leave { node: NodeId::of("n0"), incarnation: 2, empty: false });
+        rig.join(0, 3, 1, Some(left_at));
+        assert!(rig.welcome(0).unwrap().fresh, "what it missed was confirmed by another");
+    }
+}
+
+#[test]
+fn a_member_that_a_new_leader_never_heard_of_may_come_late() {
+    let mut rig = Rig::new(2, false);
+    rig.passes(20_000, &[]);
+    rig.join(1, 9, 9, Some(Position { term: 4, number: 3 }));
+    assert!(rig.welcome(1).is_some_and(|welcome| !welcome.fresh));
 }
 
 #[test]
@@ -365,6 +449,7 @@ fn nothing_is_answered_after_the_lease_and_what_was_recorded_meanwhile_is_not_fo
         incarnation: 1,
         store: 1,
         since: None,
+        apart: false,
         endpoint,
         host,
         headers: 1,
@@ -745,9 +830,11 @@ fn a_member_that_was_gone_drops_all_that_it_had() {
 fn a_member_whose_entries_are_no_longer_there_drops_all_and_is_waited_for_until_then() {
     let mut rig = Rig::set_up(1, Config { durable: true, max_log: 1, ..Config::default() });
     rig.come(0);
+    let puts = [0; 3].map(|_| rig.start(1).put);
+    rig.passes(31_000, &[0]);
     rig.local(0, 9, 9, 7);
-    let unknown = |n: u32| published(n, n.into(), PutId::clustered(5, n.into()));
-    rig.facts(0, vec![unknown(1), unknown(2), unknown(3)]);
+    let given_up = |n: u32| published(n, n.into(), puts[n as usize - 1]);
+    rig.facts(0, vec![given_up(1), given_up(2), given_up(3)]);
     rig.now += 1;
     rig.on(Event::Tick);
     assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND, "it is to drop that");
@@ -791,7 +878,10 @@ fn a_name_or_a_segment_has_one_holder() {
     let (name, endpoint, host) = ("n1".to_string(), "h9:1".to_string(), "h9".to_string());
     let (incarnation, store, since, headers, slots, sent_at) = (99, 99, None, 1, 0, 0);
     let segments = vec![];
-    rig.tell(9, Join { name, incarnation, store, since, endpoint, host, headers, slots, sent_at, segments });
+    rig.tell(
+        9,
+        Join { name, incarnation, store, since, apart: false, endpoint, host, headers, slots, sent_at, segments },
+    );
     assert!(matches!(&rig.said.last().unwrap().1.message, Message::Answer(a) if a.status == NMC_ERR_EXISTS));
 }
 

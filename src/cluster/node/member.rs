@@ -76,8 +76,11 @@ impl<S: Storage> Agent<S> {
         self.joined_at = welcome.sent_at;
         self.standing = Standing::Applying(welcome.head);
         self.must_drop_all |= welcome.fresh;
+        self.must_drop_apart = welcome.apart;
         if self.must_drop_all {
             self.drop_all();
+        } else if self.must_drop_apart {
+            self.drop_apart();
         } else if self.storage.position().is_none() {
             // A new store has nothing to drop. Its position is kept when the leader has heard of that, and counts with it: if the leader forgot
             // a store that had one already, all that is in it would have to go.
@@ -145,6 +148,15 @@ impl<S: Storage> Agent<S> {
         }
     }
 
+    /// Drops what nobody knows of whether it was removed, and goes on with the rest. If that fails it is done again as well.
+    fn drop_apart(&mut self) {
+        let Standing::Applying(head) = self.standing else { return };
+        self.must_drop_apart = self.storage.drop_apart().is_err();
+        if !self.must_drop_apart && self.position() >= head {
+            self.went_to(self.position());
+        }
+    }
+
     pub(super) fn position(&self) -> Position {
         self.storage.position().unwrap_or_default()
     }
@@ -167,7 +179,7 @@ impl<S: Storage> Agent<S> {
     fn drops(&mut self, drops: Drops) {
         let at = self.position();
         let not_yet = matches!(self.standing, Standing::Out(_)) || self.storage.position().is_none();
-        if not_yet || at < drops.after || self.must_drop_all {
+        if not_yet || at < drops.after || self.must_drop_all || self.must_drop_apart {
             return;
         }
         for entry in drops.entries.iter().filter(|entry| entry.position > at) {
@@ -280,6 +292,8 @@ impl<S: Storage> Agent<S> {
             Standing::Applying(_) | Standing::In => {
                 if self.must_drop_all {
                     self.drop_all();
+                } else if self.must_drop_apart {
+                    self.drop_apart();
                 }
                 if now >= self.pinged + self.config.ping_ms {
                     self.pinged = now;
@@ -309,6 +323,7 @@ impl<S: Storage> Agent<S> {
             incarnation: self.config.incarnation,
             store: self.config.store,
             since: self.storage.position(),
+            apart: self.storage.is_apart(),
             endpoint: self.config.endpoint.clone(),
             host: self.config.host.clone(),
             headers: self.config.headers,

@@ -187,6 +187,8 @@ pub struct Agent<S: Storage> {
     term: Term,
     /// The drop log does not reach back to what it has: all of it goes before anything is told.
     must_drop_all: bool,
+    /// The same of a part that was not there for a while.
+    must_drop_apart: bool,
     standing: Standing,
     stream: Stream,
     /// When the last message was sent that was answered while the node was in.
@@ -228,6 +230,7 @@ impl<S: Storage> Agent<S> {
             storage,
             term: 0,
             must_drop_all: false,
+            must_drop_apart: false,
             standing: Standing::Out(0),
             stream: Stream::new(0),
             answered: 0,

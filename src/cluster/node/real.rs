@@ -75,7 +75,12 @@ struct Space {
 impl NodeStore {
     /// The agent's own way into the store of which `program` is a handle. It keeps the program's client open until it is dropped.
     pub fn new(program: &Store) -> Result<Self> {
-        let store = program.for_agent()?;
+        Self::within(program, Duration::MAX)
+    }
+
+    /// The same, if the store's master answers in this time.
+    pub fn within(program: &Store, limit: Duration) -> Result<Self> {
+        let store = program.for_agent(limit)?;
         let spaces = memory::vec_with(MAX_NAMESPACES, |_| None)?;
         let disk = disk_below(&store)?;
         let (plans, for_disk, pins) = (ByNumber::default(), HashSet::new(), ByNumber::default());
@@ -322,7 +327,11 @@ impl Storage for NodeStore {
             Some(space) if plan.index & ON_DISK != 0 => {
                 space.store.pin_from_disk(plan.index & !ON_DISK, plan.epoch, key.key())?
             }
-            Some(space) => space.store.pin_named(plan.index, plan.epoch, key.key())?,
+            // If it is on disk by now, others need not know that yet: they compare the put.
+            Some(space) => match space.store.pin_named(plan.index, plan.epoch, key.key())? {
+                None => space.store.pin_key_from_disk(key.key())?,
+                held => held,
+            },
             None => None,
         };
         let Some((held, location)) = held else {
@@ -429,6 +438,20 @@ impl Storage for NodeStore {
 
     fn position(&self) -> Option<Position> {
         self.store.position().map(|(term, number)| Position { term, number })
+    }
+
+    fn is_apart(&self) -> bool {
+        self.store.is_apart()
+    }
+
+    fn drop_apart(&mut self) -> Result<()> {
+        for entry in 0..self.slots() {
+            let Some(found) = self.store.described_on_disk(entry)? else { continue };
+            if let Some(space) = self.space(found.namespace) {
+                space.store.drop_unless_in_memory(entry, &found)?;
+            }
+        }
+        Ok(())
     }
 
     fn set_position(&mut self, position: Position) -> Result<()> {

@@ -77,7 +77,7 @@ impl Rig {
 
     fn welcome(&mut self, term: u64, next: u64, head: Position, fresh: bool) {
         let (fence_ms, sent_at) = (9000, self.now);
-        self.master(Welcome { term, incarnation: 9, next, fresh, head, fence_ms, sent_at });
+        self.master(Welcome { term, incarnation: 9, next, fresh, apart: false, head, fence_ms, sent_at });
     }
 
     fn drops(&mut self, after: Position, through: Position, entries: Vec<Dropped>) {
@@ -527,7 +527,16 @@ fn a_node_whose_store_has_another_tier_begins_anew() {
     assert_eq!(rig.put_status(5, Put { put: PutId::clustered(5, 8), ..put(5, position(0)) }), Some(NMC_ERR_STALE));
     // All is told again.
     let (next, sent_at) = (2 << STREAM_SHIFT, rig.now);
-    rig.master(Welcome { term: 5, incarnation: 10, next, fresh: false, head: position(0), fence_ms: 9000, sent_at });
+    rig.master(Welcome {
+        term: 5,
+        incarnation: 10,
+        next,
+        fresh: false,
+        apart: false,
+        head: position(0),
+        fence_ms: 9000,
+        sent_at,
+    });
     let lists = |(_, news): &(u64, News)| matches!(news, News::Range(range) if !range.live.is_empty());
     assert!(rig.reports().iter().any(lists) && rig.agent.serves(rig.now));
 }

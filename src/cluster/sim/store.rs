@@ -336,6 +336,14 @@ impl Storage for Store {
         self.position
     }
 
+    fn is_apart(&self) -> bool {
+        false
+    }
+
+    fn drop_apart(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     fn set_position(&mut self, position: Position) -> Result<()> {
         if self.fails {
             crate::bail!(NMC_ERR_UNAVAILABLE, "it is not kept");

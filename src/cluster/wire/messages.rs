@@ -265,6 +265,8 @@ message_structs! {
         pub store: u64,
         /// How far the store has applied the drop log; none if it was never in a cluster.
         pub since: Option<Position>,
+        /// A part of the store was not there for a while, and was not told what was dropped.
+        pub apart: bool,
         /// Where it listens.
         pub endpoint: String,
         /// The machine it is on.
@@ -290,6 +292,8 @@ message_structs! {
         pub next: u64,
         /// The log does not reach back to where the node is: it drops all that it had.
         pub fresh: bool,
+        /// Nobody knows what of the part that was not there was removed: the node drops that part.
+        pub apart: bool,
         /// Where the log ends for the node.
         pub head: Position,
         /// How long after its last answered message the node may serve others.

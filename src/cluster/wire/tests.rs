@@ -84,6 +84,7 @@ fn samples() -> Vec<Message> {
             incarnation: 1,
             store: 2,
             since: Some(position(3)),
+            apart: false,
             endpoint: "e".into(),
             host: "h".into(),
             headers: 10,
@@ -92,7 +93,17 @@ fn samples() -> Vec<Message> {
             segments: vec![segment()],
         }
         .into(),
-        Welcome { term: 9, incarnation: 1, next: 1, fresh: true, head: position(4), fence_ms: 9000, sent_at: 1 }.into(),
+        Welcome {
+            term: 9,
+            incarnation: 1,
+            next: 1,
+            fresh: true,
+            apart: false,
+            head: position(4),
+            fence_ms: 9000,
+            sent_at: 1,
+        }
+        .into(),
         report(Facts {
             first: 1,
             facts: vec![published(1).into(), Retired { index: 1, epoch: 6 }.into(), published(2).into()],

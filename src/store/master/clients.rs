@@ -135,6 +135,11 @@ impl Master {
     }
 
     pub(super) fn release_client(&mut self, view: &View<'_>, client: u32) {
+        if self.places.get(client as usize).is_some_and(|place| place.info.role == Role::Agent) {
+            // Whatever an agent has closed it can open no more.
+            self.closed = 0;
+            view.header().closed_ranks.store(0, Relaxed);
+        }
         if let Some(state) = self.clients.get_mut(client as usize) {
             *state = Client::Free;
         }

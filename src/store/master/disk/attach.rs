@@ -86,7 +86,7 @@ impl Master {
 
     /// Of what is in memory and on disk all was dropped up to the earlier of two places in the drop log.
     fn meet_position(&mut self, on_disk: Option<(u64, u64)>) -> Result<()> {
-        let header = self.map.view().header().position();
+        let (header, was_alone) = (self.map.view().header().position(), self.map.view().header().was_alone());
         let Some(position) = header.into_iter().chain(on_disk).min() else { return Ok(()) };
         if on_disk != Some(position) {
             self.room_for_marks(1)?;
@@ -94,7 +94,9 @@ impl Master {
                 disk.marks.push(Mark::Position { term: position.0, number: position.1 });
             }
         }
-        self.set_position(position)
+        let apart = was_alone && header.is_some() && on_disk.is_some();
+        self.map.view().header().set_position(position, if apart { crate::layout::store::APART } else { 0 });
+        Ok(())
     }
 
     /// Compares what is in memory with the records of a disk that has just come.
