@@ -25,6 +25,20 @@ static __device__ __forceinline__ void nmc_ep_st16(void* to, ulonglong2 v) {
   asm volatile("st.global.v2.u64 [%0], {%1, %2};" : : "l"(to), "l"(v.x), "l"(v.y) : "memory");
 }
 
+// The same where `wanted`, without a branch.
+static __device__ __forceinline__ void nmc_ep_st16_if(bool wanted, void* to, ulonglong2 v) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v2.u64 [%0], {%1, %2}; }"
+               : : "l"(to), "l"(v.x), "l"(v.y), "r"(static_cast<uint32_t>(wanted)) : "memory");
+}
+
+static __device__ __forceinline__ void nmc_ep_st32_if(bool wanted, void* to, uint32_t v) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.u32 [%0], %1; }"
+               : : "l"(to), "r"(v), "r"(static_cast<uint32_t>(wanted)) : "memory");
+}
+
+// Asks the L2 cache for a line that is read soon.
+static __device__ __forceinline__ void nmc_ep_prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" : : "l"(at)); }
+
 // Which halves of a step a launch does.
 static constexpr uint32_t NMC_EP_SEND = 1;
 static constexpr uint32_t NMC_EP_RECV = 2;
@@ -61,7 +75,7 @@ struct NmcEpGroup {
 };
 
 // When the next kernel of the stream may be placed, before this one ends: while a dispatch waits, while a combine sums, and as soon
-// as a dispatch begins.
+// as a dispatch begins and as blocks of a pack or a scatter end.
 static constexpr uint32_t NMC_EP_EARLY_DISPATCH = 1;
 static constexpr uint32_t NMC_EP_EARLY_COMBINE = 2;
 static constexpr uint32_t NMC_EP_EARLY_SEND = 8;
@@ -136,10 +150,17 @@ static __device__ __forceinline__ void nmc_ep_begin(const NmcEpGroup<N>& g) {
   nmc_ep_wait_for_previous();
 }
 
-// Whether the group has failed; the first block tells the host. For all threads of a block, and the same for all of them: an
-// error that arrives just now may be seen by some and not by others.
-static __device__ __forceinline__ bool nmc_ep_over(const nmc_ep_rank_t& d, bool first) {
-  if (__syncthreads_or(nmc_dev_ep_failed(d)) == 0) return false;
+// Near the end of a block of a kernel that waits for nobody: all its blocks have room when the last of them comes here, so that what is
+// placed now cannot keep it from ending.
+template <int N>
+static __device__ __forceinline__ void nmc_ep_end_early(const NmcEpGroup<N>& g) {
+  if ((g.early & NMC_EP_EARLY_SEND) != 0) nmc_ep_release_dependents();
+}
+
+// Whether the group has failed; the first block tells the host. For all threads of a block, which say what they have read, and
+// the same for all of them: an error that arrives just now may be seen by some and not by others.
+static __device__ __forceinline__ bool nmc_ep_over(const nmc_ep_rank_t& d, bool first, bool failed) {
+  if (__syncthreads_or(failed) == 0) return false;
   if (first && threadIdx.x == 0) nmc_dev_impl_ep_tell(d);
   return true;
 }
@@ -213,6 +234,8 @@ struct NmcEpVector<2> {
 // 16-byte vectors of a row that a warp moves at a time: to other ranks, and within one. src/ep/gpu.rs has these and other units.
 static constexpr uint32_t NMC_EP_SEND_UNIT = 64;
 static constexpr uint32_t NMC_EP_UNIT = 128;
+// Tokens of a rank whose rows are still in the L2 cache when they are sent.
+static constexpr uint32_t NMC_EP_FEW_TOKENS = 64;
 
 // Calls `store` with the number of each rank in `targets`. Numbers are known to the compiler, eight at a time.
 template <typename Store>
@@ -253,6 +276,12 @@ struct NmcEpCopy {
       if (first + 32 * i < vectors) v[i] = nmc_ep_ld16(x + 16ull * (first + 32 * i));
     }
   }
+  static __device__ __forceinline__ void prefetch(const nmc_ep_rank_t& d, const NmcEpCall& c, uint32_t t, uint32_t part) {
+    const uint32_t line = 8 * (threadIdx.x & 31) + part * NMC_EP_SEND_UNIT;
+    if ((threadIdx.x & 31) < NMC_EP_SEND_UNIT / 8 && line < d.x_bytes / 16) {
+      nmc_ep_prefetch(static_cast<const char*>(c.x) + static_cast<uint64_t>(t) * d.x_bytes + 16 * line);
+    }
+  }
   __device__ __forceinline__ void store(const nmc_ep_rank_t& d, uint32_t t, uint32_t part, uint32_t targets) const {
     const uint32_t first = part * NMC_EP_SEND_UNIT + (threadIdx.x & 31), vectors = d.x_bytes / 16;
     const uint64_t at = d.off_x + static_cast<uint64_t>(d.rank * d.t_cap + t) * d.x_bytes + 16ull * first;
@@ -279,6 +308,8 @@ struct NmcEpGiven {
     if (takes(d, part)) scale = __float_as_uint(c.scales[static_cast<uint64_t>(t) * d.scales + scale_of(part)]);
     rows.load(d, c, t, part);
   }
+  // Not worth it: half as many bytes are read.
+  static __device__ __forceinline__ void prefetch(const nmc_ep_rank_t&, const NmcEpCall&, uint32_t, uint32_t) {}
   __device__ __forceinline__ void store(const nmc_ep_rank_t& d, uint32_t t, uint32_t part, uint32_t targets) const {
     rows.store(d, t, part, targets);
     if (!takes(d, part)) return;
@@ -306,6 +337,12 @@ struct NmcEpQuantise {
       if (sixteen * 16 < d.hidden) v[i] = nmc_ep_ld16(x + 16ull * (sixteen * LOADS + i));
     }
   }
+  static __device__ __forceinline__ void prefetch(const nmc_ep_rank_t& d, const NmcEpCall& c, uint32_t t, uint32_t part) {
+    const uint32_t at = part * 512 * (16 / NmcEpVector<DTYPE>::N) + 128 * (threadIdx.x & 31);
+    if ((threadIdx.x & 31) < 4 * (16 / NmcEpVector<DTYPE>::N) && at < d.y_bytes) {
+      nmc_ep_prefetch(static_cast<const char*>(c.x) + static_cast<uint64_t>(t) * d.y_bytes + at);
+    }
+  }
   __device__ __forceinline__ void store(const nmc_ep_rank_t& d, uint32_t t, uint32_t part, uint32_t targets) const {
     constexpr uint32_t EACH = NmcEpVector<DTYPE>::N;
     const uint32_t sixteen = part * 32 + (threadIdx.x & 31);
@@ -329,10 +366,15 @@ struct NmcEpQuantise {
     if (sixteen * 16 >= d.hidden) return;
     const uint64_t slot = d.rank * d.t_cap + t, at = d.off_x + slot * d.x_bytes + 16ull * sixteen;
     const uint64_t scale_at = d.off_scale + 4 * (slot * d.scales + sixteen / 8);
-    nmc_ep_each(targets, [&](uint32_t r) {
-      nmc_ep_st16(nmc_dev_impl_ep_at(d, r, at), make_ulonglong2(packed[0], packed[1]));
-      if (sixteen % 8 == 0) nmc_dev_impl_ep_st32(nmc_dev_impl_ep_at(d, r, scale_at), __float_as_uint(scale));
-    });
+    // As nmc_ep_each, but without branches: that pays where a rank has few warps. (For rows that are only copied it does not.)
+    for (uint32_t first = 0, left = targets; left != 0; first += 8, left >>= 8) {
+#pragma unroll
+      for (uint32_t r = 0; r < 8; ++r) {
+        const bool wanted = (left >> r & 1) != 0;
+        nmc_ep_st16_if(wanted, nmc_dev_impl_ep_at(d, first + r, at), make_ulonglong2(packed[0], packed[1]));
+        nmc_ep_st32_if(wanted && sixteen % 8 == 0, nmc_dev_impl_ep_at(d, first + r, scale_at), __float_as_uint(scale));
+      }
+    }
   }
 };
 
@@ -379,8 +421,9 @@ static __device__ __forceinline__ bool nmc_ep_describe(const nmc_ep_rank_t& d, c
 // The last warp of a block tells what rows are for, and in the end that they are there; the others move rows. Loads that do
 // not depend on each other are begun before the first is looked at: each takes as long as a tenth of the whole copy. The word
 // that says that the group has failed is one of those loads: a warp that sees it stores nothing, since the memory may belong to
-// another group by now, and the block does not signal. A block signals for itself; the first one waits for all. With all ranks in
-// the launch there is no signal and no wait.
+// another group by now, and the block does not signal. It is the first one and no branch is before it: behind a branch that the
+// compiler takes for one that may part a warp, every load and store gets its descriptor anew (an eighth of all instructions).
+// A block signals for itself; the first one waits for all. With all ranks in the launch there is no signal and no wait.
 template <typename Rows, int N>
 static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
   const nmc_ep_rank_t& d = g.rank[nmc_ep_which<N>()];
@@ -390,11 +433,12 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
   const bool alone = (g.early & NMC_EP_ALONE) != 0;
   NmcEpPiece piece(g, block * movers + warp, d.blocks * movers);
   nmc_ep_begin(g);
+  const uint64_t over = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
   if ((g.early & NMC_EP_EARLY_SEND) != 0) nmc_ep_release_dependents();
   if ((c.halves & NMC_EP_SEND) == 0) {
     const uint32_t phase = nmc_dev_ep_phase(d) + 1;
     const uint32_t tokens = nmc_dev_impl_ep_ld32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_TOKENS));
-    if (!nmc_ep_over(d, true)) nmc_dev_ep_wait_dispatch(d, phase, tokens);
+    if (!nmc_ep_over(d, true, over != 0)) nmc_dev_ep_wait_dispatch(d, phase, tokens);
     return;
   }
   const uint32_t tokens = c.tokens_at != nullptr ? static_cast<uint32_t>(*c.tokens_at) : c.tokens;
@@ -402,7 +446,6 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
   uint32_t phase = 0;
   bool good = fits;
   if (warp == movers) {
-    const uint64_t over = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
     phase = nmc_dev_ep_phase(d) + 1;
     if (fits) {
       // The first block may store the next phase before others look. Nobody reads the one in a record.
@@ -412,16 +455,13 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
     }
   } else if (fits) {
     // Two pieces at a time: the second one is asked for before the first is stored.
-    uint64_t over = 0;
-    for (bool first = true; good && piece.row < tokens; first = false) {
+    while (good && piece.row < tokens) {
       const NmcEpPiece one = piece;
       piece.next();
       const NmcEpPiece two = piece;
       piece.next();
       const bool both = two.row < tokens;
       const int64_t expert = nmc_ep_entry(d, c, one.row);
-      // In the first turn only, and there beside the other loads: none of them waits for another.
-      if (first) over = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
       Rows rows, more;
       rows.load(d, c, one.row, one.part);
       const int64_t next_expert = both ? nmc_ep_entry(d, c, two.row) : -1;
@@ -430,6 +470,13 @@ static __device__ __forceinline__ void nmc_ep_dispatch(const NmcEpGroup<N>& g) {
       const uint32_t targets = nmc_dev_ep_targets(d, expert, &bad);
       good = !__any_sync(0xffffffffu, over != 0);
       if (!good) break;
+      // More rows than the L2 cache keeps beside all their copies: those of the next turn are asked for while these are stored.
+      if (tokens > NMC_EP_FEW_TOKENS && piece.row < tokens) {
+        NmcEpPiece after = piece;
+        after.next();
+        Rows::prefetch(d, c, piece.row, piece.part);
+        if (after.row < tokens) Rows::prefetch(d, c, after.row, after.part);
+      }
       rows.store(d, one.row, one.part, targets);
       if (!both) break;
       more.store(d, two.row, two.part, nmc_dev_ep_targets(d, next_expert, &bad));
@@ -589,18 +636,27 @@ struct NmcEpLive {
   uint32_t mask, base, before;  // the lane's word, the slot of its first bit, and how many are in use before it
   uint32_t total;
   bool known;
+  const char* at;  // where the word is
 
-  __device__ __forceinline__ explicit NmcEpLive(const nmc_ep_rank_t& d) : mask(0), base(0xffffffffu), before(0) {
+  // Before anything is waited for.
+  __device__ __forceinline__ explicit NmcEpLive(const nmc_ep_rank_t& d) : mask(0), base(0xffffffffu), before(0), at(nullptr) {
     const uint32_t lane = threadIdx.x & 31, words = (d.t_cap + 31) / 32;
     known = d.world * words <= 32;
     total = d.world * d.t_cap;
-    if (!known) return;
-    if (lane < d.world * words) {
-      const char* record = nmc_dev_impl_ep_own(d, d.off_record + static_cast<uint64_t>(lane / words) * d.record_stride);
-      mask = nmc_dev_impl_ep_ld32(record + NMC_EP_RECORD_HEAD + lane % words * 4);
+    if (known && lane < d.world * words) {
+      const uint64_t record = d.off_record + static_cast<uint64_t>(lane / words) * d.record_stride;
+      at = nmc_dev_impl_ep_own(d, record + NMC_EP_RECORD_HEAD + lane % words * 4);
       base = lane / words * d.t_cap + lane % words * 32;
     }
-    const uint32_t mine = static_cast<uint32_t>(__popc(mask));
+    asm volatile("" : "+l"(at));  // computed here, not where it is used
+  }
+  // Who needs more from memory asks for it between these two.
+  __device__ __forceinline__ void ask() {
+    if (at != nullptr) mask = nmc_dev_impl_ep_ld32(at);
+  }
+  __device__ __forceinline__ void count() {
+    if (!known) return;
+    const uint32_t lane = threadIdx.x & 31, mine = static_cast<uint32_t>(__popc(mask));
     uint32_t sum = mine;
 #pragma unroll
     for (uint32_t step = 1; step < 32; step *= 2) {
@@ -609,18 +665,6 @@ struct NmcEpLive {
     }
     before = sum - mine;
     total = __shfl_sync(0xffffffffu, sum, 31);
-  }
-
-  // Number `n` of them. All lanes ask for the same.
-  __device__ __forceinline__ uint32_t slot(uint32_t n) const {
-    if (!known) return n;
-    const uint32_t lane = threadIdx.x & 31;
-    const uint32_t has = __ballot_sync(0xffffffffu, n >= before && n - before < static_cast<uint32_t>(__popc(mask)));
-    const uint32_t word = static_cast<uint32_t>(__ffs(static_cast<int>(has))) - 1;
-    const uint32_t bits = __shfl_sync(0xffffffffu, mask, word & 31), rest = n - __shfl_sync(0xffffffffu, before, word & 31);
-    const bool it = (bits >> lane & 1) != 0 && static_cast<uint32_t>(__popc(bits & ((1u << lane) - 1))) == rest;
-    const uint32_t bit = static_cast<uint32_t>(__ffs(static_cast<int>(__ballot_sync(0xffffffffu, it)))) - 1;
-    return __shfl_sync(0xffffffffu, base, word & 31) + bit;
   }
 };
 
@@ -683,6 +727,31 @@ static __device__ __forceinline__ void nmc_ep_pack_scales(const nmc_ep_rank_t& d
   }
 }
 
+// All threads of a block. Groups for rows that do not fit: where those of expert `e` begin, and how many are in use.
+static __device__ __forceinline__ void nmc_ep_count_spilled(const nmc_ep_rank_t& d, uint32_t e, uint32_t* counts, uint32_t* first,
+                                                            uint32_t* used) {
+  for (uint32_t i = threadIdx.x; i < d.n_local; i += NMC_EP_PACK_THREADS) counts[i] = 0;
+  __syncthreads();
+  for (uint32_t slot = threadIdx.x; slot < d.world * d.t_cap; slot += NMC_EP_PACK_THREADS) {
+    if (!nmc_ep_slot_live(d, slot)) continue;
+    for (uint32_t k = 0; k < d.top_k; ++k) {
+      uint16_t bits;
+      asm volatile("ld.global.u16 %0, [%1];"
+                   : "=h"(bits)
+                   : "l"(nmc_dev_impl_ep_own(d, d.off_eid + 2 * (static_cast<uint64_t>(slot) * d.top_k + k)))
+                   : "memory");
+      const int32_t expert = static_cast<int16_t>(bits);
+      if (expert >= 0) atomicAdd(&counts[expert], 1u);
+    }
+  }
+  __syncthreads();
+  for (uint32_t i = 0; i < d.n_local; ++i) {
+    const uint32_t more = counts[i] > d.max_m ? (counts[i] - d.max_m + d.max_m - 1) / d.max_m : 0;
+    if (i < e) *first += more;
+    *used += more;
+  }
+}
+
 // A block has one expert and a share of its rows. It looks through all slots in order, so a row's place
 // follows from what came before it and needs no other block.
 template <int N>
@@ -696,43 +765,23 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
   const int32_t e = static_cast<int32_t>(blockIdx.y >> g.share_bits);
   const bool writer = share == 0;
   nmc_ep_begin(g);
-  if (nmc_ep_over(d, blockIdx.y == 0)) return;
+  const bool failed = nmc_dev_ep_failed(d);
   const uint32_t slots = d.world * d.t_cap;
-  // Groups for rows that do not fit: where those of this expert begin.
   uint32_t spill_first = 0, spill_used = 0;
-  if (d.groups > d.n_local) {
-    for (uint32_t i = threadIdx.x; i < d.n_local; i += NMC_EP_PACK_THREADS) counts[i] = 0;
-    __syncthreads();
-    for (uint32_t slot = threadIdx.x; slot < slots; slot += NMC_EP_PACK_THREADS) {
-      if (!nmc_ep_slot_live(d, slot)) continue;
-      for (uint32_t k = 0; k < d.top_k; ++k) {
-        uint16_t bits;
-        asm volatile("ld.global.u16 %0, [%1];"
-                     : "=h"(bits)
-                     : "l"(nmc_dev_impl_ep_own(d, d.off_eid + 2 * (static_cast<uint64_t>(slot) * d.top_k + k)))
-                     : "memory");
-        const int32_t expert = static_cast<int16_t>(bits);
-        if (expert >= 0) atomicAdd(&counts[expert], 1u);
-      }
-    }
-    __syncthreads();
-    for (uint32_t i = 0; i < d.n_local; ++i) {
-      const uint32_t more = counts[i] > d.max_m ? (counts[i] - d.max_m + d.max_m - 1) / d.max_m : 0;
-      if (i < static_cast<uint32_t>(e)) spill_first += more;
-      spill_used += more;
-    }
-  }
   const uint32_t spill_groups = d.groups - d.n_local;
   uint32_t rows = 0;
   for (uint32_t base = 0; base < slots; base += NMC_EP_PACK_THREADS) {
     const uint32_t slot = base + threadIdx.x;
     uint32_t entries = 0, none = 0;
     if (slot < slots) {
+      const bool live = nmc_ep_slot_live(d, slot);
       nmc_ep_entries(d, slot, e, &entries, &none);
-      if (!nmc_ep_slot_live(d, slot)) {
-        entries = 0;
-        none = 0xffffffffu;
-      }
+      if (!live) entries = 0, none = 0xffffffffu;
+    }
+    // None of the loads so far waits for another.
+    if (base == 0) {
+      if (nmc_ep_over(d, blockIdx.y == 0, failed)) return;
+      if (d.groups > d.n_local) nmc_ep_count_spilled(d, static_cast<uint32_t>(e), counts, &spill_first, &spill_used);
     }
     // Entries that go nowhere here belong to nobody else.
     if (writer && e == 0) {
@@ -781,6 +830,7 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
     }
     rows += total;
   }
+  nmc_ep_end_early(g);
   if (!writer) return;
   // What is left of this expert's groups, and of the groups that nobody uses.
   const uint32_t more = rows > d.max_m ? (rows - 1) / d.max_m : 0;
@@ -822,11 +872,10 @@ static __device__ __forceinline__ void nmc_ep_pack(const NmcEpGroup<N>& g) {
 static constexpr uint32_t NMC_EP_SCATTER_UNIT = 64;
 static constexpr uint32_t NMC_EP_SCATTER_ROWS = 2;
 
-// One warp: two vectors a lane of the sum of the rows whose bit is set in `left`; lane k has the row and weight of entry k.
-template <uint32_t DTYPE>
+// One warp: two vectors a lane of the sum of the rows whose bit is set in `left`. `entry` says row and weight of an entry.
+template <uint32_t DTYPE, typename Entry>
 static __device__ __forceinline__ void nmc_ep_scatter_part(const nmc_ep_rank_t& d, const char* grouped, uint32_t left,
-                                                           int32_t row, float weight, char* out, uint32_t first,
-                                                           uint32_t vectors) {
+                                                           const Entry& entry, char* out, uint32_t first, uint32_t vectors) {
   constexpr int N = NmcEpVector<DTYPE>::N;
   const uint32_t lane = threadIdx.x & 31;
   float sum[2][N] = {};
@@ -838,8 +887,7 @@ static __device__ __forceinline__ void nmc_ep_scatter_part(const nmc_ep_rank_t& 
     for (uint32_t j = 0; j < NMC_EP_SCATTER_ROWS; ++j) {
       if (left != 0) {
         const int k = __ffs(static_cast<int>(left)) - 1;
-        const uint32_t r = static_cast<uint32_t>(__shfl_sync(0xffffffffu, row, k));
-        w[j] = __shfl_sync(0xffffffffu, weight, k);
+        const uint32_t r = entry(k, &w[j]);
         const char* from = grouped + static_cast<uint64_t>(r) * d.y_bytes;
 #pragma unroll
         for (uint32_t i = 0; i < 2; ++i) {
@@ -870,51 +918,120 @@ static __device__ __forceinline__ void nmc_ep_scatter_part(const nmc_ep_rank_t& 
   }
 }
 
+// Of a step that is small enough a block keeps in shared memory which slots are in use, and all rows and weights: read once and at
+// the same time, not slot by slot.
+struct NmcEpSums {
+  static constexpr uint32_t SLOTS = 1024, ENTRIES = 2048;
+  uint32_t slot[SLOTS];  // the n-th in use
+  int32_t row[ENTRIES];
+  float weight[ENTRIES];
+
+  static __device__ __forceinline__ float load_weight(const nmc_ep_rank_t& d, uint64_t entry) {
+    const char* at = nmc_dev_impl_ep_own(d, d.off_weight + d.weight_bytes * entry);
+    if (d.weight_bytes == 4) return __uint_as_float(nmc_dev_impl_ep_ld32(at));
+    uint16_t bits;
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(bits) : "l"(at) : "memory");
+    return __half2float(__ushort_as_half(bits));
+  }
+  // Rows and weights. All threads of a block, which synchronise afterwards. False if they do not fit.
+  __device__ __forceinline__ bool load_entries(const nmc_ep_rank_t& d, const NmcEpCall& c) {
+    const uint32_t entries = d.world * d.t_cap * d.top_k;
+    if (entries > ENTRIES) return false;
+    constexpr uint32_t AHEAD = 5;
+    for (uint32_t base = threadIdx.x; base < entries; base += AHEAD * blockDim.x) {
+      int32_t r[AHEAD];
+      float w[AHEAD];
+#pragma unroll
+      for (uint32_t i = 0; i < AHEAD; ++i) {
+        const uint32_t at = base + i * blockDim.x;
+        if (at >= entries) continue;
+        asm volatile("ld.global.s32 %0, [%1];" : "=r"(r[i]) : "l"(c.row_of + at) : "memory");
+        w[i] = load_weight(d, at);
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < AHEAD; ++i) {
+        const uint32_t at = base + i * blockDim.x;
+        if (at < entries) row[at] = r[i], weight[at] = w[i];
+      }
+    }
+    return true;
+  }
+  // Slots in use, when they are counted. Otherwise the same.
+  __device__ __forceinline__ void list_slots(const nmc_ep_rank_t& d, const NmcEpLive& live) {
+    const uint32_t lane = threadIdx.x & 31, words = (d.t_cap + 31) / 32;
+    for (uint32_t word = threadIdx.x / 32; word < d.world * words; word += blockDim.x / 32) {
+      const uint32_t bits = __shfl_sync(0xffffffffu, live.mask, word), first = __shfl_sync(0xffffffffu, live.base, word);
+      const uint32_t n = __shfl_sync(0xffffffffu, live.before, word) + static_cast<uint32_t>(__popc(bits & ((1u << lane) - 1)));
+      if (bits >> lane & 1) slot[n] = first + lane;
+    }
+  }
+};
+
 // What a slot is the sum of: lane k has the row and the weight of entry k.
 struct NmcEpSum {
   static constexpr uint32_t NONE = 0xffffffffu;
   uint32_t slot;  // NONE if it is not in use
   int32_t row;
   float weight;
-  __device__ __forceinline__ NmcEpSum(const nmc_ep_rank_t& d, const NmcEpCall& c, const NmcEpLive& live, uint32_t n)
+  __device__ __forceinline__ NmcEpSum(const nmc_ep_rank_t& d, const NmcEpCall& c, const NmcEpSums& sums, bool known, uint32_t total,
+                                      uint32_t n)
       : slot(NONE), row(-1), weight(0) {
-    if (n >= live.total) return;
+    if (n >= total) return;
     const uint32_t lane = threadIdx.x & 31;
-    slot = live.slot(n);
+    slot = known ? sums.slot[n] : n;
     const uint64_t entry = static_cast<uint64_t>(slot) * d.top_k + lane;
     if (lane < d.top_k) {
       asm volatile("ld.global.s32 %0, [%1];" : "=r"(row) : "l"(c.row_of + entry) : "memory");
-      const char* at = nmc_dev_impl_ep_own(d, d.off_weight + d.weight_bytes * entry);
-      if (d.weight_bytes == 4) {
-        weight = __uint_as_float(nmc_dev_impl_ep_ld32(at));
-      } else {
-        uint16_t bits;
-        asm volatile("ld.global.u16 %0, [%1];" : "=h"(bits) : "l"(at) : "memory");
-        weight = __half2float(__ushort_as_half(bits));
-      }
+      weight = NmcEpSums::load_weight(d, entry);
     }
-    if (!live.known && !nmc_ep_slot_live(d, slot)) slot = NONE;
+    if (!known && !nmc_ep_slot_live(d, slot)) slot = NONE;
   }
 };
 
-// In place, the last block to end tells all ranks that their rows are there, so that the combine need not. What the next slot is
-// the sum of is asked for before this one is summed. Slots are sums of one row or of many: a block has pieces of many slots, and
-// its warps take the next one when they are done with one.
+// In place, the last block to end tells all ranks that their rows are there, so that the combine need not. What slots are the sums
+// of is in shared memory, or of a large step asked for before the slot ahead is summed. Slots are sums of one row or of many: a
+// block has pieces of many slots, and its warps take the next one when they are done with one.
 template <uint32_t DTYPE, int N>
 static __device__ __forceinline__ void nmc_ep_scatter(const NmcEpGroup<N>& g) {
   const nmc_ep_rank_t& d = g.rank[nmc_ep_which<N>()];
   const NmcEpCall& c = g.call[nmc_ep_which<N>()];
   const uint32_t block = blockIdx.y, blocks = gridDim.y;
   __shared__ uint32_t next_piece, phase;
+  __shared__ NmcEpSums sums;
   if (threadIdx.x == 0) next_piece = block + blockDim.x / 32 * blocks;
   uint32_t part, row = nmc_dev_impl_ep_divide(block + threadIdx.x / 32 * blocks, g.parts, g.parts_inverse, &part);
+  NmcEpLive live(d);
   nmc_ep_begin(g);
-  if (threadIdx.x == 0) phase = nmc_dev_ep_phase(d);
-  const NmcEpLive live(d);
-  NmcEpSum next(d, c, live, row);
-  if (nmc_ep_over(d, block == 0)) return;
+  // None of these loads waits for another. The first one is behind no branch, as in the dispatch.
+  const bool failed = nmc_dev_ep_failed(d);
+  live.ask();
+  const uint32_t last = threadIdx.x == 0 ? nmc_dev_ep_phase(d) : 0;
+  const bool known = live.known, fits = known && sums.load_entries(d, c);
+  live.count();
+  const uint32_t total = live.total;
+  if (known) sums.list_slots(d, live);
+  if (threadIdx.x == 0) phase = last;
+  if (nmc_ep_over(d, block == 0, failed)) return;
   uint32_t which = nmc_ep_which<N>();
-  while (row < live.total) {
+  while (fits && row < total) {
+    asm volatile("" : "+r"(which));  // as in the combine
+    const nmc_ep_rank_t& d = g.rank[which];
+    const NmcEpCall& c = g.call[which];
+    const uint32_t lane = threadIdx.x & 31, slot = sums.slot[row], at = slot * d.top_k;
+    const uint32_t entries = __ballot_sync(0xffffffffu, lane < d.top_k && sums.row[at + lane] >= 0);
+    char* rows = c.out != nullptr ? static_cast<char*>(c.out) : nmc_dev_impl_ep_own(d, d.off_y);
+    const auto entry = [&](int k, float* weight) {
+      *weight = sums.weight[at + k];
+      return static_cast<uint32_t>(sums.row[at + k]);
+    };
+    nmc_ep_scatter_part<DTYPE>(d, static_cast<const char*>(c.grouped), entries, entry, rows + static_cast<uint64_t>(slot) * d.y_bytes,
+                               part * NMC_EP_SCATTER_UNIT, d.y_bytes / 16);
+    if (lane == 0) row = atomicAdd(&next_piece, blocks);
+    row = nmc_dev_impl_ep_divide(__shfl_sync(0xffffffffu, row, 0), g.parts, g.parts_inverse, &part);
+  }
+  if (fits) row = total;
+  NmcEpSum next(d, c, sums, known, total, row);
+  while (row < total) {
     asm volatile("" : "+r"(which));  // as in the combine
     const nmc_ep_rank_t& d = g.rank[which];
     const NmcEpCall& c = g.call[which];
@@ -925,11 +1042,16 @@ static __device__ __forceinline__ void nmc_ep_scatter(const NmcEpGroup<N>& g) {
     const uint32_t first = part * NMC_EP_SCATTER_UNIT;
     if ((threadIdx.x & 31) == 0) row = atomicAdd(&next_piece, blocks);
     row = nmc_dev_impl_ep_divide(__shfl_sync(0xffffffffu, row, 0), g.parts, g.parts_inverse, &part);
-    next = NmcEpSum(d, c, live, row);
+    next = NmcEpSum(d, c, sums, known, total, row);
     if (sum.slot == NmcEpSum::NONE) continue;
     const uint32_t entries = __ballot_sync(0xffffffffu, sum.row >= 0);
-    nmc_ep_scatter_part<DTYPE>(d, static_cast<const char*>(c.grouped), entries, sum.row, sum.weight, out, first, vectors);
+    const auto entry = [&](int k, float* weight) {
+      *weight = __shfl_sync(0xffffffffu, sum.weight, k);
+      return static_cast<uint32_t>(__shfl_sync(0xffffffffu, sum.row, k));
+    };
+    nmc_ep_scatter_part<DTYPE>(d, static_cast<const char*>(c.grouped), entries, entry, out, first, vectors);
   }
+  nmc_ep_end_early(g);
   if (c.out != nullptr || (g.early & NMC_EP_ALONE) != 0) return;
   if (block == 0 && threadIdx.x == 0) nmc_dev_impl_ep_st32(nmc_dev_impl_ep_own(d, d.off_set + NMC_EP_OFF_SCATTERED), phase);
   nmc_ep_return_last(d, blocks, phase, true);

@@ -52,7 +52,7 @@ struct Ranks<const N: usize> {
 pub(super) enum Early {
     /// When this one ends.
     Never,
-    /// While a dispatch sends and waits, unless it is a pack, and while a combine sums.
+    /// While a dispatch sends and waits, unless it is a pack; as blocks of a pack or a scatter end; and while a combine sums.
     Sharing,
     /// While a dispatch waits, and while a combine sums.
     Always,
