@@ -69,9 +69,14 @@ done
 "$out/tier_history" $((tier_kills / 2)) "$seed" all 100000
 NMC_TIER_IMAGES="$tier_images" cargo test --release --locked --quiet --lib tier::crash_tests
 NMC_CLUSTER_SEEDS="$cluster_seeds" cargo test --release --locked --quiet --lib cluster::sim
-clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread -DNMC_MASTER_PROGRAM="\"$PWD/target/release/nanomc-master\"" ctest/cluster/history.cpp \
-  -o "$out/cluster_history" "$out/lib_plain/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_plain"
+for program in history partition; do
+  clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread -DNMC_MASTER_PROGRAM="\"$PWD/target/release/nanomc-master\"" "ctest/cluster/$program.cpp" \
+    -o "$out/cluster_$program" "$out/lib_plain/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_plain"
+done
 "$out/cluster_history" "$cluster_rounds" "$seed"
+# 77: there are no network namespaces here, and it has said so.
+"$out/cluster_partition" "$cluster_rounds" "$seed" || test $? = 77
+"$out/cluster_partition" $((cluster_rounds / 3)) "$seed" alone || test $? = 77
 "$out/ep_exchange" "$ep_cases" "$seed" 20
 "$out/ep_processes" $((ep_cases / 10)) "$seed"
 "$out/ep_steps" "$ep_steps" "$seed"

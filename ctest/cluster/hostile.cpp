@@ -3,6 +3,8 @@
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+
 #include "../support/cluster.hpp"
 #include "../support/value.hpp"
 
@@ -82,7 +84,11 @@ struct Cluster {
     });
     node_port = atoi(node.reply().c_str());
     REQUIRE(node_port > 0);
-    client = Process([this](Link& test) {
+    client = another_client();
+  }
+  // Puts and reads under each key that it is told.
+  Process another_client() const {
+    return Process([this](Link& test) {
       const OpenClient client(master.address());
       std::string key;
       while (test.hear(key, 1e6)) {
@@ -97,11 +103,54 @@ struct Cluster {
     });
   }
   // Others put and read as if nothing were.
-  void serves() {
-    const std::string said = client.ask("key-" + std::to_string(puts++));
+  void serves() { serves(client); }
+  void serves(Process& somebody) {
+    const std::string said = somebody.ask("key-" + std::to_string(puts++));
     if (!CHECK(said == "NMC_OK")) printf("     %s\n", said.c_str());
   }
 };
+
+// The master raises its own limit as far as it may, which is as far as this process may.
+bool may_have_descriptors(rlim_t wanted) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur >= wanted) return true;
+  printf("skipped: %llu descriptors are needed, and %llu are allowed here (ulimit -n)\n", static_cast<unsigned long long>(wanted),
+         static_cast<unsigned long long>(limit.rlim_cur));
+  return false;
+}
+
+// Silent ones, ones that stop in the middle of a message, and ones that look like gRPC. Memory is bounded by what the documentation says
+// of all connections together.
+void ten_thousand(Cluster& cluster) {
+  const pid_t pid = cluster.master.pid();
+  const uint64_t before = resident_bytes(pid);
+  uint64_t most = before;
+  std::vector<Socket> sockets;
+  const double start = seconds_now();
+  for (int i = 0; i < 10000; ++i) {
+    sockets.emplace_back(cluster.master.port());
+    if (i % 4 == 1) sockets.back().send(head(MAGIC, 2, 60000, 1, 0) + std::string(1000, 'x'));
+    if (i % 4 == 2) sockets.back().send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + std::string("\0\0\0\4\0\0\0\0\0", 9));
+    if (i % 4 == 3) sockets.back().send("N");
+    if (i % 1000 == 999) cluster.serves();
+    if (i % 1000 == 999) most = std::max(most, resident_bytes(pid));
+  }
+  sleep_ms(2000);  // those that wait to be taken are taken
+  const auto open = std::count_if(sockets.begin(), sockets.end(), [](const Socket& socket) {
+    char byte;
+    return socket.fd >= 0 && (recv(socket.fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) > 0 || errno == EAGAIN);
+  });
+  cluster.serves();
+  most = std::max(most, resident_bytes(pid));
+  printf("     10000 connections in %.1f s, %td of them open at the end; the master has %.1f MiB, before %.1f MiB\n", seconds_now() - start, open,
+         static_cast<double>(most) / (1 << 20), static_cast<double>(before) / (1 << 20));
+  CHECK(most < before + (uint64_t{256} << 20));
+  sockets.clear();
+  cluster.serves();
+  Process newcomer = cluster.another_client();
+  cluster.serves(newcomer);
+}
 
 void hostile() {
   Cluster cluster;
@@ -164,6 +213,9 @@ void hostile() {
     cluster.serves();
   }
 
+  promise("ten_thousand_connections_at_a_master_keep_nobody_waiting_who_is_there_or_comes_afterwards");
+  if (may_have_descriptors(10100)) ten_thousand(cluster);
+
   promise("what_looks_like_http_or_grpc_is_answered_or_ended");
   for (const auto& [port, pid] : victims) {
     const Socket http(port), grpc(port), tls(port);
@@ -182,7 +234,7 @@ int main() {
   // Children inherit it; a service of systemd has more.
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 4096);
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 12000);
   setrlimit(RLIMIT_NOFILE, &limit);
   hostile();
   return finish();

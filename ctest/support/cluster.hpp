@@ -8,6 +8,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,14 +17,17 @@
 
 // Stops a child of this process. All of its threads have stopped when this returns: until then some would still answer.
 inline void stop_child(pid_t pid) {
+  REQUIRE(pid > 0);
   ::kill(pid, SIGSTOP);
   REQUIRE(::waitpid(pid, nullptr, WUNTRACED) == pid);
 }
 
-// nanomc-master with a directory of its own, at a port of the kernel's choice that it keeps when it is started again.
+// nanomc-master with a directory of its own, at a port of the kernel's choice that it keeps when it is started again. At another
+// address than 127.0.0.1 it is where `enter` brings its process.
 class Master {
  public:
-  explicit Master(std::vector<std::string> flags = {}) : flags_(std::move(flags)) {
+  explicit Master(std::vector<std::string> flags = {}, std::string host = "127.0.0.1", std::function<void()> enter = {})
+      : flags_(std::move(flags)), host_(std::move(host)), enter_(std::move(enter)) {
     if (access(program(), X_OK) != 0) {
       printf("skipped: %s is not there\n", program());
       exit(77);
@@ -39,12 +44,13 @@ class Master {
   }
   pid_t pid() const { return pid_; }
   int port() const { return port_; }
-  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  std::string address() const { return host_ + ":" + std::to_string(port_); }
 
   // On the state of the one before.
   void start() {
-    std::vector<std::string> words = {program(),        "--port",     std::to_string(port_), "--state", place_.dir + "/state",
-                                      "--metrics_port", "off"};
+    std::vector<std::string> words = {program(), "--host", host_, "--port", std::to_string(port_), "--metrics_port", "off"};
+    const bool elected = std::find(flags_.begin(), flags_.end(), "--etcd") != flags_.end();
+    if (!elected) words.insert(words.end(), {"--state", place_.dir + "/state"});
     words.insert(words.end(), flags_.begin(), flags_.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
@@ -58,6 +64,7 @@ class Master {
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != test) _exit(3);
+      if (enter_) enter_();
       dup2(out[1], 1);
       execv(argv[0], argv.data());
       _exit(127);
@@ -76,7 +83,10 @@ class Master {
   void kill9() { end(SIGKILL); }
   // Ends it in order; the exit code.
   int ends() { return end(SIGTERM); }
-  void signal(int number) const { ::kill(pid_, number); }
+  void signal(int number) const {
+    REQUIRE(pid_ > 0);
+    ::kill(pid_, number);
+  }
   void stop() const { stop_child(pid_); }
 
  private:
@@ -91,6 +101,8 @@ class Master {
   }
   Place place_;
   std::vector<std::string> flags_;
+  std::string host_;
+  std::function<void()> enter_;
   pid_t pid_ = -1;
   int port_ = 0;
 };
@@ -112,12 +124,14 @@ inline int free_port() {
 struct OpenClient {
   nmc_client_t* client = nullptr;
   OpenClient() = default;
-  explicit OpenClient(const std::string& master, int64_t timeout_ms = 20000, const std::string& host = {}, uint32_t flags = 0) {
+  explicit OpenClient(const std::string& master, int64_t timeout_ms = 20000, const std::string& host = {}, uint32_t flags = 0,
+                      const std::string& token = {}) {
     nmc_client_config_t config = NMC_CLIENT_CONFIG_INIT;
     config.master_server = {master.data(), master.size()};
     config.local_hostname = {host.data(), host.size()};
     config.timeout_ms = timeout_ms;
     config.flags = flags;
+    config.token = {token.data(), token.size()};
     REQUIRE(OK(nmc_client_open(&config, &client)));
   }
   ~OpenClient() { close(); }

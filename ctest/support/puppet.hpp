@@ -152,17 +152,33 @@ class Process {
 
 // ------------------------------------------------------------------------------------------------------- worlds --
 
-// A fresh directory for the worlds of one case.
+// A fresh directory for the worlds of one case. A test that ends in the middle of it removes it too.
 struct Place {
   std::string dir;
   Place() {
     char path[] = "/tmp/nmc-procs-XXXXXX";
     REQUIRE(mkdtemp(path) != nullptr);
     dir = path;
+    static const pid_t test = getpid();  // not its children
+    static const int registered = atexit([] {
+      for (const std::string& left : all()) {
+        std::error_code ignored;
+        if (getpid() == test) std::filesystem::remove_all(left, ignored);
+      }
+    });
+    (void)registered;
+    all().insert(dir);
   }
-  ~Place() { std::filesystem::remove_all(dir); }
+  ~Place() {
+    std::filesystem::remove_all(dir);
+    all().erase(dir);
+  }
   Place(const Place&) = delete;
   Place& operator=(const Place&) = delete;
+  static std::set<std::string>& all() {
+    static std::set<std::string>* const all = new std::set<std::string>;  // outlives whatever runs at the end
+    return *all;
+  }
   // What the worlds have left in it.
   std::vector<std::string> leftovers() const {
     std::vector<std::string> found;

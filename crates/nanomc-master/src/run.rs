@@ -15,6 +15,7 @@ use crate::sys;
 use nanomc::base::log;
 use nanomc::cluster::directory::{Event, Master};
 use nanomc::cluster::net::Limits;
+use nanomc::cluster::net::sys::let_many_wait;
 use nanomc::cluster::run::Listener;
 use nanomc::cluster::run::master::Service;
 use std::io::Read as _;
@@ -132,6 +133,7 @@ async fn bind(address: SocketAddr, option: &str) -> Result<(TcpListener, SocketA
         Failure::new(format!("{address} can not be listened at: {e}. --{option} chooses another port, 0 any free one"))
     };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let_many_wait(&listener);
     let address = listener.local_addr().map_err(failed)?;
     Ok((listener, address))
 }

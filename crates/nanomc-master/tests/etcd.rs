@@ -9,8 +9,11 @@ mod common;
 use common::{Certificates, Node, PATIENCE, Running, eventually, remove_from_who_is_away};
 use nanomc::cluster::wire::Dropped;
 use nanomc_master::proto::v1::{self, ping_response::MemberState};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tonic::{Code, Status};
 
@@ -142,6 +145,56 @@ async fn a_leader_that_etcd_does_not_hear_of_stops_answering() {
     assert!(exists.map_or(true, |answer| answer.into_inner().status_code < 0));
     etcd.signal(libc::SIGCONT);
     leads(&master).await;
+}
+
+/// A way to etcd on which connections can die without a word, as when a cable is pulled; later ones live.
+struct Way {
+    url: String,
+    /// How often it was cut; a connection lives while that is what it was when it began.
+    cuts: Arc<AtomicUsize>,
+}
+
+impl Way {
+    fn to(etcd: &Etcd) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (cuts, to) = (Arc::new(AtomicUsize::new(0)), etcd.url.trim_start_matches("http://").to_owned());
+        let seen = Arc::clone(&cuts);
+        std::thread::spawn(move || {
+            for near in listener.incoming() {
+                let (near, far) = (near.unwrap(), TcpStream::connect(&to).unwrap());
+                let pairs = [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)];
+                for (mut from, mut to) in pairs {
+                    let (cuts, begun) = (Arc::clone(&seen), seen.load(Relaxed));
+                    std::thread::spawn(move || {
+                        let mut bytes = [0; 4096];
+                        while let Ok(n @ 1..) = from.read(&mut bytes) {
+                            while cuts.load(Relaxed) != begun {
+                                std::thread::park();
+                            }
+                            if to.write_all(&bytes[..n]).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = to.shutdown(std::net::Shutdown::Write);
+                    });
+                }
+            }
+        });
+        Self { url, cuts }
+    }
+}
+
+#[tokio::test]
+async fn a_connection_to_etcd_that_has_died_without_a_word_is_replaced() {
+    let Some(etcd) = Etcd::start(None) else { return };
+    let way = Way::to(&etcd);
+    let master = Running::start(&["--etcd", &way.url, "--etcd_lease", "2", "--etcd_prefix", "/test"]);
+    let term = leads(&master).await;
+    way.cuts.fetch_add(1, Relaxed);
+    // It may lead in its term as long as its lease lives, and must go on after that, in any term.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(leads(&master).await >= term);
 }
 
 #[tokio::test]

@@ -101,12 +101,14 @@ impl Listener {
         match address {
             Address::Tcp(at) => {
                 let listener = TcpListener::bind(at).map_err(|e| failed(&e))?;
+                sys::let_many_wait(&listener);
                 listener.set_nonblocking(true).map_err(|e| failed(&e))?;
                 Ok(Self::Tcp(listener))
             }
             Address::Unix(path) => {
                 remove_dead(path);
                 let listener = UnixListener::bind(path).map_err(|e| failed(&e))?;
+                sys::let_many_wait(&listener);
                 listener.set_nonblocking(true).map_err(|e| failed(&e))?;
                 Ok(Self::Unix(listener, path.clone()))
             }

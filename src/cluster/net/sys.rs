@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 const MOST_PIECES: usize = 64;
 /// Connections that one wait tells of.
 const MOST_READY: usize = 256;
+/// Connections that may wait to be taken, if the machine allows as many.
+const MOST_WAITING: libc::c_int = 4096;
 
 /// A run of bytes in this process. Whoever makes one vouches that it can be read, or written if it is to be, until those who were
 /// given it are done with it.
@@ -201,6 +203,13 @@ fn set(socket: &impl AsRawFd, level: libc::c_int, option: libc::c_int, value: li
     let (at, len) = ((&raw const value).cast(), socket_len(size_of::<libc::c_int>()));
     // SAFETY: the value is an int, as the options that are set here want. If it fails the connection is slower, or ends later.
     unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, at, len) };
+}
+
+/// Lets more connections wait to be taken than the 128 of the standard library: when all come again at once, after a restart, those who
+/// find no room try a second later.
+pub fn let_many_wait(listener: &impl AsRawFd) {
+    // SAFETY: a descriptor that the caller has open and that listens already; if it fails there is as much room as before.
+    unsafe { libc::listen(listener.as_raw_fd(), MOST_WAITING) };
 }
 
 /// Small messages leave at once, and a machine that is gone is noticed: after 10 s if something was sent to it, else after 20.

@@ -361,3 +361,15 @@ fn a_key_is_what_it_was_also_over_a_unix_socket() {
         other => panic!("{other:?}"),
     });
 }
+
+#[test]
+fn hundreds_connect_at_once_before_the_first_is_taken() {
+    let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    let n = 500.min(allowed.trim().parse().unwrap());
+    let listener = Listener::bind(&loopback()).unwrap();
+    let Address::Tcp(at) = listener.address().unwrap() else { panic!("a port") };
+    // Who finds no room is not told so, and tries again for a minute and more.
+    let all: Vec<_> = (0..n).map(|_| TcpStream::connect_timeout(&at, Duration::from_secs(30)).unwrap()).collect();
+    let taken = (0..n).filter(|_| listener.accept().unwrap().is_some()).count();
+    assert_eq!((all.len(), taken), (n, n));
+}

@@ -46,6 +46,8 @@ pub struct Candidate {
     advertised: String,
     /// What the directory was told last about who leads.
     told: Option<(Term, String)>,
+    /// A lease under which this master leads no more, and of which etcd has not heard that.
+    left: Option<i64>,
 }
 
 /// A lease of this master.
@@ -62,7 +64,7 @@ impl Candidate {
     /// A master that others call `advertised`. Nobody is spoken to yet.
     pub fn new(options: &Options, advertised: String) -> Result<Self, Failure> {
         let (prefix, lease_s) = (options.prefix.clone(), options.lease_s);
-        Ok(Self { etcd: Client::new(options)?, prefix, lease_s, advertised, told: None })
+        Ok(Self { etcd: Client::new(options)?, prefix, lease_s, advertised, told: None, left: None })
     }
 
     fn key(&self, name: &str) -> Vec<u8> {
@@ -94,8 +96,7 @@ impl Candidate {
                     silent = false;
                     let lost = self.lead(term, lease, &mut changes, &handle, over.clone()).await;
                     self.depose(term + 1, "", &handle);
-                    // If etcd does not hear this the lease ends by itself.
-                    let _ = self.etcd.revoke(lease.id).await;
+                    self.give_back(lease.id).await;
                     if changes.is_closed() {
                         // The directory has ended, in order: there is nobody to tell.
                         return;
@@ -137,8 +138,18 @@ impl Candidate {
         timeout(LOOK, receiver).await.ok()?.ok()?
     }
 
+    /// Ends a lease. If etcd does not hear this it is told again when it is back: it counts a lease from then on anew, and nobody
+    /// could lead for so long.
+    async fn give_back(&mut self, id: i64) {
+        let ended = self.etcd.revoke(id).await;
+        self.left = ended.is_err_and(|status| status.code() != Code::NotFound).then_some(id);
+    }
+
     /// Tries to become the leader: its term, or who leads instead.
     async fn campaign(&mut self, handle: &Handle) -> Result<Option<(Term, Lease)>, Status> {
+        if let Some(id) = self.left {
+            self.give_back(id).await;
+        }
         let key = self.key("leader");
         let held = self.etcd.range(RangeRequest { key: key.clone(), ..Default::default() }).await?;
         if let Some(held) = held.kvs.first() {
@@ -154,7 +165,7 @@ impl Candidate {
             Ok(answer) => answer,
             Err(status) => {
                 // It may have been done all the same. Then the key ends with the lease.
-                let _ = self.etcd.revoke(lease.id).await;
+                self.give_back(lease.id).await;
                 return Err(status);
             }
         };
@@ -393,7 +404,8 @@ fn entry_in(position: Position, bytes: &[u8]) -> Option<Entry> {
 
 /// Speaks to one of the members of etcd; to the next, after one has failed.
 struct Client {
-    channels: Vec<Channel>,
+    /// How each is reached, and the connection to it.
+    members: Vec<(Endpoint, std::sync::Mutex<Channel>)>,
     at: std::sync::atomic::AtomicUsize,
     patience: Duration,
     user: Option<(String, String)>,
@@ -414,7 +426,7 @@ impl Client {
         if let Some((cert, key)) = &options.identity {
             tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
         }
-        let mut channels = Vec::new();
+        let mut members = Vec::new();
         for url in &options.endpoints {
             let failed = |e: tonic::transport::Error| Failure::usage(format!("etcd can not be at {url:?}: {e}"));
             let mut endpoint = Endpoint::from_shared(url.clone()).map_err(failed)?;
@@ -424,7 +436,9 @@ impl Client {
                 }
                 endpoint = endpoint.tls_config(tls.clone()).map_err(failed)?;
             }
-            channels.push(endpoint.connect_timeout(patience).connect_lazy());
+            let endpoint = endpoint.connect_timeout(patience);
+            let channel = endpoint.connect_lazy();
+            members.push((endpoint, std::sync::Mutex::new(channel)));
         }
         let user = match &options.user {
             None => None,
@@ -435,12 +449,27 @@ impl Client {
             }
         };
         let (at, token) = (std::sync::atomic::AtomicUsize::new(0), std::sync::Mutex::new(None));
-        Ok(Self { channels, at, patience, user, token })
+        Ok(Self { members, at, patience, user, token })
+    }
+
+    /// The member that is asked at the moment.
+    fn member(&self) -> Option<&(Endpoint, std::sync::Mutex<Channel>)> {
+        self.members.get(self.at.load(std::sync::atomic::Ordering::Relaxed) % self.members.len().max(1))
     }
 
     fn channel(&self) -> Result<Channel, Status> {
-        let at = self.at.load(std::sync::atomic::Ordering::Relaxed) % self.channels.len().max(1);
-        self.channels.get(at).cloned().ok_or_else(|| Status::unavailable("no etcd is named"))
+        let channel = self.member().and_then(|(_, channel)| channel.lock().ok().map(|channel| channel.clone()));
+        channel.ok_or_else(|| Status::unavailable("no etcd is named"))
+    }
+
+    /// The next request makes a connection of its own. One whose other end was cut off would be tried by the kernel less and less
+    /// often, and be of no use for long after etcd can be reached again.
+    fn connect_anew(&self) {
+        if let Some((endpoint, channel)) = self.member()
+            && let Ok(mut channel) = channel.lock()
+        {
+            *channel = endpoint.connect_lazy();
+        }
     }
 
     /// Waits for an answer, and for no longer than there is patience. If there is none the next one is asked the next time.
@@ -453,7 +482,12 @@ impl Client {
                     *token = None;
                 }
             }
-            _ => _ = self.at.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+            code => {
+                if code == Code::DeadlineExceeded {
+                    self.connect_anew();
+                }
+                self.at.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
         })
     }
 
