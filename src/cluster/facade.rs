@@ -11,7 +11,7 @@ use super::node::{self, Memory, NodeStore, Offer};
 use super::run::client::{Service, Task, is_refusal};
 use super::run::node as agent;
 use super::submit::{Calls, Completion, Sum, TOGETHER, TOGETHER_BYTES};
-use super::types::{Media, ObjectKey};
+use super::types::{Media, Millis, ObjectKey};
 use super::wire::{
     Drain, ListKeys, ListSegments, Listed, MAX_COPIES, Message, Metadata, Prefix, Replicate, Segment, Space,
 };
@@ -38,6 +38,12 @@ use std::time::Duration;
 pub const MASTER_PORT: u16 = 50051;
 /// Where nodes listen that have no port of their own: one of these that is free.
 const NODE_PORTS: std::ops::Range<u16> = 12300..14300;
+/// How often a leader hears of a node; after how long without an answer a node says something again, and tries another master.
+pub const PING_MS: Millis = 1_000;
+/// See [`PING_MS`].
+pub const RESEND_MS: Millis = 300;
+/// See [`PING_MS`].
+pub const MASTER_MS: Millis = 3_000;
 
 /// How a program takes part.
 #[derive(Debug, Clone)]
@@ -234,9 +240,9 @@ impl Cluster {
             volatile,
             segments,
             masters: self.masters.iter().map(ToString::to_string).collect(),
-            ping_ms: 1_000,
-            resend_ms: 300,
-            master_ms: 3_000,
+            ping_ms: PING_MS,
+            resend_ms: RESEND_MS,
+            master_ms: MASTER_MS,
             copy_ms: 5_000,
             remember_ms: 60_000,
             doubt_bytes: capacity / 20,

@@ -1,6 +1,6 @@
 //! `nmc`, the command line beside the library: what the machine offers (`doctor`), what the library costs (`bench`),
-//! a master of its own (`master`), and a look at a world from outside (`dump`) or at the directory of an SSD tier (`ssd`). Exit codes: 0 done, 1 failed or "no",
-//! 2 not understood.
+//! a master of its own (`master`), and a look at a world from outside (`dump`), at the directory of an SSD tier (`ssd`) or at a cluster (`top`). Exit codes:
+//! 0 done, 1 failed or "no", 2 not understood.
 
 mod args;
 mod bench;
@@ -12,6 +12,7 @@ mod master;
 mod ssd;
 mod sys;
 mod term;
+mod top;
 
 use args::{Command, Failure, Opt, Parsed};
 use std::ffi::OsString;
@@ -81,6 +82,24 @@ const COMMANDS: &[Command] = &[
                 checksums; exit code 1 if something is wrong), dump (structures). Changes nothing; the directory must have no owner",
         options: &[Opt::value("--file", "NAME", "dump: this bucket or journal only")],
         run: ssd::run,
+    },
+    Command {
+        name: "top",
+        positional: "",
+        about: "the masters of a cluster, as their admin page shows them: segments, hit rates, members, slow calls; live on a terminal \
+                until Ctrl-C, else as text. With --once exit code 1 when no leader answers",
+        options: &[
+            Opt::value(
+                "--master",
+                "LIST",
+                "HOST:PORT of the masters' --metrics_port, separated by commas (default 127.0.0.1:9003)",
+            ),
+            Opt::value("--token_file", "FILE", "file with the masters' token"),
+            Opt::value("--interval", "S", "seconds between two looks (default 2)"),
+            Opt::flag("--once", "one look"),
+            Opt::flag("--json", "a line of JSON for each look: masters, leader, and the leader's admin documents"),
+        ],
+        run: top::run,
     },
     Command {
         name: "abi",

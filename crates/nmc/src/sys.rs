@@ -226,13 +226,13 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    fn new() -> Self {
-        // SAFETY: sigemptyset initialises the set, which all-zero bytes are a valid value for; the numbers are valid.
+    fn new(more: &[i32]) -> Self {
+        // SAFETY: sigemptyset initialises the set, which all-zero bytes are a valid value for; a number that is no signal is refused.
         let set = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
-            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-                libc::sigaddset(&raw mut set, signal);
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].iter().chain(more) {
+                libc::sigaddset(&raw mut set, *signal);
             }
             set
         };
@@ -241,7 +241,12 @@ impl Interrupts {
 
     /// Holds the signals back, for this thread and those that it starts.
     pub fn hold() -> Self {
-        let held = Self::new();
+        Self::hold_with(&[])
+    }
+
+    /// The same, and some others.
+    pub fn hold_with(more: &[i32]) -> Self {
+        let held = Self::new(more);
         // SAFETY: changes the mask of the calling thread.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const held.set, std::ptr::null_mut()) };
         held
@@ -249,7 +254,7 @@ impl Interrupts {
 
     /// Lets them act as usual again; a child inherits what its parent holds.
     pub fn release() {
-        let held = Self::new();
+        let held = Self::new(&[]);
         // SAFETY: changes the mask of the calling thread.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const held.set, std::ptr::null_mut()) };
     }
@@ -272,6 +277,20 @@ impl Interrupts {
         while unsafe { libc::sigwait(&raw const self.set, &raw mut signal) } != 0 {}
         signal
     }
+}
+
+/// Stops this process, as Ctrl-Z would have; returns when it goes on.
+pub fn stop_this_process() {
+    // SAFETY: a signal for this process, which nobody can hold back.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+/// Columns and rows of the terminal that stdout is; `None` if it is none, or does not know.
+pub fn window() -> Option<(usize, usize)> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the kernel fills in `size`, which lives until the call returns.
+    let rc = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    (rc == 0 && size.ws_col > 0 && size.ws_row > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
 }
 
 /// Who listens on a socket.

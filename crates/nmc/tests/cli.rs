@@ -185,7 +185,7 @@ impl Json {
 fn help_names_every_command_and_version_is_the_manifests() {
     let help = output(&["--help"]);
     assert!(help.status.success());
-    for command in ["doctor", "bench", "master", "dump", "abi"] {
+    for command in ["doctor", "bench", "master", "dump", "ssd", "top", "abi"] {
         assert!(stdout(&help).contains(&format!("\n  {command} ")), "{command}");
         let own = output(&[command, "--help"]);
         assert!(own.status.success());
