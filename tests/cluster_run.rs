@@ -11,8 +11,8 @@ use nanomc::cluster::net::{Address, Limits, Listener, Span, now_ms};
 use nanomc::cluster::run::client as run;
 use nanomc::cluster::run::master::{Handle, Service};
 use nanomc::cluster::submit::Sum;
-use nanomc::cluster::types::{ObjectKey, Position};
-use nanomc::cluster::wire::Replicate;
+use nanomc::cluster::types::{Media, ObjectKey, Position};
+use nanomc::cluster::wire::{Location, Replicate};
 use nanomc::mem::HeapKind;
 use nanomc::store::copy::Slice;
 use nanomc::store::evict::Retain;
@@ -452,6 +452,67 @@ fn the_tier_of_a_node_is_opened_and_closed_while_it_is_in_the_cluster_and_while_
         assert_eq!(get(&other, "first", value.len()), Err(NMC_ERR_NOT_FOUND));
         put(&other, "first", &value, 1).unwrap();
     }
+}
+
+#[test]
+fn a_tier_that_was_closed_keeps_what_nobody_removed_and_what_nobody_knows_of_goes_alone() {
+    for removes in [false, true] {
+        let directory = Directory::new();
+        let (cluster, store, near) = node(&directory, 16);
+        let (_far, _far_store, far) = node(&directory, 16);
+        let other = client(&directory);
+        let dir = tempfile::tempdir().unwrap();
+        let segments = || other.segments().unwrap().len();
+        let put_at = |name: &str, key: &str, value: &[u8]| {
+            let fixed = vec![Location { segment: name.into(), media: Some(Media::Ram) }];
+            let replicate = Replicate { copies: 1, fixed, ..PutOptions::default().replicate };
+            let item = Item { key: key.as_bytes(), slices: &[slice(value)] };
+            let options = PutOptions { replicate, ..PutOptions::default() };
+            other.put(&[item], &options).unwrap().remove(0).unwrap();
+        };
+        let tier = a_tier(&store, dir.path());
+        eventually("the tier is a segment", || segments() == 3);
+        let slices = [slice(b"value")];
+        store.put(b"own", &nanomc::store::copy::Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT).unwrap();
+        put_at(&near, "k", b"value");
+        assert!(tier.offload(None).unwrap() > 0);
+        store.evict_until_below(0, 0).unwrap();
+        cluster.sync().unwrap();
+        drop(tier);
+        eventually("the tier is no segment", || segments() == 2);
+        assert_eq!(get(&other, "k", 10), Err(NMC_ERR_NOT_FOUND));
+        put_at(&near, "in memory", b"later");
+        if removes {
+            // Of what the closed tier does not have, as it happens: nobody can tell.
+            put_at(&far, "far", b"value");
+            assert_eq!(other.remove(b"far", true).unwrap(), NMC_OK);
+        }
+        let _tier = a_tier(&store, dir.path());
+        eventually("the tier is a segment again", || segments() == 3);
+        cluster.sync().unwrap();
+        let wanted = if removes { Err(NMC_ERR_NOT_FOUND) } else { Ok(b"value".to_vec()) };
+        for key in ["k", "own"] {
+            assert_eq!(get(&other, key, 10), wanted, "{key}");
+        }
+        assert_eq!(get(&other, "in memory", 10).unwrap(), b"later");
+    }
+}
+
+#[test]
+fn a_store_that_another_one_took_the_place_of_brings_nothing_back() {
+    let directory = Directory::new();
+    let (first, second) = (a_store(16), a_store(16));
+    let (cluster, other) = (client(&directory), client(&directory));
+    cluster.mount(&first, Some("A"), false).unwrap();
+    put(&other, "k", b"old", 1).unwrap();
+    cluster.unmount("A").unwrap();
+    cluster.mount(&second, Some("A"), false).unwrap();
+    put(&other, "k", b"new", 1).unwrap();
+    assert_eq!(other.remove(b"k", true).unwrap(), NMC_OK);
+    cluster.unmount("A").unwrap();
+    cluster.mount(&first, Some("A"), false).unwrap();
+    assert_eq!(get(&other, "k", 10), Err(NMC_ERR_NOT_FOUND));
+    assert!(!first.exists(b"k").unwrap());
 }
 
 #[test]

@@ -89,6 +89,23 @@ impl PutId {
     }
 }
 
+/// Bits of a term that are counted. Those above them are of the cluster, so that what was reached in one is not taken for what was
+/// reached in another.
+const COUNTED_BITS: u32 = 40;
+const CLUSTER_BITS: u32 = 21;
+
+/// The term before the first one of a cluster that has this random number.
+#[must_use]
+pub fn terms_of(cluster: u64) -> Term {
+    (cluster & ((1 << CLUSTER_BITS) - 1)) << COUNTED_BITS
+}
+
+/// The number of a term in its cluster, as people see it.
+#[must_use]
+pub fn counted(term: Term) -> u64 {
+    term & ((1 << COUNTED_BITS) - 1)
+}
+
 /// A place in the drop log: the entries of a term follow those of the terms before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Position {

@@ -2,7 +2,7 @@
 
 use crate::meter::{BUCKETS_US, Meter};
 use nanomc::cluster::directory::{Figures, Lookups, MemberView, State};
-use nanomc::cluster::types::Media;
+use nanomc::cluster::types::{Media, counted};
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -41,7 +41,7 @@ pub fn text(figures: Option<&Figures>, members: &[MemberView], meter: &Meter) ->
     let mut to = String::new();
     gauge(&mut to, "nanomc_master_leader", "1 if this master leads.", figures.is_some().into());
     if let Some(figures) = figures {
-        gauge(&mut to, "nanomc_master_term", "Term of the leader.", figures.term);
+        gauge(&mut to, "nanomc_master_term", "Term of the leader.", counted(figures.term));
         let help = "1 if every member has reported, so that what is unknown does not exist.";
         gauge(&mut to, "nanomc_master_settled", help, figures.settled.into());
         gauge(&mut to, "nanomc_master_objects", "Keys in the directory.", figures.objects as u64);

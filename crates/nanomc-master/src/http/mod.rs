@@ -14,7 +14,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use json::Json;
 use nanomc::cluster::directory::{Figures, Gate, Master, MemberView, ReplicaView, Wanted};
-use nanomc::cluster::types::{Millis, ObjectKey};
+use nanomc::cluster::types::{Millis, ObjectKey, counted};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -145,7 +145,7 @@ impl Admin {
         }
         if let Some(figures) = seen.figures {
             fields.extend([
-                ("term", figures.term.into()),
+                ("term", counted(figures.term).into()),
                 ("settled", figures.settled.into()),
                 ("objects", figures.objects.into()),
                 ("puts", figures.puts.into()),

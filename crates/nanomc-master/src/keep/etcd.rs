@@ -18,7 +18,7 @@ use crate::serve::{Over, until_over};
 use nanomc::cluster::directory::{Change, Elected, Entry, Event, Member, Recorded, Target};
 use nanomc::cluster::net::now_ms;
 use nanomc::cluster::run::master::Handle;
-use nanomc::cluster::types::{Millis, NodeId, Position, Term};
+use nanomc::cluster::types::{Millis, NodeId, Position, Term, counted, terms_of};
 use nanomc::rpc::packet::{Cursor, Field};
 use std::path::Path;
 use std::time::Duration;
@@ -27,6 +27,7 @@ use tokio::time::{sleep, timeout};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Status};
+use xxhash_rust::xxh64::xxh64;
 
 /// A leader stops answering so long before its lease can be over.
 const MARGIN_MS: Millis = 500;
@@ -46,6 +47,8 @@ pub struct Candidate {
     advertised: String,
     /// What the directory was told last about who leads.
     told: Option<(Term, String)>,
+    /// What the terms of this cluster have above their count.
+    terms: Term,
     /// A lease under which this master leads no more, and of which etcd has not heard that.
     left: Option<i64>,
 }
@@ -64,7 +67,7 @@ impl Candidate {
     /// A master that others call `advertised`. Nobody is spoken to yet.
     pub fn new(options: &Options, advertised: String) -> Result<Self, Failure> {
         let (prefix, lease_s) = (options.prefix.clone(), options.lease_s);
-        Ok(Self { etcd: Client::new(options)?, prefix, lease_s, advertised, told: None, left: None })
+        Ok(Self { etcd: Client::new(options)?, prefix, lease_s, advertised, told: None, terms: 0, left: None })
     }
 
     fn key(&self, name: &str) -> Vec<u8> {
@@ -101,7 +104,7 @@ impl Candidate {
                         // The directory has ended, in order: there is nobody to tell.
                         return;
                     }
-                    print::warn(&format!("term {term} is over: {lost}"));
+                    print::warn(&format!("term {} is over: {lost}", counted(term)));
                     Self::forget_changes(&mut changes, &handle).await;
                 }
                 Ok(None) => silent = false,
@@ -152,6 +155,8 @@ impl Candidate {
         }
         let key = self.key("leader");
         let held = self.etcd.range(RangeRequest { key: key.clone(), ..Default::default() }).await?;
+        let etcd = held.header.map_or(0, |header| header.cluster_id);
+        self.terms = terms_of(xxh64(self.prefix.as_bytes(), etcd));
         if let Some(held) = held.kvs.first() {
             self.follow(held, handle);
             return Ok(None);
@@ -171,7 +176,7 @@ impl Candidate {
         };
         if answer.succeeded {
             let revision = answer.header.map_or(0, |header| header.revision);
-            return Ok(Some((Term::try_from(revision).unwrap_or(0), lease)));
+            return Ok(Some((self.term(revision), lease)));
         }
         let _ = self.etcd.revoke(lease.id).await;
         let first = answer.responses.into_iter().next().and_then(|response| response.response);
@@ -183,8 +188,12 @@ impl Candidate {
         Ok(None)
     }
 
+    fn term(&self, revision: i64) -> Term {
+        self.terms | counted(Term::try_from(revision).unwrap_or(0))
+    }
+
     fn follow(&mut self, held: &KeyValue, handle: &Handle) {
-        let term = Term::try_from(held.create_revision).unwrap_or(0);
+        let term = self.term(held.create_revision);
         self.depose(term, &String::from_utf8_lossy(&held.value), handle);
     }
 
@@ -265,7 +274,7 @@ impl Candidate {
     /// not written unless all of it is, and written again: its parts say nothing that is not so.
     async fn record(&self, term: Term, list: Vec<Change>) -> Result<bool, Status> {
         let operations = self.operations(list);
-        let guard = created(&self.key("leader"), i64::try_from(term).unwrap_or(i64::MAX));
+        let guard = created(&self.key("leader"), i64::try_from(counted(term)).unwrap_or(i64::MAX));
         for part in operations.chunks(MAX_OPS) {
             let txn = TxnRequest { compare: vec![guard.clone()], success: part.to_vec(), failure: Vec::new() };
             if !self.etcd.txn(txn).await?.succeeded {

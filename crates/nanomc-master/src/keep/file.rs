@@ -3,9 +3,10 @@
 
 use crate::options::Failure;
 use nanomc::base::crc::crc32c;
+use nanomc::base::id::random_u64;
 use nanomc::cluster::directory::{Change, Elected, Event, Member};
 use nanomc::cluster::run::master::Handle;
-use nanomc::cluster::types::{Millis, Position, Term};
+use nanomc::cluster::types::{Millis, Position, Term, terms_of};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
@@ -57,7 +58,11 @@ impl State {
         };
         match std::fs::read_to_string(state.path()) {
             Ok(text) => state.parse(&text).map_err(|why| failed("holds a file `state` that is damaged", &why))?,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                // A cluster that never was: no other one has its terms.
+                let random = random_u64().map_err(|e| failed("can not be given a name", &e))?;
+                state.term = terms_of(random);
+            }
             Err(e) => return Err(failed("holds a file `state` that can not be read", &e)),
         }
         Ok(state)
@@ -185,6 +190,7 @@ fn unescape(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nanomc::cluster::types::counted;
 
     fn member(name: &str, number: u64) -> Change {
         Change::Member(Member { name: name.into(), since: Position { term: 1, number } })
@@ -195,12 +201,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let strange = "a b\n\"ü\\ member 1 2 x";
         let mut state = State::open(dir.path()).unwrap();
-        assert_eq!(state.lead().unwrap().term, 1);
+        let first = state.lead().unwrap().term;
+        assert_eq!(counted(first), 1);
         state.record(vec![member("n1", 1), member(strange, 7), member("gone", 3)]).unwrap();
         state.record(vec![Change::Gone("gone".into()), Change::Forget(None, Position { term: 1, number: 9 })]).unwrap();
         drop(state);
         let elected = State::open(dir.path()).unwrap().lead().unwrap();
-        assert_eq!((elected.term, elected.floor), (2, Position { term: 1, number: 9 }));
+        assert_eq!((elected.term, elected.floor), (first + 1, Position { term: 1, number: 9 }));
+        // Another cluster has others.
+        let other = |_| {
+            let dir = tempfile::tempdir().unwrap();
+            State::open(dir.path()).unwrap().lead().unwrap().term
+        };
+        assert!((0..4).map(other).any(|term| term.abs_diff(first) > 1 << 39));
         let names: Vec<_> = elected.members.iter().map(|m| (m.name.as_str(), m.since.number)).collect();
         assert_eq!(names, [(strange, 7), ("n1", 1)]);
     }
@@ -223,7 +236,7 @@ mod tests {
         drop(state);
         let path = dir.path().join("state");
         let text = std::fs::read_to_string(&path).unwrap();
-        for damaged in [text.replace("term 1", "term 0"), text[..text.len() / 2].to_owned(), String::new()] {
+        for damaged in [text.replace("term ", "term 1"), text[..text.len() / 2].to_owned(), String::new()] {
             std::fs::write(&path, damaged).unwrap();
             assert!(State::open(dir.path()).unwrap_err().message.contains("damaged"));
         }
