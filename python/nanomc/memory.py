@@ -175,13 +175,18 @@ def readable(value: Any, copy: bool = True) -> Memory:
     return Memory(address_of(pointer), view.nbytes, (pointer, view), False)
 
 
+def own_memory(tensor: Any) -> None:
+    """ValueError if a tensor's numbers do not lie in memory as they are, one after the other."""
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError("a tensor that is the conjugate or the negative of another one has no memory of its own")
+    if not tensor.is_contiguous():
+        raise ValueError(f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not contiguous")
+
+
 def writable(value: Any) -> Memory:
     """Memory to write to: contiguous and not read-only, else ValueError."""
     if is_torch(value):
-        if value.is_conj() or value.is_neg():
-            raise ValueError("a tensor that is the conjugate or the negative of another one has no memory of its own")
-        if not value.is_contiguous():
-            raise ValueError(f"a tensor of shape {tuple(value.shape)} and strides {value.stride()} is not contiguous")
+        own_memory(value)
         cuda = value.is_cuda
         if cuda:
             settle(value)

@@ -16,7 +16,7 @@ from ._library import (NULL, Handle, Key, address_of, check, expect, failure, ff
                        slice_of, struct, text_call)
 from .errors import BusyError, DeadlineError, NanomcError, NoRoom, NotFound, NotReadyError, error_of
 from .events import OURS, Events, Watch
-from .memory import Memory, cuda_device_of, in_place, readable, writable
+from .memory import Memory, cuda_device_of, in_place, own_memory, readable, writable
 from .views import View, WritePlan
 from .world import SLICE_MS, World, stream_pointer, wait_in_slices
 
@@ -836,8 +836,7 @@ def _strict(told: List[int], strict: bool) -> List[int]:
 def _enqueued(value: Any, kind: Callable[[Any], Memory]) -> Memory:
     """Memory for a copy on the caller's stream, which orders it: nothing is waited for."""
     if hasattr(value, "data_ptr"):
-        if not value.is_contiguous():
-            raise ValueError(f"a tensor of shape {tuple(value.shape)} and strides {value.stride()} is not contiguous")
+        own_memory(value)
         return Memory(value.data_ptr(), value.numel() * value.element_size(), value, bool(value.is_cuda))
     return kind(value)
 

@@ -81,8 +81,8 @@ impl PutId {
         self.0 & CLUSTERED != 0
     }
 
-    /// Whether the leader of this term gave it. One of 32,768 terms is taken for another: what it then costs is that objects of
-    /// the former one are forgotten.
+    /// Whether the leader of this term gave it. One of 32,768 terms is taken for another: what it then costs is that a put
+    /// whose end comes late is said to be given up.
     #[must_use]
     pub fn is_of(self, term: Term) -> bool {
         self.is_clustered() && (self.0 >> TERM_SHIFT) & TERM_BITS == term & TERM_BITS

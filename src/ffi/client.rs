@@ -153,8 +153,9 @@ pub unsafe extern "C" fn nmc_client_mount(
 /// `nmc_store_remove` concerns this node's copy alone.
 ///
 /// A store that never was in a cluster, or was empty when it left, is taken with all that is in it. One that was, keeps what it has if it comes
-/// back under its name within an hour (`gone_ms`); what was removed meanwhile goes. Otherwise, and if it comes under another name or from another
-/// cluster, all that is in it is removed: nobody knows what of it should be gone.
+/// back under its name within an hour (`gone_ms`); what was removed meanwhile goes. Otherwise, and if it comes from another cluster, after another
+/// store had its name, or under another name and something was removed since, all that is in it is removed: nobody knows what of it should be
+/// gone. Open its tier before this call: of a tier that is opened later, what memory does not have goes unless nothing was removed meanwhile.
 ///
 /// Waits until a master has taken the node as a member. The store stays open until the client is closed or `nmc_client_unmount` is called, also
 /// after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`; `NMC_ERR_UNSUPPORTED` with heaps on a GPU.

@@ -84,7 +84,11 @@ const SECTIONS: &[(&str, &[Opt])] = &[
     (
         "What outlives it",
         &[
-            opt("state", "DIR", "without etcd: directory for the term and the members, one master at a time"),
+            opt(
+                "state",
+                "DIR",
+                "without etcd: directory for the term and the members, one master at a time (~/.local/state/nanomc-master)",
+            ),
             opt("etcd", "LIST", "etcd that elects one of several masters: URLs or HOST:PORT, separated by commas"),
             opt("etcd_prefix", "TEXT", "what its keys begin with: one for each cluster (/nanomc)"),
             opt("etcd_lease", "SECONDS", "a leader that etcd has not heard of for so long is replaced, 2 to 60 (5)"),
