@@ -87,7 +87,7 @@ const SECTIONS: &[(&str, &[Opt])] = &[
             opt(
                 "state",
                 "DIR",
-                "without etcd: directory for the term and the members, one master at a time (~/.local/state/nanomc-master)",
+                "without etcd: directory for the term and the members, one at a time (~/.local/state/nanomc-master)",
             ),
             opt("etcd", "LIST", "etcd that elects one of several masters: URLs or HOST:PORT, separated by commas"),
             opt("etcd_prefix", "TEXT", "what its keys begin with: one for each cluster (/nanomc)"),
