@@ -69,8 +69,20 @@ fn a_million_objects_take_at_most_400_bytes_each() {
         let (endpoint, host) = (format!("host{n}:12345"), format!("host{n}"));
         let (incarnation, store, since, headers, slots, sent_at) = (7, 7, None, OBJECTS, 0, 1);
         let segments = vec![segment];
-        let join =
-            Join { name, incarnation, store, since, apart: false, endpoint, host, headers, slots, sent_at, segments };
+        let join = Join {
+            name,
+            incarnation,
+            store,
+            since,
+            tier: 0,
+            apart: false,
+            endpoint,
+            host,
+            headers,
+            slots,
+            sent_at,
+            segments,
+        };
         let said = tell(&mut master, n, join);
         let Some(Message::Welcome(welcome)) = said.into_iter().next() else { panic!("not welcome") };
         let mut number = welcome.next;

@@ -475,6 +475,9 @@ fn a_tier_that_was_closed_keeps_what_nobody_removed_and_what_nobody_knows_of_goe
         let slices = [slice(b"value")];
         store.put(b"own", &nanomc::store::copy::Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT).unwrap();
         put_at(&near, "k", b"value");
+        // The node is not told of this.
+        put_at(&far, "far", b"value");
+        assert_eq!(other.remove(b"far", true).unwrap(), NMC_OK);
         assert!(tier.offload(None).unwrap() > 0);
         store.evict_until_below(0, 0).unwrap();
         cluster.sync().unwrap();

@@ -273,6 +273,12 @@ impl Store {
         self.client.view().header().disk.load(Relaxed)
     }
 
+    /// Name of the tier that the store has, or had last.
+    #[must_use]
+    pub fn tier_name(&self) -> u64 {
+        self.client.view().header().tier.load(Relaxed)
+    }
+
     /// Entries that the disk below the store has room for; 0 without one. Makes every namespace of which something is there.
     pub fn adopt_disk(&self) -> Result<u32> {
         let Some(disk) = self.client.disk()? else { return Ok(0) };

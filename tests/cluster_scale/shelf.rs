@@ -188,6 +188,10 @@ impl Storage for Shelf {
         self.position
     }
 
+    fn tier(&self) -> u64 {
+        0
+    }
+
     fn is_apart(&self) -> bool {
         false
     }

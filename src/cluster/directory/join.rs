@@ -151,7 +151,8 @@ impl Leader {
         // Entries behind where it is may be missing; or it is where this log never was, and was in another one.
         let fresh = join.since.is_some_and(|at| at < since || at < floor || at > head);
         // Nobody has told the part that was not there what was dropped, and what that was is not known any more.
-        let apart = join.since.is_some_and(|at| join.apart && !self.log.is_last(at));
+        let known = |at| self.log.is_last(at) || self.is_as_it_was(id, join.tier);
+        let apart = join.since.is_some_and(|at| join.apart && !known(at));
         let fence = self.fence();
         let (term, sent_at) = (self.term, join.sent_at);
         let Some(node) = self.node_mut(id) else { return Ok(()) };
@@ -191,6 +192,12 @@ impl Leader {
         Ok(())
     }
 
+    /// Whether nothing at all was dropped since this tier of a node was closed, and it had nothing to drop then.
+    fn is_as_it_was(&self, id: NodeId, tier: u64) -> bool {
+        let closed = self.node(id).and_then(|node| node.closed);
+        closed.is_some_and(|(closed, head)| closed == tier && self.log.is_last(head))
+    }
+
     /// A node has a new agent, and perhaps a new store.
     fn new_life(&mut self, join: &Join, to: &mut Vec<Action>) -> Result<()> {
         let id = NodeId::of(&join.name);
@@ -198,7 +205,12 @@ impl Leader {
         // What was said in another stream must not be taken for what is said in this one.
         self.streams += 1;
         let first = (self.streams << STREAM_SHIFT) + 1;
+        let head = self.log.head();
         let Some(node) = self.node_mut(id) else { return Ok(()) };
+        if node.tier != 0 && node.tier != join.tier {
+            node.closed = (node.complete && node.owed == 0).then_some((node.tier, head));
+        }
+        node.tier = join.tier;
         let (old_life, old_former) = (node.incarnation, node.former);
         memory::reserve(&mut node.past, 1)?;
         if old_life != 0 {

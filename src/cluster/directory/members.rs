@@ -53,6 +53,10 @@ pub struct Node {
     pub incarnation: u64,
     pub past: Vec<u64>,
     pub store: u64,
+    /// The tier that it has; 0 for none.
+    pub tier: u64,
+    /// One that was closed when all was known of it that it has, and where the drop log ended then.
+    pub closed: Option<(u64, Position)>,
     pub endpoint: String,
     pub host: String,
     pub peer: Peer,
@@ -213,6 +217,8 @@ impl Leader {
             incarnation: 0,
             past: Vec::new(),
             store: 0,
+            tier: 0,
+            closed: None,
             endpoint: String::new(),
             host: String::new(),
             peer: Peer(0),

@@ -27,7 +27,8 @@ struct Rig {
     facts: Vec<u64>,
     /// In which life a node joined last.
     lives: Vec<u64>,
-    /// Whether a part of the store was not there.
+    /// The tier of whoever joins, and whether it was not there before.
+    tier: u64,
     apart: bool,
     /// What is being written down, where that takes a while.
     writing: Option<Vec<u64>>,
@@ -57,6 +58,7 @@ impl Rig {
             next: vec![0; 8],
             facts: vec![0; 8],
             lives: (1..=8).collect(),
+            tier: 0,
             apart: false,
             writing: None,
         };
@@ -133,6 +135,7 @@ impl Rig {
             incarnation,
             store,
             since,
+            tier: self.tier,
             apart: self.apart,
             endpoint: format!("h{n}:1"),
             host: format!("h{n}"),
@@ -336,35 +339,49 @@ fn a_put_that_was_given_up_is_dropped_and_one_that_nobody_knows_any_more_is_open
 
 #[test]
 fn what_a_closed_tier_had_is_open_when_it_is_back_unless_something_was_removed_meanwhile() {
-    for removes in [false, true] {
+    for (before, meanwhile) in [(false, false), (true, false), (false, true)] {
         let mut rig = Rig::with_nodes(2, false);
-        let put = rig.start(1).put;
-        rig.facts(0, vec![published(3, 7, put)]);
-        rig.end(put, vec![rig.done(0, 3, 7)], &[]);
-        assert_eq!(rig.found().status, NMC_OK);
-        let closed_at = rig.welcome(0).unwrap().head;
-        // Another life without the tier, that has nothing of it.
-        rig.join(0, 2, 2, Some(closed_at));
-        rig.report(0, Applied { position: rig.welcome(0).unwrap().head });
-        rig.report(0, SnapshotEnd { facts: 0 });
-        rig.passes(1000, &[0, 1]);
-        assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
-        if removes {
-            // Of another object, at another node: nobody knows any more what the tier has.
+        let at = rig.welcome(0).unwrap().head;
+        let come = |rig: &mut Rig, life: u64, tier: u64| {
+            rig.tier = tier;
+            rig.join(0, life, life, Some(at));
+            rig.report(0, Applied { position: rig.welcome(0).unwrap().head });
+            rig.report(0, SnapshotEnd { facts: 0 });
+        };
+        // Of another object, at another node: the first is not told of that.
+        let remove = |rig: &mut Rig| {
             rig.local(1, 1, 1, 7);
             let request = rig.remove(1);
             rig.apply(1);
             assert_eq!(rig.status(request), Some(NMC_OK));
+            rig.facts(1, vec![retired(1, 1)]);
+        };
+        if before {
+            remove(&mut rig);
+        }
+        come(&mut rig, 12, 9);
+        let put = rig.start(1).put;
+        rig.facts(0, vec![published(3, 7, put)]);
+        rig.end(put, vec![rig.done(0, 3, 7)], &[]);
+        assert_eq!(rig.found().status, NMC_OK);
+        // Another life without the tier, that has nothing of it.
+        come(&mut rig, 13, 0);
+        rig.passes(1000, &[0, 1]);
+        assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+        if meanwhile {
+            remove(&mut rig);
         }
         rig.apart = true;
-        rig.join(0, 3, 1, Some(closed_at));
+        come(&mut rig, 14, 9);
         let welcome = rig.welcome(0).unwrap();
-        assert_eq!((welcome.fresh, welcome.apart), (false, removes));
-        if !removes {
-            rig.report(0, Applied { position: welcome.head });
+        assert_eq!((welcome.fresh, welcome.apart), (false, meanwhile));
+        if !meanwhile {
             rig.facts(0, vec![published(3, 7, put)]);
             assert_eq!(rig.found().status, NMC_OK);
         }
+        // Nobody knows anything of another tier.
+        come(&mut rig, 15, 8);
+        assert_eq!(rig.welcome(0).unwrap().apart, before || meanwhile);
     }
 }
 
@@ -449,6 +466,7 @@ fn nothing_is_answered_after_the_lease_and_what_was_recorded_meanwhile_is_not_fo
         incarnation: 1,
         store: 1,
         since: None,
+        tier: 0,
         apart: false,
         endpoint,
         host,
@@ -880,7 +898,20 @@ fn a_name_or_a_segment_has_one_holder() {
     let segments = vec![];
     rig.tell(
         9,
-        Join { name, incarnation, store, since, apart: false, endpoint, host, headers, slots, sent_at, segments },
+        Join {
+            name,
+            incarnation,
+            store,
+            since,
+            tier: 0,
+            apart: false,
+            endpoint,
+            host,
+            headers,
+            slots,
+            sent_at,
+            segments,
+        },
     );
     assert!(matches!(&rig.said.last().unwrap().1.message, Message::Answer(a) if a.status == NMC_ERR_EXISTS));
 }

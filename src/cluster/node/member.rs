@@ -323,6 +323,7 @@ impl<S: Storage> Agent<S> {
             incarnation: self.config.incarnation,
             store: self.config.store,
             since: self.storage.position(),
+            tier: self.storage.tier(),
             apart: self.storage.is_apart(),
             endpoint: self.config.endpoint.clone(),
             host: self.config.host.clone(),

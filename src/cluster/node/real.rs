@@ -440,6 +440,10 @@ impl Storage for NodeStore {
         self.store.position().map(|(term, number)| Position { term, number })
     }
 
+    fn tier(&self) -> u64 {
+        if self.slots() > 0 { self.store.tier_name() } else { 0 }
+    }
+
     fn is_apart(&self) -> bool {
         self.store.is_apart()
     }

@@ -140,10 +140,13 @@ pub trait Storage {
     /// How far the drop log was applied; `None` if the store was never in a cluster.
     fn position(&self) -> Option<Position>;
 
-    /// Whether a part of the store has come back that was not there while the drop log was applied to the rest.
+    /// Name of the tier, the same whenever it is opened; 0 for none.
+    fn tier(&self) -> u64;
+
+    /// Whether the tier was not there while the drop log was applied to the rest.
     fn is_apart(&self) -> bool;
 
-    /// Drops what that part has and the rest has not. It belongs to the rest when a position is set.
+    /// Drops what the tier has and memory has not. It belongs to the rest when a position is set.
     fn drop_apart(&mut self) -> Result<()>;
 
     /// The drop log was applied this far. With a position of term 0 the store is as one that never was in a cluster.

@@ -336,6 +336,10 @@ impl Storage for Store {
         self.position
     }
 
+    fn tier(&self) -> u64 {
+        0
+    }
+
     fn is_apart(&self) -> bool {
         false
     }

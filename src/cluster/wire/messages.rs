@@ -265,7 +265,9 @@ message_structs! {
         pub store: u64,
         /// How far the store has applied the drop log; none if it was never in a cluster.
         pub since: Option<Position>,
-        /// A part of the store was not there for a while, and was not told what was dropped.
+        /// Name of the tier that it has; 0 for none.
+        pub tier: u64,
+        /// The tier was not there for a while, and was not told what was dropped.
         pub apart: bool,
         /// Where it listens.
         pub endpoint: String,

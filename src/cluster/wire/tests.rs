@@ -84,6 +84,7 @@ fn samples() -> Vec<Message> {
             incarnation: 1,
             store: 2,
             since: Some(position(3)),
+            tier: 0,
             apart: false,
             endpoint: "e".into(),
             host: "h".into(),

@@ -169,6 +169,7 @@ impl Node {
             incarnation: node.incarnation,
             store: 1,
             since,
+            tier: 0,
             apart: false,
             endpoint: "127.0.0.1:1".into(),
             host: "here".into(),

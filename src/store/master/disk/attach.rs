@@ -94,7 +94,10 @@ impl Master {
                 disk.marks.push(Mark::Position { term: position.0, number: position.1 });
             }
         }
-        let apart = was_alone && header.is_some() && on_disk.is_some();
+        // Memory was further without it, or with another one.
+        let last = self.map.view().header().tier.load(Relaxed);
+        let another = self.disk.as_ref().is_some_and(|disk| disk.map.tier() != last);
+        let apart = (was_alone || another) && header.is_some() && on_disk.is_some();
         self.map.view().header().set_position(position, if apart { crate::layout::store::APART } else { 0 });
         Ok(())
     }
