@@ -7,9 +7,9 @@ use super::placement::{self, Candidate};
 use super::{Action, Ask, Leader};
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK};
+use crate::base::status::{NMC_ERR_NO_SPACE, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK};
 use crate::cluster::types::{Millis, NO_INDEX, NodeId, ObjectKey, PutId};
-use crate::cluster::wire::{Answer, Done, DropReplica, Place, PutEnd, PutPlaces, PutRevoke, PutStart};
+use crate::cluster::wire::{Answer, Done, DropReplica, Location, Place, PutEnd, PutPlaces, PutRevoke, PutStart};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Puts that were given up and that need be remembered: an owner may tell late that it has one.
@@ -92,7 +92,13 @@ impl Leader {
             }
         }
         let mut chance = self.chance.clone();
-        let chosen = placement::choose(&candidates, &start.config, self.config.strategy, &mut chance)?;
+        let chosen = placement::choose(&candidates, &start.config, self.config.strategy, &mut chance);
+        let chosen = match chosen {
+            Err(error) if error.status == NMC_ERR_NO_SPACE && self.is_coming(&start.config.fixed) => {
+                crate::bail!(NMC_ERR_UNAVAILABLE, "a node that is asked for has not reported yet");
+            }
+            chosen => chosen?,
+        };
         if chosen.is_empty() {
             if self.nodes().any(|node| !matches!(node.state, State::Active | State::Away)) {
                 crate::bail!(NMC_ERR_UNAVAILABLE, "the members have not reported yet");
@@ -122,6 +128,13 @@ impl Leader {
         let (status, term) = (NMC_OK, self.term);
         to.push(ask.answer(PutPlaces { status, term, put, copies, places }));
         Ok(())
+    }
+
+    /// Whether one of these places is of a node that is about to take puts.
+    fn is_coming(&self, fixed: &[Location]) -> bool {
+        let names = |node: &Node, name: &str| node.name == name || node.segments.iter().any(|s| s.info.name == name);
+        let coming = |node: &&Node| matches!(node.state, State::Joining | State::Reporting);
+        self.nodes().filter(coming).any(|node| fixed.iter().any(|location| names(node, &location.segment)))
     }
 
     pub(super) fn put_end(&mut self, ask: Ask, end: PutEnd, to: &mut Vec<Action>) -> Result<()> {

@@ -3,8 +3,8 @@
 
 use super::{Action, Change, Config, Elected, Event, Master, Member};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE,
-    NMC_IN_PROGRESS, NMC_OK,
+    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_STALE,
+    NMC_ERR_UNAVAILABLE, NMC_IN_PROGRESS, NMC_OK,
 };
 use crate::cluster::types::{Media, Millis, NO_INDEX, Name, NodeId, ObjectKey, Peer, Position, PutId};
 use crate::cluster::wire::*;
@@ -382,6 +382,18 @@ fn what_a_closed_tier_had_is_open_when_it_is_back_unless_something_was_removed_m
         // Nobody knows anything of another tier.
         come(&mut rig, 15, 8);
         assert_eq!(rig.welcome(0).unwrap().apart, before || meanwhile);
+    }
+}
+
+#[test]
+fn a_put_to_a_node_that_is_just_coming_is_to_be_asked_for_again() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.join(0, 9, 9, Some(rig.welcome(0).unwrap().head));
+    for (segment, status) in [("n0/ram", NMC_ERR_UNAVAILABLE), ("n0", NMC_ERR_UNAVAILABLE), ("n7", NMC_ERR_NO_SPACE)] {
+        let fixed = vec![Location { segment: segment.into(), media: None }];
+        let config = Replicate { copies: 1, media: vec![], fixed, near: String::new() };
+        let request = rig.ask(PutStart { key: key(), length: 1, slices: vec![1], config });
+        assert_eq!(rig.status(request), Some(status), "{segment}");
     }
 }
 
