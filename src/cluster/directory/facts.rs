@@ -85,6 +85,10 @@ impl Leader {
             // The owner is told already.
             return Some(Gate::Dropped);
         }
+        if replicas.iter().any(|held| held.put == fact.put && held.gate == Gate::Dropped && held.owner == slot) {
+            // Another place of what it is to drop.
+            return None;
+        }
         if !fact.put.is_clustered() {
             return Some(Gate::Open);
         }

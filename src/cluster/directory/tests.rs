@@ -386,6 +386,21 @@ fn what_a_closed_tier_had_is_open_when_it_is_back_unless_something_was_removed_m
 }
 
 #[test]
+fn another_place_of_what_is_being_removed_goes_too() {
+    for put in [PutId::local(7), PutId::clustered(4, 7)] {
+        let mut rig = Rig::with_nodes(1, false);
+        rig.facts(0, vec![published(1, 1, put)]);
+        let request = rig.remove(1);
+        // It was offloaded and evicted before the node heard of that.
+        rig.facts(0, vec![published(9, 2, put), retired(1, 1)]);
+        assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+        rig.apply(0);
+        assert_eq!(rig.status(request), Some(NMC_OK));
+        assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+    }
+}
+
+#[test]
 fn a_put_to_a_node_that_is_just_coming_is_to_be_asked_for_again() {
     let mut rig = Rig::with_nodes(2, false);
     rig.join(0, 9, 9, Some(rig.welcome(0).unwrap().head));

@@ -199,9 +199,10 @@ impl<S: Storage> Agent<S> {
                     let plan = super::Plan { index: replica.index, epoch: replica.epoch };
                     self.storage.drop_named(plan, &replica.key);
                 } else {
-                    self.storage.drop_put(&replica.key, replica.put);
                     self.refuse(replica.put);
                 }
+                // It may have another place by now, on disk or in memory, of which nobody has heard yet.
+                self.storage.drop_put(&replica.key, replica.put);
             }
             Dropped::Key(key) => {
                 self.cancel_copies(|copy| copy.key == key.key);
