@@ -144,7 +144,7 @@ def flat(function: str, signature: str) -> Any:
 def key_slices(keys: Sequence[Key]) -> Tuple[Any, Any]:
     """An array of nmc_slice_t, and what must be kept while it is used. All keys lie in one piece of memory: for many of them
     that is faster than one pointer conversion each."""
-    parts = [key.encode() if key.__class__ is str else key_bytes(key) for key in keys]
+    parts = [key.encode() if isinstance(key, str) else key_bytes(key) for key in keys]
     whole = b"".join(parts)
     base = ffi.from_buffer(whole)
     slices = ffi.new("nmc_slice_t[]", len(parts) or 1)

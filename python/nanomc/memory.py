@@ -301,10 +301,10 @@ class Array:
         import numpy
 
         size, _, letter = _TYPES[self.dtype]
-        flat = numpy.frombuffer(self.data, dtype=numpy.uint8)
+        flat: Any = numpy.frombuffer(self.data, dtype=numpy.uint8)
         kind = numpy.dtype(letter or f"u{size}")
         strides = None if self.strides is None else tuple(stride * size for stride in self.strides)
-        made = numpy.ndarray(self.shape, kind, flat, 0, strides)
+        made: Any = numpy.ndarray(self.shape, kind, flat, 0, strides)
         if self.readonly:
             made.flags.writeable = False
         return made

@@ -226,7 +226,7 @@ class Store:
     def get(self, key: Key, default: Any = _RAISE) -> Any:
         """The value as bytes. A key that is missing raises NotFound, one that is being written NotReadyError; with `default` both
         give that instead."""
-        name = key.encode() if key.__class__ is str else key_bytes(key)
+        name = key.encode() if isinstance(key, str) else key_bytes(key)
         try:
             # Taken out while it is used: a signal handler or another thread may read, too.
             scratch = self._pool.pop()

@@ -82,9 +82,9 @@ def test_a_program_without_this_library_drives_the_whole_life_of_an_object(maste
     with nanomc.Client(master, timeout_ms=20000) as node, grpc.insecure_channel(master) as channel:
         stub = rpc.MasterServiceStub(channel)
         node.mount("a", heap_bytes=8 << 20)
-        for _ in range(1000):  # until what is unknown does not exist
+        for _ in range(1000):  # until what is unknown does not exist, and the node has told what it has
             told = stub.Ping(pb.PingRequest(node_name="a"), timeout=20)
-            if told.settled:
+            if told.settled and told.member == pb.PingResponse.MEMBER_STATE_ACTIVE:
                 break
             time.sleep(0.02)
         assert told.status_code == OK and told.settled and told.member == pb.PingResponse.MEMBER_STATE_ACTIVE
