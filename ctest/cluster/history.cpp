@@ -127,8 +127,7 @@ int main(int argc, char** argv) {
   printf("%d rounds, seed %" PRIu64 "\n", rounds, seed);
   {
     Test test(seed, argc > 3 ? argv[3] : "");
-    test.wait_ms(1500, 1);
-    shared->calm = false;
+    stay_calm(1.5, test.broken);
     for (int round = 0; round < rounds && shared->violations == 0; ++round) {
       test.fault();
       test.wait_ms(300, 900);

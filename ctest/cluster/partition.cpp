@@ -396,8 +396,7 @@ int main(int argc, char** argv) {
     printf("%u rounds, seed %" PRIu64 "\n", rounds, seed);
     cluster.look(1, now_s());
     shared->calm = true;
-    pause_us(1000000);
-    shared->calm = false;
+    stay_calm(1, word);
     for (uint32_t round = 2; round < rounds + 2 && shared->violations == 0; ++round) cluster.round(round);
     if (word == "lost") cluster.kill_quietly();
     cluster.finish_workers();
