@@ -12,7 +12,7 @@ PEERS := benches/target/release/kv_peers
 SONAME := libnanomc.so.$(shell sed -n 's/^version = "\([0-9]*\)\..*/\1/p' Cargo.toml)
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help demo test install package wheel python-test bench peers soak docs bless kernels clean lib tools configure built loom shuttle deny
+.PHONY: help demo test install package wheel python-test bench peers soak docs bless kernels clean lib tools configure built loom shuttle
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -28,7 +28,7 @@ test: ## install what is missing, then all checks and tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked
-	@$(MAKE) --no-print-directory loom shuttle deny built
+	@$(MAKE) --no-print-directory loom shuttle built
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 install: ## build and install below PREFIX (/usr/local)
@@ -56,7 +56,6 @@ python-test: lib # the tests of the Python package alone; `make test` runs them 
 
 soak: ## run the long random tests (an hour and more)
 	@scripts/setup.sh soak
-	@$(MAKE) --no-print-directory lib
 	scripts/soak.sh
 
 docs: ## HTML of the header and of docs/ into target/docs
@@ -79,7 +78,7 @@ kernels: ## compile the GPU kernels anew (fetches nvcc with pip)
 	NMC_NVCC=$$(echo $(CURDIR)/$(NVCC_VENV)/lib/python3*/site-packages/nvidia/cu13/bin/nvcc) NMC_BLESS_KERNELS=1 \
 	  $(CARGO) build --release --locked
 
-clean: ## remove everything that was built, but not the tools
+clean: ## remove everything that was built
 	rm -rf $(BUILD) $(addprefix target/,cmake.log debug release crash package docs tmp)
 
 # ---- steps of the above ---------------------------------------------------------------------------------------------
@@ -105,6 +104,3 @@ shuttle:
 
 loom:
 	$(CARGO) test --locked --profile checks -p nanomc --lib --features loom --target-dir target/crash
-
-deny:
-	target/tools/bin/cargo-deny --locked --workspace check --hide-inclusion-graph licenses bans sources

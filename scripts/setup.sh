@@ -7,7 +7,6 @@
 set -eu
 cd "$(dirname "$0")/.."
 what=${1:-test}
-deny_version=0.20.2 # the binary on PyPI is 0.14.2, which cannot read this workspace
 
 # command:package, and the same thing from apt on Debian and Ubuntu.
 case $what in
@@ -61,12 +60,3 @@ for component in fmt:rustfmt clippy:clippy; do
   cargo "${component%%:*}" --version > /dev/null 2>&1 && continue
   rustup component add "${component#*:}" || { echo "cargo ${component%%:*} is missing: install ${component#*:}" >&2; exit 1; }
 done
-
-# Without optimisation and debug information it is built in about a minute on two cores, and still runs in one second.
-if test "$(target/tools/bin/cargo-deny --version 2> /dev/null)" != "cargo-deny $deny_version"; then
-  echo "Installing: cargo-deny $deny_version into target/tools"
-  CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_INCREMENTAL=false \
-    cargo install cargo-deny --version "$deny_version" --locked --debug --quiet --root target/tools \
-    --target-dir target/tools/build
-  rm -rf target/tools/build
-fi

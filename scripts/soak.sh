@@ -1,85 +1,117 @@
 #!/usr/bin/env bash
-# Long runs of what CI runs short: random calls under AddressSanitizer (the library instrumented too), kills of random
-# ranks during join and leave, the store under attack, its SSD tier, the core of the cluster, the expert-parallel transport, and the KV cache. SEQUENCES,
-# KILLS, CLUSTER_SEEDS, CLUSTER_ROUNDS and the STORE_*, TIER_*, EP_* and KV_* variables set the size.
+# Long runs of what `make test` runs short: random calls under AddressSanitizer (the library instrumented too), kills of random ranks
+# during join and leave, the store under attack, its SSD tier, the cluster, the expert-parallel transport, and the KV cache.
+#   scripts/soak.sh build    everything that runs, into target/soak: that folder works on another machine too
+#   scripts/soak.sh run      all of it, JOBS at a time (as many as there are cores), a log each in target/soak/logs
+#   scripts/soak.sh          both
+# ONLY (an extended regular expression) chooses among the runs; SEQUENCES, KILLS, CLUSTER_SEEDS, CLUSTER_ROUNDS and the STORE_*, TIER_*,
+# EP_* and KV_* variables set their size.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-sequences=${SEQUENCES:-1000000}
-kills=${KILLS:-200}
-operations=${STORE_OPERATIONS:-10000000}
-reads=${STORE_READS:-50000000}
-crashes=${STORE_CRASHES:-2000}
-changes=${STORE_CHANGES:-2000}
-late=${STORE_LATE:-500}
-tier_kills=${TIER_KILLS:-500}
-tier_images=${TIER_IMAGES:-50000}
-cluster_seeds=${CLUSTER_SEEDS:-10000}
-cluster_rounds=${CLUSTER_ROUNDS:-300}
-ep_cases=${EP_CASES:-1000}
-ep_steps=${EP_STEPS:-100000}
-kv_steps=${KV_STEPS:-10000}
-seed=${SEED:-1}
-out=target/soak
-host=$(rustc -vV | sed -n 's/^host: //p')
-mkdir -p "$out/lib_asan"
+out=$PWD/target/soak
 
-echo "building the library with AddressSanitizer"
-# -Zsanitizer is not stable yet; the variable lets the stable compiler accept it.
-RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" \
-  cargo build --release --locked --quiet --lib --target "$host" --target-dir target/asan
-ln -sf "$PWD/target/asan/$host/release/libnanomc.so" "$out/lib_asan/libnanomc.so.0"
-if [ "$(nm -D "$out/lib_asan/libnanomc.so.0" | grep -c __asan_report)" = 0 ]; then
-  echo "the instrumented library is not instrumented" >&2
-  exit 1
-fi
-flags=(-std=c++17 -O1 -g -Wall -Wextra -Iinclude -pthread -fsanitize=address,undefined -fno-sanitize-recover=all)
-for program in calls kills; do
-  clang++ "${flags[@]}" "ctest/world/soak_$program.cpp" -o "$out/$program" "$out/lib_asan/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_asan"
-done
+build() {
+  local host
+  host=$(rustc -vV | sed -n 's/^host: //p')
+  rm -rf "$out"
+  mkdir -p "$out"/lib_{asan,plain,crash}
+  echo "building the library with AddressSanitizer"
+  # -Zsanitizer is not stable yet; the variable lets the stable compiler accept it.
+  RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" \
+    cargo build --profile checks --locked --quiet --lib --target "$host" --target-dir target/asan
+  strip -g -o "$out/lib_asan/libnanomc.so.0" "target/asan/$host/checks/libnanomc.so"
+  if [ "$(nm -D "$out/lib_asan/libnanomc.so.0" | grep -c __asan_report)" = 0 ]; then
+    echo "the instrumented library is not instrumented" >&2
+    exit 1
+  fi
+  echo "building the library with crash points"
+  cargo build --profile checks --locked --quiet --lib --features crash-points --target-dir target/crash
+  strip -g -o "$out/lib_crash/libnanomc.so.0" target/crash/checks/libnanomc.so
+  echo "building the library and its programs"
+  cargo build --release --locked --quiet --workspace
+  strip -g -o "$out/lib_plain/libnanomc.so.0" target/release/libnanomc.so
+  strip -g -o "$out/nanomc-master" target/release/nanomc-master
 
-clang++ "${flags[@]}" ctest/store/model.cpp -o "$out/model_asan" "$out/lib_asan/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_asan"
+  echo "building the tests"
+  compile asan world/soak_calls world/soak_kills store/model
+  compile plain store/model store/tearing store/late ep/exchange ep/processes ep/steps ep/kills cluster/history cluster/partition
+  compile crash store/crash store/changes tier/history
+  local tests
+  tests=$(cargo test --profile checks --locked --lib --test kv_model --no-run --message-format=json |
+    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+  for test in $tests; do
+    strip -g -o "$out/$(basename "${test%-*}")_tests" "$test"
+  done
+}
 
-echo "building the library with crash points"
-cargo build --profile checks --locked --quiet --lib --features crash-points --target-dir target/crash
-mkdir -p "$out/lib_plain" "$out/lib_crash"
-ln -sf "$PWD/target/release/libnanomc.so" "$out/lib_plain/libnanomc.so.0"
-ln -sf "$PWD/target/crash/checks/libnanomc.so" "$out/lib_crash/libnanomc.so.0"
-for program in model tearing late crash changes; do
-  lib=$(case "$program" in crash | changes) echo crash ;; *) echo plain ;; esac)
-  clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/store/$program.cpp" -o "$out/$program" \
-    "$out/lib_$lib/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_$lib"
-done
-clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread ctest/tier/history.cpp -o "$out/tier_history" \
-  "$out/lib_crash/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_crash"
-for program in exchange processes steps kills; do
-  clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread "ctest/ep/$program.cpp" -o "$out/ep_$program" \
-    "$out/lib_plain/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_plain"
-done
+# compile LIBRARY FOLDER/NAME...: programs FOLDER_NAME against that library, FOLDER_NAME_asan with the instrumented one.
+compile() {
+  local library=$1 flags=(-O2) suffix=
+  shift
+  if [ "$library" = asan ]; then
+    flags=(-O1 -fsanitize=address,undefined -fno-sanitize-recover=all) suffix=_asan
+  fi
+  for program in "$@"; do
+    clang++ -std=c++17 -g -Wall -Wextra -Iinclude -pthread "${flags[@]}" -DNMC_MASTER_PROGRAM='"nanomc-master"' "ctest/$program.cpp" \
+      -o "$out/${program/\//_}$suffix" "$out/lib_$library/libnanomc.so.0" -Wl,-rpath,"\$ORIGIN/lib_$library"
+  done
+}
 
-"$out/calls" "$sequences" "$seed"
-"$out/kills" "$kills" "$seed"
-"$out/model_asan" $((operations / 20)) 50 "$seed"
-"$out/model" "$operations" 1000 "$seed"
-"$out/tearing" "$reads" "$seed"
-"$out/late" "$late" "$seed"
-"$out/crash" "$crashes" "$seed" 20
-"$out/changes" $((changes / 2)) "$seed" points
-"$out/changes" $((changes / 2)) "$seed" external points
-"$out/tier_history" "$tier_kills" "$seed" "" 100000
-"$out/tier_history" $((tier_kills / 2)) "$seed" all 100000
-NMC_TIER_IMAGES="$tier_images" cargo test --release --locked --quiet --lib tier::crash_tests
-NMC_CLUSTER_SEEDS="$cluster_seeds" cargo test --release --locked --quiet --lib cluster::sim
-for program in history partition; do
-  clang++ -std=c++17 -O2 -g -Wall -Wextra -Iinclude -pthread -DNMC_MASTER_PROGRAM="\"$PWD/target/release/nanomc-master\"" "ctest/cluster/$program.cpp" \
-    -o "$out/cluster_$program" "$out/lib_plain/libnanomc.so.0" -Wl,-rpath,"$PWD/$out/lib_plain"
-done
-"$out/cluster_history" "$cluster_rounds" "$seed"
-# 77: there are no network namespaces here, and it has said so.
-"$out/cluster_partition" "$cluster_rounds" "$seed" || test $? = 77
-"$out/cluster_partition" $((cluster_rounds / 3)) "$seed" alone || test $? = 77
-"$out/ep_exchange" "$ep_cases" "$seed" 20
-"$out/ep_processes" $((ep_cases / 10)) "$seed"
-"$out/ep_steps" "$ep_steps" "$seed"
-"$out/ep_kills" "$kills" "$seed"
-# More than 1,000 walks: 21 seeds in each of 48 configurations.
-NMC_KV_SEEDS=21 NMC_KV_STEPS="$kv_steps" cargo test --release --locked --quiet --test kv_model -- --nocapture
+# one NAME COMMAND...: runs it when there is room, and remembers how it ended.
+one() {
+  local name=$1
+  shift
+  [[ $name =~ ${ONLY:-.} ]] || return 0
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
+  {
+    local start=$SECONDS status=0
+    "$@" > "$out/logs/$name.log" 2>&1 || status=$?
+    # 77: something is missing on this machine, and it has said what.
+    local word=failed
+    [ "$status" != 77 ] || word=skipped
+    [ "$status" != 0 ] || word=passed
+    echo "$word $name $((SECONDS - start)) s: $(tail -n 1 "$out/logs/$name.log")" | tee -a "$out/results"
+  } &
+}
+
+run() {
+  local seed=${SEED:-1} kills=${KILLS:-200} operations=${STORE_OPERATIONS:-10000000} changes=${STORE_CHANGES:-2000}
+  local tier_kills=${TIER_KILLS:-500} rounds=${CLUSTER_ROUNDS:-300} cases=${EP_CASES:-1000}
+  local jobs=${JOBS:-$(nproc)}
+  export NMC_TEST_MASTER=$out/nanomc-master
+  rm -rf "$out/logs" "$out/results"
+  mkdir -p "$out/logs"
+  # The longest first, so that the last ones to end are short.
+  one cluster_partition "$out/cluster_partition" "$rounds" "$seed"
+  one cluster_history "$out/cluster_history" "$rounds" "$seed"
+  one cluster_partition_alone "$out/cluster_partition" $((rounds / 3)) "$seed" alone
+  one cluster_sim env NMC_CLUSTER_SEEDS="${CLUSTER_SEEDS:-10000}" "$out/nanomc_tests" cluster::sim
+  one tier_images env NMC_TIER_IMAGES="${TIER_IMAGES:-50000}" "$out/nanomc_tests" tier::crash_tests
+  one tier_history "$out/tier_history" "$tier_kills" "$seed" "" 100000
+  one tier_history_all "$out/tier_history" $((tier_kills / 2)) "$seed" all 100000
+  one store_changes "$out/store_changes" $((changes / 2)) "$seed" points
+  one store_changes_external "$out/store_changes" $((changes / 2)) "$seed" external points
+  one store_crash "$out/store_crash" "${STORE_CRASHES:-2000}" "$seed" 20
+  one store_tearing "$out/store_tearing" "${STORE_READS:-50000000}" "$seed"
+  one store_late "$out/store_late" "${STORE_LATE:-500}" "$seed"
+  one store_model "$out/store_model" "$operations" 1000 "$seed"
+  one store_model_asan "$out/store_model_asan" $((operations / 20)) 50 "$seed"
+  one world_calls "$out/world_soak_calls_asan" "${SEQUENCES:-1000000}" "$seed"
+  one world_kills "$out/world_soak_kills_asan" "$kills" "$seed"
+  one ep_exchange "$out/ep_exchange" "$cases" "$seed" 20
+  one ep_processes "$out/ep_processes" $((cases / 10)) "$seed"
+  one ep_steps "$out/ep_steps" "${EP_STEPS:-100000}" "$seed"
+  one ep_kills "$out/ep_kills" "$kills" "$seed"
+  # More than 1,000 walks: 21 seeds in each of 48 configurations.
+  one kv_model env NMC_KV_SEEDS=21 NMC_KV_STEPS="${KV_STEPS:-10000}" "$out/kv_model_tests" --nocapture
+  wait
+  echo "$(grep -c ^passed "$out/results") passed, $(grep -c ^skipped "$out/results" || true) skipped"
+  ! grep ^failed "$out/results"
+}
+
+case ${1:-} in
+  build) build ;;
+  run) run ;;
+  "") build && run ;;
+  *) echo "usage: scripts/soak.sh [build|run]" >&2; exit 2 ;;
+esac
