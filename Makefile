@@ -12,7 +12,7 @@ PEERS := benches/target/release/kv_peers
 SONAME := libnanomc.so.$(shell sed -n 's/^version = "\([0-9]*\)\..*/\1/p' Cargo.toml)
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help demo test install package wheel python-test bench peers soak docs bless kernels clean lib tools configure built loom shuttle
+.PHONY: help demo test install package wheel python-test bench peers soak docs bless kernels clean lib tools configure built tested loom shuttle
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -27,8 +27,8 @@ test: ## install what is missing, then all checks and tests
 	@scripts/setup.sh test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) test --workspace --locked
-	@$(MAKE) --no-print-directory loom shuttle built
+	$(CARGO) test --workspace --locked --no-run
+	@$(MAKE) --no-print-directory -j2 --output-sync=line tested built
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 install: ## build and install below PREFIX (/usr/local)
@@ -96,11 +96,17 @@ configure:
 tools: configure
 	@cmake --build $(BUILD) --target nanomc_build
 
+# Tests wait for each other more than they compute: what comes after them is built meanwhile, and lets them go first.
 built: configure
-	cmake --build $(BUILD)
+	nice cmake --build $(BUILD)
+
+tested:
+	$(CARGO) test --workspace --locked
+	@$(MAKE) --no-print-directory loom
+	@$(MAKE) --no-print-directory shuttle
 
 shuttle:
-	$(CARGO) test --locked --profile checks -p nanomc --lib --features shuttle --target-dir target/crash kv::schedules
+	$(CARGO) test --locked -p nanomc --lib --features shuttle kv::schedules
 
 loom:
-	$(CARGO) test --locked --profile checks -p nanomc --lib --features loom --target-dir target/crash
+	$(CARGO) test --locked -p nanomc --lib --features loom

@@ -6,6 +6,8 @@
 #   nmc_add_program(NAME p SOURCES ..) and nmc_add_run(NAME n PROGRAM p ARGS ..)
 #       The two halves of it, for programs that are run several times with different arguments.
 #       `*_wrapper_noexc` and `*_wrapper_cpp20` are further forms of one body, which the tools see in `*_wrapper`: no tools.
+#   nmc_add_crash_program(NAME p SOURCES ..)
+#       A program against a library with crash points (src/base/point.rs); not where the library was built elsewhere.
 #   nmc_add_control(NAME n EXPECT regex COMMAND ..)
 #       A check that must fail: the command has to return non-zero AND print something that matches.
 #
@@ -25,11 +27,29 @@ set(NMC_ASAN_ENV
   "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:handle_segv=1"
   "UBSAN_OPTIONS=print_stacktrace=1" "NMC_TEST_TOOL=asan")
 
+# clang instruments in half the time that gcc needs, and with it both compilers see the tests.
 if(NANOMC_ASAN)
+  find_program(NMC_CLANG clang)
+  find_program(NMC_CLANGXX clang++)
   include(CheckCXXSourceCompiles)
   set(CMAKE_REQUIRED_FLAGS "-fsanitize=address,undefined")
   check_cxx_source_compiles("int main() { return 0; }" NANOMC_ASAN_WORKS)
   unset(CMAKE_REQUIRED_FLAGS)
+  if(NMC_CLANG AND NMC_CLANGXX AND NOT DEFINED NANOMC_ASAN_CLANG)
+    set(probe "${PROJECT_BINARY_DIR}/CMakeFiles/asan")
+    file(WRITE "${probe}.cpp" "int main() { return 0; }\n")
+    execute_process(COMMAND "${NMC_CLANGXX}" -fsanitize=address,undefined "${probe}.cpp" -o "${probe}"
+      RESULT_VARIABLE result OUTPUT_QUIET ERROR_QUIET)
+    if(result EQUAL 0)
+      set(NANOMC_ASAN_CLANG TRUE CACHE INTERNAL "clang can link with -fsanitize=address,undefined")
+    else()
+      set(NANOMC_ASAN_CLANG FALSE CACHE INTERNAL "clang can link with -fsanitize=address,undefined")
+    endif()
+  endif()
+  if(NANOMC_ASAN_CLANG)
+    set(NANOMC_ASAN_WORKS TRUE)
+    set(NMC_ASAN_LAUNCHER "sh;${NANOMC_ROOT}/cmake/another_compiler.sh")
+  endif()
   if(NOT NANOMC_ASAN_WORKS)
     message(WARNING "The compiler cannot link with -fsanitize=address,undefined: no .asan tests")
   endif()
@@ -68,8 +88,15 @@ function(nmc_add_program)
     target_compile_options(${program} PRIVATE ${NMC_WARNINGS} ${NMC_OPTIMIZE} -UNDEBUG)
     target_link_libraries(${program} PRIVATE nanomc::nanomc Threads::Threads ${P_LIBRARIES})
     if(program MATCHES "\\.asan$")
-      target_compile_options(${program} PRIVATE ${NMC_SANITIZE})
+      # CMake leaves the standard out where it is the default of the compiler that it knows.
+      target_compile_options(${program} PRIVATE ${NMC_SANITIZE} $<$<COMPILE_LANGUAGE:CXX>:-std=gnu++17>)
       target_link_options(${program} PRIVATE ${NMC_SANITIZE})
+      if(NANOMC_ASAN_CLANG)
+        foreach(step COMPILER LINKER)
+          set_target_properties(${program} PROPERTIES
+            C_${step}_LAUNCHER "${NMC_ASAN_LAUNCHER};${NMC_CLANG}" CXX_${step}_LAUNCHER "${NMC_ASAN_LAUNCHER};${NMC_CLANGXX}")
+        endforeach()
+      endif()
     endif()
   endforeach()
 endfunction()
@@ -101,6 +128,29 @@ function(nmc_add_run)
   if(R_SERIAL)
     set_tests_properties(${all} PROPERTIES RUN_SERIAL ON)
   endif()
+endfunction()
+
+# A library with points at which it ends itself: what `kill -9` at named points needs. Built beside the other one, as cargo's own
+# tests are, and never installed.
+if(NOT NANOMC_PREBUILT)
+  set(NMC_CRASH "${PROJECT_BINARY_DIR}/crash")
+  add_custom_target(nanomc_crash ALL
+    COMMAND "${CARGO}" build --locked --quiet --lib --features crash-points --target-dir "${NANOMC_ROOT}/target"
+    COMMAND "${CMAKE_COMMAND}" -E make_directory "${NMC_CRASH}"
+    COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${NANOMC_ROOT}/target/debug/libnanomc.so" "${NMC_CRASH}/libnanomc.so"
+    COMMAND "${CMAKE_COMMAND}" -E create_symlink libnanomc.so "${NMC_CRASH}/libnanomc.so.${PROJECT_VERSION_MAJOR}"
+    BYPRODUCTS "${NMC_CRASH}/libnanomc.so"
+    WORKING_DIRECTORY "${NANOMC_ROOT}" COMMENT "libnanomc with crash points" USES_TERMINAL VERBATIM)
+endif()
+function(nmc_add_crash_program)
+  cmake_parse_arguments(PARSE_ARGV 0 P "" "NAME" "SOURCES")
+  add_executable(${P_NAME} ${P_SOURCES})
+  add_dependencies(${P_NAME} nanomc_crash)
+  target_compile_features(${P_NAME} PRIVATE cxx_std_17)
+  target_compile_options(${P_NAME} PRIVATE ${NMC_WARNINGS} ${NMC_OPTIMIZE} -UNDEBUG)
+  target_include_directories(${P_NAME} PRIVATE "${NANOMC_ROOT}/include")
+  target_link_libraries(${P_NAME} PRIVATE "${NMC_CRASH}/libnanomc.so" Threads::Threads)
+  set_target_properties(${P_NAME} PROPERTIES BUILD_RPATH "${NMC_CRASH}")
 endfunction()
 
 function(nmc_add_test)

@@ -19,7 +19,7 @@ esac
 
 missing=
 # clang's sanitizers are a package of their own, named after its version.
-if test "$what" = soak && ! test -e "$(clang -print-file-name=libclang_rt.asan-x86_64.a 2> /dev/null)"; then
+if { test "$what" = test || test "$what" = soak; } && ! test -e "$(clang -print-file-name=libclang_rt.asan-x86_64.a 2> /dev/null)"; then
   missing=" libclang-rt-$(clang -dumpversion 2> /dev/null | cut -d. -f1 || true)-dev"
   command -v clang > /dev/null || missing=" libclang-rt-dev"
 fi

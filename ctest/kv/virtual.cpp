@@ -337,9 +337,9 @@ void load(uint32_t order, uint64_t steps, uint64_t seed) {
     }
     CHECK(status == NMC_OK || status == NMC_ERR_NO_SPACE || status == NMC_ERR_LIMIT);
     if (step % 8 == 0) OK(nmc_kv_audit(kv));
-    for (const auto& [other, seq] : known) {
+    for (const auto& [other, sequence] : known) {
       if (step % 8 != 0 && other != id) continue;
-      views(other, [&](const nmc_kv_view_t& view, uint32_t head, uint32_t salt) {
+      views(other, [&, &seq = sequence](const nmc_kv_view_t& view, uint32_t head, uint32_t salt) {
         for (size_t t = 0; t < seq.words.size(); ++t) wrong_words += *at(view, t, head) != seq.words[t] * 16 + salt;
       });
     }

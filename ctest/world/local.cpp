@@ -60,8 +60,9 @@ void facts(const Local& local) {
       OK(nmc_world_rank_of_device_rank(local.ranks[rank], peer, &found));
       CHECK(found == peer);
     }
+    const uint64_t something = 0;
     const uint64_t* host = nullptr;
-    const uint64_t* device = host + 1;
+    const uint64_t* device = &something;
     uint32_t n = 0;
     OK(nmc_world_base_table(local.ranks[rank], &host, &device, &n));
     CHECK(n == local.ranks.size() && device == nullptr);

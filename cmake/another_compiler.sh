@@ -1,0 +1,6 @@
+#!/bin/sh
+# another_compiler.sh COMPILER OTHER ARGUMENTS...: COMPILER with the arguments that were meant for OTHER. CMake has one compiler a
+# language in a build; with this as a launcher, some targets are built by another one.
+compiler=$1
+shift 2
+exec "$compiler" "$@"
