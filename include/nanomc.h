@@ -41,9 +41,9 @@
  *            nmc_tier_*: open close sync offload prefetch stage release evict events pause resume stats verify scan
  *
  *  Client    a cluster: objects on the nodes of many machines, found by key
- *            nmc_client_*: open close mount attach_store unmount drain undrain register unregister put get put_batch
- *              get_batch exists exists_batch remove remove_all query segments keys sync submit_put submit_get
- *              submit_remove submit_put_batch submit_get_batch completions event_fd cancel open_store
+ *            nmc_client_*: set_placement open close mount attach_store unmount drain undrain register unregister put
+ *              get put_batch get_batch exists exists_batch remove remove_all query segments keys sync submit_put
+ *              submit_get submit_remove submit_put_batch submit_get_batch completions event_fd cancel open_store
  *
  *  KV cache  where the K and V of every token are: blocks, sequences, shared prefixes, block tables
  *            nmc_kv_*: create heap_bytes page_tokens destroy open find append append_batch commit keep_state reserve
@@ -2669,6 +2669,27 @@ nmc_status_t nmc_tier_scan(struct nmc_tier_t *tier,
  */
 #define NMC_CLIENT_THREAD 2
 
+/**
+ * A value that this client has read goes after `expire_ms`, with all its copies, wherever they are: the put that was read, not what is put under its
+ * key later. Whoever reads it then finishes. The leader sees to it; one that takes the lead meanwhile does not know of it, and the value stays until it
+ * is read again. Values that are read through `nmc_client_open_store` stay.
+ */
+#define NMC_CLIENT_EXPIRE 4
+
+/**
+ * Of several copies, one on this machine is read first; then one in memory; then one of the node from which this client waits for least. Nodes
+ * that have failed lately come last, here and below. What a node of this client has is always read there.
+ */
+#define NMC_READ_NEAR 0
+
+/** One in memory first; then one on this machine; then as above. */
+#define NMC_READ_MEMORY 1
+
+/**
+ * One in memory first; then one of the node from which this client waits for least, on whatever machine: a value that many read comes from all that have it.
+ */
+#define NMC_READ_SPREAD 2
+
 /** Calls that a client can have submitted without having taken their completions; a batch counts as up to 256. */
 #define NMC_CLIENT_MAX_SUBMITTED 4096
 
@@ -2740,8 +2761,14 @@ typedef struct nmc_client_config_t {
   int32_t cache_keys;
   /** 0, or `NMC_CLIENT_*` flags. */
   uint32_t flags;
+  /** With `NMC_CLIENT_EXPIRE`: how long after it was first read a value goes, in ms, up to a day; -1 for 1 s. */
+  int64_t expire_ms;
+  /** One of `NMC_READ_*`: which of several copies is read first. */
+  uint32_t read_order;
   /** Zero. */
-  uint64_t reserved[4];
+  uint32_t reserved_order;
+  /** Zero. */
+  uint64_t reserved[2];
 } nmc_client_config_t;
 
 /** What an nmc_client_config_t starts from. */
@@ -2759,7 +2786,10 @@ typedef struct nmc_client_config_t {
     /* timeout_ms */ -1, \
     /* cache_keys */ -1, \
     /* flags */ 0, \
-    /* reserved */ {0, 0, 0, 0} \
+    /* expire_ms */ -1, \
+    /* read_order */ NMC_READ_NEAR, \
+    /* reserved_order */ 0, \
+    /* reserved */ {0, 0} \
   }
 
 /** Where a copy must be. */
@@ -2890,6 +2920,46 @@ typedef struct nmc_client_completion_t {
   uint32_t reserved;
 } nmc_client_completion_t;
 
+/** Copies that a value can have, and so places that `nmc_placement_fn` can choose. */
+#define NMC_CLIENT_MAX_COPIES 16
+
+/** A value that is to be placed. What it points to is valid during the call. */
+typedef struct nmc_placement_t {
+  /** Size of this struct as the library knows it: what lies behind it is not there. */
+  uint32_t struct_size;
+  /** Copies that the put wants. */
+  uint32_t copies;
+  /** Bytes of the value. */
+  uint64_t bytes;
+  /** Its key. */
+  struct nmc_slice_t key;
+  /** The segments of the cluster, as the leader listed them at most a second ago. */
+  const struct nmc_segment_t *const *segments;
+  /** How many. */
+  size_t n_segments;
+} nmc_placement_t;
+
+/** What an nmc_placement_t starts from. */
+#define NMC_PLACEMENT_INIT \
+  { \
+    /* struct_size */ (uint32_t)sizeof(nmc_placement_t), \
+    /* copies */ 0, \
+    /* bytes */ 0, \
+    /* key */ {NULL, 0}, \
+    /* segments */ NULL, \
+    /* n_segments */ 0 \
+  }
+
+/**
+ * Says where a value goes: stores the numbers of up to `NMC_CLIENT_MAX_COPIES` (16) segments, by their places in `put->segments`, in `out_segments`, each once and the best
+ * first, and returns how many. If they are fewer than `put->copies` the leader chooses the others; with 0 all of them. A negative status ends the put with it. Called
+ * on the thread that puts or submits, by several at the same time; holds no lock of the library. Must not throw, and must not put.
+ */
+typedef int32_t (*nmc_placement_fn)(void *user, const struct nmc_placement_t *put, uint32_t *out_segments);
+
+/** Is told that `user` is not needed any more. Called once, on whichever thread needed it last; must not throw. */
+typedef void (*nmc_release_fn)(void *user);
+
 /**
  * A client of a cluster: it puts objects on nodes and reads them from there, and can itself be nodes, with memory that it mounts or stores
  * that it attaches. Whatever its nodes have it reads without a message.
@@ -2904,6 +2974,23 @@ typedef struct nmc_client_completion_t {
  * master `NMC_ERR_PERMISSION` (the token is another) and `NMC_ERR_VERSION` (masters and client speak different versions).
  */
 typedef struct nmc_client_t nmc_client_t;
+
+/**
+ * From now on `placement` says where values go that this client puts: those whose options name no `locations`. NULL takes that back. `release`, if it is not NULL, is
+ * called with `user` when nobody calls `placement` with it any more: after the next `nmc_client_set_placement`, or with `nmc_client_close`. It is not called if this fails, or without
+ * a `placement`.
+ *
+ * It is called for each value of a put or a batch before the first of them is sent, on the calling thread, and for those that are submitted before that returns. It is
+ * shown the segments as the leader listed them at most a second ago; the put that asks the leader for them waits for that, also a submitted one. A choice
+ * that cannot be (a number that is no segment, one that comes twice, more than there is room for) ends that put with `NMC_ERR_INVALID_ARG`; one that is full or gone by
+ * then with `NMC_ERR_NO_SPACE`. Copies on a medium (`media_copies`) count on top of it as they do with locations.
+ *
+ * Thread-safe. Not graph-safe. Statuses: none of its own.
+ */
+nmc_status_t nmc_client_set_placement(struct nmc_client_t *client,
+                                      nmc_placement_fn placement,
+                                      void *user,
+                                      nmc_release_fn release);
 
 /**
  * Opens a client and puts a handle into `*out_client`. Nobody is contacted yet, but names of machines are looked up.

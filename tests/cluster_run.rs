@@ -454,6 +454,60 @@ fn the_tier_of_a_node_is_opened_and_closed_while_it_is_in_the_cluster_and_while_
     }
 }
 
+/// A put to the disk of another node is there when it has ended: on disk, whatever becomes of memory; and the node does something else meanwhile.
+#[test]
+fn a_put_to_the_disk_of_another_node_is_on_disk_when_it_ends() {
+    let directory = Directory::new();
+    let (near, store, name) = node(&directory, 32);
+    let (_far, _far_store, _) = node(&directory, 32);
+    let other = client(&directory);
+    let dir = tempfile::tempdir().unwrap();
+    let settings = tier::Config {
+        directory: dir.path().into(),
+        capacity_bytes: 64 << 20,
+        max_objects: 100,
+        ..tier::Config::default()
+    };
+    let tier = Tier::open(&store, &settings, &mut |_, _| ()).unwrap();
+    eventually("the tier is a segment", || other.segments().unwrap().len() == 3);
+    let put_with = |key: &str, value: &[u8], replicate: Replicate| {
+        let item = Item { key: key.as_bytes(), slices: &[slice(value)] };
+        let options = PutOptions { replicate, ..PutOptions::default() };
+        other.put(&[item], &options).unwrap().pop().unwrap().map_err(|error| error.status)
+    };
+    let media = |key: &str| {
+        let listed = other.query(&[key.as_bytes()]).unwrap().pop().unwrap();
+        listed.replicas.iter().map(|replica| replica.media).collect::<Vec<_>>()
+    };
+    let plain = PutOptions::default().replicate;
+    for round in 0..8usize {
+        let value = value(round, 10_000 + round * 20_000);
+        let key = format!("k{round}");
+        let fixed = Location { segment: name.clone(), media: Some(Media::Ssd) };
+        let replicate = match round % 3 {
+            0 => Replicate { media: vec![0, 0, 1], ..plain.clone() },
+            1 => Replicate { fixed: vec![fixed], ..plain.clone() },
+            // One in memory besides, which is on another node: the sum counts.
+            _ => Replicate { media: vec![0, 1, 1], ..plain.clone() },
+        };
+        put_with(&key, &value, replicate).unwrap();
+        let found = media(&key);
+        assert!(found.contains(&Media::Ssd), "{key}: {found:?}");
+        let nodes = other.query(&[key.as_bytes()]).unwrap().pop().unwrap().replicas;
+        let nodes: std::collections::BTreeSet<_> = nodes.iter().map(|replica| replica.name.node).collect();
+        assert_eq!(nodes.len(), if round % 3 == 2 { 2 } else { 1 }, "{found:?}");
+        store.evict_until_below(0, 0).unwrap();
+        near.sync().unwrap();
+        assert_eq!(get(&other, &key, value.len()).unwrap(), value);
+    }
+    // What is there is read again after the store is gone: nothing of it was in memory only.
+    drop(tier);
+    eventually("the tier is no segment", || other.segments().unwrap().len() == 2);
+    let value = value(9, 1000);
+    let fixed = Location { segment: name.clone(), media: Some(Media::Ssd) };
+    assert_eq!(put_with("none", &value, Replicate { fixed: vec![fixed], ..plain }), Err(NMC_ERR_NO_SPACE));
+}
+
 #[test]
 fn a_tier_that_was_closed_keeps_what_nobody_removed_and_what_nobody_knows_of_goes_alone() {
     for removes in [false, true] {
@@ -904,13 +958,15 @@ fn calls_that_nobody_waits_for_are_told_when_they_have_ended() {
         master_ms: 1_000,
         owner_ms: 1_000,
         cache: 100,
+        read_order: core::ReadOrder::Near,
         pushed: false,
         seed: 5,
     };
     let service = run::Service::new(core, &[Address::literal(&address).unwrap()], Limits::default()).unwrap();
     let get = |i: usize, into: &[u8]| {
         let key = ObjectKey::new(b"", format!("k{i}").as_bytes()).unwrap();
-        let call = core::Call::Get(core::GetCall { key, room: into.len() as u64, keep: false, into: vec![] });
+        let call =
+            core::Call::Get(core::GetCall { key, room: into.len() as u64, keep: false, expire_ms: 0, into: vec![] });
         run::Task {
             call,
             spans: vec![Span::new(into.as_ptr() as usize, into.len())],

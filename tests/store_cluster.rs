@@ -108,7 +108,7 @@ fn bytes_of(node: &NodeStore, pinned: &Pinned, offset: usize, length: usize) -> 
 fn put_through(node: &mut NodeStore, put: PutId, key: &ObjectKey, value: &[u8]) -> (Plan, u64) {
     let plan = open(node, put, key, value.len()).unwrap();
     fill(node, plan, value);
-    (plan, node.commit(plan).unwrap())
+    (plan, node.commit(plan).unwrap().unwrap())
 }
 
 fn pin_status(node: &mut NodeStore, plan: Plan, key: &ObjectKey) -> nmc_status_t {
@@ -140,7 +140,7 @@ fn a_put_lives_under_its_name_from_its_plan_to_its_facts() {
         assert!(node.part(0, 100).unwrap().live.is_empty(), "what is being written is not told");
         fill(&node, plan, &value);
         let before = node.newest();
-        let fact = node.commit(plan).unwrap();
+        let fact = node.commit(plan).unwrap().unwrap();
         assert!(fact > before);
         let published = Published {
             index: plan.index,

@@ -332,6 +332,17 @@ fn an_agent_finds_out_that_the_tier_came_or_went() {
     );
 }
 
+/// Commits what is to be on disk, and waits until it is. Gives the number of a fact.
+fn commit_to_disk(node: &mut NodeStore, plan: Plan) -> u64 {
+    assert_eq!(node.commit(plan).unwrap(), None, "it is published, and being written");
+    let mut fact = None;
+    assert!(eventually(|| {
+        fact = node.written(plan).unwrap();
+        fact.is_some()
+    }));
+    fact.unwrap()
+}
+
 /// A put to the tier is answered when it is on disk.
 #[test]
 fn a_put_to_the_tier_is_on_disk_when_it_is_committed() {
@@ -342,7 +353,7 @@ fn a_put_to_the_tier_is_on_disk_when_it_is_committed() {
     let k = key("kv", "a");
     let plan = open(&mut node, put_id(1), &k, 9000, 1).unwrap();
     fill(&node, plan, &value(9000));
-    let fact = node.commit(plan).unwrap();
+    let fact = commit_to_disk(&mut node, plan);
     let slot = all(&mut node).into_values().find(|found| found.index & ON_DISK != 0).expect("it is there");
     assert_eq!((slot.key, slot.put), (k, put_id(1)));
     assert!(node.newest() >= fact);
@@ -487,7 +498,7 @@ fn an_agent_elsewhere_reads_the_tier_by_itself() {
     let k = key("kv", "a");
     let plan = open(&mut node, put_id(1), &k, 9000, 1).unwrap();
     fill(&node, plan, &value(9000));
-    node.commit(plan).unwrap();
+    commit_to_disk(&mut node, plan);
     node.set_position(Position { term: 2, number: 3 }).unwrap();
     evict(&store);
     let found = all(&mut node);

@@ -52,7 +52,14 @@ void configs() {
   GIVES(opens([](auto& c) { c.timeout_ms = INT64_MAX; }), NMC_ERR_INVALID_ARG);
   GIVES(opens([](auto& c) { c.cache_keys = -2; }), NMC_ERR_INVALID_ARG);
   GIVES(opens([](auto& c) { c.flags = 1u << 31; }), NMC_ERR_INVALID_ARG);
-  GIVES(opens([](auto& c) { c.reserved[3] = 1; }), NMC_ERR_INVALID_ARG);
+  GIVES(opens([](auto& c) { c.reserved[1] = 1; }), NMC_ERR_INVALID_ARG);
+  GIVES(opens([](auto& c) { c.reserved_order = 1; }), NMC_ERR_INVALID_ARG);
+  GIVES(opens([](auto& c) { c.read_order = 3; }), NMC_ERR_INVALID_ARG);
+  OK(opens([](auto& c) { c.read_order = NMC_READ_SPREAD, c.flags = NMC_CLIENT_EXPIRE; }));
+  for (const int64_t ms : {int64_t{0}, int64_t{-2}, INT64_MAX, int64_t{24 * 3600 * 1000 + 1}}) {
+    GIVES(opens([&](auto& c) { c.flags = NMC_CLIENT_EXPIRE, c.expire_ms = ms; }), NMC_ERR_INVALID_ARG);
+    OK(opens([&](auto& c) { c.expire_ms = ms; }));  // without the flag it means nothing
+  }
   const std::string long_name(65, 'n'), long_text(5000, 't');
   GIVES(opens([&](auto& c) { c.namespace_name = slice(long_name); }), NMC_ERR_INVALID_ARG);
   GIVES(opens([&](auto& c) { c.token = slice(long_text); }), NMC_ERR_INVALID_ARG);
@@ -112,6 +119,7 @@ void arguments() {
   GIVES(nmc_client_completions(nullptr, &done, 1, 0, &n), NMC_ERR_BAD_HANDLE);
   GIVES(nmc_client_event_fd(nullptr, &fd), NMC_ERR_BAD_HANDLE);
   GIVES(nmc_client_cancel(nullptr, 1), NMC_ERR_BAD_HANDLE);
+  GIVES(nmc_client_set_placement(nullptr, nullptr, nullptr, nullptr), NMC_ERR_BAD_HANDLE);
   OK(nmc_client_close(nullptr));
 
   promise("null_and_texts_that_cannot_be_are_refused");

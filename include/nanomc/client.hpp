@@ -13,7 +13,9 @@
 #ifndef NANOMC_CLIENT_HPP
 #define NANOMC_CLIENT_HPP
 
+#include <algorithm>
 #include <functional>
+#include <memory>
 #include <unordered_set>
 
 #include "nanomc/store.hpp"
@@ -26,6 +28,8 @@ namespace nmc {
 enum class Media : uint32_t { vram = NMC_MEDIA_VRAM, ram = NMC_MEDIA_RAM, ssd = NMC_MEDIA_SSD, any = NMC_MEDIA_ANY };
 /// Whether a segment takes values.
 enum class SegmentState : uint32_t { ok = NMC_SEGMENT_OK, draining = NMC_SEGMENT_DRAINING, gone = NMC_SEGMENT_GONE };
+/// Which of several copies is read first; see NMC_READ_NEAR.
+enum class ReadOrder : uint32_t { near = NMC_READ_NEAR, memory = NMC_READ_MEMORY, spread = NMC_READ_SPREAD };
 /// What a remove has done: no owner has the object any more, or one that is away may still have it, or there was none.
 enum class Removed { everywhere, in_progress, absent };
 
@@ -54,6 +58,11 @@ class ClientConfig {
   ClientConfig& cache_keys(int32_t value) { return c_.cache_keys = value, *this; }
   /// What is read from another node is kept on this client's first node too.
   ClientConfig& keep_copies(bool wanted = true) { return flag(NMC_CLIENT_KEEP_COPIES, wanted); }
+  /// A value that this client has read goes so long after that, with all its copies; by default it stays. What is put under its key later stays.
+  ClientConfig& expire_after_get(std::chrono::milliseconds value = std::chrono::seconds(1)) {
+    return c_.expire_ms = value.count(), flag(NMC_CLIENT_EXPIRE, true);
+  }
+  ClientConfig& read_order(ReadOrder value) { return c_.read_order = static_cast<uint32_t>(value), *this; }
   /// A thread of the library drives what is submitted; else completions() does.
   ClientConfig& thread(bool wanted = true) { return flag(NMC_CLIENT_THREAD, wanted); }
 
@@ -130,6 +139,29 @@ struct Segment {
   uint64_t capacity;
   uint64_t used;  ///< as its node said last
 };
+
+/// A value that is to be placed, and the segments that there are; see nmc_placement_t. Valid during the call.
+class Placing {
+ public:
+  explicit Placing(const nmc_placement_t& c) noexcept : c_(c) {}
+  std::string_view key() const noexcept { return detail::text_of(c_.key); }
+  uint64_t bytes() const noexcept { return c_.bytes; }
+  /// Copies that the put wants.
+  uint32_t copies() const noexcept { return c_.copies; }
+  /// How many segments there are.
+  size_t size() const noexcept { return c_.n_segments; }
+  /// One of them.
+  Segment operator[](size_t at) const {
+    const nmc_segment_t& c = *c_.segments[at];
+    return {std::string(detail::text_of(c.name)), static_cast<Media>(c.media), static_cast<SegmentState>(c.state), c.near, c.capacity, c.used};
+  }
+
+ private:
+  const nmc_placement_t& c_;
+};
+
+/// Chooses segments for a value by their numbers, best first; the leader chooses what is missing. May be called by several threads at a time.
+using Placement = std::function<std::vector<uint32_t>(const Placing&)>;
 
 // ------------------------------------------------------------------------------------------------------- client --
 
@@ -212,6 +244,17 @@ class BasicClient : public AnyClient {
   Out<void> put_slices(Key key, Many<Bytes> slices, const Replicate& options = {}) const {
     const nmc_replicate_t c = options.c();
     return Mode::done(nmc_client_put(get(), key, slices.data(), slices.size(), &c));
+  }
+
+  /// From now on this says where values go that name no place; an empty one takes that back. It is called on the thread that puts or submits. What it
+  /// throws ends that put with NMC_ERR_INVALID_ARG.
+  Out<void> set_placement(Placement placement) const {
+    if (!placement) return Mode::done(nmc_client_set_placement(get(), nullptr, nullptr, nullptr));
+    auto kept = std::make_unique<Placement>(std::move(placement));
+    const auto release = [](void* user) { delete static_cast<Placement*>(user); };
+    const nmc_status_t status = nmc_client_set_placement(get(), place, kept.get(), release);
+    if (status == NMC_OK) static_cast<void>(kept.release());
+    return Mode::done(status);
   }
 
   using AnyClient::get;  // the C handle; get(key) is the read
@@ -387,6 +430,24 @@ class BasicClient : public AnyClient {
   template <class C>
   static int32_t each(void* user, const C* c) {
     return static_cast<Callback<C>*>(user)->call(*c);
+  }
+
+  static int32_t place(void* user, const nmc_placement_t* put, uint32_t* out) noexcept {
+    const auto answer = [&]() -> int32_t {
+      const std::vector<uint32_t> chosen = (*static_cast<const Placement*>(user))(Placing(*put));
+      if (chosen.size() > NMC_CLIENT_MAX_COPIES) return NMC_ERR_INVALID_ARG;
+      std::copy(chosen.begin(), chosen.end(), out);
+      return static_cast<int32_t>(chosen.size());
+    };
+#if NMC_HPP_EXCEPTIONS
+    try {
+      return answer();
+    } catch (...) {
+      return NMC_ERR_INVALID_ARG;
+    }
+#else
+    return answer();
+#endif
   }
 
   nmc_status_t list_keys(uint64_t& cursor, std::string_view prefix, std::vector<std::string>& found) const {

@@ -233,6 +233,14 @@ TIER_STAGE_MS = 5000
 CLIENT_KEEP_COPIES = 1
 #: What is submitted (nmc_client_submit_put and its like) is driven by a thread of the library, so that it goes on while the program does something else; without this, nmc_client_completions drives it. The thread begins with the first such call.
 CLIENT_THREAD = 2
+#: A value that this client has read goes after expire_ms, with all its copies, wherever they are: the put that was read, not what is put under its key later. Whoever reads it then finishes. The leader sees to it; one that takes the lead meanwhile does not know of it, and the value stays until it is read again. Values that are read through nmc_client_open_store stay.
+CLIENT_EXPIRE = 4
+#: Of several copies, one on this machine is read first; then one in memory; then one of the node from which this client waits for least. Nodes that have failed lately come last, here and below. What a node of this client has is always read there.
+READ_NEAR = 0
+#: One in memory first; then one on this machine; then as above.
+READ_MEMORY = 1
+#: One in memory first; then one of the node from which this client waits for least, on whatever machine: a value that many read comes from all that have it.
+READ_SPREAD = 2
 #: Calls that a client can have submitted without having taken their completions; a batch counts as up to 256.
 CLIENT_MAX_SUBMITTED = 4096
 #: Do not wait until every owner has dropped the object: it is out of the directory when the call returns.
@@ -253,6 +261,8 @@ SEGMENT_OK = 0
 SEGMENT_DRAINING = 1
 #: Its node has not been heard of for a while.
 SEGMENT_GONE = 2
+#: Copies that a value can have, and so places that nmc_placement_fn can choose.
+CLIENT_MAX_COPIES = 16
 #: Keys and values, of all tokens of a sequence.
 KV_KIND_ATTENTION = 0
 #: One latent vector for each token (multi-head latent attention): one head, no V.
@@ -401,10 +411,11 @@ DEFAULTS: Dict[str, Dict[str, Union[int, float]]] = {
     'nmc_tier_stats_t': {},
     'nmc_tier_verified_t': {},
     'nmc_tier_entry_t': {},
-    'nmc_client_config_t': {'timeout_ms': -1, 'cache_keys': -1},
+    'nmc_client_config_t': {'timeout_ms': -1, 'cache_keys': -1, 'expire_ms': -1},
     'nmc_replicate_t': {'copies': 1},
     'nmc_replica_t': {},
     'nmc_segment_t': {},
+    'nmc_placement_t': {},
     'nmc_kv_group_t': {'dtype': 1},
     'nmc_kv_config_t': {'tokens_per_block': 16, 'eviction': 1, 'heap_kind': 1, 'device': -1},
     'nmc_kv_open_t': {},
@@ -446,6 +457,7 @@ SIZED: Dict[str, bool] = {
     'nmc_replicate_t': True,
     'nmc_replica_t': False,
     'nmc_segment_t': False,
+    'nmc_placement_t': False,
     'nmc_kv_group_t': False,
     'nmc_kv_config_t': True,
     'nmc_kv_open_t': True,

@@ -2,16 +2,19 @@
 //! message; everything else goes by way of the directory, to and from the owners.
 
 mod peers;
+mod placement;
 
 pub use peers::Scope;
+pub use placement::{Placement, Placing};
 
 use super::client::{self, Call, GetCall, Outcome, PutCall};
-use super::net::{Address, Limits, Listener, Span};
+use super::net::{Address, Limits, Listener, Span, now_ms};
 use super::node::{self, Memory, NodeStore, Offer};
 use super::run::client::{Service, Task, is_refusal};
 use super::run::node as agent;
 use super::submit::{Calls, Completion, Sum, TOGETHER, TOGETHER_BYTES};
-use super::types::{Media, Millis, ObjectKey};
+use super::told::Told;
+use super::types::{Media, Millis, ObjectKey, PutId};
 use super::wire::{
     Drain, ListKeys, ListSegments, Listed, MAX_COPIES, Message, Metadata, Prefix, Replicate, Segment, Space,
 };
@@ -27,7 +30,8 @@ use crate::base::status::{
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
 use crate::store::read::Look;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use placement::Placements;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -62,6 +66,10 @@ pub struct Config {
     pub cache: usize,
     /// What is read from elsewhere is kept on this node too.
     pub keep: bool,
+    /// Which of several copies is read.
+    pub read_order: client::ReadOrder,
+    /// How long after it was first read a value goes, in ms; 0 if it stays.
+    pub expire_ms: u32,
     /// A thread drives what is submitted; else whoever asks what became of it.
     pub thread: bool,
 }
@@ -76,6 +84,8 @@ impl Default for Config {
             patience: Duration::from_secs(5),
             cache: 1 << 16,
             keep: false,
+            read_order: client::ReadOrder::Near,
+            expire_ms: 0,
             thread: false,
         }
     }
@@ -168,6 +178,9 @@ pub struct Cluster {
     host: SocketAddr,
     calls: Arc<Calls>,
     nodes: RwLock<Vec<Local>>,
+    placements: Placements,
+    /// What was read here and is to go.
+    told: Mutex<Told>,
     cancelled: AtomicBool,
 }
 
@@ -196,12 +209,15 @@ impl Cluster {
             master_ms: 1_000,
             owner_ms: 1_000,
             cache: config.cache,
+            read_order: config.read_order,
             pushed: false,
             seed: random_u64()?,
         };
         let service = Service::new(core, &masters, Self::limits(&config))?;
         let calls = Calls::new(service, config.thread);
-        Ok(Self { config, masters, host, calls, nodes: RwLock::new(Vec::new()), cancelled: AtomicBool::new(false) })
+        let (nodes, told) = (RwLock::new(Vec::new()), Mutex::new(Told::default()));
+        let placements = Placements::default();
+        Ok(Self { config, masters, host, calls, nodes, placements, told, cancelled: AtomicBool::new(false) })
     }
 
     fn limits(config: &Config) -> Limits {
@@ -312,11 +328,11 @@ impl Cluster {
         self.calls.service.cancel();
     }
 
-    /// The stores that are nodes, in the client's namespace.
-    fn local<R>(&self, mut look: impl FnMut(&Store) -> Result<Option<R>>) -> Result<Option<R>> {
+    /// The nodes of this client, whose stores are in its namespace.
+    fn local<R>(&self, mut look: impl FnMut(&Local) -> Result<Option<R>>) -> Result<Option<R>> {
         // What a tier that was closed had may have been removed: first the node has to hear of that.
         for node in self.nodes.read().iter().filter(|node| !node.store.is_apart()) {
-            if let Some(found) = look(&node.store)? {
+            if let Some(found) = look(node)? {
                 return Ok(Some(found));
             }
         }
@@ -338,7 +354,7 @@ impl Cluster {
 
     /// Calls in the client's namespace, until then.
     fn scope<'a>(&'a self, deadline: &'a Deadline) -> Scope<'a> {
-        Scope { space: &self.config.space, deadline, stop: &|| false }
+        Scope { space: &self.config.space, deadline, stop: &|| false, expire_ms: self.config.expire_ms }
     }
 
     fn ask_within(&self, call: Call, scope: Scope<'_>) -> Result<Outcome> {
@@ -357,7 +373,7 @@ impl Cluster {
         let deadline = Deadline::after(self.config.patience);
         let mut tasks = memory::with_capacity(items.len())?;
         for item in items {
-            tasks.push(self.put_task(item, options));
+            tasks.push(self.put_task(item, options, &deadline));
         }
         let size = |task: &Task| match &task.call {
             Call::Put(put) => put.length,
@@ -369,14 +385,15 @@ impl Cluster {
         })
     }
 
-    fn put_task(&self, item: &Item<'_>, options: &PutOptions) -> Result<Task> {
+    fn put_task(&self, item: &Item<'_>, options: &PutOptions, deadline: &Deadline) -> Result<Task> {
         let (key, length) = (self.key(item.key)?, item.bytes()?);
+        let config = self.placed(item.key, length, options.replicate.clone(), deadline)?;
         let put = PutCall {
             key,
             length,
             // They were added up here.
             slices: vec![length],
-            config: options.replicate.clone(),
+            config,
             retain: options.retain,
             metadata: Metadata(memory::copy(&options.metadata)?),
         };
@@ -461,9 +478,9 @@ impl Cluster {
         Ok(results)
     }
 
-    fn get_task(&self, space: &[u8], item: &Item<'_>) -> Result<Task> {
+    fn get_task(&self, space: &[u8], item: &Item<'_>, expire_ms: u32) -> Result<Task> {
         let (key, room) = (ObjectKey::new(space, item.key)?, item.bytes()?);
-        let get = GetCall { key, room, keep: self.config.keep, into: Vec::new() };
+        let get = GetCall { key, room, keep: self.config.keep, expire_ms, into: Vec::new() };
         Ok(self.task(Call::Get(get), item.spans()?))
     }
 
@@ -471,7 +488,10 @@ impl Cluster {
     fn get_here(&self, item: &Item<'_>) -> Result<Option<Got>> {
         let room = item.bytes()?;
         let mut bytes = room;
-        self.local(|store| {
+        let expires = self.config.expire_ms > 0;
+        self.local(|node| {
+            let store = &node.store;
+            let put = if expires { store.put_under(item.key).ok().flatten() } else { None };
             // The store reads into memory of the value's size: if that is another, once more; it may be replaced meanwhile.
             loop {
                 let slices = first_bytes(item.slices, bytes)?;
@@ -481,13 +501,28 @@ impl Cluster {
                     Ok(total == bytes)
                 })?;
                 match read {
-                    Look::Ready(_) if size == bytes => return Ok(Some(Got::whole(bytes))),
+                    Look::Ready(_) if size == bytes => {
+                        self.read_here(node, item.key, put);
+                        return Ok(Some(Got::whole(bytes)));
+                    }
                     Look::Ready(_) if size > room => return Ok(Some(Got::too_large(size, room))),
                     Look::Ready(_) => bytes = size,
                     Look::Writing(..) | Look::Missing => return Ok(None),
                 }
             }
         })
+    }
+
+    /// What was read on a node of this client, if it is what it was before that, goes after a while.
+    fn read_here(&self, node: &Local, key: &[u8], put: Option<u64>) {
+        let after_ms = self.config.expire_ms;
+        if let Some(put) = put.filter(|_| after_ms > 0)
+            && matches!(node.store.put_under(key), Ok(Some(after)) if after == put)
+            && let Ok(object) = self.key(key)
+            && self.told.lock().is_new(PutId(put), now_ms(), after_ms.into())
+        {
+            node.agent.handle().expire(object, PutId(put), after_ms);
+        }
     }
 
     /// Where keys are, as the leader lists them.
@@ -497,7 +532,8 @@ impl Cluster {
 
     /// Whether keys can be read: here, or by what the leader lists.
     pub fn exists(&self, keys: &[&[u8]]) -> Result<Vec<bool>> {
-        let here = |key: &&[u8]| self.local(|store| Ok(store.exists(key)?.then_some(()))).map(|found| found.is_some());
+        let here =
+            |key: &&[u8]| self.local(|node| Ok(node.store.exists(key)?.then_some(()))).map(|found| found.is_some());
         let mut found = memory::try_collect(keys.iter().map(here))?;
         let away = memory::collect(keys.iter().zip(&found).filter(|(_, here)| !**here).map(|(key, _)| *key))?;
         let mut listed = self.query(&away)?.into_iter();
@@ -535,7 +571,8 @@ impl Cluster {
         sum: Sum,
     ) -> Result<()> {
         check_copies(options)?;
-        self.submit(token, items, numbers, sum, |item| self.put_task(item, options).map(Begun::Call))
+        let deadline = Deadline::after(self.config.patience);
+        self.submit(token, items, numbers, sum, |item| self.put_task(item, options, &deadline).map(Begun::Call))
     }
 
     /// Reads values without waiting, except those that a node of this client has: they are there when it returns.
@@ -543,7 +580,7 @@ impl Cluster {
         self.submit(token, items, numbers, sum, |item| {
             Ok(match self.get_here(item)? {
                 Some(got) => Begun::Over(got.bytes, got.result.map_or_else(|error| error.status, |()| NMC_OK)),
-                None => Begun::Call(self.get_task(&self.config.space, item)?),
+                None => Begun::Call(self.get_task(&self.config.space, item, self.config.expire_ms)?),
             })
         })
     }
@@ -600,11 +637,13 @@ impl Cluster {
 
     /// The segments of the cluster.
     pub fn segments(&self) -> Result<Vec<Segment>> {
-        let deadline = Deadline::after(self.config.patience);
+        self.list_segments(&Deadline::after(self.config.patience))
+    }
+
+    fn list_segments(&self, deadline: &Deadline) -> Result<Vec<Segment>> {
         let (mut all, mut cursor) = (Vec::new(), 0);
         loop {
-            let outcome =
-                self.ask_within(Call::Ask(Box::new(ListSegments { cursor }.into())), self.scope(&deadline))?;
+            let outcome = self.ask_within(Call::Ask(Box::new(ListSegments { cursor }.into())), self.scope(deadline))?;
             let Some(Message::Segments(segments)) = outcome.reply.map(|reply| *reply) else {
                 crate::bail!(NMC_ERR_UNAVAILABLE, "no master has answered");
             };

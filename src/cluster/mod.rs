@@ -12,5 +12,6 @@ pub mod run;
 #[cfg(test)]
 mod sim;
 pub mod submit;
+pub mod told;
 pub mod types;
 pub mod wire;

@@ -16,6 +16,7 @@ use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
 use crate::cluster::facade::{Cluster, Item};
+use crate::cluster::wire::Segment;
 use crate::store::Store;
 use crate::store::copy::Slice;
 use parking_lot::Mutex;
@@ -545,15 +546,7 @@ pub unsafe extern "C" fn nmc_client_segments(
         with(client, |open| {
             let Some(callback) = callback else { crate::bail!(NMC_ERR_INVALID_ARG, "callback is NULL") };
             for found in open.cluster.segments()? {
-                let segment = nmc_segment_t {
-                    struct_size: u32::try_from(size_of::<nmc_segment_t>()).unwrap_or(0),
-                    media: found.info.media.code(),
-                    state: found.state,
-                    near: found.info.near,
-                    capacity: found.info.capacity,
-                    used: found.info.used,
-                    name: slice_of(&found.info.name),
-                };
+                let segment = segment_of(&found);
                 // SAFETY: as above.
                 if unsafe { callback(user, &raw const segment) } == 0 {
                     break;
@@ -608,6 +601,19 @@ pub unsafe extern "C" fn nmc_client_keys(
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_sync(client: *mut nmc_client_t) -> nmc_status_t {
     guard(|| with(client, |open| open.cluster.sync()))
+}
+
+/// A segment, for as long as what it is made from lives.
+pub(super) fn segment_of(found: &Segment) -> nmc_segment_t {
+    nmc_segment_t {
+        struct_size: u32::try_from(size_of::<nmc_segment_t>()).unwrap_or(0),
+        media: found.info.media.code(),
+        state: found.state,
+        near: found.info.near,
+        capacity: found.info.capacity,
+        used: found.info.used,
+        name: slice_of(&found.info.name),
+    }
 }
 
 fn slice_of(text: &str) -> nmc_slice_t {

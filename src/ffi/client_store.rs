@@ -35,7 +35,7 @@ impl OfClient {
 
 /// What a store asks for, as the client calls it.
 fn scope<'a>(ask: &Ask<'a>) -> Scope<'a> {
-    Scope { space: ask.space, deadline: ask.until, stop: ask.stop }
+    Scope { space: ask.space, deadline: ask.until, stop: ask.stop, expire_ms: 0 }
 }
 
 impl Peers for OfClient {

@@ -6,6 +6,7 @@ use super::store_types::{NMC_RETAIN_NONE, keep};
 use super::world_types::bytes_of;
 use crate::base::error::Result;
 use crate::base::memory;
+use crate::cluster::client::ReadOrder;
 use crate::cluster::facade::{Config, MASTER_PORT, PutOptions};
 use crate::cluster::node::real::retain_code;
 use crate::cluster::types::Media;
@@ -18,6 +19,19 @@ pub const NMC_CLIENT_KEEP_COPIES: u32 = 1;
 /// What is submitted (`nmc_client_submit_put` and its like) is driven by a thread of the library, so that it goes on while the program does
 /// something else; without this, `nmc_client_completions` drives it. The thread begins with the first such call.
 pub const NMC_CLIENT_THREAD: u32 = 2;
+
+/// A value that this client has read goes after `expire_ms`, with all its copies, wherever they are: the put that was read, not what is put under its
+/// key later. Whoever reads it then finishes. The leader sees to it; one that takes the lead meanwhile does not know of it, and the value stays until it
+/// is read again. Values that are read through `nmc_client_open_store` stay.
+pub const NMC_CLIENT_EXPIRE: u32 = 4;
+
+/// Of several copies, one on this machine is read first; then one in memory; then one of the node from which this client waits for least. Nodes
+/// that have failed lately come last, here and below. What a node of this client has is always read there.
+pub const NMC_READ_NEAR: u32 = 0;
+/// One in memory first; then one on this machine; then as above.
+pub const NMC_READ_MEMORY: u32 = 1;
+/// One in memory first; then one of the node from which this client waits for least, on whatever machine: a value that many read comes from all that have it.
+pub const NMC_READ_SPREAD: u32 = 2;
 
 /// Calls that a client can have submitted without having taken their completions; a batch counts as up to 256.
 pub const NMC_CLIENT_MAX_SUBMITTED: u32 = 4096;
@@ -84,8 +98,14 @@ pub struct nmc_client_config_t {
     pub cache_keys: i32,
     /// 0, or `NMC_CLIENT_*` flags.
     pub flags: u32,
+    /// With `NMC_CLIENT_EXPIRE`: how long after it was first read a value goes, in ms, up to a day; -1 for 1 s.
+    pub expire_ms: i64,
+    /// One of `NMC_READ_*`: which of several copies is read first.
+    pub read_order: u32,
     /// Zero.
-    pub reserved: [u64; 4],
+    pub reserved_order: u32,
+    /// Zero.
+    pub reserved: [u64; 2],
 }
 
 // SAFETY: repr(C), integers and pointers only, no padding.
@@ -105,7 +125,10 @@ unsafe impl Versioned for nmc_client_config_t {
             timeout_ms: -1,
             cache_keys: -1,
             flags: 0,
-            reserved: [0, 0, 0, 0],
+            expire_ms: -1,
+            read_order: NMC_READ_NEAR,
+            reserved_order: 0,
+            reserved: [0, 0],
         }
     }
 }
@@ -273,7 +296,10 @@ fn check_metadata(text: &str) -> Result<()> {
 pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Config> {
     // SAFETY: forwarded from the caller.
     let c = unsafe { super::config::read(ptr) }?;
-    if c.flags & !(NMC_CLIENT_KEEP_COPIES | NMC_CLIENT_THREAD) != 0 || c.reserved.iter().any(|r| *r != 0) {
+    if c.flags & !(NMC_CLIENT_KEEP_COPIES | NMC_CLIENT_THREAD | NMC_CLIENT_EXPIRE) != 0
+        || c.reserved_order != 0
+        || c.reserved.iter().any(|r| *r != 0)
+    {
         crate::bail!(NMC_ERR_INVALID_ARG, "flags {:#x} or a reserved field has bits that mean nothing", c.flags);
     }
     // SAFETY: the C contract of all of these.
@@ -314,6 +340,18 @@ pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Con
             Err(_) => crate::bail!(NMC_ERR_INVALID_ARG, "cache_keys {keys} is negative"),
         },
     };
+    let expire_ms = match (c.flags & NMC_CLIENT_EXPIRE != 0, c.expire_ms) {
+        (false, _) => 0,
+        (true, -1) => 1_000,
+        (true, ms @ 1..=MAX_PATIENCE_MS) => u32::try_from(ms).unwrap_or(u32::MAX),
+        (true, ms) => crate::bail!(NMC_ERR_INVALID_ARG, "expire_ms {ms} is not -1 or between 1 and {MAX_PATIENCE_MS}"),
+    };
+    let read_order = match c.read_order {
+        NMC_READ_NEAR => ReadOrder::Near,
+        NMC_READ_MEMORY => ReadOrder::Memory,
+        NMC_READ_SPREAD => ReadOrder::Spread,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "read_order {other} is none of NMC_READ_*"),
+    };
     Ok(Config {
         host: if host.is_empty() { default.host } else { host },
         masters: masters.split(',').map(|master| master.trim().to_string()).collect(),
@@ -322,6 +360,8 @@ pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Con
         patience,
         cache,
         keep: c.flags & NMC_CLIENT_KEEP_COPIES != 0,
+        read_order,
+        expire_ms,
         thread: c.flags & NMC_CLIENT_THREAD != 0,
     })
 }

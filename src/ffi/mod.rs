@@ -9,6 +9,7 @@ mod arg;
 pub mod basic;
 pub mod blocks;
 pub mod client;
+pub mod client_placement;
 pub mod client_store;
 pub mod client_submit;
 pub mod client_types;

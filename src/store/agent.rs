@@ -73,13 +73,11 @@ impl Store {
         self.call(&Request::Notice(Some(plan.index))).map(|[newest, ..]| newest)
     }
 
-    /// The same for a value that is to be on disk before this returns.
-    pub fn commit_to_disk(&self, plan: &Opened) -> Result<u64> {
-        let header = self.client.view().object(plan.index);
-        let key = header.map(|header| self.client.view().key_of(header)).unwrap_or_default();
-        self.commit(plan)?;
-        self.wait_until_on_disk(&key, plan.epoch)?;
-        self.notice()
+    /// The key of an object that is planned or pinned.
+    #[must_use]
+    pub fn key_of(&self, index: u32) -> Vec<u8> {
+        let view = self.client.view();
+        view.object(index).map(|header| view.key_of(header)).unwrap_or_default()
     }
 
     /// Number of the namespace of an object that is planned or pinned.
@@ -181,6 +179,18 @@ impl Store {
         }
     }
 
+    /// The put that what a key has came from, as far as that is known by now.
+    pub fn put_under(&self, key: &[u8]) -> Result<Option<u64>> {
+        let view = self.client.view();
+        if let Look::Ready((index, epoch)) = self.look(view, key)? {
+            let header = view.object(index);
+            // In this order, as above.
+            let put = header.map(|header| (header, header.plan_id.load(Relaxed)));
+            return Ok(put.filter(|(header, _)| object::still(&header.control, epoch)).map(|(_, put)| put));
+        }
+        Ok(self.entry_of(key)?.map(|found| found.put))
+    }
+
     /// Drops an entry of the disk, unless memory has what it came from.
     pub fn drop_unless_in_memory(&self, entry: u32, found: &Described) -> Result<()> {
         let view = self.client.view();
@@ -194,7 +204,7 @@ impl Store {
     }
 
     /// What the disk has of a key.
-    fn entry_of(&self, key: &[u8]) -> Result<Option<DiskEntry>> {
+    pub(super) fn entry_of(&self, key: &[u8]) -> Result<Option<DiskEntry>> {
         check_key(key)?;
         let Some(disk) = self.client.disk()? else { return Ok(None) };
         // With the put of this very entry.

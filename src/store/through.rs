@@ -37,12 +37,28 @@ impl Store {
         }
     }
 
-    /// The same for one value, whether the tier writes through or not.
-    pub(super) fn wait_until_on_disk(&self, key: &[u8], epoch: u64) -> Result<()> {
-        match self.client.disk()? {
-            Some(disk) => self.wait_for_some(&disk, &[(key, epoch)]),
-            None => crate::bail!(NMC_ERR_UNAVAILABLE, "the store has no tier that {} could be written to", show(key)),
+    /// Has a value that was published written to disk, whether the tier writes through or not. Does not wait: gives a ticket for
+    /// [`Store::is_written`].
+    pub fn begin_to_write(&self, key: &[u8]) -> Result<u64> {
+        if self.client.disk()?.is_none() {
+            crate::bail!(NMC_ERR_UNAVAILABLE, "the store has no tier that {} could be written to", show(key));
         }
+        self.call_disk(CALL_THROUGH, [self.namespace.into(), 0], &[key]).map(|[ticket, ..]| ticket)
+    }
+
+    /// Whether a value of this put is on disk. Fails if it will not be.
+    pub fn is_written(&self, key: &[u8], put: u64, ticket: u64) -> Result<bool> {
+        let is_there = || Ok::<_, Error>(self.entry_of(key)?.is_some_and(|found| found.put == put));
+        if is_there()? {
+            return Ok(true);
+        }
+        let [done, ..] = self.call_disk(CALL_DONE, [ticket, 0], &[])?;
+        // It may have come between the two looks.
+        if done == 0 || is_there()? {
+            return Ok(done != 0);
+        }
+        let text = format!("{} was not written to disk: it was removed meanwhile, or see the owner's log", show(key));
+        Err(Error::new(NMC_ERR_IO, text))
     }
 
     #[cold]

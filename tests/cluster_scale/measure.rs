@@ -143,7 +143,7 @@ pub fn puts(sim: &mut Sim, size: Size, row: &mut Row) {
             let wanted =
                 Wanted { put: places.put, key, length: LENGTH, segment: place.segment, retain: 0, metadata: &metadata };
             let plan = storage.open(&wanted).unwrap();
-            let fact = storage.commit(plan).unwrap();
+            let fact = storage.commit(plan).unwrap().unwrap();
             let name = Name { node: place.node, incarnation: place.incarnation, index: plan.index, epoch: plan.epoch };
             ends.push(
                 PutEnd { put: places.put, key: key.clone(), done: vec![Done { name, fact }], tried: Vec::new() }.into(),

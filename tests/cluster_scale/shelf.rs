@@ -117,7 +117,7 @@ impl Storage for Shelf {
         Ok(Vec::new())
     }
 
-    fn commit(&mut self, plan: Plan) -> Result<u64> {
+    fn commit(&mut self, plan: Plan) -> Result<Option<u64>> {
         let Some(object) = plan.index.checked_sub(self.first).and_then(|at| self.more.get_mut(at as usize)) else {
             return refuse(NMC_ERR_STALE);
         };
@@ -126,7 +126,11 @@ impl Storage for Shelf {
         self.commits += 1;
         let published = self.published(plan.index).unwrap();
         self.fact(published.into());
-        Ok(self.newest)
+        Ok(Some(self.newest))
+    }
+
+    fn written(&mut self, _: Plan) -> Result<Option<u64>> {
+        refuse(NMC_ERR_STALE)
     }
 
     fn abandon(&mut self, _: Plan) {}

@@ -1,7 +1,7 @@
 //! A get: replicas from the cache or from the master, one after the other and each from its first byte. An owner that does not
 //! have it is told to the master; one that does not answer is only tried later. NOT_FOUND is said by the master alone.
 
-use super::{Action, CANCEL_MS, Cx, GetCall, Outcome, Pause, Reply, moving_ms};
+use super::{Action, CANCEL_MS, Cx, GetCall, Outcome, Pause, ReadOrder, Reply, moving_ms};
 use crate::base::status::{
     NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE,
     NMC_OK, nmc_status_t,
@@ -90,12 +90,18 @@ impl Getting {
         if self.list.len() < 2 {
             return;
         }
-        let super::Shared { config, failed, chance, .. } = &mut *cx.shared;
+        let super::Shared { config, failed, chance, requests, .. } = &mut *cx.shared;
         let (host, now) = (&config.host, cx.now);
         let rank = |replica: &Replica, chance: u64| {
             let failed = failed.get(&replica.name.node).is_some_and(|until| now < *until);
             let far = host.is_empty() || !replica.endpoint.starts_with(host);
-            (failed, far, replica.media == Media::Ssd, chance)
+            let (slow, busy) = (replica.media == Media::Ssd, requests.of_node(replica.name.node));
+            let (first, second) = match config.read_order {
+                ReadOrder::Near => (far, slow),
+                ReadOrder::Memory => (slow, far),
+                ReadOrder::Spread => (slow, false),
+            };
+            (failed, first, second, busy, chance)
         };
         let mut ranked = Vec::new();
         for replica in self.list.drain(..) {
@@ -124,7 +130,8 @@ impl Getting {
         // What is remembered may be the size of a value that is gone: its owner is asked whether it is there, and for no byte of it.
         let (length, into) = if fits { (replica.length, self.get.into.clone()) } else { (0, Vec::new()) };
         let (name, key, mover) = (replica.name, self.get.key.clone(), cx.shared.mover);
-        let fetch = Fetch { name, key, offset: 0, length, into, mover };
+        let expire_ms = if fits { self.get.expire_ms } else { 0 };
+        let fetch = Fetch { name, key, offset: 0, length, into, mover, expire_ms };
         self.mover = mover;
         let until = self.deadline.min(cx.now + cx.shared.config.owner_ms + moving_ms(length));
         self.request = cx.ask_node(0, until, (replica.name.node, &replica.endpoint), fetch);

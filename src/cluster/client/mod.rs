@@ -43,10 +43,24 @@ pub struct Config {
     pub owner_ms: Millis,
     /// Keys whose places are remembered.
     pub cache: usize,
+    /// Which of several replicas is read.
+    pub read_order: ReadOrder,
     /// Whether somebody else moves the bytes; else they follow the frames.
     pub pushed: bool,
     /// What chance begins with: it chooses among equal replicas and names calls, so no other client may have it.
     pub seed: u64,
+}
+
+/// Which of several replicas is read first. Owners that have failed lately come last in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReadOrder {
+    /// On this machine, then in memory, then where least is under way.
+    #[default]
+    Near,
+    /// In memory, then on this machine, then where least is under way.
+    Memory,
+    /// In memory, then where least is under way, wherever that is.
+    Spread,
 }
 
 /// What is put.
@@ -75,6 +89,8 @@ pub struct GetCall {
     pub room: u64,
     /// Whether a copy is to be kept on this node.
     pub keep: bool,
+    /// How long after it was first read it goes, in ms; 0 if it stays.
+    pub expire_ms: u32,
     /// Where the bytes go, if somebody else moves them.
     pub into: Vec<Extent>,
 }
@@ -261,7 +277,7 @@ impl Cx<'_> {
     fn request(&mut self, part: usize, until: Millis, master: bool) -> u64 {
         let number = self.shared.next_request;
         self.shared.next_request += 1;
-        self.shared.requests.insert(number, Request { call: self.call, part, until, master });
+        self.shared.requests.insert(number, Request { call: self.call, part, until, master, node: None });
         number
     }
 
@@ -282,6 +298,7 @@ impl Cx<'_> {
     /// Asks a node. Gives the number of the request.
     fn ask_node(&mut self, part: usize, until: Millis, node: (NodeId, &str), message: impl Into<Message>) -> u64 {
         let request = self.request(part, until, false);
+        self.shared.requests.goes_to(request, node.0);
         let time_left_ms = u32::try_from(until.saturating_sub(self.now)).unwrap_or(u32::MAX);
         let frame = Frame { request, time_left_ms, message: message.into() };
         self.to.push(Action::Node(node.0, node.1.to_string(), frame, self.call));

@@ -132,7 +132,8 @@ impl Putting {
                     if answer.status == NMC_ERR_BUSY {
                         return self.wait(Step::Waiting, answer.status, cx);
                     }
-                    Some(Outcome::of(answer.status))
+                    let status = answer.status;
+                    Some(Outcome { reply: Some(Box::new(answer.into())), ..Outcome::of(status) })
                 }
                 _ => self.wait(Step::Waiting, NMC_ERR_UNAVAILABLE, cx),
             },
@@ -243,7 +244,9 @@ impl Putting {
                 part.request = number;
                 part.state = State::Cancelling;
                 let until = cx.now + CANCEL_MS;
-                cx.shared.requests.insert(number, super::Request { call: cx.call, part: at, until, master: false });
+                cx.shared
+                    .requests
+                    .insert(number, super::Request { call: cx.call, part: at, until, master: false, node: None });
             }
             (State::Writing | State::Cancelling, Reply::Bytes(_)) => {
                 // Nothing of it is under way.

@@ -3,8 +3,8 @@
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::cluster::net::ByNumber;
-use crate::cluster::types::Millis;
-use std::collections::BTreeSet;
+use crate::cluster::types::{Millis, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One of them.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +15,8 @@ pub(super) struct Request {
     pub until: Millis,
     /// Whether it went to a master.
     pub master: bool,
+    /// The node that it went to.
+    pub node: Option<NodeId>,
 }
 
 /// See the module.
@@ -23,6 +25,8 @@ pub(super) struct Requests {
     all: ByNumber<u64, Request>,
     by_call: BTreeSet<(u64, u64)>,
     by_time: BTreeSet<(Millis, u64)>,
+    /// How many there are of each node that has any.
+    by_node: BTreeMap<NodeId, usize>,
 }
 
 impl Requests {
@@ -36,7 +40,23 @@ impl Requests {
         self.remove(number);
         self.by_call.insert((request.call, number));
         self.by_time.insert((request.until, number));
+        if let Some(node) = request.node {
+            *self.by_node.entry(node).or_default() += 1;
+        }
         self.all.insert(number, request);
+    }
+
+    /// A node was asked.
+    pub(super) fn goes_to(&mut self, number: u64, node: NodeId) {
+        if let Some(request) = self.all.get_mut(&number).filter(|request| request.node.is_none()) {
+            request.node = Some(node);
+            *self.by_node.entry(node).or_default() += 1;
+        }
+    }
+
+    /// How many a node has not answered.
+    pub(super) fn of_node(&self, node: NodeId) -> usize {
+        self.by_node.get(&node).copied().unwrap_or(0)
     }
 
     pub(super) fn get(&self, number: u64) -> Option<Request> {
@@ -47,6 +67,14 @@ impl Requests {
         let request = self.all.remove(&number)?;
         self.by_call.remove(&(request.call, number));
         self.by_time.remove(&(request.until, number));
+        if let Some(node) = request.node
+            && let Some(count) = self.by_node.get_mut(&node)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.by_node.remove(&node);
+            }
+        }
         Some(request)
     }
 

@@ -1,5 +1,6 @@
 //! The client by itself, told by hand what happened.
 
+use super::ReadOrder;
 use super::{Action, Call, Client, Config, Event, GetCall, Outcome, PutCall};
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL,
@@ -29,8 +30,13 @@ fn fetched(status: i32, put: u64, follows: u64) -> Fetched {
 
 impl Rig {
     fn new(pushed: bool) -> Self {
+        Self::with_order(pushed, ReadOrder::Near)
+    }
+
+    fn with_order(pushed: bool, read_order: ReadOrder) -> Self {
         let masters = vec!["m0".into(), "m1".into()];
-        let config = Config { masters, host: "h1".into(), master_ms: 400, owner_ms: 500, cache: 8, pushed, seed: 1 };
+        let config =
+            Config { masters, host: "h1".into(), master_ms: 400, owner_ms: 500, cache: 8, read_order, pushed, seed: 1 };
         Self { client: Client::new(config), now: 1000, actions: Vec::new() }
     }
 
@@ -67,7 +73,11 @@ impl Rig {
     fn get(&mut self, into: usize) {
         let extent = |offset| Extent { region: 1, offset, length: 1 };
         let into = (0..into as u64).map(extent).collect();
-        self.on(Event::Call(1, 2000, Call::Get(GetCall { key: key(), room: u64::MAX, keep: false, into })));
+        self.on(Event::Call(
+            1,
+            2000,
+            Call::Get(GetCall { key: key(), room: u64::MAX, keep: false, expire_ms: 0, into }),
+        ));
     }
 
     fn put(&mut self, copies: u32) {
@@ -145,7 +155,7 @@ fn a_get_takes_one_replica_from_its_first_byte_and_the_next_if_that_fails() {
 fn a_remembered_size_is_that_of_a_value_which_its_owner_has() {
     let mut rig = Rig::new(false);
     let small = |rig: &mut Rig| {
-        let get = GetCall { key: key(), room: 1, keep: false, into: vec![] };
+        let get = GetCall { key: key(), room: 1, keep: false, expire_ms: 0, into: vec![] };
         rig.on(Event::Call(1, 2000, Call::Get(get)));
     };
     let too_small = Some((NMC_ERR_TOO_SMALL, 3));
@@ -419,4 +429,60 @@ fn a_get_that_was_ended_asks_nobody_and_takes_nothing() {
     let request = rig.sent()[0].0;
     rig.node_says(request, Answer::new(1, NMC_OK, ""));
     assert_eq!(rig.done().map(|outcome| outcome.status), Some(NMC_ERR_CANCELLED));
+}
+
+/// Reads what is found, from the first that is asked; gives who that is, and when it is told that the value goes.
+fn read_from(rig: &mut Rig, call: u64, replicas: Vec<Replica>, expire_ms: u32) -> (NodeId, u32) {
+    let get = GetCall { key: key(), room: u64::MAX, keep: false, expire_ms, into: vec![] };
+    rig.on(Event::Call(call, 2000, Call::Get(get)));
+    if matches!(rig.sent().last(), Some((_, Message::Find(_)))) {
+        rig.found(replicas);
+    }
+    let Some((request, Message::Fetch(fetch))) = rig.sent().last().cloned() else { panic!("{:?}", rig.actions) };
+    let node = fetch.name.node;
+    rig.node_says(request, fetched(NMC_OK, 9, 3));
+    rig.on(Event::Took(request, true));
+    assert_eq!(rig.done().map(|outcome| outcome.status), Some(NMC_OK));
+    (node, fetch.expire_ms)
+}
+
+#[test]
+fn an_owner_is_told_that_what_is_read_goes_unless_nothing_of_it_is_read() {
+    let mut rig = Rig::new(false);
+    assert_eq!(read_from(&mut rig, 1, vec![replica(1, 9)], 1000).1, 1000);
+    assert_eq!(read_from(&mut rig, 2, vec![replica(1, 9)], 0).1, 0);
+    // There is no room for it: its owner is only asked whether it is there.
+    let get = GetCall { key: key(), room: 1, keep: false, expire_ms: 1000, into: vec![] };
+    rig.on(Event::Call(3, 2000, Call::Get(get)));
+    let Some((_, Message::Fetch(fetch))) = rig.sent().last().cloned() else { panic!("{:?}", rig.actions) };
+    assert_eq!((fetch.length, fetch.expire_ms), (0, 0));
+}
+
+#[test]
+fn the_order_of_replicas_is_what_was_chosen() {
+    let on = |node, media| Replica { media, ..replica(node, 9) };
+    // On this machine it is on disk only.
+    let list = || vec![on(1, Media::Ssd), on(2, Media::Ram), on(3, Media::Ram)];
+    let first = |order| read_from(&mut Rig::with_order(false, order), 1, list(), 0).0;
+    assert_eq!(first(ReadOrder::Near), NodeId(1));
+    assert_ne!(first(ReadOrder::Memory), NodeId(1));
+    // In memory everywhere.
+    let list = || vec![on(1, Media::Ram), on(2, Media::Ram), on(3, Media::Ram)];
+    let asked = |order| {
+        let mut rig = Rig::with_order(false, order);
+        let mut asked = Vec::new();
+        // All of them are under way at the same time.
+        for call in 1..=6 {
+            let get = GetCall { key: key(), room: u64::MAX, keep: false, expire_ms: 0, into: vec![] };
+            rig.on(Event::Call(call, 2000, Call::Get(get)));
+            rig.found(list());
+            let Some((_, Message::Fetch(fetch))) = rig.sent().last().cloned() else { panic!("{:?}", rig.actions) };
+            asked.push(fetch.name.node);
+        }
+        asked.sort_unstable();
+        asked
+    };
+    assert_eq!(asked(ReadOrder::Near), [NodeId(1); 6]);
+    assert_eq!(asked(ReadOrder::Memory), [NodeId(1); 6]);
+    assert_eq!(asked(ReadOrder::Spread), [1, 1, 2, 2, 3, 3].map(NodeId), "the one that has least to do");
 }

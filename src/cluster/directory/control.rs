@@ -62,10 +62,10 @@ impl Master {
         Some((node.incarnation, listed, node.complete))
     }
 
-    /// What is under way: puts, calls, entries of the drop log, announcements.
-    pub(in crate::cluster) fn under_way(&self) -> [usize; 4] {
-        let Role::Leader(leader) = &self.role else { return [0; 4] };
+    /// What is under way: puts, calls, entries of the drop log, announcements, what waits to go.
+    pub(in crate::cluster) fn under_way(&self) -> [usize; 5] {
+        let Role::Leader(leader) = &self.role else { return [0; 5] };
         let announced = leader.nodes().map(|node| node.announced.len()).sum();
-        [leader.puts.len(), leader.calls.len(), leader.log.len(), announced]
+        [leader.puts.len(), leader.calls.len(), leader.log.len(), announced, leader.expiring.len()]
     }
 }

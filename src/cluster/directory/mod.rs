@@ -8,6 +8,7 @@ mod again;
 #[cfg(test)]
 pub(super) mod control;
 mod drain;
+mod expiry;
 mod facts;
 mod finds;
 mod inspect;
@@ -38,6 +39,7 @@ use crate::cluster::types::{Chance, Millis, NodeId, Peer, Position, PutId, Term}
 use crate::cluster::wire::{Answer, Frame, Message, Redirect};
 use again::Again;
 use drain::Drains;
+use expiry::Expiring;
 use log::DropLog;
 use members::Owner;
 use objects::{At, Objects};
@@ -225,6 +227,8 @@ struct Leader {
     /// What became of some of them.
     records: Vec<(u64, bool)>,
     drains: Drains,
+    /// What goes since it was read.
+    expiring: Expiring,
     again: Again,
     /// How many streams of nodes have begun.
     streams: u64,
@@ -374,6 +378,7 @@ impl Leader {
             next_recording: 1,
             records: Vec::new(),
             drains: Drains::default(),
+            expiring: Expiring::default(),
             again: Again::default(),
             streams: 0,
             sweep: (0, 0),
@@ -400,6 +405,10 @@ impl Leader {
             Message::RemoveAll(remove) => self.remove_all(ask, remove, now, to),
             Message::ListSegments(list) => self.list_segments(ask, &list, to),
             Message::ListKeys(list) => self.list_keys(ask, &list, to),
+            Message::Expire(expire) => {
+                self.expire(expire, now);
+                Ok(())
+            }
             Message::Drain(drain) => self.drain(ask, &drain, to),
             Message::Join(join) => self.join(ask, join, now, to),
             Message::Report(report) => self.report(ask, report, now, to),
@@ -420,6 +429,7 @@ impl Leader {
         // What fails for want of memory is tried again at the next tick.
         let _ = self.forget_puts(now, to);
         self.watch_members(now, to);
+        let _ = self.expire_some(now);
         let _ = self.record_drops(to);
         let _ = self.send_drops(now, to);
         self.trim_log(to);

@@ -78,7 +78,10 @@ pub fn choose(
         }
     }
     let order = order(candidates, config, strategy, chance)?;
-    for (media, count) in Media::ALL.iter().zip(&config.media) {
+    // What the fewest have comes first: a node that has a disk is not to be used up for its memory, which others have too.
+    let mut media: Vec<_> = Media::ALL.iter().zip(&config.media).collect();
+    media.sort_by_key(|(media, _)| candidates.iter().filter(|c| c.media == **media).count());
+    for (media, count) in media {
         let have = chosen.iter().filter(|at| candidates[**at].media == *media).count();
         let more = (*count as usize).saturating_sub(have);
         pick(candidates, &order, &mut chosen, more, |c| c.media == *media);
@@ -223,6 +226,12 @@ mod tests {
         let chosen = choose(&list, &media, Strategy::Random, chance).unwrap();
         assert_eq!(list[chosen[0]].media, Media::Ssd);
         assert!(chosen[1..3].iter().all(|at| list[*at].media == Media::Ram));
+        // Six have memory, two a disk: each medium gets its copies.
+        for seed in 0..100 {
+            let both = Replicate { media: vec![0, 4, 2], ..config(1) };
+            let chosen = choose(&list, &both, Strategy::Random, &mut Chance::new(seed)).unwrap();
+            assert_eq!(chosen[..6].iter().filter(|at| list[**at].media == Media::Ssd).count(), 2);
+        }
         assert_eq!(copies(&Replicate { media: vec![1, 2, 1], ..config(2) }).unwrap(), 4);
         let absent = Replicate { fixed: vec![Location { segment: "q".into(), media: None }], ..config(1) };
         assert!(choose(&list, &absent, Strategy::Random, chance).is_err());

@@ -25,6 +25,8 @@ pub struct Scope<'a> {
     pub deadline: &'a Deadline,
     /// Or soon after this says so, with CANCELLED.
     pub stop: &'a dyn Fn() -> bool,
+    /// How long after it was first read a value goes, in ms; 0 if it stays.
+    pub expire_ms: u32,
 }
 
 impl Cluster {
@@ -45,7 +47,7 @@ impl Cluster {
 
     fn fetch_part(&self, scope: Scope<'_>, items: &[Item<'_>]) -> Result<Vec<Got>> {
         let mut tasks: Vec<Result<Task>> = memory::with_capacity(items.len())?;
-        tasks.extend(items.iter().map(|item| self.get_task(scope.space, item)));
+        tasks.extend(items.iter().map(|item| self.get_task(scope.space, item, scope.expire_ms)));
         let (asked, unknown) = match items.len() {
             ..2 => (Vec::new(), Vec::new()),
             _ => self.unknown(scope, &tasks).unwrap_or_default(),

@@ -19,6 +19,7 @@ pub use real::NodeStore;
 pub use storage::{Memory, Offer, Pinned, Plan, Storage};
 
 use super::leaders::Leaders;
+use super::told::Told;
 use super::types::{Millis, NodeId, Peer, Position, PutId, Term};
 use super::wire::{Extent, Frame, Message, Metadata, Replica, SegmentInfo};
 use crate::base::error::Result;
@@ -90,6 +91,8 @@ pub enum Event {
     Filled(u64, bool),
     /// The mover has no byte under way of what was begun before it was to be renewed with this number.
     Renewed(u64),
+    /// A program of this node has read a put that is to go so long after that.
+    Expire(ObjectKey, PutId, u32),
     /// Wait until the leader knows everything up to now; this long.
     Sync(u64, Millis),
     /// It ends: from now on it serves nobody and takes nothing.
@@ -215,6 +218,8 @@ pub struct Agent<S: Storage> {
     closed: Option<BTreeSet<u32>>,
     /// By which answer.
     changed: u64,
+    /// What was read and is to go.
+    told: Told,
     /// Who waits until the leader knows the facts up to a number, and how long.
     waiting: Vec<(u64, u64, Millis)>,
 }
@@ -249,6 +254,7 @@ impl<S: Storage> Agent<S> {
             renewing: false,
             closed: None,
             changed: 0,
+            told: Told::default(),
             waiting: Vec::new(),
         }
     }
@@ -298,7 +304,7 @@ impl<S: Storage> Agent<S> {
             Event::Message(from, frame) => self.message(from, frame, now, to),
             Event::Tick => {}
             Event::Received(put, whole) => self.received(put, whole, now, to),
-            Event::Sent(pin, whole) => self.sent(pin, whole, to),
+            Event::Sent(pin, whole) => self.sent(pin, whole, now, to),
             Event::Keep(key, from) => self.keep(key, from, to),
             Event::Described(key, from, metadata, retain) => self.described(key, from, &metadata, retain, now, to),
             Event::Filled(ticket, whole) => self.filled(ticket, whole, now),
@@ -307,6 +313,9 @@ impl<S: Storage> Agent<S> {
                 // The answer to a ping tells what is known.
                 self.pinged = 0;
                 self.waiting.push((ticket, self.storage.newest(), now.saturating_add(patience)));
+            }
+            Event::Expire(key, put, after_ms) => {
+                self.was_read(key, put, after_ms, now, to);
             }
             Event::Leave => self.end(to),
         }
@@ -337,6 +346,7 @@ impl<S: Storage> Agent<S> {
         if self.standing == Standing::Left {
             return;
         }
+        self.answer_stored(now, to);
         self.end_late_puts(now, to);
         self.end_late_copies(now);
         self.renew_if_needed(now, to);

@@ -41,6 +41,8 @@ enum State {
     Reserved,
     /// Somebody else may still write bytes of it, so many, since then.
     Doubtful(u64, Millis),
+    /// It is published, and answered when it is on disk.
+    Storing(Peer, u64),
 }
 
 /// What came of puts that are done: those of the last while, and not more than so many. Whoever repeats a put is told that.
@@ -151,40 +153,66 @@ impl<S: Storage> Agent<S> {
     pub(super) fn received(&mut self, put: PutId, whole: bool, now: Millis, to: &mut Vec<Action>) {
         let Some(taken) = self.taken.get(&put) else { return };
         match taken.state {
-            State::Receiving(from, request) if whole => {
-                let done = self.publish(put, now);
-                to.push(answer(from, request, done));
-            }
+            State::Receiving(from, request) if whole => self.publish(put, from, request, now, to),
             State::Receiving(..) | State::Stopping => {
                 let plan = taken.plan;
                 self.taken.remove(&put);
                 self.storage.abandon(plan);
             }
-            State::Reserved | State::Doubtful(..) => {}
+            State::Reserved | State::Doubtful(..) | State::Storing(..) => {}
         }
     }
 
-    /// Publishes a put whose bytes are all there.
-    fn publish(&mut self, put: PutId, now: Millis) -> Result<Done> {
-        let Some(Taken { plan, .. }) = self.taken.remove(&put) else {
-            crate::bail!(NMC_ERR_STALE, "put {:x} was given up", put.0);
-        };
+    /// Publishes a put whose bytes are all there, and answers; later, if it is to be on disk first.
+    fn publish(&mut self, put: PutId, from: Peer, request: u64, now: Millis, to: &mut Vec<Action>) {
+        let Some(taken) = self.taken.remove(&put) else { return };
+        let plan = taken.plan;
         let revoked = self.revoked.contains(&put);
         let committed = match revoked {
             false => self.storage.commit(plan),
             true => Err(Error::new(NMC_ERR_STALE, "the put was given up, or has ended without this node")),
         };
         match committed {
-            Ok(fact) => {
-                let incarnation = self.config.incarnation;
-                let name = Name { node: self.id, incarnation, index: plan.index, epoch: plan.epoch };
-                let done = Done { name, fact };
-                self.remembered.enter(put, done.clone(), now + self.config.remember_ms);
-                Ok(done)
+            Ok(None) => {
+                self.taken.insert(put, Taken { state: State::Storing(from, request), ..taken });
             }
+            Ok(Some(fact)) => self.done(put, plan, fact, (from, request), now, to),
             Err(error) => {
                 self.storage.abandon(plan);
-                Err(error)
+                to.push(answer(from, request, Err(error)));
+            }
+        }
+    }
+
+    /// A put is done.
+    fn done(&mut self, put: PutId, plan: Plan, fact: u64, ask: (Peer, u64), now: Millis, to: &mut Vec<Action>) {
+        let incarnation = self.config.incarnation;
+        let name = Name { node: self.id, incarnation, index: plan.index, epoch: plan.epoch };
+        let done = Done { name, fact };
+        self.remembered.enter(put, done.clone(), now + self.config.remember_ms);
+        to.push(answer(ask.0, ask.1, Ok(done)));
+    }
+
+    /// Looks whether puts that are to be on disk are.
+    pub(super) fn answer_stored(&mut self, now: Millis, to: &mut Vec<Action>) {
+        let Self { taken, storage, .. } = self;
+        let mut over = Vec::new();
+        for (put, taken) in taken.iter() {
+            let State::Storing(from, request) = taken.state else { continue };
+            match storage.written(taken.plan) {
+                Ok(None) => {}
+                Ok(Some(fact)) => over.push((*put, taken.plan, (from, request), Ok(fact))),
+                Err(error) => over.push((*put, taken.plan, (from, request), Err(error))),
+            }
+        }
+        for (put, plan, ask, written) in over {
+            self.taken.remove(&put);
+            match written {
+                Ok(fact) => self.done(put, plan, fact, ask, now, to),
+                Err(error) => {
+                    self.storage.abandon(plan);
+                    to.push(answer(ask.0, ask.1, Err(error)));
+                }
             }
         }
     }
@@ -238,7 +266,11 @@ impl<S: Storage> Agent<S> {
     ) -> Result<()> {
         let done = match (self.remembered.done.get(&put), self.taken.get(&put).map(|taken| &taken.state)) {
             (Some(done), _) => Ok(done.clone()),
-            (None, Some(State::Reserved)) => self.publish(put, now),
+            (None, Some(State::Reserved)) => {
+                self.publish(put, from, request, now, to);
+                return Ok(());
+            }
+            (None, Some(State::Storing(..))) => Err(Error::new(NMC_ERR_BUSY, "the put is being written to disk")),
             _ => Err(Error::new(NMC_ERR_STALE, format!("put {:x} was given up", put.0))),
         };
         to.push(answer(from, request, done));
@@ -272,6 +304,15 @@ impl<S: Storage> Agent<S> {
 
     fn give_up(&mut self, which: impl Fn(&Taken) -> bool, now: Millis, to: &mut Vec<Action>) {
         let Self { taken, storage, .. } = self;
+        taken.retain(|_, taken| match taken.state {
+            State::Storing(from, request) if which(taken) => {
+                storage.abandon(taken.plan);
+                let late = Error::new(NMC_ERR_STALE, "the put was not on disk in time, or another leader came");
+                to.push(answer(from, request, Err(late)));
+                false
+            }
+            _ => true,
+        });
         for (put, taken) in taken.iter_mut().filter(|(_, taken)| which(taken)) {
             match taken.state {
                 State::Receiving(from, request) => {
@@ -281,7 +322,7 @@ impl<S: Storage> Agent<S> {
                     to.push(answer(from, request, Err(late)));
                 }
                 State::Reserved => taken.state = State::Doubtful(storage.doubt(taken.plan), now),
-                State::Stopping | State::Doubtful(..) => {}
+                State::Stopping | State::Doubtful(..) | State::Storing(..) => {}
             }
         }
     }

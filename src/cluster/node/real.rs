@@ -19,7 +19,6 @@ use crate::store::facts::{self, Described};
 use crate::store::master::{Keep, Opened};
 use crate::store::read::{Extents, Look, Pin};
 use crate::store::write::PutOptions;
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// Headers that one part of a snapshot looks at, at most.
@@ -48,8 +47,8 @@ pub struct NodeStore {
     /// By number, those that were used: they stay as long as the store lives.
     spaces: Vec<Option<Space>>,
     plans: ByNumber<Plan, Opened>,
-    /// Those that are to be on disk before they are answered.
-    for_disk: HashSet<Plan>,
+    /// Those that are to be on disk before they are answered, and those of them that are being written.
+    for_disk: ByNumber<Plan, Option<Writing>>,
     pins: ByNumber<u64, Pin>,
     next_pin: u64,
     /// The disk that the store had when it was said what there is, and how many slots that has.
@@ -58,6 +57,16 @@ pub struct NodeStore {
     trouble: Option<Error>,
     /// When programs were last looked after, and what the bell that they ring had counted.
     looked: Option<(Instant, u32)>,
+}
+
+/// A value that is published and is being written to disk.
+struct Writing {
+    opened: Opened,
+    space: u32,
+    key: Vec<u8>,
+    ticket: u64,
+    /// What is held is evicted last.
+    pin: Option<Pin>,
 }
 
 /// The disk below a store, and how many slots it has. In this order: if it is opened anew meanwhile that is found out.
@@ -83,7 +92,7 @@ impl NodeStore {
         let store = program.for_agent(limit)?;
         let spaces = memory::vec_with(MAX_NAMESPACES, |_| None)?;
         let disk = disk_below(&store)?;
-        let (plans, for_disk, pins) = (ByNumber::default(), HashSet::new(), ByNumber::default());
+        let (plans, for_disk, pins) = (ByNumber::default(), ByNumber::default(), ByNumber::default());
         Ok(Self { store, spaces, plans, for_disk, pins, next_pin: 1, disk, trouble: None, looked: None })
     }
 
@@ -144,6 +153,33 @@ impl NodeStore {
         let addresses = self.store.addresses(extents)?;
         let size = |n: u64| usize::try_from(n).unwrap_or(0);
         memory::collect(addresses.map(|(address, _, bytes)| Span::new(size(address), size(bytes))))
+    }
+
+    /// What was just published is held, and the tier hears of it.
+    fn begin_to_write(&mut self, opened: Opened) -> Result<Writing> {
+        let (space, key) = (self.store.namespace_of(opened.index), self.store.key_of(opened.index));
+        let Some(Space { store, .. }) = self.space(space) else {
+            crate::bail!(NMC_ERR_STALE, "what was published is of no namespace");
+        };
+        // By a handle of its namespace: what has to be on disk is looked for there.
+        let pin = store.pin_named(opened.index, opened.epoch, &key)?.map(|(pin, _)| pin);
+        let begun = store.begin_to_write(&key);
+        match begun {
+            Ok(ticket) => Ok(Writing { opened, space, key, ticket, pin }),
+            Err(error) => {
+                let _ = pin.map(|pin| self.store.unpin(pin));
+                Err(error)
+            }
+        }
+    }
+
+    /// It is on disk, or is not to be.
+    fn end_writing(&mut self, plan: Plan) -> Option<Writing> {
+        let writing = self.for_disk.remove(&plan)??;
+        if let Some(pin) = writing.pin {
+            let _ = self.store.unpin(pin);
+        }
+        Some(writing)
     }
 
     fn opened(&self, plan: Plan) -> Result<&Opened> {
@@ -266,13 +302,13 @@ impl Storage for NodeStore {
         let for_disk = segment == self.tier_segment() && self.slots() > 0;
         let rank = Some(segment).filter(|_| !for_disk);
         let options = PutOptions { rank, keep, metadata: &metadata.0, ..PutOptions::DEFAULT };
-        self.for_disk.try_reserve(1).map_err(|_| memory::refused::<Plan>(1))?;
+        memory::reserve_map(&mut self.for_disk, 1)?;
         let space = self.make_space(key.space())?;
         let (opened, _) = space.store.open_clustered(put.0, key.key(), length, &options)?;
         let plan = Plan { index: opened.index, epoch: opened.epoch };
         self.plans.insert(plan, opened);
         if for_disk {
-            self.for_disk.insert(plan);
+            self.for_disk.insert(plan, None);
         }
         Ok(plan)
     }
@@ -286,28 +322,43 @@ impl Storage for NodeStore {
         }))
     }
 
-    fn commit(&mut self, plan: Plan) -> Result<u64> {
+    fn commit(&mut self, plan: Plan) -> Result<Option<u64>> {
         let opened = *self.opened(plan)?;
-        let for_disk = self.for_disk.contains(&plan);
-        // By a handle of its namespace: what has to be on disk is looked for there.
-        let Some(space) = self.space(self.store.namespace_of(plan.index)) else {
-            crate::bail!(NMC_ERR_STALE, "{plan:?} is of no namespace");
-        };
-        let store = &space.store;
-        let committed = if for_disk { store.commit_to_disk(&opened) } else { store.commit_and_tell(&opened) };
-        match committed {
-            Ok(fact) => {
-                self.for_disk.remove(&plan);
+        match self.store.commit_and_tell(&opened) {
+            Ok(_) if self.for_disk.contains_key(&plan) => {
+                let writing = self.begin_to_write(opened)?;
+                self.for_disk.insert(plan, Some(writing));
                 self.plans.remove(&plan);
-                Ok(fact)
+                Ok(None)
+            }
+            Ok(fact) => {
+                self.plans.remove(&plan);
+                Ok(Some(fact))
             }
             Err(error) if error.status == NMC_ERR_NOT_FOUND => Err(Error::new(NMC_ERR_STALE, error.message)),
             Err(error) => Err(error),
         }
     }
 
+    fn written(&mut self, plan: Plan) -> Result<Option<u64>> {
+        let Some(Some(writing)) = self.for_disk.get(&plan) else {
+            crate::bail!(NMC_ERR_STALE, "{plan:?} is not being written to disk");
+        };
+        let (space, put, ticket) = (writing.space, writing.opened.plan_id, writing.ticket);
+        let key = memory::copy(&writing.key)?;
+        let Some(space) = self.space(space) else { crate::bail!(NMC_ERR_STALE, "{plan:?} is of no namespace") };
+        if !space.store.is_written(&key, put, ticket)? {
+            return Ok(None);
+        }
+        let fact = self.store.notice()?;
+        self.end_writing(plan);
+        Ok(Some(fact))
+    }
+
     fn abandon(&mut self, plan: Plan) {
-        self.for_disk.remove(&plan);
+        if let Some(writing) = self.end_writing(plan) {
+            let _ = self.store.give_up(&writing.opened);
+        }
         if let Some(opened) = self.plans.remove(&plan) {
             // If the master does not hear of it now it hears of it when it is back.
             let _ = self.store.give_up(&opened);

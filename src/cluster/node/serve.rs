@@ -7,8 +7,8 @@ use crate::base::error::Result;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
 };
-use crate::cluster::types::{Millis, Peer, PutId};
-use crate::cluster::wire::{Answer, Fetch, Fetched, Frame, Metadata};
+use crate::cluster::types::{Millis, ObjectKey, Peer, PutId};
+use crate::cluster::wire::{Answer, Expire, Fetch, Fetched, Frame, Metadata};
 
 /// Peers of which it is remembered what they asked for.
 const MAX_PEERS: usize = 1 << 16;
@@ -28,6 +28,8 @@ pub(super) struct Serving {
     mover: u64,
     /// Who wants to know when nothing is under way any more.
     cancelled: Option<(Peer, u64)>,
+    /// It goes so long after it has left whole.
+    expires: Option<(ObjectKey, PutId, u32)>,
 }
 
 impl Serving {
@@ -96,7 +98,9 @@ impl<S: Storage> Agent<S> {
         };
         let (pin, offset) = (pinned.pin, fetch.offset);
         let answer = pushed.then(|| fetched.clone());
-        self.serving.insert(pin, Serving { to: from, request, answer, since: now, mover: self.mover, cancelled: None });
+        let expires = (fetch.expire_ms > 0).then_some((fetch.key, fetched.put, fetch.expire_ms));
+        let (since, mover) = (now, self.mover);
+        self.serving.insert(pin, Serving { to: from, request, answer, since, mover, cancelled: None, expires });
         to.push(if pushed {
             Action::Push { to: from, pin, offset, into: fetch.into, mover: fetch.mover }
         } else {
@@ -119,14 +123,25 @@ impl<S: Storage> Agent<S> {
     }
 
     /// The last byte of a value has left, or none will.
-    pub(super) fn sent(&mut self, pin: u64, whole: bool, to: &mut Vec<Action>) {
+    pub(super) fn sent(&mut self, pin: u64, whole: bool, now: Millis, to: &mut Vec<Action>) {
         let Some(serving) = self.serving.remove(&pin) else { return };
         self.storage.unpin(pin);
+        if let Some((key, put, after_ms)) = serving.expires.filter(|_| whole) {
+            self.was_read(key, put, after_ms, now, to);
+        }
         if let Some(answer) = serving.answer {
             let answer = if whole { answer } else { refused(NMC_ERR_UNAVAILABLE) };
             to.push(Action::Send(serving.to, Frame::answering(serving.request, answer)));
         }
         tell(serving.cancelled, to);
+    }
+
+    /// A put was read that is to go so long after that: the leader hears of it, once in that time.
+    pub(super) fn was_read(&mut self, key: ObjectKey, put: PutId, after_ms: u32, now: Millis, to: &mut Vec<Action>) {
+        if self.told.is_new(put, now, after_ms.into()) {
+            let frame = Frame::telling(Expire { key, put, after_ms });
+            to.push(Action::Master(self.leaders.current(), frame));
+        }
     }
 
     /// Whoever asked for a value wants no byte of it any more.

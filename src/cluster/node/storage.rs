@@ -101,10 +101,14 @@ pub trait Storage {
     /// Where the bytes of a plan are, for those who write them from elsewhere.
     fn extents(&self, plan: Plan) -> Result<Vec<Extent>>;
 
-    /// All bytes are there: publishes. Gives the number of the fact. STALE if the plan was given up.
-    fn commit(&mut self, plan: Plan) -> Result<u64>;
+    /// All bytes are there: publishes. Gives the number of the fact; none if it is to be on disk, see [`Storage::written`]. STALE if the plan was given up.
+    fn commit(&mut self, plan: Plan) -> Result<Option<u64>>;
 
-    /// Gives a plan up of which no byte is under way: its pages may be used again.
+    /// Whether a value that was published is on disk by now: then the number of the newest fact. It is asked again and again until then, or until the
+    /// plan is abandoned. An error says that it will not be.
+    fn written(&mut self, plan: Plan) -> Result<Option<u64>>;
+
+    /// Gives a plan up of which no byte is under way: its pages may be used again. If it was published and is not on disk yet, it goes.
     fn abandon(&mut self, plan: Plan);
 
     /// Gives a plan up of which bytes may still arrive: nobody gets its pages until it is abandoned. Gives how many bytes.

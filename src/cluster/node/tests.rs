@@ -140,7 +140,15 @@ impl Rig {
     fn fetch(&self, plan: Plan, into: usize) -> Fetch {
         let name = Name { node: NodeId::of("n"), incarnation: 9, index: plan.index, epoch: plan.epoch };
         let extent = |offset| Extent { region: 1, offset, length: 1 };
-        Fetch { name, key: key(), offset: 0, length: 9, into: (0..into as u64).map(extent).collect(), mover: 0 }
+        Fetch {
+            name,
+            key: key(),
+            offset: 0,
+            length: 9,
+            into: (0..into as u64).map(extent).collect(),
+            mover: 0,
+            expire_ms: 0,
+        }
     }
 }
 

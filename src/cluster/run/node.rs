@@ -35,6 +35,7 @@ const FILL_MS: Millis = 5_000;
 
 enum Mail {
     Keep(ObjectKey, Box<Replica>),
+    Expire(ObjectKey, PutId, u32),
     Sync(Millis, Waiter),
     Stop,
 }
@@ -68,6 +69,11 @@ impl Handle {
     /// What was read is to be kept on this node too. It is no loss if nothing comes of it.
     pub fn keep(&self, key: ObjectKey, from: Replica) {
         self.post(Mail::Keep(key, Box::new(from)));
+    }
+
+    /// A put was read here that is to go so long after that.
+    pub fn expire(&self, key: ObjectKey, put: PutId, after_ms: u32) {
+        self.post(Mail::Expire(key, put, after_ms));
     }
 
     /// Tells, from the agent's thread, when the leader knows all that is in the store by now, or why it does not. It is told if nobody ends the agent
@@ -256,6 +262,7 @@ impl<S: Memory> Running<S> {
         for mail in self.mailbox.take(ready) {
             match mail {
                 Mail::Keep(key, from) => self.tell(Event::Keep(key, *from), now),
+                Mail::Expire(key, put, after_ms) => self.tell(Event::Expire(key, put, after_ms), now),
                 Mail::Sync(patience, waiter) => {
                     let ticket = self.ticket();
                     self.syncs.insert(ticket, waiter);
@@ -402,7 +409,8 @@ impl<S: Memory> Running<S> {
     fn fetch(&mut self, filling: Filling) {
         let Filling { key, from, into, .. } = &filling;
         let length = if into.is_some() { from.length } else { 0 };
-        let fetch = Fetch { name: from.name, key: key.clone(), offset: 0, length, into: Vec::new(), mover: 0 };
+        let fetch =
+            Fetch { name: from.name, key: key.clone(), offset: 0, length, into: Vec::new(), mover: 0, expire_ms: 0 };
         let peer = match self.fills.len() < MOST_FILLS {
             true => Address::literal(&from.endpoint).and_then(|address| self.net.connect(&address)).ok(),
             false => None,

@@ -17,6 +17,8 @@ pub enum Promise {
     NoLateWrite,
     /// Every call ends by its deadline and two seconds.
     Bounded,
+    /// A put to a disk that has ended is there.
+    OnDisk,
     /// At rest what is listed is what there is.
     Truth,
     /// Nobody is asked anything for a call that has ended.
@@ -50,6 +52,8 @@ pub struct Put {
     pub removed: Option<Millis>,
     /// A replica was evicted, or its owner lost.
     pub lost: bool,
+    /// It goes then, since it was read.
+    pub expires: Option<Millis>,
 }
 
 /// A remove, as it was called.
@@ -174,6 +178,14 @@ impl Checker {
         }
     }
 
+    /// A master hears that a put was read and is to go then.
+    pub fn expires(&mut self, put: PutId, at: Millis) {
+        self.count("expires");
+        if let Some(put) = self.puts.get_mut(&put) {
+            put.expires = Some(put.expires.map_or(at, |before| before.min(at)));
+        }
+    }
+
     /// A replica of a put is no more, or with an owner that is lost.
     pub fn lost(&mut self, put: PutId) {
         if let Some(put) = self.puts.get_mut(&put) {
@@ -182,15 +194,18 @@ impl Checker {
     }
 
     /// A put under this key that must be found by a get that began then: nobody has ever lost a replica of it.
-    pub fn missing(&self, key: &ObjectKey, began: Millis) -> Option<PutId> {
+    pub fn missing(&self, key: &ObjectKey, began: Millis, now: Millis) -> Option<PutId> {
         let mut puts = self.puts.iter().filter(|(_, put)| !put.lost && self.values[&put.value].key == *key);
-        puts.find(|(put, _)| self.must_be_found(**put, began)).map(|(put, _)| *put)
+        puts.find(|(put, _)| self.must_be_found(**put, began, now)).map(|(put, _)| *put)
     }
 
     /// Whether a value must be found by a get that began then, if an owner has it and is in good standing.
-    pub fn must_be_found(&self, put: PutId, began: Millis) -> bool {
+    pub fn must_be_found(&self, put: PutId, began: Millis, now: Millis) -> bool {
         let Some(record) = self.puts.get(&put) else { return false };
         let value = &self.values[&record.value];
+        if record.expires.is_some_and(|at| at <= now) {
+            return false;
+        }
         // A remove may have taken it if it ended after the put began, or has not. What a node puts on itself before it has heard of
         // the remove may go with it.
         let removal = |r: &Removal| {

@@ -1,7 +1,7 @@
 //! What happens in a run: calls of clients, evictions, faults, and at the end rest.
 
 use super::check::{Promise, What, content};
-use super::store::State;
+use super::store::{State, WRITTEN};
 use super::{Addr, Control, Event, Sim, node_name};
 use crate::base::status::{
     NMC_ERR_CANCELLED, NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND, NMC_IN_PROGRESS, NMC_OK, nmc_status_t,
@@ -128,11 +128,17 @@ impl Sim {
         (value, pages): (u64, usize),
         patience: Millis,
     ) {
+        let on_disk = self.setup.op_ms > 0 && self.hits(300);
         let put = PutCall {
             key,
             length: pages as u64,
             slices: vec![pages as u64],
-            config: Replicate { copies, media: vec![], fixed: vec![], near: String::new() },
+            config: Replicate {
+                copies,
+                media: if on_disk { vec![0, 0, 1] } else { vec![] },
+                fixed: vec![],
+                near: String::new(),
+            },
             retain: 0,
             metadata: Metadata::default(),
         };
@@ -140,7 +146,13 @@ impl Sim {
     }
 
     pub(super) fn call_get(&mut self, at: usize, key: ObjectKey, patience: Millis) {
-        if self.get_here(at, &key) {
+        let expire_ms = if self.setup.op_ms > 0 && self.hits(150) { 200 + self.chance.below(1300) } else { 0 };
+        self.call_get_expiring(at, key, u32::try_from(expire_ms).unwrap(), patience);
+    }
+
+    /// The same for a value that goes so long after it was read.
+    pub(super) fn call_get_expiring(&mut self, at: usize, key: ObjectKey, expire_ms: u32, patience: Millis) {
+        if self.get_here(at, &key, expire_ms) {
             return;
         }
         let region = u32::try_from(self.clients[at].next_call).unwrap();
@@ -149,11 +161,12 @@ impl Sim {
             false => Vec::new(),
         };
         let keep = self.chance.below(2) == 0;
-        self.call(at, Kind::Get(key.clone()), patience, client::Call::Get(GetCall { key, room: u64::MAX, keep, into }));
+        let get = GetCall { key: key.clone(), room: u64::MAX, keep, expire_ms, into };
+        self.call(at, Kind::Get(key), patience, client::Call::Get(get));
     }
 
     /// What the own node has is read without a message.
-    fn get_here(&mut self, at: usize, key: &ObjectKey) -> bool {
+    fn get_here(&mut self, at: usize, key: &ObjectKey, expire_ms: u32) -> bool {
         let now = self.now;
         let Some(agent) = self.agent_of(at) else { return false };
         let Some(plan) = agent.storage().find(key) else { return false };
@@ -163,6 +176,9 @@ impl Sim {
         let began = if agent.serves(now) { now } else { 0 };
         let put = header.put;
         self.checker.got(key, put, &pages, began, now, true);
+        if expire_ms > 0 {
+            self.agent(at, node::Event::Expire(key.clone(), put, expire_ms));
+        }
         true
     }
 
@@ -262,7 +278,10 @@ impl Sim {
         self.note(5, number, u64::from(outcome.status.cast_unsigned()));
         self.say(|| format!("c{at} call {number} ends: {outcome:?}"));
         match call.kind {
-            Kind::Put(..) if outcome.status == NMC_OK => self.checker.put_ended(outcome.put, now),
+            Kind::Put(..) if outcome.status == NMC_OK => {
+                self.check_disk(outcome.put);
+                self.checker.put_ended(outcome.put, now);
+            }
             Kind::Put(..) => {
                 self.checker.count(if outcome.status == NMC_ERR_EXISTS { "put exists" } else { "put failed" })
             }
@@ -283,10 +302,23 @@ impl Sim {
         }
     }
 
+    /// What was put to a disk, and lives, is there.
+    fn check_disk(&mut self, put: PutId) {
+        for at in 0..self.nodes.len() {
+            let Some(agent) = self.agent_of(at) else { continue };
+            let found = agent.storage().live().find(|(_, header)| header.put == put && header.original);
+            let Some(looks) = found.and_then(|(_, header)| header.disk) else { continue };
+            self.checker.count("put to disk");
+            if looks < WRITTEN {
+                self.violated(Promise::OnDisk, format!("{put:?} has ended, and n{at} has not written it"));
+            }
+        }
+    }
+
     /// A get has found nothing: was there something?
     fn not_found(&mut self, key: &ObjectKey, began: Millis) {
         self.checker.count("not found");
-        if let Some(put) = self.checker.missing(key, began) {
+        if let Some(put) = self.checker.missing(key, began, self.now) {
             self.violated(Promise::Found, format!("{key:?}: {put:?} is nowhere, and a get from {began} found nothing"));
         }
         for at in 0..self.nodes.len() {
@@ -296,7 +328,7 @@ impl Sim {
                 continue;
             };
             let (put, original) = (header.put, header.original);
-            if original && self.checker.must_be_found(put, began) {
+            if original && self.checker.must_be_found(put, began, self.now) {
                 self.violated(
                     Promise::Found,
                     format!("{key:?}: {put:?} is on n{at} and a get from {began} found nothing"),
@@ -466,7 +498,7 @@ impl Sim {
         if listed != there {
             problems.push(format!("listed are {listed:?}; there are {there:?}"));
         }
-        if leader.under_way() != [0; 4] {
+        if leader.under_way() != [0; 5] {
             problems.push(format!("puts, calls, drops and copies are under way: {:?}", leader.under_way()));
         }
         for problem in problems {

@@ -17,7 +17,7 @@ use super::client::{self, Client};
 use super::directory::{self, Master};
 use super::node::{self, Agent};
 use super::types::{Chance, Millis, NodeId, ObjectKey, Peer, PutId};
-use super::wire::{Frame, Message};
+use super::wire::{Frame, Message, Remove};
 use check::{Checker, Promise, What};
 use driver::{Call, Fault};
 use etcd::Etcd;
@@ -383,7 +383,20 @@ impl Sim {
                 {
                     self.masters[at].master.believe(end);
                 }
-                match &frame.message {
+                let mut frame = frame;
+                match &mut frame.message {
+                    Message::Expire(expire) => {
+                        self.checker.expires(expire.put, self.now + Millis::from(expire.after_ms));
+                        match self.setup.control {
+                            Some(Control::ExpireAtOnce) => expire.after_ms = 0,
+                            Some(Control::ExpireByKey) => {
+                                let remove = Remove { key: expire.key.clone(), wait: false, call: self.chance.word() };
+                                let (after, frame) = (expire.after_ms.into(), Frame::telling(remove));
+                                return self.after(after, Event::Deliver { from, peer, to, life, frame, value });
+                            }
+                            _ => {}
+                        }
+                    }
                     Message::Remove(remove) => {
                         self.checker.arrives(|what| matches!(what, What::Key(key) if *key == remove.key), self.now);
                     }

@@ -1,10 +1,10 @@
 //! Processes of a run: how they are set up, start, die and come back.
 
-use super::store::Store;
+use super::store::{DISK, Store};
 use super::{
     AWAY_MS, Addr, Control, Event, GONE_MS, PING_MS, PUT_MS, Process, SETTLE_MS, Sim, master_names, node_name,
 };
-use crate::cluster::client::{self, Client};
+use crate::cluster::client::{self, Client, ReadOrder};
 use crate::cluster::directory::{self, Master};
 use crate::cluster::node::{self, Agent};
 use crate::cluster::types::Media;
@@ -36,6 +36,7 @@ impl Sim {
             master_ms: 400,
             owner_ms: 500,
             cache: 4,
+            read_order: [ReadOrder::Near, ReadOrder::Memory, ReadOrder::Spread][at % 3],
             pushed: self.setup.pushed,
             seed: self.chance.word(),
         }
@@ -45,6 +46,7 @@ impl Sim {
         let name = node_name(at);
         let segment =
             SegmentInfo { number: 0, name: format!("{name}/ram"), media: Media::Ram, capacity: 24, used: 0, near: -1 };
+        let disk = SegmentInfo { number: DISK, name: format!("{name}/ssd"), media: Media::Ssd, ..segment.clone() };
         node::Config {
             incarnation: self.chance.word() | 1,
             store: self.nodes[at].store_id,
@@ -53,7 +55,7 @@ impl Sim {
             headers: 12,
             slots: 0,
             volatile: false,
-            segments: vec![segment],
+            segments: vec![segment, disk],
             masters: master_names(self.setup.masters),
             ping_ms: PING_MS,
             resend_ms: 150,
@@ -128,6 +130,7 @@ impl Sim {
                 self.nodes[at].store_id = self.chance.word() | 1;
                 let mut store = Store::new(12, 24, ring);
                 store.reuse_at_once = self.setup.control == Some(Control::AbandonOnTimeout);
+                store.answer_at_once = self.setup.control == Some(Control::AnswerBeforeDisk);
                 store
             }
         };

@@ -15,6 +15,12 @@ pub(super) enum Control {
     AbandonOnTimeout,
     /// A leader answers although its lease is over.
     StaleLeader,
+    /// What was read is removed by its key when its time is over.
+    ExpireByKey,
+    /// A put to a disk is answered before it is there.
+    AnswerBeforeDisk,
+    /// What was read goes at once.
+    ExpireAtOnce,
     /// A call that is cancelled goes on, and nobody hears of it.
     CancelForgets,
 }

@@ -8,6 +8,11 @@ use crate::cluster::types::{ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published, Retired};
 use std::collections::{BTreeMap, VecDeque};
 
+/// The segment that is the disk.
+pub const DISK: u32 = 1;
+/// How often it is looked whether something is on disk until it is.
+pub const WRITTEN: u32 = 4;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Free,
@@ -28,6 +33,8 @@ pub struct Header {
     pub doubt: bool,
     /// It was put here, and is not a copy.
     pub original: bool,
+    /// It is to be on disk, and how often it was looked whether it is.
+    pub disk: Option<u32>,
 }
 
 /// See the module.
@@ -45,6 +52,8 @@ pub struct Store {
     position: Option<Position>,
     /// The control that gives pages away while somebody may write to them.
     pub reuse_at_once: bool,
+    /// The control that answers what is to be on disk before it is.
+    pub answer_at_once: bool,
     /// Positions cannot be kept at the moment.
     pub fails: bool,
     /// Nothing new is stored.
@@ -62,6 +71,7 @@ impl Store {
             pins: 0,
             doubt: false,
             original: false,
+            disk: None,
         };
         Self {
             headers: vec![header; headers as usize],
@@ -75,6 +85,7 @@ impl Store {
             pins: BTreeMap::new(),
             position: None,
             reuse_at_once: false,
+            answer_at_once: false,
             fails: false,
             closed: false,
         }
@@ -134,7 +145,7 @@ impl Store {
         for (at, page) in pages.iter().enumerate() {
             self.write(plan, at, *page);
         }
-        self.commit(plan)
+        self.commit(plan).map(Option::unwrap_or_default)
     }
 
     /// Writes a page of a plan. Gives false if the page is not the plan's any more.
@@ -173,6 +184,7 @@ impl Store {
         let (headers, pages) = (u32::try_from(self.headers.len()).unwrap(), u32::try_from(self.pages.len()).unwrap());
         let mut store = Store::new(headers, pages, self.ring_size);
         store.reuse_at_once = self.reuse_at_once;
+        store.answer_at_once = self.answer_at_once;
         store.position = self.position;
         store.next_epoch = self.next_epoch + 1000;
         for (_, header) in self.live() {
@@ -219,8 +231,9 @@ impl Storage for Store {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
         let (state, key) = (State::Writing, Some(wanted.key.clone()));
+        let disk = (wanted.segment == DISK).then_some(0);
         self.headers[index] =
-            Header { epoch, state, key, put: wanted.put, pages, pins: 0, doubt: false, original: true };
+            Header { epoch, state, key, put: wanted.put, pages, pins: 0, doubt: false, original: true, disk };
         Ok(Plan { index: u32::try_from(index).unwrap(), epoch })
     }
 
@@ -229,7 +242,7 @@ impl Storage for Store {
         Ok(header.pages.iter().map(|page| Extent { region: 0, offset: u64::from(*page), length: 1 }).collect())
     }
 
-    fn commit(&mut self, plan: Plan) -> Result<u64> {
+    fn commit(&mut self, plan: Plan) -> Result<Option<u64>> {
         let Some(header) = self.headers.get_mut(plan.index as usize) else {
             crate::bail!(NMC_ERR_STALE, "no such plan");
         };
@@ -237,14 +250,28 @@ impl Storage for Store {
             crate::bail!(NMC_ERR_STALE, "the plan was given up");
         }
         header.state = State::Live;
+        let for_disk = header.disk.is_some() && !self.answer_at_once;
         let fact = self.published(plan.index as usize);
         self.fact(fact.into());
-        Ok(self.newest)
+        Ok((!for_disk).then_some(self.newest))
+    }
+
+    fn written(&mut self, plan: Plan) -> Result<Option<u64>> {
+        let header = self.headers.get_mut(plan.index as usize);
+        let Some(header) = header.filter(|h| h.epoch == plan.epoch && h.state == State::Live) else {
+            crate::bail!(NMC_ERR_STALE, "it was evicted or removed meanwhile");
+        };
+        let looks = header.disk.get_or_insert_default();
+        *looks += 1;
+        Ok((*looks >= WRITTEN).then_some(self.newest))
     }
 
     fn abandon(&mut self, plan: Plan) {
         let Some(header) = self.headers.get_mut(plan.index as usize) else { return };
-        if header.epoch == plan.epoch && matches!(header.state, State::Writing | State::Dead) {
+        if header.epoch == plan.epoch && header.state == State::Live && header.disk.is_some_and(|looks| looks < WRITTEN)
+        {
+            self.retire(plan.index as usize);
+        } else if header.epoch == plan.epoch && matches!(header.state, State::Writing | State::Dead) {
             (header.state, header.doubt) = (State::Dead, false);
             self.take(plan.index as usize);
         }
@@ -357,11 +384,13 @@ impl Storage for Store {
     }
 
     fn used(&self) -> Vec<u64> {
-        vec![(self.pages.len() - self.free.len()) as u64]
+        vec![(self.pages.len() - self.free.len()) as u64, 0]
     }
 
-    fn close(&mut self, _: u32, closed: bool) -> Result<()> {
-        self.closed = closed;
+    fn close(&mut self, segment: u32, closed: bool) -> Result<()> {
+        if segment != DISK {
+            self.closed = closed;
+        }
         Ok(())
     }
 

@@ -33,7 +33,7 @@ fn what_is_promised_holds_whatever_happens() {
     }
     eprintln!("{counts:?}");
     assert!(bad.is_empty(), "{}", bad.join("\n"));
-    for what in ["put", "got", "got here", "removed", "not found", "kept", "cancelled"] {
+    for what in ["put", "got", "got here", "removed", "not found", "kept", "cancelled", "expires", "put to disk"] {
         assert!(counts.get(what).is_some_and(|n| *n > 100), "too little was seen: {counts:?}");
     }
 }
@@ -156,6 +156,111 @@ fn control_what_was_cancelled_and_goes_on_happens_later() {
     let sim = removed_after_a_cancelled_put(control);
     assert_eq!(sim.checker.counts.get("got"), Some(&1));
     breaks(Control::CancelForgets, &[Promise::Over], |_| ());
+}
+
+/// A value that was read, and is to go 500 ms after that, is replaced by another one before.
+fn put_again_before_the_former_goes(control: Option<Control>) -> Sim {
+    let mut sim = Sim::new(Setup { control, ..Setup::quiet(1, 3) });
+    let key = Sim::key(1);
+    sim.run_for(2000);
+    sim.call_put(1, key.clone(), 2000);
+    sim.run_for(200);
+    sim.call_get_expiring(1, key.clone(), 500, 1000);
+    sim.run_for(100);
+    sim.call_remove(2, key.clone(), true, 1000);
+    sim.run_for(200);
+    sim.call_put(2, key.clone(), 1000);
+    sim.run_for(2000);
+    assert_eq!(sim.checker.counts.get("put"), Some(&2), "{:?}", sim.checker.counts);
+    sim.call_get(2, key, 1000);
+    sim.run_for(500);
+    sim
+}
+
+#[test]
+fn what_was_put_since_stays_when_what_was_read_goes() {
+    let sim = put_again_before_the_former_goes(None);
+    assert_eq!((sim.checker.violations.as_slice(), sim.checker.counts.get("got")), (&[][..], Some(&2)));
+}
+
+#[test]
+fn control_who_removes_by_key_what_was_read_takes_what_was_put_since() {
+    let sim = put_again_before_the_former_goes(Some(Control::ExpireByKey));
+    assert_eq!(sim.checker.violations.first().map(|violation| violation.promise), Some(Promise::Found));
+}
+
+#[test]
+fn control_who_answers_before_it_is_on_disk_is_seen() {
+    breaks(Control::AnswerBeforeDisk, &[Promise::OnDisk], |_| ());
+}
+
+#[test]
+fn control_what_goes_before_its_time_is_missed() {
+    breaks(Control::ExpireAtOnce, &[Promise::Found], |_| ());
+}
+
+/// A value with two copies, of which one is read at 0; `meanwhile` something happens. Whether it is found after 900 ms and after
+/// 2,500 ms by others.
+fn found_after_it_was_read(here: bool, meanwhile: impl Fn(&mut Sim)) -> (bool, bool) {
+    let mut sim = Sim::new(Setup::quiet(2, 4));
+    let key = Sim::key(1);
+    sim.run_for(2000);
+    let value = sim.new_value(&key, 1);
+    sim.call_put_copies(2, key.clone(), 2, (value, 1), 2000);
+    sim.run_for(300);
+    // The clients 0 and 1 are on the nodes.
+    sim.call_get_expiring(if here { 0 } else { 2 }, key.clone(), 1200, 500);
+    sim.run_for(50);
+    meanwhile(&mut sim);
+    let found = |sim: &mut Sim, wait| {
+        sim.run_for(wait);
+        let before = sim.checker.counts.get("got").copied();
+        sim.call_get_expiring(3, key.clone(), 0, 300);
+        sim.run_for(300);
+        sim.checker.counts.get("got").copied() != before
+    };
+    let found = (found(&mut sim, 850), found(&mut sim, 1300));
+    assert_eq!(sim.checker.violations, []);
+    let has = |at: usize| sim.agent_of(at).unwrap().storage().find(&key).is_some();
+    assert_eq!((has(0), has(1)), (found.1, found.1), "all copies go, or none");
+    found
+}
+
+#[test]
+fn what_was_read_goes_with_all_its_copies_and_not_before_its_time() {
+    assert_eq!(found_after_it_was_read(false, |_| ()), (true, false));
+    assert_eq!(found_after_it_was_read(true, |_| ()), (true, false));
+    // The first time counts, whoever reads it again.
+    assert_eq!(
+        found_after_it_was_read(false, |sim| {
+            sim.run_for(100);
+            sim.call_get_expiring(3, Sim::key(1), 5000, 300);
+            sim.run_for(100);
+        }),
+        (true, false)
+    );
+}
+
+#[test]
+fn a_leader_that_comes_does_not_know_what_was_to_go() {
+    let restart = |sim: &mut Sim| {
+        for master in 0..sim.setup.masters {
+            sim.kill(Addr::Master(master));
+        }
+        sim.run_for(100);
+        for master in 0..sim.setup.masters {
+            sim.start(Addr::Master(master));
+        }
+    };
+    assert!(found_after_it_was_read(false, restart).1);
+    // It hears of it from whoever reads it again.
+    let read_again = |sim: &mut Sim| {
+        restart(sim);
+        sim.run_for(2000);
+        sim.call_get_expiring(2, Sim::key(1), 1200, 1000);
+        sim.run_for(200);
+    };
+    assert_eq!(found_after_it_was_read(false, read_again), (true, false));
 }
 
 /// Values with two copies on three nodes, one of which dies and does not come back. Gives how many have two owners in the end, of those that had.

@@ -199,6 +199,16 @@ message_structs! {
         pub next: u32,
     }
 
+    /// Node → master: a put was read by somebody who wants it to go so long after that. All replicas of that put do, and nothing else that has the key. Not answered; if it was asked for before, that counts.
+    pub struct Expire {
+        /// What was read.
+        pub key: ObjectKey,
+        /// The put that it came from.
+        pub put: PutId,
+        /// How long it stays.
+        pub after_ms: u32,
+    }
+
     /// Client → master: which keys there are. Answered by [`Keys`], or UNAVAILABLE while the master is still being told what there is.
     pub struct ListKeys {
         /// From where on: 0, or what the last answer said.
@@ -549,6 +559,8 @@ message_structs! {
         pub into: Vec<Extent>,
         /// Which of the caller's movers takes them then: nothing arrives by way of another.
         pub mover: u64,
+        /// How long after it was first read the value goes, in ms: the owner tells the leader. 0 if it stays.
+        pub expire_ms: u32,
     }
 
     /// Node → client: the bytes, or why not.
@@ -770,6 +782,8 @@ numbered! {
         14 => ListKeys(ListKeys),
         /// Keys.
         15 => Keys(Keys),
+        /// What was read goes after a while.
+        16 => Expire(Expire),
         /// A node comes.
         20 => Join(Join),
         /// It is a member.

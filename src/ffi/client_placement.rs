@@ -1,0 +1,116 @@
+//! `nmc_client_set_placement`: where a program itself wants its values.
+
+use super::basic::nmc_slice_t;
+use super::client::{nmc_client_t, segment_of, with};
+use super::client_types::nmc_segment_t;
+use super::guard;
+use crate::base::error::{Error, Result};
+use crate::base::memory;
+use crate::base::status::nmc_status_t;
+use crate::cluster::facade::{Placement, Placing};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Copies that a value can have, and so places that `nmc_placement_fn` can choose.
+pub const NMC_CLIENT_MAX_COPIES: u32 = 16;
+const _: () = assert!(NMC_CLIENT_MAX_COPIES == crate::cluster::wire::MAX_COPIES);
+
+/// A value that is to be placed. What it points to is valid during the call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nmc_placement_t {
+    /// Size of this struct as the library knows it: what lies behind it is not there.
+    pub struct_size: u32,
+    /// Copies that the put wants.
+    pub copies: u32,
+    /// Bytes of the value.
+    pub bytes: u64,
+    /// Its key.
+    pub key: nmc_slice_t,
+    /// The segments of the cluster, as the leader listed them at most a second ago.
+    pub segments: *const *const nmc_segment_t,
+    /// How many.
+    pub n_segments: usize,
+}
+
+/// Says where a value goes: stores the numbers of up to `NMC_CLIENT_MAX_COPIES` (16) segments, by their places in `put->segments`, in `out_segments`, each once and the best
+/// first, and returns how many. If they are fewer than `put->copies` the leader chooses the others; with 0 all of them. A negative status ends the put with it. Called
+/// on the thread that puts or submits, by several at the same time; holds no lock of the library. Must not throw, and must not put.
+pub type nmc_placement_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, put: *const nmc_placement_t, out_segments: *mut u32) -> i32>;
+
+/// Is told that `user` is not needed any more. Called once, on whichever thread needed it last; must not throw.
+pub type nmc_release_fn = Option<unsafe extern "C" fn(user: *mut c_void)>;
+
+struct Callback {
+    place: unsafe extern "C" fn(*mut c_void, *const nmc_placement_t, *mut u32) -> i32,
+    user: *mut c_void,
+    release: nmc_release_fn,
+}
+
+// SAFETY: by the C contract the function may be called, with `user`, by several threads at the same time, and released by any.
+unsafe impl Send for Callback {}
+// SAFETY: as above.
+unsafe impl Sync for Callback {}
+
+impl Drop for Callback {
+    fn drop(&mut self) {
+        if let Some(release) = self.release {
+            // SAFETY: the program's function, called once, when nobody calls the other one any more.
+            unsafe { release(self.user) };
+        }
+    }
+}
+
+impl Placement for Callback {
+    fn place(&self, what: &Placing<'_>) -> Result<Vec<u32>> {
+        let segments = memory::collect(what.segments.iter().map(segment_of))?;
+        let pointers = memory::collect(segments.iter().map(std::ptr::from_ref))?;
+        let put = nmc_placement_t {
+            struct_size: u32::try_from(size_of::<nmc_placement_t>()).unwrap_or(0),
+            copies: what.copies,
+            bytes: what.bytes,
+            key: nmc_slice_t { ptr: what.key.as_ptr().cast(), len: what.key.len() },
+            segments: pointers.as_ptr(),
+            n_segments: pointers.len(),
+        };
+        let mut chosen = [u32::MAX; NMC_CLIENT_MAX_COPIES as usize];
+        // SAFETY: the program's function, called as its type says, with what lives for the call.
+        let count = unsafe { (self.place)(self.user, &raw const put, chosen.as_mut_ptr()) };
+        match usize::try_from(count) {
+            Ok(count) if count <= chosen.len() => memory::copy(chosen.get(..count).unwrap_or_default()),
+            Ok(count) => crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "the placement says that it has stored {count} segments; there is room for {}",
+                chosen.len()
+            ),
+            Err(_) => Err(Error::new(count, "the placement of the client ends the put")),
+        }
+    }
+}
+
+/// From now on `placement` says where values go that this client puts: those whose options name no `locations`. NULL takes that back. `release`, if it is not NULL, is
+/// called with `user` when nobody calls `placement` with it any more: after the next `nmc_client_set_placement`, or with `nmc_client_close`. It is not called if this fails, or without
+/// a `placement`.
+///
+/// It is called for each value of a put or a batch before the first of them is sent, on the calling thread, and for those that are submitted before that returns. It is
+/// shown the segments as the leader listed them at most a second ago; the put that asks the leader for them waits for that, also a submitted one. A choice
+/// that cannot be (a number that is no segment, one that comes twice, more than there is room for) ends that put with `NMC_ERR_INVALID_ARG`; one that is full or gone by
+/// then with `NMC_ERR_NO_SPACE`. Copies on a medium (`media_copies`) count on top of it as they do with locations.
+///
+/// Thread-safe. Not graph-safe. Statuses: none of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_set_placement(
+    client: *mut nmc_client_t,
+    placement: nmc_placement_fn,
+    user: *mut c_void,
+    release: nmc_release_fn,
+) -> nmc_status_t {
+    guard(|| {
+        with(client, |open| {
+            let made = placement.map(|place| Arc::new(Callback { place, user, release }) as Arc<dyn Placement>);
+            open.cluster.set_placement(made);
+            Ok(())
+        })
+    })
+}
