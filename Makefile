@@ -8,14 +8,15 @@ EXAMPLES := cpp_examples/01_hello_world/hello_world cpp_examples/02_prefill_deco
   cpp_examples/09_cluster/cluster
 PREFIX ?= /usr/local
 NVCC_VENV := target/nvcc-venv
+NIXL_VENV := target/nixl-venv
 PEERS := benches/target/release/kv_peers
 SONAME := libnanomc.so.$(shell sed -n 's/^version = "\([0-9]*\)\..*/\1/p' Cargo.toml)
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help demo test install package wheel python-test bench peers soak docs bless kernels clean lib tools configure built tested loom shuttle
+.PHONY: help demo test install package wheel python-test bench peers soak docs bless kernels cluster-deps clean lib tools configure built tested loom shuttle
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: ## build the library and run the examples
 	@scripts/setup.sh demo
@@ -70,6 +71,12 @@ bless: lib ## accept the changed C header, symbol list and .proto files
 	test ! -x python/.venv/bin/python || python/.venv/bin/python python/generate.py
 	$(CARGO) run --quiet --locked --manifest-path crates/nanomc-master/generate/Cargo.toml --target-dir target/generate
 	git --no-pager diff --stat -- include ctest/abi python crates/nanomc-master/src
+
+cluster-deps: ## install what a cluster can use from outside: NIXL (pip, into target/nixl-venv) and etcd (apt)
+	@test -x $(NIXL_VENV)/bin/pip || python3 -m venv $(NIXL_VENV)
+	$(NIXL_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps 'nixl-cu12>=1.5,<1.6'
+	@command -v etcd >/dev/null || $$(test "$$(id -u)" = 0 || echo sudo) apt-get install -y -qq etcd-server
+	@echo "export NMC_NIXL=$$(find $(CURDIR)/$(NIXL_VENV) -name libnixl_capi.so | head -1)"
 
 kernels: ## compile the GPU kernels anew (fetches nvcc with pip)
 	@test -x $(NVCC_VENV)/bin/pip || python3 -m venv $(NVCC_VENV)

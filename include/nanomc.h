@@ -2741,9 +2741,15 @@ typedef struct nmc_client_config_t {
    * empty. Its form is checked; it is not needed here and never contacted.
    */
   struct nmc_slice_t metadata_server;
-  /** `tcp`, which is the default, or `rdma`, which is `NMC_ERR_UNSUPPORTED` in this version. */
+  /**
+   * `tcp`, which is the default, or `rdma`: then NIXL moves the bytes of large values, by RDMA or what else there is, where client and node
+   * both have it; all else goes by tcp. Where NIXL is not installed a line in the log says so; docs/cluster.md says how it is
+   * found.
+   */
   struct nmc_slice_t protocol;
-  /** Names of network devices, with commas between; not used with `tcp`. */
+  /**
+   * Names of network devices that NIXL uses, with commas between; empty for all. Without a token it uses the loopback device alone. Not used with `tcp`.
+   */
   struct nmc_slice_t device_names;
   /**
    * What masters, nodes and clients of the cluster know, and nobody else does. Without it everything must be on the loopback device, or
@@ -2763,12 +2769,14 @@ typedef struct nmc_client_config_t {
   uint32_t flags;
   /** With `NMC_CLIENT_EXPIRE`: how long after it was first read a value goes, in ms, up to a day; -1 for 1 s. */
   int64_t expire_ms;
+  /** With `rdma`: values of so many bytes and more are moved by NIXL; 0 for 256 KiB. */
+  uint64_t rdma_bytes;
   /** One of `NMC_READ_*`: which of several copies is read first. */
   uint32_t read_order;
   /** Zero. */
   uint32_t reserved_order;
   /** Zero. */
-  uint64_t reserved[2];
+  uint64_t reserved[1];
 } nmc_client_config_t;
 
 /** What an nmc_client_config_t starts from. */
@@ -2787,9 +2795,10 @@ typedef struct nmc_client_config_t {
     /* cache_keys */ -1, \
     /* flags */ 0, \
     /* expire_ms */ -1, \
+    /* rdma_bytes */ 0, \
     /* read_order */ NMC_READ_NEAR, \
     /* reserved_order */ 0, \
-    /* reserved */ {0, 0} \
+    /* reserved */ {0} \
   }
 
 /** Where a copy must be. */
@@ -2996,7 +3005,7 @@ nmc_status_t nmc_client_set_placement(struct nmc_client_t *client,
  * Opens a client and puts a handle into `*out_client`. Nobody is contacted yet, but names of machines are looked up.
  *
  * Thread-safe. Not graph-safe. Closed with `nmc_client_close`. Statuses: `NMC_ERR_INVALID_ARG` (the config; the message names what),
- * `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (no token, and not everything is on the loopback device), `NMC_ERR_UNSUPPORTED` (the protocol),
+ * `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (no token, and not everything is on the loopback device),
  * `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`.
  */
 nmc_status_t nmc_client_open(const struct nmc_client_config_t *config,
@@ -3076,17 +3085,19 @@ nmc_status_t nmc_client_undrain(struct nmc_client_t *client,
                                 struct nmc_slice_t segment);
 
 /**
- * Says that values will be put from, or read into, this memory. With `tcp` nothing depends on it: it is for programs that also run where
- * memory must be registered.
+ * Says that values will be put from, or read into, this host memory. With `rdma` it is registered with NIXL, which then moves bytes from and to it
+ * without a copy; any other memory is copied through 64 MiB of the library's, and what does not fit there goes by tcp. With `tcp` nothing depends on it.
+ * The memory stays as it is until that is taken back.
  *
- * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is registered), `NMC_ERR_NO_MEMORY`.
+ * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is registered), `NMC_ERR_UNSUPPORTED` (NIXL does not take it),
+ * `NMC_ERR_TIMEOUT` (NIXL does not answer), `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_client_register(struct nmc_client_t *client,
                                  void *memory,
                                  size_t bytes);
 
 /**
- * Takes that back, with the address that was given.
+ * Takes that back, with the address that was given. No call may use the memory meanwhile.
  *
  * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`.
  */

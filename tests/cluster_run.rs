@@ -960,6 +960,7 @@ fn calls_that_nobody_waits_for_are_told_when_they_have_ended() {
         cache: 100,
         read_order: core::ReadOrder::Near,
         pushed: false,
+        pushed_from: 0,
         seed: 5,
     };
     let service = run::Service::new(core, &[Address::literal(&address).unwrap()], Limits::default()).unwrap();

@@ -47,7 +47,10 @@ class ClientConfig {
   ClientConfig& local_hostname(std::string value) { return local_hostname_ = std::move(value), *this; }
   /// For programs that come from Mooncake Store: its form is checked, and nobody is contacted.
   ClientConfig& metadata_server(std::string value) { return metadata_server_ = std::move(value), *this; }
+  /// `tcp`, or `rdma`: NIXL moves large values, where client and node have it.
   ClientConfig& protocol(std::string value) { return protocol_ = std::move(value), *this; }
+  /// With `rdma`: values of so many bytes and more are moved by NIXL.
+  ClientConfig& rdma_bytes(uint64_t value) { return c_.rdma_bytes = value, *this; }
   ClientConfig& device_names(std::string value) { return device_names_ = std::move(value), *this; }
   /// What all programs of the cluster know. Without it everything stays on the loopback device.
   ClientConfig& token(std::string value) { return token_ = std::move(value), *this; }

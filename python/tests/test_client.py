@@ -154,8 +154,8 @@ def test_what_cannot_be_is_refused(master):
         nanomc.Client("")
     with pytest.raises(errors.AccessError):
         nanomc.Client("192.0.2.1:50051")
-    with pytest.raises(errors.UnsupportedError):
-        nanomc.Client(master, protocol="rdma")
+    with pytest.raises(errors.InvalidArgument):
+        nanomc.Client(master, protocol="carrier pigeon")
     made = nanomc.Client(master)
     made.close()
     made.close()

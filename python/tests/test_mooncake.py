@@ -103,7 +103,7 @@ def test_what_cannot_be_is_a_number(master, caplog):
     with pytest.raises(errors.ClosedError):
         store.get("k")
     assert store.setup("localhost", "gopher://x", 0, 0, "tcp", "", master) == mooncake.INVALID_PARAMS
-    assert store.setup("localhost", "", 0, 0, "rdma", "mlx5_0", master) == mooncake.INVALID_PARAMS
+    assert store.setup("localhost", "", 0, 0, "carrier pigeon", "mlx5_0", master) == mooncake.INVALID_PARAMS
     assert store.setup("localhost", "", -1, 0, "tcp", "", master) == mooncake.INVALID_PARAMS
     assert store.setup("192.0.2.1", "", 0, 0, "tcp", "", master) == mooncake.INVALID_PARAMS  # no token
     assert store.setup("localhost", "", 0, 0, "tcp", "", master) == 0

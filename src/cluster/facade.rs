@@ -9,6 +9,7 @@ pub use placement::{Placement, Placing};
 
 use super::client::{self, Call, GetCall, Outcome, PutCall};
 use super::net::{Address, Limits, Listener, Span, now_ms};
+use super::nixl::Settings;
 use super::node::{self, Memory, NodeStore, Offer};
 use super::run::client::{Service, Task, is_refusal};
 use super::run::node as agent;
@@ -42,12 +43,19 @@ use std::time::Duration;
 pub const MASTER_PORT: u16 = 50051;
 /// Where nodes listen that have no port of their own: one of these that is free.
 const NODE_PORTS: std::ops::Range<u16> = 12300..14300;
+/// How long a NIXL agent that is to be renewed waits for what it sends: a call of a client waits for that.
+const CLIENT_DRAIN: Duration = Duration::from_millis(200);
+/// See [`CLIENT_DRAIN`].
+const NODE_DRAIN: Duration = Duration::from_millis(1_000);
 /// How often a leader hears of a node; after how long without an answer a node says something again, and tries another master.
 pub const PING_MS: Millis = 1_000;
 /// See [`PING_MS`].
 pub const RESEND_MS: Millis = 300;
 /// See [`PING_MS`].
 pub const MASTER_MS: Millis = 3_000;
+
+/// Values of so many bytes are large.
+pub const RDMA_FROM: u64 = 256 << 10;
 
 /// How a program takes part.
 #[derive(Debug, Clone)]
@@ -72,6 +80,14 @@ pub struct Config {
     pub expire_ms: u32,
     /// A thread drives what is submitted; else whoever asks what became of it.
     pub thread: bool,
+    /// NIXL moves the bytes of large values, where both sides have it.
+    pub rdma: bool,
+    /// What is a large value.
+    pub rdma_from: u64,
+    /// Names of network devices that it uses, with commas between; empty for all.
+    pub devices: String,
+    /// See [`Settings::unfenced`].
+    pub unfenced: bool,
 }
 
 impl Default for Config {
@@ -87,6 +103,10 @@ impl Default for Config {
             read_order: client::ReadOrder::Near,
             expire_ms: 0,
             thread: false,
+            rdma: false,
+            rdma_from: RDMA_FROM,
+            devices: String::new(),
+            unfenced: false,
         }
     }
 }
@@ -210,14 +230,38 @@ impl Cluster {
             owner_ms: 1_000,
             cache: config.cache,
             read_order: config.read_order,
-            pushed: false,
+            pushed: config.rdma,
+            pushed_from: config.rdma_from,
             seed: random_u64()?,
         };
-        let service = Service::new(core, &masters, Self::limits(&config))?;
+        let mover = Self::mover(&config, &host, CLIENT_DRAIN);
+        let service = Service::moving(core, &masters, Self::limits(&config), mover)?;
         let calls = Calls::new(service, config.thread);
         let (nodes, told) = (RwLock::new(Vec::new()), Mutex::new(Told::default()));
         let placements = Placements::default();
         Ok(Self { config, masters, host, calls, nodes, placements, told, cancelled: AtomicBool::new(false) })
+    }
+
+    /// How NIXL is set up, if it is wanted: without a token nothing leaves this machine.
+    fn mover(config: &Config, host: &SocketAddr, drain: Duration) -> Option<Settings> {
+        let loopback = config.token.is_empty() || host.ip().is_loopback();
+        config.rdma.then(|| Settings { loopback, devices: config.devices.clone(), drain, unfenced: config.unfenced })
+    }
+
+    /// Values are put from this memory, or read into it: NIXL needs no copy of them then. It stays as it is until it is taken back.
+    pub fn register(&self, first: usize, bytes: usize) -> Result<()> {
+        self.calls.service.register(Span::new(first, bytes))
+    }
+
+    /// Bytes that NIXL has moved from this client, and from its nodes.
+    #[must_use]
+    pub fn moved(&self) -> (u64, u64) {
+        (self.calls.service.moved(), self.nodes.read().iter().map(|node| node.agent.moved()).sum())
+    }
+
+    /// Takes that back.
+    pub fn unregister(&self, first: usize) -> Result<()> {
+        self.calls.service.unregister(first)
     }
 
     fn limits(config: &Config) -> Limits {
@@ -264,7 +308,8 @@ impl Cluster {
             doubt_bytes: capacity / 20,
             doubt_ms: 10_000,
         };
-        let agent = agent::Service::start(config, &self.masters, storage, listener, Self::limits(&self.config))?;
+        let (limits, mover) = (Self::limits(&self.config), Self::mover(&self.config, &self.host, NODE_DRAIN));
+        let agent = agent::Service::start(config, &self.masters, storage, listener, limits, mover)?;
         let joined = agent.handle().sync(deadline.left(), &self.cancelled);
         if joined != NMC_OK {
             crate::bail!(NMC_ERR_UNAVAILABLE, "no master has taken \"{name}\" as a member in time");

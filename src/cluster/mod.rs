@@ -7,6 +7,7 @@ pub mod directory;
 pub mod facade;
 pub mod leaders;
 pub mod net;
+pub mod nixl;
 pub mod node;
 pub mod run;
 #[cfg(test)]

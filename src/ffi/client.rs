@@ -90,7 +90,7 @@ unsafe fn some_name<'a>(name: nmc_slice_t) -> Result<&'a str> {
 /// Opens a client and puts a handle into `*out_client`. Nobody is contacted yet, but names of machines are looked up.
 ///
 /// Thread-safe. Not graph-safe. Closed with `nmc_client_close`. Statuses: `NMC_ERR_INVALID_ARG` (the config; the message names what),
-/// `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (no token, and not everything is on the loopback device), `NMC_ERR_UNSUPPORTED` (the protocol),
+/// `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (no token, and not everything is on the loopback device),
 /// `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_open(
@@ -231,10 +231,12 @@ pub unsafe extern "C" fn nmc_client_undrain(client: *mut nmc_client_t, segment: 
     })
 }
 
-/// Says that values will be put from, or read into, this memory. With `tcp` nothing depends on it: it is for programs that also run where
-/// memory must be registered.
+/// Says that values will be put from, or read into, this host memory. With `rdma` it is registered with NIXL, which then moves bytes from and to it
+/// without a copy; any other memory is copied through 64 MiB of the library's, and what does not fit there goes by tcp. With `tcp` nothing depends on it.
+/// The memory stays as it is until that is taken back.
 ///
-/// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is registered), `NMC_ERR_NO_MEMORY`.
+/// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is registered), `NMC_ERR_UNSUPPORTED` (NIXL does not take it),
+/// `NMC_ERR_TIMEOUT` (NIXL does not answer), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_register(client: *mut nmc_client_t, memory: *mut c_void, bytes: usize) -> nmc_status_t {
     guard(|| {
@@ -250,12 +252,15 @@ pub extern "C" fn nmc_client_register(client: *mut nmc_client_t, memory: *mut c_
                     "{bytes} bytes at {memory:p} overlap {n} at {other:#x} that are registered"
                 );
             }
-            memory::push(&mut list, (first, bytes))
+            memory::reserve(&mut list, 1)?;
+            open.cluster.register(first, bytes)?;
+            list.push((first, bytes));
+            Ok(())
         })
     })
 }
 
-/// Takes that back, with the address that was given.
+/// Takes that back, with the address that was given. No call may use the memory meanwhile.
 ///
 /// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`.
 #[unsafe(no_mangle)]
@@ -267,7 +272,7 @@ pub extern "C" fn nmc_client_unregister(client: *mut nmc_client_t, memory: *mut 
                 crate::bail!(NMC_ERR_NOT_FOUND, "nothing is registered at {memory:p}");
             };
             list.swap_remove(at);
-            Ok(())
+            open.cluster.unregister(memory as usize)
         })
     })
 }

@@ -7,7 +7,7 @@ use super::world_types::bytes_of;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::cluster::client::ReadOrder;
-use crate::cluster::facade::{Config, MASTER_PORT, PutOptions};
+use crate::cluster::facade::{Config, MASTER_PORT, PutOptions, RDMA_FROM};
 use crate::cluster::node::real::retain_code;
 use crate::cluster::types::Media;
 use crate::cluster::wire::{Location, Replicate};
@@ -82,9 +82,11 @@ pub struct nmc_client_config_t {
     /// For programs that come from Mooncake Store: `etcd://`, `redis://` or `http://` and an address, a bare `host:port`, `P2PHANDSHAKE`, or
     /// empty. Its form is checked; it is not needed here and never contacted.
     pub metadata_server: nmc_slice_t,
-    /// `tcp`, which is the default, or `rdma`, which is `NMC_ERR_UNSUPPORTED` in this version.
+    /// `tcp`, which is the default, or `rdma`: then NIXL moves the bytes of large values, by RDMA or what else there is, where client and node
+    /// both have it; all else goes by tcp. Where NIXL is not installed a line in the log says so; docs/cluster.md says how it is
+    /// found.
     pub protocol: nmc_slice_t,
-    /// Names of network devices, with commas between; not used with `tcp`.
+    /// Names of network devices that NIXL uses, with commas between; empty for all. Without a token it uses the loopback device alone. Not used with `tcp`.
     pub device_names: nmc_slice_t,
     /// What masters, nodes and clients of the cluster know, and nobody else does. Without it everything must be on the loopback device, or
     /// `nmc_client_open` returns `NMC_ERR_PERMISSION`; with another than the masters know, so does every call. It is sent as it is: the
@@ -100,12 +102,14 @@ pub struct nmc_client_config_t {
     pub flags: u32,
     /// With `NMC_CLIENT_EXPIRE`: how long after it was first read a value goes, in ms, up to a day; -1 for 1 s.
     pub expire_ms: i64,
+    /// With `rdma`: values of so many bytes and more are moved by NIXL; 0 for 256 KiB.
+    pub rdma_bytes: u64,
     /// One of `NMC_READ_*`: which of several copies is read first.
     pub read_order: u32,
     /// Zero.
     pub reserved_order: u32,
     /// Zero.
-    pub reserved: [u64; 2],
+    pub reserved: [u64; 1],
 }
 
 // SAFETY: repr(C), integers and pointers only, no padding.
@@ -126,9 +130,10 @@ unsafe impl Versioned for nmc_client_config_t {
             cache_keys: -1,
             flags: 0,
             expire_ms: -1,
+            rdma_bytes: 0,
             read_order: NMC_READ_NEAR,
             reserved_order: 0,
-            reserved: [0, 0],
+            reserved: [0],
         }
     }
 }
@@ -316,12 +321,12 @@ pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Con
     // SAFETY: as above.
     let space = unsafe { bytes_of(c.namespace_name, "namespace_name", crate::layout::store::MAX_NAMESPACE_NAME) }?;
     check_metadata(&metadata)?;
-    match protocol.as_str() {
-        "" | "tcp" => {}
-        "rdma" => crate::bail!(NMC_ERR_UNSUPPORTED, "this version moves bytes by tcp only"),
+    let rdma = match protocol.as_str() {
+        "" | "tcp" => false,
+        "rdma" => true,
         other => crate::bail!(NMC_ERR_INVALID_ARG, "protocol \"{other}\" is neither tcp nor rdma"),
-    }
-    if !devices.is_empty() {
+    };
+    if !devices.is_empty() && !rdma {
         crate::base::log::emit(crate::base::log::INFO, || format!("client: with tcp no device is used: {devices}"));
     }
     if masters.is_empty() {
@@ -363,6 +368,10 @@ pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Con
         read_order,
         expire_ms,
         thread: c.flags & NMC_CLIENT_THREAD != 0,
+        rdma,
+        rdma_from: if c.rdma_bytes == 0 { RDMA_FROM } else { c.rdma_bytes },
+        devices,
+        unfenced: false,
     })
 }
 

@@ -4,7 +4,7 @@
 use super::{Action, CANCEL_MS, Cx, GetCall, Outcome, Pause, ReadOrder, Reply, moving_ms};
 use crate::base::status::{
     NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE,
-    NMC_OK, nmc_status_t,
+    NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
 use crate::cluster::types::{Media, Millis, Name};
 use crate::cluster::wire::{CancelFetch, Fetch, Fetched, Find, Message, Replica};
@@ -41,7 +41,9 @@ pub(super) struct Getting {
     /// Why the last try failed.
     status: nmc_status_t,
     request: u64,
-    /// The mover by which it comes.
+    /// Whether the owner that was asked is to write it itself.
+    pushed: bool,
+    /// The mover by which it comes then.
     mover: u64,
     /// Nobody wants it any more.
     ended: bool,
@@ -63,6 +65,7 @@ impl Getting {
             pause: Pause::default(),
             status: NMC_ERR_TIMEOUT,
             request: 0,
+            pushed: false,
             mover: 0,
             ended: false,
         }
@@ -72,7 +75,7 @@ impl Getting {
         match self.step {
             Step::Cancelling(_, until) => until,
             Step::Renewing(_) => Millis::MAX,
-            Step::Fetching(_) | Step::Taking(..) if !self.get.into.is_empty() => Millis::MAX,
+            Step::Fetching(_) | Step::Taking(..) if self.pushed => Millis::MAX,
             _ => self.pause.until.unwrap_or(self.deadline).min(self.deadline),
         }
     }
@@ -128,7 +131,9 @@ impl Getting {
             return Some(too_small(&replica));
         }
         // What is remembered may be the size of a value that is gone: its owner is asked whether it is there, and for no byte of it.
-        let (length, into) = if fits { (replica.length, self.get.into.clone()) } else { (0, Vec::new()) };
+        let length = if fits { replica.length } else { 0 };
+        self.pushed = !self.get.into.is_empty() && cx.is_pushed(replica.name.node, length);
+        let into = if self.pushed { self.get.into.clone() } else { Vec::new() };
         let (name, key, mover) = (replica.name, self.get.key.clone(), cx.shared.mover);
         let expire_ms = if fits { self.get.expire_ms } else { 0 };
         let fetch = Fetch { name, key, offset: 0, length, into, mover, expire_ms };
@@ -163,11 +168,11 @@ impl Getting {
                 self.fetched(number, replica, fetched, cx)
             }
             (Step::Taking(replica, fetched), Reply::Bytes(true)) => Some(self.got(&replica, fetched, cx)),
-            (Step::Fetching(replica) | Step::Taking(replica, _), Reply::Late) if !self.get.into.is_empty() => {
+            (Step::Fetching(replica) | Step::Taking(replica, _), Reply::Late) if self.pushed => {
                 // Bytes may still come: the buffer is nobody's until they cannot.
                 cx.failed(replica.name.node);
                 let until = cx.now + CANCEL_MS;
-                let cancel = CancelFetch { request: self.request };
+                let cancel = CancelFetch { request: self.request, incarnation: replica.name.incarnation };
                 cx.ask_node(0, until, (replica.name.node, &replica.endpoint), cancel);
                 self.step = Step::Cancelling(replica, until);
                 None
@@ -181,7 +186,7 @@ impl Getting {
                 self.status = NMC_ERR_TIMEOUT;
                 self.after_failure(false, cx)
             }
-            (Step::Cancelling(replica, _), Reply::Message(Message::Answer(_) | Message::Fetched(_))) => {
+            (Step::Cancelling(replica, _), Reply::Message(Message::Answer(answer))) if answer.status == NMC_OK => {
                 // Nothing is under way any more.
                 cx.failed(replica.name.node);
                 self.status = NMC_ERR_TIMEOUT;
@@ -215,7 +220,24 @@ impl Getting {
                 self.step = Step::Taking(replica, fetched);
                 None
             }
-            NMC_OK => Some(self.got(&replica, fetched, cx)),
+            NMC_OK => {
+                if self.pushed {
+                    cx.to.push(Action::Landed(cx.call, fetched.length));
+                }
+                Some(self.got(&replica, fetched, cx))
+            }
+            NMC_ERR_UNSUPPORTED if self.pushed => {
+                // The same replica, on a stream.
+                cx.alone(replica.name.node);
+                self.list.push(replica);
+                self.next(cx)
+            }
+            NMC_ERR_TIMEOUT if self.pushed => {
+                // It has begun, and nobody else can end what is on its way: the buffer is nobody's until the own mover was renewed.
+                cx.failed(replica.name.node);
+                self.step = Step::Renewing(cx.renew());
+                None
+            }
             NMC_ERR_NOT_FOUND | NMC_ERR_STALE => {
                 self.missed(replica.name, cx);
                 self.after_failure(true, cx)
@@ -230,7 +252,7 @@ impl Getting {
 
     /// Whether all bytes follow, if they do.
     fn is_whole(&self, fetched: &Fetched) -> bool {
-        fetched.follows == if self.get.into.is_empty() { fetched.length } else { 0 }
+        fetched.follows == if self.pushed { 0 } else { fetched.length }
     }
 
     fn missed(&mut self, name: Name, cx: &mut Cx<'_>) {
@@ -278,7 +300,7 @@ impl Getting {
     pub(super) fn end(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
         (self.ended, self.deadline) = (true, cx.now);
         match self.step {
-            Step::Fetching(_) | Step::Taking(..) if !self.get.into.is_empty() => {
+            Step::Fetching(_) | Step::Taking(..) if self.pushed => {
                 cx.shared.requests.remove(self.request);
                 self.reply(self.request, Reply::Late, cx)
             }
@@ -295,7 +317,7 @@ impl Getting {
                 self.after_failure(false, cx)
             }
             // Whatever was being written here is not any more, and nobody says so.
-            Step::Fetching(_) if !self.get.into.is_empty() && self.mover < number => {
+            Step::Fetching(_) if self.pushed && self.mover < number => {
                 cx.shared.requests.remove(self.request);
                 self.step = Step::Waiting;
                 self.after_failure(false, cx)

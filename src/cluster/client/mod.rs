@@ -25,6 +25,10 @@ use std::collections::BTreeMap;
 
 /// How long a mover may take to end what was cancelled before it is renewed.
 const CANCEL_MS: Millis = 1_000;
+/// How long a node that cannot move bytes itself is not asked for that again.
+const ALONE_MS: Millis = 200;
+/// Nodes of which that is remembered.
+const MOST_ALONE: usize = 1024;
 /// First wait before something is asked again; it doubles.
 const PAUSE_MS: Millis = 20;
 /// Longest such wait.
@@ -45,8 +49,10 @@ pub struct Config {
     pub cache: usize,
     /// Which of several replicas is read.
     pub read_order: ReadOrder,
-    /// Whether somebody else moves the bytes; else they follow the frames.
+    /// Whether somebody else moves the bytes, where the other side can do that too; else they follow the frames.
     pub pushed: bool,
+    /// Values that are smaller follow the frames in any case.
+    pub pushed_from: u64,
     /// What chance begins with: it chooses among equal replicas and names calls, so no other client may have it.
     pub seed: u64,
 }
@@ -143,8 +149,11 @@ pub enum Event {
     Lost(u64),
     /// The bytes that follow an answer are all there, or will not come.
     Took(u64, bool),
-    /// The bytes of a request that somebody else moves are all there, or nothing is under way.
+    /// The bytes of a request that somebody else moves are all there, or the call's memory is not read any more: then some may still
+    /// arrive.
     Wrote(u64, bool),
+    /// What somebody else was to move cannot be: not a byte of it has left.
+    Unwritten(u64),
     /// The mover has no byte under way of what was begun before it was to be renewed with this number.
     Renewed(u64),
 }
@@ -180,11 +189,13 @@ pub enum Action {
         /// Where to.
         extents: Vec<Extent>,
     },
-    /// Try to end what is written. `Wrote` is said if that succeeds.
+    /// Try to end what is written. `Wrote` or `Unwritten` is said if that succeeds.
     CancelWrite(u64),
     /// Destroy what moves bytes and make it again, under this number; then say `Renewed`. What is begun after this goes by the
     /// new one.
     Renew(u64),
+    /// Somebody else has moved the bytes of a call, so many, to where it said.
+    Landed(u64, u64),
     /// What was read is to be kept on this node too.
     Keep(u64, ObjectKey, Replica),
     /// A call has ended.
@@ -239,6 +250,8 @@ enum Reply {
     Late,
     /// The bytes are there, or will not come.
     Bytes(bool),
+    /// None was sent.
+    Unwritten,
 }
 
 /// What calls need besides their own state.
@@ -251,6 +264,8 @@ struct Shared {
     next_request: u64,
     /// Nodes that failed lately, and until when they are asked last.
     failed: BTreeMap<NodeId, Millis>,
+    /// Nodes that cannot move bytes themselves, and until when they are not asked again.
+    alone: BTreeMap<NodeId, Millis>,
     /// The mover that there is or is being made, by the number of its renewal.
     mover: u64,
     /// Bytes of values that are being put: they share connections.
@@ -317,6 +332,21 @@ impl Cx<'_> {
         self.shared.mover
     }
 
+    /// Whether somebody else is to move a value of so many bytes from or to a node.
+    fn is_pushed(&self, node: NodeId, length: u64) -> bool {
+        let config = &self.shared.config;
+        let alone = self.shared.alone.get(&node).is_some_and(|until| self.now < *until);
+        config.pushed && length >= config.pushed_from && length > 0 && !alone
+    }
+
+    /// A node cannot do that, or not now.
+    fn alone(&mut self, node: NodeId) {
+        self.shared.alone.insert(node, self.now + ALONE_MS);
+        while self.shared.alone.len() > MOST_ALONE {
+            self.shared.alone.pop_first();
+        }
+    }
+
     fn failed(&mut self, node: NodeId) {
         let until = self.now + 10 * self.shared.config.owner_ms;
         self.shared.failed.insert(node, until);
@@ -337,6 +367,7 @@ impl Client {
             requests: Requests::default(),
             next_request: 1,
             failed: BTreeMap::new(),
+            alone: BTreeMap::new(),
             mover: 0,
             bytes: 0,
             config,
@@ -435,6 +466,11 @@ impl Client {
             Event::Took(number, whole) | Event::Wrote(number, whole) => {
                 if let Some(request) = self.shared.requests.remove(number) {
                     self.reply(number, request, Reply::Bytes(whole), now, to);
+                }
+            }
+            Event::Unwritten(number) => {
+                if let Some(request) = self.shared.requests.remove(number) {
+                    self.reply(number, request, Reply::Unwritten, now, to);
                 }
             }
             Event::Lost(number) => {

@@ -4,7 +4,8 @@
 
 use super::{Action, CANCEL_MS, Cx, Outcome, Pause, PutCall, Reply, Started, moving_ms};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
+    nmc_status_t,
 };
 use crate::cluster::types::Millis;
 use crate::cluster::wire::{
@@ -21,7 +22,9 @@ struct Part {
     place: Place,
     state: State,
     request: u64,
-    /// The mover by which it is written.
+    /// Whether somebody else writes it.
+    pushed: bool,
+    /// The mover by which it is written then.
     mover: u64,
 }
 
@@ -188,7 +191,17 @@ impl Putting {
 
     /// Asks the next owner.
     fn try_next(&mut self, cx: &mut Cx<'_>) {
-        let (Some(place), Some(started)) = (self.spares.pop(), self.started) else { return };
+        let Some(place) = self.spares.pop() else { return };
+        let pushed = cx.is_pushed(place.node, self.put.length);
+        let at = self.parts.len();
+        self.parts.push(Part { place, state: State::Failed, request: 0, pushed, mover: cx.shared.mover });
+        self.ask(at, cx);
+    }
+
+    /// Asks an owner to take it, or to find room for it.
+    fn ask(&mut self, at: usize, cx: &mut Cx<'_>) {
+        let (Some(part), Some(started)) = (self.parts.get(at), self.started) else { return };
+        let (place, pushed) = (part.place.clone(), part.pushed);
         let put = Put {
             put: started.put,
             term: started.term,
@@ -200,19 +213,21 @@ impl Putting {
             retain: self.put.retain,
             metadata: self.put.metadata.clone(),
         };
-        let message = match cx.shared.config.pushed {
+        let message = match pushed {
             true => Message::Reserve(Reserve { put, writer: cx.shared.config.host.clone() }),
             false => Message::Put(put),
         };
         let mut until = cx.now + self.owner_ms(cx);
-        if self.spares.is_empty() && self.parts.is_empty() && !cx.shared.config.pushed {
+        if self.spares.is_empty() && at == 0 && !pushed {
             // There is no other one, and nothing is reserved that is given to others after a while: it has all the time that is not needed to end
             // the put.
             until = until.max(self.deadline.saturating_sub(cx.shared.config.owner_ms));
         }
         let until = self.deadline.min(until);
-        let request = cx.ask_node(self.parts.len(), until, (place.node, &place.endpoint), message);
-        self.parts.push(Part { place, state: State::Asked, request, mover: cx.shared.mover });
+        let request = cx.ask_node(at, until, (place.node, &place.endpoint), message);
+        if let Some(part) = self.parts.get_mut(at) {
+            (part.state, part.request, part.mover) = (State::Asked, request, cx.shared.mover);
+        }
     }
 
     /// Something came for one owner.
@@ -232,6 +247,14 @@ impl Putting {
                 cx.to.push(Action::Write { request, call: cx.call, node: node.0, mover, extents });
                 (part.state, part.request, part.mover) = (State::Writing, request, cx.shared.mover);
             }
+            (State::Asked, Reply::Message(Message::Reserved(reserved)))
+                if part.pushed && reserved.status == NMC_ERR_UNSUPPORTED && self.step == Step::Spreading =>
+            {
+                // The same owner, on a stream: it has found no room yet.
+                part.pushed = false;
+                cx.alone(node.0);
+                self.ask(at, cx);
+            }
             (State::Asked, Reply::Message(Message::Reserved(reserved))) => self.failed(at, reserved.status, cx),
             (State::Writing, Reply::Bytes(true)) if self.step == Step::Spreading => {
                 let put = self.started.map_or(crate::cluster::types::PutId(0), |started| started.put);
@@ -249,8 +272,13 @@ impl Putting {
                     .insert(number, super::Request { call: cx.call, part: at, until, master: false, node: None });
             }
             (State::Writing | State::Cancelling, Reply::Bytes(_)) => {
-                // Nothing of it is under way.
-                self.stopped(at, cx);
+                // The value is not read any more; the owner sees to what may be on its way.
+                self.stopped(at, true, cx);
+                self.failed(at, NMC_ERR_TIMEOUT, cx);
+            }
+            (State::Writing | State::Cancelling, Reply::Unwritten) => {
+                cx.alone(node.0);
+                self.stopped(at, false, cx);
                 self.failed(at, NMC_ERR_TIMEOUT, cx);
             }
             (State::Cancelling, Reply::Late) => part.state = State::Renewing(cx.renew()),
@@ -259,8 +287,8 @@ impl Putting {
                 if matches!(reply, Reply::Late) {
                     cx.to.push(Action::Close(number));
                 }
-                if cx.shared.config.pushed {
-                    self.stopped(at, cx);
+                if part.pushed {
+                    self.stopped(at, false, cx);
                 }
                 cx.failed(node.0);
                 self.failed(at, NMC_ERR_TIMEOUT, cx);
@@ -269,10 +297,10 @@ impl Putting {
         }
     }
 
-    /// Tells an owner that nothing is being written there.
-    fn stopped(&mut self, at: usize, cx: &mut Cx<'_>) {
+    /// Tells an owner that nothing more is written there; whether anything was.
+    fn stopped(&mut self, at: usize, begun: bool, cx: &mut Cx<'_>) {
         let (Some(part), Some(started)) = (self.parts.get(at), self.started) else { return };
-        let frame = Frame::telling(Stopped { put: started.put });
+        let frame = Frame::telling(Stopped { put: started.put, begun });
         cx.to.push(Action::Node(part.place.node, part.place.endpoint.clone(), frame, cx.call));
     }
 
@@ -336,11 +364,12 @@ impl Putting {
             match part.state {
                 State::Writing => self.part(request, at, Reply::Late, cx),
                 State::Asked | State::Committing => {
+                    let pushed = part.pushed;
                     part.state = State::Failed;
                     cx.to.push(Action::Close(request));
                     cx.shared.requests.remove(request);
-                    if cx.shared.config.pushed {
-                        self.stopped(at, cx);
+                    if pushed {
+                        self.stopped(at, false, cx);
                     }
                 }
                 _ => {}
@@ -354,13 +383,13 @@ impl Putting {
             let Some(part) = self.parts.get_mut(at) else { break };
             match part.state {
                 State::Renewing(waited) if number >= waited => {
-                    self.stopped(at, cx);
+                    self.stopped(at, true, cx);
                     self.failed(at, NMC_ERR_TIMEOUT, cx);
                 }
                 // What another call renewed the mover for has ended this too.
                 State::Writing | State::Cancelling if part.mover < number => {
                     cx.shared.requests.remove(part.request);
-                    self.stopped(at, cx);
+                    self.stopped(at, true, cx);
                     self.failed(at, NMC_ERR_TIMEOUT, cx);
                 }
                 _ => {}

@@ -4,7 +4,7 @@ use super::ReadOrder;
 use super::{Action, Call, Client, Config, Event, GetCall, Outcome, PutCall};
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL,
-    NMC_ERR_UNAVAILABLE, NMC_OK,
+    NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
 };
 use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Position, PutId};
 use crate::cluster::wire::*;
@@ -35,8 +35,17 @@ impl Rig {
 
     fn with_order(pushed: bool, read_order: ReadOrder) -> Self {
         let masters = vec!["m0".into(), "m1".into()];
-        let config =
-            Config { masters, host: "h1".into(), master_ms: 400, owner_ms: 500, cache: 8, read_order, pushed, seed: 1 };
+        let config = Config {
+            masters,
+            host: "h1".into(),
+            master_ms: 400,
+            owner_ms: 500,
+            cache: 8,
+            read_order,
+            pushed,
+            pushed_from: 0,
+            seed: 1,
+        };
         Self { client: Client::new(config), now: 1000, actions: Vec::new() }
     }
 
@@ -304,6 +313,67 @@ fn a_get_whose_bytes_somebody_else_moves_returns_when_nothing_can_arrive_any_mor
     assert_eq!(rig.done(), None, "the deadline has passed, but its memory is not safe yet");
     rig.on(Event::Renewed(1));
     assert_eq!(rig.done().map(|outcome| outcome.status), Some(NMC_ERR_TIMEOUT));
+}
+
+#[test]
+fn an_owner_that_has_tried_to_write_is_not_believed_to_have_ended() {
+    let mut rig = Rig::new(true);
+    rig.get(3);
+    rig.found(vec![replica(1, 7), replica(2, 7)]);
+    let request = rig.sent()[0].0;
+    rig.node_says(request, fetched(NMC_ERR_TIMEOUT, 0, 0));
+    assert!(rig.actions.contains(&Action::Renew(1)));
+    assert!(rig.sent().is_empty(), "the next owner writes to the same memory");
+    rig.on(Event::Renewed(1));
+    assert!(matches!(&rig.sent()[0].1, Message::Fetch(fetch) if fetch.mover == 1));
+}
+
+#[test]
+fn an_owner_that_cannot_move_bytes_itself_sends_them_and_takes_them_on_a_stream() {
+    let mut rig = Rig::new(true);
+    rig.get(3);
+    rig.found(vec![replica(1, 7)]);
+    let request = rig.sent()[0].0;
+    rig.node_says(request, fetched(NMC_ERR_UNSUPPORTED, 0, 0));
+    let (request, message) = rig.sent()[0].clone();
+    assert!(matches!(message, Message::Fetch(fetch) if fetch.into.is_empty()));
+    rig.node_says(request, fetched(NMC_OK, 7, 3));
+    rig.on(Event::Took(request, true));
+    assert_eq!(rig.done().map(|outcome| outcome.status), Some(NMC_OK));
+    // Not asked again at once, and not when it is late: a stream is closed.
+    rig.get(3);
+    assert!(matches!(&rig.sent()[0].1, Message::Fetch(fetch) if fetch.into.is_empty()));
+    let mut rig = Rig::new(true);
+    rig.put(1);
+    rig.places(&[1], 1);
+    let (request, message) = rig.sent()[0].clone();
+    assert!(matches!(message, Message::Reserve(_)));
+    rig.node_says(request, Reserved { status: NMC_ERR_UNSUPPORTED, name: None, extents: vec![], mover: 0 });
+    assert!(matches!(rig.sent()[0].1, Message::Put(_)));
+}
+
+#[test]
+fn a_put_whose_bytes_were_on_their_way_says_so_to_its_owner() {
+    for (event, begun) in [(Event::Wrote(0, false), true), (Event::Unwritten(0), false)] {
+        let mut rig = Rig::new(true);
+        rig.put(1);
+        rig.places(&[1, 2], 1);
+        let request = rig.sent()[0].0;
+        let name = Name { node: NodeId(1), incarnation: 1, index: 1, epoch: 1 };
+        rig.node_says(request, Reserved { status: NMC_OK, name: Some(name), extents: vec![], mover: 0 });
+        let written = rig.actions.iter().find_map(|action| match action {
+            Action::Write { request, .. } => Some(*request),
+            _ => None,
+        });
+        let number = written.unwrap();
+        rig.on(match event {
+            Event::Unwritten(_) => Event::Unwritten(number),
+            _ => Event::Wrote(number, false),
+        });
+        let sent = rig.sent();
+        assert!(matches!(&sent[0].1, Message::Stopped(stopped) if stopped.begun == begun));
+        assert!(matches!(sent[1].1, Message::Reserve(_)), "the next owner is tried");
+    }
 }
 
 #[test]

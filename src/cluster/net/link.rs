@@ -75,6 +75,11 @@ impl Spans {
         self
     }
 
+    /// They, in a list.
+    pub fn list(self) -> Result<Vec<Span>> {
+        memory::collect(self.list)
+    }
+
     fn advance(&mut self, mut n: usize) {
         while let Some(first) = self.list.front_mut() {
             let step = n.min(first.len());

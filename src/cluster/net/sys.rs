@@ -30,6 +30,26 @@ impl Span {
         Self { first, len }
     }
 
+    /// Address of its first byte.
+    #[must_use]
+    pub fn first(&self) -> usize {
+        self.first
+    }
+
+    /// Whether all of another is in it.
+    #[must_use]
+    pub fn holds(&self, other: &Span) -> bool {
+        other.first >= self.first && other.len <= self.len && other.first - self.first <= self.len - other.len
+    }
+
+    /// Copies what it holds to the beginning of another that does not overlap; as much as fits.
+    pub fn copy_to(&self, to: &Span) {
+        // SAFETY: whoever made the spans vouches for them.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.first as *const u8, to.first as *mut u8, self.len.min(to.len));
+        }
+    }
+
     /// Bytes of it.
     #[must_use]
     pub fn len(&self) -> usize {

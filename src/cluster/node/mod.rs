@@ -81,8 +81,10 @@ pub enum Event {
     Tick,
     /// The bytes of a put are all there; or none will come any more.
     Received(PutId, bool),
-    /// The bytes of a value have left, or will not: nothing of it is under way.
+    /// The bytes of a value have left, or no more of them will: what is held is not read any more.
     Sent(u64, bool),
+    /// A value that was to be pushed cannot be: not a byte of it has left.
+    Unsent(u64),
     /// A value is to be kept here too.
     Keep(ObjectKey, Replica),
     /// What the owner of a value says about it: metadata, and the code of its retain class and priority.
@@ -140,6 +142,8 @@ pub enum Action {
         pin: u64,
         /// First byte.
         offset: u64,
+        /// How many.
+        length: u64,
         /// Where to.
         into: Vec<Extent>,
         /// By which of the other side's movers.
@@ -305,6 +309,7 @@ impl<S: Storage> Agent<S> {
             Event::Tick => {}
             Event::Received(put, whole) => self.received(put, whole, now, to),
             Event::Sent(pin, whole) => self.sent(pin, whole, now, to),
+            Event::Unsent(pin) => self.unsent(pin, now, to),
             Event::Keep(key, from) => self.keep(key, from, to),
             Event::Described(key, from, metadata, retain) => self.described(key, from, &metadata, retain, now, to),
             Event::Filled(ticket, whole) => self.filled(ticket, whole, now),
@@ -327,9 +332,9 @@ impl<S: Storage> Agent<S> {
             Message::Put(put) => self.put(from, request, time_left, put, now, to),
             Message::Reserve(reserve) => self.reserve(from, request, time_left, &reserve, now, to),
             Message::Commit(commit) => self.commit(from, request, commit.put, now, to),
-            Message::Stopped(stopped) => self.stopped(from, request, stopped.put, to),
+            Message::Stopped(stopped) => self.stopped(from, request, &stopped, now, to),
             Message::Fetch(fetch) => self.fetch(from, request, fetch, now, to),
-            Message::CancelFetch(cancel) => self.cancel_fetch(from, request, cancel.request, to),
+            Message::CancelFetch(cancel) => self.cancel_fetch(from, request, &cancel, to),
             other => Err(crate::base::error::Error::new(
                 crate::base::status::NMC_ERR_PROTOCOL,
                 format!("a node is not told {}", other.name()),
@@ -349,6 +354,7 @@ impl<S: Storage> Agent<S> {
         self.answer_stored(now, to);
         self.end_late_puts(now, to);
         self.end_late_copies(now);
+        self.end_doubts();
         self.renew_if_needed(now, to);
         self.speak(now, to);
         let (term, late) = (self.term, crate::base::status::NMC_ERR_TIMEOUT);

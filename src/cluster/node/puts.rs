@@ -1,14 +1,14 @@
 //! Puts of others on this node. On a stream the bytes follow the request, and none comes after its connection has ended. Where
-//! somebody else moves them, a writer that is late may still write: its pages are in doubt until the writer says that it has
-//! stopped, or until this node's own mover was renewed.
+//! somebody else moves them, those of a writer that is late, or has stopped, may still arrive, also when the writer is dead: its pages are in
+//! doubt until this node's own mover was renewed.
 
 use super::storage::{Plan, Wanted};
 use super::{Action, Agent, Standing, Storage};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_STALE, NMC_OK, nmc_status_t};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_STALE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t};
 use crate::cluster::types::{Millis, Name, Peer, PutId};
-use crate::cluster::wire::{Answer, Done, Frame, Put, PutDone, Reserve, Reserved};
+use crate::cluster::wire::{Answer, Done, Extent, Frame, Put, PutDone, Reserve, Reserved, Stopped};
 use std::collections::{HashMap, VecDeque};
 
 /// How long a put may take at most, whatever its client says.
@@ -19,6 +19,9 @@ const MAX_REVOKED: usize = 1 << 16;
 
 /// Puts of which it is remembered what came of them.
 const MAX_REMEMBERED: usize = 1 << 16;
+
+/// Pieces of memory that one answer can name; a value in more of them comes on a stream.
+const MOST_EXTENTS: usize = 2048;
 
 /// A put that this node has taken and that is under way.
 #[derive(Debug)]
@@ -239,7 +242,7 @@ impl<S: Storage> Agent<S> {
                 Err(error) => Err(error),
             },
         };
-        let reserved = plan.and_then(|plan| Ok((plan, self.storage.extents(plan)?)));
+        let reserved = plan.and_then(|plan| Ok((plan, self.named_extents(plan, again.is_none())?)));
         let message = match reserved {
             Ok((plan, extents)) => {
                 let until = now + time_left.min(MOST_MS);
@@ -254,6 +257,17 @@ impl<S: Storage> Agent<S> {
         };
         to.push(Action::Send(from, Frame::answering(request, message)));
         Ok(())
+    }
+
+    /// Where a writer is to write; if that cannot be said, a plan that is new is given up.
+    fn named_extents(&mut self, plan: Plan, new: bool) -> Result<Vec<Extent>> {
+        let unsupported = || Err(Error::new(NMC_ERR_UNSUPPORTED, "the value would be in too many pieces"));
+        let extents = self.storage.extents(plan);
+        let extents = extents.and_then(|list| if list.len() > MOST_EXTENTS { unsupported() } else { Ok(list) });
+        if extents.is_err() && new {
+            self.storage.abandon(plan);
+        }
+        extents
     }
 
     pub(super) fn commit(
@@ -277,14 +291,27 @@ impl<S: Storage> Agent<S> {
         Ok(())
     }
 
-    /// A writer says that no byte of its put is under way.
-    pub(super) fn stopped(&mut self, from: Peer, request: u64, put: PutId, to: &mut Vec<Action>) -> Result<()> {
-        if let Some(taken) = self.taken.get(&put)
-            && matches!(taken.state, State::Reserved | State::Doubtful(..))
-        {
-            let plan = taken.plan;
-            self.taken.remove(&put);
-            self.storage.abandon(plan);
+    /// A writer says that it writes no more. What it has written may still be on its way, unless it has not begun.
+    pub(super) fn stopped(
+        &mut self,
+        from: Peer,
+        request: u64,
+        stopped: &Stopped,
+        now: Millis,
+        to: &mut Vec<Action>,
+    ) -> Result<()> {
+        let Self { taken, storage, .. } = self;
+        if let Some(found) = taken.get_mut(&stopped.put) {
+            match found.state {
+                State::Reserved if stopped.begun => {
+                    found.state = State::Doubtful(storage.doubt(found.plan), now);
+                }
+                State::Reserved | State::Doubtful(..) if !stopped.begun => {
+                    storage.abandon(found.plan);
+                    taken.remove(&stopped.put);
+                }
+                _ => {}
+            }
         }
         to.push(Action::Send(from, Frame::answering(request, Answer::new(0, NMC_OK, ""))));
         Ok(())
@@ -336,7 +363,7 @@ impl<S: Storage> Agent<S> {
                 oldest = oldest.min(since);
             }
         }
-        let late = self.serving.values().any(|serving| serving.is_late(now, self.config.doubt_ms));
+        let late = self.serving.values().any(|serving| serving.is_late(now));
         let needed = bytes > self.config.doubt_bytes || oldest + self.config.doubt_ms <= now || late;
         if needed && !self.renewing {
             self.mover += 1;
@@ -345,21 +372,36 @@ impl<S: Storage> Agent<S> {
         }
     }
 
+    /// Renews the mover, whatever there is.
+    #[cfg(test)]
+    pub(super) fn renew_now(&mut self, to: &mut Vec<Action>) {
+        (self.mover, self.renewing) = (self.mover + 1, true);
+        to.push(Action::Renew(self.mover));
+    }
+
     /// What was begun before the mover was renewed has ended.
     pub(super) fn renewed(&mut self, number: u64, to: &mut Vec<Action>) {
         if !self.renewing || number != self.mover {
             return;
         }
         self.renewing = false;
-        let Self { taken, storage, .. } = self;
+        self.end_doubts();
+        self.pushes_ended(number, to);
+    }
+
+    /// What was to come by a mover that is no more does not: also if that is found out later.
+    pub(super) fn end_doubts(&mut self) {
+        if self.renewing {
+            return;
+        }
+        let Self { taken, storage, mover, .. } = self;
         taken.retain(|_, taken| match taken.state {
-            State::Doubtful(..) if taken.mover < number => {
+            State::Doubtful(..) if taken.mover < *mover => {
                 storage.abandon(taken.plan);
                 false
             }
             _ => true,
         });
-        self.pushes_ended(number, to);
     }
 }
 

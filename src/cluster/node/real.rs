@@ -276,6 +276,18 @@ impl Memory for NodeStore {
         }
     }
 
+    fn regions(&self) -> Result<Vec<(u32, Span)>> {
+        let (params, member) = (self.store.client().params(), self.store.client().member());
+        if member.heap_kind() != HeapKind::Host {
+            return Ok(Vec::new());
+        }
+        let size = |n: u64| usize::try_from(n).unwrap_or(0);
+        memory::try_collect((0..params.world_size).map(|rank| {
+            let first = self.store.base(rank)? + params.heap_offset;
+            Ok((rank, Span::new(size(first), size(params.heap_bytes))))
+        }))
+    }
+
     fn has_changed(&self) -> bool {
         self.store.disk_id() != self.disk.0
     }
@@ -315,10 +327,11 @@ impl Storage for NodeStore {
 
     fn extents(&self, plan: Plan) -> Result<Vec<Extent>> {
         let Extents { owner_rank, bytes_total: mut left, runs } = self.store.plan_extents(self.opened(plan)?)?;
+        let first = self.store.client().params().heap_offset;
         memory::collect(runs.into_iter().map(|(offset, bytes)| {
             let length = bytes.min(left);
             left -= length;
-            Extent { region: owner_rank, offset, length }
+            Extent { region: owner_rank, offset: offset - first, length }
         }))
     }
 

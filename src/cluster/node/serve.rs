@@ -1,14 +1,15 @@
-//! Gets of others: the value is held from before its bytes leave until the last has left, or until nothing of it can be under
-//! way any more.
+//! Gets of others: the value is held from before its bytes leave until the last has left, or until no more of them can leave. What has
+//! left and is not known to have arrived may arrive at any time: only whoever asked can end that, so it is told (TIMEOUT).
 
 use super::storage::Plan;
 use super::{Action, Agent, Storage};
 use crate::base::error::Result;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED,
+    NMC_OK, nmc_status_t,
 };
 use crate::cluster::types::{Millis, ObjectKey, Peer, PutId};
-use crate::cluster::wire::{Answer, Expire, Fetch, Fetched, Frame, Metadata};
+use crate::cluster::wire::{Answer, CancelFetch, Expire, Fetch, Fetched, Frame, Metadata};
 
 /// Peers of which it is remembered what they asked for.
 const MAX_PEERS: usize = 1 << 16;
@@ -23,7 +24,8 @@ pub(super) struct Serving {
     request: u64,
     /// Its answer is sent when the bytes are there; none if the bytes follow the answer.
     answer: Option<Fetched>,
-    since: Millis,
+    /// After this it has taken too long.
+    until: Millis,
     /// The mover by which it goes.
     mover: u64,
     /// Who wants to know when nothing is under way any more.
@@ -33,9 +35,9 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// Whether bytes that somebody else moves have not arrived after so long.
-    pub(super) fn is_late(&self, now: Millis, patience: Millis) -> bool {
-        self.answer.is_some() && now >= self.since + patience
+    /// Whether bytes that somebody else moves take too long.
+    pub(super) fn is_late(&self, now: Millis) -> bool {
+        self.answer.is_some() && now >= self.until
     }
 }
 
@@ -77,7 +79,9 @@ impl<S: Storage> Agent<S> {
         let pinned = match self.storage.pin(Plan { index: fetch.name.index, epoch: fetch.name.epoch }, &fetch.key) {
             Ok(pinned) => pinned,
             Err(error) => {
-                to.push(reply(refused(error.status)));
+                // Nothing of it is under way.
+                let timeout = error.status == NMC_ERR_TIMEOUT;
+                to.push(reply(refused(if timeout { NMC_ERR_UNAVAILABLE } else { error.status })));
                 return Ok(());
             }
         };
@@ -99,10 +103,12 @@ impl<S: Storage> Agent<S> {
         let (pin, offset) = (pinned.pin, fetch.offset);
         let answer = pushed.then(|| fetched.clone());
         let expires = (fetch.expire_ms > 0).then_some((fetch.key, fetched.put, fetch.expire_ms));
-        let (since, mover) = (now, self.mover);
-        self.serving.insert(pin, Serving { to: from, request, answer, since, mover, cancelled: None, expires });
+        // 16 MiB a second, besides.
+        let until = now + self.config.doubt_ms + (bytes >> 14);
+        let mover = self.mover;
+        self.serving.insert(pin, Serving { to: from, request, answer, until, mover, cancelled: None, expires });
         to.push(if pushed {
-            Action::Push { to: from, pin, offset, into: fetch.into, mover: fetch.mover }
+            Action::Push { to: from, pin, offset, length: bytes, into: fetch.into, mover: fetch.mover }
         } else {
             Action::SendValue { to: from, frame: Frame::answering(request, fetched), pin, offset }
         });
@@ -122,18 +128,27 @@ impl<S: Storage> Agent<S> {
         next
     }
 
-    /// The last byte of a value has left, or none will.
+    /// The last byte of a value has left, and arrived if it was pushed; or no more will leave.
     pub(super) fn sent(&mut self, pin: u64, whole: bool, now: Millis, to: &mut Vec<Action>) {
+        self.served(pin, if whole { NMC_OK } else { NMC_ERR_TIMEOUT }, now, to);
+    }
+
+    /// Not a byte of a value that was to be pushed has left.
+    pub(super) fn unsent(&mut self, pin: u64, now: Millis, to: &mut Vec<Action>) {
+        self.served(pin, NMC_ERR_UNSUPPORTED, now, to);
+    }
+
+    fn served(&mut self, pin: u64, status: nmc_status_t, now: Millis, to: &mut Vec<Action>) {
         let Some(serving) = self.serving.remove(&pin) else { return };
         self.storage.unpin(pin);
-        if let Some((key, put, after_ms)) = serving.expires.filter(|_| whole) {
+        if let Some((key, put, after_ms)) = serving.expires.filter(|_| status == NMC_OK) {
             self.was_read(key, put, after_ms, now, to);
         }
         if let Some(answer) = serving.answer {
-            let answer = if whole { answer } else { refused(NMC_ERR_UNAVAILABLE) };
+            let answer = if status == NMC_OK { answer } else { refused(status) };
             to.push(Action::Send(serving.to, Frame::answering(serving.request, answer)));
         }
-        tell(serving.cancelled, to);
+        tell(serving.cancelled, status, to);
     }
 
     /// A put was read that is to go so long after that: the leader hears of it, once in that time.
@@ -145,15 +160,23 @@ impl<S: Storage> Agent<S> {
     }
 
     /// Whoever asked for a value wants no byte of it any more.
-    pub(super) fn cancel_fetch(&mut self, from: Peer, request: u64, which: u64, to: &mut Vec<Action>) -> Result<()> {
-        self.is_next_push(from, which);
+    pub(super) fn cancel_fetch(
+        &mut self,
+        from: Peer,
+        request: u64,
+        cancel: &CancelFetch,
+        to: &mut Vec<Action>,
+    ) -> Result<()> {
+        let which = cancel.request;
+        let never_came = self.is_next_push(from, which) && cancel.incarnation == self.config.incarnation;
         let found = self.serving.iter_mut().find(|(_, serving)| (serving.to, serving.request) == (from, which));
         match found {
             Some((pin, serving)) => {
                 serving.cancelled = Some((from, request));
                 to.push(Action::CancelPush(*pin));
             }
-            None => tell(Some((from, request)), to),
+            // Of what was ended before, or was asked of a former life, bytes may be under way.
+            None => tell(Some((from, request)), if never_came { NMC_OK } else { NMC_ERR_TIMEOUT }, to),
         }
         Ok(())
     }
@@ -167,15 +190,16 @@ impl<S: Storage> Agent<S> {
             }
             storage.unpin(*pin);
             to.push(Action::Send(serving.to, Frame::answering(serving.request, refused(NMC_ERR_TIMEOUT))));
-            tell(serving.cancelled, to);
+            tell(serving.cancelled, NMC_ERR_TIMEOUT, to);
             false
         });
     }
 }
 
-/// Nothing is under way any more.
-fn tell(who: Option<(Peer, u64)>, to: &mut Vec<Action>) {
+/// No byte more leaves: TIMEOUT says that some may still arrive.
+fn tell(who: Option<(Peer, u64)>, status: nmc_status_t, to: &mut Vec<Action>) {
     if let Some((peer, request)) = who {
-        to.push(Action::Send(peer, Frame::answering(request, Answer::new(0, NMC_OK, ""))));
+        let status = if status == NMC_ERR_TIMEOUT { status } else { NMC_OK };
+        to.push(Action::Send(peer, Frame::answering(request, Answer::new(0, status, ""))));
     }
 }

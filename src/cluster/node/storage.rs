@@ -174,6 +174,9 @@ pub trait Memory: Storage {
     /// Where the bytes of a value are, for as long as it is held.
     fn pin_spans(&self, pin: u64) -> Result<Vec<Span>>;
 
+    /// Memory of the store that its extents are in, by the numbers of regions in them.
+    fn regions(&self) -> Result<Vec<(u32, Span)>>;
+
     /// Whether the tier was opened or closed since it was asked what it offers.
     fn has_changed(&self) -> bool;
 

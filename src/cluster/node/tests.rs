@@ -3,7 +3,7 @@
 use super::storage::{Offer, Storage, Wanted};
 use super::{Action, Agent, Config, Event, Plan};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK,
+    NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
 };
 use crate::cluster::sim::Store;
 use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Peer, Position, PutId};
@@ -325,6 +325,19 @@ fn a_copy_is_published_after_the_leaders_word_and_not_after_a_drop() {
     }
 }
 
+/// Whether there is a page that nobody may write to.
+fn room(rig: &mut Rig) -> bool {
+    let wanted = ObjectKey::new(b"", b"other").unwrap();
+    let metadata = Metadata::default();
+    let (put, segment, retain) = (PutId::local(5), 0, 0);
+    let wanted = Wanted { put, key: &wanted, length: 1, segment, retain, metadata: &metadata };
+    let plan = rig.agent.storage_mut().open(&wanted);
+    plan.is_ok_and(|plan| {
+        rig.agent.storage_mut().abandon(plan);
+        true
+    })
+}
+
 #[test]
 fn pages_of_a_late_writer_stay_out_of_use_until_it_has_stopped_or_the_mover_was_renewed() {
     let mut rig = Rig::joined(16);
@@ -332,13 +345,6 @@ fn pages_of_a_late_writer_stay_out_of_use_until_it_has_stopped_or_the_mover_was_
     assert!(matches!(rig.ask(1, reserve), Some(Message::Reserved(r)) if r.status == NMC_OK && r.extents.len() == 16));
     rig.now += 1_000;
     rig.on(Event::Tick);
-    let room = |rig: &mut Rig| {
-        let wanted = ObjectKey::new(b"", b"other").unwrap();
-        let metadata = Metadata::default();
-        let (put, segment, retain) = (PutId::local(5), 0, 0);
-        let wanted = Wanted { put, key: &wanted, length: 1, segment, retain, metadata: &metadata };
-        rig.agent.storage_mut().open(&wanted).is_ok()
-    };
     assert!(!room(&mut rig));
     let late = rig.ask(2, Commit { put: PutId::clustered(5, 3) });
     assert!(matches!(late, Some(Message::PutDone(done)) if done.status == NMC_ERR_STALE));
@@ -348,6 +354,60 @@ fn pages_of_a_late_writer_stay_out_of_use_until_it_has_stopped_or_the_mover_was_
     assert!(rig.actions.contains(&Action::Renew(1)) && !room(&mut rig));
     rig.on(Event::Renewed(1));
     assert!(room(&mut rig));
+}
+
+#[test]
+fn pages_of_a_writer_that_has_stopped_are_free_only_if_it_had_not_begun() {
+    let put = || Reserve { put: Put { length: 16, ..put(5, position(0)) }, writer: "w".into() };
+    let stopped = |begun| Stopped { put: PutId::clustered(5, 3), begun };
+    let mut rig = Rig::joined(16);
+    assert!(matches!(rig.ask(1, put()), Some(Message::Reserved(r)) if r.status == NMC_OK));
+    assert!(matches!(rig.ask(2, stopped(false)), Some(Message::Answer(_))) && room(&mut rig));
+    assert!(matches!(rig.ask(3, put()), Some(Message::Reserved(r)) if r.status == NMC_OK));
+    assert!(matches!(rig.ask(4, stopped(true)), Some(Message::Answer(_))) && !room(&mut rig));
+    rig.agent.renew_now(&mut rig.actions);
+    rig.on(Event::Renewed(1));
+    assert!(room(&mut rig));
+    // What was reserved before a renewal, and is given up after it, is not in doubt at all.
+    assert!(matches!(rig.ask(5, put()), Some(Message::Reserved(r)) if (r.status, r.mover) == (NMC_OK, 1)));
+    rig.agent.renew_now(&mut rig.actions);
+    rig.on(Event::Renewed(2));
+    assert!(!room(&mut rig), "it may be committed");
+    assert!(matches!(rig.ask(6, stopped(true)), Some(Message::Answer(_))) && room(&mut rig));
+}
+
+#[test]
+fn who_asked_for_a_value_is_told_whether_bytes_of_it_may_still_arrive() {
+    let mut rig = Rig::joined(16);
+    let plan = rig.local(1);
+    let fetch = rig.fetch(plan, 1);
+    let told = |rig: &mut Rig, event| {
+        rig.actions.clear();
+        rig.on(event);
+        rig.actions.iter().find_map(|action| match action {
+            Action::Send(_, frame) => match &frame.message {
+                Message::Fetched(fetched) => Some(fetched.status),
+                _ => None,
+            },
+            _ => None,
+        })
+    };
+    let cases = [
+        (Event::Sent(1, true), NMC_OK),
+        (Event::Sent(2, false), NMC_ERR_TIMEOUT),
+        (Event::Unsent(3), NMC_ERR_UNSUPPORTED),
+    ];
+    for (request, (event, status)) in (10..).zip(cases) {
+        assert_eq!(rig.ask(request, fetch.clone()), None);
+        assert_eq!(told(&mut rig, event), Some(status));
+    }
+    // Cancelled when all is over, and nobody knows how it went.
+    let cancelled = rig.ask(900, CancelFetch { request: 11, incarnation: 9 });
+    assert!(matches!(cancelled, Some(Message::Answer(answer)) if answer.status == NMC_ERR_TIMEOUT));
+    let former = rig.ask(900, CancelFetch { request: 899, incarnation: 8 });
+    assert!(matches!(former, Some(Message::Answer(answer)) if answer.status == NMC_ERR_TIMEOUT), "nobody here knows");
+    let never = rig.ask(902, CancelFetch { request: 901, incarnation: 9 });
+    assert!(matches!(never, Some(Message::Answer(answer)) if answer.status == NMC_OK));
 }
 
 #[test]
@@ -361,7 +421,7 @@ fn a_request_to_write_that_comes_late_or_again_writes_nothing() {
     assert!(matches!(rig.ask(5, fetch.clone()), Some(Message::Fetched(f)) if f.status == NMC_ERR_TIMEOUT));
     assert_eq!(pushes(&rig), 0);
     // Cancelled before it has come.
-    assert!(matches!(rig.ask(7, CancelFetch { request: 6 }), Some(Message::Answer(_))));
+    assert!(matches!(rig.ask(7, CancelFetch { request: 6, incarnation: 9 }), Some(Message::Answer(_))));
     assert!(matches!(rig.ask(6, fetch.clone()), Some(Message::Fetched(f)) if f.status == NMC_ERR_TIMEOUT));
     assert_eq!(pushes(&rig), 0);
     // Refused while the node served nobody, and come again when it does.

@@ -4,18 +4,22 @@
 //!
 //! Memory that a call reads or writes is its caller's again when the call has ended: nothing is sent from it or stored to it after that.
 
+use super::carrier::{Borrowed, Carrier};
 use super::masters::Masters;
 use super::node;
 use super::{SMALL, TURN};
 use crate::base::error::Result;
-use crate::base::memory;
 use crate::base::status::{
-    NMC_ERR_CANCELLED, NMC_ERR_PERMISSION, NMC_ERR_TOO_SMALL, NMC_ERR_VERSION, NMC_OK, nmc_status_t,
+    NMC_ERR_CANCELLED, NMC_ERR_PERMISSION, NMC_ERR_TOO_SMALL, NMC_ERR_UNSUPPORTED, NMC_ERR_VERSION, NMC_OK,
+    nmc_status_t,
 };
+use crate::base::{log, memory};
 use crate::cluster::client::{Action, Call, Client, Config, Event, Outcome};
 use crate::cluster::net::{Address, ByNumber, Heard, Limits, Net, Poller, Ready, Span, Spans, now_ms};
-use crate::cluster::types::{Millis, NodeId, ObjectKey, Peer};
-use crate::cluster::wire::{Answer, Frame, Message};
+use crate::cluster::nixl::sys::Medium;
+use crate::cluster::nixl::{How, News, Settings, Write, pieces};
+use crate::cluster::types::{Millis, NodeId, ObjectKey, Peer, PutId};
+use crate::cluster::wire::{Answer, Extent, Fetched, Frame, Message, Metadata, Mover, Reserved};
 use crate::sync::service_thread;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
@@ -34,6 +38,10 @@ const LOOKS: usize = 8;
 const ASLEEP: u32 = 64;
 /// Connections for large values to one node.
 const MOST_LARGE: usize = 8;
+/// How long calls that are to end may take until nobody else moves their bytes: longer than that takes.
+const ENDING: Duration = Duration::from_secs(10);
+/// After so long a node that had no mover is asked again.
+const GREET_MS: Millis = 5_000;
 
 /// A call, the memory that it reads or writes, and how long it may take.
 pub struct Task {
@@ -69,6 +77,10 @@ struct Running {
     outgoing: Vec<(u64, Peer)>,
     /// The value had so many bytes, and there was no room for it.
     too_large: Option<u64>,
+    /// Where its value is while somebody else moves it, if the caller's memory is not registered.
+    borrowed: Option<Borrowed>,
+    /// It is to end, like this, when nobody else moves its bytes any more.
+    ending: Option<Outcome>,
 }
 
 /// A request that has no answer.
@@ -90,6 +102,13 @@ struct Node {
     large: usize,
     /// Requests that wait for one.
     waiting: VecDeque<(Frame, u64)>,
+    /// What it was told of the own mover: which, and which edition; and when.
+    told: (u64, u64),
+    told_at: Millis,
+    /// Its mover, if it has one that knows the own.
+    mover: u64,
+    /// Whether the own one knows that.
+    met: bool,
 }
 
 struct State {
@@ -108,6 +127,10 @@ struct State {
     events: VecDeque<Event>,
     actions: Vec<Action>,
     agent: Option<node::Handle>,
+    /// Moves bytes, if somebody else is to do that.
+    carrier: Option<Carrier>,
+    /// From how many bytes on.
+    pushed_from: u64,
     /// Somebody drives the connections.
     driven: bool,
     /// When it was looked last what has happened.
@@ -138,9 +161,24 @@ pub struct Service {
 impl Service {
     /// A client that has called nobody.
     pub fn new(config: Config, masters: &[Address], limits: Limits) -> Result<Self> {
+        Self::moving(config, masters, limits, None)
+    }
+
+    /// The same; somebody else moves the bytes, if that is wanted and possible.
+    pub fn moving(mut config: Config, masters: &[Address], limits: Limits, mover: Option<Settings>) -> Result<Self> {
         let net = Net::new(Limits { queued: usize::MAX, held: usize::MAX, ..limits })?;
+        let carrier = mover.and_then(|settings| match Carrier::new(settings, &net) {
+            Ok(carrier) => Some(carrier),
+            Err(error) => {
+                log::emit(log::WARN, || format!("client: bytes go by tcp, although rdma is wanted: {}", error.message));
+                None
+            }
+        });
+        config.pushed = carrier.is_some();
         let poller = net.poller();
         let state = State {
+            pushed_from: config.pushed_from,
+            carrier,
             core: Client::new(config),
             net,
             masters: Masters::new(masters)?,
@@ -169,6 +207,35 @@ impl Service {
     /// From now on what is to be kept on this node goes to this agent, or nowhere.
     pub fn keep_with(&self, agent: Option<node::Handle>) {
         self.shared.state.lock().agent = agent;
+    }
+
+    /// Memory that somebody else moves bytes from and to without a copy.
+    pub fn register(&self, memory: Span) -> Result<()> {
+        let (mover, number) = match &mut self.shared.state.lock().carrier {
+            Some(carrier) => (Arc::clone(&carrier.mover), carrier.number()),
+            None => return Ok(()),
+        };
+        // This may take a while.
+        mover.register(number, memory, Medium::Host)?;
+        match &mut self.shared.state.lock().carrier {
+            Some(carrier) => carrier.add(number, memory),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes that somebody else has moved from here.
+    #[must_use]
+    pub fn moved(&self) -> u64 {
+        self.shared.state.lock().carrier.as_ref().map_or(0, |carrier| carrier.mover.moved())
+    }
+
+    /// Not any more: memory that begins there.
+    pub fn unregister(&self, first: usize) -> Result<()> {
+        let found = match &mut self.shared.state.lock().carrier {
+            Some(carrier) => carrier.remove(first).map(|number| (Arc::clone(&carrier.mover), number)),
+            None => None,
+        };
+        found.map_or(Ok(()), |(mover, number)| mover.unregister(number))
     }
 
     /// Looks at keys, and is told whether it is remembered where one is.
@@ -206,6 +273,15 @@ impl Service {
         let mut state = self.shared.state.lock();
         state.cancelled = true;
         state.end_calls(|_, _| true, None);
+        // Where somebody else moves their bytes, that has to end first.
+        let until = now_ms().saturating_add(Millis::try_from(ENDING.as_millis()).unwrap_or(0));
+        while state.is_ending() && now_ms() < until {
+            if state.driven {
+                self.shared.background.wait_for(&mut state, Duration::from_millis(2));
+            } else {
+                state = self.shared.drive(state, until, |state| !state.is_ending());
+            }
+        }
         let done = state.take_unattended();
         drop(state);
         tell(done);
@@ -433,8 +509,11 @@ impl State {
                 incoming: Vec::new(),
                 outgoing: Vec::new(),
                 too_large: None,
+                borrowed: None,
+                ending: None,
             };
             self.calls.insert(call, running);
+            let task = Task { call: self.named(call, task.call), spans: Vec::new(), ..task };
             let patience = Millis::try_from(task.patience.as_millis()).unwrap_or(Millis::MAX);
             self.events.push_back(Event::Call(call, patience, task.call));
             self.tell_all(now);
@@ -470,13 +549,24 @@ impl State {
         let ends = |groups: &ByNumber<u64, Group>, running: &Running| {
             groups.get(&running.group).is_some_and(|group| which(running.group, group))
         };
-        while let Some((call, _)) = self.calls.iter().find(|(_, running)| ends(&self.groups, running)) {
-            let call = *call;
+        let next = |state: &Self| {
+            let mut calls = state.calls.iter();
+            calls.find(|(_, running)| running.ending.is_none() && ends(&state.groups, running)).map(|(call, _)| *call)
+        };
+        while let Some(call) = next(self) {
             let outcome = match why {
                 Some(why) => Outcome { reply: Some(Box::new(why.clone().into())), ..Outcome::of(why.status) },
                 None => Outcome::of(NMC_ERR_CANCELLED),
             };
-            self.done(call, outcome);
+            match self.carrier {
+                // It says itself when nobody else moves its bytes any more.
+                Some(_) => {
+                    if let Some(running) = self.calls.get_mut(&call) {
+                        running.ending = Some(outcome);
+                    }
+                }
+                None => self.done(call, outcome),
+            }
             self.events.push_back(Event::End(call));
             self.tell_all(now_ms());
         }
@@ -488,6 +578,11 @@ impl State {
         self.net.ready(ready);
         let now = now_ms();
         self.looked_at = now;
+        if let Some(carrier) = &self.carrier {
+            let news = carrier.take(ready);
+            news.into_iter().for_each(|news| self.carried(news));
+            self.tell_all(now);
+        }
         for _ in 0..TURN {
             let Some(heard) = self.net.hear() else { break };
             self.heard(heard, now);
@@ -521,6 +616,9 @@ impl State {
             }
             self.requests.remove(&frame.request);
             return self.events.push_back(Event::Master(at, frame));
+        }
+        if let Message::Mover(other) = frame.message {
+            return self.greeted(peer, other);
         }
         let number = frame.request;
         // An answer that comes by another way than its question did is none.
@@ -568,7 +666,7 @@ impl State {
     fn closed(&mut self, peer: Peer) {
         self.masters.closed(peer);
         for node in self.nodes.values_mut().filter(|node| node.shared == Some(peer)) {
-            node.shared = None;
+            (node.shared, node.told, node.met) = (None, (0, 0), false);
         }
         let lost = self.requests.extract_if(|_, sent| sent.peer == peer);
         self.events.extend(lost.map(|(number, _)| Event::Lost(number)));
@@ -611,24 +709,170 @@ impl State {
                 }
             }
             Action::Done(call, outcome) => self.done(call, outcome),
-            // Nobody else moves bytes here.
-            Action::Write { request, .. } => self.events.push_back(Event::Wrote(request, false)),
-            Action::CancelWrite(_) => {}
-            Action::Renew(number) => self.events.push_back(Event::Renewed(number)),
+            Action::Write { request, call, node, mover, extents } => self.write(request, call, node, mover, extents),
+            Action::CancelWrite(request) => {
+                if let Some(carrier) = &self.carrier {
+                    carrier.mover.cancel(request);
+                }
+            }
+            Action::Landed(call, length) => {
+                if let Some(Running { borrowed: Some(borrowed), spans, .. }) = self.calls.get(&call) {
+                    pieces::scatter(borrowed.span.up_to(usize::try_from(length).unwrap_or(0)), spans);
+                }
+            }
+            Action::Renew(number) => match &self.carrier {
+                Some(carrier) => carrier.mover.renew(number),
+                None => self.events.push_back(Event::Renewed(number)),
+            },
         }
     }
 
-    fn ask_node(&mut self, id: NodeId, endpoint: String, frame: Frame, call: u64) {
+    /// A call as it is made: if somebody else may move what it reads, it says where to.
+    fn named(&mut self, number: u64, mut call: Call) -> Call {
+        let (Some(carrier), Call::Get(get)) = (&mut self.carrier, &mut call) else { return call };
+        let Some(running) = self.calls.get_mut(&number).filter(|_| get.room >= self.pushed_from) else { return call };
+        if let Some(extents) = carrier.extents(&running.spans) {
+            get.into = extents;
+        } else if let (Ok(mut into), Some((borrowed, extent))) = (memory::with_capacity(1), carrier.borrow(get.room)) {
+            into.push(extent);
+            (get.into, running.borrowed) = (into, Some(borrowed));
+        }
+        call
+    }
+
+    /// Whether somebody else can move the value of a put; makes room for it if need be.
+    fn can_write(&mut self, call: u64, length: u64) -> bool {
+        let (Some(carrier), Some(running)) = (&mut self.carrier, self.calls.get_mut(&call)) else { return false };
+        if running.borrowed.is_none() && !carrier.has(&running.spans) {
+            running.borrowed = carrier.borrow(length).map(|(borrowed, _)| borrowed);
+            return running.borrowed.is_some();
+        }
+        true
+    }
+
+    fn write(&mut self, request: u64, call: u64, node: NodeId, to: u64, into: Vec<Extent>) {
+        let known = self.nodes.get(&node).is_some_and(|node| node.met && node.mover == to);
+        let from = self.calls.get(&call).filter(|_| known).and_then(|running| memory::copy(&running.spans).ok());
+        let (Some(carrier), Some(from)) = (&self.carrier, from) else {
+            return self.events.push_back(Event::Unwritten(request));
+        };
+        let stage = self.calls.get(&call).and_then(|running| running.borrowed.as_ref()).map(|borrowed| borrowed.span);
+        carrier.mover.write(Write { ticket: request, from, stage, to, into });
+    }
+
+    fn is_ending(&self) -> bool {
+        self.calls.values().any(|running| running.ending.is_some())
+    }
+
+    /// The mover tells something.
+    fn carried(&mut self, news: News) {
+        match news {
+            News::Moved(request, How::Unsent) => self.events.push_back(Event::Unwritten(request)),
+            News::Moved(request, how) => self.events.push_back(Event::Wrote(request, how == How::Whole)),
+            News::Renewed(number) => self.events.push_back(Event::Renewed(number)),
+            News::Met(id, good) => {
+                for node in self.nodes.values_mut().filter(|node| node.mover == id) {
+                    node.met = good;
+                    log::emit(log::DEBUG, || format!("client: NIXL reaches {}: {good}", node.endpoint));
+                }
+            }
+            News::Card => {
+                // Those who knew it are told at once, so that the next call finds them ready.
+                let told = |(id, node): (&NodeId, &Node)| (node.told != (0, 0)).then_some(*id);
+                let nodes: Vec<NodeId> = self.nodes.iter().filter_map(told).collect();
+                nodes.into_iter().for_each(|id| self.greet(id));
+            }
+        }
+    }
+
+    /// Tells a node how the own mover is reached, if it does not know. It answers with its own.
+    fn greet(&mut self, id: NodeId) {
+        let Some(current) = self.carrier.as_ref().and_then(Carrier::current) else { return };
+        let (said, now) = ((current.said.id, current.said.edition), now_ms());
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if node.told == said && (node.mover != 0 || now < node.told_at + GREET_MS) {
+            return;
+        }
+        let peer = match node.shared {
+            Some(peer) => Ok(peer),
+            None => Address::literal(&node.endpoint).and_then(|address| self.net.connect(&address)),
+        };
+        let Ok(peer) = peer else { return };
+        (node.shared, node.told, node.told_at, node.met) = (Some(peer), said, now, false);
+        let _ = self.net.send(peer, &Frame::telling(current.said.clone()));
+    }
+
+    /// A node says how its mover is reached.
+    fn greeted(&mut self, peer: Peer, other: Mover) {
+        let found = self.nodes.values_mut().find(|node| node.shared == Some(peer));
+        let (Some(node), Some(carrier)) = (found, &self.carrier) else { return };
+        if node.mover != other.id && node.mover != 0 {
+            carrier.mover.part(node.mover);
+        }
+        (node.mover, node.met) = (other.id, node.met && node.mover == other.id);
+        if other.id != 0 {
+            carrier.mover.meet(other);
+        }
+    }
+
+    /// Whether a node can write to memory of this client, and this client to its memory; by the renewal of the own mover that is meant.
+    fn reaches(&mut self, id: NodeId) -> Option<(u64, u64)> {
+        self.greet(id);
+        let current = self.carrier.as_ref().and_then(Carrier::current)?;
+        let said = &current.said;
+        let node = self.nodes.get(&id)?;
+        (node.met && node.told == (said.id, said.edition)).then_some((current.number, said.id))
+    }
+
+    /// What only a mover can do is not asked of a node that has none: what it would answer then.
+    fn refused(&mut self, id: NodeId, frame: &mut Frame, call: u64) -> Option<Message> {
+        match &mut frame.message {
+            Message::Fetch(fetch) if !fetch.into.is_empty() => match self.reaches(id) {
+                Some((number, said)) if number == fetch.mover => {
+                    fetch.mover = said;
+                    None
+                }
+                _ => {
+                    let (status, put, metadata) = (NMC_ERR_UNSUPPORTED, PutId(0), Metadata::default());
+                    Some(Fetched { status, put, length: 0, follows: 0, retain: 0, metadata }.into())
+                }
+            },
+            Message::Reserve(reserve) => {
+                let length = reserve.put.length;
+                if self.reaches(id).is_some() && self.can_write(call, length) {
+                    return None;
+                }
+                Some(Reserved { status: NMC_ERR_UNSUPPORTED, name: None, extents: Vec::new(), mover: 0 }.into())
+            }
+            _ => None,
+        }
+    }
+
+    fn ask_node(&mut self, id: NodeId, endpoint: String, mut frame: Frame, call: u64) {
         let node = self.nodes.entry(id).or_default();
         if node.endpoint != endpoint {
             // The node is another one by now. What is under way with the former ends by itself.
             node.endpoint = endpoint;
             node.shared.take().iter().chain(&node.free).for_each(|peer| self.net.close(*peer));
             node.free.clear();
+            (node.told, node.met) = ((0, 0), false);
+        }
+        if self.carrier.is_some()
+            && let Some(refusal) = self.refused(id, &mut frame, call)
+        {
+            return self.events.push_back(Event::Node(id, Frame::answering(frame.request, refusal)));
+        }
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if let Message::CancelFetch(cancel) = &frame.message {
+            // On the connection of what it cancels: on another one nobody knows of that.
+            let same = self.requests.get(&cancel.request).is_some_and(|sent| Some(sent.peer) == node.shared);
+            if !same {
+                return self.events.push_back(Event::Lost(frame.request));
+            }
         }
         let bytes = match &frame.message {
             Message::Put(put) => put.length,
-            Message::Fetch(fetch) => fetch.length,
+            Message::Fetch(fetch) if fetch.into.is_empty() => fetch.length,
             _ => 0,
         };
         if bytes <= SMALL {
@@ -775,7 +1019,11 @@ impl State {
     }
 
     fn done(&mut self, call: u64, mut outcome: Outcome) {
-        let Some(running) = self.calls.remove(&call) else { return };
+        let Some(mut running) = self.calls.remove(&call) else { return };
+        if let (Some(carrier), Some(borrowed)) = (&mut self.carrier, running.borrowed.take()) {
+            carrier.give_back(&borrowed);
+        }
+        outcome = running.ending.take().unwrap_or(outcome);
         // Whatever still refers to the caller's memory ends now.
         for (ticket, peer) in running.incoming {
             self.tickets.remove(&ticket);

@@ -1,6 +1,7 @@
 //! The loops around the state machines: each has a thread, connections and a clock, tells its machine what happened, and does what that
 //! wants done.
 
+mod carrier;
 pub mod client;
 mod mailbox;
 pub mod master;

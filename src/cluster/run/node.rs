@@ -8,16 +8,20 @@ use crate::base::error::Result;
 use crate::base::id::random_u64;
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
+use crate::base::status::{
+    NMC_ERR_CANCELLED, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
+};
 use crate::cluster::net::{Address, ByNumber, Heard, Limits, Listener, Net, Ready, Spans, now_ms};
+use crate::cluster::nixl::sys::Medium;
+use crate::cluster::nixl::{How, Mover, News, Settings, Write};
 use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan};
 use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, incarnation_of};
-use crate::cluster::wire::{Fetch, Frame, Message, Replica};
+use crate::cluster::wire::{self, Card, Fetch, Fetched, Frame, Message, Metadata, Replica, Reserved};
 use crate::sync::service_thread;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,6 +41,7 @@ enum Mail {
     Keep(ObjectKey, Box<Replica>),
     Expire(ObjectKey, PutId, u32),
     Sync(Millis, Waiter),
+    Mover(News),
     Stop,
 }
 
@@ -107,6 +112,8 @@ impl Handle {
 /// An agent that runs.
 pub struct Service {
     handle: Handle,
+    /// Only looked at from here: it ends with the thread.
+    mover: Weak<Mover>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -118,6 +125,7 @@ impl Service {
         storage: S,
         listener: Listener,
         limits: Limits,
+        mover: Option<Settings>,
     ) -> Result<Self> {
         let secret = random_u64()?;
         config.incarnation = incarnation_of(secret);
@@ -125,7 +133,12 @@ impl Service {
         net.listen(listener)?;
         let mailbox = Arc::new(Mailbox::new(&net)?);
         let handle = Handle(Arc::clone(&mailbox));
+        let mover = mover.and_then(|settings| moved_by(settings, &mailbox, &storage, &config.name));
+        let looked_at = mover.as_ref().map_or_else(Weak::new, Arc::downgrade);
         let running = Running {
+            mover,
+            met: HashMap::new(),
+            greeted: HashMap::new(),
             name: config.name.clone(),
             renew_at: 0,
             agent: Agent::new(config, storage, now_ms()),
@@ -142,7 +155,13 @@ impl Service {
             actions: Vec::new(),
         };
         let thread = service_thread::spawn(c"nmc-agent", None, move || running.run())?;
-        Ok(Self { handle, thread: Some(thread) })
+        Ok(Self { handle, mover: looked_at, thread: Some(thread) })
+    }
+
+    /// Bytes that somebody else has moved from here.
+    #[must_use]
+    pub fn moved(&self) -> u64 {
+        self.mover.upgrade().map_or(0, |mover| mover.moved())
     }
 
     /// Speaks to it.
@@ -188,7 +207,37 @@ impl Filling {
     }
 }
 
+/// Somebody else moves the bytes of a node, if NIXL is there.
+fn moved_by<S: Memory>(
+    settings: Settings,
+    mailbox: &Arc<Mailbox<Mail>>,
+    storage: &S,
+    name: &str,
+) -> Option<Arc<Mover>> {
+    let own = Arc::clone(mailbox);
+    let start = || {
+        let mover = Mover::start(settings, move |news| own.post(Mail::Mover(news)))?;
+        for (number, memory) in storage.regions()? {
+            mover.register(number, memory, Medium::Host)?;
+        }
+        Ok(mover)
+    };
+    let started: Result<Mover> = start();
+    if let Err(error) = &started {
+        log::emit(log::WARN, || {
+            format!("cluster: bytes of \"{name}\" go by tcp, although rdma is wanted: {}", error.message)
+        });
+    }
+    started.ok().map(Arc::new)
+}
+
 struct Running<S: Memory> {
+    /// Moves bytes, if somebody else is to do that. It ends before the store does.
+    mover: Option<Arc<Mover>>,
+    /// The movers of those who have told of them.
+    met: HashMap<Peer, u64>,
+    /// Those who wait for an answer to that: the mover, and their request.
+    greeted: HashMap<u64, (Peer, u64)>,
     name: String,
     /// When it is looked next whether the store has another tier.
     renew_at: Millis,
@@ -219,6 +268,7 @@ impl<S: Memory> Running<S> {
             self.net.ready(&ready);
             if !self.read_mail(&ready) {
                 self.tell(Event::Leave, now_ms());
+                self.mover = None;
                 return self.net.flush();
             }
             for _ in 0..TURN {
@@ -268,6 +318,10 @@ impl<S: Memory> Running<S> {
                     self.syncs.insert(ticket, waiter);
                     self.tell(Event::Sync(ticket, patience), now);
                 }
+                Mail::Mover(news) => {
+                    self.moved(news);
+                    self.tell_all(now);
+                }
                 Mail::Stop => return false,
             }
         }
@@ -291,7 +345,7 @@ impl<S: Memory> Running<S> {
                     self.tell(Event::Master(master, frame), now);
                 } else if self.fills.contains_key(&peer) {
                     self.fetched(peer, frame);
-                } else {
+                } else if let Some(frame) = self.for_agent(peer, frame) {
                     self.tell(Event::Message(peer, frame), now);
                 }
             }
@@ -300,6 +354,9 @@ impl<S: Memory> Running<S> {
             Heard::Closed(peer) => {
                 self.masters.closed(peer);
                 self.filled(peer, false);
+                if let (Some(id), Some(mover)) = (self.met.remove(&peer), &self.mover) {
+                    mover.part(id);
+                }
             }
         }
         self.tell_all(now);
@@ -345,7 +402,13 @@ impl<S: Memory> Running<S> {
                     let _ = self.net.send(peer, &frame);
                 }
             }
-            Action::Send(peer, frame) => {
+            Action::Send(peer, mut frame) => {
+                if let Message::Reserved(reserved) = &mut frame.message {
+                    // As others know it; as nobody does if it is being renewed.
+                    let current = self.mover.as_ref().and_then(|mover| mover.current());
+                    let is = current.filter(|current| current.number == reserved.mover);
+                    reserved.mover = is.map_or(0, |current| current.said.id);
+                }
                 let _ = self.net.send(peer, &frame);
             }
             Action::Receive { from, put, plan, length, .. } => self.receive(from, put, plan, length),
@@ -357,15 +420,90 @@ impl<S: Memory> Running<S> {
                 self.events.push_back(Event::Received(put, false));
             }
             Action::SendValue { to, frame, pin, offset } => self.send_value(to, &frame, pin, offset),
-            // Nobody else moves bytes here.
-            Action::Push { pin, .. } | Action::CancelPush(pin) => self.events.push_back(Event::Sent(pin, false)),
+            Action::Push { pin, offset, length, into, mover, .. } => {
+                let spans = self.agent.storage().pin_spans(pin);
+                let from = spans.and_then(|spans| Spans::new(spans).behind(offset).up_to(length).list());
+                match (&self.mover, from) {
+                    (Some(own), Ok(from)) => own.write(Write { ticket: pin, from, stage: None, to: mover, into }),
+                    _ => self.events.push_back(Event::Unsent(pin)),
+                }
+            }
+            Action::CancelPush(pin) => {
+                if let Some(mover) = &self.mover {
+                    mover.cancel(pin);
+                }
+            }
             Action::Describe(key, from) => self.fetch(Filling::new(key, from, None, now)),
             Action::Fill { ticket, plan, key, from } => self.fetch(Filling::new(key, from, Some((ticket, plan)), now)),
-            Action::Renew(number) => self.events.push_back(Event::Renewed(number)),
+            Action::Renew(number) => match &self.mover {
+                Some(mover) => mover.renew(number),
+                None => self.events.push_back(Event::Renewed(number)),
+            },
             Action::Synced(ticket, status) => {
                 if let Some(mut waiter) = self.syncs.remove(&ticket) {
                     waiter.tell(status);
                 }
+            }
+        }
+    }
+
+    /// What a mover is about is not the agent's business, and neither is what only a mover could do, if there is none.
+    fn for_agent(&mut self, peer: Peer, frame: Frame) -> Option<Frame> {
+        let (request, there) = (frame.request, self.mover.as_ref().is_some_and(|mover| mover.current().is_some()));
+        let refusal: Message = match frame.message {
+            Message::Mover(other) => {
+                self.greet(peer, request, other);
+                return None;
+            }
+            Message::Reserve(_) if !there => {
+                Reserved { status: NMC_ERR_UNSUPPORTED, name: None, extents: Vec::new(), mover: 0 }.into()
+            }
+            Message::Fetch(fetch) if !there && !fetch.into.is_empty() => {
+                let (status, put, metadata) = (NMC_ERR_UNSUPPORTED, PutId(0), Metadata::default());
+                Fetched { status, put, length: 0, follows: 0, retain: 0, metadata }.into()
+            }
+            message => return Some(Frame { message, ..frame }),
+        };
+        let _ = self.net.send(peer, &Frame::answering(request, refusal));
+        None
+    }
+
+    /// Somebody says how its mover is reached.
+    fn greet(&mut self, peer: Peer, request: u64, other: wire::Mover) {
+        let room = memory::reserve_map(&mut self.met, 1).and(memory::reserve_map(&mut self.greeted, 1));
+        let id = other.id;
+        let Some(mover) = self.mover.as_ref().filter(|_| id != 0 && room.is_ok()) else {
+            return self.introduce(peer, request, false);
+        };
+        if let Some(before) = self.met.insert(peer, id).filter(|before| *before != id) {
+            mover.part(before);
+        }
+        self.greeted.insert(id, (peer, request));
+        mover.meet(other);
+    }
+
+    /// Says how the own mover is reached, if it is.
+    fn introduce(&mut self, peer: Peer, request: u64, good: bool) {
+        let current = self.mover.as_ref().and_then(|mover| mover.current()).filter(|_| good);
+        let none = || wire::Mover { id: 0, edition: 0, card: Card::default(), regions: Vec::new() };
+        let said = current.map_or_else(none, |current| current.said.clone());
+        let _ = self.net.send(peer, &Frame::answering(request, said));
+    }
+
+    /// The mover tells something.
+    fn moved(&mut self, news: News) {
+        match news {
+            News::Moved(pin, How::Unsent) => self.events.push_back(Event::Unsent(pin)),
+            News::Moved(pin, how) => self.events.push_back(Event::Sent(pin, how == How::Whole)),
+            News::Renewed(number) => self.events.push_back(Event::Renewed(number)),
+            News::Met(id, good) => {
+                if let Some((peer, request)) = self.greeted.remove(&id) {
+                    self.introduce(peer, request, good);
+                }
+            }
+            News::Card => {
+                let peers: Vec<Peer> = self.met.keys().copied().collect();
+                peers.into_iter().for_each(|peer| self.introduce(peer, 0, true));
             }
         }
     }

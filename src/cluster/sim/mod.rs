@@ -251,7 +251,10 @@ impl Sim {
         self.send_to(from, to, life, frame, value);
     }
 
-    fn send_to(&mut self, from: Addr, to: Addr, life: u64, frame: Frame, value: Option<Vec<u64>>) {
+    fn send_to(&mut self, from: Addr, to: Addr, life: u64, mut frame: Frame, value: Option<Vec<u64>>) {
+        if self.setup.control == Some(Control::TrustWriter) {
+            mover::trust_writer(&mut frame.message, from);
+        }
         let peer = self.peer(from);
         if self.is_cut(from, to) || !self.calm && self.hits(self.setup.loss) {
             return;

@@ -1,9 +1,10 @@
 //! How bytes move in the simulator: page by page, with time between. On a stream nothing arrives after it was closed. Where
-//! somebody else moves them, what was begun goes on arriving until it ends by itself or a mover at one of the ends is renewed,
-//! and also when the process that began it is dead.
+//! somebody else moves them, what was begun goes on arriving until it ends by itself or the mover at the end where it arrives is renewed.
+//! If the mover at the other end is renewed, or its process is dead, some of it still arrives.
 
 use super::check::{Promise, content};
 use super::{Addr, Control, Event, Sim};
+use crate::base::status::{NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK};
 use crate::cluster::client;
 use crate::cluster::node::{self, Plan};
 use crate::cluster::types::{Peer, PutId};
@@ -56,8 +57,8 @@ struct Filling {
 enum Target {
     /// Pages of a plan.
     Node(Plan, Vec<u32>, Vec<u64>),
-    /// The buffer of a call, from a value that is held.
-    Client(u64, u64),
+    /// The buffer of a call, from a value that is held, and what that was when it began.
+    Client(u64, u64, Vec<u64>),
 }
 
 /// Something that somebody else moves: which client and node, in which life and with which of their movers.
@@ -68,6 +69,18 @@ struct Dma {
     left: usize,
     request: u64,
     cancelled: bool,
+}
+
+/// Something wrong: a writer that has ended is said to have nothing on its way.
+pub(super) fn trust_writer(message: &mut Message, from: Addr) {
+    match message {
+        Message::Stopped(stopped) => stopped.begun = false,
+        Message::Fetched(fetched) if fetched.status == NMC_ERR_TIMEOUT => fetched.status = NMC_ERR_UNAVAILABLE,
+        Message::Answer(answer) if answer.status == NMC_ERR_TIMEOUT && matches!(from, Addr::Node(_)) => {
+            answer.status = NMC_OK;
+        }
+        _ => {}
+    }
 }
 
 /// Everything that is under way.
@@ -138,24 +151,29 @@ impl Sim {
                 self.mover.reading.insert(number, reading);
                 self.soon(Step::Read(number));
             }
-            node::Action::Push { to, pin, into, mover, .. } => {
+            node::Action::Push { to, pin, length, into, mover, .. } => {
                 let (Addr::Client(client), client_life) = Self::addr(to) else { return };
                 let call = u64::from(into[0].region);
+                let length = usize::try_from(length).unwrap();
+                if into.len() < length || self.hits(20) {
+                    return self.tell_agent(at, life, node::Event::Unsent(pin));
+                }
+                let pages = self.agent_of(at).map(|a| (0..length).map(|page| a.storage().read(pin, page)).collect());
                 let dma = Dma {
                     client: (client, client_life, mover),
                     node: (at, life, self.nodes[at].mover),
-                    target: Target::Client(call, pin),
-                    left: into.len(),
+                    target: Target::Client(call, pin, pages.unwrap_or_default()),
+                    left: length,
                     request: pin,
                     cancelled: false,
                 };
                 self.mover.dmas.insert(number, dma);
-                (0..into.len()).for_each(|page| self.some_time(Step::Page(number, page)));
+                (0..length).for_each(|page| self.some_time(Step::Page(number, page)));
             }
             node::Action::CancelPush(pin) => {
                 let ends = self.hits(500);
                 let found = self.mover.dmas.values_mut().find(|d| {
-                    matches!(d.target, Target::Client(_, p) if p == pin) && d.node.0 == at && d.node.1 == life
+                    matches!(d.target, Target::Client(_, p, _) if p == pin) && d.node.0 == at && d.node.1 == life
                 });
                 if let Some(dma) = found.filter(|_| ends) {
                     dma.cancelled = true;
@@ -250,7 +268,7 @@ impl Sim {
                 let pages = self.mover.answers.remove(&(at, request));
                 let whole = pages.is_some() && (self.calm || !self.hits(self.setup.loss));
                 if let (Some(pages), Some(call)) = (pages, self.clients[at].calls.get_mut(&call)) {
-                    call.buffer = pages;
+                    call.buffer.iter_mut().zip(pages).for_each(|(to, page)| *to = page);
                 }
                 self.tell_client(at, life, client::Event::Took(request, whole));
             }
@@ -268,6 +286,9 @@ impl Sim {
             client::Action::Write { request, call, node, mover, extents } => {
                 let Some(node) = self.node_at(node) else { return };
                 let Some((value, n)) = self.clients[at].calls.get(&call).and_then(super::Call::value) else { return };
+                if self.hits(20) {
+                    return self.tell_client(at, life, client::Event::Unwritten(request));
+                }
                 let Some(plan) = self.plan_with(node, &extents) else {
                     // The node is another one by now: nothing arrives.
                     return self.tell_client(at, life, client::Event::Wrote(request, false));
@@ -319,7 +340,7 @@ impl Sim {
                 }
                 self.tell_agent(at, life, node::Event::Keep(key, replica));
             }
-            client::Action::Master(..) | client::Action::Done(..) => {}
+            client::Action::Master(..) | client::Action::Done(..) | client::Action::Landed(..) => {}
         }
     }
 
@@ -413,17 +434,21 @@ impl Sim {
         let Some(dma) = self.mover.dmas.get(&number) else { return };
         let (client, node) = (dma.client, dma.node);
         let (to_node, request) = (matches!(dma.target, Target::Node(..)), dma.request);
-        // Who writes may be dead; who is written to may not.
-        let same_client = self.clients[client.0].process.life == client.1;
-        let same_node = self.nodes[node.0].process.life == node.1 && self.nodes[node.0].process.up;
-        let stopped = dma.cancelled
-            || same_client && self.clients[client.0].mover != client.2
-            || same_node && self.nodes[node.0].mover != node.2
-            || to_node && !same_node
-            || !to_node && (!same_client || !self.clients[client.0].process.up || !same_node);
-        if stopped {
+        let (at_client, at_node) = (&self.clients[client.0], &self.nodes[node.0]);
+        let same_client = at_client.process.life == client.1;
+        let same_node = at_node.process.life == node.1 && at_node.process.up;
+        let client_ended = !same_client || !at_client.process.up || at_client.mover != client.2;
+        let node_ended = !same_node || at_node.mover != node.2;
+        // Of a writer that has ended some is on its way: it arrives unless whoever is written to has ended it.
+        let (arrives, renewed) = match to_node {
+            true => (!node_ended, same_client && at_client.mover != client.2),
+            false => (!client_ended, node_ended),
+        };
+        let lingers = dma.cancelled || renewed;
+        if !arrives || lingers && !self.hits(300) {
             return;
         }
+        let Some(dma) = self.mover.dmas.get(&number) else { return };
         match &dma.target {
             Target::Node(plan, pages, values) => {
                 let (plan, place, value) = (*plan, pages[page], values[page]);
@@ -436,10 +461,12 @@ impl Sim {
                     self.violated(Promise::NoLateWrite, text);
                 }
             }
-            Target::Client(call, pin) => {
+            Target::Client(call, pin, pages) => {
                 let (call, pin) = (*call, *pin);
-                let Some(agent) = &self.nodes[node.0].agent else { return };
-                let value = agent.storage().read(pin, page);
+                let value = match &self.nodes[node.0].agent {
+                    Some(agent) if !lingers => agent.storage().read(pin, page),
+                    _ => pages[page],
+                };
                 match self.clients[client.0].calls.get_mut(&call) {
                     Some(call) if call.buffer.len() > page => call.buffer[page] = value,
                     Some(_) => {}
@@ -454,6 +481,9 @@ impl Sim {
         dma.left -= 1;
         if dma.left == 0 {
             self.mover.dmas.remove(&number);
+            if lingers {
+                return;
+            }
             match to_node {
                 true => self.tell_client(client.0, client.1, client::Event::Wrote(request, true)),
                 false => self.tell_agent(node.0, node.1, node::Event::Sent(request, true)),

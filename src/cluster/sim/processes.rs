@@ -38,6 +38,7 @@ impl Sim {
             cache: 4,
             read_order: [ReadOrder::Near, ReadOrder::Memory, ReadOrder::Spread][at % 3],
             pushed: self.setup.pushed,
+            pushed_from: 0,
             seed: self.chance.word(),
         }
     }

@@ -13,6 +13,8 @@ pub(super) enum Control {
     CopyFirst,
     /// Pages of a late writer are given away.
     AbandonOnTimeout,
+    /// Whoever is written to believes that nothing arrives any more when the writer says that it has ended.
+    TrustWriter,
     /// A leader answers although its lease is over.
     StaleLeader,
     /// What was read is removed by its key when its time is over.

@@ -329,6 +329,11 @@ fn control_pages_given_away_on_a_timeout_are_written_by_others() {
 }
 
 #[test]
+fn control_a_writer_that_has_ended_still_has_bytes_on_their_way() {
+    breaks(Control::TrustWriter, &[Promise::NoLateWrite, Promise::WholeValue], |setup| setup.pushed = true);
+}
+
+#[test]
 fn control_a_leader_that_answers_without_a_lease_denies_what_there_is() {
     breaks(Control::StaleLeader, &[Promise::Found, Promise::Removed], |setup| {
         (setup.durable, setup.masters) = (true, 3);

@@ -57,6 +57,24 @@ impl Field for Prefix {
     }
 }
 
+/// What a mover's library says about itself, for one of its kind.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Card(pub Vec<u8>);
+
+impl Card {
+    /// Longest one.
+    pub const MAX: usize = 32 << 10;
+}
+
+impl Field for Card {
+    fn put(&self, to: &mut Vec<u8>) {
+        put_bytes(&self.0, to);
+    }
+    fn get(from: &mut Cursor<'_>) -> Result<Self> {
+        memory::copy(get_bytes(from, Self::MAX, "the card of a mover")?).map(Self)
+    }
+}
+
 /// What the writer of an object says about it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Metadata(pub Vec<u8>);

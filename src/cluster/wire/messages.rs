@@ -1,7 +1,7 @@
 //! Every message of the protocol. The comment of a struct says who sends it to whom and what it does; the answers of a
 //! request are named there too. `docs/cluster.md` has the same as one table.
 
-use super::fields::{Metadata, Prefix, Space, numbered};
+use super::fields::{Card, Metadata, Prefix, Space, numbered};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::nmc_status_t;
@@ -531,10 +531,12 @@ message_structs! {
         pub put: PutId,
     }
 
-    /// Client → node: of this put nothing is under way any more, and nothing will come. Answered by [`Answer`].
+    /// Client → node: nothing more of this put is sent. Answered by [`Answer`].
     pub struct Stopped {
         /// The put.
         pub put: PutId,
+        /// Something was: of that, bytes may still arrive.
+        pub begun: bool,
     }
 
     /// Node → client: what came of a put.
@@ -565,7 +567,8 @@ message_structs! {
 
     /// Node → client: the bytes, or why not.
     pub struct Fetched {
-        /// OK, NOT_FOUND, or UNAVAILABLE.
+        /// OK, NOT_FOUND, BUSY or UNAVAILABLE; UNSUPPORTED if the owner cannot write them itself; TIMEOUT if it has tried, and bytes may
+        /// still arrive.
         pub status: nmc_status_t,
         /// The put that they are of.
         pub put: PutId,
@@ -585,10 +588,37 @@ message_structs! {
         pub token: String,
     }
 
-    /// Client → node: stop writing what this request asked for. Answered by [`Answer`] when nothing is under way any more.
+    /// Memory that a mover writes to, or reads.
+    pub struct Region {
+        /// Its number, by which extents name it.
+        pub number: u32,
+        /// Where it is for its own process: what its mover has said is somewhere in it, and nobody else uses it.
+        pub base: u64,
+        /// How many bytes.
+        pub length: u64,
+        /// Number of the GPU whose memory it is; none for the host's.
+        pub device: Option<u32>,
+    }
+
+    /// Client → node, and back: how the mover of whoever says it is reached. A node answers with its own. With the id 0 there is none.
+    pub struct Mover {
+        /// Which one: random, another after each renewal.
+        pub id: u64,
+        /// How often its memory has changed.
+        pub edition: u64,
+        /// What its library says about itself.
+        pub card: Card,
+        /// Its memory.
+        pub regions: Vec<Region>,
+    }
+
+    /// Client → node: stop writing what this request asked for. Answered by [`Answer`]: OK if all of it has arrived or nothing of it was
+    /// sent, TIMEOUT if bytes may still arrive.
     pub struct CancelFetch {
         /// Number of the request.
         pub request: u64,
+        /// Which life of the node was asked: another one knows nothing of it.
+        pub incarnation: u64,
     }
 }
 
@@ -828,6 +858,8 @@ numbered! {
         47 => Stopped(Stopped),
         /// Stop sending it.
         48 => CancelFetch(CancelFetch),
+        /// How a mover is reached.
+        49 => Mover(Mover),
         /// Who connects.
         60 => Hello(Hello),
     }

@@ -7,7 +7,7 @@ pub mod messages;
 #[cfg(test)]
 mod tests;
 
-pub use fields::{Metadata, Prefix, Space};
+pub use fields::{Card, Metadata, Prefix, Space};
 pub use messages::*;
 
 use crate::base::error::Result;

@@ -159,8 +159,15 @@ fn samples() -> Vec<Message> {
         Reserve { put: put(), writer: "w".into() }.into(),
         Reserved { status: 0, name: Some(name()), extents: vec![extent], mover: 5 }.into(),
         Commit { put: PutId(1) }.into(),
-        Stopped { put: PutId(1) }.into(),
-        CancelFetch { request: 3 }.into(),
+        Stopped { put: PutId(1), begun: true }.into(),
+        CancelFetch { request: 3, incarnation: 4 }.into(),
+        Mover {
+            id: 7,
+            edition: 2,
+            card: Card(vec![1, 2]),
+            regions: vec![Region { number: 1, base: 4096, length: 9, device: Some(3) }],
+        }
+        .into(),
     ]
 }
 

@@ -1,0 +1,137 @@
+//! Two movers in one process, with the real library: where it is not installed these tests say so and do nothing.
+
+use super::*;
+use std::sync::mpsc::{Receiver, channel};
+
+fn settings() -> Settings {
+    Settings { loopback: true, devices: String::new(), drain: Duration::from_millis(100), unfenced: false }
+}
+
+struct Rig {
+    mover: Mover,
+    news: Receiver<News>,
+    memory: Vec<u8>,
+}
+
+impl Rig {
+    fn new(bytes: usize, fill: u8) -> Option<Self> {
+        let (to, news) = channel();
+        let to = Mutex::new(to);
+        let mover = match Mover::start(settings(), move |news| drop(to.lock().send(news))) {
+            Ok(mover) => mover,
+            Err(error) => {
+                eprintln!("skipped: {}", error.message);
+                return None;
+            }
+        };
+        let rig = Self { mover, news, memory: vec![fill; bytes] };
+        rig.mover.register(1, rig.span(), Medium::Host).unwrap();
+        Some(rig)
+    }
+
+    fn span(&self) -> Span {
+        Span::new(self.memory.as_ptr() as usize, self.memory.len())
+    }
+
+    fn said(&self) -> wire::Mover {
+        self.mover.current().unwrap().said.clone()
+    }
+
+    fn wait<R>(&self, mut which: impl FnMut(News) -> Option<R>) -> R {
+        loop {
+            let news = self.news.recv_timeout(Duration::from_secs(20)).unwrap();
+            if let Some(found) = which(news) {
+                return found;
+            }
+        }
+    }
+
+    fn meet(&self, other: &Rig) -> bool {
+        let said = other.said();
+        let id = said.id;
+        self.mover.meet(said);
+        self.wait(|news| match news {
+            News::Met(of, good) if of == id => Some(good),
+            _ => None,
+        })
+    }
+
+    fn write(&self, ticket: u64, to: u64, offset: u64, length: usize) -> How {
+        let from = vec![self.span().up_to(length)];
+        let into = vec![Extent { region: 1, offset, length: length as u64 }];
+        self.mover.write(Write { ticket, from, stage: None, to, into });
+        self.wait(|news| match news {
+            News::Moved(of, how) if of == ticket => Some(how),
+            _ => None,
+        })
+    }
+}
+
+#[test]
+fn bytes_arrive_and_none_is_sent_where_they_may_not() {
+    let (Some(a), Some(b)) = (Rig::new(1 << 20, 7), Rig::new(1 << 20, 0)) else { return };
+    let id = b.said().id;
+    assert_eq!(a.write(1, id, 0, 4096), How::Unsent, "nobody is known");
+    assert!(a.meet(&b));
+    assert_eq!(a.write(2, id, 4096, 1 << 19), How::Whole);
+    assert!(b.memory[4096..4096 + (1 << 19)].iter().all(|byte| *byte == 7));
+    assert!(
+        b.memory[..4096].iter().all(|byte| *byte == 0) && b.memory[4096 + (1 << 19)..].iter().all(|byte| *byte == 0)
+    );
+    assert_eq!(a.write(3, id, 1 << 20, 4096), How::Unsent, "outside of the region");
+    a.mover.part(id);
+    assert_eq!(a.write(4, id, 0, 4096), How::Unsent, "it was said that nobody is there");
+}
+
+#[test]
+fn a_renewed_mover_is_another_one() {
+    let (Some(a), Some(b)) = (Rig::new(1 << 20, 7), Rig::new(1 << 20, 0)) else { return };
+    let before = b.said().id;
+    assert!(a.meet(&b));
+    assert_eq!(a.write(1, before, 0, 4096), How::Whole);
+    b.mover.renew(5);
+    assert!(b.mover.current().is_none_or(|current| current.number == 5));
+    b.wait(|news| (news == News::Renewed(5)).then_some(()));
+    b.wait(|news| (news == News::Card).then_some(()));
+    let current = b.mover.current().unwrap();
+    assert!(current.number == 5 && current.said.id != before && current.said.regions.len() == 1);
+    assert_ne!(a.write(2, before, 8192, 4096), How::Whole);
+    assert!(a.meet(&b));
+    assert_eq!(a.write(3, current.said.id, 8192, 4096), How::Whole);
+    // It knows others as before.
+    assert!(b.meet(&a));
+    b.mover.renew(6);
+    b.wait(|news| (news == News::Card).then_some(()));
+    assert_eq!(b.write(4, a.said().id, 0, 4096), How::Whole);
+}
+
+#[test]
+fn memory_that_is_registered_later_can_be_written_to() {
+    let (Some(a), Some(b)) = (Rig::new(1 << 16, 7), Rig::new(1 << 16, 0)) else { return };
+    assert!(a.meet(&b));
+    let more = vec![0u8; 1 << 16];
+    b.mover.register(2, Span::new(more.as_ptr() as usize, more.len()), Medium::Host).unwrap();
+    assert!(a.meet(&b));
+    let into = vec![Extent { region: 2, offset: 0, length: 1 << 16 }];
+    a.mover.write(Write { ticket: 9, from: vec![a.span()], stage: None, to: b.said().id, into });
+    assert_eq!(a.wait(|news| if let News::Moved(9, how) = news { Some(how) } else { None }), How::Whole);
+    assert!(more.iter().all(|byte| *byte == 7));
+    b.mover.unregister(2).unwrap();
+    assert_eq!(b.said().regions.len(), 1);
+}
+
+#[test]
+fn what_the_environment_says_to_ucx_must_not_open_what_is_closed_here() {
+    let check = |tls: Option<&str>, devices: Option<&str>, loopback| {
+        check_environment(loopback, |name| match name {
+            "UCX_TLS" => tls.map(Into::into),
+            _ => devices.map(Into::into),
+        })
+        .is_ok()
+    };
+    assert!(check(None, None, true) && check(Some("tcp"), Some("lo"), true) && check(Some("^sm,ib"), None, true));
+    for bad in ["all", "tcp,cma", "sm", "tcp,shm", "^ib", "^cma", "xpmem,tcp"] {
+        assert!(!check(Some(bad), None, false), "{bad}");
+    }
+    assert!(!check(None, Some("eth0"), true) && check(None, Some("eth0"), false));
+}

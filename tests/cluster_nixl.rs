@@ -1,0 +1,508 @@
+//! NIXL as the mover of a cluster, over UCX's TCP on the loopback device: parts in one process. Where NIXL is not installed (`make cluster-deps`, and
+//! `NMC_NIXL`) the tests say so and do nothing.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
+use nanomc::base::deadline::Deadline;
+use nanomc::base::status::*;
+use nanomc::cluster::directory::{self, Elected, Event, Master};
+use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
+use nanomc::cluster::net::{Address, Limits, Listener, now_ms};
+use nanomc::cluster::nixl::sys::Library;
+use nanomc::cluster::run::master::{Handle, Service};
+use nanomc::cluster::submit::Sum;
+use nanomc::cluster::types::Position;
+use nanomc::mem::HeapKind;
+use nanomc::store::copy::Slice;
+use nanomc::store::{self, Store};
+use nanomc::world;
+use std::io::{BufRead, BufReader, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const PAGE: u32 = 64 << 10;
+const MIB: usize = 1 << 20;
+
+struct Directory {
+    handle: Handle,
+    service: Option<Service>,
+    address: String,
+}
+
+impl Directory {
+    fn new() -> Self {
+        let listener = Listener::bind(&Address::literal("127.0.0.1:0").unwrap()).unwrap();
+        let address = listener.address().unwrap().to_string();
+        let config =
+            directory::Config { settle_ms: 30_000, sees_ends: true, secret: [7; 32], ..directory::Config::default() };
+        let (recorder, recorded) = channel();
+        let record = Box::new(move |number, _| recorder.send(number).unwrap());
+        let (service, handle) = Service::start(Master::new(config), vec![listener], Limits::default(), record).unwrap();
+        let (until, floor) = (now_ms() + 3_600_000, Position::default());
+        handle.tell(Event::Elected(Elected { term: 1, until, members: vec![], log: vec![], floor }));
+        let teller = handle.clone();
+        std::thread::spawn(move || recorded.iter().for_each(|number| teller.tell(Event::Recorded(number, true))));
+        Self { handle, service: Some(service), address }
+    }
+
+    fn config(&self, rdma: bool) -> Config {
+        let masters = vec![self.address.clone()];
+        Config { masters, patience: Duration::from_secs(20), rdma, rdma_from: 4096, ..Config::default() }
+    }
+
+    fn client(&self, rdma: bool) -> Cluster {
+        Cluster::open(self.config(rdma)).unwrap()
+    }
+
+    fn node(&self, rdma: bool) -> (Cluster, Store) {
+        let (cluster, store) = (self.client(rdma), a_store(1024));
+        cluster.mount(&store, None, false).unwrap();
+        (cluster, store)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Some(service) = self.service.take() {
+            service.join();
+        }
+    }
+}
+
+fn a_store(pages: u32) -> Store {
+    let world = world::Config {
+        name: "local".into(),
+        dir: None,
+        rank: None,
+        world_size: 1,
+        min_ranks: 0,
+        heap_kind: HeapKind::Host,
+        heap_bytes: u64::from(pages) * u64::from(PAGE),
+        huge_pages: false,
+        populate: false,
+        import: None,
+        device: None,
+        device_rank: None,
+        words_per_rank: 0,
+        hosting: world::Hosting::Rank0,
+        deadline: Deadline::after(Duration::from_secs(60)),
+        drain_ms: 0,
+        service_cpu: None,
+        give_up: std::sync::Arc::default(),
+    };
+    Store::embedded(&world, &store::Config { page_bytes: PAGE, key_bytes: Some(1 << 20), ..store::Config::default() })
+        .unwrap()
+}
+
+/// Bytes that say of what they are and where in it.
+fn value(seed: usize, bytes: usize) -> Vec<u8> {
+    let block: Vec<u8> = (0..4096).map(|i| u8::try_from((i * 7 + seed * 13 + i / 256) % 256).unwrap()).collect();
+    let mut all = Vec::with_capacity(bytes + block.len());
+    for number in 0..bytes.div_ceil(block.len()) {
+        all.extend_from_slice(&number.to_le_bytes());
+        all.extend_from_slice(&block[8..]);
+    }
+    all.truncate(bytes);
+    all
+}
+
+fn slices(bytes: &[u8], at: usize) -> [Slice; 2] {
+    let (a, b) = bytes.split_at(at);
+    [a, b].map(|part| Slice { address: part.as_ptr() as u64, bytes: part.len() as u64 })
+}
+
+fn put(cluster: &Cluster, key: &str, bytes: &[u8]) {
+    let slices = slices(bytes, bytes.len() / 3);
+    let item = Item { key: key.as_bytes(), slices: &slices };
+    cluster.put(&[item], &PutOptions::default()).unwrap().remove(0).unwrap();
+}
+
+fn get(cluster: &Cluster, key: &str, room: &mut [u8]) -> u64 {
+    let slices = slices(room, room.len() / 5);
+    let got = cluster.get(&[Item { key: key.as_bytes(), slices: &slices }]).unwrap().remove(0);
+    got.result.unwrap();
+    got.bytes
+}
+
+/// Whether NIXL is there.
+fn is_there() -> bool {
+    if let Err(error) = Library::get() {
+        eprintln!("skipped: {}", error.message);
+        return false;
+    }
+    true
+}
+
+/// Repeats something until NIXL has moved bytes: the first calls go by tcp while both sides get to know each other.
+fn until_moved(moved: impl Fn() -> u64, mut once: impl FnMut(usize)) {
+    let (before, begun) = (moved(), Instant::now());
+    for n in 0.. {
+        once(n);
+        if moved() > before {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "NIXL has moved nothing");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn values_are_read_by_nixl_into_any_memory() {
+    if !is_there() {
+        return;
+    }
+    let directory = Directory::new();
+    let ((owner, _store), reader) = (directory.node(true), directory.client(true));
+    let bytes = value(1, 3 * MIB + 77);
+    put(&owner, "large", &bytes);
+    put(&owner, "small", &value(2, 1000));
+    let moved = || owner.moved().1;
+    // Memory that nobody knows of, with more room than is needed.
+    let mut room = vec![0u8; 4 * MIB];
+    until_moved(moved, |_| {
+        room.fill(0);
+        assert_eq!(get(&reader, "large", &mut room), bytes.len() as u64);
+        assert!(room[..bytes.len()] == bytes[..] && room[bytes.len()..].iter().all(|byte| *byte == 0));
+    });
+    // Memory that was registered.
+    let mut known = vec![0u8; 4 * MIB];
+    reader.register(known.as_ptr() as usize, known.len()).unwrap();
+    until_moved(moved, |_| {
+        known.fill(0);
+        assert_eq!(get(&reader, "large", &mut known), bytes.len() as u64);
+        assert!(known[..bytes.len()] == bytes[..] && known[bytes.len()..].iter().all(|byte| *byte == 0));
+    });
+    reader.unregister(known.as_ptr() as usize).unwrap();
+    let before = moved();
+    assert_eq!(get(&reader, "small", &mut room), 1000);
+    assert_eq!(moved(), before, "what is small goes by tcp");
+    // A value that does not fit.
+    let few = slices(&room[..MIB], 100);
+    let got = reader.get(&[Item { key: b"large", slices: &few }]).unwrap().remove(0);
+    assert_eq!((got.bytes, got.result.unwrap_err().status), (bytes.len() as u64, NMC_ERR_TOO_SMALL));
+}
+
+#[test]
+fn values_are_put_by_nixl_from_any_memory() {
+    if !is_there() {
+        return;
+    }
+    let directory = Directory::new();
+    let ((owner, _store), writer) = (directory.node(true), directory.client(true));
+    let bytes = value(3, 2 * MIB + 5);
+    let mut room = vec![0u8; bytes.len()];
+    for registered in [false, true] {
+        if registered {
+            writer.register(bytes.as_ptr() as usize, bytes.len()).unwrap();
+        }
+        until_moved(
+            || writer.moved().0,
+            |n| {
+                let key = format!("{registered}{n}");
+                put(&writer, &key, &bytes);
+                assert_eq!(get(&owner, &key, &mut room), bytes.len() as u64);
+                assert!(room == bytes, "{key}");
+                room.fill(0);
+            },
+        );
+    }
+}
+
+#[test]
+fn where_only_one_side_has_nixl_all_goes_by_tcp() {
+    if !is_there() {
+        return;
+    }
+    for (node, client) in [(true, false), (false, true)] {
+        let directory = Directory::new();
+        let ((owner, _store), other) = (directory.node(node), directory.client(client));
+        let bytes = value(4, MIB);
+        let mut room = vec![0u8; MIB];
+        for n in 0..10 {
+            let key = n.to_string();
+            put(&other, &key, &bytes);
+            assert_eq!(get(&other, &key, &mut room), MIB as u64);
+            assert!(room == bytes);
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        assert_eq!((owner.moved(), other.moved()), ((0, 0), (0, 0)));
+    }
+}
+
+#[test]
+fn a_node_that_leaves_and_one_that_comes_are_known_as_what_they_are() {
+    if !is_there() {
+        return;
+    }
+    let directory = Directory::new();
+    let client = directory.client(true);
+    let bytes = value(5, MIB);
+    let mut room = vec![0u8; MIB];
+    for round in 0..3 {
+        let (owner, _store) = directory.node(true);
+        until_moved(
+            || owner.moved().1,
+            |n| {
+                let key = format!("{round}/{n}");
+                put(&client, &key, &bytes);
+                assert_eq!(get(&client, &key, &mut room), MIB as u64);
+                assert!(room == bytes);
+            },
+        );
+    }
+}
+
+#[test]
+fn calls_that_are_cancelled_have_ended_when_that_returns() {
+    if !is_there() {
+        return;
+    }
+    let directory = Directory::new();
+    let ((owner, _store), reader) = (directory.node(true), directory.client(true));
+    let bytes = value(6, 16 * MIB);
+    put(&owner, "k", &bytes);
+    let mut room = vec![0u8; bytes.len()];
+    reader.register(room.as_ptr() as usize, room.len()).unwrap();
+    until_moved(|| owner.moved().1, |_| assert_eq!(get(&reader, "k", &mut room), bytes.len() as u64));
+    for n in 0..20 {
+        room.fill(0);
+        let slices = slices(&room, MIB);
+        let item = Item { key: b"k", slices: &slices };
+        reader.submit_get(7, &[item], &[0], Sum::new(None)).unwrap();
+        // Some while it is on its way, some when it has come.
+        reader.completions(1, Duration::from_micros(700 * n), |_| ());
+        let begun = Instant::now();
+        reader.cancel_submitted(7).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(7), "{:?}", begun.elapsed());
+        let then = room.clone();
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(room == then, "bytes came after it was cancelled");
+        reader.completions(8, Duration::ZERO, |_| ());
+    }
+    assert_eq!(get(&reader, "k", &mut room), bytes.len() as u64);
+    assert!(room == bytes);
+}
+
+/// Bytes of a value in the rounds, and pages of the owner's store, which holds eight of them.
+const LARGE: usize = 8 * MIB;
+const PAGES: u32 = 8 * 128;
+
+/// A process of the rounds: this program again, in another role.
+struct Process {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    fn start(role: &str, master: &str, unfenced: bool) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "role", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("NMC_TEST_ROLE", role)
+            .env("NMC_TEST_MASTER", master)
+            .env("NMC_TEST_UNFENCED", if unfenced { "1" } else { "" })
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (to, lines) = channel();
+        let from = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || from.lines().map_while(Result::ok).try_for_each(|line| to.send(line)));
+        let process = Self { child, lines };
+        process.wait("ready");
+        process
+    }
+
+    /// Waits for a line that ends with this: the library of the mover says something, too.
+    fn wait(&self, what: &str) {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) if line.ends_with(what) => return,
+                Ok(_) => {}
+                Err(error) => panic!("no \"{what}\": {error}"),
+            }
+        }
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    #[allow(unsafe_code, reason = "a signal")]
+    fn signal(&self, signal: i32) {
+        // SAFETY: sends a signal to a child that was not waited for.
+        unsafe { libc::kill(i32::try_from(self.child.id()).unwrap(), signal) };
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.signal(libc::SIGCONT);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a process of the rounds does.
+#[test]
+#[ignore = "a part of other tests"]
+fn role() {
+    let Ok(role) = std::env::var("NMC_TEST_ROLE") else { return };
+    let unfenced = std::env::var("NMC_TEST_UNFENCED").is_ok_and(|text| !text.is_empty());
+    let masters = vec![std::env::var("NMC_TEST_MASTER").unwrap()];
+    let patience = Duration::from_secs(3);
+    let config = Config { masters, patience, rdma: true, rdma_from: 4096, unfenced, ..Config::default() };
+    let cluster = Cluster::open(config).unwrap();
+    let store = a_store(PAGES);
+    if role == "owner" {
+        cluster.mount(&store, Some("owner"), true).unwrap();
+    } else {
+        until_moved(|| cluster.moved().0, |n| put(&cluster, &format!("warm{}{n}", std::process::id()), &value(n, MIB)));
+    }
+    println!("\nready");
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let Some((key, seed)) = line.split_once(' ') else { continue };
+        let bytes = value(seed.parse().unwrap(), LARGE);
+        let slices = slices(&bytes, MIB);
+        println!("\nbegins");
+        let done = cluster.put(&[Item { key: key.as_bytes(), slices: &slices }], &PutOptions::default());
+        println!("\n{}", if done.is_ok_and(|mut done| done.remove(0).is_ok()) { "done" } else { "failed" });
+    }
+}
+
+/// Chance, the same in every run.
+fn chance(n: u64) -> u64 {
+    let x = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33
+}
+
+/// Rounds of each kind: `NMC_NIXL_ROUNDS=200` for many.
+fn rounds() -> u64 {
+    std::env::var("NMC_NIXL_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(2)
+}
+
+/// A writer is stopped, or killed, while it writes; its pages are given to others; it goes on. Whether a value was hit by what came late.
+fn writers_round(directory: &Directory, client: &Cluster, writer: &mut Process, round: u64) -> bool {
+    writer.tell(&format!("late{round} {round}"));
+    writer.wait("begins");
+    std::thread::sleep(Duration::from_micros(chance(round) % 25_000));
+    let killed = round % 4 == 3;
+    writer.signal(if killed { libc::SIGKILL } else { libc::SIGSTOP });
+    // Its time at the owner ends, and others take all that there is.
+    std::thread::sleep(Duration::from_millis(1800));
+    let keys: Vec<String> = (0..8).map(|n| format!("r{round}/{n}")).collect();
+    for (n, key) in keys.iter().enumerate() {
+        put(client, key, &value(n + 100, LARGE));
+    }
+    writer.signal(libc::SIGCONT);
+    std::thread::sleep(Duration::from_millis(300));
+    let mut room = vec![0u8; LARGE];
+    let mut hit = false;
+    for (n, key) in keys.iter().enumerate() {
+        let slices = slices(&room, 10);
+        let got = client.get(&[Item { key: key.as_bytes(), slices: &slices }]).unwrap().remove(0);
+        // It may have been evicted.
+        hit |= got.result.is_ok() && room != value(n + 100, LARGE);
+        room.fill(0);
+    }
+    if killed {
+        *writer = Process::start("writer", &directory.address, false);
+    }
+    hit
+}
+
+#[test]
+fn a_writer_that_is_stopped_or_killed_hits_no_page_of_others() {
+    if !is_there() {
+        return;
+    }
+    let directory = Directory::new();
+    let _owner = Process::start("owner", &directory.address, false);
+    let client = directory.client(false);
+    let mut writer = Process::start("writer", &directory.address, false);
+    for round in 0..rounds() {
+        assert!(!writers_round(&directory, &client, &mut writer, round), "round {round}");
+    }
+}
+
+#[test]
+fn control_an_owner_whose_renewal_ends_nothing_is_hit_by_a_writer() {
+    if !is_there() {
+        return;
+    }
+    let directory = Directory::new();
+    let _owner = Process::start("owner", &directory.address, true);
+    let client = directory.client(false);
+    let mut writer = Process::start("writer", &directory.address, false);
+    // Those that are only stopped.
+    let hit = (0..40).filter(|round| round % 4 != 3).any(|n| writers_round(&directory, &client, &mut writer, n));
+    assert!(hit, "the rounds find nothing");
+}
+
+/// An owner is stopped, or killed, while it writes what somebody reads; that gives up, and uses its memory for something else; the owner goes on.
+/// Whether that was hit by what came late.
+fn readers_round(directory: &Directory, reader: &Cluster, owner: &mut Process, round: u64) -> bool {
+    let client = directory.client(false);
+    let key = format!("v{round}");
+    put(&client, &key, &value(1, LARGE));
+    let mut room = vec![0u8; LARGE];
+    reader.register(room.as_ptr() as usize, room.len()).unwrap();
+    until_moved(|| reader.moved().0, |n| put(reader, &format!("w{round}/{n}"), &value(2, MIB)));
+    let killed = round % 4 == 3;
+    let begun = Instant::now();
+    let got = std::thread::scope(|scope| {
+        let get = scope.spawn(|| {
+            let slices = slices(&room, 10);
+            reader.get(&[Item { key: key.as_bytes(), slices: &slices }]).unwrap().remove(0)
+        });
+        std::thread::sleep(Duration::from_micros(chance(round) % 12_000));
+        owner.signal(if killed { libc::SIGKILL } else { libc::SIGSTOP });
+        get.join().unwrap()
+    });
+    assert!(begun.elapsed() < Duration::from_millis(400 + 2_000 + 500), "{:?}", begun.elapsed());
+    let was_late = got.result.is_err();
+    room.fill(0xa5);
+    owner.signal(libc::SIGCONT);
+    std::thread::sleep(Duration::from_millis(300));
+    let hit = room.iter().any(|byte| *byte != 0xa5);
+    reader.unregister(room.as_ptr() as usize).unwrap();
+    assert!(was_late || !hit);
+    if killed {
+        *owner = Process::start("owner", &directory.address, false);
+    }
+    hit
+}
+
+fn reader(directory: &Directory, unfenced: bool) -> Cluster {
+    let patience = Duration::from_millis(400);
+    Cluster::open(Config { patience, unfenced, ..directory.config(true) }).unwrap()
+}
+
+#[test]
+fn an_owner_that_is_stopped_or_killed_hits_no_memory_that_its_reader_has_back() {
+    if !is_there() {
+        return;
+    }
+    let directory = Directory::new();
+    let mut owner = Process::start("owner", &directory.address, false);
+    let reader = reader(&directory, false);
+    for round in 0..rounds() {
+        assert!(!readers_round(&directory, &reader, &mut owner, round), "round {round}");
+    }
+}
+
+#[test]
+fn control_a_reader_whose_renewal_ends_nothing_is_hit_by_an_owner() {
+    if !is_there() {
+        return;
+    }
+    let directory = Directory::new();
+    let mut owner = Process::start("owner", &directory.address, false);
+    let reader = reader(&directory, true);
+    let hit = (0..40).filter(|round| round % 4 != 3).any(|n| readers_round(&directory, &reader, &mut owner, n));
+    assert!(hit, "the rounds find nothing");
+}
