@@ -139,6 +139,7 @@ fn a_put_lives_under_its_name_from_its_plan_to_its_facts() {
         assert_eq!(open(&mut node, put_id(1), &key("kv", "b"), 5), Err(NMC_ERR_BUSY), "the put is under way");
         assert!(node.part(0, 100).unwrap().live.is_empty(), "what is being written is not told");
         fill(&node, plan, &value);
+        assert_eq!(node.checksum(plan).unwrap(), nanomc::base::crc::crc32c(&value));
         let before = node.newest();
         let fact = node.commit(plan).unwrap().unwrap();
         assert!(fact > before);

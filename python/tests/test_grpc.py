@@ -58,9 +58,9 @@ class Owner:
         assert magic == b"NMC\2" and request == self.requests
         return kind, self.file.read(length), self.file.read(follows)
 
-    def put(self, begun, at, key: bytes, value: bytes):
+    def put(self, begun, at, key: bytes, value: bytes, hold: bool = False):
         words = struct.pack("<QQQQQI", begun.put_id, begun.term, at.incarnation, begun.after.term, begun.after.number, at.segment)
-        kind, said, _ = self.ask(PUT, words + blob(b"\0" + key) + struct.pack("<QI", len(value), 0) + blob(b""), value)
+        kind, said, _ = self.ask(PUT, words + blob(b"\0" + key) + struct.pack("<QI", len(value), 0) + blob(b"") + struct.pack("<?", hold), value)
         assert kind == PUT_DONE
         status, done = struct.unpack("<i?", said[:5])
         return status, struct.unpack("<QQIQQ", said[5:]) if done else None
@@ -121,6 +121,19 @@ def test_a_program_without_this_library_drives_the_whole_life_of_an_object(maste
         assert owner.fetch(name, key, len(value))[0] == NOT_FOUND
         assert node.get(key, None) is None
         assert stub.Remove(pb.RemoveRequest(key=key), timeout=20).status_code == NOT_FOUND
+
+        # A put that its owner holds back, and publishes when the checksum at its end is that of the bytes.
+        right = 0xE3069283  # of b"123456789", as everybody who says CRC32C has it
+        for said, expected in ((right, OK), (right ^ 1, -22)):
+            begun = stub.PutStart(pb.PutStartRequest(key=b"summed", value_length=9), timeout=20)
+            status, done = owner.put(begun, begun.replica_list[0].handles[0], b"summed", b"123456789", hold=True)
+            assert status == OK and done[4] == 0
+            assert node.get(b"summed", None) is None, "not even its own node reads it"
+            name = pb.ReplicaName(node=done[0], incarnation=done[1], index=done[2], epoch=done[3])
+            summed = pb.PutEndRequest(key=b"summed", put_id=begun.put_id, done=[pb.PutDone(name=name, fact=0)], crc32c=said)
+            assert stub.PutEnd(summed, timeout=20).status_code == expected
+            assert node.get(b"summed", None) == (b"123456789" if expected == OK else None)
+            assert stub.Remove(pb.RemoveRequest(key=b"summed"), timeout=20).status_code == (OK if expected == OK else NOT_FOUND)
 
         # A put that is given up, and one that ends without an owner.
         begun = stub.PutStart(pb.PutStartRequest(key=b"given/up", value_length=3), timeout=20)

@@ -183,6 +183,7 @@ struct Local {
 }
 
 /// How an item that is submitted begins.
+#[allow(clippy::large_enum_variant, reason = "made one at a time, and taken apart at once")]
 enum Begun {
     /// With a call.
     Call(Task),
@@ -441,6 +442,7 @@ impl Cluster {
             config,
             retain: options.retain,
             metadata: Metadata(memory::copy(&options.metadata)?),
+            crc: None,
         };
         Ok(self.task(Call::Put(put), item.spans()?))
     }

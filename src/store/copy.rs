@@ -429,6 +429,18 @@ impl Client {
     }
 }
 
+impl Store {
+    /// CRC32C of the bytes of a plan in host memory that nobody writes to any more.
+    pub fn plan_checksum(&self, plan: &super::master::Opened) -> Result<u32> {
+        if self.client.member().heap_kind() != HeapKind::Host {
+            crate::bail!(NMC_ERR_UNSUPPORTED, "the CPU does not reach the bytes of a device heap");
+        }
+        let pieces = self.addresses(self.plan_extents(plan)?)?;
+        // SAFETY: pages of an open plan are mapped as long as the store is, and nobody writes to them any more.
+        Ok(pieces.fold(0, |sum, (address, _, bytes)| unsafe { sys::checksum(sum, address, bytes) }))
+    }
+}
+
 /// See [`Client::page_sum`]; the heap is mapped at `base`, for longer than this takes.
 pub(super) fn page_sum(params: &Params, base: u64, page: u64, seed: u32, bytes: u64) -> Result<u32> {
     let page_bytes = u64::from(params.page_bytes);

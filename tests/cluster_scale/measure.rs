@@ -146,7 +146,14 @@ pub fn puts(sim: &mut Sim, size: Size, row: &mut Row) {
             let fact = storage.commit(plan).unwrap().unwrap();
             let name = Name { node: place.node, incarnation: place.incarnation, index: plan.index, epoch: plan.epoch };
             ends.push(
-                PutEnd { put: places.put, key: key.clone(), done: vec![Done { name, fact }], tried: Vec::new() }.into(),
+                PutEnd {
+                    put: places.put,
+                    key: key.clone(),
+                    done: vec![Done { name, fact }],
+                    tried: Vec::new(),
+                    crc: None,
+                }
+                .into(),
             );
             numbers.push(number);
         }

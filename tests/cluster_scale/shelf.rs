@@ -117,6 +117,10 @@ impl Storage for Shelf {
         Ok(Vec::new())
     }
 
+    fn checksum(&self, _: Plan) -> Result<u32> {
+        refuse(NMC_ERR_STALE)
+    }
+
     fn commit(&mut self, plan: Plan) -> Result<Option<u64>> {
         let Some(object) = plan.index.checked_sub(self.first).and_then(|at| self.more.get_mut(at as usize)) else {
             return refuse(NMC_ERR_STALE);

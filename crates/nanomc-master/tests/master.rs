@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Certificates, Node, PATIENCE, Running, eventually, output, remove_from_who_is_away};
-use nanomc::cluster::types::{counted, incarnation_of};
+use nanomc::cluster::types::{PutId, counted, incarnation_of};
 use nanomc_master::proto::v1::{self, ping_response::MemberState, replica_info::ReplicaStatus};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -18,6 +18,7 @@ const IN_PROGRESS: i32 = 2;
 const INVALID_ARG: i32 = -1;
 const UNAVAILABLE: i32 = -13;
 const NOT_FOUND: i32 = -20;
+const CORRUPT: i32 = -22;
 const STALE: i32 = -23;
 
 /// A master with a state directory of its own.
@@ -164,9 +165,6 @@ async fn an_object_lives_its_whole_life_over_grpc() {
     let mut forged = end.clone();
     forged.put_id ^= 1;
     assert_eq!(client.put_end(forged).await.unwrap().into_inner().status_code, STALE);
-    let mut with_crc = end.clone();
-    with_crc.crc32c = Some(1);
-    assert_eq!(client.put_end(with_crc).await.unwrap_err().code(), Code::Unimplemented);
     let ended = client.put_end(end.clone()).await.unwrap().into_inner();
     assert_eq!((ended.status_code, ended.replicas), (OK, 1));
     assert_eq!(client.put_end(end).await.unwrap().into_inner().status_code, OK, "a repeat is answered like the first");
@@ -196,6 +194,37 @@ async fn an_object_lives_its_whole_life_over_grpc() {
     assert_eq!((removed.status_code, removed.removed), (OK, 1));
     assert_eq!(client.get_replica_list(get).await.unwrap().into_inner().status_code, NOT_FOUND);
     assert_eq!(client.query_key(query).await.unwrap().into_inner().status_code, NOT_FOUND);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_that_ends_with_a_checksum_is_compared_by_its_owner_first() {
+    let own = start(&["--settle_ms", "0"]);
+    let client = own.master.client().await;
+    let mut node = Node::join(&own.master.address, "n1", None);
+    // What the owner says, and what becomes of the put.
+    for (index, (said, expected)) in
+        (1u32..).zip([(OK, OK), (CORRUPT, CORRUPT), (STALE, STALE), (INVALID_ARG, INVALID_ARG)])
+    {
+        let key = format!("k{index}");
+        let start = v1::PutStartRequest { key: key.clone().into_bytes(), value_length: 9, ..Default::default() };
+        let begun = client.clone().put_start(start).await.unwrap().into_inner();
+        let of = begun.replica_list[0].handles[0].node;
+        let name = v1::ReplicaName { node: of, incarnation: incarnation_of(77), index, epoch: 1 };
+        let done = vec![v1::PutDone { name: Some(name), fact: 0 }];
+        let (key, put_id, crc32c) = (key.into_bytes(), begun.put_id, Some(0xabcd));
+        let end = v1::PutEndRequest { key: key.clone(), put_id, done, crc32c, ..Default::default() };
+        let mut other = client.clone();
+        let ending = tokio::spawn(async move { other.put_end(end).await.unwrap().into_inner() });
+        let verify = node.verify();
+        assert_eq!((verify.put, verify.crc, verify.incarnation), (PutId(put_id), 0xabcd, incarnation_of(77)));
+        let exists = v1::ExistsRequest { key, ..Default::default() };
+        assert!(!client.clone().exists(exists.clone()).await.unwrap().into_inner().exists, "nobody has compared it");
+        let fact = if said == OK { node.publish(index, &format!("k{index}"), put_id, 9) } else { 0 };
+        node.verified(PutId(put_id), said, (said == OK).then_some((index, fact)));
+        let ended = ending.await.unwrap();
+        assert_eq!((ended.status_code, ended.replicas), (expected, u64::from(said == OK)), "{}", ended.message);
+        assert_eq!(client.clone().exists(exists).await.unwrap().into_inner().exists, said == OK);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -441,7 +470,8 @@ async fn metrics_are_what_prometheus_reads() {
     let mut node = Node::join(&own.master.address, "n\"1\\\n", None);
     node.ping();
     client.ping(v1::PingRequest::default()).await.unwrap();
-    client.put_end(v1::PutEndRequest { crc32c: Some(1), ..Default::default() }).await.unwrap_err();
+    let many = v1::BatchExistsRequest { keys: vec![b"k".to_vec(); 5000], ..Default::default() };
+    client.batch_exists(many).await.unwrap_err();
     let text = own.master.get("/metrics");
     let mut values = std::collections::BTreeMap::new();
     let mut families = std::collections::BTreeSet::new();
@@ -471,7 +501,7 @@ async fn metrics_are_what_prometheus_reads() {
         ),
         ("nanomc_master_grpc_call_seconds_count{method=\"Ping\"}", 1.0),
         ("nanomc_master_grpc_call_seconds_bucket{method=\"Ping\",le=\"+Inf\"}", 1.0),
-        ("nanomc_master_grpc_failures_total{method=\"PutEnd\"}", 1.0),
+        ("nanomc_master_grpc_failures_total{method=\"BatchExists\"}", 1.0),
     ];
     for (name, value) in expected {
         assert_eq!(values.get(name), Some(&value), "{name} in\n{text}");

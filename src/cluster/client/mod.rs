@@ -84,6 +84,8 @@ pub struct PutCall {
     pub retain: u32,
     /// What is said about it.
     pub metadata: Metadata,
+    /// CRC32C of the value, if owners are to compare it before they publish it. Not where somebody else moves the bytes.
+    pub crc: Option<u32>,
 }
 
 /// What is read.

@@ -109,6 +109,11 @@ impl Putting {
         None
     }
 
+    /// What owners are to compare.
+    fn crc(&self, cx: &Cx<'_>) -> Option<u32> {
+        self.put.crc.filter(|_| !cx.shared.config.pushed)
+    }
+
     /// How many copies are wanted.
     pub(super) fn copies(&self) -> u32 {
         self.put.config.copies
@@ -212,6 +217,7 @@ impl Putting {
             length: self.put.length,
             retain: self.put.retain,
             metadata: self.put.metadata.clone(),
+            hold: self.crc(cx).is_some(),
         };
         let message = match pushed {
             true => Message::Reserve(Reserve { put, writer: cx.shared.config.host.clone() }),
@@ -338,7 +344,12 @@ impl Putting {
         if !done.is_empty() {
             self.step = Step::Ending;
             self.ends += 1;
-            cx.ask_master(MASTER, self.deadline, PutEnd { put: started.put, key: self.put.key.clone(), done, tried });
+            let crc = self.crc(cx);
+            cx.ask_master(
+                MASTER,
+                self.deadline,
+                PutEnd { put: started.put, key: self.put.key.clone(), done, tried, crc },
+            );
             return None;
         }
         cx.tell_master(PutRevoke { put: started.put, key: self.put.key.clone() });

@@ -92,7 +92,7 @@ impl Rig {
     fn put(&mut self, copies: u32) {
         let config = Replicate { copies, media: vec![], fixed: vec![], near: String::new() };
         let (retain, metadata) = (0, Metadata::default());
-        let put = PutCall { key: key(), length: 3, slices: vec![3], config, retain, metadata };
+        let put = PutCall { key: key(), length: 3, slices: vec![3], config, retain, metadata, crc: None };
         self.on(Event::Call(1, 2000, Call::Put(put)));
     }
 
@@ -396,7 +396,7 @@ fn an_owner_has_more_time_where_much_is_on_its_way() {
         if others {
             let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
             let (key, metadata) = (ObjectKey::new(b"", b"other").unwrap(), Metadata::default());
-            let put = PutCall { key, length: 64 << 20, slices: vec![64 << 20], config, retain: 0, metadata };
+            let put = PutCall { key, length: 64 << 20, slices: vec![64 << 20], config, retain: 0, metadata, crc: None };
             rig.on(Event::Call(2, 10_000, Call::Put(put)));
         }
         rig.put(1);

@@ -214,6 +214,8 @@ struct Leader {
     objects: Objects,
     spaces: Spaces,
     puts: BTreeMap<PutId, Pending>,
+    /// Those of them whose owners are to compare a checksum.
+    checking: Vec<PutId>,
     /// When puts are to be forgotten.
     put_ends: VecDeque<(Millis, PutId)>,
     log: DropLog,
@@ -368,6 +370,7 @@ impl Leader {
             objects: Objects::new(seed)?,
             spaces: Spaces::default(),
             puts: BTreeMap::new(),
+            checking: Vec::new(),
             put_ends: VecDeque::new(),
             log: DropLog::new(elected.term, elected.log, elected.floor, config.max_log)?,
             calls: BTreeMap::new(),
@@ -398,7 +401,8 @@ impl Leader {
     fn message(&mut self, ask: Ask, frame: Frame, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         match frame.message {
             Message::PutStart(start) => self.put_start(ask, start, now, to),
-            Message::PutEnd(end) => self.put_end(ask, end, to),
+            Message::PutEnd(end) => self.put_end(ask, end, now, to),
+            Message::Verified(verified) => self.verified(verified, to),
             Message::PutRevoke(revoke) => self.put_revoke(ask, revoke, now, to),
             Message::Find(find) => self.find(ask, &find, to),
             Message::Remove(remove) => self.remove(ask, remove, now, to),
@@ -428,6 +432,7 @@ impl Leader {
         self.recorded(now, to);
         // What fails for want of memory is tried again at the next tick.
         let _ = self.forget_puts(now, to);
+        let _ = self.check_some(now, to);
         self.watch_members(now, to);
         let _ = self.expire_some(now);
         let _ = self.record_drops(to);

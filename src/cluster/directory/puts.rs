@@ -7,9 +7,11 @@ use super::placement::{self, Candidate};
 use super::{Action, Ask, Leader};
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_NO_SPACE, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK};
+use crate::base::status::{NMC_ERR_NO_SPACE, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
 use crate::cluster::types::{Millis, NO_INDEX, NodeId, ObjectKey, PutId};
-use crate::cluster::wire::{Answer, Done, DropReplica, Location, Place, PutEnd, PutPlaces, PutRevoke, PutStart};
+use crate::cluster::wire::{
+    Answer, Done, DropReplica, Frame, Location, Place, PutEnd, PutPlaces, PutRevoke, PutStart, Verified, Verify,
+};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Puts that were given up and that need be remembered: an owner may tell late that it has one.
@@ -45,8 +47,32 @@ impl Revoked {
 #[derive(Debug)]
 pub struct Pending {
     key: ObjectKey,
-    /// Who waits for its end, what must be known first, and who else may have it.
-    end: Option<(Ask, Vec<Done>, Vec<NodeId>)>,
+    end: Option<End>,
+}
+
+/// A put whose end was asked for.
+#[derive(Debug)]
+struct End {
+    /// Who waits for it.
+    ask: Ask,
+    /// What must be known first.
+    done: Vec<Done>,
+    /// Who else may have it.
+    tried: Vec<NodeId>,
+    /// What owners are to compare first.
+    check: Option<Check>,
+}
+
+/// Owners that hold a put back until they have compared its checksum.
+#[derive(Debug)]
+struct Check {
+    crc: u32,
+    /// Those that have not answered.
+    waiting: Vec<NodeId>,
+    /// When they were asked.
+    asked: Millis,
+    /// Why one will not publish it.
+    status: nmc_status_t,
 }
 
 impl Leader {
@@ -137,14 +163,27 @@ impl Leader {
         self.nodes().filter(coming).any(|node| fixed.iter().any(|location| names(node, &location.segment)))
     }
 
-    pub(super) fn put_end(&mut self, ask: Ask, end: PutEnd, to: &mut Vec<Action>) -> Result<()> {
+    pub(super) fn put_end(&mut self, ask: Ask, end: PutEnd, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         if end.done.is_empty() {
             crate::bail!(NMC_ERR_INVALID_ARG, "a put ends that no owner has");
         }
         let term = self.term;
         match self.puts.get_mut(&end.put) {
             Some(pending) if pending.key == end.key => {
-                pending.end = Some((ask, memory::copy(&end.done)?, memory::copy(&end.tried)?));
+                let (done, tried) = (memory::copy(&end.done)?, memory::copy(&end.tried)?);
+                let check = match end.crc {
+                    None => None,
+                    Some(crc) => {
+                        let waiting = memory::collect(done.iter().map(|done| done.name.node))?;
+                        memory::push(&mut self.checking, end.put)?;
+                        Some(Check { crc, waiting, asked: 0, status: NMC_ERR_STALE })
+                    }
+                };
+                let checks = check.is_some();
+                pending.end = Some(End { ask, done, tried, check });
+                if checks {
+                    return self.check_some(now, to);
+                }
                 for done in &end.done {
                     if let Some(node) = self.node_mut(done.name.node)
                         && !node.ending.contains(&end.put)
@@ -183,7 +222,7 @@ impl Leader {
     /// Ends a put if everything that it waits for is known.
     pub(super) fn try_end(&mut self, put: PutId, to: &mut Vec<Action>) -> Result<()> {
         let Some(pending) = self.puts.get(&put) else { return Ok(()) };
-        let Some((ask, done, tried)) = &pending.end else { return Ok(()) };
+        let Some(End { ask, done, tried, check: None }) = &pending.end else { return Ok(()) };
         let known = |done: &Done| {
             self.node(done.name.node).is_none_or(|node| {
                 let other = node.incarnation != done.name.incarnation || node.state == State::Away;
@@ -216,6 +255,84 @@ impl Leader {
         let status = if count > 0 { NMC_OK } else { NMC_ERR_STALE };
         to.push(ask.answer(Answer { count, ..Answer::new(self.term, status, "") }));
         Ok(())
+    }
+
+    /// Asks owners to compare what they hold back, those again that have not answered; nobody waits for one that cannot any more.
+    pub(super) fn check_some(&mut self, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        let (term, resend_ms) = (self.term, self.config.resend_ms);
+        let mut over = Vec::new();
+        let checking = std::mem::take(&mut self.checking);
+        let (puts, owners, members) = (&mut self.puts, &self.owners, &self.members);
+        let node_of = |id: NodeId| owners.get(usize::from(*members.get(&id)?))?.node();
+        let mut left: Vec<PutId> = memory::with_capacity(checking.len())?;
+        for put in checking {
+            let Some(End { done, tried, check: Some(check), .. }) = puts.get_mut(&put).and_then(|p| p.end.as_mut())
+            else {
+                continue;
+            };
+            let life = |id: NodeId| done.iter().find(|done| done.name.node == id).map(|done| done.name.incarnation);
+            let answers =
+                |id: NodeId| node_of(id).filter(|n| n.state != State::Away && Some(n.incarnation) == life(id));
+            let (waiting, gone): (Vec<_>, Vec<_>) = check.waiting.iter().partition(|id| answers(**id).is_some());
+            check.waiting = waiting;
+            if check.asked == 0 || check.asked + resend_ms <= now {
+                check.asked = now;
+                for node in check.waiting.iter().filter_map(|id| answers(*id)) {
+                    let verify = Verify { term, incarnation: node.incarnation, put, crc: check.crc };
+                    to.push(Action::Send(node.peer, Frame::telling(verify)));
+                }
+            }
+            done.retain(|done| !gone.contains(&done.name.node));
+            tried.extend(gone);
+            if check.waiting.is_empty() {
+                over.push(put);
+            } else if !left.contains(&put) {
+                left.push(put);
+            }
+        }
+        self.checking = left;
+        over.into_iter().try_for_each(|put| self.checked(put, to))
+    }
+
+    /// An owner has compared what it held back.
+    pub(super) fn verified(&mut self, said: Verified, to: &mut Vec<Action>) -> Result<()> {
+        if !self.is_known(said.node, (said.term, said.incarnation)) {
+            return Ok(());
+        }
+        let pending = self.puts.get_mut(&said.put).and_then(|pending| pending.end.as_mut());
+        let Some(End { done, tried, check: Some(check), .. }) = pending else { return Ok(()) };
+        let Some(at) = check.waiting.iter().position(|id| *id == said.node) else { return Ok(()) };
+        check.waiting.swap_remove(at);
+        done.retain(|done| done.name.node != said.node);
+        match said.done {
+            Some(published) if published.name.node == said.node => memory::push(done, published)?,
+            _ => {
+                check.status = if said.status < 0 { said.status } else { NMC_ERR_STALE };
+                memory::push(tried, said.node)?;
+            }
+        }
+        if check.waiting.is_empty() { self.checked(said.put, to) } else { Ok(()) }
+    }
+
+    /// All owners have answered: what they have published ends like any other put.
+    fn checked(&mut self, put: PutId, to: &mut Vec<Action>) -> Result<()> {
+        let Some(end) = self.puts.get_mut(&put).and_then(|pending| pending.end.as_mut()) else { return Ok(()) };
+        let Some(check) = end.check.take() else { return Ok(()) };
+        if end.done.is_empty() {
+            to.push(end.ask.answer(Answer::new(self.term, check.status, "no owner has a value with this checksum")));
+            self.revoke(put, 0)?;
+            self.puts.remove(&put);
+            return Ok(());
+        }
+        let nodes = memory::collect(end.done.iter().map(|done| done.name.node))?;
+        for id in nodes {
+            if let Some(node) = self.node_mut(id)
+                && !node.ending.contains(&put)
+            {
+                memory::push(&mut node.ending, put)?;
+            }
+        }
+        self.try_end(put, to)
     }
 
     /// A node may have taken a put that has ended, and has not told: whoever removes the object has to count with it. It is told
@@ -283,7 +400,7 @@ impl Leader {
     pub(super) fn forget_puts(&mut self, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         while let Some((_, put)) = self.put_ends.front().copied().filter(|(end, _)| *end <= now) {
             if let Some(pending) = self.puts.get(&put) {
-                if let Some((ask, ..)) = &pending.end {
+                if let Some(End { ask, .. }) = &pending.end {
                     to.push(ask.answer(Answer::new(self.term, NMC_ERR_STALE, "the put took too long")));
                 }
                 self.revoke(put, 0)?;

@@ -266,7 +266,7 @@ impl Rig {
 
     fn end(&mut self, put: PutId, done: Vec<Done>, tried: &[u64]) -> u64 {
         let tried = tried.iter().map(|n| NodeId::of(&format!("n{n}"))).collect();
-        self.ask(PutEnd { put, key: key(), done, tried })
+        self.ask(PutEnd { put, key: key(), done, tried, crc: None })
     }
 
     fn remove(&mut self, call: u64) -> u64 {

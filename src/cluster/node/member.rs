@@ -22,6 +22,9 @@ impl<S: Storage> Agent<S> {
             Message::CopyThis(copy) if self.is_mine(from, copy.term, copy.incarnation) => {
                 self.keep(copy.key, copy.from, to);
             }
+            Message::Verify(verify) if self.is_mine(from, verify.term, verify.incarnation) => {
+                self.verify(&verify, now, to);
+            }
             // Only the leader that the node counts on, or a later one, can put it out.
             Message::Rejoin(rejoin) if rejoin.term >= self.term && self.leaders.heard(from, rejoin.term) => {
                 self.heard = now;

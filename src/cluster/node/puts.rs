@@ -6,9 +6,11 @@ use super::storage::{Plan, Wanted};
 use super::{Action, Agent, Standing, Storage};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_STALE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t};
+use crate::base::status::{
+    NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_STALE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
+};
 use crate::cluster::types::{Millis, Name, Peer, PutId};
-use crate::cluster::wire::{Answer, Done, Extent, Frame, Put, PutDone, Reserve, Reserved, Stopped};
+use crate::cluster::wire::{Answer, Done, Extent, Frame, Put, PutDone, Reserve, Reserved, Stopped, Verified, Verify};
 use std::collections::{HashMap, VecDeque};
 
 /// How long a put may take at most, whatever its client says.
@@ -32,6 +34,17 @@ pub(super) struct Taken {
     until: Millis,
     /// The mover that was told to whoever writes it.
     mover: u64,
+    /// It is not published before its checksum was compared.
+    hold: bool,
+}
+
+/// Who is told what came of a put.
+#[derive(Debug, Clone, Copy)]
+enum Asked {
+    /// Its client, in an answer.
+    Client(Peer, u64),
+    /// The leader, which said this checksum.
+    Leader(u32),
 }
 
 #[derive(Debug)]
@@ -44,20 +57,22 @@ enum State {
     Reserved,
     /// Somebody else may still write bytes of it, so many, since then.
     Doubtful(u64, Millis),
+    /// All bytes are there, and it is published when the master says what their checksum is.
+    Held,
     /// It is published, and answered when it is on disk.
-    Storing(Peer, u64),
+    Storing(Asked),
 }
 
 /// What came of puts that are done: those of the last while, and not more than so many. Whoever repeats a put is told that.
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
-    done: HashMap<PutId, Done>,
+    done: HashMap<PutId, (Done, Option<u32>)>,
     /// Until when, in the order in which they were done.
     order: VecDeque<(Millis, PutId)>,
 }
 
 impl Remembered {
-    fn enter(&mut self, put: PutId, done: Done, until: Millis) {
+    fn enter(&mut self, put: PutId, done: (Done, Option<u32>), until: Millis) {
         let room = memory::reserve_queue(&mut self.order, 1).and(memory::reserve_map(&mut self.done, 1));
         if room.is_ok() {
             self.order.push_back((until, put));
@@ -77,7 +92,7 @@ impl Remembered {
 impl<S: Storage> Agent<S> {
     /// Whether a put may be taken now; what came of it if it was before.
     fn may_take(&self, put: &Put) -> Result<Option<Done>> {
-        if let Some(done) = self.remembered.done.get(&put.put) {
+        if let Some((done, _)) = self.remembered.done.get(&put.put) {
             return Ok(Some(done.clone()));
         }
         if self.taken.contains_key(&put.put) {
@@ -143,7 +158,7 @@ impl<S: Storage> Agent<S> {
         match plan {
             Ok(plan) => {
                 let until = now + time_left.min(MOST_MS);
-                let taken = Taken { plan, state: State::Receiving(from, request), until, mover: 0 };
+                let taken = Taken { plan, state: State::Receiving(from, request), until, mover: 0, hold: put.hold };
                 self.taken.insert(put.put, taken);
                 to.push(Action::Receive { from, request, put: put.put, plan, length: put.length });
             }
@@ -156,18 +171,26 @@ impl<S: Storage> Agent<S> {
     pub(super) fn received(&mut self, put: PutId, whole: bool, now: Millis, to: &mut Vec<Action>) {
         let Some(taken) = self.taken.get(&put) else { return };
         match taken.state {
-            State::Receiving(from, request) if whole => self.publish(put, from, request, now, to),
+            State::Receiving(from, request) if whole && taken.hold => {
+                let plan = taken.plan;
+                if let Some(taken) = self.taken.get_mut(&put) {
+                    taken.state = State::Held;
+                }
+                let done = Done { name: self.name_of(plan), fact: 0 };
+                self.answer(Asked::Client(from, request), put, Ok(done), to);
+            }
+            State::Receiving(from, request) if whole => self.publish(put, Asked::Client(from, request), now, to),
             State::Receiving(..) | State::Stopping => {
                 let plan = taken.plan;
                 self.taken.remove(&put);
                 self.storage.abandon(plan);
             }
-            State::Reserved | State::Doubtful(..) | State::Storing(..) => {}
+            State::Reserved | State::Doubtful(..) | State::Storing(..) | State::Held => {}
         }
     }
 
     /// Publishes a put whose bytes are all there, and answers; later, if it is to be on disk first.
-    fn publish(&mut self, put: PutId, from: Peer, request: u64, now: Millis, to: &mut Vec<Action>) {
+    fn publish(&mut self, put: PutId, asked: Asked, now: Millis, to: &mut Vec<Action>) {
         let Some(taken) = self.taken.remove(&put) else { return };
         let plan = taken.plan;
         let revoked = self.revoked.contains(&put);
@@ -177,23 +200,73 @@ impl<S: Storage> Agent<S> {
         };
         match committed {
             Ok(None) => {
-                self.taken.insert(put, Taken { state: State::Storing(from, request), ..taken });
+                self.taken.insert(put, Taken { state: State::Storing(asked), ..taken });
             }
-            Ok(Some(fact)) => self.done(put, plan, fact, (from, request), now, to),
+            Ok(Some(fact)) => self.done(put, plan, fact, asked, now, to),
             Err(error) => {
                 self.storage.abandon(plan);
-                to.push(answer(from, request, Err(error)));
+                self.answer(asked, put, Err(error), to);
             }
         }
     }
 
     /// A put is done.
-    fn done(&mut self, put: PutId, plan: Plan, fact: u64, ask: (Peer, u64), now: Millis, to: &mut Vec<Action>) {
-        let incarnation = self.config.incarnation;
-        let name = Name { node: self.id, incarnation, index: plan.index, epoch: plan.epoch };
-        let done = Done { name, fact };
-        self.remembered.enter(put, done.clone(), now + self.config.remember_ms);
-        to.push(answer(ask.0, ask.1, Ok(done)));
+    fn done(&mut self, put: PutId, plan: Plan, fact: u64, asked: Asked, now: Millis, to: &mut Vec<Action>) {
+        let done = Done { name: self.name_of(plan), fact };
+        let sum = match asked {
+            Asked::Leader(sum) => Some(sum),
+            Asked::Client(..) => None,
+        };
+        self.remembered.enter(put, (done.clone(), sum), now + self.config.remember_ms);
+        self.answer(asked, put, Ok(done), to);
+    }
+
+    fn name_of(&self, plan: Plan) -> Name {
+        Name { node: self.id, incarnation: self.config.incarnation, index: plan.index, epoch: plan.epoch }
+    }
+
+    /// Says what came of a put.
+    fn answer(&self, asked: Asked, put: PutId, done: Result<Done>, to: &mut Vec<Action>) {
+        match asked {
+            Asked::Client(from, request) => to.push(answer(from, request, done)),
+            Asked::Leader(_) => {
+                let (status, done) = said(done);
+                let (term, node, incarnation) = (self.term, self.id, self.config.incarnation);
+                let verified = Verified { term, node, incarnation, put, status, done };
+                to.push(Action::Master(self.leaders.current(), Frame::telling(verified)));
+            }
+        }
+    }
+
+    /// The leader says what the checksum of a put is, which is published if that is so.
+    pub(super) fn verify(&mut self, verify: &Verify, now: Millis, to: &mut Vec<Action>) {
+        let put = verify.put;
+        let asked = Asked::Leader(verify.crc);
+        let other = || Error::new(NMC_ERR_CORRUPT, "the checksum of the value is another");
+        if let Some((done, sum)) = self.remembered.done.get(&put) {
+            let again = match sum {
+                Some(sum) if *sum == verify.crc => Ok(done.clone()),
+                Some(_) => Err(other()),
+                None => Err(Error::new(NMC_ERR_INVALID_ARG, "the put was published at once, and not held back")),
+            };
+            return self.answer(asked, put, again, to);
+        }
+        let stale = || Error::new(NMC_ERR_STALE, format!("put {:x} was given up", put.0));
+        let sum = match self.taken.get(&put).map(|taken| (&taken.state, taken.plan)) {
+            Some((State::Held, plan)) => self.storage.checksum(plan),
+            // It says so again.
+            Some((State::Storing(_) | State::Receiving(..), _)) => return,
+            _ => return self.answer(asked, put, Err(stale()), to),
+        };
+        match sum {
+            Ok(sum) if sum == verify.crc => self.publish(put, asked, now, to),
+            sum => {
+                if let Some(taken) = self.taken.remove(&put) {
+                    self.storage.abandon(taken.plan);
+                }
+                self.answer(asked, put, Err(sum.err().unwrap_or_else(other)), to);
+            }
+        }
     }
 
     /// Looks whether puts that are to be on disk are.
@@ -201,20 +274,20 @@ impl<S: Storage> Agent<S> {
         let Self { taken, storage, .. } = self;
         let mut over = Vec::new();
         for (put, taken) in taken.iter() {
-            let State::Storing(from, request) = taken.state else { continue };
+            let State::Storing(asked) = taken.state else { continue };
             match storage.written(taken.plan) {
                 Ok(None) => {}
-                Ok(Some(fact)) => over.push((*put, taken.plan, (from, request), Ok(fact))),
-                Err(error) => over.push((*put, taken.plan, (from, request), Err(error))),
+                Ok(Some(fact)) => over.push((*put, taken.plan, asked, Ok(fact))),
+                Err(error) => over.push((*put, taken.plan, asked, Err(error))),
             }
         }
-        for (put, plan, ask, written) in over {
+        for (put, plan, asked, written) in over {
             self.taken.remove(&put);
             match written {
-                Ok(fact) => self.done(put, plan, fact, ask, now, to),
+                Ok(fact) => self.done(put, plan, fact, asked, now, to),
                 Err(error) => {
                     self.storage.abandon(plan);
-                    to.push(answer(ask.0, ask.1, Err(error)));
+                    self.answer(asked, put, Err(error), to);
                 }
             }
         }
@@ -247,7 +320,13 @@ impl<S: Storage> Agent<S> {
             Ok((plan, extents)) => {
                 let until = now + time_left.min(MOST_MS);
                 let mover = self.mover;
-                let taken = self.taken.entry(put.put).or_insert(Taken { plan, state: State::Reserved, until, mover });
+                let taken = self.taken.entry(put.put).or_insert(Taken {
+                    plan,
+                    state: State::Reserved,
+                    until,
+                    mover,
+                    hold: false,
+                });
                 taken.mover = mover;
                 let incarnation = self.config.incarnation;
                 let name = Name { node: self.id, incarnation, index: plan.index, epoch: plan.epoch };
@@ -279,9 +358,9 @@ impl<S: Storage> Agent<S> {
         to: &mut Vec<Action>,
     ) -> Result<()> {
         let done = match (self.remembered.done.get(&put), self.taken.get(&put).map(|taken| &taken.state)) {
-            (Some(done), _) => Ok(done.clone()),
+            (Some((done, _)), _) => Ok(done.clone()),
             (None, Some(State::Reserved)) => {
-                self.publish(put, from, request, now, to);
+                self.publish(put, Asked::Client(from, request), now, to);
                 return Ok(());
             }
             (None, Some(State::Storing(..))) => Err(Error::new(NMC_ERR_BUSY, "the put is being written to disk")),
@@ -302,11 +381,10 @@ impl<S: Storage> Agent<S> {
     ) -> Result<()> {
         let Self { taken, storage, .. } = self;
         if let Some(found) = taken.get_mut(&stopped.put) {
-            match found.state {
-                State::Reserved if stopped.begun => {
-                    found.state = State::Doubtful(storage.doubt(found.plan), now);
-                }
-                State::Reserved | State::Doubtful(..) if !stopped.begun => {
+            match (&found.state, stopped.begun) {
+                (State::Reserved, true) => found.state = State::Doubtful(storage.doubt(found.plan), now),
+                // All of it has arrived, or nothing will.
+                (State::Held, _) | (State::Reserved | State::Doubtful(..), false) => {
                     storage.abandon(found.plan);
                     taken.remove(&stopped.put);
                 }
@@ -332,10 +410,17 @@ impl<S: Storage> Agent<S> {
     fn give_up(&mut self, which: impl Fn(&Taken) -> bool, now: Millis, to: &mut Vec<Action>) {
         let Self { taken, storage, .. } = self;
         taken.retain(|_, taken| match taken.state {
-            State::Storing(from, request) if which(taken) => {
+            State::Held if which(taken) => {
                 storage.abandon(taken.plan);
-                let late = Error::new(NMC_ERR_STALE, "the put was not on disk in time, or another leader came");
-                to.push(answer(from, request, Err(late)));
+                false
+            }
+            State::Storing(asked) if which(taken) => {
+                storage.abandon(taken.plan);
+                // The leader gives up by itself.
+                if let Asked::Client(from, request) = asked {
+                    let late = Error::new(NMC_ERR_STALE, "the put was not on disk in time, or another leader came");
+                    to.push(answer(from, request, Err(late)));
+                }
                 false
             }
             _ => true,
@@ -349,7 +434,7 @@ impl<S: Storage> Agent<S> {
                     to.push(answer(from, request, Err(late)));
                 }
                 State::Reserved => taken.state = State::Doubtful(storage.doubt(taken.plan), now),
-                State::Stopping | State::Doubtful(..) | State::Storing(..) => {}
+                State::Stopping | State::Doubtful(..) | State::Storing(..) | State::Held => {}
             }
         }
     }
@@ -405,11 +490,15 @@ impl<S: Storage> Agent<S> {
     }
 }
 
-/// What came of a put.
-fn answer(from: Peer, request: u64, done: Result<Done>) -> Action {
-    let (status, done): (nmc_status_t, _) = match done {
+fn said(done: Result<Done>) -> (nmc_status_t, Option<Done>) {
+    match done {
         Ok(done) => (NMC_OK, Some(done)),
         Err(error) => (if error.status == NMC_OK { NMC_ERR_BUSY } else { error.status }, None),
-    };
+    }
+}
+
+/// What came of a put.
+fn answer(from: Peer, request: u64, done: Result<Done>) -> Action {
+    let (status, done) = said(done);
     Action::Send(from, Frame::answering(request, PutDone { status, done }))
 }

@@ -335,6 +335,10 @@ impl Storage for NodeStore {
         }))
     }
 
+    fn checksum(&self, plan: Plan) -> Result<u32> {
+        self.store.plan_checksum(self.opened(plan)?)
+    }
+
     fn commit(&mut self, plan: Plan) -> Result<Option<u64>> {
         let opened = *self.opened(plan)?;
         match self.store.commit_and_tell(&opened) {

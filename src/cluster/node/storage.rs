@@ -101,6 +101,9 @@ pub trait Storage {
     /// Where the bytes of a plan are, for those who write them from elsewhere.
     fn extents(&self, plan: Plan) -> Result<Vec<Extent>>;
 
+    /// CRC32C of the bytes of a plan that nobody writes to any more.
+    fn checksum(&self, plan: Plan) -> Result<u32>;
+
     /// All bytes are there: publishes. Gives the number of the fact; none if it is to be on disk, see [`Storage::written`]. STALE if the plan was given up.
     fn commit(&mut self, plan: Plan) -> Result<Option<u64>>;
 

@@ -3,7 +3,8 @@
 use super::storage::{Offer, Storage, Wanted};
 use super::{Action, Agent, Config, Event, Plan};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
+    NMC_ERR_BUSY, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
+    NMC_ERR_UNSUPPORTED, NMC_OK,
 };
 use crate::cluster::sim::Store;
 use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Peer, Position, PutId};
@@ -163,6 +164,7 @@ fn put(term: u64, after: Position) -> Put {
         length: 1,
         retain: 0,
         metadata: Metadata::default(),
+        hold: false,
     }
 }
 
@@ -607,4 +609,52 @@ fn a_node_whose_store_has_another_tier_begins_anew() {
     });
     let lists = |(_, news): &(u64, News)| matches!(news, News::Range(range) if !range.live.is_empty());
     assert!(rig.reports().iter().any(lists) && rig.agent.serves(rig.now));
+}
+
+#[test]
+fn what_is_held_back_is_published_when_its_checksum_is_right_and_never_else() {
+    let said = |rig: &Rig| {
+        rig.actions.iter().find_map(|action| match action {
+            Action::Master(_, Frame { message: Message::Verified(verified), .. }) => {
+                Some((verified.status, verified.done.is_some()))
+            }
+            _ => None,
+        })
+    };
+    for right in [true, false] {
+        let mut rig = Rig::joined(64);
+        let held = Put { hold: true, ..put(5, position(0)) };
+        rig.ask(1, held.clone());
+        rig.on(Event::Received(held.put, true));
+        let answer = rig.actions.iter().find_map(|action| match action {
+            Action::Send(CLIENT, Frame { message: Message::PutDone(done), .. }) => Some(done.clone()),
+            _ => None,
+        });
+        let Some(PutDone { status: NMC_OK, done: Some(done) }) = answer else { panic!("{answer:?}") };
+        assert_eq!(done.fact, 0);
+        assert!(rig.agent.storage().find(&held.key).is_none(), "nobody has compared it");
+        let plan = Plan { index: done.name.index, epoch: done.name.epoch };
+        let sum = rig.agent.storage().checksum(plan).unwrap();
+        let crc = if right { sum } else { !sum };
+        let verify = Verify { term: 5, incarnation: 9, put: held.put, crc };
+        // It may be asked again, also for another checksum.
+        for _ in 0..2 {
+            rig.actions.clear();
+            rig.master(verify.clone());
+            let Some((status, published)) = said(&rig) else { panic!("{:?}", rig.actions) };
+            assert_eq!((status == NMC_OK, published), (right, right));
+            assert_eq!(rig.agent.storage().find(&held.key).is_some(), right);
+        }
+        rig.actions.clear();
+        rig.master(Verify { crc: !crc, ..verify });
+        assert!(said(&rig).is_some_and(|(status, published)| status != NMC_OK && !published));
+    }
+    // What was not held back cannot be compared.
+    let mut rig = Rig::joined(64);
+    let plain = put(5, position(0));
+    rig.ask(1, plain.clone());
+    rig.on(Event::Received(plain.put, true));
+    rig.actions.clear();
+    rig.master(Verify { term: 5, incarnation: 9, put: plain.put, crc: 0 });
+    assert_eq!(said(&rig), Some((NMC_ERR_INVALID_ARG, false)));
 }

@@ -17,6 +17,8 @@ pub enum Promise {
     NoLateWrite,
     /// Every call ends by its deadline and two seconds.
     Bounded,
+    /// What has another checksum than its put said is never read.
+    Checksum,
     /// A put to a disk that has ended is there.
     OnDisk,
     /// At rest what is listed is what there is.
@@ -38,6 +40,8 @@ pub struct Value {
     pub key: ObjectKey,
     pub pages: usize,
     pub began: Millis,
+    /// Its put says another checksum.
+    pub wrong: bool,
 }
 
 /// A put of a value: there are several of one value if another leader came meanwhile.
@@ -122,6 +126,10 @@ impl Checker {
         if !whole || !right {
             let text = format!("{key:?}: {put:?} gave {pages:?}, which is not value {number} of {value:?}");
             return self.violated(Promise::WholeValue, now, text);
+        }
+        if value.wrong {
+            let text = format!("{key:?}: value {number} has another checksum than its put said, and was read");
+            return self.violated(Promise::Checksum, now, text);
         }
         if let Some(removed) = record.removed.filter(|removed| *removed < began) {
             let text = format!("{key:?}: value {number} was removed at {removed} and read by a get from {began}");

@@ -1,10 +1,10 @@
 //! What happens in a run: calls of clients, evictions, faults, and at the end rest.
 
 use super::check::{Promise, What, content};
-use super::store::{State, WRITTEN};
+use super::store::{State, WRITTEN, sum_of};
 use super::{Addr, Control, Event, Sim, node_name};
 use crate::base::status::{
-    NMC_ERR_CANCELLED, NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND, NMC_IN_PROGRESS, NMC_OK, nmc_status_t,
+    NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND, NMC_IN_PROGRESS, NMC_OK, nmc_status_t,
 };
 use crate::cluster::client::{self, GetCall, Outcome, PutCall};
 use crate::cluster::node;
@@ -128,6 +128,14 @@ impl Sim {
         (value, pages): (u64, usize),
         patience: Millis,
     ) {
+        let mut crc = None;
+        if self.setup.op_ms > 0 && !self.setup.pushed && self.hits(250) {
+            let wrong = self.hits(300);
+            let sum = sum_of((0..pages).map(|page| content(value, page)));
+            crc = Some(if wrong { !sum } else { sum });
+            self.checker.values.entry(value).and_modify(|value| value.wrong = wrong);
+            self.checker.count("put with a checksum");
+        }
         let on_disk = self.setup.op_ms > 0 && self.hits(300);
         let put = PutCall {
             key,
@@ -141,6 +149,7 @@ impl Sim {
             },
             retain: 0,
             metadata: Metadata::default(),
+            crc,
         };
         self.call(at, Kind::Put(value, pages), patience, client::Call::Put(put));
     }
@@ -282,6 +291,7 @@ impl Sim {
                 self.check_disk(outcome.put);
                 self.checker.put_ended(outcome.put, now);
             }
+            Kind::Put(..) if outcome.status == NMC_ERR_CORRUPT => self.checker.count("put corrupt"),
             Kind::Put(..) => {
                 self.checker.count(if outcome.status == NMC_ERR_EXISTS { "put exists" } else { "put failed" })
             }

@@ -411,6 +411,14 @@ impl Sim {
                 self.master(at, directory::Event::Message(peer, frame));
             }
             Addr::Node(at) => {
+                let mut frame = frame;
+                if self.setup.control == Some(Control::BelieveAnySum)
+                    && let Message::Verify(verify) = &mut frame.message
+                    && let Some(put) = self.checker.puts.get(&verify.put)
+                {
+                    let pages = self.checker.values[&put.value].pages;
+                    verify.crc = store::sum_of((0..pages).map(|page| check::content(put.value, page)));
+                }
                 let event = match from {
                     Addr::Master(master) => node::Event::Master(master, self.spoil(at, frame)),
                     _ => {
@@ -664,7 +672,7 @@ impl Sim {
     fn new_value(&mut self, key: &ObjectKey, pages: usize) -> u64 {
         let number = self.next_value;
         self.next_value += 1;
-        self.checker.values.insert(number, check::Value { key: key.clone(), pages, began: self.now });
+        self.checker.values.insert(number, check::Value { key: key.clone(), pages, began: self.now, wrong: false });
         number
     }
 

@@ -21,6 +21,8 @@ pub(super) enum Control {
     ExpireByKey,
     /// A put to a disk is answered before it is there.
     AnswerBeforeDisk,
+    /// An owner publishes what has another checksum than was said.
+    BelieveAnySum,
     /// What was read goes at once.
     ExpireAtOnce,
     /// A call that is cancelled goes on, and nobody hears of it.

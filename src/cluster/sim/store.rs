@@ -13,6 +13,11 @@ pub const DISK: u32 = 1;
 /// How often it is looked whether something is on disk until it is.
 pub const WRITTEN: u32 = 4;
 
+/// The checksum of a value with these pages.
+pub fn sum_of(pages: impl Iterator<Item = u64>) -> u32 {
+    pages.fold(0, |sum, page| crate::base::crc::crc32c_append(sum, &page.to_le_bytes()))
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Free,
@@ -240,6 +245,11 @@ impl Storage for Store {
     fn extents(&self, plan: Plan) -> Result<Vec<Extent>> {
         let header = self.header(plan).unwrap();
         Ok(header.pages.iter().map(|page| Extent { region: 0, offset: u64::from(*page), length: 1 }).collect())
+    }
+
+    fn checksum(&self, plan: Plan) -> Result<u32> {
+        let Some(header) = self.header(plan) else { crate::bail!(NMC_ERR_STALE, "no such plan") };
+        Ok(sum_of(header.pages.iter().map(|page| self.pages[*page as usize])))
     }
 
     fn commit(&mut self, plan: Plan) -> Result<Option<u64>> {

@@ -33,7 +33,18 @@ fn what_is_promised_holds_whatever_happens() {
     }
     eprintln!("{counts:?}");
     assert!(bad.is_empty(), "{}", bad.join("\n"));
-    for what in ["put", "got", "got here", "removed", "not found", "kept", "cancelled", "expires", "put to disk"] {
+    for what in [
+        "put",
+        "got",
+        "got here",
+        "removed",
+        "not found",
+        "kept",
+        "cancelled",
+        "expires",
+        "put to disk",
+        "put with a checksum",
+    ] {
         assert!(counts.get(what).is_some_and(|n| *n > 100), "too little was seen: {counts:?}");
     }
 }
@@ -192,6 +203,11 @@ fn control_who_removes_by_key_what_was_read_takes_what_was_put_since() {
 #[test]
 fn control_who_answers_before_it_is_on_disk_is_seen() {
     breaks(Control::AnswerBeforeDisk, &[Promise::OnDisk], |_| ());
+}
+
+#[test]
+fn control_an_owner_that_compares_no_checksum_publishes_what_is_wrong() {
+    breaks(Control::BelieveAnySum, &[Promise::Checksum], |setup| setup.pushed = false);
 }
 
 #[test]

@@ -104,6 +104,8 @@ message_structs! {
         pub done: Vec<Done>,
         /// Nodes that were asked to take it and did not say that they have: they may have it all the same.
         pub tried: Vec<NodeId>,
+        /// CRC32C of the value: its owners hold it back, and publish it when they have found the same. CORRUPT if none has.
+        pub crc: Option<u32>,
     }
 
     /// Client → master: gives a put up. Answered by [`Answer`], like a remove.
@@ -461,6 +463,34 @@ message_structs! {
         pub keys: Vec<ObjectKey>,
     }
 
+    /// Master → node: a put has ended; if what the node holds back of it has this checksum it is published. Answered by [`Verified`].
+    pub struct Verify {
+        /// The leader's term.
+        pub term: Term,
+        /// Which life of the node is meant.
+        pub incarnation: u64,
+        /// The put.
+        pub put: PutId,
+        /// CRC32C of the value.
+        pub crc: u32,
+    }
+
+    /// Node → master: what came of it.
+    pub struct Verified {
+        /// The term whose leader it is meant for.
+        pub term: Term,
+        /// Whose it is.
+        pub node: NodeId,
+        /// Which life of the node.
+        pub incarnation: u64,
+        /// The put.
+        pub put: PutId,
+        /// OK; CORRUPT if the checksum is another; STALE if there is no such put; INVALID_ARG if it was not held back.
+        pub status: nmc_status_t,
+        /// What was published.
+        pub done: Option<Done>,
+    }
+
     /// Master → node: make a copy of this, by announcing it first.
     pub struct CopyThis {
         /// The leader's term.
@@ -493,6 +523,9 @@ message_structs! {
         pub retain: u32,
         /// What the writer says about it.
         pub metadata: Metadata,
+        /// It is not published before the master has the owner compare its checksum, see [`PutEnd::crc`], for which there is the time that the
+        /// frame says, 30 s at most. The fact that is answered is 0.
+        pub hold: bool,
     }
 
     /// Client → node: the same when somebody else moves the bytes: answered by [`Reserved`].
@@ -840,6 +873,10 @@ numbered! {
         31 => AddReplica(AddReplica),
         /// A node wants its disk to have less.
         32 => EvictDisk(EvictDisk),
+        /// A value is to be compared.
+        33 => Verify(Verify),
+        /// It was.
+        34 => Verified(Verified),
         /// A value comes.
         40 => Put(Put),
         /// What came of it.
@@ -888,6 +925,7 @@ impl Message {
             Message::Mount(mount) => Some(&mut mount.incarnation),
             Message::AddReplica(add) => Some(&mut add.incarnation),
             Message::EvictDisk(evict) => Some(&mut evict.incarnation),
+            Message::Verified(verified) => Some(&mut verified.incarnation),
             _ => None,
         }
     }

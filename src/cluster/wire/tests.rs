@@ -36,6 +36,7 @@ fn put() -> Put {
         length: 4096,
         retain: 1,
         metadata: Metadata(vec![1, 2, 3]),
+        hold: false,
     }
 }
 
@@ -65,7 +66,17 @@ fn samples() -> Vec<Message> {
         Hello { token: "secret".into() }.into(),
         PutStart { key: key("a"), length: 10, slices: vec![4, 6], config }.into(),
         PutPlaces { status: 0, term: 9, put: PutId(1), copies: 2, places: vec![place] }.into(),
-        PutEnd { put: PutId(1), key: key("a"), done: vec![done.clone(), done.clone()], tried: vec![NodeId(3)] }.into(),
+        PutEnd {
+            put: PutId(1),
+            key: key("a"),
+            done: vec![done.clone(), done.clone()],
+            tried: vec![NodeId(3)],
+            crc: Some(7),
+        }
+        .into(),
+        Verify { term: 9, incarnation: 2, put: PutId(1), crc: 7 }.into(),
+        Verified { term: 9, node: NodeId(1), incarnation: 2, put: PutId(1), status: 0, done: Some(done.clone()) }
+            .into(),
         PutRevoke { put: PutId(1), key: key("a") }.into(),
         Find { keys: vec![key("a"), key("b")], missed: vec![name()] }.into(),
         Found { term: 9, keys: vec![Listed { status: NMC_OK, replicas: vec![replica(), replica()] }] }.into(),

@@ -98,6 +98,7 @@ pub fn put_end(end: v1::PutEndRequest) -> Result<wire::PutEnd> {
         key: ObjectKey::new(&end.space, &end.key)?,
         done: done.collect::<Result<_>>()?,
         tried: end.tried.into_iter().map(NodeId).collect(),
+        crc: end.crc32c,
     })
 }
 

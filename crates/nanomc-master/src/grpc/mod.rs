@@ -246,11 +246,6 @@ impl Grpc {
     }
 
     fn begin_end(&self, time_left_ms: u32, end: v1::PutEndRequest) -> Result<Begun, Status> {
-        if end.crc32c.is_some() {
-            return Err(Status::unimplemented(
-                "owners can not verify a CRC32C at PutEnd yet: put the bytes on the owner's stream and leave crc32c out",
-            ));
-        }
         Ok(self.begin(time_left_ms, convert::put_end(end)))
     }
 

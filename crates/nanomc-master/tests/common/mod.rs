@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(unsafe_code, reason = "a signal is sent to a process")]
 
-use nanomc::cluster::types::{Media, NodeId, ObjectKey, Position, PutId, incarnation_of};
+use nanomc::cluster::types::{Media, Name, NodeId, ObjectKey, Position, PutId, incarnation_of};
 use nanomc::cluster::wire::{self, Frame, HEAD, Head, Message, News};
 use nanomc_master::proto::v1::{self, master_service_client::MasterServiceClient};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -192,6 +192,25 @@ impl Node {
                 return drops;
             }
         }
+    }
+
+    /// Waits until it is asked to compare a checksum.
+    pub fn verify(&mut self) -> wire::Verify {
+        loop {
+            if let Message::Verify(verify) = self.receive().message {
+                return verify;
+            }
+        }
+    }
+
+    /// Says what came of that; which index and fact, if it was published.
+    pub fn verified(&mut self, put: PutId, status: i32, done: Option<(u32, u64)>) {
+        let (term, incarnation, node) = (self.term, self.incarnation, NodeId::of(&self.name));
+        let done = done.map(|(index, fact)| {
+            let name = Name { node, incarnation: incarnation_of(incarnation), index, epoch: 1 };
+            wire::Done { name, fact }
+        });
+        self.send(0, wire::Verified { term, node, incarnation, put, status, done });
     }
 
     fn send(&mut self, request: u64, message: impl Into<Message>) {

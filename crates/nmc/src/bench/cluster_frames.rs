@@ -143,10 +143,24 @@ impl Trips {
             fetch: trip(fetch, Fetched { status, put, length, follows: length, retain: 0, metadata: metadata() })?,
             start: trip(put_start(key(), length), PutPlaces { status, term, put, copies: 1, places: vec![place] })?,
             put: trip(
-                Put { put, term, incarnation, after, segment, key: key(), length, retain, metadata: metadata() },
+                Put {
+                    put,
+                    term,
+                    incarnation,
+                    after,
+                    segment,
+                    key: key(),
+                    length,
+                    retain,
+                    metadata: metadata(),
+                    hold: false,
+                },
                 PutDone { status, done: Some(done.clone()) },
             )?,
-            end: trip(PutEnd { put, key: key(), done: vec![done], tried: Vec::new() }, Answer::new(term, status, ""))?,
+            end: trip(
+                PutEnd { put, key: key(), done: vec![done], tried: Vec::new(), crc: None },
+                Answer::new(term, status, ""),
+            )?,
         })
     }
 }
