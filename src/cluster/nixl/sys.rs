@@ -228,7 +228,8 @@ impl Agent {
             listen_port: 0,
             thread_sync: 0,
             workers: 1,
-            progress_delay_us: 0,
+            // Its thread sleeps until something comes, so long at most. With 0 it would not sleep at all.
+            progress_delay_us: 1_000,
             listen_delay_us: 0,
             telemetry: false,
         };
