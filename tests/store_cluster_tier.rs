@@ -149,9 +149,9 @@ fn a_put_keeps_its_name_on_disk_in_memory_again_and_after_a_restart() {
         assert!(again.epoch > plan.epoch && pin_status(&mut node, name_of(again), &k).is_ok());
         evict(&store);
         assert_eq!(pin_status(&mut node, plan, &k), Ok((put_id(1), 9000)));
-        // Somebody else's name, and a wrong key.
+        // The same for a place on disk that it has not: whoever asks compares the put. A wrong key.
         let wrong = Plan { epoch: slot.epoch + 1, ..name_of(&slot) };
-        assert_eq!(pin_status(&mut node, wrong, &k), Err(NMC_ERR_NOT_FOUND));
+        assert_eq!(pin_status(&mut node, wrong, &k), Ok((put_id(1), 9000)));
         assert_eq!(pin_status(&mut node, name_of(&slot), &key("kv", "b")), Err(NMC_ERR_NOT_FOUND));
         assert_eq!(pin_status(&mut node, name_of(&slot), &key("", "a")), Err(NMC_ERR_NOT_FOUND));
         node.drop_named(wrong, &k);
@@ -253,7 +253,7 @@ fn the_position_in_the_drop_log_outlives_the_store_with_its_tier() {
     let mut node = NodeStore::new(&store).unwrap();
     assert_eq!(node.position(), Some(position));
     node.set_position(Position { term: 6, number: 2 }).unwrap();
-    // A tier that has seen less than the memory above it: the earlier place counts for both.
+    // A tier that has seen less than the memory above it is apart.
     drop((node, tier));
     let other = tempfile::tempdir().unwrap();
     {
@@ -264,7 +264,72 @@ fn the_position_in_the_drop_log_outlives_the_store_with_its_tier() {
         drop((node, tier));
     }
     let tier = open_tier(&store, &tier::Config { other_directory: true, ..tier_config(&other, Backend::Bucket) });
-    assert_eq!(NodeStore::new(&store).unwrap().position(), Some(Position { term: 4, number: 1 }));
+    let node = NodeStore::new(&store).unwrap();
+    let (memory, disk) = (Position { term: 6, number: 2 }, Position { term: 4, number: 1 });
+    assert_eq!((node.position(), node.apart(), node.has_left()), (Some(memory), Some(disk), true));
+    drop((node, tier));
+}
+
+#[test]
+fn a_tier_that_comes_back_to_a_store_that_went_on_without_it_is_apart_until_what_it_brought_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = tier_config(&dir, Backend::Bucket);
+    let position = |number| Position { term: 5, number };
+    let store = embedded();
+    let tier = open_tier(&store, &config);
+    let mut node = NodeStore::new(&store).unwrap();
+    let (a, b, c) = (key("kv", "a"), key("kv", "b"), key("kv", "c"));
+    put_through(&mut node, put_id(1), &a, &value(100));
+    put_through(&mut node, put_id(2), &b, &value(100));
+    node.set_position(position(1)).unwrap();
+    assert_eq!(tier.offload(None).unwrap(), 2);
+    evict(&store);
+    drop(tier);
+    // What was applied without the tier is not kept before the node has noticed that, and said so.
+    assert!(node.set_position(position(2)).is_err());
+    assert_eq!((node.position(), node.apart(), node.has_left()), (Some(position(1)), None, true));
+    node.offer("n").unwrap();
+    node.set_position(position(2)).unwrap();
+    assert!(!node.has_left());
+    for _ in 0..2 {
+        // However often it comes.
+        let tier = open_tier(&store, &config);
+        assert_eq!((node.position(), node.apart()), (Some(position(2)), Some(position(1))));
+        assert!(node.set_position(position(3)).is_err() && node.drop_apart().is_err());
+        drop(tier);
+        assert_eq!((node.position(), node.apart(), node.has_left()), (Some(position(2)), None, true));
+    }
+    let tier = open_tier(&store, &config);
+    // What comes into memory from there goes with it; what is new stays, on disk as well.
+    let space = store.namespace(b"kv", None).unwrap();
+    space.promote(&[b"a"], 0, |_, told| assert!(told.unwrap()));
+    put_through(&mut node, put_id(3), &c, &value(100));
+    assert_eq!(tier.offload(None).unwrap(), 1);
+    node.offer("n").unwrap();
+    node.drop_apart().unwrap();
+    let left = all(&mut node);
+    assert!(left.len() == 2 && left.values().all(|found| found.key == c), "{left:?}");
+    assert_eq!(node.apart(), Some(position(1)));
+    node.set_position(position(3)).unwrap();
+    assert_eq!((node.position(), node.apart(), node.has_left()), (Some(position(3)), None, false));
+    drop((node, tier));
+}
+
+#[test]
+fn a_tier_that_was_closed_before_its_store_came_to_a_cluster_is_apart() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let config = tier_config(&dirs[0], Backend::Bucket);
+    let store = embedded();
+    drop(open_tier(&store, &config));
+    NodeStore::new(&store).unwrap().set_position(Position { term: 5, number: 1 }).unwrap();
+    let tier = open_tier(&store, &config);
+    assert_eq!(store.apart(), Some((1, 0)));
+    drop(tier);
+    // Control: a store that never had one has nothing that could be there.
+    let store = embedded();
+    NodeStore::new(&store).unwrap().set_position(Position { term: 5, number: 1 }).unwrap();
+    let tier = open_tier(&store, &tier_config(&dirs[1], Backend::Bucket));
+    assert_eq!(store.apart(), None);
     drop(tier);
 }
 

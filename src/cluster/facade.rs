@@ -377,7 +377,7 @@ impl Cluster {
     /// The nodes of this client, whose stores are in its namespace.
     fn local<R>(&self, mut look: impl FnMut(&Local) -> Result<Option<R>>) -> Result<Option<R>> {
         // What a tier that was closed had may have been removed: first the node has to hear of that.
-        for node in self.nodes.read().iter().filter(|node| !node.store.is_apart()) {
+        for node in self.nodes.read().iter().filter(|node| node.store.apart().is_none()) {
             if let Some(found) = look(node)? {
                 return Ok(Some(found));
             }

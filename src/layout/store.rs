@@ -197,7 +197,9 @@ pub struct StoreHeader {
     pub root: AtomicU64,
     /// What the hash of the index is made from: random, the same as long as the store lives.
     seed: [AtomicU64; 2],
-    after_seed: [AtomicU64; 5],
+    /// See [`StoreHeader::apart`]; and the first epoch after the disk came.
+    apart: [AtomicU64; 3],
+    after_seed: [AtomicU64; 2],
 }
 
 /// An object. A look for a key of up to [`INLINE_KEY`] bytes needs the first half only, which is a cache line.
@@ -622,10 +624,10 @@ pub struct FactRecord(facts::Record);
 /// Bit of the index in a fact that is not a header's but that of an entry of the disk below the store. The epoch is the entry's then,
 /// see [`super::disk::Entry`].
 pub const ON_DISK: u32 = 1 << 31;
-/// In the term of the store's position: it was reached while the store had no disk.
-pub const ALONE: u64 = 1 << 63;
-/// In the same place: a disk has come back after that, with what it had.
-pub const APART: u64 = 1 << 62;
+/// In the term of the store's position: it is that of memory, and the disk has come back with an earlier one. See [`StoreHeader::apart`].
+pub const APART: u64 = 1 << 63;
+/// In the same place: a disk that the store had is not there any more, and its cluster has not heard of that.
+pub const LEFT: u64 = 1 << 62;
 
 /// Something that happened to an object, as the master noticed it, in the order in which it did. What was not read in time is
 /// overwritten: then all objects have to be looked at.
@@ -1159,28 +1161,57 @@ impl StoreHeader {
     #[must_use]
     pub fn position(&self) -> Option<(u64, u64)> {
         let [before, term, after] = [1, 0, 1].map(|at: usize| self.position[at].load(Ordering::Acquire));
-        let term = term & !(ALONE | APART);
+        let term = term & !(APART | LEFT);
         (term != 0).then_some((term, if before == after { after } else { 0 }))
     }
 
-    /// Whether the position is of memory and a disk that were apart before: what was dropped without the disk is still there.
+    /// How far it has applied it to what is on disk, if the disk was not there when it was applied to what is in memory: what was dropped without the
+    /// disk is still there.
     #[must_use]
-    pub fn is_apart(&self) -> bool {
-        self.position[0].load(Ordering::Acquire) & APART != 0
+    pub fn apart(&self) -> Option<(u64, u64)> {
+        let [term, number] = [0, 1].map(|at: usize| self.apart[at].load(Ordering::Acquire));
+        (self.position[0].load(Ordering::Acquire) & APART != 0).then_some((term, number))
     }
 
-    /// Whether it was reached without a disk.
+    /// The first epoch that was given out after that disk had come: entries and objects with earlier ones were there.
     #[must_use]
-    pub fn was_alone(&self) -> bool {
-        self.position[0].load(Ordering::Acquire) & ALONE != 0
+    pub fn apart_since(&self) -> u64 {
+        self.apart[2].load(Ordering::Acquire)
     }
 
-    /// Master: keeps it, with [`ALONE`] or [`APART`]. Whoever reads it before this is done, or after the master has died on the way, finds an
-    /// earlier place.
-    pub fn set_position(&self, (term, number): (u64, u64), how: u64) {
+    /// Whether a disk that the store had is not there any more, and the cluster has not heard of that.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.position[0].load(Ordering::Acquire) & LEFT != 0
+    }
+
+    /// Master: keeps it, of memory and disk. Whoever reads it before this is done, or after the master has died on the way, finds an earlier place.
+    pub fn set_position(&self, (term, number): (u64, u64)) {
         self.position[1].store(0, Ordering::Release);
-        self.position[0].store(if term == 0 { 0 } else { term | how }, Ordering::Release);
+        self.position[0].store(term, Ordering::Release);
         self.position[1].store(number, Ordering::Release);
+    }
+
+    /// Master: a disk has come that is at this earlier place; this is the next epoch.
+    pub fn is_apart_from(&self, (term, number): (u64, u64), next_epoch: u64) {
+        for (place, word) in self.apart.iter().zip([term, number, next_epoch]) {
+            place.store(word, Ordering::Release);
+        }
+        // Whoever reads the position meanwhile finds it.
+        self.position[0].fetch_or(APART, Ordering::AcqRel);
+    }
+
+    /// Master: a disk has not come that was there before.
+    pub fn left(&self) {
+        self.position[0].fetch_or(LEFT, Ordering::AcqRel);
+    }
+
+    /// Master: the disk is not there any more.
+    pub fn leave_disk(&self) {
+        if self.position().is_some() {
+            self.left();
+            self.position[0].fetch_and(!APART, Ordering::AcqRel);
+        }
     }
 
     /// What the hash of the index is made from.

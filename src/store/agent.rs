@@ -191,12 +191,18 @@ impl Store {
         Ok(self.entry_of(key)?.map(|found| found.put))
     }
 
-    /// Drops an entry of the disk, unless memory has what it came from.
-    pub fn drop_unless_in_memory(&self, entry: u32, found: &Described) -> Result<()> {
+    /// Drops an entry that a disk which is apart brought with it, unless memory had the same already. What came into memory from there since goes
+    /// with it; what was written there since stays.
+    pub fn drop_apart(&self, entry: u32, found: &Described) -> Result<()> {
         let view = self.client.view();
+        let since = view.header().apart_since();
+        if found.epoch >= since {
+            return Ok(());
+        }
         if let Look::Ready((index, epoch)) = self.look(view, &found.key)? {
             let of = |header: &ObjectHeader| header.plan_id.load(Relaxed) == found.put;
-            if view.object(index).is_some_and(|header| of(header) && object::still(&header.control, epoch)) {
+            let there = view.object(index).is_some_and(|header| of(header) && object::still(&header.control, epoch));
+            if there && epoch < since {
                 return Ok(());
             }
         }
@@ -236,8 +242,11 @@ impl Store {
         Ok(None)
     }
 
-    /// The same for whatever the disk has of a key by now.
-    pub fn pin_key_from_disk(&self, key: &[u8]) -> Result<Option<(Pin, Location)>> {
+    /// Pins whatever a key has by now, in memory or from the disk.
+    pub fn pin_key(&self, key: &[u8]) -> Result<Option<(Pin, Location)>> {
+        if let Look::Ready(held) = self.pin(key)? {
+            return Ok(Some(held));
+        }
         match self.entry_of(key)? {
             Some(found) => self.pin_from_disk(found.index, found.entry.epoch, key),
             None => Ok(None),
@@ -310,15 +319,22 @@ impl Store {
         self.client.view().header().position()
     }
 
-    /// Whether a disk has come back to a store that was in the cluster without it meanwhile: it has what was removed since.
+    /// How far what is on disk was told of it, if the store was in the cluster without the disk meanwhile: it has what was removed since.
     #[must_use]
-    pub fn is_apart(&self) -> bool {
-        self.client.view().header().is_apart()
+    pub fn apart(&self) -> Option<(u64, u64)> {
+        self.client.view().header().apart()
     }
 
-    /// It was applied this far, or with term 0 the store is as one that never was in a cluster. Known as long as the store lives, whoever dies.
-    pub fn set_position(&self, (term, number): (u64, u64)) -> Result<()> {
-        self.call(&Request::Position(term, number)).map(|_| ())
+    /// Whether a disk that the store had is not there any more, and the cluster has not heard of that.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.client.view().header().has_left()
+    }
+
+    /// It was applied this far, to memory and to the disk with this name; or with term 0 the store is as one that never was in a cluster. Known as
+    /// long as the store lives, whoever dies. STALE if the store has another disk by now.
+    pub fn set_position(&self, position: (u64, u64), disk: u64) -> Result<()> {
+        self.call(&Request::Position(position, disk)).map(|_| ())
     }
 
     /// Nothing new is stored on a rank any more, by whomever; or it is again. What is there stays.

@@ -120,8 +120,8 @@ pub enum Request<'a> {
     Doubt(Opened),
     /// Takes note of what was published: of the object with this header, or of all. Gives the number of the newest fact.
     Notice(Option<u32>),
-    /// A node has applied the drop log of its cluster up to this term and number.
-    Position(u64, u64),
+    /// A node has applied the drop log of its cluster up to this term and number, to memory and to the disk with this name.
+    Position((u64, u64), u64),
     /// Makes every namespace of which something is on disk.
     Adopt,
     /// Nothing new is stored on a rank any more; or it is again.
@@ -392,10 +392,11 @@ impl<'a> Request<'a> {
                 index.is_some().put(to);
                 index.unwrap_or(0).put(to);
             }
-            Request::Position(term, number) => {
+            Request::Position((term, number), disk) => {
                 20u32.put(to);
                 term.put(to);
                 number.put(to);
+                disk.put(to);
             }
             Request::Adopt => 22u32.put(to),
             Request::Close(rank, closed) => {
@@ -452,7 +453,7 @@ impl<'a> Request<'a> {
                 let one = bool::get(from)?;
                 Request::Notice(Some(u32::get(from)?).filter(|_| one))
             }
-            20 => Request::Position(u64::get(from)?, u64::get(from)?),
+            20 => Request::Position((u64::get(from)?, u64::get(from)?), u64::get(from)?),
             21 => Request::Close(u32::get(from)?, bool::get(from)?),
             22 => Request::Adopt,
             other => crate::bail!(NMC_ERR_PROTOCOL, "there is no call of kind {other}"),
@@ -557,7 +558,7 @@ mod tests {
             Request::Doubt(plan),
             Request::Notice(None),
             Request::Notice(Some(4)),
-            Request::Position(2, 7),
+            Request::Position((2, 7), 9),
             Request::Close(1, true),
             Request::Adopt,
         ]

@@ -200,7 +200,11 @@ impl Storage for Shelf {
         0
     }
 
-    fn is_apart(&self) -> bool {
+    fn apart(&self) -> Option<Position> {
+        None
+    }
+
+    fn has_left(&self) -> bool {
         false
     }
 

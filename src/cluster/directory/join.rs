@@ -79,13 +79,16 @@ impl Leader {
         let replaces = |node: &Node| {
             join.since.is_none() && node.store != join.store && (node.incarnation != 0 || node.since < head)
         };
-        if self.node(id).is_some_and(|node| !node.going && !replaces(node)) {
+        // The same for one that goes on without the tier that it had: that is not told what is dropped from now on, and may come back with another
+        // store, when nobody remembers any more.
+        let anew = |node: &Node| replaces(node) || join.left && node.parted != join.incarnation;
+        if self.node(id).is_some_and(|node| !node.going && !anew(node)) {
             return self.admit(ask, join, now, to);
         }
         if self.node(id).is_none() && self.members.len() + self.arriving.len() >= MAX_MEMBERS {
             crate::bail!(NMC_ERR_LIMIT, "the cluster has {MAX_MEMBERS} members, the most possible");
         }
-        let since = match (self.arriving.get(&id), self.node(id).filter(|node| !replaces(node))) {
+        let since = match (self.arriving.get(&id), self.node(id).filter(|node| !anew(node))) {
             (Some((.., since)), _) => *since,
             (None, Some(node)) => node.since,
             (None, None) => {
@@ -114,7 +117,10 @@ impl Leader {
         let member = Member { name: join.name.clone(), since };
         let expected = match self.node_mut(id) {
             Some(node) => {
-                (node.going, node.since) = (false, since);
+                (node.going, node.since, node.parted) = (false, since, join.incarnation);
+                if !join.left {
+                    node.reach = since;
+                }
                 Ok(())
             }
             None => self.expect(member, now),
@@ -141,7 +147,9 @@ impl Leader {
         let id = NodeId::of(&join.name);
         let (head, floor) = (self.log.head(), self.log.floor());
         let Some(node) = self.node(id) else { return Ok(()) };
-        let since = node.since;
+        // The log begins anew for what was left behind, not for what says so. But what was confirmed for the node is there for nobody any more:
+        // another store may have done that.
+        let since = if join.left { node.reach } else { node.since }.max(node.position);
         if node.incarnation != join.incarnation {
             self.new_life(&join, to)?;
         } else if join.sent_at < node.said {
@@ -152,7 +160,7 @@ impl Leader {
         let fresh = join.since.is_some_and(|at| at < since || at < floor || at > head);
         // Nobody has told the part that was not there what was dropped, and what that was is not known any more.
         let known = |at| self.log.is_last(at) || self.is_as_it_was(id, join.tier);
-        let apart = join.since.is_some_and(|at| join.apart && !known(at));
+        let apart = join.apart.is_some_and(|at| !known(at));
         let fence = self.fence();
         let (term, sent_at) = (self.term, join.sent_at);
         let Some(node) = self.node_mut(id) else { return Ok(()) };
@@ -208,7 +216,7 @@ impl Leader {
         let head = self.log.head();
         let Some(node) = self.node_mut(id) else { return Ok(()) };
         if node.tier != 0 && node.tier != join.tier {
-            node.closed = (node.complete && node.owed == 0).then_some((node.tier, head));
+            node.closed = (node.complete && node.owed == 0 && !node.outdated).then_some((node.tier, head));
         }
         node.tier = join.tier;
         let (old_life, old_former) = (node.incarnation, node.former);

@@ -57,6 +57,10 @@ pub struct Node {
     pub tier: u64,
     /// One that was closed when all was known of it that it has, and where the drop log ended then.
     pub closed: Option<(u64, Position)>,
+    /// Where it began for a store that has left a tier behind, until that has come to where it begins now.
+    pub reach: Position,
+    /// The life of which it is written down that it goes on without a tier that it had.
+    pub parted: u64,
     pub endpoint: String,
     pub host: String,
     pub peer: Peer,
@@ -214,11 +218,13 @@ impl Leader {
             id,
             name: member.name,
             since: member.since,
+            reach: member.since,
             incarnation: 0,
             past: Vec::new(),
             store: 0,
             tier: 0,
             closed: None,
+            parted: 0,
             endpoint: String::new(),
             host: String::new(),
             peer: Peer(0),

@@ -235,6 +235,9 @@ impl Leader {
         let Some(node) = self.node_mut(id) else { return };
         let from = node.position;
         node.position = from.max(through);
+        if through >= node.since {
+            node.reach = node.since;
+        }
         let mut calls = Vec::new();
         let count = self.log.confirm(id, from, through, |call| tell(&mut calls, call));
         if let Some(node) = self.node_mut(id) {

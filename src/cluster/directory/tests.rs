@@ -29,9 +29,12 @@ struct Rig {
     lives: Vec<u64>,
     /// The tier of whoever joins, and whether it was not there before.
     tier: u64,
-    apart: bool,
+    apart: Option<Position>,
+    left: bool,
     /// What is being written down, where that takes a while.
     writing: Option<Vec<u64>>,
+    /// Members as they were written down last.
+    members: Vec<Member>,
 }
 
 /// A replica as a fact tells it.
@@ -59,8 +62,10 @@ impl Rig {
             facts: vec![0; 8],
             lives: (1..=8).collect(),
             tier: 0,
-            apart: false,
+            apart: None,
+            left: false,
             writing: None,
+            members: Vec::new(),
         };
         let members = (0..nodes).map(|n| Member { name: format!("n{n}"), since: Position::default() }).collect();
         let elected = Elected { term: 5, until: Millis::MAX, members, log: Vec::new(), floor: Position::default() };
@@ -83,10 +88,16 @@ impl Rig {
         for action in actions {
             match action {
                 Action::Send(peer, frame) => self.said.push((peer.0, frame)),
-                Action::Record(number, _) => match &mut self.writing {
-                    Some(list) => list.push(number),
-                    None => self.on(Event::Recorded(number, true)),
-                },
+                Action::Record(number, changes) => {
+                    self.members.extend(changes.into_iter().filter_map(|change| match change {
+                        Change::Member(member) => Some(member),
+                        _ => None,
+                    }));
+                    match &mut self.writing {
+                        Some(list) => list.push(number),
+                        None => self.on(Event::Recorded(number, true)),
+                    }
+                }
             }
         }
     }
@@ -137,6 +148,7 @@ impl Rig {
             since,
             tier: self.tier,
             apart: self.apart,
+            left: self.left,
             endpoint: format!("h{n}:1"),
             host: format!("h{n}"),
             headers: 16,
@@ -343,8 +355,9 @@ fn what_a_closed_tier_had_is_open_when_it_is_back_unless_something_was_removed_m
         let mut rig = Rig::with_nodes(2, false);
         let at = rig.welcome(0).unwrap().head;
         let come = |rig: &mut Rig, life: u64, tier: u64| {
+            let memory = rig.welcome(0).unwrap().head;
             rig.tier = tier;
-            rig.join(0, life, life, Some(at));
+            rig.join(0, life, life, Some(memory));
             rig.report(0, Applied { position: rig.welcome(0).unwrap().head });
             rig.report(0, SnapshotEnd { facts: 0 });
         };
@@ -371,7 +384,7 @@ fn what_a_closed_tier_had_is_open_when_it_is_back_unless_something_was_removed_m
         if meanwhile {
             remove(&mut rig);
         }
-        rig.apart = true;
+        rig.apart = Some(at);
         come(&mut rig, 14, 9);
         let welcome = rig.welcome(0).unwrap();
         assert_eq!((welcome.fresh, welcome.apart), (false, meanwhile));
@@ -382,6 +395,97 @@ fn what_a_closed_tier_had_is_open_when_it_is_back_unless_something_was_removed_m
         // Nobody knows anything of another tier.
         come(&mut rig, 15, 8);
         assert_eq!(rig.welcome(0).unwrap().apart, before || meanwhile);
+    }
+}
+
+#[test]
+fn a_tier_that_was_left_behind_is_not_believed_whoever_opens_it_and_under_whatever_leader() {
+    let mut rig = Rig::with_nodes(2, true);
+    let on_disk = rig.welcome(0).unwrap().head;
+    rig.left = true;
+    rig.join(0, 13, 13, Some(on_disk));
+    let member = rig.members.last().unwrap().clone();
+    assert!(member.name == "n0" && member.since > on_disk, "{member:?}");
+    let welcome = rig.welcome(0).unwrap();
+    assert!(!welcome.fresh && welcome.head >= member.since, "what says so keeps what it has");
+    // It has not come there yet when it has another tier.
+    rig.join(0, 14, 14, Some(on_disk));
+    assert!(!rig.welcome(0).unwrap().fresh);
+    // Said once more in the same life it is not written down again.
+    let written = rig.members.len();
+    rig.passes(1, &[1]);
+    rig.join(0, 14, 14, Some(on_disk));
+    assert_eq!(rig.members.len(), written);
+    // Another store with the tier, under this leader and under the next one.
+    rig.left = false;
+    rig.join(0, 15, 15, Some(on_disk));
+    assert!(rig.welcome(0).unwrap().fresh);
+    let members = vec![rig.members.last().unwrap().clone()];
+    let (log, floor) = (Vec::new(), Position::default());
+    rig.on(Event::Elected(Elected { term: 6, until: Millis::MAX, members, log, floor }));
+    rig.join(0, 16, 16, Some(on_disk));
+    assert!(rig.welcome(0).unwrap().fresh);
+}
+
+#[test]
+fn control_a_store_that_has_left_nothing_behind_is_believed_under_the_next_leader() {
+    let mut rig = Rig::with_nodes(1, true);
+    let (at, written) = (rig.welcome(0).unwrap().head, rig.members.len());
+    rig.join(0, 13, 13, Some(at));
+    assert!(rig.members.len() == written && !rig.welcome(0).unwrap().fresh);
+    let members = vec![Member { name: "n0".into(), since: Position::default() }];
+    let (log, floor) = (Vec::new(), Position::default());
+    rig.on(Event::Elected(Elected { term: 6, until: Millis::MAX, members, log, floor }));
+    rig.join(0, 14, 14, Some(at));
+    assert!(!rig.welcome(0).unwrap().fresh);
+}
+
+#[test]
+fn a_store_that_is_behind_what_another_one_confirmed_for_its_node_drops_all() {
+    for confirmed in [false, true] {
+        let mut rig = Rig::with_nodes(1, false);
+        let at = rig.welcome(0).unwrap().head;
+        // The first goes; another one, which was in the cluster too, takes its place.
+        rig.join(0, 12, 12, Some(at));
+        rig.report(0, Applied { position: at });
+        rig.report(0, SnapshotEnd { facts: 0 });
+        if confirmed {
+            rig.local(0, 1, 1, 7);
+            rig.remove(1);
+            rig.apply(0);
+        }
+        rig.join(0, 13, 1, Some(at));
+        assert_eq!(rig.welcome(0).unwrap().fresh, confirmed);
+    }
+}
+
+#[test]
+fn a_tier_of_which_the_log_was_cut_is_not_as_it_was_when_it_is_closed() {
+    for cut in [false, true] {
+        let max_log = if cut { 1 } else { 100 };
+        let mut rig = Rig::set_up(2, Config { max_log, ..Config::default() });
+        (0..2).for_each(|n| rig.come(n));
+        rig.tier = 9;
+        let on_disk = rig.welcome(0).unwrap().head;
+        rig.join(0, 12, 12, Some(on_disk));
+        rig.report(0, Applied { position: on_disk });
+        rig.report(0, SnapshotEnd { facts: 0 });
+        if cut {
+            // Of two that it is told it hears of none.
+            rig.local(0, 1, 1, 7);
+            rig.local(0, 2, 2, 8);
+            rig.remove(1);
+            rig.on(Event::Tick);
+        }
+        (rig.tier, rig.left) = (0, true);
+        rig.join(0, 13, 13, Some(on_disk));
+        rig.report(0, Applied { position: rig.welcome(0).unwrap().head });
+        rig.report(0, SnapshotEnd { facts: 0 });
+        (rig.tier, rig.left, rig.apart) = (9, false, Some(on_disk));
+        let memory = rig.welcome(0).unwrap().head;
+        rig.join(0, 14, 14, Some(memory));
+        let welcome = rig.welcome(0).unwrap();
+        assert_eq!((welcome.fresh, welcome.apart), (false, cut));
     }
 }
 
@@ -494,7 +598,8 @@ fn nothing_is_answered_after_the_lease_and_what_was_recorded_meanwhile_is_not_fo
         store: 1,
         since: None,
         tier: 0,
-        apart: false,
+        apart: None,
+        left: false,
         endpoint,
         host,
         headers: 1,
@@ -931,7 +1036,8 @@ fn a_name_or_a_segment_has_one_holder() {
             store,
             since,
             tier: 0,
-            apart: false,
+            apart: None,
+            left: false,
             endpoint,
             host,
             headers,

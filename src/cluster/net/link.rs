@@ -502,6 +502,7 @@ impl Link {
     }
 }
 
+#[allow(clippy::large_enum_variant, reason = "there is one at a time, and it is taken apart at once")]
 enum Parsed {
     /// A frame, its bytes, and the bytes of the value that follows.
     Frame(Frame, usize, u64),

@@ -55,6 +55,7 @@ impl Default for Limits {
 
 /// What happened.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one at a time, and it is taken apart at once")]
 pub enum Heard {
     /// Somebody says something. If a value follows it is passed over unless it is taken at once.
     Frame(Peer, Frame),

@@ -147,6 +147,7 @@ impl<S: Storage> Agent<S> {
         self.storage.drop_space(None);
         self.must_drop_all = self.storage.set_position(head).is_err();
         if !self.must_drop_all {
+            self.must_drop_apart = false;
             self.went_to(head);
         }
     }
@@ -298,6 +299,11 @@ impl<S: Storage> Agent<S> {
                     self.drop_all();
                 } else if self.must_drop_apart {
                     self.drop_apart();
+                } else if let (Standing::Applying(head), Some(at)) = (self.standing, self.storage.position())
+                    && at >= head
+                {
+                    // It could not be kept when it was welcome.
+                    self.went_to(at);
                 }
                 if now >= self.pinged + self.config.ping_ms {
                     self.pinged = now;
@@ -328,7 +334,8 @@ impl<S: Storage> Agent<S> {
             store: self.config.store,
             since: self.storage.position(),
             tier: self.storage.tier(),
-            apart: self.storage.is_apart(),
+            apart: self.storage.apart(),
+            left: self.storage.has_left(),
             endpoint: self.config.endpoint.clone(),
             host: self.config.host.clone(),
             headers: self.config.headers,

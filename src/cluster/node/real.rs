@@ -391,15 +391,19 @@ impl Storage for NodeStore {
 
     fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Pinned> {
         memory::reserve_map(&mut self.pins, 1)?;
+        let may_move = self.slots() > 0 || self.has_changed();
         let held = match self.find_space(key.space()) {
-            Some(space) if plan.index & ON_DISK != 0 => {
-                space.store.pin_from_disk(plan.index & !ON_DISK, plan.epoch, key.key())?
+            Some(space) => {
+                let named = match plan.index & ON_DISK {
+                    0 => space.store.pin_named(plan.index, plan.epoch, key.key())?,
+                    _ => space.store.pin_from_disk(plan.index & !ON_DISK, plan.epoch, key.key())?,
+                };
+                // If it has gone to the disk or come from there, others need not know that yet: they compare the put.
+                match named {
+                    None if may_move => space.store.pin_key(key.key())?,
+                    held => held,
+                }
             }
-            // If it is on disk by now, others need not know that yet: they compare the put.
-            Some(space) => match space.store.pin_named(plan.index, plan.epoch, key.key())? {
-                None => space.store.pin_key_from_disk(key.key())?,
-                held => held,
-            },
             None => None,
         };
         let Some((held, location)) = held else {
@@ -481,6 +485,8 @@ impl Storage for NodeStore {
                 for fact in facts {
                     told.push(self.told(fact)?);
                 }
+                // What a tier that was just closed has is not over.
+                self.check_tier()?;
                 Ok(Tail::Facts(told))
             }
         }
@@ -501,6 +507,7 @@ impl Storage for NodeStore {
             }
             to += 1;
         }
+        self.check_tier()?;
         Ok(Part { from, to, live, next: if to < all { Some(to) } else { behind } })
     }
 
@@ -512,15 +519,20 @@ impl Storage for NodeStore {
         if self.slots() > 0 { self.store.tier_name() } else { 0 }
     }
 
-    fn is_apart(&self) -> bool {
-        self.store.is_apart()
+    fn apart(&self) -> Option<Position> {
+        self.store.apart().map(|(term, number)| Position { term, number })
+    }
+
+    fn has_left(&self) -> bool {
+        self.store.has_left()
     }
 
     fn drop_apart(&mut self) -> Result<()> {
+        self.check_tier()?;
         for entry in 0..self.slots() {
             let Some(found) = self.store.described_on_disk(entry)? else { continue };
             if let Some(space) = self.space(found.namespace) {
-                space.store.drop_unless_in_memory(entry, &found)?;
+                space.store.drop_apart(entry, &found)?;
             }
         }
         Ok(())
@@ -529,7 +541,7 @@ impl Storage for NodeStore {
     fn set_position(&mut self, position: Position) -> Result<()> {
         match self.trouble.take() {
             Some(error) => Err(error),
-            None => self.store.set_position((position.term, position.number)),
+            None => self.store.set_position((position.term, position.number), self.disk.0),
         }
     }
 

@@ -150,13 +150,18 @@ pub trait Storage {
     /// Name of the tier, the same whenever it is opened; 0 for none.
     fn tier(&self) -> u64;
 
-    /// Whether the tier was not there while the drop log was applied to the rest.
-    fn is_apart(&self) -> bool;
+    /// How far the drop log was applied to what the tier has, if the tier was not there while it was applied to the rest.
+    fn apart(&self) -> Option<Position>;
 
-    /// Drops what the tier has and memory has not. It belongs to the rest when a position is set.
+    /// Whether a tier that the store had is not there any more, and no leader has heard of that: it is not told what is dropped from now on.
+    /// No leader need hear of it again when a position was set.
+    fn has_left(&self) -> bool;
+
+    /// Drops what the tier has brought and memory had not. It belongs to the rest when a position is set.
     fn drop_apart(&mut self) -> Result<()>;
 
-    /// The drop log was applied this far. With a position of term 0 the store is as one that never was in a cluster.
+    /// The drop log was applied this far. With a position of term 0 the store is as one that never was in a cluster. Fails if the tier was opened
+    /// or closed since it was asked what it offers: entries may have been applied without it.
     fn set_position(&mut self, position: Position) -> Result<()>;
 
     /// Bytes in use, by segment in the order in which they were mounted.

@@ -495,6 +495,29 @@ fn a_node_that_must_drop_all_is_in_only_after_it_has() {
 }
 
 #[test]
+fn a_node_that_is_where_the_log_ends_is_in_as_soon_as_that_can_be_kept() {
+    let mut rig = Rig::joined(16);
+    rig.agent.storage_mut().fails = true;
+    rig.welcome(6, 2 << STREAM_SHIFT, position(0), false);
+    rig.on(Event::Tick);
+    assert!(!rig.reports().iter().any(|(_, news)| matches!(news, News::SnapshotEnd(_))));
+    rig.agent.storage_mut().fails = false;
+    rig.on(Event::Tick);
+    assert!(rig.reports().iter().any(|(_, news)| matches!(news, News::SnapshotEnd(_))));
+}
+
+#[test]
+fn a_node_that_has_dropped_all_goes_on_with_the_log_though_its_tier_was_apart() {
+    let mut rig = Rig::new(16);
+    rig.agent.storage_mut().set_position(position(1)).unwrap();
+    let (fence_ms, sent_at, next) = (9000, rig.now, 1 << STREAM_SHIFT);
+    let (fresh, apart, head) = (true, true, position(3));
+    rig.master(Welcome { term: 5, incarnation: 9, next, fresh, apart, head, fence_ms, sent_at });
+    rig.drops(position(3), position(4), vec![]);
+    assert_eq!(rig.agent.storage().position(), Some(position(4)));
+}
+
+#[test]
 fn what_the_leader_wants_closed_is_closed_and_open_again_at_the_end() {
     let mut rig = Rig::new(16);
     rig.agent.storage_mut().closed = true;

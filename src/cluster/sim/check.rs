@@ -1,6 +1,6 @@
 //! What is promised, and whether it was kept. The checker sees every call from outside, and at the end the stores.
 
-use crate::cluster::types::{Millis, ObjectKey, PutId};
+use crate::cluster::types::{Millis, NodeId, ObjectKey, PutId};
 use crate::cluster::wire::Space;
 use std::collections::BTreeMap;
 
@@ -58,6 +58,8 @@ pub struct Put {
     pub lost: bool,
     /// It goes then, since it was read.
     pub expires: Option<Millis>,
+    /// Owners that it has ended with; others that have it are to drop it.
+    pub owners: Vec<NodeId>,
 }
 
 /// A remove, as it was called.
@@ -145,6 +147,18 @@ impl Checker {
         self.puts.entry(put).or_insert(Put { value, ..Put::default() });
     }
 
+    /// A put is to end with this owner.
+    pub fn ends_with(&mut self, put: PutId, owner: NodeId) {
+        if let Some(put) = self.puts.get_mut(&put) {
+            put.owners.push(owner);
+        }
+    }
+
+    /// Whether it has.
+    pub fn has_ended_with(&self, put: PutId, owner: NodeId) -> bool {
+        !put.is_clustered() || self.puts.get(&put).is_some_and(|put| put.owners.contains(&owner))
+    }
+
     /// A put has ended well.
     pub fn put_ended(&mut self, put: PutId, now: Millis) {
         self.count("put");
@@ -199,6 +213,11 @@ impl Checker {
         if let Some(put) = self.puts.get_mut(&put) {
             put.lost = true;
         }
+    }
+
+    /// Nothing that was put need be found any more.
+    pub fn lose_all(&mut self) {
+        self.puts.values_mut().for_each(|put| (put.lost, put.ended) = (true, None));
     }
 
     /// A put under this key that must be found by a get that began then: nobody has ever lost a replica of it.

@@ -1,7 +1,7 @@
 //! What happens in a run: calls of clients, evictions, faults, and at the end rest.
 
 use super::check::{Promise, What, content};
-use super::store::{State, WRITTEN, sum_of};
+use super::store::{State, sum_of};
 use super::{Addr, Control, Event, Sim, node_name};
 use crate::base::status::{
     NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND, NMC_IN_PROGRESS, NMC_OK, nmc_status_t,
@@ -46,6 +46,8 @@ impl Call {
 pub enum Fault {
     Cut(Addr, Addr),
     Down(Addr),
+    /// A node's store cannot keep positions.
+    Forgetful(usize),
 }
 
 impl Sim {
@@ -75,7 +77,7 @@ impl Sim {
                 self.call_remove_all(at, wait, patience);
             }
             78..88 => self.put_here(at, &key),
-            88 if self.chance.below(4) == 0 => self.begin_anew(),
+            88 if self.chance.below(4) == 0 && !self.setup.tiers => self.begin_anew(),
             88 => self.ask_for_a_drain(at),
             _ => self.evict(),
         }
@@ -136,17 +138,13 @@ impl Sim {
             self.checker.values.entry(value).and_modify(|value| value.wrong = wrong);
             self.checker.count("put with a checksum");
         }
-        let on_disk = self.setup.op_ms > 0 && self.hits(300);
+        let on_disk = self.setup.tiers && self.hits(300);
+        let media = if on_disk { vec![0, 0, 1] } else { vec![] };
         let put = PutCall {
             key,
             length: pages as u64,
             slices: vec![pages as u64],
-            config: Replicate {
-                copies,
-                media: if on_disk { vec![0, 0, 1] } else { vec![] },
-                fixed: vec![],
-                near: String::new(),
-            },
+            config: Replicate { copies, media, fixed: vec![], near: String::new() },
             retain: 0,
             metadata: Metadata::default(),
             crc,
@@ -177,13 +175,11 @@ impl Sim {
     /// What the own node has is read without a message.
     fn get_here(&mut self, at: usize, key: &ObjectKey, expire_ms: u32) -> bool {
         let now = self.now;
-        let Some(agent) = self.agent_of(at) else { return false };
-        let Some(plan) = agent.storage().find(key) else { return false };
-        let Some(header) = agent.storage().header(plan) else { return false };
-        let pages: Vec<u64> = header.pages.iter().map(|page| agent.storage().pages[*page as usize]).collect();
+        // What a tier that was not there has may have been removed.
+        let Some(agent) = self.agent_of(at).filter(|agent| agent.storage().apart.is_none()) else { return false };
+        let Some((put, pages, _)) = agent.storage().look(key) else { return false };
         // A node that is cut off has not heard of removes.
         let began = if agent.serves(now) { now } else { 0 };
-        let put = header.put;
         self.checker.got(key, put, &pages, began, now, true);
         if expire_ms > 0 {
             self.agent(at, node::Event::Expire(key.clone(), put, expire_ms));
@@ -246,11 +242,18 @@ impl Sim {
             return;
         }
         self.nodes[at].store_id = self.chance.word() | 1;
-        let config = self.node_config(at);
+        self.has_another_offer(at);
+    }
+
+    /// A node says that it ends, and joins in another life with what its store has now.
+    pub(super) fn has_another_offer(&mut self, at: usize) {
+        let (now, id, incarnation) = (self.now, self.nodes[at].store_id, self.chance.word() | 1);
         let Some(agent) = &mut self.nodes[at].agent else { return };
-        let offer = node::Offer { store: config.store, slots: config.slots, segments: config.segments };
+        let offer = agent.storage_mut().offer(&node_name(at), id);
+        self.nodes[at].good_since = None;
+        let Some(agent) = &mut self.nodes[at].agent else { return };
         let mut actions = Vec::new();
-        agent.begin_anew(config.incarnation, offer, now, &mut actions);
+        agent.begin_anew(incarnation, offer, now, &mut actions);
         self.say(|| format!("n{at} begins anew"));
         self.agent_acts(at, actions);
     }
@@ -275,8 +278,15 @@ impl Sim {
         let Some(agent) = &mut self.nodes[at].agent else { return };
         let store = agent.storage_mut();
         let put = store.headers[index].put;
+        // What is being written to disk stays until it is.
+        if store.is_held(index) {
+            return;
+        }
+        let on_disk = store.clean(index).is_some() && !store.has_changed();
         store.retire(index);
-        self.checker.lost(put);
+        if !on_disk {
+            self.checker.lost(put);
+        }
         self.note(4, at as u64, index as u64);
     }
 
@@ -312,14 +322,16 @@ impl Sim {
         }
     }
 
-    /// What was put to a disk, and lives, is there.
+    /// What was put to a disk is there when its put has ended.
     fn check_disk(&mut self, put: PutId) {
         for at in 0..self.nodes.len() {
-            let Some(agent) = self.agent_of(at) else { continue };
-            let found = agent.storage().live().find(|(_, header)| header.put == put && header.original);
-            let Some(looks) = found.and_then(|(_, header)| header.disk) else { continue };
-            self.checker.count("put to disk");
-            if looks < WRITTEN {
+            let owner = self.nodes[at].id;
+            let Some(agent) = self.agent_of(at).filter(|_| self.checker.has_ended_with(put, owner)) else { continue };
+            let (waits, written) = (agent.storage().waits_for_disk(put), agent.storage().written.contains(&put));
+            if written {
+                self.checker.count("put to disk");
+            }
+            if waits {
                 self.violated(Promise::OnDisk, format!("{put:?} has ended, and n{at} has not written it"));
             }
         }
@@ -334,11 +346,11 @@ impl Sim {
         for at in 0..self.nodes.len() {
             let good = self.nodes[at].good_since.is_some_and(|since| since < began);
             let Some(agent) = self.agent_of(at).filter(|_| good) else { continue };
-            let Some(header) = agent.storage().find(key).and_then(|plan| agent.storage().header(plan)) else {
-                continue;
-            };
-            let (put, original) = (header.put, header.original);
-            if original && self.checker.must_be_found(put, began, self.now) {
+            // What a tier has of which others have not heard yet need not be found.
+            let heard_of = |key: &ObjectKey| agent.storage().find(key).is_some() || !agent.storage().has_changed();
+            let Some((put, _, original)) = agent.storage().look(key).filter(|_| heard_of(key)) else { continue };
+            let owner = self.nodes[at].id;
+            if original && self.checker.has_ended_with(put, owner) && self.checker.must_be_found(put, began, self.now) {
                 self.violated(
                     Promise::Found,
                     format!("{key:?}: {put:?} is on n{at} and a get from {began} found nothing"),
@@ -428,7 +440,7 @@ impl Sim {
         }
     }
 
-    fn everybody(&self) -> Vec<Addr> {
+    pub(super) fn everybody(&self) -> Vec<Addr> {
         let masters = (0..self.masters.len()).map(Addr::Master);
         let nodes = (0..self.nodes.len()).map(Addr::Node);
         masters.chain(nodes).chain((0..self.clients.len()).map(Addr::Client)).collect()
@@ -449,6 +461,11 @@ impl Sim {
                     *n = n.saturating_sub(1);
                 }
             }
+            Fault::Forgetful(at) => {
+                if let Some(agent) = &mut self.nodes[*at].agent {
+                    agent.storage_mut().fails = false;
+                }
+            }
             Fault::Down(who) => {
                 self.start(*who);
                 if let Addr::Node(at) = who
@@ -465,13 +482,17 @@ impl Sim {
         self.calm = true;
         self.cut.clear();
         let now = self.now;
+        for at in 0..self.nodes.len() {
+            self.heal(&Fault::Forgetful(at));
+        }
         for who in self.everybody() {
             self.start(who);
             if let Some(process) = self.process(who) {
                 process.paused_until = process.paused_until.min(now);
             }
         }
-        let end = self.now + 14_000;
+        // A name may be held for as long as its former holder may serve.
+        let end = self.now + if self.setup.sees_ends { 24_000 } else { 14_000 };
         while self.now < end && self.checker.violations.is_empty() && self.step() {}
         if self.checker.violations.is_empty() {
             self.compare();
@@ -494,9 +515,9 @@ impl Sim {
             if node.good_since.is_none() || !agent.serves(self.now) {
                 problems.push(format!("n{at} is not back: {:?}", leader.standing(NodeId::of(&node_name(at)))));
             }
-            for (plan, header) in agent.storage().live() {
+            for (plan, key, put) in agent.storage().all() {
                 let name = Name { node: id, incarnation, index: plan.index, epoch: plan.epoch };
-                there.push((header.key.clone().unwrap(), header.put, name));
+                there.push((key, put, name));
             }
             let store = agent.storage();
             if !store.counts() || store.headers.iter().any(|h| !matches!(h.state, State::Free | State::Live)) {

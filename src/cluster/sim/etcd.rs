@@ -2,7 +2,7 @@
 //! lease lasts, and writes that succeed only for the holder.
 
 use crate::cluster::directory::{Change, Elected, Entry, Member};
-use crate::cluster::types::{Millis, Position, Term};
+use crate::cluster::types::{Chance, Millis, Position, Term, terms_of};
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone)]
@@ -34,12 +34,14 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    pub fn new(lease_ms: Millis) -> Self {
+    /// With nothing written down, and terms of its own.
+    pub fn new(lease_ms: Millis, seed: u64) -> Self {
+        let revision = terms_of(Chance::new(seed).word());
         Self {
             leader: None,
             lease_until: 0,
             lease_ms,
-            revision: 0,
+            revision,
             members: BTreeMap::new(),
             log: BTreeMap::new(),
             floor: Position::default(),

@@ -5,6 +5,7 @@
 //! `NMC_CLUSTER_SEEDS=10000 cargo test --release --lib cluster::sim` runs so many seeds.
 
 mod check;
+mod disk;
 mod driver;
 mod etcd;
 mod mover;
@@ -12,6 +13,7 @@ mod processes;
 mod setup;
 mod store;
 mod tests;
+mod tiers;
 
 use super::client::{self, Client};
 use super::directory::{self, Master};
@@ -90,6 +92,14 @@ enum Event {
     Late(usize, u64, u64),
     /// Nobody wants anything of a call any more.
     Cancel(usize, u64, u64),
+    /// Something happens to the tier of a node.
+    Tier,
+    /// A node's tier with this name has written a value for good.
+    Stored(usize, u64, u64, node::Plan),
+    /// A node notices that its tier is another one.
+    Notice(usize, u64),
+    /// A master, in this start of it, sees that a connection has ended.
+    Closed(usize, u64, Peer),
 }
 
 struct SimNode {
@@ -98,6 +108,10 @@ struct SimNode {
     /// What is left of the store while the process is down.
     store: Option<Store>,
     store_id: u64,
+    /// Tiers that are not open.
+    shelf: Vec<disk::Directory>,
+    /// A former store, which may come back.
+    aside: Option<(Store, u64)>,
     /// Since when its replicas are listed by the leader without a break.
     good_since: Option<Millis>,
     /// How often its mover was renewed.
@@ -118,6 +132,8 @@ struct SimMaster {
     master: Master,
     term: u64,
     asked: Millis,
+    /// Connections that have ended.
+    ended: Vec<Peer>,
 }
 
 /// See the module.
@@ -170,7 +186,7 @@ impl Sim {
             handled: 0,
             trace: 0,
             masters: Vec::new(),
-            etcd: Etcd::new(lease),
+            etcd: Etcd::new(lease, setup.seed),
             nodes: Vec::new(),
             clients: Vec::new(),
             cut: BTreeMap::new(),
@@ -184,13 +200,25 @@ impl Sim {
         for at in 0..masters {
             let process = Process::default();
             let master = Master::new(sim.master_config(at));
-            sim.masters.push(SimMaster { process, master, term: 0, asked: 0 });
+            sim.masters.push(SimMaster { process, master, term: 0, asked: 0, ended: Vec::new() });
             sim.start(Addr::Master(at));
         }
         for at in 0..nodes {
             let process = Process::default();
             let id = NodeId::of(&node_name(at));
-            let node = SimNode { process, agent: None, store: None, store_id: 0, good_since: None, mover: 0, id };
+            let shelf = Vec::new();
+            let aside = None;
+            let node = SimNode {
+                process,
+                agent: None,
+                store: None,
+                store_id: 0,
+                shelf,
+                aside,
+                good_since: None,
+                mover: 0,
+                id,
+            };
             sim.nodes.push(node);
             sim.start(Addr::Node(at));
         }
@@ -203,6 +231,7 @@ impl Sim {
         if sim.setup.op_ms > 0 {
             sim.after(50, Event::Op);
             sim.after(300, Event::Fault);
+            sim.after(100, Event::Tier);
         }
         sim
     }
@@ -324,7 +353,8 @@ impl Sim {
             Event::Deliver { to, .. } => Some(*to),
             Event::Wake(addr, _) => Some(*addr),
             Event::EtcdReply { to, .. } => Some(Addr::Master(*to)),
-            Event::Agent(at, ..) => Some(Addr::Node(*at)),
+            Event::Closed(at, ..) => Some(Addr::Master(*at)),
+            Event::Agent(at, ..) | Event::Stored(at, ..) | Event::Notice(at, ..) => Some(Addr::Node(*at)),
             Event::Client(at, ..) | Event::Cancel(at, ..) => Some(Addr::Client(*at)),
             _ => None,
         };
@@ -367,6 +397,16 @@ impl Sim {
             Event::Op => self.some_op(),
             Event::Fault => self.some_fault(),
             Event::Heal(fault) => self.heal(&fault),
+            Event::Tier => self.some_tier(),
+            Event::Stored(at, life, id, plan) => self.stored(at, life, id, plan),
+            Event::Notice(at, life) => self.notice(at, life),
+            Event::Closed(at, life, peer) => {
+                if self.masters[at].process.life == life {
+                    // Nothing comes on it after that.
+                    self.masters[at].ended.push(peer);
+                    self.master(at, directory::Event::Closed(peer));
+                }
+            }
             Event::Late(at, life, call) => self.late(at, life, call),
             Event::Cancel(at, life, call) => {
                 if self.clients[at].process.life == life {
@@ -381,6 +421,9 @@ impl Sim {
         self.say(|| format!("{from:?} -> {to:?}: {:?}", frame.message));
         match to {
             Addr::Master(at) => {
+                if self.masters[at].ended.contains(&peer) {
+                    return;
+                }
                 if self.setup.control == Some(Control::PutEndAdds)
                     && let Message::PutEnd(end) = &frame.message
                 {
@@ -388,6 +431,9 @@ impl Sim {
                 }
                 let mut frame = frame;
                 match &mut frame.message {
+                    Message::PutEnd(end) => {
+                        end.done.iter().for_each(|done| self.checker.ends_with(end.put, done.name.node));
+                    }
                     Message::Expire(expire) => {
                         self.checker.expires(expire.put, self.now + Millis::from(expire.after_ms));
                         match self.setup.control {
@@ -464,7 +510,7 @@ impl Sim {
         let life = self.life(addr);
         match addr {
             Addr::Master(at) => Peer(at as u64),
-            Addr::Node(at) => Peer(1000 + at as u64),
+            Addr::Node(at) => Peer(1000 + (life % 900) * 1000 + at as u64),
             Addr::Client(at) => Peer(1_000_000 + life * 1000 + at as u64),
             Addr::Etcd => Peer(999),
         }
@@ -544,7 +590,7 @@ impl Sim {
     /// Whatever a node has need not be found any more.
     fn loses_all(&mut self, at: usize) {
         let Some(agent) = &self.nodes[at].agent else { return };
-        let puts: Vec<PutId> = agent.storage().live().map(|(_, header)| header.put).collect();
+        let puts: Vec<PutId> = agent.storage().all().into_iter().map(|(_, _, put)| put).collect();
         puts.into_iter().for_each(|put| self.checker.lost(put));
     }
 

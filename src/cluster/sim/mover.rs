@@ -6,8 +6,9 @@ use super::check::{Promise, content};
 use super::{Addr, Control, Event, Sim};
 use crate::base::status::{NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK};
 use crate::cluster::client;
+use crate::cluster::directory::TIER;
 use crate::cluster::node::{self, Plan};
-use crate::cluster::types::{Peer, PutId};
+use crate::cluster::types::{ObjectKey, Peer, PutId};
 use crate::cluster::wire::{Frame, Message, Metadata};
 use std::collections::BTreeMap;
 
@@ -183,12 +184,12 @@ impl Sim {
             node::Action::Describe(key, from) => {
                 self.tell_agent(at, life, node::Event::Described(key, from, Metadata::default(), 0));
             }
-            node::Action::Fill { ticket, plan, from, .. } => {
+            node::Action::Fill { ticket, plan, key, from } => {
                 if let Some(agent) = &mut self.nodes[at].agent {
                     agent.storage_mut().headers[plan.index as usize].original = false;
                 }
                 let source = self.node_at(from.name.node);
-                let pages = source.and_then(|source| self.read_directly(source, at, &from));
+                let pages = source.and_then(|source| self.read_directly(source, at, &key, &from));
                 match pages {
                     Some(pages) => {
                         let filling = Filling { node: at, life, ticket, plan, pages, at: 0 };
@@ -208,7 +209,13 @@ impl Sim {
     }
 
     /// What the leader asked a node to copy, as that node would read it.
-    fn read_directly(&mut self, source: usize, to: usize, from: &crate::cluster::wire::Replica) -> Option<Vec<u64>> {
+    fn read_directly(
+        &mut self,
+        source: usize,
+        to: usize,
+        key: &ObjectKey,
+        from: &crate::cluster::wire::Replica,
+    ) -> Option<Vec<u64>> {
         if self.is_cut(Addr::Node(source), Addr::Node(to)) || !self.agent_of(source)?.serves(self.now) {
             return None;
         }
@@ -216,9 +223,16 @@ impl Sim {
             return None;
         }
         let store = self.agent_of(source)?.storage();
-        let header = store.header(Plan { index: from.name.index, epoch: from.name.epoch })?;
-        let live = header.state == super::store::State::Live && header.put == from.put;
-        live.then(|| header.pages.iter().map(|page| store.pages[*page as usize]).collect())
+        if from.name.index & TIER == 0
+            && let Some(header) = store.header(Plan { index: from.name.index, epoch: from.name.epoch })
+            && header.state == super::store::State::Live
+        {
+            let pages = header.pages.iter().map(|page| store.pages[*page as usize]).collect();
+            return (header.put == from.put).then_some(pages);
+        }
+        // It is on disk, or may be by now.
+        let record = store.record(store.slot_of(key)?)?;
+        (record.put == from.put).then(|| record.pages.clone())
     }
 
     /// What is written to or from a mover that was renewed ends; whoever waits for it may notice.

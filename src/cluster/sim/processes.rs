@@ -1,14 +1,13 @@
 //! Processes of a run: how they are set up, start, die and come back.
 
-use super::store::{DISK, Store};
+use super::disk::Directory;
+use super::store::Store;
 use super::{
     AWAY_MS, Addr, Control, Event, GONE_MS, PING_MS, PUT_MS, Process, SETTLE_MS, Sim, master_names, node_name,
 };
 use crate::cluster::client::{self, Client, ReadOrder};
 use crate::cluster::directory::{self, Master};
-use crate::cluster::node::{self, Agent};
-use crate::cluster::types::Media;
-use crate::cluster::wire::SegmentInfo;
+use crate::cluster::node::{self, Agent, Offer};
 
 impl Sim {
     pub(super) fn master_config(&mut self, at: usize) -> directory::Config {
@@ -25,6 +24,7 @@ impl Sim {
             resend_ms: 150,
             max_log: 64,
             re_replicate: self.setup.again,
+            sees_ends: self.setup.sees_ends,
             ..directory::Config::default()
         }
     }
@@ -43,20 +43,18 @@ impl Sim {
         }
     }
 
-    pub(super) fn node_config(&mut self, at: usize) -> node::Config {
+    pub(super) fn node_config(&mut self, at: usize, offer: Offer) -> node::Config {
         let name = node_name(at);
-        let segment =
-            SegmentInfo { number: 0, name: format!("{name}/ram"), media: Media::Ram, capacity: 24, used: 0, near: -1 };
-        let disk = SegmentInfo { number: DISK, name: format!("{name}/ssd"), media: Media::Ssd, ..segment.clone() };
+        let Offer { store, slots, segments } = offer;
         node::Config {
             incarnation: self.chance.word() | 1,
-            store: self.nodes[at].store_id,
+            store,
             endpoint: format!("h{at}:1"),
             host: format!("h{at}"),
             headers: 12,
-            slots: 0,
+            slots,
             volatile: false,
-            segments: vec![segment, disk],
+            segments,
             masters: master_names(self.setup.masters),
             ping_ms: PING_MS,
             resend_ms: 150,
@@ -96,6 +94,7 @@ impl Sim {
                 let config = self.master_config(at);
                 let master = &mut self.masters[at];
                 (master.master, master.term, master.asked) = (Master::new(config), 0, 0);
+                master.ended.clear();
                 if !self.setup.durable {
                     self.etcd.depose();
                 }
@@ -114,28 +113,84 @@ impl Sim {
 
     /// A node starts with a new store, with what a restart found again of the old one, or beside the old one.
     pub(super) fn start_node(&mut self, at: usize) {
-        let ring = self.setup.ring;
         let old = self.nodes[at].store.take();
-        let how = self.chance.below(3);
+        let how = self.chance.below(if self.setup.tiers { 5 } else { 3 });
         let store = match (old, how) {
             (Some(mut store), 0) => {
                 store.agent_died();
+                store.fails = false;
                 store
             }
-            (Some(store), 1) => {
+            (Some(store), 1) if !self.setup.tiers => {
                 self.nodes[at].store_id = self.chance.word() | 1;
                 let chance = &mut self.chance;
                 store.recovered(|| chance.below(3) > 0)
             }
-            _ => {
-                self.nodes[at].store_id = self.chance.word() | 1;
-                let mut store = Store::new(12, 24, ring);
-                store.reuse_at_once = self.setup.control == Some(Control::AbandonOnTimeout);
-                store.answer_at_once = self.setup.control == Some(Control::AnswerBeforeDisk);
+            (Some(mut store), 4) => {
+                // The old one lives on elsewhere, without its tier, and may come back; or one that did.
+                store.agent_died();
+                store.fails = false;
+                let tier = store.close_tier();
+                self.nodes[at].shelf.extend(tier);
+                let id = self.nodes[at].store_id;
+                match self.nodes[at].aside.replace((store, id)) {
+                    Some((former, id)) => {
+                        self.nodes[at].store_id = id;
+                        former
+                    }
+                    None => self.new_store(at),
+                }
+            }
+            (old, how) => {
+                let power = self.chance.below(4) == 0;
+                let left = old.and_then(|store| store.die(power, &mut self.chance));
+                self.nodes[at].shelf.extend(left);
+                let mut store = self.new_store(at);
+                if how > 1 {
+                    self.open_some_tier(at, &mut store);
+                }
                 store
             }
         };
-        let config = self.node_config(at);
+        self.begin_node(at, store);
+    }
+
+    pub(super) fn new_store(&mut self, at: usize) -> Store {
+        self.nodes[at].store_id = self.chance.word() | 1;
+        let mut store = Store::new(12, 24, self.setup.ring);
+        store.reuse_at_once = self.setup.control == Some(Control::AbandonOnTimeout);
+        store.flaw = self.setup.control;
+        store
+    }
+
+    /// A directory comes below a store that has none: one that was there before, or a new one.
+    pub(super) fn open_some_tier(&mut self, at: usize, store: &mut Store) {
+        if !self.setup.tiers {
+            return;
+        }
+        let shelf = self.nodes[at].shelf.len();
+        let directory = match self.chance.below(shelf + usize::from(shelf < 2)) {
+            which if which < shelf => self.nodes[at].shelf.swap_remove(which),
+            _ => Directory::new(self.chance.word() | 1),
+        };
+        self.open_directory(at, directory, store);
+    }
+
+    pub(super) fn open_directory(&mut self, at: usize, mut directory: Directory, store: &mut Store) {
+        if directory.before && store.tier == 0 {
+            // Of what memory had too, and brought to the cluster without the tier, the tier knows nothing: docs/cluster.md says so.
+            directory.records.clear();
+        }
+        let id = self.chance.word() | 1;
+        self.say(|| format!("n{at} opens tier {:x} as {id:x}", directory.name));
+        self.checker.count("opened");
+        store.open_tier(directory, id);
+    }
+
+    /// An agent begins with a store.
+    pub(super) fn begin_node(&mut self, at: usize, mut store: Store) {
+        let offer = store.offer(&node_name(at), self.nodes[at].store_id);
+        let config = self.node_config(at, offer);
         let node = &mut self.nodes[at];
         node.mover = 0;
         node.good_since = None;
@@ -144,10 +199,18 @@ impl Sim {
 
     /// A process is no more.
     pub(super) fn kill(&mut self, addr: Addr) {
+        let peer = self.peer(addr);
         let Some(process) = self.process(addr) else { return };
-        process.up = false;
+        let was_up = std::mem::replace(&mut process.up, false);
         match addr {
             Addr::Node(at) => {
+                let seen = if was_up && self.setup.sees_ends { self.masters.len() } else { 0 };
+                for master in 0..seen {
+                    let (delay, life) = (self.delay(), self.masters[master].process.life);
+                    if !self.is_cut(addr, Addr::Master(master)) {
+                        self.after(delay, Event::Closed(master, life, peer));
+                    }
+                }
                 self.loses_all(at);
                 if let Some(mut agent) = self.nodes[at].agent.take() {
                     self.nodes[at].store = Some(agent.storage_mut().clone());

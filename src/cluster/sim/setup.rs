@@ -27,6 +27,20 @@ pub(super) enum Control {
     ExpireAtOnce,
     /// A call that is cancelled goes on, and nobody hears of it.
     CancelForgets,
+    /// A tier that comes back has all that memory has been told.
+    NeverApart,
+    /// A position is kept for whatever tier there is by now.
+    PositionOfAnyTier,
+    /// What comes into memory from a tier that is apart stays.
+    KeepsPromoted,
+    /// A value that has another place by now is not found by the one that it had.
+    PinsByName,
+    /// A store does not say that its tier is not there any more.
+    NeverLeft,
+    /// A remove takes the places that were told of, and no other.
+    OnePlace,
+    /// Terms of one cluster are those of another.
+    SameTerms,
 }
 
 /// How a run is set up.
@@ -51,13 +65,20 @@ pub(super) struct Setup {
     pub events: u64,
     /// Copies that are made again in a second, of what is lost with nodes.
     pub again: u32,
+    /// Masters see that connections have ended.
+    pub sees_ends: bool,
+    /// Nodes have tiers.
+    pub tiers: bool,
+    /// What the cluster has written down is lost once.
+    pub forgets: bool,
     pub control: Option<Control>,
 }
 
 impl Setup {
     /// A run in which nothing happens by itself.
     pub fn quiet(nodes: usize, clients: usize) -> Self {
-        Self { nodes, clients, loss: 0, double: 0, slow: 0, op_ms: 0, pushed: false, ..Self::by_seed(1) }
+        let quiet = Self { loss: 0, double: 0, slow: 0, op_ms: 0, pushed: false, ..Self::by_seed(1) };
+        Self { nodes, clients, tiers: false, forgets: false, sees_ends: false, ..quiet }
     }
 
     /// A run by chance.
@@ -81,6 +102,9 @@ impl Setup {
             ring: size(pick(&[4, 16, 64])),
             events: 2000,
             again: if pick(&[0, 0, 1]) == 1 { 50 } else { 0 },
+            tiers: pick(&[0, 1, 1, 1]) == 1,
+            forgets: pick(&[0, 0, 0, 0, 0, 0, 0, 1]) == 1,
+            sees_ends: pick(&[0, 1]) == 1,
             control: None,
         }
     }

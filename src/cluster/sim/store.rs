@@ -1,15 +1,16 @@
 //! A model of a node's store: headers, pages, pins, a ring of facts that forgets, eviction, and pages that stay out of use while
 //! somebody may write to them. A page holds one number, which says whose it is.
 
+use super::disk::{Disk, SEGMENT, SLOTS};
+use super::setup::Control;
 use crate::base::error::Result;
+use crate::cluster::directory::TIER;
 use crate::cluster::node::storage::{Part, Storage, Tail, Wanted};
 use crate::cluster::node::{Pinned, Plan};
 use crate::cluster::types::{ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published, Retired};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The segment that is the disk.
-pub const DISK: u32 = 1;
 /// How often it is looked whether something is on disk until it is.
 pub const WRITTEN: u32 = 4;
 
@@ -38,8 +39,6 @@ pub struct Header {
     pub doubt: bool,
     /// It was put here, and is not a copy.
     pub original: bool,
-    /// It is to be on disk, and how often it was looked whether it is.
-    pub disk: Option<u32>,
 }
 
 /// See the module.
@@ -51,14 +50,29 @@ pub struct Store {
     ring: VecDeque<Fact>,
     ring_size: usize,
     newest: u64,
-    next_epoch: u64,
+    pub next_epoch: u64,
     next_pin: u64,
     pins: BTreeMap<u64, u32>,
-    position: Option<Position>,
+    pub position: Option<Position>,
+    pub disk: Option<Disk>,
+    /// The tier that the agent knows of, and its slots.
+    pub known: (u64, u32),
+    /// Name of the tier that there is, or was last.
+    pub tier: u64,
+    /// One that was there is not any more, and no leader has heard of that.
+    pub left: bool,
+    /// How far the tier has applied the drop log, if memory was further without it.
+    pub apart: Option<Position>,
+    /// The first epoch after that tier came.
+    pub apart_since: u64,
+    /// Plans that are open; puts of those that are to be on disk, and how often it was looked whether they are; and which came to be there.
+    plans: BTreeSet<Plan>,
+    for_disk: BTreeMap<Plan, (PutId, u32)>,
+    pub written: BTreeSet<PutId>,
+    /// What goes wrong on purpose.
+    pub(super) flaw: Option<Control>,
     /// The control that gives pages away while somebody may write to them.
     pub reuse_at_once: bool,
-    /// The control that answers what is to be on disk before it is.
-    pub answer_at_once: bool,
     /// Positions cannot be kept at the moment.
     pub fails: bool,
     /// Nothing new is stored.
@@ -76,7 +90,6 @@ impl Store {
             pins: 0,
             doubt: false,
             original: false,
-            disk: None,
         };
         Self {
             headers: vec![header; headers as usize],
@@ -89,14 +102,29 @@ impl Store {
             next_pin: 1,
             pins: BTreeMap::new(),
             position: None,
+            disk: None,
+            known: (0, 0),
+            tier: 0,
+            left: false,
+            apart: None,
+            apart_since: 0,
+            plans: BTreeSet::new(),
+            for_disk: BTreeMap::new(),
+            written: BTreeSet::new(),
+            flaw: None,
             reuse_at_once: false,
-            answer_at_once: false,
             fails: false,
             closed: false,
         }
     }
 
-    fn fact(&mut self, fact: Fact) {
+    /// What happened before is to be looked for in the store.
+    pub fn skip_facts(&mut self) {
+        self.newest += self.ring_size as u64 + 1;
+        self.ring.clear();
+    }
+
+    pub fn fact(&mut self, fact: Fact) {
         self.newest += 1;
         self.ring.push_back(fact);
         if self.ring.len() > self.ring_size {
@@ -108,6 +136,33 @@ impl Store {
     pub fn find(&self, key: &ObjectKey) -> Option<Plan> {
         let at = self.headers.iter().position(|h| h.state == State::Live && h.key.as_ref() == Some(key))?;
         Some(Plan { index: u32::try_from(at).unwrap(), epoch: self.headers[at].epoch })
+    }
+
+    /// What a key has, in memory or on disk: which put, its pages, and whether it was put here.
+    pub fn look(&self, key: &ObjectKey) -> Option<(PutId, Vec<u64>, bool)> {
+        if let Some(header) = self.find(key).and_then(|plan| self.header(plan)) {
+            let pages = header.pages.iter().map(|page| self.pages[*page as usize]).collect();
+            return Some((header.put, pages, header.original));
+        }
+        let record = self.record(self.slot_of(key)?)?;
+        Some((record.put, record.pages.clone(), record.original))
+    }
+
+    /// Whether a put is to be on disk, and is not yet.
+    pub fn waits_for_disk(&self, put: PutId) -> bool {
+        self.for_disk.values().any(|(waits, _)| *waits == put)
+    }
+
+    /// All that is there: index and epoch, key and put.
+    pub fn all(&self) -> Vec<(Plan, ObjectKey, PutId)> {
+        let memory = self.live().map(|(plan, header)| (plan, header.key.clone().unwrap(), header.put));
+        let slots = self.disk.iter().flat_map(|disk| &disk.slots).enumerate();
+        let disk = slots.filter_map(|(slot, record)| {
+            let record = record.as_ref()?;
+            let index = TIER | u32::try_from(slot).unwrap();
+            Some((Plan { index, epoch: record.epoch }, record.key.clone(), record.put))
+        });
+        memory.chain(disk).collect()
     }
 
     pub fn live(&self) -> impl Iterator<Item = (Plan, &Header)> {
@@ -165,6 +220,24 @@ impl Store {
         header.and_then(|header| header.pages.get(at)).map_or(0, |page| self.pages[*page as usize])
     }
 
+    /// A header and pages for a value.
+    pub fn place(&mut self, key: &ObjectKey, put: PutId, need: usize) -> Option<Plan> {
+        let index = self.headers.iter().position(|header| header.state == State::Free)?;
+        let pages = self.free.split_off(self.free.len().checked_sub(need)?);
+        let epoch = self.next_epoch;
+        self.next_epoch += 1;
+        let (state, key) = (State::Writing, Some(key.clone()));
+        self.headers[index] = Header { epoch, state, key, put, pages, pins: 0, doubt: false, original: true };
+        Some(Plan { index: u32::try_from(index).unwrap(), epoch })
+    }
+
+    /// All pages of a value are there.
+    pub fn publish(&mut self, plan: Plan) {
+        self.headers[plan.index as usize].state = State::Live;
+        let fact = self.published(plan.index as usize);
+        self.fact(fact.into());
+    }
+
     /// Every page is free or somebody's.
     pub fn counts(&self) -> bool {
         let used: usize = self.headers.iter().map(|header| header.pages.len()).sum();
@@ -174,6 +247,7 @@ impl Store {
     /// Everything that is written here has ended with the process that had it.
     pub fn agent_died(&mut self) {
         self.pins.clear();
+        (self.plans, self.for_disk) = (BTreeSet::new(), BTreeMap::new());
         for index in 0..self.headers.len() {
             let header = &mut self.headers[index];
             (header.pins, header.doubt) = (0, false);
@@ -189,7 +263,6 @@ impl Store {
         let (headers, pages) = (u32::try_from(self.headers.len()).unwrap(), u32::try_from(self.pages.len()).unwrap());
         let mut store = Store::new(headers, pages, self.ring_size);
         store.reuse_at_once = self.reuse_at_once;
-        store.answer_at_once = self.answer_at_once;
         store.position = self.position;
         store.next_epoch = self.next_epoch + 1000;
         for (_, header) in self.live() {
@@ -201,6 +274,13 @@ impl Store {
             }
         }
         store
+    }
+
+    fn is_there(&self, index: u32, epoch: u64) -> bool {
+        match index & TIER {
+            0 => self.headers[index as usize].epoch == epoch && self.headers[index as usize].state == State::Live,
+            _ => self.record((index & !TIER) as usize).is_some_and(|record| record.epoch == epoch),
+        }
     }
 
     fn published(&self, index: usize) -> Published {
@@ -219,27 +299,28 @@ impl Store {
 impl Storage for Store {
     fn open(&mut self, wanted: &Wanted<'_>) -> Result<Plan> {
         let taken = |h: &Header| matches!(h.state, State::Live | State::Writing) && h.key.as_ref() == Some(wanted.key);
-        if self.headers.iter().any(taken) {
+        if self.headers.iter().any(taken) || self.slot_of(wanted.key).is_some() {
             crate::bail!(NMC_ERR_EXISTS, "the key is taken");
         }
         if self.closed {
             crate::bail!(NMC_ERR_NO_SPACE, "closed");
         }
-        let need = usize::try_from(wanted.length).unwrap();
-        let Some(index) = self.headers.iter().position(|header| header.state == State::Free) else {
-            crate::bail!(NMC_ERR_BUSY, "no header");
-        };
-        if self.free.len() < need {
-            crate::bail!(NMC_ERR_NO_SPACE, "no pages");
+        let for_disk = wanted.segment == SEGMENT && self.known.1 > 0;
+        if wanted.segment != 0 && !for_disk {
+            crate::bail!(NMC_ERR_INVALID_ARG, "there is no segment {}", wanted.segment);
         }
-        let pages = self.free.split_off(self.free.len() - need);
-        let epoch = self.next_epoch;
-        self.next_epoch += 1;
-        let (state, key) = (State::Writing, Some(wanted.key.clone()));
-        let disk = (wanted.segment == DISK).then_some(0);
-        self.headers[index] =
-            Header { epoch, state, key, put: wanted.put, pages, pins: 0, doubt: false, original: true, disk };
-        Ok(Plan { index: u32::try_from(index).unwrap(), epoch })
+        let need = usize::try_from(wanted.length).unwrap();
+        if !self.headers.iter().any(|header| header.state == State::Free) {
+            crate::bail!(NMC_ERR_BUSY, "no header");
+        }
+        let Some(plan) = self.place(wanted.key, wanted.put, need) else {
+            crate::bail!(NMC_ERR_NO_SPACE, "no pages");
+        };
+        self.plans.insert(plan);
+        if for_disk {
+            self.for_disk.insert(plan, (wanted.put, 0));
+        }
+        Ok(plan)
     }
 
     fn extents(&self, plan: Plan) -> Result<Vec<Extent>> {
@@ -253,35 +334,52 @@ impl Storage for Store {
     }
 
     fn commit(&mut self, plan: Plan) -> Result<Option<u64>> {
-        let Some(header) = self.headers.get_mut(plan.index as usize) else {
+        let Some(header) = self.headers.get(plan.index as usize) else {
             crate::bail!(NMC_ERR_STALE, "no such plan");
         };
         if header.epoch != plan.epoch || header.state != State::Writing {
             crate::bail!(NMC_ERR_STALE, "the plan was given up");
         }
-        header.state = State::Live;
-        let for_disk = header.disk.is_some() && !self.answer_at_once;
-        let fact = self.published(plan.index as usize);
-        self.fact(fact.into());
-        Ok((!for_disk).then_some(self.newest))
+        self.publish(plan);
+        if self.for_disk.contains_key(&plan) && self.flaw != Some(Control::AnswerBeforeDisk) {
+            return Ok(None);
+        }
+        self.plans.remove(&plan);
+        Ok(Some(self.newest))
     }
 
     fn written(&mut self, plan: Plan) -> Result<Option<u64>> {
-        let header = self.headers.get_mut(plan.index as usize);
-        let Some(header) = header.filter(|h| h.epoch == plan.epoch && h.state == State::Live) else {
-            crate::bail!(NMC_ERR_STALE, "it was evicted or removed meanwhile");
+        let Some((put, looks)) = self.for_disk.get_mut(&plan) else {
+            crate::bail!(NMC_ERR_STALE, "it is not being written to disk");
         };
-        let looks = header.disk.get_or_insert_default();
         *looks += 1;
-        Ok((*looks >= WRITTEN).then_some(self.newest))
+        if *looks < WRITTEN {
+            return Ok(None);
+        }
+        let put = *put;
+        let live = self.header(plan).is_some_and(|header| header.state == State::Live);
+        let there = match live {
+            true => self.clean(plan.index as usize).is_some() || self.enter(plan).is_some(),
+            // Memory may have given it away since it was written.
+            false => self.disk.iter().flat_map(|disk| &disk.slots).flatten().any(|record| record.put == put),
+        };
+        if !there {
+            crate::bail!(NMC_ERR_NO_SPACE, "it is not on disk");
+        }
+        self.plans.remove(&plan);
+        self.for_disk.remove(&plan);
+        self.written.insert(put);
+        Ok(Some(self.newest))
     }
 
     fn abandon(&mut self, plan: Plan) {
+        self.for_disk.remove(&plan);
+        let published = self.header(plan).is_some_and(|header| header.state == State::Live);
+        if self.plans.remove(&plan) && published {
+            return self.drop_object(plan.index as usize);
+        }
         let Some(header) = self.headers.get_mut(plan.index as usize) else { return };
-        if header.epoch == plan.epoch && header.state == State::Live && header.disk.is_some_and(|looks| looks < WRITTEN)
-        {
-            self.retire(plan.index as usize);
-        } else if header.epoch == plan.epoch && matches!(header.state, State::Writing | State::Dead) {
+        if header.epoch == plan.epoch && matches!(header.state, State::Writing | State::Dead) {
             (header.state, header.doubt) = (State::Dead, false);
             self.take(plan.index as usize);
         }
@@ -300,15 +398,29 @@ impl Storage for Store {
     }
 
     fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Pinned> {
-        let header = self.headers.get_mut(plan.index as usize);
         let there = |h: &Header| h.epoch == plan.epoch && h.state == State::Live && h.key.as_ref() == Some(key);
-        let Some(header) = header.filter(|header| there(header)) else {
+        let in_memory = plan.index & TIER == 0 && self.headers.get(plan.index as usize).is_some_and(there);
+        let named = self.slot_of(key).is_some_and(|slot| {
+            let same = self.record(slot).is_some_and(|record| record.epoch == plan.epoch);
+            same && u32::try_from(slot) == Ok(plan.index & !TIER) && plan.index & TIER != 0
+        });
+        let by_name = self.flaw == Some(Control::PinsByName) || self.known.1 == 0 && !self.has_changed();
+        let held = match (in_memory, self.find(key), self.slot_of(key)) {
+            (true, ..) => Some(plan),
+            (false, Some(found), _) if named || !by_name => Some(found),
+            (false, None, Some(slot)) if named || !by_name || plan.index & TIER == 0 => match self.promote(slot) {
+                None => crate::bail!(NMC_ERR_NO_SPACE, "no room for what is on disk"),
+                held => held,
+            },
+            _ => None,
+        };
+        let Some(header) = held.map(|plan| &mut self.headers[plan.index as usize]) else {
             crate::bail!(NMC_ERR_NOT_FOUND, "not here");
         };
         header.pins += 1;
         let pin = self.next_pin;
         self.next_pin += 1;
-        self.pins.insert(pin, plan.index);
+        self.pins.insert(pin, held.unwrap().index);
         let length = header.pages.len() as u64;
         Ok(Pinned { pin, put: header.put, length, retain: 0, metadata: Metadata::default() })
     }
@@ -321,28 +433,54 @@ impl Storage for Store {
     }
 
     fn drop_named(&mut self, plan: Plan, key: &ObjectKey) {
-        if self.header(plan).is_some_and(|header| header.key.as_ref() == Some(key)) {
-            self.retire(plan.index as usize);
+        if plan.index & TIER != 0 {
+            let slot = self.slot_of(key).filter(|slot| u32::try_from(*slot) == Ok(plan.index & !TIER));
+            if let Some(slot) = slot.filter(|slot| self.record(*slot).is_some_and(|r| r.epoch == plan.epoch)) {
+                self.drop_slot(slot);
+            }
+        } else if self
+            .header(plan)
+            .is_some_and(|header| header.state == State::Live && header.key.as_ref() == Some(key))
+        {
+            self.drop_object(plan.index as usize);
         }
     }
 
     fn drop_put(&mut self, key: &ObjectKey, put: PutId) {
-        if let Some(plan) = self.find(key).filter(|plan| self.headers[plan.index as usize].put == put) {
-            self.retire(plan.index as usize);
+        if self.flaw == Some(Control::OnePlace) {
+            return;
+        }
+        let of =
+            |h: &Header| matches!(h.state, State::Live | State::Writing) && h.key.as_ref() == Some(key) && h.put == put;
+        if let Some(index) = self.headers.iter().position(of) {
+            self.drop_object(index);
+        }
+        if let Some(slot) = self.slot_of(key).filter(|slot| self.record(*slot).is_some_and(|r| r.put == put)) {
+            self.drop_slot(slot);
         }
     }
 
     fn drop_key(&mut self, key: &ObjectKey) {
-        if let Some(plan) = self.find(key) {
-            self.retire(plan.index as usize);
+        if let Some(slot) = self.slot_of(key) {
+            self.drop_slot(slot);
+        }
+        let of = |h: &Header| matches!(h.state, State::Live | State::Writing) && h.key.as_ref() == Some(key);
+        if let Some(index) = self.headers.iter().position(of) {
+            self.drop_object(index);
         }
     }
 
     fn drop_space(&mut self, space: Option<&[u8]>) {
+        let covers = |key: &ObjectKey| space.is_none_or(|space| key.space() == space);
         for index in 0..self.headers.len() {
-            let key = self.headers[index].key.as_ref();
-            if key.is_some_and(|key| space.is_none_or(|space| key.space() == space)) {
-                self.retire(index);
+            let header = &self.headers[index];
+            if matches!(header.state, State::Live | State::Writing) && header.key.as_ref().is_some_and(covers) {
+                self.drop_object(index);
+            }
+        }
+        for slot in 0..SLOTS as usize {
+            if self.record(slot).is_some_and(|record| covers(&record.key)) {
+                self.drop_slot(slot);
             }
         }
     }
@@ -352,21 +490,34 @@ impl Storage for Store {
     }
 
     fn facts(&mut self, behind: u64, most: usize) -> Result<Tail> {
+        self.check_tier()?;
         let oldest = self.newest - self.ring.len() as u64;
         if behind < oldest {
             return Ok(Tail::Overwritten);
         }
         let skip = usize::try_from(behind - oldest).unwrap();
-        Ok(Tail::Facts(self.ring.iter().skip(skip).take(most).cloned().collect()))
+        // What is over by now is told as that.
+        let told = |fact: &Fact| match fact {
+            Fact::Published(p) if !self.is_there(p.index, p.epoch) => Retired { index: p.index, epoch: p.epoch }.into(),
+            fact => fact.clone(),
+        };
+        Ok(Tail::Facts(self.ring.iter().skip(skip).take(most).map(told).collect()))
     }
 
     fn part(&mut self, from: u32, _: usize) -> Result<Part> {
+        self.check_tier()?;
         // Small ranges, so that much happens between them.
-        let end = self.headers.len().min(from as usize + 3);
-        let indexes = (from as usize..end).filter(|index| self.headers[*index].state == State::Live);
-        let live = indexes.map(|index| self.published(index)).collect();
-        let to = u32::try_from(end).unwrap();
-        Ok(Part { from, to, live, next: (end < self.headers.len()).then_some(to) })
+        let (headers, slots) = (u32::try_from(self.headers.len()).unwrap(), self.known.1);
+        let (all, behind) = match from & TIER {
+            0 => (headers, Some(TIER).filter(|_| slots > 0)),
+            _ => (TIER | slots, None),
+        };
+        let to = all.min(from + 3);
+        let live = (from..to).filter_map(|index| match index & TIER {
+            0 => (self.headers[index as usize].state == State::Live).then(|| self.published(index as usize)),
+            _ => self.record((index & !TIER) as usize).map(|_| self.on_disk((index & !TIER) as usize)),
+        });
+        Ok(Part { from, to, live: live.collect(), next: if to < all { Some(to) } else { behind } })
     }
 
     fn position(&self) -> Option<Position> {
@@ -374,37 +525,39 @@ impl Storage for Store {
     }
 
     fn tier(&self) -> u64 {
-        0
+        if self.known.1 > 0 { self.tier } else { 0 }
     }
 
-    fn is_apart(&self) -> bool {
-        false
+    fn apart(&self) -> Option<Position> {
+        self.apart
+    }
+
+    fn has_left(&self) -> bool {
+        self.left && self.flaw != Some(Control::NeverLeft)
     }
 
     fn drop_apart(&mut self) -> Result<()> {
+        self.drop_all_apart();
         Ok(())
     }
 
     fn set_position(&mut self, position: Position) -> Result<()> {
-        if self.fails {
-            crate::bail!(NMC_ERR_UNAVAILABLE, "it is not kept");
-        }
-        self.position = Some(position).filter(|position| position.term != 0);
-        Ok(())
+        self.keep_position(position)
     }
 
     fn used(&self) -> Vec<u64> {
-        vec![(self.pages.len() - self.free.len()) as u64, 0]
+        let on_disk = self.disk.iter().flat_map(|disk| &disk.slots).flatten().map(|r| r.pages.len() as u64).sum();
+        let memory = (self.pages.len() - self.free.len()) as u64;
+        [memory].into_iter().chain((self.known.1 > 0 && self.disk.is_some()).then_some(on_disk)).collect()
     }
 
     fn close(&mut self, segment: u32, closed: bool) -> Result<()> {
-        if segment != DISK {
-            self.closed = closed;
-        }
+        // What the tier takes comes from memory: it is not closed itself.
+        self.closed = if segment == 0 { closed } else { self.closed };
         Ok(())
     }
 
-    fn is_quiet(&mut self, _: u32) -> bool {
-        self.headers.iter().all(|header| header.state != State::Writing)
+    fn is_quiet(&mut self, segment: u32) -> bool {
+        segment == SEGMENT || self.headers.iter().all(|header| header.state != State::Writing)
     }
 }

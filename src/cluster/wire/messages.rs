@@ -279,8 +279,10 @@ message_structs! {
         pub since: Option<Position>,
         /// Name of the tier that it has; 0 for none.
         pub tier: u64,
-        /// The tier was not there for a while, and was not told what was dropped.
-        pub apart: bool,
+        /// How far the tier has applied it, if it was not there for a while and was not told what was dropped.
+        pub apart: Option<Position>,
+        /// A tier that the store had is not there any more: it is not told what is dropped from now on.
+        pub left: bool,
         /// Where it listens.
         pub endpoint: String,
         /// The machine it is on.

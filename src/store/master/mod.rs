@@ -22,9 +22,9 @@ use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::layout::MAX_RANKS;
 use crate::layout::store::{
-    ALONE, CLUSTERED, DISK_EXPECTED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_RETURNS, Fact, Fate,
-    MAX_EXTENTS, MAX_KEY, MAX_METADATA, MAX_NAMESPACE_NAME, MAX_NAMESPACES, METADATA_FLAGS, ON_DISK, ObjectHeader,
-    PRIORITY_SHIFT, PublishWords, RETAIN_SHIFT, Seal, View, key_units, metadata_flags, metadata_len, reads_of,
+    CLUSTERED, DISK_EXPECTED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_RETURNS, Fact, Fate, MAX_EXTENTS,
+    MAX_KEY, MAX_METADATA, MAX_NAMESPACE_NAME, MAX_NAMESPACES, METADATA_FLAGS, ON_DISK, ObjectHeader, PRIORITY_SHIFT,
+    PublishWords, RETAIN_SHIFT, Seal, View, key_units, metadata_flags, metadata_len, reads_of,
 };
 use crate::mem::limits::check_available;
 use crate::store::backing::Mark;
@@ -352,10 +352,10 @@ impl Master {
         view.header().facts.store(self.newest_fact, Release);
     }
 
-    /// How far the node has applied the drop log of its cluster, once [`Master::note_position`] is written down.
-    pub fn set_position(&mut self, position: (u64, u64)) -> Result<()> {
-        let how = if self.disk.is_some() { 0 } else { ALONE };
-        self.map.view().header().set_position(position, how);
+    /// How far the node has applied the drop log of its cluster, once [`Master::note_position`] is written down for the same disk.
+    pub fn set_position(&mut self, position: (u64, u64), disk: u64) -> Result<()> {
+        self.check_same_disk(disk)?;
+        self.map.view().header().set_position(position);
         Ok(())
     }
 

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Before every place in a drop log.
+const FIRST: (u64, u64) = (1, 0);
+
 impl Master {
     /// Fails while the disk below the store is not there that was there under the former master: what is on it must be known
     /// before anything is stored, removed or replaced.
@@ -84,21 +87,32 @@ impl Master {
         Ok(left_out)
     }
 
-    /// Of what is in memory and on disk all was dropped up to the earlier of two places in the drop log.
+    /// How far memory and the disk have applied the drop log. Memory is further if it went on in the cluster without the disk, since whoever says
+    /// that goes on from a new place: then nobody tells again what the disk has missed.
     fn meet_position(&mut self, on_disk: Option<(u64, u64)>) -> Result<()> {
-        let (header, was_alone) = (self.map.view().header().position(), self.map.view().header().was_alone());
-        let Some(position) = header.into_iter().chain(on_disk).min() else { return Ok(()) };
+        let map = Arc::clone(&self.map);
+        let header = map.view().header();
+        let Some(memory) = header.position() else {
+            on_disk.into_iter().for_each(|position| header.set_position(position));
+            return Ok(());
+        };
+        let last = header.tier.load(Relaxed);
+        // One that was never in a cluster may have what memory had when it was there, and what was dropped of memory since.
+        let found = on_disk.or((last != 0).then_some(FIRST)).unwrap_or(memory);
+        let position = found.min(memory);
         if on_disk != Some(position) {
             self.room_for_marks(1)?;
             if let Some(disk) = &mut self.disk {
                 disk.marks.push(Mark::Position { term: position.0, number: position.1 });
             }
         }
-        // Memory was further without it, or with another one.
-        let last = self.map.view().header().tier.load(Relaxed);
-        let another = self.disk.as_ref().is_some_and(|disk| disk.map.tier() != last);
-        let apart = (was_alone || another) && header.is_some() && on_disk.is_some();
-        self.map.view().header().set_position(position, if apart { crate::layout::store::APART } else { 0 });
+        if position < memory {
+            header.is_apart_from(position, self.next_epoch);
+        }
+        // One that its owner never closed is not this one.
+        if last != 0 && self.disk.as_ref().is_some_and(|disk| disk.map.tier() != last) {
+            header.left();
+        }
         Ok(())
     }
 
@@ -154,7 +168,8 @@ impl Master {
         if self.disk.take().is_some() {
             let map = Arc::clone(&self.map);
             self.skip_facts(map.view(), self.newest_fact);
-            self.map.view().header().disk.store(named, Release);
+            map.view().header().leave_disk();
+            map.view().header().disk.store(named, Release);
         }
     }
 
