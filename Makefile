@@ -29,7 +29,7 @@ test: ## install what is missing, then all checks and tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked --no-run
-	@$(MAKE) --no-print-directory -j2 --output-sync=line tested built
+	@$(MAKE) --no-print-directory -j2 tested built
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 install: ## build and install below PREFIX (/usr/local)

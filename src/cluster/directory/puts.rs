@@ -8,7 +8,7 @@ use super::{Action, Ask, Leader};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NO_SPACE, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
-use crate::cluster::types::{Millis, NO_INDEX, NodeId, ObjectKey, PutId};
+use crate::cluster::types::{Media, Millis, NO_INDEX, NodeId, ObjectKey, PutId};
 use crate::cluster::wire::{
     Answer, Done, DropReplica, Frame, Location, Place, PutEnd, PutPlaces, PutRevoke, PutStart, Verified, Verify,
 };
@@ -125,6 +125,12 @@ impl Leader {
             }
             chosen => chosen?,
         };
+        let asked = Media::ALL.iter().zip(&start.config.media);
+        let have = |media: &Media| chosen.iter().filter(|at| candidates[**at].media == *media).count();
+        let mut lacking = asked.filter(|(media, count)| have(media) < **count as usize);
+        if lacking.any(|(media, _)| self.coming().any(|node| node.segments.iter().any(|s| s.info.media == *media))) {
+            crate::bail!(NMC_ERR_UNAVAILABLE, "a node with a medium that is asked for has not reported yet");
+        }
         if chosen.is_empty() {
             if self.nodes().any(|node| !matches!(node.state, State::Active | State::Away)) {
                 crate::bail!(NMC_ERR_UNAVAILABLE, "the members have not reported yet");
@@ -159,8 +165,11 @@ impl Leader {
     /// Whether one of these places is of a node that is about to take puts.
     fn is_coming(&self, fixed: &[Location]) -> bool {
         let names = |node: &Node, name: &str| node.name == name || node.segments.iter().any(|s| s.info.name == name);
-        let coming = |node: &&Node| matches!(node.state, State::Joining | State::Reporting);
-        self.nodes().filter(coming).any(|node| fixed.iter().any(|location| names(node, &location.segment)))
+        self.coming().any(|node| fixed.iter().any(|location| names(node, &location.segment)))
+    }
+
+    fn coming(&self) -> impl Iterator<Item = &Node> {
+        self.nodes().filter(|node| matches!(node.state, State::Joining | State::Reporting))
     }
 
     pub(super) fn put_end(&mut self, ask: Ask, end: PutEnd, now: Millis, to: &mut Vec<Action>) -> Result<()> {
