@@ -110,6 +110,14 @@ pub fn reserve_map<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S>, 
     map.try_reserve(more).map_err(|_| refused::<(K, V)>(map.len().saturating_add(more)))
 }
 
+/// A copy of a text.
+pub fn text(from: &str) -> Result<String> {
+    let mut copy = String::new();
+    copy.try_reserve_exact(from.len()).map_err(|_| refused::<u8>(from.len()))?;
+    copy.push_str(from);
+    Ok(copy)
+}
+
 /// A text that grows by `write!`, which fails where no memory is given.
 #[derive(Default)]
 pub struct Text(String);

@@ -4,6 +4,7 @@
 use super::Cluster;
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
+use crate::base::memory;
 use crate::cluster::wire::{Location, MAX_COPIES, Replicate, Segment};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -89,7 +90,8 @@ impl Cluster {
             if places.iter().take(number).any(|other| other == at) {
                 crate::bail!(NMC_ERR_INVALID_ARG, "the placement has chosen segment \"{}\" twice", info.name);
             }
-            config.fixed.push(Location { segment: info.name.clone(), media: Some(info.media) });
+            let segment = memory::text(&info.name)?;
+            memory::push(&mut config.fixed, Location { segment, media: Some(info.media) })?;
         }
         Ok(config)
     }

@@ -39,7 +39,17 @@ struct Dir {
 /// The right to be the owner of a directory, until it is dropped or the process ends. A forked child does not have it.
 #[derive(Debug)]
 pub struct DirLock {
-    _fd: ParentOnly,
+    pub(super) fd: ParentOnly,
+    process: u32,
+}
+
+impl Drop for DirLock {
+    fn drop(&mut self) {
+        // Closing is not enough: a child that was forked just now has the file open too, until it gets to close it.
+        if self.process == std::process::id() {
+            sys::unlock(self.fd.as_fd());
+        }
+    }
 }
 
 impl RealDisk {
@@ -115,7 +125,7 @@ impl RealDisk {
                 sys::truncate(fd.as_fd(), 0).map_err(|cause| told("truncate", cause))?;
                 let written = dir.rings.write(fd.as_fd(), &[(0, line.as_bytes())]);
                 written.map_err(|stopped| stopped.error("write", &dir.full(LOCK)))?;
-                return Ok(DirLock { _fd: fd });
+                return Ok(DirLock { fd, process: std::process::id() });
             }
         }
         crate::bail!(NMC_ERR_IO, "{} was removed {MOST_TRIES} times while it was being locked", dir.full(LOCK));

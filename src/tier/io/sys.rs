@@ -234,6 +234,12 @@ pub fn try_lock(fd: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
+/// Gives up the lock of a file, whoever else has it open.
+pub fn unlock(fd: BorrowedFd<'_>) {
+    // SAFETY: plain system call. It cannot fail for a file that is open.
+    unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_UN) };
+}
+
 /// Name of this machine; empty if it has none.
 #[must_use]
 pub fn host_name() -> String {

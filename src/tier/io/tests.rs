@@ -4,6 +4,7 @@
 use super::sim::{Rng, SimDisk};
 use super::*;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY, NMC_ERR_PERMISSION};
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
@@ -400,6 +401,19 @@ fn a_directory_has_one_owner_and_a_second_is_told_who() {
     std::fs::remove_file(folder.path().join("LOCK")).unwrap();
     symlink("/dev/null", folder.path().join("LOCK")).unwrap();
     assert_eq!(first.lock().unwrap_err().status, NMC_ERR_PERMISSION, "planted");
+}
+
+/// Somebody has forked, and the child has not got to close anything yet.
+#[test]
+fn a_directory_that_was_given_up_is_free_while_a_child_has_its_lock_open() {
+    let folder = folder();
+    let disk = real(folder.path(), DIRECT);
+    let lock = disk.lock().unwrap();
+    let of_child = lock.fd.as_fd().try_clone_to_owned().unwrap();
+    assert_eq!(disk.lock().unwrap_err().status, NMC_ERR_EXISTS);
+    drop(lock);
+    drop(disk.lock().unwrap());
+    drop(of_child);
 }
 
 #[test]
