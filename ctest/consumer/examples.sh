@@ -15,7 +15,7 @@ doc=$tmp/prefix/share/doc/nanomc
 # Prints the relative links in the Markdown files of a folder that lead nowhere.
 dead_links() {
   find "$1" -name '*.md' | while read -r page; do
-    grep -oE '\]\([^)#: ]+' "$page" | sed 's/^](//' | while read -r link; do
+    grep -oE '\]\([^)#: ]+[)#]' "$page" | sed 's/^](//; s/.$//' | while read -r link; do
       test -e "$(dirname "$page")/$link" || echo "$page: $link"
     done
   done
