@@ -1,7 +1,8 @@
 # What one does with this repository. `make` lists it; the work is done by cargo, CMake and scripts/.
 CARGO ?= cargo
 BUILD := target/cmake
-JOBS ?= $(shell nproc)
+# One more than there are cores: tests wait for each other more than they compute.
+JOBS ?= $(shell expr $$(nproc) + 1)
 EXAMPLES := cpp_examples/01_hello_world/hello_world cpp_examples/02_prefill_decode/prefill_decode \
   cpp_examples/03_moe_layer/moe_layer cpp_examples/04_paged_attention/paged_attention cpp_examples/05_scheduler/scheduler \
   cpp_examples/07_hybrid_model/hybrid_model cpp_examples/08_bigger_than_memory/bigger_than_memory \
