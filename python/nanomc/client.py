@@ -3,8 +3,9 @@ mounts it or attaches a store; everybody puts, reads and removes. A call returns
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union, overload
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union, overload
 
 from . import _abi
 from ._library import NULL, Handle, Key, address_of, check, expect, failure, ffi, key_bytes, key_slices, lib, slice_of, struct
@@ -474,12 +475,50 @@ class Client:
         found: List[Segment] = []
 
         def take(_: Any, one: Any) -> None:
-            found.append(Segment(_bytes(one.name).decode(), int(one.media), int(one.state), int(one.near), int(one.capacity),
-                                 int(one.used)))
+            found.append(_segment(one))
 
         call = _Call("int32_t(void *, const nmc_segment_t *)", take)
         call.end(lib.nmc_client_segments(self._handle.raw, call.pointer, NULL))
         return found
+
+    def set_placement(self, placement: Optional[Callable[[bytes, int, int, List[Segment]], Sequence[int]]]) -> None:
+        """Where values go that this client puts without `locations`: `placement(key, nbytes, copies, segments)` answers with numbers of
+        segments in that list, the best first; the leader chooses what is missing. Called on the thread that puts, by several at the same
+        time. If it raises, that is printed and the put fails with `InvalidArgument`. None takes it back."""
+        if placement is None:
+            check(lib.nmc_client_set_placement(self._handle.raw, NULL, NULL, NULL))
+            return
+        place = placement
+
+        def answer(_: Any, put: Any, out: Any) -> int:
+            segments = [_segment(put.segments[i]) for i in range(put.n_segments)]
+            chosen = list(place(_bytes(put.key), int(put.bytes), int(put.copies), segments))
+            for at, number in enumerate(chosen[: _abi.CLIENT_MAX_COPIES]):
+                out[at] = number
+            return len(chosen)
+
+        number = next(_NUMBERS)
+        _PLACEMENTS[number] = ffi.callback("int32_t(void *, const nmc_placement_t *, uint32_t *)", answer, error=_abi.ERR_INVALID_ARG)
+        status = lib.nmc_client_set_placement(self._handle.raw, _PLACEMENTS[number], ffi.cast("void *", number), _RELEASED)
+        if status:
+            del _PLACEMENTS[number]
+        check(status)
+
+
+def _segment(one: Any) -> Segment:
+    return Segment(_bytes(one.name).decode(), int(one.media), int(one.state), int(one.near), int(one.capacity), int(one.used))
+
+
+# Callbacks that the library may still call, by the number that it knows them by.
+_PLACEMENTS: Dict[int, Any] = {}
+_NUMBERS = itertools.count(1)
+
+
+def _released(user: Any) -> None:
+    _PLACEMENTS.pop(int(ffi.cast("uintptr_t", user)), None)
+
+
+_RELEASED = ffi.callback("void(void *)", _released)
 
 
 def _ended(status: int, what: Union[bytes, str]) -> None:

@@ -117,6 +117,30 @@ def test_a_drain_that_is_given_up_opens_the_segment_again(node, client):
         client.undrain("none")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what a placement raises is printed
+def test_a_placement_says_where_values_go(master, node, client):
+    with nanomc.Store(heap_bytes=8 << 20, page_bytes=4096) as store, nanomc.Client(master, timeout_ms=20000) as other:
+        other.attach_store("b", store)
+        asked = []
+
+        def to_b(key, nbytes, copies, segments):
+            asked.append((key, nbytes, copies))
+            return [at for at, one in enumerate(segments) if one.name == "b"]
+
+        client.set_placement(to_b)
+        for i in range(4):
+            client.put(f"p{i}", b"v" * 100)
+            assert store.get(f"p{i}") == b"v" * 100
+        assert asked == [(f"p{i}".encode(), 100, 1) for i in range(4)]
+        for wrong in (lambda *_: [99], lambda *_: [0] * 17, lambda *_: 1 // 0, lambda *_: [-1]):
+            client.set_placement(wrong)
+            with pytest.raises(errors.InvalidArgument):
+                client.put("wrong", b"v")
+        client.set_placement(None)
+        client.put("free", b"v", nanomc.Replicate(locations=["a"]))
+        assert client.get("free") == b"v"
+
+
 def test_copies_segments_and_nodes(master, node, client):
     with nanomc.Store(heap_bytes=8 << 20, page_bytes=4096) as store, nanomc.Client(master, timeout_ms=20000) as other:
         other.attach_store("b", store)
