@@ -117,6 +117,21 @@ def test_a_drain_that_is_given_up_opens_the_segment_again(node, client):
         client.undrain("none")
 
 
+def test_what_was_read_goes_and_the_order_of_reading_is_chosen(master, node, client):
+    with nanomc.Client(master, timeout_ms=20000, expire_ms=300, read_order=c.READ_SPREAD) as other:
+        client.put("read", b"v")
+        client.put("kept", b"v")
+        assert other.get("read") == b"v" and client.get("kept") == b"v"
+        end = time.monotonic() + 30
+        while client.exists("read") and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not client.exists("read") and client.get("kept") == b"v"
+    with pytest.raises(errors.InvalidArgument):
+        nanomc.Client(master, read_order=7)
+    with pytest.raises(errors.InvalidArgument):
+        nanomc.Client(master, expire_ms=0)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what a placement raises is printed
 def test_a_placement_says_where_values_go(master, node, client):
     with nanomc.Store(heap_bytes=8 << 20, page_bytes=4096) as store, nanomc.Client(master, timeout_ms=20000) as other:
