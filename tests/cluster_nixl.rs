@@ -3,97 +3,35 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
-use nanomc::base::deadline::Deadline;
+#[path = "common/cluster.rs"]
+mod common;
+
+use common::{Directory, a_store, slice};
 use nanomc::base::status::*;
-use nanomc::cluster::directory::{self, Elected, Event, Master};
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
-use nanomc::cluster::net::{Address, Limits, Listener, now_ms};
 use nanomc::cluster::nixl::sys::Library;
-use nanomc::cluster::run::master::{Handle, Service};
 use nanomc::cluster::submit::Sum;
-use nanomc::cluster::types::Position;
-use nanomc::mem::HeapKind;
+use nanomc::store::Store;
 use nanomc::store::copy::Slice;
-use nanomc::store::{self, Store};
-use nanomc::world;
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-const PAGE: u32 = 64 << 10;
 const MIB: usize = 1 << 20;
 
-struct Directory {
-    handle: Handle,
-    service: Option<Service>,
-    address: String,
+fn config(directory: &Directory, rdma: bool) -> Config {
+    Config { rdma, rdma_from: 4096, ..directory.config() }
 }
 
-impl Directory {
-    fn new() -> Self {
-        let listener = Listener::bind(&Address::literal("127.0.0.1:0").unwrap()).unwrap();
-        let address = listener.address().unwrap().to_string();
-        let config =
-            directory::Config { settle_ms: 30_000, sees_ends: true, secret: [7; 32], ..directory::Config::default() };
-        let (recorder, recorded) = channel();
-        let record = Box::new(move |number, _| recorder.send(number).unwrap());
-        let (service, handle) = Service::start(Master::new(config), vec![listener], Limits::default(), record).unwrap();
-        let (until, floor) = (now_ms() + 3_600_000, Position::default());
-        handle.tell(Event::Elected(Elected { term: 1, until, members: vec![], log: vec![], floor }));
-        let teller = handle.clone();
-        std::thread::spawn(move || recorded.iter().for_each(|number| teller.tell(Event::Recorded(number, true))));
-        Self { handle, service: Some(service), address }
-    }
-
-    fn config(&self, rdma: bool) -> Config {
-        let masters = vec![self.address.clone()];
-        Config { masters, patience: Duration::from_secs(20), rdma, rdma_from: 4096, ..Config::default() }
-    }
-
-    fn client(&self, rdma: bool) -> Cluster {
-        Cluster::open(self.config(rdma)).unwrap()
-    }
-
-    fn node(&self, rdma: bool) -> (Cluster, Store) {
-        let (cluster, store) = (self.client(rdma), a_store(1024));
-        cluster.mount(&store, None, false).unwrap();
-        (cluster, store)
-    }
+fn a_client(directory: &Directory, rdma: bool) -> Cluster {
+    Cluster::open(config(directory, rdma)).unwrap()
 }
 
-impl Drop for Directory {
-    fn drop(&mut self) {
-        self.handle.stop();
-        if let Some(service) = self.service.take() {
-            service.join();
-        }
-    }
-}
-
-fn a_store(pages: u32) -> Store {
-    let world = world::Config {
-        name: "local".into(),
-        dir: None,
-        rank: None,
-        world_size: 1,
-        min_ranks: 0,
-        heap_kind: HeapKind::Host,
-        heap_bytes: u64::from(pages) * u64::from(PAGE),
-        huge_pages: false,
-        populate: false,
-        import: None,
-        device: None,
-        device_rank: None,
-        words_per_rank: 0,
-        hosting: world::Hosting::Rank0,
-        deadline: Deadline::after(Duration::from_secs(60)),
-        drain_ms: 0,
-        service_cpu: None,
-        give_up: std::sync::Arc::default(),
-    };
-    Store::embedded(&world, &store::Config { page_bytes: PAGE, key_bytes: Some(1 << 20), ..store::Config::default() })
-        .unwrap()
+fn a_node(directory: &Directory, rdma: bool) -> (Cluster, Store) {
+    let (cluster, store) = (a_client(directory, rdma), a_store(1024));
+    cluster.mount(&store, None, false).unwrap();
+    (cluster, store)
 }
 
 /// Bytes that say of what they are and where in it.
@@ -110,7 +48,7 @@ fn value(seed: usize, bytes: usize) -> Vec<u8> {
 
 fn slices(bytes: &[u8], at: usize) -> [Slice; 2] {
     let (a, b) = bytes.split_at(at);
-    [a, b].map(|part| Slice { address: part.as_ptr() as u64, bytes: part.len() as u64 })
+    [slice(a), slice(b)]
 }
 
 fn put(cluster: &Cluster, key: &str, bytes: &[u8]) {
@@ -154,7 +92,7 @@ fn values_are_read_by_nixl_into_any_memory() {
         return;
     }
     let directory = Directory::new();
-    let ((owner, _store), reader) = (directory.node(true), directory.client(true));
+    let ((owner, _store), reader) = (a_node(&directory, true), a_client(&directory, true));
     let bytes = value(1, 3 * MIB + 77);
     put(&owner, "large", &bytes);
     put(&owner, "small", &value(2, 1000));
@@ -190,7 +128,7 @@ fn values_are_put_by_nixl_from_any_memory() {
         return;
     }
     let directory = Directory::new();
-    let ((owner, _store), writer) = (directory.node(true), directory.client(true));
+    let ((owner, _store), writer) = (a_node(&directory, true), a_client(&directory, true));
     let bytes = value(3, 2 * MIB + 5);
     let mut room = vec![0u8; bytes.len()];
     for registered in [false, true] {
@@ -217,7 +155,7 @@ fn where_only_one_side_has_nixl_all_goes_by_tcp() {
     }
     for (node, client) in [(true, false), (false, true)] {
         let directory = Directory::new();
-        let ((owner, _store), other) = (directory.node(node), directory.client(client));
+        let ((owner, _store), other) = (a_node(&directory, node), a_client(&directory, client));
         let bytes = value(4, MIB);
         let mut room = vec![0u8; MIB];
         for n in 0..10 {
@@ -237,11 +175,11 @@ fn a_node_that_leaves_and_one_that_comes_are_known_as_what_they_are() {
         return;
     }
     let directory = Directory::new();
-    let client = directory.client(true);
+    let client = a_client(&directory, true);
     let bytes = value(5, MIB);
     let mut room = vec![0u8; MIB];
     for round in 0..3 {
-        let (owner, _store) = directory.node(true);
+        let (owner, _store) = a_node(&directory, true);
         until_moved(
             || owner.moved().1,
             |n| {
@@ -260,7 +198,7 @@ fn calls_that_are_cancelled_have_ended_when_that_returns() {
         return;
     }
     let directory = Directory::new();
-    let ((owner, _store), reader) = (directory.node(true), directory.client(true));
+    let ((owner, _store), reader) = (a_node(&directory, true), a_client(&directory, true));
     let bytes = value(6, 16 * MIB);
     put(&owner, "k", &bytes);
     let mut room = vec![0u8; bytes.len()];
@@ -422,7 +360,7 @@ fn a_writer_that_is_stopped_or_killed_hits_no_page_of_others() {
     }
     let directory = Directory::new();
     let _owner = Process::start("owner", &directory.address, false);
-    let client = directory.client(false);
+    let client = a_client(&directory, false);
     let mut writer = Process::start("writer", &directory.address, false);
     for round in 0..rounds() {
         assert!(!writers_round(&directory, &client, &mut writer, round), "round {round}");
@@ -436,7 +374,7 @@ fn control_an_owner_whose_renewal_ends_nothing_is_hit_by_a_writer() {
     }
     let directory = Directory::new();
     let _owner = Process::start("owner", &directory.address, true);
-    let client = directory.client(false);
+    let client = a_client(&directory, false);
     let mut writer = Process::start("writer", &directory.address, false);
     // Those that are only stopped.
     let hit = (0..40).filter(|round| round % 4 != 3).any(|n| writers_round(&directory, &client, &mut writer, n));
@@ -446,7 +384,7 @@ fn control_an_owner_whose_renewal_ends_nothing_is_hit_by_a_writer() {
 /// An owner is stopped, or killed, while it writes what somebody reads; that gives up, and uses its memory for something else; the owner goes on.
 /// Whether that was hit by what came late.
 fn readers_round(directory: &Directory, reader: &Cluster, owner: &mut Process, round: u64) -> bool {
-    let client = directory.client(false);
+    let client = a_client(directory, false);
     let key = format!("v{round}");
     put(&client, &key, &value(1, LARGE));
     let mut room = vec![0u8; LARGE];
@@ -479,7 +417,7 @@ fn readers_round(directory: &Directory, reader: &Cluster, owner: &mut Process, r
 
 fn reader(directory: &Directory, unfenced: bool) -> Cluster {
     let patience = Duration::from_millis(400);
-    Cluster::open(Config { patience, unfenced, ..directory.config(true) }).unwrap()
+    Cluster::open(Config { patience, unfenced, ..config(directory, true) }).unwrap()
 }
 
 #[test]

@@ -2,25 +2,25 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
+#[path = "common/cluster.rs"]
+mod common;
+
+use common::{Directory, a_store, slice};
 use nanomc::base::deadline::Deadline;
 use nanomc::base::status::*;
 use nanomc::cluster::client as core;
-use nanomc::cluster::directory::{self, Change, Elected, Event, Master, Member};
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
-use nanomc::cluster::net::{Address, Limits, Listener, Span, now_ms};
+use nanomc::cluster::net::{Address, Limits, Span};
 use nanomc::cluster::run::client as run;
-use nanomc::cluster::run::master::{Handle, Service};
 use nanomc::cluster::submit::Sum;
-use nanomc::cluster::types::{Media, ObjectKey, Position};
+use nanomc::cluster::types::{Media, ObjectKey};
 use nanomc::cluster::wire::{Location, Replicate};
-use nanomc::mem::HeapKind;
 use nanomc::store::copy::Slice;
 use nanomc::store::evict::Retain;
 use nanomc::store::peers::{Ask, PeerRead, Peers};
 use nanomc::store::read::Look;
 use nanomc::store::{self, Store};
 use nanomc::tier::{self, Tier};
-use nanomc::world;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -28,106 +28,15 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const PAGE: u32 = 64 << 10;
-
-/// A master that leads from the beginning, and who its members are.
-struct Directory {
-    members: Arc<Mutex<Vec<Member>>>,
-    handle: Handle,
-    service: Option<Service>,
-    address: String,
-}
-
-impl Directory {
-    fn at(address: &Address, term: u64, token: &str, members: Vec<Member>) -> Self {
-        let listener = Listener::bind(address).unwrap();
-        let address = listener.address().unwrap().to_string();
-        let config =
-            directory::Config { settle_ms: 30_000, sees_ends: true, secret: [7; 32], ..directory::Config::default() };
-        let limits = Limits { token: token.into(), ..Limits::default() };
-        let (recorder, recorded) = channel();
-        let (first, members) = (members.clone(), Arc::new(Mutex::new(members)));
-        let written = Arc::clone(&members);
-        let record = Box::new(move |number, changes: Vec<Change>| {
-            for change in changes {
-                if let Change::Member(member) = change {
-                    written.lock().unwrap().push(member);
-                }
-            }
-            recorder.send(number).unwrap();
-        });
-        let (service, handle) = Service::start(Master::new(config), vec![listener], limits, record).unwrap();
-        let (until, floor) = (now_ms() + 3_600_000, Position::default());
-        handle.tell(Event::Elected(Elected { term, until, members: first, log: vec![], floor }));
-        let teller = handle.clone();
-        std::thread::spawn(move || recorded.iter().for_each(|number| teller.tell(Event::Recorded(number, true))));
-        Self { members, handle, service: Some(service), address }
-    }
-
-    fn new() -> Self {
-        Self::at(&Address::literal("127.0.0.1:0").unwrap(), 1, "", vec![])
-    }
-
-    fn stop(&mut self) {
-        self.handle.stop();
-        if let Some(service) = self.service.take() {
-            service.join();
-        }
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-fn a_store(pages: u32) -> Store {
-    let world = world::Config {
-        name: "local".into(),
-        dir: None,
-        rank: None,
-        world_size: 1,
-        min_ranks: 0,
-        heap_kind: HeapKind::Host,
-        heap_bytes: u64::from(pages) * u64::from(PAGE),
-        huge_pages: false,
-        populate: false,
-        import: None,
-        device: None,
-        device_rank: None,
-        words_per_rank: 0,
-        hosting: world::Hosting::Rank0,
-        deadline: Deadline::after(Duration::from_secs(60)),
-        drain_ms: 0,
-        service_cpu: None,
-        give_up: std::sync::Arc::default(),
-    };
-    Store::embedded(&world, &store::Config { page_bytes: PAGE, key_bytes: Some(1 << 20), ..store::Config::default() })
-        .unwrap()
-}
-
-fn config(directory: &Directory) -> Config {
-    Config { masters: vec![directory.address.clone()], patience: Duration::from_secs(20), ..Config::default() }
-}
-
-fn client(directory: &Directory) -> Cluster {
-    Cluster::open(config(directory)).unwrap()
-}
-
 /// A client with a node.
 fn node(directory: &Directory, pages: u32) -> (Cluster, Store, String) {
-    let (cluster, store) = (client(directory), a_store(pages));
+    let (cluster, store) = (directory.client(), a_store(pages));
     let name = cluster.mount(&store, None, false).unwrap();
     (cluster, store, name)
 }
 
 fn value(seed: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| u8::try_from((i * 7 + seed * 13 + i / 256) % 256).unwrap()).collect()
-}
-
-fn slice(bytes: &[u8]) -> Slice {
-    Slice { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }
 }
 
 fn put(cluster: &Cluster, key: &str, value: &[u8], copies: u32) -> Result<(), i32> {
@@ -158,7 +67,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 fn what_one_client_puts_another_gets_whatever_its_size() {
     let directory = Directory::new();
     let nodes: Vec<_> = (0..2).map(|_| node(&directory, 400)).collect();
-    let (writer, reader) = (client(&directory), client(&directory));
+    let (writer, reader) = (directory.client(), directory.client());
     for (i, bytes) in [0, 1, 1000, 65_536, 65_537, 1 << 20, 9 << 20].into_iter().enumerate() {
         let (key, value) = (format!("k{i}"), value(i, bytes));
         put(&writer, &key, &value, 1).unwrap();
@@ -182,7 +91,7 @@ fn what_one_client_puts_another_gets_whatever_its_size() {
 fn replicas_are_on_different_nodes_and_reads_go_on_when_one_is_gone() {
     let directory = Directory::new();
     let mut nodes: Vec<_> = (0..3).map(|_| node(&directory, 64)).collect();
-    let other = client(&directory);
+    let other = directory.client();
     let value = value(1, 300_000);
     put(&other, "k", &value, 2).unwrap();
     let listed = other.query(&[b"k"]).unwrap().remove(0);
@@ -204,7 +113,7 @@ fn replicas_are_on_different_nodes_and_reads_go_on_when_one_is_gone() {
 fn a_key_is_put_once_and_after_a_remove_again() {
     let directory = Directory::new();
     let nodes = [node(&directory, 16)];
-    let other = client(&directory);
+    let other = directory.client();
     put(&other, "k", b"first", 1).unwrap();
     assert_eq!(put(&other, "k", b"second", 1), Err(NMC_ERR_EXISTS));
     assert_eq!(get(&other, "k", 10).unwrap(), b"first");
@@ -223,7 +132,7 @@ fn a_key_is_put_once_and_after_a_remove_again() {
 fn a_remembered_size_is_not_that_of_the_next_value() {
     let directory = Directory::new();
     let _nodes = [node(&directory, 64)];
-    let (reader, other) = (client(&directory), client(&directory));
+    let (reader, other) = (directory.client(), directory.client());
     let large = value(1, 200_000);
     put(&other, "k", &large, 1).unwrap();
     assert_eq!(get(&reader, "k", large.len()).unwrap(), large);
@@ -241,7 +150,7 @@ fn a_remembered_size_is_not_that_of_the_next_value() {
 fn what_a_program_puts_into_its_own_store_others_find_and_what_is_evicted_they_do_not() {
     let directory = Directory::new();
     let (cluster, store, _) = node(&directory, 16);
-    let other = client(&directory);
+    let other = directory.client();
     let value = value(3, 100_000);
     let put_here = |key: &[u8]| {
         let slices = [slice(&value)];
@@ -269,7 +178,7 @@ fn what_a_program_puts_into_its_own_store_others_find_and_what_is_evicted_they_d
 fn batches_are_put_and_read_together() {
     let directory = Directory::new();
     let _nodes = [node(&directory, 3000), node(&directory, 3000)];
-    let other = client(&directory);
+    let other = directory.client();
     let keys: Vec<String> = (0..1000).map(|i| format!("key {i}")).collect();
     let values: Vec<Vec<u8>> = (0..1000).map(|i| value(i, 100 + i)).collect();
     let slices: Vec<[Slice; 1]> = values.iter().map(|value| [slice(value)]).collect();
@@ -297,7 +206,7 @@ fn batches_are_put_and_read_together() {
 fn many_threads_of_one_client_call_at_once() {
     let directory = Directory::new();
     let _nodes = [node(&directory, 600), node(&directory, 600)];
-    let other = client(&directory);
+    let other = directory.client();
     std::thread::scope(|scope| {
         for thread in 0..6 {
             let other = &other;
@@ -322,7 +231,7 @@ fn a_new_master_is_told_by_the_nodes_what_there_is() {
     let mut first = Directory::new();
     let address = Address::literal(&first.address).unwrap();
     let (cluster, _store, _) = node(&first, 64);
-    let other = client(&first);
+    let other = first.client();
     let value = value(5, 10_000);
     for i in 0..50 {
         put(&other, &format!("k{i}"), &value, 1).unwrap();
@@ -331,7 +240,7 @@ fn a_new_master_is_told_by_the_nodes_what_there_is() {
     // What is known where it is needs no master.
     assert_eq!(get(&cluster, "k7", value.len()).unwrap(), value);
     let _second = Directory::at(&address, 2, "", first.members.lock().unwrap().clone());
-    let fresh = client(&first);
+    let fresh = first.client();
     for i in 0..50 {
         assert_eq!(get(&fresh, &format!("k{i}"), value.len()).unwrap(), value);
     }
@@ -344,7 +253,7 @@ fn a_new_master_is_told_by_the_nodes_what_there_is() {
 fn every_call_ends_when_nobody_answers() {
     let mut directory = Directory::new();
     let quick = |directory: &Directory| {
-        Cluster::open(Config { patience: Duration::from_millis(300), ..config(directory) }).unwrap()
+        Cluster::open(Config { patience: Duration::from_millis(300), ..directory.config() }).unwrap()
     };
     let other = quick(&directory);
     directory.stop();
@@ -360,14 +269,14 @@ fn every_call_ends_when_nobody_answers() {
 #[test]
 fn a_node_ends_and_comes_back_and_a_name_is_held_by_one() {
     let directory = Directory::new();
-    let (cluster, store) = (client(&directory), a_store(16));
+    let (cluster, store) = (directory.client(), a_store(16));
     let name = cluster.mount(&store, Some("shelf"), false).unwrap();
     assert_eq!(name, "shelf");
     assert_eq!(cluster.mount(&store, Some("shelf"), false).map_err(|e| e.status), Err(NMC_ERR_EXISTS));
     // Nor does another process of the machine take the name while this one lives.
-    let hasty = Cluster::open(Config { patience: Duration::from_millis(500), ..config(&directory) }).unwrap();
+    let hasty = Cluster::open(Config { patience: Duration::from_millis(500), ..directory.config() }).unwrap();
     assert_eq!(hasty.mount(&a_store(8), Some("shelf"), false).map_err(|e| e.status), Err(NMC_ERR_UNAVAILABLE));
-    let other = client(&directory);
+    let other = directory.client();
     put(&other, "k", b"value", 1).unwrap();
     cluster.unmount("shelf").unwrap();
     assert_eq!(cluster.unmount("shelf").map_err(|e| e.status), Err(NMC_ERR_NOT_FOUND));
@@ -380,7 +289,7 @@ fn a_node_ends_and_comes_back_and_a_name_is_held_by_one() {
 #[test]
 fn a_store_that_left_with_nothing_keeps_what_its_programs_put_before_it_comes_again() {
     let directory = Directory::new();
-    let (cluster, store, other) = (client(&directory), a_store(16), client(&directory));
+    let (cluster, store, other) = (directory.client(), a_store(16), directory.client());
     let put_here = |key: &str| {
         let slices = [slice(b"value")];
         let options = store::write::PutOptions::DEFAULT;
@@ -412,11 +321,16 @@ fn a_tier(store: &Store, dir: &std::path::Path) -> Tier {
     Tier::open(store, &config, &mut |_, _| ()).unwrap()
 }
 
+fn store_value(store: &Store, key: &[u8]) {
+    let slices = [slice(b"value")];
+    store.put(key, &nanomc::store::copy::Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT).unwrap();
+}
+
 #[test]
 fn the_tier_of_a_node_is_opened_and_closed_while_it_is_in_the_cluster_and_while_it_is_not() {
     let directory = Directory::new();
     let (cluster, store, name) = node(&directory, 16);
-    let other = client(&directory);
+    let other = directory.client();
     let dir = tempfile::tempdir().unwrap();
     let segments = || other.segments().unwrap().len();
     let value = value(1, 100_000);
@@ -460,7 +374,7 @@ fn a_put_to_the_disk_of_another_node_is_on_disk_when_it_ends() {
     let directory = Directory::new();
     let (near, store, name) = node(&directory, 32);
     let (_far, _far_store, _) = node(&directory, 32);
-    let other = client(&directory);
+    let other = directory.client();
     let dir = tempfile::tempdir().unwrap();
     let settings = tier::Config {
         directory: dir.path().into(),
@@ -508,13 +422,86 @@ fn a_put_to_the_disk_of_another_node_is_on_disk_when_it_ends() {
     assert_eq!(put_with("none", &value, Replicate { fixed: vec![fixed], ..plain }), Err(NMC_ERR_NO_SPACE));
 }
 
+/// Puts of others are on disk when they end, if the tier of their node writes through; whatever their namespace.
+#[test]
+fn a_node_that_writes_through_takes_puts_of_all_namespaces() {
+    let directory = Directory::new();
+    let (near, store, name) = node(&directory, 32);
+    let dir = tempfile::tempdir().unwrap();
+    let settings = tier::Config {
+        directory: dir.path().into(),
+        capacity_bytes: 64 << 20,
+        max_objects: 100,
+        write_through: true,
+        ..tier::Config::default()
+    };
+    let _tier = Tier::open(&store, &settings, &mut |_, _| ()).unwrap();
+    eventually("the tier is a segment", || near.segments().unwrap().len() == 2);
+    for space in [&b""[..], b"other"] {
+        let client = Cluster::open(Config { space: space.into(), ..directory.config() }).unwrap();
+        for round in 0..4usize {
+            let (key, value) = (format!("k{round}"), value(round, 10_000 + round * 20_000));
+            put(&client, &key, &value, 1).unwrap();
+            store.evict_until_below(0, 0).unwrap();
+            near.sync().unwrap();
+            assert_eq!(get(&client, &key, value.len()).unwrap(), value, "{key} in {space:?}");
+        }
+    }
+    // What is copied there waits for nobody: it is elsewhere too.
+    let (far, far_store, far_name) = node(&directory, 32);
+    store_value(&far_store, b"moves");
+    far.sync().unwrap();
+    eventually("it has moved", || far.drain(&far_name).unwrap() == (NMC_OK, 0));
+    let at = |key: &[u8]| near.query(&[key]).unwrap().pop().unwrap().replicas;
+    assert!(at(b"moves").iter().any(|replica| replica.name.node == nanomc::cluster::types::NodeId::of(&name)));
+}
+
+/// Where a program says that a copy must be, one is when the put has ended well; memory of another node does not stand in for a disk that is
+/// full.
+#[test]
+fn a_place_that_is_named_is_not_replaced_by_another() {
+    let directory = Directory::new();
+    let (_near, store, name) = node(&directory, 64);
+    let (_far, _far_store, _) = node(&directory, 64);
+    let other = directory.client();
+    let dir = tempfile::tempdir().unwrap();
+    let settings = tier::Config {
+        directory: dir.path().into(),
+        capacity_bytes: 4 << 20,
+        bucket_bytes: 1 << 20,
+        max_objects: 100,
+        ..tier::Config::default()
+    };
+    let _tier = Tier::open(&store, &settings, &mut |_, _| ()).unwrap();
+    eventually("the tier is a segment", || other.segments().unwrap().len() == 3);
+    let bytes = value(1, 700_000);
+    let mut refused = 0;
+    for round in 0..12 {
+        let key = format!("k{round}");
+        let fixed = vec![Location { segment: name.clone(), media: Some(Media::Ssd) }];
+        let replicate = Replicate { fixed, ..PutOptions::default().replicate };
+        let item = Item { key: key.as_bytes(), slices: &[slice(&bytes)] };
+        let options = PutOptions { replicate, ..PutOptions::default() };
+        let done = other.put(&[item], &options).unwrap().remove(0);
+        let listed = other.query(&[key.as_bytes()]).unwrap().remove(0).replicas;
+        match done {
+            Ok(()) => assert!(listed.iter().any(|replica| replica.media == Media::Ssd), "{key}: {listed:?}"),
+            Err(error) => {
+                assert!(listed.is_empty(), "{key}: {error}, and {listed:?}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0, "the disk was never full");
+}
+
 #[test]
 fn a_tier_that_was_closed_keeps_what_nobody_removed_and_what_nobody_knows_of_goes_alone() {
     for removes in [false, true] {
         let directory = Directory::new();
         let (cluster, store, near) = node(&directory, 16);
         let (_far, _far_store, far) = node(&directory, 16);
-        let other = client(&directory);
+        let other = directory.client();
         let dir = tempfile::tempdir().unwrap();
         let segments = || other.segments().unwrap().len();
         let put_at = |name: &str, key: &str, value: &[u8]| {
@@ -560,7 +547,7 @@ fn a_tier_that_was_closed_keeps_what_nobody_removed_and_what_nobody_knows_of_goe
 fn a_store_that_another_one_took_the_place_of_brings_nothing_back() {
     let directory = Directory::new();
     let (first, second) = (a_store(16), a_store(16));
-    let (cluster, other) = (client(&directory), client(&directory));
+    let (cluster, other) = (directory.client(), directory.client());
     cluster.mount(&first, Some("A"), false).unwrap();
     put(&other, "k", b"old", 1).unwrap();
     cluster.unmount("A").unwrap();
@@ -578,7 +565,7 @@ fn without_the_token_nobody_takes_part() {
     let directory = Directory::at(&Address::literal("127.0.0.1:0").unwrap(), 1, "secret", vec![]);
     let with = |token: &str| {
         let patience = Duration::from_secs(20);
-        Cluster::open(Config { token: token.into(), patience, ..config(&directory) }).unwrap()
+        Cluster::open(Config { token: token.into(), patience, ..directory.config() }).unwrap()
     };
     let (good, store) = (with("secret"), a_store(16));
     good.mount(&store, None, false).unwrap();
@@ -593,7 +580,7 @@ fn without_the_token_nobody_takes_part() {
         assert_eq!(put(&without, "k", b"v", 1), Err(NMC_ERR_PERMISSION));
         assert_eq!(without.mount(&a_store(8), None, false).map_err(|e| e.status), Err(NMC_ERR_PERMISSION));
     }
-    let far = Config { host: "192.0.2.1".into(), ..config(&directory) };
+    let far = Config { host: "192.0.2.1".into(), ..directory.config() };
     assert_eq!(Cluster::open(far).map(|_| ()).map_err(|e| e.status), Err(NMC_ERR_PERMISSION));
 }
 
@@ -635,8 +622,8 @@ fn a_master_of_another_version_is_no_master_that_does_not_answer() {
 fn what_is_read_is_kept_where_that_is_wanted_and_outlives_its_first_owner() {
     let directory = Directory::new();
     let (first, store, name) = node(&directory, 64);
-    let keeping = Cluster::open(Config { keep: true, ..config(&directory) }).unwrap();
-    let (value, other) = (value(2, 200_000), client(&directory));
+    let keeping = Cluster::open(Config { keep: true, ..directory.config() }).unwrap();
+    let (value, other) = (value(2, 200_000), directory.client());
     put(&other, "k", &value, 1).unwrap();
     let second = a_store(64);
     keeping.mount(&second, None, false).unwrap();
@@ -644,7 +631,7 @@ fn what_is_read_is_kept_where_that_is_wanted_and_outlives_its_first_owner() {
     eventually("a copy is kept", || other.query(&[b"k"]).unwrap()[0].replicas.len() == 2);
     first.unmount(&name).unwrap();
     drop(store);
-    assert_eq!(get(&client(&directory), "k", value.len()).unwrap(), value);
+    assert_eq!(get(&directory.client(), "k", value.len()).unwrap(), value);
     // A remove takes the copy too. That who has left may still have it is told.
     assert_eq!(other.remove(b"k", true).unwrap(), NMC_IN_PROGRESS);
     eventually("it is dropped", || !second.exists(b"k").unwrap());
@@ -654,8 +641,8 @@ fn what_is_read_is_kept_where_that_is_wanted_and_outlives_its_first_owner() {
 fn what_is_read_is_kept_on_the_first_node() {
     let directory = Directory::new();
     let (_first, _store, _) = node(&directory, 64);
-    let keeping = Cluster::open(Config { keep: true, ..config(&directory) }).unwrap();
-    put(&client(&directory), "k", b"value", 1).unwrap();
+    let keeping = Cluster::open(Config { keep: true, ..directory.config() }).unwrap();
+    put(&directory.client(), "k", b"value", 1).unwrap();
     let stores = [a_store(64), a_store(64)];
     for (store, name) in stores.iter().zip(["a", "b"]) {
         keeping.mount(store, Some(name), false).unwrap();
@@ -669,7 +656,7 @@ fn what_is_read_is_kept_on_the_first_node() {
 fn draining_a_segment_copies_what_is_only_there_with_all_that_was_said_about_it() {
     let directory = Directory::new();
     let (first, store, name) = node(&directory, 64);
-    let other = client(&directory);
+    let other = directory.client();
     let options = PutOptions { metadata: b"said".to_vec(), retain: 1 | 2 << 2, ..PutOptions::default() };
     let values: Vec<Vec<u8>> = (0..10).map(|i| value(i, 1000 * i)).collect();
     for (i, value) in values.iter().enumerate() {
@@ -682,7 +669,7 @@ fn draining_a_segment_copies_what_is_only_there_with_all_that_was_said_about_it(
     drop(store);
     for (i, value) in values.iter().enumerate() {
         let key = format!("k{i}");
-        assert_eq!(&get(&client(&directory), &key, value.len()).unwrap(), value);
+        assert_eq!(&get(&directory.client(), &key, value.len()).unwrap(), value);
         let Look::Ready((pin, _)) = to.pin(key.as_bytes()).unwrap() else { panic!("{key} is not there") };
         let Look::Ready(said) = to.view_metadata(pin).unwrap() else { panic!("{key} says nothing") };
         assert_eq!((&*said, to.class_of(pin)), (&b"said"[..], (Retain::Soft, 2)));
@@ -694,7 +681,7 @@ fn draining_a_segment_copies_what_is_only_there_with_all_that_was_said_about_it(
 fn what_does_not_fit_one_message_or_one_buffer_goes_in_parts() {
     let directory = Directory::new();
     let _nodes = [node(&directory, 600)];
-    let other = client(&directory);
+    let other = directory.client();
     // As many values as are under way at once, each as large as those that share a connection.
     let value = value(4, 64 << 10);
     let (long, slices) = ("k".repeat(900), [slice(&value)]);
@@ -745,7 +732,7 @@ fn what_was_cancelled_does_not_happen_later() {
     let mut first = Directory::new();
     let address = Address::literal(&first.address).unwrap();
     let (_cluster, _store, _) = node(&first, 64);
-    let other = client(&first);
+    let other = first.client();
     put(&other, "k", b"first", 1).unwrap();
     first.stop();
     other.submit_remove(1, b"k", true).unwrap();
@@ -758,8 +745,25 @@ fn what_was_cancelled_does_not_happen_later() {
     // What was removed by nobody is there, for as long as such a call could have gone on.
     for _ in 0..150 {
         assert_eq!(get(&other, "k", 10).unwrap(), b"first");
-        assert_eq!(client(&first).query(&[b"k"]).unwrap()[0].status, NMC_OK);
+        assert_eq!(first.client().query(&[b"k"]).unwrap()[0].status, NMC_OK);
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A connection that is only being made has sent nothing, and neither does it later.
+#[test]
+fn what_was_cancelled_before_it_was_sent_is_never_sent() {
+    let directory = Directory::new();
+    let (_cluster, _store, _) = node(&directory, 64);
+    let (other, hasty) = (directory.client(), directory.client());
+    put(&other, "k", b"first", 1).unwrap();
+    hasty.submit_remove(1, b"k", true).unwrap();
+    assert_eq!(hasty.cancel_submitted(1).unwrap(), 1);
+    assert_eq!(completion(&hasty), NMC_ERR_CANCELLED);
+    for _ in 0..20 {
+        assert_eq!(hasty.exists(&[b"something else"]).unwrap(), [false]);
+        assert_eq!(other.query(&[b"k"]).unwrap()[0].status, NMC_OK);
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -803,8 +807,8 @@ fn a_remove_that_nobody_waits_for_takes_what_the_own_node_was_just_given() {
 #[test]
 fn a_remove_that_waits_for_the_own_node_ends_when_it_is_cancelled_or_late_or_the_node_ends() {
     let mut directory = Directory::new();
-    let (cluster, store) = (client(&directory), a_store(16));
-    let hasty = Cluster::open(Config { patience: Duration::from_millis(800), ..config(&directory) }).unwrap();
+    let (cluster, store) = (directory.client(), a_store(16));
+    let hasty = Cluster::open(Config { patience: Duration::from_millis(800), ..directory.config() }).unwrap();
     let hasty_store = a_store(16);
     cluster.mount(&store, Some("a"), false).unwrap();
     hasty.mount(&hasty_store, Some("b"), false).unwrap();
@@ -827,7 +831,7 @@ fn a_remove_that_waits_for_the_own_node_ends_when_it_is_cancelled_or_late_or_the
 fn cancelling_returns_when_nobody_uses_the_memory_of_what_was_cancelled() {
     let directory = Directory::new();
     let _node = node(&directory, 16);
-    let other = Cluster::open(Config { thread: true, ..config(&directory) }).unwrap();
+    let other = Cluster::open(Config { thread: true, ..directory.config() }).unwrap();
     let (told, comes) = channel();
     let returned = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&returned);
@@ -856,10 +860,10 @@ fn cancelling_returns_when_nobody_uses_the_memory_of_what_was_cancelled() {
 fn without_a_master_a_batch_reads_what_is_where_it_was() {
     let mut directory = Directory::new();
     let _node = node(&directory, 64);
-    let other = Cluster::open(Config { patience: Duration::from_secs(2), ..config(&directory) }).unwrap();
+    let other = Cluster::open(Config { patience: Duration::from_secs(2), ..directory.config() }).unwrap();
     let values: Vec<Vec<u8>> = (0..6).map(|i| value(i, 1000 + i)).collect();
     for (i, value) in values.iter().enumerate() {
-        put(&client(&directory), &format!("k{i}"), value, 1).unwrap();
+        put(&directory.client(), &format!("k{i}"), value, 1).unwrap();
         if i > 0 {
             assert_eq!(&get(&other, &format!("k{i}"), 2000).unwrap(), value);
         }
@@ -947,7 +951,7 @@ fn a_read_that_goes_on_has_one_time_however_often_others_are_asked() {
 fn calls_that_nobody_waits_for_are_told_when_they_have_ended() {
     let directory = Directory::new();
     let _nodes = [node(&directory, 200)];
-    let (other, value) = (client(&directory), value(6, 100_000));
+    let (other, value) = (directory.client(), value(6, 100_000));
     for i in 0..20 {
         put(&other, &format!("k{i}"), &value, 1).unwrap();
     }

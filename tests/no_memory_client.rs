@@ -9,17 +9,16 @@
     reason = "each calls a C function with live memory of the size it is told"
 )]
 
+#[path = "common/cluster.rs"]
+mod common;
 #[path = "common/failing.rs"]
 mod failing;
 
+use common::Directory;
 use failing::{alone, descriptors, fail_from, fail_nth, last_error};
 use nanomc::base::status::{
     NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK,
 };
-use nanomc::cluster::directory::{self, Change, Elected, Event, Master};
-use nanomc::cluster::net::{Address, Limits, Listener, now_ms};
-use nanomc::cluster::run::master::{Handle, Service};
-use nanomc::cluster::types::Position;
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use nanomc::ffi::client::{self as c, nmc_client_t};
 use nanomc::ffi::client_submit as submit;
@@ -27,44 +26,11 @@ use nanomc::ffi::client_types::{nmc_client_completion_t, nmc_client_config_t, nm
 use nanomc::ffi::store_types::{nmc_buffer_t, nmc_store_config_t};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
-use std::sync::mpsc::channel;
 
 /// Items of a batch: more than are under way together, and more than 4 KiB of anything.
 const N: usize = 600;
 /// Requests that are refused, one after the other: more than any of these calls makes.
 const REFUSALS: u64 = 60;
-
-struct Directory {
-    handle: Handle,
-    service: Option<Service>,
-    address: String,
-}
-
-impl Directory {
-    fn new() -> Self {
-        let listener = Listener::bind(&Address::literal("127.0.0.1:0").expect("an address")).expect("a port");
-        let address = listener.address().expect("an address").to_string();
-        let config = directory::Config { secret: [7; 32], ..directory::Config::default() };
-        let (recorder, recorded) = channel();
-        let record = Box::new(move |number, _: Vec<Change>| recorder.send(number).unwrap_or(()));
-        let started = Service::start(Master::new(config), vec![listener], Limits::default(), record);
-        let (service, handle) = started.expect("a master");
-        let (term, until, floor) = (1, now_ms() + 3_600_000, Position::default());
-        handle.tell(Event::Elected(Elected { term, until, members: vec![], log: vec![], floor }));
-        let teller = handle.clone();
-        std::thread::spawn(move || recorded.iter().for_each(|number| teller.tell(Event::Recorded(number, true))));
-        Self { handle, service: Some(service), address }
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        self.handle.stop();
-        if let Some(service) = self.service.take() {
-            service.join();
-        }
-    }
-}
 
 fn slice(bytes: &[u8]) -> nmc_slice_t {
     nmc_slice_t { ptr: bytes.as_ptr().cast(), len: bytes.len() }

@@ -81,7 +81,7 @@ fn put_id(n: u64) -> PutId {
 }
 
 fn wanted<'a>(put: PutId, key: &'a ObjectKey, length: usize, metadata: &'a Metadata) -> Wanted<'a> {
-    Wanted { put, key, length: length as u64, segment: 1, retain: 0, metadata }
+    Wanted { put, key, length: length as u64, segment: 1, retain: 0, metadata, is_copy: false }
 }
 
 fn open(node: &mut NodeStore, put: PutId, key: &ObjectKey, length: usize) -> Result<Plan, nmc_status_t> {
@@ -532,6 +532,21 @@ fn nothing_new_is_stored_on_a_rank_that_is_closed() {
         node.close(1, false).unwrap();
         assert!(open(&mut node, put_id(1), &key("", "a"), 10).is_ok());
         assert_eq!(node.close(2, true).map_err(|error| error.status), Err(NMC_ERR_INVALID_ARG));
+    }
+}
+
+/// Of two agents, as there are for a moment when a rank dies that a forked child keeps, the former one goes late.
+#[test]
+fn what_an_agent_has_closed_stays_closed_when_a_former_one_goes() {
+    for kind in [Kind::Served, Kind::Elsewhere] {
+        let bed = Bed::new(kind);
+        let former = NodeStore::new(&bed._others[0]).unwrap();
+        let mut node = bed.node();
+        node.close(1, true).unwrap();
+        drop(former);
+        assert_eq!(put_on(&bed.store, b"b", b"bytes", 1).map_err(|error| error.status), Err(NMC_ERR_NO_SPACE));
+        drop(node);
+        assert!(eventually(|| put_on(&bed.store, b"b", b"bytes", 1).is_ok()), "it can open it no more");
     }
 }
 

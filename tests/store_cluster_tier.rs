@@ -59,7 +59,8 @@ fn put_id(n: u64) -> PutId {
 
 fn open(node: &mut NodeStore, put: PutId, key: &ObjectKey, length: usize, segment: u32) -> Result<Plan, nmc_status_t> {
     let metadata = Metadata(b"said".to_vec());
-    let wanted = Wanted { put, key, length: length as u64, segment, retain: 0, metadata: &metadata };
+    let (length, retain, metadata, is_copy) = (length as u64, 0, &metadata, false);
+    let wanted = Wanted { put, key, length, segment, retain, metadata, is_copy };
     node.open(&wanted).map_err(|error| error.status)
 }
 

@@ -51,11 +51,11 @@ class Owner:
 
     def ask(self, kind: int, message: bytes, value: bytes = b""):
         self.requests += 1
-        head = struct.pack("<4sIIIQQ", b"NMC\2", kind, len(message), 10000, self.requests, len(value))
+        head = struct.pack("<4sIIIQQ", b"NMC\3", kind, len(message), 10000, self.requests, len(value))
         self.file.write(head + message + value)
         self.file.flush()
         magic, kind, length, _, request, follows = struct.unpack("<4sIIIQQ", self.file.read(32))
-        assert magic == b"NMC\2" and request == self.requests
+        assert magic == b"NMC\3" and request == self.requests
         return kind, self.file.read(length), self.file.read(follows)
 
     def put(self, begun, at, key: bytes, value: bytes, hold: bool = False):
@@ -67,7 +67,7 @@ class Owner:
 
     def fetch(self, name, key: bytes, length: int):
         words = struct.pack("<QQIQ", name.node, name.incarnation, name.index, name.epoch)
-        kind, said, value = self.ask(FETCH, words + blob(b"\0" + key) + struct.pack("<QQIQI", 0, length, 0, 0, 0))
+        kind, said, value = self.ask(FETCH, words + blob(b"\0" + key) + struct.pack("<QQQIQI", 0, 0, length, 0, 0, 0))
         assert kind == FETCHED
         return struct.unpack("<i", said[:4])[0], value
 

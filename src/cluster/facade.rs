@@ -22,12 +22,12 @@ use super::wire::{
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
-use crate::base::memory;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY,
-    NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_IN_PROGRESS,
-    NMC_OK, name, nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY,
+    NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_PEER_LOST, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL,
+    NMC_ERR_UNAVAILABLE, NMC_IN_PROGRESS, NMC_OK, name, nmc_status_t,
 };
+use crate::base::{log, memory};
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
 use crate::store::read::Look;
@@ -378,8 +378,13 @@ impl Cluster {
     fn local<R>(&self, mut look: impl FnMut(&Local) -> Result<Option<R>>) -> Result<Option<R>> {
         // What a tier that was closed had may have been removed: first the node has to hear of that.
         for node in self.nodes.read().iter().filter(|node| node.store.apart().is_none()) {
-            if let Some(found) = look(node)? {
-                return Ok(Some(found));
+            match look(node) {
+                Ok(None) => {}
+                // What this store cannot give, others may have.
+                Err(error) if is_of_store(error.status) => {
+                    log::emit(log::DEBUG, || format!("client: the own node has no answer: {}", error.message));
+                }
+                found => return found,
             }
         }
         Ok(None)
@@ -765,6 +770,20 @@ fn check_copies(options: &PutOptions) -> Result<()> {
         1..=MAX_COPIES => Ok(()),
         copies => crate::bail!(NMC_ERR_INVALID_ARG, "{copies} copies are wanted; 1 to {MAX_COPIES} are possible"),
     }
+}
+
+/// Whether a call failed because of a store, and not because of how it was made.
+fn is_of_store(status: nmc_status_t) -> bool {
+    matches!(
+        status,
+        NMC_ERR_IO
+            | NMC_ERR_CORRUPT
+            | NMC_ERR_BUSY
+            | NMC_ERR_STALE
+            | NMC_ERR_PEER_LOST
+            | NMC_ERR_UNAVAILABLE
+            | NMC_ERR_TIMEOUT
+    )
 }
 
 /// The first so many bytes of memory in pieces.

@@ -9,6 +9,7 @@ pub mod leaders;
 pub mod net;
 pub mod nixl;
 pub mod node;
+pub mod revoked;
 pub mod run;
 #[cfg(test)]
 mod sim;

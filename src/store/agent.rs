@@ -67,9 +67,9 @@ impl Store {
     }
 
     /// Commits a plan. When this returns the master has told of it: gives the number of the newest fact, which is that of this one or
-    /// a later one.
+    /// a later one. Does not wait for a disk, even where the tier writes through.
     pub fn commit_and_tell(&self, plan: &Opened) -> Result<u64> {
-        self.commit(plan)?;
+        self.commit_in_memory(plan)?;
         self.call(&Request::Notice(Some(plan.index))).map(|[newest, ..]| newest)
     }
 

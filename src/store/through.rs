@@ -26,15 +26,26 @@ impl Store {
     /// Waits until values that were just published, with these epochs, are on disk. One that was replaced meanwhile is not waited
     /// for.
     pub(super) fn wait_for_disk(&self, values: &[(&[u8], u64)]) -> Result<()> {
-        if self.client.view().header().disk.load(Relaxed) == 0 || values.is_empty() {
+        if values.is_empty() {
             return Ok(());
         }
-        match self.client.disk()? {
-            Some(disk) if disk.map.view().header().write_through.load(Relaxed) != 0 => {
-                values.chunks(TOGETHER).try_for_each(|part| self.wait_for_some(&disk, part))
-            }
-            _ => Ok(()),
+        match self.disk_to_wait_for()? {
+            Some(disk) => values.chunks(TOGETHER).try_for_each(|part| self.wait_for_some(&disk, part)),
+            None => Ok(()),
         }
+    }
+
+    /// Whether a put is complete only when its value is on disk.
+    pub fn writes_through(&self) -> Result<bool> {
+        self.disk_to_wait_for().map(|disk| disk.is_some())
+    }
+
+    fn disk_to_wait_for(&self) -> Result<Option<DiskAccess>> {
+        if self.client.view().header().disk.load(Relaxed) == 0 {
+            return Ok(None);
+        }
+        let through = |disk: &DiskAccess| disk.map.view().header().write_through.load(Relaxed) != 0;
+        Ok(self.client.disk()?.filter(through))
     }
 
     /// Has a value that was published written to disk, whether the tier writes through or not. Does not wait: gives a ticket for

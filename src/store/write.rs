@@ -463,20 +463,25 @@ impl Store {
     /// All pages of the plan are stored: publishes it. Idempotent while the object lives.
     pub fn commit(&self, plan: &Opened) -> Result<()> {
         let view = self.client.view();
+        // While the header is certainly its own.
+        let with_disk = view.header().disk.load(Relaxed) != 0 && self.check_open(view, plan).is_ok();
+        let key = view.object(plan.index).filter(|_| with_disk).map(|header| view.key_of(header));
+        match (self.commit_in_memory(plan)?, key) {
+            (true, Some(key)) => self.wait_for_disk(&[(&key, plan.epoch)]),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, without waiting for a disk. False if it is certain that the object has gone since.
+    pub(super) fn commit_in_memory(&self, plan: &Opened) -> Result<bool> {
+        let view = self.client.view();
         let committed = self.check_open(view, plan)?;
         let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
             return Err(no_plan(plan.plan_id));
         };
-        // While the header is certainly its own.
-        let with_disk = view.header().disk.load(Relaxed) != 0;
-        let key = with_disk.then(|| view.key_of(header));
-        let wait = || match key.as_deref() {
-            Some(key) => self.wait_for_disk(&[(key, plan.epoch)]),
-            None => Ok(()),
-        };
         if committed {
             // If the header is another object's by now, nobody waits for this one.
-            return if object::still(&header.control, plan.epoch) { wait() } else { Ok(()) };
+            return Ok(object::still(&header.control, plan.epoch));
         }
         let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
         // In this order: a publish word that a later object has overwritten shows in the control word too.
@@ -484,7 +489,7 @@ impl Store {
         if object::epoch(header.control.load(Acquire)) != plan.epoch {
             // The program published it itself, it is gone, and the header is another object's. Or the header was overwritten:
             // then the master still waits for its writer.
-            return self.publish_in_vain(view, plan);
+            return self.publish_in_vain(view, plan).map(|()| false);
         }
         if done {
             self.store_sums_of_published(view, plan)?;
@@ -493,7 +498,7 @@ impl Store {
             self.store_sums(view, &self.planned(view, plan)?, None)?;
         }
         self.publish(view, plan, hidden, if done { Publication::Done } else { Publication::Repeatable })?;
-        wait()
+        Ok(true)
     }
 
     /// The program has published the plan itself: its pages are ours only while they are pinned.

@@ -140,8 +140,15 @@ pub fn puts(sim: &mut Sim, size: Size, row: &mut Row) {
             let number = sim.by_id[&place.node];
             let storage = sim.nodes[number].agent.storage_mut();
             let metadata = Metadata::default();
-            let wanted =
-                Wanted { put: places.put, key, length: LENGTH, segment: place.segment, retain: 0, metadata: &metadata };
+            let wanted = Wanted {
+                put: places.put,
+                key,
+                length: LENGTH,
+                segment: place.segment,
+                retain: 0,
+                metadata: &metadata,
+                is_copy: false,
+            };
             let plan = storage.open(&wanted).unwrap();
             let fact = storage.commit(plan).unwrap().unwrap();
             let name = Name { node: place.node, incarnation: place.incarnation, index: plan.index, epoch: plan.epoch };

@@ -174,6 +174,10 @@ impl Storage for Shelf {
         self.newest
     }
 
+    fn notice(&self) -> Result<u64> {
+        Ok(self.newest())
+    }
+
     fn facts(&mut self, behind: u64, most: usize) -> Result<Tail> {
         let oldest = self.newest - self.ring.len() as u64;
         if behind < oldest {

@@ -552,7 +552,7 @@ async fn whoever_sends_rubbish_disturbs_nobody() {
         let mut bytes: Vec<u8> = (0..chance.below(2000)).map(|_| u8::try_from(chance.below(256)).unwrap()).collect();
         match round % 4 {
             // As if it were a frame, or HTTP/2.
-            0 => bytes.splice(0..0, *b"NMC\x02").for_each(drop),
+            0 => bytes.splice(0..0, *b"NMC\x03").for_each(drop),
             1 => bytes.splice(0..0, *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").for_each(drop),
             _ => {}
         }

@@ -134,9 +134,9 @@ impl Getting {
         let length = if fits { replica.length } else { 0 };
         self.pushed = !self.get.into.is_empty() && cx.is_pushed(replica.name.node, length);
         let into = if self.pushed { self.get.into.clone() } else { Vec::new() };
-        let (name, key, mover) = (replica.name, self.get.key.clone(), cx.shared.mover);
+        let (name, put, key, mover) = (replica.name, replica.put, self.get.key.clone(), cx.shared.mover);
         let expire_ms = if fits { self.get.expire_ms } else { 0 };
-        let fetch = Fetch { name, key, offset: 0, length, into, mover, expire_ms };
+        let fetch = Fetch { name, key, put, offset: 0, length, into, mover, expire_ms };
         self.mover = mover;
         let until = self.deadline.min(cx.now + cx.shared.config.owner_ms + moving_ms(length));
         self.request = cx.ask_node(0, until, (replica.name.node, &replica.endpoint), fetch);

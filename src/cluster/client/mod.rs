@@ -539,7 +539,7 @@ impl Client {
     fn settle(&mut self, call: u64, done: Option<Outcome>, to: &mut Vec<Action>) {
         if let Some(outcome) = done {
             self.shared.bytes -= self.calls.remove(&call).map_or(0, |op| op.bytes());
-            self.shared.requests.remove_all_of(call, |request| to.push(Action::Close(request)));
+            self.shared.requests.remove_those_of(call, |_| true, |request| to.push(Action::Close(request)));
             to.push(Action::Done(call, outcome));
         }
     }
@@ -561,6 +561,7 @@ impl Client {
     fn late(&mut self, number: u64, request: Request, now: Millis, to: &mut Vec<Action>) {
         if request.master {
             self.shared.leaders.next();
+            to.push(Action::Close(number));
         }
         self.reply(number, request, Reply::Late, now, to);
     }

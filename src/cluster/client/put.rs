@@ -7,7 +7,7 @@ use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
     nmc_status_t,
 };
-use crate::cluster::types::Millis;
+use crate::cluster::types::{Media, Millis};
 use crate::cluster::wire::{
     Commit, Done, Frame, MAX_COPIES, Message, Place, Put, PutEnd, PutPlaces, PutRevoke, PutStart, Reserve, Stopped,
 };
@@ -189,14 +189,23 @@ impl Putting {
         self.spares = places.places;
         self.spares.reverse();
         for _ in 0..copies {
-            self.try_next(cx);
+            if let Some(place) = self.spares.pop() {
+                self.try_at(place, cx);
+            }
         }
         self.go_on(cx)
     }
 
-    /// Asks the next owner.
-    fn try_next(&mut self, cx: &mut Cx<'_>) {
-        let Some(place) = self.spares.pop() else { return };
+    /// Asks the next owner instead of one that failed: of the same medium if there is one, else one that has memory.
+    fn try_next(&mut self, failed: Media, cx: &mut Cx<'_>) {
+        let last = |fits: &dyn Fn(Media) -> bool| self.spares.iter().rposition(|place| fits(place.media));
+        if let Some(at) = last(&|media| media == failed).or_else(|| last(&|media| media != Media::Ssd)) {
+            let place = self.spares.remove(at);
+            self.try_at(place, cx);
+        }
+    }
+
+    fn try_at(&mut self, place: Place, cx: &mut Cx<'_>) {
         let pushed = cx.is_pushed(place.node, self.put.length);
         let at = self.parts.len();
         self.parts.push(Part { place, state: State::Failed, request: 0, pushed, mover: cx.shared.mover });
@@ -224,7 +233,7 @@ impl Putting {
             false => Message::Put(put),
         };
         let mut until = cx.now + self.owner_ms(cx);
-        if self.spares.is_empty() && at == 0 && !pushed {
+        if (self.spares.is_empty() || self.is_named(at)) && at == 0 && !pushed {
             // There is no other one, and nothing is reserved that is given to others after a while: it has all the time that is not needed to end
             // the put.
             until = until.max(self.deadline.saturating_sub(cx.shared.config.owner_ms));
@@ -312,17 +321,22 @@ impl Putting {
 
     /// An owner will not have it: another one is tried.
     fn failed(&mut self, at: usize, status: nmc_status_t, cx: &mut Cx<'_>) {
-        if let Some(part) = self.parts.get_mut(at) {
-            part.state = State::Failed;
-        }
+        let Some(part) = self.parts.get_mut(at) else { return };
+        part.state = State::Failed;
+        let media = part.place.media;
         self.stale |= status == NMC_ERR_STALE;
         // That somebody else put it is worth more than that there is no room.
         if self.status != NMC_ERR_EXISTS {
             self.status = status;
         }
-        if self.step == Step::Spreading && !self.stale {
-            self.try_next(cx);
+        if self.step == Step::Spreading && !self.stale && !self.is_named(at) {
+            self.try_next(media, cx);
         }
+    }
+
+    /// Whether a copy must be at this place: the program has named it.
+    fn is_named(&self, at: usize) -> bool {
+        at < self.put.config.fixed.len()
     }
 
     /// Ends the put, if all owners have answered.
@@ -334,6 +348,8 @@ impl Putting {
             return Some(Outcome::of(status));
         }
         let started = self.started?;
+        let mut failed_at = (0..self.parts.len()).filter(|at| matches!(self.parts[*at].state, State::Failed));
+        let lacks = failed_at.any(|at| self.is_named(at));
         let done = self.parts.iter().filter_map(|part| match &part.state {
             State::Done(done) => Some(done.clone()),
             _ => None,
@@ -341,7 +357,7 @@ impl Putting {
         let done: Vec<Done> = done.collect();
         let failed = self.parts.iter().filter(|part| matches!(part.state, State::Failed));
         let tried = failed.map(|part| part.place.node).collect();
-        if !done.is_empty() {
+        if !done.is_empty() && !lacks {
             self.step = Step::Ending;
             self.ends += 1;
             let crc = self.crc(cx);
@@ -365,6 +381,9 @@ impl Putting {
         if matches!(self.step, Step::Stopping(_)) {
             return None;
         }
+        // First, so that it is not ended after it was revoked.
+        let (requests, to) = (&mut cx.shared.requests, &mut *cx.to);
+        requests.remove_those_of(cx.call, |request| request.master, |request| to.push(Action::Close(request)));
         if let Some(started) = self.started {
             cx.tell_master(PutRevoke { put: started.put, key: self.put.key.clone() });
         }

@@ -78,9 +78,13 @@ impl Requests {
         Some(request)
     }
 
-    /// A call has ended: `tell` is told what has no answer.
-    pub(super) fn remove_all_of(&mut self, call: u64, mut tell: impl FnMut(u64)) {
-        while let Some((_, number)) = self.by_call.range((call, 0)..=(call, u64::MAX)).next().copied() {
+    /// Such requests of a call are not waited for any more: `tell` is told of each.
+    pub(super) fn remove_those_of(&mut self, call: u64, which: impl Fn(Request) -> bool, mut tell: impl FnMut(u64)) {
+        let next = |all: &Self| {
+            let mut of_call = all.by_call.range((call, 0)..=(call, u64::MAX)).map(|(_, number)| *number);
+            of_call.find(|number| all.get(*number).is_some_and(&which))
+        };
+        while let Some(number) = next(self) {
             self.remove(number);
             tell(number);
         }

@@ -35,6 +35,7 @@ pub use table::TIER;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::NMC_ERR_UNAVAILABLE;
+use crate::cluster::revoked::Revoked;
 use crate::cluster::types::{Chance, Millis, NodeId, Peer, Position, PutId, Term};
 use crate::cluster::wire::{Answer, Frame, Message, Redirect};
 use again::Again;
@@ -43,10 +44,10 @@ use expiry::Expiring;
 use log::DropLog;
 use members::Owner;
 use objects::{At, Objects};
-use puts::{Pending, Revoked};
+use puts::Pending;
 use removes::{Call, Recent};
 use spaces::Spaces;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a master is set up with.
 #[derive(Debug, Clone)]
@@ -215,7 +216,7 @@ struct Leader {
     spaces: Spaces,
     puts: BTreeMap<PutId, Pending>,
     /// Those of them whose owners are to compare a checksum.
-    checking: Vec<PutId>,
+    checking: BTreeSet<PutId>,
     /// When puts are to be forgotten.
     put_ends: VecDeque<(Millis, PutId)>,
     log: DropLog,
@@ -370,7 +371,7 @@ impl Leader {
             objects: Objects::new(seed)?,
             spaces: Spaces::default(),
             puts: BTreeMap::new(),
-            checking: Vec::new(),
+            checking: BTreeSet::new(),
             put_ends: VecDeque::new(),
             log: DropLog::new(elected.term, elected.log, elected.floor, config.max_log)?,
             calls: BTreeMap::new(),

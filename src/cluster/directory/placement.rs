@@ -61,7 +61,7 @@ pub fn choose(
     chance: &mut Chance,
 ) -> Result<Vec<usize>> {
     let wanted = copies(config)? as usize;
-    let mut chosen: Vec<usize> = memory::with_capacity(wanted + SPARES)?;
+    let mut chosen: Vec<usize> = memory::with_capacity(wanted + 2 * SPARES)?;
     for location in &config.fixed {
         let is = |c: &Candidate<'_>| {
             let named = c.name == location.segment || c.node_name == location.segment;
@@ -90,6 +90,10 @@ pub fn choose(
     let more = wanted.saturating_sub(chosen.len());
     pick(candidates, &order, &mut chosen, more, |c| c.media != Media::Ssd);
     pick(candidates, &order, &mut chosen, SPARES, |c| c.media != Media::Ssd);
+    // Of which a client takes one for what failed on a disk only.
+    if chosen.len() >= wanted && chosen.iter().any(|at| candidates[*at].media == Media::Ssd) {
+        pick(candidates, &order, &mut chosen, SPARES, |c| c.media == Media::Ssd);
+    }
     Ok(chosen)
 }
 

@@ -5,43 +5,13 @@ use super::members::{Node, State};
 use super::objects::{Gate, Held};
 use super::placement::{self, Candidate};
 use super::{Action, Ask, Leader};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_NO_SPACE, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NO_SPACE, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
 use crate::cluster::types::{Media, Millis, NO_INDEX, NodeId, ObjectKey, PutId};
 use crate::cluster::wire::{
     Answer, Done, DropReplica, Frame, Location, Place, PutEnd, PutPlaces, PutRevoke, PutStart, Verified, Verify,
 };
-use std::collections::{BTreeSet, VecDeque};
-
-/// Puts that were given up and that need be remembered: an owner may tell late that it has one.
-const MAX_REVOKED: usize = 1 << 16;
-
-/// Puts of this term that are not to be, the latest of them.
-#[derive(Debug, Default)]
-pub struct Revoked {
-    puts: BTreeSet<PutId>,
-    order: VecDeque<PutId>,
-}
-
-impl Revoked {
-    fn enter(&mut self, put: PutId) -> Result<()> {
-        memory::reserve_queue(&mut self.order, 1)?;
-        if self.puts.insert(put) {
-            self.order.push_back(put);
-        }
-        while self.order.len() > MAX_REVOKED
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.puts.remove(&oldest);
-        }
-        Ok(())
-    }
-
-    pub(super) fn contains(&self, put: PutId) -> bool {
-        self.puts.contains(&put)
-    }
-}
 
 /// A put that has begun and not ended.
 #[derive(Debug)]
@@ -119,10 +89,15 @@ impl Leader {
         }
         let mut chance = self.chance.clone();
         let chosen = placement::choose(&candidates, &start.config, self.config.strategy, &mut chance);
+        let under_way = || {
+            let is = replicas.iter().any(|held| held.gate == Gate::Closed);
+            is.then(|| Error::new(NMC_ERR_BUSY, format!("another put of {:?} is under way", start.key)))
+        };
         let chosen = match chosen {
             Err(error) if error.status == NMC_ERR_NO_SPACE && self.is_coming(&start.config.fixed) => {
                 crate::bail!(NMC_ERR_UNAVAILABLE, "a node that is asked for has not reported yet");
             }
+            Err(error) if error.status == NMC_ERR_NO_SPACE => return Err(under_way().unwrap_or(error)),
             chosen => chosen?,
         };
         let asked = Media::ALL.iter().zip(&start.config.media);
@@ -134,6 +109,9 @@ impl Leader {
         if chosen.is_empty() {
             if self.nodes().any(|node| !matches!(node.state, State::Active | State::Away)) {
                 crate::bail!(NMC_ERR_UNAVAILABLE, "the members have not reported yet");
+            }
+            if let Some(error) = under_way() {
+                return Err(error);
             }
             crate::bail!(NMC_ERR_NO_SPACE, "no segment of the cluster takes a value of {} bytes", start.length);
         }
@@ -184,14 +162,14 @@ impl Leader {
                     None => None,
                     Some(crc) => {
                         let waiting = memory::collect(done.iter().map(|done| done.name.node))?;
-                        memory::push(&mut self.checking, end.put)?;
+                        self.checking.insert(end.put);
                         Some(Check { crc, waiting, asked: 0, status: NMC_ERR_STALE })
                     }
                 };
                 let checks = check.is_some();
                 pending.end = Some(End { ask, done, tried, check });
                 if checks {
-                    return self.check_some(now, to);
+                    return self.check(end.put, now, to);
                 }
                 for done in &end.done {
                     if let Some(node) = self.node_mut(done.name.node)
@@ -266,41 +244,36 @@ impl Leader {
         Ok(())
     }
 
-    /// Asks owners to compare what they hold back, those again that have not answered; nobody waits for one that cannot any more.
+    /// Asks owners again to compare what they hold back.
     pub(super) fn check_some(&mut self, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        let checking = memory::collect(self.checking.iter().copied())?;
+        checking.into_iter().try_for_each(|put| self.check(put, now, to))
+    }
+
+    /// Asks the owners of a put to compare what they hold back, unless they were asked a moment ago; nobody waits for one that cannot any
+    /// more.
+    fn check(&mut self, put: PutId, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         let (term, resend_ms) = (self.term, self.config.resend_ms);
-        let mut over = Vec::new();
-        let checking = std::mem::take(&mut self.checking);
         let (puts, owners, members) = (&mut self.puts, &self.owners, &self.members);
         let node_of = |id: NodeId| owners.get(usize::from(*members.get(&id)?))?.node();
-        let mut left: Vec<PutId> = memory::with_capacity(checking.len())?;
-        for put in checking {
-            let Some(End { done, tried, check: Some(check), .. }) = puts.get_mut(&put).and_then(|p| p.end.as_mut())
-            else {
-                continue;
-            };
-            let life = |id: NodeId| done.iter().find(|done| done.name.node == id).map(|done| done.name.incarnation);
-            let answers =
-                |id: NodeId| node_of(id).filter(|n| n.state != State::Away && Some(n.incarnation) == life(id));
-            let (waiting, gone): (Vec<_>, Vec<_>) = check.waiting.iter().partition(|id| answers(**id).is_some());
-            check.waiting = waiting;
-            if check.asked == 0 || check.asked + resend_ms <= now {
-                check.asked = now;
-                for node in check.waiting.iter().filter_map(|id| answers(*id)) {
-                    let verify = Verify { term, incarnation: node.incarnation, put, crc: check.crc };
-                    to.push(Action::Send(node.peer, Frame::telling(verify)));
-                }
-            }
-            done.retain(|done| !gone.contains(&done.name.node));
-            tried.extend(gone);
-            if check.waiting.is_empty() {
-                over.push(put);
-            } else if !left.contains(&put) {
-                left.push(put);
+        let Some(End { done, tried, check: Some(check), .. }) = puts.get_mut(&put).and_then(|p| p.end.as_mut()) else {
+            self.checking.remove(&put);
+            return Ok(());
+        };
+        let life = |id: NodeId| done.iter().find(|done| done.name.node == id).map(|done| done.name.incarnation);
+        let answers = |id: NodeId| node_of(id).filter(|n| n.state != State::Away && Some(n.incarnation) == life(id));
+        let (waiting, gone): (Vec<_>, Vec<_>) = check.waiting.iter().partition(|id| answers(**id).is_some());
+        check.waiting = waiting;
+        if check.asked == 0 || check.asked + resend_ms <= now {
+            check.asked = now;
+            for node in check.waiting.iter().filter_map(|id| answers(*id)) {
+                let verify = Verify { term, incarnation: node.incarnation, put, crc: check.crc };
+                to.push(Action::Send(node.peer, Frame::telling(verify)));
             }
         }
-        self.checking = left;
-        over.into_iter().try_for_each(|put| self.checked(put, to))
+        done.retain(|done| !gone.contains(&done.name.node));
+        tried.extend(gone);
+        if check.waiting.is_empty() { self.checked(put, to) } else { Ok(()) }
     }
 
     /// An owner has compared what it held back.
@@ -325,6 +298,7 @@ impl Leader {
 
     /// All owners have answered: what they have published ends like any other put.
     fn checked(&mut self, put: PutId, to: &mut Vec<Action>) -> Result<()> {
+        self.checking.remove(&put);
         let Some(end) = self.puts.get_mut(&put).and_then(|pending| pending.end.as_mut()) else { return Ok(()) };
         let Some(check) = end.check.take() else { return Ok(()) };
         if end.done.is_empty() {

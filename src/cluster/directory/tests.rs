@@ -322,6 +322,20 @@ fn only_a_fact_adds_a_replica_and_only_the_end_opens_the_gate() {
 }
 
 #[test]
+fn a_put_of_a_key_that_somebody_else_is_putting_is_to_wait() {
+    let mut rig = Rig::with_nodes(1, false);
+    let put = rig.start(1).put;
+    rig.facts(0, vec![published(3, 7, put)]);
+    let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
+    let other = PutStart { key: key(), length: 1, slices: vec![1], config };
+    let request = rig.ask(other.clone());
+    assert_eq!(rig.status(request), Some(NMC_ERR_BUSY), "there is room, but for the other put");
+    rig.end(put, vec![rig.done(0, 3, 7)], &[]);
+    let request = rig.ask(other);
+    assert_eq!(rig.status(request), Some(NMC_ERR_EXISTS));
+}
+
+#[test]
 fn a_put_that_has_not_ended_is_not_seen_and_goes_after_its_time() {
     let mut rig = Rig::with_nodes(1, false);
     let put = rig.start(1).put;

@@ -4,7 +4,7 @@
 
 use super::storage::{Plan, Wanted};
 use super::{Action, Agent, Standing, Storage};
-use crate::base::status::{NMC_OK, nmc_status_t};
+use crate::base::status::{NMC_ERR_STALE, NMC_OK, nmc_status_t};
 use crate::cluster::types::{Media, Millis, ObjectKey};
 use crate::cluster::wire::{Announce, Metadata, Replica, Withdraw};
 
@@ -27,6 +27,8 @@ enum State {
     /// The same, but it is not wanted any more.
     Cancelled,
     Announced,
+    /// The leader has heard of it. It may be published by now, although the store could not say so.
+    Publishing,
 }
 
 impl<S: Storage> Agent<S> {
@@ -54,7 +56,8 @@ impl<S: Storage> Agent<S> {
         let closed = |number: u32| self.closed.as_ref().is_some_and(|closed| closed.contains(&number));
         let mut open = self.config.segments.iter().filter(|s| s.media != Media::Ssd && !closed(s.number));
         let Some(segment) = open.next().map(|segment| segment.number) else { return };
-        let wanted = Wanted { put: from.put, key: &key, length: from.length, segment, retain, metadata };
+        let (put, length, is_copy) = (from.put, from.length, true);
+        let wanted = Wanted { put, key: &key, length, segment, retain, metadata, is_copy };
         let Ok(plan) = self.storage.open(&wanted) else { return };
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -78,18 +81,26 @@ impl<S: Storage> Agent<S> {
     /// The leader has heard of a copy, or refuses it.
     pub(super) fn announced(&mut self, ticket: u64, status: nmc_status_t) {
         let Some(copy) = self.copies.get(&ticket).filter(|copy| copy.state == State::Announced) else { return };
-        let plan = copy.plan;
         if status != NMC_OK {
+            let plan = copy.plan;
             self.copies.remove(&ticket);
             return self.storage.abandon(plan);
         }
-        if self.storage.commit(plan).is_ok() {
-            if let Some(copy) = self.copies.remove(&ticket) {
-                // Behind its fact, which may be missing if it was evicted before a snapshot: then none is to come either.
-                let _ = self.stream.note(Withdraw { key: copy.key, put: copy.from.put });
-            }
-        } else {
-            self.cancel_copies(|copy| copy.plan == plan);
+        self.publish_copy(ticket);
+    }
+
+    /// Publishes a copy of which the leader has heard. What cannot be now is tried again: a repeat does no harm.
+    fn publish_copy(&mut self, ticket: u64) {
+        let Some(copy) = self.copies.get_mut(&ticket) else { return };
+        copy.state = State::Publishing;
+        match self.storage.commit(copy.plan) {
+            Err(error) if error.status != NMC_ERR_STALE => return,
+            Err(_) => self.storage.abandon(copy.plan),
+            Ok(_) => {}
+        }
+        if let Some(copy) = self.copies.remove(&ticket) {
+            // Behind its fact, which may be missing if it was evicted before a snapshot: then none is to come either.
+            let _ = self.stream.note(Withdraw { key: copy.key, put: copy.from.put });
         }
     }
 
@@ -106,12 +117,21 @@ impl<S: Storage> Agent<S> {
                 storage.abandon(copy.plan);
                 return false;
             }
+            if copy.state == State::Publishing {
+                // The announcement stays until this life of the node ends: if it was published, whoever removes it must tell this node.
+                storage.abandon(copy.plan);
+                return false;
+            }
             copy.state = State::Cancelled;
             true
         });
     }
 
-    pub(super) fn end_late_copies(&mut self, now: Millis) {
+    /// Copies that could not be published are tried again, and those that are late end.
+    pub(super) fn look_after_copies(&mut self, now: Millis) {
+        let publishing = |(ticket, copy): (&u64, &Copy)| (copy.state == State::Publishing).then_some(*ticket);
+        let again: Vec<u64> = self.copies.iter().filter_map(publishing).collect();
+        again.into_iter().for_each(|ticket| self.publish_copy(ticket));
         self.cancel_copies(|copy| now >= copy.until);
     }
 }

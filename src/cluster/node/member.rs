@@ -242,7 +242,7 @@ impl<S: Storage> Agent<S> {
             self.changed = ack.changed;
         }
         self.waiting.retain(|(ticket, fact, _)| {
-            let known = *fact <= ack.facts;
+            let known = fact.is_some_and(|fact| fact <= ack.facts);
             if known {
                 to.push(Action::Synced(*ticket, NMC_OK));
             }

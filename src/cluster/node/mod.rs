@@ -19,6 +19,7 @@ pub use real::NodeStore;
 pub use storage::{Memory, Offer, Pinned, Plan, Storage};
 
 use super::leaders::Leaders;
+use super::revoked::Revoked;
 use super::told::Told;
 use super::types::{Millis, NodeId, Peer, Position, PutId, Term};
 use super::wire::{Extent, Frame, Message, Metadata, Replica, SegmentInfo};
@@ -209,7 +210,7 @@ pub struct Agent<S: Storage> {
     taken: BTreeMap<PutId, Taken>,
     remembered: Remembered,
     /// Puts of this term that are not to be taken any more.
-    revoked: BTreeSet<PutId>,
+    revoked: Revoked,
     copies: BTreeMap<u64, Copy>,
     next_ticket: u64,
     serving: BTreeMap<u64, Serving>,
@@ -224,8 +225,8 @@ pub struct Agent<S: Storage> {
     changed: u64,
     /// What was read and is to go.
     told: Told,
-    /// Who waits until the leader knows the facts up to a number, and how long.
-    waiting: Vec<(u64, u64, Millis)>,
+    /// Who waits until the leader knows the facts up to a number, and how long. No number while the store cannot say it.
+    waiting: Vec<(u64, Option<u64>, Millis)>,
 }
 
 impl<S: Storage> Agent<S> {
@@ -249,7 +250,7 @@ impl<S: Storage> Agent<S> {
             fence_ms: 0,
             taken: BTreeMap::new(),
             remembered: Remembered::default(),
-            revoked: BTreeSet::new(),
+            revoked: Revoked::default(),
             copies: BTreeMap::new(),
             next_ticket: 1,
             serving: BTreeMap::new(),
@@ -317,7 +318,7 @@ impl<S: Storage> Agent<S> {
             Event::Sync(ticket, patience) => {
                 // The answer to a ping tells what is known.
                 self.pinged = 0;
-                self.waiting.push((ticket, self.storage.newest(), now.saturating_add(patience)));
+                self.waiting.push((ticket, self.storage.notice().ok(), now.saturating_add(patience)));
             }
             Event::Expire(key, put, after_ms) => {
                 self.was_read(key, put, after_ms, now, to);
@@ -353,11 +354,14 @@ impl<S: Storage> Agent<S> {
         }
         self.answer_stored(now, to);
         self.end_late_puts(now, to);
-        self.end_late_copies(now);
+        self.look_after_copies(now);
         self.end_doubts();
         self.renew_if_needed(now, to);
         self.speak(now, to);
         let (term, late) = (self.term, crate::base::status::NMC_ERR_TIMEOUT);
+        for (_, fact, _) in self.waiting.iter_mut().filter(|(_, fact, _)| fact.is_none()) {
+            *fact = self.storage.notice().ok();
+        }
         self.waiting.retain(|(ticket, _, until)| {
             let keep = now < *until && term < Term::MAX;
             if !keep {

@@ -17,7 +17,6 @@ use std::collections::{HashMap, VecDeque};
 const MOST_MS: Millis = 30_000;
 
 /// Puts that are remembered as not to be taken.
-const MAX_REVOKED: usize = 1 << 16;
 
 /// Puts of which it is remembered what came of them.
 const MAX_REMEMBERED: usize = 1 << 16;
@@ -98,7 +97,7 @@ impl<S: Storage> Agent<S> {
         if self.taken.contains_key(&put.put) {
             crate::bail!(NMC_ERR_BUSY, "put {:x} is under way", put.put.0);
         }
-        if self.revoked.contains(&put.put) {
+        if self.revoked.contains(put.put) {
             crate::bail!(NMC_ERR_STALE, "put {:x} was given up, or has ended without this node", put.put.0);
         }
         let current = put.term == self.term && put.put.is_of(self.term) && put.incarnation == self.config.incarnation;
@@ -115,10 +114,8 @@ impl<S: Storage> Agent<S> {
     /// A put is not to be taken here any more, also not what is under way of it.
     pub(super) fn refuse(&mut self, put: PutId) {
         if put.is_of(self.term) {
-            self.revoked.insert(put);
-            while self.revoked.len() > MAX_REVOKED {
-                self.revoked.pop_first();
-            }
+            // The room for it is what a set takes anyway, for which nobody can be refused.
+            let _ = self.revoked.enter(put);
         }
     }
 
@@ -130,6 +127,7 @@ impl<S: Storage> Agent<S> {
             segment: put.segment,
             retain: put.retain,
             metadata: &put.metadata,
+            is_copy: false,
         })
     }
 
@@ -193,7 +191,7 @@ impl<S: Storage> Agent<S> {
     fn publish(&mut self, put: PutId, asked: Asked, now: Millis, to: &mut Vec<Action>) {
         let Some(taken) = self.taken.remove(&put) else { return };
         let plan = taken.plan;
-        let revoked = self.revoked.contains(&put);
+        let revoked = self.revoked.contains(put);
         let committed = match revoked {
             false => self.storage.commit(plan),
             true => Err(Error::new(NMC_ERR_STALE, "the put was given up, or has ended without this node")),

@@ -308,11 +308,12 @@ impl Memory for NodeStore {
 
 impl Storage for NodeStore {
     fn open(&mut self, wanted: &Wanted<'_>) -> Result<Plan> {
-        let Wanted { put, key, length, segment, retain, metadata } = *wanted;
+        let Wanted { put, key, length, segment, retain, metadata, is_copy } = *wanted;
         memory::reserve_map(&mut self.plans, 1)?;
         let keep = keep_of(retain)?;
-        let for_disk = segment == self.tier_segment() && self.slots() > 0;
-        let rank = Some(segment).filter(|_| !for_disk);
+        let on_disk = segment == self.tier_segment() && self.slots() > 0;
+        let rank = Some(segment).filter(|_| !on_disk);
+        let for_disk = on_disk || !is_copy && self.slots() > 0 && self.store.writes_through()?;
         let options = PutOptions { rank, keep, metadata: &metadata.0, ..PutOptions::DEFAULT };
         memory::reserve_map(&mut self.for_disk, 1)?;
         let space = self.make_space(key.space())?;
@@ -473,6 +474,10 @@ impl Storage for NodeStore {
     fn newest(&self) -> u64 {
         // With what programs have published before, of which nobody has told yet.
         self.store.notice().unwrap_or_else(|_| self.store.newest_fact())
+    }
+
+    fn notice(&self) -> Result<u64> {
+        self.store.notice()
     }
 
     fn facts(&mut self, behind: u64, most: usize) -> Result<Tail> {

@@ -85,6 +85,12 @@ impl<S: Storage> Agent<S> {
                 return Ok(());
             }
         };
+        if fetch.put != PutId(0) && fetch.put != pinned.put {
+            // The key has another value by now, which nobody has asked for.
+            self.storage.unpin(pinned.pin);
+            to.push(reply(refused(NMC_ERR_NOT_FOUND)));
+            return Ok(());
+        }
         if fetch.offset > pinned.length {
             self.storage.unpin(pinned.pin);
             to.push(reply(refused(NMC_ERR_PROTOCOL)));

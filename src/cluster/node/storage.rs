@@ -34,6 +34,8 @@ pub struct Wanted<'a> {
     pub retain: u32,
     /// What the writer says about it.
     pub metadata: &'a Metadata,
+    /// Whether others have it too: then nobody waits for a disk.
+    pub is_copy: bool,
 }
 
 /// A place for a value that is being written.
@@ -137,6 +139,9 @@ pub trait Storage {
 
     /// Number of the newest fact.
     fn newest(&self) -> u64;
+
+    /// The same, certainly with everything that was published before this.
+    fn notice(&self) -> Result<u64>;
 
     /// Facts behind a number, so many at most.
     fn facts(&mut self, behind: u64, most: usize) -> Result<Tail>;

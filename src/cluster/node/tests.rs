@@ -144,6 +144,7 @@ impl Rig {
         Fetch {
             name,
             key: key(),
+            put: PutId(0),
             offset: 0,
             length: 9,
             into: (0..into as u64).map(extent).collect(),
@@ -288,6 +289,16 @@ fn a_node_that_may_count_as_away_serves_nobody_until_it_is_back() {
 }
 
 #[test]
+fn a_value_of_another_put_is_not_given_instead() {
+    let mut rig = Rig::joined(16);
+    let plan = rig.local(2);
+    let fetch = Fetch { put: PutId::local(1), expire_ms: 50, ..rig.fetch(plan, 0) };
+    assert!(matches!(rig.ask(1, fetch.clone()), Some(Message::Fetched(f)) if f.status == NMC_ERR_NOT_FOUND));
+    assert_eq!(rig.ask(2, Fetch { put: PutId::local(2), ..fetch }), None);
+    assert!(rig.actions.iter().any(|action| matches!(action, Action::SendValue { .. })));
+}
+
+#[test]
 fn a_late_welcome_does_not_begin_the_stream_again() {
     let mut rig = Rig::joined(16);
     rig.master(Rejoin { term: 5 });
@@ -332,7 +343,7 @@ fn room(rig: &mut Rig) -> bool {
     let wanted = ObjectKey::new(b"", b"other").unwrap();
     let metadata = Metadata::default();
     let (put, segment, retain) = (PutId::local(5), 0, 0);
-    let wanted = Wanted { put, key: &wanted, length: 1, segment, retain, metadata: &metadata };
+    let wanted = Wanted { put, key: &wanted, length: 1, segment, retain, metadata: &metadata, is_copy: false };
     let plan = rig.agent.storage_mut().open(&wanted);
     plan.is_ok_and(|plan| {
         rig.agent.storage_mut().abandon(plan);

@@ -254,13 +254,16 @@ impl Service {
         let mut state = self.shared.state.lock();
         let waiter = Arc::new(Condvar::new());
         let number = state.begin(tasks, Arc::clone(&waiter), 0, None)?;
+        let mut stopped = false;
         while !state.is_over(number) {
-            if stop() {
+            if !stopped && stop() {
+                // Where somebody else moves their bytes they are not over with that.
+                stopped = true;
                 state.end_calls(|group, _| group == number, None);
             } else if state.driven {
                 waiter.wait_for(&mut state, Duration::from_millis(LOOK_MS));
             } else {
-                state = self.shared.drive(state, Millis::MAX, |state| state.is_over(number) || stop());
+                state = self.shared.drive(state, Millis::MAX, |state| state.is_over(number) || !stopped && stop());
             }
         }
         let outcomes = state.groups.remove(&number).map(|group| group.outcomes).unwrap_or_default();
@@ -1006,6 +1009,12 @@ impl State {
                 self.net.let_go(sent.peer, ticket);
             }
             self.forget(ticket);
+        }
+        // What has not left yet would be done later, when nobody reckons with it. Others on that connection ask again.
+        let unsent = self.requests.get(&request).map(|sent| sent.peer).filter(|peer| self.net.queued(*peer) > 0);
+        if let Some(peer) = unsent {
+            self.net.close(peer);
+            self.masters.given_up(peer);
         }
         self.drop_request(request);
     }

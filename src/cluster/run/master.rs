@@ -144,8 +144,9 @@ impl Running {
     }
 
     fn read_mail(&mut self, ready: &[Ready]) -> bool {
-        let now = now_ms();
         for mail in self.mailbox.take(ready) {
+            // The time of each: the lease may end while they are read.
+            let now = now_ms();
             match mail {
                 Mail::Event(event) => self.tell(event, now),
                 Mail::Call(time_left_ms, message, answer) => {

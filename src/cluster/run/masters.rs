@@ -47,6 +47,13 @@ impl Masters {
         }
     }
 
+    /// A connection was ended here: the next may be made at once.
+    pub(super) fn given_up(&mut self, peer: Peer) {
+        if let Some(at) = self.which(peer) {
+            (self.0[at].peer, self.0[at].retry_at) = (None, 0);
+        }
+    }
+
     /// A master says something: whether it refuses to talk. Gives whether all of them do.
     pub(super) fn refuses(&mut self, at: usize, refuses: bool) -> bool {
         if let Some(remote) = self.0.get_mut(at) {

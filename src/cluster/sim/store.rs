@@ -200,7 +200,8 @@ impl Store {
     /// A put of the node on itself.
     pub fn put(&mut self, key: &ObjectKey, put: PutId, pages: &[u64]) -> Result<u64> {
         let length = pages.len() as u64;
-        let wanted = Wanted { put, key, length, segment: 0, retain: 0, metadata: &Metadata::default() };
+        let metadata = &Metadata::default();
+        let wanted = Wanted { put, key, length, segment: 0, retain: 0, metadata, is_copy: false };
         let plan = self.open(&wanted)?;
         for (at, page) in pages.iter().enumerate() {
             self.write(plan, at, *page);
@@ -487,6 +488,10 @@ impl Storage for Store {
 
     fn newest(&self) -> u64 {
         self.newest
+    }
+
+    fn notice(&self) -> Result<u64> {
+        Ok(self.newest)
     }
 
     fn facts(&mut self, behind: u64, most: usize) -> Result<Tail> {

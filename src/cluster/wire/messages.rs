@@ -588,6 +588,8 @@ message_structs! {
         pub name: Name,
         /// Its key: the owner compares both.
         pub key: ObjectKey,
+        /// The put that it is of: what the key names by now may be another. 0 for whatever it is of.
+        pub put: PutId,
         /// First byte.
         pub offset: u64,
         /// How many, at most.

@@ -15,7 +15,7 @@ use crate::base::memory;
 use crate::rpc::packet::{Cursor, Field};
 
 /// "NMC" and the version of the protocol: it changes with any message.
-pub const MAGIC: u32 = 0x0243_4d4e;
+pub const MAGIC: u32 = 0x0343_4d4e;
 /// Bytes of a head.
 pub const HEAD: usize = 32;
 /// Longest message.

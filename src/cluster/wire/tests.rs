@@ -160,6 +160,7 @@ fn samples() -> Vec<Message> {
         Fetch {
             name: name(),
             key: key("g"),
+            put: PutId(6),
             offset: 0,
             length: 10,
             into: vec![extent.clone()],

@@ -135,8 +135,10 @@ impl Master {
     }
 
     pub(super) fn release_client(&mut self, view: &View<'_>, client: u32) {
-        if self.places.get(client as usize).is_some_and(|place| place.info.role == Role::Agent) {
-            // Whatever an agent has closed it can open no more.
+        let agent = |of: usize| self.places.get(of).is_some_and(|place| place.info.role == Role::Agent);
+        let others = (0..self.clients.len()).filter(|of| *of != client as usize && self.clients[*of] != Client::Free);
+        if agent(client as usize) && !others.into_iter().any(agent) {
+            // Whatever an agent has closed it can open no more, unless another one has come in its place.
             self.closed = 0;
             view.header().closed_ranks.store(0, Relaxed);
         }

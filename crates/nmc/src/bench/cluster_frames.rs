@@ -137,7 +137,7 @@ impl Trips {
         let replica = Replica { name, put, length, media, endpoint: endpoint() };
         let listed = Listed { status, replicas: vec![replica] };
         let place = Place { node, incarnation, segment, media, endpoint: endpoint(), after };
-        let fetch = Fetch { name, key: key(), offset: 0, length, into: Vec::new(), mover: 0, expire_ms: 0 };
+        let fetch = Fetch { name, key: key(), put, offset: 0, length, into: Vec::new(), mover: 0, expire_ms: 0 };
         Ok(Self {
             find: trip(Find { keys: vec![key()], missed: Vec::new() }, Found { term, keys: vec![listed] })?,
             fetch: trip(fetch, Fetched { status, put, length, follows: length, retain: 0, metadata: metadata() })?,

@@ -1,0 +1,112 @@
+//! What the tests of the cluster share: a master that leads from the beginning, stores for nodes, and values that can be told apart.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use nanomc::base::deadline::Deadline;
+use nanomc::cluster::directory::{self, Change, Elected, Event, Master, Member};
+use nanomc::cluster::facade::{Cluster, Config};
+use nanomc::cluster::net::{Address, Limits, Listener, now_ms};
+use nanomc::cluster::run::master::{Handle, Service};
+use nanomc::cluster::types::Position;
+use nanomc::mem::HeapKind;
+use nanomc::store::copy::Slice;
+use nanomc::store::{self, Store};
+use nanomc::world;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Of every store here.
+pub const PAGE: u32 = 64 << 10;
+
+/// A master, and who its members are.
+pub struct Directory {
+    pub members: Arc<Mutex<Vec<Member>>>,
+    pub handle: Handle,
+    service: Option<Service>,
+    pub address: String,
+}
+
+impl Directory {
+    pub fn new() -> Self {
+        Self::at(&Address::literal("127.0.0.1:0").unwrap(), 1, "", vec![])
+    }
+
+    /// The leader of that term, which knows these members.
+    pub fn at(address: &Address, term: u64, token: &str, members: Vec<Member>) -> Self {
+        let listener = Listener::bind(address).unwrap();
+        let address = listener.address().unwrap().to_string();
+        let config =
+            directory::Config { settle_ms: 30_000, sees_ends: true, secret: [7; 32], ..directory::Config::default() };
+        let limits = Limits { token: token.into(), ..Limits::default() };
+        let (recorder, recorded) = channel();
+        let (first, members) = (members.clone(), Arc::new(Mutex::new(members)));
+        let written = Arc::clone(&members);
+        let record = Box::new(move |number, changes: Vec<Change>| {
+            for change in changes {
+                if let Change::Member(member) = change {
+                    written.lock().unwrap().push(member);
+                }
+            }
+            recorder.send(number).unwrap();
+        });
+        let (service, handle) = Service::start(Master::new(config), vec![listener], limits, record).unwrap();
+        let (until, floor) = (now_ms() + 3_600_000, Position::default());
+        handle.tell(Event::Elected(Elected { term, until, members: first, log: vec![], floor }));
+        let teller = handle.clone();
+        std::thread::spawn(move || recorded.iter().for_each(|number| teller.tell(Event::Recorded(number, true))));
+        Self { members, handle, service: Some(service), address }
+    }
+
+    pub fn stop(&mut self) {
+        self.handle.stop();
+        if let Some(service) = self.service.take() {
+            service.join();
+        }
+    }
+
+    /// Of a client that waits long enough for a busy machine.
+    pub fn config(&self) -> Config {
+        Config { masters: vec![self.address.clone()], patience: Duration::from_secs(20), ..Config::default() }
+    }
+
+    pub fn client(&self) -> Cluster {
+        Cluster::open(self.config()).unwrap()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// An embedded store with a heap of so many pages.
+pub fn a_store(pages: u32) -> Store {
+    let world = world::Config {
+        name: "local".into(),
+        dir: None,
+        rank: None,
+        world_size: 1,
+        min_ranks: 0,
+        heap_kind: HeapKind::Host,
+        heap_bytes: u64::from(pages) * u64::from(PAGE),
+        huge_pages: false,
+        populate: false,
+        import: None,
+        device: None,
+        device_rank: None,
+        words_per_rank: 0,
+        hosting: world::Hosting::Rank0,
+        deadline: Deadline::after(Duration::from_secs(60)),
+        drain_ms: 0,
+        service_cpu: None,
+        give_up: Arc::default(),
+    };
+    let config = store::Config { page_bytes: PAGE, key_bytes: Some(1 << 20), ..store::Config::default() };
+    Store::embedded(&world, &config).unwrap()
+}
+
+pub fn slice(bytes: &[u8]) -> Slice {
+    Slice { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }
+}
