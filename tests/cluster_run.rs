@@ -437,7 +437,7 @@ fn a_node_that_writes_through_takes_puts_of_all_namespaces() {
     };
     let _tier = Tier::open(&store, &settings, &mut |_, _| ()).unwrap();
     eventually("the tier is a segment", || near.segments().unwrap().len() == 2);
-    for space in [&b""[..], b"other"] {
+    for space in [&b"other"[..], b""] {
         let client = Cluster::open(Config { space: space.into(), ..directory.config() }).unwrap();
         for round in 0..4usize {
             let (key, value) = (format!("k{round}"), value(round, 10_000 + round * 20_000));

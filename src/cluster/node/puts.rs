@@ -16,8 +16,6 @@ use std::collections::{HashMap, VecDeque};
 /// How long a put may take at most, whatever its client says.
 const MOST_MS: Millis = 30_000;
 
-/// Puts that are remembered as not to be taken.
-
 /// Puts of which it is remembered what came of them.
 const MAX_REMEMBERED: usize = 1 << 16;
 
