@@ -308,6 +308,8 @@ impl Cluster {
             remember_ms: 60_000,
             doubt_bytes: capacity / 20,
             doubt_ms: 10_000,
+            stuck_ms: 5_000,
+            rest_ms: (15_000, 600_000),
         };
         let (limits, mover) = (Self::limits(&self.config), Self::mover(&self.config, &self.host, NODE_DRAIN));
         let agent = agent::Service::start(config, &self.masters, storage, listener, limits, mover)?;

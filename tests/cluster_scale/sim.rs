@@ -81,6 +81,8 @@ pub fn agent(node: usize, objects: u32, now: Millis) -> Node {
         remember_ms: 60_000,
         doubt_bytes: 0,
         doubt_ms: 10_000,
+        stuck_ms: 5_000,
+        rest_ms: (15_000, 600_000),
     };
     let shelf = Shelf::new(u32::try_from(node).unwrap(), objects);
     // Not all in the same moment.

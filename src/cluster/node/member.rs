@@ -4,7 +4,9 @@ use super::puts::Remembered;
 use super::storage::Offer;
 use super::stream::Stream;
 use super::{Action, Agent, Standing, Storage};
+use crate::base::log;
 use crate::base::status::NMC_OK;
+use crate::cluster::told::Told;
 use crate::cluster::types::{Millis, NO_INDEX, Position, Term};
 use crate::cluster::wire::{Ack, Dropped, Drops, Frame, Join, Leave, Message, Ping, STREAM_SHIFT, Welcome};
 
@@ -65,6 +67,8 @@ impl<S: Storage> Agent<S> {
             // Nothing that was begun under another leader may appear after this one has been told what there is.
             self.term = welcome.term;
             self.revoked.clear();
+            // It has heard nothing of what is to go.
+            self.told = Told::default();
             self.give_up_taken(to);
             self.cancel_copies(|_| true);
             self.stream = Stream::new(welcome.next);
@@ -168,7 +172,8 @@ impl<S: Storage> Agent<S> {
     /// The drop log was applied this far.
     fn went_to(&mut self, position: Position) {
         // If it cannot be kept nothing is confirmed, and the entries come again.
-        if self.storage.set_position(position).is_err() {
+        self.unkept = self.storage.set_position(position).is_err();
+        if self.unkept {
             return;
         }
         self.stream.applied(position, self.storage.newest());
@@ -322,9 +327,33 @@ impl<S: Storage> Agent<S> {
                     to.push(Action::Master(self.leaders.current(), Frame::telling(ping)));
                 }
                 // What fails for want of memory is tried again with the next event.
-                let _ = self.report(now, to);
+                let reported = self.report(now, to);
+                let told = reported.is_ok_and(|()| !self.unkept && !self.must_drop_all && !self.must_drop_apart);
+                self.rest_if_stuck(told, now);
             }
         }
+    }
+
+    /// A member whose store cannot do what is asked of it, because its disk fails or its master is away, keeps all others waiting: for removes, and after
+    /// another leader came for every key that nobody has. After a while it counts as away instead, and tries again later.
+    fn rest_if_stuck(&mut self, well: bool, now: Millis) {
+        if well {
+            self.stuck = None;
+            if self.standing == Standing::In {
+                self.rest_ms = 0;
+            }
+            return;
+        }
+        if now < self.stuck.get_or_insert(now).saturating_add(self.config.stuck_ms) {
+            return;
+        }
+        self.rest_ms = (2 * self.rest_ms).clamp(self.config.rest_ms.0, self.config.rest_ms.1);
+        let (name, seconds) = (&self.config.name, self.rest_ms / 1000);
+        log::emit(log::WARN, || {
+            format!("cluster: the store of {name} does not do what is removed elsewhere: it leaves for {seconds} s")
+        });
+        self.stuck = None;
+        self.standing = Standing::Out(now + self.rest_ms);
     }
 
     fn application(&self, now: Millis) -> Join {

@@ -69,6 +69,10 @@ pub struct Config {
     pub doubt_bytes: u64,
     /// How long they may be.
     pub doubt_ms: Millis,
+    /// How long the store may fail to do what a member has to before the node counts as away.
+    pub stuck_ms: Millis,
+    /// How long it then stays away, at least and at most: longer than it takes until it counts so.
+    pub rest_ms: (Millis, Millis),
 }
 
 /// What an agent is told.
@@ -225,6 +229,12 @@ pub struct Agent<S: Storage> {
     changed: u64,
     /// What was read and is to go.
     told: Told,
+    /// Whether the store could not keep the last position.
+    unkept: bool,
+    /// Since when the store has not done what a member has to.
+    stuck: Option<Millis>,
+    /// How long the node stays away because of that.
+    rest_ms: Millis,
     /// Who waits until the leader knows the facts up to a number, and how long. No number while the store cannot say it.
     waiting: Vec<(u64, Option<u64>, Millis)>,
 }
@@ -260,6 +270,9 @@ impl<S: Storage> Agent<S> {
             closed: None,
             changed: 0,
             told: Told::default(),
+            unkept: false,
+            stuck: None,
+            rest_ms: 0,
             waiting: Vec::new(),
         }
     }

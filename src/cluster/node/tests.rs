@@ -53,6 +53,8 @@ impl Rig {
             remember_ms: 60_000,
             doubt_bytes: 100,
             doubt_ms: 10_000,
+            stuck_ms: 5_000,
+            rest_ms: (15_000, 600_000),
         };
         let mut rig = Self { agent: Agent::new(config, Store::new(8, 16, ring), 0), now: 10_000, actions: Vec::new() };
         rig.on(Event::Tick);
@@ -296,6 +298,58 @@ fn a_value_of_another_put_is_not_given_instead() {
     assert!(matches!(rig.ask(1, fetch.clone()), Some(Message::Fetched(f)) if f.status == NMC_ERR_NOT_FOUND));
     assert_eq!(rig.ask(2, Fetch { put: PutId::local(2), ..fetch }), None);
     assert!(rig.actions.iter().any(|action| matches!(action, Action::SendValue { .. })));
+}
+
+/// How often a node said that it is there, and that it wants to join, in so many seconds; the leader answers each ping.
+fn said_in(rig: &mut Rig, seconds: u64) -> (usize, usize) {
+    let (mut pings, mut joins) = (0, 0);
+    for _ in 0..seconds * 4 {
+        rig.now += 250;
+        rig.actions.clear();
+        rig.on(Event::Tick);
+        let said: Vec<Message> = rig
+            .actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Master(_, frame) => Some(frame.message.clone()),
+                _ => None,
+            })
+            .collect();
+        for message in said {
+            match message {
+                Message::Ping(ping) => {
+                    pings += 1;
+                    let (incarnation, next, sent_at) = (9, 0, ping.sent_at);
+                    rig.master(Ack { term: 5, incarnation, next, facts: 0, sent_at, closed: vec![], changed: 0 });
+                }
+                Message::Join(_) => joins += 1,
+                _ => {}
+            }
+        }
+    }
+    (pings, joins)
+}
+
+#[test]
+fn a_node_whose_store_cannot_follow_is_away_until_it_can() {
+    let mut rig = Rig::joined(16);
+    rig.agent.storage_mut().ill = true;
+    rig.drops(position(0), position(1), vec![DropKey { key: key() }.into()]);
+    let (pings, joins) = said_in(&mut rig, 4);
+    assert!(pings >= 3 && joins == 0, "for a moment nobody notices");
+    said_in(&mut rig, 4);
+    let (pings, joins) = said_in(&mut rig, 10);
+    assert_eq!((pings, joins), (0, 0), "long enough that it counts as away");
+    assert!(said_in(&mut rig, 6).1 > 0, "it tries again");
+    rig.welcome(5, 2 << STREAM_SHIFT, position(1), false);
+    rig.drops(position(0), position(1), vec![DropKey { key: key() }.into()]);
+    said_in(&mut rig, 8);
+    assert_eq!(said_in(&mut rig, 20), (0, 0), "the next time it stays away longer");
+    assert!(said_in(&mut rig, 12).1 > 0);
+    rig.agent.storage_mut().ill = false;
+    rig.welcome(5, 3 << STREAM_SHIFT, position(1), false);
+    rig.drops(position(0), position(1), vec![DropKey { key: key() }.into()]);
+    assert!(said_in(&mut rig, 20).0 >= 19, "and stays when it can");
 }
 
 #[test]

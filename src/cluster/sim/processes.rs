@@ -63,6 +63,8 @@ impl Sim {
             remember_ms: 3_000,
             doubt_bytes: 4,
             doubt_ms: 1_500,
+            stuck_ms: 1_000,
+            rest_ms: (AWAY_MS + 300, 2 * AWAY_MS),
             name,
         }
     }

@@ -73,6 +73,8 @@ pub struct Store {
     pub(super) flaw: Option<Control>,
     /// The control that gives pages away while somebody may write to them.
     pub reuse_at_once: bool,
+    /// Whether it cannot keep a position.
+    pub ill: bool,
     /// Positions cannot be kept at the moment.
     pub fails: bool,
     /// Nothing new is stored.
@@ -113,6 +115,7 @@ impl Store {
             written: BTreeSet::new(),
             flaw: None,
             reuse_at_once: false,
+            ill: false,
             fails: false,
             closed: false,
         }
@@ -547,6 +550,9 @@ impl Storage for Store {
     }
 
     fn set_position(&mut self, position: Position) -> Result<()> {
+        if self.ill {
+            crate::bail!(NMC_ERR_IO, "the disk does not take it");
+        }
         self.keep_position(position)
     }
 
