@@ -3239,7 +3239,7 @@ nmc_status_t nmc_client_sync(struct nmc_client_t *client);
  * `nmc_client_completions` takes. Until that was taken, or `nmc_client_close` has returned, the bytes of the value stay as they are; key, slices and
  * options need be valid for this call only. The time that the call may take begins now.
  *
- * Does not block, except for the memory to note it. Thread-safe. Not graph-safe. An error means that nothing was submitted and there will be
+ * Does not block, except for the memory to note it and, where a placement is set, for the list of segments, which may be a second old. Thread-safe. Not graph-safe. An error means that nothing was submitted and there will be
  * no completion. Statuses: `NMC_ERR_BUSY` (`NMC_CLIENT_MAX_SUBMITTED` are submitted: take completions first), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`. The completion has
  * those of `nmc_client_put`.
  */

@@ -625,13 +625,14 @@ impl Cluster {
         sum: Sum,
     ) -> Result<()> {
         check_copies(options)?;
-        let deadline = Deadline::after(self.config.patience);
-        self.submit(token, items, numbers, sum, |item| self.put_task(item, options, &deadline).map(Begun::Call))
+        self.submit(token, items, numbers, sum, |item, deadline| {
+            self.put_task(item, options, deadline).map(Begun::Call)
+        })
     }
 
     /// Reads values without waiting, except those that a node of this client has: they are there when it returns.
     pub fn submit_get(&self, token: u64, items: &[Item<'_>], numbers: &[usize], sum: Sum) -> Result<()> {
-        self.submit(token, items, numbers, sum, |item| {
+        self.submit(token, items, numbers, sum, |item, _| {
             Ok(match self.get_here(item)? {
                 Some(got) => Begun::Over(got.bytes, got.result.map_or_else(|error| error.status, |()| NMC_OK)),
                 None => Begun::Call(self.get_task(&self.config.space, item, self.config.expire_ms)?),
@@ -658,20 +659,22 @@ impl Cluster {
         items: &[Item<'_>],
         numbers: &[usize],
         mut sum: Sum,
-        begin: impl Fn(&Item<'_>) -> Result<Begun>,
+        begin: impl Fn(&Item<'_>, &Deadline) -> Result<Begun>,
     ) -> Result<()> {
         self.calls.check(items.len())?;
+        // A placement may wait for the list of segments.
+        let deadline = Deadline::after(self.config.patience);
         let mut tasks = memory::with_capacity(items.len())?;
         let mut over = memory::with_capacity(items.len())?;
         for (item, number) in items.iter().zip(numbers) {
-            match begin(item) {
+            match begin(item, &deadline) {
                 Ok(Begun::Call(task)) => tasks.push((*number, task)),
                 Ok(Begun::Over(bytes, status)) => over.push((*number, bytes, status)),
                 Err(error) => over.push((*number, 0, error.status)),
             }
         }
         over.into_iter().for_each(|(number, bytes, status)| sum.add(number, bytes, status));
-        self.calls.submit(token, tasks, sum, self.config.patience)
+        self.calls.submit(token, tasks, sum, deadline.left())
     }
 
     /// What became of what was submitted; see [`Calls::completions`].
