@@ -346,8 +346,11 @@ impl Sim {
         for at in 0..self.nodes.len() {
             let good = self.nodes[at].good_since.is_some_and(|since| since < began);
             let Some(agent) = self.agent_of(at).filter(|_| good) else { continue };
-            // What a tier has of which others have not heard yet need not be found.
-            let heard_of = |key: &ObjectKey| agent.storage().find(key).is_some() || !agent.storage().has_changed();
+            // What a tier has of which others have not heard yet need not be found, nor what came into memory from there.
+            let heard_of = |key: &ObjectKey| {
+                let store = agent.storage();
+                !store.has_changed() || store.find(key).is_some() && store.slot_of(key).is_none()
+            };
             let Some((put, _, original)) = agent.storage().look(key).filter(|_| heard_of(key)) else { continue };
             let owner = self.nodes[at].id;
             if original && self.checker.has_ended_with(put, owner) && self.checker.must_be_found(put, began, self.now) {
