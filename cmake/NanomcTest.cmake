@@ -75,6 +75,40 @@ set(NMC_VALGRIND_RUN "${VALGRIND}" --quiet --fair-sched=yes --error-exitcode=99 
   --errors-for-leak-kinds=definite # a forked child loses the threads that held pointers
   --child-silent-after-fork=no)
 
+# Two thirds of compiling a test is reading headers of the standard library: they are read once for all. Not those of nanomc, lest one
+# of them lacks an include and nobody notices.
+file(WRITE "${PROJECT_BINARY_DIR}/CMakeFiles/headers.cpp" "")
+function(nmc_read_headers_once program)
+  string(REGEX MATCH "\\.asan$" variant "${program}")
+  set(headers nmc_headers${variant})
+  if(NOT TARGET ${headers})
+    add_library(${headers} OBJECT "${PROJECT_BINARY_DIR}/CMakeFiles/headers.cpp")
+    nmc_compile(${headers})
+    target_precompile_headers(${headers} PRIVATE <algorithm> <array> <atomic> <chrono> <filesystem> <functional> <map> <memory>
+      <mutex> <set> <string> <thread> <utility> <vector>)
+  endif()
+  target_precompile_headers(${program} REUSE_FROM ${headers})
+endfunction()
+
+# How tests are compiled; `program.asan` is instrumented.
+function(nmc_compile program)
+  target_compile_features(${program} PRIVATE c_std_11 cxx_std_17)
+  # A test that uses assert() must not lose it in a release build.
+  target_compile_options(${program} PRIVATE ${NMC_WARNINGS} ${NMC_OPTIMIZE} -UNDEBUG)
+  target_link_libraries(${program} PRIVATE nanomc::nanomc Threads::Threads)
+  if(program MATCHES "\\.asan$")
+    # CMake leaves the standard out where it is the default of the compiler that it knows.
+    target_compile_options(${program} PRIVATE ${NMC_SANITIZE} $<$<COMPILE_LANGUAGE:CXX>:-std=gnu++17>)
+    target_link_options(${program} PRIVATE ${NMC_SANITIZE})
+    if(NANOMC_ASAN_CLANG)
+      foreach(step COMPILER LINKER)
+        set_target_properties(${program} PROPERTIES
+          C_${step}_LAUNCHER "${NMC_ASAN_LAUNCHER};${NMC_CLANG}" CXX_${step}_LAUNCHER "${NMC_ASAN_LAUNCHER};${NMC_CLANGXX}")
+      endforeach()
+    endif()
+  endif()
+endfunction()
+
 function(nmc_add_program)
   cmake_parse_arguments(PARSE_ARGV 0 P "NO_ASAN" "NAME" "SOURCES;LIBRARIES")
   set(variants ${P_NAME})
@@ -83,20 +117,10 @@ function(nmc_add_program)
   endif()
   foreach(program ${variants})
     add_executable(${program} ${P_SOURCES})
-    target_compile_features(${program} PRIVATE c_std_11 cxx_std_17)
-    # A test that uses assert() must not lose it in a release build.
-    target_compile_options(${program} PRIVATE ${NMC_WARNINGS} ${NMC_OPTIMIZE} -UNDEBUG)
-    target_link_libraries(${program} PRIVATE nanomc::nanomc Threads::Threads ${P_LIBRARIES})
-    if(program MATCHES "\\.asan$")
-      # CMake leaves the standard out where it is the default of the compiler that it knows.
-      target_compile_options(${program} PRIVATE ${NMC_SANITIZE} $<$<COMPILE_LANGUAGE:CXX>:-std=gnu++17>)
-      target_link_options(${program} PRIVATE ${NMC_SANITIZE})
-      if(NANOMC_ASAN_CLANG)
-        foreach(step COMPILER LINKER)
-          set_target_properties(${program} PROPERTIES
-            C_${step}_LAUNCHER "${NMC_ASAN_LAUNCHER};${NMC_CLANG}" CXX_${step}_LAUNCHER "${NMC_ASAN_LAUNCHER};${NMC_CLANGXX}")
-        endforeach()
-      endif()
+    nmc_compile(${program})
+    target_link_libraries(${program} PRIVATE ${P_LIBRARIES})
+    if(P_SOURCES MATCHES "\\.cpp" AND NOT P_NAME MATCHES "${NMC_FURTHER_FORM}")
+      nmc_read_headers_once(${program})
     endif()
   endforeach()
 endfunction()
