@@ -5,7 +5,7 @@
 #[path = "common/cluster.rs"]
 mod common;
 
-use common::{Directory, a_store, slice};
+use common::{Directory, a_store, slice, store_on};
 use nanomc::base::deadline::Deadline;
 use nanomc::base::status::*;
 use nanomc::cluster::client as core;
@@ -15,6 +15,7 @@ use nanomc::cluster::run::client as run;
 use nanomc::cluster::submit::Sum;
 use nanomc::cluster::types::{Media, ObjectKey};
 use nanomc::cluster::wire::{Location, Replicate};
+use nanomc::mem::HeapKind;
 use nanomc::store::copy::Slice;
 use nanomc::store::evict::Retain;
 use nanomc::store::peers::{Ask, PeerRead, Peers};
@@ -993,4 +994,16 @@ fn calls_that_nobody_waits_for_are_told_when_they_have_ended() {
         assert_eq!((outcomes.len(), outcomes[0].status, outcomes[0].count), (1, NMC_OK, value.len() as u64));
     }
     assert!(parts.iter().all(|part| *part == value));
+}
+
+#[test]
+fn a_store_whose_heaps_are_on_a_gpu_is_not_taken() {
+    let store = match store_on(HeapKind::Cuda, 64) {
+        Ok(store) => store,
+        Err(error) => return eprintln!("skipped: {}", error.message),
+    };
+    let directory = Directory::new();
+    let cluster = directory.client();
+    assert_eq!(cluster.mount(&store, None, false).unwrap_err().status, NMC_ERR_UNSUPPORTED);
+    assert!(cluster.segments().unwrap().is_empty(), "nothing is left of it");
 }

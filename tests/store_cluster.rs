@@ -132,6 +132,9 @@ fn a_put_lives_under_its_name_from_its_plan_to_its_facts() {
         let mut node = bed.node();
         let (k, value, said) = (key("kv", "a"), long(3 * 4096 + 5), Metadata(b"said".to_vec()));
         let plan = node.open(&wanted(put_id(1), &k, value.len(), &said)).unwrap();
+        let unknown = node.extents(plan).map_err(|error| error.status);
+        assert_eq!(unknown, Err(NMC_ERR_UNSUPPORTED), "nobody was told of its memory");
+        assert_eq!(node.regions().unwrap().len(), 2);
         let extents = node.extents(plan).unwrap();
         assert_eq!(extents.iter().map(|extent| extent.length).sum::<u64>(), value.len() as u64);
         assert!(extents.iter().all(|extent| extent.region == 1), "the wanted rank: {extents:?}");
@@ -175,6 +178,33 @@ fn a_put_lives_under_its_name_from_its_plan_to_its_facts() {
 }
 
 /// What a node puts on itself has a name that no cluster gives, and is told without anybody else calling the master.
+#[test]
+fn only_memory_that_others_were_told_of_is_written_to_by_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |rank| nanomc::world::Config { min_ranks: 1, ..world_config(dir.path(), Some(rank), 2) };
+    let world = World::join(of(0)).unwrap();
+    let store = Store::attach(&world, &config()).unwrap();
+    let mut node = NodeStore::new(&store).unwrap();
+    // Nobody has taken rank 1: the other is told of all the same.
+    let ranks: Vec<u32> = node.regions().unwrap().into_iter().map(|(rank, _)| rank).collect();
+    assert_eq!(ranks, [0]);
+    let late = World::join(of(1)).unwrap();
+    let _other = Store::attach(&late, &config()).unwrap();
+    let mut plans = Vec::new();
+    for segment in [0, 1] {
+        let key = key("", &format!("{segment}"));
+        let metadata = Metadata::default();
+        let wanted = Wanted { segment, ..wanted(put_id(u64::from(segment) + 1), &key, 100, &metadata) };
+        assert!(eventually(|| node.open(&wanted).map(|plan| plans.push(plan)).is_ok()));
+    }
+    assert_eq!(node.extents(plans[0]).unwrap()[0].region, 0);
+    // It is written to through this process alone.
+    assert_eq!(node.extents(plans[1]).unwrap_err().status, NMC_ERR_UNSUPPORTED);
+    assert_eq!(node.plan_spans(plans[1]).unwrap().len(), 1);
+    assert_eq!(node.regions().unwrap().len(), 2);
+    assert_eq!(node.extents(plans[1]).unwrap()[0].region, 1);
+}
+
 #[test]
 fn what_programs_put_is_told_with_a_name_of_its_own() {
     for kind in KINDS {

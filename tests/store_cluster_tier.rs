@@ -3,7 +3,6 @@
 //! as the values.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
-#![allow(unsafe_code, reason = "bytes are stored where the plan says")]
 
 #[path = "common/mod.rs"]
 mod common;
@@ -66,11 +65,9 @@ fn open(node: &mut NodeStore, put: PutId, key: &ObjectKey, length: usize, segmen
 
 fn fill(node: &NodeStore, plan: Plan, value: &[u8]) {
     let mut rest = value;
-    for extent in node.extents(plan).unwrap() {
-        let (now, later) = rest.split_at(usize::try_from(extent.length).unwrap());
-        let address = node.store().base(extent.region).unwrap() + extent.offset;
-        // SAFETY: the extents are the plan's, and nobody else stores into them.
-        unsafe { std::slice::from_raw_parts_mut(address as *mut u8, now.len()) }.copy_from_slice(now);
+    for span in node.plan_spans(plan).unwrap() {
+        let (now, later) = rest.split_at(span.len());
+        span.store(now);
         rest = later;
     }
     assert!(rest.is_empty());

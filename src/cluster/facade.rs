@@ -28,6 +28,7 @@ use crate::base::status::{
     NMC_ERR_UNAVAILABLE, NMC_IN_PROGRESS, NMC_OK, name, nmc_status_t,
 };
 use crate::base::{log, memory};
+use crate::mem::HeapKind;
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
 use crate::store::read::Look;
@@ -275,6 +276,7 @@ impl Cluster {
     /// With `volatile` the store ends with the node: nobody waits for what it might bring back.
     pub fn mount(&self, store: &Store, name: Option<&str>, volatile: bool) -> Result<String> {
         let deadline = Deadline::after(self.config.patience);
+        check_heaps(store.client().member().heap_kind())?;
         self.check_welcome()?;
         let listener = self.listen()?;
         let endpoint = listener.address()?;
@@ -770,6 +772,14 @@ fn owners(nodes: &[Local], key: &[u8]) -> Result<Vec<agent::Handle>> {
     Ok(handles)
 }
 
+/// Bytes of a node go through sockets, or are written by NIXL as host memory.
+fn check_heaps(kind: HeapKind) -> Result<()> {
+    match kind {
+        HeapKind::Host => Ok(()),
+        _ => crate::bail!(NMC_ERR_UNSUPPORTED, "a store with heaps on a GPU can not be a node of a cluster"),
+    }
+}
+
 fn check_copies(options: &PutOptions) -> Result<()> {
     match options.replicate.copies {
         1..=MAX_COPIES => Ok(()),
@@ -843,5 +853,16 @@ fn port_of(address: &Address) -> u16 {
     match address {
         Address::Tcp(address) => address.port(),
         Address::Unix(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_heaps_that_the_cpu_reaches_are_given_to_a_cluster() {
+        assert!(check_heaps(HeapKind::Host).is_ok());
+        assert_eq!(check_heaps(HeapKind::Cuda).unwrap_err().status, crate::base::status::NMC_ERR_UNSUPPORTED);
     }
 }

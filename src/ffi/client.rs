@@ -236,7 +236,8 @@ pub unsafe extern "C" fn nmc_client_undrain(client: *mut nmc_client_t, segment: 
 /// The memory stays as it is until that is taken back.
 ///
 /// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is registered), `NMC_ERR_UNSUPPORTED` (NIXL does not take it),
-/// `NMC_ERR_TIMEOUT` (NIXL does not answer), `NMC_ERR_NO_MEMORY`.
+/// `NMC_ERR_LIMIT` (others could not be told of as many pieces: register fewer, larger ones), `NMC_ERR_TIMEOUT` (NIXL does not answer),
+/// `NMC_ERR_NO_MEMORY`. After an error the memory is not registered.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_register(client: *mut nmc_client_t, memory: *mut c_void, bytes: usize) -> nmc_status_t {
     guard(|| {
@@ -281,7 +282,8 @@ pub extern "C" fn nmc_client_unregister(client: *mut nmc_client_t, memory: *mut 
 ///
 /// Asks the leader, sends the bytes to each owner, and tells the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (an owner
 /// that was chosen has the key; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY`, `NMC_ERR_STALE` (it was removed or evicted
-/// at once), `NMC_ERR_UNAVAILABLE` (no master answers), `NMC_ERR_TIMEOUT` (it may have been put), `NMC_ERR_CANCELLED`, `NMC_ERR_NO_MEMORY`.
+/// at once), `NMC_ERR_LIMIT` (4,096 namespaces of the cluster have something), `NMC_ERR_UNAVAILABLE` (no master answers), `NMC_ERR_TIMEOUT` (it may have been put), `NMC_ERR_CANCELLED`,
+/// `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_put(
     client: *mut nmc_client_t,

@@ -38,14 +38,22 @@ pub fn sockets(connections: usize, rounds: usize) -> f64 {
     handle.tell(Event::Elected(elected));
     let message = || Find { keys: vec![key(0, 0)], missed: Vec::new() };
     let (request, mut answer) = (framed(message(), 1), [0; 4096]);
-    let mut streams: Vec<TcpStream> = (0..connections).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let mut receive = |stream: &mut TcpStream| {
+        stream.read_exact(&mut answer[..HEAD]).unwrap();
+        let head = Head::decode(answer.first_chunk::<HEAD>().unwrap()).unwrap();
+        stream.read_exact(&mut answer[..head.len as usize]).unwrap();
+    };
+    // Each says something at once: who does not makes room for others.
+    let connected = (0..connections).map(|_| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(&request).unwrap();
+        receive(&mut stream);
+        stream
+    });
+    let mut streams: Vec<TcpStream> = connected.collect();
     let mut round = || {
         streams.iter_mut().for_each(|stream| stream.write_all(&request).unwrap());
-        for stream in &mut streams {
-            stream.read_exact(&mut answer[..HEAD]).unwrap();
-            let head = Head::decode(answer.first_chunk::<HEAD>().unwrap()).unwrap();
-            stream.read_exact(&mut answer[..head.len as usize]).unwrap();
-        }
+        streams.iter_mut().for_each(&mut receive);
     };
     (0..3).for_each(|_| round());
     let before = thread_ns("nmc-directory");

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+use nanomc::base::Result;
 use nanomc::base::deadline::Deadline;
 use nanomc::cluster::directory::{self, Change, Elected, Event, Master, Member};
 use nanomc::cluster::facade::{Cluster, Config};
@@ -83,13 +84,18 @@ impl Drop for Directory {
 
 /// An embedded store with a heap of so many pages.
 pub fn a_store(pages: u32) -> Store {
+    store_on(HeapKind::Host, pages).unwrap()
+}
+
+/// The same, in memory of this kind.
+pub fn store_on(heap_kind: HeapKind, pages: u32) -> Result<Store> {
     let world = world::Config {
         name: "local".into(),
         dir: None,
         rank: None,
         world_size: 1,
         min_ranks: 0,
-        heap_kind: HeapKind::Host,
+        heap_kind,
         heap_bytes: u64::from(pages) * u64::from(PAGE),
         huge_pages: false,
         populate: false,
@@ -104,7 +110,7 @@ pub fn a_store(pages: u32) -> Store {
         give_up: Arc::default(),
     };
     let config = store::Config { page_bytes: PAGE, key_bytes: Some(1 << 20), ..store::Config::default() };
-    Store::embedded(&world, &config).unwrap()
+    Store::embedded(&world, &config)
 }
 
 pub fn slice(bytes: &[u8]) -> Slice {

@@ -4,6 +4,7 @@
 
 pub mod auth;
 pub mod directory;
+pub mod door;
 pub mod grpc;
 pub mod http;
 pub mod keep;

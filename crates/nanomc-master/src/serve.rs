@@ -1,7 +1,9 @@
 //! Who connects: gRPC and framed connections on one port, told apart by their first byte, and HTTP on another. How many there are
-//! at a time, and how long one may take to say what it wants, is bounded.
+//! at a time, and how long one may take to say what it wants, is bounded. Those who have not shown that they may speak here have
+//! room of their own, and so keep nobody away who has.
 
 use crate::auth::Token;
+use crate::door::{Door, Guest};
 use crate::grpc::Grpc;
 use crate::http::Admin;
 use crate::meter::Meter;
@@ -12,21 +14,23 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use nanomc::cluster::run::master::Handle;
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tonic::Status;
 use tonic::codegen::Service as _;
 
-/// Most connections of gRPC clients, and of those who have not shown yet what they are.
+/// Most connections of gRPC clients that have been let in.
 const MAX_CONNECTIONS: usize = 4096;
 /// Most connections of HTTP clients.
 const MAX_HTTP: usize = 64;
-/// How long somebody may be silent before the first byte, or during a handshake or a head.
+/// How long somebody may be silent before the first byte, or during a handshake or a head, and be connected before the first request
+/// that it may make.
 const SHY: Duration = Duration::from_secs(10);
 /// How long calls that have begun may take when the master ends.
 const LAST_CALLS: Duration = Duration::from_secs(5);
@@ -48,24 +52,21 @@ pub async fn until_over(over: &mut Over) {
     let _ = over.wait_for(|over| *over).await;
 }
 
-/// Takes whoever connects, while there is room, until it is over.
-async fn accept(listener: &TcpListener, most: usize, mut over: Over, serve: impl Fn(TcpStream, OwnedSemaphorePermit)) {
-    let room = Arc::new(Semaphore::new(most));
+/// Takes whoever connects until it is over. Who is given no room hears of an end.
+async fn accept(listener: &TcpListener, mut over: Over, serve: impl Fn(TcpStream)) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = until_over(&mut over) => return,
         };
-        match (accepted, Arc::clone(&room).try_acquire_owned()) {
-            (Ok((stream, _)), Ok(permit)) => {
+        match accepted {
+            Ok((stream, _)) => {
                 // Many small messages, each of which somebody waits for.
                 let _ = stream.set_nodelay(true);
-                serve(stream, permit);
+                serve(stream);
             }
-            // There is no room: whoever connected hears of an end.
-            (Ok(_), Err(_)) => {}
             // No descriptors are left, most likely; some may be a little later.
-            (Err(_), _) => tokio::time::sleep(Duration::from_millis(100)).await,
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
 }
@@ -79,6 +80,7 @@ pub struct Front {
     tls: Option<TlsAcceptor>,
     meter: Arc<Meter>,
     calls: Arc<Semaphore>,
+    door: Arc<Door>,
 }
 
 impl Front {
@@ -86,19 +88,20 @@ impl Front {
     #[must_use]
     pub fn new(grpc: Grpc, handle: Handle, token: Token, tls: Option<TlsAcceptor>, meter: Arc<Meter>) -> Self {
         let service = MasterServiceServer::new(grpc).max_decoding_message_size(MAX_MESSAGE);
-        Self { service, handle, token, tls, meter, calls: Arc::new(Semaphore::new(MAX_CALLS)) }
+        let (calls, door) = (Arc::new(Semaphore::new(MAX_CALLS)), Arc::new(Door::new(MAX_CONNECTIONS)));
+        Self { service, handle, token, tls, meter, calls, door }
     }
 
     /// Serves whoever connects until it is over; then calls that have begun are answered.
     pub async fn serve(self, listener: TcpListener, over: Over) {
         let all = GracefulShutdown::new();
-        accept(&listener, MAX_CONNECTIONS, over.clone(), |stream, permit| {
+        accept(&listener, over.clone(), |stream| {
+            let Some(guest) = self.door.enter() else { return };
             let (front, watcher, over) = (self.clone(), all.watcher(), over.clone());
             tokio::spawn(async move {
                 front.meter.connected(1);
-                front.clone().connection(stream, watcher, over).await;
+                front.clone().connection(stream, watcher, over, guest).await;
                 front.meter.connected(-1);
-                drop(permit);
             });
         })
         .await;
@@ -106,32 +109,42 @@ impl Front {
         let _ = timeout(LAST_CALLS, all.shutdown()).await;
     }
 
-    async fn connection(self, stream: TcpStream, watcher: Watcher, mut over: Over) {
+    async fn connection(self, stream: TcpStream, watcher: Watcher, mut over: Over, mut guest: Guest) {
+        let late = Instant::now() + SHY;
         if let Some(tls) = &self.tls {
             // Whoever fails here is told so by TLS itself.
-            if let Ok(Ok(stream)) = timeout(SHY, tls.accept(stream)).await {
-                self.http2(stream, watcher).await;
+            let accepted = tokio::select! {
+                accepted = tls.accept(stream) => accepted,
+                _ = guest.let_in_by(late) => return,
+            };
+            if let Ok(stream) = accepted {
+                self.http2(stream, watcher, guest, late).await;
             }
             return;
         }
         let mut first = [0];
         let peeked = tokio::select! {
-            peeked = timeout(SHY, stream.peek(&mut first)) => peeked,
+            peeked = stream.peek(&mut first) => peeked,
+            _ = guest.let_in_by(late) => return,
             () = until_over(&mut over) => return,
         };
         match peeked {
-            Ok(Ok(1)) if first == [FRAMED] => {
+            Ok(1) if first == [FRAMED] => {
                 if let Ok(stream) = stream.into_std() {
                     self.handle.adopt(stream.into());
                 }
             }
-            Ok(Ok(1)) => self.http2(stream, watcher).await,
+            Ok(1) => self.http2(stream, watcher, guest, late).await,
             _ => {}
         }
     }
 
-    async fn http2(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, watcher: Watcher) {
-        let serve = service_fn(move |request| self.clone().call(request));
+    async fn http2<S>(self, stream: S, watcher: Watcher, mut guest: Guest, late: Instant)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let number = guest.number();
+        let serve = service_fn(move |request| self.clone().call(request, number));
         let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(Some(Duration::from_secs(30)))
@@ -139,15 +152,28 @@ impl Front {
             .max_concurrent_streams(256)
             .max_header_list_size(16 << 10)
             .serve_connection(TokioIo::new(stream), serve);
-        // It ends when the client goes, also in the middle of something.
-        let _ = watcher.watch(connection).await;
+        // It ends when the client goes, also in the middle of something, and when it was not let in: hyper itself would wait for ever for
+        // the rest of a first line, or for a first request.
+        let mut connection = pin!(watcher.watch(connection));
+        let let_in = tokio::select! {
+            _ = &mut connection => return,
+            let_in = guest.let_in_by(late) => let_in,
+        };
+        if let Some(_room) = let_in {
+            let _ = connection.await;
+        }
     }
 
-    async fn call(mut self, request: http::Request<Incoming>) -> Result<http::Response<tonic::body::Body>, Infallible> {
+    async fn call(
+        mut self,
+        request: http::Request<Incoming>,
+        guest: u64,
+    ) -> Result<http::Response<tonic::body::Body>, Infallible> {
         if !self.token.allows(request.headers()) {
             let why = "this master wants a token: metadata `authorization: Bearer TOKEN`";
             return Ok(Status::unauthenticated(why).into_http());
         }
+        self.door.let_in(guest);
         let (begun, path) = (Instant::now(), request.uri().path().to_owned());
         let Ok(_room) = self.calls.try_acquire() else {
             return Ok(
@@ -165,8 +191,9 @@ impl Front {
 /// Serves HTTP for people and for Prometheus until it is over.
 pub async fn serve_http(admin: Admin, listener: TcpListener, over: Over) {
     let all = GracefulShutdown::new();
-    let admin = Arc::new(admin);
-    accept(&listener, MAX_HTTP, over, |stream, permit| {
+    let (admin, room) = (Arc::new(admin), Arc::new(Semaphore::new(MAX_HTTP)));
+    accept(&listener, over, |stream| {
+        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { return };
         let (admin, watcher) = (Arc::clone(&admin), all.watcher());
         tokio::spawn(async move {
             let answer = service_fn(move |request: http::Request<Incoming>| {

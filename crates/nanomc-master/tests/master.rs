@@ -435,6 +435,49 @@ async fn without_the_token_nobody_is_served() {
     assert!(refused.is_err(), "frames need it as well");
 }
 
+/// Whether the other end ends a connection on which these bytes were sent, some time.
+fn is_ended(address: &str, bytes: &[u8]) -> bool {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(bytes).unwrap();
+    let ended = stream.read_to_end(&mut Vec::new());
+    // Reset counts as well.
+    ended.is_ok() || ended.is_err_and(|e| e.kind() != std::io::ErrorKind::WouldBlock)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_says_nothing_that_it_may_say_does_not_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = "0123456789abcdef";
+    let file = secret_file(dir.path(), token);
+    let own = start(&["--token_file", &file]);
+    let mut client = own.master.client().await;
+    let ping = || {
+        let mut request = tonic::Request::new(v1::PingRequest::default());
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        request
+    };
+    assert_eq!(client.ping(ping()).await.unwrap().into_inner().status_code, OK);
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    // Silence, half a word, and a handshake without a request.
+    let said = [vec![], b"P".to_vec(), preface[..20].to_vec(), [&preface[..], &settings].concat()];
+    let address = &own.master.address;
+    let ended: Vec<bool> = std::thread::scope(|scope| {
+        let all: Vec<_> = said.iter().map(|bytes| scope.spawn(move || is_ended(address, bytes))).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert_eq!(ended, [true; 4]);
+    // Who has been let in has stayed, on the same connection.
+    let connections = || {
+        let metrics = own.master.get_with("GET", "/metrics", Some(token)).1;
+        let line = metrics.lines().find_map(|line| line.strip_prefix("nanomc_master_grpc_connections "));
+        line.map(str::to_owned)
+    };
+    assert_eq!(connections().as_deref(), Some("1"));
+    assert_eq!(client.ping(ping()).await.unwrap().into_inner().status_code, OK);
+}
+
 #[tokio::test]
 async fn with_certificates_only_those_are_served_who_have_one() {
     use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity};

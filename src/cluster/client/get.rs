@@ -173,7 +173,7 @@ impl Getting {
                 cx.failed(replica.name.node);
                 let until = cx.now + CANCEL_MS;
                 let cancel = CancelFetch { request: self.request, incarnation: replica.name.incarnation };
-                cx.ask_node(0, until, (replica.name.node, &replica.endpoint), cancel);
+                self.request = cx.ask_node(0, until, (replica.name.node, &replica.endpoint), cancel);
                 self.step = Step::Cancelling(replica, until);
                 None
             }
@@ -192,10 +192,7 @@ impl Getting {
                 self.status = NMC_ERR_TIMEOUT;
                 self.after_failure(false, cx)
             }
-            (Step::Cancelling(..), _) => {
-                self.step = Step::Renewing(cx.renew());
-                None
-            }
+            (Step::Cancelling(..), _) => self.renew(cx),
             (step, _) => {
                 self.step = step;
                 None
@@ -235,8 +232,7 @@ impl Getting {
             NMC_ERR_TIMEOUT if self.pushed => {
                 // It has begun, and nobody else can end what is on its way: the buffer is nobody's until the own mover was renewed.
                 cx.failed(replica.name.node);
-                self.step = Step::Renewing(cx.renew());
-                None
+                self.renew(cx)
             }
             NMC_ERR_NOT_FOUND | NMC_ERR_STALE => {
                 self.missed(replica.name, cx);
@@ -309,18 +305,31 @@ impl Getting {
         }
     }
 
+    /// Waits until nothing that was begun for it can arrive any more.
+    fn renew(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match cx.renew(self.mover) {
+            Some(number) => {
+                self.step = Step::Renewing(number);
+                None
+            }
+            None => self.fenced(cx),
+        }
+    }
+
+    /// Nothing arrives any more of what was being written here.
+    fn fenced(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        self.step = Step::Waiting;
+        self.status = NMC_ERR_TIMEOUT;
+        self.after_failure(false, cx)
+    }
+
     pub(super) fn renewed(&mut self, number: u64, cx: &mut Cx<'_>) -> Option<Outcome> {
         match self.step {
-            Step::Renewing(waited) if number >= waited => {
-                self.step = Step::Waiting;
-                self.status = NMC_ERR_TIMEOUT;
-                self.after_failure(false, cx)
-            }
+            Step::Renewing(waited) if number >= waited => self.fenced(cx),
             // Whatever was being written here is not any more, and nobody says so.
-            Step::Fetching(_) if self.pushed && self.mover < number => {
+            Step::Fetching(_) | Step::Cancelling(..) if self.pushed && self.mover < number => {
                 cx.shared.requests.remove(self.request);
-                self.step = Step::Waiting;
-                self.after_failure(false, cx)
+                self.fenced(cx)
             }
             _ => None,
         }
@@ -328,10 +337,7 @@ impl Getting {
 
     pub(super) fn tick(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
         match self.step {
-            Step::Cancelling(_, until) if cx.now >= until => {
-                self.step = Step::Renewing(cx.renew());
-                None
-            }
+            Step::Cancelling(_, until) if cx.now >= until => self.renew(cx),
             Step::Cancelling(..) | Step::Renewing(_) => None,
             Step::Waiting if self.pause.over(cx.now) => self.next(cx),
             _ if cx.now >= self.deadline => {

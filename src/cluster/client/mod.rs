@@ -270,6 +270,8 @@ struct Shared {
     alone: BTreeMap<NodeId, Millis>,
     /// The mover that there is or is being made, by the number of its renewal.
     mover: u64,
+    /// The last renewal that is over.
+    renewed: u64,
     /// Bytes of values that are being put: they share connections.
     bytes: u64,
 }
@@ -327,11 +329,17 @@ impl Cx<'_> {
         self.to.push(Action::Master(self.shared.leaders.current(), Frame::telling(message)));
     }
 
-    /// Begins to renew the mover.
-    fn renew(&mut self) -> u64 {
-        self.shared.mover += 1;
-        self.to.push(Action::Renew(self.shared.mover));
-        self.shared.mover
+    /// Ends what goes by a mover: gives the renewal to wait for, or nothing if one is over since. One that is under way is as good as another: many
+    /// calls that lose their owner together would else wait for as many, one after the other.
+    fn renew(&mut self, since: u64) -> Option<u64> {
+        if self.shared.renewed > since {
+            return None;
+        }
+        if self.shared.mover <= since {
+            self.shared.mover = since + 1;
+            self.to.push(Action::Renew(self.shared.mover));
+        }
+        Some(since + 1)
     }
 
     /// Whether somebody else is to move a value of so many bytes from or to a node.
@@ -371,6 +379,7 @@ impl Client {
             failed: BTreeMap::new(),
             alone: BTreeMap::new(),
             mover: 0,
+            renewed: 0,
             bytes: 0,
             config,
         };
@@ -545,6 +554,7 @@ impl Client {
     }
 
     fn renewed(&mut self, number: u64, now: Millis, to: &mut Vec<Action>) {
+        self.shared.renewed = self.shared.renewed.max(number);
         for call in self.calls.keys().copied().collect::<Vec<_>>() {
             let Some(op) = self.calls.get_mut(&call) else { continue };
             let mut cx = Cx { shared: &mut self.shared, call, now, to };

@@ -296,7 +296,13 @@ impl Putting {
                 self.stopped(at, false, cx);
                 self.failed(at, NMC_ERR_TIMEOUT, cx);
             }
-            (State::Cancelling, Reply::Late) => part.state = State::Renewing(cx.renew()),
+            (State::Cancelling, Reply::Late) => match cx.renew(part.mover) {
+                Some(number) => part.state = State::Renewing(number),
+                None => {
+                    self.stopped(at, true, cx);
+                    self.failed(at, NMC_ERR_TIMEOUT, cx);
+                }
+            },
             (State::Asked | State::Committing, reply) => {
                 // No byte of a stream comes after it was closed; of a reservation nothing is being written.
                 if matches!(reply, Reply::Late) {

@@ -329,6 +329,68 @@ fn an_owner_that_has_tried_to_write_is_not_believed_to_have_ended() {
 }
 
 #[test]
+fn many_gets_that_lose_their_owner_together_wait_for_one_renewal() {
+    const CALLS: u64 = 256;
+    let mut rig = Rig::new(true);
+    let into = vec![Extent { region: 1, offset: 0, length: 3 }];
+    let mut fetches = Vec::new();
+    for call in 1..=CALLS {
+        let get = GetCall { key: key(), room: u64::MAX, keep: false, expire_ms: 0, into: into.clone() };
+        rig.on(Event::Call(call, 2000, Call::Get(get)));
+        rig.found(vec![replica(1, 7)]);
+        let Some((request, Message::Fetch(_))) = rig.sent().last().cloned() else { panic!("{:?}", rig.actions) };
+        fetches.push(request);
+    }
+    let renewals = |rig: &Rig| rig.actions.iter().filter(|action| matches!(action, Action::Renew(_))).count();
+    let mut renewed = 0;
+    // Its connection has ended: first what was asked on it, then, for most of them, what was to cancel that.
+    for (at, request) in fetches.into_iter().enumerate() {
+        rig.on(Event::Lost(request));
+        let Some((cancel, Message::CancelFetch(_))) = rig.sent().last().cloned() else { panic!("{:?}", rig.actions) };
+        if at % 4 != 0 {
+            rig.on(Event::Lost(cancel));
+            renewed += renewals(&rig);
+        }
+        assert!(rig.done().is_none());
+    }
+    assert_eq!(renewed, 1);
+    // Their time passes; those of which nobody knows whether they were cancelled end with the others.
+    rig.now += 900;
+    rig.on(Event::Tick);
+    assert_eq!(renewals(&rig), 0);
+    rig.on(Event::Renewed(1));
+    assert!(rig.client.calls.values().all(|op| matches!(op, super::Op::Get(op) if op.wake() < Millis::MAX)));
+    assert!(rig.client.shared.requests.due().is_none(), "no answer to what was cancelled is waited for");
+    let mut done = 0;
+    while rig.now < 3000 {
+        rig.now += 50;
+        rig.on(Event::Tick);
+        done += rig.actions.iter().filter(|action| matches!(action, Action::Done(..))).count();
+        assert_eq!(renewals(&rig), 0);
+    }
+    assert_eq!(done as u64, CALLS, "all have ended by their deadline");
+}
+
+#[test]
+fn what_was_begun_after_a_renewal_is_ended_by_another() {
+    let mut rig = Rig::new(true);
+    rig.get(3);
+    rig.found(vec![replica(1, 7), replica(2, 7)]);
+    for number in 1..=2 {
+        let request = rig.sent()[0].0;
+        rig.node_says(request, fetched(NMC_ERR_TIMEOUT, 0, 0));
+        assert!(rig.actions.contains(&Action::Renew(number)));
+        // What is said of a former one ends nothing.
+        rig.on(Event::Renewed(number - 1));
+        assert!(
+            rig.sent().is_empty()
+                && rig.client.calls.values().all(|op| matches!(op, super::Op::Get(op) if op.wake() == Millis::MAX))
+        );
+        rig.on(Event::Renewed(number));
+    }
+}
+
+#[test]
 fn an_owner_that_cannot_move_bytes_itself_sends_them_and_takes_them_on_a_stream() {
     let mut rig = Rig::new(true);
     rig.get(3);

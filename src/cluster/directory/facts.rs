@@ -5,6 +5,8 @@ use super::Leader;
 use super::members::Owner;
 use super::objects::{At, Gate, Held};
 use crate::base::error::Result;
+use crate::base::log;
+use crate::base::status::NMC_ERR_LIMIT;
 use crate::cluster::types::{NO_INDEX, NodeId, ObjectKey, Position, PutId};
 use crate::cluster::wire::{DropReplica, Fact, Facts, Published, Range};
 
@@ -44,12 +46,20 @@ impl Leader {
             return Ok(());
         }
         let before = node.table.live(fact.index);
-        let space = self.spaces.enter(fact.key.space())?;
-        let gate = self.gate(slot, space, fact);
+        let space = match self.spaces.enter(fact.key.space(), |space| self.objects.has_any_of(space)) {
+            Ok(space) => Some(space),
+            // Nobody could find it, nor remove it. What the owner has besides is told all the same.
+            Err(error) if error.status == NMC_ERR_LIMIT => {
+                log::emit(log::WARN, || format!("cluster: {:?} is dropped: {}", fact.key, error.message));
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let gate = space.and_then(|space| Some((space, self.gate(slot, space, fact)?)));
         if let Some(at) = before {
             self.lift(slot, fact.index, at);
         }
-        let Some(gate) = gate else {
+        let Some((space, gate)) = gate else {
             // Its put was given up, or what it put was removed: the owner has to drop it.
             if let Some(node) = self.node_mut(id) {
                 node.table.set_dead(fact.index, fact.epoch);

@@ -73,7 +73,7 @@ pub struct Figures {
     pub log: usize,
     /// Where the drop log ends.
     pub head: Position,
-    /// Namespaces that something was ever put to.
+    /// Namespaces that something was put to; those that have nothing any more may be forgotten.
     pub spaces: usize,
     /// What came of lookups.
     pub lookups: Lookups,

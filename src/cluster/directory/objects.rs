@@ -90,6 +90,8 @@ struct Shard {
 #[derive(Debug)]
 pub struct Objects {
     shards: Vec<Shard>,
+    /// How many there are of each namespace that has any, by its number.
+    spaces: Vec<(u32, u32)>,
     seed: u64,
 }
 
@@ -97,7 +99,7 @@ impl Objects {
     /// None yet. Whoever knows the seed can make keys that are slow to find.
     pub fn new(seed: u64) -> Result<Self> {
         let empty = || Shard { buckets: Vec::new(), objects: Vec::new(), free: NONE, used: 0 };
-        Ok(Self { shards: memory::vec_with(1 << SHARD_BITS, |_| empty())?, seed })
+        Ok(Self { shards: memory::vec_with(1 << SHARD_BITS, |_| empty())?, spaces: Vec::new(), seed })
     }
 
     /// How many there are.
@@ -147,7 +149,33 @@ impl Objects {
         if let Some(slot) = shard.find(hash, space, key) {
             return Ok(At::new(number, slot));
         }
-        shard.insert(hash, space, key).map(|slot| At::new(number, slot))
+        memory::reserve(&mut self.spaces, 1)?;
+        let slot = shard.insert(hash, space, key)?;
+        match self.spaces.binary_search_by_key(&space, |(of, _)| *of) {
+            Ok(at) => self.spaces[at].1 += 1,
+            Err(at) => self.spaces.insert(at, (space, 1)),
+        }
+        Ok(At::new(number, slot))
+    }
+
+    /// Whether there is any of a namespace.
+    #[must_use]
+    pub fn has_any_of(&self, space: u32) -> bool {
+        self.spaces.binary_search_by_key(&space, |(of, _)| *of).is_ok()
+    }
+
+    /// An object ends.
+    fn remove(&mut self, at: At) {
+        let Some((space, _)) = self.key(at) else { return };
+        if let Ok(at) = self.spaces.binary_search_by_key(&space, |(of, _)| *of) {
+            self.spaces[at].1 -= 1;
+            if self.spaces[at].1 == 0 {
+                self.spaces.remove(at);
+            }
+        }
+        if let Some(shard) = self.shards.get_mut(at.shard()) {
+            shard.remove(at.slot());
+        }
     }
 
     fn object(&self, at: At) -> Option<&Object> {
@@ -228,7 +256,7 @@ impl Objects {
             !goes
         });
         if object.replicas.is_empty() {
-            shard.remove(at.slot());
+            self.remove(at);
         }
         Ok(taken)
     }
@@ -239,16 +267,14 @@ impl Objects {
         let Some(object) = shard.objects.get_mut(at.slot()) else { return };
         object.replicas.retain(|held| (held.owner, held.index, held.put) != (owner, index, put));
         if object.replicas.is_empty() {
-            shard.remove(at.slot());
+            self.remove(at);
         }
     }
 
     /// The object, if it has no replica, ends: it was entered for one that then did not come.
     pub fn tidy(&mut self, at: At) {
-        if self.replicas(at).is_empty()
-            && let Some(shard) = self.shards.get_mut(at.shard())
-        {
-            shard.remove(at.slot());
+        if self.replicas(at).is_empty() {
+            self.remove(at);
         }
     }
 
@@ -432,6 +458,13 @@ mod tests {
         }
         let listed: usize = (0..objects.shards()).map(|shard| objects.of_shard(shard).count()).sum();
         assert_eq!(listed, model.len());
+        let of = |space| u32::try_from(model.keys().filter(|(of, _)| *of == space).count()).unwrap();
+        assert_eq!(objects.spaces, [(0, of(0)), (1, of(1)), (2, of(2))]);
+        for (space, key) in model.keys().filter(|(space, _)| *space == 1) {
+            let at = objects.find(*space, key).unwrap();
+            objects.take(at, |_| true).unwrap();
+        }
+        assert!(objects.has_any_of(0) && !objects.has_any_of(1) && objects.has_any_of(2));
     }
 
     #[test]

@@ -59,6 +59,7 @@ impl Leader {
         if self.puts.len() >= self.config.max_puts {
             crate::bail!(NMC_ERR_BUSY, "{} puts are under way, the most possible", self.config.max_puts);
         }
+        self.spaces.check(start.key.space(), |space| self.objects.has_any_of(space))?;
         let copies = placement::copies(&start.config)?;
         let found = self.spaces.find(start.key.space()).and_then(|s| self.objects.find(s, start.key.key()));
         let replicas = found.map_or(&[][..], |at| self.objects.replicas(at));

@@ -1,10 +1,11 @@
 //! The master by itself, told by hand what happened. Each test is a rule of the protocol, or a run of the simulator that broke a
 //! promise before there was the rule.
 
+use super::spaces::MAX_SPACES;
 use super::{Action, Change, Config, Elected, Event, Master, Member};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_STALE,
-    NMC_ERR_UNAVAILABLE, NMC_IN_PROGRESS, NMC_OK,
+    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND,
+    NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_IN_PROGRESS, NMC_OK,
 };
 use crate::cluster::types::{Media, Millis, NO_INDEX, Name, NodeId, ObjectKey, Peer, Position, PutId};
 use crate::cluster::wire::*;
@@ -31,6 +32,8 @@ struct Rig {
     tier: u64,
     apart: Option<Position>,
     left: bool,
+    /// Headers of whoever joins.
+    headers: u32,
     /// What is being written down, where that takes a while.
     writing: Option<Vec<u64>>,
     /// Members as they were written down last.
@@ -64,6 +67,7 @@ impl Rig {
             tier: 0,
             apart: None,
             left: false,
+            headers: 16,
             writing: None,
             members: Vec::new(),
         };
@@ -151,7 +155,7 @@ impl Rig {
             left: self.left,
             endpoint: format!("h{n}:1"),
             host: format!("h{n}"),
-            headers: 16,
+            headers: self.headers,
             slots: 0,
             sent_at: self.now,
             segments: vec![segment],
@@ -1189,4 +1193,47 @@ fn a_node_that_is_away_is_out_of_lookups_in_one_step() {
     rig.join(0, 1, 1, Some(rig.at(0)));
     rig.apply(0);
     assert_eq!(rig.found().status, NMC_OK);
+}
+
+#[test]
+fn one_namespace_too_many_is_dropped_and_what_comes_behind_it_is_heard() {
+    let most = u32::try_from(MAX_SPACES).unwrap();
+    let mut rig = Rig::new(1, false);
+    rig.headers = most + 8;
+    rig.come(0);
+    let of = |space: u32| ObjectKey::new(format!("{space}").as_bytes(), b"k").unwrap();
+    let fact = |index: u32, epoch| {
+        let put = PutId::local(u64::from(index) + 1);
+        Fact::from(Published { index, epoch, key: of(index), put, length: 1, segment: 0 })
+    };
+    let status = |rig: &mut Rig, space| {
+        let request = rig.ask(Find { keys: vec![of(space)], missed: vec![] });
+        match rig.answer(request) {
+            Some(Message::Found(found)) => found.keys[0].status,
+            other => panic!("{other:?}"),
+        }
+    };
+    rig.facts(0, (0..most).map(|space| fact(space, 1)).collect());
+    // One more, one in a namespace without a name, and one goes.
+    rig.facts(0, vec![fact(most, 1), published(most + 1, 1, PutId::local(9)), retired(0, 1)]);
+    assert_eq!(rig.last_ack(0).map(|ack| ack.next), Some(rig.next[0]), "the stream goes on");
+    rig.now += 1;
+    rig.on(Event::Tick);
+    let dropped: Vec<Dropped> = rig.drops(0).entries.into_iter().map(|entry| entry.what).collect();
+    let is = |what: &Dropped, index| matches!(what, Dropped::Replica(replica) if replica.index == index);
+    assert!(dropped.len() == 2 && is(&dropped[0], most) && is(&dropped[1], most + 1), "{dropped:?}");
+    assert_eq!((status(&mut rig, most), status(&mut rig, 1)), (NMC_ERR_NOT_FOUND, NMC_OK));
+    rig.facts(0, vec![retired(most, 1), retired(most + 1, 1)]);
+    // Namespace 0 has nothing any more: there is room for another.
+    rig.facts(0, vec![fact(most, 2)]);
+    assert_eq!((status(&mut rig, most), status(&mut rig, 0)), (NMC_OK, NMC_ERR_NOT_FOUND));
+    rig.facts(0, vec![fact(0, 2)]);
+    assert_eq!((status(&mut rig, most), status(&mut rig, 0)), (NMC_OK, NMC_ERR_NOT_FOUND), "and for none besides");
+    // Who puts is told so before a byte is sent.
+    let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
+    let request = rig.ask(PutStart { key: of(0), length: 1, slices: vec![1], config: config.clone() });
+    assert_eq!(rig.status(request), Some(NMC_ERR_LIMIT));
+    let key = ObjectKey::new(b"1", b"another").unwrap();
+    let request = rig.ask(PutStart { key, length: 1, slices: vec![1], config });
+    assert!(matches!(rig.answer(request), Some(Message::PutPlaces(_))));
 }

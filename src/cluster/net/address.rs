@@ -4,6 +4,7 @@
 use super::sys;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_INVALID_ARG;
+use crate::rpc::ParentOnly;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -87,52 +88,43 @@ impl std::fmt::Display for Address {
 
 /// Somebody who can be connected to.
 #[derive(Debug)]
-pub enum Listener {
-    /// On a network.
-    Tcp(TcpListener),
-    /// On this machine; the path is removed at the end.
-    Unix(UnixListener, PathBuf),
+pub struct Listener {
+    /// A child that lives on must not keep the port of a process that has died.
+    socket: ParentOnly,
+    /// Where it listens; a path is removed at the end.
+    at: Address,
 }
 
 impl Listener {
     /// Listens there. Port 0 is any free one.
     pub fn bind(address: &Address) -> Result<Self> {
-        let failed = |e: &std::io::Error| Error::os("bind", e).context(address);
-        match address {
+        let failed = |e: std::io::Error| Error::os("bind", &e).context(address);
+        let (socket, at) = match address {
             Address::Tcp(at) => {
-                let listener = TcpListener::bind(at).map_err(|e| failed(&e))?;
-                sys::let_many_wait(&listener);
-                listener.set_nonblocking(true).map_err(|e| failed(&e))?;
-                Ok(Self::Tcp(listener))
+                let listener = TcpListener::bind(at).map_err(failed)?;
+                listener.set_nonblocking(true).map_err(failed)?;
+                let at = listener.local_addr().map_err(|e| Error::os("getsockname", &e))?;
+                (OwnedFd::from(listener), Address::Tcp(at))
             }
             Address::Unix(path) => {
                 remove_dead(path);
-                let listener = UnixListener::bind(path).map_err(|e| failed(&e))?;
-                sys::let_many_wait(&listener);
-                listener.set_nonblocking(true).map_err(|e| failed(&e))?;
-                Ok(Self::Unix(listener, path.clone()))
+                let listener = UnixListener::bind(path).map_err(failed)?;
+                listener.set_nonblocking(true).map_err(failed)?;
+                (OwnedFd::from(listener), address.clone())
             }
-        }
+        };
+        sys::let_many_wait(&socket);
+        Ok(Self { socket: ParentOnly::new(socket), at })
     }
 
     /// Where it listens.
     pub fn address(&self) -> Result<Address> {
-        match self {
-            Self::Tcp(listener) => Ok(Address::Tcp(listener.local_addr().map_err(|e| Error::os("getsockname", &e))?)),
-            Self::Unix(_, path) => Ok(Address::Unix(path.clone())),
-        }
+        Ok(self.at.clone())
     }
 
     /// The next who has connected, if there is one; an error if nobody can at the moment.
     pub(super) fn accept(&self) -> std::io::Result<Option<OwnedFd>> {
-        let accepted = match self {
-            Self::Tcp(listener) => listener.accept().map(|(stream, _)| {
-                sys::tune(&stream);
-                OwnedFd::from(stream)
-            }),
-            Self::Unix(listener, _) => listener.accept().map(|(stream, _)| OwnedFd::from(stream)),
-        };
-        match accepted {
+        match sys::accept(&self.socket) {
             Ok(socket) => Ok(Some(socket)),
             // Whoever has gone before it was accepted is of no interest.
             Err(error) => match error.kind() {
@@ -145,10 +137,7 @@ impl Listener {
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(listener) => listener.as_fd(),
-            Self::Unix(listener, _) => listener.as_fd(),
-        }
+        self.socket.as_fd()
     }
 }
 
@@ -160,7 +149,7 @@ impl AsRawFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
+        if let Address::Unix(path) = &self.at {
             let _ = std::fs::remove_file(path);
         }
     }

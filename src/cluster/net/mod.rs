@@ -31,11 +31,19 @@ const LISTENERS: u64 = 1 << 62;
 /// The number of whatever else wakes the thread up.
 pub const WAKE: u64 = 1 << 61;
 
+/// How long whoever connects may stay in any case without saying who it is, in ms: after a restart everybody comes at once.
+const MOMENT: Millis = 250;
+/// Those who have not said who they are that are looked at to find one that can go.
+const LOOKED_AT: usize = 64;
+
 /// What a set of connections is made with.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Connections that others may make.
     pub links: usize,
+    /// Those of them who have not said who they are: from so many on, the oldest goes when another comes. Fewer if the process may not have
+    /// as many descriptors.
+    pub strangers: usize,
     /// Bytes that may wait for somebody who does not read.
     pub queued: usize,
     /// Bytes that may wait for all of them together, or have come from them and are not whole messages yet. Beyond that, whoever
@@ -49,7 +57,8 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { links: 16_384, queued: 16 << 20, held: 256 << 20, stall_ms: 30_000, token: String::new() }
+        let (links, strangers) = (16_384, 256);
+        Self { links, strangers, queued: 16 << 20, held: 256 << 20, stall_ms: 30_000, token: String::new() }
     }
 }
 
@@ -77,6 +86,10 @@ pub struct Net {
     /// Those that are not listened to for a moment: there was no descriptor for who connected.
     muted: Vec<usize>,
     links: ByNumber<u64, Link>,
+    /// Those who have connected and not said who they are; the oldest is first.
+    strangers: VecDeque<u64>,
+    /// How many of them there may be, whatever they do.
+    most_strangers: usize,
     next: u64,
     /// Links that may have something.
     turn: VecDeque<u64>,
@@ -97,13 +110,18 @@ pub struct Net {
 
 impl Net {
     /// No connection yet.
-    pub fn new(limits: Limits) -> Result<Self> {
+    pub fn new(mut limits: Limits) -> Result<Self> {
+        // The program has descriptors of its own.
+        let files = sys::most_files();
+        limits.strangers = limits.strangers.min(files / 8);
         Ok(Self {
             poller: Arc::new(Poller::new()?),
+            most_strangers: limits.strangers.max(files / 4),
             limits,
             listeners: Vec::new(),
             muted: Vec::new(),
             links: ByNumber::default(),
+            strangers: VecDeque::new(),
             next: 1,
             turn: VecDeque::new(),
             patience: TURN,
@@ -232,6 +250,9 @@ impl Net {
     /// Ends a connection: nothing is stored or read through it after this.
     pub fn close(&mut self, peer: Peer) {
         let Some(link) = self.links.remove(&peer.0) else { return };
+        if link.unknown {
+            self.strangers.retain(|stranger| *stranger != peer.0);
+        }
         self.held = self.held.saturating_sub(link.held());
         // Also if a forked child has the descriptor too.
         self.poller.remove(&link.socket);
@@ -281,13 +302,28 @@ impl Net {
 
     /// Somebody has connected, here or where another has listened. The socket does not block.
     pub fn adopt(&mut self, socket: OwnedFd) {
-        if self.links.len() >= self.limits.links {
+        let room = self.links.len() < self.limits.links && self.has_room_for_stranger();
+        // Without room, memory or descriptors for it whoever connected hears of an end.
+        if !room || memory::reserve_queue(&mut self.strangers, 1).is_err() {
             return;
         }
+        sys::tune(&socket);
         let mut link = Link::new(socket, false, self.now);
-        link.unknown = !self.limits.token.is_empty();
-        // Without memory, or descriptors, for it whoever connected hears of an end.
-        let _ = self.add(link);
+        link.unknown = true;
+        if let Ok(peer) = self.add(link) {
+            self.strangers.push_back(peer.0);
+        }
+    }
+
+    /// Whether there is room for somebody of whom nothing is known. If there are many of them the oldest goes that has had time to say something: so
+    /// nobody keeps others away by connecting often and saying nothing.
+    fn has_room_for_stranger(&mut self) -> bool {
+        if self.strangers.len() >= self.limits.strangers {
+            let had_time = |number: &u64| self.links.get(number).is_some_and(|link| link.had_time(self.now, MOMENT));
+            let oldest = self.strangers.iter().take(LOOKED_AT).copied().find(had_time);
+            oldest.into_iter().for_each(|oldest| self.close(Peer(oldest)));
+        }
+        self.strangers.len() < self.most_strangers
     }
 
     /// The next that happened, if anything has.
@@ -305,21 +341,30 @@ impl Net {
             let came = link.next(&mut self.patience, &mut self.spares);
             self.held = (self.held + link.held()).saturating_sub(before);
             match came {
-                Came::Frame(frame) => match frame.message {
-                    Message::Hello(hello) => {
-                        if link.unknown && !same(hello.token.as_bytes(), self.limits.token.as_bytes()) {
-                            self.refuse(
-                                Peer(number),
-                                NMC_ERR_PERMISSION,
-                                "the token is not the one that is wanted here",
-                            );
-                        } else {
-                            link.unknown = false;
-                        }
+                Came::Frame(frame) => {
+                    let given = match &frame.message {
+                        Message::Hello(hello) => Some(hello.token.as_bytes()),
+                        _ => None,
+                    };
+                    let wanted = Some(self.limits.token.as_bytes()).filter(|token| link.unknown && !token.is_empty());
+                    let why = match (wanted, given) {
+                        (Some(wanted), Some(given)) if same(given, wanted) => None,
+                        (Some(_), Some(_)) => Some("the token is not the one that is wanted here"),
+                        (Some(_), None) => Some("a token is wanted here"),
+                        (None, _) => None,
+                    };
+                    let hello = given.is_some();
+                    if let Some(why) = why {
+                        self.refuse(Peer(number), NMC_ERR_PERMISSION, why);
+                        continue;
                     }
-                    _ if link.unknown => self.refuse(Peer(number), NMC_ERR_PERMISSION, "a token is wanted here"),
-                    _ => return Some(Heard::Frame(Peer(number), frame)),
-                },
+                    if std::mem::take(&mut link.unknown) {
+                        self.strangers.retain(|stranger| *stranger != number);
+                    }
+                    if !hello {
+                        return Some(Heard::Frame(Peer(number), frame));
+                    }
+                }
                 Came::Taken(ticket) => return Some(Heard::Taken(ticket)),
                 Came::Nothing => {
                     self.turn.pop_front();

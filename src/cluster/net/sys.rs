@@ -5,7 +5,7 @@ use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::rpc::owned;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// Pieces that one call moves.
@@ -225,6 +225,15 @@ fn set(socket: &impl AsRawFd, level: libc::c_int, option: libc::c_int, value: li
     unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, at, len) };
 }
 
+/// What an option of a socket is.
+#[cfg(test)]
+pub fn get(socket: &impl AsRawFd, level: libc::c_int, option: libc::c_int) -> libc::c_int {
+    let (mut value, mut len) = (0, socket_len(size_of::<libc::c_int>()));
+    // SAFETY: an int and its length, which the kernel fills in.
+    unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut len) };
+    value
+}
+
 /// Lets more connections wait to be taken than the 128 of the standard library: when all come again at once, after a restart, those who
 /// find no room try a second later.
 pub fn let_many_wait(listener: &impl AsRawFd) {
@@ -232,7 +241,37 @@ pub fn let_many_wait(listener: &impl AsRawFd) {
     unsafe { libc::listen(listener.as_raw_fd(), MOST_WAITING) };
 }
 
-/// Small messages leave at once, and a machine that is gone is noticed: after 10 s if something was sent to it, else after 20.
+/// The next who has connected, as a socket that does not block.
+pub fn accept(listener: &impl AsRawFd) -> std::io::Result<OwnedFd> {
+    let (nobody, flags) = (std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+    // SAFETY: nothing is written; who it is nobody asks.
+    let raw = unsafe { libc::accept4(listener.as_raw_fd(), nobody, std::ptr::null_mut(), flags) };
+    if raw < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just returned this descriptor to us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Whether something has come that was not received yet.
+pub fn has_bytes(socket: BorrowedFd<'_>) -> bool {
+    let mut byte = 0u8;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    // SAFETY: one writable byte.
+    unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags) > 0 }
+}
+
+/// Descriptors that this process may have.
+#[must_use]
+pub fn most_files() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a struct that the kernel fills in.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    usize::try_from(limit.rlim_cur).ok().filter(|_| known).unwrap_or(1024)
+}
+
+/// Small messages leave at once, and a machine that is gone is noticed: after 10 s if something was sent to it, else after 20. A socket of this
+/// machine stays as it is.
 pub fn tune(socket: &impl AsRawFd) {
     set(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     set(socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 10_000);
@@ -387,6 +426,44 @@ impl Poller {
             let bits = event.events;
             let writable = bits & libc::EPOLLOUT as u32 != 0;
             ready.push(Ready { number: event.u64, writable, readable: bits & !(libc::EPOLLOUT as u32) != 0 });
+        }
+    }
+}
+
+/// A forked child of this process that does nothing, and lives until it is dropped.
+#[cfg(test)]
+pub struct Child(libc::pid_t);
+
+#[cfg(test)]
+impl Child {
+    /// One that has come so far that what is done in a child first is done.
+    pub fn fork() -> Self {
+        let (mut here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+        // SAFETY: the child makes system calls only, and ends by itself if nobody ends it.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above; the byte and the descriptor are the child's own.
+            unsafe {
+                libc::alarm(60);
+                libc::write(there.as_raw_fd(), [1u8].as_ptr().cast(), 1);
+                loop {
+                    libc::pause();
+                }
+            }
+        }
+        assert!(child > 0);
+        std::io::Read::read_exact(&mut here, &mut [0]).unwrap();
+        Self(child)
+    }
+}
+
+#[cfg(test)]
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: a child of this process that nobody has waited for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
         }
     }
 }

@@ -343,6 +343,113 @@ fn no_more_connect_than_may() {
     assert_eq!((ended, far.links()), (3, 2));
 }
 
+/// Goes on until nothing happens any more.
+fn settle(net: &mut Net) {
+    for _ in 0..20 {
+        turn(net);
+    }
+}
+
+fn is_over(mut stream: &TcpStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    matches!(stream.read(&mut [0; 64]), Ok(0))
+}
+
+#[test]
+fn who_says_nothing_makes_room_for_others_and_who_has_said_something_stays() {
+    let moment = Duration::from_millis(MOMENT + 50);
+    for token in ["", "open sesame"] {
+        let limits = Limits { strangers: 4, token: token.into(), ..Limits::default() };
+        let mut pair = pair(&limits);
+        let Address::Tcp(at) = pair.far.listeners[0].address().unwrap() else { panic!("a port") };
+        pair.near.send(pair.peer, &fetched(0)).unwrap();
+        until(&mut pair, |_, far, heard| matches!(heard, Heard::Frame(..) if far).then_some(()));
+        assert!(pair.far.strangers.is_empty());
+        let connect = |n: usize| (0..n).map(|_| TcpStream::connect(at).unwrap()).collect::<Vec<_>>();
+        // More than that stay, if all of them have just come.
+        let mut old = connect(6);
+        settle(&mut pair.far);
+        assert_eq!(pair.far.strangers.len(), 6);
+        // Some begin to say something, and one has said it: nobody has looked at that yet.
+        std::thread::sleep(moment);
+        old[1].write_all(&[0x4e]).unwrap();
+        settle(&mut pair.far);
+        let (mut bytes, hello) = (Vec::new(), Hello { token: token.into() });
+        Frame::telling(hello).encode(&mut bytes).unwrap();
+        old[0].write_all(&bytes).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let new = connect(3);
+        pair.far.now = now_ms();
+        pair.far.accept(0);
+        settle(&mut pair.far);
+        let gone: Vec<bool> = old.iter().map(is_over).collect();
+        assert_eq!(gone, [false, true, true, true, false, false], "the oldest");
+        assert!(!new.iter().any(is_over));
+        assert_eq!(pair.far.strangers.len(), 5, "one has said who it is");
+        // Whoever connects among them and says something is heard, and those who had are still there.
+        let peer = pair.near.connect(&Address::Tcp(at)).unwrap();
+        for peer in [peer, pair.peer] {
+            pair.near.send(peer, &fetched(0)).unwrap();
+            until(&mut pair, |_, far, heard| matches!(heard, Heard::Frame(..) if far).then_some(()));
+        }
+        // Nothing is remembered of those who have gone.
+        drop((old, new));
+        let late = Instant::now() + Duration::from_secs(30);
+        while pair.far.links() > 2 {
+            turn(&mut pair.far);
+            assert!(Instant::now() < late);
+        }
+        assert!(pair.far.strangers.is_empty());
+    }
+}
+
+#[test]
+fn who_never_says_anything_is_not_kept() {
+    let (mut far, address) = listening(Limits { stall_ms: 50, ..Limits::default() });
+    let Address::Tcp(at) = address else { panic!("a port") };
+    let _silent = TcpStream::connect(at).unwrap();
+    let late = Instant::now() + Duration::from_secs(30);
+    while !matches!(turn(&mut far), Some(Heard::Closed(_))) {
+        far.end_stalled();
+        assert!(Instant::now() < late);
+    }
+}
+
+#[test]
+fn who_has_connected_elsewhere_is_noticed_as_well_when_its_machine_is_gone() {
+    let mut net = Net::new(Limits::default()).unwrap();
+    let elsewhere = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let _near = TcpStream::connect(elsewhere.local_addr().unwrap()).unwrap();
+    let (stream, _) = elsewhere.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    net.adopt(stream.into());
+    let link = net.links.values().next().unwrap();
+    let get = |level, option| sys::get(&link.socket, level, option);
+    assert_eq!(get(libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
+    assert_eq!(get(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT), 10_000);
+}
+
+#[test]
+fn a_forked_child_does_not_keep_the_port() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, other) = (dir.path().join("socket"), dir.path().join("other"));
+    for address in [loopback(), Address::Unix(path)] {
+        let listener = Listener::bind(&address).unwrap();
+        let at = listener.address().unwrap();
+        let _child = sys::Child::fork();
+        // As when the process has died: its path is still there.
+        if let Address::Unix(path) = &at {
+            std::fs::hard_link(path, &other).unwrap();
+        }
+        drop(listener);
+        let connected = match &at {
+            Address::Tcp(at) => TcpStream::connect_timeout(at, Duration::from_secs(10)).map(drop),
+            Address::Unix(_) => std::os::unix::net::UnixStream::connect(&other).map(drop),
+        };
+        assert_eq!(connected.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused, "{at}");
+    }
+}
+
 #[test]
 fn a_key_is_what_it_was_also_over_a_unix_socket() {
     let dir = tempfile::tempdir().unwrap();

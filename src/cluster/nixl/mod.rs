@@ -216,7 +216,23 @@ impl Mover {
 
     /// Bytes can be moved from and to this memory from now on, under this number.
     pub fn register(&self, number: u32, memory: Span, medium: Medium) -> Result<()> {
-        self.ask(|reply| Command::Register(number, memory, medium, reply))
+        let asked = self.ask(|reply| Command::Register(number, memory, medium, reply));
+        if asked.as_ref().is_err_and(|error| error.status == NMC_ERR_TIMEOUT) {
+            self.take_back(number);
+        }
+        asked
+    }
+
+    /// Nobody waits any more for memory to be registered: it is not to be, or not to stay so.
+    fn take_back(&self, number: u32) {
+        let mut queue = self.shared.queue.lock();
+        let is = |command: &Command| matches!(command, Command::Register(of, ..) if *of == number);
+        match queue.commands.iter().position(is) {
+            Some(at) => drop(queue.commands.remove(at)),
+            None => queue.commands.push_back(Command::Unregister(number, sync_channel(1).0)),
+        }
+        drop(queue);
+        self.shared.wake.notify_one();
     }
 
     /// Not any more.
@@ -341,7 +357,12 @@ impl Running {
             Err(_) => false,
         });
         (self.agent, self.id, self.retry) = (Some(agent), id, None);
-        self.publish()
+        let published = self.publish();
+        if published.is_err() {
+            // Nobody could be told how it is reached.
+            self.end_agent();
+        }
+        published
     }
 
     /// Says how it is reached.
@@ -418,12 +439,7 @@ impl Running {
                 let _ = reply.send(self.register(number, span, medium));
             }
             Command::Unregister(number, reply) => {
-                if let (Some(Memory { registered: Some(registered), .. }), Some(agent)) =
-                    (self.memory.remove(&number), &self.agent)
-                {
-                    agent.unregister(registered);
-                }
-                let _ = reply.send(self.publish());
+                let _ = reply.send(self.unregister(number));
             }
             Command::Meet(other) => {
                 let id = other.id;
@@ -443,12 +459,26 @@ impl Running {
     }
 
     fn register(&mut self, number: u32, span: Span, medium: Medium) -> Result<()> {
-        let registered = match &self.agent {
-            Some(agent) => Some(agent.register(span, medium)?),
-            // With the next one.
-            None => None,
-        };
+        if self.agent.is_none() {
+            // Whether there is room for it is known by an agent alone.
+            self.make()?;
+        }
+        let registered = self.agent.as_ref().map(|agent| agent.register(span, medium)).transpose()?;
         self.memory.insert(number, Memory { span, medium, registered });
+        let published = self.publish();
+        if published.is_err() {
+            // Else it would be in the way of every agent to come. Others hear of what there was before.
+            let _ = self.unregister(number);
+        }
+        published
+    }
+
+    fn unregister(&mut self, number: u32) -> Result<()> {
+        if let (Some(Memory { registered: Some(registered), .. }), Some(agent)) =
+            (self.memory.remove(&number), &self.agent)
+        {
+            agent.unregister(registered);
+        }
         self.publish()
     }
 

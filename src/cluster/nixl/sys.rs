@@ -412,3 +412,110 @@ impl Drop for Agent {
         }
     }
 }
+
+/// An agent that moves nothing: its card has so many bytes for each memory that it knows.
+#[cfg(test)]
+pub mod fake {
+    use super::*;
+
+    /// What it is.
+    pub struct Fake {
+        /// Memory that it knows.
+        pub known: usize,
+        each: usize,
+    }
+
+    extern "C" fn make(place: *mut Handle) -> c_int {
+        // SAFETY: the caller's place. What is made is an empty box that is never looked at.
+        unsafe { *place = Box::into_raw(Box::new(0u8)).cast() };
+        0
+    }
+
+    extern "C" fn make_list(_: c_int, place: *mut Handle) -> c_int {
+        make(place)
+    }
+
+    extern "C" fn end(made: Handle) -> c_int {
+        // SAFETY: made above, and ended once.
+        drop(unsafe { Box::from_raw(made.cast::<u8>()) });
+        0
+    }
+
+    extern "C" fn register(agent: Handle, _: Handle, _: Handle) -> c_int {
+        // SAFETY: the agent is a fake, which lives.
+        unsafe { (*agent.cast::<Fake>()).known += 1 };
+        0
+    }
+
+    extern "C" fn deregister(agent: Handle, _: Handle, _: Handle) -> c_int {
+        // SAFETY: as above.
+        unsafe { (*agent.cast::<Fake>()).known -= 1 };
+        0
+    }
+
+    extern "C" fn card(agent: Handle, data: *mut Handle, len: *mut usize) -> c_int {
+        // SAFETY: as above; both places are the caller's, who frees the bytes.
+        unsafe {
+            let fake = &*agent.cast::<Fake>();
+            *len = 1 + fake.known * fake.each;
+            *data = libc::calloc(1, *len);
+        }
+        0
+    }
+
+    extern "C" fn end_agent(agent: Handle) -> c_int {
+        // SAFETY: made by `Agent::fake`, and ended once.
+        drop(unsafe { Box::from_raw(agent.cast::<Fake>()) });
+        0
+    }
+
+    /// A function that does nothing, and says this.
+    macro_rules! says {
+        ($status:expr; $($t:ty),*) => {{
+            extern "C" fn says($(_: $t),*) -> c_int {
+                $status
+            }
+            says
+        }};
+    }
+
+    static TABLE: Table = Table {
+        create_configured_agent: says!(-1; *const c_char, *const AgentConfig, *mut Handle),
+        destroy_agent: end_agent,
+        create_params: make,
+        params_add: says!(0; Handle, *const c_char, *const c_char),
+        destroy_params: end,
+        create_backend: says!(-1; Handle, *const c_char, Handle, *mut Handle),
+        destroy_backend: end,
+        create_reg_dlist: make_list,
+        reg_dlist_add_desc: says!(0; Handle, usize, usize, u64, *const c_void, usize),
+        destroy_reg_dlist: end,
+        register_mem: register,
+        deregister_mem: deregister,
+        get_local_md: card,
+        load_remote_md: says!(-1; Handle, *const c_void, usize, *mut *mut c_char),
+        invalidate_remote_md: says!(0; Handle, *const c_char),
+        create_xfer_dlist: make_list,
+        xfer_dlist_add_desc: says!(0; Handle, usize, usize, u64),
+        destroy_xfer_dlist: end,
+        create_xfer_req: says!(-1; Handle, c_int, Handle, Handle, *const c_char, *mut Handle, Handle),
+        post_xfer_req: says!(-1; Handle, Handle, Handle),
+        get_xfer_status: says!(-1; Handle, Handle),
+        release_xfer_req: says!(0; Handle, Handle),
+        destroy_xfer_req: end,
+    };
+
+    impl Agent {
+        /// One whose card has so many bytes for each memory.
+        pub fn fake(each: usize) -> Self {
+            let agent = Box::into_raw(Box::new(Fake { known: 0, each })).cast();
+            Self { table: &TABLE, agent, backend: null_mut(), name: CString::default() }
+        }
+
+        /// Memory that a fake one knows.
+        pub fn known(&self) -> usize {
+            // SAFETY: only asked of a fake.
+            unsafe { (*self.agent.cast::<Fake>()).known }
+        }
+    }
+}

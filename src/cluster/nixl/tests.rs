@@ -1,4 +1,5 @@
-//! Two movers in one process, with the real library: where it is not installed these tests say so and do nothing.
+//! Two movers in one process, with the real library: where it is not installed these tests say so and do nothing. What needs no bytes to be moved is
+//! tested with an agent that moves none.
 
 use super::*;
 use std::sync::mpsc::{Receiver, channel};
@@ -134,4 +135,64 @@ fn what_the_environment_says_to_ucx_must_not_open_what_is_closed_here() {
         assert!(!check(Some(bad), None, false), "{bad}");
     }
     assert!(!check(None, Some("eth0"), true) && check(None, Some("eth0"), false));
+}
+
+/// A mover without a thread, and what it tells.
+fn without_thread() -> (Mover, Receiver<News>) {
+    let (to, news) = channel();
+    let to = Mutex::new(to);
+    let tell = Box::new(move |news| drop(to.lock().send(news)));
+    let (queue, wake, current) = (Mutex::default(), Condvar::new(), Mutex::new(None));
+    (Mover { shared: Arc::new(Shared { queue, wake, current, moved: AtomicU64::new(0), tell }), thread: None }, news)
+}
+
+#[test]
+fn memory_that_others_cannot_be_told_of_is_not_registered() {
+    let (mover, news) = without_thread();
+    let mut running = Running::new(Arc::clone(&mover.shared), settings());
+    running.agent = Some(Agent::fake(Card::MAX / 3 + 1));
+    let memory = [0u8; 64];
+    let span = |n: usize| Span::new(memory.as_ptr() as usize + n, 1);
+    for number in 0..2 {
+        running.register(number, span(number as usize), Medium::Host).unwrap();
+    }
+    let before = mover.current().unwrap().said.clone();
+    news.try_iter().for_each(drop);
+    let error = running.register(2, span(2), Medium::Host).unwrap_err();
+    assert_eq!(error.status, crate::base::status::NMC_ERR_LIMIT);
+    // Nothing is left of it: else no agent could be made any more.
+    assert_eq!(running.memory.keys().copied().collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(running.agent.as_ref().map(Agent::known), Some(2));
+    assert_eq!(mover.current().unwrap().said.regions, before.regions);
+    assert!(running.memory.values().all(|memory| memory.registered.is_some()));
+    // There is room for it when another has gone.
+    running.unregister(0).unwrap();
+    running.register(2, span(2), Medium::Host).unwrap();
+    let regions: Vec<u32> = mover.current().unwrap().said.regions.iter().map(|region| region.number).collect();
+    assert_eq!(regions, [1, 2]);
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_does_not_come_to_be_registered() {
+    let (mover, _news) = without_thread();
+    let memory = [0u8; 8];
+    let span = Span::new(memory.as_ptr() as usize, memory.len());
+    let waiting = |mover: &Mover| {
+        let queue = mover.shared.queue.lock();
+        let name = |command: &Command| match command {
+            Command::Register(number, ..) => ("register", *number),
+            Command::Unregister(number, _) => ("unregister", *number),
+            _ => ("", 0),
+        };
+        queue.commands.iter().map(name).collect::<Vec<_>>()
+    };
+    for number in 1..=3 {
+        mover.say(Command::Register(number, span, Medium::Host, sync_channel(1).0));
+    }
+    mover.take_back(2);
+    assert_eq!(waiting(&mover), [("register", 1), ("register", 3)]);
+    // One that has begun is undone after it.
+    mover.shared.queue.lock().commands.pop_front();
+    mover.take_back(1);
+    assert_eq!(waiting(&mover), [("register", 3), ("unregister", 1)]);
 }

@@ -53,6 +53,8 @@ pub struct NodeStore {
     next_pin: u64,
     /// The disk that the store had when it was said what there is, and how many slots that has.
     disk: (u64, u32),
+    /// Memory that others write to, as they were told of it.
+    regions: Vec<(u32, Span)>,
     /// A drop since the last position has failed.
     trouble: Option<Error>,
     /// When programs were last looked after, and what the bell that they ring had counted.
@@ -93,7 +95,8 @@ impl NodeStore {
         let spaces = memory::vec_with(MAX_NAMESPACES, |_| None)?;
         let disk = disk_below(&store)?;
         let (plans, for_disk, pins) = (ByNumber::default(), ByNumber::default(), ByNumber::default());
-        Ok(Self { store, spaces, plans, for_disk, pins, next_pin: 1, disk, trouble: None, looked: None })
+        let (next_pin, regions, trouble, looked) = (1, Vec::new(), None, None);
+        Ok(Self { store, spaces, plans, for_disk, pins, next_pin, disk, regions, trouble, looked })
     }
 
     /// The store, through the agent's client.
@@ -143,6 +146,13 @@ impl NodeStore {
             used,
             near: -1,
         }))
+    }
+
+    /// The heap of a rank, in this process.
+    fn heap(&self, rank: u32) -> Result<Span> {
+        let params = self.store.client().params();
+        let size = |n: u64| usize::try_from(n).unwrap_or(0);
+        Ok(Span::new(size(self.store.base(rank)? + params.heap_offset), size(params.heap_bytes)))
     }
 
     /// Where bytes of the store are in this process, in order.
@@ -276,16 +286,12 @@ impl Memory for NodeStore {
         }
     }
 
-    fn regions(&self) -> Result<Vec<(u32, Span)>> {
+    fn regions(&mut self) -> Result<Vec<(u32, Span)>> {
         let (params, member) = (self.store.client().params(), self.store.client().member());
-        if member.heap_kind() != HeapKind::Host {
-            return Ok(Vec::new());
-        }
-        let size = |n: u64| usize::try_from(n).unwrap_or(0);
-        memory::try_collect((0..params.world_size).map(|rank| {
-            let first = self.store.base(rank)? + params.heap_offset;
-            Ok((rank, Span::new(size(first), size(params.heap_bytes))))
-        }))
+        let ranks = if member.heap_kind() == HeapKind::Host { params.world_size } else { 0 };
+        // Nobody may have taken a rank yet, or its memory is another one by now.
+        self.regions = memory::collect((0..ranks).filter_map(|rank| Some((rank, self.heap(rank).ok()?))))?;
+        memory::copy(&self.regions)
     }
 
     fn has_changed(&self) -> bool {
@@ -328,6 +334,10 @@ impl Storage for NodeStore {
 
     fn extents(&self, plan: Plan) -> Result<Vec<Extent>> {
         let Extents { owner_rank, bytes_total: mut left, runs } = self.store.plan_extents(self.opened(plan)?)?;
+        let known = self.regions.iter().find(|(rank, _)| *rank == owner_rank).map(|(_, span)| *span);
+        if known.is_none() || known != self.heap(owner_rank).ok() {
+            crate::bail!(NMC_ERR_UNSUPPORTED, "others do not know the memory of rank {owner_rank}");
+        }
         let first = self.store.client().params().heap_offset;
         memory::collect(runs.into_iter().map(|(offset, bytes)| {
             let length = bytes.min(left);

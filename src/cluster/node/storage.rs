@@ -100,7 +100,7 @@ pub trait Storage {
     /// Finds room for a value. EXISTS if the key has one, or is being written; NO_SPACE, BUSY.
     fn open(&mut self, wanted: &Wanted<'_>) -> Result<Plan>;
 
-    /// Where the bytes of a plan are, for those who write them from elsewhere.
+    /// Where the bytes of a plan are, for those who write them from elsewhere. UNSUPPORTED if they cannot.
     fn extents(&self, plan: Plan) -> Result<Vec<Extent>>;
 
     /// CRC32C of the bytes of a plan that nobody writes to any more.
@@ -187,8 +187,8 @@ pub trait Memory: Storage {
     /// Where the bytes of a value are, for as long as it is held.
     fn pin_spans(&self, pin: u64) -> Result<Vec<Span>>;
 
-    /// Memory of the store that its extents are in, by the numbers of regions in them.
-    fn regions(&self) -> Result<Vec<(u32, Span)>>;
+    /// Memory of the store that its extents are in, by the numbers of regions in them. What is elsewhere, or comes later, is not written to by others.
+    fn regions(&mut self) -> Result<Vec<(u32, Span)>>;
 
     /// Whether the tier was opened or closed since it was asked what it offers.
     fn has_changed(&self) -> bool;

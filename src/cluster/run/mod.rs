@@ -6,6 +6,7 @@ pub mod client;
 mod mailbox;
 pub mod master;
 mod masters;
+mod meetings;
 pub mod node;
 
 pub use crate::cluster::net::{Address, Limits, Listener};

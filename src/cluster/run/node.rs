@@ -3,6 +3,7 @@
 
 use super::mailbox::Mailbox;
 use super::masters::Masters;
+use super::meetings::{Meetings, Step};
 use super::{SMALL, TURN};
 use crate::base::error::Result;
 use crate::base::id::random_u64;
@@ -122,7 +123,7 @@ impl Service {
     pub fn start<S: Memory + Send + 'static>(
         mut config: Config,
         masters: &[Address],
-        storage: S,
+        mut storage: S,
         listener: Listener,
         limits: Limits,
         mover: Option<Settings>,
@@ -133,12 +134,11 @@ impl Service {
         net.listen(listener)?;
         let mailbox = Arc::new(Mailbox::new(&net)?);
         let handle = Handle(Arc::clone(&mailbox));
-        let mover = mover.and_then(|settings| moved_by(settings, &mailbox, &storage, &config.name));
+        let mover = mover.and_then(|settings| moved_by(settings, &mailbox, &mut storage, &config.name));
         let looked_at = mover.as_ref().map_or_else(Weak::new, Arc::downgrade);
         let running = Running {
             mover,
-            met: HashMap::new(),
-            greeted: HashMap::new(),
+            meetings: Meetings::default(),
             name: config.name.clone(),
             renew_at: 0,
             agent: Agent::new(config, storage, now_ms()),
@@ -211,7 +211,7 @@ impl Filling {
 fn moved_by<S: Memory>(
     settings: Settings,
     mailbox: &Arc<Mailbox<Mail>>,
-    storage: &S,
+    storage: &mut S,
     name: &str,
 ) -> Option<Arc<Mover>> {
     let own = Arc::clone(mailbox);
@@ -235,9 +235,7 @@ struct Running<S: Memory> {
     /// Moves bytes, if somebody else is to do that. It ends before the store does.
     mover: Option<Arc<Mover>>,
     /// The movers of those who have told of them.
-    met: HashMap<Peer, u64>,
-    /// Those who wait for an answer to that: the mover, and their request.
-    greeted: HashMap<u64, (Peer, u64)>,
+    meetings: Meetings,
     name: String,
     /// When it is looked next whether the store has another tier.
     renew_at: Millis,
@@ -354,9 +352,7 @@ impl<S: Memory> Running<S> {
             Heard::Closed(peer) => {
                 self.masters.closed(peer);
                 self.filled(peer, false);
-                if let (Some(id), Some(mover)) = (self.met.remove(&peer), &self.mover) {
-                    mover.part(id);
-                }
+                self.about_movers(|meetings, to| meetings.closed(peer, to));
             }
         }
         self.tell_all(now);
@@ -470,16 +466,24 @@ impl<S: Memory> Running<S> {
 
     /// Somebody says how its mover is reached.
     fn greet(&mut self, peer: Peer, request: u64, other: wire::Mover) {
-        let room = memory::reserve_map(&mut self.met, 1).and(memory::reserve_map(&mut self.greeted, 1));
-        let id = other.id;
-        let Some(mover) = self.mover.as_ref().filter(|_| id != 0 && room.is_ok()) else {
+        if self.mover.is_none() {
             return self.introduce(peer, request, false);
-        };
-        if let Some(before) = self.met.insert(peer, id).filter(|before| *before != id) {
-            mover.part(before);
         }
-        self.greeted.insert(id, (peer, request));
-        mover.meet(other);
+        self.about_movers(|meetings, to| meetings.greeted(peer, request, other, to));
+    }
+
+    /// Something has happened to those who have movers: what is to be done then.
+    fn about_movers(&mut self, happened: impl FnOnce(&mut Meetings, &mut Vec<Step>)) {
+        let mut steps = Vec::new();
+        happened(&mut self.meetings, &mut steps);
+        for step in steps {
+            match (step, &self.mover) {
+                (Step::Meet(other), Some(mover)) => mover.meet(other),
+                (Step::Part(id), Some(mover)) => mover.part(id),
+                (Step::Answer(peer, request, good), _) => self.introduce(peer, request, good),
+                (Step::Meet(_) | Step::Part(_), None) => {}
+            }
+        }
     }
 
     /// Says how the own mover is reached, if it is.
@@ -496,13 +500,9 @@ impl<S: Memory> Running<S> {
             News::Moved(pin, How::Unsent) => self.events.push_back(Event::Unsent(pin)),
             News::Moved(pin, how) => self.events.push_back(Event::Sent(pin, how == How::Whole)),
             News::Renewed(number) => self.events.push_back(Event::Renewed(number)),
-            News::Met(id, good) => {
-                if let Some((peer, request)) = self.greeted.remove(&id) {
-                    self.introduce(peer, request, good);
-                }
-            }
+            News::Met(id, good) => self.about_movers(|meetings, to| meetings.met(id, good, to)),
             News::Card => {
-                let peers: Vec<Peer> = self.met.keys().copied().collect();
+                let peers: Vec<Peer> = self.meetings.peers().collect();
                 peers.into_iter().for_each(|peer| self.introduce(peer, 0, true));
             }
         }
