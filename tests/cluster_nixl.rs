@@ -7,8 +7,9 @@
 mod common;
 
 use common::{Directory, a_store, slice};
+use nanomc::base::deadline::Deadline;
 use nanomc::base::status::*;
-use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
+use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions, Scope};
 use nanomc::cluster::nixl::sys::Library;
 use nanomc::cluster::submit::Sum;
 use nanomc::store::Store;
@@ -221,6 +222,32 @@ fn calls_that_are_cancelled_have_ended_when_that_returns() {
     }
     assert_eq!(get(&reader, "k", &mut room), bytes.len() as u64);
     assert!(room == bytes);
+}
+
+/// As a handle of a store does whose program cancels it: from then on it says so for ever, and still the call ends.
+#[test]
+fn a_read_that_is_stopped_ends_and_so_do_others() {
+    if !is_there() {
+        return;
+    }
+    let directory = Directory::new();
+    let ((owner, _store), reader) = (a_node(&directory, true), a_client(&directory, true));
+    let bytes = value(6, 16 * MIB);
+    put(&owner, "k", &bytes);
+    let mut room = vec![0u8; bytes.len()];
+    reader.register(room.as_ptr() as usize, room.len()).unwrap();
+    until_moved(|| owner.moved().1, |_| assert_eq!(get(&reader, "k", &mut room), bytes.len() as u64));
+    for n in 0..10 {
+        let begun = Instant::now();
+        let stop = || begun.elapsed() > Duration::from_micros(700 * n);
+        let deadline = Deadline::after(Duration::from_secs(20));
+        let slices = slices(&room, MIB);
+        let scope = Scope { space: b"", deadline: &deadline, stop: &stop, expire_ms: 0 };
+        let got = reader.fetch(scope, &[Item { key: b"k", slices: &slices }]).unwrap().remove(0);
+        assert!(got.result.map_or_else(|error| error.status == NMC_ERR_CANCELLED, |()| true));
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
+    assert_eq!(get(&reader, "k", &mut room), bytes.len() as u64);
 }
 
 /// Bytes of a value in the rounds, and pages of the owner's store, which holds eight of them.
